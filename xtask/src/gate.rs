@@ -1,0 +1,151 @@
+//! The gate: one list of steps that a change passes at the desk and on the build machine alike.
+//!
+//! Every step is one call of `cargo`, shown before it runs, and the first that fails ends the run.
+//! What the steps check is decided elsewhere: lints in the workspace manifest, facts about the tree
+//! in `tidy`, seeds in the simulated network's own tests.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::{DEFAULT_SECONDS, Failure, tidy};
+
+/// One step of the gate.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Step {
+    Fmt,
+    Clippy,
+    Tidy,
+    Test,
+    Doc,
+    Doctest,
+    Seeds,
+}
+
+impl Step {
+    /// In the order in which they run: the quick ones first.
+    const ALL: [Self; 7] =
+        [Self::Fmt, Self::Clippy, Self::Tidy, Self::Doc, Self::Test, Self::Doctest, Self::Seeds];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Fmt => "fmt",
+            Self::Clippy => "clippy",
+            Self::Tidy => "tidy",
+            Self::Test => "test",
+            Self::Doc => "doc",
+            Self::Doctest => "doctest",
+            Self::Seeds => "seeds",
+        }
+    }
+
+    fn named(name: &str) -> Result<Self, Failure> {
+        let known = Self::ALL.map(Self::name).join(" ");
+        let step = Self::ALL.into_iter().find(|step| step.name() == name);
+        step.ok_or_else(|| format!("no such step: {name}; there are {known}"))
+    }
+
+    fn run(self, root: &Path) -> Result<(), Failure> {
+        match self {
+            Self::Fmt => cargo(root, &["fmt", "--all", "--check"], &[]),
+            Self::Clippy => {
+                let args = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+                cargo(root, &args, &[])
+            }
+            Self::Tidy => tidy::tidy(root),
+            Self::Test => test(root),
+            Self::Doc => {
+                let args = ["doc", "--workspace", "--no-deps"];
+                cargo(root, &args, &[("RUSTDOCFLAGS", "-Dwarnings")])
+            }
+            Self::Doctest => cargo(root, &["test", "--workspace", "--doc"], &[]),
+            Self::Seeds => seeds(root, DEFAULT_SECONDS),
+        }
+    }
+}
+
+/// Runs the steps named, or all of them.
+pub(crate) fn check(root: &Path, names: &[&str]) -> Result<(), Failure> {
+    let named: Result<Vec<Step>, Failure> = names.iter().map(|name| Step::named(name)).collect();
+    let steps = if names.is_empty() { Step::ALL.to_vec() } else { named? };
+    for step in steps {
+        let start = Instant::now();
+        step.run(root).map_err(|failure| format!("{}: {failure}", step.name()))?;
+        eprintln!("xtask: {} passed in {:.1} s", step.name(), start.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
+
+/// Random runs of the simulated network; a failing one prints its seed.
+pub(crate) fn seeds(root: &Path, seconds: u64) -> Result<(), Failure> {
+    cargo(root, &SEEDS, &[("ADVERB_SEED_SECONDS", &seconds.to_string())])
+}
+
+/// The run that `seed` stands for, and its trace.
+pub(crate) fn seed(root: &Path, seed: &str) -> Result<(), Failure> {
+    let digits =
+        seed.strip_prefix("0x").ok_or_else(|| format!("a seed is 0x and digits: {seed}"))?;
+    let seed = u64::from_str_radix(digits, 16).map_err(|error| format!("seed {seed}: {error}"))?;
+    cargo(root, &SEEDS, &[("ADVERB_SEED", &format!("{seed:#x}"))])
+}
+
+/// Random bytes into the parsers.
+pub(crate) fn fuzz(root: &Path, seconds: u64) -> Result<(), Failure> {
+    let seconds = seconds.to_string();
+    let environment = [("ADVERB_FUZZ_SECONDS", seconds.as_str())];
+    if root.join("fuzz/Cargo.toml").exists() {
+        let args = ["test", "--release", "--manifest-path", "fuzz/Cargo.toml", "--", "--nocapture"];
+        return cargo(root, &args, &environment);
+    }
+    let args = ["test", "--release", "-p", "adverb-wire", "--test", "fuzz", "--", "--nocapture"];
+    cargo(root, &args, &environment)
+}
+
+/// All tests; with `nextest` where it is installed, because it runs each in a process of its own.
+fn test(root: &Path) -> Result<(), Failure> {
+    if has_nextest() {
+        return cargo(root, &["nextest", "run", "--workspace"], &[]);
+    }
+    eprintln!("xtask: cargo-nextest is not installed; `cargo test` does instead");
+    cargo(root, &["test", "--workspace", "--lib", "--bins", "--tests"], &[])
+}
+
+fn has_nextest() -> bool {
+    let mut probe = Command::new("cargo");
+    probe.args(["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
+    probe.status().is_ok_and(|status| status.success())
+}
+
+/// Runs `cargo` in the workspace, and says what it runs.
+fn cargo(root: &Path, args: &[&str], environment: &[(&str, &str)]) -> Result<(), Failure> {
+    let set: String = environment.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+    let line = format!("{set}cargo {}", args.join(" "));
+    eprintln!("$ {line}");
+    let mut command = Command::new("cargo");
+    command.current_dir(root).args(args).envs(environment.iter().copied()).stdin(Stdio::null());
+    let status = command.status().map_err(|error| format!("cannot run {line}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{line} failed: {status}")) }
+}
+
+const SEEDS: [&str; 8] =
+    ["test", "--release", "-p", "adverb-fabric", "--test", "seeds", "--", "--nocapture"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_is_found_by_its_name_and_nothing_else_is() {
+        for step in Step::ALL {
+            assert_eq!(Step::named(step.name()), Ok(step));
+        }
+        assert!(Step::named("all").unwrap_err().contains("fmt clippy tidy doc test doctest seeds"));
+    }
+
+    #[test]
+    fn a_seed_that_is_no_hexadecimal_number_is_refused_before_anything_runs() {
+        for bad in ["5eed", "0x", "0xseed", "0x10000000000000000"] {
+            assert!(seed(Path::new("/nowhere"), bad).unwrap_err().contains("seed"), "{bad}");
+        }
+    }
+}

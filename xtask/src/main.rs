@@ -1,0 +1,67 @@
+//! `cargo xtask`: what a developer and the build machine run, under one name each.
+//!
+//! The commands call `cargo` and `git` and are otherwise self-contained; nothing in the product
+//! depends on this package. `gate` runs other programs, `tidy` reads the tree.
+
+mod gate;
+mod source;
+mod tidy;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// What went wrong, for a person to read.
+type Failure = String;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &[&str]) -> Result<(), Failure> {
+    let root = workspace_root();
+    match words {
+        ["check", steps @ ..] => gate::check(&root, steps),
+        ["fuzz"] => gate::fuzz(&root, DEFAULT_SECONDS),
+        ["fuzz", "--seconds", seconds] => gate::fuzz(&root, number(seconds)?),
+        ["seed", seed] => gate::seed(&root, seed),
+        ["seeds"] => gate::seeds(&root, DEFAULT_SECONDS),
+        ["seeds", "--seconds", seconds] => gate::seeds(&root, number(seconds)?),
+        ["tidy"] => tidy::tidy(&root),
+        ["help" | "--help" | "-h"] | [] => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        _ => Err(format!("no such command: {}\n\n{USAGE}", words.join(" "))),
+    }
+}
+
+fn number(text: &str) -> Result<u64, Failure> {
+    text.parse().map_err(|_| format!("{text} is not a number of seconds"))
+}
+
+/// The directory above this package's, wherever the command is called from.
+fn workspace_root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+const DEFAULT_SECONDS: u64 = 60;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  check [STEP ...]       the gate: all of fmt clippy tidy doc test doctest seeds, or the steps named
+  tidy                   facts about the tree that must hold, and oddities worth a look
+  seeds [--seconds N]    random runs of the simulated network for N seconds (60)
+  seed 0xSEED            the one run that this seed stands for
+  fuzz [--seconds N]     random bytes into the parsers for N seconds (60)
+";

@@ -1,0 +1,28 @@
+//! What a machine can say about the tree without judging it.
+//!
+//! *Facts* either hold or do not, and one that does not fails the run. *Oddities* are numbers that
+//! stand out; a person looks at them and decides. Neither knows what the code does.
+
+mod facts;
+mod oddities;
+mod storeys;
+
+use std::path::Path;
+
+use crate::{Failure, source};
+
+/// Checks all facts and prints the oddities.
+pub(crate) fn tidy(root: &Path) -> Result<(), Failure> {
+    let sources = source::tree(root)?;
+    let mut broken: Vec<String> = sources.iter().flat_map(facts::broken).collect();
+    broken.extend(storeys::broken(root)?);
+
+    println!("{}", oddities::report(&sources));
+    for fact in &broken {
+        eprintln!("tidy: {fact}");
+    }
+    match broken.len() {
+        0 => Ok(()),
+        count => Err(format!("{count} facts do not hold")),
+    }
+}
