@@ -1,0 +1,66 @@
+//! Room for headers: a fixed array and how much of it is used.
+
+use core::fmt;
+
+/// Up to `MAX` bytes, filled from the front.
+#[derive(Clone, Copy)]
+pub(crate) struct Room<const MAX: usize> {
+    bytes: [u8; MAX],
+    len: usize,
+}
+
+impl<const MAX: usize> Room<MAX> {
+    #[inline]
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [0; MAX], len: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    /// Appends one header, for which there must be room.
+    #[inline]
+    pub(crate) fn push<const N: usize>(&mut self, header: [u8; N]) {
+        let room = self.bytes.get_mut(self.len..).and_then(|room| room.first_chunk_mut::<N>());
+        debug_assert!(room.is_some(), "no room for a header of {N} bytes");
+        if let Some(room) = room {
+            *room = header;
+            self.len += N;
+        }
+    }
+}
+
+impl<const MAX: usize> Eq for Room<MAX> {}
+
+impl<const MAX: usize> PartialEq for Room<MAX> {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl<const MAX: usize> fmt::Debug for Room<MAX> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_slice(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_bytes_in_use_are_seen_and_compared() {
+        let mut used = Room::<8>::new();
+        used.push([1, 2, 3]);
+        used.push([4]);
+        assert_eq!(used.as_slice(), [1, 2, 3, 4]);
+
+        let mut once = used;
+        once.push([5]);
+        assert_ne!(once, used);
+        once.len = 4; // What is behind differs still.
+        assert_eq!(once, used);
+    }
+}
