@@ -1,0 +1,112 @@
+//! Targets of `adverb-wire`.
+
+use adverb_wire::ip::{self, emit_udp_headers};
+use adverb_wire::{Flow, Headers, ICRC_LEN, Operation, Packet, ROCE_PORT, pcap};
+
+/// A datagram that parses is one that we could have sent, up to what parsing forgives.
+pub(crate) fn parse(datagram: &[u8]) {
+    let Ok(packet) = Packet::parse(datagram) else {
+        return;
+    };
+    assert!(packet.headers.is_legal(), "{packet:?}");
+    let flow = flow_v4();
+    let mut again = Vec::new();
+    packet.emit_into(&flow, 7, &mut again);
+    assert_eq!(Packet::parse(&again), Ok(packet));
+    assert_eq!(flow.verify(&again, 0), Some(7));
+    assert_eq!(
+        without_reserved(&again, &packet.headers),
+        without_reserved(datagram, &packet.headers)
+    );
+}
+
+/// Clears the bits that parsing ignores: reserved ones, padding and the invariant CRC.
+fn without_reserved(datagram: &[u8], headers: &Headers) -> Vec<u8> {
+    let mut bytes = datagram.to_vec();
+    let mut clear =
+        |at: usize, mask: u8| bytes.iter_mut().skip(at).take(1).for_each(|b| *b &= !mask);
+    clear(4, 0x3f);
+    clear(8, 0x7f);
+    if headers.deth.is_some() {
+        clear(16, 0xff);
+    }
+    if headers.xrceth.is_some() {
+        clear(12, 0xff);
+    }
+    if headers.bth.opcode.operation() == Operation::Cnp {
+        (12..28).for_each(|at| clear(at, 0xff));
+    }
+    let end = datagram.len() - ICRC_LEN - headers.bth.pad.len();
+    (end..datagram.len()).for_each(|at| clear(at, 0xff));
+    bytes
+}
+
+/// A datagram verifies if and only if the specification's own way finds an identification.
+pub(crate) fn icrc(datagram: &[u8]) {
+    let guess = datagram.last_chunk().map_or(0, |bytes| u16::from_le_bytes(*bytes));
+    for flow in [flow_v4(), flow_v6()] {
+        let id = flow.verify(datagram, guess);
+        let Some((packet, sum)) = datagram.split_last_chunk::<ICRC_LEN>() else {
+            assert_eq!(id, None);
+            continue;
+        };
+        if packet.len() < 12 || datagram.len() > 65_507 {
+            assert_eq!(id, None);
+            continue;
+        }
+        let fits = |id| by_the_book(&flow, id, packet) == *sum;
+        match id {
+            Some(id) => assert!(fits(id), "{id:#06x} does not fit"),
+            // All identifications take milliseconds, so only now and then.
+            None if packet.len() < 64 && guess.is_multiple_of(256) => {
+                assert!(!(0..=u16::MAX).any(fits), "an identification fits");
+            }
+            None => {}
+        }
+        let good = [packet, &by_the_book(&flow, guess, packet)].concat();
+        let expected = if flow.is_v6() { 0 } else { guess };
+        assert_eq!(flow.verify(&good, !guess), Some(expected));
+    }
+}
+
+/// The sum as the specification describes it: join everything, mask, sum.
+fn by_the_book(flow: &Flow, id: u16, packet: &[u8]) -> [u8; ICRC_LEN] {
+    let len = u16::try_from(packet.len() + ICRC_LEN).expect("a datagram that fits");
+    let mut bytes = [0xff; 8].to_vec();
+    bytes.extend_from_slice(emit_udp_headers(flow, id, 0xff, 0xff, len).as_slice());
+    bytes.extend_from_slice(packet);
+    let masked: &[usize] =
+        if flow.is_v6() { &[8, 9, 10, 11, 54, 55, 60] } else { &[18, 19, 34, 35, 40] };
+    for at in masked {
+        if let Some(byte) = bytes.get_mut(*at) {
+            *byte |= if *at == 8 { 0x0f } else { 0xff };
+        }
+    }
+    crc32fast::hash(&bytes).to_le_bytes()
+}
+
+/// A file is read to its end, whatever it holds, and so are the packets in it.
+pub(crate) fn capture(file: &[u8]) {
+    let Ok(reader) = pcap::Reader::new(file) else {
+        return;
+    };
+    for frame in reader.flatten() {
+        let Some(Ok(datagram)) = frame.ip().map(ip::Datagram::parse) else {
+            continue;
+        };
+        let len = u16::try_from(datagram.payload.len()).expect("no longer than UDP can say");
+        let ip::Datagram { flow, id, ttl, tos, payload } = datagram;
+        let headers = emit_udp_headers(&flow, id, ttl, tos, len);
+        let whole = [headers.as_slice(), payload].concat();
+        assert_eq!(ip::Datagram::parse(&whole), Ok(datagram));
+        parse(payload);
+    }
+}
+
+fn flow_v4() -> Flow {
+    Flow::v4([10, 77, 0, 11], [10, 77, 0, 12], 0xc0de, ROCE_PORT)
+}
+
+fn flow_v6() -> Flow {
+    Flow::v6([0xfe; 16], [0x80; 16], 0xc0de, ROCE_PORT)
+}
