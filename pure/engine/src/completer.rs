@@ -1,0 +1,309 @@
+//! The completer: reads acknowledgements and says what they mean for what was sent.
+//!
+//! A reliable queue pair has three parts that never call one another. The *requester* turns work
+//! into packets, the *responder* serves the peer's packets, and the completer, here, retires the
+//! requester's. `qp.rs` holds all three and carries each [`Verdict`] from this one to the
+//! requester, so that every decision to send again is taken in one place.
+//!
+//! Read IBTA Vol. 1 §9.7.5 (acknowledgements) and §9.9 (errors) before changing this file.
+
+use crate::attributes::{RnrRetry, RtsAttributes};
+use crate::host::{Host, Landing, SendDone};
+use crate::requester::NOT_STARTED;
+use crate::send_queue::SendQueue;
+use crate::status::WcStatus;
+use crate::time::Time;
+use crate::work::RequestKind;
+use adverb_wire::{Nak, Operation, PathMtu, Psn, Syndrome};
+
+/// What the requester has to do about what came in.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub(crate) enum Verdict {
+    /// The oldest outstanding request has failed, and with it the queue pair.
+    Fail(WcStatus),
+    /// A stray: nothing happened.
+    Ignore,
+    /// Send again from this sequence number, but not before `until`.
+    Pause { from: u64, until: Time },
+    /// The window has moved, or not even that.
+    Progress,
+    /// Send again from this sequence number.
+    Resend { from: u64 },
+}
+
+/// How often to send again before giving up.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    retries: u8,
+    rnr: RnrRetry,
+}
+
+/// The outcome of retiring requests.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Retired {
+    /// All that was acknowledged is retired.
+    All,
+    /// A READ or atomic stands in the way whose data never came.
+    DataMissing,
+}
+
+/// The retiring half of a reliable requester.
+#[derive(Debug)]
+pub(crate) struct Completer {
+    mtu: PathMtu,
+    /// Sequence number of the oldest packet that is not acknowledged, or whose data is awaited.
+    unacked: u64,
+    limits: Budget,
+    budget: Budget,
+    timeout_ns: Option<u64>,
+    deadline: Option<Time>,
+    /// A hole for which packets were sent again already. Answers to the first attempt may still
+    /// be on their way and show the same hole; only the clock may act on it once more.
+    known_hole: Option<u64>,
+}
+
+/// How long to believe that answers which show a known hole belong to an earlier attempt, if no
+/// timeout decides that.
+const HOLE_PATIENCE_NS: u64 = 67_108_864;
+
+impl Completer {
+    pub(crate) fn new(mtu: PathMtu, attributes: &RtsAttributes) -> Self {
+        let limits = Budget { retries: attributes.retry_count.get(), rnr: attributes.rnr_retry };
+        Self {
+            mtu,
+            unacked: 0,
+            limits,
+            budget: limits,
+            timeout_ns: attributes.timeout.nanos(),
+            deadline: None,
+            known_hole: None,
+        }
+    }
+
+    pub(crate) fn unacked(&self) -> u64 {
+        self.unacked
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// Sets the clock for the oldest packet under way. `next` is the first one not emitted.
+    pub(crate) fn arm(&mut self, next: u64, now: Time) {
+        self.deadline = match self.timeout_ns {
+            Some(wait) if self.unacked < next => Some(now.plus_nanos(wait)),
+            Some(_) | None => None,
+        };
+    }
+
+    /// Stops the clock.
+    pub(crate) fn disarm(&mut self) {
+        self.deadline = None;
+    }
+
+    /// Sets the clock unless it runs.
+    pub(crate) fn arm_if_idle(&mut self, next: u64, now: Time) {
+        if self.deadline.is_none() {
+            self.arm(next, now);
+        }
+    }
+
+    /// The sequence number that `psn` stands for, given that it is near the window.
+    fn sequence(&self, psn: Psn, unacked_psn: Psn) -> Option<u64> {
+        self.unacked.checked_add_signed(i64::from(psn.since(unacked_psn)))
+    }
+
+    /// Takes one acknowledgement.
+    pub(crate) fn on_ack(
+        &mut self,
+        psn: Psn,
+        syndrome: Syndrome,
+        sent: Sent,
+        queue: &mut SendQueue,
+        host: &mut impl Host,
+    ) -> Verdict {
+        let Some(sequence) = self.sequence(psn, sent.unacked_psn) else {
+            return Verdict::Ignore;
+        };
+        if sequence < self.unacked || sequence >= sent.top {
+            return Verdict::Ignore; // A duplicate from before the window, or a forgery from beyond.
+        }
+        // A positive acknowledgement covers its own packet; a refusal only the ones before it.
+        let hole = match syndrome {
+            Syndrome::Ack { .. } => sequence + 1,
+            Syndrome::RnrNak(_) | Syndrome::Nak(_) => sequence,
+        };
+        if self.retire_before(hole, queue, host) == Retired::DataMissing {
+            return self.resend_around_known(sent.now);
+        }
+        match syndrome {
+            Syndrome::Ack { .. } => Verdict::Progress,
+            Syndrome::RnrNak(_) if sent.paused => Verdict::Ignore, // A copy of the one we obey.
+            Syndrome::RnrNak(timer) => {
+                let until = sent.now.plus_nanos(timer.nanos());
+                self.pause_or_fail(hole, until)
+            }
+            Syndrome::Nak(Nak::SequenceError) => self.resend_or_fail(hole),
+            Syndrome::Nak(Nak::InvalidRequest) => Verdict::Fail(WcStatus::RemoteInvalidRequest),
+            Syndrome::Nak(Nak::RemoteAccess) => Verdict::Fail(WcStatus::RemoteAccess),
+            Syndrome::Nak(Nak::RemoteOperation) => Verdict::Fail(WcStatus::RemoteOperation),
+            Syndrome::Nak(Nak::InvalidRdRequest) => Verdict::Ignore, // Of another transport (RD).
+        }
+    }
+
+    /// Takes one packet that carries data for a READ or an atomic.
+    pub(crate) fn on_data(
+        &mut self,
+        psn: Psn,
+        operation: Operation,
+        data: &[u8],
+        sent: Sent,
+        queue: &mut SendQueue,
+        host: &mut impl Host,
+    ) -> Verdict {
+        let Some(sequence) = self.sequence(psn, sent.unacked_psn) else {
+            return Verdict::Ignore;
+        };
+        if sequence < self.unacked || sequence >= sent.top {
+            return Verdict::Ignore;
+        }
+        // A response acknowledges all requests before its own.
+        let retired = self.retire_before(sequence, queue, host);
+        if retired == Retired::DataMissing || self.unacked != sequence {
+            return self.resend_around_known(sent.now);
+        }
+        let index = queue.head();
+        let Some(entry) = queue.get(index) else {
+            return Verdict::Ignore;
+        };
+        if !entry.request.kind.awaits_data() {
+            return Verdict::Ignore; // The peer answers a SEND or WRITE with data: not ours.
+        }
+        let at = u32::try_from(sequence.saturating_sub(entry.start)).unwrap_or(u32::MAX);
+        let offset = at.saturating_mul(self.mtu.bytes());
+        let expected = match entry.request.kind {
+            RequestKind::Read { .. } => {
+                entry.request.len.saturating_sub(offset).min(self.mtu.bytes())
+            }
+            RequestKind::CompareSwap { .. } | RequestKind::FetchAdd { .. } => 8,
+            RequestKind::Send { .. } | RequestKind::Write { .. } => 0,
+        };
+        let atomic = matches!(operation, Operation::AtomicAcknowledge);
+        let read = matches!(entry.request.kind, RequestKind::Read { .. });
+        // The bytes at a sequence number are the same whichever request asked for them, so FIRST,
+        // MIDDLE and LAST are not held against the peer; a wrong length is.
+        if atomic == read || usize::try_from(expected) != Ok(data.len()) {
+            return Verdict::Fail(WcStatus::BadResponse);
+        }
+        if host.scatter(Landing::Request(index), offset, data).is_err() {
+            return Verdict::Fail(WcStatus::LocalProtection);
+        }
+        self.moved_to(sequence + 1);
+        let _ = self.retire_before(sequence + 1, queue, host);
+        Verdict::Progress
+    }
+
+    /// The clock has run out, or has it? `None` if there is nothing to do.
+    pub(crate) fn on_timer(&mut self, now: Time) -> Option<Verdict> {
+        if self.deadline? > now {
+            return None;
+        }
+        self.deadline = None;
+        Some(self.resend_or_fail(self.unacked))
+    }
+
+    /// Retires every request that ends before `hole`, in order.
+    fn retire_before(&mut self, hole: u64, queue: &mut SendQueue, host: &mut impl Host) -> Retired {
+        loop {
+            let Some(entry) = queue.get(queue.head()) else {
+                return Retired::All;
+            };
+            if entry.start == NOT_STARTED {
+                return Retired::All;
+            }
+            if entry.request.kind.awaits_data() {
+                self.moved_to(entry.start.min(hole));
+                if self.unacked < entry.end() {
+                    let missing = hole > self.unacked;
+                    return if missing { Retired::DataMissing } else { Retired::All };
+                }
+            } else if hole < entry.end() {
+                self.moved_to(hole);
+                return Retired::All;
+            }
+            self.moved_to(entry.end());
+            self.retire(WcStatus::Success, queue, host);
+        }
+    }
+
+    /// Ends the oldest request.
+    pub(crate) fn retire(&self, status: WcStatus, queue: &mut SendQueue, host: &mut impl Host) {
+        let Some((index, entry)) = queue.pop() else {
+            return;
+        };
+        host.send_done(SendDone {
+            index,
+            status,
+            opcode: entry.request.kind.wc_opcode(),
+            byte_len: entry.request.len,
+            report: entry.request.signaled || status != WcStatus::Success,
+        });
+    }
+
+    /// Moves the window's start forward; progress refills the budget.
+    fn moved_to(&mut self, sequence: u64) {
+        if sequence > self.unacked {
+            self.unacked = sequence;
+            self.budget = self.limits;
+            self.known_hole = None;
+        }
+    }
+
+    fn resend_or_fail(&mut self, from: u64) -> Verdict {
+        let Some(left) = self.budget.retries.checked_sub(1) else {
+            return Verdict::Fail(WcStatus::RetryExceeded);
+        };
+        self.budget.retries = left;
+        self.known_hole = Some(from);
+        Verdict::Resend { from }
+    }
+
+    /// An answer shows that the oldest packet's data got lost: a refusal that nobody wrote down.
+    fn resend_around_known(&mut self, now: Time) -> Verdict {
+        if self.known_hole != Some(self.unacked) {
+            return self.resend_or_fail(self.unacked);
+        }
+        if self.timeout_ns.is_none() && self.deadline.is_none() {
+            self.deadline = Some(now.plus_nanos(HOLE_PATIENCE_NS));
+        }
+        Verdict::Progress
+    }
+
+    fn pause_or_fail(&mut self, from: u64, until: Time) -> Verdict {
+        if self.budget.rnr != RnrRetry::FOREVER {
+            let left = self.budget.rnr.get().checked_sub(1).and_then(RnrRetry::new);
+            let Some(left) = left else {
+                return Verdict::Fail(WcStatus::RnrRetryExceeded);
+            };
+            self.budget.rnr = left;
+        }
+        self.disarm(); // The pause is the clock now.
+        Verdict::Pause { from, until }
+    }
+}
+
+/// What the requester has to say for an acknowledgement to make sense.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    /// PSN of the oldest unacknowledged packet.
+    pub(crate) unacked_psn: Psn,
+    /// One past the highest sequence number ever emitted.
+    pub(crate) top: u64,
+    /// The peer's wish to be left alone is being obeyed.
+    pub(crate) paused: bool,
+    pub(crate) now: Time,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! What a queue pair borrows from its surroundings: memory, receives, a way out.
+//!
+//! The transport names memory by key and address, or by "bytes so-and-so of request number n", and
+//! never sees a pointer. The host checks every such claim; its refusals become NAKs and statuses.
+
+use crate::status::{WcOpcode, WcStatus};
+use adverb_wire::{Headers, Imm, Qpn, Rkey};
+use core::fmt;
+
+/// A claim on registered memory that came off the wire; nothing has been checked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Range {
+    /// The region.
+    pub rkey: Rkey,
+    /// First byte.
+    pub va: u64,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+/// The two operations that change memory and return what was there. IBTA Vol. 1 §9.4.5.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AtomicOp {
+    /// Put `swap` where `compare` is found.
+    CompareSwap {
+        /// The value to find.
+        compare: u64,
+        /// The value to put.
+        swap: u64,
+    },
+    /// Add, wrapping.
+    FetchAdd {
+        /// The number to add.
+        add: u64,
+    },
+}
+
+/// Where the bytes behind a packet's headers come from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Payload {
+    /// Nowhere: the packet is all headers.
+    None,
+    /// Bytes `offset .. offset + len` of the local buffers of a request.
+    Request {
+        /// The request's index in the send queue, counted from the queue's creation.
+        index: u64,
+        /// First byte.
+        offset: u32,
+        /// Number of bytes.
+        len: u32,
+    },
+    /// Bytes of registered memory that the peer reads.
+    Region {
+        /// What it reads.
+        range: Range,
+        /// The peer asked before, and the answer got lost or was spoilt on the way: the bytes must
+        /// be taken in one go, so that a writer at work cannot spoil every answer.
+        again: bool,
+    },
+}
+
+impl Payload {
+    /// Number of bytes.
+    pub const fn len(&self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Request { len, .. } => *len,
+            Self::Region { range, .. } => range.len,
+        }
+    }
+
+    /// There are no bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Local buffers that take bytes from the wire.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Landing {
+    /// Those of a posted receive.
+    Receive(Receive),
+    /// Those of the READ or atomic request with this index.
+    Request(u64),
+}
+
+/// A receive that was taken off its queue and awaits its message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Receive {
+    /// The host's name for it.
+    pub token: u32,
+    /// Length of its buffers together, in bytes.
+    pub len: u32,
+}
+
+/// Why local buffers could not be used. The owner's fault.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LocalError {
+    /// No region covers the buffer, or not with the rights needed.
+    Protection,
+}
+
+/// Why a peer may not do what it asks for. The peer's fault.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// The region was not registered for this kind of access.
+    Denied,
+    /// An atomic's address is not a multiple of 8.
+    Misaligned,
+    /// Some byte lies outside the region.
+    OutOfBounds,
+    /// There is no such region, or it belongs to another protection domain.
+    UnknownKey,
+}
+
+impl fmt::Display for AccessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Denied => "the region is not registered for this kind of access",
+            Self::Misaligned => "an atomic's address must be a multiple of 8",
+            Self::OutOfBounds => "the range does not fit the region",
+            Self::UnknownKey => "no region of this protection domain has this key",
+        })
+    }
+}
+
+impl core::error::Error for AccessError {}
+
+/// Why a packet was not emitted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum EmitError {
+    /// The bytes of [`Payload::Request`] are not covered by local regions.
+    Local(LocalError),
+    /// The bytes of [`Payload::Region`] cannot be read any more.
+    Remote(AccessError),
+}
+
+/// How a request of the send queue ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SendDone {
+    /// The request's index in the send queue.
+    pub index: u64,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Bytes moved by a READ or atomic; otherwise the request's length.
+    pub byte_len: u32,
+    /// The owner wants to know: it asked to, or the work failed.
+    pub report: bool,
+}
+
+/// How a receive ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ReceiveDone {
+    /// Which one.
+    pub receive: Receive,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What arrived.
+    pub opcode: WcOpcode,
+    /// Bytes that arrived.
+    pub byte_len: u32,
+    /// Immediate data, if the message had some.
+    pub imm: Option<Imm>,
+    /// The sender asked for an event.
+    pub solicited: bool,
+    /// The sender's queue pair.
+    pub src_qp: Qpn,
+}
+
+/// The surroundings that drive a queue pair, for the length of one call.
+pub trait Host {
+    /// There is room for one more packet.
+    fn room(&self) -> bool;
+
+    /// Takes one packet for the peer.
+    ///
+    /// Called only after [`Host::room`] said yes.
+    ///
+    /// # Errors
+    ///
+    /// [`EmitError`] if the payload cannot be had; nothing was taken then.
+    fn emit(&mut self, headers: &Headers, payload: Payload) -> Result<(), EmitError>;
+
+    /// Takes the oldest posted receive off its queue.
+    fn take_receive(&mut self) -> Option<Receive>;
+
+    /// Copies bytes off the wire into local buffers, `offset` bytes from their start.
+    ///
+    /// # Errors
+    ///
+    /// [`LocalError::Protection`] if some byte has no home there; earlier bytes may have been
+    /// written.
+    fn scatter(&mut self, to: Landing, offset: u32, bytes: &[u8]) -> Result<(), LocalError>;
+
+    /// Says whether the peer may access a range.
+    ///
+    /// # Errors
+    ///
+    /// The first [`AccessError`] that applies.
+    fn check(&self, range: Range, access: crate::Access) -> Result<(), AccessError>;
+
+    /// Writes a peer's bytes to `va` of a region.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError`] if the peer may not; nothing was written then.
+    fn write(&mut self, rkey: Rkey, va: u64, bytes: &[u8]) -> Result<(), AccessError>;
+
+    /// Runs an atomic operation on the 8 bytes at `va` and returns what was there.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError`] if the peer may not; nothing was changed then.
+    fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError>;
+
+    /// A request has ended; called once for each, in the order of posting.
+    fn send_done(&mut self, done: SendDone);
+
+    /// A receive has ended; called once for each that was taken.
+    fn receive_done(&mut self, done: ReceiveDone);
+}

@@ -1,0 +1,445 @@
+//! The requester: turns posted requests into packets, within the window.
+//!
+//! It knows nothing of acknowledgements. The completer reads those; `qp.rs` carries its verdicts
+//! here as [`Requester::on_progress`], [`Requester::rewind`] and [`Requester::pause`], so that
+//! every decision to send again is taken in one place.
+//!
+//! Packets are counted by *sequence numbers* of 64 bits that start at 0 and never wrap; the 24-bit
+//! PSN on the wire is the first PSN plus the sequence number. A READ takes as many sequence
+//! numbers as its response has packets, and may be asked for in several pieces: each piece is an
+//! ordinary READ request on the wire, and the window bounds what comes back. The cuts are always at
+//! the same places: a responder answers a repeated request only within what it was asked before.
+//!
+//! Read IBTA Vol. 1 §9.7.2 to §9.7.4 before changing this file.
+
+use crate::attributes::RtsAttributes;
+use crate::host::{EmitError, Host, Payload};
+use crate::send_queue::{Entry, SendQueue};
+use crate::status::WcStatus;
+use crate::time::Time;
+use crate::window::Window;
+use crate::work::RequestKind;
+use adverb_wire::{
+    AtomicEth, Bth, Extension, Headers, Imm, Opcode, Operation, Pad, PathMtu, Pkey, Psn, Qpn, Reth,
+    Transport,
+};
+use alloc::collections::VecDeque;
+
+/// [`Entry::start`] of a request of which nothing was emitted yet.
+pub(crate) const NOT_STARTED: u64 = u64::MAX;
+
+/// Where packets go, and how they are cut: the same for both roles of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    pub(crate) remote: Qpn,
+    pub(crate) pkey: Pkey,
+    pub(crate) mtu: PathMtu,
+}
+
+impl Path {
+    /// Headers of a packet of a reliable connection with `len` bytes of payload.
+    pub(crate) fn headers(
+        &self,
+        operation: Operation,
+        psn: Psn,
+        len: u32,
+        extension: Extension,
+    ) -> Option<Headers> {
+        let bth = Bth {
+            opcode: Opcode::of(Transport::Rc, operation)?,
+            solicited: false,
+            migrated: true,
+            pad: Pad::for_len(usize::try_from(len).ok()?),
+            pkey: self.pkey,
+            fecn: false,
+            becn: false,
+            dest_qp: self.remote,
+            ack_request: false,
+            psn,
+        };
+        Some(Headers { bth, deth: None, xrceth: None, extension })
+    }
+}
+
+/// What became of an attempt to emit packets.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub(crate) enum Emitted {
+    /// All that may be emitted now was.
+    All,
+    /// The host has no room for the next packet.
+    NoRoom,
+    /// The request at the cursor cannot be carried out.
+    Broken,
+}
+
+/// The sending half of a reliable queue pair.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    path: Path,
+    first_psn: Psn,
+    /// Sequence number of the next packet.
+    next: u64,
+    /// One past the highest sequence number ever emitted.
+    top: u64,
+    /// Index of the request that `next` belongs to.
+    cursor: u64,
+    /// Ends (sequence numbers) of the READs and atomics under way.
+    reads: VecDeque<u64>,
+    reads_max: usize,
+    window: Window,
+    /// Packets emitted since one asked for an acknowledgement.
+    unasked: u32,
+    paused_until: Option<Time>,
+    /// The request at the cursor failed here, like this; nothing more is emitted.
+    broken: Option<WcStatus>,
+}
+
+impl Requester {
+    pub(crate) fn new(path: Path, attributes: &RtsAttributes) -> Self {
+        let reads_max = usize::from(attributes.max_rd_atomic);
+        Self {
+            path,
+            first_psn: attributes.first_psn,
+            next: 0,
+            top: 0,
+            cursor: 0,
+            reads: VecDeque::with_capacity(reads_max),
+            reads_max,
+            window: Window::new(attributes.window_packets),
+            unasked: 0,
+            paused_until: None,
+            broken: None,
+        }
+    }
+
+    /// Starts with the request of this index: those before it belong to an earlier life.
+    pub(crate) fn start_at(mut self, cursor: u64) -> Self {
+        self.cursor = cursor;
+        self
+    }
+
+    pub(crate) fn psn(&self, sequence: u64) -> Psn {
+        // The PSN space is 2²⁴ and divides 2³², so cutting the sequence number to 32 bits is exact.
+        self.first_psn.plus(low_bits(sequence))
+    }
+
+    /// Sequence number of the next packet.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// One past the highest sequence number ever emitted.
+    pub(crate) fn top(&self) -> u64 {
+        self.top
+    }
+
+    /// Index and status of the request that cannot be carried out, if there is one.
+    pub(crate) fn broken(&self) -> Option<(u64, WcStatus)> {
+        Some((self.cursor, self.broken?))
+    }
+
+    /// Requests before this index wait to be emitted.
+    pub(crate) fn is_behind(&self, tail: u64) -> bool {
+        self.cursor < tail
+    }
+
+    pub(crate) fn paused_until(&self) -> Option<Time> {
+        self.paused_until
+    }
+
+    /// Emits what the window, the host's room and the ordering rules allow.
+    pub(crate) fn transmit(
+        &mut self,
+        unacked: u64,
+        now: Time,
+        queue: &mut SendQueue,
+        host: &mut impl Host,
+    ) -> (Emitted, u64) {
+        let before = self.next;
+        self.on_timer(now);
+        if self.paused_until.is_some() || self.broken.is_some() {
+            return (Emitted::All, 0);
+        }
+        let outcome = loop {
+            let Some(entry) = queue.get_mut(self.cursor) else {
+                break Emitted::All;
+            };
+            let Some(sent) = self.step(unacked, entry, host) else {
+                break if host.room() { Emitted::All } else { Emitted::NoRoom };
+            };
+            match sent {
+                Ok(packets) => self.advance(packets, entry.end()),
+                Err(status) => {
+                    self.broken = Some(status);
+                    break Emitted::Broken;
+                }
+            }
+        };
+        (outcome, self.next - before)
+    }
+
+    /// Emits the next packet of `entry` and returns how many sequence numbers it takes; `None` if
+    /// it has to wait.
+    fn step(
+        &mut self,
+        unacked: u64,
+        entry: &mut Entry,
+        host: &mut impl Host,
+    ) -> Option<Result<u32, WcStatus>> {
+        if !host.room() {
+            return None;
+        }
+        if entry.start == NOT_STARTED {
+            entry.start = self.next;
+            entry.packets = match entry.request.kind.is_atomic() {
+                true => 1, // Each way, whatever the local buffers are.
+                false => self.path.mtu.packets(entry.request.len),
+            };
+        }
+        if entry.request.fence && self.next == entry.start && !self.reads.is_empty() {
+            return None;
+        }
+        let allowed = self.window.room(self.next.saturating_sub(unacked));
+        if allowed == 0 {
+            return None;
+        }
+        let at = u32::try_from(self.next - entry.start).ok()?;
+        if entry.request.kind.awaits_data() {
+            self.emit_question(at, allowed, entry, host)
+        } else {
+            Some(self.emit_data(at, allowed, entry, host))
+        }
+    }
+
+    /// Emits packet number `at` of a SEND or WRITE.
+    fn emit_data(
+        &mut self,
+        at: u32,
+        allowed: u32,
+        entry: &Entry,
+        host: &mut impl Host,
+    ) -> Result<u32, WcStatus> {
+        let mtu = self.path.mtu.bytes();
+        // An offset is below the message's length, so neither product nor difference overflows.
+        let offset = at.saturating_mul(mtu);
+        let len = entry.request.len.saturating_sub(offset).min(mtu);
+        let last = at + 1 == entry.packets;
+        let place = Place::of(at == 0, last);
+        let (operation, extension) = data_headers(&entry.request.kind, entry.request.len, place);
+        let psn = self.psn(self.next);
+        let headers = self.path.headers(operation, psn, len, extension);
+        let mut headers = headers.ok_or(WcStatus::General)?;
+        // Ask at the end of each message, often enough to keep the window moving, and always when
+        // it closes: an acknowledgement is the only thing that opens it.
+        let ask = last || allowed == 1 || self.unasked + 1 >= self.window.ack_every();
+        headers.bth.ack_request = ask;
+        headers.bth.solicited = last && entry.request.solicited && operation.needs_receive();
+        let payload = match len {
+            0 => Payload::None,
+            _ => Payload::Request { index: self.cursor, offset, len },
+        };
+        host.emit(&headers, payload).map_err(status_of)?;
+        self.unasked = if ask { 0 } else { self.unasked + 1 };
+        Ok(1)
+    }
+
+    /// Emits a request that is answered with data: an atomic, or a READ from packet number `at` of
+    /// its response on. `None` if there are too many, or the answer does not fit the window.
+    fn emit_question(
+        &mut self,
+        at: u32,
+        allowed: u32,
+        entry: &Entry,
+        host: &mut impl Host,
+    ) -> Option<Result<u32, WcStatus>> {
+        if self.reads_max == 0 {
+            return Some(Err(WcStatus::LocalQpOperation)); // It could only wait for ever.
+        }
+        let packets = self.piece(at, entry.packets);
+        // One piece is always allowed; more only as a whole.
+        let fits = packets <= allowed || allowed == self.window.limit();
+        if self.reads.len() >= self.reads_max || !fits {
+            return None;
+        }
+        let Some((operation, extension)) = self.question(at, packets, entry) else {
+            return Some(Err(WcStatus::General));
+        };
+        Some(self.ask(operation, extension, packets, host))
+    }
+
+    /// Opcode and extended header of a request that is answered with data.
+    fn question(&self, at: u32, packets: u32, entry: &Entry) -> Option<(Operation, Extension)> {
+        match entry.request.kind {
+            RequestKind::Read { va, rkey } => {
+                let mtu = self.path.mtu.bytes();
+                let offset = at.saturating_mul(mtu);
+                let left = entry.request.len.saturating_sub(offset);
+                let len = left.min(packets.saturating_mul(mtu));
+                let reth = Reth { va: va.wrapping_add(u64::from(offset)), rkey, len };
+                Some((Operation::ReadRequest, Extension::Reth(reth)))
+            }
+            RequestKind::CompareSwap { va, rkey, compare, swap } => {
+                let operands = AtomicEth { va, rkey, swap_or_add: swap, compare };
+                Some((Operation::CompareSwap, Extension::Atomic(operands)))
+            }
+            RequestKind::FetchAdd { va, rkey, add } => {
+                let operands = AtomicEth { va, rkey, swap_or_add: add, compare: 0 };
+                Some((Operation::FetchAdd, Extension::Atomic(operands)))
+            }
+            RequestKind::Send { .. } | RequestKind::Write { .. } => None,
+        }
+    }
+
+    /// Packets from number `at` of a READ's response to the next place where it is cut.
+    fn piece(&self, at: u32, packets: u32) -> u32 {
+        let piece = self.window.read_packets_max();
+        (piece - at % piece).min(packets - at)
+    }
+
+    /// Emits a request that is answered with `packets` packets of data.
+    fn ask(
+        &mut self,
+        operation: Operation,
+        extension: Extension,
+        packets: u32,
+        host: &mut impl Host,
+    ) -> Result<u32, WcStatus> {
+        let headers = self.path.headers(operation, self.psn(self.next), 0, extension);
+        let mut headers = headers.ok_or(WcStatus::General)?;
+        headers.bth.ack_request = true;
+        host.emit(&headers, Payload::None).map_err(status_of)?;
+        self.unasked = 0;
+        self.reads.push_back(self.next + u64::from(packets));
+        Ok(packets)
+    }
+
+    fn advance(&mut self, packets: u32, end: u64) {
+        self.next += u64::from(packets);
+        self.top = self.top.max(self.next);
+        if self.next == end {
+            self.cursor += 1;
+        }
+    }
+
+    /// All before `unacked` is done with, `packets` of it newly.
+    pub(crate) fn on_progress(&mut self, unacked: u64, packets: u64, queue: &SendQueue) {
+        self.window.on_progress(packets);
+        while self.reads.front().is_some_and(|&end| end <= unacked) {
+            self.reads.pop_front();
+        }
+        // After a rewind, acknowledgements of the first attempt may overtake the second.
+        if unacked > self.next {
+            self.next = unacked;
+            self.find_cursor(queue);
+        }
+    }
+
+    /// Goes back: the next packet is the one with this sequence number.
+    pub(crate) fn rewind(&mut self, to: u64, lossy: bool, queue: &SendQueue) {
+        debug_assert!(to <= self.top, "nothing beyond the top was ever emitted");
+        self.next = to;
+        self.unasked = 0;
+        while self.reads.back().is_some_and(|&end| end > to) {
+            self.reads.pop_back();
+        }
+        if lossy {
+            self.window.on_loss();
+        }
+        self.find_cursor(queue);
+    }
+
+    /// Lets time pass: a pause may be over.
+    pub(crate) fn on_timer(&mut self, now: Time) {
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.paused_until = None;
+        }
+    }
+
+    /// Emits nothing before `until`.
+    pub(crate) fn pause(&mut self, until: Time) {
+        self.paused_until = Some(until);
+    }
+
+    /// Puts the cursor on the request that `next` belongs to.
+    fn find_cursor(&mut self, queue: &SendQueue) {
+        self.broken = None;
+        self.cursor = queue.head();
+        while let Some(entry) = queue.get(self.cursor) {
+            if entry.start == NOT_STARTED || entry.end() > self.next {
+                break;
+            }
+            self.cursor += 1;
+        }
+    }
+}
+
+/// Where in its message a packet is.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    First,
+    Middle,
+    Last,
+    Only,
+}
+
+impl Place {
+    const fn of(first: bool, last: bool) -> Self {
+        match (first, last) {
+            (true, true) => Self::Only,
+            (true, false) => Self::First,
+            (false, true) => Self::Last,
+            (false, false) => Self::Middle,
+        }
+    }
+}
+
+/// Opcode and extended header of a SEND's or WRITE's packet.
+fn data_headers(kind: &RequestKind, len: u32, place: Place) -> (Operation, Extension) {
+    match *kind {
+        RequestKind::Write { va, rkey, imm } => {
+            let reth = Reth { va, rkey, len };
+            match (place, imm) {
+                (Place::First, _) => (Operation::WriteFirst, Extension::Reth(reth)),
+                (Place::Middle, _) => (Operation::WriteMiddle, Extension::None),
+                (Place::Last, None) => (Operation::WriteLast, Extension::None),
+                (Place::Last, Some(imm)) => (Operation::WriteLastImm, Extension::Imm(imm)),
+                (Place::Only, None) => (Operation::WriteOnly, Extension::Reth(reth)),
+                (Place::Only, Some(imm)) => {
+                    (Operation::WriteOnlyImm, Extension::RethImm(reth, imm))
+                }
+            }
+        }
+        RequestKind::Send { imm } => send_headers(imm, place),
+        // Requests without data of their own never come here.
+        RequestKind::Read { .. }
+        | RequestKind::CompareSwap { .. }
+        | RequestKind::FetchAdd { .. } => send_headers(None, place),
+    }
+}
+
+fn send_headers(imm: Option<Imm>, place: Place) -> (Operation, Extension) {
+    match (place, imm) {
+        (Place::First, _) => (Operation::SendFirst, Extension::None),
+        (Place::Middle, _) => (Operation::SendMiddle, Extension::None),
+        (Place::Last, None) => (Operation::SendLast, Extension::None),
+        (Place::Last, Some(imm)) => (Operation::SendLastImm, Extension::Imm(imm)),
+        (Place::Only, None) => (Operation::SendOnly, Extension::None),
+        (Place::Only, Some(imm)) => (Operation::SendOnlyImm, Extension::Imm(imm)),
+    }
+}
+
+/// How a request ends whose packet could not be emitted.
+const fn status_of(error: EmitError) -> WcStatus {
+    match error {
+        EmitError::Local(_) | EmitError::Remote(_) => WcStatus::LocalProtection,
+    }
+}
+
+/// The low 24 bits of a sequence number.
+fn low_bits(sequence: u64) -> u32 {
+    u32::try_from(sequence & 0x00ff_ffff).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! The requester alone: requests in, packets out, back and on again.
+
+use super::*;
+use crate::testing::{ATOMIC, Desk, PATH, READ, SEND, WRITE, request, rts};
+use alloc::vec::Vec;
+
+const NOW: Time = Time::ZERO;
+
+/// A requester with a queue of requests of these kinds and lengths.
+fn with_work(work: &[(RequestKind, u32)]) -> (Requester, SendQueue) {
+    let mut queue = SendQueue::with_capacity(16);
+    for &(kind, len) in work {
+        push(&mut queue, request(kind, len));
+    }
+    (Requester::new(PATH, &rts()), queue)
+}
+
+fn push(queue: &mut SendQueue, request: crate::work::Request) {
+    queue.push(Entry { request, start: NOT_STARTED, packets: 0 }).unwrap();
+}
+
+/// Emits, and says what: operation, and number from 0.
+fn emit(requester: &mut Requester, queue: &mut SendQueue, unacked: u64) -> Vec<(Operation, i32)> {
+    let mut desk = Desk::new();
+    let (emitted, packets) = requester.transmit(unacked, NOW, queue, &mut desk);
+    assert_eq!(emitted, Emitted::All);
+    let operations = desk.operations();
+    let requests = u64::try_from(operations.len()).unwrap();
+    assert!(packets >= requests, "{packets} numbers for {requests} packets");
+    operations
+}
+
+#[test]
+fn a_message_is_cut_at_the_mtu_and_asks_at_its_end() {
+    let (mut requester, mut queue) = with_work(&[(SEND, 600)]);
+    let mut desk = Desk::new();
+    let (_, packets) = requester.transmit(0, NOW, &mut queue, &mut desk);
+    assert_eq!(packets, 3);
+    let asks: Vec<bool> = desk.emitted.iter().map(|(headers, _)| headers.bth.ack_request).collect();
+    let lens: Vec<u32> = desk.emitted.iter().map(|(_, payload)| payload.len()).collect();
+    assert_eq!((asks, lens), (Vec::from([false, false, true]), Vec::from([256, 256, 88])));
+    let expected =
+        [(Operation::SendFirst, 0), (Operation::SendMiddle, 1), (Operation::SendLast, 2)];
+    assert_eq!(desk.operations(), expected);
+}
+
+#[test]
+fn the_window_bounds_what_is_under_way_and_its_last_packet_asks() {
+    let (mut requester, mut queue) = with_work(&[(WRITE, 256 * 40)]);
+    let mut desk = Desk::new();
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    assert_eq!(desk.emitted.len(), 16);
+    let asks = desk.emitted.iter().map(|(headers, _)| headers.bth.ack_request);
+    let asked: Vec<usize> = asks.enumerate().filter(|&(_, ask)| ask).map(|(at, _)| at).collect();
+    assert_eq!(asked, [3, 7, 11, 15]);
+    requester.on_progress(4, 4, &queue);
+    assert_eq!(emit(&mut requester, &mut queue, 4).len(), 4);
+}
+
+/// Goal: a repeated READ never asks for a range that differs from what was asked before, except
+/// that its beginning may be missing.
+#[test]
+fn a_read_is_cut_at_the_same_places_whatever_the_window_is() {
+    let (mut requester, mut queue) = with_work(&[(READ, 256 * 10)]);
+    let first = emit(&mut requester, &mut queue, 0);
+    assert_eq!(first, [(Operation::ReadRequest, 0), (Operation::ReadRequest, 4)]);
+
+    requester.rewind(0, true, &queue);
+    assert_eq!(emit(&mut requester, &mut queue, 0), first);
+    requester.on_progress(3, 3, &queue);
+    requester.rewind(3, true, &queue);
+    let mut desk = Desk::new();
+    let _ = requester.transmit(3, NOW, &mut queue, &mut desk);
+    let len = |(headers, _): &(Headers, Payload)| {
+        let Extension::Reth(reth) = headers.extension else {
+            return 0;
+        };
+        reth.len
+    };
+    let lens: Vec<u32> = desk.emitted.iter().map(len).collect();
+    assert_eq!(lens, [256, 1024]);
+    assert_eq!(desk.operations(), [(Operation::ReadRequest, 3), (Operation::ReadRequest, 4)]);
+}
+
+/// Goal: what a READ asks for comes back as packets, so it counts against the window as a whole.
+#[test]
+fn a_read_waits_until_the_window_has_room_for_a_whole_piece() {
+    let mut queue = SendQueue::with_capacity(16);
+    push(&mut queue, request(SEND, 1));
+    push(&mut queue, request(READ, 256 * 40));
+    let attributes = RtsAttributes { max_rd_atomic: 9, ..rts() };
+    let mut requester = Requester::new(PATH, &attributes);
+    let numbers = |emitted: Vec<(Operation, i32)>| -> Vec<i32> {
+        emitted.into_iter().map(|(_, at)| at).collect()
+    };
+    assert_eq!(numbers(emit(&mut requester, &mut queue, 0)), [0, 1, 5, 9]); // 13 of 16.
+    requester.on_progress(1, 1, &queue);
+    assert_eq!(numbers(emit(&mut requester, &mut queue, 1)), [13]);
+    assert_eq!(numbers(emit(&mut requester, &mut queue, 4)), []);
+    assert_eq!(numbers(emit(&mut requester, &mut queue, 5)), [17]);
+}
+
+#[test]
+fn reads_and_atomics_wait_for_one_another_beyond_the_agreed_number() {
+    let (mut requester, mut queue) = with_work(&[(READ, 1), (ATOMIC, 8), (READ, 1), (SEND, 1)]);
+    let expected = [(Operation::ReadRequest, 0), (Operation::FetchAdd, 1)];
+    assert_eq!(emit(&mut requester, &mut queue, 0), expected);
+    requester.on_progress(1, 1, &queue);
+    let expected = [(Operation::ReadRequest, 2), (Operation::SendOnly, 3)];
+    assert_eq!(emit(&mut requester, &mut queue, 1), expected);
+}
+
+#[test]
+fn a_fence_holds_a_request_and_all_behind_it_until_the_data_are_there() {
+    let (mut requester, mut queue) = with_work(&[(READ, 300)]);
+    push(&mut queue, crate::work::Request { fence: true, ..request(WRITE, 1) });
+    push(&mut queue, request(SEND, 1));
+    assert_eq!(emit(&mut requester, &mut queue, 0), [(Operation::ReadRequest, 0)]);
+    requester.on_progress(1, 1, &queue);
+    assert_eq!(emit(&mut requester, &mut queue, 1), []);
+    requester.on_progress(2, 1, &queue);
+    let expected = [(Operation::WriteOnly, 2), (Operation::SendOnly, 3)];
+    assert_eq!(emit(&mut requester, &mut queue, 2), expected);
+}
+
+#[test]
+fn going_back_starts_in_the_middle_of_a_message() {
+    let (mut requester, mut queue) = with_work(&[(SEND, 1), (WRITE, 600), (SEND, 1)]);
+    assert_eq!(emit(&mut requester, &mut queue, 0).len(), 5);
+    requester.rewind(2, false, &queue);
+    let expected =
+        [(Operation::WriteMiddle, 2), (Operation::WriteLast, 3), (Operation::SendOnly, 4)];
+    assert_eq!(emit(&mut requester, &mut queue, 2), expected);
+}
+
+/// Goal: what the first attempt achieved is not sent again.
+#[test]
+fn acknowledgements_that_overtake_the_second_attempt_shorten_it() {
+    let (mut requester, mut queue) = with_work(&[(WRITE, 256 * 8)]);
+    assert_eq!(emit(&mut requester, &mut queue, 0).len(), 8);
+    requester.rewind(1, true, &queue);
+    requester.on_progress(6, 5, &queue);
+    let expected = [(Operation::WriteMiddle, 6), (Operation::WriteLast, 7)];
+    assert_eq!(emit(&mut requester, &mut queue, 6), expected);
+}
+
+#[test]
+fn nothing_is_emitted_during_a_pause() {
+    let (mut requester, mut queue) = with_work(&[(SEND, 1)]);
+    let until = NOW.plus_nanos(10);
+    requester.pause(until);
+    assert_eq!(emit(&mut requester, &mut queue, 0), []);
+    assert_eq!(requester.paused_until(), Some(until));
+    let mut desk = Desk::new();
+    let _ = requester.transmit(0, until, &mut queue, &mut desk);
+    assert_eq!(desk.emitted.len(), 1);
+    assert_eq!(requester.paused_until(), None);
+}
+
+#[test]
+fn without_room_the_rest_waits() {
+    let (mut requester, mut queue) = with_work(&[(WRITE, 600)]);
+    let mut desk = Desk { room: 2, ..Desk::new() };
+    assert_eq!(requester.transmit(0, NOW, &mut queue, &mut desk), (Emitted::NoRoom, 2));
+    assert_eq!(emit(&mut requester, &mut queue, 0), [(Operation::WriteLast, 2)]);
+}
+
+#[test]
+fn what_cannot_be_read_breaks_the_request_and_is_tried_again_after_going_back() {
+    let (mut requester, mut queue) = with_work(&[(WRITE, 100)]);
+    let mut desk = Desk { local: false, ..Desk::new() };
+    assert_eq!(requester.transmit(0, NOW, &mut queue, &mut desk), (Emitted::Broken, 0));
+    assert_eq!(requester.broken(), Some((0, WcStatus::LocalProtection)));
+    assert_eq!(emit(&mut requester, &mut queue, 0), []);
+    requester.rewind(0, false, &queue);
+    assert_eq!(emit(&mut requester, &mut queue, 0), [(Operation::WriteOnly, 0)]);
+}
+
+/// Goal: no allocation once the queue pair exists.
+#[test]
+fn the_list_of_reads_never_grows() {
+    let (mut requester, mut queue) = with_work(&[(READ, 256 * 40)]);
+    let capacity = requester.reads.capacity();
+    for unacked in 0..40 {
+        let _ = emit(&mut requester, &mut queue, unacked);
+        assert!(requester.reads.len() <= 2);
+        requester.rewind(unacked, true, &queue);
+        let _ = emit(&mut requester, &mut queue, unacked);
+        requester.on_progress(unacked + 1, 1, &queue);
+    }
+    assert_eq!(requester.reads.capacity(), capacity);
+}

@@ -1,0 +1,266 @@
+//! The responder alone: packets in, answers out, in order and each once.
+
+use super::*;
+use crate::testing::{
+    Desk, FIRST, MTU, PATH, RKEY, RTR, VA, asking, packet, read_request, send_only,
+};
+use alloc::vec::Vec;
+
+fn responder() -> Responder {
+    Responder::new(PATH, Access::ALL, &RTR)
+}
+
+fn serve(responder: &mut Responder, packet: &Packet<'_>, desk: &mut Desk) -> Served {
+    responder.on_request(packet, &mut QpCounters::default(), desk)
+}
+
+/// Serves packets that must all be fine.
+fn serve_all(responder: &mut Responder, packets: &[Packet<'_>], desk: &mut Desk) {
+    for packet in packets {
+        assert_eq!(serve(responder, packet, desk), Served::Fine, "{packet:?}");
+    }
+}
+
+fn atomic(at: i32) -> Packet<'static> {
+    let operands = AtomicEth { va: VA, rkey: RKEY, swap_or_add: 1, compare: 0 };
+    packet(Operation::FetchAdd, at, Extension::Atomic(operands), 0)
+}
+
+fn write(operation: Operation, at: i32, total: u32, len: usize) -> Packet<'static> {
+    let reth = Reth { va: VA, rkey: RKEY, len: total };
+    let extension = if operation.is_start() { Extension::Reth(reth) } else { Extension::None };
+    packet(operation, at, extension, len)
+}
+
+fn pay(responder: &mut Responder, desk: &mut Desk) -> Vec<(i32, Syndrome, u32)> {
+    assert_eq!(responder.transmit_data(&mut QpCounters::default(), desk), Served::Fine);
+    responder.transmit_ack(desk);
+    desk.acks()
+}
+
+const SEQUENCE: Syndrome = Syndrome::Nak(Nak::SequenceError);
+
+#[test]
+fn one_acknowledgement_covers_all_that_came_and_counts_messages() {
+    let mut desk = Desk::with_receives(3, 100);
+    let mut responder = responder();
+    let packets = [send_only(0), asking(send_only(1)), send_only(2)];
+    serve_all(&mut responder, &packets, &mut desk);
+
+    // The third did not ask, but it is covered when the acknowledgement leaves.
+    assert_eq!(pay(&mut responder, &mut desk), [(2, Syndrome::ACK, 3)]);
+    assert_eq!(pay(&mut responder, &mut desk), []);
+}
+
+#[test]
+fn nobody_is_answered_who_did_not_ask() {
+    let mut desk = Desk::with_receives(1, 100);
+    let mut responder = responder();
+    serve_all(&mut responder, &[send_only(0), send_only(0)], &mut desk);
+    assert_eq!(pay(&mut responder, &mut desk), []);
+    assert_eq!(desk.received.len(), 1);
+}
+
+/// Goal: the peer is told of a hole once, until the missing packet comes.
+#[test]
+fn a_missing_packet_is_reported_once() {
+    let mut desk = Desk::with_receives(9, 100);
+    let mut responder = responder();
+    serve_all(&mut responder, &[send_only(0), send_only(2)], &mut desk);
+    assert_eq!(pay(&mut responder, &mut desk), [(1, SEQUENCE, 1)]);
+    serve_all(&mut responder, &[send_only(3), send_only(4)], &mut desk);
+    assert_eq!(pay(&mut responder, &mut desk), []);
+
+    serve_all(&mut responder, &[send_only(1), send_only(3)], &mut desk);
+    assert_eq!(pay(&mut responder, &mut desk), [(2, SEQUENCE, 2)]);
+}
+
+/// Goal: a complaint that has not left yet names what is missing when it leaves.
+#[test]
+fn a_late_packet_moves_the_complaint_to_what_was_dropped() {
+    let mut desk = Desk::with_receives(9, 100);
+    let mut responder = responder();
+    let packets = [send_only(0), send_only(3), asking(send_only(1)), send_only(2)];
+    serve_all(&mut responder, &packets, &mut desk);
+    assert_eq!(pay(&mut responder, &mut desk), [(3, SEQUENCE, 3)]);
+}
+
+#[test]
+fn a_complaint_becomes_an_acknowledgement_when_nothing_is_missing_any_more() {
+    let mut desk = Desk::with_receives(9, 100);
+    let mut responder = responder();
+    let packets = [send_only(0), send_only(2), send_only(1), send_only(2)];
+    serve_all(&mut responder, &packets, &mut desk);
+    assert_eq!(pay(&mut responder, &mut desk), [(2, Syndrome::ACK, 3)]);
+}
+
+#[test]
+fn without_a_receive_the_peer_is_put_off_and_what_follows_is_dropped() {
+    let mut desk = Desk::new();
+    let mut responder = responder();
+    let packets = [send_only(0), asking(send_only(1))];
+    serve_all(&mut responder, &packets, &mut desk);
+    let refusal = (0, Syndrome::RnrNak(RTR.min_rnr_timer), 0);
+    assert_eq!(pay(&mut responder, &mut desk), [refusal]);
+
+    desk.receives.push_back(Receive { token: 0, len: 10 });
+    desk.receives.push_back(Receive { token: 1, len: 10 });
+    serve_all(&mut responder, &packets, &mut desk);
+    assert_eq!(pay(&mut responder, &mut desk), [(1, Syndrome::ACK, 2)]);
+}
+
+#[test]
+fn a_read_takes_as_many_numbers_as_its_answer_has_packets() {
+    let mut desk = Desk::new();
+    let mut responder = responder();
+    serve_all(&mut responder, &[read_request(0, 600)], &mut desk);
+    assert_eq!(responder.transmit_data(&mut QpCounters::default(), &mut desk), Served::Fine);
+    let payloads: Vec<u32> = desk.emitted.iter().map(|(_, payload)| payload.len()).collect();
+    assert_eq!(payloads, [256, 256, 88]);
+    let expected = [
+        (Operation::ReadResponseFirst, 0),
+        (Operation::ReadResponseMiddle, 1),
+        (Operation::ReadResponseLast, 2),
+    ];
+    assert_eq!(desk.operations(), expected);
+    serve_all(&mut responder, &[asking(write(Operation::WriteOnly, 3, 0, 0))], &mut desk);
+    assert_eq!(pay(&mut responder, &mut desk), [(3, Syndrome::ACK, 2)]);
+}
+
+/// Goal: data acknowledge what was before them, so nothing is said twice; and they go first.
+#[test]
+fn data_go_before_the_acknowledgement_of_what_came_after_them() {
+    let mut desk = Desk::with_receives(9, 100);
+    let mut responder = responder();
+    let packets = [asking(send_only(0)), read_request(1, 10), asking(send_only(2))];
+    serve_all(&mut responder, &packets, &mut desk);
+    responder.transmit_ack(&mut desk);
+    assert!(desk.emitted.is_empty(), "an acknowledgement would overtake data");
+    let expected = [(1, Syndrome::ACK, 2), (2, Syndrome::ACK, 3)];
+    assert_eq!(pay(&mut responder, &mut desk), expected);
+}
+
+#[test]
+fn a_repeated_read_is_read_again_in_one_go_and_only_within_what_was_asked() {
+    let mut desk = Desk::new();
+    let mut responder = responder();
+    serve_all(&mut responder, &[read_request(0, 600)], &mut desk);
+    assert_eq!(pay(&mut responder, &mut desk).len(), 2); // MIDDLE has no AETH.
+
+    serve_all(&mut responder, &[read_request(1, 344)], &mut desk);
+    assert_eq!(responder.transmit_data(&mut QpCounters::default(), &mut desk), Served::Fine);
+    let again =
+        |(_, payload): &(_, Payload)| matches!(payload, Payload::Region { again: true, .. });
+    assert!(desk.emitted.iter().all(again));
+    let expected = [(Operation::ReadResponseFirst, 1), (Operation::ReadResponseLast, 2)];
+    assert_eq!(desk.operations(), expected);
+
+    serve_all(&mut responder, &[read_request(1, 600)], &mut desk);
+    assert!(!responder.owes_data(), "nobody asked for packet 3 before");
+}
+
+#[test]
+fn a_repeated_read_replaces_what_is_still_owed_of_it() {
+    let mut desk = Desk { room: 2, ..Desk::new() };
+    let mut responder = responder();
+    serve_all(&mut responder, &[read_request(0, 1000), read_request(4, 10)], &mut desk);
+    assert_eq!(responder.transmit_data(&mut QpCounters::default(), &mut desk), Served::Fine);
+    assert_eq!(desk.operations().len(), 2);
+    serve_all(&mut responder, &[read_request(0, 1000), read_request(4, 10)], &mut desk);
+    desk.room = usize::MAX;
+    assert_eq!(responder.transmit_data(&mut QpCounters::default(), &mut desk), Served::Fine);
+    let numbers: Vec<i32> = desk.operations().into_iter().map(|(_, at)| at).collect();
+    assert_eq!(numbers, [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_repeated_atomic_is_answered_from_memory_while_it_may_be_asked_for() {
+    let mut desk = Desk::new();
+    let mut responder = responder();
+    for at in 0..3 {
+        serve_all(&mut responder, &[atomic(at)], &mut desk);
+        assert_eq!(responder.transmit_data(&mut QpCounters::default(), &mut desk), Served::Fine);
+    }
+    desk.emitted.clear();
+    serve_all(&mut responder, &[atomic(0), atomic(1), atomic(2)], &mut desk);
+    assert_eq!(responder.transmit_data(&mut QpCounters::default(), &mut desk), Served::Fine);
+    assert_eq!(desk.atomics, 3);
+    let values: Vec<_> = desk.emitted.iter().map(|(headers, _)| headers.extension).collect();
+    let answer = |msn, value| {
+        Extension::AtomicAck(Aeth { syndrome: Syndrome::ACK, msn: Msn::new(msn) }, value)
+    };
+    assert_eq!(values, [answer(2, 1002), answer(3, 1003)]); // Two at once were agreed on.
+}
+
+/// Goal: more at once than agreed on is refused, but repetitions do not count.
+#[test]
+fn resources_are_for_new_requests() {
+    let mut desk = Desk { room: 0, ..Desk::new() };
+    let mut responder = responder();
+    serve_all(&mut responder, &[atomic(0), atomic(1)], &mut desk);
+    serve_all(&mut responder, &[atomic(0), atomic(1)], &mut desk);
+    serve_all(&mut responder, &[atomic(2), atomic(3)], &mut desk);
+    assert_eq!(serve(&mut responder, &atomic(4), &mut desk), Served::Fatal);
+    assert_eq!(desk.atomics, 4);
+}
+
+/// Each line: packets of which the last makes no sense after the ones before.
+#[test]
+fn what_makes_no_sense_is_an_invalid_request() {
+    use Operation::{
+        AtomicWrite, SendFirst, SendLast, SendMiddle, SendOnly, SendOnlyInvalidate, WriteFirst,
+        WriteLast, WriteMiddle, WriteOnly,
+    };
+    let mtu = usize::try_from(MTU.bytes()).unwrap();
+    let total = MTU.bytes() * 2;
+    let send = |operation, at, len| packet(operation, at, Extension::None, len);
+    let ieth = Extension::Invalidate(adverb_wire::Ieth { rkey: RKEY });
+    let lines: &[&[Packet<'_>]] = &[
+        &[send(SendMiddle, 0, mtu)],
+        &[send(SendLast, 0, 1)],
+        &[write(WriteMiddle, 0, total, mtu)],
+        &[write(WriteLast, 0, total, mtu)],
+        &[send(SendFirst, 0, mtu), send(SendFirst, 1, mtu)],
+        &[send(SendFirst, 0, mtu), send(SendOnly, 1, 1)],
+        &[send(SendFirst, 0, mtu), read_request(1, 1)],
+        &[send(SendFirst, 0, mtu), write(WriteMiddle, 1, total, mtu)],
+        &[write(WriteFirst, 0, total, mtu), send(SendLast, 1, 1)],
+        &[write(WriteFirst, 0, total, mtu), atomic(1)],
+        &[send(SendFirst, 0, mtu - 1)],
+        &[send(SendFirst, 0, mtu), send(SendMiddle, 1, mtu - 4)],
+        &[send(SendFirst, 0, mtu), send(SendLast, 1, 0)],
+        &[send(SendOnly, 0, mtu + 1)],
+        &[write(WriteOnly, 0, 5, 6)],
+        &[write(WriteOnly, 0, 6, 5)],
+        &[write(WriteFirst, 0, total, mtu), write(WriteLast, 1, total, mtu - 1)],
+        &[write(WriteFirst, 0, total, mtu), write(WriteMiddle, 1, total, mtu)],
+        &[write(WriteOnly, 0, (1 << 31) + 1, 5)],
+        &[read_request(0, (1 << 31) + 1)],
+        &[packet(SendOnlyInvalidate, 0, ieth, 1)],
+        &[packet(AtomicWrite, 0, read_request(0, 8).headers.extension, 8)],
+    ];
+    for line in lines {
+        let mut desk = Desk::with_receives(9, 4096);
+        let mut responder = responder();
+        let (last, before) = line.split_last().unwrap();
+        serve_all(&mut responder, before, &mut desk);
+        assert_eq!(serve(&mut responder, last, &mut desk), Served::Fatal, "{line:?}");
+        let at = last.headers.bth.psn.since(FIRST);
+        let expected = [(at, Syndrome::Nak(Nak::InvalidRequest), 0)];
+        assert_eq!(pay(&mut responder, &mut desk), expected, "{line:?}");
+        let open = matches!(before, [first] if first.headers.bth.opcode.operation().is_send());
+        let ends: Vec<WcStatus> = desk.received.iter().map(|done| done.status).collect();
+        let expected: &[WcStatus] = if open { &[WcStatus::RemoteInvalidRequest] } else { &[] };
+        assert_eq!(ends, expected, "{line:?}");
+    }
+}
+
+#[test]
+fn a_receive_whose_memory_is_gone_ends_here_and_there() {
+    let mut desk = Desk { local: false, ..Desk::with_receives(1, 100) };
+    let mut responder = responder();
+    assert_eq!(serve(&mut responder, &send_only(0), &mut desk), Served::Fatal);
+    let expected = [(0, Syndrome::Nak(Nak::RemoteOperation), 0)];
+    assert_eq!(pay(&mut responder, &mut desk), expected);
+    assert_eq!(desk.received[0].status, WcStatus::LocalProtection);
+}

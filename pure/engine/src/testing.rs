@@ -1,0 +1,239 @@
+//! Surroundings for the tests of the roles: a host that writes everything down.
+
+use crate::attributes::{
+    Access, Gid, InitAttributes, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
+};
+use crate::host::{
+    AccessError, AtomicOp, EmitError, Host, Landing, LocalError, Payload, Range, Receive,
+    ReceiveDone, SendDone,
+};
+use crate::requester::Path;
+use crate::time::AckTimeout;
+use crate::work::{Request, RequestKind};
+use adverb_wire::{
+    Aeth, Bth, Extension, Headers, Msn, Opcode, Operation, Packet, Pad, PathMtu, Pkey, Psn, Qpn,
+    Reth, Rkey, RnrTimer, Syndrome, Transport,
+};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+pub(crate) const PEER: Gid = Gid::from_v4([192, 0, 2, 1]);
+pub(crate) const REMOTE: Qpn = Qpn::new(0x22);
+pub(crate) const MTU: PathMtu = PathMtu::B256;
+/// Both directions start here: two packets before the wrap.
+pub(crate) const FIRST: Psn = Psn::new(0xff_fffe);
+pub(crate) const RKEY: Rkey = Rkey(0x77);
+pub(crate) const VA: u64 = 0x1000;
+pub(crate) const REGION_LEN: u32 = 1 << 16;
+
+pub(crate) const PATH: Path = Path { remote: REMOTE, pkey: Pkey::DEFAULT, mtu: MTU };
+
+pub(crate) const INIT: InitAttributes = InitAttributes { pkey: Pkey::DEFAULT, access: Access::ALL };
+
+pub(crate) const RTR: RtrAttributes = RtrAttributes {
+    remote_gid: PEER,
+    remote: REMOTE,
+    expected_psn: FIRST,
+    path_mtu: MTU,
+    max_dest_rd_atomic: 2,
+    min_rnr_timer: RnrTimer::new(1),
+};
+
+pub(crate) fn rts() -> RtsAttributes {
+    RtsAttributes {
+        first_psn: FIRST,
+        timeout: AckTimeout::from_exponent(10).unwrap(),
+        retry_count: RetryCount::new(1).unwrap(),
+        rnr_retry: RnrRetry::new(1).unwrap(),
+        max_rd_atomic: 2,
+        window_packets: 16,
+    }
+}
+
+/// The host: one region, and a note of everything.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub(crate) room: usize,
+    pub(crate) emitted: Vec<(Headers, Payload)>,
+    pub(crate) receives: VecDeque<Receive>,
+    pub(crate) sent: Vec<SendDone>,
+    pub(crate) received: Vec<ReceiveDone>,
+    /// Bytes written to the region, where and how many.
+    pub(crate) written: Vec<(u64, usize)>,
+    pub(crate) atomics: u64,
+    pub(crate) landed: Vec<(Landing, u32, usize)>,
+    /// The region exists.
+    pub(crate) region: bool,
+    /// Local buffers are in order.
+    pub(crate) local: bool,
+}
+
+impl Desk {
+    pub(crate) fn new() -> Self {
+        Self {
+            room: usize::MAX,
+            emitted: Vec::new(),
+            receives: VecDeque::new(),
+            sent: Vec::new(),
+            received: Vec::new(),
+            written: Vec::new(),
+            atomics: 0,
+            landed: Vec::new(),
+            region: true,
+            local: true,
+        }
+    }
+
+    pub(crate) fn with_receives(count: u32, len: u32) -> Self {
+        let receives = (0..count).map(|token| Receive { token, len }).collect();
+        Self { receives, ..Self::new() }
+    }
+
+    /// What was emitted since the last look: operation, and distance from the first PSN.
+    pub(crate) fn operations(&mut self) -> Vec<(Operation, i32)> {
+        let emitted = core::mem::take(&mut self.emitted);
+        let short = |(headers, _): (Headers, Payload)| {
+            (headers.bth.opcode.operation(), headers.bth.psn.since(FIRST))
+        };
+        emitted.into_iter().map(short).collect()
+    }
+
+    /// The acknowledgements since the last look: distance from the first PSN, syndrome, MSN.
+    pub(crate) fn acks(&mut self) -> Vec<(i32, Syndrome, u32)> {
+        let emitted = core::mem::take(&mut self.emitted);
+        let ack = |(headers, _): (Headers, Payload)| {
+            let Extension::Aeth(Aeth { syndrome, msn }) = headers.extension else {
+                return None;
+            };
+            Some((headers.bth.psn.since(FIRST), syndrome, msn.get()))
+        };
+        emitted.into_iter().filter_map(ack).collect()
+    }
+}
+
+impl Host for Desk {
+    fn room(&self) -> bool {
+        self.emitted.len() < self.room
+    }
+
+    fn emit(&mut self, headers: &Headers, payload: Payload) -> Result<(), EmitError> {
+        assert!(self.room());
+        assert!(headers.is_legal());
+        match payload {
+            Payload::Request { .. } if !self.local => {
+                return Err(EmitError::Local(LocalError::Protection));
+            }
+            Payload::Region { range, .. } => {
+                self.check(range, Access::REMOTE_READ).map_err(EmitError::Remote)?;
+            }
+            Payload::None | Payload::Request { .. } => {}
+        }
+        self.emitted.push((*headers, payload));
+        Ok(())
+    }
+
+    fn take_receive(&mut self) -> Option<Receive> {
+        self.receives.pop_front()
+    }
+
+    fn scatter(&mut self, to: Landing, offset: u32, bytes: &[u8]) -> Result<(), LocalError> {
+        if !self.local {
+            return Err(LocalError::Protection);
+        }
+        self.landed.push((to, offset, bytes.len()));
+        Ok(())
+    }
+
+    fn check(&self, range: Range, _access: Access) -> Result<(), AccessError> {
+        if !self.region || range.rkey != RKEY {
+            return Err(AccessError::UnknownKey);
+        }
+        let end = range.va.checked_add(u64::from(range.len));
+        let fits = range.va >= VA && end.is_some_and(|end| end <= VA + u64::from(REGION_LEN));
+        if fits { Ok(()) } else { Err(AccessError::OutOfBounds) }
+    }
+
+    fn write(&mut self, rkey: Rkey, va: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        let len = u32::try_from(bytes.len()).unwrap();
+        self.check(Range { rkey, va, len }, Access::REMOTE_WRITE)?;
+        self.written.push((va, bytes.len()));
+        Ok(())
+    }
+
+    fn atomic(&mut self, rkey: Rkey, va: u64, _op: AtomicOp) -> Result<u64, AccessError> {
+        if !va.is_multiple_of(8) {
+            return Err(AccessError::Misaligned);
+        }
+        self.check(Range { rkey, va, len: 8 }, Access::REMOTE_ATOMIC)?;
+        self.atomics += 1;
+        Ok(1000 + self.atomics)
+    }
+
+    fn send_done(&mut self, done: SendDone) {
+        self.sent.push(done);
+    }
+
+    fn receive_done(&mut self, done: ReceiveDone) {
+        self.received.push(done);
+    }
+}
+
+/// Headers of the packet `at` packets after the first one.
+pub(crate) fn headers(operation: Operation, at: i32, extension: Extension, len: usize) -> Headers {
+    let at = u32::try_from(at.rem_euclid(1 << 24)).unwrap();
+    let bth = Bth {
+        opcode: Opcode::of(Transport::Rc, operation).unwrap(),
+        solicited: false,
+        migrated: true,
+        pad: Pad::for_len(len),
+        pkey: Pkey::DEFAULT,
+        fecn: false,
+        becn: false,
+        dest_qp: Qpn::new(0x11),
+        ack_request: false,
+        psn: FIRST.plus(at),
+    };
+    Headers { bth, deth: None, xrceth: None, extension }
+}
+
+pub(crate) const BYTES: [u8; 4096] = [0; 4096];
+
+/// A packet with `len` bytes of payload.
+pub(crate) fn packet(
+    operation: Operation,
+    at: i32,
+    extension: Extension,
+    len: usize,
+) -> Packet<'static> {
+    Packet { headers: headers(operation, at, extension, len), payload: &BYTES[..len] }
+}
+
+/// The same packet, with the wish to be acknowledged.
+pub(crate) fn asking(mut packet: Packet<'_>) -> Packet<'_> {
+    packet.headers.bth.ack_request = true;
+    packet
+}
+
+pub(crate) fn send_only(at: i32) -> Packet<'static> {
+    packet(Operation::SendOnly, at, Extension::None, 10)
+}
+
+pub(crate) fn read_request(at: i32, len: u32) -> Packet<'static> {
+    let reth = Reth { va: VA, rkey: RKEY, len };
+    packet(Operation::ReadRequest, at, Extension::Reth(reth), 0)
+}
+
+pub(crate) fn ack(at: i32, syndrome: Syndrome) -> Packet<'static> {
+    let aeth = Aeth { syndrome, msn: Msn::new(0) };
+    packet(Operation::Acknowledge, at, Extension::Aeth(aeth), 0)
+}
+
+/// A signaled request for `len` bytes.
+pub(crate) fn request(kind: RequestKind, len: u32) -> Request {
+    Request { kind, len, signaled: true, solicited: false, fence: false }
+}
+
+pub(crate) const SEND: RequestKind = RequestKind::Send { imm: None };
+pub(crate) const WRITE: RequestKind = RequestKind::Write { va: VA, rkey: RKEY, imm: None };
+pub(crate) const READ: RequestKind = RequestKind::Read { va: VA, rkey: RKEY };
+pub(crate) const ATOMIC: RequestKind = RequestKind::FetchAdd { va: VA, rkey: RKEY, add: 1 };
