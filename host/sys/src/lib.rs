@@ -1,0 +1,22 @@
+//! The airlock to Linux: every system call this project makes, behind a safe door.
+//!
+//! One module for each thing the kernel lends us. Nothing here knows what a packet, a queue pair or
+//! a registration is; the device crate above gives these calls their meaning. The rest of `host/`
+//! should find what it needs here rather than call the C library itself.
+//!
+//! The modules that contain `unsafe` open with a `# Safety` section; the others stand on `std` and
+//! `rustix` alone. Read the section of a file before changing it.
+
+pub mod affinity;
+pub mod clock;
+pub mod epoll;
+pub mod eventfd;
+pub mod futex;
+pub mod lock;
+pub mod memory;
+pub mod netdev;
+pub mod netns;
+pub mod process;
+mod sockopt;
+pub mod tcp;
+pub mod udp;

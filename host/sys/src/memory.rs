@@ -1,0 +1,323 @@
+//! Memory straight from the kernel: whole pages, at an address that does not move.
+//!
+//! A [`Mapping`] hands out a pointer and never a reference, because its pages may be registered for
+//! a peer, or mapped by another process, and change at any time.
+//!
+//! # Safety
+//!
+//! 1. A `Mapping` is the only owner of its address range: nothing else in this crate unmaps or
+//!    remaps it, so `base..base + len` stays mapped until the `Mapping` is dropped.
+//! 2. Whoever uses the pointer answers for not using it afterwards, for races on the bytes, and for
+//!    leaving alone the words that others use as atomics.
+//! 3. Pages of a file that has been cut short raise `SIGBUS` when they are touched. Whoever maps a
+//!    descriptor from a stranger first checks its seals ([`is_sealed`]).
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// A range of whole pages, readable and writable, mapped for as long as this value lives.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the range belongs to this value and to no thread in particular; unmapping it on another
+// thread than the one that mapped it is allowed (rule 1).
+unsafe impl Send for Mapping {}
+// SAFETY: a shared `Mapping` gives out its address and length and changes neither; what is done
+// with the pointer is the user's answer (rule 2).
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// `len` bytes of zeros that only this process sees, rounded up to whole pages.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if `len` is 0, `ENOMEM` if there is no room for it.
+    pub fn anonymous(len: usize) -> io::Result<Self> {
+        let len = whole_pages(len)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel is free to choose the address, so that no mapping in use is replaced.
+        let base =
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE) }?;
+        Self::adopt(base.cast(), len)
+    }
+
+    /// The first `len` bytes of `file`, shared with everybody who maps it; rounded up to whole
+    /// pages, of which those past the end of the file must not be touched.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if `len` is 0, `EACCES` if the descriptor is not open for reading and writing or is
+    /// sealed against writing, `ENOMEM` if there is no room.
+    pub fn shared(file: impl AsFd, len: usize) -> io::Result<Self> {
+        let len = whole_pages(len)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel is free to choose the address, so that no mapping in use is replaced.
+        let base =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?;
+        Self::adopt(base.cast(), len)
+    }
+
+    /// `len` bytes of zeros in a file of their own that others can map too, and its descriptor. The
+    /// file can neither grow nor shrink.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`memfd`], [`seal`] and [`Mapping::shared`].
+    pub fn memfd(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
+        let len = whole_pages(len)?;
+        let file = memfd(name, len)?;
+        seal(&file)?;
+        Ok((Self::shared(&file, len)?, file))
+    }
+
+    /// Where the range starts: aligned to a page.
+    #[inline]
+    #[must_use]
+    pub const fn as_ptr(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Length in bytes: what was asked for, rounded up to whole pages.
+    #[inline]
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true: a range has at least one page.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The 32-bit word at `offset` bytes, for whoever shares the memory to agree on; `None` if it is
+    /// not aligned or not inside. Use such a word through this method only, never by pointer.
+    #[inline]
+    #[must_use]
+    pub fn atomic_u32(&self, offset: usize) -> Option<&AtomicU32> {
+        let word = self.place::<u32>(offset)?;
+        // SAFETY: inside, aligned and mapped for as long as the borrow of `self` (rule 1); only
+        // atomic accesses, which users of the pointer answer for (rule 2).
+        Some(unsafe { AtomicU32::from_ptr(word) })
+    }
+
+    /// The 64-bit word at `offset` bytes, like [`Mapping::atomic_u32`].
+    #[inline]
+    #[must_use]
+    pub fn atomic_u64(&self, offset: usize) -> Option<&AtomicU64> {
+        let word = self.place::<u64>(offset)?;
+        // SAFETY: inside, aligned and mapped for as long as the borrow of `self` (rule 1); only
+        // atomic accesses, which users of the pointer answer for (rule 2).
+        Some(unsafe { AtomicU64::from_ptr(word) })
+    }
+
+    /// Where the `T` at `offset` bytes would be, if it is aligned and inside.
+    #[inline]
+    fn place<T>(&self, offset: usize) -> Option<*mut T> {
+        let end = offset.checked_add(size_of::<T>())?;
+        let inside = end <= self.len && offset.is_multiple_of(align_of::<T>());
+        inside.then(|| self.base.as_ptr().wrapping_add(offset).cast())
+    }
+
+    /// Asks for huge pages, which make large ranges cheaper to touch. Best before the first touch.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the kernel has no huge pages for this kind of memory; the range works as before.
+    pub fn prefer_huge_pages(&self) -> io::Result<()> {
+        self.advise(Advice::LinuxHugepage)
+    }
+
+    /// Keeps the range out of children: after `fork`, they do not have it.
+    ///
+    /// # Errors
+    ///
+    /// None in practice.
+    pub fn keep_from_children(&self) -> io::Result<()> {
+        self.advise(Advice::LinuxDontFork)
+    }
+
+    fn advise(&self, advice: Advice) -> io::Result<()> {
+        // SAFETY: the range is ours (rule 1), and neither kind of advice that callers pass changes
+        // what the bytes are.
+        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }?;
+        Ok(())
+    }
+
+    fn adopt(base: *mut u8, len: usize) -> io::Result<Self> {
+        let base = NonNull::new(base).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self { base, len })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range came from `mmap` with this length and is ours (rule 1); nobody uses
+        // pointers into it any more (rule 2).
+        let result = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(result.is_ok(), "a mapping could not be unmapped: {result:?}");
+    }
+}
+
+/// A file of `len` zero bytes that lives in memory and has no path; `name` is for `/proc` only.
+///
+/// # Errors
+///
+/// No descriptors or no memory left, or a name of more than 249 bytes.
+pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create(name, flags)?;
+    rustix::fs::ftruncate(&file, u64::try_from(len).map_err(io::Error::other)?)?;
+    Ok(file)
+}
+
+/// Fixes the length of a file made by [`memfd`], for everybody and for good.
+///
+/// # Errors
+///
+/// `EINVAL` if the file is not of that kind, `EPERM` if its seals can no longer change.
+pub fn seal(file: impl AsFd) -> io::Result<()> {
+    Ok(rustix::fs::fcntl_add_seals(file, FIXED_LENGTH | SealFlags::SEAL)?)
+}
+
+/// Whether nobody can change the length of `file` any more: touching what is mapped of it within
+/// its length is safe, whoever else holds it. False for files that know no seals.
+#[must_use]
+pub fn is_sealed(file: impl AsFd) -> bool {
+    rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(FIXED_LENGTH))
+}
+
+/// Length of `file` in bytes.
+///
+/// # Errors
+///
+/// Those of `fstat(2)`.
+pub fn file_len(file: impl AsFd) -> io::Result<usize> {
+    usize::try_from(rustix::fs::fstat(file)?.st_size).map_err(io::Error::other)
+}
+
+/// The size of a page in bytes.
+#[must_use]
+pub fn page_bytes() -> usize {
+    rustix::param::page_size()
+}
+
+/// `len` rounded up to whole pages; refuses 0 and what does not fit.
+fn whole_pages(len: usize) -> io::Result<usize> {
+    match len.checked_next_multiple_of(page_bytes()) {
+        None => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
+        Some(0) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        Some(len) => Ok(len),
+    }
+}
+
+const FIXED_LENGTH: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    fn get(mapping: &Mapping, at: usize) -> u8 {
+        assert!(at < mapping.len());
+        // SAFETY: within the mapping, as just checked.
+        let place = unsafe { mapping.as_ptr().add(at) };
+        // SAFETY: mapped, and only this test writes to it.
+        unsafe { place.read_volatile() }
+    }
+
+    fn put(mapping: &Mapping, at: usize, value: u8) {
+        assert!(at < mapping.len());
+        // SAFETY: within the mapping, as just checked.
+        let place = unsafe { mapping.as_ptr().add(at) };
+        // SAFETY: mapped, and only this test touches it.
+        unsafe { place.write_volatile(value) };
+    }
+
+    #[test]
+    fn a_mapping_is_whole_pages_of_zeros() {
+        let mapping = Mapping::anonymous(page_bytes() + 1).unwrap();
+        assert_eq!(mapping.len(), 2 * page_bytes());
+        assert!(mapping.as_ptr().addr().get().is_multiple_of(page_bytes()));
+        assert!((0..mapping.len()).all(|at| get(&mapping, at) == 0));
+        put(&mapping, mapping.len() - 1, 7);
+        assert_eq!(get(&mapping, mapping.len() - 1), 7);
+    }
+
+    #[test]
+    fn lengths_that_make_no_sense_are_refused() {
+        for (len, errno) in [(0, libc::EINVAL), (usize::MAX, libc::ENOMEM)] {
+            assert_eq!(Mapping::anonymous(len).unwrap_err().raw_os_error(), Some(errno));
+            assert_eq!(Mapping::memfd("x", len).unwrap_err().raw_os_error(), Some(errno));
+        }
+    }
+
+    #[test]
+    fn a_write_through_one_mapping_of_a_file_is_seen_through_another() {
+        let (here, file) = Mapping::memfd("shared", 1).unwrap();
+        let there = Mapping::shared(&file, file_len(&file).unwrap()).unwrap();
+        assert_ne!(here.as_ptr(), there.as_ptr());
+        put(&here, 5, 42);
+        assert_eq!(get(&there, 5), 42);
+    }
+
+    #[test]
+    fn words_are_shared_between_mappings_and_refused_where_they_do_not_fit() {
+        let (here, file) = Mapping::memfd("words", 4096).unwrap();
+        let there = Mapping::shared(&file, 4096).unwrap();
+        let end = here.len();
+        here.atomic_u32(end - 4).unwrap().store(0x0102_0304, Ordering::Relaxed);
+        let word = there.atomic_u64(end - 8).unwrap().load(Ordering::Relaxed).to_ne_bytes();
+        assert_eq!(word[4..], 0x0102_0304_u32.to_ne_bytes());
+        for refused in [1, 2, end - 2, end, usize::MAX, usize::MAX - 3] {
+            assert!(here.atomic_u32(refused).is_none(), "{refused}");
+        }
+        assert!(here.atomic_u64(4).is_none() && here.atomic_u64(end - 4).is_none());
+    }
+
+    #[test]
+    fn a_sealed_file_keeps_its_length() {
+        let file = memfd("seal", 4096).unwrap();
+        assert!(!is_sealed(&file));
+        rustix::fs::ftruncate(&file, 8192).unwrap();
+        seal(&file).unwrap();
+        assert!(is_sealed(&file));
+        assert!(rustix::fs::ftruncate(&file, 4096).is_err());
+        assert!(rustix::fs::ftruncate(&file, 16384).is_err());
+        assert_eq!(file_len(&file).unwrap(), 8192);
+    }
+
+    #[test]
+    fn a_file_on_disk_knows_no_seals() {
+        let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+        assert!(!is_sealed(&file));
+        assert!(seal(&file).is_err());
+    }
+
+    /// Goal: dropping gives the memory back. Method: ten times more than one address space holds.
+    #[test]
+    fn a_dropped_mapping_gives_its_range_back() {
+        for _ in 0..80 {
+            let (_mapping, _file) = Mapping::memfd("large", 1 << 44).unwrap();
+        }
+    }
+
+    #[test]
+    fn advice_leaves_the_bytes_alone() {
+        let mapping = Mapping::anonymous(4 << 20).unwrap();
+        put(&mapping, 0, 9);
+        // Kernels built without huge pages refuse, which is fine too.
+        let _ = mapping.prefer_huge_pages();
+        mapping.keep_from_children().unwrap();
+        assert_eq!(get(&mapping, 0), 9);
+    }
+}

@@ -1,0 +1,82 @@
+//! What this process has used so far.
+//!
+//! # Safety
+//!
+//! `getrusage(2)` fills one `struct rusage`, all of whose fields are plain integers.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+/// Resources used by this process, all of its threads together, since it started.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Usage {
+    /// Processor time in this program's own code.
+    pub user: Duration,
+    /// Processor time in the kernel on its behalf.
+    pub system: Duration,
+    /// The most physical memory it has ever had at one time, in bytes.
+    pub peak_memory_bytes: u64,
+}
+
+impl Usage {
+    /// Processor time in all.
+    #[must_use]
+    pub fn cpu(&self) -> Duration {
+        self.user.saturating_add(self.system)
+    }
+}
+
+/// What this process has used so far.
+///
+/// # Errors
+///
+/// None in practice.
+pub fn usage() -> io::Result<Usage> {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is to a local of the type that the call fills.
+    let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all bytes were zero, which is a valid `rusage`, before the kernel wrote its own.
+    let usage = unsafe { usage.assume_init() };
+    Ok(Usage {
+        user: duration(usage.ru_utime),
+        system: duration(usage.ru_stime),
+        peak_memory_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(KIB),
+    })
+}
+
+/// The kernel never reports a negative time; if it did, it would count as none.
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    seconds.saturating_add(Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0)))
+}
+
+const KIB: u64 = 1024; // The unit of `ru_maxrss`.
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+
+    use super::*;
+
+    #[test]
+    fn work_shows_up_as_processor_time() {
+        let before = usage().unwrap().cpu();
+        let mut n: u64 = 1;
+        while usage().unwrap().cpu() == before {
+            n = black_box(n.wrapping_mul(3));
+        }
+        assert!(usage().unwrap().cpu() > before);
+    }
+
+    #[test]
+    fn touched_memory_shows_up_in_the_peak() {
+        let before = usage().unwrap().peak_memory_bytes;
+        let len = usize::try_from(before).unwrap() + (16 << 20);
+        let memory = black_box(vec![1_u8; len]);
+        assert!(usage().unwrap().peak_memory_bytes > before, "{}", memory.len());
+    }
+}

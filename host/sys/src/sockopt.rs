@@ -1,0 +1,42 @@
+//! Socket options that are plain C values.
+//!
+//! # Safety
+//!
+//! The kernel reads exactly the length it is told. [`set`] takes length and pointer from the same
+//! reference, and is private to this crate: its callers pass the type that `setsockopt(2)` names
+//! for the option, and whatever that points to lives as long as the call.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+
+/// Sets an option to a value of the C type that the option takes.
+pub(crate) fn set<T: Copy>(
+    socket: impl AsFd,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY:
+    // - Readable: `value` is a reference, and `len` is the size of what it refers to.
+    // - Open: `socket` lends its descriptor for the length of this call.
+    let result = unsafe { libc::setsockopt(fd, level, name, ptr::from_ref(value).cast(), len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Reads an option whose value is a C integer.
+pub(crate) fn get(socket: impl AsFd, level: c_int, name: c_int) -> io::Result<c_int> {
+    let mut value: c_int = 0;
+    let mut len = libc::socklen_t::try_from(size_of::<c_int>()).map_err(io::Error::other)?;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY:
+    // - Writable: `value` and `len` are locals, and `len` is the size of `value`; the kernel writes
+    //   no more than that, and any bytes it writes are a valid integer.
+    // - Open: `socket` lends its descriptor for the length of this call.
+    let result =
+        unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}

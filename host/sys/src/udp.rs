@@ -1,0 +1,397 @@
+//! An unconnected UDP socket that sends and receives whole bursts of datagrams in one call.
+//!
+//! A burst that leaves is gathered from wherever its bytes lie ([`Gather`]) and cut into datagrams
+//! of one size by the kernel (`UDP_SEGMENT`); a burst that arrives may be handed over in one piece
+//! (`UDP_GRO`), with the size of its segments. Nothing here knows what the datagrams mean.
+//!
+//! The socket is never connected, and always sends with the *don't fragment* bit
+//! (`IP_PMTUDISC_DO`): only then does Linux give every IPv4 packet the identification 0, and the
+//! segments of a burst 0, 1, 2, …; whoever computes a checksum over the IP header relies on it.
+//!
+//! # Safety
+//!
+//! 1. The kernel reads what a message header points to during the call and keeps no pointer. Every
+//!    header here is a local, and what it points to outlives the call: locals, or borrows.
+//! 2. Bytes to send may be written by others meanwhile. They are never seen through a reference
+//!    here; the kernel copies whatever it finds. [`Gather`] states the contract for such bytes.
+//! 3. Bytes received go into a `&mut [u8]`, and the kernel is told its length.
+
+mod address;
+mod gather;
+pub mod steering;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::c_int;
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+pub use self::address::Destination;
+use self::address::Name;
+pub use self::gather::{Full, Gather, GatherBuffer, VECTORS_MAX};
+use self::steering::SockFilter;
+use crate::sockopt;
+
+/// What a socket is to be like.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BindOptions {
+    /// The local address and port. Port 0 lets the kernel choose one.
+    pub addr: SocketAddr,
+    /// Share the port with other sockets of the same user that ask for this too.
+    pub reuse_port: bool,
+    /// How many bytes the socket should hold for us until we read them. The kernel may give less.
+    pub recv_buffer_bytes: usize,
+    /// How many bytes the socket should hold for the network. The kernel may give less.
+    pub send_buffer_bytes: usize,
+    /// Accept bursts in one piece. Where the kernel cannot, datagrams arrive one by one.
+    pub gro: bool,
+}
+
+impl BindOptions {
+    /// The usual choice for `addr`: port not shared, 8 MiB of buffer each way, bursts in one piece.
+    #[must_use]
+    pub const fn new(addr: SocketAddr) -> Self {
+        Self {
+            addr,
+            reuse_port: false,
+            recv_buffer_bytes: BUFFER_BYTES,
+            send_buffer_bytes: BUFFER_BYTES,
+            gro: true,
+        }
+    }
+}
+
+/// What a call to [`Socket::recv`] has found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Received {
+    /// Bytes at the front of the buffer that are now the sender's.
+    pub len: usize,
+    /// Who sent them.
+    pub source: SocketAddr,
+    /// If several datagrams came in one piece: the length of each but the last, which may be
+    /// shorter. `None` for a single datagram. Never 0.
+    pub segment: Option<usize>,
+    /// The buffer was too small, and the rest is lost.
+    pub truncated: bool,
+}
+
+/// A UDP socket; not blocking, closed on exec, not connected.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    local: SocketAddr,
+    gro: bool,
+    gso: bool,
+}
+
+impl Socket {
+    /// Opens a socket and binds it.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` if the port is taken by a socket that does not share it, or by the kernel;
+    /// `AddrNotAvailable` if the address is not one of this machine's. Buffers that are smaller
+    /// than wished and a missing GRO are no errors: ask [`Socket::recv_buffer_bytes`],
+    /// [`Socket::send_buffer_bytes`] and [`Socket::gro`].
+    pub fn bind(options: &BindOptions) -> io::Result<Self> {
+        let family = match options.addr {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = socket_with(family, SocketType::DGRAM, flags, None)?;
+        never_fragment(&fd, options.addr)?;
+        if options.reuse_port {
+            sockopt::set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &ON)?;
+        }
+        enlarge(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, options.recv_buffer_bytes)?;
+        enlarge(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, options.send_buffer_bytes)?;
+        let gro = options.gro && sockopt::set(&fd, libc::SOL_UDP, libc::UDP_GRO, &ON).is_ok();
+        let gso = sockopt::get(&fd, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
+        rustix::net::bind(&fd, &options.addr)?;
+        let local = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?;
+        Ok(Self { fd, local, gro, gso })
+    }
+
+    /// The address and port it is bound to.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Whether bursts arrive in one piece.
+    #[must_use]
+    pub const fn gro(&self) -> bool {
+        self.gro
+    }
+
+    /// Whether this kernel can cut a burst into datagrams. A route may still refuse it.
+    #[must_use]
+    pub const fn gso(&self) -> bool {
+        self.gso
+    }
+
+    /// How much the kernel will hold for us until we read it, in bytes of its own book-keeping
+    /// (about twice the payload).
+    ///
+    /// # Errors
+    ///
+    /// None in practice.
+    pub fn recv_buffer_bytes(&self) -> io::Result<usize> {
+        let bytes = sockopt::get(&self.fd, libc::SOL_SOCKET, libc::SO_RCVBUF)?;
+        usize::try_from(bytes).map_err(io::Error::other)
+    }
+
+    /// How much the kernel will hold for the network, in bytes of its own book-keeping.
+    ///
+    /// # Errors
+    ///
+    /// None in practice.
+    pub fn send_buffer_bytes(&self) -> io::Result<usize> {
+        let bytes = sockopt::get(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
+        usize::try_from(bytes).map_err(io::Error::other)
+    }
+
+    /// Sets the traffic class of packets sent from now on: DSCP in the upper six bits, ECN below.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM` for a class that the kernel keeps for the privileged.
+    pub fn set_traffic_class(&self, class: u8) -> io::Result<()> {
+        let (level, name) = match self.local {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+        };
+        sockopt::set(&self.fd, level, name, &c_int::from(class))
+    }
+
+    /// Sets how many routers packets sent from now on may pass.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for 0 over IPv4.
+    pub fn set_hop_limit(&self, limit: u8) -> io::Result<()> {
+        let (level, name) = match self.local {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+        };
+        sockopt::set(&self.fd, level, name, &c_int::from(limit))
+    }
+
+    /// Makes `program` decide which socket of this socket's reuse-port group gets a datagram. It
+    /// replaces the program of the whole group. See [`steering::program`].
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the socket does not share its port, or the program is empty, too long or unsound.
+    pub fn attach_reuseport_filter(&self, program: &[SockFilter]) -> io::Result<()> {
+        let too_long = |_| io::Error::from_raw_os_error(libc::EINVAL);
+        let descriptor = libc::sock_fprog {
+            len: u16::try_from(program.len()).map_err(too_long)?,
+            filter: program.as_ptr().cast::<libc::sock_filter>().cast_mut(),
+        };
+        // The kernel copies the program during the call and writes to nothing; `program` is borrowed
+        // for that long, and a `SockFilter` has the layout of the C structure.
+        sockopt::set(&self.fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &descriptor)
+    }
+
+    /// Sends the bytes of `batch` to `dest`, and returns how many there were.
+    ///
+    /// With a `segment` the kernel cuts them into datagrams of that many bytes, the last of which
+    /// may be shorter; without, they are one datagram. At most [`SEGMENTS_MAX`] segments and
+    /// [`BURST_BYTES_MAX`] bytes. All of a burst is accepted, or nothing.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if the socket's buffer is full: wait until it is writable. `ENOBUFS` if the
+    /// interface's queue is: there is nothing to wait for but time. `EMSGSIZE` if a
+    /// datagram is larger than the path allows. `EINVAL` if there are more segments than the kernel
+    /// takes, `EIO` or `EINVAL` if the route cannot segment: send the datagrams one by one. Nothing
+    /// has been sent then.
+    #[inline]
+    pub fn send(
+        &self,
+        batch: &Gather<'_>,
+        dest: &Destination,
+        segment: Option<u16>,
+    ) -> io::Result<usize> {
+        let (vectors, count) = batch.as_raw();
+        let name = dest.name();
+        let mut control = SegmentControl::to_cut(segment.unwrap_or(0));
+        let mut message = empty_message();
+        message.msg_name = ptr::from_ref(&name.raw).cast_mut().cast();
+        message.msg_namelen = name.len;
+        message.msg_iov = vectors.cast_mut();
+        message.msg_iovlen = count;
+        if segment.is_some() {
+            message.msg_control = (&raw mut control).cast();
+            message.msg_controllen = size_of::<SegmentControl>();
+        }
+        // SAFETY:
+        // - The header, the address and the control message are a local, a borrow and a local
+        //   (rule 1); the kernel writes to none of them when sending.
+        // - The vectors are `batch`'s, which vouches for the bytes they point to (rule 2).
+        let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, SEND_FLAGS) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Waits until the socket takes bytes again, at most for `patience`; returns whether it does.
+    ///
+    /// # Errors
+    ///
+    /// `Interrupted` by a signal.
+    pub fn wait_writable(&self, patience: Duration) -> io::Result<bool> {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
+        let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
+        Ok(rustix::event::poll(&mut fds, Some(&timeout))? > 0)
+    }
+
+    /// Takes the next datagram, or the next burst of one sender, out of the socket.
+    ///
+    /// Give it [`BURST_BYTES_MAX`] bytes and nothing is ever lost.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is nothing.
+    #[inline]
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        let mut source = Name::EMPTY;
+        let mut control = SegmentControl::EMPTY;
+        let mut vector =
+            libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let mut message = empty_message();
+        message.msg_name = (&raw mut source.raw).cast();
+        message.msg_namelen = source.len;
+        message.msg_iov = &raw mut vector;
+        message.msg_iovlen = 1;
+        message.msg_control = (&raw mut control).cast();
+        message.msg_controllen = size_of::<SegmentControl>();
+        // SAFETY: everything that the header points to is a local, of plain integers, or `buffer`,
+        // with its length (rules 1 and 3).
+        let len = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, RECV_FLAGS) };
+        let Ok(len) = usize::try_from(len) else {
+            return Err(io::Error::last_os_error());
+        };
+        Ok(Received {
+            len,
+            source: source.addr()?,
+            segment: control.found().filter(|&size| size < len),
+            truncated: message.msg_flags & libc::MSG_TRUNC != 0,
+        })
+    }
+}
+
+/// An error of [`Socket::send`] that says that the route cannot cut bursts: it will not change its
+/// mind, and the datagrams have to be sent one by one.
+#[must_use]
+pub fn refuses_bursts(error: &io::Error) -> bool {
+    let refusals = [libc::EIO, libc::EINVAL, libc::EOPNOTSUPP, libc::ENOPROTOOPT];
+    error.raw_os_error().is_some_and(|code| refusals.contains(&code))
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A control message that carries the size of a burst's segments, either way.
+///
+/// The kernel wants 16 bits when we send and gives 32 when we receive, at the same place.
+#[repr(C)]
+struct SegmentControl {
+    header: libc::cmsghdr,
+    value: [u8; 4],
+    padding: [u8; 4],
+}
+
+impl SegmentControl {
+    /// Room for the kernel to write one.
+    const EMPTY: Self = Self {
+        header: libc::cmsghdr { cmsg_len: 0, cmsg_level: 0, cmsg_type: 0 },
+        value: [0; 4],
+        padding: [0; 4],
+    };
+
+    /// Tells the kernel to cut what is sent into datagrams of `size` bytes.
+    #[inline]
+    const fn to_cut(size: u16) -> Self {
+        let [low, high] = size.to_ne_bytes();
+        Self {
+            header: libc::cmsghdr {
+                cmsg_len: CUT_LEN,
+                cmsg_level: libc::SOL_UDP,
+                cmsg_type: libc::UDP_SEGMENT,
+            },
+            value: [low, high, 0, 0],
+            padding: [0; 4],
+        }
+    }
+
+    /// The size of segments that the kernel has reported, if it has.
+    #[inline]
+    fn found(&self) -> Option<usize> {
+        let Self { header, value, padding: _ } = self;
+        let is_size = header.cmsg_level == libc::SOL_UDP
+            && header.cmsg_type == libc::UDP_GRO
+            && header.cmsg_len >= FOUND_LEN;
+        let size = usize::try_from(c_int::from_ne_bytes(*value)).ok()?;
+        (is_size && size > 0).then_some(size)
+    }
+}
+
+/// A header that points nowhere.
+#[inline]
+const fn empty_message() -> libc::msghdr {
+    // SAFETY: the structure is integers and raw pointers, for all of which zero is a value.
+    unsafe { mem::zeroed() }
+}
+
+/// Makes packets leave with the *don't fragment* bit, whatever has been learnt about the path.
+fn never_fragment(fd: &OwnedFd, addr: SocketAddr) -> io::Result<()> {
+    match addr {
+        SocketAddr::V4(_) => {
+            sockopt::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_DO)
+        }
+        SocketAddr::V6(_) => {
+            sockopt::set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &ON)?;
+            let policy = &libc::IPV6_PMTUDISC_DO;
+            sockopt::set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, policy)
+        }
+    }
+}
+
+/// Asks for a buffer of `bytes`: past the administrator's limit if we may, else up to it.
+fn enlarge(fd: &OwnedFd, force: c_int, plain: c_int, bytes: usize) -> io::Result<()> {
+    let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX / 2);
+    sockopt::set(fd, libc::SOL_SOCKET, force, &bytes)
+        .or_else(|_| sockopt::set(fd, libc::SOL_SOCKET, plain, &bytes))
+}
+
+/// The most segments in a burst that every kernel with `UDP_SEGMENT` accepts.
+pub const SEGMENTS_MAX: usize = 64;
+
+/// The most bytes in a burst: what fits one IPv4 packet, whose length field counts all headers.
+pub const BURST_BYTES_MAX: usize = 65_535 - 20 - 8;
+
+const BUFFER_BYTES: usize = 8 << 20;
+const ON: c_int = 1;
+const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+const RECV_FLAGS: c_int = libc::MSG_DONTWAIT;
+
+const CUT_LEN: usize = size_of::<libc::cmsghdr>() + size_of::<u16>();
+const FOUND_LEN: usize = size_of::<libc::cmsghdr>() + size_of::<c_int>();
+
+// The value follows the header without a gap, and the whole is as long as the kernel thinks.
+const _: () = {
+    assert!(mem::offset_of!(SegmentControl, value) == size_of::<libc::cmsghdr>());
+    assert!(size_of::<libc::cmsghdr>().is_multiple_of(align_of::<libc::cmsghdr>()));
+    assert!(size_of::<SegmentControl>().is_multiple_of(size_of::<usize>()));
+};

@@ -1,0 +1,313 @@
+//! Tests of the socket over loopback, on ports that the kernel chooses.
+//!
+//! # Safety
+//!
+//! Raw bytes come from a mapping that is this test's own and outlives what points into it.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use super::steering::{ROUTES_MAX, Route, program};
+use super::*;
+use crate::epoll::{Epoll, Events, Interest};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn v4() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 0).into()
+}
+
+fn v6() -> SocketAddr {
+    (Ipv6Addr::LOCALHOST, 0).into()
+}
+
+fn bind(addr: SocketAddr) -> Socket {
+    Socket::bind(&BindOptions::new(addr)).unwrap()
+}
+
+fn shared(addr: SocketAddr) -> Socket {
+    Socket::bind(&BindOptions { reuse_port: true, ..BindOptions::new(addr) }).unwrap()
+}
+
+fn dest(socket: &Socket) -> Destination {
+    Destination::new(socket.local_addr())
+}
+
+/// Sends `bytes` as one batch.
+fn send(from: &Socket, to: &Socket, bytes: &[u8], segment: Option<u16>) -> io::Result<usize> {
+    let mut buffer = GatherBuffer::new();
+    let mut batch = buffer.begin();
+    batch.push(bytes).unwrap();
+    from.send(&batch, &dest(to), segment)
+}
+
+/// Waits for the next datagram; loopback delivers, so that only a bug makes this give up.
+fn recv(socket: &Socket, buffer: &mut [u8]) -> Received {
+    let epoll = Epoll::new().unwrap();
+    epoll.add(socket, 0, Interest::Readable).unwrap();
+    let mut events = Events::with_capacity(1);
+    while epoll.wait(&mut events, Some(PATIENCE)).unwrap() > 0 {
+        match socket.recv(buffer) {
+            Ok(received) => return received,
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
+    }
+    panic!("nothing came");
+}
+
+/// Bytes of which no two neighbours are alike.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| u8::try_from(i % 251).unwrap()).collect()
+}
+
+#[test]
+fn a_datagram_arrives_whole_with_its_senders_address() {
+    for addr in [v4(), v6()] {
+        let (a, b) = (bind(addr), bind(addr));
+        assert_eq!(send(&a, &b, b"hello", None).unwrap(), 5);
+        let mut buffer = [0; 64];
+        let received = recv(&b, &mut buffer);
+        let source = a.local_addr();
+        assert_eq!(received, Received { len: 5, source, segment: None, truncated: false });
+        assert_eq!(&buffer[..5], b"hello");
+    }
+}
+
+#[test]
+fn an_empty_socket_says_so_and_does_not_wait() {
+    let socket = bind(v4());
+    assert_eq!(socket.recv(&mut [0; 16]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn an_empty_batch_is_an_empty_datagram() {
+    let (a, b) = (bind(v4()), bind(v4()));
+    assert_eq!(send(&a, &b, b"", None).unwrap(), 0);
+    assert_eq!(recv(&b, &mut [0; 16]).len, 0);
+}
+
+#[test]
+fn a_buffer_too_small_is_reported() {
+    let (a, b) = (bind(v4()), bind(v4()));
+    send(&a, &b, &[7; 100], None).unwrap();
+    let received = recv(&b, &mut [0; 99]);
+    assert!(received.truncated);
+    assert_eq!(received.len, 99);
+}
+
+/// Goal: a burst is cut where we said, in order, and the last piece may be short.
+/// Method: the receiver does without GRO, so that it sees the single datagrams.
+#[test]
+fn a_burst_is_cut_into_segments() {
+    for addr in [v4(), v6()] {
+        let a = bind(addr);
+        let b = Socket::bind(&BindOptions { gro: false, ..BindOptions::new(addr) }).unwrap();
+        assert!(a.gso());
+        let bytes = pattern(1000 * 9 + 10);
+        assert_eq!(send(&a, &b, &bytes, Some(1000)).unwrap(), bytes.len());
+        let mut buffer = [0; 2000];
+        for expected in bytes.chunks(1000) {
+            let received = recv(&b, &mut buffer);
+            assert_eq!(received.segment, None);
+            assert_eq!(&buffer[..received.len], expected);
+        }
+    }
+}
+
+#[test]
+fn a_burst_arrives_in_one_piece_with_the_size_of_its_segments() {
+    for addr in [v4(), v6()] {
+        let (a, b) = (bind(addr), bind(addr));
+        assert!(b.gro());
+        let bytes = pattern(1000 * (SEGMENTS_MAX - 1) + 10);
+        send(&a, &b, &bytes, Some(1000)).unwrap();
+        let mut buffer = vec![0; BURST_BYTES_MAX];
+        let mut got = 0;
+        while got < bytes.len() {
+            let received = recv(&b, &mut buffer);
+            assert!(received.segment == Some(1000) || received.len <= 1000, "{received:?}");
+            assert_eq!(buffer[..received.len], bytes[got..got + received.len]);
+            got += received.len;
+        }
+    }
+}
+
+#[test]
+fn the_largest_burst_is_accepted_and_one_byte_more_is_not() {
+    let (a, b) = (bind(v4()), bind(v4()));
+    let bytes = pattern(BURST_BYTES_MAX + 1);
+    assert_eq!(send(&a, &b, &bytes[1..], Some(1024)).unwrap(), BURST_BYTES_MAX);
+    let error = send(&a, &b, &bytes, Some(1024)).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+}
+
+#[test]
+fn a_datagram_larger_than_the_path_is_refused_and_not_cut_up() {
+    let (a, b) = (bind(v6()), bind(v6()));
+    let error = send(&a, &b, &[0; 65_528], None).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+}
+
+/// Goal: payload may come from memory that no reference covers, joined with borrowed headers.
+#[test]
+fn a_batch_is_gathered_in_order_from_slices_and_raw_memory() {
+    let (a, b) = (bind(v4()), bind(v4()));
+    let payload = crate::memory::Mapping::anonymous(4096).unwrap();
+    // SAFETY: the mapping is 4096 bytes long, and ours alone.
+    unsafe { payload.as_ptr().write_bytes(b'p', 10) };
+    let mut buffer = GatherBuffer::new();
+    let mut batch = buffer.begin();
+    batch.push(b"head ").unwrap();
+    // SAFETY: the mapping outlives the batch.
+    unsafe { batch.push_raw(payload.as_ptr().as_ptr(), 10) }.unwrap();
+    batch.push(b" tail").unwrap();
+    assert_eq!(batch.len(), 20);
+    a.send(&batch, &dest(&b), None).unwrap();
+    let mut received = [0; 64];
+    let len = recv(&b, &mut received).len;
+    assert_eq!(&received[..len], b"head pppppppppp tail");
+}
+
+#[test]
+fn neighbours_share_a_place_and_a_full_list_refuses_and_keeps_what_it_has() {
+    let bytes = pattern(4 * VECTORS_MAX);
+    let mut buffer = GatherBuffer::new();
+    let mut batch = buffer.begin();
+    batch.push(&bytes[0..2]).unwrap();
+    batch.push(&bytes[2..4]).unwrap();
+    batch.push(&[]).unwrap();
+    assert_eq!((batch.room(), batch.len()), (VECTORS_MAX - 1, 4));
+
+    for apart in bytes[6..].chunks(4).take(VECTORS_MAX - 1) {
+        batch.push(&apart[..1]).unwrap();
+    }
+    let len = batch.len();
+    assert_eq!(batch.room(), 0);
+    assert_eq!(batch.push(b"x"), Err(Full));
+    assert_eq!(batch.len(), len);
+
+    let (a, b) = (bind(v4()), bind(v4()));
+    assert_eq!(a.send(&batch, &dest(&b), None).unwrap(), len);
+    assert!(buffer.begin().is_empty());
+}
+
+#[test]
+fn a_port_taken_is_an_error_unless_both_share_it() {
+    let taken = bind(v4());
+    let error = Socket::bind(&BindOptions::new(taken.local_addr())).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+
+    let first = shared(v4());
+    let second = shared(first.local_addr());
+    assert_eq!(first.local_addr(), second.local_addr());
+}
+
+#[test]
+fn both_families_may_have_one_port_number() {
+    let four = bind((Ipv4Addr::UNSPECIFIED, 0).into());
+    let six: SocketAddr = (Ipv6Addr::UNSPECIFIED, four.local_addr().port()).into();
+    assert_eq!(bind(six).local_addr(), six);
+}
+
+#[test]
+fn buffers_are_as_large_as_the_kernel_allows() {
+    let small = BindOptions {
+        recv_buffer_bytes: 16 << 10,
+        send_buffer_bytes: 16 << 10,
+        ..BindOptions::new(v4())
+    };
+    let small = Socket::bind(&small).unwrap();
+    let large = bind(v4());
+    let bytes = small.recv_buffer_bytes().unwrap();
+    assert!((16 << 10..128 << 10).contains(&bytes), "{bytes}");
+    assert!(large.recv_buffer_bytes().unwrap() > bytes);
+    assert!(large.send_buffer_bytes().unwrap() > small.send_buffer_bytes().unwrap());
+}
+
+#[test]
+fn traffic_class_and_hop_limit_are_what_was_set() {
+    let (four, six) = (bind(v4()), bind(v6()));
+    for socket in [&four, &six] {
+        socket.set_traffic_class(0x20).unwrap();
+        socket.set_hop_limit(7).unwrap();
+    }
+    assert_eq!(sockopt::get(&four, libc::IPPROTO_IP, libc::IP_TOS).unwrap(), 0x20);
+    assert_eq!(sockopt::get(&four, libc::IPPROTO_IP, libc::IP_TTL).unwrap(), 7);
+    assert_eq!(sockopt::get(&six, libc::IPPROTO_IPV6, libc::IPV6_TCLASS).unwrap(), 0x20);
+    assert_eq!(sockopt::get(&six, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS).unwrap(), 7);
+}
+
+/// Goal: every queue pair's datagrams reach the socket that its block belongs to, bursts whole.
+/// Method: three sockets on one port, two routes, 256 source ports' worth of senders.
+#[test]
+fn datagrams_reach_the_socket_their_queue_pairs_block_belongs_to() {
+    let first = shared(v4());
+    let group = [shared(first.local_addr()), shared(first.local_addr())];
+    let group = [&first, &group[0], &group[1]];
+    let routes = [Route { block: 0x0abc, index: 1 }, Route { block: 0xfffff, index: 2 }];
+    first.attach_reuseport_filter(&program(4, &routes).unwrap()).unwrap();
+
+    let cases = [(0x00_abc0, 1), (0x00_abcf, 1), (0xff_ffff, 2), (0xff_fff0, 2), (0x00_abd0, 0)];
+    let mut buffer = vec![0; BURST_BYTES_MAX];
+    for round in 0..8 {
+        let sender = bind(v4());
+        for (qpn, index) in cases {
+            let burst = burst(qpn, round);
+            send(&sender, &first, &burst, Some(64)).unwrap();
+            let mut got = Vec::new();
+            while got.len() < burst.len() {
+                let received = recv(group[index], &mut buffer);
+                assert_eq!(received.source, sender.local_addr());
+                got.extend_from_slice(&buffer[..received.len]);
+            }
+            assert_eq!(got, burst, "queue pair {qpn:#x}");
+            for socket in group {
+                assert!(socket.recv(&mut buffer).is_err(), "a stray datagram for {qpn:#x}");
+            }
+        }
+    }
+}
+
+/// Sixteen datagrams of 64 bytes that begin with a transport header for `qpn`. The byte before the
+/// number is not zero, as when congestion has been noted.
+fn burst(qpn: u32, round: u8) -> Vec<u8> {
+    let [_, q0, q1, q2] = qpn.to_be_bytes();
+    (0..16)
+        .flat_map(|i| {
+            let mut datagram = [round; 64];
+            datagram[..12].copy_from_slice(&[4, 0, 0xff, 0xff, 0xc0, q0, q1, q2, 0, 0, 0, i]);
+            datagram
+        })
+        .collect()
+}
+
+#[test]
+fn a_datagram_too_short_to_tell_goes_to_the_first_socket() {
+    let first = shared(v4());
+    let second = shared(first.local_addr());
+    let routes = [Route { block: 0, index: 1 }];
+    first.attach_reuseport_filter(&program(0, &routes).unwrap()).unwrap();
+    let sender = bind(v4());
+    send(&sender, &first, &[0; 7], None).unwrap();
+    assert_eq!(recv(&first, &mut [0; 16]).len, 7);
+    send(&sender, &first, &[0; 8], None).unwrap();
+    assert_eq!(recv(&second, &mut [0; 16]).len, 8);
+}
+
+#[test]
+fn the_largest_program_is_accepted_by_the_kernel_and_one_route_more_by_nobody() {
+    let first = shared(v4());
+    let routes = vec![Route { block: 1, index: 0 }; ROUTES_MAX + 1];
+    first.attach_reuseport_filter(&program(4, &routes[1..]).unwrap()).unwrap();
+    assert_eq!(program(4, &routes).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(program(24, &[]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+}
+
+#[test]
+fn an_empty_program_or_a_port_not_shared_is_refused() {
+    let alone = bind(v4());
+    let error = alone.attach_reuseport_filter(&program(4, &[]).unwrap()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+    let error = shared(v4()).attach_reuseport_filter(&[]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+}
