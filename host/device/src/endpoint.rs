@@ -1,0 +1,118 @@
+//! One local address: its socket, and what is known about the ways to and from it.
+
+use crate::capture::Capture;
+use adverb_engine::Gid;
+use adverb_sys::udp::{BindOptions, Socket};
+use adverb_wire::{Flow, ROCE_PORT};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A socket on the RoCE port of one address.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) socket: Socket,
+    pub(crate) addr: SocketAddr,
+    pub(crate) capture: Option<Arc<Capture>>,
+    /// Bursts leave in one call. Cleared for good when the route refuses one.
+    gso: AtomicBool,
+}
+
+impl Endpoint {
+    /// Binds the RoCE port of `addr`, shared with other processes of this user.
+    pub(crate) fn bind(addr: SocketAddr, capture: Option<Arc<Capture>>) -> io::Result<Self> {
+        let mut options = BindOptions::new(addr);
+        options.reuse_port = true;
+        let socket = Socket::bind(&options)?;
+        let gso = AtomicBool::new(socket.gso());
+        Ok(Self { socket, addr, capture, gso })
+    }
+
+    pub(crate) fn gso(&self) -> bool {
+        self.gso.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn give_up_gso(&self) {
+        self.gso.store(false, Ordering::Relaxed);
+    }
+
+    /// The address and port of a peer's device, as seen from this address.
+    pub(crate) fn peer(&self, gid: Gid) -> SocketAddr {
+        let ip = ip_of(gid);
+        match (ip, self.addr) {
+            (IpAddr::V6(ip), SocketAddr::V6(own)) => {
+                std::net::SocketAddrV6::new(ip, ROCE_PORT, 0, own.scope_id()).into()
+            }
+            (ip, _) => SocketAddr::new(ip, ROCE_PORT),
+        }
+    }
+
+    /// The flow of packets from this address to `peer`; `None` if they are of different kinds.
+    pub(crate) fn flow_to(&self, peer: SocketAddr) -> Option<Flow> {
+        flow(self.addr, peer)
+    }
+
+    /// The flow of packets from `source` to this address.
+    pub(crate) fn flow_from(&self, source: SocketAddr) -> Option<Flow> {
+        flow(source, self.addr)
+    }
+}
+
+/// The address in a GID.
+pub(crate) fn ip_of(gid: Gid) -> IpAddr {
+    match gid.v4() {
+        Some(v4) => IpAddr::from(v4),
+        None => IpAddr::V6(Ipv6Addr::from(gid.0)),
+    }
+}
+
+/// The GID of an address.
+pub(crate) fn gid_of(ip: IpAddr) -> Gid {
+    match ip {
+        IpAddr::V4(v4) => Gid::from_v4(v4.octets()),
+        IpAddr::V6(v6) => Gid(v6.octets()),
+    }
+}
+
+fn flow(from: SocketAddr, to: SocketAddr) -> Option<Flow> {
+    match (from.ip(), to.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            Some(Flow::v4(src.octets(), dst.octets(), from.port(), to.port()))
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            Some(Flow::v6(src.octets(), dst.octets(), from.port(), to.port()))
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
+    }
+}
+
+/// Flows of recent sources, so that a packet's costs one comparison and not a CRC of addresses.
+#[derive(Debug)]
+pub(crate) struct FlowCache {
+    entries: Box<[Option<(SocketAddr, Flow)>]>,
+}
+
+impl FlowCache {
+    const LEN: usize = 64;
+
+    pub(crate) fn new() -> Self {
+        Self { entries: std::iter::repeat_with(|| None).take(Self::LEN).collect() }
+    }
+
+    /// The flow from `source` to `endpoint`.
+    #[inline]
+    pub(crate) fn get(&mut self, source: SocketAddr, endpoint: &Endpoint) -> Option<&Flow> {
+        let last = match source.ip() {
+            IpAddr::V4(ip) => ip.octets()[3],
+            IpAddr::V6(ip) => ip.octets()[15],
+        };
+        let at = usize::from(last ^ source.port().to_le_bytes()[0]) % Self::LEN;
+        let entry = self.entries.get_mut(at)?;
+        let hit = entry.as_ref().is_some_and(|(known, _)| *known == source);
+        if !hit {
+            *entry = Some((source, endpoint.flow_from(source)?));
+        }
+        entry.as_ref().map(|(_, flow)| flow)
+    }
+}

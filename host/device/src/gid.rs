@@ -1,0 +1,175 @@
+//! Which devices there are, and which addresses each has.
+//!
+//! A device is a network interface that is up and has an address: `soft_<interface>`. The GID
+//! table keeps the places that users of RoCE expect: 0 is the link-local address where there is
+//! one, 1 the first IPv4 address, and the rest follows.
+
+use crate::endpoint::gid_of;
+use adverb_engine::Gid;
+use adverb_sys::netdev::{self, Address, Interface};
+use adverb_wire::PathMtu;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+/// A device that can be opened.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Device {
+    /// `soft_` and the interface's name.
+    pub name: String,
+    /// The interface.
+    pub interface: String,
+    /// The interface's number.
+    pub index: u32,
+    /// The node's identifier: made from the hardware address, or for an interface without one from
+    /// its number.
+    pub guid: u64,
+    /// Largest IP packet of the interface, in bytes.
+    pub interface_mtu: u32,
+    /// The interface has a carrier.
+    pub active: bool,
+    /// The interface leads back to this host.
+    pub loopback: bool,
+    /// The GID table.
+    pub gids: Vec<GidEntry>,
+}
+
+/// A place in a GID table.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct GidEntry {
+    /// The place.
+    pub index: u8,
+    /// The identifier.
+    pub gid: Gid,
+    /// The address to bind: with the interface's number where IPv6 asks for it.
+    pub(crate) addr: SocketAddr,
+}
+
+impl GidEntry {
+    /// The address.
+    pub fn ip(&self) -> IpAddr {
+        self.addr.ip()
+    }
+}
+
+impl Device {
+    /// Bytes that IPv6, UDP and the longest RoCE headers with the ICRC take of a packet.
+    const OVERHEAD_BYTES: u32 = 40 + 8 + 12 + 28 + 4;
+
+    /// The largest path MTU that fits the interface's packets.
+    ///
+    /// An interface that cannot carry even the smallest gets that; its packets will not pass.
+    pub fn active_mtu(&self) -> PathMtu {
+        let payload = self.interface_mtu.saturating_sub(Self::OVERHEAD_BYTES);
+        PathMtu::largest_below(payload).unwrap_or(PathMtu::B256)
+    }
+
+    fn of(interface: &Interface) -> Option<Self> {
+        let gids = table(&interface.addresses);
+        if !interface.up || gids.is_empty() {
+            return None;
+        }
+        let guid = match interface.mac {
+            // EUI-64 with the universal bit flipped, as IPv6 makes it. RFC 4291, appendix A.
+            Some([a, b, c, d, e, f]) => u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]),
+            None => u64::from(interface.index) | 0x0200_0000_0000_0000,
+        };
+        Some(Self {
+            name: format!("{PREFIX}{}", interface.name),
+            interface: interface.name.clone(),
+            index: interface.index,
+            guid,
+            interface_mtu: interface.mtu,
+            active: interface.running,
+            loopback: interface.loopback,
+            gids,
+        })
+    }
+}
+
+/// What the names of our devices start with.
+const PREFIX: &str = "soft_";
+
+/// Entries that a GID table can have.
+const GIDS_MAX: usize = 128;
+
+/// The devices of this network namespace, in the kernel's order.
+///
+/// # Errors
+///
+/// Those of `getifaddrs(3)`.
+pub fn devices() -> io::Result<Vec<Device>> {
+    Ok(netdev::interfaces()?.iter().filter_map(Device::of).collect())
+}
+
+fn table(addresses: &[Address]) -> Vec<GidEntry> {
+    let is_link_local = |address: &&Address| match address.ip {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    let link_local = addresses.iter().find(is_link_local);
+    let first_v4 = addresses.iter().find(|address| address.ip.is_ipv4());
+    let rest = addresses
+        .iter()
+        .filter(|address| Some(*address) != link_local && Some(*address) != first_v4);
+    let mut rest = rest.peekable();
+    // Without a link-local address another IPv6 address takes its place, so that IPv4 stays at 1.
+    let zero = link_local.or_else(|| rest.next_if(|address| address.ip.is_ipv6()));
+    let fixed = [(0, zero), (1, first_v4)];
+    let fixed = fixed.into_iter().filter_map(|(index, address)| Some((index, address?)));
+    fixed
+        .chain((2..).zip(rest))
+        .take(GIDS_MAX)
+        .map(|(index, address)| GidEntry {
+            index,
+            gid: gid_of(address.ip),
+            addr: match address.ip {
+                IpAddr::V4(ip) => SocketAddr::new(ip.into(), adverb_wire::ROCE_PORT),
+                IpAddr::V6(ip) => {
+                    let port = adverb_wire::ROCE_PORT;
+                    std::net::SocketAddrV6::new(ip, port, 0, address.scope_id).into()
+                }
+            },
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(ip: &str) -> Address {
+        Address { ip: ip.parse().unwrap(), prefix: 24, scope_id: 0 }
+    }
+
+    fn places(addresses: &[&str]) -> Vec<(u8, String)> {
+        let addresses: Vec<_> = addresses.iter().map(|ip| address(ip)).collect();
+        table(&addresses).iter().map(|e| (e.index, e.ip().to_string())).collect()
+    }
+
+    fn want(places: &[(u8, &str)]) -> Vec<(u8, String)> {
+        places.iter().map(|(i, ip)| (*i, (*ip).to_owned())).collect()
+    }
+
+    #[test]
+    fn link_local_is_0_ipv4_is_1_and_the_rest_follows() {
+        assert_eq!(
+            places(&["192.0.2.2", "192.0.2.3", "fd00::2", "fe80::1"]),
+            want(&[(0, "fe80::1"), (1, "192.0.2.2"), (2, "192.0.2.3"), (3, "fd00::2")])
+        );
+    }
+
+    #[test]
+    fn ipv4_stays_at_1_without_a_link_local_address() {
+        assert_eq!(places(&["127.0.0.1", "::1"]), want(&[(0, "::1"), (1, "127.0.0.1")]));
+        assert_eq!(places(&["127.0.0.1"]), want(&[(1, "127.0.0.1")]));
+    }
+
+    #[test]
+    fn the_loopback_interface_is_a_device() {
+        let devices = devices().unwrap();
+        let lo = devices.iter().find(|device| device.name == "soft_lo").unwrap();
+        assert!(lo.loopback);
+        assert_eq!(lo.active_mtu(), PathMtu::B4096);
+        assert!(lo.gids.iter().any(|entry| entry.index == 1 && entry.ip().is_loopback()));
+    }
+}

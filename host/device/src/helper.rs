@@ -1,0 +1,180 @@
+//! The helper: a thread that drives the port when the program does not.
+//!
+//! While the program polls, the helper only looks, once a [`TICK`], whether it still does: no
+//! packet wakes it, and the sockets are not even in its set, which would cost each packet a
+//! call-back. When the program has been silent for a tick, the helper takes over: it drives
+//! as long as there is something to do, and [`LINGER`] longer, then sleeps until a packet or a
+//! deadline comes. When the program drives again, the helper goes back to looking.
+
+use crate::port::Port;
+use adverb_engine::Time;
+use adverb_sys::clock;
+use adverb_sys::epoll::{Epoll, Events, Interest};
+use adverb_sys::eventfd::EventFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How long the program may be silent before the helper takes over.
+const TICK: Duration = Duration::from_millis(2);
+/// How long the helper keeps looking after the last packet before it sleeps.
+const LINGER: Duration = Duration::from_micros(50);
+/// What the helper's own wake-up is called in its set.
+const WAKE: u64 = 0;
+const SOCKET: u64 = 1;
+/// The helper is awake, or looks again within a tick: nobody needs to wake it.
+const AWAKE: u64 = 0;
+
+/// What the helper and those who wake it share.
+#[derive(Debug)]
+struct Shared {
+    epoll: Epoll,
+    wake: EventFd,
+    /// What wakes the helper while it stands in for the program.
+    sockets: Mutex<Vec<OwnedFd>>,
+    /// Until when the helper sleeps, in nanoseconds; [`AWAKE`] if it does not.
+    asleep_until: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// The thread, seen from the port.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Helper {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (epoll, wake) = (Epoll::new()?, EventFd::new()?);
+        epoll.add(&wake, WAKE, Interest::Readable)?;
+        let asleep_until = AtomicU64::new(AWAKE);
+        let shared = Shared {
+            epoll,
+            wake,
+            sockets: Mutex::new(Vec::new()),
+            asleep_until,
+            stop: AtomicBool::new(false),
+        };
+        Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
+    }
+
+    /// Wakes the helper for what arrives at `socket`, from its next sleep on.
+    pub(crate) fn watch(&self, socket: impl AsFd) -> io::Result<()> {
+        let socket = socket.as_fd().try_clone_to_owned()?;
+        lock(&self.shared.sockets).push(socket);
+        self.shared.wake.signal()
+    }
+
+    pub(crate) fn start(&self, port: &Arc<Port>) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let weak = Arc::downgrade(port);
+        let run = move || shared.run(&weak);
+        let thread = thread::Builder::new().name("adverb-helper".to_owned()).spawn(run)?;
+        *lock(&self.thread) = Some(thread);
+        Ok(())
+    }
+
+    /// Something is due at `at`: the helper must not sleep longer.
+    #[inline]
+    pub(crate) fn notice(&self, at: Time) {
+        if at.nanos() < self.shared.asleep_until.load(Ordering::SeqCst) {
+            let _ = self.shared.wake.signal();
+        }
+    }
+
+    /// Ends the thread, and waits for it unless it is the caller.
+    pub(crate) fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        let _ = self.shared.wake.signal();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self, port: &Weak<Port>) {
+        let mut events = Events::with_capacity(16);
+        let mut drives = 0;
+        while !self.stop.load(Ordering::Acquire) {
+            let Some(now) = port.upgrade().map(|port| port.drives()) else {
+                return;
+            };
+            if now != drives {
+                drives = now;
+                thread::sleep(TICK);
+            } else {
+                self.take_over(port, drives, &mut events);
+            }
+        }
+    }
+
+    /// Drives until the program does so again.
+    fn take_over(&self, port: &Weak<Port>, drives: u64, events: &mut Events) {
+        self.stand_in(port, drives, events);
+        for socket in lock(&self.sockets).iter() {
+            let _ = self.epoll.remove(socket); // Those not in the set are out of it already.
+        }
+    }
+
+    fn stand_in(&self, port: &Weak<Port>, drives: u64, events: &mut Events) {
+        let mut last_busy = clock::now_ns();
+        while !self.stop.load(Ordering::Acquire) {
+            let Some(port) = port.upgrade() else {
+                return;
+            };
+            if port.drives() != drives {
+                return;
+            }
+            let now = clock::now_ns();
+            if port.help() {
+                last_busy = now;
+            } else if now.saturating_sub(last_busy) > nanos(LINGER) {
+                self.sleep(port, events);
+                last_busy = clock::now_ns();
+            } else {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Sleeps until a packet, a deadline, or somebody's call.
+    fn sleep(&self, port: Arc<Port>, events: &mut Events) {
+        // Announce the sleep first, look for reasons not to sleep second: whoever makes a reason
+        // does it the other way round, so that one of the two sees the other.
+        self.asleep_until.store(u64::MAX, Ordering::SeqCst);
+        let deadline = port.next_deadline();
+        let unfinished = port.has_unfinished();
+        drop(port); // The program may close the port while we sleep.
+        for socket in lock(&self.sockets).iter() {
+            let _ = self.epoll.add(socket, SOCKET, Interest::Readable); // Again is no harm.
+        }
+        let timeout = match deadline {
+            _ if unfinished => Some(Duration::ZERO),
+            Some(at) => Some(Duration::from_nanos(at.nanos().saturating_sub(clock::now_ns()))),
+            None => None,
+        };
+        if let Some(at) = deadline {
+            self.asleep_until.store(at.nanos(), Ordering::SeqCst);
+        }
+        let _ = self.epoll.wait(events, timeout);
+        self.asleep_until.store(AWAKE, Ordering::SeqCst);
+        if events.iter().any(|event| event.token == WAKE) {
+            let _ = self.wake.drain();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,180 @@
+//! The transport's view of its surroundings: rings, regions, completion queues, the way out.
+
+use crate::burst::{Burst, Source};
+use crate::cq::{Completion, CqShared};
+use crate::region::Regions;
+use crate::work::{Local, ReceiveRing, SendRing, Sge};
+use adverb_engine::{
+    Access, AccessError, AtomicOp, EmitError, Host, Landing, LocalError, Payload, Range, Receive,
+    ReceiveDone, SendDone,
+};
+use adverb_wire::{Headers, Qpn, Rkey};
+use std::sync::Arc;
+
+/// What a queue pair owns besides its transport.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(crate) number: Qpn,
+    pub(crate) domain: u32,
+    pub(crate) sends: SendRing,
+    pub(crate) receives: ReceiveRing,
+    pub(crate) send_cq: Arc<CqShared>,
+    pub(crate) recv_cq: Arc<CqShared>,
+    /// A completion found its queue full: the queue pair cannot go on.
+    pub(crate) overrun: bool,
+}
+
+/// The surroundings, for the length of one call.
+pub(crate) struct Surroundings<'a, 'b> {
+    pub(crate) own: &'a mut Own,
+    pub(crate) regions: &'a Regions,
+    /// The way out, where the call may use one.
+    pub(crate) burst: Option<&'a mut Burst<'b>>,
+    /// Completions published during the call.
+    pub(crate) published: u32,
+}
+
+impl Surroundings<'_, '_> {
+    /// Copies `bytes` into the buffers `sges`, `offset` bytes from their start.
+    #[inline]
+    fn scatter_to(&self, sges: &[Sge], offset: u32, bytes: &[u8]) -> Result<(), LocalError> {
+        let mut skip = offset;
+        let mut left = bytes;
+        for sge in sges {
+            if left.is_empty() {
+                break;
+            }
+            if skip >= sge.len {
+                skip -= sge.len;
+                continue;
+            }
+            let part = usize::try_from(sge.len - skip).unwrap_or(usize::MAX).min(left.len());
+            let (now, later) = left.split_at(part);
+            let va = sge.addr.wrapping_add(u64::from(skip));
+            self.regions
+                .pin(sge.lkey, self.own.domain)
+                .and_then(|pin| pin.write(va, now, Access::LOCAL_WRITE))
+                .map_err(|_| LocalError::Protection)?;
+            (skip, left) = (0, later);
+        }
+        if left.is_empty() { Ok(()) } else { Err(LocalError::Protection) }
+    }
+
+    fn publish(&mut self, cq: Cq, completion: Completion) {
+        let queue = match cq {
+            Cq::Send => &self.own.send_cq,
+            Cq::Receive => &self.own.recv_cq,
+        };
+        if !queue.publish(completion) {
+            self.own.overrun = true;
+        }
+        self.published += 1;
+    }
+}
+
+/// Which of a queue pair's completion queues.
+#[derive(Clone, Copy, Debug)]
+enum Cq {
+    Send,
+    Receive,
+}
+
+impl Host for Surroundings<'_, '_> {
+    #[inline]
+    fn room(&self) -> bool {
+        self.burst.as_ref().is_some_and(|burst| burst.room())
+    }
+
+    fn emit(&mut self, headers: &Headers, payload: Payload) -> Result<(), EmitError> {
+        let domain = self.own.domain;
+        let Some(burst) = self.burst.as_mut() else {
+            return Ok(()); // The transport asks for room first, and there is none.
+        };
+        match payload {
+            Payload::None => {
+                let result = burst.emit(headers, Source::None);
+                debug_assert!(result.is_ok(), "headers alone always fit");
+                Ok(())
+            }
+            Payload::Request { index, offset, len } => {
+                let local = self.own.sends.local(index);
+                let source = Source::Local { local, offset, len, domain };
+                let refused = |_| EmitError::Local(LocalError::Protection);
+                burst.emit(headers, source).map_err(refused)
+            }
+            Payload::Region { range, again } => {
+                let Range { rkey, va, len } = range;
+                let source = Source::Remote { rkey: rkey.0, va, len, domain, copy: again };
+                burst.emit(headers, source).map_err(EmitError::Remote)
+            }
+        }
+    }
+
+    #[inline]
+    fn take_receive(&mut self) -> Option<Receive> {
+        self.own.receives.take()
+    }
+
+    #[inline]
+    fn scatter(&mut self, to: Landing, offset: u32, bytes: &[u8]) -> Result<(), LocalError> {
+        match to {
+            Landing::Receive(receive) => {
+                self.scatter_to(self.own.receives.sges(receive.token), offset, bytes)
+            }
+            Landing::Request(index) => match self.own.sends.local(index) {
+                Local::Gather(sges) => self.scatter_to(sges, offset, bytes),
+                // Inline data is refused for requests that bring data back.
+                Local::Inline(_) if bytes.is_empty() => Ok(()),
+                Local::Inline(_) => Err(LocalError::Protection),
+            },
+        }
+    }
+
+    fn check(&self, range: Range, access: Access) -> Result<(), AccessError> {
+        let len = usize::try_from(range.len).unwrap_or(usize::MAX);
+        let pin = self.regions.pin(range.rkey.0, self.own.domain)?;
+        pin.range(range.va, len, access).map(|_| ())
+    }
+
+    #[inline]
+    fn write(&mut self, rkey: Rkey, va: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        self.regions.pin(rkey.0, self.own.domain)?.write(va, bytes, Access::REMOTE_WRITE)
+    }
+
+    fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        self.regions.pin(rkey.0, self.own.domain)?.atomic(va, op)
+    }
+
+    fn send_done(&mut self, done: SendDone) {
+        if !done.report {
+            return;
+        }
+        let posted = self.own.sends.get(done.index);
+        let completion = Completion {
+            wr_id: posted.wr_id,
+            status: done.status,
+            opcode: done.opcode,
+            byte_len: done.byte_len,
+            imm: None,
+            qp: self.own.number,
+            src_qp: Qpn::new(0),
+            buffer: posted.buffer,
+        };
+        self.publish(Cq::Send, completion);
+    }
+
+    fn receive_done(&mut self, done: ReceiveDone) {
+        let (wr_id, buffer) = self.own.receives.finish(done.receive.token);
+        let completion = Completion {
+            wr_id,
+            status: done.status,
+            opcode: done.opcode,
+            byte_len: done.byte_len,
+            imm: done.imm,
+            qp: self.own.number,
+            src_qp: done.src_qp,
+            buffer,
+        };
+        self.publish(Cq::Receive, completion);
+    }
+}

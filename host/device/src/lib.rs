@@ -1,0 +1,56 @@
+//! The software RDMA device: queue pairs, regions and completion queues over plain UDP sockets.
+//!
+//! A [`Port`] is one network interface seen as an RDMA port. It lives in the process that opened
+//! it: whoever posts or polls drives the transport, and a helper thread takes over when nobody
+//! does. Several processes share an address through the host's registry.
+//!
+//! | to change | see |
+//! |---|---|
+//! | which devices exist, their addresses | `gid.rs` |
+//! | what a key may touch | `region.rs` |
+//! | how packets leave | `burst.rs`, `endpoint.rs` |
+//! | how packets arrive, who drives | `port.rs`, `helper.rs` |
+//! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs` |
+//! | several processes on one address | `registry.rs`, `relay.rs` |
+//!
+//! The safe API that programs use is `adverb-verbs`; this crate trusts its caller in what its
+//! documentation says, and nobody else.
+
+mod burst;
+mod capture;
+mod counters;
+mod cq;
+mod endpoint;
+mod gid;
+mod helper;
+mod host;
+mod port;
+mod qp;
+mod region;
+mod registry;
+mod relay;
+mod table;
+mod timers;
+mod work;
+
+pub use adverb_engine::{
+    Access, AckTimeout, Gid, InitAttributes, QpCounters, QpState, RetryCount, RnrRetry,
+    RtrAttributes, RtsAttributes, WcOpcode, WcStatus,
+};
+pub use adverb_sys::memory::Mapping;
+pub use adverb_wire::{Imm, PathMtu, Pkey, Psn, Qpn, Rkey, RnrTimer};
+pub use counters::PortCounters;
+pub use cq::{Completion, Cq, Overrun};
+pub use gid::{Device, GidEntry, devices};
+pub use port::{OpenError, Port, QpLimits};
+pub use qp::{ConnectError, PostError, Qp, QpConfig};
+pub use region::{Key, Region, RegionError};
+pub use work::{ReceiveWork, SendData, SendKind, SendWork, Sge};
+
+/// A packet sequence number that nobody can guess from the last one.
+pub fn random_psn() -> Psn {
+    use std::hash::{BuildHasher, Hasher};
+    // Each `RandomState` has keys of its own, from the system's source of randomness.
+    let number = std::hash::RandomState::new().build_hasher().finish();
+    Psn::new(u32::try_from(number & 0x00ff_ffff).unwrap_or(0))
+}

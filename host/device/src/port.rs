@@ -1,0 +1,681 @@
+//! A port: one network interface as an RDMA port of this process.
+//!
+//! Packets arrive under the receive lock, which whoever drives takes if it is free; they are
+//! parsed in the receive buffer and copied once, to where they belong. Those who drive are the
+//! program's own threads, when they post or poll, and the helper (`helper.rs`) when they do not.
+//!
+//! Locks are taken in this order: receive state, queue pair, completion queue or timers.
+
+use crate::capture::{self, Capture};
+use crate::counters::{Counters, PortCounters};
+use crate::cq::Cq;
+use crate::endpoint::{Endpoint, FlowCache, gid_of};
+use crate::gid::{Device, devices};
+use crate::helper::Helper;
+use crate::qp::{Aftermath, ConnectError, Qp, QpConfig, QpInner};
+use crate::region::{Region, RegionError, Regions};
+use crate::registry::{Block, Registry};
+use crate::relay::{Passed, Relay};
+use crate::table::QpTable;
+use crate::timers::Timers;
+use adverb_engine::{Access, Dropped, Time, accept};
+use adverb_sys::clock;
+use adverb_sys::udp::{BURST_BYTES_MAX, steering};
+use adverb_wire::{PathMtu, Qpn};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Bounds of what a queue pair can be made of.
+#[derive(Clone, Copy, Debug)]
+pub struct QpLimits;
+
+impl QpLimits {
+    /// Requests outstanding in one queue.
+    pub const WR_MAX: u32 = 1 << 20;
+    /// Pieces of one buffer.
+    pub const SGE_MAX: u32 = 32;
+    /// Bytes inline.
+    pub const INLINE_MAX: u32 = 4096;
+    /// READs and atomics under way, each way.
+    pub const RD_ATOMIC_MAX: u8 = 128;
+    const _ASSERT: () = assert!(crate::burst::PIECES_MAX == 32);
+}
+
+/// Why a device could not be opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no such device.
+    NotFound {
+        /// What was asked.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// The system refused something.
+    System {
+        /// What we were doing.
+        doing: &'static str,
+        /// What it said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound { name, known } => {
+                write!(f, "there is no device {name}; there are: {}", known.join(", "))
+            }
+            Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NotFound { .. } => None,
+            Self::System { error, .. } => Some(error),
+        }
+    }
+}
+
+/// Queue pair numbers of this port: those free, oldest first, so that none is used again soon.
+#[derive(Debug, Default)]
+struct Numbers {
+    free: VecDeque<Qpn>,
+}
+
+/// What receiving needs, under the receive lock.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    endpoints: Vec<(Arc<Endpoint>, FlowCache)>,
+    buffer: Box<[u8]>,
+    /// Queue pairs that owe an acknowledgement which waits for the program's next call.
+    deferred: Vec<Qpn>,
+    /// How often packets had been passed on to us when we last looked.
+    relayed: u32,
+    /// What was left to emit has waited for the program once.
+    postponed: bool,
+}
+
+/// Who drives: what is polite for a program's thread is not for the helper.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Driver {
+    /// A thread of the program: it gets its completions first, and acknowledgements go out with
+    /// its next call.
+    Program,
+    /// The helper: everything at once.
+    Helper,
+}
+
+/// A device that is open in this process.
+#[derive(Debug)]
+pub struct Port {
+    device: Device,
+    regions: Arc<Regions>,
+    table: QpTable,
+    timers: Timers,
+    counters: Counters,
+    receiver: Mutex<Receiver>,
+    endpoints: Mutex<HashMap<u8, Arc<Endpoint>>>,
+    capture: Option<Arc<Capture>>,
+    registry: Registry,
+    relay: Relay,
+    numbers: Mutex<Numbers>,
+    domains: AtomicU32,
+    /// Grows whenever the program drives; the helper watches it.
+    drives: AtomicU64,
+    unfinished: Mutex<VecDeque<Qpn>>,
+    /// Whether `unfinished` has something in it, to be seen without its lock.
+    has_unfinished: AtomicBool,
+    helper: Helper,
+}
+
+/// Ports that are open in this process, by device name.
+static OPEN: Mutex<Vec<(String, Weak<Port>)>> = Mutex::new(Vec::new());
+
+impl Port {
+    /// Opens a device; twice, and both share what there is.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn open(name: &str) -> Result<Arc<Self>, OpenError> {
+        let mut open = lock(&OPEN);
+        open.retain(|(_, port)| port.strong_count() > 0);
+        let known = open.iter().find(|(known, _)| known == name);
+        if let Some(port) = known.and_then(|(_, port)| port.upgrade()) {
+            return Ok(port);
+        }
+        let port = Self::start(name)?;
+        open.push((name.to_owned(), Arc::downgrade(&port)));
+        Ok(port)
+    }
+
+    fn start(name: &str) -> Result<Arc<Self>, OpenError> {
+        let failed = |doing| move |error| OpenError::System { doing, error };
+        let all = devices().map_err(failed("list the network interfaces"))?;
+        let Some(device) = all.iter().find(|device| device.name == name) else {
+            let known = all.into_iter().map(|device| device.name).collect();
+            return Err(OpenError::NotFound { name: name.to_owned(), known });
+        };
+        let capture = std::env::var_os(capture::VARIABLE)
+            .filter(|path| !path.is_empty())
+            .map(|path| Capture::start(Path::new(&path), name))
+            .transpose()
+            .map_err(failed("write the file that ADVERB_PCAP names"))?;
+        let registry = Registry::join().map_err(failed("join the host's registry in /dev/shm"))?;
+        let relay = Relay::open().map_err(failed("open a socket on the loopback address"))?;
+        registry.set_relay_port(relay.port());
+        let helper = Helper::new().map_err(failed("prepare the helper thread"))?;
+        helper.watch(relay.socket()).map_err(failed("prepare the helper thread"))?;
+        let port = Arc::new(Self {
+            device: device.clone(),
+            regions: Arc::new(Regions::new()),
+            table: QpTable::new(),
+            timers: Timers::new(),
+            counters: Counters::default(),
+            receiver: Mutex::new(Receiver {
+                endpoints: Vec::new(),
+                buffer: vec![0; BURST_BYTES_MAX + 1].into(),
+                deferred: Vec::with_capacity(DEFERRED_MAX),
+                relayed: registry.relayed(),
+                postponed: false,
+            }),
+            endpoints: Mutex::new(HashMap::new()),
+            capture: capture.map(Arc::new),
+            registry,
+            relay,
+            numbers: Mutex::new(Numbers::default()),
+            domains: AtomicU32::new(1),
+            drives: AtomicU64::new(0),
+            unfinished: Mutex::new(VecDeque::with_capacity(DEFERRED_MAX)),
+            has_unfinished: AtomicBool::new(false),
+            helper,
+        });
+        port.helper.start(&port).map_err(failed("start the helper thread"))?;
+        Ok(port)
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// What was counted since this process opened the device.
+    pub fn counters(&self) -> PortCounters {
+        self.counters.snapshot()
+    }
+
+    /// A protection domain's number, never used before.
+    pub fn new_domain(&self) -> u32 {
+        self.domains.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Registers memory.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`].
+    ///
+    /// # Safety
+    ///
+    /// `base..base + len` stays mapped until the region is dropped: readable, and writable if
+    /// `access` allows any writing. Until then nobody holds a reference to bytes of it that an
+    /// access by the device or a peer could make untrue: no `&[u8]` where somebody may write, no
+    /// `&mut [u8]` where somebody may read.
+    pub unsafe fn register(
+        &self,
+        domain: u32,
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<Region, RegionError> {
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { self.regions.register(domain, base, len, access) }
+    }
+
+    /// Makes a completion queue for `capacity` completions, 1 to [`Cq::CAPACITY_MAX`].
+    pub fn create_cq(self: &Arc<Self>, capacity: u32) -> Cq {
+        Cq::new(Arc::clone(self), capacity)
+    }
+
+    /// Makes a queue pair in RESET. The caller has checked the limits.
+    ///
+    /// # Errors
+    ///
+    /// All numbers of the host are taken.
+    pub fn create_qp(self: &Arc<Self>, config: &QpConfig) -> io::Result<Qp> {
+        let number = self.take_number()?;
+        if let Some(slot) = self.table.slot(number) {
+            *lock(slot) = Some(Box::new(QpInner::new(number, config)));
+        }
+        Ok(Qp::new(Arc::clone(self), number))
+    }
+
+    fn take_number(&self) -> io::Result<Qpn> {
+        let mut numbers = lock(&self.numbers);
+        if let Some(number) = numbers.free.pop_front() {
+            return Ok(number);
+        }
+        let block = self.registry.claim_block()?;
+        self.table.add_block(block);
+        numbers.free.extend(block.numbers());
+        let number = numbers.free.pop_front();
+        drop(numbers);
+        self.steer_again()?;
+        number.ok_or_else(|| io::Error::other("a block of numbers is never empty"))
+    }
+
+    /// Ends a queue pair: what is owed goes out, then it is gone.
+    pub(crate) fn remove_qp(&self, number: Qpn) {
+        let Some(slot) = self.table.slot(number) else {
+            return;
+        };
+        let mut guard = lock(slot);
+        if let Some(inner) = guard.as_mut() {
+            inner.transmit(self.now(), true, self);
+        }
+        let gone = guard.take();
+        drop(guard);
+        drop(gone);
+        lock(&self.numbers).free.push_back(number);
+    }
+
+    /// The socket of the address at `gid_index`, opened when first asked for.
+    pub(crate) fn endpoint(&self, gid_index: u8) -> Result<Arc<Endpoint>, ConnectError> {
+        let mut endpoints = lock(&self.endpoints);
+        if let Some(endpoint) = endpoints.get(&gid_index) {
+            return Ok(Arc::clone(endpoint));
+        }
+        let entry = self.device.gids.iter().find(|entry| entry.index == gid_index);
+        let entry = entry.ok_or(ConnectError::NoSuchGid { index: gid_index })?;
+        let failed = |error| ConnectError::Socket { local: entry.gid, error };
+        let endpoint = self.open_endpoint(entry.addr).map_err(failed)?;
+        endpoints.insert(gid_index, Arc::clone(&endpoint));
+        drop(endpoints);
+        lock(&self.receiver).endpoints.push((Arc::clone(&endpoint), FlowCache::new()));
+        self.helper.watch(&endpoint.socket).map_err(failed)?;
+        Ok(endpoint)
+    }
+
+    fn open_endpoint(&self, addr: SocketAddr) -> io::Result<Arc<Endpoint>> {
+        self.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
+            let endpoint = Endpoint::bind(addr, self.capture.clone())?;
+            members.push(registry.slot());
+            steer(&endpoint, registry.routes(members))?;
+            Ok(Arc::new(endpoint))
+        })
+    }
+
+    /// Tells the kernel which numbers are whose, on every address of this port.
+    fn steer_again(&self) -> io::Result<()> {
+        let endpoints: Vec<_> = lock(&self.endpoints).values().cloned().collect();
+        for endpoint in endpoints {
+            let addr = endpoint.addr;
+            self.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
+                steer(&endpoint, registry.routes(members))
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    pub(crate) fn counters_ref(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn table(&self) -> &QpTable {
+        &self.table
+    }
+
+    /// Packets that may be under way to one peer: what its socket's buffer holds for sure, if it
+    /// is like ours. The kernel charges up to twice the payload; half is left to other peers.
+    pub fn window_packets(&self, gid_index: u8, mtu: PathMtu) -> u32 {
+        let buffer = self
+            .endpoint(gid_index)
+            .ok()
+            .and_then(|endpoint| endpoint.socket.recv_buffer_bytes().ok())
+            .unwrap_or(WINDOW_BYTES_MAX);
+        let bytes = (buffer / 4).min(WINDOW_BYTES_MAX);
+        let packets = u32::try_from(bytes).unwrap_or(u32::MAX) / mtu.bytes();
+        packets.clamp(WINDOW_PACKETS.0, WINDOW_PACKETS.1)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time::from_nanos(clock::now_ns())
+    }
+
+    /// How often the program has driven.
+    pub(crate) fn drives(&self) -> u64 {
+        self.drives.load(Ordering::Relaxed)
+    }
+
+    /// When the earliest timer runs out.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// There is something to emit that only waits for its turn.
+    pub(crate) fn has_unfinished(&self) -> bool {
+        self.has_unfinished.load(Ordering::Acquire)
+    }
+
+    /// Takes a step on behalf of the program: receives, and does what is due.
+    #[inline]
+    pub fn drive(&self) {
+        // Not a read-modify-write: the helper wants to know that it changes, not by how much.
+        self.drives.store(self.drives().wrapping_add(1), Ordering::Relaxed);
+        if let Ok(mut receiver) = self.receiver.try_lock() {
+            self.step(&mut receiver, Driver::Program);
+        }
+    }
+
+    /// Takes a step on behalf of nobody; true if something was there to do.
+    pub(crate) fn help(&self) -> bool {
+        match self.receiver.try_lock() {
+            Ok(mut receiver) => self.step(&mut receiver, Driver::Helper),
+            Err(_) => false,
+        }
+    }
+
+    fn step(&self, receiver: &mut Receiver, driver: Driver) -> bool {
+        let now = self.now();
+        while let Some(number) = receiver.deferred.pop() {
+            self.acknowledge(number, now);
+        }
+        while let Some(number) = self.timers.due(now) {
+            self.on_timer(number, now);
+        }
+        let (received, published) = self.receive(receiver, now, driver);
+        let mut busy = received | self.receive_relayed(receiver, now, driver);
+        if self.has_unfinished() {
+            busy = true;
+            // A program that has completions to look at often posts more at once, and then all of
+            // it leaves together; but nobody waits for that twice.
+            receiver.postponed = published && !receiver.postponed && driver == Driver::Program;
+            if !receiver.postponed {
+                self.finish_unfinished(now);
+            }
+        }
+        busy
+    }
+
+    /// Takes what the sockets have; says whether there was something, and whether it completed work.
+    fn receive(&self, receiver: &mut Receiver, now: Time, driver: Driver) -> (bool, bool) {
+        let Receiver { endpoints, buffer, deferred, .. } = receiver;
+        let (mut busy, mut published) = (false, false);
+        for (endpoint, flows) in endpoints {
+            for _ in 0..BURSTS_MAX {
+                let Ok(received) = endpoint.socket.recv(buffer) else {
+                    break;
+                };
+                busy = true;
+                if received.truncated {
+                    self.counters.truncated.add(1);
+                    continue;
+                }
+                let passed = Passed {
+                    source: received.source,
+                    target: endpoint.addr.ip(),
+                    segment: received.segment,
+                    bytes: buffer.get(..received.len).unwrap_or_default(),
+                };
+                let arrival = Arrival { passed, endpoint, now, driver, relayed: false };
+                if self.take(&arrival, flows, deferred) > 0 {
+                    published = true;
+                    if driver == Driver::Program {
+                        break; // The program has something to look at.
+                    }
+                }
+            }
+        }
+        (busy, published)
+    }
+
+    fn receive_relayed(&self, receiver: &mut Receiver, now: Time, driver: Driver) -> bool {
+        let relayed = self.registry.relayed();
+        if relayed == receiver.relayed {
+            return false;
+        }
+        receiver.relayed = relayed;
+        let Receiver { endpoints, buffer, deferred, .. } = receiver;
+        while let Ok((from, passed)) = self.relay.take(buffer) {
+            let trusted = from.ip().is_loopback() && self.registry.is_relay_port(from.port());
+            let Some(passed) = passed.filter(|_| trusted) else {
+                continue;
+            };
+            let found = endpoints.iter_mut().find(|(e, _)| e.addr.ip() == passed.target);
+            if let Some((endpoint, flows)) = found {
+                let arrival = Arrival { passed, endpoint, now, driver, relayed: true };
+                self.take(&arrival, flows, deferred);
+            }
+        }
+        true
+    }
+
+    /// Takes what arrived at once from one source; says how many completions that published.
+    fn take(&self, arrival: &Arrival<'_>, flows: &mut FlowCache, deferred: &mut Vec<Qpn>) -> u32 {
+        let Arrival { passed, endpoint, now, .. } = arrival;
+        let Some(flow) = flows.get(passed.source, endpoint) else {
+            return 0;
+        };
+        let source = gid_of(passed.source.ip());
+        let mut published = 0;
+        let mut current: Option<Held<'_>> = None;
+        let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
+        for (index, datagram) in passed.bytes.chunks(step).enumerate() {
+            let guess = u16::try_from(index).unwrap_or(0);
+            if let Some(capture) = endpoint.capture.as_deref() {
+                capture.packet(passed.source, endpoint.addr, guess, datagram);
+            }
+            let packet = match accept(datagram, flow, guess) {
+                Ok(packet) => packet,
+                Err(Dropped::Corrupt) => {
+                    self.counters.icrc_errors.add(1);
+                    continue;
+                }
+                Err(Dropped::Malformed(_)) => {
+                    self.counters.malformed.add(1);
+                    continue;
+                }
+            };
+            let number = packet.headers.bth.dest_qp;
+            if current.as_ref().is_none_or(|held| held.number != number) {
+                if let Some(held) = current.take() {
+                    published += self.release(held, arrival, deferred);
+                }
+                let Some(guard) = self.table.lock(number) else {
+                    self.pass_on(number, datagram, arrival);
+                    continue;
+                };
+                current = Some(Held { number, guard, published: 0 });
+            }
+            self.counters.rcvd_pkts.add(1);
+            if let Some(Held { guard, published, .. }) = current.as_mut()
+                && let Some(inner) = guard.as_mut()
+            {
+                *published += inner.on_packet(&packet, source, *now, self);
+            }
+        }
+        if let Some(held) = current {
+            published += self.release(held, arrival, deferred);
+        }
+        published
+    }
+
+    /// Lets a queue pair answer what it was given, and lets it go.
+    fn release(&self, mut held: Held<'_>, arrival: &Arrival<'_>, deferred: &mut Vec<Qpn>) -> u32 {
+        let Some(inner) = held.guard.as_mut() else {
+            return 0;
+        };
+        // The program shall have its completion before its peer has an answer: often it has one of
+        // its own, and then both leave in one burst.
+        let hold = arrival.driver == Driver::Program && held.published > 0;
+        if !hold || deferred.len() >= DEFERRED_MAX {
+            let aftermath = inner.transmit(arrival.now, true, self);
+            self.follow_up(held.number, inner, aftermath);
+            return held.published + aftermath.published;
+        }
+        if inner.owes_ack() && !inner.ack_deferred {
+            inner.ack_deferred = true;
+            deferred.push(held.number);
+        }
+        let aftermath = inner.put_off();
+        self.follow_up(held.number, inner, aftermath);
+        held.published
+    }
+
+    /// A packet for a queue pair that is not ours: passed on to whose it is.
+    fn pass_on(&self, number: Qpn, datagram: &[u8], arrival: &Arrival<'_>) {
+        let owner = self.registry.owner(number).filter(|owner| *owner != self.registry.slot());
+        let port = owner.and_then(|owner| Some((owner, self.registry.relay_port(owner)?)));
+        // What was passed on once and is still not ours has lost its owner meanwhile.
+        let Some((owner, port)) = port.filter(|_| !arrival.relayed) else {
+            self.counters.unknown_qp.add(1);
+            return;
+        };
+        let passed = Passed { segment: None, bytes: datagram, ..arrival.passed };
+        if self.relay.pass(port, passed).is_ok() {
+            self.counters.forwarded.add(1);
+            self.registry.note_relayed(owner);
+        }
+    }
+
+    /// Notes what a queue pair wants next.
+    pub(crate) fn follow_up(&self, number: Qpn, inner: &mut QpInner, aftermath: Aftermath) {
+        if let Some(deadline) = aftermath.deadline {
+            self.timers.arm(number, deadline);
+            self.helper.notice(deadline);
+        }
+        if aftermath.more && !inner.unfinished {
+            inner.unfinished = true;
+            lock(&self.unfinished).push_back(number);
+            self.has_unfinished.store(true, Ordering::Release);
+            self.helper.notice(Time::ZERO);
+        }
+    }
+
+    /// Sends an acknowledgement that waited for the program's next call.
+    fn acknowledge(&self, number: Qpn, now: Time) {
+        let Some(mut guard) = self.table.lock(number) else {
+            return;
+        };
+        if let Some(inner) = guard.as_mut() {
+            inner.ack_deferred = false;
+            if inner.owes_ack() {
+                let aftermath = inner.transmit(now, true, self);
+                self.follow_up(number, inner, aftermath);
+            }
+        }
+    }
+
+    /// Gives each queue pair that has more to emit one turn.
+    fn finish_unfinished(&self, now: Time) {
+        let turns = lock(&self.unfinished).len();
+        for _ in 0..turns {
+            let Some(number) = lock(&self.unfinished).pop_front() else {
+                break;
+            };
+            let Some(mut guard) = self.table.lock(number) else {
+                continue;
+            };
+            if let Some(inner) = guard.as_mut() {
+                inner.unfinished = false;
+                let aftermath = inner.transmit(now, true, self);
+                self.follow_up(number, inner, aftermath);
+            }
+        }
+        let unfinished = lock(&self.unfinished);
+        self.has_unfinished.store(!unfinished.is_empty(), Ordering::Release);
+    }
+
+    fn on_timer(&self, number: Qpn, now: Time) {
+        let Some(mut guard) = self.table.lock(number) else {
+            return;
+        };
+        if let Some(inner) = guard.as_mut() {
+            inner.on_timer(now, self);
+            let aftermath = inner.transmit(now, true, self);
+            self.follow_up(number, inner, aftermath);
+        }
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.helper.stop();
+        let endpoints =
+            std::mem::take(self.endpoints.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for endpoint in endpoints.into_values() {
+            let addr = endpoint.addr;
+            // The group's last socket takes the place of the one that goes, in the kernel as here.
+            let _ =
+                self.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
+                    if let Some(at) = members.iter().position(|slot| *slot == registry.slot()) {
+                        members.swap_remove(at);
+                    }
+                    steer(&endpoint, registry.routes(members))?;
+                    drop(endpoint);
+                    Ok(())
+                });
+        }
+    }
+}
+
+/// A queue pair that is being given packets.
+struct Held<'a> {
+    number: Qpn,
+    guard: MutexGuard<'a, Option<Box<QpInner>>>,
+    published: u32,
+}
+
+/// Packets that arrived at once, and how.
+struct Arrival<'a> {
+    passed: Passed<'a>,
+    endpoint: &'a Arc<Endpoint>,
+    now: Time,
+    driver: Driver,
+    /// They came by way of another process.
+    relayed: bool,
+}
+
+/// Bursts taken from one socket before others have their turn.
+const BURSTS_MAX: usize = 16;
+/// Queue pairs whose acknowledgements wait at once.
+const DEFERRED_MAX: usize = 1024;
+/// Bytes under way to one peer, at most: more does not fit the cache.
+const WINDOW_BYTES_MAX: usize = 4 << 20;
+/// Packets under way to one peer, at least and at most.
+const WINDOW_PACKETS: (u32, u32) = (16, 1024);
+
+fn steer(endpoint: &Endpoint, routes: impl Iterator<Item = (Block, u32)>) -> io::Result<()> {
+    let routes: Vec<_> = routes
+        .map(|(block, index)| steering::Route { block: block.index(), index })
+        .take(steering::ROUTES_MAX)
+        .collect();
+    let program = steering::program(crate::registry::BLOCK_BITS, &routes)?;
+    endpoint.socket.attach_reuseport_filter(&program)
+}
+
+fn scope(addr: SocketAddr) -> u32 {
+    match addr {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(addr) => addr.scope_id(),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

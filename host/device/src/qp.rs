@@ -1,0 +1,589 @@
+//! A queue pair: the transport's state machine, its rings, and the link to the network.
+//!
+//! [`QpInner`] lives in the port's table, behind the only lock of the data path. [`Qp`] is the
+//! owner's handle; dropping it ends the queue pair.
+
+use crate::burst::{Route, with_burst};
+use crate::cq::Cq;
+use crate::endpoint::Endpoint;
+use crate::host::{Own, Surroundings};
+use crate::port::Port;
+use crate::work::{ReceiveRing, ReceiveWork, SendData, SendRing, SendWork, total_len};
+use adverb_engine::{
+    Gid, InitAttributes, QpCounters, QpState, Request, RequestKind, RtrAttributes, RtsAttributes,
+    StateError, Time,
+};
+use adverb_sys::udp::Destination;
+use adverb_wire::{Flow, Packet, Qpn};
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// What a queue pair is made of.
+#[derive(Clone, Debug)]
+pub struct QpConfig {
+    /// The protection domain.
+    pub domain: u32,
+    /// Where send requests complete.
+    pub send_cq: Cq,
+    /// Where receives complete.
+    pub recv_cq: Cq,
+    /// Send requests outstanding at once, 1 to [`crate::QpLimits::WR_MAX`].
+    pub max_send_wr: u32,
+    /// Receives outstanding at once, 0 to [`crate::QpLimits::WR_MAX`].
+    pub max_recv_wr: u32,
+    /// Pieces of a send request's buffer, 1 to [`crate::QpLimits::SGE_MAX`].
+    pub max_send_sge: u32,
+    /// Pieces of a receive's buffer, 1 to [`crate::QpLimits::SGE_MAX`].
+    pub max_recv_sge: u32,
+    /// Bytes that a send request can carry inline, 0 to [`crate::QpLimits::INLINE_MAX`].
+    pub max_inline: u32,
+    /// Every send request completes visibly.
+    pub signal_all: bool,
+}
+
+/// Why a request was not posted. The caller's mistake; nothing was queued.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum PostError {
+    /// An atomic's buffer is not 8 bytes.
+    AtomicLength {
+        /// Its length.
+        len: u32,
+    },
+    /// READs and atomics bring data back, and an inline buffer cannot take it.
+    InlineForRead,
+    /// More inline bytes than the queue pair was made for.
+    InlineTooLong {
+        /// What was asked.
+        len: usize,
+        /// What is allowed.
+        max: usize,
+    },
+    /// The state of the queue pair does not allow posting.
+    NotReady {
+        /// The state.
+        state: QpState,
+    },
+    /// All slots of the queue are taken.
+    QueueFull {
+        /// How many there are.
+        capacity: u64,
+    },
+    /// READs and atomics were given no room when the queue pair was connected.
+    ReadsNotAllowed,
+    /// The pieces together exceed 2 GiB.
+    TooLong,
+    /// More pieces than the queue pair was made for.
+    TooManySges {
+        /// What was asked.
+        count: usize,
+        /// What is allowed.
+        max: usize,
+    },
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtomicLength { len } => {
+                write!(f, "an atomic returns 8 bytes, but the buffer has {len}")
+            }
+            Self::InlineForRead => {
+                f.write_str("READs and atomics need a registered buffer, not inline data")
+            }
+            Self::InlineTooLong { len, max } => {
+                write!(f, "{len} bytes inline, but the queue pair was made for {max} (max_inline)")
+            }
+            Self::NotReady { state } => {
+                write!(f, "the queue pair is in {state}: connect it before posting")
+            }
+            Self::QueueFull { capacity } => write!(
+                f,
+                "all {capacity} slots of the queue are taken: poll for completions, or create the \
+                 queue pair with more"
+            ),
+            Self::ReadsNotAllowed => f.write_str(
+                "the queue pair was connected with max_rd_atomic = 0, so it cannot READ",
+            ),
+            Self::TooLong => f.write_str("the buffer is longer than 2 GiB, the longest message"),
+            Self::TooManySges { count, max } => {
+                write!(f, "{count} pieces of buffer, but the queue pair was made for {max}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PostError {}
+
+/// Why a queue pair did not change its state.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// No entry of the GID table has this index.
+    NoSuchGid {
+        /// What was asked.
+        index: u8,
+    },
+    /// The peer's address is of another kind than the local one.
+    OtherFamily {
+        /// The local address.
+        local: Gid,
+        /// The peer's.
+        remote: Gid,
+    },
+    /// The RoCE port of the local address could not be opened.
+    Socket {
+        /// The local address.
+        local: Gid,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The state does not allow it.
+    State(StateError),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchGid { index } => {
+                write!(f, "the port has no GID with index {index}: `adverb devices` lists them")
+            }
+            Self::OtherFamily { local, remote } => write!(
+                f,
+                "the local GID {local} and the remote GID {remote} are not both IPv4 or both IPv6: \
+                 choose another gid_index"
+            ),
+            Self::Socket { local, error } if error.kind() == io::ErrorKind::AddrInUse => write!(
+                f,
+                "UDP port 4791 of {local} is taken: by the kernel's own RoCE driver (unload \
+                 rdma_rxe, or use another network namespace) or by a program of another user"
+            ),
+            Self::Socket { local, error } => {
+                write!(f, "cannot open UDP port 4791 of {local}: {error}")
+            }
+            Self::State(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Socket { error, .. } => Some(error),
+            Self::State(error) => Some(error),
+            Self::NoSuchGid { .. } | Self::OtherFamily { .. } => None,
+        }
+    }
+}
+
+impl From<StateError> for ConnectError {
+    fn from(error: StateError) -> Self {
+        Self::State(error)
+    }
+}
+
+/// The way to the peer, once it is known.
+#[derive(Debug)]
+struct Link {
+    endpoint: Arc<Endpoint>,
+    destination: Destination,
+    flow: Flow,
+}
+
+/// A queue pair as the port holds it.
+#[derive(Debug)]
+pub(crate) struct QpInner {
+    engine: adverb_engine::Qp,
+    own: Own,
+    link: Option<Link>,
+    signal_all: bool,
+    reads_allowed: bool,
+    /// Posted since packets were last emitted.
+    held_back: HeldBack,
+    /// The deadline that the port's timers hold for this queue pair.
+    armed: Option<Time>,
+    /// It is on the port's list of those that owe an acknowledgement.
+    pub(crate) ack_deferred: bool,
+    /// It is on the port's list of those that have more to emit.
+    pub(crate) unfinished: bool,
+}
+
+/// Requests that wait for company: under a stream of posts a system call for each would cost more
+/// than the packets.
+#[derive(Clone, Copy, Debug, Default)]
+struct HeldBack {
+    requests: u64,
+    bytes: u64,
+}
+
+impl HeldBack {
+    /// With fewer requests under way than this, nothing waits: latency is what counts then.
+    const UNDER_WAY_MIN: u64 = 8;
+    /// As many as leave in one burst.
+    const REQUESTS_MAX: u64 = 64;
+    const BYTES_MAX: u64 = 32 << 10;
+
+    /// They may wait for the next post or poll.
+    fn can_wait(&self, outstanding: u64) -> bool {
+        outstanding.saturating_sub(self.requests) >= Self::UNDER_WAY_MIN
+            && self.requests < Self::REQUESTS_MAX
+            && self.bytes < Self::BYTES_MAX
+    }
+}
+
+/// What a call on a queue pair leaves for the port to do.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Aftermath {
+    /// There is more to emit.
+    pub(crate) more: bool,
+    /// Wake it then.
+    pub(crate) deadline: Option<Time>,
+    /// Completions published.
+    pub(crate) published: u32,
+}
+
+/// Packets that one call may emit before it looks at what has arrived.
+const EMIT_BUDGET: usize = 128;
+
+impl QpInner {
+    pub(crate) fn new(number: Qpn, config: &QpConfig) -> Self {
+        let sends = SendRing::new(config.max_send_wr, config.max_send_sge, config.max_inline);
+        Self {
+            engine: adverb_engine::Qp::new(number, config.max_send_wr),
+            own: Own {
+                number,
+                domain: config.domain,
+                sends,
+                receives: ReceiveRing::new(config.max_recv_wr, config.max_recv_sge),
+                send_cq: Arc::clone(&config.send_cq.shared),
+                recv_cq: Arc::clone(&config.recv_cq.shared),
+                overrun: false,
+            },
+            link: None,
+            signal_all: config.signal_all,
+            reads_allowed: false,
+            held_back: HeldBack::default(),
+            armed: None,
+            ack_deferred: false,
+            unfinished: false,
+        }
+    }
+
+    /// Lends the surroundings without a way out.
+    fn quietly(
+        &mut self,
+        port: &Port,
+        run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
+    ) -> u32 {
+        let Self { engine, own, .. } = self;
+        let mut host = Surroundings { own, regions: port.regions(), burst: None, published: 0 };
+        run(engine, &mut host);
+        if host.own.overrun {
+            host.own.overrun = false;
+            engine.to_err(&mut host);
+        }
+        host.published
+    }
+
+    /// Takes a packet; says how many completions that published.
+    #[inline]
+    pub(crate) fn on_packet(
+        &mut self,
+        packet: &Packet<'_>,
+        source: Gid,
+        now: Time,
+        port: &Port,
+    ) -> u32 {
+        self.quietly(port, |engine, host| engine.on_packet(packet, source, now, host))
+    }
+
+    /// The time that the port's timers held has come.
+    pub(crate) fn on_timer(&mut self, now: Time, port: &Port) {
+        self.armed = None;
+        self.quietly(port, |engine, host| engine.on_timer(now, host));
+    }
+
+    /// Emits what there is to emit.
+    pub(crate) fn transmit(&mut self, now: Time, acks: bool, port: &Port) -> Aftermath {
+        self.held_back = HeldBack::default();
+        let Self { engine, own, link, .. } = self;
+        let mut published = 0;
+        let mut more = false;
+        if let Some(link) = link {
+            let route = Route {
+                endpoint: &link.endpoint,
+                destination: &link.destination,
+                flow: &link.flow,
+                regions: port.regions(),
+                counters: port.counters_ref(),
+            };
+            let sent = with_burst(route, EMIT_BUDGET, |burst| {
+                let regions = port.regions();
+                let mut host = Surroundings { own, regions, burst: Some(burst), published: 0 };
+                let more = engine.transmit(now, acks, &mut host);
+                (more, host.published)
+            });
+            if let Some(((rest, done), packets)) = sent {
+                engine.count_sent(packets);
+                (more, published) = (rest, done);
+            }
+        } else {
+            published += self.quietly(port, |engine, host| {
+                engine.transmit(now, acks, host);
+            });
+        }
+        if self.own.overrun {
+            published += self.quietly(port, |_, _| {});
+        }
+        Aftermath { more, deadline: self.new_deadline(), published }
+    }
+
+    /// Emits nothing for now.
+    pub(crate) fn put_off(&mut self) -> Aftermath {
+        let more = self.engine.has_more();
+        Aftermath { more, deadline: self.new_deadline(), published: 0 }
+    }
+
+    /// The deadline, if the port's timers do not hold one that is early enough.
+    fn new_deadline(&mut self) -> Option<Time> {
+        let deadline = self.engine.next_deadline()?;
+        if self.armed.is_some_and(|armed| armed <= deadline) {
+            return None;
+        }
+        self.armed = Some(deadline);
+        Some(deadline)
+    }
+
+    pub(crate) fn owes_ack(&self) -> bool {
+        self.engine.owes_ack()
+    }
+
+    /// Checks one request and says what the transport needs to know of it.
+    fn check_send(&self, work: &SendWork<'_>) -> Result<Request, PostError> {
+        let brings_data = match work.kind {
+            RequestKind::Send { .. } | RequestKind::Write { .. } => false,
+            RequestKind::Read { .. }
+            | RequestKind::CompareSwap { .. }
+            | RequestKind::FetchAdd { .. } => true,
+        };
+        let len = match work.data {
+            SendData::Gather(sges) => {
+                let (count, max) = (sges.len(), self.own.sends.sges_max());
+                if count > max {
+                    return Err(PostError::TooManySges { count, max });
+                }
+                total_len(sges).filter(|len| *len <= Request::LEN_MAX).ok_or(PostError::TooLong)?
+            }
+            SendData::Inline(_) if brings_data => return Err(PostError::InlineForRead),
+            SendData::Inline(bytes) => {
+                let (len, max) = (bytes.len(), self.own.sends.inline_max());
+                if len > max {
+                    return Err(PostError::InlineTooLong { len, max });
+                }
+                u32::try_from(len).map_err(|_| PostError::TooLong)?
+            }
+        };
+        let atomic = brings_data && !matches!(work.kind, RequestKind::Read { .. });
+        if atomic && len != 8 {
+            return Err(PostError::AtomicLength { len });
+        }
+        if brings_data && !self.reads_allowed && self.engine.state() != QpState::Err {
+            return Err(PostError::ReadsNotAllowed);
+        }
+        Ok(Request {
+            kind: work.kind,
+            len,
+            signaled: work.signaled || self.signal_all,
+            solicited: work.solicited,
+            fence: work.fence,
+        })
+    }
+
+    fn post_send(&mut self, work: &SendWork<'_>) -> Result<(), PostError> {
+        let state = self.engine.state();
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(PostError::NotReady { state });
+        }
+        let request = self.check_send(work)?;
+        let capacity = self.own.sends.capacity();
+        let index = self.engine.post(request).map_err(|_| PostError::QueueFull { capacity })?;
+        self.own.sends.put(index, work);
+        self.held_back.requests += 1;
+        self.held_back.bytes += u64::from(request.len);
+        Ok(())
+    }
+
+    /// Emits what was posted, now or soon.
+    fn send_off(&mut self, port: &Port) -> Aftermath {
+        let streaming = self.held_back.can_wait(self.engine.outstanding());
+        if streaming && self.engine.state() == QpState::Rts {
+            return Aftermath { more: true, ..Aftermath::default() };
+        }
+        self.transmit(port.now(), true, port)
+    }
+
+    fn post_receive(&mut self, work: &ReceiveWork<'_>) -> Result<(), PostError> {
+        let state = self.engine.state();
+        if state == QpState::Reset {
+            return Err(PostError::NotReady { state });
+        }
+        let (count, max) = (work.sges.len(), self.own.receives.sges_max());
+        if count > max {
+            return Err(PostError::TooManySges { count, max });
+        }
+        let len = total_len(work.sges).ok_or(PostError::TooLong)?;
+        if self.own.receives.room() == 0 {
+            return Err(PostError::QueueFull { capacity: self.own.receives.capacity() });
+        }
+        self.own.receives.push(work, len);
+        Ok(())
+    }
+}
+
+/// A queue pair. `struct ibv_qp`.
+#[derive(Debug)]
+pub struct Qp {
+    port: Arc<Port>,
+    number: Qpn,
+}
+
+impl Qp {
+    pub(crate) fn new(port: Arc<Port>, number: Qpn) -> Self {
+        Self { port, number }
+    }
+
+    /// Its number, unique on this host.
+    #[inline]
+    pub fn number(&self) -> Qpn {
+        self.number
+    }
+
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        self.inner(|inner| inner.engine.state())
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> QpCounters {
+        self.inner(|inner| inner.engine.counters())
+    }
+
+    /// The peer's address and queue pair, once connected.
+    pub fn remote(&self) -> Option<(Gid, Qpn)> {
+        self.inner(|inner| inner.engine.remote())
+    }
+
+    /// Requests posted to the send queue that have not ended.
+    pub fn outstanding(&self) -> u64 {
+        self.inner(|inner| inner.engine.outstanding())
+    }
+
+    fn inner<R>(&self, run: impl FnOnce(&mut QpInner) -> R) -> R {
+        let mut guard =
+            self.port.table().lock(self.number).unwrap_or_else(|| {
+                unreachable!("a queue pair is in the table while its handle lives")
+            });
+        let inner = guard
+            .as_mut()
+            .unwrap_or_else(|| unreachable!("the table hands out slots that are taken"));
+        run(inner)
+    }
+
+    /// RESET to INIT.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::State`].
+    pub fn to_init(&self, attributes: InitAttributes) -> Result<(), ConnectError> {
+        Ok(self.inner(|inner| inner.engine.to_init(attributes))?)
+    }
+
+    /// INIT to RTR, over the local address at `gid_index`.
+    ///
+    /// # Errors
+    ///
+    /// All of [`ConnectError`]; the state has not changed then.
+    pub fn to_rtr(&self, gid_index: u8, attributes: RtrAttributes) -> Result<(), ConnectError> {
+        let endpoint = self.port.endpoint(gid_index)?;
+        let peer = endpoint.peer(attributes.remote_gid);
+        let flow = endpoint.flow_to(peer).ok_or_else(|| ConnectError::OtherFamily {
+            local: crate::endpoint::gid_of(endpoint.addr.ip()),
+            remote: attributes.remote_gid,
+        })?;
+        self.inner(|inner| {
+            inner.engine.to_rtr(attributes)?;
+            inner.link = Some(Link { endpoint, destination: Destination::new(peer), flow });
+            Ok(())
+        })
+    }
+
+    /// RTR to RTS.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::State`].
+    pub fn to_rts(&self, attributes: RtsAttributes) -> Result<(), ConnectError> {
+        self.inner(|inner| {
+            inner.engine.to_rts(attributes)?;
+            inner.reads_allowed = attributes.max_rd_atomic > 0;
+            Ok(())
+        })
+    }
+
+    /// Any state to ERR: all work ends as flushed.
+    pub fn to_err(&self) {
+        let port = &self.port;
+        self.inner(|inner| inner.quietly(port, |engine, host| engine.to_err(host)));
+    }
+
+    /// Posts requests, in order, and starts them.
+    ///
+    /// # Errors
+    ///
+    /// The first mistake and the request it is in; those before it are posted, those from it on
+    /// are not.
+    #[inline]
+    pub fn post_send(&self, batch: &[SendWork<'_>]) -> Result<(), (usize, PostError)> {
+        let port = &self.port;
+        self.inner(|inner| {
+            let mut result = Ok(());
+            for (at, work) in batch.iter().enumerate() {
+                if let Err(error) = inner.post_send(work) {
+                    result = Err((at, error));
+                    break;
+                }
+            }
+            let aftermath = inner.send_off(port);
+            port.follow_up(self.number, inner, aftermath);
+            result
+        })
+    }
+
+    /// Posts receives, in order.
+    ///
+    /// # Errors
+    ///
+    /// The first mistake and the receive it is in; those before it are posted, those from it on
+    /// are not.
+    #[inline]
+    pub fn post_receive(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)> {
+        let port = &self.port;
+        self.inner(|inner| {
+            let posted = batch
+                .iter()
+                .enumerate()
+                .try_for_each(|(at, work)| inner.post_receive(work).map_err(|error| (at, error)));
+            if inner.engine.state() == QpState::Err {
+                inner.quietly(port, |engine, host| engine.flush(host));
+            }
+            posted
+        })
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.port.remove_qp(self.number);
+    }
+}

@@ -1,0 +1,456 @@
+//! The host's registry: which process has which queue pair numbers, and which socket in the group
+//! of each address is whose.
+//!
+//! It is one file of shared memory per user and network namespace, of fixed size, made by whoever
+//! comes first. Everything in it is 32-bit words. Changes are made under a file lock that the
+//! kernel releases when its holder dies; a process holds a lock on its own slot's byte for as long
+//! as it lives, so that a dead one's things can be told and taken back. Nothing in here is ever
+//! waited for on the data path.
+
+use adverb_sys::lock::{self, FileLock};
+use adverb_sys::memory::Mapping;
+use adverb_sys::{clock, netns};
+use adverb_wire::Qpn;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Queue pair numbers are handed out in blocks of this many bits.
+pub(crate) const BLOCK_BITS: u32 = 8;
+
+/// A block of queue pair numbers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Block(u32);
+
+impl Block {
+    /// The block that a number is in.
+    pub(crate) const fn of(qp: Qpn) -> Self {
+        Self(qp.get() >> BLOCK_BITS)
+    }
+
+    /// Its lowest number.
+    pub(crate) const fn first(self) -> Qpn {
+        Qpn::new(self.0 << BLOCK_BITS)
+    }
+
+    /// All its numbers.
+    pub(crate) fn numbers(self) -> impl Iterator<Item = Qpn> {
+        let first = self.first().get();
+        (first..first + (1 << BLOCK_BITS)).map(Qpn::new)
+    }
+
+    /// The block's own number, as steering knows it.
+    pub(crate) const fn index(self) -> u32 {
+        self.0
+    }
+}
+
+/// A process's place in the registry.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct SlotId(u32);
+
+/// Somebody's socket in the group of an address: its index is its place in the list.
+pub(crate) type Members = Vec<SlotId>;
+
+/// The layout, in words. A change of any of it is a change of [`VERSION`].
+mod layout {
+    pub(super) const MAGIC: usize = 0;
+    pub(super) const VERSION: usize = 1;
+    pub(super) const SLOTS: usize = 16;
+    pub(super) const SLOT_WORDS: usize = 16;
+    /// Processes (each with each device it has open) at once.
+    pub(super) const SLOT_COUNT: usize = 1024;
+    pub(super) const SLOT_PID: usize = 0;
+    pub(super) const SLOT_RELAY_PORT: usize = 1;
+    pub(super) const SLOT_RELAYED: usize = 2;
+    pub(super) const BLOCKS: usize = SLOTS + SLOT_WORDS * SLOT_COUNT;
+    pub(super) const BLOCK_COUNT: usize = 1 << (24 - super::BLOCK_BITS);
+    pub(super) const GROUPS: usize = BLOCKS + BLOCK_COUNT;
+    /// Addresses in use at once.
+    pub(super) const GROUP_COUNT: usize = 64;
+    pub(super) const GROUP_ADDRESS: usize = 0;
+    pub(super) const GROUP_SCOPE: usize = 4;
+    pub(super) const GROUP_LEN: usize = 5;
+    pub(super) const GROUP_MEMBERS: usize = 6;
+    pub(super) const GROUP_WORDS: usize = GROUP_MEMBERS + SLOT_COUNT;
+    pub(super) const WORDS: usize = GROUPS + GROUP_WORDS * GROUP_COUNT;
+}
+
+const MAGIC: u32 = 0x4164_7672;
+const VERSION: u32 = 1;
+const WORD_BYTES: usize = size_of::<u32>();
+/// Byte of the file whose lock stands for slot 0; beyond its end, so that it is nothing else.
+const LOCKS_START: u64 = 1 << 32;
+
+/// The registry, seen by one device of one process.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    path: PathBuf,
+    file: File,
+    memory: Mapping,
+    slot: SlotId,
+}
+
+impl Registry {
+    /// Takes a slot in the registry of this user and network namespace.
+    pub(crate) fn join() -> io::Result<Self> {
+        let namespace = netns::current_id()?;
+        // The owner of our own entry in /proc is the effective user.
+        let user = std::fs::metadata("/proc/self")?.uid();
+        let path = Path::new("/dev/shm").join(format!("adverb-{user}-{namespace}"));
+        Self::join_at(&path)
+    }
+
+    pub(crate) fn join_at(path: &Path) -> io::Result<Self> {
+        let exclusive = lock_file(path)?;
+        let file = open(path)?;
+        let bytes = layout::WORDS * WORD_BYTES;
+        let len = u64::try_from(bytes).map_err(io::Error::other)?;
+        let fresh = file.metadata()?.len() == 0;
+        if fresh {
+            file.set_len(len)?;
+        } else if file.metadata()?.len() != len {
+            return Err(foreign(path));
+        }
+        let memory = Mapping::shared(&file, bytes)?;
+        let mut registry = Self { path: path.to_owned(), file, memory, slot: SlotId(0) };
+        if fresh {
+            registry.word(layout::MAGIC).store(MAGIC, Ordering::Relaxed);
+            registry.word(layout::VERSION).store(VERSION, Ordering::Relaxed);
+        }
+        let read = |at| registry.word(at).load(Ordering::Relaxed);
+        if read(layout::MAGIC) != MAGIC || read(layout::VERSION) != VERSION {
+            return Err(foreign(path));
+        }
+        registry.slot = registry.take_slot()?;
+        drop(exclusive);
+        Ok(registry)
+    }
+
+    /// This device's slot.
+    pub(crate) fn slot(&self) -> SlotId {
+        self.slot
+    }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        // The layout is a constant, and the mapping as long as it says.
+        static NOWHERE: AtomicU32 = AtomicU32::new(0);
+        let word = self.memory.atomic_u32(at * WORD_BYTES);
+        debug_assert!(word.is_some(), "the layout lies within the mapping");
+        word.unwrap_or(&NOWHERE)
+    }
+
+    fn slot_word(&self, slot: SlotId, field: usize) -> &AtomicU32 {
+        let slot = index(slot.0).min(layout::SLOT_COUNT - 1);
+        self.word(layout::SLOTS + slot * layout::SLOT_WORDS + field)
+    }
+
+    fn take_slot(&self) -> io::Result<SlotId> {
+        for number in (0..layout::SLOT_COUNT).filter_map(|n| u32::try_from(n).ok()) {
+            let byte = LOCKS_START + u64::from(number);
+            if lock::is_byte_locked(&self.file, byte)? || !lock::lock_byte(&self.file, byte)? {
+                continue;
+            }
+            let slot = SlotId(number);
+            self.forget_blocks_of(slot);
+            self.slot_word(slot, layout::SLOT_PID).store(std::process::id(), Ordering::Relaxed);
+            self.slot_word(slot, layout::SLOT_RELAY_PORT).store(0, Ordering::Relaxed);
+            return Ok(slot);
+        }
+        Err(io::Error::other(format!(
+            "{} processes of this user have RDMA devices open already, and more is not possible",
+            layout::SLOT_COUNT
+        )))
+    }
+
+    fn is_alive(&self, slot: SlotId) -> bool {
+        let byte = LOCKS_START + u64::from(slot.0);
+        slot == self.slot || lock::is_byte_locked(&self.file, byte).unwrap_or(true)
+    }
+
+    fn block_word(&self, block: Block) -> &AtomicU32 {
+        self.word(layout::BLOCKS + index(block.0).min(layout::BLOCK_COUNT - 1))
+    }
+
+    fn blocks() -> impl Iterator<Item = Block> + Clone {
+        (0..layout::BLOCK_COUNT).filter_map(|n| u32::try_from(n).ok()).map(Block)
+    }
+
+    fn forget_blocks_of(&self, slot: SlotId) {
+        for block in Self::blocks() {
+            let word = self.block_word(block);
+            if word.load(Ordering::Relaxed) == slot.0 + 1 {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Claims a block of queue pair numbers that nobody alive has.
+    pub(crate) fn claim_block(&self) -> io::Result<Block> {
+        let exclusive = lock_file(&self.path)?;
+        // Start anywhere, so that numbers are not used again soon after their process has gone.
+        // The first block holds the special numbers 0 and 1, the last the multicast number.
+        let count = layout::BLOCK_COUNT - 2;
+        let start = usize::try_from(clock::now_ns() >> 10).unwrap_or(0) % count;
+        let free =
+            Self::blocks().skip(1).take(count).cycle().skip(start).take(count).find(|block| {
+                match self.block_word(*block).load(Ordering::Relaxed) {
+                    0 => true,
+                    owner => !self.is_alive(SlotId(owner - 1)),
+                }
+            });
+        let block =
+            free.ok_or_else(|| io::Error::other("all queue pair numbers of this host are in use"))?;
+        self.block_word(block).store(self.slot.0 + 1, Ordering::Release);
+        drop(exclusive);
+        Ok(block)
+    }
+
+    /// Who has this queue pair number; not necessarily alive.
+    pub(crate) fn owner(&self, qp: Qpn) -> Option<SlotId> {
+        let owner = self.block_word(Block::of(qp)).load(Ordering::Acquire);
+        owner.checked_sub(1).map(SlotId)
+    }
+
+    /// Blocks that a slot has.
+    fn blocks_of(&self, slot: SlotId) -> impl Iterator<Item = Block> + '_ {
+        Self::blocks()
+            .filter(move |block| self.block_word(*block).load(Ordering::Relaxed) == slot.0 + 1)
+    }
+
+    /// Says where packets for this slot can be passed on.
+    pub(crate) fn set_relay_port(&self, port: u16) {
+        let word = self.slot_word(self.slot, layout::SLOT_RELAY_PORT);
+        word.store(u32::from(port), Ordering::Release);
+    }
+
+    /// Where packets for `slot` can be passed on.
+    pub(crate) fn relay_port(&self, slot: SlotId) -> Option<u16> {
+        let port = self.slot_word(slot, layout::SLOT_RELAY_PORT).load(Ordering::Acquire);
+        u16::try_from(port).ok().filter(|port| *port != 0)
+    }
+
+    /// A slot relays from this port.
+    pub(crate) fn is_relay_port(&self, port: u16) -> bool {
+        (0..layout::SLOT_COUNT)
+            .filter_map(|n| u32::try_from(n).ok())
+            .any(|n| self.relay_port(SlotId(n)) == Some(port))
+    }
+
+    /// Packets were passed on to `slot`.
+    pub(crate) fn note_relayed(&self, slot: SlotId) {
+        self.slot_word(slot, layout::SLOT_RELAYED).fetch_add(1, Ordering::Release);
+    }
+
+    /// How often packets were passed on to this slot.
+    #[inline]
+    pub(crate) fn relayed(&self) -> u32 {
+        self.slot_word(self.slot, layout::SLOT_RELAYED).load(Ordering::Acquire)
+    }
+
+    /// Changes the group of an address: `change` gets its members in the order of their sockets,
+    /// without those that have died, and does with the sockets what it does with the list.
+    pub(crate) fn with_group<R>(
+        &self,
+        address: [u8; 16],
+        scope: u32,
+        change: impl FnOnce(&Self, &mut Members) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let exclusive = lock_file(&self.path)?;
+        let base = self.find_group(address, scope)?;
+        let mut members = self.read_members(base);
+        let result = change(self, &mut members);
+        self.write_members(base, &members);
+        drop(exclusive);
+        result
+    }
+
+    /// Where queue pair numbers of these members lead: block and place.
+    pub(crate) fn routes<'a>(
+        &'a self,
+        members: &'a [SlotId],
+    ) -> impl Iterator<Item = (Block, u32)> + 'a {
+        (0..)
+            .zip(members)
+            .flat_map(|(place, slot)| self.blocks_of(*slot).map(move |block| (block, place)))
+    }
+
+    fn find_group(&self, address: [u8; 16], scope: u32) -> io::Result<usize> {
+        let [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3] = address;
+        let key = [
+            u32::from_be_bytes([a0, a1, a2, a3]),
+            u32::from_be_bytes([b0, b1, b2, b3]),
+            u32::from_be_bytes([c0, c1, c2, c3]),
+            u32::from_be_bytes([d0, d1, d2, d3]),
+            scope,
+        ];
+        let bases = (0..layout::GROUP_COUNT).map(|n| layout::GROUPS + n * layout::GROUP_WORDS);
+        let mut free = None;
+        for base in bases {
+            let known: [u32; 5] = std::array::from_fn(|n| {
+                self.word(base + layout::GROUP_ADDRESS + n).load(Ordering::Relaxed)
+            });
+            let empty = self.read_members(base).is_empty();
+            if known == key && !empty {
+                return Ok(base);
+            }
+            if empty && free.is_none() {
+                free = Some(base);
+            }
+        }
+        let base = free.ok_or_else(|| {
+            let most = layout::GROUP_COUNT;
+            io::Error::other(format!(
+                "RDMA devices are open on {most} addresses, the most possible"
+            ))
+        })?;
+        for (n, word) in key.into_iter().enumerate() {
+            self.word(base + layout::GROUP_ADDRESS + n).store(word, Ordering::Relaxed);
+        }
+        self.word(base + layout::GROUP_LEN).store(0, Ordering::Relaxed);
+        const { assert!(layout::GROUP_SCOPE == layout::GROUP_ADDRESS + 4) };
+        Ok(base)
+    }
+
+    /// The members of a group that live. The kernel fills a dead one's place with the last, and so
+    /// does this.
+    fn read_members(&self, base: usize) -> Members {
+        let len = self.word(base + layout::GROUP_LEN).load(Ordering::Relaxed);
+        let mut members: Members = (0..index(len).min(layout::SLOT_COUNT))
+            .map(|n| self.word(base + layout::GROUP_MEMBERS + n).load(Ordering::Relaxed))
+            .map(|slot| SlotId(slot.min(u32::try_from(layout::SLOT_COUNT - 1).unwrap_or(0))))
+            .collect();
+        let mut at = 0;
+        while let Some(member) = members.get(at) {
+            if self.is_alive(*member) {
+                at += 1;
+            } else {
+                members.swap_remove(at);
+            }
+        }
+        members
+    }
+
+    fn write_members(&self, base: usize, members: &[SlotId]) {
+        for (n, slot) in members.iter().take(layout::SLOT_COUNT).enumerate() {
+            self.word(base + layout::GROUP_MEMBERS + n).store(slot.0, Ordering::Relaxed);
+        }
+        let len = u32::try_from(members.len().min(layout::SLOT_COUNT)).unwrap_or(0);
+        self.word(base + layout::GROUP_LEN).store(len, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        self.slot_word(self.slot, layout::SLOT_RELAY_PORT).store(0, Ordering::Release);
+        if let Ok(_exclusive) = lock_file(&self.path) {
+            self.forget_blocks_of(self.slot);
+        }
+    }
+}
+
+fn index(word: u32) -> usize {
+    usize::try_from(word).unwrap_or(usize::MAX)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+fn lock_file(path: &Path) -> io::Result<FileLock> {
+    FileLock::lock(open(path)?)
+}
+
+fn foreign(path: &Path) -> io::Error {
+    io::Error::other(format!(
+        "{} belongs to another version of this software; stop the programs that use it and remove \
+         the file",
+        path.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = Path::new("/dev/shm").join(format!("adverb-test-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        path
+    }
+
+    #[test]
+    fn two_devices_never_get_the_same_numbers() {
+        let path = scratch("numbers");
+        let first = Registry::join_at(&path).unwrap();
+        let second = Registry::join_at(&path).unwrap();
+        assert_ne!(first.slot(), second.slot());
+        let blocks: Vec<_> = (0..20)
+            .flat_map(|_| [first.claim_block().unwrap(), second.claim_block().unwrap()])
+            .collect();
+        for (n, block) in blocks.iter().enumerate() {
+            assert!(!blocks[..n].contains(block));
+            assert!(block.first().get() > 1);
+        }
+        assert_eq!(first.owner(blocks[0].first()), Some(first.slot()));
+        assert_eq!(first.owner(blocks[1].first()), Some(second.slot()));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_a_gone_device_had_is_free_again() {
+        let path = scratch("gone");
+        let first = Registry::join_at(&path).unwrap();
+        let second = Registry::join_at(&path).unwrap();
+        let slot = second.slot();
+        let block = second.claim_block().unwrap();
+        first
+            .with_group([7; 16], 0, |_, members| {
+                members.push(slot);
+                Ok(())
+            })
+            .unwrap();
+        drop(second);
+        assert_eq!(first.owner(block.first()), None);
+        first
+            .with_group([7; 16], 0, |_, members| {
+                assert!(members.is_empty());
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(Registry::join_at(&path).unwrap().slot(), slot);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_group_lists_its_members_in_order_and_leads_to_their_numbers() {
+        let path = scratch("group");
+        let first = Registry::join_at(&path).unwrap();
+        let second = Registry::join_at(&path).unwrap();
+        let (a, b) = (first.claim_block().unwrap(), second.claim_block().unwrap());
+        for registry in [&first, &second] {
+            registry
+                .with_group([1; 16], 3, |r, members| {
+                    members.push(r.slot());
+                    Ok(())
+                })
+                .unwrap();
+        }
+        let routes = first
+            .with_group([1; 16], 3, |r, members| Ok(r.routes(members).collect::<Vec<_>>()))
+            .unwrap();
+        assert_eq!(routes, [(a, 0), (b, 1)]);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_another_version_is_refused_with_advice() {
+        let path = scratch("version");
+        std::fs::write(&path, "something else").unwrap();
+        let error = Registry::join_at(&path).unwrap_err();
+        assert!(error.to_string().contains("another version"));
+        std::fs::remove_file(&path).unwrap();
+    }
+}

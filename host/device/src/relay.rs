@@ -1,0 +1,156 @@
+//! Packets that the kernel gave to the wrong process of an address, passed on to the right one.
+//!
+//! Steering is a hint; this makes it correct. Each device has a second socket, on the loopback
+//! address, whose port the registry knows. A message there is a short header, which says whose
+//! packets these are and where they came from, and the packets as they arrived.
+
+use adverb_sys::udp::{BURST_BYTES_MAX, BindOptions, Destination, GatherBuffer, Socket};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+/// Packets that were passed on, and what is known of them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Passed<'a> {
+    /// Where they came from.
+    pub(crate) source: SocketAddr,
+    /// The local address they were sent to.
+    pub(crate) target: IpAddr,
+    /// Length of each but the last, if there are several.
+    pub(crate) segment: Option<usize>,
+    /// The packets.
+    pub(crate) bytes: &'a [u8],
+}
+
+/// The socket for passing on.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    socket: Socket,
+}
+
+impl Relay {
+    pub(crate) fn open() -> io::Result<Self> {
+        let mut options = BindOptions::new(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0));
+        options.gro = false;
+        Ok(Self { socket: Socket::bind(&options)? })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.socket.local_addr().port()
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Passes packets on to the device whose relay has this port.
+    pub(crate) fn pass(&self, port: u16, passed: Passed<'_>) -> io::Result<()> {
+        let destination = Destination::new(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
+        // A burst that fills a datagram leaves no room for the header: it goes in two parts.
+        let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
+        let most = (BURST_BYTES_MAX - HEADER_BYTES) / step * step;
+        for bytes in passed.bytes.chunks(most.max(1)) {
+            let header = Passed { bytes, ..passed }.header();
+            let mut buffer = GatherBuffer::new();
+            let mut gather = buffer.begin();
+            let _ = gather.push(&header);
+            let _ = gather.push(bytes);
+            self.socket.send(&gather, &destination, None)?;
+        }
+        Ok(())
+    }
+
+    /// Takes one message; returns who sent it, and what it is, if it is one at all.
+    pub(crate) fn take<'a>(
+        &self,
+        buffer: &'a mut [u8],
+    ) -> io::Result<(SocketAddr, Option<Passed<'a>>)> {
+        let received = self.socket.recv(buffer)?;
+        let message = buffer.get(..received.len).unwrap_or_default();
+        Ok((received.source, Passed::parse(message)))
+    }
+}
+
+const MAGIC: [u8; 4] = *b"advf";
+const HEADER_BYTES: usize = 4 + 16 + 16 + 4 + 4 + 4;
+
+impl<'a> Passed<'a> {
+    fn header(&self) -> [u8; HEADER_BYTES] {
+        let scope = match self.source {
+            SocketAddr::V4(_) => 0,
+            SocketAddr::V6(addr) => addr.scope_id(),
+        };
+        let segment = u32::try_from(self.segment.unwrap_or(0)).unwrap_or(0);
+        let mut header = [0; HEADER_BYTES];
+        let parts: [&[u8]; 6] = [
+            &MAGIC,
+            &mapped(self.source.ip()),
+            &mapped(self.target),
+            &u32::from(self.source.port()).to_be_bytes(),
+            &scope.to_be_bytes(),
+            &segment.to_be_bytes(),
+        ];
+        for (place, byte) in header.iter_mut().zip(parts.into_iter().flatten()) {
+            *place = *byte;
+        }
+        header
+    }
+
+    fn parse(message: &'a [u8]) -> Option<Self> {
+        let (magic, rest) = message.split_first_chunk::<4>()?;
+        let (source, rest) = rest.split_first_chunk::<16>()?;
+        let (target, rest) = rest.split_first_chunk::<16>()?;
+        let (port, rest) = rest.split_first_chunk::<4>()?;
+        let (scope, rest) = rest.split_first_chunk::<4>()?;
+        let (segment, bytes) = rest.split_first_chunk::<4>()?;
+        if *magic != MAGIC {
+            return None;
+        }
+        let port = u16::try_from(u32::from_be_bytes(*port)).ok()?;
+        let source = match unmapped(*source) {
+            IpAddr::V4(ip) => SocketAddr::new(ip.into(), port),
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, u32::from_be_bytes(*scope)).into(),
+        };
+        let segment = usize::try_from(u32::from_be_bytes(*segment)).ok()?;
+        let segment = (segment > 0).then_some(segment);
+        Some(Self { source, target: unmapped(*target), segment, bytes })
+    }
+}
+
+fn mapped(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+fn unmapped(octets: [u8; 16]) -> IpAddr {
+    let ip = Ipv6Addr::from(octets);
+    ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_passed_on_arrives_as_it_was() {
+        let (here, there) = (Relay::open().unwrap(), Relay::open().unwrap());
+        for (source, target) in [("10.0.0.1:50000", "10.0.0.2"), ("[fe80::1%2]:4791", "fe80::2")] {
+            let bytes = [7_u8; 100];
+            let (source, target) = (source.parse().unwrap(), target.parse().unwrap());
+            let passed = Passed { source, target, segment: Some(40), bytes: &bytes };
+            here.pass(there.port(), passed).unwrap();
+            let mut buffer = [0; 200];
+            let (from, got) = there.take(&mut buffer).unwrap();
+            assert_eq!(from.port(), here.port());
+            assert_eq!(got, Some(passed));
+        }
+    }
+
+    #[test]
+    fn a_strangers_bytes_are_no_message() {
+        for message in [&b""[..], b"advf", &[0; 100]] {
+            assert_eq!(Passed::parse(message), None);
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Posted work: what is asked for, and the rings that hold it until it is done.
+//!
+//! The send ring runs in step with the transport's own queue: request number *n* lives in slot
+//! *n* mod capacity of both. All memory is taken when the ring is made.
+
+use adverb_engine::{Receive, RequestKind};
+use std::iter;
+
+pub use adverb_engine::RequestKind as SendKind;
+
+/// One piece of a local buffer. `struct ibv_sge`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Sge {
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Length in bytes. Zero is zero, not 2 GiB.
+    pub len: u32,
+    /// Key of the region that covers it.
+    pub lkey: u32,
+}
+
+/// Where the bytes of a send request are.
+#[derive(Clone, Copy, Debug)]
+pub enum SendData<'a> {
+    /// In registered memory, read (or, for READs and atomics, written) when the time comes.
+    Gather(&'a [Sge]),
+    /// Here: copied when posted, and free for reuse at once.
+    Inline(&'a [u8]),
+}
+
+/// A request for the send queue. `struct ibv_send_wr`.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWork<'a> {
+    /// Comes back with the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub kind: RequestKind,
+    /// The local bytes.
+    pub data: SendData<'a>,
+    /// Report the completion even if all goes well.
+    pub signaled: bool,
+    /// Ask the peer for an event.
+    pub solicited: bool,
+    /// Wait for READs and atomics posted before.
+    pub fence: bool,
+    /// A number that the caller gave to the buffer; comes back with the completion.
+    pub buffer: Option<u32>,
+}
+
+/// A receive. `struct ibv_recv_wr`.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveWork<'a> {
+    /// Comes back with the completion.
+    pub wr_id: u64,
+    /// The buffers, filled in order.
+    pub sges: &'a [Sge],
+    /// A number that the caller gave to the buffer; comes back with the completion.
+    pub buffer: Option<u32>,
+}
+
+/// What is remembered of a posted request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Posted {
+    pub(crate) wr_id: u64,
+    pub(crate) buffer: Option<u32>,
+    sges: u32,
+    inline: Option<u32>,
+}
+
+/// Local bytes of a posted request.
+#[derive(Debug)]
+pub(crate) enum Local<'a> {
+    Gather(&'a [Sge]),
+    Inline(&'a [u8]),
+}
+
+/// Rings of requests with their scatter/gather entries and inline bytes.
+#[derive(Debug)]
+pub(crate) struct SendRing {
+    posted: Box<[Posted]>,
+    sges: Box<[Sge]>,
+    inline: Box<[u8]>,
+    sges_max: usize,
+    inline_max: usize,
+}
+
+const NO_SGE: Sge = Sge { addr: 0, len: 0, lkey: 0 };
+
+impl SendRing {
+    pub(crate) fn new(capacity: u32, sges_max: u32, inline_max: u32) -> Self {
+        let (capacity, sges_max, inline_max) = (size(capacity), size(sges_max), size(inline_max));
+        Self {
+            posted: iter::repeat_n(Posted::default(), capacity).collect(),
+            sges: iter::repeat_n(NO_SGE, capacity * sges_max).collect(),
+            inline: iter::repeat_n(0, capacity * inline_max).collect(),
+            sges_max,
+            inline_max,
+        }
+    }
+
+    pub(crate) fn sges_max(&self) -> usize {
+        self.sges_max
+    }
+
+    pub(crate) fn inline_max(&self) -> usize {
+        self.inline_max
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        u64::try_from(self.posted.len()).unwrap_or(u64::MAX)
+    }
+
+    fn slot(&self, index: u64) -> usize {
+        let slot = index.checked_rem(self.capacity()).unwrap_or(0);
+        usize::try_from(slot).unwrap_or(0)
+    }
+
+    /// Remembers request number `index`; the caller has checked the limits and that it is free.
+    pub(crate) fn put(&mut self, index: u64, work: &SendWork<'_>) {
+        let slot = self.slot(index);
+        let mut posted = Posted { wr_id: work.wr_id, buffer: work.buffer, sges: 0, inline: None };
+        match work.data {
+            SendData::Gather(list) => {
+                let start = slot * self.sges_max;
+                let room = self.sges.get_mut(start..start + list.len());
+                debug_assert!(room.is_some(), "the caller checks the number of entries");
+                if let Some(room) = room {
+                    room.copy_from_slice(list);
+                }
+                posted.sges = count(list.len());
+            }
+            SendData::Inline(bytes) => {
+                let start = slot * self.inline_max;
+                let room = self.inline.get_mut(start..start + bytes.len());
+                debug_assert!(room.is_some(), "the caller checks the number of bytes");
+                if let Some(room) = room {
+                    room.copy_from_slice(bytes);
+                }
+                posted.inline = Some(count(bytes.len()));
+            }
+        }
+        if let Some(place) = self.posted.get_mut(slot) {
+            *place = posted;
+        }
+    }
+
+    /// What was remembered of request number `index`.
+    pub(crate) fn get(&self, index: u64) -> Posted {
+        self.posted.get(self.slot(index)).copied().unwrap_or_default()
+    }
+
+    /// The local bytes of request number `index`.
+    #[inline]
+    pub(crate) fn local(&self, index: u64) -> Local<'_> {
+        let slot = self.slot(index);
+        let Some(posted) = self.posted.get(slot) else {
+            return Local::Inline(&[]);
+        };
+        match posted.inline {
+            Some(len) => {
+                let start = slot * self.inline_max;
+                Local::Inline(self.inline.get(start..start + size(len)).unwrap_or(&[]))
+            }
+            None => {
+                let start = slot * self.sges_max;
+                Local::Gather(self.sges.get(start..start + size(posted.sges)).unwrap_or(&[]))
+            }
+        }
+    }
+}
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waiting {
+    wr_id: u64,
+    buffer: Option<u32>,
+    sges: u32,
+    len: u32,
+}
+
+/// A ring of receives with their scatter entries.
+///
+/// `done <= taken <= tail`: those before `done` are free again; at most one is taken and not done.
+#[derive(Debug)]
+pub(crate) struct ReceiveRing {
+    waiting: Box<[Waiting]>,
+    sges: Box<[Sge]>,
+    sges_max: usize,
+    done: u64,
+    taken: u64,
+    tail: u64,
+}
+
+impl ReceiveRing {
+    pub(crate) fn new(capacity: u32, sges_max: u32) -> Self {
+        let (capacity, sges_max) = (size(capacity), size(sges_max));
+        Self {
+            waiting: iter::repeat_n(Waiting::default(), capacity).collect(),
+            sges: iter::repeat_n(NO_SGE, capacity * sges_max).collect(),
+            sges_max,
+            done: 0,
+            taken: 0,
+            tail: 0,
+        }
+    }
+
+    pub(crate) fn sges_max(&self) -> usize {
+        self.sges_max
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        u64::try_from(self.waiting.len()).unwrap_or(u64::MAX)
+    }
+
+    /// Receives that can be posted now.
+    pub(crate) fn room(&self) -> u64 {
+        self.capacity().saturating_sub(self.tail - self.done)
+    }
+
+    fn slot(&self, index: u64) -> usize {
+        usize::try_from(index.checked_rem(self.capacity()).unwrap_or(0)).unwrap_or(0)
+    }
+
+    /// Queues a receive of `len` bytes; the caller has checked the limits and the room.
+    pub(crate) fn push(&mut self, work: &ReceiveWork<'_>, len: u32) {
+        let slot = self.slot(self.tail);
+        let start = slot * self.sges_max;
+        if let Some(room) = self.sges.get_mut(start..start + work.sges.len()) {
+            room.copy_from_slice(work.sges);
+        }
+        let (wr_id, buffer) = (work.wr_id, work.buffer);
+        if let Some(place) = self.waiting.get_mut(slot) {
+            *place = Waiting { wr_id, buffer, sges: count(work.sges.len()), len };
+        }
+        self.tail += 1;
+    }
+
+    /// Takes the oldest receive.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<Receive> {
+        if self.taken == self.tail {
+            return None;
+        }
+        let slot = self.slot(self.taken);
+        let len = self.waiting.get(slot)?.len;
+        self.taken += 1;
+        Some(Receive { token: count(slot), len })
+    }
+
+    /// The scatter entries of a receive that was taken.
+    #[inline]
+    pub(crate) fn sges(&self, token: u32) -> &[Sge] {
+        let slot = size(token);
+        let used = self.waiting.get(slot).map_or(0, |waiting| size(waiting.sges));
+        let start = slot * self.sges_max;
+        self.sges.get(start..start + used).unwrap_or(&[])
+    }
+
+    /// The oldest taken receive is done: its slot is free.
+    pub(crate) fn finish(&mut self, token: u32) -> (u64, Option<u32>) {
+        self.done += 1;
+        let waiting = self.waiting.get(size(token)).copied().unwrap_or_default();
+        (waiting.wr_id, waiting.buffer)
+    }
+}
+
+/// Bytes of a list together; `None` if they exceed 2³² − 1.
+pub(crate) fn total_len(sges: &[Sge]) -> Option<u32> {
+    sges.iter().try_fold(0_u32, |sum, sge| sum.checked_add(sge.len))
+}
+
+fn size(n: u32) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receive_slot_is_free_only_when_its_message_is_done() {
+        let mut ring = ReceiveRing::new(2, 1);
+        let sge = [Sge { addr: 16, len: 8, lkey: 1 }];
+        let work = |wr_id| ReceiveWork { wr_id, sges: &sge, buffer: None };
+        ring.push(&work(1), 8);
+        ring.push(&work(2), 8);
+        assert_eq!(ring.room(), 0);
+        let first = ring.take().unwrap();
+        assert_eq!(ring.room(), 0);
+        assert_eq!(ring.sges(first.token), &sge);
+        assert_eq!(ring.finish(first.token), (1, None));
+        assert_eq!(ring.room(), 1);
+        assert_eq!(ring.take().unwrap().len, 8);
+        assert!(ring.take().is_none());
+    }
+
+    #[test]
+    fn lengths_that_do_not_fit_are_noticed() {
+        let half = Sge { addr: 0, len: 1 << 31, lkey: 0 };
+        assert_eq!(total_len(&[half]), Some(1 << 31));
+        assert_eq!(total_len(&[half, half]), None);
+    }
+}
