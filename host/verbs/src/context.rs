@@ -1,0 +1,255 @@
+//! Devices, what they are like, and protection domains.
+
+use crate::cq::Cq;
+use crate::error::{AllocateError, CreateError, OpenError};
+use crate::memory::{Buf, Mr};
+use crate::qp::{Qp, QpConfig, Rc};
+use adverb_device::{Access, Device, GidEntry, PathMtu, Pkey, Port, PortCounters, QpLimits};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The RDMA devices of this host, as far as this network namespace sees them.
+///
+/// # Errors
+///
+/// The system would not list its network interfaces.
+///
+/// # Examples
+///
+/// ```
+/// let devices = adverb_verbs::devices()?;
+/// assert!(devices.iter().any(|device| device.name == "soft_lo"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[doc(alias = "ibv_get_device_list")]
+pub fn devices() -> io::Result<Vec<Device>> {
+    adverb_device::devices()
+}
+
+/// An open device.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_context")]
+pub struct Context {
+    port: Arc<Port>,
+}
+
+/// Bounds of a device. `struct ibv_device_attr`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct DeviceAttr {
+    /// Identifier of the node.
+    pub node_guid: u64,
+    /// Ports; they count from 1.
+    pub phys_port_cnt: u8,
+    /// Requests outstanding in one queue.
+    pub max_qp_wr: u32,
+    /// Pieces of one buffer.
+    pub max_sge: u32,
+    /// Completions in one queue.
+    pub max_cqe: u32,
+    /// READs and atomics of peers that one queue pair remembers.
+    pub max_qp_rd_atom: u8,
+    /// READs and atomics under way from one queue pair.
+    pub max_qp_init_rd_atom: u8,
+    /// Bytes inline.
+    pub max_inline: u32,
+}
+
+impl DeviceAttr {
+    /// What every software device has in common; the identifier is left out.
+    pub const SOFT: Self = Self {
+        node_guid: 0,
+        phys_port_cnt: 1,
+        max_qp_wr: QpLimits::WR_MAX,
+        max_sge: QpLimits::SGE_MAX,
+        max_cqe: adverb_device::Cq::CAPACITY_MAX,
+        max_qp_rd_atom: QpLimits::RD_ATOMIC_MAX,
+        max_qp_init_rd_atom: QpLimits::RD_ATOMIC_MAX,
+        max_inline: QpLimits::INLINE_MAX,
+    };
+}
+
+/// What a port is like now. `struct ibv_port_attr`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct PortAttr {
+    /// It carries traffic.
+    pub active: bool,
+    /// The largest path MTU there is.
+    pub max_mtu: PathMtu,
+    /// The largest path MTU that fits the interface.
+    pub active_mtu: PathMtu,
+    /// Entries of the GID table.
+    pub gid_tbl_len: usize,
+    /// Entries of the P_Key table.
+    pub pkey_tbl_len: usize,
+    /// The longest message, in bytes.
+    pub max_msg_sz: u32,
+}
+
+impl Context {
+    /// Opens the device with this name, such as `soft_lo`.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], which names the devices there are.
+    #[doc(alias = "ibv_open_device")]
+    pub fn open(name: &str) -> Result<Self, OpenError> {
+        Ok(Self { port: Port::open(name)? })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.port.device()
+    }
+
+    /// Its bounds.
+    #[doc(alias = "ibv_query_device")]
+    pub fn query_device(&self) -> DeviceAttr {
+        DeviceAttr { node_guid: self.device().guid, ..DeviceAttr::SOFT }
+    }
+
+    /// What its only port, number 1, is like.
+    #[doc(alias = "ibv_query_port")]
+    pub fn query_port(&self) -> PortAttr {
+        PortAttr {
+            active: self.device().active,
+            max_mtu: PathMtu::B4096,
+            active_mtu: self.device().active_mtu(),
+            gid_tbl_len: self.device().gids.len(),
+            pkey_tbl_len: 1,
+            max_msg_sz: 1 << 31,
+        }
+    }
+
+    /// The GID table.
+    #[doc(alias = "ibv_query_gid")]
+    pub fn gids(&self) -> &[GidEntry] {
+        &self.device().gids
+    }
+
+    /// The only entry of the P_Key table, index 0.
+    #[doc(alias = "ibv_query_pkey")]
+    pub fn pkey(&self) -> Pkey {
+        Pkey::DEFAULT
+    }
+
+    /// What the port has counted since this process opened it.
+    pub fn counters(&self) -> PortCounters {
+        self.port.counters()
+    }
+
+    /// Makes a protection domain.
+    #[doc(alias = "ibv_alloc_pd")]
+    pub fn alloc_pd(&self) -> Pd {
+        let domain = self.port.new_domain();
+        Pd { port: Arc::clone(&self.port), domain }
+    }
+
+    /// Makes a completion queue that holds at least `cqe` completions.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError::OutOfRange`] unless `cqe` is from 1 to [`DeviceAttr::max_cqe`].
+    #[doc(alias = "ibv_create_cq")]
+    pub fn create_cq(&self, cqe: u32) -> Result<Cq, CreateError> {
+        let most = adverb_device::Cq::CAPACITY_MAX;
+        if !(1..=most).contains(&cqe) {
+            return Err(CreateError::OutOfRange { what: "cqe", asked: cqe, allowed: (1, most) });
+        }
+        Ok(Cq::new(self.port.create_cq(cqe), Arc::clone(&self.port)))
+    }
+
+    /// Takes a step for the device: receives, answers, and does what is due. Polling a completion
+    /// queue that is empty does this too; programs that poll memory instead call it themselves to
+    /// be served at once. Without it, a helper thread does the work a little later.
+    #[inline]
+    pub fn drive(&self) {
+        self.port.drive();
+    }
+}
+
+/// A protection domain: queue pairs reach only memory of their own. `struct ibv_pd`.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_pd")]
+pub struct Pd {
+    port: Arc<Port>,
+    domain: u32,
+}
+
+impl Pd {
+    /// Allocates and registers `len` bytes of zeros, at the start of a page.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use adverb_verbs::{Access, Context};
+    ///
+    /// let pd = Context::open("soft_lo")?.alloc_pd();
+    /// let mr = pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+    /// mr.write(100, b"for all to read")?;
+    /// assert_eq!(mr.addr() % 4096, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn allocate(&self, len: usize, access: Access) -> Result<Mr, AllocateError> {
+        Mr::allocate(&self.port, self.domain, len, access)
+    }
+
+    /// Registers memory that the caller gives away.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError`]; the vector is gone then too.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register_vec(&self, bytes: Vec<u8>, access: Access) -> Result<Mr, AllocateError> {
+        Mr::from_vec(&self.port, self.domain, bytes, access)
+    }
+
+    /// Registers memory that stays the caller's.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError`].
+    ///
+    /// # Safety
+    ///
+    /// Until the last handle of the region is dropped and all work posted with it has completed:
+    /// `start..start + len` stays mapped and readable, and writable if `access` allows any writing;
+    /// nobody holds a `&mut` reference to any of it, and a `&` reference only if `access` allows no
+    /// writing and no work that writes to it is posted.
+    #[doc(alias = "ibv_reg_mr")]
+    pub unsafe fn register(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<Mr, AllocateError> {
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { Mr::from_raw(&self.port, self.domain, start, len, access) }
+    }
+
+    /// Allocates a local buffer of `len` bytes of zeros, 0 to 2 GiB.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError`].
+    pub fn buffer(&self, len: usize) -> Result<Buf, AllocateError> {
+        Buf::allocate(&self.port, self.domain, len)
+    }
+
+    /// Makes a queue pair in RESET.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`].
+    #[doc(alias = "ibv_create_qp")]
+    pub fn create_qp(&self, config: &QpConfig<'_>) -> Result<Qp<Rc>, CreateError> {
+        Qp::create(&self.port, self.domain, config)
+    }
+}

@@ -1,0 +1,166 @@
+//! What can go wrong, by verb: the caller's mistakes, the system's refusals, and work that failed.
+
+use crate::cq::WorkCompletion;
+use crate::memory::Memory;
+use adverb_device::{PostError, RegionError};
+use std::fmt;
+use std::io;
+
+pub use adverb_device::OpenError;
+
+/// Why memory was not registered.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AllocateError {
+    /// The system has no memory to give, or refused it.
+    Memory {
+        /// Bytes asked for.
+        len: usize,
+        /// What it said.
+        error: io::Error,
+    },
+    /// The device refused it.
+    Region(RegionError),
+}
+
+impl fmt::Display for AllocateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory { len, error } => write!(f, "cannot get {len} bytes of memory: {error}"),
+            Self::Region(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl std::error::Error for AllocateError {}
+
+impl From<RegionError> for AllocateError {
+    fn from(error: RegionError) -> Self {
+        Self::Region(error)
+    }
+}
+
+/// A range that does not lie in its memory, or an operation that the memory does not allow.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum RangeError {
+    /// An atomic access to an address that is not a multiple of 8.
+    Misaligned {
+        /// Offset into the memory, in bytes.
+        offset: usize,
+    },
+    /// Some byte lies outside.
+    OutOfBounds {
+        /// Offset of the first byte asked for.
+        offset: usize,
+        /// Bytes asked for.
+        len: usize,
+        /// Length of the memory in bytes.
+        memory: usize,
+    },
+    /// The memory was registered without [`crate::Access::LOCAL_WRITE`].
+    ReadOnly,
+}
+
+impl fmt::Display for RangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Misaligned { offset } => {
+                write!(f, "an atomic access needs an offset that is a multiple of 8, not {offset}")
+            }
+            Self::OutOfBounds { offset, len, memory } => {
+                write!(f, "{len} bytes at offset {offset} do not fit a memory of {memory} bytes")
+            }
+            Self::ReadOnly => f.write_str("the memory was registered without local write access"),
+        }
+    }
+}
+
+impl std::error::Error for RangeError {}
+
+/// Why a completion queue or queue pair was not made.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// A completion queue belongs to another device than the protection domain.
+    ForeignCq,
+    /// A capacity is outside its bounds.
+    OutOfRange {
+        /// Which one.
+        what: &'static str,
+        /// What was asked.
+        asked: u32,
+        /// What is allowed, at least and at most.
+        allowed: (u32, u32),
+    },
+    /// The system refused something.
+    System(io::Error),
+}
+
+impl fmt::Display for CreateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ForeignCq => f.write_str(
+                "the completion queue and the protection domain are of different devices",
+            ),
+            Self::OutOfRange { what, asked, allowed: (least, most) } => {
+                write!(f, "{what} = {asked}, but it must be from {least} to {most}")
+            }
+            Self::System(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl std::error::Error for CreateError {}
+
+/// Why polling failed: the queue overran, and completions were lost.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PollError(pub(crate) adverb_device::Overrun);
+
+impl fmt::Display for PollError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl std::error::Error for PollError {}
+
+/// Work that was not posted, with its memory.
+pub struct Rejected {
+    /// Why.
+    pub error: PostError,
+    /// The memory that would have been given away.
+    pub memory: Option<Memory>,
+}
+
+impl fmt::Debug for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rejected").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl std::error::Error for Rejected {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// Work that was posted and failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct WorkError(pub WorkCompletion);
+
+impl fmt::Display for WorkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WorkCompletion { status, opcode, wr_id, qp, .. } = self.0;
+        let number = qp.get();
+        write!(f, "{opcode:?} (wr_id {wr_id}) on queue pair {number:#x} failed: {status}")
+    }
+}
+
+impl std::error::Error for WorkError {}

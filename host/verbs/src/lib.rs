@@ -1,0 +1,65 @@
+//! RDMA verbs, safe: devices, protection domains, memory regions, completion queues, queue pairs.
+//!
+//! The objects and their names are those of libibverbs. What is behind them is the software device
+//! `soft_<interface>`, which every network interface with an address has: no hardware, no kernel
+//! module, no privilege.
+//!
+//! ```
+//! use adverb_verbs::{Access, Context, QpConfig, RcConnect, Work};
+//!
+//! let context = Context::open("soft_lo")?;
+//! let pd = context.alloc_pd();
+//! let cq = context.create_cq(16)?;
+//! let a = pd.create_qp(&QpConfig::new(&cq))?;
+//! let b = pd.create_qp(&QpConfig::new(&cq))?;
+//! a.connect(&RcConnect::new(a.address(1)?, b.address(1)?))?;
+//! b.connect(&RcConnect::new(b.address(1)?, a.address(1)?))?;
+//!
+//! let target = pd.allocate(64, Access::LOCAL_WRITE)?;
+//! b.post(Work::recv(target.slice(0, 64)?).wr_id(1))?;
+//! let mut message = pd.buffer(5)?;
+//! message.copy_from_slice(b"hello");
+//! a.post(Work::send(message).wr_id(2))?;
+//!
+//! for _ in 0..2 {
+//!     cq.wait()?.ok()?;
+//! }
+//! let mut received = [0; 5];
+//! target.read(0, &mut received)?;
+//! assert_eq!(&received, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Memory
+//!
+//! A peer that holds a key may change memory at any time, and a Rust reference promises that nobody
+//! does. So memory comes in two kinds: [`Mr`] can be shared with peers and is only ever copied from
+//! and to, or accessed as atomics; [`Buf`] is local and gives slices, while it is yours: posting it
+//! gives it away, its completion gives it back.
+//!
+//! # Posting
+//!
+//! [`Qp::post`] takes [`Work`] that owns its memory. [`Qp::post_send`] and [`Qp::post_recv`] take
+//! batches of raw requests, as C does, and are `unsafe` for that.
+
+mod context;
+mod cq;
+mod error;
+mod memory;
+mod qp;
+mod work;
+
+pub use adverb_device::ConnectError;
+pub use adverb_device::{
+    Access, AckTimeout, Device, Gid, GidEntry, Imm, PathMtu, Pkey, PortCounters, PostError, Psn,
+    QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, Rkey, RnrRetry, RnrTimer,
+    SendData, SendKind, SendWork, Sge, WcOpcode, WcStatus,
+};
+pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
+pub use cq::{Completion, Completions, Cq, WorkCompletion};
+pub use error::{
+    AllocateError, CreateError, OpenError, PollError, RangeError, Rejected, WorkError,
+};
+pub use memory::{Buf, Memory, Mr, MrSlice};
+pub use qp::{Qp, QpConfig, Rc, RcConnect, RemoteQp, Transport};
+pub use work::{RemoteSlice, Work};

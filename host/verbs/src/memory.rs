@@ -1,0 +1,392 @@
+//! Registered memory: shared with peers and only copied, or local and lent as slices.
+//!
+//! # Safety
+//!
+//! 1. The memory behind an [`Mr`] or a [`Buf`] lives in the same value as its registration, and is
+//!    given back after it: fields are dropped in the order of their declaration.
+//! 2. An [`Mr`] never gives out a reference to its bytes.
+//! 3. A [`Buf`] is registered for local access only, and its key is known to this crate alone. It
+//!    is posted by value: while work is outstanding it lies in a completion queue's table, where
+//!    nobody can reach it. So whoever has it, has it alone.
+
+use crate::error::{AllocateError, RangeError};
+use adverb_device::{Access, Mapping, Port, Region, Rkey, Sge};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What keeps registered memory mapped.
+#[derive(Debug)]
+enum Backing {
+    /// Pages of our own.
+    Pages(#[expect(dead_code, reason = "held until the region is gone")] Mapping),
+    /// A vector that the caller gave away.
+    Vector(#[expect(dead_code, reason = "held until the region is gone")] Vec<u8>),
+    /// Memory whose owner has promised to keep it.
+    Promise,
+}
+
+#[derive(Debug)]
+struct Registered {
+    region: Region,
+    #[expect(dead_code, reason = "held until the region is gone")]
+    backing: Backing,
+}
+
+/// A memory region. `struct ibv_mr`; IBTA Vol. 1 §10.6.
+///
+/// A handle: clones are the same region, which goes when the last of them is dropped and no work
+/// that was posted with it is outstanding.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_mr")]
+pub struct Mr {
+    inner: Arc<Registered>,
+}
+
+impl Mr {
+    pub(crate) fn allocate(
+        port: &Port,
+        domain: u32,
+        len: usize,
+        access: Access,
+    ) -> Result<Self, AllocateError> {
+        let pages = pages(len)?;
+        // SAFETY: the pages stay mapped for as long as `Backing::Pages` holds them, which is
+        // dropped after the region (rule 1); nobody gets a reference to them (rule 2).
+        let region = unsafe { port.register(domain, pages.as_ptr(), len, access) }?;
+        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Pages(pages) }) })
+    }
+
+    pub(crate) fn from_vec(
+        port: &Port,
+        domain: u32,
+        mut bytes: Vec<u8>,
+        access: Access,
+    ) -> Result<Self, AllocateError> {
+        let len = bytes.len();
+        let start = NonNull::from(bytes.as_mut_slice()).cast::<u8>();
+        // SAFETY: the vector's memory does not move and is freed after the region is gone (rule 1);
+        // nobody gets a reference to it any more (rule 2).
+        let region = unsafe { port.register(domain, start, len, access) }?;
+        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Vector(bytes) }) })
+    }
+
+    /// # Safety
+    ///
+    /// As [`crate::Pd::register`].
+    pub(crate) unsafe fn from_raw(
+        port: &Port,
+        domain: u32,
+        start: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<Self, AllocateError> {
+        // SAFETY: the caller's promise.
+        let region = unsafe { port.register(domain, start, len, access) }?;
+        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Promise }) })
+    }
+
+    /// Address of the first byte: what a peer has to be told, with [`Mr::rkey`].
+    #[inline]
+    pub fn addr(&self) -> u64 {
+        self.inner.region.addr()
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.inner.region.len()
+    }
+
+    /// Never true: a region has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.inner.region.is_empty()
+    }
+
+    /// The rights it was registered with.
+    pub fn access(&self) -> Access {
+        self.inner.region.access()
+    }
+
+    /// The local key, for raw requests.
+    #[inline]
+    pub fn lkey(&self) -> u32 {
+        self.inner.region.key().0
+    }
+
+    /// The remote key: what a peer has to be told, with the address.
+    #[inline]
+    pub fn rkey(&self) -> Rkey {
+        Rkey(self.inner.region.key().0)
+    }
+
+    fn out_of_bounds(&self, offset: usize, len: usize) -> RangeError {
+        if self.inner.region.is_writable() || self.fits(offset, len) {
+            let memory = self.len();
+            return match self.fits(offset, len) {
+                true => RangeError::ReadOnly,
+                false => RangeError::OutOfBounds { offset, len, memory },
+            };
+        }
+        RangeError::OutOfBounds { offset, len, memory: self.len() }
+    }
+
+    fn fits(&self, offset: usize, len: usize) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len())
+    }
+
+    /// Copies bytes from `offset` on into `target`.
+    ///
+    /// What a peer writes meanwhile may be seen in part: look after the completion or the
+    /// immediate that announces it, or poll with [`Mr::load_u64`].
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OutOfBounds`]; nothing was copied then.
+    #[inline]
+    pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), RangeError> {
+        match self.inner.region.read(offset, target) {
+            true => Ok(()),
+            false => Err(self.out_of_bounds(offset, target.len())),
+        }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OutOfBounds`] or [`RangeError::ReadOnly`]; nothing was copied then.
+    #[inline]
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), RangeError> {
+        match self.inner.region.write(offset, bytes) {
+            true => Ok(()),
+            false => Err(self.out_of_bounds(offset, bytes.len())),
+        }
+    }
+
+    /// Sets `len` bytes from `offset` on to `byte`.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OutOfBounds`] or [`RangeError::ReadOnly`]; nothing was changed then.
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) -> Result<(), RangeError> {
+        match self.inner.region.fill(offset, len, byte) {
+            true => Ok(()),
+            false => Err(self.out_of_bounds(offset, len)),
+        }
+    }
+
+    /// Reads the 8 bytes at `offset` in one go, in the machine's byte order. Whoever sees a value
+    /// that a peer wrote also sees what the same request wrote before it.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OutOfBounds`] or [`RangeError::Misaligned`].
+    #[inline]
+    pub fn load_u64(&self, offset: usize) -> Result<u64, RangeError> {
+        self.inner.region.load_u64(offset).ok_or_else(|| self.word_error(offset))
+    }
+
+    /// Writes the 8 bytes at `offset` in one go.
+    ///
+    /// # Errors
+    ///
+    /// All of [`RangeError`]; nothing was written then.
+    #[inline]
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), RangeError> {
+        match self.inner.region.store_u64(offset, value) {
+            true => Ok(()),
+            false => Err(self.word_error(offset)),
+        }
+    }
+
+    /// Reads the byte at `offset`, ordered like [`Mr::load_u64`].
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OutOfBounds`].
+    #[inline]
+    pub fn load_u8(&self, offset: usize) -> Result<u8, RangeError> {
+        self.inner.region.load_u8(offset).ok_or_else(|| self.out_of_bounds(offset, 1))
+    }
+
+    fn word_error(&self, offset: usize) -> RangeError {
+        if self.fits(offset, size_of::<u64>()) && !offset.is_multiple_of(size_of::<u64>()) {
+            return RangeError::Misaligned { offset };
+        }
+        self.out_of_bounds(offset, size_of::<u64>())
+    }
+
+    /// The `len` bytes from `offset` on, for posting.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OutOfBounds`], also for more than 2 GiB.
+    #[inline]
+    pub fn slice(&self, offset: usize, len: usize) -> Result<MrSlice, RangeError> {
+        let short = u32::try_from(len).ok().filter(|_| self.fits(offset, len));
+        let len = short.ok_or_else(|| self.out_of_bounds(offset, len))?;
+        Ok(MrSlice { mr: self.clone(), offset, len })
+    }
+
+    /// The `len` bytes from `offset` on as a raw scatter/gather entry.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OutOfBounds`], also for more than 4 GiB.
+    #[inline]
+    pub fn sge(&self, offset: usize, len: usize) -> Result<Sge, RangeError> {
+        let short = u32::try_from(len).ok().filter(|_| self.fits(offset, len));
+        let len = short.ok_or_else(|| self.out_of_bounds(offset, len))?;
+        let start = u64::try_from(offset).unwrap_or(u64::MAX);
+        Ok(Sge { addr: self.addr().wrapping_add(start), len, lkey: self.lkey() })
+    }
+}
+
+/// A part of a memory region, which it keeps registered.
+#[derive(Clone, Debug)]
+pub struct MrSlice {
+    mr: Mr,
+    offset: usize,
+    len: u32,
+}
+
+impl MrSlice {
+    /// The region it is a part of.
+    pub fn mr(&self) -> &Mr {
+        &self.mr
+    }
+
+    /// Where it starts in the region, in bytes.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// It has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn sge(&self) -> Sge {
+        let start = u64::try_from(self.offset).unwrap_or(u64::MAX);
+        let addr = self.mr.addr().wrapping_add(start);
+        Sge { addr, len: self.len, lkey: self.mr.lkey() }
+    }
+}
+
+/// A local buffer: registered, but no peer can reach it, so it can be had as a slice.
+///
+/// Posting it gives it away; its completion gives it back.
+pub struct Buf {
+    region: Region,
+    pages: Mapping,
+    len: usize,
+}
+
+impl Buf {
+    pub(crate) fn allocate(port: &Port, domain: u32, len: usize) -> Result<Self, AllocateError> {
+        let pages = pages(len.max(1))?;
+        let start = pages.as_ptr();
+        // SAFETY: the pages stay mapped until after the region is gone (rule 1). The device touches
+        // them only for work that is outstanding, while nobody can reach the `Buf` (rule 3).
+        let region = unsafe { port.register(domain, start, len.max(1), Access::LOCAL_WRITE) }?;
+        Ok(Self { region, pages, len })
+    }
+
+    /// Shortens it to `len` bytes, or lengthens it again, at most to what was allocated.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OutOfBounds`]; the length has not changed then.
+    pub fn resize(&mut self, len: usize) -> Result<(), RangeError> {
+        if len > self.region.len() {
+            let memory = self.region.len();
+            return Err(RangeError::OutOfBounds { offset: 0, len, memory });
+        }
+        self.len = len;
+        Ok(())
+    }
+
+    fn sge(&self) -> Sge {
+        let len = u32::try_from(self.len).unwrap_or(u32::MAX);
+        Sge { addr: self.region.addr(), len, lkey: self.region.key().0 }
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` bytes are mapped (rule 1) and initialised (fresh pages are zero), and as
+        // long as `self` is borrowed nobody writes to them (rule 3).
+        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `self` is borrowed mutably, so that nobody reads either.
+        unsafe { std::slice::from_raw_parts_mut(self.pages.as_ptr().as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buf").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+/// Memory that work owns while it is outstanding.
+#[derive(Debug)]
+pub enum Memory {
+    /// A local buffer.
+    Buf(Buf),
+    /// A part of a region.
+    Slice(MrSlice),
+}
+
+impl Memory {
+    pub(crate) fn sge(&self) -> Sge {
+        match self {
+            Self::Buf(buf) => buf.sge(),
+            Self::Slice(slice) => slice.sge(),
+        }
+    }
+
+    /// The local buffer, if it is one.
+    pub fn into_buf(self) -> Option<Buf> {
+        match self {
+            Self::Buf(buf) => Some(buf),
+            Self::Slice(_) => None,
+        }
+    }
+}
+
+impl From<Buf> for Memory {
+    fn from(buf: Buf) -> Self {
+        Self::Buf(buf)
+    }
+}
+
+impl From<MrSlice> for Memory {
+    fn from(slice: MrSlice) -> Self {
+        Self::Slice(slice)
+    }
+}
+
+fn pages(len: usize) -> Result<Mapping, AllocateError> {
+    let pages = Mapping::anonymous(len).map_err(|error| AllocateError::Memory { len, error })?;
+    // Large buffers are cheaper in huge pages; where there are none, small ones do.
+    if len >= HUGE_PAGE_BYTES {
+        let _ = pages.prefer_huge_pages();
+    }
+    Ok(pages)
+}
+
+const HUGE_PAGE_BYTES: usize = 2 << 20;

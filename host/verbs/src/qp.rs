@@ -1,0 +1,346 @@
+//! Queue pairs.
+//!
+//! # Safety
+//!
+//! The raw posting calls hand addresses and keys to the device as they are. The device checks them
+//! against its table of regions, so that a wrong one is a failed request and not a wild access; what
+//! it cannot know is whether somebody holds a reference to the bytes. That is the caller's promise.
+
+use crate::cq::Cq;
+use crate::error::{CreateError, Rejected};
+use crate::work::{Kind, Work};
+use adverb_device::{
+    Access, AckTimeout, ConnectError, Gid, InitAttributes, PathMtu, Pkey, Port, PostError, Psn,
+    QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer, RtrAttributes,
+    RtsAttributes, SendData, SendWork,
+};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+mod sealed {
+    /// Keeps the list of transports ours.
+    pub trait Sealed {}
+}
+
+/// A transport: which operations a queue pair has.
+pub trait Transport: sealed::Sealed + fmt::Debug {}
+
+/// Reliable connection. IBTA Vol. 1 §9.7.
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "IBV_QPT_RC")]
+pub enum Rc {}
+
+impl sealed::Sealed for Rc {}
+impl Transport for Rc {}
+
+/// What a queue pair is made of. `struct ibv_qp_init_attr`.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_qp_init_attr")]
+pub struct QpConfig<'a> {
+    /// Where send requests complete.
+    pub send_cq: &'a Cq,
+    /// Where receives complete.
+    pub recv_cq: &'a Cq,
+    /// Send requests outstanding at once, 1 to [`QpLimits::WR_MAX`].
+    pub max_send_wr: u32,
+    /// Receives outstanding at once, 0 to [`QpLimits::WR_MAX`].
+    pub max_recv_wr: u32,
+    /// Pieces of a send request's buffer, 1 to [`QpLimits::SGE_MAX`].
+    pub max_send_sge: u32,
+    /// Pieces of a receive's buffer, 1 to [`QpLimits::SGE_MAX`].
+    pub max_recv_sge: u32,
+    /// Bytes that a send request can carry inline, 0 to [`QpLimits::INLINE_MAX`].
+    pub max_inline: u32,
+    /// Every raw send request completes visibly, also those not marked so.
+    pub signal_all: bool,
+}
+
+impl<'a> QpConfig<'a> {
+    /// 128 requests each way of one piece each, 64 bytes inline; all completes on `cq`.
+    pub const fn new(cq: &'a Cq) -> Self {
+        Self {
+            send_cq: cq,
+            recv_cq: cq,
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 64,
+            signal_all: false,
+        }
+    }
+
+    fn check(&self) -> Result<(), CreateError> {
+        let bounds = [
+            ("max_send_wr", self.max_send_wr, (1, QpLimits::WR_MAX)),
+            ("max_recv_wr", self.max_recv_wr, (0, QpLimits::WR_MAX)),
+            ("max_send_sge", self.max_send_sge, (1, QpLimits::SGE_MAX)),
+            ("max_recv_sge", self.max_recv_sge, (1, QpLimits::SGE_MAX)),
+            ("max_inline", self.max_inline, (0, QpLimits::INLINE_MAX)),
+        ];
+        for (what, asked, allowed) in bounds {
+            if asked < allowed.0 || asked > allowed.1 {
+                return Err(CreateError::OutOfRange { what, asked, allowed });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How to reach a queue pair: what the two sides have to tell each other before they connect.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RemoteQp {
+    /// Address of its port.
+    pub gid: Gid,
+    /// Its number.
+    pub qpn: Qpn,
+    /// Sequence number of the first packet it will send.
+    pub psn: Psn,
+}
+
+/// How to connect a reliable queue pair: the attributes of the ways to INIT, RTR and RTS.
+/// `struct ibv_qp_attr`; IBTA Vol. 1 §11.2.5.2.
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_qp_attr")]
+pub struct RcConnect {
+    /// This side, as [`Qp::address`] said it.
+    pub local: RemoteQp,
+    /// The other side.
+    pub remote: RemoteQp,
+    /// Place of this side's address in the GID table.
+    pub gid_index: u8,
+    /// The partition.
+    pub pkey: Pkey,
+    /// What the peer may do.
+    pub access: Access,
+    /// Size of the parts into which both sides cut messages. Both sides need the same.
+    pub path_mtu: PathMtu,
+    /// How long to wait for an acknowledgement before sending again.
+    pub timeout: AckTimeout,
+    /// How often to send again then.
+    pub retry_count: RetryCount,
+    /// How often to send again when the peer has no receive posted.
+    pub rnr_retry: RnrRetry,
+    /// How long the peer is told to wait when no receive is posted here.
+    pub min_rnr_timer: RnrTimer,
+    /// READs and atomics under way at once, 0 to [`QpLimits::RD_ATOMIC_MAX`]; at most what the
+    /// peer remembers.
+    pub max_rd_atomic: u8,
+    /// READs and atomics of the peer that are remembered, 0 to [`QpLimits::RD_ATOMIC_MAX`].
+    pub max_dest_rd_atomic: u8,
+}
+
+impl RcConnect {
+    /// The usual: path MTU 1024, 67 ms until sending again, 7 times, RNR for ever, 16 READs.
+    pub fn new(local: RemoteQp, remote: RemoteQp) -> Self {
+        Self {
+            local,
+            remote,
+            gid_index: 1,
+            pkey: Pkey::DEFAULT,
+            access: Access::ALL,
+            path_mtu: PathMtu::B1024,
+            timeout: AckTimeout::from_exponent(14).unwrap_or(AckTimeout::FOREVER),
+            retry_count: RetryCount::MAX,
+            rnr_retry: RnrRetry::FOREVER,
+            min_rnr_timer: RnrTimer::new(12),
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+        }
+    }
+}
+
+/// A queue pair. `struct ibv_qp`; IBTA Vol. 1 §10.2.4.
+///
+/// Dropping it ends it: what is owed to the peer goes out, outstanding work is forgotten. Memory
+/// of such work comes back when its completion queue goes.
+#[derive(Debug)]
+#[doc(alias = "ibv_qp")]
+pub struct Qp<T: Transport> {
+    inner: adverb_device::Qp,
+    port: Arc<Port>,
+    send_cq: Cq,
+    recv_cq: Cq,
+    psn: Psn,
+    transport: PhantomData<fn() -> T>,
+}
+
+impl Qp<Rc> {
+    pub(crate) fn create(
+        port: &Arc<Port>,
+        domain: u32,
+        config: &QpConfig<'_>,
+    ) -> Result<Self, CreateError> {
+        config.check()?;
+        if !config.send_cq.belongs_to(port) || !config.recv_cq.belongs_to(port) {
+            return Err(CreateError::ForeignCq);
+        }
+        let inner = port
+            .create_qp(&adverb_device::QpConfig {
+                domain,
+                send_cq: config.send_cq.device().clone(),
+                recv_cq: config.recv_cq.device().clone(),
+                max_send_wr: config.max_send_wr,
+                max_recv_wr: config.max_recv_wr,
+                max_send_sge: config.max_send_sge,
+                max_recv_sge: config.max_recv_sge,
+                max_inline: config.max_inline,
+                signal_all: config.signal_all,
+            })
+            .map_err(CreateError::System)?;
+        config.send_cq.reserve(config.max_send_wr);
+        config.recv_cq.reserve(config.max_recv_wr);
+        Ok(Self {
+            inner,
+            port: Arc::clone(port),
+            send_cq: config.send_cq.clone(),
+            recv_cq: config.recv_cq.clone(),
+            psn: adverb_device::random_psn(),
+            transport: PhantomData,
+        })
+    }
+
+    /// What the peer has to know to connect to this queue pair over the address at `gid_index`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::NoSuchGid`].
+    pub fn address(&self, gid_index: u8) -> Result<RemoteQp, ConnectError> {
+        let gids = &self.port.device().gids;
+        let entry = gids.iter().find(|entry| entry.index == gid_index);
+        let entry = entry.ok_or(ConnectError::NoSuchGid { index: gid_index })?;
+        Ok(RemoteQp { gid: entry.gid, qpn: self.number(), psn: self.psn })
+    }
+
+    /// Connects: RESET to INIT, RTR and RTS.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]; the queue pair may have come as far as INIT or RTR.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn connect(&self, how: &RcConnect) -> Result<(), ConnectError> {
+        self.inner.to_init(InitAttributes { pkey: how.pkey, access: how.access })?;
+        self.inner.to_rtr(
+            how.gid_index,
+            RtrAttributes {
+                remote_gid: how.remote.gid,
+                remote: how.remote.qpn,
+                expected_psn: how.remote.psn,
+                path_mtu: how.path_mtu,
+                max_dest_rd_atomic: how.max_dest_rd_atomic.min(QpLimits::RD_ATOMIC_MAX),
+                min_rnr_timer: how.min_rnr_timer,
+            },
+        )?;
+        self.inner.to_rts(RtsAttributes {
+            first_psn: how.local.psn,
+            timeout: how.timeout,
+            retry_count: how.retry_count,
+            rnr_retry: how.rnr_retry,
+            max_rd_atomic: how.max_rd_atomic.min(QpLimits::RD_ATOMIC_MAX),
+            window_packets: self.port.window_packets(how.gid_index, how.path_mtu),
+        })
+    }
+
+    /// Posts work that owns its memory; it comes back with the completion.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`], with the memory; nothing was posted then.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post(&self, work: Work) -> Result<(), Rejected> {
+        let Work { kind, memory, wr_id, solicited, fence } = work;
+        let sges = [memory.sge()];
+        let cq = match kind {
+            Kind::Send(_) => &self.send_cq,
+            Kind::Receive => &self.recv_cq,
+        };
+        let number = cq.put(memory);
+        let buffer = Some(number);
+        let result = match kind {
+            Kind::Send(kind) => {
+                let data = SendData::Gather(&sges);
+                let work = SendWork { wr_id, kind, data, signaled: true, solicited, fence, buffer };
+                self.inner.post_send(&[work])
+            }
+            Kind::Receive => self.inner.post_receive(&[ReceiveWork { wr_id, sges: &sges, buffer }]),
+        };
+        result.map_err(|(_, error)| Rejected { error, memory: cq.take_back(number) })
+    }
+
+    /// Posts raw send requests, in order. Their `buffer` must be `None`.
+    ///
+    /// # Errors
+    ///
+    /// The first mistake and the request it is in; those before it are posted, those from it on
+    /// are not.
+    ///
+    /// # Safety
+    ///
+    /// Until a request has completed, nobody holds a reference to bytes of its scatter/gather
+    /// entries that the request changes, nor a `&mut` reference to those that it reads.
+    #[doc(alias = "ibv_post_send")]
+    #[inline]
+    pub unsafe fn post_send(&self, batch: &[SendWork<'_>]) -> Result<(), (usize, PostError)> {
+        debug_assert!(batch.iter().all(|work| work.buffer.is_none()), "numbers are ours to give");
+        self.inner.post_send(batch)
+    }
+
+    /// Posts raw receives, in order. Their `buffer` must be `None`.
+    ///
+    /// # Errors
+    ///
+    /// The first mistake and the receive it is in; those before it are posted, those from it on
+    /// are not.
+    ///
+    /// # Safety
+    ///
+    /// Until a receive has completed, nobody holds a reference to bytes of its scatter entries.
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub unsafe fn post_recv(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)> {
+        debug_assert!(batch.iter().all(|work| work.buffer.is_none()), "numbers are ours to give");
+        self.inner.post_receive(batch)
+    }
+}
+
+impl<T: Transport> Qp<T> {
+    /// Its number, unique on this host.
+    #[inline]
+    pub fn number(&self) -> Qpn {
+        self.inner.number()
+    }
+
+    /// Its state.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn state(&self) -> QpState {
+        self.inner.state()
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> QpCounters {
+        self.inner.counters()
+    }
+
+    /// Sequence number of its first packet, unless [`RcConnect::local`] says otherwise: random, so
+    /// that packets of an earlier life find nobody.
+    pub fn first_psn(&self) -> Psn {
+        self.psn
+    }
+
+    /// The completion queue of its send requests.
+    pub fn send_cq(&self) -> &Cq {
+        &self.send_cq
+    }
+
+    /// The completion queue of its receives.
+    pub fn recv_cq(&self) -> &Cq {
+        &self.recv_cq
+    }
+
+    /// Ends all outstanding work as flushed; nothing can be sent any more.
+    pub fn to_err(&self) {
+        self.inner.to_err();
+    }
+}

@@ -1,0 +1,124 @@
+//! Work that owns its memory.
+
+use crate::memory::Memory;
+use adverb_device::{Imm, Rkey, SendKind};
+
+/// Memory of a peer: what the peer said of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RemoteSlice {
+    /// Address of the first byte, there.
+    pub addr: u64,
+    /// Key of the region, there.
+    pub rkey: Rkey,
+}
+
+impl RemoteSlice {
+    /// The memory `bytes` further on.
+    #[must_use]
+    pub const fn plus(self, bytes: u64) -> Self {
+        Self { addr: self.addr.wrapping_add(bytes), rkey: self.rkey }
+    }
+}
+
+/// What the work is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Send(SendKind),
+    Receive,
+}
+
+/// A request that owns its memory until it completes. It is always signaled, for its memory comes
+/// back with its completion.
+#[derive(Debug)]
+#[must_use = "work does nothing until it is posted"]
+pub struct Work {
+    pub(crate) kind: Kind,
+    pub(crate) memory: Memory,
+    pub(crate) wr_id: u64,
+    pub(crate) solicited: bool,
+    pub(crate) fence: bool,
+}
+
+impl Work {
+    fn new(kind: Kind, memory: impl Into<Memory>) -> Self {
+        Self { kind, memory: memory.into(), wr_id: 0, solicited: false, fence: false }
+    }
+
+    /// Sends a message.
+    #[doc(alias = "IBV_WR_SEND")]
+    pub fn send(memory: impl Into<Memory>) -> Self {
+        Self::new(Kind::Send(SendKind::Send { imm: None }), memory)
+    }
+
+    /// Sends a message with immediate data.
+    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
+    pub fn send_with_imm(memory: impl Into<Memory>, imm: u32) -> Self {
+        Self::new(Kind::Send(SendKind::Send { imm: Some(Imm(imm)) }), memory)
+    }
+
+    /// Receives a message.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn recv(memory: impl Into<Memory>) -> Self {
+        Self::new(Kind::Receive, memory)
+    }
+
+    /// Writes to a peer's memory.
+    #[doc(alias = "IBV_WR_RDMA_WRITE")]
+    pub fn write(memory: impl Into<Memory>, to: RemoteSlice) -> Self {
+        let kind = SendKind::Write { va: to.addr, rkey: to.rkey, imm: None };
+        Self::new(Kind::Send(kind), memory)
+    }
+
+    /// Writes to a peer's memory and completes one of its receives with immediate data.
+    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
+    pub fn write_with_imm(memory: impl Into<Memory>, to: RemoteSlice, imm: u32) -> Self {
+        let kind = SendKind::Write { va: to.addr, rkey: to.rkey, imm: Some(Imm(imm)) };
+        Self::new(Kind::Send(kind), memory)
+    }
+
+    /// Reads a peer's memory.
+    #[doc(alias = "IBV_WR_RDMA_READ")]
+    pub fn read(memory: impl Into<Memory>, from: RemoteSlice) -> Self {
+        Self::new(Kind::Send(SendKind::Read { va: from.addr, rkey: from.rkey }), memory)
+    }
+
+    /// Puts `swap` into the peer's 8 bytes if they equal `compare`; what was there comes back in
+    /// `memory`, 8 bytes in this machine's order.
+    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
+    pub fn compare_swap(
+        memory: impl Into<Memory>,
+        at: RemoteSlice,
+        compare: u64,
+        swap: u64,
+    ) -> Self {
+        let kind = SendKind::CompareSwap { va: at.addr, rkey: at.rkey, compare, swap };
+        Self::new(Kind::Send(kind), memory)
+    }
+
+    /// Adds to the peer's 8 bytes, wrapping; what was there comes back in `memory`, 8 bytes in this
+    /// machine's order.
+    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
+    pub fn fetch_add(memory: impl Into<Memory>, at: RemoteSlice, add: u64) -> Self {
+        Self::new(Kind::Send(SendKind::FetchAdd { va: at.addr, rkey: at.rkey, add }), memory)
+    }
+
+    /// Comes back with the completion.
+    pub const fn wr_id(mut self, wr_id: u64) -> Self {
+        self.wr_id = wr_id;
+        self
+    }
+
+    /// Asks the peer for an event.
+    #[doc(alias = "IBV_SEND_SOLICITED")]
+    pub const fn solicited(mut self) -> Self {
+        self.solicited = true;
+        self
+    }
+
+    /// Waits until the READs and atomics posted before have completed.
+    #[doc(alias = "IBV_SEND_FENCE")]
+    pub const fn fence(mut self) -> Self {
+        self.fence = true;
+        self
+    }
+}
