@@ -1,0 +1,379 @@
+//! The command line: what may be typed, and what is refused before anything is measured.
+//!
+//! Options that perftest has carry perftest's names and letters, with `-` or `_`. A value that no run
+//! could use is refused here, with the values that are allowed; `bench/plan.rs` fills in defaults.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+/// RDMA on any machine: measure it, check it, look at its devices.
+#[derive(Debug, Parser)]
+#[command(name = "adverb", version, propagate_version = true)]
+pub(crate) struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measure latency, bandwidth and message rate, beside what the machine's sockets reach
+    Bench(Box<BenchArgs>),
+    /// List RDMA devices, their addresses and limits
+    Devices(DevicesArgs),
+    /// Exchange messages with a peer and check every byte
+    Pingpong(PingpongArgs),
+}
+
+/// One operation of RDMA.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Op {
+    /// Two-sided: the peer has posted a receive.
+    Send,
+    /// One-sided: into the peer's memory.
+    Write,
+    /// One-sided: out of the peer's memory.
+    Read,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Send => "SEND",
+            Self::Write => "WRITE",
+            Self::Read => "READ",
+        })
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Test {
+    /// How long one message takes.
+    Latency,
+    /// How many bytes a second, with many messages in flight.
+    Bandwidth,
+    /// How many messages a second, with many messages in flight.
+    Rate,
+}
+
+/// Options of `adverb bench`.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Without HOST and --server, both ends run on this machine over the device soft_lo.
+A client sends its options to the server: give them once, at the client.
+
+Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 a --limit was not met, 77 skipped.")]
+pub(crate) struct BenchArgs {
+    /// The machine where `adverb bench --server` runs; none: this machine, both ends
+    #[arg(conflicts_with = "server")]
+    pub(crate) host: Option<String>,
+
+    /// Serve one client after another
+    #[arg(long)]
+    pub(crate) server: bool,
+
+    /// The server's address to listen on; none: every one
+    #[arg(long, value_name = "ADDR", requires = "server")]
+    pub(crate) bind: Option<IpAddr>,
+
+    /// TCP port where client and server meet
+    #[arg(short, long, default_value_t = 18515)]
+    pub(crate) port: u16,
+
+    /// Message size in bytes; K, M as suffix; several with commas
+    #[arg(short, long, value_name = "BYTES", value_delimiter = ',', value_parser = size)]
+    pub(crate) size: Vec<u64>,
+
+    /// All sizes: every power of two from 1 byte to 8 MiB (the default without --quick)
+    #[arg(short, long, conflicts_with_all = ["size", "quick"])]
+    pub(crate) all: bool,
+
+    /// Iterations of each test
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "duration")]
+    pub(crate) iters: Option<u64>,
+
+    /// Seconds for each test
+    #[arg(short = 'D', long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) duration: Option<f64>,
+
+    /// Operations to measure
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) op: Vec<Op>,
+
+    /// Quantities to measure
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) test: Vec<Test>,
+
+    /// Fewer sizes and less time: the whole run in under 20 seconds
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// How often each test is run; the median counts
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub(crate) rounds: Option<u32>,
+
+    /// RDMA device; none: soft_lo on this machine, else the one that holds the address in use
+    #[arg(short, long, visible_alias = "ib-dev", alias = "ib_dev", value_name = "NAME")]
+    pub(crate) device: Option<String>,
+
+    /// Index into the device's GID table
+    #[arg(short = 'x', long, alias = "gid_index", value_name = "INDEX")]
+    pub(crate) gid_index: Option<u8>,
+
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096
+    #[arg(short, long, default_value = "4096", value_parser = mtu)]
+    pub(crate) mtu: u16,
+
+    /// Requests in flight, at most
+    #[arg(short, long, alias = "tx_depth", value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
+    pub(crate) tx_depth: Option<u32>,
+
+    /// Receives posted
+    #[arg(short, long, alias = "rx_depth", value_name = "RECEIVES", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
+    pub(crate) rx_depth: u32,
+
+    /// Requests in one post; at most the transmit depth
+    #[arg(short = 'l', long, alias = "post_list", value_name = "REQUESTS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
+    pub(crate) post_list: u32,
+
+    /// Ask for a completion of every Nth request; at most the transmit depth
+    #[arg(short = 'Q', long, alias = "cq_mod", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
+    pub(crate) cq_mod: Option<u32>,
+
+    /// Largest message that is copied into the request itself
+    #[arg(short = 'I', long = "inline", aliases = ["inline_size", "inline-size"], value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=INLINE_MAX))]
+    pub(crate) inline: u32,
+
+    /// Bandwidth in Gbit/s instead of MiB/s
+    #[arg(long = "report_gbits", alias = "report-gbits")]
+    pub(crate) report_gbits: bool,
+
+    /// Print JSON
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+
+    /// Print CSV
+    #[arg(long)]
+    pub(crate) csv: bool,
+
+    /// Write JSON (with --csv or a name that ends in .csv: CSV) to FILE, and tables to the screen
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Do not measure what the machine's sockets reach
+    #[arg(long)]
+    pub(crate) no_floor: bool,
+
+    /// Do not bind client and server to one CPU each
+    #[arg(long)]
+    pub(crate) no_pin: bool,
+
+    /// Fail with exit code 3 if a bandwidth is below this many Gbit/s
+    #[arg(long = "limit_bw", alias = "limit-bw", value_name = "GBITS", value_parser = positive)]
+    pub(crate) limit_bw: Option<f64>,
+
+    /// Fail with exit code 3 if a rate is below this many million messages a second
+    #[arg(long = "limit_msgrate", alias = "limit-msgrate", value_name = "MMSGS", value_parser = positive)]
+    pub(crate) limit_msgrate: Option<f64>,
+
+    /// Fail with exit code 3 if a median latency is above this many microseconds
+    #[arg(long = "limit_lat", alias = "limit-lat", value_name = "USEC", value_parser = positive)]
+    pub(crate) limit_lat: Option<f64>,
+
+    /// Serve one client, and print nothing but the port: for the process that started this one
+    #[arg(long, hide = true, requires = "server")]
+    pub(crate) child: bool,
+}
+
+/// Options of `adverb devices`.
+#[derive(Debug, Parser)]
+pub(crate) struct DevicesArgs {
+    /// Also limits and all GIDs
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `adverb pingpong`.
+#[derive(Debug, Parser)]
+pub(crate) struct PingpongArgs {
+    /// The machine where `adverb pingpong --server` runs; none: this machine, both ends
+    #[arg(conflicts_with = "server")]
+    pub(crate) host: Option<String>,
+
+    /// Answer one client after another
+    #[arg(long)]
+    pub(crate) server: bool,
+
+    /// The server's address to listen on; none: every one
+    #[arg(long, value_name = "ADDR", requires = "server")]
+    pub(crate) bind: Option<IpAddr>,
+
+    /// TCP port where client and server meet
+    #[arg(short, long, default_value_t = 18515)]
+    pub(crate) port: u16,
+
+    /// Message size in bytes; K, M as suffix
+    #[arg(short, long, value_name = "BYTES", default_value = "4096", value_parser = size)]
+    pub(crate) size: u64,
+
+    /// Messages there and back
+    #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) iters: u64,
+
+    /// RDMA device; none: soft_lo on this machine, else the one that holds the address in use
+    #[arg(short, long, visible_alias = "ib-dev", alias = "ib_dev", value_name = "NAME")]
+    pub(crate) device: Option<String>,
+
+    /// Index into the device's GID table
+    #[arg(short = 'x', long, alias = "gid_index", value_name = "INDEX")]
+    pub(crate) gid_index: Option<u8>,
+
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096
+    #[arg(short, long, default_value = "4096", value_parser = mtu)]
+    pub(crate) mtu: u16,
+}
+
+/// Reads a message size such as `64`, `64K` or `1M`.
+fn size(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.strip_suffix(['K', 'k']) {
+        Some(digits) => (digits, 1 << 10),
+        None => match text.strip_suffix(['M', 'm']) {
+            Some(digits) => (digits, 1 << 20),
+            None => (text, 1),
+        },
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    match bytes {
+        Some(bytes @ 1..=SIZE_MAX) => Ok(bytes),
+        _ => Err("a size is 1 to 1024M bytes, e.g. 64, 64K or 1M".to_owned()),
+    }
+}
+
+/// Reads a path MTU.
+fn mtu(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(mtu @ (256 | 512 | 1024 | 2048 | 4096)) => Ok(mtu),
+        _ => Err("a path MTU is 256, 512, 1024, 2048 or 4096 bytes".to_owned()),
+    }
+}
+
+/// Reads a number of seconds.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a duration is 0.001 to 86400 seconds".to_owned()),
+    }
+}
+
+/// Reads a limit.
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
+        _ => Err("a limit is a number above 0".to_owned()),
+    }
+}
+
+/// Largest message the command measures: 1 GiB.
+const SIZE_MAX: u64 = 1 << 30;
+/// Most requests or receives that a queue may hold.
+const DEPTH_MAX: i64 = 16384;
+/// Most bytes that a request may carry inline.
+const INLINE_MAX: i64 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bench(words: &[&str]) -> Result<Box<BenchArgs>, clap::Error> {
+        let words = ["adverb", "bench"].iter().chain(words);
+        Args::try_parse_from(words).map(|args| match args.command {
+            Command::Bench(args) => args,
+            Command::Devices(_) | Command::Pingpong(_) => unreachable!("`bench` was asked for"),
+        })
+    }
+
+    #[test]
+    fn the_definition_of_the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_take_suffixes_and_commas() {
+        let args = bench(&["-s", "1,64K,8M"]).unwrap();
+        assert_eq!(args.size, [1, 64 << 10, 8 << 20]);
+    }
+
+    #[test]
+    fn values_that_no_run_could_use_are_refused_with_what_is_allowed() {
+        for (flag, value, hint) in [
+            ("-s", "0", "1 to 1024M"),
+            ("-s", "99999M", "1 to 1024M"),
+            ("-s", "18446744073709551615M", "1 to 1024M"),
+            ("-s", "12q", "1 to 1024M"),
+            ("-m", "1500", "256, 512, 1024, 2048 or 4096"),
+            ("-D", "0", "0.001 to 86400"),
+            ("-D", "NaN", "0.001 to 86400"),
+            ("-n", "0", "1.."),
+            ("-t", "0", "1..=16384"),
+            ("-I", "2000", "0..=1024"),
+            ("--op", "atomic", "send, write, read"),
+            ("--test", "speed", "latency, bandwidth, rate"),
+            ("--limit_bw", "-1", "above 0"),
+            ("--rounds", "0", "1..=99"),
+        ] {
+            // `flag=value`, so that a value may begin with a dash.
+            let word = if flag.starts_with("--") {
+                format!("{flag}={value}")
+            } else {
+                format!("{flag}{value}")
+            };
+            let error = bench(&[&word]).expect_err(&word);
+            assert_eq!(error.exit_code(), 2, "{word}");
+            assert!(error.to_string().contains(hint), "{word}: {error}");
+        }
+    }
+
+    #[test]
+    fn perftest_spellings_with_dash_and_underscore_are_the_same_option() {
+        for flag in ["--report_gbits", "--report-gbits"] {
+            assert!(bench(&[flag]).unwrap().report_gbits, "{flag}");
+        }
+        for flag in ["--gid-index", "--gid_index", "-x"] {
+            assert_eq!(bench(&[flag, "3"]).unwrap().gid_index, Some(3), "{flag}");
+        }
+        for flag in ["--ib-dev", "--device", "-d"] {
+            assert_eq!(
+                bench(&[flag, "soft_lo"]).unwrap().device.as_deref(),
+                Some("soft_lo"),
+                "{flag}"
+            );
+        }
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for words in [
+            &["-n", "5", "-D", "1"][..],
+            &["-a", "-s", "64"],
+            &["--server", "somewhere"],
+            &["--bind", "127.0.0.1"],
+            &["--json", "--csv"],
+            &["--all", "--quick"],
+        ] {
+            assert_eq!(bench(words).expect_err("a contradiction").exit_code(), 2, "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! `adverb bench`: latency, bandwidth and message rate, beside what the machine's sockets reach.
+//!
+//! Two processes, always. Each knows only how to be one end: `server.rs` follows orders, `client.rs`
+//! gives them, `control.rs` carries them. Without a host the client starts a server of its own on
+//! this machine. `plan.rs` decides what is measured, `measure.rs` and `floor.rs` do it, `report.rs`
+//! says what came out.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use self::local::LocalServer;
+use self::machine::Machine;
+use self::plan::Plan;
+use self::rdma::DeviceChoice;
+use self::report::{Limits, Report};
+use self::server::ServerOptions;
+use crate::args::BenchArgs;
+use crate::failure::{Doing, Failure};
+
+pub(crate) mod client;
+pub(crate) mod control;
+mod cpu;
+mod floor;
+pub(crate) mod local;
+mod machine;
+pub(crate) mod measure;
+mod pace;
+pub(crate) mod plan;
+mod progress;
+pub(crate) mod rdma;
+mod report;
+pub(crate) mod server;
+pub(crate) mod stats;
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
+    let mut choice = DeviceChoice { device: args.device.clone(), gid_index: args.gid_index };
+    if args.server {
+        let (bind, port, child) = (args.bind, args.port, args.child);
+        return server::run(&ServerOptions { bind, port, choice, child });
+    }
+    let plan = Plan::new(args)?;
+    let output = args.output.as_deref().map(create).transpose()?;
+    let report = match &args.host {
+        Some(host) => measure(host, args.port, &plan, &choice)?,
+        None => {
+            choice.device.get_or_insert_with(|| LOCAL_DEVICE.to_owned());
+            // Before this process binds itself to a processor, which a child would inherit.
+            let server = LocalServer::start(&choice)?;
+            measure("127.0.0.1", server.port, &plan, &choice)?
+        }
+    };
+    write(&report, args, output)?;
+    report.check(Limits { gbits: args.limit_bw, mmsgs: args.limit_msgrate, usec: args.limit_lat })
+}
+
+/// The client's whole run against a server at `host`.
+fn measure(host: &str, port: u16, plan: &Plan, choice: &DeviceChoice) -> Result<Report, Failure> {
+    let _ = cpu::count(); // Asked before this process is bound to one.
+    let mut control = client::greet(host, port, plan.pin)?;
+    let pinned = plan.pin && cpu::pin(cpu::End::Client);
+    let findings = client::run(plan, choice, &mut control)?;
+    let device = choice.device.clone().unwrap_or_default();
+    Ok(findings.report(Machine::look(pinned, device, plan.tuning.mtu), plan))
+}
+
+/// Prints the report, and writes it to the file that the user has named.
+fn write(report: &Report, args: &BenchArgs, output: Option<File>) -> Result<(), Failure> {
+    let in_csv = args.csv
+        || args.output.as_deref().is_some_and(|path| path.extension().is_some_and(|e| e == "csv"));
+    let for_programs = || {
+        if in_csv && !args.json {
+            Ok(report::csv(report))
+        } else {
+            let json = serde_json::to_string_pretty(report).doing("writing JSON")?;
+            Ok(json + "\n")
+        }
+    };
+    let on_screen = if output.is_none() && (args.json || args.csv) {
+        for_programs()?
+    } else {
+        report::tables(report, args.report_gbits)
+    };
+    if let (Some(mut file), Some(path)) = (output, &args.output) {
+        let text = for_programs()?;
+        file.write_all(text.as_bytes()).doing(format_args!("writing {}", path.display()))?;
+    }
+    std::io::stdout().write_all(on_screen.as_bytes()).doing("printing the results")
+}
+
+/// Opens the file for results, before anything is measured for nothing.
+fn create(path: &Path) -> Result<File, Failure> {
+    File::create(path).doing(format_args!("creating {}", path.display()))
+}
+
+/// The device that both ends use on one machine.
+pub(crate) const LOCAL_DEVICE: &str = "soft_lo";

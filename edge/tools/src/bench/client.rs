@@ -1,0 +1,139 @@
+//! The client of a run: orders each test, runs its active side, and collects the figures.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::TcpStream;
+
+use super::control::{Answer, Control, Order, PROTOCOL, Watch, unexpected};
+use super::floor::{self, FloorSpec, FloorValue};
+use super::measure::{Endpoint, Link, Pattern};
+use super::plan::{Job, Plan, Quantity};
+use super::progress::Progress;
+use super::rdma::{self, DeviceChoice};
+use super::report::Findings;
+use super::stats::{Percentiles, per_second};
+use crate::args::Op;
+use crate::failure::{Doing, Failure};
+
+/// What one run of one job has come to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Figure {
+    /// Nanoseconds; of a half round trip, already halved.
+    Latency(Percentiles),
+    /// Bytes or messages in a second.
+    PerSecond(u64),
+}
+
+/// Connects to the server and agrees on the protocol.
+pub(crate) fn greet(host: &str, port: u16, pin: bool) -> Result<Control, Failure> {
+    let stream = TcpStream::connect((host, port)).doing(format_args!(
+        "connecting to {host} port {port} (is `adverb bench --server` running there?)"
+    ))?;
+    let mut control = Control::new(stream)?;
+    let answer = control.order(&Order::Hello { protocol: PROTOCOL.to_owned(), pin })?;
+    let Answer::Hello { protocol } = answer else {
+        return Err(unexpected(&answer));
+    };
+    if protocol != PROTOCOL {
+        return Err(Failure::Failed(format!(
+            "this client speaks {PROTOCOL}, the server {protocol}: use the same version of adverb"
+        )));
+    }
+    Ok(control)
+}
+
+/// Runs the whole plan. Floors and tests take turns, so that both see the same machine.
+pub(crate) fn run(
+    plan: &Plan,
+    choice: &DeviceChoice,
+    control: &mut Control,
+) -> Result<Findings, Failure> {
+    let mut findings = Findings::default();
+    let mut link = if plan.jobs.is_empty() {
+        None
+    } else {
+        Some(rdma::connect(control, choice, &plan.tuning)?)
+    };
+    let mut progress = Progress::new(plan.jobs.len() * usize::try_from(plan.rounds).unwrap_or(1));
+    for round in 1..=plan.rounds {
+        let mut fresh = BTreeMap::new();
+        if plan.floors {
+            for spec in ALWAYS {
+                refresh(spec, plan, control, &mut fresh)?;
+            }
+        }
+        for job in &plan.jobs {
+            progress.step(format_args!("round {round}, {job}"));
+            if let Some(spec) = plan.floor(*job) {
+                refresh(spec, plan, control, &mut fresh)?;
+            }
+            if let Some(link) = &mut link {
+                let figure = run_job(link, *job, plan, control)?;
+                findings.add(*job, figure);
+            }
+        }
+        fresh.into_iter().for_each(|(spec, value)| findings.add_floor(spec, value));
+    }
+    Ok(findings)
+}
+
+/// Measures a floor, unless this round already has.
+fn refresh(
+    spec: FloorSpec,
+    plan: &Plan,
+    control: &mut Control,
+    fresh: &mut BTreeMap<FloorSpec, FloorValue>,
+) -> Result<(), Failure> {
+    if let Entry::Vacant(place) = fresh.entry(spec) {
+        place.insert(floor::measure(spec, control, plan.limit.for_floor())?);
+    }
+    Ok(())
+}
+
+/// Runs both sides of one job.
+fn run_job<E: Endpoint>(
+    link: &mut Link<E>,
+    job: Job,
+    plan: &Plan,
+    control: &mut Control,
+) -> Result<Figure, Failure> {
+    let bytes = link.check_length(job.bytes)?;
+    link.clear_mark(bytes);
+    let pattern = match (job.quantity, job.op) {
+        (Quantity::HalfRoundTrip, Op::Send) => Pattern::EchoSend,
+        (Quantity::HalfRoundTrip, Op::Write) => Pattern::EchoWrite,
+        (_, Op::Send | Op::Write | Op::Read) => Pattern::Absorb,
+    };
+    control.start(&Order::Run { pattern, bytes: job.bytes })?;
+    let mut watch = Watch::new(control);
+    let figure = match pattern {
+        Pattern::EchoSend => {
+            let samples = link.send_round_trip(bytes, plan.limit, &mut watch)?;
+            Figure::Latency(samples.percentiles().halved())
+        }
+        Pattern::EchoWrite => {
+            let samples = link.write_round_trip(bytes, plan.limit, &mut watch)?;
+            Figure::Latency(samples.percentiles().halved())
+        }
+        Pattern::Absorb | Pattern::EchoBytes => match job.quantity {
+            Quantity::Completion | Quantity::HalfRoundTrip => {
+                let samples = link.completion(job.op, bytes, plan.limit, &mut watch)?;
+                Figure::Latency(samples.percentiles())
+            }
+            Quantity::Bandwidth(_) | Quantity::Rate => {
+                let streamed = link.stream(plan.stream(job), plan.limit, &mut watch)?;
+                let unit = if job.quantity == Quantity::Rate { 1 } else { job.bytes };
+                Figure::PerSecond(per_second(streamed.messages * unit, streamed.elapsed))
+            }
+        },
+    };
+    control.stop()?;
+    Ok(figure)
+}
+
+/// Measured in every round, whatever the jobs: what the machine is like.
+const ALWAYS: [FloorSpec; 3] = [
+    FloorSpec::UdpPingpong(floor::Exchange { bytes: 64, reply_bytes: 64 }),
+    FloorSpec::TcpPingpong(floor::Exchange { bytes: 64, reply_bytes: 64 }),
+    FloorSpec::TcpStream,
+];

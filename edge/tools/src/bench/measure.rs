@@ -1,0 +1,277 @@
+//! The measurements themselves, as loops over a connected queue pair.
+//!
+//! An [`Endpoint`] is all that they need of one; `rdma.rs` makes one of the real thing, the tests one
+//! of two vectors. A [`Link`] adds what both sides agree on: where messages lie in the registered
+//! memory, and that there are always receives posted. The passive side is here, the active side's
+//! loops are in `latency.rs`, `stream.rs` and `checked.rs`.
+//!
+//! The active side decides when a test ends. The passive side serves until it is told to stop, so it
+//! needs to know nothing but its [`Pattern`].
+
+use serde::{Deserialize, Serialize};
+
+use super::control::Watch;
+use crate::args::Op;
+use crate::failure::Failure;
+
+mod checked;
+mod latency;
+mod stream;
+
+pub(crate) use self::stream::Stream;
+
+/// What the measurements need of a connected queue pair and its registered memory.
+pub(crate) trait Endpoint {
+    /// Posts requests in one call. The caller keeps to the queue's depth.
+    fn post(&mut self, list: &[Request]) -> Result<(), Failure>;
+
+    /// Posts a receive for up to `bytes` bytes at `offset`.
+    fn post_receive(&mut self, offset: usize, bytes: usize) -> Result<(), Failure>;
+
+    /// Makes progress, and takes completions. One that is not a success is an error.
+    fn poll(&mut self) -> Result<Reaped, Failure>;
+
+    /// The byte at `offset`, which the peer may be writing.
+    fn load(&self, offset: usize) -> u8;
+
+    /// Changes the byte at `offset`.
+    fn store(&mut self, offset: usize, byte: u8);
+
+    /// Copies the bytes at `offset` out.
+    fn read(&self, offset: usize, bytes: &mut [u8]);
+
+    /// Copies `bytes` to `offset`.
+    fn write(&mut self, offset: usize, bytes: &[u8]);
+}
+
+/// One request. Offsets count from the start of the registered memory, here and at the peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// What to do.
+    pub(crate) op: Op,
+    /// Where the bytes are, or go to, here.
+    pub(crate) local: usize,
+    /// Where they go to, or are, at the peer; of no meaning to a SEND.
+    pub(crate) remote: usize,
+    /// How many.
+    pub(crate) bytes: usize,
+    /// Ask for a completion.
+    pub(crate) signaled: bool,
+}
+
+/// Completions taken by one poll.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Reaped {
+    /// Of signaled requests.
+    pub(crate) requests: u32,
+    /// Of receives.
+    pub(crate) receives: u32,
+}
+
+/// What the passive side of a test does.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Pattern {
+    /// Takes whatever comes, and answers nothing.
+    Absorb,
+    /// Answers each SEND with one of the same length.
+    EchoSend,
+    /// Answers each SEND with one that carries the same bytes.
+    EchoBytes,
+    /// Answers each WRITE, seen in memory, with one of the same length.
+    EchoWrite,
+}
+
+/// How both sides use their registered memory: the first half for messages that leave, the second
+/// for messages that arrive.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct Layout {
+    /// Length of each half.
+    pub(crate) half_bytes: usize,
+    /// Longest message.
+    pub(crate) message_bytes_max: usize,
+    /// Receives that are posted at any time.
+    pub(crate) receives: u32,
+}
+
+impl Layout {
+    /// For messages up to `message_bytes_max`: room for several of them, so that a stream can go
+    /// round.
+    pub(crate) fn new(message_bytes_max: usize, receives: u32) -> Self {
+        let several = message_bytes_max.saturating_mul(4).clamp(HALF_BYTES_MIN, HALF_BYTES_ENOUGH);
+        let half_bytes = several.max(message_bytes_max);
+        Self { half_bytes, message_bytes_max, receives }
+    }
+
+    /// Whether both sides can keep to it. Layouts come over the network.
+    pub(crate) const fn is_legal(&self) -> bool {
+        self.message_bytes_max >= 1
+            && self.message_bytes_max <= self.half_bytes
+            && self.half_bytes <= HALF_BYTES_MAX
+            && self.receives >= 1
+            && self.receives <= RECEIVES_MAX
+    }
+
+    /// How many messages of `bytes` bytes have a place of their own in a half.
+    pub(crate) fn blocks(&self, bytes: usize) -> usize {
+        (self.half_bytes / stride(bytes)).clamp(1, BLOCKS_MAX)
+    }
+}
+
+/// An endpoint that keeps its receives posted.
+#[derive(Debug)]
+pub(crate) struct Link<E> {
+    endpoint: E,
+    layout: Layout,
+}
+
+impl<E: Endpoint> Link<E> {
+    /// Posts the receives that `layout` promises.
+    pub(crate) fn new(mut endpoint: E, layout: Layout) -> Result<Self, Failure> {
+        for _ in 0..layout.receives {
+            endpoint.post_receive(layout.half_bytes, layout.message_bytes_max)?;
+        }
+        Ok(Self { endpoint, layout })
+    }
+
+    /// A message length that came over the network.
+    ///
+    /// # Errors
+    ///
+    /// If it is 0 or does not fit the registered memory.
+    pub(crate) fn check_length(&self, bytes: u64) -> Result<usize, Failure> {
+        let most = self.layout.message_bytes_max;
+        match usize::try_from(bytes) {
+            Ok(bytes) if (1..=most).contains(&bytes) => Ok(bytes),
+            _ => Err(Failure::Failed(format!("messages are 1 to {most} bytes, not {bytes}"))),
+        }
+    }
+
+    /// Takes completions, and posts a receive for each that was used.
+    #[inline]
+    fn poll(&mut self) -> Result<Reaped, Failure> {
+        let reaped = self.endpoint.poll()?;
+        for _ in 0..reaped.receives {
+            self.endpoint.post_receive(self.layout.half_bytes, self.layout.message_bytes_max)?;
+        }
+        Ok(reaped)
+    }
+
+    /// Posts one signaled request of the first block.
+    #[inline]
+    fn post_one(&mut self, op: Op, bytes: usize) -> Result<(), Failure> {
+        let remote = match op {
+            Op::Send | Op::Write => self.layout.half_bytes,
+            Op::Read => 0,
+        };
+        self.endpoint.post(&[Request { op, local: 0, remote, bytes, signaled: true }])
+    }
+
+    /// Prepares for a ping-pong by WRITE: the byte that is watched must not look like an arrival.
+    pub(crate) fn clear_mark(&mut self, bytes: usize) {
+        self.endpoint.store(self.mark(bytes), 0);
+    }
+
+    /// The last byte of an arriving message.
+    fn mark(&self, bytes: usize) -> usize {
+        self.layout.half_bytes + bytes.saturating_sub(1)
+    }
+
+    /// Where a message arrives.
+    const fn arrival(&self) -> usize {
+        self.layout.half_bytes
+    }
+
+    /// Serves one test until the client says stop.
+    pub(crate) fn serve(
+        &mut self,
+        pattern: Pattern,
+        bytes: usize,
+        watch: &mut Watch<'_>,
+    ) -> Result<(), Failure> {
+        match pattern {
+            Pattern::Absorb => self.absorb(watch),
+            Pattern::EchoSend => self.echo_send(bytes, watch),
+            Pattern::EchoBytes => self.echo_bytes(bytes, watch),
+            Pattern::EchoWrite => self.echo_write(bytes, watch),
+        }
+    }
+
+    fn absorb(&mut self, watch: &mut Watch<'_>) -> Result<(), Failure> {
+        loop {
+            if self.poll()? != Reaped::default() {
+                watch.busy();
+            } else if watch.stop_asked()? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn echo_send(&mut self, bytes: usize, watch: &mut Watch<'_>) -> Result<(), Failure> {
+        let mut unfinished = 0;
+        loop {
+            let reaped = self.poll()?;
+            unfinished -= reaped.requests;
+            for _ in 0..reaped.receives {
+                self.post_one(Op::Send, bytes)?;
+                unfinished += 1;
+            }
+            if reaped != Reaped::default() {
+                watch.busy();
+            } else if watch.stop_asked()? {
+                return self.finish(unfinished, watch);
+            }
+        }
+    }
+
+    fn echo_write(&mut self, bytes: usize, watch: &mut Watch<'_>) -> Result<(), Failure> {
+        let (mark, last) = (self.mark(bytes), bytes.saturating_sub(1));
+        let mut expected = 1;
+        let mut unfinished = 0;
+        loop {
+            let reaped = self.poll()?;
+            unfinished -= reaped.requests;
+            if self.endpoint.load(mark) == expected {
+                self.endpoint.store(last, expected);
+                self.post_one(Op::Write, bytes)?;
+                unfinished += 1;
+                expected = expected.wrapping_add(1);
+                watch.busy();
+            } else if watch.stop_asked()? {
+                return self.finish(unfinished, watch);
+            }
+        }
+    }
+
+    /// Waits for the completions of requests that a test has left behind.
+    fn finish(&mut self, mut unfinished: u32, watch: &mut Watch<'_>) -> Result<(), Failure> {
+        while unfinished > 0 {
+            let reaped = self.poll()?;
+            unfinished -= reaped.requests;
+            if reaped == Reaped::default() {
+                watch.peer_lives()?;
+            }
+        }
+        watch.busy();
+        Ok(())
+    }
+}
+
+/// Distance between two messages: whole cache lines.
+fn stride(bytes: usize) -> usize {
+    bytes.next_multiple_of(64).max(64)
+}
+
+/// Smallest half: large enough that a stream of middling messages leaves the processor's caches.
+const HALF_BYTES_MIN: usize = 16 << 20;
+/// A half that is this large needs to be larger only for a single message.
+const HALF_BYTES_ENOUGH: usize = 64 << 20;
+/// Largest half that a server gives a client.
+const HALF_BYTES_MAX: usize = 1 << 30;
+/// Most receives that a server posts for a client.
+const RECEIVES_MAX: u32 = 16384;
+/// Most places that a stream goes round.
+const BLOCKS_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,318 @@
+//! What a run measures: from the command line to a list of jobs, each with the floor it stands on.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::floor::{Exchange, FloorSpec};
+use super::measure::{Layout, Stream};
+use super::pace::Limit;
+use crate::args::{BenchArgs, Op, Test};
+use crate::failure::Failure;
+
+/// Everything the client will do.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// In the order in which they run, and in which results are printed.
+    pub(crate) jobs: Vec<Job>,
+    /// How often the whole list is run.
+    pub(crate) rounds: u32,
+    /// How long each job goes on.
+    pub(crate) limit: Limit,
+    /// Measure floors.
+    pub(crate) floors: bool,
+    /// Bind both ends to a processor each.
+    pub(crate) pin: bool,
+    /// What the queue pair is like.
+    pub(crate) tuning: Tuning,
+    /// How streams are posted.
+    pub(crate) posting: Posting,
+}
+
+/// One figure to find.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Job {
+    /// What is done.
+    pub(crate) op: Op,
+    /// With messages of this length.
+    pub(crate) bytes: u64,
+    /// What is found out.
+    pub(crate) quantity: Quantity,
+}
+
+/// What is found out.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Quantity {
+    /// Latency, from the post to the completion.
+    Completion,
+    /// Latency, half of a ping-pong.
+    HalfRoundTrip,
+    /// Bytes a second.
+    Bandwidth(Buffers),
+    /// Messages a second.
+    Rate,
+}
+
+/// Where the messages of a stream lie.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Buffers {
+    /// Each in a place of its own, in turn.
+    RoundRobin,
+    /// All in the same place.
+    One,
+}
+
+/// What the queue pair is like. The client sends this to the server.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct Tuning {
+    /// Path MTU, at most.
+    pub(crate) mtu: u16,
+    /// Requests in the send queue, at most.
+    pub(crate) tx_depth: u32,
+    /// Largest message that is copied into the request.
+    pub(crate) inline_bytes: u32,
+    /// Use of the registered memory.
+    pub(crate) layout: Layout,
+}
+
+/// How streams are posted, as far as the user has said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posting {
+    tx_depth: Option<u32>,
+    list: u32,
+    signal_every: Option<u32>,
+}
+
+impl Plan {
+    /// Reads the command line.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Usage`] if two options contradict each other.
+    pub(crate) fn new(args: &BenchArgs) -> Result<Self, Failure> {
+        let posting = Posting::new(args)?;
+        let sizes = sizes(args);
+        let largest = sizes.iter().copied().max().unwrap_or(1);
+        let largest = usize::try_from(largest).map_err(|_| Failure::usage("-s is too large"))?;
+        let rounds = args.rounds.unwrap_or(if args.iters.is_some() || args.duration.is_some() {
+            1
+        } else {
+            ROUNDS
+        });
+        Ok(Self {
+            jobs: jobs(args, &sizes),
+            rounds,
+            limit: limit(args),
+            floors: !args.no_floor,
+            pin: !args.no_pin,
+            tuning: Tuning {
+                mtu: args.mtu,
+                tx_depth: args.tx_depth.unwrap_or(TX_DEPTH),
+                inline_bytes: args.inline,
+                layout: Layout::new(largest, args.rx_depth),
+            },
+            posting,
+        })
+    }
+
+    /// The stream that finds a bandwidth or a rate.
+    pub(crate) fn stream(&self, job: Job) -> Stream {
+        let bytes = usize::try_from(job.bytes).unwrap_or(usize::MAX);
+        let blocks = match job.quantity {
+            Quantity::Bandwidth(Buffers::RoundRobin) => self.tuning.layout.blocks(bytes),
+            Quantity::Bandwidth(Buffers::One)
+            | Quantity::Rate
+            | Quantity::Completion
+            | Quantity::HalfRoundTrip => 1,
+        };
+        let Posting { list, .. } = self.posting;
+        let depth = self.posting.depth(job.bytes);
+        let signal_every = self.posting.signal_every(depth);
+        Stream { op: job.op, bytes, blocks, depth, list, signal_every }
+    }
+
+    /// The floor that a job stands on, for path MTU `mtu`.
+    pub(crate) fn floor(&self, job: Job) -> Option<FloorSpec> {
+        self.floors.then(|| job.floor(self.tuning.mtu))
+    }
+}
+
+impl Tuning {
+    /// Whether a server can follow it. Tunings come over the network.
+    pub(crate) fn is_legal(&self) -> bool {
+        matches!(self.mtu, 256 | 512 | 1024 | 2048 | 4096)
+            && (1..=16384).contains(&self.tx_depth)
+            && self.inline_bytes <= 1024
+            && self.layout.is_legal()
+    }
+}
+
+impl Job {
+    /// What plain sockets would have to do for the same.
+    ///
+    /// A message that fits one packet is compared with UDP, a longer one with TCP, since it would
+    /// have to be cut, acknowledged and put together. A stream is compared with UDP datagrams of the
+    /// length that ours have.
+    fn floor(self, mtu: u16) -> FloorSpec {
+        let Self { op, bytes, quantity } = self;
+        let exchange = match (quantity, op) {
+            (Quantity::HalfRoundTrip, _) => Exchange { bytes, reply_bytes: bytes },
+            (Quantity::Completion, Op::Send | Op::Write) => {
+                Exchange { bytes, reply_bytes: ACK_BYTES }
+            }
+            (Quantity::Completion, Op::Read) => {
+                Exchange { bytes: READ_REQUEST_BYTES, reply_bytes: bytes }
+            }
+            (Quantity::Bandwidth(_) | Quantity::Rate, _) => {
+                let payload = u16::try_from(bytes).unwrap_or(u16::MAX).min(mtu);
+                let packet_bytes = payload.next_multiple_of(4) + HEADER_BYTES;
+                return FloorSpec::UdpStream { packet_bytes };
+            }
+        };
+        if bytes <= u64::from(mtu) {
+            FloorSpec::UdpPingpong(exchange)
+        } else {
+            FloorSpec::TcpPingpong(exchange)
+        }
+    }
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.quantity {
+            Quantity::Completion => "completion",
+            Quantity::HalfRoundTrip => "half round trip",
+            Quantity::Bandwidth(Buffers::RoundRobin) => "bandwidth",
+            Quantity::Bandwidth(Buffers::One) => "bandwidth, one buffer",
+            Quantity::Rate => "message rate",
+        };
+        write!(f, "{} {} bytes: {what}", self.op, self.bytes)
+    }
+}
+
+impl Quantity {
+    /// The test that it belongs to.
+    pub(crate) const fn test(self) -> Test {
+        match self {
+            Self::Completion | Self::HalfRoundTrip => Test::Latency,
+            Self::Bandwidth(_) => Test::Bandwidth,
+            Self::Rate => Test::Rate,
+        }
+    }
+}
+
+impl Posting {
+    fn new(args: &BenchArgs) -> Result<Self, Failure> {
+        let posting =
+            Self { tx_depth: args.tx_depth, list: args.post_list, signal_every: args.cq_mod };
+        let depth = args.tx_depth.unwrap_or(TX_DEPTH);
+        if args.post_list > depth {
+            let list = args.post_list;
+            return Err(Failure::Usage(format!(
+                "--post-list {list} does not fit --tx-depth {depth}: it must be 1 to {depth}"
+            )));
+        }
+        let most = depth - args.post_list + 1;
+        if let Some(every) = args.cq_mod.filter(|&every| every > most) {
+            return Err(Failure::Usage(format!(
+                "--cq-mod {every} would leave a full queue without a completion: with --tx-depth \
+                 {depth} and --post-list {} it must be 1 to {most}",
+                args.post_list
+            )));
+        }
+        Ok(posting)
+    }
+
+    /// Requests in flight. Where the user has not said, long messages are fewer, so that the last
+    /// ones do not outlast the test.
+    fn depth(self, bytes: u64) -> u32 {
+        self.tx_depth.unwrap_or_else(|| {
+            let fitting = u32::try_from(IN_FLIGHT_BYTES / bytes.max(1)).unwrap_or(TX_DEPTH);
+            let least = self.signal_every.unwrap_or(1) + self.list - 1;
+            fitting.clamp(2, TX_DEPTH).max(least)
+        })
+    }
+
+    /// Every so manyeth request is signaled: by default four times in a full queue.
+    fn signal_every(self, depth: u32) -> u32 {
+        self.signal_every.unwrap_or_else(|| (depth / 4).clamp(1, depth - self.list + 1))
+    }
+}
+
+/// Message sizes to measure.
+fn sizes(args: &BenchArgs) -> Vec<u64> {
+    if !args.size.is_empty() {
+        return args.size.clone();
+    }
+    let step = if args.quick { 2 } else { 1 };
+    (0..=LARGEST_EXPONENT).step_by(step).map(|exponent| 1 << exponent).collect()
+}
+
+/// How long each job goes on.
+fn limit(args: &BenchArgs) -> Limit {
+    match (args.iters, args.duration) {
+        (None, None) => Limit::time(if args.quick { QUICK_TIME } else { TIME }),
+        (iters, duration) => Limit { iters, duration: duration.map(Duration::from_secs_f64) },
+    }
+}
+
+/// Everything to find out.
+fn jobs(args: &BenchArgs, sizes: &[u64]) -> Vec<Job> {
+    let wanted = |test| args.test.is_empty() || args.test.contains(&test);
+    let ops = [Op::Send, Op::Write, Op::Read];
+    let ops = ops.into_iter().filter(|op| args.op.is_empty() || args.op.contains(op));
+    let rate_sizes = if args.size.is_empty() { &[RATE_BYTES][..] } else { sizes };
+    let mut jobs = Vec::new();
+    let mut add = |op, sizes: &[u64], quantities: &[Quantity]| {
+        for &bytes in sizes {
+            jobs.extend(quantities.iter().map(|&quantity| Job { op, bytes, quantity }));
+        }
+    };
+    if wanted(Test::Latency) {
+        for op in ops.clone() {
+            let both = [Quantity::Completion, Quantity::HalfRoundTrip];
+            match op {
+                Op::Send | Op::Write => add(op, sizes, &both),
+                Op::Read => add(op, sizes, &[Quantity::Completion]),
+            }
+        }
+    }
+    if wanted(Test::Bandwidth) {
+        for op in ops.clone() {
+            add(op, sizes, &[Quantity::Bandwidth(Buffers::RoundRobin)]);
+            if op == Op::Write {
+                add(op, sizes, &[Quantity::Bandwidth(Buffers::One)]);
+            }
+        }
+    }
+    if wanted(Test::Rate) {
+        ops.for_each(|op| add(op, rate_sizes, &[Quantity::Rate]));
+    }
+    jobs
+}
+
+/// The largest size measured by default is two to this power: 8 MiB.
+const LARGEST_EXPONENT: u32 = 23;
+/// Message length for rates, where the user has not said.
+const RATE_BYTES: u64 = 64;
+/// How often each job is run, where the user has not said.
+const ROUNDS: u32 = 3;
+/// How long each job goes on, where the user has not said.
+const TIME: Duration = Duration::from_millis(40);
+/// The same for a quick run.
+const QUICK_TIME: Duration = Duration::from_millis(25);
+/// Requests in flight, where the user has not said.
+const TX_DEPTH: u32 = 128;
+/// Bytes in flight, where the user has not said.
+const IN_FLIGHT_BYTES: u64 = 32 << 20;
+/// An acknowledgement: BTH, AETH, ICRC.
+const ACK_BYTES: u64 = 20;
+/// A READ request: BTH, RETH, ICRC.
+const READ_REQUEST_BYTES: u64 = 32;
+/// What the first packet of a WRITE carries beside the payload: BTH, RETH, ICRC.
+const HEADER_BYTES: u16 = 32;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+//! The real queue pair behind the measurements.
+//!
+//! # Safety
+//!
+//! Requests are posted raw, as a C program would. That is sound because the only memory they name
+//! is an `Mr`, which never gives out references to its bytes, and which lives in the same value as
+//! the queue pair and is dropped after it.
+
+use adverb::verbs::{
+    Access, Context, Cq, Gid, Mr, PathMtu, Psn, Qp, QpConfig, Qpn, Rc, RcConnect, ReceiveWork,
+    RemoteQp, RemoteSlice, Rkey, SendData, SendKind, SendWork, WcOpcode, WcStatus, WorkCompletion,
+    WorkError, devices,
+};
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+use super::control::{Answer, Control, Order, unexpected};
+use super::measure::{Endpoint, Link, Reaped, Request};
+use super::plan::Tuning;
+use crate::args::Op;
+use crate::failure::{Doing, Failure};
+
+/// How a queue pair can be reached, and its memory.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Contact {
+    /// Its number.
+    pub(crate) qpn: u32,
+    /// Sequence number of its first packet.
+    pub(crate) psn: u32,
+    /// Address of its port.
+    pub(crate) gid: [u8; 16],
+    /// Path MTU in bytes, at most.
+    pub(crate) mtu: u32,
+    /// Address of its memory.
+    pub(crate) addr: u64,
+    /// Key of its memory.
+    pub(crate) rkey: u32,
+}
+
+impl Contact {
+    fn remote(&self) -> RemoteQp {
+        RemoteQp { gid: Gid(self.gid), qpn: Qpn::new(self.qpn), psn: Psn::new(self.psn) }
+    }
+}
+
+/// Which device to use, and how; each side's own choice.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeviceChoice {
+    /// Its name; `None`: by the address of the control connection.
+    pub(crate) device: Option<String>,
+    /// Index into its GID table; `None`: by the address of the control connection.
+    pub(crate) gid_index: Option<u8>,
+}
+
+impl DeviceChoice {
+    /// The device and the index of the address to use.
+    fn find(&self, control: &Control) -> Result<(String, u8), Failure> {
+        let here = control.local(0)?.ip().to_canonical();
+        let all = devices().doing("listing the RDMA devices")?;
+        let mut found = None;
+        for device in &all {
+            if self.device.as_ref().is_some_and(|name| *name != device.name) {
+                continue;
+            }
+            let same = device.gids.iter().find(|entry| entry.ip() == here);
+            let index = match (self.gid_index, same) {
+                (Some(index), _) if self.device.is_some() || same.is_some() => index,
+                (_, Some(entry)) => entry.index,
+                (_, None) if self.device.is_some() => first_like(here, device),
+                (_, None) => continue,
+            };
+            found = Some((device.name.clone(), index));
+            break;
+        }
+        found.ok_or_else(|| {
+            let names: Vec<_> = all.iter().map(|device| device.name.as_str()).collect();
+            let wanted = self.device.as_deref().unwrap_or("of this connection's address");
+            Failure::Failed(format!(
+                "there is no device {wanted}; there are: {}. Choose with --device",
+                names.join(", ")
+            ))
+        })
+    }
+}
+
+/// The first address of the same kind as `here`.
+fn first_like(here: IpAddr, device: &adverb::verbs::Device) -> u8 {
+    let same = device.gids.iter().find(|entry| entry.ip().is_ipv4() == here.is_ipv4());
+    same.map_or(1, |entry| entry.index)
+}
+
+/// A connected queue pair and its memory.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    qp: Qp<Rc>,
+    cq: Cq,
+    memory: Mr,
+    remote: RemoteSlice,
+    inline_bytes: usize,
+    gid_index: u8,
+    mtu: PathMtu,
+}
+
+/// The client's end.
+pub(crate) fn connect(
+    control: &mut Control,
+    choice: &DeviceChoice,
+    tuning: &Tuning,
+) -> Result<Link<QueuePair>, Failure> {
+    let mut pair = QueuePair::open(control, choice, tuning)?;
+    let contact = pair.contact()?;
+    let answer = control.order(&Order::Open { tuning: tuning.clone(), contact })?;
+    let Answer::Opened { contact } = answer else {
+        return Err(unexpected(&answer));
+    };
+    pair.connect(&contact)?;
+    Link::new(pair, tuning.layout)
+}
+
+/// The server's end: answers an `Open` order.
+pub(crate) fn accept(
+    control: &mut Control,
+    choice: &DeviceChoice,
+    tuning: &Tuning,
+    contact: &Contact,
+) -> Result<Link<QueuePair>, Failure> {
+    let mut pair = QueuePair::open(control, choice, tuning)?;
+    pair.connect(contact)?;
+    let own = pair.contact()?;
+    let link = Link::new(pair, tuning.layout)?;
+    control.send(&Answer::Opened { contact: own })?;
+    Ok(link)
+}
+
+impl QueuePair {
+    fn open(control: &Control, choice: &DeviceChoice, tuning: &Tuning) -> Result<Self, Failure> {
+        let (name, gid_index) = choice.find(control)?;
+        let context = Context::open(&name).doing("opening the device")?;
+        let pd = context.alloc_pd();
+        let receives = tuning.layout.receives;
+        let depth = tuning.tx_depth.saturating_add(receives).saturating_add(1);
+        let cq = context.create_cq(depth).doing("creating a completion queue")?;
+        let qp = pd
+            .create_qp(&QpConfig {
+                max_send_wr: tuning.tx_depth,
+                max_recv_wr: receives,
+                max_inline: tuning.inline_bytes,
+                ..QpConfig::new(&cq)
+            })
+            .doing("creating a queue pair")?;
+        let len = tuning.layout.half_bytes.saturating_mul(2);
+        let memory = pd.allocate(len, Access::ALL).doing("registering memory")?;
+        // Touched once, so that no page is new while we measure.
+        memory.fill(0, len, 0).doing("registering memory")?;
+        let asked = PathMtu::largest_below(u32::from(tuning.mtu)).unwrap_or(PathMtu::B256);
+        Ok(Self {
+            qp,
+            cq,
+            memory,
+            remote: RemoteSlice { addr: 0, rkey: Rkey(0) },
+            inline_bytes: usize::try_from(tuning.inline_bytes).unwrap_or(0),
+            gid_index,
+            mtu: asked.min(context.query_port().active_mtu),
+        })
+    }
+
+    fn contact(&self) -> Result<Contact, Failure> {
+        let address = self.qp.address(self.gid_index).doing("asking for an address")?;
+        Ok(Contact {
+            qpn: address.qpn.get(),
+            psn: address.psn.get(),
+            gid: address.gid.0,
+            mtu: self.mtu.bytes(),
+            addr: self.memory.addr(),
+            rkey: self.memory.rkey().0,
+        })
+    }
+
+    fn connect(&mut self, contact: &Contact) -> Result<(), Failure> {
+        let theirs = PathMtu::largest_below(contact.mtu).unwrap_or(PathMtu::B256);
+        self.mtu = self.mtu.min(theirs);
+        self.remote = RemoteSlice { addr: contact.addr, rkey: Rkey(contact.rkey) };
+        let local = self.qp.address(self.gid_index).doing("asking for an address")?;
+        self.qp
+            .connect(&RcConnect {
+                gid_index: self.gid_index,
+                path_mtu: self.mtu,
+                ..RcConnect::new(local, contact.remote())
+            })
+            .doing("connecting the queue pair")
+    }
+
+    /// Posts one request.
+    #[inline]
+    fn post_one(&mut self, request: &Request) -> Result<(), Failure> {
+        let offset = u64::try_from(request.remote).unwrap_or(u64::MAX);
+        let RemoteSlice { addr: va, rkey } = self.remote.plus(offset);
+        let kind = match request.op {
+            Op::Send => SendKind::Send { imm: None },
+            Op::Write => SendKind::Write { va, rkey, imm: None },
+            Op::Read => SendKind::Read { va, rkey },
+        };
+        let mut small = [0; INLINE_MAX];
+        let inline = request.bytes <= self.inline_bytes && request.op != Op::Read;
+        let sges;
+        let data = match small.get_mut(..request.bytes).filter(|_| inline) {
+            Some(small) => {
+                self.memory.read(request.local, small).doing("reading the buffer")?;
+                SendData::Inline(small)
+            }
+            None => {
+                sges = [self.memory.sge(request.local, request.bytes).doing("posting")?];
+                SendData::Gather(&sges)
+            }
+        };
+        let work = SendWork {
+            wr_id: 0,
+            kind,
+            data,
+            signaled: request.signaled,
+            solicited: false,
+            fence: false,
+            buffer: None,
+        };
+        // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
+        let posted = unsafe { self.qp.post_send(&[work]) };
+        posted.map_err(|(_, error)| Failure::Failed(format!("posting a request: {error}")))
+    }
+}
+
+impl Endpoint for QueuePair {
+    fn post(&mut self, list: &[Request]) -> Result<(), Failure> {
+        list.iter().try_for_each(|request| self.post_one(request))
+    }
+
+    fn post_receive(&mut self, offset: usize, bytes: usize) -> Result<(), Failure> {
+        let sges = [self.memory.sge(offset, bytes).doing("posting a receive")?];
+        let work = ReceiveWork { wr_id: 0, sges: &sges, buffer: None };
+        // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
+        let posted = unsafe { self.qp.post_recv(&[work]) };
+        posted.map_err(|(_, error)| Failure::Failed(format!("posting a receive: {error}")))
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Result<Reaped, Failure> {
+        let mut completions = [WorkCompletion::EMPTY; POLL_MAX];
+        let taken = self.cq.poll(&mut completions).doing("polling")?;
+        let mut reaped = Reaped::default();
+        for completion in completions.iter().take(taken) {
+            if completion.status != WcStatus::Success {
+                return Err(Failure::Failed(WorkError(*completion).to_string()));
+            }
+            let receives = [WcOpcode::Receive, WcOpcode::ReceiveRdmaWithImm];
+            if receives.contains(&completion.opcode) {
+                reaped.receives += 1;
+            } else {
+                reaped.requests += 1;
+            }
+        }
+        Ok(reaped)
+    }
+
+    #[inline]
+    fn load(&self, offset: usize) -> u8 {
+        self.memory.load_u8(offset).unwrap_or(0)
+    }
+
+    fn store(&mut self, offset: usize, byte: u8) {
+        self.write(offset, &[byte]);
+    }
+
+    fn read(&self, offset: usize, bytes: &mut [u8]) {
+        let done = self.memory.read(offset, bytes);
+        debug_assert!(done.is_ok(), "the layout lies within the memory");
+    }
+
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let done = self.memory.write(offset, bytes);
+        debug_assert!(done.is_ok(), "the layout lies within the memory");
+    }
+}
+
+/// Largest message that can be copied into a request.
+const INLINE_MAX: usize = 1024;
+/// Completions taken by one poll.
+const POLL_MAX: usize = 32;

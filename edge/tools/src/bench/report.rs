@@ -1,0 +1,301 @@
+//! What a run has found, in the shape in which it leaves the program.
+//!
+//! The types here are the JSON that `docs/bench-json.md` promises: a change of a name is a change of
+//! an interface. `csv.rs` and `table.rs` print the same for spreadsheets and for people.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::client::Figure;
+use super::floor::{FloorSpec, FloorValue};
+use super::machine::Machine;
+use super::plan::{Buffers, Job, Plan, Quantity};
+use super::stats::{Percentiles, median, ratio};
+use crate::args::{Op, Test};
+use crate::failure::Failure;
+
+mod csv;
+mod table;
+
+pub(crate) use self::csv::csv;
+pub(crate) use self::table::tables;
+
+/// Everything that a run has found.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Report {
+    /// Where it was measured.
+    pub(crate) machine: Machine,
+    /// What plain sockets reach.
+    pub(crate) floors: Vec<FloorRecord>,
+    /// What RDMA reaches.
+    pub(crate) results: Vec<Record>,
+}
+
+/// One result.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Record {
+    /// What was measured.
+    pub(crate) test: Test,
+    /// Of which operation.
+    pub(crate) op: Op,
+    /// By which way the bytes went.
+    pub(crate) path: Path,
+    /// Message length.
+    pub(crate) bytes: u64,
+    /// Of a bandwidth: where the messages lie.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) buffers: Option<Buffers>,
+    /// The figure.
+    #[serde(flatten)]
+    pub(crate) value: Value,
+    /// What plain sockets reach for the same length.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) floor: Option<Floor>,
+    /// The figure divided by the floor's; of a latency, the medians.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) ratio: Option<f64>,
+}
+
+/// A figure with its unit.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) enum Value {
+    /// From the post of a request to its completion.
+    #[serde(rename = "completion_ns")]
+    Completion(Percentiles),
+    /// Half of a ping-pong.
+    #[serde(rename = "half_rtt_ns")]
+    HalfRoundTrip(Percentiles),
+    /// Payload that has arrived.
+    #[serde(rename = "bytes_per_s")]
+    BytesPerSecond(u64),
+    /// Messages that have arrived.
+    #[serde(rename = "messages_per_s")]
+    MessagesPerSecond(u64),
+}
+
+/// What plain sockets reach, in the unit of the result it stands beside.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Floor {
+    /// How it was measured.
+    pub(crate) name: String,
+    /// In nanoseconds (the median), bytes a second or packets a second.
+    pub(crate) value: u64,
+}
+
+/// What plain sockets reach, by itself.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct FloorRecord {
+    /// How it was measured.
+    pub(crate) name: String,
+    /// Length of a message, a packet or a write.
+    pub(crate) bytes: u64,
+    /// Of a ping-pong: length of the answer.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) reply_bytes: Option<u64>,
+    /// The figure.
+    #[serde(flatten)]
+    pub(crate) value: FloorFigure,
+}
+
+/// A floor's figure with its unit.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) enum FloorFigure {
+    /// There and back.
+    #[serde(rename = "rtt_ns")]
+    RoundTrip(Percentiles),
+    /// Bytes that have arrived.
+    #[serde(rename = "bytes_per_s")]
+    BytesPerSecond(u64),
+}
+
+/// By which way the bytes went.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Path {
+    /// RoCEv2 packets through UDP sockets.
+    Udp,
+    /// Shared memory between two processes.
+    Shm,
+    /// Within one process.
+    Local,
+    /// An RDMA NIC.
+    Hw,
+}
+
+/// Limits that the user has set.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limits {
+    /// Bandwidth at least, Gbit/s.
+    pub(crate) gbits: Option<f64>,
+    /// Rate at least, million messages a second.
+    pub(crate) mmsgs: Option<f64>,
+    /// Median latency at most, µs.
+    pub(crate) usec: Option<f64>,
+}
+
+/// Figures of all rounds.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    jobs: Vec<(Job, Vec<Figure>)>,
+    floors: BTreeMap<FloorSpec, Vec<FloorValue>>,
+}
+
+impl Findings {
+    /// A job has been run once.
+    pub(crate) fn add(&mut self, job: Job, figure: Figure) {
+        match self.jobs.iter_mut().find(|(known, _)| *known == job) {
+            Some((_, figures)) => figures.push(figure),
+            None => self.jobs.push((job, vec![figure])),
+        }
+    }
+
+    /// A floor has been measured once.
+    pub(crate) fn add_floor(&mut self, spec: FloorSpec, value: FloorValue) {
+        self.floors.entry(spec).or_default().push(value);
+    }
+
+    /// Medians over the rounds, each result beside its floor.
+    pub(crate) fn report(&self, machine: Machine, plan: &Plan) -> Report {
+        let floors: BTreeMap<_, _> = self
+            .floors
+            .iter()
+            .filter_map(|(&spec, values)| Some((spec, median_floor(values)?)))
+            .collect();
+        let results = self.jobs.iter().filter_map(|(job, figures)| {
+            let value = median_value(job.quantity, figures)?;
+            let floor = plan.floor(*job).and_then(|spec| beside(value, spec, *floors.get(&spec)?));
+            Some(Record {
+                test: job.quantity.test(),
+                op: job.op,
+                path: Path::Udp,
+                bytes: job.bytes,
+                buffers: match job.quantity {
+                    Quantity::Bandwidth(buffers) => Some(buffers),
+                    Quantity::Completion | Quantity::HalfRoundTrip | Quantity::Rate => None,
+                },
+                value,
+                ratio: floor.as_ref().and_then(|floor| ratio(value.compared(), floor.value)),
+                floor,
+            })
+        });
+        Report {
+            machine,
+            results: results.collect(),
+            floors: floors.into_iter().map(|(spec, value)| FloorRecord::new(spec, value)).collect(),
+        }
+    }
+}
+
+impl Value {
+    /// The number that is compared with a floor and with a limit.
+    pub(crate) const fn compared(self) -> u64 {
+        match self {
+            Self::Completion(percentiles) | Self::HalfRoundTrip(percentiles) => percentiles.p50,
+            Self::BytesPerSecond(rate) | Self::MessagesPerSecond(rate) => rate,
+        }
+    }
+}
+
+impl FloorRecord {
+    fn new(spec: FloorSpec, value: FloorFigure) -> Self {
+        let reply_bytes = match spec {
+            FloorSpec::UdpPingpong(exchange) | FloorSpec::TcpPingpong(exchange) => {
+                Some(exchange.reply_bytes)
+            }
+            FloorSpec::UdpStream { .. } | FloorSpec::TcpStream => None,
+        };
+        Self { name: spec.name().to_owned(), bytes: spec.bytes(), reply_bytes, value }
+    }
+}
+
+impl Report {
+    /// Whether every result is within the limits.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::LimitNotMet`] with the first that is not.
+    pub(crate) fn check(&self, limits: Limits) -> Result<(), Failure> {
+        self.results.iter().try_for_each(|record| record.check(limits))
+    }
+}
+
+impl Record {
+    fn check(&self, limits: Limits) -> Result<(), Failure> {
+        let number = super::stats::to_f64(self.value.compared());
+        let (limit, got, worse, unit) = match self.value {
+            Value::Completion(_) | Value::HalfRoundTrip(_) => {
+                let usec = number / 1e3;
+                (limits.usec, usec, limits.usec.is_some_and(|limit| usec > limit), "µs")
+            }
+            Value::BytesPerSecond(_) => {
+                let gbits = number * 8.0 / 1e9;
+                (limits.gbits, gbits, limits.gbits.is_some_and(|limit| gbits < limit), "Gbit/s")
+            }
+            Value::MessagesPerSecond(_) => {
+                let rate = number / 1e6;
+                let worse = limits.mmsgs.is_some_and(|limit| rate < limit);
+                (limits.mmsgs, rate, worse, "million messages/s")
+            }
+        };
+        match limit {
+            Some(limit) if worse => Err(Failure::LimitNotMet(format!(
+                "{} of {} bytes: {got:.3} {unit}, the limit is {limit}",
+                self.op, self.bytes
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// The median of what a floor has come to in each round.
+fn median_floor(values: &[FloorValue]) -> Option<FloorFigure> {
+    let mut round_trips = Vec::new();
+    let mut rates = Vec::new();
+    for value in values {
+        match value {
+            FloorValue::RoundTrip(percentiles) => round_trips.push(*percentiles),
+            FloorValue::BytesPerSecond(rate) => rates.push(*rate),
+        }
+    }
+    let round_trip = Percentiles::median(&round_trips).map(FloorFigure::RoundTrip);
+    round_trip.or_else(|| median(rates).map(FloorFigure::BytesPerSecond))
+}
+
+/// The median of what a job has come to in each round.
+fn median_value(quantity: Quantity, figures: &[Figure]) -> Option<Value> {
+    let mut latencies = Vec::new();
+    let mut rates = Vec::new();
+    for figure in figures {
+        match figure {
+            Figure::Latency(percentiles) => latencies.push(*percentiles),
+            Figure::PerSecond(rate) => rates.push(*rate),
+        }
+    }
+    match quantity {
+        Quantity::Completion => Percentiles::median(&latencies).map(Value::Completion),
+        Quantity::HalfRoundTrip => Percentiles::median(&latencies).map(Value::HalfRoundTrip),
+        Quantity::Bandwidth(_) => median(rates).map(Value::BytesPerSecond),
+        Quantity::Rate => median(rates).map(Value::MessagesPerSecond),
+    }
+}
+
+/// A floor in the unit of the value it stands beside.
+fn beside(value: Value, spec: FloorSpec, floor: FloorFigure) -> Option<Floor> {
+    let value = match (value, floor) {
+        (Value::HalfRoundTrip(_), FloorFigure::RoundTrip(rtt)) => rtt.halved().p50,
+        (Value::Completion(_), FloorFigure::RoundTrip(rtt)) => rtt.p50,
+        (Value::BytesPerSecond(_), FloorFigure::BytesPerSecond(rate)) => rate,
+        (Value::MessagesPerSecond(_), FloorFigure::BytesPerSecond(rate)) => {
+            rate.checked_div(spec.bytes())?
+        }
+        (Value::HalfRoundTrip(_) | Value::Completion(_), FloorFigure::BytesPerSecond(_))
+        | (Value::BytesPerSecond(_) | Value::MessagesPerSecond(_), FloorFigure::RoundTrip(_)) => {
+            return None;
+        }
+    };
+    Some(Floor { name: spec.name().to_owned(), value })
+}
+
+#[cfg(test)]
+mod tests;

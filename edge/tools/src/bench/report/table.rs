@@ -1,0 +1,230 @@
+//! A report as tables for people.
+
+use std::fmt::Write;
+
+use super::{FloorFigure, Record, Report, Value};
+use crate::args::{Op, Test};
+use crate::bench::machine::Machine;
+use crate::bench::plan::Buffers;
+use crate::bench::stats::{Percentiles, to_f64};
+
+/// All tables. Bandwidth is in Gbit/s or MiB/s.
+pub(crate) fn tables(report: &Report, gbits: bool) -> String {
+    let mut text = headline(&report.machine);
+    text.push_str(&sockets(report, gbits));
+    for op in OPS {
+        text.push_str(&latency(report, op));
+    }
+    for op in OPS {
+        for buffers in [Buffers::RoundRobin, Buffers::One] {
+            text.push_str(&bandwidth(report, op, buffers, gbits));
+        }
+    }
+    text.push_str(&rates(report));
+    text
+}
+
+/// The machine, in two lines.
+fn headline(machine: &Machine) -> String {
+    let Machine { cpu, cpus, kernel, device, mtu, adverb, pinned, .. } = machine;
+    let bound = if *pinned { "client and server bound to one each" } else { "not bound" };
+    format!(
+        "adverb {adverb}, device {device}, path MTU {mtu}\n{cpu}, {cpus} processors ({bound}), Linux {kernel}\n"
+    )
+}
+
+/// What plain sockets reach, in one line.
+fn sockets(report: &Report, gbits: bool) -> String {
+    let half = |name: &str| {
+        report.floors.iter().find_map(|floor| match floor.value {
+            FloorFigure::RoundTrip(rtt)
+                if floor.name == name && floor.bytes == 64 && floor.reply_bytes == Some(64) =>
+            {
+                Some(format!("{} µs", usec(rtt.halved().p50)))
+            }
+            FloorFigure::RoundTrip(_) | FloorFigure::BytesPerSecond(_) => None,
+        })
+    };
+    let parts = [
+        half("udp_pingpong").map(|half| format!("UDP ping-pong of 64 bytes {half} one way")),
+        half("tcp_pingpong").map(|half| format!("TCP {half}")),
+        tcp_stream(report).map(|rate| format!("TCP stream {} {}", speed(rate, gbits), unit(gbits))),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { String::new() } else { format!("plain sockets: {}\n", parts.join(", ")) }
+}
+
+/// Both latencies of one operation.
+fn latency(report: &Report, op: Op) -> String {
+    let two_ways = op != Op::Read;
+    let mut heads = vec!["bytes", "completion p50", "p99", "p99.9"];
+    if two_ways {
+        heads.extend(["half round trip p50", "p99", "p99.9"]);
+    }
+    heads.extend(["floor", "ratio"]);
+    let title = match op {
+        Op::Send | Op::Write => {
+            format!("Latency of {op}, µs; floor and ratio of the half round trip")
+        }
+        Op::Read => format!("Latency of {op}, µs; floor and ratio of the completion"),
+    };
+    let mut table = Table::new(title, &heads);
+    let of = |record: &&Record| record.test == Test::Latency && record.op == op;
+    for first in
+        report.results.iter().filter(of).filter(|r| matches!(r.value, Value::Completion(_)))
+    {
+        let Value::Completion(completion) = first.value else {
+            continue;
+        };
+        let half = report.results.iter().filter(of).find_map(|record| match record.value {
+            Value::HalfRoundTrip(half) if record.bytes == first.bytes => Some((record, half)),
+            Value::HalfRoundTrip(_)
+            | Value::Completion(_)
+            | Value::BytesPerSecond(_)
+            | Value::MessagesPerSecond(_) => None,
+        });
+        let mut row = vec![size(first.bytes)];
+        row.extend(three(completion));
+        if let Some((_, half)) = half {
+            row.extend(three(half));
+        }
+        let compared = half.map_or(first, |(record, _)| record);
+        row.push(compared.floor.as_ref().map(|floor| usec(floor.value)).unwrap_or_default());
+        row.push(times(compared.ratio));
+        table.row(row);
+    }
+    table.print()
+}
+
+/// Bandwidth of one operation.
+fn bandwidth(report: &Report, op: Op, buffers: Buffers, gbits: bool) -> String {
+    let how = match buffers {
+        Buffers::RoundRobin => "buffers in turn",
+        Buffers::One => "one buffer",
+    };
+    let title = format!("Bandwidth of {op}, {how}, {}", unit(gbits));
+    let heads = ["bytes", "bandwidth", "UDP stream", "ratio", "of TCP stream"];
+    let mut table = Table::new(title, &heads);
+    for record in report.results.iter().filter(|r| r.op == op && r.buffers == Some(buffers)) {
+        let ours = record.value.compared();
+        let floor = record.floor.as_ref();
+        table.row(vec![
+            size(record.bytes),
+            speed(ours, gbits),
+            floor.map(|floor| speed(floor.value, gbits)).unwrap_or_default(),
+            times(record.ratio),
+            times(tcp_stream(report).and_then(|tcp| crate::bench::stats::ratio(ours, tcp))),
+        ]);
+    }
+    table.print()
+}
+
+/// All message rates.
+fn rates(report: &Report) -> String {
+    let heads = ["operation", "bytes", "rate", "UDP packets", "ratio"];
+    let mut table = Table::new("Message rate, millions a second".to_owned(), &heads);
+    for record in report.results.iter().filter(|record| record.test == Test::Rate) {
+        let floor = record.floor.as_ref();
+        table.row(vec![
+            record.op.to_string(),
+            size(record.bytes),
+            millions(record.value.compared()),
+            floor.map(|floor| millions(floor.value)).unwrap_or_default(),
+            times(record.ratio),
+        ]);
+    }
+    table.print()
+}
+
+/// What TCP reaches, in bytes a second.
+fn tcp_stream(report: &Report) -> Option<u64> {
+    report.floors.iter().find_map(|floor| match floor.value {
+        FloorFigure::BytesPerSecond(rate) if floor.name == "tcp_stream" => Some(rate),
+        FloorFigure::BytesPerSecond(_) | FloorFigure::RoundTrip(_) => None,
+    })
+}
+
+/// Columns of text, flush right.
+#[derive(Debug)]
+struct Table {
+    title: String,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn new(title: String, heads: &[&str]) -> Self {
+        Self { title, rows: vec![heads.iter().map(|&head| head.to_owned()).collect()] }
+    }
+
+    fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// The table under its title; nothing if it has only heads.
+    fn print(&self) -> String {
+        if self.rows.len() < 2 {
+            return String::new();
+        }
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<_> = (0..columns).map(width).collect();
+        let mut text = format!("\n{}\n", self.title);
+        for row in &self.rows {
+            for (cell, width) in row.iter().zip(&widths) {
+                // Writing to a string does not fail.
+                let _ = write!(text, "  {cell:>width$}");
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Three percentiles in microseconds.
+fn three(percentiles: Percentiles) -> [String; 3] {
+    [percentiles.p50, percentiles.p99, percentiles.p999].map(usec)
+}
+
+/// Nanoseconds as microseconds.
+fn usec(ns: u64) -> String {
+    format!("{:.2}", to_f64(ns) / 1e3)
+}
+
+/// A length, short where it is a power of two.
+fn size(bytes: u64) -> String {
+    match bytes {
+        _ if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 10) => format!("{}K", bytes >> 10),
+        _ => bytes.to_string(),
+    }
+}
+
+/// Bytes a second in the unit that the user wants.
+fn speed(bytes_per_s: u64, gbits: bool) -> String {
+    if gbits {
+        format!("{:.2}", to_f64(bytes_per_s) * 8.0 / 1e9)
+    } else {
+        format!("{:.1}", to_f64(bytes_per_s) / f64::from(1_u32 << 20))
+    }
+}
+
+/// The name of that unit.
+const fn unit(gbits: bool) -> &'static str {
+    if gbits { "Gbit/s" } else { "MiB/s" }
+}
+
+/// A rate in millions.
+fn millions(per_s: u64) -> String {
+    format!("{:.3}", to_f64(per_s) / 1e6)
+}
+
+/// A ratio, or nothing.
+fn times(ratio: Option<f64>) -> String {
+    ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default()
+}
+
+/// In the order in which they are printed.
+const OPS: [Op; 3] = [Op::Send, Op::Write, Op::Read];

@@ -1,0 +1,166 @@
+use clap::Parser;
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::args::BenchArgs;
+use crate::bench::floor::Exchange;
+
+fn machine() -> Machine {
+    Machine::look(true, "soft_lo".to_owned(), 4096)
+}
+
+/// Three rounds of four jobs, in which the middle one counts.
+fn report(floors: bool) -> Report {
+    let no_floor = if floors { &[][..] } else { &["--no-floor"] };
+    let words = ["bench", "-s", "64"].iter().chain(no_floor);
+    let plan = Plan::new(&BenchArgs::try_parse_from(words).unwrap()).unwrap();
+    let mut findings = Findings::default();
+    for round in [3, 1, 2] {
+        let latency = Percentiles { p50: round * 1000, p99: round * 2000, p999: round * 3000 };
+        for &job in &plan.jobs {
+            findings.add(
+                job,
+                match job.quantity.test() {
+                    Test::Latency => Figure::Latency(latency),
+                    Test::Bandwidth | Test::Rate => Figure::PerSecond(round * 1_000_000_000),
+                },
+            );
+            let Some(spec) = plan.floor(job) else {
+                continue;
+            };
+            findings.floors.entry(spec).or_default().push(match spec {
+                FloorSpec::UdpPingpong(_) | FloorSpec::TcpPingpong(_) => {
+                    FloorValue::RoundTrip(latency)
+                }
+                FloorSpec::UdpStream { .. } | FloorSpec::TcpStream => {
+                    FloorValue::BytesPerSecond(round * 4_000_000_000)
+                }
+            });
+        }
+        if floors {
+            let exchange = Exchange { bytes: 64, reply_bytes: 64 };
+            findings.add_floor(FloorSpec::TcpPingpong(exchange), FloorValue::RoundTrip(latency));
+            let rate = FloorValue::BytesPerSecond(round * 500_000_000);
+            findings.add_floor(FloorSpec::TcpStream, rate);
+        }
+    }
+    findings.report(machine(), &plan)
+}
+
+fn find(json: &Json, test: &str, op: &str, key: &str) -> Json {
+    let of = |r: &&Json| r["test"] == test && r["op"] == op && r.get(key).is_some();
+    json["results"].as_array().unwrap().iter().find(of).unwrap().clone()
+}
+
+#[test]
+fn the_json_has_the_documented_shape() {
+    let json = serde_json::to_value(report(true)).unwrap();
+    assert_eq!(
+        find(&json, "latency", "send", "half_rtt_ns"),
+        json!({
+            "test": "latency", "op": "send", "path": "udp", "bytes": 64,
+            "half_rtt_ns": {"p50": 2000, "p99": 4000, "p999": 6000},
+            "floor": {"name": "udp_pingpong", "value": 1000}, "ratio": 2.0,
+        })
+    );
+    assert_eq!(
+        find(&json, "latency", "read", "completion_ns"),
+        json!({
+            "test": "latency", "op": "read", "path": "udp", "bytes": 64,
+            "completion_ns": {"p50": 2000, "p99": 4000, "p999": 6000},
+            "floor": {"name": "udp_pingpong", "value": 2000}, "ratio": 1.0,
+        })
+    );
+    assert_eq!(
+        find(&json, "bandwidth", "write", "bytes_per_s"),
+        json!({
+            "test": "bandwidth", "op": "write", "path": "udp", "bytes": 64, "buffers": "round_robin",
+            "bytes_per_s": 2_000_000_000_u64,
+            "floor": {"name": "udp_stream", "value": 8_000_000_000_u64}, "ratio": 0.25,
+        })
+    );
+    assert_eq!(
+        find(&json, "rate", "write", "messages_per_s"),
+        json!({
+            "test": "rate", "op": "write", "path": "udp", "bytes": 64,
+            "messages_per_s": 2_000_000_000_u64,
+            "floor": {"name": "udp_stream", "value": 83_333_333}, "ratio": 24.0,
+        })
+    );
+    let tcp =
+        json["floors"].as_array().unwrap().iter().find(|f| f["name"] == "tcp_stream").unwrap();
+    assert_eq!(*tcp, json!({"name": "tcp_stream", "bytes": 262_144, "bytes_per_s": 1_000_000_000}));
+    for key in ["cpu", "cpus", "kernel", "memory_bytes", "adverb", "pinned", "device", "mtu"] {
+        assert!(json["machine"].get(key).is_some(), "{key}");
+    }
+}
+
+#[test]
+fn json_survives_reading_it_back() {
+    let report = report(true);
+    let text = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+}
+
+#[test]
+fn without_floors_there_is_neither_floor_nor_ratio() {
+    let report = report(false);
+    assert!(report.floors.is_empty());
+    assert!(report.results.iter().all(|r| r.floor.is_none() && r.ratio.is_none()));
+    assert!(!tables(&report, false).contains("plain sockets"));
+}
+
+#[test]
+fn csv_has_as_many_fields_in_every_line() {
+    let text = csv(&report(true));
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 1 + report(true).results.len());
+    let fields = lines[0].split(',').count();
+    assert!(lines.iter().all(|line| line.split(',').count() == fields), "{text}");
+    let half = "latency,send,udp,64,,half_rtt_ns,2000,4000,6000,udp_pingpong,1000,2";
+    assert!(lines.contains(&half), "{text}");
+}
+
+#[test]
+fn tables_show_both_latencies_and_both_bandwidths() {
+    let text = tables(&report(true), true);
+    let squeezed: Vec<String> =
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    for line in [
+        "Latency of SEND, µs; floor and ratio of the half round trip",
+        "64 2.00 4.00 6.00 2.00 4.00 6.00 1.00 2.00",
+        "Latency of READ, µs; floor and ratio of the completion",
+        "64 2.00 4.00 6.00 2.00 1.00",
+        "Bandwidth of WRITE, one buffer, Gbit/s",
+        "64 16.00 64.00 0.25 2.00",
+        "WRITE 64 2000.000 83.333 24.00",
+    ] {
+        assert!(squeezed.iter().any(|l| l == line), "no line {line:?} in\n{text}");
+    }
+    assert!(tables(&report(true), false).contains("1907.3"), "MiB/s");
+}
+
+#[test]
+fn columns_are_flush_right() {
+    let text = tables(&report(true), true);
+    let table: Vec<_> =
+        text.lines().skip_while(|l| !l.starts_with("Bandwidth")).skip(1).take(2).collect();
+    assert_eq!(table[0].chars().count(), table[1].chars().count(), "{table:?}");
+}
+
+#[test]
+fn a_limit_that_is_not_met_is_named() {
+    let report = report(true);
+    report.check(Limits::default()).unwrap();
+    report.check(Limits { gbits: Some(16.0), mmsgs: Some(2000.0), usec: Some(2.0) }).unwrap();
+    for (limits, hint) in [
+        (Limits { gbits: Some(16.1), ..Limits::default() }, "16.000 Gbit/s"),
+        (Limits { mmsgs: Some(2001.0), ..Limits::default() }, "2000.000 million"),
+        (Limits { usec: Some(1.9), ..Limits::default() }, "2.000 µs"),
+    ] {
+        match report.check(limits) {
+            Err(Failure::LimitNotMet(why)) => assert!(why.contains(hint), "{why}"),
+            other => panic!("{limits:?}: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! `adverb devices`: which RDMA devices there are, and what they can do.
+//!
+//! The text has the labels of `ibv_devinfo`, one tab-aligned `label: value` a line, because scripts
+//! look for them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use adverb::verbs::{self, DeviceAttr, PathMtu};
+use serde::Serialize;
+
+use crate::args::DevicesArgs;
+use crate::failure::{Doing, Failure};
+
+/// One device.
+#[derive(Clone, Debug, Serialize)]
+struct Device {
+    /// The name that `--device` takes.
+    name: String,
+    /// `"soft"`: this project's own. `"hw"`: the system's.
+    provider: &'static str,
+    /// The network interface under it.
+    netdev: String,
+    /// EUI-64 that no other device has.
+    node_guid: String,
+    /// Ports, counted from 1.
+    ports: Vec<Port>,
+    /// What can be asked of it, by the names of the verbs.
+    limits: BTreeMap<&'static str, u64>,
+}
+
+/// One port of a device.
+#[derive(Clone, Debug, Serialize)]
+struct Port {
+    /// Counted from 1.
+    number: u8,
+    /// Whether it can carry traffic.
+    active: bool,
+    /// Largest path MTU in bytes.
+    max_mtu: u16,
+    /// Largest path MTU in bytes that the interface carries as it is set up now.
+    active_mtu: u16,
+    /// The addresses, by index.
+    gids: Vec<Gid>,
+}
+
+/// One address of a port.
+#[derive(Clone, Debug, Serialize)]
+struct Gid {
+    /// What `--gid-index` takes.
+    index: u8,
+    /// In the notation of IPv6.
+    gid: String,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &DevicesArgs) -> Result<(), Failure> {
+    let devices = list()?;
+    if devices.is_empty() {
+        let why = "no RDMA device: no network interface that is up has an address";
+        return Err(Failure::Skipped(why.to_owned()));
+    }
+    let text = if args.json {
+        serde_json::to_string_pretty(&devices).doing("writing JSON")? + "\n"
+    } else {
+        devices.iter().map(|device| print(device, args.verbose)).collect()
+    };
+    std::io::stdout().write_all(text.as_bytes()).doing("printing the devices")
+}
+
+/// All devices of this machine.
+fn list() -> Result<Vec<Device>, Failure> {
+    let found = verbs::devices().doing("listing the RDMA devices")?;
+    Ok(found.iter().map(describe).collect())
+}
+
+/// What there is to say about a device.
+fn describe(device: &verbs::Device) -> Device {
+    let limits = DeviceAttr::SOFT;
+    let limits = [
+        ("max_cqe", u64::from(limits.max_cqe)),
+        ("max_inline_data", u64::from(limits.max_inline)),
+        ("max_qp_init_rd_atom", u64::from(limits.max_qp_init_rd_atom)),
+        ("max_qp_rd_atom", u64::from(limits.max_qp_rd_atom)),
+        ("max_qp_wr", u64::from(limits.max_qp_wr)),
+        ("max_sge", u64::from(limits.max_sge)),
+    ];
+    let bytes = |mtu: PathMtu| u16::try_from(mtu.bytes()).unwrap_or(u16::MAX);
+    Device {
+        name: device.name.clone(),
+        provider: "soft",
+        netdev: device.interface.clone(),
+        node_guid: guid(device.guid),
+        ports: vec![Port {
+            number: 1,
+            active: device.active,
+            max_mtu: bytes(PathMtu::B4096),
+            active_mtu: bytes(device.active_mtu()),
+            gids: device
+                .gids
+                .iter()
+                .map(|entry| Gid { index: entry.index, gid: entry.gid.to_string() })
+                .collect(),
+        }],
+        limits: limits.into_iter().collect(),
+    }
+}
+
+/// In four groups of four digits, as the verbs' tools print it.
+fn guid(guid: u64) -> String {
+    let digits = format!("{guid:016x}");
+    let groups: Vec<_> = digits.as_bytes().chunks(4).map(String::from_utf8_lossy).collect();
+    groups.join(":")
+}
+
+/// One device as text.
+fn print(device: &Device, verbose: bool) -> String {
+    let mut text = format!("hca_id:\t{}\n", device.name);
+    let mut line = |indent: &str, label: &str, value: &dyn std::fmt::Display| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{indent}{:<24}{value}", format!("{label}:"));
+    };
+    line("\t", "transport", &"InfiniBand (0)");
+    line("\t", "provider", &device.provider);
+    line("\t", "netdev", &device.netdev);
+    line("\t", "node_guid", &device.node_guid);
+    line("\t", "phys_port_cnt", &device.ports.len());
+    if verbose {
+        device.limits.iter().for_each(|(label, value)| line("\t", label, value));
+    }
+    for port in &device.ports {
+        line("\t\t", "port", &port.number);
+        let state = if port.active { "PORT_ACTIVE (4)" } else { "PORT_DOWN (1)" };
+        line("\t\t\t", "state", &state);
+        line("\t\t\t", "max_mtu", &mtu(port.max_mtu));
+        line("\t\t\t", "active_mtu", &mtu(port.active_mtu));
+        line("\t\t\t", "link_layer", &"Ethernet");
+        let shown = if verbose { port.gids.len() } else { 1 };
+        for gid in port.gids.iter().take(shown) {
+            line("\t\t\t", &format!("GID[{:3}]", gid.index), &format!("{}, RoCE v2", gid.gid));
+        }
+    }
+    text.push('\n');
+    text
+}
+
+/// An MTU with the number that the verbs give it.
+fn mtu(bytes: u16) -> String {
+    let code = match bytes {
+        256 => "1",
+        512 => "2",
+        1024 => "3",
+        2048 => "4",
+        4096 => "5",
+        _ => "invalid",
+    };
+    format!("{bytes} ({code})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device() -> Device {
+        let gid = |index, gid: &str| Gid { index, gid: gid.to_owned() };
+        Device {
+            name: "soft_lo".to_owned(),
+            provider: "soft",
+            netdev: "lo".to_owned(),
+            node_guid: "0200:00ff:fe00:0001".to_owned(),
+            ports: vec![Port {
+                number: 1,
+                active: true,
+                max_mtu: 4096,
+                active_mtu: 1024,
+                gids: vec![gid(0, "fe80::1"), gid(1, "::ffff:127.0.0.1")],
+            }],
+            limits: BTreeMap::from([("max_qp", 65_536)]),
+        }
+    }
+
+    fn squeezed(text: &str) -> Vec<String> {
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    }
+
+    #[test]
+    fn the_lines_that_scripts_look_for_are_there() {
+        let lines = squeezed(&print(&device(), false));
+        for line in [
+            "hca_id: soft_lo",
+            "transport: InfiniBand (0)",
+            "node_guid: 0200:00ff:fe00:0001",
+            "phys_port_cnt: 1",
+            "port: 1",
+            "state: PORT_ACTIVE (4)",
+            "max_mtu: 4096 (5)",
+            "active_mtu: 1024 (3)",
+            "link_layer: Ethernet",
+        ] {
+            assert!(lines.iter().any(|l| l == line), "no line {line:?} in {lines:?}");
+        }
+        assert!(!lines.iter().any(|line| line.contains("127.0.0.1")), "only with -v");
+    }
+
+    #[test]
+    fn verbose_adds_limits_and_all_addresses() {
+        let lines = squeezed(&print(&device(), true));
+        assert!(lines.contains(&"GID[ 1]: ::ffff:127.0.0.1, RoCE v2".to_owned()), "{lines:?}");
+        assert!(lines.contains(&"max_qp: 65536".to_owned()), "{lines:?}");
+    }
+}

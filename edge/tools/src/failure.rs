@@ -1,0 +1,62 @@
+//! Why a subcommand did not succeed, and the exit code that says so.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Why a subcommand did not succeed. The text is for a person and says what to change.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something did not work: exit code 1.
+    Failed(String),
+    /// It worked, and a result is worse than a limit that the user set: exit code 3.
+    LimitNotMet(String),
+    /// This machine lacks what the test needs: exit code 77.
+    Skipped(String),
+    /// The command line asks for something that does not exist: exit code 2.
+    Usage(String),
+}
+
+impl Failure {
+    /// Something did not work.
+    pub(crate) fn failed(what: impl Into<String>) -> Self {
+        Self::Failed(what.into())
+    }
+
+    /// The command line asks for something that does not exist.
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        Self::Usage(what.into())
+    }
+
+    /// What the process answers to its parent.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Failed(_) => 1,
+            Self::Usage(_) => 2,
+            Self::LimitNotMet(_) => 3,
+            Self::Skipped(_) => 77,
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(what) => f.write_str(what),
+            Self::LimitNotMet(what) => write!(f, "limit not met: {what}"),
+            Self::Skipped(what) => write!(f, "skipped: {what}"),
+            Self::Usage(what) => write!(f, "{what}\nFor more information, try '--help'."),
+        }
+    }
+}
+
+/// Adds to an error what we were doing when it happened.
+pub(crate) trait Doing<T> {
+    /// Turns an error into a [`Failure`] that begins with `what`, e.g. `"binding 127.0.0.1:1"`.
+    fn doing(self, what: impl fmt::Display) -> Result<T, Failure>;
+}
+
+impl<T, E: fmt::Display> Doing<T> for Result<T, E> {
+    fn doing(self, what: impl fmt::Display) -> Result<T, Failure> {
+        self.map_err(|error| Failure::Failed(format!("{what}: {error}")))
+    }
+}
