@@ -285,6 +285,7 @@ impl Port {
             inner.transmit(self.now(), true, self);
         }
         let gone = guard.take();
+        self.timers.forget(number);
         drop(guard);
         drop(gone);
         lock(&self.numbers).free.push_back(number);

@@ -13,7 +13,7 @@ use adverb_sys::{clock, netns};
 use adverb_wire::Qpn;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -99,7 +99,9 @@ impl Registry {
         let namespace = netns::current_id()?;
         // The owner of our own entry in /proc is the effective user.
         let user = std::fs::metadata("/proc/self")?.uid();
-        let path = Path::new("/dev/shm").join(format!("adverb-{user}-{namespace}"));
+        let shared = Path::new("/dev/shm");
+        let place = if shared.is_dir() { shared } else { Path::new("/tmp") };
+        let path = place.join(format!("adverb-{user}-{namespace}"));
         Self::join_at(&path)
     }
 
@@ -356,7 +358,7 @@ fn index(word: u32) -> usize {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    lock::open_private(path)
 }
 
 fn lock_file(path: &Path) -> io::Result<FileLock> {
