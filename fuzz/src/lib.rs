@@ -12,6 +12,7 @@
 
 mod corpus;
 mod mutate;
+mod session;
 mod wire;
 
 use crate::mutate::{Random, mutate};
@@ -34,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_parse", corpus: corpus::datagrams, feed: wire::parse },
     Target { name: "wire_icrc", corpus: corpus::datagrams, feed: wire::icrc },
     Target { name: "wire_capture", corpus: corpus::files, feed: wire::capture },
+    Target { name: "session_frame", corpus: session::frames, feed: session::frame },
 ];
 
 /// Feeds `target` for as long as `budget` says, and at least once. Returns how many inputs it took.

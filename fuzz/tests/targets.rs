@@ -45,7 +45,12 @@ fn wire_capture_finds_nothing() {
     run_named("wire_capture");
 }
 
-/// Goal: the three tests above can fail.
+#[test]
+fn session_frame_finds_nothing() {
+    run_named("session_frame");
+}
+
+/// Goal: the tests above can fail.
 /// Method: a target with a bug that a few thousand mutations must meet.
 #[test]
 fn a_bug_is_found_and_its_seed_finds_it_again() {

@@ -1,0 +1,164 @@
+//! An open device with the settings of a session: what buffers and channels are made of.
+
+use crate::buffer::Buffer;
+use crate::config::Config;
+use crate::error::{AdapterError, BufferError};
+use crate::frame::Name;
+use adverb_verbs::{Access, Context, Gid, PathMtu, Pd, QpLimits};
+use std::sync::Arc;
+
+/// An open device with the settings of a session.
+///
+/// A handle: clones are the same adapter. Buffers can be used on all channels of their adapter; give
+/// one adapter to several sessions to share buffers between them.
+#[derive(Clone, Debug)]
+pub struct Adapter {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    pd: Pd,
+    context: Context,
+    gid: Gid,
+    path_mtu: PathMtu,
+    name: Name,
+    device: Name,
+    channels: Vec<Name>,
+    config: Config,
+}
+
+impl Adapter {
+    /// Opens the device that `config` names.
+    ///
+    /// # Errors
+    ///
+    /// [`AdapterError`], for each setting that cannot be.
+    pub fn open(config: Config) -> Result<Self, AdapterError> {
+        check_bounds(&config)?;
+        let channels = channel_names(&config.channels)?;
+        let context = Context::open(&config.adapter.device)?;
+        let index = config.adapter.gid_index;
+        let gid = context.gids().iter().find(|entry| entry.index == index);
+        let gid = gid.ok_or_else(|| AdapterError::NoSuchGid {
+            index,
+            known: context.gids().iter().map(|e| (e.index, e.ip())).collect(),
+        })?;
+        let largest = context.query_port().active_mtu;
+        let path_mtu = config.adapter.path_mtu.unwrap_or(largest);
+        if path_mtu.bytes() > largest.bytes() {
+            return Err(AdapterError::PathMtu { asked: path_mtu, largest });
+        }
+        let inner = Inner {
+            gid: gid.gid,
+            path_mtu,
+            name: Name::new(&config.name)?,
+            device: Name::new(&context.device().name)?,
+            channels,
+            pd: context.alloc_pd(),
+            context,
+            config,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Allocates a buffer of `blocks` blocks of `block_bytes` zeros each, which peers may read,
+    /// write and run atomics on once they are told of it.
+    ///
+    /// # Errors
+    ///
+    /// [`BufferError`].
+    pub fn buffer(&self, blocks: usize, block_bytes: usize) -> Result<Buffer, BufferError> {
+        self.buffer_with(blocks, block_bytes, Access::ALL)
+    }
+
+    /// Allocates a buffer with these rights, such as [`Access::LOCAL_WRITE`] alone for one that no
+    /// peer can reach.
+    ///
+    /// # Errors
+    ///
+    /// [`BufferError`].
+    pub fn buffer_with(
+        &self,
+        blocks: usize,
+        block_bytes: usize,
+        access: Access,
+    ) -> Result<Buffer, BufferError> {
+        Buffer::allocate(self, blocks, block_bytes, access)
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    /// The open device.
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// The protection domain of its buffers and channels.
+    pub fn pd(&self) -> &Pd {
+        &self.inner.pd
+    }
+
+    /// The address that peers are told.
+    pub fn gid(&self) -> Gid {
+        self.inner.gid
+    }
+
+    /// The path MTU that peers are offered.
+    pub fn path_mtu(&self) -> PathMtu {
+        self.inner.path_mtu
+    }
+
+    pub(crate) fn name(&self) -> &Name {
+        &self.inner.name
+    }
+
+    pub(crate) fn device_name(&self) -> &Name {
+        &self.inner.device
+    }
+
+    pub(crate) fn channel_names(&self) -> &[Name] {
+        &self.inner.channels
+    }
+
+    #[inline]
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+fn check_bounds(config: &Config) -> Result<(), AdapterError> {
+    let queues = &config.queues;
+    let bounds = [
+        ("send_depth", queues.send_depth, (1, QpLimits::WR_MAX)),
+        ("receive_depth", queues.receive_depth, (1, QpLimits::WR_MAX)),
+        ("inline_bytes", queues.inline_bytes, (0, QpLimits::INLINE_MAX)),
+        ("reads", u32::from(config.adapter.reads), (0, u32::from(QpLimits::RD_ATOMIC_MAX))),
+        (
+            "the number of channels",
+            u32::try_from(config.channels.len()).unwrap_or(u32::MAX),
+            (1, u32::try_from(crate::CHANNELS_MAX).unwrap_or(u32::MAX)),
+        ),
+    ];
+    for (what, asked, allowed) in bounds {
+        if asked < allowed.0 || asked > allowed.1 {
+            return Err(AdapterError::OutOfRange { what, asked, allowed });
+        }
+    }
+    Ok(())
+}
+
+fn channel_names(names: &[String]) -> Result<Vec<Name>, AdapterError> {
+    let mut channels: Vec<Name> = Vec::with_capacity(names.len());
+    for name in names {
+        let name = Name::new(name)?;
+        if channels.contains(&name) {
+            return Err(AdapterError::ChannelTwice { name });
+        }
+        channels.push(name);
+    }
+    Ok(channels)
+}

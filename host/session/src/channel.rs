@@ -1,0 +1,427 @@
+//! Channels: the operations, each posted or waited for.
+//!
+//! This is what users see; what happens behind it, under the channel's lock, is in
+//! `channel/shared.rs`. Waiting is here: nobody holds the lock meanwhile.
+
+mod shared;
+
+use self::shared::{AWAITED, Failure, POSTED, Shared, State};
+use crate::adapter::Adapter;
+use crate::buffer::Block;
+use crate::connector::Deadline;
+use crate::error::ChannelError;
+use crate::link::Link;
+use crate::remote::RemoteBlock;
+use crate::ring::{Claim, Event, Fate, Queue, Ticket};
+use crate::set_up::Unlinked;
+use adverb_verbs::{QpCounters, Qpn};
+use std::fmt;
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// A way to a peer, in both directions, on which everything stays in order.
+///
+/// A handle: clones are the same channel. Several threads may use it at once; each event goes to one
+/// of them.
+#[derive(Clone)]
+pub struct Channel {
+    shared: Arc<Shared>,
+    timeout: Duration,
+}
+
+/// How much a channel has on its hands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct InFlight {
+    /// Sends, WRITEs, READs and atomics posted and not done.
+    pub sends: u64,
+    /// Receives posted and not done.
+    pub receives: u64,
+    /// Events that nobody has taken.
+    pub events: u64,
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("name", &self.shared.name)
+            .field("qp", &self.shared.qp.number())
+            .field("peer", &self.shared.link.peer.addr)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Channel {
+    pub(crate) fn new(unlinked: Unlinked, link: &Arc<Link>, adapter: &Adapter) -> Self {
+        Self {
+            timeout: adapter.config().timeouts.work,
+            shared: Arc::new(Shared::new(unlinked, link, adapter)),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.shared.name.as_str()
+    }
+
+    /// The same channel for calls that wait as long as `timeout`.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { shared: Arc::clone(&self.shared), timeout }
+    }
+
+    /// Its queue pair's number.
+    pub fn qpn(&self) -> Qpn {
+        self.shared.qp.number()
+    }
+
+    /// What its queue pair has counted.
+    pub fn counters(&self) -> QpCounters {
+        self.shared.qp.counters()
+    }
+
+    /// How much it has on its hands.
+    pub fn in_flight(&self) -> InFlight {
+        let state = self.shared.lock();
+        InFlight {
+            sends: state.sends.in_flight(),
+            receives: state.receives.in_flight(),
+            events: state.sends.untaken() + state.receives.untaken(),
+        }
+    }
+
+    /// How much more can be posted, sends and receives.
+    pub fn room(&self) -> (u64, u64) {
+        let state = self.shared.lock();
+        (state.sends.room(), state.receives.room())
+    }
+
+    /// What ended it, if something has.
+    pub fn failure(&self) -> Option<ChannelError> {
+        self.shared.lock().failure.map(Failure::error)
+    }
+
+    /// Posts a receive: `block` takes one message of the peer's, or is used up by one of its WRITEs
+    /// with immediate data.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError`]; nothing was posted then.
+    pub fn post_recv(&self, block: Block) -> Result<Ticket, ChannelError> {
+        self.shared.post_receive(block)
+    }
+
+    /// Posts a message.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError`]; nothing was posted then.
+    pub fn post_send(&self, block: Block) -> Result<Ticket, ChannelError> {
+        self.shared.post_send(&block, None, POSTED)
+    }
+
+    /// Posts a message with immediate data.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError`]; nothing was posted then.
+    pub fn post_send_with_imm(&self, block: Block, imm: u32) -> Result<Ticket, ChannelError> {
+        self.shared.post_send(&block, Some(imm), POSTED)
+    }
+
+    /// Posts a WRITE of `block` to the start of `to`.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError`]; nothing was posted then.
+    pub fn post_write(&self, block: Block, to: RemoteBlock) -> Result<Ticket, ChannelError> {
+        self.shared.post_write(&block, to, None, POSTED)
+    }
+
+    /// Posts a WRITE of `block` to the start of `to` that uses up one of the peer's receives to tell
+    /// it `imm`.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError`]; nothing was posted then.
+    pub fn post_write_with_imm(
+        &self,
+        block: Block,
+        to: RemoteBlock,
+        imm: u32,
+    ) -> Result<Ticket, ChannelError> {
+        self.shared.post_write(&block, to, Some(imm), POSTED)
+    }
+
+    /// Posts a READ of the start of `from` into `block`.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError`]; nothing was posted then.
+    pub fn post_read(&self, block: Block, from: RemoteBlock) -> Result<Ticket, ChannelError> {
+        self.shared.post_read(&block, from, POSTED)
+    }
+
+    /// Posts an addition to the peer's 8 bytes at the start of `at`; `block`, of 8 bytes, takes what
+    /// was there.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError`]; nothing was posted then.
+    pub fn post_fetch_add(
+        &self,
+        block: Block,
+        at: RemoteBlock,
+        add: u64,
+    ) -> Result<Ticket, ChannelError> {
+        self.shared.post_fetch_add(&block, at, add, POSTED)
+    }
+
+    /// Posts a comparison of the peer's 8 bytes at the start of `at` with `compare`, which puts
+    /// `swap` in their place if they are equal; `block`, of 8 bytes, takes what was there.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError`]; nothing was posted then.
+    pub fn post_compare_swap(
+        &self,
+        block: Block,
+        at: RemoteBlock,
+        compare: u64,
+        swap: u64,
+    ) -> Result<Ticket, ChannelError> {
+        let words = (compare, swap);
+        self.shared.post_compare_swap(&block, at, words, POSTED)
+    }
+
+    /// Sends a message and waits until the peer has it.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError`]. After [`ChannelError::Timeout`] the work goes on.
+    pub fn send(&self, block: Block) -> Result<(), ChannelError> {
+        self.awaited(|shared| shared.post_send(&block, None, AWAITED)).map(drop)
+    }
+
+    /// Sends a message with immediate data and waits until the peer has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::send`].
+    pub fn send_with_imm(&self, block: Block, imm: u32) -> Result<(), ChannelError> {
+        self.awaited(|shared| shared.post_send(&block, Some(imm), AWAITED)).map(drop)
+    }
+
+    /// Writes `block` to the start of `to` and waits until it is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::send`].
+    pub fn write(&self, block: Block, to: RemoteBlock) -> Result<(), ChannelError> {
+        self.awaited(|shared| shared.post_write(&block, to, None, AWAITED)).map(drop)
+    }
+
+    /// Writes `block` to the start of `to`, tells the peer `imm`, and waits until both are there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::send`].
+    pub fn write_with_imm(
+        &self,
+        block: Block,
+        to: RemoteBlock,
+        imm: u32,
+    ) -> Result<(), ChannelError> {
+        self.awaited(|shared| shared.post_write(&block, to, Some(imm), AWAITED)).map(drop)
+    }
+
+    /// Reads the start of `from` into `block`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::send`].
+    pub fn read(&self, block: Block, from: RemoteBlock) -> Result<(), ChannelError> {
+        self.awaited(|shared| shared.post_read(&block, from, AWAITED)).map(drop)
+    }
+
+    /// Adds to the peer's 8 bytes at the start of `at`, wrapping, and returns what was there, which
+    /// `block` has too.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::send`].
+    pub fn fetch_add(&self, block: Block, at: RemoteBlock, add: u64) -> Result<u64, ChannelError> {
+        word(&self.awaited(|shared| shared.post_fetch_add(&block, at, add, AWAITED))?)
+    }
+
+    /// Puts `swap` in the place of the peer's 8 bytes at the start of `at` if they equal `compare`,
+    /// and returns what was there, which `block` has too.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::send`].
+    pub fn compare_swap(
+        &self,
+        block: Block,
+        at: RemoteBlock,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, ChannelError> {
+        let words = (compare, swap);
+        word(&self.awaited(|shared| shared.post_compare_swap(&block, at, words, AWAITED))?)
+    }
+
+    /// Waits for something to arrive in the oldest of the posted receives.
+    ///
+    /// Post the event's block again to keep the number of receives.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::NothingPosted`] if nothing can arrive; otherwise as [`Channel::send`]. What
+    /// arrived before the peer went comes first.
+    pub fn recv(&self) -> Result<Event, ChannelError> {
+        let event = self.until(|state| match state.receives.next() {
+            Some(event) => Ok(Some(event)),
+            None if state.receives.awaits_anything() => Ok(None),
+            None => Err(ChannelError::NothingPosted),
+        })?;
+        self.shared.judge(event)
+    }
+
+    /// Waits for the end of posted work.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::Taken`] if somebody has taken its event; otherwise as [`Channel::send`].
+    pub fn wait(&self, ticket: Ticket) -> Result<Event, ChannelError> {
+        let mut state = self.shared.lock();
+        state.ring(ticket.queue).claim(ticket.number, Claim::Waiter);
+        // A completion for it may not come by itself.
+        if ticket.queue == Queue::Send && state.unsignaled > 0 {
+            self.shared.post_marker(&mut state)?;
+        }
+        drop(state);
+        self.finish(ticket)
+    }
+
+    /// Waits until all sends, WRITEs, READs and atomics are done. Their events stay for
+    /// [`Channel::poll`].
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::Timeout`], or what ended the channel.
+    pub fn drain(&self) -> Result<(), ChannelError> {
+        let mut state = self.shared.lock();
+        if state.unsignaled > 0 && state.failure.is_none() {
+            self.shared.post_marker(&mut state)?;
+        }
+        drop(state);
+        self.until(|state| Ok((state.sends.in_flight() == 0).then_some(())))?;
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    /// Takes an event of posted work, if there is one, and does not wait.
+    ///
+    /// Each piece of work has one event, also after a failure. Events of one queue come in order.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::Poll`] alone: work that failed says so in its event, and
+    /// [`Channel::failure`] says what ended the channel.
+    #[inline]
+    pub fn poll(&self) -> Result<Option<Event>, ChannelError> {
+        let mut state = self.shared.lock();
+        if let Some(event) = state.next_event() {
+            return Ok(Some(event));
+        }
+        if self.shared.reap(&mut state)? {
+            return Ok(state.next_event());
+        }
+        if self.shared.idle(&mut state)? {
+            return Ok(state.next_event());
+        }
+        Ok(None)
+    }
+
+    /// Posts work that is claimed, and waits for its end.
+    #[inline]
+    fn awaited(
+        &self,
+        post: impl Fn(&Shared) -> Result<Ticket, ChannelError>,
+    ) -> Result<Event, ChannelError> {
+        loop {
+            match post(&self.shared) {
+                Ok(ticket) => return self.finish(ticket),
+                // Places that others hold, who wait as we do, will be free soon.
+                Err(full @ ChannelError::Full { .. }) => {
+                    self.until(|state| match state.sends.room() {
+                        0 if state.sends.is_held_up() => Err(full),
+                        0 => Ok(None),
+                        1.. => Ok(Some(())),
+                    })?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits for the end of work that is claimed.
+    #[inline]
+    fn finish(&self, ticket: Ticket) -> Result<Event, ChannelError> {
+        let event = self.until(|state| match state.ring(ticket.queue).take(ticket.number) {
+            Fate::Pending => Ok(None),
+            Fate::Done(event) => Ok(Some(event)),
+            Fate::Taken => Err(ChannelError::Taken(ticket)),
+        });
+        if matches!(event, Err(ChannelError::Timeout { .. })) {
+            let mut state = self.shared.lock();
+            state.ring(ticket.queue).claim(ticket.number, Claim::Anybody);
+        }
+        self.shared.judge(event?)
+    }
+
+    /// Polls until `done` has an answer, or the time is over.
+    #[inline]
+    fn until<T>(
+        &self,
+        mut done: impl FnMut(&mut State) -> Result<Option<T>, ChannelError>,
+    ) -> Result<T, ChannelError> {
+        let mut deadline = None;
+        for spins in 1_u32.. {
+            let mut state = self.shared.lock();
+            if let Some(answer) = done(&mut state)? {
+                return Ok(answer);
+            }
+            if self.shared.reap(&mut state)? {
+                continue;
+            }
+            if self.shared.idle(&mut state)? {
+                continue;
+            }
+            drop(state);
+            spin_loop();
+            if spins.is_multiple_of(SPINS_PER_REST) {
+                // The peer may be waiting for this core.
+                thread::yield_now();
+                let allowed = self.timeout;
+                let deadline = deadline.get_or_insert_with(|| Deadline::after(allowed));
+                if deadline.has_passed() {
+                    break;
+                }
+            }
+        }
+        Err(ChannelError::Timeout { waited: self.timeout })
+    }
+}
+
+/// What an atomic brought.
+fn word(event: &Event) -> Result<u64, ChannelError> {
+    let mut bytes = [0; size_of::<u64>()];
+    event.block.read(0, &mut bytes).map_err(|_| ChannelError::NotAWord)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Polls of one wait before it offers its core to others.
+const SPINS_PER_REST: u32 = 256;

@@ -1,0 +1,160 @@
+//! The side that connects.
+
+use crate::adapter::Adapter;
+use crate::config::Config;
+use crate::connector::{Connector, Deadline, unexpected};
+use crate::endpoint::Endpoint;
+use crate::error::{AdapterError, ConnectError, ConnectorError, SetUpError};
+use crate::frame::{Frame, Reason, Refusal};
+use crate::set_up;
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::thread;
+use std::time::Duration;
+
+/// Connects to servers, each an [`Endpoint`].
+#[derive(Clone, Debug)]
+pub struct ClientSession {
+    adapter: Adapter,
+}
+
+impl ClientSession {
+    /// A client with these settings.
+    ///
+    /// # Errors
+    ///
+    /// [`AdapterError`].
+    pub fn new(config: Config) -> Result<Self, AdapterError> {
+        Adapter::open(config).map(Self::on)
+    }
+
+    /// A client on an adapter that is open already.
+    pub const fn on(adapter: Adapter) -> Self {
+        Self { adapter }
+    }
+
+    /// The adapter.
+    pub const fn adapter(&self) -> &Adapter {
+        &self.adapter
+    }
+
+    /// Connects to a server. While there is none, or it is too busy, it tries again until the
+    /// configured time is over.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`].
+    pub fn connect(&self, to: impl ToSocketAddrs) -> Result<Endpoint, ConnectError> {
+        let deadline = Deadline::after(self.adapter.config().timeouts.connect);
+        let failed = |error| ConnectError::Address { error };
+        let addresses: Vec<_> = to.to_socket_addrs().map_err(failed)?.collect();
+        let mut attempt =
+            Err(failed(io::Error::new(io::ErrorKind::NotFound, "the name has no address")));
+        loop {
+            for address in &addresses {
+                attempt = self.try_connect(*address, deadline);
+                match &attempt {
+                    Ok(_) => return attempt,
+                    Err(error) if is_final(error) => return attempt,
+                    Err(_) => {}
+                }
+            }
+            if addresses.is_empty() || deadline.left() <= TRY_AGAIN {
+                return attempt;
+            }
+            thread::sleep(TRY_AGAIN);
+        }
+    }
+
+    fn try_connect(&self, to: SocketAddr, deadline: Deadline) -> Result<Endpoint, ConnectError> {
+        // The standard library refuses to wait for no time at all.
+        let left = deadline.left().max(Duration::from_millis(1));
+        let stream = TcpStream::connect_timeout(&to, left)
+            .map_err(|error| ConnectError::Unreachable { to, waited: deadline.allowed, error })?;
+        // A connection to a free port of this host can meet itself.
+        if stream.local_addr().is_ok_and(|local| local == to) {
+            return Err(ConnectError::Unreachable {
+                to,
+                waited: deadline.allowed,
+                error: io::ErrorKind::ConnectionRefused.into(),
+            });
+        }
+        let refused = |error| ConnectError::Handshake { to, error };
+        let mut connector = Connector::new(stream).map_err(refused)?;
+        self.shake_hands(&mut connector, to, deadline)
+            .map_err(|error| match error {
+                Failure::Connector(error) => {
+                    connector.refuse(&error);
+                    refused(error)
+                }
+                Failure::SetUp(error) => {
+                    let refusal = Refusal::new(Reason::Disagreement, &error.to_string());
+                    connector.part(&Frame::Refuse(refusal));
+                    ConnectError::SetUp { to, error }
+                }
+            })
+            .and_then(|(peer, channels)| {
+                Endpoint::new(&self.adapter, peer, connector, channels).map_err(refused)
+            })
+    }
+
+    fn shake_hands(
+        &self,
+        connector: &mut Connector,
+        to: SocketAddr,
+        deadline: Deadline,
+    ) -> Result<(crate::PeerInfo, Vec<set_up::Unlinked>), Failure> {
+        let adapter = &self.adapter;
+        let channels = set_up::make(adapter, adapter.channel_names())?;
+        let hello = set_up::hello(adapter, &channels, adapter.path_mtu())?;
+        connector.send(&Frame::Hello(hello), deadline)?;
+        let theirs = match connector.receive("Welcome", deadline)? {
+            Frame::Welcome(theirs) => theirs,
+            other @ (Frame::Hello(_)
+            | Frame::Ready
+            | Frame::Advertise(_)
+            | Frame::Bye
+            | Frame::Refuse(_)) => return Err(unexpected("Welcome", other).into()),
+        };
+        let peer = set_up::agree(adapter, &theirs, to)?;
+        set_up::connect(adapter, &channels, &peer)?;
+        connector.send(&Frame::Ready, deadline)?;
+        Ok((peer, channels))
+    }
+}
+
+/// What can go wrong between two sides that are connected.
+enum Failure {
+    Connector(ConnectorError),
+    SetUp(SetUpError),
+}
+
+impl From<ConnectorError> for Failure {
+    fn from(error: ConnectorError) -> Self {
+        Self::Connector(error)
+    }
+}
+
+impl From<SetUpError> for Failure {
+    fn from(error: SetUpError) -> Self {
+        Self::SetUp(error)
+    }
+}
+
+/// Trying again would not help.
+fn is_final(error: &ConnectError) -> bool {
+    match error {
+        ConnectError::Unreachable { .. } => false,
+        // The server went away just now; it may come back.
+        ConnectError::Handshake { error, .. } => match error {
+            ConnectorError::Closed | ConnectorError::System { .. } => false,
+            ConnectorError::Refused(refusal) => refusal.reason != Reason::Busy,
+            ConnectorError::Frame(_)
+            | ConnectorError::Timeout { .. }
+            | ConnectorError::Unexpected { .. } => true,
+        },
+        ConnectError::Address { .. } | ConnectError::SetUp { .. } => true,
+    }
+}
+
+const TRY_AGAIN: Duration = Duration::from_millis(20);

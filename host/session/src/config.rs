@@ -1,0 +1,248 @@
+//! Settings, each with a default that works over the loopback device.
+//!
+//! Nothing is checked here: opening an [`crate::Adapter`] does that, and says what is wrong.
+
+use crate::frame;
+use adverb_verbs::{AckTimeout, PathMtu, RetryCount, RnrRetry, RnrTimer};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// Channels that one endpoint can have.
+pub const CHANNELS_MAX: usize = frame::CHANNELS_MAX;
+
+/// Everything that can be set about a session.
+///
+/// # Examples
+///
+/// ```
+/// use adverb_session::Config;
+///
+/// let config = Config::default()
+///     .device("soft_lo")
+///     .channels(["control", "data"])
+///     .send_depth(64);
+/// assert_eq!(config.queues.send_depth, 64);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// What the peer is told to call this side.
+    pub name: String,
+    /// Names of an endpoint's channels. The client's count; a server makes those that it is asked
+    /// for.
+    pub channels: Vec<String>,
+    /// The device, and how its queue pairs behave on the network.
+    pub adapter: AdapterConfig,
+    /// Sizes of a channel's queues.
+    pub queues: QueueConfig,
+    /// How long to wait for what.
+    pub timeouts: Timeouts,
+    /// How calls that wait do it.
+    pub work_mode: WorkMode,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            name: "session".to_owned(),
+            channels: vec!["data".to_owned()],
+            adapter: AdapterConfig::default(),
+            queues: QueueConfig::default(),
+            timeouts: Timeouts::default(),
+            work_mode: WorkMode::BusyPoll,
+        }
+    }
+}
+
+impl Config {
+    /// Sets what the peer is told to call this side.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Sets the names of an endpoint's channels, 1 to [`CHANNELS_MAX`].
+    #[must_use]
+    pub fn channels(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.channels = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets the name of the device.
+    #[must_use]
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.adapter.device = name.into();
+        self
+    }
+
+    /// Sets the place of the address to use in the device's GID table.
+    #[must_use]
+    pub const fn gid_index(mut self, index: u8) -> Self {
+        self.adapter.gid_index = index;
+        self
+    }
+
+    /// Sets the path MTU, which is otherwise the largest that fits the device.
+    #[must_use]
+    pub const fn path_mtu(mut self, mtu: PathMtu) -> Self {
+        self.adapter.path_mtu = Some(mtu);
+        self
+    }
+
+    /// Sets how much work may be in flight from one channel.
+    #[must_use]
+    pub const fn send_depth(mut self, depth: u32) -> Self {
+        self.queues.send_depth = depth;
+        self
+    }
+
+    /// Sets how many receives may be posted to one channel.
+    #[must_use]
+    pub const fn receive_depth(mut self, depth: u32) -> Self {
+        self.queues.receive_depth = depth;
+        self
+    }
+
+    /// Sets up to how many bytes a message or WRITE is copied when it is posted.
+    #[must_use]
+    pub const fn inline_bytes(mut self, bytes: u32) -> Self {
+        self.queues.inline_bytes = bytes;
+        self
+    }
+
+    /// Sets which posted work asks the device for a completion.
+    #[must_use]
+    pub const fn signal(mut self, signal: Signal) -> Self {
+        self.queues.signal = signal;
+        self
+    }
+
+    /// Sets how long a client tries to connect.
+    #[must_use]
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.timeouts.connect = timeout;
+        self
+    }
+
+    /// Sets how long a server gives a newcomer to say who it is.
+    #[must_use]
+    pub const fn handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.timeouts.handshake = timeout;
+        self
+    }
+
+    /// Sets how long the waiting calls of channels and endpoints wait.
+    #[must_use]
+    pub const fn work_timeout(mut self, timeout: Duration) -> Self {
+        self.timeouts.work = timeout;
+        self
+    }
+
+    /// Sets how calls that wait do it.
+    #[must_use]
+    pub const fn work_mode(mut self, mode: WorkMode) -> Self {
+        self.work_mode = mode;
+        self
+    }
+}
+
+/// The device, and how its queue pairs behave on the network.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AdapterConfig {
+    /// Name of the device.
+    pub device: String,
+    /// Place of the address to use in the device's GID table.
+    pub gid_index: u8,
+    /// Path MTU; `None`: the largest that fits the device. The smaller one of both sides is used.
+    pub path_mtu: Option<PathMtu>,
+    /// How long to wait for an acknowledgement before sending again.
+    pub ack_timeout: AckTimeout,
+    /// How often to send again then.
+    pub retry_count: RetryCount,
+    /// How often to send again when the peer has no receive posted.
+    pub rnr_retry: RnrRetry,
+    /// How long the peer is told to wait when no receive is posted here.
+    pub min_rnr_timer: RnrTimer,
+    /// READs and atomics under way at once, each way. The smaller one of both sides is used.
+    pub reads: u8,
+}
+
+impl Default for AdapterConfig {
+    fn default() -> Self {
+        Self {
+            device: "soft_lo".to_owned(),
+            gid_index: 1,
+            path_mtu: None,
+            ack_timeout: AckTimeout::from_exponent(14).unwrap_or(AckTimeout::FOREVER),
+            retry_count: RetryCount::MAX,
+            rnr_retry: RnrRetry::FOREVER,
+            min_rnr_timer: RnrTimer::new(12),
+            reads: 16,
+        }
+    }
+}
+
+/// Sizes of a channel's queues.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct QueueConfig {
+    /// Sends, WRITEs, READs and atomics in flight at once. Work counts until its event is taken.
+    pub send_depth: u32,
+    /// Receives posted at once. A receive counts until its event is taken.
+    pub receive_depth: u32,
+    /// Messages and WRITEs of up to this many bytes are copied when they are posted; 0: none.
+    pub inline_bytes: u32,
+    /// Which posted work asks the device for a completion.
+    pub signal: Signal,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        Self { send_depth: 128, receive_depth: 128, inline_bytes: 0, signal: Signal::All }
+    }
+}
+
+/// Which posted work asks the device for a completion.
+///
+/// All work has its event whatever is chosen here; without a completion of its own it has it when
+/// later work completes. Calls that wait ask always, and so does the work that fills the queue.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Signal {
+    /// All of it.
+    All,
+    /// One in so many.
+    Every(NonZeroU32),
+}
+
+/// How long to wait for what.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Timeouts {
+    /// For a server to be there and to answer, all tries together.
+    pub connect: Duration,
+    /// For a newcomer to say who it is.
+    pub handshake: Duration,
+    /// For work on a channel, and for the peer to advertise a buffer.
+    pub work: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            handshake: Duration::from_secs(3),
+            work: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How calls that wait do it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum WorkMode {
+    /// They poll without rest: the shortest latency for a whole core.
+    #[default]
+    BusyPoll,
+}

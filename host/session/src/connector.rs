@@ -1,0 +1,178 @@
+//! The connector: frames over a TCP connection, never waiting longer than it is told.
+//!
+//! The socket is non-blocking for good; whoever wants to wait does so with a deadline. What frames
+//! are is the business of `frame.rs`, what they mean of `set_up.rs` and `link.rs`.
+
+use crate::error::ConnectorError;
+use crate::frame::{Frame, Reason, Refusal};
+use adverb_sys::epoll::{Epoll, Events, Interest};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+/// A point in time until which something is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    start: Instant,
+    pub(crate) allowed: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn after(allowed: Duration) -> Self {
+        Self { start: Instant::now(), allowed }
+    }
+
+    /// What is left; nothing once it has passed.
+    pub(crate) fn left(&self) -> Duration {
+        self.allowed.saturating_sub(self.start.elapsed())
+    }
+
+    pub(crate) fn has_passed(&self) -> bool {
+        self.left().is_zero()
+    }
+}
+
+/// Frames over a TCP connection.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    stream: TcpStream,
+    /// Bytes that are not a whole frame yet: at most one frame and a read.
+    input: Vec<u8>,
+}
+
+impl Connector {
+    pub(crate) fn new(stream: TcpStream) -> Result<Self, ConnectorError> {
+        let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+        ready.map_err(system("prepare the connection"))?;
+        Ok(Self { stream, input: Vec::new() })
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Takes the next frame, if it is all there.
+    pub(crate) fn try_receive(&mut self) -> Result<Option<Frame>, ConnectorError> {
+        loop {
+            if let Some((frame, len)) = Frame::parse(&self.input)? {
+                self.input.drain(..len);
+                return Ok(Some(frame));
+            }
+            let mut bytes = [0; READ_BYTES];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(ConnectorError::Closed),
+                Ok(len) => self.input.extend_from_slice(bytes.get(..len).unwrap_or(&bytes)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(broken("receive", error)),
+            }
+        }
+    }
+
+    /// Waits for the next frame, which `due` describes.
+    pub(crate) fn receive(
+        &mut self,
+        due: &'static str,
+        deadline: Deadline,
+    ) -> Result<Frame, ConnectorError> {
+        loop {
+            if let Some(frame) = self.try_receive()? {
+                return Ok(frame);
+            }
+            if deadline.has_passed() {
+                return Err(ConnectorError::Timeout { due, waited: deadline.allowed });
+            }
+            wait(&self.stream, Interest::Readable, deadline.left())
+                .map_err(system("wait for the peer"))?;
+        }
+    }
+
+    /// Sends a frame.
+    pub(crate) fn send(&mut self, frame: &Frame, deadline: Deadline) -> Result<(), ConnectorError> {
+        let bytes = frame.emit();
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            match self.stream.write(rest) {
+                Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                    return Err(broken("send", error));
+                }
+                Err(_) if deadline.has_passed() => {
+                    return Err(ConnectorError::Timeout {
+                        due: "that it takes what it is sent",
+                        waited: deadline.allowed,
+                    });
+                }
+                Err(_) => wait(&self.stream, Interest::Writable, deadline.left())
+                    .map_err(system("wait for the peer"))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends last words, without waiting for anything, and ends the connection.
+    pub(crate) fn part(&mut self, last: &Frame) {
+        // Who is gone or does not listen need not be told.
+        let _ = self.send(last, Deadline::after(Duration::ZERO));
+        // Bytes that nobody has read would make the kernel reset the connection, and the last words
+        // would be lost.
+        let mut rest = [0; READ_BYTES];
+        for _ in 0..READS_MAX {
+            if !matches!(self.stream.read(&mut rest), Ok(1..)) {
+                break;
+            }
+        }
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Tells the peer why it is not served, if that is news for it, and ends the connection.
+    pub(crate) fn refuse(&mut self, error: &ConnectorError) {
+        let reason = match error {
+            ConnectorError::Frame(crate::frame::FrameError::Version { .. }) => Reason::Version,
+            ConnectorError::Frame(_) | ConnectorError::Unexpected { .. } => Reason::Garbage,
+            ConnectorError::Timeout { .. } => Reason::Silence,
+            ConnectorError::Closed | ConnectorError::Refused(_) => return,
+            ConnectorError::System { .. } => Reason::Failure,
+        };
+        self.part(&Frame::Refuse(Refusal::new(reason, &error.to_string())));
+    }
+}
+
+/// What a frame is that was not due.
+pub(crate) fn unexpected(due: &'static str, frame: Frame) -> ConnectorError {
+    match frame {
+        Frame::Refuse(refusal) => ConnectorError::Refused(refusal),
+        Frame::Hello(_) | Frame::Welcome(_) | Frame::Ready | Frame::Advertise(_) | Frame::Bye => {
+            ConnectorError::Unexpected { due, said: frame.kind() }
+        }
+    }
+}
+
+/// Sleeps until the socket is ready or the time is over, and not much longer.
+pub(crate) fn wait(stream: &TcpStream, interest: Interest, most: Duration) -> io::Result<()> {
+    // Made anew each time: waiting is rare, and an idle endpoint holds one descriptor less.
+    let epoll = Epoll::new()?;
+    epoll.add(stream, 0, interest)?;
+    // Rounded up, so that a caller who looks at the clock then finds the time over.
+    let most = most.saturating_add(Duration::from_millis(1));
+    epoll.wait(&mut Events::with_capacity(1), Some(most))?;
+    Ok(())
+}
+
+/// What it means that the system will not carry bytes.
+fn broken(doing: &'static str, error: io::Error) -> ConnectorError {
+    let by_peer = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+    match by_peer.contains(&error.kind()) {
+        true => ConnectorError::Closed,
+        false => system(doing)(error),
+    }
+}
+
+pub(crate) fn system(doing: &'static str) -> impl Fn(io::Error) -> ConnectorError {
+    move |error| ConnectorError::System { doing, error }
+}
+
+const READ_BYTES: usize = 4096;
+/// Reads of what is left when a connection ends.
+const READS_MAX: usize = 16;

@@ -1,0 +1,721 @@
+//! What can go wrong, one type for each thing that people do.
+//!
+//! Every text says what was asked, what is allowed and, where it is not plain, what to do.
+
+use crate::frame::{FrameError, Name, NameError, Refusal};
+use crate::link::Departure;
+use crate::ring::{Operation, Ticket};
+use adverb_verbs::{
+    AllocateError, CreateError, Gid, OpenError, PathMtu, PollError, PostError, RangeError, WcStatus,
+};
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// Why an adapter was not opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AdapterError {
+    /// Two channels have one name.
+    ChannelTwice {
+        /// The name.
+        name: Name,
+    },
+    /// Something cannot have this name.
+    Name(NameError),
+    /// No entry of the device's GID table has this index.
+    NoSuchGid {
+        /// What was asked.
+        index: u8,
+        /// What there is.
+        known: Vec<(u8, IpAddr)>,
+    },
+    /// The device was not opened.
+    Open(OpenError),
+    /// A number is outside its bounds.
+    OutOfRange {
+        /// Which one.
+        what: &'static str,
+        /// What was asked.
+        asked: u32,
+        /// What is allowed, at least and at most.
+        allowed: (u32, u32),
+    },
+    /// The device's interface cannot carry packets of this path MTU.
+    PathMtu {
+        /// What was asked.
+        asked: PathMtu,
+        /// The largest that fits.
+        largest: PathMtu,
+    },
+}
+
+impl fmt::Display for AdapterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ChannelTwice { name } => {
+                write!(f, "two channels are called {name}: give each a name of its own")
+            }
+            Self::Name(error) => fmt::Display::fmt(error, f),
+            Self::NoSuchGid { index, known } => {
+                write!(f, "the device has no GID with index {index}; it has:")?;
+                known.iter().try_for_each(|(index, ip)| write!(f, " {index} ({ip})"))
+            }
+            Self::Open(error) => fmt::Display::fmt(error, f),
+            Self::OutOfRange { what, asked, allowed: (least, most) } => {
+                write!(f, "{what} = {asked}, but it must be from {least} to {most}")
+            }
+            Self::PathMtu { asked, largest } => write!(
+                f,
+                "a path MTU of {} bytes does not fit the packets of the device's interface: {} is \
+                 the largest that does",
+                asked.bytes(),
+                largest.bytes()
+            ),
+        }
+    }
+}
+
+impl Error for AdapterError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Name(error) => Some(error),
+            Self::Open(error) => Some(error),
+            Self::ChannelTwice { .. }
+            | Self::NoSuchGid { .. }
+            | Self::OutOfRange { .. }
+            | Self::PathMtu { .. } => None,
+        }
+    }
+}
+
+impl From<NameError> for AdapterError {
+    fn from(error: NameError) -> Self {
+        Self::Name(error)
+    }
+}
+
+impl From<OpenError> for AdapterError {
+    fn from(error: OpenError) -> Self {
+        Self::Open(error)
+    }
+}
+
+/// Why a buffer was not allocated.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BufferError {
+    /// The memory was not given or not registered.
+    Allocate(AllocateError),
+    /// A block has more bytes than a message can have.
+    BlockTooLong {
+        /// What was asked.
+        asked: usize,
+        /// What is allowed.
+        max: usize,
+    },
+    /// No blocks, or blocks of no bytes.
+    Empty,
+    /// All blocks together have more bytes than can be counted.
+    TooLarge {
+        /// How many blocks.
+        blocks: usize,
+        /// Bytes of each.
+        block_bytes: usize,
+    },
+}
+
+impl fmt::Display for BufferError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allocate(error) => fmt::Display::fmt(error, f),
+            Self::BlockTooLong { asked, max } => {
+                write!(f, "blocks of {asked} bytes, but the longest message has {max}")
+            }
+            Self::Empty => f.write_str("a buffer has at least one block of at least one byte"),
+            Self::TooLarge { blocks, block_bytes } => {
+                write!(f, "{blocks} blocks of {block_bytes} bytes are more than an address space")
+            }
+        }
+    }
+}
+
+impl Error for BufferError {}
+
+impl From<AllocateError> for BufferError {
+    fn from(error: AllocateError) -> Self {
+        Self::Allocate(error)
+    }
+}
+
+/// A claim on a buffer that it cannot meet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// The memory does not allow it.
+    Memory(RangeError),
+    /// The buffer has no such block.
+    NoSuchBlock {
+        /// What was asked.
+        index: usize,
+        /// How many there are.
+        blocks: usize,
+    },
+    /// Some byte lies outside the block.
+    OutOfBlock {
+        /// Offset of the first byte asked for.
+        offset: usize,
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes of the block.
+        block: usize,
+    },
+}
+
+impl fmt::Display for BlockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(error) => fmt::Display::fmt(error, f),
+            Self::NoSuchBlock { index, blocks } => write!(
+                f,
+                "there is no block {index}: the buffer has {blocks} blocks, 0 to {}",
+                blocks.saturating_sub(1)
+            ),
+            Self::OutOfBlock { offset, len, block } => {
+                write!(f, "{len} bytes at offset {offset} do not fit a block of {block} bytes")
+            }
+        }
+    }
+}
+
+impl Error for BlockError {}
+
+impl From<RangeError> for BlockError {
+    fn from(error: RangeError) -> Self {
+        Self::Memory(error)
+    }
+}
+
+/// Why two connectors did not come to terms, or stopped.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectorError {
+    /// The peer closed the connection without a word.
+    Closed,
+    /// What the peer said is not a frame.
+    Frame(FrameError),
+    /// The peer refused.
+    Refused(Refusal),
+    /// The system refused something.
+    System {
+        /// What we were doing.
+        doing: &'static str,
+        /// What it said.
+        error: io::Error,
+    },
+    /// The peer did not say what was due.
+    Timeout {
+        /// What was due.
+        due: &'static str,
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// The peer said something else than what was due.
+    Unexpected {
+        /// What was due.
+        due: &'static str,
+        /// What it said.
+        said: &'static str,
+    },
+}
+
+impl fmt::Display for ConnectorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the peer closed the connection without a word"),
+            Self::Frame(error) => fmt::Display::fmt(error, f),
+            Self::Refused(refusal) => write!(f, "the peer refused: {refusal}"),
+            Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
+            Self::Timeout { due, waited } => {
+                write!(f, "the peer did not say {due} within {waited:?}")
+            }
+            Self::Unexpected { due, said } => {
+                write!(f, "the peer said {said} where {due} was due")
+            }
+        }
+    }
+}
+
+impl Error for ConnectorError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Frame(error) => Some(error),
+            Self::System { error, .. } => Some(error),
+            Self::Closed | Self::Refused(_) | Self::Timeout { .. } | Self::Unexpected { .. } => {
+                None
+            }
+        }
+    }
+}
+
+impl From<FrameError> for ConnectorError {
+    fn from(error: FrameError) -> Self {
+        Self::Frame(error)
+    }
+}
+
+/// Why an endpoint's channels were not set up, although both sides understand each other.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SetUpError {
+    /// The server answered with other channels than it was asked for.
+    Channels,
+    /// A queue pair was not connected.
+    Connect(adverb_verbs::ConnectError),
+    /// A completion queue or queue pair was not made.
+    Create(CreateError),
+    /// One side has an IPv4 address and the other an IPv6 address.
+    Family {
+        /// The local address.
+        local: Gid,
+        /// The peer's.
+        remote: Gid,
+    },
+}
+
+impl fmt::Display for SetUpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Channels => {
+                f.write_str("the server answered with other channels than it was asked for")
+            }
+            Self::Connect(error) => fmt::Display::fmt(error, f),
+            Self::Create(error) => fmt::Display::fmt(error, f),
+            Self::Family { local, remote } => write!(
+                f,
+                "the GIDs {local} and {remote} are not both IPv4 or both IPv6: choose another \
+                 gid_index on one side"
+            ),
+        }
+    }
+}
+
+impl Error for SetUpError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Connect(error) => Some(error),
+            Self::Create(error) => Some(error),
+            Self::Channels | Self::Family { .. } => None,
+        }
+    }
+}
+
+impl From<CreateError> for SetUpError {
+    fn from(error: CreateError) -> Self {
+        Self::Create(error)
+    }
+}
+
+impl From<adverb_verbs::ConnectError> for SetUpError {
+    fn from(error: adverb_verbs::ConnectError) -> Self {
+        Self::Connect(error)
+    }
+}
+
+/// Why a server does not listen.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The device was not opened.
+    Adapter(AdapterError),
+    /// The address cannot be listened on.
+    Listen {
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Adapter(error) => fmt::Display::fmt(error, f),
+            Self::Listen { error } => write!(f, "cannot listen on the address: {error}"),
+        }
+    }
+}
+
+impl Error for BindError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Adapter(error) => Some(error),
+            Self::Listen { error } => Some(error),
+        }
+    }
+}
+
+impl From<AdapterError> for BindError {
+    fn from(error: AdapterError) -> Self {
+        Self::Adapter(error)
+    }
+}
+
+/// Why no peer was accepted. The server goes on: call again.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AcceptError {
+    /// The system refused something.
+    Listen {
+        /// What it said.
+        error: io::Error,
+    },
+    /// Its channels were not set up.
+    SetUp {
+        /// Who it was.
+        from: SocketAddr,
+        /// Why.
+        error: SetUpError,
+    },
+    /// Somebody came who does not do as clients do. It was told so, and is gone.
+    Stranger {
+        /// Who it was.
+        from: SocketAddr,
+        /// What was wrong.
+        error: ConnectorError,
+    },
+    /// Nobody came.
+    Timeout {
+        /// How long we waited.
+        waited: Duration,
+    },
+}
+
+impl fmt::Display for AcceptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listen { error } => write!(f, "cannot accept connections: {error}"),
+            Self::SetUp { from, error } => {
+                write!(f, "cannot set up the channels to {from}: {error}")
+            }
+            Self::Stranger { from, error } => write!(f, "{from} is not a client: {error}"),
+            Self::Timeout { waited } => write!(f, "nobody connected within {waited:?}"),
+        }
+    }
+}
+
+impl Error for AcceptError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Listen { error } => Some(error),
+            Self::SetUp { error, .. } => Some(error),
+            Self::Stranger { error, .. } => Some(error),
+            Self::Timeout { .. } => None,
+        }
+    }
+}
+
+/// Why a client is not connected.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The address is none.
+    Address {
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The two sides did not come to terms.
+    Handshake {
+        /// Who was there.
+        to: SocketAddr,
+        /// Why.
+        error: ConnectorError,
+    },
+    /// The channels were not set up.
+    SetUp {
+        /// Who was there.
+        to: SocketAddr,
+        /// Why.
+        error: SetUpError,
+    },
+    /// Nobody was there.
+    Unreachable {
+        /// Where.
+        to: SocketAddr,
+        /// How long we tried.
+        waited: Duration,
+        /// What came of the last try.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address { error } => write!(f, "cannot find the address: {error}"),
+            Self::Handshake { to, error } => write!(f, "cannot agree with {to}: {error}"),
+            Self::SetUp { to, error } => write!(f, "cannot set up the channels to {to}: {error}"),
+            Self::Unreachable { to, waited, error } => write!(
+                f,
+                "no server at {to} within {waited:?} (the last try: {error}): is it running, and \
+                 is the address right?"
+            ),
+        }
+    }
+}
+
+impl Error for ConnectError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Address { error } | Self::Unreachable { error, .. } => Some(error),
+            Self::Handshake { error, .. } => Some(error),
+            Self::SetUp { error, .. } => Some(error),
+        }
+    }
+}
+
+/// Why a buffer was not advertised, or the peer's not found.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ExchangeError {
+    /// The peer was not told.
+    Connector(ConnectorError),
+    /// The buffer belongs to another adapter than the endpoint.
+    ForeignBuffer,
+    /// A buffer of this name has been advertised.
+    NameTaken {
+        /// The name.
+        name: Name,
+    },
+    /// It cannot have this name.
+    Name(NameError),
+    /// The buffer was registered without any right for peers.
+    NotShared,
+    /// The peer is gone.
+    PeerGone(Departure),
+    /// The peer has not advertised a buffer of this name.
+    Timeout {
+        /// The name.
+        name: Name,
+        /// What it has advertised.
+        known: Vec<Name>,
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// More buffers than an endpoint can advertise.
+    TooMany {
+        /// What is allowed.
+        max: usize,
+    },
+}
+
+impl fmt::Display for ExchangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connector(error) => fmt::Display::fmt(error, f),
+            Self::ForeignBuffer => f.write_str(FOREIGN_BUFFER),
+            Self::NameTaken { name } => {
+                write!(f, "this endpoint has advertised another buffer as {name}")
+            }
+            Self::Name(error) => fmt::Display::fmt(error, f),
+            Self::NotShared => f.write_str(
+                "the buffer was allocated without any right for peers: allocate it with one, such \
+                 as Access::REMOTE_WRITE",
+            ),
+            Self::PeerGone(departure) => fmt::Display::fmt(departure, f),
+            Self::Timeout { name, known, waited } => {
+                write!(f, "the peer advertised no buffer {name} within {waited:?}")?;
+                match known.as_slice() {
+                    [] => f.write_str(", nor any other"),
+                    known => {
+                        f.write_str(", but:")?;
+                        known.iter().try_for_each(|name| write!(f, " {name}"))
+                    }
+                }
+            }
+            Self::TooMany { max } => write!(f, "an endpoint can advertise {max} buffers"),
+        }
+    }
+}
+
+impl Error for ExchangeError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Connector(error) => Some(error),
+            Self::Name(error) => Some(error),
+            Self::ForeignBuffer
+            | Self::NameTaken { .. }
+            | Self::NotShared
+            | Self::PeerGone(_)
+            | Self::Timeout { .. }
+            | Self::TooMany { .. } => None,
+        }
+    }
+}
+
+impl From<NameError> for ExchangeError {
+    fn from(error: NameError) -> Self {
+        Self::Name(error)
+    }
+}
+
+/// An endpoint has no channel of this name.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct NoSuchChannel {
+    /// The name.
+    pub name: String,
+    /// Those that it has.
+    pub known: Vec<String>,
+}
+
+impl fmt::Display for NoSuchChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the endpoint has no channel {:?}; it has:", self.name)?;
+        self.known.iter().try_for_each(|name| write!(f, " {name}"))
+    }
+}
+
+impl Error for NoSuchChannel {}
+
+/// Why work on a channel was not posted, did not succeed, or was not waited for to its end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// Earlier work failed, and took the channel with it.
+    Broken {
+        /// What failed.
+        operation: Operation,
+        /// How.
+        status: WcStatus,
+    },
+    /// The buffer belongs to another adapter than the channel. Nothing was posted.
+    ForeignBuffer,
+    /// All places of a queue are taken. Nothing was posted.
+    Full {
+        /// What was to be posted.
+        operation: Operation,
+        /// How many places there are.
+        depth: u32,
+    },
+    /// An atomic works on 8 bytes at an address that is a multiple of 8. Nothing was posted.
+    NotAWord,
+    /// There is no receive posted, so nothing can arrive.
+    NothingPosted,
+    /// The peer is gone.
+    PeerGone(Departure),
+    /// Completions cannot be had any more.
+    Poll(PollError),
+    /// The device did not take the work. Nothing was posted.
+    Post(PostError),
+    /// The work's event was taken already, or it never was.
+    Taken(Ticket),
+    /// The time was over first. The work goes on, and its event comes with [`crate::Channel::poll`].
+    Timeout {
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// The local block is longer than the peer's. Nothing was posted.
+    TooLong {
+        /// Bytes of the local block.
+        local: usize,
+        /// Bytes of the peer's.
+        remote: usize,
+    },
+    /// The work failed, and the channel with it.
+    Work {
+        /// What it was.
+        operation: Operation,
+        /// How it failed.
+        status: WcStatus,
+    },
+}
+
+impl fmt::Display for ChannelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broken { operation, status } => {
+                write!(f, "the channel ended when an earlier {operation} failed: ")?;
+                write_status(f, *status)
+            }
+            Self::ForeignBuffer => f.write_str(FOREIGN_BUFFER),
+            Self::Full { operation, depth } => write!(
+                f,
+                "no room for another {operation}: all {depth} places of the queue are taken; take \
+                 events with poll(), or configure a deeper queue"
+            ),
+            Self::NotAWord => f.write_str(
+                "an atomic needs a local block of 8 bytes, and 8 bytes of the peer's at an address \
+                 that is a multiple of 8",
+            ),
+            Self::NothingPosted => {
+                f.write_str("nothing can arrive: no receive is posted; call post_recv() before")
+            }
+            Self::PeerGone(departure) => fmt::Display::fmt(departure, f),
+            Self::Poll(error) => fmt::Display::fmt(error, f),
+            Self::Post(error) => fmt::Display::fmt(error, f),
+            Self::Taken(ticket) => {
+                write!(f, "the event of {ticket} has been taken, or it never was")
+            }
+            Self::Timeout { waited } => write!(
+                f,
+                "the work was not done within {waited:?}: its event will come with poll()"
+            ),
+            Self::TooLong { local, remote } => write!(
+                f,
+                "the local block has {local} bytes, but the peer's has {remote}: take a part of it"
+            ),
+            Self::Work { operation, status } => {
+                write!(f, "{operation} failed: ")?;
+                write_status(f, *status)
+            }
+        }
+    }
+}
+
+/// What a status means on a channel, where the usual causes are few.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the device may learn more of them")]
+fn write_status(f: &mut fmt::Formatter<'_>, status: WcStatus) -> fmt::Result {
+    let hint = match status {
+        WcStatus::LocalLength => ": the message is longer than the block of the receive",
+        WcStatus::RemoteInvalidRequest => {
+            ": the message is longer than the block of the peer's receive, or the peer does not \
+             allow the operation"
+        }
+        WcStatus::RemoteAccess => {
+            ": the peer's memory is not there, ends earlier, or is not shared for this"
+        }
+        WcStatus::RetryExceeded => ": the peer does not answer",
+        WcStatus::RnrRetryExceeded => ": the peer has posted no receive",
+        // The others say all there is to say.
+        _ => "",
+    };
+    write!(f, "{status}{hint}")
+}
+
+impl Error for ChannelError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Poll(error) => Some(error),
+            Self::Post(error) => Some(error),
+            Self::Broken { .. }
+            | Self::ForeignBuffer
+            | Self::Full { .. }
+            | Self::NotAWord
+            | Self::NothingPosted
+            | Self::PeerGone(_)
+            | Self::Taken(_)
+            | Self::Timeout { .. }
+            | Self::TooLong { .. }
+            | Self::Work { .. } => None,
+        }
+    }
+}
+
+impl From<PollError> for ChannelError {
+    fn from(error: PollError) -> Self {
+        Self::Poll(error)
+    }
+}
+
+const FOREIGN_BUFFER: &str = "the buffer is of another adapter: allocate it with endpoint.adapter(), or give one adapter to \
+     all sessions that share it";

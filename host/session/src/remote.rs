@@ -1,0 +1,165 @@
+//! What a peer has advertised: buffers of its own, as seen from here.
+//!
+//! Everything in this file is the peer's word. Its own device checks each access against what it
+//! really registered, so a lie costs the liar's request and nothing else.
+
+use crate::buffer::Turns;
+use crate::error::BlockError;
+use crate::frame::Advertisement;
+use adverb_verbs::{RemoteSlice, Rkey};
+use std::sync::Arc;
+
+/// A buffer of the peer's.
+///
+/// A handle: clones are the same buffer, with the same round robin.
+#[derive(Clone, Debug)]
+pub struct RemoteBuffer {
+    first: RemoteSlice,
+    blocks: usize,
+    block_bytes: usize,
+    turns: Arc<Turns>,
+}
+
+impl RemoteBuffer {
+    /// A buffer of which the program has learnt by other means: `blocks` blocks of `block_bytes`
+    /// bytes from `addr` on. Whether it is there shows when it is used. At least one block is
+    /// assumed.
+    pub fn from_raw(addr: u64, rkey: Rkey, blocks: usize, block_bytes: usize) -> Self {
+        Self {
+            first: RemoteSlice { addr, rkey },
+            blocks: blocks.max(1),
+            block_bytes,
+            turns: Arc::default(),
+        }
+    }
+
+    pub(crate) fn new(advertisement: &Advertisement) -> Self {
+        Self::from_raw(
+            advertisement.addr,
+            advertisement.rkey,
+            usize::try_from(advertisement.blocks).unwrap_or(usize::MAX),
+            usize::try_from(advertisement.block_bytes).unwrap_or(usize::MAX),
+        )
+    }
+
+    /// How many blocks it has.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Bytes of each.
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// Address of the first byte, there.
+    pub fn addr(&self) -> u64 {
+        self.first.addr
+    }
+
+    /// Key of the region, there.
+    pub fn rkey(&self) -> Rkey {
+        self.first.rkey
+    }
+
+    /// Block number `index`, the first being 0.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError::NoSuchBlock`].
+    #[inline]
+    pub fn at(&self, index: usize) -> Result<RemoteBlock, BlockError> {
+        if index >= self.blocks {
+            return Err(BlockError::NoSuchBlock { index, blocks: self.blocks });
+        }
+        Ok(self.block(index))
+    }
+
+    /// The next block in turn: 0, 1, … and from the last to 0 again.
+    #[inline]
+    pub fn next(&self) -> RemoteBlock {
+        self.block(self.turns.next(self.blocks))
+    }
+
+    /// The block that [`RemoteBuffer::next`] gave last; the buffer's last if it has given none.
+    #[inline]
+    pub fn last(&self) -> RemoteBlock {
+        self.block(self.turns.last(self.blocks))
+    }
+
+    fn block(&self, index: usize) -> RemoteBlock {
+        let offset = index.saturating_mul(self.block_bytes);
+        RemoteBlock {
+            start: self.first.plus(u64::try_from(offset).unwrap_or(u64::MAX)),
+            len: self.block_bytes,
+        }
+    }
+}
+
+/// A block of a peer's buffer, or a part of one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RemoteBlock {
+    start: RemoteSlice,
+    len: usize,
+}
+
+impl RemoteBlock {
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// It has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where it is, there.
+    pub fn start(&self) -> RemoteSlice {
+        self.start
+    }
+
+    /// Its first `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError::OutOfBlock`].
+    #[inline]
+    pub fn first(self, len: usize) -> Result<Self, BlockError> {
+        self.part(0, len)
+    }
+
+    /// The `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError::OutOfBlock`].
+    #[inline]
+    pub fn part(self, offset: usize, len: usize) -> Result<Self, BlockError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => {
+                Ok(Self { start: self.start.plus(u64::try_from(offset).unwrap_or(u64::MAX)), len })
+            }
+            Some(_) | None => Err(BlockError::OutOfBlock { offset, len, block: self.len }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_lie_where_the_peer_said() {
+        let buffer = RemoteBuffer::from_raw(1000, Rkey(5), 3, 64);
+        let block = buffer.at(2).unwrap();
+        let (addr, rkey) = (1128, Rkey(5));
+        assert_eq!(block.start(), RemoteSlice { addr, rkey });
+        assert_eq!(block.part(60, 4).unwrap().start().addr, 1188);
+        assert!(block.part(60, 5).is_err());
+        assert!(buffer.at(3).is_err());
+        let turns: Vec<_> = (0..4).map(|_| buffer.next().start().addr).collect();
+        assert_eq!(turns, [1000, 1064, 1128, 1000]);
+        assert_eq!(buffer.last().start().addr, 1000);
+    }
+}

@@ -1,0 +1,328 @@
+//! Work in flight on one queue of a channel, and the events that come of it.
+//!
+//! A queue takes work in order and ends it in order, so all that is needed is a ring with three
+//! marks: what was posted, what is done, and what somebody has taken the event of. Only then is a
+//! place free again, which bounds the work and the events together. There is no device here.
+
+use crate::buffer::Block;
+use crate::error::ChannelError;
+use adverb_verbs::WcStatus;
+use std::fmt;
+
+/// Which queue of a channel.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Queue {
+    /// Receives.
+    Receive,
+    /// Everything else.
+    Send,
+}
+
+/// A piece of posted work.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Ticket {
+    /// The queue that it was posted to.
+    pub queue: Queue,
+    /// Its number there: the first one's is 0.
+    pub number: u64,
+}
+
+impl Ticket {
+    /// As the number that the device gives back.
+    pub(crate) const fn to_wr_id(self) -> u64 {
+        match self.queue {
+            Queue::Send => self.number << 1,
+            Queue::Receive => self.number << 1 | 1,
+        }
+    }
+
+    pub(crate) const fn from_wr_id(wr_id: u64) -> Self {
+        let queue = match wr_id & 1 {
+            0 => Queue::Send,
+            _ => Queue::Receive,
+        };
+        Self { queue, number: wr_id >> 1 }
+    }
+}
+
+impl fmt::Display for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.queue {
+            Queue::Receive => write!(f, "receive {}", self.number),
+            Queue::Send => write!(f, "work {}", self.number),
+        }
+    }
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// A message was sent.
+    Send,
+    /// The peer's memory was written.
+    Write,
+    /// The peer's memory was read.
+    Read,
+    /// Something was added to a word of the peer's.
+    FetchAdd,
+    /// A word of the peer's was compared, and swapped if it was equal.
+    CompareSwap,
+    /// A message was received.
+    Receive,
+    /// The peer wrote to memory here, and said so with immediate data. The receive's block, which
+    /// the peer did not write to, was used up for that.
+    WriteReceived,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Send => "SEND",
+            Self::Write => "WRITE",
+            Self::Read => "READ",
+            Self::FetchAdd => "FETCH_AND_ADD",
+            Self::CompareSwap => "COMPARE_AND_SWAP",
+            Self::Receive => "RECEIVE",
+            Self::WriteReceived => "RECEIVE of a WRITE",
+        })
+    }
+}
+
+/// The end of a piece of posted work.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Event {
+    /// What posting it returned.
+    pub ticket: Ticket,
+    /// What was done.
+    pub operation: Operation,
+    /// The local block.
+    pub block: Block,
+    /// Bytes that were sent, written or read; for a receive those that arrived, in the block or by
+    /// the peer's WRITE.
+    pub bytes: usize,
+    /// What came with a message or a peer's WRITE.
+    pub imm: Option<u32>,
+    /// How it went.
+    pub status: WcStatus,
+}
+
+impl Event {
+    /// The event, if the work succeeded.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::Work`] if it did not.
+    pub fn ok(self) -> Result<Self, ChannelError> {
+        if self.status == WcStatus::Success {
+            return Ok(self);
+        }
+        Err(ChannelError::Work { operation: self.operation, status: self.status })
+    }
+}
+
+/// How a piece of work ended, as the device tells it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) operation: Operation,
+    pub(crate) bytes: usize,
+    pub(crate) imm: Option<u32>,
+    pub(crate) status: WcStatus,
+}
+
+/// Whose event it will be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Claim {
+    /// Whoever polls.
+    Anybody,
+    /// Who waits for this very work.
+    Waiter,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// `None` when the place is free, or nobody is to hear of the work.
+    block: Option<Block>,
+    outcome: Outcome,
+    claim: Claim,
+}
+
+/// Work in flight on one queue: `free <= done <= posted <= free + depth`.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    queue: Queue,
+    slots: Box<[Slot]>,
+    /// Work before this has been taken.
+    free: u64,
+    /// Work before this is done.
+    done: u64,
+    /// The next work's number.
+    posted: u64,
+}
+
+/// What became of a piece of work.
+#[derive(Debug)]
+pub(crate) enum Fate {
+    Pending,
+    Done(Event),
+    Taken,
+}
+
+impl Ring {
+    pub(crate) fn new(queue: Queue, depth: u32) -> Self {
+        let empty = || Slot {
+            block: None,
+            outcome: Outcome {
+                operation: Operation::Send,
+                bytes: 0,
+                imm: None,
+                status: WcStatus::Success,
+            },
+            claim: Claim::Anybody,
+        };
+        Self { queue, slots: (0..depth).map(|_| empty()).collect(), free: 0, done: 0, posted: 0 }
+    }
+
+    fn depth(&self) -> u64 {
+        u64::try_from(self.slots.len()).unwrap_or(u64::MAX)
+    }
+
+    fn slot(&mut self, number: u64) -> Option<&mut Slot> {
+        let place = number.checked_rem(self.depth())?;
+        self.slots.get_mut(usize::try_from(place).ok()?)
+    }
+
+    /// Work that can be posted now.
+    #[inline]
+    pub(crate) fn room(&self) -> u64 {
+        self.depth() - (self.posted - self.free)
+    }
+
+    /// Work that is not done.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.posted - self.done
+    }
+
+    /// Work that is done and whose event nobody has taken.
+    pub(crate) fn untaken(&self) -> u64 {
+        self.done - self.free
+    }
+
+    /// The ticket that the next work will have.
+    #[inline]
+    pub(crate) fn next_ticket(&self) -> Ticket {
+        Ticket { queue: self.queue, number: self.posted }
+    }
+
+    /// Notes work that was posted under [`Ring::next_ticket`]. The caller has checked the room.
+    /// Nobody hears of work without a block.
+    #[inline]
+    pub(crate) fn post(&mut self, operation: Operation, block: Option<Block>, claim: Claim) {
+        debug_assert!(self.room() > 0, "the caller checks the room");
+        let bytes = block.as_ref().map_or(0, Block::len);
+        let number = self.posted;
+        if let Some(slot) = self.slot(number) {
+            *slot = Slot {
+                block,
+                outcome: Outcome { operation, bytes, imm: None, status: WcStatus::Success },
+                claim,
+            };
+        }
+        self.posted += 1;
+    }
+
+    /// Work `number` is done, and all before it has succeeded. What arrived is said for receives
+    /// alone. Returns what was done.
+    #[inline]
+    pub(crate) fn complete(
+        &mut self,
+        number: u64,
+        status: WcStatus,
+        arrived: Option<(Operation, usize, Option<u32>)>,
+    ) -> Operation {
+        debug_assert!(
+            (self.done..self.posted).contains(&number),
+            "the device ends work in order, once"
+        );
+        let mut done = Operation::Send;
+        if let Some(slot) = self.slot(number) {
+            slot.outcome.status = status;
+            if let Some((operation, bytes, imm)) = arrived {
+                slot.outcome = Outcome { operation, bytes, imm, status };
+            }
+            done = slot.outcome.operation;
+        }
+        self.done = (number + 1).clamp(self.done, self.posted);
+        self.advance();
+        done
+    }
+
+    /// Frees the places of work that was taken.
+    #[inline]
+    fn advance(&mut self) {
+        while self.free < self.done && self.slot(self.free).is_some_and(|s| s.block.is_none()) {
+            self.free += 1;
+        }
+    }
+
+    #[inline]
+    fn event(&mut self, number: u64) -> Option<Event> {
+        let queue = self.queue;
+        let slot = self.slot(number)?;
+        let block = slot.block.take()?;
+        let Outcome { operation, bytes, imm, status } = slot.outcome;
+        self.advance();
+        Some(Event { ticket: Ticket { queue, number }, operation, block, bytes, imm, status })
+    }
+
+    /// Takes the oldest event that nobody else waits for.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<Event> {
+        for number in self.free..self.done {
+            let slot = self.slot(number)?;
+            if slot.block.is_some() && slot.claim == Claim::Anybody {
+                return self.event(number);
+            }
+        }
+        None
+    }
+
+    /// Something was posted that will have an event for whoever polls.
+    pub(crate) fn awaits_anything(&mut self) -> bool {
+        (self.free..self.posted).any(|number| {
+            self.slot(number)
+                .is_some_and(|slot| slot.block.is_some() && slot.claim == Claim::Anybody)
+        })
+    }
+
+    /// The oldest event is one that somebody has to poll for before places are free again.
+    pub(crate) fn is_held_up(&mut self) -> bool {
+        self.free < self.done
+            && self.slot(self.free).is_some_and(|slot| slot.claim == Claim::Anybody)
+    }
+
+    /// Takes the event of work `number`, if it is done.
+    #[inline]
+    pub(crate) fn take(&mut self, number: u64) -> Fate {
+        if (self.done..self.posted).contains(&number) {
+            return Fate::Pending;
+        }
+        if !(self.free..self.done).contains(&number) {
+            return Fate::Taken;
+        }
+        self.event(number).map_or(Fate::Taken, Fate::Done)
+    }
+
+    /// Changes whose event that of work `number` will be.
+    pub(crate) fn claim(&mut self, number: u64, claim: Claim) {
+        if (self.free..self.posted).contains(&number)
+            && let Some(slot) = self.slot(number)
+        {
+            slot.claim = claim;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! The side that is connected to.
+//!
+//! Newcomers are served side by side, so that one who says nothing keeps nobody else waiting. Each
+//! has a deadline; who misses it, or says something else than a client does, is told so and gone.
+
+use crate::adapter::Adapter;
+use crate::config::Config;
+use crate::connector::{Connector, Deadline, unexpected};
+use crate::endpoint::Endpoint;
+use crate::error::{AcceptError, BindError, ConnectorError, SetUpError};
+use crate::frame::{Frame, Hello, Name, Reason, Refusal};
+use crate::link::PeerInfo;
+use crate::set_up::{self, Unlinked};
+use adverb_sys::epoll::{Epoll, Events, Interest};
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// Accepts clients, each an [`Endpoint`].
+#[derive(Debug)]
+pub struct ServerSession {
+    listener: TcpListener,
+    local_addr: SocketAddr,
+    epoll: Epoll,
+    newcomers: Vec<Newcomer>,
+    adapter: Adapter,
+}
+
+/// Somebody who has connected and is not an endpoint yet.
+#[derive(Debug)]
+struct Newcomer {
+    from: SocketAddr,
+    connector: Connector,
+    deadline: Deadline,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// It has not said who it is.
+    Silent,
+    /// It was answered, and has not said that it can receive.
+    Answered { peer: PeerInfo, channels: Vec<Unlinked> },
+}
+
+impl ServerSession {
+    /// A server that listens on `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`].
+    pub fn bind(address: impl ToSocketAddrs, config: Config) -> Result<Self, BindError> {
+        Self::bind_on(address, Adapter::open(config)?)
+    }
+
+    /// A server on an adapter that is open already.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError::Listen`].
+    pub fn bind_on(address: impl ToSocketAddrs, adapter: Adapter) -> Result<Self, BindError> {
+        let failed = |error| BindError::Listen { error };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let epoll = Epoll::new().map_err(failed)?;
+        epoll.add(&listener, 0, Interest::Readable).map_err(failed)?;
+        Ok(Self {
+            local_addr: listener.local_addr().map_err(failed)?,
+            listener,
+            epoll,
+            newcomers: Vec::new(),
+            adapter,
+        })
+    }
+
+    /// Where it listens.
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// The adapter.
+    pub const fn adapter(&self) -> &Adapter {
+        &self.adapter
+    }
+
+    /// Waits for the next client.
+    ///
+    /// # Errors
+    ///
+    /// [`AcceptError`], once for each who did not become an endpoint. The server goes on: call
+    /// again.
+    pub fn accept(&mut self, timeout: Duration) -> Result<Endpoint, AcceptError> {
+        let deadline = Deadline::after(timeout);
+        let mut events = Events::with_capacity(NEWCOMERS_MAX + 1);
+        loop {
+            self.let_in().map_err(|error| AcceptError::Listen { error })?;
+            if let Some(result) = self.serve() {
+                return result;
+            }
+            if deadline.has_passed() {
+                return Err(AcceptError::Timeout { waited: timeout });
+            }
+            let patience = self.newcomers.iter().map(|n| n.deadline.left()).min();
+            let most = patience.map_or(deadline.left(), |p| p.min(deadline.left()));
+            // Rounded up, so that a deadline has passed when it wakes us.
+            let most = most.saturating_add(Duration::from_millis(1));
+            self.epoll
+                .wait(&mut events, Some(most))
+                .map_err(|error| AcceptError::Listen { error })?;
+        }
+    }
+
+    /// Lets in those who knock.
+    fn let_in(&mut self) -> io::Result<()> {
+        // Somebody changed their mind, or a signal came.
+        let fleeting = [ErrorKind::ConnectionAborted, ErrorKind::Interrupted];
+        loop {
+            match self.listener.accept() {
+                Ok((stream, from)) => self.welcome(stream, from)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if fleeting.contains(&error.kind()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn welcome(&mut self, stream: TcpStream, from: SocketAddr) -> io::Result<()> {
+        let Ok(mut connector) = Connector::new(stream) else {
+            return Ok(()); // It is gone already.
+        };
+        if self.newcomers.len() >= NEWCOMERS_MAX {
+            let text = "the server is busy with others: try again";
+            connector.part(&Frame::Refuse(Refusal::new(Reason::Busy, text)));
+            return Ok(());
+        }
+        self.epoll.add(connector.stream(), 1, Interest::Readable)?;
+        self.newcomers.push(Newcomer {
+            from,
+            connector,
+            deadline: Deadline::after(self.adapter.config().timeouts.handshake),
+            stage: Stage::Silent,
+        });
+        Ok(())
+    }
+
+    /// Hears what newcomers have to say, until one of them is done one way or the other.
+    fn serve(&mut self) -> Option<Result<Endpoint, AcceptError>> {
+        for at in 0..self.newcomers.len() {
+            let newcomer = self.newcomers.get_mut(at)?;
+            let step = newcomer.step(&self.adapter);
+            if matches!(step, Ok(Step::Wait)) {
+                continue;
+            }
+            let newcomer = self.newcomers.swap_remove(at);
+            // It may be closed already, and is forgotten then by itself.
+            let _ = self.epoll.remove(newcomer.connector.stream());
+            return Some(newcomer.finish(step, &self.adapter));
+        }
+        None
+    }
+}
+
+/// Where a newcomer stands.
+enum Step {
+    Wait,
+    Done,
+}
+
+/// Why a newcomer does not become an endpoint.
+enum Failure {
+    Connector(ConnectorError),
+    SetUp(SetUpError),
+}
+
+impl From<ConnectorError> for Failure {
+    fn from(error: ConnectorError) -> Self {
+        Self::Connector(error)
+    }
+}
+
+impl From<SetUpError> for Failure {
+    fn from(error: SetUpError) -> Self {
+        Self::SetUp(error)
+    }
+}
+
+impl Newcomer {
+    /// Goes as far as it goes without waiting.
+    fn step(&mut self, adapter: &Adapter) -> Result<Step, Failure> {
+        while let Some(frame) = self.connector.try_receive()? {
+            match (&self.stage, frame) {
+                (Stage::Silent, Frame::Hello(theirs)) => self.answer(adapter, &theirs)?,
+                (Stage::Answered { .. }, Frame::Ready) => return Ok(Step::Done),
+                (_, other) => return Err(unexpected(self.due(), other).into()),
+            }
+        }
+        match self.deadline.has_passed() {
+            false => Ok(Step::Wait),
+            true => Err(Failure::Connector(ConnectorError::Timeout {
+                due: self.due(),
+                waited: self.deadline.allowed,
+            })),
+        }
+    }
+
+    fn due(&self) -> &'static str {
+        match self.stage {
+            Stage::Silent => "Hello",
+            Stage::Answered { .. } => "Ready",
+        }
+    }
+
+    fn answer(&mut self, adapter: &Adapter, theirs: &Hello) -> Result<(), Failure> {
+        let peer = set_up::agree(adapter, theirs, self.from)?;
+        let names: Vec<Name> = theirs.channels.iter().map(|c| c.name.clone()).collect();
+        let channels = set_up::make(adapter, &names)?;
+        set_up::connect(adapter, &channels, &peer)?;
+        let ours = set_up::hello(adapter, &channels, peer.path_mtu)?;
+        self.connector.send(&Frame::Welcome(ours), self.deadline)?;
+        self.stage = Stage::Answered { peer, channels };
+        Ok(())
+    }
+
+    fn finish(
+        mut self,
+        step: Result<Step, Failure>,
+        adapter: &Adapter,
+    ) -> Result<Endpoint, AcceptError> {
+        let from = self.from;
+        match (step, self.stage) {
+            (Ok(_), Stage::Answered { peer, channels }) => {
+                Endpoint::new(adapter, peer, self.connector, channels)
+                    .map_err(|error| AcceptError::Stranger { from, error })
+            }
+            (Ok(_), Stage::Silent) => unreachable!("only who was answered can be done"),
+            (Err(Failure::Connector(error)), _) => {
+                self.connector.refuse(&error);
+                Err(AcceptError::Stranger { from, error })
+            }
+            (Err(Failure::SetUp(error)), _) => {
+                let refusal = Refusal::new(Reason::Disagreement, &error.to_string());
+                self.connector.part(&Frame::Refuse(refusal));
+                Err(AcceptError::SetUp { from, error })
+            }
+        }
+    }
+}
+
+/// Newcomers at once; more are told to come back.
+const NEWCOMERS_MAX: usize = 64;

@@ -1,0 +1,113 @@
+//! Setting up an endpoint's channels: what to tell the peer, and what to make of what it says.
+
+use crate::adapter::Adapter;
+use crate::error::SetUpError;
+use crate::frame::{ChannelHello, Hello, Name};
+use crate::link::PeerInfo;
+use adverb_verbs::{Cq, PathMtu, Qp, QpConfig, Rc, RcConnect, RemoteQp};
+use std::net::SocketAddr;
+
+/// A channel's queue pair, without a peer as yet.
+#[derive(Debug)]
+pub(crate) struct Unlinked {
+    pub(crate) name: Name,
+    pub(crate) qp: Qp<Rc>,
+    pub(crate) cq: Cq,
+}
+
+/// Makes a queue pair for each name.
+pub(crate) fn make(adapter: &Adapter, names: &[Name]) -> Result<Vec<Unlinked>, SetUpError> {
+    names.iter().map(|name| make_one(adapter, name)).collect()
+}
+
+fn make_one(adapter: &Adapter, name: &Name) -> Result<Unlinked, SetUpError> {
+    let queues = &adapter.config().queues;
+    let cq = adapter.context().create_cq(queues.send_depth + queues.receive_depth)?;
+    let mut config = QpConfig::new(&cq);
+    config.max_send_wr = queues.send_depth;
+    config.max_recv_wr = queues.receive_depth;
+    config.max_inline = queues.inline_bytes;
+    let qp = adapter.pd().create_qp(&config)?;
+    Ok(Unlinked { name: name.clone(), qp, cq })
+}
+
+/// What to tell the peer.
+pub(crate) fn hello(
+    adapter: &Adapter,
+    channels: &[Unlinked],
+    path_mtu: PathMtu,
+) -> Result<Hello, SetUpError> {
+    let config = adapter.config();
+    let channel = |channel: &Unlinked| {
+        let RemoteQp { qpn, psn, .. } = channel.qp.address(config.adapter.gid_index)?;
+        Ok::<_, SetUpError>(ChannelHello {
+            name: channel.name.clone(),
+            qpn,
+            psn,
+            send_depth: config.queues.send_depth,
+            receive_depth: config.queues.receive_depth,
+        })
+    };
+    Ok(Hello {
+        session: adapter.name().clone(),
+        device: adapter.device_name().clone(),
+        node_guid: adapter.context().query_device().node_guid,
+        gid: adapter.gid(),
+        path_mtu,
+        reads: config.adapter.reads,
+        channels: channels.iter().map(channel).collect::<Result<_, _>>()?,
+    })
+}
+
+/// What both sides will do: of each bound the smaller one.
+pub(crate) fn agree(
+    adapter: &Adapter,
+    theirs: &Hello,
+    addr: SocketAddr,
+) -> Result<PeerInfo, SetUpError> {
+    let (local, remote) = (adapter.gid(), theirs.gid);
+    if local.v4().is_some() != remote.v4().is_some() {
+        return Err(SetUpError::Family { local, remote });
+    }
+    let smaller = [adapter.path_mtu(), theirs.path_mtu].into_iter().min_by_key(|mtu| mtu.bytes());
+    Ok(PeerInfo {
+        addr,
+        name: theirs.session.clone(),
+        device: theirs.device.clone(),
+        node_guid: theirs.node_guid,
+        gid: remote,
+        path_mtu: smaller.unwrap_or(theirs.path_mtu),
+        reads: adapter.config().adapter.reads.min(theirs.reads),
+        channels: theirs.channels.clone(),
+    })
+}
+
+/// Connects each queue pair to the peer's of the same name.
+pub(crate) fn connect(
+    adapter: &Adapter,
+    channels: &[Unlinked],
+    peer: &PeerInfo,
+) -> Result<(), SetUpError> {
+    let same = |(ours, theirs): (&Unlinked, &ChannelHello)| ours.name == theirs.name;
+    let pairs = || channels.iter().zip(&peer.channels);
+    if channels.len() != peer.channels.len() || !pairs().all(same) {
+        return Err(SetUpError::Channels);
+    }
+    let config = &adapter.config().adapter;
+    for (ours, theirs) in pairs() {
+        let remote = RemoteQp { gid: peer.gid, qpn: theirs.qpn, psn: theirs.psn };
+        let how = RcConnect {
+            gid_index: config.gid_index,
+            path_mtu: peer.path_mtu,
+            timeout: config.ack_timeout,
+            retry_count: config.retry_count,
+            rnr_retry: config.rnr_retry,
+            min_rnr_timer: config.min_rnr_timer,
+            max_rd_atomic: peer.reads,
+            max_dest_rd_atomic: peer.reads,
+            ..RcConnect::new(ours.qp.address(config.gid_index)?, remote)
+        };
+        ours.qp.connect(&how)?;
+    }
+    Ok(())
+}

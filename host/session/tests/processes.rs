@@ -1,0 +1,217 @@
+//! Two processes: a test starts this binary again as its child.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod support;
+
+use adverb_session::{
+    ChannelError, ClientSession, Config, Departure, Endpoint, Operation, RetryCount, ServerSession,
+    WcStatus,
+};
+use std::env;
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use support::{LONG, pattern};
+
+const ADDRESS: &str = "ADVERB_TEST_ADDRESS";
+
+/// A child that runs one of the tests below that are not for running alone.
+struct Process(Child);
+
+impl Process {
+    fn start(role: &str, address: SocketAddr) -> Self {
+        let child = Command::new(env::current_exe().expect("this binary"))
+            .args(["--exact", role, "--ignored", "--nocapture"])
+            .env(ADDRESS, address.to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a process");
+        Self(child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn server() -> ServerSession {
+    ServerSession::bind("127.0.0.1:0", Config::default()).expect("a server")
+}
+
+/// The child's endpoint; `None` if nobody has started this process as one.
+fn child() -> Option<Endpoint> {
+    let address: SocketAddr = env::var(ADDRESS).ok()?.parse().expect("an address");
+    let session = ClientSession::new(Config::default()).expect("a client");
+    Some(session.connect(address).expect("an endpoint"))
+}
+
+const ROUNDS: u64 = 200;
+const BYTES: usize = 10_000;
+
+#[test]
+fn every_byte_goes_there_and_back_between_two_processes() {
+    let mut server = server();
+    let mut process = Process::start("echo", server.local_addr());
+    let endpoint = server.accept(LONG).unwrap();
+    let channel = endpoint.channel("data").unwrap().with_timeout(LONG);
+    let buffer = endpoint.adapter().buffer(2, BYTES).unwrap();
+    for round in 0..ROUNDS {
+        let len = usize::try_from(round * 97).unwrap() % BYTES;
+        channel.post_recv(buffer.at(1).unwrap()).unwrap();
+        let block = buffer.at(0).unwrap().first(len).unwrap();
+        block.write(0, &pattern(round, len)).unwrap();
+        channel.send(block).unwrap();
+        let event = channel.recv().unwrap();
+        let message = event.block.first(event.bytes).unwrap().to_vec();
+        assert!(message == pattern(round, len), "round {round} differs");
+    }
+    assert!(process.0.wait().unwrap().success());
+    while endpoint.departure().is_none() {}
+    assert_eq!(endpoint.departure(), Some(Departure::Closed));
+}
+
+#[test]
+#[ignore = "the child of another test"]
+fn echo() {
+    let Some(endpoint) = child() else { return };
+    let channel = endpoint.channel("data").unwrap().with_timeout(LONG);
+    let buffer = endpoint.adapter().buffer(2, BYTES).unwrap();
+    channel.post_recv(buffer.next()).unwrap();
+    for _ in 0..ROUNDS {
+        let event = channel.recv().unwrap();
+        channel.post_recv(buffer.next()).unwrap();
+        channel.send(event.block.first(event.bytes).unwrap()).unwrap();
+    }
+    endpoint.close().unwrap();
+}
+
+#[test]
+fn a_peer_killed_while_it_sends_is_noticed_by_who_receives() {
+    let mut server = server();
+    let mut process = Process::start("sender", server.local_addr());
+    let endpoint = server.accept(LONG).unwrap();
+    let channel = endpoint.channel("data").unwrap().with_timeout(LONG);
+    let buffer = endpoint.adapter().buffer(8, BYTES).unwrap();
+    for _ in 0..8 {
+        channel.post_recv(buffer.next()).unwrap();
+    }
+    for _ in 0..100 {
+        let event = channel.recv().unwrap();
+        channel.post_recv(event.block).unwrap();
+    }
+    process.0.kill().unwrap();
+    let error = loop {
+        match channel.recv() {
+            Ok(event) => match channel.post_recv(event.block) {
+                Ok(_) => {}
+                Err(error) => break error,
+            },
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, ChannelError::PeerGone(Departure::Lost));
+
+    // The server goes on with the next.
+    let _next = Process::start("sender", server.local_addr());
+    let endpoint = server.accept(LONG).unwrap();
+    let channel = endpoint.channel("data").unwrap().with_timeout(LONG);
+    channel.post_recv(buffer.next()).unwrap();
+    channel.recv().unwrap();
+}
+
+#[test]
+#[ignore = "the child of another test"]
+fn sender() {
+    let Some(endpoint) = child() else { return };
+    let channel = endpoint.channel("data").unwrap();
+    let buffer = endpoint.adapter().buffer(1, BYTES).unwrap();
+    // Until it is killed, or the peer is gone.
+    while channel.send(buffer.at(0).unwrap()).is_ok() {}
+}
+
+/// Goal: work that is under way when the peer is killed ends, each piece once, all as errors from
+/// some point on.
+#[test]
+fn a_peer_killed_under_writes_and_reads_ends_all_of_them() {
+    let mut server = server();
+    let mut process = Process::start("target", server.local_addr());
+    let endpoint = server.accept(LONG).unwrap();
+    let channel = endpoint.channel("data").unwrap().with_timeout(LONG);
+    let remote = endpoint.remote_buffer("sink").unwrap();
+    let local = endpoint.adapter().buffer(8, 1 << 20).unwrap();
+    let write = || channel.post_write(local.next(), remote.next());
+    let mut posted = 0_u64;
+    let (mut good, mut bad) = (0_u64, 0_u64);
+    while good < 8 {
+        while posted < good + 8 {
+            write().unwrap();
+            posted += 1;
+        }
+        if let Some(event) = channel.poll().unwrap() {
+            event.ok().unwrap();
+            good += 1;
+        }
+    }
+    process.0.kill().unwrap();
+    for _ in 0..4 {
+        posted += u64::from(channel.post_read(local.next(), remote.next()).is_ok());
+    }
+    while good + bad < posted {
+        match channel.poll().unwrap().map(|event| event.ok()) {
+            Some(Ok(_)) => {
+                assert_eq!(bad, 0, "work succeeds after work has failed");
+                good += 1;
+            }
+            Some(Err(_)) => bad += 1,
+            None => {}
+        }
+    }
+    assert!(bad > 0);
+    assert!(channel.poll().unwrap().is_none());
+    let gone = ChannelError::PeerGone(Departure::Lost);
+    assert_eq!(write().unwrap_err(), gone);
+    assert_eq!(channel.write(local.next(), remote.next()).unwrap_err(), gone);
+}
+
+/// Goal: a peer that is there but does nothing is given up on.
+/// Method: a process that is stopped takes no packets, and its connection stays open.
+#[test]
+fn a_frozen_peer_is_given_up_on_and_another_is_served() {
+    let mut config = Config::default();
+    config.adapter.retry_count = RetryCount::new(2).unwrap();
+    let mut server = ServerSession::bind("127.0.0.1:0", config).unwrap();
+    let process = Process::start("target", server.local_addr());
+    let endpoint = server.accept(LONG).unwrap();
+    let channel = endpoint.channel("data").unwrap().with_timeout(LONG);
+    let remote = endpoint.remote_buffer("sink").unwrap();
+    let local = endpoint.adapter().buffer(1, 8).unwrap();
+    channel.write(local.at(0).unwrap(), remote.at(0).unwrap()).unwrap();
+    let stop = ["-STOP", &process.0.id().to_string()];
+    assert!(Command::new("kill").args(stop).status().unwrap().success());
+    // The signal may take a moment to stop all of its threads.
+    let write = || channel.write(local.at(0).unwrap(), remote.at(0).unwrap());
+    let error = std::iter::from_fn(|| Some(write())).find_map(Result::err);
+    let (operation, status) = (Operation::Write, WcStatus::RetryExceeded);
+    assert_eq!(error, Some(ChannelError::Work { operation, status }));
+    assert_eq!(endpoint.departure(), None);
+
+    let _next = Process::start("target", server.local_addr());
+    let endpoint = server.accept(LONG).unwrap();
+    let channel = endpoint.channel("data").unwrap().with_timeout(LONG);
+    let remote = endpoint.remote_buffer("sink").unwrap();
+    channel.write(local.at(0).unwrap(), remote.at(0).unwrap()).unwrap();
+}
+
+#[test]
+#[ignore = "the child of another test"]
+fn target() {
+    let Some(endpoint) = child() else { return };
+    let sink = endpoint.adapter().buffer(2, 1 << 20).unwrap();
+    endpoint.advertise("sink", &sink).unwrap();
+    // It does nothing: its device serves the peer by itself.
+    while endpoint.departure().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}

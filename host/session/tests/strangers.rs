@@ -1,0 +1,260 @@
+//! Who comes to a server's port, and what clients find at an address: each gets an error and, where
+//! it listens, a short refusal; nobody hangs, and the server goes on.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod support;
+
+use adverb_session::frame::{
+    Advertisement, ChannelHello, Frame, FrameError, Hello, Name, Reason, Refusal,
+};
+use adverb_session::{
+    AcceptError, Access, ChannelError, ClientSession, Config, ConnectError, ConnectorError,
+    Departure, PathMtu, Rkey, ServerSession,
+};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+use support::LONG;
+
+/// A server that accepts for ever and tells what came of it.
+fn server(config: Config) -> (SocketAddr, mpsc::Receiver<Result<(), AcceptError>>) {
+    let mut server = ServerSession::bind("127.0.0.1:0", config).expect("a server");
+    let address = server.local_addr();
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut endpoints = Vec::new();
+        loop {
+            let result = server.accept(LONG).map(|endpoint| endpoints.push(endpoint));
+            if sender.send(result).is_err() {
+                return;
+            }
+        }
+    });
+    (address, receiver)
+}
+
+fn impatient() -> Config {
+    Config::default().handshake_timeout(Duration::from_millis(150))
+}
+
+/// Everything that the other side says until it hangs up.
+fn hear(stream: &mut TcpStream) -> Vec<u8> {
+    stream.set_read_timeout(Some(LONG)).expect("a limit");
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("it hangs up");
+    bytes
+}
+
+fn refusal(bytes: &[u8]) -> Refusal {
+    match Frame::parse(bytes) {
+        Ok(Some((Frame::Refuse(refusal), len))) if len == bytes.len() => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn hello(channel: &str) -> Hello {
+    let name = |text| Name::new(text).expect("a name");
+    Hello {
+        session: name("stranger"),
+        device: name("soft_lo"),
+        node_guid: 1,
+        gid: adverb_session::Gid::from_v4([127, 0, 0, 1]),
+        path_mtu: PathMtu::B1024,
+        reads: 1,
+        channels: vec![ChannelHello {
+            name: name(channel),
+            qpn: adverb_verbs::Qpn::new(0x1234),
+            psn: adverb_verbs::Psn::new(0xff_fffe),
+            send_depth: 1,
+            receive_depth: 1,
+        }],
+    }
+}
+
+fn connects(address: SocketAddr) {
+    let session = ClientSession::new(Config::default()).expect("a client");
+    session.connect(address).expect("the server goes on");
+}
+
+#[test]
+fn strangers_are_told_so_and_the_server_goes_on() {
+    let whole = Frame::Hello(hello("data")).emit();
+    let mut other_version = whole.clone();
+    other_version[5] = 9;
+    let mut oversize = whole.clone();
+    oversize[8..12].copy_from_slice(&[0xff; 4]);
+    let mut no_channels = whole.clone();
+    let count = no_channels.len() - (1 + 4 + 16) - 1;
+    no_channels[count] = 0;
+    let surplus = {
+        let mut bytes = whole.clone();
+        let len = u32::try_from(bytes.len() - 12 + 1).unwrap();
+        bytes[8..12].copy_from_slice(&len.to_be_bytes());
+        [bytes.as_slice(), &[0]].concat()
+    };
+    let cases: [(&[u8], Reason, &str); 9] = [
+        (b"GET / HTTP/1.1\r\n\r\n", Reason::Garbage, "not the protocol"),
+        (&[0; 5000], Reason::Garbage, "not the protocol"),
+        (b"", Reason::Silence, "did not say Hello"),
+        (&whole[..whole.len() - 1], Reason::Silence, "did not say Hello"),
+        (&other_version, Reason::Version, "version 9"),
+        (&oversize, Reason::Garbage, "4294967295 bytes"),
+        (&no_channels, Reason::Garbage, "number of channels"),
+        (&surplus, Reason::Garbage, "1 bytes more"),
+        (&Frame::Ready.emit(), Reason::Garbage, "said Ready where Hello was due"),
+    ];
+    let (address, results) = server(impatient());
+    for (bytes, reason, text) in cases {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(bytes).unwrap();
+        let refusal = refusal(&hear(&mut stream));
+        assert_eq!(refusal.reason, reason, "{refusal}");
+        assert!(refusal.text.contains(text), "{refusal}");
+        let error = results.recv_timeout(LONG).unwrap().unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+        assert!(
+            matches!(error, AcceptError::Stranger { from, .. } if from == stream.local_addr().unwrap())
+        );
+    }
+    connects(address);
+    results.recv_timeout(LONG).unwrap().unwrap();
+}
+
+#[test]
+fn who_answers_no_more_after_the_welcome_is_given_up_on() {
+    let (address, results) = server(impatient());
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(&Frame::Hello(hello("data")).emit()).unwrap();
+    let bytes = hear(&mut stream);
+    let (welcome, len) = Frame::parse(&bytes).unwrap().unwrap();
+    assert!(matches!(welcome, Frame::Welcome(_)));
+    assert_eq!(refusal(&bytes[len..]).reason, Reason::Silence);
+    let error = results.recv_timeout(LONG).unwrap().unwrap_err();
+    assert!(error.to_string().contains("did not say Ready"), "{error}");
+
+    let mut stream = TcpStream::connect(address).unwrap();
+    let twice = Frame::Hello(hello("data")).emit().repeat(2);
+    stream.write_all(&twice).unwrap();
+    let error = results.recv_timeout(LONG).unwrap().unwrap_err();
+    assert!(error.to_string().contains("said Hello where Ready"), "{error}");
+
+    drop(TcpStream::connect(address).unwrap());
+    let error = results.recv_timeout(LONG).unwrap().unwrap_err();
+    assert!(error.to_string().contains("without a word"), "{error}");
+    connects(address);
+}
+
+/// Goal: those who say nothing keep nobody waiting.
+/// Method: their patience is longer than the test's.
+#[test]
+fn silent_strangers_do_not_hold_up_clients() {
+    let (address, results) = server(Config::default().handshake_timeout(10 * LONG));
+    let silent: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    connects(address);
+    results.recv_timeout(LONG).unwrap().unwrap();
+    drop(silent);
+    for _ in 0..20 {
+        results.recv_timeout(LONG).unwrap().unwrap_err();
+    }
+}
+
+#[test]
+fn more_newcomers_than_a_server_serves_are_told_to_come_again() {
+    let (address, results) = server(Config::default().handshake_timeout(10 * LONG));
+    let crowd: Vec<_> = (0..64).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut late = TcpStream::connect(address).unwrap();
+    assert_eq!(refusal(&hear(&mut late)).reason, Reason::Busy);
+    // A client comes again by itself.
+    let client = thread::spawn(move || connects(address));
+    thread::sleep(Duration::from_millis(100));
+    drop(crowd);
+    client.join().unwrap();
+    let served = (0..65).filter(|_| results.recv_timeout(LONG).unwrap().is_ok());
+    assert_eq!(served.count(), 1);
+}
+
+/// A server that says these bytes to whoever comes, and hangs up when told.
+fn impostor(bytes: Vec<u8>) -> (SocketAddr, mpsc::Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("a port");
+    let (sender, receiver) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("somebody comes");
+        stream.write_all(&bytes).expect("it listens");
+        let _ = receiver.recv();
+    });
+    (address, sender)
+}
+
+#[test]
+fn clients_notice_when_the_server_is_none() {
+    let config = Config::default().connect_timeout(Duration::from_millis(200));
+    let connect = |bytes: Vec<u8>| {
+        let (address, _stays) = impostor(bytes);
+        let session = ClientSession::new(config.clone()).unwrap();
+        let error = session.connect(address).unwrap_err();
+        let ConnectError::Handshake { error, .. } = error else {
+            panic!("{error}");
+        };
+        error
+    };
+    let error = connect(b"SSH-2.0-OpenSSH_9.6\r\n".to_vec());
+    assert!(matches!(error, ConnectorError::Frame(FrameError::Magic)), "{error}");
+    let error = connect(Vec::new());
+    assert!(matches!(error, ConnectorError::Timeout { due: "Welcome", .. }));
+    let error = connect(Frame::Bye.emit());
+    assert_eq!(error.to_string(), "the peer said Bye where Welcome was due");
+    let refusal = Refusal::new(Reason::Disagreement, "not today");
+    let error = connect(Frame::Refuse(refusal).emit());
+    assert_eq!(error.to_string(), "the peer refused: not today");
+}
+
+#[test]
+fn a_server_that_answers_with_other_channels_is_left() {
+    let (address, _stays) = impostor(Frame::Welcome(hello("other")).emit());
+    let session = ClientSession::new(Config::default()).unwrap();
+    let error = session.connect(address).unwrap_err();
+    assert!(matches!(error, ConnectError::SetUp { .. }), "{error}");
+}
+
+/// Goal: a peer that turns bad later is hung up on, and costs no memory.
+/// Method: a good handshake by hand, and then each kind of bad manners.
+#[test]
+fn a_peer_that_turns_unruly_is_hung_up_on() {
+    let advertisement = |number: usize| {
+        Frame::Advertise(Advertisement {
+            name: Name::new(&format!("buffer {number}")).unwrap(),
+            addr: 4096,
+            rkey: Rkey(1),
+            access: Access::ALL,
+            block_bytes: 1,
+            blocks: 1,
+        })
+        .emit()
+    };
+    let flood = (0..1025).flat_map(advertisement).collect();
+    let cases: [Vec<u8>; 4] = [
+        b"what is this?".to_vec(),
+        Frame::Ready.emit(),
+        flood,
+        [&Frame::Ready.emit()[..4], &[0xff; 8]].concat(),
+    ];
+    let mut server = ServerSession::bind("127.0.0.1:0", Config::default()).unwrap();
+    for bytes in cases {
+        let mut stream = TcpStream::connect(server.local_addr()).unwrap();
+        let greeting = [Frame::Hello(hello("data")), Frame::Ready];
+        for frame in greeting {
+            stream.write_all(&frame.emit()).unwrap();
+        }
+        let endpoint = server.accept(LONG).unwrap();
+        let channel = endpoint.channel("data").unwrap();
+        let buffer = endpoint.adapter().buffer(1, 8).unwrap();
+        channel.post_recv(buffer.at(0).unwrap()).unwrap();
+        assert_eq!(endpoint.departure(), None);
+        stream.write_all(&bytes).unwrap();
+        let gone = ChannelError::PeerGone(Departure::Unruly);
+        assert_eq!(channel.recv().unwrap_err(), gone);
+    }
+}
