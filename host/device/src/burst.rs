@@ -106,6 +106,11 @@ struct Piece {
     len: usize,
 }
 
+/// Makes this thread's memory for bursts now, and not with the first packet.
+pub(crate) fn prepare() {
+    let _ = SCRATCH.try_with(|_| ());
+}
+
 /// Lends a burst with room for `budget` packets to `fill`, sends what is in it afterwards, and
 /// says how many packets there were.
 pub(crate) fn with_burst<R>(
@@ -369,7 +374,6 @@ impl Burst<'_> {
                 continue;
             }
             if segment.is_some() && refuses_bursts(&error) {
-                endpoint.give_up_gso();
                 self.send_singly();
             } else {
                 self.route.counters.send_dropped.add(packets);
@@ -378,7 +382,7 @@ impl Burst<'_> {
         }
     }
 
-    /// The route does not cut bursts: cuts this one by hand, now and from now on.
+    /// The route does not cut bursts: cuts this one by hand, and from now on makes none.
     ///
     /// Each datagram then leaves with IP ID 0, so the ICRCs of all but the first change. A CRC is
     /// linear: the change is that of a packet of zeros.
@@ -394,7 +398,11 @@ impl Burst<'_> {
             let mut gather = buffer.begin();
             let _ = gather.push(packet);
             match route.endpoint.socket.send(&gather, route.destination, None) {
-                Ok(_) => route.counters.sent_pkts.add(1),
+                Ok(_) => {
+                    // Where not even single packets pass, bursts were not what was wrong.
+                    route.endpoint.give_up_gso();
+                    route.counters.sent_pkts.add(1);
+                }
                 Err(_) => route.counters.send_dropped.add(1),
             }
         }

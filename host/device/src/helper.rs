@@ -100,6 +100,7 @@ impl Helper {
 
 impl Shared {
     fn run(&self, port: &Weak<Port>) {
+        crate::burst::prepare();
         let mut events = Events::with_capacity(16);
         let mut drives = 0;
         while !self.stop.load(Ordering::Acquire) {
@@ -109,6 +110,9 @@ impl Shared {
             if now != drives {
                 drives = now;
                 thread::sleep(TICK);
+                if let Some(port) = port.upgrade() {
+                    port.mend_steering();
+                }
             } else {
                 self.take_over(port, drives, &mut events);
             }
@@ -136,6 +140,7 @@ impl Shared {
             if port.help() {
                 last_busy = now;
             } else if now.saturating_sub(last_busy) > nanos(LINGER) {
+                port.mend_steering();
                 self.sleep(port, events);
                 last_busy = clock::now_ns();
             } else {
@@ -150,7 +155,7 @@ impl Shared {
         // does it the other way round, so that one of the two sees the other.
         self.asleep_until.store(u64::MAX, Ordering::SeqCst);
         let deadline = port.next_deadline();
-        let unfinished = port.has_unfinished();
+        let unfinished = port.has_unfinished() || port.has_deferred();
         drop(port); // The program may close the port while we sleep.
         for socket in lock(&self.sockets).iter() {
             let _ = self.epoll.add(socket, SOCKET, Interest::Readable); // Again is no harm.

@@ -11,7 +11,7 @@
 //! | how packets leave | `burst.rs`, `endpoint.rs` |
 //! | how packets arrive, who drives | `port.rs`, `helper.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs` |
-//! | several processes on one address | `registry.rs`, `relay.rs` |
+//! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
 //!
 //! The safe API that programs use is `adverb-verbs`; this crate trusts its caller in what its
 //! documentation says, and nobody else.
@@ -25,6 +25,7 @@ mod gid;
 mod helper;
 mod host;
 mod port;
+mod probe;
 mod qp;
 mod region;
 mod registry;

@@ -12,15 +12,16 @@ use crate::cq::Cq;
 use crate::endpoint::{Endpoint, FlowCache, gid_of};
 use crate::gid::{Device, devices};
 use crate::helper::Helper;
+use crate::probe;
 use crate::qp::{Aftermath, ConnectError, Qp, QpConfig, QpInner};
 use crate::region::{Region, RegionError, Regions};
-use crate::registry::{Block, Registry};
+use crate::registry::{BLOCK_BITS, Block, Registry};
 use crate::relay::{Passed, Relay};
 use crate::table::QpTable;
 use crate::timers::Timers;
 use adverb_engine::{Access, Dropped, Time, accept};
 use adverb_sys::clock;
-use adverb_sys::udp::{BURST_BYTES_MAX, steering};
+use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, steering};
 use adverb_wire::{PathMtu, Qpn};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -136,6 +137,10 @@ pub struct Port {
     unfinished: Mutex<VecDeque<Qpn>>,
     /// Whether `unfinished` has something in it, to be seen without its lock.
     has_unfinished: AtomicBool,
+    /// Packets for others that came here since steering was last put right.
+    misled: AtomicU32,
+    /// When that was last tried, in nanoseconds.
+    mended: AtomicU64,
     helper: Helper,
 }
 
@@ -199,6 +204,8 @@ impl Port {
             drives: AtomicU64::new(0),
             unfinished: Mutex::new(VecDeque::with_capacity(DEFERRED_MAX)),
             has_unfinished: AtomicBool::new(false),
+            misled: AtomicU32::new(0),
+            mended: AtomicU64::new(0),
             helper,
         });
         port.helper.start(&port).map_err(failed("start the helper thread"))?;
@@ -329,6 +336,47 @@ impl Port {
         Ok(())
     }
 
+    /// Puts steering right if it has gone wrong. The helper looks after this, now and then.
+    pub(crate) fn mend_steering(&self) {
+        let now = clock::now_ns();
+        let soon = now < self.mended.load(Ordering::Relaxed).saturating_add(MENDING_NANOS);
+        if soon || self.misled.load(Ordering::Relaxed) < MISLED_MAX {
+            return;
+        }
+        self.mended.store(now, Ordering::Relaxed);
+        let endpoints: Vec<_> = lock(&self.endpoints).values().cloned().collect();
+        for endpoint in endpoints {
+            // Without an answer from everybody things stay as they are: slower, but correct.
+            let _ = self.mend_steering_of(&endpoint);
+        }
+        self.misled.store(0, Ordering::Relaxed);
+    }
+
+    fn mend_steering_of(&self, endpoint: &Endpoint) -> io::Result<()> {
+        let addr = endpoint.addr;
+        let here = Destination::new(addr);
+        let until = clock::now_ns() + CENSUS_NANOS;
+        self.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
+            steer(endpoint, registry.routes(members))?;
+            let ask = |place, nonce| {
+                let probe = probe::emit(place, nonce);
+                let mut buffer = GatherBuffer::new();
+                let mut gather = buffer.begin();
+                let _ = gather.push(&probe); // One place always fits.
+                endpoint.socket.send(&gather, &here, None).map(|_| ())
+            };
+            let wait = || {
+                self.help();
+                std::thread::yield_now();
+                clock::now_ns() < until
+            };
+            if let Some(found) = registry.census(members, ask, wait) {
+                *members = found;
+            }
+            steer(endpoint, registry.routes(members))
+        })
+    }
+
     pub(crate) fn regions(&self) -> &Regions {
         &self.regions
     }
@@ -371,6 +419,11 @@ impl Port {
     /// There is something to emit that only waits for its turn.
     pub(crate) fn has_unfinished(&self) -> bool {
         self.has_unfinished.load(Ordering::Acquire)
+    }
+
+    /// An acknowledgement waits for the program's next call, or somebody drives and may defer one.
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.receiver.try_lock().map_or(true, |receiver| !receiver.deferred.is_empty())
     }
 
     /// Takes a step on behalf of the program: receives, and does what is due.
@@ -423,6 +476,10 @@ impl Port {
                     break;
                 };
                 busy = true;
+                if received.len == 0 {
+                    self.counters.malformed.add(1); // It has no pieces to go through below.
+                    continue;
+                }
                 if received.truncated {
                     self.counters.truncated.add(1);
                     continue;
@@ -447,23 +504,27 @@ impl Port {
 
     fn receive_relayed(&self, receiver: &mut Receiver, now: Time, driver: Driver) -> bool {
         let relayed = self.registry.relayed();
-        if relayed == receiver.relayed {
+        // The helper looks anyway: what a stranger sends would wake it again and again.
+        if relayed == receiver.relayed && driver == Driver::Program {
             return false;
         }
         receiver.relayed = relayed;
+        let mut busy = false;
         let Receiver { endpoints, buffer, deferred, .. } = receiver;
         while let Ok((from, passed)) = self.relay.take(buffer) {
+            busy = true;
             let trusted = from.ip().is_loopback() && self.registry.is_relay_port(from.port());
             let Some(passed) = passed.filter(|_| trusted) else {
                 continue;
             };
             let found = endpoints.iter_mut().find(|(e, _)| e.addr.ip() == passed.target);
             if let Some((endpoint, flows)) = found {
+                self.counters.relayed.add(1);
                 let arrival = Arrival { passed, endpoint, now, driver, relayed: true };
                 self.take(&arrival, flows, deferred);
             }
         }
-        true
+        busy
     }
 
     /// Takes what arrived at once from one source; says how many completions that published.
@@ -479,7 +540,8 @@ impl Port {
         for (index, datagram) in passed.bytes.chunks(step).enumerate() {
             let guess = u16::try_from(index).unwrap_or(0);
             if let Some(capture) = endpoint.capture.as_deref() {
-                capture.packet(passed.source, endpoint.addr, guess, datagram);
+                let id = flow.verify(datagram, guess).unwrap_or(guess);
+                capture.packet(passed.source, endpoint.addr, id, datagram);
             }
             let packet = match accept(datagram, flow, guess) {
                 Ok(packet) => packet,
@@ -488,7 +550,7 @@ impl Port {
                     continue;
                 }
                 Err(Dropped::Malformed(_)) => {
-                    self.counters.malformed.add(1);
+                    self.on_malformed(datagram, arrival);
                     continue;
                 }
             };
@@ -516,6 +578,15 @@ impl Port {
         published
     }
 
+    /// What is no packet may be a probe; it comes from the address that it is sent to.
+    fn on_malformed(&self, datagram: &[u8], arrival: &Arrival<'_>) {
+        let own = arrival.passed.source.ip() == arrival.endpoint.addr.ip();
+        match probe::parse(datagram).filter(|_| own && !arrival.relayed) {
+            Some((place, nonce)) => self.registry.answer(place, nonce),
+            None => self.counters.malformed.add(1),
+        }
+    }
+
     /// Lets a queue pair answer what it was given, and lets it go.
     fn release(&self, mut held: Held<'_>, arrival: &Arrival<'_>, deferred: &mut Vec<Qpn>) -> u32 {
         let Some(inner) = held.guard.as_mut() else {
@@ -532,6 +603,8 @@ impl Port {
         if inner.owes_ack() && !inner.ack_deferred {
             inner.ack_deferred = true;
             deferred.push(held.number);
+            // If the program never calls again, the helper has to send it; it may be asleep.
+            self.helper.notice(Time::ZERO);
         }
         let aftermath = inner.put_off();
         self.follow_up(held.number, inner, aftermath);
@@ -550,6 +623,7 @@ impl Port {
         let passed = Passed { segment: None, bytes: datagram, ..arrival.passed };
         if self.relay.pass(port, passed).is_ok() {
             self.counters.forwarded.add(1);
+            self.misled.fetch_add(1, Ordering::Relaxed);
             self.registry.note_relayed(owner);
         }
     }
@@ -652,6 +726,12 @@ struct Arrival<'a> {
     relayed: bool,
 }
 
+/// Packets for others after which steering is looked at.
+const MISLED_MAX: u32 = 16;
+/// How long to leave steering alone after an attempt to put it right.
+const MENDING_NANOS: u64 = 500_000_000;
+/// How long others have to answer a probe: they may be asleep, or have lost their processor.
+const CENSUS_NANOS: u64 = 100_000_000;
 /// Bursts taken from one socket before others have their turn.
 const BURSTS_MAX: usize = 16;
 /// Queue pairs whose acknowledgements wait at once.
@@ -666,7 +746,7 @@ fn steer(endpoint: &Endpoint, routes: impl Iterator<Item = (Block, u32)>) -> io:
         .map(|(block, index)| steering::Route { block: block.index(), index })
         .take(steering::ROUTES_MAX)
         .collect();
-    let program = steering::program(crate::registry::BLOCK_BITS, &routes)?;
+    let program = steering::program(BLOCK_BITS, Block::PROBE.index(), &routes)?;
     endpoint.socket.attach_reuseport_filter(&program)
 }
 

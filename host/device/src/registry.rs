@@ -13,7 +13,7 @@ use adverb_sys::{clock, netns};
 use adverb_wire::Qpn;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -25,6 +25,9 @@ pub(crate) const BLOCK_BITS: u32 = 8;
 pub(crate) struct Block(u32);
 
 impl Block {
+    /// Numbers that are nobody's: they stand for places in a group, and ask who is there.
+    pub(crate) const PROBE: Self = Self(0xfffe);
+
     /// The block that a number is in.
     pub(crate) const fn of(qp: Qpn) -> Self {
         Self(qp.get() >> BLOCK_BITS)
@@ -75,11 +78,15 @@ mod layout {
     pub(super) const GROUP_LEN: usize = 5;
     pub(super) const GROUP_MEMBERS: usize = 6;
     pub(super) const GROUP_WORDS: usize = GROUP_MEMBERS + SLOT_COUNT;
-    pub(super) const WORDS: usize = GROUPS + GROUP_WORDS * GROUP_COUNT;
+    pub(super) const CENSUS_NONCE: usize = GROUPS + GROUP_WORDS * GROUP_COUNT;
+    pub(super) const CENSUS_SEEN: usize = CENSUS_NONCE + 1;
+    /// Sockets of one address that a census can count.
+    pub(super) const CENSUS_COUNT: usize = adverb_sys::udp::steering::PROBES_MAX;
+    pub(super) const WORDS: usize = CENSUS_SEEN + CENSUS_COUNT;
 }
 
 const MAGIC: u32 = 0x4164_7672;
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const WORD_BYTES: usize = size_of::<u32>();
 /// Byte of the file whose lock stands for slot 0; beyond its end, so that it is nothing else.
 const LOCKS_START: u64 = 1 << 32;
@@ -106,25 +113,23 @@ impl Registry {
     }
 
     pub(crate) fn join_at(path: &Path) -> io::Result<Self> {
-        let exclusive = lock_file(path)?;
         let file = open(path)?;
+        let exclusive = lock_file(path)?;
         let bytes = layout::WORDS * WORD_BYTES;
         let len = u64::try_from(bytes).map_err(io::Error::other)?;
-        let fresh = file.metadata()?.len() == 0;
+        let fresh = !is_ours(&file, len)?;
         if fresh {
+            if is_in_use(&file)? {
+                return Err(foreign(path));
+            }
+            file.set_len(0)?;
             file.set_len(len)?;
-        } else if file.metadata()?.len() != len {
-            return Err(foreign(path));
         }
         let memory = Mapping::shared(&file, bytes)?;
         let mut registry = Self { path: path.to_owned(), file, memory, slot: SlotId(0) };
         if fresh {
             registry.word(layout::MAGIC).store(MAGIC, Ordering::Relaxed);
             registry.word(layout::VERSION).store(VERSION, Ordering::Relaxed);
-        }
-        let read = |at| registry.word(at).load(Ordering::Relaxed);
-        if read(layout::MAGIC) != MAGIC || read(layout::VERSION) != VERSION {
-            return Err(foreign(path));
         }
         registry.slot = registry.take_slot()?;
         drop(exclusive);
@@ -193,8 +198,9 @@ impl Registry {
     pub(crate) fn claim_block(&self) -> io::Result<Block> {
         let exclusive = lock_file(&self.path)?;
         // Start anywhere, so that numbers are not used again soon after their process has gone.
-        // The first block holds the special numbers 0 and 1, the last the multicast number.
-        let count = layout::BLOCK_COUNT - 2;
+        // The first block holds the special numbers 0 and 1, the last the multicast number; the one
+        // before is for probes.
+        let count = layout::BLOCK_COUNT - 3;
         let start = usize::try_from(clock::now_ns() >> 10).unwrap_or(0) % count;
         let free =
             Self::blocks().skip(1).take(count).cycle().skip(start).take(count).find(|block| {
@@ -267,6 +273,41 @@ impl Registry {
         self.write_members(base, &members);
         drop(exclusive);
         result
+    }
+
+    /// Finds out who is where in a group, by asking: `ask` sends a probe to a place, `wait` gives
+    /// the answers time and says whether there is any left. To be called within
+    /// [`Registry::with_group`], which keeps the group as it is meanwhile.
+    ///
+    /// `None` if not everybody answered.
+    pub(crate) fn census(
+        &self,
+        members: &[SlotId],
+        mut ask: impl FnMut(u8, u32) -> io::Result<()>,
+        mut wait: impl FnMut() -> bool,
+    ) -> Option<Members> {
+        let places = 0..members.len().min(layout::CENSUS_COUNT);
+        let seen = |place: usize| self.word(layout::CENSUS_SEEN + place);
+        places.clone().for_each(|place| seen(place).store(0, Ordering::Relaxed));
+        let nonce = u32::try_from(clock::now_ns() & 0xffff_ffff).unwrap_or(0);
+        self.word(layout::CENSUS_NONCE).store(nonce, Ordering::Release);
+        for place in places.clone() {
+            ask(u8::try_from(place).ok()?, nonce).ok()?;
+        }
+        let answers = || places.clone().map(|place| seen(place).load(Ordering::Acquire));
+        while answers().any(|answer| answer == 0) && wait() {}
+        self.word(layout::CENSUS_NONCE).store(0, Ordering::Release);
+        let found: Members = answers().filter_map(|n| n.checked_sub(1)).map(SlotId).collect();
+        let complete = found.len() == members.len() && members.iter().all(|m| found.contains(m));
+        complete.then_some(found)
+    }
+
+    /// A probe for this place came here.
+    pub(crate) fn answer(&self, place: u8, nonce: u32) {
+        if nonce != 0 && self.word(layout::CENSUS_NONCE).load(Ordering::Acquire) == nonce {
+            let seen = self.word(layout::CENSUS_SEEN + usize::from(place));
+            seen.store(self.slot.0 + 1, Ordering::Release);
+        }
     }
 
     /// Where queue pair numbers of these members lead: block and place.
@@ -361,8 +402,31 @@ fn open(path: &Path) -> io::Result<File> {
     lock::open_private(path)
 }
 
+/// Waits for the file to be ours alone. Never makes it: who removed it had a reason.
 fn lock_file(path: &Path) -> io::Result<FileLock> {
-    FileLock::lock(open(path)?)
+    FileLock::lock(File::options().read(true).write(true).open(path)?)
+}
+
+/// The file has this version's layout.
+fn is_ours(file: &File, len: u64) -> io::Result<bool> {
+    if file.metadata()?.len() != len {
+        return Ok(false);
+    }
+    let mut start = [0; 2 * WORD_BYTES];
+    file.read_exact_at(&mut start, 0)?;
+    let [m0, m1, m2, m3, v0, v1, v2, v3] = start;
+    let magic = u32::from_ne_bytes([m0, m1, m2, m3]);
+    Ok(magic == MAGIC && u32::from_ne_bytes([v0, v1, v2, v3]) == VERSION)
+}
+
+/// Somebody alive has a slot. The place of the locks is the same in all versions.
+fn is_in_use(file: &File) -> io::Result<bool> {
+    for slot in 0..u64::try_from(layout::SLOT_COUNT).unwrap_or(0) {
+        if lock::is_byte_locked(file, LOCKS_START + slot)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn foreign(path: &Path) -> io::Error {
@@ -448,11 +512,46 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_version_is_refused_with_advice() {
+    fn a_census_finds_who_is_where_or_nothing() {
+        let path = scratch("census");
+        let first = Registry::join_at(&path).unwrap();
+        let second = Registry::join_at(&path).unwrap();
+        let members = [first.slot(), second.slot()];
+        let swapped = first.census(
+            &members,
+            |place, nonce| {
+                let there = if place == 0 { &second } else { &first };
+                there.answer(place, nonce ^ 1); // Not an answer to this question.
+                there.answer(place, nonce);
+                Ok(())
+            },
+            || false,
+        );
+        assert_eq!(swapped, Some(vec![second.slot(), first.slot()]));
+        let silent = first.census(
+            &members,
+            |place, nonce| {
+                if place == 0 {
+                    first.answer(place, nonce);
+                }
+                Ok(())
+            },
+            || false,
+        );
+        assert_eq!(silent, None);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_another_version_is_refused_with_advice_while_it_is_in_use() {
         let path = scratch("version");
         std::fs::write(&path, "something else").unwrap();
+        let other = File::options().write(true).open(&path).unwrap();
+        assert!(lock::lock_byte(&other, LOCKS_START + 5).unwrap());
         let error = Registry::join_at(&path).unwrap_err();
         assert!(error.to_string().contains("another version"));
+        drop(other);
+        Registry::join_at(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -7,6 +7,7 @@
 use adverb_sys::udp::{BURST_BYTES_MAX, BindOptions, Destination, GatherBuffer, Socket};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::{Mutex, PoisonError};
 
 /// Packets that were passed on, and what is known of them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -25,13 +26,15 @@ pub(crate) struct Passed<'a> {
 #[derive(Debug)]
 pub(crate) struct Relay {
     socket: Socket,
+    /// Used by whoever receives, one at a time; made once.
+    gather: Mutex<GatherBuffer>,
 }
 
 impl Relay {
     pub(crate) fn open() -> io::Result<Self> {
         let mut options = BindOptions::new(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0));
         options.gro = false;
-        Ok(Self { socket: Socket::bind(&options)? })
+        Ok(Self { socket: Socket::bind(&options)?, gather: Mutex::new(GatherBuffer::new()) })
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -50,8 +53,9 @@ impl Relay {
         let most = (BURST_BYTES_MAX - HEADER_BYTES) / step * step;
         for bytes in passed.bytes.chunks(most.max(1)) {
             let header = Passed { bytes, ..passed }.header();
-            let mut buffer = GatherBuffer::new();
+            let mut buffer = self.gather.lock().unwrap_or_else(PoisonError::into_inner);
             let mut gather = buffer.begin();
+            // Two places always fit.
             let _ = gather.push(&header);
             let _ = gather.push(bytes);
             self.socket.send(&gather, &destination, None)?;

@@ -35,10 +35,13 @@ pub struct Route {
 /// The program that sends each datagram to the socket its queue pair's block belongs to, and
 /// datagrams without a route, or too short to tell, to index 0.
 ///
+/// Numbers of the block `probe` stand for the index in their lowest eight bits: whoever wants to
+/// know which socket has an index sends a datagram to it.
+///
 /// # Errors
 ///
 /// `InvalidInput` if `block_bits` is more than 23, or there are more than [`ROUTES_MAX`] routes.
-pub fn program(block_bits: u32, routes: &[Route]) -> io::Result<Vec<SockFilter>> {
+pub fn program(block_bits: u32, probe: u32, routes: &[Route]) -> io::Result<Vec<SockFilter>> {
     if block_bits >= QPN_BITS || routes.len() > ROUTES_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -46,6 +49,10 @@ pub fn program(block_bits: u32, routes: &[Route]) -> io::Result<Vec<SockFilter>>
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, QPN_WORD_OFFSET)?,
         instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, QPN_MASK)?,
         instruction(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 0, block_bits)?,
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 3, probe)?,
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, QPN_WORD_OFFSET)?,
+        instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, PROBE_INDEX_MASK)?,
+        instruction(libc::BPF_RET | libc::BPF_A, 0, 0)?,
     ];
     for &Route { block, index } in routes {
         program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, block)?);
@@ -62,10 +69,14 @@ fn instruction(code: libc::c_uint, skip: u8, k: u32) -> io::Result<SockFilter> {
 }
 
 /// The most routes that a program can hold: the kernel takes 4096 instructions.
-pub const ROUTES_MAX: usize = (INSTRUCTIONS_MAX - 4) / 2;
+pub const ROUTES_MAX: usize = (INSTRUCTIONS_MAX - 8) / 2;
+
+/// Indices that a probe can name.
+pub const PROBES_MAX: usize = 1 << 8;
 
 const INSTRUCTIONS_MAX: usize = 4096;
 const QPN_BITS: u32 = 24;
+const PROBE_INDEX_MASK: u32 = 0xff;
 const QPN_MASK: u32 = 0x00ff_ffff;
 const QPN_WORD_OFFSET: u32 = 4; // The word whose lowest 24 bits are the queue pair number.
 const _: () = assert!(size_of::<c_int>() == 4);

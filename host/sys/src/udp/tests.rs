@@ -245,7 +245,7 @@ fn datagrams_reach_the_socket_their_queue_pairs_block_belongs_to() {
     let group = [shared(first.local_addr()), shared(first.local_addr())];
     let group = [&first, &group[0], &group[1]];
     let routes = [Route { block: 0x0abc, index: 1 }, Route { block: 0xfffff, index: 2 }];
-    first.attach_reuseport_filter(&program(4, &routes).unwrap()).unwrap();
+    first.attach_reuseport_filter(&program(4, NO_PROBE, &routes).unwrap()).unwrap();
 
     let cases = [(0x00_abc0, 1), (0x00_abcf, 1), (0xff_ffff, 2), (0xff_fff0, 2), (0x00_abd0, 0)];
     let mut buffer = vec![0; BURST_BYTES_MAX];
@@ -282,11 +282,24 @@ fn burst(qpn: u32, round: u8) -> Vec<u8> {
 }
 
 #[test]
+fn a_probe_reaches_the_socket_whose_index_it_names() {
+    let first = shared(v4());
+    let second = shared(first.local_addr());
+    let routes = [Route { block: 7, index: 0 }];
+    first.attach_reuseport_filter(&program(8, 0xfffe, &routes).unwrap()).unwrap();
+    let sender = bind(v4());
+    for (socket, index) in [(&first, 0), (&second, 1), (&second, 1)] {
+        send(&sender, &first, &[0, 0, 0, 0, 0x61, 0xff, 0xfe, index], None).unwrap();
+        assert_eq!(recv(socket, &mut [0; 16]).len, 8);
+    }
+}
+
+#[test]
 fn a_datagram_too_short_to_tell_goes_to_the_first_socket() {
     let first = shared(v4());
     let second = shared(first.local_addr());
     let routes = [Route { block: 0, index: 1 }];
-    first.attach_reuseport_filter(&program(0, &routes).unwrap()).unwrap();
+    first.attach_reuseport_filter(&program(0, NO_PROBE, &routes).unwrap()).unwrap();
     let sender = bind(v4());
     send(&sender, &first, &[0; 7], None).unwrap();
     assert_eq!(recv(&first, &mut [0; 16]).len, 7);
@@ -298,16 +311,19 @@ fn a_datagram_too_short_to_tell_goes_to_the_first_socket() {
 fn the_largest_program_is_accepted_by_the_kernel_and_one_route_more_by_nobody() {
     let first = shared(v4());
     let routes = vec![Route { block: 1, index: 0 }; ROUTES_MAX + 1];
-    first.attach_reuseport_filter(&program(4, &routes[1..]).unwrap()).unwrap();
-    assert_eq!(program(4, &routes).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-    assert_eq!(program(24, &[]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    first.attach_reuseport_filter(&program(4, NO_PROBE, &routes[1..]).unwrap()).unwrap();
+    assert_eq!(program(4, NO_PROBE, &routes).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(program(24, NO_PROBE, &[]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }
 
 #[test]
 fn an_empty_program_or_a_port_not_shared_is_refused() {
     let alone = bind(v4());
-    let error = alone.attach_reuseport_filter(&program(4, &[]).unwrap()).unwrap_err();
+    let error = alone.attach_reuseport_filter(&program(4, NO_PROBE, &[]).unwrap()).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
     let error = shared(v4()).attach_reuseport_filter(&[]).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
 }
+
+/// A block that no test uses.
+const NO_PROBE: u32 = u32::MAX;
