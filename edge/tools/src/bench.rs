@@ -41,11 +41,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         return server::run(&ServerOptions { bind, port, choice, child });
     }
     let plan = Plan::new(args)?;
+    if args.host.is_none() {
+        choice.device.get_or_insert_with(|| LOCAL_DEVICE.to_owned());
+    }
+    choice.check()?;
     let output = args.output.as_deref().map(create).transpose()?;
     let report = match &args.host {
         Some(host) => measure(host, args.port, &plan, &choice)?,
         None => {
-            choice.device.get_or_insert_with(|| LOCAL_DEVICE.to_owned());
             // Before this process binds itself to a processor, which a child would inherit.
             let server = LocalServer::start(&choice)?;
             measure("127.0.0.1", server.port, &plan, &choice)?
@@ -61,8 +64,7 @@ fn measure(host: &str, port: u16, plan: &Plan, choice: &DeviceChoice) -> Result<
     let mut control = client::greet(host, port, plan.pin)?;
     let pinned = plan.pin && cpu::pin(cpu::End::Client);
     let findings = client::run(plan, choice, &mut control)?;
-    let device = choice.device.clone().unwrap_or_default();
-    Ok(findings.report(Machine::look(pinned, device, plan.tuning.mtu), plan))
+    Ok(findings.report(Machine::look(pinned), plan))
 }
 
 /// Prints the report, and writes it to the file that the user has named.

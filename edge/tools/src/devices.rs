@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::net::Ipv6Addr;
 
 use adverb::verbs::{self, DeviceAttr, PathMtu};
 use serde::Serialize;
@@ -50,7 +51,7 @@ struct Port {
 struct Gid {
     /// What `--gid-index` takes.
     index: u8,
-    /// In the notation of IPv6.
+    /// In the shortest notation of IPv6; that of an IPv4 address ends with it.
     gid: String,
 }
 
@@ -100,7 +101,10 @@ fn describe(device: &verbs::Device) -> Device {
             gids: device
                 .gids
                 .iter()
-                .map(|entry| Gid { index: entry.index, gid: entry.gid.to_string() })
+                .map(|entry| Gid {
+                    index: entry.index,
+                    gid: Ipv6Addr::from(entry.gid.0).to_string(),
+                })
                 .collect(),
         }],
         limits: limits.into_iter().collect(),

@@ -27,6 +27,14 @@ impl Failure {
         Self::Usage(what.into())
     }
 
+    /// The same, with what was going on in front.
+    pub(crate) fn during(self, what: impl fmt::Display) -> Self {
+        match self {
+            Self::Failed(why) => Self::Failed(format!("{what}: {why}")),
+            other @ (Self::LimitNotMet(_) | Self::Skipped(_) | Self::Usage(_)) => other,
+        }
+    }
+
     /// What the process answers to its parent.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {

@@ -20,10 +20,13 @@ pub(crate) fn run(args: &PingpongArgs) -> Result<(), Failure> {
         let (bind, port, child) = (args.bind, args.port, false);
         return server::run(&ServerOptions { bind, port, choice, child });
     }
+    if args.host.is_none() {
+        choice.device.get_or_insert_with(|| LOCAL_DEVICE.to_owned());
+    }
+    choice.check()?;
     match &args.host {
         Some(host) => exchange(host, args.port, &choice, args),
         None => {
-            choice.device.get_or_insert_with(|| LOCAL_DEVICE.to_owned());
             let server = LocalServer::start(&choice)?;
             exchange("127.0.0.1", server.port, &choice, args)
         }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
 
 use super::control::{Answer, Control, Order, PROTOCOL, Watch, unexpected};
 use super::floor::{self, FloorSpec, FloorValue};
@@ -26,10 +27,7 @@ pub(crate) enum Figure {
 
 /// Connects to the server and agrees on the protocol.
 pub(crate) fn greet(host: &str, port: u16, pin: bool) -> Result<Control, Failure> {
-    let stream = TcpStream::connect((host, port)).doing(format_args!(
-        "connecting to {host} port {port} (is `adverb bench --server` running there?)"
-    ))?;
-    let mut control = Control::new(stream)?;
+    let mut control = Control::new(reach(host, port)?)?;
     let answer = control.order(&Order::Hello { protocol: PROTOCOL.to_owned(), pin })?;
     let Answer::Hello { protocol } = answer else {
         return Err(unexpected(&answer));
@@ -42,18 +40,33 @@ pub(crate) fn greet(host: &str, port: u16, pin: bool) -> Result<Control, Failure
     Ok(control)
 }
 
+/// Opens a TCP connection to the first address of `host` that answers.
+fn reach(host: &str, port: u16) -> Result<TcpStream, Failure> {
+    let name = host.trim_start_matches('[').trim_end_matches(']');
+    let addresses =
+        (name, port).to_socket_addrs().doing(format_args!("looking for the host {host}"))?;
+    let mut last = None;
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, CONNECT_TIME) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some(error),
+        }
+    }
+    let why = last.map_or_else(|| "it has no address".to_owned(), |error| error.to_string());
+    Err(Failure::Failed(format!(
+        "connecting to {host} port {port}: {why} (is `adverb bench --server` running there?)"
+    )))
+}
+
 /// Runs the whole plan. Floors and tests take turns, so that both see the same machine.
 pub(crate) fn run(
     plan: &Plan,
     choice: &DeviceChoice,
     control: &mut Control,
 ) -> Result<Findings, Failure> {
-    let mut findings = Findings::default();
-    let mut link = if plan.jobs.is_empty() {
-        None
-    } else {
-        Some(rdma::connect(control, choice, &plan.tuning)?)
-    };
+    let mut link = rdma::connect(control, choice, &plan.tuning)?;
+    let mtu = link.endpoint().mtu();
+    let mut findings = Findings::of(link.endpoint().device(), mtu);
     let mut progress = Progress::new(plan.jobs.len() * usize::try_from(plan.rounds).unwrap_or(1));
     for round in 1..=plan.rounds {
         let mut fresh = BTreeMap::new();
@@ -64,13 +77,12 @@ pub(crate) fn run(
         }
         for job in &plan.jobs {
             progress.step(format_args!("round {round}, {job}"));
-            if let Some(spec) = plan.floor(*job) {
+            if let Some(spec) = plan.floor(*job, mtu) {
                 refresh(spec, plan, control, &mut fresh)?;
             }
-            if let Some(link) = &mut link {
-                let figure = run_job(link, *job, plan, control)?;
-                findings.add(*job, figure);
-            }
+            let figure = run_job(&mut link, *job, plan, control);
+            let figure = figure.map_err(|failure| failure.during(job))?;
+            findings.add(*job, figure);
         }
         fresh.into_iter().for_each(|(spec, value)| findings.add_floor(spec, value));
     }
@@ -85,7 +97,8 @@ fn refresh(
     fresh: &mut BTreeMap<FloorSpec, FloorValue>,
 ) -> Result<(), Failure> {
     if let Entry::Vacant(place) = fresh.entry(spec) {
-        place.insert(floor::measure(spec, control, plan.limit.for_floor())?);
+        let value = floor::measure(spec, control, plan.limit.for_floor());
+        place.insert(value.map_err(|failure| failure.during(spec))?);
     }
     Ok(())
 }
@@ -131,6 +144,8 @@ fn run_job<E: Endpoint>(
     Ok(figure)
 }
 
+/// How long one address of a host may take to answer.
+const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Measured in every round, whatever the jobs: what the machine is like.
 const ALWAYS: [FloorSpec; 3] = [
     FloorSpec::UdpPingpong(floor::Exchange { bytes: 64, reply_bytes: 64 }),

@@ -297,6 +297,12 @@ impl<'a> Watch<'a> {
         self.idle_since = None;
     }
 
+    /// This turn has waited, so that it is time to look up whatever the number of turns.
+    #[inline]
+    pub(crate) fn waited(&mut self) {
+        self.spins = SPINS_PER_LOOK;
+    }
+
     /// Nothing happened in this turn of a passive side. `true`: the client wants to stop.
     ///
     /// # Errors

@@ -7,6 +7,8 @@
 //!
 //! `udp.rs` and `tcp.rs` hold the loops; here is what can be asked for, and who runs what.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::control::{Answer, Control, Order, Received};
@@ -94,6 +96,12 @@ impl FloorSpec {
     }
 }
 
+impl fmt::Display for FloorSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "floor {} of {} bytes", self.name(), self.bytes())
+    }
+}
+
 /// Runs the passive side until the client says stop, and says what was received.
 pub(crate) fn serve(spec: FloorSpec, control: &mut Control) -> Result<(), Failure> {
     spec.check()?;
@@ -126,11 +134,11 @@ pub(crate) fn measure(
             Ok(FloorValue::RoundTrip(samples.percentiles()))
         }
         FloorSpec::UdpStream { packet_bytes } => {
-            udp::pour(packet_bytes, port, control, limit)?;
+            udp::pour(packet_bytes, port, control, limit.by_time())?;
             Ok(rate(control.stop()?))
         }
         FloorSpec::TcpStream => {
-            tcp::pour(port, control, limit)?;
+            tcp::pour(port, control, limit.by_time())?;
             Ok(rate(control.stop()?))
         }
     }

@@ -1,4 +1,7 @@
 //! A server for runs on one machine: this same program in a second process.
+//!
+//! It never outlives this one, however this one ends: its standard input is a pipe that nobody else
+//! holds, and when that closes, it exits.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -26,14 +29,20 @@ impl LocalServer {
         if let Some(index) = choice.gid_index {
             command.args(["--gid-index", &index.to_string()]);
         }
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut server = Self { child: child.doing("starting a server process")?, port: 0 };
         let mut line = String::new();
         if let Some(stdout) = server.child.stdout.take() {
             BufReader::new(stdout).read_line(&mut line).doing("waiting for the server process")?;
         }
-        server.port = line.trim().parse().doing("starting a server process")?;
-        Ok(server)
+        match line.trim().parse() {
+            Ok(port) => {
+                server.port = port;
+                Ok(server)
+            }
+            // It has said why on standard error, which is also ours.
+            Err(_) => Err(Failure::failed("the server process ended before it listened")),
+        }
     }
 }
 

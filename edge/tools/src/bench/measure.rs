@@ -134,6 +134,11 @@ impl<E: Endpoint> Link<E> {
         Ok(Self { endpoint, layout })
     }
 
+    /// What the loops run over.
+    pub(crate) const fn endpoint(&self) -> &E {
+        &self.endpoint
+    }
+
     /// A message length that came over the network.
     ///
     /// # Errors

@@ -36,6 +36,12 @@ impl Limit {
     pub(crate) fn for_floor(self) -> Self {
         Self { iters: self.iters, duration: self.duration.or(Some(FLOOR_TIME_MAX)) }
     }
+
+    /// The same by time alone: a stream over sockets needs a while until it flows, however few
+    /// iterations were asked for.
+    pub(crate) fn by_time(self) -> Self {
+        Self::time(self.duration.unwrap_or(FLOOR_TIME_MAX))
+    }
 }
 
 /// A test that is running.

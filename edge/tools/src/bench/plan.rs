@@ -133,9 +133,9 @@ impl Plan {
         Stream { op: job.op, bytes, blocks, depth, list, signal_every }
     }
 
-    /// The floor that a job stands on, for path MTU `mtu`.
-    pub(crate) fn floor(&self, job: Job) -> Option<FloorSpec> {
-        self.floors.then(|| job.floor(self.tuning.mtu))
+    /// The floor that a job stands on, if packets are as long as path MTU `mtu` says.
+    pub(crate) fn floor(&self, job: Job, mtu: u16) -> Option<FloorSpec> {
+        self.floors.then(|| job.floor(mtu))
     }
 }
 
@@ -300,13 +300,13 @@ const RATE_BYTES: u64 = 64;
 /// How often each job is run, where the user has not said.
 const ROUNDS: u32 = 3;
 /// How long each job goes on, where the user has not said.
-const TIME: Duration = Duration::from_millis(40);
+const TIME: Duration = Duration::from_millis(30);
 /// The same for a quick run.
-const QUICK_TIME: Duration = Duration::from_millis(25);
+const QUICK_TIME: Duration = Duration::from_millis(20);
 /// Requests in flight, where the user has not said.
 const TX_DEPTH: u32 = 128;
-/// Bytes in flight, where the user has not said.
-const IN_FLIGHT_BYTES: u64 = 32 << 20;
+/// Bytes in flight, where the user has not said: several times what the device keeps under way.
+const IN_FLIGHT_BYTES: u64 = 16 << 20;
 /// An acknowledgement: BTH, AETH, ICRC.
 const ACK_BYTES: u64 = 20;
 /// A READ request: BTH, RETH, ICRC.

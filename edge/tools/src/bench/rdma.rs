@@ -8,10 +8,11 @@
 
 use adverb::verbs::{
     Access, Context, Cq, Gid, Mr, PathMtu, Psn, Qp, QpConfig, Qpn, Rc, RcConnect, ReceiveWork,
-    RemoteQp, RemoteSlice, Rkey, SendData, SendKind, SendWork, WcOpcode, WcStatus, WorkCompletion,
-    WorkError, devices,
+    RemoteQp, RemoteSlice, Rkey, SendData, SendKind, SendWork, Sge, WcOpcode, WcStatus,
+    WorkCompletion, WorkError, devices,
 };
 use serde::{Deserialize, Serialize};
+use std::array;
 use std::net::IpAddr;
 
 use super::control::{Answer, Control, Order, unexpected};
@@ -53,6 +54,41 @@ pub(crate) struct DeviceChoice {
 }
 
 impl DeviceChoice {
+    /// Whether there is such a device, asked before anybody needs it.
+    ///
+    /// # Errors
+    ///
+    /// If it has a name that no device has; the error names those that there are.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let Some(name) = &self.device else {
+            return Ok(());
+        };
+        let all = devices().doing("listing the RDMA devices")?;
+        let Some(device) = all.iter().find(|device| device.name == *name) else {
+            return Err(self.not_among(&all));
+        };
+        match self.gid_index {
+            Some(index) if !device.gids.iter().any(|entry| entry.index == index) => {
+                let known: Vec<_> = device.gids.iter().map(|e| e.index.to_string()).collect();
+                Err(Failure::Failed(format!(
+                    "device {name} has no GID at index {index}; there are: {}",
+                    known.join(", ")
+                )))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// There is no such device.
+    fn not_among(&self, all: &[adverb::verbs::Device]) -> Failure {
+        let names: Vec<_> = all.iter().map(|device| device.name.as_str()).collect();
+        let wanted = self.device.as_deref().unwrap_or("with the address of this connection");
+        Failure::Failed(format!(
+            "there is no device {wanted}; there are: {}. Choose one with --device",
+            names.join(", ")
+        ))
+    }
+
     /// The device and the index of the address to use.
     fn find(&self, control: &Control) -> Result<(String, u8), Failure> {
         let here = control.local(0)?.ip().to_canonical();
@@ -72,14 +108,7 @@ impl DeviceChoice {
             found = Some((device.name.clone(), index));
             break;
         }
-        found.ok_or_else(|| {
-            let names: Vec<_> = all.iter().map(|device| device.name.as_str()).collect();
-            let wanted = self.device.as_deref().unwrap_or("of this connection's address");
-            Failure::Failed(format!(
-                "there is no device {wanted}; there are: {}. Choose with --device",
-                names.join(", ")
-            ))
-        })
+        found.ok_or_else(|| self.not_among(&all))
     }
 }
 
@@ -96,9 +125,41 @@ pub(crate) struct QueuePair {
     cq: Cq,
     memory: Mr,
     remote: RemoteSlice,
-    inline_bytes: usize,
+    inline: Inline,
     gid_index: u8,
     mtu: PathMtu,
+    context: Context,
+}
+
+/// Where bytes wait that are about to be copied into requests: a place for each request of a batch.
+#[derive(Debug)]
+struct Inline {
+    bytes_max: usize,
+    places: Vec<u8>,
+}
+
+impl Inline {
+    fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, places: vec![0; bytes_max * BATCH_MAX] }
+    }
+
+    /// Whether a request carries its bytes itself. A READ has none to carry.
+    #[inline]
+    fn takes(&self, request: &Request) -> bool {
+        request.bytes <= self.bytes_max && request.op != Op::Read
+    }
+
+    /// The place of request `at` of a batch.
+    #[inline]
+    fn place(&self, at: usize, bytes: usize) -> &[u8] {
+        self.places.get(at * self.bytes_max..).and_then(|rest| rest.get(..bytes)).unwrap_or(&[])
+    }
+
+    #[inline]
+    fn place_mut(&mut self, at: usize, bytes: usize) -> &mut [u8] {
+        let rest = self.places.get_mut(at * self.bytes_max..);
+        rest.and_then(|rest| rest.get_mut(..bytes)).unwrap_or(&mut [])
+    }
 }
 
 /// The client's end.
@@ -158,9 +219,10 @@ impl QueuePair {
             cq,
             memory,
             remote: RemoteSlice { addr: 0, rkey: Rkey(0) },
-            inline_bytes: usize::try_from(tuning.inline_bytes).unwrap_or(0),
+            inline: Inline::new(usize::try_from(tuning.inline_bytes).unwrap_or(0)),
             gid_index,
             mtu: asked.min(context.query_port().active_mtu),
+            context,
         })
     }
 
@@ -190,47 +252,93 @@ impl QueuePair {
             .doing("connecting the queue pair")
     }
 
-    /// Posts one request.
+    /// The path MTU that both sides keep to, in bytes.
+    pub(crate) fn mtu(&self) -> u16 {
+        u16::try_from(self.mtu.bytes()).unwrap_or(u16::MAX)
+    }
+
+    /// The name of the device.
+    pub(crate) fn device(&self) -> &str {
+        &self.context.device().name
+    }
+
+    /// Posts up to `N` requests in one call.
     #[inline]
-    fn post_one(&mut self, request: &Request) -> Result<(), Failure> {
+    fn post_batch<const N: usize>(&mut self, batch: &[Request]) -> Result<(), Failure> {
+        let mut sges = [NO_SGE; N];
+        for (at, (request, sge)) in batch.iter().zip(&mut sges).enumerate() {
+            if self.inline.takes(request) {
+                let place = self.inline.place_mut(at, request.bytes);
+                self.memory.read(request.local, place).doing("posting a request")?;
+            } else {
+                let piece = self.memory.sge(request.local, request.bytes);
+                *sge = piece.doing("posting a request")?;
+            }
+        }
+        let mut pieces = sges.chunks(1);
+        let mut rest = batch.iter().enumerate();
+        let works: [SendWork<'_>; N] = array::from_fn(|_| {
+            let piece = pieces.next().unwrap_or_default();
+            rest.next().map_or(NO_WORK, |(at, request)| self.work(at, request, piece))
+        });
+        let works = works.get(..batch.len()).unwrap_or(&works);
+        // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
+        let posted = unsafe { self.qp.post_send(works) };
+        posted.map_err(|(_, error)| Failure::Failed(format!("posting a request: {error}")))
+    }
+
+    /// Request `at` of a batch as the verbs want it.
+    #[inline]
+    fn work<'a>(&'a self, at: usize, request: &Request, piece: &'a [Sge]) -> SendWork<'a> {
         let offset = u64::try_from(request.remote).unwrap_or(u64::MAX);
         let RemoteSlice { addr: va, rkey } = self.remote.plus(offset);
-        let kind = match request.op {
-            Op::Send => SendKind::Send { imm: None },
-            Op::Write => SendKind::Write { va, rkey, imm: None },
-            Op::Read => SendKind::Read { va, rkey },
-        };
-        let mut small = [0; INLINE_MAX];
-        let inline = request.bytes <= self.inline_bytes && request.op != Op::Read;
-        let sges;
-        let data = match small.get_mut(..request.bytes).filter(|_| inline) {
-            Some(small) => {
-                self.memory.read(request.local, small).doing("reading the buffer")?;
-                SendData::Inline(small)
-            }
-            None => {
-                sges = [self.memory.sge(request.local, request.bytes).doing("posting")?];
-                SendData::Gather(&sges)
-            }
-        };
-        let work = SendWork {
-            wr_id: 0,
-            kind,
-            data,
+        SendWork {
+            kind: match request.op {
+                Op::Send => SendKind::Send { imm: None },
+                Op::Write => SendKind::Write { va, rkey, imm: None },
+                Op::Read => SendKind::Read { va, rkey },
+            },
+            data: if self.inline.takes(request) {
+                SendData::Inline(self.inline.place(at, request.bytes))
+            } else {
+                SendData::Gather(piece)
+            },
             signaled: request.signaled,
-            solicited: false,
-            fence: false,
-            buffer: None,
-        };
-        // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
-        let posted = unsafe { self.qp.post_send(&[work]) };
-        posted.map_err(|(_, error)| Failure::Failed(format!("posting a request: {error}")))
+            ..NO_WORK
+        }
+    }
+
+    /// A request has failed: why, and what was counted on the way there.
+    #[cold]
+    fn failed(&self, completion: WorkCompletion) -> Failure {
+        let port = self.context.counters();
+        let mut counted: Vec<_> = [
+            ("ack_timeout", self.qp.counters().ack_timeout),
+            ("rcvd_seq_err", self.qp.counters().rcvd_seq_err),
+            ("rcvd_rnr_err", self.qp.counters().rcvd_rnr_err),
+            ("out_of_seq_request", self.qp.counters().out_of_seq_request),
+            ("dropped_pkts", self.qp.counters().dropped_pkts),
+        ]
+        .into_iter()
+        .chain(port.iter())
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+        if counted.is_empty() {
+            counted.push("nothing".to_owned());
+        }
+        let why = WorkError(completion);
+        Failure::Failed(format!("{why} (counted here: {})", counted.join(", ")))
     }
 }
 
 impl Endpoint for QueuePair {
+    #[inline]
     fn post(&mut self, list: &[Request]) -> Result<(), Failure> {
-        list.iter().try_for_each(|request| self.post_one(request))
+        if let [one] = list {
+            return self.post_batch::<1>(&[*one]);
+        }
+        list.chunks(BATCH_MAX).try_for_each(|batch| self.post_batch::<BATCH_MAX>(batch))
     }
 
     fn post_receive(&mut self, offset: usize, bytes: usize) -> Result<(), Failure> {
@@ -248,7 +356,7 @@ impl Endpoint for QueuePair {
         let mut reaped = Reaped::default();
         for completion in completions.iter().take(taken) {
             if completion.status != WcStatus::Success {
-                return Err(Failure::Failed(WorkError(*completion).to_string()));
+                return Err(self.failed(*completion));
             }
             let receives = [WcOpcode::Receive, WcOpcode::ReceiveRdmaWithImm];
             if receives.contains(&completion.opcode) {
@@ -280,7 +388,19 @@ impl Endpoint for QueuePair {
     }
 }
 
-/// Largest message that can be copied into a request.
-const INLINE_MAX: usize = 1024;
+/// Requests posted in one call, at most; a longer list takes several.
+const BATCH_MAX: usize = 32;
 /// Completions taken by one poll.
 const POLL_MAX: usize = 32;
+/// Fills an array of pieces.
+const NO_SGE: Sge = Sge { addr: 0, len: 0, lkey: 0 };
+/// Fills an array of requests.
+const NO_WORK: SendWork<'static> = SendWork {
+    wr_id: 0,
+    kind: SendKind::Send { imm: None },
+    data: SendData::Gather(&[]),
+    signaled: false,
+    solicited: false,
+    fence: false,
+    buffer: None,
+};

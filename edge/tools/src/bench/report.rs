@@ -4,6 +4,7 @@
 //! an interface. `csv.rs` and `table.rs` print the same for spreadsheets and for people.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +56,9 @@ pub(crate) struct Record {
     /// The figure divided by the floor's; of a latency, the medians.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) ratio: Option<f64>,
+    /// Of a bandwidth: the figure divided by that of a stream over TCP.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) tcp_ratio: Option<f64>,
 }
 
 /// A figure with its unit.
@@ -123,6 +127,17 @@ pub(crate) enum Path {
     Hw,
 }
 
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Udp => "udp (RoCEv2)",
+            Self::Shm => "shm (shared memory)",
+            Self::Local => "local (one process)",
+            Self::Hw => "hw (RDMA NIC)",
+        })
+    }
+}
+
 /// Limits that the user has set.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
@@ -135,13 +150,20 @@ pub(crate) struct Limits {
 }
 
 /// Figures of all rounds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Findings {
+    device: String,
+    mtu: u16,
     jobs: Vec<(Job, Vec<Figure>)>,
     floors: BTreeMap<FloorSpec, Vec<FloorValue>>,
 }
 
 impl Findings {
+    /// None yet, of `device` with path MTU `mtu`.
+    pub(crate) fn of(device: &str, mtu: u16) -> Self {
+        Self { device: device.to_owned(), mtu, jobs: Vec::new(), floors: BTreeMap::new() }
+    }
+
     /// A job has been run once.
     pub(crate) fn add(&mut self, job: Job, figure: Figure) {
         match self.jobs.iter_mut().find(|(known, _)| *known == job) {
@@ -157,14 +179,18 @@ impl Findings {
 
     /// Medians over the rounds, each result beside its floor.
     pub(crate) fn report(&self, machine: Machine, plan: &Plan) -> Report {
+        let machine = Machine { device: self.device.clone(), mtu: self.mtu, ..machine };
         let floors: BTreeMap<_, _> = self
             .floors
             .iter()
             .filter_map(|(&spec, values)| Some((spec, median_floor(values)?)))
             .collect();
+        let tcp_stream = floors.get(&FloorSpec::TcpStream).copied();
         let results = self.jobs.iter().filter_map(|(job, figures)| {
             let value = median_value(job.quantity, figures)?;
-            let floor = plan.floor(*job).and_then(|spec| beside(value, spec, *floors.get(&spec)?));
+            let floor = plan
+                .floor(*job, self.mtu)
+                .and_then(|spec| beside(value, spec, *floors.get(&spec)?));
             Some(Record {
                 test: job.quantity.test(),
                 op: job.op,
@@ -177,6 +203,7 @@ impl Findings {
                 value,
                 ratio: floor.as_ref().and_then(|floor| ratio(value.compared(), floor.value)),
                 floor,
+                tcp_ratio: tcp_stream.and_then(|floor| value.to_tcp(floor)),
             })
         });
         Report {
@@ -193,6 +220,14 @@ impl Value {
         match self {
             Self::Completion(percentiles) | Self::HalfRoundTrip(percentiles) => percentiles.p50,
             Self::BytesPerSecond(rate) | Self::MessagesPerSecond(rate) => rate,
+        }
+    }
+
+    /// A bandwidth divided by that of a stream over TCP.
+    fn to_tcp(self, stream: FloorFigure) -> Option<f64> {
+        match (self, stream) {
+            (Self::BytesPerSecond(ours), FloorFigure::BytesPerSecond(tcp)) => ratio(ours, tcp),
+            (_, FloorFigure::RoundTrip(_) | FloorFigure::BytesPerSecond(_)) => None,
         }
     }
 }

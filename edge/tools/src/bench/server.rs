@@ -27,6 +27,10 @@ pub(crate) struct ServerOptions {
 
 /// Listens, and serves clients one at a time.
 pub(crate) fn run(options: &ServerOptions) -> Result<(), Failure> {
+    options.choice.check()?;
+    if options.child {
+        end_with_parent()?;
+    }
     let listener = listen(options)?;
     let local = listener.local_addr().doing("asking for the address to listen on")?;
     let announced = if options.child {
@@ -44,7 +48,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<(), Failure> {
             })
         });
         if options.child {
-            return served.map(drop);
+            return Ok(()); // The parent has been told, or is gone.
         }
         match served {
             Ok(tests) => println!("{client}: {tests} tests"),
@@ -57,11 +61,32 @@ pub(crate) fn run(options: &ServerOptions) -> Result<(), Failure> {
 fn listen(options: &ServerOptions) -> Result<TcpListener, Failure> {
     let at = |ip: IpAddr| TcpListener::bind(SocketAddr::new(ip, options.port));
     match options.bind {
-        Some(ip) => at(ip).doing(format_args!("listening on {ip} port {}", options.port)),
-        None => at(Ipv6Addr::UNSPECIFIED.into())
-            .or_else(|_| at(Ipv4Addr::UNSPECIFIED.into()))
-            .doing(format_args!("listening on port {}", options.port)),
+        Some(ip) => at(ip),
+        None => at(Ipv6Addr::UNSPECIFIED.into()).or_else(|error| {
+            let taken = error.kind() == ErrorKind::AddrInUse;
+            if taken { Err(error) } else { at(Ipv4Addr::UNSPECIFIED.into()) }
+        }),
     }
+    .map_err(|error| {
+        let port = options.port;
+        Failure::Failed(match (error.kind(), options.bind) {
+            (ErrorKind::AddrInUse, _) => {
+                format!("port {port} is in use; stop what listens there or choose another: --port")
+            }
+            (_, Some(ip)) => format!("listening on {ip} port {port}: {error}"),
+            (_, None) => format!("listening on port {port}: {error}"),
+        })
+    })
+}
+
+/// Ends this process when the one that started it does: the pipe on standard input closes then.
+fn end_with_parent() -> Result<(), Failure> {
+    let wait = || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(1);
+    };
+    let thread = thread::Builder::new().name("parent-watch".to_owned()).spawn(wait);
+    thread.map(drop).doing("starting a thread")
 }
 
 /// Waits for a client. A child waits only for its parent, which may have died.

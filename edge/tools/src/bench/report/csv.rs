@@ -31,6 +31,7 @@ pub(crate) fn csv(report: &Report) -> String {
             record.floor.as_ref().map(|floor| floor.name.clone()).unwrap_or_default(),
             optional(record.floor.as_ref().map(|floor| floor.value)),
             optional(record.ratio),
+            optional(record.tcp_ratio),
         ];
         text.push_str(&fields.join(","));
         text.push('\n');
@@ -51,4 +52,4 @@ fn optional(value: Option<impl ToString>) -> String {
 
 /// Names as in the JSON. `value` is the median of a latency.
 const HEADER: &str =
-    "test,op,path,bytes,buffers,unit,value,p99,p999,floor_name,floor_value,ratio\n";
+    "test,op,path,bytes,buffers,unit,value,p99,p999,floor_name,floor_value,ratio,tcp_ratio\n";

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{FloorFigure, Record, Report, Value};
+use super::{FloorFigure, Path, Record, Report, Value};
 use crate::args::{Op, Test};
 use crate::bench::machine::Machine;
 use crate::bench::plan::Buffers;
@@ -10,7 +10,7 @@ use crate::bench::stats::{Percentiles, to_f64};
 
 /// All tables. Bandwidth is in Gbit/s or MiB/s.
 pub(crate) fn tables(report: &Report, gbits: bool) -> String {
-    let mut text = headline(&report.machine);
+    let mut text = headline(report);
     text.push_str(&sockets(report, gbits));
     for op in OPS {
         text.push_str(&latency(report, op));
@@ -24,12 +24,13 @@ pub(crate) fn tables(report: &Report, gbits: bool) -> String {
     text
 }
 
-/// The machine, in two lines.
-fn headline(machine: &Machine) -> String {
-    let Machine { cpu, cpus, kernel, device, mtu, adverb, pinned, .. } = machine;
+/// The way that the bytes went and the machine, in two lines.
+fn headline(report: &Report) -> String {
+    let Machine { cpu, cpus, kernel, device, mtu, adverb, pinned, .. } = &report.machine;
+    let path = report.results.first().map_or(Path::Udp, |record| record.path);
     let bound = if *pinned { "client and server bound to one each" } else { "not bound" };
     format!(
-        "adverb {adverb}, device {device}, path MTU {mtu}\n{cpu}, {cpus} processors ({bound}), Linux {kernel}\n"
+        "adverb {adverb}, device {device}, path {path}, path MTU {mtu}\n{cpu}, {cpus} processors ({bound}), Linux {kernel}\n"
     )
 }
 
@@ -113,7 +114,7 @@ fn bandwidth(report: &Report, op: Op, buffers: Buffers, gbits: bool) -> String {
             speed(ours, gbits),
             floor.map(|floor| speed(floor.value, gbits)).unwrap_or_default(),
             times(record.ratio),
-            times(tcp_stream(report).and_then(|tcp| crate::bench::stats::ratio(ours, tcp))),
+            times(record.tcp_ratio),
         ]);
     }
     table.print()

@@ -6,7 +6,7 @@ use crate::args::BenchArgs;
 use crate::bench::floor::Exchange;
 
 fn machine() -> Machine {
-    Machine::look(true, "soft_lo".to_owned(), 4096)
+    Machine::look(true)
 }
 
 /// Three rounds of four jobs, in which the middle one counts.
@@ -14,7 +14,7 @@ fn report(floors: bool) -> Report {
     let no_floor = if floors { &[][..] } else { &["--no-floor"] };
     let words = ["bench", "-s", "64"].iter().chain(no_floor);
     let plan = Plan::new(&BenchArgs::try_parse_from(words).unwrap()).unwrap();
-    let mut findings = Findings::default();
+    let mut findings = Findings::of("soft_lo", 4096);
     for round in [3, 1, 2] {
         let latency = Percentiles { p50: round * 1000, p99: round * 2000, p999: round * 3000 };
         for &job in &plan.jobs {
@@ -25,7 +25,7 @@ fn report(floors: bool) -> Report {
                     Test::Bandwidth | Test::Rate => Figure::PerSecond(round * 1_000_000_000),
                 },
             );
-            let Some(spec) = plan.floor(job) else {
+            let Some(spec) = plan.floor(job, 4096) else {
                 continue;
             };
             findings.floors.entry(spec).or_default().push(match spec {
@@ -76,7 +76,7 @@ fn the_json_has_the_documented_shape() {
         json!({
             "test": "bandwidth", "op": "write", "path": "udp", "bytes": 64, "buffers": "round_robin",
             "bytes_per_s": 2_000_000_000_u64,
-            "floor": {"name": "udp_stream", "value": 8_000_000_000_u64}, "ratio": 0.25,
+            "floor": {"name": "udp_stream", "value": 8_000_000_000_u64}, "ratio": 0.25, "tcp_ratio": 2.0,
         })
     );
     assert_eq!(
@@ -89,7 +89,7 @@ fn the_json_has_the_documented_shape() {
     );
     let tcp =
         json["floors"].as_array().unwrap().iter().find(|f| f["name"] == "tcp_stream").unwrap();
-    assert_eq!(*tcp, json!({"name": "tcp_stream", "bytes": 262_144, "bytes_per_s": 1_000_000_000}));
+    assert_eq!(*tcp, json!({"name": "tcp_stream", "bytes": 1 << 20, "bytes_per_s": 1_000_000_000}));
     for key in ["cpu", "cpus", "kernel", "memory_bytes", "adverb", "pinned", "device", "mtu"] {
         assert!(json["machine"].get(key).is_some(), "{key}");
     }
@@ -117,7 +117,7 @@ fn csv_has_as_many_fields_in_every_line() {
     assert_eq!(lines.len(), 1 + report(true).results.len());
     let fields = lines[0].split(',').count();
     assert!(lines.iter().all(|line| line.split(',').count() == fields), "{text}");
-    let half = "latency,send,udp,64,,half_rtt_ns,2000,4000,6000,udp_pingpong,1000,2";
+    let half = "latency,send,udp,64,,half_rtt_ns,2000,4000,6000,udp_pingpong,1000,2,";
     assert!(lines.contains(&half), "{text}");
 }
 

@@ -1,0 +1,180 @@
+//! `adverb bench`: what it prints has the shape that `docs/bench-json.md` promises.
+
+use serde_json::Value;
+
+use super::{Server, adverb, stderr, stdout};
+
+/// A run of few iterations, as JSON.
+fn run(words: &[&str]) -> Value {
+    let output = adverb(&[&["bench", "--json", "-n", "20"], words].concat());
+    assert_eq!(output.status.code(), Some(0), "{words:?}: {}", stderr(&output));
+    let json = serde_json::from_slice(&output.stdout).expect("valid JSON");
+    check(&json);
+    json
+}
+
+/// Names and types of everything in a report.
+fn check(json: &Value) {
+    let machine = &json["machine"];
+    for name in ["cpu", "kernel", "adverb", "device"] {
+        assert!(machine[name].as_str().is_some_and(|text| !text.is_empty()), "{name}: {machine}");
+    }
+    for name in ["cpus", "memory_bytes", "mtu"] {
+        assert!(machine[name].as_u64().is_some_and(|number| number > 0), "{name}: {machine}");
+    }
+    assert!(machine["pinned"].is_boolean(), "{machine}");
+    for floor in json["floors"].as_array().expect("a list") {
+        check_floor(floor);
+    }
+    let results = json["results"].as_array().expect("a list");
+    assert!(!results.is_empty());
+    results.iter().for_each(check_result);
+}
+
+fn check_floor(floor: &Value) {
+    let name = floor["name"].as_str().expect("a name");
+    assert!(floor["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{floor}");
+    match name {
+        "udp_pingpong" | "tcp_pingpong" => {
+            assert!(floor["reply_bytes"].is_u64(), "{floor}");
+            check_percentiles(&floor["rtt_ns"]);
+        }
+        "udp_stream" | "tcp_stream" => assert!(floor["bytes_per_s"].is_u64(), "{floor}"),
+        other => panic!("an unknown floor: {other}"),
+    }
+}
+
+fn check_result(result: &Value) {
+    let values: Vec<_> = ["completion_ns", "half_rtt_ns", "bytes_per_s", "messages_per_s"]
+        .into_iter()
+        .filter(|name| result.get(name).is_some())
+        .collect();
+    let [name] = values[..] else { panic!("one value, not {values:?}: {result}") };
+    let test = result["test"].as_str().expect("a test");
+    let ours = match (test, name) {
+        ("latency", "completion_ns" | "half_rtt_ns") => check_percentiles(&result[name]),
+        ("bandwidth", "bytes_per_s") | ("rate", "messages_per_s") => {
+            result[name].as_u64().expect("a number")
+        }
+        other => panic!("{other:?} do not belong together: {result}"),
+    };
+    assert!(ours > 0, "{result}");
+    assert!(["send", "write", "read"].contains(&result["op"].as_str().expect("an op")));
+    assert_eq!(result["path"], "udp");
+    assert!(result["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{result}");
+    let buffers = result.get("buffers").and_then(Value::as_str);
+    assert_eq!(buffers.is_some(), test == "bandwidth", "{result}");
+    if let Some(floor) = result.get("floor") {
+        assert!(floor["name"].is_string(), "{result}");
+        let floor = floor["value"].as_u64().and_then(|value| u32::try_from(value).ok());
+        let ours = u32::try_from(ours).ok();
+        if let (Some(ours), Some(floor @ 1..)) = (ours, floor) {
+            let ratio = result["ratio"].as_f64().expect("a ratio");
+            assert!((ratio - f64::from(ours) / f64::from(floor)).abs() < 0.001, "{result}");
+        }
+    }
+}
+
+/// Returns the median.
+fn check_percentiles(percentiles: &Value) -> u64 {
+    let of = |name: &str| percentiles[name].as_u64().expect("a number");
+    assert!(of("p50") <= of("p99") && of("p99") <= of("p999"), "{percentiles}");
+    of("p50")
+}
+
+/// How many results there are of a test and an operation.
+fn count(json: &Value, test: &str, op: &str) -> usize {
+    let results = json["results"].as_array().expect("a list").iter();
+    results.filter(|result| result["test"] == test && result["op"] == op).count()
+}
+
+#[test]
+fn a_run_on_one_machine_measures_everything_beside_its_floor() {
+    let json = run(&["-s", "1,5000"]);
+    let counts = |test| ["send", "write", "read"].map(|op| count(&json, test, op));
+    assert_eq!(counts("latency"), [4, 4, 2], "both latencies of SEND and WRITE");
+    assert_eq!(counts("bandwidth"), [2, 4, 2], "WRITE with many buffers and with one");
+    assert_eq!(counts("rate"), [2, 2, 2]);
+    assert!(json["results"].as_array().expect("a list").iter().all(|r| r.get("floor").is_some()));
+    assert_eq!(json["machine"]["device"], "soft_lo");
+}
+
+#[test]
+fn without_floors_nothing_is_compared() {
+    let json = run(&["-s", "64", "--op", "send", "--no-floor"]);
+    assert!(json["floors"].as_array().expect("a list").is_empty());
+    let results = json["results"].as_array().expect("a list").iter();
+    results.for_each(|r| assert!(r.get("floor").is_none() && r.get("ratio").is_none(), "{r}"));
+}
+
+#[test]
+fn two_processes_agree_on_the_smaller_path_mtu() {
+    let server = Server::start("127.0.0.1");
+    let words = ["127.0.0.1", "-p", &server.port, "-s", "3000", "-m", "1024", "--no-pin"];
+    let json = run(&words);
+    assert_eq!(json["machine"]["mtu"], 1024);
+    assert_eq!(json["machine"]["pinned"], false);
+}
+
+#[test]
+fn two_processes_meet_over_ipv6_where_there_is_ipv6() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        return;
+    }
+    let server = Server::start("::1");
+    for host in ["::1", "[::1]"] {
+        run(&[host, "-p", &server.port, "-s", "64", "--op", "read", "--test", "latency"]);
+    }
+}
+
+/// Lists longer than what fits one call of the device, and bytes within the requests.
+#[test]
+fn requests_go_in_lists_and_with_their_bytes_inline() {
+    for posting in [&["-l", "100"][..], &["-l", "7", "-Q", "3"], &["-l", "33", "-I", "64"]] {
+        let words = [&["-s", "60,100", "--test", "rate,bandwidth", "--no-floor"], posting].concat();
+        run(&words);
+    }
+}
+
+#[test]
+fn csv_has_the_documented_columns() {
+    let words = ["bench", "--csv", "-n", "20", "-s", "64", "--no-floor"];
+    let output = adverb(&words);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    let mut lines = text.lines();
+    let header = "test,op,path,bytes,buffers,unit,value,p99,p999,floor_name,floor_value,ratio,\
+                  tcp_ratio";
+    assert_eq!(lines.next(), Some(header));
+    let lines: Vec<_> = lines.collect();
+    assert_eq!(lines.len(), 12, "{text}");
+    let fields = header.split(',').count();
+    assert!(lines.iter().all(|line| line.split(',').count() == fields), "{text}");
+}
+
+#[test]
+fn a_file_gets_json_and_the_screen_gets_tables() {
+    let path = std::env::temp_dir().join(format!("adverb-bench-{}.json", std::process::id()));
+    let name = path.to_str().expect("a path in UTF-8");
+    let output = adverb(&["bench", "-n", "20", "-s", "64", "--no-floor", "-o", name]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = std::fs::read(&path).expect("the file is there");
+    std::fs::remove_file(&path).expect("it is ours");
+    check(&serde_json::from_slice(&text).expect("valid JSON"));
+    let tables = stdout(&output);
+    for line in
+        ["device soft_lo, path udp", "Latency of SEND", "Bandwidth of WRITE", "Message rate"]
+    {
+        assert!(tables.contains(line), "{line:?} in\n{tables}");
+    }
+    assert!(stderr(&output).is_empty(), "no progress where nobody looks: {}", stderr(&output));
+}
+
+#[test]
+fn a_limit_that_is_not_met_ends_with_3_after_the_results() {
+    let words = ["bench", "-n", "20", "-s", "64", "--no-floor", "--limit_bw", "1000000"];
+    let output = adverb(&words);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(stderr(&output).contains("limit not met"), "{}", stderr(&output));
+    assert!(stdout(&output).contains("Bandwidth"), "{}", stdout(&output));
+}

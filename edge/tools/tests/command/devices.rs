@@ -1,0 +1,38 @@
+//! `adverb devices`: every interface with an address has a device.
+
+use serde_json::Value;
+
+use super::{adverb, stderr, stdout};
+
+#[test]
+fn json_describes_the_device_of_the_loopback_interface() {
+    let output = adverb(&["devices", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let devices: Value = serde_json::from_slice(&output.stdout).expect("valid JSON");
+    let all = devices.as_array().expect("a list");
+    let lo = all.iter().find(|device| device["name"] == "soft_lo").expect("soft_lo");
+    assert_eq!(lo["provider"], "soft");
+    assert_eq!(lo["netdev"], "lo");
+    let port = &lo["ports"][0];
+    assert_eq!(port["number"], 1);
+    assert_eq!(port["active"], true);
+    let gids: Vec<_> =
+        port["gids"].as_array().expect("a list").iter().map(|gid| &gid["gid"]).collect();
+    assert!(gids.iter().any(|gid| *gid == "::ffff:127.0.0.1"), "{gids:?}");
+    for limit in ["max_qp_wr", "max_sge", "max_cqe"] {
+        assert!(lo["limits"][limit].as_u64().is_some_and(|most| most > 0), "{limit}");
+    }
+}
+
+#[test]
+fn text_has_the_lines_that_scripts_look_for_and_more_with_v() {
+    let short = adverb(&["devices"]);
+    assert_eq!(short.status.code(), Some(0), "{}", stderr(&short));
+    for label in ["hca_id:\tsoft_lo", "transport:", "node_guid:", "PORT_ACTIVE (4)", "active_mtu:"]
+    {
+        assert!(stdout(&short).contains(label), "{label:?} in\n{}", stdout(&short));
+    }
+    let long = adverb(&["devices", "-v"]);
+    assert!(stdout(&long).contains("max_qp_wr:"), "{}", stdout(&long));
+    assert!(stdout(&long).lines().count() > stdout(&short).lines().count());
+}

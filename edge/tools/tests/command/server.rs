@@ -1,0 +1,200 @@
+//! Servers and the clients they do not expect: strangers, the dead, and those who come too late.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use super::{Server, adverb, command, finish, stderr, until, wait};
+
+impl Server {
+    fn connect(&self) -> TcpStream {
+        let port = self.port.parse::<u16>().expect("a port");
+        TcpStream::connect(("127.0.0.1", port)).expect("it listens")
+    }
+
+    /// Says something to the server, and returns what it answers until it hangs up.
+    fn say(&self, words: &str) -> String {
+        let mut stream = self.connect();
+        stream.write_all(words.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        // A reset is an end too: the server may leave bytes of ours unread.
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_a_failure_with_a_hint() {
+    // Port 1 of the loopback address: nobody listens there.
+    let output = adverb(&["bench", "127.0.0.1", "-p", "1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("adverb bench --server"), "{}", stderr(&output));
+}
+
+#[test]
+fn strangers_are_refused_and_the_server_goes_on() {
+    let server = Server::start("127.0.0.1");
+    for words in [
+        "GET / HTTP/1.1\r\n\r\n",
+        "{\"hello\":{\"protocol\":\"something-else\",\"pin\":false}}\n",
+        "\"stop\"\n",
+        "{\"hello\":{\"protocol\":\"adverb-bench-1\",\"pin\":false}}\n{\"run\":{\"pattern\":\"absorb\",\"bytes\":1}}\n",
+        "{\"hello\":{\"protocol\":\"adverb-bench-1\",\"pin\":false}}\n{\"floor\":{\"udp_stream\":{\"packet_bytes\":0}}}\n",
+        "\u{0}\u{1}\u{2}\n",
+    ] {
+        let answer = server.say(words);
+        assert!(answer.contains("refused"), "{words:?}: {answer:?}");
+    }
+    // Still there, and polite to whoever speaks its language.
+    let mut stream = server.connect();
+    let hello = "{\"hello\":{\"protocol\":\"adverb-bench-1\",\"pin\":false}}\n";
+    stream.write_all(hello.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    BufReader::new(&stream).read_line(&mut answer).expect("it answers");
+    assert!(answer.starts_with("{\"hello\""), "{answer}");
+}
+
+/// The floors are plain sockets: a client can be written down in a few lines.
+#[test]
+fn a_server_answers_datagrams_between_ready_and_stop() {
+    let server = Server::start("127.0.0.1");
+    let mut stream = server.connect();
+    let mut answers = BufReader::new(stream.try_clone().expect("a second handle")).lines();
+    let mut order = |line: &str| {
+        stream.write_all(line.as_bytes()).expect("it reads");
+        answers.next().expect("an answer").expect("a line")
+    };
+    order("{\"hello\":{\"protocol\":\"adverb-bench-1\",\"pin\":true}}\n");
+    let ready = order("{\"floor\":{\"udp_pingpong\":{\"bytes\":5,\"reply_bytes\":9}}}\n");
+    let port = ready.trim_start_matches("{\"ready\":{\"port\":").trim_end_matches("}}");
+    let port: u16 = port.parse().expect(&ready);
+
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a time limit");
+    for _ in 0..3 {
+        socket.send_to(b"hello", ("127.0.0.1", port)).expect("it leaves");
+        let mut buffer = [0; 64];
+        assert_eq!(socket.recv(&mut buffer).expect("an answer"), 9);
+    }
+    assert!(order("\"stop\"\n").starts_with("{\"done\""));
+}
+
+#[test]
+fn a_port_that_is_taken_is_a_failure_that_names_the_way_out() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    for subcommand in ["bench", "pingpong"] {
+        let output = adverb(&[subcommand, "--server", "--bind", "127.0.0.1", "--port", &port]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = stderr(&output);
+        assert!(said.contains(&port) && said.contains("--port"), "{said}");
+    }
+}
+
+#[test]
+fn an_address_that_is_not_ours_is_a_failure() {
+    // Of a range that is for documentation only.
+    let output = adverb(&["bench", "--server", "--bind", "203.0.113.1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("203.0.113.1"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_device_that_does_not_exist_is_refused_with_those_that_do() {
+    for words in [
+        &["bench", "-d", "soft_nowhere"][..],
+        &["bench", "--server", "-d", "soft_nowhere"],
+        &["pingpong", "-d", "soft_nowhere"],
+    ] {
+        let output = adverb(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        let said = stderr(&output);
+        assert!(said.contains("soft_nowhere") && said.contains("soft_lo"), "{words:?}: {said}");
+    }
+    let output = adverb(&["bench", "-x", "200"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no GID at index 200"), "{}", stderr(&output));
+}
+
+/// Endless for the purposes of a test, and quick to be under way.
+const LONG: [&str; 9] =
+    ["-D", "3600", "-s", "64K", "--test", "bandwidth", "--op", "write", "--no-floor"];
+
+#[test]
+fn a_client_whose_server_is_killed_ends_with_a_failure() {
+    let mut server = Server::start("127.0.0.1");
+    let client = command(&["bench", "127.0.0.1", "-p", &server.port])
+        .args(LONG)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("a client starts");
+    until("the client connects", || has_connection(client.id()));
+    thread::sleep(Duration::from_millis(300)); // The test itself, most likely.
+    server.child.kill().expect("it is there to be killed");
+    let output = finish(client);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("other side"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_server_whose_client_is_killed_serves_the_next() {
+    let mut server = Server::start("127.0.0.1");
+    let mut client = command(&["bench", "127.0.0.1", "-p", &server.port])
+        .args(LONG)
+        .spawn()
+        .expect("a client starts");
+    until("the client connects", || has_connection(client.id()));
+    thread::sleep(Duration::from_millis(300));
+    client.kill().expect("it is there to be killed");
+    client.wait().expect("it is gone");
+    let output = adverb(&["pingpong", "127.0.0.1", "-p", &server.port, "-n", "10"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(server.says().contains("127.0.0.1"));
+}
+
+/// The server of a run on one machine must not outlive it, however it ends.
+#[test]
+fn a_run_that_is_killed_leaves_no_process_behind() {
+    let mut client =
+        command(&["bench"]).args(LONG).stdout(Stdio::null()).spawn().expect("a client starts");
+    let mut server = None;
+    until("the server process is there", || {
+        server = children(client.id()).first().copied();
+        server.is_some()
+    });
+    let server = server.expect("it is there");
+    client.kill().expect("it is there to be killed");
+    wait(&mut client);
+    until("the server process is gone", || has_ended(server));
+}
+
+/// Whether a process has a socket open.
+fn has_connection(pid: u32) -> bool {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return false;
+    };
+    let mut targets = entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    targets.any(|target| target.to_string_lossy().starts_with("socket:"))
+}
+
+/// The processes that have `parent` as theirs.
+fn children(parent: u32) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").expect("a Linux machine").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| stat(*pid).is_some_and(|(_, theirs)| theirs == parent)).collect()
+}
+
+/// A process is gone, or waits for nothing but that somebody asks how it ended.
+fn has_ended(pid: u32) -> bool {
+    stat(pid).is_none_or(|(state, _)| state == "Z" || state == "X")
+}
+
+/// State and parent of a process.
+fn stat(pid: u32) -> Option<(String, u32)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(')')?; // The name before may contain anything.
+    let mut fields = rest.split_whitespace();
+    Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
+}
