@@ -1,0 +1,358 @@
+//! Another process that does what it is told: one line asks, one line answers.
+//!
+//! The process is this test program itself, started again to run nothing but [`agent`], which
+//! serves until its input ends. It has one region of memory and any number of queue pairs.
+
+use crate::pair::{FOREVER, Setup, bytes_of, pattern, wait};
+use adverb_verbs::{
+    Access, Context, Cq, Gid, Memory, Mr, PathMtu, Pd, Psn, Qp, Qpn, Rc, RcConnect, RemoteQp,
+    RemoteSlice, Rkey, Work,
+};
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Set in the environment of the process that is to serve.
+const VARIABLE: &str = "ADVERB_TEST_AGENT";
+/// Marks answers among what the test program prints.
+const MARK: &str = "@";
+
+/// The other process, seen from the one that tells it what to do. Killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Agent {
+    /// Starts a process that has this device open.
+    pub(crate) fn start(device: &str, gid_index: u8) -> Self {
+        Self::start_by(Command::new(program()), device, gid_index)
+    }
+
+    /// Starts it by way of a command that runs what its arguments say.
+    pub(crate) fn start_by(mut command: Command, device: &str, gid_index: u8) -> Self {
+        command.args(["--exact", "agent::agent", "--nocapture", "--test-threads=1"]);
+        command.env(VARIABLE, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a process");
+        let stdin = child.stdin.take().expect("piped");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut agent = Self { child, stdin, stdout };
+        agent.ask(&format!("open {device} {gid_index}"));
+        agent
+    }
+
+    /// Tells it to do something whose answer is taken later, or never.
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").expect("it listens");
+    }
+
+    pub(crate) fn answer(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let len = self.stdout.read_line(&mut line).expect("it answers");
+            assert!(len > 0, "the agent has ended");
+            // The test program may have begun the line with something of its own.
+            if let Some((_, answer)) = line.split_once(MARK) {
+                return answer.trim().to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn ask(&mut self, line: &str) -> String {
+        self.tell(line);
+        self.answer()
+    }
+
+    /// Makes a queue pair there and says where it is.
+    pub(crate) fn qp(&mut self) -> Remote {
+        Remote::parse(&self.ask("qp"))
+    }
+
+    pub(crate) fn connect(&mut self, own: &Remote, peer: RemoteQp, setup: &Setup) {
+        let Setup { path_mtu, timeout, retry_count, .. } = setup;
+        let RemoteQp { gid, qpn, psn } = peer;
+        let (index, gid, mtu) = (own.index, hex(&gid.0), path_mtu.bytes());
+        let (qpn, psn) = (qpn.get(), psn.get());
+        let line = format!("connect {index} {gid} {qpn} {psn} {mtu} {timeout} {retry_count}");
+        assert_eq!(self.ask(&line), "connected");
+    }
+
+    /// Connects a new queue pair of this process with a new one there.
+    pub(crate) fn connect_to(&mut self, qp: &Qp<Rc>, setup: &Setup) -> Remote {
+        let there = self.qp();
+        let here = qp.address(setup.gid_index).expect("an address");
+        self.connect(&there, here, setup);
+        qp.connect(&setup.to(RcConnect::new(here, there.qp))).expect("connected");
+        there
+    }
+
+    /// Connects two agents with each other.
+    pub(crate) fn introduce(a: &mut Self, b: &mut Self, setup: &Setup) -> (Remote, Remote) {
+        let (x, y) = (a.qp(), b.qp());
+        a.connect(&x, y.qp, setup);
+        b.connect(&y, x.qp, setup);
+        (x, y)
+    }
+
+    pub(crate) fn memory(&mut self) -> RemoteSlice {
+        let answer = self.ask("memory");
+        let mut words = answer.split(' ').map(|word| word.parse().expect("a number"));
+        let addr = words.next().expect("an address");
+        let rkey = words.next().and_then(|key: u64| u32::try_from(key).ok()).expect("a key");
+        RemoteSlice { addr, rkey: Rkey(rkey) }
+    }
+
+    pub(crate) fn fill(&mut self, at: usize, len: usize, seed: u64) {
+        assert_eq!(self.ask(&format!("fill {at} {len} {seed}")), "filled");
+    }
+
+    /// The memory there is what [`pattern`] makes of the seed.
+    pub(crate) fn has(&mut self, at: usize, len: usize, seed: u64) -> bool {
+        self.ask(&format!("check {at} {len} {seed}")) == "true"
+    }
+
+    pub(crate) fn counter(&mut self, name: &str) -> u64 {
+        let answer = self.ask("counters");
+        let found = answer.split(' ').find_map(|pair| pair.strip_prefix(&format!("{name}=")));
+        found.and_then(|value| value.parse().ok()).expect("there is such a counter")
+    }
+
+    /// Processor time that it has used.
+    pub(crate) fn cpu(&mut self) -> Duration {
+        Duration::from_micros(self.ask("cpu").parse().expect("a number"))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it as nothing else can: at whatever instruction it is.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("it lives");
+        self.child.wait().expect("it is dead");
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A queue pair of an agent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remote {
+    pub(crate) index: usize,
+    pub(crate) qp: RemoteQp,
+}
+
+impl Remote {
+    fn parse(answer: &str) -> Self {
+        let words: Vec<_> = answer.split(' ').collect();
+        let [index, gid, qpn, psn] = *words else { panic!("not a queue pair: {answer}") };
+        let number = |word: &str| word.parse::<u32>().expect("a number");
+        let index = index.parse().expect("an index");
+        let (qpn, psn) = (Qpn::new(number(qpn)), Psn::new(number(psn)));
+        Self { index, qp: RemoteQp { gid: unhex(gid), qpn, psn } }
+    }
+}
+
+/// Length of an agent's region, in bytes.
+pub(crate) const MEMORY_BYTES: usize = 16 << 20;
+
+/// This test program.
+pub(crate) fn program() -> std::path::PathBuf {
+    std::env::current_exe().expect("we are somewhere")
+}
+
+fn hex(gid: &[u8; 16]) -> String {
+    gid.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("strings grow");
+        text
+    })
+}
+
+fn unhex(text: &str) -> Gid {
+    let number = u128::from_str_radix(text, 16).expect("32 digits");
+    Gid(number.to_be_bytes())
+}
+
+/// What the serving process has.
+struct Servant {
+    gid_index: u8,
+    context: Context,
+    pd: Pd,
+    cq: Cq,
+    mr: Mr,
+    qps: Vec<Option<Qp<Rc>>>,
+}
+
+/// Not a test: the other process, if the environment says that this is it.
+#[test]
+fn agent() {
+    if std::env::var_os(VARIABLE).is_none() {
+        return;
+    }
+    let mut servant: Option<Servant> = None;
+    for line in std::io::stdin().lines() {
+        let line = line.expect("text");
+        let words: Vec<_> = line.split(' ').collect();
+        let answer = match (servant.as_mut(), words.as_slice()) {
+            (None, ["open", device, gid_index]) => {
+                servant = Some(Servant::open(device, gid_index.parse().expect("a number")));
+                "open".to_owned()
+            }
+            (Some(servant), words) => servant.serve(words),
+            (None, _) => panic!("nothing is open: {line}"),
+        };
+        println!("{MARK}{answer}");
+    }
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().expect("a number")
+}
+
+fn small(word: &str) -> usize {
+    word.parse().expect("a number")
+}
+
+impl Servant {
+    fn open(device: &str, gid_index: u8) -> Self {
+        let context = Context::open(device).expect("the device");
+        let pd = context.alloc_pd();
+        let cq = context.create_cq(4096).expect("a completion queue");
+        let mr = pd.allocate(MEMORY_BYTES, Access::ALL).expect("memory");
+        Self { gid_index, context, pd, cq, mr, qps: Vec::new() }
+    }
+
+    fn qp(&self, word: &str) -> &Qp<Rc> {
+        self.qps.get(small(word)).and_then(Option::as_ref).expect("there is one")
+    }
+
+    fn serve(&mut self, words: &[&str]) -> String {
+        match words {
+            ["qp"] => {
+                let qp = Setup::default().qp(&self.pd, &self.cq);
+                let RemoteQp { gid, qpn, psn } = qp.address(self.gid_index).expect("an address");
+                self.qps.push(Some(qp));
+                let index = self.qps.len() - 1;
+                format!("{index} {} {} {}", hex(&gid.0), qpn.get(), psn.get())
+            }
+            ["connect", index, gid, qpn, psn, mtu, timeout, retry_count] => {
+                let qp = self.qp(index);
+                let local = qp.address(self.gid_index).expect("an address");
+                let short = |word: &str| u32::try_from(number(word)).expect("short");
+                let (qpn, psn) = (Qpn::new(short(qpn)), Psn::new(short(psn)));
+                let remote = RemoteQp { gid: unhex(gid), qpn, psn };
+                let setup = Setup {
+                    gid_index: self.gid_index,
+                    path_mtu: PathMtu::largest_below(short(mtu)).expect("an MTU"),
+                    timeout: timeout.parse().expect("five bits"),
+                    retry_count: retry_count.parse().expect("three bits"),
+                    ..Setup::default()
+                };
+                qp.connect(&setup.to(RcConnect::new(local, remote))).expect("connected");
+                "connected".to_owned()
+            }
+            ["drop", index] => {
+                let place = self.qps.get_mut(small(index)).expect("there is one");
+                *place = None;
+                "dropped".to_owned()
+            }
+            ["state", index] => self.qp(index).state().to_string(),
+            ["memory"] => format!("{} {}", self.mr.addr(), self.mr.rkey().0),
+            ["fill", at, len, seed] => {
+                let bytes = pattern(number(seed), small(len));
+                self.mr.write(small(at), &bytes).expect("it fits");
+                "filled".to_owned()
+            }
+            ["check", at, len, seed] => {
+                let same = bytes_of(&self.mr, small(at), small(len));
+                (same == pattern(number(seed), small(len))).to_string()
+            }
+            ["recv", index, at, len] => {
+                self.qp(index).post(Work::recv(self.part(at, len))).expect("room");
+                "posted".to_owned()
+            }
+            ["send", index, at, len] => self.run(index, Work::send(self.part(at, len))),
+            ["write", index, at, len, addr, rkey] => {
+                self.run(index, Work::write(self.part(at, len), far(addr, rkey)))
+            }
+            ["read", index, at, len, addr, rkey] => {
+                self.run(index, Work::read(self.part(at, len), far(addr, rkey)))
+            }
+            ["add", index, addr, rkey, add] => {
+                let add = number(add);
+                self.run(index, Work::fetch_add(self.part("0", "8"), far(addr, rkey), add))
+            }
+            ["stream", index, len, addr, rkey] => self.stream(index, len, far(addr, rkey)),
+            ["wait"] => {
+                let wc = wait(&self.cq).wc;
+                format!("{:?} {:?} {}", wc.status, wc.opcode, wc.byte_len)
+            }
+            ["counters"] => {
+                let counters = self.context.counters();
+                let pairs = counters.iter().map(|(name, value)| format!("{name}={value}"));
+                pairs.collect::<Vec<_>>().join(" ")
+            }
+            ["cpu"] => {
+                let cpu = adverb_sys::process::usage().expect("figures").cpu();
+                cpu.as_micros().to_string()
+            }
+            ["idle", ms] => {
+                std::thread::sleep(Duration::from_millis(number(ms)));
+                "rested".to_owned()
+            }
+            ["poll", ms] => {
+                let end = Instant::now() + Duration::from_millis(number(ms));
+                while Instant::now() < end {
+                    assert!(self.cq.next().expect("no overrun").is_none());
+                }
+                "polled".to_owned()
+            }
+            ["mtu"] => self.context.query_port().active_mtu.bytes().to_string(),
+            ["netns"] => adverb_sys::netns::current_id().expect("an id").to_string(),
+            _ => panic!("nobody taught me {words:?}"),
+        }
+    }
+
+    fn part(&self, at: &str, len: &str) -> Memory {
+        self.mr.slice(small(at), small(len)).expect("it is in there").into()
+    }
+
+    /// Runs one request and says how it ended.
+    fn run(&self, index: &str, work: Work) -> String {
+        self.qp(index).post(work).expect("room");
+        format!("{:?}", wait(&self.cq).wc.status)
+    }
+
+    /// Writes again and again until that fails, and says how.
+    fn stream(&self, index: &str, len: &str, to: RemoteSlice) -> String {
+        let end = Instant::now() + FOREVER;
+        let mut under_way = 0;
+        loop {
+            while under_way < 16 {
+                let work = Work::write(self.part("0", len), to);
+                if self.qp(index).post(work).is_err() {
+                    break;
+                }
+                under_way += 1;
+            }
+            let wc = wait(&self.cq).wc;
+            under_way -= 1;
+            if wc.status != adverb_verbs::WcStatus::Success || Instant::now() > end {
+                return format!("{:?}", wc.status);
+            }
+        }
+    }
+}
+
+fn far(addr: &str, rkey: &str) -> RemoteSlice {
+    RemoteSlice { addr: number(addr), rkey: Rkey(u32::try_from(number(rkey)).expect("a key")) }
+}

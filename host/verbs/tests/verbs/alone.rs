@@ -1,0 +1,49 @@
+//! A network namespace for one test: nobody else's packets, and a registry of its own.
+//!
+//! The test runs itself again there. Where that is not allowed, it runs among the others, which it
+//! is told: counts that others can change are then not exact.
+
+use crate::agent::program;
+use std::process::Command;
+
+/// Set in the environment of a test that runs in a namespace of its own.
+const VARIABLE: &str = "ADVERB_TEST_ALONE";
+
+/// Brings the loopback interface up, runs its arguments, and removes the namespace's registry.
+const SCRIPT: &str = r#"
+ip link set lo up || exit 99
+"$@"
+status=$?
+rm -f "/dev/shm/adverb-$(id -u)-$(stat -Lc %i /proc/self/ns/net)"
+exit $status
+"#;
+
+/// Runs `test`, whose full name is `name`, in a namespace of its own.
+pub(crate) fn alone(name: &str, test: impl FnOnce()) {
+    if std::env::var_os(VARIABLE).is_some() {
+        return test();
+    }
+    for flags in ["-n", "-rn"] {
+        let mut command = Command::new("unshare");
+        command.args([flags, "sh", "-c", SCRIPT, "sh"]).arg(program());
+        command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(VARIABLE, "1");
+        let Ok(output) = command.output() else {
+            break;
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        if text.contains("running 1 test") {
+            println!("{text}");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "in a namespace of its own:\n{errors}");
+            return;
+        }
+        assert!(!output.status.success(), "the test has not run: {text}");
+    }
+    println!("no namespace to be had: {name} runs among the others");
+    test();
+}
+
+/// Whether nobody else uses the network here.
+pub(crate) fn is_alone() -> bool {
+    std::env::var_os(VARIABLE).is_some()
+}

@@ -1,0 +1,27 @@
+//! The verbs over the software device, on the real network stack of this machine.
+//!
+//! | file | is about |
+//! |---|---|
+//! | `operations.rs` | what works: every operation, size, path MTU and way of posting |
+//! | `statuses.rs` | what fails, and with which status |
+//! | `hostile.rs` | datagrams from strangers |
+//! | `fallback.rs` | routes that refuse bursts |
+//! | `processes.rs` | several processes on one address, wrong steering, sudden death |
+//! | `passive.rs` | programs that do not poll, and what they cost |
+//! | `capture.rs` | `ADVERB_PCAP` |
+//! | `namespaces.rs` | two hosts, as far as the network can tell |
+//! | `pair.rs`, `agent.rs`, `alone.rs` | what the tests are made of |
+//!
+//! Traffic stays on the loopback interface and in namespaces that the tests make.
+
+mod agent;
+mod alone;
+mod capture;
+mod fallback;
+mod hostile;
+mod namespaces;
+mod operations;
+mod pair;
+mod passive;
+mod processes;
+mod statuses;

@@ -1,0 +1,163 @@
+//! Two hosts, as far as the network can tell: two network namespaces and a cable between them.
+//!
+//! Needs root and `ip`; says so and does nothing where they are missing.
+
+use crate::agent::{Agent, Remote, program};
+use crate::pair::Setup;
+use adverb_verbs::PathMtu;
+use std::process::Command;
+
+const MB: usize = 1 << 20;
+
+/// Two namespaces that are gone when the test is over.
+struct Hosts {
+    names: [String; 2],
+}
+
+impl Hosts {
+    /// `None`, after it has said why, if this cannot be had here.
+    fn new(tag: &str, mtu: u32) -> Option<Self> {
+        let names = ["a", "b"].map(|end| format!("adverb-{tag}-{end}-{}", std::process::id()));
+        let hosts = Self { names };
+        let [a, b] = &hosts.names;
+        if let Err(reason) = run(&format!("ip netns add {a}")) {
+            println!("skipped: no network namespaces: {reason}");
+            return None;
+        }
+        let must = |command: String| run(&command).expect("it worked a moment ago");
+        must(format!("ip netns add {b}"));
+        must(format!("ip -n {a} link add eth0 type veth peer name eth0 netns {b}"));
+        for (name, host) in [(a, 1), (b, 2)] {
+            must(format!("ip -n {name} link set lo up"));
+            must(format!("ip -n {name} link set eth0 addrgenmode none mtu {mtu} up"));
+            must(format!("ip -n {name} addr add 10.9.8.{host}/24 dev eth0"));
+            must(format!("ip -n {name} addr add fe80::{host}/64 dev eth0 nodad"));
+        }
+        Some(hosts)
+    }
+
+    fn agents(&self, gid_index: u8) -> [Agent; 2] {
+        self.names.each_ref().map(|name| {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", name]).arg(program());
+            Agent::start_by(command, "soft_eth0", gid_index)
+        })
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let inode = format!("ip netns exec {name} stat -Lc %i /proc/self/ns/net");
+            if let Ok(inode) = run(&inode) {
+                let _ = std::fs::remove_file(format!("/dev/shm/adverb-0-{}", inode.trim()));
+            }
+            let _ = run(&format!("ip netns del {name}"));
+        }
+    }
+}
+
+/// Runs a command and returns what it printed, or why it failed.
+fn run(command: &str) -> Result<String, String> {
+    let mut words = command.split(' ');
+    let program = words.next().unwrap_or_default();
+    let output = Command::new(program).args(words).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+fn both_ways(hosts: &Hosts, setup: Setup) {
+    let [mut a, mut b] = hosts.agents(setup.gid_index);
+    let (x, y) = Agent::introduce(&mut a, &mut b, &setup);
+    one_way(&mut a, &mut b, x, y);
+    one_way(&mut b, &mut a, y, x);
+    for agent in [&mut a, &mut b] {
+        assert_eq!(agent.counter("icrc_errors"), 0);
+        assert_eq!(agent.counter("malformed"), 0);
+    }
+}
+
+/// Data of many sizes by WRITE, READ, SEND and an atomic.
+fn one_way(from: &mut Agent, to: &mut Agent, here: Remote, there: Remote) {
+    let far = to.memory();
+    let (qp, addr, rkey) = (here.index, far.addr, far.rkey.0);
+    for (seed, len) in (1..).zip([1, 1500, 9001, MB + 3, 8 * MB]) {
+        from.fill(0, len, seed);
+        let done = from.ask(&format!("write {qp} 0 {len} {addr} {rkey}"));
+        assert_eq!(done, "Success", "write {len}");
+        assert!(to.has(0, len, seed), "WRITE of {len}");
+        to.fill(0, len, seed + 100);
+        let done = from.ask(&format!("read {qp} 0 {len} {addr} {rkey}"));
+        assert_eq!(done, "Success", "read {len}");
+        assert!(from.has(0, len, seed + 100), "READ of {len}");
+        assert_eq!(to.ask(&format!("recv {} 3 {len}", there.index)), "posted");
+        assert_eq!(from.ask(&format!("send {qp} 0 {len}")), "Success");
+        assert_eq!(to.ask("wait"), format!("Success Receive {len}"));
+        assert!(to.has(3, len, seed + 100), "SEND of {len}");
+    }
+    assert_eq!(from.ask(&format!("add {qp} {addr} {rkey} 5")), "Success");
+}
+
+#[test]
+fn two_hosts_reach_each_other_over_ipv4_and_link_local_ipv6() {
+    for (tag, mtu, path_mtu) in [("small", 1500, PathMtu::B1024), ("jumbo", 9000, PathMtu::B4096)] {
+        let Some(hosts) = Hosts::new(tag, mtu) else {
+            return;
+        };
+        for gid_index in [0, 1] {
+            let [mut a, _] = hosts.agents(gid_index);
+            assert_eq!(a.ask("mtu"), path_mtu.bytes().to_string(), "what fits {mtu}");
+            both_ways(&hosts, Setup { gid_index, path_mtu, ..Setup::default() });
+        }
+    }
+}
+
+#[test]
+fn a_path_mtu_larger_than_the_link_fails_and_says_why() {
+    let Some(hosts) = Hosts::new("large", 1500) else {
+        return;
+    };
+    let setup = Setup { timeout: 10, retry_count: 2, path_mtu: PathMtu::B4096, ..Setup::default() };
+    let [mut a, mut b] = hosts.agents(1);
+    let (x, _) = Agent::introduce(&mut a, &mut b, &setup);
+    let far = b.memory();
+    let write = format!("write {} 0 20000 {} {}", x.index, far.addr, far.rkey.0);
+    assert_eq!(a.ask(&write), "RetryExceeded");
+    assert!(a.counter("send_dropped") > 0);
+}
+
+/// Goal: a link that drops what exceeds its rate costs time and nothing else.
+/// Method: a token bucket with a short queue: every burst loses its end.
+#[test]
+fn a_link_that_drops_packets_still_carries_all_data() {
+    let Some(hosts) = Hosts::new("lossy", 1500) else {
+        return;
+    };
+    for name in &hosts.names {
+        let limit = "dev eth0 root tbf rate 400mbit burst 15000 limit 30000";
+        if let Err(reason) = run(&format!("tc -n {name} qdisc add {limit}")) {
+            println!("skipped: no token bucket: {reason}");
+            return;
+        }
+    }
+    both_ways(&hosts, Setup { path_mtu: PathMtu::B1024, ..Setup::default() });
+    let [name, _] = &hosts.names;
+    println!("{}", run(&format!("tc -s -n {name} qdisc show dev eth0")).unwrap_or_default());
+}
+
+/// Goal: the same with loss at random, where the kernel can do it.
+#[test]
+fn a_link_that_loses_packets_at_random_still_carries_all_data() {
+    let Some(hosts) = Hosts::new("random", 1500) else {
+        return;
+    };
+    for name in &hosts.names {
+        let loss = "dev eth0 root netem loss 0.5% reorder 1% delay 100us";
+        if let Err(reason) = run(&format!("tc -n {name} qdisc add {loss}")) {
+            println!("skipped: no netem: {reason}");
+            return;
+        }
+    }
+    both_ways(&hosts, Setup { path_mtu: PathMtu::B1024, ..Setup::default() });
+}

@@ -1,0 +1,475 @@
+//! What works: every operation over soft_lo, at every size and path MTU, posted every way.
+
+#![expect(clippy::indexing_slicing, reason = "a test may panic")]
+
+use crate::pair::{FOREVER, Pair, Setup, assert_same, bytes_of, pattern, remote};
+use adverb_verbs::{
+    Access, Completion, Imm, Memory, PathMtu, PollError, PostError, QpState, ReceiveWork, SendData,
+    SendKind, SendWork, Sge, WcOpcode, WcStatus, Work,
+};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+
+const MTUS: [PathMtu; 5] =
+    [PathMtu::B256, PathMtu::B512, PathMtu::B1024, PathMtu::B2048, PathMtu::B4096];
+const GUARD: usize = 64;
+
+fn sizes(mtu: PathMtu, large: bool) -> Vec<usize> {
+    let mtu = usize::try_from(mtu.bytes()).expect("small");
+    let mut sizes = vec![0, 1, 5, mtu - 1, mtu, mtu + 1, 64 << 10];
+    if large {
+        sizes.extend([(1 << 20) + 3, 8 << 20]);
+    }
+    sizes
+}
+
+/// Runs `test` while another thread polls for B and hands its completions over.
+fn with_b_elsewhere(pair: &Pair, test: impl FnOnce(&Receiver<Result<Completion, PollError>>)) {
+    let stop = AtomicBool::new(false);
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        let (stop, cq) = (&stop, &pair.b.cq);
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                if let Some(completion) = cq.next().transpose() {
+                    let _ = tell.send(completion);
+                }
+            }
+        });
+        // The thread ends even if the test fails.
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let _stop = Stop(stop);
+        test(&told);
+    });
+}
+
+fn every_operation(setup: Setup, large: bool) {
+    let pair = setup.pair();
+    let (a, b) = (&pair.a, &pair.b);
+    with_b_elsewhere(&pair, |received| {
+        let received = || {
+            let one = received.recv_timeout(FOREVER).expect("a completion");
+            one.expect("no overrun").ok().expect("success")
+        };
+        for (seed, size) in (1..).zip(sizes(setup.path_mtu, large)) {
+            let what = format!("{size} bytes, path MTU {}", setup.path_mtu.bytes());
+            let (data, noise) = (pattern(seed, size), pattern(!seed, size + 2 * GUARD));
+            let len = u32::try_from(size).expect("small");
+            let target = b.region(&noise);
+            let there = remote(&target).plus(u64::try_from(GUARD).expect("small"));
+            let landed = |what: &str| {
+                let now = bytes_of(&target, 0, noise.len());
+                assert_same(&now[..GUARD], &noise[..GUARD], &format!("before, {what}"));
+                assert_same(&now[GUARD..GUARD + size], &data, what);
+                assert_same(
+                    &now[GUARD + size..],
+                    &noise[GUARD + size..],
+                    &format!("after, {what}"),
+                );
+                target.write(0, &noise).expect("it fits");
+            };
+
+            for imm in [None, Some(0xdead_0000 | u32::from(setup.gid_index))] {
+                // SEND.
+                let room = b.pd.buffer(size + 1).expect("memory");
+                b.qp.post(Work::recv(room).wr_id(seed)).expect("room");
+                let message = a.buffer(&data);
+                let work = match imm {
+                    None => Work::send(message),
+                    Some(imm) => Work::send_with_imm(message, imm),
+                };
+                a.qp.post(work.wr_id(!seed)).expect("room");
+                let sent = a.wait().ok().expect("sent");
+                assert_eq!((sent.wc.wr_id, sent.wc.opcode), (!seed, WcOpcode::Send));
+                assert_eq!(sent.wc.qp, a.qp.number());
+                let back = sent.memory.and_then(Memory::into_buf).expect("the buffer comes back");
+                assert_same(&back, &data, "what was sent");
+                let got = received();
+                assert_eq!((got.wc.wr_id, got.wc.opcode), (seed, WcOpcode::Receive), "{what}");
+                assert_eq!((got.wc.byte_len, got.wc.imm), (len, imm.map(Imm)), "{what}");
+                assert_eq!((got.wc.qp, got.wc.src_qp), (b.qp.number(), a.qp.number()));
+                let got = got.memory.and_then(Memory::into_buf).expect("the buffer comes back");
+                assert_same(&got[..size], &data, &format!("SEND of {what}"));
+
+                // WRITE.
+                let message = a.buffer(&data);
+                let work = match imm {
+                    None => Work::write(message, there),
+                    Some(imm) => {
+                        b.qp.post(Work::recv(b.pd.buffer(0).expect("memory"))).expect("room");
+                        Work::write_with_imm(message, there, imm)
+                    }
+                };
+                a.qp.post(work).expect("room");
+                assert_eq!(a.wait().ok().expect("written").wc.opcode, WcOpcode::RdmaWrite);
+                if imm.is_some() {
+                    let got = received();
+                    assert_eq!(got.wc.opcode, WcOpcode::ReceiveRdmaWithImm);
+                    assert_eq!((got.wc.byte_len, got.wc.imm), (len, imm.map(Imm)), "{what}");
+                }
+                landed(&format!("WRITE of {what}"));
+            }
+
+            // READ.
+            target.write(GUARD, &data).expect("it fits");
+            a.qp.post(Work::read(a.pd.buffer(size).expect("memory"), there)).expect("room");
+            let read = a.wait().ok().expect("read");
+            assert_eq!((read.wc.opcode, read.wc.byte_len), (WcOpcode::RdmaRead, len));
+            let got = read.memory.and_then(Memory::into_buf).expect("the buffer comes back");
+            assert_same(&got, &data, &format!("READ of {what}"));
+            landed(&format!("READ of {what}"));
+        }
+        atomics(&pair);
+    });
+    assert_eq!((a.qp.state(), b.qp.state()), (QpState::Rts, QpState::Rts));
+}
+
+fn atomics(pair: &Pair) {
+    let (a, b) = (&pair.a, &pair.b);
+    let words = b.region(&[0; 32]);
+    words.store_u64(8, 40).expect("it fits");
+    let run = |work: Work| {
+        a.qp.post(work).expect("room");
+        let done = a.wait().ok().expect("done");
+        assert_eq!(done.wc.byte_len, 8);
+        let buffer = done.memory.and_then(Memory::into_buf).expect("the buffer comes back");
+        (done.wc.opcode, u64::from_ne_bytes(buffer[..].try_into().expect("8 bytes")))
+    };
+    let word = remote(&words).plus(8);
+    let room = || a.pd.buffer(8).expect("memory");
+    assert_eq!(run(Work::fetch_add(room(), word, 2)), (WcOpcode::FetchAdd, 40));
+    assert_eq!(run(Work::compare_swap(room(), word, 41, 0)), (WcOpcode::CompareSwap, 42));
+    assert_eq!(run(Work::compare_swap(room(), word, 42, 7)), (WcOpcode::CompareSwap, 42));
+    assert_eq!(run(Work::fetch_add(room(), word, u64::MAX)), (WcOpcode::FetchAdd, 7));
+    assert_eq!(words.load_u64(8), Ok(6));
+    assert_eq!((words.load_u64(0), words.load_u64(16)), (Ok(0), Ok(0)));
+}
+
+#[test]
+fn every_operation_and_size_works_at_the_largest_path_mtu() {
+    every_operation(Setup::default(), true);
+}
+
+#[test]
+fn every_operation_and_size_works_over_ipv6() {
+    for path_mtu in [PathMtu::B1024, PathMtu::B4096] {
+        every_operation(Setup { gid_index: 0, path_mtu, ..Setup::default() }, true);
+    }
+}
+
+#[test]
+fn every_operation_works_at_every_path_mtu() {
+    for path_mtu in MTUS {
+        every_operation(Setup { path_mtu, ..Setup::default() }, path_mtu == PathMtu::B256);
+    }
+}
+
+#[test]
+fn one_thread_can_be_both_ends() {
+    let pair = Setup::default().pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let data = pattern(9, 3 << 20);
+    b.qp.post(Work::recv(b.pd.buffer(data.len()).expect("memory"))).expect("room");
+    a.qp.post(Work::send(a.buffer(&data))).expect("room");
+    let got = b.wait().ok().expect("received");
+    assert_same(&got.memory.and_then(Memory::into_buf).expect("a buffer"), &data, "SEND");
+    assert_eq!(a.status(), WcStatus::Success);
+    atomics(&pair);
+}
+
+#[test]
+fn both_directions_work_at_once() {
+    let pair = Setup::default().pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let (x, y) = (pattern(1, 1 << 20), pattern(2, 1 << 20));
+    let (at_a, at_b) = (a.region(&vec![0; 1 << 20]), b.region(&vec![0; 1 << 20]));
+    with_b_elsewhere(&pair, |done| {
+        for _ in 0..20 {
+            a.qp.post(Work::write(a.buffer(&x), remote(&at_b))).expect("room");
+            b.qp.post(Work::write(b.buffer(&y), remote(&at_a))).expect("room");
+        }
+        for _ in 0..20 {
+            assert_eq!(a.status(), WcStatus::Success);
+            let done = done.recv_timeout(FOREVER).expect("a completion").expect("no overrun");
+            assert_eq!(done.wc.status, WcStatus::Success);
+        }
+    });
+    assert_same(&bytes_of(&at_a, 0, 1 << 20), &y, "to a");
+    assert_same(&bytes_of(&at_b, 0, 1 << 20), &x, "to b");
+}
+
+fn raw(wr_id: u64, kind: SendKind, data: SendData<'_>) -> SendWork<'_> {
+    let (signaled, solicited, fence) = (true, false, false);
+    SendWork { wr_id, kind, data, signaled, solicited, fence, buffer: None }
+}
+
+const SEND: SendKind = SendKind::Send { imm: None };
+
+fn cut(mr: &adverb_verbs::Mr, parts: &[(usize, usize)]) -> Vec<Sge> {
+    parts.iter().map(|(at, len)| mr.sge(*at, *len).expect("in there")).collect()
+}
+
+/// Goal: pieces are gathered and scattered in order, wherever the packets are cut.
+/// Method: the cuts of the two lists and of the packets fall on different bytes; one piece is empty.
+#[test]
+fn lists_of_pieces_are_gathered_and_scattered_in_order() {
+    for path_mtu in MTUS {
+        let pair = Setup { path_mtu, sge: 5, ..Setup::default() }.pair();
+        let (a, b) = (&pair.a, &pair.b);
+        let bytes = pattern(3, 20_000);
+        let (source, target) = (a.region(&bytes), b.region(&[0; 20_000]));
+        let from = cut(&source, &[(9000, 4097), (0, 0), (17, 3), (5000, 1024), (100, 2500)]);
+        let want: Vec<u8> =
+            [&bytes[9000..13_097], &bytes[17..20], &bytes[5000..6024], &bytes[100..2600]].concat();
+        let to = cut(&target, &[(1, 1), (10_000, 255), (2000, 3000), (0, 0), (12_000, 5000)]);
+        // SAFETY: nobody has a reference to bytes of a region.
+        unsafe { b.qp.post_recv(&[ReceiveWork { wr_id: 1, sges: &to, buffer: None }]) }
+            .expect("room");
+        // SAFETY: as above.
+        unsafe { a.qp.post_send(&[raw(2, SEND, SendData::Gather(&from))]) }.expect("room");
+        assert_eq!(a.status(), WcStatus::Success);
+        let got = b.wait().ok().expect("received");
+        assert_eq!(usize::try_from(got.wc.byte_len), Ok(want.len()));
+        let got = [
+            bytes_of(&target, 1, 1),
+            bytes_of(&target, 10_000, 255),
+            bytes_of(&target, 2000, 3000),
+            bytes_of(&target, 12_000, want.len() - 3256),
+        ]
+        .concat();
+        assert_same(&got, &want, "the pieces");
+
+        // READ scatters at the requester.
+        let len = want.len();
+        target.write(0, &pattern(4, len)).expect("it fits");
+        source.fill(0, 20_000, 0).expect("it fits");
+        let kind = SendKind::Read { va: target.addr(), rkey: target.rkey() };
+        // SAFETY: as above.
+        unsafe { a.qp.post_send(&[raw(3, kind, SendData::Gather(&from))]) }.expect("room");
+        a.wait().ok().expect("read");
+        let got = [
+            bytes_of(&source, 9000, 4097),
+            bytes_of(&source, 17, 3),
+            bytes_of(&source, 5000, 1024),
+            bytes_of(&source, 100, 2500),
+        ]
+        .concat();
+        assert_same(&got, &pattern(4, len), "what was read");
+    }
+}
+
+#[test]
+fn inline_data_is_copied_when_posted() {
+    let pair = Setup::default().pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let target = b.region(&[0; 64]);
+    for len in [0, 1, 63, 64] {
+        let mut data = pattern(5, len);
+        let want = data.clone();
+        let kind = SendKind::Write { va: target.addr(), rkey: target.rkey(), imm: None };
+        // SAFETY: inline data is not looked at after the call.
+        unsafe { a.qp.post_send(&[raw(1, kind, SendData::Inline(&data))]) }.expect("room");
+        data.fill(0);
+        a.wait().ok().expect("written");
+        assert_same(&bytes_of(&target, 0, len), &want, "inline WRITE");
+    }
+}
+
+/// Goal: requests that were not marked complete silently, in order, and are covered by the next
+/// one that is marked; `signal_all` marks all.
+#[test]
+fn unsignaled_requests_complete_silently() {
+    let pair = Setup { wr: 16, ..Setup::default() }.pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let counter = b.region(&[0; 8]);
+    let scratch = a.region(&[0; 8]);
+    let sge = [scratch.sge(0, 8).expect("in there")];
+    let add = SendKind::FetchAdd { va: counter.addr(), rkey: counter.rkey(), add: 1 };
+    for round in 0..50 {
+        let batch: Vec<_> = (0..16)
+            .map(|n| SendWork { signaled: n == 15, ..raw(n, add, SendData::Gather(&sge)) })
+            .collect();
+        // SAFETY: nobody has a reference to bytes of a region.
+        unsafe { a.qp.post_send(&batch) }.expect("room");
+        let done = a.wait().ok().expect("done");
+        assert_eq!(done.wc.wr_id, 15, "round {round}");
+    }
+    assert!(a.is_quiet());
+    assert_eq!(counter.load_u64(0), Ok(50 * 16));
+}
+
+/// Goal: a fenced request starts only after the READs before it: here, the WRITE of what the READ
+/// brings.
+#[test]
+fn a_fenced_write_sends_what_the_read_before_it_brought() {
+    let pair = Setup::default().pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let len = 1 << 20;
+    let data = pattern(6, len);
+    let (source, target) = (b.region(&data), b.region(&vec![0; len]));
+    for _ in 0..10 {
+        let between = a.region(&vec![0; len]);
+        target.fill(0, len, 0).expect("it fits");
+        let sge = [between.sge(0, len).expect("in there")];
+        let read = SendKind::Read { va: source.addr(), rkey: source.rkey() };
+        let write = SendKind::Write { va: target.addr(), rkey: target.rkey(), imm: None };
+        let batch = [
+            raw(1, read, SendData::Gather(&sge)),
+            SendWork { fence: true, ..raw(2, write, SendData::Gather(&sge)) },
+        ];
+        // SAFETY: nobody has a reference to bytes of a region.
+        unsafe { a.qp.post_send(&batch) }.expect("room");
+        for wr_id in [1, 2] {
+            assert_eq!(a.wait().ok().expect("done").wc.wr_id, wr_id);
+        }
+        assert_same(&bytes_of(&target, 0, len), &data, "what came back");
+    }
+}
+
+/// Goal: deep queues keep their order, and a queue is free again when its work has completed.
+#[test]
+fn thousands_of_messages_arrive_in_order() {
+    let pair = Setup { wr: 64, ..Setup::default() }.pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let (mut posted, mut received, mut receives, mut sent) = (0_u64, 0_u64, 0_u64, 0_u64);
+    let total = 5000;
+    let lens = |n: u64| usize::try_from(n * 97 % 9000).expect("small");
+    while received < total || sent < total {
+        while receives < total && receives < received + 64 {
+            b.qp.post(Work::recv(b.pd.buffer(9000).expect("memory")).wr_id(receives))
+                .expect("room");
+            receives += 1;
+        }
+        while posted < total && posted < sent + 64 {
+            a.qp.post(Work::send(a.buffer(&pattern(posted, lens(posted)))).wr_id(posted))
+                .expect("room");
+            posted += 1;
+        }
+        while let Some(done) = a.cq.next().expect("no overrun") {
+            assert_eq!((done.wc.status, done.wc.wr_id), (WcStatus::Success, sent));
+            sent += 1;
+        }
+        while let Some(done) = b.cq.next().expect("no overrun") {
+            assert_eq!((done.wc.status, done.wc.wr_id), (WcStatus::Success, received));
+            let len = usize::try_from(done.wc.byte_len).expect("small");
+            assert_eq!(len, lens(received));
+            let buffer = done.memory.and_then(Memory::into_buf).expect("a buffer");
+            assert_same(&buffer[..len], &pattern(received, len), "a message");
+            received += 1;
+        }
+    }
+}
+
+#[test]
+fn mistakes_are_refused_and_nothing_is_queued() {
+    let setup = Setup { wr: 4, sge: 2, inline: 16, max_rd_atomic: 0, ..Setup::default() };
+    let pair = setup.pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let mr = a.region(&[1; 64]);
+    let target = b.region(&[2; 64]);
+    let (va, rkey) = (target.addr(), target.rkey());
+    let sges = cut(&mr, &[(0, 8), (8, 8), (16, 8)]);
+    let write = SendKind::Write { va, rkey, imm: None };
+    let read = SendKind::Read { va, rkey };
+    let add = SendKind::FetchAdd { va, rkey, add: 1 };
+    let long = Sge { len: 1 << 31, ..sges[0] };
+    let (too_long, barely_too_long) = ([long, long], [long, sges[0]]);
+    let cases = [
+        (raw(0, write, SendData::Gather(&sges)), PostError::TooManySges { count: 3, max: 2 }),
+        (raw(0, write, SendData::Inline(&[0; 17])), PostError::InlineTooLong { len: 17, max: 16 }),
+        (raw(0, read, SendData::Inline(&[0; 8])), PostError::InlineForRead),
+        (raw(0, add, SendData::Gather(&sges[..2])), PostError::AtomicLength { len: 16 }),
+        (raw(0, read, SendData::Gather(&sges[..1])), PostError::ReadsNotAllowed),
+        (raw(0, add, SendData::Gather(&sges[..1])), PostError::ReadsNotAllowed),
+        (raw(0, write, SendData::Gather(&too_long)), PostError::TooLong),
+        (raw(0, SEND, SendData::Gather(&barely_too_long)), PostError::TooLong),
+    ];
+    for (work, error) in cases {
+        let good = raw(7, write, SendData::Inline(&[3; 4]));
+        // SAFETY: nobody has a reference to bytes of a region.
+        let result = unsafe { a.qp.post_send(&[good, work, good]) };
+        assert_eq!(result, Err((1, error)), "those before the mistake are posted");
+        assert_eq!(a.wait().ok().expect("written").wc.wr_id, 7);
+        assert!(a.is_quiet(), "{error} queued something");
+    }
+    let sges = cut(&mr, &[(0, 1), (1, 1), (2, 1)]);
+    let receive = ReceiveWork { wr_id: 1, sges: &sges, buffer: None };
+    // SAFETY: as above.
+    let result = unsafe { a.qp.post_recv(&[receive]) };
+    assert_eq!(result, Err((0, PostError::TooManySges { count: 3, max: 2 })));
+    assert_eq!((a.qp.state(), b.qp.state()), (QpState::Rts, QpState::Rts));
+}
+
+#[test]
+fn a_full_queue_says_so_and_gives_the_memory_back() {
+    let pair = Setup { wr: 4, ..Setup::default() }.pair();
+    let (a, b) = (&pair.a, &pair.b);
+    for wr_id in 0..4 {
+        a.qp.post(Work::recv(a.buffer(b"room")).wr_id(wr_id)).expect("room");
+    }
+    let refused = a.qp.post(Work::recv(a.buffer(b"mine"))).expect_err("full");
+    assert_eq!(refused.error, PostError::QueueFull { capacity: 4 });
+    let memory = refused.memory.and_then(Memory::into_buf).expect("it comes back");
+    assert_eq!(&memory[..], b"mine");
+
+    // Without receives at the peer nothing completes.
+    for wr_id in 0..4 {
+        a.qp.post(Work::send(a.buffer(b"work")).wr_id(wr_id)).expect("room");
+    }
+    let refused = a.qp.post(Work::send(memory)).expect_err("full");
+    assert_eq!(refused.error, PostError::QueueFull { capacity: 4 });
+    let memory = refused.memory.and_then(Memory::into_buf).expect("it comes back");
+    assert_eq!(&memory[..], b"mine");
+    for _ in 0..4 {
+        b.qp.post(Work::recv(b.buffer(b"room"))).expect("room");
+    }
+    for wr_id in 0..4 {
+        assert_eq!((a.wait().ok().expect("sent").wc.wr_id, b.status()), (wr_id, WcStatus::Success));
+    }
+    b.qp.post(Work::recv(b.buffer(b"room"))).expect("room again");
+    a.qp.post(Work::send(memory)).expect("room again");
+    assert_eq!((a.status(), b.status()), (WcStatus::Success, WcStatus::Success));
+}
+
+#[test]
+fn a_queue_pair_that_is_not_connected_takes_no_work() {
+    let setup = Setup::default();
+    let context = adverb_verbs::Context::open("soft_lo").expect("the loopback device");
+    let side = setup.side(&context);
+    let refused = side.qp.post(Work::send(side.buffer(b"x"))).expect_err("not connected");
+    assert_eq!(refused.error, PostError::NotReady { state: QpState::Reset });
+    assert_eq!(&refused.memory.and_then(Memory::into_buf).expect("comes back")[..], b"x");
+    let refused = side.qp.post(Work::recv(side.buffer(b"x"))).expect_err("not connected");
+    assert_eq!(refused.error, PostError::NotReady { state: QpState::Reset });
+    assert!(side.is_quiet());
+}
+
+#[test]
+fn memory_of_a_region_stays_registered_while_work_uses_it() {
+    let pair = Setup::default().pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let data = pattern(8, 4 << 20);
+    let target = b.region(&vec![0; data.len()]);
+    let source = a.region(&data);
+    let slice = source.slice(0, data.len()).expect("in there");
+    a.qp.post(Work::write(slice, remote(&target))).expect("room");
+    drop(source); // The work holds it.
+    assert_eq!(a.status(), WcStatus::Success);
+    assert_same(&bytes_of(&target, 0, data.len()), &data, "WRITE");
+}
+
+#[test]
+fn a_vector_can_be_given_away_as_a_region() {
+    let pair = Setup::default().pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let mr = b.pd.register_vec(pattern(1, 1001), Access::LOCAL_WRITE | Access::REMOTE_READ);
+    let mr = mr.expect("memory");
+    a.qp.post(Work::read(a.pd.buffer(1000).expect("memory"), remote(&mr).plus(1))).expect("room");
+    let got = a.wait().ok().expect("read").memory.and_then(Memory::into_buf).expect("a buffer");
+    assert_same(&got, &pattern(1, 1001)[1..], "READ");
+}

@@ -1,0 +1,305 @@
+//! What fails, and how both sides learn of it.
+
+use crate::pair::{Pair, Setup, bytes_of, remote};
+use adverb_verbs::{
+    Access, Memory, Mr, PathMtu, QpState, RemoteSlice, Rkey, SendData, SendKind, SendWork,
+    WcOpcode, WcStatus, Work,
+};
+
+/// Goal: every way of reaching where one may not ends the same: the requester learns that access
+/// was denied, nothing is changed, and both queue pairs are in the error state.
+fn is_denied(setup: Setup, expected: WcStatus, work: impl Fn(&Pair, &Mr) -> Work, access: Access) {
+    let pair = setup.pair();
+    let target = pair.b.pd.allocate(64, access).expect("memory");
+    let before = bytes_of(&target, 0, 64);
+    pair.a.qp.post(work(&pair, &target).wr_id(3)).expect("room");
+    let done = pair.a.wait();
+    assert_eq!((done.wc.status, done.wc.wr_id), (expected, 3));
+    assert!(done.memory.is_some(), "memory comes back from failed work too");
+    assert_eq!(bytes_of(&target, 0, 64), before);
+    assert_eq!((pair.a.qp.state(), pair.b.qp.state()), (QpState::Err, QpState::Err));
+}
+
+fn with(pair: &Pair, byte: u8) -> Memory {
+    pair.a.buffer(&[byte; 8]).into()
+}
+
+fn wrong(slice: RemoteSlice) -> RemoteSlice {
+    RemoteSlice { rkey: Rkey(slice.rkey.0 ^ 1), ..slice }
+}
+
+#[test]
+fn a_wrong_key_is_refused() {
+    let refused = WcStatus::RemoteAccess;
+    let s = Setup::default();
+    is_denied(s, refused, |p, mr| Work::write(with(p, 1), wrong(remote(mr))), Access::ALL);
+    is_denied(s, refused, |p, mr| Work::read(with(p, 1), wrong(remote(mr))), Access::ALL);
+    is_denied(s, refused, |p, mr| Work::fetch_add(with(p, 1), wrong(remote(mr)), 1), Access::ALL);
+    let swap = |p: &Pair, mr: &Mr| Work::compare_swap(with(p, 1), wrong(remote(mr)), 0, 1);
+    is_denied(s, refused, swap, Access::ALL);
+    // A key of a slot that never was, too.
+    let nowhere = RemoteSlice { addr: 0, rkey: Rkey(u32::MAX) };
+    is_denied(s, refused, |p, _| Work::write(with(p, 1), nowhere), Access::ALL);
+}
+
+#[test]
+fn a_range_that_leaves_the_region_is_refused() {
+    let refused = WcStatus::RemoteAccess;
+    for offset in [57, 64, u64::MAX, u64::MAX - 7, 1 << 63] {
+        let s = Setup::default();
+        let there = move |mr: &Mr| remote(mr).plus(offset);
+        is_denied(s, refused, move |p, mr| Work::write(with(p, 1), there(mr)), Access::ALL);
+        is_denied(s, refused, move |p, mr| Work::read(with(p, 1), there(mr)), Access::ALL);
+    }
+    let s = Setup::default();
+    is_denied(s, refused, |p, mr| Work::fetch_add(with(p, 1), remote(mr).plus(64), 1), Access::ALL);
+}
+
+#[test]
+fn a_long_write_that_leaves_the_region_changes_nothing() {
+    let setup = Setup { path_mtu: PathMtu::B256, ..Setup::default() };
+    let long = |p: &Pair, mr: &Mr| Work::write(p.a.buffer(&[1; 65]), remote(mr));
+    is_denied(setup, WcStatus::RemoteAccess, long, Access::ALL);
+}
+
+#[test]
+fn a_region_without_the_right_is_refused() {
+    let refused = WcStatus::RemoteAccess;
+    let s = Setup::default();
+    let but_write = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let but_read = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    let but_atomic = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+    is_denied(s, refused, |p, mr| Work::write(with(p, 1), remote(mr)), but_write);
+    is_denied(s, refused, |p, mr| Work::read(with(p, 1), remote(mr)), but_read);
+    is_denied(s, refused, |p, mr| Work::fetch_add(with(p, 1), remote(mr), 1), but_atomic);
+}
+
+#[test]
+fn a_queue_pair_without_the_right_is_refused() {
+    let refused = WcStatus::RemoteInvalidRequest;
+    let s = Setup { access: Access::LOCAL_WRITE, ..Setup::default() };
+    is_denied(s, refused, |p, mr| Work::write(with(p, 1), remote(mr)), Access::ALL);
+    is_denied(s, refused, |p, mr| Work::read(with(p, 1), remote(mr)), Access::ALL);
+    is_denied(s, refused, |p, mr| Work::fetch_add(with(p, 1), remote(mr), 1), Access::ALL);
+}
+
+#[test]
+fn a_misaligned_atomic_is_refused() {
+    let refused = WcStatus::RemoteInvalidRequest;
+    let misaligned = |p: &Pair, mr: &Mr| Work::fetch_add(with(p, 1), remote(mr).plus(4), 1);
+    is_denied(Setup::default(), refused, misaligned, Access::ALL);
+}
+
+#[test]
+fn the_key_of_a_dropped_region_is_refused() {
+    let pair = Setup::default().pair();
+    let target = pair.b.region(&[0; 64]);
+    let there = remote(&target);
+    pair.a.qp.post(Work::write(with(&pair, 1), there)).expect("room");
+    assert_eq!(pair.a.status(), WcStatus::Success);
+    drop(target);
+    // The next region may take the same place, and must not be reached by the old key.
+    let next = pair.b.region(&[0; 64]);
+    pair.a.qp.post(Work::write(with(&pair, 1), there)).expect("room");
+    assert_eq!(pair.a.status(), WcStatus::RemoteAccess);
+    assert_eq!(bytes_of(&next, 0, 64), [0; 64]);
+}
+
+#[test]
+fn the_key_of_another_protection_domain_is_refused() {
+    let pair = Setup::default().pair();
+    // A's own region is not reachable through B's queue pair.
+    let target = pair.a.region(&[0; 64]);
+    pair.a.qp.post(Work::write(with(&pair, 1), remote(&target))).expect("room");
+    assert_eq!(pair.a.status(), WcStatus::RemoteAccess);
+    assert_eq!(bytes_of(&target, 0, 64), [0; 64]);
+}
+
+#[test]
+fn local_memory_of_another_protection_domain_is_a_local_error() {
+    let works: [fn(Memory, RemoteSlice) -> Work; 3] =
+        [|m, _| Work::send(m), Work::write, Work::read];
+    for work in works {
+        let pair = Setup::default().pair();
+        let (a, b) = (&pair.a, &pair.b);
+        b.qp.post(Work::recv(b.buffer(&[0; 64]))).expect("room");
+        let target = b.region(&[0; 64]);
+        let foreign = b.region(&[1; 8]).slice(0, 8).expect("in there");
+        a.qp.post(work(foreign.into(), remote(&target)).wr_id(9)).expect("room");
+        let done = a.wait();
+        assert_eq!((done.wc.status, done.wc.wr_id), (WcStatus::LocalProtection, 9));
+        assert_eq!(a.qp.state(), QpState::Err);
+        assert_eq!(bytes_of(&target, 0, 64), [0; 64]);
+    }
+}
+
+#[test]
+fn a_receive_into_memory_of_another_domain_fails_on_both_sides() {
+    let pair = Setup::default().pair();
+    let foreign = pair.a.region(&[0; 64]).slice(0, 64).expect("in there");
+    pair.b.qp.post(Work::recv(foreign)).expect("room");
+    pair.a.qp.post(Work::send(with(&pair, 1))).expect("room");
+    assert_eq!(pair.a.status(), WcStatus::RemoteOperation);
+    assert_eq!(pair.b.status(), WcStatus::LocalProtection);
+}
+
+#[test]
+fn a_read_into_read_only_memory_fails_here() {
+    let pair = Setup::default().pair();
+    let target = pair.b.region(&[7; 64]);
+    let read_only = pair.a.pd.allocate(64, Access::NONE).expect("memory");
+    let slice = read_only.slice(0, 64).expect("in there");
+    pair.a.qp.post(Work::read(slice, remote(&target))).expect("room");
+    assert_eq!(pair.a.status(), WcStatus::LocalProtection);
+    assert_eq!(bytes_of(&read_only, 0, 64), [0; 64]);
+}
+
+#[test]
+fn a_send_longer_than_its_receive_fails_on_both_sides() {
+    for len in [11, 300, 70_000] {
+        let pair = Setup { path_mtu: PathMtu::B256, ..Setup::default() }.pair();
+        let (a, b) = (&pair.a, &pair.b);
+        b.qp.post(Work::recv(b.buffer(&[0; 10])).wr_id(1)).expect("room");
+        b.qp.post(Work::recv(b.buffer(&[0; 10])).wr_id(2)).expect("room");
+        a.qp.post(Work::send(a.buffer(&vec![1; len])).wr_id(3)).expect("room");
+        assert_eq!(a.status(), WcStatus::RemoteInvalidRequest, "{len} bytes");
+        let (first, second) = (b.wait(), b.wait());
+        assert_eq!((first.wc.wr_id, first.wc.status), (1, WcStatus::LocalLength));
+        assert_eq!((second.wc.wr_id, second.wc.status), (2, WcStatus::WorkRequestFlushed));
+        assert!(first.memory.is_some() && second.memory.is_some());
+        assert_eq!((a.qp.state(), b.qp.state()), (QpState::Err, QpState::Err));
+    }
+}
+
+#[test]
+fn without_a_receive_and_without_patience_a_send_fails_at_once() {
+    for rnr_retry in [0, 1, 3] {
+        let pair = Setup { rnr_retry, ..Setup::default() }.pair();
+        pair.a.qp.post(Work::send(with(&pair, 1))).expect("room");
+        assert_eq!(pair.a.status(), WcStatus::RnrRetryExceeded);
+        let told = u64::from(rnr_retry) + 1;
+        assert_eq!(pair.b.qp.counters().send_rnr_err, told, "rnr_retry {rnr_retry}");
+        assert_eq!(pair.a.qp.counters().retry_rnr_exceeded_err, 1);
+        assert_eq!((pair.a.qp.state(), pair.b.qp.state()), (QpState::Err, QpState::Rts));
+    }
+}
+
+#[test]
+fn without_a_receive_but_with_patience_a_send_waits_for_one() {
+    let pair = Setup { rnr_retry: 7, ..Setup::default() }.pair();
+    let (a, b) = (&pair.a, &pair.b);
+    a.qp.post(Work::send(with(&pair, 5))).expect("room");
+    while b.qp.counters().send_rnr_err < 20 {
+        assert!(a.cq.next().expect("no overrun").is_none());
+    }
+    b.qp.post(Work::recv(b.buffer(&[0; 8]))).expect("room");
+    assert_eq!(a.status(), WcStatus::Success);
+    let got = b.wait().ok().expect("received").memory.and_then(Memory::into_buf);
+    assert_eq!(&got.expect("a buffer")[..], &[5; 8]);
+}
+
+#[test]
+fn a_write_with_immediate_waits_for_a_receive_too() {
+    let pair = Setup { rnr_retry: 2, ..Setup::default() }.pair();
+    let target = pair.b.region(&[0; 8]);
+    pair.a.qp.post(Work::write_with_imm(with(&pair, 5), remote(&target), 1)).expect("room");
+    assert_eq!(pair.a.status(), WcStatus::RnrRetryExceeded);
+}
+
+#[test]
+fn a_peer_that_is_gone_exceeds_the_retries() {
+    let Pair { a, b, context } = Setup { timeout: 8, retry_count: 2, ..Setup::default() }.pair();
+    let target = b.region(&[0; 8]);
+    let there = remote(&target);
+    let unknown = context.counters().unknown_qp;
+    drop(b);
+    for wr_id in 0..3 {
+        a.qp.post(Work::write(a.buffer(&[1; 8]), there).wr_id(wr_id)).expect("room");
+    }
+    let statuses: Vec<_> = (0..3).map(|_| a.wait().wc).map(|wc| (wc.wr_id, wc.status)).collect();
+    let flushed = WcStatus::WorkRequestFlushed;
+    assert_eq!(statuses, [(0, WcStatus::RetryExceeded), (1, flushed), (2, flushed)]);
+    assert_eq!(a.qp.counters().retry_exceeded_err, 1);
+    assert_eq!(a.qp.counters().ack_timeout, 3, "the first attempt and two more");
+    assert!(context.counters().unknown_qp >= unknown + 3, "somebody counted them");
+}
+
+#[test]
+fn an_end_flushes_what_is_outstanding_and_gives_the_memory_back() {
+    let pair = Setup::default().pair();
+    let a = &pair.a;
+    for wr_id in 0..10 {
+        a.qp.post(Work::send(with(&pair, 1)).wr_id(wr_id)).expect("room");
+        a.qp.post(Work::recv(with(&pair, 1)).wr_id(100 + wr_id)).expect("room");
+    }
+    a.qp.to_err();
+    assert_eq!(a.qp.state(), QpState::Err);
+    let mut sends = Vec::new();
+    let mut receives = Vec::new();
+    for _ in 0..20 {
+        let done = a.wait();
+        assert_eq!(done.wc.status, WcStatus::WorkRequestFlushed);
+        assert!(done.memory.is_some());
+        if done.wc.opcode == WcOpcode::Receive {
+            receives.push(done.wc.wr_id);
+        } else {
+            assert_eq!(done.wc.opcode, WcOpcode::Send);
+            sends.push(done.wc.wr_id);
+        }
+    }
+    assert_eq!(sends, (0..10).collect::<Vec<_>>());
+    assert_eq!(receives, (100..110).collect::<Vec<_>>());
+
+    // What is posted later ends the same way.
+    a.qp.post(Work::send(with(&pair, 1)).wr_id(50)).expect("room");
+    a.qp.post(Work::recv(with(&pair, 1)).wr_id(51)).expect("room");
+    for _ in 0..2 {
+        assert_eq!(a.status(), WcStatus::WorkRequestFlushed);
+    }
+    assert!(a.is_quiet());
+}
+
+#[test]
+fn an_overrun_completion_queue_says_so_and_stops_its_queue_pairs() {
+    let pair = Setup { cqe: 4, ..Setup::default() }.pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let target = b.region(&[0; 8]);
+    let source = a.region(&[1; 8]);
+    let sge = [source.sge(0, 8).expect("in there")];
+    let kind = SendKind::Write { va: target.addr(), rkey: target.rkey(), imm: None };
+    let work = |wr_id| SendWork {
+        wr_id,
+        kind,
+        data: SendData::Gather(&sge),
+        signaled: true,
+        solicited: false,
+        fence: false,
+        buffer: None,
+    };
+    let batch: Vec<_> = (0..8).map(work).collect();
+    // SAFETY: nobody has a reference to bytes of a region.
+    unsafe { a.qp.post_send(&batch) }.expect("room");
+    // Somebody drives, but nobody takes completions, until there are too many.
+    crate::pair::eventually("an error", || {
+        pair.context.drive();
+        a.qp.state() == QpState::Err
+    });
+    for wr_id in 0..4 {
+        let done = a.cq.next().expect("those before the overrun").expect("are there");
+        assert_eq!((done.wc.wr_id, done.wc.status), (wr_id, WcStatus::Success));
+    }
+    let error = a.cq.next().expect_err("it overran");
+    assert!(error.to_string().contains("too small"), "{error}");
+    assert_eq!(a.cq.next().expect_err("for good"), error);
+    assert!(b.is_quiet(), "the peer's queue has nothing to do with it");
+}
+
+#[test]
+fn what_fails_names_the_work_and_the_reason() {
+    let pair = Setup::default().pair();
+    let target = pair.b.region(&[0; 8]);
+    pair.a.qp.post(Work::write(with(&pair, 1), wrong(remote(&target))).wr_id(77)).expect("room");
+    let error = pair.a.wait().ok().expect_err("refused");
+    let text = error.to_string();
+    assert!(text.contains("RdmaWrite (wr_id 77)") && text.contains("remote access"), "{text}");
+}
