@@ -112,7 +112,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_delimiter = ',')]
     pub(crate) test: Vec<Test>,
 
-    /// Fewer sizes and less time: the whole run in under 20 seconds
+    /// Fewer sizes and less time: the whole run in about 15 seconds
     #[arg(long)]
     pub(crate) quick: bool,
 

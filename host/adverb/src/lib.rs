@@ -6,3 +6,8 @@
 
 pub use adverb_session as session;
 pub use adverb_verbs as verbs;
+
+/// The examples of the project's front page, which are compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

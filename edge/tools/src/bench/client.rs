@@ -1,19 +1,18 @@
 //! The client of a run: orders each test, runs its active side, and collects the figures.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::BTreeSet;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use super::control::{Answer, Control, Order, PROTOCOL, Watch, unexpected};
-use super::floor::{self, FloorSpec, FloorValue};
+use super::floor::{self, FloorSpec};
 use super::measure::{Endpoint, Link, Pattern};
 use super::plan::{Job, Plan, Quantity};
 use super::progress::Progress;
 use super::rdma::{self, DeviceChoice};
 use super::report::Findings;
 use super::stats::{Percentiles, per_second};
-use crate::args::Op;
+use crate::args::{Op, Test};
 use crate::failure::{Doing, Failure};
 
 /// What one run of one job has come to.
@@ -69,37 +68,46 @@ pub(crate) fn run(
     let mut findings = Findings::of(link.endpoint().device(), mtu);
     let mut progress = Progress::new(plan.jobs.len() * usize::try_from(plan.rounds).unwrap_or(1));
     for round in 1..=plan.rounds {
-        let mut fresh = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        let mut streaming = None;
         if plan.floors {
             for spec in ALWAYS {
-                refresh(spec, plan, control, &mut fresh)?;
+                measure_floor(spec, plan, control, &mut findings)?;
+                seen.insert(spec);
             }
         }
         for job in &plan.jobs {
             progress.step(format_args!("round {round}, {job}"));
             if let Some(spec) = plan.floor(*job, mtu) {
-                refresh(spec, plan, control, &mut fresh)?;
+                // What a stream reaches depends on what else the machine does, far more than a
+                // latency: each has its own floor just before it, and TCP's a few times a round.
+                let kind =
+                    (job.quantity.test() == Test::Bandwidth).then_some((job.op, job.quantity));
+                if kind.is_some() && kind != streaming {
+                    measure_floor(FloorSpec::TcpStream, plan, control, &mut findings)?;
+                }
+                streaming = kind;
+                if spec.is_stream() || seen.insert(spec) {
+                    measure_floor(spec, plan, control, &mut findings)?;
+                }
             }
             let figure = run_job(&mut link, *job, plan, control);
             let figure = figure.map_err(|failure| failure.during(job))?;
             findings.add(*job, figure);
         }
-        fresh.into_iter().for_each(|(spec, value)| findings.add_floor(spec, value));
     }
     Ok(findings)
 }
 
-/// Measures a floor, unless this round already has.
-fn refresh(
+/// Measures what plain sockets reach.
+fn measure_floor(
     spec: FloorSpec,
     plan: &Plan,
     control: &mut Control,
-    fresh: &mut BTreeMap<FloorSpec, FloorValue>,
+    findings: &mut Findings,
 ) -> Result<(), Failure> {
-    if let Entry::Vacant(place) = fresh.entry(spec) {
-        let value = floor::measure(spec, control, plan.limit.for_floor());
-        place.insert(value.map_err(|failure| failure.during(spec))?);
-    }
+    let value = floor::measure(spec, control, plan.limit.for_floor());
+    findings.add_floor(spec, value.map_err(|failure| failure.during(spec))?);
     Ok(())
 }
 
@@ -146,7 +154,7 @@ fn run_job<E: Endpoint>(
 
 /// How long one address of a host may take to answer.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// Measured in every round, whatever the jobs: what the machine is like.
+/// Measured at the start of every round, whatever the jobs: what the machine is like.
 const ALWAYS: [FloorSpec; 3] = [
     FloorSpec::UdpPingpong(floor::Exchange { bytes: 64, reply_bytes: 64 }),
     FloorSpec::TcpPingpong(floor::Exchange { bytes: 64, reply_bytes: 64 }),

@@ -65,6 +65,14 @@ impl FloorSpec {
         }
     }
 
+    /// Whether it is a stream, not a ping-pong.
+    pub(crate) const fn is_stream(self) -> bool {
+        match self {
+            Self::UdpStream { .. } | Self::TcpStream => true,
+            Self::UdpPingpong(_) | Self::TcpPingpong(_) => false,
+        }
+    }
+
     /// The length that the result belongs to: of a message, a packet or, for a stream of TCP, one
     /// write.
     pub(crate) const fn bytes(self) -> u64 {

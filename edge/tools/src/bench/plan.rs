@@ -246,8 +246,11 @@ fn sizes(args: &BenchArgs) -> Vec<u64> {
     if !args.size.is_empty() {
         return args.size.clone();
     }
-    let step = if args.quick { 2 } else { 1 };
-    (0..=LARGEST_EXPONENT).step_by(step).map(|exponent| 1 << exponent).collect()
+    let power = |exponent: u32| 1_u64 << exponent;
+    if args.quick {
+        return QUICK_EXPONENTS.map(power).into();
+    }
+    (0..=LARGEST_EXPONENT).map(power).collect()
 }
 
 /// How long each job goes on.
@@ -295,12 +298,14 @@ fn jobs(args: &BenchArgs, sizes: &[u64]) -> Vec<Job> {
 
 /// The largest size measured by default is two to this power: 8 MiB.
 const LARGEST_EXPONENT: u32 = 23;
+/// Sizes of a quick run, as powers of two: each a few times the one before.
+const QUICK_EXPONENTS: [u32; 9] = [0, 3, 6, 9, 12, 15, 18, 20, LARGEST_EXPONENT];
 /// Message length for rates, where the user has not said.
 const RATE_BYTES: u64 = 64;
 /// How often each job is run, where the user has not said.
 const ROUNDS: u32 = 3;
 /// How long each job goes on, where the user has not said.
-const TIME: Duration = Duration::from_millis(30);
+const TIME: Duration = Duration::from_millis(25);
 /// The same for a quick run.
 const QUICK_TIME: Duration = Duration::from_millis(20);
 /// Requests in flight, where the user has not said.

@@ -1,3 +1,5 @@
+//! A report made of known figures, in each of the shapes in which it leaves.
+
 use clap::Parser;
 use serde_json::{Value as Json, json};
 
