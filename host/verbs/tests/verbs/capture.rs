@@ -1,6 +1,7 @@
 //! `ADVERB_PCAP`: the file is sound, and other programs can read it.
 
 use crate::agent::{Agent, program};
+use crate::alone::alone;
 use crate::pair::Setup;
 use adverb_wire::ip::Datagram;
 use adverb_wire::{Operation, Packet};
@@ -72,84 +73,90 @@ fn packets(file: &[u8]) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_capture_shows_all_packets_with_their_headers() {
-    for gid_index in [1, 0] {
-        let file = Scratch::new(&format!("headers{gid_index}"));
-        record(&file.0, gid_index);
-        let packets = packets(&std::fs::read(&file.0).expect("the file"));
-        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
-        for packet in &packets {
-            let datagram = Datagram::parse(packet).expect("IP and UDP");
-            let fits = datagram.flow.verify(datagram.payload, datagram.id);
-            assert_eq!(fits, Some(datagram.id), "the ICRC fits the headers that are shown");
-            let inner = Packet::parse(datagram.payload).expect("RoCE");
-            let operation: Operation = inner.headers.bth.opcode.operation();
-            *seen.entry(format!("{operation:?}")).or_default() += 1;
+    alone("capture::a_capture_shows_all_packets_with_their_headers", || {
+        for gid_index in [1, 0] {
+            let file = Scratch::new(&format!("headers{gid_index}"));
+            record(&file.0, gid_index);
+            let packets = packets(&std::fs::read(&file.0).expect("the file"));
+            let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+            for packet in &packets {
+                let datagram = Datagram::parse(packet).expect("IP and UDP");
+                let fits = datagram.flow.verify(datagram.payload, datagram.id);
+                assert_eq!(fits, Some(datagram.id), "the ICRC fits the headers that are shown");
+                let inner = Packet::parse(datagram.payload).expect("RoCE");
+                let operation: Operation = inner.headers.bth.opcode.operation();
+                *seen.entry(format!("{operation:?}")).or_default() += 1;
+            }
+            println!("{seen:?}");
+            let least = [
+                ("WriteOnly", 3),
+                ("WriteFirst", 1),
+                ("WriteMiddle", 23),
+                ("WriteLast", 1),
+                ("SendOnly", 3),
+                ("SendMiddle", 23),
+                ("ReadRequest", 4),
+                ("ReadResponseOnly", 3),
+                ("ReadResponseMiddle", 23),
+                ("Acknowledge", 8),
+                ("FetchAdd", 1),
+                ("AtomicAcknowledge", 1),
+            ];
+            for (name, count) in least {
+                assert!(seen.get(name).is_some_and(|seen| *seen >= count), "{name}: {seen:?}");
+            }
         }
-        println!("{seen:?}");
-        let least = [
-            ("WriteOnly", 3),
-            ("WriteFirst", 1),
-            ("WriteMiddle", 23),
-            ("WriteLast", 1),
-            ("SendOnly", 3),
-            ("SendMiddle", 23),
-            ("ReadRequest", 4),
-            ("ReadResponseOnly", 3),
-            ("ReadResponseMiddle", 23),
-            ("Acknowledge", 8),
-            ("FetchAdd", 1),
-            ("AtomicAcknowledge", 1),
-        ];
-        for (name, count) in least {
-            assert!(seen.get(name).is_some_and(|seen| *seen >= count), "{name}: {seen:?}");
-        }
-    }
+    });
 }
 
 #[test]
 fn tshark_reads_a_capture_as_roce() {
-    let file = Scratch::new("tshark");
-    record(&file.0, 1);
-    let bytes = std::fs::read(&file.0).expect("the file");
-    let expected: Vec<_> = packets(&bytes)
-        .iter()
-        .map(|packet| {
-            let datagram = Datagram::parse(packet).expect("IP and UDP");
-            datagram.payload.first().map(u8::to_string).unwrap_or_default()
-        })
-        .collect();
-    let mut tshark = Command::new("tshark");
-    tshark.arg("-r").arg(&file.0).args(["-T", "fields", "-e", "infiniband.bth.opcode"]);
-    let Ok(output) = tshark.output() else {
-        println!("skipped: tshark is not installed");
-        return;
-    };
-    let text = String::from_utf8_lossy(&output.stdout);
-    let decoded: Vec<_> = text.lines().map(str::to_owned).collect();
-    assert_eq!(decoded, expected, "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(expected.len() > 80);
+    alone("capture::tshark_reads_a_capture_as_roce", || {
+        let file = Scratch::new("tshark");
+        record(&file.0, 1);
+        let bytes = std::fs::read(&file.0).expect("the file");
+        let expected: Vec<_> = packets(&bytes)
+            .iter()
+            .map(|packet| {
+                let datagram = Datagram::parse(packet).expect("IP and UDP");
+                datagram.payload.first().map(u8::to_string).unwrap_or_default()
+            })
+            .collect();
+        let mut tshark = Command::new("tshark");
+        tshark.arg("-r").arg(&file.0).args(["-T", "fields", "-e", "infiniband.bth.opcode"]);
+        let Ok(output) = tshark.output() else {
+            println!("skipped: tshark is not installed");
+            return;
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        let decoded: Vec<_> = text.lines().map(str::to_owned).collect();
+        assert_eq!(decoded, expected, "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(expected.len() > 80);
+    });
 }
 
 /// Goal: two processes that are told the same file do not write into one another's.
 #[test]
 fn a_file_that_is_in_use_is_left_alone() {
-    let file = Scratch::new("shared");
-    let start = || {
-        let mut command = Command::new(program());
-        command.env("ADVERB_PCAP", &file.0);
-        Agent::start_by(command, "soft_lo", 1)
-    };
-    let (mut a, mut b) = (start(), start());
-    let (x, _) = Agent::introduce(&mut a, &mut b, &Setup::default());
-    let far = b.memory();
-    let (addr, rkey) = (far.addr, far.rkey.0);
-    assert_eq!(a.ask(&format!("write {} 0 5000 {addr} {rkey}", x.index)), "Success");
-    let mut name = file.0.clone().into_os_string();
-    name.push(format!(".{}", b.pid()));
-    let other = Scratch(name.into());
-    drop((a, b));
-    for path in [&file.0, &other.0] {
-        let packets = packets(&std::fs::read(path).expect("the file"));
-        assert!(packets.len() >= 3, "two of data, one acknowledgement: {}", packets.len());
-    }
+    alone("capture::a_file_that_is_in_use_is_left_alone", || {
+        let file = Scratch::new("shared");
+        let start = || {
+            let mut command = Command::new(program());
+            command.env("ADVERB_PCAP", &file.0);
+            Agent::start_by(command, "soft_lo", 1)
+        };
+        let (mut a, mut b) = (start(), start());
+        let (x, _) = Agent::introduce(&mut a, &mut b, &Setup::default());
+        let far = b.memory();
+        let (addr, rkey) = (far.addr, far.rkey.0);
+        assert_eq!(a.ask(&format!("write {} 0 5000 {addr} {rkey}", x.index)), "Success");
+        let mut name = file.0.clone().into_os_string();
+        name.push(format!(".{}", b.pid()));
+        let other = Scratch(name.into());
+        drop((a, b));
+        for path in [&file.0, &other.0] {
+            let packets = packets(&std::fs::read(path).expect("the file"));
+            assert!(packets.len() >= 3, "two of data, one acknowledgement: {}", packets.len());
+        }
+    });
 }

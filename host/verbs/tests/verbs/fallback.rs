@@ -1,17 +1,23 @@
-//! Routes that refuse bursts: packets then leave one by one, and their ICRCs fit again.
+//! What networks and peers may do differently: refuse bursts, or leave the UDP checksum out.
+//!
+//! Where bursts are refused, packets leave one by one, and their ICRCs fit again.
 //!
 //! The peer is a plain socket that looks at what arrives: our own receiver would forgive a wrong
 //! IP identification, because it never sees one.
 //!
 //! # Safety
 //!
-//! One call sets an integer option of a socket of this process; it reads a local.
+//! One function sets an integer option of a socket of this process; the kernel reads a local.
 
 use crate::alone::alone;
-use crate::pair::{FOREVER, Setup, Side, pattern};
+use crate::pair::{FOREVER, Setup, Side, eventually, pattern};
 use adverb_verbs::{Context, Gid, PathMtu, Psn, QpState, Qpn, RcConnect, RemoteQp, Work};
-use adverb_wire::{Flow, Packet, ROCE_PORT};
-use std::net::{Ipv4Addr, UdpSocket};
+use adverb_wire::{
+    Bth, Extension, Flow, Headers, Opcode, Operation, Packet, Pad, Pkey, ROCE_PORT, Reth, Rkey,
+    Transport,
+};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::AsRawFd;
 
 const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const THERE: Ipv4Addr = Ipv4Addr::new(127, 4, 7, 91);
@@ -53,19 +59,20 @@ fn arrivals(peer: &UdpSocket, data: &[u8]) -> Vec<u16> {
     ids
 }
 
+/// Switches an option of a socket on, if `fd` is a socket that has it; says whether.
+fn switch_on(fd: i32, level: i32, name: i32) -> bool {
+    let on: i32 = 1;
+    let len = libc::socklen_t::try_from(size_of::<i32>()).expect("small");
+    // SAFETY: the kernel reads `len` bytes of a local; what is not a socket is refused.
+    unsafe { libc::setsockopt(fd, level, name, (&raw const on).cast(), len) == 0 }
+}
+
 /// Makes the RoCE sockets of this process refuse bursts: without checksums the kernel does not cut.
 fn refuse_bursts() {
-    let mut refusing = 0;
-    for entry in std::fs::read_dir("/proc/self/fd").expect("Linux has it") {
-        let name = entry.expect("an entry").file_name();
-        let fd: i32 = name.to_string_lossy().parse().expect("a number");
-        let on: i32 = 1;
-        let len = libc::socklen_t::try_from(size_of::<i32>()).expect("small");
-        let option = (&raw const on).cast();
-        // SAFETY: the kernel reads `len` bytes of a local; what is not a socket is refused.
-        let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, option, len) };
-        refusing += i32::from(set == 0);
-    }
+    let entries = std::fs::read_dir("/proc/self/fd").expect("Linux has it");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let fds = names.map(|name| name.to_string_lossy().parse().expect("a number"));
+    let refusing = fds.filter(|fd| switch_on(*fd, libc::SOL_SOCKET, libc::SO_NO_CHECK)).count();
     assert!(refusing > 0, "there is a socket");
 }
 
@@ -137,5 +144,42 @@ fn a_path_mtu_that_does_not_fit_spoils_only_its_own_connection() {
         let data = pattern(1, 4096);
         post(&side, &data);
         assert_eq!(arrivals(&peer, &data), [0, 1, 2, 3], "still a burst");
+    });
+}
+
+/// Goal: the kernel's RoCE sends IPv6 packets without a UDP checksum, which an ordinary socket does
+/// not accept; ours does, for the ICRC covers more.
+#[test]
+fn ipv6_packets_without_a_udp_checksum_are_taken() {
+    alone("fallback::ipv6_packets_without_a_udp_checksum_are_taken", || {
+        let setup = Setup { gid_index: 0, ..Setup::default() };
+        let pair = setup.pair();
+        let stranger = UdpSocket::bind(("::1", 0)).expect("a socket");
+        assert!(switch_on(stranger.as_raw_fd(), libc::SOL_UDP, libc::UDP_NO_CHECK6_TX));
+        let port = stranger.local_addr().expect("an address").port();
+        let here = Ipv6Addr::LOCALHOST.octets();
+        let flow = Flow::v6(here, here, port, ROCE_PORT);
+        let bth = Bth {
+            opcode: Opcode::of(Transport::Rc, Operation::WriteOnly).expect("RC has it"),
+            solicited: false,
+            migrated: true,
+            pad: Pad::for_len(0),
+            pkey: Pkey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qp: pair.b.qp.number(),
+            ack_request: false,
+            psn: pair.a.qp.first_psn(),
+        };
+        let extension = Extension::Reth(Reth { va: 0, rkey: Rkey(0), len: 0 });
+        let headers = Headers { bth, deth: None, xrceth: None, extension };
+        let mut datagram = Vec::new();
+        Packet { headers, payload: &[] }.emit_into(&flow, 0, &mut datagram);
+        let before = pair.b.qp.counters().rcvd_pkts;
+        stranger.send_to(&datagram, ("::1", ROCE_PORT)).expect("sent");
+        eventually("a packet", || {
+            pair.context.drive();
+            pair.b.qp.counters().rcvd_pkts > before
+        });
     });
 }
