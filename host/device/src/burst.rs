@@ -155,6 +155,11 @@ impl Burst<'_> {
         self.budget > 0
     }
 
+    /// Packets in the burst so far.
+    pub(crate) fn packets(&self) -> usize {
+        self.packets
+    }
+
     /// Adds one packet.
     pub(crate) fn emit(
         &mut self,

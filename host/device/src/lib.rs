@@ -10,12 +10,14 @@
 //! | what a key may touch | `region.rs` |
 //! | how packets leave | `burst.rs`, `endpoint.rs` |
 //! | how packets arrive, who drives | `port.rs`, `helper.rs` |
+//! | when to acknowledge | `ack.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
 //!
 //! The safe API that programs use is `adverb-verbs`; this crate trusts its caller in what its
 //! documentation says, and nobody else.
 
+mod ack;
 mod burst;
 mod capture;
 mod counters;

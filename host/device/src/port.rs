@@ -6,6 +6,7 @@
 //!
 //! Locks are taken in this order: receive state, queue pair, completion queue or timers.
 
+use crate::ack::{AckPolicy, Deferred};
 use crate::capture::{self, Capture};
 use crate::counters::{Counters, PortCounters};
 use crate::cq::Cq;
@@ -13,7 +14,7 @@ use crate::endpoint::{Endpoint, FlowCache, gid_of};
 use crate::gid::{Device, devices};
 use crate::helper::Helper;
 use crate::probe;
-use crate::qp::{Aftermath, ConnectError, Qp, QpConfig, QpInner};
+use crate::qp::{Acks, Aftermath, ConnectError, Qp, QpConfig, QpInner};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, Registry};
 use crate::relay::{Passed, Relay};
@@ -99,12 +100,21 @@ struct Numbers {
 pub(crate) struct Receiver {
     endpoints: Vec<(Arc<Endpoint>, FlowCache)>,
     buffer: Box<[u8]>,
-    /// Queue pairs that owe an acknowledgement which waits for the program's next call.
-    deferred: Vec<Qpn>,
+    /// Acknowledgements that wait.
+    waiting: Waiting,
     /// How often packets had been passed on to us when we last looked.
     relayed: u32,
     /// What was left to emit has waited for the program once.
     postponed: bool,
+}
+
+/// Queue pairs whose acknowledgements wait; `ack.rs` says for what.
+#[derive(Debug)]
+struct Waiting {
+    /// For the program's next call.
+    deferred: Vec<Qpn>,
+    /// For more messages, or for time to pass; the longest first.
+    held: VecDeque<(Qpn, Time)>,
 }
 
 /// Who drives: what is polite for a program's thread is not for the helper.
@@ -191,7 +201,10 @@ impl Port {
             receiver: Mutex::new(Receiver {
                 endpoints: Vec::new(),
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
-                deferred: Vec::with_capacity(DEFERRED_MAX),
+                waiting: Waiting {
+                    deferred: Vec::with_capacity(DEFERRED_MAX),
+                    held: VecDeque::with_capacity(DEFERRED_MAX),
+                },
                 relayed: registry.relayed(),
                 postponed: false,
             }),
@@ -289,7 +302,7 @@ impl Port {
         };
         let mut guard = lock(slot);
         if let Some(inner) = guard.as_mut() {
-            inner.transmit(self.now(), true, self);
+            inner.transmit(self.now(), Acks::Now, self);
         }
         let gone = guard.take();
         self.timers.forget(number);
@@ -346,17 +359,18 @@ impl Port {
         self.mended.store(now, Ordering::Relaxed);
         let endpoints: Vec<_> = lock(&self.endpoints).values().cloned().collect();
         for endpoint in endpoints {
-            // Without an answer from everybody things stay as they are: slower, but correct.
+            // If the answers make no sense, things stay as they are: slower, but correct.
             let _ = self.mend_steering_of(&endpoint);
         }
         self.misled.store(0, Ordering::Relaxed);
     }
 
-    fn mend_steering_of(&self, endpoint: &Endpoint) -> io::Result<()> {
+    fn mend_steering_of(&self, endpoint: &Endpoint) -> io::Result<Option<()>> {
         let addr = endpoint.addr;
         let here = Destination::new(addr);
         let until = clock::now_ns() + CENSUS_NANOS;
-        self.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
+        // Nothing waits here, for the helper has packets to look after.
+        self.registry.try_with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
             steer(endpoint, registry.routes(members))?;
             let ask = |place, nonce| {
                 let probe = probe::emit(place, nonce);
@@ -423,7 +437,10 @@ impl Port {
 
     /// An acknowledgement waits for the program's next call, or somebody drives and may defer one.
     pub(crate) fn has_deferred(&self) -> bool {
-        self.receiver.try_lock().map_or(true, |receiver| !receiver.deferred.is_empty())
+        self.receiver.try_lock().map_or(true, |receiver| {
+            let Waiting { deferred, held } = &receiver.waiting;
+            !deferred.is_empty() || !held.is_empty()
+        })
     }
 
     /// Takes a step on behalf of the program: receives, and does what is due.
@@ -446,14 +463,14 @@ impl Port {
 
     fn step(&self, receiver: &mut Receiver, driver: Driver) -> bool {
         let now = self.now();
-        while let Some(number) = receiver.deferred.pop() {
-            self.acknowledge(number, now);
-        }
+        self.acknowledge(&mut receiver.waiting, now, driver);
+        let (received, published) = self.receive(receiver, now, driver);
+        let mut busy = received | self.receive_relayed(receiver, now, driver);
+        // After receiving: whoever was kept from its processor for long finds the answers that it
+        // thinks late in its socket.
         while let Some(number) = self.timers.due(now) {
             self.on_timer(number, now);
         }
-        let (received, published) = self.receive(receiver, now, driver);
-        let mut busy = received | self.receive_relayed(receiver, now, driver);
         if self.has_unfinished() {
             busy = true;
             // A program that has completions to look at often posts more at once, and then all of
@@ -468,7 +485,7 @@ impl Port {
 
     /// Takes what the sockets have; says whether there was something, and whether it completed work.
     fn receive(&self, receiver: &mut Receiver, now: Time, driver: Driver) -> (bool, bool) {
-        let Receiver { endpoints, buffer, deferred, .. } = receiver;
+        let Receiver { endpoints, buffer, waiting, .. } = receiver;
         let (mut busy, mut published) = (false, false);
         for (endpoint, flows) in endpoints {
             for _ in 0..BURSTS_MAX {
@@ -491,11 +508,12 @@ impl Port {
                     bytes: buffer.get(..received.len).unwrap_or_default(),
                 };
                 let arrival = Arrival { passed, endpoint, now, driver, relayed: false };
-                if self.take(&arrival, flows, deferred) > 0 {
-                    published = true;
-                    if driver == Driver::Program {
-                        break; // The program has something to look at.
-                    }
+                let completed = self.take(&arrival, flows, waiting) > 0;
+                published |= completed;
+                // The program has something to look at: completions, or a little in its memory.
+                let little = received.len <= LITTLE_BYTES;
+                if driver == Driver::Program && (completed || little) {
+                    break;
                 }
             }
         }
@@ -510,7 +528,7 @@ impl Port {
         }
         receiver.relayed = relayed;
         let mut busy = false;
-        let Receiver { endpoints, buffer, deferred, .. } = receiver;
+        let Receiver { endpoints, buffer, waiting, .. } = receiver;
         while let Ok((from, passed)) = self.relay.take(buffer) {
             busy = true;
             let trusted = from.ip().is_loopback() && self.registry.is_relay_port(from.port());
@@ -521,14 +539,14 @@ impl Port {
             if let Some((endpoint, flows)) = found {
                 self.counters.relayed.add(1);
                 let arrival = Arrival { passed, endpoint, now, driver, relayed: true };
-                self.take(&arrival, flows, deferred);
+                self.take(&arrival, flows, waiting);
             }
         }
         busy
     }
 
     /// Takes what arrived at once from one source; says how many completions that published.
-    fn take(&self, arrival: &Arrival<'_>, flows: &mut FlowCache, deferred: &mut Vec<Qpn>) -> u32 {
+    fn take(&self, arrival: &Arrival<'_>, flows: &mut FlowCache, waiting: &mut Waiting) -> u32 {
         let Arrival { passed, endpoint, now, .. } = arrival;
         let Some(flow) = flows.get(passed.source, endpoint) else {
             return 0;
@@ -557,7 +575,7 @@ impl Port {
             let number = packet.headers.bth.dest_qp;
             if current.as_ref().is_none_or(|held| held.number != number) {
                 if let Some(held) = current.take() {
-                    published += self.release(held, arrival, deferred);
+                    published += self.release(held, arrival, waiting);
                 }
                 let Some(guard) = self.table.lock(number) else {
                     self.pass_on(number, datagram, arrival);
@@ -573,7 +591,7 @@ impl Port {
             }
         }
         if let Some(held) = current {
-            published += self.release(held, arrival, deferred);
+            published += self.release(held, arrival, waiting);
         }
         published
     }
@@ -588,27 +606,25 @@ impl Port {
     }
 
     /// Lets a queue pair answer what it was given, and lets it go.
-    fn release(&self, mut held: Held<'_>, arrival: &Arrival<'_>, deferred: &mut Vec<Qpn>) -> u32 {
+    fn release(&self, mut held: Held<'_>, arrival: &Arrival<'_>, waiting: &mut Waiting) -> u32 {
         let Some(inner) = held.guard.as_mut() else {
             return 0;
         };
+        let can_wait = arrival.driver == Driver::Program && waiting.deferred.len() < DEFERRED_MAX;
         // The program shall have its completion before its peer has an answer: often it has one of
         // its own, and then both leave in one burst.
-        let hold = arrival.driver == Driver::Program && held.published > 0;
-        if !hold || deferred.len() >= DEFERRED_MAX {
-            let aftermath = inner.transmit(arrival.now, true, self);
-            self.follow_up(held.number, inner, aftermath);
-            return held.published + aftermath.published;
-        }
-        if inner.owes_ack() && !inner.ack_deferred {
-            inner.ack_deferred = true;
-            deferred.push(held.number);
+        let aftermath = match (can_wait, held.published) {
+            (true, 1..) => inner.put_off(),
+            (true, 0) => inner.transmit(arrival.now, Acks::WithCompany, self),
+            (false, _) => inner.transmit(arrival.now, Acks::Now, self),
+        };
+        if can_wait && inner.owes_ack() && inner.acks.on_messages(held.published.max(1)) {
+            waiting.deferred.push(held.number);
             // If the program never calls again, the helper has to send it; it may be asleep.
             self.helper.notice(Time::ZERO);
         }
-        let aftermath = inner.put_off();
         self.follow_up(held.number, inner, aftermath);
-        held.published
+        held.published + aftermath.published
     }
 
     /// A packet for a queue pair that is not ours: passed on to whose it is.
@@ -642,18 +658,51 @@ impl Port {
         }
     }
 
-    /// Sends an acknowledgement that waited for the program's next call.
-    fn acknowledge(&self, number: Qpn, now: Time) {
-        let Some(mut guard) = self.table.lock(number) else {
-            return;
-        };
-        if let Some(inner) = guard.as_mut() {
-            inner.ack_deferred = false;
-            if inner.owes_ack() {
-                let aftermath = inner.transmit(now, true, self);
-                self.follow_up(number, inner, aftermath);
+    /// Looks at the acknowledgements that wait.
+    fn acknowledge(&self, waiting: &mut Waiting, now: Time, driver: Driver) {
+        let Waiting { deferred, held } = waiting;
+        while let Some(number) = deferred.pop() {
+            let send = self.acknowledge_if(number, now, |acks| {
+                acks.on_next_call(now) == Deferred::Send || driver == Driver::Helper
+            });
+            if send == Some(false) {
+                held.push_back((number, now));
             }
         }
+        while let Some(&(number, since)) = held.front() {
+            if AckPolicy::due(since) > now && driver == Driver::Program {
+                break;
+            }
+            held.pop_front();
+            self.acknowledge_if(number, now, |acks| {
+                let silent = acks.is_held_since(since);
+                if silent && driver == Driver::Program {
+                    acks.on_silence();
+                }
+                silent
+            });
+        }
+    }
+
+    /// Sends what a queue pair owes if `policy` says so. `None` if it owes nothing.
+    fn acknowledge_if(
+        &self,
+        number: Qpn,
+        now: Time,
+        policy: impl FnOnce(&mut AckPolicy) -> bool,
+    ) -> Option<bool> {
+        let mut guard = self.table.lock(number)?;
+        let inner = guard.as_mut()?;
+        let send = policy(&mut inner.acks);
+        if !inner.owes_ack() {
+            inner.acks.on_sent();
+            return None;
+        }
+        if send {
+            let aftermath = inner.transmit(now, Acks::Now, self);
+            self.follow_up(number, inner, aftermath);
+        }
+        Some(send)
     }
 
     /// Gives each queue pair that has more to emit one turn.
@@ -668,7 +717,7 @@ impl Port {
             };
             if let Some(inner) = guard.as_mut() {
                 inner.unfinished = false;
-                let aftermath = inner.transmit(now, true, self);
+                let aftermath = inner.transmit(now, Acks::Now, self);
                 self.follow_up(number, inner, aftermath);
             }
         }
@@ -681,8 +730,12 @@ impl Port {
             return;
         };
         if let Some(inner) = guard.as_mut() {
-            inner.on_timer(now, self);
-            let aftermath = inner.transmit(now, true, self);
+            let late = inner.on_timer(now, self);
+            if late && inner.peer_is_here() {
+                // Its packets, or our answers, may go to somebody who does not run.
+                self.misled.fetch_add(MISLED_MAX, Ordering::Relaxed);
+            }
+            let aftermath = inner.transmit(now, Acks::Now, self);
             self.follow_up(number, inner, aftermath);
         }
     }
@@ -729,11 +782,13 @@ struct Arrival<'a> {
 /// Packets for others after which steering is looked at.
 const MISLED_MAX: u32 = 16;
 /// How long to leave steering alone after an attempt to put it right.
-const MENDING_NANOS: u64 = 500_000_000;
+const MENDING_NANOS: u64 = 200_000_000;
 /// How long others have to answer a probe: they may be asleep, or have lost their processor.
-const CENSUS_NANOS: u64 = 100_000_000;
+const CENSUS_NANOS: u64 = 20_000_000;
 /// Bursts taken from one socket before others have their turn.
 const BURSTS_MAX: usize = 16;
+/// What arrives in so few bytes at once is looked at before more is taken: somebody may poll for it.
+const LITTLE_BYTES: usize = 512;
 /// Queue pairs whose acknowledgements wait at once.
 const DEFERRED_MAX: usize = 1024;
 /// Bytes under way to one peer, at most: more does not fit the cache.

@@ -3,6 +3,7 @@
 //! [`QpInner`] lives in the port's table, behind the only lock of the data path. [`Qp`] is the
 //! owner's handle; dropping it ends the queue pair.
 
+use crate::ack::AckPolicy;
 use crate::burst::{Route, with_burst};
 use crate::cq::Cq;
 use crate::endpoint::Endpoint;
@@ -203,8 +204,8 @@ pub(crate) struct QpInner {
     held_back: HeldBack,
     /// The deadline that the port's timers hold for this queue pair.
     armed: Option<Time>,
-    /// It is on the port's list of those that owe an acknowledgement.
-    pub(crate) ack_deferred: bool,
+    /// The acknowledgement that is owed.
+    pub(crate) acks: AckPolicy,
     /// It is on the port's list of those that have more to emit.
     pub(crate) unfinished: bool,
 }
@@ -230,6 +231,16 @@ impl HeldBack {
             && self.requests < Self::REQUESTS_MAX
             && self.bytes < Self::BYTES_MAX
     }
+}
+
+/// When an acknowledgement that is owed goes out.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Acks {
+    /// With this call.
+    Now,
+    /// With this call if it makes a burst anyway. A lone packet that an acknowledgement joins
+    /// becomes a burst, which costs the kernel, and the receiver, more than a packet.
+    WithCompany,
 }
 
 /// What a call on a queue pair leaves for the port to do.
@@ -265,7 +276,7 @@ impl QpInner {
             reads_allowed: false,
             held_back: HeldBack::default(),
             armed: None,
-            ack_deferred: false,
+            acks: AckPolicy::default(),
             unfinished: false,
         }
     }
@@ -298,14 +309,16 @@ impl QpInner {
         self.quietly(port, |engine, host| engine.on_packet(packet, source, now, host))
     }
 
-    /// The time that the port's timers held has come.
-    pub(crate) fn on_timer(&mut self, now: Time, port: &Port) {
+    /// The time that the port's timers held has come. True if an acknowledgement is late.
+    pub(crate) fn on_timer(&mut self, now: Time, port: &Port) -> bool {
         self.armed = None;
+        let before = self.engine.counters().ack_timeout;
         self.quietly(port, |engine, host| engine.on_timer(now, host));
+        self.engine.counters().ack_timeout > before
     }
 
     /// Emits what there is to emit.
-    pub(crate) fn transmit(&mut self, now: Time, acks: bool, port: &Port) -> Aftermath {
+    pub(crate) fn transmit(&mut self, now: Time, acks: Acks, port: &Port) -> Aftermath {
         self.held_back = HeldBack::default();
         let Self { engine, own, link, .. } = self;
         let mut published = 0;
@@ -321,7 +334,11 @@ impl QpInner {
             let sent = with_burst(route, EMIT_BUDGET, |burst| {
                 let regions = port.regions();
                 let mut host = Surroundings { own, regions, burst: Some(burst), published: 0 };
-                let more = engine.transmit(now, acks, &mut host);
+                let mut more = engine.transmit(now, acks == Acks::Now, &mut host);
+                let company = host.burst.as_ref().is_some_and(|burst| burst.packets() > 1);
+                if acks == Acks::WithCompany && company {
+                    more = engine.transmit(now, true, &mut host);
+                }
                 (more, host.published)
             });
             if let Some(((rest, done), packets)) = sent {
@@ -330,11 +347,14 @@ impl QpInner {
             }
         } else {
             published += self.quietly(port, |engine, host| {
-                engine.transmit(now, acks, host);
+                engine.transmit(now, acks == Acks::Now, host);
             });
         }
         if self.own.overrun {
             published += self.quietly(port, |_, _| {});
+        }
+        if !self.engine.owes_ack() {
+            self.acks.on_sent();
         }
         Aftermath { more, deadline: self.new_deadline(), published }
     }
@@ -353,6 +373,12 @@ impl QpInner {
         }
         self.armed = Some(deadline);
         Some(deadline)
+    }
+
+    /// The peer has the same address, and so is a process of this host.
+    pub(crate) fn peer_is_here(&self) -> bool {
+        let same = |link: &Link| link.destination.addr().ip() == link.endpoint.addr.ip();
+        self.link.as_ref().is_some_and(same)
     }
 
     pub(crate) fn owes_ack(&self) -> bool {
@@ -420,7 +446,8 @@ impl QpInner {
         if streaming && self.engine.state() == QpState::Rts {
             return Aftermath { more: true, ..Aftermath::default() };
         }
-        self.transmit(port.now(), true, port)
+        let acks = if self.acks.on_answer() { Acks::Now } else { Acks::WithCompany };
+        self.transmit(port.now(), acks, port)
     }
 
     fn post_receive(&mut self, work: &ReceiveWork<'_>) -> Result<(), PostError> {

@@ -267,26 +267,52 @@ impl Registry {
         change: impl FnOnce(&Self, &mut Members) -> io::Result<R>,
     ) -> io::Result<R> {
         let exclusive = lock_file(&self.path)?;
+        self.change_group(&exclusive, address, scope, change)
+    }
+
+    /// As [`Registry::with_group`], but does nothing if somebody else is changing things now.
+    pub(crate) fn try_with_group<R>(
+        &self,
+        address: [u8; 16],
+        scope: u32,
+        change: impl FnOnce(&Self, &mut Members) -> io::Result<R>,
+    ) -> io::Result<Option<R>> {
+        let Some(exclusive) = FileLock::try_lock(open_existing(&self.path)?)? else {
+            return Ok(None);
+        };
+        self.change_group(&exclusive, address, scope, change).map(Some)
+    }
+
+    fn change_group<R>(
+        &self,
+        _exclusive: &FileLock,
+        address: [u8; 16],
+        scope: u32,
+        change: impl FnOnce(&Self, &mut Members) -> io::Result<R>,
+    ) -> io::Result<R> {
         let base = self.find_group(address, scope)?;
         let mut members = self.read_members(base);
         let result = change(self, &mut members);
         self.write_members(base, &members);
-        drop(exclusive);
         result
     }
 
     /// Finds out who is where in a group, by asking: `ask` sends a probe to a place, `wait` gives
     /// the answers time and says whether there is any left. To be called within
-    /// [`Registry::with_group`], which keeps the group as it is meanwhile.
+    /// [`Registry::try_with_group`], which keeps the group as it is meanwhile.
     ///
-    /// `None` if not everybody answered.
+    /// Those who do not answer, as a stopped process, get the places that are left: with one of
+    /// them that is exact. `None` if the answers contradict each other.
     pub(crate) fn census(
         &self,
         members: &[SlotId],
         mut ask: impl FnMut(u8, u32) -> io::Result<()>,
         mut wait: impl FnMut() -> bool,
     ) -> Option<Members> {
-        let places = 0..members.len().min(layout::CENSUS_COUNT);
+        let places = 0..members.len();
+        if members.len() > layout::CENSUS_COUNT {
+            return None;
+        }
         let seen = |place: usize| self.word(layout::CENSUS_SEEN + place);
         places.clone().for_each(|place| seen(place).store(0, Ordering::Relaxed));
         let nonce = u32::try_from(clock::now_ns() & 0xffff_ffff).unwrap_or(0);
@@ -297,9 +323,11 @@ impl Registry {
         let answers = || places.clone().map(|place| seen(place).load(Ordering::Acquire));
         while answers().any(|answer| answer == 0) && wait() {}
         self.word(layout::CENSUS_NONCE).store(0, Ordering::Release);
-        let found: Members = answers().filter_map(|n| n.checked_sub(1)).map(SlotId).collect();
-        let complete = found.len() == members.len() && members.iter().all(|m| found.contains(m));
-        complete.then_some(found)
+        let found: Vec<_> = answers().map(|answer| answer.checked_sub(1).map(SlotId)).collect();
+        let mut silent = members.iter().filter(|member| !found.contains(&Some(**member))).copied();
+        let all: Option<Members> =
+            found.iter().map(|slot| slot.or_else(|| silent.next())).collect();
+        all.filter(|all| members.iter().all(|member| all.contains(member)))
     }
 
     /// A probe for this place came here.
@@ -404,7 +432,11 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Waits for the file to be ours alone. Never makes it: who removed it had a reason.
 fn lock_file(path: &Path) -> io::Result<FileLock> {
-    FileLock::lock(File::options().read(true).write(true).open(path)?)
+    FileLock::lock(open_existing(path)?)
+}
+
+fn open_existing(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).open(path)
 }
 
 /// The file has this version's layout.
@@ -512,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_census_finds_who_is_where_or_nothing() {
+    fn a_census_finds_who_is_where_even_if_one_is_silent() {
         let path = scratch("census");
         let first = Registry::join_at(&path).unwrap();
         let second = Registry::join_at(&path).unwrap();
@@ -528,17 +560,26 @@ mod tests {
             || false,
         );
         assert_eq!(swapped, Some(vec![second.slot(), first.slot()]));
-        let silent = first.census(
+        let with_one_silent = first.census(
             &members,
             |place, nonce| {
-                if place == 0 {
+                if place == 1 {
                     first.answer(place, nonce);
                 }
                 Ok(())
             },
             || false,
         );
-        assert_eq!(silent, None);
+        assert_eq!(with_one_silent, Some(vec![second.slot(), first.slot()]));
+        let contradictory = first.census(
+            &members,
+            |place, nonce| {
+                first.answer(place, nonce);
+                Ok(())
+            },
+            || false,
+        );
+        assert_eq!(contradictory, None);
         std::fs::remove_file(&path).unwrap();
     }
 
