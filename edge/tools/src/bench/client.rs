@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::control::{Answer, Control, Order, PROTOCOL, Watch, unexpected};
 use super::floor::{self, FloorSpec};
@@ -67,7 +67,14 @@ pub(crate) fn run(
     let mtu = link.endpoint().mtu();
     let mut findings = Findings::of(link.endpoint().device(), mtu);
     let mut progress = Progress::new(plan.jobs.len() * usize::try_from(plan.rounds).unwrap_or(1));
+    let began = Instant::now();
     for round in 1..=plan.rounds {
+        // As long as the rounds before have taken, so long will this one.
+        let until_then = began.elapsed() * round;
+        if round > 1 && plan.budget.is_some_and(|budget| until_then > budget * (round - 1)) {
+            break;
+        }
+        findings.rounds = round;
         let mut seen = BTreeSet::new();
         let mut streaming = None;
         if plan.floors {

@@ -18,6 +18,8 @@ pub(crate) struct Plan {
     pub(crate) jobs: Vec<Job>,
     /// How often the whole list is run.
     pub(crate) rounds: u32,
+    /// No further round is begun if the run would then take longer.
+    pub(crate) budget: Option<Duration>,
     /// How long each job goes on.
     pub(crate) limit: Limit,
     /// Measure floors.
@@ -96,14 +98,13 @@ impl Plan {
         let sizes = sizes(args);
         let largest = sizes.iter().copied().max().unwrap_or(1);
         let largest = usize::try_from(largest).map_err(|_| Failure::usage("-s is too large"))?;
-        let rounds = args.rounds.unwrap_or(if args.iters.is_some() || args.duration.is_some() {
-            1
-        } else {
-            ROUNDS
-        });
+        let timed = args.iters.is_some() || args.duration.is_some();
+        let rounds = args.rounds.unwrap_or(if timed { 1 } else { ROUNDS });
+        let budget = if args.quick { QUICK_BUDGET } else { BUDGET };
         Ok(Self {
             jobs: jobs(args, &sizes),
             rounds,
+            budget: (args.rounds.is_none() && !timed).then_some(budget),
             limit: limit(args),
             floors: !args.no_floor,
             pin: !args.no_pin,
@@ -304,6 +305,10 @@ const QUICK_EXPONENTS: [u32; 9] = [0, 3, 6, 9, 12, 15, 18, 20, LARGEST_EXPONENT]
 const RATE_BYTES: u64 = 64;
 /// How often each job is run, where the user has not said.
 const ROUNDS: u32 = 3;
+/// How long a run may take, where the user has not said: a busy machine gets fewer rounds.
+const BUDGET: Duration = Duration::from_secs(55);
+/// The same for a quick run.
+const QUICK_BUDGET: Duration = Duration::from_secs(15);
 /// How long each job goes on, where the user has not said.
 const TIME: Duration = Duration::from_millis(25);
 /// The same for a quick run.

@@ -27,6 +27,8 @@ pub(crate) use self::table::tables;
 pub(crate) struct Report {
     /// Where it was measured.
     pub(crate) machine: Machine,
+    /// How often everything was measured.
+    pub(crate) rounds: u32,
     /// What plain sockets reach.
     pub(crate) floors: Vec<FloorRecord>,
     /// What RDMA reaches.
@@ -154,6 +156,8 @@ pub(crate) struct Limits {
 pub(crate) struct Findings {
     device: String,
     mtu: u16,
+    /// How often everything was measured.
+    pub(crate) rounds: u32,
     jobs: Vec<(Job, Vec<Figure>)>,
     floors: BTreeMap<FloorSpec, Vec<FloorValue>>,
 }
@@ -161,7 +165,13 @@ pub(crate) struct Findings {
 impl Findings {
     /// None yet, of `device` with path MTU `mtu`.
     pub(crate) fn of(device: &str, mtu: u16) -> Self {
-        Self { device: device.to_owned(), mtu, jobs: Vec::new(), floors: BTreeMap::new() }
+        Self {
+            device: device.to_owned(),
+            mtu,
+            rounds: 0,
+            jobs: Vec::new(),
+            floors: BTreeMap::new(),
+        }
     }
 
     /// A job has been run once.
@@ -208,6 +218,7 @@ impl Findings {
         });
         Report {
             machine,
+            rounds: self.rounds,
             results: results.collect(),
             floors: floors.into_iter().map(|(spec, value)| FloorRecord::new(spec, value)).collect(),
         }

@@ -23,6 +23,7 @@ fn check(json: &Value) {
         assert!(machine[name].as_u64().is_some_and(|number| number > 0), "{name}: {machine}");
     }
     assert!(machine["pinned"].is_boolean(), "{machine}");
+    assert_eq!(json["rounds"], 1, "of a run with -n");
     for floor in json["floors"].as_array().expect("a list") {
         check_floor(floor);
     }

@@ -47,7 +47,7 @@ fn sockets(report: &Report, gbits: bool) -> String {
         })
     };
     let parts = [
-        half("udp_pingpong").map(|half| format!("UDP ping-pong of 64 bytes {half} one way")),
+        half("udp_pingpong").map(|half| format!("64 bytes one way: UDP {half}")),
         half("tcp_pingpong").map(|half| format!("TCP {half}")),
         tcp_stream(report).map(|rate| format!("TCP stream {} {}", speed(rate, gbits), unit(gbits))),
     ];
@@ -58,9 +58,11 @@ fn sockets(report: &Report, gbits: bool) -> String {
 /// Both latencies of one operation.
 fn latency(report: &Report, op: Op) -> String {
     let two_ways = op != Op::Read;
-    let mut heads = vec!["bytes", "completion p50", "p99", "p99.9"];
+    let mut heads = vec!["bytes", "p50", "p99", "p99.9"];
+    let mut groups = vec![(1, ""), (3, "post to completion")];
     if two_ways {
-        heads.extend(["half round trip p50", "p99", "p99.9"]);
+        heads.extend(["p50", "p99", "p99.9"]);
+        groups.push((3, "half round trip"));
     }
     heads.extend(["floor", "ratio"]);
     let title = match op {
@@ -70,6 +72,7 @@ fn latency(report: &Report, op: Op) -> String {
         Op::Read => format!("Latency of {op}, µs; floor and ratio of the completion"),
     };
     let mut table = Table::new(title, &heads);
+    table.groups = groups;
     let of = |record: &&Record| record.test == Test::Latency && record.op == op;
     for first in
         report.results.iter().filter(of).filter(|r| matches!(r.value, Value::Completion(_)))
@@ -149,12 +152,18 @@ fn tcp_stream(report: &Report) -> Option<u64> {
 #[derive(Debug)]
 struct Table {
     title: String,
+    /// How many columns stand under a head of their own, from the left.
+    groups: Vec<(usize, &'static str)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     fn new(title: String, heads: &[&str]) -> Self {
-        Self { title, rows: vec![heads.iter().map(|&head| head.to_owned()).collect()] }
+        Self {
+            title,
+            groups: Vec::new(),
+            rows: vec![heads.iter().map(|&head| head.to_owned()).collect()],
+        }
     }
 
     fn row(&mut self, cells: Vec<String>) {
@@ -173,6 +182,14 @@ impl Table {
         };
         let widths: Vec<_> = (0..columns).map(width).collect();
         let mut text = format!("\n{}\n", self.title);
+        let mut rest = widths.iter();
+        for (count, head) in &self.groups {
+            let width: usize = rest.by_ref().take(*count).map(|width| width + 2).sum();
+            let _ = write!(text, "{head:>width$}");
+        }
+        if !self.groups.is_empty() {
+            text.push('\n');
+        }
         for row in &self.rows {
             for (cell, width) in row.iter().zip(&widths) {
                 // Writing to a string does not fail.
