@@ -78,6 +78,11 @@ impl Helper {
         Ok(())
     }
 
+    /// Closes what it holds of the sockets; it must have been stopped.
+    pub(crate) fn forget_sockets(&self) {
+        lock(&self.shared.sockets).clear();
+    }
+
     /// Something is due at `at`: the helper must not sleep longer.
     #[inline]
     pub(crate) fn notice(&self, at: Time) {

@@ -744,6 +744,10 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         self.helper.stop();
+        // A socket leaves its group when its last descriptor is closed: that has to be below.
+        self.helper.forget_sockets();
+        let receiver = self.receiver.get_mut().unwrap_or_else(PoisonError::into_inner);
+        receiver.endpoints.clear();
         let endpoints =
             std::mem::take(self.endpoints.get_mut().unwrap_or_else(PoisonError::into_inner));
         for endpoint in endpoints.into_values() {
