@@ -9,7 +9,7 @@
 //! | which devices exist, their addresses | `gid.rs` |
 //! | what a key may touch | `region.rs` |
 //! | how packets leave | `burst.rs`, `endpoint.rs` |
-//! | how packets arrive, who drives | `port.rs`, `helper.rs` |
+//! | how packets arrive, who drives | `port.rs`, `reception.rs`, `helper.rs` |
 //! | when to acknowledge | `ack.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
@@ -29,6 +29,7 @@ mod host;
 mod port;
 mod probe;
 mod qp;
+mod reception;
 mod region;
 mod registry;
 mod relay;

@@ -15,6 +15,7 @@ use crate::gid::{Device, devices};
 use crate::helper::Helper;
 use crate::probe;
 use crate::qp::{Acks, Aftermath, ConnectError, Qp, QpConfig, QpInner};
+use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, Registry};
 use crate::relay::{Passed, Relay};
@@ -22,7 +23,7 @@ use crate::table::QpTable;
 use crate::timers::Timers;
 use adverb_engine::{Access, Dropped, Time, accept};
 use adverb_sys::clock;
-use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, steering};
+use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
 use adverb_wire::{PathMtu, Qpn};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -95,10 +96,46 @@ struct Numbers {
     free: VecDeque<Qpn>,
 }
 
+/// A socket, and what is known of its traffic.
+#[derive(Debug)]
+struct Door {
+    endpoint: Arc<Endpoint>,
+    flows: FlowCache,
+    reception: Reception,
+}
+
+impl Door {
+    fn new(endpoint: Arc<Endpoint>) -> Self {
+        let reception = Reception::new(endpoint.socket.gro());
+        Self { endpoint, flows: FlowCache::new(), reception }
+    }
+
+    /// Takes what has arrived: a datagram, or a burst.
+    #[inline]
+    fn recv(&mut self, buffer: &mut [u8]) -> Option<Received> {
+        let socket = &self.endpoint.socket;
+        let received = match self.reception.mode() {
+            Mode::Singles => socket.recv_single(buffer),
+            Mode::Bursts | Mode::LastBursts => socket.recv(buffer),
+        };
+        let Ok(received) = received else {
+            self.reception.on_nothing();
+            return None;
+        };
+        // A socket that will not be told goes on as before, and the next arrivals tell it again.
+        let _ = match self.reception.on_arrival(received.segment.is_some()) {
+            Switch::Nothing => Ok(()),
+            Switch::GroOn => socket.set_gro(true),
+            Switch::GroOff => socket.set_gro(false),
+        };
+        Some(received)
+    }
+}
+
 /// What receiving needs, under the receive lock.
 #[derive(Debug)]
 pub(crate) struct Receiver {
-    endpoints: Vec<(Arc<Endpoint>, FlowCache)>,
+    doors: Vec<Door>,
     buffer: Box<[u8]>,
     /// Acknowledgements that wait.
     waiting: Waiting,
@@ -199,7 +236,7 @@ impl Port {
             timers: Timers::new(),
             counters: Counters::default(),
             receiver: Mutex::new(Receiver {
-                endpoints: Vec::new(),
+                doors: Vec::new(),
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
                 waiting: Waiting {
                     deferred: Vec::with_capacity(DEFERRED_MAX),
@@ -323,7 +360,7 @@ impl Port {
         let endpoint = self.open_endpoint(entry.addr).map_err(failed)?;
         endpoints.insert(gid_index, Arc::clone(&endpoint));
         drop(endpoints);
-        lock(&self.receiver).endpoints.push((Arc::clone(&endpoint), FlowCache::new()));
+        lock(&self.receiver).doors.push(Door::new(Arc::clone(&endpoint)));
         self.helper.watch(&endpoint.socket).map_err(failed)?;
         Ok(endpoint)
     }
@@ -485,13 +522,14 @@ impl Port {
 
     /// Takes what the sockets have; says whether there was something, and whether it completed work.
     fn receive(&self, receiver: &mut Receiver, now: Time, driver: Driver) -> (bool, bool) {
-        let Receiver { endpoints, buffer, waiting, .. } = receiver;
+        let Receiver { doors, buffer, waiting, .. } = receiver;
         let (mut busy, mut published) = (false, false);
-        for (endpoint, flows) in endpoints {
+        for door in doors {
             for _ in 0..BURSTS_MAX {
-                let Ok(received) = endpoint.socket.recv(buffer) else {
+                let Some(received) = door.recv(buffer) else {
                     break;
                 };
+                let Door { endpoint, flows, .. } = &mut *door;
                 busy = true;
                 if received.len == 0 {
                     self.counters.malformed.add(1); // It has no pieces to go through below.
@@ -528,15 +566,15 @@ impl Port {
         }
         receiver.relayed = relayed;
         let mut busy = false;
-        let Receiver { endpoints, buffer, waiting, .. } = receiver;
+        let Receiver { doors, buffer, waiting, .. } = receiver;
         while let Ok((from, passed)) = self.relay.take(buffer) {
             busy = true;
             let trusted = from.ip().is_loopback() && self.registry.is_relay_port(from.port());
             let Some(passed) = passed.filter(|_| trusted) else {
                 continue;
             };
-            let found = endpoints.iter_mut().find(|(e, _)| e.addr.ip() == passed.target);
-            if let Some((endpoint, flows)) = found {
+            let found = doors.iter_mut().find(|door| door.endpoint.addr.ip() == passed.target);
+            if let Some(Door { endpoint, flows, .. }) = found {
                 self.counters.relayed.add(1);
                 let arrival = Arrival { passed, endpoint, now, driver, relayed: true };
                 self.take(&arrival, flows, waiting);
@@ -747,7 +785,7 @@ impl Drop for Port {
         // A socket leaves its group when its last descriptor is closed: that has to be below.
         self.helper.forget_sockets();
         let receiver = self.receiver.get_mut().unwrap_or_else(PoisonError::into_inner);
-        receiver.endpoints.clear();
+        receiver.doors.clear();
         let endpoints =
             std::mem::take(self.endpoints.get_mut().unwrap_or_else(PoisonError::into_inner));
         for endpoint in endpoints.into_values() {

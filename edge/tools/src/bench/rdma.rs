@@ -129,6 +129,8 @@ pub(crate) struct QueuePair {
     gid_index: u8,
     mtu: PathMtu,
     context: Context,
+    /// Room for what a poll takes.
+    completions: [WorkCompletion; POLL_MAX],
 }
 
 /// Where bytes wait that are about to be copied into requests: a place for each request of a batch.
@@ -215,6 +217,7 @@ impl QueuePair {
         memory.fill(0, len, 0).doing("registering memory")?;
         let asked = PathMtu::largest_below(u32::from(tuning.mtu)).unwrap_or(PathMtu::B256);
         Ok(Self {
+            completions: [WorkCompletion::EMPTY; POLL_MAX],
             qp,
             cq,
             memory,
@@ -351,10 +354,9 @@ impl Endpoint for QueuePair {
 
     #[inline]
     fn poll(&mut self) -> Result<Reaped, Failure> {
-        let mut completions = [WorkCompletion::EMPTY; POLL_MAX];
-        let taken = self.cq.poll(&mut completions).doing("polling")?;
+        let taken = self.cq.poll(&mut self.completions).doing("polling")?;
         let mut reaped = Reaped::default();
-        for completion in completions.iter().take(taken) {
+        for completion in self.completions.iter().take(taken) {
             if completion.status != WcStatus::Success {
                 return Err(self.failed(*completion));
             }

@@ -167,6 +167,15 @@ impl<'a> Gather<'a> {
         done
     }
 
+    /// The only place there is, if there is one only: a call for one place is cheaper.
+    #[inline]
+    pub(super) fn only(&self) -> Option<(*const u8, usize)> {
+        match self.vectors.as_slice() {
+            [vector] => Some((vector.iov_base.cast_const().cast(), vector.iov_len)),
+            _ => None,
+        }
+    }
+
     /// The list as the kernel wants it.
     #[inline]
     pub(super) fn as_raw(&self) -> (*const libc::iovec, usize) {

@@ -325,5 +325,31 @@ fn an_empty_program_or_a_port_not_shared_is_refused() {
     assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
 }
 
+#[test]
+fn without_gro_a_burst_arrives_in_pieces_that_the_cheap_call_can_take() {
+    let (sender, receiver) = (bind(v4()), bind(v4()));
+    receiver.set_gro(false).unwrap();
+    send(&sender, &receiver, &[7; 100], Some(40)).unwrap();
+    let mut buffer = [0; 64];
+    for len in [40, 40, 20] {
+        let received = loop {
+            match receiver.recv_single(&mut buffer) {
+                Ok(received) => break received,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        };
+        assert_eq!((received.len, received.segment, received.truncated), (len, None, false));
+        assert_eq!(received.source, sender.local_addr());
+    }
+    send(&sender, &receiver, &[7; 100], None).unwrap();
+    let received = loop {
+        if let Ok(received) = receiver.recv_single(&mut buffer) {
+            break received;
+        }
+    };
+    assert!(received.truncated);
+    assert_eq!(received.len, 64);
+}
+
 /// A block that no test uses.
 const NO_PROBE: u32 = u32::MAX;

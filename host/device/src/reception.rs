@@ -1,0 +1,131 @@
+//! How to receive: bursts in one piece while they come, single datagrams cheaply when they do not.
+//!
+//! With GRO the kernel hands over a burst in one call, and says how long its datagrams are; asking
+//! for that makes each call a quarter dearer. A program that waits for one small message after the
+//! other pays this for nothing. So GRO is switched off when datagrams come one at a time, each after
+//! the socket was empty, and on again when several wait.
+
+/// How many datagrams in a row have to come alone before GRO is switched off.
+const SINGLES_MIN: u32 = 64;
+/// How many datagrams may wait in a row before GRO is switched on.
+const RUN_MAX: u32 = 8;
+
+/// How to ask a socket for what has arrived.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Mode {
+    /// For bursts.
+    Bursts,
+    /// For bursts, of which some may still wait; no more of them come.
+    LastBursts,
+    /// For single datagrams.
+    Singles,
+}
+
+/// What to tell the socket.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub(crate) enum Switch {
+    Nothing,
+    GroOn,
+    GroOff,
+}
+
+/// What is known of a socket's traffic.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reception {
+    mode: Mode,
+    /// The socket was empty when last asked.
+    empty: bool,
+    /// Datagrams that came alone, in a row.
+    singles: u32,
+    /// Datagrams since the socket was empty.
+    run: u32,
+}
+
+impl Reception {
+    /// A socket with GRO on, where the kernel has it.
+    pub(crate) fn new(gro: bool) -> Self {
+        let mode = if gro { Mode::Bursts } else { Mode::Singles };
+        Self { mode, empty: false, singles: 0, run: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// There was nothing.
+    #[inline]
+    pub(crate) fn on_nothing(&mut self) {
+        self.empty = true;
+        self.run = 0;
+        if self.mode == Mode::LastBursts {
+            self.mode = Mode::Singles;
+        }
+    }
+
+    /// There was a datagram, or a burst of them.
+    #[inline]
+    pub(crate) fn on_arrival(&mut self, burst: bool) -> Switch {
+        let alone = self.empty && !burst;
+        self.empty = false;
+        self.run += 1;
+        self.singles = if alone { self.singles + 1 } else { 0 };
+        match self.mode {
+            Mode::Bursts if self.singles >= SINGLES_MIN => {
+                self.mode = Mode::LastBursts;
+                Switch::GroOff
+            }
+            Mode::LastBursts | Mode::Singles if self.run >= RUN_MAX => {
+                self.mode = Mode::Bursts;
+                self.singles = 0;
+                Switch::GroOn
+            }
+            Mode::Bursts | Mode::LastBursts | Mode::Singles => Switch::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alone(reception: &mut Reception) -> Switch {
+        reception.on_nothing();
+        reception.on_arrival(false)
+    }
+
+    #[test]
+    fn datagrams_that_come_alone_switch_gro_off_once_no_burst_waits() {
+        let mut reception = Reception::new(true);
+        for _ in 1..SINGLES_MIN {
+            assert_eq!(alone(&mut reception), Switch::Nothing);
+        }
+        assert_eq!(alone(&mut reception), Switch::GroOff);
+        assert_eq!(reception.mode(), Mode::LastBursts);
+        reception.on_nothing();
+        assert_eq!(reception.mode(), Mode::Singles);
+    }
+
+    #[test]
+    fn a_burst_among_them_starts_the_count_again() {
+        let mut reception = Reception::new(true);
+        for _ in 0..10 * SINGLES_MIN {
+            reception.on_nothing();
+            assert_eq!(reception.on_arrival(false), Switch::Nothing);
+            assert_eq!(reception.on_arrival(true), Switch::Nothing);
+        }
+    }
+
+    #[test]
+    fn datagrams_that_wait_switch_gro_on() {
+        let mut reception = Reception::new(true);
+        while alone(&mut reception) == Switch::Nothing {}
+        reception.on_nothing();
+        for _ in 1..RUN_MAX {
+            assert_eq!(reception.on_arrival(false), Switch::Nothing);
+        }
+        assert_eq!(reception.on_arrival(false), Switch::GroOn);
+        assert_eq!(reception.mode(), Mode::Bursts);
+    }
+}
