@@ -3,6 +3,7 @@
 //! The process is this test program itself, started again to run nothing but [`agent`], which
 //! serves until its input ends. It has one region of memory and any number of queue pairs.
 
+use crate::alone::program;
 use crate::pair::{FOREVER, Setup, bytes_of, pattern, wait};
 use adverb_verbs::{
     Access, Context, Cq, Gid, Memory, Mr, PathMtu, Pd, Psn, Qp, Qpn, Rc, RcConnect, RemoteQp,
@@ -164,11 +165,6 @@ impl Remote {
 
 /// Length of an agent's region, in bytes.
 pub(crate) const MEMORY_BYTES: usize = 16 << 20;
-
-/// This test program.
-pub(crate) fn program() -> std::path::PathBuf {
-    std::env::current_exe().expect("we are somewhere")
-}
 
 fn hex(gid: &[u8; 16]) -> String {
     gid.iter().fold(String::new(), |mut text, byte| {

@@ -3,7 +3,8 @@
 //! The test runs itself again there. Where that is not allowed, it runs among the others, which it
 //! is told: counts that others can change are then not exact.
 
-use crate::agent::program;
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use std::process::Command;
 
 /// Set in the environment of a test that runs in a namespace of its own.
@@ -41,6 +42,11 @@ pub(crate) fn alone(name: &str, test: impl FnOnce()) {
     }
     println!("no namespace to be had: {name} runs among the others");
     test();
+}
+
+/// This test program.
+pub(crate) fn program() -> std::path::PathBuf {
+    std::env::current_exe().expect("we are somewhere")
 }
 
 /// Whether nobody else uses the network here.

@@ -1,7 +1,7 @@
 //! `ADVERB_PCAP`: the file is sound, and other programs can read it.
 
-use crate::agent::{Agent, program};
-use crate::alone::alone;
+use crate::agent::Agent;
+use crate::alone::{alone, program};
 use crate::pair::Setup;
 use adverb_wire::ip::Datagram;
 use adverb_wire::{Operation, Packet};

@@ -3,6 +3,7 @@
 //! | file | is about |
 //! |---|---|
 //! | `operations.rs` | what works: every operation, size, path MTU and way of posting |
+//! | `set_up.rs` | mistakes before there is a connection, and what they are called |
 //! | `statuses.rs` | what fails, and with which status |
 //! | `hostile.rs` | datagrams from strangers |
 //! | `fallback.rs` | routes that refuse bursts |
@@ -24,4 +25,5 @@ mod operations;
 mod pair;
 mod passive;
 mod processes;
+mod set_up;
 mod statuses;

@@ -2,7 +2,8 @@
 //!
 //! Needs root and `ip`; says so and does nothing where they are missing.
 
-use crate::agent::{Agent, Remote, program};
+use crate::agent::{Agent, Remote};
+use crate::alone::program;
 use crate::pair::Setup;
 use adverb_verbs::PathMtu;
 use std::process::Command;

@@ -227,11 +227,8 @@ fn lists_of_pieces_are_gathered_and_scattered_in_order() {
         let want: Vec<u8> =
             [&bytes[9000..13_097], &bytes[17..20], &bytes[5000..6024], &bytes[100..2600]].concat();
         let to = cut(&target, &[(1, 1), (10_000, 255), (2000, 3000), (0, 0), (12_000, 5000)]);
-        // SAFETY: nobody has a reference to bytes of a region.
-        unsafe { b.qp.post_recv(&[ReceiveWork { wr_id: 1, sges: &to, buffer: None }]) }
-            .expect("room");
-        // SAFETY: as above.
-        unsafe { a.qp.post_send(&[raw(2, SEND, SendData::Gather(&from))]) }.expect("room");
+        b.post_recv(&[ReceiveWork { wr_id: 1, sges: &to, buffer: None }]).expect("room");
+        a.post_send(&[raw(2, SEND, SendData::Gather(&from))]).expect("room");
         assert_eq!(a.status(), WcStatus::Success);
         let got = b.wait().ok().expect("received");
         assert_eq!(usize::try_from(got.wc.byte_len), Ok(want.len()));
@@ -249,8 +246,7 @@ fn lists_of_pieces_are_gathered_and_scattered_in_order() {
         target.write(0, &pattern(4, len)).expect("it fits");
         source.fill(0, 20_000, 0).expect("it fits");
         let kind = SendKind::Read { va: target.addr(), rkey: target.rkey() };
-        // SAFETY: as above.
-        unsafe { a.qp.post_send(&[raw(3, kind, SendData::Gather(&from))]) }.expect("room");
+        a.post_send(&[raw(3, kind, SendData::Gather(&from))]).expect("room");
         a.wait().ok().expect("read");
         let got = [
             bytes_of(&source, 9000, 4097),
@@ -272,8 +268,7 @@ fn inline_data_is_copied_when_posted() {
         let mut data = pattern(5, len);
         let want = data.clone();
         let kind = SendKind::Write { va: target.addr(), rkey: target.rkey(), imm: None };
-        // SAFETY: inline data is not looked at after the call.
-        unsafe { a.qp.post_send(&[raw(1, kind, SendData::Inline(&data))]) }.expect("room");
+        a.post_send(&[raw(1, kind, SendData::Inline(&data))]).expect("room");
         data.fill(0);
         a.wait().ok().expect("written");
         assert_same(&bytes_of(&target, 0, len), &want, "inline WRITE");
@@ -294,8 +289,7 @@ fn unsignaled_requests_complete_silently() {
         let batch: Vec<_> = (0..16)
             .map(|n| SendWork { signaled: n == 15, ..raw(n, add, SendData::Gather(&sge)) })
             .collect();
-        // SAFETY: nobody has a reference to bytes of a region.
-        unsafe { a.qp.post_send(&batch) }.expect("room");
+        a.post_send(&batch).expect("room");
         let done = a.wait().ok().expect("done");
         assert_eq!(done.wc.wr_id, 15, "round {round}");
     }
@@ -322,8 +316,7 @@ fn a_fenced_write_sends_what_the_read_before_it_brought() {
             raw(1, read, SendData::Gather(&sge)),
             SendWork { fence: true, ..raw(2, write, SendData::Gather(&sge)) },
         ];
-        // SAFETY: nobody has a reference to bytes of a region.
-        unsafe { a.qp.post_send(&batch) }.expect("room");
+        a.post_send(&batch).expect("room");
         for wr_id in [1, 2] {
             assert_eq!(a.wait().ok().expect("done").wc.wr_id, wr_id);
         }
@@ -391,16 +384,14 @@ fn mistakes_are_refused_and_nothing_is_queued() {
     ];
     for (work, error) in cases {
         let good = raw(7, write, SendData::Inline(&[3; 4]));
-        // SAFETY: nobody has a reference to bytes of a region.
-        let result = unsafe { a.qp.post_send(&[good, work, good]) };
+        let result = a.post_send(&[good, work, good]);
         assert_eq!(result, Err((1, error)), "those before the mistake are posted");
         assert_eq!(a.wait().ok().expect("written").wc.wr_id, 7);
         assert!(a.is_quiet(), "{error} queued something");
     }
     let sges = cut(&mr, &[(0, 1), (1, 1), (2, 1)]);
     let receive = ReceiveWork { wr_id: 1, sges: &sges, buffer: None };
-    // SAFETY: as above.
-    let result = unsafe { a.qp.post_recv(&[receive]) };
+    let result = a.post_recv(&[receive]);
     assert_eq!(result, Err((0, PostError::TooManySges { count: 3, max: 2 })));
     assert_eq!((a.qp.state(), b.qp.state()), (QpState::Rts, QpState::Rts));
 }

@@ -1,10 +1,15 @@
 //! Two connected queue pairs in this process, and how to wait without waiting for ever.
+//!
+//! # Safety
+//!
+//! Raw requests name memory by key. The only keys that these tests can know are of regions of type
+//! `Mr`, which never give out references to their bytes; so nobody holds one.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use adverb_verbs::{
-    Access, AckTimeout, Buf, Completion, Context, Cq, Mr, PathMtu, Pd, Qp, QpConfig, Rc, RcConnect,
-    RemoteSlice, RetryCount, RnrRetry, WcStatus,
+    Access, AckTimeout, Buf, Completion, Context, Cq, Mr, PathMtu, Pd, PostError, Qp, QpConfig, Rc,
+    RcConnect, ReceiveWork, RemoteSlice, RetryCount, RnrRetry, SendWork, WcStatus,
 };
 use std::time::{Duration, Instant};
 
@@ -129,6 +134,18 @@ impl Side {
         let mut buffer = self.pd.buffer(bytes.len()).expect("memory");
         buffer.copy_from_slice(bytes);
         buffer
+    }
+
+    /// Posts raw requests.
+    pub(crate) fn post_send(&self, batch: &[SendWork<'_>]) -> Result<(), (usize, PostError)> {
+        // SAFETY: the requests name bytes of regions, to which nobody holds a reference (header).
+        unsafe { self.qp.post_send(batch) }
+    }
+
+    /// Posts raw receives.
+    pub(crate) fn post_recv(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)> {
+        // SAFETY: the receives name bytes of regions, to which nobody holds a reference (header).
+        unsafe { self.qp.post_recv(batch) }
     }
 
     pub(crate) fn wait(&self) -> Completion {

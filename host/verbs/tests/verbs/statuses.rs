@@ -264,8 +264,8 @@ fn an_overrun_completion_queue_says_so_and_stops_its_queue_pairs() {
     let pair = Setup { cqe: 4, ..Setup::default() }.pair();
     let (a, b) = (&pair.a, &pair.b);
     let target = b.region(&[0; 8]);
-    let source = a.region(&[1; 8]);
-    let sge = [source.sge(0, 8).expect("in there")];
+    let from = a.region(&[1; 8]);
+    let sge = [from.sge(0, 8).expect("in there")];
     let kind = SendKind::Write { va: target.addr(), rkey: target.rkey(), imm: None };
     let work = |wr_id| SendWork {
         wr_id,
@@ -277,8 +277,7 @@ fn an_overrun_completion_queue_says_so_and_stops_its_queue_pairs() {
         buffer: None,
     };
     let batch: Vec<_> = (0..8).map(work).collect();
-    // SAFETY: nobody has a reference to bytes of a region.
-    unsafe { a.qp.post_send(&batch) }.expect("room");
+    a.post_send(&batch).expect("room");
     // Somebody drives, but nobody takes completions, until there are too many.
     crate::pair::eventually("an error", || {
         pair.context.drive();

@@ -1,0 +1,131 @@
+//! Mistakes before there is a connection: each is named, with what was asked and what is allowed.
+
+use crate::alone::alone;
+use crate::pair::Setup;
+use adverb_verbs::{
+    Access, AllocateError, ConnectError, Context, CreateError, Gid, OpenError, QpConfig, QpLimits,
+    QpState, RangeError, RcConnect,
+};
+use std::net::UdpSocket;
+
+fn context() -> Context {
+    Context::open("soft_lo").expect("the loopback device")
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named_with_those_that_are() {
+    let error = Context::open("soft_nothing0").expect_err("there is none");
+    let OpenError::NotFound { name, known } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(name, "soft_nothing0");
+    assert!(known.iter().any(|name| name == "soft_lo"));
+    assert!(error.to_string().contains("soft_lo"));
+}
+
+#[test]
+fn capacities_out_of_range_are_named_with_their_bounds() {
+    let context = context();
+    let pd = context.alloc_pd();
+    let cq = context.create_cq(16).expect("a completion queue");
+    let usual = QpConfig::new(&cq);
+    let (wr, sge, inline) = (QpLimits::WR_MAX, QpLimits::SGE_MAX, QpLimits::INLINE_MAX);
+    let cases = [
+        ("max_send_wr", QpConfig { max_send_wr: 0, ..usual.clone() }, (1, wr)),
+        ("max_send_wr", QpConfig { max_send_wr: wr + 1, ..usual.clone() }, (1, wr)),
+        ("max_recv_wr", QpConfig { max_recv_wr: wr + 1, ..usual.clone() }, (0, wr)),
+        ("max_send_sge", QpConfig { max_send_sge: 0, ..usual.clone() }, (1, sge)),
+        ("max_send_sge", QpConfig { max_send_sge: sge + 1, ..usual.clone() }, (1, sge)),
+        ("max_recv_sge", QpConfig { max_recv_sge: 0, ..usual.clone() }, (1, sge)),
+        ("max_inline", QpConfig { max_inline: inline + 1, ..usual.clone() }, (0, inline)),
+    ];
+    for (name, config, bounds) in cases {
+        let error = pd.create_qp(&config).expect_err(name);
+        let CreateError::OutOfRange { what, allowed, .. } = error else {
+            panic!("{error}");
+        };
+        assert_eq!((what, allowed), (name, bounds));
+    }
+    for cqe in [0, context.query_device().max_cqe + 1] {
+        let error = context.create_cq(cqe).expect_err("out of range");
+        assert!(error.to_string().contains("cqe"), "{error}");
+    }
+}
+
+#[test]
+fn addresses_that_do_not_fit_are_refused() {
+    let context = context();
+    let side = Setup::default().side(&context);
+    let error = side.qp.address(99).expect_err("there is none");
+    assert!(matches!(error, ConnectError::NoSuchGid { index: 99 }), "{error}");
+
+    let local = side.qp.address(1).expect("127.0.0.1");
+    let mut remote = local;
+    remote.gid = Gid([0xfd; 16]);
+    let error = side.qp.connect(&RcConnect::new(local, remote)).expect_err("IPv4 and IPv6");
+    assert!(matches!(error, ConnectError::OtherFamily { .. }), "{error}");
+    assert_eq!(side.qp.state(), QpState::Init, "as far as it came");
+}
+
+#[test]
+fn a_queue_pair_connects_once() {
+    let pair = Setup::default().pair();
+    let again = Setup::default().attributes(&pair.a.qp, &pair.b.qp);
+    let error = pair.a.qp.connect(&again).expect_err("it is connected");
+    assert!(matches!(error, ConnectError::State(_)), "{error}");
+    assert_eq!(pair.a.qp.state(), QpState::Rts);
+}
+
+/// Goal: where the kernel's own RoCE, or anybody, has the port, the message says so.
+#[test]
+fn a_port_that_is_taken_is_named_with_the_cure() {
+    alone("set_up::a_port_that_is_taken_is_named_with_the_cure", || {
+        let Ok(_taken) = UdpSocket::bind(("127.0.0.1", adverb_wire::ROCE_PORT)) else {
+            println!("skipped: somebody else has the port");
+            return;
+        };
+        let context = context();
+        let side = Setup::default().side(&context);
+        let local = side.qp.address(1).expect("127.0.0.1");
+        let error = side.qp.connect(&RcConnect::new(local, local)).expect_err("it is taken");
+        let text = error.to_string();
+        assert!(text.contains("4791") && text.contains("rdma_rxe"), "{text}");
+    });
+}
+
+#[test]
+fn accesses_outside_a_region_are_refused_and_change_nothing() {
+    let pd = context().alloc_pd();
+    let mr = pd.allocate(100, Access::LOCAL_WRITE).expect("memory");
+    let outside = |offset, len| Err(RangeError::OutOfBounds { offset, len, memory: 100 });
+    assert_eq!(mr.write(99, &[1, 2]), outside(99, 2));
+    assert_eq!(mr.read(usize::MAX, &mut [0; 2]), outside(usize::MAX, 2));
+    assert_eq!(mr.fill(100, 1, 9), outside(100, 1));
+    assert_eq!(mr.store_u64(96, 1), outside(96, 8));
+    assert_eq!(mr.store_u64(4, 1), Err(RangeError::Misaligned { offset: 4 }));
+    assert_eq!(mr.load_u8(100).map(|_| ()), outside(100, 1));
+    assert_eq!(mr.slice(1, 100).map(|_| ()), outside(1, 100));
+    assert_eq!(mr.sge(101, 0).map(|_| ()), outside(101, 0));
+    assert_eq!(crate::pair::bytes_of(&mr, 0, 100), [0; 100]);
+
+    let read_only = pd.allocate(100, Access::REMOTE_READ).expect("memory");
+    assert_eq!(read_only.write(0, &[1]), Err(RangeError::ReadOnly));
+    assert_eq!(read_only.store_u64(0, 1), Err(RangeError::ReadOnly));
+    let mut buffer = pd.buffer(10).expect("memory");
+    assert!(buffer.resize(11).is_err());
+    assert_eq!(buffer.len(), 10);
+}
+
+#[test]
+fn regions_that_cannot_be_are_refused() {
+    let pd = context().alloc_pd();
+    for access in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+        let error = pd.allocate(8, access).expect_err("needs local writing too");
+        assert!(error.to_string().contains("local write"), "{error}");
+    }
+    for len in [usize::MAX, 1 << 50] {
+        let error = pd.allocate(len, Access::NONE).expect_err("nobody has that much");
+        assert!(matches!(error, AllocateError::Memory { .. }), "{error}");
+    }
+    assert!(pd.register_vec(Vec::new(), Access::NONE).is_err(), "it is empty");
+}
