@@ -5,6 +5,11 @@
 //! program's own threads, when they post or poll, and the helper (`helper.rs`) when they do not.
 //!
 //! Locks are taken in this order: receive state, queue pair, completion queue or timers.
+//!
+//! # Safety
+//!
+//! [`Port::register`] passes its caller's promise on to the table of regions, which says what it is
+//! good for (`region.rs`). Nothing else here is unsafe.
 
 use crate::ack::{AckPolicy, Deferred};
 use crate::capture::{self, Capture};

@@ -1,4 +1,9 @@
 //! Devices, what they are like, and protection domains.
+//!
+//! # Safety
+//!
+//! [`Pd::register`] passes its caller's promise on to the device (`memory.rs` keeps it for all memory
+//! that is ours). Nothing else here is unsafe.
 
 use crate::cq::Cq;
 use crate::error::{AllocateError, CreateError, OpenError};

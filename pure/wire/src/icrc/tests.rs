@@ -1,3 +1,5 @@
+//! The ICRC against an independent computation, and the captures.
+
 use super::*;
 use crate::ip::{ROCE_PORT, emit_udp_headers};
 use alloc::vec;

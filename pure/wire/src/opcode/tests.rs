@@ -1,3 +1,5 @@
+//! The opcode table against a second one, typed in from the specification.
+
 use super::*;
 use crate::operation::Operation::*;
 
