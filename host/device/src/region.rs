@@ -35,7 +35,7 @@ pub enum RegionError {
     AccessWithoutLocalWrite,
     /// The range is empty.
     Empty,
-    /// All [`Regions::COUNT_MAX`] slots are taken.
+    /// All slots are taken: the device has 1,048,576.
     TooMany,
 }
 
