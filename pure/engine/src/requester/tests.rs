@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::{ATOMIC, Desk, PATH, READ, SEND, WRITE, request, rts};
+use adverb_wire::Headers;
 use alloc::vec::Vec;
 
 const NOW: Time = Time::ZERO;
@@ -16,7 +17,7 @@ fn with_work(work: &[(RequestKind, u32)]) -> (Requester, SendQueue) {
 }
 
 fn push(queue: &mut SendQueue, request: crate::work::Request) {
-    queue.push(Entry { request, start: NOT_STARTED, packets: 0 }).unwrap();
+    queue.push(Entry::new(request)).unwrap();
 }
 
 /// Emits, and says what: operation, and number from 0.

@@ -1,0 +1,1 @@
+//! The responder of an unreliable connection alone.
