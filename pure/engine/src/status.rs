@@ -243,9 +243,11 @@ impl QpEvent {
 mod tests {
     use super::*;
 
+    type Column = fn(Behaviour) -> char;
+
     /// The table as people print it, a column a line, states from RESET to ERR: `+` yes, `-` no,
     /// `.` not processed, `p` processed, `b` only what has begun, `f` flushed.
-    const PRINTED: [(&str, fn(Behaviour) -> char); 6] = [
+    const PRINTED: [(&str, Column); 6] = [
         ("-++++++", |row| yes(row.post_receive)),
         ("---++++", |row| yes(row.post_send)),
         ("..ppppf", |row| letter(row.receives)),

@@ -222,3 +222,22 @@ fn there_is_no_clock_when_nothing_is_under_way() {
     flight.completer.arm(1, NOW);
     assert_eq!(flight.completer.deadline(), None);
 }
+
+/// Goal: both ways of acknowledging an ATOMIC WRITE are understood.
+#[test]
+fn an_atomic_write_ends_with_an_acknowledgement_or_the_answer_to_a_read_of_nothing() {
+    let kind = RequestKind::AtomicWrite { va: 0, rkey: crate::testing::RKEY };
+    let mut flight = in_flight(&[(kind, 8), (kind, 8), (kind, 8), (SEND, 1)]);
+    assert_eq!(flight.data(0, Operation::ReadResponseOnly, 0), Verdict::Progress);
+    assert_eq!(flight.done(), [0]);
+    assert_eq!(flight.data(1, Operation::ReadResponseOnly, 8), Verdict::Ignore);
+    assert_eq!(flight.data(1, Operation::ReadResponseFirst, 0), Verdict::Ignore);
+    assert_eq!(flight.data(2, Operation::ReadResponseOnly, 0), Verdict::Progress);
+    assert_eq!(flight.done(), [0, 1, 2]);
+    assert_eq!(flight.desk.sent[0].opcode, WcOpcode::AtomicWrite);
+    assert_eq!(flight.data(3, Operation::ReadResponseOnly, 0), Verdict::Ignore);
+
+    let mut flight = in_flight(&[(kind, 8)]);
+    assert_eq!(flight.ack(0, Syndrome::ACK), Verdict::Progress);
+    assert_eq!(flight.done(), [0]);
+}

@@ -9,6 +9,8 @@ use crate::testing::{
 use adverb_wire::{Nak, Operation, Psn, Syndrome, Transport};
 use alloc::vec::Vec;
 
+mod states;
+
 const NOW: Time = Time::ZERO;
 
 /// A queue pair in this state, reached the proper way.

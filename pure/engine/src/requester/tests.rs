@@ -191,3 +191,61 @@ fn the_list_of_reads_never_grows() {
     }
     assert_eq!(requester.reads.capacity(), capacity);
 }
+
+/// Goal: what is carried out here is carried out once, in its turn, however often the requester
+/// goes back.
+#[test]
+fn local_requests_are_carried_out_once_and_take_no_number() {
+    let invalidate = RequestKind::LocalInvalidate { rkey: crate::testing::RKEY };
+    let work = [(SEND, 1), (invalidate, 0), (RequestKind::BindWindow, 0), (SEND, 1)];
+    let (mut requester, mut queue) = with_work(&work);
+    let mut desk = Desk::new();
+    let expected = [(Operation::SendOnly, 0), (Operation::SendOnly, 1)];
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    assert_eq!(desk.operations(), expected);
+    requester.rewind(0, false, &queue);
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    assert_eq!(desk.operations(), expected);
+    assert_eq!((desk.invalidated.len(), &desk.bound[..]), (1, &[2][..]));
+}
+
+#[test]
+fn a_fence_holds_a_local_request_until_the_data_are_there() {
+    for fence in [false, true] {
+        let (mut requester, mut queue) = with_work(&[(READ, 1)]);
+        let bind = request(RequestKind::BindWindow, 0);
+        push(&mut queue, crate::work::Request { fence, ..bind });
+        let mut desk = Desk::new();
+        let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+        assert_eq!(desk.bound.is_empty(), fence);
+        requester.on_progress(1, 1, &queue);
+        let _ = requester.transmit(1, NOW, &mut queue, &mut desk);
+        assert_eq!(desk.bound, [1]);
+    }
+}
+
+#[test]
+fn a_window_that_cannot_be_bound_breaks_its_request_and_nothing_follows() {
+    let (mut requester, mut queue) =
+        with_work(&[(SEND, 1), (RequestKind::BindWindow, 0), (SEND, 1)]);
+    let mut desk = Desk { region: false, ..Desk::new() };
+    assert_eq!(requester.transmit(0, NOW, &mut queue, &mut desk), (Emitted::Broken, 1));
+    assert_eq!(requester.broken(), Some((1, WcStatus::MemoryWindowBind)));
+    assert_eq!(desk.operations(), [(Operation::SendOnly, 0)]);
+}
+
+#[test]
+fn what_is_held_waits_unless_it_has_begun() {
+    let (mut requester, mut queue) = with_work(&[(SEND, 600), (SEND, 1)]);
+    let mut desk = Desk { room: 1, ..Desk::new() };
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    requester.hold(true);
+    assert!(requester.has_work(&queue));
+    let expected = [(Operation::SendMiddle, 1), (Operation::SendLast, 2)];
+    assert_eq!(emit(&mut requester, &mut queue, 0), expected);
+    assert!(!requester.has_work(&queue));
+    requester.rewind(0, false, &queue);
+    assert_eq!(emit(&mut requester, &mut queue, 0).len(), 3);
+    requester.hold(false);
+    assert_eq!(emit(&mut requester, &mut queue, 0), [(Operation::SendOnly, 3)]);
+}

@@ -268,3 +268,49 @@ fn a_receive_whose_memory_is_gone_ends_here_and_there() {
     assert_eq!(pay(&mut responder, &mut desk), expected);
     assert_eq!(desk.received[0].status, WcStatus::LocalProtection);
 }
+
+fn atomic_write(at: i32) -> Packet<'static> {
+    let reth = Reth { va: VA + 8, rkey: RKEY, len: 8 };
+    packet(Operation::AtomicWrite, at, Extension::Reth(reth), 8)
+}
+
+/// Goal: an ATOMIC WRITE is acknowledged by the answer to a READ of nothing, unless something after
+/// it is acknowledged anyway, and a copy is not executed.
+#[test]
+fn an_atomic_write_is_answered_as_a_read_of_nothing() {
+    let mut desk = Desk::with_receives(1, 100);
+    let mut responder = responder();
+    let pay_all = |responder: &mut Responder, desk: &mut Desk| {
+        assert_eq!(responder.transmit_data(&mut QpCounters::default(), desk), Served::Fine);
+        responder.transmit_ack(desk);
+        desk.operations()
+    };
+    serve_all(&mut responder, &[atomic_write(0), atomic_write(1)], &mut desk);
+    assert_eq!(pay_all(&mut responder, &mut desk), [(Operation::ReadResponseOnly, 1)]);
+    serve_all(&mut responder, &[atomic_write(2), asking(send_only(3))], &mut desk);
+    assert_eq!(pay_all(&mut responder, &mut desk), [(Operation::Acknowledge, 3)]);
+    serve_all(&mut responder, &[asking(atomic_write(2))], &mut desk);
+    assert_eq!(pay_all(&mut responder, &mut desk), [(Operation::Acknowledge, 3)]);
+    assert_eq!(desk.written_at_once, [(VA + 8, [0; 8]); 3]);
+}
+
+#[test]
+fn a_send_invalidates_at_its_end_and_the_completion_says_what() {
+    let mut desk = Desk::with_receives(2, 1000);
+    let mut responder = responder();
+    let ieth = Extension::Invalidate(adverb_wire::Ieth { rkey: RKEY });
+    let first = packet(Operation::SendFirst, 0, Extension::None, 256);
+    serve_all(&mut responder, &[first], &mut desk);
+    assert!(desk.invalidated.is_empty());
+    let last = packet(Operation::SendLastInvalidate, 1, ieth, 1);
+    serve_all(&mut responder, &[last, last], &mut desk);
+    assert_eq!(desk.invalidated, [(RKEY, crate::host::Invalidator::Peer)]);
+    assert_eq!(desk.received[0].invalidated, Some(RKEY));
+    assert_eq!(desk.received.len(), 1);
+
+    let wrong = Extension::Invalidate(adverb_wire::Ieth { rkey: adverb_wire::Rkey(1) });
+    let only = packet(Operation::SendOnlyInvalidate, 2, wrong, 1);
+    assert_eq!(serve(&mut responder, &only, &mut desk), Served::Fatal(None));
+    assert_eq!(desk.received[1].status, WcStatus::LocalAccess);
+    assert_eq!(pay(&mut responder, &mut desk), [(2, Syndrome::Nak(Nak::RemoteAccess), 1)]);
+}
