@@ -24,14 +24,12 @@ const LATE_PACKETS_MAX: i32 = 1 << 12;
 pub(crate) struct ConnectedResponder {
     assembler: Assembler,
     expected: Psn,
-    /// The rest of the message is dropped.
-    skipping: bool,
 }
 
 impl ConnectedResponder {
     pub(crate) fn new(path: Path, access: Access, attributes: &RtrAttributes) -> Self {
         let assembler = Assembler::new(path, access);
-        Self { assembler, expected: attributes.expected_psn, skipping: false }
+        Self { assembler, expected: attributes.expected_psn }
     }
 
     pub(crate) fn assembler_mut(&mut self) -> &mut Assembler {
@@ -53,17 +51,13 @@ impl ConnectedResponder {
             return Served::Fine;
         }
         self.expected = bth.psn.plus(1);
-        let start = bth.opcode.operation().is_start();
         if ahead != 0 {
             counters.out_of_seq_request += 1;
         }
-        if ahead != 0 || start {
-            self.skipping = !start;
+        // Whatever was on its way in can only go on with the expected packet. Without its
+        // beginning, the rest of a message makes no sense, and is refused below.
+        if ahead != 0 || bth.opcode.operation().is_start() {
             self.assembler.forget(host);
-        }
-        if self.skipping {
-            counters.dropped_pkts += 1;
-            return Served::Fine;
         }
         match self.execute(packet, counters, host) {
             Ok(()) => Served::Fine,
@@ -93,7 +87,6 @@ impl ConnectedResponder {
         host: &mut impl Host,
     ) -> Served {
         counters.dropped_pkts += 1;
-        self.skipping = true;
         if let Refusal::Nak(Nak::RemoteOperation, status) = refusal {
             self.assembler.abandon(status, counters, host);
             return Served::Fatal(None);

@@ -7,78 +7,92 @@
 use crate::status::WcStatus;
 use adverb_wire::{Nak, Syndrome};
 
-/// Counters of one queue pair; they only grow.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct QpCounters {
+macro_rules! counted {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of one queue pair, or of several together; they only grow.
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        pub struct QpCounters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl core::ops::AddAssign for QpCounters {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+counted! {
     /// Packets emitted.
-    pub sent_pkts: u64,
+    sent_pkts,
     /// Packets that reached the queue pair with a good ICRC.
-    pub rcvd_pkts: u64,
-    /// Requests that had been served before.
-    pub duplicate_request: u64,
+    rcvd_pkts,
+    /// Requests that had been served before; over an unreliable connection, any that came late.
+    duplicate_request,
     /// Requests that came ahead of a missing one.
-    pub out_of_seq_request: u64,
+    out_of_seq_request,
     /// RNR NAKs that came.
-    pub rcvd_rnr_err: u64,
+    rcvd_rnr_err,
     /// RNR NAKs that were sent.
-    pub send_rnr_err: u64,
+    send_rnr_err,
     /// Sequence-error NAKs that came.
-    pub rcvd_seq_err: u64,
+    rcvd_seq_err,
     /// Acknowledgements that were late.
-    pub ack_timeout: u64,
+    ack_timeout,
     /// Times the requester went back and sent again.
-    pub completer_retry_err: u64,
+    completer_retry_err,
     /// Requests that failed for want of an acknowledgement.
-    pub retry_exceeded_err: u64,
+    retry_exceeded_err,
     /// Requests that failed for want of a receive.
-    pub retry_rnr_exceeded_err: u64,
+    retry_rnr_exceeded_err,
     /// Refusals (other than sequence errors) that were sent.
-    pub send_nak_err: u64,
-    /// Packets that could not be emitted because their bytes were not to be had.
-    pub send_err: u64,
+    send_nak_err,
+    /// Requests that failed here, before they could be emitted or carried out.
+    send_err,
     /// Messages that were sent and, where that is the custom, acknowledged.
-    pub rdma_sends: u64,
+    rdma_sends,
     /// Messages that ended a receive well.
-    pub rdma_recvs: u64,
+    rdma_recvs,
     /// Packets that the queue pair dropped: from a stranger, in a state that takes none, or, over an
     /// unreliable transport, part of a message that came to nothing.
-    pub dropped_pkts: u64,
+    dropped_pkts,
     /// Packets of another partition; they are dropped as well.
-    pub bad_pkey: u64,
+    bad_pkey,
     /// Datagrams that did not show the queue pair's Q_Key; they are dropped as well.
-    pub qkey_viol: u64,
+    qkey_viol,
     /// Receives that were too short for their message.
-    pub rq_num_lle: u64,
+    rq_num_lle,
     /// Receives whose buffers no region covered.
-    pub rq_num_lpe: u64,
+    rq_num_lpe,
     /// Receives that were flushed.
-    pub rq_num_wrfe: u64,
+    rq_num_wrfe,
     /// Receives that ended because their message asked for memory it may not access.
-    pub rq_num_lae: u64,
+    rq_num_lae,
     /// Requests that were refused as invalid.
-    pub rq_num_rire: u64,
+    rq_num_rire,
     /// Requests that were refused access.
-    pub rq_num_rae: u64,
+    rq_num_rae,
     /// Requests that this side could not carry out.
-    pub rq_num_roe: u64,
+    rq_num_roe,
     /// Requests that were too long.
-    pub sq_num_lle: u64,
+    sq_num_lle,
     /// Requests for which the queue pair was not fit.
-    pub sq_num_lqpoe: u64,
+    sq_num_lqpoe,
     /// Requests whose buffers no region covered.
-    pub sq_num_lpe: u64,
+    sq_num_lpe,
     /// Requests that were flushed.
-    pub sq_num_wrfe: u64,
+    sq_num_wrfe,
     /// Windows that were not bound, and keys that were not invalidated.
-    pub sq_num_mwbe: u64,
+    sq_num_mwbe,
     /// Requests that got an answer to something else.
-    pub sq_num_bre: u64,
+    sq_num_bre,
     /// Requests that the peer refused as invalid.
-    pub sq_num_rire: u64,
+    sq_num_rire,
     /// Requests to which the peer refused access.
-    pub sq_num_rae: u64,
+    sq_num_rae,
     /// Requests that the peer could not carry out.
-    pub sq_num_roe: u64,
+    sq_num_roe,
 }
 
 impl QpCounters {
@@ -210,5 +224,75 @@ impl QpCounters {
             | WcStatus::General => return,
         };
         *counter += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    /// The names as hardware's drivers list them, in their order; the overflows of queues, which
+    /// come between, are the device's.
+    const DIAGNOSTICS: &str = "rq_num_lle rq_num_lqpoe rq_num_leeoe rq_num_lpe rq_num_wrfe \
+        rq_num_lae rq_num_rire rq_num_rae rq_num_roe rq_num_rnr rq_num_oos rq_num_dup \
+        rq_num_rirdre rq_num_mce rq_num_rsync sq_num_lle sq_num_lqpoe sq_num_leeoe sq_num_lpe \
+        sq_num_wrfe sq_num_mwbe sq_num_bre sq_num_rire sq_num_rae sq_num_roe sq_num_rnr \
+        sq_num_oos sq_num_to sq_num_tree sq_num_rree sq_num_lrdve sq_num_rabrte sq_num_ieecne \
+        sq_num_ieecse sq_num_rsync";
+
+    #[test]
+    fn all_names_of_the_hardware_are_there_in_their_order() {
+        let ours: Vec<&str> =
+            QpCounters::default().diagnostics().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(ours, DIAGNOSTICS.split_whitespace().collect::<Vec<_>>());
+    }
+
+    /// Goal: no count is forgotten by both lists.
+    #[test]
+    fn every_count_is_listed_under_some_name() {
+        let all = QpCounters {
+            sent_pkts: 1,
+            rcvd_pkts: 1,
+            duplicate_request: 1,
+            out_of_seq_request: 1,
+            rcvd_rnr_err: 1,
+            send_rnr_err: 1,
+            rcvd_seq_err: 1,
+            ack_timeout: 1,
+            completer_retry_err: 1,
+            retry_exceeded_err: 1,
+            retry_rnr_exceeded_err: 1,
+            send_nak_err: 1,
+            send_err: 1,
+            rdma_sends: 1,
+            rdma_recvs: 1,
+            dropped_pkts: 1,
+            bad_pkey: 1,
+            qkey_viol: 1,
+            rq_num_lle: 1,
+            rq_num_lpe: 1,
+            rq_num_wrfe: 1,
+            rq_num_lae: 1,
+            rq_num_rire: 1,
+            rq_num_rae: 1,
+            rq_num_roe: 1,
+            sq_num_lle: 1,
+            sq_num_lqpoe: 1,
+            sq_num_lpe: 1,
+            sq_num_wrfe: 1,
+            sq_num_mwbe: 1,
+            sq_num_bre: 1,
+            sq_num_rire: 1,
+            sq_num_rae: 1,
+            sq_num_roe: 1,
+        };
+        let mut twice = all;
+        twice += all;
+        assert_eq!((twice.sent_pkts, twice.sq_num_roe), (2, 2));
+        let sum = |list: &[(&str, u64)]| list.iter().map(|(_, count)| count).sum::<u64>();
+        assert_eq!(sum(&all.hardware()), 18);
+        // Sixteen of their own, and eight that the first list has under other names.
+        assert_eq!(sum(&all.diagnostics()), 16 + 8);
     }
 }

@@ -239,6 +239,19 @@ impl QpEvent {
     }
 }
 
+impl core::fmt::Display for QpEvent {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::QpFatal => "the queue pair has failed for a reason of its surroundings",
+            Self::QpReqErr => "a request that makes no sense was refused",
+            Self::QpAccessErr => "a request was refused access to memory",
+            Self::CommEst => "the first packet came before the connection was confirmed",
+            Self::SqDrained => "the send queue has drained",
+            Self::LastWqeReached => "no more receives will be taken from the shared queue",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
