@@ -32,7 +32,7 @@ pub(crate) enum Verdict {
 }
 
 /// How often to send again before giving up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Budget {
     retries: u8,
     rnr: RnrRetry,
@@ -234,11 +234,14 @@ impl Completer {
         }
     }
 
-    /// Changes how long to wait and how often to send again; counts what was sent already anew.
+    /// Changes how long to wait and how often to send again. What was spent of a budget that stays
+    /// the same stays spent.
     pub(crate) fn set_limits(&mut self, attributes: &RtsAttributes) {
-        let Self { limits, budget, timeout_ns, .. } = self;
-        *limits = Budget { retries: attributes.retry_count.get(), rnr: attributes.rnr_retry };
-        (*budget, *timeout_ns) = (*limits, attributes.timeout.nanos());
+        self.timeout_ns = attributes.timeout.nanos();
+        let limits = Budget { retries: attributes.retry_count.get(), rnr: attributes.rnr_retry };
+        if self.limits != limits {
+            (self.limits, self.budget) = (limits, limits);
+        }
     }
 
     /// Retires every request that ends before `hole`, in order.

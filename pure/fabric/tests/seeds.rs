@@ -328,6 +328,9 @@ impl World {
     }
 
     fn atomic(&mut self, random: &mut Random) -> Step {
+        if random.below(4) == 0 {
+            return self.atomic_write(random);
+        }
         let at = 2 * self.zone + 8 * random.index(CELLS);
         let cell = &mut self.memory[at..at + 8];
         let found = u64::from_ne_bytes(cell.try_into().unwrap());
@@ -342,6 +345,16 @@ impl World {
         };
         cell.copy_from_slice(&left.to_ne_bytes());
         Step { work, effect: Effect::Atomic { found, at, left } }
+    }
+}
+
+impl World {
+    fn atomic_write(&mut self, random: &mut Random) -> Step {
+        let at = 2 * self.zone + 8 * random.index(CELLS);
+        let bytes = random.bits().to_ne_bytes();
+        self.memory[at..at + 8].copy_from_slice(&bytes);
+        let work = Work::atomic_write(self.target.plus(at.try_into().unwrap()), bytes);
+        Step { work, effect: Effect::Write { at } }
     }
 }
 
@@ -392,13 +405,30 @@ fn work(
                 net.post_receive(side.me, len);
             }
         }
+        if random.below(12) == 0 {
+            drain_or_go_on(net, sides[random.index(2)].me);
+        }
         if accidents && random.below(20) == 0 {
             net.to_err(sides[random.index(2)].me);
         }
         let pause = random.pick(&[0, 100, 10_000, 300_000]);
         net.drive_until(net.now().plus_nanos(pause));
     }
+    for side in sides {
+        if net.node(side.me).qp().state() == QpState::Sqd {
+            drain_or_go_on(net, side.me);
+        }
+    }
     net.drive().map_err(|stuck| format!("never at rest: {} ns", stuck.at.nanos()))
+}
+
+/// Goes from RTS to SQD, where what has not begun has to wait, or back.
+fn drain_or_go_on(net: &mut Net, node: NodeId) {
+    match net.node(node).qp().state() {
+        QpState::Rts => net.go(node, QpState::Sqd),
+        QpState::Sqd => net.go(node, QpState::Rts),
+        QpState::Reset | QpState::Init | QpState::Rtr | QpState::Sqe | QpState::Err => {}
+    }
 }
 
 fn judge(

@@ -241,3 +241,15 @@ fn an_atomic_write_ends_with_an_acknowledgement_or_the_answer_to_a_read_of_nothi
     assert_eq!(flight.ack(0, Syndrome::ACK), Verdict::Progress);
     assert_eq!(flight.done(), [0]);
 }
+
+/// Goal: who modifies a queue pair again and again does not keep a dead connection alive.
+#[test]
+fn a_budget_is_refilled_by_new_limits_only() {
+    let mut flight = in_flight(&[(WRITE, 256 * 6)]);
+    assert_eq!(flight.ack(0, HOLE), Verdict::Resend { from: 0 });
+    flight.completer.set_limits(&rts());
+    assert_eq!(flight.ack(0, HOLE), Verdict::Fail(WcStatus::RetryExceeded));
+    let retry_count = crate::attributes::RetryCount::MAX;
+    flight.completer.set_limits(&RtsAttributes { retry_count, ..rts() });
+    assert_eq!(flight.ack(0, HOLE), Verdict::Resend { from: 0 });
+}
