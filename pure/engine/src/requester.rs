@@ -138,6 +138,7 @@ impl Requester {
         queue: &mut SendQueue,
         host: &mut impl Host,
     ) -> (Emitted, u64) {
+        debug_assert!(self.cursor >= queue.head(), "what has ended is not emitted");
         let before = self.next;
         self.on_timer(now);
         if self.paused_until.is_some() || self.broken.is_some() {
@@ -177,7 +178,7 @@ impl Requester {
                 return None;
             }
             if entry.request.kind.is_local() {
-                return self.run_local(entry, host);
+                return self.run_local(unacked, entry, host);
             }
             entry.start = self.next;
             entry.packets = self.path.packets(&entry.request.kind, entry.request.len);
@@ -199,13 +200,22 @@ impl Requester {
         }
     }
 
-    /// Carries out a request that never becomes a packet; `None` if a fence holds it.
+    /// Carries out a request that never becomes a packet; `None` if it has to wait.
+    ///
+    /// A key is invalidated only when all before it is complete, fence or not, so that nothing is
+    /// sent again through a key that is gone: the Local Invalidate Fence, IBTA Vol. 1 §10.6.5.1.
     fn run_local(
         &mut self,
+        unacked: u64,
         entry: &mut Entry,
         host: &mut impl Host,
     ) -> Option<Result<u32, WcStatus>> {
-        if entry.request.fence && !self.reads.is_empty() {
+        let invalidates = matches!(entry.request.kind, RequestKind::LocalInvalidate { .. });
+        let waits = match invalidates {
+            true => self.next != unacked,
+            false => entry.request.fence && !self.reads.is_empty(),
+        };
+        if waits {
             return None;
         }
         let outcome = run_locally(self.cursor, &entry.request.kind, host);
@@ -325,6 +335,8 @@ impl Requester {
         while self.reads.front().is_some_and(|&end| end <= unacked) {
             self.reads.pop_front();
         }
+        // A request without a packet may have ended before the cursor has come past it again.
+        self.cursor = self.cursor.max(queue.head());
         // After a rewind, acknowledgements of the first attempt may overtake the second.
         if unacked > self.next {
             self.next = unacked;

@@ -125,7 +125,7 @@ pub enum RequestKind {
         /// The region there.
         rkey: Rkey,
     },
-    /// Invalidates a key of this side's, when everything before has been sent.
+    /// Invalidates a key of this side's, when everything before is complete.
     LocalInvalidate {
         /// The key.
         rkey: Rkey,
