@@ -5,8 +5,8 @@ use crate::cq::{Completion, CqShared};
 use crate::region::Regions;
 use crate::work::{Local, ReceiveRing, SendRing, Sge};
 use adverb_engine::{
-    Access, AccessError, AtomicOp, EmitError, Host, Landing, LocalError, Payload, Range, Receive,
-    ReceiveDone, SendDone,
+    Access, AccessError, AtomicOp, EmitError, Host, Invalidator, Landing, LocalError, NoReceive,
+    Payload, QpEvent, Range, Receive, ReceiveDone, Route, SendDone,
 };
 use adverb_wire::{Headers, Qpn, Rkey};
 use std::sync::Arc;
@@ -85,7 +85,12 @@ impl Host for Surroundings<'_, '_> {
         self.burst.as_ref().is_some_and(|burst| burst.room())
     }
 
-    fn emit(&mut self, headers: &Headers, payload: Payload) -> Result<(), EmitError> {
+    fn emit(
+        &mut self,
+        headers: &Headers,
+        payload: Payload,
+        _route: Option<Route>, // Every queue pair here is connected.
+    ) -> Result<(), EmitError> {
         let domain = self.own.domain;
         let Some(burst) = self.burst.as_mut() else {
             return Ok(()); // The transport asks for room first, and there is none.
@@ -111,8 +116,19 @@ impl Host for Surroundings<'_, '_> {
     }
 
     #[inline]
-    fn take_receive(&mut self) -> Option<Receive> {
-        self.own.receives.take()
+    fn take_receive(&mut self, srq: Option<Qpn>) -> Result<Receive, NoReceive> {
+        match srq {
+            None => self.own.receives.take().ok_or(NoReceive::Empty),
+            Some(_) => Err(NoReceive::NoSuchQueue),
+        }
+    }
+
+    fn put_back_receive(&mut self, _receive: Receive, _srq: Option<Qpn>) {
+        self.own.receives.put_back();
+    }
+
+    fn grh(&self) -> [u8; 40] {
+        [0; 40] // Only datagram queue pairs ask.
     }
 
     #[inline]
@@ -144,6 +160,23 @@ impl Host for Surroundings<'_, '_> {
     fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
         self.regions.pin(rkey.0, self.own.domain)?.atomic(va, op)
     }
+
+    fn atomic_write(&mut self, rkey: Rkey, va: u64, bytes: [u8; 8]) -> Result<(), AccessError> {
+        if !va.is_multiple_of(8) {
+            return Err(AccessError::Misaligned);
+        }
+        self.write(rkey, va, &bytes)
+    }
+
+    fn invalidate(&mut self, _rkey: Rkey, _by: Invalidator) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey) // There are no windows.
+    }
+
+    fn bind(&mut self, _index: u64) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey)
+    }
+
+    fn event(&mut self, _event: QpEvent) {}
 
     fn send_done(&mut self, done: SendDone) {
         if !done.report {

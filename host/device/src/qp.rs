@@ -11,8 +11,8 @@ use crate::host::{Own, Surroundings};
 use crate::port::Port;
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendRing, SendWork, total_len};
 use adverb_engine::{
-    Gid, InitAttributes, QpCounters, QpState, Request, RequestKind, RtrAttributes, RtsAttributes,
-    StateError, Time,
+    Gid, InitAttributes, ModifyError, QpCounters, QpOptions, QpState, Request, RtrAttributes,
+    RtsAttributes, Time, To,
 };
 use adverb_sys::udp::Destination;
 use adverb_wire::{Flow, Packet, Qpn};
@@ -141,7 +141,7 @@ pub enum ConnectError {
         error: io::Error,
     },
     /// The state does not allow it.
-    State(StateError),
+    State(ModifyError),
 }
 
 impl fmt::Display for ConnectError {
@@ -178,8 +178,8 @@ impl std::error::Error for ConnectError {
     }
 }
 
-impl From<StateError> for ConnectError {
-    fn from(error: StateError) -> Self {
+impl From<ModifyError> for ConnectError {
+    fn from(error: ModifyError) -> Self {
         Self::State(error)
     }
 }
@@ -261,7 +261,7 @@ impl QpInner {
     pub(crate) fn new(number: Qpn, config: &QpConfig) -> Self {
         let sends = SendRing::new(config.max_send_wr, config.max_send_sge, config.max_inline);
         Self {
-            engine: adverb_engine::Qp::new(number, config.max_send_wr),
+            engine: adverb_engine::Qp::new(QpOptions::rc(number, config.max_send_wr)),
             own: Own {
                 number,
                 domain: config.domain,
@@ -292,7 +292,7 @@ impl QpInner {
         run(engine, &mut host);
         if host.own.overrun {
             host.own.overrun = false;
-            engine.to_err(&mut host);
+            engine.abort(&mut host);
         }
         host.published
     }
@@ -387,12 +387,7 @@ impl QpInner {
 
     /// Checks one request and says what the transport needs to know of it.
     fn check_send(&self, work: &SendWork<'_>) -> Result<Request, PostError> {
-        let brings_data = match work.kind {
-            RequestKind::Send { .. } | RequestKind::Write { .. } => false,
-            RequestKind::Read { .. }
-            | RequestKind::CompareSwap { .. }
-            | RequestKind::FetchAdd { .. } => true,
-        };
+        let brings_data = work.kind.awaits_data();
         let len = match work.data {
             SendData::Gather(sges) => {
                 let (count, max) = (sges.len(), self.own.sends.sges_max());
@@ -410,8 +405,7 @@ impl QpInner {
                 u32::try_from(len).map_err(|_| PostError::TooLong)?
             }
         };
-        let atomic = brings_data && !matches!(work.kind, RequestKind::Read { .. });
-        if atomic && len != 8 {
+        if work.kind.fixed_len().is_some_and(|fixed| fixed != len) {
             return Err(PostError::AtomicLength { len });
         }
         if brings_data && !self.reads_allowed && self.engine.state() != QpState::Err {
@@ -419,6 +413,7 @@ impl QpInner {
         }
         Ok(Request {
             kind: work.kind,
+            to: To::Peer,
             len,
             signaled: work.signaled || self.signal_all,
             solicited: work.solicited,

@@ -247,6 +247,12 @@ impl ReceiveRing {
         Some(Receive { token: count(slot), len })
     }
 
+    /// The receive that was taken last is the oldest again.
+    pub(crate) fn put_back(&mut self) {
+        debug_assert!(self.done < self.taken, "one is taken");
+        self.taken -= 1;
+    }
+
     /// The scatter entries of a receive that was taken.
     #[inline]
     pub(crate) fn sges(&self, token: u32) -> &[Sge] {

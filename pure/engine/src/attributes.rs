@@ -1,7 +1,9 @@
 //! What the verbs set on a queue pair before it can work.
 
+use crate::status::QpState;
 use crate::time::AckTimeout;
-use adverb_wire::{PathMtu, Pkey, Psn, Qpn, RnrTimer};
+use crate::transition::AttributeSet;
+use adverb_wire::{PathMtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 use core::fmt;
 
 /// A global identifier: the address of a port. For RoCEv2 an IPv6 or an IPv4-mapped address.
@@ -130,7 +132,7 @@ impl RnrRetry {
     }
 }
 
-/// Set on the way from RESET to INIT.
+/// Set on the way from RESET to INIT, for connected transports.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct InitAttributes {
     /// The partition.
@@ -139,7 +141,7 @@ pub struct InitAttributes {
     pub access: Access,
 }
 
-/// Set on the way from INIT to RTR: who the peer is, and what it may expect.
+/// Set on the way from INIT to RTR, for reliable connections: who the peer is, and what it may expect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RtrAttributes {
     /// The peer's address.
@@ -156,7 +158,7 @@ pub struct RtrAttributes {
     pub min_rnr_timer: RnrTimer,
 }
 
-/// Set on the way from RTR to RTS: how this side sends.
+/// Set on the way from RTR to RTS, for reliable connections: how this side sends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RtsAttributes {
     /// Sequence number of the first packet.
@@ -171,6 +173,219 @@ pub struct RtsAttributes {
     pub max_rd_atomic: u8,
     /// Packets under way at once, at most: what the path and the peer's buffers are known to bear.
     pub window_packets: u32,
+}
+
+/// A partition: its key, and its place in the port's table.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Partition {
+    /// Index in the port's table.
+    pub index: u16,
+    /// The key there.
+    pub pkey: Pkey,
+}
+
+impl Partition {
+    /// The only partition of a RoCE port.
+    pub const DEFAULT: Self = Self { index: 0, pkey: Pkey::DEFAULT };
+}
+
+/// What a queue pair is set to. `struct ibv_qp_attr`, as a query returns it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Settings {
+    /// The partition.
+    pub partition: Partition,
+    /// The port, counted from 1.
+    pub port: u8,
+    /// What the peer may do to this queue pair at all.
+    pub access: Access,
+    /// The key that datagrams must show.
+    pub qkey: Qkey,
+    /// The peer's address.
+    pub remote_gid: Gid,
+    /// The peer's queue pair.
+    pub remote: Qpn,
+    /// Size of the parts into which both sides cut messages.
+    pub path_mtu: PathMtu,
+    /// Sequence number of the peer's first packet.
+    pub expected_psn: Psn,
+    /// READs and atomics of the peer that are remembered at once.
+    pub max_dest_rd_atomic: u8,
+    /// How long the peer is told to wait when no receive is posted.
+    pub min_rnr_timer: RnrTimer,
+    /// Sequence number of the first packet.
+    pub first_psn: Psn,
+    /// How long to wait for an acknowledgement.
+    pub timeout: AckTimeout,
+    /// How often to send again then.
+    pub retry_count: RetryCount,
+    /// How often to send again when the peer has no receive.
+    pub rnr_retry: RnrRetry,
+    /// READs and atomics under way at once.
+    pub max_rd_atomic: u8,
+    /// Packets under way at once, at most.
+    pub window_packets: u32,
+    /// SQ_DRAINED is raised.
+    pub notify_drained: bool,
+}
+
+impl Settings {
+    /// Packets under way at once, if nobody says otherwise.
+    pub const WINDOW_PACKETS: u32 = 64;
+
+    /// What a new queue pair is set to, on a port with this MTU.
+    pub(crate) fn new(path_mtu: PathMtu) -> Self {
+        Self {
+            partition: Partition::DEFAULT,
+            port: 1,
+            access: Access::NONE,
+            qkey: Qkey(0),
+            remote_gid: Gid([0; 16]),
+            remote: Qpn::new(0),
+            path_mtu,
+            expected_psn: Psn::new(0),
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: RnrTimer::new(0),
+            first_psn: Psn::new(0),
+            timeout: AckTimeout::FOREVER,
+            retry_count: RetryCount(0),
+            rnr_retry: RnrRetry(0),
+            max_rd_atomic: 0,
+            window_packets: Self::WINDOW_PACKETS,
+            notify_drained: false,
+        }
+    }
+
+    pub(crate) fn rtr(&self) -> RtrAttributes {
+        RtrAttributes {
+            remote_gid: self.remote_gid,
+            remote: self.remote,
+            expected_psn: self.expected_psn,
+            path_mtu: self.path_mtu,
+            max_dest_rd_atomic: self.max_dest_rd_atomic,
+            min_rnr_timer: self.min_rnr_timer,
+        }
+    }
+
+    pub(crate) fn rts(&self) -> RtsAttributes {
+        RtsAttributes {
+            first_psn: self.first_psn,
+            timeout: self.timeout,
+            retry_count: self.retry_count,
+            rnr_retry: self.rnr_retry,
+            max_rd_atomic: self.max_rd_atomic,
+            window_packets: self.window_packets,
+        }
+    }
+}
+
+macro_rules! changes {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $set:expr,)*) => {
+        /// Attributes to set with [`crate::Qp::modify`]; those that are `None` stay.
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        pub struct Attributes {
+            /// The state that the queue pair is believed to be in.
+            pub current: Option<QpState>,
+            /// Packets under way at once, at most: no attribute of the verbs, allowed always.
+            pub window_packets: Option<u32>,
+            $($(#[$doc])* pub $name: Option<$type>,)*
+        }
+
+        impl Attributes {
+            /// Which ones are given.
+            pub fn given(&self) -> AttributeSet {
+                let mut given = match self.current {
+                    Some(_) => AttributeSet::CURRENT_STATE,
+                    None => AttributeSet::NONE,
+                };
+                $(if self.$name.is_some() {
+                    given = given.with($set);
+                })*
+                given
+            }
+
+            /// The settings after the change.
+            pub(crate) fn change(&self, settings: Settings) -> Settings {
+                Settings {
+                    window_packets: self.window_packets.unwrap_or(settings.window_packets),
+                    $($name: self.$name.unwrap_or(settings.$name),)*
+                }
+            }
+        }
+    };
+}
+
+changes! {
+    /// The partition.
+    partition: Partition = AttributeSet::PKEY,
+    /// The port, counted from 1.
+    port: u8 = AttributeSet::PORT,
+    /// What the peer may do to this queue pair at all.
+    access: Access = AttributeSet::ACCESS,
+    /// The key that datagrams must show.
+    qkey: Qkey = AttributeSet::QKEY,
+    /// The peer's address.
+    remote_gid: Gid = AttributeSet::ADDRESS,
+    /// The peer's queue pair.
+    remote: Qpn = AttributeSet::REMOTE,
+    /// Size of the parts into which both sides cut messages.
+    path_mtu: PathMtu = AttributeSet::PATH_MTU,
+    /// Sequence number of the peer's first packet.
+    expected_psn: Psn = AttributeSet::EXPECTED_PSN,
+    /// READs and atomics of the peer that are remembered at once.
+    max_dest_rd_atomic: u8 = AttributeSet::MAX_DEST_RD_ATOMIC,
+    /// How long the peer is told to wait when no receive is posted.
+    min_rnr_timer: RnrTimer = AttributeSet::MIN_RNR_TIMER,
+    /// Sequence number of the first packet.
+    first_psn: Psn = AttributeSet::FIRST_PSN,
+    /// How long to wait for an acknowledgement.
+    timeout: AckTimeout = AttributeSet::TIMEOUT,
+    /// How often to send again then.
+    retry_count: RetryCount = AttributeSet::RETRY_COUNT,
+    /// How often to send again when the peer has no receive.
+    rnr_retry: RnrRetry = AttributeSet::RNR_RETRY,
+    /// READs and atomics under way at once.
+    max_rd_atomic: u8 = AttributeSet::MAX_RD_ATOMIC,
+    /// Raise SQ_DRAINED when the send queue has drained.
+    notify_drained: bool = AttributeSet::NOTIFY_DRAINED,
+}
+
+impl From<InitAttributes> for Attributes {
+    fn from(init: InitAttributes) -> Self {
+        Self {
+            partition: Some(Partition { index: 0, pkey: init.pkey }),
+            port: Some(1),
+            access: Some(init.access),
+            ..Self::default()
+        }
+    }
+}
+
+impl From<RtrAttributes> for Attributes {
+    fn from(rtr: RtrAttributes) -> Self {
+        Self {
+            remote_gid: Some(rtr.remote_gid),
+            remote: Some(rtr.remote),
+            expected_psn: Some(rtr.expected_psn),
+            path_mtu: Some(rtr.path_mtu),
+            max_dest_rd_atomic: Some(rtr.max_dest_rd_atomic),
+            min_rnr_timer: Some(rtr.min_rnr_timer),
+            ..Self::default()
+        }
+    }
+}
+
+impl From<RtsAttributes> for Attributes {
+    fn from(rts: RtsAttributes) -> Self {
+        Self {
+            first_psn: Some(rts.first_psn),
+            timeout: Some(rts.timeout),
+            retry_count: Some(rts.retry_count),
+            rnr_retry: Some(rts.rnr_retry),
+            max_rd_atomic: Some(rts.max_rd_atomic),
+            window_packets: Some(rts.window_packets),
+            ..Self::default()
+        }
+    }
 }
 
 #[cfg(test)]

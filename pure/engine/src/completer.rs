@@ -8,9 +8,8 @@
 //! Read IBTA Vol. 1 §9.7.5 (acknowledgements) and §9.9 (errors) before changing this file.
 
 use crate::attributes::{RnrRetry, RtsAttributes};
-use crate::host::{Host, Landing, SendDone};
-use crate::requester::NOT_STARTED;
-use crate::send_queue::SendQueue;
+use crate::host::{Host, Landing};
+use crate::send_queue::{NOT_STARTED, SendQueue};
 use crate::status::WcStatus;
 use crate::time::Time;
 use crate::work::RequestKind;
@@ -33,7 +32,7 @@ pub(crate) enum Verdict {
 }
 
 /// How often to send again before giving up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Budget {
     retries: u8,
     rnr: RnrRetry,
@@ -178,7 +177,14 @@ impl Completer {
             return Verdict::Ignore;
         };
         if !entry.request.kind.awaits_data() {
-            return Verdict::Ignore; // The peer answers a SEND or WRITE with data: not ours.
+            // An ATOMIC WRITE is acknowledged by the answer to a READ of nothing; that the peer
+            // answers anything else with data is not our affair.
+            let atomic_write = matches!(entry.request.kind, RequestKind::AtomicWrite { .. });
+            if !atomic_write || operation != Operation::ReadResponseOnly || !data.is_empty() {
+                return Verdict::Ignore;
+            }
+            let _ = self.retire_before(sequence + 1, queue, host);
+            return Verdict::Progress;
         }
         let at = u32::try_from(sequence.saturating_sub(entry.start)).unwrap_or(u32::MAX);
         let offset = at.saturating_mul(self.mtu.bytes());
@@ -187,7 +193,12 @@ impl Completer {
                 entry.request.len.saturating_sub(offset).min(self.mtu.bytes())
             }
             RequestKind::CompareSwap { .. } | RequestKind::FetchAdd { .. } => 8,
-            RequestKind::Send { .. } | RequestKind::Write { .. } => 0,
+            RequestKind::Send { .. }
+            | RequestKind::SendInvalidate { .. }
+            | RequestKind::Write { .. }
+            | RequestKind::AtomicWrite { .. }
+            | RequestKind::LocalInvalidate { .. }
+            | RequestKind::BindWindow => 0,
         };
         let atomic = matches!(operation, Operation::AtomicAcknowledge);
         let read = matches!(entry.request.kind, RequestKind::Read { .. });
@@ -213,6 +224,26 @@ impl Completer {
         Some(self.resend_or_fail(self.unacked))
     }
 
+    /// Retires the requests at the head that were carried out without a packet.
+    pub(crate) fn retire_local(&mut self, queue: &mut SendQueue, host: &mut impl Host) {
+        let local = |queue: &SendQueue| {
+            queue.get(queue.head()).is_some_and(|entry| entry.has_begun() && entry.packets == 0)
+        };
+        if local(queue) {
+            let _ = self.retire_before(self.unacked, queue, host);
+        }
+    }
+
+    /// Changes how long to wait and how often to send again. What was spent of a budget that stays
+    /// the same stays spent.
+    pub(crate) fn set_limits(&mut self, attributes: &RtsAttributes) {
+        self.timeout_ns = attributes.timeout.nanos();
+        let limits = Budget { retries: attributes.retry_count.get(), rnr: attributes.rnr_retry };
+        if self.limits != limits {
+            (self.limits, self.budget) = (limits, limits);
+        }
+    }
+
     /// Retires every request that ends before `hole`, in order.
     fn retire_before(&mut self, hole: u64, queue: &mut SendQueue, host: &mut impl Host) -> Retired {
         loop {
@@ -233,22 +264,8 @@ impl Completer {
                 return Retired::All;
             }
             self.moved_to(entry.end());
-            self.retire(WcStatus::Success, queue, host);
+            queue.retire(WcStatus::Success, host);
         }
-    }
-
-    /// Ends the oldest request.
-    pub(crate) fn retire(&self, status: WcStatus, queue: &mut SendQueue, host: &mut impl Host) {
-        let Some((index, entry)) = queue.pop() else {
-            return;
-        };
-        host.send_done(SendDone {
-            index,
-            status,
-            opcode: entry.request.kind.wc_opcode(),
-            byte_len: entry.request.len,
-            report: entry.request.signaled || status != WcStatus::Success,
-        });
     }
 
     /// Moves the window's start forward; progress refills the budget.

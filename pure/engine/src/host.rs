@@ -3,7 +3,8 @@
 //! The transport names memory by key and address, or by "bytes so-and-so of request number n", and
 //! never sees a pointer. The host checks every such claim; its refusals become NAKs and statuses.
 
-use crate::status::{WcOpcode, WcStatus};
+use crate::status::{QpEvent, WcOpcode, WcStatus};
+use crate::work::Route;
 use adverb_wire::{Headers, Imm, Qpn, Rkey};
 use core::fmt;
 
@@ -93,6 +94,24 @@ pub struct Receive {
     pub len: u32,
 }
 
+/// Why there is no receive for a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NoReceive {
+    /// The queue is empty.
+    Empty,
+    /// There is no such shared receive queue, or this queue pair may not use it.
+    NoSuchQueue,
+}
+
+/// Who wants a key to be invalidated.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Invalidator {
+    /// The owner of the queue pair, by a request.
+    Owner,
+    /// The peer, by a SEND with invalidate.
+    Peer,
+}
+
 /// Why local buffers could not be used. The owner's fault.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LocalError {
@@ -164,28 +183,58 @@ pub struct ReceiveDone {
     pub byte_len: u32,
     /// Immediate data, if the message had some.
     pub imm: Option<Imm>,
+    /// The key that the message invalidated, if it did.
+    pub invalidated: Option<Rkey>,
     /// The sender asked for an event.
     pub solicited: bool,
     /// The sender's queue pair.
     pub src_qp: Qpn,
+    /// The first [`GRH_LEN`] bytes of the buffers, which `byte_len` counts, are the network header.
+    pub grh: bool,
+    /// Index of the partition in the port's table.
+    pub pkey_index: u16,
+    /// The shared receive queue that the message named: XRC.
+    pub srq: Option<Qpn>,
 }
+
+/// Bytes in front of every datagram in its receive: the global routing header. IBTA Vol. 1
+/// §11.4.1.2; for RoCEv2 the IP header, at the end of them.
+pub const GRH_LEN: u32 = 40;
 
 /// The surroundings that drive a queue pair, for the length of one call.
 pub trait Host {
     /// There is room for one more packet.
     fn room(&self) -> bool;
 
-    /// Takes one packet for the peer.
+    /// Takes one packet: for the connected peer, or by the `route` of its request.
     ///
     /// Called only after [`Host::room`] said yes.
     ///
     /// # Errors
     ///
     /// [`EmitError`] if the payload cannot be had; nothing was taken then.
-    fn emit(&mut self, headers: &Headers, payload: Payload) -> Result<(), EmitError>;
+    fn emit(
+        &mut self,
+        headers: &Headers,
+        payload: Payload,
+        route: Option<Route>,
+    ) -> Result<(), EmitError>;
 
-    /// Takes the oldest posted receive off its queue.
-    fn take_receive(&mut self) -> Option<Receive>;
+    /// Takes the oldest receive off its queue: of the queue pair's own, of the shared one that it
+    /// was made with, or (XRC) of the one that `srq` names.
+    ///
+    /// # Errors
+    ///
+    /// [`NoReceive`] says why there is none.
+    fn take_receive(&mut self, srq: Option<Qpn>) -> Result<Receive, NoReceive>;
+
+    /// Puts a receive back that was the last one taken: it is the next to be taken. Its message
+    /// came to nothing, and some bytes of it may have been scattered.
+    fn put_back_receive(&mut self, receive: Receive, srq: Option<Qpn>);
+
+    /// The network header of the packet that is being handed over, as it goes in front of a
+    /// datagram; see [`adverb_wire::Grh::emit`]. Asked for by datagram queue pairs only.
+    fn grh(&self) -> [u8; 40];
 
     /// Copies bytes off the wire into local buffers, `offset` bytes from their start.
     ///
@@ -216,9 +265,36 @@ pub trait Host {
     /// [`AccessError`] if the peer may not; nothing was changed then.
     fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError>;
 
+    /// Writes 8 bytes to `va` of a region at once, so that no reader sees some of them.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError`] if the peer may not write there, or the address is not a multiple of 8;
+    /// nothing was written then.
+    fn atomic_write(&mut self, rkey: Rkey, va: u64, bytes: [u8; 8]) -> Result<(), AccessError>;
+
+    /// Makes a key mean nothing: from now on every access by it is refused.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError`] if there is no such key, or `by` may not invalidate it: a peer may only
+    /// invalidate windows of type 2.
+    fn invalidate(&mut self, rkey: Rkey, by: Invalidator) -> Result<(), AccessError>;
+
+    /// Binds a memory window, as was said when the request with this index was posted.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError`] if the window, the region or the range do not fit one another; the window is
+    /// what it was then.
+    fn bind(&mut self, index: u64) -> Result<(), AccessError>;
+
+    /// Something has happened that no completion tells.
+    fn event(&mut self, event: QpEvent);
+
     /// A request has ended; called once for each, in the order of posting.
     fn send_done(&mut self, done: SendDone);
 
-    /// A receive has ended; called once for each that was taken.
+    /// A receive has ended; called once for each that was taken and not put back.
     fn receive_done(&mut self, done: ReceiveDone);
 }

@@ -5,44 +5,67 @@
 //! through the [`Host`] that the caller lends for the length of a call. The software device is one
 //! such host, the simulated network of `adverb-fabric` another.
 //!
-//! A reliable queue pair has three roles that never call one another. The *requester* turns work
-//! into packets, the *responder* serves the peer's packets, the *completer* reads what comes back
-//! and answers with a verdict, which `qp.rs` carries to the requester.
+//! A queue pair has roles that never call one another. The *requester* turns work into packets,
+//! the *responder* serves the peer's packets, the *completer* reads what comes back and answers
+//! with a verdict, which `qp.rs` carries to the requester. Transports differ in which roles they
+//! have:
 //!
-//! Read IBTA Vol. 1 §9.7 (reliable service) before changing this crate.
+//! | | sends | serves |
+//! |---|---|---|
+//! | RC | `requester.rs`, `completer.rs` | `responder.rs` |
+//! | XRC initiator | `requester.rs`, `completer.rs` | |
+//! | XRC target | | `responder.rs` |
+//! | UC | `streamer.rs` | `connected.rs` |
+//! | UD | `streamer.rs` | `datagram.rs` |
+//!
+//! All of them cut messages with `packetizer.rs` and, but for datagrams, put them together with
+//! `assembler.rs`.
+//!
+//! Read IBTA Vol. 1 §9.7 (reliable service) and §9.8 (unreliable service) before changing this
+//! crate.
 
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+mod assembler;
 mod attributes;
 mod completer;
+mod connected;
 mod counters;
+mod datagram;
 mod host;
+mod packetizer;
 mod port;
 mod qp;
 mod requester;
 mod responder;
+mod roles;
 mod send_queue;
 mod status;
+mod streamer;
 #[cfg(test)]
 mod testing;
 mod time;
+mod transition;
+mod transport;
 mod window;
 mod work;
 
 pub use attributes::{
-    Access, Gid, InitAttributes, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
+    Access, Attributes, Gid, InitAttributes, Partition, RetryCount, RnrRetry, RtrAttributes,
+    RtsAttributes, Settings,
 };
 pub use counters::QpCounters;
 pub use host::{
-    AccessError, AtomicOp, EmitError, Host, Landing, LocalError, Payload, Range, Receive,
-    ReceiveDone, SendDone,
+    AccessError, AtomicOp, EmitError, GRH_LEN, Host, Invalidator, Landing, LocalError, NoReceive,
+    Payload, Range, Receive, ReceiveDone, SendDone,
 };
 pub use port::{Dropped, accept};
-pub use qp::{Qp, StateError};
-pub use send_queue::SendQueueFull;
-pub use status::{QpState, WcOpcode, WcStatus};
+pub use qp::{Qp, QpOptions};
+pub use status::{Behaviour, Processing, QpEvent, QpState, WcOpcode, WcStatus};
 pub use time::{AckTimeout, Time, TooLong};
-pub use work::{Request, RequestKind};
+pub use transition::{AttributeSet, ModifyError, TransitionRule, transition};
+pub use transport::{QpType, RequestOp, allowed};
+pub use work::{Datagram, PostError, Request, RequestKind, Route, To};

@@ -1,79 +1,100 @@
 //! The queue pair: holds the roles, and carries verdicts from one to the next.
 //!
-//! Everything that happens to a queue pair comes in through one of four doors: work is posted, a
-//! packet arrives, the clock runs out, or the host has room for packets. Nothing leaves except
-//! through the [`Host`] lent for the call.
+//! Everything that happens to a queue pair comes in through one of five doors: work is posted, a
+//! packet arrives, the clock runs out, the host has room for packets, or the owner modifies it
+//! (`qp/modify.rs`). Nothing leaves except through the [`Host`] lent for the call.
 
-use crate::attributes::{Access, Gid, InitAttributes, RtrAttributes, RtsAttributes};
+mod modify;
+
+use crate::attributes::{Gid, Settings};
 use crate::completer::{Completer, Sent, Verdict};
 use crate::counters::QpCounters;
 use crate::host::{Host, ReceiveDone};
-use crate::requester::{Emitted, NOT_STARTED, Path, Requester};
-use crate::responder::{Responder, Served};
-use crate::send_queue::{Entry, SendQueue, SendQueueFull};
-use crate::status::{QpState, WcOpcode, WcStatus};
+use crate::packetizer::Path;
+use crate::requester::{Emitted, Requester};
+use crate::responder::Served;
+use crate::roles::{Receiver, Sender};
+use crate::send_queue::{Entry, SendQueue};
+use crate::status::{Processing, QpEvent, QpState, WcOpcode, WcStatus};
 use crate::time::Time;
-use crate::work::Request;
-use adverb_wire::{Extension, Packet, Pkey, Qpn, Transport};
-use core::fmt;
+use crate::transport::{QpType, allowed};
+use crate::work::{PostError, Request, To};
+use adverb_wire::{Extension, Operation, Packet, PathMtu, Pkey, Qpn};
 
-/// A transition that the queue pair's state does not allow.
+/// What a queue pair is made with. `struct ibv_qp_init_attr`, as far as the transport knows it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct StateError {
-    /// The state it is in.
-    pub from: QpState,
-    /// The state it was asked to go to.
-    pub to: QpState,
+pub struct QpOptions {
+    /// Its number.
+    pub number: Qpn,
+    /// Its type.
+    pub kind: QpType,
+    /// Requests that the send queue holds.
+    pub send_capacity: u32,
+    /// Receives come from a shared queue: they are not flushed with this queue pair.
+    pub shared_receives: bool,
+    /// The longest payload of the port's packets: that of a datagram.
+    pub port_mtu: PathMtu,
 }
 
-impl fmt::Display for StateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { from, to } = self;
-        write!(f, "a queue pair in {from} cannot go to {to}")
+impl QpOptions {
+    /// A reliable connection with receives of its own.
+    pub const fn rc(number: Qpn, send_capacity: u32) -> Self {
+        Self::of(QpType::Rc, number, send_capacity)
+    }
+
+    /// A queue pair of this type with receives of its own, on a port with an MTU of 1024 bytes.
+    pub const fn of(kind: QpType, number: Qpn, send_capacity: u32) -> Self {
+        let port_mtu = PathMtu::B1024;
+        Self { number, kind, send_capacity, shared_receives: false, port_mtu }
     }
 }
 
-impl core::error::Error for StateError {}
-
-/// A reliable-connected queue pair.
+/// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
-    number: Qpn,
+    options: QpOptions,
     state: QpState,
-    init: InitAttributes,
+    settings: Settings,
     peer: Option<Peer>,
     queue: SendQueue,
     sender: Option<Sender>,
+    progress: Progress,
     /// Requests go before responses the next time, so that neither starves the other.
     requests_first: bool,
     counters: QpCounters,
 }
 
-/// What exists once the peer is known.
+/// What exists once packets can be understood.
 #[derive(Debug)]
 struct Peer {
     gid: Gid,
     path: Path,
-    responder: Responder,
+    receiver: Option<Receiver>,
 }
 
-/// What exists once sending is allowed.
-#[derive(Debug)]
-struct Sender {
-    requester: Requester,
-    completer: Completer,
+/// What is to be reported of a state, once in each.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Progress {
+    /// Nothing any more.
+    Settled,
+    /// In RTR: the first packet.
+    AwaitsPacket,
+    /// In SQD: the end of the requests that have begun.
+    Drains,
 }
 
 impl Qp {
-    /// A queue pair in RESET with room for `send_capacity` requests.
-    pub fn new(number: Qpn, send_capacity: u32) -> Self {
+    /// A queue pair in RESET.
+    pub fn new(options: QpOptions) -> Self {
+        let capacity = if options.kind.sends() { options.send_capacity } else { 0 };
         Self {
-            number,
+            options,
             state: QpState::Reset,
-            init: InitAttributes { pkey: Pkey::DEFAULT, access: Access::NONE },
+            settings: Settings::new(options.port_mtu),
             peer: None,
-            queue: SendQueue::with_capacity(send_capacity),
+            queue: SendQueue::with_capacity(capacity),
             sender: None,
+            progress: Progress::Settled,
             requests_first: false,
             counters: QpCounters::default(),
         }
@@ -81,12 +102,27 @@ impl Qp {
 
     /// Its number.
     pub fn number(&self) -> Qpn {
-        self.number
+        self.options.number
+    }
+
+    /// Its type.
+    pub fn kind(&self) -> QpType {
+        self.options.kind
     }
 
     /// Its state.
     pub fn state(&self) -> QpState {
         self.state
+    }
+
+    /// What it is set to.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// In SQD: requests that had begun have not all ended. `sq_draining`.
+    pub fn is_draining(&self) -> bool {
+        self.progress == Progress::Drains
     }
 
     /// What it has counted.
@@ -106,118 +142,104 @@ impl Qp {
 
     /// The peer's address and queue pair, once they are known.
     pub fn remote(&self) -> Option<(Gid, Qpn)> {
-        self.peer.as_ref().map(|peer| (peer.gid, peer.path.remote))
+        let peer = self.peer.as_ref().filter(|_| self.kind().is_connected());
+        peer.map(|peer| (peer.gid, peer.path.remote))
     }
 
-    /// RESET to INIT.
+    /// Queues one request and returns its index; [`Qp::transmit`] sends it, or flushes it.
     ///
     /// # Errors
     ///
-    /// [`StateError`] in any state but RESET and INIT; nothing has changed then.
-    pub fn to_init(&mut self, attributes: InitAttributes) -> Result<(), StateError> {
-        self.transition(&[QpState::Reset, QpState::Init], QpState::Init)?;
-        self.init = attributes;
-        Ok(())
-    }
-
-    /// INIT to RTR: from now on the peer's packets are taken.
-    ///
-    /// # Errors
-    ///
-    /// [`StateError`] in any state but INIT; nothing has changed then.
-    pub fn to_rtr(&mut self, attributes: RtrAttributes) -> Result<(), StateError> {
-        self.transition(&[QpState::Init], QpState::Rtr)?;
-        let path =
-            Path { remote: attributes.remote, pkey: self.init.pkey, mtu: attributes.path_mtu };
-        let responder = Responder::new(path, self.init.access, &attributes);
-        self.peer = Some(Peer { gid: attributes.remote_gid, path, responder });
-        Ok(())
-    }
-
-    /// RTR to RTS: from now on posted requests are sent.
-    ///
-    /// # Errors
-    ///
-    /// [`StateError`] in any state but RTR; nothing has changed then.
-    pub fn to_rts(&mut self, attributes: RtsAttributes) -> Result<(), StateError> {
-        let path = match (&self.peer, self.state) {
-            (Some(peer), QpState::Rtr) => peer.path,
-            (Some(_) | None, from) => {
-                return Err(StateError { from, to: QpState::Rts });
-            }
-        };
-        self.state = QpState::Rts;
-        self.sender = Some(Sender {
-            requester: Requester::new(path, &attributes).start_at(self.queue.head()),
-            completer: Completer::new(path.mtu, &attributes),
-        });
-        Ok(())
-    }
-
-    /// Any state to ERR: all outstanding work ends as flushed.
-    pub fn to_err(&mut self, host: &mut impl Host) {
-        self.fail(host);
-    }
-
-    /// Any state to RESET: outstanding work and everything known of the peer is forgotten.
-    ///
-    /// Requests vanish without completions, as the verbs have it; the receives are the host's to
-    /// clear.
-    pub fn to_reset(&mut self) {
-        self.state = QpState::Reset;
-        self.peer = None;
-        self.sender = None;
-        while self.queue.pop().is_some() {}
-    }
-
-    fn transition(&mut self, from: &[QpState], to: QpState) -> Result<(), StateError> {
-        if !from.contains(&self.state) {
-            return Err(StateError { from: self.state, to });
+    /// [`PostError`]; nothing was queued then.
+    #[inline]
+    pub fn post(&mut self, request: Request) -> Result<u64, PostError> {
+        if !self.state.behaviour().post_send {
+            return Err(PostError::State(self.state));
         }
-        self.state = to;
+        self.check(&request)?;
+        self.queue.push(Entry::new(request))
+    }
+
+    /// Says whether a request makes sense, whatever the state is.
+    fn check(&self, request: &Request) -> Result<(), PostError> {
+        let (kind, operation) = (self.kind(), request.kind.operation());
+        if !allowed(kind, operation) {
+            return Err(PostError::Operation { kind, operation });
+        }
+        let local = request.kind.is_local();
+        let (addressed, longest) = match (kind, request.to) {
+            (QpType::Ud, To::Datagram(_)) => (true, self.options.port_mtu.bytes()),
+            (QpType::XrcInitiator, To::SharedQueue(_)) => (true, Request::LEN_MAX),
+            (QpType::XrcInitiator, To::Peer) => (local, Request::LEN_MAX),
+            (QpType::Rc | QpType::Uc, To::Peer) => (true, Request::LEN_MAX),
+            (_, To::Peer | To::Datagram(_) | To::SharedQueue(_)) => (false, 0),
+        };
+        if !addressed {
+            return Err(PostError::Address { kind });
+        }
+        let (len, fixed) = (request.len, request.kind.fixed_len());
+        if len > longest || fixed.is_some_and(|fixed| fixed != len) {
+            return Err(PostError::Length { len, allowed: fixed.unwrap_or(longest) });
+        }
         Ok(())
     }
 
-    /// Queues one request and returns its index; [`Qp::transmit`] sends it.
-    ///
-    /// # Errors
-    ///
-    /// [`SendQueueFull`]; nothing was queued then.
-    pub fn post(&mut self, request: Request) -> Result<u64, SendQueueFull> {
-        debug_assert!(request.len <= Request::LEN_MAX, "the caller checks lengths");
-        self.queue.push(Entry { request, start: NOT_STARTED, packets: 0 })
-    }
-
-    /// Takes one packet that has passed [`crate::accept`] and is addressed to this queue pair.
+    /// Takes one packet that has passed [`crate::accept`] and is for this queue pair: addressed to
+    /// it, or to a multicast group that it has joined.
     ///
     /// `source` is the address it came from. Answers are owed, not emitted: call
     /// [`Qp::transmit`] afterwards, or soon.
     pub fn on_packet(&mut self, packet: &Packet<'_>, source: Gid, now: Time, host: &mut impl Host) {
         let bth = &packet.headers.bth;
+        let kind = self.options.kind;
         let Some(peer) = self.peer.as_mut().filter(|_| self.state.receives()) else {
             self.counters.dropped_pkts += 1;
             return;
         };
-        let known = source == peer.gid
-            && bth.opcode.transport() == Transport::Rc
-            && same_partition(bth.pkey, peer.path.pkey);
-        if !known {
+        let same_partition = same_partition(bth.pkey, peer.path.pkey);
+        let known = bth.opcode.transport() == kind.transport()
+            && (source == peer.gid || !kind.is_connected());
+        if !known || !same_partition {
+            self.counters.bad_pkey += u64::from(!same_partition);
             self.counters.dropped_pkts += 1;
             return;
         }
         self.counters.rcvd_pkts += 1;
-        if bth.opcode.operation().is_request() {
-            let served = peer.responder.on_request(packet, &mut self.counters, host);
-            if served == Served::Fatal {
-                self.enter_err(host);
-            }
-        } else {
+        if self.progress == Progress::AwaitsPacket {
+            self.progress = Progress::Settled;
+            host.event(QpEvent::CommEst);
+        }
+        if !bth.opcode.operation().is_request() {
             self.on_response(packet, now, host);
+        } else if let Some(receiver) = peer.receiver.as_mut() {
+            let served = receiver.on_request(packet, &mut self.counters, host);
+            self.settle(served, host);
+        } else {
+            self.counters.dropped_pkts += 1;
+        }
+    }
+
+    /// Does what serving a request has led to.
+    fn settle(&mut self, served: Served, host: &mut impl Host) {
+        if let Served::Fatal(event) = served {
+            if let Some(event) = event {
+                host.event(event);
+            }
+            self.enter_err(host);
+        }
+    }
+
+    /// The roles of a reliable requester, if this is one.
+    #[inline]
+    fn reliable(&mut self) -> Option<(&mut Requester, &mut Completer)> {
+        match self.sender.as_mut()? {
+            Sender::Reliable { requester, completer } => Some((requester, completer)),
+            Sender::Unreliable(_) => None,
         }
     }
 
     fn on_response(&mut self, packet: &Packet<'_>, now: Time, host: &mut impl Host) {
-        let Some(Sender { requester, completer }) = self.sender.as_mut() else {
+        let Some(Sender::Reliable { requester, completer }) = self.sender.as_mut() else {
             self.counters.dropped_pkts += 1;
             return;
         };
@@ -231,8 +253,9 @@ impl Qp {
         };
         let operation = bth.opcode.operation();
         let queue = &mut self.queue;
+        let head = queue.head();
         let verdict = match packet.headers.extension {
-            Extension::Aeth(aeth) if operation == adverb_wire::Operation::Acknowledge => {
+            Extension::Aeth(aeth) if operation == Operation::Acknowledge => {
                 self.counters.note_syndrome(aeth.syndrome);
                 completer.on_ack(bth.psn, aeth.syndrome, sent, queue, host)
             }
@@ -249,6 +272,7 @@ impl Qp {
             | Extension::Atomic(_)
             | Extension::Cnp => Verdict::Ignore,
         };
+        self.counters.note_sends(queue.head() - head);
         let unacked = completer.unacked();
         if unacked > before {
             requester.on_progress(unacked, unacked - before, &self.queue);
@@ -256,11 +280,12 @@ impl Qp {
         }
         self.obey(verdict, now, host);
         self.fail_if_broken(host);
+        self.note_drained(host);
     }
 
     /// Carries a verdict of the completer to the requester.
     fn obey(&mut self, verdict: Verdict, now: Time, host: &mut impl Host) {
-        let Some(Sender { requester, completer }) = self.sender.as_mut() else {
+        let Some(Sender::Reliable { requester, completer }) = self.sender.as_mut() else {
             return;
         };
         match verdict {
@@ -277,25 +302,23 @@ impl Qp {
                 requester.rewind(from, false, &self.queue);
                 requester.pause(until);
             }
-            Verdict::Fail(status) => {
-                self.counters.note_failure(status);
-                completer.retire(status, &mut self.queue, host);
-                self.fail(host);
-            }
+            Verdict::Fail(status) => self.fail_oldest(status, host),
         }
+    }
+
+    /// Ends the oldest request with this status, and the queue pair's life with it.
+    fn fail_oldest(&mut self, status: WcStatus, host: &mut impl Host) {
+        self.counters.note_failure(status);
+        self.queue.retire(status, host);
+        self.fail(host);
     }
 
     /// Ends the request that could not be emitted, once all before it have ended.
     fn fail_if_broken(&mut self, host: &mut impl Host) {
-        let Some(Sender { requester, completer }) = self.sender.as_ref() else {
-            return;
-        };
-        let Some((index, status)) = requester.broken() else {
-            return;
-        };
-        if index == self.queue.head() {
-            completer.retire(status, &mut self.queue, host);
-            self.fail(host);
+        let broken = self.reliable().and_then(|(requester, _)| requester.broken());
+        if let Some((index, status)) = broken.filter(|&(index, _)| index == self.queue.head()) {
+            debug_assert!(index < self.queue.tail(), "what is broken was posted");
+            self.fail_oldest(status, host);
         }
     }
 
@@ -308,59 +331,87 @@ impl Qp {
         if self.requests_first {
             more |= self.transmit_requests(now, host);
         }
-        if let Some(peer) = self.peer.as_mut()
-            && peer.responder.transmit_data(&mut self.counters, host) == Served::Fatal
-        {
-            self.enter_err(host);
+        let receiver = self.peer.as_mut().and_then(|peer| peer.receiver.as_mut());
+        if let Some(responder) = receiver.and_then(Receiver::debtor_mut) {
+            let served = responder.transmit_data(&mut self.counters, host);
+            self.settle(served, host);
         }
         if !self.requests_first {
             more |= self.transmit_requests(now, host);
         }
         self.requests_first = !self.requests_first;
-        if let Some(peer) = self.peer.as_mut() {
+        let receiver = self.peer.as_mut().and_then(|peer| peer.receiver.as_mut());
+        if let Some(responder) = receiver.and_then(Receiver::debtor_mut) {
             if acks {
-                peer.responder.transmit_ack(host);
+                responder.transmit_ack(host);
             }
-            more |= peer.responder.owes_data() || (acks && peer.responder.owes_ack());
+            more |= responder.owes_data() || (acks && responder.owes_ack());
         }
-        if self.state == QpState::Err {
-            self.flush(host);
-        }
+        self.flush(host);
         more
     }
 
     /// Emits requests; true if there is more to emit than there was room for.
     fn transmit_requests(&mut self, now: Time, host: &mut impl Host) -> bool {
         let sends = self.sends();
-        let Some(Sender { requester, completer }) = self.sender.as_mut().filter(|_| sends) else {
-            return false;
+        let emitted = match self.sender.as_mut().filter(|_| sends) {
+            None => return false,
+            Some(Sender::Reliable { requester, completer }) => {
+                let unacked = completer.unacked();
+                let (emitted, packets) = requester.transmit(unacked, now, &mut self.queue, host);
+                if packets > 0 {
+                    completer.arm_if_idle(requester.next(), now);
+                }
+                completer.retire_local(&mut self.queue, host);
+                if emitted == Emitted::Broken {
+                    self.counters.send_err += 1;
+                    self.fail_if_broken(host);
+                }
+                emitted
+            }
+            Some(Sender::Unreliable(streamer)) => {
+                let emitted = streamer.transmit(&mut self.queue, &mut self.counters, host);
+                if emitted == Emitted::Broken {
+                    self.counters.send_err += 1;
+                    self.state = QpState::Sqe;
+                    self.progress = Progress::Settled;
+                }
+                emitted
+            }
         };
-        let unacked = completer.unacked();
-        let (emitted, packets) = requester.transmit(unacked, now, &mut self.queue, host);
-        if packets > 0 {
-            completer.arm_if_idle(requester.next(), now);
-        }
-        if emitted == Emitted::Broken {
-            self.fail_if_broken(host);
-        }
+        self.note_drained(host);
         emitted == Emitted::NoRoom
     }
 
     /// Requests are sent, and their acknowledgements awaited.
     fn sends(&self) -> bool {
-        matches!(self.state, QpState::Rts | QpState::Sqd)
+        self.state.behaviour().outgoing
+    }
+
+    /// Says so when everything that had begun before the state became SQD has ended.
+    fn note_drained(&mut self, host: &mut impl Host) {
+        if self.progress == Progress::Drains && self.queue.is_drained() {
+            self.progress = Progress::Settled;
+            if self.settings.notify_drained {
+                host.event(QpEvent::SqDrained);
+            }
+        }
+    }
+
+    fn debtor(&self) -> Option<&crate::responder::Responder> {
+        self.peer.as_ref()?.receiver.as_ref()?.debtor()
     }
 
     /// There may be something to emit besides an acknowledgement.
     pub fn has_more(&self) -> bool {
-        let owes_data = self.peer.as_ref().is_some_and(|peer| peer.responder.owes_data());
-        let tail = self.queue.tail();
-        owes_data || self.sender.as_ref().is_some_and(|sender| sender.requester.is_behind(tail))
+        let owes_data = self.debtor().is_some_and(|responder| responder.owes_data());
+        let has_work = |sender: &Sender| sender.has_work(&self.queue);
+        owes_data || self.sender.as_ref().is_some_and(has_work)
     }
 
     /// An acknowledgement waits to be emitted.
     pub fn owes_ack(&self) -> bool {
-        self.peer.as_ref().is_some_and(|peer| peer.responder.owes_ack())
+        self.debtor().is_some_and(|responder| responder.owes_ack())
     }
 
     /// Counts packets that were emitted; the host knows best.
@@ -371,17 +422,21 @@ impl Qp {
     /// When [`Qp::on_timer`] wants to be called, if at all.
     pub fn next_deadline(&self) -> Option<Time> {
         let sends = self.sends();
-        let Sender { requester, completer } = self.sender.as_ref().filter(|_| sends)?;
-        match (requester.paused_until(), completer.deadline()) {
-            (Some(pause), Some(deadline)) => Some(pause.min(deadline)),
-            (pause, deadline) => pause.or(deadline),
+        match self.sender.as_ref().filter(|_| sends)? {
+            Sender::Reliable { requester, completer } => {
+                match (requester.paused_until(), completer.deadline()) {
+                    (Some(pause), Some(deadline)) => Some(pause.min(deadline)),
+                    (pause, deadline) => pause.or(deadline),
+                }
+            }
+            Sender::Unreliable(_) => None,
         }
     }
 
     /// Lets time pass. Call [`Qp::transmit`] afterwards.
     pub fn on_timer(&mut self, now: Time, host: &mut impl Host) {
         let sends = self.sends();
-        let Some(Sender { requester, completer }) = self.sender.as_mut().filter(|_| sends) else {
+        let Some((requester, completer)) = self.reliable().filter(|_| sends) else {
             return;
         };
         requester.on_timer(now);
@@ -393,8 +448,8 @@ impl Qp {
 
     /// Goes to ERR for a reason of this side's own: from now on it is silent.
     fn fail(&mut self, host: &mut impl Host) {
-        if let Some(peer) = self.peer.as_mut() {
-            peer.responder.forget_debts();
+        if let Some(receiver) = self.peer.as_mut().and_then(|peer| peer.receiver.as_mut()) {
+            receiver.forget_debts();
         }
         self.enter_err(host);
     }
@@ -402,37 +457,54 @@ impl Qp {
     /// Goes to ERR and flushes. What the responder owes, the refusal that led here included, is
     /// still paid.
     fn enter_err(&mut self, host: &mut impl Host) {
+        let entered = self.state != QpState::Err;
         self.state = QpState::Err;
-        if let Some(peer) = self.peer.as_mut() {
-            peer.responder.abandon(WcStatus::WorkRequestFlushed, host);
+        self.progress = Progress::Settled;
+        if let Some(receiver) = self.peer.as_mut().and_then(|peer| peer.receiver.as_mut()) {
+            receiver.abandon(&mut self.counters, host);
         }
         self.flush(host);
+        let shared = self.options.shared_receives || self.kind() == QpType::XrcTarget;
+        if entered && shared {
+            host.event(QpEvent::LastWqeReached);
+        }
     }
 
-    /// Ends all outstanding work as flushed. Harmless in any state but ERR, where it is due.
+    /// Ends outstanding work as flushed, where the state says so; harmless elsewhere. Receives of a
+    /// shared queue stay there.
     pub fn flush(&mut self, host: &mut impl Host) {
-        if self.state != QpState::Err {
+        if self.state.behaviour().sends != Processing::Flushed {
             return;
         }
-        while let Some((index, entry)) = self.queue.pop() {
-            host.send_done(crate::host::SendDone {
-                index,
-                status: WcStatus::WorkRequestFlushed,
-                opcode: entry.request.kind.wc_opcode(),
-                byte_len: 0,
-                report: true,
-            });
+        while self.queue.len() > 0 {
+            self.counters.note_failure(WcStatus::WorkRequestFlushed);
+            self.queue.retire(WcStatus::WorkRequestFlushed, host);
         }
+        let own_receives = match self.kind() {
+            QpType::Rc | QpType::Uc | QpType::Ud => !self.options.shared_receives,
+            QpType::XrcInitiator | QpType::XrcTarget => false,
+        };
+        if self.state.behaviour().receives == Processing::Flushed && own_receives {
+            self.flush_receives(host);
+        }
+    }
+
+    fn flush_receives(&mut self, host: &mut impl Host) {
         let src_qp = self.peer.as_ref().map_or(Qpn::new(0), |peer| peer.path.remote);
-        while let Some(receive) = host.take_receive() {
+        while let Ok(receive) = host.take_receive(None) {
+            self.counters.note_receive(WcStatus::WorkRequestFlushed);
             host.receive_done(ReceiveDone {
                 receive,
                 status: WcStatus::WorkRequestFlushed,
                 opcode: WcOpcode::Receive,
                 byte_len: 0,
                 imm: None,
+                invalidated: None,
                 solicited: false,
                 src_qp,
+                grh: false,
+                pkey_index: self.settings.partition.index,
+                srq: None,
             });
         }
     }

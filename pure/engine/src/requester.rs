@@ -13,53 +13,15 @@
 //! Read IBTA Vol. 1 §9.7.2 to §9.7.4 before changing this file.
 
 use crate::attributes::RtsAttributes;
-use crate::host::{EmitError, Host, Payload};
-use crate::send_queue::{Entry, SendQueue};
+use crate::host::{AccessError, EmitError, Host, Invalidator, Payload};
+use crate::packetizer::Path;
+use crate::send_queue::{Entry, NOT_STARTED, SendQueue};
 use crate::status::WcStatus;
 use crate::time::Time;
 use crate::window::Window;
 use crate::work::RequestKind;
-use adverb_wire::{
-    AtomicEth, Bth, Extension, Headers, Imm, Opcode, Operation, Pad, PathMtu, Pkey, Psn, Qpn, Reth,
-    Transport,
-};
+use adverb_wire::{AtomicEth, Extension, Operation, Psn, Reth};
 use alloc::collections::VecDeque;
-
-/// [`Entry::start`] of a request of which nothing was emitted yet.
-pub(crate) const NOT_STARTED: u64 = u64::MAX;
-
-/// Where packets go, and how they are cut: the same for both roles of a queue pair.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Path {
-    pub(crate) remote: Qpn,
-    pub(crate) pkey: Pkey,
-    pub(crate) mtu: PathMtu,
-}
-
-impl Path {
-    /// Headers of a packet of a reliable connection with `len` bytes of payload.
-    pub(crate) fn headers(
-        &self,
-        operation: Operation,
-        psn: Psn,
-        len: u32,
-        extension: Extension,
-    ) -> Option<Headers> {
-        let bth = Bth {
-            opcode: Opcode::of(Transport::Rc, operation)?,
-            solicited: false,
-            migrated: true,
-            pad: Pad::for_len(usize::try_from(len).ok()?),
-            pkey: self.pkey,
-            fecn: false,
-            becn: false,
-            dest_qp: self.remote,
-            ack_request: false,
-            psn,
-        };
-        Some(Headers { bth, deth: None, xrceth: None, extension })
-    }
-}
 
 /// What became of an attempt to emit packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -93,6 +55,8 @@ pub(crate) struct Requester {
     paused_until: Option<Time>,
     /// The request at the cursor failed here, like this; nothing more is emitted.
     broken: Option<WcStatus>,
+    /// Requests that have not begun have to wait.
+    held: bool,
 }
 
 impl Requester {
@@ -110,6 +74,7 @@ impl Requester {
             unasked: 0,
             paused_until: None,
             broken: None,
+            held: false,
         }
     }
 
@@ -117,6 +82,22 @@ impl Requester {
     pub(crate) fn start_at(mut self, cursor: u64) -> Self {
         self.cursor = cursor;
         self
+    }
+
+    /// Changes where packets go.
+    pub(crate) fn set_path(&mut self, path: Path) {
+        self.path = path;
+    }
+
+    /// Makes requests that have not begun wait, or lets them begin.
+    pub(crate) fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// Changes how many READs and atomics may be under way.
+    pub(crate) fn set_reads_max(&mut self, reads_max: u8) {
+        self.reads_max = usize::from(reads_max);
+        self.reads.reserve(self.reads_max.saturating_sub(self.reads.len()));
     }
 
     pub(crate) fn psn(&self, sequence: u64) -> Psn {
@@ -139,9 +120,10 @@ impl Requester {
         Some((self.cursor, self.broken?))
     }
 
-    /// Requests before this index wait to be emitted.
-    pub(crate) fn is_behind(&self, tail: u64) -> bool {
-        self.cursor < tail
+    /// Requests may wait to be emitted.
+    pub(crate) fn has_work(&self, queue: &SendQueue) -> bool {
+        let next = queue.get(self.cursor);
+        next.is_some_and(|entry| !self.held || entry.has_begun())
     }
 
     pub(crate) fn paused_until(&self) -> Option<Time> {
@@ -156,6 +138,7 @@ impl Requester {
         queue: &mut SendQueue,
         host: &mut impl Host,
     ) -> (Emitted, u64) {
+        debug_assert!(self.cursor >= queue.head(), "what has ended is not emitted");
         let before = self.next;
         self.on_timer(now);
         if self.paused_until.is_some() || self.broken.is_some() {
@@ -190,12 +173,17 @@ impl Requester {
         if !host.room() {
             return None;
         }
-        if entry.start == NOT_STARTED {
+        if !entry.has_begun() {
+            if self.held {
+                return None;
+            }
+            if entry.request.kind.is_local() {
+                return self.run_local(unacked, entry, host);
+            }
             entry.start = self.next;
-            entry.packets = match entry.request.kind.is_atomic() {
-                true => 1, // Each way, whatever the local buffers are.
-                false => self.path.mtu.packets(entry.request.len),
-            };
+            entry.packets = self.path.packets(&entry.request.kind, entry.request.len);
+        } else if entry.packets == 0 {
+            return Some(Ok(0)); // Carried out before the requester went back.
         }
         if entry.request.fence && self.next == entry.start && !self.reads.is_empty() {
             return None;
@@ -212,7 +200,32 @@ impl Requester {
         }
     }
 
-    /// Emits packet number `at` of a SEND or WRITE.
+    /// Carries out a request that never becomes a packet; `None` if it has to wait.
+    ///
+    /// A key is invalidated only when all before it is complete, fence or not, so that nothing is
+    /// sent again through a key that is gone: the Local Invalidate Fence, IBTA Vol. 1 §10.6.5.1.
+    fn run_local(
+        &mut self,
+        unacked: u64,
+        entry: &mut Entry,
+        host: &mut impl Host,
+    ) -> Option<Result<u32, WcStatus>> {
+        let invalidates = matches!(entry.request.kind, RequestKind::LocalInvalidate { .. });
+        let waits = match invalidates {
+            true => self.next != unacked,
+            false => entry.request.fence && !self.reads.is_empty(),
+        };
+        if waits {
+            return None;
+        }
+        let outcome = run_locally(self.cursor, &entry.request.kind, host);
+        if outcome.is_ok() {
+            (entry.start, entry.packets) = (self.next, 0);
+        }
+        Some(outcome.map(|()| 0))
+    }
+
+    /// Emits packet number `at` of a request that carries data.
     fn emit_data(
         &mut self,
         at: u32,
@@ -220,26 +233,13 @@ impl Requester {
         entry: &Entry,
         host: &mut impl Host,
     ) -> Result<u32, WcStatus> {
-        let mtu = self.path.mtu.bytes();
-        // An offset is below the message's length, so neither product nor difference overflows.
-        let offset = at.saturating_mul(mtu);
-        let len = entry.request.len.saturating_sub(offset).min(mtu);
-        let last = at + 1 == entry.packets;
-        let place = Place::of(at == 0, last);
-        let (operation, extension) = data_headers(&entry.request.kind, entry.request.len, place);
-        let psn = self.psn(self.next);
-        let headers = self.path.headers(operation, psn, len, extension);
-        let mut headers = headers.ok_or(WcStatus::General)?;
+        let cut = self.path.cut(at, self.psn(self.next), self.cursor, entry);
+        let mut cut = cut.ok_or(WcStatus::General)?;
         // Ask at the end of each message, often enough to keep the window moving, and always when
         // it closes: an acknowledgement is the only thing that opens it.
-        let ask = last || allowed == 1 || self.unasked + 1 >= self.window.ack_every();
-        headers.bth.ack_request = ask;
-        headers.bth.solicited = last && entry.request.solicited && operation.needs_receive();
-        let payload = match len {
-            0 => Payload::None,
-            _ => Payload::Request { index: self.cursor, offset, len },
-        };
-        host.emit(&headers, payload).map_err(status_of)?;
+        let ask = cut.last || allowed == 1 || self.unasked + 1 >= self.window.ack_every();
+        cut.headers.bth.ack_request = ask;
+        host.emit(&cut.headers, cut.payload, None).map_err(status_of)?;
         self.unasked = if ask { 0 } else { self.unasked + 1 };
         Ok(1)
     }
@@ -265,7 +265,7 @@ impl Requester {
         let Some((operation, extension)) = self.question(at, packets, entry) else {
             return Some(Err(WcStatus::General));
         };
-        Some(self.ask(operation, extension, packets, host))
+        Some(self.ask(operation, extension, packets, entry, host))
     }
 
     /// Opcode and extended header of a request that is answered with data.
@@ -287,7 +287,12 @@ impl Requester {
                 let operands = AtomicEth { va, rkey, swap_or_add: add, compare: 0 };
                 Some((Operation::FetchAdd, Extension::Atomic(operands)))
             }
-            RequestKind::Send { .. } | RequestKind::Write { .. } => None,
+            RequestKind::Send { .. }
+            | RequestKind::SendInvalidate { .. }
+            | RequestKind::Write { .. }
+            | RequestKind::AtomicWrite { .. }
+            | RequestKind::LocalInvalidate { .. }
+            | RequestKind::BindWindow => None,
         }
     }
 
@@ -303,12 +308,14 @@ impl Requester {
         operation: Operation,
         extension: Extension,
         packets: u32,
+        entry: &Entry,
         host: &mut impl Host,
     ) -> Result<u32, WcStatus> {
         let headers = self.path.headers(operation, self.psn(self.next), 0, extension);
         let mut headers = headers.ok_or(WcStatus::General)?;
         headers.bth.ack_request = true;
-        host.emit(&headers, Payload::None).map_err(status_of)?;
+        headers.xrceth = entry.request.to.xrceth();
+        host.emit(&headers, Payload::None, None).map_err(status_of)?;
         self.unasked = 0;
         self.reads.push_back(self.next + u64::from(packets));
         Ok(packets)
@@ -328,6 +335,8 @@ impl Requester {
         while self.reads.front().is_some_and(|&end| end <= unacked) {
             self.reads.pop_front();
         }
+        // A request without a packet may have ended before the cursor has come past it again.
+        self.cursor = self.cursor.max(queue.head());
         // After a rewind, acknowledgements of the first attempt may overtake the second.
         if unacked > self.next {
             self.next = unacked;
@@ -374,63 +383,30 @@ impl Requester {
     }
 }
 
-/// Where in its message a packet is.
-#[derive(Clone, Copy, Debug)]
-enum Place {
-    First,
-    Middle,
-    Last,
-    Only,
-}
-
-impl Place {
-    const fn of(first: bool, last: bool) -> Self {
-        match (first, last) {
-            (true, true) => Self::Only,
-            (true, false) => Self::First,
-            (false, true) => Self::Last,
-            (false, false) => Self::Middle,
-        }
-    }
-}
-
-/// Opcode and extended header of a SEND's or WRITE's packet.
-fn data_headers(kind: &RequestKind, len: u32, place: Place) -> (Operation, Extension) {
+/// Carries out a request that never becomes a packet.
+pub(crate) fn run_locally(
+    index: u64,
+    kind: &RequestKind,
+    host: &mut impl Host,
+) -> Result<(), WcStatus> {
+    let failed = |_: AccessError| WcStatus::MemoryWindowBind;
     match *kind {
-        RequestKind::Write { va, rkey, imm } => {
-            let reth = Reth { va, rkey, len };
-            match (place, imm) {
-                (Place::First, _) => (Operation::WriteFirst, Extension::Reth(reth)),
-                (Place::Middle, _) => (Operation::WriteMiddle, Extension::None),
-                (Place::Last, None) => (Operation::WriteLast, Extension::None),
-                (Place::Last, Some(imm)) => (Operation::WriteLastImm, Extension::Imm(imm)),
-                (Place::Only, None) => (Operation::WriteOnly, Extension::Reth(reth)),
-                (Place::Only, Some(imm)) => {
-                    (Operation::WriteOnlyImm, Extension::RethImm(reth, imm))
-                }
-            }
+        RequestKind::LocalInvalidate { rkey } => {
+            host.invalidate(rkey, Invalidator::Owner).map_err(failed)
         }
-        RequestKind::Send { imm } => send_headers(imm, place),
-        // Requests without data of their own never come here.
-        RequestKind::Read { .. }
+        RequestKind::BindWindow => host.bind(index).map_err(failed),
+        RequestKind::Send { .. }
+        | RequestKind::SendInvalidate { .. }
+        | RequestKind::Write { .. }
+        | RequestKind::Read { .. }
         | RequestKind::CompareSwap { .. }
-        | RequestKind::FetchAdd { .. } => send_headers(None, place),
-    }
-}
-
-fn send_headers(imm: Option<Imm>, place: Place) -> (Operation, Extension) {
-    match (place, imm) {
-        (Place::First, _) => (Operation::SendFirst, Extension::None),
-        (Place::Middle, _) => (Operation::SendMiddle, Extension::None),
-        (Place::Last, None) => (Operation::SendLast, Extension::None),
-        (Place::Last, Some(imm)) => (Operation::SendLastImm, Extension::Imm(imm)),
-        (Place::Only, None) => (Operation::SendOnly, Extension::None),
-        (Place::Only, Some(imm)) => (Operation::SendOnlyImm, Extension::Imm(imm)),
+        | RequestKind::FetchAdd { .. }
+        | RequestKind::AtomicWrite { .. } => Err(WcStatus::General),
     }
 }
 
 /// How a request ends whose packet could not be emitted.
-const fn status_of(error: EmitError) -> WcStatus {
+pub(crate) const fn status_of(error: EmitError) -> WcStatus {
     match error {
         EmitError::Local(_) | EmitError::Remote(_) => WcStatus::LocalProtection,
     }

@@ -10,15 +10,15 @@
 
 mod replies;
 
+use crate::assembler::{Assembler, INVALID, Refusal, check_remote, range_of};
 use crate::attributes::{Access, RtrAttributes};
 use crate::counters::QpCounters;
-use crate::host::{AccessError, AtomicOp, Host, Landing, Payload, Range, Receive, ReceiveDone};
-use crate::requester::Path;
-use crate::status::{WcOpcode, WcStatus};
+use crate::host::{AtomicOp, Host, Payload};
+use crate::packetizer::Path;
+use crate::status::QpEvent;
 use crate::work::Request;
 use adverb_wire::{
-    Aeth, AtomicEth, Bth, Extension, Imm, Msn, Nak, Operation, Packet, Psn, Reth, RnrTimer,
-    Syndrome,
+    Aeth, AtomicEth, Bth, Extension, Msn, Nak, Operation, Packet, Psn, Reth, RnrTimer, Syndrome,
 };
 use replies::Replies;
 
@@ -28,16 +28,9 @@ use replies::Replies;
 pub(crate) enum Served {
     /// It goes on.
     Fine,
-    /// It cannot: the peer was refused for good, or the owner's buffers failed.
-    Fatal,
-}
-
-/// A message of which the beginning has arrived.
-#[derive(Clone, Copy, Debug)]
-enum Message {
-    None,
-    Send { receive: Receive, offset: u32 },
-    Write { reth: Reth, offset: u32 },
+    /// It cannot: the peer was refused for good, or the owner's buffers failed. The event is for
+    /// what no completion tells.
+    Fatal(Option<QpEvent>),
 }
 
 /// The acknowledgement that is owed. All but the last name the packet that is expected when it
@@ -46,6 +39,9 @@ enum Message {
 enum Owed {
     Nothing,
     Ack,
+    /// The last packet that was executed is an ATOMIC WRITE, and the acknowledgement is the answer
+    /// to a READ of nothing. IBTA Vol. 1 Annex A19.
+    Written,
     /// The expected packet found no receive.
     NotReady,
     /// The expected packet is missing: `seen`, which comes after it, was dropped.
@@ -56,38 +52,14 @@ enum Owed {
     Refusal(Psn, Nak),
 }
 
-/// Why a request is not served.
-#[derive(Clone, Copy, Debug)]
-enum Refusal {
-    /// No receive is posted: the peer may try again.
-    NotReady,
-    /// The peer is refused with this code; a receive in use ends with this status.
-    Nak(Nak, WcStatus),
-}
-
-const INVALID: Refusal = Refusal::Nak(Nak::InvalidRequest, WcStatus::RemoteInvalidRequest);
-
-impl From<AccessError> for Refusal {
-    /// All access errors look the same to the peer, so that it learns nothing about the layout.
-    fn from(error: AccessError) -> Self {
-        match error {
-            AccessError::Denied | AccessError::OutOfBounds | AccessError::UnknownKey => {
-                Self::Nak(Nak::RemoteAccess, WcStatus::LocalAccess)
-            }
-            AccessError::Misaligned => INVALID,
-        }
-    }
-}
-
 /// The serving half of a reliable queue pair.
 #[derive(Debug)]
 pub(crate) struct Responder {
     path: Path,
-    access: Access,
+    assembler: Assembler,
     rnr_timer: RnrTimer,
     expected: Psn,
     msn: Msn,
-    message: Message,
     /// The peer knows, or is about to be told, that the expected packet has to come again; until it
     /// does, those after it are dropped silently.
     refused: bool,
@@ -99,15 +71,34 @@ impl Responder {
     pub(crate) fn new(path: Path, access: Access, attributes: &RtrAttributes) -> Self {
         Self {
             path,
-            access,
+            assembler: Assembler::new(path, access),
             rnr_timer: attributes.min_rnr_timer,
             expected: attributes.expected_psn,
             msn: Msn::new(0),
-            message: Message::None,
             refused: false,
             replies: Replies::new(path, usize::from(attributes.max_dest_rd_atomic)),
             owed: Owed::Nothing,
         }
+    }
+
+    pub(crate) fn assembler_mut(&mut self) -> &mut Assembler {
+        &mut self.assembler
+    }
+
+    /// Changes where packets go.
+    pub(crate) fn set_path(&mut self, path: Path) {
+        self.path = path;
+        self.replies.set_path(path);
+    }
+
+    /// Changes how long the peer is told to wait when no receive is posted.
+    pub(crate) fn set_rnr_timer(&mut self, timer: RnrTimer) {
+        self.rnr_timer = timer;
+    }
+
+    /// Changes how many READs and atomics are remembered at once.
+    pub(crate) fn set_reads_max(&mut self, reads_max: u8) {
+        self.replies.set_max(usize::from(reads_max));
     }
 
     /// Serves one request packet.
@@ -129,7 +120,7 @@ impl Responder {
             self.on_duplicate(packet, host);
             return Served::Fine;
         }
-        match self.execute(packet, host) {
+        match self.execute(packet, counters, host) {
             Ok(packets) => {
                 self.on_executed(bth, packets);
                 Served::Fine
@@ -143,11 +134,11 @@ impl Responder {
         match self.owed {
             Owed::Gap { seen } if psn.since(seen) <= 0 => {}
             Owed::Gap { .. } => self.owed = Owed::Gap { seen: psn },
-            Owed::Nothing | Owed::Ack if !self.refused => {
+            Owed::Nothing | Owed::Ack | Owed::Written if !self.refused => {
                 self.refused = true;
                 self.owed = Owed::Gap { seen: psn };
             }
-            Owed::Nothing | Owed::Ack | Owed::NotReady | Owed::Refusal(..) => {}
+            Owed::Nothing | Owed::Ack | Owed::Written | Owed::NotReady | Owed::Refusal(..) => {}
         }
     }
 
@@ -162,13 +153,20 @@ impl Responder {
         self.owed = match self.owed {
             // What came too early was dropped, and must come again.
             Owed::Gap { seen } if seen.since(self.expected) >= 0 => Owed::Gap { seen },
-            Owed::Nothing | Owed::Ack | Owed::NotReady | Owed::Gap { .. } if answered => {
+            Owed::Refusal(psn, code) => Owed::Refusal(psn, code),
+            Owed::Nothing | Owed::Ack | Owed::Written | Owed::NotReady | Owed::Gap { .. }
+                if answered =>
+            {
                 Owed::Nothing
             }
-            Owed::Ack | Owed::Gap { .. } => Owed::Ack,
+            Owed::Nothing | Owed::Ack | Owed::Written | Owed::NotReady | Owed::Gap { .. }
+                if operation == Operation::AtomicWrite =>
+            {
+                Owed::Written
+            }
+            Owed::Ack | Owed::Written | Owed::Gap { .. } => Owed::Ack,
             Owed::Nothing | Owed::NotReady if bth.ack_request => Owed::Ack,
             Owed::Nothing | Owed::NotReady => Owed::Nothing,
-            Owed::Refusal(psn, code) => Owed::Refusal(psn, code),
         };
         self.refused = matches!(self.owed, Owed::Gap { .. });
     }
@@ -187,30 +185,23 @@ impl Responder {
                 Served::Fine
             }
             Refusal::Nak(code, status) => {
-                counters.send_nak_err += 1;
+                counters.note_refusal(code);
                 self.owed = Owed::Refusal(self.expected, code);
-                self.abandon(status, host);
-                Served::Fatal
+                let told = self.assembler.abandon(status, counters, host);
+                Served::Fatal(if told { None } else { event_of(code) })
             }
         }
     }
 
-    /// Ends the receive that a message was filling, if there is one.
-    pub(crate) fn abandon(&mut self, status: WcStatus, host: &mut impl Host) {
-        if let Message::Send { receive, offset } = self.message {
-            self.end_receive(receive, status, WcOpcode::Receive, offset, None, false, host);
-        }
-        self.message = Message::None;
-    }
-
     /// Executes the expected packet; says how many sequence numbers it takes.
-    fn execute(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<u32, Refusal> {
+    fn execute(
+        &mut self,
+        packet: &Packet<'_>,
+        counters: &mut QpCounters,
+        host: &mut impl Host,
+    ) -> Result<u32, Refusal> {
         let operation = packet.headers.bth.opcode.operation();
-        self.check_length(operation, packet.payload.len())?;
-        let idle = matches!(self.message, Message::None);
-        if operation.is_start() != idle {
-            return Err(INVALID);
-        }
+        self.assembler.check(packet)?;
         match (operation, packet.headers.extension) {
             (Operation::ReadRequest, Extension::Reth(reth)) => self.accept_read(reth, host),
             (Operation::CompareSwap, Extension::Atomic(operands)) => {
@@ -221,155 +212,40 @@ impl Responder {
             (Operation::FetchAdd, Extension::Atomic(operands)) => {
                 self.run_atomic(operands, AtomicOp::FetchAdd { add: operands.swap_or_add }, host)
             }
-            (_, extension) if operation.is_write() => self.on_write(packet, extension, host),
-            (_, extension) if operation.is_send() => self.on_send(packet, extension, host),
+            (Operation::AtomicWrite, Extension::Reth(reth)) => {
+                self.write_at_once(reth, packet.payload, host)
+            }
+            (_, _) if operation.is_write() => {
+                self.assembler.on_write(packet, counters, host).map(|()| 1)
+            }
+            (_, _) if operation.is_send() => {
+                self.assembler.on_send(packet, counters, host).map(|()| 1)
+            }
             // What is left is defined for others, but not served by this queue pair.
             (_, _) => Err(INVALID),
         }
     }
 
-    /// FIRST and MIDDLE fill the path MTU, LAST is not empty, nothing exceeds it.
-    fn check_length(&self, operation: Operation, len: usize) -> Result<(), Refusal> {
-        let mtu = usize::try_from(self.path.mtu.bytes()).unwrap_or(0);
-        let fits = if !operation.has_payload() {
-            len == 0
-        } else if !operation.is_end() {
-            len == mtu
-        } else if !operation.is_start() {
-            (1..=mtu).contains(&len)
-        } else {
-            len <= mtu
-        };
-        if fits { Ok(()) } else { Err(INVALID) }
-    }
-
-    fn on_send(
+    fn write_at_once(
         &mut self,
-        packet: &Packet<'_>,
-        extension: Extension,
+        reth: Reth,
+        payload: &[u8],
         host: &mut impl Host,
     ) -> Result<u32, Refusal> {
-        let bth = &packet.headers.bth;
-        let operation = bth.opcode.operation();
-        let imm = match extension {
-            Extension::None => None,
-            Extension::Imm(imm) => Some(imm),
-            // SEND with invalidate and the rest are not served here.
-            Extension::Reth(_)
-            | Extension::RethImm(..)
-            | Extension::Invalidate(_)
-            | Extension::Atomic(_)
-            | Extension::Aeth(_)
-            | Extension::AtomicAck(..)
-            | Extension::Cnp => return Err(INVALID),
-        };
-        let (receive, offset) = match self.message {
-            Message::Send { receive, offset } => (receive, offset),
-            Message::None => (host.take_receive().ok_or(Refusal::NotReady)?, 0),
-            Message::Write { .. } => return Err(INVALID),
-        };
-        self.message = Message::Send { receive, offset };
-        let len = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
-        let end = offset.checked_add(len).filter(|&end| end <= receive.len);
-        let Some(end) = end else {
-            return Err(Refusal::Nak(Nak::InvalidRequest, WcStatus::LocalLength));
-        };
-        if host.scatter(Landing::Receive(receive), offset, packet.payload).is_err() {
-            return Err(Refusal::Nak(Nak::RemoteOperation, WcStatus::LocalProtection));
+        let bytes = <[u8; 8]>::try_from(payload).map_err(|_| INVALID)?;
+        if !self.access().contains(Access::REMOTE_WRITE) || reth.len != 8 {
+            return Err(INVALID);
         }
-        self.message = Message::Send { receive, offset: end };
-        if operation.is_end() {
-            self.message = Message::None;
-            let solicited = bth.solicited;
-            let (status, opcode) = (WcStatus::Success, WcOpcode::Receive);
-            self.end_receive(receive, status, opcode, end, imm, solicited, host);
-        }
+        host.atomic_write(reth.rkey, reth.va, bytes)?;
         Ok(1)
     }
 
-    fn on_write(
-        &mut self,
-        packet: &Packet<'_>,
-        extension: Extension,
-        host: &mut impl Host,
-    ) -> Result<u32, Refusal> {
-        if !self.access.contains(Access::REMOTE_WRITE) {
-            return Err(INVALID);
-        }
-        let bth = &packet.headers.bth;
-        let (start, imm) = write_parts(extension)?;
-        let (reth, offset) = match (self.message, start) {
-            (Message::None, Some(reth)) => (reth, 0),
-            (Message::Write { reth, offset }, None) => (reth, offset),
-            (Message::None | Message::Send { .. } | Message::Write { .. }, _) => {
-                return Err(INVALID);
-            }
-        };
-        if start.is_some() {
-            self.check_write(reth, host)?;
-        }
-        let len = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
-        let end = offset.checked_add(len).filter(|&end| end <= reth.len).ok_or(INVALID)?;
-        let is_end = bth.opcode.operation().is_end();
-        if is_end != (end == reth.len) {
-            return Err(INVALID); // The last packet, and only the last, completes the length.
-        }
-        let receive = match imm {
-            Some(_) => Some(host.take_receive().ok_or(Refusal::NotReady)?),
-            None => None,
-        };
-        if len > 0 {
-            let va = reth.va.wrapping_add(u64::from(offset));
-            if let Err(error) = host.write(reth.rkey, va, packet.payload) {
-                if let Some(receive) = receive {
-                    self.message = Message::Send { receive, offset: 0 }; // For `abandon` to end.
-                }
-                return Err(error.into());
-            }
-        }
-        self.message = match is_end {
-            true => Message::None,
-            false => Message::Write { reth, offset: end },
-        };
-        if let Some(receive) = receive {
-            let (status, opcode) = (WcStatus::Success, WcOpcode::ReceiveRdmaWithImm);
-            self.end_receive(receive, status, opcode, reth.len, imm, bth.solicited, host);
-        }
-        Ok(1)
-    }
-
-    fn check_write(&self, reth: Reth, host: &impl Host) -> Result<(), Refusal> {
-        if reth.len > Request::LEN_MAX {
-            return Err(INVALID);
-        }
-        check_remote(range_of(reth), Access::REMOTE_WRITE, host)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "they are the fields of one completion")]
-    fn end_receive(
-        &self,
-        receive: Receive,
-        status: WcStatus,
-        opcode: WcOpcode,
-        byte_len: u32,
-        imm: Option<Imm>,
-        solicited: bool,
-        host: &mut impl Host,
-    ) {
-        let src_qp = self.path.remote;
-        host.receive_done(ReceiveDone {
-            receive,
-            status,
-            opcode,
-            byte_len,
-            imm,
-            solicited,
-            src_qp,
-        });
+    fn access(&self) -> Access {
+        self.assembler.access()
     }
 
     fn accept_read(&mut self, reth: Reth, host: &impl Host) -> Result<u32, Refusal> {
-        if !self.access.contains(Access::REMOTE_READ) || reth.len > Request::LEN_MAX {
+        if !self.access().contains(Access::REMOTE_READ) || reth.len > Request::LEN_MAX {
             return Err(INVALID);
         }
         self.check_resources()?;
@@ -385,7 +261,7 @@ impl Responder {
         op: AtomicOp,
         host: &mut impl Host,
     ) -> Result<u32, Refusal> {
-        if !self.access.contains(Access::REMOTE_ATOMIC) {
+        if !self.access().contains(Access::REMOTE_ATOMIC) {
             return Err(INVALID);
         }
         self.check_resources()?;
@@ -423,7 +299,7 @@ impl Responder {
         let packets = self.path.mtu.packets(reth.len);
         let before = i64::from(self.expected.since(psn));
         let served = reth.len <= Request::LEN_MAX && i64::from(packets) <= before;
-        let allowed = self.access.contains(Access::REMOTE_READ)
+        let allowed = self.access().contains(Access::REMOTE_READ)
             && check_remote(range_of(reth), Access::REMOTE_READ, host).is_ok();
         if served && allowed {
             self.replies.repeat_read(psn, range_of(reth), self.msn);
@@ -456,10 +332,10 @@ impl Responder {
             Ok(()) => Served::Fine,
             Err(psn) => {
                 // The region went away between the request and its answer.
-                counters.send_nak_err += 1;
+                counters.note_refusal(Nak::RemoteAccess);
                 self.replies.clear();
                 self.owed = Owed::Refusal(psn, Nak::RemoteAccess);
-                Served::Fatal
+                Served::Fatal(Some(QpEvent::QpAccessErr))
             }
         }
     }
@@ -471,16 +347,21 @@ impl Responder {
         }
         let (psn, syndrome) = match self.owed {
             Owed::Nothing => return,
-            Owed::Ack => (self.expected.minus(1), Syndrome::ACK),
+            Owed::Ack | Owed::Written => (self.expected.minus(1), Syndrome::ACK),
             Owed::NotReady => (self.expected, Syndrome::RnrNak(self.rnr_timer)),
             Owed::Gap { .. } => (self.expected, Syndrome::Nak(Nak::SequenceError)),
             Owed::Refusal(psn, code) => (psn, Syndrome::Nak(code)),
         };
+        let operation = match self.owed {
+            Owed::Written => Operation::ReadResponseOnly,
+            Owed::Nothing | Owed::Ack | Owed::NotReady | Owed::Gap { .. } | Owed::Refusal(..) => {
+                Operation::Acknowledge
+            }
+        };
         self.owed = Owed::Nothing;
         let aeth = Aeth { syndrome, msn: self.msn };
-        let extension = Extension::Aeth(aeth);
-        if let Some(headers) = self.path.headers(Operation::Acknowledge, psn, 0, extension) {
-            let _ = host.emit(&headers, Payload::None); // Cannot fail: there is room, and no payload.
+        if let Some(headers) = self.path.headers(operation, psn, 0, Extension::Aeth(aeth)) {
+            let _ = host.emit(&headers, Payload::None, None); // Cannot fail: there is room, and no payload.
         }
     }
 }
@@ -490,32 +371,14 @@ const fn awaits_data(operation: Operation) -> bool {
     matches!(operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd)
 }
 
-/// What a WRITE's packet says besides its payload: where to, if it starts, and immediate data.
-const fn write_parts(extension: Extension) -> Result<(Option<Reth>, Option<Imm>), Refusal> {
-    match extension {
-        Extension::None => Ok((None, None)),
-        Extension::Imm(imm) => Ok((None, Some(imm))),
-        Extension::Reth(reth) => Ok((Some(reth), None)),
-        Extension::RethImm(reth, imm) => Ok((Some(reth), Some(imm))),
-        Extension::Invalidate(_)
-        | Extension::Atomic(_)
-        | Extension::Aeth(_)
-        | Extension::AtomicAck(..)
-        | Extension::Cnp => Err(INVALID),
+/// What the owner hears of a refusal.
+const fn event_of(code: Nak) -> Option<QpEvent> {
+    match code {
+        Nak::InvalidRequest => Some(QpEvent::QpReqErr),
+        Nak::RemoteAccess => Some(QpEvent::QpAccessErr),
+        Nak::RemoteOperation => Some(QpEvent::QpFatal),
+        Nak::SequenceError | Nak::InvalidRdRequest => None,
     }
-}
-
-const fn range_of(reth: Reth) -> Range {
-    Range { rkey: reth.rkey, va: reth.va, len: reth.len }
-}
-
-/// Asks the host, unless there is nothing to access: then key and address mean nothing.
-/// IBTA Vol. 1 §9.7.4.1.5.
-fn check_remote(range: Range, access: Access, host: &impl Host) -> Result<(), Refusal> {
-    if range.len == 0 {
-        return Ok(());
-    }
-    host.check(range, access).map_err(Refusal::from)
 }
 
 #[cfg(test)]

@@ -3,21 +3,14 @@
 //! Indices count from the queue's creation and never wrap in practice (2⁶⁴ requests), so that an
 //! index names one request for ever; the slot behind it is reused.
 
-use crate::work::Request;
+use crate::host::{Host, SendDone};
+use crate::status::WcStatus;
+use crate::work::{PostError, Request};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// The queue has no free slot.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct SendQueueFull;
-
-impl core::fmt::Display for SendQueueFull {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("the send queue is full: wait for completions, or create it with more slots")
-    }
-}
-
-impl core::error::Error for SendQueueFull {}
+/// [`Entry::start`] of a request that has not begun.
+pub(crate) const NOT_STARTED: u64 = u64::MAX;
 
 /// A posted request and the packets it became.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +23,16 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// A request that has not begun.
+    pub(crate) fn new(request: Request) -> Self {
+        Self { request, start: NOT_STARTED, packets: 0 }
+    }
+
+    /// Some of it was emitted, or it was carried out.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.start != NOT_STARTED
+    }
+
     /// One past the last sequence number.
     pub(crate) fn end(&self) -> u64 {
         self.start.wrapping_add(u64::from(self.packets))
@@ -71,13 +74,13 @@ impl SendQueue {
         usize::try_from(index.checked_rem(len)?).ok()
     }
 
-    pub(crate) fn push(&mut self, entry: Entry) -> Result<u64, SendQueueFull> {
+    pub(crate) fn push(&mut self, entry: Entry) -> Result<u64, PostError> {
         let full = usize::try_from(self.len()).is_ok_and(|n| n >= self.slots.len());
         if full {
-            return Err(SendQueueFull);
+            return Err(PostError::Full);
         }
         let index = self.tail;
-        let slot = self.slot(index).and_then(|at| self.slots.get_mut(at)).ok_or(SendQueueFull)?;
+        let slot = self.slot(index).and_then(|at| self.slots.get_mut(at)).ok_or(PostError::Full)?;
         *slot = Some(entry);
         self.tail += 1;
         Ok(index)
@@ -108,6 +111,28 @@ impl SendQueue {
     }
 }
 
+impl SendQueue {
+    /// Ends the oldest request.
+    pub(crate) fn retire(&mut self, status: WcStatus, host: &mut impl Host) {
+        let Some((index, entry)) = self.pop() else {
+            return;
+        };
+        let flushed = status == WcStatus::WorkRequestFlushed;
+        host.send_done(SendDone {
+            index,
+            status,
+            opcode: entry.request.kind.wc_opcode(),
+            byte_len: if flushed { 0 } else { entry.request.len },
+            report: entry.request.signaled || status != WcStatus::Success,
+        });
+    }
+
+    /// No request is outstanding that has begun.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.get(self.head).is_none_or(|entry| !entry.has_begun())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,7 +149,7 @@ mod tests {
             let len = u32::try_from(index).unwrap();
             assert_eq!(queue.push(entry(len)), Ok(index));
             if index >= 2 {
-                assert_eq!(queue.push(entry(0)).err(), Some(SendQueueFull));
+                assert_eq!(queue.push(entry(0)).err(), Some(PostError::Full));
                 let (oldest, entry) = queue.pop().unwrap();
                 assert_eq!((oldest, u64::from(entry.request.len)), (index - 2, index - 2));
                 assert!(queue.get(oldest).is_none(), "an index names one request for ever");
@@ -136,7 +161,7 @@ mod tests {
     #[test]
     fn a_queue_without_slots_is_always_full() {
         let mut queue = SendQueue::with_capacity(0);
-        assert_eq!(queue.push(entry(0)), Err(SendQueueFull));
+        assert_eq!(queue.push(entry(0)), Err(PostError::Full));
         assert!(queue.pop().is_none());
     }
 }

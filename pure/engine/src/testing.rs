@@ -4,15 +4,17 @@ use crate::attributes::{
     Access, Gid, InitAttributes, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
 };
 use crate::host::{
-    AccessError, AtomicOp, EmitError, Host, Landing, LocalError, Payload, Range, Receive,
-    ReceiveDone, SendDone,
+    AccessError, AtomicOp, EmitError, Host, Invalidator, Landing, LocalError, NoReceive, Payload,
+    Range, Receive, ReceiveDone, SendDone,
 };
-use crate::requester::Path;
+use crate::packetizer::Path;
+use crate::status::QpEvent;
 use crate::time::AckTimeout;
-use crate::work::{Request, RequestKind};
+use crate::transport::RequestOp;
+use crate::work::{Request, RequestKind, Route, To};
 use adverb_wire::{
-    Aeth, Bth, Extension, Headers, Msn, Opcode, Operation, Packet, Pad, PathMtu, Pkey, Psn, Qpn,
-    Reth, Rkey, RnrTimer, Syndrome, Transport,
+    Aeth, Bth, Extension, Headers, Imm, Msn, Opcode, Operation, Packet, Pad, PathMtu, Pkey, Psn,
+    Qpn, Reth, Rkey, RnrTimer, Syndrome, Transport,
 };
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -26,7 +28,8 @@ pub(crate) const RKEY: Rkey = Rkey(0x77);
 pub(crate) const VA: u64 = 0x1000;
 pub(crate) const REGION_LEN: u32 = 1 << 16;
 
-pub(crate) const PATH: Path = Path { remote: REMOTE, pkey: Pkey::DEFAULT, mtu: MTU };
+pub(crate) const PATH: Path =
+    Path { transport: Transport::Rc, remote: REMOTE, pkey: Pkey::DEFAULT, pkey_index: 0, mtu: MTU };
 
 pub(crate) const INIT: InitAttributes = InitAttributes { pkey: Pkey::DEFAULT, access: Access::ALL };
 
@@ -61,6 +64,15 @@ pub(crate) struct Desk {
     /// Bytes written to the region, where and how many.
     pub(crate) written: Vec<(u64, usize)>,
     pub(crate) atomics: u64,
+    /// ATOMIC WRITEs, and what they wrote.
+    pub(crate) written_at_once: Vec<(u64, [u8; 8])>,
+    /// Keys that were invalidated, and by whom.
+    pub(crate) invalidated: Vec<(Rkey, Invalidator)>,
+    /// Requests whose windows were bound.
+    pub(crate) bound: Vec<u64>,
+    pub(crate) events: Vec<QpEvent>,
+    /// Where the packets that had a route of their own went.
+    pub(crate) routes: Vec<Route>,
     pub(crate) landed: Vec<(Landing, u32, usize)>,
     /// The region exists.
     pub(crate) region: bool,
@@ -78,6 +90,11 @@ impl Desk {
             received: Vec::new(),
             written: Vec::new(),
             atomics: 0,
+            written_at_once: Vec::new(),
+            invalidated: Vec::new(),
+            bound: Vec::new(),
+            events: Vec::new(),
+            routes: Vec::new(),
             landed: Vec::new(),
             region: true,
             local: true,
@@ -116,7 +133,12 @@ impl Host for Desk {
         self.emitted.len() < self.room
     }
 
-    fn emit(&mut self, headers: &Headers, payload: Payload) -> Result<(), EmitError> {
+    fn emit(
+        &mut self,
+        headers: &Headers,
+        payload: Payload,
+        route: Option<Route>,
+    ) -> Result<(), EmitError> {
         assert!(self.room());
         assert!(headers.is_legal());
         match payload {
@@ -129,11 +151,23 @@ impl Host for Desk {
             Payload::None | Payload::Request { .. } => {}
         }
         self.emitted.push((*headers, payload));
+        self.routes.extend(route);
         Ok(())
     }
 
-    fn take_receive(&mut self) -> Option<Receive> {
-        self.receives.pop_front()
+    fn take_receive(&mut self, srq: Option<Qpn>) -> Result<Receive, NoReceive> {
+        if srq.is_some_and(|srq| srq != SRQ) {
+            return Err(NoReceive::NoSuchQueue);
+        }
+        self.receives.pop_front().ok_or(NoReceive::Empty)
+    }
+
+    fn put_back_receive(&mut self, receive: Receive, _srq: Option<Qpn>) {
+        self.receives.push_front(receive);
+    }
+
+    fn grh(&self) -> [u8; 40] {
+        [0x60; 40]
     }
 
     fn scatter(&mut self, to: Landing, offset: u32, bytes: &[u8]) -> Result<(), LocalError> {
@@ -167,6 +201,32 @@ impl Host for Desk {
         self.check(Range { rkey, va, len: 8 }, Access::REMOTE_ATOMIC)?;
         self.atomics += 1;
         Ok(1000 + self.atomics)
+    }
+
+    fn atomic_write(&mut self, rkey: Rkey, va: u64, bytes: [u8; 8]) -> Result<(), AccessError> {
+        if !va.is_multiple_of(8) {
+            return Err(AccessError::Misaligned);
+        }
+        self.check(Range { rkey, va, len: 8 }, Access::REMOTE_WRITE)?;
+        self.written_at_once.push((va, bytes));
+        Ok(())
+    }
+
+    fn invalidate(&mut self, rkey: Rkey, by: Invalidator) -> Result<(), AccessError> {
+        if rkey != RKEY {
+            return Err(AccessError::UnknownKey);
+        }
+        self.invalidated.push((rkey, by));
+        Ok(())
+    }
+
+    fn bind(&mut self, index: u64) -> Result<(), AccessError> {
+        self.bound.push(index);
+        if self.region { Ok(()) } else { Err(AccessError::UnknownKey) }
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.events.push(event);
     }
 
     fn send_done(&mut self, done: SendDone) {
@@ -230,7 +290,28 @@ pub(crate) fn ack(at: i32, syndrome: Syndrome) -> Packet<'static> {
 
 /// A signaled request for `len` bytes.
 pub(crate) fn request(kind: RequestKind, len: u32) -> Request {
-    Request { kind, len, signaled: true, solicited: false, fence: false }
+    Request { kind, to: To::Peer, len, signaled: true, solicited: false, fence: false }
+}
+
+/// The shared receive queue that there is.
+pub(crate) const SRQ: Qpn = Qpn::new(0x55);
+
+/// A request for this operation.
+pub(crate) const fn kind_of(operation: RequestOp) -> RequestKind {
+    let (va, rkey, imm) = (VA, RKEY, Some(Imm(1)));
+    match operation {
+        RequestOp::Send => RequestKind::Send { imm: None },
+        RequestOp::SendImm => RequestKind::Send { imm },
+        RequestOp::SendInvalidate => RequestKind::SendInvalidate { rkey },
+        RequestOp::Write => RequestKind::Write { va, rkey, imm: None },
+        RequestOp::WriteImm => RequestKind::Write { va, rkey, imm },
+        RequestOp::Read => RequestKind::Read { va, rkey },
+        RequestOp::CompareSwap => RequestKind::CompareSwap { va, rkey, compare: 0, swap: 0 },
+        RequestOp::FetchAdd => RequestKind::FetchAdd { va, rkey, add: 1 },
+        RequestOp::AtomicWrite => RequestKind::AtomicWrite { va, rkey },
+        RequestOp::LocalInvalidate => RequestKind::LocalInvalidate { rkey },
+        RequestOp::BindWindow => RequestKind::BindWindow,
+    }
 }
 
 pub(crate) const SEND: RequestKind = RequestKind::Send { imm: None };

@@ -21,14 +21,15 @@
 #![expect(clippy::indexing_slicing, reason = "a test may panic")]
 
 use adverb_engine::{
-    Access, AccessError, AckTimeout, AtomicOp, EmitError, Gid, Host, InitAttributes, Landing,
-    LocalError, Payload, Qp, Range, Receive, ReceiveDone, Request, RequestKind, RetryCount,
-    RnrRetry, RtrAttributes, RtsAttributes, SendDone, Time, WcStatus, accept,
+    Access, AccessError, AckTimeout, AtomicOp, Attributes, Datagram as Whither, EmitError, GRH_LEN,
+    Gid, Host, Invalidator, Landing, LocalError, NoReceive, Partition, Payload, Qp, QpEvent,
+    QpOptions, QpState, QpType, Range, Receive, ReceiveDone, Request, RequestKind, RetryCount,
+    RnrRetry, Route, SendDone, Time, To, WcStatus, accept,
 };
 use adverb_wire::ip::Datagram;
 use adverb_wire::pcap::Reader;
 use adverb_wire::{
-    Extension, Headers, Imm, Nak, Operation, Packet, PathMtu, Pkey, Psn, Qpn, Rkey, RnrTimer,
+    Extension, Grh, Headers, Imm, Nak, Operation, Packet, PathMtu, Psn, Qkey, Qpn, Rkey, RnrTimer,
     Syndrome,
 };
 use std::collections::VecDeque;
@@ -36,6 +37,7 @@ use std::collections::VecDeque;
 /// One line of the table: a capture, and the numbers that the programs printed.
 struct Case {
     name: &'static str,
+    kind: QpType,
     capture: &'static [u8],
     /// Instance of the program: decides on the start PSNs.
     instance: u32,
@@ -120,10 +122,12 @@ fn our_responder_gives_the_answers_that_rxe_gave() {
                 host.post_receives(case);
             }
             if !case.lost_to_server.contains(&index) {
+                host.grh = grh_of(shot);
                 feed(&mut qp, shot, Time::ZERO, &mut host);
             }
         }
         compare(case, &answers, &host.emitted);
+        assert_eq!(host.received, case.received(), "{}: what the receives hold", case.name);
     }
 }
 
@@ -151,7 +155,7 @@ fn our_requester_sends_what_rxe_sent() {
             } else if let Some(deadline) = qp.next_deadline() {
                 now = deadline;
                 qp.on_timer(now, &mut host);
-            } else {
+            } else if host.sent.len() < posted || posted == case.ops.len() {
                 break;
             }
         }
@@ -162,6 +166,12 @@ fn our_requester_sends_what_rxe_sent() {
         assert_eq!(ends, expected, "{}", case.name);
         assert_eq!(host.landed, case.landed(), "{}: what READs and atomics brought", case.name);
     }
+}
+
+/// What a receiver sees of the network header.
+fn grh_of(shot: &Shot<'_>) -> [u8; Grh::LEN] {
+    let Datagram { flow, ttl, tos, payload, .. } = shot.datagram;
+    Grh::emit(&flow, ttl, tos, u16::try_from(payload.len()).expect("a packet is short"))
 }
 
 fn feed(qp: &mut Qp, shot: &Shot<'_>, now: Time, host: &mut Surroundings) {
@@ -197,31 +207,46 @@ fn compare(case: &Case, captured: &[Shot<'_>], emitted: &[(Headers, Vec<u8>)]) {
     assert_eq!(emitted.len(), captured.len(), "{}: number of packets", case.name);
 }
 
+const QKEY: Qkey = Qkey(0x1111_1111);
+
 const PEER: Gid = Gid::from_v4([192, 0, 2, 1]);
 
 /// A queue pair with the attributes that the program gives to both sides.
 fn connected(case: &Case, first: u32, expected: u32) -> Qp {
-    let mut qp = Qp::new(Qpn::new(case.qpn), 16);
+    let options =
+        QpOptions { port_mtu: case.mtu, ..QpOptions::of(case.kind, Qpn::new(case.qpn), 16) };
+    let mut qp = Qp::new(options);
+    let reliable = case.kind.is_reliable();
+    let connected = case.kind.is_connected();
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    qp.to_init(InitAttributes { pkey: Pkey::DEFAULT, access }).expect("it is in RESET");
-    let rtr = RtrAttributes {
-        remote_gid: PEER,
-        remote: Qpn::new(case.qpn),
-        expected_psn: Psn::new(expected),
-        path_mtu: case.mtu,
-        max_dest_rd_atomic: 1,
-        min_rnr_timer: RnrTimer::new(20),
+    let init = Attributes {
+        partition: Some(Partition::DEFAULT),
+        port: Some(1),
+        access: connected.then_some(access),
+        qkey: (!connected).then_some(QKEY),
+        ..Attributes::default()
     };
-    qp.to_rtr(rtr).expect("it is in INIT");
-    let rts = RtsAttributes {
-        first_psn: Psn::new(first),
-        timeout: AckTimeout::from_exponent(17).expect("fits five bits"),
-        retry_count: RetryCount::MAX,
-        rnr_retry: RnrRetry::FOREVER,
-        max_rd_atomic: 1,
-        window_packets: 64,
+    let rtr = Attributes {
+        remote_gid: connected.then_some(PEER),
+        remote: connected.then_some(Qpn::new(case.qpn)),
+        expected_psn: connected.then_some(Psn::new(expected)),
+        path_mtu: connected.then_some(case.mtu),
+        max_dest_rd_atomic: reliable.then_some(1),
+        min_rnr_timer: reliable.then_some(RnrTimer::new(20)),
+        ..Attributes::default()
     };
-    qp.to_rts(rts).expect("it is in RTR");
+    let rts = Attributes {
+        first_psn: Some(Psn::new(first)),
+        timeout: reliable.then_some(AckTimeout::from_exponent(17).expect("fits five bits")),
+        retry_count: reliable.then_some(RetryCount::MAX),
+        rnr_retry: reliable.then_some(RnrRetry::FOREVER),
+        max_rd_atomic: reliable.then_some(1),
+        ..Attributes::default()
+    };
+    let states = [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)];
+    for (to, attributes) in states {
+        qp.modify(to, &attributes, &mut Surroundings::client()).expect("the attributes needed");
+    }
     qp
 }
 
@@ -253,7 +278,30 @@ impl Case {
                 (RequestKind::FetchAdd { va: cell, rkey, add: 0x1122_3344_5566_7788 }, 8)
             }
         };
-        Request { kind, len, signaled: true, solicited: false, fence: false }
+        let to = match self.kind.is_connected() {
+            true => To::Peer,
+            false => {
+                let (route, remote) = (Route(0), Qpn::new(self.qpn));
+                To::Datagram(Whither { route, remote, qkey: QKEY })
+            }
+        };
+        Request { kind, to, len, signaled: true, solicited: false, fence: false }
+    }
+
+    /// How the server's receives ended: bytes and immediate data.
+    fn received(&self) -> Vec<(u32, Option<Imm>)> {
+        let grh = if self.kind.is_connected() { 0 } else { GRH_LEN };
+        let mut received = Vec::new();
+        for (number, op) in self.ops.iter().enumerate() {
+            let imm = Some(Imm(0xdead_be00 + u32::try_from(number).expect("few requests")));
+            match *op {
+                Op::Send(len) if len <= RECEIVE_LEN => received.push((grh + len, None)),
+                Op::Imm(len) => received.push((grh + len, imm)),
+                Op::WriteImm(len) => received.push((len, imm)),
+                Op::Send(_) | Op::Write(_) | Op::Read(_) | Op::CompareSwap | Op::FetchAdd => {}
+            }
+        }
+        received
     }
 
     /// Bytes that requests bring home: the server's pattern, unless the program says otherwise.
@@ -309,13 +357,20 @@ struct Surroundings {
     receives: VecDeque<Receive>,
     emitted: Vec<(Headers, Vec<u8>)>,
     sent: Vec<SendDone>,
+    /// Receives that ended well: bytes and immediate data.
+    received: Vec<(u32, Option<Imm>)>,
+    /// Receives are for datagrams.
+    datagrams: bool,
+    /// The network header of the packet that is fed.
+    grh: [u8; Grh::LEN],
     /// What READs and atomics brought, by request.
     landed: Vec<(u64, Vec<u8>)>,
 }
 
 impl Surroundings {
     fn server(case: &Case) -> Self {
-        Self { rkey: Rkey(case.rkey), va: case.va, ..Self::new(pattern(5, 1)) }
+        let datagrams = case.kind == QpType::Ud;
+        Self { rkey: Rkey(case.rkey), va: case.va, datagrams, ..Self::new(pattern(5, 1)) }
     }
 
     fn client() -> Self {
@@ -330,6 +385,9 @@ impl Surroundings {
             receives: VecDeque::new(),
             emitted: Vec::new(),
             sent: Vec::new(),
+            received: Vec::new(),
+            datagrams: false,
+            grh: [0; Grh::LEN],
             landed: Vec::new(),
         }
     }
@@ -354,7 +412,13 @@ impl Host for Surroundings {
         true
     }
 
-    fn emit(&mut self, headers: &Headers, payload: Payload) -> Result<(), EmitError> {
+    fn emit(
+        &mut self,
+        headers: &Headers,
+        payload: Payload,
+        route: Option<Route>,
+    ) -> Result<(), EmitError> {
+        assert_eq!(route.is_some(), headers.deth.is_some(), "datagrams have a way of their own");
         let (at, len) = match payload {
             Payload::None => (0, 0),
             Payload::Request { offset, len, .. } => (usize::try_from(offset).expect("short"), len),
@@ -368,15 +432,43 @@ impl Host for Surroundings {
         Ok(())
     }
 
-    fn take_receive(&mut self) -> Option<Receive> {
-        self.receives.pop_front()
+    fn take_receive(&mut self, _srq: Option<Qpn>) -> Result<Receive, NoReceive> {
+        self.receives.pop_front().ok_or(NoReceive::Empty)
     }
+
+    fn put_back_receive(&mut self, receive: Receive, _srq: Option<Qpn>) {
+        self.receives.push_front(receive);
+    }
+
+    fn grh(&self) -> [u8; 40] {
+        self.grh
+    }
+
+    fn atomic_write(&mut self, rkey: Rkey, va: u64, bytes: [u8; 8]) -> Result<(), AccessError> {
+        self.write(rkey, va, &bytes)
+    }
+
+    fn invalidate(&mut self, _rkey: Rkey, _by: Invalidator) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey)
+    }
+
+    fn bind(&mut self, _index: u64) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey)
+    }
+
+    fn event(&mut self, _event: QpEvent) {}
 
     fn scatter(&mut self, to: Landing, offset: u32, bytes: &[u8]) -> Result<(), LocalError> {
         let offset = usize::try_from(offset).expect("short");
         match to {
             Landing::Receive(receive) => {
-                // Every message carries the client's pattern from its start.
+                // A datagram's network header comes first; every message carries the client's
+                // pattern from its start.
+                if self.datagrams && offset == 0 {
+                    assert_eq!(bytes, self.grh);
+                    return Ok(());
+                }
+                let offset = offset - if self.datagrams { self.grh.len() } else { 0 };
                 let sent = &pattern(7, 3)[offset..offset + bytes.len()];
                 assert_eq!(bytes, sent, "receive {}", receive.token);
             }
@@ -421,7 +513,11 @@ impl Host for Surroundings {
         self.sent.push(done);
     }
 
-    fn receive_done(&mut self, _done: ReceiveDone) {}
+    fn receive_done(&mut self, done: ReceiveDone) {
+        if done.status == WcStatus::Success {
+            self.received.push((done.byte_len, done.imm));
+        }
+    }
 }
 
 macro_rules! capture {
@@ -437,6 +533,7 @@ macro_rules! capture {
 /// What most cases have in common.
 const PLAIN: Case = Case {
     name: "",
+    kind: QpType::Rc,
     capture: &[],
     instance: 0,
     qpn: 0,
@@ -658,5 +755,37 @@ const CASES: &[Case] = &[
         refusal: Some(Nak::InvalidRequest),
         end: WcStatus::RemoteOperation,
         ..capture!("rc_nak_length")
+    },
+    Case {
+        kind: QpType::Uc,
+        instance: 13,
+        qpn: 0x1d,
+        rkey: 0xec6,
+        va: 0x7f9f_b855_d000,
+        ops: &[Op::Send(16), Op::Send(3000), Op::Imm(5)],
+        ..capture!("uc_send")
+    },
+    Case {
+        kind: QpType::Uc,
+        instance: 14,
+        qpn: 0x1e,
+        rkey: 0xf82,
+        va: 0x7f41_bae1_a000,
+        ops: &[Op::Write(16), Op::Write(3000), Op::WriteImm(2500)],
+        ..capture!("uc_write")
+    },
+    Case {
+        kind: QpType::Ud,
+        instance: 15,
+        qpn: 0x1f,
+        ops: &[Op::Send(16), Op::Send(1000), Op::Imm(5)],
+        ..capture!("ud_send")
+    },
+    Case {
+        kind: QpType::Ud,
+        instance: 19,
+        qpn: 0x23,
+        ops: &[Op::Send(16), Op::Imm(5)],
+        ..capture!("ud_ipv6")
     },
 ];

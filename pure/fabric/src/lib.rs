@@ -35,12 +35,13 @@ mod memory;
 mod net;
 mod node;
 mod random;
+mod receives;
 mod setup;
 mod trace;
 
 pub use link::{Fault, Link};
 pub use memory::{Region, Target};
 pub use net::{A, A_TO_B, B, B_TO_A, LinkId, Net, NodeId, Stuck};
-pub use node::{Node, Work};
+pub use node::{Node, Window, Work};
 pub use random::Random;
 pub use setup::Setup;

@@ -1,5 +1,6 @@
 //! Registered memory of a simulated node: plain bytes behind keys.
 
+use crate::node::Window;
 use adverb_engine::{Access, AccessError, AtomicOp, Range};
 use adverb_wire::Rkey;
 use alloc::vec;
@@ -18,6 +19,8 @@ pub struct Region {
     pub bytes: Vec<u8>,
     /// The region was deregistered: its key means nothing any more.
     pub gone: bool,
+    /// It is a window on this region, and has no bytes of its own.
+    pub window_on: Option<usize>,
 }
 
 /// A place in a peer's memory.
@@ -45,22 +48,57 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn register(&mut self, rkey: Rkey, va: u64, len: usize, access: Access) {
-        self.regions.push(Region { rkey, va, access, bytes: vec![0; len], gone: false });
+        self.regions.push(Region {
+            rkey,
+            va,
+            access,
+            bytes: vec![0; len],
+            gone: false,
+            window_on: None,
+        });
     }
 
+    /// Makes a key of a window known; peers can use it once it is bound.
+    pub(crate) fn bind(&mut self, window: &Window) -> Result<(), AccessError> {
+        let Window { rkey, region, va, len, access } = *window;
+        let behind = self.regions.get(region).ok_or(AccessError::UnknownKey)?;
+        let end = va.checked_add(u64::from(len)).ok_or(AccessError::OutOfBounds)?;
+        let fits = u64::try_from(behind.bytes.len())
+            .is_ok_and(|len| va >= behind.va && end <= behind.va.saturating_add(len));
+        if behind.gone || behind.window_on.is_some() || !fits {
+            return Err(AccessError::OutOfBounds);
+        }
+        let bytes = vec![0; usize::try_from(len).unwrap_or(0)]; // Only their number counts.
+        self.regions.push(Region { rkey, va, access, bytes, gone: false, window_on: Some(region) });
+        Ok(())
+    }
+
+    /// Makes a key mean nothing; a peer may do so to windows only.
+    pub(crate) fn invalidate(&mut self, rkey: Rkey, windows_only: bool) -> Result<(), AccessError> {
+        let region = self.regions.iter_mut().find(|region| region.rkey == rkey && !region.gone);
+        let region = region.ok_or(AccessError::UnknownKey)?;
+        if windows_only && region.window_on.is_none() {
+            return Err(AccessError::Denied);
+        }
+        region.gone = true;
+        Ok(())
+    }
+
+    /// The region with the bytes that a range means, and where they start in it.
     fn region(&self, range: Range, access: Access) -> Result<(&Region, usize), AccessError> {
         let region = self.regions.iter().find(|region| region.rkey == range.rkey && !region.gone);
         let region = region.ok_or(AccessError::UnknownKey)?;
         if !region.access.contains(access) {
             return Err(AccessError::Denied);
         }
-        let at = range.va.checked_sub(region.va).and_then(|at| usize::try_from(at).ok());
-        let len = usize::try_from(range.len).ok();
-        let fits =
-            |at: usize, len: usize| at.checked_add(len).is_some_and(|e| e <= region.bytes.len());
-        match (at, len) {
-            (Some(at), Some(len)) if fits(at, len) => Ok((region, at)),
-            (Some(_) | None, Some(_) | None) => Err(AccessError::OutOfBounds),
+        let at = place(region, range).ok_or(AccessError::OutOfBounds)?;
+        match region.window_on {
+            None => Ok((region, at)),
+            Some(behind) => {
+                let region = self.regions.get(behind).filter(|region| !region.gone);
+                let region = region.ok_or(AccessError::UnknownKey)?;
+                Ok((region, place(region, range).ok_or(AccessError::OutOfBounds)?))
+            }
         }
     }
 
@@ -75,10 +113,9 @@ impl Memory {
     }
 
     fn bytes_mut(&mut self, range: Range, access: Access) -> Result<&mut [u8], AccessError> {
-        let (_, at) = self.region(range, access)?;
-        let len = usize::try_from(range.len).unwrap_or(usize::MAX);
-        let region =
-            self.regions.iter_mut().find(|region| region.rkey == range.rkey && !region.gone);
+        let (region, at) = self.region(range, access)?;
+        let (rkey, len) = (region.rkey, usize::try_from(range.len).unwrap_or(usize::MAX));
+        let region = self.regions.iter_mut().find(|region| region.rkey == rkey && !region.gone);
         let bytes = region.and_then(|region| region.bytes.get_mut(at..));
         bytes.and_then(|bytes| bytes.get_mut(..len)).ok_or(AccessError::OutOfBounds)
     }
@@ -105,4 +142,11 @@ impl Memory {
         *cell = value.to_ne_bytes();
         Ok(found)
     }
+}
+
+/// Offset of a range in a region, if it fits.
+fn place(region: &Region, range: Range) -> Option<usize> {
+    let at = usize::try_from(range.va.checked_sub(region.va)?).ok()?;
+    let end = at.checked_add(usize::try_from(range.len).ok()?)?;
+    (end <= region.bytes.len()).then_some(at)
 }

@@ -4,15 +4,16 @@ use crate::link::{Datagram, Fault, Line};
 use crate::memory::{Memory, Target};
 use crate::node::{Around, Node, Work};
 use crate::random::Random;
+use crate::receives::Receives;
 use crate::setup::Setup;
 use crate::trace::Trace;
 use adverb_engine::{
-    Gid, InitAttributes, Qp, Receive, RtrAttributes, RtsAttributes, SendQueueFull, Time, accept,
+    AttributeSet, Attributes, Datagram as To, Gid, ModifyError, Partition, PostError, Qp,
+    QpOptions, QpState, QpType, Route, Time, accept, transition,
 };
-use adverb_wire::{Flow, Pkey, Psn, Qpn, ROCE_PORT, Rkey};
-use alloc::collections::{BTreeMap, VecDeque};
+use adverb_wire::{Flow, Grh, Psn, Qkey, Qpn, ROCE_PORT, Rkey};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -147,39 +148,48 @@ impl Net {
         first_psn: Psn,
         expected_psn: Psn,
     ) -> Node {
-        let mut qp = Qp::new(number(me), setup.send_capacity);
-        let init = InitAttributes { pkey: Pkey::DEFAULT, access: setup.qp_access };
-        qp.to_init(init).expect("a new queue pair is in RESET");
-        let rtr = RtrAttributes {
-            remote_gid: gid(peer, setup.v6),
-            remote: number(peer),
-            expected_psn,
-            path_mtu: setup.path_mtu,
-            max_dest_rd_atomic: setup.max_dest_rd_atomic,
-            min_rnr_timer: setup.rnr_timer,
+        let [first, second] = setup.kinds;
+        let kind = if me < peer { first } else { second };
+        let options = QpOptions {
+            number: number(me),
+            kind,
+            send_capacity: setup.send_capacity,
+            shared_receives: setup.shared_receives,
+            port_mtu: setup.path_mtu,
         };
-        qp.to_rtr(rtr).expect("it is in INIT");
-        let rts = RtsAttributes {
-            first_psn,
-            timeout: setup.timeout,
-            retry_count: setup.retry_count,
-            rnr_retry: setup.rnr_retry,
-            max_rd_atomic: setup.max_rd_atomic,
-            window_packets: setup.window_packets,
+        let all = Attributes {
+            partition: Some(Partition::DEFAULT),
+            port: Some(1),
+            access: Some(setup.qp_access),
+            qkey: Some(setup.qkey),
+            remote_gid: Some(gid(peer, setup.v6)),
+            remote: Some(number(peer)),
+            expected_psn: Some(expected_psn),
+            path_mtu: Some(setup.path_mtu),
+            max_dest_rd_atomic: Some(setup.max_dest_rd_atomic),
+            min_rnr_timer: Some(setup.rnr_timer),
+            first_psn: Some(first_psn),
+            timeout: Some(setup.timeout),
+            retry_count: Some(setup.retry_count),
+            rnr_retry: Some(setup.rnr_retry),
+            max_rd_atomic: Some(setup.max_rd_atomic),
+            window_packets: Some(setup.window_packets),
+            ..Attributes::default()
         };
-        qp.to_rts(rts).expect("it is in RTR");
         let mut memory = Memory::default();
         let low = u32::from(host_number(me));
         let va = 0x7000_0000_0000 + (u64::from(low) << 32);
         memory.register(Rkey(0x100 + low), va, setup.region_len, setup.region_access);
-        let around = Around {
+        let mut around = Around {
             gid: gid(me, setup.v6),
             flow: flow(me, peer, setup.v6),
             id: u16::try_from(self.random.below(1 << 16)).unwrap_or(0),
             memory,
             requests: BTreeMap::new(),
-            receives: VecDeque::new(),
-            buffers: BTreeMap::new(),
+            receives: Receives::default(),
+            events: Vec::new(),
+            routes: Vec::new(),
+            grh: [0; Grh::LEN],
             sent: Vec::new(),
             received: Vec::new(),
             outbox: Vec::new(),
@@ -187,7 +197,14 @@ impl Net {
             atomics: 0,
             refused_datagrams: 0,
         };
-        Node { qp, around }
+        let mut qp = Qp::new(options);
+        let states = [QpState::Init, QpState::Rtr, QpState::Rts];
+        let last = if setup.in_init { 1 } else { states.len() };
+        for to in states.into_iter().take(last) {
+            let attributes = required(kind, qp.state(), to, &all);
+            qp.modify(to, &attributes, &mut around).expect("the states follow one another");
+        }
+        Node { qp, around, all }
     }
 
     fn station(&self, id: NodeId) -> &Station {
@@ -250,9 +267,9 @@ impl Net {
     ///
     /// # Errors
     ///
-    /// [`SendQueueFull`]; nothing was posted then.
-    pub fn try_post(&mut self, id: NodeId, work: Work) -> Result<u64, SendQueueFull> {
-        let Node { qp, around } = self.node_mut(id);
+    /// [`PostError`]; nothing was posted then.
+    pub fn try_post(&mut self, id: NodeId, work: Work) -> Result<u64, PostError> {
+        let Node { qp, around, .. } = self.node_mut(id);
         let index = qp.post(work.request)?;
         around.requests.insert(index, work);
         self.transmit(id);
@@ -261,18 +278,78 @@ impl Net {
 
     /// Posts a receive of `len` bytes and returns its name.
     pub fn post_receive(&mut self, id: NodeId, len: u32) -> u32 {
-        let Node { around, .. } = self.node_mut(id);
-        let token = u32::try_from(around.buffers.len()).unwrap_or(u32::MAX);
-        around.buffers.insert(token, vec![0; usize::try_from(len).unwrap_or(0)]);
-        around.receives.push_back(Receive { token, len });
+        self.post_receive_to(id, None, len, usize::MAX)
+    }
+
+    /// Posts a receive of `len` bytes that no region covers from `offset` on.
+    pub fn post_unwritable_receive(&mut self, id: NodeId, len: u32, offset: usize) -> u32 {
+        self.post_receive_to(id, None, len, offset)
+    }
+
+    /// Posts a receive of `len` bytes to a shared queue for XRC, which exists from then on.
+    pub fn post_srq_receive(&mut self, id: NodeId, srq: Qpn, len: u32) -> u32 {
+        self.post_receive_to(id, Some(srq), len, usize::MAX)
+    }
+
+    fn post_receive_to(&mut self, id: NodeId, srq: Option<Qpn>, len: u32, writable: usize) -> u32 {
+        let token = self.node(id).around.receives.post(srq, len, writable);
         self.transmit(id);
         token
     }
 
+    /// From now on, two nodes take their receives from the same queue.
+    pub fn share_receives(&mut self, id: NodeId, with: NodeId) {
+        self.node_mut(id).around.receives = self.node(with).around.receives.clone();
+    }
+
+    /// Modifies a node's queue pair.
+    ///
+    /// # Errors
+    ///
+    /// [`ModifyError`]; nothing has changed then.
+    pub fn modify(
+        &mut self,
+        id: NodeId,
+        to: QpState,
+        attributes: &Attributes,
+    ) -> Result<(), ModifyError> {
+        let Node { qp, around, .. } = self.node_mut(id);
+        qp.modify(to, attributes, around)?;
+        if to == QpState::Reset {
+            around.receives.clear();
+        }
+        self.transmit(id);
+        Ok(())
+    }
+
+    /// Modifies a node's queue pair with the attributes that its setup has for the transition.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such transition.
+    pub fn go(&mut self, id: NodeId, to: QpState) {
+        let Node { qp, all, .. } = self.node(id);
+        let attributes = required(qp.kind(), qp.state(), to, all);
+        self.modify(id, to, &attributes).expect("a transition from the table");
+    }
+
+    /// Where a node's peer is, as a datagram names it, with the key of the setup.
+    pub fn datagram(&self, id: NodeId, qkey: Qkey) -> To {
+        let peer = self.station(id).peer;
+        To { route: Route(u32::from(host_number(peer))), remote: number(peer), qkey }
+    }
+
     /// Puts a node's queue pair into ERR.
     pub fn to_err(&mut self, id: NodeId) {
-        let Node { qp, around } = self.node_mut(id);
+        let Node { qp, around, .. } = self.node_mut(id);
         qp.to_err(around);
+        self.transmit(id);
+    }
+
+    /// Puts a node's queue pair into ERR as a failure of its surroundings would.
+    pub fn abort(&mut self, id: NodeId) {
+        let Node { qp, around, .. } = self.node_mut(id);
+        qp.abort(around);
         self.transmit(id);
     }
 
@@ -333,7 +410,7 @@ impl Net {
         self.now = now;
         let mut happened = 1;
         for id in (0..self.nodes.len()).map(NodeId) {
-            let Node { qp, around } = self.node_mut(id);
+            let Node { qp, around, .. } = self.node_mut(id);
             if qp.next_deadline().is_some_and(|deadline| deadline <= now) {
                 qp.on_timer(now, around);
                 self.transmit(id);
@@ -365,12 +442,14 @@ impl Net {
         let (now, flow, peer) = (self.now, self.flow_to(to), self.station(to).peer);
         let source = self.node(peer).around.gid;
         let guess = self.node(peer).around.id;
-        let Node { qp, around } = self.node_mut(to);
+        let Node { qp, around, .. } = self.node_mut(to);
+        let len = u16::try_from(datagram.bytes.len()).unwrap_or(u16::MAX);
+        around.grh = Grh::emit(&flow, 64, 0, len);
         match accept(&datagram.bytes, &flow, guess) {
             // An identification that is not known leaves 16 check bits: one damaged datagram in
             // 65536 looks whole. The transport cannot know better.
             Ok(_) if datagram.damaged => self.undetected += 1,
-            Ok(packet) if packet.headers.bth.dest_qp == qp.number() => {
+            Ok(packet) if is_for(packet.headers.bth.dest_qp, qp.number()) => {
                 qp.on_packet(&packet, source, now, around);
                 self.transmit(to);
             }
@@ -396,7 +475,7 @@ impl Net {
         if station.waits_for_link {
             return;
         }
-        let Node { qp, around } = &mut station.node;
+        let Node { qp, around, .. } = &mut station.node;
         let more = qp.transmit(now, acks, around);
         let outbox = core::mem::take(&mut around.outbox);
         assert!(!more || !outbox.is_empty(), "what is more to emit is emitted");
@@ -485,5 +564,38 @@ fn flow(from: NodeId, to: NodeId, is_v6: bool) -> Flow {
         Flow::v6(v6(from), v6(to), SOURCE_PORT, ROCE_PORT)
     } else {
         Flow::v4(v4(from), v4(to), SOURCE_PORT, ROCE_PORT)
+    }
+}
+
+/// A packet with this destination is for the queue pair with this number; everybody is in the one
+/// multicast group that there is.
+fn is_for(destination: Qpn, number: Qpn) -> bool {
+    destination == number || destination == Qpn::MULTICAST
+}
+
+/// The attributes that a transition requires, out of all.
+fn required(kind: QpType, from: QpState, to: QpState, all: &Attributes) -> Attributes {
+    let rule = transition(kind, from, to).expect("a transition from the table");
+    let has = |set: AttributeSet| rule.required.contains(set);
+    Attributes {
+        partition: all.partition.filter(|_| has(AttributeSet::PKEY)),
+        port: all.port.filter(|_| has(AttributeSet::PORT)),
+        access: all.access.filter(|_| has(AttributeSet::ACCESS)),
+        qkey: all.qkey.filter(|_| has(AttributeSet::QKEY)),
+        remote_gid: all.remote_gid.filter(|_| has(AttributeSet::ADDRESS)),
+        remote: all.remote.filter(|_| has(AttributeSet::REMOTE)),
+        expected_psn: all.expected_psn.filter(|_| has(AttributeSet::EXPECTED_PSN)),
+        path_mtu: all.path_mtu.filter(|_| has(AttributeSet::PATH_MTU)),
+        max_dest_rd_atomic: all
+            .max_dest_rd_atomic
+            .filter(|_| has(AttributeSet::MAX_DEST_RD_ATOMIC)),
+        min_rnr_timer: all.min_rnr_timer.filter(|_| has(AttributeSet::MIN_RNR_TIMER)),
+        first_psn: all.first_psn.filter(|_| has(AttributeSet::FIRST_PSN)),
+        timeout: all.timeout.filter(|_| has(AttributeSet::TIMEOUT)),
+        retry_count: all.retry_count.filter(|_| has(AttributeSet::RETRY_COUNT)),
+        rnr_retry: all.rnr_retry.filter(|_| has(AttributeSet::RNR_RETRY)),
+        max_rd_atomic: all.max_rd_atomic.filter(|_| has(AttributeSet::MAX_RD_ATOMIC)),
+        window_packets: all.window_packets,
+        ..Attributes::default()
     }
 }

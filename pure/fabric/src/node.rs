@@ -1,12 +1,14 @@
 //! A node: one queue pair, and everything around it that a device would provide.
 
 use crate::memory::{Memory, Region, Target};
+use crate::receives::Receives;
 use adverb_engine::{
-    Access, AccessError, AtomicOp, EmitError, Gid, Host, Landing, LocalError, Payload, Qp, Range,
-    Receive, ReceiveDone, Request, RequestKind, SendDone,
+    Access, AccessError, AtomicOp, Attributes, Datagram, EmitError, Gid, Host, Invalidator,
+    Landing, LocalError, NoReceive, Payload, Qp, QpEvent, Range, Receive, ReceiveDone, Request,
+    RequestKind, Route, SendDone, To,
 };
-use adverb_wire::{Flow, Headers, Imm, Packet, Rkey};
-use alloc::collections::{BTreeMap, VecDeque};
+use adverb_wire::{Flow, Grh, Headers, Imm, Packet, Qpn, Rkey};
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -19,14 +21,32 @@ pub struct Work {
     pub bytes: Vec<u8>,
     /// No region covers the local bytes from this offset on.
     pub readable: usize,
+    /// The window that a bind request binds, and what it opens.
+    pub window: Option<Window>,
+}
+
+/// What a memory window is bound to. Simulated windows are regions whose bytes are another's.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Window {
+    /// The key that the window will have.
+    pub rkey: Rkey,
+    /// The region behind it.
+    pub region: usize,
+    /// First byte.
+    pub va: u64,
+    /// Number of bytes.
+    pub len: u32,
+    /// What peers may do.
+    pub access: Access,
 }
 
 impl Work {
     /// A request with local bytes; signaled, neither fenced nor solicited.
     pub fn new(kind: RequestKind, bytes: Vec<u8>) -> Self {
         let len = u32::try_from(bytes.len()).expect("a simulated message is short");
-        let request = Request { kind, len, signaled: true, solicited: false, fence: false };
-        Self { request, bytes, readable: usize::MAX }
+        let to = To::Peer;
+        let request = Request { kind, to, len, signaled: true, solicited: false, fence: false };
+        Self { request, bytes, readable: usize::MAX, window: None }
     }
 
     /// A SEND.
@@ -37,6 +57,28 @@ impl Work {
     /// A SEND with immediate data.
     pub fn send_imm(bytes: Vec<u8>, imm: u32) -> Self {
         Self::new(RequestKind::Send { imm: Some(Imm(imm)) }, bytes)
+    }
+
+    /// A SEND that invalidates a key of the receiver's.
+    pub fn send_invalidate(bytes: Vec<u8>, rkey: Rkey) -> Self {
+        Self::new(RequestKind::SendInvalidate { rkey }, bytes)
+    }
+
+    /// An ATOMIC WRITE.
+    pub fn atomic_write(to: Target, bytes: [u8; 8]) -> Self {
+        Self::new(RequestKind::AtomicWrite { va: to.va, rkey: to.rkey }, bytes.to_vec())
+    }
+
+    /// The invalidation of a key of this side's.
+    pub fn local_invalidate(rkey: Rkey) -> Self {
+        Self::new(RequestKind::LocalInvalidate { rkey }, Vec::new())
+    }
+
+    /// The binding of a window.
+    pub fn bind(window: Window) -> Self {
+        let mut work = Self::new(RequestKind::BindWindow, Vec::new());
+        work.window = Some(window);
+        work
     }
 
     /// A WRITE.
@@ -63,6 +105,20 @@ impl Work {
     /// A FETCH AND ADD.
     pub fn fetch_add(at: Target, add: u64) -> Self {
         Self::new(RequestKind::FetchAdd { va: at.va, rkey: at.rkey, add }, vec![0; 8])
+    }
+
+    /// As a datagram.
+    #[must_use]
+    pub fn to(mut self, to: Datagram) -> Self {
+        self.request.to = To::Datagram(to);
+        self
+    }
+
+    /// Into a shared receive queue of the peer's.
+    #[must_use]
+    pub fn into_srq(mut self, srq: Qpn) -> Self {
+        self.request.to = To::SharedQueue(srq);
+        self
     }
 
     /// Without a completion unless it fails.
@@ -99,6 +155,8 @@ impl Work {
 pub struct Node {
     pub(crate) qp: Qp,
     pub(crate) around: Around,
+    /// Everything that the queue pair may be set to.
+    pub(crate) all: Attributes,
 }
 
 impl Node {
@@ -154,18 +212,33 @@ impl Node {
         &work.expect("the request was posted").bytes
     }
 
-    /// The buffer of a receive.
+    /// The buffer of a receive, of this node or of any that shares its queue.
     ///
     /// # Panics
     ///
     /// If there was no such receive.
-    pub fn receive_bytes(&self, token: u32) -> &[u8] {
-        self.around.buffers.get(&token).expect("the receive was posted")
+    pub fn receive_bytes(&self, token: u32) -> Vec<u8> {
+        self.around.receives.bytes(token)
     }
 
     /// Receives that are posted and not taken.
     pub fn receives(&self) -> usize {
-        self.around.receives.len()
+        self.around.receives.waiting(None)
+    }
+
+    /// Receives of a shared queue for XRC that are posted and not taken.
+    pub fn srq_receives(&self, srq: Qpn) -> usize {
+        self.around.receives.waiting(Some(srq))
+    }
+
+    /// What happened that no completion tells, in order.
+    pub fn events(&self) -> &[QpEvent] {
+        &self.around.events
+    }
+
+    /// Routes of the datagrams that were emitted.
+    pub fn routes(&self) -> &[Route] {
+        &self.around.routes
     }
 
     /// How often the peer's atomics were executed.
@@ -189,8 +262,11 @@ pub(crate) struct Around {
     pub(crate) id: u16,
     pub(crate) memory: Memory,
     pub(crate) requests: BTreeMap<u64, Work>,
-    pub(crate) receives: VecDeque<Receive>,
-    pub(crate) buffers: BTreeMap<u32, Vec<u8>>,
+    pub(crate) receives: Receives,
+    pub(crate) events: Vec<QpEvent>,
+    pub(crate) routes: Vec<Route>,
+    /// The network header of the packet that has arrived.
+    pub(crate) grh: [u8; Grh::LEN],
     pub(crate) sent: Vec<SendDone>,
     pub(crate) received: Vec<ReceiveDone>,
     pub(crate) outbox: Vec<(Headers, Vec<u8>)>,
@@ -204,7 +280,12 @@ impl Host for Around {
         self.outbox.len() < self.room
     }
 
-    fn emit(&mut self, headers: &Headers, payload: Payload) -> Result<(), EmitError> {
+    fn emit(
+        &mut self,
+        headers: &Headers,
+        payload: Payload,
+        route: Option<Route>,
+    ) -> Result<(), EmitError> {
         assert!(self.room(), "a packet is emitted only where there is room");
         let payload = match payload {
             Payload::None => &[],
@@ -217,27 +298,35 @@ impl Host for Around {
         Packet { headers: *headers, payload }.emit_into(&self.flow, self.id, &mut datagram);
         self.id = self.id.wrapping_add(1);
         self.outbox.push((*headers, datagram));
+        self.routes.extend(route);
         Ok(())
     }
 
-    fn take_receive(&mut self) -> Option<Receive> {
-        self.receives.pop_front()
+    fn take_receive(&mut self, srq: Option<Qpn>) -> Result<Receive, NoReceive> {
+        self.receives.take(srq)
+    }
+
+    fn put_back_receive(&mut self, receive: Receive, srq: Option<Qpn>) {
+        self.receives.put_back(receive, srq);
+    }
+
+    fn grh(&self) -> [u8; 40] {
+        self.grh
     }
 
     fn scatter(&mut self, to: Landing, offset: u32, bytes: &[u8]) -> Result<(), LocalError> {
-        let (buffer, readable) = match to {
-            Landing::Receive(receive) => (self.buffers.get_mut(&receive.token), usize::MAX),
-            Landing::Request(index) => {
-                let work = self.requests.get_mut(&index).expect("the request was posted");
-                (Some(&mut work.bytes), work.readable)
-            }
-        };
         let at = usize::try_from(offset).map_err(|_| LocalError::Protection)?;
-        if at.saturating_add(bytes.len()) > readable {
+        let index = match to {
+            Landing::Receive(receive) => {
+                return self.receives.scatter(receive.token, at, bytes);
+            }
+            Landing::Request(index) => index,
+        };
+        let work = self.requests.get_mut(&index).expect("the request was posted");
+        if at.saturating_add(bytes.len()) > work.readable {
             return Err(LocalError::Protection);
         }
-        let buffer = buffer.expect("the receive was posted");
-        let target = buffer.get_mut(at..).and_then(|buffer| buffer.get_mut(..bytes.len()));
+        let target = work.bytes.get_mut(at..).and_then(|buffer| buffer.get_mut(..bytes.len()));
         target.expect("bytes land within the buffer").copy_from_slice(bytes);
         Ok(())
     }
@@ -254,6 +343,26 @@ impl Host for Around {
         let found = self.memory.atomic(rkey, va, op)?;
         self.atomics += 1;
         Ok(found)
+    }
+
+    fn atomic_write(&mut self, rkey: Rkey, va: u64, bytes: [u8; 8]) -> Result<(), AccessError> {
+        if !va.is_multiple_of(8) {
+            return Err(AccessError::Misaligned);
+        }
+        self.memory.write(rkey, va, &bytes)
+    }
+
+    fn invalidate(&mut self, rkey: Rkey, by: Invalidator) -> Result<(), AccessError> {
+        self.memory.invalidate(rkey, by == Invalidator::Peer)
+    }
+
+    fn bind(&mut self, index: u64) -> Result<(), AccessError> {
+        let work = self.requests.get(&index).expect("the request was posted");
+        self.memory.bind(&work.window.expect("a bind request has a window"))
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.events.push(event);
     }
 
     fn send_done(&mut self, done: SendDone) {

@@ -1,13 +1,21 @@
 //! What a pair of connected nodes is made of.
 
 use crate::link::Link;
-use adverb_engine::{Access, AckTimeout, RetryCount, RnrRetry};
-use adverb_wire::{PathMtu, Psn, RnrTimer};
+use adverb_engine::{Access, AckTimeout, QpType, RetryCount, RnrRetry};
+use adverb_wire::{PathMtu, Psn, Qkey, RnrTimer};
 
 /// Everything that can be chosen about a pair; [`Setup::default`] is a good network and a start
 /// shortly before the PSN wraps.
 #[derive(Clone, Debug)]
 pub struct Setup {
+    /// Types of the queue pairs of A and of B.
+    pub kinds: [QpType; 2],
+    /// Receives are those of a shared queue.
+    pub shared_receives: bool,
+    /// The queue pairs are left in INIT.
+    pub in_init: bool,
+    /// The key of both queue pairs, for datagrams.
+    pub qkey: Qkey,
     /// Both sides cut messages into parts of this size.
     pub path_mtu: PathMtu,
     /// Addresses are IPv6's.
@@ -47,6 +55,10 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
+            kinds: [QpType::Rc; 2],
+            shared_receives: false,
+            in_init: false,
+            qkey: Qkey(0x1111_1111),
             path_mtu: PathMtu::B1024,
             v6: false,
             first_psns: [Psn::new(0xff_fffe), Psn::new(0xff_fffd)],
@@ -65,5 +77,17 @@ impl Default for Setup {
             room: 16,
             ack_delay_ns: 0,
         }
+    }
+}
+
+impl Setup {
+    /// A pair of this type, and good otherwise.
+    pub fn of(kind: QpType) -> Self {
+        Self { kinds: [kind; 2], ..Self::default() }
+    }
+
+    /// A pair over an extended reliable connection from A to B.
+    pub fn xrc() -> Self {
+        Self { kinds: [QpType::XrcInitiator, QpType::XrcTarget], ..Self::default() }
     }
 }

@@ -10,10 +10,10 @@
 #![expect(clippy::indexing_slicing, clippy::unwrap_used, reason = "a test may panic")]
 
 use adverb_engine::{
-    AckTimeout, QpState, RetryCount, RnrRetry, SendDone, Time, WcOpcode, WcStatus,
+    Access, AckTimeout, QpState, RetryCount, RnrRetry, SendDone, Time, WcOpcode, WcStatus,
 };
-use adverb_fabric::{A, B, Link, Net, NodeId, Random, Setup, Target, Work};
-use adverb_wire::{PathMtu, Psn, RnrTimer};
+use adverb_fabric::{A, B, Link, Net, NodeId, Random, Setup, Target, Window, Work};
+use adverb_wire::{PathMtu, Psn, Rkey, RnrTimer};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -222,6 +222,8 @@ enum Effect {
         at: usize,
         left: u64,
     },
+    /// Nothing that the peer could see.
+    Local,
 }
 
 impl Side {
@@ -231,7 +233,9 @@ impl Side {
         let memory = &mut net.node_mut(peer).region_mut(0).bytes;
         memory.iter_mut().for_each(|byte| *byte = low8(random.below(256)));
         let before = memory.clone();
-        let mut world = World { target, zone, memory: before.clone(), read_open: false };
+        let own = net.region(me, 0);
+        let (memory, windows) = (before.clone(), Vec::new());
+        let mut world = World { target, own, zone, memory, read_open: false, windows };
         let count = random.between(1, 40);
         let plan = (0..count).map(|_| world.random_step(random)).collect();
         Self { me, peer, plan, posted: 0, before, receives: Vec::new() }
@@ -251,6 +255,9 @@ struct World {
     memory: Vec<u8>,
     /// A READ of bytes that are written may be under way: a write has to wait for it.
     read_open: bool,
+    /// This side's own memory, and the windows on it that are bound.
+    own: Target,
+    windows: Vec<Rkey>,
 }
 
 impl World {
@@ -259,12 +266,13 @@ impl World {
             0..3 => self.send(random),
             3..6 => self.write(random),
             6..8 => self.read(random),
-            _ => self.atomic(random),
+            8 => self.atomic(random),
+            _ => self.local(random),
         };
         let changes = match step.effect {
             Effect::Send { written, .. } => written.is_some(),
             Effect::Write { .. } | Effect::Atomic { .. } => true,
-            Effect::Read { .. } => false,
+            Effect::Read { .. } | Effect::Local => false,
         };
         if (changes && self.read_open) || random.below(16) == 0 {
             step.work = step.work.fenced();
@@ -328,6 +336,9 @@ impl World {
     }
 
     fn atomic(&mut self, random: &mut Random) -> Step {
+        if random.below(4) == 0 {
+            return self.atomic_write(random);
+        }
         let at = 2 * self.zone + 8 * random.index(CELLS);
         let cell = &mut self.memory[at..at + 8];
         let found = u64::from_ne_bytes(cell.try_into().unwrap());
@@ -342,6 +353,30 @@ impl World {
         };
         cell.copy_from_slice(&left.to_ne_bytes());
         Step { work, effect: Effect::Atomic { found, at, left } }
+    }
+}
+
+impl World {
+    /// Binds a window, or invalidates one that was bound.
+    fn local(&mut self, random: &mut Random) -> Step {
+        if random.below(2) == 0
+            && let Some(rkey) = self.windows.pop()
+        {
+            return Step { work: Work::local_invalidate(rkey), effect: Effect::Local };
+        }
+        let rkey = Rkey(0x9000 + low(random.below(1 << 20)));
+        self.windows.push(rkey);
+        let window =
+            Window { rkey, region: 0, va: self.own.va, len: 64, access: Access::REMOTE_WRITE };
+        Step { work: Work::bind(window), effect: Effect::Local }
+    }
+
+    fn atomic_write(&mut self, random: &mut Random) -> Step {
+        let at = 2 * self.zone + 8 * random.index(CELLS);
+        let bytes = random.bits().to_ne_bytes();
+        self.memory[at..at + 8].copy_from_slice(&bytes);
+        let work = Work::atomic_write(self.target.plus(at.try_into().unwrap()), bytes);
+        Step { work, effect: Effect::Write { at } }
     }
 }
 
@@ -392,13 +427,30 @@ fn work(
                 net.post_receive(side.me, len);
             }
         }
+        if random.below(12) == 0 {
+            drain_or_go_on(net, sides[random.index(2)].me);
+        }
         if accidents && random.below(20) == 0 {
             net.to_err(sides[random.index(2)].me);
         }
         let pause = random.pick(&[0, 100, 10_000, 300_000]);
         net.drive_until(net.now().plus_nanos(pause));
     }
+    for side in sides {
+        if net.node(side.me).qp().state() == QpState::Sqd {
+            drain_or_go_on(net, side.me);
+        }
+    }
     net.drive().map_err(|stuck| format!("never at rest: {} ns", stuck.at.nanos()))
+}
+
+/// Goes from RTS to SQD, where what has not begun has to wait, or back.
+fn drain_or_go_on(net: &mut Net, node: NodeId) {
+    match net.node(node).qp().state() {
+        QpState::Rts => net.go(node, QpState::Sqd),
+        QpState::Sqd => net.go(node, QpState::Rts),
+        QpState::Reset | QpState::Init | QpState::Rtr | QpState::Sqe | QpState::Err => {}
+    }
 }
 
 fn judge(
@@ -467,7 +519,7 @@ fn results(net: &Net, side: &Side, fine: usize) -> Result<(), String> {
             Effect::Atomic { found, .. } => {
                 ensure!(bytes == found.to_ne_bytes(), "atomic {index} found something else");
             }
-            Effect::Send { .. } | Effect::Write { .. } => {}
+            Effect::Send { .. } | Effect::Write { .. } | Effect::Local => {}
         }
     }
     Ok(())
@@ -514,7 +566,10 @@ fn apply(step: &Step, memory: &mut [u8], most: usize) {
         Effect::Atomic { at, left, .. } if most >= 8 => {
             memory[at..at + 8].copy_from_slice(&left.to_ne_bytes());
         }
-        Effect::Send { written: None, .. } | Effect::Read { .. } | Effect::Atomic { .. } => {}
+        Effect::Send { written: None, .. }
+        | Effect::Read { .. }
+        | Effect::Atomic { .. }
+        | Effect::Local => {}
     }
 }
 

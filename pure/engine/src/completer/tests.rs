@@ -222,3 +222,34 @@ fn there_is_no_clock_when_nothing_is_under_way() {
     flight.completer.arm(1, NOW);
     assert_eq!(flight.completer.deadline(), None);
 }
+
+/// Goal: both ways of acknowledging an ATOMIC WRITE are understood.
+#[test]
+fn an_atomic_write_ends_with_an_acknowledgement_or_the_answer_to_a_read_of_nothing() {
+    let kind = RequestKind::AtomicWrite { va: 0, rkey: crate::testing::RKEY };
+    let mut flight = in_flight(&[(kind, 8), (kind, 8), (kind, 8), (SEND, 1)]);
+    assert_eq!(flight.data(0, Operation::ReadResponseOnly, 0), Verdict::Progress);
+    assert_eq!(flight.done(), [0]);
+    assert_eq!(flight.data(1, Operation::ReadResponseOnly, 8), Verdict::Ignore);
+    assert_eq!(flight.data(1, Operation::ReadResponseFirst, 0), Verdict::Ignore);
+    assert_eq!(flight.data(2, Operation::ReadResponseOnly, 0), Verdict::Progress);
+    assert_eq!(flight.done(), [0, 1, 2]);
+    assert_eq!(flight.desk.sent[0].opcode, WcOpcode::AtomicWrite);
+    assert_eq!(flight.data(3, Operation::ReadResponseOnly, 0), Verdict::Ignore);
+
+    let mut flight = in_flight(&[(kind, 8)]);
+    assert_eq!(flight.ack(0, Syndrome::ACK), Verdict::Progress);
+    assert_eq!(flight.done(), [0]);
+}
+
+/// Goal: who modifies a queue pair again and again does not keep a dead connection alive.
+#[test]
+fn a_budget_is_refilled_by_new_limits_only() {
+    let mut flight = in_flight(&[(WRITE, 256 * 6)]);
+    assert_eq!(flight.ack(0, HOLE), Verdict::Resend { from: 0 });
+    flight.completer.set_limits(&rts());
+    assert_eq!(flight.ack(0, HOLE), Verdict::Fail(WcStatus::RetryExceeded));
+    let retry_count = crate::attributes::RetryCount::MAX;
+    flight.completer.set_limits(&RtsAttributes { retry_count, ..rts() });
+    assert_eq!(flight.ack(0, HOLE), Verdict::Resend { from: 0 });
+}

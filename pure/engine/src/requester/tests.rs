@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::{ATOMIC, Desk, PATH, READ, SEND, WRITE, request, rts};
+use adverb_wire::Headers;
 use alloc::vec::Vec;
 
 const NOW: Time = Time::ZERO;
@@ -16,7 +17,7 @@ fn with_work(work: &[(RequestKind, u32)]) -> (Requester, SendQueue) {
 }
 
 fn push(queue: &mut SendQueue, request: crate::work::Request) {
-    queue.push(Entry { request, start: NOT_STARTED, packets: 0 }).unwrap();
+    queue.push(Entry::new(request)).unwrap();
 }
 
 /// Emits, and says what: operation, and number from 0.
@@ -189,4 +190,100 @@ fn the_list_of_reads_never_grows() {
         requester.on_progress(unacked + 1, 1, &queue);
     }
     assert_eq!(requester.reads.capacity(), capacity);
+}
+
+/// Goal: what is carried out here is carried out once, in its turn, however often the requester
+/// goes back.
+#[test]
+fn local_requests_are_carried_out_once_and_take_no_number() {
+    let work = [(SEND, 1), (RequestKind::BindWindow, 0), (SEND, 1)];
+    let (mut requester, mut queue) = with_work(&work);
+    let mut desk = Desk::new();
+    let expected = [(Operation::SendOnly, 0), (Operation::SendOnly, 1)];
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    assert_eq!(desk.operations(), expected);
+    requester.rewind(0, false, &queue);
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    assert_eq!(desk.operations(), expected);
+    assert_eq!(desk.bound, [1]);
+}
+
+#[test]
+fn a_key_is_invalidated_when_all_before_it_is_complete() {
+    let invalidate = RequestKind::LocalInvalidate { rkey: crate::testing::RKEY };
+    let work = [(SEND, 300), (invalidate, 0), (SEND, 1)];
+    let (mut requester, mut queue) = with_work(&work);
+    let mut desk = Desk::new();
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    requester.on_progress(1, 1, &queue);
+    let _ = requester.transmit(1, NOW, &mut queue, &mut desk);
+    assert_eq!((desk.operations().len(), desk.invalidated.len()), (2, 0));
+    requester.on_progress(2, 1, &queue);
+    let _ = requester.transmit(2, NOW, &mut queue, &mut desk);
+    assert_eq!(desk.operations(), [(Operation::SendOnly, 2)]);
+    assert_eq!(desk.invalidated.len(), 1);
+}
+
+#[test]
+fn a_fence_holds_a_local_request_until_the_data_are_there() {
+    for fence in [false, true] {
+        let (mut requester, mut queue) = with_work(&[(READ, 1)]);
+        let bind = request(RequestKind::BindWindow, 0);
+        push(&mut queue, crate::work::Request { fence, ..bind });
+        let mut desk = Desk::new();
+        let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+        assert_eq!(desk.bound.is_empty(), fence);
+        requester.on_progress(1, 1, &queue);
+        let _ = requester.transmit(1, NOW, &mut queue, &mut desk);
+        assert_eq!(desk.bound, [1]);
+    }
+}
+
+#[test]
+fn a_window_that_cannot_be_bound_breaks_its_request_and_nothing_follows() {
+    let (mut requester, mut queue) =
+        with_work(&[(SEND, 1), (RequestKind::BindWindow, 0), (SEND, 1)]);
+    let mut desk = Desk { region: false, ..Desk::new() };
+    assert_eq!(requester.transmit(0, NOW, &mut queue, &mut desk), (Emitted::Broken, 1));
+    assert_eq!(requester.broken(), Some((1, WcStatus::MemoryWindowBind)));
+    assert_eq!(desk.operations(), [(Operation::SendOnly, 0)]);
+}
+
+#[test]
+fn what_is_held_waits_unless_it_has_begun() {
+    let (mut requester, mut queue) = with_work(&[(SEND, 600), (SEND, 1)]);
+    let mut desk = Desk { room: 1, ..Desk::new() };
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    requester.hold(true);
+    assert!(requester.has_work(&queue));
+    let expected = [(Operation::SendMiddle, 1), (Operation::SendLast, 2)];
+    assert_eq!(emit(&mut requester, &mut queue, 0), expected);
+    assert!(!requester.has_work(&queue));
+    requester.rewind(0, false, &queue);
+    assert_eq!(emit(&mut requester, &mut queue, 0).len(), 3);
+    requester.hold(false);
+    assert_eq!(emit(&mut requester, &mut queue, 0), [(Operation::SendOnly, 3)]);
+}
+
+/// Goal: the cursor is not left behind on a request that has ended. Method: after going back, there
+/// is room for the READ alone, and its answer ends the binding behind it as well.
+#[test]
+fn a_local_request_that_ends_under_the_cursor_does_not_hold_the_rest() {
+    let (mut requester, mut queue) =
+        with_work(&[(READ, 1), (RequestKind::BindWindow, 0), (SEND, 1)]);
+    let mut desk = Desk { room: 1, ..Desk::new() };
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    desk.room = 2;
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    assert_eq!(desk.bound, [1]);
+    requester.rewind(0, false, &queue);
+    desk.emitted.clear();
+    desk.room = 1;
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    for _ in 0..2 {
+        queue.retire(WcStatus::Success, &mut desk);
+    }
+    requester.on_progress(1, 1, &queue);
+    assert!(requester.has_work(&queue));
+    assert_eq!(emit(&mut requester, &mut queue, 1), [(Operation::SendOnly, 1)]);
 }

@@ -6,7 +6,7 @@
 //! one that does not, and memory does not grow.
 
 use crate::host::{Host, Payload, Range};
-use crate::requester::Path;
+use crate::packetizer::Path;
 use adverb_wire::{Aeth, Extension, Msn, Operation, Psn, Syndrome};
 use alloc::collections::VecDeque;
 
@@ -55,6 +55,18 @@ impl Replies {
             owed: VecDeque::with_capacity(each_max.saturating_mul(2)),
             atomics: VecDeque::with_capacity(each_max),
         }
+    }
+
+    /// Changes where packets go.
+    pub(super) fn set_path(&mut self, path: Path) {
+        self.path = path;
+    }
+
+    /// Changes how many answers there may be at once; what is owed already stays.
+    pub(super) fn set_max(&mut self, each_max: usize) {
+        self.each_max = each_max;
+        self.owed.reserve(each_max.saturating_mul(2).saturating_sub(self.owed.len()));
+        self.atomics.reserve(each_max.saturating_sub(self.atomics.len()));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -172,7 +184,7 @@ impl Reply {
         let headers = path.headers(operation, self.psn, payload.len(), extension);
         debug_assert!(headers.is_some(), "a reliable connection has all of these");
         if let Some(headers) = headers {
-            host.emit(&headers, payload).map_err(|_| self.psn)?;
+            host.emit(&headers, payload, None).map_err(|_| self.psn)?;
         }
         self.psn = self.psn.plus(1);
         Ok(last)

@@ -1,6 +1,8 @@
 //! The responder alone: packets in, answers out, in order and each once.
 
 use super::*;
+use crate::host::Receive;
+use crate::status::WcStatus;
 use crate::testing::{
     Desk, FIRST, MTU, PATH, RKEY, RTR, VA, asking, packet, read_request, send_only,
 };
@@ -200,7 +202,8 @@ fn resources_are_for_new_requests() {
     serve_all(&mut responder, &[atomic(0), atomic(1)], &mut desk);
     serve_all(&mut responder, &[atomic(0), atomic(1)], &mut desk);
     serve_all(&mut responder, &[atomic(2), atomic(3)], &mut desk);
-    assert_eq!(serve(&mut responder, &atomic(4), &mut desk), Served::Fatal);
+    let invalid = Served::Fatal(Some(QpEvent::QpReqErr));
+    assert_eq!(serve(&mut responder, &atomic(4), &mut desk), invalid);
     assert_eq!(desk.atomics, 4);
 }
 
@@ -208,13 +211,12 @@ fn resources_are_for_new_requests() {
 #[test]
 fn what_makes_no_sense_is_an_invalid_request() {
     use Operation::{
-        AtomicWrite, SendFirst, SendLast, SendMiddle, SendOnly, SendOnlyInvalidate, WriteFirst,
-        WriteLast, WriteMiddle, WriteOnly,
+        AtomicWrite, SendFirst, SendLast, SendMiddle, SendOnly, WriteFirst, WriteLast, WriteMiddle,
+        WriteOnly,
     };
     let mtu = usize::try_from(MTU.bytes()).unwrap();
     let total = MTU.bytes() * 2;
     let send = |operation, at, len| packet(operation, at, Extension::None, len);
-    let ieth = Extension::Invalidate(adverb_wire::Ieth { rkey: RKEY });
     let lines: &[&[Packet<'_>]] = &[
         &[send(SendMiddle, 0, mtu)],
         &[send(SendLast, 0, 1)],
@@ -236,19 +238,21 @@ fn what_makes_no_sense_is_an_invalid_request() {
         &[write(WriteFirst, 0, total, mtu), write(WriteMiddle, 1, total, mtu)],
         &[write(WriteOnly, 0, (1 << 31) + 1, 5)],
         &[read_request(0, (1 << 31) + 1)],
-        &[packet(SendOnlyInvalidate, 0, ieth, 1)],
-        &[packet(AtomicWrite, 0, read_request(0, 8).headers.extension, 8)],
+        &[packet(AtomicWrite, 0, read_request(0, 7).headers.extension, 8)],
+        &[packet(AtomicWrite, 0, Extension::Reth(Reth { va: VA + 4, rkey: RKEY, len: 8 }), 8)],
     ];
     for line in lines {
         let mut desk = Desk::with_receives(9, 4096);
         let mut responder = responder();
         let (last, before) = line.split_last().unwrap();
         serve_all(&mut responder, before, &mut desk);
-        assert_eq!(serve(&mut responder, last, &mut desk), Served::Fatal, "{line:?}");
+        let open = matches!(before, [first] if first.headers.bth.opcode.operation().is_send());
+        // Where a completion tells, an event does not.
+        let event = if open { None } else { Some(QpEvent::QpReqErr) };
+        assert_eq!(serve(&mut responder, last, &mut desk), Served::Fatal(event), "{line:?}");
         let at = last.headers.bth.psn.since(FIRST);
         let expected = [(at, Syndrome::Nak(Nak::InvalidRequest), 0)];
         assert_eq!(pay(&mut responder, &mut desk), expected, "{line:?}");
-        let open = matches!(before, [first] if first.headers.bth.opcode.operation().is_send());
         let ends: Vec<WcStatus> = desk.received.iter().map(|done| done.status).collect();
         let expected: &[WcStatus] = if open { &[WcStatus::RemoteInvalidRequest] } else { &[] };
         assert_eq!(ends, expected, "{line:?}");
@@ -259,8 +263,54 @@ fn what_makes_no_sense_is_an_invalid_request() {
 fn a_receive_whose_memory_is_gone_ends_here_and_there() {
     let mut desk = Desk { local: false, ..Desk::with_receives(1, 100) };
     let mut responder = responder();
-    assert_eq!(serve(&mut responder, &send_only(0), &mut desk), Served::Fatal);
+    assert_eq!(serve(&mut responder, &send_only(0), &mut desk), Served::Fatal(None));
     let expected = [(0, Syndrome::Nak(Nak::RemoteOperation), 0)];
     assert_eq!(pay(&mut responder, &mut desk), expected);
     assert_eq!(desk.received[0].status, WcStatus::LocalProtection);
+}
+
+fn atomic_write(at: i32) -> Packet<'static> {
+    let reth = Reth { va: VA + 8, rkey: RKEY, len: 8 };
+    packet(Operation::AtomicWrite, at, Extension::Reth(reth), 8)
+}
+
+/// Goal: an ATOMIC WRITE is acknowledged by the answer to a READ of nothing, unless something after
+/// it is acknowledged anyway, and a copy is not executed.
+#[test]
+fn an_atomic_write_is_answered_as_a_read_of_nothing() {
+    let mut desk = Desk::with_receives(1, 100);
+    let mut responder = responder();
+    let pay_all = |responder: &mut Responder, desk: &mut Desk| {
+        assert_eq!(responder.transmit_data(&mut QpCounters::default(), desk), Served::Fine);
+        responder.transmit_ack(desk);
+        desk.operations()
+    };
+    serve_all(&mut responder, &[atomic_write(0), atomic_write(1)], &mut desk);
+    assert_eq!(pay_all(&mut responder, &mut desk), [(Operation::ReadResponseOnly, 1)]);
+    serve_all(&mut responder, &[atomic_write(2), asking(send_only(3))], &mut desk);
+    assert_eq!(pay_all(&mut responder, &mut desk), [(Operation::Acknowledge, 3)]);
+    serve_all(&mut responder, &[asking(atomic_write(2))], &mut desk);
+    assert_eq!(pay_all(&mut responder, &mut desk), [(Operation::Acknowledge, 3)]);
+    assert_eq!(desk.written_at_once, [(VA + 8, [0; 8]); 3]);
+}
+
+#[test]
+fn a_send_invalidates_at_its_end_and_the_completion_says_what() {
+    let mut desk = Desk::with_receives(2, 1000);
+    let mut responder = responder();
+    let ieth = Extension::Invalidate(adverb_wire::Ieth { rkey: RKEY });
+    let first = packet(Operation::SendFirst, 0, Extension::None, 256);
+    serve_all(&mut responder, &[first], &mut desk);
+    assert!(desk.invalidated.is_empty());
+    let last = packet(Operation::SendLastInvalidate, 1, ieth, 1);
+    serve_all(&mut responder, &[last, last], &mut desk);
+    assert_eq!(desk.invalidated, [(RKEY, crate::host::Invalidator::Peer)]);
+    assert_eq!(desk.received[0].invalidated, Some(RKEY));
+    assert_eq!(desk.received.len(), 1);
+
+    let wrong = Extension::Invalidate(adverb_wire::Ieth { rkey: adverb_wire::Rkey(1) });
+    let only = packet(Operation::SendOnlyInvalidate, 2, wrong, 1);
+    assert_eq!(serve(&mut responder, &only, &mut desk), Served::Fatal(None));
+    assert_eq!(desk.received[1].status, WcStatus::LocalAccess);
+    assert_eq!(pay(&mut responder, &mut desk), [(2, Syndrome::Nak(Nak::RemoteAccess), 1)]);
 }

@@ -1,0 +1,319 @@
+//! The assembler: puts the packets of SENDs and WRITEs together again, in receives and regions.
+//!
+//! It takes packets that are in sequence, and says yes or why not. What a refusal means is for the
+//! responders to decide: a reliable one tells the peer, an unreliable one drops the message.
+//!
+//! Read IBTA Vol. 1 §9.7.4 and §9.8.2 (responder checks) before changing this file.
+
+use crate::attributes::Access;
+use crate::counters::QpCounters;
+use crate::host::{
+    AccessError, Host, Invalidator, Landing, NoReceive, Range, Receive, ReceiveDone,
+};
+use crate::packetizer::Path;
+use crate::status::{WcOpcode, WcStatus};
+use crate::work::Request;
+use adverb_wire::{Extension, Imm, Nak, Operation, Packet, Qpn, Reth, Rkey};
+
+/// Why a request is not served.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refusal {
+    /// No receive is posted: the peer may try again.
+    NotReady,
+    /// The peer is refused with this code; a receive in use ends with this status.
+    Nak(Nak, WcStatus),
+}
+
+pub(crate) const INVALID: Refusal =
+    Refusal::Nak(Nak::InvalidRequest, WcStatus::RemoteInvalidRequest);
+
+impl From<AccessError> for Refusal {
+    /// All access errors look the same to the peer, so that it learns nothing about the layout.
+    fn from(error: AccessError) -> Self {
+        match error {
+            AccessError::Denied | AccessError::OutOfBounds | AccessError::UnknownKey => {
+                Self::Nak(Nak::RemoteAccess, WcStatus::LocalAccess)
+            }
+            AccessError::Misaligned => INVALID,
+        }
+    }
+}
+
+impl From<NoReceive> for Refusal {
+    fn from(error: NoReceive) -> Self {
+        match error {
+            NoReceive::Empty => Self::NotReady,
+            NoReceive::NoSuchQueue => INVALID,
+        }
+    }
+}
+
+/// A receive in use, and the shared queue that its message named.
+#[derive(Clone, Copy, Debug)]
+struct InUse {
+    receive: Receive,
+    srq: Option<Qpn>,
+}
+
+/// A message of which the beginning has arrived.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    None,
+    Send { into: InUse, offset: u32 },
+    Write { reth: Reth, offset: u32 },
+}
+
+/// The end of a message, as far as its last packet tells it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ending {
+    imm: Option<Imm>,
+    invalidated: Option<Rkey>,
+    solicited: bool,
+}
+
+/// Messages on their way in.
+#[derive(Debug)]
+pub(crate) struct Assembler {
+    path: Path,
+    access: Access,
+    message: Message,
+}
+
+impl Assembler {
+    pub(crate) fn new(path: Path, access: Access) -> Self {
+        Self { path, access, message: Message::None }
+    }
+
+    /// Changes where packets go.
+    pub(crate) fn set_path(&mut self, path: Path) {
+        self.path = path;
+    }
+
+    /// What the peer may do to this queue pair at all.
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Changes what the peer may do.
+    pub(crate) fn set_access(&mut self, access: Access) {
+        self.access = access;
+    }
+
+    /// Checks that a packet has the length that its place asks for, and comes in the right place.
+    pub(crate) fn check(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let operation = packet.headers.bth.opcode.operation();
+        let idle = matches!(self.message, Message::None);
+        if operation.is_start() == idle && self.fits(operation, packet.payload.len()) {
+            Ok(())
+        } else {
+            Err(INVALID)
+        }
+    }
+
+    /// FIRST and MIDDLE fill the path MTU, LAST is not empty, nothing exceeds it.
+    fn fits(&self, operation: Operation, len: usize) -> bool {
+        let mtu = usize::try_from(self.path.mtu.bytes()).unwrap_or(0);
+        if !operation.has_payload() {
+            len == 0
+        } else if !operation.is_end() {
+            len == mtu
+        } else if !operation.is_start() {
+            (1..=mtu).contains(&len)
+        } else {
+            len <= mtu
+        }
+    }
+
+    /// Takes the next packet of a SEND.
+    pub(crate) fn on_send(
+        &mut self,
+        packet: &Packet<'_>,
+        counters: &mut QpCounters,
+        host: &mut impl Host,
+    ) -> Result<(), Refusal> {
+        let bth = &packet.headers.bth;
+        let mut ending = Ending { solicited: bth.solicited, ..Ending::default() };
+        match packet.headers.extension {
+            Extension::None => {}
+            Extension::Imm(imm) => ending.imm = Some(imm),
+            Extension::Invalidate(ieth) => ending.invalidated = Some(ieth.rkey),
+            Extension::Reth(_)
+            | Extension::RethImm(..)
+            | Extension::Atomic(_)
+            | Extension::Aeth(_)
+            | Extension::AtomicAck(..)
+            | Extension::Cnp => return Err(INVALID),
+        }
+        let srq = packet.headers.xrceth.map(|xrceth| xrceth.srqn);
+        let (into, offset) = match self.message {
+            Message::Send { into, offset } if into.srq == srq => (into, offset),
+            Message::None => (InUse { receive: host.take_receive(srq)?, srq }, 0),
+            Message::Send { .. } | Message::Write { .. } => return Err(INVALID),
+        };
+        self.message = Message::Send { into, offset };
+        let len = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
+        let end = offset.checked_add(len).filter(|&end| end <= into.receive.len);
+        let Some(end) = end else {
+            return Err(Refusal::Nak(Nak::InvalidRequest, WcStatus::LocalLength));
+        };
+        if host.scatter(Landing::Receive(into.receive), offset, packet.payload).is_err() {
+            return Err(Refusal::Nak(Nak::RemoteOperation, WcStatus::LocalProtection));
+        }
+        self.message = Message::Send { into, offset: end };
+        if bth.opcode.operation().is_end() {
+            if let Some(rkey) = ending.invalidated {
+                host.invalidate(rkey, Invalidator::Peer)?;
+            }
+            self.message = Message::None;
+            let (status, opcode) = (WcStatus::Success, WcOpcode::Receive);
+            self.end(into, status, opcode, end, ending, counters, host);
+        }
+        Ok(())
+    }
+
+    /// Takes the next packet of a WRITE.
+    pub(crate) fn on_write(
+        &mut self,
+        packet: &Packet<'_>,
+        counters: &mut QpCounters,
+        host: &mut impl Host,
+    ) -> Result<(), Refusal> {
+        if !self.access.contains(Access::REMOTE_WRITE) {
+            return Err(INVALID);
+        }
+        let bth = &packet.headers.bth;
+        let (start, imm) = write_parts(packet.headers.extension)?;
+        let (reth, offset) = match (self.message, start) {
+            (Message::None, Some(reth)) => (reth, 0),
+            (Message::Write { reth, offset }, None) => (reth, offset),
+            (Message::None | Message::Send { .. } | Message::Write { .. }, _) => {
+                return Err(INVALID);
+            }
+        };
+        if start.is_some() {
+            check_write(reth, host)?;
+        }
+        let len = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
+        let end = offset.checked_add(len).filter(|&end| end <= reth.len).ok_or(INVALID)?;
+        let is_end = bth.opcode.operation().is_end();
+        if is_end != (end == reth.len) {
+            return Err(INVALID); // The last packet, and only the last, completes the length.
+        }
+        let srq = packet.headers.xrceth.map(|xrceth| xrceth.srqn);
+        let into = match imm {
+            Some(_) => Some(InUse { receive: host.take_receive(srq)?, srq }),
+            None => None,
+        };
+        if len > 0 {
+            let va = reth.va.wrapping_add(u64::from(offset));
+            if let Err(error) = host.write(reth.rkey, va, packet.payload) {
+                if let Some(into) = into {
+                    self.message = Message::Send { into, offset: 0 }; // For the caller to end.
+                }
+                return Err(error.into());
+            }
+        }
+        self.message = match is_end {
+            true => Message::None,
+            false => Message::Write { reth, offset: end },
+        };
+        if let Some(into) = into {
+            let ending = Ending { imm, solicited: bth.solicited, ..Ending::default() };
+            let (status, opcode) = (WcStatus::Success, WcOpcode::ReceiveRdmaWithImm);
+            self.end(into, status, opcode, reth.len, ending, counters, host);
+        }
+        Ok(())
+    }
+
+    /// Ends the receive that a message was filling; true if there was one.
+    pub(crate) fn abandon(
+        &mut self,
+        status: WcStatus,
+        counters: &mut QpCounters,
+        host: &mut impl Host,
+    ) -> bool {
+        let message = core::mem::replace(&mut self.message, Message::None);
+        let Message::Send { into, offset } = message else {
+            return false;
+        };
+        let opcode = WcOpcode::Receive;
+        self.end(into, status, opcode, offset, Ending::default(), counters, host);
+        true
+    }
+
+    /// Forgets a message of which the beginning has arrived, and puts its receive back; true if
+    /// there was one.
+    pub(crate) fn forget(&mut self, host: &mut impl Host) -> bool {
+        match core::mem::replace(&mut self.message, Message::None) {
+            Message::None => false,
+            Message::Write { .. } => true,
+            Message::Send { into, .. } => {
+                host.put_back_receive(into.receive, into.srq);
+                true
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of one completion")]
+    fn end(
+        &self,
+        into: InUse,
+        status: WcStatus,
+        opcode: WcOpcode,
+        byte_len: u32,
+        ending: Ending,
+        counters: &mut QpCounters,
+        host: &mut impl Host,
+    ) {
+        let Ending { imm, invalidated, solicited } = ending;
+        counters.note_receive(status);
+        host.receive_done(ReceiveDone {
+            receive: into.receive,
+            status,
+            opcode,
+            byte_len,
+            imm,
+            invalidated,
+            solicited,
+            src_qp: self.path.remote,
+            grh: false,
+            pkey_index: self.path.pkey_index,
+            srq: into.srq,
+        });
+    }
+}
+
+/// What a WRITE's packet says besides its payload: where to, if it starts, and immediate data.
+const fn write_parts(extension: Extension) -> Result<(Option<Reth>, Option<Imm>), Refusal> {
+    match extension {
+        Extension::None => Ok((None, None)),
+        Extension::Imm(imm) => Ok((None, Some(imm))),
+        Extension::Reth(reth) => Ok((Some(reth), None)),
+        Extension::RethImm(reth, imm) => Ok((Some(reth), Some(imm))),
+        Extension::Invalidate(_)
+        | Extension::Atomic(_)
+        | Extension::Aeth(_)
+        | Extension::AtomicAck(..)
+        | Extension::Cnp => Err(INVALID),
+    }
+}
+
+fn check_write(reth: Reth, host: &impl Host) -> Result<(), Refusal> {
+    if reth.len > Request::LEN_MAX {
+        return Err(INVALID);
+    }
+    check_remote(range_of(reth), Access::REMOTE_WRITE, host)
+}
+
+pub(crate) const fn range_of(reth: Reth) -> Range {
+    Range { rkey: reth.rkey, va: reth.va, len: reth.len }
+}
+
+/// Asks the host, unless there is nothing to access: then key and address mean nothing.
+/// IBTA Vol. 1 §9.7.4.1.5.
+pub(crate) fn check_remote(range: Range, access: Access, host: &impl Host) -> Result<(), Refusal> {
+    if range.len == 0 {
+        return Ok(());
+    }
+    host.check(range, access).map_err(Refusal::from)
+}
