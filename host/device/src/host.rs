@@ -60,12 +60,12 @@ impl Surroundings<'_, '_> {
         if left.is_empty() { Ok(()) } else { Err(LocalError::Protection) }
     }
 
-    fn publish(&mut self, cq: Cq, completion: Completion) {
+    fn publish(&mut self, cq: Cq, completion: Completion, solicited: bool) {
         let queue = match cq {
             Cq::Send => &self.own.send_cq,
             Cq::Receive => &self.own.recv_cq,
         };
-        if !queue.publish(completion) {
+        if !queue.publish(completion, solicited) {
             self.own.overrun = true;
         }
         self.published += 1;
@@ -159,8 +159,9 @@ impl Host for Surroundings<'_, '_> {
             qp: self.own.number,
             src_qp: Qpn::new(0),
             buffer: posted.buffer,
+            ..Completion::EMPTY
         };
-        self.publish(Cq::Send, completion);
+        self.publish(Cq::Send, completion, false);
     }
 
     fn receive_done(&mut self, done: ReceiveDone) {
@@ -174,7 +175,8 @@ impl Host for Surroundings<'_, '_> {
             qp: self.own.number,
             src_qp: done.src_qp,
             buffer,
+            ..Completion::EMPTY
         };
-        self.publish(Cq::Receive, completion);
+        self.publish(Cq::Receive, completion, done.solicited);
     }
 }

@@ -9,8 +9,12 @@
 //! | which devices exist, their addresses | `gid.rs` |
 //! | what a key may touch | `region.rs` |
 //! | how packets leave | `burst.rs`, `endpoint.rs` |
-//! | how packets arrive, who drives | `port.rs`, `helper.rs` |
+//! | how packets arrive, who drives | `port.rs`, `helper.rs`, `standby.rs` |
 //! | when to acknowledge | `ack.rs` |
+//! | who is told that a completion came | `notify.rs`, `channel.rs` |
+//! | asynchronous events | `events.rs`, `monitor.rs` |
+//! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs` |
+//! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
 //!
@@ -20,21 +24,32 @@
 mod ack;
 mod burst;
 mod capture;
+mod channel;
 mod counters;
 mod cq;
 mod endpoint;
+mod events;
 mod gid;
 mod helper;
 mod host;
+mod monitor;
+mod notify;
 mod port;
 mod probe;
 mod qp;
 mod region;
 mod registry;
 mod relay;
+mod standby;
 mod table;
 mod timers;
 mod work;
+
+/// What `notify.rs` is built from; its model puts in other ones.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    pub(crate) use std::sync::{Mutex, MutexGuard};
+}
 
 pub use adverb_engine::{
     Access, AckTimeout, Gid, InitAttributes, QpCounters, QpState, RetryCount, RnrRetry,
@@ -42,9 +57,12 @@ pub use adverb_engine::{
 };
 pub use adverb_sys::memory::Mapping;
 pub use adverb_wire::{Imm, PathMtu, Pkey, Psn, Qpn, Rkey, RnrTimer};
+pub use channel::{CompChannel, Notice};
 pub use counters::PortCounters;
-pub use cq::{Completion, Cq, Overrun};
+pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
+pub use events::{AsyncEvent, Element, EventKind, EventQueue};
 pub use gid::{Device, GidEntry, devices};
+pub use notify::Arm;
 pub use port::{OpenError, Port, QpLimits};
 pub use qp::{ConnectError, PostError, Qp, QpConfig};
 pub use region::{Key, Region, RegionError};

@@ -1,10 +1,14 @@
 //! Devices, what they are like, and protection domains.
 
-use crate::cq::Cq;
+use crate::channel::CompChannel;
+use crate::cq::{COMP_VECTORS, Cq, CqConfig};
 use crate::error::{AllocateError, CreateError, OpenError};
+use crate::events::AsyncEvents;
 use crate::memory::{Buf, Mr};
 use crate::qp::{Qp, QpConfig, Rc};
-use adverb_device::{Access, Device, GidEntry, PathMtu, Pkey, Port, PortCounters, QpLimits};
+use adverb_device::{
+    Access, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpLimits,
+};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -32,6 +36,7 @@ pub fn devices() -> io::Result<Vec<Device>> {
 #[doc(alias = "ibv_context")]
 pub struct Context {
     port: Arc<Port>,
+    events: Arc<EventQueue>,
 }
 
 /// Bounds of a device. `struct ibv_device_attr`.
@@ -54,6 +59,8 @@ pub struct DeviceAttr {
     pub max_qp_init_rd_atom: u8,
     /// Bytes inline.
     pub max_inline: u32,
+    /// Completion vectors: what [`crate::CqConfig::comp_vector`] can be, and one more.
+    pub num_comp_vectors: u32,
 }
 
 impl DeviceAttr {
@@ -67,6 +74,7 @@ impl DeviceAttr {
         max_qp_rd_atom: QpLimits::RD_ATOMIC_MAX,
         max_qp_init_rd_atom: QpLimits::RD_ATOMIC_MAX,
         max_inline: QpLimits::INLINE_MAX,
+        num_comp_vectors: COMP_VECTORS,
     };
 }
 
@@ -96,7 +104,10 @@ impl Context {
     /// [`OpenError`], which names the devices there are.
     #[doc(alias = "ibv_open_device")]
     pub fn open(name: &str) -> Result<Self, OpenError> {
-        Ok(Self { port: Port::open(name)? })
+        let port = Port::open(name)?;
+        let failed = |error| OpenError::System { doing: "make a queue of events", error };
+        let events = port.create_event_queue().map_err(failed)?;
+        Ok(Self { port, events })
     }
 
     /// The device.
@@ -110,23 +121,36 @@ impl Context {
         DeviceAttr { node_guid: self.device().guid, ..DeviceAttr::SOFT }
     }
 
-    /// What its only port, number 1, is like.
+    /// What its only port, number 1, is like now. A port whose interface has gone is not active.
     #[doc(alias = "ibv_query_port")]
     pub fn query_port(&self) -> PortAttr {
+        let now = self.port.look().ok().flatten();
+        let active = now.as_ref().is_some_and(|device| device.active);
+        let device = now.as_ref().unwrap_or(self.device());
         PortAttr {
-            active: self.device().active,
+            active,
             max_mtu: PathMtu::B4096,
-            active_mtu: self.device().active_mtu(),
-            gid_tbl_len: self.device().gids.len(),
+            active_mtu: device.active_mtu(),
+            gid_tbl_len: device.gids.len(),
             pkey_tbl_len: 1,
             max_msg_sz: 1 << 31,
         }
     }
 
-    /// The GID table.
+    /// The GID table as it was when the device was opened: connections use these places.
     #[doc(alias = "ibv_query_gid")]
     pub fn gids(&self) -> &[GidEntry] {
         &self.device().gids
+    }
+
+    /// The GID table as it is now.
+    ///
+    /// # Errors
+    ///
+    /// The system would not list its network interfaces.
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn query_gid_table(&self) -> io::Result<Vec<GidEntry>> {
+        Ok(self.port.look()?.map(|device| device.gids).unwrap_or_default())
     }
 
     /// The only entry of the P_Key table, index 0.
@@ -147,18 +171,48 @@ impl Context {
         Pd { port: Arc::clone(&self.port), domain }
     }
 
-    /// Makes a completion queue that holds at least `cqe` completions.
+    /// Makes a completion channel.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors left.
+    #[doc(alias = "ibv_create_comp_channel")]
+    pub fn create_comp_channel(&self) -> io::Result<CompChannel> {
+        CompChannel::create(&self.port)
+    }
+
+    /// Makes a completion queue that holds `cqe` completions, without a channel.
     ///
     /// # Errors
     ///
     /// [`CreateError::OutOfRange`] unless `cqe` is from 1 to [`DeviceAttr::max_cqe`].
     #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(&self, cqe: u32) -> Result<Cq, CreateError> {
-        let most = adverb_device::Cq::CAPACITY_MAX;
-        if !(1..=most).contains(&cqe) {
-            return Err(CreateError::OutOfRange { what: "cqe", asked: cqe, allowed: (1, most) });
-        }
-        Ok(Cq::new(self.port.create_cq(cqe), Arc::clone(&self.port)))
+        self.create_cq_with(&CqConfig::new(cqe))
+    }
+
+    /// Makes a completion queue.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError::OutOfRange`] and [`CreateError::ForeignChannel`].
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn create_cq_with(&self, config: &CqConfig<'_>) -> Result<Cq, CreateError> {
+        Cq::create(&self.port, &self.events, config)
+    }
+
+    /// The asynchronous events of this context: those of objects made from it, and those of the
+    /// port and the device.
+    ///
+    /// The first call starts a thread that listens for changes of the network interface.
+    ///
+    /// # Errors
+    ///
+    /// The system would not let us listen.
+    #[doc(alias = "ibv_get_async_event")]
+    pub fn async_events(&self) -> io::Result<AsyncEvents> {
+        self.port.monitor()?;
+        Ok(AsyncEvents::new(Arc::clone(&self.events), Arc::clone(&self.port)))
     }
 
     /// Takes a step for the device: receives, answers, and does what is due. Polling a completion

@@ -82,6 +82,8 @@ impl std::error::Error for RangeError {}
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CreateError {
+    /// A completion channel belongs to another device than the completion queue.
+    ForeignChannel,
     /// A completion queue belongs to another device than the protection domain.
     ForeignCq,
     /// A capacity is outside its bounds.
@@ -100,6 +102,9 @@ pub enum CreateError {
 impl fmt::Display for CreateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::ForeignChannel => f.write_str(
+                "the completion channel and the completion queue are of different devices",
+            ),
             Self::ForeignCq => f.write_str(
                 "the completion queue and the protection domain are of different devices",
             ),
@@ -164,3 +169,43 @@ impl fmt::Display for WorkError {
 }
 
 impl std::error::Error for WorkError {}
+
+/// The completion queue was made without a completion channel, so that there is no place for an
+/// event. Nothing was armed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NotifyError;
+
+impl fmt::Display for NotifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "the completion queue has no completion channel: name one in CqConfig::channel when \
+             creating it",
+        )
+    }
+}
+
+impl std::error::Error for NotifyError {}
+
+/// An object that cannot end yet. It is as it was.
+#[derive(Debug)]
+pub struct Busy<T> {
+    /// The object.
+    pub object: T,
+    /// Other handles of it, those that objects made with it hold included.
+    pub handles: usize,
+    /// Events of it that were not acknowledged.
+    pub unacknowledged: u32,
+}
+
+impl<T> fmt::Display for Busy<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { handles, unacknowledged, .. } = self;
+        write!(
+            f,
+            "still in use: by {handles} other handles (objects made with it included) and \
+             {unacknowledged} events that were not acknowledged"
+        )
+    }
+}
+
+impl<T: fmt::Debug> std::error::Error for Busy<T> {}

@@ -42,24 +42,29 @@
 //! [`Qp::post`] takes [`Work`] that owns its memory. [`Qp::post_send`] and [`Qp::post_recv`] take
 //! batches of raw requests, as C does, and are `unsafe` for that.
 
+mod channel;
 mod context;
 mod cq;
 mod error;
+mod events;
 mod memory;
 mod qp;
 mod work;
 
-pub use adverb_device::ConnectError;
 pub use adverb_device::{
-    Access, AckTimeout, Device, Gid, GidEntry, Imm, PathMtu, Pkey, PortCounters, PostError, Psn,
-    QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, Rkey, RnrRetry, RnrTimer,
-    SendData, SendKind, SendWork, Sge, WcOpcode, WcStatus,
+    Access, AckTimeout, AsyncEvent, ConnectError, Device, Element, EventKind, Gid, GidEntry, Imm,
+    PathMtu, Pkey, PortCounters, PostError, Psn, QpCounters, QpLimits, QpState, Qpn, ReceiveWork,
+    ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData, SendKind, SendWork, Sge,
+    Timestamps, WcOpcode, WcStatus,
 };
+pub use channel::{CompChannel, CqEvent};
 pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
-pub use cq::{Completion, Completions, Cq, WorkCompletion};
+pub use cq::{Completion, Completions, Cq, CqConfig, WorkCompletion};
 pub use error::{
-    AllocateError, CreateError, OpenError, PollError, RangeError, Rejected, WorkError,
+    AllocateError, Busy, CreateError, NotifyError, OpenError, PollError, RangeError, Rejected,
+    WorkError,
 };
+pub use events::AsyncEvents;
 pub use memory::{Buf, Memory, Mr, MrSlice};
 pub use qp::{Qp, QpConfig, Rc, RcConnect, RemoteQp, Transport};
 pub use work::{RemoteSlice, Work};
