@@ -13,9 +13,7 @@
 //! | when to acknowledge | `ack.rs` |
 //! | who is told that a completion came | `notify.rs`, `channel.rs` |
 //! | asynchronous events | `events.rs`, `monitor.rs` |
-//! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs` |
-//! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
-//! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs` |
+//! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
 //!
 //! The safe API that programs use is `adverb-verbs`; this crate trusts its caller in what its
@@ -40,6 +38,7 @@ mod qp;
 mod region;
 mod registry;
 mod relay;
+mod srq;
 mod standby;
 mod table;
 mod timers;
@@ -66,6 +65,7 @@ pub use notify::Arm;
 pub use port::{OpenError, Port, QpLimits};
 pub use qp::{ConnectError, PostError, Qp, QpConfig};
 pub use region::{Key, Region, RegionError};
+pub use srq::{Srq, SrqAttr, SrqConfig, SrqError};
 pub use work::{ReceiveWork, SendData, SendKind, SendWork, Sge};
 
 /// A packet sequence number that nobody can guess from the last one.

@@ -6,6 +6,7 @@ use crate::error::{AllocateError, CreateError, OpenError};
 use crate::events::AsyncEvents;
 use crate::memory::{Buf, Mr};
 use crate::qp::{Qp, QpConfig, Rc};
+use crate::srq::{Srq, SrqConfig};
 use adverb_device::{
     Access, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpLimits,
 };
@@ -168,7 +169,7 @@ impl Context {
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Pd {
         let domain = self.port.new_domain();
-        Pd { port: Arc::clone(&self.port), domain }
+        Pd { port: Arc::clone(&self.port), events: Arc::clone(&self.events), domain }
     }
 
     /// Makes a completion channel.
@@ -229,6 +230,7 @@ impl Context {
 #[doc(alias = "ibv_pd")]
 pub struct Pd {
     port: Arc<Port>,
+    events: Arc<EventQueue>,
     domain: u32,
 }
 
@@ -295,6 +297,16 @@ impl Pd {
     /// [`AllocateError`].
     pub fn buffer(&self, len: usize) -> Result<Buf, AllocateError> {
         Buf::allocate(&self.port, self.domain, len)
+    }
+
+    /// Makes a shared receive queue, whose buffers are of this domain.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError::OutOfRange`].
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq(&self, config: &SrqConfig) -> Result<Srq, CreateError> {
+        Srq::create(&self.port, &self.events, self.domain, config)
     }
 
     /// Makes a queue pair in RESET.

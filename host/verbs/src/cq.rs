@@ -3,6 +3,7 @@
 use crate::channel::CompChannel;
 use crate::error::{Busy, CreateError, NotifyError, PollError, WorkError};
 use crate::memory::Memory;
+use crate::srq::{self, Srq};
 use adverb_device::{Arm, EventQueue, Port, ResizeError, Timestamps, WcStatus};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -86,9 +87,35 @@ pub struct Cq {
 pub(crate) struct Inner {
     device: adverb_device::Cq,
     port: Arc<Port>,
-    owned: Mutex<Owned>,
+    owned: Mutex<Tables>,
     channel: Option<CompChannel>,
     context: u64,
+}
+
+/// Where the memory of work is that completes on a queue.
+#[derive(Default)]
+struct Tables {
+    /// That of requests of its queue pairs.
+    owned: Owned,
+    /// That of shared receive queues, by number.
+    shared: Vec<(u32, Weak<srq::Inner>)>,
+}
+
+impl Tables {
+    /// Does something to the table that the completion's memory is in.
+    fn table<R>(
+        &mut self,
+        completion: &WorkCompletion,
+        run: impl FnOnce(&mut Owned) -> R,
+    ) -> Option<R> {
+        let Some(number) = completion.srq else {
+            return Some(run(&mut self.owned));
+        };
+        let (_, srq) = self.shared.iter().find(|(known, _)| *known == number)?;
+        let srq = srq.upgrade()?;
+        let result = run(&mut srq.owned());
+        Some(result)
+    }
 }
 
 impl Drop for Inner {
@@ -189,18 +216,27 @@ impl Cq {
     }
 
     pub(crate) fn reserve(&self, more: u32) {
-        self.lock().reserve(usize::try_from(more).unwrap_or(0));
+        self.lock().owned.reserve(usize::try_from(more).unwrap_or(0));
+    }
+
+    /// Completions of receives from `srq` will come here.
+    pub(crate) fn expect_from(&self, srq: &Srq) {
+        let mut tables = self.lock();
+        tables.shared.retain(|(_, srq)| srq.strong_count() > 0);
+        if !tables.shared.iter().any(|(number, _)| *number == srq.number()) {
+            tables.shared.push((srq.number(), srq.downgrade()));
+        }
     }
 
     pub(crate) fn put(&self, memory: Memory) -> u32 {
-        self.lock().put(memory)
+        self.lock().owned.put(memory)
     }
 
     pub(crate) fn take_back(&self, number: u32) -> Option<Memory> {
-        self.lock().take_back(number)
+        self.lock().owned.take_back(number)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Owned> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Tables> {
         self.inner.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -301,18 +337,22 @@ impl Cq {
     #[inline]
     pub fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, PollError> {
         let taken = self.inner.device.poll(out).map_err(PollError)?;
-        let mut numbers =
-            out.iter().take(taken).filter_map(|completion| completion.buffer).peekable();
-        if numbers.peek().is_some() {
-            let mut owned = self.lock();
-            numbers.for_each(|number| owned.complete(number));
+        let owners = |completion: &&WorkCompletion| completion.buffer.is_some();
+        let mut owners = out.iter().take(taken).filter(owners).peekable();
+        if owners.peek().is_some() {
+            let mut tables = self.lock();
+            for completion in owners {
+                let number = completion.buffer.unwrap_or(u32::MAX);
+                tables.table(completion, |owned| owned.complete(number));
+            }
         }
         Ok(taken)
     }
 
     /// Gives back the memory of work that has completed, once.
     pub fn take(&self, completion: &WorkCompletion) -> Option<Memory> {
-        self.lock().take(completion.buffer?)
+        let number = completion.buffer?;
+        self.lock().table(completion, |owned| owned.take(number))?
     }
 
     /// Takes one completion and the memory that comes back with it.

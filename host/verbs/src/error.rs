@@ -86,6 +86,8 @@ pub enum CreateError {
     ForeignChannel,
     /// A completion queue belongs to another device than the protection domain.
     ForeignCq,
+    /// A shared receive queue belongs to another device than the queue pair.
+    ForeignSrq,
     /// A capacity is outside its bounds.
     OutOfRange {
         /// Which one.
@@ -108,6 +110,9 @@ impl fmt::Display for CreateError {
             Self::ForeignCq => f.write_str(
                 "the completion queue and the protection domain are of different devices",
             ),
+            Self::ForeignSrq => {
+                f.write_str("the shared receive queue and the queue pair are of different devices")
+            }
             Self::OutOfRange { what, asked, allowed: (least, most) } => {
                 write!(f, "{what} = {asked}, but it must be from {least} to {most}")
             }
@@ -130,10 +135,49 @@ impl fmt::Display for PollError {
 
 impl std::error::Error for PollError {}
 
+/// Why work that owns its memory was not posted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum PostFailure {
+    /// The memory belongs to another protection domain.
+    ForeignMemory,
+    /// A send request was posted to a shared receive queue.
+    NotAReceive,
+    /// The device refused it.
+    Refused(PostError),
+}
+
+impl fmt::Display for PostFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ForeignMemory => {
+                f.write_str("the memory was registered in another protection domain")
+            }
+            Self::NotAReceive => f.write_str("a shared receive queue takes nothing but receives"),
+            Self::Refused(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl std::error::Error for PostFailure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Refused(error) => Some(error),
+            Self::ForeignMemory | Self::NotAReceive => None,
+        }
+    }
+}
+
+impl From<PostError> for PostFailure {
+    fn from(error: PostError) -> Self {
+        Self::Refused(error)
+    }
+}
+
 /// Work that was not posted, with its memory.
 pub struct Rejected {
     /// Why.
-    pub error: PostError,
+    pub error: PostFailure,
     /// The memory that would have been given away.
     pub memory: Option<Memory>,
 }

@@ -49,6 +49,7 @@ mod error;
 mod events;
 mod memory;
 mod qp;
+mod srq;
 mod work;
 
 pub use adverb_device::{
@@ -61,10 +62,11 @@ pub use channel::{CompChannel, CqEvent};
 pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
 pub use cq::{Completion, Completions, Cq, CqConfig, WorkCompletion};
 pub use error::{
-    AllocateError, Busy, CreateError, NotifyError, OpenError, PollError, RangeError, Rejected,
-    WorkError,
+    AllocateError, Busy, CreateError, NotifyError, OpenError, PollError, PostFailure, RangeError,
+    Rejected, WorkError,
 };
 pub use events::AsyncEvents;
 pub use memory::{Buf, Memory, Mr, MrSlice};
 pub use qp::{Qp, QpConfig, Rc, RcConnect, RemoteQp, Transport};
+pub use srq::{Srq, SrqConfig};
 pub use work::{RemoteSlice, Work};

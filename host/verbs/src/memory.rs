@@ -359,6 +359,14 @@ impl Memory {
         }
     }
 
+    /// The protection domain it was registered in.
+    pub(crate) fn domain(&self) -> u32 {
+        match self {
+            Self::Buf(buf) => buf.region.domain(),
+            Self::Slice(slice) => slice.mr.inner.region.domain(),
+        }
+    }
+
     /// The local buffer, if it is one.
     pub fn into_buf(self) -> Option<Buf> {
         match self {

@@ -7,7 +7,8 @@
 //! it cannot know is whether somebody holds a reference to the bytes. That is the caller's promise.
 
 use crate::cq::Cq;
-use crate::error::{CreateError, Rejected};
+use crate::error::{CreateError, PostFailure, Rejected};
+use crate::srq::Srq;
 use crate::work::{Kind, Work};
 use adverb_device::{
     Access, AckTimeout, ConnectError, Gid, InitAttributes, PathMtu, Pkey, Port, PostError, Psn,
@@ -54,6 +55,8 @@ pub struct QpConfig<'a> {
     pub max_inline: u32,
     /// Every raw send request completes visibly, also those not marked so.
     pub signal_all: bool,
+    /// Where its receives come from. Without one it has a receive queue of its own.
+    pub srq: Option<&'a Srq>,
 }
 
 impl<'a> QpConfig<'a> {
@@ -68,6 +71,7 @@ impl<'a> QpConfig<'a> {
             max_recv_sge: 1,
             max_inline: 64,
             signal_all: false,
+            srq: None,
         }
     }
 
@@ -160,6 +164,9 @@ impl RcConnect {
 pub struct Qp<T: Transport> {
     inner: adverb_device::Qp,
     port: Arc<Port>,
+    domain: u32,
+    /// Lives at least as long as whoever draws from it.
+    srq: Option<Srq>,
     send_cq: Cq,
     recv_cq: Cq,
     psn: Psn,
@@ -176,11 +183,15 @@ impl Qp<Rc> {
         if !config.send_cq.belongs_to(port) || !config.recv_cq.belongs_to(port) {
             return Err(CreateError::ForeignCq);
         }
+        if config.srq.is_some_and(|srq| !srq.belongs_to(port)) {
+            return Err(CreateError::ForeignSrq);
+        }
         let inner = port
             .create_qp(&adverb_device::QpConfig {
                 domain,
                 send_cq: config.send_cq.device().clone(),
                 recv_cq: config.recv_cq.device().clone(),
+                srq: config.srq.map(|srq| srq.device().clone()),
                 max_send_wr: config.max_send_wr,
                 max_recv_wr: config.max_recv_wr,
                 max_send_sge: config.max_send_sge,
@@ -190,9 +201,14 @@ impl Qp<Rc> {
             })
             .map_err(CreateError::System)?;
         config.send_cq.reserve(config.max_send_wr);
-        config.recv_cq.reserve(config.max_recv_wr);
+        match config.srq {
+            Some(srq) => config.recv_cq.expect_from(srq),
+            None => config.recv_cq.reserve(config.max_recv_wr),
+        }
         Ok(Self {
             inner,
+            domain,
+            srq: config.srq.cloned(),
             port: Arc::clone(port),
             send_cq: config.send_cq.clone(),
             recv_cq: config.recv_cq.clone(),
@@ -251,6 +267,9 @@ impl Qp<Rc> {
     #[doc(alias = "ibv_post_recv")]
     pub fn post(&self, work: Work) -> Result<(), Rejected> {
         let Work { kind, memory, wr_id, solicited, fence } = work;
+        if memory.domain() != self.domain {
+            return Err(Rejected { error: PostFailure::ForeignMemory, memory: Some(memory) });
+        }
         let sges = [memory.sge()];
         let cq = match kind {
             Kind::Send(_) => &self.send_cq,
@@ -266,7 +285,7 @@ impl Qp<Rc> {
             }
             Kind::Receive => self.inner.post_receive(&[ReceiveWork { wr_id, sges: &sges, buffer }]),
         };
-        result.map_err(|(_, error)| Rejected { error, memory: cq.take_back(number) })
+        result.map_err(|(_, error)| Rejected { error: error.into(), memory: cq.take_back(number) })
     }
 
     /// Posts raw send requests, in order. Their `buffer` must be `None`.
@@ -337,6 +356,11 @@ impl<T: Transport> Qp<T> {
     /// The completion queue of its receives.
     pub fn recv_cq(&self) -> &Cq {
         &self.recv_cq
+    }
+
+    /// The queue that its receives come from, unless it has its own.
+    pub fn srq(&self) -> Option<&Srq> {
+        self.srq.as_ref()
     }
 
     /// Ends all outstanding work as flushed; nothing can be sent any more.
