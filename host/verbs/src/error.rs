@@ -168,6 +168,12 @@ impl std::error::Error for PostFailure {
     }
 }
 
+impl PartialEq<PostError> for PostFailure {
+    fn eq(&self, other: &PostError) -> bool {
+        *self == Self::Refused(*other)
+    }
+}
+
 impl From<PostError> for PostFailure {
     fn from(error: PostError) -> Self {
         Self::Refused(error)
