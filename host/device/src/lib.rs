@@ -19,6 +19,7 @@
 //! The safe API that programs use is `adverb-verbs`; this crate trusts its caller in what its
 //! documentation says, and nobody else.
 
+mod access;
 mod ack;
 mod burst;
 mod capture;
@@ -50,11 +51,12 @@ mod sync {
     pub(crate) use std::sync::{Mutex, MutexGuard};
 }
 
+pub use access::Access;
 pub use adverb_engine::{
-    Access, AckTimeout, Gid, InitAttributes, QpCounters, QpState, RetryCount, RnrRetry,
-    RtrAttributes, RtsAttributes, WcOpcode, WcStatus,
+    AckTimeout, Gid, InitAttributes, QpCounters, QpState, RetryCount, RnrRetry, RtrAttributes,
+    RtsAttributes, WcOpcode, WcStatus,
 };
-pub use adverb_sys::memory::Mapping;
+pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes};
 pub use adverb_wire::{Imm, PathMtu, Pkey, Psn, Qpn, Rkey, RnrTimer};
 pub use channel::{CompChannel, Notice};
 pub use counters::PortCounters;

@@ -6,6 +6,7 @@
 //!
 //! Locks are taken in this order: receive state, queue pair, completion queue or timers.
 
+use crate::access::Access;
 use crate::ack::{AckPolicy, Deferred};
 use crate::capture::{self, Capture};
 use crate::channel::CompChannel;
@@ -24,7 +25,7 @@ use crate::relay::{Passed, Relay};
 use crate::standby::Standby;
 use crate::table::QpTable;
 use crate::timers::Timers;
-use adverb_engine::{Access, Dropped, Time, accept};
+use adverb_engine::{Dropped, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, steering};
 use adverb_wire::{PathMtu, Qpn};
@@ -273,6 +274,16 @@ impl Port {
     ) -> Result<Region, RegionError> {
         // SAFETY: the caller's promise is the one asked for.
         unsafe { self.regions.register(domain, base, len, access) }
+    }
+
+    /// Registers a place that takes what is written to it and keeps nothing, and from which local
+    /// work reads zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::TooMany`].
+    pub fn register_null(&self, domain: u32) -> Result<Region, RegionError> {
+        self.regions.register_null(domain)
     }
 
     /// Makes a completion queue. The caller has checked the limits, and that the channel is this

@@ -4,13 +4,14 @@ use crate::channel::CompChannel;
 use crate::cq::{COMP_VECTORS, Cq, CqConfig};
 use crate::error::{AllocateError, CreateError, OpenError};
 use crate::events::AsyncEvents;
-use crate::memory::{Buf, Mr};
+use crate::memory::{Buf, Dm, Mr, NullMr};
 use crate::qp::{Qp, QpConfig, Rc};
 use crate::srq::{Srq, SrqConfig};
 use adverb_device::{
-    Access, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpLimits,
+    Access, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpLimits, Region,
 };
 use std::io;
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -172,6 +173,16 @@ impl Context {
         Pd { port: Arc::clone(&self.port), events: Arc::clone(&self.events), domain }
     }
 
+    /// Allocates memory of the device: `len` bytes of zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError::Memory`].
+    #[doc(alias = "ibv_alloc_dm")]
+    pub fn alloc_dm(&self, len: usize) -> Result<Dm, AllocateError> {
+        Dm::allocate(&self.port, len)
+    }
+
     /// Makes a completion channel.
     ///
     /// # Errors
@@ -267,6 +278,75 @@ impl Pd {
         Mr::from_vec(&self.port, self.domain, bytes, access)
     }
 
+    /// Registers `len` bytes of a file of the caller's, such as a `memfd` or an exported buffer of a
+    /// device, from `offset` on. The file can be closed afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError::NotSealed`] unless its length is sealed, [`AllocateError::FileTooShort`],
+    /// [`AllocateError::Memory`] if it cannot be mapped for reading and writing.
+    #[doc(alias = "ibv_reg_dmabuf_mr")]
+    pub fn register_fd(
+        &self,
+        file: impl AsFd,
+        offset: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Mr, AllocateError> {
+        if !adverb_device::is_sealed(&file) {
+            return Err(AllocateError::NotSealed);
+        }
+        let failed = |error| AllocateError::Memory { len, error };
+        let bytes = adverb_device::file_len(&file).map_err(failed)?;
+        let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len));
+        if end.is_none_or(|end| end > bytes) {
+            return Err(AllocateError::FileTooShort { offset, len, file: bytes });
+        }
+        Mr::from_file(&self.port, self.domain, file, offset, len, access)
+    }
+
+    /// Registers a part of the device's memory, zero-based.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError`].
+    #[doc(alias = "ibv_reg_dm_mr")]
+    pub fn register_dm(
+        &self,
+        dm: &Dm,
+        offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Mr, AllocateError> {
+        Mr::from_dm(&self.port, self.domain, dm, offset, len, access)
+    }
+
+    /// Makes a place for bytes that nobody wants.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError::Region`]: there are too many regions.
+    #[doc(alias = "ibv_alloc_null_mr")]
+    pub fn null_mr(&self) -> Result<NullMr, AllocateError> {
+        NullMr::allocate(&self.port, self.domain)
+    }
+
+    /// Makes a parent domain: another handle of this domain, for objects of one thread. The software
+    /// device has no locks to save there.
+    #[doc(alias = "ibv_alloc_parent_domain")]
+    #[must_use]
+    pub fn parent_domain(&self) -> Self {
+        self.clone()
+    }
+
+    pub(crate) fn domain(&self) -> u32 {
+        self.domain
+    }
+
+    pub(crate) fn is_of(&self, region: &Region) -> bool {
+        region.is_of(&self.port)
+    }
+
     /// Registers memory that stays the caller's.
     ///
     /// # Errors
@@ -276,7 +356,8 @@ impl Pd {
     /// # Safety
     ///
     /// Until the last handle of the region is dropped and all work posted with it has completed:
-    /// `start..start + len` stays mapped and readable, and writable if `access` allows any writing;
+    /// `start..start + len` stays mapped and readable, and writable if `access`, or what it is
+    /// registered with anew, allows any writing;
     /// nobody holds a `&mut` reference to any of it, and a `&` reference only if `access` allows no
     /// writing and no work that writes to it is posted.
     #[doc(alias = "ibv_reg_mr")]

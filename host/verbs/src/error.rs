@@ -12,6 +12,22 @@ pub use adverb_device::OpenError;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AllocateError {
+    /// The file is shorter than the range that was to be registered.
+    FileTooShort {
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes that the file has.
+        file: usize,
+    },
+    /// The memory and the protection domain are of different devices.
+    ForeignDevice,
+    /// Others use the region.
+    InUse {
+        /// Other handles and slices of it, and outstanding work.
+        handles: usize,
+    },
     /// The system has no memory to give, or refused it.
     Memory {
         /// Bytes asked for.
@@ -19,6 +35,10 @@ pub enum AllocateError {
         /// What it said.
         error: io::Error,
     },
+    /// The file's length is not sealed: whoever cuts it would kill this process.
+    NotSealed,
+    /// The range does not lie in the device's memory.
+    Range(RangeError),
     /// The device refused it.
     Region(RegionError),
 }
@@ -27,6 +47,20 @@ impl fmt::Display for AllocateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory { len, error } => write!(f, "cannot get {len} bytes of memory: {error}"),
+            Self::FileTooShort { offset, len, file } => {
+                write!(f, "{len} bytes at offset {offset} do not fit a file of {file} bytes")
+            }
+            Self::ForeignDevice => {
+                f.write_str("the memory and the protection domain are of different devices")
+            }
+            Self::InUse { handles } => {
+                write!(f, "{handles} other handles, slices or requests use the region")
+            }
+            Self::NotSealed => f.write_str(
+                "the file can still be cut short, which would kill this process: seal it with \
+                 F_SEAL_SHRINK and F_SEAL_GROW",
+            ),
+            Self::Range(error) => fmt::Display::fmt(error, f),
             Self::Region(error) => fmt::Display::fmt(error, f),
         }
     }

@@ -66,7 +66,7 @@ pub use error::{
     Rejected, WorkError,
 };
 pub use events::AsyncEvents;
-pub use memory::{Buf, Memory, Mr, MrSlice};
-pub use qp::{Qp, QpConfig, Rc, RcConnect, RemoteQp, Transport};
+pub use memory::{Buf, Dm, Memory, Mr, MrSlice, NullMr, ReregisterError};
+pub use qp::{Qp, QpAttr, QpCap, QpConfig, Rc, RcConnect, RemoteQp, Transport};
 pub use srq::{Srq, SrqConfig};
 pub use work::{RemoteSlice, Work};

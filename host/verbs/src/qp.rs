@@ -92,6 +92,41 @@ impl<'a> QpConfig<'a> {
     }
 }
 
+/// What a queue pair is like now, and what it was made of. `struct ibv_qp_attr` and
+/// `struct ibv_qp_init_attr`, as `ibv_query_qp` fills them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct QpAttr {
+    /// Its state.
+    pub state: QpState,
+    /// The peer's address and number, once connected.
+    pub remote: Option<(Gid, Qpn)>,
+    /// Send requests that have not ended.
+    pub outstanding: u64,
+    /// What it can hold.
+    pub cap: QpCap,
+    /// Every send request completes visibly.
+    pub signal_all: bool,
+    /// The number of the shared receive queue that its receives come from.
+    pub srq: Option<u32>,
+}
+
+/// What a queue pair can hold. `struct ibv_qp_cap`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[doc(alias = "ibv_qp_cap")]
+pub struct QpCap {
+    /// Send requests outstanding at once.
+    pub max_send_wr: u32,
+    /// Receives outstanding at once; 0 with a shared receive queue.
+    pub max_recv_wr: u32,
+    /// Pieces of a send request's buffer.
+    pub max_send_sge: u32,
+    /// Pieces of a receive's buffer.
+    pub max_recv_sge: u32,
+    /// Bytes inline.
+    pub max_inline: u32,
+}
+
 /// How to reach a queue pair: what the two sides have to tell each other before they connect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RemoteQp {
@@ -165,6 +200,8 @@ pub struct Qp<T: Transport> {
     inner: adverb_device::Qp,
     port: Arc<Port>,
     domain: u32,
+    cap: QpCap,
+    signal_all: bool,
     /// Lives at least as long as whoever draws from it.
     srq: Option<Srq>,
     send_cq: Cq,
@@ -208,6 +245,14 @@ impl Qp<Rc> {
         Ok(Self {
             inner,
             domain,
+            cap: QpCap {
+                max_send_wr: config.max_send_wr,
+                max_recv_wr: if config.srq.is_some() { 0 } else { config.max_recv_wr },
+                max_send_sge: config.max_send_sge,
+                max_recv_sge: config.srq.map_or(config.max_recv_sge, |srq| srq.query().max_sge),
+                max_inline: config.max_inline,
+            },
+            signal_all: config.signal_all,
             srq: config.srq.cloned(),
             port: Arc::clone(port),
             send_cq: config.send_cq.clone(),
@@ -236,7 +281,7 @@ impl Qp<Rc> {
     /// [`ConnectError`]; the queue pair may have come as far as INIT or RTR.
     #[doc(alias = "ibv_modify_qp")]
     pub fn connect(&self, how: &RcConnect) -> Result<(), ConnectError> {
-        self.inner.to_init(InitAttributes { pkey: how.pkey, access: how.access })?;
+        self.inner.to_init(InitAttributes { pkey: how.pkey, access: how.access.into() })?;
         self.inner.to_rtr(
             how.gid_index,
             RtrAttributes {
@@ -335,6 +380,19 @@ impl<T: Transport> Qp<T> {
     #[doc(alias = "ibv_query_qp")]
     pub fn state(&self) -> QpState {
         self.inner.state()
+    }
+
+    /// What it is like now, and what it was made of.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query(&self) -> QpAttr {
+        QpAttr {
+            state: self.inner.state(),
+            remote: self.inner.remote(),
+            outstanding: self.inner.outstanding(),
+            cap: self.cap,
+            signal_all: self.signal_all,
+            srq: self.srq.as_ref().map(Srq::number),
+        }
     }
 
     /// What it has counted.
