@@ -339,6 +339,19 @@ impl Pd {
         self.clone()
     }
 
+    /// # Safety
+    ///
+    /// As [`Port::register`].
+    pub(crate) unsafe fn register_region(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<Region, AllocateError> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.port.register(self.domain, start, len, access) }?)
+    }
+
     pub(crate) fn domain(&self) -> u32 {
         self.domain
     }

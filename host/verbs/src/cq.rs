@@ -26,6 +26,17 @@ struct Slot {
     memory: Option<Memory>,
     /// Its completion was polled: the device has done with the memory.
     completed: bool,
+    /// Times that the place was taken: tells one request from the next.
+    generation: u64,
+    /// The unsignaled request of the same queue pair before it.
+    before: Option<Link>,
+}
+
+/// A request that owns memory, by name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Link {
+    pub(crate) number: u32,
+    generation: u64,
 }
 
 impl Owned {
@@ -36,16 +47,18 @@ impl Owned {
         self.free.reserve(self.slots.capacity().saturating_sub(self.free.len()));
     }
 
-    pub(crate) fn put(&mut self, memory: Memory) -> u32 {
-        let free = self.free.pop();
-        let slot = free.and_then(|number| usize::try_from(number).ok());
-        let full = Slot { memory: Some(memory), completed: false };
-        if let (Some(number), Some(slot)) = (free, slot.and_then(|at| self.slots.get_mut(at))) {
-            *slot = full;
-            return number;
+    /// Takes memory in. `before` is an unsignaled request that ends before this one.
+    pub(crate) fn put(&mut self, memory: Memory, before: Option<Link>) -> Link {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let mut generation = 0;
+        if let Some(slot) = self.slot(number) {
+            generation = slot.generation.wrapping_add(1);
+            *slot = Slot { memory: Some(memory), completed: false, generation, before };
         }
-        self.slots.push(full);
-        u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        Link { number, generation }
     }
 
     /// Takes back what was never posted.
@@ -55,10 +68,22 @@ impl Owned {
         Some(memory)
     }
 
-    /// The request's completion was polled.
+    /// The request's completion was polled: it has ended, and so have the unsignaled ones before
+    /// it, whose memory is released.
     fn complete(&mut self, number: u32) {
-        if let Some(slot) = self.slot(number) {
-            slot.completed = true;
+        let Some(slot) = self.slot(number) else {
+            return;
+        };
+        slot.completed = true;
+        let mut before = slot.before.take();
+        while let Some(Link { number, generation }) = before {
+            let same = |slot: &&mut Slot| slot.generation == generation && !slot.completed;
+            // One that failed has a completion of its own, which has released what was before it.
+            let Some(slot) = self.slot(number).filter(same) else {
+                return;
+            };
+            before = slot.before.take();
+            drop(self.take_back(number));
         }
     }
 
@@ -228,8 +253,8 @@ impl Cq {
         }
     }
 
-    pub(crate) fn put(&self, memory: Memory) -> u32 {
-        self.lock().owned.put(memory)
+    pub(crate) fn put(&self, memory: Memory, before: Option<Link>) -> Link {
+        self.lock().owned.put(memory, before)
     }
 
     pub(crate) fn take_back(&self, number: u32) -> Option<Memory> {

@@ -41,6 +41,11 @@ pub enum AllocateError {
     Range(RangeError),
     /// The device refused it.
     Region(RegionError),
+    /// A slice is longer than one piece of a request can be.
+    TooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
 }
 
 impl fmt::Display for AllocateError {
@@ -62,6 +67,7 @@ impl fmt::Display for AllocateError {
             ),
             Self::Range(error) => fmt::Display::fmt(error, f),
             Self::Region(error) => fmt::Display::fmt(error, f),
+            Self::TooLong { len } => write!(f, "{len} bytes are more than 4 GiB"),
         }
     }
 }
@@ -179,6 +185,11 @@ pub enum PostFailure {
     NotAReceive,
     /// The device refused it.
     Refused(PostError),
+    /// As many unsignaled requests hold their memory as the queue has room for.
+    TooManyUnsignaled {
+        /// How many may.
+        max: u32,
+    },
 }
 
 impl fmt::Display for PostFailure {
@@ -189,6 +200,11 @@ impl fmt::Display for PostFailure {
             }
             Self::NotAReceive => f.write_str("a shared receive queue takes nothing but receives"),
             Self::Refused(error) => fmt::Display::fmt(error, f),
+            Self::TooManyUnsignaled { max } => write!(
+                f,
+                "{max} unsignaled requests hold their memory until a signaled one completes: \
+                 post one that is"
+            ),
         }
     }
 }
@@ -197,7 +213,7 @@ impl std::error::Error for PostFailure {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Refused(error) => Some(error),
-            Self::ForeignMemory | Self::NotAReceive => None,
+            Self::ForeignMemory | Self::NotAReceive | Self::TooManyUnsignaled { .. } => None,
         }
     }
 }

@@ -6,18 +6,19 @@
 //! against its table of regions, so that a wrong one is a failed request and not a wild access; what
 //! it cannot know is whether somebody holds a reference to the bytes. That is the caller's promise.
 
-use crate::cq::Cq;
+use crate::cq::{Cq, Link};
 use crate::error::{CreateError, PostFailure, Rejected};
+use crate::scope::Lent;
 use crate::srq::Srq;
 use crate::work::{Kind, Work};
 use adverb_device::{
     Access, AckTimeout, ConnectError, Gid, InitAttributes, PathMtu, Pkey, Port, PostError, Psn,
     QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer, RtrAttributes,
-    RtsAttributes, SendData, SendWork,
+    RtsAttributes, SendData, SendKind, SendWork,
 };
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 mod sealed {
     /// Keeps the list of transports ours.
@@ -190,6 +191,13 @@ impl RcConnect {
     }
 }
 
+/// Unsignaled requests that hold their memory until a signaled one is posted, which takes them over.
+#[derive(Debug, Default)]
+struct Chain {
+    last: Option<Link>,
+    len: u32,
+}
+
 /// A queue pair. `struct ibv_qp`; IBTA Vol. 1 §10.2.4.
 ///
 /// Dropping it ends it: what is owed to the peer goes out, outstanding work is forgotten. Memory
@@ -202,6 +210,7 @@ pub struct Qp<T: Transport> {
     domain: u32,
     cap: QpCap,
     signal_all: bool,
+    chain: Mutex<Chain>,
     /// Lives at least as long as whoever draws from it.
     srq: Option<Srq>,
     send_cq: Cq,
@@ -253,6 +262,7 @@ impl Qp<Rc> {
                 max_inline: config.max_inline,
             },
             signal_all: config.signal_all,
+            chain: Mutex::default(),
             srq: config.srq.cloned(),
             port: Arc::clone(port),
             send_cq: config.send_cq.clone(),
@@ -311,26 +321,76 @@ impl Qp<Rc> {
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
     pub fn post(&self, work: Work) -> Result<(), Rejected> {
-        let Work { kind, memory, wr_id, solicited, fence } = work;
-        if memory.domain() != self.domain {
-            return Err(Rejected { error: PostFailure::ForeignMemory, memory: Some(memory) });
+        if work.memory.domain() != self.domain {
+            let memory = Some(work.memory);
+            return Err(Rejected { error: PostFailure::ForeignMemory, memory });
         }
-        let sges = [memory.sge()];
-        let cq = match kind {
-            Kind::Send(_) => &self.send_cq,
-            Kind::Receive => &self.recv_cq,
-        };
-        let number = cq.put(memory);
-        let buffer = Some(number);
-        let result = match kind {
-            Kind::Send(kind) => {
-                let data = SendData::Gather(&sges);
-                let work = SendWork { wr_id, kind, data, signaled: true, solicited, fence, buffer };
-                self.inner.post_send(&[work])
+        match work.kind {
+            Kind::Send(kind) => self.post_owned_send(kind, work),
+            Kind::Receive => {
+                let sges = [work.memory.sge()];
+                let Link { number, .. } = self.recv_cq.put(work.memory, None);
+                let receive = ReceiveWork { wr_id: work.wr_id, sges: &sges, buffer: Some(number) };
+                self.inner.post_receive(&[receive]).map_err(|(_, error)| Rejected {
+                    error: error.into(),
+                    memory: self.recv_cq.take_back(number),
+                })
             }
-            Kind::Receive => self.inner.post_receive(&[ReceiveWork { wr_id, sges: &sges, buffer }]),
+        }
+    }
+
+    fn post_owned_send(&self, kind: SendKind, work: Work) -> Result<(), Rejected> {
+        let Work { memory, wr_id, signaled, solicited, fence, .. } = work;
+        let sges = [memory.sge()];
+        // Held until the request is posted, so that requests are in the chain in their order.
+        let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let max = self.cap.max_send_wr;
+        if !signaled && chain.len >= max {
+            let error = PostFailure::TooManyUnsignaled { max };
+            return Err(Rejected { error, memory: Some(memory) });
+        }
+        let link = self.send_cq.put(memory, chain.last);
+        let (data, buffer) = (SendData::Gather(&sges), Some(link.number));
+        let send = SendWork { wr_id, kind, data, signaled, solicited, fence, buffer };
+        if let Err((_, error)) = self.inner.post_send(&[send]) {
+            let memory = self.send_cq.take_back(link.number);
+            return Err(Rejected { error: error.into(), memory });
+        }
+        *chain = match signaled {
+            true => Chain::default(),
+            false => Chain { last: Some(link), len: chain.len + 1 },
         };
-        result.map_err(|(_, error)| Rejected { error: error.into(), memory: cq.take_back(number) })
+        Ok(())
+    }
+
+    /// Posts a request with memory that a [`Scope`](crate::Scope) lends. It is signaled.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`]; nothing was posted then.
+    #[doc(alias = "ibv_post_send")]
+    pub fn post_send_lent(
+        &self,
+        kind: SendKind,
+        bytes: &Lent<'_>,
+        wr_id: u64,
+    ) -> Result<(), PostError> {
+        let (sges, signaled, solicited, fence) = ([bytes.sge()], true, false, false);
+        let data = SendData::Gather(&sges);
+        let work = SendWork { wr_id, kind, data, signaled, solicited, fence, buffer: None };
+        self.inner.post_send(&[work]).map_err(|(_, error)| error)
+    }
+
+    /// Posts a receive into memory that a [`Scope`](crate::Scope) lends.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`]; nothing was posted then.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post_recv_lent(&self, bytes: &Lent<'_>, wr_id: u64) -> Result<(), PostError> {
+        let sges = [bytes.sge()];
+        let work = ReceiveWork { wr_id, sges: &sges, buffer: None };
+        self.inner.post_receive(&[work]).map_err(|(_, error)| error)
     }
 
     /// Posts raw send requests, in order. Their `buffer` must be `None`.

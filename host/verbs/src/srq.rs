@@ -180,7 +180,7 @@ impl Srq {
             return Err(rejected(PostFailure::ForeignMemory, memory));
         }
         let sges = [memory.sge()];
-        let number = self.inner.owned().put(memory);
+        let number = self.inner.owned().put(memory, None).number;
         let work = ReceiveWork { wr_id, sges: &sges, buffer: Some(number) };
         self.inner.device.post_receive(&[work]).map_err(|(_, error)| Rejected {
             error: error.into(),

@@ -174,10 +174,11 @@ fn a_completion_queue_can_change_its_size_and_keeps_what_it_has() {
 #[test]
 fn completions_are_stamped_in_order_by_the_clock_that_was_asked_for() {
     let bench = Bench::new();
-    for (timestamps, now) in [
-        (Timestamps::Monotonic, adverb_sys::clock::now_ns as fn() -> u64),
+    let clocks: [(Timestamps, fn() -> u64); 2] = [
+        (Timestamps::Monotonic, adverb_sys::clock::now_ns),
         (Timestamps::WallClock, adverb_sys::clock::unix_ns),
-    ] {
+    ];
+    for (timestamps, now) in clocks {
         let before = now();
         let config = CqConfig { timestamps, ..CqConfig::new(16) };
         let cq = bench.context.create_cq_with(&config).unwrap();
