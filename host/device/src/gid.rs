@@ -51,7 +51,35 @@ impl GidEntry {
     }
 }
 
+/// What kind of node a device is. `enum ibv_node_type`.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum NodeType {
+    /// A channel adapter, of InfiniBand or RoCE.
+    Ca,
+    /// An iWARP adapter.
+    Rnic,
+    /// Its driver does not say.
+    Unspecified,
+}
+
+impl std::fmt::Display for NodeType {
+    /// As `ibv_node_type_str` has it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ca => "InfiniBand channel adapter",
+            Self::Rnic => "iWARP NIC",
+            Self::Unspecified => "unspecified",
+        })
+    }
+}
+
 impl Device {
+    /// What kind of node it is: RoCE devices are channel adapters.
+    pub const fn node_type(&self) -> NodeType {
+        NodeType::Ca
+    }
+
     /// Bytes that IPv6, UDP and the longest RoCE headers with the ICRC take of a packet.
     const OVERHEAD_BYTES: u32 = 40 + 8 + 12 + 28 + 4;
 

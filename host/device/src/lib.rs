@@ -62,7 +62,7 @@ pub use channel::{CompChannel, Notice};
 pub use counters::PortCounters;
 pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
 pub use events::{AsyncEvent, Element, EventKind, EventQueue};
-pub use gid::{Device, GidEntry, devices};
+pub use gid::{Device, GidEntry, NodeType, devices};
 pub use notify::Arm;
 pub use port::{OpenError, Port, QpLimits};
 pub use qp::{ConnectError, PostError, Qp, QpConfig};

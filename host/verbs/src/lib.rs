@@ -102,9 +102,9 @@ mod work;
 
 pub use adverb_device::{
     Access, AckTimeout, AsyncEvent, ConnectError, Device, Element, EventKind, Gid, GidEntry, Imm,
-    PathMtu, Pkey, PortCounters, PostError, Psn, QpCounters, QpLimits, QpState, Qpn, ReceiveWork,
-    ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData, SendKind, SendWork, Sge,
-    Timestamps, WcOpcode, WcStatus,
+    NodeType, PathMtu, Pkey, PortCounters, PostError, Psn, QpCounters, QpLimits, QpState, Qpn,
+    ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData, SendKind, SendWork,
+    Sge, Timestamps, WcOpcode, WcStatus,
 };
 pub use channel::{CompChannel, CqEvent};
 pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
