@@ -104,7 +104,7 @@ pub use adverb_device::{
     Access, AckTimeout, AsyncEvent, ConnectError, Device, Element, EventKind, Gid, GidEntry, Imm,
     NodeType, PathMtu, Pkey, PortCounters, PostError, Psn, QpCounters, QpLimits, QpState, Qpn,
     ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData, SendKind, SendWork,
-    Sge, Timestamps, WcOpcode, WcStatus,
+    Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus,
 };
 pub use channel::{CompChannel, CqEvent};
 pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
