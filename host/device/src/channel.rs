@@ -181,12 +181,23 @@ impl CompChannel {
         Ok(Self { port, shared: Arc::new(shared) })
     }
 
-    /// Takes the oldest event; drives the device once if there is none.
+    /// Takes the oldest event; if there is none, drives the device as long as something is there to
+    /// do. After `None` a program can sleep on [`CompChannel::watch`]'s descriptor, whether that tells
+    /// of states or of changes.
     pub fn try_get(&self) -> Option<Arc<Notice>> {
-        self.shared.take().or_else(|| {
-            self.port.drive();
-            self.shared.take()
-        })
+        for _ in 0..STEPS_MAX {
+            let notice = self.shared.take();
+            if notice.is_some() {
+                return notice;
+            }
+            if !self.port.drive() {
+                break;
+            }
+        }
+        if self.shared.set.get().is_some() && self.port.has_deferred() {
+            self.port.help(); // What waits for the program's next call would wait for long.
+        }
+        self.shared.take()
     }
 
     /// Takes the oldest event, and drives the device until there is one, at most for `timeout`
@@ -248,3 +259,6 @@ impl CompChannel {
         shared.bell.as_fd()
     }
 }
+
+/// Steps that one look for an event may take, so that others' traffic does not keep it for ever.
+const STEPS_MAX: usize = 64;

@@ -94,6 +94,8 @@ mod context;
 mod cq;
 mod error;
 mod events;
+#[cfg(feature = "tokio")]
+mod futures;
 mod memory;
 mod qp;
 mod scope;
@@ -114,6 +116,8 @@ pub use error::{
     Rejected, WorkError,
 };
 pub use events::AsyncEvents;
+#[cfg(feature = "tokio")]
+pub use futures::{AsyncCompChannel, AsyncEventStream};
 pub use memory::{Buf, Dm, Memory, Mr, MrSlice, NullMr, ReregisterError};
 pub use qp::{Qp, QpAttr, QpCap, QpConfig, Rc, RcConnect, RemoteQp, Transport};
 pub use scope::{Lent, Scope};
