@@ -208,15 +208,17 @@ impl CompChannel {
     /// None in practice: those of `poll(2)`.
     pub fn get(&self, timeout: Option<Duration>) -> io::Result<Option<Arc<Notice>>> {
         let deadline = timeout.map(deadline);
+        let mut woken = false;
         loop {
             if let Some(notice) = self.shared.take() {
                 return Ok(Some(notice));
             }
-            if self.port.drive() {
+            // Who has been woken looks at what came before its peer has an answer, as programs do;
+            // who is about to sleep leaves nothing undone.
+            let busy = if woken { self.port.drive() } else { self.port.help() };
+            woken = false;
+            if busy {
                 continue; // What came may have been more than one packet.
-            }
-            if self.port.has_deferred() {
-                self.port.help(); // What waits for the program's next call would wait for long.
             }
             if deadline.is_some_and(|at| left(at).is_zero()) {
                 return Ok(None);
@@ -225,6 +227,7 @@ impl CompChannel {
                 let slept = self.shared.standby.sleep(&self.shared.bell, deadline.map(left));
                 self.shared.mail.end_sleep();
                 slept?;
+                woken = true;
             }
         }
     }

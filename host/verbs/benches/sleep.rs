@@ -27,27 +27,41 @@ const ROUNDS: usize = 7;
 const PEER: &str = "peer";
 
 fn main() -> Result<()> {
-    if std::env::args().any(|arg| arg == PEER) {
-        return peer();
+    let kinds =
+        [("get_event", Wait::Get), ("epoll, poll_fd", Wait::PollFd), ("epoll, as_fd", Wait::Fd)];
+    let child = std::env::args().skip_while(|arg| arg != PEER).nth(1);
+    if let Some(name) = child {
+        let kind = kinds.into_iter().find(|(known, _)| *known == name).ok_or("no such kind")?;
+        return peer(kind.1);
     }
+    // One after the other: a channel that is watched keeps the helper busy for its device.
+    for (name, wait) in kinds {
+        let [plain, slept] = measure(name, wait)?;
+        let ratio = slept / plain;
+        println!(
+            "udp, blocking {plain:>6.2} us   rc send, {name:<16}{slept:>6.2} us  {ratio:.2} x"
+        );
+    }
+    Ok(())
+}
+
+/// The medians of both, in turns.
+fn measure(name: &str, wait: Wait) -> Result<[f64; 2]> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg(PEER).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.args([PEER, name]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn()?;
     let mut to = child.stdin.take().ok_or("no pipe")?;
     let mut from = BufReader::new(child.stdout.take().ok_or("no pipe")?).lines();
     let socket = UdpSocket::bind("127.0.0.1:0")?;
-    let sides = [Side::new(Wait::Get)?, Side::new(Wait::PollFd)?, Side::new(Wait::Fd)?];
+    let side = Side::new(wait)?;
     let mut ask = |line: &str| -> Result<String> {
         writeln!(to, "{line}")?;
         Ok(from.next().ok_or("the peer has gone")??)
     };
     let port = ask(&socket.local_addr()?.port().to_string())?;
     socket.connect(("127.0.0.1", port.parse()?))?;
-    for side in &sides {
-        side.connect(&ask(&side.address()?)?)?;
-    }
-    let mut times = [const { Vec::new() }; 4];
-    let [plain, slept @ ..] = &mut times;
+    side.connect(&ask(&side.address()?)?)?;
+    let (mut plain, mut slept) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         ask("udp")?;
         plain.push(median(|| {
@@ -56,26 +70,19 @@ fn main() -> Result<()> {
             socket.recv(&mut buffer)?;
             Ok(())
         })?);
-        for ((side, number), times) in sides.iter().zip(["0", "1", "2"]).zip(&mut *slept) {
-            ask(number)?;
-            times.push(median(|| {
-                side.send()?;
-                side.receive()
-            })?);
-        }
+        ask("rdma")?;
+        slept.push(median(|| {
+            side.send()?;
+            side.receive()
+        })?);
     }
     drop(to);
     child.wait()?;
-    let [plain, get, poll_fd, fd] = times.map(middle);
-    println!("{:<32}{plain:>8.2} us", "udp, blocking");
-    for (name, time) in [("get_event", get), ("epoll, poll_fd", poll_fd), ("epoll, as_fd", fd)] {
-        println!("{:<32}{time:>8.2} us  {:.2} x", format!("rc send, {name}"), time / plain);
-    }
-    Ok(())
+    Ok([middle(plain), middle(slept)])
 }
 
-/// The other process: echoes as often and in the way that a line of its input says.
-fn peer() -> Result<()> {
+/// The other process: echoes in the way that a line of its input says.
+fn peer(wait: Wait) -> Result<()> {
     let mut lines = std::io::stdin().lines();
     let mut line = || lines.next().transpose();
     let answer = |line: &str| -> Result<()> {
@@ -83,18 +90,15 @@ fn peer() -> Result<()> {
         Ok(std::io::stdout().flush()?)
     };
     let socket = UdpSocket::bind("127.0.0.1:0")?;
-    let sides = [Side::new(Wait::Get)?, Side::new(Wait::PollFd)?, Side::new(Wait::Fd)?];
+    let side = Side::new(wait)?;
     socket.connect(("127.0.0.1", line()?.ok_or("no port")?.parse()?))?;
     answer(&socket.local_addr()?.port().to_string())?;
-    for side in &sides {
-        side.connect(&line()?.ok_or("no address")?)?;
-        answer(&side.address()?)?;
-    }
+    side.connect(&line()?.ok_or("no address")?)?;
+    answer(&side.address()?)?;
     while let Some(line) = line()? {
         answer("ready")?;
-        let side = line.parse().ok().and_then(|at: usize| sides.get(at));
         for _ in 0..ROUND_TRIPS {
-            if let Some(side) = side {
+            if line == "rdma" {
                 side.receive()?;
                 side.send()?;
             } else {
