@@ -24,8 +24,12 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Measure latency, bandwidth and message rate, beside what the machine's sockets reach
     Bench(Box<BenchArgs>),
+    /// Show what this process's RDMA devices have counted
+    Counters(CountersArgs),
     /// List RDMA devices, their addresses and limits
     Devices(DevicesArgs),
+    /// Describe RDMA devices in the layout of ibv_devinfo
+    Devinfo(DevinfoArgs),
     /// Exchange messages with a peer and check every byte
     Pingpong(PingpongArgs),
 }
@@ -205,6 +209,42 @@ pub(crate) struct DevicesArgs {
     pub(crate) json: bool,
 }
 
+/// Options of `adverb devinfo`: those of ibv_devinfo, and JSON.
+#[derive(Debug, Parser)]
+pub(crate) struct DevinfoArgs {
+    /// Only this device
+    #[arg(short, long, visible_alias = "ib-dev", alias = "ib_dev", value_name = "NAME")]
+    pub(crate) device: Option<String>,
+
+    /// Only the names
+    #[arg(short, long, conflicts_with_all = ["device", "verbose", "json"])]
+    pub(crate) list: bool,
+
+    /// Also limits and all GIDs
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `adverb counters`.
+#[derive(Debug, Parser)]
+pub(crate) struct CountersArgs {
+    /// Only this device
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+
+    /// Again every so many seconds, until interrupted
+    #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) watch: Option<u64>,
+
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Options of `adverb pingpong`.
 #[derive(Debug, Parser)]
 pub(crate) struct PingpongArgs {
@@ -300,7 +340,10 @@ mod tests {
         let words = ["adverb", "bench"].iter().chain(words);
         Args::try_parse_from(words).map(|args| match args.command {
             Command::Bench(args) => args,
-            Command::Devices(_) | Command::Pingpong(_) => unreachable!("`bench` was asked for"),
+            Command::Counters(_)
+            | Command::Devices(_)
+            | Command::Devinfo(_)
+            | Command::Pingpong(_) => unreachable!("`bench` was asked for"),
         })
     }
 

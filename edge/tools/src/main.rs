@@ -11,7 +11,9 @@ use crate::args::{Args, Command};
 
 mod args;
 mod bench;
+mod counters;
 mod devices;
+mod devinfo;
 mod failure;
 mod pingpong;
 
@@ -19,7 +21,9 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let ended = match args.command {
         Command::Bench(args) => bench::run(&args),
+        Command::Counters(args) => counters::run(&args),
         Command::Devices(args) => devices::run(&args),
+        Command::Devinfo(args) => devinfo::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
     };
     match ended {

@@ -1,12 +1,14 @@
 //! Completion queues: what was posted comes back here.
 
+use crate::channel::{ChannelShared, CompChannel, Notice};
+use crate::events::{Affiliation, Element, EventKind, EventQueue};
+use crate::notify::{Arm, Queue};
 use crate::port::Port;
 use adverb_engine::{WcOpcode, WcStatus};
+use adverb_sys::clock;
 use adverb_wire::{Imm, Qpn};
-use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A work completion. `struct ibv_wc`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -27,6 +29,10 @@ pub struct Completion {
     pub src_qp: Qpn,
     /// The buffer's number, if the poster gave one.
     pub buffer: Option<u32>,
+    /// The shared receive queue that the receive came from.
+    pub srq: Option<u32>,
+    /// When the work completed, by the clock that the queue was made with: see [`Timestamps`].
+    pub timestamp_ns: u64,
 }
 
 impl Completion {
@@ -40,6 +46,8 @@ impl Completion {
         qp: Qpn::new(0),
         src_qp: Qpn::new(0),
         buffer: None,
+        srq: None,
+        timestamp_ns: 0,
     };
 }
 
@@ -59,48 +67,121 @@ impl fmt::Display for Overrun {
 
 impl std::error::Error for Overrun {}
 
+/// Which clock completions of a queue are stamped with.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Timestamps {
+    /// None: stamps are 0.
+    #[default]
+    None,
+    /// Nanoseconds since an arbitrary start, never going back (`CLOCK_MONOTONIC`).
+    Monotonic,
+    /// Nanoseconds since 1970-01-01 00:00 UTC.
+    WallClock,
+}
+
+impl Timestamps {
+    #[inline]
+    fn now(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Monotonic => clock::now_ns(),
+            Self::WallClock => clock::unix_ns(),
+        }
+    }
+}
+
+/// What a completion queue is made of.
+#[derive(Clone, Debug, Default)]
+pub struct CqConfig {
+    /// Completions it holds, 1 to [`Cq::CAPACITY_MAX`].
+    pub capacity: u32,
+    /// Comes back with its events.
+    pub context: u64,
+    /// Where it says that it has something, if it was armed.
+    pub channel: Option<CompChannel>,
+    /// Where it says that it has overrun.
+    pub events: Option<Arc<EventQueue>>,
+    /// The clock.
+    pub timestamps: Timestamps,
+}
+
+/// Where a completion queue says that it has something.
+#[derive(Debug)]
+struct Alert {
+    channel: Arc<ChannelShared>,
+    notice: Arc<Notice>,
+}
+
 /// The part of a completion queue that queue pairs share.
 #[derive(Debug)]
 pub(crate) struct CqShared {
-    ring: Mutex<VecDeque<Completion>>,
-    /// Length of the ring, so that an empty one is seen without its lock.
-    len: AtomicUsize,
-    capacity: usize,
-    overrun: AtomicBool,
+    queue: Queue<Completion>,
+    alert: Option<Alert>,
+    affiliation: Arc<Affiliation>,
+    timestamps: Timestamps,
 }
 
 impl CqShared {
-    /// Adds a completion; false if there was no room for it.
+    /// Adds a completion; false if there was no room for it. `solicited`: its sender asked for an
+    /// event.
     #[inline]
-    pub(crate) fn publish(&self, completion: Completion) -> bool {
-        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        if ring.len() >= self.capacity {
-            self.overrun.store(true, Ordering::Release);
-            return false;
+    pub(crate) fn publish(&self, mut completion: Completion, solicited: bool) -> bool {
+        completion.timestamp_ns = self.timestamps.now();
+        let urgent = solicited || completion.status != WcStatus::Success;
+        let published = self.queue.publish(completion, urgent);
+        if published.first_overrun {
+            self.affiliation.raise(EventKind::CqErr);
         }
-        ring.push_back(completion);
-        self.len.store(ring.len(), Ordering::Release);
-        true
-    }
-
-    #[inline]
-    fn take(&self, out: &mut [Completion]) -> usize {
-        if self.len.load(Ordering::Acquire) == 0 {
-            return 0;
+        if let Some(Alert { channel, notice }) = self.alert.as_ref().filter(|_| published.wake) {
+            channel.fire(notice);
         }
-        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut taken = 0;
-        for place in out {
-            let Some(completion) = ring.pop_front() else {
-                break;
-            };
-            *place = completion;
-            taken += 1;
-        }
-        self.len.store(ring.len(), Ordering::Release);
-        taken
+        published.stored
     }
 }
+
+impl Drop for CqShared {
+    fn drop(&mut self) {
+        self.affiliation.retire();
+        if let Some(Alert { channel, notice }) = &self.alert {
+            channel.detach(notice, self.queue.disarm());
+        }
+    }
+}
+
+/// Why a completion queue does not change its size. The caller's mistake; nothing has changed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum ResizeError {
+    /// The completions in the queue do not fit.
+    InUse {
+        /// What was asked.
+        asked: u32,
+        /// Completions in the queue.
+        used: usize,
+    },
+    /// The size is outside its bounds.
+    OutOfRange {
+        /// What was asked.
+        asked: u32,
+        /// The most that is allowed.
+        max: u32,
+    },
+}
+
+impl fmt::Display for ResizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse { asked, used } => {
+                write!(f, "{used} completions are in the queue, and {asked} would not hold them")
+            }
+            Self::OutOfRange { asked, max } => {
+                write!(f, "a completion queue holds 1 to {max} completions, not {asked}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ResizeError {}
 
 /// A completion queue.
 #[derive(Clone, Debug)]
@@ -113,20 +194,63 @@ impl Cq {
     /// Completions that a queue can be made for.
     pub const CAPACITY_MAX: u32 = 1 << 22;
 
-    pub(crate) fn new(port: Arc<Port>, capacity: u32) -> Self {
-        let capacity = usize::try_from(capacity.clamp(1, Self::CAPACITY_MAX)).unwrap_or(1);
+    pub(crate) fn new(port: Arc<Port>, config: &CqConfig) -> Self {
+        let capacity = config.capacity.clamp(1, Self::CAPACITY_MAX);
+        let capacity = usize::try_from(capacity).unwrap_or(1);
+        let alert = config.channel.as_ref().map(|channel| {
+            channel.shared.attach();
+            let notice = Arc::new(Notice::new(config.context));
+            Alert { channel: Arc::clone(&channel.shared), notice }
+        });
+        let element = Element::Cq { context: config.context };
         let shared = CqShared {
-            ring: Mutex::new(VecDeque::with_capacity(capacity)),
-            len: AtomicUsize::new(0),
-            capacity,
-            overrun: AtomicBool::new(false),
+            queue: Queue::new(capacity),
+            alert,
+            affiliation: Affiliation::new(config.events.clone(), element),
+            timestamps: config.timestamps,
         };
         Self { port, shared: Arc::new(shared) }
     }
 
     /// Completions that it can hold.
     pub fn capacity(&self) -> usize {
-        self.shared.capacity
+        self.shared.queue.capacity()
+    }
+
+    /// Changes how many completions it can hold; those that are there stay.
+    ///
+    /// # Errors
+    ///
+    /// [`ResizeError`].
+    pub fn resize(&self, capacity: u32) -> Result<(), ResizeError> {
+        let max = Self::CAPACITY_MAX;
+        let asked = capacity;
+        let size = usize::try_from(capacity).ok().filter(|_| (1..=max).contains(&capacity));
+        let size = size.ok_or(ResizeError::OutOfRange { asked, max })?;
+        self.shared.queue.resize(size).map_err(|used| ResizeError::InUse { asked, used })
+    }
+
+    /// What its channel calls it, if it has one.
+    pub fn notice(&self) -> Option<&Notice> {
+        Some(&*self.shared.alert.as_ref()?.notice)
+    }
+
+    /// Asynchronous events of this queue that were not acknowledged.
+    pub fn unacknowledged_async(&self) -> u32 {
+        self.shared.affiliation.unacknowledged()
+    }
+
+    /// Asks for an event when the next completion comes; false if the queue has no channel.
+    #[inline]
+    #[must_use]
+    pub fn arm(&self, arm: Arm) -> bool {
+        let Some(Alert { channel, .. }) = &self.shared.alert else {
+            return false;
+        };
+        if self.shared.queue.arm(arm) {
+            channel.armed();
+        }
+        true
     }
 
     /// Takes completions, oldest first, and says how many; drives the device if there are none.
@@ -136,12 +260,13 @@ impl Cq {
     /// [`Overrun`], for good, once all completions from before it are taken.
     #[inline]
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Overrun> {
-        let mut taken = self.shared.take(out);
+        let queue = &self.shared.queue;
+        let mut taken = queue.take(out);
         if taken == 0 {
             self.port.drive();
-            taken = self.shared.take(out);
+            taken = queue.take(out);
         }
-        if taken == 0 && self.shared.overrun.load(Ordering::Acquire) {
+        if taken == 0 && queue.has_overrun() {
             return Err(Overrun);
         }
         Ok(taken)

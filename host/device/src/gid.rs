@@ -51,7 +51,35 @@ impl GidEntry {
     }
 }
 
+/// What kind of node a device is. `enum ibv_node_type`.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum NodeType {
+    /// A channel adapter, of InfiniBand or RoCE.
+    Ca,
+    /// An iWARP adapter.
+    Rnic,
+    /// Its driver does not say.
+    Unspecified,
+}
+
+impl std::fmt::Display for NodeType {
+    /// As `ibv_node_type_str` has it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ca => "InfiniBand channel adapter",
+            Self::Rnic => "iWARP NIC",
+            Self::Unspecified => "unspecified",
+        })
+    }
+}
+
 impl Device {
+    /// What kind of node it is: RoCE devices are channel adapters.
+    pub const fn node_type(&self) -> NodeType {
+        NodeType::Ca
+    }
+
     /// Bytes that IPv6, UDP and the longest RoCE headers with the ICRC take of a packet.
     const OVERHEAD_BYTES: u32 = 40 + 8 + 12 + 28 + 4;
 
@@ -63,26 +91,29 @@ impl Device {
         PathMtu::largest_below(payload).unwrap_or(PathMtu::B256)
     }
 
+    /// An interface that is up and has an address.
     fn of(interface: &Interface) -> Option<Self> {
+        Some(Self::like(interface)).filter(|device| interface.up && !device.gids.is_empty())
+    }
+
+    /// What an interface is like as a device, whether or not it can be used as one now.
+    fn like(interface: &Interface) -> Self {
         let gids = table(&interface.addresses);
-        if !interface.up || gids.is_empty() {
-            return None;
-        }
         let guid = match interface.mac {
             // EUI-64 with the universal bit flipped, as IPv6 makes it. RFC 4291, appendix A.
             Some([a, b, c, d, e, f]) => u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]),
             None => u64::from(interface.index) | 0x0200_0000_0000_0000,
         };
-        Some(Self {
+        Self {
             name: format!("{PREFIX}{}", interface.name),
             interface: interface.name.clone(),
             index: interface.index,
             guid,
             interface_mtu: interface.mtu,
-            active: interface.running,
+            active: interface.up && interface.running,
             loopback: interface.loopback,
             gids,
-        })
+        }
     }
 }
 
@@ -99,6 +130,16 @@ const GIDS_MAX: usize = 128;
 /// Those of `getifaddrs(3)`.
 pub fn devices() -> io::Result<Vec<Device>> {
     Ok(netdev::interfaces()?.iter().filter_map(Device::of).collect())
+}
+
+/// What the interface with this number is like now; `None` if it has gone.
+///
+/// # Errors
+///
+/// Those of `getifaddrs(3)`.
+pub(crate) fn look(index: u32) -> io::Result<Option<Device>> {
+    let all = netdev::interfaces()?;
+    Ok(all.iter().find(|interface| interface.index == index).map(Device::like))
 }
 
 fn table(addresses: &[Address]) -> Vec<GidEntry> {

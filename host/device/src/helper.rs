@@ -2,15 +2,17 @@
 //!
 //! While the program polls, the helper only looks, once a [`TICK`], whether it still does: no
 //! packet wakes it, and the sockets are not even in its set, which would cost each packet a
-//! call-back. When the program has been silent for a tick, the helper takes over: it drives
-//! as long as there is something to do, and [`LINGER`] longer, then sleeps until a packet or a
-//! deadline comes. When the program drives again, the helper goes back to looking.
+//! call-back. When the program has been silent for a tick, or somebody who cannot drive while he
+//! sleeps has asked for an event, the helper takes over: it drives as long as there is something to
+//! do, and [`LINGER`] longer, then sleeps until a packet or a deadline comes. When the program drives
+//! again and nobody needs more than that, the helper goes back to looking. Who needs it, and who
+//! waits for the sockets in its place, is written down in `standby.rs`.
 
 use crate::port::Port;
+use crate::standby::Standby;
 use adverb_engine::Time;
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Events, Interest};
-use adverb_sys::eventfd::EventFd;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +34,7 @@ const AWAKE: u64 = 0;
 #[derive(Debug)]
 struct Shared {
     epoll: Epoll,
-    wake: EventFd,
+    standby: Arc<Standby>,
     /// What wakes the helper while it stands in for the program.
     sockets: Mutex<Vec<OwnedFd>>,
     /// Until when the helper sleeps, in nanoseconds; [`AWAKE`] if it does not.
@@ -48,13 +50,13 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    pub(crate) fn new() -> io::Result<Self> {
-        let (epoll, wake) = (Epoll::new()?, EventFd::new()?);
-        epoll.add(&wake, WAKE, Interest::Readable)?;
+    pub(crate) fn new(standby: Arc<Standby>) -> io::Result<Self> {
+        let epoll = Epoll::new()?;
+        epoll.add(standby.wake(), WAKE, Interest::Readable)?;
         let asleep_until = AtomicU64::new(AWAKE);
         let shared = Shared {
             epoll,
-            wake,
+            standby,
             sockets: Mutex::new(Vec::new()),
             asleep_until,
             stop: AtomicBool::new(false),
@@ -64,9 +66,10 @@ impl Helper {
 
     /// Wakes the helper for what arrives at `socket`, from its next sleep on.
     pub(crate) fn watch(&self, socket: impl AsFd) -> io::Result<()> {
+        self.shared.standby.watch(&socket)?;
         let socket = socket.as_fd().try_clone_to_owned()?;
         lock(&self.shared.sockets).push(socket);
-        self.shared.wake.signal()
+        self.shared.standby.wake().signal()
     }
 
     pub(crate) fn start(&self, port: &Arc<Port>) -> io::Result<()> {
@@ -87,14 +90,14 @@ impl Helper {
     #[inline]
     pub(crate) fn notice(&self, at: Time) {
         if at.nanos() < self.shared.asleep_until.load(Ordering::SeqCst) {
-            let _ = self.shared.wake.signal();
+            let _ = self.shared.standby.wake().signal();
         }
     }
 
     /// Ends the thread, and waits for it unless it is the caller.
     pub(crate) fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        let _ = self.shared.wake.signal();
+        let _ = self.shared.standby.wake().signal();
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
         {
@@ -112,9 +115,11 @@ impl Shared {
             let Some(now) = port.upgrade().map(|port| port.drives()) else {
                 return;
             };
-            if now != drives {
+            if now != drives && self.standby.begin_looking() {
                 drives = now;
-                thread::sleep(TICK);
+                let _ = self.epoll.wait(&mut events, Some(TICK));
+                self.standby.end_looking();
+                self.silence(&events);
                 if let Some(port) = port.upgrade() {
                     port.mend_steering();
                 }
@@ -134,14 +139,17 @@ impl Shared {
 
     fn stand_in(&self, port: &Weak<Port>, drives: u64, events: &mut Events) {
         let mut last_busy = clock::now_ns();
+        let mut needed = 0;
         while !self.stop.load(Ordering::Acquire) {
             let Some(port) = port.upgrade() else {
                 return;
             };
-            if port.drives() != drives {
-                return;
-            }
             let now = clock::now_ns();
+            if self.standby.is_engaged() {
+                needed = now;
+            } else if port.drives() != drives && now.saturating_sub(needed) > nanos(TICK) {
+                return; // Whoever needed us has had time to need us again.
+            }
             if port.help() {
                 last_busy = now;
             } else if now.saturating_sub(last_busy) > nanos(LINGER) {
@@ -162,8 +170,12 @@ impl Shared {
         let deadline = port.next_deadline();
         let unfinished = port.has_unfinished() || port.has_deferred();
         drop(port); // The program may close the port while we sleep.
+        let blind = self.standby.begin_blindness();
         for socket in lock(&self.sockets).iter() {
-            let _ = self.epoll.add(socket, SOCKET, Interest::Readable); // Again is no harm.
+            let _ = match blind {
+                true => self.epoll.remove(socket),
+                false => self.epoll.add(socket, SOCKET, Interest::Readable), // Again is no harm.
+            };
         }
         let timeout = match deadline {
             _ if unfinished => Some(Duration::ZERO),
@@ -175,8 +187,13 @@ impl Shared {
         }
         let _ = self.epoll.wait(events, timeout);
         self.asleep_until.store(AWAKE, Ordering::SeqCst);
+        self.standby.end_blindness();
+        self.silence(events);
+    }
+
+    fn silence(&self, events: &Events) {
         if events.iter().any(|event| event.token == WAKE) {
-            let _ = self.wake.drain();
+            let _ = self.standby.wake().drain();
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::burst::{Burst, Source};
 use crate::cq::{Completion, CqShared};
+use crate::events::{Affiliation, EventKind};
 use crate::region::Regions;
+use crate::srq::Drawn;
 use crate::work::{Local, ReceiveRing, SendRing, Sge};
 use adverb_engine::{
     Access, AccessError, AtomicOp, EmitError, Host, Invalidator, Landing, LocalError, NoReceive,
@@ -11,17 +13,34 @@ use adverb_engine::{
 use adverb_wire::{Headers, Qpn, Rkey};
 use std::sync::Arc;
 
+/// Where a queue pair's receives come from.
+#[derive(Debug)]
+pub(crate) enum Receives {
+    /// A ring of its own.
+    Own(ReceiveRing),
+    /// A queue that it shares.
+    Shared(Drawn),
+}
+
 /// What a queue pair owns besides its transport.
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) number: Qpn,
     pub(crate) domain: u32,
     pub(crate) sends: SendRing,
-    pub(crate) receives: ReceiveRing,
+    pub(crate) receives: Receives,
     pub(crate) send_cq: Arc<CqShared>,
     pub(crate) recv_cq: Arc<CqShared>,
     /// A completion found its queue full: the queue pair cannot go on.
     pub(crate) overrun: bool,
+    /// Where its asynchronous events go.
+    pub(crate) affiliation: Arc<Affiliation>,
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.affiliation.retire();
+    }
 }
 
 /// The surroundings, for the length of one call.
@@ -37,7 +56,13 @@ pub(crate) struct Surroundings<'a, 'b> {
 impl Surroundings<'_, '_> {
     /// Copies `bytes` into the buffers `sges`, `offset` bytes from their start.
     #[inline]
-    fn scatter_to(&self, sges: &[Sge], offset: u32, bytes: &[u8]) -> Result<(), LocalError> {
+    fn scatter_to(
+        &self,
+        domain: u32,
+        sges: &[Sge],
+        offset: u32,
+        bytes: &[u8],
+    ) -> Result<(), LocalError> {
         let mut skip = offset;
         let mut left = bytes;
         for sge in sges {
@@ -52,7 +77,7 @@ impl Surroundings<'_, '_> {
             let (now, later) = left.split_at(part);
             let va = sge.addr.wrapping_add(u64::from(skip));
             self.regions
-                .pin(sge.lkey, self.own.domain)
+                .pin(sge.lkey, domain)
                 .and_then(|pin| pin.write(va, now, Access::LOCAL_WRITE))
                 .map_err(|_| LocalError::Protection)?;
             (skip, left) = (0, later);
@@ -60,12 +85,12 @@ impl Surroundings<'_, '_> {
         if left.is_empty() { Ok(()) } else { Err(LocalError::Protection) }
     }
 
-    fn publish(&mut self, cq: Cq, completion: Completion) {
+    fn publish(&mut self, cq: Cq, completion: Completion, solicited: bool) {
         let queue = match cq {
             Cq::Send => &self.own.send_cq,
             Cq::Receive => &self.own.recv_cq,
         };
-        if !queue.publish(completion) {
+        if !queue.publish(completion, solicited) {
             self.own.overrun = true;
         }
         self.published += 1;
@@ -117,14 +142,21 @@ impl Host for Surroundings<'_, '_> {
 
     #[inline]
     fn take_receive(&mut self, srq: Option<Qpn>) -> Result<Receive, NoReceive> {
-        match srq {
-            None => self.own.receives.take().ok_or(NoReceive::Empty),
-            Some(_) => Err(NoReceive::NoSuchQueue),
+        if srq.is_some() {
+            return Err(NoReceive::NoSuchQueue);
         }
+        let receive = match &mut self.own.receives {
+            Receives::Own(ring) => ring.take(),
+            Receives::Shared(drawn) => drawn.take(),
+        };
+        receive.ok_or(NoReceive::Empty)
     }
 
     fn put_back_receive(&mut self, _receive: Receive, _srq: Option<Qpn>) {
-        self.own.receives.put_back();
+        match &mut self.own.receives {
+            Receives::Own(ring) => ring.put_back(),
+            Receives::Shared(drawn) => drawn.put_back(),
+        }
     }
 
     fn grh(&self) -> [u8; 40] {
@@ -133,12 +165,21 @@ impl Host for Surroundings<'_, '_> {
 
     #[inline]
     fn scatter(&mut self, to: Landing, offset: u32, bytes: &[u8]) -> Result<(), LocalError> {
+        if let (Landing::Receive(_), Receives::Shared(drawn)) = (to, &mut self.own.receives) {
+            drawn.touch();
+        }
+        let domain = self.own.domain;
         match to {
-            Landing::Receive(receive) => {
-                self.scatter_to(self.own.receives.sges(receive.token), offset, bytes)
-            }
+            Landing::Receive(receive) => match &self.own.receives {
+                Receives::Own(ring) => {
+                    self.scatter_to(domain, ring.sges(receive.token), offset, bytes)
+                }
+                Receives::Shared(drawn) => {
+                    self.scatter_to(drawn.domain(), drawn.sges(), offset, bytes)
+                }
+            },
             Landing::Request(index) => match self.own.sends.local(index) {
-                Local::Gather(sges) => self.scatter_to(sges, offset, bytes),
+                Local::Gather(sges) => self.scatter_to(domain, sges, offset, bytes),
                 // Inline data is refused for requests that bring data back.
                 Local::Inline(_) if bytes.is_empty() => Ok(()),
                 Local::Inline(_) => Err(LocalError::Protection),
@@ -176,7 +217,18 @@ impl Host for Surroundings<'_, '_> {
         Err(AccessError::UnknownKey)
     }
 
-    fn event(&mut self, _event: QpEvent) {}
+    fn event(&mut self, event: QpEvent) {
+        let kind = match event {
+            QpEvent::CommEst => EventKind::CommEst,
+            QpEvent::LastWqeReached => EventKind::LastWqeReached,
+            QpEvent::QpAccessErr => EventKind::QpAccessErr,
+            QpEvent::QpFatal => EventKind::QpFatal,
+            QpEvent::QpReqErr => EventKind::QpReqErr,
+            QpEvent::SqDrained => EventKind::SqDrained,
+            _ => return,
+        };
+        self.own.affiliation.raise(kind);
+    }
 
     fn send_done(&mut self, done: SendDone) {
         if !done.report {
@@ -192,12 +244,24 @@ impl Host for Surroundings<'_, '_> {
             qp: self.own.number,
             src_qp: Qpn::new(0),
             buffer: posted.buffer,
+            ..Completion::EMPTY
         };
-        self.publish(Cq::Send, completion);
+        self.publish(Cq::Send, completion, false);
     }
 
     fn receive_done(&mut self, done: ReceiveDone) {
-        let (wr_id, buffer) = self.own.receives.finish(done.receive.token);
+        let finished = match &mut self.own.receives {
+            Receives::Own(ring) => {
+                let (wr_id, buffer) = ring.finish(done.receive.token);
+                Some((wr_id, buffer, None))
+            }
+            Receives::Shared(drawn) => {
+                drawn.finish(done.status).map(|(wr_id, buffer, srq)| (wr_id, buffer, Some(srq)))
+            }
+        };
+        let Some((wr_id, buffer, srq)) = finished else {
+            return;
+        };
         let completion = Completion {
             wr_id,
             status: done.status,
@@ -207,7 +271,9 @@ impl Host for Surroundings<'_, '_> {
             qp: self.own.number,
             src_qp: done.src_qp,
             buffer,
+            srq,
+            ..Completion::EMPTY
         };
-        self.publish(Cq::Receive, completion);
+        self.publish(Cq::Receive, completion, done.solicited);
     }
 }

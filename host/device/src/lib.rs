@@ -9,23 +9,30 @@
 //! | which devices exist, their addresses | `gid.rs` |
 //! | what a key may touch | `region.rs` |
 //! | how packets leave | `burst.rs`, `endpoint.rs` |
-//! | how packets arrive, who drives | `port.rs`, `reception.rs`, `helper.rs` |
+//! | how packets arrive, who drives | `port.rs`, `reception.rs`, `helper.rs`, `standby.rs` |
 //! | when to acknowledge | `ack.rs` |
-//! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs` |
+//! | who is told that a completion came | `notify.rs`, `channel.rs` |
+//! | asynchronous events | `events.rs`, `monitor.rs` |
+//! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
 //!
 //! The safe API that programs use is `adverb-verbs`; this crate trusts its caller in what its
 //! documentation says, and nobody else.
 
+mod access;
 mod ack;
 mod burst;
 mod capture;
+mod channel;
 mod counters;
 mod cq;
 mod endpoint;
+mod events;
 mod gid;
 mod helper;
 mod host;
+mod monitor;
+mod notify;
 mod port;
 mod probe;
 mod qp;
@@ -33,22 +40,35 @@ mod reception;
 mod region;
 mod registry;
 mod relay;
+mod srq;
+mod standby;
 mod table;
 mod timers;
 mod work;
 
+/// What `notify.rs` is built from; its model puts in other ones.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    pub(crate) use std::sync::{Mutex, MutexGuard};
+}
+
+pub use access::Access;
 pub use adverb_engine::{
-    Access, AckTimeout, Gid, InitAttributes, QpCounters, QpState, RetryCount, RnrRetry,
-    RtrAttributes, RtsAttributes, WcOpcode, WcStatus,
+    AckTimeout, Gid, InitAttributes, QpCounters, QpState, RetryCount, RnrRetry, RtrAttributes,
+    RtsAttributes, WcOpcode, WcStatus,
 };
-pub use adverb_sys::memory::Mapping;
+pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes};
 pub use adverb_wire::{Imm, PathMtu, Pkey, Psn, Qpn, Rkey, RnrTimer};
+pub use channel::{CompChannel, Notice};
 pub use counters::PortCounters;
-pub use cq::{Completion, Cq, Overrun};
-pub use gid::{Device, GidEntry, devices};
+pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
+pub use events::{AsyncEvent, Element, EventKind, EventQueue};
+pub use gid::{Device, GidEntry, NodeType, devices};
+pub use notify::Arm;
 pub use port::{OpenError, Port, QpLimits};
 pub use qp::{ConnectError, PostError, Qp, QpConfig};
 pub use region::{Key, Region, RegionError};
+pub use srq::{Srq, SrqAttr, SrqConfig, SrqError};
 pub use work::{ReceiveWork, SendData, SendKind, SendWork, Sge};
 
 /// A packet sequence number that nobody can guess from the last one.

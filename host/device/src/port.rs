@@ -11,22 +11,27 @@
 //! [`Port::register`] passes its caller's promise on to the table of regions, which says what it is
 //! good for (`region.rs`). Nothing else here is unsafe.
 
+use crate::access::Access;
 use crate::ack::{AckPolicy, Deferred};
 use crate::capture::{self, Capture};
+use crate::channel::CompChannel;
 use crate::counters::{Counters, PortCounters};
-use crate::cq::Cq;
+use crate::cq::{Cq, CqConfig};
 use crate::endpoint::{Endpoint, FlowCache, gid_of};
-use crate::gid::{Device, devices};
+use crate::events::{Audience, EventQueue};
+use crate::gid::{Device, devices, look};
 use crate::helper::Helper;
+use crate::monitor::Monitor;
 use crate::probe;
 use crate::qp::{Acks, Aftermath, ConnectError, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, Registry};
 use crate::relay::{Passed, Relay};
+use crate::standby::Standby;
 use crate::table::QpTable;
 use crate::timers::Timers;
-use adverb_engine::{Access, Dropped, Time, accept};
+use adverb_engine::{Dropped, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
 use adverb_wire::{PathMtu, Qpn};
@@ -194,6 +199,9 @@ pub struct Port {
     /// When that was last tried, in nanoseconds.
     mended: AtomicU64,
     helper: Helper,
+    standby: Arc<Standby>,
+    audience: Arc<Audience>,
+    monitor: Mutex<Option<Monitor>>,
 }
 
 /// Ports that are open in this process, by device name.
@@ -232,7 +240,9 @@ impl Port {
         let registry = Registry::join().map_err(failed("join the host's registry in /dev/shm"))?;
         let relay = Relay::open().map_err(failed("open a socket on the loopback address"))?;
         registry.set_relay_port(relay.port());
-        let helper = Helper::new().map_err(failed("prepare the helper thread"))?;
+        let standby = Arc::new(Standby::new().map_err(failed("prepare the helper thread"))?);
+        let helper =
+            Helper::new(Arc::clone(&standby)).map_err(failed("prepare the helper thread"))?;
         helper.watch(relay.socket()).map_err(failed("prepare the helper thread"))?;
         let port = Arc::new(Self {
             device: device.clone(),
@@ -262,6 +272,9 @@ impl Port {
             misled: AtomicU32::new(0),
             mended: AtomicU64::new(0),
             helper,
+            standby,
+            audience: Arc::default(),
+            monitor: Mutex::default(),
         });
         port.helper.start(&port).map_err(failed("start the helper thread"))?;
         Ok(port)
@@ -305,9 +318,60 @@ impl Port {
         unsafe { self.regions.register(domain, base, len, access) }
     }
 
-    /// Makes a completion queue for `capacity` completions, 1 to [`Cq::CAPACITY_MAX`].
-    pub fn create_cq(self: &Arc<Self>, capacity: u32) -> Cq {
-        Cq::new(Arc::clone(self), capacity)
+    /// Registers a place that takes what is written to it and keeps nothing, and from which local
+    /// work reads zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::TooMany`].
+    pub fn register_null(&self, domain: u32) -> Result<Region, RegionError> {
+        self.regions.register_null(domain)
+    }
+
+    /// Makes a completion queue. The caller has checked the limits, and that the channel is this
+    /// port's.
+    pub fn create_cq(self: &Arc<Self>, config: &CqConfig) -> Cq {
+        Cq::new(Arc::clone(self), config)
+    }
+
+    /// Makes a completion channel.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors left.
+    pub fn create_comp_channel(self: &Arc<Self>) -> io::Result<CompChannel> {
+        CompChannel::new(Arc::clone(self), Arc::clone(&self.standby))
+    }
+
+    /// Starts to listen for changes of the network interface, unless somebody has before.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors or threads left.
+    pub fn monitor(&self) -> io::Result<()> {
+        let mut monitor = lock(&self.monitor);
+        if monitor.is_none() {
+            *monitor = Some(Monitor::start(&self.device, Arc::clone(&self.audience))?);
+        }
+        Ok(())
+    }
+
+    /// The device as it is now, and not when it was opened; `None` if its interface has gone.
+    ///
+    /// # Errors
+    ///
+    /// The system would not list its network interfaces.
+    pub fn look(&self) -> io::Result<Option<Device>> {
+        look(self.device.index)
+    }
+
+    /// Makes a queue of asynchronous events, which hears what happens to the port from now on.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors left.
+    pub fn create_event_queue(&self) -> io::Result<Arc<EventQueue>> {
+        self.audience.join()
     }
 
     /// Makes a queue pair in RESET. The caller has checked the limits.
@@ -485,13 +549,15 @@ impl Port {
         })
     }
 
-    /// Takes a step on behalf of the program: receives, and does what is due.
+    /// Takes a step on behalf of the program: receives, and does what is due. True if something was
+    /// there to do.
     #[inline]
-    pub fn drive(&self) {
+    pub fn drive(&self) -> bool {
         // Not a read-modify-write: the helper wants to know that it changes, not by how much.
         self.drives.store(self.drives().wrapping_add(1), Ordering::Relaxed);
-        if let Ok(mut receiver) = self.receiver.try_lock() {
-            self.step(&mut receiver, Driver::Program);
+        match self.receiver.try_lock() {
+            Ok(mut receiver) => self.step(&mut receiver, Driver::Program),
+            Err(_) => false,
         }
     }
 

@@ -7,8 +7,10 @@ use crate::ack::AckPolicy;
 use crate::burst::{Route, with_burst};
 use crate::cq::Cq;
 use crate::endpoint::Endpoint;
-use crate::host::{Own, Surroundings};
+use crate::events::{Affiliation, Element, EventQueue};
+use crate::host::{Own, Receives, Surroundings};
 use crate::port::Port;
+use crate::srq::{Drawn, Srq};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendRing, SendWork, total_len};
 use adverb_engine::{
     Gid, InitAttributes, ModifyError, QpCounters, QpOptions, QpState, Request, RtrAttributes,
@@ -29,6 +31,12 @@ pub struct QpConfig {
     pub send_cq: Cq,
     /// Where receives complete.
     pub recv_cq: Cq,
+    /// Where its receives come from, if it has none of its own.
+    pub srq: Option<Srq>,
+    /// Where its asynchronous events go.
+    pub events: Option<Arc<EventQueue>>,
+    /// Names the queue pair in its events.
+    pub context: u64,
     /// Send requests outstanding at once, 1 to [`crate::QpLimits::WR_MAX`].
     pub max_send_wr: u32,
     /// Receives outstanding at once, 0 to [`crate::QpLimits::WR_MAX`].
@@ -71,6 +79,8 @@ pub enum PostError {
         /// How many there are.
         capacity: u64,
     },
+    /// The queue pair takes its receives from a shared receive queue.
+    SharedReceives,
     /// READs and atomics were given no room when the queue pair was connected.
     ReadsNotAllowed,
     /// The pieces together exceed 2 GiB.
@@ -106,6 +116,9 @@ impl fmt::Display for PostError {
             ),
             Self::ReadsNotAllowed => f.write_str(
                 "the queue pair was connected with max_rd_atomic = 0, so it cannot READ",
+            ),
+            Self::SharedReceives => f.write_str(
+                "the queue pair takes its receives from a shared receive queue: post them there",
             ),
             Self::TooLong => f.write_str("the buffer is longer than 2 GiB, the longest message"),
             Self::TooManySges { count, max } => {
@@ -261,15 +274,27 @@ impl QpInner {
     pub(crate) fn new(number: Qpn, config: &QpConfig) -> Self {
         let sends = SendRing::new(config.max_send_wr, config.max_send_sge, config.max_inline);
         Self {
-            engine: adverb_engine::Qp::new(QpOptions::rc(number, config.max_send_wr)),
+            engine: adverb_engine::Qp::new(QpOptions {
+                shared_receives: config.srq.is_some(),
+                ..QpOptions::rc(number, config.max_send_wr)
+            }),
             own: Own {
                 number,
                 domain: config.domain,
                 sends,
-                receives: ReceiveRing::new(config.max_recv_wr, config.max_recv_sge),
+                receives: match &config.srq {
+                    Some(srq) => Receives::Shared(Drawn::new(srq)),
+                    None => {
+                        Receives::Own(ReceiveRing::new(config.max_recv_wr, config.max_recv_sge))
+                    }
+                },
                 send_cq: Arc::clone(&config.send_cq.shared),
                 recv_cq: Arc::clone(&config.recv_cq.shared),
                 overrun: false,
+                affiliation: Affiliation::new(
+                    config.events.clone(),
+                    Element::Qp { number, context: config.context },
+                ),
             },
             link: None,
             signal_all: config.signal_all,
@@ -450,15 +475,18 @@ impl QpInner {
         if state == QpState::Reset {
             return Err(PostError::NotReady { state });
         }
-        let (count, max) = (work.sges.len(), self.own.receives.sges_max());
+        let Receives::Own(receives) = &mut self.own.receives else {
+            return Err(PostError::SharedReceives);
+        };
+        let (count, max) = (work.sges.len(), receives.sges_max());
         if count > max {
             return Err(PostError::TooManySges { count, max });
         }
         let len = total_len(work.sges).ok_or(PostError::TooLong)?;
-        if self.own.receives.room() == 0 {
-            return Err(PostError::QueueFull { capacity: self.own.receives.capacity() });
+        if receives.room() == 0 {
+            return Err(PostError::QueueFull { capacity: receives.capacity() });
         }
-        self.own.receives.push(work, len);
+        receives.push(work, len);
         Ok(())
     }
 }
@@ -518,7 +546,13 @@ impl Qp {
     ///
     /// [`ConnectError::State`].
     pub fn to_init(&self, attributes: InitAttributes) -> Result<(), ConnectError> {
-        Ok(self.inner(|inner| inner.engine.to_init(attributes))?)
+        self.inner(|inner| {
+            inner.engine.to_init(attributes)?;
+            if let Receives::Shared(drawn) = &mut inner.own.receives {
+                drawn.open();
+            }
+            Ok(())
+        })
     }
 
     /// INIT to RTR, over the local address at `gid_index`.

@@ -16,6 +16,7 @@
 //! 3. A pin's checks compare offsets, never pointers, so that no address outside the region is
 //!    ever formed.
 
+use crate::access::Access as Rights;
 use adverb_engine::{Access, AccessError, AtomicOp};
 use std::fmt;
 use std::ptr::NonNull;
@@ -64,6 +65,8 @@ struct Slot {
     users: AtomicU32,
     base: AtomicPtr<u8>,
     len: AtomicUsize,
+    /// The address by which the first byte is known.
+    va: AtomicU64,
     access: AtomicU32,
     domain: AtomicU32,
     /// Keys this slot has had: the tag of the next one.
@@ -77,6 +80,7 @@ impl Slot {
             users: AtomicU32::new(0),
             base: AtomicPtr::new(std::ptr::null_mut()),
             len: AtomicUsize::new(0),
+            va: AtomicU64::new(0),
             access: AtomicU32::new(0),
             domain: AtomicU32::new(0),
             generation: AtomicU32::new(0),
@@ -135,13 +139,44 @@ impl Regions {
         domain: u32,
         base: NonNull<u8>,
         len: usize,
-        access: Access,
+        access: Rights,
     ) -> Result<Region, RegionError> {
-        let remote_writing = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let remote_writing = Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC;
         let writes = access.bits() & remote_writing.bits() != 0;
-        if writes && !access.contains(Access::LOCAL_WRITE) {
+        if writes && !access.contains(Rights::LOCAL_WRITE) {
             return Err(RegionError::AccessWithoutLocalWrite);
         }
+        let va = match access.contains(Rights::ZERO_BASED) {
+            true => 0,
+            false => u64::try_from(base.as_ptr().addr()).unwrap_or(u64::MAX),
+        };
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { self.enter(domain, base, len, (access, access.transport().bits()), va) }
+    }
+
+    /// Registers a place that takes what is written to it and keeps nothing, and from which zeros
+    /// are read: local work only.
+    pub(crate) fn register_null(self: &Arc<Self>, domain: u32) -> Result<Region, RegionError> {
+        let base = NonNull::from(&ZEROS).cast::<u8>();
+        let rights = Rights::LOCAL_WRITE.bits() | NULL;
+        // SAFETY: the zeros are there for ever, and a region that is marked so is never written to
+        // (`Pin::write`), nor read beyond them (`Pin::range`).
+        unsafe { self.enter(domain, base, ZEROS.len(), (Rights::NONE, rights), 0) }
+    }
+
+    /// Enters a region into the table.
+    ///
+    /// # Safety
+    ///
+    /// As [`Regions::register`].
+    unsafe fn enter(
+        self: &Arc<Self>,
+        domain: u32,
+        base: NonNull<u8>,
+        len: usize,
+        (access, rights): (Rights, u32),
+        va: u64,
+    ) -> Result<Region, RegionError> {
         if len == 0 {
             return Err(RegionError::Empty);
         }
@@ -151,10 +186,11 @@ impl Regions {
         let key = index << Self::TAG_BITS | tag;
         slot.base.store(base.as_ptr(), Ordering::Relaxed);
         slot.len.store(len, Ordering::Relaxed);
-        slot.access.store(access.bits(), Ordering::Relaxed);
+        slot.va.store(va, Ordering::Relaxed);
+        slot.access.store(rights, Ordering::Relaxed);
         slot.domain.store(domain, Ordering::Relaxed);
         slot.key.store(key, Ordering::SeqCst);
-        Ok(Region { table: Arc::clone(self), key: Key(key), base, len, access, domain })
+        Ok(Region { table: Arc::clone(self), key: Key(key), base, len, va, access, domain })
     }
 
     fn take_index(&self) -> Option<u32> {
@@ -204,7 +240,8 @@ pub struct Region {
     key: Key,
     base: NonNull<u8>,
     len: usize,
-    access: Access,
+    va: u64,
+    access: Rights,
     domain: u32,
 }
 
@@ -221,10 +258,30 @@ impl Region {
         self.key
     }
 
-    /// Address of the first byte.
+    /// Address of the first byte, for work requests and peers: 0 if the region is zero-based.
     #[inline]
     pub fn addr(&self) -> u64 {
-        u64::try_from(self.base.as_ptr().addr()).unwrap_or(u64::MAX)
+        self.va
+    }
+
+    /// It is in the table of `port`.
+    pub fn is_of(&self, port: &crate::Port) -> bool {
+        std::ptr::eq(&raw const *self.table, port.regions())
+    }
+
+    /// Registers the same memory once more, for another domain or with other rights.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`].
+    ///
+    /// # Safety
+    ///
+    /// The promise under which this region was registered holds for the new rights too, until the
+    /// new region is dropped.
+    pub unsafe fn again(&self, domain: u32, access: Rights) -> Result<Self, RegionError> {
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { self.table.register(domain, self.base, self.len, access) }
     }
 
     /// Length in bytes.
@@ -239,7 +296,7 @@ impl Region {
     }
 
     /// The rights it was registered with.
-    pub fn access(&self) -> Access {
+    pub fn access(&self) -> Rights {
         self.access
     }
 
@@ -304,7 +361,7 @@ impl Region {
 
     /// The memory was registered with local write access.
     pub fn is_writable(&self) -> bool {
-        self.access.contains(Access::LOCAL_WRITE)
+        self.access.contains(Rights::LOCAL_WRITE)
     }
 
     /// The 8 bytes at `offset` as an atomic, if they lie in the region and are aligned to 8.
@@ -374,12 +431,16 @@ impl Pin<'_> {
         access: Access,
     ) -> Result<*mut u8, AccessError> {
         let rights = Access::from_bits(self.slot.access.load(Ordering::Relaxed));
+        if self.is_null() {
+            return self.zeros(len, access);
+        }
         if !rights.contains(access) {
             return Err(AccessError::Denied);
         }
         let base = self.slot.base.load(Ordering::Relaxed);
-        let va = usize::try_from(va).map_err(|_| AccessError::OutOfBounds)?;
-        let offset = va.checked_sub(base.addr()).ok_or(AccessError::OutOfBounds)?;
+        let offset = va.checked_sub(self.slot.va.load(Ordering::Relaxed));
+        let offset = offset.and_then(|offset| usize::try_from(offset).ok());
+        let offset = offset.ok_or(AccessError::OutOfBounds)?;
         let end = offset.checked_add(len).ok_or(AccessError::OutOfBounds)?;
         if end > self.slot.len.load(Ordering::Relaxed) {
             return Err(AccessError::OutOfBounds);
@@ -388,9 +449,29 @@ impl Pin<'_> {
         Ok(unsafe { base.add(offset) })
     }
 
+    /// It keeps nothing.
+    #[inline]
+    fn is_null(&self) -> bool {
+        self.slot.access.load(Ordering::Relaxed) & NULL != 0
+    }
+
+    /// Zeros to read, for local work.
+    fn zeros(&self, len: usize, access: Access) -> Result<*mut u8, AccessError> {
+        if access != Access::NONE {
+            return Err(AccessError::Denied);
+        }
+        if len > ZEROS.len() {
+            return Err(AccessError::OutOfBounds);
+        }
+        Ok(self.slot.base.load(Ordering::Relaxed))
+    }
+
     /// Copies `bytes` to `va`.
     #[inline]
     pub(crate) fn write(&self, va: u64, bytes: &[u8], access: Access) -> Result<(), AccessError> {
+        if self.is_null() && access == Access::LOCAL_WRITE {
+            return Ok(());
+        }
         let target = self.range(va, bytes.len(), access)?;
         // SAFETY:
         // - In bounds: `range` has checked `bytes.len()` bytes from `va`.
@@ -410,7 +491,10 @@ impl Pin<'_> {
             return Err(AccessError::Misaligned);
         }
         let at = self.range(va, size_of::<u64>(), Access::REMOTE_ATOMIC)?.cast::<u64>();
-        // SAFETY: in bounds and pinned; aligned, because `va` is the address and a multiple of 8;
+        if !at.is_aligned() {
+            return Err(AccessError::Misaligned); // The region itself does not start at a multiple.
+        }
+        // SAFETY: in bounds and pinned; aligned, as just checked;
         // everybody who shares these bytes uses atomics or copies by pointer (rule 1).
         let word = unsafe { AtomicU64::from_ptr(at) };
         Ok(match op {
@@ -453,15 +537,64 @@ impl RawPin {
     }
 }
 
+/// Marks a slot whose region keeps nothing, beside the rights.
+const NULL: u32 = 1 << 31;
+/// What a null region reads as: as much as a packet carries at most.
+static ZEROS: [u8; 4096] = [0; 4096];
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_zero_based_region_starts_at_0_and_ends_at_its_length() {
+        let table = table();
+        let mut memory = [0_u64; 4];
+        let region = region(&table, &mut memory, Rights::ALL | Rights::ZERO_BASED);
+        assert_eq!(region.addr(), 0);
+        let pin = table.pin(region.key().0, 7).unwrap();
+        pin.write(24, &[5; 8], Access::REMOTE_WRITE).unwrap();
+        assert_eq!(region.load_u64(24), Some(u64::from_ne_bytes([5; 8])));
+        for (va, len) in [(25, 8), (32, 1), (u64::MAX, 1)] {
+            assert_eq!(pin.range(va, len, Access::REMOTE_WRITE), Err(AccessError::OutOfBounds));
+        }
+    }
+
+    #[test]
+    fn an_atomic_needs_memory_that_is_aligned_and_not_only_an_address() {
+        let table = table();
+        let mut memory = [0_u64; 4];
+        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
+        // SAFETY: one byte into four words.
+        let base = unsafe { base.add(1) };
+        // SAFETY: the memory outlives the region, and nobody looks at it meanwhile.
+        let region = unsafe { table.register(7, base, 24, Rights::ALL | Rights::ZERO_BASED) };
+        let region = region.unwrap();
+        let pin = table.pin(region.key().0, 7).unwrap();
+        let add = AtomicOp::FetchAdd { add: 1 };
+        assert_eq!(pin.atomic(0, add), Err(AccessError::Misaligned));
+    }
+
+    #[test]
+    fn a_null_region_takes_everything_and_reads_as_zeros() {
+        let table = table();
+        let region = table.register_null(7).unwrap();
+        let pin = table.pin(region.key().0, 7).unwrap();
+        assert_eq!(pin.write(u64::MAX, &[1; 9], Access::LOCAL_WRITE), Ok(()));
+        assert!(pin.range(12345, 4096, Access::NONE).is_ok());
+        assert_eq!(pin.range(0, 4097, Access::NONE), Err(AccessError::OutOfBounds));
+        for access in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+            assert_eq!(pin.range(0, 1, access), Err(AccessError::Denied));
+        }
+        assert_eq!(pin.write(0, &[1], Access::REMOTE_WRITE), Err(AccessError::Denied));
+        assert!(ZEROS.iter().all(|byte| *byte == 0));
+    }
 
     fn table() -> Arc<Regions> {
         Arc::new(Regions::new())
     }
 
-    fn region(table: &Arc<Regions>, memory: &mut [u64], access: Access) -> Region {
+    fn region(table: &Arc<Regions>, memory: &mut [u64], access: Rights) -> Region {
         let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
         // SAFETY: the tests keep `memory` until the region is gone and look at it only afterwards.
         unsafe { table.register(7, base, size_of_val(memory), access) }.unwrap()
@@ -471,7 +604,7 @@ mod tests {
     fn a_claim_is_checked_for_key_domain_rights_and_bounds() {
         let table = table();
         let mut memory = [0_u64; 4];
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let access = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE;
         let region = region(&table, &mut memory, access);
         let (key, va) = (region.key().0, region.addr());
 
@@ -492,11 +625,11 @@ mod tests {
     fn a_dropped_region_has_no_key_and_its_slot_gets_another() {
         let table = table();
         let mut memory = [0_u64; 1];
-        let first = region(&table, &mut memory, Access::NONE);
+        let first = region(&table, &mut memory, Rights::NONE);
         let key = first.key();
         drop(first);
         assert_eq!(table.pin(key.0, 7).unwrap_err(), AccessError::UnknownKey);
-        let second = region(&table, &mut memory, Access::NONE);
+        let second = region(&table, &mut memory, Rights::NONE);
         assert_ne!(second.key(), key);
     }
 
@@ -504,7 +637,7 @@ mod tests {
     fn dropping_a_region_waits_for_accesses_under_way() {
         let table = table();
         let mut memory = [0_u64; 1];
-        let region = region(&table, &mut memory, Access::NONE);
+        let region = region(&table, &mut memory, Rights::NONE);
         let key = region.key().0;
         let pin = table.pin(key, 7).unwrap();
         std::thread::scope(|scope| {
@@ -522,7 +655,7 @@ mod tests {
         let mut memory = [0_u64; 1];
         let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
         // SAFETY: nothing is registered: the call fails.
-        let result = unsafe { table.register(7, base, 8, Access::REMOTE_WRITE) };
+        let result = unsafe { table.register(7, base, 8, Rights::REMOTE_WRITE) };
         assert_eq!(result.unwrap_err(), RegionError::AccessWithoutLocalWrite);
     }
 
@@ -530,7 +663,7 @@ mod tests {
     fn atomics_change_aligned_words_and_return_what_was_there() {
         let table = table();
         let mut memory = [5_u64, 0];
-        let region = region(&table, &mut memory, Access::ALL);
+        let region = region(&table, &mut memory, Rights::ALL);
         let pin = table.pin(region.key().0, 7).unwrap();
         let va = region.addr();
         assert_eq!(pin.atomic(va, AtomicOp::FetchAdd { add: 2 }), Ok(5));

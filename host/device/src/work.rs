@@ -235,6 +235,23 @@ impl ReceiveRing {
         self.tail += 1;
     }
 
+    /// Queues a receive before all others; the caller has checked that there is room and that none
+    /// is taken and not done.
+    pub(crate) fn push_front(&mut self, work: &ReceiveWork<'_>, len: u32) {
+        let tail = self.tail;
+        // Counters never go below zero: they all move up by one round instead.
+        let round = self.capacity();
+        (self.done, self.taken) = (self.done + round - 1, self.taken + round - 1);
+        self.tail = self.taken;
+        self.push(work, len);
+        self.tail = tail + round;
+    }
+
+    /// Receives that wait.
+    pub(crate) fn len(&self) -> u64 {
+        self.tail - self.taken
+    }
+
     /// Takes the oldest receive.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Receive> {

@@ -11,8 +11,8 @@
 
 use adverb_session::{Channel, ClientSession, Config, Endpoint, Event, Operation, ServerSession};
 use adverb_verbs::{
-    Access, Context, Cq, Mr, Qp, QpConfig, Qpn, Rc, RcConnect, ReceiveWork, SendData, SendKind,
-    SendWork, WcOpcode, WcStatus, Work, WorkCompletion,
+    Access, Context, Cq, Mr, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind,
+    SendWork, WcOpcode, Work, WorkCompletion,
 };
 use std::error::Error;
 use std::thread;
@@ -66,21 +66,11 @@ fn verbs(trip: fn(&mut Side, &mut Side) -> Outcome) -> Result<Duration, Box<dyn 
     let pd = context.alloc_pd();
     let side = || -> Result<Side, Box<dyn Error>> {
         let cq = context.create_cq(256)?;
-        let empty = WorkCompletion {
-            wr_id: 0,
-            status: WcStatus::Success,
-            opcode: WcOpcode::Send,
-            byte_len: 0,
-            imm: None,
-            qp: Qpn::new(0),
-            src_qp: Qpn::new(0),
-            buffer: None,
-        };
         Ok(Side {
             qp: pd.create_qp(&QpConfig::new(&cq))?,
             cq,
             mr: pd.allocate(2 * BYTES, Access::ALL)?,
-            completions: [empty; 16],
+            completions: [WorkCompletion::EMPTY; 16],
         })
     };
     let (mut a, mut b) = (side()?, side()?);

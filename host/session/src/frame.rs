@@ -443,7 +443,7 @@ impl Advertisement {
         let access = Access::from_bits(bits);
         let block_bytes = body.u64()?;
         let blocks = body.u64()?;
-        if access.bits() != bits {
+        if access.bits() != bits || !Access::ALL.contains(access) {
             return Err(FrameError::Field { what: "access rights" });
         }
         let end = block_bytes

@@ -57,11 +57,20 @@ impl Mapping {
     /// `EINVAL` if `len` is 0, `EACCES` if the descriptor is not open for reading and writing or is
     /// sealed against writing, `ENOMEM` if there is no room.
     pub fn shared(file: impl AsFd, len: usize) -> io::Result<Self> {
+        Self::shared_at(file, 0, len)
+    }
+
+    /// Like [`Mapping::shared`], from `offset` on, which is a multiple of the page size.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mapping::shared`]; `EINVAL` if `offset` is not a multiple of the page size.
+    pub fn shared_at(file: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
         let len = whole_pages(len)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED;
         // SAFETY: the kernel is free to choose the address, so that no mapping in use is replaced.
-        let base =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?;
+        let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, flags, file, offset) }?;
         Self::adopt(base.cast(), len)
     }
 

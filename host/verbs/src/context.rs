@@ -5,12 +5,18 @@
 //! [`Pd::register`] passes its caller's promise on to the device (`memory.rs` keeps it for all memory
 //! that is ours). Nothing else here is unsafe.
 
-use crate::cq::Cq;
+use crate::channel::CompChannel;
+use crate::cq::{COMP_VECTORS, Cq, CqConfig};
 use crate::error::{AllocateError, CreateError, OpenError};
-use crate::memory::{Buf, Mr};
+use crate::events::AsyncEvents;
+use crate::memory::{Buf, Dm, Mr, NullMr};
 use crate::qp::{Qp, QpConfig, Rc};
-use adverb_device::{Access, Device, GidEntry, PathMtu, Pkey, Port, PortCounters, QpLimits};
+use crate::srq::{Srq, SrqConfig};
+use adverb_device::{
+    Access, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpLimits, Region,
+};
 use std::io;
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -37,6 +43,7 @@ pub fn devices() -> io::Result<Vec<Device>> {
 #[doc(alias = "ibv_context")]
 pub struct Context {
     port: Arc<Port>,
+    events: Arc<EventQueue>,
 }
 
 /// Bounds of a device. `struct ibv_device_attr`.
@@ -59,6 +66,8 @@ pub struct DeviceAttr {
     pub max_qp_init_rd_atom: u8,
     /// Bytes inline.
     pub max_inline: u32,
+    /// Completion vectors: what [`crate::CqConfig::comp_vector`] can be, and one more.
+    pub num_comp_vectors: u32,
 }
 
 impl DeviceAttr {
@@ -72,6 +81,7 @@ impl DeviceAttr {
         max_qp_rd_atom: QpLimits::RD_ATOMIC_MAX,
         max_qp_init_rd_atom: QpLimits::RD_ATOMIC_MAX,
         max_inline: QpLimits::INLINE_MAX,
+        num_comp_vectors: COMP_VECTORS,
     };
 }
 
@@ -101,7 +111,10 @@ impl Context {
     /// [`OpenError`], which names the devices there are.
     #[doc(alias = "ibv_open_device")]
     pub fn open(name: &str) -> Result<Self, OpenError> {
-        Ok(Self { port: Port::open(name)? })
+        let port = Port::open(name)?;
+        let failed = |error| OpenError::System { doing: "make a queue of events", error };
+        let events = port.create_event_queue().map_err(failed)?;
+        Ok(Self { port, events })
     }
 
     /// The device.
@@ -115,23 +128,36 @@ impl Context {
         DeviceAttr { node_guid: self.device().guid, ..DeviceAttr::SOFT }
     }
 
-    /// What its only port, number 1, is like.
+    /// What its only port, number 1, is like now. A port whose interface has gone is not active.
     #[doc(alias = "ibv_query_port")]
     pub fn query_port(&self) -> PortAttr {
+        let now = self.port.look().ok().flatten();
+        let active = now.as_ref().is_some_and(|device| device.active);
+        let device = now.as_ref().unwrap_or(self.device());
         PortAttr {
-            active: self.device().active,
+            active,
             max_mtu: PathMtu::B4096,
-            active_mtu: self.device().active_mtu(),
-            gid_tbl_len: self.device().gids.len(),
+            active_mtu: device.active_mtu(),
+            gid_tbl_len: device.gids.len(),
             pkey_tbl_len: 1,
             max_msg_sz: 1 << 31,
         }
     }
 
-    /// The GID table.
+    /// The GID table as it was when the device was opened: connections use these places.
     #[doc(alias = "ibv_query_gid")]
     pub fn gids(&self) -> &[GidEntry] {
         &self.device().gids
+    }
+
+    /// The GID table as it is now.
+    ///
+    /// # Errors
+    ///
+    /// The system would not list its network interfaces.
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn query_gid_table(&self) -> io::Result<Vec<GidEntry>> {
+        Ok(self.port.look()?.map(|device| device.gids).unwrap_or_default())
     }
 
     /// The only entry of the P_Key table, index 0.
@@ -149,21 +175,61 @@ impl Context {
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Pd {
         let domain = self.port.new_domain();
-        Pd { port: Arc::clone(&self.port), domain }
+        Pd { port: Arc::clone(&self.port), events: Arc::clone(&self.events), domain }
     }
 
-    /// Makes a completion queue that holds at least `cqe` completions.
+    /// Allocates memory of the device: `len` bytes of zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError::Memory`].
+    #[doc(alias = "ibv_alloc_dm")]
+    pub fn alloc_dm(&self, len: usize) -> Result<Dm, AllocateError> {
+        Dm::allocate(&self.port, len)
+    }
+
+    /// Makes a completion channel.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors left.
+    #[doc(alias = "ibv_create_comp_channel")]
+    pub fn create_comp_channel(&self) -> io::Result<CompChannel> {
+        CompChannel::create(&self.port)
+    }
+
+    /// Makes a completion queue that holds `cqe` completions, without a channel.
     ///
     /// # Errors
     ///
     /// [`CreateError::OutOfRange`] unless `cqe` is from 1 to [`DeviceAttr::max_cqe`].
     #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(&self, cqe: u32) -> Result<Cq, CreateError> {
-        let most = adverb_device::Cq::CAPACITY_MAX;
-        if !(1..=most).contains(&cqe) {
-            return Err(CreateError::OutOfRange { what: "cqe", asked: cqe, allowed: (1, most) });
-        }
-        Ok(Cq::new(self.port.create_cq(cqe), Arc::clone(&self.port)))
+        self.create_cq_with(&CqConfig::new(cqe))
+    }
+
+    /// Makes a completion queue.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError::OutOfRange`] and [`CreateError::ForeignChannel`].
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn create_cq_with(&self, config: &CqConfig<'_>) -> Result<Cq, CreateError> {
+        Cq::create(&self.port, &self.events, config)
+    }
+
+    /// The asynchronous events of this context: those of objects made from it, and those of the
+    /// port and the device.
+    ///
+    /// The first call starts a thread that listens for changes of the network interface.
+    ///
+    /// # Errors
+    ///
+    /// The system would not let us listen.
+    #[doc(alias = "ibv_get_async_event")]
+    pub fn async_events(&self) -> io::Result<AsyncEvents> {
+        self.port.monitor()?;
+        Ok(AsyncEvents::new(Arc::clone(&self.events), Arc::clone(&self.port)))
     }
 
     /// Takes a step for the device: receives, answers, and does what is due. Polling a completion
@@ -180,6 +246,7 @@ impl Context {
 #[doc(alias = "ibv_pd")]
 pub struct Pd {
     port: Arc<Port>,
+    events: Arc<EventQueue>,
     domain: u32,
 }
 
@@ -216,6 +283,88 @@ impl Pd {
         Mr::from_vec(&self.port, self.domain, bytes, access)
     }
 
+    /// Registers `len` bytes of a file of the caller's, such as a `memfd` or an exported buffer of a
+    /// device, from `offset` on. The file can be closed afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError::NotSealed`] unless its length is sealed, [`AllocateError::FileTooShort`],
+    /// [`AllocateError::Memory`] if it cannot be mapped for reading and writing.
+    #[doc(alias = "ibv_reg_dmabuf_mr")]
+    pub fn register_fd(
+        &self,
+        file: impl AsFd,
+        offset: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Mr, AllocateError> {
+        if !adverb_device::is_sealed(&file) {
+            return Err(AllocateError::NotSealed);
+        }
+        let failed = |error| AllocateError::Memory { len, error };
+        let bytes = adverb_device::file_len(&file).map_err(failed)?;
+        let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len));
+        if end.is_none_or(|end| end > bytes) {
+            return Err(AllocateError::FileTooShort { offset, len, file: bytes });
+        }
+        Mr::from_file(&self.port, self.domain, file, offset, len, access)
+    }
+
+    /// Registers a part of the device's memory, zero-based.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError`].
+    #[doc(alias = "ibv_reg_dm_mr")]
+    pub fn register_dm(
+        &self,
+        dm: &Dm,
+        offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Mr, AllocateError> {
+        Mr::from_dm(&self.port, self.domain, dm, offset, len, access)
+    }
+
+    /// Makes a place for bytes that nobody wants.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError::Region`]: there are too many regions.
+    #[doc(alias = "ibv_alloc_null_mr")]
+    pub fn null_mr(&self) -> Result<NullMr, AllocateError> {
+        NullMr::allocate(&self.port, self.domain)
+    }
+
+    /// Makes a parent domain: another handle of this domain, for objects of one thread. The software
+    /// device has no locks to save there.
+    #[doc(alias = "ibv_alloc_parent_domain")]
+    #[must_use]
+    pub fn parent_domain(&self) -> Self {
+        self.clone()
+    }
+
+    /// # Safety
+    ///
+    /// As [`Port::register`].
+    pub(crate) unsafe fn register_region(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<Region, AllocateError> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.port.register(self.domain, start, len, access) }?)
+    }
+
+    pub(crate) fn domain(&self) -> u32 {
+        self.domain
+    }
+
+    pub(crate) fn is_of(&self, region: &Region) -> bool {
+        region.is_of(&self.port)
+    }
+
     /// Registers memory that stays the caller's.
     ///
     /// # Errors
@@ -225,7 +374,8 @@ impl Pd {
     /// # Safety
     ///
     /// Until the last handle of the region is dropped and all work posted with it has completed:
-    /// `start..start + len` stays mapped and readable, and writable if `access` allows any writing;
+    /// `start..start + len` stays mapped and readable, and writable if `access`, or what it is
+    /// registered with anew, allows any writing;
     /// nobody holds a `&mut` reference to any of it, and a `&` reference only if `access` allows no
     /// writing and no work that writes to it is posted.
     #[doc(alias = "ibv_reg_mr")]
@@ -248,6 +398,16 @@ impl Pd {
         Buf::allocate(&self.port, self.domain, len)
     }
 
+    /// Makes a shared receive queue, whose buffers are of this domain.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError::OutOfRange`].
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq(&self, config: &SrqConfig) -> Result<Srq, CreateError> {
+        Srq::create(&self.port, &self.events, self.domain, config)
+    }
+
     /// Makes a queue pair in RESET.
     ///
     /// # Errors
@@ -255,6 +415,6 @@ impl Pd {
     /// [`CreateError`].
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&self, config: &QpConfig<'_>) -> Result<Qp<Rc>, CreateError> {
-        Qp::create(&self.port, self.domain, config)
+        Qp::create(&self.port, self.domain, &self.events, config)
     }
 }

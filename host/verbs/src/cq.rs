@@ -1,10 +1,13 @@
 //! Completion queues, and the table of memory that outstanding work owns.
 
-use crate::error::{PollError, WorkError};
+use crate::channel::CompChannel;
+use crate::error::{Busy, CreateError, NotifyError, PollError, WorkError};
 use crate::memory::Memory;
-use adverb_device::{Port, WcStatus};
+use crate::srq::{self, Srq};
+use adverb_device::{Arm, EventQueue, Port, ResizeError, Timestamps, WcStatus};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// A work completion. `struct ibv_wc`; IBTA Vol. 1 §11.4.2.1.
 #[doc(alias = "ibv_wc")]
@@ -13,33 +16,86 @@ pub type WorkCompletion = adverb_device::Completion;
 /// Memory of outstanding work, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Owned {
-    slots: Vec<Option<Memory>>,
+    slots: Vec<Slot>,
     free: Vec<u32>,
+}
+
+/// A place for the memory of one request.
+#[derive(Debug, Default)]
+struct Slot {
+    memory: Option<Memory>,
+    /// Its completion was polled: the device has done with the memory.
+    completed: bool,
+    /// Times that the place was taken: tells one request from the next.
+    generation: u64,
+    /// The unsignaled request of the same queue pair before it.
+    before: Option<Link>,
+}
+
+/// A request that owns memory, by name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Link {
+    pub(crate) number: u32,
+    generation: u64,
 }
 
 impl Owned {
     /// Makes room, so that posting never has to.
-    fn reserve(&mut self, more: usize) {
+    pub(crate) fn reserve(&mut self, more: usize) {
         self.slots.reserve(more);
         // Whatever is free or taken fits, so that giving back never has to either.
         self.free.reserve(self.slots.capacity().saturating_sub(self.free.len()));
     }
 
-    fn put(&mut self, memory: Memory) -> u32 {
-        let free = self.free.pop();
-        let slot = free.and_then(|number| usize::try_from(number).ok());
-        if let (Some(number), Some(slot)) = (free, slot.and_then(|at| self.slots.get_mut(at))) {
-            *slot = Some(memory);
-            return number;
+    /// Takes memory in. `before` is an unsignaled request that ends before this one.
+    pub(crate) fn put(&mut self, memory: Memory, before: Option<Link>) -> Link {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let mut generation = 0;
+        if let Some(slot) = self.slot(number) {
+            generation = slot.generation.wrapping_add(1);
+            *slot = Slot { memory: Some(memory), completed: false, generation, before };
         }
-        self.slots.push(Some(memory));
-        u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        Link { number, generation }
     }
 
-    fn take(&mut self, number: u32) -> Option<Memory> {
-        let memory = self.slots.get_mut(usize::try_from(number).ok()?)?.take()?;
+    /// Takes back what was never posted.
+    pub(crate) fn take_back(&mut self, number: u32) -> Option<Memory> {
+        let memory = self.slot(number)?.memory.take()?;
         self.free.push(number);
         Some(memory)
+    }
+
+    /// The request's completion was polled: it has ended, and so have the unsignaled ones before
+    /// it, whose memory is released.
+    fn complete(&mut self, number: u32) {
+        let Some(slot) = self.slot(number) else {
+            return;
+        };
+        slot.completed = true;
+        let mut before = slot.before.take();
+        while let Some(Link { number, generation }) = before {
+            let same = |slot: &&mut Slot| slot.generation == generation && !slot.completed;
+            // One that failed has a completion of its own, which has released what was before it.
+            let Some(slot) = self.slot(number).filter(same) else {
+                return;
+            };
+            before = slot.before.take();
+            drop(self.take_back(number));
+        }
+    }
+
+    /// Takes what has completed, and nothing else: a completion is a plain value that the program
+    /// may keep, copy or make up.
+    fn take(&mut self, number: u32) -> Option<Memory> {
+        self.slot(number).filter(|slot| slot.completed)?;
+        self.take_back(number)
+    }
+
+    fn slot(&mut self, number: u32) -> Option<&mut Slot> {
+        self.slots.get_mut(usize::try_from(number).ok()?)
     }
 }
 
@@ -49,10 +105,94 @@ impl Owned {
 #[derive(Clone)]
 #[doc(alias = "ibv_cq")]
 pub struct Cq {
-    inner: adverb_device::Cq,
-    port: Arc<Port>,
-    owned: Arc<Mutex<Owned>>,
+    inner: Arc<Inner>,
 }
+
+/// What the handles of a queue share.
+pub(crate) struct Inner {
+    device: adverb_device::Cq,
+    port: Arc<Port>,
+    owned: Mutex<Tables>,
+    channel: Option<CompChannel>,
+    context: u64,
+}
+
+/// Where the memory of work is that completes on a queue.
+#[derive(Default)]
+struct Tables {
+    /// That of requests of its queue pairs.
+    owned: Owned,
+    /// That of shared receive queues, by number.
+    shared: Vec<(u32, Weak<srq::Inner>)>,
+}
+
+impl Tables {
+    /// Does something to the table that the completion's memory is in.
+    fn table<R>(
+        &mut self,
+        completion: &WorkCompletion,
+        run: impl FnOnce(&mut Owned) -> R,
+    ) -> Option<R> {
+        let Some(number) = completion.srq else {
+            return Some(run(&mut self.owned));
+        };
+        let (_, srq) = self.shared.iter().find(|(known, _)| *known == number)?;
+        let srq = srq.upgrade()?;
+        let result = run(&mut srq.owned());
+        Some(result)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let (Some(channel), Some(notice)) = (&self.channel, self.device.notice()) {
+            channel.forget(notice.id());
+        }
+    }
+}
+
+/// What a completion queue is made of. `struct ibv_cq_init_attr_ex`.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_cq_init_attr_ex")]
+pub struct CqConfig<'a> {
+    /// Completions it holds, 1 to [`crate::DeviceAttr::max_cqe`].
+    pub cqe: u32,
+    /// A number of the program's own; comes back with the queue's events.
+    pub context: u64,
+    /// Where it says that it has something.
+    pub channel: Option<&'a CompChannel>,
+    /// Which of the device's completion vectors serves it, below
+    /// [`crate::DeviceAttr::num_comp_vectors`]. They are all alike.
+    pub comp_vector: u32,
+    /// Which clock its completions are stamped with.
+    pub timestamps: Timestamps,
+}
+
+impl CqConfig<'_> {
+    /// A queue for `cqe` completions without a channel.
+    pub const fn new(cqe: u32) -> Self {
+        Self { cqe, context: 0, channel: None, comp_vector: 0, timestamps: Timestamps::None }
+    }
+
+    fn check(&self, port: &Arc<Port>) -> Result<(), CreateError> {
+        let bounds = [
+            ("cqe", self.cqe, (1, adverb_device::Cq::CAPACITY_MAX)),
+            ("comp_vector", self.comp_vector, (0, COMP_VECTORS - 1)),
+        ];
+        for (what, asked, allowed) in bounds {
+            if asked < allowed.0 || asked > allowed.1 {
+                return Err(CreateError::OutOfRange { what, asked, allowed });
+            }
+        }
+        match self.channel {
+            Some(channel) if !channel.belongs_to(port) => Err(CreateError::ForeignChannel),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// Completion vectors of a device.
+pub(crate) const COMP_VECTORS: u32 = 1;
 
 impl fmt::Debug for Cq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -61,37 +201,153 @@ impl fmt::Debug for Cq {
 }
 
 impl Cq {
-    pub(crate) fn new(inner: adverb_device::Cq, port: Arc<Port>) -> Self {
-        Self { inner, port, owned: Arc::default() }
+    pub(crate) fn create(
+        port: &Arc<Port>,
+        events: &Arc<EventQueue>,
+        config: &CqConfig<'_>,
+    ) -> Result<Self, CreateError> {
+        config.check(port)?;
+        let device = port.create_cq(&adverb_device::CqConfig {
+            capacity: config.cqe,
+            context: config.context,
+            channel: config.channel.map(|channel| channel.device().clone()),
+            events: Some(Arc::clone(events)),
+            timestamps: config.timestamps,
+        });
+        let inner = Arc::new(Inner {
+            device,
+            port: Arc::clone(port),
+            owned: Mutex::default(),
+            channel: config.channel.cloned(),
+            context: config.context,
+        });
+        if let (Some(channel), Some(notice)) = (config.channel, inner.device.notice()) {
+            channel.remember(notice.id(), &inner);
+        }
+        Ok(Self { inner })
+    }
+
+    /// The queue of an event, unless it has gone meanwhile.
+    pub(crate) fn upgrade(weak: &Weak<Inner>) -> Option<Self> {
+        Some(Self { inner: weak.upgrade()? })
     }
 
     pub(crate) fn device(&self) -> &adverb_device::Cq {
-        &self.inner
+        &self.inner.device
     }
 
     pub(crate) fn belongs_to(&self, port: &Arc<Port>) -> bool {
-        Arc::ptr_eq(&self.port, port)
+        Arc::ptr_eq(&self.inner.port, port)
     }
 
     pub(crate) fn reserve(&self, more: u32) {
-        self.lock().reserve(usize::try_from(more).unwrap_or(0));
+        self.lock().owned.reserve(usize::try_from(more).unwrap_or(0));
     }
 
-    pub(crate) fn put(&self, memory: Memory) -> u32 {
-        self.lock().put(memory)
+    /// Completions of receives from `srq` will come here.
+    pub(crate) fn expect_from(&self, srq: &Srq) {
+        let mut tables = self.lock();
+        tables.shared.retain(|(_, srq)| srq.strong_count() > 0);
+        if !tables.shared.iter().any(|(number, _)| *number == srq.number()) {
+            tables.shared.push((srq.number(), srq.downgrade()));
+        }
+    }
+
+    pub(crate) fn put(&self, memory: Memory, before: Option<Link>) -> Link {
+        self.lock().owned.put(memory, before)
     }
 
     pub(crate) fn take_back(&self, number: u32) -> Option<Memory> {
-        self.lock().take(number)
+        self.lock().owned.take_back(number)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Owned> {
-        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Tables> {
+        self.inner.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Completions that it can hold.
     pub fn capacity(&self) -> usize {
-        self.inner.capacity()
+        self.inner.device.capacity()
+    }
+
+    /// The number that its maker gave it.
+    pub fn context(&self) -> u64 {
+        self.inner.context
+    }
+
+    /// The channel where it says that it has something.
+    pub fn channel(&self) -> Option<&CompChannel> {
+        self.inner.channel.as_ref()
+    }
+
+    /// Two handles are of the same queue.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Changes how many completions it can hold; those that are there stay.
+    ///
+    /// # Errors
+    ///
+    /// [`ResizeError`]; nothing has changed then.
+    #[doc(alias = "ibv_resize_cq")]
+    pub fn resize(&self, cqe: u32) -> Result<(), ResizeError> {
+        self.inner.device.resize(cqe)
+    }
+
+    /// Asks for fewer events: at most one for `count` completions or `period`. A hint, which the
+    /// software device accepts and does not follow: it has no interrupts to spare.
+    #[doc(alias = "ibv_modify_cq")]
+    pub fn moderate(&self, count: u16, period: Duration) {
+        let _ = (count, period);
+    }
+
+    /// Asks for one event on the channel when the next completion comes, or, with
+    /// `solicited_only`, the next one that its sender marked as solicited or that is an error.
+    ///
+    /// Completions that are in the queue already raise none: poll once more after arming, before
+    /// sleeping. Asking for solicited ones only takes nothing back.
+    ///
+    /// # Errors
+    ///
+    /// [`NotifyError`] if the queue was made without a channel.
+    #[doc(alias = "ibv_req_notify_cq")]
+    #[inline]
+    pub fn req_notify(&self, solicited_only: bool) -> Result<(), NotifyError> {
+        let arm = if solicited_only { Arm::Solicited } else { Arm::Any };
+        if self.inner.device.arm(arm) { Ok(()) } else { Err(NotifyError) }
+    }
+
+    /// Acknowledges `count` events that were kept with [`crate::CqEvent::keep`].
+    #[doc(alias = "ibv_ack_cq_events")]
+    pub fn ack_events(&self, count: u32) {
+        if let Some(notice) = self.inner.device.notice() {
+            notice.acknowledge(count);
+        }
+    }
+
+    /// Events of this queue that were taken and not acknowledged: completion events, and
+    /// asynchronous ones that may still wait to be taken.
+    pub fn unacknowledged(&self) -> u32 {
+        let notice = self.inner.device.notice().map_or(0, adverb_device::Notice::unacknowledged);
+        notice.saturating_add(self.inner.device.unacknowledged_async())
+    }
+
+    /// Ends the queue, or says why it cannot end yet. Dropping the last handle does so without
+    /// asking.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`] with the queue, while queue pairs or other handles use it, or events of it are not
+    /// acknowledged.
+    #[doc(alias = "ibv_destroy_cq")]
+    pub fn destroy(self) -> Result<(), Busy<Self>> {
+        let handles = Arc::strong_count(&self.inner) - 1;
+        let unacknowledged = self.unacknowledged();
+        if handles > 0 || unacknowledged > 0 {
+            return Err(Busy { object: self, handles, unacknowledged });
+        }
+        Ok(())
     }
 
     /// Takes completions, oldest first, as many as there are and `out` has room for; says how many.
@@ -105,12 +361,23 @@ impl Cq {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, PollError> {
-        self.inner.poll(out).map_err(PollError)
+        let taken = self.inner.device.poll(out).map_err(PollError)?;
+        let owners = |completion: &&WorkCompletion| completion.buffer.is_some();
+        let mut owners = out.iter().take(taken).filter(owners).peekable();
+        if owners.peek().is_some() {
+            let mut tables = self.lock();
+            for completion in owners {
+                let number = completion.buffer.unwrap_or(u32::MAX);
+                tables.table(completion, |owned| owned.complete(number));
+            }
+        }
+        Ok(taken)
     }
 
-    /// Gives back the memory of work that has completed.
+    /// Gives back the memory of work that has completed, once.
     pub fn take(&self, completion: &WorkCompletion) -> Option<Memory> {
-        self.take_back(completion.buffer?)
+        let number = completion.buffer?;
+        self.lock().table(completion, |owned| owned.take(number))?
     }
 
     /// Takes one completion and the memory that comes back with it.

@@ -12,6 +12,22 @@ pub use adverb_device::OpenError;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AllocateError {
+    /// The file is shorter than the range that was to be registered.
+    FileTooShort {
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes that the file has.
+        file: usize,
+    },
+    /// The memory and the protection domain are of different devices.
+    ForeignDevice,
+    /// Others use the region.
+    InUse {
+        /// Other handles and slices of it, and outstanding work.
+        handles: usize,
+    },
     /// The system has no memory to give, or refused it.
     Memory {
         /// Bytes asked for.
@@ -19,15 +35,39 @@ pub enum AllocateError {
         /// What it said.
         error: io::Error,
     },
+    /// The file's length is not sealed: whoever cuts it would kill this process.
+    NotSealed,
+    /// The range does not lie in the device's memory.
+    Range(RangeError),
     /// The device refused it.
     Region(RegionError),
+    /// A slice is longer than one piece of a request can be.
+    TooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
 }
 
 impl fmt::Display for AllocateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory { len, error } => write!(f, "cannot get {len} bytes of memory: {error}"),
+            Self::FileTooShort { offset, len, file } => {
+                write!(f, "{len} bytes at offset {offset} do not fit a file of {file} bytes")
+            }
+            Self::ForeignDevice => {
+                f.write_str("the memory and the protection domain are of different devices")
+            }
+            Self::InUse { handles } => {
+                write!(f, "{handles} other handles, slices or requests use the region")
+            }
+            Self::NotSealed => f.write_str(
+                "the file can still be cut short, which would kill this process: seal it with \
+                 F_SEAL_SHRINK and F_SEAL_GROW",
+            ),
+            Self::Range(error) => fmt::Display::fmt(error, f),
             Self::Region(error) => fmt::Display::fmt(error, f),
+            Self::TooLong { len } => write!(f, "{len} bytes are more than 4 GiB"),
         }
     }
 }
@@ -82,8 +122,12 @@ impl std::error::Error for RangeError {}
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CreateError {
+    /// A completion channel belongs to another device than the completion queue.
+    ForeignChannel,
     /// A completion queue belongs to another device than the protection domain.
     ForeignCq,
+    /// A shared receive queue belongs to another device than the queue pair.
+    ForeignSrq,
     /// A capacity is outside its bounds.
     OutOfRange {
         /// Which one.
@@ -100,9 +144,15 @@ pub enum CreateError {
 impl fmt::Display for CreateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::ForeignChannel => f.write_str(
+                "the completion channel and the completion queue are of different devices",
+            ),
             Self::ForeignCq => f.write_str(
                 "the completion queue and the protection domain are of different devices",
             ),
+            Self::ForeignSrq => {
+                f.write_str("the shared receive queue and the queue pair are of different devices")
+            }
             Self::OutOfRange { what, asked, allowed: (least, most) } => {
                 write!(f, "{what} = {asked}, but it must be from {least} to {most}")
             }
@@ -125,10 +175,65 @@ impl fmt::Display for PollError {
 
 impl std::error::Error for PollError {}
 
+/// Why work that owns its memory was not posted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum PostFailure {
+    /// The memory belongs to another protection domain.
+    ForeignMemory,
+    /// A send request was posted to a shared receive queue.
+    NotAReceive,
+    /// The device refused it.
+    Refused(PostError),
+    /// As many unsignaled requests hold their memory as the queue has room for.
+    TooManyUnsignaled {
+        /// How many may.
+        max: u32,
+    },
+}
+
+impl fmt::Display for PostFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ForeignMemory => {
+                f.write_str("the memory was registered in another protection domain")
+            }
+            Self::NotAReceive => f.write_str("a shared receive queue takes nothing but receives"),
+            Self::Refused(error) => fmt::Display::fmt(error, f),
+            Self::TooManyUnsignaled { max } => write!(
+                f,
+                "{max} unsignaled requests hold their memory until a signaled one completes: \
+                 post one that is"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PostFailure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Refused(error) => Some(error),
+            Self::ForeignMemory | Self::NotAReceive | Self::TooManyUnsignaled { .. } => None,
+        }
+    }
+}
+
+impl PartialEq<PostError> for PostFailure {
+    fn eq(&self, other: &PostError) -> bool {
+        *self == Self::Refused(*other)
+    }
+}
+
+impl From<PostError> for PostFailure {
+    fn from(error: PostError) -> Self {
+        Self::Refused(error)
+    }
+}
+
 /// Work that was not posted, with its memory.
 pub struct Rejected {
     /// Why.
-    pub error: PostError,
+    pub error: PostFailure,
     /// The memory that would have been given away.
     pub memory: Option<Memory>,
 }
@@ -164,3 +269,43 @@ impl fmt::Display for WorkError {
 }
 
 impl std::error::Error for WorkError {}
+
+/// The completion queue was made without a completion channel, so that there is no place for an
+/// event. Nothing was armed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NotifyError;
+
+impl fmt::Display for NotifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "the completion queue has no completion channel: name one in CqConfig::channel when \
+             creating it",
+        )
+    }
+}
+
+impl std::error::Error for NotifyError {}
+
+/// An object that cannot end yet. It is as it was.
+#[derive(Debug)]
+pub struct Busy<T> {
+    /// The object.
+    pub object: T,
+    /// Other handles of it, those that objects made with it hold included.
+    pub handles: usize,
+    /// Events of it that were not acknowledged.
+    pub unacknowledged: u32,
+}
+
+impl<T> fmt::Display for Busy<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { handles, unacknowledged, .. } = self;
+        write!(
+            f,
+            "still in use: by {handles} other handles (objects made with it included) and \
+             {unacknowledged} events that were not acknowledged"
+        )
+    }
+}
+
+impl<T: fmt::Debug> std::error::Error for Busy<T> {}

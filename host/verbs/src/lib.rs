@@ -39,27 +39,87 @@
 //!
 //! # Posting
 //!
-//! [`Qp::post`] takes [`Work`] that owns its memory. [`Qp::post_send`] and [`Qp::post_recv`] take
-//! batches of raw requests, as C does, and are `unsafe` for that.
+//! [`Qp::post`] takes [`Work`] that owns its memory. [`Pd::scope`] lends slices of the program to work
+//! for the length of a closure. [`Qp::post_send`] and [`Qp::post_recv`] take batches of raw requests,
+//! as C does, and are `unsafe` for that.
+//!
+//! # Mistakes
+//!
+//! What can be told from types does not compile. A buffer that was posted is gone until it comes
+//! back:
+//!
+//! ```compile_fail,E0382
+//! # use adverb_verbs::{Context, QpConfig, Work};
+//! # let context = Context::open("soft_lo")?;
+//! # let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
+//! # let qp = pd.create_qp(&QpConfig::new(&cq))?;
+//! let buffer = pd.buffer(8)?;
+//! qp.post(Work::recv(buffer))?;
+//! println!("{}", buffer[0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Memory that peers can reach is never a slice:
+//!
+//! ```compile_fail
+//! # use adverb_verbs::{Access, Context};
+//! # let pd = Context::open("soft_lo")?.alloc_pd();
+//! let mr = pd.allocate(64, Access::ALL)?;
+//! let bytes: &[u8] = &mr;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Nobody else can make a transport, and raw requests are not posted without a promise:
+//!
+//! ```compile_fail,E0277
+//! #[derive(Debug)]
+//! enum Mine {}
+//! impl adverb_verbs::Transport for Mine {}
+//! ```
+//!
+//! ```compile_fail,E0133
+//! # use adverb_verbs::{Context, QpConfig, ReceiveWork};
+//! # let context = Context::open("soft_lo")?;
+//! # let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
+//! # let qp = pd.create_qp(&QpConfig::new(&cq))?;
+//! qp.post_recv(&[ReceiveWork { wr_id: 0, sges: &[], buffer: None }]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What cannot is an error that names the mistake, before anything is queued; handles may be dropped
+//! in any order, with work outstanding, or leaked.
 
+mod channel;
 mod context;
 mod cq;
 mod error;
+mod events;
+#[cfg(feature = "tokio")]
+mod futures;
 mod memory;
 mod qp;
+mod scope;
+mod srq;
 mod work;
 
-pub use adverb_device::ConnectError;
 pub use adverb_device::{
-    Access, AckTimeout, Device, Gid, GidEntry, Imm, PathMtu, Pkey, PortCounters, PostError, Psn,
-    QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, Rkey, RnrRetry, RnrTimer,
-    SendData, SendKind, SendWork, Sge, WcOpcode, WcStatus,
+    Access, AckTimeout, AsyncEvent, ConnectError, Device, Element, EventKind, Gid, GidEntry, Imm,
+    NodeType, PathMtu, Pkey, PortCounters, PostError, Psn, QpCounters, QpLimits, QpState, Qpn,
+    ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData, SendKind, SendWork,
+    Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus,
 };
+pub use channel::{CompChannel, CqEvent};
 pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
-pub use cq::{Completion, Completions, Cq, WorkCompletion};
+pub use cq::{Completion, Completions, Cq, CqConfig, WorkCompletion};
 pub use error::{
-    AllocateError, CreateError, OpenError, PollError, RangeError, Rejected, WorkError,
+    AllocateError, Busy, CreateError, NotifyError, OpenError, PollError, PostFailure, RangeError,
+    Rejected, WorkError,
 };
-pub use memory::{Buf, Memory, Mr, MrSlice};
-pub use qp::{Qp, QpConfig, Rc, RcConnect, RemoteQp, Transport};
+pub use events::AsyncEvents;
+#[cfg(feature = "tokio")]
+pub use futures::{AsyncCompChannel, AsyncEventStream};
+pub use memory::{Buf, Dm, Memory, Mr, MrSlice, NullMr, ReregisterError};
+pub use qp::{Qp, QpAttr, QpCap, QpConfig, Rc, RcConnect, RemoteQp, Transport};
+pub use scope::{Lent, Scope};
+pub use srq::{Srq, SrqConfig};
 pub use work::{RemoteSlice, Work};

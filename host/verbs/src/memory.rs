@@ -9,10 +9,12 @@
 //!    is posted by value: while work is outstanding it lies in a completion queue's table, where
 //!    nobody can reach it. So whoever has it, has it alone.
 
+use crate::context::Pd;
 use crate::error::{AllocateError, RangeError};
-use adverb_device::{Access, Mapping, Port, Region, Rkey, Sge};
+use adverb_device::{Access, Mapping, Port, Region, Rkey, Sge, page_bytes};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -25,12 +27,13 @@ enum Backing {
     Vector(#[expect(dead_code, reason = "held until the region is gone")] Vec<u8>),
     /// Memory whose owner has promised to keep it.
     Promise,
+    /// Memory of the device.
+    Device(#[expect(dead_code, reason = "held until the region is gone")] Dm),
 }
 
 #[derive(Debug)]
 struct Registered {
     region: Region,
-    #[expect(dead_code, reason = "held until the region is gone")]
     backing: Backing,
 }
 
@@ -85,6 +88,85 @@ impl Mr {
         // SAFETY: the caller's promise.
         let region = unsafe { port.register(domain, start, len, access) }?;
         Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Promise }) })
+    }
+
+    /// Maps `len` bytes of `file` from `offset` on. The caller has checked that they are there.
+    pub(crate) fn from_file(
+        port: &Port,
+        domain: u32,
+        file: impl AsFd,
+        offset: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Self, AllocateError> {
+        let page = u64::try_from(page_bytes()).unwrap_or(4096);
+        let skip = offset % page;
+        let skip_bytes = usize::try_from(skip).unwrap_or(0);
+        let whole = len.saturating_add(skip_bytes);
+        let mapped = Mapping::shared_at(file, offset - skip, whole);
+        let pages = mapped.map_err(|error| AllocateError::Memory { len, error })?;
+        // SAFETY: `skip_bytes` is less than the mapping's length, which is `len` more.
+        let start = unsafe { pages.as_ptr().add(skip_bytes) };
+        // SAFETY: the pages stay mapped for as long as `Backing::Pages` holds them (rule 1), and
+        // nobody gets a reference to them (rule 2).
+        let region = unsafe { port.register(domain, start, len, access) }?;
+        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Pages(pages) }) })
+    }
+
+    /// Registers a part of the device's memory.
+    pub(crate) fn from_dm(
+        port: &Port,
+        domain: u32,
+        dm: &Dm,
+        offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Self, AllocateError> {
+        let memory = dm.len();
+        if offset.checked_add(len).is_none_or(|end| end > memory) {
+            return Err(AllocateError::Range(RangeError::OutOfBounds { offset, len, memory }));
+        }
+        // SAFETY: `offset` lies in the memory, as just checked.
+        let start = unsafe { dm.inner.pages.as_ptr().add(offset) };
+        let access = access | Access::ZERO_BASED;
+        // SAFETY: the pages stay mapped for as long as `Backing::Device` holds them (rule 1), and
+        // nobody gets a reference to them (rule 2).
+        let region = unsafe { port.register(domain, start, len, access) }?;
+        let backing = Backing::Device(dm.clone());
+        Ok(Self { inner: Arc::new(Registered { region, backing }) })
+    }
+
+    /// Registers the same memory anew: in another domain, with other rights. Its keys change.
+    ///
+    /// # Errors
+    ///
+    /// [`ReregisterError`], with the region as it was: if other handles, slices or outstanding work
+    /// use it, or the device refuses the rights.
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn reregister(self, pd: &Pd, access: Access) -> Result<Self, ReregisterError> {
+        let failed = |mr, why| Err(ReregisterError { mr, why });
+        if !pd.is_of(&self.inner.region) {
+            return failed(self, AllocateError::ForeignDevice);
+        }
+        let registered = match Arc::try_unwrap(self.inner) {
+            Ok(registered) => registered,
+            Err(inner) => {
+                let handles = Arc::strong_count(&inner).saturating_sub(1);
+                return failed(Self { inner }, AllocateError::InUse { handles });
+            }
+        };
+        // SAFETY: the backing keeps its promise until the new region is gone too, because it moves
+        // to the new registration (rule 1); memory that was a promise was promised for as long as
+        // the handle lives, and for whatever rights: `Pd::register` says so.
+        let again = unsafe { registered.region.again(pd.domain(), access) };
+        match again {
+            Ok(region) => {
+                let Registered { region: old, backing } = registered;
+                drop(old);
+                Ok(Self { inner: Arc::new(Registered { region, backing }) })
+            }
+            Err(error) => failed(Self { inner: Arc::new(registered) }, error.into()),
+        }
     }
 
     /// Address of the first byte: what a peer has to be told, with [`Mr::rkey`].
@@ -244,6 +326,117 @@ impl Mr {
     }
 }
 
+/// Why a region was not registered anew, and the region as it was.
+#[derive(Debug)]
+pub struct ReregisterError {
+    /// The region.
+    pub mr: Mr,
+    /// Why.
+    pub why: AllocateError,
+}
+
+impl fmt::Display for ReregisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.why, f)
+    }
+}
+
+impl std::error::Error for ReregisterError {}
+
+/// Memory of the device itself. `struct ibv_dm`.
+///
+/// A handle: clones are the same memory. It can be copied to and from, and registered with
+/// [`crate::Pd::register_dm`]. The software device has no memory that would be nearer to it than
+/// the program's own; this is for programs that want to use such memory where there is some.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_dm")]
+pub struct Dm {
+    inner: Arc<DmInner>,
+}
+
+#[derive(Debug)]
+struct DmInner {
+    /// In a domain that no queue pair is of.
+    region: Region,
+    pages: Mapping,
+}
+
+impl Dm {
+    pub(crate) fn allocate(port: &Port, len: usize) -> Result<Self, AllocateError> {
+        let pages = pages(len)?;
+        let domain = port.new_domain();
+        let access = Access::LOCAL_WRITE;
+        // SAFETY: the pages stay mapped until after the region is gone (rule 1), and nobody gets a
+        // reference to them.
+        let region = unsafe { port.register(domain, pages.as_ptr(), len, access) }?;
+        Ok(Self { inner: Arc::new(DmInner { region, pages }) })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.inner.region.len()
+    }
+
+    /// Never true.
+    pub fn is_empty(&self) -> bool {
+        self.inner.region.is_empty()
+    }
+
+    fn out_of_bounds(&self, offset: usize, len: usize) -> RangeError {
+        RangeError::OutOfBounds { offset, len, memory: self.len() }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OutOfBounds`]; nothing was copied then.
+    #[doc(alias = "ibv_memcpy_to_dm")]
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), RangeError> {
+        match self.inner.region.write(offset, bytes) {
+            true => Ok(()),
+            false => Err(self.out_of_bounds(offset, bytes.len())),
+        }
+    }
+
+    /// Copies bytes from `offset` on into `target`.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OutOfBounds`]; nothing was copied then.
+    #[doc(alias = "ibv_memcpy_from_dm")]
+    pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), RangeError> {
+        match self.inner.region.read(offset, target) {
+            true => Ok(()),
+            false => Err(self.out_of_bounds(offset, target.len())),
+        }
+    }
+}
+
+/// A place for bytes that nobody wants: local work can write to it without end, and reads zeros.
+#[derive(Debug)]
+pub struct NullMr {
+    region: Region,
+}
+
+impl NullMr {
+    pub(crate) fn allocate(port: &Port, domain: u32) -> Result<Self, AllocateError> {
+        Ok(Self { region: port.register_null(domain)? })
+    }
+
+    /// The local key, for raw requests.
+    #[doc(alias = "ibv_alloc_null_mr")]
+    pub fn lkey(&self) -> u32 {
+        self.region.key().0
+    }
+
+    /// `len` bytes of it as a raw scatter/gather entry: in front of, between or behind others, to
+    /// skip a part of a message.
+    pub fn sge(&self, len: u32) -> Sge {
+        Sge { addr: 0, len, lkey: self.lkey() }
+    }
+}
+
 /// A part of a memory region, which it keeps registered.
 #[derive(Clone, Debug)]
 pub struct MrSlice {
@@ -356,6 +549,14 @@ impl Memory {
         match self {
             Self::Buf(buf) => buf.sge(),
             Self::Slice(slice) => slice.sge(),
+        }
+    }
+
+    /// The protection domain it was registered in.
+    pub(crate) fn domain(&self) -> u32 {
+        match self {
+            Self::Buf(buf) => buf.region.domain(),
+            Self::Slice(slice) => slice.mr.inner.region.domain(),
         }
     }
 

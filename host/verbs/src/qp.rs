@@ -6,17 +6,19 @@
 //! against its table of regions, so that a wrong one is a failed request and not a wild access; what
 //! it cannot know is whether somebody holds a reference to the bytes. That is the caller's promise.
 
-use crate::cq::Cq;
-use crate::error::{CreateError, Rejected};
+use crate::cq::{Cq, Link};
+use crate::error::{CreateError, PostFailure, Rejected};
+use crate::scope::Lent;
+use crate::srq::Srq;
 use crate::work::{Kind, Work};
 use adverb_device::{
-    Access, AckTimeout, ConnectError, Gid, InitAttributes, PathMtu, Pkey, Port, PostError, Psn,
-    QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer, RtrAttributes,
-    RtsAttributes, SendData, SendWork,
+    Access, AckTimeout, ConnectError, EventQueue, Gid, InitAttributes, PathMtu, Pkey, Port,
+    PostError, Psn, QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, RnrRetry,
+    RnrTimer, RtrAttributes, RtsAttributes, SendData, SendKind, SendWork,
 };
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 mod sealed {
     /// Keeps the list of transports ours.
@@ -54,6 +56,10 @@ pub struct QpConfig<'a> {
     pub max_inline: u32,
     /// Every raw send request completes visibly, also those not marked so.
     pub signal_all: bool,
+    /// Where its receives come from. Without one it has a receive queue of its own.
+    pub srq: Option<&'a Srq>,
+    /// Names the queue pair in its asynchronous events.
+    pub context: u64,
 }
 
 impl<'a> QpConfig<'a> {
@@ -68,6 +74,8 @@ impl<'a> QpConfig<'a> {
             max_recv_sge: 1,
             max_inline: 64,
             signal_all: false,
+            context: 0,
+            srq: None,
         }
     }
 
@@ -86,6 +94,41 @@ impl<'a> QpConfig<'a> {
         }
         Ok(())
     }
+}
+
+/// What a queue pair is like now, and what it was made of. `struct ibv_qp_attr` and
+/// `struct ibv_qp_init_attr`, as `ibv_query_qp` fills them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct QpAttr {
+    /// Its state.
+    pub state: QpState,
+    /// The peer's address and number, once connected.
+    pub remote: Option<(Gid, Qpn)>,
+    /// Send requests that have not ended.
+    pub outstanding: u64,
+    /// What it can hold.
+    pub cap: QpCap,
+    /// Every send request completes visibly.
+    pub signal_all: bool,
+    /// The number of the shared receive queue that its receives come from.
+    pub srq: Option<u32>,
+}
+
+/// What a queue pair can hold. `struct ibv_qp_cap`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[doc(alias = "ibv_qp_cap")]
+pub struct QpCap {
+    /// Send requests outstanding at once.
+    pub max_send_wr: u32,
+    /// Receives outstanding at once; 0 with a shared receive queue.
+    pub max_recv_wr: u32,
+    /// Pieces of a send request's buffer.
+    pub max_send_sge: u32,
+    /// Pieces of a receive's buffer.
+    pub max_recv_sge: u32,
+    /// Bytes inline.
+    pub max_inline: u32,
 }
 
 /// How to reach a queue pair: what the two sides have to tell each other before they connect.
@@ -151,6 +194,13 @@ impl RcConnect {
     }
 }
 
+/// Unsignaled requests that hold their memory until a signaled one is posted, which takes them over.
+#[derive(Debug, Default)]
+struct Chain {
+    last: Option<Link>,
+    len: u32,
+}
+
 /// A queue pair. `struct ibv_qp`; IBTA Vol. 1 §10.2.4.
 ///
 /// Dropping it ends it: what is owed to the peer goes out, outstanding work is forgotten. Memory
@@ -160,6 +210,12 @@ impl RcConnect {
 pub struct Qp<T: Transport> {
     inner: adverb_device::Qp,
     port: Arc<Port>,
+    domain: u32,
+    cap: QpCap,
+    signal_all: bool,
+    chain: Mutex<Chain>,
+    /// Lives at least as long as whoever draws from it.
+    srq: Option<Srq>,
     send_cq: Cq,
     recv_cq: Cq,
     psn: Psn,
@@ -170,17 +226,24 @@ impl Qp<Rc> {
     pub(crate) fn create(
         port: &Arc<Port>,
         domain: u32,
+        events: &Arc<EventQueue>,
         config: &QpConfig<'_>,
     ) -> Result<Self, CreateError> {
         config.check()?;
         if !config.send_cq.belongs_to(port) || !config.recv_cq.belongs_to(port) {
             return Err(CreateError::ForeignCq);
         }
+        if config.srq.is_some_and(|srq| !srq.belongs_to(port)) {
+            return Err(CreateError::ForeignSrq);
+        }
         let inner = port
             .create_qp(&adverb_device::QpConfig {
                 domain,
                 send_cq: config.send_cq.device().clone(),
                 recv_cq: config.recv_cq.device().clone(),
+                srq: config.srq.map(|srq| srq.device().clone()),
+                events: Some(Arc::clone(events)),
+                context: config.context,
                 max_send_wr: config.max_send_wr,
                 max_recv_wr: config.max_recv_wr,
                 max_send_sge: config.max_send_sge,
@@ -190,9 +253,23 @@ impl Qp<Rc> {
             })
             .map_err(CreateError::System)?;
         config.send_cq.reserve(config.max_send_wr);
-        config.recv_cq.reserve(config.max_recv_wr);
+        match config.srq {
+            Some(srq) => config.recv_cq.expect_from(srq),
+            None => config.recv_cq.reserve(config.max_recv_wr),
+        }
         Ok(Self {
             inner,
+            domain,
+            cap: QpCap {
+                max_send_wr: config.max_send_wr,
+                max_recv_wr: if config.srq.is_some() { 0 } else { config.max_recv_wr },
+                max_send_sge: config.max_send_sge,
+                max_recv_sge: config.srq.map_or(config.max_recv_sge, |srq| srq.query().max_sge),
+                max_inline: config.max_inline,
+            },
+            signal_all: config.signal_all,
+            chain: Mutex::default(),
+            srq: config.srq.cloned(),
             port: Arc::clone(port),
             send_cq: config.send_cq.clone(),
             recv_cq: config.recv_cq.clone(),
@@ -220,7 +297,7 @@ impl Qp<Rc> {
     /// [`ConnectError`]; the queue pair may have come as far as INIT or RTR.
     #[doc(alias = "ibv_modify_qp")]
     pub fn connect(&self, how: &RcConnect) -> Result<(), ConnectError> {
-        self.inner.to_init(InitAttributes { pkey: how.pkey, access: how.access })?;
+        self.inner.to_init(InitAttributes { pkey: how.pkey, access: how.access.into() })?;
         self.inner.to_rtr(
             how.gid_index,
             RtrAttributes {
@@ -250,23 +327,76 @@ impl Qp<Rc> {
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
     pub fn post(&self, work: Work) -> Result<(), Rejected> {
-        let Work { kind, memory, wr_id, solicited, fence } = work;
-        let sges = [memory.sge()];
-        let cq = match kind {
-            Kind::Send(_) => &self.send_cq,
-            Kind::Receive => &self.recv_cq,
-        };
-        let number = cq.put(memory);
-        let buffer = Some(number);
-        let result = match kind {
-            Kind::Send(kind) => {
-                let data = SendData::Gather(&sges);
-                let work = SendWork { wr_id, kind, data, signaled: true, solicited, fence, buffer };
-                self.inner.post_send(&[work])
+        if work.memory.domain() != self.domain {
+            let memory = Some(work.memory);
+            return Err(Rejected { error: PostFailure::ForeignMemory, memory });
+        }
+        match work.kind {
+            Kind::Send(kind) => self.post_owned_send(kind, work),
+            Kind::Receive => {
+                let sges = [work.memory.sge()];
+                let Link { number, .. } = self.recv_cq.put(work.memory, None);
+                let receive = ReceiveWork { wr_id: work.wr_id, sges: &sges, buffer: Some(number) };
+                self.inner.post_receive(&[receive]).map_err(|(_, error)| Rejected {
+                    error: error.into(),
+                    memory: self.recv_cq.take_back(number),
+                })
             }
-            Kind::Receive => self.inner.post_receive(&[ReceiveWork { wr_id, sges: &sges, buffer }]),
+        }
+    }
+
+    fn post_owned_send(&self, kind: SendKind, work: Work) -> Result<(), Rejected> {
+        let Work { memory, wr_id, signaled, solicited, fence, .. } = work;
+        let sges = [memory.sge()];
+        // Held until the request is posted, so that requests are in the chain in their order.
+        let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let max = self.cap.max_send_wr;
+        if !signaled && chain.len >= max {
+            let error = PostFailure::TooManyUnsignaled { max };
+            return Err(Rejected { error, memory: Some(memory) });
+        }
+        let link = self.send_cq.put(memory, chain.last);
+        let (data, buffer) = (SendData::Gather(&sges), Some(link.number));
+        let send = SendWork { wr_id, kind, data, signaled, solicited, fence, buffer };
+        if let Err((_, error)) = self.inner.post_send(&[send]) {
+            let memory = self.send_cq.take_back(link.number);
+            return Err(Rejected { error: error.into(), memory });
+        }
+        *chain = match signaled {
+            true => Chain::default(),
+            false => Chain { last: Some(link), len: chain.len + 1 },
         };
-        result.map_err(|(_, error)| Rejected { error, memory: cq.take_back(number) })
+        Ok(())
+    }
+
+    /// Posts a request with memory that a [`Scope`](crate::Scope) lends. It is signaled.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`]; nothing was posted then.
+    #[doc(alias = "ibv_post_send")]
+    pub fn post_send_lent(
+        &self,
+        kind: SendKind,
+        bytes: &Lent<'_>,
+        wr_id: u64,
+    ) -> Result<(), PostError> {
+        let (sges, signaled, solicited, fence) = ([bytes.sge()], true, false, false);
+        let data = SendData::Gather(&sges);
+        let work = SendWork { wr_id, kind, data, signaled, solicited, fence, buffer: None };
+        self.inner.post_send(&[work]).map_err(|(_, error)| error)
+    }
+
+    /// Posts a receive into memory that a [`Scope`](crate::Scope) lends.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`]; nothing was posted then.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post_recv_lent(&self, bytes: &Lent<'_>, wr_id: u64) -> Result<(), PostError> {
+        let sges = [bytes.sge()];
+        let work = ReceiveWork { wr_id, sges: &sges, buffer: None };
+        self.inner.post_receive(&[work]).map_err(|(_, error)| error)
     }
 
     /// Posts raw send requests, in order. Their `buffer` must be `None`.
@@ -318,6 +448,19 @@ impl<T: Transport> Qp<T> {
         self.inner.state()
     }
 
+    /// What it is like now, and what it was made of.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query(&self) -> QpAttr {
+        QpAttr {
+            state: self.inner.state(),
+            remote: self.inner.remote(),
+            outstanding: self.inner.outstanding(),
+            cap: self.cap,
+            signal_all: self.signal_all,
+            srq: self.srq.as_ref().map(Srq::number),
+        }
+    }
+
     /// What it has counted.
     pub fn counters(&self) -> QpCounters {
         self.inner.counters()
@@ -337,6 +480,11 @@ impl<T: Transport> Qp<T> {
     /// The completion queue of its receives.
     pub fn recv_cq(&self) -> &Cq {
         &self.recv_cq
+    }
+
+    /// The queue that its receives come from, unless it has its own.
+    pub fn srq(&self) -> Option<&Srq> {
+        self.srq.as_ref()
     }
 
     /// Ends all outstanding work as flushed; nothing can be sent any more.

@@ -27,21 +27,29 @@ pub(crate) enum Kind {
     Receive,
 }
 
-/// A request that owns its memory until it completes. It is always signaled, for its memory comes
-/// back with its completion.
+/// A request that owns its memory until it completes. Its memory comes back with its completion;
+/// that of an unsignaled one is released by the next completion of its queue pair's send queue.
 #[derive(Debug)]
 #[must_use = "work does nothing until it is posted"]
 pub struct Work {
     pub(crate) kind: Kind,
     pub(crate) memory: Memory,
     pub(crate) wr_id: u64,
+    pub(crate) signaled: bool,
     pub(crate) solicited: bool,
     pub(crate) fence: bool,
 }
 
 impl Work {
     fn new(kind: Kind, memory: impl Into<Memory>) -> Self {
-        Self { kind, memory: memory.into(), wr_id: 0, solicited: false, fence: false }
+        Self {
+            kind,
+            memory: memory.into(),
+            wr_id: 0,
+            signaled: true,
+            solicited: false,
+            fence: false,
+        }
     }
 
     /// Sends a message.
@@ -105,6 +113,13 @@ impl Work {
     /// Comes back with the completion.
     pub const fn wr_id(mut self, wr_id: u64) -> Self {
         self.wr_id = wr_id;
+        self
+    }
+
+    /// Completes without saying so, unless it fails; receives always say so. Its memory is released
+    /// when a later request of the same send queue completes visibly.
+    pub const fn unsignaled(mut self) -> Self {
+        self.signaled = false;
         self
     }
 

@@ -24,8 +24,7 @@ use crate::remote::RemoteBlock;
 use crate::ring::{Claim, Event, Operation, Queue, Ring, Ticket};
 use crate::set_up::Unlinked;
 use adverb_verbs::{
-    Cq, Imm, Qp, Qpn, Rc, ReceiveWork, SendData, SendKind, SendWork, WcOpcode, WcStatus,
-    WorkCompletion,
+    Cq, Imm, Qp, Rc, ReceiveWork, SendData, SendKind, SendWork, WcOpcode, WcStatus, WorkCompletion,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -444,13 +443,4 @@ const _: () = assert!(QUIET_POLLS < SETTLING_POLLS_MAX);
 /// Time without a completion before the peer is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-const NO_COMPLETION: WorkCompletion = WorkCompletion {
-    wr_id: 0,
-    status: WcStatus::General,
-    opcode: WcOpcode::Send,
-    byte_len: 0,
-    imm: None,
-    qp: Qpn::new(0),
-    src_qp: Qpn::new(0),
-    buffer: None,
-};
+const NO_COMPLETION: WorkCompletion = WorkCompletion::EMPTY;

@@ -1,9 +1,13 @@
 //! What fails, and how both sides learn of it.
+//!
+//! # Safety
+//!
+//! Raw requests are of regions that outlive them and lend no references.
 
 use crate::pair::{Pair, Setup, bytes_of, remote};
 use adverb_verbs::{
-    Access, Memory, Mr, PathMtu, QpState, RemoteSlice, Rkey, SendData, SendKind, SendWork,
-    WcOpcode, WcStatus, Work,
+    Access, Memory, Mr, PathMtu, PostFailure, QpState, ReceiveWork, RemoteSlice, Rkey, SendData,
+    SendKind, SendWork, WcOpcode, WcStatus, Work,
 };
 
 /// Goal: every way of reaching where one may not ends the same: the requester learns that access
@@ -117,15 +121,30 @@ fn the_key_of_another_protection_domain_is_refused() {
 
 #[test]
 fn local_memory_of_another_protection_domain_is_a_local_error() {
-    let works: [fn(Memory, RemoteSlice) -> Work; 3] =
-        [|m, _| Work::send(m), Work::write, Work::read];
-    for work in works {
+    for number in 0..3 {
         let pair = Setup::default().pair();
         let (a, b) = (&pair.a, &pair.b);
         b.qp.post(Work::recv(b.buffer(&[0; 64]))).expect("room");
         let target = b.region(&[0; 64]);
-        let foreign = b.region(&[1; 8]).slice(0, 8).expect("in there");
-        a.qp.post(work(foreign.into(), remote(&target)).wr_id(9)).expect("room");
+        let RemoteSlice { addr: va, rkey } = remote(&target);
+        let kind = match number {
+            0 => SendKind::Send { imm: None },
+            1 => SendKind::Write { va, rkey, imm: None },
+            _ => SendKind::Read { va, rkey },
+        };
+        let foreign = b.region(&[1; 8]);
+        let sges = [foreign.sge(0, 8).expect("in there")];
+        let work = SendWork {
+            wr_id: 9,
+            kind,
+            data: SendData::Gather(&sges),
+            signaled: true,
+            solicited: false,
+            fence: false,
+            buffer: None,
+        };
+        // SAFETY: the region outlives the request and lends no references.
+        unsafe { a.qp.post_send(&[work]) }.expect("room");
         let done = a.wait();
         assert_eq!((done.wc.status, done.wc.wr_id), (WcStatus::LocalProtection, 9));
         assert_eq!(a.qp.state(), QpState::Err);
@@ -134,10 +153,22 @@ fn local_memory_of_another_protection_domain_is_a_local_error() {
 }
 
 #[test]
+fn owned_memory_of_another_protection_domain_is_refused_before_it_is_posted() {
+    let pair = Setup::default().pair();
+    let foreign = pair.b.buffer(&[1; 8]);
+    let refused = pair.a.qp.post(Work::send(foreign)).expect_err("not ours");
+    assert_eq!(refused.error, PostFailure::ForeignMemory);
+    assert!(refused.memory.is_some());
+}
+
+#[test]
 fn a_receive_into_memory_of_another_domain_fails_on_both_sides() {
     let pair = Setup::default().pair();
-    let foreign = pair.a.region(&[0; 64]).slice(0, 64).expect("in there");
-    pair.b.qp.post(Work::recv(foreign)).expect("room");
+    let foreign = pair.a.region(&[0; 64]);
+    let sges = [foreign.sge(0, 64).expect("in there")];
+    let receive = ReceiveWork { wr_id: 0, sges: &sges, buffer: None };
+    // SAFETY: the region outlives the receive and lends no references.
+    unsafe { pair.b.qp.post_recv(&[receive]) }.expect("room");
     pair.a.qp.post(Work::send(with(&pair, 1))).expect("room");
     assert_eq!(pair.a.status(), WcStatus::RemoteOperation);
     assert_eq!(pair.b.status(), WcStatus::LocalProtection);

@@ -1,0 +1,72 @@
+//! The examples, run as a reader would run them.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// Runs an example, which cargo has built beside this test.
+fn run(name: &str) -> Output {
+    let test = std::env::current_exe().expect("this test has a path");
+    let target = test.parent().and_then(|deps| deps.parent()).expect("in target/…/deps");
+    let example: PathBuf = target.join("examples").join(name);
+    Command::new(&example).output().unwrap_or_else(|error| panic!("{}: {error}", example.display()))
+}
+
+/// What an example prints, line by line.
+fn lines(name: &str) -> Vec<String> {
+    let output = run(name);
+    assert!(output.status.success(), "{name}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn exercise_1_lists_devices_with_their_node_types() {
+    let lines = lines("1_devices");
+    assert!(lines.iter().any(|line| line.starts_with("soft_lo: InfiniBand channel adapter")));
+}
+
+#[test]
+fn exercise_2_prints_a_gid_of_each_device() {
+    let lines = lines("2_gids");
+    assert!(
+        lines.iter().any(|line| line.starts_with("soft_lo port 1 (active): GID[")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn exercise_3_registers_memory_three_ways() {
+    let lines = lines("3_memory");
+    let starts = ["4096 bytes, local read:", "4096 bytes, local write:"];
+    for start in starts {
+        assert!(lines.iter().any(|line| line.starts_with(start)), "{lines:?}");
+    }
+    assert!(lines.iter().any(|line| line.contains("local write, remote write")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains("need local write access")), "{lines:?}");
+}
+
+#[test]
+fn exercise_4_makes_completion_queues_with_and_without_a_channel() {
+    let lines = lines("4_completion_queues");
+    assert!(lines.iter().any(|line| line == "with a channel: Ok(())"), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains("CqConfig::channel")), "{lines:?}");
+}
+
+#[test]
+fn exercise_6_listens() {
+    let target = std::env::current_exe().expect("this test has a path");
+    let target = target.parent().and_then(|deps| deps.parent()).expect("in target/…/deps");
+    let output =
+        Command::new(target.join("examples/6_async_events")).args(["soft_lo", "0"]).output();
+    let output = output.expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "listening on soft_lo\n");
+}
+
+#[test]
+fn exercise_7_shares_receives_and_hears_that_they_run_low() {
+    let lines = lines("7_srq");
+    for number in 0..4 {
+        let message = format!("message {number}");
+        assert!(lines.iter().any(|line| line.ends_with(&message)), "{lines:?}");
+    }
+    assert!(lines.iter().any(|line| line.contains("SRQ_LIMIT_REACHED")), "{lines:?}");
+}

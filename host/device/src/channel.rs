@@ -1,0 +1,267 @@
+//! Completion channels: where programs sleep until a completion queue has something for them.
+//!
+//! A queue that was armed puts its [`Notice`] into the channel's mail, once for each time it was
+//! armed. A thread that sleeps in [`CompChannel::get`] drives the device itself, and so does one that
+//! sleeps on [`CompChannel::watch`]'s descriptor, which wakes it for packets too. For programs that
+//! can only be woken for events, [`CompChannel::watch_events`], the helper stands in from arming on.
+
+use crate::events::{deadline, left};
+use crate::notify::Mailbox;
+use crate::port::Port;
+use crate::standby::Standby;
+use adverb_sys::epoll::Epoll;
+use adverb_sys::eventfd::EventFd;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// What a channel says about a completion queue: that it has fired.
+#[derive(Debug)]
+pub struct Notice {
+    /// The queue's name: no other queue of this process has or had it.
+    id: u64,
+    /// What the queue's maker gave it.
+    context: u64,
+    /// Times that it is in the mail; changed under the mail's lock.
+    pending: AtomicU32,
+    /// Events taken and not yet acknowledged.
+    unacknowledged: AtomicU32,
+}
+
+impl Notice {
+    pub(crate) fn new(context: u64) -> Self {
+        static NAMES: AtomicU64 = AtomicU64::new(1);
+        Self {
+            id: NAMES.fetch_add(1, Ordering::Relaxed),
+            context,
+            pending: AtomicU32::new(0),
+            unacknowledged: AtomicU32::new(0),
+        }
+    }
+
+    /// The queue's name in this process.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// What the queue's maker gave it.
+    pub fn context(&self) -> u64 {
+        self.context
+    }
+
+    /// Events that were taken and not acknowledged.
+    pub fn unacknowledged(&self) -> u32 {
+        self.unacknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Acknowledges `count` events, or as many as there are.
+    pub fn acknowledge(&self, count: u32) {
+        let less = |all: u32| Some(all.saturating_sub(count));
+        let _ = self.unacknowledged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+}
+
+/// Who needs the helper.
+#[derive(Debug, Default)]
+struct Interest {
+    /// Queues that are armed. A queue may fire before it is counted.
+    armed: i32,
+    /// Queues that use the channel.
+    attached: usize,
+    /// The program is to be woken for events alone.
+    watched: bool,
+}
+
+/// The part of a channel that completion queues share.
+#[derive(Debug)]
+pub(crate) struct ChannelShared {
+    mail: Mailbox<Arc<Notice>>,
+    bell: EventFd,
+    /// The bell and the port's sockets, for programs that sleep on them.
+    set: OnceLock<Arc<Epoll>>,
+    interest: Mutex<Interest>,
+    standby: Arc<Standby>,
+}
+
+impl ChannelShared {
+    fn interest(&self) -> MutexGuard<'_, Interest> {
+        self.interest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more queue: its notice always finds room.
+    pub(crate) fn attach(&self) {
+        let mut interest = self.interest();
+        interest.attached += 1;
+        let room = interest.attached;
+        let reserve = |mail: &mut VecDeque<Arc<Notice>>| {
+            mail.reserve(room.saturating_sub(mail.len()));
+        };
+        self.mail.take(reserve, || drop(self.bell.drain()));
+    }
+
+    /// A queue goes, and its events with it.
+    pub(crate) fn detach(&self, notice: &Arc<Notice>, was_armed: bool) {
+        if was_armed {
+            self.disarmed();
+        }
+        self.interest().attached -= 1;
+        let others = |known: &Arc<Notice>| !Arc::ptr_eq(known, notice);
+        self.mail.take(|mail| mail.retain(others), || drop(self.bell.drain()));
+    }
+
+    /// A queue was armed.
+    pub(crate) fn armed(&self) {
+        let mut interest = self.interest();
+        interest.armed += 1;
+        if interest.watched {
+            self.standby.engage(1);
+        }
+    }
+
+    fn disarmed(&self) {
+        let mut interest = self.interest();
+        interest.armed -= 1;
+        if interest.watched {
+            self.standby.disengage(1);
+        }
+    }
+
+    /// An armed queue has something for its owner.
+    pub(crate) fn fire(&self, notice: &Arc<Notice>) {
+        self.disarmed();
+        let add = |mail: &mut VecDeque<Arc<Notice>>| {
+            if notice.pending.fetch_add(1, Ordering::Relaxed) == 0 {
+                mail.push_back(Arc::clone(notice));
+            }
+        };
+        self.mail.post(add, || drop(self.bell.signal()));
+    }
+
+    fn take(&self) -> Option<Arc<Notice>> {
+        let next = |mail: &mut VecDeque<Arc<Notice>>| {
+            let notice = mail.pop_front()?;
+            notice.unacknowledged.fetch_add(1, Ordering::Relaxed);
+            if notice.pending.fetch_sub(1, Ordering::Relaxed) > 1 {
+                mail.push_back(Arc::clone(&notice)); // It has fired again meanwhile.
+            }
+            Some(notice)
+        };
+        self.mail.take(next, || drop(self.bell.drain()))
+    }
+}
+
+impl Drop for ChannelShared {
+    fn drop(&mut self) {
+        let interest = self.interest.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if interest.watched {
+            self.standby.disengage(interest.armed);
+        }
+    }
+}
+
+/// A completion channel. `struct ibv_comp_channel`.
+#[derive(Clone, Debug)]
+pub struct CompChannel {
+    port: Arc<Port>,
+    pub(crate) shared: Arc<ChannelShared>,
+}
+
+impl CompChannel {
+    pub(crate) fn new(port: Arc<Port>, standby: Arc<Standby>) -> io::Result<Self> {
+        let shared = ChannelShared {
+            mail: Mailbox::new(0),
+            bell: EventFd::new()?,
+            set: OnceLock::new(),
+            interest: Mutex::default(),
+            standby,
+        };
+        Ok(Self { port, shared: Arc::new(shared) })
+    }
+
+    /// Takes the oldest event; if there is none, drives the device as long as something is there to
+    /// do. After `None` a program can sleep on [`CompChannel::watch`]'s descriptor, whether that tells
+    /// of states or of changes.
+    pub fn try_get(&self) -> Option<Arc<Notice>> {
+        for _ in 0..STEPS_MAX {
+            let notice = self.shared.take();
+            if notice.is_some() {
+                return notice;
+            }
+            if !self.port.drive() {
+                break;
+            }
+        }
+        if self.shared.set.get().is_some() && self.port.has_deferred() {
+            self.port.help(); // What waits for the program's next call would wait for long.
+        }
+        self.shared.take()
+    }
+
+    /// Takes the oldest event, and drives the device until there is one, at most for `timeout`
+    /// (`None`: for ever). The processor is free while nothing arrives.
+    ///
+    /// # Errors
+    ///
+    /// None in practice: those of `poll(2)`.
+    pub fn get(&self, timeout: Option<Duration>) -> io::Result<Option<Arc<Notice>>> {
+        let deadline = timeout.map(deadline);
+        let mut woken = false;
+        loop {
+            if let Some(notice) = self.shared.take() {
+                return Ok(Some(notice));
+            }
+            // Who has been woken looks at what came before its peer has an answer, as programs do;
+            // who is about to sleep leaves nothing undone.
+            let busy = if woken { self.port.drive() } else { self.port.help() };
+            woken = false;
+            if busy {
+                continue; // What came may have been more than one packet.
+            }
+            if deadline.is_some_and(|at| left(at).is_zero()) {
+                return Ok(None);
+            }
+            if self.shared.mail.begin_sleep() {
+                let slept = self.shared.standby.sleep(&self.shared.bell, deadline.map(left));
+                self.shared.mail.end_sleep();
+                slept?;
+                woken = true;
+            }
+        }
+    }
+
+    /// A descriptor that can be read while there are events, and when a packet comes that may
+    /// bring one: whoever wakes calls [`CompChannel::try_get`] until it has nothing. From now on
+    /// each packet costs a call-back in the kernel.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors left.
+    pub fn watch(&self) -> io::Result<BorrowedFd<'_>> {
+        let shared = &*self.shared;
+        if let Some(set) = shared.set.get() {
+            return Ok(set.as_fd());
+        }
+        let new = shared.standby.new_set(&shared.bell)?;
+        shared.mail.watch(|| drop(shared.bell.signal()));
+        Ok(shared.set.get_or_init(|| new).as_fd())
+    }
+
+    /// A descriptor that can be read exactly while there are events. From now on the helper drives
+    /// the device whenever a queue of this channel is armed, and a wake-up takes two steps.
+    pub fn watch_events(&self) -> BorrowedFd<'_> {
+        let shared = &*self.shared;
+        let mut interest = shared.interest();
+        if !interest.watched {
+            interest.watched = true;
+            shared.standby.engage(interest.armed);
+            shared.mail.watch(|| drop(shared.bell.signal()));
+        }
+        shared.bell.as_fd()
+    }
+}
+
+/// Steps that one look for an event may take, so that others' traffic does not keep it for ever.
+const STEPS_MAX: usize = 64;

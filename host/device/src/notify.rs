@@ -1,0 +1,234 @@
+//! Who is told when a completion comes: the one place where publishing, polling, arming and
+//! sleeping meet.
+//!
+//! A [`Queue`] holds items under its lock, and with them whether its owner wants to be woken for
+//! the next one; a [`Mailbox`] holds the wake-ups, and with them whether somebody sleeps. No wake-up
+//! is lost, because each question is asked and each answer changed under the lock that also guards
+//! what it is about: an item published after arming wakes, one published before it is there to be
+//! polled after arming; a sleeper that has registered is rung for, one that has not sees the mail.
+//!
+//! The primitives come from the module's surroundings (`super::sync`), so that a test can put in
+//! those of a model checker and try every interleaving: `tests/notify_model.rs`.
+
+use super::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+
+/// For which items the owner of a queue wants to be woken. Ordered: a later one includes an
+/// earlier one.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Arm {
+    /// For none.
+    #[default]
+    Off,
+    /// For the next one that its sender marked as urgent, or that reports an error.
+    Solicited,
+    /// For the next one.
+    Any,
+}
+
+/// What publishing an item has caused.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Published {
+    /// The item is in the queue; otherwise there was no room.
+    pub(crate) stored: bool,
+    /// It is the first one for which there was no room.
+    pub(crate) first_overrun: bool,
+    /// The owner wants to be woken. The queue is not armed any more.
+    pub(crate) wake: bool,
+}
+
+/// A bounded queue whose owner can ask to be woken.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    state: Mutex<State<T>>,
+    /// Length of the queue, so that an empty one is seen without its lock.
+    len: AtomicUsize,
+    overrun: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    items: VecDeque<T>,
+    capacity: usize,
+    arm: Arm,
+}
+
+impl<T: Copy> Queue<T> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let items = VecDeque::with_capacity(capacity);
+        Self {
+            state: Mutex::new(State { items, capacity, arm: Arm::Off }),
+            len: AtomicUsize::new(0),
+            overrun: AtomicBool::new(false),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an item.
+    #[inline]
+    pub(crate) fn publish(&self, item: T, urgent: bool) -> Published {
+        let mut state = self.lock();
+        let stored = state.items.len() < state.capacity;
+        let mut first_overrun = false;
+        if stored {
+            state.items.push_back(item);
+            self.len.store(state.items.len(), Ordering::Release);
+        } else {
+            first_overrun = !self.overrun.swap(true, Ordering::AcqRel);
+        }
+        let wake = match state.arm {
+            Arm::Off => false,
+            Arm::Solicited => urgent || !stored,
+            Arm::Any => true,
+        };
+        if wake {
+            state.arm = Arm::Off;
+        }
+        Published { stored, first_overrun, wake }
+    }
+
+    /// Takes items, oldest first; says how many.
+    #[inline]
+    pub(crate) fn take(&self, out: &mut [T]) -> usize {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let mut state = self.lock();
+        let mut taken = 0;
+        for place in out {
+            let Some(item) = state.items.pop_front() else {
+                break;
+            };
+            *place = item;
+            taken += 1;
+        }
+        self.len.store(state.items.len(), Ordering::Release);
+        taken
+    }
+
+    /// Asks to be woken for the next item; says whether nothing had been asked before. Asking for
+    /// less than before changes nothing. IBTA Vol. 1 §11.4.2.2.
+    pub(crate) fn arm(&self, arm: Arm) -> bool {
+        let mut state = self.lock();
+        let first = state.arm == Arm::Off;
+        state.arm = state.arm.max(arm);
+        first && arm != Arm::Off
+    }
+
+    /// Asks for nothing any more; says whether something had been asked.
+    pub(crate) fn disarm(&self) -> bool {
+        std::mem::take(&mut self.lock().arm) != Arm::Off
+    }
+
+    /// Some item found no room.
+    #[inline]
+    pub(crate) fn has_overrun(&self) -> bool {
+        self.overrun.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.lock().capacity
+    }
+
+    /// Makes room for `capacity` items.
+    ///
+    /// # Errors
+    ///
+    /// As many items as there are now do not fit; nothing has changed.
+    pub(crate) fn resize(&self, capacity: usize) -> Result<(), usize> {
+        let mut state = self.lock();
+        let used = state.items.len();
+        if used > capacity {
+            return Err(used);
+        }
+        state.items.reserve(capacity - used);
+        state.capacity = capacity;
+        Ok(())
+    }
+}
+
+/// Wake-ups that wait to be taken, and who waits for them.
+#[derive(Debug)]
+pub(crate) struct Mailbox<E> {
+    state: Mutex<Mail<E>>,
+}
+
+#[derive(Debug)]
+struct Mail<E> {
+    events: VecDeque<E>,
+    /// Threads that sleep, or are about to, until the bell rings.
+    sleepers: usize,
+    /// The bell is watched from outside: it rings for every event.
+    watched: bool,
+    /// The bell has been rung and not been silenced since.
+    rung: bool,
+}
+
+impl<E> Mailbox<E> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let events = VecDeque::with_capacity(capacity);
+        Self { state: Mutex::new(Mail { events, sleepers: 0, watched: false, rung: false }) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Mail<E>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds mail by way of `add`, and rings the bell if somebody listens.
+    pub(crate) fn post(&self, add: impl FnOnce(&mut VecDeque<E>), ring: impl FnOnce()) {
+        let mut mail = self.lock();
+        add(&mut mail.events);
+        // Once is enough for sleepers, for the bell rings on until the last event is taken; those
+        // who watch from outside may count rings.
+        if !mail.events.is_empty() && (mail.watched || (mail.sleepers > 0 && !mail.rung)) {
+            mail.rung = true;
+            ring();
+        }
+    }
+
+    /// Takes mail by way of `take`, and silences the bell if that was all.
+    pub(crate) fn take<R>(
+        &self,
+        take: impl FnOnce(&mut VecDeque<E>) -> R,
+        silence: impl FnOnce(),
+    ) -> R {
+        let mut mail = self.lock();
+        let result = take(&mut mail.events);
+        if mail.rung && mail.events.is_empty() {
+            mail.rung = false;
+            silence();
+        }
+        result
+    }
+
+    /// Registers a sleeper; false if there is mail, so that there is nothing to sleep for. After
+    /// true, [`Mailbox::end_sleep`] has to follow.
+    pub(crate) fn begin_sleep(&self) -> bool {
+        let mut mail = self.lock();
+        if !mail.events.is_empty() {
+            return false;
+        }
+        mail.sleepers += 1;
+        true
+    }
+
+    pub(crate) fn end_sleep(&self) {
+        self.lock().sleepers -= 1;
+    }
+
+    /// From now on the bell is watched from outside; says whether it was not before.
+    pub(crate) fn watch(&self, ring: impl FnOnce()) -> bool {
+        let mut mail = self.lock();
+        let first = !mail.watched;
+        mail.watched = true;
+        if first && !mail.events.is_empty() && !mail.rung {
+            mail.rung = true;
+            ring();
+        }
+        first
+    }
+}

@@ -1,0 +1,442 @@
+//! Shared receive queues: receives that many queue pairs draw from.
+//!
+//! A queue pair draws a receive when a message begins, copies its scatter entries to itself, and the
+//! slot is free again: filling the buffers takes no lock but the queue pair's own. The queue's lock
+//! is held for as long as a copy takes, and nothing else is locked meanwhile.
+//!
+//! Read IBTA Vol. 1 §10.2.9 (shared receive queues) before changing this file.
+
+use crate::events::{Affiliation, Element, EventKind, EventQueue};
+use crate::qp::PostError;
+use crate::work::{ReceiveRing, ReceiveWork, Sge, total_len};
+use adverb_engine::{Receive, WcStatus};
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a shared receive queue is made of.
+#[derive(Clone, Debug)]
+pub struct SrqConfig {
+    /// The protection domain of its buffers.
+    pub domain: u32,
+    /// Comes back with its events.
+    pub context: u64,
+    /// Receives in it at once, 1 to [`crate::QpLimits::WR_MAX`].
+    pub max_wr: u32,
+    /// Pieces of a receive's buffer, 1 to [`crate::QpLimits::SGE_MAX`].
+    pub max_sge: u32,
+    /// Where it says that its limit was reached.
+    pub events: Option<Arc<EventQueue>>,
+}
+
+/// What a shared receive queue is like now. `struct ibv_srq_attr`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SrqAttr {
+    /// Receives it holds.
+    pub max_wr: u32,
+    /// Pieces of a receive's buffer.
+    pub max_sge: u32,
+    /// An event is raised once there are fewer receives than this; 0 if none is asked for.
+    pub srq_limit: u32,
+    /// Receives in it.
+    pub posted: u32,
+}
+
+/// Why a shared receive queue was not changed. The caller's mistake; nothing has changed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum SrqError {
+    /// The receives in the queue do not fit.
+    InUse {
+        /// What was asked.
+        asked: u32,
+        /// Receives in the queue.
+        used: u32,
+    },
+    /// The limit is more than the queue holds.
+    Limit {
+        /// What was asked.
+        asked: u32,
+        /// What the queue holds.
+        max: u32,
+    },
+    /// The size is outside its bounds.
+    OutOfRange {
+        /// What was asked.
+        asked: u32,
+        /// The most that is allowed.
+        max: u32,
+    },
+}
+
+impl fmt::Display for SrqError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse { asked, used } => {
+                write!(f, "{used} receives are in the queue, and {asked} would not hold them")
+            }
+            Self::Limit { asked, max } => {
+                write!(f, "a limit of {asked} receives, but the queue holds {max} at most")
+            }
+            Self::OutOfRange { asked, max } => {
+                write!(f, "a shared receive queue holds 1 to {max} receives, not {asked}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SrqError {}
+
+#[derive(Debug)]
+struct State {
+    ring: ReceiveRing,
+    max_wr: u32,
+    limit: u32,
+}
+
+impl State {
+    fn posted(&self) -> u32 {
+        u32::try_from(self.ring.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the owner is to be told that there are few; not again after that.
+    fn is_low(&mut self) -> bool {
+        let low = self.posted() < self.limit;
+        if low {
+            self.limit = 0;
+        }
+        low
+    }
+}
+
+/// The part of a shared receive queue that queue pairs share.
+#[derive(Debug)]
+pub(crate) struct SrqShared {
+    number: u32,
+    domain: u32,
+    max_sge: u32,
+    state: Mutex<State>,
+    affiliation: Arc<Affiliation>,
+}
+
+/// Receives that queue pairs may give back at one moment: each does so in the course of one call.
+const SPARE: u32 = 64;
+
+impl SrqShared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lends the oldest receive to `copy`, and takes it if that says so.
+    fn draw(&self, into: &mut Drawn) -> Option<Receive> {
+        let mut state = self.lock();
+        let receive = state.ring.take()?;
+        let sges = state.ring.sges(receive.token);
+        into.used = sges.len();
+        for (place, sge) in into.sges.iter_mut().zip(sges) {
+            *place = *sge;
+        }
+        into.len = receive.len;
+        (into.wr_id, into.buffer) = state.ring.finish(receive.token);
+        let low = state.is_low();
+        drop(state);
+        if low {
+            self.affiliation.raise(EventKind::SrqLimitReached);
+        }
+        Some(Receive { token: 0, len: receive.len })
+    }
+
+    /// Takes back a receive that was drawn and not used.
+    fn give_back(&self, drawn: &Drawn) {
+        let sges = drawn.sges.get(..drawn.used).unwrap_or_default();
+        let work = ReceiveWork { wr_id: drawn.wr_id, sges, buffer: drawn.buffer };
+        let mut state = self.lock();
+        debug_assert!(state.ring.room() > 0, "there are spare slots");
+        state.ring.push_front(&work, drawn.len);
+    }
+}
+
+impl Drop for SrqShared {
+    fn drop(&mut self) {
+        self.affiliation.retire();
+    }
+}
+
+/// A shared receive queue. `struct ibv_srq`.
+#[derive(Clone, Debug)]
+pub struct Srq {
+    pub(crate) shared: Arc<SrqShared>,
+}
+
+impl Srq {
+    /// Makes a queue. The caller has checked the limits.
+    pub fn new(config: &SrqConfig) -> Self {
+        static NUMBERS: AtomicU32 = AtomicU32::new(1);
+        let SrqConfig { domain, context, max_wr, max_sge, .. } = *config;
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let ring = ReceiveRing::new(max_wr + SPARE, max_sge);
+        let element = Element::Srq { number, context };
+        Self {
+            shared: Arc::new(SrqShared {
+                number,
+                domain,
+                max_sge,
+                state: Mutex::new(State { ring, max_wr, limit: 0 }),
+                affiliation: Affiliation::new(config.events.clone(), element),
+            }),
+        }
+    }
+
+    /// Its number, unique in this process.
+    pub fn number(&self) -> u32 {
+        self.shared.number
+    }
+
+    /// What it is like now.
+    pub fn query(&self) -> SrqAttr {
+        let state = self.shared.lock();
+        SrqAttr {
+            max_wr: state.max_wr,
+            max_sge: self.shared.max_sge,
+            srq_limit: state.limit,
+            posted: state.posted(),
+        }
+    }
+
+    /// Asks for one event once there are fewer than `limit` receives, which may be now; 0 takes the
+    /// question back.
+    ///
+    /// # Errors
+    ///
+    /// [`SrqError::Limit`].
+    pub fn arm_limit(&self, limit: u32) -> Result<(), SrqError> {
+        let mut state = self.shared.lock();
+        if limit > state.max_wr {
+            return Err(SrqError::Limit { asked: limit, max: state.max_wr });
+        }
+        state.limit = limit;
+        let low = state.is_low();
+        drop(state);
+        if low {
+            self.shared.affiliation.raise(EventKind::SrqLimitReached);
+        }
+        Ok(())
+    }
+
+    /// Changes how many receives it holds; those that are there stay.
+    ///
+    /// # Errors
+    ///
+    /// [`SrqError::InUse`] and [`SrqError::OutOfRange`].
+    pub fn resize(&self, max_wr: u32) -> Result<(), SrqError> {
+        let (asked, max) = (max_wr, crate::QpLimits::WR_MAX);
+        if !(1..=max).contains(&max_wr) {
+            return Err(SrqError::OutOfRange { asked, max });
+        }
+        let mut ring = ReceiveRing::new(max_wr + SPARE, self.shared.max_sge);
+        let mut state = self.shared.lock();
+        let used = state.posted();
+        if used > max_wr {
+            return Err(SrqError::InUse { asked, used });
+        }
+        while let Some(receive) = state.ring.take() {
+            let sges = state.ring.sges(receive.token).to_vec();
+            let (wr_id, buffer) = state.ring.finish(receive.token);
+            ring.push(&ReceiveWork { wr_id, sges: &sges, buffer }, receive.len);
+        }
+        state.ring = ring;
+        state.max_wr = max_wr;
+        state.limit = state.limit.min(max_wr);
+        Ok(())
+    }
+
+    /// Posts receives, in order.
+    ///
+    /// # Errors
+    ///
+    /// The first mistake and the receive it is in; those before it are posted, those from it on
+    /// are not.
+    pub fn post_receive(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)> {
+        let mut state = self.shared.lock();
+        for (at, work) in batch.iter().enumerate() {
+            let (count, max) = (work.sges.len(), state.ring.sges_max());
+            if count > max {
+                return Err((at, PostError::TooManySges { count, max }));
+            }
+            let len = total_len(work.sges).ok_or((at, PostError::TooLong))?;
+            if state.posted() >= state.max_wr {
+                let capacity = u64::from(state.max_wr);
+                return Err((at, PostError::QueueFull { capacity }));
+            }
+            state.ring.push(work, len);
+        }
+        Ok(())
+    }
+
+    /// Asynchronous events of this queue that were not acknowledged.
+    pub fn unacknowledged(&self) -> u32 {
+        self.shared.affiliation.unacknowledged()
+    }
+}
+
+/// A queue pair's hold on a shared receive queue: the receive whose message is arriving.
+#[derive(Debug)]
+pub(crate) struct Drawn {
+    srq: Arc<SrqShared>,
+    wr_id: u64,
+    buffer: Option<u32>,
+    sges: Box<[Sge]>,
+    used: usize,
+    len: u32,
+    /// It was drawn, and nothing was done with it yet.
+    fresh: bool,
+    /// The queue pair is in ERR and draws no more.
+    closed: bool,
+}
+
+impl Drawn {
+    pub(crate) fn new(srq: &Srq) -> Self {
+        let sges = usize::try_from(srq.shared.max_sge).unwrap_or(0);
+        Self {
+            srq: Arc::clone(&srq.shared),
+            wr_id: 0,
+            buffer: None,
+            sges: std::iter::repeat_n(Sge { addr: 0, len: 0, lkey: 0 }, sges).collect(),
+            used: 0,
+            len: 0,
+            fresh: false,
+            closed: false,
+        }
+    }
+
+    /// Draws the oldest receive.
+    pub(crate) fn take(&mut self) -> Option<Receive> {
+        if self.closed {
+            return None;
+        }
+        let srq = Arc::clone(&self.srq);
+        let receive = srq.draw(self)?;
+        self.fresh = true;
+        Some(receive)
+    }
+
+    /// The receive that was drawn is the oldest again.
+    pub(crate) fn put_back(&mut self) {
+        let srq = Arc::clone(&self.srq);
+        srq.give_back(self);
+    }
+
+    /// The scatter entries of the receive that was drawn.
+    pub(crate) fn sges(&self) -> &[Sge] {
+        self.sges.get(..self.used).unwrap_or_default()
+    }
+
+    /// The domain of its buffers.
+    pub(crate) fn domain(&self) -> u32 {
+        self.srq.domain
+    }
+
+    /// Something is done with the receive.
+    pub(crate) fn touch(&mut self) {
+        self.fresh = false;
+    }
+
+    /// The receive is done: what the poster said of it. `None` if it goes back to the queue: a
+    /// queue pair that flushes ends what it has begun, and leaves the rest to others.
+    pub(crate) fn finish(&mut self, status: WcStatus) -> Option<(u64, Option<u32>, u32)> {
+        if status == WcStatus::WorkRequestFlushed && self.fresh {
+            self.closed = true;
+            self.srq.give_back(self);
+            return None;
+        }
+        Some((self.wr_id, self.buffer, self.srq.number))
+    }
+
+    /// The queue pair starts anew.
+    pub(crate) fn open(&mut self) {
+        self.closed = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn srq(max_wr: u32) -> (Srq, Arc<EventQueue>) {
+        let events = Arc::new(EventQueue::new().unwrap());
+        let events = (Arc::clone(&events), events);
+        let config =
+            SrqConfig { domain: 1, context: 9, max_wr, max_sge: 2, events: Some(events.0) };
+        (Srq::new(&config), events.1)
+    }
+
+    fn post(srq: &Srq, wr_id: u64) -> Result<(), (usize, PostError)> {
+        let sges = [Sge { addr: wr_id, len: 8, lkey: 1 }];
+        srq.post_receive(&[ReceiveWork { wr_id, sges: &sges, buffer: None }])
+    }
+
+    #[test]
+    fn two_queue_pairs_draw_in_turn_and_end_in_any_order() {
+        let (srq, _) = srq(4);
+        (1..=3).for_each(|wr_id| post(&srq, wr_id).unwrap());
+        let (mut one, mut two) = (Drawn::new(&srq), Drawn::new(&srq));
+        assert!(one.take().is_some() && two.take().is_some());
+        assert_eq!((one.sges()[0].addr, two.sges()[0].addr), (1, 2));
+        assert_eq!(two.finish(WcStatus::Success), Some((2, None, srq.number())));
+        assert_eq!(one.finish(WcStatus::Success), Some((1, None, srq.number())));
+        assert_eq!(srq.query().posted, 1);
+    }
+
+    #[test]
+    fn a_flush_ends_what_was_begun_and_leaves_the_rest_in_order() {
+        let (srq, _) = srq(2);
+        (1..=2).for_each(|wr_id| post(&srq, wr_id).unwrap());
+        let (mut one, mut two) = (Drawn::new(&srq), Drawn::new(&srq));
+        one.take().unwrap();
+        one.touch();
+        assert!(one.finish(WcStatus::WorkRequestFlushed).is_some());
+        one.take().unwrap();
+        post(&srq, 3).unwrap();
+        post(&srq, 4).unwrap();
+        assert_eq!(one.finish(WcStatus::WorkRequestFlushed), None);
+        assert!(one.take().is_none());
+        for addr in [2, 3, 4] {
+            two.take().unwrap();
+            assert_eq!(two.sges()[0].addr, addr);
+        }
+    }
+
+    #[test]
+    fn the_limit_is_told_once_and_at_once_if_it_is_reached_already() {
+        let (srq, events) = srq(4);
+        (1..=3).for_each(|wr_id| post(&srq, wr_id).unwrap());
+        srq.arm_limit(3).unwrap();
+        assert!(events.try_get().is_none());
+        let mut qp = Drawn::new(&srq);
+        qp.take().unwrap();
+        qp.take().unwrap();
+        let event = events.try_get().unwrap();
+        assert_eq!(event.kind, EventKind::SrqLimitReached);
+        assert!(events.try_get().is_none());
+        assert_eq!(srq.query().srq_limit, 0);
+        srq.arm_limit(2).unwrap();
+        assert!(events.try_get().is_some());
+        assert_eq!(srq.arm_limit(5), Err(SrqError::Limit { asked: 5, max: 4 }));
+    }
+
+    #[test]
+    fn a_queue_keeps_its_receives_when_its_size_changes() {
+        let (srq, _) = srq(3);
+        (1..=3).for_each(|wr_id| post(&srq, wr_id).unwrap());
+        assert_eq!(post(&srq, 4), Err((0, PostError::QueueFull { capacity: 3 })));
+        assert_eq!(srq.resize(2), Err(SrqError::InUse { asked: 2, used: 3 }));
+        assert!(matches!(srq.resize(0), Err(SrqError::OutOfRange { .. })));
+        srq.resize(4).unwrap();
+        post(&srq, 4).unwrap();
+        let mut qp = Drawn::new(&srq);
+        for addr in 1..=4 {
+            qp.take().unwrap();
+            assert_eq!(qp.sges()[0].addr, addr);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Every interleaving of publishing, arming, polling and sleeping, tried by a model checker.
+//!
+//! The file under test is the device's own; the primitives are loom's. A lost wake-up shows as a
+//! deadlock: a sleeper that nobody rings for, while there is something to take.
+
+#![allow(dead_code, unreachable_pub, reason = "a part of the device, seen from outside")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
+
+/// What the file under test finds in its surroundings.
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    pub(crate) use loom::sync::{Mutex, MutexGuard};
+}
+
+#[path = "../src/notify.rs"]
+mod notify;
+
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use notify::{Arm, Mailbox, Queue};
+
+/// A bell as the kernel's: rings until silenced, and whoever sleeps by it wakes.
+struct Bell {
+    rings: Mutex<bool>,
+    heard: Condvar,
+}
+
+impl Bell {
+    fn new() -> Self {
+        Self { rings: Mutex::new(false), heard: Condvar::new() }
+    }
+
+    fn ring(&self) {
+        *self.rings.lock().unwrap() = true;
+        self.heard.notify_all();
+    }
+
+    fn silence(&self) {
+        *self.rings.lock().unwrap() = false;
+    }
+
+    fn sleep(&self) {
+        let mut rings = self.rings.lock().unwrap();
+        while !*rings {
+            rings = self.heard.wait(rings).unwrap();
+        }
+    }
+}
+
+struct Channel {
+    mail: Mailbox<u32>,
+    bell: Bell,
+}
+
+impl Channel {
+    fn new() -> Self {
+        Self { mail: Mailbox::new(4), bell: Bell::new() }
+    }
+
+    fn post(&self, name: u32) {
+        self.mail.post(|events| events.push_back(name), || self.bell.ring());
+    }
+
+    /// Waits for one event.
+    fn get(&self) -> u32 {
+        loop {
+            let next = self.mail.take(|events| events.pop_front(), || self.bell.silence());
+            if let Some(name) = next {
+                return name;
+            }
+            if self.mail.begin_sleep() {
+                self.bell.sleep();
+                self.mail.end_sleep();
+            }
+        }
+    }
+}
+
+fn publish(queue: &Queue<u32>, channel: &Channel, item: u32, urgent: bool) {
+    if queue.publish(item, urgent).wake {
+        channel.post(0);
+    }
+}
+
+/// Polls as a program does: arms, polls again, sleeps only if there was nothing.
+fn collect(queue: &Queue<u32>, channel: &Channel, want: usize) -> Vec<u32> {
+    let mut all = Vec::new();
+    while all.len() < want {
+        queue.arm(Arm::Any);
+        let mut out = [0; 4];
+        let taken = queue.take(&mut out);
+        all.extend(&out[..taken]);
+        if taken == 0 {
+            channel.get();
+        }
+    }
+    all
+}
+
+#[test]
+fn whoever_arms_and_polls_before_sleeping_gets_everything() {
+    loom::model(|| {
+        let shared = Arc::new((Queue::new(4), Channel::new()));
+        let publisher = Arc::clone(&shared);
+        let publisher = thread::spawn(move || {
+            let (queue, channel) = &*publisher;
+            publish(queue, channel, 1, false);
+            publish(queue, channel, 2, false);
+        });
+        let (queue, channel) = &*shared;
+        assert_eq!(collect(queue, channel, 2), [1, 2]);
+        publisher.join().unwrap();
+    });
+}
+
+#[test]
+fn two_publishers_wake_one_sleeper_and_nothing_is_lost() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let shared = Arc::new((Queue::new(4), Channel::new()));
+        let publishers = [1, 2].map(|item| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || publish(&shared.0, &shared.1, item, false))
+        });
+        let mut all = collect(&shared.0, &shared.1, 2);
+        all.sort_unstable();
+        assert_eq!(all, [1, 2]);
+        publishers.into_iter().for_each(|publisher| publisher.join().unwrap());
+    });
+}
+
+#[test]
+fn two_queues_share_a_channel_and_both_sleepers_wake() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let channel = Arc::new(Channel::new());
+        let sleeper = Arc::clone(&channel);
+        let sleeper = thread::spawn(move || sleeper.get());
+        let poster = Arc::clone(&channel);
+        let poster = thread::spawn(move || {
+            poster.post(1);
+            poster.post(2);
+        });
+        let mine = channel.get();
+        let theirs = sleeper.join().unwrap();
+        assert_eq!(mine + theirs, 3);
+        poster.join().unwrap();
+    });
+}
+
+#[test]
+fn a_solicited_arm_sleeps_through_the_rest_and_wakes_for_the_urgent_one() {
+    loom::model(|| {
+        let shared = Arc::new((Queue::new(4), Channel::new()));
+        let publisher = Arc::clone(&shared);
+        let (queue, channel) = &*shared;
+        queue.arm(Arm::Solicited);
+        let publisher = thread::spawn(move || {
+            publish(&publisher.0, &publisher.1, 1, false);
+            publish(&publisher.0, &publisher.1, 2, true);
+        });
+        channel.get();
+        let mut out = [0; 4];
+        assert_eq!(queue.take(&mut out), 2, "the event came with the first, unsolicited one");
+        publisher.join().unwrap();
+    });
+}
+
+/// Goal: one arm is one event, whoever publishes at the same time.
+#[test]
+fn one_arm_gives_one_event() {
+    loom::model(|| {
+        let queue = Arc::new(Queue::new(4));
+        queue.arm(Arm::Any);
+        let other = Arc::clone(&queue);
+        let other = thread::spawn(move || usize::from(other.publish(1, false).wake));
+        let mine = usize::from(queue.publish(2, true).wake);
+        assert_eq!(mine + other.join().unwrap(), 1);
+    });
+}
+
+#[test]
+fn a_bell_that_is_watched_too_late_rings_for_the_mail_that_is_there() {
+    loom::model(|| {
+        let channel = Arc::new(Channel::new());
+        let poster = Arc::clone(&channel);
+        let poster = thread::spawn(move || poster.post(7));
+        channel.mail.watch(|| channel.bell.ring());
+        channel.bell.sleep();
+        let got = channel.mail.take(|events| events.pop_front(), || channel.bell.silence());
+        assert_eq!(got, Some(7));
+        poster.join().unwrap();
+    });
+}

@@ -1,0 +1,224 @@
+//! Shared receive queues.
+//!
+//! # Safety
+//!
+//! Raw posting hands addresses and keys to the device as they are: see `qp.rs`.
+
+use crate::cq::Owned;
+use crate::error::{Busy, CreateError, PostFailure, Rejected};
+use crate::work::{Kind, Work};
+use adverb_device::{EventQueue, Port, PostError, QpLimits, ReceiveWork, SrqAttr, SrqError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// What a shared receive queue is made of. `struct ibv_srq_init_attr`.
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_srq_init_attr")]
+pub struct SrqConfig {
+    /// Receives in it at once, 1 to [`QpLimits::WR_MAX`].
+    pub max_wr: u32,
+    /// Pieces of a receive's buffer, 1 to [`QpLimits::SGE_MAX`].
+    pub max_sge: u32,
+    /// A number of the program's own; comes back with the queue's events.
+    pub context: u64,
+}
+
+impl SrqConfig {
+    /// A queue of `max_wr` receives of one piece each.
+    pub const fn new(max_wr: u32) -> Self {
+        Self { max_wr, max_sge: 1, context: 0 }
+    }
+
+    fn check(&self) -> Result<(), CreateError> {
+        let bounds = [
+            ("max_wr", self.max_wr, (1, QpLimits::WR_MAX)),
+            ("max_sge", self.max_sge, (1, QpLimits::SGE_MAX)),
+        ];
+        for (what, asked, allowed) in bounds {
+            if asked < allowed.0 || asked > allowed.1 {
+                return Err(CreateError::OutOfRange { what, asked, allowed });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A shared receive queue: one stock of receives for many queue pairs. `struct ibv_srq`; IBTA
+/// Vol. 1 §10.2.9.
+///
+/// A handle: clones are the same queue.
+///
+/// ```
+/// use adverb_verbs::{Context, QpConfig, RcConnect, SrqConfig, Work};
+///
+/// let context = Context::open("soft_lo")?;
+/// let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
+/// let srq = pd.create_srq(&SrqConfig::new(16))?;
+/// let a = pd.create_qp(&QpConfig::new(&cq))?;
+/// let b = pd.create_qp(&QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) })?;
+/// a.connect(&RcConnect::new(a.address(1)?, b.address(1)?))?;
+/// b.connect(&RcConnect::new(b.address(1)?, a.address(1)?))?;
+///
+/// srq.post(Work::recv(pd.buffer(8)?).wr_id(1))?;
+/// a.post(Work::send(pd.buffer(8)?).wr_id(2))?;
+/// for _ in 0..2 {
+///     cq.wait()?.ok()?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+#[doc(alias = "ibv_srq")]
+pub struct Srq {
+    inner: Arc<Inner>,
+}
+
+/// What the handles of a queue share.
+pub(crate) struct Inner {
+    device: adverb_device::Srq,
+    port: Arc<Port>,
+    domain: u32,
+    owned: Mutex<Owned>,
+}
+
+impl Inner {
+    pub(crate) fn owned(&self) -> MutexGuard<'_, Owned> {
+        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Srq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Srq").field("number", &self.number()).finish_non_exhaustive()
+    }
+}
+
+impl Srq {
+    pub(crate) fn create(
+        port: &Arc<Port>,
+        events: &Arc<EventQueue>,
+        domain: u32,
+        config: &SrqConfig,
+    ) -> Result<Self, CreateError> {
+        config.check()?;
+        let device = adverb_device::Srq::new(&adverb_device::SrqConfig {
+            domain,
+            context: config.context,
+            max_wr: config.max_wr,
+            max_sge: config.max_sge,
+            events: Some(Arc::clone(events)),
+        });
+        let mut owned = Owned::default();
+        owned.reserve(usize::try_from(config.max_wr).unwrap_or(0));
+        let owned = Mutex::new(owned);
+        Ok(Self { inner: Arc::new(Inner { device, port: Arc::clone(port), domain, owned }) })
+    }
+
+    pub(crate) fn belongs_to(&self, port: &Arc<Port>) -> bool {
+        Arc::ptr_eq(&self.inner.port, port)
+    }
+
+    pub(crate) fn device(&self) -> &adverb_device::Srq {
+        &self.inner.device
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<Inner> {
+        Arc::downgrade(&self.inner)
+    }
+
+    /// Its number, unique in this process: completions of its receives name it.
+    #[doc(alias = "ibv_get_srq_num")]
+    pub fn number(&self) -> u32 {
+        self.inner.device.number()
+    }
+
+    /// What it is like now.
+    #[doc(alias = "ibv_query_srq")]
+    pub fn query(&self) -> SrqAttr {
+        self.inner.device.query()
+    }
+
+    /// Asks for one [`crate::EventKind::SrqLimitReached`] once there are fewer than `limit` receives,
+    /// which may be now; 0 takes the question back.
+    ///
+    /// # Errors
+    ///
+    /// [`SrqError::Limit`]; nothing has changed then.
+    #[doc(alias = "ibv_modify_srq")]
+    #[doc(alias = "IBV_SRQ_LIMIT")]
+    pub fn arm_limit(&self, limit: u32) -> Result<(), SrqError> {
+        self.inner.device.arm_limit(limit)
+    }
+
+    /// Changes how many receives it holds; those that are there stay.
+    ///
+    /// # Errors
+    ///
+    /// [`SrqError::InUse`] and [`SrqError::OutOfRange`]; nothing has changed then.
+    #[doc(alias = "ibv_modify_srq")]
+    #[doc(alias = "IBV_SRQ_MAX_WR")]
+    pub fn resize(&self, max_wr: u32) -> Result<(), SrqError> {
+        self.inner.device.resize(max_wr)?;
+        self.inner.owned().reserve(usize::try_from(max_wr).unwrap_or(0));
+        Ok(())
+    }
+
+    /// Posts a receive that owns its memory; it comes back with the completion, on the completion
+    /// queue of the queue pair that received.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`], with the memory; nothing was posted then.
+    #[doc(alias = "ibv_post_srq_recv")]
+    pub fn post(&self, work: Work) -> Result<(), Rejected> {
+        let Work { kind, memory, wr_id, .. } = work;
+        let rejected = |why, memory| Rejected { error: why, memory: Some(memory) };
+        match kind {
+            Kind::Receive => {}
+            Kind::Send(_) => return Err(rejected(PostFailure::NotAReceive, memory)),
+        }
+        if memory.domain() != self.inner.domain {
+            return Err(rejected(PostFailure::ForeignMemory, memory));
+        }
+        let sges = [memory.sge()];
+        let number = self.inner.owned().put(memory, None).number;
+        let work = ReceiveWork { wr_id, sges: &sges, buffer: Some(number) };
+        self.inner.device.post_receive(&[work]).map_err(|(_, error)| Rejected {
+            error: error.into(),
+            memory: self.inner.owned().take_back(number),
+        })
+    }
+
+    /// Posts raw receives, in order. Their `buffer` must be `None`.
+    ///
+    /// # Errors
+    ///
+    /// The first mistake and the receive it is in; those before it are posted, those from it on
+    /// are not.
+    ///
+    /// # Safety
+    ///
+    /// Until a receive has completed, nobody holds a reference to bytes of its scatter entries.
+    #[doc(alias = "ibv_post_srq_recv")]
+    #[inline]
+    pub unsafe fn post_recv(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)> {
+        debug_assert!(batch.iter().all(|work| work.buffer.is_none()), "numbers are ours to give");
+        self.inner.device.post_receive(batch)
+    }
+
+    /// Ends the queue, or says why it cannot end yet. Dropping the last handle does so without
+    /// asking; receives that are in it then are forgotten.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`] with the queue, while queue pairs or other handles use it, or events of it are not
+    /// acknowledged.
+    #[doc(alias = "ibv_destroy_srq")]
+    pub fn destroy(self) -> Result<(), Busy<Self>> {
+        let handles = Arc::strong_count(&self.inner) - 1;
+        let unacknowledged = self.inner.device.unacknowledged();
+        if handles > 0 || unacknowledged > 0 {
+            return Err(Busy { object: self, handles, unacknowledged });
+        }
+        Ok(())
+    }
+}

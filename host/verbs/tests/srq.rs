@@ -1,0 +1,131 @@
+//! Shared receive queues: who draws, who is told, and what an error leaves alone.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
+
+mod support;
+
+use adverb_verbs::{
+    Element, EventKind, PostError, PostFailure, QpConfig, SrqConfig, WcOpcode, WcStatus, Work,
+};
+use support::{Bench, PATIENCE};
+
+#[test]
+fn many_queue_pairs_draw_from_one_queue_and_get_their_memory_back() {
+    const PAIRS: usize = 8;
+    let bench = Bench::new();
+    let (sink, cq) = (bench.context.create_cq(256).unwrap(), bench.context.create_cq(256).unwrap());
+    let srq = bench.pd.create_srq(&SrqConfig::new(64)).unwrap();
+    let shared = QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) };
+    let pairs: Vec<_> = (0..PAIRS).map(|_| bench.pair_of(&QpConfig::new(&sink), &shared)).collect();
+    for wr_id in 0..64 {
+        srq.post(Work::recv(bench.pd.buffer(8).unwrap()).wr_id(wr_id)).unwrap();
+    }
+    for round in 0..4_u8 {
+        for (number, [a, _]) in (0..).zip(&pairs) {
+            let mut message = bench.pd.buffer(2).unwrap();
+            message.copy_from_slice(&[number, round]);
+            a.post(Work::send(message)).unwrap();
+        }
+    }
+    let mut next = [0; PAIRS];
+    for _ in 0..4 * PAIRS {
+        let done = cq.wait().unwrap().ok().unwrap();
+        assert_eq!((done.wc.opcode, done.wc.srq), (WcOpcode::Receive, Some(srq.number())));
+        let bytes = done.memory.unwrap().into_buf().unwrap();
+        let [number, round] = [bytes[0], bytes[1]];
+        let from = &pairs[usize::from(number)][1];
+        assert_eq!(done.wc.qp, from.number());
+        assert_eq!(round, next[usize::from(number)], "out of order");
+        next[usize::from(number)] += 1;
+    }
+    assert_eq!(srq.query().posted, 64 - 4 * 8);
+}
+
+#[test]
+fn a_queue_that_runs_low_says_so_once() {
+    let bench = Bench::new();
+    let events = bench.context.async_events().unwrap();
+    let cq = bench.context.create_cq(64).unwrap();
+    let srq = bench.pd.create_srq(&SrqConfig { context: 5, ..SrqConfig::new(8) }).unwrap();
+    let shared = QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) };
+    let [a, b] = bench.pair_of(&QpConfig::new(&cq), &shared);
+    (0..3).for_each(|_| srq.post(Work::recv(bench.pd.buffer(8).unwrap())).unwrap());
+    srq.arm_limit(2).unwrap();
+    for _ in 0..3 {
+        a.post(Work::send(bench.pd.buffer(1).unwrap())).unwrap();
+    }
+    for _ in 0..6 {
+        cq.wait().unwrap().ok().unwrap();
+    }
+    let event = events.get_timeout(PATIENCE).unwrap().unwrap();
+    assert_eq!(event.kind, EventKind::SrqLimitReached);
+    assert_eq!(event.element, Element::Srq { number: srq.number(), context: 5 });
+    assert!(events.try_get().is_none());
+    drop((a, b));
+    let busy = srq.destroy().unwrap_err();
+    assert_eq!((busy.handles, busy.unacknowledged), (0, 1));
+    drop(event);
+    busy.object.destroy().unwrap();
+}
+
+/// Goal: a queue pair that fails takes nothing with it that is not its own.
+#[test]
+fn an_error_of_one_queue_pair_leaves_the_receives_to_the_others() {
+    let bench = Bench::new();
+    let cq = bench.context.create_cq(64).unwrap();
+    let srq = bench.pd.create_srq(&SrqConfig::new(8)).unwrap();
+    let shared = QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) };
+    let [_a, broken] = bench.pair_of(&QpConfig::new(&cq), &shared);
+    let [c, _d] = bench.pair_of(&QpConfig::new(&cq), &shared);
+    for wr_id in 1..=2 {
+        srq.post(Work::recv(bench.pd.buffer(8).unwrap()).wr_id(wr_id)).unwrap();
+    }
+    broken.to_err();
+    assert!(cq.next().unwrap().is_none(), "a shared receive was flushed");
+    assert_eq!(srq.query().posted, 2);
+    for wr_id in 1..=2 {
+        c.post(Work::send(bench.pd.buffer(1).unwrap()).wr_id(10)).unwrap();
+        let mut seen = [cq.wait().unwrap().wc, cq.wait().unwrap().wc];
+        seen.sort_unstable_by_key(|wc| wc.wr_id);
+        assert_eq!((seen[0].wr_id, seen[0].status), (wr_id, WcStatus::Success));
+    }
+}
+
+#[test]
+fn a_sender_waits_until_a_receive_is_shared() {
+    let bench = Bench::new();
+    let cq = bench.context.create_cq(64).unwrap();
+    let srq = bench.pd.create_srq(&SrqConfig::new(8)).unwrap();
+    let shared = QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) };
+    let [a, _b] = bench.pair_of(&QpConfig::new(&cq), &shared);
+    a.post(Work::send(bench.pd.buffer(1).unwrap())).unwrap();
+    assert!(cq.next().unwrap().is_none());
+    srq.post(Work::recv(bench.pd.buffer(8).unwrap())).unwrap();
+    for _ in 0..2 {
+        cq.wait().unwrap().ok().unwrap();
+    }
+}
+
+#[test]
+fn mistakes_are_errors_and_give_the_memory_back() {
+    let bench = Bench::new();
+    let cq = bench.context.create_cq(64).unwrap();
+    let srq = bench.pd.create_srq(&SrqConfig::new(1)).unwrap();
+    let shared = QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) };
+    let [_a, b] = bench.pair_of(&QpConfig::new(&cq), &shared);
+    let buffer = || bench.pd.buffer(8).unwrap();
+    let refused = PostFailure::Refused;
+
+    let rejected = b.post(Work::recv(buffer())).unwrap_err();
+    assert_eq!(rejected.error, refused(PostError::SharedReceives));
+    assert!(rejected.memory.is_some());
+    assert_eq!(srq.post(Work::send(buffer())).unwrap_err().error, PostFailure::NotAReceive);
+    let foreign = bench.context.alloc_pd().buffer(8).unwrap();
+    assert_eq!(srq.post(Work::recv(foreign)).unwrap_err().error, PostFailure::ForeignMemory);
+    srq.post(Work::recv(buffer())).unwrap();
+    let full = srq.post(Work::recv(buffer())).unwrap_err();
+    assert_eq!(full.error, refused(PostError::QueueFull { capacity: 1 }));
+    assert!(srq.destroy().unwrap_err().handles > 0);
+    assert!(bench.pd.create_srq(&SrqConfig::new(0)).is_err());
+    assert!(bench.pd.create_srq(&SrqConfig { max_sge: 33, ..SrqConfig::new(1) }).is_err());
+}
