@@ -4,7 +4,7 @@
 //! It shares the packetizer with the reliable requester and nothing else: there is no window, no
 //! clock and no way back.
 //!
-//! Read IBTA Vol. 1 §9.8.2.1 and §9.8.3.1 before changing this file.
+//! Read IBTA Vol. 1 §9.8.2 (UC) and §9.8.3 (UD) before changing this file.
 
 use crate::counters::QpCounters;
 use crate::host::Host;

@@ -50,7 +50,7 @@ pub struct Datagram {
     /// The queue pair there, or [`Qpn::MULTICAST`].
     pub remote: Qpn,
     /// The key to show there. With the highest bit set, the sending queue pair's own key is shown
-    /// instead. IBTA Vol. 1 §10.2.5.
+    /// instead: the rule for controlled Q_Keys.
     pub qkey: Qkey,
 }
 

@@ -8,7 +8,7 @@
 //!
 //! A receiver reads them to find out who sent; nothing in the transport depends on them.
 //!
-//! Read IBTA Vol. 1 Annex A17.4.5.2 before changing this file.
+//! Read IBTA Vol. 1 Annex A17 (RoCEv2) before changing this file.
 
 use crate::icrc::Flow;
 use crate::ip::{Addresses, V4_LEN, emit_udp_headers};
