@@ -208,26 +208,28 @@ impl CompChannel {
     /// None in practice: those of `poll(2)`.
     pub fn get(&self, timeout: Option<Duration>) -> io::Result<Option<Arc<Notice>>> {
         let deadline = timeout.map(deadline);
-        let mut woken = false;
+        let mut overdue = false;
         loop {
             if let Some(notice) = self.shared.take() {
                 return Ok(Some(notice));
             }
-            // Who has been woken looks at what came before its peer has an answer, as programs do;
-            // who is about to sleep leaves nothing undone.
-            let busy = if woken { self.port.drive() } else { self.port.help() };
-            woken = false;
+            let busy = if overdue { self.port.help() } else { self.port.drive() };
+            overdue = false;
             if busy {
                 continue; // What came may have been more than one packet.
             }
-            if deadline.is_some_and(|at| left(at).is_zero()) {
+            let left = deadline.map(left);
+            if left.is_some_and(|left| left.is_zero()) {
                 return Ok(None);
             }
+            // An acknowledgement may wait for an answer to go with, but not for long.
+            let owes = self.port.has_deferred();
+            let most = if owes { Some(ACK_PATIENCE) } else { None };
+            let timeout = most.into_iter().chain(left).min();
             if self.shared.mail.begin_sleep() {
-                let slept = self.shared.standby.sleep(&self.shared.bell, deadline.map(left));
+                let slept = self.shared.standby.sleep(&self.shared.bell, timeout);
                 self.shared.mail.end_sleep();
-                slept?;
-                woken = true;
+                overdue = owes && !slept?;
             }
         }
     }
@@ -265,3 +267,5 @@ impl CompChannel {
 
 /// Steps that one look for an event may take, so that others' traffic does not keep it for ever.
 const STEPS_MAX: usize = 64;
+/// How long a sleeper leaves an acknowledgement to the program's next message.
+const ACK_PATIENCE: Duration = Duration::from_micros(100);

@@ -117,14 +117,15 @@ impl Standby {
         self.engaged.load(Ordering::SeqCst) > 0
     }
 
-    /// Sleeps until `bell` rings, a packet arrives, or the time has passed.
-    pub(crate) fn sleep(&self, bell: &EventFd, timeout: Option<Duration>) -> io::Result<()> {
+    /// Sleeps until `bell` rings or a packet arrives, and says whether that was so; at most for
+    /// `timeout`.
+    pub(crate) fn sleep(&self, bell: &EventFd, timeout: Option<Duration>) -> io::Result<bool> {
         let few = self.used.load(Ordering::SeqCst) <= SOCKETS_MAX;
         if few && self.sleepers.fetch_add(1, Ordering::SeqCst) < SLEEPERS_MAX {
             let sockets = self.sockets.iter().filter_map(|socket| Some(socket.get()?.as_fd()));
             let result = poll::readable(bell, sockets, timeout);
             self.leave();
-            return result.map(|_| ());
+            return result;
         }
         if few {
             self.leave();
@@ -132,7 +133,7 @@ impl Standby {
         self.engage(1);
         let result = poll::readable(bell, std::iter::empty(), timeout);
         self.disengage(1);
-        result.map(|_| ())
+        result
     }
 
     fn leave(&self) {
@@ -195,7 +196,7 @@ mod tests {
         let bell = EventFd::new().unwrap();
         assert!(!standby.begin_blindness());
         std::thread::scope(|scope| {
-            let sleeper = scope.spawn(|| standby.sleep(&bell, None).unwrap());
+            let sleeper = scope.spawn(|| assert!(standby.sleep(&bell, None).unwrap()));
             while !standby.begin_blindness() {
                 std::thread::yield_now();
             }
@@ -211,9 +212,9 @@ mod tests {
         let (bell, socket) = (EventFd::new().unwrap(), EventFd::new().unwrap());
         standby.watch(&socket).unwrap();
         socket.signal().unwrap();
-        standby.sleep(&bell, None).unwrap();
+        assert!(standby.sleep(&bell, None).unwrap());
         socket.drain().unwrap();
-        standby.sleep(&bell, NOW).unwrap();
+        assert!(!standby.sleep(&bell, NOW).unwrap());
     }
 
     #[test]
@@ -240,7 +241,7 @@ mod tests {
         let bell = EventFd::new().unwrap();
         std::thread::scope(|scope| {
             for _ in 0..=SLEEPERS_MAX {
-                scope.spawn(|| standby.sleep(&bell, None).unwrap());
+                scope.spawn(|| assert!(standby.sleep(&bell, None).unwrap()));
             }
             while !standby.is_engaged() {
                 std::thread::yield_now();
