@@ -463,6 +463,10 @@ impl Port {
             return;
         }
         self.mended.store(now, Ordering::Relaxed);
+        if self.registry.is_alone() {
+            self.misled.store(0, Ordering::Relaxed); // Late, then, for another reason.
+            return;
+        }
         let endpoints: Vec<_> = lock(&self.endpoints).values().cloned().collect();
         for endpoint in endpoints {
             // If the answers make no sense, things stay as they are: slower, but correct.

@@ -247,6 +247,15 @@ impl Registry {
             .any(|n| self.relay_port(SlotId(n)) == Some(port))
     }
 
+    /// No other device of this host is in the registry, as far as one can see at a glance.
+    pub(crate) fn is_alone(&self) -> bool {
+        (0..layout::SLOT_COUNT)
+            .filter_map(|n| u32::try_from(n).ok())
+            .map(SlotId)
+            .filter(|slot| *slot != self.slot)
+            .all(|slot| self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed) == 0)
+    }
+
     /// Packets were passed on to `slot`.
     pub(crate) fn note_relayed(&self, slot: SlotId) {
         self.slot_word(slot, layout::SLOT_RELAYED).fetch_add(1, Ordering::Release);
@@ -416,6 +425,7 @@ impl Registry {
 impl Drop for Registry {
     fn drop(&mut self) {
         self.slot_word(self.slot, layout::SLOT_RELAY_PORT).store(0, Ordering::Release);
+        self.slot_word(self.slot, layout::SLOT_PID).store(0, Ordering::Relaxed);
         if let Ok(_exclusive) = lock_file(&self.path) {
             self.forget_blocks_of(self.slot);
         }
@@ -485,6 +495,7 @@ mod tests {
         let first = Registry::join_at(&path).unwrap();
         let second = Registry::join_at(&path).unwrap();
         assert_ne!(first.slot(), second.slot());
+        assert!(!first.is_alone());
         let blocks: Vec<_> = (0..20)
             .flat_map(|_| [first.claim_block().unwrap(), second.claim_block().unwrap()])
             .collect();
@@ -511,6 +522,7 @@ mod tests {
             })
             .unwrap();
         drop(second);
+        assert!(first.is_alone());
         assert_eq!(first.owner(block.first()), None);
         first
             .with_group([7; 16], 0, |_, members| {
