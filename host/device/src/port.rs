@@ -153,6 +153,8 @@ pub(crate) struct Receiver {
     relayed: u32,
     /// What was left to emit has waited for the program once.
     postponed: bool,
+    /// Steps since timers and held acknowledgements were looked at.
+    steps: u32,
 }
 
 /// Queue pairs whose acknowledgements wait; `ack.rs` says for what.
@@ -162,6 +164,22 @@ struct Waiting {
     deferred: Vec<Qpn>,
     /// For more messages, or for time to pass; the longest first.
     held: VecDeque<(Qpn, Time)>,
+}
+
+/// The time of a step: read when first asked for.
+#[derive(Debug)]
+struct Clock {
+    read: Option<Time>,
+}
+
+impl Clock {
+    const fn new() -> Self {
+        Self { read: None }
+    }
+
+    fn now(&mut self) -> Time {
+        *self.read.get_or_insert_with(|| Time::from_nanos(clock::now_ns()))
+    }
 }
 
 /// Who drives: what is polite for a program's thread is not for the helper.
@@ -259,6 +277,7 @@ impl Port {
                 },
                 relayed: registry.relayed(),
                 postponed: false,
+                steps: 0,
             }),
             endpoints: Mutex::new(HashMap::new()),
             capture: capture.map(Arc::new),
@@ -527,7 +546,7 @@ impl Port {
     }
 
     pub(crate) fn now(&self) -> Time {
-        Time::from_nanos(clock::now_ns())
+        Clock::new().now()
     }
 
     /// How often the program has driven.
@@ -574,14 +593,22 @@ impl Port {
     }
 
     fn step(&self, receiver: &mut Receiver, driver: Driver) -> bool {
-        let now = self.now();
-        self.acknowledge(&mut receiver.waiting, now, driver);
-        let (received, published) = self.receive(receiver, now, driver);
-        let mut busy = received | self.receive_relayed(receiver, now, driver);
+        // Reading the clock is a good part of a step that finds nothing.
+        receiver.steps += 1;
+        let due = receiver.steps >= CLOCK_STEPS || !receiver.waiting.deferred.is_empty();
+        let mut clock = Clock::new();
+        if due || driver == Driver::Helper {
+            receiver.steps = 0;
+            self.acknowledge(&mut receiver.waiting, clock.now(), driver);
+        }
+        let (received, published) = self.receive(receiver, &mut clock, driver);
+        let mut busy = received | self.receive_relayed(receiver, &mut clock, driver);
         // After receiving: whoever was kept from its processor for long finds the answers that it
         // thinks late in its socket.
-        while let Some(number) = self.timers.due(now) {
-            self.on_timer(number, now);
+        if let Some(now) = clock.read {
+            while let Some(number) = self.timers.due(now) {
+                self.on_timer(number, now);
+            }
         }
         if self.has_unfinished() {
             busy = true;
@@ -589,14 +616,14 @@ impl Port {
             // it leaves together; but nobody waits for that twice.
             receiver.postponed = published && !receiver.postponed && driver == Driver::Program;
             if !receiver.postponed {
-                self.finish_unfinished(now);
+                self.finish_unfinished(clock.now());
             }
         }
         busy
     }
 
     /// Takes what the sockets have; says whether there was something, and whether it completed work.
-    fn receive(&self, receiver: &mut Receiver, now: Time, driver: Driver) -> (bool, bool) {
+    fn receive(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> (bool, bool) {
         let Receiver { doors, buffer, waiting, .. } = receiver;
         let (mut busy, mut published) = (false, false);
         for door in doors {
@@ -620,6 +647,7 @@ impl Port {
                     segment: received.segment,
                     bytes: buffer.get(..received.len).unwrap_or_default(),
                 };
+                let now = clock.now();
                 let arrival = Arrival { passed, endpoint, now, driver, relayed: false };
                 let completed = self.take(&arrival, flows, waiting) > 0;
                 published |= completed;
@@ -633,7 +661,7 @@ impl Port {
         (busy, published)
     }
 
-    fn receive_relayed(&self, receiver: &mut Receiver, now: Time, driver: Driver) -> bool {
+    fn receive_relayed(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> bool {
         let relayed = self.registry.relayed();
         // The helper looks anyway: what a stranger sends would wake it again and again.
         if relayed == receiver.relayed && driver == Driver::Program {
@@ -651,6 +679,7 @@ impl Port {
             let found = doors.iter_mut().find(|door| door.endpoint.addr.ip() == passed.target);
             if let Some(Door { endpoint, flows, .. }) = found {
                 self.counters.relayed.add(1);
+                let now = clock.now();
                 let arrival = Arrival { passed, endpoint, now, driver, relayed: true };
                 self.take(&arrival, flows, waiting);
             }
@@ -902,6 +931,8 @@ const MISLED_MAX: u32 = 16;
 const MENDING_NANOS: u64 = 200_000_000;
 /// How long others have to answer a probe: they may be asleep, or have lost their processor.
 const CENSUS_NANOS: u64 = 20_000_000;
+/// Steps that find nothing, between looks at the clock.
+const CLOCK_STEPS: u32 = 8;
 /// Bursts taken from one socket before others have their turn.
 const BURSTS_MAX: usize = 16;
 /// What arrives in so few bytes at once is looked at before more is taken: somebody may poll for it.
