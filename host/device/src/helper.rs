@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(2);
 /// The same, for a program that has driven for [`STEADY_TICKS`] without a pause: each look takes its
 /// processor away for some 15 µs.
 const STEADY_TICK: Duration = Duration::from_millis(8);
-const STEADY_TICKS: u32 = 16;
+const STEADY_TICKS: u32 = 4;
 /// How long the helper keeps looking after the last packet before it sleeps.
 const LINGER: Duration = Duration::from_micros(50);
 /// What the helper's own wake-up is called in its set.

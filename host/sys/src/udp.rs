@@ -14,7 +14,9 @@
 //!    header here is a local, and what it points to outlives the call: locals, or borrows.
 //! 2. Bytes to send may be written by others meanwhile. They are never seen through a reference
 //!    here; the kernel copies whatever it finds. [`Gather`] states the contract for such bytes.
-//! 3. Bytes received go into a `&mut [u8]`, and the kernel is told its length.
+//! 3. The calls for one datagram are made without the C library's wrappers, which would make each a
+//!    point where a thread can be cancelled; the arguments are the same.
+//! 4. Bytes received go into a `&mut [u8]`, and the kernel is told its length.
 
 mod address;
 mod gather;
@@ -233,12 +235,13 @@ impl Socket {
             // - The address is a borrow, and the kernel writes nothing (rule 1).
             // - The bytes are the batch's only place, for which the batch vouches (rule 2).
             let sent = unsafe {
-                libc::sendto(
+                libc::syscall(
+                    libc::SYS_sendto,
                     self.fd.as_raw_fd(),
-                    start.cast(),
+                    start,
                     len,
                     SEND_FLAGS,
-                    ptr::from_ref(&name.raw).cast(),
+                    ptr::from_ref(&name.raw),
                     name.len,
                 )
             };
@@ -294,7 +297,7 @@ impl Socket {
         message.msg_control = (&raw mut control).cast();
         message.msg_controllen = size_of::<SegmentControl>();
         // SAFETY: everything that the header points to is a local, of plain integers, or `buffer`,
-        // with its length (rules 1 and 3).
+        // with its length (rules 1 and 4).
         let len = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, RECV_FLAGS) };
         let Ok(len) = usize::try_from(len) else {
             return Err(io::Error::last_os_error());
@@ -336,14 +339,15 @@ impl Socket {
     pub fn recv_single(&self, buffer: &mut [u8]) -> io::Result<Received> {
         let mut source = Name::EMPTY;
         // SAFETY: the buffer, the address and its length are a borrow with its length, and locals
-        // (rules 1 and 3).
+        // (rules 1 and 4).
         let len = unsafe {
-            libc::recvfrom(
+            libc::syscall(
+                libc::SYS_recvfrom,
                 self.fd.as_raw_fd(),
-                buffer.as_mut_ptr().cast(),
+                buffer.as_mut_ptr(),
                 buffer.len(),
                 RECV_FLAGS | libc::MSG_TRUNC,
-                (&raw mut source.raw).cast(),
+                &raw mut source.raw,
                 &raw mut source.len,
             )
         };
