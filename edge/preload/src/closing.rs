@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use crate::raw;
 use crate::ring::{ACCEPTED, NEVER, OFFERED, Segment, WITHDRAWN};
-use crate::slot::{Carrier, Slot};
+use crate::slot::{Carrier, Slot, Why};
 use crate::{epoll, meeting, stats, table};
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
@@ -28,7 +28,7 @@ pub(crate) fn forget(fd: c_int) {
 fn part(slot: &Slot, segment: &Segment, fd: c_int) {
     let incoming = segment.incoming(slot.end());
     let outgoing = segment.outgoing(slot.end()).direction;
-    let is_unread = slot.carrier() == Carrier::Rings && incoming.has_bytes();
+    let is_unread = incoming.has_bytes();
     if !is_unread && !slot.is_abortive.load(Ordering::Relaxed) {
         outgoing.producer.fin.store(1, Ordering::Release);
     }
@@ -61,6 +61,19 @@ fn are_bells(segment: &Segment, slot: &Slot) -> bool {
     switched != NEVER && direction.consumer.taken.load(Ordering::Relaxed) >= switched
 }
 
+/// A descriptor is about to be passed to another process: closing it here does not end the
+/// connection any more. The other process finds the rings where they met.
+pub(crate) fn hand_over(fd: c_int) {
+    let Some(slot) = table::socket(fd) else { return };
+    slot.leave_to_kernel(Why::HandedOver);
+    if let Some(segment) = slot.segment()
+        && (segment.header().state.load(Ordering::Acquire) == ACCEPTED
+            || !take_back(&slot, segment))
+    {
+        slot.names.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
 /// Gives up rings that nobody has taken. Returns false if the peer was faster.
 fn take_back(slot: &Slot, segment: &Segment) -> bool {
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
@@ -88,19 +101,17 @@ pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
     if segment.header().state.load(Ordering::Acquire) != ACCEPTED && take_back(slot, segment) {
         return true;
     }
-    slot.set_carrier(Carrier::Rings);
+    crate::stream::switch(slot, segment);
     slot.is_write_shut.store(true, Ordering::Release);
     let outgoing = segment.outgoing(slot.end()).direction;
     let producer = &outgoing.producer;
-    if producer.switched_at.load(Ordering::Relaxed) == NEVER {
-        producer.switched_at.store(producer.given.load(Ordering::Acquire), Ordering::Release);
-    }
     producer.fin.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
     if how == libc::SHUT_RDWR {
         return true;
     }
     if outgoing.consumer.armed.swap(0, Ordering::AcqRel) != 0 {
+        producer.bells.fetch_add(1, Ordering::AcqRel);
         let _ = raw::send(fd, &[0]);
     }
     false

@@ -69,23 +69,29 @@ struct Item {
     idle: u32,
 }
 
-#[derive(Debug)]
 struct State {
     items: Vec<Option<Item>>,
     hot: Vec<usize>,
     changes: u32,
     /// Calls in a row that did not ask the kernel.
     skipped: u32,
+    /// What the kernel has reported of other descriptors to somebody who was not the program.
+    kept: Vec<libc::epoll_event>,
 }
 
 /// One epoll instance.
-#[derive(Debug)]
 pub(crate) struct Epoll {
     refs: AtomicUsize,
     lock: Lock,
     /// How many items there are.
     count: AtomicUsize,
     state: UnsafeCell<State>,
+}
+
+impl std::fmt::Debug for Epoll {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Epoll").field("count", &self.count).finish_non_exhaustive()
+    }
 }
 
 // SAFETY: `state` is touched only while `lock` is held (rule 1); the rest is atomics.
@@ -218,7 +224,7 @@ impl Item {
                 if self.events & writing != 0 {
                     stream::arm(slot, segment, Want::Room);
                 }
-                stream::drain(slot, segment, self.fd);
+                stream::drain(slot, segment, self.fd, false);
                 self.due() == 0
             }
         }
@@ -247,7 +253,8 @@ pub(crate) fn events_of(slot: &Slot, segment: &crate::ring::Segment, fd: c_int) 
 impl Epoll {
     /// A new instance, for the table.
     pub(crate) fn create() -> &'static Self {
-        let state = State { items: Vec::new(), hot: Vec::new(), changes: 0, skipped: 0 };
+        let state =
+            State { items: Vec::new(), hot: Vec::new(), changes: 0, skipped: 0, kept: Vec::new() };
         let epoll: &'static Self = Box::leak(Box::new(Self {
             refs: AtomicUsize::new(0),
             lock: Lock::new(),
@@ -414,15 +421,25 @@ impl Epoll {
             let State { items, hot, .. } = state;
             for (at, place) in items.iter_mut().enumerate() {
                 let Some(item) = place else { continue };
-                let Target::Socket(slot) = &item.target else { continue };
-                let wanted = slot.segment().is_some();
+                let wanted = match &item.target {
+                    Target::Socket(slot) => slot.segment().is_some(),
+                    Target::Inner(inner) => {
+                        inner.sync(item.fd);
+                        inner.has_marks()
+                    }
+                };
                 if wanted == item.is_marked {
                     continue;
                 }
                 item.is_marked = wanted;
                 let (op, fd) = (libc::EPOLL_CTL_MOD, item.fd);
                 if wanted {
-                    let bells = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
+                    let bells = match item.target {
+                        Target::Socket(_) => {
+                            libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET
+                        }
+                        Target::Inner(_) => libc::EPOLLIN,
+                    };
                     let mark = MARK | at as u64;
                     let _ = kernel_control(epfd, op, fd, bells as u32, mark);
                     heat(hot, at, item);
@@ -438,9 +455,13 @@ impl Epoll {
     /// Reports hot items that have something to say. Returns how many.
     fn scan(&self, events: &mut [libc::epoll_event]) -> usize {
         self.with(|state| {
-            let State { items, hot, .. } = state;
+            let State { items, hot, kept, .. } = state;
             let mut count = 0;
             let mut cooled = false;
+            while let (Some(place), Some(event)) = (events.get_mut(count), kept.pop()) {
+                *place = event;
+                count += 1;
+            }
             for at in hot.iter().copied() {
                 let Some(place) = events.get_mut(count) else { break };
                 let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
@@ -485,8 +506,16 @@ impl Epoll {
                     let Some(item) = state.items.get_mut(at).and_then(Option::as_mut) else {
                         continue;
                     };
-                    if let Target::Socket(slot) = &item.target {
-                        stream::heed(slot, (mask & 0x7fff) as i16);
+                    match &item.target {
+                        Target::Inner(inner) => inner.harvest(item.fd),
+                        Target::Socket(slot) => {
+                            stream::heed(slot, (mask & 0x7fff) as i16);
+                            if slot.watchers.load(Ordering::Relaxed) == 1
+                                && let Some(segment) = slot.mapped()
+                            {
+                                stream::drain(slot, segment, item.fd, false);
+                            }
+                        }
                     }
                     heat(&mut state.hot, at, item);
                     continue;
@@ -500,10 +529,36 @@ impl Epoll {
         kept
     }
 
+    /// Whether something in it has rings, so that the kernel's word about it is not the last.
+    pub(crate) fn has_marks(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+            && self.with(|state| state.items.iter().flatten().any(|item| item.is_marked))
+    }
+
+    /// Takes what the kernel has to report: bells make their items hot, and the rest is kept for
+    /// the program's next call.
+    pub(crate) fn harvest(&self, epfd: c_int) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        let found = kernel_wait(epfd, &mut events);
+        let kept = self.sift(&mut events, found);
+        self.with(|state| {
+            for event in events.iter().take(kept) {
+                let data = event.u64;
+                match state.kept.iter_mut().find(|known| { known.u64 } == data) {
+                    Some(known) => known.events = event.events | { known.events },
+                    None => state.kept.push(*event),
+                }
+            }
+        });
+    }
+
     /// Whether an item has something to report.
     pub(crate) fn is_ready(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
             && self.with(|state| {
+                if !state.kept.is_empty() {
+                    return true;
+                }
                 let items = &state.items;
                 let mut hot = state.hot.iter();
                 hot.any(|at| {
@@ -592,7 +647,13 @@ impl Epoll {
                 continue;
             }
             let since = raw::now_ns();
-            let answer = sleep(epfd, events, patience.left_ns(), mask);
+            let has_marks = has_items && self.has_marks();
+            let left_ns = patience.left_ns();
+            let slice_ns = match has_marks {
+                true => Some(left_ns.unwrap_or(u64::MAX).min(stream::SLICE_NS)),
+                false => left_ns,
+            };
+            let answer = sleep(epfd, events, slice_ns, mask);
             patience::learn(raw::now_ns().saturating_sub(since), most_ns);
             let found = answer?;
             let kept = if has_items { self.sift(events, found) } else { found };
@@ -606,9 +667,23 @@ impl Epoll {
             if patience.is_interrupted() {
                 return Err(Errno::INTR);
             }
+            if found == 0 && has_marks {
+                self.heat_all();
+            }
             patience.slept(since, most_ns);
             rounds = 0;
         }
+    }
+
+    /// Looks at everything again: nobody sleeps for ever because a bell was lost.
+    fn heat_all(&self) {
+        self.with(|state| {
+            for (at, item) in state.items.iter_mut().enumerate() {
+                if let Some(item) = item {
+                    heat(&mut state.hot, at, item);
+                }
+            }
+        });
     }
 
     fn has_hot(&self) -> bool {

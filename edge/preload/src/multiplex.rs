@@ -18,7 +18,7 @@ use crate::patience::{self, Patience, Spin};
 use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::ring::Segment;
-use crate::stream::{self, Want};
+use crate::stream::{self, Sleeper, Want};
 use crate::table::{self, Pin};
 use crate::thread::Interrupts;
 
@@ -112,12 +112,14 @@ fn poll_inner(
     let has_rings = known.iter().any(|known| !matches!(known, Known::Nothing));
     let most_ns = config.select_spin_ns;
     let mut patience = Patience::start(most_ns, limit_ns, Interrupts::All);
-    let mut rounds = 0_u32;
     if !has_rings {
         return spin_then_sleep(fds, &mut patience, mask, most_ns);
     }
+    // If there is nothing but rings, the first look at the kernel can wait until they are empty.
+    let is_mixed = known.iter().any(|known| !matches!(known, Known::Socket(_)));
+    let mut rounds = u32::from(!is_mixed);
     loop {
-        let kernel = rounds.is_multiple_of(config.kernel_ratio);
+        let kernel = rounds.is_multiple_of(config.kernel_ratio) || limit_ns == Some(0);
         let count = look(fds, &mut known, kernel);
         if count > 0 || limit_ns == Some(0) {
             return Ok(count);
@@ -130,21 +132,34 @@ fn poll_inner(
             Spin::Sleep => {}
         }
         rounds = 0;
+        let sleepers: Vec<Sleeper<'_>> = fds
+            .iter()
+            .zip(&known)
+            .filter_map(|(fd, known)| {
+                let (slot, _) = known.rings()?;
+                Some(Sleeper::new(slot, fd.events & libc::POLLOUT != 0))
+            })
+            .collect();
         if !cool(fds, &known) {
             continue;
         }
         let since = raw::now_ns();
         let mut asked = ask(fds, &known);
-        let slept = kernel_sleep(&mut asked, patience.left_ns(), mask);
+        let left_ns = Some(patience.left_ns().unwrap_or(u64::MAX).min(stream::SLICE_NS));
+        let slept = kernel_sleep(&mut asked, left_ns, mask);
+        drop(sleepers);
         patience.slept(since, most_ns);
-        slept?;
         for (asked, known) in asked.iter().zip(&known) {
-            if let Known::Socket(slot) = known {
+            if let Some((slot, segment)) = known.rings() {
                 stream::heed(slot, asked.revents);
+                if asked.revents & libc::POLLIN != 0 {
+                    stream::hear_after_sleep(slot, segment, asked.fd);
+                }
             }
         }
+        slept?;
         let count = look(fds, &mut known, true);
-        if count > 0 || patience.is_over() {
+        if count > 0 || patience.is_over() || limit_ns == Some(0) {
             return Ok(count);
         }
         if patience.is_interrupted() {
@@ -239,6 +254,10 @@ fn look(fds: &mut [libc::pollfd], known: &mut [Known], kernel: bool) -> usize {
             }
             Known::Epoll(epoll) => {
                 epoll.refresh(fd.fd);
+                if epoll.has_marks() && fd.revents != 0 {
+                    epoll.harvest(fd.fd);
+                    fd.revents = 0;
+                }
                 if epoll.is_ready() {
                     fd.revents |= libc::POLLIN & fd.events;
                 } else if !kernel {
@@ -266,7 +285,9 @@ fn cool(fds: &[libc::pollfd], known: &[Known]) -> bool {
                 if fd.events & libc::POLLOUT != 0 {
                     stream::arm(slot, segment, Want::Room);
                 }
-                if !stream::drain(slot, segment, fd.fd) && fd.events & libc::POLLIN == 0 {
+                let is_writer = fd.events & libc::POLLOUT != 0;
+                if !stream::drain(slot, segment, fd.fd, is_writer) && fd.events & libc::POLLIN == 0
+                {
                     // Somebody else has to read what keeps the kernel's queue full.
                     raw::nap(NAP_NS);
                     is_quiet = false;

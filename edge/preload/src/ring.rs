@@ -75,6 +75,8 @@ pub(crate) struct Producer {
     pub(crate) fin: AtomicU32,
     /// How many threads are about to ring.
     pub(crate) ringing: AtomicU32,
+    /// How many bells this end has rung, each a byte in the kernel's stream.
+    pub(crate) bells: AtomicU64,
 }
 
 /// Written by the end that receives.
@@ -84,6 +86,8 @@ pub(crate) struct Consumer {
     tail: AtomicU64,
     /// How many bytes it has taken from the kernel.
     pub(crate) taken: AtomicU64,
+    /// How many bells it has taken from the kernel.
+    pub(crate) heard: AtomicU64,
     /// It sleeps, and wants to be rung for.
     pub(crate) armed: AtomicU32,
     /// It is closed, and will read no more.

@@ -122,8 +122,10 @@ pub(crate) struct Slot {
     pub(crate) pending_error: AtomicU8,
     pub(crate) receiving: Lock,
     pub(crate) sending: Lock,
-    /// Threads that sleep until they can read.
+    /// Threads that sleep, or are about to, until something happens here.
     pub(crate) sleepers: AtomicU32,
+    /// Those among them that wait for room.
+    pub(crate) writers: AtomicU32,
     /// Reads in a row that found nothing.
     pub(crate) misses: AtomicU32,
     /// How often there was no room for all that was to be sent.
@@ -289,7 +291,9 @@ impl Slot {
         self.pending_error.store(0, o);
         self.receiving.reset();
         self.sending.reset();
-        for count in [&self.sleepers, &self.misses, &self.sends, &self.fulls, &self.watchers] {
+        for count in
+            [&self.sleepers, &self.writers, &self.misses, &self.sends, &self.fulls, &self.watchers]
+        {
             count.store(0, o);
         }
         for count in [&self.taken, &self.given, &self.receive_limit_ns, &self.send_limit_ns] {

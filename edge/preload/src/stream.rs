@@ -226,6 +226,7 @@ fn receive_ring(
                 add(&slot.counters.rx_packets, 1);
                 add(&slot.counters.rx_bytes, got);
                 ring_for_room(slot, ring, fd);
+                hear(slot, ring, fd);
             }
             Step::Moved(got)
         }
@@ -264,12 +265,60 @@ fn ring_bell(slot: &Slot, bell: &std::sync::atomic::AtomicU32, fd: c_int) {
     }
     let Some(segment) = slot.mapped() else { return };
     let outgoing = segment.outgoing(slot.end()).direction;
+    if outgoing.producer.switched_at.load(Ordering::Relaxed) == NEVER {
+        // From here on bytes in the kernel's stream are bells.
+        let _held = slot.sending.hold();
+        switch(slot, segment);
+    }
     outgoing.producer.ringing.fetch_add(1, Ordering::SeqCst);
     if outgoing.consumer.gone.load(Ordering::SeqCst) == 0 {
-        let _ = raw::send(fd, &[0]);
+        outgoing.producer.bells.fetch_add(1, Ordering::SeqCst);
+        if raw::send(fd, &[0]).is_err() {
+            outgoing.producer.bells.fetch_sub(1, Ordering::AcqRel);
+        }
         add(&slot.counters.bells_rung, 1);
     }
     outgoing.producer.ringing.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// From here on this end's bytes travel through its ring. The lock for sending is held.
+pub(crate) fn switch(slot: &Slot, segment: &Segment) {
+    let producer = &segment.outgoing(slot.end()).direction.producer;
+    if producer.switched_at.load(Ordering::Relaxed) == NEVER {
+        producer.switched_at.store(producer.given.load(Ordering::Acquire), Ordering::Release);
+        slot.set_why(Why::Rings);
+        slot.set_carrier(Carrier::Rings);
+    }
+}
+
+/// Takes the bells out of the kernel's queue that have been rung and not been heard, unless
+/// somebody else may be waiting for them.
+fn hear(slot: &Slot, ring: Ring<'_>, fd: c_int) {
+    let direction = ring.direction;
+    let rung = direction.producer.bells.load(Ordering::SeqCst);
+    if rung != direction.consumer.heard.load(Ordering::Relaxed)
+        && slot.sleepers.load(Ordering::SeqCst) == 0
+        && slot.watchers.load(Ordering::SeqCst) == 0
+    {
+        take_bells(ring, fd, raw::waiting(fd).unwrap_or(0));
+    }
+}
+
+/// Receives bells, and nothing but bells: the lock for receiving is held, and everything that was
+/// sent through the kernel has been read. Returns false if there were fewer.
+fn take_bells(ring: Ring<'_>, fd: c_int, count: usize) -> bool {
+    let mut left = count;
+    let mut bells = [0_u8; 512];
+    while left > 0 {
+        let most = left.min(bells.len());
+        let Ok(got @ 1..) = raw::recv(fd, bells.get_mut(..most).unwrap_or(&mut []), 0) else {
+            return false;
+        };
+        left -= got;
+        let heard = &ring.direction.consumer.heard;
+        heard.fetch_add(got.try_into().unwrap_or(0), Ordering::AcqRel);
+    }
+    true
 }
 
 /// Sends what there is room for. The cursor moves by as many bytes as the answer says.
@@ -337,10 +386,8 @@ fn through_kernel(
 
 fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>) -> Step {
     let ring = segment.outgoing(slot.end());
-    let (producer, consumer) = (&ring.direction.producer, &ring.direction.consumer);
-    if producer.switched_at.load(Ordering::Relaxed) == NEVER {
-        producer.switched_at.store(producer.given.load(Ordering::Acquire), Ordering::Release);
-    }
+    let consumer = &ring.direction.consumer;
+    switch(slot, segment);
     let is_gone = consumer.gone.load(Ordering::Acquire) != 0;
     if is_gone || slot.is_peer_gone.load(Ordering::Acquire) {
         return into_the_void(slot, fd, from);
@@ -433,30 +480,27 @@ pub(crate) fn heed(slot: &Slot, events: i16) {
 /// empty now.
 ///
 /// Only bells whose bytes have been read: whoever else sleeps on this connection must find the
-/// others. So their number is asked for first, and the ring looked at after that.
-pub(crate) fn drain(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
+/// others. So their number is asked for first, and the ring looked at after that. A bell may also
+/// be for one who waits for room: as long as there is another than the caller, all are left.
+pub(crate) fn drain(slot: &Slot, segment: &Segment, fd: c_int, is_writer: bool) -> bool {
+    if slot.writers.load(Ordering::SeqCst) > u32::from(is_writer) {
+        return raw::waiting(fd).unwrap_or(0) == 0;
+    }
     let _held = slot.receiving.hold();
     let ring = segment.incoming(slot.end());
     let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
-    let mut waiting = raw::waiting(fd).unwrap_or(0);
-    if waiting == 0 {
+    if raw::waiting(fd).unwrap_or(0) == 0 {
         return true;
     }
     if switched == NEVER || ring.direction.consumer.taken.load(Ordering::Relaxed) < switched {
         return false;
     }
+    // Between the count of bells and the look at the ring lies all that makes this right.
+    let waiting = raw::waiting(fd).unwrap_or(0);
     if ring.has_bytes() {
         return false;
     }
-    let mut bells = [0_u8; 512];
-    while waiting > 0 {
-        let most = waiting.min(bells.len());
-        let Ok(got @ 1..) = raw::recv(fd, bells.get_mut(..most).unwrap_or(&mut []), 0) else {
-            return false;
-        };
-        waiting -= got;
-    }
-    true
+    take_bells(ring, fd, waiting)
 }
 
 /// Says that this end sleeps until it can read, or has room to write. Returns whether it may: there
@@ -482,32 +526,64 @@ pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
     }
 }
 
+/// A thread that sleeps, or is about to: bells may be for it.
+#[derive(Debug)]
+pub(crate) struct Sleeper<'a> {
+    slot: &'a Slot,
+    is_writer: bool,
+}
+
+impl<'a> Sleeper<'a> {
+    /// Before anything is armed.
+    pub(crate) fn new(slot: &'a Slot, is_writer: bool) -> Self {
+        slot.sleepers.fetch_add(1, Ordering::SeqCst);
+        slot.writers.fetch_add(u32::from(is_writer), Ordering::SeqCst);
+        Self { slot, is_writer }
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.slot.writers.fetch_sub(u32::from(self.is_writer), Ordering::SeqCst);
+        self.slot.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// How long a sleeper with rings sleeps before it looks for itself: nobody sleeps for ever because a
+/// bell was lost.
+pub(crate) const SLICE_NS: u64 = 250_000_000;
+
 /// Sleeps until the kernel has something for this connection, at most so long.
 fn sleep(slot: &Slot, fd: c_int, want: Want, left_ns: Option<u64>) -> Result<(), Errno> {
     let rings = slot.segment();
+    let is_writer = want != Want::Read;
+    let sleeper = Sleeper::new(slot, is_writer);
     if let Some(segment) = rings {
         if !arm(slot, segment, want) {
             return Ok(());
         }
         let in_ring = slot.carrier() == Carrier::Rings;
-        let is_quiet = drain(slot, segment, fd);
-        if want == Want::Write && in_ring && !is_quiet {
+        let is_quiet = drain(slot, segment, fd, is_writer);
+        if is_writer && in_ring && !is_quiet {
             // Bytes that somebody else has to read keep the kernel's queue full.
             raw::nap(WRITER_NAP_NS);
             return Ok(());
         }
     }
-    let events = match (want, rings.is_some() && slot.carrier() == Carrier::Rings) {
-        (Want::Read, _) | (Want::Write | Want::Room, true) => libc::POLLIN | libc::POLLRDHUP,
-        (Want::Write | Want::Room, false) => libc::POLLOUT,
+    let events = match (is_writer, rings.is_some() && slot.carrier() == Carrier::Rings) {
+        (false, _) | (true, true) => libc::POLLIN | libc::POLLRDHUP,
+        (true, false) => libc::POLLOUT,
     };
     let events = if rings.is_none() { events & !libc::POLLRDHUP } else { events };
+    let left_ns = match rings {
+        None => left_ns,
+        Some(_) => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),
+    };
     let milliseconds = match left_ns {
         None => -1,
         Some(left) => c_int::try_from(left.div_ceil(1_000_000)).unwrap_or(c_int::MAX),
     };
     let mut polled = libc::pollfd { fd, events, revents: 0 };
-    slot.sleepers.fetch_add(1, Ordering::AcqRel);
     let answer = crate::real::real!(
         c"poll" as fn(*mut libc::pollfd, libc::nfds_t, c_int) -> c_int,
         &raw mut polled,
@@ -515,11 +591,23 @@ fn sleep(slot: &Slot, fd: c_int, want: Want, left_ns: Option<u64>) -> Result<(),
         milliseconds
     );
     let errno = raw::errno();
-    slot.sleepers.fetch_sub(1, Ordering::AcqRel);
-    if rings.is_some() {
+    drop(sleeper);
+    if let Some(segment) = rings {
         heed(slot, polled.revents);
+        hear_after_sleep(slot, segment, fd);
     }
     if answer < 0 { Err(errno) } else { Ok(()) }
+}
+
+/// After a sleep: takes the bell out of the kernel's queue at once. A program that ends with a bell
+/// unheard would reset the connection where it should end it.
+pub(crate) fn hear_after_sleep(slot: &Slot, segment: &Segment, fd: c_int) {
+    let _held = slot.receiving.hold();
+    let ring = segment.incoming(slot.end());
+    let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
+    if switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched {
+        hear(slot, ring, fd);
+    }
 }
 
 /// Attempts something again and again until it comes to something, or the socket's time limit, a

@@ -16,7 +16,7 @@ use crate::real::real;
 use crate::sockets::{is_plain, may_ring};
 use crate::stream::{self, Receive, Send};
 use crate::table::{self, Pin};
-use crate::{datagram, life};
+use crate::{closing, datagram, life};
 
 /// One buffer as a list of buffers.
 fn one(base: *const c_void, len: usize) -> libc::iovec {
@@ -46,6 +46,7 @@ const RECEIVE_FLAGS: c_int = libc::MSG_PEEK
     | libc::MSG_TRUNC
     | libc::MSG_DONTWAIT
     | libc::MSG_NOSIGNAL
+    | libc::MSG_WAITFORONE
     | libc::MSG_CMSG_CLOEXEC;
 
 /// Receives on a connection that has rings or may get them; `None` if this is not one, or the flags
@@ -57,7 +58,8 @@ fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option
     if flags & libc::MSG_OOB != 0 && slot.segment().is_some() {
         return Some(Err(Errno(libc::EINVAL)));
     }
-    if flags & !RECEIVE_FLAGS != 0 {
+    let has_rings = slot.segment().is_some();
+    if flags & libc::MSG_ERRQUEUE != 0 || (flags & !RECEIVE_FLAGS != 0 && !has_rings) {
         return None;
     }
     let how = Receive {
@@ -153,6 +155,9 @@ unsafe extern "C" fn recv(
     if let Some(answer) = receive(&slot, fd, &[one(buffer, len)], flags) {
         return size(answer);
     }
+    if flags & libc::MSG_WAITALL != 0 {
+        return block();
+    }
     // SAFETY: the program's promise about the buffer.
     size(unsafe { from_kernel(&slot, fd, buffer, len, flags, block) })
 }
@@ -204,6 +209,9 @@ unsafe extern "C" fn recvfrom(
             unsafe { from_len.write(0) };
         }
         return size(answer);
+    }
+    if flags & libc::MSG_WAITALL != 0 {
+        return block();
     }
     let args = [
         fd as isize as usize,
@@ -288,6 +296,9 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int
             return size(answer);
         }
     }
+    if flags & libc::MSG_WAITALL != 0 {
+        return block();
+    }
     // SAFETY: the program's promise about the header.
     let attempt = || unsafe { raw::recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
     let now = flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0;
@@ -300,21 +311,33 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int
 ///
 /// `message` is a header that the kernel has filled in.
 unsafe fn take_in(message: *const libc::msghdr) {
+    let adopt = |fd| {
+        if table::socket(fd).is_none() {
+            life::adopt(fd);
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { each_passed(message, adopt) };
+}
+
+/// Calls `f` with every descriptor that a message carries.
+///
+/// # Safety
+///
+/// `message` is a valid header.
+unsafe fn each_passed(message: *const libc::msghdr, mut f: impl FnMut(c_int)) {
     // SAFETY: the caller's promise.
     let mut control = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !control.is_null() {
-        // SAFETY: not null, and within what the kernel has filled in.
+        // SAFETY: not null, and within the control data.
         let header = unsafe { control.read() };
         if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
             // SAFETY: as above.
             let data = unsafe { libc::CMSG_DATA(control) };
             let bytes = header.cmsg_len.saturating_sub(data.addr() - control.addr());
             for index in 0..bytes / size_of::<c_int>() {
-                // SAFETY: inside of the data, whose length the kernel has given.
-                let fd = unsafe { data.cast::<c_int>().add(index).read_unaligned() };
-                if table::socket(fd).is_none() {
-                    life::adopt(fd);
-                }
+                // SAFETY: inside of the data, whose length the header gives.
+                f(unsafe { data.cast::<c_int>().add(index).read_unaligned() });
             }
         }
         // SAFETY: the header and one of its control messages.
@@ -487,6 +510,10 @@ unsafe extern "C" fn sendmsg(
         if let Some(answer) = send_parts(fd, list, flags) {
             return size(answer);
         }
+    }
+    if !message.is_null() {
+        // SAFETY: the program's promise: a valid header.
+        unsafe { each_passed(message, closing::hand_over) };
     }
     sent(
         fd,

@@ -12,7 +12,6 @@ use std::ffi::{c_int, c_uint, c_ulong};
 use std::sync::atomic::Ordering;
 
 use crate::real::real;
-use crate::slot::Carrier;
 use crate::{closing, raw, signal, table};
 
 /// Before a descriptor is closed, however that comes.
@@ -149,7 +148,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
             }
             answer
         }
-        libc::FIONREAD if slot.carrier() == Carrier::Rings => {
+        libc::FIONREAD if slot.segment().is_some() => {
             let Some(segment) = slot.segment() else { return call() };
             let (reading, _) = crate::stream::kernel_speaks(&slot, segment);
             let ring = segment.incoming(slot.end()).readable().map_or(0, |(_, count)| count);
