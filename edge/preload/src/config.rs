@@ -148,7 +148,7 @@ impl Config {
             adaptive: settings.is_on("ADVERB_SOCKETS_ADAPTIVE")
                 && is_default("VMA_RX_POLL")
                 && is_default("VMA_SELECT_POLL"),
-            gives_way: is_default("VMA_RX_POLL_YIELD") || settings.is_on("VMA_RX_POLL_YIELD"),
+            gives_way: settings.is_on("VMA_RX_POLL_YIELD") || raw::processors() == 1,
             ring_bytes: ring_bytes.next_power_of_two(),
             kernel_ratio: clamp("VMA_SELECT_POLL_OS_RATIO").clamp(1, 10_000),
             kernel_skip: clamp("VMA_SELECT_SKIP_OS").max(1),

@@ -57,6 +57,7 @@ fn receive_inner(
         }
         let answer = attempt();
         if answer != Err(Errno::AGAIN) {
+            patience.hit(most_ns);
             add(&slot.counters.rx_poll_hit, 1);
             raw::set_errno(errno);
             return answer;
@@ -65,7 +66,7 @@ fn receive_inner(
     add(&slot.counters.rx_poll_miss, 1);
     let since = raw::now_ns();
     let answer = block();
-    patience::learn(raw::now_ns().saturating_sub(since), most_ns);
+    patience::miss(raw::now_ns().saturating_sub(since), most_ns);
     answer
 }
 

@@ -59,6 +59,8 @@ struct Item {
     /// It has rings, and the kernel knows it under our mark.
     is_marked: bool,
     is_hot: bool,
+    /// It was hot until its watcher went to sleep.
+    is_dozing: bool,
     /// It was reported once, and once was asked for.
     is_spent: bool,
     /// How far the ring was when it was last reported.
@@ -129,6 +131,7 @@ impl Item {
             data,
             is_marked: false,
             is_hot,
+            is_dozing: false,
             is_spent: false,
             seen_head: u64::MAX,
             seen_end: false,
@@ -580,10 +583,27 @@ impl Epoll {
                     return true;
                 }
                 item.is_hot = matches!(item.target, Target::Inner(_));
+                item.is_dozing = !item.is_hot;
                 item.is_hot
             });
             is_quiet
         })
+    }
+
+    /// After a sleep: what was hot before is hot again, and nobody has to ring for it.
+    fn wake(&self) {
+        self.with(|state| {
+            for (at, item) in state.items.iter_mut().enumerate() {
+                let Some(item) = item.as_mut().filter(|item| item.is_dozing) else { continue };
+                item.is_dozing = false;
+                if let Target::Socket(slot) = &item.target
+                    && let Some(segment) = slot.mapped()
+                {
+                    stream::disarm(slot, segment);
+                }
+                heat(&mut state.hot, at, item);
+            }
+        });
     }
 
     /// Registers what has got rings; for whoever polls this instance from outside.
@@ -627,6 +647,9 @@ impl Epoll {
                 }
             }
             if count > 0 {
+                if let Some(patience) = &patience {
+                    patience.hit(most_ns);
+                }
                 raw::set_errno(errno);
                 return Ok(count);
             }
@@ -654,12 +677,22 @@ impl Epoll {
                 false => left_ns,
             };
             let answer = sleep(epfd, events, slice_ns, mask);
-            patience::learn(raw::now_ns().saturating_sub(since), most_ns);
+            patience::miss(raw::now_ns().saturating_sub(since), most_ns);
+            if has_marks {
+                self.wake();
+            }
             let found = answer?;
             let kept = if has_items { self.sift(events, found) } else { found };
             if kept > 0 {
                 // Hot items that have been rung for come with the next call.
                 return Ok(kept);
+            }
+            if has_marks {
+                let count = self.scan(events);
+                if count > 0 {
+                    raw::set_errno(errno);
+                    return Ok(count);
+                }
             }
             if found == 0 && patience.is_over() {
                 return Ok(0);
@@ -670,7 +703,7 @@ impl Epoll {
             if found == 0 && has_marks {
                 self.heat_all();
             }
-            patience.slept(since, most_ns);
+            patience.again(most_ns);
             rounds = 0;
         }
     }

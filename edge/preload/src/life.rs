@@ -43,26 +43,27 @@ extern "C" fn end() {
     crate::stats::remove();
 }
 
-/// The process whose descriptors the references of the table count.
-static COUNTED: AtomicU32 = AtomicU32::new(0);
+/// Counts forks, from 1.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Before a fork: the child's descriptors count as well.
-pub(crate) fn before_fork() {
+/// Before a fork: the child's descriptors count as well. Returns the fork's number.
+pub(crate) fn before_fork() -> u32 {
+    let fork = FORKS.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
     table::each(0, usize::MAX, |fd| {
         if let Some(slot) = table::socket(fd) {
             slot.names.fetch_add(1, Ordering::AcqRel);
-            slot.retain();
+            slot.retain_for_child(fork);
         }
     });
-    COUNTED.store(raw::process_id(), Ordering::Release);
+    fork
 }
 
 /// After a fork that failed.
-pub(crate) fn no_fork() {
+pub(crate) fn no_fork(fork: u32) {
     table::each(0, usize::MAX, |fd| {
         if let Some(slot) = table::socket(fd) {
             slot.names.fetch_sub(1, Ordering::AcqRel);
-            slot.slot().release();
+            slot.slot().release_for_child(fork);
         }
     });
 }

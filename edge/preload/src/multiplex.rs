@@ -122,6 +122,7 @@ fn poll_inner(
         let kernel = rounds.is_multiple_of(config.kernel_ratio) || limit_ns == Some(0);
         let count = look(fds, &mut known, kernel);
         if count > 0 || limit_ns == Some(0) {
+            patience.hit(most_ns);
             return Ok(count);
         }
         rounds = rounds.wrapping_add(1);
@@ -185,6 +186,7 @@ fn spin_then_sleep(
     while spins {
         let count = kernel_poll(fds);
         if count > 0 {
+            patience.hit(most_ns);
             return Ok(count);
         }
         match patience.goes_on(false) {
@@ -197,7 +199,7 @@ fn spin_then_sleep(
     let since = raw::now_ns();
     let answer = kernel_sleep(fds, patience.left_ns(), mask);
     if spins {
-        patience::learn(raw::now_ns().saturating_sub(since), most_ns);
+        patience::miss(raw::now_ns().saturating_sub(since), most_ns);
     }
     answer
 }

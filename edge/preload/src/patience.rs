@@ -1,9 +1,8 @@
 //! How long to spin before going to sleep.
 //!
-//! Waking a sleeper takes the kernel tens of microseconds, spinning takes a processor. A wait that
-//! ended soon after it went to sleep should have spun on; one that slept for long should have slept
-//! at once. Each thread remembers which it was: its patience is all or nothing at the ends, and
-//! halves with each long sleep in between, so that an idle program costs nothing.
+//! Waking a sleeper takes the kernel tens of microseconds, spinning takes a processor. So each thread
+//! has patience: a spin that ends with what it waited for gives it as much as it needed, and more; a
+//! spin in vain halves it, so that an idle program costs nothing, and a crowded machine little.
 
 use crate::thread::{self, Interrupts};
 use crate::{config, raw};
@@ -16,6 +15,8 @@ pub(crate) struct Patience {
     rounds: u32,
     interrupts: u32,
     kind: Interrupts,
+    /// When the clock was last looked at.
+    last_ns: u64,
     /// When the program wants to hear of it at the latest.
     deadline_ns: Option<u64>,
 }
@@ -46,6 +47,7 @@ impl Patience {
             rounds: 0,
             interrupts: thread::interrupts(kind),
             kind,
+            last_ns: start_ns,
             deadline_ns: limit_ns.map(|limit| start_ns.saturating_add(limit)),
         }
     }
@@ -92,33 +94,56 @@ impl Patience {
         if spun >= self.spin_ns {
             return Spin::Sleep;
         }
-        if config::get().gives_way && spun > GIVE_WAY_AFTER_NS {
+        let config = config::get();
+        if config.gives_way && spun > GIVE_WAY_AFTER_NS {
             raw::give_way();
-            // Somebody else needed the processor for so long that spinning on is no use to anyone.
-            if raw::now_ns().saturating_sub(now) > CROWDED_NS && self.spin_ns != u64::MAX {
-                return Spin::Sleep;
-            }
+        }
+        // Somebody else ran in between: the processor is wanted elsewhere, and spinning takes it away.
+        let last = std::mem::replace(&mut self.last_ns, now);
+        if config.adaptive && now.saturating_sub(last.max(self.start_ns)) > CROWDED_NS {
+            thread::with(|thread| thread.patience_ns.set(LEAST_NS));
+            return Spin::Sleep;
         }
         Spin::Look
     }
 
-    /// The wait has slept from `since_ns` until now: learns from it, and may spin again.
+    /// The wait is over, and it has not slept: spinning pays.
+    pub(crate) fn hit(&self, most_ns: u64) {
+        if self.rounds < ROUNDS {
+            return;
+        }
+        let spun = raw::now_ns().saturating_sub(self.start_ns);
+        thread::with(|thread| {
+            let own = thread.patience_ns.get();
+            thread.patience_ns.set(own.max(spun.saturating_mul(4)).min(most_ns));
+        });
+    }
+
+    /// The wait has slept since `since_ns`, and goes on.
     pub(crate) fn slept(&mut self, since_ns: u64, most_ns: u64) {
-        let now = raw::now_ns();
-        learn(now.saturating_sub(since_ns), most_ns);
-        self.start_ns = now;
+        miss(raw::now_ns().saturating_sub(since_ns), most_ns);
+        self.again(most_ns);
+    }
+
+    /// The wait goes on: it spins again.
+    pub(crate) fn again(&mut self, most_ns: u64) {
+        self.start_ns = raw::now_ns();
+        if config::get().adaptive {
+            self.spin_ns = most_ns.min(thread::with(|thread| thread.patience_ns.get()));
+        }
     }
 }
 
-/// A sleep has lasted so long: was it worth it?
-pub(crate) fn learn(slept_ns: u64, most_ns: u64) {
+/// A wait has spun in vain and slept so long. Patience halves, but after many sleeps that were short
+/// it is tried again whether spinning pays.
+pub(crate) fn miss(slept_ns: u64, most_ns: u64) {
     thread::with(|thread| {
         let own = thread.patience_ns.get().min(most_ns);
-        let new = if slept_ns < most_ns.saturating_mul(2).max(WAKE_NS) {
-            most_ns
-        } else {
-            (own / 2).max(LEAST_NS.min(most_ns))
-        };
+        let mut shorts = thread.short_sleeps.get();
+        shorts = if slept_ns < WAKE_NS { shorts.wrapping_add(1) } else { 0 };
+        thread.short_sleeps.set(shorts);
+        let tries = shorts > 0 && shorts.is_multiple_of(SHORT_SLEEPS);
+        let new = if tries { most_ns.min(TRY_NS) } else { (own / 2).max(LEAST_NS.min(most_ns)) };
         thread.patience_ns.set(new);
     });
 }
@@ -127,9 +152,13 @@ pub(crate) fn learn(slept_ns: u64, most_ns: u64) {
 const ROUNDS: u32 = 64;
 /// A spin this young does not let others run yet.
 const GIVE_WAY_AFTER_NS: u64 = 1_500;
-/// Letting others run took so long: the processor is wanted elsewhere.
-const CROWDED_NS: u64 = 200_000;
-/// What waking a sleeper costs, about.
+/// Between two looks at the clock lies less, unless somebody else ran.
+const CROWDED_NS: u64 = 50_000;
+/// A sleep shorter than this might have been a spin.
 const WAKE_NS: u64 = 100_000;
+/// After so many of them it is tried.
+const SHORT_SLEEPS: u32 = 16;
+/// For so long.
+const TRY_NS: u64 = 20_000;
 /// Even an idle thread spins for so long.
 const LEAST_NS: u64 = 2_000;

@@ -346,3 +346,9 @@ pub(crate) fn is_process(number: u32) -> bool {
     let found = unsafe { syscall(libc::SYS_kill, [number as usize, 0, 0, 0, 0, 0]) };
     found != Err(Errno(libc::ESRCH))
 }
+
+/// How many processors there are.
+pub(crate) fn processors() -> i64 {
+    // SAFETY: the function has no preconditions.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }
+}

@@ -52,8 +52,12 @@ macro_rules! real {
             -1
         } else {
             // SAFETY: the function of that name has this type in the C library (rule 1 of `real`).
-            let call: unsafe extern "C" fn($($type),*) -> $answer =
-                unsafe { std::mem::transmute(address) };
+            let call = unsafe {
+                std::mem::transmute::<
+                    *mut std::ffi::c_void,
+                    unsafe extern "C" fn($($type),*) -> $answer,
+                >(address)
+            };
             // SAFETY: the arguments are those the program gave us for this very function.
             unsafe { call($($argument),*) }
         }

@@ -123,6 +123,9 @@ pub(crate) enum End {
 const HEADER_BYTES: usize = 4096;
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
+/// More bells than this are not waiting at once.
+const BELLS_MAX: usize = 1 << 16;
+
 /// Where an empty ring begins again rather than go on, in bytes from its start.
 const RESTART_BYTES: u64 = 8192;
 
@@ -225,6 +228,14 @@ impl Ring<'_> {
         let head = self.direction.producer.head.load(Ordering::Relaxed);
         let tail = self.direction.consumer.tail.load(Ordering::Acquire);
         head.wrapping_sub(tail) < self.len_u64()
+    }
+
+    /// Bells that the sender of this ring has rung, and nobody has taken out of the kernel's queue.
+    #[inline]
+    pub(crate) fn unheard(&self) -> usize {
+        let rung = self.direction.producer.bells.load(Ordering::SeqCst);
+        let heard = self.direction.consumer.heard.load(Ordering::Acquire);
+        usize::try_from(rung.wrapping_sub(heard)).unwrap_or(0).min(BELLS_MAX)
     }
 
     /// Whether there is so much room that it is worth waking a writer for: half of the ring.

@@ -91,9 +91,9 @@ impl Why {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Slot {
-    /// Descriptors that stand for it, and calls that are using it. 0: it is free.
+    /// Processes that have it. 0: it is free.
     refs: AtomicU32,
-    /// Descriptors among them.
+    /// Descriptors that stand for it, in all of them.
     pub(crate) names: AtomicU32,
     next_free: AtomicU32,
     /// The process that made it or accepted it, and the descriptor's number there.
@@ -163,7 +163,18 @@ struct Arena {
 }
 
 static ARENA: AtomicPtr<Arena> = AtomicPtr::new(ptr::null_mut());
-static SEGMENTS: AtomicPtr<AtomicPtr<Segment>> = AtomicPtr::new(ptr::null_mut());
+static LOCALS: AtomicPtr<Local> = AtomicPtr::new(ptr::null_mut());
+
+/// What this process alone knows about a slot.
+#[derive(Debug)]
+struct Local {
+    /// Descriptors that stand for it here, and calls that are using it. 0: this process has not got
+    /// it.
+    users: AtomicU32,
+    /// The fork by which it was last counted.
+    fork: AtomicU32,
+    segment: AtomicPtr<Segment>,
+}
 
 fn arena() -> Option<&'static Arena> {
     let at = NonNull::new(ARENA.load(Ordering::Acquire));
@@ -175,15 +186,15 @@ fn arena() -> Option<&'static Arena> {
 
 #[cold]
 fn set_up() -> Option<NonNull<Arena>> {
-    let segments_len = SLOTS_MAX * size_of::<AtomicPtr<Segment>>();
-    let segments = raw::map_zeros(segments_len, false).ok()?;
+    let locals_len = SLOTS_MAX * size_of::<Local>();
+    let locals = raw::map_zeros(locals_len, false).ok()?;
     let arena_len = size_of::<Arena>() + SLOTS_MAX * size_of::<Slot>();
     let base = crate::stats::map_arena(arena_len)?;
     let null = ptr::null_mut();
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-    if let Err(other) = SEGMENTS.compare_exchange(null, segments.cast(), o, r) {
+    if let Err(other) = LOCALS.compare_exchange(null, locals.cast(), o, r) {
         // SAFETY: the mapping lost the race, and nobody has seen it.
-        unsafe { raw::unmap(segments, segments_len) };
+        unsafe { raw::unmap(locals, locals_len) };
         debug_assert!(!other.is_null());
     }
     match ARENA.compare_exchange(ptr::null_mut(), base.cast(), o, r) {
@@ -229,7 +240,7 @@ fn slot(index: u32) -> Option<&'static Slot> {
 }
 
 impl Slot {
-    /// A new socket, with one reference; `None` if there are too many.
+    /// A new socket, with one user; `None` if there are too many.
     pub(crate) fn create(kind: Kind) -> Option<&'static Self> {
         let slot = Self::take_free().or_else(|| {
             let index = arena()?.fresh.fetch_add(1, Ordering::Relaxed);
@@ -240,6 +251,7 @@ impl Slot {
         })?;
         slot.reset(kind);
         slot.refs.store(1, Ordering::Release);
+        slot.local()?.users.store(1, Ordering::Release);
         Some(slot)
     }
 
@@ -316,25 +328,50 @@ impl Slot {
         u32::try_from((ptr::from_ref(self).addr() - first) / size_of::<Self>()).unwrap_or(0)
     }
 
-    /// One more user, unless it is free.
+    /// One more user in this process, unless it has none.
     #[inline]
     pub(crate) fn retain(&self) -> bool {
-        let mut refs = self.refs.load(Ordering::Relaxed);
-        while refs != 0 {
+        let Some(Local { users, .. }) = self.local() else { return false };
+        let mut count = users.load(Ordering::Relaxed);
+        while count != 0 {
             let (o, r) = (Ordering::Acquire, Ordering::Relaxed);
-            match self.refs.compare_exchange_weak(refs, refs.wrapping_add(1), o, r) {
+            match users.compare_exchange_weak(count, count.wrapping_add(1), o, r) {
                 Ok(_) => return true,
-                Err(changed) => refs = changed,
+                Err(changed) => count = changed,
             }
         }
         false
     }
 
-    /// One user less. The last one gives the slot back.
+    /// One user less. The last one of this process unmaps the rings, and the last process gives the
+    /// slot back.
     #[inline]
     pub(crate) fn release(&'static self) {
-        if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let Some(Local { users, .. }) = self.local() else { return };
+        if users.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.forget_segment();
+            self.release_process();
+        }
+    }
+
+    /// A child is about to have it as well; counts it once for each fork.
+    pub(crate) fn retain_for_child(&self, fork: u32) {
+        let Some(local) = self.local() else { return };
+        if local.fork.swap(fork, Ordering::AcqRel) != fork {
+            self.refs.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The child has not come into being.
+    pub(crate) fn release_for_child(&'static self, fork: u32) {
+        let Some(local) = self.local() else { return };
+        if local.fork.swap(0, Ordering::AcqRel) == fork {
+            self.release_process();
+        }
+    }
+
+    fn release_process(&'static self) {
+        if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.give_back();
         }
     }
@@ -395,18 +432,19 @@ impl Slot {
         self.is_server.store(end == End::Server, Ordering::Relaxed);
     }
 
-    fn place(&self) -> Option<&'static AtomicPtr<Segment>> {
+    #[inline]
+    fn local(&self) -> Option<&'static Local> {
         arena()?;
-        let places = NonNull::new(SEGMENTS.load(Ordering::Acquire))?;
-        let at = places.as_ptr().wrapping_add(usize::try_from(self.index()).ok()?);
-        // SAFETY: as many places as slots, mapped for good, zeros are null pointers (rule 1).
+        let locals = NonNull::new(LOCALS.load(Ordering::Acquire))?;
+        let at = locals.as_ptr().wrapping_add(usize::try_from(self.index()).ok()?);
+        // SAFETY: as many as slots, mapped for good, and zeros are legal (rule 1).
         Some(unsafe { &*at })
     }
 
     /// The rings, if this process has mapped them. The slot must be in use by the caller.
     #[inline]
     pub(crate) fn mapped(&self) -> Option<&Segment> {
-        let at = NonNull::new(self.place()?.load(Ordering::Acquire))?;
+        let at = NonNull::new(self.local()?.segment.load(Ordering::Acquire))?;
         // SAFETY: published, and not unmapped while the slot is in use (rule 2).
         Some(unsafe { at.as_ref() })
     }
@@ -424,7 +462,7 @@ impl Slot {
 
     /// Publishes the rings for this process. Whoever comes second loses, and uses the first's.
     pub(crate) fn publish(&self, segment: Segment) {
-        let Some(place) = self.place() else { return };
+        let Some(Local { segment: place, .. }) = self.local() else { return };
         let new = Box::into_raw(Box::new(segment));
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
         if place.compare_exchange(ptr::null_mut(), new, o, r).is_err() {
@@ -434,8 +472,8 @@ impl Slot {
     }
 
     /// Unmaps the rings in this process. The caller is the last user here.
-    pub(crate) fn forget_segment(&self) {
-        let Some(place) = self.place() else { return };
+    fn forget_segment(&self) {
+        let Some(Local { segment: place, .. }) = self.local() else { return };
         let old = place.swap(ptr::null_mut(), Ordering::AcqRel);
         if !old.is_null() {
             // SAFETY: it came from a box in `publish`, and nobody uses it any more (rule 2).

@@ -294,13 +294,12 @@ pub(crate) fn switch(slot: &Slot, segment: &Segment) {
 /// Takes the bells out of the kernel's queue that have been rung and not been heard, unless
 /// somebody else may be waiting for them.
 fn hear(slot: &Slot, ring: Ring<'_>, fd: c_int) {
-    let direction = ring.direction;
-    let rung = direction.producer.bells.load(Ordering::SeqCst);
-    if rung != direction.consumer.heard.load(Ordering::Relaxed)
+    let unheard = ring.unheard();
+    if unheard > 0
         && slot.sleepers.load(Ordering::SeqCst) == 0
         && slot.watchers.load(Ordering::SeqCst) == 0
     {
-        take_bells(ring, fd, raw::waiting(fd).unwrap_or(0));
+        take_bells(ring, fd, unheard);
     }
 }
 
@@ -308,7 +307,7 @@ fn hear(slot: &Slot, ring: Ring<'_>, fd: c_int) {
 /// sent through the kernel has been read. Returns false if there were fewer.
 fn take_bells(ring: Ring<'_>, fd: c_int, count: usize) -> bool {
     let mut left = count;
-    let mut bells = [0_u8; 512];
+    let mut bells = [0_u8; 64];
     while left > 0 {
         let most = left.min(bells.len());
         let Ok(got @ 1..) = raw::recv(fd, bells.get_mut(..most).unwrap_or(&mut []), 0) else {
@@ -480,27 +479,30 @@ pub(crate) fn heed(slot: &Slot, events: i16) {
 /// empty now.
 ///
 /// Only bells whose bytes have been read: whoever else sleeps on this connection must find the
-/// others. So their number is asked for first, and the ring looked at after that. A bell may also
-/// be for one who waits for room: as long as there is another than the caller, all are left.
+/// others. So they are counted first, and the ring looked at after that. A bell may also be for one
+/// who waits for room: as long as there is another than the caller, all are left.
 pub(crate) fn drain(slot: &Slot, segment: &Segment, fd: c_int, is_writer: bool) -> bool {
-    if slot.writers.load(Ordering::SeqCst) > u32::from(is_writer) {
-        return raw::waiting(fd).unwrap_or(0) == 0;
-    }
-    let _held = slot.receiving.hold();
     let ring = segment.incoming(slot.end());
-    let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
-    if raw::waiting(fd).unwrap_or(0) == 0 {
+    let is_past = || {
+        let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
+        switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched
+    };
+    if is_past() && ring.unheard() == 0 {
         return true;
     }
-    if switched == NEVER || ring.direction.consumer.taken.load(Ordering::Relaxed) < switched {
+    if slot.writers.load(Ordering::SeqCst) > u32::from(is_writer) {
         return false;
     }
+    let _held = slot.receiving.hold();
+    if !is_past() {
+        return raw::waiting(fd).unwrap_or(0) == 0;
+    }
     // Between the count of bells and the look at the ring lies all that makes this right.
-    let waiting = raw::waiting(fd).unwrap_or(0);
+    let unheard = ring.unheard();
     if ring.has_bytes() {
         return false;
     }
-    take_bells(ring, fd, waiting)
+    take_bells(ring, fd, unheard)
 }
 
 /// Says that this end sleeps until it can read, or has room to write. Returns whether it may: there
@@ -644,6 +646,7 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
                 match attempt() {
                     Step::Nothing => {}
                     step => {
+                        patience.hit(most_ns);
                         add(&slot.counters.rx_poll_hit, 1);
                         raw::set_errno(errno);
                         return step;
@@ -797,6 +800,13 @@ pub(crate) fn readiness(slot: &Slot, segment: &Segment) -> i16 {
         events |= libc::POLLOUT | libc::POLLWRNORM;
     }
     events
+}
+
+/// A sleeper has woken up: as long as it is awake, nobody has to ring for it.
+pub(crate) fn disarm(slot: &Slot, segment: &Segment) {
+    if slot.sleepers.load(Ordering::SeqCst) == 0 && slot.watchers.load(Ordering::SeqCst) <= 1 {
+        segment.incoming(slot.end()).direction.consumer.armed.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Whether the kernel's own events still speak for the bytes of this connection: as long as some

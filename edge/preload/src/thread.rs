@@ -21,6 +21,8 @@ pub(crate) struct Thread {
     hard_interrupts: Cell<u32>,
     /// How long it is worth spinning, in nanoseconds; `u64::MAX` as long as it has not tried.
     pub(crate) patience_ns: Cell<u64>,
+    /// Sleeps in a row that were short.
+    pub(crate) short_sleeps: Cell<u32>,
 }
 
 thread_local! {
@@ -32,6 +34,7 @@ thread_local! {
             interrupts: Cell::new(0),
             hard_interrupts: Cell::new(0),
             patience_ns: Cell::new(u64::MAX),
+            short_sleeps: Cell::new(0),
         }
     };
 }

@@ -16,10 +16,10 @@ use crate::{life, signal};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fork() -> libc::pid_t {
-    life::before_fork();
+    let number = life::before_fork();
     let answer = real!(c"fork" as fn() -> libc::pid_t,);
     if answer < 0 {
-        life::no_fork();
+        life::no_fork(number);
     }
     answer
 }
