@@ -70,6 +70,7 @@ pub(crate) fn hand_over(fd: c_int) {
         && (segment.header().state.load(Ordering::Acquire) == ACCEPTED
             || !take_back(&slot, segment))
     {
+        segment.share(slot.end());
         slot.names.fetch_add(1, Ordering::AcqRel);
     }
 }

@@ -1,4 +1,8 @@
 //! What the environment and the files say, read once, when it is first needed.
+//!
+//! # Safety
+//!
+//! One call asks whether a descriptor is a terminal; it takes a number.
 
 use std::ffi::CString;
 use std::sync::{OnceLock, RwLock};

@@ -713,6 +713,13 @@ impl Epoll {
         self.with(|state| {
             for (at, item) in state.items.iter_mut().enumerate() {
                 if let Some(item) = item {
+                    let writes = item.events & libc::EPOLLOUT as u32 != 0;
+                    if let Target::Socket(slot) = &item.target
+                        && writes
+                        && item.is_marked
+                    {
+                        stream::look_at_kernel(slot, item.fd);
+                    }
                     heat(&mut state.hot, at, item);
                 }
             }

@@ -53,6 +53,9 @@ pub(crate) fn before_fork() -> u32 {
         if let Some(slot) = table::socket(fd) {
             slot.names.fetch_add(1, Ordering::AcqRel);
             slot.retain_for_child(fork);
+            if let Some(segment) = slot.segment() {
+                segment.share(slot.end());
+            }
         }
     });
     fork

@@ -41,10 +41,8 @@ pub(crate) fn path(name: &str) -> Option<CString> {
     CString::new(format!("{}/{name}", place())).ok()
 }
 
-/// A name of 128 bits for a connection: both addresses, and the network they are addresses in.
+/// A name of 128 bits for a connection: both addresses, and the namespaces they are addresses in.
 fn name(client: SocketAddr, server: SocketAddr) -> [u64; 2] {
-    let mut space = [0_u8; 64];
-    let len = raw::read_link(c"/proc/self/ns/net", &mut space).unwrap_or(0);
     let mut hash = [0xcbf2_9ce4_8422_2325, 0x6c62_272e_07bb_0142_u64];
     let mut eat = |bytes: &[u8]| {
         for byte in bytes {
@@ -53,7 +51,12 @@ fn name(client: SocketAddr, server: SocketAddr) -> [u64; 2] {
             *b = (*b ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
         }
     };
-    eat(space.get(..len).unwrap_or(&[]));
+    // Ends are asked by their numbers whether they live: they must mean the same to both.
+    for namespace in [c"/proc/self/ns/net", c"/proc/self/ns/pid"] {
+        let mut space = [0_u8; 64];
+        let len = raw::read_link(namespace, &mut space).unwrap_or(0);
+        eat(space.get(..len).unwrap_or(&[]));
+    }
     for end in [client, server] {
         match end.ip() {
             IpAddr::V4(addr) => eat(&addr.octets()),
@@ -183,6 +186,7 @@ pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
     let outgoing = segment.outgoing(End::Server);
     outgoing.direction.producer.given.store(slot.given.load(Ordering::Relaxed), Ordering::Release);
     prepare_kernel_socket(slot, fd);
+    segment.own(End::Server);
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
     if header.state.compare_exchange(OFFERED, ACCEPTED, o, r).is_err() {
         return false;
@@ -204,6 +208,7 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
         }
         slot.set_end(end);
         slot.nodelay.store(true, Ordering::Relaxed);
+        segment.share(end);
         remember(slot, name, ring_bytes);
         slot.publish(segment);
         slot.set_why(Why::Rings);
@@ -215,7 +220,7 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
 
 /// Maps the rings that another process of this family has set up.
 pub(crate) fn map_again(slot: &Slot) -> Option<&Segment> {
-    let (segment, _) = open(&*file(remembered(slot))?)?;
+    let (segment, _) = open(&file(remembered(slot))?)?;
     slot.publish(segment);
     slot.mapped()
 }
@@ -264,7 +269,7 @@ fn ports() -> Option<&'static [AtomicU8; PORTS]> {
     let known = MAP.load(Ordering::Acquire);
     let at = if known.is_null() {
         let [a, _] = name(NOWHERE, NOWHERE);
-        let file = raw::open(&*path(&format!("ports.{a:016x}"))?, libc::O_RDWR | libc::O_CREAT);
+        let file = raw::open(&path(&format!("ports.{a:016x}"))?, libc::O_RDWR | libc::O_CREAT);
         let file = file.ok()?;
         let mapped = raw::set_size(file, PORTS).and_then(|_| raw::map_file(file, PORTS));
         raw::close(file);

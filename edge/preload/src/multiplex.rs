@@ -183,7 +183,10 @@ fn spin_then_sleep(
     // Without a socket of ours among them, somebody waits for a pipe or a terminal: no reason to
     // burn a processor.
     let spins = mask.is_none() && fds.iter().any(|fd| is_known(fd.fd));
-    while spins {
+    loop {
+        if !spins {
+            break;
+        }
         let count = kernel_poll(fds);
         if count > 0 {
             patience.hit(most_ns);
@@ -292,6 +295,7 @@ fn cool(fds: &[libc::pollfd], known: &[Known]) -> bool {
                 {
                     // Somebody else has to read what keeps the kernel's queue full.
                     raw::nap(NAP_NS);
+                    stream::look_at_kernel(slot, fd.fd);
                     is_quiet = false;
                 }
                 let ready = epoll::events_of(slot, segment, fd.fd);
@@ -328,11 +332,12 @@ fn keep(
     let mut new = vec![0_u64; set.len()];
     for fd in fds {
         let Ok(number) = usize::try_from(fd.fd) else { continue };
-        if has(Some(set), number) && keep(fd) {
-            if let Some(word) = new.get_mut(number / 64) {
-                *word |= 1 << (number % 64);
-                count += 1;
-            }
+        if has(Some(set), number)
+            && keep(fd)
+            && let Some(word) = new.get_mut(number / 64)
+        {
+            *word |= 1 << (number % 64);
+            count += 1;
         }
     }
     set.copy_from_slice(&new);

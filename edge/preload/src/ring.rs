@@ -46,7 +46,18 @@ pub(crate) struct Header {
     pub(crate) state: AtomicU32,
     /// The kernel's number for the maker's socket.
     pub(crate) cookie: AtomicU64,
+    /// The processes at both ends, the one that connected first.
+    owners: [Owner; 2],
     directions: [Direction; 2],
+}
+
+/// The process at one end.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Owner {
+    pub(crate) process: AtomicU32,
+    /// Others may have it as well: children, or whoever it was passed to.
+    pub(crate) is_shared: AtomicU32,
 }
 
 /// What belongs to one ring.
@@ -156,6 +167,7 @@ impl Segment {
         header.ring_bytes.store(self.ring_bytes.try_into().unwrap_or(0), Ordering::Relaxed);
         header.maker.store(raw::process_id(), Ordering::Relaxed);
         header.cookie.store(cookie, Ordering::Relaxed);
+        self.own(End::Client);
         header.state.store(OFFERED, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
     }
@@ -163,6 +175,37 @@ impl Segment {
     pub(crate) fn header(&self) -> &Header {
         // SAFETY: mapped, aligned to a page, and made of atomics (rule 1).
         unsafe { self.base.cast::<Header>().as_ref() }
+    }
+
+    /// The process at an end.
+    pub(crate) fn owner(&self, end: End) -> &Owner {
+        let [client, server] = &self.header().owners;
+        match end {
+            End::Client => client,
+            End::Server => server,
+        }
+    }
+
+    /// Whether the process at the other end has died and nobody has inherited its end. The kernel
+    /// would say so with a FIN; but that may be stuck behind bytes that nobody reads.
+    pub(crate) fn is_abandoned(&self, end: End) -> bool {
+        let other = match end {
+            End::Client => End::Server,
+            End::Server => End::Client,
+        };
+        let Owner { process, is_shared } = self.owner(other);
+        let process = process.load(Ordering::Acquire);
+        process != 0 && is_shared.load(Ordering::Acquire) == 0 && !raw::is_process(process)
+    }
+
+    /// This process, and no other, has this end.
+    pub(crate) fn own(&self, end: End) {
+        self.owner(end).process.store(raw::process_id(), Ordering::Release);
+    }
+
+    /// Others may have this end from now on.
+    pub(crate) fn share(&self, end: End) {
+        self.owner(end).is_shared.store(1, Ordering::Release);
     }
 
     /// The ring that this end sends on.

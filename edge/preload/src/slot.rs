@@ -13,6 +13,8 @@
 //!    this process has gone ([`Slot::release`]), and nobody holds a reference to it for longer than
 //!    it holds the slot.
 
+#![expect(clippy::as_conversions, reason = "enumerations are stored as their numbers")]
+
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -227,7 +229,8 @@ pub(crate) fn layout() -> String {
     for (name, offset) in Counters::FIELDS {
         text.push_str(&format!("{name}:{}:8 ", counters + offset));
     }
-    format!("{text}| {} {}", size_of::<Arena>(), size_of::<Slot>())
+    let fresh = offset_of!(Arena, fresh);
+    format!("{text}| {} {} {fresh}", size_of::<Arena>(), size_of::<Slot>())
 }
 
 /// The slot of that number.

@@ -1,4 +1,8 @@
 //! What becomes of a socket: decided when it first becomes clear whom it talks to.
+//!
+//! # Safety
+//!
+//! One call asks for the name of the calling thread; it takes nothing.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -36,7 +40,7 @@ pub(crate) fn wish(thread: u64, wish: Wish) {
 fn is_wanted() -> bool {
     if WISH_COUNT.load(Ordering::Acquire) > 0 {
         // SAFETY: the function has no preconditions.
-        let me = u64::try_from(unsafe { libc::pthread_self() }).unwrap_or(0);
+        let me = unsafe { libc::pthread_self() };
         let wishes = WISHES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some((_, wish)) = wishes.iter().find(|(thread, _)| *thread == me) {
             return *wish == Wish::On;
@@ -96,12 +100,9 @@ fn allow(slot: &Slot, transport: Transport) {
         Transport::Os => (OS, Some(Why::Rule)),
     };
     slot.allowed.store(number, Ordering::Relaxed);
-    match reason {
-        Some(why) => {
-            slot.leave_to_kernel(why);
-            slot.set_why(why);
-        }
-        None => {}
+    if let Some(why) = reason {
+        slot.leave_to_kernel(why);
+        slot.set_why(why);
     }
 }
 

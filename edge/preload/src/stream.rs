@@ -241,6 +241,7 @@ fn last_word(slot: &Slot, fd: c_int) -> Step {
             Ok(0) => return Step::Ended,
             Ok(_) | Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
+                // Not yet: its last bytes, or its FIN, are still on their way.
                 slot.is_peer_gone.store(false, Ordering::Release);
                 return Step::Nothing;
             }
@@ -462,6 +463,9 @@ fn is_worth_a_look(slot: &Slot, segment: Option<&Segment>, want: Want) -> bool {
 pub(crate) fn look_at_kernel(slot: &Slot, fd: c_int) {
     let events = raw::poll_now(fd, libc::POLLIN | libc::POLLRDHUP).unwrap_or(0);
     heed(slot, events);
+    if slot.segment().is_some_and(|segment| segment.is_abandoned(slot.end())) {
+        slot.is_peer_gone.store(true, Ordering::Release);
+    }
 }
 
 /// What the kernel's events say about the peer.
@@ -569,6 +573,7 @@ fn sleep(slot: &Slot, fd: c_int, want: Want, left_ns: Option<u64>) -> Result<(),
         if is_writer && in_ring && !is_quiet {
             // Bytes that somebody else has to read keep the kernel's queue full.
             raw::nap(WRITER_NAP_NS);
+            look_at_kernel(slot, fd);
             return Ok(());
         }
     }
@@ -597,6 +602,9 @@ fn sleep(slot: &Slot, fd: c_int, want: Want, left_ns: Option<u64>) -> Result<(),
     if let Some(segment) = rings {
         heed(slot, polled.revents);
         hear_after_sleep(slot, segment, fd);
+        if answer == 0 && is_writer {
+            look_at_kernel(slot, fd);
+        }
     }
     if answer < 0 { Err(errno) } else { Ok(()) }
 }
@@ -618,7 +626,7 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
     let errno = raw::errno();
     match attempt() {
         Step::Nothing => {}
-        step => return step,
+        step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => return step,
     }
     if now {
         return last_look(slot, fd, attempt);
@@ -645,7 +653,7 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
             if gone || is_worth_a_look(slot, segment, want) {
                 match attempt() {
                     Step::Nothing => {}
-                    step => {
+                    step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => {
                         patience.hit(most_ns);
                         add(&slot.counters.rx_poll_hit, 1);
                         raw::set_errno(errno);
@@ -667,7 +675,7 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
         patience.slept(since, most_ns);
         match attempt() {
             Step::Nothing => {}
-            step => {
+            step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => {
                 raw::set_errno(errno);
                 return step;
             }
@@ -694,7 +702,7 @@ fn last_look(slot: &Slot, fd: c_int, mut attempt: impl FnMut() -> Step) -> Step 
         if slot.is_peer_gone.load(Ordering::Relaxed) {
             return match attempt() {
                 Step::Nothing => Step::Failed(Errno::AGAIN),
-                step => step,
+                step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => step,
             };
         }
     }
@@ -714,7 +722,9 @@ pub(crate) fn receive(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Receiv
                 match try_receive(slot, fd, &mut cursor, how) {
                     // The ring was found empty and then not: look again.
                     Step::Moved(0) if wanted > 0 => {}
-                    step => break step,
+                    step @ (Step::Moved(_) | Step::Ended | Step::Nothing | Step::Failed(_)) => {
+                        break step;
+                    }
                 }
             }
         });

@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Devinfo(DevinfoArgs),
     /// Exchange messages with a peer and check every byte
     Pingpong(PingpongArgs),
+    /// Run a program with its sockets accelerated, or look at programs that run so
+    Sockets(crate::sockets::SocketsArgs),
 }
 
 /// One operation of RDMA.
@@ -343,7 +345,8 @@ mod tests {
             Command::Counters(_)
             | Command::Devices(_)
             | Command::Devinfo(_)
-            | Command::Pingpong(_) => unreachable!("`bench` was asked for"),
+            | Command::Pingpong(_)
+            | Command::Sockets(_) => unreachable!("`bench` was asked for"),
         })
     }
 

@@ -16,6 +16,7 @@ mod devices;
 mod devinfo;
 mod failure;
 mod pingpong;
+mod sockets;
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Command::Devices(args) => devices::run(&args),
         Command::Devinfo(args) => devinfo::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
+        Command::Sockets(args) => sockets::run(&args),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -336,8 +336,9 @@ unsafe fn each_passed(message: *const libc::msghdr, mut f: impl FnMut(c_int)) {
             let data = unsafe { libc::CMSG_DATA(control) };
             let bytes = header.cmsg_len.saturating_sub(data.addr() - control.addr());
             for index in 0..bytes / size_of::<c_int>() {
+                let at = data.cast::<c_int>().wrapping_add(index);
                 // SAFETY: inside of the data, whose length the header gives.
-                f(unsafe { data.cast::<c_int>().add(index).read_unaligned() });
+                f(unsafe { at.read_unaligned() });
             }
         }
         // SAFETY: the header and one of its control messages.
@@ -369,10 +370,9 @@ unsafe extern "C" fn recvmmsg(
         let mut done = 0;
         while done < count {
             let now = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
-            // SAFETY: the program's promise: `count` headers.
-            let message = unsafe { messages.add(done as usize) };
-            // SAFETY: as above; the header is the first field.
-            let got = unsafe { recvmsg(fd, &raw mut (*message).msg_hdr, flags | now) };
+            let message = messages.wrapping_add(done as usize);
+            // SAFETY: the program's promise: `count` headers, each the first field of its structure.
+            let got = unsafe { recvmsg(fd, message.cast(), flags | now) };
             if got < 0 {
                 return if done > 0 { done as c_int } else { -1 };
             }
@@ -544,10 +544,9 @@ unsafe extern "C" fn sendmmsg(
     }
     let mut done = 0;
     while done < count {
-        // SAFETY: the program's promise: `count` headers.
-        let message = unsafe { messages.add(done as usize) };
-        // SAFETY: as above; the header is the first field.
-        let sent = unsafe { sendmsg(fd, &raw const (*message).msg_hdr, flags) };
+        let message = messages.wrapping_add(done as usize);
+        // SAFETY: the program's promise: `count` headers, each the first field of its structure.
+        let sent = unsafe { sendmsg(fd, message.cast_const().cast(), flags) };
         if sent < 0 {
             return if done > 0 { done as c_int } else { -1 };
         }

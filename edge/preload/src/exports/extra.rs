@@ -106,7 +106,7 @@ extern "C" fn thread_offload(offload: c_int, thread: libc::pthread_t) -> c_int {
             return -1;
         }
     };
-    wish(thread as u64, wanted);
+    wish(thread, wanted);
     0
 }
 

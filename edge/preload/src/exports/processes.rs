@@ -7,8 +7,6 @@
 //!
 //! The program calls these under the contracts of the C library's functions of the same names.
 
-#![expect(clippy::as_conversions, reason = "C integers meet us here")]
-
 use std::ffi::c_int;
 
 use crate::real::real;

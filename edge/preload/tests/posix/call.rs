@@ -6,6 +6,7 @@
 //! function wants.
 
 #![expect(clippy::as_conversions, reason = "C integers meet us here")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 #![expect(clippy::multiple_unsafe_ops_per_block, reason = "a test may fork and exit in one go")]
 
 use std::ffi::{c_int, c_void};

@@ -1,5 +1,7 @@
 //! The cases. Each is a function that says what it saw.
 
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
 use std::ffi::c_int;
 use std::fmt::Write;
 use std::thread;
@@ -868,8 +870,10 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
     }),
 ];
 
+type Plain = fn(&mut Log, c_int);
+
 /// Cases that make their own sockets, run for IPv4 and IPv6.
-const ON_NOTHING: &[(&str, fn(&mut Log, c_int))] = &[
+const ON_NOTHING: &[(&str, Plain)] = &[
     ("nobody listens", |log, domain| {
         let l = listener(domain);
         let port = port(l);
