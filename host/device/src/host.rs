@@ -203,10 +203,7 @@ impl Host for Surroundings<'_, '_> {
     }
 
     fn atomic_write(&mut self, rkey: Rkey, va: u64, bytes: [u8; 8]) -> Result<(), AccessError> {
-        if !va.is_multiple_of(8) {
-            return Err(AccessError::Misaligned);
-        }
-        self.write(rkey, va, &bytes)
+        self.regions.pin(rkey.0, self.own.domain)?.atomic_write(va, bytes)
     }
 
     fn invalidate(&mut self, _rkey: Rkey, _by: Invalidator) -> Result<(), AccessError> {

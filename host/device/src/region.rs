@@ -487,16 +487,7 @@ impl Pin<'_> {
 
     /// Runs an atomic operation on the 8 bytes at `va`.
     pub(crate) fn atomic(&self, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        if !va.is_multiple_of(8) {
-            return Err(AccessError::Misaligned);
-        }
-        let at = self.range(va, size_of::<u64>(), Access::REMOTE_ATOMIC)?.cast::<u64>();
-        if !at.is_aligned() {
-            return Err(AccessError::Misaligned); // The region itself does not start at a multiple.
-        }
-        // SAFETY: in bounds and pinned; aligned, as just checked;
-        // everybody who shares these bytes uses atomics or copies by pointer (rule 1).
-        let word = unsafe { AtomicU64::from_ptr(at) };
+        let word = self.word(va, Access::REMOTE_ATOMIC)?;
         Ok(match op {
             AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
             AtomicOp::CompareSwap { compare, swap } => word
@@ -505,7 +496,29 @@ impl Pin<'_> {
         })
     }
 
-    /// Gives up the pin without dropping it; [`Unpin::unpin`] has to follow.
+    /// Writes the 8 bytes at `va` at once, as they came: no reader sees some of them. Whoever sees
+    /// them sees what the peer wrote before. IBTA Vol. 1 Annex A19.
+    pub(crate) fn atomic_write(&self, va: u64, bytes: [u8; 8]) -> Result<(), AccessError> {
+        let value = u64::from_ne_bytes(bytes);
+        self.word(va, Access::REMOTE_WRITE)?.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// The 8 bytes at `va` as an atomic.
+    fn word(&self, va: u64, access: Access) -> Result<&AtomicU64, AccessError> {
+        if !va.is_multiple_of(8) {
+            return Err(AccessError::Misaligned);
+        }
+        let at = self.range(va, size_of::<u64>(), access)?.cast::<u64>();
+        if !at.is_aligned() {
+            return Err(AccessError::Misaligned); // The region itself does not start at a multiple.
+        }
+        // SAFETY: in bounds and pinned, for as long as `self` is borrowed; aligned, as just
+        // checked; everybody who shares these bytes uses atomics or copies by pointer (rule 1).
+        Ok(unsafe { AtomicU64::from_ptr(at) })
+    }
+
+    /// Gives up the pin without dropping it; [`RawPin::unpin`] has to follow.
     pub(crate) fn into_raw(self) -> RawPin {
         let raw = RawPin(std::ptr::from_ref(self.slot));
         std::mem::forget(self);
@@ -543,134 +556,4 @@ const NULL: u32 = 1 << 31;
 static ZEROS: [u8; 4096] = [0; 4096];
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_zero_based_region_starts_at_0_and_ends_at_its_length() {
-        let table = table();
-        let mut memory = [0_u64; 4];
-        let region = region(&table, &mut memory, Rights::ALL | Rights::ZERO_BASED);
-        assert_eq!(region.addr(), 0);
-        let pin = table.pin(region.key().0, 7).unwrap();
-        pin.write(24, &[5; 8], Access::REMOTE_WRITE).unwrap();
-        assert_eq!(region.load_u64(24), Some(u64::from_ne_bytes([5; 8])));
-        for (va, len) in [(25, 8), (32, 1), (u64::MAX, 1)] {
-            assert_eq!(pin.range(va, len, Access::REMOTE_WRITE), Err(AccessError::OutOfBounds));
-        }
-    }
-
-    #[test]
-    fn an_atomic_needs_memory_that_is_aligned_and_not_only_an_address() {
-        let table = table();
-        let mut memory = [0_u64; 4];
-        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        // SAFETY: one byte into four words.
-        let base = unsafe { base.add(1) };
-        // SAFETY: the memory outlives the region, and nobody looks at it meanwhile.
-        let region = unsafe { table.register(7, base, 24, Rights::ALL | Rights::ZERO_BASED) };
-        let region = region.unwrap();
-        let pin = table.pin(region.key().0, 7).unwrap();
-        let add = AtomicOp::FetchAdd { add: 1 };
-        assert_eq!(pin.atomic(0, add), Err(AccessError::Misaligned));
-    }
-
-    #[test]
-    fn a_null_region_takes_everything_and_reads_as_zeros() {
-        let table = table();
-        let region = table.register_null(7).unwrap();
-        let pin = table.pin(region.key().0, 7).unwrap();
-        assert_eq!(pin.write(u64::MAX, &[1; 9], Access::LOCAL_WRITE), Ok(()));
-        assert!(pin.range(12345, 4096, Access::NONE).is_ok());
-        assert_eq!(pin.range(0, 4097, Access::NONE), Err(AccessError::OutOfBounds));
-        for access in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
-            assert_eq!(pin.range(0, 1, access), Err(AccessError::Denied));
-        }
-        assert_eq!(pin.write(0, &[1], Access::REMOTE_WRITE), Err(AccessError::Denied));
-        assert!(ZEROS.iter().all(|byte| *byte == 0));
-    }
-
-    fn table() -> Arc<Regions> {
-        Arc::new(Regions::new())
-    }
-
-    fn region(table: &Arc<Regions>, memory: &mut [u64], access: Rights) -> Region {
-        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        // SAFETY: the tests keep `memory` until the region is gone and look at it only afterwards.
-        unsafe { table.register(7, base, size_of_val(memory), access) }.unwrap()
-    }
-
-    #[test]
-    fn a_claim_is_checked_for_key_domain_rights_and_bounds() {
-        let table = table();
-        let mut memory = [0_u64; 4];
-        let access = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE;
-        let region = region(&table, &mut memory, access);
-        let (key, va) = (region.key().0, region.addr());
-
-        assert_eq!(table.pin(key ^ 1, 7).unwrap_err(), AccessError::UnknownKey);
-        assert_eq!(table.pin(u32::MAX, 7).unwrap_err(), AccessError::UnknownKey);
-        assert_eq!(table.pin(key, 8).unwrap_err(), AccessError::UnknownKey);
-        let pin = table.pin(key, 7).unwrap();
-        assert_eq!(pin.range(va, 1, Access::REMOTE_READ), Err(AccessError::Denied));
-        let write = Access::REMOTE_WRITE;
-        assert!(pin.range(va, 32, write).is_ok());
-        assert!(pin.range(va + 32, 0, write).is_ok());
-        for (start, len) in [(va - 1, 1), (va, 33), (va + 32, 1), (0, 1), (u64::MAX, 2)] {
-            assert_eq!(pin.range(start, len, write), Err(AccessError::OutOfBounds));
-        }
-    }
-
-    #[test]
-    fn a_dropped_region_has_no_key_and_its_slot_gets_another() {
-        let table = table();
-        let mut memory = [0_u64; 1];
-        let first = region(&table, &mut memory, Rights::NONE);
-        let key = first.key();
-        drop(first);
-        assert_eq!(table.pin(key.0, 7).unwrap_err(), AccessError::UnknownKey);
-        let second = region(&table, &mut memory, Rights::NONE);
-        assert_ne!(second.key(), key);
-    }
-
-    #[test]
-    fn dropping_a_region_waits_for_accesses_under_way() {
-        let table = table();
-        let mut memory = [0_u64; 1];
-        let region = region(&table, &mut memory, Rights::NONE);
-        let key = region.key().0;
-        let pin = table.pin(key, 7).unwrap();
-        std::thread::scope(|scope| {
-            let dropping = scope.spawn(move || drop(region));
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            assert!(!dropping.is_finished());
-            drop(pin);
-            dropping.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn remote_writing_needs_local_writing() {
-        let table = table();
-        let mut memory = [0_u64; 1];
-        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        // SAFETY: nothing is registered: the call fails.
-        let result = unsafe { table.register(7, base, 8, Rights::REMOTE_WRITE) };
-        assert_eq!(result.unwrap_err(), RegionError::AccessWithoutLocalWrite);
-    }
-
-    #[test]
-    fn atomics_change_aligned_words_and_return_what_was_there() {
-        let table = table();
-        let mut memory = [5_u64, 0];
-        let region = region(&table, &mut memory, Rights::ALL);
-        let pin = table.pin(region.key().0, 7).unwrap();
-        let va = region.addr();
-        assert_eq!(pin.atomic(va, AtomicOp::FetchAdd { add: 2 }), Ok(5));
-        let swap = AtomicOp::CompareSwap { compare: 7, swap: 9 };
-        assert_eq!(pin.atomic(va, swap), Ok(7));
-        assert_eq!(pin.atomic(va, swap), Ok(9));
-        assert_eq!(pin.atomic(va + 1, swap), Err(AccessError::Misaligned));
-        assert_eq!(region.load_u64(0), Some(9));
-    }
-}
+mod tests;

@@ -110,6 +110,13 @@ impl Work {
         Self::new(Kind::Send(SendKind::FetchAdd { va: at.addr, rkey: at.rkey, add }), memory)
     }
 
+    /// Writes the 8 bytes of `memory` to a peer's 8 bytes, as they are and at once: nobody there
+    /// sees some of them. IBTA Vol. 1 Annex A19.
+    #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
+    pub fn atomic_write(memory: impl Into<Memory>, to: RemoteSlice) -> Self {
+        Self::new(Kind::Send(SendKind::AtomicWrite { va: to.addr, rkey: to.rkey }), memory)
+    }
+
     /// Comes back with the completion.
     pub const fn wr_id(mut self, wr_id: u64) -> Self {
         self.wr_id = wr_id;
