@@ -6,7 +6,7 @@ use crate::notify::{Arm, Queue};
 use crate::port::Port;
 use adverb_engine::{WcOpcode, WcStatus};
 use adverb_sys::clock;
-use adverb_wire::{Imm, Qpn};
+use adverb_wire::{Imm, Nak, Qpn, Syndrome};
 use std::fmt;
 use std::sync::Arc;
 
@@ -49,6 +49,19 @@ impl Completion {
         srq: None,
         timestamp_ns: 0,
     };
+
+    /// What went wrong, as a number of this device: 0 for work that succeeded, the syndrome of the
+    /// peer's refusal (IBTA Vol. 1 §9.7.5.2.8) if there was one, otherwise that of the status.
+    pub fn vendor_err(&self) -> u32 {
+        let refusals = [
+            (WcStatus::RemoteInvalidRequest, Nak::InvalidRequest),
+            (WcStatus::RemoteAccess, Nak::RemoteAccess),
+            (WcStatus::RemoteOperation, Nak::RemoteOperation),
+        ];
+        let refusal = refusals.into_iter().find(|(status, _)| *status == self.status);
+        let code = refusal.map_or(self.status.code(), |(_, nak)| Syndrome::Nak(nak).code());
+        u32::from(code)
+    }
 }
 
 /// The queue was full when a completion came: completions were lost, and its queue pairs are in

@@ -546,13 +546,7 @@ impl Qp {
     ///
     /// [`ConnectError::State`].
     pub fn to_init(&self, attributes: InitAttributes) -> Result<(), ConnectError> {
-        self.inner(|inner| {
-            inner.engine.to_init(attributes)?;
-            if let Receives::Shared(drawn) = &mut inner.own.receives {
-                drawn.open();
-            }
-            Ok(())
-        })
+        Ok(self.inner(|inner| inner.engine.to_init(attributes))?)
     }
 
     /// INIT to RTR, over the local address at `gid_index`.
