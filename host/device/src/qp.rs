@@ -9,6 +9,7 @@ use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::events::{Affiliation, Element, EventQueue};
 use crate::host::{Own, Receives, Surroundings};
+use crate::ledger::QpRow;
 use crate::port::Port;
 use crate::srq::{Drawn, Srq};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendRing, SendWork, total_len};
@@ -408,6 +409,25 @@ impl QpInner {
 
     pub(crate) fn owes_ack(&self) -> bool {
         self.engine.owes_ack()
+    }
+
+    /// An acknowledgement waits for company.
+    pub(crate) fn count_deferred(&mut self) {
+        self.engine.count_deferred();
+    }
+
+    pub(crate) fn counters(&self) -> QpCounters {
+        self.engine.counters()
+    }
+
+    /// What others are shown of it.
+    pub(crate) fn row(&self) -> QpRow {
+        QpRow {
+            number: self.own.number,
+            peer: self.engine.remote().map(|(_, peer)| peer),
+            state: self.engine.state(),
+            counters: self.engine.counters(),
+        }
     }
 
     /// Checks one request and says what the transport needs to know of it.
