@@ -182,9 +182,6 @@ impl Host for Surroundings<'_, '_> {
 
     #[inline]
     fn scatter(&mut self, to: Landing, offset: u32, bytes: &[u8]) -> Result<(), LocalError> {
-        if let (Landing::Receive(_), Receives::Shared(drawn)) = (to, &mut self.own.receives) {
-            drawn.touch();
-        }
         let domain = self.own.domain;
         match to {
             Landing::Receive(receive) => match &self.own.receives {
@@ -268,17 +265,15 @@ impl Host for Surroundings<'_, '_> {
     }
 
     fn receive_done(&mut self, done: ReceiveDone) {
-        let finished = match &mut self.own.receives {
+        let (wr_id, buffer, srq) = match &mut self.own.receives {
             Receives::Own(ring) => {
                 let (wr_id, buffer) = ring.finish(done.receive.token);
-                Some((wr_id, buffer, None))
+                (wr_id, buffer, None)
             }
             Receives::Shared(drawn) => {
-                drawn.finish(done.status).map(|(wr_id, buffer, srq)| (wr_id, buffer, Some(srq)))
+                let (wr_id, buffer, srq) = drawn.finish();
+                (wr_id, buffer, Some(srq))
             }
-        };
-        let Some((wr_id, buffer, srq)) = finished else {
-            return;
         };
         let completion = Completion {
             wr_id,

@@ -15,6 +15,7 @@
 //! | asynchronous events | `events.rs`, `monitor.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
+//! | what is counted, and who can see it | `counters.rs`, `ledger.rs` |
 //!
 //! The safe API that programs use is `adverb-verbs`; this crate trusts its caller in what its
 //! documentation says, and nobody else.
@@ -31,6 +32,7 @@ mod events;
 mod gid;
 mod helper;
 mod host;
+mod ledger;
 mod monitor;
 mod notify;
 mod port;
@@ -61,10 +63,11 @@ pub use adverb_engine::{
 pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes};
 pub use adverb_wire::{Imm, PathMtu, Pkey, Psn, Qpn, Rkey, RnrTimer};
 pub use channel::{CompChannel, Notice};
-pub use counters::PortCounters;
+pub use counters::{PortCounters, diag_counters, hw_counters};
 pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
 pub use events::{AsyncEvent, Element, EventKind, EventQueue};
 pub use gid::{Device, GidEntry, NodeType, devices};
+pub use ledger::{DeviceReport, QpRow, survey};
 pub use notify::Arm;
 pub use port::{OpenError, Port, QpLimits};
 pub use qp::{ConnectError, PostError, Qp, QpConfig};

@@ -9,6 +9,7 @@ use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::events::{Affiliation, Element, EventQueue};
 use crate::host::{Own, Receives, Surroundings};
+use crate::ledger::QpRow;
 use crate::port::Port;
 use crate::region::Serial;
 use crate::srq::{Drawn, Srq};
@@ -422,6 +423,25 @@ impl QpInner {
         self.engine.owes_ack()
     }
 
+    /// An acknowledgement waits for company.
+    pub(crate) fn count_deferred(&mut self) {
+        self.engine.count_deferred();
+    }
+
+    pub(crate) fn counters(&self) -> QpCounters {
+        self.engine.counters()
+    }
+
+    /// What others are shown of it.
+    pub(crate) fn row(&self) -> QpRow {
+        QpRow {
+            number: self.own.number,
+            peer: self.engine.remote().map(|(_, peer)| peer),
+            state: self.engine.state(),
+            counters: self.engine.counters(),
+        }
+    }
+
     /// Checks one request and says what the transport needs to know of it.
     fn check_send(&self, work: &SendWork<'_>) -> Result<Request, PostError> {
         let brings_data = work.kind.awaits_data();
@@ -564,13 +584,7 @@ impl Qp {
     ///
     /// [`ConnectError::State`].
     pub fn to_init(&self, attributes: InitAttributes) -> Result<(), ConnectError> {
-        self.inner(|inner| {
-            inner.engine.to_init(attributes)?;
-            if let Receives::Shared(drawn) = &mut inner.own.receives {
-                drawn.open();
-            }
-            Ok(())
-        })
+        Ok(self.inner(|inner| inner.engine.to_init(attributes))?)
     }
 
     /// INIT to RTR, over the local address at `gid_index`.

@@ -14,8 +14,8 @@ use crate::mw::Mw;
 use crate::qp::{Qp, QpConfig, Rc};
 use crate::srq::{Srq, SrqConfig};
 use adverb_device::{
-    Access, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpLimits, Region,
-    WindowKind as MwKind,
+    Access, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpCounters, QpLimits,
+    Region, WindowKind as MwKind,
 };
 use std::io;
 use std::os::fd::AsFd;
@@ -168,9 +168,15 @@ impl Context {
         Pkey::DEFAULT
     }
 
-    /// What the port has counted since this process opened it.
+    /// What the port has counted since this process opened it; [`crate::survey`] tells of other
+    /// processes.
     pub fn counters(&self) -> PortCounters {
         self.port.counters()
+    }
+
+    /// What all its queue pairs in this process have counted, those that have gone included.
+    pub fn qp_counters(&self) -> QpCounters {
+        self.port.qp_counters()
     }
 
     /// Makes a protection domain.

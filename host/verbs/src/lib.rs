@@ -104,11 +104,11 @@ mod srq;
 mod work;
 
 pub use adverb_device::{
-    Access, AckTimeout, AsyncEvent, Bind, BindError, ConnectError, Device, Element, EventKind, Gid,
-    GidEntry, Imm, NodeType, PathMtu, Pkey, PortCounters, PostError, Psn, QpCounters, QpLimits,
-    QpState, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData,
-    SendKind, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus,
-    WindowKind as MwKind,
+    Access, AckTimeout, AsyncEvent, Bind, BindError, ConnectError, Device, DeviceReport, Element,
+    EventKind, Gid, GidEntry, Imm, NodeType, PathMtu, Pkey, PortCounters, PostError, Psn,
+    QpCounters, QpLimits, QpRow, QpState, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey,
+    RnrRetry, RnrTimer, SendData, SendKind, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode,
+    WcStatus, WindowKind as MwKind, diag_counters, hw_counters, survey,
 };
 pub use channel::{CompChannel, CqEvent};
 pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
