@@ -10,8 +10,8 @@ mod counting;
 mod pair;
 
 use adverb_verbs::{
-    Access, Buf, Context, Cq, Memory, Mr, QpConfig, ReceiveWork, SendData, SendKind, SendWork, Sge,
-    WcStatus, Work,
+    Access, Buf, Context, Cq, Memory, Mr, MwBind, MwKind, QpConfig, ReceiveWork, RemoteSlice,
+    SendData, SendKind, SendWork, Sge, WcStatus, Work,
 };
 use counting::counts;
 use pair::{Pair, Setup, Side, remote};
@@ -51,10 +51,36 @@ fn data_path() {
     let (before, _) = counts();
     long.round_trips(ROUNDS / 20);
     assert_eq!(counts().0 - before, 0, "many packets a message");
+    windows(&pair, 100);
+    let (before, _) = counts();
+    windows(&pair, ROUNDS / 20);
+    assert_eq!(counts().0 - before, WINDOWS, "a window is made, but binding it is free");
     let (before, _) = counts();
     scene.with_a_helper(100);
     assert_eq!(counts().0 - before, 0, "driven by the helper");
     two_threads(&pair);
+}
+
+/// What making a region and a window allocates: the region.
+const WINDOWS: usize = 1;
+
+/// B binds a window, A writes through it, and B invalidates its key.
+fn windows(pair: &Pair, rounds: u64) {
+    let Pair { a, b, .. } = pair;
+    let mr = b.pd.allocate(LEN, Access::LOCAL_WRITE | Access::MW_BIND).expect("memory");
+    let mw = b.pd.alloc_mw(MwKind::Type2).expect("a window");
+    let part = MwBind::new(&mr, 0, LEN, Access::REMOTE_WRITE);
+    let mut mine: Buf = a.pd.buffer(LEN).expect("memory");
+    for _ in 0..rounds {
+        let rkey = mw.rkey().incremented();
+        b.qp.post(Work::bind_mw(&mw, rkey, &part).expect("it fits")).expect("room");
+        assert_eq!(b.status(), WcStatus::Success);
+        a.qp.post(Work::write(mine, RemoteSlice { addr: part.addr(), rkey })).expect("room");
+        let done = pair::wait(&a.cq).ok().expect("success");
+        mine = done.memory.and_then(Memory::into_buf).expect("it comes back");
+        b.qp.post(Work::local_invalidate(rkey)).expect("room");
+        assert_eq!(b.status(), WcStatus::Success);
+    }
 }
 
 /// Two sides, each with a region; A's requests go to B's.
