@@ -10,8 +10,8 @@ mod counting;
 mod pair;
 
 use adverb_verbs::{
-    Access, Buf, Context, Cq, Memory, Mr, QpConfig, ReceiveWork, SendData, SendKind, SendWork, Sge,
-    WcStatus, Work,
+    Access, Buf, Context, Cq, Memory, Mr, QpConfig, ReceiveWork, SendData, SendKind, SendTo,
+    SendWork, Sge, WcStatus, Work,
 };
 use counting::counts;
 use pair::{Pair, Setup, Side, remote};
@@ -90,6 +90,7 @@ impl<'a> Scene<'a> {
     fn work<'b>(&self, n: u64, kind: SendKind, sge: &'b [Sge]) -> SendWork<'b> {
         let data = SendData::Gather(sge);
         SendWork {
+            to: SendTo::Peer,
             wr_id: n,
             kind,
             data,
@@ -189,6 +190,7 @@ fn two_threads(pair: &Pair) {
         }
         let sge = [from.sge(0, LEN).expect("in there")];
         let work = SendWork {
+            to: SendTo::Peer,
             wr_id: 0,
             kind: SendKind::Send { imm: None },
             data: SendData::Gather(&sge),
