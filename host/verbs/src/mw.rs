@@ -6,8 +6,11 @@
 
 use crate::error::{AllocateError, BindMwError};
 use crate::memory::Mr;
-use crate::qp::{Qp, Transport};
-use adverb_device::{Access, BindTo, Port, Rkey, SendData, SendKind, SendWork, Window, WindowKind};
+use crate::qp::Qp;
+use crate::transport::{Supports, op};
+use adverb_device::{
+    Access, BindTo, Port, Rkey, SendData, SendKind, SendTo, SendWork, Window, WindowKind,
+};
 
 /// A memory window. `struct ibv_mw`; IBTA Vol. 1 §10.6.7.
 ///
@@ -115,7 +118,7 @@ impl<'a> MwBind<'a> {
     }
 }
 
-impl<T: Transport> Qp<T> {
+impl<T: Supports<op::BindWindow>> Qp<T> {
     /// Posts a request that binds a window of type 1, and says which key it will have: a message
     /// that is sent later on the same queue pair may tell it to the peer. It is signaled.
     ///
@@ -128,6 +131,7 @@ impl<T: Transport> Qp<T> {
         let bind = mw.device().bind(to.device(), None).map_err(BindMwError::Bind)?;
         let work = SendWork {
             wr_id,
+            to: SendTo::Peer,
             kind: SendKind::BindWindow,
             data: SendData::Bind(&bind),
             signaled: true,

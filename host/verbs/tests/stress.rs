@@ -298,25 +298,37 @@ impl World {
         }
         let receive = random.one_in(2);
         let memory = self.memory(random)?;
+        if receive {
+            return self.receive(&qp, memory, random);
+        }
         let work = match random.below(24) {
-            _ if receive && memory_len(&memory) < 256 && !random.one_in(16) => return None,
-            _ if receive => Work::recv(memory),
-            0..6 => Work::send(memory),
-            6..9 => Work::send_with_imm(memory, 7),
+            0..6 => Work::send(memory).any(),
+            6..9 => Work::send_with_imm(memory, 7).any(),
             9 => {
                 let mw = self.mws.any(random).filter(|mw| mw.is_bound() || random.one_in(16))?;
-                Work::send_with_invalidate(memory, mw.rkey())
+                Work::send_with_invalidate(memory, mw.rkey()).any()
             }
-            10..14 => Work::write(memory, self.place(random)?),
-            14..16 => Work::write_with_imm(memory, self.place(random)?, 7),
-            16..20 => Work::read(memory, self.place(random)?),
-            20 => Work::compare_swap(self.word(random)?, self.place(random)?, 0, 1),
-            21 => Work::fetch_add(self.word(random)?, self.place(random)?, 1),
-            _ => Work::atomic_write(self.word(random)?, self.place(random)?),
+            10..14 => Work::write(memory, self.place(random)?).any(),
+            14..16 => Work::write_with_imm(memory, self.place(random)?, 7).any(),
+            16..20 => Work::read(memory, self.place(random)?).any(),
+            20 => Work::compare_swap(self.word(random)?, self.place(random)?, 0, 1).any(),
+            21 => Work::fetch_add(self.word(random)?, self.place(random)?, 1).any(),
+            _ => Work::atomic_write(self.word(random)?, self.place(random)?).any(),
         };
         let work = if random.one_in(4) { work.unsignaled() } else { work };
         let work = if random.one_in(4) { work.fence() } else { work };
-        let srq = qp.srq().cloned().or_else(|| self.srqs.any(random)).filter(|_| receive);
+        if let Err(rejected) = qp.post(work) {
+            self.give_back(rejected.memory, random);
+        }
+        Some(())
+    }
+
+    fn receive(&self, qp: &Qp<Rc>, memory: Memory, random: &mut Random) -> Option<()> {
+        if memory_len(&memory) < 256 && !random.one_in(16) {
+            return None;
+        }
+        let srq = qp.srq().cloned().or_else(|| self.srqs.any(random));
+        let work = Work::recv(memory);
         let posted = match srq {
             Some(srq) if qp.srq().is_some() || random.one_in(3) => srq.post(work),
             Some(_) | None => qp.post(work),

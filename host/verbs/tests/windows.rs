@@ -11,7 +11,7 @@ mod support;
 use adverb_verbs::{
     Access, AllocateError, BindError, BindMwError, Completion, Cq, Mr, Mw, MwBind, MwKind,
     PostError, PostFailure, Qp, QpConfig, QpState, Rc, RemoteSlice, Rkey, SendData, SendKind,
-    SendWork, WcOpcode, WcStatus, Work,
+    SendTo, SendWork, WcOpcode, WcStatus, Work,
 };
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use support::Bench;
@@ -45,8 +45,8 @@ impl Scene {
     }
 
     /// What work of the owner's comes to.
-    fn done(&self, work: Work) -> WcStatus {
-        self.owner.post(work).unwrap();
+    fn done(&self, work: Work<impl Sized>) -> WcStatus {
+        self.owner.post(work.any()).unwrap();
         self.cq.wait().unwrap().wc.status
     }
 
@@ -84,8 +84,8 @@ impl Scene {
     }
 
     /// What work of the peer's comes to.
-    fn peers(&self, work: Work) -> Completion {
-        self.peer.post(work).unwrap();
+    fn peers(&self, work: Work<impl Sized>) -> Completion {
+        self.peer.post(work.any()).unwrap();
         self.peer_cq.wait().unwrap()
     }
 
@@ -146,10 +146,10 @@ fn a_range_that_leaves_the_window_is_refused_though_the_region_goes_on() {
 
 #[test]
 fn a_right_that_the_window_lacks_is_refused_though_others_have_it() {
-    let reads = |scene: &Scene, to| Work::read(scene.buffer(0, 8), to);
-    let writes = |scene: &Scene, to| Work::write(scene.buffer(0, 8), to);
-    let adds = |scene: &Scene, to| Work::fetch_add(scene.buffer(0, 8), to, 1);
-    let puts = |scene: &Scene, to| Work::atomic_write(scene.buffer(0, 8), to);
+    let reads = |scene: &Scene, to| Work::read(scene.buffer(0, 8), to).any();
+    let writes = |scene: &Scene, to| Work::write(scene.buffer(0, 8), to).any();
+    let adds = |scene: &Scene, to| Work::fetch_add(scene.buffer(0, 8), to, 1).any();
+    let puts = |scene: &Scene, to| Work::atomic_write(scene.buffer(0, 8), to).any();
     type Make = fn(&Scene, RemoteSlice) -> Work;
     let all: [(Make, Access); 4] = [
         (reads, Access::REMOTE_READ),
@@ -204,7 +204,7 @@ fn a_key_is_dead_when_its_window_is_not_bound_by_it_any_more() {
         let work = Work::send_with_invalidate(scene.buffer(1, 8), key);
         assert_eq!(scene.peers(work).wc.status, WcStatus::Success);
         let done = scene.cq.wait().unwrap().ok().unwrap();
-        assert_eq!(done.wc.byte_len, 8);
+        assert_eq!((done.wc.byte_len, done.wc.invalidated), (8, Some(key)));
     };
     let bound_elsewhere: End = |scene, mw, _| {
         scene.bind(mw.as_ref().unwrap(), &scene.part(LEN / 2, 64));
@@ -299,6 +299,7 @@ fn a_peer_cannot_invalidate_what_is_not_its_to_use() {
         assert_eq!(scene.peers(work).wc.status, WcStatus::RemoteAccess);
         let done = scene.cq.wait().unwrap();
         assert_eq!((done.wc.opcode, done.wc.status), (WcOpcode::Receive, WcStatus::LocalAccess));
+        assert_eq!(done.wc.invalidated, None);
         assert_eq!((scene.owner.state(), scene.peer.state()), (QpState::Err, QpState::Err));
         assert_eq!(mws.first().is_some_and(Mw::is_bound), bound, "as it was");
     }
@@ -410,7 +411,8 @@ fn an_invalidation_does_not_wait_for_the_answer_that_its_own_queue_pair_is_sendi
         let kind = SendKind::Read { va: there.addr, rkey: there.rkey };
         let (signaled, solicited, fence) = (true, false, false);
         let data = SendData::Gather(&sges);
-        let read = SendWork { wr_id: 0, kind, data, signaled, solicited, fence, buffer: None };
+        let to = SendTo::Peer;
+        let read = SendWork { wr_id: 0, to, kind, data, signaled, solicited, fence, buffer: None };
         // SAFETY: the region outlives the requests and lends no references.
         unsafe { scene.peer.post_send(&[read; 3]) }.unwrap();
         let read = scene.peer_cq.wait().unwrap().wc;

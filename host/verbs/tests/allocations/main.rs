@@ -11,7 +11,7 @@ mod pair;
 
 use adverb_verbs::{
     Access, Buf, Context, Cq, Memory, Mr, MwBind, MwKind, QpConfig, ReceiveWork, RemoteSlice,
-    SendData, SendKind, SendWork, Sge, WcStatus, Work,
+    SendData, SendKind, SendTo, SendWork, Sge, WcStatus, Work,
 };
 use counting::counts;
 use pair::{Pair, Setup, Side, remote};
@@ -116,6 +116,7 @@ impl<'a> Scene<'a> {
     fn work<'b>(&self, n: u64, kind: SendKind, sge: &'b [Sge]) -> SendWork<'b> {
         let data = SendData::Gather(sge);
         SendWork {
+            to: SendTo::Peer,
             wr_id: n,
             kind,
             data,
@@ -215,6 +216,7 @@ fn two_threads(pair: &Pair) {
         }
         let sge = [from.sge(0, LEN).expect("in there")];
         let work = SendWork {
+            to: SendTo::Peer,
             wr_id: 0,
             kind: SendKind::Send { imm: None },
             data: SendData::Gather(&sge),
