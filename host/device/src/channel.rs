@@ -9,13 +9,14 @@ use crate::events::{deadline, left};
 use crate::notify::Mailbox;
 use crate::port::Port;
 use crate::standby::Standby;
+use crate::sync::Mutex;
 use adverb_sys::epoll::Epoll;
 use adverb_sys::eventfd::EventFd;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// What a channel says about a completion queue: that it has fired.

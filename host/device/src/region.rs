@@ -94,7 +94,7 @@ type Chunk = Box<[Slot]>;
 pub(crate) struct Regions {
     chunks: Box<[OnceLock<Chunk>]>,
     /// Indices that were used and are free again, and the first that never was.
-    free: std::sync::Mutex<(Vec<u32>, u32)>,
+    free: crate::sync::Mutex<(Vec<u32>, u32)>,
 }
 
 impl Regions {
@@ -109,7 +109,7 @@ impl Regions {
         Self {
             chunks: (0..Self::CHUNKS).map(|_| OnceLock::new()).collect(),
             // Index 0 is never used, so that no key is small and zero is none.
-            free: std::sync::Mutex::new((Vec::new(), 1)),
+            free: crate::sync::Mutex::new((Vec::new(), 1)),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Completion channels: where a program sleeps until one of its completion queues has something.
 
 use crate::cq::{Cq, Inner};
+use adverb_device::locks::Mutex;
 use adverb_device::{Notice, Port};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// A completion channel, for any number of completion queues. `struct ibv_comp_channel`.

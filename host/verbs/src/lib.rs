@@ -102,6 +102,8 @@ mod scope;
 mod srq;
 mod work;
 
+#[doc(hidden)]
+pub use adverb_device::locks;
 pub use adverb_device::{
     Access, AckTimeout, AsyncEvent, ConnectError, Device, DeviceReport, Element, EventKind, Gid,
     GidEntry, Imm, NodeType, PathMtu, Pkey, PortCounters, PostError, Psn, QpCounters, QpLimits,

@@ -11,6 +11,7 @@ use crate::error::{CreateError, PostFailure, Rejected};
 use crate::scope::Lent;
 use crate::srq::Srq;
 use crate::work::{Kind, Work};
+use adverb_device::locks::Mutex;
 use adverb_device::{
     Access, AckTimeout, ConnectError, EventQueue, Gid, InitAttributes, PathMtu, Pkey, Port,
     PostError, Psn, QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, RnrRetry,
@@ -18,7 +19,7 @@ use adverb_device::{
 };
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 mod sealed {
     /// Keeps the list of transports ours.
