@@ -116,16 +116,21 @@ impl CompChannel {
         }
     }
 
-    /// A descriptor that can be read while there are events, and also when a packet has come that
-    /// may bring one: for `epoll` and its like. After each wake-up take events with
-    /// [`CompChannel::try_get_event`] until there are none, which also serves the device; never read
-    /// the descriptor.
+    /// The descriptor of [`AsFd`], or why there is none.
     ///
     /// # Errors
     ///
     /// No descriptors left.
     pub fn poll_fd(&self) -> io::Result<BorrowedFd<'_>> {
         self.inner.watch()
+    }
+
+    /// A descriptor that can be read exactly while there are events, so that a program can sleep on
+    /// it and then call [`CompChannel::get_event`] without waiting. A helper thread drives the device
+    /// for those who sleep so, and keeps a processor awake for that; the descriptor of [`AsFd`] needs
+    /// none. Never read it.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.inner.watch_events()
     }
 
     /// Takes an event if there is one. Does not wait.
@@ -140,11 +145,15 @@ impl CompChannel {
 }
 
 impl AsFd for CompChannel {
-    /// A descriptor that can be read exactly while there are events, so that a program can sleep on
-    /// it and then call [`CompChannel::get_event`] without waiting. A helper thread drives the device
-    /// for those who sleep so; [`CompChannel::poll_fd`] wakes them sooner. Never read it.
+    /// A descriptor that can be read while there are events, and also when a packet has come that
+    /// may bring one: for `epoll` and its like. After each wake-up take events with
+    /// [`CompChannel::try_get_event`] until there are none, which also serves the device, on the
+    /// thread that has woken; [`CompChannel::get_event`] would wait if the packet brought none. Never
+    /// read the descriptor.
+    ///
+    /// Where no descriptors are left, that of [`CompChannel::event_fd`].
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.watch_events()
+        self.poll_fd().unwrap_or_else(|_| self.event_fd())
     }
 }
 
