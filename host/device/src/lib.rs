@@ -7,7 +7,7 @@
 //! | to change | see |
 //! |---|---|
 //! | which devices exist, their addresses | `gid.rs` |
-//! | what a key may touch | `region.rs` |
+//! | what a key may touch | `region.rs`, `window.rs` |
 //! | how packets leave | `burst.rs`, `endpoint.rs` |
 //! | how packets arrive, who drives | `port.rs`, `reception.rs`, `helper.rs`, `standby.rs` |
 //! | when to acknowledge | `ack.rs` |
@@ -48,6 +48,7 @@ mod srq;
 mod standby;
 mod table;
 mod timers;
+mod window;
 mod work;
 
 /// What `notify.rs` is built from; its model puts in other ones.
@@ -75,6 +76,7 @@ pub use port::{OpenError, Port, QpLimits};
 pub use qp::{ConnectError, PostError, Qp, QpConfig};
 pub use region::{Key, Region, RegionError};
 pub use srq::{Srq, SrqAttr, SrqConfig, SrqError};
+pub use window::{Bind, BindError, BindTo, Window, WindowKind};
 pub use work::{ReceiveWork, SendData, SendKind, SendWork, Sge};
 
 /// A packet sequence number that nobody can guess from the last one.

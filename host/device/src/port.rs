@@ -33,6 +33,7 @@ use crate::standby::Standby;
 use crate::sync::Mutex;
 use crate::table::QpTable;
 use crate::timers::Timers;
+use crate::window::{Window, WindowKind};
 use adverb_engine::{Dropped, QpCounters, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
@@ -378,6 +379,15 @@ impl Port {
     /// [`RegionError::TooMany`].
     pub fn register_null(&self, domain: u32) -> Result<Region, RegionError> {
         self.regions.register_null(domain)
+    }
+
+    /// Makes a memory window for protection domain `domain`, bound to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::TooMany`].
+    pub fn alloc_window(&self, domain: u32, kind: WindowKind) -> Result<Window, RegionError> {
+        self.regions.alloc_window(domain, kind)
     }
 
     /// Makes a completion queue. The caller has checked the limits, and that the channel is this

@@ -11,8 +11,9 @@ use crate::events::{Affiliation, Element, EventQueue};
 use crate::host::{Own, Receives, Surroundings};
 use crate::ledger::QpRow;
 use crate::port::Port;
+use crate::region::Serial;
 use crate::srq::{Drawn, Srq};
-use crate::work::{ReceiveRing, ReceiveWork, SendData, SendRing, SendWork, total_len};
+use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
 use adverb_engine::{
     Gid, InitAttributes, ModifyError, QpCounters, QpOptions, QpState, Request, RtrAttributes,
     RtsAttributes, Time, To,
@@ -61,6 +62,8 @@ pub enum PostError {
         /// Its length.
         len: u32,
     },
+    /// The memory window belongs to another protection domain than the queue pair.
+    ForeignWindow,
     /// READs and atomics bring data back, and an inline buffer cannot take it.
     InlineForRead,
     /// More inline bytes than the queue pair was made for.
@@ -70,6 +73,8 @@ pub enum PostError {
         /// What is allowed.
         max: usize,
     },
+    /// What says how to bind a memory window came with another operation, or was left out.
+    NotABind,
     /// The state of the queue pair does not allow posting.
     NotReady {
         /// The state.
@@ -101,6 +106,12 @@ impl fmt::Display for PostError {
             Self::AtomicLength { len } => {
                 write!(f, "an atomic returns 8 bytes, but the buffer has {len}")
             }
+            Self::ForeignWindow => f.write_str(
+                "the memory window and the queue pair are of different protection domains",
+            ),
+            Self::NotABind => f.write_str(
+                "binding a memory window, and nothing else, is posted with what to bind it to",
+            ),
             Self::InlineForRead => {
                 f.write_str("READs and atomics need a registered buffer, not inline data")
             }
@@ -282,6 +293,7 @@ impl QpInner {
             own: Own {
                 number,
                 domain: config.domain,
+                serial: Serial::new(),
                 sends,
                 receives: match &config.srq {
                     Some(srq) => Receives::Shared(Drawn::new(srq)),
@@ -449,7 +461,13 @@ impl QpInner {
                 }
                 u32::try_from(len).map_err(|_| PostError::TooLong)?
             }
+            SendData::Bind(bind) if bind.domain() == self.own.domain => 0,
+            SendData::Bind(_) => return Err(PostError::ForeignWindow),
         };
+        let binds = matches!(work.data, SendData::Bind(_));
+        if binds != matches!(work.kind, SendKind::BindWindow) {
+            return Err(PostError::NotABind);
+        }
         if work.kind.fixed_len().is_some_and(|fixed| fixed != len) {
             return Err(PostError::AtomicLength { len });
         }

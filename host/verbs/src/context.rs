@@ -10,11 +10,12 @@ use crate::cq::{COMP_VECTORS, Cq, CqConfig};
 use crate::error::{AllocateError, CreateError, OpenError};
 use crate::events::AsyncEvents;
 use crate::memory::{Buf, Dm, Mr, NullMr};
+use crate::mw::Mw;
 use crate::qp::{Qp, QpConfig, Rc};
 use crate::srq::{Srq, SrqConfig};
 use adverb_device::{
     Access, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpCounters, QpLimits,
-    Region,
+    Region, WindowKind as MwKind,
 };
 use std::io;
 use std::os::fd::AsFd;
@@ -341,6 +342,16 @@ impl Pd {
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn null_mr(&self) -> Result<NullMr, AllocateError> {
         NullMr::allocate(&self.port, self.domain)
+    }
+
+    /// Makes a memory window, bound to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError::Region`]: there are too many regions and windows.
+    #[doc(alias = "ibv_alloc_mw")]
+    pub fn alloc_mw(&self, kind: MwKind) -> Result<Mw, AllocateError> {
+        Mw::allocate(&self.port, self.domain, kind)
     }
 
     /// Makes a parent domain: another handle of this domain, for objects of one thread. The software

@@ -3,6 +3,7 @@
 //! | file | is about |
 //! |---|---|
 //! | `operations.rs` | what works: every operation, size, path MTU and way of posting |
+//! | `longest.rs` | messages of 2 GiB |
 //! | `set_up.rs` | mistakes before there is a connection, and what they are called |
 //! | `statuses.rs` | what fails, and with which status |
 //! | `rogue.rs` | the same, where it takes a peer that breaks the rules |
@@ -23,6 +24,7 @@ mod capture;
 mod counters;
 mod fallback;
 mod hostile;
+mod longest;
 mod namespaces;
 mod operations;
 mod pair;
