@@ -34,6 +34,8 @@ mod gid;
 mod helper;
 mod host;
 mod ledger;
+#[doc(hidden)]
+pub mod locks;
 mod monitor;
 mod notify;
 mod port;
@@ -53,8 +55,9 @@ mod work;
 
 /// What `notify.rs` is built from; its model puts in other ones.
 mod sync {
+    pub(crate) use crate::locks::Mutex;
+    pub(crate) use std::sync::MutexGuard;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-    pub(crate) use std::sync::{Mutex, MutexGuard};
 }
 
 pub use access::Access;

@@ -30,6 +30,7 @@ use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, Registry};
 use crate::relay::{Passed, Relay};
 use crate::standby::Standby;
+use crate::sync::Mutex;
 use crate::table::QpTable;
 use crate::timers::Timers;
 use crate::way::{Ah, AhAttr};
@@ -45,7 +46,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 /// Bounds of what a queue pair can be made of.
 #[derive(Clone, Copy, Debug)]

@@ -29,12 +29,13 @@
 //!    holds none but of the region that it is to be bound to. So nobody waits for ever.
 
 use crate::access::Access as Rights;
+use crate::sync::Mutex;
 use crate::window;
 use adverb_engine::{Access, AccessError, AtomicOp};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 /// The name of a region: the local and the remote key are the same number.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]

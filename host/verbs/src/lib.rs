@@ -106,6 +106,8 @@ mod srq;
 mod transport;
 mod work;
 
+#[doc(hidden)]
+pub use adverb_device::locks;
 pub use adverb_device::{
     Access, AckTimeout, AhAttr, AsyncEvent, Bind, BindError, ConnectError, Device, DeviceReport,
     Element, EventKind, Gid, GidEntry, Imm, ModifyError, NodeType, PathMtu, Pkey, PortCounters,

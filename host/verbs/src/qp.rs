@@ -12,13 +12,14 @@ use crate::scope::Lent;
 use crate::srq::Srq;
 use crate::transport::{Receives, Sends, Supports, Transport};
 use crate::work::{Kind, Work};
+use adverb_device::locks::Mutex;
 use adverb_device::{
     Access, AckTimeout, ConnectError, EventQueue, Gid, PathMtu, Pkey, Port, PostError, Psn,
     QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer, SendData,
     SendKind, SendTo, SendWork,
 };
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 mod connect;
 mod modify;
