@@ -106,10 +106,10 @@ mod work;
 
 pub use adverb_device::{
     Access, AckTimeout, AhAttr, AsyncEvent, ConnectError, Device, Element, EventKind, Gid,
-    GidEntry, Imm, ModifyError, NodeType, PathMtu, Pkey, PortCounters, PostError, Psn, Qkey,
-    QpCounters, QpLimits, QpState, QpType, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey,
-    RnrRetry, RnrTimer, SendData, SendKind, SendTo, SendWork, Sge, SrqAttr, SrqError, Timestamps,
-    WcOpcode, WcStatus,
+    GidEntry, GroupError, GroupLimits, Imm, ModifyError, NodeType, PathMtu, Pkey, PortCounters,
+    PostError, Psn, Qkey, QpCounters, QpLimits, QpState, QpType, Qpn, ReceiveWork, ResizeError,
+    RetryCount, Rkey, RnrRetry, RnrTimer, SendData, SendKind, SendTo, SendWork, Sge, SrqAttr,
+    SrqError, Timestamps, WcOpcode, WcStatus,
 };
 pub use ah::{Ah, AhError, GlobalRoute};
 pub use channel::{CompChannel, CqEvent};
