@@ -14,7 +14,7 @@
 //! | who is told that a completion came | `notify.rs`, `channel.rs` |
 //! | asynchronous events | `events.rs`, `monitor.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
-//! | where datagrams go | `way.rs` |
+//! | where datagrams go, and to how many | `way.rs`, `multicast.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
 //! | what is counted, and who can see it | `counters.rs`, `ledger.rs` |
 //!
@@ -37,6 +37,7 @@ mod ledger;
 #[doc(hidden)]
 pub mod locks;
 mod monitor;
+mod multicast;
 mod notify;
 mod port;
 mod probe;
@@ -74,6 +75,7 @@ pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
 pub use events::{AsyncEvent, Element, EventKind, EventQueue};
 pub use gid::{Device, GidEntry, NodeType, devices};
 pub use ledger::{DeviceReport, QpRow, survey};
+pub use multicast::{GroupError, GroupLimits};
 pub use notify::Arm;
 pub use port::{OpenError, Port, QpLimits};
 pub use qp::{Change, ConnectError, PostError, Qp, QpConfig, QpQuery, Side};

@@ -10,6 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::events::{Affiliation, Element, EventQueue};
 use crate::host::{Errand, Own, Receives, Surroundings};
 use crate::ledger::QpRow;
+use crate::multicast::GroupError;
 use crate::port::{Port, QpLimits};
 use crate::region::Serial;
 use crate::srq::{Drawn, Srq};
@@ -939,8 +940,35 @@ impl Qp {
     }
 }
 
+impl Qp {
+    /// Attaches a datagram queue pair to a multicast group: it gets a copy of each message to it.
+    /// Once more changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError`].
+    pub fn attach(&self, group: Gid) -> Result<(), GroupError> {
+        self.port.attach(group, self.number)
+    }
+
+    /// Detaches it.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::NotAttached`].
+    pub fn detach(&self, group: Gid) -> Result<(), GroupError> {
+        match self.port.detach(Some(group), self.number) {
+            true => Ok(()),
+            false => Err(GroupError::NotAttached { gid: group }),
+        }
+    }
+}
+
 impl Drop for Qp {
     fn drop(&mut self) {
+        if self.inner(|inner| inner.engine.kind()) == QpType::Ud {
+            self.port.detach(None, self.number);
+        }
         self.port.remove_qp(self.number);
     }
 }

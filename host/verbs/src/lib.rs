@@ -110,11 +110,11 @@ mod work;
 pub use adverb_device::locks;
 pub use adverb_device::{
     Access, AckTimeout, AhAttr, AsyncEvent, Bind, BindError, ConnectError, Device, DeviceReport,
-    Element, EventKind, Gid, GidEntry, Imm, ModifyError, NodeType, PathMtu, Pkey, PortCounters,
-    PostError, Psn, Qkey, QpCounters, QpLimits, QpRow, QpState, QpType, Qpn, ReceiveWork,
-    ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData, SendKind, SendTo, SendWork, Sge,
-    SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus, WindowKind as MwKind, diag_counters,
-    hw_counters, survey,
+    Element, EventKind, Gid, GidEntry, GroupError, GroupLimits, Imm, ModifyError, NodeType,
+    PathMtu, Pkey, PortCounters, PostError, Psn, Qkey, QpCounters, QpLimits, QpRow, QpState,
+    QpType, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData,
+    SendKind, SendTo, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus,
+    WindowKind as MwKind, diag_counters, hw_counters, survey,
 };
 pub use ah::{Ah, AhError, GlobalRoute};
 pub use channel::{CompChannel, CqEvent};
