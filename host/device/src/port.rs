@@ -24,7 +24,7 @@ use crate::helper::Helper;
 use crate::ledger::Ledger;
 use crate::monitor::Monitor;
 use crate::probe;
-use crate::qp::{Acks, Aftermath, ConnectError, Qp, QpConfig, QpInner};
+use crate::qp::{Acks, Aftermath, Came, ConnectError, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, Registry};
@@ -33,11 +33,12 @@ use crate::standby::Standby;
 use crate::sync::Mutex;
 use crate::table::QpTable;
 use crate::timers::Timers;
+use crate::way::{Ah, AhAttr};
 use crate::window::{Window, WindowKind};
 use adverb_engine::{Dropped, QpCounters, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
-use adverb_wire::{PathMtu, Qpn};
+use adverb_wire::Qpn;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
@@ -444,7 +445,7 @@ impl Port {
     pub fn create_qp(self: &Arc<Self>, config: &QpConfig) -> io::Result<Qp> {
         let number = self.take_number()?;
         if let Some(slot) = self.table.slot(number) {
-            *lock(slot) = Some(Box::new(QpInner::new(number, config)));
+            *lock(slot) = Some(Box::new(QpInner::new(number, config, self.device.active_mtu())));
         }
         Ok(Qp::new(Arc::clone(self), number))
     }
@@ -497,6 +498,31 @@ impl Port {
         lock(&self.receiver).doors.push(Door::new(Arc::clone(&endpoint)));
         self.helper.watch(&endpoint.socket).map_err(failed)?;
         Ok(endpoint)
+    }
+
+    /// Opens the sockets of all addresses, for those who listen to all of them.
+    ///
+    /// # Errors
+    ///
+    /// None of them could be opened.
+    pub(crate) fn open_all(&self) -> Result<(), ConnectError> {
+        let mut result = Err(ConnectError::NoSuchGid { index: 0 });
+        for entry in &self.device.gids {
+            let opened = self.endpoint(entry.index).map(drop);
+            if result.is_err() {
+                result = opened;
+            }
+        }
+        result
+    }
+
+    /// Makes an address handle.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::NoSuchGid`], [`ConnectError::OtherFamily`] and [`ConnectError::Socket`].
+    pub fn create_ah(self: &Arc<Self>, domain: u32, attr: AhAttr) -> Result<Ah, ConnectError> {
+        Ah::new(Arc::clone(self), domain, attr)
     }
 
     fn open_endpoint(&self, addr: SocketAddr) -> io::Result<Arc<Endpoint>> {
@@ -576,19 +602,6 @@ impl Port {
 
     pub(crate) fn table(&self) -> &QpTable {
         &self.table
-    }
-
-    /// Packets that may be under way to one peer: what its socket's buffer holds for sure, if it
-    /// is like ours. The kernel charges up to twice the payload; half is left to other peers.
-    pub fn window_packets(&self, gid_index: u8, mtu: PathMtu) -> u32 {
-        let buffer = self
-            .endpoint(gid_index)
-            .ok()
-            .and_then(|endpoint| endpoint.socket.recv_buffer_bytes().ok())
-            .unwrap_or(WINDOW_BYTES_MAX);
-        let bytes = (buffer / 4).min(WINDOW_BYTES_MAX);
-        let packets = u32::try_from(bytes).unwrap_or(u32::MAX) / mtu.bytes();
-        packets.clamp(WINDOW_PACKETS.0, WINDOW_PACKETS.1)
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -778,7 +791,9 @@ impl Port {
             if let Some(Held { guard, published, .. }) = current.as_mut()
                 && let Some(inner) = guard.as_mut()
             {
-                *published += inner.on_packet(&packet, source, *now, self);
+                let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
+                let came = Came { source, flow, len };
+                *published += inner.on_packet(&packet, came, *now, self);
             }
         }
         if let Some(held) = current {
@@ -989,11 +1004,6 @@ const BURSTS_MAX: usize = 16;
 const LITTLE_BYTES: usize = 512;
 /// Queue pairs whose acknowledgements wait at once.
 const DEFERRED_MAX: usize = 1024;
-/// Bytes under way to one peer, at most: more does not fit the cache.
-const WINDOW_BYTES_MAX: usize = 4 << 20;
-/// Packets under way to one peer, at least and at most.
-const WINDOW_PACKETS: (u32, u32) = (16, 1024);
-
 fn steer(endpoint: &Endpoint, routes: impl Iterator<Item = (Block, u32)>) -> io::Result<()> {
     let routes: Vec<_> = routes
         .map(|(block, index)| steering::Route { block: block.index(), index })
