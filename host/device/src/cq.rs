@@ -1,6 +1,7 @@
 //! Completion queues: what was posted comes back here.
 
 use crate::channel::{ChannelShared, CompChannel, Notice};
+use crate::counters::Counters;
 use crate::events::{Affiliation, Element, EventKind, EventQueue};
 use crate::notify::{Arm, Queue};
 use crate::port::Port;
@@ -146,6 +147,7 @@ pub(crate) struct CqShared {
     alert: Option<Alert>,
     affiliation: Arc<Affiliation>,
     timestamps: Timestamps,
+    counters: Arc<Counters>,
 }
 
 impl CqShared {
@@ -157,6 +159,7 @@ impl CqShared {
         let urgent = solicited || completion.status != WcStatus::Success;
         let published = self.queue.publish(completion, urgent);
         if published.first_overrun {
+            self.counters.num_cqovf.add(1);
             self.affiliation.raise(EventKind::CqErr);
         }
         if let Some(Alert { channel, notice }) = self.alert.as_ref().filter(|_| published.wake) {
@@ -235,6 +238,7 @@ impl Cq {
             alert,
             affiliation: Affiliation::new(config.events.clone(), element),
             timestamps: config.timestamps,
+            counters: Arc::clone(port.counters_ref()),
         };
         Self { port, shared: Arc::new(shared) }
     }

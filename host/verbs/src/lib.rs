@@ -98,31 +98,36 @@ mod events;
 #[cfg(feature = "tokio")]
 mod futures;
 mod memory;
+mod mw;
 mod qp;
 mod scope;
 mod srq;
 mod transport;
 mod work;
 
+#[doc(hidden)]
+pub use adverb_device::locks;
 pub use adverb_device::{
-    Access, AckTimeout, AhAttr, AsyncEvent, ConnectError, Device, Element, EventKind, Gid,
-    GidEntry, GroupError, GroupLimits, Imm, ModifyError, NodeType, PathMtu, Pkey, PortCounters,
-    PostError, Psn, Qkey, QpCounters, QpLimits, QpState, QpType, Qpn, ReceiveWork, ResizeError,
-    RetryCount, Rkey, RnrRetry, RnrTimer, SendData, SendKind, SendTo, SendWork, Sge, SrqAttr,
-    SrqError, Timestamps, WcOpcode, WcStatus,
+    Access, AckTimeout, AhAttr, AsyncEvent, Bind, BindError, ConnectError, Device, DeviceReport,
+    Element, EventKind, Gid, GidEntry, GroupError, GroupLimits, Imm, ModifyError, NodeType,
+    PathMtu, Pkey, PortCounters, PostError, Psn, Qkey, QpCounters, QpLimits, QpRow, QpState,
+    QpType, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData,
+    SendKind, SendTo, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus,
+    WindowKind as MwKind, diag_counters, hw_counters, survey,
 };
 pub use ah::{Ah, AhError, GlobalRoute};
 pub use channel::{CompChannel, CqEvent};
 pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
 pub use cq::{Completion, Completions, Cq, CqConfig, WorkCompletion};
 pub use error::{
-    AllocateError, Busy, CreateError, NotifyError, OpenError, PollError, PostFailure, RangeError,
-    Rejected, WorkError,
+    AllocateError, BindMwError, Busy, CreateError, NotifyError, OpenError, PollError, PostFailure,
+    RangeError, Rejected, WorkError,
 };
 pub use events::AsyncEvents;
 #[cfg(feature = "tokio")]
 pub use futures::{AsyncCompChannel, AsyncEventStream};
-pub use memory::{Buf, Dm, Memory, Mr, MrSlice, NullMr, ReregisterError};
+pub use memory::{Buf, DeregisterError, Dm, Memory, Mr, MrSlice, NullMr, ReregisterError};
+pub use mw::{Mw, MwBind};
 pub use qp::{Modify, Qp, QpAttr, QpCap, QpConfig, RcConnect, RemoteQp, UcConnect};
 pub use scope::{Lent, Scope};
 pub use srq::{Srq, SrqConfig};

@@ -12,13 +12,14 @@ use crate::scope::Lent;
 use crate::srq::Srq;
 use crate::transport::{Receives, Sends, Supports, Transport};
 use crate::work::{Kind, Work};
+use adverb_device::locks::Mutex;
 use adverb_device::{
     Access, AckTimeout, ConnectError, EventQueue, Gid, PathMtu, Pkey, Port, PostError, Psn,
     QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer, SendData,
     SendKind, SendTo, SendWork,
 };
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 mod connect;
 mod modify;
@@ -312,12 +313,18 @@ impl<T: Transport> Qp<T> {
     }
 
     fn post_any(&self, work: Work) -> Result<(), Rejected> {
-        if work.memory.domain() != self.domain {
+        if !work.memory.is_of(self.domain) {
             let memory = Some(work.memory);
             return Err(Rejected { error: PostFailure::ForeignMemory, memory });
         }
         match work.kind {
-            Kind::Send(kind) => self.post_owned_send(kind, work),
+            Kind::Send(kind) => {
+                let sges = [work.memory.sge()];
+                self.post_owned_send(kind, SendData::Gather(&sges), work)
+            }
+            Kind::Bind(bind) => {
+                self.post_owned_send(SendKind::BindWindow, SendData::Bind(&bind), work)
+            }
             Kind::Receive => {
                 let sges = [work.memory.sge()];
                 let Link { number, .. } = self.recv_cq.put(work.memory, None);
@@ -330,10 +337,14 @@ impl<T: Transport> Qp<T> {
         }
     }
 
-    fn post_owned_send(&self, kind: SendKind, work: Work) -> Result<(), Rejected> {
+    fn post_owned_send(
+        &self,
+        kind: SendKind,
+        data: SendData<'_>,
+        work: Work,
+    ) -> Result<(), Rejected> {
         let Work { memory, wr_id, signaled, solicited, fence, to, .. } = work;
         let to = to.borrow();
-        let sges = [memory.sge()];
         // Held until the request is posted, so that requests are in the chain in their order.
         let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         let max = self.cap.max_send_wr;
@@ -342,7 +353,7 @@ impl<T: Transport> Qp<T> {
             return Err(Rejected { error, memory: Some(memory) });
         }
         let link = self.send_cq.put(memory, chain.last);
-        let (data, buffer) = (SendData::Gather(&sges), Some(link.number));
+        let buffer = Some(link.number);
         let send = SendWork { wr_id, to, kind, data, signaled, solicited, fence, buffer };
         if let Err((_, error)) = self.inner.post_send(&[send]) {
             let memory = self.send_cq.take_back(link.number);
@@ -435,6 +446,11 @@ impl<T: Transport> Qp<T> {
 }
 
 impl<T: Transport> Qp<T> {
+    /// Posts a request that owns nothing.
+    pub(crate) fn post_bare(&self, work: SendWork<'_>) -> Result<(), PostError> {
+        self.inner.post_send(&[work]).map_err(|(_, error)| error)
+    }
+
     /// Its number, unique on this host.
     #[inline]
     pub fn number(&self) -> Qpn {

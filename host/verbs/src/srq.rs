@@ -8,9 +8,10 @@ use crate::cq::Owned;
 use crate::error::{Busy, CreateError, PostFailure, Rejected};
 use crate::transport::op;
 use crate::work::Work;
+use adverb_device::locks::Mutex;
 use adverb_device::{EventQueue, Port, PostError, QpLimits, ReceiveWork, SrqAttr, SrqError};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 /// What a shared receive queue is made of. `struct ibv_srq_init_attr`.
 #[derive(Clone, Copy, Debug)]
@@ -173,7 +174,7 @@ impl Srq {
     pub fn post(&self, work: Work<op::Receive>) -> Result<(), Rejected> {
         let Work { memory, wr_id, .. } = work;
         let rejected = |why, memory| Rejected { error: why, memory: Some(memory) };
-        if memory.domain() != self.inner.domain {
+        if !memory.is_of(self.inner.domain) {
             return Err(rejected(PostFailure::ForeignMemory, memory));
         }
         let sges = [memory.sge()];

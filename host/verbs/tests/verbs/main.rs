@@ -12,6 +12,7 @@
 //! | `processes.rs` | several processes on one address, wrong steering, sudden death |
 //! | `passive.rs` | programs that do not poll, and what they cost |
 //! | `capture.rs` | `ADVERB_PCAP` |
+//! | `counters.rs` | what is counted, and who can see it |
 //! | `namespaces.rs` | two hosts, as far as the network can tell |
 //! | `pair.rs`, `agent.rs`, `alone.rs`, `stranger.rs` | what the tests are made of |
 //!
@@ -20,6 +21,7 @@
 mod agent;
 mod alone;
 mod capture;
+mod counters;
 mod fallback;
 mod hostile;
 mod longest;
