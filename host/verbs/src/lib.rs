@@ -35,7 +35,8 @@
 //! A peer that holds a key may change memory at any time, and a Rust reference promises that nobody
 //! does. So memory comes in two kinds: [`Mr`] can be shared with peers and is only ever copied from
 //! and to, or accessed as atomics; [`Buf`] is local and gives slices, while it is yours: posting it
-//! gives it away, its completion gives it back.
+//! gives it away, its completion gives it back. An [`Mw`] gives a peer a part of a region for a
+//! while.
 //!
 //! # Posting
 //!

@@ -46,6 +46,19 @@ use adverb_device::{
 /// mr.deregister()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// Datagrams reach no memory but receives, so that their queue pairs bind nothing:
+///
+/// ```compile_fail,E0277
+/// # use adverb_verbs::{Access, Context, MwBind, MwKind, QpConfig, Ud};
+/// # let context = Context::open("soft_lo")?;
+/// # let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
+/// # let mr = pd.allocate(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
+/// # let part = MwBind::new(&mr, 0, 100, Access::REMOTE_WRITE);
+/// let qp = pd.create_qp_of::<Ud>(&QpConfig::new(&cq))?;
+/// qp.bind_mw(&pd.alloc_mw(MwKind::Type1)?, &part, 1)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[doc(alias = "ibv_mw")]
 pub struct Mw {
@@ -130,8 +143,8 @@ impl<T: Supports<op::BindWindow>> Qp<T> {
     pub fn bind_mw(&self, mw: &Mw, to: &MwBind<'_>, wr_id: u64) -> Result<Rkey, BindMwError> {
         let bind = mw.device().bind(to.device(), None).map_err(BindMwError::Bind)?;
         let work = SendWork {
-            to: SendTo::Peer,
             wr_id,
+            to: SendTo::Peer,
             kind: SendKind::BindWindow,
             data: SendData::Bind(&bind),
             signaled: true,

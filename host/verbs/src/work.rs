@@ -129,6 +129,44 @@ impl Work<op::SendInvalidate> {
     }
 }
 
+impl Work<op::LocalInvalidate> {
+    /// Invalidates the key of a window of type 2 that was bound on the same queue pair, once all
+    /// work posted before is complete: the window is bound to nothing then.
+    ///
+    /// It ends with [`crate::WcStatus::MemoryWindowBind`], and the queue pair with it, if the key is
+    /// anything else.
+    #[doc(alias = "IBV_WR_LOCAL_INV")]
+    pub fn local_invalidate(rkey: Rkey) -> Self {
+        Self::new(Kind::Send(SendKind::LocalInvalidate { rkey }), Memory::Nothing)
+    }
+}
+
+impl Work<op::BindWindow> {
+    /// Binds a window of type 2, which is bound to nothing when the work's turn comes, under the key
+    /// `rkey`: usually [`Mw::rkey`], [incremented](Rkey::incremented).
+    ///
+    /// It ends with [`crate::WcStatus::MemoryWindowBind`], and the queue pair with it, if the window
+    /// is bound then, has this key already, or has gone, or the region has.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`].
+    #[doc(alias = "IBV_WR_BIND_MW")]
+    pub fn bind_mw(mw: &Mw, rkey: Rkey, to: &MwBind<'_>) -> Result<Self, BindError> {
+        let bind = mw.device().bind(to.device(), Some(Key(rkey.0)))?;
+        Ok(Self::new(Kind::Bind(bind), Memory::Nothing))
+    }
+}
+
+impl Work<op::AtomicWrite> {
+    /// Writes the 8 bytes of `memory` to a peer's 8 bytes, as they are and at once: nobody there
+    /// sees some of them. IBTA Vol. 1 Annex A19.
+    #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
+    pub fn atomic_write(memory: impl Into<Memory>, to: RemoteSlice) -> Self {
+        Self::new(Kind::Send(SendKind::AtomicWrite { va: to.addr, rkey: to.rkey }), memory)
+    }
+}
+
 impl Work<op::Write> {
     /// Writes to a peer's memory.
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
@@ -172,44 +210,6 @@ impl Work<op::Atomic> {
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     pub fn fetch_add(memory: impl Into<Memory>, at: RemoteSlice, add: u64) -> Self {
         Self::new(Kind::Send(SendKind::FetchAdd { va: at.addr, rkey: at.rkey, add }), memory)
-    }
-}
-
-impl Work<op::AtomicWrite> {
-    /// Writes the 8 bytes of `memory` to a peer's 8 bytes, as they are and at once: nobody there
-    /// sees some of them. IBTA Vol. 1 Annex A19.
-    #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
-    pub fn atomic_write(memory: impl Into<Memory>, to: RemoteSlice) -> Self {
-        Self::new(Kind::Send(SendKind::AtomicWrite { va: to.addr, rkey: to.rkey }), memory)
-    }
-}
-
-impl Work<op::LocalInvalidate> {
-    /// Invalidates the key of a window of type 2 that was bound on the same queue pair, once all
-    /// work posted before is complete: the window is bound to nothing then.
-    ///
-    /// It ends with [`crate::WcStatus::MemoryWindowBind`], and the queue pair with it, if the key is
-    /// anything else.
-    #[doc(alias = "IBV_WR_LOCAL_INV")]
-    pub fn local_invalidate(rkey: Rkey) -> Self {
-        Self::new(Kind::Send(SendKind::LocalInvalidate { rkey }), Memory::Nothing)
-    }
-}
-
-impl Work<op::BindWindow> {
-    /// Binds a window of type 2, which is bound to nothing when the work's turn comes, under the key
-    /// `rkey`: usually [`Mw::rkey`], [incremented](Rkey::incremented).
-    ///
-    /// It ends with [`crate::WcStatus::MemoryWindowBind`], and the queue pair with it, if the window
-    /// is bound then, has this key already, or has gone, or the region has.
-    ///
-    /// # Errors
-    ///
-    /// [`BindError`].
-    #[doc(alias = "IBV_WR_BIND_MW")]
-    pub fn bind_mw(mw: &Mw, rkey: Rkey, to: &MwBind<'_>) -> Result<Self, BindError> {
-        let bind = mw.device().bind(to.device(), Some(Key(rkey.0)))?;
-        Ok(Self::new(Kind::Bind(bind), Memory::Nothing))
     }
 }
 
