@@ -70,8 +70,6 @@ pub enum PostError {
         /// Its length.
         len: u32,
     },
-    /// The memory window belongs to another protection domain than the queue pair.
-    ForeignWindow,
     /// A datagram does not fit one packet.
     DatagramTooLong {
         /// Its length in bytes.
@@ -81,6 +79,8 @@ pub enum PostError {
     },
     /// The address handle is of another protection domain, or of another device.
     ForeignAddress,
+    /// The memory window belongs to another protection domain than the queue pair.
+    ForeignWindow,
     /// READs and atomics bring data back, and an inline buffer cannot take it.
     InlineForRead,
     /// More inline bytes than the queue pair was made for.
@@ -90,13 +90,13 @@ pub enum PostError {
         /// What is allowed.
         max: usize,
     },
-    /// What says how to bind a memory window came with another operation, or was left out.
-    NotABind,
     /// Queue pairs of this type have no receives.
     NoReceives {
         /// The type.
         kind: QpType,
     },
+    /// What says how to bind a memory window came with another operation, or was left out.
+    NotABind,
     /// The state of the queue pair does not allow posting.
     NotReady {
         /// The state.

@@ -1,4 +1,8 @@
 //! Every operation over every transport that has it, with the bytes compared.
+//!
+//! # Safety
+//!
+//! Raw requests here name no memory: their lists of pieces are empty.
 
 use crate::pair::{bytes_of, pattern, remote, wait};
 use adverb_verbs::{
@@ -114,7 +118,7 @@ fn raw_requests_that_a_transport_does_not_have_are_refused_by_name() {
     let (context, pd, cq, [a, _b]) = uc();
     for kind in KINDS {
         let operation = kind.operation();
-        // SAFETY: the requests name no memory.
+        // SAFETY: the request names no memory (header).
         let posted = unsafe { a.post_send(&[raw(kind)]) };
         let refused = PostError::Operation { kind: QpType::Uc, operation };
         let allowed = adverb_device::allowed(QpType::Uc, operation);
@@ -127,7 +131,7 @@ fn raw_requests_that_a_transport_does_not_have_are_refused_by_name() {
     for kind in KINDS {
         let operation = kind.operation();
         let to = SendTo::Peer;
-        // SAFETY: as above.
+        // SAFETY: the request names no memory (header).
         let posted = unsafe { datagram.post_send(&[SendWork { to, ..raw(kind) }]) };
         let refused = match adverb_device::allowed(QpType::Ud, operation) {
             true => PostError::Address { kind: QpType::Ud },
