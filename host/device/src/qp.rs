@@ -16,6 +16,7 @@ use crate::region::Serial;
 use crate::srq::{Drawn, Srq};
 use crate::way::{SendTo, Way};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
+use crate::xrc::{Targets, Xrcd};
 use adverb_engine::{
     Attributes, Datagram, Gid, ModifyError, QpCounters, QpOptions, QpState, QpType, Request,
     RequestOp, Settings, Time, To, allowed,
@@ -38,6 +39,8 @@ pub struct QpConfig {
     pub recv_cq: Cq,
     /// Where its receives come from, if it has none of its own.
     pub srq: Option<Srq>,
+    /// Where an XRC target finds shared receive queues.
+    pub xrcd: Option<Xrcd>,
     /// Where its asynchronous events go.
     pub events: Option<Arc<EventQueue>>,
     /// Names the queue pair in its events.
@@ -363,9 +366,10 @@ impl QpInner {
                 domain: config.domain,
                 serial: Serial::new(),
                 sends,
-                receives: match &config.srq {
-                    Some(srq) => Receives::Shared(Drawn::new(srq)),
-                    None => {
+                receives: match (&config.srq, &config.xrcd) {
+                    (_, Some(xrcd)) => Receives::Xrc(Targets::new(xrcd)),
+                    (Some(srq), None) => Receives::Shared(Drawn::new(srq)),
+                    (None, None) => {
                         Receives::Own(ReceiveRing::new(config.max_recv_wr, config.max_recv_sge))
                     }
                 },
@@ -425,6 +429,12 @@ impl QpInner {
         port: &Port,
     ) -> u32 {
         let Came { source, flow, len } = came;
+        if let (Receives::Xrc(targets), Some(xrceth)) =
+            (&mut self.own.receives, packet.headers.xrceth)
+        {
+            // A target has no protection domain of its own: that of the queue counts.
+            self.own.domain = targets.meet(xrceth.srqn).unwrap_or(0);
+        }
         let errand = Errand::Arrival { flow, len };
         self.with_errand(errand, port, |engine, host| engine.on_packet(packet, source, now, host))
     }
