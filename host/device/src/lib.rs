@@ -14,6 +14,7 @@
 //! | who is told that a completion came | `notify.rs`, `channel.rs` |
 //! | asynchronous events | `events.rs`, `monitor.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
+//! | where datagrams go, and to how many | `way.rs`, `multicast.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
 //! | what is counted, and who can see it | `counters.rs`, `ledger.rs` |
 //!
@@ -36,6 +37,7 @@ mod ledger;
 #[doc(hidden)]
 pub mod locks;
 mod monitor;
+mod multicast;
 mod notify;
 mod port;
 mod probe;
@@ -48,6 +50,7 @@ mod srq;
 mod standby;
 mod table;
 mod timers;
+mod way;
 mod window;
 mod work;
 
@@ -60,22 +63,25 @@ mod sync {
 
 pub use access::Access;
 pub use adverb_engine::{
-    AckTimeout, Gid, InitAttributes, QpCounters, QpState, RetryCount, RnrRetry, RtrAttributes,
-    RtsAttributes, WcOpcode, WcStatus,
+    AckTimeout, AttributeSet, Attributes, GRH_LEN, Gid, InitAttributes, ModifyError, Partition,
+    QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
+    Settings, TransitionRule, WcOpcode, WcStatus, allowed, transition,
 };
 pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes};
-pub use adverb_wire::{Imm, PathMtu, Pkey, Psn, Qpn, Rkey, RnrTimer};
+pub use adverb_wire::{Grh, Imm, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use channel::{CompChannel, Notice};
 pub use counters::{PortCounters, diag_counters, hw_counters};
 pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
 pub use events::{AsyncEvent, Element, EventKind, EventQueue};
 pub use gid::{Device, GidEntry, NodeType, devices};
 pub use ledger::{DeviceReport, QpRow, survey};
+pub use multicast::{GroupError, GroupLimits};
 pub use notify::Arm;
 pub use port::{OpenError, Port, QpLimits};
-pub use qp::{ConnectError, PostError, Qp, QpConfig};
+pub use qp::{Change, ConnectError, PostError, Qp, QpConfig, QpQuery, Side};
 pub use region::{Key, Region, RegionError};
 pub use srq::{Srq, SrqAttr, SrqConfig, SrqError};
+pub use way::{Ah, AhAttr, SendTo};
 pub use window::{Bind, BindError, BindTo, Window, WindowKind};
 pub use work::{ReceiveWork, SendData, SendKind, SendWork, Sge};
 

@@ -23,8 +23,9 @@ use crate::gid::{Device, devices, look};
 use crate::helper::Helper;
 use crate::ledger::Ledger;
 use crate::monitor::Monitor;
+use crate::multicast::{Group, GroupError, GroupLimits};
 use crate::probe;
-use crate::qp::{Acks, Aftermath, ConnectError, Qp, QpConfig, QpInner};
+use crate::qp::{Acks, Aftermath, Came, ConnectError, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, Registry};
@@ -33,11 +34,12 @@ use crate::standby::Standby;
 use crate::sync::Mutex;
 use crate::table::QpTable;
 use crate::timers::Timers;
+use crate::way::{Ah, AhAttr};
 use crate::window::{Window, WindowKind};
-use adverb_engine::{Dropped, QpCounters, Time, accept};
+use adverb_engine::{Dropped, Gid, QpCounters, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
-use adverb_wire::{PathMtu, Qpn};
+use adverb_wire::{Packet, Qpn, Transport};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
@@ -115,12 +117,14 @@ struct Door {
     endpoint: Arc<Endpoint>,
     flows: FlowCache,
     reception: Reception,
+    /// It is that of a multicast group.
+    group: Option<Group>,
 }
 
 impl Door {
     fn new(endpoint: Arc<Endpoint>) -> Self {
         let reception = Reception::new(endpoint.socket.gro());
-        Self { endpoint, flows: FlowCache::new(), reception }
+        Self { endpoint, flows: FlowCache::new(), reception, group: None }
     }
 
     /// Takes what has arrived: a datagram, or a burst.
@@ -444,7 +448,7 @@ impl Port {
     pub fn create_qp(self: &Arc<Self>, config: &QpConfig) -> io::Result<Qp> {
         let number = self.take_number()?;
         if let Some(slot) = self.table.slot(number) {
-            *lock(slot) = Some(Box::new(QpInner::new(number, config)));
+            *lock(slot) = Some(Box::new(QpInner::new(number, config, self.device.active_mtu())));
         }
         Ok(Qp::new(Arc::clone(self), number))
     }
@@ -500,9 +504,71 @@ impl Port {
         Ok(endpoint)
     }
 
+    /// Opens the sockets of all addresses, for those who listen to all of them.
+    ///
+    /// # Errors
+    ///
+    /// None of them could be opened.
+    pub(crate) fn open_all(&self) -> Result<(), ConnectError> {
+        let mut result = Err(ConnectError::NoSuchGid { index: 0 });
+        for entry in &self.device.gids {
+            let opened = self.endpoint(entry.index).map(drop);
+            if result.is_err() {
+                result = opened;
+            }
+        }
+        result
+    }
+
+    /// Attaches a queue pair to a multicast group.
+    pub(crate) fn attach(&self, gid: Gid, qp: Qpn) -> Result<(), GroupError> {
+        Group::check(gid, self.device.loopback)?;
+        let mut receiver = lock(&self.receiver);
+        for door in &mut receiver.doors {
+            if let Some(group) = door.group.as_mut().filter(|group| group.is(gid)) {
+                return group.attach(qp, &door.endpoint);
+            }
+        }
+        let groups = receiver.doors.iter().filter(|door| door.group.is_some()).count();
+        if groups >= GroupLimits::GROUPS_MAX {
+            return Err(GroupError::TooManyGroups { max: GroupLimits::GROUPS_MAX });
+        }
+        let failed = |error| GroupError::System { gid, error };
+        let interface = self.device.index;
+        let addr = Endpoint::group(gid, interface);
+        let endpoint = Endpoint::bind(addr, interface, self.capture.clone()).map_err(failed)?;
+        let endpoint = Arc::new(endpoint);
+        let mut group = Group::new(gid, interface);
+        group.attach(qp, &endpoint)?;
+        self.helper.watch(&endpoint.socket).map_err(failed)?;
+        receiver.doors.push(Door { group: Some(group), ..Door::new(endpoint) });
+        Ok(())
+    }
+
+    /// Detaches a queue pair from a multicast group, or from all; false if it was attached to none.
+    pub(crate) fn detach(&self, gid: Option<Gid>, qp: Qpn) -> bool {
+        let mut detached = false;
+        for door in &mut lock(&self.receiver).doors {
+            let wanted = |group: &&mut Group| gid.is_none_or(|gid| group.is(gid));
+            if let Some(group) = door.group.as_mut().filter(wanted) {
+                detached |= group.detach(qp, &door.endpoint);
+            }
+        }
+        detached
+    }
+
+    /// Makes an address handle.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::NoSuchGid`], [`ConnectError::OtherFamily`] and [`ConnectError::Socket`].
+    pub fn create_ah(self: &Arc<Self>, domain: u32, attr: AhAttr) -> Result<Ah, ConnectError> {
+        Ah::new(Arc::clone(self), domain, attr)
+    }
+
     fn open_endpoint(&self, addr: SocketAddr) -> io::Result<Arc<Endpoint>> {
         self.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
-            let endpoint = Endpoint::bind(addr, self.capture.clone())?;
+            let endpoint = Endpoint::bind(addr, self.device.index, self.capture.clone())?;
             members.push(registry.slot());
             steer(&endpoint, registry.routes(members))?;
             Ok(Arc::new(endpoint))
@@ -577,19 +643,6 @@ impl Port {
 
     pub(crate) fn table(&self) -> &QpTable {
         &self.table
-    }
-
-    /// Packets that may be under way to one peer: what its socket's buffer holds for sure, if it
-    /// is like ours. The kernel charges up to twice the payload; half is left to other peers.
-    pub fn window_packets(&self, gid_index: u8, mtu: PathMtu) -> u32 {
-        let buffer = self
-            .endpoint(gid_index)
-            .ok()
-            .and_then(|endpoint| endpoint.socket.recv_buffer_bytes().ok())
-            .unwrap_or(WINDOW_BYTES_MAX);
-        let bytes = (buffer / 4).min(WINDOW_BYTES_MAX);
-        let packets = u32::try_from(bytes).unwrap_or(u32::MAX) / mtu.bytes();
-        packets.clamp(WINDOW_PACKETS.0, WINDOW_PACKETS.1)
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -678,7 +731,7 @@ impl Port {
                 let Some(received) = door.recv(buffer) else {
                     break;
                 };
-                let Door { endpoint, flows, .. } = &mut *door;
+                let Door { endpoint, flows, group, .. } = &mut *door;
                 busy = true;
                 if received.len == 0 {
                     self.counters.malformed.add(1); // It has no pieces to go through below.
@@ -695,7 +748,8 @@ impl Port {
                     bytes: buffer.get(..received.len).unwrap_or_default(),
                 };
                 let now = clock.now();
-                let arrival = Arrival { passed, endpoint, now, driver, relayed: false };
+                let group = group.as_ref();
+                let arrival = Arrival { passed, endpoint, group, now, driver, relayed: false };
                 let completed = self.take(&arrival, flows, waiting) > 0;
                 published |= completed;
                 // The program has something to look at: completions, or a little in its memory.
@@ -730,7 +784,7 @@ impl Port {
             if let Some(Door { endpoint, flows, .. }) = found {
                 self.counters.relayed.add(1);
                 let now = clock.now();
-                let arrival = Arrival { passed, endpoint, now, driver, relayed: true };
+                let arrival = Arrival { passed, endpoint, group: None, now, driver, relayed: true };
                 self.take(&arrival, flows, waiting);
             }
         }
@@ -766,6 +820,12 @@ impl Port {
                 }
             };
             let number = packet.headers.bth.dest_qp;
+            let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
+            let came = Came { source, flow, len };
+            if let Some(group) = arrival.group {
+                published += self.give_to_all(group, &packet, came, arrival, waiting);
+                continue;
+            }
             if current.as_ref().is_none_or(|held| held.number != number) {
                 if let Some(held) = current.take() {
                     published += self.release(held, arrival, waiting);
@@ -780,13 +840,41 @@ impl Port {
             if let Some(Held { guard, published, .. }) = current.as_mut()
                 && let Some(inner) = guard.as_mut()
             {
-                *published += inner.on_packet(&packet, source, *now, self);
+                *published += inner.on_packet(&packet, came, *now, self);
             }
         }
         if let Some(held) = current {
             published += self.release(held, arrival, waiting);
         }
         published
+    }
+
+    /// Gives a copy to each queue pair of a group; says how many completions that published.
+    fn give_to_all(
+        &self,
+        group: &Group,
+        packet: &Packet<'_>,
+        came: Came<'_>,
+        arrival: &Arrival<'_>,
+        waiting: &mut Waiting,
+    ) -> u32 {
+        let bth = &packet.headers.bth;
+        if bth.dest_qp != Qpn::MULTICAST || bth.opcode.transport() != Transport::Ud {
+            self.counters.bad_multicast.add(1);
+            return 0;
+        }
+        self.counters.rcvd_pkts.add(1);
+        let mut completions = 0;
+        for number in group.members.iter().copied() {
+            let Some(mut guard) = self.table.lock(number) else {
+                continue;
+            };
+            if let Some(inner) = guard.as_mut() {
+                let published = inner.on_packet(packet, came, arrival.now, self);
+                completions += self.release(Held { number, guard, published }, arrival, waiting);
+            }
+        }
+        completions
     }
 
     /// What is no packet may be a probe; it comes from the address that it is sent to.
@@ -974,6 +1062,8 @@ struct Held<'a> {
 struct Arrival<'a> {
     passed: Passed<'a>,
     endpoint: &'a Arc<Endpoint>,
+    /// They were sent to it.
+    group: Option<&'a Group>,
     now: Time,
     driver: Driver,
     /// They came by way of another process.
@@ -994,11 +1084,6 @@ const BURSTS_MAX: usize = 16;
 const LITTLE_BYTES: usize = 512;
 /// Queue pairs whose acknowledgements wait at once.
 const DEFERRED_MAX: usize = 1024;
-/// Bytes under way to one peer, at most: more does not fit the cache.
-const WINDOW_BYTES_MAX: usize = 4 << 20;
-/// Packets under way to one peer, at least and at most.
-const WINDOW_PACKETS: (u32, u32) = (16, 1024);
-
 fn steer(endpoint: &Endpoint, routes: impl Iterator<Item = (Block, u32)>) -> io::Result<()> {
     let routes: Vec<_> = routes
         .map(|(block, index)| steering::Route { block: block.index(), index })

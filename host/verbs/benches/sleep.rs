@@ -14,7 +14,8 @@ use adverb_sys::affinity;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_verbs::{
     Access, CompChannel, Context, Cq, CqConfig, Mr, Psn, Qp, QpConfig, Qpn, Rc, RcConnect,
-    ReceiveWork, RemoteQp, SendData, SendKind, SendWork, WcOpcode, WcStatus, WorkCompletion,
+    ReceiveWork, RemoteQp, SendData, SendKind, SendTo, SendWork, WcOpcode, WcStatus,
+    WorkCompletion,
 };
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -204,6 +205,7 @@ impl Side {
 
     fn send(&self) -> Result<()> {
         let work = SendWork {
+            to: SendTo::Peer,
             wr_id: 0,
             kind: SendKind::Send { imm: None },
             data: SendData::Inline(&[7; BYTES]),

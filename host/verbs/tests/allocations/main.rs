@@ -16,8 +16,9 @@ mod pair;
 
 use adverb_sys::poll;
 use adverb_verbs::{
-    Access, Buf, CompChannel, Context, Cq, CqConfig, Memory, Mr, Qp, QpConfig, Rc, ReceiveWork,
-    SendData, SendKind, SendWork, Sge, Srq, SrqConfig, WcStatus, Work, locks,
+    Access, Buf, CompChannel, Context, Cq, CqConfig, Memory, Mr, MwBind, MwKind, Qp, QpConfig, Rc,
+    ReceiveWork, RemoteSlice, SendData, SendKind, SendTo, SendWork, Sge, Srq, SrqConfig, WcStatus,
+    Work, locks,
 };
 use counting::counts;
 use pair::{Pair, Setup, Side, remote};
@@ -56,6 +57,10 @@ fn data_path() {
     allocates_nothing("batches", || scene.batches(ROUNDS / 16));
     allocates_nothing("owned work", || scene.owned_round_trips(ROUNDS));
     allocates_nothing("many packets a message", || long.round_trips(ROUNDS / 20));
+    windows(&pair, 100);
+    let (before, _) = counts();
+    windows(&pair, ROUNDS / 20);
+    assert_eq!(counts().0 - before, WINDOWS, "a window is made, but binding it is free");
     allocates_nothing("driven by the helper", || scene.with_a_helper(100));
     two_threads(&pair);
 }
@@ -105,6 +110,7 @@ impl Announced {
         unsafe { self.srq.post_recv(&[receive]) }.expect("room");
         self.receives.req_notify(false).expect("it has a channel");
         let work = SendWork {
+            to: SendTo::Peer,
             wr_id: 0,
             kind: SendKind::Send { imm: None },
             data: SendData::Inline(&[1; LEN]),
@@ -184,6 +190,28 @@ fn locks() {
     }
 }
 
+/// What making a region and a window allocates: the region.
+const WINDOWS: usize = 1;
+
+/// B binds a window, A writes through it, and B invalidates its key.
+fn windows(pair: &Pair, rounds: u64) {
+    let Pair { a, b, .. } = pair;
+    let mr = b.pd.allocate(LEN, Access::LOCAL_WRITE | Access::MW_BIND).expect("memory");
+    let mw = b.pd.alloc_mw(MwKind::Type2).expect("a window");
+    let part = MwBind::new(&mr, 0, LEN, Access::REMOTE_WRITE);
+    let mut mine: Buf = a.pd.buffer(LEN).expect("memory");
+    for _ in 0..rounds {
+        let rkey = mw.rkey().incremented();
+        b.qp.post(Work::bind_mw(&mw, rkey, &part).expect("it fits")).expect("room");
+        assert_eq!(b.status(), WcStatus::Success);
+        a.qp.post(Work::write(mine, RemoteSlice { addr: part.addr(), rkey })).expect("room");
+        let done = pair::wait(&a.cq).ok().expect("success");
+        mine = done.memory.and_then(Memory::into_buf).expect("it comes back");
+        b.qp.post(Work::local_invalidate(rkey)).expect("room");
+        assert_eq!(b.status(), WcStatus::Success);
+    }
+}
+
 /// Two sides, each with a region; A's requests go to B's.
 struct Scene<'a> {
     pair: &'a Pair,
@@ -217,6 +245,7 @@ impl<'a> Scene<'a> {
     fn work<'b>(&self, n: u64, kind: SendKind, sge: &'b [Sge]) -> SendWork<'b> {
         let data = SendData::Gather(sge);
         SendWork {
+            to: SendTo::Peer,
             wr_id: n,
             kind,
             data,
@@ -333,6 +362,7 @@ fn two_threads(pair: &Pair) {
         }
         let sge = [from.sge(0, LEN).expect("in there")];
         let work = SendWork {
+            to: SendTo::Peer,
             wr_id: 0,
             kind: SendKind::Send { imm: None },
             data: SendData::Gather(&sge),

@@ -130,8 +130,8 @@ fn an_answer_that_does_not_fit_is_a_bad_response() {
             let scene = Scene::new(&Setup::default());
             let buffer = scene.side.buffer(&[0; 8]);
             let (work, opcode) = match atomic {
-                true => (Work::fetch_add(buffer, nowhere, 1), WcOpcode::FetchAdd),
-                false => (Work::read(buffer, nowhere), WcOpcode::RdmaRead),
+                true => (Work::fetch_add(buffer, nowhere, 1).any(), WcOpcode::FetchAdd),
+                false => (Work::read(buffer, nowhere).any(), WcOpcode::RdmaRead),
             };
             scene.side.qp.post(work.wr_id(WR_ID)).expect("room");
             let next = Work::send(scene.side.buffer(&[1; 8])).wr_id(WR_ID + 1);
