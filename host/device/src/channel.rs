@@ -12,8 +12,10 @@ use crate::standby::Standby;
 use crate::sync::Mutex;
 use adverb_sys::epoll::Epoll;
 use adverb_sys::eventfd::EventFd;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
@@ -133,14 +135,21 @@ impl ChannelShared {
     }
 
     /// An armed queue has something for its owner.
-    pub(crate) fn fire(&self, notice: &Arc<Notice>) {
+    pub(crate) fn fire(self: &Arc<Self>, notice: &Arc<Notice>) {
         self.disarmed();
         let add = |mail: &mut VecDeque<Arc<Notice>>| {
             if notice.pending.fetch_add(1, Ordering::Relaxed) == 0 {
                 mail.push_back(Arc::clone(notice));
             }
         };
-        self.mail.post(add, || drop(self.bell.signal()));
+        if self.mail.post(add) {
+            Hush::ring(self);
+        }
+    }
+
+    fn ring(&self) {
+        let _ = self.bell.signal();
+        self.mail.rang(|| drop(self.bell.drain()));
     }
 
     fn take(&self) -> Option<Arc<Notice>> {
@@ -151,7 +160,78 @@ impl ChannelShared {
     fn take_after(&self, drive: impl FnOnce()) -> Option<Arc<Notice>> {
         self.mail.begin_look();
         drive();
-        self.mail.end_look(next, || drop(self.bell.signal()), || drop(self.bell.drain()))
+        let (notice, ring) = self.mail.end_look(next, || drop(self.bell.drain()));
+        if ring {
+            self.ring();
+        }
+        notice
+    }
+}
+
+/// While one of these lives, bells that this thread is to ring wait until the last is dropped.
+///
+/// Whoever holds the lock of a queue pair holds one for longer: a thread that wakes wants that lock
+/// next, and on the same processor it wakes at once, only to go to sleep again.
+#[derive(Debug)]
+pub(crate) struct Hush(PhantomData<*const ()>);
+
+/// Bells of one thread that wait.
+struct Hushed {
+    depth: u32,
+    bells: Vec<Arc<ChannelShared>>,
+}
+
+thread_local! {
+    static HUSHED: RefCell<Hushed> = const { RefCell::new(Hushed { depth: 0, bells: Vec::new() }) };
+}
+
+impl Hush {
+    #[inline]
+    pub(crate) fn begin() -> Self {
+        // A thread whose locals have gone already rings at once.
+        let _ = HUSHED.try_with(|hushed| hushed.borrow_mut().depth += 1);
+        Self(PhantomData)
+    }
+
+    /// Makes room for this thread's bells, so that none takes memory later.
+    pub(crate) fn prepare() {
+        let _ = HUSHED.try_with(|hushed| hushed.borrow_mut().bells.reserve(BELLS));
+    }
+
+    fn ring(channel: &Arc<ChannelShared>) {
+        let wait = |hushed: &RefCell<Hushed>| {
+            let mut hushed = hushed.borrow_mut();
+            let waits = hushed.depth > 0;
+            if waits {
+                hushed.bells.push(Arc::clone(channel));
+            }
+            waits
+        };
+        if !HUSHED.try_with(wait).unwrap_or(false) {
+            channel.ring();
+        }
+    }
+}
+
+impl Drop for Hush {
+    #[inline]
+    fn drop(&mut self) {
+        let end = |hushed: &RefCell<Hushed>| {
+            let mut hushed = hushed.borrow_mut();
+            hushed.depth -= 1;
+            hushed.depth == 0 && !hushed.bells.is_empty()
+        };
+        if HUSHED.try_with(end).unwrap_or(false) {
+            ring_hushed();
+        }
+    }
+}
+
+/// Rings all bells that have waited.
+#[cold]
+fn ring_hushed() {
+    while let Ok(Some(channel)) = HUSHED.try_with(|hushed| hushed.borrow_mut().bells.pop()) {
+        channel.ring();
     }
 }
 
@@ -292,6 +372,8 @@ impl CompChannel {
     }
 }
 
+/// Bells of one thread that wait, as many as it has room for from the start.
+const BELLS: usize = 64;
 /// Looks that may find nothing before one is thorough.
 const IDLE_MAX: u32 = 16;
 /// Steps that one look for an event may take, so that others' traffic does not keep it for ever.

@@ -14,7 +14,7 @@
 use crate::access::Access;
 use crate::ack::{AckPolicy, Deferred};
 use crate::capture::{self, Capture};
-use crate::channel::CompChannel;
+use crate::channel::{CompChannel, Hush};
 use crate::counters::{Counters, PortCounters};
 use crate::cq::{Cq, CqConfig};
 use crate::endpoint::{Endpoint, FlowCache, gid_of};
@@ -504,6 +504,7 @@ impl Port {
         let Some(slot) = self.table.slot(number) else {
             return;
         };
+        let _hush = Hush::begin();
         let mut counted = lock(&self.gone);
         let mut guard = lock(slot);
         if let Some(inner) = guard.as_mut() {
@@ -824,6 +825,7 @@ impl Port {
 
     /// Takes what arrived at once from one source; says how many completions that published.
     fn take(&self, arrival: &Arrival<'_>, flows: &mut FlowCache, waiting: &mut Waiting) -> u32 {
+        let _hush = Hush::begin();
         let Arrival { passed, endpoint, now, .. } = arrival;
         let Some(flow) = flows.get(passed.source, endpoint) else {
             return 0;
@@ -1003,6 +1005,7 @@ impl Port {
         now: Time,
         policy: impl FnOnce(&mut AckPolicy) -> bool,
     ) -> Option<bool> {
+        let _hush = Hush::begin();
         let mut guard = self.table.lock(number)?;
         let inner = guard.as_mut()?;
         let send = policy(&mut inner.acks);
@@ -1019,6 +1022,7 @@ impl Port {
 
     /// Gives each queue pair that has more to emit one turn.
     fn finish_unfinished(&self, now: Time) {
+        let _hush = Hush::begin();
         let turns = lock(&self.unfinished).len();
         for _ in 0..turns {
             let Some(number) = lock(&self.unfinished).pop_front() else {
@@ -1038,6 +1042,7 @@ impl Port {
     }
 
     fn on_timer(&self, number: Qpn, now: Time) {
+        let _hush = Hush::begin();
         let Some(mut guard) = self.table.lock(number) else {
             return;
         };

@@ -5,6 +5,7 @@
 
 use crate::ack::AckPolicy;
 use crate::burst::{Route, with_burst};
+use crate::channel::Hush;
 use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::events::{Affiliation, Element, EventQueue};
@@ -848,6 +849,7 @@ impl Qp {
     }
 
     fn inner<R>(&self, run: impl FnOnce(&mut QpInner) -> R) -> R {
+        let _hush = Hush::begin();
         let mut guard =
             self.port.table().lock(self.number).unwrap_or_else(|| {
                 unreachable!("a queue pair is in the table while its handle lives")
