@@ -9,13 +9,16 @@ use crate::events::{deadline, left};
 use crate::notify::Mailbox;
 use crate::port::Port;
 use crate::standby::Standby;
+use crate::sync::Mutex;
 use adverb_sys::epoll::Epoll;
 use adverb_sys::eventfd::EventFd;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// What a channel says about a completion queue: that it has fired.
@@ -84,6 +87,8 @@ pub(crate) struct ChannelShared {
     set: OnceLock<Arc<Epoll>>,
     interest: Mutex<Interest>,
     standby: Arc<Standby>,
+    /// Looks that have found nothing.
+    idle: AtomicU32,
 }
 
 impl ChannelShared {
@@ -130,27 +135,114 @@ impl ChannelShared {
     }
 
     /// An armed queue has something for its owner.
-    pub(crate) fn fire(&self, notice: &Arc<Notice>) {
+    pub(crate) fn fire(self: &Arc<Self>, notice: &Arc<Notice>) {
         self.disarmed();
         let add = |mail: &mut VecDeque<Arc<Notice>>| {
             if notice.pending.fetch_add(1, Ordering::Relaxed) == 0 {
                 mail.push_back(Arc::clone(notice));
             }
         };
-        self.mail.post(add, || drop(self.bell.signal()));
+        if self.mail.post(add) {
+            Hush::ring(self);
+        }
+    }
+
+    fn ring(&self) {
+        let _ = self.bell.signal();
+        self.mail.rang(|| drop(self.bell.drain()));
     }
 
     fn take(&self) -> Option<Arc<Notice>> {
-        let next = |mail: &mut VecDeque<Arc<Notice>>| {
-            let notice = mail.pop_front()?;
-            notice.unacknowledged.fetch_add(1, Ordering::Relaxed);
-            if notice.pending.fetch_sub(1, Ordering::Relaxed) > 1 {
-                mail.push_back(Arc::clone(&notice)); // It has fired again meanwhile.
-            }
-            Some(notice)
-        };
         self.mail.take(next, || drop(self.bell.drain()))
     }
+
+    /// Takes the oldest event after `drive`, which may make some.
+    fn take_after(&self, drive: impl FnOnce()) -> Option<Arc<Notice>> {
+        self.mail.begin_look();
+        drive();
+        let (notice, ring) = self.mail.end_look(next, || drop(self.bell.drain()));
+        if ring {
+            self.ring();
+        }
+        notice
+    }
+}
+
+/// While one of these lives, bells that this thread is to ring wait until the last is dropped.
+///
+/// Whoever holds the lock of a queue pair holds one for longer: a thread that wakes wants that lock
+/// next, and on the same processor it wakes at once, only to go to sleep again.
+#[derive(Debug)]
+pub(crate) struct Hush(PhantomData<*const ()>);
+
+/// Bells of one thread that wait.
+struct Hushed {
+    depth: u32,
+    bells: Vec<Arc<ChannelShared>>,
+}
+
+thread_local! {
+    static HUSHED: RefCell<Hushed> = const { RefCell::new(Hushed { depth: 0, bells: Vec::new() }) };
+}
+
+impl Hush {
+    #[inline]
+    pub(crate) fn begin() -> Self {
+        // A thread whose locals have gone already rings at once.
+        let _ = HUSHED.try_with(|hushed| hushed.borrow_mut().depth += 1);
+        Self(PhantomData)
+    }
+
+    /// Makes room for this thread's bells, so that none takes memory later.
+    pub(crate) fn prepare() {
+        let _ = HUSHED.try_with(|hushed| hushed.borrow_mut().bells.reserve(BELLS));
+    }
+
+    fn ring(channel: &Arc<ChannelShared>) {
+        let wait = |hushed: &RefCell<Hushed>| {
+            let mut hushed = hushed.borrow_mut();
+            let waits = hushed.depth > 0;
+            if waits {
+                hushed.bells.push(Arc::clone(channel));
+            }
+            waits
+        };
+        if !HUSHED.try_with(wait).unwrap_or(false) {
+            channel.ring();
+        }
+    }
+}
+
+impl Drop for Hush {
+    #[inline]
+    fn drop(&mut self) {
+        let end = |hushed: &RefCell<Hushed>| {
+            let mut hushed = hushed.borrow_mut();
+            hushed.depth -= 1;
+            hushed.depth == 0 && !hushed.bells.is_empty()
+        };
+        if HUSHED.try_with(end).unwrap_or(false) {
+            ring_hushed();
+        }
+    }
+}
+
+/// Rings all bells that have waited.
+#[cold]
+fn ring_hushed() {
+    while let Ok(Some(channel)) = HUSHED.try_with(|hushed| hushed.borrow_mut().bells.pop()) {
+        channel.ring();
+    }
+}
+
+/// Hands out the oldest event.
+fn next(mail: &mut VecDeque<Arc<Notice>>) -> Option<Arc<Notice>> {
+    let notice = mail.pop_front()?;
+    notice.unacknowledged.fetch_add(1, Ordering::Relaxed);
+    if notice.pending.fetch_sub(1, Ordering::Relaxed) > 1 {
+        mail.push_back(Arc::clone(&notice)); // It has fired again meanwhile.
+    }
+    Some(notice)
 }
 
 impl Drop for ChannelShared {
@@ -177,6 +269,7 @@ impl CompChannel {
             set: OnceLock::new(),
             interest: Mutex::default(),
             standby,
+            idle: AtomicU32::new(0),
         };
         Ok(Self { port, shared: Arc::new(shared) })
     }
@@ -185,19 +278,30 @@ impl CompChannel {
     /// do. After `None` a program can sleep on [`CompChannel::watch`]'s descriptor, whether that tells
     /// of states or of changes.
     pub fn try_get(&self) -> Option<Arc<Notice>> {
+        let shared = &*self.shared;
+        let mut notice = shared.take();
         for _ in 0..STEPS_MAX {
-            let notice = self.shared.take();
             if notice.is_some() {
                 return notice;
             }
-            if !self.port.drive() {
+            let mut busy = false;
+            notice = shared.take_after(|| busy = self.port.drive());
+            if !busy {
                 break;
             }
         }
-        if self.shared.set.get().is_some() && self.port.has_deferred() {
-            self.port.help(); // What waits for the program's next call would wait for long.
+        if notice.is_some() || shared.set.get().is_none() {
+            return notice;
         }
-        self.shared.take()
+        // What waits for the program's next call would wait for long; and what a stranger has sent
+        // to be passed on, which nobody takes else, must not wake the program again and again.
+        let idle = shared.idle.fetch_add(1, Ordering::Relaxed) % IDLE_MAX == IDLE_MAX - 1;
+        if idle || self.port.has_deferred() {
+            return shared.take_after(|| {
+                self.port.help();
+            });
+        }
+        None
     }
 
     /// Takes the oldest event, and drives the device until there is one, at most for `timeout`
@@ -208,14 +312,16 @@ impl CompChannel {
     /// None in practice: those of `poll(2)`.
     pub fn get(&self, timeout: Option<Duration>) -> io::Result<Option<Arc<Notice>>> {
         let deadline = timeout.map(deadline);
-        let mut overdue = false;
+        let (mut overdue, mut woken) = (false, false);
         loop {
             if let Some(notice) = self.shared.take() {
                 return Ok(Some(notice));
             }
             let busy = if overdue { self.port.help() } else { self.port.drive() };
-            overdue = false;
-            if busy {
+            // Who was woken for nothing has to be thorough, or the same wakes him for ever.
+            overdue = woken && !busy && !overdue;
+            woken = false;
+            if busy || overdue {
                 continue; // What came may have been more than one packet.
             }
             let left = deadline.map(left);
@@ -229,7 +335,8 @@ impl CompChannel {
             if self.shared.mail.begin_sleep() {
                 let slept = self.shared.standby.sleep(&self.shared.bell, timeout);
                 self.shared.mail.end_sleep();
-                overdue = owes && !slept?;
+                woken = slept?;
+                overdue = owes && !woken;
             }
         }
     }
@@ -265,6 +372,10 @@ impl CompChannel {
     }
 }
 
+/// Bells of one thread that wait, as many as it has room for from the start.
+const BELLS: usize = 64;
+/// Looks that may find nothing before one is thorough.
+const IDLE_MAX: u32 = 16;
 /// Steps that one look for an event may take, so that others' traffic does not keep it for ever.
 const STEPS_MAX: usize = 64;
 /// How long a sleeper leaves an acknowledgement to the program's next message.

@@ -8,15 +8,17 @@
 //! again and nobody needs more than that, the helper goes back to looking. Who needs it, and who
 //! waits for the sockets in its place, is written down in `standby.rs`.
 
+use crate::channel::Hush;
 use crate::port::Port;
 use crate::standby::Standby;
+use crate::sync::Mutex;
 use adverb_engine::Time;
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -113,6 +115,7 @@ impl Helper {
 impl Shared {
     fn run(&self, port: &Weak<Port>) {
         crate::burst::prepare();
+        Hush::prepare();
         let mut events = Events::with_capacity(16);
         let mut drives = 0;
         let mut steady = 0_u32;
@@ -129,6 +132,7 @@ impl Shared {
                 self.silence(&events);
                 if let Some(port) = port.upgrade() {
                     port.mend_steering();
+                    port.show_counters();
                 }
             } else {
                 steady = 0;
@@ -152,6 +156,7 @@ impl Shared {
             let Some(port) = port.upgrade() else {
                 return;
             };
+            port.show_counters();
             let now = clock::now_ns();
             if self.standby.is_engaged() {
                 needed = now;

@@ -14,27 +14,34 @@
 use crate::access::Access;
 use crate::ack::{AckPolicy, Deferred};
 use crate::capture::{self, Capture};
-use crate::channel::CompChannel;
+use crate::channel::{CompChannel, Hush};
 use crate::counters::{Counters, PortCounters};
 use crate::cq::{Cq, CqConfig};
 use crate::endpoint::{Endpoint, FlowCache, gid_of};
 use crate::events::{Audience, EventQueue};
 use crate::gid::{Device, devices, look};
 use crate::helper::Helper;
+use crate::ledger::Ledger;
 use crate::monitor::Monitor;
+use crate::multicast::{Group, GroupError, GroupLimits};
 use crate::probe;
-use crate::qp::{Acks, Aftermath, ConnectError, Qp, QpConfig, QpInner};
+use crate::qp::{Acks, Aftermath, Came, ConnectError, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, Registry};
 use crate::relay::{Passed, Relay};
+use crate::srq::{Srq, SrqConfig, Tie};
 use crate::standby::Standby;
+use crate::sync::Mutex;
 use crate::table::QpTable;
 use crate::timers::Timers;
-use adverb_engine::{Dropped, Time, accept};
+use crate::way::{Ah, AhAttr};
+use crate::window::{Window, WindowKind};
+use crate::xrc::Xrcd;
+use adverb_engine::{Dropped, Gid, QpCounters, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
-use adverb_wire::{PathMtu, Qpn};
+use adverb_wire::{Packet, Qpn, Transport};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
@@ -42,7 +49,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 /// Bounds of what a queue pair can be made of.
 #[derive(Clone, Copy, Debug)]
@@ -112,12 +119,14 @@ struct Door {
     endpoint: Arc<Endpoint>,
     flows: FlowCache,
     reception: Reception,
+    /// It is that of a multicast group.
+    group: Option<Group>,
 }
 
 impl Door {
     fn new(endpoint: Arc<Endpoint>) -> Self {
         let reception = Reception::new(endpoint.socket.gro());
-        Self { endpoint, flows: FlowCache::new(), reception }
+        Self { endpoint, flows: FlowCache::new(), reception, group: None }
     }
 
     /// Takes what has arrived: a datagram, or a burst.
@@ -199,11 +208,15 @@ pub struct Port {
     regions: Arc<Regions>,
     table: QpTable,
     timers: Timers,
-    counters: Counters,
+    counters: Arc<Counters>,
+    /// What queue pairs have counted that have gone. Locked before any that has not.
+    gone: Mutex<QpCounters>,
     receiver: Mutex<Receiver>,
     endpoints: Mutex<HashMap<u8, Arc<Endpoint>>>,
     capture: Option<Arc<Capture>>,
     registry: Registry,
+    /// Where others see the counters, unless the system has no room for that.
+    ledger: Option<Ledger>,
     relay: Relay,
     numbers: Mutex<Numbers>,
     domains: AtomicU32,
@@ -256,6 +269,11 @@ impl Port {
             .transpose()
             .map_err(failed("write the file that ADVERB_PCAP names"))?;
         let registry = Registry::join().map_err(failed("join the host's registry in /dev/shm"))?;
+        let ledger = Ledger::new(name).ok();
+        if let Some(ledger) = &ledger {
+            registry.set_counters(ledger.descriptor());
+        }
+        let counters = Arc::<Counters>::default();
         let relay = Relay::open().map_err(failed("open a socket on the loopback address"))?;
         registry.set_relay_port(relay.port());
         let standby = Arc::new(Standby::new().map_err(failed("prepare the helper thread"))?);
@@ -267,7 +285,8 @@ impl Port {
             regions: Arc::new(Regions::new()),
             table: QpTable::new(),
             timers: Timers::new(),
-            counters: Counters::default(),
+            counters: Arc::clone(&counters),
+            gone: Mutex::default(),
             receiver: Mutex::new(Receiver {
                 doors: Vec::new(),
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
@@ -282,6 +301,7 @@ impl Port {
             endpoints: Mutex::new(HashMap::new()),
             capture: capture.map(Arc::new),
             registry,
+            ledger,
             relay,
             numbers: Mutex::new(Numbers::default()),
             domains: AtomicU32::new(1),
@@ -292,7 +312,7 @@ impl Port {
             mended: AtomicU64::new(0),
             helper,
             standby,
-            audience: Arc::default(),
+            audience: Arc::new(Audience::counting_in(counters)),
             monitor: Mutex::default(),
         });
         port.helper.start(&port).map_err(failed("start the helper thread"))?;
@@ -307,6 +327,26 @@ impl Port {
     /// What was counted since this process opened the device.
     pub fn counters(&self) -> PortCounters {
         self.counters.snapshot()
+    }
+
+    /// What all queue pairs have counted, those that have gone included.
+    pub fn qp_counters(&self) -> QpCounters {
+        let gone = lock(&self.gone);
+        let mut total = *gone;
+        self.table.each().flat_map(|slot| slot.as_ref().map(|qp| qp.counters())).for_each(|qp| {
+            total += qp;
+        });
+        total
+    }
+
+    /// Shows others the counters, if somebody has asked. For the helper.
+    pub(crate) fn show_counters(&self) {
+        let asked = self.registry.asked();
+        if let Some(ledger) = self.ledger.as_ref().filter(|ledger| !ledger.has_answered(asked)) {
+            let gone = lock(&self.gone);
+            let rows = self.table.each().filter_map(|slot| slot.as_ref().map(|qp| qp.row()));
+            ledger.answer(asked, self.counters(), *gone, rows);
+        }
     }
 
     /// A protection domain's number, never used before.
@@ -345,6 +385,15 @@ impl Port {
     /// [`RegionError::TooMany`].
     pub fn register_null(&self, domain: u32) -> Result<Region, RegionError> {
         self.regions.register_null(domain)
+    }
+
+    /// Makes a memory window for protection domain `domain`, bound to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::TooMany`].
+    pub fn alloc_window(&self, domain: u32, kind: WindowKind) -> Result<Window, RegionError> {
+        self.regions.alloc_window(domain, kind)
     }
 
     /// Makes a completion queue. The caller has checked the limits, and that the channel is this
@@ -401,9 +450,39 @@ impl Port {
     pub fn create_qp(self: &Arc<Self>, config: &QpConfig) -> io::Result<Qp> {
         let number = self.take_number()?;
         if let Some(slot) = self.table.slot(number) {
-            *lock(slot) = Some(Box::new(QpInner::new(number, config)));
+            *lock(slot) = Some(Box::new(QpInner::new(number, config, self.device.active_mtu())));
         }
         Ok(Qp::new(Arc::clone(self), number))
+    }
+
+    /// Makes a shared receive queue of an XRC domain, whose receives complete on `cq`. The caller has
+    /// checked the limits.
+    ///
+    /// # Errors
+    ///
+    /// All numbers of the host are taken, or the domain has [`crate::XRC_SRQS_MAX`] queues.
+    pub fn create_xrc_srq(
+        self: &Arc<Self>,
+        config: &SrqConfig,
+        xrcd: &Xrcd,
+        cq: &Cq,
+    ) -> io::Result<Srq> {
+        let number = self.take_number()?;
+        let tie = Tie {
+            domain: Arc::clone(&xrcd.shared),
+            cq: Arc::clone(&cq.shared),
+            port: Arc::downgrade(self),
+        };
+        let srq = Srq::with_number(config, number.get(), Some(tie));
+        match xrcd.shared.enter(&srq.shared) {
+            true => Ok(srq),
+            false => Err(io::Error::other("the XRC domain has as many queues as possible")),
+        }
+    }
+
+    /// A number that [`Port::take_number`] gave is free again.
+    pub(crate) fn give_number_back(&self, number: Qpn) {
+        lock(&self.numbers).free.push_back(number);
     }
 
     fn take_number(&self) -> io::Result<Qpn> {
@@ -425,13 +504,17 @@ impl Port {
         let Some(slot) = self.table.slot(number) else {
             return;
         };
+        let _hush = Hush::begin();
+        let mut counted = lock(&self.gone);
         let mut guard = lock(slot);
         if let Some(inner) = guard.as_mut() {
             inner.transmit(self.now(), Acks::Now, self);
+            *counted += inner.counters();
         }
         let gone = guard.take();
         self.timers.forget(number);
         drop(guard);
+        drop(counted);
         drop(gone);
         lock(&self.numbers).free.push_back(number);
     }
@@ -453,9 +536,71 @@ impl Port {
         Ok(endpoint)
     }
 
+    /// Opens the sockets of all addresses, for those who listen to all of them.
+    ///
+    /// # Errors
+    ///
+    /// None of them could be opened.
+    pub(crate) fn open_all(&self) -> Result<(), ConnectError> {
+        let mut result = Err(ConnectError::NoSuchGid { index: 0 });
+        for entry in &self.device.gids {
+            let opened = self.endpoint(entry.index).map(drop);
+            if result.is_err() {
+                result = opened;
+            }
+        }
+        result
+    }
+
+    /// Attaches a queue pair to a multicast group.
+    pub(crate) fn attach(&self, gid: Gid, qp: Qpn) -> Result<(), GroupError> {
+        Group::check(gid, self.device.loopback)?;
+        let mut receiver = lock(&self.receiver);
+        for door in &mut receiver.doors {
+            if let Some(group) = door.group.as_mut().filter(|group| group.is(gid)) {
+                return group.attach(qp, &door.endpoint);
+            }
+        }
+        let groups = receiver.doors.iter().filter(|door| door.group.is_some()).count();
+        if groups >= GroupLimits::GROUPS_MAX {
+            return Err(GroupError::TooManyGroups { max: GroupLimits::GROUPS_MAX });
+        }
+        let failed = |error| GroupError::System { gid, error };
+        let interface = self.device.index;
+        let addr = Endpoint::group(gid, interface);
+        let endpoint = Endpoint::bind(addr, interface, self.capture.clone()).map_err(failed)?;
+        let endpoint = Arc::new(endpoint);
+        let mut group = Group::new(gid, interface);
+        group.attach(qp, &endpoint)?;
+        self.helper.watch(&endpoint.socket).map_err(failed)?;
+        receiver.doors.push(Door { group: Some(group), ..Door::new(endpoint) });
+        Ok(())
+    }
+
+    /// Detaches a queue pair from a multicast group, or from all; false if it was attached to none.
+    pub(crate) fn detach(&self, gid: Option<Gid>, qp: Qpn) -> bool {
+        let mut detached = false;
+        for door in &mut lock(&self.receiver).doors {
+            let wanted = |group: &&mut Group| gid.is_none_or(|gid| group.is(gid));
+            if let Some(group) = door.group.as_mut().filter(wanted) {
+                detached |= group.detach(qp, &door.endpoint);
+            }
+        }
+        detached
+    }
+
+    /// Makes an address handle.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::NoSuchGid`], [`ConnectError::OtherFamily`] and [`ConnectError::Socket`].
+    pub fn create_ah(self: &Arc<Self>, domain: u32, attr: AhAttr) -> Result<Ah, ConnectError> {
+        Ah::new(Arc::clone(self), domain, attr)
+    }
+
     fn open_endpoint(&self, addr: SocketAddr) -> io::Result<Arc<Endpoint>> {
         self.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
-            let endpoint = Endpoint::bind(addr, self.capture.clone())?;
+            let endpoint = Endpoint::bind(addr, self.device.index, self.capture.clone())?;
             members.push(registry.slot());
             steer(&endpoint, registry.routes(members))?;
             Ok(Arc::new(endpoint))
@@ -524,25 +669,12 @@ impl Port {
         &self.regions
     }
 
-    pub(crate) fn counters_ref(&self) -> &Counters {
+    pub(crate) fn counters_ref(&self) -> &Arc<Counters> {
         &self.counters
     }
 
     pub(crate) fn table(&self) -> &QpTable {
         &self.table
-    }
-
-    /// Packets that may be under way to one peer: what its socket's buffer holds for sure, if it
-    /// is like ours. The kernel charges up to twice the payload; half is left to other peers.
-    pub fn window_packets(&self, gid_index: u8, mtu: PathMtu) -> u32 {
-        let buffer = self
-            .endpoint(gid_index)
-            .ok()
-            .and_then(|endpoint| endpoint.socket.recv_buffer_bytes().ok())
-            .unwrap_or(WINDOW_BYTES_MAX);
-        let bytes = (buffer / 4).min(WINDOW_BYTES_MAX);
-        let packets = u32::try_from(bytes).unwrap_or(u32::MAX) / mtu.bytes();
-        packets.clamp(WINDOW_PACKETS.0, WINDOW_PACKETS.1)
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -631,7 +763,7 @@ impl Port {
                 let Some(received) = door.recv(buffer) else {
                     break;
                 };
-                let Door { endpoint, flows, .. } = &mut *door;
+                let Door { endpoint, flows, group, .. } = &mut *door;
                 busy = true;
                 if received.len == 0 {
                     self.counters.malformed.add(1); // It has no pieces to go through below.
@@ -648,7 +780,8 @@ impl Port {
                     bytes: buffer.get(..received.len).unwrap_or_default(),
                 };
                 let now = clock.now();
-                let arrival = Arrival { passed, endpoint, now, driver, relayed: false };
+                let group = group.as_ref();
+                let arrival = Arrival { passed, endpoint, group, now, driver, relayed: false };
                 let completed = self.take(&arrival, flows, waiting) > 0;
                 published |= completed;
                 // The program has something to look at: completions, or a little in its memory.
@@ -668,6 +801,9 @@ impl Port {
             return false;
         }
         receiver.relayed = relayed;
+        if self.ledger.as_ref().is_some_and(|ledger| !ledger.has_answered(self.registry.asked())) {
+            self.helper.notice(Time::ZERO);
+        }
         let mut busy = false;
         let Receiver { doors, buffer, waiting, .. } = receiver;
         while let Ok((from, passed)) = self.relay.take(buffer) {
@@ -680,7 +816,7 @@ impl Port {
             if let Some(Door { endpoint, flows, .. }) = found {
                 self.counters.relayed.add(1);
                 let now = clock.now();
-                let arrival = Arrival { passed, endpoint, now, driver, relayed: true };
+                let arrival = Arrival { passed, endpoint, group: None, now, driver, relayed: true };
                 self.take(&arrival, flows, waiting);
             }
         }
@@ -689,6 +825,7 @@ impl Port {
 
     /// Takes what arrived at once from one source; says how many completions that published.
     fn take(&self, arrival: &Arrival<'_>, flows: &mut FlowCache, waiting: &mut Waiting) -> u32 {
+        let _hush = Hush::begin();
         let Arrival { passed, endpoint, now, .. } = arrival;
         let Some(flow) = flows.get(passed.source, endpoint) else {
             return 0;
@@ -715,6 +852,12 @@ impl Port {
                 }
             };
             let number = packet.headers.bth.dest_qp;
+            let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
+            let came = Came { source, flow, len };
+            if let Some(group) = arrival.group {
+                published += self.give_to_all(group, &packet, came, arrival, waiting);
+                continue;
+            }
             if current.as_ref().is_none_or(|held| held.number != number) {
                 if let Some(held) = current.take() {
                     published += self.release(held, arrival, waiting);
@@ -729,13 +872,41 @@ impl Port {
             if let Some(Held { guard, published, .. }) = current.as_mut()
                 && let Some(inner) = guard.as_mut()
             {
-                *published += inner.on_packet(&packet, source, *now, self);
+                *published += inner.on_packet(&packet, came, *now, self);
             }
         }
         if let Some(held) = current {
             published += self.release(held, arrival, waiting);
         }
         published
+    }
+
+    /// Gives a copy to each queue pair of a group; says how many completions that published.
+    fn give_to_all(
+        &self,
+        group: &Group,
+        packet: &Packet<'_>,
+        came: Came<'_>,
+        arrival: &Arrival<'_>,
+        waiting: &mut Waiting,
+    ) -> u32 {
+        let bth = &packet.headers.bth;
+        if bth.dest_qp != Qpn::MULTICAST || bth.opcode.transport() != Transport::Ud {
+            self.counters.bad_multicast.add(1);
+            return 0;
+        }
+        self.counters.rcvd_pkts.add(1);
+        let mut completions = 0;
+        for number in group.members.iter().copied() {
+            let Some(mut guard) = self.table.lock(number) else {
+                continue;
+            };
+            if let Some(inner) = guard.as_mut() {
+                let published = inner.on_packet(packet, came, arrival.now, self);
+                completions += self.release(Held { number, guard, published }, arrival, waiting);
+            }
+        }
+        completions
     }
 
     /// What is no packet may be a probe; it comes from the address that it is sent to.
@@ -761,6 +932,7 @@ impl Port {
             (false, _) => inner.transmit(arrival.now, Acks::Now, self),
         };
         if can_wait && inner.owes_ack() && inner.acks.on_messages(held.published.max(1)) {
+            inner.count_deferred();
             waiting.deferred.push(held.number);
             // If the program never calls again, the helper has to send it; it may be asleep.
             self.helper.notice(Time::ZERO);
@@ -833,6 +1005,7 @@ impl Port {
         now: Time,
         policy: impl FnOnce(&mut AckPolicy) -> bool,
     ) -> Option<bool> {
+        let _hush = Hush::begin();
         let mut guard = self.table.lock(number)?;
         let inner = guard.as_mut()?;
         let send = policy(&mut inner.acks);
@@ -849,6 +1022,7 @@ impl Port {
 
     /// Gives each queue pair that has more to emit one turn.
     fn finish_unfinished(&self, now: Time) {
+        let _hush = Hush::begin();
         let turns = lock(&self.unfinished).len();
         for _ in 0..turns {
             let Some(number) = lock(&self.unfinished).pop_front() else {
@@ -868,6 +1042,7 @@ impl Port {
     }
 
     fn on_timer(&self, number: Qpn, now: Time) {
+        let _hush = Hush::begin();
         let Some(mut guard) = self.table.lock(number) else {
             return;
         };
@@ -919,6 +1094,8 @@ struct Held<'a> {
 struct Arrival<'a> {
     passed: Passed<'a>,
     endpoint: &'a Arc<Endpoint>,
+    /// They were sent to it.
+    group: Option<&'a Group>,
     now: Time,
     driver: Driver,
     /// They came by way of another process.
@@ -939,11 +1116,6 @@ const BURSTS_MAX: usize = 16;
 const LITTLE_BYTES: usize = 512;
 /// Queue pairs whose acknowledgements wait at once.
 const DEFERRED_MAX: usize = 1024;
-/// Bytes under way to one peer, at most: more does not fit the cache.
-const WINDOW_BYTES_MAX: usize = 4 << 20;
-/// Packets under way to one peer, at least and at most.
-const WINDOW_PACKETS: (u32, u32) = (16, 1024);
-
 fn steer(endpoint: &Endpoint, routes: impl Iterator<Item = (Block, u32)>) -> io::Result<()> {
     let routes: Vec<_> = routes
         .map(|(block, index)| steering::Route { block: block.index(), index })
