@@ -12,6 +12,7 @@ mod bench;
 mod devices;
 mod pingpong;
 mod server;
+mod sockets;
 mod usage;
 
 /// Runs the command to its end.
