@@ -30,12 +30,14 @@ use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, Registry};
 use crate::relay::{Passed, Relay};
+use crate::srq::{Srq, SrqConfig, Tie};
 use crate::standby::Standby;
 use crate::sync::Mutex;
 use crate::table::QpTable;
 use crate::timers::Timers;
 use crate::way::{Ah, AhAttr};
 use crate::window::{Window, WindowKind};
+use crate::xrc::Xrcd;
 use adverb_engine::{Dropped, Gid, QpCounters, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
@@ -451,6 +453,36 @@ impl Port {
             *lock(slot) = Some(Box::new(QpInner::new(number, config, self.device.active_mtu())));
         }
         Ok(Qp::new(Arc::clone(self), number))
+    }
+
+    /// Makes a shared receive queue of an XRC domain, whose receives complete on `cq`. The caller has
+    /// checked the limits.
+    ///
+    /// # Errors
+    ///
+    /// All numbers of the host are taken, or the domain has [`crate::XRC_SRQS_MAX`] queues.
+    pub fn create_xrc_srq(
+        self: &Arc<Self>,
+        config: &SrqConfig,
+        xrcd: &Xrcd,
+        cq: &Cq,
+    ) -> io::Result<Srq> {
+        let number = self.take_number()?;
+        let tie = Tie {
+            domain: Arc::clone(&xrcd.shared),
+            cq: Arc::clone(&cq.shared),
+            port: Arc::downgrade(self),
+        };
+        let srq = Srq::with_number(config, number.get(), Some(tie));
+        match xrcd.shared.enter(&srq.shared) {
+            true => Ok(srq),
+            false => Err(io::Error::other("the XRC domain has as many queues as possible")),
+        }
+    }
+
+    /// A number that [`Port::take_number`] gave is free again.
+    pub(crate) fn give_number_back(&self, number: Qpn) {
+        lock(&self.numbers).free.push_back(number);
     }
 
     fn take_number(&self) -> io::Result<Qpn> {

@@ -17,6 +17,7 @@ use crate::region::Serial;
 use crate::srq::{Drawn, Srq};
 use crate::way::{SendTo, Way};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
+use crate::xrc::{Targets, Xrcd};
 use adverb_engine::{
     Attributes, Datagram, Gid, ModifyError, QpCounters, QpOptions, QpState, QpType, Request,
     RequestOp, Settings, Time, To, allowed,
@@ -39,6 +40,8 @@ pub struct QpConfig {
     pub recv_cq: Cq,
     /// Where its receives come from, if it has none of its own.
     pub srq: Option<Srq>,
+    /// Where an XRC target finds shared receive queues.
+    pub xrcd: Option<Xrcd>,
     /// Where its asynchronous events go.
     pub events: Option<Arc<EventQueue>>,
     /// Names the queue pair in its events.
@@ -364,9 +367,10 @@ impl QpInner {
                 domain: config.domain,
                 serial: Serial::new(),
                 sends,
-                receives: match &config.srq {
-                    Some(srq) => Receives::Shared(Drawn::new(srq)),
-                    None => {
+                receives: match (&config.srq, &config.xrcd) {
+                    (_, Some(xrcd)) => Receives::Xrc(Targets::new(xrcd)),
+                    (Some(srq), None) => Receives::Shared(Drawn::new(srq)),
+                    (None, None) => {
                         Receives::Own(ReceiveRing::new(config.max_recv_wr, config.max_recv_sge))
                     }
                 },
@@ -426,6 +430,12 @@ impl QpInner {
         port: &Port,
     ) -> u32 {
         let Came { source, flow, len } = came;
+        if let (Receives::Xrc(targets), Some(xrceth)) =
+            (&mut self.own.receives, packet.headers.xrceth)
+        {
+            // A target has no protection domain of its own: that of the queue counts.
+            self.own.domain = targets.meet(xrceth.srqn).unwrap_or(0);
+        }
         let errand = Errand::Arrival { flow, len };
         self.with_errand(errand, port, |engine, host| engine.on_packet(packet, source, now, host))
     }
@@ -680,6 +690,7 @@ impl QpInner {
             match &mut self.own.receives {
                 Receives::Own(ring) => ring.clear(|buffer| forgotten(Side::Receive, buffer)),
                 Receives::Shared(drawn) => drawn.put_back(),
+                Receives::Xrc(targets) => targets.put_back(),
             }
             (self.link, self.gid_index, self.armed) = (None, 0, None);
             (self.held_back, self.acks) = (HeldBack::default(), AckPolicy::default());

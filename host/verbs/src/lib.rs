@@ -105,14 +105,15 @@ mod scope;
 mod srq;
 mod transport;
 mod work;
+mod xrc;
 
 #[doc(hidden)]
 pub use adverb_device::locks;
 pub use adverb_device::{
     Access, AckTimeout, AhAttr, AsyncEvent, Bind, BindError, ConnectError, Device, DeviceReport,
     Element, EventKind, Gid, GidEntry, GroupError, GroupLimits, Imm, ModifyError, NodeType,
-    PathMtu, Pkey, PortCounters, PostError, Psn, Qkey, QpCounters, QpLimits, QpRow, QpState,
-    QpType, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData,
+    OpenXrcd, PathMtu, Pkey, PortCounters, PostError, Psn, Qkey, QpCounters, QpLimits, QpRow,
+    QpState, QpType, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData,
     SendKind, SendTo, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus,
     WindowKind as MwKind, diag_counters, hw_counters, survey,
 };
@@ -137,6 +138,7 @@ pub use transport::{
     op,
 };
 pub use work::{RemoteSlice, Work};
+pub use xrc::Xrcd;
 
 /// Bytes in front of every datagram in its receive: its network header.
 pub const GRH_LEN: usize = 40;

@@ -5,8 +5,10 @@
 //! |---|---|
 //! | `matrix.rs` | every operation over every transport, against the engine's table |
 //! | `datagram.rs` | addresses, network headers, Q_Keys, lengths |
-//! | `multicast.rs` | groups, within a process and between two |
+//! | `multicast.rs` | groups, within a process and between several |
 //! | `states.rs` | what each state does to posting and to work; modify, query, RESET, SQD, SQE |
+//! | `strangers.rs` | packets that nobody should have sent |
+//! | `xrc.rs` | extended reliable connections and their domains |
 
 #[path = "../verbs/alone.rs"]
 mod alone;
@@ -16,3 +18,7 @@ mod multicast;
 #[path = "../verbs/pair.rs"]
 mod pair;
 mod states;
+#[path = "../verbs/stranger.rs"]
+mod stranger;
+mod strangers;
+mod xrc;
