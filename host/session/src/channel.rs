@@ -5,19 +5,23 @@
 
 mod shared;
 
-use self::shared::{AWAITED, Failure, POSTED, Shared, State};
+pub(crate) use self::shared::Shared;
+use self::shared::{AWAITED, Failure, POSTED, State};
 use crate::adapter::Adapter;
 use crate::buffer::Block;
 use crate::connector::Deadline;
 use crate::error::ChannelError;
+use crate::handler::Handler;
 use crate::link::Link;
 use crate::remote::RemoteBlock;
 use crate::ring::{Claim, Event, Fate, Queue, Ticket};
 use crate::set_up::Unlinked;
+use crate::worker;
 use adverb_verbs::{QpCounters, Qpn};
 use std::fmt;
 use std::hint::spin_loop;
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -57,8 +61,28 @@ impl Channel {
     pub(crate) fn new(unlinked: Unlinked, link: &Arc<Link>, adapter: &Adapter) -> Self {
         Self {
             timeout: adapter.config().timeouts.work,
-            shared: Arc::new(Shared::new(unlinked, link, adapter)),
+            shared: Shared::new(unlinked, link, adapter),
         }
+    }
+
+    pub(crate) fn of(shared: Arc<Shared>) -> Self {
+        Self { timeout: shared.adapter.config().timeouts.work, shared }
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<Shared> {
+        Arc::downgrade(&self.shared)
+    }
+
+    /// Hands what happens to `handler`, on threads as [`crate::Config::thread_mode`] says. It stays
+    /// so: a second handler is not asked. [`Channel::poll`] and [`Channel::recv`] would take events
+    /// from the handler; calls that wait for their own work have it as before.
+    ///
+    /// # Errors
+    ///
+    /// No thread was started.
+    pub fn handle(&self, handler: Arc<dyn Handler>) -> io::Result<()> {
+        self.shared.set_handler(handler);
+        worker::start(&self.shared.adapter, &self.shared)
     }
 
     /// Its name.
@@ -336,13 +360,11 @@ impl Channel {
         if let Some(event) = state.next_event() {
             return Ok(Some(event));
         }
-        if self.shared.reap(&mut state)? {
-            return Ok(state.next_event());
+        let (mut state, reaped) = self.shared.reap(state)?;
+        match reaped {
+            true => Ok(state.next_event()),
+            false => Ok(None),
         }
-        if self.shared.idle(&mut state)? {
-            return Ok(state.next_event());
-        }
-        Ok(None)
     }
 
     /// Posts work that is claimed, and waits for its end.
@@ -382,9 +404,56 @@ impl Channel {
         self.shared.judge(event?)
     }
 
-    /// Polls until `done` has an answer, or the time is over.
+    /// Waits until `done` has an answer, or the time is over.
     #[inline]
     fn until<T>(
+        &self,
+        done: impl FnMut(&mut State) -> Result<Option<T>, ChannelError>,
+    ) -> Result<T, ChannelError> {
+        match self.shared.source().is_polled() {
+            true => self.poll_until(done),
+            false => self.sleep_until(done),
+        }
+    }
+
+    /// Sleeps until `done` has an answer.
+    fn sleep_until<T>(
+        &self,
+        mut done: impl FnMut(&mut State) -> Result<Option<T>, ChannelError>,
+    ) -> Result<T, ChannelError> {
+        let source = self.shared.source();
+        let deadline = Deadline::after(self.timeout);
+        loop {
+            let epoch = source.bed().epoch();
+            let mut state = self.shared.lock();
+            if let Some(answer) = done(&mut state)? {
+                return Ok(answer);
+            }
+            let (state, reaped) = self.shared.reap(state)?;
+            if reaped {
+                continue;
+            }
+            source.arm();
+            let (mut state, reaped) = self.shared.reap(state)?;
+            if reaped {
+                continue;
+            }
+            // Others may have taken it out of a shared queue meanwhile.
+            if let Some(answer) = done(&mut state)? {
+                return Ok(answer);
+            }
+            drop(state);
+            if deadline.has_passed() {
+                return Err(ChannelError::Timeout { waited: self.timeout });
+            }
+            let slept = source.sleep(epoch, deadline.left());
+            slept.map_err(|error| ChannelError::Sleep(error.kind()))?;
+        }
+    }
+
+    /// Polls until `done` has an answer.
+    #[inline]
+    fn poll_until<T>(
         &self,
         mut done: impl FnMut(&mut State) -> Result<Option<T>, ChannelError>,
     ) -> Result<T, ChannelError> {
@@ -394,10 +463,8 @@ impl Channel {
             if let Some(answer) = done(&mut state)? {
                 return Ok(answer);
             }
-            if self.shared.reap(&mut state)? {
-                continue;
-            }
-            if self.shared.idle(&mut state)? {
+            let (state, reaped) = self.shared.reap(state)?;
+            if reaped {
                 continue;
             }
             drop(state);

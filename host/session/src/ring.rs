@@ -288,6 +288,14 @@ impl Ring {
         None
     }
 
+    /// [`Ring::next`] would give one.
+    pub(crate) fn has_event(&mut self) -> bool {
+        (self.free..self.done).any(|number| {
+            self.slot(number)
+                .is_some_and(|slot| slot.block.is_some() && slot.claim == Claim::Anybody)
+        })
+    }
+
     /// Something was posted that will have an event for whoever polls.
     pub(crate) fn awaits_anything(&mut self) -> bool {
         (self.free..self.posted).any(|number| {
