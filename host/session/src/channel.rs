@@ -337,13 +337,18 @@ impl Channel {
     ///
     /// [`ChannelError::Timeout`], or what ended the channel.
     pub fn drain(&self) -> Result<(), ChannelError> {
+        self.nudge()?;
+        self.until(|state| Ok((state.sends.in_flight() == 0).then_some(())))?;
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    /// Sees to it that all that was posted completes, although not all of it asked for that.
+    pub(crate) fn nudge(&self) -> Result<(), ChannelError> {
         let mut state = self.shared.lock();
         if state.unsignaled > 0 && state.failure.is_none() {
             self.shared.post_marker(&mut state)?;
         }
-        drop(state);
-        self.until(|state| Ok((state.sends.in_flight() == 0).then_some(())))?;
-        self.failure().map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Takes an event of posted work, if there is one, and does not wait.
@@ -365,6 +370,14 @@ impl Channel {
             true => Ok(state.next_event()),
             false => Ok(None),
         }
+    }
+
+    /// Waits until there is an event to poll for, or `changed`, or the channel has failed.
+    pub(crate) fn until_event_or(&self, changed: impl Fn() -> bool) -> Result<(), ChannelError> {
+        self.until(|state| {
+            let awake = state.has_event() || state.failure.is_some() || changed();
+            Ok(awake.then_some(()))
+        })
     }
 
     /// Posts work that is claimed, and waits for its end.

@@ -788,5 +788,134 @@ impl From<PollError> for ChannelError {
     }
 }
 
+/// Why a message was not sent or not received.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// The blocks are too small for what messengers say to each other.
+    Block {
+        /// Bytes of a block.
+        len: usize,
+        /// How many it has to have.
+        least: usize,
+    },
+    /// The channel failed.
+    Channel(ChannelError),
+    /// A claim on a buffer that it cannot meet.
+    Claim(BlockError),
+    /// The peer may not read the block: its buffer needs `Access::REMOTE_READ`. Nothing was sent.
+    NotReadable,
+    /// The messenger was not opened: memory, a name, or the peer was missing.
+    Open {
+        /// Which.
+        what: &'static str,
+    },
+    /// A queue of the channel is too shallow for a messenger.
+    Shallow {
+        /// Which one.
+        what: &'static str,
+        /// How deep it is.
+        depth: u32,
+        /// How deep it has to be.
+        least: u32,
+    },
+    /// The time was over first. Nothing was sent, or received.
+    Timeout {
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// The message is longer than its receiver takes.
+    TooLong {
+        /// Bytes of the message.
+        len: usize,
+        /// How many are taken.
+        max: usize,
+    },
+    /// The peer does not do as messengers do.
+    Unruly {
+        /// What it did.
+        what: &'static str,
+    },
+}
+
+impl fmt::Display for MessageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Block { len, least } => {
+                write!(f, "blocks of {len} bytes are too small for a messenger: at least {least}")
+            }
+            Self::Channel(error) => fmt::Display::fmt(error, f),
+            Self::Claim(error) => fmt::Display::fmt(error, f),
+            Self::NotReadable => f.write_str(
+                "the peer may not read the block: allocate its buffer with Access::REMOTE_READ",
+            ),
+            Self::Open { what } => write!(f, "cannot open the messenger: {what}"),
+            Self::Shallow { what, depth, least } => {
+                write!(f, "{what} = {depth}, but a messenger needs at least {least}")
+            }
+            Self::Timeout { waited } => write!(f, "nothing came of it within {waited:?}"),
+            Self::TooLong { len, max } => {
+                write!(f, "a message of {len} bytes, but at most {max} are taken")
+            }
+            Self::Unruly { what } => write!(f, "the peer does not do as messengers do: {what}"),
+        }
+    }
+}
+
+impl Error for MessageError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Channel(error) => Some(error),
+            Self::Claim(error) => Some(error),
+            Self::Block { .. }
+            | Self::NotReadable
+            | Self::Open { .. }
+            | Self::Shallow { .. }
+            | Self::Timeout { .. }
+            | Self::TooLong { .. }
+            | Self::Unruly { .. } => None,
+        }
+    }
+}
+
+impl From<ChannelError> for MessageError {
+    fn from(error: ChannelError) -> Self {
+        Self::Channel(error)
+    }
+}
+
+impl From<BlockError> for MessageError {
+    fn from(error: BlockError) -> Self {
+        Self::Claim(error)
+    }
+}
+
+impl From<BufferError> for MessageError {
+    fn from(_: BufferError) -> Self {
+        Self::Open { what: "there is no memory for its blocks" }
+    }
+}
+
+impl From<NoSuchChannel> for MessageError {
+    fn from(_: NoSuchChannel) -> Self {
+        Self::Open { what: "there is no channel of this name" }
+    }
+}
+
+impl From<ExchangeError> for MessageError {
+    fn from(error: ExchangeError) -> Self {
+        match error {
+            ExchangeError::PeerGone(how) => Self::Channel(ChannelError::PeerGone(how)),
+            ExchangeError::NameTaken { .. } => Self::Open { what: "there is one already" },
+            ExchangeError::Timeout { .. } => Self::Open { what: "the peer has not opened it" },
+            ExchangeError::Connector(_)
+            | ExchangeError::ForeignBuffer
+            | ExchangeError::Name(_)
+            | ExchangeError::NotShared
+            | ExchangeError::TooMany { .. } => Self::Open { what: "the peer cannot be told" },
+        }
+    }
+}
+
 const FOREIGN_BUFFER: &str = "the buffer is of another adapter: allocate it with endpoint.adapter(), or give one adapter to \
      all sessions that share it";

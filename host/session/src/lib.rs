@@ -69,6 +69,7 @@ pub mod frame;
 mod handler;
 mod keeper;
 mod link;
+mod messenger;
 mod remote;
 mod ring;
 mod server;
@@ -91,10 +92,11 @@ pub use config::{
 pub use endpoint::Endpoint;
 pub use error::{
     AcceptError, AdapterError, BindError, BlockError, BufferError, ChannelError, ConnectError,
-    ConnectorError, ExchangeError, NoSuchChannel, SecretError, SetUpError,
+    ConnectorError, ExchangeError, MessageError, NoSuchChannel, SecretError, SetUpError,
 };
 pub use handler::Handler;
 pub use link::{Departure, PeerInfo};
+pub use messenger::{Message, Messenger, MessengerConfig, Window};
 pub use remote::{RemoteBlock, RemoteBuffer};
 pub use ring::{Event, Operation, Queue, Ticket};
 pub use server::ServerSession;

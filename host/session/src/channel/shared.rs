@@ -111,7 +111,7 @@ impl State {
     }
 
     /// Somebody who polls would get an event.
-    fn has_event(&mut self) -> bool {
+    pub(super) fn has_event(&mut self) -> bool {
         self.receives.has_event() || self.sends.has_event()
     }
 
