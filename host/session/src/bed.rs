@@ -9,11 +9,12 @@
 
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::eventfd::EventFd;
+use adverb_sys::poll;
 use adverb_verbs::CompChannel;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::thread;
 use std::time::Duration;
@@ -40,8 +41,8 @@ struct State {
 enum Alarm {
     /// Nothing: those that poll without rest do not sleep.
     Nothing,
-    /// One completion channel.
-    Channel(CompChannel),
+    /// One completion channel, and a bell once others take its events too.
+    Channel { channel: CompChannel, bell: OnceLock<EventFd> },
     /// Many of them.
     Set(Set),
 }
@@ -73,7 +74,7 @@ impl Bed {
 
     /// One that a completion channel wakes from.
     pub(crate) fn on_channel(channel: CompChannel) -> Self {
-        Self::with(Alarm::Channel(channel))
+        Self::with(Alarm::Channel { channel, bell: OnceLock::new() })
     }
 
     /// One that many completion channels wake from.
@@ -141,7 +142,15 @@ impl Bed {
     fn watch(&self, most: Duration) -> io::Result<()> {
         match &self.alarm {
             Alarm::Nothing => thread::sleep(most.min(NAP)),
-            Alarm::Channel(channel) => drop(channel.get_event_timeout(most)?),
+            Alarm::Channel { channel, bell } => match bell.get() {
+                None => drop(channel.get_event_timeout(most)?),
+                Some(bell) => {
+                    let fd = channel.poll_fd()?;
+                    poll::readable(bell, std::iter::once(fd), Some(most))?;
+                    while channel.try_get_event().is_some() {}
+                    bell.drain()?;
+                }
+            },
             Alarm::Set(set) => set.watch(most)?,
         }
         Ok(())
@@ -149,10 +158,28 @@ impl Bed {
 
     /// Wakes everybody who can be woken.
     pub(crate) fn kick(&self) {
-        self.wake(self.lock());
-        if let Alarm::Set(set) = &self.alarm {
-            let _ = set.bell.signal();
+        let state = self.lock();
+        let watched = state.watched;
+        self.wake(state);
+        let bell = match &self.alarm {
+            Alarm::Nothing => None,
+            Alarm::Channel { bell, .. } => bell.get(),
+            Alarm::Set(set) => Some(&set.bell),
+        };
+        if let Some(bell) = bell.filter(|_| watched) {
+            let _ = bell.signal();
         }
+    }
+
+    /// Somebody else takes events of the completion channel too, and says so with [`Bed::kick`].
+    #[cfg(feature = "tokio")]
+    pub(crate) fn share(&self) -> io::Result<()> {
+        if let Alarm::Channel { bell, .. } = &self.alarm
+            && bell.get().is_none()
+        {
+            let _ = bell.set(EventFd::new()?);
+        }
+        Ok(())
     }
 
     /// Has `waker` woken once, at the next wake-up.

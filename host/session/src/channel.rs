@@ -496,6 +496,76 @@ impl Channel {
     }
 }
 
+#[cfg(feature = "tokio")]
+impl Channel {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn claim_send(&self, block: &Block) -> Result<Ticket, ChannelError> {
+        self.shared.post_send(block, None, AWAITED)
+    }
+
+    pub(crate) fn claim_write(
+        &self,
+        block: &Block,
+        to: RemoteBlock,
+        imm: Option<u32>,
+    ) -> Result<Ticket, ChannelError> {
+        self.shared.post_write(block, to, imm, AWAITED)
+    }
+
+    pub(crate) fn claim_read(
+        &self,
+        block: &Block,
+        from: RemoteBlock,
+    ) -> Result<Ticket, ChannelError> {
+        self.shared.post_read(block, from, AWAITED)
+    }
+
+    /// The event of work that is claimed, if it has ended.
+    pub(crate) fn take_claimed(&self, ticket: Ticket) -> Result<Option<Event>, ChannelError> {
+        match self.shared.lock().ring(ticket.queue).take(ticket.number) {
+            Fate::Pending => Ok(None),
+            Fate::Done(event) => Ok(Some(event)),
+            Fate::Taken => Err(ChannelError::Taken(ticket)),
+        }
+    }
+
+    /// Nobody waits for the work any more, and nobody is to hear of it.
+    pub(crate) fn abandon(&self, ticket: Ticket) {
+        self.shared.lock().ring(ticket.queue).abandon(ticket.number);
+    }
+
+    /// The oldest receive's event, if something has arrived.
+    pub(crate) fn take_receive(&self) -> Result<Option<Event>, ChannelError> {
+        let mut state = self.shared.lock();
+        match state.receives.next() {
+            Some(event) => Ok(Some(event)),
+            None if state.receives.awaits_anything() => Ok(None),
+            None => Err(state.failure.map_or(ChannelError::NothingPosted, Failure::error)),
+        }
+    }
+
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.shared.lock().sends.is_held_up()
+    }
+
+    pub(crate) fn judge(&self, event: Event) -> Result<Event, ChannelError> {
+        self.shared.judge(event)
+    }
+
+    /// Has a task woken when something completes.
+    pub(crate) fn register(&self, waker: &std::task::Waker) {
+        Shared::register(&mut self.shared.lock(), waker);
+    }
+
+    /// Takes what has completed.
+    pub(crate) fn reap(&self) -> Result<(), ChannelError> {
+        self.shared.reap(self.shared.lock()).map(drop)
+    }
+}
+
 /// What an atomic brought.
 fn word(event: &Event) -> Result<u64, ChannelError> {
     let mut bytes = [0; size_of::<u64>()];

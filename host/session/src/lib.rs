@@ -66,6 +66,8 @@ mod connector;
 mod endpoint;
 mod error;
 pub mod frame;
+#[cfg(feature = "tokio")]
+mod futures;
 mod handler;
 mod keeper;
 mod link;
@@ -94,6 +96,8 @@ pub use error::{
     AcceptError, AdapterError, BindError, BlockError, BufferError, ChannelError, ConnectError,
     ConnectorError, ExchangeError, MessageError, NoSuchChannel, SecretError, SetUpError,
 };
+#[cfg(feature = "tokio")]
+pub use futures::{AsyncChannel, AsyncMessenger, Messages};
 pub use handler::Handler;
 pub use link::{Departure, PeerInfo};
 pub use messenger::{Message, Messenger, MessengerConfig, Window};

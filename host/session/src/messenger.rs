@@ -29,6 +29,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
@@ -124,6 +125,8 @@ struct State {
     /// Memory of large messages that is not in use.
     landings: Vec<Buffer>,
     failure: Option<MessageError>,
+    /// Tasks that wait.
+    wakers: Vec<Waker>,
 }
 
 /// Something that has come.
@@ -216,6 +219,7 @@ impl Messenger {
             taken_by_peer: 0,
             landings: Vec::with_capacity(LANDINGS_MAX),
             failure: None,
+            wakers: Vec::new(),
         };
         let timeout = adapter.config().timeouts.work;
         let inner = Inner {
@@ -384,6 +388,29 @@ impl Messenger {
         let flushed = self.flush();
         let closed = self.inner.endpoint.clone().close();
         flushed.and(closed.map_err(MessageError::Channel))
+    }
+
+    /// Has a task woken when somebody else has noted something.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn register(&self, waker: &Waker) {
+        let state = &mut *self.inner.lock();
+        if !state.wakers.iter().any(|known| known.will_wake(waker)) {
+            state.wakers.push(waker.clone());
+        }
+    }
+
+    /// The peer has everything that was sent.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_flushed(&self) -> Result<bool, MessageError> {
+        self.inner.progress()?;
+        self.inner.channel.nudge()?;
+        let state = &*self.inner.lock();
+        let done = state.offers.is_empty() && self.inner.channel.in_flight().sends == 0;
+        match (done, state.failure) {
+            (true, _) => Ok(true),
+            (false, None) => Ok(false),
+            (false, Some(failure)) => Err(failure),
+        }
     }
 
     fn finish(&self, arrival: Arrival) -> Result<Message, MessageError> {
@@ -603,6 +630,7 @@ impl Inner {
         while let Some(event) = self.channel.poll()? {
             self.note(state, event);
             self.version.fetch_add(1, Ordering::AcqRel);
+            state.wakers.drain(..).for_each(Waker::wake);
         }
         if state.failure.is_none()
             && let Some(error) = self.channel.failure()

@@ -138,6 +138,9 @@ pub(crate) enum Claim {
     Anybody,
     /// Who waits for this very work.
     Waiter,
+    /// Nobody's: it is forgotten when it is done.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only futures are dropped"))]
+    Nobody,
 }
 
 #[derive(Debug)]
@@ -261,7 +264,12 @@ impl Ring {
     /// Frees the places of work that was taken.
     #[inline]
     fn advance(&mut self) {
-        while self.free < self.done && self.slot(self.free).is_some_and(|s| s.block.is_none()) {
+        while self.free < self.done
+            && self.slot(self.free).is_some_and(|s| s.block.is_none() || s.claim == Claim::Nobody)
+        {
+            if let Some(slot) = self.slot(self.free) {
+                slot.block = None;
+            }
             self.free += 1;
         }
     }
@@ -320,6 +328,18 @@ impl Ring {
             return Fate::Taken;
         }
         self.event(number).map_or(Fate::Taken, Fate::Done)
+    }
+
+    /// Nobody is to hear of work `number`. Its block stays until it is done.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn abandon(&mut self, number: u64) {
+        if (self.free..self.done).contains(&number) {
+            drop(self.event(number));
+        } else if (self.done..self.posted).contains(&number)
+            && let Some(slot) = self.slot(number)
+        {
+            slot.claim = Claim::Nobody;
+        }
     }
 
     /// Changes whose event that of work `number` will be.

@@ -32,7 +32,10 @@ pub(crate) struct Source {
     /// Channels with handlers that have events.
     ready: Mutex<VecDeque<Arc<Shared>>>,
     /// Its threads were started.
-    pub(crate) has_workers: AtomicBool,
+    has_workers: AtomicBool,
+    /// Its task was started.
+    #[cfg(feature = "tokio")]
+    has_task: AtomicBool,
 }
 
 /// Room in a completion queue, for as long as a channel needs it.
@@ -87,6 +90,8 @@ impl Source {
             members: RwLock::default(),
             ready: Mutex::default(),
             has_workers: AtomicBool::new(false),
+            #[cfg(feature = "tokio")]
+            has_task: AtomicBool::new(false),
         })
     }
 
@@ -213,6 +218,12 @@ impl Source {
     /// True for the first who asks.
     pub(crate) fn claim_workers(&self) -> bool {
         !self.has_workers.swap(true, Ordering::AcqRel)
+    }
+
+    /// True for the first who asks.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn claim_task(&self) -> bool {
+        !self.has_task.swap(true, Ordering::AcqRel)
     }
 
     /// Sleeps in the source's bed. See [`Bed::sleep`].
