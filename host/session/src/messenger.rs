@@ -22,7 +22,7 @@ use crate::channel::Channel;
 use crate::connector::Deadline;
 use crate::endpoint::Endpoint;
 use crate::error::{ChannelError, MessageError};
-use crate::remote::RemoteBuffer;
+use crate::remote::{RemoteBlock, RemoteBuffer};
 use crate::ring::{Event, Operation};
 use adverb_verbs::{Access, Rkey};
 use std::collections::VecDeque;
@@ -309,6 +309,26 @@ impl Messenger {
         self.until(|_, state| {
             let taken = state.taken_by_peer.wrapping_sub(number).cast_signed() > 0;
             Ok(taken.then_some(()))
+        })
+    }
+
+    /// Posts a WRITE of `block` to the start of `to`, when there is a place for it. A message that is
+    /// sent after it tells the peer that it is there; the block is free for other use when the peer
+    /// can have seen that message, or after [`Messenger::flush`].
+    ///
+    /// # Errors
+    ///
+    /// [`MessageError`]; nothing was posted then.
+    pub fn write(&self, block: &Block, to: RemoteBlock) -> Result<(), MessageError> {
+        self.until(|inner, state| {
+            if let Some(failure) = state.failure {
+                return Err(failure);
+            }
+            if !inner.has_place()? {
+                return Ok(None);
+            }
+            inner.channel.post_write(block.clone(), to)?;
+            Ok(Some(()))
         })
     }
 

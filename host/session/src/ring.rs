@@ -139,7 +139,6 @@ pub(crate) enum Claim {
     /// Who waits for this very work.
     Waiter,
     /// Nobody's: it is forgotten when it is done.
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only futures are dropped"))]
     Nobody,
 }
 
