@@ -1,16 +1,20 @@
 //! Completion queues: what was posted comes back here.
 
 use crate::channel::{ChannelShared, CompChannel, Notice};
+use crate::counters::Counters;
 use crate::events::{Affiliation, Element, EventKind, EventQueue};
 use crate::notify::{Arm, Queue};
 use crate::port::Port;
 use adverb_engine::{WcOpcode, WcStatus};
 use adverb_sys::clock;
-use adverb_wire::{Imm, Qpn};
+use adverb_wire::{Imm, Nak, Qpn, Rkey, Syndrome};
 use std::fmt;
 use std::sync::Arc;
 
 /// A work completion. `struct ibv_wc`.
+///
+/// Three of its fields are missing because RoCE leaves them at zero: `slid`, `sl` and
+/// `dlid_path_bits`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Completion {
     /// What the request was posted with.
@@ -19,10 +23,18 @@ pub struct Completion {
     pub status: WcStatus,
     /// What it was.
     pub opcode: WcOpcode,
-    /// Bytes that a receive, READ or atomic brought; otherwise the length of what was sent.
+    /// Bytes that a receive, READ or atomic brought, the network header of a datagram included;
+    /// otherwise the length of what was sent.
     pub byte_len: u32,
     /// Immediate data, if the message had some.
     pub imm: Option<Imm>,
+    /// The key that the message invalidated, if it did. `IBV_WC_WITH_INV`.
+    pub invalidated: Option<Rkey>,
+    /// The first [`crate::GRH_LEN`] bytes of the buffers are the network header: UD.
+    /// `IBV_WC_GRH`.
+    pub grh: bool,
+    /// Place of the message's partition in the port's table.
+    pub pkey_index: u16,
     /// The local queue pair.
     pub qp: Qpn,
     /// The peer's queue pair, for receives.
@@ -43,12 +55,28 @@ impl Completion {
         opcode: WcOpcode::Send,
         byte_len: 0,
         imm: None,
+        invalidated: None,
+        grh: false,
+        pkey_index: 0,
         qp: Qpn::new(0),
         src_qp: Qpn::new(0),
         buffer: None,
         srq: None,
         timestamp_ns: 0,
     };
+
+    /// What went wrong, as a number of this device: 0 for work that succeeded, the syndrome of the
+    /// peer's refusal (IBTA Vol. 1 §9.7.5.2.8) if there was one, otherwise that of the status.
+    pub fn vendor_err(&self) -> u32 {
+        let refusals = [
+            (WcStatus::RemoteInvalidRequest, Nak::InvalidRequest),
+            (WcStatus::RemoteAccess, Nak::RemoteAccess),
+            (WcStatus::RemoteOperation, Nak::RemoteOperation),
+        ];
+        let refusal = refusals.into_iter().find(|(status, _)| *status == self.status);
+        let code = refusal.map_or(self.status.code(), |(_, nak)| Syndrome::Nak(nak).code());
+        u32::from(code)
+    }
 }
 
 /// The queue was full when a completion came: completions were lost, and its queue pairs are in
@@ -119,6 +147,7 @@ pub(crate) struct CqShared {
     alert: Option<Alert>,
     affiliation: Arc<Affiliation>,
     timestamps: Timestamps,
+    counters: Arc<Counters>,
 }
 
 impl CqShared {
@@ -130,6 +159,7 @@ impl CqShared {
         let urgent = solicited || completion.status != WcStatus::Success;
         let published = self.queue.publish(completion, urgent);
         if published.first_overrun {
+            self.counters.num_cqovf.add(1);
             self.affiliation.raise(EventKind::CqErr);
         }
         if let Some(Alert { channel, notice }) = self.alert.as_ref().filter(|_| published.wake) {
@@ -208,6 +238,7 @@ impl Cq {
             alert,
             affiliation: Affiliation::new(config.events.clone(), element),
             timestamps: config.timestamps,
+            counters: Arc::clone(port.counters_ref()),
         };
         Self { port, shared: Arc::new(shared) }
     }

@@ -7,14 +7,16 @@
 //! | to change | see |
 //! |---|---|
 //! | which devices exist, their addresses | `gid.rs` |
-//! | what a key may touch | `region.rs` |
+//! | what a key may touch | `region.rs`, `window.rs` |
 //! | how packets leave | `burst.rs`, `endpoint.rs` |
 //! | how packets arrive, who drives | `port.rs`, `reception.rs`, `helper.rs`, `standby.rs` |
 //! | when to acknowledge | `ack.rs` |
 //! | who is told that a completion came | `notify.rs`, `channel.rs` |
 //! | asynchronous events | `events.rs`, `monitor.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
+//! | where datagrams go | `way.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
+//! | what is counted, and who can see it | `counters.rs`, `ledger.rs` |
 //!
 //! The safe API that programs use is `adverb-verbs`; this crate trusts its caller in what its
 //! documentation says, and nobody else.
@@ -31,6 +33,9 @@ mod events;
 mod gid;
 mod helper;
 mod host;
+mod ledger;
+#[doc(hidden)]
+pub mod locks;
 mod monitor;
 mod notify;
 mod port;
@@ -44,31 +49,38 @@ mod srq;
 mod standby;
 mod table;
 mod timers;
+mod way;
+mod window;
 mod work;
 
 /// What `notify.rs` is built from; its model puts in other ones.
 mod sync {
+    pub(crate) use crate::locks::Mutex;
+    pub(crate) use std::sync::MutexGuard;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-    pub(crate) use std::sync::{Mutex, MutexGuard};
 }
 
 pub use access::Access;
 pub use adverb_engine::{
-    AckTimeout, Gid, InitAttributes, QpCounters, QpState, RetryCount, RnrRetry, RtrAttributes,
-    RtsAttributes, WcOpcode, WcStatus,
+    AckTimeout, AttributeSet, Attributes, GRH_LEN, Gid, InitAttributes, ModifyError, Partition,
+    QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
+    Settings, TransitionRule, WcOpcode, WcStatus, allowed, transition,
 };
 pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes};
-pub use adverb_wire::{Imm, PathMtu, Pkey, Psn, Qpn, Rkey, RnrTimer};
+pub use adverb_wire::{Grh, Imm, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use channel::{CompChannel, Notice};
-pub use counters::PortCounters;
+pub use counters::{PortCounters, diag_counters, hw_counters};
 pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
 pub use events::{AsyncEvent, Element, EventKind, EventQueue};
 pub use gid::{Device, GidEntry, NodeType, devices};
+pub use ledger::{DeviceReport, QpRow, survey};
 pub use notify::Arm;
 pub use port::{OpenError, Port, QpLimits};
-pub use qp::{ConnectError, PostError, Qp, QpConfig};
+pub use qp::{Change, ConnectError, PostError, Qp, QpConfig, QpQuery, Side};
 pub use region::{Key, Region, RegionError};
 pub use srq::{Srq, SrqAttr, SrqConfig, SrqError};
+pub use way::{Ah, AhAttr, SendTo};
+pub use window::{Bind, BindError, BindTo, Window, WindowKind};
 pub use work::{ReceiveWork, SendData, SendKind, SendWork, Sge};
 
 /// A packet sequence number that nobody can guess from the last one.

@@ -21,20 +21,24 @@ use crate::endpoint::{Endpoint, FlowCache, gid_of};
 use crate::events::{Audience, EventQueue};
 use crate::gid::{Device, devices, look};
 use crate::helper::Helper;
+use crate::ledger::Ledger;
 use crate::monitor::Monitor;
 use crate::probe;
-use crate::qp::{Acks, Aftermath, ConnectError, Qp, QpConfig, QpInner};
+use crate::qp::{Acks, Aftermath, Came, ConnectError, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, Registry};
 use crate::relay::{Passed, Relay};
 use crate::standby::Standby;
+use crate::sync::Mutex;
 use crate::table::QpTable;
 use crate::timers::Timers;
-use adverb_engine::{Dropped, Time, accept};
+use crate::way::{Ah, AhAttr};
+use crate::window::{Window, WindowKind};
+use adverb_engine::{Dropped, QpCounters, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
-use adverb_wire::{PathMtu, Qpn};
+use adverb_wire::Qpn;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
@@ -42,7 +46,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 /// Bounds of what a queue pair can be made of.
 #[derive(Clone, Copy, Debug)]
@@ -199,11 +203,15 @@ pub struct Port {
     regions: Arc<Regions>,
     table: QpTable,
     timers: Timers,
-    counters: Counters,
+    counters: Arc<Counters>,
+    /// What queue pairs have counted that have gone. Locked before any that has not.
+    gone: Mutex<QpCounters>,
     receiver: Mutex<Receiver>,
     endpoints: Mutex<HashMap<u8, Arc<Endpoint>>>,
     capture: Option<Arc<Capture>>,
     registry: Registry,
+    /// Where others see the counters, unless the system has no room for that.
+    ledger: Option<Ledger>,
     relay: Relay,
     numbers: Mutex<Numbers>,
     domains: AtomicU32,
@@ -256,6 +264,11 @@ impl Port {
             .transpose()
             .map_err(failed("write the file that ADVERB_PCAP names"))?;
         let registry = Registry::join().map_err(failed("join the host's registry in /dev/shm"))?;
+        let ledger = Ledger::new(name).ok();
+        if let Some(ledger) = &ledger {
+            registry.set_counters(ledger.descriptor());
+        }
+        let counters = Arc::<Counters>::default();
         let relay = Relay::open().map_err(failed("open a socket on the loopback address"))?;
         registry.set_relay_port(relay.port());
         let standby = Arc::new(Standby::new().map_err(failed("prepare the helper thread"))?);
@@ -267,7 +280,8 @@ impl Port {
             regions: Arc::new(Regions::new()),
             table: QpTable::new(),
             timers: Timers::new(),
-            counters: Counters::default(),
+            counters: Arc::clone(&counters),
+            gone: Mutex::default(),
             receiver: Mutex::new(Receiver {
                 doors: Vec::new(),
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
@@ -282,6 +296,7 @@ impl Port {
             endpoints: Mutex::new(HashMap::new()),
             capture: capture.map(Arc::new),
             registry,
+            ledger,
             relay,
             numbers: Mutex::new(Numbers::default()),
             domains: AtomicU32::new(1),
@@ -292,7 +307,7 @@ impl Port {
             mended: AtomicU64::new(0),
             helper,
             standby,
-            audience: Arc::default(),
+            audience: Arc::new(Audience::counting_in(counters)),
             monitor: Mutex::default(),
         });
         port.helper.start(&port).map_err(failed("start the helper thread"))?;
@@ -307,6 +322,26 @@ impl Port {
     /// What was counted since this process opened the device.
     pub fn counters(&self) -> PortCounters {
         self.counters.snapshot()
+    }
+
+    /// What all queue pairs have counted, those that have gone included.
+    pub fn qp_counters(&self) -> QpCounters {
+        let gone = lock(&self.gone);
+        let mut total = *gone;
+        self.table.each().flat_map(|slot| slot.as_ref().map(|qp| qp.counters())).for_each(|qp| {
+            total += qp;
+        });
+        total
+    }
+
+    /// Shows others the counters, if somebody has asked. For the helper.
+    pub(crate) fn show_counters(&self) {
+        let asked = self.registry.asked();
+        if let Some(ledger) = self.ledger.as_ref().filter(|ledger| !ledger.has_answered(asked)) {
+            let gone = lock(&self.gone);
+            let rows = self.table.each().filter_map(|slot| slot.as_ref().map(|qp| qp.row()));
+            ledger.answer(asked, self.counters(), *gone, rows);
+        }
     }
 
     /// A protection domain's number, never used before.
@@ -345,6 +380,15 @@ impl Port {
     /// [`RegionError::TooMany`].
     pub fn register_null(&self, domain: u32) -> Result<Region, RegionError> {
         self.regions.register_null(domain)
+    }
+
+    /// Makes a memory window for protection domain `domain`, bound to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::TooMany`].
+    pub fn alloc_window(&self, domain: u32, kind: WindowKind) -> Result<Window, RegionError> {
+        self.regions.alloc_window(domain, kind)
     }
 
     /// Makes a completion queue. The caller has checked the limits, and that the channel is this
@@ -401,7 +445,7 @@ impl Port {
     pub fn create_qp(self: &Arc<Self>, config: &QpConfig) -> io::Result<Qp> {
         let number = self.take_number()?;
         if let Some(slot) = self.table.slot(number) {
-            *lock(slot) = Some(Box::new(QpInner::new(number, config)));
+            *lock(slot) = Some(Box::new(QpInner::new(number, config, self.device.active_mtu())));
         }
         Ok(Qp::new(Arc::clone(self), number))
     }
@@ -425,13 +469,16 @@ impl Port {
         let Some(slot) = self.table.slot(number) else {
             return;
         };
+        let mut counted = lock(&self.gone);
         let mut guard = lock(slot);
         if let Some(inner) = guard.as_mut() {
             inner.transmit(self.now(), Acks::Now, self);
+            *counted += inner.counters();
         }
         let gone = guard.take();
         self.timers.forget(number);
         drop(guard);
+        drop(counted);
         drop(gone);
         lock(&self.numbers).free.push_back(number);
     }
@@ -451,6 +498,31 @@ impl Port {
         lock(&self.receiver).doors.push(Door::new(Arc::clone(&endpoint)));
         self.helper.watch(&endpoint.socket).map_err(failed)?;
         Ok(endpoint)
+    }
+
+    /// Opens the sockets of all addresses, for those who listen to all of them.
+    ///
+    /// # Errors
+    ///
+    /// None of them could be opened.
+    pub(crate) fn open_all(&self) -> Result<(), ConnectError> {
+        let mut result = Err(ConnectError::NoSuchGid { index: 0 });
+        for entry in &self.device.gids {
+            let opened = self.endpoint(entry.index).map(drop);
+            if result.is_err() {
+                result = opened;
+            }
+        }
+        result
+    }
+
+    /// Makes an address handle.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::NoSuchGid`], [`ConnectError::OtherFamily`] and [`ConnectError::Socket`].
+    pub fn create_ah(self: &Arc<Self>, domain: u32, attr: AhAttr) -> Result<Ah, ConnectError> {
+        Ah::new(Arc::clone(self), domain, attr)
     }
 
     fn open_endpoint(&self, addr: SocketAddr) -> io::Result<Arc<Endpoint>> {
@@ -524,25 +596,12 @@ impl Port {
         &self.regions
     }
 
-    pub(crate) fn counters_ref(&self) -> &Counters {
+    pub(crate) fn counters_ref(&self) -> &Arc<Counters> {
         &self.counters
     }
 
     pub(crate) fn table(&self) -> &QpTable {
         &self.table
-    }
-
-    /// Packets that may be under way to one peer: what its socket's buffer holds for sure, if it
-    /// is like ours. The kernel charges up to twice the payload; half is left to other peers.
-    pub fn window_packets(&self, gid_index: u8, mtu: PathMtu) -> u32 {
-        let buffer = self
-            .endpoint(gid_index)
-            .ok()
-            .and_then(|endpoint| endpoint.socket.recv_buffer_bytes().ok())
-            .unwrap_or(WINDOW_BYTES_MAX);
-        let bytes = (buffer / 4).min(WINDOW_BYTES_MAX);
-        let packets = u32::try_from(bytes).unwrap_or(u32::MAX) / mtu.bytes();
-        packets.clamp(WINDOW_PACKETS.0, WINDOW_PACKETS.1)
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -668,6 +727,9 @@ impl Port {
             return false;
         }
         receiver.relayed = relayed;
+        if self.ledger.as_ref().is_some_and(|ledger| !ledger.has_answered(self.registry.asked())) {
+            self.helper.notice(Time::ZERO);
+        }
         let mut busy = false;
         let Receiver { doors, buffer, waiting, .. } = receiver;
         while let Ok((from, passed)) = self.relay.take(buffer) {
@@ -729,7 +791,9 @@ impl Port {
             if let Some(Held { guard, published, .. }) = current.as_mut()
                 && let Some(inner) = guard.as_mut()
             {
-                *published += inner.on_packet(&packet, source, *now, self);
+                let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
+                let came = Came { source, flow, len };
+                *published += inner.on_packet(&packet, came, *now, self);
             }
         }
         if let Some(held) = current {
@@ -761,6 +825,7 @@ impl Port {
             (false, _) => inner.transmit(arrival.now, Acks::Now, self),
         };
         if can_wait && inner.owes_ack() && inner.acks.on_messages(held.published.max(1)) {
+            inner.count_deferred();
             waiting.deferred.push(held.number);
             // If the program never calls again, the helper has to send it; it may be asleep.
             self.helper.notice(Time::ZERO);
@@ -939,11 +1004,6 @@ const BURSTS_MAX: usize = 16;
 const LITTLE_BYTES: usize = 512;
 /// Queue pairs whose acknowledgements wait at once.
 const DEFERRED_MAX: usize = 1024;
-/// Bytes under way to one peer, at most: more does not fit the cache.
-const WINDOW_BYTES_MAX: usize = 4 << 20;
-/// Packets under way to one peer, at least and at most.
-const WINDOW_PACKETS: (u32, u32) = (16, 1024);
-
 fn steer(endpoint: &Endpoint, routes: impl Iterator<Item = (Block, u32)>) -> io::Result<()> {
     let routes: Vec<_> = routes
         .map(|(block, index)| steering::Route { block: block.index(), index })

@@ -5,8 +5,9 @@
 
 use crate::qp::QpInner;
 use crate::registry::{BLOCK_BITS, Block};
+use crate::sync::Mutex;
 use adverb_wire::Qpn;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, OnceLock, PoisonError};
 
 /// Where one queue pair lives, if the number is in use.
 pub(crate) type Slot = Mutex<Option<Box<QpInner>>>;
@@ -51,6 +52,15 @@ impl QpTable {
     pub(crate) fn lock(&self, qp: Qpn) -> Option<MutexGuard<'_, Option<Box<QpInner>>>> {
         let guard = self.slot(qp)?.lock().unwrap_or_else(PoisonError::into_inner);
         guard.is_some().then_some(guard)
+    }
+
+    /// All queue pairs, each locked when its turn comes.
+    pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Option<Box<QpInner>>>> {
+        let chunks = self.groups.iter().filter_map(OnceLock::get).flatten();
+        let slots = chunks.filter_map(OnceLock::get).flatten();
+        slots
+            .map(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner))
+            .filter(|slot| slot.is_some())
     }
 
     /// Makes slots for a block of numbers.

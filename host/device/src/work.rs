@@ -3,8 +3,11 @@
 //! The send ring runs in step with the transport's own queue: request number *n* lives in slot
 //! *n* mod capacity of both. All memory is taken when the ring is made.
 
-use adverb_engine::{Receive, RequestKind};
+use crate::way::{SendTo, Way};
+use crate::window::Bind;
+use adverb_engine::{Receive, RequestKind, Route};
 use std::iter;
+use std::sync::Arc;
 
 pub use adverb_engine::RequestKind as SendKind;
 
@@ -26,6 +29,8 @@ pub enum SendData<'a> {
     Gather(&'a [Sge]),
     /// Here: copied when posted, and free for reuse at once.
     Inline(&'a [u8]),
+    /// There are none: [`RequestKind::BindWindow`], and nothing else, has this.
+    Bind(&'a Bind),
 }
 
 /// A request for the send queue. `struct ibv_send_wr`.
@@ -33,6 +38,8 @@ pub enum SendData<'a> {
 pub struct SendWork<'a> {
     /// Comes back with the completion.
     pub wr_id: u64,
+    /// Whom it is for.
+    pub to: SendTo<'a>,
     /// What to do.
     pub kind: RequestKind,
     /// The local bytes.
@@ -80,8 +87,12 @@ pub(crate) struct SendRing {
     posted: Box<[Posted]>,
     sges: Box<[Sge]>,
     inline: Box<[u8]>,
+    /// How windows are to be bound; there once the first such request was posted.
+    binds: Box<[Option<Bind>]>,
     sges_max: usize,
     inline_max: usize,
+    /// Where datagrams go, a place for each request; none for other transports.
+    ways: Box<[Option<Arc<Way>>]>,
 }
 
 const NO_SGE: Sge = Sge { addr: 0, len: 0, lkey: 0 };
@@ -93,9 +104,35 @@ impl SendRing {
             posted: iter::repeat_n(Posted::default(), capacity).collect(),
             sges: iter::repeat_n(NO_SGE, capacity * sges_max).collect(),
             inline: iter::repeat_n(0, capacity * inline_max).collect(),
+            binds: Box::default(),
             sges_max,
             inline_max,
+            ways: Box::default(),
         }
+    }
+
+    /// The ring of a queue pair whose requests each have a way of their own.
+    #[must_use]
+    pub(crate) fn with_ways(mut self) -> Self {
+        self.ways = iter::repeat_with(|| None).take(self.posted.len()).collect();
+        self
+    }
+
+    /// The way of request number `index` will be kept under this name.
+    pub(crate) fn route(&self, index: u64) -> Route {
+        Route(count(self.slot(index)))
+    }
+
+    /// The way that is kept under this name.
+    #[inline]
+    pub(crate) fn way(&self, route: Route) -> Option<&Arc<Way>> {
+        self.ways.get(size(route.0))?.as_ref()
+    }
+
+    /// Nothing that was posted matters any more.
+    pub(crate) fn clear(&mut self) {
+        self.posted.fill(Posted::default());
+        self.ways.fill_with(|| None);
     }
 
     pub(crate) fn sges_max(&self) -> usize {
@@ -118,6 +155,9 @@ impl SendRing {
     /// Remembers request number `index`; the caller has checked the limits and that it is free.
     pub(crate) fn put(&mut self, index: u64, work: &SendWork<'_>) {
         let slot = self.slot(index);
+        if let (SendTo::Datagram { ah, .. }, Some(place)) = (work.to, self.ways.get_mut(slot)) {
+            *place = Some(Arc::clone(&ah.way));
+        }
         let mut posted = Posted { wr_id: work.wr_id, buffer: work.buffer, sges: 0, inline: None };
         match work.data {
             SendData::Gather(list) => {
@@ -138,6 +178,15 @@ impl SendRing {
                 }
                 posted.inline = Some(count(bytes.len()));
             }
+            SendData::Bind(bind) => {
+                if self.binds.is_empty() {
+                    self.binds = iter::repeat_n(None, self.posted.len()).collect();
+                }
+                if let Some(place) = self.binds.get_mut(slot) {
+                    *place = Some(*bind);
+                }
+                posted.inline = Some(0);
+            }
         }
         if let Some(place) = self.posted.get_mut(slot) {
             *place = posted;
@@ -147,6 +196,11 @@ impl SendRing {
     /// What was remembered of request number `index`.
     pub(crate) fn get(&self, index: u64) -> Posted {
         self.posted.get(self.slot(index)).copied().unwrap_or_default()
+    }
+
+    /// How request number `index`, which binds a window, is to bind it.
+    pub(crate) fn bind(&self, index: u64) -> Option<Bind> {
+        *self.binds.get(self.slot(index))?
     }
 
     /// The local bytes of request number `index`.
@@ -284,6 +338,18 @@ impl ReceiveRing {
         self.done += 1;
         let waiting = self.waiting.get(size(token)).copied().unwrap_or_default();
         (waiting.wr_id, waiting.buffer)
+    }
+}
+
+impl ReceiveRing {
+    /// Forgets all receives, and says which buffers they had. None is taken and not done.
+    pub(crate) fn clear(&mut self, mut forgotten: impl FnMut(u32)) {
+        debug_assert_eq!(self.done, self.taken, "what was taken was put back");
+        while let Some(receive) = self.take() {
+            if let (_, Some(buffer)) = self.finish(receive.token) {
+                forgotten(buffer);
+            }
+        }
     }
 }
 

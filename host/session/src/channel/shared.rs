@@ -27,7 +27,7 @@ use crate::ring::{Claim, Event, Operation, Queue, Ring, Ticket};
 use crate::set_up::Unlinked;
 use crate::source::{Places, Source};
 use adverb_verbs::{
-    Imm, PollError, Qp, Rc, ReceiveWork, SendData, SendKind, SendWork, WcOpcode, WcStatus,
+    Imm, PollError, Qp, Rc, ReceiveWork, SendData, SendKind, SendTo, SendWork, WcOpcode, WcStatus,
     WorkCompletion,
 };
 use std::fmt;
@@ -331,6 +331,7 @@ impl Shared {
             };
         let ticket = state.sends.next_ticket();
         let work = SendWork {
+            to: SendTo::Peer,
             wr_id: ticket.to_wr_id(),
             kind,
             data,
@@ -370,6 +371,7 @@ impl Shared {
     pub(super) fn post_marker(&self, state: &mut State) -> Result<(), ChannelError> {
         let ticket = state.sends.next_ticket();
         let work = SendWork {
+            to: SendTo::Peer,
             wr_id: ticket.to_wr_id(),
             kind: SendKind::Write { va: 0, rkey: adverb_verbs::Rkey(0), imm: None },
             data: SendData::Gather(&[]),

@@ -5,77 +5,13 @@
 use crate::agent::Agent;
 use crate::alone::{alone, is_alone};
 use crate::pair::{Pair, Setup, assert_same, bytes_of, eventually, pattern, remote};
+use crate::stranger::{ANOTHERS, PEERS, Stranger, VICTIM, headers, write};
+use adverb_sys::poll;
 use adverb_sys::udp::{BindOptions, Destination, GatherBuffer, Socket};
-use adverb_verbs::{Mr, PortCounters, QpState, Qpn, Rkey, WcStatus, Work};
-use adverb_wire::{
-    Aeth, Bth, Extension, Flow, Headers, Msn, Opcode, Operation, Packet, Pad, Pkey, Psn, ROCE_PORT,
-    Reth, Syndrome, Transport,
-};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::time::Duration;
-
-const VICTIM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), ROCE_PORT);
-
-/// Where a stranger may live: the peer's own address, and another one.
-const PEERS: Ipv4Addr = Ipv4Addr::LOCALHOST;
-const ANOTHERS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-
-struct Stranger {
-    socket: UdpSocket,
-    flow: Flow,
-}
-
-impl Stranger {
-    fn at(address: Ipv4Addr) -> Self {
-        let socket = UdpSocket::bind((address, 0)).expect("a socket");
-        let port = socket.local_addr().expect("an address").port();
-        let flow = Flow::v4(address.octets(), PEERS.octets(), port, ROCE_PORT);
-        Self { socket, flow }
-    }
-
-    fn send(&self, datagram: &[u8]) {
-        self.socket.send_to(datagram, VICTIM).expect("sent");
-    }
-
-    /// A packet with this payload, and an ICRC that fits.
-    fn packet(&self, headers: Headers, payload: &[u8]) -> Vec<u8> {
-        let mut datagram = Vec::new();
-        Packet { headers, payload }.emit_into(&self.flow, 0, &mut datagram);
-        datagram
-    }
-
-    /// Makes the ICRC of a datagram fit what is in it.
-    fn seal(&self, datagram: &mut [u8]) {
-        let len = u16::try_from(datagram.len()).expect("short");
-        let (packet, sum) = datagram.split_last_chunk_mut::<4>().expect("an ICRC");
-        let mut icrc = self.flow.icrc(len, 0);
-        icrc.headers(packet);
-        *sum = icrc.finish();
-    }
-}
-
-fn headers(operation: Operation, qp: Qpn, psn: Psn, len: usize, extension: Extension) -> Headers {
-    let bth = Bth {
-        opcode: Opcode::of(Transport::Rc, operation).expect("RC has it"),
-        solicited: false,
-        migrated: true,
-        pad: Pad::for_len(len),
-        pkey: Pkey::DEFAULT,
-        fecn: false,
-        becn: false,
-        dest_qp: qp,
-        ack_request: true,
-        psn,
-    };
-    Headers { bth, deth: None, xrceth: None, extension }
-}
-
-/// A WRITE of these bytes to the start of the region.
-fn write(qp: Qpn, psn: Psn, target: &Mr, bytes: &[u8]) -> Headers {
-    let len = u32::try_from(bytes.len()).expect("short");
-    let reth = Reth { va: target.addr(), rkey: Rkey(target.rkey().0), len };
-    headers(Operation::WriteOnly, qp, psn, bytes.len(), Extension::Reth(reth))
-}
+use adverb_verbs::{Context, CqConfig, Mr, PortCounters, QpState, Qpn, Rkey, WcStatus, Work};
+use adverb_wire::{Aeth, Extension, Flow, Msn, Operation, ROCE_PORT, Reth, Syndrome};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 /// A pair, a region that nobody may change, and the number after which counts are looked at.
 struct Scene {
@@ -402,6 +338,59 @@ fn a_flood_of_garbage_does_not_spoil_a_good_connection() {
     });
 }
 
+/// Ports of the loopback address at which devices can be passed packets.
+fn relay_ports() -> Vec<u16> {
+    let sockets = std::fs::read_to_string("/proc/net/udp").expect("Linux has it");
+    let ports = sockets.lines().filter_map(|line| {
+        let local = line.split_whitespace().nth(1)?;
+        let (address, port) = local.split_once(':')?;
+        let port = u16::from_str_radix(port, 16).ok()?;
+        (address == "0100007F" && port != ROCE_PORT).then_some(port)
+    });
+    ports.collect()
+}
+
+/// Goal: what a stranger has sent to be passed on is taken away, and does not wake for ever those who
+/// sleep until a completion comes.
+#[test]
+fn strangers_do_not_keep_sleepers_awake() {
+    alone("hostile::strangers_do_not_keep_sleepers_awake", || {
+        const NIGHT: Duration = Duration::from_millis(500);
+        for by_descriptor in [false, true] {
+            let context = Context::open("soft_lo").expect("the loopback device");
+            let channel = context.create_comp_channel().expect("a channel");
+            let config = CqConfig { channel: Some(&channel), ..CqConfig::new(16) };
+            let cq = context.create_cq_with(&config).expect("a completion queue");
+            cq.req_notify(false).expect("it has a channel");
+            let sleep = || {
+                let end = Instant::now() + NIGHT;
+                let left = || end.saturating_duration_since(Instant::now());
+                while !left().is_zero() {
+                    if by_descriptor {
+                        poll::readable(&channel, std::iter::empty(), Some(left())).expect("polled");
+                        assert!(channel.try_get_event().is_none());
+                    } else {
+                        assert!(channel.get_event_timeout(left()).expect("slept").is_none());
+                    }
+                }
+            };
+            let cpu = || adverb_sys::process::usage().expect("figures").cpu();
+            let before = cpu();
+            std::thread::scope(|scope| {
+                scope.spawn(sleep);
+                std::thread::sleep(NIGHT / 5);
+                let stranger = Stranger::at(PEERS);
+                for port in relay_ports() {
+                    stranger.socket.send_to(b"nonsense", (PEERS, port)).expect("sent");
+                }
+            });
+            let used = cpu() - before;
+            println!("{used:?} of {NIGHT:?}, by descriptor: {by_descriptor}");
+            assert!(used < NIGHT / 3, "kept awake: {used:?} of {NIGHT:?}");
+        }
+    });
+}
+
 /// Goal: what anybody on this host sends to the port for passing on is no packet, and does not keep
 /// anybody awake.
 #[test]
@@ -409,14 +398,7 @@ fn strangers_cannot_pass_packets_on() {
     alone("hostile::strangers_cannot_pass_packets_on", || {
         let scene = Scene::new();
         let mut agent = Agent::start("soft_lo", 1);
-        let sockets = std::fs::read_to_string("/proc/net/udp").expect("Linux has it");
-        let ports = sockets.lines().filter_map(|line| {
-            let local = line.split_whitespace().nth(1)?;
-            let (address, port) = local.split_once(':')?;
-            let port = u16::from_str_radix(port, 16).ok()?;
-            (address == "0100007F" && port != ROCE_PORT).then_some(port)
-        });
-        let ports: Vec<u16> = ports.collect();
+        let ports = relay_ports();
         assert!(ports.len() >= 2, "both processes can be passed packets");
         let stranger = Stranger::at(PEERS);
         let mut message = b"advf".to_vec();
