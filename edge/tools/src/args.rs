@@ -195,6 +195,14 @@ pub(crate) struct BenchArgs {
     #[arg(long = "limit_lat", alias = "limit-lat", value_name = "USEC", value_parser = positive)]
     pub(crate) limit_lat: Option<f64>,
 
+    /// Measure the six ways of a session to wait and to thread instead: latency and processor use
+    #[arg(long, conflicts_with_all = ["host", "server", "all", "quick", "op", "test", "rounds", "csv"])]
+    pub(crate) modes: bool,
+
+    /// The other end of one mode
+    #[arg(long, hide = true, requires = "modes")]
+    pub(crate) modes_child: Option<String>,
+
     /// Serve one client, and print nothing but the port: for the process that started this one
     #[arg(long, hide = true, requires = "server")]
     pub(crate) child: bool,
@@ -343,7 +351,7 @@ pub(crate) struct MeshArgs {
     pub(crate) duration: f64,
 
     /// How threads wait
-    #[arg(long, default_value = "channel")]
+    #[arg(long, default_value = "epoll")]
     pub(crate) wait: Wait,
 
     /// Kill one node after the other, every so many seconds, and let it come back

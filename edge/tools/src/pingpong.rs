@@ -17,11 +17,13 @@ use adverb::session::{
 
 use crate::args::PingpongArgs;
 use crate::bench::LOCAL_DEVICE;
+use crate::bench::rdma::DeviceChoice;
 use crate::bench::stats::{self, Samples};
 use crate::failure::{Doing, Failure};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &PingpongArgs) -> Result<(), Failure> {
+    DeviceChoice { device: args.device.clone(), gid_index: None }.check()?;
     if args.server {
         return serve(args);
     }
