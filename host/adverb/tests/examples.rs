@@ -70,3 +70,17 @@ fn exercise_7_shares_receives_and_hears_that_they_run_low() {
     }
     assert!(lines.iter().any(|line| line.contains("SRQ_LIMIT_REACHED")), "{lines:?}");
 }
+
+#[test]
+fn a_session_echoes_what_it_is_sent() {
+    let lines = lines("session_echo");
+    for text in ["echo: hello", "echo: how are you?", "echo: goodbye"] {
+        assert!(lines.iter().any(|line| line == text), "{lines:?}");
+    }
+}
+
+#[test]
+fn values_are_read_out_of_the_servers_table() {
+    let expected = ["1: Some(\"one\")", "42: Some(\"the answer\")", "7: None"];
+    assert_eq!(lines("session_kv"), expected);
+}
