@@ -15,6 +15,7 @@ mod counters;
 mod devices;
 mod devinfo;
 mod failure;
+mod mesh;
 mod pingpong;
 mod sockets;
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Command::Counters(args) => counters::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Devinfo(args) => devinfo::run(&args),
+        Command::Mesh(args) => mesh::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
         Command::Sockets(args) => sockets::run(&args),
     };
