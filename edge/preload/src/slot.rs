@@ -132,8 +132,8 @@ pub(crate) struct Slot {
     pub(crate) sleepers: AtomicU32,
     /// Those among them that wait for room.
     pub(crate) writers: AtomicU32,
-    /// Reads in a row that found nothing.
-    pub(crate) misses: AtomicU32,
+    /// When the kernel was last asked whether the peer is still there.
+    pub(crate) looked_ns: AtomicU64,
     /// How often there was no room for all that was to be sent.
     pub(crate) fulls: AtomicU32,
     /// Epoll instances of this process that know it.
@@ -310,12 +310,12 @@ impl Slot {
         self.pending_error.store(0, o);
         self.receiving.reset();
         self.sending.reset();
-        for count in
-            [&self.sleepers, &self.writers, &self.misses, &self.sends, &self.fulls, &self.watchers]
-        {
+        for count in [&self.sleepers, &self.writers, &self.sends, &self.fulls, &self.watchers] {
             count.store(0, o);
         }
-        for count in [&self.taken, &self.given, &self.receive_limit_ns, &self.send_limit_ns] {
+        for count in
+            [&self.looked_ns, &self.taken, &self.given, &self.receive_limit_ns, &self.send_limit_ns]
+        {
             count.store(0, o);
         }
         self.names.store(0, o);

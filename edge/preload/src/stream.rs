@@ -108,17 +108,10 @@ pub(crate) fn try_receive(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Re
     }
     settle(slot, fd);
     let _held = slot.receiving.hold();
-    let step = match slot.segment() {
+    match slot.segment() {
         None => receive_unsettled(slot, fd, into, how),
         Some(segment) => receive_settled(slot, segment, fd, into, how),
-    };
-    if let Step::Moved(count) = step {
-        slot.misses.store(0, Ordering::Relaxed);
-        if count == 0 {
-            return step;
-        }
     }
-    step
 }
 
 /// Through the kernel. The first bytes of a connection that was accepted are the moment to look for
@@ -696,8 +689,10 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
 /// Nothing was there, and the program does not wait: before it is told so, now and then the kernel
 /// is asked whether the peer still lives.
 fn last_look(slot: &Slot, fd: c_int, mut attempt: impl FnMut() -> Step) -> Step {
-    let misses = slot.misses.fetch_add(1, Ordering::Relaxed);
-    if slot.mapped().is_some() && misses.is_multiple_of(KERNEL_LOOK_MISSES) {
+    let now = raw::now_ns();
+    let last = slot.looked_ns.load(Ordering::Relaxed);
+    if slot.mapped().is_some() && now.saturating_sub(last) > KERNEL_LOOK_NS {
+        slot.looked_ns.store(now, Ordering::Relaxed);
         look_at_kernel(slot, fd);
         if slot.is_peer_gone.load(Ordering::Relaxed) {
             return match attempt() {
@@ -831,7 +826,7 @@ pub(crate) fn kernel_speaks(slot: &Slot, segment: &Segment) -> (bool, bool) {
 
 /// Spinning waits look at the kernel once in so many rounds.
 const KERNEL_LOOK_ROUNDS: u32 = 4096;
-/// Reads that find nothing look at the kernel once in so many.
-const KERNEL_LOOK_MISSES: u32 = 16;
+/// Reads that find nothing and do not wait look at the kernel no more often than this.
+const KERNEL_LOOK_NS: u64 = 2_000_000;
 /// How long a writer sleeps that cannot be woken.
 const WRITER_NAP_NS: i64 = 100_000;
