@@ -12,7 +12,7 @@ use crate::standby::Standby;
 use crate::sync::Mutex;
 use adverb_sys::epoll::Epoll;
 use adverb_sys::eventfd::EventFd;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
@@ -175,39 +175,33 @@ impl ChannelShared {
 #[derive(Debug)]
 pub(crate) struct Hush(PhantomData<*const ()>);
 
-/// Bells of one thread that wait.
-struct Hushed {
-    depth: u32,
-    bells: Vec<Arc<ChannelShared>>,
-}
-
 thread_local! {
-    static HUSHED: RefCell<Hushed> = const { RefCell::new(Hushed { depth: 0, bells: Vec::new() }) };
+    /// How many of them live.
+    static HUSHES: Cell<u32> = const { Cell::new(0) };
+    /// Bells that wait.
+    static HUSHED: RefCell<Vec<Arc<ChannelShared>>> = const { RefCell::new(Vec::new()) };
+    /// There are such.
+    static WAITING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Hush {
     #[inline]
     pub(crate) fn begin() -> Self {
-        // A thread whose locals have gone already rings at once.
-        let _ = HUSHED.try_with(|hushed| hushed.borrow_mut().depth += 1);
+        HUSHES.set(HUSHES.get() + 1);
         Self(PhantomData)
     }
 
     /// Makes room for this thread's bells, so that none takes memory later.
     pub(crate) fn prepare() {
-        let _ = HUSHED.try_with(|hushed| hushed.borrow_mut().bells.reserve(BELLS));
+        let _ = HUSHED.try_with(|bells| bells.borrow_mut().reserve(BELLS));
     }
 
     fn ring(channel: &Arc<ChannelShared>) {
-        let wait = |hushed: &RefCell<Hushed>| {
-            let mut hushed = hushed.borrow_mut();
-            let waits = hushed.depth > 0;
-            if waits {
-                hushed.bells.push(Arc::clone(channel));
-            }
-            waits
-        };
-        if !HUSHED.try_with(wait).unwrap_or(false) {
+        let wait = |bells: &RefCell<Vec<_>>| bells.borrow_mut().push(Arc::clone(channel));
+        // A thread that ends has no place left for them, and rings at once.
+        if HUSHES.get() > 0 && HUSHED.try_with(wait).is_ok() {
+            WAITING.set(true);
+        } else {
             channel.ring();
         }
     }
@@ -216,12 +210,9 @@ impl Hush {
 impl Drop for Hush {
     #[inline]
     fn drop(&mut self) {
-        let end = |hushed: &RefCell<Hushed>| {
-            let mut hushed = hushed.borrow_mut();
-            hushed.depth -= 1;
-            hushed.depth == 0 && !hushed.bells.is_empty()
-        };
-        if HUSHED.try_with(end).unwrap_or(false) {
+        let left = HUSHES.get() - 1;
+        HUSHES.set(left);
+        if left == 0 && WAITING.get() {
             ring_hushed();
         }
     }
@@ -230,7 +221,8 @@ impl Drop for Hush {
 /// Rings all bells that have waited.
 #[cold]
 fn ring_hushed() {
-    while let Ok(Some(channel)) = HUSHED.try_with(|hushed| hushed.borrow_mut().bells.pop()) {
+    WAITING.set(false);
+    while let Ok(Some(channel)) = HUSHED.try_with(|bells| bells.borrow_mut().pop()) {
         channel.ring();
     }
 }

@@ -687,8 +687,10 @@ impl QpInner {
         });
         result?;
         if to == QpState::Reset {
-            if let Receives::Own(ring) = &mut self.own.receives {
-                ring.clear(|buffer| forgotten(Side::Receive, buffer));
+            match &mut self.own.receives {
+                Receives::Own(ring) => ring.clear(|buffer| forgotten(Side::Receive, buffer)),
+                Receives::Shared(drawn) => drawn.put_back(),
+                Receives::Xrc(targets) => targets.put_back(),
             }
             (self.link, self.gid_index, self.armed) = (None, 0, None);
             (self.held_back, self.acks) = (HeldBack::default(), AckPolicy::default());

@@ -2,8 +2,9 @@
 
 use crate::pair::{Pair, Setup, eventually, pattern, wait};
 use adverb_verbs::{
-    Access, AhAttr, ConnectError, Context, EventKind, Modify, PathMtu, PostError, Psn, Qkey, Qp,
-    QpConfig, QpState, Rc, RetryCount, RnrRetry, RnrTimer, Uc, UcConnect, Ud, WcStatus, Work,
+    Access, AhAttr, ConnectError, Context, Element, EventKind, Modify, PathMtu, PostError, Psn,
+    Qkey, Qp, QpConfig, QpState, Rc, RetryCount, RnrRetry, RnrTimer, Uc, UcConnect, Ud, WcStatus,
+    Work,
 };
 
 /// From any state, over the software device: the steps of a reliable connection by hand.
@@ -265,4 +266,28 @@ fn a_query_returns_what_was_set() {
     ud.modify(&Modify { qkey: Some(Qkey(6)), ..Modify::default() }).expect("another key");
     let attr = ud.query();
     assert_eq!((attr.qkey, attr.sq_psn, attr.remote), (Qkey(6), Psn::new(9), None));
+}
+
+/// Goal: the first packet that comes before the owner knows that the connection stands is an event,
+/// and no later one is.
+#[test]
+fn a_message_in_rtr_says_that_the_connection_stands() {
+    let pair = Setup::default().pair_unconnected();
+    let events = pair.context.async_events().expect("events");
+    let (a, b) = (&pair.a, &pair.b);
+    for (qp, peer) in [(&a.qp, &b.qp), (&b.qp, &a.qp)] {
+        qp.modify(&init()).expect("INIT");
+        qp.modify(&rtr(peer)).expect("RTR");
+    }
+    a.qp.modify(&rts(&a.qp)).expect("RTS");
+    for _ in 0..2 {
+        b.qp.post(Work::recv(b.buffer(&[0; 8]))).expect("room");
+        a.qp.post(Work::send(a.buffer(&[1; 8]))).expect("room");
+        assert_eq!((a.status(), b.status()), (WcStatus::Success, WcStatus::Success));
+    }
+    let event = std::iter::from_fn(|| events.try_get());
+    let kinds: Vec<_> = event.map(|event| (event.kind, event.element)).collect();
+    let expected = Element::Qp { number: b.qp.number(), context: 0 };
+    assert_eq!(kinds, [(EventKind::CommEst, expected)]);
+    b.qp.modify(&rts(&b.qp)).expect("RTS");
 }
