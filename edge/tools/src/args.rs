@@ -35,6 +35,8 @@ pub(crate) enum Command {
     Mesh(Box<MeshArgs>),
     /// Test a connection: greet, exchange buffers, write, read back, compare every byte
     Pingpong(PingpongArgs),
+    /// Run a program with its sockets accelerated, or look at programs that run so
+    Sockets(crate::sockets::SocketsArgs),
 }
 
 /// One operation of RDMA.
@@ -494,7 +496,8 @@ mod tests {
             | Command::Devices(_)
             | Command::Devinfo(_)
             | Command::Mesh(_)
-            | Command::Pingpong(_) => unreachable!("`bench` was asked for"),
+            | Command::Pingpong(_)
+            | Command::Sockets(_) => unreachable!("`bench` was asked for"),
         })
     }
 

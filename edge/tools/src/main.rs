@@ -17,6 +17,7 @@ mod devinfo;
 mod failure;
 mod mesh;
 mod pingpong;
+mod sockets;
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Devinfo(args) => devinfo::run(&args),
         Command::Mesh(args) => mesh::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
+        Command::Sockets(args) => sockets::run(&args),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
