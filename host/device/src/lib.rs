@@ -40,15 +40,16 @@ mod reception;
 mod region;
 mod registry;
 mod relay;
+mod ring;
 mod srq;
 mod standby;
 mod table;
 mod timers;
 mod work;
 
-/// What `notify.rs` is built from; its model puts in other ones.
+/// What `notify.rs` and `ring.rs` are built from; their models put in other ones.
 mod sync {
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
     pub(crate) use std::sync::{Mutex, MutexGuard};
 }
 

@@ -9,11 +9,12 @@
 
 use crate::attributes::{RnrRetry, RtsAttributes};
 use crate::host::{Host, Landing};
+use crate::segment::Segment;
 use crate::send_queue::{NOT_STARTED, SendQueue};
 use crate::status::WcStatus;
 use crate::time::Time;
 use crate::work::RequestKind;
-use adverb_wire::{Nak, Operation, PathMtu, Psn, Syndrome};
+use adverb_wire::{Nak, Operation, Psn, Syndrome};
 
 /// What the requester has to do about what came in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,7 +51,7 @@ enum Retired {
 /// The retiring half of a reliable requester.
 #[derive(Debug)]
 pub(crate) struct Completer {
-    mtu: PathMtu,
+    mtu: Segment,
     /// Sequence number of the oldest packet that is not acknowledged, or whose data is awaited.
     unacked: u64,
     limits: Budget,
@@ -67,7 +68,7 @@ pub(crate) struct Completer {
 const HOLE_PATIENCE_NS: u64 = 67_108_864;
 
 impl Completer {
-    pub(crate) fn new(mtu: PathMtu, attributes: &RtsAttributes) -> Self {
+    pub(crate) fn new(mtu: Segment, attributes: &RtsAttributes) -> Self {
         let limits = Budget { retries: attributes.retry_count.get(), rnr: attributes.rnr_retry };
         Self {
             mtu,

@@ -61,6 +61,8 @@ pub struct Qp {
     progress: Progress,
     /// Requests go before responses the next time, so that neither starves the other.
     requests_first: bool,
+    /// The peer is on this host.
+    local: bool,
     counters: QpCounters,
 }
 
@@ -96,6 +98,7 @@ impl Qp {
             sender: None,
             progress: Progress::Settled,
             requests_first: false,
+            local: false,
             counters: QpCounters::default(),
         }
     }
@@ -359,6 +362,7 @@ impl Qp {
             Some(Sender::Reliable { requester, completer }) => {
                 let unacked = completer.unacked();
                 let (emitted, packets) = requester.transmit(unacked, now, &mut self.queue, host);
+                self.counters.note_sends(requester.take_reached());
                 if packets > 0 {
                     completer.arm_if_idle(requester.next(), now);
                 }

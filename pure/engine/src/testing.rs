@@ -1,5 +1,6 @@
 //! Surroundings for the tests of the roles: a host that writes everything down.
 
+use crate::segment::Segment;
 use crate::attributes::{
     Access, Gid, InitAttributes, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
 };
@@ -29,7 +30,14 @@ pub(crate) const VA: u64 = 0x1000;
 pub(crate) const REGION_LEN: u32 = 1 << 16;
 
 pub(crate) const PATH: Path =
-    Path { transport: Transport::Rc, remote: REMOTE, pkey: Pkey::DEFAULT, pkey_index: 0, mtu: MTU };
+    Path {
+        transport: Transport::Rc,
+        remote: REMOTE,
+        pkey: Pkey::DEFAULT,
+        pkey_index: 0,
+        mtu: Segment::of(MTU),
+        local: false,
+    };
 
 pub(crate) const INIT: InitAttributes = InitAttributes { pkey: Pkey::DEFAULT, access: Access::ALL };
 
