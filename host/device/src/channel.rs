@@ -185,6 +185,9 @@ impl CompChannel {
     /// do. After `None` a program can sleep on [`CompChannel::watch`]'s descriptor, whether that tells
     /// of states or of changes.
     pub fn try_get(&self) -> Option<Arc<Notice>> {
+        if self.shared.set.get().is_some() {
+            self.shared.standby.bell().suspect(); // It may be what has woken the program.
+        }
         for _ in 0..STEPS_MAX {
             let notice = self.shared.take();
             if notice.is_some() {
@@ -227,7 +230,13 @@ impl CompChannel {
             let most = if owes { Some(ACK_PATIENCE) } else { None };
             let timeout = most.into_iter().chain(left).min();
             if self.shared.mail.begin_sleep() {
-                let slept = self.shared.standby.sleep(&self.shared.bell, timeout);
+                let standby = &self.shared.standby;
+                standby.bell().announce();
+                let slept = match self.port.has_record() {
+                    true => Ok(true),
+                    false => standby.sleep(&self.shared.bell, timeout),
+                };
+                standby.bell().retire();
                 self.shared.mail.end_sleep();
                 overdue = owes && !slept?;
             }

@@ -177,8 +177,10 @@ impl Shared {
         self.asleep_until.store(u64::MAX, Ordering::SeqCst);
         let deadline = port.next_deadline();
         let unfinished = port.has_unfinished() || port.has_deferred();
-        drop(port); // The program may close the port while we sleep.
         let blind = self.standby.begin_blindness();
+        self.standby.bell().announce();
+        let unfinished = unfinished || port.has_record();
+        drop(port); // The program may close the port while we sleep.
         for socket in lock(&self.sockets).iter() {
             let _ = match blind {
                 true => self.epoll.remove(socket),
@@ -195,6 +197,7 @@ impl Shared {
         }
         let _ = self.epoll.wait(events, timeout);
         self.asleep_until.store(AWAKE, Ordering::SeqCst);
+        self.standby.bell().retire();
         self.standby.end_blindness();
         self.silence(events);
     }

@@ -3,6 +3,7 @@
 use crate::burst::{Burst, Source};
 use crate::cq::{Completion, CqShared};
 use crate::events::{Affiliation, EventKind};
+use crate::lane::{Cargo, Load};
 use crate::region::Regions;
 use crate::srq::Drawn;
 use crate::work::{Local, ReceiveRing, SendRing, Sge};
@@ -49,8 +50,17 @@ pub(crate) struct Surroundings<'a, 'b> {
     pub(crate) regions: &'a Regions,
     /// The way out, where the call may use one.
     pub(crate) burst: Option<&'a mut Burst<'b>>,
+    /// The way to a neighbour, where the call may use one.
+    pub(crate) cargo: Option<&'a mut Cargo<'b>>,
     /// Completions published during the call.
     pub(crate) published: u32,
+}
+
+impl<'a> Surroundings<'a, '_> {
+    /// Without a way out.
+    pub(crate) fn quiet(own: &'a mut Own, regions: &'a Regions) -> Self {
+        Self { own, regions, burst: None, cargo: None, published: 0 }
+    }
 }
 
 impl Surroundings<'_, '_> {
@@ -106,8 +116,11 @@ enum Cq {
 
 impl Host for Surroundings<'_, '_> {
     #[inline]
-    fn room(&self) -> bool {
-        self.burst.as_ref().is_some_and(|burst| burst.room())
+    fn room(&mut self) -> bool {
+        match &mut self.cargo {
+            Some(cargo) => cargo.room(),
+            None => self.burst.as_ref().is_some_and(|burst| burst.room()),
+        }
     }
 
     fn emit(
@@ -117,6 +130,21 @@ impl Host for Surroundings<'_, '_> {
         _route: Option<Route>, // Every queue pair here is connected.
     ) -> Result<(), EmitError> {
         let domain = self.own.domain;
+        if let Some(cargo) = self.cargo.as_mut() {
+            let load = match payload {
+                Payload::None => Load::Nothing,
+                Payload::Request { index, offset, len } => {
+                    Load::Local { local: self.own.sends.local(index), offset, len, domain }
+                }
+                Payload::Region { range: Range { rkey, va, len }, .. } => {
+                    Load::Remote { rkey: rkey.0, va, len, domain }
+                }
+            };
+            return cargo.emit(headers, &load, self.regions).map_err(|error| match payload {
+                Payload::None | Payload::Request { .. } => EmitError::Local(LocalError::Protection),
+                Payload::Region { .. } => EmitError::Remote(error),
+            });
+        }
         let Some(burst) = self.burst.as_mut() else {
             return Ok(()); // The transport asks for room first, and there is none.
         };

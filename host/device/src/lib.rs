@@ -21,6 +21,7 @@
 
 mod access;
 mod ack;
+mod bell;
 mod burst;
 mod capture;
 mod channel;
@@ -31,8 +32,10 @@ mod events;
 mod gid;
 mod helper;
 mod host;
+mod lane;
 mod monitor;
 mod notify;
+mod path;
 mod port;
 mod probe;
 mod qp;
@@ -41,10 +44,12 @@ mod region;
 mod registry;
 mod relay;
 mod ring;
+mod shelf;
 mod srq;
 mod standby;
 mod table;
 mod timers;
+mod usher;
 mod work;
 
 /// What `notify.rs` and `ring.rs` are built from; their models put in other ones.
@@ -66,6 +71,7 @@ pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
 pub use events::{AsyncEvent, Element, EventKind, EventQueue};
 pub use gid::{Device, GidEntry, NodeType, devices};
 pub use notify::Arm;
+pub use path::DataPath;
 pub use port::{OpenError, Port, QpLimits};
 pub use qp::{ConnectError, PostError, Qp, QpConfig};
 pub use region::{Key, Region, RegionError};

@@ -13,6 +13,7 @@
 
 use crate::access::Access;
 use crate::ack::{AckPolicy, Deferred};
+use crate::bell::Rope;
 use crate::capture::{self, Capture};
 use crate::channel::CompChannel;
 use crate::counters::{Counters, PortCounters};
@@ -21,24 +22,29 @@ use crate::endpoint::{Endpoint, FlowCache, gid_of};
 use crate::events::{Audience, EventQueue};
 use crate::gid::{Device, devices, look};
 use crate::helper::Helper;
+use crate::lane::{Inlet, Lane, PeerId, Rails};
 use crate::monitor::Monitor;
+use crate::path::Choice;
 use crate::probe;
 use crate::qp::{Acks, Aftermath, ConnectError, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
-use crate::registry::{BLOCK_BITS, Block, Registry};
+use crate::registry::{BLOCK_BITS, Block, Registry, SlotId};
 use crate::relay::{Passed, Relay};
+use crate::shelf;
 use crate::standby::Standby;
 use crate::table::QpTable;
 use crate::timers::Timers;
-use adverb_engine::{Dropped, Time, accept};
+use crate::usher::Usher;
+use adverb_engine::{Dropped, Gid, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
-use adverb_wire::{PathMtu, Qpn};
+use adverb_wire::{Headers, Packet, PathMtu, Qpn};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -145,6 +151,7 @@ impl Door {
 /// What receiving needs, under the receive lock.
 #[derive(Debug)]
 pub(crate) struct Receiver {
+    inlets: Vec<Inlet>,
     doors: Vec<Door>,
     buffer: Box<[u8]>,
     /// Acknowledgements that wait.
@@ -155,6 +162,8 @@ pub(crate) struct Receiver {
     postponed: bool,
     /// Steps since timers and held acknowledgements were looked at.
     steps: u32,
+    /// Steps since a lane brought something.
+    quiet: u32,
 }
 
 /// Queue pairs whose acknowledgements wait; `ack.rs` says for what.
@@ -162,6 +171,8 @@ pub(crate) struct Receiver {
 struct Waiting {
     /// For the program's next call.
     deferred: Vec<Qpn>,
+    /// The same, where the way is a lane.
+    local: Vec<Qpn>,
     /// For more messages, or for time to pass; the longest first.
     held: VecDeque<(Qpn, Time)>,
 }
@@ -207,6 +218,11 @@ pub struct Port {
     relay: Relay,
     numbers: Mutex<Numbers>,
     domains: AtomicU32,
+    choice: Choice,
+    usher: Option<Usher>,
+    lanes: Mutex<HashMap<SlotId, Arc<Lane>>>,
+    /// Held while a lane is made, so that none is made twice.
+    meeting: Mutex<()>,
     /// Grows whenever the program drives; the helper watches it.
     drives: AtomicU64,
     unfinished: Mutex<VecDeque<Qpn>>,
@@ -250,11 +266,13 @@ impl Port {
             let known = all.into_iter().map(|device| device.name).collect();
             return Err(OpenError::NotFound { name: name.to_owned(), known });
         };
+        let choice = Choice::from_environment().map_err(failed("choose a path"))?;
         let capture = std::env::var_os(capture::VARIABLE)
             .filter(|path| !path.is_empty())
             .map(|path| Capture::start(Path::new(&path), name))
             .transpose()
             .map_err(failed("write the file that ADVERB_PCAP names"))?;
+        let memory = if capture.is_some() { Choice::Udp } else { choice };
         let registry = Registry::join().map_err(failed("join the host's registry in /dev/shm"))?;
         let relay = Relay::open().map_err(failed("open a socket on the loopback address"))?;
         registry.set_relay_port(relay.port());
@@ -262,6 +280,11 @@ impl Port {
         let helper =
             Helper::new(Arc::clone(&standby)).map_err(failed("prepare the helper thread"))?;
         helper.watch(relay.socket()).map_err(failed("prepare the helper thread"))?;
+        helper.watch(standby.bell().fd()).map_err(failed("prepare the helper thread"))?;
+        let usher = match memory.allows_memory() {
+            true => Some(open_usher(&registry, &standby).map_err(failed("listen for neighbours"))?),
+            false => None,
+        };
         let port = Arc::new(Self {
             device: device.clone(),
             regions: Arc::new(Regions::new()),
@@ -269,15 +292,18 @@ impl Port {
             timers: Timers::new(),
             counters: Counters::default(),
             receiver: Mutex::new(Receiver {
+                inlets: Vec::new(),
                 doors: Vec::new(),
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
                 waiting: Waiting {
                     deferred: Vec::with_capacity(DEFERRED_MAX),
                     held: VecDeque::with_capacity(DEFERRED_MAX),
+                    local: Vec::with_capacity(DEFERRED_MAX),
                 },
                 relayed: registry.relayed(),
                 postponed: false,
                 steps: 0,
+                quiet: 0,
             }),
             endpoints: Mutex::new(HashMap::new()),
             capture: capture.map(Arc::new),
@@ -285,6 +311,10 @@ impl Port {
             relay,
             numbers: Mutex::new(Numbers::default()),
             domains: AtomicU32::new(1),
+            choice,
+            usher,
+            lanes: Mutex::default(),
+            meeting: Mutex::default(),
             drives: AtomicU64::new(0),
             unfinished: Mutex::new(VecDeque::with_capacity(DEFERRED_MAX)),
             has_unfinished: AtomicBool::new(false),
@@ -296,6 +326,9 @@ impl Port {
             monitor: Mutex::default(),
         });
         port.helper.start(&port).map_err(failed("start the helper thread"))?;
+        if let Some(usher) = &port.usher {
+            usher.start(&port).map_err(failed("start the usher thread"))?;
+        }
         Ok(port)
     }
 
@@ -520,6 +553,91 @@ impl Port {
         })
     }
 
+    /// The lane to whoever has this queue pair number, if both sides can use memory; `None` if the
+    /// way is the network.
+    pub(crate) fn lane(
+        &self,
+        local: Gid,
+        remote: Gid,
+        qp: Qpn,
+    ) -> Result<Option<Arc<Lane>>, ConnectError> {
+        let neighbour = match self.usher.is_some() && is_here(local, remote) {
+            true => self.registry.owner(qp),
+            false => None,
+        };
+        let peer = neighbour.and_then(|slot| {
+            let nonce = self.registry.lends(slot, shelf::VERSION)?;
+            Some(PeerId { slot, nonce })
+        });
+        match peer {
+            Some(peer) => self.lane_to(peer).map(Some).map_err(ConnectError::System),
+            None if self.choice == Choice::SharedMemory => {
+                Err(ConnectError::NoSharedMemory { remote, qp })
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn lane_to(&self, peer: PeerId) -> io::Result<Arc<Lane>> {
+        let _meeting = lock(&self.meeting);
+        let known = lock(&self.lanes).get(&peer.slot).cloned();
+        if let Some(lane) = known.filter(|lane| lane.peer() == peer && !lane.is_cut()) {
+            return Ok(lane);
+        }
+        if peer.slot == self.registry.slot() {
+            let lane = Arc::new(self.own_lane(peer)?);
+            self.add_inlet(&lane);
+            self.remember_lane(&lane);
+            return Ok(lane);
+        }
+        let met = self.usher.as_ref().map(|usher| usher.meet(peer));
+        let Some(Ok(lane)) = met else {
+            // It has died, or is stopped: a cable whose other end nobody has plugged in.
+            let lane = self.own_lane(peer)?;
+            lane.cut();
+            return Ok(Arc::new(lane));
+        };
+        self.add_inlet(&lane);
+        self.remember_lane(&lane);
+        Ok(lane)
+    }
+
+    fn own_lane(&self, peer: PeerId) -> io::Result<Lane> {
+        let bell = self.standby.bell();
+        let fd = bell.fd().as_fd().try_clone_to_owned()?;
+        Ok(Lane::new(peer, Rails::own()?, Rope::new(fd.into(), Arc::clone(bell.shelf()))))
+    }
+
+    /// From now on records are taken from this lane.
+    pub(crate) fn add_inlet(&self, lane: &Arc<Lane>) {
+        lock(&self.receiver).inlets.push(Inlet::new(Arc::clone(lane)));
+    }
+
+    /// Queue pairs use this lane from now on, unless there is one already.
+    pub(crate) fn remember_lane(&self, lane: &Arc<Lane>) {
+        let mut lanes = lock(&self.lanes);
+        let known = lanes.get(&lane.peer().slot);
+        if known.is_none_or(|known| known.is_cut() || known.peer() != lane.peer()) {
+            lanes.insert(lane.peer().slot, Arc::clone(lane));
+        }
+    }
+
+    /// The device at the other end is gone. What it has sent is still taken.
+    pub(crate) fn forget_lane(&self, lane: &Arc<Lane>) {
+        lock(&self.lanes).retain(|_, known| !Arc::ptr_eq(known, lane));
+        // Whoever sleeps may be waiting for what it has left behind.
+        let _ = self.standby.bell().fd().signal();
+        self.standby.bell().suspect();
+    }
+
+    /// A lane may have brought something, or somebody looks after that right now.
+    pub(crate) fn has_record(&self) -> bool {
+        self.receiver.try_lock().map_or(true, |receiver| {
+            let Receiver { inlets, waiting, .. } = &*receiver;
+            !waiting.local.is_empty() || inlets.iter().any(Inlet::has_more)
+        })
+    }
+
     pub(crate) fn regions(&self) -> &Regions {
         &self.regions
     }
@@ -567,7 +685,7 @@ impl Port {
     /// An acknowledgement waits for the program's next call, or somebody drives and may defer one.
     pub(crate) fn has_deferred(&self) -> bool {
         self.receiver.try_lock().map_or(true, |receiver| {
-            let Waiting { deferred, held } = &receiver.waiting;
+            let Waiting { deferred, held, .. } = &receiver.waiting;
             !deferred.is_empty() || !held.is_empty()
         })
     }
@@ -601,8 +719,16 @@ impl Port {
             receiver.steps = 0;
             self.acknowledge(&mut receiver.waiting, clock.now(), driver);
         }
-        let (received, published) = self.receive(receiver, &mut clock, driver);
-        let mut busy = received | self.receive_relayed(receiver, &mut clock, driver);
+        let mut busy = false;
+        let mut published = false;
+        if !receiver.inlets.is_empty() {
+            (busy, published) = self.receive_records(receiver, &mut clock, driver);
+        }
+        if receiver.looks_at_sockets(driver) {
+            let (received, completed) = self.receive(receiver, &mut clock, driver);
+            busy |= received | self.receive_relayed(receiver, &mut clock, driver);
+            published |= completed;
+        }
         // After receiving: whoever was kept from its processor for long finds the answers that it
         // thinks late in its socket.
         if let Some(now) = clock.read {
@@ -620,6 +746,115 @@ impl Port {
             }
         }
         busy
+    }
+
+    /// Takes what the lanes have; says whether there was something, and whether it completed work.
+    fn receive_records(
+        &self,
+        receiver: &mut Receiver,
+        clock: &mut Clock,
+        driver: Driver,
+    ) -> (bool, bool) {
+        let Receiver { inlets, buffer, waiting, quiet, .. } = receiver;
+        if self.standby.bell().silence() {
+            inlets.iter().for_each(|inlet| inlet.lane.forget_ringing());
+        }
+        while let Some(number) = waiting.local.pop() {
+            self.acknowledge_record(number, clock);
+        }
+        let (mut busy, mut published) = (false, false);
+        let mut at = 0;
+        while let Some(inlet) = inlets.get_mut(at) {
+            let mut current: Option<Held<'_>> = None;
+            let mut taken = 0;
+            while taken < RECORDS_MAX
+                && let Some(record) = inlet.take(buffer)
+            {
+                taken += 1;
+                let bytes = buffer.get(..record.len).unwrap_or_default();
+                let (head, payload) = bytes.split_at(record.head.min(bytes.len()));
+                let Ok((headers, [])) = Headers::parse(head) else {
+                    self.counters.malformed.add(1);
+                    continue;
+                };
+                let number = headers.bth.dest_qp;
+                if current.as_ref().is_none_or(|held| held.number != number) {
+                    if let Some(held) = current.take() {
+                        published |= self.release_local(held, clock, driver, waiting);
+                    }
+                    let Some(guard) = self.table.lock(number) else {
+                        self.counters.unknown_qp.add(1);
+                        continue;
+                    };
+                    current = Some(Held { number, guard, published: 0 });
+                }
+                if let Some(Held { guard, published, .. }) = current.as_mut()
+                    && let Some(inner) = guard.as_mut()
+                {
+                    let lane = &*inlet.lane;
+                    *published += match record.lent {
+                        false => {
+                            let packet = Packet { headers, payload };
+                            inner.on_record(&packet, None, lane, clock.now(), self)
+                        }
+                        true => {
+                            let packet = Packet { headers, payload: &[] };
+                            inner.on_record(&packet, Some(payload), lane, clock.now(), self)
+                        }
+                    };
+                }
+            }
+            if let Some(held) = current {
+                published |= self.release_local(held, clock, driver, waiting);
+            }
+            busy |= taken > 0;
+            if taken == 0 && inlet.lane.is_cut() {
+                inlets.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        *quiet = if busy { 0 } else { quiet.saturating_add(1) };
+        (busy, published)
+    }
+
+    /// Lets a queue pair answer the records that it was given, and lets it go; says whether they
+    /// completed work.
+    fn release_local(
+        &self,
+        mut held: Held<'_>,
+        clock: &mut Clock,
+        driver: Driver,
+        waiting: &mut Waiting,
+    ) -> bool {
+        let Some(inner) = held.guard.as_mut() else {
+            return false;
+        };
+        // The program shall have its completion first; its answer, or its next call, takes the
+        // acknowledgement along.
+        let can_wait =
+            driver == Driver::Program && held.published > 0 && waiting.local.len() < DEFERRED_MAX;
+        let aftermath = match can_wait {
+            true => inner.put_off(),
+            false => inner.transmit(clock.now(), Acks::Now, self),
+        };
+        if can_wait && inner.owes_ack() {
+            waiting.local.push(held.number);
+            self.helper.notice(Time::ZERO);
+        }
+        self.follow_up(held.number, inner, aftermath);
+        held.published + aftermath.published > 0
+    }
+
+    /// Sends the acknowledgement that a queue pair owes, if it still does.
+    fn acknowledge_record(&self, number: Qpn, clock: &mut Clock) {
+        let Some(mut guard) = self.table.lock(number) else {
+            return;
+        };
+        if let Some(inner) = guard.as_mut().filter(|inner| inner.owes_ack()) {
+            let aftermath = inner.transmit(clock.now(), Acks::Now, self);
+            self.follow_up(number, inner, aftermath);
+        }
     }
 
     /// Takes what the sockets have; says whether there was something, and whether it completed work.
@@ -727,7 +962,7 @@ impl Port {
             }
             self.counters.rcvd_pkts.add(1);
             if let Some(Held { guard, published, .. }) = current.as_mut()
-                && let Some(inner) = guard.as_mut()
+                && let Some(inner) = guard.as_mut().filter(|inner| !inner.is_local())
             {
                 *published += inner.on_packet(&packet, source, *now, self);
             }
@@ -802,7 +1037,7 @@ impl Port {
 
     /// Looks at the acknowledgements that wait.
     fn acknowledge(&self, waiting: &mut Waiting, now: Time, driver: Driver) {
-        let Waiting { deferred, held } = waiting;
+        let Waiting { deferred, held, .. } = waiting;
         while let Some(number) = deferred.pop() {
             let send = self.acknowledge_if(number, now, |acks| {
                 acks.on_next_call(now) == Deferred::Send || driver == Driver::Helper
@@ -883,9 +1118,37 @@ impl Port {
     }
 }
 
+impl Receiver {
+    /// The sockets' turn has come. A look costs a system call each, which a program that talks to
+    /// its neighbours does not want to pay every time.
+    fn looks_at_sockets(&self, driver: Driver) -> bool {
+        driver == Driver::Helper
+            || self.quiet >= QUIET_STEPS
+            || self.steps == 0
+            || self.inlets.is_empty()
+    }
+}
+
+/// Says whether both addresses belong to this network namespace; the first one does.
+fn is_here(local: Gid, remote: Gid) -> bool {
+    let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == remote);
+    local == remote || devices().is_ok_and(|devices| devices.iter().any(mentions))
+}
+
+fn open_usher(registry: &Registry, standby: &Standby) -> io::Result<Usher> {
+    let nonce = shelf::random();
+    let me = PeerId { slot: registry.slot(), nonce };
+    let usher = Usher::new(me, registry.user(), standby.bell())?;
+    registry.set_lends(shelf::VERSION, nonce);
+    Ok(usher)
+}
+
 impl Drop for Port {
     fn drop(&mut self) {
         self.helper.stop();
+        if let Some(usher) = &self.usher {
+            usher.stop();
+        }
         // A socket leaves its group when its last descriptor is closed: that has to be below.
         self.helper.forget_sockets();
         let receiver = self.receiver.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -933,6 +1196,10 @@ const MENDING_NANOS: u64 = 200_000_000;
 const CENSUS_NANOS: u64 = 20_000_000;
 /// Steps that find nothing, between looks at the clock.
 const CLOCK_STEPS: u32 = 8;
+/// Records taken from one lane before others have their turn.
+const RECORDS_MAX: usize = 32;
+/// Steps in which no lane brings anything, before sockets are looked at in every step.
+const QUIET_STEPS: u32 = 1024;
 /// Bursts taken from one socket before others have their turn.
 const BURSTS_MAX: usize = 16;
 /// What arrives in so few bytes at once is looked at before more is taken: somebody may poll for it.

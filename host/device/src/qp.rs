@@ -9,6 +9,8 @@ use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::events::{Affiliation, Element, EventQueue};
 use crate::host::{Own, Receives, Surroundings};
+use crate::lane::Lane;
+use crate::path::DataPath;
 use crate::port::Port;
 use crate::srq::{Drawn, Srq};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendRing, SendWork, total_len};
@@ -17,7 +19,7 @@ use adverb_engine::{
     RtsAttributes, Time, To,
 };
 use adverb_sys::udp::Destination;
-use adverb_wire::{Flow, Packet, Qpn};
+use adverb_wire::{Flow, Packet, PathMtu, Qpn};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -153,8 +155,17 @@ pub enum ConnectError {
         /// What the system said.
         error: io::Error,
     },
+    /// Shared memory was asked for, and the peer is not a device of this host that lends any.
+    NoSharedMemory {
+        /// The peer's address.
+        remote: Gid,
+        /// Its queue pair.
+        qp: Qpn,
+    },
     /// The state does not allow it.
     State(ModifyError),
+    /// The system refused memory or descriptors for the way to a neighbour.
+    System(io::Error),
 }
 
 impl fmt::Display for ConnectError {
@@ -176,7 +187,15 @@ impl fmt::Display for ConnectError {
             Self::Socket { local, error } => {
                 write!(f, "cannot open UDP port 4791 of {local}: {error}")
             }
+            Self::NoSharedMemory { remote, qp } => write!(
+                f,
+                "{} asks for shared memory, but queue pair {:#x} at {remote} is not of a device of \
+                 this host and user that lends any",
+                crate::path::VARIABLE,
+                qp.get()
+            ),
             Self::State(error) => fmt::Display::fmt(error, f),
+            Self::System(error) => write!(f, "cannot make a way to the peer's process: {error}"),
         }
     }
 }
@@ -184,9 +203,9 @@ impl fmt::Display for ConnectError {
 impl std::error::Error for ConnectError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Socket { error, .. } => Some(error),
+            Self::Socket { error, .. } | Self::System(error) => Some(error),
             Self::State(error) => Some(error),
-            Self::NoSuchGid { .. } | Self::OtherFamily { .. } => None,
+            Self::NoSharedMemory { .. } | Self::NoSuchGid { .. } | Self::OtherFamily { .. } => None,
         }
     }
 }
@@ -199,10 +218,9 @@ impl From<ModifyError> for ConnectError {
 
 /// The way to the peer, once it is known.
 #[derive(Debug)]
-struct Link {
-    endpoint: Arc<Endpoint>,
-    destination: Destination,
-    flow: Flow,
+enum Link {
+    Network { endpoint: Arc<Endpoint>, destination: Destination, flow: Flow },
+    Lane(Arc<Lane>),
 }
 
 /// A queue pair as the port holds it.
@@ -267,6 +285,8 @@ pub(crate) struct Aftermath {
     pub(crate) published: u32,
 }
 
+/// Records under way to one queue pair: a lane has room for fewer long ones, and then waits.
+const LANE_WINDOW: u32 = 1024;
 /// Packets that one call may emit before it looks at what has arrived.
 const EMIT_BUDGET: usize = 128;
 
@@ -313,7 +333,7 @@ impl QpInner {
         run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
     ) -> u32 {
         let Self { engine, own, .. } = self;
-        let mut host = Surroundings { own, regions: port.regions(), burst: None, published: 0 };
+        let mut host = Surroundings::quiet(own, port.regions());
         run(engine, &mut host);
         if host.own.overrun {
             host.own.overrun = false;
@@ -348,17 +368,21 @@ impl QpInner {
         let Self { engine, own, link, .. } = self;
         let mut published = 0;
         let mut more = false;
-        if let Some(link) = link {
-            let route = Route {
-                endpoint: &link.endpoint,
-                destination: &link.destination,
-                flow: &link.flow,
-                regions: port.regions(),
-                counters: port.counters_ref(),
-            };
+        if let Some(Link::Lane(lane)) = link {
+            let mut cargo = lane.load(EMIT_BUDGET);
+            let mut host = Surroundings::quiet(own, port.regions());
+            host.cargo = Some(&mut cargo);
+            more = engine.transmit(now, true, &mut host);
+            published = host.published;
+            engine.count_sent(cargo.send());
+        } else if let Some(Link::Network { endpoint, destination, flow }) = link {
+            let regions = port.regions();
+            let counters = port.counters_ref();
+            let route = Route { endpoint, destination, flow, regions, counters };
             let sent = with_burst(route, EMIT_BUDGET, |burst| {
                 let regions = port.regions();
-                let mut host = Surroundings { own, regions, burst: Some(burst), published: 0 };
+                let mut host = Surroundings::quiet(own, regions);
+                host.burst = Some(burst);
                 let mut more = engine.transmit(now, acks == Acks::Now, &mut host);
                 let company = host.burst.as_ref().is_some_and(|burst| burst.packets() > 1);
                 if acks == Acks::WithCompany && company {
@@ -402,8 +426,48 @@ impl QpInner {
 
     /// The peer has the same address, and so is a process of this host.
     pub(crate) fn peer_is_here(&self) -> bool {
-        let same = |link: &Link| link.destination.addr().ip() == link.endpoint.addr.ip();
-        self.link.as_ref().is_some_and(same)
+        match &self.link {
+            Some(Link::Network { endpoint, destination, .. }) => {
+                destination.addr().ip() == endpoint.addr.ip()
+            }
+            Some(Link::Lane(_)) | None => false,
+        }
+    }
+
+    /// Its packets are records in memory.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.link, Some(Link::Lane(_)))
+    }
+
+    fn path(&self) -> Option<DataPath> {
+        Some(match self.link.as_ref()? {
+            Link::Network { .. } => DataPath::Udp,
+            Link::Lane(lane) if lane.is_own() => DataPath::InProcess,
+            Link::Lane(_) => DataPath::SharedMemory,
+        })
+    }
+
+    /// Takes a record of this lane; says how many completions that published. `lent`: where the bytes
+    /// of its message are.
+    #[inline]
+    pub(crate) fn on_record(
+        &mut self,
+        packet: &Packet<'_>,
+        lent: Option<&[u8]>,
+        lane: &Lane,
+        now: Time,
+        port: &Port,
+    ) -> u32 {
+        let Some(Link::Lane(own)) = &self.link else {
+            return 0;
+        };
+        let Some((source, _)) = self.engine.remote().filter(|_| own.peer() == lane.peer()) else {
+            return 0;
+        };
+        if lent.is_some() {
+            return 0;
+        }
+        self.quietly(port, |engine, host| engine.on_packet(packet, source, now, host))
     }
 
     pub(crate) fn owes_ack(&self) -> bool {
@@ -462,7 +526,7 @@ impl QpInner {
 
     /// Emits what was posted, now or soon.
     fn send_off(&mut self, port: &Port) -> Aftermath {
-        let streaming = self.held_back.can_wait(self.engine.outstanding());
+        let streaming = !self.is_local() && self.held_back.can_wait(self.engine.outstanding());
         if streaming && self.engine.state() == QpState::Rts {
             return Aftermath { more: true, ..Aftermath::default() };
         }
@@ -524,6 +588,19 @@ impl Qp {
         self.inner(|inner| inner.engine.remote())
     }
 
+    /// The way its packets go, once connected.
+    pub fn path(&self) -> Option<DataPath> {
+        self.inner(|inner| inner.path())
+    }
+
+    /// Packets that may be under way to the peer, once connected over the address at `gid_index`.
+    pub fn window_packets(&self, gid_index: u8, mtu: PathMtu) -> u32 {
+        match self.inner(|inner| inner.is_local()) {
+            true => LANE_WINDOW,
+            false => self.port.window_packets(gid_index, mtu),
+        }
+    }
+
     /// Requests posted to the send queue that have not ended.
     pub fn outstanding(&self) -> u64 {
         self.inner(|inner| inner.engine.outstanding())
@@ -561,6 +638,20 @@ impl Qp {
     ///
     /// All of [`ConnectError`]; the state has not changed then.
     pub fn to_rtr(&self, gid_index: u8, attributes: RtrAttributes) -> Result<(), ConnectError> {
+        let entry = self.port.device().gids.iter().find(|entry| entry.index == gid_index);
+        let local = entry.ok_or(ConnectError::NoSuchGid { index: gid_index })?.gid;
+        let remote = attributes.remote_gid;
+        if let Some(lane) = self.port.lane(local, remote, attributes.remote)? {
+            if local.v4().is_some() != remote.v4().is_some() {
+                return Err(ConnectError::OtherFamily { local, remote });
+            }
+            return self.inner(|inner| {
+                inner.engine.set_local(true);
+                inner.engine.to_rtr(attributes)?;
+                inner.link = Some(Link::Lane(lane));
+                Ok(())
+            });
+        }
         let endpoint = self.port.endpoint(gid_index)?;
         let peer = endpoint.peer(attributes.remote_gid);
         let flow = endpoint.flow_to(peer).ok_or_else(|| ConnectError::OtherFamily {
@@ -568,8 +659,10 @@ impl Qp {
             remote: attributes.remote_gid,
         })?;
         self.inner(|inner| {
+            inner.engine.set_local(false);
             inner.engine.to_rtr(attributes)?;
-            inner.link = Some(Link { endpoint, destination: Destination::new(peer), flow });
+            let destination = Destination::new(peer);
+            inner.link = Some(Link::Network { endpoint, destination, flow });
             Ok(())
         })
     }

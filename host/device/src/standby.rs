@@ -10,6 +10,7 @@
 //! a reason does it the other way round. All of it is sequentially consistent, so that one of the
 //! two sees the other.
 
+use crate::bell::Bell;
 use adverb_sys::epoll::{Epoll, Interest};
 use adverb_sys::eventfd::EventFd;
 use adverb_sys::poll;
@@ -24,6 +25,8 @@ use std::time::Duration;
 pub(crate) struct Standby {
     /// Wakes the helper.
     wake: EventFd,
+    /// Rung by other devices of this host.
+    bell: Arc<Bell>,
     /// Events asked for by those who cannot drive while they sleep.
     engaged: AtomicI32,
     /// Threads that wait for the sockets.
@@ -48,6 +51,7 @@ impl Standby {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             wake: EventFd::new()?,
+            bell: Arc::new(Bell::new()?),
             engaged: AtomicI32::new(0),
             sleepers: AtomicU32::new(0),
             looking: AtomicBool::new(false),
@@ -60,6 +64,11 @@ impl Standby {
 
     fn sets(&self) -> MutexGuard<'_, Vec<Weak<Epoll>>> {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What other devices of this host ring.
+    pub(crate) fn bell(&self) -> &Arc<Bell> {
+        &self.bell
     }
 
     /// What wakes the helper.
@@ -91,6 +100,8 @@ impl Standby {
         for socket in self.sockets.iter().filter_map(OnceLock::get) {
             set.add(socket, 0, Interest::Readable)?;
         }
+        // Whoever has it may sleep on it at any time.
+        self.bell.announce();
         let set = Arc::new(set);
         sets.push(Arc::downgrade(&set));
         Ok(set)

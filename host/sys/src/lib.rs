@@ -22,3 +22,4 @@ pub mod process;
 mod sockopt;
 pub mod tcp;
 pub mod udp;
+pub mod unix;

@@ -103,10 +103,10 @@ mod srq;
 mod work;
 
 pub use adverb_device::{
-    Access, AckTimeout, AsyncEvent, ConnectError, Device, Element, EventKind, Gid, GidEntry, Imm,
-    NodeType, PathMtu, Pkey, PortCounters, PostError, Psn, QpCounters, QpLimits, QpState, Qpn,
-    ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData, SendKind, SendWork,
-    Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus,
+    Access, AckTimeout, AsyncEvent, ConnectError, DataPath, Device, Element, EventKind, Gid,
+    GidEntry, Imm, NodeType, PathMtu, Pkey, PortCounters, PostError, Psn, QpCounters, QpLimits,
+    QpState, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData,
+    SendKind, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus,
 };
 pub use channel::{CompChannel, CqEvent};
 pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};

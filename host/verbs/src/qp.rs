@@ -12,8 +12,8 @@ use crate::scope::Lent;
 use crate::srq::Srq;
 use crate::work::{Kind, Work};
 use adverb_device::{
-    Access, AckTimeout, ConnectError, EventQueue, Gid, InitAttributes, PathMtu, Pkey, Port,
-    PostError, Psn, QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, RnrRetry,
+    Access, AckTimeout, ConnectError, DataPath, EventQueue, Gid, InitAttributes, PathMtu, Pkey,
+    Port, PostError, Psn, QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, RnrRetry,
     RnrTimer, RtrAttributes, RtsAttributes, SendData, SendKind, SendWork,
 };
 use std::fmt;
@@ -315,8 +315,13 @@ impl Qp<Rc> {
             retry_count: how.retry_count,
             rnr_retry: how.rnr_retry,
             max_rd_atomic: how.max_rd_atomic.min(QpLimits::RD_ATOMIC_MAX),
-            window_packets: self.port.window_packets(how.gid_index, how.path_mtu),
+            window_packets: self.inner.window_packets(how.gid_index, how.path_mtu),
         })
+    }
+
+    /// The way its packets go, once connected.
+    pub fn path(&self) -> Option<DataPath> {
+        self.inner.path()
     }
 
     /// Posts work that owns its memory; it comes back with the completion.

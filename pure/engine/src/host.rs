@@ -241,7 +241,7 @@ pub const GRH_LEN: u32 = 40;
 /// The surroundings that drive a queue pair, for the length of one call.
 pub trait Host {
     /// There is room for one more packet.
-    fn room(&self) -> bool;
+    fn room(&mut self) -> bool;
 
     /// Takes one packet: for the connected peer, or by the `route` of its request.
     ///

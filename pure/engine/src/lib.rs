@@ -60,8 +60,8 @@ pub use attributes::{
 };
 pub use counters::QpCounters;
 pub use host::{
-    AccessError, AtomicOp, EmitError, FetchError, GRH_LEN, Host, Invalidator, Landing, LocalError, NoReceive,
-    Payload, Range, Reach, Receive, ReceiveDone, SendDone, Target,
+    AccessError, AtomicOp, EmitError, FetchError, GRH_LEN, Host, Invalidator, Landing, LocalError,
+    NoReceive, Payload, Range, Reach, Receive, ReceiveDone, SendDone, Target,
 };
 pub use port::{Dropped, accept};
 pub use qp::{Qp, QpOptions};

@@ -8,8 +8,8 @@ use crate::segment::Segment;
 use crate::send_queue::Entry;
 use crate::work::{Request, RequestKind, To};
 use adverb_wire::{
-    Bth, Extension, Headers, Ieth, Imm, Opcode, Operation, Pad, Pkey, Psn, Qpn, Reth,
-    Transport, XrcEth,
+    Bth, Extension, Headers, Ieth, Imm, Opcode, Operation, Pad, Pkey, Psn, Qpn, Reth, Transport,
+    XrcEth,
 };
 
 /// Where packets go, and how they are cut: the same for both roles of a queue pair.

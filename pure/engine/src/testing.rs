@@ -1,6 +1,5 @@
 //! Surroundings for the tests of the roles: a host that writes everything down.
 
-use crate::segment::Segment;
 use crate::attributes::{
     Access, Gid, InitAttributes, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
 };
@@ -9,6 +8,7 @@ use crate::host::{
     Range, Receive, ReceiveDone, SendDone,
 };
 use crate::packetizer::Path;
+use crate::segment::Segment;
 use crate::status::QpEvent;
 use crate::time::AckTimeout;
 use crate::transport::RequestOp;
@@ -29,15 +29,14 @@ pub(crate) const RKEY: Rkey = Rkey(0x77);
 pub(crate) const VA: u64 = 0x1000;
 pub(crate) const REGION_LEN: u32 = 1 << 16;
 
-pub(crate) const PATH: Path =
-    Path {
-        transport: Transport::Rc,
-        remote: REMOTE,
-        pkey: Pkey::DEFAULT,
-        pkey_index: 0,
-        mtu: Segment::of(MTU),
-        local: false,
-    };
+pub(crate) const PATH: Path = Path {
+    transport: Transport::Rc,
+    remote: REMOTE,
+    pkey: Pkey::DEFAULT,
+    pkey_index: 0,
+    mtu: Segment::of(MTU),
+    local: false,
+};
 
 pub(crate) const INIT: InitAttributes = InitAttributes { pkey: Pkey::DEFAULT, access: Access::ALL };
 
@@ -137,7 +136,7 @@ impl Desk {
 }
 
 impl Host for Desk {
-    fn room(&self) -> bool {
+    fn room(&mut self) -> bool {
         self.emitted.len() < self.room
     }
 

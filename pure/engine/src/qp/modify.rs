@@ -59,10 +59,12 @@ impl Qp {
     }
 
     /// Says whether the peer is on this host, so that packets are records in memory and the host can
-    /// [`Host::reach`] what the peer registered. To be called before RTR; RC and UC only.
+    /// [`Host::reach`] what the peer registered. For RC and UC, before RTR: afterwards it changes
+    /// nothing.
     pub fn set_local(&mut self, local: bool) {
-        debug_assert!(self.peer.is_none(), "the roles know already");
-        self.local = local;
+        if self.peer.is_none() {
+            self.local = local;
+        }
     }
 
     /// RTR to RTS, for reliable connections: from now on posted requests are sent.
