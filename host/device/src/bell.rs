@@ -38,11 +38,10 @@ impl Bell {
     /// looked for now.
     pub(crate) fn announce(&self) {
         self.shelf.sleepers().fetch_add(1, Ordering::SeqCst);
-        self.suspect.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// He sleeps no more.
+    /// He sleeps no more, and may have been woken by the bell.
     pub(crate) fn retire(&self) {
         self.shelf.sleepers().fetch_sub(1, Ordering::SeqCst);
         self.suspect.store(true, Ordering::SeqCst);
@@ -53,14 +52,14 @@ impl Bell {
         self.suspect.store(true, Ordering::SeqCst);
     }
 
-    /// Silences the bell if it may have been rung; true if so. What the lanes remember of having
+    /// Silences the bell if somebody may have been woken by it; true if so. What the lanes remember of having
     /// rung is then to be forgotten, before they are looked at.
     #[inline]
     pub(crate) fn silence(&self) -> bool {
         if !self.suspect.load(Ordering::Relaxed) {
             return false;
         }
-        self.suspect.store(self.shelf.sleepers().load(Ordering::SeqCst) > 0, Ordering::SeqCst);
+        self.suspect.store(false, Ordering::SeqCst);
         let _ = self.fd.drain();
         true
     }

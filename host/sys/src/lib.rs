@@ -23,3 +23,4 @@ mod sockopt;
 pub mod tcp;
 pub mod udp;
 pub mod unix;
+pub mod vm;
