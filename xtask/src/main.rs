@@ -1,9 +1,10 @@
 //! `cargo xtask`: what a developer and the build machine run, under one name each.
 //!
 //! The commands call `cargo` and `git` and are otherwise self-contained; nothing in the product
-//! depends on this package. `gate` runs other programs, `tidy` reads the tree.
+//! depends on this package. `gate` and `record` run other programs, `tidy` reads the tree.
 
 mod gate;
+mod record;
 mod source;
 mod tidy;
 
@@ -32,6 +33,8 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ["check", steps @ ..] => gate::check(&root, steps),
         ["fuzz"] => gate::fuzz(&root, DEFAULT_SECONDS),
         ["fuzz", "--seconds", seconds] => gate::fuzz(&root, number(seconds)?),
+        ["record"] => record::compare(&root),
+        ["record", "--write"] => record::write(&root),
         ["seed", seed] => gate::seed(&root, seed),
         ["seeds"] => gate::seeds(&root, DEFAULT_SECONDS),
         ["seeds", "--seconds", seconds] => gate::seeds(&root, number(seconds)?),
@@ -63,5 +66,6 @@ usage: cargo xtask COMMAND
   tidy                   facts about the tree that must hold, and oddities worth a look
   seeds [--seconds N]    random runs of the simulated network for N seconds (60)
   seed 0xSEED            the one run that this seed stands for
+  record [--write]       instructions of each operation, compared with benches/record, or put there
   fuzz [--seconds N]     random bytes into the parsers for N seconds (60)
 ";

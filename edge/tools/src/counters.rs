@@ -1,34 +1,44 @@
-//! `adverb counters`: what the devices have counted.
+//! `adverb counters`: what the devices have counted, in all processes of this user on this host.
 //!
-//! A device lives in the process that uses it and counts there: this command shows its own view,
-//! whose port counters also see what reaches this process of others' traffic.
+//! A device lives in the process that uses it and counts there; each process shows its counters to
+//! those who ask. Names are those of the hardware's and rxe's drivers, and the port's own after them.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
 
-use adverb::verbs::{self, Context};
+use adverb::verbs::{self, DeviceReport, PortCounters, QpCounters, QpRow};
 use serde_json::{Map, Value, json};
 
 use crate::args::CountersArgs;
 use crate::failure::{Doing, Failure};
 
+/// One device, over all processes that have it open.
+#[derive(Debug, Default)]
+struct Device {
+    port: PortCounters,
+    total: QpCounters,
+    processes: Vec<DeviceReport>,
+}
+
+/// Devices by name.
+type Devices = BTreeMap<String, Device>;
+
 /// Runs the subcommand.
 pub(crate) fn run(args: &CountersArgs) -> Result<(), Failure> {
     let found = verbs::devices().doing("listing the RDMA devices")?;
-    let mut open = Vec::new();
-    for device in found.iter().filter(|device| is_asked_for(args, &device.name)) {
-        let context = Context::open(&device.name).doing(format_args!("opening {}", device.name))?;
-        open.push(context);
-    }
-    if open.is_empty() {
+    let names = found.into_iter().map(|device| device.name);
+    let names: Vec<_> = names.filter(|name| is_asked_for(args, name)).collect();
+    if names.is_empty() {
         return Err(Failure::failed(match &args.device {
             Some(name) => format!("there is no device {name}: see `adverb devices`"),
             None => "no RDMA device: no network interface that is up has an address".to_owned(),
         }));
     }
     loop {
-        show(&open, args.json)?;
+        let reports = verbs::survey().doing("asking the processes for their counters")?;
+        show(&collect(&names, reports), args.json)?;
         let Some(seconds) = args.watch else {
             return Ok(());
         };
@@ -40,29 +50,89 @@ fn is_asked_for(args: &CountersArgs, name: &str) -> bool {
     args.device.as_ref().is_none_or(|asked| asked == name)
 }
 
+/// Sorts what the processes have shown by device; those that nobody has open count nothing.
+fn collect(names: &[String], reports: Vec<DeviceReport>) -> Devices {
+    let mut devices: Devices = names.iter().map(|name| (name.clone(), Device::default())).collect();
+    for report in reports {
+        if let Some(device) = devices.get_mut(&report.device) {
+            device.port += report.port;
+            device.total += report.total;
+            device.processes.push(report);
+        }
+    }
+    devices
+}
+
 /// Prints all counters of all devices once.
-fn show(devices: &[Context], json: bool) -> Result<(), Failure> {
+fn show(devices: &Devices, json: bool) -> Result<(), Failure> {
     let text = if json {
-        let all: Map<String, Value> = devices.iter().map(as_json).collect();
-        Value::Object(all).to_string() + "\n"
+        let all = devices.iter().map(|(name, device)| (name.clone(), as_json(device)));
+        Value::Object(all.collect()).to_string() + "\n"
     } else {
-        devices.iter().map(as_text).collect()
+        devices.iter().map(|(name, device)| as_text(name, device)).collect()
     };
     let mut out = std::io::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).doing("printing the counters")
 }
 
-fn as_json(context: &Context) -> (String, Value) {
-    let counters: Map<String, Value> =
-        context.counters().iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
-    (context.device().name.clone(), Value::Object(counters))
+/// All names and values of a device; where two lists have a name, it stands for the same count.
+fn counters(port: &PortCounters, total: &QpCounters) -> Vec<(&'static str, u64)> {
+    let mut all = verbs::hw_counters(port, total);
+    for (name, value) in verbs::diag_counters(port, total).into_iter().chain(port.iter()) {
+        match all.iter_mut().find(|(known, _)| *known == name) {
+            // Packets that no queue pair has seen are the port's alone.
+            Some((_, count)) => *count = value.max(*count),
+            None => all.push((name, value)),
+        }
+    }
+    all
 }
 
-fn as_text(context: &Context) -> String {
-    let mut text = format!("{}\n", context.device().name);
-    for (name, value) in context.counters().iter() {
-        // Writing to a string does not fail.
+fn as_object(counters: impl IntoIterator<Item = (&'static str, u64)>) -> Map<String, Value> {
+    counters.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect()
+}
+
+fn as_json(device: &Device) -> Value {
+    let mut all = as_object(counters(&device.port, &device.total));
+    let process = |report: &DeviceReport| {
+        let qps: Vec<_> = report.qps.iter().map(qp_as_json).collect();
+        json!({ "pid": report.pid, "fresh": report.fresh, "qps": qps, "more_qps": report.more })
+    };
+    all.insert("processes".to_owned(), device.processes.iter().map(process).collect());
+    Value::Object(all)
+}
+
+fn qp_as_json(qp: &QpRow) -> Value {
+    let QpRow { number, peer, state, counters } = qp;
+    let mut all = as_object(counters.hardware().into_iter().chain(counters.diagnostics()));
+    all.insert("qpn".to_owned(), json!(number.get()));
+    all.insert("peer_qpn".to_owned(), json!(peer.map(|peer| peer.get())));
+    all.insert("state".to_owned(), json!(state.to_string()));
+    Value::Object(all)
+}
+
+/// All counters of the device, and of each queue pair those that are not 0.
+fn as_text(name: &str, device: &Device) -> String {
+    let mut text = format!("{name}\n");
+    // Writing to a string does not fail.
+    for (name, value) in counters(&device.port, &device.total) {
         let _ = writeln!(text, "    {name:<24}{value}");
+    }
+    for process in &device.processes {
+        let stale = if process.fresh { "" } else { ", does not answer" };
+        let _ = writeln!(text, "    process {}{stale}", process.pid);
+        for qp in &process.qps {
+            let peer = qp.peer.map_or(String::new(), |peer| format!(" to {:#08x}", peer.get()));
+            let _ = write!(text, "        qp {:#08x}{peer} {}:", qp.number.get(), qp.state);
+            let all = qp.counters.hardware().into_iter().chain(qp.counters.diagnostics());
+            for (name, value) in all.filter(|(_, value)| *value > 0) {
+                let _ = write!(text, " {name} {value}");
+            }
+            text.push('\n');
+        }
+        if process.more > 0 {
+            let _ = writeln!(text, "        and {} queue pairs more", process.more);
+        }
     }
     text
 }

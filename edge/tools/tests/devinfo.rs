@@ -59,5 +59,8 @@ fn counters_are_printed_by_name() {
     assert!(text.starts_with("soft_lo\n") && text.contains("icrc_errors"), "{text}");
     let json: serde_json::Value =
         serde_json::from_str(&stdout(&["counters", "--json"])).expect("JSON");
-    assert!(json["soft_lo"]["sent_pkts"].is_u64(), "{json}");
+    for name in ["sent_pkts", "link_downed", "num_cqovf", "sq_num_tree", "icrc_errors"] {
+        assert!(json["soft_lo"][name].is_u64(), "{name}: {json}");
+    }
+    assert!(json["soft_lo"]["processes"].is_array(), "{json}");
 }

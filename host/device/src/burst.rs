@@ -15,7 +15,7 @@
 
 use crate::counters::Counters;
 use crate::endpoint::Endpoint;
-use crate::region::{RawPin, Regions};
+use crate::region::{Pin, RawPin, Regions, Serial};
 use crate::work::{Local, Sge};
 use adverb_engine::{Access, AccessError};
 use adverb_sys::udp::{
@@ -71,7 +71,7 @@ pub(crate) struct Route<'a> {
 pub(crate) enum Source<'a> {
     None,
     Local { local: Local<'a>, offset: u32, len: u32, domain: u32 },
-    Remote { rkey: u32, va: u64, len: u32, domain: u32, copy: bool },
+    Remote { rkey: u32, va: u64, len: u32, domain: u32, qp: Serial, copy: bool },
 }
 
 /// A burst being gathered.
@@ -178,9 +178,10 @@ impl Burst<'_> {
         let mut pieces = [Piece { start: ptr::null(), len: 0 }; PIECES_MAX];
         let (pieces, copy) = match source {
             Source::None => (pieces.get(..0), true),
-            Source::Remote { rkey, va, len, domain, copy } => {
+            Source::Remote { rkey, va, len, domain, qp, copy } => {
                 let len = usize::try_from(len).unwrap_or(0);
-                let start = self.pinned(rkey, domain, va, len, Access::REMOTE_READ)?;
+                let pin = self.route.regions.pin_remote(rkey, domain, qp)?;
+                let start = self.keep(pin, rkey, va, len, Access::REMOTE_READ)?;
                 if let Some(piece) = pieces.first_mut() {
                     *piece = Piece { start, len };
                 }
@@ -313,7 +314,8 @@ impl Burst<'_> {
             let part = (sge.len - skip).min(left);
             let bytes = usize::try_from(part).unwrap_or(usize::MAX);
             let va = sge.addr.wrapping_add(u64::from(skip));
-            let start = self.pinned(sge.lkey, domain, va, bytes, Access::NONE)?;
+            let pin = self.route.regions.pin_local(sge.lkey, domain)?;
+            let start = self.keep(pin, sge.lkey, va, bytes, Access::NONE)?;
             let place = pieces.get_mut(used).ok_or(AccessError::OutOfBounds)?;
             *place = Piece { start, len: bytes };
             (skip, left, used) = (0, left - part, used + 1);
@@ -321,16 +323,15 @@ impl Burst<'_> {
         if left == 0 { Ok(used) } else { Err(AccessError::OutOfBounds) }
     }
 
-    /// Pins a region for the rest of the burst and finds a range in it.
-    fn pinned(
+    /// Finds a range in what is pinned, and keeps the pin for the rest of the burst.
+    fn keep(
         &mut self,
+        pin: Pin<'_>,
         key: u32,
-        domain: u32,
         va: u64,
         len: usize,
         access: Access,
     ) -> Result<*const u8, AccessError> {
-        let pin = self.route.regions.pin(key, domain)?;
         let start = pin.range(va, len, access)?;
         // Bursts read from few regions: one pin each is enough, and cheap to find again.
         if self.pins.last().is_none_or(|(known, _)| *known != key) {
@@ -339,8 +340,8 @@ impl Burst<'_> {
         Ok(start.cast_const())
     }
 
-    /// Sends the burst and starts the next.
-    fn flush(&mut self) {
+    /// Sends the burst, gives up its pins and starts the next.
+    pub(crate) fn flush(&mut self) {
         if self.packets > 0 {
             self.capture();
             self.send();

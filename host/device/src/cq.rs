@@ -1,12 +1,13 @@
 //! Completion queues: what was posted comes back here.
 
 use crate::channel::{ChannelShared, CompChannel, Notice};
+use crate::counters::Counters;
 use crate::events::{Affiliation, Element, EventKind, EventQueue};
 use crate::notify::{Arm, Queue};
 use crate::port::Port;
 use adverb_engine::{WcOpcode, WcStatus};
 use adverb_sys::clock;
-use adverb_wire::{Imm, Qpn};
+use adverb_wire::{Imm, Nak, Qpn, Syndrome};
 use std::fmt;
 use std::sync::Arc;
 
@@ -49,6 +50,19 @@ impl Completion {
         srq: None,
         timestamp_ns: 0,
     };
+
+    /// What went wrong, as a number of this device: 0 for work that succeeded, the syndrome of the
+    /// peer's refusal (IBTA Vol. 1 §9.7.5.2.8) if there was one, otherwise that of the status.
+    pub fn vendor_err(&self) -> u32 {
+        let refusals = [
+            (WcStatus::RemoteInvalidRequest, Nak::InvalidRequest),
+            (WcStatus::RemoteAccess, Nak::RemoteAccess),
+            (WcStatus::RemoteOperation, Nak::RemoteOperation),
+        ];
+        let refusal = refusals.into_iter().find(|(status, _)| *status == self.status);
+        let code = refusal.map_or(self.status.code(), |(_, nak)| Syndrome::Nak(nak).code());
+        u32::from(code)
+    }
 }
 
 /// The queue was full when a completion came: completions were lost, and its queue pairs are in
@@ -119,6 +133,7 @@ pub(crate) struct CqShared {
     alert: Option<Alert>,
     affiliation: Arc<Affiliation>,
     timestamps: Timestamps,
+    counters: Arc<Counters>,
 }
 
 impl CqShared {
@@ -130,6 +145,7 @@ impl CqShared {
         let urgent = solicited || completion.status != WcStatus::Success;
         let published = self.queue.publish(completion, urgent);
         if published.first_overrun {
+            self.counters.num_cqovf.add(1);
             self.affiliation.raise(EventKind::CqErr);
         }
         if let Some(Alert { channel, notice }) = self.alert.as_ref().filter(|_| published.wake) {
@@ -208,6 +224,7 @@ impl Cq {
             alert,
             affiliation: Affiliation::new(config.events.clone(), element),
             timestamps: config.timestamps,
+            counters: Arc::clone(port.counters_ref()),
         };
         Self { port, shared: Arc::new(shared) }
     }

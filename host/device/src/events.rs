@@ -4,6 +4,7 @@
 //! were made from; events of the port and the device go to all queues. An event that was taken and
 //! belongs to an object counts as unacknowledged until it is dropped.
 
+use super::counters::Counters;
 use super::notify::Mailbox;
 use adverb_sys::eventfd::EventFd;
 use adverb_sys::{clock, poll};
@@ -151,15 +152,22 @@ pub struct EventQueue {
     mail: Mailbox<AsyncEvent>,
     bell: EventFd,
     lost: AtomicU64,
+    /// Those of the port, which count what is lost too.
+    counters: Arc<Counters>,
 }
 
 /// Events that wait in one queue, at most; more are lost and counted.
 const EVENTS_MAX: usize = 1024;
 
 impl EventQueue {
+    #[cfg(test)]
     pub(crate) fn new() -> io::Result<Self> {
+        Self::counting_in(Arc::default())
+    }
+
+    fn counting_in(counters: Arc<Counters>) -> io::Result<Self> {
         let mail = Mailbox::new(EVENTS_MAX);
-        Ok(Self { mail, bell: EventFd::new()?, lost: AtomicU64::new(0) })
+        Ok(Self { mail, bell: EventFd::new()?, lost: AtomicU64::new(0), counters })
     }
 
     fn post(&self, kind: EventKind, element: Element, owner: Option<Arc<Affiliation>>) {
@@ -169,6 +177,7 @@ impl EventQueue {
                 events.push_back(AsyncEvent { kind, element, owner }.hand_out());
             } else {
                 self.lost.fetch_add(1, Ordering::Relaxed);
+                self.counters.num_eqovf.add(1);
             }
         };
         self.mail.post(add, || drop(self.bell.signal()));
@@ -263,12 +272,17 @@ impl Affiliation {
 #[derive(Debug, Default)]
 pub(crate) struct Audience {
     queues: Mutex<Vec<Weak<EventQueue>>>,
+    counters: Arc<Counters>,
 }
 
 impl Audience {
+    pub(crate) fn counting_in(counters: Arc<Counters>) -> Self {
+        Self { queues: Mutex::default(), counters }
+    }
+
     /// Makes a queue that hears what happens to the port.
     pub(crate) fn join(&self) -> io::Result<Arc<EventQueue>> {
-        let queue = Arc::new(EventQueue::new()?);
+        let queue = Arc::new(EventQueue::counting_in(Arc::clone(&self.counters))?);
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(&queue));
@@ -277,6 +291,9 @@ impl Audience {
 
     /// Tells everybody.
     pub(crate) fn announce(&self, kind: EventKind, element: Element) {
+        if kind == EventKind::PortErr {
+            self.counters.link_downed.add(1);
+        }
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         for queue in queues.iter().filter_map(Weak::upgrade) {
             queue.post(kind, element, None);
@@ -323,7 +340,7 @@ mod tests {
         for _ in 0..=EVENTS_MAX {
             audience.announce(EventKind::GidChange, Element::Port { number: 1 });
         }
-        assert_eq!(queue.lost(), 1);
+        assert_eq!((queue.lost(), audience.counters.num_eqovf.get()), (1, 1));
         assert_eq!(std::iter::from_fn(|| queue.try_get()).count(), EVENTS_MAX);
     }
 

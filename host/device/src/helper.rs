@@ -129,6 +129,7 @@ impl Shared {
                 self.silence(&events);
                 if let Some(port) = port.upgrade() {
                     port.mend_steering();
+                    port.show_counters();
                 }
             } else {
                 steady = 0;
@@ -152,6 +153,7 @@ impl Shared {
             let Some(port) = port.upgrade() else {
                 return;
             };
+            port.show_counters();
             let now = clock::now_ns();
             if self.standby.is_engaged() {
                 needed = now;

@@ -4,7 +4,7 @@ use crate::burst::{Burst, Source};
 use crate::cq::{Completion, CqShared};
 use crate::events::{Affiliation, EventKind};
 use crate::lane::{Cargo, Load};
-use crate::region::Regions;
+use crate::region::{Pin, Regions, Serial};
 use crate::srq::Drawn;
 use crate::work::{Local, ReceiveRing, SendRing, Sge};
 use adverb_engine::{
@@ -28,6 +28,8 @@ pub(crate) enum Receives {
 pub(crate) struct Own {
     pub(crate) number: Qpn,
     pub(crate) domain: u32,
+    /// What windows of type 2 are tied to; numbers are used again.
+    pub(crate) serial: Serial,
     pub(crate) sends: SendRing,
     pub(crate) receives: Receives,
     pub(crate) send_cq: Arc<CqShared>,
@@ -87,12 +89,26 @@ impl Surroundings<'_, '_> {
             let (now, later) = left.split_at(part);
             let va = sge.addr.wrapping_add(u64::from(skip));
             self.regions
-                .pin(sge.lkey, domain)
+                .pin_local(sge.lkey, domain)
                 .and_then(|pin| pin.write(va, now, Access::LOCAL_WRITE))
                 .map_err(|_| LocalError::Protection)?;
             (skip, left) = (0, later);
         }
         if left.is_empty() { Ok(()) } else { Err(LocalError::Protection) }
+    }
+
+    /// Holds what the peer's key names.
+    #[inline]
+    fn pin(&self, rkey: Rkey) -> Result<Pin<'_>, AccessError> {
+        self.regions.pin_remote(rkey.0, self.own.domain, self.own.serial)
+    }
+
+    /// Gives up the pins of a burst that is being gathered, by sending it: what follows waits for
+    /// pins (`region.rs`, rule 6).
+    fn let_go(&mut self) {
+        if let Some(burst) = &mut self.burst {
+            burst.flush();
+        }
     }
 
     fn publish(&mut self, cq: Cq, completion: Completion, solicited: bool) {
@@ -137,7 +153,8 @@ impl Host for Surroundings<'_, '_> {
                     Load::Local { local: self.own.sends.local(index), offset, len, domain }
                 }
                 Payload::Region { range: Range { rkey, va, len }, .. } => {
-                    Load::Remote { rkey: rkey.0, va, len, domain }
+                    let qp = self.own.serial;
+                    Load::Remote { rkey: rkey.0, va, len, domain, qp }
                 }
             };
             return cargo.emit(headers, &load, self.regions).map_err(|error| match payload {
@@ -162,7 +179,8 @@ impl Host for Surroundings<'_, '_> {
             }
             Payload::Region { range, again } => {
                 let Range { rkey, va, len } = range;
-                let source = Source::Remote { rkey: rkey.0, va, len, domain, copy: again };
+                let qp = self.own.serial;
+                let source = Source::Remote { rkey: rkey.0, va, len, domain, qp, copy: again };
                 burst.emit(headers, source).map_err(EmitError::Remote)
             }
         }
@@ -193,9 +211,6 @@ impl Host for Surroundings<'_, '_> {
 
     #[inline]
     fn scatter(&mut self, to: Landing, offset: u32, bytes: &[u8]) -> Result<(), LocalError> {
-        if let (Landing::Receive(_), Receives::Shared(drawn)) = (to, &mut self.own.receives) {
-            drawn.touch();
-        }
         let domain = self.own.domain;
         match to {
             Landing::Receive(receive) => match &self.own.receives {
@@ -217,32 +232,33 @@ impl Host for Surroundings<'_, '_> {
 
     fn check(&self, range: Range, access: Access) -> Result<(), AccessError> {
         let len = usize::try_from(range.len).unwrap_or(usize::MAX);
-        let pin = self.regions.pin(range.rkey.0, self.own.domain)?;
-        pin.range(range.va, len, access).map(|_| ())
+        self.pin(range.rkey)?.range(range.va, len, access).map(|_| ())
     }
 
     #[inline]
     fn write(&mut self, rkey: Rkey, va: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        self.regions.pin(rkey.0, self.own.domain)?.write(va, bytes, Access::REMOTE_WRITE)
+        self.pin(rkey)?.write(va, bytes, Access::REMOTE_WRITE)
     }
 
     fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        self.regions.pin(rkey.0, self.own.domain)?.atomic(va, op)
+        self.pin(rkey)?.atomic(va, op)
     }
 
     fn atomic_write(&mut self, rkey: Rkey, va: u64, bytes: [u8; 8]) -> Result<(), AccessError> {
-        if !va.is_multiple_of(8) {
-            return Err(AccessError::Misaligned);
-        }
-        self.write(rkey, va, &bytes)
+        self.pin(rkey)?.atomic_write(va, bytes)
     }
 
-    fn invalidate(&mut self, _rkey: Rkey, _by: Invalidator) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey) // There are no windows.
+    fn invalidate(&mut self, rkey: Rkey, by: Invalidator) -> Result<(), AccessError> {
+        self.let_go();
+        let Own { domain, serial, .. } = *self.own;
+        self.regions.invalidate(rkey.0, domain, serial, by)
     }
 
-    fn bind(&mut self, _index: u64) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey)
+    fn bind(&mut self, index: u64) -> Result<(), AccessError> {
+        self.let_go();
+        let Own { domain, serial, .. } = *self.own;
+        let bind = self.own.sends.bind(index).ok_or(AccessError::UnknownKey)?;
+        self.regions.bind(&bind, domain, serial)
     }
 
     fn event(&mut self, event: QpEvent) {
@@ -278,17 +294,15 @@ impl Host for Surroundings<'_, '_> {
     }
 
     fn receive_done(&mut self, done: ReceiveDone) {
-        let finished = match &mut self.own.receives {
+        let (wr_id, buffer, srq) = match &mut self.own.receives {
             Receives::Own(ring) => {
                 let (wr_id, buffer) = ring.finish(done.receive.token);
-                Some((wr_id, buffer, None))
+                (wr_id, buffer, None)
             }
             Receives::Shared(drawn) => {
-                drawn.finish(done.status).map(|(wr_id, buffer, srq)| (wr_id, buffer, Some(srq)))
+                let (wr_id, buffer, srq) = drawn.finish();
+                (wr_id, buffer, Some(srq))
             }
-        };
-        let Some((wr_id, buffer, srq)) = finished else {
-            return;
         };
         let completion = Completion {
             wr_id,

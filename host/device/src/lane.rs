@@ -16,7 +16,7 @@
 //!    bytes at once.
 
 use crate::bell::Rope;
-use crate::region::Regions;
+use crate::region::{Regions, Serial};
 use crate::registry::SlotId;
 use crate::ring::{Broken, Memory, Reader, Record, Writer, longest};
 use crate::work::{Local, Sge};
@@ -226,6 +226,7 @@ pub(crate) enum Load<'a> {
         va: u64,
         len: u32,
         domain: u32,
+        qp: Serial,
     },
     /// All bytes of a request, which the peer fetches.
     Lent {
@@ -345,9 +346,9 @@ impl Load<'_> {
     ) -> Result<(), AccessError> {
         match *self {
             Self::Nothing | Self::Lent { .. } => Ok(()),
-            Self::Remote { rkey, va, len, domain } => {
+            Self::Remote { rkey, va, len, domain, qp } => {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
-                let pin = regions.pin(rkey, domain)?;
+                let pin = regions.pin_remote(rkey, domain, qp)?;
                 let start = pin.range(va, len, Access::REMOTE_READ)?;
                 show(start, len);
                 Ok(())
@@ -373,7 +374,7 @@ impl Load<'_> {
                     let part = (sge.len - skip).min(left);
                     let bytes = usize::try_from(part).unwrap_or(usize::MAX);
                     let va = sge.addr.wrapping_add(u64::from(skip));
-                    let pin = regions.pin(sge.lkey, domain)?;
+                    let pin = regions.pin_local(sge.lkey, domain)?;
                     show(pin.range(va, bytes, Access::NONE)?, bytes);
                     (skip, left) = (0, left - part);
                 }

@@ -7,7 +7,7 @@
 //! | to change | see |
 //! |---|---|
 //! | which devices exist, their addresses | `gid.rs` |
-//! | what a key may touch | `region.rs` |
+//! | what a key may touch | `region.rs`, `window.rs` |
 //! | how packets leave | `burst.rs`, `endpoint.rs` |
 //! | how packets arrive, who drives | `port.rs`, `reception.rs`, `helper.rs`, `standby.rs` |
 //! | when to acknowledge | `ack.rs` |
@@ -15,6 +15,7 @@
 //! | asynchronous events | `events.rs`, `monitor.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
+//! | what is counted, and who can see it | `counters.rs`, `ledger.rs` |
 //!
 //! The safe API that programs use is `adverb-verbs`; this crate trusts its caller in what its
 //! documentation says, and nobody else.
@@ -33,6 +34,7 @@ mod gid;
 mod helper;
 mod host;
 mod lane;
+mod ledger;
 mod monitor;
 mod notify;
 mod path;
@@ -50,6 +52,7 @@ mod standby;
 mod table;
 mod timers;
 mod usher;
+mod window;
 mod work;
 
 /// What `notify.rs` and `ring.rs` are built from; their models put in other ones.
@@ -66,16 +69,18 @@ pub use adverb_engine::{
 pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes};
 pub use adverb_wire::{Imm, PathMtu, Pkey, Psn, Qpn, Rkey, RnrTimer};
 pub use channel::{CompChannel, Notice};
-pub use counters::PortCounters;
+pub use counters::{PortCounters, diag_counters, hw_counters};
 pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
 pub use events::{AsyncEvent, Element, EventKind, EventQueue};
 pub use gid::{Device, GidEntry, NodeType, devices};
+pub use ledger::{DeviceReport, QpRow, survey};
 pub use notify::Arm;
 pub use path::DataPath;
 pub use port::{OpenError, Port, QpLimits};
 pub use qp::{ConnectError, PostError, Qp, QpConfig};
 pub use region::{Key, Region, RegionError};
 pub use srq::{Srq, SrqAttr, SrqConfig, SrqError};
+pub use window::{Bind, BindError, BindTo, Window, WindowKind};
 pub use work::{ReceiveWork, SendData, SendKind, SendWork, Sge};
 
 /// A packet sequence number that nobody can guess from the last one.

@@ -23,6 +23,7 @@ use crate::events::{Audience, EventQueue};
 use crate::gid::{Device, devices, look};
 use crate::helper::Helper;
 use crate::lane::{Inlet, Lane, PeerId, Rails};
+use crate::ledger::Ledger;
 use crate::monitor::Monitor;
 use crate::path::Choice;
 use crate::probe;
@@ -36,7 +37,8 @@ use crate::standby::Standby;
 use crate::table::QpTable;
 use crate::timers::Timers;
 use crate::usher::Usher;
-use adverb_engine::{Dropped, Gid, Time, accept};
+use crate::window::{Window, WindowKind};
+use adverb_engine::{Dropped, Gid, QpCounters, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
 use adverb_wire::{Headers, Packet, PathMtu, Qpn};
@@ -210,11 +212,15 @@ pub struct Port {
     regions: Arc<Regions>,
     table: QpTable,
     timers: Timers,
-    counters: Counters,
+    counters: Arc<Counters>,
+    /// What queue pairs have counted that have gone. Locked before any that has not.
+    gone: Mutex<QpCounters>,
     receiver: Mutex<Receiver>,
     endpoints: Mutex<HashMap<u8, Arc<Endpoint>>>,
     capture: Option<Arc<Capture>>,
     registry: Registry,
+    /// Where others see the counters, unless the system has no room for that.
+    ledger: Option<Ledger>,
     relay: Relay,
     numbers: Mutex<Numbers>,
     domains: AtomicU32,
@@ -274,6 +280,11 @@ impl Port {
             .map_err(failed("write the file that ADVERB_PCAP names"))?;
         let memory = if capture.is_some() { Choice::Udp } else { choice };
         let registry = Registry::join().map_err(failed("join the host's registry in /dev/shm"))?;
+        let ledger = Ledger::new(name).ok();
+        if let Some(ledger) = &ledger {
+            registry.set_counters(ledger.descriptor());
+        }
+        let counters = Arc::<Counters>::default();
         let relay = Relay::open().map_err(failed("open a socket on the loopback address"))?;
         registry.set_relay_port(relay.port());
         let standby = Arc::new(Standby::new().map_err(failed("prepare the helper thread"))?);
@@ -290,7 +301,8 @@ impl Port {
             regions: Arc::new(Regions::new()),
             table: QpTable::new(),
             timers: Timers::new(),
-            counters: Counters::default(),
+            counters: Arc::clone(&counters),
+            gone: Mutex::default(),
             receiver: Mutex::new(Receiver {
                 inlets: Vec::new(),
                 doors: Vec::new(),
@@ -308,6 +320,7 @@ impl Port {
             endpoints: Mutex::new(HashMap::new()),
             capture: capture.map(Arc::new),
             registry,
+            ledger,
             relay,
             numbers: Mutex::new(Numbers::default()),
             domains: AtomicU32::new(1),
@@ -322,7 +335,7 @@ impl Port {
             mended: AtomicU64::new(0),
             helper,
             standby,
-            audience: Arc::default(),
+            audience: Arc::new(Audience::counting_in(counters)),
             monitor: Mutex::default(),
         });
         port.helper.start(&port).map_err(failed("start the helper thread"))?;
@@ -340,6 +353,26 @@ impl Port {
     /// What was counted since this process opened the device.
     pub fn counters(&self) -> PortCounters {
         self.counters.snapshot()
+    }
+
+    /// What all queue pairs have counted, those that have gone included.
+    pub fn qp_counters(&self) -> QpCounters {
+        let gone = lock(&self.gone);
+        let mut total = *gone;
+        self.table.each().flat_map(|slot| slot.as_ref().map(|qp| qp.counters())).for_each(|qp| {
+            total += qp;
+        });
+        total
+    }
+
+    /// Shows others the counters, if somebody has asked. For the helper.
+    pub(crate) fn show_counters(&self) {
+        let asked = self.registry.asked();
+        if let Some(ledger) = self.ledger.as_ref().filter(|ledger| !ledger.has_answered(asked)) {
+            let gone = lock(&self.gone);
+            let rows = self.table.each().filter_map(|slot| slot.as_ref().map(|qp| qp.row()));
+            ledger.answer(asked, self.counters(), *gone, rows);
+        }
     }
 
     /// A protection domain's number, never used before.
@@ -378,6 +411,15 @@ impl Port {
     /// [`RegionError::TooMany`].
     pub fn register_null(&self, domain: u32) -> Result<Region, RegionError> {
         self.regions.register_null(domain)
+    }
+
+    /// Makes a memory window for protection domain `domain`, bound to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::TooMany`].
+    pub fn alloc_window(&self, domain: u32, kind: WindowKind) -> Result<Window, RegionError> {
+        self.regions.alloc_window(domain, kind)
     }
 
     /// Makes a completion queue. The caller has checked the limits, and that the channel is this
@@ -458,13 +500,16 @@ impl Port {
         let Some(slot) = self.table.slot(number) else {
             return;
         };
+        let mut counted = lock(&self.gone);
         let mut guard = lock(slot);
         if let Some(inner) = guard.as_mut() {
             inner.transmit(self.now(), Acks::Now, self);
+            *counted += inner.counters();
         }
         let gone = guard.take();
         self.timers.forget(number);
         drop(guard);
+        drop(counted);
         drop(gone);
         lock(&self.numbers).free.push_back(number);
     }
@@ -642,7 +687,7 @@ impl Port {
         &self.regions
     }
 
-    pub(crate) fn counters_ref(&self) -> &Counters {
+    pub(crate) fn counters_ref(&self) -> &Arc<Counters> {
         &self.counters
     }
 
@@ -903,6 +948,9 @@ impl Port {
             return false;
         }
         receiver.relayed = relayed;
+        if self.ledger.as_ref().is_some_and(|ledger| !ledger.has_answered(self.registry.asked())) {
+            self.helper.notice(Time::ZERO);
+        }
         let mut busy = false;
         let Receiver { doors, buffer, waiting, .. } = receiver;
         while let Ok((from, passed)) = self.relay.take(buffer) {
@@ -996,6 +1044,7 @@ impl Port {
             (false, _) => inner.transmit(arrival.now, Acks::Now, self),
         };
         if can_wait && inner.owes_ack() && inner.acks.on_messages(held.published.max(1)) {
+            inner.count_deferred();
             waiting.deferred.push(held.number);
             // If the program never calls again, the helper has to send it; it may be asleep.
             self.helper.notice(Time::ZERO);

@@ -10,10 +10,12 @@ use crate::endpoint::Endpoint;
 use crate::events::{Affiliation, Element, EventQueue};
 use crate::host::{Own, Receives, Surroundings};
 use crate::lane::Lane;
+use crate::ledger::QpRow;
 use crate::path::DataPath;
 use crate::port::Port;
+use crate::region::Serial;
 use crate::srq::{Drawn, Srq};
-use crate::work::{ReceiveRing, ReceiveWork, SendData, SendRing, SendWork, total_len};
+use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
 use adverb_engine::{
     Gid, InitAttributes, ModifyError, QpCounters, QpOptions, QpState, Request, RtrAttributes,
     RtsAttributes, Time, To,
@@ -62,6 +64,8 @@ pub enum PostError {
         /// Its length.
         len: u32,
     },
+    /// The memory window belongs to another protection domain than the queue pair.
+    ForeignWindow,
     /// READs and atomics bring data back, and an inline buffer cannot take it.
     InlineForRead,
     /// More inline bytes than the queue pair was made for.
@@ -71,6 +75,8 @@ pub enum PostError {
         /// What is allowed.
         max: usize,
     },
+    /// What says how to bind a memory window came with another operation, or was left out.
+    NotABind,
     /// The state of the queue pair does not allow posting.
     NotReady {
         /// The state.
@@ -102,6 +108,12 @@ impl fmt::Display for PostError {
             Self::AtomicLength { len } => {
                 write!(f, "an atomic returns 8 bytes, but the buffer has {len}")
             }
+            Self::ForeignWindow => f.write_str(
+                "the memory window and the queue pair are of different protection domains",
+            ),
+            Self::NotABind => f.write_str(
+                "binding a memory window, and nothing else, is posted with what to bind it to",
+            ),
             Self::InlineForRead => {
                 f.write_str("READs and atomics need a registered buffer, not inline data")
             }
@@ -301,6 +313,7 @@ impl QpInner {
             own: Own {
                 number,
                 domain: config.domain,
+                serial: Serial::new(),
                 sends,
                 receives: match &config.srq {
                     Some(srq) => Receives::Shared(Drawn::new(srq)),
@@ -474,6 +487,25 @@ impl QpInner {
         self.engine.owes_ack()
     }
 
+    /// An acknowledgement waits for company.
+    pub(crate) fn count_deferred(&mut self) {
+        self.engine.count_deferred();
+    }
+
+    pub(crate) fn counters(&self) -> QpCounters {
+        self.engine.counters()
+    }
+
+    /// What others are shown of it.
+    pub(crate) fn row(&self) -> QpRow {
+        QpRow {
+            number: self.own.number,
+            peer: self.engine.remote().map(|(_, peer)| peer),
+            state: self.engine.state(),
+            counters: self.engine.counters(),
+        }
+    }
+
     /// Checks one request and says what the transport needs to know of it.
     fn check_send(&self, work: &SendWork<'_>) -> Result<Request, PostError> {
         let brings_data = work.kind.awaits_data();
@@ -493,7 +525,13 @@ impl QpInner {
                 }
                 u32::try_from(len).map_err(|_| PostError::TooLong)?
             }
+            SendData::Bind(bind) if bind.domain() == self.own.domain => 0,
+            SendData::Bind(_) => return Err(PostError::ForeignWindow),
         };
+        let binds = matches!(work.data, SendData::Bind(_));
+        if binds != matches!(work.kind, SendKind::BindWindow) {
+            return Err(PostError::NotABind);
+        }
         if work.kind.fixed_len().is_some_and(|fixed| fixed != len) {
             return Err(PostError::AtomicLength { len });
         }
@@ -623,13 +661,7 @@ impl Qp {
     ///
     /// [`ConnectError::State`].
     pub fn to_init(&self, attributes: InitAttributes) -> Result<(), ConnectError> {
-        self.inner(|inner| {
-            inner.engine.to_init(attributes)?;
-            if let Receives::Shared(drawn) = &mut inner.own.receives {
-                drawn.open();
-            }
-            Ok(())
-        })
+        Ok(self.inner(|inner| inner.engine.to_init(attributes))?)
     }
 
     /// INIT to RTR, over the local address at `gid_index`.

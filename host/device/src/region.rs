@@ -4,6 +4,9 @@
 //! act on one, and it checks it first. Keys are looked up without a lock: a slot counts who is
 //! using it, and deregistration waits until nobody does.
 //!
+//! Memory windows live in the same table and have their keys from it; how they are bound and
+//! unbound is in `window.rs`.
+//!
 //! # Safety
 //!
 //! 1. Registered bytes are never seen through `&[u8]` or `&mut [u8]`, here or by the owner: a peer
@@ -15,14 +18,23 @@
 //!    the pin sees the cleared key or the drop sees the pin: no pin outlives the promise.
 //! 3. A pin's checks compare offsets, never pointers, so that no address outside the region is
 //!    ever formed.
+//! 4. A window's slot names the registration that it looks out on, by place and by serial number; no
+//!    two registrations have the same. A pin through a window pins both slots, the window's first,
+//!    and is refused unless that very registration is still there. So rule 2 holds for windows: a
+//!    region that is being dropped waits for pins through its windows, and later ones fail.
+//! 5. What a slot says of its region or window changes only while its key is 0 and after its user
+//!    count was seen to be 0 since. So whoever has pinned a slot and found its key there reads one
+//!    registration, or one binding, and not parts of two.
+//! 6. Whoever waits for a region's count to become 0 holds no pin, and whoever waits for a window's
+//!    holds none but of the region that it is to be bound to. So nobody waits for ever.
 
 use crate::access::Access as Rights;
+use crate::window;
 use adverb_engine::{Access, AccessError, AtomicOp};
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The name of a region: the local and the remote key are the same number.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -56,21 +68,67 @@ impl fmt::Display for RegionError {
 
 impl std::error::Error for RegionError {}
 
-/// One region, or a hole where one was.
+/// Names a registration, a window or a queue pair of this process, for ever.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Serial(u64);
+
+impl Serial {
+    /// One that nobody has.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A place for a [`Serial`]; 0 is none.
 #[derive(Debug)]
-struct Slot {
-    /// The key of the region that lives here; 0 while none does.
-    key: AtomicU32,
+pub(crate) struct SerialCell(AtomicU64);
+
+impl SerialCell {
+    const fn empty() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    pub(crate) fn set(&self, serial: Option<Serial>) {
+        self.0.store(serial.map_or(0, |Serial(number)| number), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> Option<Serial> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            number => Some(Serial(number)),
+        }
+    }
+}
+
+/// One region or window, or a hole where one was.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// The key by which bytes can be reached here; 0 while none can.
+    pub(crate) key: AtomicU32,
     /// Accesses under way.
-    users: AtomicU32,
-    base: AtomicPtr<u8>,
-    len: AtomicUsize,
+    pub(crate) users: AtomicU32,
+    pub(crate) base: AtomicPtr<u8>,
+    pub(crate) len: AtomicUsize,
     /// The address by which the first byte is known.
-    va: AtomicU64,
-    access: AtomicU32,
-    domain: AtomicU32,
+    pub(crate) va: AtomicU64,
+    pub(crate) access: AtomicU32,
+    pub(crate) domain: AtomicU32,
     /// Keys this slot has had: the tag of the next one.
-    generation: AtomicU32,
+    pub(crate) generation: AtomicU32,
+    /// Which registration or window lives here.
+    pub(crate) serial: SerialCell,
+    /// Windows bound to the region that lives here.
+    pub(crate) windows: AtomicU32,
+    /// Where the region is that a window here looks out on; 0 if a region lives here.
+    pub(crate) under: AtomicU32,
+    /// Which registration that is.
+    pub(crate) under_serial: SerialCell,
+    /// The only queue pair whose peer may use the window that lives here, if there is only one.
+    pub(crate) tied_to: SerialCell,
+    /// The window that lives here, bound or not. Accesses do not look at it.
+    pub(crate) window: Mutex<Option<window::State>>,
 }
 
 impl Slot {
@@ -84,43 +142,64 @@ impl Slot {
             access: AtomicU32::new(0),
             domain: AtomicU32::new(0),
             generation: AtomicU32::new(0),
+            serial: SerialCell::empty(),
+            windows: AtomicU32::new(0),
+            under: AtomicU32::new(0),
+            under_serial: SerialCell::empty(),
+            tied_to: SerialCell::empty(),
+            window: Mutex::new(None),
+        }
+    }
+
+    /// A key that this slot, which is at `index`, has not had lately.
+    pub(crate) fn next_key(&self, index: u32) -> u32 {
+        let tag = self.generation.fetch_add(1, Ordering::Relaxed);
+        index << Regions::TAG_BITS | tag & ((1 << Regions::TAG_BITS) - 1)
+    }
+
+    /// Puts the key away and waits until nobody uses the slot: then it may change (rule 5).
+    pub(crate) fn close(&self) {
+        self.key.store(0, Ordering::SeqCst);
+        // Accesses last as long as a copy or a system call that does not block.
+        while self.users.load(Ordering::SeqCst) != 0 {
+            std::thread::yield_now();
         }
     }
 }
 
 type Chunk = Box<[Slot]>;
 
-/// All regions of a port.
+/// All regions and windows of a port.
 pub(crate) struct Regions {
     chunks: Box<[OnceLock<Chunk>]>,
     /// Indices that were used and are free again, and the first that never was.
-    free: std::sync::Mutex<(Vec<u32>, u32)>,
+    free: Mutex<(Vec<u32>, u32)>,
 }
 
 impl Regions {
     const CHUNK: u32 = 256;
     const CHUNKS: u32 = 4096;
-    /// Regions that a port can have at once.
+    /// Regions and windows that a port can have at once.
     pub(crate) const COUNT_MAX: u32 = Self::CHUNK * Self::CHUNKS;
     /// A key is an index and a tag of this many bits.
-    const TAG_BITS: u32 = 8;
+    pub(crate) const TAG_BITS: u32 = 8;
 
     pub(crate) fn new() -> Self {
         Self {
             chunks: (0..Self::CHUNKS).map(|_| OnceLock::new()).collect(),
             // Index 0 is never used, so that no key is small and zero is none.
-            free: std::sync::Mutex::new((Vec::new(), 1)),
+            free: Mutex::new((Vec::new(), 1)),
         }
     }
 
     #[inline]
-    fn slot(&self, index: u32) -> Option<&Slot> {
+    pub(crate) fn slot(&self, index: u32) -> Option<&Slot> {
         let chunk = usize::try_from(index / Self::CHUNK).ok()?;
         let at = usize::try_from(index % Self::CHUNK).ok()?;
         self.chunks.get(chunk)?.get()?.get(at)
     }
 
-    fn slot_or_new(&self, index: u32) -> Option<&Slot> {
+    pub(crate) fn slot_or_new(&self, index: u32) -> Option<&Slot> {
         let chunk = usize::try_from(index / Self::CHUNK).ok()?;
         let new = || (0..Self::CHUNK).map(|_| Slot::empty()).collect();
         self.chunks.get(chunk)?.get_or_init(new);
@@ -182,8 +261,10 @@ impl Regions {
         }
         let index = self.take_index().ok_or(RegionError::TooMany)?;
         let slot = self.slot_or_new(index).ok_or(RegionError::TooMany)?;
-        let tag = slot.generation.fetch_add(1, Ordering::Relaxed) & ((1 << Self::TAG_BITS) - 1);
-        let key = index << Self::TAG_BITS | tag;
+        let key = slot.next_key(index);
+        slot.serial.set(Some(Serial::new()));
+        slot.windows.store(0, Ordering::Relaxed);
+        slot.under.store(0, Ordering::Relaxed);
         slot.base.store(base.as_ptr(), Ordering::Relaxed);
         slot.len.store(len, Ordering::Relaxed);
         slot.va.store(va, Ordering::Relaxed);
@@ -193,7 +274,7 @@ impl Regions {
         Ok(Region { table: Arc::clone(self), key: Key(key), base, len, va, access, domain })
     }
 
-    fn take_index(&self) -> Option<u32> {
+    pub(crate) fn take_index(&self) -> Option<u32> {
         let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (used, fresh) = &mut *free;
         if let Some(index) = used.pop() {
@@ -207,19 +288,83 @@ impl Regions {
         Some(index)
     }
 
-    fn give_back(&self, index: u32) {
+    pub(crate) fn give_back(&self, index: u32) {
         let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         free.0.push(index);
     }
 
-    /// Holds the region with this key in place, if it belongs to `domain`.
+    /// Holds the region with this key in place, for work of its owner, if it belongs to `domain`.
+    /// Windows are for peers.
     #[inline]
-    pub(crate) fn pin(&self, key: u32, domain: u32) -> Result<Pin<'_>, AccessError> {
+    pub(crate) fn pin_local(&self, key: u32, domain: u32) -> Result<Pin<'_>, AccessError> {
+        let pin = self.hold(key, domain)?;
+        match pin.slot.under.load(Ordering::Relaxed) {
+            0 => Ok(pin),
+            _ => Err(AccessError::UnknownKey),
+        }
+    }
+
+    /// Holds the region or window with this key in place, for the peer of queue pair `qp`, if it
+    /// belongs to `domain`.
+    #[inline]
+    pub(crate) fn pin_remote(
+        &self,
+        key: u32,
+        domain: u32,
+        qp: Serial,
+    ) -> Result<Pin<'_>, AccessError> {
+        let pin = self.hold(key, domain)?;
+        match pin.slot.under.load(Ordering::Relaxed) {
+            0 => Ok(pin),
+            under => self.look_out(pin, under, qp),
+        }
+    }
+
+    /// Holds the region in place that a window, which is held, looks out on (rule 4).
+    fn look_out<'a>(
+        &'a self,
+        window: Pin<'a>,
+        under: u32,
+        qp: Serial,
+    ) -> Result<Pin<'a>, AccessError> {
+        let tied_to = window.slot.tied_to.get();
+        let registration = window.slot.under_serial.get().ok_or(AccessError::UnknownKey)?;
+        if tied_to.is_some_and(|only| only != qp) {
+            return Err(AccessError::UnknownKey);
+        }
+        let region = self.hold_registration(under, registration)?;
+        let under = Some(region.slot);
+        std::mem::forget(region); // `Pin::drop` lets go of both.
+        let slot = window.slot;
+        std::mem::forget(window);
+        Ok(Pin { slot, under })
+    }
+
+    /// Holds what this key names.
+    #[inline]
+    fn hold(&self, key: u32, domain: u32) -> Result<Pin<'_>, AccessError> {
         let slot = self.slot(key >> Self::TAG_BITS).ok_or(AccessError::UnknownKey)?;
         slot.users.fetch_add(1, Ordering::SeqCst);
-        let pin = Pin { slot };
+        let pin = Pin { slot, under: None };
         let same = slot.key.load(Ordering::SeqCst) == key;
         if same && slot.domain.load(Ordering::Relaxed) == domain {
+            Ok(pin)
+        } else {
+            Err(AccessError::UnknownKey)
+        }
+    }
+
+    /// Holds a registration in place, if it has not ended.
+    pub(crate) fn hold_registration(
+        &self,
+        index: u32,
+        registration: Serial,
+    ) -> Result<Pin<'_>, AccessError> {
+        let slot = self.slot(index).ok_or(AccessError::UnknownKey)?;
+        slot.users.fetch_add(1, Ordering::SeqCst);
+        let pin = Pin { slot, under: None };
+        let lives = slot.key.load(Ordering::SeqCst) != 0;
+        if lives && slot.serial.get() == Some(registration) {
             Ok(pin)
         } else {
             Err(AccessError::UnknownKey)
@@ -303,6 +448,29 @@ impl Region {
     /// The protection domain it belongs to.
     pub fn domain(&self) -> u32 {
         self.domain
+    }
+
+    /// Windows that are bound to it. They end with it.
+    pub fn windows(&self) -> u32 {
+        self.slot().map_or(0, |slot| slot.windows.load(Ordering::Relaxed))
+    }
+
+    /// Where it is in its table.
+    pub(crate) fn index(&self) -> u32 {
+        self.key.0 >> Regions::TAG_BITS
+    }
+
+    /// Which registration it is.
+    pub(crate) fn serial(&self) -> Option<Serial> {
+        self.slot()?.serial.get()
+    }
+
+    pub(crate) fn table(&self) -> &Arc<Regions> {
+        &self.table
+    }
+
+    fn slot(&self) -> Option<&Slot> {
+        self.table.slot(self.index())
     }
 
     /// Where `offset` is, if `len` bytes from there lie in the region.
@@ -402,27 +570,24 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let index = self.key.0 >> Regions::TAG_BITS;
-        let Some(slot) = self.table.slot(index) else {
-            return;
-        };
-        slot.key.store(0, Ordering::SeqCst);
-        // Accesses last as long as a copy or a system call that does not block.
-        while slot.users.load(Ordering::SeqCst) != 0 {
-            std::thread::yield_now();
+        if let Some(slot) = self.slot() {
+            slot.close();
+            self.table.give_back(self.index());
         }
-        self.table.give_back(index);
     }
 }
 
-/// A region that stays in place for as long as this lives.
+/// A region or window that stays in place for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Pin<'a> {
-    slot: &'a Slot,
+    /// Where key, bounds and rights are.
+    pub(crate) slot: &'a Slot,
+    /// The region, if that is a window.
+    under: Option<&'a Slot>,
 }
 
 impl Pin<'_> {
-    /// The bytes `va..va + len`, if they lie in the region and it has these rights.
+    /// The bytes `va..va + len`, if they lie in the region or window and it has these rights.
     #[inline]
     pub(crate) fn range(
         &self,
@@ -445,7 +610,8 @@ impl Pin<'_> {
         if end > self.slot.len.load(Ordering::Relaxed) {
             return Err(AccessError::OutOfBounds);
         }
-        // SAFETY: `offset <= end <= len` of a region that is mapped while pinned (rules 2 and 3).
+        // SAFETY: `offset <= end <= len` of a region, or a part of one, that is mapped while pinned
+        // (rules 2 to 5).
         Ok(unsafe { base.add(offset) })
     }
 
@@ -487,16 +653,7 @@ impl Pin<'_> {
 
     /// Runs an atomic operation on the 8 bytes at `va`.
     pub(crate) fn atomic(&self, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        if !va.is_multiple_of(8) {
-            return Err(AccessError::Misaligned);
-        }
-        let at = self.range(va, size_of::<u64>(), Access::REMOTE_ATOMIC)?.cast::<u64>();
-        if !at.is_aligned() {
-            return Err(AccessError::Misaligned); // The region itself does not start at a multiple.
-        }
-        // SAFETY: in bounds and pinned; aligned, as just checked;
-        // everybody who shares these bytes uses atomics or copies by pointer (rule 1).
-        let word = unsafe { AtomicU64::from_ptr(at) };
+        let word = self.word(va, Access::REMOTE_ATOMIC)?;
         Ok(match op {
             AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
             AtomicOp::CompareSwap { compare, swap } => word
@@ -505,9 +662,32 @@ impl Pin<'_> {
         })
     }
 
-    /// Gives up the pin without dropping it; [`Unpin::unpin`] has to follow.
+    /// Writes the 8 bytes at `va` at once, as they came: no reader sees some of them. Whoever sees
+    /// them sees what the peer wrote before. IBTA Vol. 1 Annex A19.
+    pub(crate) fn atomic_write(&self, va: u64, bytes: [u8; 8]) -> Result<(), AccessError> {
+        let value = u64::from_ne_bytes(bytes);
+        self.word(va, Access::REMOTE_WRITE)?.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// The 8 bytes at `va` as an atomic.
+    fn word(&self, va: u64, access: Access) -> Result<&AtomicU64, AccessError> {
+        if !va.is_multiple_of(8) {
+            return Err(AccessError::Misaligned);
+        }
+        let at = self.range(va, size_of::<u64>(), access)?.cast::<u64>();
+        if !at.is_aligned() {
+            return Err(AccessError::Misaligned); // The region itself does not start at a multiple.
+        }
+        // SAFETY: in bounds and pinned, for as long as `self` is borrowed; aligned, as just
+        // checked; everybody who shares these bytes uses atomics or copies by pointer (rule 1).
+        Ok(unsafe { AtomicU64::from_ptr(at) })
+    }
+
+    /// Gives up the pin without dropping it; [`RawPin::unpin`] has to follow.
     pub(crate) fn into_raw(self) -> RawPin {
-        let raw = RawPin(std::ptr::from_ref(self.slot));
+        let under = self.under.map_or(std::ptr::null(), std::ptr::from_ref);
+        let raw = RawPin { slot: std::ptr::from_ref(self.slot), under };
         std::mem::forget(self);
         raw
     }
@@ -516,13 +696,20 @@ impl Pin<'_> {
 impl Drop for Pin<'_> {
     #[inline]
     fn drop(&mut self) {
+        if let Some(under) = self.under {
+            under.users.fetch_sub(1, Ordering::SeqCst);
+        }
         self.slot.users.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// A pin without a lifetime, for lists that outlive a borrow.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RawPin(*const Slot);
+pub(crate) struct RawPin {
+    slot: *const Slot,
+    /// Null if it is not that of a window.
+    under: *const Slot,
+}
 
 impl RawPin {
     /// Ends the pin.
@@ -532,8 +719,10 @@ impl RawPin {
     /// The table it came from still exists, and this is called once for each [`Pin::into_raw`].
     pub(crate) unsafe fn unpin(self) {
         // SAFETY: slots live as long as their table, which exists (the caller's promise).
-        let slot = unsafe { &*self.0 };
-        drop(Pin { slot });
+        let slot = unsafe { &*self.slot };
+        // SAFETY: as above, or null.
+        let under = unsafe { self.under.as_ref() };
+        drop(Pin { slot, under });
     }
 }
 
@@ -543,134 +732,4 @@ const NULL: u32 = 1 << 31;
 static ZEROS: [u8; 4096] = [0; 4096];
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_zero_based_region_starts_at_0_and_ends_at_its_length() {
-        let table = table();
-        let mut memory = [0_u64; 4];
-        let region = region(&table, &mut memory, Rights::ALL | Rights::ZERO_BASED);
-        assert_eq!(region.addr(), 0);
-        let pin = table.pin(region.key().0, 7).unwrap();
-        pin.write(24, &[5; 8], Access::REMOTE_WRITE).unwrap();
-        assert_eq!(region.load_u64(24), Some(u64::from_ne_bytes([5; 8])));
-        for (va, len) in [(25, 8), (32, 1), (u64::MAX, 1)] {
-            assert_eq!(pin.range(va, len, Access::REMOTE_WRITE), Err(AccessError::OutOfBounds));
-        }
-    }
-
-    #[test]
-    fn an_atomic_needs_memory_that_is_aligned_and_not_only_an_address() {
-        let table = table();
-        let mut memory = [0_u64; 4];
-        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        // SAFETY: one byte into four words.
-        let base = unsafe { base.add(1) };
-        // SAFETY: the memory outlives the region, and nobody looks at it meanwhile.
-        let region = unsafe { table.register(7, base, 24, Rights::ALL | Rights::ZERO_BASED) };
-        let region = region.unwrap();
-        let pin = table.pin(region.key().0, 7).unwrap();
-        let add = AtomicOp::FetchAdd { add: 1 };
-        assert_eq!(pin.atomic(0, add), Err(AccessError::Misaligned));
-    }
-
-    #[test]
-    fn a_null_region_takes_everything_and_reads_as_zeros() {
-        let table = table();
-        let region = table.register_null(7).unwrap();
-        let pin = table.pin(region.key().0, 7).unwrap();
-        assert_eq!(pin.write(u64::MAX, &[1; 9], Access::LOCAL_WRITE), Ok(()));
-        assert!(pin.range(12345, 4096, Access::NONE).is_ok());
-        assert_eq!(pin.range(0, 4097, Access::NONE), Err(AccessError::OutOfBounds));
-        for access in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
-            assert_eq!(pin.range(0, 1, access), Err(AccessError::Denied));
-        }
-        assert_eq!(pin.write(0, &[1], Access::REMOTE_WRITE), Err(AccessError::Denied));
-        assert!(ZEROS.iter().all(|byte| *byte == 0));
-    }
-
-    fn table() -> Arc<Regions> {
-        Arc::new(Regions::new())
-    }
-
-    fn region(table: &Arc<Regions>, memory: &mut [u64], access: Rights) -> Region {
-        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        // SAFETY: the tests keep `memory` until the region is gone and look at it only afterwards.
-        unsafe { table.register(7, base, size_of_val(memory), access) }.unwrap()
-    }
-
-    #[test]
-    fn a_claim_is_checked_for_key_domain_rights_and_bounds() {
-        let table = table();
-        let mut memory = [0_u64; 4];
-        let access = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE;
-        let region = region(&table, &mut memory, access);
-        let (key, va) = (region.key().0, region.addr());
-
-        assert_eq!(table.pin(key ^ 1, 7).unwrap_err(), AccessError::UnknownKey);
-        assert_eq!(table.pin(u32::MAX, 7).unwrap_err(), AccessError::UnknownKey);
-        assert_eq!(table.pin(key, 8).unwrap_err(), AccessError::UnknownKey);
-        let pin = table.pin(key, 7).unwrap();
-        assert_eq!(pin.range(va, 1, Access::REMOTE_READ), Err(AccessError::Denied));
-        let write = Access::REMOTE_WRITE;
-        assert!(pin.range(va, 32, write).is_ok());
-        assert!(pin.range(va + 32, 0, write).is_ok());
-        for (start, len) in [(va - 1, 1), (va, 33), (va + 32, 1), (0, 1), (u64::MAX, 2)] {
-            assert_eq!(pin.range(start, len, write), Err(AccessError::OutOfBounds));
-        }
-    }
-
-    #[test]
-    fn a_dropped_region_has_no_key_and_its_slot_gets_another() {
-        let table = table();
-        let mut memory = [0_u64; 1];
-        let first = region(&table, &mut memory, Rights::NONE);
-        let key = first.key();
-        drop(first);
-        assert_eq!(table.pin(key.0, 7).unwrap_err(), AccessError::UnknownKey);
-        let second = region(&table, &mut memory, Rights::NONE);
-        assert_ne!(second.key(), key);
-    }
-
-    #[test]
-    fn dropping_a_region_waits_for_accesses_under_way() {
-        let table = table();
-        let mut memory = [0_u64; 1];
-        let region = region(&table, &mut memory, Rights::NONE);
-        let key = region.key().0;
-        let pin = table.pin(key, 7).unwrap();
-        std::thread::scope(|scope| {
-            let dropping = scope.spawn(move || drop(region));
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            assert!(!dropping.is_finished());
-            drop(pin);
-            dropping.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn remote_writing_needs_local_writing() {
-        let table = table();
-        let mut memory = [0_u64; 1];
-        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        // SAFETY: nothing is registered: the call fails.
-        let result = unsafe { table.register(7, base, 8, Rights::REMOTE_WRITE) };
-        assert_eq!(result.unwrap_err(), RegionError::AccessWithoutLocalWrite);
-    }
-
-    #[test]
-    fn atomics_change_aligned_words_and_return_what_was_there() {
-        let table = table();
-        let mut memory = [5_u64, 0];
-        let region = region(&table, &mut memory, Rights::ALL);
-        let pin = table.pin(region.key().0, 7).unwrap();
-        let va = region.addr();
-        assert_eq!(pin.atomic(va, AtomicOp::FetchAdd { add: 2 }), Ok(5));
-        let swap = AtomicOp::CompareSwap { compare: 7, swap: 9 };
-        assert_eq!(pin.atomic(va, swap), Ok(7));
-        assert_eq!(pin.atomic(va, swap), Ok(9));
-        assert_eq!(pin.atomic(va + 1, swap), Err(AccessError::Misaligned));
-        assert_eq!(region.load_u64(0), Some(9));
-    }
-}
+mod tests;

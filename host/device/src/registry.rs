@@ -84,6 +84,10 @@ mod layout {
     /// device in this slot had before, in two words.
     pub(super) const SLOT_LENDS: usize = 3;
     pub(super) const SLOT_NONCE: usize = 4;
+    /// One more than the number of the descriptor behind which it shows its counters; 0 for none.
+    pub(super) const SLOT_COUNTERS: usize = 14;
+    /// How often others have asked for them.
+    pub(super) const SLOT_ASKED: usize = 15;
     pub(super) const BLOCKS: usize = SLOTS + SLOT_WORDS * SLOT_COUNT;
     pub(super) const BLOCK_COUNT: usize = 1 << (24 - super::BLOCK_BITS);
     pub(super) const GROUPS: usize = BLOCKS + BLOCK_COUNT;
@@ -120,13 +124,7 @@ pub(crate) struct Registry {
 impl Registry {
     /// Takes a slot in the registry of this user and network namespace.
     pub(crate) fn join() -> io::Result<Self> {
-        let namespace = netns::current_id()?;
-        // The owner of our own entry in /proc is the effective user.
-        let user = std::fs::metadata("/proc/self")?.uid();
-        let shared = Path::new("/dev/shm");
-        let place = if shared.is_dir() { shared } else { Path::new("/tmp") };
-        let path = place.join(format!("adverb-{user}-{namespace}"));
-        Self::join_at(&path)
+        Self::join_at(&usual_path()?)
     }
 
     /// The user whose registry it is.
@@ -165,16 +163,11 @@ impl Registry {
     }
 
     fn word(&self, at: usize) -> &AtomicU32 {
-        // The layout is a constant, and the mapping as long as it says.
-        static NOWHERE: AtomicU32 = AtomicU32::new(0);
-        let word = self.memory.atomic_u32(at * WORD_BYTES);
-        debug_assert!(word.is_some(), "the layout lies within the mapping");
-        word.unwrap_or(&NOWHERE)
+        word(&self.memory, at)
     }
 
     fn slot_word(&self, slot: SlotId, field: usize) -> &AtomicU32 {
-        let slot = index(slot.0).min(layout::SLOT_COUNT - 1);
-        self.word(layout::SLOTS + slot * layout::SLOT_WORDS + field)
+        self.word(slot_place(slot, field))
     }
 
     fn take_slot(&self) -> io::Result<SlotId> {
@@ -186,8 +179,14 @@ impl Registry {
             let slot = SlotId(number);
             self.forget_blocks_of(slot);
             self.slot_word(slot, layout::SLOT_PID).store(std::process::id(), Ordering::Relaxed);
-            self.slot_word(slot, layout::SLOT_RELAY_PORT).store(0, Ordering::Relaxed);
-            self.slot_word(slot, layout::SLOT_LENDS).store(0, Ordering::Relaxed);
+            for field in [
+                layout::SLOT_RELAY_PORT,
+                layout::SLOT_LENDS,
+                layout::SLOT_COUNTERS,
+                layout::SLOT_ASKED,
+            ] {
+                self.slot_word(slot, field).store(0, Ordering::Relaxed);
+            }
             return Ok(slot);
         }
         Err(io::Error::other(format!(
@@ -301,6 +300,18 @@ impl Registry {
             .map(SlotId)
             .filter(|slot| *slot != self.slot)
             .all(|slot| self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed) == 0)
+    }
+
+    /// Says behind which descriptor of this process its counters are.
+    pub(crate) fn set_counters(&self, descriptor: u32) {
+        let word = self.slot_word(self.slot, layout::SLOT_COUNTERS);
+        word.store(descriptor.saturating_add(1), Ordering::Release);
+    }
+
+    /// How often others have asked for this slot's counters.
+    #[inline]
+    pub(crate) fn asked(&self) -> u32 {
+        self.slot_word(self.slot, layout::SLOT_ASKED).load(Ordering::Acquire)
     }
 
     /// Packets were passed on to `slot`.
@@ -474,10 +485,98 @@ impl Drop for Registry {
         self.slot_word(self.slot, layout::SLOT_LENDS).store(0, Ordering::Release);
         self.slot_word(self.slot, layout::SLOT_RELAY_PORT).store(0, Ordering::Release);
         self.slot_word(self.slot, layout::SLOT_PID).store(0, Ordering::Relaxed);
+        self.slot_word(self.slot, layout::SLOT_COUNTERS).store(0, Ordering::Relaxed);
         if let Ok(_exclusive) = lock_file(&self.path) {
             self.forget_blocks_of(self.slot);
         }
     }
+}
+
+/// A device of some process that shows its counters.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Exhibitor {
+    slot: SlotId,
+    /// Its process.
+    pub(crate) pid: u32,
+    /// The descriptor there.
+    pub(crate) descriptor: u32,
+    /// Where it can be woken.
+    pub(crate) relay_port: u16,
+}
+
+/// The registry, seen by somebody who has no slot in it.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    file: File,
+    memory: Mapping,
+}
+
+impl Visit {
+    /// Opens the registry of this user and network namespace; `None` if there is none of this
+    /// version.
+    pub(crate) fn begin() -> io::Result<Option<Self>> {
+        Self::begin_at(&usual_path()?)
+    }
+
+    pub(crate) fn begin_at(path: &Path) -> io::Result<Option<Self>> {
+        let bytes = layout::WORDS * WORD_BYTES;
+        let len = u64::try_from(bytes).map_err(io::Error::other)?;
+        let file = match open_existing(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        if !is_ours(&file, len)? {
+            return Ok(None);
+        }
+        let memory = Mapping::shared(&file, bytes)?;
+        Ok(Some(Self { file, memory }))
+    }
+
+    /// Those who live and show their counters.
+    pub(crate) fn exhibitors(&self) -> impl Iterator<Item = Exhibitor> + '_ {
+        let slots = (0..layout::SLOT_COUNT).filter_map(|n| u32::try_from(n).ok()).map(SlotId);
+        slots.filter_map(|slot| {
+            let field = |field| word(&self.memory, slot_place(slot, field)).load(Ordering::Acquire);
+            let descriptor = field(layout::SLOT_COUNTERS).checked_sub(1)?;
+            let relay_port = u16::try_from(field(layout::SLOT_RELAY_PORT)).ok()?;
+            let byte = LOCKS_START + u64::from(slot.0);
+            let alive = lock::is_byte_locked(&self.file, byte).ok()?;
+            let pid = field(layout::SLOT_PID);
+            alive.then_some(Exhibitor { slot, pid, descriptor, relay_port })
+        })
+    }
+
+    /// Asks for somebody's counters; says what his answer will be called.
+    pub(crate) fn ask(&self, whom: &Exhibitor) -> u32 {
+        let field = |field| word(&self.memory, slot_place(whom.slot, field));
+        let asked = field(layout::SLOT_ASKED).fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        // Whoever drives there looks at what is passed on only when this says that there is some.
+        field(layout::SLOT_RELAYED).fetch_add(1, Ordering::Release);
+        asked
+    }
+}
+
+/// The file of this user and network namespace.
+fn usual_path() -> io::Result<PathBuf> {
+    let namespace = netns::current_id()?;
+    // The owner of our own entry in /proc is the effective user.
+    let user = std::fs::metadata("/proc/self")?.uid();
+    let shared = Path::new("/dev/shm");
+    let place = if shared.is_dir() { shared } else { Path::new("/tmp") };
+    Ok(place.join(format!("adverb-{user}-{namespace}")))
+}
+
+fn word(memory: &Mapping, at: usize) -> &AtomicU32 {
+    // The layout is a constant, and the mapping as long as it says.
+    static NOWHERE: AtomicU32 = AtomicU32::new(0);
+    let word = memory.atomic_u32(at * WORD_BYTES);
+    debug_assert!(word.is_some(), "the layout lies within the mapping");
+    word.unwrap_or(&NOWHERE)
+}
+
+fn slot_place(slot: SlotId, field: usize) -> usize {
+    let slot = index(slot.0).min(layout::SLOT_COUNT - 1);
+    layout::SLOTS + slot * layout::SLOT_WORDS + field
 }
 
 fn index(word: u32) -> usize {
@@ -640,6 +739,25 @@ mod tests {
             || false,
         );
         assert_eq!(contradictory, None);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_visitor_sees_those_who_live_and_show_something_and_can_ask_them() {
+        let path = scratch("visit");
+        assert!(Visit::begin_at(&path).unwrap().is_none());
+        let first = Registry::join_at(&path).unwrap();
+        let second = Registry::join_at(&path).unwrap();
+        let visit = Visit::begin_at(&path).unwrap().unwrap();
+        assert_eq!(visit.exhibitors().count(), 0);
+        second.set_counters(0);
+        let found: Vec<_> = visit.exhibitors().collect();
+        assert_eq!((found.len(), found[0].pid, found[0].descriptor), (1, std::process::id(), 0));
+        assert_eq!((visit.ask(&found[0]), second.asked(), first.asked()), (1, 1, 0));
+        drop(second);
+        assert_eq!(visit.exhibitors().count(), 0);
+        std::fs::write(&path, "something else").unwrap();
+        assert!(Visit::begin_at(&path).unwrap().is_none());
         std::fs::remove_file(&path).unwrap();
     }
 

@@ -1,15 +1,16 @@
 //! Shared receive queues: receives that many queue pairs draw from.
 //!
-//! A queue pair draws a receive when a message begins, copies its scatter entries to itself, and the
-//! slot is free again: filling the buffers takes no lock but the queue pair's own. The queue's lock
-//! is held for as long as a copy takes, and nothing else is locked meanwhile.
+//! A queue pair draws a receive when a message begins and copies its scatter entries to itself:
+//! filling the buffers takes no lock but the queue pair's own. The queue's lock is held for as long as
+//! a copy takes, and nothing else is locked meanwhile. A receive that was drawn keeps its place until
+//! its message has ended, so that it can always be put back, in front of all others.
 //!
 //! Read IBTA Vol. 1 §10.2.9 (shared receive queues) before changing this file.
 
 use crate::events::{Affiliation, Element, EventKind, EventQueue};
 use crate::qp::PostError;
 use crate::work::{ReceiveRing, ReceiveWork, Sge, total_len};
-use adverb_engine::{Receive, WcStatus};
+use adverb_engine::Receive;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -116,11 +117,10 @@ pub(crate) struct SrqShared {
     domain: u32,
     max_sge: u32,
     state: Mutex<State>,
+    /// Receives whose messages are arriving. It grows under the lock only.
+    drawn: AtomicU32,
     affiliation: Arc<Affiliation>,
 }
-
-/// Receives that queue pairs may give back at one moment: each does so in the course of one call.
-const SPARE: u32 = 64;
 
 impl SrqShared {
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -138,6 +138,8 @@ impl SrqShared {
         }
         into.len = receive.len;
         (into.wr_id, into.buffer) = state.ring.finish(receive.token);
+        into.held = true;
+        self.drawn.fetch_add(1, Ordering::Relaxed);
         let low = state.is_low();
         drop(state);
         if low {
@@ -146,13 +148,19 @@ impl SrqShared {
         Some(Receive { token: 0, len: receive.len })
     }
 
-    /// Takes back a receive that was drawn and not used.
+    /// Takes back a receive whose message came to nothing: it is the oldest again.
     fn give_back(&self, drawn: &Drawn) {
         let sges = drawn.sges.get(..drawn.used).unwrap_or_default();
         let work = ReceiveWork { wr_id: drawn.wr_id, sges, buffer: drawn.buffer };
         let mut state = self.lock();
-        debug_assert!(state.ring.room() > 0, "there are spare slots");
+        debug_assert!(state.ring.room() > 0, "it has kept its place");
         state.ring.push_front(&work, drawn.len);
+        self.drawn.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Receives that wait or are drawn.
+    fn used(&self, state: &State) -> u32 {
+        state.posted().saturating_add(self.drawn.load(Ordering::Relaxed))
     }
 }
 
@@ -174,7 +182,7 @@ impl Srq {
         static NUMBERS: AtomicU32 = AtomicU32::new(1);
         let SrqConfig { domain, context, max_wr, max_sge, .. } = *config;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let ring = ReceiveRing::new(max_wr + SPARE, max_sge);
+        let ring = ReceiveRing::new(max_wr, max_sge);
         let element = Element::Srq { number, context };
         Self {
             shared: Arc::new(SrqShared {
@@ -182,6 +190,7 @@ impl Srq {
                 domain,
                 max_sge,
                 state: Mutex::new(State { ring, max_wr, limit: 0 }),
+                drawn: AtomicU32::new(0),
                 affiliation: Affiliation::new(config.events.clone(), element),
             }),
         }
@@ -233,9 +242,9 @@ impl Srq {
         if !(1..=max).contains(&max_wr) {
             return Err(SrqError::OutOfRange { asked, max });
         }
-        let mut ring = ReceiveRing::new(max_wr + SPARE, self.shared.max_sge);
+        let mut ring = ReceiveRing::new(max_wr, self.shared.max_sge);
         let mut state = self.shared.lock();
-        let used = state.posted();
+        let used = self.shared.used(&state);
         if used > max_wr {
             return Err(SrqError::InUse { asked, used });
         }
@@ -264,7 +273,7 @@ impl Srq {
                 return Err((at, PostError::TooManySges { count, max }));
             }
             let len = total_len(work.sges).ok_or((at, PostError::TooLong))?;
-            if state.posted() >= state.max_wr {
+            if self.shared.used(&state) >= state.max_wr {
                 let capacity = u64::from(state.max_wr);
                 return Err((at, PostError::QueueFull { capacity }));
             }
@@ -288,10 +297,8 @@ pub(crate) struct Drawn {
     sges: Box<[Sge]>,
     used: usize,
     len: u32,
-    /// It was drawn, and nothing was done with it yet.
-    fresh: bool,
-    /// The queue pair is in ERR and draws no more.
-    closed: bool,
+    /// There is one: it was drawn, and has neither ended nor been put back.
+    held: bool,
 }
 
 impl Drawn {
@@ -304,26 +311,22 @@ impl Drawn {
             sges: std::iter::repeat_n(Sge { addr: 0, len: 0, lkey: 0 }, sges).collect(),
             used: 0,
             len: 0,
-            fresh: false,
-            closed: false,
+            held: false,
         }
     }
 
     /// Draws the oldest receive.
     pub(crate) fn take(&mut self) -> Option<Receive> {
-        if self.closed {
-            return None;
-        }
+        self.put_back(); // A queue pair that was reset has forgotten the message it had begun.
         let srq = Arc::clone(&self.srq);
-        let receive = srq.draw(self)?;
-        self.fresh = true;
-        Some(receive)
+        srq.draw(self)
     }
 
-    /// The receive that was drawn is the oldest again.
+    /// The receive that was drawn, if there is one, is the oldest again.
     pub(crate) fn put_back(&mut self) {
-        let srq = Arc::clone(&self.srq);
-        srq.give_back(self);
+        if std::mem::take(&mut self.held) {
+            self.srq.give_back(self);
+        }
     }
 
     /// The scatter entries of the receive that was drawn.
@@ -336,25 +339,18 @@ impl Drawn {
         self.srq.domain
     }
 
-    /// Something is done with the receive.
-    pub(crate) fn touch(&mut self) {
-        self.fresh = false;
+    /// The receive has ended: what its poster said of it, and the queue's number.
+    pub(crate) fn finish(&mut self) -> (u64, Option<u32>, u32) {
+        debug_assert!(self.held, "what ends was drawn");
+        self.held = false;
+        self.srq.drawn.fetch_sub(1, Ordering::Relaxed);
+        (self.wr_id, self.buffer, self.srq.number)
     }
+}
 
-    /// The receive is done: what the poster said of it. `None` if it goes back to the queue: a
-    /// queue pair that flushes ends what it has begun, and leaves the rest to others.
-    pub(crate) fn finish(&mut self, status: WcStatus) -> Option<(u64, Option<u32>, u32)> {
-        if status == WcStatus::WorkRequestFlushed && self.fresh {
-            self.closed = true;
-            self.srq.give_back(self);
-            return None;
-        }
-        Some((self.wr_id, self.buffer, self.srq.number))
-    }
-
-    /// The queue pair starts anew.
-    pub(crate) fn open(&mut self) {
-        self.closed = false;
+impl Drop for Drawn {
+    fn drop(&mut self) {
+        self.put_back();
     }
 }
 
@@ -382,28 +378,41 @@ mod tests {
         let (mut one, mut two) = (Drawn::new(&srq), Drawn::new(&srq));
         assert!(one.take().is_some() && two.take().is_some());
         assert_eq!((one.sges()[0].addr, two.sges()[0].addr), (1, 2));
-        assert_eq!(two.finish(WcStatus::Success), Some((2, None, srq.number())));
-        assert_eq!(one.finish(WcStatus::Success), Some((1, None, srq.number())));
+        assert_eq!(two.finish(), (2, None, srq.number()));
+        assert_eq!(one.finish(), (1, None, srq.number()));
         assert_eq!(srq.query().posted, 1);
     }
 
+    /// Goal: what comes to nothing is the oldest again, even if the queue was filled up meanwhile.
     #[test]
-    fn a_flush_ends_what_was_begun_and_leaves_the_rest_in_order() {
+    fn a_receive_that_is_put_back_is_the_oldest_again_and_always_finds_its_place() {
         let (srq, _) = srq(2);
         (1..=2).for_each(|wr_id| post(&srq, wr_id).unwrap());
         let (mut one, mut two) = (Drawn::new(&srq), Drawn::new(&srq));
         one.take().unwrap();
-        one.touch();
-        assert!(one.finish(WcStatus::WorkRequestFlushed).is_some());
-        one.take().unwrap();
-        post(&srq, 3).unwrap();
-        post(&srq, 4).unwrap();
-        assert_eq!(one.finish(WcStatus::WorkRequestFlushed), None);
-        assert!(one.take().is_none());
-        for addr in [2, 3, 4] {
+        assert_eq!(post(&srq, 3), Err((0, PostError::QueueFull { capacity: 2 })));
+        assert_eq!(srq.resize(1), Err(SrqError::InUse { asked: 1, used: 2 }));
+        one.put_back();
+        for addr in [1, 2] {
             two.take().unwrap();
             assert_eq!(two.sges()[0].addr, addr);
+            two.finish();
         }
+        (3..=4).for_each(|wr_id| post(&srq, wr_id).unwrap());
+    }
+
+    #[test]
+    fn a_queue_pair_that_goes_or_starts_anew_leaves_the_receive_it_held_to_others() {
+        let (srq, _) = srq(2);
+        (1..=2).for_each(|wr_id| post(&srq, wr_id).unwrap());
+        let (mut one, mut two) = (Drawn::new(&srq), Drawn::new(&srq));
+        for _ in 0..2 {
+            one.take().unwrap();
+            assert_eq!(one.sges()[0].addr, 1);
+        }
+        drop(one);
+        two.take().unwrap();
+        assert_eq!(two.sges()[0].addr, 1);
     }
 
     #[test]
@@ -413,8 +422,10 @@ mod tests {
         srq.arm_limit(3).unwrap();
         assert!(events.try_get().is_none());
         let mut qp = Drawn::new(&srq);
-        qp.take().unwrap();
-        qp.take().unwrap();
+        for _ in 0..2 {
+            qp.take().unwrap();
+            qp.finish();
+        }
         let event = events.try_get().unwrap();
         assert_eq!(event.kind, EventKind::SrqLimitReached);
         assert!(events.try_get().is_none());
@@ -437,6 +448,7 @@ mod tests {
         for addr in 1..=4 {
             qp.take().unwrap();
             assert_eq!(qp.sges()[0].addr, addr);
+            qp.finish();
         }
     }
 }

@@ -53,6 +53,15 @@ impl QpTable {
         guard.is_some().then_some(guard)
     }
 
+    /// All queue pairs, each locked when its turn comes.
+    pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Option<Box<QpInner>>>> {
+        let chunks = self.groups.iter().filter_map(OnceLock::get).flatten();
+        let slots = chunks.filter_map(OnceLock::get).flatten();
+        slots
+            .map(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner))
+            .filter(|slot| slot.is_some())
+    }
+
     /// Makes slots for a block of numbers.
     pub(crate) fn add_block(&self, block: Block) {
         let (group, chunk, _) = Self::place(block.first());

@@ -3,6 +3,7 @@
 //! The send ring runs in step with the transport's own queue: request number *n* lives in slot
 //! *n* mod capacity of both. All memory is taken when the ring is made.
 
+use crate::window::Bind;
 use adverb_engine::{Receive, RequestKind};
 use std::iter;
 
@@ -26,6 +27,8 @@ pub enum SendData<'a> {
     Gather(&'a [Sge]),
     /// Here: copied when posted, and free for reuse at once.
     Inline(&'a [u8]),
+    /// There are none: [`RequestKind::BindWindow`], and nothing else, has this.
+    Bind(&'a Bind),
 }
 
 /// A request for the send queue. `struct ibv_send_wr`.
@@ -80,6 +83,8 @@ pub(crate) struct SendRing {
     posted: Box<[Posted]>,
     sges: Box<[Sge]>,
     inline: Box<[u8]>,
+    /// How windows are to be bound; there once the first such request was posted.
+    binds: Box<[Option<Bind>]>,
     sges_max: usize,
     inline_max: usize,
 }
@@ -93,6 +98,7 @@ impl SendRing {
             posted: iter::repeat_n(Posted::default(), capacity).collect(),
             sges: iter::repeat_n(NO_SGE, capacity * sges_max).collect(),
             inline: iter::repeat_n(0, capacity * inline_max).collect(),
+            binds: Box::default(),
             sges_max,
             inline_max,
         }
@@ -138,6 +144,15 @@ impl SendRing {
                 }
                 posted.inline = Some(count(bytes.len()));
             }
+            SendData::Bind(bind) => {
+                if self.binds.is_empty() {
+                    self.binds = iter::repeat_n(None, self.posted.len()).collect();
+                }
+                if let Some(place) = self.binds.get_mut(slot) {
+                    *place = Some(*bind);
+                }
+                posted.inline = Some(0);
+            }
         }
         if let Some(place) = self.posted.get_mut(slot) {
             *place = posted;
@@ -147,6 +162,11 @@ impl SendRing {
     /// What was remembered of request number `index`.
     pub(crate) fn get(&self, index: u64) -> Posted {
         self.posted.get(self.slot(index)).copied().unwrap_or_default()
+    }
+
+    /// How request number `index`, which binds a window, is to bind it.
+    pub(crate) fn bind(&self, index: u64) -> Option<Bind> {
+        *self.binds.get(self.slot(index))?
     }
 
     /// The local bytes of request number `index`.

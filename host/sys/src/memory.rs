@@ -74,6 +74,19 @@ impl Mapping {
         Self::adopt(base.cast(), len)
     }
 
+    /// Like [`Mapping::shared`], for looking only: whoever writes to it is killed by the kernel.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mapping::shared`]; a descriptor that is open for reading will do.
+    pub fn shared_for_reading(file: impl AsFd, len: usize) -> io::Result<Self> {
+        let len = whole_pages(len)?;
+        let (access, flags) = (ProtFlags::READ, MapFlags::SHARED);
+        // SAFETY: the kernel is free to choose the address, so that no mapping in use is replaced.
+        let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, flags, file, 0) }?;
+        Self::adopt(base.cast(), len)
+    }
+
     /// `len` bytes of zeros in a file of their own that others can map too, and its descriptor. The
     /// file can neither grow nor shrink.
     ///
@@ -197,6 +210,16 @@ pub fn seal(file: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, FIXED_LENGTH | SealFlags::SEAL)?)
 }
 
+/// As [`seal`], and nobody can write to the file any more but through mappings that are there.
+///
+/// # Errors
+///
+/// Those of [`seal`]; `EINVAL` where the kernel is older than 5.1.
+pub fn seal_for_readers(file: impl AsFd) -> io::Result<()> {
+    let seals = FIXED_LENGTH | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    Ok(rustix::fs::fcntl_add_seals(file, seals)?)
+}
+
 /// Whether nobody can change the length of `file` any more: touching what is mapped of it within
 /// its length is safe, whoever else holds it. False for files that know no seals.
 #[must_use]
@@ -303,6 +326,18 @@ mod tests {
         assert!(rustix::fs::ftruncate(&file, 4096).is_err());
         assert!(rustix::fs::ftruncate(&file, 16384).is_err());
         assert_eq!(file_len(&file).unwrap(), 8192);
+    }
+
+    #[test]
+    fn what_is_sealed_for_readers_is_written_through_the_old_mapping_alone() {
+        let file = memfd("readers", 4096).unwrap();
+        let mine = Mapping::shared(&file, 4096).unwrap();
+        seal_for_readers(&file).unwrap();
+        assert!(is_sealed(&file));
+        assert!(Mapping::shared(&file, 4096).is_err());
+        let theirs = Mapping::shared_for_reading(&file, 4096).unwrap();
+        mine.atomic_u64(8).unwrap().store(7, Ordering::Relaxed);
+        assert_eq!(theirs.atomic_u64(8).unwrap().load(Ordering::Relaxed), 7);
     }
 
     #[test]

@@ -82,10 +82,8 @@ mod tests {
         let mut there = *b"0123456789";
         let (mut a, mut b) = ([0; 4], [0; 6]);
         let start = u64::try_from(there.as_mut_ptr().expose_provenance()).unwrap();
-        let pieces = [
-            Piece { start: a.as_mut_ptr(), len: 4 },
-            Piece { start: b.as_mut_ptr(), len: 6 },
-        ];
+        let pieces =
+            [Piece { start: a.as_mut_ptr(), len: 4 }, Piece { start: b.as_mut_ptr(), len: 6 }];
         let pid = std::process::id();
         // SAFETY: the arrays are ours and not looked at meanwhile.
         if let Err(error) = unsafe { copy(pid, Way::Read, &pieces, start) } {

@@ -10,10 +10,12 @@ use crate::cq::{COMP_VECTORS, Cq, CqConfig};
 use crate::error::{AllocateError, CreateError, OpenError};
 use crate::events::AsyncEvents;
 use crate::memory::{Buf, Dm, Mr, NullMr};
+use crate::mw::Mw;
 use crate::qp::{Qp, QpConfig, Rc};
 use crate::srq::{Srq, SrqConfig};
 use adverb_device::{
-    Access, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpLimits, Region,
+    Access, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpCounters, QpLimits,
+    Region, WindowKind as MwKind,
 };
 use std::io;
 use std::os::fd::AsFd;
@@ -166,9 +168,15 @@ impl Context {
         Pkey::DEFAULT
     }
 
-    /// What the port has counted since this process opened it.
+    /// What the port has counted since this process opened it; [`crate::survey`] tells of other
+    /// processes.
     pub fn counters(&self) -> PortCounters {
         self.port.counters()
+    }
+
+    /// What all its queue pairs in this process have counted, those that have gone included.
+    pub fn qp_counters(&self) -> QpCounters {
+        self.port.qp_counters()
     }
 
     /// Makes a protection domain.
@@ -334,6 +342,16 @@ impl Pd {
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn null_mr(&self) -> Result<NullMr, AllocateError> {
         NullMr::allocate(&self.port, self.domain)
+    }
+
+    /// Makes a memory window, bound to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError::Region`]: there are too many regions and windows.
+    #[doc(alias = "ibv_alloc_mw")]
+    pub fn alloc_mw(&self, kind: MwKind) -> Result<Mw, AllocateError> {
+        Mw::allocate(&self.port, self.domain, kind)
     }
 
     /// Makes a parent domain: another handle of this domain, for objects of one thread. The software

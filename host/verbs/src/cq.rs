@@ -76,6 +76,9 @@ impl Owned {
         };
         slot.completed = true;
         let mut before = slot.before.take();
+        if slot.memory.as_ref().is_some_and(Memory::is_nothing) {
+            drop(self.take_back(number)); // Nobody will ask for it.
+        }
         while let Some(Link { number, generation }) = before {
             let same = |slot: &&mut Slot| slot.generation == generation && !slot.completed;
             // One that failed has a completion of its own, which has released what was before it.

@@ -2,7 +2,7 @@
 
 use crate::cq::WorkCompletion;
 use crate::memory::Memory;
-use adverb_device::{PostError, RegionError};
+use adverb_device::{BindError, PostError, RegionError};
 use std::fmt;
 use std::io;
 
@@ -46,6 +46,11 @@ pub enum AllocateError {
         /// Its length in bytes.
         len: usize,
     },
+    /// Memory windows are bound to the region.
+    WindowsBound {
+        /// How many.
+        windows: u32,
+    },
 }
 
 impl fmt::Display for AllocateError {
@@ -68,6 +73,9 @@ impl fmt::Display for AllocateError {
             Self::Range(error) => fmt::Display::fmt(error, f),
             Self::Region(error) => fmt::Display::fmt(error, f),
             Self::TooLong { len } => write!(f, "{len} bytes are more than 4 GiB"),
+            Self::WindowsBound { windows } => {
+                write!(f, "{windows} memory windows are bound to the region: unbind them first")
+            }
         }
     }
 }
@@ -117,6 +125,27 @@ impl fmt::Display for RangeError {
 }
 
 impl std::error::Error for RangeError {}
+
+/// Why a memory window was not bound by the verb for it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum BindMwError {
+    /// It cannot be bound like this.
+    Bind(BindError),
+    /// The device refused the request.
+    Refused(PostError),
+}
+
+impl fmt::Display for BindMwError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bind(error) => fmt::Display::fmt(error, f),
+            Self::Refused(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl std::error::Error for BindMwError {}
 
 /// Why a completion queue or queue pair was not made.
 #[derive(Debug)]

@@ -97,28 +97,31 @@ mod events;
 #[cfg(feature = "tokio")]
 mod futures;
 mod memory;
+mod mw;
 mod qp;
 mod scope;
 mod srq;
 mod work;
 
 pub use adverb_device::{
-    Access, AckTimeout, AsyncEvent, ConnectError, DataPath, Device, Element, EventKind, Gid,
-    GidEntry, Imm, NodeType, PathMtu, Pkey, PortCounters, PostError, Psn, QpCounters, QpLimits,
-    QpState, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData,
-    SendKind, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus,
+    Access, AckTimeout, AsyncEvent, Bind, BindError, ConnectError, DataPath, Device, DeviceReport,
+    Element, EventKind, Gid, GidEntry, Imm, NodeType, PathMtu, Pkey, PortCounters, PostError, Psn,
+    QpCounters, QpLimits, QpRow, QpState, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey,
+    RnrRetry, RnrTimer, SendData, SendKind, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode,
+    WcStatus, WindowKind as MwKind, diag_counters, hw_counters, survey,
 };
 pub use channel::{CompChannel, CqEvent};
 pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
 pub use cq::{Completion, Completions, Cq, CqConfig, WorkCompletion};
 pub use error::{
-    AllocateError, Busy, CreateError, NotifyError, OpenError, PollError, PostFailure, RangeError,
-    Rejected, WorkError,
+    AllocateError, BindMwError, Busy, CreateError, NotifyError, OpenError, PollError, PostFailure,
+    RangeError, Rejected, WorkError,
 };
 pub use events::AsyncEvents;
 #[cfg(feature = "tokio")]
 pub use futures::{AsyncCompChannel, AsyncEventStream};
-pub use memory::{Buf, Dm, Memory, Mr, MrSlice, NullMr, ReregisterError};
+pub use memory::{Buf, DeregisterError, Dm, Memory, Mr, MrSlice, NullMr, ReregisterError};
+pub use mw::{Mw, MwBind};
 pub use qp::{Qp, QpAttr, QpCap, QpConfig, Rc, RcConnect, RemoteQp, Transport};
 pub use scope::{Lent, Scope};
 pub use srq::{Srq, SrqConfig};

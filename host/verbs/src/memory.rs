@@ -136,17 +136,53 @@ impl Mr {
         Ok(Self { inner: Arc::new(Registered { region, backing }) })
     }
 
+    /// Ends the registration, or says why it cannot end yet. Dropping the last handle does so without
+    /// asking, and ends the windows that are bound to it: their keys are dead from then on.
+    ///
+    /// # Errors
+    ///
+    /// [`DeregisterError`], with the region as it was: if other handles, slices or outstanding work
+    /// use it, or windows are bound to it.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn deregister(self) -> Result<(), DeregisterError> {
+        match self.in_use() {
+            Some(why) => Err(DeregisterError { mr: self, why }),
+            None => Ok(()),
+        }
+    }
+
+    /// Windows that are bound to it.
+    pub fn windows(&self) -> u32 {
+        self.inner.region.windows()
+    }
+
+    fn in_use(&self) -> Option<AllocateError> {
+        let handles = Arc::strong_count(&self.inner).saturating_sub(1);
+        let windows = self.windows();
+        if handles > 0 {
+            return Some(AllocateError::InUse { handles });
+        }
+        (windows > 0).then_some(AllocateError::WindowsBound { windows })
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.inner.region
+    }
+
     /// Registers the same memory anew: in another domain, with other rights. Its keys change.
     ///
     /// # Errors
     ///
     /// [`ReregisterError`], with the region as it was: if other handles, slices or outstanding work
-    /// use it, or the device refuses the rights.
+    /// use it, windows are bound to it, or the device refuses the rights.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn reregister(self, pd: &Pd, access: Access) -> Result<Self, ReregisterError> {
         let failed = |mr, why| Err(ReregisterError { mr, why });
         if !pd.is_of(&self.inner.region) {
             return failed(self, AllocateError::ForeignDevice);
+        }
+        if let Some(why) = self.in_use() {
+            return failed(self, why);
         }
         let registered = match Arc::try_unwrap(self.inner) {
             Ok(registered) => registered,
@@ -325,6 +361,23 @@ impl Mr {
         Ok(Sge { addr: self.addr().wrapping_add(start), len, lkey: self.lkey() })
     }
 }
+
+/// Why a region was not deregistered, and the region as it was.
+#[derive(Debug)]
+pub struct DeregisterError {
+    /// The region.
+    pub mr: Mr,
+    /// Why.
+    pub why: AllocateError,
+}
+
+impl fmt::Display for DeregisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.why, f)
+    }
+}
+
+impl std::error::Error for DeregisterError {}
 
 /// Why a region was not registered anew, and the region as it was.
 #[derive(Debug)]
@@ -540,6 +593,8 @@ impl fmt::Debug for Buf {
 pub enum Memory {
     /// A local buffer.
     Buf(Buf),
+    /// None: of work that becomes no packet.
+    Nothing,
     /// A part of a region.
     Slice(MrSlice),
 }
@@ -548,23 +603,29 @@ impl Memory {
     pub(crate) fn sge(&self) -> Sge {
         match self {
             Self::Buf(buf) => buf.sge(),
+            Self::Nothing => Sge { addr: 0, len: 0, lkey: 0 },
             Self::Slice(slice) => slice.sge(),
         }
     }
 
-    /// The protection domain it was registered in.
-    pub(crate) fn domain(&self) -> u32 {
+    /// Queue pairs of this protection domain may use it.
+    pub(crate) fn is_of(&self, domain: u32) -> bool {
         match self {
-            Self::Buf(buf) => buf.region.domain(),
-            Self::Slice(slice) => slice.mr.inner.region.domain(),
+            Self::Buf(buf) => buf.region.domain() == domain,
+            Self::Nothing => true,
+            Self::Slice(slice) => slice.mr.inner.region.domain() == domain,
         }
+    }
+
+    pub(crate) fn is_nothing(&self) -> bool {
+        matches!(self, Self::Nothing)
     }
 
     /// The local buffer, if it is one.
     pub fn into_buf(self) -> Option<Buf> {
         match self {
             Self::Buf(buf) => Some(buf),
-            Self::Slice(_) => None,
+            Self::Nothing | Self::Slice(_) => None,
         }
     }
 }

@@ -332,12 +332,18 @@ impl Qp<Rc> {
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
     pub fn post(&self, work: Work) -> Result<(), Rejected> {
-        if work.memory.domain() != self.domain {
+        if !work.memory.is_of(self.domain) {
             let memory = Some(work.memory);
             return Err(Rejected { error: PostFailure::ForeignMemory, memory });
         }
         match work.kind {
-            Kind::Send(kind) => self.post_owned_send(kind, work),
+            Kind::Send(kind) => {
+                let sges = [work.memory.sge()];
+                self.post_owned_send(kind, SendData::Gather(&sges), work)
+            }
+            Kind::Bind(bind) => {
+                self.post_owned_send(SendKind::BindWindow, SendData::Bind(&bind), work)
+            }
             Kind::Receive => {
                 let sges = [work.memory.sge()];
                 let Link { number, .. } = self.recv_cq.put(work.memory, None);
@@ -350,9 +356,13 @@ impl Qp<Rc> {
         }
     }
 
-    fn post_owned_send(&self, kind: SendKind, work: Work) -> Result<(), Rejected> {
+    fn post_owned_send(
+        &self,
+        kind: SendKind,
+        data: SendData<'_>,
+        work: Work,
+    ) -> Result<(), Rejected> {
         let Work { memory, wr_id, signaled, solicited, fence, .. } = work;
-        let sges = [memory.sge()];
         // Held until the request is posted, so that requests are in the chain in their order.
         let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         let max = self.cap.max_send_wr;
@@ -361,7 +371,7 @@ impl Qp<Rc> {
             return Err(Rejected { error, memory: Some(memory) });
         }
         let link = self.send_cq.put(memory, chain.last);
-        let (data, buffer) = (SendData::Gather(&sges), Some(link.number));
+        let buffer = Some(link.number);
         let send = SendWork { wr_id, kind, data, signaled, solicited, fence, buffer };
         if let Err((_, error)) = self.inner.post_send(&[send]) {
             let memory = self.send_cq.take_back(link.number);
@@ -441,6 +451,11 @@ impl Qp<Rc> {
 }
 
 impl<T: Transport> Qp<T> {
+    /// Posts a request that owns nothing.
+    pub(crate) fn post_bare(&self, work: SendWork<'_>) -> Result<(), PostError> {
+        self.inner.post_send(&[work]).map_err(|(_, error)| error)
+    }
+
     /// Its number, unique on this host.
     #[inline]
     pub fn number(&self) -> Qpn {

@@ -174,9 +174,11 @@ impl Srq {
         let rejected = |why, memory| Rejected { error: why, memory: Some(memory) };
         match kind {
             Kind::Receive => {}
-            Kind::Send(_) => return Err(rejected(PostFailure::NotAReceive, memory)),
+            Kind::Send(_) | Kind::Bind(_) => {
+                return Err(rejected(PostFailure::NotAReceive, memory));
+            }
         }
-        if memory.domain() != self.inner.domain {
+        if !memory.is_of(self.inner.domain) {
             return Err(rejected(PostFailure::ForeignMemory, memory));
         }
         let sges = [memory.sge()];

@@ -1,7 +1,8 @@
 //! Work that owns its memory.
 
 use crate::memory::Memory;
-use adverb_device::{Imm, Rkey, SendKind};
+use crate::mw::{Mw, MwBind};
+use adverb_device::{Bind, BindError, Imm, Key, Rkey, SendKind};
 
 /// Memory of a peer: what the peer said of it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,6 +25,7 @@ impl RemoteSlice {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Send(SendKind),
+    Bind(Bind),
     Receive,
 }
 
@@ -108,6 +110,45 @@ impl Work {
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     pub fn fetch_add(memory: impl Into<Memory>, at: RemoteSlice, add: u64) -> Self {
         Self::new(Kind::Send(SendKind::FetchAdd { va: at.addr, rkey: at.rkey, add }), memory)
+    }
+
+    /// Writes the 8 bytes of `memory` to a peer's 8 bytes, as they are and at once: nobody there
+    /// sees some of them. IBTA Vol. 1 Annex A19.
+    #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
+    pub fn atomic_write(memory: impl Into<Memory>, to: RemoteSlice) -> Self {
+        Self::new(Kind::Send(SendKind::AtomicWrite { va: to.addr, rkey: to.rkey }), memory)
+    }
+
+    /// Sends a message and invalidates a key of the receiver's: that of a window of type 2, which it
+    /// bound on the receiving queue pair. The receiver's completion says which key.
+    #[doc(alias = "IBV_WR_SEND_WITH_INV")]
+    pub fn send_with_invalidate(memory: impl Into<Memory>, rkey: Rkey) -> Self {
+        Self::new(Kind::Send(SendKind::SendInvalidate { rkey }), memory)
+    }
+
+    /// Invalidates the key of a window of type 2 that was bound on the same queue pair, once all
+    /// work posted before is complete: the window is bound to nothing then.
+    ///
+    /// It ends with [`crate::WcStatus::MemoryWindowBind`], and the queue pair with it, if the key is
+    /// anything else.
+    #[doc(alias = "IBV_WR_LOCAL_INV")]
+    pub fn local_invalidate(rkey: Rkey) -> Self {
+        Self::new(Kind::Send(SendKind::LocalInvalidate { rkey }), Memory::Nothing)
+    }
+
+    /// Binds a window of type 2, which is bound to nothing when the work's turn comes, under the key
+    /// `rkey`: usually [`Mw::rkey`], [incremented](Rkey::incremented).
+    ///
+    /// It ends with [`crate::WcStatus::MemoryWindowBind`], and the queue pair with it, if the window
+    /// is bound then, has this key already, or has gone, or the region has.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`].
+    #[doc(alias = "IBV_WR_BIND_MW")]
+    pub fn bind_mw(mw: &Mw, rkey: Rkey, to: &MwBind<'_>) -> Result<Self, BindError> {
+        let bind = mw.device().bind(to.device(), Some(Key(rkey.0)))?;
+        Ok(Self::new(Kind::Bind(bind), Memory::Nothing))
     }
 
     /// Comes back with the completion.

@@ -20,6 +20,22 @@ macro_rules! counted {
                 $(self.$name += other.$name;)*
             }
         }
+
+        impl QpCounters {
+            /// How many there are.
+            pub const COUNT: usize = [$(stringify!($name)),*].len();
+
+            /// All of them, in the order of declaration.
+            pub const fn to_array(&self) -> [u64; Self::COUNT] {
+                [$(self.$name),*]
+            }
+
+            /// Those that [`QpCounters::to_array`] has made an array of.
+            pub const fn from_array(array: [u64; Self::COUNT]) -> Self {
+                let [$($name),*] = array;
+                Self { $($name),* }
+            }
+        }
     };
 }
 
@@ -38,6 +54,8 @@ counted! {
     send_rnr_err,
     /// Sequence-error NAKs that came.
     rcvd_seq_err,
+    /// Acknowledgements that waited for company.
+    ack_deferred,
     /// Acknowledgements that were late.
     ack_timeout,
     /// Times the requester went back and sent again.
@@ -138,8 +156,9 @@ impl QpCounters {
         ]
     }
 
-    /// The counters under the names of rxe's `hw_counters`, and the few that it lacks after them.
-    pub fn hardware(&self) -> [(&'static str, u64); 18] {
+    /// The counters under the names of rxe's `hw_counters`, and the few that it lacks after them;
+    /// `link_downed` is the device's to count.
+    pub fn hardware(&self) -> [(&'static str, u64); 19] {
         [
             ("sent_pkts", self.sent_pkts),
             ("rcvd_pkts", self.rcvd_pkts),
@@ -148,6 +167,7 @@ impl QpCounters {
             ("rcvd_rnr_err", self.rcvd_rnr_err),
             ("send_rnr_err", self.send_rnr_err),
             ("rcvd_seq_err", self.rcvd_seq_err),
+            ("ack_deferred", self.ack_deferred),
             ("retry_exceeded_err", self.retry_exceeded_err),
             ("retry_rnr_exceeded_err", self.retry_rnr_exceeded_err),
             ("completer_retry_err", self.completer_retry_err),
@@ -259,6 +279,7 @@ mod tests {
             rcvd_rnr_err: 1,
             send_rnr_err: 1,
             rcvd_seq_err: 1,
+            ack_deferred: 1,
             ack_timeout: 1,
             completer_retry_err: 1,
             retry_exceeded_err: 1,
@@ -290,8 +311,9 @@ mod tests {
         let mut twice = all;
         twice += all;
         assert_eq!((twice.sent_pkts, twice.sq_num_roe), (2, 2));
+        assert_eq!(QpCounters::from_array(twice.to_array()), twice);
         let sum = |list: &[(&str, u64)]| list.iter().map(|(_, count)| count).sum::<u64>();
-        assert_eq!(sum(&all.hardware()), 18);
+        assert_eq!(sum(&all.hardware()), 19);
         // Sixteen of their own, and eight that the first list has under other names.
         assert_eq!(sum(&all.diagnostics()), 16 + 8);
     }

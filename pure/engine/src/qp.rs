@@ -423,6 +423,11 @@ impl Qp {
         self.counters.sent_pkts += packets;
     }
 
+    /// Counts an acknowledgement that is held back until it has company; the host knows best.
+    pub fn count_deferred(&mut self) {
+        self.counters.ack_deferred += 1;
+    }
+
     /// When [`Qp::on_timer`] wants to be called, if at all.
     pub fn next_deadline(&self) -> Option<Time> {
         let sends = self.sends();

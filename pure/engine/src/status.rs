@@ -30,7 +30,8 @@ pub enum WcStatus {
     RetryExceeded,
     /// The peer had no receive posted, however often the request was sent.
     RnrRetryExceeded,
-    /// Anything else.
+    /// Anything else. Every failure here has a status above, and posting refuses what the transport
+    /// has no packet for, so no completion has this one; it fills those that say nothing yet.
     General,
 }
 

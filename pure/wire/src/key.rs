@@ -18,3 +18,27 @@ pub struct Qkey(pub u32);
 /// A remote key: what a peer must show to read or write a memory region.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Rkey(pub u32);
+
+impl Rkey {
+    /// The next key for the same window: its low 8 bits are the owner's to choose, and this adds one
+    /// to them. IBTA Vol. 1 §10.6.3.
+    #[must_use]
+    pub const fn incremented(self) -> Self {
+        Self(self.0 & !OWNERS | self.0.wrapping_add(1) & OWNERS)
+    }
+}
+
+/// The bits of a remote key that its owner chooses.
+const OWNERS: u32 = 0xff;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_incremented_key_is_one_of_the_same_window() {
+        assert_eq!(Rkey(0x1234_5600).incremented(), Rkey(0x1234_5601));
+        assert_eq!(Rkey(0x1234_56ff).incremented(), Rkey(0x1234_5600));
+        assert_eq!(Rkey(u32::MAX).incremented(), Rkey(0xffff_ff00));
+    }
+}

@@ -5,77 +5,12 @@
 use crate::agent::Agent;
 use crate::alone::{is_alone, over_udp};
 use crate::pair::{Pair, Setup, assert_same, bytes_of, eventually, pattern, remote};
+use crate::stranger::{ANOTHERS, PEERS, Stranger, VICTIM, headers, write};
 use adverb_sys::udp::{BindOptions, Destination, GatherBuffer, Socket};
 use adverb_verbs::{Mr, PortCounters, QpState, Qpn, Rkey, WcStatus, Work};
-use adverb_wire::{
-    Aeth, Bth, Extension, Flow, Headers, Msn, Opcode, Operation, Packet, Pad, Pkey, Psn, ROCE_PORT,
-    Reth, Syndrome, Transport,
-};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use adverb_wire::{Aeth, Extension, Flow, Msn, Operation, ROCE_PORT, Reth, Syndrome};
+use std::net::SocketAddr;
 use std::time::Duration;
-
-const VICTIM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), ROCE_PORT);
-
-/// Where a stranger may live: the peer's own address, and another one.
-const PEERS: Ipv4Addr = Ipv4Addr::LOCALHOST;
-const ANOTHERS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-
-struct Stranger {
-    socket: UdpSocket,
-    flow: Flow,
-}
-
-impl Stranger {
-    fn at(address: Ipv4Addr) -> Self {
-        let socket = UdpSocket::bind((address, 0)).expect("a socket");
-        let port = socket.local_addr().expect("an address").port();
-        let flow = Flow::v4(address.octets(), PEERS.octets(), port, ROCE_PORT);
-        Self { socket, flow }
-    }
-
-    fn send(&self, datagram: &[u8]) {
-        self.socket.send_to(datagram, VICTIM).expect("sent");
-    }
-
-    /// A packet with this payload, and an ICRC that fits.
-    fn packet(&self, headers: Headers, payload: &[u8]) -> Vec<u8> {
-        let mut datagram = Vec::new();
-        Packet { headers, payload }.emit_into(&self.flow, 0, &mut datagram);
-        datagram
-    }
-
-    /// Makes the ICRC of a datagram fit what is in it.
-    fn seal(&self, datagram: &mut [u8]) {
-        let len = u16::try_from(datagram.len()).expect("short");
-        let (packet, sum) = datagram.split_last_chunk_mut::<4>().expect("an ICRC");
-        let mut icrc = self.flow.icrc(len, 0);
-        icrc.headers(packet);
-        *sum = icrc.finish();
-    }
-}
-
-fn headers(operation: Operation, qp: Qpn, psn: Psn, len: usize, extension: Extension) -> Headers {
-    let bth = Bth {
-        opcode: Opcode::of(Transport::Rc, operation).expect("RC has it"),
-        solicited: false,
-        migrated: true,
-        pad: Pad::for_len(len),
-        pkey: Pkey::DEFAULT,
-        fecn: false,
-        becn: false,
-        dest_qp: qp,
-        ack_request: true,
-        psn,
-    };
-    Headers { bth, deth: None, xrceth: None, extension }
-}
-
-/// A WRITE of these bytes to the start of the region.
-fn write(qp: Qpn, psn: Psn, target: &Mr, bytes: &[u8]) -> Headers {
-    let len = u32::try_from(bytes.len()).expect("short");
-    let reth = Reth { va: target.addr(), rkey: Rkey(target.rkey().0), len };
-    headers(Operation::WriteOnly, qp, psn, bytes.len(), Extension::Reth(reth))
-}
 
 /// A pair, a region that nobody may change, and the number after which counts are looked at.
 struct Scene {

@@ -6,19 +6,22 @@
 //! | `longest.rs` | messages of 2 GiB |
 //! | `set_up.rs` | mistakes before there is a connection, and what they are called |
 //! | `statuses.rs` | what fails, and with which status |
+//! | `rogue.rs` | the same, where it takes a peer that breaks the rules |
 //! | `hostile.rs` | datagrams from strangers |
 //! | `fallback.rs` | routes that refuse bursts |
 //! | `processes.rs` | several processes on one address, wrong steering, sudden death |
 //! | `passive.rs` | programs that do not poll, and what they cost |
 //! | `capture.rs` | `ADVERB_PCAP` |
+//! | `counters.rs` | what is counted, and who can see it |
 //! | `namespaces.rs` | two hosts, as far as the network can tell |
-//! | `pair.rs`, `agent.rs`, `alone.rs` | what the tests are made of |
+//! | `pair.rs`, `agent.rs`, `alone.rs`, `stranger.rs` | what the tests are made of |
 //!
 //! Traffic stays on the loopback interface and in namespaces that the tests make.
 
 mod agent;
 mod alone;
 mod capture;
+mod counters;
 mod fallback;
 mod hostile;
 mod longest;
@@ -27,5 +30,7 @@ mod operations;
 mod pair;
 mod passive;
 mod processes;
+mod rogue;
 mod set_up;
 mod statuses;
+mod stranger;

@@ -147,7 +147,41 @@ fn atomics(pair: &Pair) {
     assert_eq!(run(Work::compare_swap(room(), word, 42, 7)), (WcOpcode::CompareSwap, 42));
     assert_eq!(run(Work::fetch_add(room(), word, u64::MAX)), (WcOpcode::FetchAdd, 7));
     assert_eq!(words.load_u64(8), Ok(6));
+    let whole = a.buffer(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    a.qp.post(Work::atomic_write(whole, word)).expect("room");
+    let done = a.wait().ok().expect("done");
+    assert_eq!((done.wc.opcode, done.wc.byte_len), (WcOpcode::AtomicWrite, 8));
+    assert_eq!(bytes_of(&words, 8, 8), [1, 2, 3, 4, 5, 6, 7, 8], "as they came");
     assert_eq!((words.load_u64(0), words.load_u64(16)), (Ok(0), Ok(0)));
+}
+
+/// Goal: nobody sees a part of an ATOMIC WRITE.
+/// Method: the owner looks all the time; each write's eight bytes are alike.
+#[test]
+fn an_atomic_write_is_seen_whole_or_not_at_all() {
+    let pair = Setup::default().pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let words = b.region(&[0; 16]);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let seen = scope.spawn(|| {
+            let mut seen = std::collections::BTreeSet::new();
+            while !done.load(Ordering::Relaxed) {
+                let [first, rest @ ..] = words.load_u64(8).expect("it fits").to_ne_bytes();
+                assert_eq!(rest, [first; 7], "a mix");
+                seen.insert(first);
+            }
+            seen.len()
+        });
+        for round in 0..2000_u32 {
+            let bytes = [u8::try_from(round % 200).expect("small"); 8];
+            a.qp.post(Work::atomic_write(a.buffer(&bytes), remote(&words).plus(8))).expect("room");
+            assert_eq!(a.status(), WcStatus::Success);
+        }
+        done.store(true, Ordering::Relaxed);
+        assert!(seen.join().expect("no mix") > 1);
+    });
+    assert_eq!(words.load_u64(0), Ok(0));
 }
 
 #[test]

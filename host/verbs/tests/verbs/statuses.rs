@@ -74,6 +74,7 @@ fn a_region_without_the_right_is_refused() {
     let but_read = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let but_atomic = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
     is_denied(s, refused, |p, mr| Work::write(with(p, 1), remote(mr)), but_write);
+    is_denied(s, refused, |p, mr| Work::atomic_write(with(p, 1), remote(mr)), but_write);
     is_denied(s, refused, |p, mr| Work::read(with(p, 1), remote(mr)), but_read);
     is_denied(s, refused, |p, mr| Work::fetch_add(with(p, 1), remote(mr), 1), but_atomic);
 }
@@ -91,6 +92,8 @@ fn a_queue_pair_without_the_right_is_refused() {
 fn a_misaligned_atomic_is_refused() {
     let refused = WcStatus::RemoteInvalidRequest;
     let misaligned = |p: &Pair, mr: &Mr| Work::fetch_add(with(p, 1), remote(mr).plus(4), 1);
+    is_denied(Setup::default(), refused, misaligned, Access::ALL);
+    let misaligned = |p: &Pair, mr: &Mr| Work::atomic_write(with(p, 1), remote(mr).plus(4));
     is_denied(Setup::default(), refused, misaligned, Access::ALL);
 }
 

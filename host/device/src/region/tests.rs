@@ -1,0 +1,176 @@
+//! What a key may touch, checked on the table alone.
+//!
+//! # Safety
+//!
+//! Every test keeps the memory that it registers until the region is gone, and looks at it only
+//! through the region, or afterwards.
+
+use super::*;
+
+#[test]
+fn a_zero_based_region_starts_at_0_and_ends_at_its_length() {
+    let table = table();
+    let mut memory = [0_u64; 4];
+    let region = region(&table, &mut memory, Rights::ALL | Rights::ZERO_BASED);
+    assert_eq!(region.addr(), 0);
+    let pin = table.pin_local(region.key().0, 7).unwrap();
+    pin.write(24, &[5; 8], Access::REMOTE_WRITE).unwrap();
+    assert_eq!(region.load_u64(24), Some(u64::from_ne_bytes([5; 8])));
+    for (va, len) in [(25, 8), (32, 1), (u64::MAX, 1)] {
+        assert_eq!(pin.range(va, len, Access::REMOTE_WRITE), Err(AccessError::OutOfBounds));
+    }
+}
+
+#[test]
+fn an_atomic_needs_memory_that_is_aligned_and_not_only_an_address() {
+    let table = table();
+    let mut memory = [0_u64; 4];
+    let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
+    // SAFETY: one byte into four words.
+    let base = unsafe { base.add(1) };
+    // SAFETY: the memory outlives the region, and nobody looks at it meanwhile.
+    let region = unsafe { table.register(7, base, 24, Rights::ALL | Rights::ZERO_BASED) };
+    let region = region.unwrap();
+    let pin = table.pin_local(region.key().0, 7).unwrap();
+    let add = AtomicOp::FetchAdd { add: 1 };
+    assert_eq!(pin.atomic(0, add), Err(AccessError::Misaligned));
+}
+
+#[test]
+fn an_atomic_write_needs_the_right_to_write_and_an_aligned_word() {
+    let table = table();
+    let mut memory = [0_u64; 2];
+    let writable = region(&table, &mut memory, Rights::LOCAL_WRITE | Rights::REMOTE_WRITE);
+    let pin = table.pin_local(writable.key().0, 7).unwrap();
+    let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
+    assert_eq!(pin.atomic_write(writable.addr() + 8, bytes), Ok(()));
+    let mut read = [0; 8];
+    assert!(writable.read(8, &mut read));
+    assert_eq!(read, bytes, "as they came");
+    assert_eq!(pin.atomic_write(writable.addr() + 4, bytes), Err(AccessError::Misaligned));
+    assert_eq!(pin.atomic_write(writable.addr() + 16, bytes), Err(AccessError::OutOfBounds));
+    let mut memory = [0_u64; 1];
+    let readable = region(&table, &mut memory, Rights::LOCAL_WRITE | Rights::REMOTE_ATOMIC);
+    let pin = table.pin_local(readable.key().0, 7).unwrap();
+    assert_eq!(pin.atomic_write(readable.addr(), bytes), Err(AccessError::Denied));
+}
+
+#[test]
+fn a_reader_sees_an_atomic_write_whole_or_not_at_all() {
+    let table = table();
+    let mut memory = [0_u64; 1];
+    let region = region(&table, &mut memory, Rights::ALL);
+    let pin = table.pin_local(region.key().0, 7).unwrap();
+    let rounds = if cfg!(miri) { 50 } else { 2_000_000 };
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 0..rounds {
+                let byte = u8::try_from(round % 251).unwrap();
+                pin.atomic_write(region.addr(), [byte; 8]).unwrap();
+            }
+        });
+        while !writer.is_finished() {
+            let [first, rest @ ..] = region.load_u64(0).unwrap().to_ne_bytes();
+            assert!(rest.iter().all(|byte| *byte == first), "a mix");
+        }
+    });
+}
+
+#[test]
+fn a_null_region_takes_everything_and_reads_as_zeros() {
+    let table = table();
+    let region = table.register_null(7).unwrap();
+    let pin = table.pin_local(region.key().0, 7).unwrap();
+    assert_eq!(pin.write(u64::MAX, &[1; 9], Access::LOCAL_WRITE), Ok(()));
+    assert!(pin.range(12345, 4096, Access::NONE).is_ok());
+    assert_eq!(pin.range(0, 4097, Access::NONE), Err(AccessError::OutOfBounds));
+    for access in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+        assert_eq!(pin.range(0, 1, access), Err(AccessError::Denied));
+    }
+    assert_eq!(pin.write(0, &[1], Access::REMOTE_WRITE), Err(AccessError::Denied));
+    assert!(ZEROS.iter().all(|byte| *byte == 0));
+}
+
+fn table() -> Arc<Regions> {
+    Arc::new(Regions::new())
+}
+
+fn region(table: &Arc<Regions>, memory: &mut [u64], access: Rights) -> Region {
+    let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
+    // SAFETY: the tests keep `memory` until the region is gone and look at it only afterwards.
+    unsafe { table.register(7, base, size_of_val(memory), access) }.unwrap()
+}
+
+#[test]
+fn a_claim_is_checked_for_key_domain_rights_and_bounds() {
+    let table = table();
+    let mut memory = [0_u64; 4];
+    let access = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE;
+    let region = region(&table, &mut memory, access);
+    let (key, va) = (region.key().0, region.addr());
+
+    assert_eq!(table.pin_local(key ^ 1, 7).unwrap_err(), AccessError::UnknownKey);
+    assert_eq!(table.pin_local(u32::MAX, 7).unwrap_err(), AccessError::UnknownKey);
+    assert_eq!(table.pin_local(key, 8).unwrap_err(), AccessError::UnknownKey);
+    let pin = table.pin_local(key, 7).unwrap();
+    assert_eq!(pin.range(va, 1, Access::REMOTE_READ), Err(AccessError::Denied));
+    let write = Access::REMOTE_WRITE;
+    assert!(pin.range(va, 32, write).is_ok());
+    assert!(pin.range(va + 32, 0, write).is_ok());
+    for (start, len) in [(va - 1, 1), (va, 33), (va + 32, 1), (0, 1), (u64::MAX, 2)] {
+        assert_eq!(pin.range(start, len, write), Err(AccessError::OutOfBounds));
+    }
+}
+
+#[test]
+fn a_dropped_region_has_no_key_and_its_slot_gets_another() {
+    let table = table();
+    let mut memory = [0_u64; 1];
+    let first = region(&table, &mut memory, Rights::NONE);
+    let key = first.key();
+    drop(first);
+    assert_eq!(table.pin_local(key.0, 7).unwrap_err(), AccessError::UnknownKey);
+    let second = region(&table, &mut memory, Rights::NONE);
+    assert_ne!(second.key(), key);
+}
+
+#[test]
+fn dropping_a_region_waits_for_accesses_under_way() {
+    let table = table();
+    let mut memory = [0_u64; 1];
+    let region = region(&table, &mut memory, Rights::NONE);
+    let key = region.key().0;
+    let pin = table.pin_local(key, 7).unwrap();
+    std::thread::scope(|scope| {
+        let dropping = scope.spawn(move || drop(region));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!dropping.is_finished());
+        drop(pin);
+        dropping.join().unwrap();
+    });
+}
+
+#[test]
+fn remote_writing_needs_local_writing() {
+    let table = table();
+    let mut memory = [0_u64; 1];
+    let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
+    // SAFETY: nothing is registered: the call fails.
+    let result = unsafe { table.register(7, base, 8, Rights::REMOTE_WRITE) };
+    assert_eq!(result.unwrap_err(), RegionError::AccessWithoutLocalWrite);
+}
+
+#[test]
+fn atomics_change_aligned_words_and_return_what_was_there() {
+    let table = table();
+    let mut memory = [5_u64, 0];
+    let region = region(&table, &mut memory, Rights::ALL);
+    let pin = table.pin_local(region.key().0, 7).unwrap();
+    let va = region.addr();
+    assert_eq!(pin.atomic(va, AtomicOp::FetchAdd { add: 2 }), Ok(5));
+    let swap = AtomicOp::CompareSwap { compare: 7, swap: 9 };
+    assert_eq!(pin.atomic(va, swap), Ok(7));
+    assert_eq!(pin.atomic(va, swap), Ok(9));
+    assert_eq!(pin.atomic(va + 1, swap), Err(AccessError::Misaligned));
+    assert_eq!(region.load_u64(0), Some(9));
+}

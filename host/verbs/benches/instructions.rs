@@ -1,0 +1,225 @@
+//! Operations to count the instructions of: one function each, called by name.
+//!
+//! `cargo xtask record` runs this under callgrind, which counts what the functions called
+//! `counted_…` do on their thread, kernel excluded, and compares it with `benches/record`. Both queue
+//! pairs are in this process, on the loopback device; whoever posts also drives.
+//!
+//! # Safety
+//!
+//! Raw requests are of a region that outlives them and lends no references.
+
+use adverb_verbs::{
+    Access, Context, Cq, Mr, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind,
+    SendWork, Sge, Srq, SrqConfig, WcStatus, WorkCompletion,
+};
+use std::error::Error;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Operations in one call.
+const ROUNDS: usize = 1600;
+const BYTES: usize = 64;
+const BATCH: usize = 16;
+const _: () = assert!(ROUNDS.is_multiple_of(BATCH));
+
+type Counted = fn(&Bench) -> Outcome<()>;
+
+/// All of them, by their names in the record.
+const OPERATIONS: [(&str, Counted); 7] = [
+    ("poll_empty", counted_poll_empty),
+    ("send_64_inline", counted_send_64_inline),
+    ("send_64_inline_srq", counted_send_64_inline_srq),
+    ("send_64_inline_batch_16", counted_send_64_inline_batch_16),
+    ("write_64_inline", counted_write_64_inline),
+    ("read_64", counted_read_64),
+    ("fetch_add", counted_fetch_add),
+];
+
+fn main() -> Outcome<()> {
+    let name = std::env::args().nth(1).filter(|name| !name.starts_with('-'));
+    let Some(name) = name else {
+        for (name, _) in OPERATIONS {
+            println!("{name} {ROUNDS}");
+        }
+        return Ok(());
+    };
+    let found = OPERATIONS.into_iter().find(|(known, _)| *known == name);
+    let (_, counted) = found.ok_or_else(|| format!("no such operation: {name}"))?;
+    let bench = Bench::new()?;
+    for _ in 0..2 {
+        warm_up(&bench)?;
+    }
+    counted(&bench)
+}
+
+/// Everything that happens only the first few times happens here.
+#[inline(never)]
+fn warm_up(bench: &Bench) -> Outcome<()> {
+    for _ in 0..ROUNDS {
+        bench.receive(&bench.b)?;
+        bench.post(&[bench.send()])?;
+        bench.wait(2)?;
+        bench.post(&[bench.read()])?;
+        bench.wait(1)?;
+        bench.poll()?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn counted_poll_empty(bench: &Bench) -> Outcome<()> {
+    for _ in 0..ROUNDS {
+        bench.poll()?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn counted_send_64_inline(bench: &Bench) -> Outcome<()> {
+    for _ in 0..ROUNDS {
+        bench.receive(&bench.b)?;
+        bench.post(&[bench.send()])?;
+        bench.wait(2)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn counted_send_64_inline_srq(bench: &Bench) -> Outcome<()> {
+    for _ in 0..ROUNDS {
+        bench.receive_shared()?;
+        // SAFETY: inline data is copied when it is posted.
+        unsafe { bench.c.post_send(&[bench.send()]) }.map_err(|(_, error)| error)?;
+        bench.wait(2)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn counted_send_64_inline_batch_16(bench: &Bench) -> Outcome<()> {
+    for _ in 0..ROUNDS / BATCH {
+        for _ in 0..BATCH {
+            bench.receive(&bench.b)?;
+        }
+        bench.post(&[bench.send(); BATCH])?;
+        bench.wait(2 * BATCH)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn counted_write_64_inline(bench: &Bench) -> Outcome<()> {
+    let (va, rkey) = (bench.memory.addr(), bench.memory.rkey());
+    let kind = SendKind::Write { va, rkey, imm: None };
+    for _ in 0..ROUNDS {
+        bench.post(&[SendWork { kind, ..bench.send() }])?;
+        bench.wait(1)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn counted_read_64(bench: &Bench) -> Outcome<()> {
+    for _ in 0..ROUNDS {
+        bench.post(&[bench.read()])?;
+        bench.wait(1)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn counted_fetch_add(bench: &Bench) -> Outcome<()> {
+    let (va, rkey) = (bench.memory.addr(), bench.memory.rkey());
+    let kind = SendKind::FetchAdd { va, rkey, add: 1 };
+    let data = SendData::Gather(&bench.word);
+    for _ in 0..ROUNDS {
+        bench.post(&[SendWork { kind, data, ..bench.send() }])?;
+        bench.wait(1)?;
+    }
+    Ok(())
+}
+
+/// A pair, and another whose receives are shared.
+struct Bench {
+    cq: Cq,
+    memory: Mr,
+    whole: [Sge; 1],
+    word: [Sge; 1],
+    a: Qp<Rc>,
+    b: Qp<Rc>,
+    c: Qp<Rc>,
+    _d: Qp<Rc>,
+    srq: Srq,
+}
+
+impl Bench {
+    fn new() -> Outcome<Self> {
+        let context = Context::open("soft_lo")?;
+        let (pd, cq) = (context.alloc_pd(), context.create_cq(256)?);
+        let memory = pd.allocate(BYTES, Access::ALL)?;
+        let (whole, word) = ([memory.sge(0, BYTES)?], [memory.sge(0, 8)?]);
+        let srq = pd.create_srq(&SrqConfig::new(64))?;
+        let usual = QpConfig::new(&cq);
+        let shared = QpConfig { srq: Some(&srq), ..usual.clone() };
+        let (a, b) = (pd.create_qp(&usual)?, pd.create_qp(&usual)?);
+        let (c, d) = (pd.create_qp(&usual)?, pd.create_qp(&shared)?);
+        for (one, other) in [(&a, &b), (&c, &d)] {
+            let (here, there) = (one.address(1)?, other.address(1)?);
+            one.connect(&RcConnect::new(here, there))?;
+            other.connect(&RcConnect::new(there, here))?;
+        }
+        Ok(Self { cq, memory, whole, word, a, b, c, _d: d, srq })
+    }
+
+    fn send(&self) -> SendWork<'static> {
+        SendWork {
+            wr_id: 1,
+            kind: SendKind::Send { imm: None },
+            data: SendData::Inline(&[7; BYTES]),
+            signaled: true,
+            solicited: false,
+            fence: false,
+            buffer: None,
+        }
+    }
+
+    fn read(&self) -> SendWork<'_> {
+        let (va, rkey) = (self.memory.addr(), self.memory.rkey());
+        let data = SendData::Gather(&self.whole);
+        SendWork { kind: SendKind::Read { va, rkey }, data, ..self.send() }
+    }
+
+    fn post(&self, batch: &[SendWork<'_>]) -> Outcome<()> {
+        // SAFETY: the region lives as long as the queue pairs and lends no references.
+        Ok(unsafe { self.a.post_send(batch) }.map_err(|(_, error)| error)?)
+    }
+
+    fn receive(&self, at: &Qp<Rc>) -> Outcome<()> {
+        let work = ReceiveWork { wr_id: 2, sges: &self.whole, buffer: None };
+        // SAFETY: the region lives as long as the queue pairs and lends no references.
+        Ok(unsafe { at.post_recv(&[work]) }.map_err(|(_, error)| error)?)
+    }
+
+    fn receive_shared(&self) -> Outcome<()> {
+        let work = ReceiveWork { wr_id: 2, sges: &self.whole, buffer: None };
+        // SAFETY: the region lives as long as the queue pairs and lends no references.
+        Ok(unsafe { self.srq.post_recv(&[work]) }.map_err(|(_, error)| error)?)
+    }
+
+    fn poll(&self) -> Outcome<usize> {
+        let mut out = [WorkCompletion::EMPTY; BATCH];
+        let taken = self.cq.poll(&mut out)?;
+        match out.iter().take(taken).find(|wc| wc.status != WcStatus::Success) {
+            None => Ok(taken),
+            Some(wc) => Err(wc.status.to_string().into()),
+        }
+    }
+
+    fn wait(&self, count: usize) -> Outcome<()> {
+        let mut seen = 0;
+        while seen < count {
+            seen += self.poll()?;
+        }
+        Ok(())
+    }
+}

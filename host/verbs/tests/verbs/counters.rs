@@ -1,0 +1,145 @@
+//! What is counted, and who can see it: this process, and any other of the same user.
+
+use crate::agent::Agent;
+use crate::alone::{alone, is_alone};
+use crate::pair::{Pair, Setup, eventually, remote};
+use adverb_verbs::{
+    Context, CqConfig, DeviceReport, QpCounters, QpState, Qpn, WcStatus, Work, diag_counters,
+    hw_counters, survey,
+};
+use std::process::Command;
+
+fn reports() -> Vec<DeviceReport> {
+    survey().expect("the registry can be read")
+}
+
+fn report_of(pid: u32) -> Option<DeviceReport> {
+    reports().into_iter().find(|report| report.pid == pid)
+}
+
+fn counters_of(report: &DeviceReport, number: Qpn) -> QpCounters {
+    let row = report.qps.iter().find(|row| row.number == number).expect("it has a row");
+    row.counters
+}
+
+#[test]
+fn a_queue_pairs_counts_stay_with_the_device_when_it_goes() {
+    alone("counters::a_queue_pairs_counts_stay_with_the_device_when_it_goes", || {
+        let Pair { a, b, context } = Setup::default().pair();
+        let target = b.region(&[0; 8]);
+        for _ in 0..5 {
+            a.qp.post(Work::write(a.buffer(&[1; 8]), remote(&target))).expect("room");
+            assert_eq!(a.status(), WcStatus::Success);
+        }
+        a.qp.post(Work::recv(a.buffer(&[0; 8]))).expect("room");
+        a.qp.to_err();
+        assert_eq!(a.status(), WcStatus::WorkRequestFlushed);
+        let before = context.qp_counters();
+        assert_eq!((before.rdma_sends, before.rq_num_wrfe), (5, 1));
+        let number = a.qp.number();
+        let own = report_of(std::process::id()).expect("this process has the device open");
+        assert!(own.fresh);
+        assert_eq!(counters_of(&own, number).rdma_sends, 5);
+        let states: Vec<_> = own.qps.iter().map(|row| row.state).collect();
+        assert!(states.contains(&QpState::Err) && states.contains(&QpState::Rts), "{states:?}");
+        drop(a);
+        assert_eq!(context.qp_counters().rdma_sends, before.rdma_sends);
+        let own = report_of(std::process::id()).expect("this process has the device open");
+        assert_eq!((own.qps.len(), own.total.rdma_sends), (1, before.rdma_sends));
+    });
+}
+
+#[test]
+fn overflows_are_counted_under_the_names_of_the_hardware() {
+    alone("counters::overflows_are_counted_under_the_names_of_the_hardware", || {
+        let context = Context::open("soft_lo").expect("the loopback device");
+        let side = Setup { cqe: 1, ..Setup::default() }.side(&context);
+        let peer = Setup::default().side(&context);
+        let how = Setup::default().attributes(&side.qp, &peer.qp);
+        side.qp.connect(&how).expect("connected");
+        for _ in 0..3 {
+            side.qp.post(Work::recv(side.buffer(&[0; 8]))).expect("room");
+        }
+        side.qp.to_err();
+        let (port, qps) = (context.counters(), context.qp_counters());
+        let value = |list: Vec<(&str, u64)>, name: &str| {
+            list.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+        };
+        assert_eq!(value(diag_counters(&port, &qps), "num_cqovf"), Some(1));
+        assert_eq!(value(diag_counters(&port, &qps), "rq_num_wrfe"), Some(3));
+        assert_eq!(value(hw_counters(&port, &qps), "link_downed"), Some(0));
+    });
+}
+
+/// Goal: each process is seen with its queue pairs while it lives, and not after that; one that is
+/// stopped is seen as it was.
+#[test]
+fn processes_see_one_anothers_counters_while_they_live() {
+    alone("counters::processes_see_one_anothers_counters_while_they_live", || {
+        let setup = Setup::default();
+        let context = Context::open("soft_lo").expect("the loopback device");
+        let side = setup.side(&context);
+        let mut agent = Agent::start("soft_lo", 1);
+        let there = agent.connect_to(&side.qp, &setup);
+        let far = agent.memory();
+        for _ in 0..7 {
+            side.qp.post(Work::write(side.buffer(&[1; 8]), far)).expect("room");
+            assert_eq!(side.status(), WcStatus::Success);
+        }
+        let theirs = report_of(agent.pid()).expect("the agent shows its counters");
+        assert_eq!((theirs.device.as_str(), theirs.fresh), ("soft_lo", true));
+        let row = theirs.qps.iter().find(|row| row.number == there.qp.qpn).expect("its row");
+        assert_eq!((row.peer, row.state), (Some(side.qp.number()), QpState::Rts));
+        assert!(row.counters.rcvd_pkts >= 7, "{row:?}");
+        assert!(theirs.port.rcvd_pkts >= 7);
+        if is_alone() {
+            assert_eq!(reports().len(), 2);
+        }
+
+        let signal = |name: &str| {
+            let pid = agent.pid().to_string();
+            assert!(Command::new("kill").args([name, &pid]).status().expect("kill").success());
+        };
+        signal("-STOP");
+        let stopped = report_of(agent.pid()).expect("it is still there");
+        assert!(!stopped.fresh);
+        assert_eq!(stopped.qps, theirs.qps);
+        signal("-CONT");
+        eventually("it answers again", || {
+            report_of(agent.pid()).is_some_and(|report| report.fresh)
+        });
+        let pid = agent.pid();
+        agent.kill();
+        assert!(report_of(pid).is_none(), "nobody is left to count");
+    });
+}
+
+/// Goal: a process that sleeps, in whatever way, is woken to answer, and sleeps again.
+#[test]
+fn a_process_that_sleeps_answers_too() {
+    alone("counters::a_process_that_sleeps_answers_too", || {
+        let context = Context::open("soft_lo").expect("the loopback device");
+        let channel = context.create_comp_channel().expect("a channel");
+        let config = CqConfig { channel: Some(&channel), ..CqConfig::new(16) };
+        let cq = context.create_cq_with(&config).expect("a completion queue");
+        let setup = Setup::default();
+        let (pd, peer) = (context.alloc_pd(), setup.side(&context));
+        let qp = setup.qp(&pd, &cq);
+        qp.connect(&setup.attributes(&qp, &peer.qp)).expect("connected");
+        peer.qp.connect(&setup.attributes(&peer.qp, &qp)).expect("connected");
+        qp.post(Work::recv(pd.buffer(8).expect("memory"))).expect("room");
+        cq.req_notify(false).expect("it has a channel");
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| channel.get_event().map(drop));
+            // Long enough that the helper leaves the sockets to the sleeper.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            for _ in 0..3 {
+                let own = report_of(std::process::id()).expect("this process has it open");
+                assert!(own.fresh, "it was not woken");
+            }
+            assert!(!sleeper.is_finished());
+            peer.qp.post(Work::send(peer.buffer(&[1; 8]))).expect("room");
+            sleeper.join().expect("no panic").expect("an event");
+        });
+    });
+}

@@ -1,0 +1,203 @@
+//! The record: user-space instructions of each operation, counted by callgrind, kept in the tree.
+//!
+//! A count does not depend on who else uses the machine, so that a change of a percent shows. The
+//! operations are functions of one bench program (`host/verbs/benches/instructions.rs`); each is run
+//! in a network namespace of its own where the system gives one, so that nobody else's packets count.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::Failure;
+
+/// Where the record is, from the root of the tree.
+const PLACE: &str = "benches/record";
+/// What stands at its top.
+const HEAD: &str = "\
+# User-space instructions of one operation, in-process over the loopback device.
+# Compare with `cargo xtask record`, replace with `cargo xtask record --write`.
+";
+/// The smallest of so many runs counts: what disturbs only ever adds.
+const RUNS: usize = 3;
+/// Growth that is noise, in thousandths.
+const TOLERATED: u64 = 10;
+
+/// Instructions by operation.
+type Counts = BTreeMap<String, u64>;
+
+/// What the tree does now, or did when it was recorded.
+#[derive(Debug, Default, Eq, PartialEq)]
+struct Record {
+    compiler: String,
+    counts: Counts,
+}
+
+/// Counts, and compares with the record; fails if an operation has become dearer.
+pub(crate) fn compare(root: &Path) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(root.join(PLACE))
+        .map_err(|error| format!("cannot read {PLACE}: {error}; `--write` makes it"))?;
+    let (old, new) = (Record::parse(&text)?, count(root)?);
+    if old.compiler != new.compiler {
+        eprintln!("recorded with {}, counted with {}", old.compiler, new.compiler);
+    }
+    let (table, dearer) = old.compare(&new);
+    print!("{table}");
+    match dearer.is_empty() {
+        true => Ok(()),
+        false => Err(format!("dearer than on record: {}", dearer.join(", "))),
+    }
+}
+
+/// Counts, and puts the counts in the place of the record.
+pub(crate) fn write(root: &Path) -> Result<(), Failure> {
+    let text = count(root)?.to_string();
+    print!("{text}");
+    std::fs::write(root.join(PLACE), text).map_err(|error| format!("cannot write {PLACE}: {error}"))
+}
+
+impl Record {
+    fn parse(text: &str) -> Result<Self, Failure> {
+        let mut record = Self::default();
+        for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+            let (name, rest) = line.split_once(' ').ok_or(format!("not an entry: {line}"))?;
+            match rest.trim().parse() {
+                Ok(count) => drop(record.counts.insert(name.to_owned(), count)),
+                Err(_) => line.clone_into(&mut record.compiler),
+            }
+        }
+        Ok(record)
+    }
+
+    /// A table of both, and the operations that have become dearer.
+    fn compare(&self, new: &Self) -> (String, Vec<String>) {
+        let mut table = format!("{:<28}{:>10}{:>10}{:>10}\n", "operation", "record", "now", "%");
+        let mut dearer = Vec::new();
+        for (name, now) in &new.counts {
+            let Some(then) = self.counts.get(name) else {
+                let _ = writeln!(table, "{name:<28}{:>10}{now:>10}{:>10}", "-", "new");
+                continue;
+            };
+            let change = percent(*then, *now);
+            let _ = writeln!(table, "{name:<28}{then:>10}{now:>10}{change:>10}");
+            if now * 1000 > then * (1000 + TOLERATED) {
+                dearer.push(name.clone());
+            }
+        }
+        (table, dearer)
+    }
+}
+
+/// The change, with one decimal.
+fn percent(then: u64, now: u64) -> String {
+    let thousandths = then.abs_diff(now) * 1000 / then.max(1);
+    let sign = if now < then { '-' } else { '+' };
+    format!("{sign}{}.{}", thousandths / 10, thousandths % 10)
+}
+
+impl std::fmt::Display for Record {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{HEAD}{}", self.compiler)?;
+        self.counts.iter().try_for_each(|(name, count)| writeln!(f, "{name:<28}{count:>8}"))
+    }
+}
+
+/// Counts all operations.
+fn count(root: &Path) -> Result<Record, Failure> {
+    let program = build(root)?;
+    let list = run(Command::new(&program))?;
+    let mut record = Record { compiler: compiler()?, counts: Counts::new() };
+    for line in String::from_utf8_lossy(&list.stdout).lines() {
+        let parts = line.split_once(' ').and_then(|(name, n)| Some((name, n.parse().ok()?)));
+        let (name, operations): (_, u64) = parts.ok_or(format!("not an operation: {line}"))?;
+        let mut least = u64::MAX;
+        for _ in 0..RUNS {
+            least = least.min(collected(&program, name)?);
+        }
+        record.counts.insert(name.to_owned(), least / operations.max(1));
+    }
+    Ok(record)
+}
+
+/// Builds the bench program and says where it is.
+fn build(root: &Path) -> Result<String, Failure> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(root).args(["bench", "-p", "adverb-verbs", "--bench", "instructions"]);
+    let output = run({
+        cargo.args(["--no-run", "--message-format=json"]).stderr(Stdio::inherit());
+        cargo
+    })?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let found = text.lines().rev().find_map(|line| {
+        let (_, rest) = line.split_once(r#""executable":""#)?;
+        Some(rest.split_once('"')?.0.to_owned())
+    });
+    found.ok_or_else(|| "cargo has built no program".to_owned())
+}
+
+fn compiler() -> Result<String, Failure> {
+    let output = run({
+        let mut rustc = Command::new("rustc");
+        rustc.arg("--version");
+        rustc
+    })?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    // The date and the hash after the number say nothing more.
+    Ok(text.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
+}
+
+/// Instructions of all rounds of an operation.
+fn collected(program: &str, name: &str) -> Result<u64, Failure> {
+    let toggle = format!("--toggle-collect=*counted_{name}*");
+    let valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &toggle];
+    let mut alone = Command::new("unshare");
+    alone.args(["-rn", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
+    alone.args(valgrind).args([program, name]);
+    let output = run(alone).or_else(|_| {
+        let mut among_others = Command::new("valgrind");
+        among_others.args(valgrind.get(1..).unwrap_or_default()).args([program, name]);
+        run(among_others)
+    })?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let count =
+        text.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
+    count.filter(|count| *count > 0).ok_or_else(|| format!("callgrind has not counted {name}"))
+}
+
+fn run(mut command: Command) -> Result<Output, Failure> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| format!("cannot run {name}: {error}"))?;
+    match output.status.success() {
+        true => Ok(output),
+        false => Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(counts: &[(&str, u64)]) -> Record {
+        let counts = counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        Record { compiler: "rustc 1.2.3".to_owned(), counts }
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let record = record(&[("send", 1234), ("poll_empty", 99)]);
+        assert_eq!(Record::parse(&record.to_string()), Ok(record));
+        assert!(Record::parse("nonsense").is_err());
+    }
+
+    #[test]
+    fn only_what_has_become_dearer_by_more_than_noise_is_named() {
+        let old = record(&[("cheaper", 1000), ("dearer", 1000), ("same", 1000)]);
+        let new = record(&[("cheaper", 995), ("dearer", 1011), ("new", 5), ("same", 1010)]);
+        let (table, dearer) = old.compare(&new);
+        assert_eq!(dearer, ["dearer"]);
+        assert!(
+            table.contains("-0.5") && table.contains("+1.1") && table.contains("new"),
+            "{table}"
+        );
+    }
+}
