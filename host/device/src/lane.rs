@@ -16,17 +16,22 @@
 //!    bytes at once.
 
 use crate::bell::Rope;
+use crate::commons::Commons;
+use crate::maps::Maps;
 use crate::region::{Regions, Serial};
 use crate::registry::SlotId;
 use crate::ring::{Broken, Memory, Reader, Record, Writer, longest};
+use crate::shelf::Shelf;
 use crate::work::{Local, Sge};
 use adverb_engine::{Access, AccessError, LOCAL_SEGMENT_BYTES};
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
+use adverb_sys::vm::{self, Piece, Way};
 use adverb_wire::{HeaderBytes, Headers};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Bytes of a ring's records.
 const RING_BYTES: usize = 256 << 10;
@@ -157,14 +162,100 @@ pub(crate) struct Lane {
     writer: Mutex<Writer>,
     rope: Rope,
     cut: AtomicBool,
+    commons: Arc<Commons>,
+    maps: Maps,
 }
 
 impl Lane {
-    pub(crate) fn new(peer: PeerId, rails: Rails, rope: Rope) -> Self {
+    pub(crate) fn new(peer: PeerId, rails: Rails, rope: Rope, commons: &Arc<Commons>) -> Self {
         let outgoing = rails.ring(rails.side);
         let incoming = rails.ring(if rails.own { 0 } else { 1 - rails.side });
-        let writer = Mutex::default();
-        Self { peer, rails, outgoing, incoming, writer, rope, cut: AtomicBool::new(false) }
+        Self {
+            peer,
+            rails,
+            outgoing,
+            incoming,
+            writer: Mutex::default(),
+            rope,
+            cut: AtomicBool::new(false),
+            commons: Arc::clone(commons),
+            maps: Maps::default(),
+        }
+    }
+
+    /// What is known of the memory of either side.
+    pub(crate) fn maps(&self) -> &Maps {
+        &self.maps
+    }
+
+    /// What the other end publishes.
+    #[inline]
+    pub(crate) fn peer_shelf(&self) -> &Shelf {
+        self.rope.shelf()
+    }
+
+    /// What this end publishes.
+    pub(crate) fn own_shelf(&self) -> &Shelf {
+        self.commons.shelf()
+    }
+
+    /// The other end can fetch what lies in this file of ours.
+    pub(crate) fn has_lent(&self, file: u64) -> bool {
+        self.maps.has_lent(file, || self.commons.descriptor(file))
+    }
+
+    /// Finds out whether the other process's memory can be read and written from here.
+    pub(crate) fn probe(&self, pid: u32) {
+        let (address, expected) = self.peer_shelf().probe();
+        let mut found = [0; 8];
+        let here = [Piece { start: found.as_mut_ptr(), len: found.len() }];
+        // SAFETY: the piece is an array of our own that nobody looks at meanwhile.
+        let read = unsafe { vm::copy(pid, Way::Read, &here, address) };
+        if pid != 0 && read.is_ok() && u64::from_ne_bytes(found) == expected {
+            self.maps.set_process(pid);
+        }
+    }
+
+    /// Somebody of either side is at the other's memory.
+    fn visitors(&self, side: usize, phase: usize) -> &AtomicU32 {
+        half(&self.rails.memory, ACTIVE + (2 * side + phase) * 128)
+    }
+
+    /// Which of two counters visitors of a side use: the other side's to change.
+    fn phase(&self, side: usize) -> &AtomicU32 {
+        half(&self.rails.memory, PHASES + side * 128)
+    }
+
+    /// Goes to look at the other's memory: what is published there now stays until the visit ends.
+    #[inline]
+    pub(crate) fn begin(&self) -> Visit<'_> {
+        if self.rails.own {
+            return Visit { visitors: None }; // Pins do it.
+        }
+        let side = self.rails.side;
+        let phase = usize::from(self.phase(side).load(Ordering::Relaxed) & 1 != 0);
+        let visitors = self.visitors(side, phase);
+        visitors.fetch_add(1, Ordering::SeqCst);
+        Visit { visitors: Some(visitors) }
+    }
+
+    /// Waits until every visit of the other end that has begun before the call has ended; one call
+    /// at a time. The counters change places twice, so that new visits do not prolong the wait.
+    ///
+    /// An end that is stopped in the midst of a visit for [`VISIT_MAX`] is cut off.
+    pub(crate) fn wait_for_peer(&self) {
+        let side = 1 - self.rails.side;
+        let until = Instant::now() + VISIT_MAX;
+        for _ in 0..2 {
+            let old = self.phase(side).fetch_xor(1, Ordering::SeqCst) & 1;
+            let visitors = self.visitors(side, usize::from(old != 0));
+            while visitors.load(Ordering::SeqCst) != 0 && !self.is_cut() {
+                if Instant::now() > until {
+                    self.cut();
+                }
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// Who is at the other end.
@@ -197,6 +288,51 @@ impl Lane {
     pub(crate) fn load(&self, budget: usize) -> Cargo<'_> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         Cargo { lane: self, writer, budget, emitted: 0 }
+    }
+}
+
+/// Somebody is at the other end's memory.
+#[derive(Debug)]
+pub(crate) struct Visit<'a> {
+    visitors: Option<&'a AtomicU32>,
+}
+
+impl Drop for Visit<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(visitors) = self.visitors {
+            visitors.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+/// How long a visit lasts at most: a copy, by a process that may have lost its processor.
+const VISIT_MAX: Duration = Duration::from_secs(10);
+
+/// A lent message that is being handed over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lent<'a> {
+    pub(crate) lane: &'a Lane,
+    /// Bytes in all.
+    pub(crate) total: u32,
+    /// The record's list of pieces, [`PIECE_BYTES`] each.
+    pub(crate) pieces: &'a [u8],
+}
+
+impl<'a> Lent<'a> {
+    pub(crate) fn parse(lane: &'a Lane, bytes: &'a [u8]) -> Option<Self> {
+        let (total, pieces) = bytes.split_first_chunk::<LENT_BYTES>()?;
+        let total = u32::try_from(u64::from_ne_bytes(*total)).ok()?;
+        Some(Self { lane, total, pieces })
+    }
+
+    pub(crate) fn piece(bytes: &[u8]) -> Option<Sge> {
+        let (first, rest) = bytes.split_first_chunk::<8>()?;
+        let both = u64::from_ne_bytes(*first);
+        let addr = u64::from_ne_bytes(*rest.first_chunk::<8>()?);
+        let lkey = u32::try_from(both >> 32).ok()?;
+        let len = u32::try_from(both & 0xffff_ffff).ok()?;
+        Some(Sge { addr, len, lkey })
     }
 }
 
@@ -339,7 +475,7 @@ impl Load<'_> {
 
     /// Shows each piece of the bytes, in order, while it is there.
     #[inline]
-    fn each_piece(
+    pub(crate) fn each_piece(
         &self,
         regions: &Regions,
         mut show: impl FnMut(*const u8, usize),

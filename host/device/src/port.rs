@@ -16,6 +16,7 @@ use crate::ack::{AckPolicy, Deferred};
 use crate::bell::Rope;
 use crate::capture::{self, Capture};
 use crate::channel::CompChannel;
+use crate::commons::Commons;
 use crate::counters::{Counters, PortCounters};
 use crate::cq::{Cq, CqConfig};
 use crate::endpoint::{Endpoint, FlowCache, gid_of};
@@ -112,6 +113,8 @@ impl std::error::Error for OpenError {
 #[derive(Debug, Default)]
 struct Numbers {
     free: VecDeque<Qpn>,
+    /// Blocks that were claimed.
+    blocks: usize,
 }
 
 /// A socket, and what is known of its traffic.
@@ -210,6 +213,7 @@ pub(crate) enum Driver {
 pub struct Port {
     device: Device,
     regions: Arc<Regions>,
+    commons: Arc<Commons>,
     table: QpTable,
     timers: Timers,
     counters: Arc<Counters>,
@@ -292,13 +296,21 @@ impl Port {
             Helper::new(Arc::clone(&standby)).map_err(failed("prepare the helper thread"))?;
         helper.watch(relay.socket()).map_err(failed("prepare the helper thread"))?;
         helper.watch(standby.bell().fd()).map_err(failed("prepare the helper thread"))?;
+        let commons = Arc::new(Commons::new(Arc::clone(standby.bell().shelf())));
         let usher = match memory.allows_memory() {
-            true => Some(open_usher(&registry, &standby).map_err(failed("listen for neighbours"))?),
+            true => Some(
+                open_usher(&registry, &standby, &commons)
+                    .map_err(failed("listen for neighbours"))?,
+            ),
             false => None,
         };
         let port = Arc::new(Self {
             device: device.clone(),
-            regions: Arc::new(Regions::new()),
+            regions: Arc::new(match usher.is_some() {
+                true => Regions::new().with_commons(Arc::clone(&commons)),
+                false => Regions::new(),
+            }),
+            commons: Arc::clone(&commons),
             table: QpTable::new(),
             timers: Timers::new(),
             counters: Arc::clone(&counters),
@@ -488,6 +500,8 @@ impl Port {
         }
         let block = self.registry.claim_block()?;
         self.table.add_block(block);
+        self.commons.shelf().add_block(block, numbers.blocks);
+        numbers.blocks += 1;
         numbers.free.extend(block.numbers());
         let number = numbers.free.pop_front();
         drop(numbers);
@@ -507,8 +521,12 @@ impl Port {
             *counted += inner.counters();
         }
         let gone = guard.take();
+        if let Some(word) = self.commons.shelf().qp(number) {
+            word.store(0, Ordering::SeqCst);
+        }
         self.timers.forget(number);
         drop(guard);
+        self.wait_for_neighbours();
         drop(counted);
         drop(gone);
         lock(&self.numbers).free.push_back(number);
@@ -650,11 +668,13 @@ impl Port {
     fn own_lane(&self, peer: PeerId) -> io::Result<Lane> {
         let bell = self.standby.bell();
         let fd = bell.fd().as_fd().try_clone_to_owned()?;
-        Ok(Lane::new(peer, Rails::own()?, Rope::new(fd.into(), Arc::clone(bell.shelf()))))
+        let rope = Rope::new(fd.into(), Arc::clone(bell.shelf()));
+        Ok(Lane::new(peer, Rails::own()?, rope, &self.commons))
     }
 
     /// From now on records are taken from this lane.
     pub(crate) fn add_inlet(&self, lane: &Arc<Lane>) {
+        self.commons.add_lane(lane);
         lock(&self.receiver).inlets.push(Inlet::new(Arc::clone(lane)));
     }
 
@@ -675,12 +695,22 @@ impl Port {
         self.standby.bell().suspect();
     }
 
+    /// Waits until no neighbour acts on what it was shown before the call.
+    pub(crate) fn wait_for_neighbours(&self) {
+        self.commons.wait_for_neighbours();
+    }
+
     /// A lane may have brought something, or somebody looks after that right now.
     pub(crate) fn has_record(&self) -> bool {
         self.receiver.try_lock().map_or(true, |receiver| {
             let Receiver { inlets, waiting, .. } = &*receiver;
             !waiting.local.is_empty() || inlets.iter().any(Inlet::has_more)
         })
+    }
+
+    /// What neighbours can see and use, if they can.
+    pub(crate) fn commons(&self) -> Option<&Arc<Commons>> {
+        self.usher.as_ref().map(|_| &self.commons)
     }
 
     pub(crate) fn regions(&self) -> &Regions {
@@ -1184,10 +1214,10 @@ fn is_here(local: Gid, remote: Gid) -> bool {
     local == remote || devices().is_ok_and(|devices| devices.iter().any(mentions))
 }
 
-fn open_usher(registry: &Registry, standby: &Standby) -> io::Result<Usher> {
+fn open_usher(registry: &Registry, standby: &Standby, commons: &Arc<Commons>) -> io::Result<Usher> {
     let nonce = shelf::random();
     let me = PeerId { slot: registry.slot(), nonce };
-    let usher = Usher::new(me, registry.user(), standby.bell())?;
+    let usher = Usher::new(me, registry.user(), standby.bell(), commons)?;
     registry.set_lends(shelf::VERSION, nonce);
     Ok(usher)
 }

@@ -9,11 +9,13 @@ use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::events::{Affiliation, Element, EventQueue};
 use crate::host::{Own, Receives, Surroundings};
-use crate::lane::Lane;
+use crate::lane::{Lane, Lent};
 use crate::ledger::QpRow;
 use crate::path::DataPath;
 use crate::port::Port;
+use crate::reach::Views;
 use crate::region::Serial;
+use crate::shelf::QpWord;
 use crate::srq::{Drawn, Srq};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
 use adverb_engine::{
@@ -25,6 +27,7 @@ use adverb_wire::{Flow, Packet, PathMtu, Qpn};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What a queue pair is made of.
 #[derive(Clone, Debug)]
@@ -251,6 +254,8 @@ pub(crate) struct QpInner {
     pub(crate) acks: AckPolicy,
     /// It is on the port's list of those that have more to emit.
     pub(crate) unfinished: bool,
+    /// The state that neighbours were last shown, and whether the peer may do something in it.
+    shown: (QpState, bool),
 }
 
 /// Requests that wait for company: under a stream of posts a system call for each would cost more
@@ -313,6 +318,8 @@ impl QpInner {
             own: Own {
                 number,
                 domain: config.domain,
+                peer: None,
+                views: Views::default(),
                 serial: Serial::new(),
                 sends,
                 receives: match &config.srq {
@@ -336,6 +343,29 @@ impl QpInner {
             armed: None,
             acks: AckPolicy::default(),
             unfinished: false,
+            shown: (QpState::Reset, false),
+        }
+    }
+
+    /// Shows neighbours what the peer may do by itself, if that has changed.
+    fn show(&mut self, port: &Port) {
+        let open = self.engine.is_open() && self.is_local();
+        let shown = (self.engine.state(), open);
+        if self.shown == shown {
+            return;
+        }
+        self.shown = shown;
+        let word = match self.own.peer.filter(|_| open) {
+            None => QpWord::CLOSED,
+            Some(peer) => {
+                let settings = self.engine.settings();
+                let resources = settings.max_dest_rd_atomic > 0;
+                QpWord::new(peer, settings.access, resources, self.own.domain)
+            }
+        };
+        if let Some(place) = port.commons().and_then(|commons| commons.shelf().qp(self.own.number))
+        {
+            place.store(word.bits(), Ordering::SeqCst);
         }
     }
 
@@ -345,14 +375,28 @@ impl QpInner {
         port: &Port,
         run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
     ) -> u32 {
+        self.quietly_with(None, port, run)
+    }
+
+    /// The same, with the lent message that is being handed over.
+    #[inline]
+    fn quietly_with(
+        &mut self,
+        lent: Option<Lent<'_>>,
+        port: &Port,
+        run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
+    ) -> u32 {
         let Self { engine, own, .. } = self;
         let mut host = Surroundings::quiet(own, port.regions());
+        host.lent = lent;
         run(engine, &mut host);
         if host.own.overrun {
             host.own.overrun = false;
             engine.abort(&mut host);
         }
-        host.published
+        let published = host.published;
+        self.show(port);
+        published
     }
 
     /// Takes a packet; says how many completions that published.
@@ -418,6 +462,7 @@ impl QpInner {
         if !self.engine.owes_ack() {
             self.acks.on_sent();
         }
+        self.show(port);
         Aftermath { more, deadline: self.new_deadline(), published }
     }
 
@@ -477,10 +522,14 @@ impl QpInner {
         let Some((source, _)) = self.engine.remote().filter(|_| own.peer() == lane.peer()) else {
             return 0;
         };
-        if lent.is_some() {
-            return 0;
-        }
-        self.quietly(port, |engine, host| engine.on_packet(packet, source, now, host))
+        let lent = match lent {
+            None => None,
+            Some(bytes) => match Lent::parse(lane, bytes) {
+                None => return 0,
+                lent => lent,
+            },
+        };
+        self.quietly_with(lent, port, |engine, host| engine.on_packet(packet, source, now, host))
     }
 
     pub(crate) fn owes_ack(&self) -> bool {
@@ -652,7 +701,9 @@ impl Qp {
         let inner = guard
             .as_mut()
             .unwrap_or_else(|| unreachable!("the table hands out slots that are taken"));
-        run(inner)
+        let result = run(inner);
+        inner.show(&self.port);
+        result
     }
 
     /// RESET to INIT.
@@ -680,6 +731,7 @@ impl Qp {
             return self.inner(|inner| {
                 inner.engine.set_local(true);
                 inner.engine.to_rtr(attributes)?;
+                inner.own.peer = Some(attributes.remote);
                 inner.link = Some(Link::Lane(lane));
                 Ok(())
             });
@@ -716,6 +768,7 @@ impl Qp {
     pub fn to_err(&self) {
         let port = &self.port;
         self.inner(|inner| inner.quietly(port, |engine, host| engine.to_err(host)));
+        port.wait_for_neighbours();
     }
 
     /// Posts requests, in order, and starts them.

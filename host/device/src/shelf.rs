@@ -6,6 +6,7 @@
 //! one says so first (`lane.rs`), so that the owner can wait for it after taking the key away.
 
 use crate::registry::{BLOCK_BITS, Block};
+use adverb_engine::Access;
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
 use adverb_wire::Qpn;
 use std::io;
@@ -51,6 +52,53 @@ pub(crate) enum Field {
     Offset = 6,
     /// A number that no other region of the owner has or had.
     Serial = 7,
+}
+
+/// What a queue pair shows: whose peer it is, and what that peer may do to its memory by itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct QpWord(u64);
+
+/// It has resources for READs and atomics; beside the rights, which are four bits.
+const RESOURCES: u64 = 1 << 28;
+const RIGHTS_SHIFT: u32 = 24;
+
+impl QpWord {
+    /// Nobody may do anything.
+    pub(crate) const CLOSED: Self = Self(0);
+
+    pub(crate) fn new(remote: Qpn, access: Access, resources: bool, domain: u32) -> Self {
+        let resources = if resources { RESOURCES } else { 0 };
+        let rights = u64::from(access.bits()) << RIGHTS_SHIFT;
+        Self(u64::from(remote.get()) | rights | resources | u64::from(domain) << 32)
+    }
+
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Its peer.
+    pub(crate) fn remote(self) -> Qpn {
+        Qpn::new(u32::try_from(self.0 & 0x00ff_ffff).unwrap_or(0))
+    }
+
+    /// What its peer may do.
+    pub(crate) fn access(self) -> Access {
+        Access::from_bits(u32::try_from(self.0 >> RIGHTS_SHIFT & 0xf).unwrap_or(0))
+    }
+
+    /// READs and atomics have a place.
+    pub(crate) const fn has_resources(self) -> bool {
+        self.0 & RESOURCES != 0
+    }
+
+    /// Its protection domain.
+    pub(crate) fn domain(self) -> u32 {
+        u32::try_from(self.0 >> 32).unwrap_or(0)
+    }
 }
 
 /// A device's shelf, its own or a peer's.
@@ -168,7 +216,7 @@ mod tests {
     fn a_peer_sees_what_the_owner_lays_out() {
         let mine = Shelf::new().unwrap();
         let theirs = Shelf::open(mine.as_fd().try_clone_to_owned().unwrap()).unwrap();
-        let qp = Qpn::new(0x1234_56);
+        let qp = Qpn::new(0x0012_3456);
         assert!(theirs.qp(qp).is_none());
         mine.add_block(Block::of(qp), 3);
         mine.qp(qp).unwrap().store(7, Ordering::Relaxed);

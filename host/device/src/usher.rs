@@ -8,7 +8,9 @@
 //! The thread sleeps but for introductions and deaths; packets are none of its business.
 
 use crate::bell::{Bell, Rope};
+use crate::commons::Commons;
 use crate::lane::{Lane, PeerId, Rails};
+use crate::maps::Message;
 use crate::port::Port;
 use crate::registry::SlotId;
 use crate::shelf::{Shelf, VERSION};
@@ -36,6 +38,7 @@ struct Shared {
     me: PeerId,
     user: u32,
     bell: Arc<Bell>,
+    commons: Arc<Commons>,
     listener: Listener,
     epoll: Epoll,
     wake: EventFd,
@@ -103,11 +106,17 @@ impl Hello {
 
 impl Usher {
     /// Listens; nobody is answered before [`Usher::start`].
-    pub(crate) fn new(me: PeerId, user: u32, bell: &Arc<Bell>) -> io::Result<Self> {
+    pub(crate) fn new(
+        me: PeerId,
+        user: u32,
+        bell: &Arc<Bell>,
+        commons: &Arc<Commons>,
+    ) -> io::Result<Self> {
         let shared = Shared {
             me,
             user,
             bell: Arc::clone(bell),
+            commons: Arc::clone(commons),
             listener: Listener::bind(name(user, me).as_bytes())?,
             epoll: Epoll::new()?,
             wake: EventFd::new()?,
@@ -163,8 +172,10 @@ impl Usher {
         let (hello, mut fds) = receive(&stream)?;
         let hello = hello.filter(|hello| hello.peer == peer).ok_or_else(invalid)?;
         let rope = rope(&mut fds)?;
-        let lane = Arc::new(Lane::new(hello.peer, rails, rope));
-        self.shared.keep(stream, Some(Arc::clone(&lane)))?;
+        let lane = Arc::new(Lane::new(hello.peer, rails, rope, &shared.commons));
+        let pid = stream.peer()?.pid;
+        shared.keep(stream, Some(Arc::clone(&lane)))?;
+        lane.probe(pid);
         Ok(lane)
     }
 }
@@ -222,6 +233,9 @@ impl Shared {
     fn keep(&self, stream: Stream, lane: Option<Arc<Lane>>) -> io::Result<()> {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let stream = Arc::new(stream);
+        if let Some(lane) = &lane {
+            lane.maps().attach(&stream);
+        }
         let guest = Guest { stream: Arc::clone(&stream), lane, since: Instant::now() };
         lock(&self.guests).insert(token, guest);
         self.epoll.add(&*stream, token, Interest::Readable)
@@ -261,7 +275,7 @@ impl Shared {
                     guest.lane = Some(lane);
                 }
             }),
-            Some(_) => receive(&guest.stream).map(|_| ()), // Only the end is expected.
+            Some(lane) => self.listen(&guest.stream, lane),
         };
         match result {
             Ok(()) => {}
@@ -277,17 +291,32 @@ impl Shared {
         }
     }
 
+    /// A neighbour says something about memory, or nothing any more.
+    fn listen(&self, stream: &Stream, lane: &Lane) -> io::Result<()> {
+        let (mut bytes, mut fds) = ([0; Message::BYTES + 1], Vec::new());
+        let len = stream.recv(&mut bytes, &mut fds)?;
+        if len == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let message = Message::parse(bytes.get(..len).unwrap_or_default());
+        let descriptor = |number| self.commons.descriptor(number);
+        lane.maps().on_message(message.ok_or_else(invalid)?, fds.pop(), descriptor);
+        Ok(())
+    }
+
     /// Somebody says hello.
-    fn welcome(&self, stream: &Stream, port: &Port) -> io::Result<Arc<Lane>> {
+    fn welcome(&self, stream: &Arc<Stream>, port: &Port) -> io::Result<Arc<Lane>> {
         let (hello, mut fds) = receive(stream)?;
         let hello = hello.ok_or_else(invalid)?;
         let rope = rope(&mut fds)?;
         let rails = Rails::open(fds.pop().ok_or_else(invalid)?)?;
-        let lane = Arc::new(Lane::new(hello.peer, rails, rope));
+        let lane = Arc::new(Lane::new(hello.peer, rails, rope, &self.commons));
+        lane.maps().attach(stream);
         port.add_inlet(&lane);
         let fds = [self.bell.shelf().as_fd(), self.bell.fd().as_fd()];
         stream.send(&Hello { peer: self.me }.emit(), &fds)?;
         port.remember_lane(&lane);
+        lane.probe(stream.peer()?.pid);
         Ok(lane)
     }
 }

@@ -308,7 +308,8 @@ impl Side {
                     self.received += 1;
                     self.post_receive()?;
                 }
-                _ => self.sent += 1,
+                WcOpcode::Send | WcOpcode::RdmaWrite | WcOpcode::RdmaRead => self.sent += 1,
+                other => return Err(format!("{other:?}").into()),
             }
         }
         Ok(())

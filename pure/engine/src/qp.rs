@@ -123,6 +123,12 @@ impl Qp {
         &self.settings
     }
 
+    /// A peer on this host may act on memory by itself: its packets would be taken, and the first
+    /// one was, so that nobody waits to hear of it.
+    pub fn is_open(&self) -> bool {
+        self.state.receives() && self.progress != Progress::AwaitsPacket
+    }
+
     /// In SQD: requests that had begun have not all ended. `sq_draining`.
     pub fn is_draining(&self) -> bool {
         self.progress == Progress::Drains
