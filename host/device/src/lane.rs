@@ -91,6 +91,54 @@ impl Ring {
     }
 }
 
+impl Ring {
+    /// Asks for the line at this place, to read it.
+    #[inline]
+    fn fetch_soon(&self, at: u64) {
+        let at = usize::try_from(at).unwrap_or(0) % RING_BYTES;
+        if let Some(line) = self.bytes(at, 1) {
+            prefetch(line);
+        }
+    }
+
+    /// Asks for the lines at these places, to write to them soon.
+    #[inline]
+    fn fetch(&self, places: impl Iterator<Item = u64>) {
+        for at in places {
+            let at = usize::try_from(at).unwrap_or(0) % RING_BYTES;
+            if let Some(line) = self.bytes(at, 1) {
+                prefetch_for_writing(line);
+            }
+        }
+    }
+}
+
+/// Asks the processor for a line, to read it.
+#[inline]
+fn prefetch(line: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, which neither reads nor faults, whatever the address is.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast_const().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// Asks the processor for a line, to write to it.
+#[inline]
+fn prefetch_for_writing(line: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: a hint, which neither reads nor writes nor faults, whatever the address is.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(line.cast_const().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
 impl Memory for Ring {
     #[inline]
     fn size(&self) -> usize {
@@ -421,6 +469,11 @@ impl<'a> Cargo<'a> {
     #[inline]
     pub(crate) fn send(self) -> u64 {
         let Self { lane, writer, emitted, .. } = self;
+        if emitted > 0 {
+            // The next record's lines are the reader's from a round ago. They come while nobody
+            // waits for them.
+            lane.outgoing.fetch(writer.next_places());
+        }
         drop(writer);
         if emitted > 0 {
             lane.rope.pull(lane.outgoing.rung());
@@ -525,6 +578,9 @@ impl Load<'_> {
 pub(crate) struct Inlet {
     pub(crate) lane: Arc<Lane>,
     reader: Reader,
+    /// Records to take in a row: one from somebody whose records come one at a time, for a look at
+    /// the next place, which is likely being written to, takes long; more from somebody in a hurry.
+    pub(crate) patience: usize,
 }
 
 /// A record that was taken: how long its headers are and all of it, and whether it is lent.
@@ -537,7 +593,7 @@ pub(crate) struct Taken {
 
 impl Inlet {
     pub(crate) fn new(lane: Arc<Lane>) -> Self {
-        Self { lane, reader: Reader::default() }
+        Self { lane, reader: Reader::default(), patience: 1 }
     }
 
     /// There may be something to take.
@@ -549,8 +605,10 @@ impl Inlet {
     /// Takes the next record into `buffer`.
     #[inline]
     pub(crate) fn take(&mut self, buffer: &mut [u8]) -> Option<Taken> {
-        let Self { lane, reader } = self;
+        let Self { lane, reader, .. } = self;
         let ring = &lane.incoming;
+        // Two lines on their way at once: most messages take no more.
+        ring.fetch_soon(reader.place_after_next());
         let record = match reader.next(ring) {
             Ok(record) => record?,
             Err(Broken) => {

@@ -238,6 +238,8 @@ pub struct Port {
     unfinished: Mutex<VecDeque<Qpn>>,
     /// Whether `unfinished` has something in it, to be seen without its lock.
     has_unfinished: AtomicBool,
+    /// The queue pair whose deadline was left open; 0 if there is none.
+    timeless: AtomicU32,
     /// Packets for others that came here since steering was last put right.
     misled: AtomicU32,
     /// When that was last tried, in nanoseconds.
@@ -343,6 +345,7 @@ impl Port {
             drives: AtomicU64::new(0),
             unfinished: Mutex::new(VecDeque::with_capacity(DEFERRED_MAX)),
             has_unfinished: AtomicBool::new(false),
+            timeless: AtomicU32::new(0),
             misled: AtomicU32::new(0),
             mended: AtomicU64::new(0),
             helper,
@@ -754,7 +757,7 @@ impl Port {
 
     /// There is something to emit that only waits for its turn.
     pub(crate) fn has_unfinished(&self) -> bool {
-        self.has_unfinished.load(Ordering::Acquire)
+        self.has_unfinished.load(Ordering::Acquire) || self.timeless.load(Ordering::Acquire) != 0
     }
 
     /// An acknowledgement waits for the program's next call, or somebody drives and may defer one.
@@ -788,7 +791,8 @@ impl Port {
     fn step(&self, receiver: &mut Receiver, driver: Driver) -> bool {
         // Reading the clock is a good part of a step that finds nothing.
         receiver.steps += 1;
-        let due = receiver.steps >= CLOCK_STEPS || !receiver.waiting.deferred.is_empty();
+        let rarely = if receiver.inlets.is_empty() { CLOCK_STEPS } else { LANE_CLOCK_STEPS };
+        let due = receiver.steps >= rarely || !receiver.waiting.deferred.is_empty();
         let mut clock = Clock::new();
         if due || driver == Driver::Helper {
             receiver.steps = 0;
@@ -807,11 +811,12 @@ impl Port {
         // After receiving: whoever was kept from its processor for long finds the answers that it
         // thinks late in its socket.
         if let Some(now) = clock.read {
+            self.close_deadline(now);
             while let Some(number) = self.timers.due(now) {
                 self.on_timer(number, now);
             }
         }
-        if self.has_unfinished() {
+        if self.has_unfinished.load(Ordering::Acquire) {
             busy = true;
             // A program that has completions to look at often posts more at once, and then all of
             // it leaves together; but nobody waits for that twice.
@@ -842,7 +847,8 @@ impl Port {
         while let Some(inlet) = inlets.get_mut(at) {
             let mut current: Option<Held<'_>> = None;
             let mut taken = 0;
-            while taken < RECORDS_MAX
+            let most = if driver == Driver::Helper { RECORDS_MAX } else { inlet.patience };
+            while taken < most
                 && let Some(record) = inlet.take(buffer)
             {
                 taken += 1;
@@ -867,14 +873,19 @@ impl Port {
                     && let Some(inner) = guard.as_mut()
                 {
                     let lane = &*inlet.lane;
+                    // Requests do not care about the time, and reading it takes a while.
+                    let now = match headers.bth.opcode.operation().is_request() {
+                        true => Time::ZERO,
+                        false => clock.now(),
+                    };
                     *published += match record.lent {
                         false => {
                             let packet = Packet { headers, payload };
-                            inner.on_record(&packet, None, lane, clock.now(), self)
+                            inner.on_record(&packet, None, lane, now, self)
                         }
                         true => {
                             let packet = Packet { headers, payload: &[] };
-                            inner.on_record(&packet, Some(payload), lane, clock.now(), self)
+                            inner.on_record(&packet, Some(payload), lane, now, self)
                         }
                     };
                 }
@@ -882,6 +893,7 @@ impl Port {
             if let Some(held) = current {
                 published |= self.release_local(held, clock, driver, waiting);
             }
+            inlet.patience = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
             busy |= taken > 0;
             if taken == 0 && inlet.lane.is_cut() {
                 inlets.swap_remove(at);
@@ -1100,9 +1112,45 @@ impl Port {
         }
     }
 
+    /// A queue pair's deadline is to be set by the next step that reads the clock: reading it takes as
+    /// long as writing a small record. There is one place to remember it in.
+    fn open_deadline(&self, number: Qpn, inner: &mut QpInner) {
+        let place = &self.timeless;
+        let known = place.load(Ordering::Relaxed);
+        if known == number.get() {
+            return;
+        }
+        let free =
+            place.compare_exchange(0, number.get(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if free {
+            self.helper.notice(Time::ZERO);
+            return;
+        }
+        let aftermath = inner.on_clock(self.now());
+        debug_assert!(aftermath.deadline != Some(Time::UNKNOWN), "it was set");
+        self.follow_up(number, inner, aftermath);
+    }
+
+    /// Sets the deadline that was left open, if there is one.
+    fn close_deadline(&self, now: Time) {
+        if self.timeless.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let number = Qpn::new(self.timeless.swap(0, Ordering::AcqRel));
+        let Some(mut guard) = self.table.lock(number) else {
+            return;
+        };
+        if let Some(inner) = guard.as_mut() {
+            let aftermath = inner.on_clock(now);
+            self.follow_up(number, inner, aftermath);
+        }
+    }
+
     /// Notes what a queue pair wants next.
     pub(crate) fn follow_up(&self, number: Qpn, inner: &mut QpInner, aftermath: Aftermath) {
-        if let Some(deadline) = aftermath.deadline {
+        if aftermath.deadline == Some(Time::UNKNOWN) {
+            self.open_deadline(number, inner);
+        } else if let Some(deadline) = aftermath.deadline {
             self.timers.arm(number, deadline);
             self.helper.notice(deadline);
         }
@@ -1275,6 +1323,8 @@ const MENDING_NANOS: u64 = 200_000_000;
 const CENSUS_NANOS: u64 = 20_000_000;
 /// Steps that find nothing, between looks at the clock.
 const CLOCK_STEPS: u32 = 8;
+/// The same, where there are lanes: a look at them is short.
+const LANE_CLOCK_STEPS: u32 = 64;
 /// Records taken from one lane before others have their turn.
 const RECORDS_MAX: usize = 32;
 /// Steps in which no lane brings anything, before sockets are looked at in every step.

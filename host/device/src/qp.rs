@@ -466,6 +466,12 @@ impl QpInner {
         Aftermath { more, deadline: self.new_deadline(), published }
     }
 
+    /// The time is known: sets the deadline that was left open.
+    pub(crate) fn on_clock(&mut self, now: Time) -> Aftermath {
+        self.engine.on_clock(now);
+        Aftermath { deadline: self.new_deadline(), ..Aftermath::default() }
+    }
+
     /// Emits nothing for now.
     pub(crate) fn put_off(&mut self) -> Aftermath {
         let more = self.engine.has_more();
@@ -475,6 +481,9 @@ impl QpInner {
     /// The deadline, if the port's timers do not hold one that is early enough.
     fn new_deadline(&mut self) -> Option<Time> {
         let deadline = self.engine.next_deadline()?;
+        if deadline == Time::UNKNOWN {
+            return Some(deadline); // The port sets it.
+        }
         if self.armed.is_some_and(|armed| armed <= deadline) {
             return None;
         }
@@ -618,7 +627,8 @@ impl QpInner {
             return Aftermath { more: true, ..Aftermath::default() };
         }
         let acks = if self.acks.on_answer() { Acks::Now } else { Acks::WithCompany };
-        self.transmit(port.now(), acks, port)
+        let now = if self.is_local() { Time::UNKNOWN } else { port.now() };
+        self.transmit(now, acks, port)
     }
 
     fn post_receive(&mut self, work: &ReceiveWork<'_>) -> Result<(), PostError> {

@@ -103,6 +103,14 @@ impl Writer {
         }
     }
 
+    /// Places, modulo the ring's size, of the lines that small records will be written to next: behind
+    /// the one whose mark the reader waits for.
+    pub(crate) fn next_places(&self) -> impl Iterator<Item = u64> {
+        let tail = self.tail;
+        let line = count(LINE);
+        (1..=3).map(move |n| tail.wrapping_add(n * line))
+    }
+
     /// There is room for one record of `len` bytes at least.
     #[inline]
     pub(crate) fn can_take(&mut self, memory: &impl Memory, len: usize) -> bool {
@@ -144,6 +152,11 @@ impl Writer {
 }
 
 impl Reader {
+    /// Place, modulo the ring's size, of the line behind the one that is waited for.
+    pub(crate) fn place_after_next(&self) -> u64 {
+        self.head + count(LINE)
+    }
+
     /// There is something to read, or nonsense.
     #[inline]
     pub(crate) fn has_more(&self, memory: &impl Memory) -> bool {

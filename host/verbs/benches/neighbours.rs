@@ -4,7 +4,7 @@
 //!
 //! Run with `cargo bench -p adverb-verbs --bench neighbours`; `ADVERB_PATH=udp` measures the other
 //! way. Both spin, each on a processor of its own. Floor and measurement take turns; the median of
-//! the rounds counts.
+//! the rounds counts. `NEIGHBOURS=send` measures nothing but the latency of SENDs, for profiles.
 //!
 //! # Safety
 //!
@@ -64,6 +64,20 @@ fn main() -> Result<()> {
         Some((_, values)) => values.push(value),
         None => rows.push((name, vec![value])),
     };
+    if std::env::var("NEIGHBOURS").as_deref() == Ok("send") {
+        for _ in 0..20 * ROUNDS {
+            ask("floor")?;
+            note("floor: cache line, half round trip, ns", half(|n| floor_ping(&pages, n)));
+            ask("send")?;
+            note("send 64 B, half round trip, ns", try_half(|_| side.send_receive())?);
+        }
+        for (name, values) in rows {
+            println!("{name:<44}{:>9.2}", middle(values));
+        }
+        drop(to);
+        child.wait()?;
+        return Ok(());
+    }
     for _ in 0..ROUNDS {
         ask("floor")?;
         note("floor: cache line, half round trip, ns", half(|n| floor_ping(&pages, n)));

@@ -92,9 +92,17 @@ impl Completer {
     /// Sets the clock for the oldest packet under way. `next` is the first one not emitted.
     pub(crate) fn arm(&mut self, next: u64, now: Time) {
         self.deadline = match self.timeout_ns {
+            Some(_) if self.unacked < next && now == Time::UNKNOWN => Some(Time::UNKNOWN),
             Some(wait) if self.unacked < next => Some(now.plus_nanos(wait)),
             Some(_) | None => None,
         };
+    }
+
+    /// The time is known: sets the clock if it was only meant to be set.
+    pub(crate) fn on_clock(&mut self, next: u64, now: Time) {
+        if self.deadline == Some(Time::UNKNOWN) {
+            self.arm(next, now);
+        }
     }
 
     /// Stops the clock.

@@ -448,6 +448,13 @@ impl Qp {
         }
     }
 
+    /// Sets the deadlines that [`Qp::transmit`] at [`Time::UNKNOWN`] has left open.
+    pub fn on_clock(&mut self, now: Time) {
+        if let Some((requester, completer)) = self.reliable() {
+            completer.on_clock(requester.next(), now);
+        }
+    }
+
     /// Lets time pass. Call [`Qp::transmit`] afterwards.
     pub fn on_timer(&mut self, now: Time, host: &mut impl Host) {
         let sends = self.sends();

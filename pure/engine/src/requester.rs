@@ -403,7 +403,7 @@ impl Requester {
 
     /// Lets time pass: a pause may be over.
     pub(crate) fn on_timer(&mut self, now: Time) {
-        if self.paused_until.is_some_and(|until| until <= now) {
+        if now != Time::UNKNOWN && self.paused_until.is_some_and(|until| until <= now) {
             self.paused_until = None;
         }
     }
