@@ -4,6 +4,8 @@
 //! depends on this package. `gate` and `record` run other programs, `tidy` reads the tree.
 
 mod gate;
+mod memcheck;
+mod program;
 mod record;
 mod source;
 mod tidy;
@@ -33,6 +35,15 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ["check", steps @ ..] => gate::check(&root, steps),
         ["fuzz"] => gate::fuzz(&root, DEFAULT_SECONDS),
         ["fuzz", "--seconds", seconds] => gate::fuzz(&root, number(seconds)?),
+        ["memcheck", rest @ ..] => {
+            let (tool, rest) = match rest {
+                ["--asan", rest @ ..] => (memcheck::Tool::AddressSanitizer, rest),
+                _ => (memcheck::Tool::Valgrind, rest),
+            };
+            let seeds: Result<Vec<u64>, Failure> = rest.iter().map(|seed| number(seed)).collect();
+            let seeds = if rest.is_empty() { vec![1, 2] } else { seeds? };
+            memcheck::memcheck(&root, tool, &seeds)
+        }
         ["record"] => record::compare(&root),
         ["record", "--write"] => record::write(&root),
         ["seed", seed] => gate::seed(&root, seed),
@@ -67,5 +78,7 @@ usage: cargo xtask COMMAND
   seeds [--seconds N]    random runs of the simulated network for N seconds (60)
   seed 0xSEED            the one run that this seed stands for
   record [--write]       instructions of each operation, compared with benches/record, or put there
+  memcheck [--asan] [SEED ...]
+                         random use of all objects under valgrind, or AddressSanitizer (nightly)
   fuzz [--seconds N]     random bytes into the parsers for N seconds (60)
 ";

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 use crate::Failure;
+use crate::program::{self, run};
 
 /// Where the record is, from the root of the tree.
 const PLACE: &str = "benches/record";
@@ -104,7 +105,9 @@ impl std::fmt::Display for Record {
 
 /// Counts all operations.
 fn count(root: &Path) -> Result<Record, Failure> {
-    let program = build(root)?;
+    let mut cargo = Command::new("cargo");
+    cargo.args(["bench", "-p", "adverb-verbs", "--bench", "instructions"]);
+    let program = program::build(root, cargo)?;
     let list = run(Command::new(&program))?;
     let mut record = Record { compiler: compiler()?, counts: Counts::new() };
     for line in String::from_utf8_lossy(&list.stdout).lines() {
@@ -117,22 +120,6 @@ fn count(root: &Path) -> Result<Record, Failure> {
         record.counts.insert(name.to_owned(), least / operations.max(1));
     }
     Ok(record)
-}
-
-/// Builds the bench program and says where it is.
-fn build(root: &Path) -> Result<String, Failure> {
-    let mut cargo = Command::new("cargo");
-    cargo.current_dir(root).args(["bench", "-p", "adverb-verbs", "--bench", "instructions"]);
-    let output = run({
-        cargo.args(["--no-run", "--message-format=json"]).stderr(Stdio::inherit());
-        cargo
-    })?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let found = text.lines().rev().find_map(|line| {
-        let (_, rest) = line.split_once(r#""executable":""#)?;
-        Some(rest.split_once('"')?.0.to_owned())
-    });
-    found.ok_or_else(|| "cargo has built no program".to_owned())
 }
 
 fn compiler() -> Result<String, Failure> {
@@ -150,27 +137,12 @@ fn compiler() -> Result<String, Failure> {
 fn collected(program: &str, name: &str) -> Result<u64, Failure> {
     let toggle = format!("--toggle-collect=*counted_{name}*");
     let valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &toggle];
-    let mut alone = Command::new("unshare");
-    alone.args(["-rn", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
-    alone.args(valgrind).args([program, name]);
-    let output = run(alone).or_else(|_| {
-        let mut among_others = Command::new("valgrind");
-        among_others.args(valgrind.get(1..).unwrap_or_default()).args([program, name]);
-        run(among_others)
-    })?;
+    let words = [&valgrind[..], &[program, name]].concat();
+    let output = run(program::alone(&words)).or_else(|_| run(program::among_others(&words)))?;
     let text = String::from_utf8_lossy(&output.stderr);
     let count =
         text.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
     count.filter(|count| *count > 0).ok_or_else(|| format!("callgrind has not counted {name}"))
-}
-
-fn run(mut command: Command) -> Result<Output, Failure> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().map_err(|error| format!("cannot run {name}: {error}"))?;
-    match output.status.success() {
-        true => Ok(output),
-        false => Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim())),
-    }
 }
 
 #[cfg(test)]

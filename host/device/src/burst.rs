@@ -15,7 +15,9 @@
 
 use crate::counters::Counters;
 use crate::endpoint::Endpoint;
+use crate::port::Port;
 use crate::region::{Pin, RawPin, Regions, Serial};
+use crate::way::Way;
 use crate::work::{Local, Sge};
 use adverb_engine::{Access, AccessError};
 use adverb_sys::udp::{
@@ -64,6 +66,15 @@ pub(crate) struct Route<'a> {
     pub(crate) flow: &'a Flow,
     pub(crate) regions: &'a Regions,
     pub(crate) counters: &'a Counters,
+}
+
+impl<'a> Route<'a> {
+    /// Packets of this port that go this way.
+    pub(crate) fn new(way: &'a Way, port: &'a Port) -> Self {
+        let Way { endpoint, destination, flow } = way;
+        let (regions, counters) = (port.regions(), port.counters_ref());
+        Self { endpoint, destination, flow, regions, counters }
+    }
 }
 
 /// Bytes that a peer reads, or a request's own.

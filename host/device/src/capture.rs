@@ -5,6 +5,7 @@
 //! file that another process is writing already is left alone: the process number is appended to
 //! the name.
 
+use crate::sync::Mutex;
 use adverb_sys::clock;
 use adverb_sys::lock::FileLock;
 use adverb_wire::{Flow, ip, pcap};
@@ -12,7 +13,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 /// The environment variable that names the file.
 pub(crate) const VARIABLE: &str = "ADVERB_PCAP";

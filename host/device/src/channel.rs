@@ -9,13 +9,14 @@ use crate::events::{deadline, left};
 use crate::notify::Mailbox;
 use crate::port::Port;
 use crate::standby::Standby;
+use crate::sync::Mutex;
 use adverb_sys::epoll::Epoll;
 use adverb_sys::eventfd::EventFd;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// What a channel says about a completion queue: that it has fired.
@@ -84,6 +85,8 @@ pub(crate) struct ChannelShared {
     set: OnceLock<Arc<Epoll>>,
     interest: Mutex<Interest>,
     standby: Arc<Standby>,
+    /// Looks that have found nothing.
+    idle: AtomicU32,
 }
 
 impl ChannelShared {
@@ -141,16 +144,25 @@ impl ChannelShared {
     }
 
     fn take(&self) -> Option<Arc<Notice>> {
-        let next = |mail: &mut VecDeque<Arc<Notice>>| {
-            let notice = mail.pop_front()?;
-            notice.unacknowledged.fetch_add(1, Ordering::Relaxed);
-            if notice.pending.fetch_sub(1, Ordering::Relaxed) > 1 {
-                mail.push_back(Arc::clone(&notice)); // It has fired again meanwhile.
-            }
-            Some(notice)
-        };
         self.mail.take(next, || drop(self.bell.drain()))
     }
+
+    /// Takes the oldest event after `drive`, which may make some.
+    fn take_after(&self, drive: impl FnOnce()) -> Option<Arc<Notice>> {
+        self.mail.begin_look();
+        drive();
+        self.mail.end_look(next, || drop(self.bell.signal()), || drop(self.bell.drain()))
+    }
+}
+
+/// Hands out the oldest event.
+fn next(mail: &mut VecDeque<Arc<Notice>>) -> Option<Arc<Notice>> {
+    let notice = mail.pop_front()?;
+    notice.unacknowledged.fetch_add(1, Ordering::Relaxed);
+    if notice.pending.fetch_sub(1, Ordering::Relaxed) > 1 {
+        mail.push_back(Arc::clone(&notice)); // It has fired again meanwhile.
+    }
+    Some(notice)
 }
 
 impl Drop for ChannelShared {
@@ -177,6 +189,7 @@ impl CompChannel {
             set: OnceLock::new(),
             interest: Mutex::default(),
             standby,
+            idle: AtomicU32::new(0),
         };
         Ok(Self { port, shared: Arc::new(shared) })
     }
@@ -185,22 +198,33 @@ impl CompChannel {
     /// do. After `None` a program can sleep on [`CompChannel::watch`]'s descriptor, whether that tells
     /// of states or of changes.
     pub fn try_get(&self) -> Option<Arc<Notice>> {
-        if self.shared.set.get().is_some() {
-            self.shared.standby.bell().suspect(); // It may be what has woken the program.
+        let shared = &*self.shared;
+        if shared.set.get().is_some() {
+            shared.standby.bell().suspect(); // It may be what has woken the program.
         }
+        let mut notice = shared.take();
         for _ in 0..STEPS_MAX {
-            let notice = self.shared.take();
             if notice.is_some() {
                 return notice;
             }
-            if !self.port.drive() {
+            let mut busy = false;
+            notice = shared.take_after(|| busy = self.port.drive());
+            if !busy {
                 break;
             }
         }
-        if self.shared.set.get().is_some() && self.port.has_deferred() {
-            self.port.help(); // What waits for the program's next call would wait for long.
+        if notice.is_some() || shared.set.get().is_none() {
+            return notice;
         }
-        self.shared.take()
+        // What waits for the program's next call would wait for long; and what a stranger has sent
+        // to be passed on, which nobody takes else, must not wake the program again and again.
+        let idle = shared.idle.fetch_add(1, Ordering::Relaxed) % IDLE_MAX == IDLE_MAX - 1;
+        if idle || self.port.has_deferred() {
+            return shared.take_after(|| {
+                self.port.help();
+            });
+        }
+        None
     }
 
     /// Takes the oldest event, and drives the device until there is one, at most for `timeout`
@@ -211,14 +235,16 @@ impl CompChannel {
     /// None in practice: those of `poll(2)`.
     pub fn get(&self, timeout: Option<Duration>) -> io::Result<Option<Arc<Notice>>> {
         let deadline = timeout.map(deadline);
-        let mut overdue = false;
+        let (mut overdue, mut woken) = (false, false);
         loop {
             if let Some(notice) = self.shared.take() {
                 return Ok(Some(notice));
             }
             let busy = if overdue { self.port.help() } else { self.port.drive() };
-            overdue = false;
-            if busy {
+            // Who was woken for nothing has to be thorough, or the same wakes him for ever.
+            overdue = woken && !busy && !overdue;
+            woken = false;
+            if busy || overdue {
                 continue; // What came may have been more than one packet.
             }
             let left = deadline.map(left);
@@ -238,7 +264,8 @@ impl CompChannel {
                 };
                 standby.bell().retire();
                 self.shared.mail.end_sleep();
-                overdue = owes && !slept?;
+                woken = slept?;
+                overdue = owes && !woken;
             }
         }
     }
@@ -274,6 +301,8 @@ impl CompChannel {
     }
 }
 
+/// Looks that may find nothing before one is thorough.
+const IDLE_MAX: u32 = 16;
 /// Steps that one look for an event may take, so that others' traffic does not keep it for ever.
 const STEPS_MAX: usize = 64;
 /// How long a sleeper leaves an acknowledgement to the program's next message.

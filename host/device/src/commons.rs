@@ -8,13 +8,14 @@
 use crate::lane::Lane;
 use crate::port::Port;
 use crate::shelf::{Field, Shelf};
+use crate::sync::Mutex;
 use adverb_sys::memory::Mapping;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 /// Memory for buffers: whole pages, which neighbours can map where that is possible.
 #[derive(Debug)]

@@ -7,11 +7,14 @@ use crate::notify::{Arm, Queue};
 use crate::port::Port;
 use adverb_engine::{WcOpcode, WcStatus};
 use adverb_sys::clock;
-use adverb_wire::{Imm, Nak, Qpn, Syndrome};
+use adverb_wire::{Imm, Nak, Qpn, Rkey, Syndrome};
 use std::fmt;
 use std::sync::Arc;
 
 /// A work completion. `struct ibv_wc`.
+///
+/// Three of its fields are missing because RoCE leaves them at zero: `slid`, `sl` and
+/// `dlid_path_bits`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Completion {
     /// What the request was posted with.
@@ -20,10 +23,18 @@ pub struct Completion {
     pub status: WcStatus,
     /// What it was.
     pub opcode: WcOpcode,
-    /// Bytes that a receive, READ or atomic brought; otherwise the length of what was sent.
+    /// Bytes that a receive, READ or atomic brought, the network header of a datagram included;
+    /// otherwise the length of what was sent.
     pub byte_len: u32,
     /// Immediate data, if the message had some.
     pub imm: Option<Imm>,
+    /// The key that the message invalidated, if it did. `IBV_WC_WITH_INV`.
+    pub invalidated: Option<Rkey>,
+    /// The first [`crate::GRH_LEN`] bytes of the buffers are the network header: UD.
+    /// `IBV_WC_GRH`.
+    pub grh: bool,
+    /// Place of the message's partition in the port's table.
+    pub pkey_index: u16,
     /// The local queue pair.
     pub qp: Qpn,
     /// The peer's queue pair, for receives.
@@ -44,6 +55,9 @@ impl Completion {
         opcode: WcOpcode::Send,
         byte_len: 0,
         imm: None,
+        invalidated: None,
+        grh: false,
+        pkey_index: 0,
         qp: Qpn::new(0),
         src_qp: Qpn::new(0),
         buffer: None,

@@ -6,6 +6,7 @@
 
 use super::counters::Counters;
 use super::notify::Mailbox;
+use crate::sync::Mutex;
 use adverb_sys::eventfd::EventFd;
 use adverb_sys::{clock, poll};
 use adverb_wire::Qpn;
@@ -13,7 +14,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 /// What happened. `enum ibv_event_type`; IBTA Vol. 1 §11.6.3.

@@ -10,13 +10,14 @@
 
 use crate::port::Port;
 use crate::standby::Standby;
+use crate::sync::Mutex;
 use adverb_engine::Time;
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 

@@ -7,13 +7,14 @@ use crate::lane::{Cargo, Lent, Load};
 use crate::reach::Views;
 use crate::region::{Pin, Regions, Serial};
 use crate::srq::Drawn;
+use crate::way::Way;
 use crate::work::{Local, ReceiveRing, SendRing, Sge};
 use adverb_engine::{
     Access, AccessError, AtomicOp, EmitError, FetchError, Host, Invalidator, LOCAL_SEGMENT_BYTES,
     Landing, LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request,
     Route, SendDone, Target,
 };
-use adverb_wire::{Headers, Qpn, Rkey};
+use adverb_wire::{Flow, Grh, Headers, Qpn, Rkey};
 use std::sync::Arc;
 
 /// Where a queue pair's receives come from.
@@ -62,6 +63,8 @@ pub(crate) struct Surroundings<'a, 'b> {
     pub(crate) cargo: Option<&'a mut Cargo<'b>>,
     /// The message that is being handed over is lent.
     pub(crate) lent: Option<Lent<'a>>,
+    /// What the call is about, where datagrams want to know.
+    pub(crate) errand: Errand<'a>,
     /// Completions published during the call.
     pub(crate) published: u32,
 }
@@ -69,9 +72,25 @@ pub(crate) struct Surroundings<'a, 'b> {
 impl<'a> Surroundings<'a, '_> {
     /// Without a way out.
     pub(crate) fn quiet(own: &'a mut Own, regions: &'a Regions) -> Self {
-        Self { own, regions, burst: None, cargo: None, lent: None, published: 0 }
+        let (burst, cargo, lent, errand) = (None, None, None, Errand::None);
+        Self { own, regions, burst, cargo, lent, errand, published: 0 }
     }
 }
+
+/// What datagrams want to know of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Errand<'a> {
+    /// Nothing.
+    None,
+    /// A packet has come this way, in a datagram of this length.
+    Arrival { flow: &'a Flow, len: u16 },
+    /// Packets leave this way; request number `next` is the next.
+    Departure { way: &'a Arc<Way>, next: u64 },
+}
+
+/// What a socket does not show of a packet's IP header: the hop limit, which is here what hosts
+/// start with mostly.
+const HOP_LIMIT: u8 = 64;
 
 impl Surroundings<'_, '_> {
     /// Copies `bytes` into the buffers `sges`, `offset` bytes from their start.
@@ -149,18 +168,29 @@ enum Cq {
 impl Host for Surroundings<'_, '_> {
     #[inline]
     fn room(&mut self) -> bool {
-        match &mut self.cargo {
-            Some(cargo) => cargo.room(),
-            None => self.burst.as_ref().is_some_and(|burst| burst.room()),
+        if let Some(cargo) = &mut self.cargo {
+            return cargo.room();
         }
+        let same_way = match self.errand {
+            Errand::None | Errand::Arrival { .. } => true,
+            // A burst goes one way.
+            Errand::Departure { way, next } => {
+                let sends = &self.own.sends;
+                sends.way(sends.route(next)).is_some_and(|other| Arc::ptr_eq(way, other))
+            }
+        };
+        same_way && self.burst.as_ref().is_some_and(|burst| burst.room())
     }
 
     fn emit(
         &mut self,
         headers: &Headers,
         payload: Payload,
-        _route: Option<Route>, // Every queue pair here is connected.
+        _route: Option<Route>, // `room` has seen to it that the burst goes that way.
     ) -> Result<(), EmitError> {
+        if let Errand::Departure { next, .. } = &mut self.errand {
+            *next += 1; // A datagram is one packet.
+        }
         let domain = self.own.domain;
         if let Some(cargo) = self.cargo.as_mut() {
             let load = match payload {
@@ -228,7 +258,10 @@ impl Host for Surroundings<'_, '_> {
     }
 
     fn grh(&self) -> [u8; 40] {
-        [0; 40] // Only datagram queue pairs ask.
+        match self.errand {
+            Errand::Arrival { flow, len } => Grh::emit(flow, HOP_LIMIT, 0, len),
+            Errand::None | Errand::Departure { .. } => [0; 40], // Nobody asks then.
+        }
     }
 
     #[inline]
@@ -349,6 +382,9 @@ impl Host for Surroundings<'_, '_> {
             opcode: done.opcode,
             byte_len: done.byte_len,
             imm: done.imm,
+            invalidated: done.invalidated,
+            grh: done.grh,
+            pkey_index: done.pkey_index,
             qp: self.own.number,
             src_qp: done.src_qp,
             buffer,

@@ -22,6 +22,7 @@ use crate::region::{Regions, Serial};
 use crate::registry::SlotId;
 use crate::ring::{Broken, Memory, Reader, Record, Writer, longest};
 use crate::shelf::Shelf;
+use crate::sync::Mutex;
 use crate::work::{Local, Sge};
 use adverb_engine::{Access, AccessError, LOCAL_SEGMENT_BYTES};
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
@@ -30,7 +31,7 @@ use adverb_wire::{HeaderBytes, Headers};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of a ring's records.

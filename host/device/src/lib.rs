@@ -14,6 +14,7 @@
 //! | who is told that a completion came | `notify.rs`, `channel.rs` |
 //! | asynchronous events | `events.rs`, `monitor.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
+//! | where datagrams go | `way.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
 //! | what is counted, and who can see it | `counters.rs`, `ledger.rs` |
 //!
@@ -36,6 +37,8 @@ mod helper;
 mod host;
 mod lane;
 mod ledger;
+#[doc(hidden)]
+pub mod locks;
 mod maps;
 mod monitor;
 mod notify;
@@ -55,22 +58,25 @@ mod standby;
 mod table;
 mod timers;
 mod usher;
+mod way;
 mod window;
 mod work;
 
 /// What `notify.rs` and `ring.rs` are built from; their models put in other ones.
 mod sync {
+    pub(crate) use crate::locks::Mutex;
+    pub(crate) use std::sync::MutexGuard;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-    pub(crate) use std::sync::{Mutex, MutexGuard};
 }
 
 pub use access::Access;
 pub use adverb_engine::{
-    AckTimeout, Gid, InitAttributes, QpCounters, QpState, RetryCount, RnrRetry, RtrAttributes,
-    RtsAttributes, WcOpcode, WcStatus,
+    AckTimeout, AttributeSet, Attributes, GRH_LEN, Gid, InitAttributes, ModifyError, Partition,
+    QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
+    Settings, TransitionRule, WcOpcode, WcStatus, allowed, transition,
 };
 pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes};
-pub use adverb_wire::{Imm, PathMtu, Pkey, Psn, Qpn, Rkey, RnrTimer};
+pub use adverb_wire::{Grh, Imm, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use channel::{CompChannel, Notice};
 pub use commons::Pages;
 pub use counters::{PortCounters, diag_counters, hw_counters};
@@ -81,9 +87,10 @@ pub use ledger::{DeviceReport, QpRow, survey};
 pub use notify::Arm;
 pub use path::DataPath;
 pub use port::{OpenError, Port, QpLimits};
-pub use qp::{ConnectError, PostError, Qp, QpConfig};
+pub use qp::{Change, ConnectError, PostError, Qp, QpConfig, QpQuery, Side};
 pub use region::{Key, Region, RegionError};
 pub use srq::{Srq, SrqAttr, SrqConfig, SrqError};
+pub use way::{Ah, AhAttr, SendTo};
 pub use window::{Bind, BindError, BindTo, Window, WindowKind};
 pub use work::{ReceiveWork, SendData, SendKind, SendWork, Sge};
 

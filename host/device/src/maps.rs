@@ -5,13 +5,14 @@
 //! do through the lane until the file is there. Who wants to lend a message offers the file first, and
 //! lends once the other has it.
 
+use crate::sync::Mutex;
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
 use adverb_sys::unix::Stream;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 /// What ushers say to one another about files, each by its owner's number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -162,8 +162,10 @@ struct Mail<E> {
     events: VecDeque<E>,
     /// Threads that sleep, or are about to, until the bell rings.
     sleepers: usize,
-    /// The bell is watched from outside: it rings for every event.
+    /// The bell is watched from outside: it rings for every event that nobody looks for.
     watched: bool,
+    /// Threads that are about to look: for what comes meanwhile the bell need not ring.
+    lookers: usize,
     /// The bell has been rung and not been silenced since.
     rung: bool,
 }
@@ -171,7 +173,8 @@ struct Mail<E> {
 impl<E> Mailbox<E> {
     pub(crate) fn new(capacity: usize) -> Self {
         let events = VecDeque::with_capacity(capacity);
-        Self { state: Mutex::new(Mail { events, sleepers: 0, watched: false, rung: false }) }
+        let mail = Mail { events, sleepers: 0, watched: false, lookers: 0, rung: false };
+        Self { state: Mutex::new(mail) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Mail<E>> {
@@ -183,8 +186,9 @@ impl<E> Mailbox<E> {
         let mut mail = self.lock();
         add(&mut mail.events);
         // Once is enough for sleepers, for the bell rings on until the last event is taken; those
-        // who watch from outside may count rings.
-        if !mail.events.is_empty() && (mail.watched || (mail.sleepers > 0 && !mail.rung)) {
+        // who watch from outside may count rings, but a looker takes all there is, or rings for it.
+        let watched = mail.watched && mail.lookers == 0;
+        if !mail.events.is_empty() && (watched || (mail.sleepers > 0 && !mail.rung)) {
             mail.rung = true;
             ring();
         }
@@ -201,6 +205,32 @@ impl<E> Mailbox<E> {
         if mail.rung && mail.events.is_empty() {
             mail.rung = false;
             silence();
+        }
+        result
+    }
+
+    /// Registers a looker; [`Mailbox::end_look`] has to follow.
+    pub(crate) fn begin_look(&self) {
+        self.lock().lookers += 1;
+    }
+
+    /// Takes mail as [`Mailbox::take`] does, and rings the bell for what is left, if nobody has and
+    /// nobody else looks.
+    pub(crate) fn end_look<R>(
+        &self,
+        take: impl FnOnce(&mut VecDeque<E>) -> R,
+        ring: impl FnOnce(),
+        silence: impl FnOnce(),
+    ) -> R {
+        let mut mail = self.lock();
+        mail.lookers -= 1;
+        let result = take(&mut mail.events);
+        if mail.rung && mail.events.is_empty() {
+            mail.rung = false;
+            silence();
+        } else if !mail.events.is_empty() && mail.watched && mail.lookers == 0 && !mail.rung {
+            mail.rung = true;
+            ring();
         }
         result
     }

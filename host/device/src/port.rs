@@ -28,21 +28,23 @@ use crate::ledger::Ledger;
 use crate::monitor::Monitor;
 use crate::path::Choice;
 use crate::probe;
-use crate::qp::{Acks, Aftermath, ConnectError, Qp, QpConfig, QpInner};
+use crate::qp::{Acks, Aftermath, Came, Change, ConnectError, Link, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, Registry, SlotId};
 use crate::relay::{Passed, Relay};
 use crate::shelf;
 use crate::standby::Standby;
+use crate::sync::Mutex;
 use crate::table::QpTable;
 use crate::timers::Timers;
 use crate::usher::Usher;
+use crate::way::{Ah, AhAttr, Way};
 use crate::window::{Window, WindowKind};
-use adverb_engine::{Dropped, Gid, QpCounters, Time, accept};
+use adverb_engine::{Dropped, Gid, QpCounters, QpType, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
-use adverb_wire::{Headers, Packet, PathMtu, Qpn};
+use adverb_wire::{Headers, Packet, Qpn};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
@@ -51,7 +53,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 /// Bounds of what a queue pair can be made of.
 #[derive(Clone, Copy, Debug)]
@@ -491,7 +493,7 @@ impl Port {
     pub fn create_qp(self: &Arc<Self>, config: &QpConfig) -> io::Result<Qp> {
         let number = self.take_number()?;
         if let Some(slot) = self.table.slot(number) {
-            *lock(slot) = Some(Box::new(QpInner::new(number, config)));
+            *lock(slot) = Some(Box::new(QpInner::new(number, config, self.device.active_mtu())));
         }
         Ok(Qp::new(Arc::clone(self), number))
     }
@@ -550,6 +552,31 @@ impl Port {
         lock(&self.receiver).doors.push(Door::new(Arc::clone(&endpoint)));
         self.helper.watch(&endpoint.socket).map_err(failed)?;
         Ok(endpoint)
+    }
+
+    /// Opens the sockets of all addresses, for those who listen to all of them.
+    ///
+    /// # Errors
+    ///
+    /// None of them could be opened.
+    pub(crate) fn open_all(&self) -> Result<(), ConnectError> {
+        let mut result = Err(ConnectError::NoSuchGid { index: 0 });
+        for entry in &self.device.gids {
+            let opened = self.endpoint(entry.index).map(drop);
+            if result.is_err() {
+                result = opened;
+            }
+        }
+        result
+    }
+
+    /// Makes an address handle.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::NoSuchGid`], [`ConnectError::OtherFamily`] and [`ConnectError::Socket`].
+    pub fn create_ah(self: &Arc<Self>, domain: u32, attr: AhAttr) -> Result<Ah, ConnectError> {
+        Ah::new(Arc::clone(self), domain, attr)
     }
 
     fn open_endpoint(&self, addr: SocketAddr) -> io::Result<Arc<Endpoint>> {
@@ -617,6 +644,26 @@ impl Port {
             }
             steer(endpoint, registry.routes(members))
         })
+    }
+
+    /// The way to the peer that a queue pair is to be connected with.
+    pub(crate) fn link(
+        &self,
+        kind: QpType,
+        change: &Change,
+        remote: Gid,
+    ) -> Result<Link, ConnectError> {
+        let index = change.gid_index;
+        let entry = self.device.gids.iter().find(|entry| entry.index == index);
+        let local = entry.ok_or(ConnectError::NoSuchGid { index })?.gid;
+        let connected = matches!(kind, QpType::Rc | QpType::Uc);
+        let same_kind = local.v4().is_some() == remote.v4().is_some();
+        if let Some(qp) = change.attributes.remote.filter(|_| connected && same_kind)
+            && let Some(lane) = self.lane(local, remote, qp)?
+        {
+            return Ok(Link::Lane(lane));
+        }
+        Ok(Link::Network(Way::new(self.endpoint(index)?, remote)?))
     }
 
     /// The lane to whoever has this queue pair number, if both sides can use memory; `None` if the
@@ -726,19 +773,6 @@ impl Port {
 
     pub(crate) fn table(&self) -> &QpTable {
         &self.table
-    }
-
-    /// Packets that may be under way to one peer: what its socket's buffer holds for sure, if it
-    /// is like ours. The kernel charges up to twice the payload; half is left to other peers.
-    pub fn window_packets(&self, gid_index: u8, mtu: PathMtu) -> u32 {
-        let buffer = self
-            .endpoint(gid_index)
-            .ok()
-            .and_then(|endpoint| endpoint.socket.recv_buffer_bytes().ok())
-            .unwrap_or(WINDOW_BYTES_MAX);
-        let bytes = (buffer / 4).min(WINDOW_BYTES_MAX);
-        let packets = u32::try_from(bytes).unwrap_or(u32::MAX) / mtu.bytes();
-        packets.clamp(WINDOW_PACKETS.0, WINDOW_PACKETS.1)
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -1054,7 +1088,9 @@ impl Port {
             if let Some(Held { guard, published, .. }) = current.as_mut()
                 && let Some(inner) = guard.as_mut().filter(|inner| !inner.is_local())
             {
-                *published += inner.on_packet(&packet, source, *now, self);
+                let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
+                let came = Came { source, flow, len };
+                *published += inner.on_packet(&packet, came, *now, self);
             }
         }
         if let Some(held) = current {
@@ -1335,11 +1371,6 @@ const BURSTS_MAX: usize = 16;
 const LITTLE_BYTES: usize = 512;
 /// Queue pairs whose acknowledgements wait at once.
 const DEFERRED_MAX: usize = 1024;
-/// Bytes under way to one peer, at most: more does not fit the cache.
-const WINDOW_BYTES_MAX: usize = 4 << 20;
-/// Packets under way to one peer, at least and at most.
-const WINDOW_PACKETS: (u32, u32) = (16, 1024);
-
 fn steer(endpoint: &Endpoint, routes: impl Iterator<Item = (Block, u32)>) -> io::Result<()> {
     let routes: Vec<_> = routes
         .map(|(block, index)| steering::Route { block: block.index(), index })

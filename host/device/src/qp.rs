@@ -8,21 +8,21 @@ use crate::burst::{Route, with_burst};
 use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::events::{Affiliation, Element, EventQueue};
-use crate::host::{Own, Receives, Surroundings};
+use crate::host::{Errand, Own, Receives, Surroundings};
 use crate::lane::{Lane, Lent};
 use crate::ledger::QpRow;
 use crate::path::DataPath;
-use crate::port::Port;
+use crate::port::{Port, QpLimits};
 use crate::reach::Views;
 use crate::region::Serial;
 use crate::shelf::QpWord;
 use crate::srq::{Drawn, Srq};
+use crate::way::{SendTo, Way};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
 use adverb_engine::{
-    Gid, InitAttributes, ModifyError, QpCounters, QpOptions, QpState, Request, RtrAttributes,
-    RtsAttributes, Time, To,
+    Attributes, Datagram, Gid, ModifyError, QpCounters, QpOptions, QpState, QpType, Request,
+    RequestOp, Settings, Time, To, allowed,
 };
-use adverb_sys::udp::Destination;
 use adverb_wire::{Flow, Packet, PathMtu, Qpn};
 use std::fmt;
 use std::io;
@@ -34,6 +34,8 @@ use std::sync::atomic::Ordering;
 pub struct QpConfig {
     /// The protection domain.
     pub domain: u32,
+    /// Its type.
+    pub kind: QpType,
     /// Where send requests complete.
     pub send_cq: Cq,
     /// Where receives complete.
@@ -62,6 +64,11 @@ pub struct QpConfig {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum PostError {
+    /// Datagrams need an address, XRC requests a shared receive queue, and others neither.
+    Address {
+        /// The type of the queue pair.
+        kind: QpType,
+    },
     /// An atomic's buffer is not 8 bytes.
     AtomicLength {
         /// Its length.
@@ -69,6 +76,15 @@ pub enum PostError {
     },
     /// The memory window belongs to another protection domain than the queue pair.
     ForeignWindow,
+    /// A datagram does not fit one packet.
+    DatagramTooLong {
+        /// Its length in bytes.
+        len: u32,
+        /// What is allowed: the port's MTU.
+        mtu: u32,
+    },
+    /// The address handle is of another protection domain, or of another device.
+    ForeignAddress,
     /// READs and atomics bring data back, and an inline buffer cannot take it.
     InlineForRead,
     /// More inline bytes than the queue pair was made for.
@@ -80,10 +96,22 @@ pub enum PostError {
     },
     /// What says how to bind a memory window came with another operation, or was left out.
     NotABind,
+    /// Queue pairs of this type have no receives.
+    NoReceives {
+        /// The type.
+        kind: QpType,
+    },
     /// The state of the queue pair does not allow posting.
     NotReady {
         /// The state.
         state: QpState,
+    },
+    /// Queue pairs of this type do not have the operation.
+    Operation {
+        /// The type of the queue pair.
+        kind: QpType,
+        /// What was asked.
+        operation: RequestOp,
     },
     /// All slots of the queue are taken.
     QueueFull {
@@ -108,6 +136,24 @@ pub enum PostError {
 impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Address { kind: QpType::Ud } => {
+                f.write_str("a datagram needs an address handle, a queue pair number and a Q_Key")
+            }
+            Self::Address { kind: QpType::XrcInitiator } => {
+                f.write_str("an XRC request needs the number of a shared receive queue")
+            }
+            Self::Address { kind } => {
+                write!(f, "a request over {kind} goes to the connected peer and nowhere else")
+            }
+            Self::DatagramTooLong { len, mtu } => {
+                write!(f, "a datagram of {len} bytes, but the port's MTU allows {mtu}")
+            }
+            Self::ForeignAddress => f.write_str(
+                "the address handle is of another protection domain or device than the queue pair",
+            ),
+            Self::Operation { kind, operation } => {
+                write!(f, "queue pairs of type {kind} do not have the operation {operation}")
+            }
             Self::AtomicLength { len } => {
                 write!(f, "an atomic returns 8 bytes, but the buffer has {len}")
             }
@@ -122,6 +168,9 @@ impl fmt::Display for PostError {
             }
             Self::InlineTooLong { len, max } => {
                 write!(f, "{len} bytes inline, but the queue pair was made for {max} (max_inline)")
+            }
+            Self::NoReceives { kind } => {
+                write!(f, "queue pairs of type {kind} have no receives of their own")
             }
             Self::NotReady { state } => {
                 write!(f, "the queue pair is in {state}: connect it before posting")
@@ -151,6 +200,15 @@ impl std::error::Error for PostError {}
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
+    /// An attribute has a value that does not exist here.
+    Attribute {
+        /// Which one, as the verbs spell it.
+        what: &'static str,
+        /// What was asked.
+        asked: u32,
+        /// What is allowed, at least and at most.
+        allowed: (u32, u32),
+    },
     /// No entry of the GID table has this index.
     NoSuchGid {
         /// What was asked.
@@ -186,6 +244,9 @@ pub enum ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Attribute { what, asked, allowed: (least, most) } => {
+                write!(f, "{what} = {asked}, but it must be from {least} to {most}")
+            }
             Self::NoSuchGid { index } => {
                 write!(f, "the port has no GID with index {index}: `adverb devices` lists them")
             }
@@ -220,7 +281,10 @@ impl std::error::Error for ConnectError {
         match self {
             Self::Socket { error, .. } | Self::System(error) => Some(error),
             Self::State(error) => Some(error),
-            Self::NoSharedMemory { .. } | Self::NoSuchGid { .. } | Self::OtherFamily { .. } => None,
+            Self::Attribute { .. }
+            | Self::NoSharedMemory { .. }
+            | Self::NoSuchGid { .. }
+            | Self::OtherFamily { .. } => None,
         }
     }
 }
@@ -233,8 +297,8 @@ impl From<ModifyError> for ConnectError {
 
 /// The way to the peer, once it is known.
 #[derive(Debug)]
-enum Link {
-    Network { endpoint: Arc<Endpoint>, destination: Destination, flow: Flow },
+pub(crate) enum Link {
+    Network(Way),
     Lane(Arc<Lane>),
 }
 
@@ -243,7 +307,10 @@ enum Link {
 pub(crate) struct QpInner {
     engine: adverb_engine::Qp,
     own: Own,
+    /// The way to the peer, once it is known.
     link: Option<Link>,
+    /// Place of its own address in the GID table, once it is known.
+    gid_index: u8,
     signal_all: bool,
     reads_allowed: bool,
     /// Posted since packets were last emitted.
@@ -291,6 +358,15 @@ pub(crate) enum Acks {
     WithCompany,
 }
 
+/// How a packet has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Came<'a> {
+    pub(crate) source: Gid,
+    pub(crate) flow: &'a Flow,
+    /// Length of the datagram that it came in.
+    pub(crate) len: u16,
+}
+
 /// What a call on a queue pair leaves for the port to do.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Aftermath {
@@ -302,18 +378,18 @@ pub(crate) struct Aftermath {
     pub(crate) published: u32,
 }
 
-/// Records under way to one queue pair: a lane has room for fewer long ones, and then waits.
-const LANE_WINDOW: u32 = 1024;
 /// Packets that one call may emit before it looks at what has arrived.
 const EMIT_BUDGET: usize = 128;
 
 impl QpInner {
-    pub(crate) fn new(number: Qpn, config: &QpConfig) -> Self {
+    pub(crate) fn new(number: Qpn, config: &QpConfig, port_mtu: PathMtu) -> Self {
         let sends = SendRing::new(config.max_send_wr, config.max_send_sge, config.max_inline);
+        let sends = if config.kind == QpType::Ud { sends.with_ways() } else { sends };
         Self {
             engine: adverb_engine::Qp::new(QpOptions {
                 shared_receives: config.srq.is_some(),
-                ..QpOptions::rc(number, config.max_send_wr)
+                port_mtu,
+                ..QpOptions::of(config.kind, number, config.max_send_wr)
             }),
             own: Own {
                 number,
@@ -337,6 +413,7 @@ impl QpInner {
                 ),
             },
             link: None,
+            gid_index: 0,
             signal_all: config.signal_all,
             reads_allowed: false,
             held_back: HeldBack::default(),
@@ -349,13 +426,13 @@ impl QpInner {
 
     /// Shows neighbours what the peer may do by itself, if that has changed.
     fn show(&mut self, port: &Port) {
-        let open = self.engine.is_open() && self.is_local();
+        let open = self.is_local() && self.engine.is_open();
         let shown = (self.engine.state(), open);
         if self.shown == shown {
             return;
         }
         self.shown = shown;
-        let word = match self.own.peer.filter(|_| open) {
+        let word = match self.own.peer.filter(|_| open && self.engine.kind() == QpType::Rc) {
             None => QpWord::CLOSED,
             Some(peer) => {
                 let settings = self.engine.settings();
@@ -375,20 +452,20 @@ impl QpInner {
         port: &Port,
         run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
     ) -> u32 {
-        self.quietly_with(None, port, run)
+        self.with_errand(Errand::None, None, port, run)
     }
 
-    /// The same, with the lent message that is being handed over.
-    #[inline]
-    fn quietly_with(
+    /// Lends the surroundings for an errand without a way out.
+    fn with_errand(
         &mut self,
+        errand: Errand<'_>,
         lent: Option<Lent<'_>>,
         port: &Port,
         run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
     ) -> u32 {
         let Self { engine, own, .. } = self;
         let mut host = Surroundings::quiet(own, port.regions());
-        host.lent = lent;
+        (host.errand, host.lent) = (errand, lent);
         run(engine, &mut host);
         if host.own.overrun {
             host.own.overrun = false;
@@ -404,11 +481,44 @@ impl QpInner {
     pub(crate) fn on_packet(
         &mut self,
         packet: &Packet<'_>,
-        source: Gid,
+        came: Came<'_>,
         now: Time,
         port: &Port,
     ) -> u32 {
-        self.quietly(port, |engine, host| engine.on_packet(packet, source, now, host))
+        let Came { source, flow, len } = came;
+        let errand = Errand::Arrival { flow, len };
+        self.with_errand(errand, None, port, |engine, host| {
+            engine.on_packet(packet, source, now, host);
+        })
+    }
+
+    /// Takes a record of this lane; says how many completions that published. `lent`: where the bytes
+    /// of its message are.
+    #[inline]
+    pub(crate) fn on_record(
+        &mut self,
+        packet: &Packet<'_>,
+        lent: Option<&[u8]>,
+        lane: &Lane,
+        now: Time,
+        port: &Port,
+    ) -> u32 {
+        let Some(Link::Lane(own)) = &self.link else {
+            return 0;
+        };
+        let Some((source, _)) = self.engine.remote().filter(|_| own.peer() == lane.peer()) else {
+            return 0;
+        };
+        let lent = match lent {
+            None => None,
+            Some(bytes) => match Lent::parse(lane, bytes) {
+                None => return 0,
+                lent => lent,
+            },
+        };
+        self.with_errand(Errand::None, lent, port, |engine, host| {
+            engine.on_packet(packet, source, now, host);
+        })
     }
 
     /// The time that the port's timers held has come. True if an acknowledgement is late.
@@ -432,10 +542,8 @@ impl QpInner {
             more = engine.transmit(now, true, &mut host);
             published = host.published;
             engine.count_sent(cargo.send());
-        } else if let Some(Link::Network { endpoint, destination, flow }) = link {
-            let regions = port.regions();
-            let counters = port.counters_ref();
-            let route = Route { endpoint, destination, flow, regions, counters };
+        } else if let Some(Link::Network(link)) = link {
+            let route = Route::new(link, port);
             let sent = with_burst(route, EMIT_BUDGET, |burst| {
                 let regions = port.regions();
                 let mut host = Surroundings::quiet(own, regions);
@@ -452,6 +560,7 @@ impl QpInner {
                 (more, published) = (rest, done);
             }
         } else {
+            (more, published) = self.transmit_datagrams(now, port);
             published += self.quietly(port, |engine, host| {
                 engine.transmit(now, acks == Acks::Now, host);
             });
@@ -464,6 +573,33 @@ impl QpInner {
         }
         self.show(port);
         Aftermath { more, deadline: self.new_deadline(), published }
+    }
+
+    /// Emits datagrams: a burst for each run of requests that go the same way. True if there is more
+    /// to emit.
+    fn transmit_datagrams(&mut self, now: Time, port: &Port) -> (bool, u32) {
+        let Self { engine, own, .. } = self;
+        let (mut budget, mut published) = (EMIT_BUDGET, 0);
+        while budget > 0 && engine.outstanding() > 0 {
+            let head = engine.next_index() - engine.outstanding();
+            let Some(way) = own.sends.way(own.sends.route(head)).cloned() else {
+                return (false, published); // It is no datagram.
+            };
+            let sent = with_burst(Route::new(&way, port), budget, |burst| {
+                let errand = Errand::Departure { way: &way, next: head };
+                let mut host = Surroundings::quiet(own, port.regions());
+                (host.burst, host.errand) = (Some(burst), errand);
+                engine.transmit(now, true, &mut host);
+                host.published
+            });
+            let Some((done, packets)) = sent.filter(|(_, packets)| *packets > 0) else {
+                return (false, published); // Not in a state to send.
+            };
+            engine.count_sent(packets);
+            published += done;
+            budget = budget.saturating_sub(usize::try_from(packets).unwrap_or(usize::MAX));
+        }
+        (engine.outstanding() > 0, published)
     }
 
     /// The time is known: sets the deadline that was left open.
@@ -494,9 +630,7 @@ impl QpInner {
     /// The peer has the same address, and so is a process of this host.
     pub(crate) fn peer_is_here(&self) -> bool {
         match &self.link {
-            Some(Link::Network { endpoint, destination, .. }) => {
-                destination.addr().ip() == endpoint.addr.ip()
-            }
+            Some(Link::Network(way)) => way.stays_here(),
             Some(Link::Lane(_)) | None => false,
         }
     }
@@ -508,37 +642,10 @@ impl QpInner {
 
     fn path(&self) -> Option<DataPath> {
         Some(match self.link.as_ref()? {
-            Link::Network { .. } => DataPath::Udp,
+            Link::Network(_) => DataPath::Udp,
             Link::Lane(lane) if lane.is_own() => DataPath::InProcess,
             Link::Lane(_) => DataPath::SharedMemory,
         })
-    }
-
-    /// Takes a record of this lane; says how many completions that published. `lent`: where the bytes
-    /// of its message are.
-    #[inline]
-    pub(crate) fn on_record(
-        &mut self,
-        packet: &Packet<'_>,
-        lent: Option<&[u8]>,
-        lane: &Lane,
-        now: Time,
-        port: &Port,
-    ) -> u32 {
-        let Some(Link::Lane(own)) = &self.link else {
-            return 0;
-        };
-        let Some((source, _)) = self.engine.remote().filter(|_| own.peer() == lane.peer()) else {
-            return 0;
-        };
-        let lent = match lent {
-            None => None,
-            Some(bytes) => match Lent::parse(lane, bytes) {
-                None => return 0,
-                lent => lent,
-            },
-        };
-        self.quietly_with(lent, port, |engine, host| engine.on_packet(packet, source, now, host))
     }
 
     pub(crate) fn owes_ack(&self) -> bool {
@@ -565,7 +672,11 @@ impl QpInner {
     }
 
     /// Checks one request and says what the transport needs to know of it.
-    fn check_send(&self, work: &SendWork<'_>) -> Result<Request, PostError> {
+    fn check_send(&self, work: &SendWork<'_>, port: &Port) -> Result<Request, PostError> {
+        let (kind, operation) = (self.engine.kind(), work.kind.operation());
+        if !allowed(kind, operation) {
+            return Err(PostError::Operation { kind, operation });
+        }
         let brings_data = work.kind.awaits_data();
         let len = match work.data {
             SendData::Gather(sges) => {
@@ -598,7 +709,7 @@ impl QpInner {
         }
         Ok(Request {
             kind: work.kind,
-            to: To::Peer,
+            to: self.to(work, port)?,
             len,
             signaled: work.signaled || self.signal_all,
             solicited: work.solicited,
@@ -606,14 +717,44 @@ impl QpInner {
         })
     }
 
-    fn post_send(&mut self, work: &SendWork<'_>) -> Result<(), PostError> {
+    /// Whom a request is for, as the transport wants to know it.
+    fn to(&self, work: &SendWork<'_>, port: &Port) -> Result<To, PostError> {
+        Ok(match work.to {
+            SendTo::Peer => To::Peer,
+            SendTo::SharedQueue(number) => To::SharedQueue(Qpn::new(number)),
+            SendTo::Datagram { ah, remote, qkey } => {
+                if ah.domain != self.own.domain || !std::ptr::eq(&raw const *ah.port, port) {
+                    return Err(PostError::ForeignAddress);
+                }
+                let route = self.own.sends.route(self.engine.next_index());
+                To::Datagram(Datagram { route, remote, qkey })
+            }
+        })
+    }
+
+    /// What the transport has said against a request.
+    fn refusal(&self, error: adverb_engine::PostError) -> PostError {
+        use adverb_engine::PostError as Engine;
+        match error {
+            Engine::Address { kind } => PostError::Address { kind },
+            Engine::Length { len, allowed: mtu } if self.engine.kind() == QpType::Ud => {
+                PostError::DatagramTooLong { len, mtu }
+            }
+            Engine::Length { .. } => PostError::TooLong, // Others were checked before.
+            Engine::Operation { kind, operation } => PostError::Operation { kind, operation },
+            Engine::State(state) => PostError::NotReady { state },
+            // The only one that is left.
+            Engine::Full | _ => PostError::QueueFull { capacity: self.own.sends.capacity() },
+        }
+    }
+
+    fn post_send(&mut self, work: &SendWork<'_>, port: &Port) -> Result<(), PostError> {
         let state = self.engine.state();
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostError::NotReady { state });
         }
-        let request = self.check_send(work)?;
-        let capacity = self.own.sends.capacity();
-        let index = self.engine.post(request).map_err(|_| PostError::QueueFull { capacity })?;
+        let request = self.check_send(work, port)?;
+        let index = self.engine.post(request).map_err(|error| self.refusal(error))?;
         self.own.sends.put(index, work);
         self.held_back.requests += 1;
         self.held_back.bytes += u64::from(request.len);
@@ -631,10 +772,80 @@ impl QpInner {
         self.transmit(now, acks, port)
     }
 
+    fn modify(
+        &mut self,
+        to: QpState,
+        change: &Change,
+        link: Option<Link>,
+        port: &Port,
+        forgotten: &mut impl FnMut(Side, u32),
+    ) -> Result<Aftermath, ConnectError> {
+        let mut attributes = change.attributes;
+        let known = link.as_ref().or(self.link.as_ref());
+        if let Some(known) = known.filter(|_| attributes.window_packets.is_none()) {
+            let settings = self.engine.settings();
+            let mtu = attributes.path_mtu.unwrap_or(settings.path_mtu);
+            attributes.window_packets = Some(match known {
+                Link::Network(way) => window_packets(&way.endpoint, mtu),
+                Link::Lane(_) => LANE_WINDOW,
+            });
+        }
+        self.engine.may_modify(to, &attributes)?;
+        if to == QpState::Reset {
+            self.forget_sends(forgotten);
+        }
+        if let Some(link) = &link {
+            self.engine.set_local(matches!(link, Link::Lane(_)));
+        }
+        let mut result = Ok(());
+        let published = self.quietly(port, |engine, host| {
+            result = engine.modify(to, &attributes, host);
+        });
+        result?;
+        if to == QpState::Reset {
+            if let Receives::Own(ring) = &mut self.own.receives {
+                ring.clear(|buffer| forgotten(Side::Receive, buffer));
+            }
+            (self.link, self.gid_index, self.armed) = (None, 0, None);
+            self.own.peer = None;
+            (self.held_back, self.acks) = (HeldBack::default(), AckPolicy::default());
+        }
+        if let Some(link) = link {
+            (self.link, self.gid_index) = (Some(link), change.gid_index);
+            self.own.peer = self.engine.remote().map(|(_, qp)| qp);
+        }
+        self.reads_allowed = self.engine.settings().max_rd_atomic > 0;
+        let aftermath = match to {
+            QpState::Rts => self.transmit(port.now(), Acks::WithCompany, port),
+            QpState::Reset
+            | QpState::Init
+            | QpState::Rtr
+            | QpState::Sqd
+            | QpState::Sqe
+            | QpState::Err => Aftermath::default(),
+        };
+        Ok(Aftermath { published: aftermath.published + published, ..aftermath })
+    }
+
+    /// Forgets posted requests, of which no completion will tell.
+    fn forget_sends(&mut self, forgotten: &mut impl FnMut(Side, u32)) {
+        let end = self.engine.next_index();
+        for index in end - self.engine.outstanding()..end {
+            if let Some(buffer) = self.own.sends.get(index).buffer {
+                forgotten(Side::Send, buffer);
+            }
+        }
+        self.own.sends.clear();
+    }
+
     fn post_receive(&mut self, work: &ReceiveWork<'_>) -> Result<(), PostError> {
         let state = self.engine.state();
         if state == QpState::Reset {
             return Err(PostError::NotReady { state });
+        }
+        let kind = self.engine.kind();
+        if matches!(kind, QpType::XrcInitiator | QpType::XrcTarget) {
+            return Err(PostError::NoReceives { kind });
         }
         let Receives::Own(receives) = &mut self.own.receives else {
             return Err(PostError::SharedReceives);
@@ -651,6 +862,73 @@ impl QpInner {
         Ok(())
     }
 }
+
+/// What is to be changed of a queue pair.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Change {
+    /// The attributes.
+    pub attributes: Attributes,
+    /// With a peer's address: the place of its own in the GID table.
+    pub gid_index: u8,
+}
+
+impl Change {
+    /// Says whether the attributes have values that exist here.
+    fn check(&self) -> Result<(), ConnectError> {
+        let Attributes { partition, port, max_rd_atomic, max_dest_rd_atomic, .. } = self.attributes;
+        let reads_max = u32::from(QpLimits::RD_ATOMIC_MAX);
+        let checks = [
+            ("pkey_index", partition.map(|partition| partition.index.into()), (0, 0)),
+            ("port_num", port.map(u32::from), (1, 1)),
+            ("max_rd_atomic", max_rd_atomic.map(u32::from), (0, reads_max)),
+            ("max_dest_rd_atomic", max_dest_rd_atomic.map(u32::from), (0, reads_max)),
+        ];
+        for (what, asked, allowed) in checks {
+            if let Some(asked) = asked.filter(|asked| *asked < allowed.0 || *asked > allowed.1) {
+                return Err(ConnectError::Attribute { what, asked, allowed });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A queue of a queue pair.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Side {
+    /// Its receive queue.
+    Receive,
+    /// Its send queue.
+    Send,
+}
+
+/// What a queue pair is set to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct QpQuery {
+    /// Its state.
+    pub state: QpState,
+    /// In SQD: requests that had begun have not all ended.
+    pub draining: bool,
+    /// Place of its own address in the GID table, once it is known.
+    pub gid_index: u8,
+    /// Its attributes.
+    pub settings: Settings,
+}
+
+/// Packets that may be under way to one peer: what its socket's buffer holds for sure, if it is like
+/// ours. The kernel charges up to twice the payload; half is left to other peers.
+fn window_packets(endpoint: &Endpoint, mtu: PathMtu) -> u32 {
+    let buffer = endpoint.socket.recv_buffer_bytes().unwrap_or(WINDOW_BYTES_MAX);
+    let bytes = (buffer / 4).min(WINDOW_BYTES_MAX);
+    let packets = u32::try_from(bytes).unwrap_or(u32::MAX) / mtu.bytes();
+    packets.clamp(WINDOW_PACKETS.0, WINDOW_PACKETS.1)
+}
+
+/// Records under way to one queue pair: a lane has room for fewer long ones, and then waits.
+const LANE_WINDOW: u32 = 1024;
+/// Bytes under way to one peer, at most: more does not fit the cache.
+const WINDOW_BYTES_MAX: usize = 4 << 20;
+/// Packets under way to one peer, at least and at most.
+const WINDOW_PACKETS: (u32, u32) = (16, 1024);
 
 /// A queue pair. `struct ibv_qp`.
 #[derive(Debug)]
@@ -690,14 +968,6 @@ impl Qp {
         self.inner(|inner| inner.path())
     }
 
-    /// Packets that may be under way to the peer, once connected over the address at `gid_index`.
-    pub fn window_packets(&self, gid_index: u8, mtu: PathMtu) -> u32 {
-        match self.inner(|inner| inner.is_local()) {
-            true => LANE_WINDOW,
-            false => self.port.window_packets(gid_index, mtu),
-        }
-    }
-
     /// Requests posted to the send queue that have not ended.
     pub fn outstanding(&self) -> u64 {
         self.inner(|inner| inner.engine.outstanding())
@@ -716,61 +986,50 @@ impl Qp {
         result
     }
 
-    /// RESET to INIT.
+    /// Goes to another state, or stays and changes attributes. `forgotten` is told the buffers of work
+    /// that vanishes on the way to RESET.
     ///
     /// # Errors
     ///
-    /// [`ConnectError::State`].
-    pub fn to_init(&self, attributes: InitAttributes) -> Result<(), ConnectError> {
-        Ok(self.inner(|inner| inner.engine.to_init(attributes))?)
-    }
-
-    /// INIT to RTR, over the local address at `gid_index`.
-    ///
-    /// # Errors
-    ///
-    /// All of [`ConnectError`]; the state has not changed then.
-    pub fn to_rtr(&self, gid_index: u8, attributes: RtrAttributes) -> Result<(), ConnectError> {
-        let entry = self.port.device().gids.iter().find(|entry| entry.index == gid_index);
-        let local = entry.ok_or(ConnectError::NoSuchGid { index: gid_index })?.gid;
-        let remote = attributes.remote_gid;
-        if let Some(lane) = self.port.lane(local, remote, attributes.remote)? {
-            if local.v4().is_some() != remote.v4().is_some() {
-                return Err(ConnectError::OtherFamily { local, remote });
-            }
-            return self.inner(|inner| {
-                inner.engine.set_local(true);
-                inner.engine.to_rtr(attributes)?;
-                inner.own.peer = Some(attributes.remote);
-                inner.link = Some(Link::Lane(lane));
-                Ok(())
-            });
+    /// [`ConnectError`]; nothing has changed then.
+    pub fn modify(
+        &self,
+        to: QpState,
+        change: &Change,
+        mut forgotten: impl FnMut(Side, u32),
+    ) -> Result<(), ConnectError> {
+        let port = &self.port;
+        change.check()?;
+        self.inner(|inner| inner.engine.may_modify(to, &change.attributes))?;
+        // Sockets are opened under no queue pair's lock.
+        let (kind, local) = self.inner(|inner| (inner.engine.kind(), inner.is_local()));
+        let link = match change.attributes.remote_gid {
+            // The peer stays the one that it is, whatever its address is called.
+            Some(_) if local && to != QpState::Rtr => None,
+            Some(remote) => Some(port.link(kind, change, remote)?),
+            None => None,
+        };
+        if kind == QpType::Ud && to == QpState::Rtr {
+            port.open_all()?;
         }
-        let endpoint = self.port.endpoint(gid_index)?;
-        let peer = endpoint.peer(attributes.remote_gid);
-        let flow = endpoint.flow_to(peer).ok_or_else(|| ConnectError::OtherFamily {
-            local: crate::endpoint::gid_of(endpoint.addr.ip()),
-            remote: attributes.remote_gid,
-        })?;
         self.inner(|inner| {
-            inner.engine.set_local(false);
-            inner.engine.to_rtr(attributes)?;
-            let destination = Destination::new(peer);
-            inner.link = Some(Link::Network { endpoint, destination, flow });
-            Ok(())
-        })
+            let aftermath = inner.modify(to, change, link, port, &mut forgotten)?;
+            port.follow_up(self.number, inner, aftermath);
+            Ok::<(), ConnectError>(())
+        })?;
+        if matches!(to, QpState::Reset | QpState::Err) {
+            port.wait_for_neighbours();
+        }
+        Ok(())
     }
 
-    /// RTR to RTS.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError::State`].
-    pub fn to_rts(&self, attributes: RtsAttributes) -> Result<(), ConnectError> {
-        self.inner(|inner| {
-            inner.engine.to_rts(attributes)?;
-            inner.reads_allowed = attributes.max_rd_atomic > 0;
-            Ok(())
+    /// What it is set to now.
+    pub fn query(&self) -> QpQuery {
+        self.inner(|inner| QpQuery {
+            state: inner.engine.state(),
+            draining: inner.engine.is_draining(),
+            gid_index: inner.gid_index,
+            settings: *inner.engine.settings(),
         })
     }
 
@@ -793,7 +1052,7 @@ impl Qp {
         self.inner(|inner| {
             let mut result = Ok(());
             for (at, work) in batch.iter().enumerate() {
-                if let Err(error) = inner.post_send(work) {
+                if let Err(error) = inner.post_send(work, port) {
                     result = Err((at, error));
                     break;
                 }

@@ -30,12 +30,13 @@
 
 use crate::access::Access as Rights;
 use crate::commons::{Commons, Published};
+use crate::sync::Mutex;
 use crate::window;
 use adverb_engine::{Access, AccessError, AtomicOp};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 /// The name of a region: the local and the remote key are the same number.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]

@@ -4,10 +4,11 @@
 //! address, whose port the registry knows. A message there is a short header, which says whose
 //! packets these are and where they came from, and the packets as they arrived.
 
+use crate::sync::Mutex;
 use adverb_sys::udp::{BURST_BYTES_MAX, BindOptions, Destination, GatherBuffer, Socket};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 /// Packets that were passed on, and what is known of them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -9,11 +9,12 @@
 
 use crate::events::{Affiliation, Element, EventKind, EventQueue};
 use crate::qp::PostError;
+use crate::sync::Mutex;
 use crate::work::{ReceiveRing, ReceiveWork, Sge, total_len};
 use adverb_engine::Receive;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// What a shared receive queue is made of.
 #[derive(Clone, Debug)]

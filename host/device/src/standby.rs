@@ -11,13 +11,14 @@
 //! two sees the other.
 
 use crate::bell::Bell;
+use crate::sync::Mutex;
 use adverb_sys::epoll::{Epoll, Interest};
 use adverb_sys::eventfd::EventFd;
 use adverb_sys::poll;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 /// What the helper and sleeping threads know of one another.

@@ -5,8 +5,9 @@
 
 use crate::qp::QpInner;
 use crate::registry::{BLOCK_BITS, Block};
+use crate::sync::Mutex;
 use adverb_wire::Qpn;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, OnceLock, PoisonError};
 
 /// Where one queue pair lives, if the number is in use.
 pub(crate) type Slot = Mutex<Option<Box<QpInner>>>;

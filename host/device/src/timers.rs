@@ -5,12 +5,13 @@
 //! a later one: the heap then keeps a stale entry, which counts for nothing and is swept out before
 //! there are many, however often a peer makes deadlines change.
 
+use crate::sync::Mutex;
 use adverb_engine::Time;
 use adverb_wire::Qpn;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
 /// Deadlines of all queue pairs of a port.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ use crate::maps::Message;
 use crate::port::Port;
 use crate::registry::SlotId;
 use crate::shelf::{Shelf, VERSION};
+use crate::sync::Mutex;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::eventfd::EventFd;
 use adverb_sys::poll;
@@ -22,7 +23,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 

@@ -346,6 +346,7 @@ impl Regions {
         let mut place = lock(slot);
         let state = place.as_mut().filter(|state| state.serial == bind.window);
         let state = state.filter(|_| domain == bind.domain).ok_or(AccessError::UnknownKey)?;
+        self.part_from_ended(slot, state);
         // o10-37.2.30. A key that does not change would bring old copies of it to life.
         let refused = state.kind == WindowKind::Type2 && state.bound.is_some();
         if refused || state.key == bind.key.0 {
@@ -399,6 +400,7 @@ impl Regions {
         let state = place.as_mut().filter(|state| state.key == key);
         let state = state.filter(|_| slot.domain.load(Ordering::Relaxed) == domain);
         let state = state.ok_or(AccessError::UnknownKey)?;
+        self.part_from_ended(slot, state);
         match (state.kind, state.bound, by) {
             (WindowKind::Type1, _, _) => return Err(AccessError::Denied),
             (WindowKind::Type2, None, Invalidator::Owner) => return Ok(()),
@@ -409,6 +411,14 @@ impl Regions {
             (WindowKind::Type2, Some(_), _) => self.part(slot, state),
         }
         Ok(())
+    }
+
+    /// Parts a window from a region that has ended: it is bound to nothing then.
+    fn part_from_ended(&self, slot: &Slot, state: &mut State) {
+        let ended = |(index, serial)| self.hold_registration(index, serial).is_err();
+        if state.bound.is_some_and(ended) {
+            self.part(slot, state);
+        }
     }
 
     /// Parts a window from its region, if it is bound, and waits for accesses through it.

@@ -3,9 +3,11 @@
 //! The send ring runs in step with the transport's own queue: request number *n* lives in slot
 //! *n* mod capacity of both. All memory is taken when the ring is made.
 
+use crate::way::{SendTo, Way};
 use crate::window::Bind;
-use adverb_engine::{Receive, RequestKind};
+use adverb_engine::{Receive, RequestKind, Route};
 use std::iter;
+use std::sync::Arc;
 
 pub use adverb_engine::RequestKind as SendKind;
 
@@ -36,6 +38,8 @@ pub enum SendData<'a> {
 pub struct SendWork<'a> {
     /// Comes back with the completion.
     pub wr_id: u64,
+    /// Whom it is for.
+    pub to: SendTo<'a>,
     /// What to do.
     pub kind: RequestKind,
     /// The local bytes.
@@ -87,6 +91,8 @@ pub(crate) struct SendRing {
     binds: Box<[Option<Bind>]>,
     sges_max: usize,
     inline_max: usize,
+    /// Where datagrams go, a place for each request; none for other transports.
+    ways: Box<[Option<Arc<Way>>]>,
 }
 
 const NO_SGE: Sge = Sge { addr: 0, len: 0, lkey: 0 };
@@ -101,7 +107,32 @@ impl SendRing {
             binds: Box::default(),
             sges_max,
             inline_max,
+            ways: Box::default(),
         }
+    }
+
+    /// The ring of a queue pair whose requests each have a way of their own.
+    #[must_use]
+    pub(crate) fn with_ways(mut self) -> Self {
+        self.ways = iter::repeat_with(|| None).take(self.posted.len()).collect();
+        self
+    }
+
+    /// The way of request number `index` will be kept under this name.
+    pub(crate) fn route(&self, index: u64) -> Route {
+        Route(count(self.slot(index)))
+    }
+
+    /// The way that is kept under this name.
+    #[inline]
+    pub(crate) fn way(&self, route: Route) -> Option<&Arc<Way>> {
+        self.ways.get(size(route.0))?.as_ref()
+    }
+
+    /// Nothing that was posted matters any more.
+    pub(crate) fn clear(&mut self) {
+        self.posted.fill(Posted::default());
+        self.ways.fill_with(|| None);
     }
 
     pub(crate) fn sges_max(&self) -> usize {
@@ -124,6 +155,9 @@ impl SendRing {
     /// Remembers request number `index`; the caller has checked the limits and that it is free.
     pub(crate) fn put(&mut self, index: u64, work: &SendWork<'_>) {
         let slot = self.slot(index);
+        if let (SendTo::Datagram { ah, .. }, Some(place)) = (work.to, self.ways.get_mut(slot)) {
+            *place = Some(Arc::clone(&ah.way));
+        }
         let mut posted = Posted { wr_id: work.wr_id, buffer: work.buffer, sges: 0, inline: None };
         match work.data {
             SendData::Gather(list) => {
@@ -304,6 +338,18 @@ impl ReceiveRing {
         self.done += 1;
         let waiting = self.waiting.get(size(token)).copied().unwrap_or_default();
         (waiting.wr_id, waiting.buffer)
+    }
+}
+
+impl ReceiveRing {
+    /// Forgets all receives, and says which buffers they had. None is taken and not done.
+    pub(crate) fn clear(&mut self, mut forgotten: impl FnMut(u32)) {
+        debug_assert_eq!(self.done, self.taken, "what was taken was put back");
+        while let Some(receive) = self.take() {
+            if let (_, Some(buffer)) = self.finish(receive.token) {
+                forgotten(buffer);
+            }
+        }
     }
 }
 

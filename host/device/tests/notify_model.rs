@@ -61,6 +61,14 @@ impl Channel {
         self.mail.post(|events| events.push_back(name), || self.bell.ring());
     }
 
+    /// Does something that may post, and takes an event.
+    fn look(&self, run: impl FnOnce()) -> Option<u32> {
+        self.mail.begin_look();
+        run();
+        let next = |events: &mut std::collections::VecDeque<u32>| events.pop_front();
+        self.mail.end_look(next, || self.bell.ring(), || self.bell.silence())
+    }
+
     /// Waits for one event.
     fn get(&self) -> u32 {
         loop {
@@ -192,5 +200,44 @@ fn a_bell_that_is_watched_too_late_rings_for_the_mail_that_is_there() {
         let got = channel.mail.take(|events| events.pop_front(), || channel.bell.silence());
         assert_eq!(got, Some(7));
         poster.join().unwrap();
+    });
+}
+
+/// Goal: what a looker finds costs no ring, and what it leaves rings for whoever sleeps by the bell.
+#[test]
+fn a_bell_that_is_watched_rings_for_what_lookers_leave() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let channel = Arc::new(Channel::new());
+        channel.mail.watch(|| channel.bell.ring());
+        let poster = Arc::clone(&channel);
+        let poster = thread::spawn(move || poster.post(1));
+        // Another thread of the program looks once, and posts itself while it does.
+        let looker = Arc::clone(&channel);
+        let looker = thread::spawn(move || looker.look(|| looker.post(2)).unwrap());
+        // This one sleeps by the bell until it has the other event.
+        let mut mine = None;
+        while mine.is_none() {
+            channel.bell.sleep();
+            mine = channel.look(|| {});
+        }
+        assert_eq!(mine.unwrap() + looker.join().unwrap(), 3);
+        poster.join().unwrap();
+    });
+}
+
+#[test]
+fn a_looker_that_takes_everything_leaves_the_bell_silent() {
+    loom::model(|| {
+        let channel = Channel::new();
+        channel.mail.watch(|| channel.bell.ring());
+        let rung = |channel: &Channel| *channel.bell.rings.lock().unwrap();
+        assert_eq!(channel.look(|| channel.post(1)), Some(1));
+        assert!(!rung(&channel));
+        assert_eq!(channel.look(|| (2..=3).for_each(|name| channel.post(name))), Some(2));
+        assert!(rung(&channel), "one is left");
+        assert_eq!(channel.look(|| {}), Some(3));
+        assert!(!rung(&channel));
     });
 }

@@ -11,7 +11,7 @@
 
 use adverb_session::{Channel, ClientSession, Config, Endpoint, Event, Operation, ServerSession};
 use adverb_verbs::{
-    Access, Context, Cq, Mr, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind,
+    Access, Context, Cq, Mr, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind, SendTo,
     SendWork, WcOpcode, Work, WorkCompletion,
 };
 use std::error::Error;
@@ -96,6 +96,7 @@ fn raw_half(from: &mut Side, to: &mut Side) -> Outcome {
     unsafe { to.qp.post_recv(&[receive]) }.map_err(|(_, error)| error)?;
     let sges = [from.mr.sge(0, BYTES)?];
     let send = SendWork {
+        to: SendTo::Peer,
         wr_id: 0,
         kind: SendKind::Send { imm: None },
         data: SendData::Gather(&sges),

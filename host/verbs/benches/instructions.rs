@@ -9,7 +9,7 @@
 //! Raw requests are of a region that outlives them and lends no references.
 
 use adverb_verbs::{
-    Access, Context, Cq, Mr, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind,
+    Access, Context, Cq, Mr, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind, SendTo,
     SendWork, Sge, Srq, SrqConfig, WcStatus, WorkCompletion,
 };
 use std::error::Error;
@@ -173,6 +173,7 @@ impl Bench {
 
     fn send(&self) -> SendWork<'static> {
         SendWork {
+            to: SendTo::Peer,
             wr_id: 1,
             kind: SendKind::Send { imm: None },
             data: SendData::Inline(&[7; BYTES]),

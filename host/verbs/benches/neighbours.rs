@@ -17,7 +17,7 @@ use adverb_sys::affinity::{cpus, pin_to_cpu};
 use adverb_sys::memory::Mapping;
 use adverb_verbs::{
     Access, Context, Cq, Mr, Psn, Qp, QpConfig, Qpn, Rc, RcConnect, ReceiveWork, RemoteQp, Rkey,
-    SendData, SendKind, SendWork, WcOpcode, WcStatus, WorkCompletion,
+    SendData, SendKind, SendTo, SendWork, WcOpcode, WcStatus, WorkCompletion,
 };
 use std::error::Error;
 use std::fs::File;
@@ -293,6 +293,7 @@ impl Side {
             wr_id: 0,
             kind,
             data,
+            to: SendTo::Peer,
             signaled,
             solicited: false,
             fence: false,

@@ -2,16 +2,20 @@
 //! processes that block, beside that of plain blocking UDP sockets in the same run.
 //!
 //! Run with `cargo bench -p adverb-verbs --bench sleep`. Sockets and verbs take turns; the median
-//! of the rounds' medians counts.
+//! of the rounds' medians counts. Where the processes run is fixed, all their threads with them: on
+//! one processor, and on two, where the machine has them. A wake-up on the same processor is a
+//! switch; one on another has to rouse it first, which may take longer than all the rest.
 //!
 //! # Safety
 //!
 //! The raw requests are of a region that lives as long as its queue pair and lends no references.
 
+use adverb_sys::affinity;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_verbs::{
     Access, CompChannel, Context, Cq, CqConfig, Mr, Psn, Qp, QpConfig, Qpn, Rc, RcConnect,
-    ReceiveWork, RemoteQp, SendData, SendKind, SendWork, WcOpcode, WcStatus, WorkCompletion,
+    ReceiveWork, RemoteQp, SendData, SendKind, SendTo, SendWork, WcOpcode, WcStatus,
+    WorkCompletion,
 };
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -28,27 +32,34 @@ const PEER: &str = "peer";
 
 fn main() -> Result<()> {
     let kinds =
-        [("get_event", Wait::Get), ("epoll, poll_fd", Wait::PollFd), ("epoll, as_fd", Wait::Fd)];
-    let child = std::env::args().skip_while(|arg| arg != PEER).nth(1);
-    if let Some(name) = child {
+        [("get_event", Wait::Get), ("epoll, as_fd", Wait::Fd), ("epoll, event_fd", Wait::EventFd)];
+    let mut child = std::env::args().skip_while(|arg| arg != PEER).skip(1);
+    if let (Some(name), Some(cpu)) = (child.next(), child.next()) {
+        affinity::pin_to_cpu(cpu.parse()?)?;
         let kind = kinds.into_iter().find(|(known, _)| *known == name).ok_or("no such kind")?;
         return peer(kind.1);
     }
-    // One after the other: a channel that is watched keeps the helper busy for its device.
-    for (name, wait) in kinds {
-        let [plain, slept] = measure(name, wait)?;
-        let ratio = slept / plain;
-        println!(
-            "udp, blocking {plain:>6.2} us   rc send, {name:<16}{slept:>6.2} us  {ratio:.2} x"
-        );
+    let cpus = affinity::cpus()?;
+    let one = *cpus.first().ok_or("no processor")?;
+    affinity::pin_to_cpu(one)?;
+    for other in cpus.into_iter().take(2) {
+        println!("{}", if other == one { "on one processor:" } else { "on two processors:" });
+        // One after the other: a channel that is watched keeps the helper busy for its device.
+        for (name, wait) in kinds {
+            let [plain, slept] = measure(name, wait, other)?;
+            let ratio = slept / plain;
+            println!(
+                "udp, blocking {plain:>6.2} us   rc send, {name:<16}{slept:>6.2} us  {ratio:.2} x"
+            );
+        }
     }
     Ok(())
 }
 
-/// The medians of both, in turns.
-fn measure(name: &str, wait: Wait) -> Result<[f64; 2]> {
+/// The medians of both, in turns; the other process runs on processor `cpu`.
+fn measure(name: &str, wait: Wait, cpu: usize) -> Result<[f64; 2]> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args([PEER, name]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.args([PEER, name, &cpu.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn()?;
     let mut to = child.stdin.take().ok_or("no pipe")?;
     let mut from = BufReader::new(child.stdout.take().ok_or("no pipe")?).lines();
@@ -131,8 +142,8 @@ fn middle(mut times: Vec<f64>) -> f64 {
 #[derive(Clone, Copy, Debug)]
 enum Wait {
     Get,
-    PollFd,
     Fd,
+    EventFd,
 }
 
 /// One end of a connection.
@@ -157,12 +168,12 @@ impl Side {
         let set = Epoll::new()?;
         let epoll = match wait {
             Wait::Get => None,
-            Wait::PollFd => {
-                set.add(channel.poll_fd()?, 0, Interest::Readable)?;
-                Some(set)
-            }
             Wait::Fd => {
                 set.add(&channel, 0, Interest::Readable)?;
+                Some(set)
+            }
+            Wait::EventFd => {
+                set.add(channel.event_fd(), 0, Interest::Readable)?;
                 Some(set)
             }
         };
@@ -194,6 +205,7 @@ impl Side {
 
     fn send(&self) -> Result<()> {
         let work = SendWork {
+            to: SendTo::Peer,
             wr_id: 0,
             kind: SendKind::Send { imm: None },
             data: SendData::Inline(&[7; BYTES]),

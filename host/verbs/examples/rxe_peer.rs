@@ -285,13 +285,13 @@ fn run(
         let (slice, imm) = (mr.slice(0, len)?, IMMEDIATE + k);
         let word = far.plus(u64::try_from(ATOMIC_OFFSET)?);
         let work = match name.as_str() {
-            "send" => Work::send(slice),
-            "imm" => Work::send_with_imm(slice, imm),
-            "write" => Work::write(slice, far),
-            "wimm" => Work::write_with_imm(slice, far, imm),
-            "read" => Work::read(slice, far),
-            "cas" => Work::compare_swap(slice, word, COMPARE, SWAP),
-            "faa" => Work::fetch_add(slice, word, ADD),
+            "send" => Work::send(slice).any(),
+            "imm" => Work::send_with_imm(slice, imm).any(),
+            "write" => Work::write(slice, far).any(),
+            "wimm" => Work::write_with_imm(slice, far, imm).any(),
+            "read" => Work::read(slice, far).any(),
+            "cas" => Work::compare_swap(slice, word, COMPARE, SWAP).any(),
+            "faa" => Work::fetch_add(slice, word, ADD).any(),
             _ => return Err(format!("there is no operation {name}").into()),
         };
         let start = Instant::now();

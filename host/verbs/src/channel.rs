@@ -1,12 +1,13 @@
 //! Completion channels: where a program sleeps until one of its completion queues has something.
 
 use crate::cq::{Cq, Inner};
+use adverb_device::locks::Mutex;
 use adverb_device::{Notice, Port};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// A completion channel, for any number of completion queues. `struct ibv_comp_channel`.
@@ -116,16 +117,21 @@ impl CompChannel {
         }
     }
 
-    /// A descriptor that can be read while there are events, and also when a packet has come that
-    /// may bring one: for `epoll` and its like. After each wake-up take events with
-    /// [`CompChannel::try_get_event`] until there are none, which also serves the device; never read
-    /// the descriptor.
+    /// The descriptor of [`AsFd`], or why there is none.
     ///
     /// # Errors
     ///
     /// No descriptors left.
     pub fn poll_fd(&self) -> io::Result<BorrowedFd<'_>> {
         self.inner.watch()
+    }
+
+    /// A descriptor that can be read exactly while there are events, so that a program can sleep on
+    /// it and then call [`CompChannel::get_event`] without waiting. A helper thread drives the device
+    /// for those who sleep so, and keeps a processor awake for that; the descriptor of [`AsFd`] needs
+    /// none. Never read it.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.inner.watch_events()
     }
 
     /// Takes an event if there is one. Does not wait.
@@ -140,11 +146,15 @@ impl CompChannel {
 }
 
 impl AsFd for CompChannel {
-    /// A descriptor that can be read exactly while there are events, so that a program can sleep on
-    /// it and then call [`CompChannel::get_event`] without waiting. A helper thread drives the device
-    /// for those who sleep so; [`CompChannel::poll_fd`] wakes them sooner. Never read it.
+    /// A descriptor that can be read while there are events, and also when a packet has come that
+    /// may bring one: for `epoll` and its like. After each wake-up take events with
+    /// [`CompChannel::try_get_event`] until there are none, which also serves the device, on the
+    /// thread that has woken; [`CompChannel::get_event`] would wait if the packet brought none. Never
+    /// read the descriptor.
+    ///
+    /// Where no descriptors are left, that of [`CompChannel::event_fd`].
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.watch_events()
+        self.poll_fd().unwrap_or_else(|_| self.event_fd())
     }
 }
 

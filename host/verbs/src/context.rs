@@ -5,17 +5,19 @@
 //! [`Pd::register`] passes its caller's promise on to the device (`memory.rs` keeps it for all memory
 //! that is ours). Nothing else here is unsafe.
 
+use crate::ah::{self, Ah, AhError, GlobalRoute};
 use crate::channel::CompChannel;
-use crate::cq::{COMP_VECTORS, Cq, CqConfig};
+use crate::cq::{COMP_VECTORS, Cq, CqConfig, WorkCompletion};
 use crate::error::{AllocateError, CreateError, OpenError};
 use crate::events::AsyncEvents;
 use crate::memory::{Buf, Dm, Mr, NullMr};
 use crate::mw::Mw;
-use crate::qp::{Qp, QpConfig, Rc};
+use crate::qp::{Qp, QpConfig};
 use crate::srq::{Srq, SrqConfig};
+use crate::transport::{InDomain, Rc};
 use adverb_device::{
-    Access, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpCounters, QpLimits,
-    Region, WindowKind as MwKind,
+    Access, AhAttr, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpCounters,
+    QpLimits, Region, WindowKind as MwKind,
 };
 use std::io;
 use std::os::fd::AsFd;
@@ -433,6 +435,66 @@ impl Pd {
     /// [`CreateError`].
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&self, config: &QpConfig<'_>) -> Result<Qp<Rc>, CreateError> {
+        self.create_qp_of(config)
+    }
+
+    /// Makes a queue pair of another type, in RESET.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use adverb_verbs::{Context, QpConfig, QpState, Uc};
+    ///
+    /// let context = Context::open("soft_lo")?;
+    /// let cq = context.create_cq(16)?;
+    /// let qp = context.alloc_pd().create_qp_of::<Uc>(&QpConfig::new(&cq))?;
+    /// assert_eq!(qp.state(), QpState::Reset);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ibv_create_qp")]
+    pub fn create_qp_of<T: InDomain>(&self, config: &QpConfig<'_>) -> Result<Qp<T>, CreateError> {
         Qp::create(&self.port, self.domain, &self.events, config)
+    }
+
+    /// Makes an address handle.
+    ///
+    /// # Errors
+    ///
+    /// [`AhError::Connect`].
+    #[doc(alias = "ibv_create_ah")]
+    pub fn create_ah(&self, attr: &AhAttr) -> Result<Ah, AhError> {
+        Ah::create(&self.port, self.domain, attr)
+    }
+
+    /// Says where to answer a datagram to: `grh` is the first 40 bytes of its receive.
+    ///
+    /// # Errors
+    ///
+    /// [`AhError::Multicast`], [`AhError::NoHeader`] and [`AhError::NotOurs`].
+    #[doc(alias = "ibv_init_ah_from_wc")]
+    pub fn ah_attr_from(
+        &self,
+        completion: &WorkCompletion,
+        grh: &GlobalRoute,
+    ) -> Result<AhAttr, AhError> {
+        ah::answer_to(self.port.device(), completion, grh)
+    }
+
+    /// Makes an address handle to answer a datagram: `grh` is the first 40 bytes of its receive.
+    ///
+    /// # Errors
+    ///
+    /// [`AhError`].
+    #[doc(alias = "ibv_create_ah_from_wc")]
+    pub fn create_ah_from(
+        &self,
+        completion: &WorkCompletion,
+        grh: &GlobalRoute,
+    ) -> Result<Ah, AhError> {
+        self.create_ah(&self.ah_attr_from(completion, grh)?)
     }
 }

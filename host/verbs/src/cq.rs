@@ -4,9 +4,10 @@ use crate::channel::CompChannel;
 use crate::error::{Busy, CreateError, NotifyError, PollError, WorkError};
 use crate::memory::Memory;
 use crate::srq::{self, Srq};
+use adverb_device::locks::Mutex;
 use adverb_device::{Arm, EventQueue, Port, ResizeError, Timestamps, WcStatus};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 /// A work completion. `struct ibv_wc`; IBTA Vol. 1 §11.4.2.1.

@@ -210,8 +210,6 @@ impl std::error::Error for PollError {}
 pub enum PostFailure {
     /// The memory belongs to another protection domain.
     ForeignMemory,
-    /// A send request was posted to a shared receive queue.
-    NotAReceive,
     /// The device refused it.
     Refused(PostError),
     /// As many unsignaled requests hold their memory as the queue has room for.
@@ -227,7 +225,6 @@ impl fmt::Display for PostFailure {
             Self::ForeignMemory => {
                 f.write_str("the memory was registered in another protection domain")
             }
-            Self::NotAReceive => f.write_str("a shared receive queue takes nothing but receives"),
             Self::Refused(error) => fmt::Display::fmt(error, f),
             Self::TooManyUnsignaled { max } => write!(
                 f,
@@ -242,7 +239,7 @@ impl std::error::Error for PostFailure {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Refused(error) => Some(error),
-            Self::ForeignMemory | Self::NotAReceive | Self::TooManyUnsignaled { .. } => None,
+            Self::ForeignMemory | Self::TooManyUnsignaled { .. } => None,
         }
     }
 }

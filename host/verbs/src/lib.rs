@@ -35,7 +35,8 @@
 //! A peer that holds a key may change memory at any time, and a Rust reference promises that nobody
 //! does. So memory comes in two kinds: [`Mr`] can be shared with peers and is only ever copied from
 //! and to, or accessed as atomics; [`Buf`] is local and gives slices, while it is yours: posting it
-//! gives it away, its completion gives it back.
+//! gives it away, its completion gives it back. An [`Mw`] gives a peer a part of a region for a
+//! while.
 //!
 //! # Posting
 //!
@@ -89,6 +90,7 @@
 //! What cannot is an error that names the mistake, before anything is queued; handles may be dropped
 //! in any order, with work outstanding, or leaked.
 
+mod ah;
 mod channel;
 mod context;
 mod cq;
@@ -101,15 +103,20 @@ mod mw;
 mod qp;
 mod scope;
 mod srq;
+mod transport;
 mod work;
 
+#[doc(hidden)]
+pub use adverb_device::locks;
 pub use adverb_device::{
-    Access, AckTimeout, AsyncEvent, Bind, BindError, ConnectError, DataPath, Device, DeviceReport,
-    Element, EventKind, Gid, GidEntry, Imm, NodeType, PathMtu, Pkey, PortCounters, PostError, Psn,
-    QpCounters, QpLimits, QpRow, QpState, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey,
-    RnrRetry, RnrTimer, SendData, SendKind, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode,
-    WcStatus, WindowKind as MwKind, diag_counters, hw_counters, survey,
+    Access, AckTimeout, AhAttr, AsyncEvent, Bind, BindError, ConnectError, DataPath, Device,
+    DeviceReport, Element, EventKind, Gid, GidEntry, Imm, ModifyError, NodeType, PathMtu, Pkey,
+    PortCounters, PostError, Psn, Qkey, QpCounters, QpLimits, QpRow, QpState, QpType, Qpn,
+    ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData, SendKind, SendTo,
+    SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus, WindowKind as MwKind,
+    diag_counters, hw_counters, survey,
 };
+pub use ah::{Ah, AhError, GlobalRoute};
 pub use channel::{CompChannel, CqEvent};
 pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
 pub use cq::{Completion, Completions, Cq, CqConfig, WorkCompletion};
@@ -122,7 +129,15 @@ pub use events::AsyncEvents;
 pub use futures::{AsyncCompChannel, AsyncEventStream};
 pub use memory::{Buf, DeregisterError, Dm, Memory, Mr, MrSlice, NullMr, ReregisterError};
 pub use mw::{Mw, MwBind};
-pub use qp::{Qp, QpAttr, QpCap, QpConfig, Rc, RcConnect, RemoteQp, Transport};
+pub use qp::{Modify, Qp, QpAttr, QpCap, QpConfig, RcConnect, RemoteQp, UcConnect};
 pub use scope::{Lent, Scope};
 pub use srq::{Srq, SrqConfig};
+pub use transport::{
+    Connected, InDomain, Rc, Receives, Sends, Supports, Transport, Uc, Ud, XrcInitiator, XrcTarget,
+    op,
+};
 pub use work::{RemoteSlice, Work};
+
+/// Bytes in front of every datagram in its receive: its network header.
+pub const GRH_LEN: usize = 40;
+const _: () = assert!(adverb_device::GRH_LEN == 40);

@@ -6,8 +6,11 @@
 
 use crate::error::{AllocateError, BindMwError};
 use crate::memory::Mr;
-use crate::qp::{Qp, Transport};
-use adverb_device::{Access, BindTo, Port, Rkey, SendData, SendKind, SendWork, Window, WindowKind};
+use crate::qp::Qp;
+use crate::transport::{Supports, op};
+use adverb_device::{
+    Access, BindTo, Port, Rkey, SendData, SendKind, SendTo, SendWork, Window, WindowKind,
+};
 
 /// A memory window. `struct ibv_mw`; IBTA Vol. 1 §10.6.7.
 ///
@@ -41,6 +44,19 @@ use adverb_device::{Access, BindTo, Port, Rkey, SendData, SendKind, SendWork, Wi
 /// cq.wait()?.ok()?;
 /// assert!(!mw.is_bound());
 /// mr.deregister()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Datagrams reach no memory but receives, so that their queue pairs bind nothing:
+///
+/// ```compile_fail,E0277
+/// # use adverb_verbs::{Access, Context, MwBind, MwKind, QpConfig, Ud};
+/// # let context = Context::open("soft_lo")?;
+/// # let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
+/// # let mr = pd.allocate(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
+/// # let part = MwBind::new(&mr, 0, 100, Access::REMOTE_WRITE);
+/// let qp = pd.create_qp_of::<Ud>(&QpConfig::new(&cq))?;
+/// qp.bind_mw(&pd.alloc_mw(MwKind::Type1)?, &part, 1)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -115,7 +131,7 @@ impl<'a> MwBind<'a> {
     }
 }
 
-impl<T: Transport> Qp<T> {
+impl<T: Supports<op::BindWindow>> Qp<T> {
     /// Posts a request that binds a window of type 1, and says which key it will have: a message
     /// that is sent later on the same queue pair may tell it to the peer. It is signaled.
     ///
@@ -128,6 +144,7 @@ impl<T: Transport> Qp<T> {
         let bind = mw.device().bind(to.device(), None).map_err(BindMwError::Bind)?;
         let work = SendWork {
             wr_id,
+            to: SendTo::Peer,
             kind: SendKind::BindWindow,
             data: SendData::Bind(&bind),
             signaled: true,

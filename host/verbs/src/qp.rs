@@ -10,31 +10,22 @@ use crate::cq::{Cq, Link};
 use crate::error::{CreateError, PostFailure, Rejected};
 use crate::scope::Lent;
 use crate::srq::Srq;
+use crate::transport::{Receives, Sends, Supports, Transport};
 use crate::work::{Kind, Work};
+use adverb_device::locks::Mutex;
 use adverb_device::{
-    Access, AckTimeout, ConnectError, DataPath, EventQueue, Gid, InitAttributes, PathMtu, Pkey,
-    Port, PostError, Psn, QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, RnrRetry,
-    RnrTimer, RtrAttributes, RtsAttributes, SendData, SendKind, SendWork,
+    Access, AckTimeout, ConnectError, DataPath, EventQueue, Gid, PathMtu, Pkey, Port, PostError,
+    Psn, QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer, SendData,
+    SendKind, SendTo, SendWork,
 };
-use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
-mod sealed {
-    /// Keeps the list of transports ours.
-    pub trait Sealed {}
-}
+mod connect;
+mod modify;
 
-/// A transport: which operations a queue pair has.
-pub trait Transport: sealed::Sealed + fmt::Debug {}
-
-/// Reliable connection. IBTA Vol. 1 §9.7.
-#[derive(Clone, Copy, Debug)]
-#[doc(alias = "IBV_QPT_RC")]
-pub enum Rc {}
-
-impl sealed::Sealed for Rc {}
-impl Transport for Rc {}
+pub(crate) use self::connect::Steps;
+pub use self::modify::{Modify, QpAttr};
 
 /// What a queue pair is made of. `struct ibv_qp_init_attr`.
 #[derive(Clone, Debug)]
@@ -96,25 +87,6 @@ impl<'a> QpConfig<'a> {
     }
 }
 
-/// What a queue pair is like now, and what it was made of. `struct ibv_qp_attr` and
-/// `struct ibv_qp_init_attr`, as `ibv_query_qp` fills them.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct QpAttr {
-    /// Its state.
-    pub state: QpState,
-    /// The peer's address and number, once connected.
-    pub remote: Option<(Gid, Qpn)>,
-    /// Send requests that have not ended.
-    pub outstanding: u64,
-    /// What it can hold.
-    pub cap: QpCap,
-    /// Every send request completes visibly.
-    pub signal_all: bool,
-    /// The number of the shared receive queue that its receives come from.
-    pub srq: Option<u32>,
-}
-
 /// What a queue pair can hold. `struct ibv_qp_cap`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[doc(alias = "ibv_qp_cap")]
@@ -142,7 +114,8 @@ pub struct RemoteQp {
     pub psn: Psn,
 }
 
-/// How to connect a reliable queue pair: the attributes of the ways to INIT, RTR and RTS.
+/// How to connect a reliable queue pair: the attributes of the ways to INIT, RTR and RTS. An XRC
+/// initiator has no use for what says how to serve, a target none for what says how to request.
 /// `struct ibv_qp_attr`; IBTA Vol. 1 §11.2.5.2.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_qp_attr")]
@@ -174,6 +147,39 @@ pub struct RcConnect {
     pub max_dest_rd_atomic: u8,
 }
 
+/// How to connect an unreliable queue pair: the attributes of the ways to INIT, RTR and RTS. Nothing
+/// is sent again, so there is nothing to say of that.
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_qp_attr")]
+pub struct UcConnect {
+    /// This side, as [`Qp::address`] said it.
+    pub local: RemoteQp,
+    /// The other side.
+    pub remote: RemoteQp,
+    /// Place of this side's address in the GID table.
+    pub gid_index: u8,
+    /// The partition.
+    pub pkey: Pkey,
+    /// What the peer may do.
+    pub access: Access,
+    /// Size of the parts into which both sides cut messages. Both sides need the same.
+    pub path_mtu: PathMtu,
+}
+
+impl UcConnect {
+    /// The usual: path MTU 1024, all rights.
+    pub fn new(local: RemoteQp, remote: RemoteQp) -> Self {
+        Self {
+            local,
+            remote,
+            gid_index: 1,
+            pkey: Pkey::DEFAULT,
+            access: Access::ALL,
+            path_mtu: PathMtu::B1024,
+        }
+    }
+}
+
 impl RcConnect {
     /// The usual: path MTU 1024, 67 ms until sending again, 7 times, RNR for ever, 16 READs.
     pub fn new(local: RemoteQp, remote: RemoteQp) -> Self {
@@ -187,7 +193,7 @@ impl RcConnect {
             timeout: AckTimeout::from_exponent(14).unwrap_or(AckTimeout::FOREVER),
             retry_count: RetryCount::MAX,
             rnr_retry: RnrRetry::FOREVER,
-            min_rnr_timer: RnrTimer::new(12),
+            min_rnr_timer: connect::RNR_TIMER,
             max_rd_atomic: 16,
             max_dest_rd_atomic: 16,
         }
@@ -222,7 +228,7 @@ pub struct Qp<T: Transport> {
     transport: PhantomData<fn() -> T>,
 }
 
-impl Qp<Rc> {
+impl<T: Transport> Qp<T> {
     pub(crate) fn create(
         port: &Arc<Port>,
         domain: u32,
@@ -239,6 +245,7 @@ impl Qp<Rc> {
         let inner = port
             .create_qp(&adverb_device::QpConfig {
                 domain,
+                kind: T::KIND,
                 send_cq: config.send_cq.device().clone(),
                 recv_cq: config.recv_cq.device().clone(),
                 srq: config.srq.map(|srq| srq.device().clone()),
@@ -290,35 +297,6 @@ impl Qp<Rc> {
         Ok(RemoteQp { gid: entry.gid, qpn: self.number(), psn: self.psn })
     }
 
-    /// Connects: RESET to INIT, RTR and RTS.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError`]; the queue pair may have come as far as INIT or RTR.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn connect(&self, how: &RcConnect) -> Result<(), ConnectError> {
-        self.inner.to_init(InitAttributes { pkey: how.pkey, access: how.access.into() })?;
-        self.inner.to_rtr(
-            how.gid_index,
-            RtrAttributes {
-                remote_gid: how.remote.gid,
-                remote: how.remote.qpn,
-                expected_psn: how.remote.psn,
-                path_mtu: how.path_mtu,
-                max_dest_rd_atomic: how.max_dest_rd_atomic.min(QpLimits::RD_ATOMIC_MAX),
-                min_rnr_timer: how.min_rnr_timer,
-            },
-        )?;
-        self.inner.to_rts(RtsAttributes {
-            first_psn: how.local.psn,
-            timeout: how.timeout,
-            retry_count: how.retry_count,
-            rnr_retry: how.rnr_retry,
-            max_rd_atomic: how.max_rd_atomic.min(QpLimits::RD_ATOMIC_MAX),
-            window_packets: self.inner.window_packets(how.gid_index, how.path_mtu),
-        })
-    }
-
     /// The way its packets go, once connected.
     pub fn path(&self) -> Option<DataPath> {
         self.inner.path()
@@ -331,7 +309,15 @@ impl Qp<Rc> {
     /// [`Rejected`], with the memory; nothing was posted then.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
-    pub fn post(&self, work: Work) -> Result<(), Rejected> {
+    #[inline]
+    pub fn post<O>(&self, work: Work<O>) -> Result<(), Rejected>
+    where
+        T: Supports<O>,
+    {
+        self.post_any(work.any())
+    }
+
+    fn post_any(&self, work: Work) -> Result<(), Rejected> {
         if !work.memory.is_of(self.domain) {
             let memory = Some(work.memory);
             return Err(Rejected { error: PostFailure::ForeignMemory, memory });
@@ -362,7 +348,8 @@ impl Qp<Rc> {
         data: SendData<'_>,
         work: Work,
     ) -> Result<(), Rejected> {
-        let Work { memory, wr_id, signaled, solicited, fence, .. } = work;
+        let Work { memory, wr_id, signaled, solicited, fence, to, .. } = work;
+        let to = to.borrow();
         // Held until the request is posted, so that requests are in the chain in their order.
         let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         let max = self.cap.max_send_wr;
@@ -372,7 +359,7 @@ impl Qp<Rc> {
         }
         let link = self.send_cq.put(memory, chain.last);
         let buffer = Some(link.number);
-        let send = SendWork { wr_id, kind, data, signaled, solicited, fence, buffer };
+        let send = SendWork { wr_id, to, kind, data, signaled, solicited, fence, buffer };
         if let Err((_, error)) = self.inner.post_send(&[send]) {
             let memory = self.send_cq.take_back(link.number);
             return Err(Rejected { error: error.into(), memory });
@@ -395,10 +382,14 @@ impl Qp<Rc> {
         kind: SendKind,
         bytes: &Lent<'_>,
         wr_id: u64,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), PostError>
+    where
+        T: Sends,
+    {
+        let to = SendTo::Peer;
         let (sges, signaled, solicited, fence) = ([bytes.sge()], true, false, false);
         let data = SendData::Gather(&sges);
-        let work = SendWork { wr_id, kind, data, signaled, solicited, fence, buffer: None };
+        let work = SendWork { wr_id, to, kind, data, signaled, solicited, fence, buffer: None };
         self.inner.post_send(&[work]).map_err(|(_, error)| error)
     }
 
@@ -408,7 +399,10 @@ impl Qp<Rc> {
     ///
     /// [`PostError`]; nothing was posted then.
     #[doc(alias = "ibv_post_recv")]
-    pub fn post_recv_lent(&self, bytes: &Lent<'_>, wr_id: u64) -> Result<(), PostError> {
+    pub fn post_recv_lent(&self, bytes: &Lent<'_>, wr_id: u64) -> Result<(), PostError>
+    where
+        T: Receives,
+    {
         let sges = [bytes.sge()];
         let work = ReceiveWork { wr_id, sges: &sges, buffer: None };
         self.inner.post_receive(&[work]).map_err(|(_, error)| error)
@@ -427,7 +421,10 @@ impl Qp<Rc> {
     /// entries that the request changes, nor a `&mut` reference to those that it reads.
     #[doc(alias = "ibv_post_send")]
     #[inline]
-    pub unsafe fn post_send(&self, batch: &[SendWork<'_>]) -> Result<(), (usize, PostError)> {
+    pub unsafe fn post_send(&self, batch: &[SendWork<'_>]) -> Result<(), (usize, PostError)>
+    where
+        T: Sends,
+    {
         debug_assert!(batch.iter().all(|work| work.buffer.is_none()), "numbers are ours to give");
         self.inner.post_send(batch)
     }
@@ -444,7 +441,10 @@ impl Qp<Rc> {
     /// Until a receive has completed, nobody holds a reference to bytes of its scatter entries.
     #[doc(alias = "ibv_post_recv")]
     #[inline]
-    pub unsafe fn post_recv(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)> {
+    pub unsafe fn post_recv(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)>
+    where
+        T: Receives,
+    {
         debug_assert!(batch.iter().all(|work| work.buffer.is_none()), "numbers are ours to give");
         self.inner.post_receive(batch)
     }
@@ -466,19 +466,6 @@ impl<T: Transport> Qp<T> {
     #[doc(alias = "ibv_query_qp")]
     pub fn state(&self) -> QpState {
         self.inner.state()
-    }
-
-    /// What it is like now, and what it was made of.
-    #[doc(alias = "ibv_query_qp")]
-    pub fn query(&self) -> QpAttr {
-        QpAttr {
-            state: self.inner.state(),
-            remote: self.inner.remote(),
-            outstanding: self.inner.outstanding(),
-            cap: self.cap,
-            signal_all: self.signal_all,
-            srq: self.srq.as_ref().map(Srq::number),
-        }
     }
 
     /// What it has counted.

@@ -12,11 +12,12 @@
 
 use crate::context::Pd;
 use crate::error::AllocateError;
+use adverb_device::locks::Mutex;
 use adverb_device::{Access, Region, Sge};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 /// Lends slices of the program's own to work. See [`Pd::scope`].
 pub struct Scope<'scope, 'env: 'scope> {

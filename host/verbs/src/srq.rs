@@ -6,10 +6,12 @@
 
 use crate::cq::Owned;
 use crate::error::{Busy, CreateError, PostFailure, Rejected};
-use crate::work::{Kind, Work};
+use crate::transport::op;
+use crate::work::Work;
+use adverb_device::locks::Mutex;
 use adverb_device::{EventQueue, Port, PostError, QpLimits, ReceiveWork, SrqAttr, SrqError};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 /// What a shared receive queue is made of. `struct ibv_srq_init_attr`.
 #[derive(Clone, Copy, Debug)]
@@ -169,15 +171,9 @@ impl Srq {
     ///
     /// [`Rejected`], with the memory; nothing was posted then.
     #[doc(alias = "ibv_post_srq_recv")]
-    pub fn post(&self, work: Work) -> Result<(), Rejected> {
-        let Work { kind, memory, wr_id, .. } = work;
+    pub fn post(&self, work: Work<op::Receive>) -> Result<(), Rejected> {
+        let Work { memory, wr_id, .. } = work;
         let rejected = |why, memory| Rejected { error: why, memory: Some(memory) };
-        match kind {
-            Kind::Receive => {}
-            Kind::Send(_) | Kind::Bind(_) => {
-                return Err(rejected(PostFailure::NotAReceive, memory));
-            }
-        }
         if !memory.is_of(self.inner.domain) {
             return Err(rejected(PostFailure::ForeignMemory, memory));
         }

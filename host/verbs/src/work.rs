@@ -1,8 +1,12 @@
 //! Work that owns its memory.
 
+use crate::ah::Ah;
 use crate::memory::Memory;
 use crate::mw::{Mw, MwBind};
-use adverb_device::{Bind, BindError, Imm, Key, Rkey, SendKind};
+use crate::transport::op;
+use adverb_device::{Bind, BindError, Imm, Key, Qkey, Qpn, Rkey, SendKind, SendTo};
+use std::fmt;
+use std::marker::PhantomData;
 
 /// Memory of a peer: what the peer said of it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -29,31 +33,63 @@ pub(crate) enum Kind {
     Receive,
 }
 
+/// Whom it is for; what it owns of that.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Peer,
+    Datagram { ah: Ah, remote: Qpn, qkey: Qkey },
+    SharedQueue(u32),
+}
+
+impl Target {
+    pub(crate) fn borrow(&self) -> SendTo<'_> {
+        match self {
+            Self::Peer => SendTo::Peer,
+            Self::Datagram { ah, remote, qkey } => {
+                SendTo::Datagram { ah: ah.device(), remote: *remote, qkey: *qkey }
+            }
+            Self::SharedQueue(number) => SendTo::SharedQueue(*number),
+        }
+    }
+}
+
 /// A request that owns its memory until it completes. Its memory comes back with its completion;
 /// that of an unsignaled one is released by the next completion of its queue pair's send queue.
-#[derive(Debug)]
+///
+/// `O` is what it does: a queue pair takes it if its transport [`Supports`](crate::Supports) that.
+/// `Work` without one is work of any kind, which is checked when it is posted: [`Work::any`].
 #[must_use = "work does nothing until it is posted"]
-pub struct Work {
+pub struct Work<O = op::Any> {
     pub(crate) kind: Kind,
     pub(crate) memory: Memory,
     pub(crate) wr_id: u64,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
     pub(crate) fence: bool,
+    pub(crate) to: Target,
+    operation: PhantomData<fn() -> O>,
 }
 
-impl Work {
-    fn new(kind: Kind, memory: impl Into<Memory>) -> Self {
-        Self {
-            kind,
-            memory: memory.into(),
-            wr_id: 0,
-            signaled: true,
-            solicited: false,
-            fence: false,
-        }
+impl<O> fmt::Debug for Work<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, wr_id, to, .. } = self;
+        f.debug_struct("Work")
+            .field("kind", kind)
+            .field("to", to)
+            .field("wr_id", wr_id)
+            .finish_non_exhaustive()
     }
+}
 
+impl Work<op::Receive> {
+    /// Receives a message. A datagram needs [`crate::GRH_LEN`] bytes more than its message has.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn recv(memory: impl Into<Memory>) -> Self {
+        Self::new(Kind::Receive, memory)
+    }
+}
+
+impl Work<op::Send> {
     /// Sends a message.
     #[doc(alias = "IBV_WR_SEND")]
     pub fn send(memory: impl Into<Memory>) -> Self {
@@ -66,12 +102,72 @@ impl Work {
         Self::new(Kind::Send(SendKind::Send { imm: Some(Imm(imm)) }), memory)
     }
 
-    /// Receives a message.
-    #[doc(alias = "ibv_post_recv")]
-    pub fn recv(memory: impl Into<Memory>) -> Self {
-        Self::new(Kind::Receive, memory)
+    /// Gives the message an address: a queue pair on the other side of `ah`, and the Q_Key to show
+    /// there. For a multicast group the number is [`Qpn::MULTICAST`]. A Q_Key with the highest bit set
+    /// means the sending queue pair's own.
+    #[doc(alias = "ibv_wr_set_ud_addr")]
+    pub fn to(self, ah: &Ah, remote: Qpn, qkey: Qkey) -> Work<op::SendTo> {
+        let to = Target::Datagram { ah: ah.clone(), remote, qkey };
+        Work { to, ..self.become_other() }
     }
+}
 
+impl Work<op::SendTo> {
+    /// Sends a datagram: [`Work::send`] with [`Work::to`].
+    #[doc(alias = "IBV_WR_SEND")]
+    pub fn send_to(memory: impl Into<Memory>, ah: &Ah, remote: Qpn, qkey: Qkey) -> Self {
+        Work::send(memory).to(ah, remote, qkey)
+    }
+}
+
+impl Work<op::SendInvalidate> {
+    /// Sends a message and invalidates a key of the receiver's: that of a window of type 2, which it
+    /// bound on the receiving queue pair. The receiver's completion says which key.
+    #[doc(alias = "IBV_WR_SEND_WITH_INV")]
+    pub fn send_with_invalidate(memory: impl Into<Memory>, rkey: Rkey) -> Self {
+        Self::new(Kind::Send(SendKind::SendInvalidate { rkey }), memory)
+    }
+}
+
+impl Work<op::LocalInvalidate> {
+    /// Invalidates the key of a window of type 2 that was bound on the same queue pair, once all
+    /// work posted before is complete: the window is bound to nothing then.
+    ///
+    /// It ends with [`crate::WcStatus::MemoryWindowBind`], and the queue pair with it, if the key is
+    /// anything else.
+    #[doc(alias = "IBV_WR_LOCAL_INV")]
+    pub fn local_invalidate(rkey: Rkey) -> Self {
+        Self::new(Kind::Send(SendKind::LocalInvalidate { rkey }), Memory::Nothing)
+    }
+}
+
+impl Work<op::BindWindow> {
+    /// Binds a window of type 2, which is bound to nothing when the work's turn comes, under the key
+    /// `rkey`: usually [`Mw::rkey`], [incremented](Rkey::incremented).
+    ///
+    /// It ends with [`crate::WcStatus::MemoryWindowBind`], and the queue pair with it, if the window
+    /// is bound then, has this key already, or has gone, or the region has.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`].
+    #[doc(alias = "IBV_WR_BIND_MW")]
+    pub fn bind_mw(mw: &Mw, rkey: Rkey, to: &MwBind<'_>) -> Result<Self, BindError> {
+        let bind = mw.device().bind(to.device(), Some(Key(rkey.0)))?;
+        Ok(Self::new(Kind::Bind(bind), Memory::Nothing))
+    }
+}
+
+impl Work<op::AtomicWrite> {
+    /// Writes the 8 bytes of `memory` to a peer's 8 bytes, as they are and at once: nobody there
+    /// sees some of them. IBTA Vol. 1 Annex A19.
+    #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
+    pub fn atomic_write(memory: impl Into<Memory>, to: RemoteSlice) -> Self {
+        Self::new(Kind::Send(SendKind::AtomicWrite { va: to.addr, rkey: to.rkey }), memory)
+    }
+}
+
+impl Work<op::Write> {
     /// Writes to a peer's memory.
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn write(memory: impl Into<Memory>, to: RemoteSlice) -> Self {
@@ -85,13 +181,17 @@ impl Work {
         let kind = SendKind::Write { va: to.addr, rkey: to.rkey, imm: Some(Imm(imm)) };
         Self::new(Kind::Send(kind), memory)
     }
+}
 
+impl Work<op::Read> {
     /// Reads a peer's memory.
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub fn read(memory: impl Into<Memory>, from: RemoteSlice) -> Self {
         Self::new(Kind::Send(SendKind::Read { va: from.addr, rkey: from.rkey }), memory)
     }
+}
 
+impl Work<op::Atomic> {
     /// Puts `swap` into the peer's 8 bytes if they equal `compare`; what was there comes back in
     /// `memory`, 8 bytes in this machine's order.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
@@ -111,69 +211,65 @@ impl Work {
     pub fn fetch_add(memory: impl Into<Memory>, at: RemoteSlice, add: u64) -> Self {
         Self::new(Kind::Send(SendKind::FetchAdd { va: at.addr, rkey: at.rkey, add }), memory)
     }
+}
 
-    /// Writes the 8 bytes of `memory` to a peer's 8 bytes, as they are and at once: nobody there
-    /// sees some of them. IBTA Vol. 1 Annex A19.
-    #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
-    pub fn atomic_write(memory: impl Into<Memory>, to: RemoteSlice) -> Self {
-        Self::new(Kind::Send(SendKind::AtomicWrite { va: to.addr, rkey: to.rkey }), memory)
+impl<O: op::Remote> Work<O> {
+    /// Names the shared receive queue of the other side that the request is for: XRC. READs, WRITEs
+    /// and atomics take no receive from it, and act on memory of its protection domain.
+    #[doc(alias = "ibv_wr_set_xrc_srqn")]
+    pub fn to_srq(self, number: u32) -> Work<op::Xrc<O>> {
+        Work { to: Target::SharedQueue(number), ..self.become_other() }
+    }
+}
+
+impl<O> Work<O> {
+    fn new(kind: Kind, memory: impl Into<Memory>) -> Self {
+        Self {
+            kind,
+            memory: memory.into(),
+            wr_id: 0,
+            signaled: true,
+            solicited: false,
+            fence: false,
+            to: Target::Peer,
+            operation: PhantomData,
+        }
     }
 
-    /// Sends a message and invalidates a key of the receiver's: that of a window of type 2, which it
-    /// bound on the receiving queue pair. The receiver's completion says which key.
-    #[doc(alias = "IBV_WR_SEND_WITH_INV")]
-    pub fn send_with_invalidate(memory: impl Into<Memory>, rkey: Rkey) -> Self {
-        Self::new(Kind::Send(SendKind::SendInvalidate { rkey }), memory)
+    fn become_other<P>(self) -> Work<P> {
+        let Self { kind, memory, wr_id, signaled, solicited, fence, to, .. } = self;
+        Work { kind, memory, wr_id, signaled, solicited, fence, to, operation: PhantomData }
     }
 
-    /// Invalidates the key of a window of type 2 that was bound on the same queue pair, once all
-    /// work posted before is complete: the window is bound to nothing then.
-    ///
-    /// It ends with [`crate::WcStatus::MemoryWindowBind`], and the queue pair with it, if the key is
-    /// anything else.
-    #[doc(alias = "IBV_WR_LOCAL_INV")]
-    pub fn local_invalidate(rkey: Rkey) -> Self {
-        Self::new(Kind::Send(SendKind::LocalInvalidate { rkey }), Memory::Nothing)
-    }
-
-    /// Binds a window of type 2, which is bound to nothing when the work's turn comes, under the key
-    /// `rkey`: usually [`Mw::rkey`], [incremented](Rkey::incremented).
-    ///
-    /// It ends with [`crate::WcStatus::MemoryWindowBind`], and the queue pair with it, if the window
-    /// is bound then, has this key already, or has gone, or the region has.
-    ///
-    /// # Errors
-    ///
-    /// [`BindError`].
-    #[doc(alias = "IBV_WR_BIND_MW")]
-    pub fn bind_mw(mw: &Mw, rkey: Rkey, to: &MwBind<'_>) -> Result<Self, BindError> {
-        let bind = mw.device().bind(to.device(), Some(Key(rkey.0)))?;
-        Ok(Self::new(Kind::Bind(bind), Memory::Nothing))
+    /// The same work, and its type does not say what it does: whether the queue pair has it is
+    /// checked when it is posted.
+    pub fn any(self) -> Work {
+        self.become_other()
     }
 
     /// Comes back with the completion.
-    pub const fn wr_id(mut self, wr_id: u64) -> Self {
+    pub fn wr_id(mut self, wr_id: u64) -> Self {
         self.wr_id = wr_id;
         self
     }
 
     /// Completes without saying so, unless it fails; receives always say so. Its memory is released
     /// when a later request of the same send queue completes visibly.
-    pub const fn unsignaled(mut self) -> Self {
+    pub fn unsignaled(mut self) -> Self {
         self.signaled = false;
         self
     }
 
     /// Asks the peer for an event.
     #[doc(alias = "IBV_SEND_SOLICITED")]
-    pub const fn solicited(mut self) -> Self {
+    pub fn solicited(mut self) -> Self {
         self.solicited = true;
         self
     }
 
     /// Waits until the READs and atomics posted before have completed.
     #[doc(alias = "IBV_SEND_FENCE")]
-    pub const fn fence(mut self) -> Self {
+    pub fn fence(mut self) -> Self {
         self.fence = true;
         self
     }

@@ -4,7 +4,7 @@
 
 mod support;
 
-use adverb_verbs::{AsyncEvents, Context, CqConfig, Element, EventKind, Work};
+use adverb_verbs::{AsyncEvents, Context, CqConfig, Element, EventKind, QpState, Work};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::{Bench, PATIENCE};
@@ -116,4 +116,26 @@ fn a_full_completion_queue_tells_the_context_it_was_made_from() {
     assert_eq!((busy.handles, busy.unacknowledged), (0, 1));
     event.acknowledge();
     busy.object.destroy().unwrap();
+}
+
+/// Goal: a queue pair whose completions find no room stops in the middle of its work, and both the
+/// queue and the queue pair say why.
+#[test]
+fn an_overrun_in_the_middle_of_work_is_an_event_of_the_queue_and_of_its_queue_pair() {
+    let bench = Bench::new();
+    let events = bench.context.async_events().unwrap();
+    let (small, roomy) =
+        (bench.context.create_cq(1).unwrap(), bench.context.create_cq(64).unwrap());
+    let [a, b] = bench.pair(&small, &roomy);
+    for _ in 0..3 {
+        b.post(Work::recv(bench.pd.buffer(8).unwrap())).unwrap();
+        a.post(Work::send(bench.pd.buffer(8).unwrap())).unwrap();
+    }
+    assert_eq!(wait_for(&events, EventKind::CqErr), Element::Cq { context: 0 });
+    let Element::Qp { number, .. } = wait_for(&events, EventKind::QpFatal) else {
+        panic!("of something else");
+    };
+    assert_eq!(number, a.number());
+    assert_eq!(a.state(), QpState::Err);
+    assert!(events.get_timeout(Duration::from_millis(50)).unwrap().is_none(), "told twice");
 }

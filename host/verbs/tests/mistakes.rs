@@ -217,7 +217,10 @@ fn posting_in_the_wrong_state_names_the_state_and_gives_the_memory_back() {
     let bench = Bench::new();
     let cq = bench.context.create_cq(64).unwrap();
     let qp = bench.pd.create_qp(&QpConfig::new(&cq)).unwrap();
-    for work in [Work::send(bench.pd.buffer(8).unwrap()), Work::recv(bench.pd.buffer(8).unwrap())] {
+    for work in [
+        Work::send(bench.pd.buffer(8).unwrap()).any(),
+        Work::recv(bench.pd.buffer(8).unwrap()).any(),
+    ] {
         let rejected = qp.post(work).unwrap_err();
         assert_eq!(rejected.error, PostError::NotReady { state: QpState::Reset });
         assert!(rejected.memory.is_some());

@@ -11,7 +11,7 @@ mod support;
 use adverb_sys::memory::{Mapping, memfd};
 use adverb_verbs::{
     Access, AllocateError, CqConfig, QpConfig, QpState, RemoteSlice, ResizeError, SendData,
-    SendKind, SendWork, Sge, Timestamps, WcStatus, Work,
+    SendKind, SendTo, SendWork, Sge, Timestamps, WcStatus, Work,
 };
 use support::Bench;
 
@@ -129,6 +129,7 @@ fn a_message_is_gathered_from_32_pieces_and_scattered_around_what_nobody_wants()
     // SAFETY: the regions outlive the work and lend no references.
     unsafe { b.post_recv(&[receive]) }.unwrap();
     let send = SendWork {
+        to: SendTo::Peer,
         wr_id: 2,
         kind: SendKind::Send { imm: None },
         data: SendData::Gather(&from),

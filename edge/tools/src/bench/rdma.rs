@@ -8,7 +8,7 @@
 
 use adverb::verbs::{
     Access, Context, Cq, Gid, Mr, PathMtu, Psn, Qp, QpConfig, Qpn, Rc, RcConnect, ReceiveWork,
-    RemoteQp, RemoteSlice, Rkey, SendData, SendKind, SendWork, Sge, WcOpcode, WcStatus,
+    RemoteQp, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, Sge, WcOpcode, WcStatus,
     WorkCompletion, WorkError, devices,
 };
 use serde::{Deserialize, Serialize};
@@ -296,6 +296,7 @@ impl QueuePair {
         let offset = u64::try_from(request.remote).unwrap_or(u64::MAX);
         let RemoteSlice { addr: va, rkey } = self.remote.plus(offset);
         SendWork {
+            to: SendTo::Peer,
             kind: match request.op {
                 Op::Send => SendKind::Send { imm: None },
                 Op::Write => SendKind::Write { va, rkey, imm: None },
@@ -398,6 +399,7 @@ const POLL_MAX: usize = 32;
 const NO_SGE: Sge = Sge { addr: 0, len: 0, lkey: 0 };
 /// Fills an array of requests.
 const NO_WORK: SendWork<'static> = SendWork {
+    to: SendTo::Peer,
     wr_id: 0,
     kind: SendKind::Send { imm: None },
     data: SendData::Gather(&[]),

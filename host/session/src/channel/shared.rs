@@ -24,7 +24,8 @@ use crate::remote::RemoteBlock;
 use crate::ring::{Claim, Event, Operation, Queue, Ring, Ticket};
 use crate::set_up::Unlinked;
 use adverb_verbs::{
-    Cq, Imm, Qp, Rc, ReceiveWork, SendData, SendKind, SendWork, WcOpcode, WcStatus, WorkCompletion,
+    Cq, Imm, Qp, Rc, ReceiveWork, SendData, SendKind, SendTo, SendWork, WcOpcode, WcStatus,
+    WorkCompletion,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -265,6 +266,7 @@ impl Shared {
             };
         let ticket = state.sends.next_ticket();
         let work = SendWork {
+            to: SendTo::Peer,
             wr_id: ticket.to_wr_id(),
             kind,
             data,
@@ -304,6 +306,7 @@ impl Shared {
     pub(super) fn post_marker(&self, state: &mut State) -> Result<(), ChannelError> {
         let ticket = state.sends.next_ticket();
         let work = SendWork {
+            to: SendTo::Peer,
             wr_id: ticket.to_wr_id(),
             kind: SendKind::Write { va: 0, rkey: adverb_verbs::Rkey(0), imm: None },
             data: SendData::Gather(&[]),

@@ -1,7 +1,12 @@
-//! What is allocated, and when: nothing on the data path, and how much for a queue pair.
+//! What is allocated and locked, and when: nothing is allocated on the data path, nothing locked but
+//! the queues it is about; and how much a queue pair takes.
 //!
 //! One test, because the allocator counts for the whole process: it has it to itself. And nobody
 //! else's packets: putting steering right, which they may cause, allocates.
+//!
+//! # Safety
+//!
+//! Raw requests are of regions that outlive them and lend no references.
 
 #[path = "../verbs/alone.rs"]
 mod alone;
@@ -9,22 +14,28 @@ mod counting;
 #[path = "../verbs/pair.rs"]
 mod pair;
 
+use adverb_sys::poll;
 use adverb_verbs::{
-    Access, Buf, Context, Cq, Memory, Mr, QpConfig, ReceiveWork, SendData, SendKind, SendWork, Sge,
-    WcStatus, Work,
+    Access, Buf, CompChannel, Context, Cq, CqConfig, Memory, Mr, MwBind, MwKind, Qp, QpConfig, Rc,
+    ReceiveWork, RemoteSlice, SendData, SendKind, SendTo, SendWork, Sge, Srq, SrqConfig, WcStatus,
+    Work, locks,
 };
 use counting::counts;
 use pair::{Pair, Setup, Side, remote};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const ROUNDS: u64 = 10_000;
 const LEN: usize = 64;
+const BATCH: usize = 16;
 
 #[test]
 fn the_data_path_allocates_nothing_and_queue_pairs_are_small() {
     alone::alone("the_data_path_allocates_nothing_and_queue_pairs_are_small", || {
         data_path();
+        channels();
+        locks();
         queue_pairs();
     });
 }
@@ -42,19 +53,163 @@ fn data_path() {
     long.round_trips(100);
     scene.with_a_helper(20);
 
+    allocates_nothing("raw requests", || scene.round_trips(ROUNDS));
+    allocates_nothing("batches", || scene.batches(ROUNDS / 16));
+    allocates_nothing("owned work", || scene.owned_round_trips(ROUNDS));
+    allocates_nothing("many packets a message", || long.round_trips(ROUNDS / 20));
+    windows(&pair, 100);
     let (before, _) = counts();
-    scene.round_trips(ROUNDS);
-    assert_eq!(counts().0 - before, 0, "raw batches");
-    let (before, _) = counts();
-    scene.owned_round_trips(ROUNDS);
-    assert_eq!(counts().0 - before, 0, "owned work");
-    let (before, _) = counts();
-    long.round_trips(ROUNDS / 20);
-    assert_eq!(counts().0 - before, 0, "many packets a message");
-    let (before, _) = counts();
-    scene.with_a_helper(100);
-    assert_eq!(counts().0 - before, 0, "driven by the helper");
+    windows(&pair, ROUNDS / 20);
+    assert_eq!(counts().0 - before, WINDOWS, "a window is made, but binding it is free");
+    allocates_nothing("driven by the helper", || scene.with_a_helper(100));
     two_threads(&pair);
+}
+
+fn allocates_nothing(what: &str, run: impl FnOnce()) {
+    let (before, _) = counts();
+    run();
+    assert_eq!(counts().0 - before, 0, "{what}");
+}
+
+/// A message from a queue pair to another one whose receives are shared, announced on a channel.
+struct Announced {
+    context: Context,
+    channel: CompChannel,
+    sends: Cq,
+    receives: Cq,
+    srq: Srq,
+    memory: Mr,
+    from: Qp<Rc>,
+    _to: Qp<Rc>,
+}
+
+impl Announced {
+    fn new() -> Self {
+        let context = Context::open("soft_lo").expect("the loopback device");
+        let channel = context.create_comp_channel().expect("a channel");
+        let config = CqConfig { channel: Some(&channel), ..CqConfig::new(64) };
+        let (sends, receives) = (context.create_cq(64), context.create_cq_with(&config));
+        let (sends, receives) = (sends.expect("a queue"), receives.expect("a queue"));
+        let pd = context.alloc_pd();
+        let srq = pd.create_srq(&SrqConfig::new(64)).expect("a shared receive queue");
+        let memory = pd.allocate(LEN, Access::ALL).expect("memory");
+        let shared = QpConfig { srq: Some(&srq), ..QpConfig::new(&receives) };
+        let from = pd.create_qp(&QpConfig::new(&sends)).expect("a queue pair");
+        let to = pd.create_qp(&shared).expect("a queue pair");
+        let setup = Setup { timeout: 0, ..Setup::default() };
+        from.connect(&setup.attributes(&from, &to)).expect("connected");
+        to.connect(&setup.attributes(&to, &from)).expect("connected");
+        Self { context, channel, sends, receives, srq, memory, from, _to: to }
+    }
+
+    /// Arms, posts, waits for the event, acknowledges it and takes what it announced.
+    fn message(&self, by_descriptor: bool) {
+        let sges = [self.memory.sge(0, LEN).expect("in there")];
+        let receive = ReceiveWork { wr_id: 0, sges: &sges, buffer: None };
+        // SAFETY: the region outlives the receive and lends no references.
+        unsafe { self.srq.post_recv(&[receive]) }.expect("room");
+        self.receives.req_notify(false).expect("it has a channel");
+        let work = SendWork {
+            to: SendTo::Peer,
+            wr_id: 0,
+            kind: SendKind::Send { imm: None },
+            data: SendData::Inline(&[1; LEN]),
+            signaled: true,
+            solicited: false,
+            fence: false,
+            buffer: None,
+        };
+        // SAFETY: inline data is copied when it is posted.
+        unsafe { self.from.post_send(&[work]) }.expect("room");
+        let event = match by_descriptor {
+            false => self.channel.get_event().expect("an event"),
+            true => loop {
+                let fd = self.channel.as_fd();
+                poll::readable(&fd, std::iter::empty(), None).expect("polled");
+                if let Some(event) = self.channel.try_get_event() {
+                    break event;
+                }
+            },
+        };
+        let cq = event.keep();
+        cq.ack_events(1);
+        assert_eq!(pair::wait(&cq).wc.status, WcStatus::Success);
+        assert_eq!(pair::wait(&self.sends).wc.status, WcStatus::Success);
+    }
+}
+
+/// Goal: neither shared receive queues nor channels allocate, however one waits.
+fn channels() {
+    let scene = Announced::new();
+    for by_descriptor in [false, true] {
+        let rounds = |count| (0..count).for_each(|_| scene.message(by_descriptor));
+        rounds(500);
+        allocates_nothing("a shared receive queue, and a channel", || rounds(ROUNDS / 5));
+    }
+    drop(scene.context);
+}
+
+/// Locks that belong to the queues that the work is about, by what they guard: a queue pair and the
+/// order of its unsignaled work, a completion queue and the memory of its work, a shared receive queue,
+/// and a channel. The receiving side of the device is tried and never waited for.
+const OWN: [&str; 9] = [
+    "QpInner",
+    "Chain",
+    "notify::State",
+    "Tables",
+    "srq::State",
+    "notify::Mail",
+    "Interest",
+    "HashMap<u64",
+    "Receiver",
+];
+
+/// Goal: the data path takes no lock but those of its queues. What else is taken is not taken for a
+/// message, but once in a while: regions for the buffers at the start, timers when one has run out.
+fn locks() {
+    const ROUNDS: u64 = 1000;
+    let pair = Setup::default().pair();
+    let (scene, announced) = (Scene::new(&pair), Announced::new());
+    let each = |run: &dyn Fn()| (0..ROUNDS).for_each(|_| run());
+    let paths: [(&str, &dyn Fn()); 5] = [
+        ("raw requests", &|| scene.round_trips(ROUNDS)),
+        ("batches", &|| scene.batches(ROUNDS)),
+        ("owned work", &|| scene.owned_round_trips(ROUNDS)),
+        ("a channel", &|| each(&|| announced.message(false))),
+        ("its descriptor", &|| each(&|| announced.message(true))),
+    ];
+    for (what, run) in paths {
+        run();
+        let _ = locks::taken();
+        run();
+        for (name, count) in locks::taken().into_iter().filter(|(_, count)| *count > 0) {
+            println!("{what}, {ROUNDS} rounds: {count} x {name}");
+            let own = OWN.iter().any(|own| name.contains(own));
+            assert!(own || count < ROUNDS / 50, "{what} takes {name}");
+        }
+    }
+}
+
+/// What making a region and a window allocates: the region.
+const WINDOWS: usize = 1;
+
+/// B binds a window, A writes through it, and B invalidates its key.
+fn windows(pair: &Pair, rounds: u64) {
+    let Pair { a, b, .. } = pair;
+    let mr = b.pd.allocate(LEN, Access::LOCAL_WRITE | Access::MW_BIND).expect("memory");
+    let mw = b.pd.alloc_mw(MwKind::Type2).expect("a window");
+    let part = MwBind::new(&mr, 0, LEN, Access::REMOTE_WRITE);
+    let mut mine: Buf = a.pd.buffer(LEN).expect("memory");
+    for _ in 0..rounds {
+        let rkey = mw.rkey().incremented();
+        b.qp.post(Work::bind_mw(&mw, rkey, &part).expect("it fits")).expect("room");
+        assert_eq!(b.status(), WcStatus::Success);
+        a.qp.post(Work::write(mine, RemoteSlice { addr: part.addr(), rkey })).expect("room");
+        let done = pair::wait(&a.cq).ok().expect("success");
+        mine = done.memory.and_then(Memory::into_buf).expect("it comes back");
+        b.qp.post(Work::local_invalidate(rkey)).expect("room");
+        assert_eq!(b.status(), WcStatus::Success);
+    }
 }
 
 /// Two sides, each with a region; A's requests go to B's.
@@ -90,6 +245,7 @@ impl<'a> Scene<'a> {
     fn work<'b>(&self, n: u64, kind: SendKind, sge: &'b [Sge]) -> SendWork<'b> {
         let data = SendData::Gather(sge);
         SendWork {
+            to: SendTo::Peer,
             wr_id: n,
             kind,
             data,
@@ -122,6 +278,23 @@ impl<'a> Scene<'a> {
                 if receives {
                     assert_eq!(b.status(), WcStatus::Success);
                 }
+            }
+        }
+    }
+
+    /// Many SENDs in one call, and their receives.
+    fn batches(&self, rounds: u64) {
+        let Pair { a, b, .. } = self.pair;
+        let from = [self.at_a.sge(0, self.len).expect("in there")];
+        let room = [self.at_b.sge(0, self.len).expect("in there")];
+        let receive = ReceiveWork { wr_id: 0, sges: &room, buffer: None };
+        let [send, ..] = self.kinds();
+        for _ in 0..rounds {
+            b.post_recv(&[receive; BATCH]).expect("room");
+            a.post_send(&[self.work(0, send, &from); BATCH]).expect("room");
+            for _ in 0..BATCH {
+                assert_eq!(a.status(), WcStatus::Success);
+                assert_eq!(b.status(), WcStatus::Success);
             }
         }
     }
@@ -189,6 +362,7 @@ fn two_threads(pair: &Pair) {
         }
         let sge = [from.sge(0, LEN).expect("in there")];
         let work = SendWork {
+            to: SendTo::Peer,
             wr_id: 0,
             kind: SendKind::Send { imm: None },
             data: SendData::Gather(&sge),

@@ -8,7 +8,7 @@
 
 use adverb_verbs::{
     Access, Context, Cq, Mr, Pd, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind,
-    SendWork, WcOpcode, WcStatus, WorkCompletion,
+    SendTo, SendWork, WcOpcode, WcStatus, WorkCompletion,
 };
 use std::time::{Duration, Instant};
 
@@ -106,6 +106,7 @@ impl Field {
     fn send(&self, from: &Qp<Rc>) {
         let sges = [self.memory.sge(0, LEN).expect("in there")];
         let work = SendWork {
+            to: SendTo::Peer,
             wr_id: u64::from(from.number().get()),
             kind: SendKind::Send { imm: None },
             data: SendData::Gather(&sges),

@@ -7,7 +7,7 @@ use crate::alone::program;
 use crate::pair::{FOREVER, Setup, bytes_of, pattern, wait};
 use adverb_verbs::{
     Access, Context, Cq, Gid, Memory, Mr, PathMtu, Pd, Psn, Qp, Qpn, Rc, RcConnect, RemoteQp,
-    RemoteSlice, Rkey, WcStatus, Work,
+    RemoteSlice, Rkey, Supports, WcStatus, Work,
 };
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
@@ -334,7 +334,10 @@ impl Servant {
     }
 
     /// Runs one request and says how it ended.
-    fn run(&self, index: &str, work: Work) -> String {
+    fn run<O>(&self, index: &str, work: Work<O>) -> String
+    where
+        Rc: Supports<O>,
+    {
         self.qp(index).post(work).expect("room");
         format!("{:?}", wait(&self.cq).wc.status)
     }

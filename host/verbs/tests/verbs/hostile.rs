@@ -6,11 +6,12 @@ use crate::agent::Agent;
 use crate::alone::{is_alone, over_udp};
 use crate::pair::{Pair, Setup, assert_same, bytes_of, eventually, pattern, remote};
 use crate::stranger::{ANOTHERS, PEERS, Stranger, VICTIM, headers, write};
+use adverb_sys::poll;
 use adverb_sys::udp::{BindOptions, Destination, GatherBuffer, Socket};
-use adverb_verbs::{Mr, PortCounters, QpState, Qpn, Rkey, WcStatus, Work};
+use adverb_verbs::{Context, CqConfig, Mr, PortCounters, QpState, Qpn, Rkey, WcStatus, Work};
 use adverb_wire::{Aeth, Extension, Flow, Msn, Operation, ROCE_PORT, Reth, Syndrome};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A pair, a region that nobody may change, and the number after which counts are looked at.
 struct Scene {
@@ -337,6 +338,59 @@ fn a_flood_of_garbage_does_not_spoil_a_good_connection() {
     });
 }
 
+/// Ports of the loopback address at which devices can be passed packets.
+fn relay_ports() -> Vec<u16> {
+    let sockets = std::fs::read_to_string("/proc/net/udp").expect("Linux has it");
+    let ports = sockets.lines().filter_map(|line| {
+        let local = line.split_whitespace().nth(1)?;
+        let (address, port) = local.split_once(':')?;
+        let port = u16::from_str_radix(port, 16).ok()?;
+        (address == "0100007F" && port != ROCE_PORT).then_some(port)
+    });
+    ports.collect()
+}
+
+/// Goal: what a stranger has sent to be passed on is taken away, and does not wake for ever those who
+/// sleep until a completion comes.
+#[test]
+fn strangers_do_not_keep_sleepers_awake() {
+    alone("hostile::strangers_do_not_keep_sleepers_awake", || {
+        const NIGHT: Duration = Duration::from_millis(500);
+        for by_descriptor in [false, true] {
+            let context = Context::open("soft_lo").expect("the loopback device");
+            let channel = context.create_comp_channel().expect("a channel");
+            let config = CqConfig { channel: Some(&channel), ..CqConfig::new(16) };
+            let cq = context.create_cq_with(&config).expect("a completion queue");
+            cq.req_notify(false).expect("it has a channel");
+            let sleep = || {
+                let end = Instant::now() + NIGHT;
+                let left = || end.saturating_duration_since(Instant::now());
+                while !left().is_zero() {
+                    if by_descriptor {
+                        poll::readable(&channel, std::iter::empty(), Some(left())).expect("polled");
+                        assert!(channel.try_get_event().is_none());
+                    } else {
+                        assert!(channel.get_event_timeout(left()).expect("slept").is_none());
+                    }
+                }
+            };
+            let cpu = || adverb_sys::process::usage().expect("figures").cpu();
+            let before = cpu();
+            std::thread::scope(|scope| {
+                scope.spawn(sleep);
+                std::thread::sleep(NIGHT / 5);
+                let stranger = Stranger::at(PEERS);
+                for port in relay_ports() {
+                    stranger.socket.send_to(b"nonsense", (PEERS, port)).expect("sent");
+                }
+            });
+            let used = cpu() - before;
+            println!("{used:?} of {NIGHT:?}, by descriptor: {by_descriptor}");
+            assert!(used < NIGHT / 3, "kept awake: {used:?} of {NIGHT:?}");
+        }
+    });
+}
+
 /// Goal: what anybody on this host sends to the port for passing on is no packet, and does not keep
 /// anybody awake.
 #[test]
@@ -344,14 +398,7 @@ fn strangers_cannot_pass_packets_on() {
     over_udp("hostile::strangers_cannot_pass_packets_on", || {
         let scene = Scene::new();
         let mut agent = Agent::start("soft_lo", 1);
-        let sockets = std::fs::read_to_string("/proc/net/udp").expect("Linux has it");
-        let ports = sockets.lines().filter_map(|line| {
-            let local = line.split_whitespace().nth(1)?;
-            let (address, port) = local.split_once(':')?;
-            let port = u16::from_str_radix(port, 16).ok()?;
-            (address == "0100007F" && port != ROCE_PORT).then_some(port)
-        });
-        let ports: Vec<u16> = ports.collect();
+        let ports = relay_ports();
         assert!(ports.len() >= 2, "both processes can be passed packets");
         let stranger = Stranger::at(PEERS);
         let mut message = b"advf".to_vec();

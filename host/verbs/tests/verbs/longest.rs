@@ -5,7 +5,7 @@
 
 use crate::pair::{Setup, Side, assert_same, bytes_of, pattern, remote};
 use adverb_verbs::{
-    Access, Mr, PathMtu, QpState, ReceiveWork, SendData, SendKind, SendWork, Sge, WcOpcode,
+    Access, Mr, PathMtu, QpState, ReceiveWork, SendData, SendKind, SendTo, SendWork, Sge, WcOpcode,
 };
 
 const PIECES: usize = 32;
@@ -19,7 +19,16 @@ fn pieces(mr: &Mr, step: usize) -> Vec<Sge> {
 fn post(side: &Side, kind: SendKind, sges: &[Sge]) {
     let (signaled, solicited, fence) = (true, false, false);
     let data = SendData::Gather(sges);
-    let work = SendWork { wr_id: 1, kind, data, signaled, solicited, fence, buffer: None };
+    let work = SendWork {
+        wr_id: 1,
+        to: SendTo::Peer,
+        kind,
+        data,
+        signaled,
+        solicited,
+        fence,
+        buffer: None,
+    };
     side.post_send(&[work]).expect("room");
 }
 

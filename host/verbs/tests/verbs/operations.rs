@@ -5,7 +5,7 @@
 use crate::pair::{FOREVER, Pair, Setup, assert_same, bytes_of, pattern, remote};
 use adverb_verbs::{
     Access, Completion, Imm, Memory, PathMtu, PollError, PostError, QpState, ReceiveWork, SendData,
-    SendKind, SendWork, Sge, WcOpcode, WcStatus, Work,
+    SendKind, SendTo, SendWork, Sge, WcOpcode, WcStatus, Work, op,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -133,7 +133,7 @@ fn atomics(pair: &Pair) {
     let (a, b) = (&pair.a, &pair.b);
     let words = b.region(&[0; 32]);
     words.store_u64(8, 40).expect("it fits");
-    let run = |work: Work| {
+    let run = |work: Work<op::Atomic>| {
         a.qp.post(work).expect("room");
         let done = a.wait().ok().expect("done");
         assert_eq!(done.wc.byte_len, 8);
@@ -239,7 +239,7 @@ fn both_directions_work_at_once() {
 
 fn raw(wr_id: u64, kind: SendKind, data: SendData<'_>) -> SendWork<'_> {
     let (signaled, solicited, fence) = (true, false, false);
-    SendWork { wr_id, kind, data, signaled, solicited, fence, buffer: None }
+    SendWork { to: SendTo::Peer, wr_id, kind, data, signaled, solicited, fence, buffer: None }
 }
 
 const SEND: SendKind = SendKind::Send { imm: None };

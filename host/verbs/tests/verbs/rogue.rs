@@ -8,7 +8,7 @@
 //! Raw requests are of regions that outlive them and lend no references.
 
 use crate::alone::alone;
-use crate::pair::{Setup, Side, bytes_of, eventually};
+use crate::pair::{FOREVER, Setup, Side, bytes_of, eventually};
 use crate::stranger::{ANOTHERS, Stranger, headers};
 use adverb_verbs::{
     Access, Completion, Context, Element, EventKind, Gid, Mr, PathMtu, QpConfig, QpState, Qpn,
@@ -130,8 +130,8 @@ fn an_answer_that_does_not_fit_is_a_bad_response() {
             let scene = Scene::new(&Setup::default());
             let buffer = scene.side.buffer(&[0; 8]);
             let (work, opcode) = match atomic {
-                true => (Work::fetch_add(buffer, nowhere, 1), WcOpcode::FetchAdd),
-                false => (Work::read(buffer, nowhere), WcOpcode::RdmaRead),
+                true => (Work::fetch_add(buffer, nowhere, 1).any(), WcOpcode::FetchAdd),
+                false => (Work::read(buffer, nowhere).any(), WcOpcode::RdmaRead),
             };
             scene.side.qp.post(work.wr_id(WR_ID)).expect("room");
             let next = Work::send(scene.side.buffer(&[1; 8])).wr_id(WR_ID + 1);
@@ -245,6 +245,39 @@ fn a_message_within_a_message_is_an_invalid_request() {
         scene.completes(scene.side.wait(), WR_ID, invalid, WcOpcode::Receive);
         scene.completes(scene.side.wait(), WR_ID + 1, flushed, WcOpcode::Receive);
         assert_eq!(scene.request().0, Operation::Acknowledge, "the peer is told");
+    });
+}
+
+/// Goal: what no completion tells, an event does: once, with the queue pair's name, and the peer is
+/// refused with the code that goes with it.
+#[test]
+fn refusals_that_no_completion_tells_are_events() {
+    alone("rogue::refusals_that_no_completion_tells_are_events", || {
+        let wrong_key = Reth { va: 0, rkey: Rkey(1), len: 8 };
+        let too_much = Reth { va: 0, rkey: Rkey(1), len: 0 };
+        for (reth, kind, code) in [
+            (wrong_key, EventKind::QpAccessErr, Nak::RemoteAccess),
+            (too_much, EventKind::QpReqErr, Nak::InvalidRequest),
+        ] {
+            let context = Context::open("soft_lo").expect("the loopback device");
+            let events = context.async_events().expect("events");
+            let setup = Setup::default();
+            let side = setup.side(&context);
+            let scene = Scene::with(&setup, context, side);
+            scene.send(Operation::WriteOnly, FIRST, Extension::Reth(reth), &[1; 8]);
+            let event = events.get_timeout(FOREVER).expect("no error").expect("an event");
+            assert_eq!(event.kind, kind);
+            let Element::Qp { number, .. } = event.element else { panic!("{event}") };
+            assert_eq!(number, scene.side.qp.number());
+            let mut datagram = [0; 64];
+            let (len, _) = scene.peer.socket.recv_from(&mut datagram).expect("a refusal");
+            let packet = Packet::parse(datagram.get(..len).expect("in there")).expect("a packet");
+            let Extension::Aeth(aeth) = packet.headers.extension else { panic!("no answer") };
+            assert_eq!((aeth.syndrome, packet.headers.bth.psn), (Syndrome::Nak(code), FIRST));
+            assert_eq!(scene.side.qp.state(), QpState::Err);
+            assert!(scene.side.is_quiet());
+            assert!(events.try_get().is_none(), "told twice");
+        }
     });
 }
 

@@ -6,13 +6,20 @@
 
 use crate::pair::{Pair, Setup, bytes_of, remote};
 use adverb_verbs::{
-    Access, Memory, Mr, PathMtu, PostFailure, QpState, ReceiveWork, RemoteSlice, Rkey, SendData,
-    SendKind, SendWork, WcOpcode, WcStatus, Work,
+    Access, Memory, Mr, PathMtu, PostFailure, QpState, Rc, ReceiveWork, RemoteSlice, Rkey,
+    SendData, SendKind, SendTo, SendWork, Supports, WcOpcode, WcStatus, Work,
 };
 
 /// Goal: every way of reaching where one may not ends the same: the requester learns that access
 /// was denied, nothing is changed, and both queue pairs are in the error state.
-fn is_denied(setup: Setup, expected: WcStatus, work: impl Fn(&Pair, &Mr) -> Work, access: Access) {
+fn is_denied<O>(
+    setup: Setup,
+    expected: WcStatus,
+    work: impl Fn(&Pair, &Mr) -> Work<O>,
+    access: Access,
+) where
+    Rc: Supports<O>,
+{
     let pair = setup.pair();
     let target = pair.b.pd.allocate(64, access).expect("memory");
     let before = bytes_of(&target, 0, 64);
@@ -138,6 +145,7 @@ fn local_memory_of_another_protection_domain_is_a_local_error() {
         let foreign = b.region(&[1; 8]);
         let sges = [foreign.sge(0, 8).expect("in there")];
         let work = SendWork {
+            to: SendTo::Peer,
             wr_id: 9,
             kind,
             data: SendData::Gather(&sges),
@@ -302,6 +310,7 @@ fn an_overrun_completion_queue_says_so_and_stops_its_queue_pairs() {
     let sge = [from.sge(0, 8).expect("in there")];
     let kind = SendKind::Write { va: target.addr(), rkey: target.rkey(), imm: None };
     let work = |wr_id| SendWork {
+        to: SendTo::Peer,
         wr_id,
         kind,
         data: SendData::Gather(&sge),

@@ -40,6 +40,15 @@ impl Qp {
         Ok(())
     }
 
+    /// Says whether [`Qp::modify`] would make this change.
+    ///
+    /// # Errors
+    ///
+    /// [`ModifyError`], as from there.
+    pub fn may_modify(&self, to: QpState, attributes: &Attributes) -> Result<(), ModifyError> {
+        check(self.kind(), self.state, to, attributes.given(), attributes.current)
+    }
+
     /// RESET to INIT, for connected transports.
     ///
     /// # Errors

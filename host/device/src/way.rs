@@ -1,0 +1,114 @@
+//! Ways to other ports, and address handles, which name them.
+//!
+//! A way is found once, when a queue pair connects or an address handle is made: the socket to send
+//! from, the address to send to, and the part of the ICRC that is the same for every packet. Sending
+//! then looks nothing up.
+
+use crate::endpoint::{Endpoint, gid_of};
+use crate::port::Port;
+use crate::qp::ConnectError;
+use adverb_engine::Gid;
+use adverb_sys::udp::Destination;
+use adverb_wire::{Flow, Qkey, Qpn};
+use std::fmt;
+use std::sync::Arc;
+
+/// The way to a port.
+#[derive(Debug)]
+pub(crate) struct Way {
+    pub(crate) endpoint: Arc<Endpoint>,
+    pub(crate) destination: Destination,
+    pub(crate) flow: Flow,
+}
+
+impl Way {
+    /// The way from a local address to a GID.
+    pub(crate) fn new(endpoint: Arc<Endpoint>, remote: Gid) -> Result<Self, ConnectError> {
+        let peer = endpoint.peer(remote);
+        let flow = endpoint.flow_to(peer).ok_or_else(|| ConnectError::OtherFamily {
+            local: gid_of(endpoint.addr.ip()),
+            remote,
+        })?;
+        Ok(Self { endpoint, destination: Destination::new(peer), flow })
+    }
+
+    /// It ends on this host, at the address where it begins.
+    pub(crate) fn stays_here(&self) -> bool {
+        self.destination.addr().ip() == self.endpoint.addr.ip()
+    }
+}
+
+/// Where datagrams go. `struct ibv_ah_attr` with its `struct ibv_global_route`.
+///
+/// RoCE has no local identifiers, service levels of its own or static rates, so those are no fields
+/// here. Every address is global.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct AhAttr {
+    /// The port there, or a multicast group.
+    pub gid: Gid,
+    /// Place of the source address in the GID table.
+    pub gid_index: u8,
+    /// The flow label. Kept, and without effect: packets of all address handles leave by one socket,
+    /// which has no label.
+    pub flow_label: u32,
+    /// The traffic class. Kept, and without effect, as the flow label.
+    pub traffic_class: u8,
+    /// How many routers packets may pass. Kept, and without effect: the system's default holds.
+    pub hop_limit: u8,
+}
+
+impl AhAttr {
+    /// To `gid`, from the address at place 1 of the GID table.
+    pub const fn new(gid: Gid) -> Self {
+        Self { gid, gid_index: 1, flow_label: 0, traffic_class: 0, hop_limit: 64 }
+    }
+}
+
+/// An address handle: a way to a port or a multicast group. `struct ibv_ah`.
+///
+/// A handle: clones are the same way.
+#[derive(Clone)]
+pub struct Ah {
+    // In this order: the last socket of a port goes before the port.
+    pub(crate) way: Arc<Way>,
+    pub(crate) port: Arc<Port>,
+    pub(crate) domain: u32,
+    attr: AhAttr,
+}
+
+impl Ah {
+    pub(crate) fn new(port: Arc<Port>, domain: u32, attr: AhAttr) -> Result<Self, ConnectError> {
+        let way = Arc::new(Way::new(port.endpoint(attr.gid_index)?, attr.gid)?);
+        Ok(Self { way, port, domain, attr })
+    }
+
+    /// What it was made of.
+    pub fn attr(&self) -> AhAttr {
+        self.attr
+    }
+}
+
+impl fmt::Debug for Ah {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Ah").field(&self.attr).finish()
+    }
+}
+
+/// Whom a send request is for.
+#[derive(Clone, Copy, Debug)]
+pub enum SendTo<'a> {
+    /// The connected peer: RC and UC.
+    Peer,
+    /// A queue pair anywhere: UD. `wr.ud` of `struct ibv_send_wr`.
+    Datagram {
+        /// The way there.
+        ah: &'a Ah,
+        /// The queue pair there; [`Qpn::MULTICAST`] for a multicast group.
+        remote: Qpn,
+        /// The key to show there. With the highest bit set, the sending queue pair's own is shown
+        /// instead: the rule for controlled Q_Keys.
+        qkey: Qkey,
+    },
+    /// A shared receive queue of the connected peer, by its number: XRC. `qp_type.xrc.remote_srqn`.
+    SharedQueue(u32),
+}

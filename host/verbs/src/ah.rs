@@ -1,0 +1,147 @@
+//! Address handles: where datagrams go.
+
+use crate::cq::WorkCompletion;
+use adverb_device::{AhAttr, ConnectError, Device, Gid, Grh, Port};
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+/// An address handle: the way to a port or to a multicast group. `struct ibv_ah`; IBTA Vol. 1
+/// §11.2.2.
+///
+/// The way is found when the handle is made; sending looks nothing up. A handle: clones are the same
+/// way, requests that are posted hold one each, and it ends with the last.
+///
+/// ```
+/// use adverb_verbs::{AhAttr, Context, GRH_LEN, Qkey, QpConfig, Ud, Work};
+///
+/// let context = Context::open("soft_lo")?;
+/// let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
+/// let a = pd.create_qp_of::<Ud>(&QpConfig::new(&cq))?;
+/// let b = pd.create_qp_of::<Ud>(&QpConfig::new(&cq))?;
+/// let qkey = Qkey(0x1234);
+/// a.activate(qkey)?;
+/// b.activate(qkey)?;
+///
+/// b.post(Work::recv(pd.buffer(GRH_LEN + 5)?).wr_id(1))?;
+/// let mut message = pd.buffer(5)?;
+/// message.copy_from_slice(b"hello");
+/// let ah = pd.create_ah(&AhAttr::new(b.address(1)?.gid))?;
+/// a.post(Work::send_to(message, &ah, b.number(), qkey).wr_id(2))?;
+/// for _ in 0..2 {
+///     let done = cq.wait()?.ok()?;
+///     if done.wc.wr_id == 1 {
+///         let received = done.memory.and_then(adverb_verbs::Memory::into_buf).unwrap();
+///         assert_eq!(&received[GRH_LEN..], b"hello");
+///         assert_eq!(done.wc.src_qp, a.number());
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_ah")]
+pub struct Ah {
+    device: adverb_device::Ah,
+}
+
+impl Ah {
+    pub(crate) fn create(port: &Arc<Port>, domain: u32, attr: &AhAttr) -> Result<Self, AhError> {
+        Ok(Self { device: port.create_ah(domain, *attr)? })
+    }
+
+    pub(crate) fn device(&self) -> &adverb_device::Ah {
+        &self.device
+    }
+
+    /// What it was made of.
+    #[doc(alias = "ibv_ah_attr")]
+    pub fn attr(&self) -> AhAttr {
+        self.device.attr()
+    }
+}
+
+/// The network header in front of a datagram, in the first bytes of its receive. `struct ibv_grh`.
+#[doc(alias = "ibv_grh")]
+pub type GlobalRoute = [u8; 40];
+
+/// Where to answer a datagram to: its completion, and the first 40 bytes of its receive, say it.
+pub(crate) fn answer_to(
+    device: &Device,
+    wc: &WorkCompletion,
+    grh: &GlobalRoute,
+) -> Result<AhAttr, AhError> {
+    if !wc.grh {
+        return Err(AhError::NoHeader);
+    }
+    let Grh { src, dst, traffic_class, hop_limit } = Grh::parse(grh).ok_or(AhError::NoHeader)?;
+    let (gid, own) = (Gid(src), Gid(dst));
+    if is_multicast(own) {
+        return Err(AhError::Multicast { gid: own });
+    }
+    let place = device.gids.iter().find(|entry| entry.gid == own);
+    let place = place.ok_or(AhError::NotOurs { gid: own })?;
+    Ok(AhAttr { gid, gid_index: place.index, flow_label: 0, traffic_class, hop_limit })
+}
+
+/// The address is that of a multicast group.
+pub(crate) fn is_multicast(gid: Gid) -> bool {
+    match gid.v4() {
+        Some(octets) => Ipv4Addr::from(octets).is_multicast(),
+        None => gid.0.first() == Some(&0xff),
+    }
+}
+
+/// Why an address handle was not made.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AhError {
+    /// There is no way to the address.
+    Connect(ConnectError),
+    /// The datagram was sent to a multicast group, so that it does not say which address of ours
+    /// should answer: make the attributes yourself, with a place of the GID table.
+    Multicast {
+        /// The group.
+        gid: Gid,
+    },
+    /// The completion is not of a datagram, or its header is neither that of IPv4 nor of IPv6.
+    NoHeader,
+    /// The datagram was sent to an address that is not in the GID table.
+    NotOurs {
+        /// The address.
+        gid: Gid,
+    },
+}
+
+impl fmt::Display for AhError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(error) => fmt::Display::fmt(error, f),
+            Self::Multicast { gid } => write!(
+                f,
+                "the datagram was sent to the multicast group {gid}: choose the address to answer \
+                 from yourself"
+            ),
+            Self::NoHeader => {
+                f.write_str("the completion is not of a datagram, or its network header is broken")
+            }
+            Self::NotOurs { gid } => {
+                write!(f, "the datagram was sent to {gid}, which is not in the GID table")
+            }
+        }
+    }
+}
+
+impl std::error::Error for AhError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Connect(error) => Some(error),
+            Self::Multicast { .. } | Self::NoHeader | Self::NotOurs { .. } => None,
+        }
+    }
+}
+
+impl From<ConnectError> for AhError {
+    fn from(error: ConnectError) -> Self {
+        Self::Connect(error)
+    }
+}

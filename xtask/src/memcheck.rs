@@ -1,0 +1,80 @@
+//! The stress test under a tool that sees every use of memory that has gone.
+//!
+//! valgrind runs the program as it is, slowly; AddressSanitizer is built in, which takes a nightly
+//! compiler. Neither sees all: valgrind knows the heap and what was mapped, AddressSanitizer the stack
+//! as well, and both only what happens in their run.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::Failure;
+use crate::program;
+
+/// Which tool.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Tool {
+    /// For machines with a stable compiler.
+    Valgrind,
+    /// For those with a nightly one.
+    AddressSanitizer,
+}
+
+impl Tool {
+    /// Steps of each thread that take the tool about half a minute.
+    const fn steps(self) -> &'static str {
+        match self {
+            Self::Valgrind => "50000",
+            Self::AddressSanitizer => "500000",
+        }
+    }
+}
+
+/// Nothing takes this long that does not hang.
+const SECONDS_MAX: &str = "300";
+/// The exit code by which valgrind says that it has found something.
+const FOUND: &str = "--error-exitcode=99";
+
+/// Builds the stress test and runs it once for each of the `seeds`.
+pub(crate) fn memcheck(root: &Path, tool: Tool, seeds: &[u64]) -> Result<(), Failure> {
+    let program = build(root, tool)?;
+    for seed in seeds {
+        let seed = seed.to_string();
+        eprintln!("ADVERB_STRESS_SEED={seed} ADVERB_STRESS_STEPS={}", tool.steps());
+        let mut words = vec!["timeout", SECONDS_MAX];
+        if tool == Tool::Valgrind {
+            words.extend(["valgrind", "--quiet", "--fair-sched=yes", "--leak-check=no", FOUND]);
+            words.push("--suppressions=xtask/valgrind.supp");
+        }
+        words.extend([&program, "--nocapture"]);
+        let prepared = |mut command: Command| {
+            command.current_dir(root).stdin(Stdio::null());
+            command.env("ADVERB_STRESS_SEED", &seed).env("ADVERB_STRESS_STEPS", tool.steps());
+            command.env("ASAN_OPTIONS", "detect_leaks=0"); // The test leaks on purpose.
+            command
+        };
+        let can_be_alone = program::run(program::alone(&["true"])).is_ok();
+        let command = match can_be_alone {
+            true => program::alone(&words),
+            false => program::among_others(&words),
+        };
+        let status = prepared(command).status();
+        let status = status.map_err(|error| format!("cannot run the stress test: {error}"))?;
+        if !status.success() {
+            return Err(format!("the stress test with seed {seed}: {status}"));
+        }
+    }
+    Ok(())
+}
+
+fn build(root: &Path, tool: Tool) -> Result<String, Failure> {
+    let mut cargo = Command::new("cargo");
+    if tool == Tool::AddressSanitizer {
+        // A target of its own, so that build scripts and macros are built without it.
+        cargo.args(["+nightly", "test", "--target", "x86_64-unknown-linux-gnu"]);
+        cargo.env("RUSTFLAGS", "-Zsanitizer=address");
+    } else {
+        cargo.arg("test");
+    }
+    cargo.args(["-p", "adverb-verbs", "--test", "stress"]);
+    program::build(root, cargo)
+}

@@ -1,0 +1,43 @@
+//! Programs of the tree that the commands build and run.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::Failure;
+
+/// Has `cargo` build a test or bench program, without running it, and says where it is.
+pub(crate) fn build(root: &Path, mut cargo: Command) -> Result<String, Failure> {
+    cargo.current_dir(root).args(["--no-run", "--message-format=json"]).stderr(Stdio::inherit());
+    let output = run(cargo)?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let found = text.lines().rev().find_map(|line| {
+        let (_, rest) = line.split_once(r#""executable":""#)?;
+        Some(rest.split_once('"')?.0.to_owned())
+    });
+    found.ok_or_else(|| "cargo has built no program".to_owned())
+}
+
+/// A command in a network namespace of its own: nobody else's packets.
+pub(crate) fn alone(words: &[&str]) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["-rn", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]).args(words);
+    command
+}
+
+/// A command where we are.
+pub(crate) fn among_others(words: &[&str]) -> Command {
+    let (program, arguments) = words.split_first().unwrap_or((&"true", &[]));
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}
+
+/// Runs a command to its end; what it wrote, if it succeeded.
+pub(crate) fn run(mut command: Command) -> Result<Output, Failure> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| format!("cannot run {name}: {error}"))?;
+    match output.status.success() {
+        true => Ok(output),
+        false => Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
