@@ -27,7 +27,7 @@ pub(crate) fn run(args: &PingpongArgs) -> Result<(), Failure> {
     match &args.host {
         Some(host) => exchange(host, args.port, &choice, args),
         None => {
-            let server = LocalServer::start(&choice)?;
+            let server = LocalServer::start(&choice, None)?;
             exchange("127.0.0.1", server.port, &choice, args)
         }
     }

@@ -85,7 +85,7 @@ pub use events::{AsyncEvent, Element, EventKind, EventQueue};
 pub use gid::{Device, GidEntry, NodeType, devices};
 pub use ledger::{DeviceReport, QpRow, survey};
 pub use notify::Arm;
-pub use path::DataPath;
+pub use path::{DataPath, neighbours_path};
 pub use port::{OpenError, Port, QpLimits};
 pub use qp::{Change, ConnectError, PostError, Qp, QpConfig, QpQuery, Side};
 pub use region::{Key, Region, RegionError};

@@ -37,6 +37,18 @@ pub(crate) enum Choice {
     Udp,
 }
 
+/// How queue pairs that are connected from now on reach those of neighbours, who agree to it: as
+/// `ADVERB_PATH` asks, and over UDP where `ADVERB_PCAP` wants to see packets.
+///
+/// # Errors
+///
+/// `ADVERB_PATH` asks for something that does not exist.
+pub fn neighbours_path() -> io::Result<DataPath> {
+    let seen = std::env::var_os(crate::capture::VARIABLE).is_some_and(|path| !path.is_empty());
+    let memory = Choice::from_environment()?.allows_memory() && !seen;
+    Ok(if memory { DataPath::SharedMemory } else { DataPath::Udp })
+}
+
 /// The environment variable.
 pub(crate) const VARIABLE: &str = "ADVERB_PATH";
 

@@ -114,7 +114,7 @@ pub use adverb_device::{
     PortCounters, PostError, Psn, Qkey, QpCounters, QpLimits, QpRow, QpState, QpType, Qpn,
     ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData, SendKind, SendTo,
     SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus, WindowKind as MwKind,
-    diag_counters, hw_counters, survey,
+    diag_counters, hw_counters, neighbours_path, survey,
 };
 pub use ah::{Ah, AhError, GlobalRoute};
 pub use channel::{CompChannel, CqEvent};

@@ -294,7 +294,10 @@ impl Servant {
             ["late", index, addr, rkey] => {
                 self.mr.store_u64(8, 7).expect("aligned");
                 let write = Work::write(self.part("8", "8"), far(addr, rkey));
-                self.together(index, [Work::send(self.part("0", "8")), write])
+                let qp = self.qp(index);
+                qp.post(Work::send(self.part("0", "8"))).expect("room");
+                qp.post(write).expect("room");
+                self.ended(2)
             }
             ["echo", index, rounds, addr, rkey] => {
                 self.echo(index, number(rounds), far(addr, rkey))
@@ -342,13 +345,8 @@ impl Servant {
         format!("{:?}", wait(&self.cq).wc.status)
     }
 
-    /// Posts all, and says how the first that failed has ended.
-    fn together(&self, index: &str, works: impl IntoIterator<Item = Work>) -> String {
-        let mut count = 0;
-        for work in works {
-            self.qp(index).post(work).expect("room");
-            count += 1;
-        }
+    /// Waits for so many completions, and says how the first that failed has ended.
+    fn ended(&self, count: usize) -> String {
         let mut status = WcStatus::Success;
         for _ in 0..count {
             let ended = wait(&self.cq).wc.status;
@@ -364,7 +362,9 @@ impl Servant {
         for n in 1..=rounds {
             self.mr.store_u64(8, n).expect("aligned");
             let write = Work::write(self.part("8", "8"), to);
-            let ended = self.together(index, [write, Work::send(self.part("0", "8"))]);
+            self.qp(index).post(write).expect("room");
+            self.qp(index).post(Work::send(self.part("0", "8"))).expect("room");
+            let ended = self.ended(2);
             if ended != "Success" {
                 return ended;
             }
@@ -376,15 +376,14 @@ impl Servant {
     fn echo(&self, index: &str, rounds: u64, to: RemoteSlice) -> String {
         for n in 1..=rounds {
             self.mr.store_u64(8, 5 * n).expect("aligned");
-            let works = [
-                Work::send(self.part("0", "8")),
-                Work::write(self.part("8", "8"), to),
-                Work::read(self.part("16", "8"), to),
-                Work::fetch_add(self.part("24", "8"), to, 1),
-                Work::write(self.part("24", "8"), to).fence(),
-                Work::read(self.part("32", "8"), to),
-            ];
-            let ended = self.together(index, works);
+            let qp = self.qp(index);
+            qp.post(Work::send(self.part("0", "8"))).expect("room");
+            qp.post(Work::write(self.part("8", "8"), to)).expect("room");
+            qp.post(Work::read(self.part("16", "8"), to)).expect("room");
+            qp.post(Work::fetch_add(self.part("24", "8"), to, 1)).expect("room");
+            qp.post(Work::write(self.part("24", "8"), to).fence()).expect("room");
+            qp.post(Work::read(self.part("32", "8"), to)).expect("room");
+            let ended = self.ended(6);
             let words = [16, 24, 32].map(|at| self.mr.load_u64(at).expect("aligned"));
             if ended != "Success" || words != [5 * n; 3] {
                 return format!("{ended} {words:?}, not {}", 5 * n);

@@ -354,7 +354,7 @@ fn relay_ports() -> Vec<u16> {
 /// sleep until a completion comes.
 #[test]
 fn strangers_do_not_keep_sleepers_awake() {
-    alone("hostile::strangers_do_not_keep_sleepers_awake", || {
+    over_udp("hostile::strangers_do_not_keep_sleepers_awake", || {
         const NIGHT: Duration = Duration::from_millis(500);
         for by_descriptor in [false, true] {
             let context = Context::open("soft_lo").expect("the loopback device");

@@ -197,11 +197,10 @@ fn neighbours_may_be_killed_at_any_moment() {
             let mut ended = None;
             while ended.is_none() {
                 let slice = data.slice(0, 20_000).expect("in there");
-                let work = match round % 2 {
-                    0 => Work::write(slice, far),
-                    _ => Work::send(slice), // For which there is no receive.
-                };
-                let _ = side.qp.post(work);
+                match round % 2 {
+                    0 => drop(side.qp.post(Work::write(slice, far))),
+                    _ => drop(side.qp.post(Work::send(slice))), // For which there is no receive.
+                }
                 if Instant::now() > kill_at
                     && let Some(agent) = victim.take()
                 {
