@@ -227,10 +227,10 @@ fn is_over_udp(name: &str) -> bool {
     if env::var("ADVERB_PATH").as_deref() == Ok("udp") {
         return true;
     }
-    let program = env::current_exe().unwrap();
+    let program = env::current_exe().expect("we are somewhere");
     let mut command = Command::new(program);
     let output = command.args(["--exact", name, "--nocapture"]).env("ADVERB_PATH", "udp").output();
-    let output = output.unwrap();
+    let output = output.expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("running 1 test"), "{name} has not run: {text}");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -145,7 +145,7 @@ fn channels() {
         let rounds = |count| (0..count).for_each(|_| scene.message(by_descriptor));
         rounds(500);
         // The helper has a processor of its own by then, and has taken its memory.
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
         allocates_nothing("a shared receive queue, and a channel", || rounds(ROUNDS / 5));
     }
     drop(scene.context);
