@@ -29,6 +29,8 @@ const STEADY_TICK: Duration = Duration::from_millis(8);
 const STEADY_TICKS: u32 = 4;
 /// How long the helper keeps looking after the last packet before it sleeps.
 const LINGER: Duration = Duration::from_micros(50);
+/// How often to try again to emit what a neighbour who is stopped leaves no room for.
+const STUCK_TICK: Duration = Duration::from_millis(1);
 /// What the helper's own wake-up is called in its set.
 const WAKE: u64 = 0;
 const SOCKET: u64 = 1;
@@ -179,10 +181,10 @@ impl Shared {
         // does it the other way round, so that one of the two sees the other.
         self.asleep_until.store(u64::MAX, Ordering::SeqCst);
         let deadline = port.next_deadline();
-        let unfinished = port.has_unfinished() || port.has_deferred();
         let blind = self.standby.begin_blindness();
         self.standby.bell().announce();
-        let unfinished = unfinished || port.has_record();
+        let stuck = port.has_unfinished();
+        let waiting = port.has_deferred() || port.has_record();
         drop(port); // The program may close the port while we sleep.
         for socket in lock(&self.sockets).iter() {
             let _ = match blind {
@@ -191,7 +193,9 @@ impl Shared {
             };
         }
         let timeout = match deadline {
-            _ if unfinished => Some(Duration::ZERO),
+            _ if waiting => Some(Duration::ZERO),
+            // What could not be emitted in all that time will not be in no time.
+            _ if stuck => Some(STUCK_TICK),
             Some(at) => Some(Duration::from_nanos(at.nanos().saturating_sub(clock::now_ns()))),
             None => None,
         };

@@ -809,7 +809,16 @@ impl Port {
         // Not a read-modify-write: the helper wants to know that it changes, not by how much.
         self.drives.store(self.drives().wrapping_add(1), Ordering::Relaxed);
         match self.receiver.try_lock() {
-            Ok(mut receiver) => self.step(&mut receiver, Driver::Program),
+            Ok(mut receiver) => {
+                let busy = self.step(&mut receiver, Driver::Program);
+                let quiet = receiver.quiet;
+                drop(receiver);
+                if quiet >= PATIENCE_STEPS && quiet.is_multiple_of(YIELD_STEPS) {
+                    // The neighbour may be waiting for this very processor.
+                    std::thread::yield_now();
+                }
+                busy
+            }
             Err(_) => false,
         }
     }
@@ -851,13 +860,11 @@ impl Port {
             }
         }
         if self.has_unfinished.load(Ordering::Acquire) {
-            busy = true;
             // A program that has completions to look at often posts more at once, and then all of
             // it leaves together; but nobody waits for that twice.
             receiver.postponed = published && !receiver.postponed && driver == Driver::Program;
-            if !receiver.postponed {
-                self.finish_unfinished(clock.now());
-            }
+            // A lane may be full for long, if its other end is stopped: that is no reason to hurry.
+            busy |= receiver.postponed || self.finish_unfinished(clock.now());
         }
         busy
     }
@@ -1245,8 +1252,9 @@ impl Port {
         Some(send)
     }
 
-    /// Gives each queue pair that has more to emit one turn.
-    fn finish_unfinished(&self, now: Time) {
+    /// Gives each queue pair that has more to emit one turn; says whether one of them got further.
+    fn finish_unfinished(&self, now: Time) -> bool {
+        let mut moved = false;
         let turns = lock(&self.unfinished).len();
         for _ in 0..turns {
             let Some(number) = lock(&self.unfinished).pop_front() else {
@@ -1258,11 +1266,13 @@ impl Port {
             if let Some(inner) = guard.as_mut() {
                 inner.unfinished = false;
                 let aftermath = inner.transmit(now, Acks::Now, self);
+                moved |= aftermath.moved || aftermath.published > 0 || !aftermath.more;
                 self.follow_up(number, inner, aftermath);
             }
         }
         let unfinished = lock(&self.unfinished);
         self.has_unfinished.store(!unfinished.is_empty(), Ordering::Release);
+        moved
     }
 
     fn on_timer(&self, number: Qpn, now: Time) {
@@ -1363,6 +1373,10 @@ const CLOCK_STEPS: u32 = 8;
 const LANE_CLOCK_STEPS: u32 = 64;
 /// Records taken from one lane before others have their turn.
 const RECORDS_MAX: usize = 32;
+/// Steps in which no lane brings anything, before others are let to the processor, and again after so
+/// many more: some 50 µs, and some 10.
+const PATIENCE_STEPS: u32 = 2048;
+const YIELD_STEPS: u32 = 512;
 /// Steps in which no lane brings anything, before sockets are looked at in every step.
 const QUIET_STEPS: u32 = 1024;
 /// Bursts taken from one socket before others have their turn.

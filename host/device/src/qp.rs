@@ -372,6 +372,8 @@ pub(crate) struct Came<'a> {
 pub(crate) struct Aftermath {
     /// There is more to emit.
     pub(crate) more: bool,
+    /// Something was emitted.
+    pub(crate) moved: bool,
     /// Wake it then.
     pub(crate) deadline: Option<Time>,
     /// Completions published.
@@ -533,6 +535,7 @@ impl QpInner {
     pub(crate) fn transmit(&mut self, now: Time, acks: Acks, port: &Port) -> Aftermath {
         self.held_back = HeldBack::default();
         let Self { engine, own, link, .. } = self;
+        let before = engine.counters().sent_pkts;
         let mut published = 0;
         let mut more = false;
         if let Some(Link::Lane(lane)) = link {
@@ -572,7 +575,8 @@ impl QpInner {
             self.acks.on_sent();
         }
         self.show(port);
-        Aftermath { more, deadline: self.new_deadline(), published }
+        let moved = self.engine.counters().sent_pkts > before;
+        Aftermath { more, moved, deadline: self.new_deadline(), published }
     }
 
     /// Emits datagrams: a burst for each run of requests that go the same way. True if there is more
@@ -611,7 +615,7 @@ impl QpInner {
     /// Emits nothing for now.
     pub(crate) fn put_off(&mut self) -> Aftermath {
         let more = self.engine.has_more();
-        Aftermath { more, deadline: self.new_deadline(), published: 0 }
+        Aftermath { more, deadline: self.new_deadline(), ..Aftermath::default() }
     }
 
     /// The deadline, if the port's timers do not hold one that is early enough.
