@@ -411,7 +411,7 @@ fn put(load: &Load<'_>, regions: &Regions, mut place: Place) -> Result<(), Acces
                     // SAFETY: the eight bytes behind the body, as above.
                     let last = unsafe { source.wrapping_add(body).cast::<u64>().read_unaligned() };
                     let target = target.wrapping_add(body).cast::<u64>();
-                    // SAFETY: as above.
+                    // SAFETY: the eight bytes of the target that are left, as above.
                     unsafe { target.write_unaligned(last) };
                 }
             }
