@@ -97,6 +97,8 @@ impl Helper {
     #[inline]
     pub(crate) fn notice(&self, at: Time) {
         if at.nanos() < self.shared.asleep_until.load(Ordering::SeqCst) {
+            // Once is enough: on a busy machine it may take long until it wakes.
+            self.shared.asleep_until.store(AWAKE, Ordering::SeqCst);
             let _ = self.shared.standby.wake().signal();
         }
     }

@@ -71,9 +71,7 @@ fn main() -> Result<()> {
             ask("send")?;
             note("send 64 B, half round trip, ns", try_half(|_| side.send_receive())?);
         }
-        for (name, values) in rows {
-            println!("{name:<44}{:>9.2}", middle(values));
-        }
+        print(rows);
         drop(to);
         child.wait()?;
         return Ok(());
@@ -118,12 +116,19 @@ fn main() -> Result<()> {
         let rate = f64::from(u32::try_from(count)?) / start.elapsed().as_secs_f64() / 1e6;
         note("send 64 B, million a second", rate);
     }
-    for (name, values) in rows {
-        println!("{name:<44}{:>9.2}", middle(values));
-    }
+    print(rows);
     drop(to);
     child.wait()?;
     Ok(())
+}
+
+/// The median of each row, its least and its greatest value.
+fn print(rows: Vec<(&str, Vec<f64>)>) {
+    for (name, values) in rows {
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = values.iter().copied().fold(0.0, f64::max);
+        println!("{name:<44}{:>9.2}   ({least:.2} to {most:.2})", middle(values));
+    }
 }
 
 fn leak(what: &str, size: &str) -> &'static str {
