@@ -70,3 +70,28 @@ fn exercise_7_shares_receives_and_hears_that_they_run_low() {
     }
     assert!(lines.iter().any(|line| line.contains("SRQ_LIMIT_REACHED")), "{lines:?}");
 }
+
+#[test]
+fn exercise_5_transfers_with_every_operation_over_rc_then_uc() {
+    let lines = lines("5_transfer");
+    for operation in ["SEND", "SEND with immediate", "WRITE", "WRITE with immediate"] {
+        for transport in ["Rc", "Uc"] {
+            let start = format!("{transport}: {operation}: ");
+            assert!(lines.iter().any(|line| line.starts_with(&start)), "{start} in {lines:?}");
+        }
+    }
+    for operation in ["READ", "FETCH AND ADD", "COMPARE AND SWAP", "ATOMIC WRITE"] {
+        let start = format!("Rc: {operation}: ");
+        assert!(lines.iter().any(|line| line.starts_with(&start)), "{start} in {lines:?}");
+    }
+    assert!(lines.iter().any(|line| line == "  there: 42"), "{lines:?}");
+    assert_eq!(lines.iter().filter(|line| *line == "  there: Written").count(), 2, "{lines:?}");
+}
+
+#[test]
+fn exercise_8_answers_a_datagram_and_sends_one_to_a_group() {
+    let lines = lines("8_datagrams");
+    assert!(lines.iter().any(|line| line.starts_with("server: who is there? (from queue pair")));
+    assert!(lines.iter().any(|line| line == "client: me"), "{lines:?}");
+    assert_eq!(lines.iter().filter(|line| line.ends_with(": to everybody")).count(), 2);
+}

@@ -12,8 +12,10 @@ use crate::standby::Standby;
 use crate::sync::Mutex;
 use adverb_sys::epoll::Epoll;
 use adverb_sys::eventfd::EventFd;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
@@ -133,14 +135,21 @@ impl ChannelShared {
     }
 
     /// An armed queue has something for its owner.
-    pub(crate) fn fire(&self, notice: &Arc<Notice>) {
+    pub(crate) fn fire(self: &Arc<Self>, notice: &Arc<Notice>) {
         self.disarmed();
         let add = |mail: &mut VecDeque<Arc<Notice>>| {
             if notice.pending.fetch_add(1, Ordering::Relaxed) == 0 {
                 mail.push_back(Arc::clone(notice));
             }
         };
-        self.mail.post(add, || drop(self.bell.signal()));
+        if self.mail.post(add) {
+            Hush::ring(self);
+        }
+    }
+
+    fn ring(&self) {
+        let _ = self.bell.signal();
+        self.mail.rang(|| drop(self.bell.drain()));
     }
 
     fn take(&self) -> Option<Arc<Notice>> {
@@ -151,7 +160,70 @@ impl ChannelShared {
     fn take_after(&self, drive: impl FnOnce()) -> Option<Arc<Notice>> {
         self.mail.begin_look();
         drive();
-        self.mail.end_look(next, || drop(self.bell.signal()), || drop(self.bell.drain()))
+        let (notice, ring) = self.mail.end_look(next, || drop(self.bell.drain()));
+        if ring {
+            self.ring();
+        }
+        notice
+    }
+}
+
+/// While one of these lives, bells that this thread is to ring wait until the last is dropped.
+///
+/// Whoever holds the lock of a queue pair holds one for longer: a thread that wakes wants that lock
+/// next, and on the same processor it wakes at once, only to go to sleep again.
+#[derive(Debug)]
+pub(crate) struct Hush(PhantomData<*const ()>);
+
+thread_local! {
+    /// How many of them live.
+    static HUSHES: Cell<u32> = const { Cell::new(0) };
+    /// Bells that wait.
+    static HUSHED: RefCell<Vec<Arc<ChannelShared>>> = const { RefCell::new(Vec::new()) };
+    /// There are such.
+    static WAITING: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Hush {
+    #[inline]
+    pub(crate) fn begin() -> Self {
+        HUSHES.set(HUSHES.get() + 1);
+        Self(PhantomData)
+    }
+
+    /// Makes room for this thread's bells, so that none takes memory later.
+    pub(crate) fn prepare() {
+        let _ = HUSHED.try_with(|bells| bells.borrow_mut().reserve(BELLS));
+    }
+
+    fn ring(channel: &Arc<ChannelShared>) {
+        let wait = |bells: &RefCell<Vec<_>>| bells.borrow_mut().push(Arc::clone(channel));
+        // A thread that ends has no place left for them, and rings at once.
+        if HUSHES.get() > 0 && HUSHED.try_with(wait).is_ok() {
+            WAITING.set(true);
+        } else {
+            channel.ring();
+        }
+    }
+}
+
+impl Drop for Hush {
+    #[inline]
+    fn drop(&mut self) {
+        let left = HUSHES.get() - 1;
+        HUSHES.set(left);
+        if left == 0 && WAITING.get() {
+            ring_hushed();
+        }
+    }
+}
+
+/// Rings all bells that have waited.
+#[cold]
+fn ring_hushed() {
+    WAITING.set(false);
+    while let Ok(Some(channel)) = HUSHED.try_with(|bells| bells.borrow_mut().pop()) {
+        channel.ring();
     }
 }
 
@@ -301,6 +373,8 @@ impl CompChannel {
     }
 }
 
+/// Bells of one thread that wait, as many as it has room for from the start.
+const BELLS: usize = 64;
 /// Looks that may find nothing before one is thorough.
 const IDLE_MAX: u32 = 16;
 /// Steps that one look for an event may take, so that others' traffic does not keep it for ever.

@@ -80,6 +80,8 @@ counters! {
     malformed,
     /// Packets for a queue pair that nobody has.
     unknown_qp,
+    /// Packets to a multicast group that are not as such packets have to be.
+    bad_multicast,
     /// Datagrams that were cut short by the network.
     truncated,
     /// Packets for another process on this address that came here and were passed on.

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Endpoint {
     pub(crate) socket: Socket,
     pub(crate) addr: SocketAddr,
+    /// The interface's number.
+    interface: u32,
     pub(crate) capture: Option<Arc<Capture>>,
     /// Bursts leave in one call. Cleared for good when the route refuses one.
     gso: AtomicBool,
@@ -21,12 +23,26 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Binds the RoCE port of `addr`, shared with other processes of this user.
-    pub(crate) fn bind(addr: SocketAddr, capture: Option<Arc<Capture>>) -> io::Result<Self> {
+    pub(crate) fn bind(
+        addr: SocketAddr,
+        interface: u32,
+        capture: Option<Arc<Capture>>,
+    ) -> io::Result<Self> {
         let mut options = BindOptions::new(addr);
         options.reuse_port = true;
         let socket = Socket::bind(&options)?;
         let gso = AtomicBool::new(socket.gso());
-        Ok(Self { socket, addr, capture, gso })
+        // An interface that knows no groups says so when one is joined.
+        let _ = socket.set_multicast_interface(interface);
+        Ok(Self { socket, addr, interface, capture, gso })
+    }
+
+    /// The address of a multicast group on an interface, as one binds and sends to it.
+    pub(crate) fn group(group: Gid, interface: u32) -> SocketAddr {
+        match ip_of(group) {
+            IpAddr::V4(ip) => SocketAddr::new(ip.into(), ROCE_PORT),
+            IpAddr::V6(ip) => std::net::SocketAddrV6::new(ip, ROCE_PORT, 0, interface).into(),
+        }
     }
 
     pub(crate) fn gso(&self) -> bool {
@@ -40,6 +56,9 @@ impl Endpoint {
     /// The address and port of a peer's device, as seen from this address.
     pub(crate) fn peer(&self, gid: Gid) -> SocketAddr {
         let ip = ip_of(gid);
+        if ip.is_multicast() {
+            return Self::group(gid, self.interface);
+        }
         match (ip, self.addr) {
             (IpAddr::V6(ip), SocketAddr::V6(own)) => {
                 std::net::SocketAddrV6::new(ip, ROCE_PORT, 0, own.scope_id()).into()

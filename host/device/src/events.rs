@@ -181,7 +181,10 @@ impl EventQueue {
                 self.counters.num_eqovf.add(1);
             }
         };
-        self.mail.post(add, || drop(self.bell.signal()));
+        if self.mail.post(add) {
+            let _ = self.bell.signal();
+            self.mail.rang(|| drop(self.bell.drain()));
+        }
     }
 
     /// Events that found the queue full.

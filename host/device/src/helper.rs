@@ -8,6 +8,7 @@
 //! again and nobody needs more than that, the helper goes back to looking. Who needs it, and who
 //! waits for the sockets in its place, is written down in `standby.rs`.
 
+use crate::channel::Hush;
 use crate::port::Port;
 use crate::standby::Standby;
 use crate::sync::Mutex;
@@ -118,6 +119,7 @@ impl Helper {
 impl Shared {
     fn run(&self, port: &Weak<Port>) {
         crate::burst::prepare();
+        Hush::prepare();
         let mut events = Events::with_capacity(16);
         let mut drives = 0;
         let mut steady = 0_u32;

@@ -9,6 +9,7 @@ use crate::region::{Pin, Regions, Serial};
 use crate::srq::Drawn;
 use crate::way::Way;
 use crate::work::{Local, ReceiveRing, SendRing, Sge};
+use crate::xrc::Targets;
 use adverb_engine::{
     Access, AccessError, AtomicOp, EmitError, FetchError, Host, Invalidator, LOCAL_SEGMENT_BYTES,
     Landing, LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request,
@@ -24,6 +25,8 @@ pub(crate) enum Receives {
     Own(ReceiveRing),
     /// A queue that it shares.
     Shared(Drawn),
+    /// Those of an XRC domain, which each message names one of.
+    Xrc(Targets),
 }
 
 /// What a queue pair owns besides its transport.
@@ -129,6 +132,7 @@ impl Surroundings<'_, '_> {
         match &self.own.receives {
             Receives::Own(ring) => (self.own.domain, ring.sges(receive.token)),
             Receives::Shared(drawn) => (drawn.domain(), drawn.sges()),
+            Receives::Xrc(_) => (self.own.domain, &[]), // Messages to them are never lent.
         }
     }
 
@@ -232,20 +236,33 @@ impl Host for Surroundings<'_, '_> {
             Payload::Region { range, again } => {
                 let Range { rkey, va, len } = range;
                 let qp = self.own.serial;
-                let source = Source::Remote { rkey: rkey.0, va, len, domain, qp, copy: again };
-                burst.emit(headers, source).map_err(EmitError::Remote)
+                let read =
+                    |domain| Source::Remote { rkey: rkey.0, va, len, domain, qp, copy: again };
+                let emitted = burst.emit(headers, read(domain));
+                // Meanwhile a packet for a queue of another protection domain may have come.
+                let (Err(_), Receives::Xrc(targets)) = (emitted, &self.own.receives) else {
+                    return emitted.map_err(EmitError::Remote);
+                };
+                let others = targets.domains().filter(|other| *other != domain);
+                others
+                    .fold(emitted, |emitted, other| {
+                        emitted.or_else(|_| burst.emit(headers, read(other)))
+                    })
+                    .map_err(EmitError::Remote)
             }
         }
     }
 
     #[inline]
     fn take_receive(&mut self, srq: Option<Qpn>) -> Result<Receive, NoReceive> {
-        if srq.is_some() {
-            return Err(NoReceive::NoSuchQueue);
-        }
-        let receive = match &mut self.own.receives {
-            Receives::Own(ring) => ring.take(),
-            Receives::Shared(drawn) => drawn.take(),
+        let receive = match (&mut self.own.receives, srq) {
+            (Receives::Own(ring), None) => ring.take(),
+            (Receives::Shared(drawn), None) => drawn.take(),
+            (Receives::Xrc(targets), Some(srq)) => return targets.take(srq),
+            (Receives::Xrc(_), None) => return Err(NoReceive::Empty),
+            (Receives::Own(_) | Receives::Shared(_), Some(_)) => {
+                return Err(NoReceive::NoSuchQueue);
+            }
         };
         receive.ok_or(NoReceive::Empty)
     }
@@ -254,6 +271,7 @@ impl Host for Surroundings<'_, '_> {
         match &mut self.own.receives {
             Receives::Own(ring) => ring.put_back(),
             Receives::Shared(drawn) => drawn.put_back(),
+            Receives::Xrc(targets) => targets.put_back(),
         }
     }
 
@@ -273,6 +291,10 @@ impl Host for Surroundings<'_, '_> {
                     self.scatter_to(domain, ring.sges(receive.token), offset, bytes)
                 }
                 Receives::Shared(drawn) => {
+                    self.scatter_to(drawn.domain(), drawn.sges(), offset, bytes)
+                }
+                Receives::Xrc(targets) => {
+                    let drawn = targets.current().ok_or(LocalError::Protection)?;
                     self.scatter_to(drawn.domain(), drawn.sges(), offset, bytes)
                 }
             },
@@ -373,6 +395,15 @@ impl Host for Surroundings<'_, '_> {
             }
             Receives::Shared(drawn) => {
                 let (wr_id, buffer, srq) = drawn.finish();
+                (wr_id, buffer, Some(srq))
+            }
+            Receives::Xrc(targets) => {
+                let Some((wr_id, buffer, srq)) = targets.finish() else {
+                    return;
+                };
+                if let Some(cq) = targets.current().and_then(Drawn::cq) {
+                    self.own.recv_cq = Arc::clone(cq); // It is the queue's that counts.
+                }
                 (wr_id, buffer, Some(srq))
             }
         };

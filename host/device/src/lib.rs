@@ -14,7 +14,8 @@
 //! | who is told that a completion came | `notify.rs`, `channel.rs` |
 //! | asynchronous events | `events.rs`, `monitor.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
-//! | where datagrams go | `way.rs` |
+//! | shared receive queues over XRC | `xrc.rs` |
+//! | where datagrams go, and to how many | `way.rs`, `multicast.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
 //! | what is counted, and who can see it | `counters.rs`, `ledger.rs` |
 //!
@@ -41,6 +42,7 @@ mod ledger;
 pub mod locks;
 mod maps;
 mod monitor;
+mod multicast;
 mod notify;
 mod path;
 mod port;
@@ -61,6 +63,7 @@ mod usher;
 mod way;
 mod window;
 mod work;
+mod xrc;
 
 /// What `notify.rs` and `ring.rs` are built from; their models put in other ones.
 mod sync {
@@ -84,6 +87,7 @@ pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
 pub use events::{AsyncEvent, Element, EventKind, EventQueue};
 pub use gid::{Device, GidEntry, NodeType, devices};
 pub use ledger::{DeviceReport, QpRow, survey};
+pub use multicast::{GroupError, GroupLimits};
 pub use notify::Arm;
 pub use path::{DataPath, neighbours_path};
 pub use port::{OpenError, Port, QpLimits};
@@ -93,6 +97,7 @@ pub use srq::{Srq, SrqAttr, SrqConfig, SrqError};
 pub use way::{Ah, AhAttr, SendTo};
 pub use window::{Bind, BindError, BindTo, Window, WindowKind};
 pub use work::{ReceiveWork, SendData, SendKind, SendWork, Sge};
+pub use xrc::{OpenXrcd, XRC_SRQS_MAX, Xrcd};
 
 /// A packet sequence number that nobody can guess from the last one.
 pub fn random_psn() -> Psn {

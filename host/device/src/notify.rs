@@ -166,14 +166,31 @@ struct Mail<E> {
     watched: bool,
     /// Threads that are about to look: for what comes meanwhile the bell need not ring.
     lookers: usize,
-    /// The bell has been rung and not been silenced since.
+    /// The bell has been rung, or is about to be, and not been silenced since.
     rung: bool,
+    /// Threads that are about to ring.
+    ringers: usize,
+    /// The bell was silenced while somebody was about to ring.
+    hasty: bool,
+}
+
+impl<E> Mail<E> {
+    /// Silences the bell if there is no mail left; again, if a ring may have come too late.
+    fn quiet(&mut self, silence: impl FnOnce()) {
+        if (self.rung || self.hasty) && self.events.is_empty() {
+            self.rung = false;
+            self.hasty = self.ringers > 0;
+            silence();
+        }
+    }
 }
 
 impl<E> Mailbox<E> {
     pub(crate) fn new(capacity: usize) -> Self {
         let events = VecDeque::with_capacity(capacity);
-        let mail = Mail { events, sleepers: 0, watched: false, lookers: 0, rung: false };
+        let (sleepers, lookers, ringers) = (0, 0, 0);
+        let (watched, rung, hasty) = (false, false, false);
+        let mail = Mail { events, sleepers, watched, lookers, rung, ringers, hasty };
         Self { state: Mutex::new(mail) }
     }
 
@@ -181,16 +198,31 @@ impl<E> Mailbox<E> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds mail by way of `add`, and rings the bell if somebody listens.
-    pub(crate) fn post(&self, add: impl FnOnce(&mut VecDeque<E>), ring: impl FnOnce()) {
+    /// Adds mail by way of `add`; true if the bell has to be rung. Then, and as soon as no lock is
+    /// held that whoever wakes will want, ring it, and call [`Mailbox::rang`].
+    #[must_use]
+    pub(crate) fn post(&self, add: impl FnOnce(&mut VecDeque<E>)) -> bool {
         let mut mail = self.lock();
         add(&mut mail.events);
         // Once is enough for sleepers, for the bell rings on until the last event is taken; those
         // who watch from outside may count rings, but a looker takes all there is, or rings for it.
         let watched = mail.watched && mail.lookers == 0;
-        if !mail.events.is_empty() && (watched || (mail.sleepers > 0 && !mail.rung)) {
+        let ring = !mail.events.is_empty() && (watched || (mail.sleepers > 0 && !mail.rung));
+        if ring {
             mail.rung = true;
-            ring();
+            mail.ringers += 1;
+        }
+        ring
+    }
+
+    /// The bell was rung as [`Mailbox::post`] has asked. Silences it if all mail was taken before, and
+    /// the ring came too late.
+    pub(crate) fn rang(&self, silence: impl FnOnce()) {
+        let mut mail = self.lock();
+        mail.ringers -= 1;
+        if mail.ringers == 0 && std::mem::take(&mut mail.hasty) && mail.events.is_empty() {
+            mail.rung = false;
+            silence();
         }
     }
 
@@ -202,10 +234,7 @@ impl<E> Mailbox<E> {
     ) -> R {
         let mut mail = self.lock();
         let result = take(&mut mail.events);
-        if mail.rung && mail.events.is_empty() {
-            mail.rung = false;
-            silence();
-        }
+        mail.quiet(silence);
         result
     }
 
@@ -214,25 +243,24 @@ impl<E> Mailbox<E> {
         self.lock().lookers += 1;
     }
 
-    /// Takes mail as [`Mailbox::take`] does, and rings the bell for what is left, if nobody has and
-    /// nobody else looks.
+    /// Takes mail as [`Mailbox::take`] does. True if the bell has to be rung for what is left, as
+    /// after [`Mailbox::post`], because nobody has and nobody else looks.
+    #[must_use]
     pub(crate) fn end_look<R>(
         &self,
         take: impl FnOnce(&mut VecDeque<E>) -> R,
-        ring: impl FnOnce(),
         silence: impl FnOnce(),
-    ) -> R {
+    ) -> (R, bool) {
         let mut mail = self.lock();
         mail.lookers -= 1;
         let result = take(&mut mail.events);
-        if mail.rung && mail.events.is_empty() {
-            mail.rung = false;
-            silence();
-        } else if !mail.events.is_empty() && mail.watched && mail.lookers == 0 && !mail.rung {
+        mail.quiet(silence);
+        let ring = !mail.events.is_empty() && mail.watched && mail.lookers == 0 && !mail.rung;
+        if ring {
             mail.rung = true;
-            ring();
+            mail.ringers += 1;
         }
-        result
+        (result, ring)
     }
 
     /// Registers a sleeper; false if there is mail, so that there is nothing to sleep for. After

@@ -16,7 +16,7 @@ mod lanes;
 use crate::access::Access;
 use crate::ack::{AckPolicy, Deferred};
 use crate::capture::{self, Capture};
-use crate::channel::CompChannel;
+use crate::channel::{CompChannel, Hush};
 use crate::commons::Commons;
 use crate::counters::{Counters, PortCounters};
 use crate::cq::{Cq, CqConfig};
@@ -27,6 +27,7 @@ use crate::helper::Helper;
 use crate::lane::{Inlet, Lane};
 use crate::ledger::Ledger;
 use crate::monitor::Monitor;
+use crate::multicast::{Group, GroupError, GroupLimits};
 use crate::path::Choice;
 use crate::probe;
 use crate::qp::{Acks, Aftermath, Came, ConnectError, Qp, QpConfig, QpInner};
@@ -34,6 +35,7 @@ use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, Registry, SlotId};
 use crate::relay::{Passed, Relay};
+use crate::srq::{Srq, SrqConfig, Tie};
 use crate::standby::Standby;
 use crate::sync::Mutex;
 use crate::table::QpTable;
@@ -41,10 +43,11 @@ use crate::timers::Timers;
 use crate::usher::Usher;
 use crate::way::{Ah, AhAttr};
 use crate::window::{Window, WindowKind};
-use adverb_engine::{Dropped, QpCounters, Time, accept};
+use crate::xrc::Xrcd;
+use adverb_engine::{Dropped, Gid, QpCounters, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
-use adverb_wire::Qpn;
+use adverb_wire::{Packet, Qpn, Transport};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
@@ -124,12 +127,14 @@ struct Door {
     endpoint: Arc<Endpoint>,
     flows: FlowCache,
     reception: Reception,
+    /// It is that of a multicast group.
+    group: Option<Group>,
 }
 
 impl Door {
     fn new(endpoint: Arc<Endpoint>) -> Self {
         let reception = Reception::new(endpoint.socket.gro());
-        Self { endpoint, flows: FlowCache::new(), reception }
+        Self { endpoint, flows: FlowCache::new(), reception, group: None }
     }
 
     /// Takes what has arrived: a datagram, or a burst.
@@ -497,6 +502,36 @@ impl Port {
         Ok(Qp::new(Arc::clone(self), number))
     }
 
+    /// Makes a shared receive queue of an XRC domain, whose receives complete on `cq`. The caller has
+    /// checked the limits.
+    ///
+    /// # Errors
+    ///
+    /// All numbers of the host are taken, or the domain has [`crate::XRC_SRQS_MAX`] queues.
+    pub fn create_xrc_srq(
+        self: &Arc<Self>,
+        config: &SrqConfig,
+        xrcd: &Xrcd,
+        cq: &Cq,
+    ) -> io::Result<Srq> {
+        let number = self.take_number()?;
+        let tie = Tie {
+            domain: Arc::clone(&xrcd.shared),
+            cq: Arc::clone(&cq.shared),
+            port: Arc::downgrade(self),
+        };
+        let srq = Srq::with_number(config, number.get(), Some(tie));
+        match xrcd.shared.enter(&srq.shared) {
+            true => Ok(srq),
+            false => Err(io::Error::other("the XRC domain has as many queues as possible")),
+        }
+    }
+
+    /// A number that [`Port::take_number`] gave is free again.
+    pub(crate) fn give_number_back(&self, number: Qpn) {
+        lock(&self.numbers).free.push_back(number);
+    }
+
     fn take_number(&self) -> io::Result<Qpn> {
         let mut numbers = lock(&self.numbers);
         if let Some(number) = numbers.free.pop_front() {
@@ -518,6 +553,7 @@ impl Port {
         let Some(slot) = self.table.slot(number) else {
             return;
         };
+        let _hush = Hush::begin();
         let mut counted = lock(&self.gone);
         let mut guard = lock(slot);
         if let Some(inner) = guard.as_mut() {
@@ -569,6 +605,43 @@ impl Port {
         result
     }
 
+    /// Attaches a queue pair to a multicast group.
+    pub(crate) fn attach(&self, gid: Gid, qp: Qpn) -> Result<(), GroupError> {
+        Group::check(gid, self.device.loopback)?;
+        let mut receiver = lock(&self.receiver);
+        for door in &mut receiver.doors {
+            if let Some(group) = door.group.as_mut().filter(|group| group.is(gid)) {
+                return group.attach(qp, &door.endpoint);
+            }
+        }
+        let groups = receiver.doors.iter().filter(|door| door.group.is_some()).count();
+        if groups >= GroupLimits::GROUPS_MAX {
+            return Err(GroupError::TooManyGroups { max: GroupLimits::GROUPS_MAX });
+        }
+        let failed = |error| GroupError::System { gid, error };
+        let interface = self.device.index;
+        let addr = Endpoint::group(gid, interface);
+        let endpoint = Endpoint::bind(addr, interface, self.capture.clone()).map_err(failed)?;
+        let endpoint = Arc::new(endpoint);
+        let mut group = Group::new(gid, interface);
+        group.attach(qp, &endpoint)?;
+        self.helper.watch(&endpoint.socket).map_err(failed)?;
+        receiver.doors.push(Door { group: Some(group), ..Door::new(endpoint) });
+        Ok(())
+    }
+
+    /// Detaches a queue pair from a multicast group, or from all; false if it was attached to none.
+    pub(crate) fn detach(&self, gid: Option<Gid>, qp: Qpn) -> bool {
+        let mut detached = false;
+        for door in &mut lock(&self.receiver).doors {
+            let wanted = |group: &&mut Group| gid.is_none_or(|gid| group.is(gid));
+            if let Some(group) = door.group.as_mut().filter(wanted) {
+                detached |= group.detach(qp, &door.endpoint);
+            }
+        }
+        detached
+    }
+
     /// Makes an address handle.
     ///
     /// # Errors
@@ -580,7 +653,7 @@ impl Port {
 
     fn open_endpoint(&self, addr: SocketAddr) -> io::Result<Arc<Endpoint>> {
         self.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
-            let endpoint = Endpoint::bind(addr, self.capture.clone())?;
+            let endpoint = Endpoint::bind(addr, self.device.index, self.capture.clone())?;
             members.push(registry.slot());
             steer(&endpoint, registry.routes(members))?;
             Ok(Arc::new(endpoint))
@@ -760,7 +833,7 @@ impl Port {
                 let Some(received) = door.recv(buffer) else {
                     break;
                 };
-                let Door { endpoint, flows, .. } = &mut *door;
+                let Door { endpoint, flows, group, .. } = &mut *door;
                 busy = true;
                 if received.len == 0 {
                     self.counters.malformed.add(1); // It has no pieces to go through below.
@@ -777,7 +850,8 @@ impl Port {
                     bytes: buffer.get(..received.len).unwrap_or_default(),
                 };
                 let now = clock.now();
-                let arrival = Arrival { passed, endpoint, now, driver, relayed: false };
+                let group = group.as_ref();
+                let arrival = Arrival { passed, endpoint, group, now, driver, relayed: false };
                 let completed = self.take(&arrival, flows, waiting) > 0;
                 published |= completed;
                 // The program has something to look at: completions, or a little in its memory.
@@ -812,7 +886,7 @@ impl Port {
             if let Some(Door { endpoint, flows, .. }) = found {
                 self.counters.relayed.add(1);
                 let now = clock.now();
-                let arrival = Arrival { passed, endpoint, now, driver, relayed: true };
+                let arrival = Arrival { passed, endpoint, group: None, now, driver, relayed: true };
                 self.take(&arrival, flows, waiting);
             }
         }
@@ -821,6 +895,7 @@ impl Port {
 
     /// Takes what arrived at once from one source; says how many completions that published.
     fn take(&self, arrival: &Arrival<'_>, flows: &mut FlowCache, waiting: &mut Waiting) -> u32 {
+        let _hush = Hush::begin();
         let Arrival { passed, endpoint, now, .. } = arrival;
         let Some(flow) = flows.get(passed.source, endpoint) else {
             return 0;
@@ -847,6 +922,12 @@ impl Port {
                 }
             };
             let number = packet.headers.bth.dest_qp;
+            let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
+            let came = Came { source, flow, len };
+            if let Some(group) = arrival.group {
+                published += self.give_to_all(group, &packet, came, arrival, waiting);
+                continue;
+            }
             if current.as_ref().is_none_or(|held| held.number != number) {
                 if let Some(held) = current.take() {
                     published += self.release(held, arrival, waiting);
@@ -861,8 +942,6 @@ impl Port {
             if let Some(Held { guard, published, .. }) = current.as_mut()
                 && let Some(inner) = guard.as_mut().filter(|inner| !inner.is_local())
             {
-                let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
-                let came = Came { source, flow, len };
                 *published += inner.on_packet(&packet, came, *now, self);
             }
         }
@@ -870,6 +949,34 @@ impl Port {
             published += self.release(held, arrival, waiting);
         }
         published
+    }
+
+    /// Gives a copy to each queue pair of a group; says how many completions that published.
+    fn give_to_all(
+        &self,
+        group: &Group,
+        packet: &Packet<'_>,
+        came: Came<'_>,
+        arrival: &Arrival<'_>,
+        waiting: &mut Waiting,
+    ) -> u32 {
+        let bth = &packet.headers.bth;
+        if bth.dest_qp != Qpn::MULTICAST || bth.opcode.transport() != Transport::Ud {
+            self.counters.bad_multicast.add(1);
+            return 0;
+        }
+        self.counters.rcvd_pkts.add(1);
+        let mut completions = 0;
+        for number in group.members.iter().copied() {
+            let Some(mut guard) = self.table.lock(number) else {
+                continue;
+            };
+            if let Some(inner) = guard.as_mut() {
+                let published = inner.on_packet(packet, came, arrival.now, self);
+                completions += self.release(Held { number, guard, published }, arrival, waiting);
+            }
+        }
+        completions
     }
 
     /// What is no packet may be a probe; it comes from the address that it is sent to.
@@ -970,6 +1077,7 @@ impl Port {
         now: Time,
         policy: impl FnOnce(&mut AckPolicy) -> bool,
     ) -> Option<bool> {
+        let _hush = Hush::begin();
         let mut guard = self.table.lock(number)?;
         let inner = guard.as_mut()?;
         let send = policy(&mut inner.acks);
@@ -986,6 +1094,7 @@ impl Port {
 
     /// Gives each queue pair that has more to emit one turn; says whether one of them got further.
     fn finish_unfinished(&self, now: Time) -> bool {
+        let _hush = Hush::begin();
         let mut moved = false;
         let turns = lock(&self.unfinished).len();
         for _ in 0..turns {
@@ -1008,6 +1117,7 @@ impl Port {
     }
 
     fn on_timer(&self, number: Qpn, now: Time) {
+        let _hush = Hush::begin();
         let Some(mut guard) = self.table.lock(number) else {
             return;
         };
@@ -1062,6 +1172,8 @@ struct Held<'a> {
 struct Arrival<'a> {
     passed: Passed<'a>,
     endpoint: &'a Arc<Endpoint>,
+    /// They were sent to it.
+    group: Option<&'a Group>,
     now: Time,
     driver: Driver,
     /// They came by way of another process.

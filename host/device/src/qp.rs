@@ -5,12 +5,14 @@
 
 use crate::ack::AckPolicy;
 use crate::burst::{Route, with_burst};
+use crate::channel::Hush;
 use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::events::{Affiliation, Element, EventQueue};
 use crate::host::{Errand, Own, Receives, Surroundings};
 use crate::lane::{Lane, Lent};
 use crate::ledger::QpRow;
+use crate::multicast::GroupError;
 use crate::path::DataPath;
 use crate::port::{Port, QpLimits};
 use crate::reach::Views;
@@ -19,6 +21,7 @@ use crate::shelf::QpWord;
 use crate::srq::{Drawn, Srq};
 use crate::way::{SendTo, Way};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
+use crate::xrc::{Targets, Xrcd};
 use adverb_engine::{
     Attributes, Datagram, Gid, ModifyError, QpCounters, QpOptions, QpState, QpType, Request,
     RequestOp, Settings, Time, To, allowed,
@@ -42,6 +45,8 @@ pub struct QpConfig {
     pub recv_cq: Cq,
     /// Where its receives come from, if it has none of its own.
     pub srq: Option<Srq>,
+    /// Where an XRC target finds shared receive queues.
+    pub xrcd: Option<Xrcd>,
     /// Where its asynchronous events go.
     pub events: Option<Arc<EventQueue>>,
     /// Names the queue pair in its events.
@@ -74,8 +79,6 @@ pub enum PostError {
         /// Its length.
         len: u32,
     },
-    /// The memory window belongs to another protection domain than the queue pair.
-    ForeignWindow,
     /// A datagram does not fit one packet.
     DatagramTooLong {
         /// Its length in bytes.
@@ -85,6 +88,8 @@ pub enum PostError {
     },
     /// The address handle is of another protection domain, or of another device.
     ForeignAddress,
+    /// The memory window belongs to another protection domain than the queue pair.
+    ForeignWindow,
     /// READs and atomics bring data back, and an inline buffer cannot take it.
     InlineForRead,
     /// More inline bytes than the queue pair was made for.
@@ -94,13 +99,13 @@ pub enum PostError {
         /// What is allowed.
         max: usize,
     },
-    /// What says how to bind a memory window came with another operation, or was left out.
-    NotABind,
     /// Queue pairs of this type have no receives.
     NoReceives {
         /// The type.
         kind: QpType,
     },
+    /// What says how to bind a memory window came with another operation, or was left out.
+    NotABind,
     /// The state of the queue pair does not allow posting.
     NotReady {
         /// The state.
@@ -400,9 +405,10 @@ impl QpInner {
                 views: Views::default(),
                 serial: Serial::new(),
                 sends,
-                receives: match &config.srq {
-                    Some(srq) => Receives::Shared(Drawn::new(srq)),
-                    None => {
+                receives: match (&config.srq, &config.xrcd) {
+                    (_, Some(xrcd)) => Receives::Xrc(Targets::new(xrcd)),
+                    (Some(srq), None) => Receives::Shared(Drawn::new(srq)),
+                    (None, None) => {
                         Receives::Own(ReceiveRing::new(config.max_recv_wr, config.max_recv_sge))
                     }
                 },
@@ -488,6 +494,12 @@ impl QpInner {
         port: &Port,
     ) -> u32 {
         let Came { source, flow, len } = came;
+        if let (Receives::Xrc(targets), Some(xrceth)) =
+            (&mut self.own.receives, packet.headers.xrceth)
+        {
+            // A target has no protection domain of its own: that of the queue counts.
+            self.own.domain = targets.meet(xrceth.srqn).unwrap_or(0);
+        }
         let errand = Errand::Arrival { flow, len };
         self.with_errand(errand, None, port, |engine, host| {
             engine.on_packet(packet, source, now, host);
@@ -807,8 +819,10 @@ impl QpInner {
         });
         result?;
         if to == QpState::Reset {
-            if let Receives::Own(ring) = &mut self.own.receives {
-                ring.clear(|buffer| forgotten(Side::Receive, buffer));
+            match &mut self.own.receives {
+                Receives::Own(ring) => ring.clear(|buffer| forgotten(Side::Receive, buffer)),
+                Receives::Shared(drawn) => drawn.put_back(),
+                Receives::Xrc(targets) => targets.put_back(),
             }
             (self.link, self.gid_index, self.armed) = (None, 0, None);
             self.own.peer = None;
@@ -978,6 +992,7 @@ impl Qp {
     }
 
     fn inner<R>(&self, run: impl FnOnce(&mut QpInner) -> R) -> R {
+        let _hush = Hush::begin();
         let mut guard =
             self.port.table().lock(self.number).unwrap_or_else(|| {
                 unreachable!("a queue pair is in the table while its handle lives")
@@ -1089,8 +1104,35 @@ impl Qp {
     }
 }
 
+impl Qp {
+    /// Attaches a datagram queue pair to a multicast group: it gets a copy of each message to it.
+    /// Once more changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError`].
+    pub fn attach(&self, group: Gid) -> Result<(), GroupError> {
+        self.port.attach(group, self.number)
+    }
+
+    /// Detaches it.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::NotAttached`].
+    pub fn detach(&self, group: Gid) -> Result<(), GroupError> {
+        match self.port.detach(Some(group), self.number) {
+            true => Ok(()),
+            false => Err(GroupError::NotAttached { gid: group }),
+        }
+    }
+}
+
 impl Drop for Qp {
     fn drop(&mut self) {
+        if self.inner(|inner| inner.engine.kind()) == QpType::Ud {
+            self.port.detach(None, self.number);
+        }
         self.port.remove_qp(self.number);
     }
 }

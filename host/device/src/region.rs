@@ -335,6 +335,7 @@ impl Regions {
     }
 
     /// Holds the region in place that a window, which is held, looks out on (rule 4).
+    #[cold] // Keeps the way of regions short: what it costs a window is little beside a packet.
     fn look_out<'a>(
         &'a self,
         window: Pin<'a>,

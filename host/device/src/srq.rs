@@ -7,14 +7,18 @@
 //!
 //! Read IBTA Vol. 1 §10.2.9 (shared receive queues) before changing this file.
 
+use crate::cq::CqShared;
 use crate::events::{Affiliation, Element, EventKind, EventQueue};
+use crate::port::Port;
 use crate::qp::PostError;
 use crate::sync::Mutex;
 use crate::work::{ReceiveRing, ReceiveWork, Sge, total_len};
+use crate::xrc::XrcdShared;
 use adverb_engine::Receive;
+use adverb_wire::Qpn;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 /// What a shared receive queue is made of.
 #[derive(Clone, Debug)]
@@ -121,9 +125,29 @@ pub(crate) struct SrqShared {
     /// Receives whose messages are arriving. It grows under the lock only.
     drawn: AtomicU32,
     affiliation: Arc<Affiliation>,
+    /// What an XRC queue belongs to.
+    tie: Option<Tie>,
+}
+
+/// What an XRC queue belongs to.
+#[derive(Debug)]
+pub(crate) struct Tie {
+    pub(crate) domain: Arc<XrcdShared>,
+    pub(crate) cq: Arc<CqShared>,
+    /// Whose number it has.
+    pub(crate) port: Weak<Port>,
 }
 
 impl SrqShared {
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The protection domain of its buffers.
+    pub(crate) fn domain(&self) -> u32 {
+        self.domain
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,6 +192,9 @@ impl SrqShared {
 impl Drop for SrqShared {
     fn drop(&mut self) {
         self.affiliation.retire();
+        if let Some(port) = self.tie.as_ref().and_then(|tie| tie.port.upgrade()) {
+            port.give_number_back(Qpn::new(self.number));
+        }
     }
 }
 
@@ -180,9 +207,14 @@ pub struct Srq {
 impl Srq {
     /// Makes a queue. The caller has checked the limits.
     pub fn new(config: &SrqConfig) -> Self {
-        static NUMBERS: AtomicU32 = AtomicU32::new(1);
+        // Beyond the numbers of queue pairs, among which those of XRC queues are.
+        static NUMBERS: AtomicU32 = AtomicU32::new(1 << 24);
+        Self::with_number(config, NUMBERS.fetch_add(1, Ordering::Relaxed), None)
+    }
+
+    /// Makes a queue with this number.
+    pub(crate) fn with_number(config: &SrqConfig, number: u32, tie: Option<Tie>) -> Self {
         let SrqConfig { domain, context, max_wr, max_sge, .. } = *config;
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let ring = ReceiveRing::new(max_wr, max_sge);
         let element = Element::Srq { number, context };
         Self {
@@ -193,11 +225,19 @@ impl Srq {
                 state: Mutex::new(State { ring, max_wr, limit: 0 }),
                 drawn: AtomicU32::new(0),
                 affiliation: Affiliation::new(config.events.clone(), element),
+                tie,
             }),
         }
     }
 
-    /// Its number, unique in this process.
+    /// Takes an XRC queue out of its domain: targets find it no more.
+    pub fn close(&self) {
+        if let Some(tie) = &self.shared.tie {
+            tie.domain.leave(self.shared.number);
+        }
+    }
+
+    /// Its number, unique in this process; that of an XRC queue, on this host.
     pub fn number(&self) -> u32 {
         self.shared.number
     }
@@ -338,6 +378,21 @@ impl Drawn {
     /// The domain of its buffers.
     pub(crate) fn domain(&self) -> u32 {
         self.srq.domain
+    }
+
+    /// The queue's number.
+    pub(crate) fn number(&self) -> u32 {
+        self.srq.number
+    }
+
+    /// A receive is drawn.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// Where receives of an XRC queue complete.
+    pub(crate) fn cq(&self) -> Option<&Arc<CqShared>> {
+        self.srq.tie.as_ref().map(|tie| &tie.cq)
     }
 
     /// The receive has ended: what its poster said of it, and the queue's number.

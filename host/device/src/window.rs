@@ -27,12 +27,15 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// How a window is bound and unbound. `enum ibv_mw_type`; IBTA Vol. 1 §10.6.7.2.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[doc(alias = "ibv_mw_type")]
 pub enum WindowKind {
     /// Type 1: bound anew at any time, to nothing in the end. The device chooses its keys. Whoever
     /// is a peer of the protection domain may use it.
+    #[doc(alias = "IBV_MW_TYPE_1")]
     Type1,
     /// Type 2 (2B): bound only while it is not, under a key that the owner chooses; unbound by
     /// invalidating that key. Only the peer of the queue pair that bound it may use it.
+    #[doc(alias = "IBV_MW_TYPE_2")]
     Type2,
 }
 

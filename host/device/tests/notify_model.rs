@@ -58,7 +58,14 @@ impl Channel {
     }
 
     fn post(&self, name: u32) {
-        self.mail.post(|events| events.push_back(name), || self.bell.ring());
+        if self.mail.post(|events| events.push_back(name)) {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        self.bell.ring();
+        self.mail.rang(|| self.bell.silence());
     }
 
     /// Does something that may post, and takes an event.
@@ -66,7 +73,11 @@ impl Channel {
         self.mail.begin_look();
         run();
         let next = |events: &mut std::collections::VecDeque<u32>| events.pop_front();
-        self.mail.end_look(next, || self.bell.ring(), || self.bell.silence())
+        let (event, ring) = self.mail.end_look(next, || self.bell.silence());
+        if ring {
+            self.ring();
+        }
+        event
     }
 
     /// Waits for one event.
@@ -107,7 +118,9 @@ fn collect(queue: &Queue<u32>, channel: &Channel, want: usize) -> Vec<u32> {
 
 #[test]
 fn whoever_arms_and_polls_before_sleeping_gets_everything() {
-    loom::model(|| {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(4);
+    model.check(|| {
         let shared = Arc::new((Queue::new(4), Channel::new()));
         let publisher = Arc::clone(&shared);
         let publisher = thread::spawn(move || {
@@ -239,5 +252,31 @@ fn a_looker_that_takes_everything_leaves_the_bell_silent() {
         assert!(rung(&channel), "one is left");
         assert_eq!(channel.look(|| {}), Some(3));
         assert!(!rung(&channel));
+    });
+}
+
+/// Goal: a bell that was rung late is silent again once everybody has come to rest, so that nobody
+/// who watches it is woken for ever by nothing.
+#[test]
+fn a_bell_that_rings_too_late_is_silenced() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let channel = Arc::new(Channel::new());
+        channel.mail.watch(|| channel.bell.ring());
+        let posters = [1, 2].map(|name| {
+            let poster = Arc::clone(&channel);
+            thread::spawn(move || poster.post(name))
+        });
+        let take = || channel.mail.take(|events| events.pop_front(), || channel.bell.silence());
+        let mut all = 0;
+        while all < 3 {
+            match take() {
+                Some(name) => all += name,
+                None => channel.bell.sleep(),
+            }
+        }
+        posters.into_iter().for_each(|poster| poster.join().unwrap());
+        assert!(!*channel.bell.rings.lock().unwrap(), "it rings for nothing");
     });
 }

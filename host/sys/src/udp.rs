@@ -27,7 +27,7 @@ mod tests;
 use std::ffi::c_int;
 use std::io;
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::time::Duration;
@@ -191,6 +191,52 @@ impl Socket {
         sockopt::set(&self.fd, level, name, &c_int::from(limit))
     }
 
+    /// Sends to multicast groups by way of the interface with this number.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRNOTAVAIL` if there is no such interface.
+    pub fn set_multicast_interface(&self, interface: u32) -> io::Result<()> {
+        let index = c_int::try_from(interface).map_err(io::Error::other)?;
+        match self.local {
+            SocketAddr::V4(_) => {
+                let request = on_interface(Ipv4Addr::UNSPECIFIED, index);
+                sockopt::set(&self.fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &request)
+            }
+            SocketAddr::V6(_) => {
+                sockopt::set(&self.fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, &index)
+            }
+        }
+    }
+
+    /// Makes a socket that is bound to a multicast group receive what comes for it at the interface
+    /// with this number, or no longer. It receives nothing of groups that others have joined.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE` if it does already, `EADDRNOTAVAIL` if it did not, `EINVAL` if it is not bound
+    /// to a group, `ENODEV` without such an interface, `ENOBUFS` if the system allows no more.
+    pub fn set_joined(&self, interface: u32, joined: bool) -> io::Result<()> {
+        let index = c_int::try_from(interface).map_err(io::Error::other)?;
+        match self.local {
+            SocketAddr::V4(group) => {
+                let request = on_interface(*group.ip(), index);
+                let name = if joined { libc::IP_ADD_MEMBERSHIP } else { libc::IP_DROP_MEMBERSHIP };
+                sockopt::set(&self.fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &OFF)?;
+                sockopt::set(&self.fd, libc::IPPROTO_IP, name, &request)
+            }
+            SocketAddr::V6(group) => {
+                let multiaddr = libc::in6_addr { s6_addr: group.ip().octets() };
+                let request =
+                    libc::ipv6_mreq { ipv6mr_multiaddr: multiaddr, ipv6mr_interface: interface };
+                let name =
+                    if joined { libc::IPV6_ADD_MEMBERSHIP } else { libc::IPV6_DROP_MEMBERSHIP };
+                sockopt::set(&self.fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, &OFF)?;
+                sockopt::set(&self.fd, libc::IPPROTO_IPV6, name, &request)
+            }
+        }
+    }
+
     /// Makes `program` decide which socket of this socket's reuse-port group gets a datagram. It
     /// replaces the program of the whole group. See [`steering::program`].
     ///
@@ -308,6 +354,15 @@ impl Socket {
             segment: control.found().filter(|&size| size < len),
             truncated: message.msg_flags & libc::MSG_TRUNC != 0,
         })
+    }
+}
+
+/// A group, or none, on an interface.
+fn on_interface(group: Ipv4Addr, index: c_int) -> libc::ip_mreqn {
+    libc::ip_mreqn {
+        imr_multiaddr: libc::in_addr { s_addr: u32::from_ne_bytes(group.octets()) },
+        imr_address: libc::in_addr { s_addr: 0 },
+        imr_ifindex: index,
     }
 }
 
@@ -446,6 +501,7 @@ pub const SEGMENTS_MAX: usize = 64;
 pub const BURST_BYTES_MAX: usize = 65_535 - 20 - 8;
 
 const BUFFER_BYTES: usize = 8 << 20;
+const OFF: c_int = 0;
 const ON: c_int = 1;
 const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 const RECV_FLAGS: c_int = libc::MSG_DONTWAIT;

@@ -13,12 +13,15 @@
 //! there:  vx -d rxe0 -g 1 -o LIST ADDRESS
 //! ```
 //!
-//! `-m` is the path MTU (1024), `-g` the GID index (1), `-i` the instance (1: TCP port 18991).
+//! `-t` is the transport (RC, UC or UD; at both ends), `-m` the path MTU (1024), `-g` the GID index (1),
+//! `-i` the instance (1: TCP port 18991). Over UC and UD a list should end with a SEND: nobody says when
+//! what came before has arrived.
 //! Every byte is compared with a model of both memories; the exit code is 0 if all was right.
 
 use adverb_verbs::{
-    Access, AckTimeout, Context, Cq, Gid, Imm, Mr, PathMtu, Psn, QpConfig, Qpn, RcConnect,
-    RemoteQp, RemoteSlice, Rkey, WcOpcode, Work, WorkCompletion,
+    Access, AckTimeout, Ah, AhAttr, Context, Cq, GRH_LEN, Gid, Imm, Mr, PathMtu, Pd, Psn, Qkey, Qp,
+    QpConfig, Qpn, Rc, RcConnect, Rejected, RemoteQp, RemoteSlice, Rkey, Uc, UcConnect, Ud,
+    WcOpcode, Work, WorkCompletion,
 };
 use std::error::Error;
 use std::io::{Read, Write};
@@ -35,6 +38,7 @@ const COMPARE: u64 = 0x645f_5a55_504b_4641;
 const SWAP: u64 = 0x0123_4567_89ab_cdef;
 const ADD: u64 = 0x1122_3344_5566_7788;
 const IMMEDIATE: u32 = 0xdead_be00;
+const QKEY: Qkey = Qkey(0x1111_1111);
 
 /// What both ends say of themselves.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +81,7 @@ impl Card {
 struct Options {
     device: String,
     gid_index: u8,
+    transport: String,
     path_mtu: PathMtu,
     instance: u16,
     list: Vec<(String, usize)>,
@@ -88,6 +93,7 @@ impl Options {
         let mut options = Self {
             device: "soft_lo".to_owned(),
             gid_index: 1,
+            transport: "RC".to_owned(),
             path_mtu: PathMtu::B1024,
             instance: 1,
             list: vec![("send".to_owned(), 16)],
@@ -102,6 +108,7 @@ impl Options {
             let value = words.next().ok_or("an option needs a value")?;
             match word.as_str() {
                 "-d" => options.device = value,
+                "-t" => options.transport = value,
                 "-g" => options.gid_index = value.parse()?,
                 "-i" => options.instance = value.parse()?,
                 "-m" => {
@@ -117,6 +124,91 @@ impl Options {
 
     fn receives(&self) -> usize {
         self.list.iter().filter(|(name, _)| is_received(name)).count()
+    }
+}
+
+/// A queue pair of any transport, and where it sends to if nothing else says that.
+enum Peer {
+    Rc(Qp<Rc>),
+    Uc(Qp<Uc>),
+    Ud(Qp<Ud>, Option<(Ah, Qpn)>),
+}
+
+impl Peer {
+    fn new(options: &Options, pd: &Pd, cq: &Cq) -> Anything<Self> {
+        let config = QpConfig::new(cq);
+        Ok(match options.transport.as_str() {
+            "RC" => Self::Rc(pd.create_qp_of(&config)?),
+            "UC" => Self::Uc(pd.create_qp_of(&config)?),
+            "UD" => Self::Ud(pd.create_qp_of(&config)?, None),
+            other => return Err(format!("there is no transport {other} here").into()),
+        })
+    }
+
+    fn address(&self, gid_index: u8) -> Anything<RemoteQp> {
+        Ok(match self {
+            Self::Rc(qp) => qp.address(gid_index),
+            Self::Uc(qp) => qp.address(gid_index),
+            Self::Ud(qp, _) => qp.address(gid_index),
+        }?)
+    }
+
+    fn connect(
+        &mut self,
+        options: &Options,
+        pd: &Pd,
+        own: RemoteQp,
+        remote: RemoteQp,
+    ) -> Anything<()> {
+        let (gid_index, path_mtu) = (options.gid_index, options.path_mtu);
+        match self {
+            Self::Rc(qp) => qp.connect(&RcConnect {
+                gid_index,
+                path_mtu,
+                timeout: AckTimeout::from_exponent(17)?,
+                max_rd_atomic: 1,
+                max_dest_rd_atomic: 1,
+                ..RcConnect::new(own, remote)
+            })?,
+            Self::Uc(qp) => {
+                qp.connect(&UcConnect { gid_index, path_mtu, ..UcConnect::new(own, remote) })?;
+            }
+            Self::Ud(qp, far) => {
+                qp.activate(QKEY)?;
+                let ah = pd.create_ah(&AhAttr { gid_index, ..AhAttr::new(remote.gid) })?;
+                *far = Some((ah, remote.qpn));
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts work of any kind; a SEND goes to the peer.
+    fn post(&self, work: Work) -> Result<(), Rejected> {
+        match self {
+            Self::Rc(qp) => qp.post(work),
+            Self::Uc(qp) => qp.post(work),
+            Self::Ud(qp, _) => qp.post(work),
+        }
+    }
+
+    fn send(&self, work: Work<adverb_verbs::op::Send>) -> Work {
+        match self {
+            Self::Ud(_, Some((ah, remote))) => work.to(ah, *remote, QKEY).any(),
+            Self::Rc(_) | Self::Uc(_) | Self::Ud(..) => work.any(),
+        }
+    }
+
+    /// Bytes in front of a message in its receive.
+    fn front(&self) -> usize {
+        if matches!(self, Self::Ud(..)) { GRH_LEN } else { 0 }
+    }
+
+    fn counters(&self) -> adverb_verbs::QpCounters {
+        match self {
+            Self::Rc(qp) => qp.counters(),
+            Self::Uc(qp) => qp.counters(),
+            Self::Ud(qp, _) => qp.counters(),
+        }
     }
 }
 
@@ -140,7 +232,7 @@ fn main() -> Anything<()> {
     let context = Context::open(&options.device)?;
     let pd = context.alloc_pd();
     let cq = context.create_cq(128)?;
-    let qp = pd.create_qp(&QpConfig::new(&cq))?;
+    let mut qp = Peer::new(&options, &pd, &cq)?;
     let client = options.server.is_some();
     let mr = pd.allocate(MEMORY_BYTES, Access::ALL)?;
     mr.write(0, &initial(client))?;
@@ -157,19 +249,11 @@ fn main() -> Anything<()> {
 
     let (qpn, psn) = (Qpn::new(theirs.qpn), Psn::new(theirs.psn));
     let remote = RemoteQp { gid: Gid(theirs.gid), qpn, psn };
-    let usual = RcConnect::new(own, remote);
-    qp.connect(&RcConnect {
-        gid_index: options.gid_index,
-        path_mtu: options.path_mtu,
-        timeout: AckTimeout::from_exponent(17)?,
-        max_rd_atomic: 1,
-        max_dest_rd_atomic: 1,
-        ..usual
-    })?;
+    qp.connect(&options, &pd, own, remote)?;
     let received = usize::try_from(theirs.receives)?;
     for n in 0..received {
         let slice = mr.slice(place_of(n), RECEIVE_BYTES)?;
-        qp.post(Work::recv(slice).wr_id(u64::try_from(n)?))?;
+        qp.post(Work::recv(slice).wr_id(u64::try_from(n)?).any())?;
     }
     let _: [u8; 4] = swap(&mut stream, &[0; 4])?;
     if client {
@@ -177,7 +261,7 @@ fn main() -> Anything<()> {
         run(&options, &qp, &cq, &mr, far)?;
         let _: [u8; 4] = swap(&mut stream, &[0; 4])?;
     } else {
-        serve(&options, &context, &cq, &mr, &mut stream)?;
+        serve(&options, &context, qp.front(), &cq, &mr, &mut stream)?;
     }
     println!("all as it should be; {:?}", qp.counters());
     Ok(())
@@ -272,21 +356,15 @@ fn wait(cq: &Cq) -> Anything<WorkCompletion> {
 }
 
 /// Posts the list, one after the other, and compares what comes back.
-fn run(
-    options: &Options,
-    qp: &adverb_verbs::Qp<adverb_verbs::Rc>,
-    cq: &Cq,
-    mr: &Mr,
-    far: RemoteSlice,
-) -> Anything<()> {
+fn run(options: &Options, qp: &Peer, cq: &Cq, mr: &Mr, far: RemoteSlice) -> Anything<()> {
     let mut model = Model::new();
     for (k, (name, len)) in (0..).zip(&options.list) {
         let len = if matches!(name.as_str(), "cas" | "faa") { 8 } else { *len };
         let (slice, imm) = (mr.slice(0, len)?, IMMEDIATE + k);
         let word = far.plus(u64::try_from(ATOMIC_OFFSET)?);
         let work = match name.as_str() {
-            "send" => Work::send(slice).any(),
-            "imm" => Work::send_with_imm(slice, imm).any(),
+            "send" => qp.send(Work::send(slice)),
+            "imm" => qp.send(Work::send_with_imm(slice, imm)),
             "write" => Work::write(slice, far).any(),
             "wimm" => Work::write_with_imm(slice, far, imm).any(),
             "read" => Work::read(slice, far).any(),
@@ -312,6 +390,7 @@ fn run(
 fn serve(
     options: &Options,
     context: &Context,
+    front: usize,
     cq: &Cq,
     mr: &Mr,
     stream: &mut TcpStream,
@@ -329,11 +408,13 @@ fn serve(
         let imm = (name != "send").then_some(Imm(IMMEDIATE + k));
         let opcode = if name == "wimm" { WcOpcode::ReceiveRdmaWithImm } else { WcOpcode::Receive };
         println!("{name:6} {:?} len {} imm {:x?}", done.opcode, done.byte_len, done.imm);
-        if (done.imm, done.opcode, usize::try_from(done.byte_len)) != (imm, opcode, Ok(*len)) {
+        if (done.imm, done.opcode, usize::try_from(done.byte_len))
+            != (imm, opcode, Ok(front + *len))
+        {
             return Err(format!("{name} completed as something else").into());
         }
         let mut got = vec![0; *len];
-        mr.read(place_of(receives), &mut got)?;
+        mr.read(place_of(receives) + front, &mut got)?;
         if name != "wimm" && got != sent {
             return Err(format!("{name} brought something else").into());
         }

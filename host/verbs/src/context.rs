@@ -121,6 +121,10 @@ impl Context {
         Ok(Self { port, events })
     }
 
+    pub(crate) fn parts(&self) -> (&Arc<Port>, &Arc<EventQueue>) {
+        (&self.port, &self.events)
+    }
+
     /// The device.
     pub fn device(&self) -> &Device {
         self.port.device()
@@ -375,6 +379,10 @@ impl Pd {
     ) -> Result<Region, AllocateError> {
         // SAFETY: the caller's promise.
         Ok(unsafe { self.port.register(self.domain, start, len, access) }?)
+    }
+
+    pub(crate) fn parts(&self) -> (&Arc<Port>, &Arc<EventQueue>) {
+        (&self.port, &self.events)
     }
 
     pub(crate) fn domain(&self) -> u32 {

@@ -155,6 +155,8 @@ pub enum CreateError {
     ForeignChannel,
     /// A completion queue belongs to another device than the protection domain.
     ForeignCq,
+    /// An XRC domain belongs to another device than the protection domain.
+    ForeignXrcd,
     /// A shared receive queue belongs to another device than the queue pair.
     ForeignSrq,
     /// A capacity is outside its bounds.
@@ -179,6 +181,9 @@ impl fmt::Display for CreateError {
             Self::ForeignCq => f.write_str(
                 "the completion queue and the protection domain are of different devices",
             ),
+            Self::ForeignXrcd => {
+                f.write_str("the XRC domain and the protection domain are of different devices")
+            }
             Self::ForeignSrq => {
                 f.write_str("the shared receive queue and the queue pair are of different devices")
             }

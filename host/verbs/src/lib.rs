@@ -105,16 +105,17 @@ mod scope;
 mod srq;
 mod transport;
 mod work;
+mod xrc;
 
 #[doc(hidden)]
 pub use adverb_device::locks;
 pub use adverb_device::{
     Access, AckTimeout, AhAttr, AsyncEvent, Bind, BindError, ConnectError, DataPath, Device,
-    DeviceReport, Element, EventKind, Gid, GidEntry, Imm, ModifyError, NodeType, PathMtu, Pkey,
-    PortCounters, PostError, Psn, Qkey, QpCounters, QpLimits, QpRow, QpState, QpType, Qpn,
-    ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer, SendData, SendKind, SendTo,
-    SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus, WindowKind as MwKind,
-    diag_counters, hw_counters, neighbours_path, survey,
+    DeviceReport, Element, EventKind, Gid, GidEntry, GroupError, GroupLimits, Imm, ModifyError,
+    NodeType, OpenXrcd, PathMtu, Pkey, PortCounters, PostError, Psn, Qkey, QpCounters, QpLimits,
+    QpRow, QpState, QpType, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer,
+    SendData, SendKind, SendTo, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus,
+    WindowKind as MwKind, diag_counters, hw_counters, neighbours_path, survey,
 };
 pub use ah::{Ah, AhError, GlobalRoute};
 pub use channel::{CompChannel, CqEvent};
@@ -137,6 +138,7 @@ pub use transport::{
     op,
 };
 pub use work::{RemoteSlice, Work};
+pub use xrc::Xrcd;
 
 /// Bytes in front of every datagram in its receive: its network header.
 pub const GRH_LEN: usize = 40;

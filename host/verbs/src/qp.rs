@@ -15,8 +15,8 @@ use crate::work::{Kind, Work};
 use adverb_device::locks::Mutex;
 use adverb_device::{
     Access, AckTimeout, ConnectError, DataPath, EventQueue, Gid, PathMtu, Pkey, Port, PostError,
-    Psn, QpCounters, QpLimits, QpState, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer, SendData,
-    SendKind, SendTo, SendWork,
+    Psn, QpCounters, QpLimits, QpState, QpType, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer,
+    SendData, SendKind, SendTo, SendWork,
 };
 use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError};
@@ -235,7 +235,22 @@ impl<T: Transport> Qp<T> {
         events: &Arc<EventQueue>,
         config: &QpConfig<'_>,
     ) -> Result<Self, CreateError> {
+        Self::create_in(port, domain, events, config, None)
+    }
+
+    pub(crate) fn create_in(
+        port: &Arc<Port>,
+        domain: u32,
+        events: &Arc<EventQueue>,
+        config: &QpConfig<'_>,
+        xrcd: Option<&adverb_device::Xrcd>,
+    ) -> Result<Self, CreateError> {
         config.check()?;
+        // An initiator receives answers only.
+        let receives = T::KIND != QpType::XrcInitiator;
+        let max_recv_wr = if receives { config.max_recv_wr } else { 0 };
+        let srq = config.srq.filter(|_| receives);
+        let config = &QpConfig { max_recv_wr, srq, ..config.clone() };
         if !config.send_cq.belongs_to(port) || !config.recv_cq.belongs_to(port) {
             return Err(CreateError::ForeignCq);
         }
@@ -249,6 +264,7 @@ impl<T: Transport> Qp<T> {
                 send_cq: config.send_cq.device().clone(),
                 recv_cq: config.recv_cq.device().clone(),
                 srq: config.srq.map(|srq| srq.device().clone()),
+                xrcd: xrcd.cloned(),
                 events: Some(Arc::clone(events)),
                 context: config.context,
                 max_send_wr: config.max_send_wr,

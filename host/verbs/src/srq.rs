@@ -4,7 +4,8 @@
 //!
 //! Raw posting hands addresses and keys to the device as they are: see `qp.rs`.
 
-use crate::cq::Owned;
+use crate::context::Pd;
+use crate::cq::{Cq, Owned};
 use crate::error::{Busy, CreateError, PostFailure, Rejected};
 use crate::transport::op;
 use crate::work::Work;
@@ -29,6 +30,12 @@ impl SrqConfig {
     /// A queue of `max_wr` receives of one piece each.
     pub const fn new(max_wr: u32) -> Self {
         Self { max_wr, max_sge: 1, context: 0 }
+    }
+
+    fn for_device(&self, domain: u32, events: &Arc<EventQueue>) -> adverb_device::SrqConfig {
+        let Self { max_wr, max_sge, context } = *self;
+        let events = Some(Arc::clone(events));
+        adverb_device::SrqConfig { domain, context, max_wr, max_sge, events }
     }
 
     fn check(&self) -> Result<(), CreateError> {
@@ -82,6 +89,12 @@ pub(crate) struct Inner {
     owned: Mutex<Owned>,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.device.close();
+    }
+}
+
 impl Inner {
     pub(crate) fn owned(&self) -> MutexGuard<'_, Owned> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
@@ -102,17 +115,38 @@ impl Srq {
         config: &SrqConfig,
     ) -> Result<Self, CreateError> {
         config.check()?;
-        let device = adverb_device::Srq::new(&adverb_device::SrqConfig {
-            domain,
-            context: config.context,
-            max_wr: config.max_wr,
-            max_sge: config.max_sge,
-            events: Some(Arc::clone(events)),
-        });
+        let device = adverb_device::Srq::new(&config.for_device(domain, events));
+        Ok(Self::of(device, port, domain, config))
+    }
+
+    /// Makes a queue of an XRC domain.
+    pub(crate) fn create_xrc(
+        pd: &Pd,
+        config: &SrqConfig,
+        xrcd: &adverb_device::Xrcd,
+        cq: &Cq,
+    ) -> Result<Self, CreateError> {
+        config.check()?;
+        let (port, events) = pd.parts();
+        if !cq.belongs_to(port) {
+            return Err(CreateError::ForeignCq);
+        }
+        if !xrcd.is_of(port) {
+            return Err(CreateError::ForeignXrcd);
+        }
+        let wanted = config.for_device(pd.domain(), events);
+        let device =
+            port.create_xrc_srq(&wanted, xrcd, cq.device()).map_err(CreateError::System)?;
+        let srq = Self::of(device, port, pd.domain(), config);
+        cq.expect_from(&srq);
+        Ok(srq)
+    }
+
+    fn of(device: adverb_device::Srq, port: &Arc<Port>, domain: u32, config: &SrqConfig) -> Self {
         let mut owned = Owned::default();
         owned.reserve(usize::try_from(config.max_wr).unwrap_or(0));
         let owned = Mutex::new(owned);
-        Ok(Self { inner: Arc::new(Inner { device, port: Arc::clone(port), domain, owned }) })
+        Self { inner: Arc::new(Inner { device, port: Arc::clone(port), domain, owned }) }
     }
 
     pub(crate) fn belongs_to(&self, port: &Arc<Port>) -> bool {
@@ -127,7 +161,8 @@ impl Srq {
         Arc::downgrade(&self.inner)
     }
 
-    /// Its number, unique in this process: completions of its receives name it.
+    /// Its number, unique in this process; that of an XRC queue, on this host: initiators name it, and
+    /// completions of its receives do.
     #[doc(alias = "ibv_get_srq_num")]
     pub fn number(&self) -> u32 {
         self.inner.device.number()

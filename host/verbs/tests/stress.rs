@@ -12,9 +12,9 @@
 mod support;
 
 use adverb_verbs::{
-    Access, Buf, CompChannel, Context, Cq, CqConfig, Memory, Mr, Mw, MwBind, MwKind, Pd, Qp,
-    QpConfig, QpState, Rc, RcConnect, RemoteSlice, Rkey, RnrRetry, SendKind, Srq, SrqConfig, Work,
-    WorkCompletion,
+    Access, Ah, AhAttr, Buf, CompChannel, Context, Cq, CqConfig, InDomain, Memory, Modify, Mr, Mw,
+    MwBind, MwKind, Pd, Qkey, Qp, QpConfig, QpState, Rc, RcConnect, Rejected, RemoteSlice, Rkey,
+    RnrRetry, SendKind, Srq, SrqConfig, Uc, UcConnect, Ud, Work, WorkCompletion,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -90,6 +90,44 @@ impl<T: Clone> Stock<T> {
     }
 }
 
+/// A queue pair of any type that can be made alone.
+enum AnyQp {
+    Rc(Qp<Rc>),
+    Uc(Qp<Uc>),
+    Ud(Qp<Ud>),
+}
+
+/// Does something to the queue pair, whatever its type is.
+macro_rules! with {
+    ($any:expr, $qp:ident => $run:expr) => {
+        match $any {
+            AnyQp::Rc($qp) => $run,
+            AnyQp::Uc($qp) => $run,
+            AnyQp::Ud($qp) => $run,
+        }
+    };
+}
+
+impl AnyQp {
+    fn post(&self, work: Work) -> Result<(), Rejected> {
+        with!(self, qp => qp.post(work))
+    }
+
+    fn srq(&self) -> Option<&Srq> {
+        with!(self, qp => qp.srq())
+    }
+
+    fn bind_mw(&self, mw: &Mw, part: &MwBind<'_>) {
+        match self {
+            Self::Rc(qp) => drop(qp.bind_mw(mw, part, 1)),
+            Self::Uc(qp) => drop(qp.bind_mw(mw, part, 1)),
+            Self::Ud(_) => {}
+        }
+    }
+}
+
+const QKEY: Qkey = Qkey(5);
+
 struct World {
     /// The domain of most objects, so that most of them go together.
     home: Pd,
@@ -98,7 +136,8 @@ struct World {
     channels: Stock<CompChannel>,
     cqs: Stock<Cq>,
     srqs: Stock<Srq>,
-    qps: Stock<Arc<Qp<Rc>>>,
+    qps: Stock<Arc<AnyQp>>,
+    ahs: Stock<Ah>,
     mrs: Stock<Mr>,
     mws: Stock<Arc<Mw>>,
     /// In hand: nobody may change them.
@@ -120,6 +159,7 @@ impl World {
             cqs: Stock::default(),
             srqs: Stock::default(),
             qps: Stock::default(),
+            ahs: Stock::default(),
             mrs: Stock::default(),
             mws: Stock::default(),
             bufs: Stock::default(),
@@ -176,30 +216,51 @@ impl World {
         Some(())
     }
 
+    fn make_qp<T: InDomain>(&self, random: &mut Random) -> Option<Qp<T>> {
+        let (send_cq, recv_cq) = (self.cqs.any(random)?, self.cqs.any(random)?);
+        let srq = self.srqs.any(random).filter(|_| random.one_in(6));
+        let config = QpConfig {
+            recv_cq: &recv_cq,
+            srq: srq.as_ref(),
+            max_send_wr: 1 + random.small(16),
+            max_recv_wr: 1 + random.small(16),
+            ..QpConfig::new(&send_cq)
+        };
+        self.pd(random).create_qp_of(&config).ok()
+    }
+
     /// Makes two queue pairs, mostly connected to one another.
     fn make_pair(&self, random: &mut Random) -> Option<()> {
-        let mut make = || {
-            let (send_cq, recv_cq) = (self.cqs.any(random)?, self.cqs.any(random)?);
-            let srq = self.srqs.any(random).filter(|_| random.one_in(6));
-            let config = QpConfig {
-                recv_cq: &recv_cq,
-                srq: srq.as_ref(),
-                max_send_wr: 1 + random.small(16),
-                max_recv_wr: 1 + random.small(16),
-                ..QpConfig::new(&send_cq)
-            };
-            self.pd(random).create_qp(&config).ok()
-        };
-        let (a, b) = (make()?, make()?);
-        let [here, there] = [a.address(1).unwrap(), b.address(1).unwrap()];
-        for (qp, local, remote) in [(&a, here, there), (&b, there, here)] {
-            if !random.one_in(16) {
-                let rnr_retry = RnrRetry::new(1).unwrap();
-                qp.connect(&RcConnect { rnr_retry, ..RcConnect::new(local, remote) }).unwrap();
+        match random.below(6) {
+            0 => {
+                let qp = self.make_qp::<Ud>(random)?;
+                let gid = qp.address(1).unwrap().gid;
+                qp.activate(QKEY).unwrap();
+                self.ahs.put(self.pd(random).create_ah(&AhAttr::new(gid)).unwrap(), random);
+                self.qps.put(Arc::new(AnyQp::Ud(qp)), random);
+            }
+            1 => {
+                let (a, b) = (self.make_qp::<Uc>(random)?, self.make_qp::<Uc>(random)?);
+                let [here, there] = [a.address(1).unwrap(), b.address(1).unwrap()];
+                a.connect(&UcConnect::new(here, there)).unwrap();
+                b.connect(&UcConnect::new(there, here)).unwrap();
+                self.qps.put(Arc::new(AnyQp::Uc(a)), random);
+                self.qps.put(Arc::new(AnyQp::Uc(b)), random);
+            }
+            _ => {
+                let (a, b) = (self.make_qp::<Rc>(random)?, self.make_qp::<Rc>(random)?);
+                let [here, there] = [a.address(1).unwrap(), b.address(1).unwrap()];
+                for (qp, local, remote) in [(&a, here, there), (&b, there, here)] {
+                    if !random.one_in(16) {
+                        let rnr_retry = RnrRetry::new(1).unwrap();
+                        let how = RcConnect { rnr_retry, ..RcConnect::new(local, remote) };
+                        qp.connect(&how).unwrap();
+                    }
+                }
+                self.qps.put(Arc::new(AnyQp::Rc(a)), random);
+                self.qps.put(Arc::new(AnyQp::Rc(b)), random);
             }
         }
-        self.qps.put(Arc::new(a), random);
-        self.qps.put(Arc::new(b), random);
         Some(())
     }
 
@@ -213,7 +274,8 @@ impl World {
                 None => {}
             }
         }
-        match random.below(10) {
+        match random.below(11) {
+            9 => part(&self.ahs, leak, random),
             0 => part(&self.contexts, leak, random),
             1 => part(&self.pds, leak, random),
             2 => part(&self.channels, leak, random),
@@ -290,7 +352,7 @@ impl World {
 
     fn post(&self, random: &mut Random) -> Option<()> {
         let qp = self.qps.any(random)?;
-        if qp.state() == QpState::Err && !random.one_in(4) {
+        if with!(&*qp, qp => qp.state()) == QpState::Err && !random.one_in(4) {
             return self.make_pair(random);
         }
         if random.one_in(16) {
@@ -302,6 +364,11 @@ impl World {
             return self.receive(&qp, memory, random);
         }
         let work = match random.below(24) {
+            _ if matches!(*qp, AnyQp::Ud(_)) && !random.one_in(16) => {
+                let (ah, other) = (self.ahs.any(random)?, self.qps.any(random)?);
+                let number = with!(&*other, qp => qp.number());
+                Work::send_to(memory, &ah, number, QKEY).any()
+            }
             0..6 => Work::send(memory).any(),
             6..9 => Work::send_with_imm(memory, 7).any(),
             9 => {
@@ -323,7 +390,7 @@ impl World {
         Some(())
     }
 
-    fn receive(&self, qp: &Qp<Rc>, memory: Memory, random: &mut Random) -> Option<()> {
+    fn receive(&self, qp: &AnyQp, memory: Memory, random: &mut Random) -> Option<()> {
         if memory_len(&memory) < 256 && !random.one_in(16) {
             return None;
         }
@@ -331,7 +398,7 @@ impl World {
         let work = Work::recv(memory);
         let posted = match srq {
             Some(srq) if qp.srq().is_some() || random.one_in(3) => srq.post(work),
-            Some(_) | None => qp.post(work),
+            Some(_) | None => qp.post(work.any()),
         };
         if let Err(rejected) = posted {
             self.give_back(rejected.memory, random);
@@ -340,16 +407,16 @@ impl World {
     }
 
     /// Binds a window, or invalidates a key.
-    fn bind(&self, qp: &Qp<Rc>, random: &mut Random) -> Option<()> {
+    fn bind(&self, qp: &AnyQp, random: &mut Random) -> Option<()> {
         let (mw, mr) = (self.mws.any(random)?, self.mrs.any(random)?);
         let access = Access::from_bits(random.small(32) & 0b1110);
         let part = MwBind::new(&mr, random.below(LEN / 2), random.below(LEN / 2), access);
         if mw.kind() == MwKind::Type2 && mw.is_bound() && random.one_in(4) {
-            let _ = qp.post(Work::local_invalidate(mw.rkey()));
+            let _ = qp.post(Work::local_invalidate(mw.rkey()).any());
         } else if mw.kind() == MwKind::Type1 {
-            let _ = qp.bind_mw(&mw, &part, 1);
+            qp.bind_mw(&mw, &part);
         } else if let Ok(work) = Work::bind_mw(&mw, mw.rkey().incremented(), &part) {
-            let _ = qp.post(work);
+            let _ = qp.post(work.any());
         }
         Some(())
     }
@@ -374,7 +441,14 @@ impl World {
     /// What else can be done to objects.
     fn fiddle(&self, random: &mut Random) -> Option<()> {
         match random.below(8) {
-            0 if random.one_in(16) => self.qps.any(random)?.to_err(),
+            0 => {
+                let qp = self.qps.any(random)?;
+                match random.below(32) {
+                    0 => with!(&*qp, qp => qp.to_err()),
+                    1 => drop(with!(&*qp, qp => qp.modify(&Modify::to(QpState::Reset)))),
+                    _ => drop(with!(&*qp, qp => qp.query())),
+                }
+            }
             1 => drop(self.cqs.any(random)?.resize(1 + random.small(300))),
             2 => drop(self.cqs.any(random)?.req_notify(random.one_in(2))),
             3 => drop(self.channels.any(random)?.try_get_event()),
@@ -400,9 +474,11 @@ impl World {
         }
         let (mut room, text) = ([0x5a; 200], [0xa5; 200]);
         pd.scope(|scope| {
-            let _ = qp.post_recv_lent(&scope.lend_mut(&mut room).ok()?, 1);
+            let lent = scope.lend_mut(&mut room).ok()?;
+            let _ = with!(&*qp, qp => qp.post_recv_lent(&lent, 1));
             let send = SendKind::Send { imm: None };
-            let _ = qp.post_send_lent(send, &scope.lend(&text).ok()?, 2);
+            let lent = scope.lend(&text).ok()?;
+            let _ = with!(&*qp, qp => qp.post_send_lent(send, &lent, 2));
             Some(())
         })?;
         room.fill(0x33);

@@ -22,6 +22,7 @@ pub struct Rkey(pub u32);
 impl Rkey {
     /// The next key for the same window: its low 8 bits are the owner's to choose, and this adds one
     /// to them. IBTA Vol. 1 §10.6.3.
+    #[doc(alias = "ibv_inc_rkey")]
     #[must_use]
     pub const fn incremented(self) -> Self {
         Self(self.0 & !OWNERS | self.0.wrapping_add(1) & OWNERS)

@@ -7,6 +7,7 @@
 use super::DEFERRED_MAX;
 use super::{Clock, Driver, Held, Port, Receiver, Waiting, lock};
 use crate::bell::Rope;
+use crate::channel::Hush;
 use crate::commons::Commons;
 use crate::gid::{Device, devices};
 use crate::lane::{Inlet, Lane, PeerId, Rails};
@@ -149,6 +150,7 @@ impl Port {
         clock: &mut Clock,
         driver: Driver,
     ) -> (bool, bool) {
+        let _hush = Hush::begin();
         let Receiver { inlets, buffer, waiting, quiet, .. } = receiver;
         if self.standby.bell().silence() {
             inlets.iter().for_each(|inlet| inlet.lane.forget_ringing());

@@ -3,7 +3,8 @@
 use super::{Qp, RcConnect, UcConnect};
 use crate::transport::{Connected, Rc, Uc, Ud, XrcInitiator, XrcTarget};
 use adverb_device::{
-    Attributes, Change, ConnectError, Partition, Pkey, Qkey, QpLimits, QpState, RnrTimer,
+    Attributes, Change, ConnectError, Gid, GroupError, Partition, Pkey, Qkey, QpLimits, QpState,
+    RnrTimer,
 };
 
 /// What changes on the ways to INIT, RTR and RTS.
@@ -127,6 +128,33 @@ impl Qp<Ud> {
         self.change(QpState::Init, &change(init))?;
         self.change(QpState::Rtr, &Change::default())?;
         self.change(QpState::Rts, &change(rts))
+    }
+}
+
+impl Qp<Ud> {
+    /// Attaches it to a multicast group: it gets a copy of each message to it that shows its Q_Key,
+    /// its own messages included. Once more changes nothing; dropping the queue pair detaches it.
+    ///
+    /// Messages are sent to a group with an address handle of its address, such as `224.0.1.7` or
+    /// `ff02::7`, and the number [`Qpn::MULTICAST`](crate::Qpn::MULTICAST). They pass no router: their
+    /// hop limit is 1. The loopback interface knows groups of IPv4 only.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError`]; nothing has changed then.
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn attach_mcast(&self, group: Gid) -> Result<(), GroupError> {
+        self.inner.attach(group)
+    }
+
+    /// Detaches it from a multicast group.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::NotAttached`].
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach_mcast(&self, group: Gid) -> Result<(), GroupError> {
+        self.inner.detach(group)
     }
 }
 

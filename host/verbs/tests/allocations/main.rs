@@ -13,6 +13,7 @@ mod alone;
 mod counting;
 #[path = "../verbs/pair.rs"]
 mod pair;
+mod transports;
 
 use adverb_sys::poll;
 use adverb_verbs::{
@@ -57,6 +58,9 @@ fn data_path() {
     allocates_nothing("batches", || scene.batches(ROUNDS / 16));
     allocates_nothing("owned work", || scene.owned_round_trips(ROUNDS));
     allocates_nothing("many packets a message", || long.round_trips(ROUNDS / 20));
+    let others = transports::Transports::new();
+    (0..100).for_each(|_| others.round());
+    allocates_nothing("UC, UD, multicast and XRC", || (0..ROUNDS / 5).for_each(|_| others.round()));
     windows(&pair, 100);
     let (before, _) = counts();
     windows(&pair, ROUNDS / 20);
@@ -153,15 +157,17 @@ fn channels() {
 
 /// Locks that belong to the queues that the work is about, by what they guard: a queue pair and the
 /// order of its unsignaled work, the lane to a neighbour, where a record is written under a lock that
-/// the process's queue pairs to that neighbour share, a completion queue and the memory of its work, a shared receive queue,
-/// and a channel. The receiving side of the device is tried and never waited for.
-const OWN: [&str; 10] = [
+/// the process's queue pairs to that neighbour share, a completion queue and the memory of its work, a
+/// shared receive queue and the memory of its work, and a channel. The receiving side of the device is
+/// tried and never waited for.
+const OWN: [&str; 11] = [
     "QpInner",
     "ring::Writer",
     "Chain",
     "notify::State",
     "Tables",
     "srq::State",
+    "cq::Owned",
     "notify::Mail",
     "Interest",
     "HashMap<u64",
@@ -174,13 +180,15 @@ fn locks() {
     const ROUNDS: u64 = 1000;
     let pair = Setup::default().pair();
     let (scene, announced) = (Scene::new(&pair), Announced::new());
+    let others = transports::Transports::new();
     let each = |run: &dyn Fn()| (0..ROUNDS).for_each(|_| run());
-    let paths: [(&str, &dyn Fn()); 5] = [
+    let paths: [(&str, &dyn Fn()); 6] = [
         ("raw requests", &|| scene.round_trips(ROUNDS)),
         ("batches", &|| scene.batches(ROUNDS)),
         ("owned work", &|| scene.owned_round_trips(ROUNDS)),
         ("a channel", &|| each(&|| announced.message(false))),
         ("its descriptor", &|| each(&|| announced.message(true))),
+        ("other transports", &|| each(&|| others.round())),
     ];
     for (what, run) in paths {
         run();

@@ -113,6 +113,13 @@ impl Setup {
         self.pair_on(Context::open("soft_lo").expect("the loopback device"))
     }
 
+    /// Both ends, in RESET.
+    pub(crate) fn pair_unconnected(&self) -> Pair {
+        let context = Context::open("soft_lo").expect("the loopback device");
+        let (a, b) = (self.side(&context), self.side(&context));
+        Pair { context, a, b }
+    }
+
     pub(crate) fn pair_on(&self, context: Context) -> Pair {
         let (a, b) = (self.side(&context), self.side(&context));
         a.qp.connect(&self.attributes(&a.qp, &b.qp)).expect("connected");

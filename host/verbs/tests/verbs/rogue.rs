@@ -11,8 +11,8 @@ use crate::alone::alone;
 use crate::pair::{FOREVER, Setup, Side, bytes_of, eventually};
 use crate::stranger::{ANOTHERS, Stranger, headers};
 use adverb_verbs::{
-    Access, Completion, Context, Element, EventKind, Gid, Mr, PathMtu, QpConfig, QpState, Qpn,
-    RcConnect, RemoteQp, RemoteSlice, Rkey, SrqConfig, WcOpcode, WcStatus, Work,
+    Access, Completion, Context, Element, EventKind, Gid, Modify, Mr, PathMtu, QpConfig, QpState,
+    Qpn, RcConnect, RemoteQp, RemoteSlice, Rkey, SrqConfig, WcOpcode, WcStatus, Work,
 };
 use adverb_wire::{
     Aeth, Extension, Imm, Msn, Nak, Operation, Packet, Psn, ROCE_PORT, Reth, RnrTimer, Syndrome,
@@ -318,28 +318,35 @@ fn the_last_shared_receive_ends_before_its_queue_pair_says_so() {
     });
 }
 
-/// Goal: a queue pair that goes in the middle of a message leaves its shared receive to the others.
+/// Goal: a queue pair that goes, or starts anew, in the middle of a message leaves its shared receive
+/// to the others.
 #[test]
 fn a_shared_receive_outlives_a_queue_pair_that_goes_in_the_middle_of_a_message() {
     let name = "rogue::a_shared_receive_outlives_a_queue_pair_that_goes_in_the_middle_of_a_message";
-    alone(name, || {
-        let setup = Setup { path_mtu: PathMtu::B256, ..Setup::default() };
-        let context = Context::open("soft_lo").expect("the loopback device");
-        let (pd, cq) = (context.alloc_pd(), context.create_cq(16).expect("a completion queue"));
-        let srq = pd.create_srq(&SrqConfig::new(1)).expect("a shared receive queue");
-        let qp = pd.create_qp(&QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) });
-        let side = Side { pd, cq, qp: qp.expect("a queue pair") };
-        let scene = Scene::with(&setup, context, side);
-        srq.post(Work::recv(scene.side.buffer(&[0; 1024])).wr_id(WR_ID)).expect("room");
-        scene.send(Operation::SendFirst, FIRST, Extension::None, &[9; 256]);
-        eventually("the receive is drawn", || {
-            scene.context.drive();
-            srq.query().posted == 0
-        });
-        let Scene { context: _context, side, peer: _peer } = scene;
-        let Side { pd: _pd, cq, qp } = side;
-        drop(qp);
-        assert_eq!(srq.query().posted, 1);
-        assert!(cq.next().expect("no overrun").is_none());
+    alone(name, || [false, true].into_iter().for_each(leave_in_the_middle));
+}
+
+fn leave_in_the_middle(by_reset: bool) {
+    let setup = Setup { path_mtu: PathMtu::B256, ..Setup::default() };
+    let context = Context::open("soft_lo").expect("the loopback device");
+    let (pd, cq) = (context.alloc_pd(), context.create_cq(16).expect("a completion queue"));
+    let srq = pd.create_srq(&SrqConfig::new(1)).expect("a shared receive queue");
+    let qp = pd.create_qp(&QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) });
+    let side = Side { pd, cq, qp: qp.expect("a queue pair") };
+    let scene = Scene::with(&setup, context, side);
+    srq.post(Work::recv(scene.side.buffer(&[0; 1024])).wr_id(WR_ID)).expect("room");
+    scene.send(Operation::SendFirst, FIRST, Extension::None, &[9; 256]);
+    eventually("the receive is drawn", || {
+        scene.context.drive();
+        srq.query().posted == 0
     });
+    let Scene { context: _context, side, peer: _peer } = scene;
+    let Side { pd: _pd, cq, qp } = side;
+    if by_reset {
+        qp.modify(&Modify::to(QpState::Reset)).expect("RESET");
+    } else {
+        drop(qp);
+    }
+    assert_eq!(srq.query().posted, 1);
+    assert!(cq.next().expect("no overrun").is_none());
 }

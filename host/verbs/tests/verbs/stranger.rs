@@ -1,5 +1,7 @@
 //! Somebody who speaks to the device through a plain socket, and may say what he likes.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use adverb_verbs::{Mr, Qpn, Rkey};
 use adverb_wire::{
     Bth, Extension, Flow, Headers, Opcode, Operation, Packet, Pad, Pkey, Psn, ROCE_PORT, Reth,

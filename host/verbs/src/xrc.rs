@@ -1,0 +1,124 @@
+//! Extended reliable connections: domains, their shared receive queues and their targets.
+
+use crate::context::{Context, Pd};
+use crate::cq::{Cq, CqConfig};
+use crate::error::CreateError;
+use crate::qp::{Qp, QpConfig};
+use crate::srq::{Srq, SrqConfig};
+use crate::transport::XrcTarget;
+use adverb_device::{EventQueue, OpenXrcd, Port};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// A domain of extended reliable connections: its targets reach its shared receive queues.
+/// `struct ibv_xrcd`; IBTA Vol. 1 Annex A14.
+///
+/// One queue pair a process pair serves any number of queues at the far end:
+///
+/// ```
+/// use adverb_verbs::{Context, QpConfig, RcConnect, SrqConfig, Work, XrcInitiator};
+///
+/// let context = Context::open("soft_lo")?;
+/// let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
+/// let xrcd = context.open_xrcd();
+/// let target = xrcd.create_target(0)?;
+/// let initiator = pd.create_qp_of::<XrcInitiator>(&QpConfig::new(&cq))?;
+/// let [here, there] = [initiator.address(1)?, target.address(1)?];
+/// initiator.connect(&RcConnect::new(here, there))?;
+/// target.connect(&RcConnect::new(there, here))?;
+///
+/// let queues = [(); 2].map(|()| pd.create_xrc_srq(&SrqConfig::new(4), &xrcd, &cq));
+/// for (n, srq) in (0..).zip(queues) {
+///     let srq = srq?;
+///     srq.post(Work::recv(pd.buffer(8)?).wr_id(n))?;
+///     initiator.post(Work::send(pd.buffer(8)?).to_srq(srq.number()).wr_id(10))?;
+///     for _ in 0..2 {
+///         let done = cq.wait()?.ok()?;
+///         assert!(done.wc.wr_id == 10 || done.wc.srq == Some(srq.number()));
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A handle: clones are the same domain, which lives as long as a handle, a queue or a target of it.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_xrcd")]
+pub struct Xrcd {
+    device: adverb_device::Xrcd,
+    port: Arc<Port>,
+    events: Arc<EventQueue>,
+}
+
+impl Context {
+    /// Makes a domain that nobody else can open.
+    #[doc(alias = "ibv_open_xrcd")]
+    pub fn open_xrcd(&self) -> Xrcd {
+        let (port, events) = self.parts();
+        Xrcd { device: adverb_device::Xrcd::new(port), port: port.clone(), events: events.clone() }
+    }
+
+    /// Opens the domain of a file: the same for all of this process who open that file, by whatever
+    /// descriptor. The file's contents do not matter, and it can be closed afterwards.
+    ///
+    /// Queue pairs of the software device live in their process, and so do the queues that they reach:
+    /// other processes that open the file have a domain of their own. Numbers of queues are unique on
+    /// the host.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` with [`OpenXrcd::Existing`] if there is none, `AlreadyExists` with
+    /// [`OpenXrcd::CreateNew`] if there is one; those of `fstat(2)`.
+    #[doc(alias = "ibv_open_xrcd")]
+    pub fn open_xrcd_of(&self, file: impl AsFd, how: OpenXrcd) -> io::Result<Xrcd> {
+        let (port, events) = self.parts();
+        let device = adverb_device::Xrcd::open(port, file, how)?;
+        Ok(Xrcd { device, port: port.clone(), events: events.clone() })
+    }
+}
+
+impl Xrcd {
+    /// Makes a target in RESET: the end that receives. It belongs to no protection domain; a request
+    /// reaches memory of the domain of the queue that it names. `context` names it in its events.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError::System`].
+    #[doc(alias = "ibv_create_qp_ex")]
+    pub fn create_target(&self, context: u64) -> Result<Qp<XrcTarget>, CreateError> {
+        // Nothing completes there: receives complete where their queue says.
+        let cq = Cq::create(&self.port, &self.events, &CqConfig::new(1))?;
+        let config = QpConfig {
+            max_send_wr: 1,
+            max_recv_wr: 0,
+            max_inline: 0,
+            context,
+            ..QpConfig::new(&cq)
+        };
+        Qp::create_in(&self.port, 0, &self.events, &config, Some(&self.device))
+    }
+
+    /// Two handles are of the same domain.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.device.is_same(&other.device)
+    }
+}
+
+impl Pd {
+    /// Makes a shared receive queue of an XRC domain, whose buffers are of this protection domain.
+    /// Its receives complete on `cq`; [`Srq::number`] is what initiators name.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`].
+    #[doc(alias = "ibv_create_srq_ex")]
+    #[doc(alias = "IBV_SRQT_XRC")]
+    pub fn create_xrc_srq(
+        &self,
+        config: &SrqConfig,
+        xrcd: &Xrcd,
+        cq: &Cq,
+    ) -> Result<Srq, CreateError> {
+        Srq::create_xrc(self, config, &xrcd.device, cq)
+    }
+}

@@ -1,0 +1,274 @@
+//! Unreliable datagrams: addresses, network headers, Q_Keys, lengths.
+
+#![expect(clippy::indexing_slicing, reason = "a test may panic")]
+
+use crate::pair::{FOREVER, pattern, wait};
+use adverb_verbs::{
+    Ah, AhAttr, AhError, Buf, Completion, Context, Cq, GRH_LEN, Gid, GlobalRoute, Memory, Modify,
+    Pd, PostError, Qkey, Qp, QpConfig, QpState, Qpn, SrqConfig, Ud, WcOpcode, WcStatus, Work,
+};
+use std::time::Instant;
+
+pub(crate) const QKEY: Qkey = Qkey(0x1234_5678);
+
+/// A datagram queue pair with what it needs.
+pub(crate) struct Side {
+    pub(crate) context: Context,
+    pub(crate) pd: Pd,
+    pub(crate) cq: Cq,
+    pub(crate) qp: Qp<Ud>,
+}
+
+impl Side {
+    pub(crate) fn new(qkey: Qkey) -> Self {
+        Self::on("soft_lo", qkey)
+    }
+
+    pub(crate) fn on(device: &str, qkey: Qkey) -> Self {
+        let context = Context::open(device).expect("the device");
+        let (pd, cq) = (context.alloc_pd(), context.create_cq(256).expect("a queue"));
+        let qp = pd.create_qp_of::<Ud>(&QpConfig::new(&cq)).expect("a queue pair");
+        qp.activate(qkey).expect("ready");
+        Self { context, pd, cq, qp }
+    }
+
+    pub(crate) fn ah(&self, gid_index: u8) -> Ah {
+        let gid = self.qp.address(gid_index).expect("an address").gid;
+        self.pd.create_ah(&AhAttr { gid_index, ..AhAttr::new(gid) }).expect("a way")
+    }
+
+    pub(crate) fn buffer(&self, bytes: &[u8]) -> Buf {
+        let mut buffer = self.pd.buffer(bytes.len()).expect("memory");
+        buffer.copy_from_slice(bytes);
+        buffer
+    }
+
+    /// Posts a receive for a message of this length.
+    pub(crate) fn recv(&self, len: usize) {
+        let room = self.pd.buffer(GRH_LEN + len).expect("memory");
+        self.qp.post(Work::recv(room).wr_id(1)).expect("room");
+    }
+
+    pub(crate) fn send(&self, bytes: &[u8], ah: &Ah, to: Qpn, qkey: Qkey) {
+        self.qp.post(Work::send_to(self.buffer(bytes), ah, to, qkey).wr_id(2)).expect("room");
+        let sent = wait(&self.cq).ok().expect("sent");
+        assert_eq!((sent.wc.wr_id, sent.wc.opcode), (2, WcOpcode::Send));
+    }
+
+    pub(crate) fn received(&self) -> (Completion, GlobalRoute, Vec<u8>) {
+        let done = wait(&self.cq);
+        assert_eq!((done.wc.status, done.wc.wr_id), (WcStatus::Success, 1));
+        let len = usize::try_from(done.wc.byte_len).expect("small");
+        let memory = done.memory.expect("the buffer comes back");
+        let buffer = memory.into_buf().expect("a buffer");
+        let grh = buffer[..GRH_LEN].try_into().expect("40 bytes");
+        let message = buffer[GRH_LEN..len].to_vec();
+        (Completion { wc: done.wc, memory: None }, grh, message)
+    }
+
+    /// Nothing arrives, though the device is driven for a while.
+    pub(crate) fn is_quiet(&self) -> bool {
+        (0..1000).all(|_| self.cq.next().expect("no overrun").is_none())
+    }
+}
+
+#[test]
+fn datagrams_of_all_lengths_arrive_whole_over_both_families() {
+    let (a, b) = (Side::new(QKEY), Side::new(QKEY));
+    let mtu = usize::try_from(a.context.query_port().active_mtu.bytes()).expect("small");
+    for gid_index in [0, 1] {
+        let ah = a.ah(gid_index);
+        for (seed, len) in (1..).zip([0, 1, 2, 3, 4, 1000, mtu - 1, mtu]) {
+            let data = pattern(seed, len);
+            b.recv(len);
+            a.send(&data, &ah, b.qp.number(), QKEY);
+            let (done, _, message) = b.received();
+            assert!(message == data, "{len} bytes");
+            assert!(done.wc.grh);
+            assert_eq!((done.wc.opcode, done.wc.pkey_index), (WcOpcode::Receive, 0));
+            assert_eq!((done.wc.src_qp, done.wc.qp), (a.qp.number(), b.qp.number()));
+        }
+        let work = Work::send_to(a.buffer(&vec![0; mtu + 1]), &ah, b.qp.number(), QKEY);
+        let rejected = a.qp.post(work).expect_err("too long");
+        let (len, mtu) =
+            (u32::try_from(mtu + 1).expect("small"), u32::try_from(mtu).expect("small"));
+        assert_eq!(rejected.error, PostError::DatagramTooLong { len, mtu });
+        assert!(rejected.to_string().contains(&format!("the port's MTU allows {mtu}")));
+    }
+}
+
+/// The header that a receiver sees is that of the packet: the one of IPv4 in the last 20 bytes.
+#[test]
+fn the_network_header_says_who_sent() {
+    let (a, b) = (Side::new(QKEY), Side::new(QKEY));
+    b.recv(6);
+    a.send(b"header", &a.ah(1), b.qp.number(), QKEY);
+    let (done, grh, _) = b.received();
+    assert_eq!(done.wc.byte_len, 46);
+    assert_eq!(grh[..20], [0; 20]);
+    assert_eq!(grh[20], 0x45);
+    // IP, UDP, BTH, DETH, 6 bytes, 2 of padding, ICRC.
+    assert_eq!(u16::from_be_bytes([grh[22], grh[23]]), 20 + 8 + 12 + 8 + 8 + 4);
+    assert_eq!(grh[29], 17, "UDP");
+    assert_eq!((&grh[32..36], &grh[36..]), (&[127, 0, 0, 1][..], &[127, 0, 0, 1][..]));
+    let sum: u32 =
+        grh[20..].as_chunks::<2>().0.iter().map(|pair| u32::from(u16::from_be_bytes(*pair))).sum();
+    assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "the header's check sum");
+
+    b.recv(6);
+    a.send(b"header", &a.ah(0), b.qp.number(), QKEY);
+    let (_, grh, _) = b.received();
+    assert_eq!(grh[0] >> 4, 6);
+    let loopback = std::net::Ipv6Addr::LOCALHOST.octets();
+    assert_eq!((&grh[8..24], &grh[24..]), (&loopback[..], &loopback[..]));
+}
+
+#[test]
+fn a_datagram_can_be_answered_to_where_it_came_from() {
+    let (a, b) = (Side::new(QKEY), Side::new(QKEY));
+    for gid_index in [0, 1] {
+        b.recv(8);
+        a.send(b"question", &a.ah(gid_index), b.qp.number(), QKEY);
+        let (done, grh, _) = b.received();
+        let attr = b.pd.ah_attr_from(&done.wc, &grh).expect("an address");
+        let gid = a.qp.address(gid_index).expect("an address").gid;
+        assert_eq!((attr.gid, attr.gid_index), (gid, gid_index));
+        let back = b.pd.create_ah_from(&done.wc, &grh).expect("a way");
+        a.recv(6);
+        b.send(b"answer", &back, done.wc.src_qp, QKEY);
+        assert_eq!(a.received().2, b"answer");
+
+        let mut connected = done.wc;
+        connected.grh = false;
+        let refused = b.pd.ah_attr_from(&connected, &grh).expect_err("no header");
+        assert!(matches!(refused, AhError::NoHeader));
+        assert!(matches!(b.pd.ah_attr_from(&done.wc, &[0; 40]), Err(AhError::NoHeader)));
+        let mut elsewhere = grh;
+        elsewhere[39] ^= 0x40;
+        let refused = b.pd.ah_attr_from(&done.wc, &elsewhere).expect_err("not ours");
+        assert!(matches!(refused, AhError::NotOurs { .. }));
+    }
+    let v6 = Gid(std::net::Ipv6Addr::LOCALHOST.octets());
+    let refused = a.pd.create_ah(&AhAttr::new(v6)).expect_err("from an IPv4 address");
+    assert!(refused.to_string().contains("not both IPv4 or both IPv6"), "{refused}");
+    let refused = a.pd.create_ah(&AhAttr { gid_index: 77, ..AhAttr::new(v6) });
+    assert!(refused.expect_err("no such place").to_string().contains("no GID with index 77"));
+}
+
+#[test]
+fn a_wrong_key_is_counted_and_dropped_and_a_controlled_one_is_the_senders_own() {
+    let (a, b) = (Side::new(QKEY), Side::new(QKEY));
+    let (ah, to) = (a.ah(1), b.qp.number());
+    b.recv(8);
+    a.send(b"wrong", &ah, to, Qkey(QKEY.0 ^ 1));
+    assert!(b.is_quiet());
+    assert_eq!((b.qp.counters().qkey_viol, b.qp.counters().dropped_pkts), (1, 1));
+    // With the highest bit set the sender's own key is shown: that of the receiver here.
+    a.send(b"own", &ah, to, Qkey(0x8000_0000));
+    assert_eq!(b.received().2, b"own");
+    // And where it is another, it is refused.
+    let c = Side::new(Qkey(7));
+    b.recv(8);
+    c.send(b"other", &c.ah(1), to, Qkey(QKEY.0 | 0x8000_0000));
+    assert!(b.is_quiet());
+    assert_eq!(b.qp.counters().qkey_viol, 2);
+}
+
+#[test]
+fn what_has_no_receive_or_does_not_fit_is_lost_and_the_next_arrives() {
+    let (a, b) = (Side::new(QKEY), Side::new(QKEY));
+    let (ah, to) = (a.ah(1), b.qp.number());
+    a.send(b"nobody waits", &ah, to, QKEY);
+    assert!(b.is_quiet());
+    b.recv(4);
+    a.send(b"5byte", &ah, to, QKEY);
+    assert!(b.is_quiet());
+    a.send(b"4byt", &ah, to, QKEY);
+    assert_eq!(b.received().2, b"4byt");
+    assert_eq!(b.qp.counters().dropped_pkts, 2);
+    assert_eq!(b.qp.state(), QpState::Rts);
+}
+
+/// Goal: requests of one batch go to different places over different families, in their order.
+#[test]
+fn one_queue_pair_speaks_to_many() {
+    let a = Side::new(QKEY);
+    let others: Vec<_> = (0..5).map(|_| Side::new(QKEY)).collect();
+    let ways = [a.ah(0), a.ah(1)];
+    let rounds = 20_u8;
+    for round in 0..rounds {
+        for (n, other) in (0_u8..).zip(&others) {
+            other.recv(2);
+            let way = &ways[usize::from((round + n) % 3 / 2)];
+            let work = Work::send_to(a.buffer(&[round, n]), way, other.qp.number(), QKEY);
+            a.qp.post(work.unsignaled()).expect("room");
+        }
+        let last = others.last().expect("five");
+        last.recv(0);
+        let signaled = Work::send_to(a.buffer(&[]), &ways[0], last.qp.number(), QKEY);
+        a.qp.post(signaled).expect("room");
+        wait(&a.cq).ok().expect("sent");
+        for (n, other) in (0_u8..).zip(&others) {
+            assert_eq!(other.received().2, [round, n]);
+        }
+        assert_eq!(last.received().2, []);
+    }
+    assert_eq!(a.qp.counters().sent_pkts, u64::from(rounds) * 6);
+}
+
+#[test]
+fn datagrams_are_received_from_a_shared_queue_and_streams_of_them_arrive_in_order() {
+    let a = Side::new(QKEY);
+    let context = Context::open("soft_lo").expect("the loopback device");
+    let (pd, cq) = (context.alloc_pd(), context.create_cq(256).expect("a queue"));
+    let srq = pd.create_srq(&SrqConfig::new(64)).expect("a queue");
+    let config = QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) };
+    let b = pd.create_qp_of::<Ud>(&config).expect("a queue pair");
+    b.activate(QKEY).expect("ready");
+    let ah = a.ah(1);
+    let end = Instant::now() + FOREVER;
+    for round in 0..50_u8 {
+        for _ in 0..64 {
+            srq.post(Work::recv(pd.buffer(GRH_LEN + 100).expect("memory"))).expect("room");
+        }
+        for n in 0..64 {
+            let work = Work::send_to(a.buffer(&[round, n]), &ah, b.number(), QKEY);
+            a.qp.post(work).expect("room");
+        }
+        for n in 0..64 {
+            wait(&a.cq).ok().expect("sent");
+            let done = wait(&cq).ok().expect("received");
+            assert_eq!(done.wc.srq, Some(srq.number()));
+            let buffer = done.memory.and_then(Memory::into_buf).expect("a buffer");
+            assert_eq!(buffer[GRH_LEN..GRH_LEN + 2], [round, n]);
+        }
+        assert!(Instant::now() < end);
+    }
+}
+
+/// Goal: a burst goes one way, and each way keeps its order.
+/// Method: what waits in SQD leaves at once; the network header says which way each one came.
+#[test]
+fn a_batch_that_goes_several_ways_arrives_by_each_in_its_order() {
+    let (a, b) = (Side::new(QKEY), Side::new(QKEY));
+    let ways = [a.ah(0), a.ah(1)];
+    let by = |n: u8| usize::from(n / 3 % 2);
+    a.qp.modify(&Modify::to(QpState::Sqd)).expect("SQD");
+    for n in 0..100 {
+        b.recv(1);
+        let way = &ways[by(n)];
+        a.qp.post(Work::send_to(a.buffer(&[n]), way, b.qp.number(), QKEY)).expect("room");
+    }
+    a.qp.modify(&Modify::to(QpState::Rts)).expect("RTS");
+    // Each way has an order; between the two there is none.
+    let mut arrived = [vec![], vec![]];
+    for _ in 0..100 {
+        wait(&a.cq).ok().expect("sent");
+        let (_, grh, message) = b.received();
+        arrived[usize::from(grh[0] >> 4 != 6)].extend(message);
+    }
+    for (way, arrived) in arrived.into_iter().enumerate() {
+        let posted: Vec<_> = (0..100).filter(|n| by(*n) == way).collect();
+        assert_eq!(arrived, posted);
+    }
+}

@@ -1,0 +1,24 @@
+//! Transports other than reliable connections, and the ways from state to state, over the software
+//! device.
+//!
+//! | file | is about |
+//! |---|---|
+//! | `matrix.rs` | every operation over every transport, against the engine's table |
+//! | `datagram.rs` | addresses, network headers, Q_Keys, lengths |
+//! | `multicast.rs` | groups, within a process and between several |
+//! | `states.rs` | what each state does to posting and to work; modify, query, RESET, SQD, SQE |
+//! | `strangers.rs` | packets that nobody should have sent |
+//! | `xrc.rs` | extended reliable connections and their domains |
+
+#[path = "../verbs/alone.rs"]
+mod alone;
+mod datagram;
+mod matrix;
+mod multicast;
+#[path = "../verbs/pair.rs"]
+mod pair;
+mod states;
+#[path = "../verbs/stranger.rs"]
+mod stranger;
+mod strangers;
+mod xrc;

@@ -1,0 +1,187 @@
+//! Multicast groups, within a process and between two.
+
+use crate::alone::{alone, is_alone, program};
+use crate::datagram::{QKEY, Side};
+use crate::pair::eventually;
+use adverb_verbs::{Ah, AhAttr, AhError, Gid, GroupError, GroupLimits, Qkey, Qpn};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+fn group(n: u8) -> Gid {
+    Gid::from_v4([239, 7, 7, n])
+}
+
+/// A group of IPv6's that stays on its link.
+fn group_v6(n: u8) -> Gid {
+    let mut octets = [0; 16];
+    [octets[0], octets[1], octets[15]] = [0xff, 0x02, n];
+    Gid(octets)
+}
+
+fn way(side: &Side, gid: Gid, gid_index: u8) -> Ah {
+    side.pd.create_ah(&AhAttr { gid_index, ..AhAttr::new(gid) }).expect("a way")
+}
+
+/// Makes a device that knows groups of both families.
+fn another_interface() -> bool {
+    let script = "ip link add groups type veth peer name other && ip link set other up \
+                  && ip link set groups up multicast on \
+                  && ip addr add 192.0.2.1/24 dev groups \
+                  && ip addr add fd00::1/64 dev groups nodad \
+                  && ip -6 addr flush dev groups scope link";
+    Command::new("sh").args(["-c", script]).status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn every_attached_queue_pair_gets_a_copy_the_senders_own_included() {
+    alone("multicast::every_attached_queue_pair_gets_a_copy_the_senders_own_included", || {
+        let other = is_alone() && another_interface();
+        println!("an interface besides the loopback one: {other}");
+        let v6 = (group_v6(0x71), 0, "soft_groups");
+        let scenes = [(group(1), 1, "soft_lo"), (group(4), 1, "soft_groups"), v6];
+        for (gid, gid_index, device) in scenes.into_iter().take(if other { 3 } else { 1 }) {
+            let [a, b, c, outsider] = [(); 4].map(|()| Side::on(device, QKEY));
+            for side in [&a, &b, &c] {
+                side.qp.attach_mcast(gid).expect("attached");
+                side.qp.attach_mcast(gid).expect("once more is no mistake");
+                side.recv(5);
+            }
+            outsider.recv(5);
+            let ah = way(&a, gid, gid_index);
+            a.qp.post(adverb_verbs::Work::send_to(a.buffer(b"hello"), &ah, Qpn::MULTICAST, QKEY))
+                .expect("room");
+            // The sender has two completions, in any order.
+            let mut own = [crate::pair::wait(&a.cq), crate::pair::wait(&a.cq)];
+            own.sort_by_key(|done| done.wc.wr_id);
+            assert_eq!(own.map(|done| done.ok().expect("success").wc.wr_id), [0, 1]);
+            for side in [&b, &c] {
+                let (done, grh, message) = side.received();
+                assert_eq!(message, b"hello");
+                assert_eq!(done.wc.src_qp, a.qp.number());
+                let refused = side.pd.ah_attr_from(&done.wc, &grh).expect_err("to a group");
+                assert!(matches!(refused, AhError::Multicast { gid: to } if to == gid));
+            }
+            assert!(outsider.is_quiet());
+
+            // Who has left hears nothing, nor who has another key.
+            b.qp.detach_mcast(gid).expect("it was attached");
+            assert!(matches!(b.qp.detach_mcast(gid), Err(GroupError::NotAttached { .. })));
+            b.recv(5);
+            c.recv(5);
+            outsider.send(b"again", &way(&outsider, gid, gid_index), Qpn::MULTICAST, QKEY);
+            assert_eq!(c.received().2, b"again");
+            assert!(b.is_quiet());
+            outsider.send(b"wrong", &way(&outsider, gid, gid_index), Qpn::MULTICAST, Qkey(1));
+            eventually("a violation", || {
+                c.context.drive();
+                c.qp.counters().qkey_viol == 1
+            });
+        }
+    });
+}
+
+#[test]
+fn a_group_that_everybody_has_left_is_joined_again() {
+    alone("multicast::a_group_that_everybody_has_left_is_joined_again", || {
+        let sender = Side::new(QKEY);
+        let ah = way(&sender, group(2), 1);
+        for round in 0..5 {
+            let side = Side::new(QKEY);
+            side.qp.attach_mcast(group(2)).expect("attached");
+            side.recv(1);
+            sender.send(&[round], &ah, Qpn::MULTICAST, QKEY);
+            assert_eq!(side.received().2, [round]);
+            drop(side); // Which detaches it.
+            sender.send(&[round], &ah, Qpn::MULTICAST, QKEY);
+            assert!(sender.is_quiet());
+        }
+        let unknown = sender.context.counters().unknown_qp;
+        assert!(unknown == 0 || !is_alone(), "{unknown}");
+    });
+}
+
+#[test]
+fn groups_have_bounds_and_names() {
+    let side = Side::new(QKEY);
+    let unicast = Gid::from_v4([127, 0, 0, 1]);
+    let refused = side.qp.attach_mcast(unicast).expect_err("no group");
+    assert!(refused.to_string().contains("is not the address of a multicast group"), "{refused}");
+    let refused = side.qp.attach_mcast(group_v6(1)).expect_err("not on the loopback interface");
+    assert!(refused.to_string().contains("use a group of IPv4"), "{refused}");
+    for n in 0..GroupLimits::GROUPS_MAX {
+        let n = u8::try_from(n).expect("few");
+        match side.qp.attach_mcast(group(100 + n)) {
+            Ok(()) => {}
+            // The system allows fewer groups a socket only, not fewer sockets.
+            Err(error) => panic!("group {n}: {error}"),
+        }
+    }
+    let refused = side.qp.attach_mcast(group(99)).expect_err("too many");
+    assert!(matches!(refused, GroupError::TooManyGroups { .. }), "{refused}");
+    // Those that are known can be left and joined.
+    side.qp.detach_mcast(group(100)).expect("attached");
+    side.qp.attach_mcast(group(100)).expect("attached again");
+}
+
+/// Set in the environment of the process that listens.
+const VARIABLE: &str = "ADVERB_TEST_LISTENER";
+
+/// Runs in another process: joins, says so, and says what it has heard.
+#[test]
+fn listener() {
+    if std::env::var_os(VARIABLE).is_none() {
+        return;
+    }
+    let side = Side::new(QKEY);
+    side.qp.attach_mcast(group(3)).expect("attached");
+    side.recv(16);
+    println!("@joined");
+    let (done, _, message) = side.received();
+    println!("@{} {}", String::from_utf8_lossy(&message), done.wc.src_qp.get());
+    let _ = std::io::stdin().lock().read_line(&mut String::new());
+}
+
+#[test]
+fn processes_on_one_address_get_a_copy_each() {
+    alone("multicast::processes_on_one_address_get_a_copy_each", || {
+        let here = Side::new(QKEY);
+        here.qp.attach_mcast(group(3)).expect("attached");
+        here.recv(16);
+        let mut children: Vec<_> = (0..2)
+            .map(|_| {
+                let mut command = Command::new(program());
+                command.args(["--exact", "multicast::listener", "--nocapture"]);
+                command.env(VARIABLE, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+                command.spawn().expect("a process")
+            })
+            .collect();
+        let mut heard: Vec<_> = children
+            .iter_mut()
+            .map(|child| BufReader::new(child.stdout.take().expect("piped")).lines())
+            .collect();
+        let mut answer = |n: usize| {
+            let lines = heard.get_mut(n).expect("two");
+            let mark = |line: String| line.split_once('@').map(|(_, rest)| rest.to_owned());
+            lines.map_while(Result::ok).find_map(mark).expect("an answer")
+        };
+        assert_eq!([answer(0), answer(1)], ["joined", "joined"]);
+        let ah = way(&here, group(3), 1);
+        let message = b"to all of you".as_slice();
+        let sender = Side::new(QKEY);
+        let work = adverb_verbs::Work::send_to(
+            sender.buffer(message),
+            &way(&sender, group(3), 1),
+            Qpn::MULTICAST,
+            QKEY,
+        );
+        drop(ah);
+        sender.qp.post(work).expect("room");
+        let expected = format!("to all of you {}", sender.qp.number().get());
+        assert_eq!(here.received().2, message);
+        assert_eq!([answer(0), answer(1)], [expected.clone(), expected]);
+        for child in &mut children {
+            let _ = child.stdin.take().map(|mut stdin| stdin.write_all(b"\n"));
+            assert!(child.wait().expect("it ends").success());
+        }
+    });
+}
