@@ -11,6 +11,9 @@
 //! | how packets leave | `burst.rs`, `endpoint.rs` |
 //! | how packets arrive, who drives | `port.rs`, `reception.rs`, `helper.rs`, `standby.rs` |
 //! | when to acknowledge | `ack.rs` |
+//! | records between processes of one host | `ring.rs`, `lane.rs`, `bell.rs`, `port/lanes.rs` |
+//! | what neighbours see, and who they are | `shelf.rs`, `commons.rs`, `maps.rs`, `usher.rs`, `path.rs` |
+//! | direct access to a neighbour's memory | `reach.rs` |
 //! | who is told that a completion came | `notify.rs`, `channel.rs` |
 //! | asynchronous events | `events.rs`, `monitor.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
