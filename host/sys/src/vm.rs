@@ -92,6 +92,7 @@ mod tests {
         }
         assert_eq!((&a, &b), (b"0123", b"456789"));
         a = *b"abcd";
+        std::hint::black_box(&a);
         // SAFETY: as above.
         unsafe { copy(pid, Way::Write, &pieces[..1], start) }.unwrap();
         assert_eq!(std::hint::black_box(&there), b"abcd456789");
