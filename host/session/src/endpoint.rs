@@ -41,6 +41,9 @@ impl Endpoint {
         let channels: Vec<_> = channels.collect();
         link.set_channels(channels.iter().map(Channel::downgrade).collect());
         adapter.keep(&link).map_err(system("look after the connection"))?;
+        // What came together with the end of the handshake has been read already, so that the keeper
+        // would not be woken for it.
+        link.attend();
         Ok(Self { channels, link, adapter: adapter.clone(), server })
     }
 

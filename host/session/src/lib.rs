@@ -61,6 +61,7 @@ mod bed;
 mod buffer;
 mod channel;
 mod client;
+mod collective;
 mod config;
 mod connector;
 mod endpoint;
@@ -88,6 +89,7 @@ pub use auth::Secret;
 pub use buffer::{Block, Buffer};
 pub use channel::{Channel, InFlight};
 pub use client::ClientSession;
+pub use collective::{Group, GroupError, Number, Reduction, Topology};
 pub use config::{
     AdapterConfig, CHANNELS_MAX, Config, QueueConfig, Signal, ThreadMode, Timeouts, WorkMode,
 };

@@ -311,3 +311,31 @@ fn a_stranger_without_the_secret_gets_no_queue_pairs() {
         assert!(results.recv_timeout(LONG).unwrap().is_err());
     }
 }
+
+/// Goal: what a client says in one breath with the end of its handshake is heard.
+#[test]
+fn words_that_come_with_the_end_of_the_handshake_are_heard() {
+    let config = impatient().work_timeout(Duration::from_secs(1));
+    let mut server = ServerSession::bind("127.0.0.1:0", config).unwrap();
+    let mut stream = TcpStream::connect(server.local_addr()).unwrap();
+    let said = thread::spawn(move || {
+        stream.write_all(&Frame::Hello(hello("data")).emit()).unwrap();
+        let mut header = [0; 12];
+        stream.read_exact(&mut header).unwrap();
+        let rest = usize::from(header[10]) << 8 | usize::from(header[11]);
+        stream.read_exact(&mut vec![0; rest]).unwrap();
+        let sink = Frame::Advertise(Advertisement {
+            name: Name::new("sink").unwrap(),
+            addr: 0x1000,
+            rkey: Rkey(1),
+            access: Access::ALL,
+            block_bytes: 8,
+            blocks: 1,
+        });
+        stream.write_all(&[Frame::Ready.emit(), sink.emit()].concat()).unwrap();
+        stream
+    });
+    let endpoint = server.accept(LONG).unwrap();
+    endpoint.remote_buffer("sink").unwrap();
+    drop(said.join().unwrap());
+}
