@@ -13,6 +13,7 @@
 mod corpus;
 mod mutate;
 mod session;
+mod sockconf;
 mod wire;
 
 use crate::mutate::{Random, mutate};
@@ -36,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_icrc", corpus: corpus::datagrams, feed: wire::icrc },
     Target { name: "wire_capture", corpus: corpus::files, feed: wire::capture },
     Target { name: "session_frame", corpus: session::frames, feed: session::frame },
+    Target { name: "sockets_rules", corpus: sockconf::files, feed: sockconf::rules },
 ];
 
 /// Feeds `target` for as long as `budget` says, and at least once. Returns how many inputs it took.

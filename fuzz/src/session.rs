@@ -1,7 +1,8 @@
 //! Targets of `adverb-session`.
 
 use adverb_session::frame::{
-    Advertisement, BODY_BYTES_MAX, ChannelHello, Frame, HEADER_BYTES, Hello, Name, Reason, Refusal,
+    Advertisement, BODY_BYTES_MAX, ChannelHello, Features, Frame, HEADER_BYTES, Hello, Name,
+    Reason, Refusal,
 };
 use adverb_session::{Access, Gid, PathMtu, Rkey};
 use adverb_verbs::{Psn, Qpn};
@@ -38,6 +39,8 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
         gid: Gid::from_v4([127, 0, 0, 1]),
         path_mtu: PathMtu::B4096,
         reads: 16,
+        features: Features::OURS,
+        nonce: [0x5a; 32],
         channels: vec![channel("control", 17), channel("data", 18)],
     };
     let advertisement = Advertisement {
@@ -54,6 +57,10 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
         Frame::Ready,
         Frame::Advertise(advertisement),
         Frame::Bye,
+        Frame::Challenge { nonce: [1; 32], proof: [2; 32] },
+        Frame::Proof([3; 32]),
+        Frame::Ping,
+        Frame::Pong,
         Frame::Refuse(Refusal::new(Reason::Busy, "the server is busy")),
     ]
     .iter()

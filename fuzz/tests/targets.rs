@@ -50,6 +50,11 @@ fn session_frame_finds_nothing() {
     run_named("session_frame");
 }
 
+#[test]
+fn sockets_rules_finds_nothing() {
+    run_named("sockets_rules");
+}
+
 /// Goal: the tests above can fail.
 /// Method: a target with a bug that a few thousand mutations must meet.
 #[test]

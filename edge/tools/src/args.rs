@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use adverb::session::WorkMode;
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -30,8 +31,12 @@ pub(crate) enum Command {
     Devices(DevicesArgs),
     /// Describe RDMA devices in the layout of ibv_devinfo
     Devinfo(DevinfoArgs),
-    /// Exchange messages with a peer and check every byte
+    /// Let many nodes write and send to one another at once, and check every block
+    Mesh(Box<MeshArgs>),
+    /// Test a connection: greet, exchange buffers, write, read back, compare every byte
     Pingpong(PingpongArgs),
+    /// Run a program with its sockets accelerated, or look at programs that run so
+    Sockets(crate::sockets::SocketsArgs),
 }
 
 /// One operation of RDMA.
@@ -192,6 +197,14 @@ pub(crate) struct BenchArgs {
     #[arg(long = "limit_lat", alias = "limit-lat", value_name = "USEC", value_parser = positive)]
     pub(crate) limit_lat: Option<f64>,
 
+    /// Measure the six ways of a session to wait and to thread instead: latency and processor use
+    #[arg(long, conflicts_with_all = ["host", "server", "all", "quick", "op", "test", "rounds", "csv"])]
+    pub(crate) modes: bool,
+
+    /// The other end of one mode
+    #[arg(long, hide = true, requires = "modes")]
+    pub(crate) modes_child: Option<String>,
+
     /// Serve one client, and print nothing but the port: for the process that started this one
     #[arg(long, hide = true, requires = "server")]
     pub(crate) child: bool,
@@ -245,6 +258,133 @@ pub(crate) struct CountersArgs {
     pub(crate) json: bool,
 }
 
+/// What the nodes of a mesh do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum MeshTraffic {
+    /// Messages
+    Send,
+    /// WRITEs, and notices that tell of them
+    Write,
+    /// One after the other
+    Mixed,
+}
+
+impl MeshTraffic {
+    /// As it is typed.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Write => "write",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
+/// How threads of a session wait.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Wait {
+    /// Poll without rest
+    Busy,
+    /// Sleep on a completion channel
+    Channel,
+    /// Sleep on one epoll set
+    Epoll,
+}
+
+impl Wait {
+    /// As it is typed.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Channel => "channel",
+            Self::Epoll => "epoll",
+        }
+    }
+
+    /// As a session's setting.
+    pub(crate) const fn mode(self) -> WorkMode {
+        match self {
+            Self::Busy => WorkMode::BusyPoll,
+            Self::Channel => WorkMode::CompletionChannel,
+            Self::Epoll => WorkMode::Epoll,
+        }
+    }
+}
+
+/// Options of `adverb mesh`.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Run it with the same --nodes on each node, or with --local N on one machine. Ranks and sizes of
+mpirun, srun and indexed Jobs of Kubernetes are found in the environment; a name with {} stands for
+all ranks, as in --nodes mesh-{}.mesh --ranks 8.
+
+Exit codes: 0 ok, 1 a node failed or a block was spoilt, lost or repeated, 2 wrong usage.")]
+pub(crate) struct MeshArgs {
+    /// Start so many nodes on this machine
+    #[arg(long, value_name = "N", value_parser = nodes, conflicts_with_all = ["nodes", "rank", "ranks"])]
+    pub(crate) local: Option<usize>,
+
+    /// All nodes in the order of their ranks, HOST or HOST:PORT, with commas
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) nodes: Vec<String>,
+
+    /// Which of them this is; none: as the launcher says, or the one with an address of this machine
+    #[arg(long)]
+    pub(crate) rank: Option<usize>,
+
+    /// How many there are, where the names do not tell; none: as the launcher says
+    #[arg(long, value_name = "N")]
+    pub(crate) ranks: Option<usize>,
+
+    /// The first port of nodes that have none
+    #[arg(short, long, default_value_t = 18600)]
+    pub(crate) port: u16,
+
+    /// Block size in bytes; K, M as suffix
+    #[arg(short, long, value_name = "BYTES", default_value = "4096", value_parser = size)]
+    pub(crate) size: u64,
+
+    /// What the nodes do
+    #[arg(long, default_value = "mixed")]
+    pub(crate) traffic: MeshTraffic,
+
+    /// Seconds
+    #[arg(short = 'D', long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(crate) duration: f64,
+
+    /// How threads wait
+    #[arg(long, default_value = "epoll")]
+    pub(crate) wait: Wait,
+
+    /// Kill one node after the other, every so many seconds, and let it come back
+    #[arg(long, value_name = "SECONDS", requires = "local", value_parser = seconds)]
+    pub(crate) kill_every: Option<f64>,
+
+    /// RDMA device; none: the one that holds the node's address
+    #[arg(short, long, visible_alias = "ib-dev", alias = "ib_dev", value_name = "NAME")]
+    pub(crate) device: Option<String>,
+
+    /// Index into the device's GID table
+    #[arg(short = 'x', long, alias = "gid_index", value_name = "INDEX")]
+    pub(crate) gid_index: Option<u8>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Write JSON to FILE too
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Write the matrix as a picture to FILE
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+
+    /// A node of --local
+    #[arg(long, hide = true)]
+    pub(crate) child: bool,
+}
+
 /// Options of `adverb pingpong`.
 #[derive(Debug, Parser)]
 pub(crate) struct PingpongArgs {
@@ -283,6 +423,10 @@ pub(crate) struct PingpongArgs {
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096
     #[arg(short, long, default_value = "4096", value_parser = mtu)]
     pub(crate) mtu: u16,
+
+    /// Serve one client, and print nothing but the port: for the process that started this one
+    #[arg(long, hide = true, requires = "server")]
+    pub(crate) child: bool,
 }
 
 /// Reads a message size such as `64`, `64K` or `1M`.
@@ -298,6 +442,14 @@ fn size(text: &str) -> Result<u64, String> {
     match bytes {
         Some(bytes @ 1..=SIZE_MAX) => Ok(bytes),
         _ => Err("a size is 1 to 1024M bytes, e.g. 64, 64K or 1M".to_owned()),
+    }
+}
+
+/// Reads a number of nodes.
+fn nodes(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 2..=64) => Ok(count),
+        _ => Err("a mesh on one machine has 2 to 64 nodes".to_owned()),
     }
 }
 
@@ -343,7 +495,9 @@ mod tests {
             Command::Counters(_)
             | Command::Devices(_)
             | Command::Devinfo(_)
-            | Command::Pingpong(_) => unreachable!("`bench` was asked for"),
+            | Command::Mesh(_)
+            | Command::Pingpong(_)
+            | Command::Sockets(_) => unreachable!("`bench` was asked for"),
         })
     }
 

@@ -3,7 +3,7 @@
 //! Two processes, always. Each knows only how to be one end: `server.rs` follows orders, `client.rs`
 //! gives them, `control.rs` carries them. Without a host the client starts a server of its own on
 //! this machine. `plan.rs` decides what is measured, `measure.rs` and `floor.rs` do it, `report.rs`
-//! says what came out.
+//! says what came out. `modes.rs` is a measurement of its own: the ways of a session to wait.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,6 +25,7 @@ mod floor;
 pub(crate) mod local;
 mod machine;
 pub(crate) mod measure;
+mod modes;
 mod pace;
 pub(crate) mod plan;
 mod progress;
@@ -35,6 +36,9 @@ pub(crate) mod stats;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
+    if args.modes {
+        return modes::run(args);
+    }
     let mut choice = DeviceChoice { device: args.device.clone(), gid_index: args.gid_index };
     if args.server {
         let (bind, port, child) = (args.bind, args.port, args.child);

@@ -15,7 +15,9 @@ mod counters;
 mod devices;
 mod devinfo;
 mod failure;
+mod mesh;
 mod pingpong;
+mod sockets;
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -24,7 +26,9 @@ fn main() -> ExitCode {
         Command::Counters(args) => counters::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Devinfo(args) => devinfo::run(&args),
+        Command::Mesh(args) => mesh::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
+        Command::Sockets(args) => sockets::run(&args),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,65 +1,350 @@
-//! `adverb pingpong`: exchanges messages with a peer and checks every byte.
+//! `adverb pingpong`: the test of a connection, from the greeting to the last byte.
 //!
-//! The server is that of `adverb bench`, with another order to follow. The client decides what goes
-//! there, and knows what must come back.
+//! Both sides greet each other on the channel *control* and exchange a buffer, *sink*. Then, round by
+//! round on the channel *data*: the client writes a block into the server's sink, writes another with
+//! immediate data that tells of both, the server answers in the same way, and the client reads back
+//! what it wrote. Every byte is compared.
 
-use crate::args::{Op, PingpongArgs};
-use crate::bench::control::{Order, Watch};
-use crate::bench::local::LocalServer;
-use crate::bench::measure::{Layout, Pattern};
-use crate::bench::plan::Tuning;
-use crate::bench::rdma::{self, DeviceChoice};
-use crate::bench::server::{self, ServerOptions};
-use crate::bench::{LOCAL_DEVICE, client, stats};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use adverb::session::{
+    Block, Buffer, Channel, ClientSession, Config, Endpoint, PathMtu, RemoteBuffer, ServerSession,
+};
+
+use crate::args::PingpongArgs;
+use crate::bench::LOCAL_DEVICE;
+use crate::bench::rdma::DeviceChoice;
+use crate::bench::stats::{self, Samples};
 use crate::failure::{Doing, Failure};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &PingpongArgs) -> Result<(), Failure> {
-    let mut choice = DeviceChoice { device: args.device.clone(), gid_index: args.gid_index };
+    DeviceChoice { device: args.device.clone(), gid_index: None }.check()?;
     if args.server {
-        let (bind, port, child) = (args.bind, args.port, false);
-        return server::run(&ServerOptions { bind, port, choice, child });
+        return serve(args);
     }
-    if args.host.is_none() {
-        choice.device.get_or_insert_with(|| LOCAL_DEVICE.to_owned());
+    let Some(host) = &args.host else {
+        let server = LocalServer::start(args)?;
+        return test(SocketAddr::from(([127, 0, 0, 1], server.port)), args);
+    };
+    let what = format!("connecting to {host} port {}", args.port);
+    let mut found = (host.as_str(), args.port).to_socket_addrs().doing(&what)?;
+    let to = found.next().ok_or_else(|| Failure::failed(format!("{what}: no address")))?;
+    test(to, args).map_err(|failure| failure.during(what))
+}
+
+/// The session's settings, for a connection between the two addresses.
+fn config(args: &PingpongArgs, peer: IpAddr) -> Result<Config, Failure> {
+    let devices = adverb::verbs::devices().doing("listing the RDMA devices")?;
+    let here = local_address(peer);
+    let device = match &args.device {
+        Some(name) => devices.iter().find(|device| device.name == *name),
+        None => devices
+            .iter()
+            .find(|d| d.gids.iter().any(|gid| Some(gid.ip()) == here))
+            .or_else(|| devices.iter().find(|device| device.name == LOCAL_DEVICE)),
+    };
+    let device = device.ok_or_else(|| {
+        let names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
+        Failure::failed(format!("no such device; there are: {}", names.join(", ")))
+    })?;
+    let same = device.gids.iter().find(|gid| Some(gid.ip()) == here);
+    let like = device.gids.iter().find(|gid| gid.ip().is_ipv4() == peer.is_ipv4());
+    let index = args.gid_index.or(same.or(like).map(|gid| gid.index)).unwrap_or(1);
+    let largest = [4096, 2048, 1024, 512, 256].into_iter().find(|mtu| *mtu <= u32::from(args.mtu));
+    let mut config = Config::default()
+        .name("pingpong")
+        .device(device.name.clone())
+        .gid_index(index)
+        .channels(["control", "data"])
+        .connect_timeout(PATIENCE)
+        .work_timeout(PATIENCE);
+    // The largest that fits the device, unless less was asked for.
+    let asked = PathMtu::ALL.into_iter().find(|mtu| Some(mtu.bytes()) == largest);
+    if let Some(mtu) = asked.filter(|mtu| mtu.bytes() < device.active_mtu().bytes()) {
+        config = config.path_mtu(mtu);
     }
-    choice.check()?;
-    match &args.host {
-        Some(host) => exchange(host, args.port, &choice, args),
-        None => {
-            let server = LocalServer::start(&choice, None)?;
-            exchange("127.0.0.1", server.port, &choice, args)
+    Ok(config)
+}
+
+/// The address from which this machine reaches `peer`.
+fn local_address(peer: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = match peer {
+        IpAddr::V4(_) => [0, 0, 0, 0].into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = std::net::UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((peer, 9)).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+/// One side of the test.
+struct Side {
+    endpoint: Endpoint,
+    control: Channel,
+    data: Channel,
+    /// What the peer writes into.
+    sink: Buffer,
+    /// What is written from, read into, and used up by immediate data.
+    local: Buffer,
+    remote: RemoteBuffer,
+}
+
+impl Side {
+    /// Greets the peer, and exchanges sinks with it. Returns what it said.
+    fn set_up(endpoint: Endpoint, bytes: Option<usize>) -> Result<(Self, String), Failure> {
+        let control = endpoint.channel("control").doing("looking for a channel")?;
+        let data = endpoint.channel("data").doing("looking for a channel")?;
+        let words = endpoint.adapter().buffer(2, GREETING_BYTES).doing("allocating")?;
+        control.post_recv(block(&words, 1)?).doing("greeting")?;
+        // Each knows by the peer's greeting that it can be sent to.
+        endpoint.advertise("greetings", &words).doing("greeting")?;
+        endpoint.remote_buffer("greetings").doing("waiting for the peer to be greeted")?;
+        let hello = match bytes {
+            Some(bytes) => format!("hello from the client: blocks of {bytes} bytes"),
+            None => "hello from the server".to_owned(),
+        };
+        let mine = block(&words, 0)?;
+        mine.write(0, hello.as_bytes()).doing("greeting")?;
+        control.send(mine.first(hello.len()).doing("greeting")?).doing("greeting")?;
+        let heard = control.recv().doing("waiting for a greeting")?;
+        let said = heard.block.first(heard.bytes).doing("reading a greeting")?.to_vec();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let asked = || said.strip_suffix(" bytes")?.rsplit(' ').next()?.parse::<usize>().ok();
+        let bytes = bytes.or_else(asked).filter(|bytes| (1..=BLOCK_BYTES_MAX).contains(bytes));
+        let bytes = bytes.ok_or_else(|| Failure::failed(format!("the peer said {said:?}")))?;
+        let sink = endpoint.adapter().buffer(BLOCKS, bytes).doing("allocating a sink")?;
+        let local = endpoint.adapter().buffer(BLOCKS, bytes).doing("allocating blocks")?;
+        data.post_recv(block(&local, TOLD)?).doing("posting a receive")?;
+        endpoint.advertise("sink", &sink).doing("exchanging sinks")?;
+        let remote = endpoint.remote_buffer("sink").doing("exchanging sinks")?;
+        Ok((Self { endpoint, control, data, sink, local, remote }, said))
+    }
+
+    /// Writes two blocks, and tells the peer of both with `imm`.
+    fn write(&self, seed: u64, imm: u32) -> Result<(), Failure> {
+        for (at, seed) in [(0, seed), (1, seed + 1)] {
+            let from = block(&self.local, at)?;
+            from.write(0, &pattern(seed, from.len())).doing("filling a block")?;
+            let to = self.remote.at(at).doing("finding the peer's block")?;
+            match at {
+                0 => self.data.write(from, to).doing("WRITE")?,
+                _ => self.data.write_with_imm(from, to, imm).doing("WRITE with immediate")?,
+            }
         }
+        Ok(())
+    }
+
+    /// Waits to be told of two blocks, and compares them.
+    fn expect(&self, seed: u64, imm: u32) -> Result<(), Failure> {
+        let event = self.data.recv().doing("waiting for a WRITE with immediate")?;
+        if event.imm != Some(imm) {
+            return Err(Failure::failed(format!("immediate {:?}, and {imm} was due", event.imm)));
+        }
+        for (at, seed) in [(0, seed), (1, seed + 1)] {
+            compare("what the peer wrote", &block(&self.sink, at)?, seed)?;
+        }
+        self.data.post_recv(block(&self.local, TOLD)?).doing("posting a receive")?;
+        Ok(())
+    }
+
+    /// Reads both blocks back.
+    fn read_back(&self, seed: u64) -> Result<(), Failure> {
+        for (at, seed) in [(0, seed), (1, seed + 1)] {
+            let to = block(&self.local, READ)?;
+            let from = self.remote.at(at).doing("finding the peer's block")?;
+            self.data.read(to.clone(), from).doing("READ")?;
+            compare("what was read back", &to, seed)?;
+        }
+        Ok(())
     }
 }
 
-/// The client's whole run against a server at `host`.
-fn exchange(
-    host: &str,
-    port: u16,
-    choice: &DeviceChoice,
-    args: &PingpongArgs,
-) -> Result<(), Failure> {
-    let length = usize::try_from(args.size).doing("allocating a message")?;
-    let layout = Layout::new(length, RECEIVES);
-    let tuning = Tuning { mtu: args.mtu, tx_depth: TX_DEPTH, inline_bytes: 0, layout };
-    let mut control = client::greet(host, port, true)?;
-    let mut link = rdma::connect(&mut control, choice, &tuning)?;
-    control.start(&Order::Run { pattern: Pattern::EchoBytes, bytes: args.size })?;
-    let samples = link.checked_round_trips(length, args.iters, &mut Watch::new(&mut control))?;
-    control.stop()?;
-    let half = samples.percentiles().halved();
-    let [p50, p99] = [half.p50, half.p99].map(|ns| stats::to_f64(ns) / 1e3);
+/// The client: greets, tests, and says what came of it.
+fn test(to: SocketAddr, args: &PingpongArgs) -> Result<(), Failure> {
+    let bytes = usize::try_from(args.size).doing("allocating a block")?;
+    let session = ClientSession::new(config(args, to.ip())?).doing("opening the device")?;
+    let endpoint = session.connect(to).doing("setting up")?;
+    println!("connected to {}", who(&endpoint));
+    let (side, said) = Side::set_up(endpoint, Some(bytes))?;
+    println!("the peer says: {said}; its sink is {BLOCKS} blocks of {bytes} bytes");
+    let mut samples = Samples::new();
+    for round in 0..args.iters {
+        let seed = round * 4;
+        let start = Instant::now();
+        side.write(seed, imm(round))?;
+        side.expect(seed + 2, imm(round))?;
+        samples.record(start.elapsed());
+        side.read_back(seed)?;
+    }
+    let counters = side.data.counters();
+    let Side { endpoint, control, .. } = side;
+    control.drain().doing("closing")?;
+    endpoint.close().doing("closing")?;
+    let [p50, p99] =
+        [samples.percentiles().p50, samples.percentiles().p99].map(|ns| stats::to_f64(ns) / 1e3);
     println!(
-        "{} {}s of {} bytes there and back, every byte right; half a round trip {p50:.2} µs (99 % {p99:.2})",
-        args.iters,
-        Op::Send,
-        args.size,
+        "{} rounds of WRITE, WRITE with immediate and READ of {bytes} bytes, both ways: every byte \
+         right; a round {p50:.1} µs (99 % {p99:.1}); {} packets sent again",
+        args.iters, counters.completer_retry_err,
     );
     Ok(())
 }
 
-/// Receives posted: one message is on its way at a time.
-const RECEIVES: u32 = 16;
-/// Requests in the send queue, for the same reason.
-const TX_DEPTH: u32 = 16;
+/// The server: one client after another.
+fn serve(args: &PingpongArgs) -> Result<(), Failure> {
+    let any = IpAddr::from(Ipv6Addr::UNSPECIFIED);
+    let bind = args.bind.unwrap_or(any);
+    // With every address, the device is that of the loopback, unless another is named.
+    let peer = if bind.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { bind };
+    let config = config(args, peer)?;
+    let mut server = ServerSession::bind((bind, args.port), config.clone());
+    if args.bind.is_none() && server.is_err() {
+        server = ServerSession::bind(("0.0.0.0", args.port), config);
+    }
+    let taken = format!("listening on {bind} port {} (choose another with --port)", args.port);
+    let mut server = server.doing(taken)?;
+    let address = server.local_addr();
+    if args.child {
+        println!("{}", address.port());
+        end_with_parent();
+    } else {
+        println!("listening on {address}; run `adverb pingpong HOST` elsewhere");
+    }
+    let _ = std::io::stdout().flush();
+    loop {
+        let endpoint = match server.accept(FOR_EVER) {
+            Ok(endpoint) => endpoint,
+            Err(error) => {
+                eprintln!("{error}");
+                continue;
+            }
+        };
+        let client = who(&endpoint);
+        match answer(endpoint) {
+            Ok(rounds) if args.child => return if rounds > 0 { Ok(()) } else { nothing() },
+            Ok(rounds) => println!("{client}: {rounds} rounds, every byte right"),
+            Err(failure) => eprintln!("{client}: {failure}"),
+        }
+        let _ = std::io::stdout().flush();
+    }
+}
+
+fn nothing() -> Result<(), Failure> {
+    Err(Failure::failed("the client went before the first round"))
+}
+
+/// Answers one client until it goes; says how many rounds there were.
+fn answer(endpoint: Endpoint) -> Result<u64, Failure> {
+    let (side, _) = Side::set_up(endpoint, None)?;
+    let mut round = 0;
+    loop {
+        let seed = round * 4;
+        if let Err(failure) = side.expect(seed, imm(round)) {
+            use adverb::session::Departure;
+            return match side.endpoint.departure() {
+                Some(Departure::Closed) => Ok(round),
+                Some(_) | None => Err(failure),
+            };
+        }
+        side.write(seed + 2, imm(round))?;
+        round += 1;
+    }
+}
+
+fn who(endpoint: &Endpoint) -> String {
+    let peer = endpoint.peer();
+    format!(
+        "{} (device {}, GID {}, path MTU {})",
+        peer.addr,
+        peer.device,
+        peer.gid,
+        peer.path_mtu.bytes()
+    )
+}
+
+fn block(buffer: &Buffer, index: usize) -> Result<Block, Failure> {
+    buffer.at(index).doing("taking a block")
+}
+
+/// Bytes that differ from round to round and from place to place.
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut byte = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let [byte, ..] = state.to_le_bytes();
+        byte
+    };
+    (0..len).map(|_| byte()).collect()
+}
+
+fn compare(what: &str, block: &Block, seed: u64) -> Result<(), Failure> {
+    let (found, due) = (block.to_vec(), pattern(seed, block.len()));
+    let wrong = found.iter().zip(&due).position(|(found, due)| found != due);
+    match wrong {
+        None => Ok(()),
+        Some(at) => Err(Failure::failed(format!("{what}: byte {at} of {} is wrong", due.len()))),
+    }
+}
+
+fn imm(round: u64) -> u32 {
+    u32::try_from(round % (1 << 31)).unwrap_or(0)
+}
+
+/// This same program as a server for one client. It ends with this process.
+struct LocalServer {
+    child: Child,
+    port: u16,
+}
+
+impl LocalServer {
+    fn start(args: &PingpongArgs) -> Result<Self, Failure> {
+        let program = std::env::current_exe().doing("looking for this program's own file")?;
+        let mut command = Command::new(program);
+        command.args(["pingpong", "--server", "--child", "--bind", "127.0.0.1", "--port", "0"]);
+        command.args(["--mtu", &args.mtu.to_string()]);
+        if let Some(device) = &args.device {
+            command.args(["--device", device]);
+        }
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut server = Self { child: child.doing("starting a server process")?, port: 0 };
+        let mut line = String::new();
+        if let Some(stdout) = server.child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line).doing("waiting for the server process")?;
+        }
+        let port = line.trim().parse();
+        // It has said why on standard error, which is also ours.
+        server.port = port.map_err(|_| Failure::failed("the server process did not listen"))?;
+        Ok(server)
+    }
+}
+
+impl Drop for LocalServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Ends this process when its parent has ended.
+fn end_with_parent() {
+    thread::spawn(|| {
+        let _ = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
+        std::process::exit(1);
+    });
+}
+
+const GREETING_BYTES: usize = 128;
+/// Two that are written, one to read into, one that immediate data uses up.
+const BLOCKS: usize = 4;
+const READ: usize = 2;
+const TOLD: usize = 3;
+const BLOCK_BYTES_MAX: usize = 1 << 30;
+const PATIENCE: Duration = Duration::from_secs(10);
+const FOR_EVER: Duration = Duration::from_secs(1 << 30);

@@ -95,3 +95,17 @@ fn exercise_8_answers_a_datagram_and_sends_one_to_a_group() {
     assert!(lines.iter().any(|line| line == "client: me"), "{lines:?}");
     assert_eq!(lines.iter().filter(|line| line.ends_with(": to everybody")).count(), 2);
 }
+
+#[test]
+fn a_session_echoes_what_it_is_sent() {
+    let lines = lines("session_echo");
+    for text in ["echo: hello", "echo: how are you?", "echo: goodbye"] {
+        assert!(lines.iter().any(|line| line == text), "{lines:?}");
+    }
+}
+
+#[test]
+fn values_are_read_out_of_the_servers_table() {
+    let expected = ["1: Some(\"one\")", "42: Some(\"the answer\")", "7: None"];
+    assert_eq!(lines("session_kv"), expected);
+}

@@ -1,11 +1,18 @@
 //! An open device with the settings of a session: what buffers and channels are made of.
 
+use crate::bed::Bed;
 use crate::buffer::Buffer;
-use crate::config::Config;
-use crate::error::{AdapterError, BufferError};
+use crate::config::{Config, ThreadMode};
+use crate::error::{AdapterError, BufferError, SetUpError};
 use crate::frame::Name;
+use crate::keeper::Keeper;
+use crate::link::Link;
+use crate::source::Source;
 use adverb_verbs::{Access, Context, Gid, PathMtu, Pd, QpLimits};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// An open device with the settings of a session.
 ///
@@ -26,6 +33,13 @@ struct Inner {
     device: Name,
     channels: Vec<Name>,
     config: Config,
+    /// Listens to peers; started by the first endpoint.
+    keeper: Mutex<Option<Keeper>>,
+    /// Where all sleep who do so on one set.
+    bed: Mutex<Option<Arc<Bed>>>,
+    /// Shared completion queues by key.
+    sources: Mutex<HashMap<String, Weak<Source>>>,
+    threads: AtomicUsize,
 }
 
 impl Adapter {
@@ -58,6 +72,10 @@ impl Adapter {
             pd: context.alloc_pd(),
             context,
             config,
+            keeper: Mutex::default(),
+            bed: Mutex::default(),
+            sources: Mutex::default(),
+            threads: AtomicUsize::new(0),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -122,6 +140,50 @@ impl Adapter {
 
     pub(crate) fn channel_names(&self) -> &[Name] {
         &self.inner.channels
+    }
+
+    /// Has a link looked after.
+    pub(crate) fn keep(&self, link: &Arc<Link>) -> io::Result<()> {
+        let mut keeper = self.inner.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if keeper.is_none() {
+            *keeper = Some(Keeper::start(self.config().timeouts.silence)?);
+        }
+        keeper.as_ref().map_or(Ok(()), |keeper| keeper.keep(link))
+    }
+
+    /// Where all sleep who do so on one set.
+    pub(crate) fn bed(&self) -> io::Result<Arc<Bed>> {
+        let mut bed = self.inner.bed.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*bed {
+            Some(bed) => Ok(Arc::clone(bed)),
+            None => Ok(Arc::clone(bed.insert(Arc::new(Bed::on_set()?)))),
+        }
+    }
+
+    /// Where completions of the channel `name` come from.
+    pub(crate) fn source(&self, name: &Name, least: u32) -> Result<Arc<Source>, SetUpError> {
+        match self.config().thread_mode {
+            ThreadMode::PerChannel => Ok(Arc::new(Source::new(self, false, least)?)),
+            ThreadMode::SharedCq { .. } => {
+                let keys = &self.config().queues.cq_keys;
+                let key = keys.iter().find(|(channel, _)| channel == name.as_str());
+                let key = key.map_or("", |(_, key)| key.as_str());
+                let mut sources = self.inner.sources.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(source) = sources.get(key).and_then(Weak::upgrade) {
+                    return Ok(source);
+                }
+                let source = Arc::new(Source::new(self, true, least)?);
+                sources.insert(key.to_owned(), Arc::downgrade(&source));
+                Ok(source)
+            }
+        }
+    }
+
+    /// The processor that the next thread is kept on, if any.
+    pub(crate) fn next_cpu(&self) -> Option<usize> {
+        let cpus = &self.config().queues.cpus;
+        let turn = self.inner.threads.fetch_add(1, Ordering::Relaxed);
+        cpus.get(turn.checked_rem(cpus.len())?).copied()
     }
 
     #[inline]

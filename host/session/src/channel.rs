@@ -5,19 +5,23 @@
 
 mod shared;
 
-use self::shared::{AWAITED, Failure, POSTED, Shared, State};
+pub(crate) use self::shared::Shared;
+use self::shared::{AWAITED, Failure, POSTED, State};
 use crate::adapter::Adapter;
 use crate::buffer::Block;
 use crate::connector::Deadline;
 use crate::error::ChannelError;
+use crate::handler::Handler;
 use crate::link::Link;
 use crate::remote::RemoteBlock;
 use crate::ring::{Claim, Event, Fate, Queue, Ticket};
 use crate::set_up::Unlinked;
+use crate::worker;
 use adverb_verbs::{QpCounters, Qpn};
 use std::fmt;
 use std::hint::spin_loop;
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -57,8 +61,28 @@ impl Channel {
     pub(crate) fn new(unlinked: Unlinked, link: &Arc<Link>, adapter: &Adapter) -> Self {
         Self {
             timeout: adapter.config().timeouts.work,
-            shared: Arc::new(Shared::new(unlinked, link, adapter)),
+            shared: Shared::new(unlinked, link, adapter),
         }
+    }
+
+    pub(crate) fn of(shared: Arc<Shared>) -> Self {
+        Self { timeout: shared.adapter.config().timeouts.work, shared }
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<Shared> {
+        Arc::downgrade(&self.shared)
+    }
+
+    /// Hands what happens to `handler`, on threads as [`crate::Config::thread_mode`] says. It stays
+    /// so: a second handler is not asked. [`Channel::poll`] and [`Channel::recv`] would take events
+    /// from the handler; calls that wait for their own work have it as before.
+    ///
+    /// # Errors
+    ///
+    /// No thread was started.
+    pub fn handle(&self, handler: Arc<dyn Handler>) -> io::Result<()> {
+        self.shared.set_handler(handler);
+        worker::start(&self.shared.adapter, &self.shared)
     }
 
     /// Its name.
@@ -313,13 +337,18 @@ impl Channel {
     ///
     /// [`ChannelError::Timeout`], or what ended the channel.
     pub fn drain(&self) -> Result<(), ChannelError> {
+        self.nudge()?;
+        self.until(|state| Ok((state.sends.in_flight() == 0).then_some(())))?;
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    /// Sees to it that all that was posted completes, although not all of it asked for that.
+    pub(crate) fn nudge(&self) -> Result<(), ChannelError> {
         let mut state = self.shared.lock();
         if state.unsignaled > 0 && state.failure.is_none() {
             self.shared.post_marker(&mut state)?;
         }
-        drop(state);
-        self.until(|state| Ok((state.sends.in_flight() == 0).then_some(())))?;
-        self.failure().map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Takes an event of posted work, if there is one, and does not wait.
@@ -336,13 +365,19 @@ impl Channel {
         if let Some(event) = state.next_event() {
             return Ok(Some(event));
         }
-        if self.shared.reap(&mut state)? {
-            return Ok(state.next_event());
+        let (mut state, reaped) = self.shared.reap(state)?;
+        match reaped {
+            true => Ok(state.next_event()),
+            false => Ok(None),
         }
-        if self.shared.idle(&mut state)? {
-            return Ok(state.next_event());
-        }
-        Ok(None)
+    }
+
+    /// Waits until there is an event to poll for, or `changed`, or the channel has failed.
+    pub(crate) fn until_event_or(&self, changed: impl Fn() -> bool) -> Result<(), ChannelError> {
+        self.until(|state| {
+            let awake = state.has_event() || state.failure.is_some() || changed();
+            Ok(awake.then_some(()))
+        })
     }
 
     /// Posts work that is claimed, and waits for its end.
@@ -382,9 +417,56 @@ impl Channel {
         self.shared.judge(event?)
     }
 
-    /// Polls until `done` has an answer, or the time is over.
+    /// Waits until `done` has an answer, or the time is over.
     #[inline]
     fn until<T>(
+        &self,
+        done: impl FnMut(&mut State) -> Result<Option<T>, ChannelError>,
+    ) -> Result<T, ChannelError> {
+        match self.shared.source().is_polled() {
+            true => self.poll_until(done),
+            false => self.sleep_until(done),
+        }
+    }
+
+    /// Sleeps until `done` has an answer.
+    fn sleep_until<T>(
+        &self,
+        mut done: impl FnMut(&mut State) -> Result<Option<T>, ChannelError>,
+    ) -> Result<T, ChannelError> {
+        let source = self.shared.source();
+        let deadline = Deadline::after(self.timeout);
+        loop {
+            let epoch = source.bed().epoch();
+            let mut state = self.shared.lock();
+            if let Some(answer) = done(&mut state)? {
+                return Ok(answer);
+            }
+            let (state, reaped) = self.shared.reap(state)?;
+            if reaped {
+                continue;
+            }
+            source.arm();
+            let (mut state, reaped) = self.shared.reap(state)?;
+            if reaped {
+                continue;
+            }
+            // Others may have taken it out of a shared queue meanwhile.
+            if let Some(answer) = done(&mut state)? {
+                return Ok(answer);
+            }
+            drop(state);
+            if deadline.has_passed() {
+                return Err(ChannelError::Timeout { waited: self.timeout });
+            }
+            let slept = source.sleep(epoch, deadline.left());
+            slept.map_err(|error| ChannelError::Sleep(error.kind()))?;
+        }
+    }
+
+    /// Polls until `done` has an answer.
+    #[inline]
+    fn poll_until<T>(
         &self,
         mut done: impl FnMut(&mut State) -> Result<Option<T>, ChannelError>,
     ) -> Result<T, ChannelError> {
@@ -394,10 +476,8 @@ impl Channel {
             if let Some(answer) = done(&mut state)? {
                 return Ok(answer);
             }
-            if self.shared.reap(&mut state)? {
-                continue;
-            }
-            if self.shared.idle(&mut state)? {
+            let (state, reaped) = self.shared.reap(state)?;
+            if reaped {
                 continue;
             }
             drop(state);
@@ -413,6 +493,76 @@ impl Channel {
             }
         }
         Err(ChannelError::Timeout { waited: self.timeout })
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Channel {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn claim_send(&self, block: &Block) -> Result<Ticket, ChannelError> {
+        self.shared.post_send(block, None, AWAITED)
+    }
+
+    pub(crate) fn claim_write(
+        &self,
+        block: &Block,
+        to: RemoteBlock,
+        imm: Option<u32>,
+    ) -> Result<Ticket, ChannelError> {
+        self.shared.post_write(block, to, imm, AWAITED)
+    }
+
+    pub(crate) fn claim_read(
+        &self,
+        block: &Block,
+        from: RemoteBlock,
+    ) -> Result<Ticket, ChannelError> {
+        self.shared.post_read(block, from, AWAITED)
+    }
+
+    /// The event of work that is claimed, if it has ended.
+    pub(crate) fn take_claimed(&self, ticket: Ticket) -> Result<Option<Event>, ChannelError> {
+        match self.shared.lock().ring(ticket.queue).take(ticket.number) {
+            Fate::Pending => Ok(None),
+            Fate::Done(event) => Ok(Some(event)),
+            Fate::Taken => Err(ChannelError::Taken(ticket)),
+        }
+    }
+
+    /// Nobody waits for the work any more, and nobody is to hear of it.
+    pub(crate) fn abandon(&self, ticket: Ticket) {
+        self.shared.lock().ring(ticket.queue).abandon(ticket.number);
+    }
+
+    /// The oldest receive's event, if something has arrived.
+    pub(crate) fn take_receive(&self) -> Result<Option<Event>, ChannelError> {
+        let mut state = self.shared.lock();
+        match state.receives.next() {
+            Some(event) => Ok(Some(event)),
+            None if state.receives.awaits_anything() => Ok(None),
+            None => Err(state.failure.map_or(ChannelError::NothingPosted, Failure::error)),
+        }
+    }
+
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.shared.lock().sends.is_held_up()
+    }
+
+    pub(crate) fn judge(&self, event: Event) -> Result<Event, ChannelError> {
+        self.shared.judge(event)
+    }
+
+    /// Has a task woken when something completes.
+    pub(crate) fn register(&self, waker: &std::task::Waker) {
+        Shared::register(&mut self.shared.lock(), waker);
+    }
+
+    /// Takes what has completed.
+    pub(crate) fn reap(&self) -> Result<(), ChannelError> {
+        self.shared.reap(self.shared.lock()).map(drop)
     }
 }
 

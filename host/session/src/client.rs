@@ -1,11 +1,12 @@
 //! The side that connects.
 
 use crate::adapter::Adapter;
+use crate::auth::Role;
 use crate::config::Config;
 use crate::connector::{Connector, Deadline, unexpected};
 use crate::endpoint::Endpoint;
-use crate::error::{AdapterError, ConnectError, ConnectorError, SetUpError};
-use crate::frame::{Frame, Reason, Refusal};
+use crate::error::{AdapterError, ConnectError, ConnectorError, SecretError, SetUpError};
+use crate::frame::{Features, Frame, NONCE_BYTES, PROOF_BYTES, Reason, Refusal};
 use crate::set_up;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -94,7 +95,7 @@ impl ClientSession {
                 }
             })
             .and_then(|(peer, channels)| {
-                Endpoint::new(&self.adapter, peer, connector, channels).map_err(refused)
+                Endpoint::new(&self.adapter, peer, connector, channels, Some(to)).map_err(refused)
             })
     }
 
@@ -106,20 +107,52 @@ impl ClientSession {
     ) -> Result<(crate::PeerInfo, Vec<set_up::Unlinked>), Failure> {
         let adapter = &self.adapter;
         let channels = set_up::make(adapter, adapter.channel_names())?;
-        let hello = set_up::hello(adapter, &channels, adapter.path_mtu())?;
-        connector.send(&Frame::Hello(hello), deadline)?;
-        let theirs = match connector.receive("Welcome", deadline)? {
-            Frame::Welcome(theirs) => theirs,
-            other @ (Frame::Hello(_)
-            | Frame::Ready
-            | Frame::Advertise(_)
-            | Frame::Bye
-            | Frame::Refuse(_)) => return Err(unexpected("Welcome", other).into()),
+        let hello = set_up::hello(adapter, &channels, adapter.path_mtu(), Features::OURS)?;
+        let hello = Frame::Hello(hello);
+        connector.send(&hello, deadline)?;
+        let mut proved = false;
+        let theirs = loop {
+            match connector.receive("Welcome", deadline)? {
+                Frame::Challenge { nonce, proof } if !proved => {
+                    let answer = self.answer(&hello, &nonce, &proof);
+                    connector.send(&answer.map_err(ConnectorError::Secret)?, deadline)?;
+                    proved = true;
+                }
+                Frame::Welcome(_) if !proved && adapter.config().secret.is_some() => {
+                    return Err(ConnectorError::Secret(SecretError::Unasked).into());
+                }
+                Frame::Welcome(theirs) => break theirs,
+                other @ (Frame::Hello(_)
+                | Frame::Ready
+                | Frame::Challenge { .. }
+                | Frame::Proof(_)
+                | Frame::Ping
+                | Frame::Pong
+                | Frame::Advertise(_)
+                | Frame::Bye
+                | Frame::Refuse(_)) => return Err(unexpected("Welcome", other).into()),
+            }
         };
         let peer = set_up::agree(adapter, &theirs, to)?;
         set_up::connect(adapter, &channels, &peer)?;
         connector.send(&Frame::Ready, deadline)?;
         Ok((peer, channels))
+    }
+}
+
+impl ClientSession {
+    /// The answer to a server's challenge, if it is one of somebody who knows the secret.
+    fn answer(
+        &self,
+        hello: &Frame,
+        nonce: &[u8; NONCE_BYTES],
+        proof: &[u8; PROOF_BYTES],
+    ) -> Result<Frame, SecretError> {
+        let secret = self.adapter.config().secret.as_ref().ok_or(SecretError::Missing)?;
+        match secret.is_proved(Role::Server, hello, nonce, proof) {
+            true => Ok(Frame::Proof(secret.prove(Role::Client, hello, nonce))),
+            false => Err(SecretError::Wrong),
+        }
     }
 }
 
@@ -150,10 +183,14 @@ fn is_final(error: &ConnectError) -> bool {
             ConnectorError::Closed | ConnectorError::System { .. } => false,
             ConnectorError::Refused(refusal) => refusal.reason != Reason::Busy,
             ConnectorError::Frame(_)
+            | ConnectorError::Secret(_)
             | ConnectorError::Timeout { .. }
             | ConnectorError::Unexpected { .. } => true,
         },
-        ConnectError::Address { .. } | ConnectError::SetUp { .. } => true,
+        ConnectError::Address { .. }
+        | ConnectError::Exchange { .. }
+        | ConnectError::NotAClient
+        | ConnectError::SetUp { .. } => true,
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! Nothing is checked here: opening an [`crate::Adapter`] does that, and says what is wrong.
 
+use crate::auth::Secret;
 use crate::frame;
 use adverb_verbs::{AckTimeout, PathMtu, RetryCount, RnrRetry, RnrTimer};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 /// Channels that one endpoint can have.
@@ -37,8 +38,12 @@ pub struct Config {
     pub queues: QueueConfig,
     /// How long to wait for what.
     pub timeouts: Timeouts,
-    /// How calls that wait do it.
+    /// How calls and threads that wait do it.
     pub work_mode: WorkMode,
+    /// Which completions come together, and which threads take them.
+    pub thread_mode: ThreadMode,
+    /// What peers have to know to be let in, and servers to be trusted.
+    pub secret: Option<Secret>,
 }
 
 impl Default for Config {
@@ -50,6 +55,8 @@ impl Default for Config {
             queues: QueueConfig::default(),
             timeouts: Timeouts::default(),
             work_mode: WorkMode::BusyPoll,
+            thread_mode: ThreadMode::default(),
+            secret: None,
         }
     }
 }
@@ -139,10 +146,52 @@ impl Config {
         self
     }
 
-    /// Sets how calls that wait do it.
+    /// Sets how calls and threads that wait do it.
     #[must_use]
     pub const fn work_mode(mut self, mode: WorkMode) -> Self {
         self.work_mode = mode;
+        self
+    }
+
+    /// Sets which completions come together, and which threads take them.
+    #[must_use]
+    pub fn thread_mode(mut self, mode: ThreadMode) -> Self {
+        self.thread_mode = mode;
+        self
+    }
+
+    /// Sets the processors that threads of channels with handlers are kept on, in turn.
+    #[must_use]
+    pub fn cpus(mut self, cpus: impl IntoIterator<Item = usize>) -> Self {
+        self.queues.cpus = cpus.into_iter().collect();
+        self
+    }
+
+    /// Puts the completions of channel `name` into the shared queue `key`.
+    #[must_use]
+    pub fn cq_key(mut self, name: impl Into<String>, key: impl Into<String>) -> Self {
+        self.queues.cq_keys.push((name.into(), key.into()));
+        self
+    }
+
+    /// Sets how many completions a completion queue holds.
+    #[must_use]
+    pub const fn cq_size(mut self, completions: u32) -> Self {
+        self.queues.cq_size = Some(completions);
+        self
+    }
+
+    /// Sets how long a peer may be silent, also when it is asked, before it is given up.
+    #[must_use]
+    pub const fn silence_timeout(mut self, timeout: Duration) -> Self {
+        self.timeouts.silence = Some(timeout);
+        self
+    }
+
+    /// Sets what both sides have to know.
+    #[must_use]
+    pub fn secret(mut self, secret: impl Into<Secret>) -> Self {
+        self.secret = Some(secret.into());
         self
     }
 }
@@ -185,7 +234,7 @@ impl Default for AdapterConfig {
 }
 
 /// Sizes of a channel's queues.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueueConfig {
     /// Sends, WRITEs, READs and atomics in flight at once. Work counts until its event is taken.
@@ -196,11 +245,26 @@ pub struct QueueConfig {
     pub inline_bytes: u32,
     /// Which posted work asks the device for a completion.
     pub signal: Signal,
+    /// Completions that a completion queue holds, at least those of its channels; `None`: as many.
+    pub cq_size: Option<u32>,
+    /// With [`ThreadMode::SharedCq`]: names of channels, and keys of the queues that their completions
+    /// come to. Channels that are not named share one.
+    pub cq_keys: Vec<(String, String)>,
+    /// Processors that threads of channels with handlers are kept on, in turn; none: any.
+    pub cpus: Vec<usize>,
 }
 
 impl Default for QueueConfig {
     fn default() -> Self {
-        Self { send_depth: 128, receive_depth: 128, inline_bytes: 0, signal: Signal::All }
+        Self {
+            send_depth: 128,
+            receive_depth: 128,
+            inline_bytes: 0,
+            signal: Signal::All,
+            cq_size: None,
+            cq_keys: Vec::new(),
+            cpus: Vec::new(),
+        }
     }
 }
 
@@ -226,6 +290,8 @@ pub struct Timeouts {
     pub handshake: Duration,
     /// For work on a channel, and for the peer to advertise a buffer.
     pub work: Duration,
+    /// For a peer that nothing is heard of, also when it is asked; `None`: for ever. At least 20 ms.
+    pub silence: Option<Duration>,
 }
 
 impl Default for Timeouts {
@@ -234,15 +300,39 @@ impl Default for Timeouts {
             connect: Duration::from_secs(10),
             handshake: Duration::from_secs(3),
             work: Duration::from_secs(10),
+            silence: Some(Duration::from_secs(5)),
         }
     }
 }
 
-/// How calls that wait do it.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+/// How calls and threads that wait do it.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum WorkMode {
     /// They poll without rest: the shortest latency for a whole core.
     #[default]
     BusyPoll,
+    /// They sleep on the completion channel of one completion queue.
+    CompletionChannel,
+    /// They sleep on one epoll set for all completion queues of the adapter.
+    Epoll,
+}
+
+/// Which completions come together, and which threads take them.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum ThreadMode {
+    /// Each channel has a completion queue of its own and, if it has a handler, a thread.
+    #[default]
+    PerChannel,
+    /// Channels share a completion queue, and those with handlers so many threads.
+    SharedCq {
+        /// How many.
+        threads: NonZeroUsize,
+    },
+}
+
+impl ThreadMode {
+    /// A shared completion queue with one thread.
+    pub const SHARED: Self = Self::SharedCq { threads: NonZeroUsize::MIN };
 }

@@ -8,6 +8,7 @@ use crate::frame::{Frame, Reason, Refusal};
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A point in time until which something is waited for.
@@ -35,7 +36,7 @@ impl Deadline {
 /// Frames over a TCP connection.
 #[derive(Debug)]
 pub(crate) struct Connector {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     /// Bytes that are not a whole frame yet: at most one frame and a read.
     input: Vec<u8>,
 }
@@ -44,10 +45,10 @@ impl Connector {
     pub(crate) fn new(stream: TcpStream) -> Result<Self, ConnectorError> {
         let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
         ready.map_err(system("prepare the connection"))?;
-        Ok(Self { stream, input: Vec::new() })
+        Ok(Self { stream: Arc::new(stream), input: Vec::new() })
     }
 
-    pub(crate) fn stream(&self) -> &TcpStream {
+    pub(crate) fn stream(&self) -> &Arc<TcpStream> {
         &self.stream
     }
 
@@ -59,7 +60,7 @@ impl Connector {
                 return Ok(Some(frame));
             }
             let mut bytes = [0; READ_BYTES];
-            match self.stream.read(&mut bytes) {
+            match (&*self.stream).read(&mut bytes) {
                 Ok(0) => return Err(ConnectorError::Closed),
                 Ok(len) => self.input.extend_from_slice(bytes.get(..len).unwrap_or(&bytes)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
@@ -88,27 +89,8 @@ impl Connector {
     }
 
     /// Sends a frame.
-    pub(crate) fn send(&mut self, frame: &Frame, deadline: Deadline) -> Result<(), ConnectorError> {
-        let bytes = frame.emit();
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            match self.stream.write(rest) {
-                Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() != ErrorKind::WouldBlock => {
-                    return Err(broken("send", error));
-                }
-                Err(_) if deadline.has_passed() => {
-                    return Err(ConnectorError::Timeout {
-                        due: "that it takes what it is sent",
-                        waited: deadline.allowed,
-                    });
-                }
-                Err(_) => wait(&self.stream, Interest::Writable, deadline.left())
-                    .map_err(system("wait for the peer"))?,
-            }
-        }
-        Ok(())
+    pub(crate) fn send(&self, frame: &Frame, deadline: Deadline) -> Result<(), ConnectorError> {
+        send(&self.stream, frame, deadline)
     }
 
     /// Sends last words, without waiting for anything, and ends the connection.
@@ -119,7 +101,7 @@ impl Connector {
         // would be lost.
         let mut rest = [0; READ_BYTES];
         for _ in 0..READS_MAX {
-            if !matches!(self.stream.read(&mut rest), Ok(1..)) {
+            if !matches!((&*self.stream).read(&mut rest), Ok(1..)) {
                 break;
             }
         }
@@ -131,6 +113,7 @@ impl Connector {
         let reason = match error {
             ConnectorError::Frame(crate::frame::FrameError::Version { .. }) => Reason::Version,
             ConnectorError::Frame(_) | ConnectorError::Unexpected { .. } => Reason::Garbage,
+            ConnectorError::Secret(_) => Reason::Secret,
             ConnectorError::Timeout { .. } => Reason::Silence,
             ConnectorError::Closed | ConnectorError::Refused(_) => return,
             ConnectorError::System { .. } => Reason::Failure,
@@ -143,9 +126,54 @@ impl Connector {
 pub(crate) fn unexpected(due: &'static str, frame: Frame) -> ConnectorError {
     match frame {
         Frame::Refuse(refusal) => ConnectorError::Refused(refusal),
-        Frame::Hello(_) | Frame::Welcome(_) | Frame::Ready | Frame::Advertise(_) | Frame::Bye => {
-            ConnectorError::Unexpected { due, said: frame.kind() }
+        Frame::Hello(_)
+        | Frame::Welcome(_)
+        | Frame::Ready
+        | Frame::Challenge { .. }
+        | Frame::Proof(_)
+        | Frame::Ping
+        | Frame::Pong
+        | Frame::Advertise(_)
+        | Frame::Bye => ConnectorError::Unexpected { due, said: frame.kind() },
+    }
+}
+
+/// Sends a frame. The caller sees to it that nobody else sends meanwhile.
+pub(crate) fn send(
+    stream: &TcpStream,
+    frame: &Frame,
+    deadline: Deadline,
+) -> Result<(), ConnectorError> {
+    let bytes = frame.emit();
+    let mut rest = bytes.as_slice();
+    while !rest.is_empty() {
+        match (&*stream).write(rest) {
+            Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                return Err(broken("send", error));
+            }
+            Err(_) if deadline.has_passed() => {
+                return Err(ConnectorError::Timeout {
+                    due: "that it takes what it is sent",
+                    waited: deadline.allowed,
+                });
+            }
+            Err(_) => wait(stream, Interest::Writable, deadline.left())
+                .map_err(system("wait for the peer"))?,
         }
+    }
+    Ok(())
+}
+
+/// Sends a frame that need not be sent, if there is room for all of it; false if half of it went
+/// out, so that nothing can follow.
+pub(crate) fn offer(stream: &TcpStream, frame: &Frame) -> bool {
+    let bytes = frame.emit();
+    match (&*stream).write(&bytes) {
+        Ok(sent) => sent == bytes.len(),
+        // A connection that is broken is noticed when it is read.
+        Err(_) => true,
     }
 }
 

@@ -3,22 +3,29 @@
 use crate::adapter::Adapter;
 use crate::buffer::Buffer;
 use crate::channel::Channel;
-use crate::connector::Connector;
-use crate::error::{ChannelError, ConnectorError, ExchangeError, NoSuchChannel};
+use crate::client::ClientSession;
+use crate::connector::{Connector, system};
+use crate::error::{ChannelError, ConnectError, ConnectorError, ExchangeError, NoSuchChannel};
+use crate::handler::Handler;
 use crate::link::{Departure, Link, PeerInfo};
 use crate::remote::RemoteBuffer;
 use crate::set_up::Unlinked;
+use adverb_sys::eventfd::EventFd;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// One peer: a connector, one or more channels, and the buffers that both sides have advertised.
 ///
-/// Dropping it says goodbye once its channels are dropped too; [`Endpoint::close`] waits before
-/// until what was posted is done.
-#[derive(Debug)]
+/// A handle: clones are the same endpoint. Dropping the last one says goodbye once its channels are
+/// dropped too; [`Endpoint::close`] waits before until what was posted is done.
+#[derive(Clone, Debug)]
 pub struct Endpoint {
     channels: Vec<Channel>,
     link: Arc<Link>,
     adapter: Adapter,
+    /// Where it connected to, if it is a client's.
+    server: Option<SocketAddr>,
 }
 
 impl Endpoint {
@@ -27,10 +34,48 @@ impl Endpoint {
         peer: PeerInfo,
         connector: Connector,
         channels: Vec<Unlinked>,
+        server: Option<SocketAddr>,
     ) -> Result<Self, ConnectorError> {
-        let link = Arc::new(Link::new(peer, connector)?);
+        let link = Arc::new(Link::new(peer, connector));
         let channels = channels.into_iter().map(|unlinked| Channel::new(unlinked, &link, adapter));
-        Ok(Self { channels: channels.collect(), link, adapter: adapter.clone() })
+        let channels: Vec<_> = channels.collect();
+        link.set_channels(channels.iter().map(Channel::downgrade).collect());
+        adapter.keep(&link).map_err(system("look after the connection"))?;
+        // What came together with the end of the handshake has been read already, so that the keeper
+        // would not be woken for it.
+        link.attend();
+        Ok(Self { channels, link, adapter: adapter.clone(), server })
+    }
+
+    /// Hands what happens on its channels to `handler`, on threads as [`crate::Config::thread_mode`]
+    /// says. A channel keeps the handler that it has.
+    ///
+    /// # Errors
+    ///
+    /// No thread was started.
+    pub fn handle(&self, handler: &Arc<dyn Handler>) -> io::Result<()> {
+        self.channels.iter().try_for_each(|channel| channel.handle(Arc::clone(handler)))
+    }
+
+    /// Connects to the same server again, with the same settings and channels, and advertises the
+    /// same buffers under the same names. What was in flight has ended with the old endpoint; the
+    /// peer's buffers have to be asked for again.
+    ///
+    /// It tries for as long as [`crate::Timeouts::connect`] says.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]; [`ConnectError::NotAClient`] for an endpoint of a server, whose client has
+    /// to come again.
+    pub fn reconnect(&self) -> Result<Self, ConnectError> {
+        let server = self.server.ok_or(ConnectError::NotAClient)?;
+        self.link.close();
+        let again = ClientSession::on(self.adapter.clone()).connect(server)?;
+        for (name, buffer) in self.link.advertised() {
+            let told = again.advertise(name.as_str(), &buffer);
+            told.map_err(|error| ConnectError::Exchange { to: server, error })?;
+        }
+        Ok(again)
     }
 
     /// Who is at the other end.
@@ -88,6 +133,16 @@ impl Endpoint {
     /// Looks how the peer went; `None` while it is there.
     pub fn departure(&self) -> Option<Departure> {
         self.link.check()
+    }
+
+    /// The handler knows that the peer has gone, and has handled all events.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.link.is_quiet()
+    }
+
+    /// Has `bell` rung when that is so.
+    pub(crate) fn ring_when_gone(&self, bell: &Arc<EventFd>) {
+        self.link.ring_when_gone(Arc::clone(bell));
     }
 
     /// Waits until what was posted to all channels is done, and says goodbye.

@@ -208,6 +208,8 @@ pub enum ConnectorError {
     Frame(FrameError),
     /// The peer refused.
     Refused(Refusal),
+    /// The two sides do not have the same secret.
+    Secret(SecretError),
     /// The system refused something.
     System {
         /// What we were doing.
@@ -237,6 +239,7 @@ impl fmt::Display for ConnectorError {
             Self::Closed => f.write_str("the peer closed the connection without a word"),
             Self::Frame(error) => fmt::Display::fmt(error, f),
             Self::Refused(refusal) => write!(f, "the peer refused: {refusal}"),
+            Self::Secret(error) => fmt::Display::fmt(error, f),
             Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
             Self::Timeout { due, waited } => {
                 write!(f, "the peer did not say {due} within {waited:?}")
@@ -252,6 +255,7 @@ impl Error for ConnectorError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Frame(error) => Some(error),
+            Self::Secret(error) => Some(error),
             Self::System { error, .. } => Some(error),
             Self::Closed | Self::Refused(_) | Self::Timeout { .. } | Self::Unexpected { .. } => {
                 None
@@ -266,6 +270,33 @@ impl From<FrameError> for ConnectorError {
     }
 }
 
+/// How two sides can fail to have the same secret.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum SecretError {
+    /// The server asks for a secret, and this side has none.
+    Missing,
+    /// This side has a secret, and the server does not ask for one.
+    Unasked,
+    /// The peer's proof is not that of somebody who knows the secret.
+    Wrong,
+}
+
+impl fmt::Display for SecretError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Missing => "the server asks for a secret: configure the one that it has",
+            Self::Unasked => {
+                "the server does not ask for a secret, but one is configured here: it is not the \
+                 server that you mean, or it has none"
+            }
+            Self::Wrong => "the peer does not know the secret that is configured here",
+        })
+    }
+}
+
+impl Error for SecretError {}
+
 /// Why an endpoint's channels were not set up, although both sides understand each other.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -276,12 +307,24 @@ pub enum SetUpError {
     Connect(adverb_verbs::ConnectError),
     /// A completion queue or queue pair was not made.
     Create(CreateError),
+    /// The shared completion queue does not get as large as one more channel needs.
+    CqFull {
+        /// Completions that it would have to hold.
+        needed: u32,
+    },
     /// One side has an IPv4 address and the other an IPv6 address.
     Family {
         /// The local address.
         local: Gid,
         /// The peer's.
         remote: Gid,
+    },
+    /// The system refused something.
+    System {
+        /// What we were doing.
+        doing: &'static str,
+        /// What it said.
+        error: io::Error,
     },
 }
 
@@ -293,6 +336,12 @@ impl fmt::Display for SetUpError {
             }
             Self::Connect(error) => fmt::Display::fmt(error, f),
             Self::Create(error) => fmt::Display::fmt(error, f),
+            Self::CqFull { needed } => write!(
+                f,
+                "the shared completion queue would have to hold {needed} completions, which it \
+                 cannot: configure a larger one, shallower queues, or another key"
+            ),
+            Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
             Self::Family { local, remote } => write!(
                 f,
                 "the GIDs {local} and {remote} are not both IPv4 or both IPv6: choose another \
@@ -307,7 +356,8 @@ impl Error for SetUpError {
         match self {
             Self::Connect(error) => Some(error),
             Self::Create(error) => Some(error),
-            Self::Channels | Self::Family { .. } => None,
+            Self::System { error, .. } => Some(error),
+            Self::Channels | Self::CqFull { .. } | Self::Family { .. } => None,
         }
     }
 }
@@ -424,6 +474,13 @@ pub enum ConnectError {
         /// What the system said.
         error: io::Error,
     },
+    /// Buffers were not advertised again.
+    Exchange {
+        /// To whom.
+        to: SocketAddr,
+        /// Why.
+        error: ExchangeError,
+    },
     /// The two sides did not come to terms.
     Handshake {
         /// Who was there.
@@ -431,6 +488,8 @@ pub enum ConnectError {
         /// Why.
         error: ConnectorError,
     },
+    /// The endpoint is a server's: its client has to come again.
+    NotAClient,
     /// The channels were not set up.
     SetUp {
         /// Who was there.
@@ -453,7 +512,13 @@ impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address { error } => write!(f, "cannot find the address: {error}"),
+            Self::Exchange { to, error } => {
+                write!(f, "cannot advertise the buffers to {to} again: {error}")
+            }
             Self::Handshake { to, error } => write!(f, "cannot agree with {to}: {error}"),
+            Self::NotAClient => f.write_str(
+                "the endpoint was accepted, not connected: its client has to connect again",
+            ),
             Self::SetUp { to, error } => write!(f, "cannot set up the channels to {to}: {error}"),
             Self::Unreachable { to, waited, error } => write!(
                 f,
@@ -468,6 +533,8 @@ impl Error for ConnectError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Address { error } | Self::Unreachable { error, .. } => Some(error),
+            Self::Exchange { error, .. } => Some(error),
+            Self::NotAClient => None,
             Self::Handshake { error, .. } => Some(error),
             Self::SetUp { error, .. } => Some(error),
         }
@@ -603,6 +670,8 @@ pub enum ChannelError {
     NothingPosted,
     /// The peer is gone.
     PeerGone(Departure),
+    /// The system did not let the caller sleep.
+    Sleep(io::ErrorKind),
     /// Completions cannot be had any more.
     Poll(PollError),
     /// The device did not take the work. Nothing was posted.
@@ -652,6 +721,7 @@ impl fmt::Display for ChannelError {
             }
             Self::PeerGone(departure) => fmt::Display::fmt(departure, f),
             Self::Poll(error) => fmt::Display::fmt(error, f),
+            Self::Sleep(kind) => write!(f, "cannot wait for completions: {kind}"),
             Self::Post(error) => fmt::Display::fmt(error, f),
             Self::Taken(ticket) => {
                 write!(f, "the event of {ticket} has been taken, or it never was")
@@ -703,6 +773,7 @@ impl Error for ChannelError {
             | Self::NotAWord
             | Self::NothingPosted
             | Self::PeerGone(_)
+            | Self::Sleep(_)
             | Self::Taken(_)
             | Self::Timeout { .. }
             | Self::TooLong { .. }
@@ -714,6 +785,135 @@ impl Error for ChannelError {
 impl From<PollError> for ChannelError {
     fn from(error: PollError) -> Self {
         Self::Poll(error)
+    }
+}
+
+/// Why a message was not sent or not received.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// The blocks are too small for what messengers say to each other.
+    Block {
+        /// Bytes of a block.
+        len: usize,
+        /// How many it has to have.
+        least: usize,
+    },
+    /// The channel failed.
+    Channel(ChannelError),
+    /// A claim on a buffer that it cannot meet.
+    Claim(BlockError),
+    /// The peer may not read the block: its buffer needs `Access::REMOTE_READ`. Nothing was sent.
+    NotReadable,
+    /// The messenger was not opened: memory, a name, or the peer was missing.
+    Open {
+        /// Which.
+        what: &'static str,
+    },
+    /// A queue of the channel is too shallow for a messenger.
+    Shallow {
+        /// Which one.
+        what: &'static str,
+        /// How deep it is.
+        depth: u32,
+        /// How deep it has to be.
+        least: u32,
+    },
+    /// The time was over first. Nothing was sent, or received.
+    Timeout {
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// The message is longer than its receiver takes.
+    TooLong {
+        /// Bytes of the message.
+        len: usize,
+        /// How many are taken.
+        max: usize,
+    },
+    /// The peer does not do as messengers do.
+    Unruly {
+        /// What it did.
+        what: &'static str,
+    },
+}
+
+impl fmt::Display for MessageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Block { len, least } => {
+                write!(f, "blocks of {len} bytes are too small for a messenger: at least {least}")
+            }
+            Self::Channel(error) => fmt::Display::fmt(error, f),
+            Self::Claim(error) => fmt::Display::fmt(error, f),
+            Self::NotReadable => f.write_str(
+                "the peer may not read the block: allocate its buffer with Access::REMOTE_READ",
+            ),
+            Self::Open { what } => write!(f, "cannot open the messenger: {what}"),
+            Self::Shallow { what, depth, least } => {
+                write!(f, "{what} = {depth}, but a messenger needs at least {least}")
+            }
+            Self::Timeout { waited } => write!(f, "nothing came of it within {waited:?}"),
+            Self::TooLong { len, max } => {
+                write!(f, "a message of {len} bytes, but at most {max} are taken")
+            }
+            Self::Unruly { what } => write!(f, "the peer does not do as messengers do: {what}"),
+        }
+    }
+}
+
+impl Error for MessageError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Channel(error) => Some(error),
+            Self::Claim(error) => Some(error),
+            Self::Block { .. }
+            | Self::NotReadable
+            | Self::Open { .. }
+            | Self::Shallow { .. }
+            | Self::Timeout { .. }
+            | Self::TooLong { .. }
+            | Self::Unruly { .. } => None,
+        }
+    }
+}
+
+impl From<ChannelError> for MessageError {
+    fn from(error: ChannelError) -> Self {
+        Self::Channel(error)
+    }
+}
+
+impl From<BlockError> for MessageError {
+    fn from(error: BlockError) -> Self {
+        Self::Claim(error)
+    }
+}
+
+impl From<BufferError> for MessageError {
+    fn from(_: BufferError) -> Self {
+        Self::Open { what: "there is no memory for its blocks" }
+    }
+}
+
+impl From<NoSuchChannel> for MessageError {
+    fn from(_: NoSuchChannel) -> Self {
+        Self::Open { what: "there is no channel of this name" }
+    }
+}
+
+impl From<ExchangeError> for MessageError {
+    fn from(error: ExchangeError) -> Self {
+        match error {
+            ExchangeError::PeerGone(how) => Self::Channel(ChannelError::PeerGone(how)),
+            ExchangeError::NameTaken { .. } => Self::Open { what: "there is one already" },
+            ExchangeError::Timeout { .. } => Self::Open { what: "the peer has not opened it" },
+            ExchangeError::Connector(_)
+            | ExchangeError::ForeignBuffer
+            | ExchangeError::Name(_)
+            | ExchangeError::NotShared
+            | ExchangeError::TooMany { .. } => Self::Open { what: "the peer cannot be told" },
+        }
     }
 }
 

@@ -11,9 +11,11 @@
 //! ```
 //!
 //! The client says [`Frame::Hello`]; the server has its queue pairs ready to receive when it answers
-//! with [`Frame::Welcome`]; the client has when it says [`Frame::Ready`]. From then on each side may
-//! say [`Frame::Advertise`] and, last of all, [`Frame::Bye`]. Either side may say [`Frame::Refuse`]
-//! instead of what the other expects, and closes then.
+//! with [`Frame::Welcome`]; the client has when it says [`Frame::Ready`]. A server with a secret says
+//! [`Frame::Challenge`] before, and goes on once the client has answered with [`Frame::Proof`]. From
+//! then on each side may say [`Frame::Advertise`] and, last of all, [`Frame::Bye`]; whoever hears
+//! [`Frame::Ping`] says [`Frame::Pong`]. Either side may say [`Frame::Refuse`] instead of what the
+//! other expects, and closes then.
 //!
 //! Parsing forgives nothing: a frame with a byte too many is no frame.
 
@@ -21,7 +23,7 @@ use adverb_verbs::{Access, Gid, PathMtu, Psn, Qpn, Rkey};
 use std::fmt;
 
 /// The version of the protocol that this file speaks. Sides of different versions part at once.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 12;
 /// Bytes that can follow the header.
@@ -32,10 +34,14 @@ pub const CHANNELS_MAX: usize = 64;
 pub const NAME_BYTES_MAX: usize = 64;
 /// Bytes of the longest explanation of a refusal.
 pub const TEXT_BYTES_MAX: usize = 256;
+/// Bytes of a number that is used once.
+pub const NONCE_BYTES: usize = 32;
+/// Bytes of a proof that a side knows the secret.
+pub const PROOF_BYTES: usize = 32;
 
 const MAGIC: [u8; 4] = *b"ADVB";
 const CHANNEL_BYTES_MAX: usize = 1 + NAME_BYTES_MAX + 16;
-const _: () = assert!(CHANNELS_MAX * CHANNEL_BYTES_MAX + 256 <= BODY_BYTES_MAX);
+const _: () = assert!(CHANNELS_MAX * CHANNEL_BYTES_MAX + 512 <= BODY_BYTES_MAX);
 const _: () = assert!(NAME_BYTES_MAX <= 255 && CHANNELS_MAX <= 255);
 
 /// A name of a session, device, channel or buffer: 1 to [`NAME_BYTES_MAX`] bytes of UTF-8 without
@@ -98,6 +104,19 @@ pub enum Frame {
     Welcome(Hello),
     /// The client can receive: the endpoint is up on both sides.
     Ready,
+    /// The server shows that it knows the secret, and asks the client to.
+    Challenge {
+        /// Never used before.
+        nonce: [u8; NONCE_BYTES],
+        /// Over the client's Hello and the nonce.
+        proof: [u8; PROOF_BYTES],
+    },
+    /// The client shows that it knows the secret: over the same.
+    Proof([u8; PROOF_BYTES]),
+    /// Are you there?
+    Ping,
+    /// Yes.
+    Pong,
     /// A buffer that the other side may use.
     Advertise(Advertisement),
     /// The last words of a side that ends in peace.
@@ -121,8 +140,34 @@ pub struct Hello {
     pub path_mtu: PathMtu,
     /// READs and atomics that it can have under way, and remember, at once.
     pub reads: u8,
+    /// What it can do that others may not; a Welcome has what both can.
+    pub features: Features,
+    /// Never used before.
+    pub nonce: [u8; NONCE_BYTES],
     /// Its queue pairs: 1 to [`CHANNELS_MAX`], all names different.
     pub channels: Vec<ChannelHello>,
+}
+
+/// What a side can do that others may not. Bits that this side does not know are left alone.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Features(pub u64);
+
+impl Features {
+    /// Answers [`Frame::Ping`].
+    pub const PONG: Self = Self(1);
+    /// All that this side can do.
+    pub const OURS: Self = Self::PONG;
+
+    /// What both can do.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// It can do all of `other`.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
 }
 
 /// A channel's queue pair.
@@ -193,6 +238,8 @@ pub enum Reason {
     Failure,
     /// What was said was not a frame, or not the one that was due.
     Garbage,
+    /// The two sides do not have the same secret.
+    Secret,
     /// Nothing was said for too long.
     Silence,
     /// The other side speaks another version.
@@ -200,11 +247,12 @@ pub enum Reason {
 }
 
 impl Reason {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Busy,
         Self::Disagreement,
         Self::Failure,
         Self::Garbage,
+        Self::Secret,
         Self::Silence,
         Self::Version,
     ];
@@ -217,6 +265,7 @@ impl Reason {
             Self::Busy => 4,
             Self::Disagreement => 5,
             Self::Failure => 6,
+            Self::Secret => 7,
         }
     }
 }
@@ -316,6 +365,10 @@ impl Frame {
             ADVERTISE => Self::Advertise(Advertisement::parse(&mut body)?),
             BYE => Self::Bye,
             REFUSE => Self::Refuse(Refusal::parse(&mut body)?),
+            CHALLENGE => Self::Challenge { nonce: body.array()?, proof: body.array()? },
+            PROOF => Self::Proof(body.array()?),
+            PING => Self::Ping,
+            PONG => Self::Pong,
             kind => return Err(FrameError::Kind { kind }),
         };
         match body.0.len() {
@@ -331,7 +384,12 @@ impl Frame {
             Self::Hello(hello) | Self::Welcome(hello) => hello.emit(&mut body),
             Self::Advertise(advertisement) => advertisement.emit(&mut body),
             Self::Refuse(refusal) => refusal.emit(&mut body),
-            Self::Ready | Self::Bye => {}
+            Self::Challenge { nonce, proof } => {
+                body.extend_from_slice(nonce);
+                body.extend_from_slice(proof);
+            }
+            Self::Proof(proof) => body.extend_from_slice(proof),
+            Self::Ready | Self::Bye | Self::Ping | Self::Pong => {}
         }
         debug_assert!(body.len() <= BODY_BYTES_MAX, "bounds are checked above");
         let len = u32::try_from(body.len()).unwrap_or(u32::MAX);
@@ -353,6 +411,10 @@ impl Frame {
             Self::Advertise(_) => "Advertise",
             Self::Bye => "Bye",
             Self::Refuse(_) => "Refuse",
+            Self::Challenge { .. } => "Challenge",
+            Self::Proof(_) => "Proof",
+            Self::Ping => "Ping",
+            Self::Pong => "Pong",
         }
     }
 
@@ -364,6 +426,10 @@ impl Frame {
             Self::Advertise(_) => ADVERTISE,
             Self::Bye => BYE,
             Self::Refuse(_) => REFUSE,
+            Self::Challenge { .. } => CHALLENGE,
+            Self::Proof(_) => PROOF,
+            Self::Ping => PING,
+            Self::Pong => PONG,
         }
     }
 }
@@ -374,6 +440,10 @@ const READY: u8 = 3;
 const ADVERTISE: u8 = 4;
 const BYE: u8 = 5;
 const REFUSE: u8 = 6;
+const CHALLENGE: u8 = 7;
+const PROOF: u8 = 8;
+const PING: u8 = 9;
+const PONG: u8 = 10;
 
 impl Hello {
     fn parse(body: &mut Reader<'_>) -> Result<Self, FrameError> {
@@ -384,6 +454,8 @@ impl Hello {
         let path_mtu =
             PathMtu::from_code(body.u8()?).ok_or(FrameError::Field { what: "path MTU" })?;
         let reads = body.u8()?;
+        let features = Features(body.u64()?);
+        let nonce = body.array()?;
         let count = usize::from(body.u8()?);
         if !(1..=CHANNELS_MAX).contains(&count) {
             return Err(FrameError::Field { what: "number of channels" });
@@ -396,7 +468,7 @@ impl Hello {
             }
             channels.push(channel);
         }
-        Ok(Self { session, device, node_guid, gid, path_mtu, reads, channels })
+        Ok(Self { session, device, node_guid, gid, path_mtu, reads, features, nonce, channels })
     }
 
     fn emit(&self, body: &mut Vec<u8>) {
@@ -405,7 +477,10 @@ impl Hello {
         body.extend_from_slice(&self.node_guid.to_be_bytes());
         body.extend_from_slice(&self.gid.0);
         let count = u8::try_from(self.channels.len()).unwrap_or(u8::MAX);
-        body.extend_from_slice(&[self.path_mtu.code(), self.reads, count]);
+        body.extend_from_slice(&[self.path_mtu.code(), self.reads]);
+        body.extend_from_slice(&self.features.0.to_be_bytes());
+        body.extend_from_slice(&self.nonce);
+        body.push(count);
         for channel in &self.channels {
             channel.emit(body);
         }

@@ -56,34 +56,54 @@
 //! outstanding work then ends, once, and further calls say [`ChannelError::PeerGone`].
 
 mod adapter;
+mod auth;
+mod bed;
 mod buffer;
 mod channel;
 mod client;
+mod collective;
 mod config;
 mod connector;
 mod endpoint;
 mod error;
 pub mod frame;
+#[cfg(feature = "tokio")]
+mod futures;
+mod handler;
+mod keeper;
 mod link;
+mod messenger;
 mod remote;
 mod ring;
 mod server;
+mod service;
 mod set_up;
+mod source;
+mod worker;
 
 pub use adapter::Adapter;
 pub use adverb_verbs::{
     Access, AckTimeout, Gid, PathMtu, RetryCount, Rkey, RnrRetry, RnrTimer, WcStatus,
 };
+pub use auth::Secret;
 pub use buffer::{Block, Buffer};
 pub use channel::{Channel, InFlight};
 pub use client::ClientSession;
-pub use config::{AdapterConfig, CHANNELS_MAX, Config, QueueConfig, Signal, Timeouts, WorkMode};
+pub use collective::{Group, GroupError, Number, Reduction, Topology};
+pub use config::{
+    AdapterConfig, CHANNELS_MAX, Config, QueueConfig, Signal, ThreadMode, Timeouts, WorkMode,
+};
 pub use endpoint::Endpoint;
 pub use error::{
     AcceptError, AdapterError, BindError, BlockError, BufferError, ChannelError, ConnectError,
-    ConnectorError, ExchangeError, NoSuchChannel, SetUpError,
+    ConnectorError, ExchangeError, MessageError, NoSuchChannel, SecretError, SetUpError,
 };
+#[cfg(feature = "tokio")]
+pub use futures::{AsyncChannel, AsyncMessenger, Messages};
+pub use handler::Handler;
 pub use link::{Departure, PeerInfo};
+pub use messenger::{Message, Messenger, MessengerConfig, Window};
 pub use remote::{RemoteBlock, RemoteBuffer};
 pub use ring::{Event, Operation, Queue, Ticket};
 pub use server::ServerSession;
+pub use service::Service;

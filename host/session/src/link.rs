@@ -1,21 +1,22 @@
 //! The link to a peer once it is up: who it is, what it has advertised, and whether it is still there.
 //!
-//! The TCP connection outlives the handshake for three uses: buffers are advertised over it, it says
-//! goodbye, and its end tells that the peer's process has ended, however that came. Channels look at
-//! it now and then while they have nothing to do.
+//! The TCP connection outlives the handshake: buffers are advertised over it, it says goodbye, its end
+//! tells that the peer's process has ended, however that came, and a peer that is silent is asked over
+//! it whether it is still there. The keeper (`keeper.rs`) listens to it.
 
 use crate::buffer::Buffer;
-use crate::connector::{Connector, Deadline, system, wait};
+use crate::channel::Shared;
+use crate::connector::{self, Connector, Deadline};
 use crate::error::{ConnectorError, ExchangeError};
-use crate::frame::{Advertisement, ChannelHello, Frame, Name};
+use crate::frame::{Advertisement, ChannelHello, Features, Frame, Name};
 use crate::remote::RemoteBuffer;
-use adverb_sys::epoll::Interest;
+use adverb_sys::eventfd::EventFd;
 use adverb_verbs::{Access, Gid, PathMtu};
 use std::fmt;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 /// Who is at the other end of an endpoint.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -35,6 +36,8 @@ pub struct PeerInfo {
     pub path_mtu: PathMtu,
     /// READs and atomics that can be under way to it at once, on each channel.
     pub reads: u8,
+    /// What both sides can do that others may not.
+    pub features: Features,
     /// Its queue pairs, one for each channel, in the client's order.
     pub channels: Vec<ChannelHello>,
 }
@@ -49,12 +52,15 @@ pub enum Departure {
     Here,
     /// It went without a word: it was killed, or the connection to it broke.
     Lost,
+    /// It was silent for longer than [`crate::Timeouts::silence`], also when it was asked: it is
+    /// frozen, or cannot be reached.
+    Silent,
     /// It said something on the connection that no peer says.
     Unruly,
 }
 
 impl Departure {
-    const ALL: [Self; 4] = [Self::Closed, Self::Here, Self::Lost, Self::Unruly];
+    const ALL: [Self; 5] = [Self::Closed, Self::Here, Self::Lost, Self::Silent, Self::Unruly];
 
     /// Never 0, which is a peer that is there.
     const fn code(self) -> u8 {
@@ -63,6 +69,7 @@ impl Departure {
             Self::Here => 2,
             Self::Lost => 3,
             Self::Unruly => 4,
+            Self::Silent => 5,
         }
     }
 }
@@ -75,6 +82,9 @@ impl fmt::Display for Departure {
             Self::Lost => {
                 "the peer is gone without a word: its process was killed, or the network broke"
             }
+            Self::Silent => {
+                "the peer does not answer: its process is stopped, or the network does not reach it"
+            }
             Self::Unruly => "the peer said something that no peer says, and was hung up on",
         })
     }
@@ -86,28 +96,69 @@ pub(crate) struct Link {
     pub(crate) peer: PeerInfo,
     /// How the peer went, as [`Departure::code`]; 0 while it is there.
     departed: AtomicU8,
-    /// The connection again, to wait on without the lock.
-    waiter: TcpStream,
+    stream: Arc<TcpStream>,
+    reader: Mutex<Connector>,
+    /// Held while a frame is sent.
+    writer: Mutex<()>,
     state: Mutex<State>,
+    /// Something has changed in `state`, or the peer has gone.
+    heard: Condvar,
+    channels: OnceLock<Vec<Weak<Shared>>>,
+    /// Rung when the handler knows that the peer has gone.
+    farewell: OnceLock<Arc<EventFd>>,
+    /// Channels whose last event was handled after the peer had gone.
+    pub(crate) quiet_channels: AtomicUsize,
+    /// Frames that came.
+    frames: AtomicU64,
+    watch: Mutex<Watch>,
 }
 
 #[derive(Debug)]
 struct State {
-    connector: Connector,
     theirs: Vec<Advertisement>,
     /// What the peer was told of stays registered for as long as it may use it.
     ours: Vec<(Name, Buffer)>,
 }
 
+/// What the keeper knows of the peer's life.
+#[derive(Debug)]
+struct Watch {
+    /// Packets and frames that had come at the last look.
+    seen: u64,
+    /// When something had.
+    alive: Instant,
+}
+
 impl Link {
-    pub(crate) fn new(peer: PeerInfo, connector: Connector) -> Result<Self, ConnectorError> {
-        let waiter = connector.stream().try_clone();
-        Ok(Self {
+    pub(crate) fn new(peer: PeerInfo, connector: Connector) -> Self {
+        Self {
             peer,
             departed: AtomicU8::new(0),
-            waiter: waiter.map_err(system("prepare the connection"))?,
-            state: Mutex::new(State { connector, theirs: Vec::new(), ours: Vec::new() }),
-        })
+            stream: Arc::clone(connector.stream()),
+            reader: Mutex::new(connector),
+            writer: Mutex::new(()),
+            state: Mutex::new(State { theirs: Vec::new(), ours: Vec::new() }),
+            heard: Condvar::new(),
+            channels: OnceLock::new(),
+            farewell: OnceLock::new(),
+            quiet_channels: AtomicUsize::new(0),
+            frames: AtomicU64::new(0),
+            watch: Mutex::new(Watch { seen: 0, alive: Instant::now() }),
+        }
+    }
+
+    /// Tells which channels end with it. Once.
+    pub(crate) fn set_channels(&self, channels: Vec<Weak<Shared>>) {
+        let _ = self.channels.set(channels);
+    }
+
+    /// Has `bell` rung when the handler knows that the peer has gone. Once.
+    pub(crate) fn ring_when_gone(&self, bell: Arc<EventFd>) {
+        let _ = self.farewell.set(bell);
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -117,31 +168,118 @@ impl Link {
     /// How the peer went, as far as is known.
     pub(crate) fn departure(&self) -> Option<Departure> {
         let code = self.departed.load(Ordering::Acquire);
+        if code == 0 {
+            return None;
+        }
         Departure::ALL.into_iter().find(|d| d.code() == code)
     }
 
-    /// Looks whether the peer is still there.
+    /// Looks whether the peer is still there. Its channels have not ended for that yet.
     pub(crate) fn check(&self) -> Option<Departure> {
         if self.departure().is_none()
-            && let Ok(mut state) = self.state.try_lock()
+            && let Ok(mut reader) = self.reader.try_lock()
         {
-            self.hear(&mut state);
+            self.hear(&mut reader);
         }
         self.departure()
     }
 
+    /// Takes in what the peer has said, and ends the channels if it has gone. Returns whether it is
+    /// still there.
+    pub(crate) fn attend(&self) -> bool {
+        if let Some(how) = self.check() {
+            self.end_channels(how);
+            return false;
+        }
+        true
+    }
+
+    /// Asks a peer that was silent for a while whether it is there, and gives it up when it was for
+    /// `patience`. Nothing is sent to one that is heard of. Returns how soon to look again.
+    pub(crate) fn look_after(&self, patience: Duration) -> Duration {
+        let often = patience / LOOKS_PER_SILENCE;
+        let seen = self.signs_of_life();
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen != watch.seen {
+            *watch = Watch { seen, alive: Instant::now() };
+            return often;
+        }
+        let silent = watch.alive.elapsed();
+        drop(watch);
+        if silent < often {
+            return often - silent;
+        }
+        if silent >= patience && self.peer.features.contains(Features::PONG) {
+            self.depart(Departure::Silent);
+            self.end_channels(Departure::Silent);
+            return patience;
+        }
+        self.offer(&Frame::Ping);
+        often.min(patience.saturating_sub(silent))
+    }
+
+    fn signs_of_life(&self) -> u64 {
+        let channels = self.channels.get().map(Vec::as_slice).unwrap_or_default();
+        let packets = channels.iter().filter_map(Weak::upgrade).map(|c| c.packets_received());
+        packets.fold(self.frames.load(Ordering::Relaxed), u64::wrapping_add)
+    }
+
+    fn end_channels(&self, how: Departure) {
+        for channel in self.channels.get().map(Vec::as_slice).unwrap_or_default() {
+            if let Some(channel) = channel.upgrade() {
+                channel.end(how);
+            }
+        }
+    }
+
+    /// The handler knows that the peer has gone, and has handled all events.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet_channels.load(Ordering::Acquire) >= self.peer.channels.len()
+    }
+
+    /// Tells the service that it is so.
+    pub(crate) fn ring(&self) {
+        if let Some(bell) = self.farewell.get() {
+            let _ = bell.signal();
+        }
+    }
+
+    /// Sends a frame that need not be sent.
+    fn offer(&self, frame: &Frame) {
+        // Whoever sends something else shows that we live as well.
+        if let Ok(_writer) = self.writer.try_lock()
+            && !connector::offer(&self.stream, frame)
+        {
+            self.depart(Departure::Lost);
+        }
+    }
+
     /// Takes in what the peer has said.
-    fn hear(&self, state: &mut State) {
+    fn hear(&self, reader: &mut Connector) {
         while self.departure().is_none() {
-            match state.connector.try_receive() {
+            let frame = reader.try_receive();
+            if matches!(frame, Ok(Some(_))) {
+                self.frames.fetch_add(1, Ordering::Relaxed);
+            }
+            match frame {
                 Ok(None) => break,
-                Ok(Some(Frame::Advertise(theirs))) => self.learn(state, theirs),
+                Ok(Some(Frame::Advertise(theirs))) => self.learn(theirs),
+                Ok(Some(Frame::Ping)) => self.offer(&Frame::Pong),
+                Ok(Some(Frame::Pong)) => {}
                 Ok(Some(Frame::Bye)) => self.depart(Departure::Closed),
-                Ok(Some(Frame::Hello(_) | Frame::Welcome(_) | Frame::Ready | Frame::Refuse(_)))
+                Ok(Some(
+                    Frame::Hello(_)
+                    | Frame::Welcome(_)
+                    | Frame::Ready
+                    | Frame::Challenge { .. }
+                    | Frame::Proof(_)
+                    | Frame::Refuse(_),
+                ))
                 | Err(ConnectorError::Frame(_)) => self.depart(Departure::Unruly),
                 Err(
                     ConnectorError::Closed
                     | ConnectorError::Refused(_)
+                    | ConnectorError::Secret(_)
                     | ConnectorError::System { .. }
                     | ConnectorError::Timeout { .. }
                     | ConnectorError::Unexpected { .. },
@@ -150,19 +288,25 @@ impl Link {
         }
     }
 
-    fn learn(&self, state: &mut State, new: Advertisement) {
+    fn learn(&self, new: Advertisement) {
+        let mut state = self.lock();
         if let Some(old) = state.theirs.iter_mut().find(|old| old.name == new.name) {
             *old = new;
         } else if state.theirs.len() < BUFFERS_MAX {
             state.theirs.push(new);
         } else {
+            drop(state);
             self.depart(Departure::Unruly);
         }
+        self.heard.notify_all();
     }
 
     fn depart(&self, how: Departure) {
         // The first cause is the one that counts.
         let _ = self.departed.compare_exchange(0, how.code(), Ordering::AcqRel, Ordering::Relaxed);
+        // Under the lock, so that nobody misses it between looking and waiting.
+        drop(self.lock());
+        self.heard.notify_all();
     }
 
     pub(crate) fn advertise(
@@ -176,32 +320,40 @@ impl Link {
         if buffer.access().bits() & remote == 0 {
             return Err(ExchangeError::NotShared);
         }
-        let mut state = self.lock();
+        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(how) = self.departure() {
             return Err(ExchangeError::PeerGone(how));
         }
-        if state.ours.iter().any(|(known, _)| *known == name) {
-            return Err(ExchangeError::NameTaken { name });
-        }
-        if state.ours.len() >= BUFFERS_MAX {
-            return Err(ExchangeError::TooMany { max: BUFFERS_MAX });
+        {
+            let mut state = self.lock();
+            if state.ours.iter().any(|(known, _)| *known == name) {
+                return Err(ExchangeError::NameTaken { name });
+            }
+            if state.ours.len() >= BUFFERS_MAX {
+                return Err(ExchangeError::TooMany { max: BUFFERS_MAX });
+            }
+            // From before the peer can know of it.
+            state.ours.push((name.clone(), buffer.clone()));
         }
         let frame = Frame::Advertise(Advertisement {
-            name: name.clone(),
+            name,
             addr: buffer.addr(),
             rkey: buffer.rkey(),
             access: buffer.access(),
             block_bytes: u64::try_from(buffer.block_bytes()).unwrap_or(u64::MAX),
             blocks: u64::try_from(buffer.blocks()).unwrap_or(u64::MAX),
         });
-        let sent = state.connector.send(&frame, Deadline::after(timeout));
+        let sent = connector::send(&self.stream, &frame, Deadline::after(timeout));
         if sent.is_err() {
             // Half a frame may have gone out, and nothing can follow half a frame.
             self.depart(Departure::Lost);
         }
-        sent.map_err(ExchangeError::Connector)?;
-        state.ours.push((name, buffer.clone()));
-        Ok(())
+        sent.map_err(ExchangeError::Connector)
+    }
+
+    /// What the peer was told of, to be told again elsewhere.
+    pub(crate) fn advertised(&self) -> Vec<(Name, Buffer)> {
+        self.lock().ours.clone()
     }
 
     pub(crate) fn remote_buffer(
@@ -211,9 +363,8 @@ impl Link {
     ) -> Result<RemoteBuffer, ExchangeError> {
         let name = Name::new(name)?;
         let deadline = Deadline::after(timeout);
+        let mut state = self.lock();
         loop {
-            let mut state = self.lock();
-            self.hear(&mut state);
             if let Some(found) = state.theirs.iter().find(|known| known.name == name) {
                 return Ok(RemoteBuffer::new(found));
             }
@@ -228,21 +379,21 @@ impl Link {
                     waited: timeout,
                 });
             }
-            drop(state);
-            // Another thread may hear the peer's words in our stead, so look again now and then.
-            let most = deadline.left().min(LOOK_AGAIN);
-            wait(&self.waiter, Interest::Readable, most)
-                .map_err(|error| ExchangeError::Connector(system("wait for the peer")(error)))?;
+            let waited = self.heard.wait_timeout(state, deadline.left());
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Says goodbye, once.
     pub(crate) fn close(&self) {
-        let mut state = self.lock();
-        if self.departure().is_none() {
-            self.depart(Departure::Here);
-            state.connector.part(&Frame::Bye);
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.departure().is_some() {
+            return;
         }
+        self.depart(Departure::Here);
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner).part(&Frame::Bye);
+        drop(writer);
+        self.end_channels(Departure::Here);
     }
 }
 
@@ -254,4 +405,5 @@ impl Drop for Link {
 
 /// Buffers that each side of an endpoint can advertise.
 const BUFFERS_MAX: usize = 1024;
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How often a silent peer is asked before it is given up.
+const LOOKS_PER_SILENCE: u32 = 4;

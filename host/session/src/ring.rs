@@ -138,6 +138,8 @@ pub(crate) enum Claim {
     Anybody,
     /// Who waits for this very work.
     Waiter,
+    /// Nobody's: it is forgotten when it is done.
+    Nobody,
 }
 
 #[derive(Debug)]
@@ -261,7 +263,12 @@ impl Ring {
     /// Frees the places of work that was taken.
     #[inline]
     fn advance(&mut self) {
-        while self.free < self.done && self.slot(self.free).is_some_and(|s| s.block.is_none()) {
+        while self.free < self.done
+            && self.slot(self.free).is_some_and(|s| s.block.is_none() || s.claim == Claim::Nobody)
+        {
+            if let Some(slot) = self.slot(self.free) {
+                slot.block = None;
+            }
             self.free += 1;
         }
     }
@@ -288,6 +295,14 @@ impl Ring {
         None
     }
 
+    /// [`Ring::next`] would give one.
+    pub(crate) fn has_event(&mut self) -> bool {
+        (self.free..self.done).any(|number| {
+            self.slot(number)
+                .is_some_and(|slot| slot.block.is_some() && slot.claim == Claim::Anybody)
+        })
+    }
+
     /// Something was posted that will have an event for whoever polls.
     pub(crate) fn awaits_anything(&mut self) -> bool {
         (self.free..self.posted).any(|number| {
@@ -312,6 +327,18 @@ impl Ring {
             return Fate::Taken;
         }
         self.event(number).map_or(Fate::Taken, Fate::Done)
+    }
+
+    /// Nobody is to hear of work `number`. Its block stays until it is done.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn abandon(&mut self, number: u64) {
+        if (self.free..self.done).contains(&number) {
+            drop(self.event(number));
+        } else if (self.done..self.posted).contains(&number)
+            && let Some(slot) = self.slot(number)
+        {
+            slot.claim = Claim::Nobody;
+        }
     }
 
     /// Changes whose event that of work `number` will be.

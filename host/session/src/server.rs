@@ -4,16 +4,19 @@
 //! has a deadline; who misses it, or says something else than a client does, is told so and gone.
 
 use crate::adapter::Adapter;
+use crate::auth::{self, Role, Secret};
 use crate::config::Config;
-use crate::connector::{Connector, Deadline, unexpected};
+use crate::connector::{Connector, Deadline, system, unexpected};
 use crate::endpoint::Endpoint;
-use crate::error::{AcceptError, BindError, ConnectorError, SetUpError};
-use crate::frame::{Frame, Hello, Name, Reason, Refusal};
+use crate::error::{AcceptError, BindError, ConnectorError, SecretError, SetUpError};
+use crate::frame::{Frame, Hello, NONCE_BYTES, Name, Reason, Refusal};
 use crate::link::PeerInfo;
 use crate::set_up::{self, Unlinked};
 use adverb_sys::epoll::{Epoll, Events, Interest};
+use adverb_sys::eventfd::EventFd;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Accepts clients, each an [`Endpoint`].
@@ -23,7 +26,17 @@ pub struct ServerSession {
     local_addr: SocketAddr,
     epoll: Epoll,
     newcomers: Vec<Newcomer>,
+    bell: Option<Arc<EventFd>>,
     adapter: Adapter,
+}
+
+/// What can happen to a server.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Came(Endpoint),
+    Refused(AcceptError),
+    Bell,
+    Timeout,
 }
 
 /// Somebody who has connected and is not an endpoint yet.
@@ -39,6 +52,8 @@ struct Newcomer {
 enum Stage {
     /// It has not said who it is.
     Silent,
+    /// It has, and was asked whether it knows the secret. It has no queue pairs here as yet.
+    Challenged { hello: Frame, nonce: [u8; NONCE_BYTES] },
     /// It was answered, and has not said that it can receive.
     Answered { peer: PeerInfo, channels: Vec<Unlinked> },
 }
@@ -69,6 +84,7 @@ impl ServerSession {
             listener,
             epoll,
             newcomers: Vec::new(),
+            bell: None,
             adapter,
         })
     }
@@ -90,24 +106,51 @@ impl ServerSession {
     /// [`AcceptError`], once for each who did not become an endpoint. The server goes on: call
     /// again.
     pub fn accept(&mut self, timeout: Duration) -> Result<Endpoint, AcceptError> {
-        let deadline = Deadline::after(timeout);
-        let mut events = Events::with_capacity(NEWCOMERS_MAX + 1);
+        match self.next(Some(Deadline::after(timeout))) {
+            Next::Came(endpoint) => Ok(endpoint),
+            Next::Refused(error) => Err(error),
+            Next::Bell | Next::Timeout => Err(AcceptError::Timeout { waited: timeout }),
+        }
+    }
+
+    /// Waits for what happens next.
+    pub(crate) fn next(&mut self, deadline: Option<Deadline>) -> Next {
+        let failed = |error| Next::Refused(AcceptError::Listen { error });
+        let mut events = Events::with_capacity(NEWCOMERS_MAX + 2);
         loop {
-            self.let_in().map_err(|error| AcceptError::Listen { error })?;
-            if let Some(result) = self.serve() {
-                return result;
+            if let Err(error) = self.let_in() {
+                return failed(error);
             }
-            if deadline.has_passed() {
-                return Err(AcceptError::Timeout { waited: timeout });
+            match self.serve_newcomers() {
+                Some(Ok(endpoint)) => return Next::Came(endpoint),
+                Some(Err(error)) => return Next::Refused(error),
+                None => {}
+            }
+            if deadline.is_some_and(|deadline| deadline.has_passed()) {
+                return Next::Timeout;
             }
             let patience = self.newcomers.iter().map(|n| n.deadline.left()).min();
-            let most = patience.map_or(deadline.left(), |p| p.min(deadline.left()));
+            let most = patience.into_iter().chain(deadline.map(|deadline| deadline.left())).min();
             // Rounded up, so that a deadline has passed when it wakes us.
-            let most = most.saturating_add(Duration::from_millis(1));
-            self.epoll
-                .wait(&mut events, Some(most))
-                .map_err(|error| AcceptError::Listen { error })?;
+            let most = most.map(|most| most.saturating_add(Duration::from_millis(1)));
+            if let Err(error) = self.epoll.wait(&mut events, most) {
+                return failed(error);
+            }
+            if let Some(bell) = &self.bell
+                && events.iter().any(|event| event.token == BELL)
+            {
+                let _ = bell.drain();
+                return Next::Bell;
+            }
         }
+    }
+
+    /// A bell that wakes who waits for clients.
+    pub(crate) fn bell(&mut self) -> io::Result<Arc<EventFd>> {
+        let bell = Arc::new(EventFd::new()?);
+        self.epoll.add(&*bell, BELL, Interest::Readable)?;
+        self.bell = Some(Arc::clone(&bell));
+        Ok(bell)
     }
 
     /// Lets in those who knock.
@@ -144,7 +187,7 @@ impl ServerSession {
     }
 
     /// Hears what newcomers have to say, until one of them is done one way or the other.
-    fn serve(&mut self) -> Option<Result<Endpoint, AcceptError>> {
+    fn serve_newcomers(&mut self) -> Option<Result<Endpoint, AcceptError>> {
         for at in 0..self.newcomers.len() {
             let newcomer = self.newcomers.get_mut(at)?;
             let step = newcomer.step(&self.adapter);
@@ -189,7 +232,20 @@ impl Newcomer {
     fn step(&mut self, adapter: &Adapter) -> Result<Step, Failure> {
         while let Some(frame) = self.connector.try_receive()? {
             match (&self.stage, frame) {
+                (Stage::Silent, hello @ Frame::Hello(_)) if adapter.config().secret.is_some() => {
+                    self.challenge(adapter, hello)?;
+                }
                 (Stage::Silent, Frame::Hello(theirs)) => self.answer(adapter, &theirs)?,
+                (Stage::Challenged { hello, nonce }, Frame::Proof(proof)) => {
+                    let secret = adapter.config().secret.as_ref();
+                    let good = |s: &Secret| s.is_proved(Role::Client, hello, nonce, &proof);
+                    let Some(Frame::Hello(theirs)) = secret.is_some_and(good).then_some(hello)
+                    else {
+                        return Err(ConnectorError::Secret(SecretError::Wrong).into());
+                    };
+                    let theirs = theirs.clone();
+                    self.answer(adapter, &theirs)?;
+                }
                 (Stage::Answered { .. }, Frame::Ready) => return Ok(Step::Done),
                 (_, other) => return Err(unexpected(self.due(), other).into()),
             }
@@ -206,8 +262,20 @@ impl Newcomer {
     fn due(&self) -> &'static str {
         match self.stage {
             Stage::Silent => "Hello",
+            Stage::Challenged { .. } => "Proof",
             Stage::Answered { .. } => "Ready",
         }
+    }
+
+    /// Shows that this side knows the secret, and asks whether the newcomer does.
+    fn challenge(&mut self, adapter: &Adapter, hello: Frame) -> Result<(), Failure> {
+        let nonce = auth::nonce().map_err(system("get random bytes"))?;
+        if let Some(secret) = &adapter.config().secret {
+            let proof = secret.prove(Role::Server, &hello, &nonce);
+            self.connector.send(&Frame::Challenge { nonce, proof }, self.deadline)?;
+        }
+        self.stage = Stage::Challenged { hello, nonce };
+        Ok(())
     }
 
     fn answer(&mut self, adapter: &Adapter, theirs: &Hello) -> Result<(), Failure> {
@@ -215,7 +283,7 @@ impl Newcomer {
         let names: Vec<Name> = theirs.channels.iter().map(|c| c.name.clone()).collect();
         let channels = set_up::make(adapter, &names)?;
         set_up::connect(adapter, &channels, &peer)?;
-        let ours = set_up::hello(adapter, &channels, peer.path_mtu)?;
+        let ours = set_up::hello(adapter, &channels, peer.path_mtu, peer.features)?;
         self.connector.send(&Frame::Welcome(ours), self.deadline)?;
         self.stage = Stage::Answered { peer, channels };
         Ok(())
@@ -229,10 +297,12 @@ impl Newcomer {
         let from = self.from;
         match (step, self.stage) {
             (Ok(_), Stage::Answered { peer, channels }) => {
-                Endpoint::new(adapter, peer, self.connector, channels)
+                Endpoint::new(adapter, peer, self.connector, channels, None)
                     .map_err(|error| AcceptError::Stranger { from, error })
             }
-            (Ok(_), Stage::Silent) => unreachable!("only who was answered can be done"),
+            (Ok(_), Stage::Silent | Stage::Challenged { .. }) => {
+                unreachable!("only who was answered can be done")
+            }
             (Err(Failure::Connector(error)), _) => {
                 self.connector.refuse(&error);
                 Err(AcceptError::Stranger { from, error })
@@ -246,5 +316,6 @@ impl Newcomer {
     }
 }
 
+const BELL: u64 = 2;
 /// Newcomers at once; more are told to come back.
 const NEWCOMERS_MAX: usize = 64;

@@ -1,10 +1,12 @@
 //! Setting up an endpoint's channels: what to tell the peer, and what to make of what it says.
 
 use crate::adapter::Adapter;
+use crate::auth;
 use crate::error::SetUpError;
-use crate::frame::{ChannelHello, Hello, Name};
+use crate::frame::{ChannelHello, Features, Hello, Name};
 use crate::link::PeerInfo;
-use adverb_verbs::{Cq, PathMtu, Qp, QpConfig, Rc, RcConnect, RemoteQp};
+use crate::source::Places;
+use adverb_verbs::{PathMtu, Qp, QpConfig, Rc, RcConnect, RemoteQp};
 use std::net::SocketAddr;
 
 /// A channel's queue pair, without a peer as yet.
@@ -12,7 +14,8 @@ use std::net::SocketAddr;
 pub(crate) struct Unlinked {
     pub(crate) name: Name,
     pub(crate) qp: Qp<Rc>,
-    pub(crate) cq: Cq,
+    /// Where its completions come from.
+    pub(crate) places: Places,
 }
 
 /// Makes a queue pair for each name.
@@ -22,13 +25,14 @@ pub(crate) fn make(adapter: &Adapter, names: &[Name]) -> Result<Vec<Unlinked>, S
 
 fn make_one(adapter: &Adapter, name: &Name) -> Result<Unlinked, SetUpError> {
     let queues = &adapter.config().queues;
-    let cq = adapter.context().create_cq(queues.send_depth + queues.receive_depth)?;
-    let mut config = QpConfig::new(&cq);
+    let depth = queues.send_depth + queues.receive_depth;
+    let places = adapter.source(name, depth)?.reserve(depth)?;
+    let mut config = QpConfig::new(places.source().cq());
     config.max_send_wr = queues.send_depth;
     config.max_recv_wr = queues.receive_depth;
     config.max_inline = queues.inline_bytes;
     let qp = adapter.pd().create_qp(&config)?;
-    Ok(Unlinked { name: name.clone(), qp, cq })
+    Ok(Unlinked { name: name.clone(), qp, places })
 }
 
 /// What to tell the peer.
@@ -36,6 +40,7 @@ pub(crate) fn hello(
     adapter: &Adapter,
     channels: &[Unlinked],
     path_mtu: PathMtu,
+    features: Features,
 ) -> Result<Hello, SetUpError> {
     let config = adapter.config();
     let channel = |channel: &Unlinked| {
@@ -55,6 +60,9 @@ pub(crate) fn hello(
         gid: adapter.gid(),
         path_mtu,
         reads: config.adapter.reads,
+        features,
+        nonce: auth::nonce()
+            .map_err(|error| SetUpError::System { doing: "get random bytes", error })?,
         channels: channels.iter().map(channel).collect::<Result<_, _>>()?,
     })
 }
@@ -78,6 +86,7 @@ pub(crate) fn agree(
         gid: remote,
         path_mtu: smaller.unwrap_or(theirs.path_mtu),
         reads: adapter.config().adapter.reads.min(theirs.reads),
+        features: Features::OURS.and(theirs.features),
         channels: theirs.channels.clone(),
     })
 }

@@ -5,7 +5,7 @@
 mod support;
 
 use adverb_session::frame::{
-    Advertisement, ChannelHello, Frame, FrameError, Hello, Name, Reason, Refusal,
+    Advertisement, ChannelHello, Features, Frame, FrameError, Hello, Name, Reason, Refusal,
 };
 use adverb_session::{
     AcceptError, Access, ChannelError, ClientSession, Config, ConnectError, ConnectorError,
@@ -63,6 +63,8 @@ fn hello(channel: &str) -> Hello {
         gid: adverb_session::Gid::from_v4([127, 0, 0, 1]),
         path_mtu: PathMtu::B1024,
         reads: 1,
+        features: Features::default(),
+        nonce: [7; 32],
         channels: vec![ChannelHello {
             name: name(channel),
             qpn: adverb_verbs::Qpn::new(0x1234),
@@ -257,4 +259,83 @@ fn a_peer_that_turns_unruly_is_hung_up_on() {
         let gone = ChannelError::PeerGone(Departure::Unruly);
         assert_eq!(channel.recv().unwrap_err(), gone);
     }
+}
+
+/// Goal: only who knows the secret becomes an endpoint, and only of a server that knows it.
+#[test]
+fn both_sides_need_the_same_secret() {
+    let with = |secret: Option<&str>| match secret {
+        Some(secret) => impatient().secret(secret),
+        None => impatient(),
+    };
+    let cases = [
+        (None, Some("swordfish"), "the server asks for a secret"),
+        (Some("swordfish"), None, "does not ask for a secret"),
+        (Some("swordfish"), Some("swordfisH"), "does not know the secret"),
+    ];
+    for (ours, theirs, text) in cases {
+        let (address, results) = server(with(theirs));
+        let error = ClientSession::new(with(ours)).unwrap().connect(address).unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+        assert!(matches!(error, ConnectError::Handshake { error: ConnectorError::Secret(_), .. }));
+        assert!(results.recv_timeout(LONG).unwrap().is_err());
+        // The server goes on with those who know it.
+        ClientSession::new(with(theirs)).unwrap().connect(address).unwrap();
+        results.recv_timeout(LONG).unwrap().unwrap();
+    }
+}
+
+/// Goal: neither silence, nor a guess, nor a proof that was heard elsewhere opens the door.
+#[test]
+fn a_stranger_without_the_secret_gets_no_queue_pairs() {
+    let (address, results) = server(impatient().secret("swordfish"));
+    let hello = Frame::Hello(hello("data")).emit();
+    let mut old_proof = [0; 32];
+    for case in 0..3 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(&hello).unwrap();
+        let mut challenge = vec![0; 12 + 64];
+        stream.read_exact(&mut challenge).unwrap();
+        let Ok(Some((Frame::Challenge { proof, .. }, _))) = Frame::parse(&challenge) else {
+            panic!("a challenge was due");
+        };
+        let (answer, reason) = match case {
+            0 => (Frame::Ready, Reason::Garbage),
+            // What the server said itself, in this connection and in the last.
+            1 => (Frame::Proof(proof), Reason::Secret),
+            _ => (Frame::Proof(old_proof), Reason::Secret),
+        };
+        old_proof = proof;
+        stream.write_all(&answer.emit()).unwrap();
+        assert_eq!(refusal(&hear(&mut stream)).reason, reason);
+        assert!(results.recv_timeout(LONG).unwrap().is_err());
+    }
+}
+
+/// Goal: what a client says in one breath with the end of its handshake is heard.
+#[test]
+fn words_that_come_with_the_end_of_the_handshake_are_heard() {
+    let config = impatient().work_timeout(Duration::from_secs(1));
+    let mut server = ServerSession::bind("127.0.0.1:0", config).unwrap();
+    let mut stream = TcpStream::connect(server.local_addr()).unwrap();
+    let said = thread::spawn(move || {
+        stream.write_all(&Frame::Hello(hello("data")).emit()).unwrap();
+        let mut header = [0; 12];
+        stream.read_exact(&mut header).unwrap();
+        let rest = usize::from(header[10]) << 8 | usize::from(header[11]);
+        stream.read_exact(&mut vec![0; rest]).unwrap();
+        let sink = Frame::Advertise(Advertisement {
+            name: Name::new("sink").unwrap(),
+            addr: 0x1000,
+            rkey: Rkey(1),
+            access: Access::ALL,
+            block_bytes: 8,
+            blocks: 1,
+        });
+        stream.write_all(&[Frame::Ready.emit(), sink.emit()].concat()).unwrap();
+        stream
+    });
+    let endpoint = server.accept(LONG).unwrap();
+    endpoint.remote_buffer("sink").unwrap();
+    drop(said.join().unwrap());
 }

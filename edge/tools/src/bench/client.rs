@@ -143,7 +143,7 @@ fn run_job<E: Endpoint>(
             let samples = link.write_round_trip(bytes, plan.limit, &mut watch)?;
             Figure::Latency(samples.percentiles().halved())
         }
-        Pattern::Absorb | Pattern::EchoBytes => match job.quantity {
+        Pattern::Absorb => match job.quantity {
             Quantity::Completion | Quantity::HalfRoundTrip => {
                 let samples = link.completion(job.op, bytes, plan.limit, &mut watch)?;
                 Figure::Latency(samples.percentiles())

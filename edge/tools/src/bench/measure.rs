@@ -3,7 +3,7 @@
 //! An [`Endpoint`] is all that they need of one; `rdma.rs` makes one of the real thing, the tests one
 //! of two vectors. A [`Link`] adds what both sides agree on: where messages lie in the registered
 //! memory, and that there are always receives posted. The passive side is here, the active side's
-//! loops are in `latency.rs`, `stream.rs` and `checked.rs`.
+//! loops are in `latency.rs` and `stream.rs`.
 //!
 //! The active side decides when a test ends. The passive side serves until it is told to stop, so it
 //! needs to know nothing but its [`Pattern`].
@@ -14,7 +14,6 @@ use super::control::Watch;
 use crate::args::Op;
 use crate::failure::Failure;
 
-mod checked;
 mod latency;
 mod stream;
 
@@ -36,9 +35,6 @@ pub(crate) trait Endpoint {
 
     /// Changes the byte at `offset`.
     fn store(&mut self, offset: usize, byte: u8);
-
-    /// Copies the bytes at `offset` out.
-    fn read(&self, offset: usize, bytes: &mut [u8]);
 
     /// Copies `bytes` to `offset`.
     fn write(&mut self, offset: usize, bytes: &[u8]);
@@ -76,8 +72,6 @@ pub(crate) enum Pattern {
     Absorb,
     /// Answers each SEND with one of the same length.
     EchoSend,
-    /// Answers each SEND with one that carries the same bytes.
-    EchoBytes,
     /// Answers each WRITE, seen in memory, with one of the same length.
     EchoWrite,
 }
@@ -182,11 +176,6 @@ impl<E: Endpoint> Link<E> {
         self.layout.half_bytes + bytes.saturating_sub(1)
     }
 
-    /// Where a message arrives.
-    const fn arrival(&self) -> usize {
-        self.layout.half_bytes
-    }
-
     /// Serves one test until the client says stop.
     pub(crate) fn serve(
         &mut self,
@@ -197,7 +186,6 @@ impl<E: Endpoint> Link<E> {
         match pattern {
             Pattern::Absorb => self.absorb(watch),
             Pattern::EchoSend => self.echo_send(bytes, watch),
-            Pattern::EchoBytes => self.echo_bytes(bytes, watch),
             Pattern::EchoWrite => self.echo_write(bytes, watch),
         }
     }

@@ -386,11 +386,6 @@ impl Endpoint for QueuePair {
         self.write(offset, &[byte]);
     }
 
-    fn read(&self, offset: usize, bytes: &mut [u8]) {
-        let done = self.memory.read(offset, bytes);
-        debug_assert!(done.is_ok(), "the layout lies within the memory");
-    }
-
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         let done = self.memory.write(offset, bytes);
         debug_assert!(done.is_ok(), "the layout lies within the memory");

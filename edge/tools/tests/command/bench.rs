@@ -185,3 +185,23 @@ fn a_limit_that_is_not_met_ends_with_3_after_the_results() {
     assert!(stderr(&output).contains("limit not met"), "{}", stderr(&output));
     assert!(stdout(&output).contains("Bandwidth"), "{}", stdout(&output));
 }
+
+#[test]
+fn the_modes_of_a_session_are_measured_one_by_one() {
+    let output = adverb(&["bench", "--modes", "-D", "0.2", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let costs: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    let modes: Vec<_> = costs
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|cost| {
+            assert!(cost["half_rtt_ns"]["p50"].as_u64() > Some(0), "{cost}");
+            assert!(cost["client_cpu_percent"].as_f64() > Some(0.0), "{cost}");
+            format!("{} {}", cost["wait"], cost["threads"]).replace('"', "")
+        })
+        .collect();
+    let six = ["busy", "channel", "epoll"]
+        .map(|wait| ["per-channel", "shared-cq"].map(|threads| format!("{wait} {threads}")));
+    assert_eq!(modes, six.concat());
+}

@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 mod bench;
 mod devices;
+mod mesh;
 mod pingpong;
 mod server;
+mod sockets;
 mod usage;
 
 /// Runs the command to its end.

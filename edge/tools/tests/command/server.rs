@@ -149,7 +149,8 @@ fn a_server_whose_client_is_killed_serves_the_next() {
     thread::sleep(Duration::from_millis(300));
     client.kill().expect("it is there to be killed");
     client.wait().expect("it is gone");
-    let output = adverb(&["pingpong", "127.0.0.1", "-p", &server.port, "-n", "10"]);
+    let output =
+        adverb(&["bench", "127.0.0.1", "-p", &server.port, "-n", "10", "-s", "64", "--no-floor"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(server.says().contains("127.0.0.1"));
 }

@@ -1,9 +1,9 @@
 //! The inside of a channel: posting, reaping, and noticing that the peer is gone.
 //!
-//! A channel is a queue pair with a completion queue of its own and two rings (`ring.rs`) that know
-//! what is in flight. Everything happens under one lock, which nobody holds while waiting. The queue
-//! pair is polled by whoever waits or polls; whatever completes is noted in the rings, for whoever
-//! it is for.
+//! A channel is a queue pair, a completion queue of its own or a shared one (`source.rs`), and two
+//! rings (`ring.rs`) that know what is in flight. Everything happens under one lock, which nobody holds
+//! while waiting. The queue is polled by whoever waits or polls, and by the threads of handlers;
+//! whatever completes is noted in the rings, for whoever it is for.
 //!
 //! # Safety
 //!
@@ -14,30 +14,46 @@
 //!    the work has completed, and keeps the memory registered. The queue pair is declared before the
 //!    rings, so it ends before they let go.
 
+use super::Channel;
 use crate::adapter::Adapter;
 use crate::buffer::Block;
 use crate::config::Signal;
 use crate::error::ChannelError;
 use crate::frame::Name;
+use crate::handler::Handler;
 use crate::link::{Departure, Link};
 use crate::remote::RemoteBlock;
 use crate::ring::{Claim, Event, Operation, Queue, Ring, Ticket};
 use crate::set_up::Unlinked;
+use crate::source::{Places, Source};
 use adverb_verbs::{
-    Cq, Imm, Qp, Rc, ReceiveWork, SendData, SendKind, SendTo, SendWork, WcOpcode, WcStatus,
+    Imm, PollError, Qp, Rc, ReceiveWork, SendData, SendKind, SendTo, SendWork, WcOpcode, WcStatus,
     WorkCompletion,
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::Waker;
 use std::thread;
-use std::time::{Duration, Instant};
 
-pub(super) struct Shared {
+pub(crate) struct Shared {
     pub(super) name: Name,
     pub(super) qp: Qp<Rc>,
-    cq: Cq,
+    places: Places,
     state: Mutex<State>,
     pub(super) link: Arc<Link>,
-    adapter: Adapter,
+    pub(super) adapter: Adapter,
+    handler: OnceLock<Arc<dyn Handler>>,
+    /// Held by the thread that handles events.
+    handling: Mutex<()>,
+    /// To be put among those that are ready.
+    itself: Weak<Self>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 pub(super) struct State {
@@ -51,8 +67,12 @@ pub(super) struct State {
     completions: [WorkCompletion; COMPLETIONS_MAX],
     /// Where inline data is put together.
     inline: Box<[u8]>,
-    idle_polls: u32,
-    looked: Instant,
+    /// It is among those that are ready, for its handler.
+    is_ready: bool,
+    /// The handler was told that the peer is gone, or will be by another channel.
+    is_quiet: bool,
+    /// Tasks that wait for events.
+    wakers: Vec<Waker>,
 }
 
 /// What ended a channel.
@@ -90,6 +110,11 @@ impl State {
         }
     }
 
+    /// Somebody who polls would get an event.
+    pub(super) fn has_event(&mut self) -> bool {
+        self.receives.has_event() || self.sends.has_event()
+    }
+
     #[inline]
     pub(super) fn next_event(&mut self) -> Option<Event> {
         match self.receives.next() {
@@ -99,36 +124,54 @@ impl State {
     }
 
     /// Notes completions.
+    #[inline]
     fn note(&mut self, count: usize) {
         let Self { sends, receives, failure, completions, .. } = self;
         for completion in completions.iter().take(count) {
-            let Ticket { queue, number } = Ticket::from_wr_id(completion.wr_id);
-            let status = completion.status;
-            let operation = match queue {
-                Queue::Send => sends.complete(number, status, None),
-                Queue::Receive => {
-                    let bytes = usize::try_from(completion.byte_len).unwrap_or(usize::MAX);
-                    let imm = completion.imm.map(|Imm(imm)| imm);
-                    let operation = match completion.opcode == WcOpcode::ReceiveRdmaWithImm {
-                        true => Operation::WriteReceived,
-                        false => Operation::Receive,
-                    };
-                    receives.complete(number, status, Some((operation, bytes, imm)))
-                }
-            };
-            let is_cause = status != WcStatus::Success && status != WcStatus::WorkRequestFlushed;
-            if is_cause && failure.is_none() {
-                *failure = Some(Failure::Work { operation, status });
-            }
+            note(completion, sends, receives, failure);
+        }
+    }
+
+    fn wake(&mut self) {
+        for waker in self.wakers.drain(..) {
+            waker.wake();
         }
     }
 }
 
+/// Notes a completion.
+#[inline]
+fn note(
+    completion: &WorkCompletion,
+    sends: &mut Ring,
+    receives: &mut Ring,
+    failure: &mut Option<Failure>,
+) {
+    let Ticket { queue, number } = Ticket::from_wr_id(completion.wr_id);
+    let status = completion.status;
+    let operation = match queue {
+        Queue::Send => sends.complete(number, status, None),
+        Queue::Receive => {
+            let bytes = usize::try_from(completion.byte_len).unwrap_or(usize::MAX);
+            let imm = completion.imm.map(|Imm(imm)| imm);
+            let operation = match completion.opcode == WcOpcode::ReceiveRdmaWithImm {
+                true => Operation::WriteReceived,
+                false => Operation::Receive,
+            };
+            receives.complete(number, status, Some((operation, bytes, imm)))
+        }
+    };
+    let is_cause = status != WcStatus::Success && status != WcStatus::WorkRequestFlushed;
+    if is_cause && failure.is_none() {
+        *failure = Some(Failure::Work { operation, status });
+    }
+}
+
 impl Shared {
-    pub(super) fn new(unlinked: Unlinked, link: &Arc<Link>, adapter: &Adapter) -> Self {
+    pub(super) fn new(unlinked: Unlinked, link: &Arc<Link>, adapter: &Adapter) -> Arc<Self> {
         let queues = &adapter.config().queues;
         let inline = usize::try_from(queues.inline_bytes).unwrap_or(0);
-        let Unlinked { name, qp, cq } = unlinked;
+        let Unlinked { name, qp, places } = unlinked;
         let state = State {
             sends: Ring::new(Queue::Send, queues.send_depth),
             receives: Ring::new(Queue::Receive, queues.receive_depth),
@@ -136,17 +179,39 @@ impl Shared {
             failure: None,
             completions: [NO_COMPLETION; COMPLETIONS_MAX],
             inline: vec![0; inline].into(),
-            idle_polls: 0,
-            looked: Instant::now(),
+            is_ready: false,
+            is_quiet: false,
+            wakers: Vec::new(),
         };
-        Self {
+        let shared = Arc::new_cyclic(|itself| Self {
             name,
             qp,
-            cq,
+            places,
             state: Mutex::new(state),
             link: Arc::clone(link),
             adapter: adapter.clone(),
-        }
+            handler: OnceLock::new(),
+            handling: Mutex::new(()),
+            itself: Weak::clone(itself),
+        });
+        shared.source().add(shared.qp.number().get(), Arc::downgrade(&shared));
+        shared
+    }
+
+    #[inline]
+    pub(crate) fn source(&self) -> &Arc<Source> {
+        self.places.source()
+    }
+
+    /// Packets of the peer's that have come.
+    pub(crate) fn packets_received(&self) -> u64 {
+        self.qp.counters().rcvd_pkts
+    }
+
+    /// Hands events to `handler` from now on, unless there is one.
+    pub(super) fn set_handler(&self, handler: Arc<dyn Handler>) {
+        let _ = self.handler.set(handler);
+        self.announce(&mut self.lock());
     }
 
     #[inline]
@@ -325,43 +390,124 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes what has completed; false if nothing had.
+    /// Takes what has completed; false if nothing had. The lock is let go meanwhile if the queue is
+    /// shared.
     #[inline]
-    pub(super) fn reap(&self, state: &mut State) -> Result<bool, ChannelError> {
-        let count = self.cq.poll(&mut state.completions)?;
+    pub(super) fn reap<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+    ) -> Result<(MutexGuard<'a, State>, bool), ChannelError> {
+        if self.source().is_shared() {
+            drop(state);
+            let reaped = self.source().reap()?;
+            return Ok((self.lock(), reaped));
+        }
+        let count = self.source().cq().poll(&mut state.completions)?;
         if count == 0 {
-            return Ok(false);
+            return Ok((state, false));
         }
-        state.idle_polls = 0;
         state.note(count);
-        Ok(true)
+        self.announce(&mut state);
+        Ok((state, true))
     }
 
-    /// Nothing had completed: looks now and then whether the peer is still there. True if it has
-    /// gone just now, and work may have ended.
+    /// Takes what has completed on a queue that is the channel's own; false if nothing had.
+    pub(crate) fn reap_own(&self) -> Result<bool, PollError> {
+        let mut state = self.lock();
+        let count = self.source().cq().poll(&mut state.completions)?;
+        if count > 0 {
+            state.note(count);
+            self.announce(&mut state);
+        }
+        Ok(count > 0)
+    }
+
+    /// Takes in a completion that came over a shared queue.
+    pub(crate) fn take_in(&self, completion: &WorkCompletion) {
+        let state = &mut *self.lock();
+        note(completion, &mut state.sends, &mut state.receives, &mut state.failure);
+        self.announce(state);
+    }
+
+    /// Something has completed: tells tasks that wait, and the threads of handlers.
     #[inline]
-    pub(super) fn idle(&self, state: &mut State) -> Result<bool, ChannelError> {
-        state.idle_polls = state.idle_polls.wrapping_add(1);
-        if !state.idle_polls.is_multiple_of(IDLE_POLLS_PER_CLOCK) {
-            return Ok(false);
+    fn announce(&self, state: &mut State) {
+        if !state.wakers.is_empty() {
+            state.wake();
         }
-        self.look(state)
+        if self.handler.get().is_some() && self.source().is_shared() && !state.is_ready {
+            state.is_ready = true;
+            if let Some(itself) = self.itself.upgrade() {
+                self.source().put_ready(itself);
+            }
+        }
     }
 
-    #[cold]
-    fn look(&self, state: &mut State) -> Result<bool, ChannelError> {
-        if state.looked.elapsed() < LOOK_EVERY {
-            return Ok(false);
+    /// Has a task woken when something completes.
+    #[cfg(feature = "tokio")]
+    pub(super) fn register(state: &mut State, waker: &Waker) {
+        if !state.wakers.iter().any(|known| known.will_wake(waker)) {
+            state.wakers.push(waker.clone());
         }
-        state.looked = Instant::now();
-        if matches!(state.failure, Some(Failure::Gone(_))) {
-            return Ok(false);
-        }
-        let Some(how) = self.link.check() else {
-            return Ok(false);
+    }
+
+    /// Hands events to the handler, if nobody else is doing so; false if there was none.
+    pub(crate) fn serve(&self) -> bool {
+        let (Some(handler), Some(itself)) = (self.handler.get(), self.itself.upgrade()) else {
+            return false;
         };
-        // What the peer sent before it went has arrived already, and comes first.
-        self.settle(state)?;
+        let mut any = false;
+        loop {
+            // Whoever has it looks once more after it has let go.
+            let Ok(turn) = self.handling.try_lock() else {
+                return any;
+            };
+            let channel = Channel::of(Arc::clone(&itself));
+            loop {
+                let mut state = self.lock();
+                state.is_ready = false;
+                let Some(event) = state.next_event() else {
+                    break;
+                };
+                drop(state);
+                any = true;
+                handle(handler.as_ref(), &channel, event);
+            }
+            drop(turn);
+            let mut state = self.lock();
+            if !state.has_event() {
+                self.say_gone(handler.as_ref(), &mut state);
+                return any;
+            }
+        }
+    }
+
+    /// Tells the handler, once for all channels, that the peer is gone.
+    fn say_gone(&self, handler: &dyn Handler, state: &mut State) {
+        let Some(Failure::Gone(how)) = state.failure else {
+            return;
+        };
+        if state.is_quiet || state.sends.in_flight() + state.receives.in_flight() > 0 {
+            return;
+        }
+        state.is_quiet = true;
+        let before = self.link.quiet_channels.fetch_add(1, Ordering::AcqRel);
+        if before + 1 == self.link.peer.channels.len() {
+            handler.gone(&self.link.peer, how);
+            self.link.ring();
+        }
+    }
+
+    /// The peer is gone: ends all work. What it sent before has arrived already, and comes first.
+    #[cold]
+    pub(crate) fn end(&self, how: Departure) {
+        let state = self.lock();
+        if matches!(state.failure, Some(Failure::Gone(_))) {
+            return;
+        }
+        let Ok(mut state) = self.settle(state) else {
+            return; // Nothing can be learnt from the queue any more.
+        };
         self.qp.to_err();
         // What failed earlier stays the cause, unless it failed because the peer was gone.
         match state.failure {
@@ -370,13 +516,22 @@ impl Shared {
                 state.failure = Some(Failure::Gone(how));
             }
         }
-        while self.reap(state)? {}
-        Ok(true)
+        while let Ok((again, true)) = self.reap(state) {
+            state = again;
+        }
+        let mut state = self.lock();
+        state.wake();
+        self.announce(&mut state);
+        drop(state);
+        self.source().bed().kick();
     }
 
     /// Reaps until nothing has happened for a while. One look is not enough: the device takes so
     /// many packets at a time, and another thread may be just about to take some.
-    fn settle(&self, state: &mut State) -> Result<(), ChannelError> {
+    fn settle<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+    ) -> Result<MutexGuard<'a, State>, ChannelError> {
         let mut quiet = 0;
         let mut before = self.qp.counters();
         // Bounded, for the peer may go on sending packets although it has gone.
@@ -384,7 +539,8 @@ impl Shared {
             if quiet == QUIET_POLLS {
                 break;
             }
-            let reaped = self.reap(state)?;
+            let (again, reaped) = self.reap(state)?;
+            state = again;
             let after = self.qp.counters();
             quiet = match reaped || after != before {
                 true => 0,
@@ -393,7 +549,7 @@ impl Shared {
             before = after;
             thread::yield_now();
         }
-        Ok(())
+        Ok(state)
     }
 
     /// The event, if its work succeeded; otherwise why it failed, as far as that is known.
@@ -410,6 +566,21 @@ impl Shared {
             None
         };
         Err(cause.unwrap_or(ChannelError::Work { operation, status }))
+    }
+}
+
+/// Calls what the handler has for an event.
+fn handle(handler: &dyn Handler, channel: &Channel, event: Event) {
+    if event.status != WcStatus::Success {
+        return handler.failed(channel, event);
+    }
+    match event.operation {
+        Operation::Send => handler.sent(channel, event),
+        Operation::Write => handler.written(channel, event),
+        Operation::Read => handler.read(channel, event),
+        Operation::FetchAdd | Operation::CompareSwap => handler.atomic(channel, event),
+        Operation::Receive => handler.received(channel, event),
+        Operation::WriteReceived => handler.write_received(channel, event),
     }
 }
 
@@ -436,14 +607,10 @@ fn check_word(block: &Block, remote: RemoteBlock) -> Result<(), ChannelError> {
 
 /// Completions taken at once.
 const COMPLETIONS_MAX: usize = 16;
-/// Polls without a completion before the clock is looked at.
-const IDLE_POLLS_PER_CLOCK: u32 = 64;
 /// Polls in a row in which nothing happens, after which nothing is on its way.
 const QUIET_POLLS: u32 = 8;
 /// Polls until a peer that has gone is not waited for any more.
 const SETTLING_POLLS_MAX: u32 = 10_000;
 const _: () = assert!(QUIET_POLLS < SETTLING_POLLS_MAX);
-/// Time without a completion before the peer is looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 const NO_COMPLETION: WorkCompletion = WorkCompletion::EMPTY;

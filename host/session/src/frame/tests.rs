@@ -23,16 +23,18 @@ fn channels() -> impl Strategy<Value = Vec<ChannelHello>> {
 }
 
 fn hello() -> impl Strategy<Value = Hello> {
-    let facts = (name(), name(), any::<u64>(), any::<[u8; 16]>());
-    let numbers = (1..=5_u8, any::<u8>());
+    let facts = (name(), name(), any::<u64>(), any::<[u8; 16]>(), any::<[u8; 32]>());
+    let numbers = (1..=5_u8, any::<u8>(), any::<u64>());
     (facts, numbers, channels()).prop_map(
-        |((session, device, node_guid, gid), (mtu, reads), channels)| Hello {
+        |((session, device, node_guid, gid, nonce), (mtu, reads, features), channels)| Hello {
             session,
             device,
             node_guid,
             gid: Gid(gid),
             path_mtu: PathMtu::from_code(mtu).unwrap(),
             reads,
+            features: Features(features),
+            nonce,
             channels,
         },
     )
@@ -65,6 +67,10 @@ fn frame() -> impl Strategy<Value = Frame> {
         Just(Frame::Ready),
         advertisement().prop_map(Frame::Advertise),
         Just(Frame::Bye),
+        Just(Frame::Ping),
+        Just(Frame::Pong),
+        any::<([u8; 32], [u8; 32])>().prop_map(|(nonce, proof)| Frame::Challenge { nonce, proof }),
+        any::<[u8; 32]>().prop_map(Frame::Proof),
         refusal().prop_map(Frame::Refuse),
     ]
 }
@@ -89,7 +95,7 @@ proptest! {
 
     #[test]
     fn any_bytes_behind_a_good_header_are_a_frame_or_an_error(
-        kind in 0..8_u8,
+        kind in 0..12_u8,
         body in prop::collection::vec(any::<u8>(), 0..600),
     ) {
         let bytes = with_header(kind, &body);
@@ -118,7 +124,7 @@ proptest! {
 
 fn with_header(kind: u8, body: &[u8]) -> Vec<u8> {
     let len = u32::try_from(body.len()).unwrap().to_be_bytes();
-    [b"ADVB\x00\x01", [kind, 0].as_slice(), &len, body].concat()
+    [b"ADVB\x00\x02", [kind, 0].as_slice(), &len, body].concat()
 }
 
 #[test]
@@ -131,7 +137,7 @@ fn the_bytes_are_those_that_the_header_of_the_file_draws() {
         block_bytes: 4096,
         blocks: 3,
     });
-    let expected = b"ADVB\x00\x01\x04\x00\x00\x00\x00\x22\
+    let expected = b"ADVB\x00\x02\x04\x00\x00\x00\x00\x22\
         \x04sink\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\x02\
         \x00\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00\x00\x00\x03";
     assert_eq!(frame.emit(), expected);
@@ -147,13 +153,13 @@ fn other_protocols_are_known_by_their_first_byte() {
 
 #[test]
 fn another_version_is_named_before_anything_else_is_read() {
-    let bytes = b"ADVB\x00\x02\xff\xff\xff\xff\xff\xff";
-    assert_eq!(Frame::parse(bytes), Err(FrameError::Version { theirs: 2 }));
+    let bytes = b"ADVB\x00\x03\xff\xff\xff\xff\xff\xff";
+    assert_eq!(Frame::parse(bytes), Err(FrameError::Version { theirs: 3 }));
 }
 
 #[test]
 fn a_length_past_the_bound_is_refused_before_the_bytes_come() {
-    let bytes = b"ADVB\x00\x01\x01\x00\xff\xff\xff\xff";
+    let bytes = b"ADVB\x00\x02\x01\x00\xff\xff\xff\xff";
     let error = Frame::parse(bytes).unwrap_err();
     assert_eq!(error, FrameError::TooLong { len: u32::MAX });
     assert_eq!(error.to_string(), "a frame of 4294967295 bytes, but the longest has 16384");
@@ -176,6 +182,8 @@ fn the_longest_hello_fits_a_frame() {
         gid: Gid([0xff; 16]),
         path_mtu: PathMtu::B4096,
         reads: u8::MAX,
+        features: Features(u64::MAX),
+        nonce: [0xff; 32],
         channels: channels.collect(),
     });
     let bytes = frame.emit();
@@ -198,6 +206,8 @@ fn two_channels_of_one_name_are_refused() {
         gid: Gid([0; 16]),
         path_mtu: PathMtu::B1024,
         reads: 1,
+        features: Features::OURS,
+        nonce: [7; 32],
         channels: vec![channel.clone(), channel],
     });
     assert!(Frame::parse(&frame.emit()).is_err());

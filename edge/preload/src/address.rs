@@ -1,0 +1,52 @@
+//! Addresses as the kernel writes them.
+//!
+//! # Safety
+//!
+//! `sockaddr_storage` is large and aligned enough for every address structure; which one it holds
+//! is in its family, and all of their fields are integers.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Reads an IPv4 or IPv6 address; `None` if it is of another family. An IPv4 address in IPv6
+/// clothing is read as what it is.
+pub(crate) fn read(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let at = std::ptr::from_ref(storage);
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is this structure, and there is room for it.
+            let v4 = unsafe { at.cast::<libc::sockaddr_in>().read() };
+            let addr = Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr));
+            Some(SocketAddr::new(IpAddr::V4(addr), u16::from_be(v4.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that it is this structure, and there is room for it.
+            let v6 = unsafe { at.cast::<libc::sockaddr_in6>().read() };
+            let addr = IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)).to_canonical();
+            Some(SocketAddr::new(addr, u16::from_be(v6.sin6_port)))
+        }
+        _ => None,
+    }
+}
+
+/// Reads an address that the program has given us; `None` if it is too short or of another family.
+///
+/// # Safety
+///
+/// `address` is null or points to `len` readable bytes.
+pub(crate) unsafe fn given(
+    address: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> Option<SocketAddr> {
+    let len = usize::try_from(len).ok()?;
+    if address.is_null() || len < size_of::<libc::sockaddr_in>() {
+        return None;
+    }
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let len = len.min(size_of::<libc::sockaddr_storage>());
+    // SAFETY: the caller promises `len` readable bytes, and the storage has room for them.
+    unsafe {
+        std::ptr::copy_nonoverlapping(address.cast::<u8>(), (&raw mut storage).cast::<u8>(), len);
+    }
+    read(&storage)
+}

@@ -1,0 +1,121 @@
+//! The end of a connection: closing and shutting down, so that the peer sees what TCP would show.
+
+use std::ffi::c_int;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::raw;
+use crate::ring::{ACCEPTED, NEVER, OFFERED, Segment, WITHDRAWN};
+use crate::slot::{Carrier, Slot, Why};
+use crate::{epoll, meeting, stats, table};
+
+/// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
+/// one of its socket.
+pub(crate) fn forget(fd: c_int) {
+    let Some(slot) = table::clear(fd) else { return };
+    if slot.names.load(Ordering::Acquire) == 0 {
+        if slot.watchers.load(Ordering::Relaxed) > 0 {
+            epoll::forget(slot);
+        }
+        if let Some(segment) = slot.segment() {
+            part(slot, segment, fd);
+        }
+        stats::dump(fd, &slot.counters);
+    }
+    slot.release();
+}
+
+/// Says good-bye. What the kernel then sends, a FIN or a reset, is the peer's to see.
+fn part(slot: &Slot, segment: &Segment, fd: c_int) {
+    let incoming = segment.incoming(slot.end());
+    let outgoing = segment.outgoing(slot.end()).direction;
+    let is_unread = incoming.has_bytes();
+    if !is_unread && !slot.is_abortive.load(Ordering::Relaxed) {
+        outgoing.producer.fin.store(1, Ordering::Release);
+    }
+    incoming.direction.consumer.gone.store(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    // From here on nobody rings for us; whoever is about to has a moment to finish, since a bell
+    // that nobody has heard turns the FIN into a reset.
+    incoming.direction.consumer.armed.store(0, Ordering::SeqCst);
+    outgoing.writer.armed.store(0, Ordering::SeqCst);
+    for _ in 0..PATIENCE_ROUNDS {
+        if incoming.direction.producer.ringing.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+        raw::give_way();
+    }
+    if is_unread {
+        let now = libc::linger { l_onoff: 1, l_linger: 0 };
+        let _ = raw::set_option_as(fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
+    } else if are_bells(segment, slot) {
+        let mut bells = [0_u8; 512];
+        while let Ok(1..) = raw::recv(fd, &mut bells, 0) {}
+    }
+    meeting::withdraw(slot);
+}
+
+/// Whether what waits in the kernel's queue is bells, rather than bytes that nobody has read.
+fn are_bells(segment: &Segment, slot: &Slot) -> bool {
+    let direction = segment.incoming(slot.end()).direction;
+    let switched = direction.producer.switched_at.load(Ordering::Acquire);
+    switched != NEVER && direction.consumer.taken.load(Ordering::Relaxed) >= switched
+}
+
+/// A descriptor is about to be passed to another process: closing it here does not end the
+/// connection any more. The other process finds the rings where they met.
+pub(crate) fn hand_over(fd: c_int) {
+    let Some(slot) = table::socket(fd) else { return };
+    slot.leave_to_kernel(Why::HandedOver);
+    if let Some(segment) = slot.segment()
+        && (segment.header().state.load(Ordering::Acquire) == ACCEPTED
+            || !take_back(&slot, segment))
+    {
+        segment.share(slot.end());
+        slot.names.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Gives up rings that nobody has taken. Returns false if the peer was faster.
+fn take_back(slot: &Slot, segment: &Segment) -> bool {
+    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+    let header = segment.header();
+    let is_ours = header.state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok();
+    if is_ours {
+        slot.set_carrier(Carrier::Kernel);
+        meeting::withdraw(slot);
+    }
+    is_ours
+}
+
+/// `shutdown(2)` on a connection. Returns whether the kernel is to be asked as well.
+///
+/// One direction alone is closed in the rings: the kernel's stream has to go on carrying bells.
+pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
+    let Some(segment) = slot.segment() else { return true };
+    if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+        slot.is_read_shut.store(true, Ordering::Release);
+    }
+    if how == libc::SHUT_RD {
+        return true;
+    }
+    let _held = slot.sending.hold();
+    if segment.header().state.load(Ordering::Acquire) != ACCEPTED && take_back(slot, segment) {
+        return true;
+    }
+    crate::stream::switch(slot, segment);
+    slot.is_write_shut.store(true, Ordering::Release);
+    let outgoing = segment.outgoing(slot.end()).direction;
+    let producer = &outgoing.producer;
+    producer.fin.store(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    if how == libc::SHUT_RDWR {
+        return true;
+    }
+    if outgoing.consumer.armed.swap(0, Ordering::AcqRel) != 0 {
+        producer.bells.fetch_add(1, Ordering::AcqRel);
+        let _ = raw::send(fd, &[0]);
+    }
+    false
+}
+
+const PATIENCE_ROUNDS: u32 = 2000;

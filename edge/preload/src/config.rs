@@ -1,0 +1,266 @@
+//! What the environment and the files say, read once, when it is first needed.
+//!
+//! # Safety
+//!
+//! One call asks whether a descriptor is a terminal; it takes a number.
+
+use std::ffi::CString;
+use std::sync::{OnceLock, RwLock};
+
+use adverb_sockconf::{
+    DEFAULT_FILE, Level, Origin, RuleError, Rules, Settings, Socket, Transport, Warning, banner,
+};
+
+use crate::log::Log;
+use crate::{meeting, raw};
+
+/// Everything that is decided at the start.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) log: Log,
+    /// What programs that no rule is about get, at most.
+    pub(crate) transport: Transport,
+    /// Whether sockets are accelerated unless a thread says otherwise.
+    pub(crate) is_on: bool,
+    /// How long waits spin, at most, in nanoseconds: receiving, and looking at many.
+    pub(crate) receive_spin_ns: u64,
+    pub(crate) select_spin_ns: u64,
+    /// Spins are cut short where they do not pay.
+    pub(crate) adaptive: bool,
+    /// Spins let others run.
+    pub(crate) gives_way: bool,
+    pub(crate) ring_bytes: usize,
+    /// Looks at the rings for each look at the kernel.
+    pub(crate) kernel_ratio: u32,
+    /// Calls that found a ring ready for each that looks at the kernel nevertheless.
+    pub(crate) kernel_skip: u32,
+    /// The least that `SO_RCVBUF` may be.
+    pub(crate) receive_buffer_min: i32,
+    pub(crate) nodelay: bool,
+    pub(crate) quickack: bool,
+    pub(crate) multicast_loop: bool,
+    /// Says of each socket what has become of it.
+    pub(crate) explain: bool,
+    /// `None`: where the rings meet. Empty: nowhere.
+    pub(crate) stats_dir: Option<String>,
+    pub(crate) stats_file: Option<CString>,
+    pub(crate) stats_fds: i64,
+    rules: RwLock<Rules>,
+}
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
+
+/// What has been decided; decided now if this is the first call.
+#[inline]
+pub(crate) fn get() -> &'static Config {
+    match CONFIG.get() {
+        Some(config) => config,
+        None => start(),
+    }
+}
+
+#[cold]
+fn start() -> &'static Config {
+    let mut is_first = false;
+    let mut messages = Vec::new();
+    let config = CONFIG.get_or_init(|| {
+        is_first = true;
+        let (config, lines) = Config::read();
+        messages = lines;
+        config
+    });
+    if is_first {
+        for (level, line) in messages {
+            config.log.print(level, &line);
+        }
+    }
+    config
+}
+
+/// The name of this program, without its path.
+pub(crate) fn program() -> String {
+    let all = std::fs::read("/proc/self/comm").unwrap_or_default();
+    let comm = String::from_utf8_lossy(&all).trim_end().to_owned();
+    let exe = std::fs::read_link("/proc/self/exe").ok();
+    let exe = exe.as_deref().and_then(|path| path.file_name()).and_then(|name| name.to_str());
+    exe.map_or(comm, str::to_owned)
+}
+
+/// The command line of this program.
+pub(crate) fn command() -> String {
+    let all = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    String::from_utf8_lossy(&all).trim_end_matches('\0').replace('\0', " ")
+}
+
+impl Config {
+    /// Reads everything, and returns what is to be printed about it.
+    fn read() -> (Self, Vec<(Level, String)>) {
+        let environment: Vec<(String, String)> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let File { pairs: file, rules: first, complaint } = File::read(&environment);
+        let mut lines: Vec<(Level, String)> =
+            complaint.into_iter().map(|complaint| (Level::Warning, complaint)).collect();
+        let (settings, warnings) = Settings::resolve(
+            file.iter().map(|(name, value)| (name.as_str(), value.as_str())),
+            environment.iter().map(|(name, value)| (name.as_str(), value.as_str())),
+        );
+        let (rules, more) = rules(&settings, &first);
+        let config = Self::of(&settings, rules);
+        if !settings.is_on("ADVERB_SOCKETS_QUIET") {
+            lines.splice(0..0, banner(&settings, env!("CARGO_PKG_VERSION"), &command()));
+        }
+        let warnings = warnings.iter().chain(&more).map(Warning::to_string);
+        lines.extend(warnings.map(|warning| (Level::Warning, warning)));
+        (config, lines)
+    }
+
+    fn of(settings: &Settings, rules: Rules) -> Self {
+        let number = |name| settings.number(name);
+        let text = |name| settings.text(name);
+        let level = number("VMA_TRACELEVEL");
+        let log_file = text("VMA_LOG_FILE").replacen("%d", &raw::process_id().to_string(), 1);
+        let is_default = |name| settings.origin(name) == Origin::Default;
+        let details = number("VMA_LOG_DETAILS");
+        let details = if is_default("VMA_LOG_DETAILS") && level >= 4 { 2 } else { details };
+        // Loops of looking at a queue, at about 50 ns each, as the original's are.
+        let loops_ns = |loops: i64| spin_ns(loops, 50);
+        let most_ns = spin_ns(number("ADVERB_SOCKETS_SPIN_USEC"), 1000);
+        let by_name = |name, ns| if is_default(name) { most_ns } else { ns };
+        let path = |text: &str| {
+            if text.is_empty() { None } else { CString::new(text.to_owned()).ok() }
+        };
+        let ring_bytes = usize::try_from(number("ADVERB_SOCKETS_RING_BYTES")).unwrap_or(1 << 18);
+        let clamp = |name| u32::try_from(number(name)).unwrap_or(0);
+        Self {
+            log: Log {
+                level: (level >= 0).then(|| Level::of(level)),
+                details,
+                colours: settings.is_on("VMA_LOG_COLORS") && log_file.is_empty() && is_terminal(),
+                file: path(&log_file),
+                started_ns: raw::now_ns(),
+            },
+            transport: match number("ADVERB_SOCKETS_TRANSPORT") {
+                1 => Transport::Os,
+                2 => Transport::Spin,
+                3 => Transport::SharedMemory,
+                _ => Transport::Best,
+            },
+            is_on: settings.is_on("VMA_OFFLOADED_SOCKETS"),
+            receive_spin_ns: by_name("VMA_RX_POLL", loops_ns(number("VMA_RX_POLL"))),
+            select_spin_ns: by_name("VMA_SELECT_POLL", spin_ns(number("VMA_SELECT_POLL"), 1000)),
+            adaptive: settings.is_on("ADVERB_SOCKETS_ADAPTIVE")
+                && is_default("VMA_RX_POLL")
+                && is_default("VMA_SELECT_POLL"),
+            gives_way: settings.is_on("VMA_RX_POLL_YIELD") || raw::processors() == 1,
+            ring_bytes: ring_bytes.next_power_of_two(),
+            kernel_ratio: clamp("VMA_SELECT_POLL_OS_RATIO").clamp(1, 10_000),
+            kernel_skip: clamp("VMA_SELECT_SKIP_OS").max(1),
+            receive_buffer_min: i32::try_from(number("VMA_RX_BYTES_MIN")).unwrap_or(0),
+            nodelay: settings.is_on("VMA_TCP_NODELAY"),
+            quickack: settings.is_on("VMA_TCP_QUICKACK"),
+            multicast_loop: settings.is_on("VMA_TX_MC_LOOPBACK"),
+            explain: settings.is_on("ADVERB_SOCKETS_EXPLAIN"),
+            stats_dir: match is_default("VMA_STATS_SHMEM_DIR") {
+                true => None,
+                false => Some(text("VMA_STATS_SHMEM_DIR").to_owned()),
+            },
+            stats_file: path(text("VMA_STATS_FILE")),
+            stats_fds: number("VMA_STATS_FD_NUM"),
+            rules: RwLock::new(rules),
+        }
+    }
+
+    /// What rules allow for a socket.
+    pub(crate) fn allowed(&self, socket: &Socket) -> Transport {
+        let rules = self.rules.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match (rules.transport(socket), self.transport) {
+            (Transport::Best, general) => general,
+            (particular, _) => particular,
+        }
+    }
+
+    /// Puts a rule in front of the others.
+    pub(crate) fn add_rule(&self, line: &str) -> Result<(), RuleError> {
+        let mut rules = self.rules.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        rules.prepend(line)
+    }
+}
+
+/// `count` units of so many nanoseconds; a negative count is for ever.
+fn spin_ns(count: i64, unit_ns: u64) -> u64 {
+    u64::try_from(count).map_or(u64::MAX, |count| count.saturating_mul(unit_ns))
+}
+
+fn is_terminal() -> bool {
+    // SAFETY: the call takes a number and has no preconditions.
+    unsafe { libc::isatty(libc::STDERR_FILENO) == 1 }
+}
+
+/// What the TOML file that `ADVERB_SOCKETS_CONFIG` names says.
+#[derive(Debug, Default)]
+struct File {
+    /// Parameters.
+    pairs: Vec<(String, String)>,
+    /// The lines of `rules = ["use os …", …]`.
+    rules: String,
+    complaint: Option<String>,
+}
+
+impl File {
+    fn read(environment: &[(String, String)]) -> Self {
+        let path = environment.iter().find(|(name, _)| name == "ADVERB_SOCKETS_CONFIG");
+        let Some((_, path)) = path.filter(|(_, path)| !path.is_empty()) else {
+            return Self::default();
+        };
+        let mut file = Self::default();
+        let parsed =
+            std::fs::read_to_string(path).map_err(|error| error.to_string()).and_then(|text| {
+                text.parse::<toml::Table>().map_err(|error| error.message().to_owned())
+            });
+        match parsed {
+            Ok(table) => file.take("", &table),
+            Err(error) => file.complaint = Some(format!("{path}: {error}")),
+        }
+        file
+    }
+
+    /// Turns nested tables into names joined by underscores.
+    fn take(&mut self, prefix: &str, table: &toml::Table) {
+        for (name, value) in table {
+            let name = format!("{prefix}{name}");
+            match value {
+                toml::Value::Table(inner) => self.take(&format!("{name}_"), inner),
+                toml::Value::String(text) => self.pairs.push((name, text.clone())),
+                toml::Value::Boolean(flag) => {
+                    self.pairs.push((name, u8::from(*flag).to_string()));
+                }
+                toml::Value::Integer(number) => self.pairs.push((name, number.to_string())),
+                toml::Value::Array(lines) if name == "rules" => {
+                    for line in lines.iter().filter_map(toml::Value::as_str) {
+                        self.rules.push_str(line);
+                        self.rules.push('\n');
+                    }
+                }
+                toml::Value::Float(_) | toml::Value::Datetime(_) | toml::Value::Array(_) => {
+                    self.complaint = Some(format!("{name}: neither a text nor a number"));
+                }
+            }
+        }
+    }
+}
+
+/// The rules for this program: of the file that is named, or of the default one, or the default.
+///
+/// Those of the TOML file come first.
+fn rules(settings: &Settings, first: &str) -> (Rules, Vec<Warning>) {
+    let text = std::fs::read_to_string(settings.text("VMA_CONFIG_FILE"));
+    let text = text.unwrap_or_else(|_| DEFAULT_FILE.to_owned());
+    Rules::parse(&(first.to_owned() + &text), &program(), settings.text("VMA_APPLICATION_ID"))
+}
+
+/// Where the rings meet, if somebody has said so.
+pub(crate) fn meeting_place() -> String {
+    let given = std::env::var("ADVERB_SOCKETS_SHM_DIR").unwrap_or_default();
+    if given.is_empty() { meeting::default_place() } else { given }
+}

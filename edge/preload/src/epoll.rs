@@ -1,0 +1,794 @@
+//! Epoll instances: the kernel's, and beside it a list of the connections that have rings.
+//!
+//! The program's instance stays a kernel instance. A connection without rings is registered there as
+//! the program wants it. One with rings is registered for bells alone, edge-triggered, under a mark
+//! of ours; what the program wants to know of it is worked out from the rings. It is *hot* while
+//! its ring is looked at at each call, and *cold* once it is armed: then a bell will come, and the
+//! kernel says so. Idle connections are cold and cost nothing.
+//!
+//! # Safety
+//!
+//! 1. `state` is touched only while `lock` is held.
+//! 2. Instances are made by `Box::leak` and never freed, so that an entry of the table is always
+//!    good to follow.
+
+#![expect(clippy::as_conversions, reason = "the kernel's event masks have two widths")]
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use crate::config;
+use crate::lock::Lock;
+use crate::patience::{self, Patience, Spin};
+use crate::raw::{self, Answer, Errno};
+use crate::real::real;
+use crate::slot::{Kind, Slot};
+use crate::stats::add;
+use crate::stream::{self, Want};
+use crate::table::{self, Pin};
+use crate::thread::Interrupts;
+
+/// Counts connections that have got rings, or lost them.
+static CHANGES: AtomicU32 = AtomicU32::new(1);
+
+/// Every instance of this process.
+static ALL: Mutex<Vec<&'static Epoll>> = Mutex::new(Vec::new());
+
+/// A connection travels otherwise than before.
+pub(crate) fn note_change() {
+    CHANGES.fetch_add(1, Ordering::AcqRel);
+}
+
+/// What an item watches.
+#[derive(Debug)]
+enum Target {
+    Socket(Pin),
+    /// Another instance.
+    Inner(&'static Epoll),
+}
+
+/// One registration of a connection, or of another instance.
+#[derive(Debug)]
+struct Item {
+    fd: c_int,
+    target: Target,
+    events: u32,
+    data: u64,
+    /// It has rings, and the kernel knows it under our mark.
+    is_marked: bool,
+    is_hot: bool,
+    /// It was hot until its watcher went to sleep.
+    is_dozing: bool,
+    /// It was reported once, and once was asked for.
+    is_spent: bool,
+    /// How far the ring was when it was last reported.
+    seen_head: u64,
+    seen_end: bool,
+    seen_fulls: u32,
+    /// Looks that found nothing.
+    idle: u32,
+}
+
+struct State {
+    items: Vec<Option<Item>>,
+    hot: Vec<usize>,
+    changes: u32,
+    /// Calls in a row that did not ask the kernel.
+    skipped: u32,
+    /// What the kernel has reported of other descriptors to somebody who was not the program.
+    kept: Vec<libc::epoll_event>,
+}
+
+/// One epoll instance.
+pub(crate) struct Epoll {
+    refs: AtomicUsize,
+    lock: Lock,
+    /// How many items there are.
+    count: AtomicUsize,
+    state: UnsafeCell<State>,
+}
+
+impl std::fmt::Debug for Epoll {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Epoll").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: `state` is touched only while `lock` is held (rule 1); the rest is atomics.
+unsafe impl Sync for Epoll {}
+
+/// The mark of our items in the kernel's instances: it is in the upper half of an event's data.
+const MARK: u64 = 0xad5e_71c3 << 32;
+/// The most events that one call asks the kernel for at a time.
+const EVENTS_MAX: usize = 64;
+/// An item that was looked at so often in vain goes cold.
+const IDLE_MAX: u32 = 2000;
+
+fn kernel_wait(epfd: c_int, events: &mut [libc::epoll_event]) -> usize {
+    let (base, len) = (events.as_mut_ptr() as usize, events.len());
+    let args = [epfd as isize as usize, base, len, 0, 0, 8];
+    // SAFETY: the kernel writes at most `len` events, which are borrowed; there is no signal mask.
+    unsafe { raw::syscall(libc::SYS_epoll_pwait, args) }.unwrap_or(0)
+}
+
+fn kernel_control(epfd: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> Answer {
+    let event = libc::epoll_event { events, u64: data };
+    let at = &raw const event as usize;
+    let args = [epfd as isize as usize, op as usize, fd as isize as usize, at, 0, 0];
+    // SAFETY: the kernel reads one event, which is ours.
+    unsafe { raw::syscall(libc::SYS_epoll_ctl, args) }
+}
+
+impl Item {
+    fn new(fd: c_int, target: Target, events: u32, data: u64) -> Self {
+        let is_hot = matches!(target, Target::Inner(_));
+        Self {
+            fd,
+            target,
+            events,
+            data,
+            is_marked: false,
+            is_hot,
+            is_dozing: false,
+            is_spent: false,
+            seen_head: u64::MAX,
+            seen_end: false,
+            seen_fulls: u32::MAX,
+            idle: 0,
+        }
+    }
+
+    fn change(&mut self, events: u32, data: u64) {
+        (self.events, self.data) = (events, data);
+        (self.seen_head, self.seen_end, self.seen_fulls) = (u64::MAX, false, u32::MAX);
+        self.is_spent = false;
+        self.idle = 0;
+    }
+
+    fn is(&self, fd: c_int, slot: &Slot) -> bool {
+        self.fd == fd && self.is_of(slot)
+    }
+
+    fn is_of(&self, slot: &Slot) -> bool {
+        match &self.target {
+            Target::Socket(pin) => std::ptr::eq(pin.slot(), slot),
+            Target::Inner(_) => false,
+        }
+    }
+
+    /// What is to be reported now. Nothing of it counts as reported yet.
+    fn due(&self) -> u32 {
+        if self.is_spent {
+            return 0;
+        }
+        let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        let ready = match &self.target {
+            Target::Inner(inner) if inner.is_ready() => libc::EPOLLIN as u32,
+            Target::Inner(_) => 0,
+            Target::Socket(slot) => {
+                let Some(segment) = slot.segment() else { return 0 };
+                let ready = events_of(slot, segment, self.fd);
+                if self.events & libc::EPOLLET as u32 != 0 && !self.is_edge(slot, ready) {
+                    return 0;
+                }
+                u32::from(ready.cast_unsigned())
+            }
+        };
+        ready & (self.events | always)
+    }
+
+    /// Whether something is new since the last report.
+    fn is_edge(&self, slot: &Slot, ready: i16) -> bool {
+        let Some(segment) = slot.mapped() else { return false };
+        let readable = ready & libc::POLLIN != 0;
+        let head = segment.incoming(slot.end()).head();
+        let ended = ready & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+        let writable = ready & libc::POLLOUT != 0;
+        let (reading, writing) = stream::kernel_speaks(slot, segment);
+        (readable && (head != self.seen_head || reading))
+            || (ended && !self.seen_end)
+            || (writable
+                && (writing || slot.fulls.load(Ordering::Acquire) != self.seen_fulls)
+                && self.events & libc::EPOLLOUT as u32 != 0)
+    }
+
+    /// It has been reported.
+    fn reported(&mut self, events: u32) {
+        self.idle = 0;
+        if self.events & libc::EPOLLONESHOT as u32 != 0 {
+            self.is_spent = true;
+        }
+        if let Target::Socket(slot) = &self.target {
+            let Some(segment) = slot.mapped() else { return };
+            self.seen_head = segment.incoming(slot.end()).head();
+            self.seen_end |= events & (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32 != 0;
+            if events & libc::EPOLLOUT as u32 != 0 {
+                self.seen_fulls = slot.fulls.load(Ordering::Acquire);
+            }
+            add(&slot.counters.rx_poll_hit, 1);
+        }
+    }
+
+    /// Arms it, so that a bell comes. Returns false if it has something to report already.
+    fn cool(&self) -> bool {
+        if self.is_spent {
+            return true;
+        }
+        match &self.target {
+            Target::Inner(inner) => inner.cool(),
+            Target::Socket(slot) => {
+                let Some(segment) = slot.segment() else { return true };
+                let (reading, writing) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
+                if self.events & reading != 0 {
+                    stream::arm(slot, segment, Want::Read);
+                }
+                if self.events & writing != 0 {
+                    stream::arm(slot, segment, Want::Room);
+                }
+                stream::drain(slot, segment, self.fd, false);
+                self.due() == 0
+            }
+        }
+    }
+}
+
+/// What `poll` would say about a connection with rings: from memory, and from the kernel as long as
+/// bytes still come through it.
+pub(crate) fn events_of(slot: &Slot, segment: &crate::ring::Segment, fd: c_int) -> i16 {
+    let mut ready = stream::readiness(slot, segment);
+    let (reading, writing) = stream::kernel_speaks(slot, segment);
+    if reading || writing {
+        let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+        let events = raw::poll_now(fd, all).unwrap_or(0);
+        stream::heed(slot, events);
+        if reading {
+            ready |= events & !(libc::POLLOUT | libc::POLLWRNORM);
+        }
+        if writing {
+            ready = (ready & !(libc::POLLOUT | libc::POLLWRNORM)) | (events & libc::POLLOUT);
+        }
+    }
+    ready
+}
+
+impl Epoll {
+    /// A new instance, for the table.
+    pub(crate) fn create() -> &'static Self {
+        let state =
+            State { items: Vec::new(), hot: Vec::new(), changes: 0, skipped: 0, kept: Vec::new() };
+        let epoll: &'static Self = Box::leak(Box::new(Self {
+            refs: AtomicUsize::new(0),
+            lock: Lock::new(),
+            count: AtomicUsize::new(0),
+            state: UnsafeCell::new(state),
+        }));
+        all().push(epoll);
+        epoll
+    }
+
+    pub(crate) fn retain(&self) {
+        self.refs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One descriptor less. The last one empties the instance.
+    pub(crate) fn release(&self) {
+        if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let gone = self.with(|state| {
+                state.hot = Vec::new();
+                std::mem::take(&mut state.items)
+            });
+            self.count.store(0, Ordering::Release);
+            for item in gone.iter().flatten() {
+                if let Target::Socket(slot) = &item.target {
+                    slot.watchers.fetch_sub(1, Ordering::AcqRel);
+                }
+            }
+        }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        let _held = self.lock.hold();
+        // SAFETY: the lock is held (rule 1), and `f` cannot come back here: nothing below it calls
+        // the program.
+        f(unsafe { &mut *self.state.get() })
+    }
+
+    /// For a child just forked.
+    pub(crate) fn after_fork(&self) {
+        self.lock.reset();
+    }
+
+    /// `epoll_ctl(2)` for something that we know.
+    pub(crate) fn control(
+        &self,
+        epfd: c_int,
+        op: c_int,
+        fd: c_int,
+        event: libc::epoll_event,
+    ) -> Answer {
+        let (events, data) = (event.events, event.u64);
+        let Some(pin) = table::socket(fd).filter(|slot| slot.kind() != Kind::Datagram) else {
+            return self.control_inner(epfd, op, fd, events, data);
+        };
+        let at = self.with(|state| {
+            state
+                .items
+                .iter()
+                .position(|item| item.as_ref().is_some_and(|item| item.is(fd, pin.slot())))
+        });
+        match (op, at) {
+            (libc::EPOLL_CTL_ADD, _) => {
+                kernel_control(epfd, op, fd, events, data)?;
+                pin.watchers.fetch_add(1, Ordering::AcqRel);
+                self.insert(Item::new(fd, Target::Socket(pin), events, data));
+                Ok(0)
+            }
+            (libc::EPOLL_CTL_MOD, Some(at)) => {
+                let is_marked = self.with(|state| {
+                    let item = state.items.get_mut(at)?.as_mut()?;
+                    item.change(events, data);
+                    heat(&mut state.hot, at, item);
+                    Some(item.is_marked)
+                });
+                if is_marked == Some(true) {
+                    return Ok(0);
+                }
+                kernel_control(epfd, op, fd, events, data)
+            }
+            (libc::EPOLL_CTL_DEL, Some(at)) => {
+                self.remove(at);
+                kernel_control(epfd, op, fd, events, data)
+            }
+            _ => kernel_control(epfd, op, fd, events, data),
+        }
+    }
+
+    /// The same, where the other side is an instance or something that is none of our business.
+    fn control_inner(&self, epfd: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> Answer {
+        kernel_control(epfd, op, fd, events, data)?;
+        let Some(inner) = table::epoll(fd) else { return Ok(0) };
+        let at = self.with(|state| {
+            state.items.iter().position(|item| {
+                let target = item.as_ref().filter(|item| item.fd == fd).map(|item| &item.target);
+                matches!(target, Some(Target::Inner(known)) if std::ptr::eq(*known, inner))
+            })
+        });
+        match (op, at) {
+            (libc::EPOLL_CTL_ADD, _) => {
+                self.insert(Item::new(fd, Target::Inner(inner), events, data));
+            }
+            (libc::EPOLL_CTL_MOD, Some(at)) => self.with(|state| {
+                if let Some(item) = state.items.get_mut(at).and_then(Option::as_mut) {
+                    item.change(events, data);
+                }
+            }),
+            (libc::EPOLL_CTL_DEL, Some(at)) => self.remove(at),
+            _ => {}
+        }
+        Ok(0)
+    }
+
+    fn insert(&self, item: Item) {
+        self.with(|state| {
+            state.changes = 0;
+            let free = state.items.iter().position(Option::is_none);
+            let at = free.unwrap_or(state.items.len());
+            if item.is_hot {
+                state.hot.push(at);
+            }
+            match state.items.get_mut(at) {
+                Some(place) => *place = Some(item),
+                None => state.items.push(Some(item)),
+            }
+        });
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn remove(&self, at: usize) {
+        let gone = self.with(|state| {
+            state.hot.retain(|hot| *hot != at);
+            state.items.get_mut(at).and_then(Option::take)
+        });
+        if let Some(item) = gone {
+            self.count.fetch_sub(1, Ordering::AcqRel);
+            if let Target::Socket(slot) = &item.target {
+                slot.watchers.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Forgets a socket whose last descriptor is being closed.
+    fn forget(&self, slot: &Slot) {
+        loop {
+            let at = self.with(|state| {
+                let mut items = state.items.iter();
+                items.position(|item| item.as_ref().is_some_and(|item| item.is_of(slot)))
+            });
+            match at {
+                Some(at) => self.remove(at),
+                None => return,
+            }
+        }
+    }
+
+    /// Registers connections that have got rings under our mark.
+    fn sync(&self, epfd: c_int) {
+        let changes = CHANGES.load(Ordering::Acquire);
+        self.with(|state| {
+            if state.changes == changes {
+                return;
+            }
+            state.changes = changes;
+            let State { items, hot, .. } = state;
+            for (at, place) in items.iter_mut().enumerate() {
+                let Some(item) = place else { continue };
+                let wanted = match &item.target {
+                    Target::Socket(slot) => slot.segment().is_some(),
+                    Target::Inner(inner) => {
+                        inner.sync(item.fd);
+                        inner.has_marks()
+                    }
+                };
+                if wanted == item.is_marked {
+                    continue;
+                }
+                item.is_marked = wanted;
+                let (op, fd) = (libc::EPOLL_CTL_MOD, item.fd);
+                if wanted {
+                    let bells = match item.target {
+                        Target::Socket(_) => {
+                            libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET
+                        }
+                        Target::Inner(_) => libc::EPOLLIN,
+                    };
+                    let mark = MARK | at as u64;
+                    let _ = kernel_control(epfd, op, fd, bells as u32, mark);
+                    heat(hot, at, item);
+                } else {
+                    let _ = kernel_control(epfd, op, fd, item.events, item.data);
+                    item.is_hot = false;
+                    hot.retain(|hot| *hot != at);
+                }
+            }
+        });
+    }
+
+    /// Reports hot items that have something to say. Returns how many.
+    fn scan(&self, events: &mut [libc::epoll_event]) -> usize {
+        self.with(|state| {
+            let State { items, hot, kept, .. } = state;
+            let mut count = 0;
+            let mut cooled = false;
+            while let (Some(place), Some(event)) = (events.get_mut(count), kept.pop()) {
+                *place = event;
+                count += 1;
+            }
+            for at in hot.iter().copied() {
+                let Some(place) = events.get_mut(count) else { break };
+                let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
+                let due = item.due();
+                if due != 0 {
+                    *place = libc::epoll_event { events: due, u64: item.data };
+                    item.reported(due);
+                    count += 1;
+                    continue;
+                }
+                item.idle = item.idle.wrapping_add(1);
+                let is_socket = matches!(item.target, Target::Socket(_));
+                if is_socket && item.idle > IDLE_MAX && item.cool() {
+                    item.is_hot = false;
+                    cooled = true;
+                }
+            }
+            if cooled {
+                hot.retain(|at| {
+                    items.get(*at).and_then(Option::as_ref).is_some_and(|item| item.is_hot)
+                });
+            }
+            // Whoever was first goes to the end, so that the last is not always the last.
+            if count > 0 && count == events.len() {
+                let turn = count.min(hot.len());
+                hot.rotate_left(turn);
+            }
+            count
+        })
+    }
+
+    /// Keeps of the kernel's events those that the program knows, and makes hot what has been rung
+    /// for.
+    fn sift(&self, events: &mut [libc::epoll_event], count: usize) -> usize {
+        let mut kept = 0;
+        self.with(|state| {
+            for read in 0..count {
+                let Some(event) = events.get(read).copied() else { break };
+                let (mask, data) = (event.events, event.u64);
+                if data & !u64::from(u32::MAX) == MARK {
+                    let at = usize::try_from(data & u64::from(u32::MAX)).unwrap_or(usize::MAX);
+                    let Some(item) = state.items.get_mut(at).and_then(Option::as_mut) else {
+                        continue;
+                    };
+                    match &item.target {
+                        Target::Inner(inner) => inner.harvest(item.fd),
+                        Target::Socket(slot) => {
+                            stream::heed(slot, (mask & 0x7fff) as i16);
+                            if slot.watchers.load(Ordering::Relaxed) == 1
+                                && let Some(segment) = slot.mapped()
+                            {
+                                stream::drain(slot, segment, item.fd, false);
+                            }
+                        }
+                    }
+                    heat(&mut state.hot, at, item);
+                    continue;
+                }
+                if let Some(place) = events.get_mut(kept) {
+                    *place = event;
+                    kept += 1;
+                }
+            }
+        });
+        kept
+    }
+
+    /// Whether something in it has rings, so that the kernel's word about it is not the last.
+    pub(crate) fn has_marks(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+            && self.with(|state| state.items.iter().flatten().any(|item| item.is_marked))
+    }
+
+    /// Takes what the kernel has to report: bells make their items hot, and the rest is kept for
+    /// the program's next call.
+    pub(crate) fn harvest(&self, epfd: c_int) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        let found = kernel_wait(epfd, &mut events);
+        let kept = self.sift(&mut events, found);
+        self.with(|state| {
+            for event in events.iter().take(kept) {
+                let data = event.u64;
+                match state.kept.iter_mut().find(|known| { known.u64 } == data) {
+                    Some(known) => known.events = event.events | { known.events },
+                    None => state.kept.push(*event),
+                }
+            }
+        });
+    }
+
+    /// Whether an item has something to report.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+            && self.with(|state| {
+                if !state.kept.is_empty() {
+                    return true;
+                }
+                let items = &state.items;
+                let mut hot = state.hot.iter();
+                hot.any(|at| {
+                    items.get(*at).and_then(Option::as_ref).is_some_and(|item| item.due() != 0)
+                })
+            })
+    }
+
+    /// Arms everything, so that the kernel's instance becomes readable when something happens.
+    /// Returns false if something has happened already.
+    pub(crate) fn cool(&self) -> bool {
+        self.with(|state| {
+            let State { items, hot, .. } = state;
+            let mut is_quiet = true;
+            hot.retain(|at| {
+                let Some(item) = items.get_mut(*at).and_then(Option::as_mut) else { return false };
+                if !item.cool() {
+                    is_quiet = false;
+                    return true;
+                }
+                item.is_hot = matches!(item.target, Target::Inner(_));
+                item.is_dozing = !item.is_hot;
+                item.is_hot
+            });
+            is_quiet
+        })
+    }
+
+    /// After a sleep: what was hot before is hot again, and nobody has to ring for it.
+    fn wake(&self) {
+        self.with(|state| {
+            for (at, item) in state.items.iter_mut().enumerate() {
+                let Some(item) = item.as_mut().filter(|item| item.is_dozing) else { continue };
+                item.is_dozing = false;
+                if let Target::Socket(slot) = &item.target
+                    && let Some(segment) = slot.mapped()
+                {
+                    stream::disarm(slot, segment);
+                }
+                heat(&mut state.hot, at, item);
+            }
+        });
+    }
+
+    /// Registers what has got rings; for whoever polls this instance from outside.
+    pub(crate) fn refresh(&self, epfd: c_int) {
+        if self.count.load(Ordering::Relaxed) > 0 {
+            self.sync(epfd);
+        }
+    }
+
+    /// `epoll_pwait2(2)`: waits for at most `limit_ns`, and reports what has happened.
+    pub(crate) fn wait(
+        &self,
+        epfd: c_int,
+        events: &mut [libc::epoll_event],
+        limit_ns: Option<u64>,
+        mask: Option<&libc::sigset_t>,
+    ) -> Result<usize, Errno> {
+        let config = config::get();
+        let most_ns = config.select_spin_ns;
+        let errno = raw::errno();
+        let mut rounds = 0_u32;
+        let mut patience: Option<Patience> = None;
+        loop {
+            let has_items = self.count.load(Ordering::Relaxed) > 0;
+            if has_items {
+                self.sync(epfd);
+            }
+            let mut count = if has_items { self.scan(events) } else { 0 };
+            let look = count == 0 && (!has_items || rounds.is_multiple_of(config.kernel_ratio));
+            if look || (count > 0 && self.is_kernels_turn(config.kernel_skip)) {
+                let rest = events.get_mut(count..).unwrap_or(&mut []);
+                let most = rest.len().min(EVENTS_MAX.max(if has_items { 0 } else { usize::MAX }));
+                let rest = rest.get_mut(..most).unwrap_or(&mut []);
+                if !rest.is_empty() {
+                    let found = kernel_wait(epfd, rest);
+                    count += if has_items { self.sift(rest, found) } else { found };
+                    if count == 0 && found > 0 {
+                        // Bells alone: what they were rung for is hot now.
+                        count = self.scan(events);
+                    }
+                }
+            }
+            if count > 0 {
+                if let Some(patience) = &patience {
+                    patience.hit(most_ns);
+                }
+                raw::set_errno(errno);
+                return Ok(count);
+            }
+            rounds = rounds.wrapping_add(1);
+            if limit_ns == Some(0) {
+                return if rounds > 1 || look { Ok(0) } else { continue };
+            }
+            let patience =
+                patience.get_or_insert_with(|| Patience::start(most_ns, limit_ns, Interrupts::All));
+            match patience.goes_on(has_items && self.has_hot()) {
+                Spin::Look => continue,
+                Spin::Interrupted => return Err(Errno::INTR),
+                Spin::TimedOut => return Ok(0),
+                Spin::Sleep => {}
+            }
+            if has_items && !self.cool() {
+                rounds = 0;
+                continue;
+            }
+            let since = raw::now_ns();
+            let has_marks = has_items && self.has_marks();
+            let left_ns = patience.left_ns();
+            let slice_ns = match has_marks {
+                true => Some(left_ns.unwrap_or(u64::MAX).min(stream::SLICE_NS)),
+                false => left_ns,
+            };
+            let answer = sleep(epfd, events, slice_ns, mask);
+            patience::miss(raw::now_ns().saturating_sub(since), most_ns);
+            if has_marks {
+                self.wake();
+            }
+            let found = answer?;
+            let kept = if has_items { self.sift(events, found) } else { found };
+            if kept > 0 {
+                // Hot items that have been rung for come with the next call.
+                return Ok(kept);
+            }
+            if has_marks {
+                let count = self.scan(events);
+                if count > 0 {
+                    raw::set_errno(errno);
+                    return Ok(count);
+                }
+            }
+            if found == 0 && patience.is_over() {
+                return Ok(0);
+            }
+            if patience.is_interrupted() {
+                return Err(Errno::INTR);
+            }
+            if found == 0 && has_marks {
+                self.heat_all();
+            }
+            patience.again(most_ns);
+            rounds = 0;
+        }
+    }
+
+    /// Looks at everything again: nobody sleeps for ever because a bell was lost.
+    fn heat_all(&self) {
+        self.with(|state| {
+            for (at, item) in state.items.iter_mut().enumerate() {
+                if let Some(item) = item {
+                    let writes = item.events & libc::EPOLLOUT as u32 != 0;
+                    if let Target::Socket(slot) = &item.target
+                        && writes
+                        && item.is_marked
+                    {
+                        stream::look_at_kernel(slot, item.fd);
+                    }
+                    heat(&mut state.hot, at, item);
+                }
+            }
+        });
+    }
+
+    fn has_hot(&self) -> bool {
+        self.with(|state| !state.hot.is_empty())
+    }
+
+    /// Whether, although rings have something to report, the kernel is to be asked as well.
+    fn is_kernels_turn(&self, every: u32) -> bool {
+        self.with(|state| {
+            state.skipped = state.skipped.wrapping_add(1);
+            state.skipped.is_multiple_of(every)
+        })
+    }
+}
+
+/// Sleeps in the kernel.
+fn sleep(
+    epfd: c_int,
+    events: &mut [libc::epoll_event],
+    left_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    let milliseconds = match left_ns {
+        None => -1,
+        Some(left) => c_int::try_from(left.div_ceil(1_000_000)).unwrap_or(c_int::MAX),
+    };
+    let most = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
+    let mask = mask.map_or(std::ptr::null(), std::ptr::from_ref);
+    let answer = real!(
+        c"epoll_pwait"
+            as fn(c_int, *mut libc::epoll_event, c_int, c_int, *const libc::sigset_t) -> c_int,
+        epfd,
+        events.as_mut_ptr(),
+        most,
+        milliseconds,
+        mask
+    );
+    usize::try_from(answer).map_err(|_| raw::errno())
+}
+
+/// Makes an item hot: it is looked at at each call from now on.
+fn heat(hot: &mut Vec<usize>, at: usize, item: &mut Item) {
+    if item.is_marked && !item.is_hot {
+        item.is_hot = true;
+        item.idle = 0;
+        hot.push(at);
+    }
+}
+
+fn all() -> std::sync::MutexGuard<'static, Vec<&'static Epoll>> {
+    ALL.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A socket's last descriptor is being closed: no instance knows it any longer.
+pub(crate) fn forget(slot: &Slot) {
+    for epoll in all().iter() {
+        epoll.forget(slot);
+    }
+}
+
+/// For a child just forked: the only thread holds no lock.
+pub(crate) fn after_fork() {
+    if let Ok(all) = ALL.try_lock() {
+        for epoll in all.iter() {
+            epoll.after_fork();
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The functions of the C library that we stand in front of.
+//!
+//! One file for each kind. Each function asks the table whether it knows the descriptor; if not, it
+//! calls the real one with the same arguments.
+
+#![expect(clippy::as_conversions, reason = "C integers meet us here")]
+
+mod bytes;
+mod descriptors;
+mod extra;
+mod files;
+mod multiplexing;
+mod processes;
+mod setup;
+
+use std::ffi::c_int;
+
+use crate::raw::{self, Answer};
+
+/// The C library's way to say how many, or that it failed.
+fn size(answer: Answer) -> libc::ssize_t {
+    match answer {
+        Ok(count) => count as libc::ssize_t,
+        Err(error) => {
+            raw::set_errno(error);
+            -1
+        }
+    }
+}
+
+/// The same, as an `int`.
+fn int(answer: Answer) -> c_int {
+    size(answer) as c_int
+}
+
+/// What a real function has said, as an answer.
+fn answer(value: libc::ssize_t) -> Answer {
+    usize::try_from(value).map_err(|_| raw::errno())
+}

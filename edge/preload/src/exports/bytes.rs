@@ -1,0 +1,558 @@
+//! Bytes in and out: `read` to `sendmmsg`.
+//!
+//! # Safety
+//!
+//! The program calls these under the contracts of the C library's functions of the same names:
+//! buffers, arrays and structures that it passes are valid for as long as the call lasts. We pass
+//! them on to the real function or to the kernel, or copy as many bytes as it has said there are.
+
+#![expect(clippy::as_conversions, reason = "C integers meet us here")]
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::{answer, int, size};
+use crate::raw::{self, Answer, Errno};
+use crate::real::real;
+use crate::sockets::{is_plain, may_ring};
+use crate::stream::{self, Receive, Send};
+use crate::table::{self, Pin};
+use crate::{closing, datagram, life};
+
+/// One buffer as a list of buffers.
+fn one(base: *const c_void, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: base.cast_mut(), iov_len: len }
+}
+
+/// A list of buffers as a slice; empty if it cannot be one.
+///
+/// # Safety
+///
+/// `parts` points to `count` buffers, or `count` is 0.
+unsafe fn list<'a>(parts: *const libc::iovec, count: usize) -> &'a [libc::iovec] {
+    if parts.is_null() || count == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise; not null.
+    unsafe { std::slice::from_raw_parts(parts, count) }
+}
+
+/// A socket that is not to be left alone.
+fn ours(fd: c_int) -> Option<Pin> {
+    table::socket(fd).filter(|slot| !is_plain(slot))
+}
+
+const RECEIVE_FLAGS: c_int = libc::MSG_PEEK
+    | libc::MSG_WAITALL
+    | libc::MSG_TRUNC
+    | libc::MSG_DONTWAIT
+    | libc::MSG_NOSIGNAL
+    | libc::MSG_WAITFORONE
+    | libc::MSG_CMSG_CLOEXEC;
+
+/// Receives on a connection that has rings or may get them; `None` if this is not one, or the flags
+/// ask for what only the kernel has.
+fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
+    if !may_ring(slot) {
+        return None;
+    }
+    if flags & libc::MSG_OOB != 0 && slot.segment().is_some() {
+        return Some(Err(Errno(libc::EINVAL)));
+    }
+    let has_rings = slot.segment().is_some();
+    if flags & libc::MSG_ERRQUEUE != 0 || (flags & !RECEIVE_FLAGS != 0 && !has_rings) {
+        return None;
+    }
+    let how = Receive {
+        peek: flags & libc::MSG_PEEK != 0,
+        all: flags & libc::MSG_WAITALL != 0,
+        discard: flags & libc::MSG_TRUNC != 0,
+        now: flags & libc::MSG_DONTWAIT != 0,
+    };
+    Some(stream::receive(slot, fd, parts, how))
+}
+
+/// Sends on a connection that has rings or may get them; `None` if this is not one.
+fn send_parts(fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
+    let slot = table::socket(fd)?;
+    if is_plain(&slot) || !may_ring(&slot) {
+        return None;
+    }
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
+        let has_rings = slot.segment().is_some();
+        return has_rings.then_some(Err(Errno(libc::EOPNOTSUPP)));
+    }
+    let how = Send {
+        now: flags & libc::MSG_DONTWAIT != 0,
+        more: flags & libc::MSG_MORE != 0,
+        quiet: flags & libc::MSG_NOSIGNAL != 0,
+    };
+    Some(stream::send(&slot, fd, parts, how))
+}
+
+/// Receives one buffer from a socket of the kernel's, spinning first.
+///
+/// # Safety
+///
+/// `buffer` has room for `len` bytes.
+unsafe fn from_kernel(
+    slot: &Pin,
+    fd: c_int,
+    buffer: *mut c_void,
+    len: usize,
+    flags: c_int,
+    block: impl FnOnce() -> libc::ssize_t,
+) -> Answer {
+    let args = |flags: c_int| [fd as isize as usize, buffer as usize, len, flags as usize, 0, 0];
+    // SAFETY: the caller's promise about the buffer.
+    let attempt = || unsafe { raw::syscall(libc::SYS_recvfrom, args(flags | libc::MSG_DONTWAIT)) };
+    datagram::receive(slot, flags & libc::MSG_DONTWAIT != 0, attempt, || answer(block()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: usize) -> libc::ssize_t {
+    let block =
+        || real!(c"read" as fn(c_int, *mut c_void, usize) -> libc::ssize_t, fd, buffer, len);
+    let Some(slot) = ours(fd).filter(|_| len > 0) else { return block() };
+    if let Some(answer) = receive(&slot, fd, &[one(buffer, len)], 0) {
+        return size(answer);
+    }
+    // SAFETY: the program's promise about the buffer.
+    match unsafe { from_kernel(&slot, fd, buffer, len, 0, block) } {
+        // Closed behind our back, and the number given to something else.
+        Err(Errno(libc::ENOTSOCK)) => block(),
+        answer => size(answer),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: usize,
+    room: usize,
+) -> libc::ssize_t {
+    // SAFETY: the program's promise; no more than there is room for.
+    unsafe { read(fd, buffer, len.min(room)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recv(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: usize,
+    flags: c_int,
+) -> libc::ssize_t {
+    let block = || {
+        real!(
+            c"recv" as fn(c_int, *mut c_void, usize, c_int) -> libc::ssize_t,
+            fd,
+            buffer,
+            len,
+            flags
+        )
+    };
+    let Some(slot) = ours(fd) else { return block() };
+    if let Some(answer) = receive(&slot, fd, &[one(buffer, len)], flags) {
+        return size(answer);
+    }
+    if flags & libc::MSG_WAITALL != 0 {
+        return block();
+    }
+    // SAFETY: the program's promise about the buffer.
+    size(unsafe { from_kernel(&slot, fd, buffer, len, flags, block) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: usize,
+    room: usize,
+    flags: c_int,
+) -> libc::ssize_t {
+    // SAFETY: the program's promise; no more than there is room for.
+    unsafe { recv(fd, buffer, len.min(room), flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: usize,
+    flags: c_int,
+    from: *mut libc::sockaddr,
+    from_len: *mut libc::socklen_t,
+) -> libc::ssize_t {
+    let block = || {
+        real!(
+            c"recvfrom"
+                as fn(
+                    c_int,
+                    *mut c_void,
+                    usize,
+                    c_int,
+                    *mut libc::sockaddr,
+                    *mut libc::socklen_t,
+                ) -> libc::ssize_t,
+            fd,
+            buffer,
+            len,
+            flags,
+            from,
+            from_len
+        )
+    };
+    let Some(slot) = ours(fd) else { return block() };
+    if let Some(answer) = receive(&slot, fd, &[one(buffer, len)], flags) {
+        if !from.is_null() && !from_len.is_null() && answer.is_ok() {
+            // SAFETY: the program's promise: with `from` comes a length. TCP fills in nothing.
+            unsafe { from_len.write(0) };
+        }
+        return size(answer);
+    }
+    if flags & libc::MSG_WAITALL != 0 {
+        return block();
+    }
+    let args = [
+        fd as isize as usize,
+        buffer as usize,
+        len,
+        (flags | libc::MSG_DONTWAIT) as usize,
+        from as usize,
+        from_len as usize,
+    ];
+    // SAFETY: the program's promise about all of these.
+    let attempt = || unsafe { raw::syscall(libc::SYS_recvfrom, args) };
+    let now = flags & libc::MSG_DONTWAIT != 0;
+    size(datagram::receive(&slot, now, attempt, || answer(block())))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: usize,
+    room: usize,
+    flags: c_int,
+    from: *mut libc::sockaddr,
+    from_len: *mut libc::socklen_t,
+) -> libc::ssize_t {
+    // SAFETY: the program's promise; no more than there is room for.
+    unsafe { recvfrom(fd, buffer, len.min(room), flags, from, from_len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> libc::ssize_t {
+    let block = || {
+        real!(c"readv" as fn(c_int, *const libc::iovec, c_int) -> libc::ssize_t, fd, parts, count)
+    };
+    let (Some(slot), Ok(number @ 1..=1024)) = (ours(fd), usize::try_from(count)) else {
+        return block();
+    };
+    // SAFETY: the program's promise about the array.
+    let list = unsafe { list(parts, number) };
+    if let Some(answer) = receive(&slot, fd, list, 0) {
+        return size(answer);
+    }
+    // SAFETY: all zeros is a legal value of this structure.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.cast_mut();
+    message.msg_iovlen = number;
+    // SAFETY: the program's promise about the array and its buffers.
+    let attempt = || unsafe { raw::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
+    match datagram::receive(&slot, false, attempt, || answer(block())) {
+        Err(Errno(libc::ENOTSOCK)) => block(),
+        answer => size(answer),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> libc::ssize_t {
+    let block = || {
+        real!(
+            c"recvmsg" as fn(c_int, *mut libc::msghdr, c_int) -> libc::ssize_t,
+            fd,
+            message,
+            flags
+        )
+    };
+    let Some(slot) = ours(fd) else {
+        let got = block();
+        if got >= 0 {
+            // SAFETY: the real function has just filled the header in.
+            unsafe { take_in(message) };
+        }
+        return got;
+    };
+    if may_ring(&slot) && !message.is_null() {
+        // SAFETY: the program's promise: a valid header.
+        let mut header = unsafe { message.read() };
+        // SAFETY: the program's promise about the array.
+        let list = unsafe { list(header.msg_iov, header.msg_iovlen) };
+        if let Some(answer) = receive(&slot, fd, list, flags) {
+            (header.msg_namelen, header.msg_controllen, header.msg_flags) = (0, 0, 0);
+            // SAFETY: the program's promise: a valid header.
+            unsafe { message.write(header) };
+            return size(answer);
+        }
+    }
+    if flags & libc::MSG_WAITALL != 0 {
+        return block();
+    }
+    // SAFETY: the program's promise about the header.
+    let attempt = || unsafe { raw::recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
+    let now = flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0;
+    size(datagram::receive(&slot, now, attempt, || answer(block())))
+}
+
+/// Descriptors that have come in a message may be connections with rings.
+///
+/// # Safety
+///
+/// `message` is a header that the kernel has filled in.
+unsafe fn take_in(message: *const libc::msghdr) {
+    let adopt = |fd| {
+        if table::socket(fd).is_none() {
+            life::adopt(fd);
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { each_passed(message, adopt) };
+}
+
+/// Calls `f` with every descriptor that a message carries.
+///
+/// # Safety
+///
+/// `message` is a valid header.
+unsafe fn each_passed(message: *const libc::msghdr, mut f: impl FnMut(c_int)) {
+    // SAFETY: the caller's promise.
+    let mut control = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !control.is_null() {
+        // SAFETY: not null, and within the control data.
+        let header = unsafe { control.read() };
+        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+            // SAFETY: as above.
+            let data = unsafe { libc::CMSG_DATA(control) };
+            let bytes = header.cmsg_len.saturating_sub(data.addr() - control.addr());
+            for index in 0..bytes / size_of::<c_int>() {
+                let at = data.cast::<c_int>().wrapping_add(index);
+                // SAFETY: inside of the data, whose length the header gives.
+                f(unsafe { at.read_unaligned() });
+            }
+        }
+        // SAFETY: the header and one of its control messages.
+        control = unsafe { libc::CMSG_NXTHDR(message, control) };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut libc::mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    limit: *mut libc::timespec,
+) -> c_int {
+    let block = || {
+        real!(
+            c"recvmmsg"
+                as fn(c_int, *mut libc::mmsghdr, c_uint, c_int, *mut libc::timespec) -> c_int,
+            fd,
+            messages,
+            count,
+            flags,
+            limit
+        )
+    };
+    let Some(slot) = ours(fd) else { return block() };
+    if may_ring(&slot) {
+        let mut done = 0;
+        while done < count {
+            let now = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
+            let message = messages.wrapping_add(done as usize);
+            // SAFETY: the program's promise: `count` headers, each the first field of its structure.
+            let got = unsafe { recvmsg(fd, message.cast(), flags | now) };
+            if got < 0 {
+                return if done > 0 { done as c_int } else { -1 };
+            }
+            // SAFETY: as above.
+            unsafe { (*message).msg_len = got as c_uint };
+            done += 1;
+            if got == 0 {
+                break;
+            }
+        }
+        return done as c_int;
+    }
+    let args = [
+        fd as isize as usize,
+        messages as usize,
+        count as usize,
+        (flags | libc::MSG_DONTWAIT) as usize,
+        0,
+        0,
+    ];
+    // SAFETY: the program's promise about the array.
+    let attempt = || unsafe { raw::syscall(libc::SYS_recvmmsg, args) };
+    if flags & libc::MSG_WAITFORONE == 0 && count > 1 {
+        return block();
+    }
+    let now = flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0 || !limit.is_null();
+    if !limit.is_null() {
+        return block();
+    }
+    int(datagram::receive(&slot, now, attempt, || answer(block() as libc::ssize_t)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, len: usize) -> libc::ssize_t {
+    match send_parts(fd, &[one(bytes, len)], 0) {
+        Some(answer) => size(answer),
+        None => sent(
+            fd,
+            real!(c"write" as fn(c_int, *const c_void, usize) -> libc::ssize_t, fd, bytes, len),
+        ),
+    }
+}
+
+/// Counts what the kernel has sent for a socket of ours.
+fn sent(fd: c_int, count: libc::ssize_t) -> libc::ssize_t {
+    if let (Some(slot), Ok(count)) = (table::socket(fd), usize::try_from(count)) {
+        crate::stats::add(&slot.counters.tx_os_packets, 1);
+        crate::stats::add(&slot.counters.tx_os_bytes, count);
+    }
+    count
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> libc::ssize_t {
+    if let Ok(number @ 1..=1024) = usize::try_from(count) {
+        // SAFETY: the program's promise about the array.
+        let list = unsafe { list(parts, number) };
+        if let Some(answer) = send_parts(fd, list, 0) {
+            return size(answer);
+        }
+    }
+    sent(
+        fd,
+        real!(c"writev" as fn(c_int, *const libc::iovec, c_int) -> libc::ssize_t, fd, parts, count),
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn send(
+    fd: c_int,
+    bytes: *const c_void,
+    len: usize,
+    flags: c_int,
+) -> libc::ssize_t {
+    match send_parts(fd, &[one(bytes, len)], flags) {
+        Some(answer) => size(answer),
+        None => sent(
+            fd,
+            real!(
+                c"send" as fn(c_int, *const c_void, usize, c_int) -> libc::ssize_t,
+                fd,
+                bytes,
+                len,
+                flags
+            ),
+        ),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendto(
+    fd: c_int,
+    bytes: *const c_void,
+    len: usize,
+    flags: c_int,
+    to: *const libc::sockaddr,
+    to_len: libc::socklen_t,
+) -> libc::ssize_t {
+    match send_parts(fd, &[one(bytes, len)], flags) {
+        Some(answer) => size(answer),
+        None => sent(
+            fd,
+            real!(
+                c"sendto"
+                    as fn(
+                        c_int,
+                        *const c_void,
+                        usize,
+                        c_int,
+                        *const libc::sockaddr,
+                        libc::socklen_t,
+                    ) -> libc::ssize_t,
+                fd,
+                bytes,
+                len,
+                flags,
+                to,
+                to_len
+            ),
+        ),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmsg(
+    fd: c_int,
+    message: *const libc::msghdr,
+    flags: c_int,
+) -> libc::ssize_t {
+    if table::socket(fd).is_some_and(|slot| may_ring(&slot)) && !message.is_null() {
+        // SAFETY: the program's promise: a valid header.
+        let header = unsafe { &*message };
+        // SAFETY: the program's promise about the array.
+        let list = unsafe { list(header.msg_iov, header.msg_iovlen) };
+        if let Some(answer) = send_parts(fd, list, flags) {
+            return size(answer);
+        }
+    }
+    if !message.is_null() {
+        // SAFETY: the program's promise: a valid header.
+        unsafe { each_passed(message, closing::hand_over) };
+    }
+    sent(
+        fd,
+        real!(
+            c"sendmsg" as fn(c_int, *const libc::msghdr, c_int) -> libc::ssize_t,
+            fd,
+            message,
+            flags
+        ),
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut libc::mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    if !table::socket(fd).is_some_and(|slot| may_ring(&slot)) {
+        return real!(
+            c"sendmmsg" as fn(c_int, *mut libc::mmsghdr, c_uint, c_int) -> c_int,
+            fd,
+            messages,
+            count,
+            flags
+        );
+    }
+    let mut done = 0;
+    while done < count {
+        let message = messages.wrapping_add(done as usize);
+        // SAFETY: the program's promise: `count` headers, each the first field of its structure.
+        let sent = unsafe { sendmsg(fd, message.cast_const().cast(), flags) };
+        if sent < 0 {
+            return if done > 0 { done as c_int } else { -1 };
+        }
+        // SAFETY: as above.
+        unsafe { (*message).msg_len = sent as c_uint };
+        done += 1;
+    }
+    done as c_int
+}

@@ -1,0 +1,163 @@
+//! Descriptors closed, copied and asked about.
+//!
+//! # Safety
+//!
+//! The program calls these under the contracts of the C library's functions of the same names.
+//! `fcntl` and `ioctl` take one argument more, whose type depends on the command; on the machines we
+//! know it is passed like a third word, and is passed on as it came.
+
+#![expect(clippy::as_conversions, reason = "C integers meet us here")]
+
+use std::ffi::{c_int, c_uint, c_ulong};
+use std::sync::atomic::Ordering;
+
+use crate::real::real;
+use crate::{closing, raw, signal, table};
+
+/// Before a descriptor is closed, however that comes.
+fn closes(fd: c_int) {
+    if (table::socket(fd).is_some() || table::epoll(fd).is_some()) && !signal::is_guest() {
+        let errno = raw::errno();
+        closing::forget(fd);
+        raw::set_errno(errno);
+    }
+}
+
+/// A descriptor has been made that stands for what another does.
+fn copied(old: c_int, new: c_int) {
+    if new < 0 || new == old || signal::is_guest() {
+        return;
+    }
+    table::clear(new).map(crate::slot::Slot::release).unwrap_or(());
+    if let Some(slot) = table::socket(old) {
+        slot.retain();
+        table::set_socket(new, slot.slot());
+    } else if let Some(epoll) = table::epoll(old) {
+        table::set_epoll(new, epoll);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    closes(fd);
+    real!(c"close" as fn(c_int) -> c_int, fd)
+}
+
+/// The name service closes its sockets by this name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __res_iclose(state: *mut std::ffi::c_void, free: c_int) -> c_int {
+    // Its sockets are made within the C library, and are not known here.
+    real!(c"__res_iclose" as fn(*mut std::ffi::c_void, c_int) -> c_int, state, free)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(old: c_int) -> c_int {
+    let new = real!(c"dup" as fn(c_int) -> c_int, old);
+    copied(old, new);
+    new
+}
+
+/// Whether a descriptor is open.
+fn is_open(fd: c_int) -> bool {
+    raw::file_flags(fd).is_ok()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    if old != new && is_open(old) {
+        closes(new);
+    }
+    let got = real!(c"dup2" as fn(c_int, c_int) -> c_int, old, new);
+    copied(old, got);
+    got
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if old != new && is_open(old) && flags & !libc::O_CLOEXEC == 0 {
+        closes(new);
+    }
+    let got = real!(c"dup3" as fn(c_int, c_int, c_int) -> c_int, old, new, flags);
+    copied(old, got);
+    got
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let cloexec = libc::CLOSE_RANGE_CLOEXEC as c_int;
+    if flags & cloexec == 0 && first <= last && !signal::is_guest() {
+        table::each(first as usize, last as usize, closes);
+    }
+    real!(c"close_range" as fn(c_uint, c_uint, c_int) -> c_int, first, last, flags)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    if !signal::is_guest() {
+        table::each(usize::try_from(first).unwrap_or(0), usize::MAX, closes);
+    }
+    let first = c_uint::try_from(first).unwrap_or(0);
+    // SAFETY: plain numbers.
+    unsafe { close_range(first, c_uint::MAX, 0) };
+}
+
+fn control(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_int) -> c_int {
+    let answer = call();
+    if answer < 0 {
+        return answer;
+    }
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, answer),
+        libc::F_SETFL => {
+            if let Some(slot) = table::socket(fd) {
+                let on = argument as c_int & libc::O_NONBLOCK != 0;
+                slot.is_nonblocking.store(on, Ordering::Relaxed);
+            }
+        }
+        _ => {}
+    }
+    answer
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    control(fd, command, argument, || {
+        real!(c"fcntl" as fn(c_int, c_int, usize) -> c_int, fd, command, argument)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    control(fd, command, argument, || {
+        real!(c"fcntl64" as fn(c_int, c_int, usize) -> c_int, fd, command, argument)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    let call = || real!(c"ioctl" as fn(c_int, c_ulong, usize) -> c_int, fd, request, argument);
+    let Some(slot) = table::socket(fd) else { return call() };
+    let target = std::ptr::with_exposed_provenance_mut::<c_int>(argument);
+    match request {
+        libc::FIONBIO => {
+            let answer = call();
+            if answer == 0 {
+                // SAFETY: the kernel has just read an integer there.
+                let on = unsafe { target.read() } != 0;
+                slot.is_nonblocking.store(on, Ordering::Relaxed);
+            }
+            answer
+        }
+        libc::FIONREAD if slot.segment().is_some() => {
+            let Some(segment) = slot.segment() else { return call() };
+            let (reading, _) = crate::stream::kernel_speaks(&slot, segment);
+            let ring = segment.incoming(slot.end()).readable().map_or(0, |(_, count)| count);
+            let kernel = if reading { raw::waiting(fd).unwrap_or(0) } else { 0 };
+            let count = c_int::try_from(ring.saturating_add(kernel)).unwrap_or(c_int::MAX);
+            // SAFETY: the program's promise: room for an integer.
+            unsafe { target.write(count) };
+            0
+        }
+        _ => call(),
+    }
+}

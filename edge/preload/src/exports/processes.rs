@@ -1,0 +1,71 @@
+//! Forks, and signal handlers.
+//!
+//! `vfork` is left alone: it returns twice into the same frame, which no function can wrap. Its
+//! child is recognised as a guest in our memory, and changes nothing.
+//!
+//! # Safety
+//!
+//! The program calls these under the contracts of the C library's functions of the same names.
+
+use std::ffi::c_int;
+
+use crate::real::real;
+use crate::{life, signal};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fork() -> libc::pid_t {
+    let number = life::before_fork();
+    let answer = real!(c"fork" as fn() -> libc::pid_t,);
+    life::after_fork();
+    if answer < 0 {
+        life::no_fork(number);
+    }
+    answer
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sigaction(
+    number: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    // SAFETY: the program's promise: null, or an action.
+    let new = unsafe { new.as_ref() };
+    // SAFETY: the program's promise: null, or room for an action.
+    signal::sigaction(number, new, unsafe { old.as_mut() })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
+    signal::signal(number, handler, libc::SA_RESTART)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bsd_signal(number: c_int, handler: usize) -> usize {
+    signal::signal(number, handler, libc::SA_RESTART)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sysv_signal(number: c_int, handler: usize) -> usize {
+    signal::signal(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __sysv_signal(number: c_int, handler: usize) -> usize {
+    signal::signal(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn siginterrupt(number: c_int, interrupts: c_int) -> c_int {
+    // SAFETY: all zeros is a legal value of this structure.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    if signal::sigaction(number, None, Some(&mut action)) != 0 {
+        return -1;
+    }
+    if interrupts != 0 {
+        action.sa_flags &= !libc::SA_RESTART;
+    } else {
+        action.sa_flags |= libc::SA_RESTART;
+    }
+    signal::sigaction(number, Some(&action), None)
+}

@@ -1,0 +1,219 @@
+//! Sockets made, connected, accepted, and their options.
+//!
+//! # Safety
+//!
+//! The program calls these under the contracts of the C library's functions of the same names:
+//! addresses, option values and lengths that it passes are valid for as long as the call lasts.
+
+#![expect(clippy::as_conversions, reason = "C integers meet us here")]
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+use super::extra;
+use crate::raw::{self, Errno};
+use crate::real::real;
+use crate::slot::{Kind, Why};
+use crate::sockets::{self, is_plain};
+use crate::{address, closing, config, datagram, stream, table};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let fd = real!(c"socket" as fn(c_int, c_int, c_int) -> c_int, domain, kind, protocol);
+    // Multipath TCP and others of the same domain and kind are not what we know.
+    if fd >= 0 && [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP].contains(&protocol) {
+        sockets::made(fd, domain, kind);
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn connect(fd: c_int, to: *const libc::sockaddr, len: libc::socklen_t) -> c_int {
+    let slot = table::socket(fd).filter(|_| !crate::signal::is_guest());
+    if let Some(slot) = &slot {
+        // SAFETY: the program's promise about the address.
+        let peer = unsafe { address::given(to, len) };
+        sockets::connecting(slot, fd, peer);
+    }
+    let answer = real!(
+        c"connect" as fn(c_int, *const libc::sockaddr, libc::socklen_t) -> c_int,
+        fd,
+        to,
+        len
+    );
+    if let Some(slot) = slot {
+        let errno = raw::errno();
+        let ended = if answer == 0 { 0 } else { errno.0 };
+        sockets::connected(&slot, fd, ended);
+        raw::set_errno(errno);
+    }
+    answer
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bind(fd: c_int, to: *const libc::sockaddr, len: libc::socklen_t) -> c_int {
+    let answer =
+        real!(c"bind" as fn(c_int, *const libc::sockaddr, libc::socklen_t) -> c_int, fd, to, len);
+    if let Some(slot) =
+        table::socket(fd).filter(|slot| answer == 0 && slot.kind() == Kind::Datagram)
+    {
+        sockets::judge(&slot, fd, adverb_sockconf::Role::UdpReceiver, None);
+    }
+    answer
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let answer = real!(c"listen" as fn(c_int, c_int) -> c_int, fd, backlog);
+    if let Some(slot) = table::socket(fd).filter(|_| answer == 0) {
+        sockets::listening(&slot, fd);
+    }
+    answer
+}
+
+fn accept_with(fd: c_int, flags: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let listener = table::socket(fd).filter(|slot| slot.kind() == Kind::Listener);
+    let Some(listener) = listener else { return call() };
+    if !is_plain(&listener) && datagram::spin_until_readable(&listener, fd) {
+        raw::set_errno(Errno::INTR);
+        return -1;
+    }
+    let new = call();
+    if new >= 0 {
+        let errno = raw::errno();
+        // Whatever had this number before was closed behind our back.
+        table::clear(new).map(crate::slot::Slot::release).unwrap_or(());
+        sockets::accepted(&listener, new, flags);
+        raw::set_errno(errno);
+    }
+    new
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept(
+    fd: c_int,
+    from: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> c_int {
+    accept_with(fd, 0, || {
+        real!(
+            c"accept" as fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int,
+            fd,
+            from,
+            len
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept4(
+    fd: c_int,
+    from: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+    flags: c_int,
+) -> c_int {
+    accept_with(fd, flags, || {
+        real!(
+            c"accept4" as fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t, c_int) -> c_int,
+            fd,
+            from,
+            len,
+            flags
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let kernel = || real!(c"shutdown" as fn(c_int, c_int) -> c_int, fd, how);
+    let Some(slot) = table::socket(fd) else { return kernel() };
+    stream::settle(&slot, fd);
+    let known = [libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR].contains(&how);
+    if !known || slot.kind() != Kind::Stream || closing::shut(&slot, fd, how) {
+        return kernel();
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: libc::socklen_t,
+) -> c_int {
+    let call = |value: *const c_void| {
+        real!(
+            c"setsockopt" as fn(c_int, c_int, c_int, *const c_void, libc::socklen_t) -> c_int,
+            fd,
+            level,
+            name,
+            value,
+            len
+        )
+    };
+    let Some(slot) = table::socket(fd) else { return call(value) };
+    let needs_kernel = (level, name) == (libc::IPPROTO_TCP, libc::TCP_ULP);
+    if needs_kernel && slot.segment().is_some() {
+        raw::set_errno(Errno(libc::EOPNOTSUPP));
+        return -1;
+    }
+    let is_buffer = (level, name) == (libc::SOL_SOCKET, libc::SO_RCVBUF);
+    let answer = if is_buffer && len as usize >= size_of::<c_int>() && !value.is_null() {
+        // SAFETY: the program's promise: `len` bytes, which is at least an integer.
+        let wanted = unsafe { value.cast::<c_int>().read_unaligned() };
+        let least = wanted.max(config::get().receive_buffer_min.min(BUFFER_MIN_MAX));
+        call((&raw const least).cast())
+    } else {
+        call(value)
+    };
+    if answer == 0 {
+        sockets::option_set(&slot, fd, level, name);
+    }
+    answer
+}
+
+/// A minimum that is the kernel's default anyway is no reason to change what a program asks for.
+const BUFFER_MIN_MAX: c_int = 65_536;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut libc::socklen_t,
+) -> c_int {
+    if (fd, level, name) == (-1, libc::SOL_SOCKET, extra::GET_API) {
+        // SAFETY: the program's promise: room for a pointer, and a length.
+        return unsafe { extra::get_api(value, len) };
+    }
+    let answer = real!(
+        c"getsockopt" as fn(c_int, c_int, c_int, *mut c_void, *mut libc::socklen_t) -> c_int,
+        fd,
+        level,
+        name,
+        value,
+        len
+    );
+    let Some(slot) = table::socket(fd).filter(|_| answer == 0) else { return answer };
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && slot.mapped().is_some() {
+        // Bells need it on; the program sees what it has set.
+        // SAFETY: the kernel has just written an integer there.
+        unsafe {
+            value.cast::<c_int>().write_unaligned(c_int::from(slot.nodelay.load(Ordering::Relaxed)))
+        };
+    }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && slot.kind() == Kind::Connecting {
+        stream::settle(&slot, fd);
+    }
+    answer
+}
+
+/// A socket of which the program wants what only the kernel has.
+pub(super) fn keep_to_kernel(fd: c_int) {
+    if let Some(slot) = table::socket(fd) {
+        slot.leave_to_kernel(Why::Feature);
+    }
+}

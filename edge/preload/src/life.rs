@@ -1,0 +1,133 @@
+//! Beginnings: of the process, of its children, and of programs that take its place.
+//!
+//! # Safety
+//!
+//! [`BEGIN`] and [`END`] are pointers in the sections of functions that the loader calls before and
+//! after `main`; they take no arguments that they look at, and other libraries' may call us before
+//! and after them.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::slot::{Kind, Slot};
+use crate::{config, epoll, meeting, raw, signal, table, thread};
+
+/// Called by the loader.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+/// Called by the loader, after `main`.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+extern "C" fn begin() {
+    signal::settle_in();
+    // SAFETY: the function takes pointers to functions of the type it wants, or none.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    adopt_descriptors();
+}
+
+/// The program ends in peace: its peers hear of it as if it had closed everything.
+extern "C" fn end() {
+    if signal::is_guest() {
+        return;
+    }
+    table::each(0, usize::MAX, |fd| {
+        if let Some(slot) = table::socket(fd).filter(|slot| slot.segment().is_some()) {
+            drop(slot);
+            crate::closing::forget(fd);
+        }
+    });
+    crate::stats::remove();
+}
+
+/// Counts forks, from 1.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Before a fork: the child's descriptors count as well. Returns the fork's number.
+pub(crate) fn before_fork() -> u32 {
+    let fork = count_child();
+    thread::with(|thread| thread.is_forking.set(true));
+    fork
+}
+
+/// After a fork, in the parent.
+pub(crate) fn after_fork() {
+    thread::with(|thread| thread.is_forking.set(false));
+}
+
+fn count_child() -> u32 {
+    let fork = FORKS.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+    table::each(0, usize::MAX, |fd| {
+        if let Some(slot) = table::socket(fd) {
+            slot.names.fetch_add(1, Ordering::AcqRel);
+            slot.retain_for_child(fork);
+            if let Some(segment) = slot.segment() {
+                segment.share(slot.end());
+            }
+        }
+    });
+    fork
+}
+
+/// After a fork that failed.
+pub(crate) fn no_fork(fork: u32) {
+    table::each(0, usize::MAX, |fd| {
+        if let Some(slot) = table::socket(fd) {
+            slot.names.fetch_sub(1, Ordering::AcqRel);
+            slot.slot().release_for_child(fork);
+        }
+    });
+}
+
+/// In every child of a fork, whoever called it.
+extern "C" fn in_child() {
+    thread::forget_id();
+    signal::settle_in();
+    epoll::after_fork();
+    // Forks from within the C library, such as that of `forkpty`, do not pass by us: what this
+    // child closes must not be the last of it.
+    if !thread::with(|thread| thread.is_forking.replace(false)) {
+        count_child();
+    }
+}
+
+/// A program that has just taken this process over may have got connections with rings: from the
+/// one before it, or from whoever started it.
+fn adopt_descriptors() {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
+    let fds: Vec<c_int> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for fd in fds {
+        if table::socket(fd).is_none() {
+            adopt(fd);
+        }
+    }
+}
+
+/// A descriptor that came from elsewhere: if it is a connection with rings, so it stays.
+pub(crate) fn adopt(fd: c_int) {
+    let get = |name| raw::option::<c_int>(fd, libc::SOL_SOCKET, name);
+    let (Ok(domain), Ok(kind)) = (get(libc::SO_DOMAIN), get(libc::SO_TYPE)) else { return };
+    if ![libc::AF_INET, libc::AF_INET6].contains(&domain) || !config::get().is_on {
+        return;
+    }
+    let is_listener = get(libc::SO_ACCEPTCONN).unwrap_or(0) != 0;
+    let kind = match kind {
+        libc::SOCK_STREAM if is_listener => Kind::Listener,
+        libc::SOCK_STREAM => Kind::Stream,
+        libc::SOCK_DGRAM => Kind::Datagram,
+        _ => return,
+    };
+    let Some(slot) = Slot::create(kind) else { return };
+    let nonblocking = raw::file_flags(fd).unwrap_or(0) & libc::O_NONBLOCK != 0;
+    slot.is_nonblocking.store(nonblocking, Ordering::Relaxed);
+    crate::sockets::read_limits(slot, fd);
+    if kind == Kind::Stream && !meeting::inherit(slot, fd) {
+        // Whoever had it before may have sent and received without our counting.
+        slot.leave_to_kernel(crate::slot::Why::HandedOver);
+    }
+    table::set_socket(fd, slot);
+}

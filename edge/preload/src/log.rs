@@ -1,0 +1,84 @@
+//! Lines for people: to the standard error, or to the file that `VMA_LOG_FILE` names.
+
+use std::ffi::CString;
+
+use adverb_sockconf::Level;
+
+use crate::{config, raw};
+
+/// How lines look and where they go.
+#[derive(Debug)]
+pub(crate) struct Log {
+    /// The least important level that is printed; `None`: nothing is.
+    pub(crate) level: Option<Level>,
+    /// 0 to 3: how much is said about who speaks.
+    pub(crate) details: i64,
+    pub(crate) colours: bool,
+    /// The file; the standard error if there is none.
+    pub(crate) file: Option<CString>,
+    pub(crate) started_ns: u64,
+}
+
+impl Log {
+    fn line(&self, level: Level, text: &str) -> String {
+        let who = match self.details {
+            0 => String::new(),
+            1 => format!("Tid: {} ", crate::thread::id()),
+            2 => format!("Pid: {} Tid: {} ", raw::process_id(), crate::thread::id()),
+            _ => {
+                let ms = raw::now_ns().saturating_sub(self.started_ns) / 1_000_000;
+                format!("Time: {ms} Pid: {} Tid: {} ", raw::process_id(), crate::thread::id())
+            }
+        };
+        let line = format!("{who}VMA {}: {text}", level.word());
+        match level {
+            Level::Panic | Level::Error | Level::Warning if self.colours => {
+                format!("\x1b[31m{line}\x1b[0m\n")
+            }
+            Level::Fine | Level::Finer if self.colours => format!("\x1b[2m{line}\x1b[0m\n"),
+            Level::Panic
+            | Level::Error
+            | Level::Warning
+            | Level::Info
+            | Level::Details
+            | Level::Debug
+            | Level::Fine
+            | Level::Finer => line + "\n",
+        }
+    }
+
+    /// Prints a line, if its level is wanted.
+    pub(crate) fn print(&self, level: Level, text: &str) {
+        if self.level.is_none_or(|most| level > most) {
+            return;
+        }
+        let line = self.line(level, text);
+        match &self.file {
+            Some(path) => append(path, &line),
+            None => {
+                let _ = raw::write(libc::STDERR_FILENO, line.as_bytes());
+            }
+        }
+    }
+}
+
+/// Whether lines of that level are printed.
+pub(crate) fn is_on(level: Level) -> bool {
+    config::get().log.level.is_some_and(|most| level <= most)
+}
+
+/// Prints a line, if its level is wanted. The text is made only then.
+pub(crate) fn print(level: Level, text: impl FnOnce() -> String) {
+    if is_on(level) {
+        config::get().log.print(level, &text());
+    }
+}
+
+/// Adds to the end of a file; a file that cannot be written is nobody's problem.
+pub(crate) fn append(path: &CString, text: &str) {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
+    if let Ok(fd) = raw::open(path, flags) {
+        let _ = raw::write(fd, text.as_bytes());
+        raw::close(fd);
+    }
+}

@@ -1,0 +1,300 @@
+//! Where the two ends of a connection meet: a directory of their user, in shared memory.
+//!
+//! The end that connected makes a file with the rings, named after the network namespace and both
+//! addresses, as soon as the kernel's connection stands; the end that accepted finds it there. If
+//! either is not one of us, there is no file, or nobody takes it, and the connection stays the
+//! kernel's. The directory is the user's own, so that only processes of one user meet.
+//!
+//! # Safety
+//!
+//! A file that is found may be anything. It is mapped for as long as it is, its header is checked
+//! before it is used, and its length is compared with what the header says.
+
+use std::ffi::{CStr, CString, c_int};
+use std::net::{IpAddr, SocketAddr};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+
+use crate::ring::{ACCEPTED, End, MAGIC, OFFERED, Segment, WITHDRAWN, size};
+use crate::slot::{Carrier, Slot, Why};
+use crate::{config, raw};
+
+/// The directory, unless somebody has named another.
+pub(crate) fn default_place() -> String {
+    format!("/dev/shm/adverb-sockets-{}", raw::user_id())
+}
+
+fn place() -> &'static str {
+    static PLACE: OnceLock<String> = OnceLock::new();
+    PLACE.get_or_init(|| {
+        let place = config::meeting_place();
+        if let Ok(path) = CString::new(place.as_str()) {
+            raw::make_dir(&path);
+        }
+        place
+    })
+}
+
+/// The path of a file in the meeting place.
+pub(crate) fn path(name: &str) -> Option<CString> {
+    CString::new(format!("{}/{name}", place())).ok()
+}
+
+/// A name of 128 bits for a connection: both addresses, and the namespaces they are addresses in.
+fn name(client: SocketAddr, server: SocketAddr) -> [u64; 2] {
+    let mut hash = [0xcbf2_9ce4_8422_2325, 0x6c62_272e_07bb_0142_u64];
+    let mut eat = |bytes: &[u8]| {
+        for byte in bytes {
+            let [a, b] = &mut hash;
+            *a = (*a ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            *b = (*b ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        }
+    };
+    // Ends are asked by their numbers whether they live: they must mean the same to both.
+    for namespace in [c"/proc/self/ns/net", c"/proc/self/ns/pid"] {
+        let mut space = [0_u8; 64];
+        let len = raw::read_link(namespace, &mut space).unwrap_or(0);
+        eat(space.get(..len).unwrap_or(&[]));
+    }
+    for end in [client, server] {
+        match end.ip() {
+            IpAddr::V4(addr) => eat(&addr.octets()),
+            IpAddr::V6(addr) => eat(&addr.octets()),
+        }
+        eat(&end.port().to_be_bytes());
+    }
+    hash
+}
+
+fn file(name: [u64; 2]) -> Option<CString> {
+    let [a, b] = name;
+    path(&format!("{a:016x}{b:016x}"))
+}
+
+/// The addresses of a connection, its own first, if both ends are on this host.
+fn local_ends(fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
+    let (ours, theirs) = (raw::name(fd, false)?, raw::name(fd, true)?);
+    let same_host = ours.ip() == theirs.ip() || theirs.ip().is_loopback();
+    same_host.then_some((ours, theirs))
+}
+
+/// The end that connected: offers rings, if the peer is one that looks for them.
+pub(crate) fn offer(slot: &Slot, fd: c_int) {
+    let Some((ours, theirs)) = local_ends(fd) else {
+        return slot.leave_to_kernel(Why::PeerElsewhere);
+    };
+    if !listens(theirs.port()) {
+        return slot.leave_to_kernel(Why::PeerSilent);
+    }
+    slot.set_end(End::Client);
+    let name = name(ours, theirs);
+    match make(name, fd) {
+        Some(segment) => {
+            remember(slot, name, config::get().ring_bytes);
+            slot.publish(segment);
+            slot.set_why(Why::Offered);
+            slot.set_carrier(Carrier::Offered);
+            prepare_kernel_socket(slot, fd);
+        }
+        None => slot.leave_to_kernel(Why::NoRoom),
+    }
+}
+
+fn remember(slot: &Slot, [a, b]: [u64; 2], ring_bytes: usize) {
+    let [first, second] = &slot.meeting;
+    first.store(a, Ordering::Relaxed);
+    second.store(b, Ordering::Relaxed);
+    slot.ring_bytes.store(ring_bytes.try_into().unwrap_or(0), Ordering::Relaxed);
+}
+
+fn remembered(slot: &Slot) -> [u64; 2] {
+    let [first, second] = &slot.meeting;
+    [first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)]
+}
+
+/// Bells are single bytes, which Nagle's algorithm would hold back.
+fn prepare_kernel_socket(slot: &Slot, fd: c_int) {
+    let was = raw::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(0);
+    slot.nodelay.store(was != 0, Ordering::Relaxed);
+    let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+}
+
+fn make(name: [u64; 2], fd: c_int) -> Option<Segment> {
+    let path = file(name)?;
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+    let opened = raw::open(&path, flags).or_else(|_| {
+        // Left behind by a process that was killed: the kernel has just given us these addresses.
+        raw::unlink(&path);
+        raw::open(&path, flags)
+    });
+    let file = opened.ok()?;
+    let ring_bytes = config::get().ring_bytes;
+    let mapped = raw::set_size(file, size(ring_bytes))
+        .and_then(|_| raw::map_file(file, size(ring_bytes)))
+        .ok()
+        .and_then(NonNull::new);
+    raw::close(file);
+    let Some(base) = mapped else {
+        raw::unlink(&path);
+        return None;
+    };
+    // SAFETY: mapped just now, shared, of this size, and handed over.
+    let segment = unsafe { Segment::adopt(base, ring_bytes) };
+    let cookie = raw::option::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0);
+    segment.prepare(cookie);
+    Some(segment)
+}
+
+/// Maps the rings of that name, if they are there and what they should be.
+fn open(path: &CStr) -> Option<(Segment, usize)> {
+    let file = raw::open(path, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW).ok()?;
+    let mapped = raw::file_size(file).ok().and_then(|len| {
+        let ring_bytes = len.checked_sub(size(0))? / 2;
+        let fits = ring_bytes.is_power_of_two() && len == size(ring_bytes);
+        let base = fits.then(|| raw::map_file(file, len).ok())??;
+        Some((NonNull::new(base)?, ring_bytes))
+    });
+    raw::close(file);
+    let (base, ring_bytes) = mapped?;
+    // SAFETY: mapped just now, shared, of this size, and handed over.
+    let segment = unsafe { Segment::adopt(base, ring_bytes) };
+    let header = segment.header();
+    let is_ours = header.magic.load(Ordering::Acquire) == MAGIC
+        && header.ring_bytes.load(Ordering::Relaxed) == u64::try_from(ring_bytes).unwrap_or(0);
+    is_ours.then_some((segment, ring_bytes))
+}
+
+/// The end that accepted: takes the rings that the peer has offered, if it has. Nobody else may be
+/// sending or receiving on the socket.
+pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
+    let Some((ours, theirs)) = local_ends(fd) else {
+        slot.leave_to_kernel(Why::PeerElsewhere);
+        return false;
+    };
+    let name = name(theirs, ours);
+    let Some((segment, ring_bytes)) = file(name).and_then(|path| open(&path)) else {
+        return false;
+    };
+    let header = segment.header();
+    if !raw::is_process(header.maker.load(Ordering::Relaxed)) {
+        return false;
+    }
+    slot.set_end(End::Server);
+    let incoming = segment.incoming(End::Server);
+    incoming.direction.consumer.taken.store(slot.taken.load(Ordering::Relaxed), Ordering::Release);
+    let outgoing = segment.outgoing(End::Server);
+    outgoing.direction.producer.given.store(slot.given.load(Ordering::Relaxed), Ordering::Release);
+    prepare_kernel_socket(slot, fd);
+    segment.own(End::Server);
+    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+    if header.state.compare_exchange(OFFERED, ACCEPTED, o, r).is_err() {
+        return false;
+    }
+    remember(slot, name, ring_bytes);
+    slot.publish(segment);
+    slot.set_why(Why::Rings);
+    slot.set_carrier(Carrier::Rings);
+    true
+}
+
+/// A connection that came from another program with its descriptor: looks whether it has rings.
+pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
+    let Some((ours, theirs)) = local_ends(fd) else { return false };
+    for (end, name) in [(End::Client, name(ours, theirs)), (End::Server, name(theirs, ours))] {
+        let Some((segment, ring_bytes)) = file(name).and_then(|path| open(&path)) else { continue };
+        if segment.header().state.load(Ordering::Acquire) != ACCEPTED {
+            continue;
+        }
+        slot.set_end(end);
+        slot.nodelay.store(true, Ordering::Relaxed);
+        segment.share(end);
+        remember(slot, name, ring_bytes);
+        slot.publish(segment);
+        slot.set_why(Why::Rings);
+        slot.set_carrier(Carrier::Rings);
+        return true;
+    }
+    false
+}
+
+/// Maps the rings that another process of this family has set up.
+pub(crate) fn map_again(slot: &Slot) -> Option<&Segment> {
+    let (segment, _) = open(&file(remembered(slot))?)?;
+    slot.publish(segment);
+    slot.mapped()
+}
+
+/// The last descriptor has been closed: nobody will look for the rings any more.
+pub(crate) fn withdraw(slot: &Slot) {
+    if let Some(segment) = slot.mapped() {
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        let _ = segment.header().state.compare_exchange(OFFERED, WITHDRAWN, o, r);
+    }
+    if let Some(path) = file(remembered(slot)) {
+        raw::unlink(&path);
+    }
+}
+
+/// Removes what processes have left behind that were killed.
+pub(crate) fn tidy_up() {
+    let Ok(entries) = std::fs::read_dir(place()) else { return };
+    for entry in entries.flatten().take(TIDY_MAX) {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let maker = match name.strip_prefix("stat.") {
+            Some(pid) => pid.parse().ok(),
+            None if name.len() == NAME_LEN => path(name).and_then(|path| {
+                let (segment, _) = open(&path)?;
+                Some(segment.header().maker.load(Ordering::Relaxed))
+            }),
+            None => None,
+        };
+        if maker.is_some_and(|maker| !raw::is_process(maker))
+            && let Some(path) = path(name)
+        {
+            raw::unlink(&path);
+        }
+    }
+}
+
+/// Files that one process looks at when it starts, at most.
+const TIDY_MAX: usize = 256;
+/// Letters in the name of a file of rings.
+const NAME_LEN: usize = 32;
+
+/// Ports on which accelerated programs listen: one byte each, shared by all of a namespace.
+fn ports() -> Option<&'static [AtomicU8; PORTS]> {
+    static MAP: AtomicPtr<[AtomicU8; PORTS]> = AtomicPtr::new(std::ptr::null_mut());
+    let known = MAP.load(Ordering::Acquire);
+    let at = if known.is_null() {
+        let [a, _] = name(NOWHERE, NOWHERE);
+        let file = raw::open(&path(&format!("ports.{a:016x}"))?, libc::O_RDWR | libc::O_CREAT);
+        let file = file.ok()?;
+        let mapped = raw::set_size(file, PORTS).and_then(|_| raw::map_file(file, PORTS));
+        raw::close(file);
+        MAP.store(mapped.ok()?.cast(), Ordering::Release);
+        MAP.load(Ordering::Acquire)
+    } else {
+        known
+    };
+    // SAFETY: mapped for good, of this length, and made of atomics.
+    Some(unsafe { &*at })
+}
+
+const PORTS: usize = 65_536;
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+
+/// Says that this program listens on a port, and looks for offers.
+pub(crate) fn announce(port: u16) {
+    if let Some(port) = ports().and_then(|ports| ports.get(usize::from(port))) {
+        port.store(1, Ordering::Release);
+    }
+}
+
+/// Whether an accelerated program has ever listened on that port. If it no longer does, an offer
+/// is in vain and nothing else.
+fn listens(port: u16) -> bool {
+    let port = ports().and_then(|ports| ports.get(usize::from(port)));
+    port.is_some_and(|port| port.load(Ordering::Acquire) != 0)
+}

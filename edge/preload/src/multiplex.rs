@@ -1,0 +1,388 @@
+//! `poll` and `select`: many descriptors looked at at once, some of which have rings.
+//!
+//! The kernel is asked about everything, rings or not: about a connection with rings, whether a
+//! bell has rung or the peer is gone. What the program hears of such a connection is worked out
+//! from the rings.
+//!
+//! # Safety
+//!
+//! Arrays passed to the kernel are slices of ours, or the program's own, as it passed them.
+
+#![expect(clippy::as_conversions, reason = "counts and times of the C library have other widths")]
+
+use std::ffi::c_int;
+
+use crate::config;
+use crate::epoll::{self, Epoll};
+use crate::patience::{self, Patience, Spin};
+use crate::raw::{self, Errno};
+use crate::real::real;
+use crate::ring::Segment;
+use crate::stream::{self, Sleeper, Want};
+use crate::table::{self, Pin};
+use crate::thread::Interrupts;
+
+/// What we know about one descriptor of the set.
+#[derive(Debug)]
+enum Known {
+    Nothing,
+    Socket(Pin),
+    Epoll(&'static Epoll),
+}
+
+impl Known {
+    fn of(fd: c_int) -> Self {
+        if let Some(slot) = table::socket(fd) {
+            stream::settle(&slot, fd);
+            return match slot.segment() {
+                Some(_) => Self::Socket(slot),
+                None => Self::Nothing,
+            };
+        }
+        table::epoll(fd).map_or(Self::Nothing, Self::Epoll)
+    }
+
+    fn rings(&self) -> Option<(&Pin, &Segment)> {
+        match self {
+            Self::Socket(pin) => pin.segment().map(|segment| (pin, segment)),
+            Self::Nothing | Self::Epoll(_) => None,
+        }
+    }
+}
+
+/// Asks the kernel, now.
+fn kernel_poll(fds: &mut [libc::pollfd]) -> usize {
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let args = [fds.as_mut_ptr() as usize, fds.len(), &raw const zero as usize, 0, 0, 0];
+    // SAFETY: the kernel writes the `revents` of the slice, and reads a structure of ours.
+    unsafe { raw::syscall(libc::SYS_ppoll, args) }.unwrap_or(0)
+}
+
+/// Asks the kernel, and waits; the C library's function, so that a thread can be cancelled here.
+fn kernel_sleep(
+    fds: &mut [libc::pollfd],
+    left_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    let time = left_ns.map(|left| libc::timespec {
+        tv_sec: i64::try_from(left / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(left % 1_000_000_000).unwrap_or(0),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let mask = mask.map_or(std::ptr::null(), std::ptr::from_ref);
+    let answer = real!(
+        c"ppoll"
+            as fn(
+                *mut libc::pollfd,
+                libc::nfds_t,
+                *const libc::timespec,
+                *const libc::sigset_t,
+            ) -> c_int,
+        fds.as_mut_ptr(),
+        fds.len() as libc::nfds_t,
+        time,
+        mask
+    );
+    usize::try_from(answer).map_err(|_| raw::errno())
+}
+
+/// `ppoll(2)`.
+pub(crate) fn poll(
+    fds: &mut [libc::pollfd],
+    limit_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    let errno = raw::errno();
+    let answer = poll_inner(fds, limit_ns, mask);
+    raw::set_errno(errno);
+    answer
+}
+
+fn poll_inner(
+    fds: &mut [libc::pollfd],
+    limit_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    let config = config::get();
+    // A mask that changes which signals arrive is the kernel's business alone, as are no descriptors.
+    if fds.is_empty() || limit_ns == Some(0) && !fds.iter().any(|fd| is_known(fd.fd)) {
+        return kernel_sleep(fds, limit_ns, mask);
+    }
+    let mut known: Vec<Known> = fds.iter().map(|fd| Known::of(fd.fd)).collect();
+    let has_rings = known.iter().any(|known| !matches!(known, Known::Nothing));
+    let most_ns = config.select_spin_ns;
+    let mut patience = Patience::start(most_ns, limit_ns, Interrupts::All);
+    if !has_rings {
+        return spin_then_sleep(fds, &mut patience, mask, most_ns);
+    }
+    // If there is nothing but rings, the first look at the kernel can wait until they are empty.
+    let is_mixed = known.iter().any(|known| !matches!(known, Known::Socket(_)));
+    let mut rounds = u32::from(!is_mixed);
+    loop {
+        let kernel = rounds.is_multiple_of(config.kernel_ratio) || limit_ns == Some(0);
+        let count = look(fds, &mut known, kernel);
+        if count > 0 || limit_ns == Some(0) {
+            patience.hit(most_ns);
+            return Ok(count);
+        }
+        rounds = rounds.wrapping_add(1);
+        match patience.goes_on(true) {
+            Spin::Look => continue,
+            Spin::Interrupted => return Err(Errno::INTR),
+            Spin::TimedOut => return Ok(0),
+            Spin::Sleep => {}
+        }
+        rounds = 0;
+        let sleepers: Vec<Sleeper<'_>> = fds
+            .iter()
+            .zip(&known)
+            .filter_map(|(fd, known)| {
+                let (slot, _) = known.rings()?;
+                Some(Sleeper::new(slot, fd.events & libc::POLLOUT != 0))
+            })
+            .collect();
+        if !cool(fds, &known) {
+            continue;
+        }
+        let since = raw::now_ns();
+        let mut asked = ask(fds, &known);
+        let left_ns = Some(patience.left_ns().unwrap_or(u64::MAX).min(stream::SLICE_NS));
+        let slept = kernel_sleep(&mut asked, left_ns, mask);
+        drop(sleepers);
+        patience.slept(since, most_ns);
+        for (asked, known) in asked.iter().zip(&known) {
+            if let Some((slot, segment)) = known.rings() {
+                stream::heed(slot, asked.revents);
+                if asked.revents & libc::POLLIN != 0 {
+                    stream::hear_after_sleep(slot, segment, asked.fd);
+                }
+            }
+        }
+        slept?;
+        let count = look(fds, &mut known, true);
+        if count > 0 || patience.is_over() || limit_ns == Some(0) {
+            return Ok(count);
+        }
+        if patience.is_interrupted() {
+            return Err(Errno::INTR);
+        }
+    }
+}
+
+fn is_known(fd: c_int) -> bool {
+    table::socket(fd).is_some() || table::epoll(fd).is_some()
+}
+
+/// Nothing but the kernel's descriptors.
+fn spin_then_sleep(
+    fds: &mut [libc::pollfd],
+    patience: &mut Patience,
+    mask: Option<&libc::sigset_t>,
+    most_ns: u64,
+) -> Result<usize, Errno> {
+    // Without a socket of ours among them, somebody waits for a pipe or a terminal: no reason to
+    // burn a processor.
+    let spins = mask.is_none() && fds.iter().any(|fd| is_known(fd.fd));
+    loop {
+        if !spins {
+            break;
+        }
+        let count = kernel_poll(fds);
+        if count > 0 {
+            patience.hit(most_ns);
+            return Ok(count);
+        }
+        match patience.goes_on(false) {
+            Spin::Look => {}
+            Spin::Sleep => break,
+            Spin::Interrupted => return Err(Errno::INTR),
+            Spin::TimedOut => return Ok(0),
+        }
+    }
+    let since = raw::now_ns();
+    let answer = kernel_sleep(fds, patience.left_ns(), mask);
+    if spins {
+        patience::miss(raw::now_ns().saturating_sub(since), most_ns);
+    }
+    answer
+}
+
+/// The set as the kernel is asked about it: bells and ends of connections with rings, everything
+/// of the others.
+fn ask(fds: &[libc::pollfd], known: &[Known]) -> Vec<libc::pollfd> {
+    let each = fds.iter().zip(known).map(|(fd, known)| match known.rings() {
+        None => libc::pollfd { fd: fd.fd, events: fd.events, revents: 0 },
+        Some((slot, segment)) => {
+            let (_, writing) = stream::kernel_speaks(slot, segment);
+            let room = if writing { fd.events & libc::POLLOUT } else { 0 };
+            let events = libc::POLLIN | libc::POLLRDHUP | room;
+            libc::pollfd { fd: fd.fd, events, revents: 0 }
+        }
+    });
+    each.collect()
+}
+
+/// Looks at everything once, and fills in what has happened. Returns how many have something.
+fn look(fds: &mut [libc::pollfd], known: &mut [Known], kernel: bool) -> usize {
+    if kernel {
+        let mut asked = ask(fds, known);
+        kernel_poll(&mut asked);
+        for ((fd, known), asked) in fds.iter_mut().zip(known.iter_mut()).zip(&asked) {
+            fd.revents = 0;
+            match known {
+                Known::Socket(slot) => stream::heed(slot, asked.revents),
+                Known::Nothing | Known::Epoll(_) => fd.revents = asked.revents,
+            }
+            if let Known::Nothing = known
+                && let refreshed @ Known::Socket(_) = Known::of(fd.fd)
+            {
+                // It has got rings while we waited.
+                fd.revents = 0;
+                *known = refreshed;
+            }
+        }
+    }
+    let mut count = 0;
+    for (fd, known) in fds.iter_mut().zip(known.iter()) {
+        match known {
+            Known::Nothing => {
+                if !kernel {
+                    fd.revents = 0;
+                }
+            }
+            Known::Socket(_) => {
+                if let Some((slot, segment)) = known.rings() {
+                    let ready = epoll::events_of(slot, segment, fd.fd);
+                    let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+                    fd.revents = ready & (fd.events | always);
+                }
+            }
+            Known::Epoll(epoll) => {
+                epoll.refresh(fd.fd);
+                if epoll.has_marks() && fd.revents != 0 {
+                    epoll.harvest(fd.fd);
+                    fd.revents = 0;
+                }
+                if epoll.is_ready() {
+                    fd.revents |= libc::POLLIN & fd.events;
+                } else if !kernel {
+                    fd.revents = 0;
+                }
+            }
+        }
+        count += usize::from(fd.revents != 0);
+    }
+    count
+}
+
+/// Arms everything. Returns false if something has happened already.
+fn cool(fds: &[libc::pollfd], known: &[Known]) -> bool {
+    let mut is_quiet = true;
+    for (fd, known) in fds.iter().zip(known) {
+        match known {
+            Known::Nothing => {}
+            Known::Epoll(epoll) => is_quiet &= epoll.cool(),
+            Known::Socket(_) => {
+                let Some((slot, segment)) = known.rings() else { continue };
+                if fd.events & libc::POLLIN != 0 {
+                    stream::arm(slot, segment, Want::Read);
+                }
+                if fd.events & libc::POLLOUT != 0 {
+                    stream::arm(slot, segment, Want::Room);
+                }
+                let is_writer = fd.events & libc::POLLOUT != 0;
+                if !stream::drain(slot, segment, fd.fd, is_writer) && fd.events & libc::POLLIN == 0
+                {
+                    // Somebody else has to read what keeps the kernel's queue full.
+                    raw::nap(NAP_NS);
+                    stream::look_at_kernel(slot, fd.fd);
+                    is_quiet = false;
+                }
+                let ready = epoll::events_of(slot, segment, fd.fd);
+                is_quiet &= ready & (fd.events | libc::POLLERR | libc::POLLHUP) == 0;
+            }
+        }
+    }
+    is_quiet
+}
+
+/// How long a poller sleeps that cannot be woken.
+const NAP_NS: i64 = 100_000;
+
+/// The three sets of `select(2)`.
+#[derive(Debug)]
+pub(crate) struct Sets<'a> {
+    pub(crate) read: Option<&'a mut [u64]>,
+    pub(crate) write: Option<&'a mut [u64]>,
+    pub(crate) except: Option<&'a mut [u64]>,
+}
+
+fn has(set: Option<&[u64]>, fd: usize) -> bool {
+    set.and_then(|set| set.get(fd / 64)).is_some_and(|word| word & (1 << (fd % 64)) != 0)
+}
+
+/// Leaves in `set` the descriptors of `fds` for which `keep` says so. Returns how many.
+fn keep(
+    set: Option<&mut [u64]>,
+    fds: &[libc::pollfd],
+    keep: impl Fn(&libc::pollfd) -> bool,
+) -> usize {
+    let Some(set) = set else { return 0 };
+    let mut count = 0;
+    let mut new = vec![0_u64; set.len()];
+    for fd in fds {
+        let Ok(number) = usize::try_from(fd.fd) else { continue };
+        if has(Some(set), number)
+            && keep(fd)
+            && let Some(word) = new.get_mut(number / 64)
+        {
+            *word |= 1 << (number % 64);
+            count += 1;
+        }
+    }
+    set.copy_from_slice(&new);
+    count
+}
+
+/// `pselect(2)`, where at least one descriptor is one that we know.
+pub(crate) fn select(
+    count: usize,
+    sets: Sets<'_>,
+    limit_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    let Sets { read, write, except } = sets;
+    let mut fds = Vec::new();
+    for fd in 0..count {
+        let mut events = 0;
+        if has(read.as_deref(), fd) {
+            events |= libc::POLLIN;
+        }
+        if has(write.as_deref(), fd) {
+            events |= libc::POLLOUT;
+        }
+        if has(except.as_deref(), fd) {
+            events |= libc::POLLPRI;
+        }
+        if events != 0 {
+            let fd = c_int::try_from(fd).unwrap_or(-1);
+            fds.push(libc::pollfd { fd, events, revents: 0 });
+        }
+    }
+    poll(&mut fds, limit_ns, mask)?;
+    if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+        return Err(Errno(libc::EBADF));
+    }
+    let reading = libc::POLLIN | libc::POLLHUP | libc::POLLERR;
+    let writing = libc::POLLOUT | libc::POLLERR;
+    Ok(keep(read, &fds, |fd| fd.revents & reading != 0)
+        + keep(write, &fds, |fd| fd.revents & writing != 0)
+        + keep(except, &fds, |fd| fd.revents & libc::POLLPRI != 0))
+}
+
+/// Whether one of the first `count` descriptors of a set is one that we know.
+pub(crate) fn knows_any(count: usize, sets: &Sets<'_>) -> bool {
+    let all = [sets.read.as_deref(), sets.write.as_deref(), sets.except.as_deref()];
+    (0..count)
+        .any(|fd| all.iter().any(|set| has(*set, fd)) && c_int::try_from(fd).is_ok_and(is_known))
+}

@@ -1,0 +1,354 @@
+//! System calls without the C library: no `errno`, no cancellation, nothing that could be ours.
+//!
+//! The C library's wrappers are the functions this library stands in front of. What it needs from
+//! the kernel for itself it asks here, so that it never meets itself.
+//!
+//! # Safety
+//!
+//! 1. A system call touches no memory of this process but what its arguments point to. Functions
+//!    here that take pointers are `unsafe`, and hand that duty to their caller; those that are safe
+//!    take numbers, or references that outlive the call.
+//! 2. The assembly names every register that the kernel changes.
+
+#![expect(clippy::as_conversions, reason = "the kernel's arguments and answers are machine words")]
+
+use std::ffi::c_int;
+
+/// What the kernel answered: a number, or the number of an error.
+pub(crate) type Answer = Result<usize, Errno>;
+
+/// The number of an error, as `errno` has it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+impl Errno {
+    pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
+    pub(crate) const INTR: Self = Self(libc::EINTR);
+    pub(crate) const PIPE: Self = Self(libc::EPIPE);
+    pub(crate) const CONNRESET: Self = Self(libc::ECONNRESET);
+}
+
+/// One system call.
+///
+/// # Safety
+///
+/// What the kernel does with the arguments is all right (rule 1).
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) unsafe fn syscall(number: i64, args: [usize; 6]) -> Answer {
+    let [a, b, c, d, e, f] = args;
+    let mut answer = number as isize;
+    // SAFETY: the calling convention of the kernel: arguments in these registers, `rcx` and `r11`
+    // changed (rule 2); the caller answers for what the call does.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") answer,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    decode(answer)
+}
+
+/// One system call.
+///
+/// # Safety
+///
+/// What the kernel does with the arguments is all right (rule 1).
+#[cfg(target_arch = "aarch64")]
+#[inline]
+pub(crate) unsafe fn syscall(number: i64, args: [usize; 6]) -> Answer {
+    let [a, b, c, d, e, f] = args;
+    let mut answer = a as isize;
+    // SAFETY: the calling convention of the kernel: arguments in these registers, nothing else
+    // changed (rule 2); the caller answers for what the call does.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") answer,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack),
+        );
+    }
+    decode(answer)
+}
+
+#[inline]
+fn decode(answer: isize) -> Answer {
+    if (-4095..0).contains(&answer) { Err(Errno(-answer as c_int)) } else { Ok(answer as usize) }
+}
+
+/// A descriptor as an argument.
+#[inline]
+fn word(fd: c_int) -> usize {
+    fd as isize as usize
+}
+
+/// `recvmsg(2)`.
+///
+/// # Safety
+///
+/// `message` and what it points to may be written (rule 1).
+pub(crate) unsafe fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { syscall(libc::SYS_recvmsg, [word(fd), message as usize, word(flags), 0, 0, 0]) }
+}
+
+/// `sendmsg(2)`.
+///
+/// # Safety
+///
+/// `message` and what it points to may be read (rule 1).
+pub(crate) unsafe fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { syscall(libc::SYS_sendmsg, [word(fd), message as usize, word(flags), 0, 0, 0]) }
+}
+
+/// Receives into a buffer of ours, without waiting.
+pub(crate) fn recv(fd: c_int, buffer: &mut [u8], flags: c_int) -> Answer {
+    let (base, len) = (buffer.as_mut_ptr() as usize, buffer.len());
+    let flags = word(flags | libc::MSG_DONTWAIT);
+    // SAFETY: the buffer is borrowed for the length of the call, and the kernel fills at most `len`.
+    unsafe { syscall(libc::SYS_recvfrom, [word(fd), base, len, flags, 0, 0]) }
+}
+
+/// Sends bytes of ours, without waiting and without a signal.
+pub(crate) fn send(fd: c_int, bytes: &[u8]) -> Answer {
+    let (base, len) = (bytes.as_ptr() as usize, bytes.len());
+    let flags = word(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    // SAFETY: the bytes are borrowed for the length of the call, and the kernel reads only them.
+    unsafe { syscall(libc::SYS_sendto, [word(fd), base, len, flags, 0, 0]) }
+}
+
+/// What `poll(2)` says about one descriptor, now.
+pub(crate) fn poll_now(fd: c_int, events: i16) -> Result<i16, Errno> {
+    let mut polled = libc::pollfd { fd, events, revents: 0 };
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let args = [&raw mut polled as usize, 1, &raw const zero as usize, 0, 0, 0];
+    // SAFETY: both structures are ours and live; the kernel writes `revents` alone.
+    unsafe { syscall(libc::SYS_ppoll, args) }?;
+    Ok(polled.revents)
+}
+
+/// How many bytes wait in the kernel's receive queue.
+pub(crate) fn waiting(fd: c_int) -> Answer {
+    let mut count: c_int = 0;
+    let args = [word(fd), libc::FIONREAD as usize, &raw mut count as usize, 0, 0, 0];
+    // SAFETY: the kernel writes one integer, which is ours.
+    unsafe { syscall(libc::SYS_ioctl, args) }?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// The flags of an open file: `O_NONBLOCK` and the like.
+pub(crate) fn file_flags(fd: c_int) -> Result<c_int, Errno> {
+    // SAFETY: this command has no pointer.
+    let flags =
+        unsafe { syscall(libc::SYS_fcntl, [word(fd), libc::F_GETFL as usize, 0, 0, 0, 0]) }?;
+    Ok(flags as c_int)
+}
+
+/// Closes a descriptor.
+pub(crate) fn close(fd: c_int) {
+    // SAFETY: no pointer; whoever calls this owns the descriptor.
+    let _ = unsafe { syscall(libc::SYS_close, [word(fd), 0, 0, 0, 0, 0]) };
+}
+
+/// Sets a socket option that is one integer.
+pub(crate) fn set_option(fd: c_int, level: c_int, name: c_int, value: c_int) -> Answer {
+    set_option_as(fd, level, name, &value)
+}
+
+/// Sets a socket option.
+pub(crate) fn set_option_as<T>(fd: c_int, level: c_int, name: c_int, value: &T) -> Answer {
+    let value = std::ptr::from_ref(value) as usize;
+    let args = [word(fd), word(level), word(name), value, size_of::<T>(), 0];
+    // SAFETY: the kernel reads one `T`, which is borrowed.
+    unsafe { syscall(libc::SYS_setsockopt, args) }
+}
+
+/// Reads a socket option that is any plain structure of integers.
+pub(crate) fn option<T: Copy + Default>(fd: c_int, level: c_int, name: c_int) -> Result<T, Errno> {
+    let mut value = T::default();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let args =
+        [word(fd), word(level), word(name), &raw mut value as usize, &raw mut len as usize, 0];
+    // SAFETY: the kernel writes at most `len` bytes of a `T`, whose every bit pattern is legal by
+    // the choice of the callers: integers, and pairs of them.
+    unsafe { syscall(libc::SYS_getsockopt, args) }?;
+    Ok(value)
+}
+
+/// The address of one end of a socket: its own, or its peer's.
+pub(crate) fn name(fd: c_int, of_peer: bool) -> Option<std::net::SocketAddr> {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    let number = if of_peer { libc::SYS_getpeername } else { libc::SYS_getsockname };
+    let args = [word(fd), &raw mut storage as usize, &raw mut len as usize, 0, 0, 0];
+    // SAFETY: the kernel writes at most `len` bytes of the storage.
+    unsafe { syscall(number, args) }.ok()?;
+    crate::address::read(&storage)
+}
+
+/// The number of the calling thread.
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_gettid, [0; 6]) }.map_or(0, |id| id as u32)
+}
+
+/// The number of this process.
+pub(crate) fn process_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_getpid, [0; 6]) }.map_or(0, |id| id as u32)
+}
+
+/// Whether there is a thread of that number.
+pub(crate) fn is_alive(thread: u32) -> bool {
+    // SAFETY: signal 0 is none.
+    let found = unsafe { syscall(libc::SYS_tkill, [thread as usize, 0, 0, 0, 0, 0]) };
+    found != Err(Errno(libc::ESRCH))
+}
+
+/// Sends a signal to the calling thread.
+pub(crate) fn raise(signal: c_int) {
+    let (process, thread) = (process_id() as usize, thread_id() as usize);
+    // SAFETY: no pointer. What a signal does is the program's own choice.
+    let _ = unsafe { syscall(libc::SYS_tgkill, [process, thread, word(signal), 0, 0, 0]) };
+}
+
+/// Lets others run.
+pub(crate) fn give_way() {
+    // SAFETY: no arguments.
+    let _ = unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
+}
+
+/// Sleeps for so many nanoseconds, less if a signal comes.
+pub(crate) fn nap(nanoseconds: i64) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
+    // SAFETY: the kernel reads one structure, which is ours.
+    let _ = unsafe { syscall(libc::SYS_nanosleep, [&raw const time as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Nanoseconds since an arbitrary start.
+pub(crate) fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call fills one structure, which is ours. It is not one that we stand in front of.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+}
+
+/// Sets `errno`.
+pub(crate) fn set_errno(errno: Errno) {
+    // SAFETY: the function has no preconditions.
+    let at = unsafe { libc::__errno_location() };
+    // SAFETY: it returns the address of the calling thread's own variable.
+    unsafe { at.write(errno.0) };
+}
+
+/// Reads `errno`.
+pub(crate) fn errno() -> Errno {
+    // SAFETY: the function has no preconditions.
+    let at = unsafe { libc::__errno_location() };
+    // SAFETY: it returns the address of the calling thread's own variable.
+    Errno(unsafe { at.read() })
+}
+
+/// Maps `len` bytes of zeros, pages of which come into being when they are touched.
+pub(crate) fn map_zeros(len: usize, shared: bool) -> Result<*mut u8, Errno> {
+    let visibility = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    let flags = visibility | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    // SAFETY: the kernel chooses the address, so that nothing in use is replaced.
+    let base = unsafe { syscall(libc::SYS_mmap, [0, len, access, word(flags), usize::MAX, 0]) }?;
+    Ok(base as *mut u8)
+}
+
+/// Maps the first `len` bytes of a file that others map too.
+pub(crate) fn map_file(fd: c_int, len: usize) -> Result<*mut u8, Errno> {
+    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = libc::MAP_SHARED as usize;
+    // SAFETY: the kernel chooses the address, so that nothing in use is replaced.
+    let base = unsafe { syscall(libc::SYS_mmap, [0, len, access, flags, word(fd), 0]) }?;
+    Ok(base as *mut u8)
+}
+
+/// Unmaps what one of the two functions above has mapped.
+///
+/// # Safety
+///
+/// Nobody touches it any more.
+pub(crate) unsafe fn unmap(base: *mut u8, len: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { syscall(libc::SYS_munmap, [base as usize, len, 0, 0, 0, 0]) };
+}
+
+/// Opens a file; one that is made is for its owner alone.
+pub(crate) fn open(path: &std::ffi::CStr, flags: c_int) -> Result<c_int, Errno> {
+    let here = libc::AT_FDCWD as isize as usize;
+    let args = [here, path.as_ptr() as usize, word(flags), 0o600, 0, 0];
+    // SAFETY: the path is a C string, borrowed for the length of the call.
+    let fd = unsafe { syscall(libc::SYS_openat, args) }?;
+    Ok(fd as c_int)
+}
+
+/// Removes a file, if it is there.
+pub(crate) fn unlink(path: &std::ffi::CStr) {
+    let here = libc::AT_FDCWD as isize as usize;
+    // SAFETY: the path is a C string, borrowed for the length of the call.
+    let _ = unsafe { syscall(libc::SYS_unlinkat, [here, path.as_ptr() as usize, 0, 0, 0, 0]) };
+}
+
+/// Makes a directory for its owner alone; it may be there already.
+pub(crate) fn make_dir(path: &std::ffi::CStr) {
+    let here = libc::AT_FDCWD as isize as usize;
+    // SAFETY: the path is a C string, borrowed for the length of the call.
+    let _ = unsafe { syscall(libc::SYS_mkdirat, [here, path.as_ptr() as usize, 0o700, 0, 0, 0]) };
+}
+
+/// Sets a file's length.
+pub(crate) fn set_size(fd: c_int, len: usize) -> Answer {
+    // SAFETY: no pointer.
+    unsafe { syscall(libc::SYS_ftruncate, [word(fd), len, 0, 0, 0, 0]) }
+}
+
+/// A file's length.
+pub(crate) fn file_size(fd: c_int) -> Answer {
+    // SAFETY: no pointer.
+    unsafe { syscall(libc::SYS_lseek, [word(fd), 0, libc::SEEK_END as usize, 0, 0, 0]) }
+}
+
+/// Writes bytes of ours.
+pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Answer {
+    // SAFETY: the bytes are borrowed for the length of the call, and the kernel reads only them.
+    unsafe { syscall(libc::SYS_write, [word(fd), bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) }
+}
+
+/// Reads where a symbolic link points to, and returns how many bytes that is.
+pub(crate) fn read_link(path: &std::ffi::CStr, into: &mut [u8]) -> Answer {
+    let here = libc::AT_FDCWD as isize as usize;
+    let (base, len) = (into.as_mut_ptr() as usize, into.len());
+    // SAFETY: the path is a C string, the buffer is borrowed, and the kernel fills at most `len`.
+    unsafe { syscall(libc::SYS_readlinkat, [here, path.as_ptr() as usize, base, len, 0, 0]) }
+}
+
+/// The user that this process acts for.
+pub(crate) fn user_id() -> usize {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_geteuid, [0; 6]) }.unwrap_or(0)
+}
+
+/// Whether there is a process of that number.
+pub(crate) fn is_process(number: u32) -> bool {
+    // SAFETY: signal 0 is none.
+    let found = unsafe { syscall(libc::SYS_kill, [number as usize, 0, 0, 0, 0, 0]) };
+    found != Err(Errno(libc::ESRCH))
+}
+
+/// How many processors there are.
+pub(crate) fn processors() -> i64 {
+    // SAFETY: the function has no preconditions.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }
+}

@@ -1,0 +1,384 @@
+//! Shared memory between the two ends of a connection: one ring of bytes each way.
+//!
+//! The connection itself stays the kernel's. Its bytes travel here from a position on that the
+//! sender chooses and publishes ([`Producer::switched_at`]): so many bytes have gone through the
+//! kernel, and no more will. A byte in the kernel's stream behind that position is a bell, rung for
+//! an end that has said it sleeps.
+//!
+//! Cursors count bytes from the start and never go back. A ring that is found empty well away from
+//! its start may begin again there ([`Producer::skip_from`]), so that conversations stay in the
+//! same few cache lines, and touch no more memory than they need.
+//!
+//! # Safety
+//!
+//! 1. A segment is mapped from `base` for `size(ring_bytes)` bytes until it is dropped. Its header
+//!    is made of atomics, for which every bit pattern is legal, so a shared reference to it is
+//!    sound whatever the other process writes there.
+//! 2. Bytes of a ring are never seen through references. They are copied, between bounds that are
+//!    computed from this end's own cursor and masked by this end's own idea of the size; what the
+//!    other end claims is checked first ([`Broken`]).
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::parts::Cursor;
+use crate::raw;
+
+/// What the header says first.
+pub(crate) const MAGIC: u64 = 0x0002_6264_615f_6b73;
+/// The segment has been offered, and nobody has taken it.
+pub(crate) const OFFERED: u32 = 1;
+/// Both ends have it.
+pub(crate) const ACCEPTED: u32 = 2;
+/// The end that offered it has closed first.
+pub(crate) const WITHDRAWN: u32 = 3;
+/// Nothing has been switched yet.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// The start of a segment.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct Header {
+    pub(crate) magic: AtomicU64,
+    pub(crate) ring_bytes: AtomicU64,
+    /// The process that made it.
+    pub(crate) maker: AtomicU32,
+    pub(crate) state: AtomicU32,
+    /// The kernel's number for the maker's socket.
+    pub(crate) cookie: AtomicU64,
+    /// The processes at both ends, the one that connected first.
+    owners: [Owner; 2],
+    directions: [Direction; 2],
+}
+
+/// The process at one end.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Owner {
+    pub(crate) process: AtomicU32,
+    /// Others may have it as well: children, or whoever it was passed to.
+    pub(crate) is_shared: AtomicU32,
+}
+
+/// What belongs to one ring.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Direction {
+    pub(crate) producer: Producer,
+    pub(crate) consumer: Consumer,
+    pub(crate) writer: Writer,
+}
+
+/// Written by the end that sends.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Producer {
+    head: AtomicU64,
+    skip_from: AtomicU64,
+    skip_to: AtomicU64,
+    /// What it last knew of the other end's cursor.
+    tail_seen: AtomicU64,
+    /// How many bytes have gone through the kernel; [`NEVER`] before they go through the ring.
+    pub(crate) switched_at: AtomicU64,
+    /// How many bytes it has given to the kernel before.
+    pub(crate) given: AtomicU64,
+    /// It will send no more.
+    pub(crate) fin: AtomicU32,
+    /// How many threads are about to ring.
+    pub(crate) ringing: AtomicU32,
+    /// How many bells this end has rung, each a byte in the kernel's stream.
+    pub(crate) bells: AtomicU64,
+}
+
+/// Written by the end that receives.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Consumer {
+    tail: AtomicU64,
+    /// How many bytes it has taken from the kernel.
+    pub(crate) taken: AtomicU64,
+    /// How many bells it has taken from the kernel.
+    pub(crate) heard: AtomicU64,
+    /// It sleeps, and wants to be rung for.
+    pub(crate) armed: AtomicU32,
+    /// It is closed, and will read no more.
+    pub(crate) gone: AtomicU32,
+}
+
+/// Written by a sender that waits for room.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Writer {
+    pub(crate) armed: AtomicU32,
+}
+
+/// The other end has written nonsense into the header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Broken;
+
+/// A mapped segment, and which end of it is ours.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    base: NonNull<u8>,
+    ring_bytes: usize,
+}
+
+/// Which end of a connection: the one that connected, or the one that accepted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    Client,
+    Server,
+}
+
+/// Bytes in front of the rings.
+const HEADER_BYTES: usize = 4096;
+const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
+
+/// More bells than this are not waiting at once.
+const BELLS_MAX: usize = 1 << 16;
+
+/// Where an empty ring begins again rather than go on, in bytes from its start.
+const RESTART_BYTES: u64 = 8192;
+
+/// Length of a segment with rings of that size.
+pub(crate) const fn size(ring_bytes: usize) -> usize {
+    HEADER_BYTES + 2 * ring_bytes
+}
+
+impl Segment {
+    /// Takes over a mapping of `size(ring_bytes)` bytes; `ring_bytes` is a power of two.
+    ///
+    /// # Safety
+    ///
+    /// The mapping is readable, writable, shared, and nobody else unmaps it.
+    pub(crate) unsafe fn adopt(base: NonNull<u8>, ring_bytes: usize) -> Self {
+        debug_assert!(ring_bytes.is_power_of_two());
+        Self { base, ring_bytes }
+    }
+
+    /// Fills in the header of a segment that nobody else has seen yet.
+    pub(crate) fn prepare(&self, cookie: u64) {
+        let header = self.header();
+        for direction in &header.directions {
+            direction.producer.switched_at.store(NEVER, Ordering::Relaxed);
+            // Whoever sleeps in the kernel without having heard of us has to be rung for.
+            direction.consumer.armed.store(1, Ordering::Relaxed);
+        }
+        header.ring_bytes.store(self.ring_bytes.try_into().unwrap_or(0), Ordering::Relaxed);
+        header.maker.store(raw::process_id(), Ordering::Relaxed);
+        header.cookie.store(cookie, Ordering::Relaxed);
+        self.own(End::Client);
+        header.state.store(OFFERED, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: mapped, aligned to a page, and made of atomics (rule 1).
+        unsafe { self.base.cast::<Header>().as_ref() }
+    }
+
+    /// The process at an end.
+    pub(crate) fn owner(&self, end: End) -> &Owner {
+        let [client, server] = &self.header().owners;
+        match end {
+            End::Client => client,
+            End::Server => server,
+        }
+    }
+
+    /// Whether the process at the other end has died and nobody has inherited its end. The kernel
+    /// would say so with a FIN; but that may be stuck behind bytes that nobody reads.
+    pub(crate) fn is_abandoned(&self, end: End) -> bool {
+        let other = match end {
+            End::Client => End::Server,
+            End::Server => End::Client,
+        };
+        let Owner { process, is_shared } = self.owner(other);
+        let process = process.load(Ordering::Acquire);
+        process != 0 && is_shared.load(Ordering::Acquire) == 0 && !raw::is_process(process)
+    }
+
+    /// This process, and no other, has this end.
+    pub(crate) fn own(&self, end: End) {
+        self.owner(end).process.store(raw::process_id(), Ordering::Release);
+    }
+
+    /// Others may have this end from now on.
+    pub(crate) fn share(&self, end: End) {
+        self.owner(end).is_shared.store(1, Ordering::Release);
+    }
+
+    /// The ring that this end sends on.
+    #[inline]
+    pub(crate) fn outgoing(&self, end: End) -> Ring<'_> {
+        self.ring(end == End::Server)
+    }
+
+    /// The ring that this end receives from.
+    #[inline]
+    pub(crate) fn incoming(&self, end: End) -> Ring<'_> {
+        self.ring(end == End::Client)
+    }
+
+    #[inline]
+    fn ring(&self, second: bool) -> Ring<'_> {
+        let [a, b] = &self.header().directions;
+        let at = HEADER_BYTES + if second { self.ring_bytes } else { 0 };
+        let bytes = self.base.as_ptr().wrapping_add(at);
+        Ring { direction: if second { b } else { a }, bytes, len: self.ring_bytes }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours (rule 1), and whoever drops a segment was its last user.
+        unsafe { raw::unmap(self.base.as_ptr(), size(self.ring_bytes)) };
+    }
+}
+
+/// One of the two rings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring<'a> {
+    pub(crate) direction: &'a Direction,
+    bytes: *mut u8,
+    len: usize,
+}
+
+impl Ring<'_> {
+    fn len_u64(&self) -> u64 {
+        self.len.try_into().unwrap_or(0)
+    }
+
+    fn offset(&self, cursor: u64) -> usize {
+        usize::try_from(cursor & (self.len_u64() - 1)).unwrap_or(0)
+    }
+
+    /// Whether there are bytes to read.
+    #[inline]
+    pub(crate) fn has_bytes(&self) -> bool {
+        let head = self.direction.producer.head.load(Ordering::Acquire);
+        head != self.direction.consumer.tail.load(Ordering::Relaxed)
+    }
+
+    /// How far the sender has got: changes with every byte.
+    pub(crate) fn head(&self) -> u64 {
+        self.direction.producer.head.load(Ordering::Acquire)
+    }
+
+    /// Whether there is room for a byte.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        let head = self.direction.producer.head.load(Ordering::Relaxed);
+        let tail = self.direction.consumer.tail.load(Ordering::Acquire);
+        head.wrapping_sub(tail) < self.len_u64()
+    }
+
+    /// Bells that the sender of this ring has rung, and nobody has taken out of the kernel's queue.
+    #[inline]
+    pub(crate) fn unheard(&self) -> usize {
+        let rung = self.direction.producer.bells.load(Ordering::SeqCst);
+        let heard = self.direction.consumer.heard.load(Ordering::Acquire);
+        usize::try_from(rung.wrapping_sub(heard)).unwrap_or(0).min(BELLS_MAX)
+    }
+
+    /// Whether there is so much room that it is worth waking a writer for: half of the ring.
+    #[inline]
+    pub(crate) fn has_much_room(&self) -> bool {
+        let head = self.direction.producer.head.load(Ordering::Acquire);
+        let tail = self.direction.consumer.tail.load(Ordering::Acquire);
+        head.wrapping_sub(tail) <= self.len_u64() / 2
+    }
+
+    /// Where the reader is, and how many bytes it can read.
+    pub(crate) fn readable(&self) -> Result<(u64, usize), Broken> {
+        let Direction { producer, consumer, .. } = self.direction;
+        let head = producer.head.load(Ordering::Acquire);
+        let mut tail = consumer.tail.load(Ordering::Relaxed);
+        if head == tail {
+            return Ok((tail, 0));
+        }
+        if producer.skip_from.load(Ordering::Relaxed) == tail {
+            let to = producer.skip_to.load(Ordering::Relaxed);
+            if to.wrapping_sub(tail) <= self.len_u64() && to > tail {
+                tail = to;
+                consumer.tail.store(tail, Ordering::Release);
+            }
+        }
+        let available = head.wrapping_sub(tail);
+        match usize::try_from(available) {
+            Ok(available) if available <= self.len => Ok((tail, available)),
+            Ok(_) | Err(_) => Err(Broken),
+        }
+    }
+
+    /// Copies bytes out for as long as there are some and there is room for them, and returns how
+    /// many. They stay in the ring if `peek`.
+    pub(crate) fn read(&self, into: &mut Cursor<'_>, peek: bool) -> Result<usize, Broken> {
+        let (mut tail, mut available) = self.readable()?;
+        let mut done = 0;
+        while available > 0 {
+            let offset = self.offset(tail);
+            let run = available.min(self.len - offset);
+            // In bounds: `offset + run` is at most the ring's length (rule 2).
+            let copied = into.fill(self.bytes.wrapping_add(offset), run);
+            if copied == 0 {
+                break;
+            }
+            done += copied;
+            available -= copied;
+            tail = tail.wrapping_add(copied.try_into().unwrap_or(0));
+        }
+        if done > 0 && !peek {
+            self.direction.consumer.tail.store(tail, Ordering::Release);
+        }
+        Ok(done)
+    }
+
+    /// Throws away up to `len` bytes, and returns how many.
+    pub(crate) fn discard(&self, len: usize) -> Result<usize, Broken> {
+        let (tail, available) = self.readable()?;
+        let done = available.min(len);
+        let tail = tail.wrapping_add(done.try_into().unwrap_or(0));
+        self.direction.consumer.tail.store(tail, Ordering::Release);
+        Ok(done)
+    }
+
+    /// Copies bytes in for as long as there are some and there is room for them, and returns how
+    /// many.
+    pub(crate) fn write(&self, from: &mut Cursor<'_>) -> usize {
+        let Direction { producer, consumer, .. } = self.direction;
+        let mut head = producer.head.load(Ordering::Relaxed);
+        let mut tail = producer.tail_seen.load(Ordering::Relaxed);
+        let len = self.len_u64();
+        let wanted = u64::try_from(from.remaining()).unwrap_or(u64::MAX);
+        if len.saturating_sub(head.wrapping_sub(tail)) < wanted || head & (len - 1) >= RESTART_BYTES
+        {
+            tail = consumer.tail.load(Ordering::Acquire);
+            if tail == head && head & (len - 1) >= RESTART_BYTES {
+                let start = (head | (len - 1)).wrapping_add(1);
+                producer.skip_from.store(head, Ordering::Relaxed);
+                producer.skip_to.store(start, Ordering::Relaxed);
+                (head, tail) = (start, start);
+            }
+            producer.tail_seen.store(tail, Ordering::Relaxed);
+        }
+        let mut room = usize::try_from(len.saturating_sub(head.wrapping_sub(tail))).unwrap_or(0);
+        let mut done = 0;
+        while room > 0 {
+            let offset = self.offset(head);
+            let run = room.min(self.len - offset);
+            // In bounds: `offset + run` is at most the ring's length (rule 2).
+            let copied = from.drain(self.bytes.wrapping_add(offset), run);
+            if copied == 0 {
+                break;
+            }
+            done += copied;
+            room -= copied;
+            head = head.wrapping_add(copied.try_into().unwrap_or(0));
+        }
+        if done > 0 {
+            producer.head.store(head, Ordering::Release);
+        }
+        done
+    }
+}

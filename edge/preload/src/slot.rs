@@ -1,0 +1,515 @@
+//! Sockets: what we know about each open one.
+//!
+//! A slot is a socket, however many descriptors in however many processes stand for it: slots lie
+//! in memory that children inherit as shared, so that parent and child agree about what has been
+//! read and written. What differs between processes is where they have mapped the rings
+//! ([`Slot::segment`]).
+//!
+//! # Safety
+//!
+//! 1. The arena is mapped once, by the first process, and never unmapped. It holds atomics alone,
+//!    for which every bit pattern, zeros above all, is legal.
+//! 2. A segment that has been published for a slot is unmapped when the last user of the slot in
+//!    this process has gone ([`Slot::release`]), and nobody holds a reference to it for longer than
+//!    it holds the slot.
+
+#![expect(clippy::as_conversions, reason = "enumerations are stored as their numbers")]
+
+use std::ffi::c_int;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::lock::Lock;
+use crate::raw;
+use crate::ring::{End, Segment};
+use crate::stats::Counters;
+
+/// What a socket is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A TCP socket that has not done anything yet.
+    Fresh = 1,
+    /// It listens.
+    Listener = 2,
+    /// It is on its way to a peer, and has not been looked at since.
+    Connecting = 3,
+    /// It has a peer.
+    Stream = 4,
+    /// UDP.
+    Datagram = 5,
+}
+
+/// How the bytes of a connection travel.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Carrier {
+    /// Through the kernel; that may change.
+    Open = 0,
+    /// Through the kernel, for good.
+    Kernel = 1,
+    /// Rings have been offered to the peer.
+    Offered = 2,
+    /// Through the rings, once what was sent before has arrived.
+    Rings = 3,
+}
+
+/// Why a socket is treated as it is; shown to whoever asks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Why {
+    Undecided = 0,
+    Rule = 1,
+    Off = 2,
+    PeerElsewhere = 3,
+    PeerSilent = 4,
+    Rings = 5,
+    NoRoom = 6,
+    Feature = 7,
+    Spin = 8,
+    HandedOver = 9,
+    Offered = 10,
+    Listening = 11,
+}
+
+impl Why {
+    pub(crate) const ALL: [(Self, &'static str); 12] = [
+        (Self::Undecided, "not decided yet"),
+        (Self::Rule, "a rule says os"),
+        (Self::Off, "acceleration is off"),
+        (Self::PeerElsewhere, "the peer is not on this host"),
+        (Self::PeerSilent, "the peer does not offer shared memory"),
+        (Self::Rings, "shared memory with the peer"),
+        (Self::NoRoom, "shared memory could not be set up"),
+        (Self::Feature, "the program uses a feature that only the kernel has"),
+        (Self::Spin, "the kernel's socket, with spinning waits"),
+        (Self::HandedOver, "came from or went to a program that may not be accelerated"),
+        (Self::Offered, "shared memory is offered, the peer has not taken it"),
+        (Self::Listening, "listens, and looks for offers"),
+    ];
+
+    pub(crate) fn text(self) -> &'static str {
+        Self::ALL.iter().find(|(why, _)| *why == self).map_or("", |(_, text)| text)
+    }
+}
+
+/// One socket.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    /// Processes that have it. 0: it is free.
+    refs: AtomicU32,
+    /// Descriptors that stand for it, in all of them.
+    pub(crate) names: AtomicU32,
+    next_free: AtomicU32,
+    /// The process that made it or accepted it, and the descriptor's number there.
+    owner: AtomicU32,
+    owner_fd: AtomicU32,
+    kind: AtomicU8,
+    carrier: AtomicU8,
+    why: AtomicU8,
+    /// It accepted the connection, rather than make it.
+    is_server: AtomicBool,
+    /// Calls do not wait.
+    pub(crate) is_nonblocking: AtomicBool,
+    /// The program will not read any more.
+    pub(crate) is_read_shut: AtomicBool,
+    /// The program will not write any more.
+    pub(crate) is_write_shut: AtomicBool,
+    /// The kernel has said that the peer is gone.
+    pub(crate) is_peer_gone: AtomicBool,
+    /// Closing means a reset, by `SO_LINGER`.
+    pub(crate) is_abortive: AtomicBool,
+    /// What the program thinks `TCP_NODELAY` is.
+    pub(crate) nodelay: AtomicBool,
+    /// The transport that rules allow: `adverb_sockconf::Transport` as a number.
+    pub(crate) allowed: AtomicU8,
+    /// An error that the next call reports.
+    pub(crate) pending_error: AtomicU8,
+    pub(crate) receiving: Lock,
+    pub(crate) sending: Lock,
+    /// Threads that sleep, or are about to, until something happens here.
+    pub(crate) sleepers: AtomicU32,
+    /// Those among them that wait for room.
+    pub(crate) writers: AtomicU32,
+    /// Reads in a row that found nothing.
+    pub(crate) misses: AtomicU32,
+    /// How often there was no room for all that was to be sent.
+    pub(crate) fulls: AtomicU32,
+    /// Epoll instances of this process that know it.
+    pub(crate) watchers: AtomicU32,
+    /// Sends through the kernel since the last look for an offer.
+    pub(crate) sends: AtomicU32,
+    /// Bytes taken from the kernel before the rings were there.
+    pub(crate) taken: AtomicU64,
+    /// Bytes given to the kernel.
+    pub(crate) given: AtomicU64,
+    /// The rings' name in the meeting place.
+    pub(crate) meeting: [AtomicU64; 2],
+    /// The size of the rings.
+    pub(crate) ring_bytes: AtomicU64,
+    /// Time limits of receiving and sending, in nanoseconds; 0 is none.
+    pub(crate) receive_limit_ns: AtomicU64,
+    pub(crate) send_limit_ns: AtomicU64,
+    pub(crate) counters: Counters,
+}
+
+/// The most sockets that are known at a time; others are the kernel's.
+const SLOTS_MAX: usize = 1 << 18;
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Arena {
+    /// What the file is, how to read it, and whose it is; see `stats.rs`.
+    about: crate::stats::About,
+    /// The top of the list of free slots, with a count of changes above it.
+    free: AtomicU64,
+    /// Slots from here on have never been used.
+    fresh: AtomicU32,
+}
+
+static ARENA: AtomicPtr<Arena> = AtomicPtr::new(ptr::null_mut());
+static LOCALS: AtomicPtr<Local> = AtomicPtr::new(ptr::null_mut());
+
+/// What this process alone knows about a slot.
+#[derive(Debug)]
+struct Local {
+    /// Descriptors that stand for it here, and calls that are using it. 0: this process has not got
+    /// it.
+    users: AtomicU32,
+    /// The fork by which it was last counted.
+    fork: AtomicU32,
+    segment: AtomicPtr<Segment>,
+}
+
+fn arena() -> Option<&'static Arena> {
+    let at = NonNull::new(ARENA.load(Ordering::Acquire));
+    // SAFETY: mapped for good, zeros are legal (rule 1).
+    let at = at.or_else(set_up)?;
+    // SAFETY: as above.
+    Some(unsafe { at.as_ref() })
+}
+
+#[cold]
+fn set_up() -> Option<NonNull<Arena>> {
+    let locals_len = SLOTS_MAX * size_of::<Local>();
+    let locals = raw::map_zeros(locals_len, false).ok()?;
+    let arena_len = size_of::<Arena>() + SLOTS_MAX * size_of::<Slot>();
+    let base = crate::stats::map_arena(arena_len)?;
+    let null = ptr::null_mut();
+    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+    if let Err(other) = LOCALS.compare_exchange(null, locals.cast(), o, r) {
+        // SAFETY: the mapping lost the race, and nobody has seen it.
+        unsafe { raw::unmap(locals, locals_len) };
+        debug_assert!(!other.is_null());
+    }
+    match ARENA.compare_exchange(ptr::null_mut(), base.cast(), o, r) {
+        Ok(_) => NonNull::new(base.cast()),
+        Err(other) => {
+            // SAFETY: the mapping lost the race, and nobody has seen it.
+            unsafe { raw::unmap(base, arena_len) };
+            NonNull::new(other)
+        }
+    }
+}
+
+/// Where a field of a slot lies: its name, offset and size in bytes, for readers of statistics.
+pub(crate) fn layout() -> String {
+    use std::mem::offset_of;
+    let counters = offset_of!(Slot, counters);
+    let mut text = String::new();
+    for (name, offset, size) in [
+        ("refs", offset_of!(Slot, refs), 4),
+        ("pid", offset_of!(Slot, owner), 4),
+        ("fd", offset_of!(Slot, owner_fd), 4),
+        ("kind", offset_of!(Slot, kind), 1),
+        ("carrier", offset_of!(Slot, carrier), 1),
+        ("why", offset_of!(Slot, why), 1),
+        ("nonblocking", offset_of!(Slot, is_nonblocking), 1),
+        ("ring_bytes", offset_of!(Slot, ring_bytes), 8),
+    ] {
+        text.push_str(&format!("{name}:{offset}:{size} "));
+    }
+    for (name, offset) in Counters::FIELDS {
+        text.push_str(&format!("{name}:{}:8 ", counters + offset));
+    }
+    let fresh = offset_of!(Arena, fresh);
+    format!("{text}| {} {} {fresh}", size_of::<Arena>(), size_of::<Slot>())
+}
+
+/// The slot of that number.
+fn slot(index: u32) -> Option<&'static Slot> {
+    let arena = arena()?;
+    let index = usize::try_from(index).ok().filter(|index| *index < SLOTS_MAX)?;
+    let slots = ptr::from_ref(arena).wrapping_add(1).cast::<Slot>();
+    // SAFETY: inside of the mapping, which is for good, and made of atomics (rule 1).
+    Some(unsafe { &*slots.wrapping_add(index) })
+}
+
+impl Slot {
+    /// A new socket, with one user; `None` if there are too many.
+    pub(crate) fn create(kind: Kind) -> Option<&'static Self> {
+        let slot = Self::take_free().or_else(|| {
+            let index = arena()?.fresh.fetch_add(1, Ordering::Relaxed);
+            if usize::try_from(index).ok()? >= SLOTS_MAX {
+                arena()?.fresh.fetch_sub(1, Ordering::Relaxed);
+            }
+            slot(index)
+        })?;
+        slot.reset(kind);
+        slot.refs.store(1, Ordering::Release);
+        slot.local()?.users.store(1, Ordering::Release);
+        Some(slot)
+    }
+
+    fn take_free() -> Option<&'static Self> {
+        let free = &arena()?.free;
+        let mut top = free.load(Ordering::Acquire);
+        loop {
+            let (index, count) = split(top);
+            let first = slot(index.checked_sub(1)?)?;
+            let next = join(first.next_free.load(Ordering::Relaxed), count.wrapping_add(1));
+            match free.compare_exchange_weak(top, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(first),
+                Err(changed) => top = changed,
+            }
+        }
+    }
+
+    fn give_back(&'static self) {
+        let Some(arena) = arena() else { return };
+        let mut top = arena.free.load(Ordering::Acquire);
+        loop {
+            let (index, count) = split(top);
+            self.next_free.store(index, Ordering::Relaxed);
+            let next = join(self.index() + 1, count.wrapping_add(1));
+            match arena.free.compare_exchange_weak(top, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(changed) => top = changed,
+            }
+        }
+    }
+
+    fn reset(&self, kind: Kind) {
+        let o = Ordering::Relaxed;
+        self.set_kind(kind);
+        self.set_carrier(Carrier::Open);
+        self.set_why(Why::Undecided);
+        for flag in [
+            &self.is_server,
+            &self.is_nonblocking,
+            &self.is_read_shut,
+            &self.is_write_shut,
+            &self.is_peer_gone,
+            &self.is_abortive,
+            &self.nodelay,
+        ] {
+            flag.store(false, o);
+        }
+        self.allowed.store(0, o);
+        self.pending_error.store(0, o);
+        self.receiving.reset();
+        self.sending.reset();
+        for count in
+            [&self.sleepers, &self.writers, &self.misses, &self.sends, &self.fulls, &self.watchers]
+        {
+            count.store(0, o);
+        }
+        for count in [&self.taken, &self.given, &self.receive_limit_ns, &self.send_limit_ns] {
+            count.store(0, o);
+        }
+        self.names.store(0, o);
+        self.counters.reset();
+    }
+
+    /// Remembers for statistics who uses it, and under which number.
+    pub(crate) fn set_owner(&self, process: u32, fd: c_int) {
+        self.owner.store(process, Ordering::Relaxed);
+        self.owner_fd.store(u32::try_from(fd).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Its number.
+    pub(crate) fn index(&self) -> u32 {
+        let Some(arena) = arena() else { return 0 };
+        let first = ptr::from_ref(arena).wrapping_add(1).addr();
+        u32::try_from((ptr::from_ref(self).addr() - first) / size_of::<Self>()).unwrap_or(0)
+    }
+
+    /// One more user in this process, unless it has none.
+    #[inline]
+    pub(crate) fn retain(&self) -> bool {
+        let Some(Local { users, .. }) = self.local() else { return false };
+        let mut count = users.load(Ordering::Relaxed);
+        while count != 0 {
+            let (o, r) = (Ordering::Acquire, Ordering::Relaxed);
+            match users.compare_exchange_weak(count, count.wrapping_add(1), o, r) {
+                Ok(_) => return true,
+                Err(changed) => count = changed,
+            }
+        }
+        false
+    }
+
+    /// One user less. The last one of this process unmaps the rings, and the last process gives the
+    /// slot back.
+    #[inline]
+    pub(crate) fn release(&'static self) {
+        let Some(Local { users, .. }) = self.local() else { return };
+        if users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.forget_segment();
+            self.release_process();
+        }
+    }
+
+    /// A child is about to have it as well; counts it once for each fork.
+    pub(crate) fn retain_for_child(&self, fork: u32) {
+        let Some(local) = self.local() else { return };
+        if local.fork.swap(fork, Ordering::AcqRel) != fork {
+            self.refs.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The child has not come into being.
+    pub(crate) fn release_for_child(&'static self, fork: u32) {
+        let Some(local) = self.local() else { return };
+        if local.fork.swap(0, Ordering::AcqRel) == fork {
+            self.release_process();
+        }
+    }
+
+    fn release_process(&'static self) {
+        if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.give_back();
+        }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self.kind.load(Ordering::Acquire) {
+            2 => Kind::Listener,
+            3 => Kind::Connecting,
+            4 => Kind::Stream,
+            5 => Kind::Datagram,
+            _ => Kind::Fresh,
+        }
+    }
+
+    pub(crate) fn set_kind(&self, kind: Kind) {
+        self.kind.store(number(kind as u32), Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn carrier(&self) -> Carrier {
+        match self.carrier.load(Ordering::Acquire) {
+            0 => Carrier::Open,
+            2 => Carrier::Offered,
+            3 => Carrier::Rings,
+            _ => Carrier::Kernel,
+        }
+    }
+
+    pub(crate) fn set_carrier(&self, carrier: Carrier) {
+        self.carrier.store(number(carrier as u32), Ordering::Release);
+        crate::epoll::note_change();
+    }
+
+    /// Leaves the socket to the kernel, for a reason, unless rings are there already.
+    pub(crate) fn leave_to_kernel(&self, why: Why) {
+        let (open, kernel) = (number(Carrier::Open as u32), number(Carrier::Kernel as u32));
+        let o = Ordering::AcqRel;
+        if self.carrier.compare_exchange(open, kernel, o, Ordering::Acquire).is_ok() {
+            self.set_why(why);
+        }
+    }
+
+    pub(crate) fn why(&self) -> Why {
+        let why = self.why.load(Ordering::Relaxed);
+        let found = Why::ALL.iter().find(|(known, _)| number(*known as u32) == why);
+        found.map_or(Why::Undecided, |(known, _)| *known)
+    }
+
+    pub(crate) fn set_why(&self, why: Why) {
+        self.why.store(number(why as u32), Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self) -> End {
+        if self.is_server.load(Ordering::Relaxed) { End::Server } else { End::Client }
+    }
+
+    pub(crate) fn set_end(&self, end: End) {
+        self.is_server.store(end == End::Server, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn local(&self) -> Option<&'static Local> {
+        arena()?;
+        let locals = NonNull::new(LOCALS.load(Ordering::Acquire))?;
+        let at = locals.as_ptr().wrapping_add(usize::try_from(self.index()).ok()?);
+        // SAFETY: as many as slots, mapped for good, and zeros are legal (rule 1).
+        Some(unsafe { &*at })
+    }
+
+    /// The rings, if this process has mapped them. The slot must be in use by the caller.
+    #[inline]
+    pub(crate) fn mapped(&self) -> Option<&Segment> {
+        let at = NonNull::new(self.local()?.segment.load(Ordering::Acquire))?;
+        // SAFETY: published, and not unmapped while the slot is in use (rule 2).
+        Some(unsafe { at.as_ref() })
+    }
+
+    /// The rings: mapped now if another process of this family has set them up.
+    #[inline]
+    pub(crate) fn segment(&self) -> Option<&Segment> {
+        match self.carrier() {
+            Carrier::Open | Carrier::Kernel => None,
+            Carrier::Offered | Carrier::Rings => {
+                self.mapped().or_else(|| crate::meeting::map_again(self))
+            }
+        }
+    }
+
+    /// Publishes the rings for this process. Whoever comes second loses, and uses the first's.
+    pub(crate) fn publish(&self, segment: Segment) {
+        let Some(Local { segment: place, .. }) = self.local() else { return };
+        let new = Box::into_raw(Box::new(segment));
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        if place.compare_exchange(ptr::null_mut(), new, o, r).is_err() {
+            // SAFETY: it came from a box two lines above, and nobody has seen it.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+
+    /// Unmaps the rings in this process. The caller is the last user here.
+    fn forget_segment(&self) {
+        let Some(Local { segment: place, .. }) = self.local() else { return };
+        let old = place.swap(ptr::null_mut(), Ordering::AcqRel);
+        if !old.is_null() {
+            // SAFETY: it came from a box in `publish`, and nobody uses it any more (rule 2).
+            drop(unsafe { Box::from_raw(old) });
+        }
+    }
+
+    /// An error that the next call reports, once.
+    pub(crate) fn take_error(&self) -> Option<c_int> {
+        if self.pending_error.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        match self.pending_error.swap(0, Ordering::Relaxed) {
+            0 => None,
+            error => Some(c_int::from(error)),
+        }
+    }
+}
+
+fn number(small: u32) -> u8 {
+    u8::try_from(small).unwrap_or(u8::MAX)
+}
+
+/// Index and count of the top of the free list.
+fn split(top: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = top.to_le_bytes();
+    (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
+}
+
+fn join(index: u32, count: u32) -> u64 {
+    u64::from(index) | u64::from(count) << 32
+}

@@ -1,0 +1,240 @@
+//! What becomes of a socket: decided when it first becomes clear whom it talks to.
+//!
+//! # Safety
+//!
+//! One call asks for the name of the calling thread; it takes nothing.
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use adverb_sockconf::{Level, Role, Socket, Transport};
+
+use crate::config;
+use crate::ring::End;
+use crate::slot::{Carrier, Kind, Slot, Why};
+use crate::table::{self, Pin};
+use crate::{log, meeting, raw};
+
+/// Sockets of the calling thread: as everybody's, accelerated, or not.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wish {
+    Default,
+    On,
+    Off,
+}
+
+static WISHES: std::sync::Mutex<Vec<(u64, Wish)>> = std::sync::Mutex::new(Vec::new());
+static WISH_COUNT: AtomicI32 = AtomicI32::new(0);
+
+/// What one thread wishes for the sockets it makes from now on.
+pub(crate) fn wish(thread: u64, wish: Wish) {
+    let mut wishes = WISHES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    wishes.retain(|(known, _)| *known != thread);
+    if wish != Wish::Default {
+        wishes.push((thread, wish));
+    }
+    WISH_COUNT.store(i32::try_from(wishes.len()).unwrap_or(i32::MAX), Ordering::Release);
+}
+
+fn is_wanted() -> bool {
+    if WISH_COUNT.load(Ordering::Acquire) > 0 {
+        // SAFETY: the function has no preconditions.
+        let me = unsafe { libc::pthread_self() };
+        let wishes = WISHES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((_, wish)) = wishes.iter().find(|(thread, _)| *thread == me) {
+            return *wish == Wish::On;
+        }
+    }
+    config::get().is_on
+}
+
+/// A socket has been made.
+pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
+    table::clear(fd).map(Slot::release).unwrap_or(());
+    if ![libc::AF_INET, libc::AF_INET6].contains(&domain) || !is_wanted() {
+        return;
+    }
+    let config = config::get();
+    let slot_kind = match kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
+        libc::SOCK_STREAM => Kind::Fresh,
+        libc::SOCK_DGRAM => Kind::Datagram,
+        _ => return,
+    };
+    let Some(slot) = Slot::create(slot_kind) else { return };
+    slot.is_nonblocking.store(kind & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
+    if slot_kind == Kind::Datagram {
+        slot.leave_to_kernel(Why::Spin);
+        if !config.multicast_loop {
+            let _ = raw::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
+        }
+    } else {
+        options(fd);
+    }
+    table::set_socket(fd, slot);
+}
+
+/// Options that parameters set for every connection.
+fn options(fd: c_int) {
+    if config::get().nodelay {
+        let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    }
+    if config::get().quickack {
+        let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1);
+    }
+}
+
+/// Asks the rules about a socket, and remembers the answer.
+pub(crate) fn judge(slot: &Slot, fd: c_int, role: Role, peer: Option<SocketAddr>) {
+    let local = raw::name(fd, false).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let remote = peer.map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let transport = config::get().allowed(&Socket { role, local, remote });
+    allow(slot, transport);
+}
+
+fn allow(slot: &Slot, transport: Transport) {
+    let (number, reason) = match transport {
+        Transport::Best => (BEST, None),
+        Transport::SharedMemory => (SHARED, None),
+        Transport::Spin => (SPIN, Some(Why::Spin)),
+        Transport::Os => (OS, Some(Why::Rule)),
+    };
+    slot.allowed.store(number, Ordering::Relaxed);
+    if let Some(why) = reason {
+        slot.leave_to_kernel(why);
+        slot.set_why(why);
+    }
+}
+
+const BEST: u8 = 0;
+const OS: u8 = 1;
+const SPIN: u8 = 2;
+const SHARED: u8 = 3;
+
+/// Whether a socket is to be left entirely alone.
+#[inline]
+pub(crate) fn is_plain(slot: &Slot) -> bool {
+    slot.allowed.load(Ordering::Relaxed) == OS
+}
+
+/// Whether the kernel's own call is all there is to it: for good, and without spinning.
+#[inline]
+pub(crate) fn may_ring(slot: &Slot) -> bool {
+    slot.carrier() != Carrier::Kernel && matches!(slot.kind(), Kind::Stream | Kind::Connecting)
+}
+
+/// Before a `connect`.
+pub(crate) fn connecting(slot: &Slot, fd: c_int, peer: Option<SocketAddr>) {
+    let role = match slot.kind() {
+        Kind::Datagram => Role::UdpConnect,
+        Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => Role::TcpClient,
+    };
+    if matches!(slot.kind(), Kind::Fresh | Kind::Datagram) {
+        judge(slot, fd, role, peer);
+    }
+}
+
+/// After a `connect` that ended with `errno`, 0 if it succeeded.
+pub(crate) fn connected(slot: &Slot, fd: c_int, errno: c_int) {
+    if !matches!(slot.kind(), Kind::Fresh | Kind::Connecting) {
+        return;
+    }
+    match errno {
+        0 => {
+            slot.set_kind(Kind::Stream);
+            if slot.carrier() == Carrier::Open {
+                meeting::offer(slot, fd);
+            }
+            explain(slot, fd, "connect");
+        }
+        libc::EINPROGRESS | libc::EINTR | libc::EALREADY => slot.set_kind(Kind::Connecting),
+        _ => {}
+    }
+}
+
+/// After a `listen`.
+pub(crate) fn listening(slot: &Slot, fd: c_int) {
+    slot.set_kind(Kind::Listener);
+    judge(slot, fd, Role::TcpServer, None);
+    if [BEST, SHARED].contains(&slot.allowed.load(Ordering::Relaxed))
+        && let Some(addr) = raw::name(fd, false)
+    {
+        meeting::announce(addr.port());
+        slot.set_why(Why::Listening);
+    }
+    explain(slot, fd, "listen");
+}
+
+/// A connection has been accepted.
+pub(crate) fn accepted(listener: &Pin, fd: c_int, flags: c_int) {
+    let Some(slot) = Slot::create(Kind::Stream) else { return };
+    slot.is_nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
+    slot.set_end(End::Server);
+    let allowed = listener.allowed.load(Ordering::Relaxed);
+    slot.allowed.store(allowed, Ordering::Relaxed);
+    let limits = [
+        (&slot.receive_limit_ns, &listener.receive_limit_ns),
+        (&slot.send_limit_ns, &listener.send_limit_ns),
+    ];
+    for (new, old) in limits {
+        new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    slot.is_abortive.store(listener.is_abortive.load(Ordering::Relaxed), Ordering::Relaxed);
+    options(fd);
+    match allowed {
+        OS => slot.leave_to_kernel(Why::Rule),
+        SPIN => slot.leave_to_kernel(Why::Spin),
+        _ => {
+            meeting::take(slot, fd);
+        }
+    }
+    explain(slot, fd, "accept");
+    table::set_socket(fd, slot);
+}
+
+/// Reads the time limits of a socket that came from elsewhere.
+pub(crate) fn read_limits(slot: &Slot, fd: c_int) {
+    for (name, limit) in
+        [(libc::SO_RCVTIMEO, &slot.receive_limit_ns), (libc::SO_SNDTIMEO, &slot.send_limit_ns)]
+    {
+        if let Ok([seconds, micros]) = raw::option::<[i64; 2]>(fd, libc::SOL_SOCKET, name) {
+            let ns = seconds.saturating_mul(1_000_000_000).saturating_add(micros * 1000);
+            limit.store(u64::try_from(ns).unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+    if let Ok([on, seconds]) = raw::option::<[c_int; 2]>(fd, libc::SOL_SOCKET, libc::SO_LINGER) {
+        slot.is_abortive.store(on != 0 && seconds == 0, Ordering::Relaxed);
+    }
+}
+
+/// The program has set an option.
+pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | libc::SO_LINGER) => {
+            read_limits(slot, fd);
+        }
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_RCVLOWAT | libc::SO_TIMESTAMPING)
+        | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => {
+            slot.leave_to_kernel(Why::Feature);
+        }
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) if slot.mapped().is_some() => {
+            let on = raw::option::<c_int>(fd, level, name).unwrap_or(1) != 0;
+            slot.nodelay.store(on, Ordering::Relaxed);
+            let _ = raw::set_option(fd, level, name, 1);
+        }
+        _ => {}
+    }
+}
+
+/// Says what has become of a socket, if somebody wants to know.
+pub(crate) fn explain(slot: &Slot, fd: c_int, event: &str) {
+    let text = || {
+        let name = |of_peer| raw::name(fd, of_peer).map_or("-".to_owned(), |addr| addr.to_string());
+        format!("fd {fd} {event} {} <- {}: {}", name(false), name(true), slot.why().text())
+    };
+    if config::get().explain {
+        config::get().log.print(Level::Info, &text());
+    } else {
+        log::print(Level::Debug, text);
+    }
+}

@@ -1,0 +1,205 @@
+//! Counters that others may look at while the program runs.
+//!
+//! They lie in the slots themselves, and the arena of slots is a file: publishing costs nothing.
+//! The file begins with a text that says how to read it, so that a reader of another version sees
+//! what it knows and nothing wrong.
+//!
+//! # Safety
+//!
+//! The file's mapping becomes the arena of slots, under the rules of `slot.rs`. The text at its
+//! start is written before anybody else can know the file, and never again.
+
+use std::ffi::CString;
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::{config, meeting, raw};
+
+/// What one socket has counted.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Counters {
+    pub(crate) rx_bytes: AtomicU64,
+    pub(crate) rx_packets: AtomicU64,
+    pub(crate) rx_os_bytes: AtomicU64,
+    pub(crate) rx_os_packets: AtomicU64,
+    pub(crate) rx_eagain: AtomicU64,
+    pub(crate) rx_errors: AtomicU64,
+    pub(crate) rx_poll_hit: AtomicU64,
+    pub(crate) rx_poll_miss: AtomicU64,
+    pub(crate) tx_bytes: AtomicU64,
+    pub(crate) tx_packets: AtomicU64,
+    pub(crate) tx_os_bytes: AtomicU64,
+    pub(crate) tx_os_packets: AtomicU64,
+    pub(crate) tx_eagain: AtomicU64,
+    pub(crate) tx_errors: AtomicU64,
+    pub(crate) bells_rung: AtomicU64,
+}
+
+/// Adds to a counter. Two threads that meet may lose a count, never more; that is what a plain
+/// addition costs.
+#[inline]
+pub(crate) fn add(counter: &AtomicU64, count: usize) {
+    let now = counter.load(Ordering::Relaxed);
+    counter.store(now.wrapping_add(count.try_into().unwrap_or(0)), Ordering::Relaxed);
+}
+
+impl Counters {
+    /// Where each lies, for the text in front of the file.
+    pub(crate) const FIELDS: [(&'static str, usize); 15] = [
+        ("rx_bytes", offset_of!(Self, rx_bytes)),
+        ("rx_packets", offset_of!(Self, rx_packets)),
+        ("rx_os_bytes", offset_of!(Self, rx_os_bytes)),
+        ("rx_os_packets", offset_of!(Self, rx_os_packets)),
+        ("rx_eagain", offset_of!(Self, rx_eagain)),
+        ("rx_errors", offset_of!(Self, rx_errors)),
+        ("rx_poll_hit", offset_of!(Self, rx_poll_hit)),
+        ("rx_poll_miss", offset_of!(Self, rx_poll_miss)),
+        ("tx_bytes", offset_of!(Self, tx_bytes)),
+        ("tx_packets", offset_of!(Self, tx_packets)),
+        ("tx_os_bytes", offset_of!(Self, tx_os_bytes)),
+        ("tx_os_packets", offset_of!(Self, tx_os_packets)),
+        ("tx_eagain", offset_of!(Self, tx_eagain)),
+        ("tx_errors", offset_of!(Self, tx_errors)),
+        ("bells_rung", offset_of!(Self, bells_rung)),
+    ];
+
+    fn all(&self) -> [&AtomicU64; 15] {
+        [
+            &self.rx_bytes,
+            &self.rx_packets,
+            &self.rx_os_bytes,
+            &self.rx_os_packets,
+            &self.rx_eagain,
+            &self.rx_errors,
+            &self.rx_poll_hit,
+            &self.rx_poll_miss,
+            &self.tx_bytes,
+            &self.tx_packets,
+            &self.tx_os_bytes,
+            &self.tx_os_packets,
+            &self.tx_eagain,
+            &self.tx_errors,
+            &self.bells_rung,
+        ]
+    }
+
+    pub(crate) fn reset(&self) {
+        for counter in self.all() {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// What the manual's file of statistics says about a socket when it closes.
+    pub(crate) fn report(&self, fd: i32) -> String {
+        let n = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let kib = |counter: &AtomicU64| n(counter) / 1024;
+        let (hit, miss) = (n(&self.rx_poll_hit), n(&self.rx_poll_miss));
+        let percent = |part: u64, all: u64| match all {
+            0 => "0.00".to_owned(),
+            all => {
+                let hundredths = part.saturating_mul(10_000) / all;
+                format!("{}.{:02}", hundredths / 100, hundredths % 100)
+            }
+        };
+        let lines = [
+            format!(
+                "Tx Offload: {} / {} / {} [kilobytes/packets/errors]",
+                kib(&self.tx_bytes),
+                n(&self.tx_packets),
+                n(&self.tx_errors)
+            ),
+            format!(
+                "Tx OS info: {} / {} / 0 [kilobytes/packets/errors]",
+                kib(&self.tx_os_bytes),
+                n(&self.tx_os_packets)
+            ),
+            format!(
+                "Rx Offload: {} / {} / {} [kilobytes/packets/errors]",
+                kib(&self.rx_bytes),
+                n(&self.rx_packets),
+                n(&self.rx_errors)
+            ),
+            format!(
+                "Rx OS info: {} / {} / 0 [kilobytes/packets/errors]",
+                kib(&self.rx_os_bytes),
+                n(&self.rx_os_packets)
+            ),
+            format!("Rx poll: {miss} / {hit} ({}%) [miss/hit]", percent(hit, hit + miss)),
+        ];
+        lines.iter().map(|line| format!("VMA: [fd={fd}] {line}\n")).collect()
+    }
+}
+
+/// Length of the text in front of the file.
+const ABOUT_BYTES: usize = 2048;
+
+/// The text in front of the file: version, process, layout, command. Zeros behind it.
+#[repr(C, align(64))]
+pub(crate) struct About([u8; ABOUT_BYTES]);
+
+impl std::fmt::Debug for About {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("About").finish_non_exhaustive()
+    }
+}
+
+/// Maps the memory that slots lie in: a file that others can look at, or nameless memory if there
+/// cannot be one.
+pub(crate) fn map_arena(len: usize) -> Option<*mut u8> {
+    file(len).or_else(|| raw::map_zeros(len, true).ok())
+}
+
+/// Where the file of a process is; `None` if there is to be none.
+fn path(pid: u32) -> Option<CString> {
+    match config::get().stats_dir.as_deref() {
+        None => meeting::path(&format!("stat.{pid}")),
+        Some("") => None,
+        Some(dir) => CString::new(format!("{dir}/adverb-sockets.{pid}")).ok(),
+    }
+}
+
+/// The process that has made the file.
+static MAKER: AtomicU32 = AtomicU32::new(0);
+
+/// The process that made the file ends: nobody will look at it any more.
+pub(crate) fn remove() {
+    let pid = raw::process_id();
+    if MAKER.load(Ordering::Relaxed) == pid
+        && let Some(path) = path(pid)
+    {
+        raw::unlink(&path);
+    }
+}
+
+fn file(len: usize) -> Option<*mut u8> {
+    let pid = raw::process_id();
+    meeting::tidy_up();
+    let path = path(pid)?;
+    MAKER.store(pid, Ordering::Relaxed);
+    raw::unlink(&path);
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+    let fd = raw::open(&path, flags).ok()?;
+    let mapped = raw::set_size(fd, len).and_then(|_| raw::map_file(fd, len));
+    raw::close(fd);
+    let base = mapped.ok()?;
+    let text = format!(
+        "adverb-sockets 1 pid={pid} fds={} layout={} why={} command={}\0",
+        config::get().stats_fds,
+        crate::slot::layout(),
+        crate::slot::Why::ALL.map(|(_, text)| text).join(";"),
+        config::command(),
+    );
+    let count = text.len().min(ABOUT_BYTES - 1);
+    // SAFETY: the mapping is longer than the text, and nobody else has seen it yet.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), base, count) };
+    Some(base)
+}
+
+/// Adds what a socket has counted to the file that `VMA_STATS_FILE` names.
+pub(crate) fn dump(fd: i32, counters: &Counters) {
+    if let Some(path) = &config::get().stats_file {
+        let report = counters.report(fd);
+        crate::log::append(path, &report);
+    }
+}

@@ -1,0 +1,837 @@
+//! Connections: bytes in and out, through the kernel or through the rings.
+//!
+//! [`try_receive`] and [`try_send`] never wait; [`receive`] and [`send`] wait as the socket's
+//! options say, first spinning, then asleep in the kernel on the connection itself, so that
+//! whatever else wakes a sleeper there still does. See `ring.rs` for how bytes move from the kernel
+//! to the rings, and for the bell.
+//!
+//! # Safety
+//!
+//! Message headers passed to the kernel point to arrays on this stack, and these to the program's
+//! buffers, which it has promised for the length of the call (see `parts.rs`).
+
+use std::ffi::c_int;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::config;
+use crate::meeting;
+use crate::parts::{Cursor, PARTS_MAX};
+use crate::patience::{Patience, Spin};
+use crate::raw::{self, Answer, Errno};
+use crate::ring::{ACCEPTED, NEVER, Ring, Segment};
+use crate::slot::{Carrier, Kind, Slot, Why};
+use crate::stats::add;
+use crate::thread::Interrupts;
+
+/// What an attempt has come to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// So many bytes have moved.
+    Moved(usize),
+    /// The peer will send no more.
+    Ended,
+    /// Nothing to read, or no room to write.
+    Nothing,
+    /// It failed.
+    Failed(Errno),
+}
+
+/// How to receive.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Receive {
+    /// What is read stays where it is.
+    pub(crate) peek: bool,
+    /// All that was asked for, or nothing yet.
+    pub(crate) all: bool,
+    /// Throw away instead of copying.
+    pub(crate) discard: bool,
+    /// Do not wait.
+    pub(crate) now: bool,
+}
+
+impl Receive {
+    fn kernel_flags(self) -> c_int {
+        let peek = if self.peek { libc::MSG_PEEK } else { 0 };
+        let discard = if self.discard { libc::MSG_TRUNC } else { 0 };
+        peek | discard | libc::MSG_DONTWAIT
+    }
+}
+
+fn message(parts: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: all zeros is a legal value of this structure of integers and pointers.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len();
+    message
+}
+
+const NO_PARTS: [libc::iovec; PARTS_MAX] =
+    [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
+
+/// Receives at most `most` bytes from the kernel, without waiting.
+fn kernel_receive(fd: c_int, cursor: &mut Cursor<'_>, most: usize, how: Receive) -> Answer {
+    let mut parts = NO_PARTS;
+    let count = cursor.rest(most, &mut parts);
+    let mut message = message(parts.get_mut(..count).unwrap_or(&mut []));
+    // SAFETY: the header points to an array on this stack, and that to the program's buffers.
+    let got = unsafe { raw::recvmsg(fd, &raw mut message, how.kernel_flags()) }?;
+    Ok(got)
+}
+
+/// Sends through the kernel, without waiting.
+fn kernel_send(fd: c_int, cursor: &mut Cursor<'_>, more: bool) -> Answer {
+    let mut parts = NO_PARTS;
+    let count = cursor.rest(usize::MAX, &mut parts);
+    let message = message(parts.get_mut(..count).unwrap_or(&mut []));
+    let more = if more { libc::MSG_MORE } else { 0 };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;
+    // SAFETY: the header points to an array on this stack, and that to the program's buffers.
+    let sent = unsafe { raw::sendmsg(fd, &raw const message, flags) }?;
+    cursor.skip(sent);
+    Ok(sent)
+}
+
+/// A connection that was on its way may have arrived: then it is time to offer rings.
+pub(crate) fn settle(slot: &Slot, fd: c_int) {
+    if slot.kind() == Kind::Connecting && raw::name(fd, true).is_some() {
+        slot.set_kind(Kind::Stream);
+        if slot.carrier() == Carrier::Open {
+            meeting::offer(slot, fd);
+        }
+    }
+}
+
+/// Receives what is there. The cursor moves by as many bytes as the answer says.
+pub(crate) fn try_receive(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive) -> Step {
+    if let Some(error) = slot.take_error() {
+        return Step::Failed(Errno(error));
+    }
+    settle(slot, fd);
+    let _held = slot.receiving.hold();
+    let step = match slot.segment() {
+        None => receive_unsettled(slot, fd, into, how),
+        Some(segment) => receive_settled(slot, segment, fd, into, how),
+    };
+    if let Step::Moved(count) = step {
+        slot.misses.store(0, Ordering::Relaxed);
+        if count == 0 {
+            return step;
+        }
+    }
+    step
+}
+
+/// Through the kernel. The first bytes of a connection that was accepted are the moment to look for
+/// an offer: a peer that makes one does so before it sends.
+fn receive_unsettled(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive) -> Step {
+    match kernel_receive(fd, into, usize::MAX, how) {
+        Ok(0) if into.remaining() > 0 => Step::Ended,
+        Ok(got) => {
+            into.skip(got);
+            if !how.peek {
+                let is_first = slot.taken.fetch_add(got.try_into().unwrap_or(0), Ordering::Relaxed);
+                if is_first == 0 && slot.carrier() == Carrier::Open && slot.kind() == Kind::Stream {
+                    let _held = slot.sending.hold();
+                    if !meeting::take(slot, fd) {
+                        slot.leave_to_kernel(Why::PeerSilent);
+                    }
+                }
+                add(&slot.counters.rx_os_packets, 1);
+                add(&slot.counters.rx_os_bytes, got);
+            }
+            Step::Moved(got)
+        }
+        Err(Errno::AGAIN) => Step::Nothing,
+        Err(error) => Step::Failed(error),
+    }
+}
+
+fn receive_settled(
+    slot: &Slot,
+    segment: &Segment,
+    fd: c_int,
+    into: &mut Cursor<'_>,
+    how: Receive,
+) -> Step {
+    let ring = segment.incoming(slot.end());
+    let (producer, consumer) = (&ring.direction.producer, &ring.direction.consumer);
+    loop {
+        let switched = producer.switched_at.load(Ordering::Acquire);
+        let taken = consumer.taken.load(Ordering::Relaxed);
+        if switched != NEVER && taken >= switched {
+            break;
+        }
+        let most = if switched == NEVER { u64::MAX } else { switched - taken };
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let got = match kernel_receive(fd, into, most, how) {
+            Ok(0) if into.remaining() > 0 => return Step::Ended,
+            Ok(got) => got,
+            Err(Errno::AGAIN) if producer.switched_at.load(Ordering::Acquire) != switched => {
+                continue;
+            }
+            Err(Errno::AGAIN) => return Step::Nothing,
+            Err(error) => return Step::Failed(error),
+        };
+        // If the peer has switched in between, bells may have come with the last bytes.
+        let switched = producer.switched_at.load(Ordering::Acquire);
+        let real = switched.saturating_sub(taken);
+        let got = got.min(usize::try_from(real).unwrap_or(usize::MAX));
+        if got == 0 && into.remaining() > 0 {
+            continue;
+        }
+        into.skip(got);
+        if !how.peek {
+            consumer.taken.store(taken + u64::try_from(got).unwrap_or(0), Ordering::Release);
+            add(&slot.counters.rx_os_packets, 1);
+            add(&slot.counters.rx_os_bytes, got);
+        }
+        return Step::Moved(got);
+    }
+    receive_ring(slot, ring, fd, into, how)
+}
+
+fn receive_ring(
+    slot: &Slot,
+    ring: Ring<'_>,
+    fd: c_int,
+    into: &mut Cursor<'_>,
+    how: Receive,
+) -> Step {
+    let read = if how.discard && !how.peek {
+        ring.discard(into.remaining())
+    } else {
+        ring.read(into, how.peek)
+    };
+    match read {
+        Err(_) => Step::Failed(Errno::CONNRESET),
+        Ok(0) if into.remaining() == 0 => Step::Moved(0),
+        Ok(0) if slot.is_read_shut.load(Ordering::Relaxed) => Step::Ended,
+        Ok(0) if ring.direction.producer.fin.load(Ordering::Acquire) != 0 => {
+            if ring.has_bytes() {
+                Step::Moved(0)
+            } else {
+                Step::Ended
+            }
+        }
+        Ok(0) if slot.is_peer_gone.load(Ordering::Acquire) => {
+            if ring.has_bytes() {
+                Step::Moved(0)
+            } else {
+                last_word(slot, fd)
+            }
+        }
+        Ok(0) => Step::Nothing,
+        Ok(got) => {
+            if !how.peek {
+                add(&slot.counters.rx_packets, 1);
+                add(&slot.counters.rx_bytes, got);
+                ring_for_room(slot, ring, fd);
+                hear(slot, ring, fd);
+            }
+            Step::Moved(got)
+        }
+    }
+}
+
+/// The peer is gone: the kernel knows whether it went in peace.
+fn last_word(slot: &Slot, fd: c_int) -> Step {
+    let mut bells = [0_u8; 512];
+    loop {
+        match raw::recv(fd, &mut bells, 0) {
+            Ok(0) => return Step::Ended,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                // Not yet: its last bytes, or its FIN, are still on their way.
+                slot.is_peer_gone.store(false, Ordering::Release);
+                return Step::Nothing;
+            }
+            Err(error) => return Step::Failed(error),
+        }
+    }
+}
+
+/// After reading: rings for a writer that waits for room, once there is a good deal of it.
+fn ring_for_room(slot: &Slot, ring: Ring<'_>, fd: c_int) {
+    fence(Ordering::SeqCst);
+    let writer = &ring.direction.writer;
+    if writer.armed.load(Ordering::Relaxed) != 0 && ring.has_much_room() {
+        ring_bell(slot, &writer.armed, fd);
+    }
+}
+
+/// Rings for a sleeper who has armed `bell`, unless somebody else does.
+fn ring_bell(slot: &Slot, bell: &std::sync::atomic::AtomicU32, fd: c_int) {
+    if bell.swap(0, Ordering::AcqRel) == 0 {
+        return;
+    }
+    let Some(segment) = slot.mapped() else { return };
+    let outgoing = segment.outgoing(slot.end()).direction;
+    if outgoing.producer.switched_at.load(Ordering::Relaxed) == NEVER {
+        // From here on bytes in the kernel's stream are bells.
+        let _held = slot.sending.hold();
+        switch(slot, segment);
+    }
+    outgoing.producer.ringing.fetch_add(1, Ordering::SeqCst);
+    if outgoing.consumer.gone.load(Ordering::SeqCst) == 0 {
+        outgoing.producer.bells.fetch_add(1, Ordering::SeqCst);
+        if raw::send(fd, &[0]).is_err() {
+            outgoing.producer.bells.fetch_sub(1, Ordering::AcqRel);
+        }
+        add(&slot.counters.bells_rung, 1);
+    }
+    outgoing.producer.ringing.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// From here on this end's bytes travel through its ring. The lock for sending is held.
+pub(crate) fn switch(slot: &Slot, segment: &Segment) {
+    let producer = &segment.outgoing(slot.end()).direction.producer;
+    if producer.switched_at.load(Ordering::Relaxed) == NEVER {
+        producer.switched_at.store(producer.given.load(Ordering::Acquire), Ordering::Release);
+        slot.set_why(Why::Rings);
+        slot.set_carrier(Carrier::Rings);
+    }
+}
+
+/// Takes the bells out of the kernel's queue that have been rung and not been heard, unless
+/// somebody else may be waiting for them.
+fn hear(slot: &Slot, ring: Ring<'_>, fd: c_int) {
+    let unheard = ring.unheard();
+    if unheard > 0
+        && slot.sleepers.load(Ordering::SeqCst) == 0
+        && slot.watchers.load(Ordering::SeqCst) == 0
+    {
+        take_bells(ring, fd, unheard);
+    }
+}
+
+/// Receives bells, and nothing but bells: the lock for receiving is held, and everything that was
+/// sent through the kernel has been read. Returns false if there were fewer.
+fn take_bells(ring: Ring<'_>, fd: c_int, count: usize) -> bool {
+    let mut left = count;
+    let mut bells = [0_u8; 64];
+    while left > 0 {
+        let most = left.min(bells.len());
+        let Ok(got @ 1..) = raw::recv(fd, bells.get_mut(..most).unwrap_or(&mut []), 0) else {
+            return false;
+        };
+        left -= got;
+        let heard = &ring.direction.consumer.heard;
+        heard.fetch_add(got.try_into().unwrap_or(0), Ordering::AcqRel);
+    }
+    true
+}
+
+/// Sends what there is room for. The cursor moves by as many bytes as the answer says.
+pub(crate) fn try_send(slot: &Slot, fd: c_int, from: &mut Cursor<'_>, more: bool) -> Step {
+    if let Some(error) = slot.take_error() {
+        return Step::Failed(Errno(error));
+    }
+    settle(slot, fd);
+    if slot.carrier() == Carrier::Open {
+        look_for_offer(slot, fd);
+    }
+    let _held = slot.sending.hold();
+    if slot.is_write_shut.load(Ordering::Relaxed) {
+        return Step::Failed(Errno::PIPE);
+    }
+    match slot.segment() {
+        None => through_kernel(slot, None, fd, from, more),
+        Some(segment) => {
+            if slot.carrier() == Carrier::Offered {
+                if segment.header().state.load(Ordering::Acquire) != ACCEPTED {
+                    return through_kernel(slot, Some(segment), fd, from, more);
+                }
+                slot.set_why(Why::Rings);
+                slot.set_carrier(Carrier::Rings);
+            }
+            through_ring(slot, segment, fd, from)
+        }
+    }
+}
+
+/// A connection that was accepted and is written to first: looks for an offer now and then.
+fn look_for_offer(slot: &Slot, fd: c_int) {
+    let sends = slot.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    if slot.kind() == Kind::Stream && sends.is_power_of_two() {
+        let _receiving = slot.receiving.hold();
+        let _sending = slot.sending.hold();
+        if slot.carrier() == Carrier::Open {
+            meeting::take(slot, fd);
+        }
+    }
+}
+
+fn through_kernel(
+    slot: &Slot,
+    segment: Option<&Segment>,
+    fd: c_int,
+    from: &mut Cursor<'_>,
+    more: bool,
+) -> Step {
+    match kernel_send(fd, from, more) {
+        Ok(sent) => {
+            let given = match segment {
+                None => &slot.given,
+                Some(segment) => &segment.outgoing(slot.end()).direction.producer.given,
+            };
+            given.fetch_add(sent.try_into().unwrap_or(0), Ordering::AcqRel);
+            add(&slot.counters.tx_os_packets, 1);
+            add(&slot.counters.tx_os_bytes, sent);
+            Step::Moved(sent)
+        }
+        Err(Errno::AGAIN) => Step::Nothing,
+        Err(error) => Step::Failed(error),
+    }
+}
+
+fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>) -> Step {
+    let ring = segment.outgoing(slot.end());
+    let consumer = &ring.direction.consumer;
+    switch(slot, segment);
+    let is_gone = consumer.gone.load(Ordering::Acquire) != 0;
+    if is_gone || slot.is_peer_gone.load(Ordering::Acquire) {
+        return into_the_void(slot, fd, from);
+    }
+    let sent = ring.write(from);
+    if from.remaining() > 0 {
+        slot.fulls.fetch_add(1, Ordering::AcqRel);
+    }
+    if sent == 0 {
+        return if from.remaining() == 0 { Step::Moved(0) } else { Step::Nothing };
+    }
+    fence(Ordering::SeqCst);
+    if consumer.armed.load(Ordering::Relaxed) != 0 {
+        ring_bell(slot, &consumer.armed, fd);
+    }
+    add(&slot.counters.tx_packets, 1);
+    add(&slot.counters.tx_bytes, sent);
+    Step::Moved(sent)
+}
+
+/// The peer has closed. A byte in the kernel's stream finds out what TCP says to that: the first is
+/// accepted and answered with a reset, the next one fails.
+fn into_the_void(slot: &Slot, fd: c_int, from: &mut Cursor<'_>) -> Step {
+    match raw::send(fd, &[0]) {
+        Ok(_) | Err(Errno::AGAIN) => {
+            let count = from.remaining();
+            from.skip(count);
+            Step::Moved(count)
+        }
+        Err(error) => {
+            add(&slot.counters.tx_errors, 1);
+            Step::Failed(error)
+        }
+    }
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Want {
+    /// Bytes, or the end.
+    Read,
+    /// Room for a byte.
+    Write,
+    /// So much room that `poll` calls it writable.
+    Room,
+}
+
+/// Whether there is anything new to look at, going by memory alone. True for a socket without rings.
+#[inline]
+fn is_worth_a_look(slot: &Slot, segment: Option<&Segment>, want: Want) -> bool {
+    let Some(segment) = segment else { return true };
+    match want {
+        Want::Read => {
+            let direction = segment.incoming(slot.end());
+            let producer = &direction.direction.producer;
+            let consumer = &direction.direction.consumer;
+            let switched = producer.switched_at.load(Ordering::Acquire);
+            direction.has_bytes()
+                || producer.fin.load(Ordering::Relaxed) != 0
+                || switched == NEVER
+                || consumer.taken.load(Ordering::Relaxed) < switched
+        }
+        Want::Write | Want::Room => {
+            let ring = segment.outgoing(slot.end());
+            (if want == Want::Room { ring.has_much_room() } else { ring.has_room() })
+                || ring.direction.consumer.gone.load(Ordering::Relaxed) != 0
+                || slot.carrier() != Carrier::Rings
+        }
+    }
+}
+
+/// Asks the kernel whether the peer is still there.
+pub(crate) fn look_at_kernel(slot: &Slot, fd: c_int) {
+    let events = raw::poll_now(fd, libc::POLLIN | libc::POLLRDHUP).unwrap_or(0);
+    heed(slot, events);
+    if slot.segment().is_some_and(|segment| segment.is_abandoned(slot.end())) {
+        slot.is_peer_gone.store(true, Ordering::Release);
+    }
+}
+
+/// What the kernel's events say about the peer.
+pub(crate) fn heed(slot: &Slot, events: i16) {
+    let mut grave = libc::POLLHUP | libc::POLLERR;
+    if !slot.is_read_shut.load(Ordering::Relaxed) {
+        grave |= libc::POLLRDHUP;
+    }
+    if events & grave != 0 {
+        slot.is_peer_gone.store(true, Ordering::Release);
+    }
+}
+
+/// Takes bells out of the kernel's queue, so that a sleeper sleeps. Returns whether the queue is
+/// empty now.
+///
+/// Only bells whose bytes have been read: whoever else sleeps on this connection must find the
+/// others. So they are counted first, and the ring looked at after that. A bell may also be for one
+/// who waits for room: as long as there is another than the caller, all are left.
+pub(crate) fn drain(slot: &Slot, segment: &Segment, fd: c_int, is_writer: bool) -> bool {
+    let ring = segment.incoming(slot.end());
+    let is_past = || {
+        let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
+        switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched
+    };
+    if is_past() && ring.unheard() == 0 {
+        return true;
+    }
+    if slot.writers.load(Ordering::SeqCst) > u32::from(is_writer) {
+        return false;
+    }
+    let _held = slot.receiving.hold();
+    if !is_past() {
+        return raw::waiting(fd).unwrap_or(0) == 0;
+    }
+    // Between the count of bells and the look at the ring lies all that makes this right.
+    let unheard = ring.unheard();
+    if ring.has_bytes() {
+        return false;
+    }
+    take_bells(ring, fd, unheard)
+}
+
+/// Says that this end sleeps until it can read, or has room to write. Returns whether it may: there
+/// is nothing to look at yet.
+pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
+    let bell = match want {
+        Want::Read => &segment.incoming(slot.end()).direction.consumer.armed,
+        Want::Write | Want::Room => &segment.outgoing(slot.end()).direction.writer.armed,
+    };
+    if bell.load(Ordering::Relaxed) == 0 {
+        bell.store(1, Ordering::Relaxed);
+    }
+    fence(Ordering::SeqCst);
+    // As long as the kernel's stream still matters, it is what the sleeper sleeps on.
+    match want {
+        Want::Read => {
+            let ring = segment.incoming(slot.end());
+            !ring.has_bytes() && ring.direction.producer.fin.load(Ordering::Relaxed) == 0
+        }
+        Want::Write | Want::Room => {
+            !is_worth_a_look(slot, Some(segment), want) || slot.carrier() != Carrier::Rings
+        }
+    }
+}
+
+/// A thread that sleeps, or is about to: bells may be for it.
+#[derive(Debug)]
+pub(crate) struct Sleeper<'a> {
+    slot: &'a Slot,
+    is_writer: bool,
+}
+
+impl<'a> Sleeper<'a> {
+    /// Before anything is armed.
+    pub(crate) fn new(slot: &'a Slot, is_writer: bool) -> Self {
+        slot.sleepers.fetch_add(1, Ordering::SeqCst);
+        slot.writers.fetch_add(u32::from(is_writer), Ordering::SeqCst);
+        Self { slot, is_writer }
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.slot.writers.fetch_sub(u32::from(self.is_writer), Ordering::SeqCst);
+        self.slot.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// How long a sleeper with rings sleeps before it looks for itself: nobody sleeps for ever because a
+/// bell was lost.
+pub(crate) const SLICE_NS: u64 = 250_000_000;
+
+/// Sleeps until the kernel has something for this connection, at most so long.
+fn sleep(slot: &Slot, fd: c_int, want: Want, left_ns: Option<u64>) -> Result<(), Errno> {
+    let rings = slot.segment();
+    let is_writer = want != Want::Read;
+    let sleeper = Sleeper::new(slot, is_writer);
+    if let Some(segment) = rings {
+        if !arm(slot, segment, want) {
+            return Ok(());
+        }
+        let in_ring = slot.carrier() == Carrier::Rings;
+        let is_quiet = drain(slot, segment, fd, is_writer);
+        if is_writer && in_ring && !is_quiet {
+            // Bytes that somebody else has to read keep the kernel's queue full.
+            raw::nap(WRITER_NAP_NS);
+            look_at_kernel(slot, fd);
+            return Ok(());
+        }
+    }
+    let events = match (is_writer, rings.is_some() && slot.carrier() == Carrier::Rings) {
+        (false, _) | (true, true) => libc::POLLIN | libc::POLLRDHUP,
+        (true, false) => libc::POLLOUT,
+    };
+    let events = if rings.is_none() { events & !libc::POLLRDHUP } else { events };
+    let left_ns = match rings {
+        None => left_ns,
+        Some(_) => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),
+    };
+    let milliseconds = match left_ns {
+        None => -1,
+        Some(left) => c_int::try_from(left.div_ceil(1_000_000)).unwrap_or(c_int::MAX),
+    };
+    let mut polled = libc::pollfd { fd, events, revents: 0 };
+    let answer = crate::real::real!(
+        c"poll" as fn(*mut libc::pollfd, libc::nfds_t, c_int) -> c_int,
+        &raw mut polled,
+        1,
+        milliseconds
+    );
+    let errno = raw::errno();
+    drop(sleeper);
+    if let Some(segment) = rings {
+        heed(slot, polled.revents);
+        hear_after_sleep(slot, segment, fd);
+        if answer == 0 && is_writer {
+            look_at_kernel(slot, fd);
+        }
+    }
+    if answer < 0 { Err(errno) } else { Ok(()) }
+}
+
+/// After a sleep: takes the bell out of the kernel's queue at once. A program that ends with a bell
+/// unheard would reset the connection where it should end it.
+pub(crate) fn hear_after_sleep(slot: &Slot, segment: &Segment, fd: c_int) {
+    let _held = slot.receiving.hold();
+    let ring = segment.incoming(slot.end());
+    let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
+    if switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched {
+        hear(slot, ring, fd);
+    }
+}
+
+/// Attempts something again and again until it comes to something, or the socket's time limit, a
+/// signal or its flags end the wait.
+fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut() -> Step) -> Step {
+    let errno = raw::errno();
+    match attempt() {
+        Step::Nothing => {}
+        step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => return step,
+    }
+    if now {
+        return last_look(slot, fd, attempt);
+    }
+    let limit_ns = match want {
+        Want::Read => slot.receive_limit_ns.load(Ordering::Relaxed),
+        Want::Write | Want::Room => slot.send_limit_ns.load(Ordering::Relaxed),
+    };
+    let (limit, kind) = match limit_ns {
+        0 => (None, Interrupts::Hard),
+        limit => (Some(limit), Interrupts::All),
+    };
+    let most_ns = config::get().receive_spin_ns;
+    let mut patience = Patience::start(most_ns, limit, kind);
+    let mut rounds = 0_u32;
+    loop {
+        loop {
+            let segment = slot.segment();
+            rounds = rounds.wrapping_add(1);
+            if segment.is_some() && rounds.is_multiple_of(KERNEL_LOOK_ROUNDS) {
+                look_at_kernel(slot, fd);
+            }
+            let gone = slot.is_peer_gone.load(Ordering::Relaxed);
+            if gone || is_worth_a_look(slot, segment, want) {
+                match attempt() {
+                    Step::Nothing => {}
+                    step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => {
+                        patience.hit(most_ns);
+                        add(&slot.counters.rx_poll_hit, 1);
+                        raw::set_errno(errno);
+                        return step;
+                    }
+                }
+            }
+            let cheap = segment.is_some() && slot.carrier() == Carrier::Rings;
+            match patience.goes_on(cheap) {
+                Spin::Look => {}
+                Spin::Sleep => break,
+                Spin::Interrupted => return Step::Failed(Errno::INTR),
+                Spin::TimedOut => return Step::Failed(Errno::AGAIN),
+            }
+        }
+        add(&slot.counters.rx_poll_miss, 1);
+        let since = raw::now_ns();
+        let slept = sleep(slot, fd, want, patience.left_ns());
+        patience.slept(since, most_ns);
+        match attempt() {
+            Step::Nothing => {}
+            step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => {
+                raw::set_errno(errno);
+                return step;
+            }
+        }
+        if patience.is_interrupted() {
+            return Step::Failed(Errno::INTR);
+        }
+        if patience.is_over() {
+            return Step::Failed(Errno::AGAIN);
+        }
+        match slept {
+            Ok(()) | Err(Errno::INTR) => {}
+            Err(error) => return Step::Failed(error),
+        }
+    }
+}
+
+/// Nothing was there, and the program does not wait: before it is told so, now and then the kernel
+/// is asked whether the peer still lives.
+fn last_look(slot: &Slot, fd: c_int, mut attempt: impl FnMut() -> Step) -> Step {
+    let misses = slot.misses.fetch_add(1, Ordering::Relaxed);
+    if slot.mapped().is_some() && misses.is_multiple_of(KERNEL_LOOK_MISSES) {
+        look_at_kernel(slot, fd);
+        if slot.is_peer_gone.load(Ordering::Relaxed) {
+            return match attempt() {
+                Step::Nothing => Step::Failed(Errno::AGAIN),
+                step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => step,
+            };
+        }
+    }
+    add(&slot.counters.rx_eagain, 1);
+    Step::Failed(Errno::AGAIN)
+}
+
+/// Receives, waiting as the socket's options and `how` say.
+pub(crate) fn receive(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Receive) -> Answer {
+    let now = how.now || slot.is_nonblocking.load(Ordering::Relaxed);
+    let mut cursor = Cursor::new(parts);
+    let wanted = cursor.remaining();
+    let mut done = 0;
+    loop {
+        let step = wait(slot, fd, Want::Read, now, || {
+            loop {
+                match try_receive(slot, fd, &mut cursor, how) {
+                    // The ring was found empty and then not: look again.
+                    Step::Moved(0) if wanted > 0 => {}
+                    step @ (Step::Moved(_) | Step::Ended | Step::Nothing | Step::Failed(_)) => {
+                        break step;
+                    }
+                }
+            }
+        });
+        match step {
+            Step::Moved(count) => {
+                done += count;
+                if !how.all || how.peek || done >= wanted {
+                    return Ok(done);
+                }
+            }
+            Step::Ended | Step::Nothing => return Ok(done),
+            Step::Failed(_) if done > 0 => return Ok(done),
+            Step::Failed(error) => {
+                if error != Errno::AGAIN {
+                    add(&slot.counters.rx_errors, 1);
+                }
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// How to send.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Send {
+    /// Do not wait.
+    pub(crate) now: bool,
+    /// More is to follow.
+    pub(crate) more: bool,
+    /// No signal if the peer is gone.
+    pub(crate) quiet: bool,
+}
+
+/// Sends, waiting as the socket's options and `how` say.
+pub(crate) fn send(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Send) -> Answer {
+    let now = how.now || slot.is_nonblocking.load(Ordering::Relaxed);
+    let mut cursor = Cursor::new(parts);
+    let wanted = cursor.remaining();
+    let mut done = 0;
+    loop {
+        let step = wait(slot, fd, Want::Write, now, || try_send(slot, fd, &mut cursor, how.more));
+        match step {
+            Step::Moved(count) => {
+                done += count;
+                if done >= wanted {
+                    return Ok(done);
+                }
+            }
+            Step::Ended | Step::Nothing => return Ok(done),
+            Step::Failed(_) if done > 0 => return Ok(done),
+            Step::Failed(error) => {
+                match error {
+                    Errno::PIPE if !how.quiet => raw::raise(libc::SIGPIPE),
+                    Errno::AGAIN => add(&slot.counters.tx_eagain, 1),
+                    _ => {}
+                }
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// What `poll` would say about a connection with rings, asking memory alone.
+pub(crate) fn readiness(slot: &Slot, segment: &Segment) -> i16 {
+    let mut events = 0;
+    let incoming = segment.incoming(slot.end());
+    let outgoing = segment.outgoing(slot.end());
+    let fin = incoming.direction.producer.fin.load(Ordering::Acquire) != 0;
+    let gone = slot.is_peer_gone.load(Ordering::Acquire);
+    let read_shut = slot.is_read_shut.load(Ordering::Relaxed);
+    let write_shut = slot.is_write_shut.load(Ordering::Relaxed);
+    if incoming.has_bytes() || fin || gone || read_shut {
+        events |= libc::POLLIN | libc::POLLRDNORM;
+    }
+    if fin || gone || read_shut {
+        events |= libc::POLLRDHUP;
+    }
+    if (fin || gone || read_shut) && write_shut {
+        events |= libc::POLLHUP;
+    }
+    let void = gone || outgoing.direction.consumer.gone.load(Ordering::Relaxed) != 0;
+    if outgoing.has_much_room() || void || write_shut {
+        events |= libc::POLLOUT | libc::POLLWRNORM;
+    }
+    events
+}
+
+/// A sleeper has woken up: as long as it is awake, nobody has to ring for it.
+pub(crate) fn disarm(slot: &Slot, segment: &Segment) {
+    if slot.sleepers.load(Ordering::SeqCst) == 0 && slot.watchers.load(Ordering::SeqCst) <= 1 {
+        segment.incoming(slot.end()).direction.consumer.armed.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Whether the kernel's own events still speak for the bytes of this connection: as long as some
+/// are on their way there, or may be.
+pub(crate) fn kernel_speaks(slot: &Slot, segment: &Segment) -> (bool, bool) {
+    let direction = segment.incoming(slot.end()).direction;
+    let switched = direction.producer.switched_at.load(Ordering::Acquire);
+    let reading = switched == NEVER || direction.consumer.taken.load(Ordering::Relaxed) < switched;
+    let accepted = segment.header().state.load(Ordering::Acquire) == ACCEPTED;
+    (reading, !accepted)
+}
+
+/// Spinning waits look at the kernel once in so many rounds.
+const KERNEL_LOOK_ROUNDS: u32 = 4096;
+/// Reads that find nothing look at the kernel once in so many.
+const KERNEL_LOOK_MISSES: u32 = 16;
+/// How long a writer sleeps that cannot be woken.
+const WRITER_NAP_NS: i64 = 100_000;

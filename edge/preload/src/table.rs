@@ -1,0 +1,182 @@
+//! Descriptors: which socket, or which epoll instance, each stands for in this process.
+//!
+//! Two levels, of which only what is touched exists: a limit of a thousand million descriptors
+//! costs nothing. An entry is one word, so that looking at it takes no lock. A socket found there
+//! is held by a reference and the entry looked at again, since another thread may have closed the
+//! descriptor in between.
+//!
+//! # Safety
+//!
+//! An entry is 0, the address of a slot with the last bit set, or the address of an epoll instance
+//! with the second last bit set. Slots are never unmapped; epoll instances never freed while an
+//! entry or a reference counts them.
+
+use std::ffi::c_int;
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use crate::epoll::Epoll;
+use crate::raw;
+use crate::slot::Slot;
+
+const PAGE_ENTRIES: usize = 1024;
+const PAGES: usize = 1 << 20;
+const SLOT: usize = 1;
+const EPOLL: usize = 2;
+
+/// One more than the highest page that exists.
+static HIGH: AtomicUsize = AtomicUsize::new(0);
+static TABLE: [AtomicPtr<AtomicUsize>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()) }; PAGES];
+
+/// The entry of a descriptor, if its page exists.
+#[inline]
+fn entry(fd: c_int) -> Option<&'static AtomicUsize> {
+    let fd = usize::try_from(fd).ok()?;
+    let page = NonNull::new(TABLE.get(fd / PAGE_ENTRIES)?.load(Ordering::Acquire))?;
+    // SAFETY: a page has this many entries, is never unmapped, and holds atomics.
+    Some(unsafe { &*page.as_ptr().wrapping_add(fd % PAGE_ENTRIES) })
+}
+
+/// The entry of a descriptor; its page comes into being if need be.
+fn entry_or_new(fd: c_int) -> Option<&'static AtomicUsize> {
+    if let Some(entry) = entry(fd) {
+        return Some(entry);
+    }
+    let place = TABLE.get(usize::try_from(fd).ok()? / PAGE_ENTRIES)?;
+    let len = PAGE_ENTRIES * size_of::<AtomicUsize>();
+    let page = raw::map_zeros(len, false).ok()?;
+    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+    if place.compare_exchange(ptr::null_mut(), page.cast(), o, r).is_err() {
+        // SAFETY: another thread was faster, and nobody has seen this page.
+        unsafe { raw::unmap(page, len) };
+    }
+    HIGH.fetch_max(usize::try_from(fd).ok()? / PAGE_ENTRIES + 1, Ordering::AcqRel);
+    entry(fd)
+}
+
+/// A socket in use: it stays what it is until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Pin(&'static Slot);
+
+impl Pin {
+    pub(crate) fn slot(&self) -> &'static Slot {
+        self.0
+    }
+}
+
+impl Deref for Pin {
+    type Target = Slot;
+
+    #[inline]
+    fn deref(&self) -> &Slot {
+        self.0
+    }
+}
+
+impl Drop for Pin {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+/// The socket that a descriptor stands for.
+#[inline]
+pub(crate) fn socket(fd: c_int) -> Option<Pin> {
+    let entry = entry(fd)?;
+    loop {
+        let found = entry.load(Ordering::Acquire);
+        if found & SLOT == 0 {
+            return None;
+        }
+        let at = ptr::with_exposed_provenance::<Slot>(found & !SLOT);
+        // SAFETY: the entry holds the address of a slot, which is never unmapped.
+        let slot: &'static Slot = unsafe { &*at };
+        if slot.retain() {
+            let pin = Pin(slot);
+            if entry.load(Ordering::Acquire) == found {
+                return Some(pin);
+            }
+        }
+    }
+}
+
+/// The epoll instance that a descriptor stands for.
+pub(crate) fn epoll(fd: c_int) -> Option<&'static Epoll> {
+    let found = entry(fd)?.load(Ordering::Acquire);
+    if found & EPOLL == 0 {
+        return None;
+    }
+    let at = ptr::with_exposed_provenance::<Epoll>(found & !EPOLL);
+    // SAFETY: the entry holds the address of an instance, which is never freed.
+    Some(unsafe { &*at })
+}
+
+/// Makes `fd` stand for `slot`, whose reference the entry takes over. What it stood for before was
+/// closed behind our back, and is let go.
+pub(crate) fn set_socket(fd: c_int, slot: &'static Slot) {
+    match entry_or_new(fd) {
+        Some(entry) => {
+            let word = ptr::from_ref(slot).expose_provenance() | SLOT;
+            slot.names.fetch_add(1, Ordering::Relaxed);
+            slot.set_owner(raw::process_id(), fd);
+            let_go(entry.swap(word, Ordering::AcqRel));
+        }
+        None => slot.release(),
+    }
+}
+
+/// Makes `fd` stand for an epoll instance.
+pub(crate) fn set_epoll(fd: c_int, epoll: &'static Epoll) {
+    if let Some(entry) = entry_or_new(fd) {
+        epoll.retain();
+        let word = ptr::from_ref(epoll).expose_provenance() | EPOLL;
+        let_go(entry.swap(word, Ordering::AcqRel));
+    }
+}
+
+/// Makes `fd` stand for nothing, and returns the socket whose reference the caller now has.
+pub(crate) fn clear(fd: c_int) -> Option<&'static Slot> {
+    let old = entry(fd)?.swap(0, Ordering::AcqRel);
+    if old & SLOT == 0 {
+        let_go(old);
+        return None;
+    }
+    let at = ptr::with_exposed_provenance::<Slot>(old & !SLOT);
+    // SAFETY: the entry held the address of a slot, which is never unmapped.
+    let slot: &'static Slot = unsafe { &*at };
+    slot.names.fetch_sub(1, Ordering::AcqRel);
+    Some(slot)
+}
+
+fn let_go(old: usize) {
+    if old & SLOT != 0 {
+        let at = ptr::with_exposed_provenance::<Slot>(old & !SLOT);
+        // SAFETY: the entry held the address of a slot, which is never unmapped.
+        let slot: &'static Slot = unsafe { &*at };
+        slot.names.fetch_sub(1, Ordering::AcqRel);
+        slot.release();
+    } else if old & EPOLL != 0 {
+        let at = ptr::with_exposed_provenance::<Epoll>(old & !EPOLL);
+        // SAFETY: the entry held the address of an instance, which is never freed.
+        unsafe { &*at }.release();
+    }
+}
+
+/// Calls `f` with every descriptor between two, both included, that stands for something.
+pub(crate) fn each(first: usize, last: usize, mut f: impl FnMut(c_int)) {
+    let high = HIGH.load(Ordering::Acquire).min((last / PAGE_ENTRIES).saturating_add(1));
+    for (number, page) in TABLE.iter().enumerate().take(high).skip(first / PAGE_ENTRIES) {
+        if page.load(Ordering::Acquire).is_null() {
+            continue;
+        }
+        for fd in number * PAGE_ENTRIES..(number + 1) * PAGE_ENTRIES {
+            let Ok(fd_word) = c_int::try_from(fd) else { continue };
+            let used = entry(fd_word).is_some_and(|entry| entry.load(Ordering::Acquire) != 0);
+            if used && (first..=last).contains(&fd) {
+                f(fd_word);
+            }
+        }
+    }
+}

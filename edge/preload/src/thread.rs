@@ -1,0 +1,132 @@
+//! What each thread knows about itself.
+//!
+//! All of it is plain numbers in thread-local storage without destructors, so that it works in
+//! signal handlers and while a thread ends.
+
+use std::cell::Cell;
+
+use crate::raw;
+
+/// One thread's own numbers.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    id: Cell<u32>,
+    /// How many of our locks it holds.
+    depth: Cell<u32>,
+    /// Signals whose handlers wait until it holds none, one bit each.
+    deferred: Cell<u64>,
+    /// Handlers that have run, which interrupt every wait.
+    interrupts: Cell<u32>,
+    /// Handlers among them that do not ask for calls to be restarted.
+    hard_interrupts: Cell<u32>,
+    /// How long it is worth spinning, in nanoseconds; `u64::MAX` as long as it has not tried.
+    pub(crate) patience_ns: Cell<u64>,
+    /// Sleeps in a row that were short.
+    pub(crate) short_sleeps: Cell<u32>,
+    /// It is in a fork whose child has been counted.
+    pub(crate) is_forking: Cell<bool>,
+}
+
+thread_local! {
+    static THREAD: Thread = const {
+        Thread {
+            id: Cell::new(0),
+            depth: Cell::new(0),
+            deferred: Cell::new(0),
+            interrupts: Cell::new(0),
+            hard_interrupts: Cell::new(0),
+            patience_ns: Cell::new(u64::MAX),
+            short_sleeps: Cell::new(0),
+            is_forking: Cell::new(false),
+        }
+    };
+}
+
+/// Calls `f` with the calling thread's numbers.
+#[inline]
+pub(crate) fn with<T>(f: impl FnOnce(&Thread) -> T) -> T {
+    THREAD.with(f)
+}
+
+/// The number of the calling thread.
+#[inline]
+pub(crate) fn id() -> u32 {
+    with(|thread| match thread.id.get() {
+        0 => {
+            thread.id.set(raw::thread_id());
+            thread.id.get()
+        }
+        id => id,
+    })
+}
+
+/// In a child just forked: its only thread has another number than the one it was copied from.
+pub(crate) fn forget_id() {
+    with(|thread| thread.id.set(0));
+}
+
+/// The calling thread is about to take a lock: from here on handlers wait.
+#[inline]
+pub(crate) fn enter() {
+    with(|thread| thread.depth.set(thread.depth.get().wrapping_add(1)));
+}
+
+/// The calling thread has released a lock; handlers that have waited run now.
+#[inline]
+pub(crate) fn leave() {
+    let due = with(|thread| {
+        thread.depth.set(thread.depth.get().wrapping_sub(1));
+        if thread.depth.get() == 0 { thread.deferred.replace(0) } else { 0 }
+    });
+    if due != 0 {
+        deliver(due);
+    }
+}
+
+#[cold]
+fn deliver(due: u64) {
+    for signal in 1..=63 {
+        if due & (1 << signal) != 0 {
+            raw::raise(signal);
+        }
+    }
+}
+
+/// Whether a handler has to wait now; if so, it is remembered.
+pub(crate) fn defer(signal: i32) -> bool {
+    with(|thread| {
+        let wait = thread.depth.get() > 0 && (1..=63).contains(&signal);
+        if wait {
+            thread.deferred.set(thread.deferred.get() | 1 << signal);
+        }
+        wait
+    })
+}
+
+/// A handler has run.
+pub(crate) fn count_interrupt(restarts: bool) {
+    with(|thread| {
+        thread.interrupts.set(thread.interrupts.get().wrapping_add(1));
+        if !restarts {
+            thread.hard_interrupts.set(thread.hard_interrupts.get().wrapping_add(1));
+        }
+    });
+}
+
+/// What interrupts a wait.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Interrupts {
+    /// Every handler: `poll`, `select`, `epoll_wait`, and calls with a time limit.
+    All,
+    /// Handlers that do not ask for a restart: `recv` and `send` without a time limit.
+    Hard,
+}
+
+/// How many handlers of that kind have run so far.
+#[inline]
+pub(crate) fn interrupts(kind: Interrupts) -> u32 {
+    with(|thread| match kind {
+        Interrupts::All => thread.interrupts.get(),
+        Interrupts::Hard => thread.hard_interrupts.get(),
+    })
+}

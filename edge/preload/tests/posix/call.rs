@@ -1,0 +1,560 @@
+//! The C library's socket functions as tests want them: numbers or the name of an error.
+//!
+//! # Safety
+//!
+//! Every pointer passed on is to a local or to a borrowed slice, of the type and length that the
+//! function wants.
+
+#![expect(clippy::as_conversions, reason = "C integers meet us here")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+#![expect(clippy::multiple_unsafe_ops_per_block, reason = "a test may fork and exit in one go")]
+
+use std::ffi::{c_int, c_void};
+use std::mem::zeroed;
+
+/// A number, or the name of an error.
+pub(crate) type Answer = Result<i64, String>;
+
+fn answer(value: i64) -> Answer {
+    if value >= 0 { Ok(value) } else { Err(name(std::io::Error::last_os_error())) }
+}
+
+fn name(error: std::io::Error) -> String {
+    let number = error.raw_os_error().unwrap_or(0);
+    let known = [
+        (libc::EAGAIN, "EAGAIN"),
+        (libc::EBADF, "EBADF"),
+        (libc::ECONNREFUSED, "ECONNREFUSED"),
+        (libc::ECONNRESET, "ECONNRESET"),
+        (libc::EINPROGRESS, "EINPROGRESS"),
+        (libc::EINTR, "EINTR"),
+        (libc::EINVAL, "EINVAL"),
+        (libc::EISCONN, "EISCONN"),
+        (libc::ENOENT, "ENOENT"),
+        (libc::EEXIST, "EEXIST"),
+        (libc::ENOTCONN, "ENOTCONN"),
+        (libc::ENOTSOCK, "ENOTSOCK"),
+        (libc::EPIPE, "EPIPE"),
+        (libc::EDESTADDRREQ, "EDESTADDRREQ"),
+        (libc::EMSGSIZE, "EMSGSIZE"),
+        (libc::ELOOP, "ELOOP"),
+        (libc::EPERM, "EPERM"),
+        (libc::EOPNOTSUPP, "EOPNOTSUPP"),
+        (libc::EADDRINUSE, "EADDRINUSE"),
+        (libc::ENOPROTOOPT, "ENOPROTOOPT"),
+    ];
+    let found = known.iter().find(|(known, _)| *known == number);
+    found.map_or_else(|| format!("E{number}"), |(_, name)| (*name).to_owned())
+}
+
+pub(crate) fn socket(domain: c_int, kind: c_int) -> c_int {
+    // SAFETY: no pointers.
+    unsafe { libc::socket(domain, kind, 0) }
+}
+
+fn loopback(domain: c_int, port: u16) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: zeros are a legal address; the casts are to structures that fit into the storage.
+    unsafe {
+        let mut storage: libc::sockaddr_storage = zeroed();
+        if domain == libc::AF_INET {
+            let v4 = &mut *(&raw mut storage).cast::<libc::sockaddr_in>();
+            v4.sin_family = libc::AF_INET as u16;
+            v4.sin_port = port.to_be();
+            v4.sin_addr.s_addr = u32::from_be_bytes([127, 0, 0, 1]).to_be();
+            (storage, size_of::<libc::sockaddr_in>() as u32)
+        } else {
+            let v6 = &mut *(&raw mut storage).cast::<libc::sockaddr_in6>();
+            v6.sin6_family = libc::AF_INET6 as u16;
+            v6.sin6_port = port.to_be();
+            v6.sin6_addr.s6_addr = std::net::Ipv6Addr::LOCALHOST.octets();
+            (storage, size_of::<libc::sockaddr_in6>() as u32)
+        }
+    }
+}
+
+pub(crate) fn bind(fd: c_int, domain: c_int, port: u16) -> Answer {
+    let (addr, len) = loopback(domain, port);
+    // SAFETY: a local address.
+    answer(unsafe { libc::bind(fd, (&raw const addr).cast(), len) }.into())
+}
+
+pub(crate) fn listen(fd: c_int) -> Answer {
+    // SAFETY: no pointers.
+    answer(unsafe { libc::listen(fd, 128) }.into())
+}
+
+pub(crate) fn connect(fd: c_int, domain: c_int, port: u16) -> Answer {
+    let (addr, len) = loopback(domain, port);
+    // SAFETY: a local address.
+    answer(unsafe { libc::connect(fd, (&raw const addr).cast(), len) }.into())
+}
+
+pub(crate) fn accept(fd: c_int, flags: c_int) -> Answer {
+    let null = std::ptr::null_mut();
+    // SAFETY: null pointers are allowed.
+    answer(unsafe { libc::accept4(fd, null, null.cast(), flags) }.into())
+}
+
+pub(crate) fn port(fd: c_int) -> u16 {
+    // SAFETY: zeros are a legal address, and the kernel fills at most its length; both kinds have
+    // the port in the same place.
+    unsafe {
+        let mut storage: libc::sockaddr_storage = zeroed();
+        let mut len = size_of::<libc::sockaddr_storage>() as u32;
+        libc::getsockname(fd, (&raw mut storage).cast(), &raw mut len);
+        u16::from_be((*(&raw const storage).cast::<libc::sockaddr_in>()).sin_port)
+    }
+}
+
+pub(crate) fn peer_port(fd: c_int) -> Result<u16, String> {
+    // SAFETY: as in `port`.
+    unsafe {
+        let mut storage: libc::sockaddr_storage = zeroed();
+        let mut len = size_of::<libc::sockaddr_storage>() as u32;
+        answer(libc::getpeername(fd, (&raw mut storage).cast(), &raw mut len).into())?;
+        Ok(u16::from_be((*(&raw const storage).cast::<libc::sockaddr_in>()).sin_port))
+    }
+}
+
+pub(crate) fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Answer {
+    // SAFETY: a borrowed slice.
+    answer(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) } as i64)
+}
+
+pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Answer {
+    // SAFETY: a borrowed slice.
+    answer(unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) } as i64)
+}
+
+/// What was received as a text, or the name of an error.
+pub(crate) type Text = Result<String, String>;
+
+fn text(buffer: &[u8], got: i64) -> Text {
+    let got = answer(got)?;
+    Ok(String::from_utf8_lossy(buffer.get(..got as usize).unwrap_or(&[])).into_owned())
+}
+
+pub(crate) fn recv(fd: c_int, len: usize, flags: c_int) -> Text {
+    let mut buffer = vec![b'?'; len];
+    // SAFETY: a local buffer.
+    let got = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), len, flags) };
+    text(&buffer, got as i64)
+}
+
+pub(crate) fn read(fd: c_int, len: usize) -> Text {
+    let mut buffer = vec![b'?'; len];
+    // SAFETY: a local buffer.
+    let got = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), len) };
+    text(&buffer, got as i64)
+}
+
+/// Receives into a buffer, and returns how many bytes came.
+pub(crate) fn recv_into(fd: c_int, buffer: &mut [u8], flags: c_int) -> Answer {
+    // SAFETY: a borrowed slice.
+    answer(unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), flags) } as i64)
+}
+
+pub(crate) fn readv(fd: c_int, lens: &[usize]) -> Result<Vec<String>, String> {
+    let mut buffers: Vec<Vec<u8>> = lens.iter().map(|len| vec![b'?'; *len]).collect();
+    let parts: Vec<libc::iovec> = buffers
+        .iter_mut()
+        .map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() })
+        .collect();
+    // SAFETY: local buffers.
+    let got = answer(unsafe { libc::readv(fd, parts.as_ptr(), parts.len() as c_int) } as i64)?;
+    let mut left = got as usize;
+    Ok(buffers
+        .iter()
+        .map(|b| {
+            let count = left.min(b.len());
+            left -= count;
+            String::from_utf8_lossy(&b[..count]).into_owned()
+        })
+        .collect())
+}
+
+pub(crate) fn writev(fd: c_int, texts: &[&str]) -> Answer {
+    let parts: Vec<libc::iovec> = texts
+        .iter()
+        .map(|t| libc::iovec { iov_base: t.as_ptr().cast_mut().cast(), iov_len: t.len() })
+        .collect();
+    // SAFETY: borrowed slices.
+    answer(unsafe { libc::writev(fd, parts.as_ptr(), parts.len() as c_int) } as i64)
+}
+
+/// Sends a text, and perhaps a descriptor with it.
+pub(crate) fn sendmsg(fd: c_int, text: &str, passed: Option<c_int>) -> Answer {
+    let mut part = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
+    let mut control = [0_u64; 8];
+    // SAFETY: a header of locals; the control buffer is large and aligned enough for one descriptor.
+    unsafe {
+        let mut message: libc::msghdr = zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        if let Some(passed) = passed {
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(4) as usize;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
+            libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(passed);
+        }
+        answer(libc::sendmsg(fd, &raw const message, 0) as i64)
+    }
+}
+
+/// What one message has brought.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) text: String,
+    pub(crate) flags: c_int,
+    pub(crate) name_len: u32,
+    pub(crate) passed: Option<c_int>,
+}
+
+pub(crate) fn recvmsg(fd: c_int, len: usize, flags: c_int) -> Result<Message, String> {
+    let mut buffer = vec![b'?'; len];
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len };
+    let mut control = [0_u64; 8];
+    // SAFETY: a header of locals.
+    unsafe {
+        let mut storage: libc::sockaddr_storage = zeroed();
+        let mut message: libc::msghdr = zeroed();
+        message.msg_name = (&raw mut storage).cast();
+        message.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = 64;
+        let got = libc::recvmsg(fd, &raw mut message, flags) as i64;
+        let text = text(&buffer, got)?;
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        let passed =
+            (!header.is_null()).then(|| libc::CMSG_DATA(header).cast::<c_int>().read_unaligned());
+        Ok(Message { text, flags: message.msg_flags, name_len: message.msg_namelen, passed })
+    }
+}
+
+pub(crate) fn shutdown(fd: c_int, how: c_int) -> Answer {
+    // SAFETY: no pointers.
+    answer(unsafe { libc::shutdown(fd, how) }.into())
+}
+
+pub(crate) fn close(fd: c_int) -> Answer {
+    // SAFETY: no pointers.
+    answer(unsafe { libc::close(fd) }.into())
+}
+
+pub(crate) fn dup(fd: c_int) -> Answer {
+    // SAFETY: no pointers.
+    answer(unsafe { libc::dup(fd) }.into())
+}
+
+pub(crate) fn dup2(old: c_int, new: c_int) -> Answer {
+    // SAFETY: no pointers.
+    answer(unsafe { libc::dup2(old, new) }.into())
+}
+
+pub(crate) fn dup3(old: c_int, new: c_int) -> Answer {
+    // SAFETY: no pointers.
+    answer(unsafe { libc::dup3(old, new, libc::O_CLOEXEC) }.into())
+}
+
+pub(crate) fn close_range(first: c_int, last: c_int) -> Answer {
+    // SAFETY: no pointers.
+    answer(unsafe { libc::close_range(first as u32, last as u32, 0) }.into())
+}
+
+pub(crate) fn fcntl(fd: c_int, command: c_int, value: c_int) -> Answer {
+    // SAFETY: these commands take an integer.
+    answer(unsafe { libc::fcntl(fd, command, value) }.into())
+}
+
+pub(crate) fn set_nonblocking(fd: c_int, on: bool) {
+    let flags = fcntl(fd, libc::F_GETFL, 0).unwrap() as c_int;
+    let flags = if on { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+    fcntl(fd, libc::F_SETFL, flags).unwrap();
+}
+
+/// `ioctl` that reads or writes one integer.
+pub(crate) fn ioctl(fd: c_int, request: libc::c_ulong, mut value: c_int) -> Answer {
+    // SAFETY: a local integer.
+    answer(unsafe { libc::ioctl(fd, request, &raw mut value) }.into())?;
+    Ok(value.into())
+}
+
+pub(crate) fn set_option<T>(fd: c_int, level: c_int, name: c_int, value: T) -> Answer {
+    let len = size_of::<T>() as u32;
+    // SAFETY: a local value.
+    answer(unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) }.into())
+}
+
+pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Answer {
+    let mut value: c_int = 0;
+    let mut len = 4_u32;
+    let at = (&raw mut value).cast::<c_void>();
+    // SAFETY: a local integer.
+    answer(unsafe { libc::getsockopt(fd, level, name, at, &raw mut len) }.into())?;
+    Ok(value.into())
+}
+
+/// The events of each descriptor, in order, or the name of an error.
+pub(crate) fn poll(fds: &[(c_int, i16)], limit_ms: c_int) -> Result<Vec<i16>, String> {
+    let mut polled: Vec<libc::pollfd> = fds
+        .iter()
+        .map(|(fd, events)| libc::pollfd { fd: *fd, events: *events, revents: 0 })
+        .collect();
+    // SAFETY: a local array.
+    let count = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as u64, limit_ms) };
+    answer(count.into())?;
+    let ready = polled.iter().filter(|fd| fd.revents != 0).count();
+    assert_eq!(ready, count as usize, "the count is that of what is ready");
+    Ok(polled.iter().map(|fd| fd.revents).collect())
+}
+
+/// Which of the descriptors are readable, and which are writable.
+pub(crate) fn select(
+    read: &[c_int],
+    write: &[c_int],
+    limit_ms: i64,
+) -> Result<(Vec<c_int>, Vec<c_int>), String> {
+    // SAFETY: zeros are an empty set; all are locals.
+    unsafe {
+        let mut sets: [libc::fd_set; 2] = zeroed();
+        for (set, fds) in sets.iter_mut().zip([read, write]) {
+            for fd in fds {
+                libc::FD_SET(*fd, set);
+            }
+        }
+        let highest = read.iter().chain(write).max().unwrap() + 1;
+        let mut limit = libc::timeval { tv_sec: limit_ms / 1000, tv_usec: limit_ms % 1000 * 1000 };
+        let [r, w] = &mut sets;
+        let null = std::ptr::null_mut();
+        answer(libc::select(highest, r, w, null, &raw mut limit).into())?;
+        let pick = |set: &libc::fd_set, fds: &[c_int]| {
+            fds.iter().copied().filter(|fd| libc::FD_ISSET(*fd, set)).collect()
+        };
+        Ok((pick(r, read), pick(w, write)))
+    }
+}
+
+pub(crate) fn epoll_create() -> c_int {
+    // SAFETY: no pointers.
+    unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }
+}
+
+pub(crate) fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, events: c_int, data: u64) -> Answer {
+    let mut event = libc::epoll_event { events: events as u32, u64: data };
+    // SAFETY: a local event.
+    answer(unsafe { libc::epoll_ctl(epfd, op, fd, &raw mut event) }.into())
+}
+
+/// Data and events, in the order of the data.
+pub(crate) fn epoll_wait(epfd: c_int, limit_ms: c_int) -> Result<Vec<(u64, u32)>, String> {
+    // SAFETY: zeros are legal events; a local array.
+    let mut events: [libc::epoll_event; 16] = unsafe { zeroed() };
+    // SAFETY: a local array of this length.
+    let count = unsafe { libc::epoll_wait(epfd, events.as_mut_ptr(), 16, limit_ms) };
+    let count = answer(count.into())? as usize;
+    let mut found: Vec<(u64, u32)> =
+        events[..count].iter().map(|event| (event.u64, event.events)).collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Two connected sockets of the Unix kind.
+pub(crate) fn socketpair() -> (c_int, c_int) {
+    let mut pair = [0; 2];
+    // SAFETY: a local array of two.
+    let made = unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, pair.as_mut_ptr()) };
+    assert_eq!(made, 0);
+    (pair[0], pair[1])
+}
+
+/// The two ends of a pipe: to read from, to write to.
+pub(crate) fn pipe() -> (c_int, c_int) {
+    let mut pair = [0; 2];
+    // SAFETY: a local array of two.
+    assert_eq!(unsafe { libc::pipe(pair.as_mut_ptr()) }, 0);
+    (pair[0], pair[1])
+}
+
+pub(crate) fn eventfd() -> c_int {
+    // SAFETY: no pointers.
+    unsafe { libc::eventfd(0, 0) }
+}
+
+/// Runs `child` in a child of this process, which then ends without further ado.
+pub(crate) fn fork(child: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: the child does what a single thread may do, and ends by `_exit`.
+    unsafe {
+        match libc::fork() {
+            0 => {
+                child();
+                libc::_exit(0)
+            }
+            pid => pid,
+        }
+    }
+}
+
+/// Like [`fork`], by way of a function of the C library that forks within.
+pub(crate) fn forkpty(child: impl FnOnce()) -> libc::pid_t {
+    let null = std::ptr::null_mut();
+    let mut terminal = 0;
+    // SAFETY: a local integer and null pointers; the child ends by `_exit`.
+    unsafe {
+        match libc::forkpty(&raw mut terminal, null, null.cast(), null.cast()) {
+            0 => {
+                child();
+                libc::_exit(0)
+            }
+            pid => {
+                if pid > 0 {
+                    libc::close(terminal);
+                }
+                pid
+            }
+        }
+    }
+}
+
+/// Waits for a child, and returns how it ended.
+pub(crate) fn wait(pid: libc::pid_t) -> c_int {
+    let mut status = 0;
+    // SAFETY: a local integer.
+    unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    status
+}
+
+pub(crate) fn kill(pid: libc::pid_t) {
+    // SAFETY: no pointers.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+}
+
+extern "C" fn nothing(_: c_int) {}
+
+/// Gives a signal a handler that does nothing.
+pub(crate) fn handle(signal: c_int, flags: c_int) {
+    // SAFETY: zeros are a legal action; the handler is a function of one integer.
+    unsafe {
+        let mut action: libc::sigaction = zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        action.sa_flags = flags;
+        libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+    }
+}
+
+/// Whether what is set for a signal is what `handle` has set, and its flags.
+pub(crate) fn handled(signal: c_int) -> (bool, c_int) {
+    // SAFETY: zeros are a legal action.
+    unsafe {
+        let mut action: libc::sigaction = zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut action);
+        let flags = action.sa_flags & (libc::SA_RESTART | libc::SA_SIGINFO);
+        (action.sa_sigaction == nothing as *const () as usize, flags)
+    }
+}
+
+pub(crate) fn ignore(signal: c_int, ignored: bool) {
+    let action = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: no pointers.
+    unsafe { libc::signal(signal, action) };
+}
+
+/// Sends the calling thread a signal again and again from another, until dropped.
+#[derive(Debug)]
+pub(crate) struct Pester {
+    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Pester {
+    pub(crate) fn start(signal: c_int) -> Self {
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let seen = std::sync::Arc::clone(&stop);
+        // SAFETY: no preconditions.
+        let me = unsafe { libc::pthread_self() } as usize;
+        let thread = std::thread::spawn(move || {
+            while !seen.load(std::sync::atomic::Ordering::Relaxed) {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                // SAFETY: the thread lives as long as this one is not joined.
+                unsafe { libc::pthread_kill(me as libc::pthread_t, signal) };
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Pester {
+    fn drop(&mut self) {
+        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+pub(crate) fn sendfile(to: c_int, from: c_int, count: usize) -> Answer {
+    // SAFETY: null is allowed.
+    answer(unsafe { libc::sendfile(to, from, std::ptr::null_mut(), count) } as i64)
+}
+
+pub(crate) fn splice(from: c_int, to: c_int, count: usize) -> Answer {
+    let null = std::ptr::null_mut();
+    // SAFETY: null is allowed.
+    answer(unsafe { libc::splice(from, null, to, null, count, 0) } as i64)
+}
+
+/// Writes a line and reads one through a stream of the C library.
+pub(crate) fn through_stream(fd: c_int, line: &str) -> String {
+    let line = std::ffi::CString::new(line).unwrap();
+    let mut buffer = [0_u8; 100];
+    // SAFETY: C strings and a local buffer; the stream owns a copy of the descriptor.
+    unsafe {
+        let file = libc::fdopen(libc::dup(fd), c"r+".as_ptr());
+        assert!(!file.is_null());
+        libc::fputs(line.as_ptr(), file);
+        libc::fflush(file);
+        let got = libc::fgets(buffer.as_mut_ptr().cast(), 100, file);
+        let got = if got.is_null() {
+            String::new()
+        } else {
+            std::ffi::CStr::from_ptr(got).to_string_lossy().into_owned()
+        };
+        libc::fclose(file);
+        got
+    }
+}
+
+/// Sends or receives several messages at once; returns how many, and how long each is.
+pub(crate) fn many(fd: c_int, lens: &[usize], is_send: bool) -> Result<Vec<u32>, String> {
+    let mut buffers: Vec<Vec<u8>> = lens.iter().map(|len| vec![b'm'; *len]).collect();
+    let mut parts: Vec<libc::iovec> = buffers
+        .iter_mut()
+        .map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() })
+        .collect();
+    let mut messages: Vec<libc::mmsghdr> = parts
+        .iter_mut()
+        .map(|part| {
+            // SAFETY: zeros are a legal header.
+            let mut message: libc::mmsghdr = unsafe { zeroed() };
+            message.msg_hdr.msg_iov = part;
+            message.msg_hdr.msg_iovlen = 1;
+            message
+        })
+        .collect();
+    let count = messages.len() as u32;
+    // SAFETY: headers of locals.
+    let done = unsafe {
+        if is_send {
+            libc::sendmmsg(fd, messages.as_mut_ptr(), count, 0)
+        } else {
+            let null = std::ptr::null_mut();
+            libc::recvmmsg(fd, messages.as_mut_ptr(), count, libc::MSG_WAITFORONE, null)
+        }
+    };
+    let done = answer(done.into())? as usize;
+    Ok(messages[..done].iter().map(|message| message.msg_len).collect())
+}

@@ -1,0 +1,88 @@
+//! What programs see of sockets, with and without acceleration: it has to be the same.
+//!
+//! Each case does something with sockets and writes down what it saw. The cases run in children of
+//! this test: one without the library, one that spins, one with shared memory, one that never
+//! spins. What they wrote down is compared, word for word.
+
+mod call;
+mod cases;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Set in a child: run the cases and print what they saw.
+const CHILD: &str = "ADVERB_POSIX_CHILD";
+
+/// Where the library is: beside this test, or one up.
+fn library() -> PathBuf {
+    let exe = std::env::current_exe().expect("a path of this test");
+    let deps = exe.parent().expect("a directory");
+    let places = [deps.to_owned(), deps.parent().expect("a directory").to_owned()];
+    let files = places.map(|place| place.join("libadverb_sockets.so"));
+    files.into_iter().find(|file| file.exists()).expect("the library has been built")
+}
+
+/// What every case saw, and everything that was printed.
+fn run(mode: &str, environment: &[(&str, &str)]) -> (BTreeMap<String, String>, String) {
+    let mut command = Command::new(std::env::current_exe().expect("a path of this test"));
+    command.args(["the_child", "--exact", "--nocapture", "--test-threads=1"]);
+    let place = format!("adverb-posix-{}-{}", std::process::id(), mode.replace(' ', "-"));
+    let place = PathBuf::from("/dev/shm").join(place);
+    command.env(CHILD, "1").env("ADVERB_SOCKETS_SHM_DIR", &place);
+    command.envs(environment.iter().copied());
+    let output = command.output().expect("a child");
+    let _ = std::fs::remove_dir_all(place);
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{mode}: {}\n{stdout}\n{stderr}", output.status);
+    let saw = stdout
+        .lines()
+        .filter_map(|line| line.split_once(" => "))
+        .map(|(name, saw)| (name.to_owned(), saw.to_owned()))
+        .collect();
+    (saw, stderr)
+}
+
+#[test]
+fn the_child() {
+    if std::env::var_os(CHILD).is_some() {
+        cases::run_all();
+    }
+}
+
+/// Goal: no program can tell, by what calls return, that it is accelerated.
+#[test]
+fn programs_see_the_same_with_and_without_the_library() {
+    let library = library();
+    let library = library.to_str().expect("a path in Unicode");
+    let modes: [(&str, (&str, &str)); 4] = [
+        ("spinning", ("ADVERB_SOCKETS_TRANSPORT", "spin")),
+        ("shared memory", ("ADVERB_SOCKETS_EXPLAIN", "1")),
+        ("shared memory without spinning", ("ADVERB_SOCKETS_PROFILE", "frugal")),
+        ("left alone", ("ADVERB_SOCKETS_TRANSPORT", "os")),
+    ];
+    // They mostly wait, so they do so at the same time.
+    let (expected, runs) = std::thread::scope(|threads| {
+        let runs = modes.map(|(mode, setting)| {
+            let run = move || run(mode, &[("LD_PRELOAD", library), setting]);
+            (mode, threads.spawn(run))
+        });
+        let (expected, _) = run("the kernel", &[]);
+        (expected, runs.map(|(mode, run)| (mode, run.join().expect("a run"))))
+    });
+    assert!(expected.len() > 300, "only {} cases", expected.len());
+    let mut wrong = String::new();
+    for (mode, (saw, stderr)) in &runs {
+        for (name, expected) in &expected {
+            let saw = saw.get(name).map_or("nothing", String::as_str);
+            if saw != expected {
+                let lines = format!("\n{mode}, {name}:\n  kernel: {expected}\n  ours:   {saw}");
+                wrong.push_str(&lines);
+            }
+        }
+        let ringed = stderr.matches("shared memory with the peer").count();
+        assert!(*mode != "shared memory" || ringed > 300, "only {ringed} connections had rings");
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}

@@ -1,0 +1,132 @@
+//! `adverb mesh`: every node writes and sends to every other at once, and every block is checked.
+//!
+//! `place.rs` finds out which node this is, `node.rs` is one node, `local.rs` starts many on this
+//! machine, `traffic.rs` is what they send,
+//! `pace.rs` keeps them level, `report.rs` says what came of it.
+
+use std::fs;
+use std::io::{IsTerminal, Read, Write};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use self::node::{Row, Task};
+use self::place::{Place, Told};
+use self::report::Report;
+use self::traffic::BLOCK_BYTES_MIN;
+use crate::args::MeshArgs;
+use crate::failure::{Doing, Failure};
+
+mod local;
+mod node;
+mod pace;
+mod place;
+mod report;
+mod traffic;
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
+    let bytes = usize::try_from(args.size).unwrap_or(usize::MAX);
+    if !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&bytes) {
+        return Err(Failure::usage(format!(
+            "--size {bytes}: blocks of a mesh have {BLOCK_BYTES_MIN} to {BLOCK_BYTES_MAX} bytes"
+        )));
+    }
+    let mut screen = Screen { lines: 0, live: std::io::stderr().is_terminal() && !args.child };
+    if let Some(size) = args.local {
+        let report = local::run(args, size, |report| screen.show(report))?;
+        return finish(&report, args);
+    }
+    let told =
+        Told { nodes: args.nodes.clone(), rank: args.rank, size: args.ranks, port: args.port };
+    let place = Place::find(&told, |name| std::env::var(name).ok())?;
+    let (rank, size) = (place.rank, place.nodes.len());
+    let task = Task {
+        place,
+        bytes,
+        traffic: args.traffic,
+        duration: Duration::from_secs_f64(args.duration),
+        device: args.device.clone(),
+        gid_index: args.gid_index,
+        work_mode: args.wait.mode(),
+    };
+    if args.child {
+        return child(task);
+    }
+    let report = |row: &Row| {
+        let mut report = Report::new(size);
+        report.elapsed = Duration::from_millis(row.elapsed_ms);
+        report.note(rank, 0, row.clone());
+        report
+    };
+    let screen = std::sync::Mutex::new(screen);
+    let row = node::run(task, |row| {
+        if let Ok(mut screen) = screen.lock() {
+            screen.show(&report(row));
+        }
+    })?;
+    finish(&report(&row), args)
+}
+
+/// One node of a local mesh: ends with its parent, and speaks in lines of JSON.
+fn child(task: Task) -> Result<(), Failure> {
+    thread::spawn(|| {
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(1);
+    });
+    node::run(task, |row| {
+        if let Ok(line) = serde_json::to_string(row) {
+            let mut out = std::io::stdout().lock();
+            let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+        }
+    })?;
+    Ok(())
+}
+
+/// Prints the report, and says whether all was well.
+fn finish(report: &Report, args: &MeshArgs) -> Result<(), Failure> {
+    let json = || serde_json::to_string_pretty(report).doing("writing JSON");
+    if let Some(path) = &args.svg {
+        write(path, &report.svg())?;
+    }
+    if let Some(path) = &args.output {
+        write(path, &(json()? + "\n"))?;
+    }
+    let text = match args.json {
+        true => json()? + "\n",
+        false => format!("{}\n{}", report.table(), report.matrix()),
+    };
+    std::io::stdout().write_all(text.as_bytes()).doing("printing the results")?;
+    match (report.errors(), report.failed()) {
+        (0, 0) => Ok(()),
+        (0, failed) => Err(Failure::failed(format!("{failed} nodes failed"))),
+        (errors, _) => {
+            Err(Failure::failed(format!("{errors} blocks were spoilt, lost or repeated")))
+        }
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).doing(format_args!("writing {}", path.display()))
+}
+
+/// A table that is drawn over the last one.
+struct Screen {
+    lines: usize,
+    live: bool,
+}
+
+impl Screen {
+    fn show(&mut self, report: &Report) {
+        if !self.live {
+            return;
+        }
+        let table = report.table();
+        let up = if self.lines > 0 { format!("\x1b[{}A", self.lines) } else { String::new() };
+        self.lines = table.lines().count();
+        eprint!("{up}{}", table.replace('\n', "\x1b[K\n"));
+    }
+}
+
+/// Each channel keeps some hundred blocks.
+const BLOCK_BYTES_MAX: usize = 256 << 10;

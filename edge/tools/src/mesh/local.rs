@@ -1,0 +1,187 @@
+//! A mesh on one machine: this program as many processes, one for each node.
+//!
+//! Each child says its row as a line of JSON. Children are killed with this process, however it ends:
+//! their standard input is a pipe that nobody else holds.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::node::Row;
+use super::report::{Life, Report};
+use crate::args::MeshArgs;
+use crate::failure::{Doing, Failure};
+
+/// What is heard of a child: its number, which life of it, and a line, or its end.
+type Heard = (usize, u32, Option<String>);
+
+struct Nodes<'a> {
+    args: &'a MeshArgs,
+    ports: Vec<u16>,
+    children: Vec<Option<Child>>,
+    lives: Vec<u32>,
+    tell: Sender<Heard>,
+    start: Instant,
+}
+
+impl Drop for Nodes<'_> {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Runs a whole mesh here, and has `show` called now and then.
+pub(super) fn run(
+    args: &MeshArgs,
+    size: usize,
+    mut show: impl FnMut(&Report),
+) -> Result<Report, Failure> {
+    let (tell, heard) = mpsc::channel();
+    let mut nodes = Nodes {
+        args,
+        ports: free_ports(size)?,
+        children: (0..size).map(|_| None).collect(),
+        lives: vec![0; size],
+        tell,
+        start: Instant::now(),
+    };
+    for rank in 0..size {
+        nodes.start(rank)?;
+    }
+    let mut report = Report::new(size);
+    nodes.attend(&heard, &mut report, &mut show)?;
+    Ok(report)
+}
+
+impl Nodes<'_> {
+    fn left(&self) -> Duration {
+        Duration::from_secs_f64(self.args.duration).saturating_sub(self.start.elapsed())
+    }
+
+    fn start(&mut self, rank: usize) -> Result<(), Failure> {
+        let program = std::env::current_exe().doing("looking for this program's own file")?;
+        let nodes: Vec<_> = self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let mut command = Command::new(program);
+        command.args(["mesh", "--child", "--nodes", &nodes.join(",")]);
+        command.args(["--rank", &rank.to_string(), "--size", &self.args.size.to_string()]);
+        command.args(["--duration", &self.left().as_secs_f64().max(0.001).to_string()]);
+        command.args(["--traffic", self.args.traffic.name(), "--wait", self.args.wait.name()]);
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.doing("starting a node")?;
+        let life = self.lives.get(rank).copied().unwrap_or(0);
+        if let Some(stdout) = child.stdout.take() {
+            let tell = self.tell.clone();
+            thread::spawn(move || {
+                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                    let _ = tell.send((rank, life, Some(line)));
+                }
+                let _ = tell.send((rank, life, None));
+            });
+        }
+        if let Some(place) = self.children.get_mut(rank) {
+            *place = Some(child);
+        }
+        Ok(())
+    }
+
+    /// Listens to the children until the last has ended.
+    fn attend(
+        &mut self,
+        heard: &Receiver<Heard>,
+        report: &mut Report,
+        show: &mut impl FnMut(&Report),
+    ) -> Result<(), Failure> {
+        let mut running = self.children.len();
+        let mut shown = Instant::now();
+        let every = self.args.kill_every.map(Duration::from_secs_f64);
+        let mut next_death = every;
+        let mut reborn: Option<(usize, Duration)> = None;
+        let mut victim = 0;
+        while running > 0 || reborn.is_some() {
+            match heard.recv_timeout(TICK) {
+                Ok((rank, life, Some(line))) => {
+                    if let Ok(row) = serde_json::from_str::<Row>(&line) {
+                        report.note(rank, life, row);
+                    }
+                }
+                Ok((rank, _, None)) => {
+                    running -= 1;
+                    self.reap(rank, report);
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+            if shown.elapsed() >= SHOW_EVERY {
+                shown = Instant::now();
+                report.elapsed = self.start.elapsed();
+                show(report);
+            }
+            let now = self.start.elapsed();
+            if let (Some(every), Some(death)) = (every, next_death)
+                && now >= death
+                && reborn.is_none()
+            {
+                next_death = Some(death + every);
+                // Not so near the end that it could not come back.
+                if self.left() > every / 2 {
+                    self.kill(victim, report);
+                    reborn = Some((victim, now + every / 4));
+                    victim = (victim + 1) % self.children.len();
+                }
+            }
+            if let Some((rank, when)) = reborn
+                && now >= when
+            {
+                reborn = None;
+                if let Some(life) = self.lives.get_mut(rank) {
+                    *life += 1;
+                }
+                self.start(rank)?;
+                running += 1;
+                report.set_life(rank, Life::Back);
+            }
+        }
+        report.elapsed = self.start.elapsed();
+        Ok(())
+    }
+
+    fn kill(&mut self, rank: usize, report: &mut Report) {
+        if let Some(child) = self.children.get_mut(rank).and_then(Option::as_mut) {
+            // One that has ended by itself cannot be killed, which changes nothing.
+            let _ = child.kill();
+            report.deaths += 1;
+            report.set_life(rank, Life::Killed);
+        }
+    }
+
+    /// A child has ended: of itself, or because it was killed.
+    fn reap(&mut self, rank: usize, report: &mut Report) {
+        let child = self.children.get_mut(rank).and_then(Option::take);
+        let status = child.and_then(|mut child| child.wait().ok());
+        if report.life(rank) == Life::Killed {
+            return;
+        }
+        match status.is_some_and(|status| status.success()) {
+            true => report.set_life(rank, Life::Done),
+            false => report.set_life(rank, Life::Failed),
+        }
+    }
+}
+
+/// Ports that nobody uses now.
+fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
+    let listeners: Result<Vec<_>, _> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+    let listeners = listeners.doing("looking for free ports")?;
+    let ports: Result<Vec<_>, _> =
+        listeners.iter().map(|l| l.local_addr().map(|address| address.port())).collect();
+    ports.doing("looking for free ports")
+}
+
+const TICK: Duration = Duration::from_millis(50);
+const SHOW_EVERY: Duration = Duration::from_secs(1);

@@ -1,0 +1,374 @@
+//! One node: a server session that takes blocks of all others, and a client session to each of them.
+//!
+//! A thread for each peer sends, one for each client receives; all sleep while they wait. A peer that
+//! goes is connected to again until the time is over.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use adverb::session::{
+    Adapter, Block, ChannelError, ClientSession, Config, Departure, Endpoint, MessageError,
+    Messenger, MessengerConfig, ServerSession, WorkMode,
+};
+use serde::{Deserialize, Serialize};
+
+use super::pace::Pace;
+use super::place::Place;
+use super::traffic::{self, BLOCK_BYTES_MIN, NOTICE_BYTES, Notice};
+use crate::args::MeshTraffic;
+use crate::bench::stats::Samples;
+use crate::failure::{Doing, Failure};
+
+/// What a node does.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub(crate) place: Place,
+    pub(crate) bytes: usize,
+    pub(crate) traffic: MeshTraffic,
+    pub(crate) duration: Duration,
+    pub(crate) device: Option<String>,
+    pub(crate) gid_index: Option<u8>,
+    pub(crate) work_mode: WorkMode,
+}
+
+/// What a node says of itself, now and then and at its end.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Row {
+    /// Which node.
+    pub(crate) rank: usize,
+    /// Milliseconds since it began.
+    pub(crate) elapsed_ms: u64,
+    /// It will say no more.
+    pub(crate) last: bool,
+    /// What passed between it and each node; nothing in its own place.
+    pub(crate) peers: Vec<Pair>,
+}
+
+/// What passed between two nodes, as one of them saw it.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Pair {
+    /// Blocks sent, and their bytes.
+    pub(crate) sent: u64,
+    pub(crate) sent_bytes: u64,
+    /// Blocks received whole and in order, and their bytes.
+    pub(crate) received: u64,
+    pub(crate) received_bytes: u64,
+    /// Blocks that were not whole.
+    pub(crate) spoilt: u64,
+    /// Blocks that were lost, repeated or out of order.
+    pub(crate) misplaced: u64,
+    /// Times that it was sent something again, because nothing was heard or something was missing.
+    pub(crate) resent: u64,
+    /// It is connected to.
+    pub(crate) up: bool,
+    /// Times that it went and was not expected to.
+    pub(crate) losses: u64,
+    /// Of a hundred blocks, ninety-nine were with the peer within this time.
+    pub(crate) p99_ns: u64,
+}
+
+/// The numbers of one peer, while they change.
+#[derive(Debug, Default)]
+struct Counts {
+    sent: AtomicU64,
+    received: AtomicU64,
+    spoilt: AtomicU64,
+    misplaced: AtomicU64,
+    up: AtomicBool,
+    losses: AtomicU64,
+    resent: AtomicU64,
+    samples: Mutex<Option<Samples>>,
+}
+
+struct Node {
+    task: Task,
+    counts: Vec<Counts>,
+    /// Clients that are served.
+    guests: AtomicUsize,
+    /// Keeps those that are sent to, and those that send, level.
+    outward: Pace,
+    inward: Pace,
+    start: Instant,
+    adapter: Adapter,
+}
+
+/// Runs a node to its end, and has `say` called now and then.
+pub(crate) fn run(task: Task, say: impl Fn(&Row)) -> Result<Row, Failure> {
+    let own = task.place.address(task.place.rank)?;
+    let adapter = Adapter::open(config(&task, own)?).doing("opening the device")?;
+    let server =
+        ServerSession::bind_on(own, adapter.clone()).doing(format_args!("listening on {own}"))?;
+    let node = Arc::new(Node {
+        counts: task.place.nodes.iter().map(|_| Counts::default()).collect(),
+        guests: AtomicUsize::new(0),
+        outward: Pace::new(task.place.nodes.len()),
+        inward: Pace::new(task.place.nodes.len()),
+        start: Instant::now(),
+        adapter,
+        task,
+    });
+    let listening = Arc::clone(&node);
+    thread::spawn(move || listening.listen(server));
+    let senders: Vec<_> = (0..node.counts.len())
+        .filter(|rank| *rank != node.task.place.rank)
+        .map(|rank| {
+            let node = Arc::clone(&node);
+            thread::spawn(move || node.send_to(rank))
+        })
+        .collect();
+    let mut said = Instant::now();
+    // Who still sends to us is served, for a while.
+    let end = node.task.duration + GRACE;
+    loop {
+        let sending = senders.iter().any(|sender| !sender.is_finished());
+        let serving = node.guests.load(Ordering::Acquire) > 0;
+        let over = node.start.elapsed() >= end;
+        if over || (!sending && !serving && node.start.elapsed() >= node.task.duration) {
+            break;
+        }
+        thread::sleep(TICK);
+        if said.elapsed() >= SAY_EVERY {
+            said = Instant::now();
+            say(&node.row(false));
+        }
+    }
+    let row = node.row(true);
+    say(&row);
+    Ok(row)
+}
+
+/// The session's settings: sleepers, for there are more threads than processors.
+fn config(task: &Task, own: SocketAddr) -> Result<Config, Failure> {
+    let devices = adverb::verbs::devices().doing("listing the RDMA devices")?;
+    let holds = |d: &&adverb::verbs::Device| d.gids.iter().any(|gid| gid.ip() == own.ip());
+    let device = match &task.device {
+        Some(name) => devices.iter().find(|device| device.name == *name),
+        None => devices.iter().find(holds),
+    };
+    let device = device.ok_or_else(|| {
+        let names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
+        let names = names.join(", ");
+        Failure::failed(format!("no device has the address {}; there are: {names}", own.ip()))
+    })?;
+    let same = device.gids.iter().find(|gid| gid.ip() == own.ip());
+    let index = task.gid_index.or(same.map(|gid| gid.index)).unwrap_or(1);
+    Ok(Config::default()
+        .name(format!("mesh node {}", task.place.rank))
+        .device(device.name.clone())
+        .gid_index(index)
+        .send_depth(DEPTH + SPARE)
+        .receive_depth(DEPTH)
+        .work_mode(task.work_mode)
+        .connect_timeout(TRY)
+        .work_timeout(PATIENCE)
+        .silence_timeout(SILENCE))
+}
+
+impl Node {
+    fn row(&self, last: bool) -> Row {
+        let bytes = u64::try_from(self.task.bytes).unwrap_or(u64::MAX);
+        let pair = |counts: &Counts| {
+            let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+            let samples = counts.samples.lock().unwrap_or_else(PoisonError::into_inner);
+            Pair {
+                sent: get(&counts.sent),
+                sent_bytes: get(&counts.sent) * bytes,
+                received: get(&counts.received),
+                received_bytes: get(&counts.received) * bytes,
+                spoilt: get(&counts.spoilt),
+                misplaced: get(&counts.misplaced),
+                up: counts.up.load(Ordering::Relaxed),
+                losses: get(&counts.losses),
+                resent: get(&counts.resent),
+                p99_ns: samples.as_ref().map_or(0, |samples| samples.percentiles().p99),
+            }
+        };
+        Row {
+            rank: self.task.place.rank,
+            elapsed_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
+            last,
+            peers: self.counts.iter().map(pair).collect(),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.start.elapsed() >= self.task.duration
+    }
+
+    fn messenger(&self, endpoint: &Endpoint) -> Result<Messenger, MessageError> {
+        let mut config = MessengerConfig::default();
+        config.block_bytes = self.task.bytes.max(BLOCK_BYTES_LEAST);
+        Messenger::open(endpoint, CHANNEL, config)
+    }
+
+    /// Accepts whoever comes, for as long as the process lives.
+    fn listen(self: &Arc<Self>, mut server: ServerSession) {
+        loop {
+            let Ok(endpoint) = server.accept(PATIENCE) else {
+                continue;
+            };
+            let node = Arc::clone(self);
+            node.guests.fetch_add(1, Ordering::AcqRel);
+            thread::spawn(move || {
+                // Why it went is the sender's to say.
+                let _ = node.receive_from(&endpoint);
+                node.guests.fetch_sub(1, Ordering::AcqRel);
+            });
+        }
+    }
+
+    /// Takes what a client sends until it goes.
+    fn receive_from(&self, endpoint: &Endpoint) -> Result<(), MessageError> {
+        let name = endpoint.peer().name.as_str().rsplit(' ').next().and_then(|n| n.parse().ok());
+        let Some((from, counts)) = name.and_then(|n: usize| Some((n, self.counts.get(n)?))) else {
+            return Ok(()); // Not a node of this mesh.
+        };
+        let from = u64::try_from(from).unwrap_or(u64::MAX);
+        let sink = endpoint.adapter().buffer(RING, self.task.bytes)?;
+        let advertised = endpoint.advertise(SINK, &sink);
+        advertised.map_err(MessageError::from)?;
+        let messenger = self.messenger(endpoint)?;
+        let lane = self.inward.join(usize::try_from(from).unwrap_or(usize::MAX));
+        let mut due = 0;
+        let mut bytes = vec![0; self.task.bytes];
+        loop {
+            let message = match messenger.recv() {
+                Ok(message) => message,
+                Err(MessageError::Timeout { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            let seq = if message.len() == NOTICE_BYTES {
+                let mut notice = [0; NOTICE_BYTES];
+                message.read(0, &mut notice)?;
+                match Notice::parse(&notice) {
+                    Some(Notice::Written(seq)) => {
+                        sink.at(place(seq))?.read(0, &mut bytes)?;
+                        traffic::check(&bytes, from)
+                    }
+                    Some(Notice::End(count)) => {
+                        let lost = u64::from(count != due);
+                        counts.misplaced.fetch_add(lost, Ordering::Relaxed);
+                        return Ok(());
+                    }
+                    None => None,
+                }
+            } else {
+                let len = message.len().min(bytes.len());
+                let whole = bytes.get_mut(..len).unwrap_or_default();
+                message.read(0, whole)?;
+                traffic::check(whole, from)
+            };
+            let counter = match seq {
+                None => &counts.spoilt,
+                Some(seq) if seq == due => &counts.received,
+                Some(_) => &counts.misplaced,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+            due = seq.map_or(due, |seq| seq) + 1;
+            drop(message);
+            lane.step();
+        }
+    }
+
+    /// Sends to a node until the time is over, and comes again when it has gone.
+    fn send_to(&self, rank: usize) {
+        let Some(counts) = self.counts.get(rank) else {
+            return;
+        };
+        while !self.is_over() {
+            let Ok(address) = self.task.place.address(rank) else {
+                thread::sleep(TRY); // Its name may become known.
+                continue;
+            };
+            let Ok(endpoint) = ClientSession::on(self.adapter.clone()).connect(address) else {
+                thread::sleep(TICK);
+                continue;
+            };
+            let sent = self.send_on(&endpoint, counts, rank);
+            counts.up.store(false, Ordering::Relaxed);
+            match sent {
+                Ok(()) => return,
+                // It has finished before us.
+                Err(MessageError::Channel(ChannelError::PeerGone(Departure::Closed))) => {}
+                Err(_) => drop(counts.losses.fetch_add(1, Ordering::Relaxed)),
+            }
+        }
+    }
+
+    fn send_on(
+        &self,
+        endpoint: &Endpoint,
+        counts: &Counts,
+        rank: usize,
+    ) -> Result<(), MessageError> {
+        let messenger = self.messenger(endpoint)?;
+        let sink = endpoint.remote_buffer(SINK)?;
+        let source = endpoint.adapter().buffer(RING, self.task.bytes)?;
+        counts.up.store(true, Ordering::Relaxed);
+        let lane = self.outward.join(rank);
+        let from = u64::try_from(self.task.place.rank).unwrap_or(u64::MAX);
+        let mut bytes = vec![0; self.task.bytes];
+        let (mut seq, mut resent_before) = (0, 0);
+        while !self.is_over() {
+            traffic::fill(&mut bytes, from, seq);
+            let writes = match self.task.traffic {
+                MeshTraffic::Send => false,
+                MeshTraffic::Write => true,
+                MeshTraffic::Mixed => seq % 2 == 1,
+            };
+            let start = Instant::now();
+            if writes {
+                let block: Block = source.at(place(seq))?;
+                block.write(0, &bytes)?;
+                messenger.write(&block, sink.at(place(seq))?)?;
+                messenger.send(&Notice::Written(seq).emit())?;
+            } else {
+                messenger.send(&bytes)?;
+            }
+            seq += 1;
+            lane.step();
+            counts.sent.fetch_add(1, Ordering::Relaxed);
+            if seq % SAMPLE_EVERY == 0 {
+                messenger.flush()?;
+                let resent = messenger.channel().counters().completer_retry_err - resent_before;
+                resent_before += resent;
+                counts.resent.fetch_add(resent, Ordering::Relaxed);
+                let mut samples = counts.samples.lock().unwrap_or_else(PoisonError::into_inner);
+                samples.get_or_insert_with(Samples::new).record(start.elapsed());
+            }
+        }
+        drop(lane);
+        messenger.send(&Notice::End(seq).emit())?;
+        messenger.close()
+    }
+}
+
+/// Where in a ring block number `seq` is.
+fn place(seq: u64) -> usize {
+    usize::try_from(seq).unwrap_or(0) % RING
+}
+
+const CHANNEL: &str = "data";
+const SINK: &str = "mesh sink";
+/// Receives of a channel.
+const DEPTH: u32 = 48;
+/// A block and its notice for each.
+const SPARE: u32 = 48;
+/// Blocks that are written before the first is written again: more than can be told of.
+const RING: usize = 64;
+const BLOCK_BYTES_LEAST: usize = 64;
+const _: () = assert!(NOTICE_BYTES < BLOCK_BYTES_MIN);
+/// Blocks between two whose time is taken.
+const SAMPLE_EVERY: u64 = 64;
+const TICK: Duration = Duration::from_millis(20);
+const SAY_EVERY: Duration = Duration::from_millis(500);
+/// How long one attempt to connect takes.
+const TRY: Duration = Duration::from_millis(500);
+/// How long a peer that is there may keep us waiting.
+const PATIENCE: Duration = Duration::from_secs(20);
+const SILENCE: Duration = Duration::from_secs(5);
+/// How long the others are served when the time is over.
+const GRACE: Duration = Duration::from_secs(20);

@@ -1,0 +1,425 @@
+//! `adverb sockets stat`: what accelerated programs count, in the views of vma_stats.
+//!
+//! Each program publishes a file whose first lines say how to read the rest, so this room knows
+//! names, and no layout. Addresses and states are the kernel's, and come from `/proc`.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Parser;
+use serde_json::json;
+
+use crate::failure::{Doing, Failure};
+
+/// Options of `adverb sockets stat`: those of vma_stats, and JSON.
+#[derive(Debug, Parser)]
+pub(crate) struct StatArgs {
+    /// Only this process
+    #[arg(short, long)]
+    pid: Option<u32>,
+
+    /// Only processes of this command
+    #[arg(short, long)]
+    name: Option<String>,
+
+    /// Find the process that runs; this is the default
+    #[arg(short, long)]
+    find_pid: bool,
+
+    /// Where the files are
+    #[arg(short = 'k', long, value_name = "DIRECTORY")]
+    directory: Option<PathBuf>,
+
+    /// Leave files of processes that have died
+    #[arg(short = 'F', long)]
+    forbid_clean: bool,
+
+    /// Seconds between two reports
+    #[arg(short, long, default_value_t = 1)]
+    interval: u64,
+
+    /// Reports; 0 for as many as there is time for
+    #[arg(short, long, default_value_t = 1)]
+    cycles: u64,
+
+    /// 1 counters, 2 more of them, 3 all of them, 4 multicast groups, 5 as netstat
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
+    view: u8,
+
+    /// 1 totals, 2 what has come since the last report
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    details: u8,
+
+    /// Everything about one descriptor; 0 for all
+    #[arg(short = 'S', long, value_name = "FD", num_args = 1..=2)]
+    fd_dump: Vec<String>,
+
+    /// Start counting from 0
+    #[arg(short, long)]
+    zero: bool,
+
+    /// Only these descriptors, such as 4-16 or 1,9
+    #[arg(short, long)]
+    sockets: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One socket's numbers, by name.
+type Row = BTreeMap<String, u64>;
+
+/// One program's file.
+#[derive(Debug)]
+struct Source {
+    file: File,
+    pid: u32,
+    command: String,
+    why: Vec<String>,
+    /// Name, offset and size of each number.
+    fields: Vec<(String, u64, usize)>,
+    slots_at: u64,
+    slot_bytes: u64,
+    fresh_at: u64,
+}
+
+impl Source {
+    fn open(path: &Path) -> Option<Self> {
+        let file = File::options().read(true).write(true).open(path).ok()?;
+        let mut head = [0; 2048];
+        file.read_exact_at(&mut head, 0).ok()?;
+        let end = head.iter().position(|byte| *byte == 0)?;
+        let text = std::str::from_utf8(head.get(..end)?).ok()?;
+        let text = text.strip_prefix("adverb-sockets 1 ")?;
+        let (text, command) = text.split_once(" command=")?;
+        let (text, why) = text.split_once(" why=")?;
+        let (text, layout) = text.split_once(" layout=")?;
+        let pid = text.split(' ').find_map(|word| word.strip_prefix("pid="))?.parse().ok()?;
+        let (fields, sizes) = layout.split_once("| ")?;
+        let fields = fields.split_whitespace().map(|field| {
+            let mut parts = field.split(':');
+            let name = parts.next()?.to_owned();
+            Some((name, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+        });
+        let mut sizes = sizes.split(' ').map(str::parse::<u64>);
+        Some(Self {
+            file,
+            pid,
+            command: command.to_owned(),
+            why: why.split(';').map(str::to_owned).collect(),
+            fields: fields.collect::<Option<_>>()?,
+            slots_at: sizes.next()?.ok()?,
+            slot_bytes: sizes.next()?.ok()?,
+            fresh_at: sizes.next()?.ok()?,
+        })
+    }
+
+    fn number(&self, at: u64, size: usize) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(bytes.get_mut(..size)?, at).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    }
+
+    /// The sockets that are open, and where each is in the file.
+    fn rows(&self) -> Vec<(u64, Row)> {
+        let count = self.number(self.fresh_at, 4).unwrap_or(0);
+        let slots = (0..count).map(|index| self.slots_at + index * self.slot_bytes);
+        slots
+            .filter_map(|at| {
+                let read = |(name, offset, size): &(String, u64, usize)| {
+                    Some((name.clone(), self.number(at + offset, *size)?))
+                };
+                let row: Row = self.fields.iter().map(read).collect::<Option<_>>()?;
+                (row.get("refs").is_some_and(|refs| *refs > 0)).then_some((at, row))
+            })
+            .collect()
+    }
+
+    fn zero(&self) -> std::io::Result<()> {
+        for (at, _) in self.rows() {
+            let counters = self.fields.iter().filter(|(name, _, _)| is_counter(name));
+            for (_, offset, size) in counters {
+                self.file.write_all_at([0; 8].get(..*size).unwrap_or(&[]), at + offset)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_counter(name: &str) -> bool {
+    ["rx_", "tx_", "bells"].iter().any(|start| name.starts_with(start))
+}
+
+fn get(row: &Row, name: &str) -> u64 {
+    row.get(name).copied().unwrap_or(0)
+}
+
+/// The files of programs that run, those asked for.
+fn sources(args: &StatArgs) -> Vec<Source> {
+    let user = fs::metadata("/proc/self").map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));
+    let meeting = format!("/dev/shm/adverb-sockets-{}", user.unwrap_or(0));
+    let directory = args.directory.clone().unwrap_or_else(|| PathBuf::from(meeting));
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut found: Vec<Source> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let name = name.to_str()?;
+            let pid = name.strip_prefix("stat.").or(name.strip_prefix("adverb-sockets."))?;
+            if !Path::new("/proc").join(pid).exists() {
+                if !args.forbid_clean {
+                    let _ = fs::remove_file(entry.path());
+                }
+                return None;
+            }
+            Source::open(&entry.path())
+        })
+        .filter(|source| args.pid.is_none_or(|pid| pid == source.pid))
+        .filter(|source| args.name.as_ref().is_none_or(|name| source.command.contains(name)))
+        .collect();
+    found.sort_by_key(|source| source.pid);
+    found
+}
+
+/// Whether a list such as `4-16,20` has a number.
+fn lists(list: &str, fd: u64) -> bool {
+    list.split(',').any(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.trim().parse::<u64>(), last.trim().parse::<u64>());
+        matches!((first, last), (Ok(first), Ok(last)) if (first..=last).contains(&fd))
+    })
+}
+
+pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
+    let mut before: BTreeMap<(u32, u64), Row> = BTreeMap::new();
+    let mut cycle = 0;
+    loop {
+        let sources = sources(args);
+        if sources.is_empty() {
+            return Err(Failure::Failed("Failed to identify process...".to_owned()));
+        }
+        if args.zero {
+            for source in &sources {
+                source.zero().doing("setting counters to 0")?;
+            }
+        }
+        if args.view == 5 {
+            println!(
+                "Proto Offloaded Local Address           Foreign Address         State        Inode   PID"
+            );
+        }
+        if args.view == 4 {
+            println!("VMA Group Membership Information\nGroup                fd number");
+        }
+        for source in &sources {
+            let rows = source.rows().into_iter().filter(|(_, row)| {
+                args.sockets.as_ref().is_none_or(|list| lists(list, get(row, "fd")))
+            });
+            let mut shown = Vec::new();
+            for (at, row) in rows {
+                let mut delta = row.clone();
+                if args.details == 2
+                    && let Some(old) = before.get(&(source.pid, at))
+                {
+                    for (name, value) in delta.iter_mut().filter(|(name, _)| is_counter(name)) {
+                        *value = value.saturating_sub(get(old, name));
+                    }
+                }
+                before.insert((source.pid, at), row);
+                shown.push(delta);
+            }
+            show(args, source, &shown);
+        }
+        cycle += 1;
+        if cycle == args.cycles {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_secs(args.interval.max(1)));
+    }
+}
+
+fn show(args: &StatArgs, source: &Source, rows: &[Row]) {
+    if args.json {
+        let sockets: Vec<_> = rows.iter().map(|row| as_json(source, row)).collect();
+        let all = json!({ "pid": source.pid, "command": source.command, "sockets": sockets });
+        return println!("{all}");
+    }
+    if let Some(fd) = args.fd_dump.first() {
+        for row in rows.iter().filter(|row| fd == "0" || *fd == get(row, "fd").to_string()) {
+            println!("{}", as_json(source, row));
+        }
+        return;
+    }
+    match args.view {
+        4 => {}
+        5 => rows.iter().for_each(netstat),
+        view => {
+            println!("pid {} {}", source.pid, source.command);
+            println!("   Fd      {:->42} offloaded - {:-<26} os -", " ", " ");
+            println!(
+                "           {:>11} {:>11} {:>9} {:>7} {:>6} {:>11} {:>11}  transport",
+                "pkt", "Kbyte", "eagain", "error", "poll%", "pkt", "Kbyte"
+            );
+            for row in rows {
+                counters(source, row, view);
+            }
+        }
+    }
+}
+
+fn as_json(source: &Source, row: &Row) -> serde_json::Value {
+    let mut value = json!(row);
+    if let Some(object) = value.as_object_mut() {
+        object.insert("kind".to_owned(), kind(row).into());
+        object.insert("transport".to_owned(), transport(row).into());
+        object.insert("why".to_owned(), why(source, row).into());
+    }
+    value
+}
+
+fn kind(row: &Row) -> &'static str {
+    match get(row, "kind") {
+        2 => "listener",
+        3 => "connecting",
+        4 => "connection",
+        5 => "datagram",
+        _ => "new",
+    }
+}
+
+fn transport(row: &Row) -> &'static str {
+    match get(row, "carrier") {
+        3 => "shm",
+        _ => "kernel",
+    }
+}
+
+fn why<'a>(source: &'a Source, row: &Row) -> &'a str {
+    let index = usize::try_from(get(row, "why")).unwrap_or(usize::MAX);
+    source.why.get(index).map_or("", String::as_str)
+}
+
+fn counters(source: &Source, row: &Row, view: u8) {
+    let n = |name| get(row, name);
+    let polls = n("rx_poll_hit") + n("rx_poll_miss");
+    let percent = (n("rx_poll_hit") * 1000).checked_div(polls).unwrap_or(0);
+    println!(
+        "{:>5}  Rx: {:>11} {:>11} {:>9} {:>7} {:>4}.{} {:>11} {:>11}  {}: {}",
+        n("fd"),
+        n("rx_packets"),
+        n("rx_bytes") / 1024,
+        n("rx_eagain"),
+        n("rx_errors"),
+        percent / 10,
+        percent % 10,
+        n("rx_os_packets"),
+        n("rx_os_bytes") / 1024,
+        transport(row),
+        why(source, row),
+    );
+    println!(
+        "       Tx: {:>11} {:>11} {:>9} {:>7} {:>6} {:>11} {:>11}",
+        n("tx_packets"),
+        n("tx_bytes") / 1024,
+        n("tx_eagain"),
+        n("tx_errors"),
+        "",
+        n("tx_os_packets"),
+        n("tx_os_bytes") / 1024,
+    );
+    if view >= 2 {
+        println!(
+            "       {}, ring {} bytes, bells rung {}, polls {} / {} [miss/hit]",
+            kind(row),
+            n("ring_bytes"),
+            n("bells_rung"),
+            n("rx_poll_miss"),
+            n("rx_poll_hit"),
+        );
+    }
+}
+
+/// One line as netstat has it: addresses and state are the kernel's.
+fn netstat(row: &Row) {
+    let (pid, fd) = (get(row, "pid"), get(row, "fd"));
+    let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap_or_default();
+    let link = link.to_string_lossy().into_owned();
+    let inode = link.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+    let Some(inode) = inode else { return };
+    let is_datagram = kind(row) == "datagram";
+    let tables = if is_datagram { ["udp", "udp6"] } else { ["tcp", "tcp6"] };
+    for table in tables {
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        let line = text.lines().find(|line| line.split_whitespace().nth(9) == Some(inode));
+        let Some(line) = line else { continue };
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (Some(local), Some(remote), Some(state)) = (words.get(1), words.get(2), words.get(3))
+        else {
+            continue;
+        };
+        let offloaded = if transport(row) == "shm" { "Yes" } else { "No" };
+        let state = if is_datagram { "" } else { state_name(state) };
+        println!(
+            "{table:<5} {offloaded:<9} {:<23} {:<23} {state:<12} {inode:<7} {pid}",
+            address(local),
+            address(remote)
+        );
+    }
+}
+
+fn state_name(state: &str) -> &'static str {
+    match state {
+        "01" => "ESTABLISHED",
+        "02" => "SYN_SENT",
+        "04" => "FIN_WAIT1",
+        "05" => "FIN_WAIT2",
+        "06" => "TIME_WAIT",
+        "08" => "CLOSE_WAIT",
+        "0A" => "LISTEN",
+        _ => "CLOSED",
+    }
+}
+
+/// An address as `/proc/net` has it: hexadecimal words, each in the machine's order.
+fn address(text: &str) -> String {
+    let Some((host, port)) = text.split_once(':') else { return text.to_owned() };
+    let port = u16::from_str_radix(port, 16).unwrap_or(0);
+    let words: Vec<u32> = (0..host.len() / 8)
+        .filter_map(|at| u32::from_str_radix(host.get(at * 8..at * 8 + 8)?, 16).ok())
+        .collect();
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let host = match (<[u8; 4]>::try_from(bytes.as_slice()), <[u8; 16]>::try_from(bytes)) {
+        (Ok(v4), _) => std::net::Ipv4Addr::from(v4).to_string(),
+        (_, Ok(v6)) => std::net::Ipv6Addr::from(v6).to_string(),
+        _ => host.to_owned(),
+    };
+    if port == 0 { format!("{host}:*") } else { format!("{host}:{port}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_descriptors_are_ranges_and_numbers() {
+        for (list, fd, expected) in [
+            ("4-16", 4, true),
+            ("4-16", 17, false),
+            ("1,9", 9, true),
+            ("1, 3-5", 4, true),
+            ("x", 1, false),
+        ] {
+            assert_eq!(lists(list, fd), expected, "{list} {fd}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_read_as_proc_writes_them() {
+        assert_eq!(address("0100007F:1F90"), "127.0.0.1:8080");
+        assert_eq!(address("00000000:0000"), "0.0.0.0:*");
+        assert_eq!(address("00000000000000000000000001000000:0050"), "::1:80");
+    }
+}

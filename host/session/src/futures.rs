@@ -1,0 +1,345 @@
+//! Futures of channels and messengers.
+//!
+//! A future looks at its channel's state and leaves a waker there; whoever notes a completion wakes
+//! all of them. Somebody has to take completions while all tasks wait: a task of the runtime, one for
+//! each completion queue, sleeps on its completion channel. With busy polling the tasks take turns in
+//! polling instead, and the runtime never rests.
+//!
+//! A future that is dropped has taken nothing: work that it posted goes on, and its event is lost with
+//! it; an event that it would have brought stays for the next who asks.
+
+use crate::buffer::Block;
+use crate::channel::{Channel, Shared};
+use crate::error::{ChannelError, MessageError};
+use crate::messenger::{Message, Messenger};
+use crate::remote::RemoteBlock;
+use crate::ring::Event;
+use crate::source::Source;
+use adverb_verbs::AsyncCompChannel;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+
+/// A channel that tasks wait on. Its calls are those of [`Channel`].
+///
+/// ```
+/// use adverb_session::{AsyncChannel, ClientSession, Config, ServerSession, WorkMode};
+/// use std::{thread, time::Duration};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let config = Config::default().work_mode(WorkMode::CompletionChannel);
+/// let mut server = ServerSession::bind("127.0.0.1:0", config.clone())?;
+/// let address = server.local_addr();
+/// let accepting = thread::spawn(move || server.accept(Duration::from_secs(5)));
+/// let client = ClientSession::new(config)?.connect(address)?;
+/// let server = accepting.join().expect("no panic")?;
+///
+/// let near = AsyncChannel::new(client.channel("data")?)?;
+/// let far = AsyncChannel::new(server.channel("data")?)?;
+/// let source = client.adapter().buffer(1, 64)?.at(0)?;
+/// let sink = server.adapter().buffer(1, 64)?.at(0)?;
+/// far.channel().post_recv(sink)?;
+/// source.write(0, b"hello")?;
+/// near.send(source.first(5)?).await?;
+/// assert_eq!(far.recv().await?.bytes, 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct AsyncChannel {
+    channel: Channel,
+}
+
+impl AsyncChannel {
+    /// Lets tasks of the current runtime wait on `channel`.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors left.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(channel: Channel) -> io::Result<Self> {
+        drive(channel.shared())?;
+        Ok(Self { channel })
+    }
+
+    /// The channel.
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Sends a message and waits until the peer has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::send`], but it waits for as long as it takes.
+    pub async fn send(&self, block: Block) -> Result<(), ChannelError> {
+        self.awaited(|channel| channel.claim_send(&block)).await.map(drop)
+    }
+
+    /// Writes `block` to the start of `to` and waits until it is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`AsyncChannel::send`].
+    pub async fn write(&self, block: Block, to: RemoteBlock) -> Result<(), ChannelError> {
+        self.awaited(|channel| channel.claim_write(&block, to, None)).await.map(drop)
+    }
+
+    /// Writes `block` to the start of `to`, tells the peer `imm`, and waits until both are there.
+    ///
+    /// # Errors
+    ///
+    /// As [`AsyncChannel::send`].
+    pub async fn write_with_imm(
+        &self,
+        block: Block,
+        to: RemoteBlock,
+        imm: u32,
+    ) -> Result<(), ChannelError> {
+        self.awaited(|channel| channel.claim_write(&block, to, Some(imm))).await.map(drop)
+    }
+
+    /// Reads the start of `from` into `block`.
+    ///
+    /// # Errors
+    ///
+    /// As [`AsyncChannel::send`].
+    pub async fn read(&self, block: Block, from: RemoteBlock) -> Result<(), ChannelError> {
+        self.awaited(|channel| channel.claim_read(&block, from)).await.map(drop)
+    }
+
+    /// Waits for something to arrive in the oldest of the posted receives. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::recv`], but it waits for as long as it takes.
+    pub async fn recv(&self) -> Result<Event, ChannelError> {
+        let event = self.until(|channel| channel.take_receive()).await?;
+        self.channel.judge(event)
+    }
+
+    /// Waits for the next event of posted work. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// What ended the channel, once all events are taken; otherwise as [`Channel::poll`].
+    pub async fn event(&self) -> Result<Event, ChannelError> {
+        self.until(|channel| match channel.poll()? {
+            Some(event) => Ok(Some(event)),
+            None => channel.failure().map_or(Ok(None), Err),
+        })
+        .await
+    }
+
+    /// Posts work that is claimed, and waits for its end.
+    async fn awaited(
+        &self,
+        post: impl Fn(&Channel) -> Result<crate::Ticket, ChannelError>,
+    ) -> Result<Event, ChannelError> {
+        let ticket = self
+            .until(|channel| match post(channel) {
+                Ok(ticket) => Ok(Some(ticket)),
+                // Places that others hold will be free soon, unless they wait for us.
+                Err(full @ ChannelError::Full { .. }) if channel.is_held_up() => Err(full),
+                Err(ChannelError::Full { .. }) => Ok(None),
+                Err(error) => Err(error),
+            })
+            .await?;
+        // Dropped before its end, the work's event is for nobody.
+        let claim = Claimed { channel: &self.channel, ticket };
+        let event = self.until(|channel| channel.take_claimed(ticket)).await?;
+        std::mem::forget(claim);
+        self.channel.judge(event)
+    }
+
+    async fn until<T>(
+        &self,
+        mut done: impl FnMut(&Channel) -> Result<Option<T>, ChannelError>,
+    ) -> Result<T, ChannelError> {
+        poll_fn(|context| {
+            let channel = &self.channel;
+            if let Some(answer) = done(channel)? {
+                return Poll::Ready(Ok(answer));
+            }
+            // Registered before the last look, so that nothing is missed in between.
+            channel.register(context.waker());
+            channel.reap()?;
+            if let Some(answer) = done(channel)? {
+                return Poll::Ready(Ok(answer));
+            }
+            if channel.shared().source().is_polled() {
+                context.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Work whose event somebody waits for.
+struct Claimed<'a> {
+    channel: &'a Channel,
+    ticket: crate::Ticket,
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        self.channel.abandon(self.ticket);
+    }
+}
+
+/// A messenger that tasks wait on. Its calls are those of [`Messenger`].
+#[derive(Clone, Debug)]
+pub struct AsyncMessenger {
+    messenger: Messenger,
+    channel: AsyncChannel,
+}
+
+impl AsyncMessenger {
+    /// Lets tasks of the current runtime wait on `messenger`.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors left.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(messenger: Messenger) -> io::Result<Self> {
+        let channel = AsyncChannel::new(messenger.channel().clone())?;
+        Ok(Self { messenger, channel })
+    }
+
+    /// The messenger.
+    pub fn messenger(&self) -> &Messenger {
+        &self.messenger
+    }
+
+    /// Sends a copy of `message`, when there is room for it. Cancel-safe: it was sent, or not at all.
+    ///
+    /// # Errors
+    ///
+    /// As [`Messenger::send`], but it waits for as long as it takes.
+    pub async fn send(&self, message: &[u8]) -> Result<(), MessageError> {
+        self.until(|messenger| Ok(messenger.try_send(message)?.then_some(()))).await
+    }
+
+    /// Waits for the next message. Cancel-safe, except while a long message is read: that is then
+    /// read again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Messenger::recv`], but it waits for as long as it takes.
+    pub async fn recv(&self) -> Result<Message, MessageError> {
+        self.until(Messenger::try_recv).await
+    }
+
+    /// Waits until the peer has everything that was sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`Messenger::flush`].
+    pub async fn flush(&self) -> Result<(), MessageError> {
+        self.until(|messenger| Ok(messenger.is_flushed()?.then_some(()))).await
+    }
+
+    /// The messages that come, one after the other, until the peer has closed the endpoint.
+    pub fn messages(&self) -> Messages<'_> {
+        Messages { messenger: self }
+    }
+
+    async fn until<T>(
+        &self,
+        mut done: impl FnMut(&Messenger) -> Result<Option<T>, MessageError>,
+    ) -> Result<T, MessageError> {
+        poll_fn(|context| {
+            if let Some(answer) = done(&self.messenger)? {
+                return Poll::Ready(Ok(answer));
+            }
+            let channel = self.channel.channel();
+            channel.register(context.waker());
+            self.messenger.register(context.waker());
+            channel.reap()?;
+            if let Some(answer) = done(&self.messenger)? {
+                return Poll::Ready(Ok(answer));
+            }
+            if channel.shared().source().is_polled() {
+                context.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Messages, one after the other.
+#[derive(Debug)]
+pub struct Messages<'a> {
+    messenger: &'a AsyncMessenger,
+}
+
+impl Messages<'_> {
+    /// Waits for the next one; `None` when the peer has closed the endpoint. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// As [`AsyncMessenger::recv`].
+    pub async fn next(&mut self) -> Result<Option<Message>, MessageError> {
+        match self.messenger.recv().await {
+            Ok(message) => Ok(Some(message)),
+            Err(MessageError::Channel(ChannelError::PeerGone(crate::Departure::Closed))) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Starts the task that takes completions, unless it runs or is not needed.
+fn drive(channel: &Arc<Shared>) -> io::Result<()> {
+    let source = channel.source();
+    let Some(events) = source.events() else {
+        return Ok(());
+    };
+    if source.claim_task() {
+        source.bed().share()?;
+        let events = AsyncCompChannel::new(events.clone())?;
+        tokio::spawn(take(Arc::downgrade(source), events));
+    }
+    Ok(())
+}
+
+/// Takes completions for as long as there is somebody who waits for them.
+async fn take(source: Weak<Source>, events: AsyncCompChannel) {
+    while let Some(strong) = source.upgrade() {
+        let bed = Arc::clone(strong.bed());
+        let epoch = bed.epoch();
+        strong.arm();
+        let reaped = strong.reap();
+        if matches!(reaped, Ok(true)) {
+            continue;
+        }
+        // It may end while this task sleeps.
+        drop(strong);
+        let mut event = pin!(events.event());
+        let woken = poll_fn(|context| {
+            // Threads that sleep in the same bed may take the event.
+            bed.register(context.waker());
+            if bed.epoch() != epoch {
+                return Poll::Ready(Ok(()));
+            }
+            event.as_mut().poll(context).map(|event| event.map(drop))
+        });
+        if woken.await.is_err() {
+            return; // The runtime ends.
+        }
+        // Threads that sleep for the event which this task has taken.
+        bed.kick();
+    }
+}

@@ -1,0 +1,129 @@
+//! A server that runs: a thread of its own accepts clients, and a handler is told of what they do.
+
+use crate::endpoint::Endpoint;
+use crate::error::AcceptError;
+use crate::handler::Handler;
+use crate::server::{Next, ServerSession};
+use adverb_sys::eventfd::EventFd;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// A server that runs. Dropping it stops it.
+pub struct Service {
+    shared: Arc<Shared>,
+    local_addr: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    bell: Arc<EventFd>,
+    stopped: AtomicBool,
+    endpoints: Mutex<Vec<Endpoint>>,
+    handler: Arc<dyn Handler>,
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service").field("local_addr", &self.local_addr).finish_non_exhaustive()
+    }
+}
+
+impl ServerSession {
+    /// Accepts clients on a thread of its own, as long as the service lives, and hands what happens to
+    /// `handler`. A client that is gone, killed or silent is forgotten; the others go on.
+    ///
+    /// # Errors
+    ///
+    /// No thread was started.
+    pub fn serve(mut self, handler: Arc<dyn Handler>) -> io::Result<Service> {
+        let shared = Arc::new(Shared {
+            bell: self.bell()?,
+            stopped: AtomicBool::new(false),
+            endpoints: Mutex::default(),
+            handler,
+        });
+        let local_addr = self.local_addr();
+        let worker = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("adverb-server".to_owned())
+            .spawn(move || worker.run(&mut self))?;
+        Ok(Service { shared, local_addr, thread: Some(thread) })
+    }
+}
+
+impl Service {
+    /// Where it listens.
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// The clients that are there.
+    pub fn endpoints(&self) -> Vec<Endpoint> {
+        let here = |endpoint: &&Endpoint| endpoint.departure().is_none();
+        self.shared.endpoints().iter().filter(here).cloned().collect()
+    }
+
+    /// Stops accepting, and closes all endpoints, each of them once what was posted is done.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.shared.stopped.store(true, Ordering::Release);
+        let _ = self.shared.bell.signal();
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    fn endpoints(&self) -> MutexGuard<'_, Vec<Endpoint>> {
+        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, server: &mut ServerSession) {
+        while !self.stopped.load(Ordering::Acquire) {
+            match server.next(None) {
+                Next::Came(endpoint) => self.welcome(endpoint),
+                // The listener itself has failed: wait for better times, but not without rest.
+                Next::Refused(error @ AcceptError::Listen { .. }) => {
+                    self.handler.refused(&error);
+                    thread::sleep(REST);
+                }
+                Next::Refused(error) => self.handler.refused(&error),
+                Next::Bell => {}
+                Next::Timeout => {}
+            }
+            self.endpoints().retain(|endpoint| !endpoint.is_quiet());
+        }
+        let endpoints = std::mem::take(&mut *self.endpoints());
+        for endpoint in endpoints {
+            // Who does not take what it was sent is left behind.
+            let _ = endpoint.close();
+        }
+    }
+
+    fn welcome(&self, endpoint: Endpoint) {
+        endpoint.ring_when_gone(&self.bell);
+        self.handler.established(&endpoint);
+        // Without threads nothing can be served: whoever came is told so by the end.
+        if endpoint.handle(&self.handler).is_ok() {
+            self.endpoints().push(endpoint);
+        }
+    }
+}
+
+const REST: std::time::Duration = std::time::Duration::from_millis(100);

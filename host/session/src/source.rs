@@ -1,0 +1,244 @@
+//! Where completions of one channel come from, or of many: a completion queue, and who it serves.
+//!
+//! A channel that has a source of its own polls it under its own lock (`channel/shared.rs`). One that
+//! many share is polled under a lock of its own, which is held until what was taken is noted in the
+//! channels: completions of one queue pair must not overtake one another.
+
+use crate::adapter::Adapter;
+use crate::bed::Bed;
+use crate::channel::Shared;
+use crate::config::WorkMode;
+use crate::error::SetUpError;
+use adverb_verbs::{CompChannel, Cq, CqConfig, PollError, WorkCompletion};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+
+/// A completion queue and the channels that it serves.
+#[derive(Debug)]
+pub(crate) struct Source {
+    cq: Cq,
+    events: Option<CompChannel>,
+    bed: Arc<Bed>,
+    /// Its number in the bed.
+    number: u64,
+    is_shared: bool,
+    /// Completions that may come.
+    places: Mutex<u32>,
+    /// Where completions of a shared queue are put when they are taken.
+    taking: Mutex<Box<[WorkCompletion]>>,
+    members: RwLock<HashMap<u32, Weak<Shared>>>,
+    /// Channels with handlers that have events.
+    ready: Mutex<VecDeque<Arc<Shared>>>,
+    /// Its threads were started.
+    has_workers: AtomicBool,
+    /// Its task was started.
+    #[cfg(feature = "tokio")]
+    has_task: AtomicBool,
+}
+
+/// Room in a completion queue, for as long as a channel needs it.
+#[derive(Debug)]
+pub(crate) struct Places {
+    source: Arc<Source>,
+    count: u32,
+}
+
+impl Places {
+    #[inline]
+    pub(crate) fn source(&self) -> &Arc<Source> {
+        &self.source
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        *self.source.places.lock().unwrap_or_else(PoisonError::into_inner) -= self.count;
+    }
+}
+
+impl Source {
+    pub(crate) fn new(adapter: &Adapter, is_shared: bool, least: u32) -> Result<Self, SetUpError> {
+        let failed = |error| SetUpError::System { doing: "make a completion channel", error };
+        let context = adapter.context();
+        let mode = adapter.config().work_mode;
+        let events = match mode {
+            WorkMode::BusyPoll => None,
+            WorkMode::CompletionChannel | WorkMode::Epoll => {
+                Some(context.create_comp_channel().map_err(failed)?)
+            }
+        };
+        let bed = match (&events, mode) {
+            (Some(_), WorkMode::Epoll) => adapter.bed().map_err(failed)?,
+            (Some(events), _) => Arc::new(Bed::on_channel(events.clone())),
+            (None, _) => Arc::new(Bed::of_nails()),
+        };
+        let cqe = adapter.config().queues.cq_size.unwrap_or(0).max(least);
+        let config = CqConfig { channel: events.as_ref(), ..CqConfig::new(cqe) };
+        let cq = context.create_cq_with(&config)?;
+        let number = events.as_ref().map_or(Ok(0), |events| bed.add(events)).map_err(failed)?;
+        let scratch = if is_shared { COMPLETIONS_MAX } else { 0 };
+        Ok(Self {
+            cq,
+            events,
+            bed,
+            number,
+            is_shared,
+            places: Mutex::new(0),
+            taking: Mutex::new(vec![WorkCompletion::EMPTY; scratch].into()),
+            members: RwLock::default(),
+            ready: Mutex::default(),
+            has_workers: AtomicBool::new(false),
+            #[cfg(feature = "tokio")]
+            has_task: AtomicBool::new(false),
+        })
+    }
+
+    /// Sees to it that `count` more completions fit.
+    pub(crate) fn reserve(self: Arc<Self>, count: u32) -> Result<Places, SetUpError> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let needed = places.saturating_add(count);
+        let has = u32::try_from(self.cq.capacity()).unwrap_or(u32::MAX);
+        if needed > has {
+            // Twice as many, so that a thousand channels do not mean a thousand new queues.
+            let grown = self.cq.resize(needed.saturating_mul(2));
+            grown.or_else(|_| self.cq.resize(needed)).map_err(|_| SetUpError::CqFull { needed })?;
+        }
+        *places = needed;
+        drop(places);
+        Ok(Places { source: self, count })
+    }
+
+    pub(crate) fn cq(&self) -> &Cq {
+        &self.cq
+    }
+
+    pub(crate) fn bed(&self) -> &Arc<Bed> {
+        &self.bed
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn events(&self) -> Option<&CompChannel> {
+        self.events.as_ref()
+    }
+
+    /// Nobody is to sleep: completions are polled for.
+    #[inline]
+    pub(crate) fn is_polled(&self) -> bool {
+        self.events.is_none()
+    }
+
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Serves a channel from now on.
+    pub(crate) fn add(&self, number: u32, channel: Weak<Shared>) {
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        members.retain(|_, known| known.strong_count() > 0);
+        members.insert(number, channel);
+        // So that nothing has to make room on the data path.
+        self.ready().reserve(members.len());
+    }
+
+    /// Asks for a wake-up when the next completion comes.
+    #[inline]
+    pub(crate) fn arm(&self) {
+        if self.events.is_some() {
+            let armed = self.cq.req_notify(false);
+            debug_assert!(armed.is_ok(), "the queue has a channel");
+        }
+    }
+
+    /// Takes what has completed, for all channels; false if nothing had.
+    pub(crate) fn reap(&self) -> Result<bool, PollError> {
+        if !self.is_shared {
+            let one = self.one();
+            return one.map_or(Ok(false), |channel| channel.reap_own());
+        }
+        let mut taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = self.cq.poll(&mut taking)?;
+        if count == 0 {
+            return Ok(false);
+        }
+        let mut current: Option<(u32, Arc<Shared>)> = None;
+        for completion in taking.iter().take(count) {
+            let number = completion.qp.get();
+            if current.as_ref().is_none_or(|(known, _)| *known != number) {
+                let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+                let found = members.get(&number).and_then(Weak::upgrade);
+                drop(members);
+                // The last work of a channel that has ended.
+                current = found.map(|channel| (number, channel));
+            }
+            if let Some((_, channel)) = &current {
+                channel.take_in(completion);
+            }
+        }
+        Ok(true)
+    }
+
+    fn one(&self) -> Option<Arc<Shared>> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        members.values().next().and_then(Weak::upgrade)
+    }
+
+    /// A channel with a handler has events.
+    pub(crate) fn put_ready(&self, channel: Arc<Shared>) {
+        self.ready().push_back(channel);
+    }
+
+    /// Hands events to the handlers that they are for; false if there was none.
+    pub(crate) fn serve(&self) -> bool {
+        if !self.is_shared {
+            return self.one().is_some_and(|channel| channel.serve());
+        }
+        let mut any = false;
+        loop {
+            let next = self.ready().pop_front();
+            match next {
+                Some(channel) => any |= channel.serve(),
+                None => return any,
+            }
+        }
+    }
+
+    /// Nobody is served any more.
+    pub(crate) fn is_deserted(&self) -> bool {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        members.values().all(|known| known.strong_count() == 0)
+    }
+
+    fn ready(&self) -> MutexGuard<'_, VecDeque<Arc<Shared>>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True for the first who asks.
+    pub(crate) fn claim_workers(&self) -> bool {
+        !self.has_workers.swap(true, Ordering::AcqRel)
+    }
+
+    /// True for the first who asks.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn claim_task(&self) -> bool {
+        !self.has_task.swap(true, Ordering::AcqRel)
+    }
+
+    /// Sleeps in the source's bed. See [`Bed::sleep`].
+    pub(crate) fn sleep(&self, epoch: u64, most: std::time::Duration) -> io::Result<()> {
+        self.bed.sleep(epoch, most)
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        if self.events.is_some() {
+            self.bed.remove(self.number);
+        }
+    }
+}
+
+/// Completions taken at once.
+const COMPLETIONS_MAX: usize = 64;
