@@ -1,4 +1,5 @@
-//! What the session layer adds to a round trip of 64-byte messages, in nanoseconds a round trip.
+//! What the session layer adds to a round trip of 64-byte messages, in nanoseconds a round trip, and
+//! to a stream of WRITEs of 64 KiB, in nanoseconds a WRITE.
 //!
 //! One thread plays both sides, over `soft_lo`, so that no scheduler is measured: what is left is
 //! the work that both layers do. Run with `cargo bench -p adverb-session --bench layers`. Prints the
@@ -9,7 +10,9 @@
 //! The raw requests are of regions that live to the end of their measurement, and that lend no
 //! references.
 
-use adverb_session::{Channel, ClientSession, Config, Endpoint, Event, Operation, ServerSession};
+use adverb_session::{
+    Channel, ClientSession, Config, Endpoint, Event, Operation, RemoteBuffer, ServerSession,
+};
 use adverb_verbs::{
     Access, Context, Cq, Mr, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind, SendTo,
     SendWork, WcOpcode, Work, WorkCompletion,
@@ -23,6 +26,9 @@ type Outcome = Result<(), Box<dyn Error>>;
 const BYTES: usize = 64;
 const TRIPS: u32 = 5_000;
 const ROUNDS: u32 = 15;
+const LONG_BYTES: usize = 64 << 10;
+const WRITES: u32 = 500;
+const IN_FLIGHT: u32 = 16;
 
 fn main() -> Outcome {
     let raw = verbs(raw_trip)?;
@@ -31,6 +37,85 @@ fn main() -> Outcome {
     report("session", session(Config::default())?, raw);
     let inline = Config::default().inline_bytes(64);
     report("session, inline", session(inline)?, raw);
+    // Side by side, because a machine has faster and slower moments.
+    let mut writes = [Stream::raw()?, Stream::session()?];
+    let mut best = [Duration::MAX; 2];
+    for _ in 0..ROUNDS {
+        for (stream, best) in writes.iter_mut().zip(&mut best) {
+            *best = stream.time()?.min(*best);
+        }
+    }
+    let [raw, session] = best.map(|best| best * TRIPS / WRITES);
+    report("verbs, 64 KiB", raw, raw);
+    report("session, 64 KiB", session, raw);
+    Ok(())
+}
+
+/// WRITEs of 64 KiB, some in flight.
+#[expect(clippy::large_enum_variant, reason = "there are two of them")]
+enum Stream {
+    Raw {
+        sides: Box<(Side, Side)>,
+    },
+    Session {
+        near: Channel,
+        source: adverb_session::Buffer,
+        sink: RemoteBuffer,
+        _far: [Endpoint; 2],
+    },
+}
+
+impl Stream {
+    fn raw() -> Result<Self, Box<dyn Error>> {
+        Ok(Self::Raw { sides: Box::new(sides(LONG_BYTES)?) })
+    }
+
+    fn session() -> Result<Self, Box<dyn Error>> {
+        let (client, server) = pair(Config::default())?;
+        let near = client.channel("data")?;
+        let source = client.adapter().buffer(1, LONG_BYTES)?;
+        server.advertise("sink", &server.adapter().buffer(1, LONG_BYTES)?)?;
+        let sink = client.remote_buffer("sink")?;
+        Ok(Self::Session { near, source, sink, _far: [client, server] })
+    }
+
+    /// How long [`WRITES`] of them take.
+    fn time(&mut self) -> Result<Duration, Box<dyn Error>> {
+        let start = Instant::now();
+        let (mut posted, mut done) = (0, 0);
+        while done < WRITES {
+            let more = posted < WRITES && posted - done < IN_FLIGHT;
+            posted += u32::from(more);
+            match self {
+                Self::Raw { sides } => {
+                    let (near, far) = &mut **sides;
+                    if more {
+                        raw_write(near, far)?;
+                        continue;
+                    }
+                    done += u32::try_from(near.cq.poll(&mut near.completions)?)?;
+                }
+                Self::Session { near, source, sink, .. } => {
+                    if more {
+                        near.post_write(source.at(0)?, sink.at(0)?)?;
+                        continue;
+                    }
+                    done += u32::from(near.poll()?.is_some());
+                }
+            }
+        }
+        Ok(start.elapsed())
+    }
+}
+
+fn raw_write(near: &Side, far: &Side) -> Outcome {
+    let sges = [near.mr.sge(0, LONG_BYTES)?];
+    let write = SendWork {
+        kind: SendKind::Write { va: far.mr.addr(), rkey: far.mr.rkey(), imm: None },
+        ..raw_send(SendData::Gather(&sges))
+    };
+    // SAFETY: as the header says.
+    unsafe { near.qp.post_send(&[write]) }.map_err(|(_, error)| error)?;
     Ok(())
 }
 
@@ -62,6 +147,12 @@ struct Side {
 }
 
 fn verbs(trip: fn(&mut Side, &mut Side) -> Outcome) -> Result<Duration, Box<dyn Error>> {
+    let (mut a, mut b) = sides(2 * BYTES)?;
+    best_of(|| trip(&mut a, &mut b))
+}
+
+/// Two sides that are connected, each with so many bytes.
+fn sides(bytes: usize) -> Result<(Side, Side), Box<dyn Error>> {
     let context = Context::open("soft_lo")?;
     let pd = context.alloc_pd();
     let side = || -> Result<Side, Box<dyn Error>> {
@@ -69,11 +160,11 @@ fn verbs(trip: fn(&mut Side, &mut Side) -> Outcome) -> Result<Duration, Box<dyn 
         Ok(Side {
             qp: pd.create_qp(&QpConfig::new(&cq))?,
             cq,
-            mr: pd.allocate(2 * BYTES, Access::ALL)?,
+            mr: pd.allocate(bytes, Access::ALL)?,
             completions: [WorkCompletion::EMPTY; 16],
         })
     };
-    let (mut a, mut b) = (side()?, side()?);
+    let (a, b) = (side()?, side()?);
     for (near, far) in [(&a, &b), (&b, &a)] {
         let how = RcConnect {
             path_mtu: context.query_port().active_mtu,
@@ -81,7 +172,7 @@ fn verbs(trip: fn(&mut Side, &mut Side) -> Outcome) -> Result<Duration, Box<dyn 
         };
         near.qp.connect(&how)?;
     }
-    best_of(|| trip(&mut a, &mut b))
+    Ok((a, b))
 }
 
 fn raw_trip(a: &mut Side, b: &mut Side) -> Outcome {
@@ -95,16 +186,7 @@ fn raw_half(from: &mut Side, to: &mut Side) -> Outcome {
     // SAFETY: as the header says.
     unsafe { to.qp.post_recv(&[receive]) }.map_err(|(_, error)| error)?;
     let sges = [from.mr.sge(0, BYTES)?];
-    let send = SendWork {
-        to: SendTo::Peer,
-        wr_id: 0,
-        kind: SendKind::Send { imm: None },
-        data: SendData::Gather(&sges),
-        signaled: true,
-        solicited: false,
-        fence: false,
-        buffer: None,
-    };
+    let send = raw_send(SendData::Gather(&sges));
     // SAFETY: as the header says.
     unsafe { from.qp.post_send(&[send]) }.map_err(|(_, error)| error)?;
     loop {
@@ -113,6 +195,19 @@ fn raw_half(from: &mut Side, to: &mut Side) -> Outcome {
         if taken.any(|completion| completion.opcode == WcOpcode::Receive) {
             return Ok(());
         }
+    }
+}
+
+fn raw_send(data: SendData<'_>) -> SendWork<'_> {
+    SendWork {
+        to: SendTo::Peer,
+        wr_id: 0,
+        kind: SendKind::Send { imm: None },
+        data,
+        signaled: true,
+        solicited: false,
+        fence: false,
+        buffer: None,
     }
 }
 
