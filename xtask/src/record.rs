@@ -136,8 +136,10 @@ fn compiler() -> Result<String, Failure> {
 /// Instructions of all rounds of an operation.
 fn collected(program: &str, name: &str) -> Result<u64, Failure> {
     let toggle = format!("--toggle-collect=*counted_{name}*");
+    // What is on record goes over UDP.
+    let path = ["env", "ADVERB_PATH=udp"];
     let valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &toggle];
-    let words = [&valgrind[..], &[program, name]].concat();
+    let words = [&path[..], &valgrind[..], &[program, name]].concat();
     let output = run(program::alone(&words)).or_else(|_| run(program::among_others(&words)))?;
     let text = String::from_utf8_lossy(&output.stderr);
     let count =

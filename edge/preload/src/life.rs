@@ -48,6 +48,17 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Before a fork: the child's descriptors count as well. Returns the fork's number.
 pub(crate) fn before_fork() -> u32 {
+    let fork = count_child();
+    thread::with(|thread| thread.is_forking.set(true));
+    fork
+}
+
+/// After a fork, in the parent.
+pub(crate) fn after_fork() {
+    thread::with(|thread| thread.is_forking.set(false));
+}
+
+fn count_child() -> u32 {
     let fork = FORKS.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
     table::each(0, usize::MAX, |fd| {
         if let Some(slot) = table::socket(fd) {
@@ -76,6 +87,11 @@ extern "C" fn in_child() {
     thread::forget_id();
     signal::settle_in();
     epoll::after_fork();
+    // Forks from within the C library, such as that of `forkpty`, do not pass by us: what this
+    // child closes must not be the last of it.
+    if !thread::with(|thread| thread.is_forking.replace(false)) {
+        count_child();
+    }
 }
 
 /// A program that has just taken this process over may have got connections with rings: from the

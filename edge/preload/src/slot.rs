@@ -68,10 +68,12 @@ pub(crate) enum Why {
     Feature = 7,
     Spin = 8,
     HandedOver = 9,
+    Offered = 10,
+    Listening = 11,
 }
 
 impl Why {
-    pub(crate) const ALL: [(Self, &'static str); 10] = [
+    pub(crate) const ALL: [(Self, &'static str); 12] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
         (Self::Off, "acceleration is off"),
@@ -81,7 +83,9 @@ impl Why {
         (Self::NoRoom, "shared memory could not be set up"),
         (Self::Feature, "the program uses a feature that only the kernel has"),
         (Self::Spin, "the kernel's socket, with spinning waits"),
-        (Self::HandedOver, "given to a program that is not accelerated"),
+        (Self::HandedOver, "came from or went to a program that may not be accelerated"),
+        (Self::Offered, "shared memory is offered, the peer has not taken it"),
+        (Self::Listening, "listens, and looks for offers"),
     ];
 
     pub(crate) fn text(self) -> &'static str {

@@ -160,6 +160,7 @@ pub(crate) fn listening(slot: &Slot, fd: c_int) {
         && let Some(addr) = raw::name(fd, false)
     {
         meeting::announce(addr.port());
+        slot.set_why(Why::Listening);
     }
     explain(slot, fd, "listen");
 }

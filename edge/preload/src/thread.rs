@@ -23,6 +23,8 @@ pub(crate) struct Thread {
     pub(crate) patience_ns: Cell<u64>,
     /// Sleeps in a row that were short.
     pub(crate) short_sleeps: Cell<u32>,
+    /// It is in a fork whose child has been counted.
+    pub(crate) is_forking: Cell<bool>,
 }
 
 thread_local! {
@@ -35,6 +37,7 @@ thread_local! {
             hard_interrupts: Cell::new(0),
             patience_ns: Cell::new(u64::MAX),
             short_sleeps: Cell::new(0),
+            is_forking: Cell::new(false),
         }
     };
 }

@@ -13,7 +13,7 @@ use self::local::LocalServer;
 use self::machine::Machine;
 use self::plan::Plan;
 use self::rdma::DeviceChoice;
-use self::report::{Limits, Report};
+use self::report::{Limits, Record, Report};
 use self::server::ServerOptions;
 use crate::args::BenchArgs;
 use crate::failure::{Doing, Failure};
@@ -52,14 +52,31 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let output = args.output.as_deref().map(create).transpose()?;
     let report = match &args.host {
         Some(host) => measure(host, args.port, &plan, &choice)?,
-        None => {
-            // Before this process binds itself to a processor, which a child would inherit.
-            let server = LocalServer::start(&choice)?;
-            measure("127.0.0.1", server.port, &plan, &choice)?
-        }
+        None => measure_here(&plan, &choice)?,
     };
     write(&report, args, output)?;
     report.check(Limits { gbits: args.limit_bw, mmsgs: args.limit_msgrate, usec: args.limit_lat })
+}
+
+/// Both ends on this machine: over UDP beside what sockets do, and then through shared memory; or by
+/// the way that the environment asks for.
+fn measure_here(plan: &Plan, choice: &DeviceChoice) -> Result<Report, Failure> {
+    let asked = std::env::var_os(LOCAL_PATH).is_some_and(|path| !path.is_empty());
+    // Before this process binds itself to a processor, which a child would inherit.
+    let server = LocalServer::start(choice, (!asked).then_some("udp"))?;
+    let neighbour = match asked {
+        true => None,
+        false => Some(LocalServer::start(choice, Some("auto"))?),
+    };
+    let mut report = measure("127.0.0.1", server.port, plan, choice)?;
+    drop(server);
+    if let Some(neighbour) = neighbour {
+        let plan = Plan { floors: false, rounds: 1, ..plan.clone() };
+        let more = measure("127.0.0.1", neighbour.port, &plan, choice)?;
+        // Where neighbours cannot share memory there is nothing new to say.
+        report.results.extend(more.results.into_iter().filter(Record::is_beyond_udp));
+    }
+    Ok(report)
 }
 
 /// The client's whole run against a server at `host`.
@@ -99,6 +116,9 @@ fn write(report: &Report, args: &BenchArgs, output: Option<File>) -> Result<(), 
 fn create(path: &Path) -> Result<File, Failure> {
     File::create(path).doing(format_args!("creating {}", path.display()))
 }
+
+/// What chooses the way between two processes of one machine.
+const LOCAL_PATH: &str = "ADVERB_PATH";
 
 /// The device that both ends use on one machine.
 pub(crate) const LOCAL_DEVICE: &str = "soft_lo";

@@ -27,6 +27,8 @@ struct Device {
     node_guid: String,
     /// Ports, counted from 1.
     ports: Vec<Port>,
+    /// How its queue pairs reach those of other processes of this host, if both sides agree.
+    neighbours: String,
     /// What can be asked of it, by the names of the verbs.
     limits: BTreeMap<&'static str, u64>,
 }
@@ -107,6 +109,8 @@ fn describe(device: &verbs::Device) -> Device {
                 })
                 .collect(),
         }],
+        neighbours: verbs::neighbours_path()
+            .map_or_else(|error| error.to_string(), |path| path.to_string()),
         limits: limits.into_iter().collect(),
     }
 }
@@ -131,6 +135,7 @@ fn print(device: &Device, verbose: bool) -> String {
     line("\t", "node_guid", &device.node_guid);
     line("\t", "phys_port_cnt", &device.ports.len());
     if verbose {
+        line("\t", "path_to_neighbours", &device.neighbours);
         device.limits.iter().for_each(|(label, value)| line("\t", label, value));
     }
     for port in &device.ports {
@@ -180,6 +185,7 @@ mod tests {
                 active_mtu: 1024,
                 gids: vec![gid(0, "fe80::1"), gid(1, "::ffff:127.0.0.1")],
             }],
+            neighbours: "shm".to_owned(),
             limits: BTreeMap::from([("max_qp", 65_536)]),
         }
     }
@@ -212,5 +218,6 @@ mod tests {
         let lines = squeezed(&print(&device(), true));
         assert!(lines.contains(&"GID[ 1]: ::ffff:127.0.0.1, RoCE v2".to_owned()), "{lines:?}");
         assert!(lines.contains(&"max_qp: 65536".to_owned()), "{lines:?}");
+        assert!(lines.contains(&"path_to_neighbours: shm".to_owned()), "{lines:?}");
     }
 }

@@ -271,6 +271,9 @@ impl CompChannel {
     /// of states or of changes.
     pub fn try_get(&self) -> Option<Arc<Notice>> {
         let shared = &*self.shared;
+        if shared.set.get().is_some() {
+            shared.standby.bell().suspect(); // It may be what has woken the program.
+        }
         let mut notice = shared.take();
         for _ in 0..STEPS_MAX {
             if notice.is_some() {
@@ -325,7 +328,13 @@ impl CompChannel {
             let most = if owes { Some(ACK_PATIENCE) } else { None };
             let timeout = most.into_iter().chain(left).min();
             if self.shared.mail.begin_sleep() {
-                let slept = self.shared.standby.sleep(&self.shared.bell, timeout);
+                let standby = &self.shared.standby;
+                standby.bell().announce();
+                let slept = match self.port.has_record() {
+                    true => Ok(true),
+                    false => standby.sleep(&self.shared.bell, timeout),
+                };
+                standby.bell().retire();
                 self.shared.mail.end_sleep();
                 woken = slept?;
                 overdue = owes && !woken;

@@ -30,6 +30,8 @@ const STEADY_TICK: Duration = Duration::from_millis(8);
 const STEADY_TICKS: u32 = 4;
 /// How long the helper keeps looking after the last packet before it sleeps.
 const LINGER: Duration = Duration::from_micros(50);
+/// How often to try again to emit what a neighbour who is stopped leaves no room for.
+const STUCK_TICK: Duration = Duration::from_millis(1);
 /// What the helper's own wake-up is called in its set.
 const WAKE: u64 = 0;
 const SOCKET: u64 = 1;
@@ -96,6 +98,8 @@ impl Helper {
     #[inline]
     pub(crate) fn notice(&self, at: Time) {
         if at.nanos() < self.shared.asleep_until.load(Ordering::SeqCst) {
+            // Once is enough: on a busy machine it may take long until it wakes.
+            self.shared.asleep_until.store(AWAKE, Ordering::SeqCst);
             let _ = self.shared.standby.wake().signal();
         }
     }
@@ -181,9 +185,11 @@ impl Shared {
         // does it the other way round, so that one of the two sees the other.
         self.asleep_until.store(u64::MAX, Ordering::SeqCst);
         let deadline = port.next_deadline();
-        let unfinished = port.has_unfinished() || port.has_deferred();
-        drop(port); // The program may close the port while we sleep.
         let blind = self.standby.begin_blindness();
+        self.standby.bell().announce();
+        let stuck = port.has_unfinished();
+        let waiting = port.has_deferred() || port.has_record();
+        drop(port); // The program may close the port while we sleep.
         for socket in lock(&self.sockets).iter() {
             let _ = match blind {
                 true => self.epoll.remove(socket),
@@ -191,7 +197,9 @@ impl Shared {
             };
         }
         let timeout = match deadline {
-            _ if unfinished => Some(Duration::ZERO),
+            _ if waiting => Some(Duration::ZERO),
+            // What could not be emitted in all that time will not be in no time.
+            _ if stuck => Some(STUCK_TICK),
             Some(at) => Some(Duration::from_nanos(at.nanos().saturating_sub(clock::now_ns()))),
             None => None,
         };
@@ -200,6 +208,7 @@ impl Shared {
         }
         let _ = self.epoll.wait(events, timeout);
         self.asleep_until.store(AWAKE, Ordering::SeqCst);
+        self.standby.bell().retire();
         self.standby.end_blindness();
         self.silence(events);
     }

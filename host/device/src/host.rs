@@ -3,14 +3,17 @@
 use crate::burst::{Burst, Source};
 use crate::cq::{Completion, CqShared};
 use crate::events::{Affiliation, EventKind};
+use crate::lane::{Cargo, Lent, Load};
+use crate::reach::Views;
 use crate::region::{Pin, Regions, Serial};
 use crate::srq::Drawn;
 use crate::way::Way;
 use crate::work::{Local, ReceiveRing, SendRing, Sge};
 use crate::xrc::Targets;
 use adverb_engine::{
-    Access, AccessError, AtomicOp, EmitError, Host, Invalidator, Landing, LocalError, NoReceive,
-    Payload, QpEvent, Range, Receive, ReceiveDone, Route, SendDone,
+    Access, AccessError, AtomicOp, EmitError, FetchError, Host, Invalidator, LOCAL_SEGMENT_BYTES,
+    Landing, LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request,
+    Route, SendDone, Target,
 };
 use adverb_wire::{Flow, Grh, Headers, Qpn, Rkey};
 use std::sync::Arc;
@@ -31,6 +34,10 @@ pub(crate) enum Receives {
 pub(crate) struct Own {
     pub(crate) number: Qpn,
     pub(crate) domain: u32,
+    /// The queue pair's peer, once it is known.
+    pub(crate) peer: Option<Qpn>,
+    /// Neighbours' memory that it uses.
+    pub(crate) views: Views,
     /// What windows of type 2 are tied to; numbers are used again.
     pub(crate) serial: Serial,
     pub(crate) sends: SendRing,
@@ -55,10 +62,22 @@ pub(crate) struct Surroundings<'a, 'b> {
     pub(crate) regions: &'a Regions,
     /// The way out, where the call may use one.
     pub(crate) burst: Option<&'a mut Burst<'b>>,
+    /// The way to a neighbour, where the call may use one.
+    pub(crate) cargo: Option<&'a mut Cargo<'b>>,
+    /// The message that is being handed over is lent.
+    pub(crate) lent: Option<Lent<'a>>,
     /// What the call is about, where datagrams want to know.
     pub(crate) errand: Errand<'a>,
     /// Completions published during the call.
     pub(crate) published: u32,
+}
+
+impl<'a> Surroundings<'a, '_> {
+    /// Without a way out.
+    pub(crate) fn quiet(own: &'a mut Own, regions: &'a Regions) -> Self {
+        let (burst, cargo, lent, errand) = (None, None, None, Errand::None);
+        Self { own, regions, burst, cargo, lent, errand, published: 0 }
+    }
 }
 
 /// What datagrams want to know of a call.
@@ -108,9 +127,18 @@ impl Surroundings<'_, '_> {
         if left.is_empty() { Ok(()) } else { Err(LocalError::Protection) }
     }
 
+    /// Where a receive's bytes go: domain and buffers.
+    pub(crate) fn receive_sges(&self, receive: Receive) -> (u32, &[Sge]) {
+        match &self.own.receives {
+            Receives::Own(ring) => (self.own.domain, ring.sges(receive.token)),
+            Receives::Shared(drawn) => (drawn.domain(), drawn.sges()),
+            Receives::Xrc(_) => (self.own.domain, &[]), // Messages to them are never lent.
+        }
+    }
+
     /// Holds what the peer's key names.
     #[inline]
-    fn pin(&self, rkey: Rkey) -> Result<Pin<'_>, AccessError> {
+    pub(crate) fn pin(&self, rkey: Rkey) -> Result<Pin<'_>, AccessError> {
         self.regions.pin_remote(rkey.0, self.own.domain, self.own.serial)
     }
 
@@ -143,7 +171,10 @@ enum Cq {
 
 impl Host for Surroundings<'_, '_> {
     #[inline]
-    fn room(&self) -> bool {
+    fn room(&mut self) -> bool {
+        if let Some(cargo) = &mut self.cargo {
+            return cargo.room();
+        }
         let same_way = match self.errand {
             Errand::None | Errand::Arrival { .. } => true,
             // A burst goes one way.
@@ -165,6 +196,28 @@ impl Host for Surroundings<'_, '_> {
             *next += 1; // A datagram is one packet.
         }
         let domain = self.own.domain;
+        if let Some(cargo) = self.cargo.as_mut() {
+            let load = match payload {
+                Payload::None => Load::Nothing,
+                Payload::Request { index, len, .. } if len > LOCAL_SEGMENT_BYTES => {
+                    match self.own.sends.local(index) {
+                        Local::Gather(sges) => Load::Lent { sges, len },
+                        Local::Inline(_) => Load::Nothing, // Never as long.
+                    }
+                }
+                Payload::Request { index, offset, len } => {
+                    Load::Local { local: self.own.sends.local(index), offset, len, domain }
+                }
+                Payload::Region { range: Range { rkey, va, len }, .. } => {
+                    let qp = self.own.serial;
+                    Load::Remote { rkey: rkey.0, va, len, domain, qp }
+                }
+            };
+            return cargo.emit(headers, &load, self.regions).map_err(|error| match payload {
+                Payload::None | Payload::Request { .. } => EmitError::Local(LocalError::Protection),
+                Payload::Region { .. } => EmitError::Remote(error),
+            });
+        }
         let Some(burst) = self.burst.as_mut() else {
             return Ok(()); // The transport asks for room first, and there is none.
         };
@@ -283,6 +336,23 @@ impl Host for Surroundings<'_, '_> {
         let Own { domain, serial, .. } = *self.own;
         let bind = self.own.sends.bind(index).ok_or(AccessError::UnknownKey)?;
         self.regions.bind(&bind, domain, serial)
+    }
+
+    #[inline]
+    fn reach(&mut self, index: u64, request: &Request, all_before: bool) -> Reach {
+        self.reach_peer(index, request, all_before)
+    }
+
+    fn lends(&self, index: u64, request: &Request) -> bool {
+        self.can_lend(index, request)
+    }
+
+    fn lent(&self) -> Option<u32> {
+        self.lent.map(|lent| lent.total)
+    }
+
+    fn fetch(&mut self, to: Target) -> Result<(), FetchError> {
+        self.fetch_lent(to)
     }
 
     fn event(&mut self, event: QpEvent) {

@@ -11,6 +11,9 @@
 //! | how packets leave | `burst.rs`, `endpoint.rs` |
 //! | how packets arrive, who drives | `port.rs`, `reception.rs`, `helper.rs`, `standby.rs` |
 //! | when to acknowledge | `ack.rs` |
+//! | records between processes of one host | `ring.rs`, `lane.rs`, `bell.rs`, `port/lanes.rs` |
+//! | what neighbours see, and who they are | `shelf.rs`, `commons.rs`, `maps.rs`, `usher.rs`, `path.rs` |
+//! | direct access to a neighbour's memory | `reach.rs` |
 //! | who is told that a completion came | `notify.rs`, `channel.rs` |
 //! | asynchronous events | `events.rs`, `monitor.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
@@ -24,9 +27,11 @@
 
 mod access;
 mod ack;
+mod bell;
 mod burst;
 mod capture;
 mod channel;
+mod commons;
 mod counters;
 mod cq;
 mod endpoint;
@@ -34,33 +39,40 @@ mod events;
 mod gid;
 mod helper;
 mod host;
+mod lane;
 mod ledger;
 #[doc(hidden)]
 pub mod locks;
+mod maps;
 mod monitor;
 mod multicast;
 mod notify;
+mod path;
 mod port;
 mod probe;
 mod qp;
+mod reach;
 mod reception;
 mod region;
 mod registry;
 mod relay;
+mod ring;
+mod shelf;
 mod srq;
 mod standby;
 mod table;
 mod timers;
+mod usher;
 mod way;
 mod window;
 mod work;
 mod xrc;
 
-/// What `notify.rs` is built from; its model puts in other ones.
+/// What `notify.rs` and `ring.rs` are built from; their models put in other ones.
 mod sync {
     pub(crate) use crate::locks::Mutex;
     pub(crate) use std::sync::MutexGuard;
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 }
 
 pub use access::Access;
@@ -72,6 +84,7 @@ pub use adverb_engine::{
 pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes};
 pub use adverb_wire::{Grh, Imm, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use channel::{CompChannel, Notice};
+pub use commons::Pages;
 pub use counters::{PortCounters, diag_counters, hw_counters};
 pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
 pub use events::{AsyncEvent, Element, EventKind, EventQueue};
@@ -79,6 +92,7 @@ pub use gid::{Device, GidEntry, NodeType, devices};
 pub use ledger::{DeviceReport, QpRow, survey};
 pub use multicast::{GroupError, GroupLimits};
 pub use notify::Arm;
+pub use path::{DataPath, neighbours_path};
 pub use port::{OpenError, Port, QpLimits};
 pub use qp::{Change, ConnectError, PostError, Qp, QpConfig, QpQuery, Side};
 pub use region::{Key, Region, RegionError};

@@ -11,30 +11,36 @@
 //! [`Port::register`] passes its caller's promise on to the table of regions, which says what it is
 //! good for (`region.rs`). Nothing else here is unsafe.
 
+mod lanes;
+
 use crate::access::Access;
 use crate::ack::{AckPolicy, Deferred};
 use crate::capture::{self, Capture};
 use crate::channel::{CompChannel, Hush};
+use crate::commons::Commons;
 use crate::counters::{Counters, PortCounters};
 use crate::cq::{Cq, CqConfig};
 use crate::endpoint::{Endpoint, FlowCache, gid_of};
 use crate::events::{Audience, EventQueue};
 use crate::gid::{Device, devices, look};
 use crate::helper::Helper;
+use crate::lane::{Inlet, Lane};
 use crate::ledger::Ledger;
 use crate::monitor::Monitor;
 use crate::multicast::{Group, GroupError, GroupLimits};
+use crate::path::Choice;
 use crate::probe;
 use crate::qp::{Acks, Aftermath, Came, ConnectError, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
-use crate::registry::{BLOCK_BITS, Block, Registry};
+use crate::registry::{BLOCK_BITS, Block, Registry, SlotId};
 use crate::relay::{Passed, Relay};
 use crate::srq::{Srq, SrqConfig, Tie};
 use crate::standby::Standby;
 use crate::sync::Mutex;
 use crate::table::QpTable;
 use crate::timers::Timers;
+use crate::usher::Usher;
 use crate::way::{Ah, AhAttr};
 use crate::window::{Window, WindowKind};
 use crate::xrc::Xrcd;
@@ -111,6 +117,8 @@ impl std::error::Error for OpenError {
 #[derive(Debug, Default)]
 struct Numbers {
     free: VecDeque<Qpn>,
+    /// Blocks that were claimed.
+    blocks: usize,
 }
 
 /// A socket, and what is known of its traffic.
@@ -154,6 +162,7 @@ impl Door {
 /// What receiving needs, under the receive lock.
 #[derive(Debug)]
 pub(crate) struct Receiver {
+    inlets: Vec<Inlet>,
     doors: Vec<Door>,
     buffer: Box<[u8]>,
     /// Acknowledgements that wait.
@@ -164,6 +173,8 @@ pub(crate) struct Receiver {
     postponed: bool,
     /// Steps since timers and held acknowledgements were looked at.
     steps: u32,
+    /// Steps since a lane brought something.
+    quiet: u32,
 }
 
 /// Queue pairs whose acknowledgements wait; `ack.rs` says for what.
@@ -171,6 +182,8 @@ pub(crate) struct Receiver {
 struct Waiting {
     /// For the program's next call.
     deferred: Vec<Qpn>,
+    /// The same, where the way is a lane.
+    local: Vec<Qpn>,
     /// For more messages, or for time to pass; the longest first.
     held: VecDeque<(Qpn, Time)>,
 }
@@ -206,6 +219,7 @@ pub(crate) enum Driver {
 pub struct Port {
     device: Device,
     regions: Arc<Regions>,
+    commons: Arc<Commons>,
     table: QpTable,
     timers: Timers,
     counters: Arc<Counters>,
@@ -220,11 +234,18 @@ pub struct Port {
     relay: Relay,
     numbers: Mutex<Numbers>,
     domains: AtomicU32,
+    choice: Choice,
+    usher: Option<Usher>,
+    lanes: Mutex<HashMap<SlotId, Arc<Lane>>>,
+    /// Held while a lane is made, so that none is made twice.
+    meeting: Mutex<()>,
     /// Grows whenever the program drives; the helper watches it.
     drives: AtomicU64,
     unfinished: Mutex<VecDeque<Qpn>>,
     /// Whether `unfinished` has something in it, to be seen without its lock.
     has_unfinished: AtomicBool,
+    /// The queue pair whose deadline was left open; 0 if there is none.
+    timeless: AtomicU32,
     /// Packets for others that came here since steering was last put right.
     misled: AtomicU32,
     /// When that was last tried, in nanoseconds.
@@ -263,11 +284,13 @@ impl Port {
             let known = all.into_iter().map(|device| device.name).collect();
             return Err(OpenError::NotFound { name: name.to_owned(), known });
         };
+        let choice = Choice::from_environment().map_err(failed("choose a path"))?;
         let capture = std::env::var_os(capture::VARIABLE)
             .filter(|path| !path.is_empty())
             .map(|path| Capture::start(Path::new(&path), name))
             .transpose()
             .map_err(failed("write the file that ADVERB_PCAP names"))?;
+        let memory = if capture.is_some() { Choice::Udp } else { choice };
         let registry = Registry::join().map_err(failed("join the host's registry in /dev/shm"))?;
         let ledger = Ledger::new(name).ok();
         if let Some(ledger) = &ledger {
@@ -280,23 +303,39 @@ impl Port {
         let helper =
             Helper::new(Arc::clone(&standby)).map_err(failed("prepare the helper thread"))?;
         helper.watch(relay.socket()).map_err(failed("prepare the helper thread"))?;
+        helper.watch(standby.bell().fd()).map_err(failed("prepare the helper thread"))?;
+        let commons = Arc::new(Commons::new(Arc::clone(standby.bell().shelf())));
+        let usher = match memory.allows_memory() {
+            true => Some(
+                lanes::open_usher(&registry, &standby, &commons)
+                    .map_err(failed("listen for neighbours"))?,
+            ),
+            false => None,
+        };
         let port = Arc::new(Self {
             device: device.clone(),
-            regions: Arc::new(Regions::new()),
+            regions: Arc::new(match usher.is_some() {
+                true => Regions::new().with_commons(Arc::clone(&commons)),
+                false => Regions::new(),
+            }),
+            commons: Arc::clone(&commons),
             table: QpTable::new(),
             timers: Timers::new(),
             counters: Arc::clone(&counters),
             gone: Mutex::default(),
             receiver: Mutex::new(Receiver {
+                inlets: Vec::new(),
                 doors: Vec::new(),
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
                 waiting: Waiting {
                     deferred: Vec::with_capacity(DEFERRED_MAX),
                     held: VecDeque::with_capacity(DEFERRED_MAX),
+                    local: Vec::with_capacity(DEFERRED_MAX),
                 },
                 relayed: registry.relayed(),
                 postponed: false,
                 steps: 0,
+                quiet: 0,
             }),
             endpoints: Mutex::new(HashMap::new()),
             capture: capture.map(Arc::new),
@@ -305,9 +344,14 @@ impl Port {
             relay,
             numbers: Mutex::new(Numbers::default()),
             domains: AtomicU32::new(1),
+            choice,
+            usher,
+            lanes: Mutex::default(),
+            meeting: Mutex::default(),
             drives: AtomicU64::new(0),
             unfinished: Mutex::new(VecDeque::with_capacity(DEFERRED_MAX)),
             has_unfinished: AtomicBool::new(false),
+            timeless: AtomicU32::new(0),
             misled: AtomicU32::new(0),
             mended: AtomicU64::new(0),
             helper,
@@ -316,6 +360,9 @@ impl Port {
             monitor: Mutex::default(),
         });
         port.helper.start(&port).map_err(failed("start the helper thread"))?;
+        if let Some(usher) = &port.usher {
+            usher.start(&port).map_err(failed("start the usher thread"))?;
+        }
         Ok(port)
     }
 
@@ -492,6 +539,8 @@ impl Port {
         }
         let block = self.registry.claim_block()?;
         self.table.add_block(block);
+        self.commons.shelf().add_block(block, numbers.blocks);
+        numbers.blocks += 1;
         numbers.free.extend(block.numbers());
         let number = numbers.free.pop_front();
         drop(numbers);
@@ -512,8 +561,12 @@ impl Port {
             *counted += inner.counters();
         }
         let gone = guard.take();
+        if let Some(word) = self.commons.shelf().qp(number) {
+            word.store(0, Ordering::SeqCst);
+        }
         self.timers.forget(number);
         drop(guard);
+        self.wait_for_neighbours();
         drop(counted);
         drop(gone);
         lock(&self.numbers).free.push_back(number);
@@ -693,13 +746,13 @@ impl Port {
 
     /// There is something to emit that only waits for its turn.
     pub(crate) fn has_unfinished(&self) -> bool {
-        self.has_unfinished.load(Ordering::Acquire)
+        self.has_unfinished.load(Ordering::Acquire) || self.timeless.load(Ordering::Acquire) != 0
     }
 
     /// An acknowledgement waits for the program's next call, or somebody drives and may defer one.
     pub(crate) fn has_deferred(&self) -> bool {
         self.receiver.try_lock().map_or(true, |receiver| {
-            let Waiting { deferred, held } = &receiver.waiting;
+            let Waiting { deferred, held, .. } = &receiver.waiting;
             !deferred.is_empty() || !held.is_empty()
         })
     }
@@ -711,7 +764,16 @@ impl Port {
         // Not a read-modify-write: the helper wants to know that it changes, not by how much.
         self.drives.store(self.drives().wrapping_add(1), Ordering::Relaxed);
         match self.receiver.try_lock() {
-            Ok(mut receiver) => self.step(&mut receiver, Driver::Program),
+            Ok(mut receiver) => {
+                let busy = self.step(&mut receiver, Driver::Program);
+                let quiet = receiver.quiet;
+                drop(receiver);
+                if quiet >= PATIENCE_STEPS && quiet.is_multiple_of(YIELD_STEPS) {
+                    // The neighbour may be waiting for this very processor.
+                    std::thread::yield_now();
+                }
+                busy
+            }
             Err(_) => false,
         }
     }
@@ -727,29 +789,37 @@ impl Port {
     fn step(&self, receiver: &mut Receiver, driver: Driver) -> bool {
         // Reading the clock is a good part of a step that finds nothing.
         receiver.steps += 1;
-        let due = receiver.steps >= CLOCK_STEPS || !receiver.waiting.deferred.is_empty();
+        let rarely = if receiver.inlets.is_empty() { CLOCK_STEPS } else { LANE_CLOCK_STEPS };
+        let due = receiver.steps >= rarely || !receiver.waiting.deferred.is_empty();
         let mut clock = Clock::new();
         if due || driver == Driver::Helper {
             receiver.steps = 0;
             self.acknowledge(&mut receiver.waiting, clock.now(), driver);
         }
-        let (received, published) = self.receive(receiver, &mut clock, driver);
-        let mut busy = received | self.receive_relayed(receiver, &mut clock, driver);
+        let mut busy = false;
+        let mut published = false;
+        if !receiver.inlets.is_empty() {
+            (busy, published) = self.receive_records(receiver, &mut clock, driver);
+        }
+        if receiver.looks_at_sockets(driver) {
+            let (received, completed) = self.receive(receiver, &mut clock, driver);
+            busy |= received | self.receive_relayed(receiver, &mut clock, driver);
+            published |= completed;
+        }
         // After receiving: whoever was kept from its processor for long finds the answers that it
         // thinks late in its socket.
         if let Some(now) = clock.read {
+            self.close_deadline(now);
             while let Some(number) = self.timers.due(now) {
                 self.on_timer(number, now);
             }
         }
-        if self.has_unfinished() {
-            busy = true;
+        if self.has_unfinished.load(Ordering::Acquire) {
             // A program that has completions to look at often posts more at once, and then all of
             // it leaves together; but nobody waits for that twice.
             receiver.postponed = published && !receiver.postponed && driver == Driver::Program;
-            if !receiver.postponed {
-                self.finish_unfinished(clock.now());
-            }
+            // A lane may be full for long, if its other end is stopped: that is no reason to hurry.
+            busy |= receiver.postponed || self.finish_unfinished(clock.now());
         }
         busy
     }
@@ -870,7 +940,7 @@ impl Port {
             }
             self.counters.rcvd_pkts.add(1);
             if let Some(Held { guard, published, .. }) = current.as_mut()
-                && let Some(inner) = guard.as_mut()
+                && let Some(inner) = guard.as_mut().filter(|inner| !inner.is_local())
             {
                 *published += inner.on_packet(&packet, came, *now, self);
             }
@@ -960,7 +1030,9 @@ impl Port {
 
     /// Notes what a queue pair wants next.
     pub(crate) fn follow_up(&self, number: Qpn, inner: &mut QpInner, aftermath: Aftermath) {
-        if let Some(deadline) = aftermath.deadline {
+        if aftermath.deadline == Some(Time::UNKNOWN) {
+            self.open_deadline(number, inner);
+        } else if let Some(deadline) = aftermath.deadline {
             self.timers.arm(number, deadline);
             self.helper.notice(deadline);
         }
@@ -974,7 +1046,7 @@ impl Port {
 
     /// Looks at the acknowledgements that wait.
     fn acknowledge(&self, waiting: &mut Waiting, now: Time, driver: Driver) {
-        let Waiting { deferred, held } = waiting;
+        let Waiting { deferred, held, .. } = waiting;
         while let Some(number) = deferred.pop() {
             let send = self.acknowledge_if(number, now, |acks| {
                 acks.on_next_call(now) == Deferred::Send || driver == Driver::Helper
@@ -1020,9 +1092,10 @@ impl Port {
         Some(send)
     }
 
-    /// Gives each queue pair that has more to emit one turn.
-    fn finish_unfinished(&self, now: Time) {
+    /// Gives each queue pair that has more to emit one turn; says whether one of them got further.
+    fn finish_unfinished(&self, now: Time) -> bool {
         let _hush = Hush::begin();
+        let mut moved = false;
         let turns = lock(&self.unfinished).len();
         for _ in 0..turns {
             let Some(number) = lock(&self.unfinished).pop_front() else {
@@ -1034,11 +1107,13 @@ impl Port {
             if let Some(inner) = guard.as_mut() {
                 inner.unfinished = false;
                 let aftermath = inner.transmit(now, Acks::Now, self);
+                moved |= aftermath.moved || aftermath.published > 0 || !aftermath.more;
                 self.follow_up(number, inner, aftermath);
             }
         }
         let unfinished = lock(&self.unfinished);
         self.has_unfinished.store(!unfinished.is_empty(), Ordering::Release);
+        moved
     }
 
     fn on_timer(&self, number: Qpn, now: Time) {
@@ -1061,6 +1136,9 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         self.helper.stop();
+        if let Some(usher) = &self.usher {
+            usher.stop();
+        }
         // A socket leaves its group when its last descriptor is closed: that has to be below.
         self.helper.forget_sockets();
         let receiver = self.receiver.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -1110,6 +1188,12 @@ const MENDING_NANOS: u64 = 200_000_000;
 const CENSUS_NANOS: u64 = 20_000_000;
 /// Steps that find nothing, between looks at the clock.
 const CLOCK_STEPS: u32 = 8;
+/// The same, where there are lanes: a look at them is short.
+const LANE_CLOCK_STEPS: u32 = 64;
+/// Steps in which no lane brings anything, before others are let to the processor, and again after so
+/// many more: some 50 µs, and some 10.
+const PATIENCE_STEPS: u32 = 2048;
+const YIELD_STEPS: u32 = 512;
 /// Bursts taken from one socket before others have their turn.
 const BURSTS_MAX: usize = 16;
 /// What arrives in so few bytes at once is looked at before more is taken: somebody may poll for it.

@@ -10,10 +10,14 @@ use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::events::{Affiliation, Element, EventQueue};
 use crate::host::{Errand, Own, Receives, Surroundings};
+use crate::lane::{Lane, Lent};
 use crate::ledger::QpRow;
 use crate::multicast::GroupError;
+use crate::path::DataPath;
 use crate::port::{Port, QpLimits};
+use crate::reach::Views;
 use crate::region::Serial;
+use crate::shelf::QpWord;
 use crate::srq::{Drawn, Srq};
 use crate::way::{SendTo, Way};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
@@ -26,6 +30,7 @@ use adverb_wire::{Flow, Packet, PathMtu, Qpn};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What a queue pair is made of.
 #[derive(Clone, Debug)]
@@ -228,8 +233,17 @@ pub enum ConnectError {
         /// What the system said.
         error: io::Error,
     },
+    /// Shared memory was asked for, and the peer is not a device of this host that lends any.
+    NoSharedMemory {
+        /// The peer's address.
+        remote: Gid,
+        /// Its queue pair.
+        qp: Qpn,
+    },
     /// The state does not allow it.
     State(ModifyError),
+    /// The system refused memory or descriptors for the way to a neighbour.
+    System(io::Error),
 }
 
 impl fmt::Display for ConnectError {
@@ -254,7 +268,15 @@ impl fmt::Display for ConnectError {
             Self::Socket { local, error } => {
                 write!(f, "cannot open UDP port 4791 of {local}: {error}")
             }
+            Self::NoSharedMemory { remote, qp } => write!(
+                f,
+                "{} asks for shared memory, but queue pair {:#x} at {remote} is not of a device of \
+                 this host and user that lends any",
+                crate::path::VARIABLE,
+                qp.get()
+            ),
             Self::State(error) => fmt::Display::fmt(error, f),
+            Self::System(error) => write!(f, "cannot make a way to the peer's process: {error}"),
         }
     }
 }
@@ -262,9 +284,12 @@ impl fmt::Display for ConnectError {
 impl std::error::Error for ConnectError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Socket { error, .. } => Some(error),
+            Self::Socket { error, .. } | Self::System(error) => Some(error),
             Self::State(error) => Some(error),
-            Self::Attribute { .. } | Self::NoSuchGid { .. } | Self::OtherFamily { .. } => None,
+            Self::Attribute { .. }
+            | Self::NoSharedMemory { .. }
+            | Self::NoSuchGid { .. }
+            | Self::OtherFamily { .. } => None,
         }
     }
 }
@@ -275,13 +300,20 @@ impl From<ModifyError> for ConnectError {
     }
 }
 
+/// The way to the peer, once it is known.
+#[derive(Debug)]
+pub(crate) enum Link {
+    Network(Way),
+    Lane(Arc<Lane>),
+}
+
 /// A queue pair as the port holds it.
 #[derive(Debug)]
 pub(crate) struct QpInner {
     engine: adverb_engine::Qp,
     own: Own,
     /// The way to the peer, once it is known.
-    link: Option<Way>,
+    link: Option<Link>,
     /// Place of its own address in the GID table, once it is known.
     gid_index: u8,
     signal_all: bool,
@@ -294,6 +326,8 @@ pub(crate) struct QpInner {
     pub(crate) acks: AckPolicy,
     /// It is on the port's list of those that have more to emit.
     pub(crate) unfinished: bool,
+    /// The state that neighbours were last shown, and whether the peer may do something in it.
+    shown: (QpState, bool),
 }
 
 /// Requests that wait for company: under a stream of posts a system call for each would cost more
@@ -343,6 +377,8 @@ pub(crate) struct Came<'a> {
 pub(crate) struct Aftermath {
     /// There is more to emit.
     pub(crate) more: bool,
+    /// Something was emitted.
+    pub(crate) moved: bool,
     /// Wake it then.
     pub(crate) deadline: Option<Time>,
     /// Completions published.
@@ -365,6 +401,8 @@ impl QpInner {
             own: Own {
                 number,
                 domain: config.domain,
+                peer: None,
+                views: Views::default(),
                 serial: Serial::new(),
                 sends,
                 receives: match (&config.srq, &config.xrcd) {
@@ -390,6 +428,29 @@ impl QpInner {
             armed: None,
             acks: AckPolicy::default(),
             unfinished: false,
+            shown: (QpState::Reset, false),
+        }
+    }
+
+    /// Shows neighbours what the peer may do by itself, if that has changed.
+    fn show(&mut self, port: &Port) {
+        let open = self.is_local() && self.engine.is_open();
+        let shown = (self.engine.state(), open);
+        if self.shown == shown {
+            return;
+        }
+        self.shown = shown;
+        let word = match self.own.peer.filter(|_| open && self.engine.kind() == QpType::Rc) {
+            None => QpWord::CLOSED,
+            Some(peer) => {
+                let settings = self.engine.settings();
+                let resources = settings.max_dest_rd_atomic > 0;
+                QpWord::new(peer, settings.access, resources, self.own.domain)
+            }
+        };
+        if let Some(place) = port.commons().and_then(|commons| commons.shelf().qp(self.own.number))
+        {
+            place.store(word.bits(), Ordering::SeqCst);
         }
     }
 
@@ -399,25 +460,28 @@ impl QpInner {
         port: &Port,
         run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
     ) -> u32 {
-        self.with_errand(Errand::None, port, run)
+        self.with_errand(Errand::None, None, port, run)
     }
 
     /// Lends the surroundings for an errand without a way out.
     fn with_errand(
         &mut self,
         errand: Errand<'_>,
+        lent: Option<Lent<'_>>,
         port: &Port,
         run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
     ) -> u32 {
         let Self { engine, own, .. } = self;
-        let regions = port.regions();
-        let mut host = Surroundings { own, regions, burst: None, errand, published: 0 };
+        let mut host = Surroundings::quiet(own, port.regions());
+        (host.errand, host.lent) = (errand, lent);
         run(engine, &mut host);
         if host.own.overrun {
             host.own.overrun = false;
             engine.abort(&mut host);
         }
-        host.published
+        let published = host.published;
+        self.show(port);
+        published
     }
 
     /// Takes a packet; says how many completions that published.
@@ -437,7 +501,38 @@ impl QpInner {
             self.own.domain = targets.meet(xrceth.srqn).unwrap_or(0);
         }
         let errand = Errand::Arrival { flow, len };
-        self.with_errand(errand, port, |engine, host| engine.on_packet(packet, source, now, host))
+        self.with_errand(errand, None, port, |engine, host| {
+            engine.on_packet(packet, source, now, host);
+        })
+    }
+
+    /// Takes a record of this lane; says how many completions that published. `lent`: where the bytes
+    /// of its message are.
+    #[inline]
+    pub(crate) fn on_record(
+        &mut self,
+        packet: &Packet<'_>,
+        lent: Option<&[u8]>,
+        lane: &Lane,
+        now: Time,
+        port: &Port,
+    ) -> u32 {
+        let Some(Link::Lane(own)) = &self.link else {
+            return 0;
+        };
+        let Some((source, _)) = self.engine.remote().filter(|_| own.peer() == lane.peer()) else {
+            return 0;
+        };
+        let lent = match lent {
+            None => None,
+            Some(bytes) => match Lent::parse(lane, bytes) {
+                None => return 0,
+                lent => lent,
+            },
+        };
+        self.with_errand(Errand::None, lent, port, |engine, host| {
+            engine.on_packet(packet, source, now, host);
+        })
     }
 
     /// The time that the port's timers held has come. True if an acknowledgement is late.
@@ -452,19 +547,22 @@ impl QpInner {
     pub(crate) fn transmit(&mut self, now: Time, acks: Acks, port: &Port) -> Aftermath {
         self.held_back = HeldBack::default();
         let Self { engine, own, link, .. } = self;
+        let before = engine.counters().sent_pkts;
         let mut published = 0;
         let mut more = false;
-        if let Some(link) = link {
+        if let Some(Link::Lane(lane)) = link {
+            let mut cargo = lane.load(EMIT_BUDGET);
+            let mut host = Surroundings::quiet(own, port.regions());
+            host.cargo = Some(&mut cargo);
+            more = engine.transmit(now, true, &mut host);
+            published = host.published;
+            engine.count_sent(cargo.send());
+        } else if let Some(Link::Network(link)) = link {
             let route = Route::new(link, port);
             let sent = with_burst(route, EMIT_BUDGET, |burst| {
                 let regions = port.regions();
-                let mut host = Surroundings {
-                    own,
-                    regions,
-                    burst: Some(burst),
-                    errand: Errand::None,
-                    published: 0,
-                };
+                let mut host = Surroundings::quiet(own, regions);
+                host.burst = Some(burst);
                 let mut more = engine.transmit(now, acks == Acks::Now, &mut host);
                 let company = host.burst.as_ref().is_some_and(|burst| burst.packets() > 1);
                 if acks == Acks::WithCompany && company {
@@ -488,7 +586,9 @@ impl QpInner {
         if !self.engine.owes_ack() {
             self.acks.on_sent();
         }
-        Aftermath { more, deadline: self.new_deadline(), published }
+        self.show(port);
+        let moved = self.engine.counters().sent_pkts > before;
+        Aftermath { more, moved, deadline: self.new_deadline(), published }
     }
 
     /// Emits datagrams: a burst for each run of requests that go the same way. True if there is more
@@ -503,8 +603,8 @@ impl QpInner {
             };
             let sent = with_burst(Route::new(&way, port), budget, |burst| {
                 let errand = Errand::Departure { way: &way, next: head };
-                let (regions, burst) = (port.regions(), Some(burst));
-                let mut host = Surroundings { own, regions, burst, errand, published: 0 };
+                let mut host = Surroundings::quiet(own, port.regions());
+                (host.burst, host.errand) = (Some(burst), errand);
                 engine.transmit(now, true, &mut host);
                 host.published
             });
@@ -518,15 +618,24 @@ impl QpInner {
         (engine.outstanding() > 0, published)
     }
 
+    /// The time is known: sets the deadline that was left open.
+    pub(crate) fn on_clock(&mut self, now: Time) -> Aftermath {
+        self.engine.on_clock(now);
+        Aftermath { deadline: self.new_deadline(), ..Aftermath::default() }
+    }
+
     /// Emits nothing for now.
     pub(crate) fn put_off(&mut self) -> Aftermath {
         let more = self.engine.has_more();
-        Aftermath { more, deadline: self.new_deadline(), published: 0 }
+        Aftermath { more, deadline: self.new_deadline(), ..Aftermath::default() }
     }
 
     /// The deadline, if the port's timers do not hold one that is early enough.
     fn new_deadline(&mut self) -> Option<Time> {
         let deadline = self.engine.next_deadline()?;
+        if deadline == Time::UNKNOWN {
+            return Some(deadline); // The port sets it.
+        }
         if self.armed.is_some_and(|armed| armed <= deadline) {
             return None;
         }
@@ -536,7 +645,23 @@ impl QpInner {
 
     /// The peer has the same address, and so is a process of this host.
     pub(crate) fn peer_is_here(&self) -> bool {
-        self.link.as_ref().is_some_and(Way::stays_here)
+        match &self.link {
+            Some(Link::Network(way)) => way.stays_here(),
+            Some(Link::Lane(_)) | None => false,
+        }
+    }
+
+    /// Its packets are records in memory.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.link, Some(Link::Lane(_)))
+    }
+
+    fn path(&self) -> Option<DataPath> {
+        Some(match self.link.as_ref()? {
+            Link::Network(_) => DataPath::Udp,
+            Link::Lane(lane) if lane.is_own() => DataPath::InProcess,
+            Link::Lane(_) => DataPath::SharedMemory,
+        })
     }
 
     pub(crate) fn owes_ack(&self) -> bool {
@@ -654,32 +779,39 @@ impl QpInner {
 
     /// Emits what was posted, now or soon.
     fn send_off(&mut self, port: &Port) -> Aftermath {
-        let streaming = self.held_back.can_wait(self.engine.outstanding());
+        let streaming = !self.is_local() && self.held_back.can_wait(self.engine.outstanding());
         if streaming && self.engine.state() == QpState::Rts {
             return Aftermath { more: true, ..Aftermath::default() };
         }
         let acks = if self.acks.on_answer() { Acks::Now } else { Acks::WithCompany };
-        self.transmit(port.now(), acks, port)
+        let now = if self.is_local() { Time::UNKNOWN } else { port.now() };
+        self.transmit(now, acks, port)
     }
 
     fn modify(
         &mut self,
         to: QpState,
         change: &Change,
-        way: Option<Way>,
+        link: Option<Link>,
         port: &Port,
         forgotten: &mut impl FnMut(Side, u32),
     ) -> Result<Aftermath, ConnectError> {
         let mut attributes = change.attributes;
-        let link = way.as_ref().or(self.link.as_ref());
-        if let Some(link) = link.filter(|_| attributes.window_packets.is_none()) {
+        let known = link.as_ref().or(self.link.as_ref());
+        if let Some(known) = known.filter(|_| attributes.window_packets.is_none()) {
             let settings = self.engine.settings();
             let mtu = attributes.path_mtu.unwrap_or(settings.path_mtu);
-            attributes.window_packets = Some(window_packets(&link.endpoint, mtu));
+            attributes.window_packets = Some(match known {
+                Link::Network(way) => window_packets(&way.endpoint, mtu),
+                Link::Lane(_) => LANE_WINDOW,
+            });
         }
         self.engine.may_modify(to, &attributes)?;
         if to == QpState::Reset {
             self.forget_sends(forgotten);
+        }
+        if let Some(link) = &link {
+            self.engine.set_local(matches!(link, Link::Lane(_)));
         }
         let mut result = Ok(());
         let published = self.quietly(port, |engine, host| {
@@ -693,10 +825,12 @@ impl QpInner {
                 Receives::Xrc(targets) => targets.put_back(),
             }
             (self.link, self.gid_index, self.armed) = (None, 0, None);
+            self.own.peer = None;
             (self.held_back, self.acks) = (HeldBack::default(), AckPolicy::default());
         }
-        if let Some(way) = way {
-            (self.link, self.gid_index) = (Some(way), change.gid_index);
+        if let Some(link) = link {
+            (self.link, self.gid_index) = (Some(link), change.gid_index);
+            self.own.peer = self.engine.remote().map(|(_, qp)| qp);
         }
         self.reads_allowed = self.engine.settings().max_rd_atomic > 0;
         let aftermath = match to {
@@ -807,6 +941,8 @@ fn window_packets(endpoint: &Endpoint, mtu: PathMtu) -> u32 {
     packets.clamp(WINDOW_PACKETS.0, WINDOW_PACKETS.1)
 }
 
+/// Records under way to one queue pair: a lane has room for fewer long ones, and then waits.
+const LANE_WINDOW: u32 = 1024;
 /// Bytes under way to one peer, at most: more does not fit the cache.
 const WINDOW_BYTES_MAX: usize = 4 << 20;
 /// Packets under way to one peer, at least and at most.
@@ -845,6 +981,11 @@ impl Qp {
         self.inner(|inner| inner.engine.remote())
     }
 
+    /// The way its packets go, once connected.
+    pub fn path(&self) -> Option<DataPath> {
+        self.inner(|inner| inner.path())
+    }
+
     /// Requests posted to the send queue that have not ended.
     pub fn outstanding(&self) -> u64 {
         self.inner(|inner| inner.engine.outstanding())
@@ -859,7 +1000,9 @@ impl Qp {
         let inner = guard
             .as_mut()
             .unwrap_or_else(|| unreachable!("the table hands out slots that are taken"));
-        run(inner)
+        let result = run(inner);
+        inner.show(&self.port);
+        result
     }
 
     /// Goes to another state, or stays and changes attributes. `forgotten` is told the buffers of work
@@ -878,19 +1021,25 @@ impl Qp {
         change.check()?;
         self.inner(|inner| inner.engine.may_modify(to, &change.attributes))?;
         // Sockets are opened under no queue pair's lock.
-        let kind = self.inner(|inner| inner.engine.kind());
-        let way = match change.attributes.remote_gid {
-            Some(remote) => Some(Way::new(port.endpoint(change.gid_index)?, remote)?),
+        let (kind, local) = self.inner(|inner| (inner.engine.kind(), inner.is_local()));
+        let link = match change.attributes.remote_gid {
+            // The peer stays the one that it is, whatever its address is called.
+            Some(_) if local && to != QpState::Rtr => None,
+            Some(remote) => Some(port.link(kind, change, remote)?),
             None => None,
         };
         if kind == QpType::Ud && to == QpState::Rtr {
             port.open_all()?;
         }
         self.inner(|inner| {
-            let aftermath = inner.modify(to, change, way, port, &mut forgotten)?;
+            let aftermath = inner.modify(to, change, link, port, &mut forgotten)?;
             port.follow_up(self.number, inner, aftermath);
-            Ok(())
-        })
+            Ok::<(), ConnectError>(())
+        })?;
+        if matches!(to, QpState::Reset | QpState::Err) {
+            port.wait_for_neighbours();
+        }
+        Ok(())
     }
 
     /// What it is set to now.
@@ -907,6 +1056,7 @@ impl Qp {
     pub fn to_err(&self) {
         let port = &self.port;
         self.inner(|inner| inner.quietly(port, |engine, host| engine.to_err(host)));
+        port.wait_for_neighbours();
     }
 
     /// Posts requests, in order, and starts them.

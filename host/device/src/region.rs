@@ -29,6 +29,7 @@
 //!    holds none but of the region that it is to be bound to. So nobody waits for ever.
 
 use crate::access::Access as Rights;
+use crate::commons::{Commons, Published};
 use crate::sync::Mutex;
 use crate::window;
 use adverb_engine::{Access, AccessError, AtomicOp};
@@ -175,6 +176,8 @@ pub(crate) struct Regions {
     chunks: Box<[OnceLock<Chunk>]>,
     /// Indices that were used and are free again, and the first that never was.
     free: Mutex<(Vec<u32>, u32)>,
+    /// Where neighbours see the regions, if they do.
+    commons: Option<Arc<Commons>>,
 }
 
 impl Regions {
@@ -190,7 +193,13 @@ impl Regions {
             chunks: (0..Self::CHUNKS).map(|_| OnceLock::new()).collect(),
             // Index 0 is never used, so that no key is small and zero is none.
             free: Mutex::new((Vec::new(), 1)),
+            commons: None,
         }
+    }
+
+    /// Shows neighbours what is registered.
+    pub(crate) fn with_commons(self, commons: Arc<Commons>) -> Self {
+        Self { commons: Some(commons), ..self }
     }
 
     #[inline]
@@ -272,6 +281,10 @@ impl Regions {
         slot.access.store(rights, Ordering::Relaxed);
         slot.domain.store(domain, Ordering::Relaxed);
         slot.key.store(key, Ordering::SeqCst);
+        if let Some(commons) = self.commons.as_ref().filter(|_| rights & NULL == 0) {
+            let base = base.as_ptr().expose_provenance();
+            commons.publish(index, key, domain, Published { va, base, len, rights });
+        }
         Ok(Region { table: Arc::clone(self), key: Key(key), base, len, va, access, domain })
     }
 
@@ -573,6 +586,9 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if let Some(slot) = self.slot() {
+            if let Some(commons) = &self.table.commons {
+                commons.withdraw(self.index());
+            }
             slot.close();
             self.table.give_back(self.index());
         }
@@ -615,6 +631,11 @@ impl Pin<'_> {
         // SAFETY: `offset <= end <= len` of a region, or a part of one, that is mapped while pinned
         // (rules 2 to 5).
         Ok(unsafe { base.add(offset) })
+    }
+
+    /// What is written through it goes nowhere.
+    pub(crate) fn keeps_nothing(&self) -> bool {
+        self.is_null()
     }
 
     /// It keeps nothing.

@@ -51,8 +51,20 @@ impl Block {
 }
 
 /// A process's place in the registry.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct SlotId(u32);
+
+impl SlotId {
+    /// The slot with this number, if there is one.
+    pub(crate) fn new(number: u32) -> Option<Self> {
+        (index(number) < layout::SLOT_COUNT).then_some(Self(number))
+    }
+
+    /// Its number.
+    pub(crate) const fn number(self) -> u32 {
+        self.0
+    }
+}
 
 /// Somebody's socket in the group of an address: its index is its place in the list.
 pub(crate) type Members = Vec<SlotId>;
@@ -68,6 +80,10 @@ mod layout {
     pub(super) const SLOT_PID: usize = 0;
     pub(super) const SLOT_RELAY_PORT: usize = 1;
     pub(super) const SLOT_RELAYED: usize = 2;
+    /// Version of the shared memory that the device lends, 0 if it does not; and a number that no
+    /// device in this slot had before, in two words.
+    pub(super) const SLOT_LENDS: usize = 3;
+    pub(super) const SLOT_NONCE: usize = 4;
     /// One more than the number of the descriptor behind which it shows its counters; 0 for none.
     pub(super) const SLOT_COUNTERS: usize = 14;
     /// How often others have asked for them.
@@ -102,6 +118,7 @@ pub(crate) struct Registry {
     file: File,
     memory: Mapping,
     slot: SlotId,
+    user: u32,
 }
 
 impl Registry {
@@ -110,8 +127,14 @@ impl Registry {
         Self::join_at(&usual_path()?)
     }
 
+    /// The user whose registry it is.
+    pub(crate) fn user(&self) -> u32 {
+        self.user
+    }
+
     pub(crate) fn join_at(path: &Path) -> io::Result<Self> {
         let file = open(path)?;
+        let user = file.metadata()?.uid();
         let exclusive = lock_file(path)?;
         let bytes = layout::WORDS * WORD_BYTES;
         let len = u64::try_from(bytes).map_err(io::Error::other)?;
@@ -124,7 +147,7 @@ impl Registry {
             file.set_len(len)?;
         }
         let memory = Mapping::shared(&file, bytes)?;
-        let mut registry = Self { path: path.to_owned(), file, memory, slot: SlotId(0) };
+        let mut registry = Self { path: path.to_owned(), file, memory, slot: SlotId(0), user };
         if fresh {
             registry.word(layout::MAGIC).store(MAGIC, Ordering::Relaxed);
             registry.word(layout::VERSION).store(VERSION, Ordering::Relaxed);
@@ -156,7 +179,12 @@ impl Registry {
             let slot = SlotId(number);
             self.forget_blocks_of(slot);
             self.slot_word(slot, layout::SLOT_PID).store(std::process::id(), Ordering::Relaxed);
-            for field in [layout::SLOT_RELAY_PORT, layout::SLOT_COUNTERS, layout::SLOT_ASKED] {
+            for field in [
+                layout::SLOT_RELAY_PORT,
+                layout::SLOT_LENDS,
+                layout::SLOT_COUNTERS,
+                layout::SLOT_ASKED,
+            ] {
                 self.slot_word(slot, field).store(0, Ordering::Relaxed);
             }
             return Ok(slot);
@@ -233,6 +261,29 @@ impl Registry {
     pub(crate) fn relay_port(&self, slot: SlotId) -> Option<u16> {
         let port = self.slot_word(slot, layout::SLOT_RELAY_PORT).load(Ordering::Acquire);
         u16::try_from(port).ok().filter(|port| *port != 0)
+    }
+
+    /// Says that other devices of the host can come by way of shared memory of this version, and by
+    /// which number they know this device.
+    pub(crate) fn set_lends(&self, version: u32, nonce: u64) {
+        let [low, high] = [nonce & 0xffff_ffff, nonce >> 32];
+        for (n, half) in [low, high].into_iter().enumerate() {
+            let word = self.slot_word(self.slot, layout::SLOT_NONCE + n);
+            word.store(u32::try_from(half).unwrap_or(0), Ordering::Relaxed);
+        }
+        self.slot_word(self.slot, layout::SLOT_LENDS).store(version, Ordering::Release);
+    }
+
+    /// The number of the device in `slot`, if it lives and lends memory of this version.
+    pub(crate) fn lends(&self, slot: SlotId, version: u32) -> Option<u64> {
+        let word = self.slot_word(slot, layout::SLOT_LENDS);
+        if word.load(Ordering::Acquire) != version || !self.is_alive(slot) {
+            return None;
+        }
+        let [low, high] = [0, 1].map(|n| {
+            u64::from(self.slot_word(slot, layout::SLOT_NONCE + n).load(Ordering::Relaxed))
+        });
+        Some(high << 32 | low)
     }
 
     /// A slot relays from this port.
@@ -431,6 +482,7 @@ impl Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
+        self.slot_word(self.slot, layout::SLOT_LENDS).store(0, Ordering::Release);
         self.slot_word(self.slot, layout::SLOT_RELAY_PORT).store(0, Ordering::Release);
         self.slot_word(self.slot, layout::SLOT_PID).store(0, Ordering::Relaxed);
         self.slot_word(self.slot, layout::SLOT_COUNTERS).store(0, Ordering::Relaxed);

@@ -10,6 +10,7 @@
 //! a reason does it the other way round. All of it is sequentially consistent, so that one of the
 //! two sees the other.
 
+use crate::bell::Bell;
 use crate::sync::Mutex;
 use adverb_sys::epoll::{Epoll, Interest};
 use adverb_sys::eventfd::EventFd;
@@ -25,6 +26,8 @@ use std::time::Duration;
 pub(crate) struct Standby {
     /// Wakes the helper.
     wake: EventFd,
+    /// Rung by other devices of this host.
+    bell: Arc<Bell>,
     /// Events asked for by those who cannot drive while they sleep.
     engaged: AtomicI32,
     /// Threads that wait for the sockets.
@@ -49,6 +52,7 @@ impl Standby {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             wake: EventFd::new()?,
+            bell: Arc::new(Bell::new()?),
             engaged: AtomicI32::new(0),
             sleepers: AtomicU32::new(0),
             looking: AtomicBool::new(false),
@@ -61,6 +65,11 @@ impl Standby {
 
     fn sets(&self) -> MutexGuard<'_, Vec<Weak<Epoll>>> {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What other devices of this host ring.
+    pub(crate) fn bell(&self) -> &Arc<Bell> {
+        &self.bell
     }
 
     /// What wakes the helper.
@@ -92,6 +101,8 @@ impl Standby {
         for socket in self.sockets.iter().filter_map(OnceLock::get) {
             set.add(socket, 0, Interest::Readable)?;
         }
+        // Whoever has it may sleep on it at any time.
+        self.bell.announce();
         let set = Arc::new(set);
         sets.push(Arc::downgrade(&set));
         Ok(set)

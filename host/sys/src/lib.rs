@@ -22,3 +22,5 @@ pub mod process;
 mod sockopt;
 pub mod tcp;
 pub mod udp;
+pub mod unix;
+pub mod vm;

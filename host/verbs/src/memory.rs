@@ -11,7 +11,7 @@
 
 use crate::context::Pd;
 use crate::error::{AllocateError, RangeError};
-use adverb_device::{Access, Mapping, Port, Region, Rkey, Sge, page_bytes};
+use adverb_device::{Access, Mapping, Pages, Port, Region, Rkey, Sge, page_bytes};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
@@ -22,7 +22,9 @@ use std::sync::Arc;
 #[derive(Debug)]
 enum Backing {
     /// Pages of our own.
-    Pages(#[expect(dead_code, reason = "held until the region is gone")] Mapping),
+    Pages(#[expect(dead_code, reason = "held until the region is gone")] Pages),
+    /// Pages of somebody's file.
+    File(#[expect(dead_code, reason = "held until the region is gone")] Mapping),
     /// A vector that the caller gave away.
     Vector(#[expect(dead_code, reason = "held until the region is gone")] Vec<u8>),
     /// Memory whose owner has promised to keep it.
@@ -54,7 +56,7 @@ impl Mr {
         len: usize,
         access: Access,
     ) -> Result<Self, AllocateError> {
-        let pages = pages(len)?;
+        let pages = pages(port, len)?;
         // SAFETY: the pages stay mapped for as long as `Backing::Pages` holds them, which is
         // dropped after the region (rule 1); nobody gets a reference to them (rule 2).
         let region = unsafe { port.register(domain, pages.as_ptr(), len, access) }?;
@@ -107,10 +109,10 @@ impl Mr {
         let pages = mapped.map_err(|error| AllocateError::Memory { len, error })?;
         // SAFETY: `skip_bytes` is less than the mapping's length, which is `len` more.
         let start = unsafe { pages.as_ptr().add(skip_bytes) };
-        // SAFETY: the pages stay mapped for as long as `Backing::Pages` holds them (rule 1), and
+        // SAFETY: the pages stay mapped for as long as `Backing::File` holds them (rule 1), and
         // nobody gets a reference to them (rule 2).
         let region = unsafe { port.register(domain, start, len, access) }?;
-        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Pages(pages) }) })
+        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::File(pages) }) })
     }
 
     /// Registers a part of the device's memory.
@@ -411,12 +413,12 @@ pub struct Dm {
 struct DmInner {
     /// In a domain that no queue pair is of.
     region: Region,
-    pages: Mapping,
+    pages: Pages,
 }
 
 impl Dm {
     pub(crate) fn allocate(port: &Port, len: usize) -> Result<Self, AllocateError> {
-        let pages = pages(len)?;
+        let pages = pages(port, len)?;
         let domain = port.new_domain();
         let access = Access::LOCAL_WRITE;
         // SAFETY: the pages stay mapped until after the region is gone (rule 1), and nobody gets a
@@ -531,13 +533,13 @@ impl MrSlice {
 /// Posting it gives it away; its completion gives it back.
 pub struct Buf {
     region: Region,
-    pages: Mapping,
+    pages: Pages,
     len: usize,
 }
 
 impl Buf {
     pub(crate) fn allocate(port: &Port, domain: u32, len: usize) -> Result<Self, AllocateError> {
-        let pages = pages(len.max(1))?;
+        let pages = pages(port, len.max(1))?;
         let start = pages.as_ptr();
         // SAFETY: the pages stay mapped until after the region is gone (rule 1). The device touches
         // them only for work that is outstanding, while nobody can reach the `Buf` (rule 3).
@@ -642,8 +644,8 @@ impl From<MrSlice> for Memory {
     }
 }
 
-fn pages(len: usize) -> Result<Mapping, AllocateError> {
-    let pages = Mapping::anonymous(len).map_err(|error| AllocateError::Memory { len, error })?;
+fn pages(port: &Port, len: usize) -> Result<Pages, AllocateError> {
+    let pages = port.allocate(len).map_err(|error| AllocateError::Memory { len, error })?;
     // Large buffers are cheaper in huge pages; where there are none, small ones do.
     if len >= HUGE_PAGE_BYTES {
         let _ = pages.prefer_huge_pages();

@@ -14,8 +14,8 @@ use crate::transport::{Receives, Sends, Supports, Transport};
 use crate::work::{Kind, Work};
 use adverb_device::locks::Mutex;
 use adverb_device::{
-    Access, AckTimeout, ConnectError, EventQueue, Gid, PathMtu, Pkey, Port, PostError, Psn,
-    QpCounters, QpLimits, QpState, QpType, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer,
+    Access, AckTimeout, ConnectError, DataPath, EventQueue, Gid, PathMtu, Pkey, Port, PostError,
+    Psn, QpCounters, QpLimits, QpState, QpType, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer,
     SendData, SendKind, SendTo, SendWork,
 };
 use std::marker::PhantomData;
@@ -311,6 +311,11 @@ impl<T: Transport> Qp<T> {
         let entry = gids.iter().find(|entry| entry.index == gid_index);
         let entry = entry.ok_or(ConnectError::NoSuchGid { index: gid_index })?;
         Ok(RemoteQp { gid: entry.gid, qpn: self.number(), psn: self.psn })
+    }
+
+    /// The way its packets go, once connected.
+    pub fn path(&self) -> Option<DataPath> {
+        self.inner.path()
     }
 
     /// Posts work that owns its memory; it comes back with the completion.

@@ -8,7 +8,8 @@
 use crate::attributes::Access;
 use crate::counters::QpCounters;
 use crate::host::{
-    AccessError, Host, Invalidator, Landing, NoReceive, Range, Receive, ReceiveDone,
+    AccessError, FetchError, Host, Invalidator, Landing, LocalError, NoReceive, Range, Receive,
+    ReceiveDone, Target,
 };
 use crate::packetizer::Path;
 use crate::status::{WcOpcode, WcStatus};
@@ -18,6 +19,8 @@ use adverb_wire::{Extension, Imm, Nak, Operation, Packet, Qpn, Reth, Rkey};
 /// Why a request is not served.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refusal {
+    /// The packet is as good as lost.
+    Lost,
     /// No receive is posted: the peer may try again.
     NotReady,
     /// The peer is refused with this code; a receive in use ends with this status.
@@ -35,6 +38,18 @@ impl From<AccessError> for Refusal {
                 Self::Nak(Nak::RemoteAccess, WcStatus::LocalAccess)
             }
             AccessError::Misaligned => INVALID,
+        }
+    }
+}
+
+impl From<FetchError> for Refusal {
+    fn from(error: FetchError) -> Self {
+        match error {
+            FetchError::Local(LocalError::Protection) => {
+                Self::Nak(Nak::RemoteOperation, WcStatus::LocalProtection)
+            }
+            FetchError::Access(error) => error.into(),
+            FetchError::Lost => Self::Lost,
         }
     }
 }
@@ -151,12 +166,14 @@ impl Assembler {
             Message::Send { .. } | Message::Write { .. } => return Err(INVALID),
         };
         self.message = Message::Send { into, offset };
-        let len = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
+        let len = length(packet, host);
         let end = offset.checked_add(len).filter(|&end| end <= into.receive.len);
         let Some(end) = end else {
             return Err(Refusal::Nak(Nak::InvalidRequest, WcStatus::LocalLength));
         };
-        if host.scatter(Landing::Receive(into.receive), offset, packet.payload).is_err() {
+        if host.lent().is_some() {
+            host.fetch(Target::Receive(into.receive))?;
+        } else if host.scatter(Landing::Receive(into.receive), offset, packet.payload).is_err() {
             return Err(Refusal::Nak(Nak::RemoteOperation, WcStatus::LocalProtection));
         }
         self.message = Message::Send { into, offset: end };
@@ -193,7 +210,7 @@ impl Assembler {
         if start.is_some() {
             check_write(reth, host)?;
         }
-        let len = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
+        let len = length(packet, host);
         let end = offset.checked_add(len).filter(|&end| end <= reth.len).ok_or(INVALID)?;
         let is_end = bth.opcode.operation().is_end();
         if is_end != (end == reth.len) {
@@ -206,7 +223,11 @@ impl Assembler {
         };
         if len > 0 {
             let va = reth.va.wrapping_add(u64::from(offset));
-            if let Err(error) = host.write(reth.rkey, va, packet.payload) {
+            let written = match host.lent() {
+                Some(_) => host.fetch(Target::Region { rkey: reth.rkey, va }),
+                None => host.write(reth.rkey, va, packet.payload).map_err(FetchError::Access),
+            };
+            if let Err(error) = written {
                 if let Some(into) = into {
                     self.message = Message::Send { into, offset: 0 }; // For the caller to end.
                 }
@@ -281,6 +302,11 @@ impl Assembler {
             srq: into.srq,
         });
     }
+}
+
+/// Bytes that a packet brings, or lends.
+fn length(packet: &Packet<'_>, host: &impl Host) -> u32 {
+    host.lent().unwrap_or_else(|| u32::try_from(packet.payload.len()).unwrap_or(u32::MAX))
 }
 
 /// What a WRITE's packet says besides its payload: where to, if it starts, and immediate data.

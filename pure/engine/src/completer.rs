@@ -9,11 +9,12 @@
 
 use crate::attributes::{RnrRetry, RtsAttributes};
 use crate::host::{Host, Landing};
+use crate::segment::Segment;
 use crate::send_queue::{NOT_STARTED, SendQueue};
 use crate::status::WcStatus;
 use crate::time::Time;
 use crate::work::RequestKind;
-use adverb_wire::{Nak, Operation, PathMtu, Psn, Syndrome};
+use adverb_wire::{Nak, Operation, Psn, Syndrome};
 
 /// What the requester has to do about what came in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,7 +51,7 @@ enum Retired {
 /// The retiring half of a reliable requester.
 #[derive(Debug)]
 pub(crate) struct Completer {
-    mtu: PathMtu,
+    mtu: Segment,
     /// Sequence number of the oldest packet that is not acknowledged, or whose data is awaited.
     unacked: u64,
     limits: Budget,
@@ -67,7 +68,7 @@ pub(crate) struct Completer {
 const HOLE_PATIENCE_NS: u64 = 67_108_864;
 
 impl Completer {
-    pub(crate) fn new(mtu: PathMtu, attributes: &RtsAttributes) -> Self {
+    pub(crate) fn new(mtu: Segment, attributes: &RtsAttributes) -> Self {
         let limits = Budget { retries: attributes.retry_count.get(), rnr: attributes.rnr_retry };
         Self {
             mtu,
@@ -91,9 +92,17 @@ impl Completer {
     /// Sets the clock for the oldest packet under way. `next` is the first one not emitted.
     pub(crate) fn arm(&mut self, next: u64, now: Time) {
         self.deadline = match self.timeout_ns {
+            Some(_) if self.unacked < next && now == Time::UNKNOWN => Some(Time::UNKNOWN),
             Some(wait) if self.unacked < next => Some(now.plus_nanos(wait)),
             Some(_) | None => None,
         };
+    }
+
+    /// The time is known: sets the clock if it was only meant to be set.
+    pub(crate) fn on_clock(&mut self, next: u64, now: Time) {
+        if self.deadline == Some(Time::UNKNOWN) {
+            self.arm(next, now);
+        }
     }
 
     /// Stops the clock.

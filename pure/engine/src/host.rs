@@ -4,7 +4,7 @@
 //! never sees a pointer. The host checks every such claim; its refusals become NAKs and statuses.
 
 use crate::status::{QpEvent, WcOpcode, WcStatus};
-use crate::work::Route;
+use crate::work::{Request, Route};
 use adverb_wire::{Headers, Imm, Qpn, Rkey};
 use core::fmt;
 
@@ -155,6 +155,43 @@ pub enum EmitError {
     Remote(AccessError),
 }
 
+/// What became of a one-sided request that the host was asked to carry out by itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub enum Reach {
+    /// It is done, completely.
+    Done,
+    /// It can be done once all requests before it are complete.
+    Later,
+    /// It has to be sent. The peer is then the one to refuse what is to be refused.
+    Not,
+}
+
+/// Where the bytes of a lent message go.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Target {
+    /// Into a posted receive.
+    Receive(Receive),
+    /// Into registered memory, where the peer alleges it may write.
+    Region {
+        /// The region.
+        rkey: Rkey,
+        /// First byte.
+        va: u64,
+    },
+}
+
+/// Why the bytes of a lent message were not fetched; some may have been.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FetchError {
+    /// The receive's buffers are not covered by local regions.
+    Local(LocalError),
+    /// The peer may not write there.
+    Access(AccessError),
+    /// The sender's bytes cannot be had (any more): as if the packet had got lost.
+    Lost,
+}
+
 /// How a request of the send queue ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SendDone {
@@ -204,7 +241,7 @@ pub const GRH_LEN: u32 = 40;
 /// The surroundings that drive a queue pair, for the length of one call.
 pub trait Host {
     /// There is room for one more packet.
-    fn room(&self) -> bool;
+    fn room(&mut self) -> bool;
 
     /// Takes one packet: for the connected peer, or by the `route` of its request.
     ///
@@ -288,6 +325,36 @@ pub trait Host {
     /// [`AccessError`] if the window, the region or the range do not fit one another; the window is
     /// what it was then.
     fn bind(&mut self, index: u64) -> Result<(), AccessError>;
+
+    /// Carries out a one-sided request, the one with this index, on the peer's memory. `all_before`:
+    /// every request before it has been executed. Asked only where the peer is on this host.
+    fn reach(&mut self, index: u64, request: &Request, all_before: bool) -> Reach {
+        let _ = (index, request, all_before);
+        Reach::Not
+    }
+
+    /// The bytes of the request with this index can be lent to the peer: they go as one packet that
+    /// says where they are. Asked only where the peer is on this host.
+    fn lends(&self, index: u64, request: &Request) -> bool {
+        let _ = (index, request);
+        false
+    }
+
+    /// Length of the message being handed over, if its bytes were lent and not sent: the packet's
+    /// payload is empty then.
+    fn lent(&self) -> Option<u32> {
+        None
+    }
+
+    /// Copies the bytes of the lent message that is being handed over.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`].
+    fn fetch(&mut self, to: Target) -> Result<(), FetchError> {
+        let _ = to;
+        Err(FetchError::Lost)
+    }
 
     /// Something has happened that no completion tells.
     fn event(&mut self, event: QpEvent);

@@ -42,6 +42,7 @@ mod qp;
 mod requester;
 mod responder;
 mod roles;
+mod segment;
 mod send_queue;
 mod status;
 mod streamer;
@@ -59,8 +60,8 @@ pub use attributes::{
 };
 pub use counters::QpCounters;
 pub use host::{
-    AccessError, AtomicOp, EmitError, GRH_LEN, Host, Invalidator, Landing, LocalError, NoReceive,
-    Payload, Range, Receive, ReceiveDone, SendDone,
+    AccessError, AtomicOp, EmitError, FetchError, GRH_LEN, Host, Invalidator, Landing, LocalError,
+    NoReceive, Payload, Range, Reach, Receive, ReceiveDone, SendDone, Target,
 };
 pub use port::{Dropped, accept};
 pub use qp::{Qp, QpOptions};
@@ -68,4 +69,9 @@ pub use status::{Behaviour, Processing, QpEvent, QpState, WcOpcode, WcStatus};
 pub use time::{AckTimeout, Time, TooLong};
 pub use transition::{AttributeSet, ModifyError, TransitionRule, transition};
 pub use transport::{QpType, RequestOp, allowed};
+
+/// The longest payload of a packet between queue pairs of one host, in bytes; messages that are
+/// lent whole are longer.
+pub const LOCAL_SEGMENT_BYTES: u32 = 8192;
+
 pub use work::{Datagram, PostError, Request, RequestKind, Route, To};

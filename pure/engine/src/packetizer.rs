@@ -4,11 +4,12 @@
 //! Read IBTA Vol. 1 §9.4 (operations) before changing this file.
 
 use crate::host::Payload;
+use crate::segment::Segment;
 use crate::send_queue::Entry;
-use crate::work::{RequestKind, To};
+use crate::work::{Request, RequestKind, To};
 use adverb_wire::{
-    Bth, Extension, Headers, Ieth, Imm, Opcode, Operation, Pad, PathMtu, Pkey, Psn, Qpn, Reth,
-    Transport, XrcEth,
+    Bth, Extension, Headers, Ieth, Imm, Opcode, Operation, Pad, Pkey, Psn, Qpn, Reth, Transport,
+    XrcEth,
 };
 
 /// Where packets go, and how they are cut: the same for both roles of a queue pair.
@@ -19,7 +20,9 @@ pub(crate) struct Path {
     pub(crate) pkey: Pkey,
     /// Index of `pkey` in the port's table, for completions.
     pub(crate) pkey_index: u16,
-    pub(crate) mtu: PathMtu,
+    pub(crate) mtu: Segment,
+    /// The peer is on this host.
+    pub(crate) local: bool,
 }
 
 /// One packet of a request.
@@ -69,7 +72,7 @@ impl Path {
     /// Packet number `at` of a request that carries data, which has this index.
     pub(crate) fn cut(&self, at: u32, psn: Psn, index: u64, entry: &Entry) -> Option<Cut> {
         let request = &entry.request;
-        let mtu = self.mtu.bytes();
+        let mtu = if entry.lent { Request::LEN_MAX } else { self.mtu.bytes() };
         // An offset is below the message's length, so neither product nor difference overflows.
         let offset = at.saturating_mul(mtu);
         let len = request.len.saturating_sub(offset).min(mtu);

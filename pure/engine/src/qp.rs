@@ -61,6 +61,8 @@ pub struct Qp {
     progress: Progress,
     /// Requests go before responses the next time, so that neither starves the other.
     requests_first: bool,
+    /// The peer is on this host.
+    local: bool,
     counters: QpCounters,
 }
 
@@ -96,6 +98,7 @@ impl Qp {
             sender: None,
             progress: Progress::Settled,
             requests_first: false,
+            local: false,
             counters: QpCounters::default(),
         }
     }
@@ -118,6 +121,12 @@ impl Qp {
     /// What it is set to.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// A peer on this host may act on memory by itself: its packets would be taken, and the first
+    /// one was, so that nobody waits to hear of it.
+    pub fn is_open(&self) -> bool {
+        self.state.receives() && self.progress != Progress::AwaitsPacket
     }
 
     /// In SQD: requests that had begun have not all ended. `sq_draining`.
@@ -359,6 +368,7 @@ impl Qp {
             Some(Sender::Reliable { requester, completer }) => {
                 let unacked = completer.unacked();
                 let (emitted, packets) = requester.transmit(unacked, now, &mut self.queue, host);
+                self.counters.note_sends(requester.take_reached());
                 if packets > 0 {
                     completer.arm_if_idle(requester.next(), now);
                 }
@@ -435,6 +445,13 @@ impl Qp {
                 }
             }
             Sender::Unreliable(_) => None,
+        }
+    }
+
+    /// Sets the deadlines that [`Qp::transmit`] at [`Time::UNKNOWN`] has left open.
+    pub fn on_clock(&mut self, now: Time) {
+        if let Some((requester, completer)) = self.reliable() {
+            completer.on_clock(requester.next(), now);
         }
     }
 

@@ -13,13 +13,13 @@
 //! Read IBTA Vol. 1 §9.7.2 to §9.7.4 before changing this file.
 
 use crate::attributes::RtsAttributes;
-use crate::host::{AccessError, EmitError, Host, Invalidator, Payload};
+use crate::host::{AccessError, EmitError, Host, Invalidator, Payload, Reach};
 use crate::packetizer::Path;
 use crate::send_queue::{Entry, NOT_STARTED, SendQueue};
 use crate::status::WcStatus;
 use crate::time::Time;
 use crate::window::Window;
-use crate::work::RequestKind;
+use crate::work::{Request, RequestKind};
 use adverb_wire::{AtomicEth, Extension, Operation, Psn, Reth};
 use alloc::collections::VecDeque;
 
@@ -57,6 +57,8 @@ pub(crate) struct Requester {
     broken: Option<WcStatus>,
     /// Requests that have not begun have to wait.
     held: bool,
+    /// Requests carried out on the peer's memory that nobody has counted yet.
+    reached: u64,
 }
 
 impl Requester {
@@ -75,6 +77,7 @@ impl Requester {
             paused_until: None,
             broken: None,
             held: false,
+            reached: 0,
         }
     }
 
@@ -180,8 +183,24 @@ impl Requester {
             if entry.request.kind.is_local() {
                 return self.run_local(unacked, entry, host);
             }
+            if self.path.local {
+                let all_before = self.next == unacked;
+                match self.reach(all_before, &entry.request, host) {
+                    Reach::Done => {
+                        (entry.start, entry.packets) = (self.next, 0);
+                        self.reached += 1;
+                        return Some(Ok(0));
+                    }
+                    Reach::Later => return None,
+                    Reach::Not => {}
+                }
+                entry.lent = host.lends(self.cursor, &entry.request);
+            }
             entry.start = self.next;
-            entry.packets = self.path.packets(&entry.request.kind, entry.request.len);
+            entry.packets = match entry.lent {
+                true => 1,
+                false => self.path.packets(&entry.request.kind, entry.request.len),
+            };
         } else if entry.packets == 0 {
             return Some(Ok(0)); // Carried out before the requester went back.
         }
@@ -198,6 +217,30 @@ impl Requester {
         } else {
             Some(self.emit_data(at, allowed, entry, host))
         }
+    }
+
+    /// Carries out a one-sided request on the peer's memory, if the host can reach that.
+    ///
+    /// What was sent before must have been executed first, so that nothing overtakes it.
+    fn reach(&self, all_before: bool, request: &Request, host: &mut impl Host) -> Reach {
+        let one_sided = match request.kind {
+            RequestKind::Write { imm: None, .. } | RequestKind::AtomicWrite { .. } => true,
+            // Without resources they fail, and not here.
+            RequestKind::Read { .. }
+            | RequestKind::CompareSwap { .. }
+            | RequestKind::FetchAdd { .. } => self.reads_max > 0,
+            RequestKind::Send { .. }
+            | RequestKind::SendInvalidate { .. }
+            | RequestKind::Write { imm: Some(_), .. }
+            | RequestKind::LocalInvalidate { .. }
+            | RequestKind::BindWindow => false,
+        };
+        if one_sided { host.reach(self.cursor, request, all_before) } else { Reach::Not }
+    }
+
+    /// How many requests were carried out on the peer's memory since the last call.
+    pub(crate) fn take_reached(&mut self) -> u64 {
+        core::mem::take(&mut self.reached)
     }
 
     /// Carries out a request that never becomes a packet; `None` if it has to wait.
@@ -360,7 +403,7 @@ impl Requester {
 
     /// Lets time pass: a pause may be over.
     pub(crate) fn on_timer(&mut self, now: Time) {
-        if self.paused_until.is_some_and(|until| until <= now) {
+        if now != Time::UNKNOWN && self.paused_until.is_some_and(|until| until <= now) {
             self.paused_until = None;
         }
     }

@@ -178,6 +178,10 @@ impl Responder {
         host: &mut impl Host,
     ) -> Served {
         match refusal {
+            Refusal::Lost => {
+                self.assembler.forget(host);
+                Served::Fine
+            }
             Refusal::NotReady => {
                 counters.send_rnr_err += 1;
                 self.refused = true;

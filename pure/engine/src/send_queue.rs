@@ -20,12 +20,14 @@ pub(crate) struct Entry {
     pub(crate) start: u64,
     /// Sequence numbers that the request takes.
     pub(crate) packets: u32,
+    /// Its bytes are lent to the peer, who fetches them: one packet, however many there are.
+    pub(crate) lent: bool,
 }
 
 impl Entry {
     /// A request that has not begun.
     pub(crate) fn new(request: Request) -> Self {
-        Self { request, start: NOT_STARTED, packets: 0 }
+        Self { request, start: NOT_STARTED, packets: 0, lent: false }
     }
 
     /// Some of it was emitted, or it was carried out.
@@ -139,7 +141,7 @@ mod tests {
     use crate::testing::{SEND, request};
 
     fn entry(len: u32) -> Entry {
-        Entry { request: request(SEND, len), start: 0, packets: 1 }
+        Entry { request: request(SEND, len), start: 0, packets: 1, lent: false }
     }
 
     #[test]

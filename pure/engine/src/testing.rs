@@ -4,10 +4,11 @@ use crate::attributes::{
     Access, Gid, InitAttributes, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
 };
 use crate::host::{
-    AccessError, AtomicOp, EmitError, Host, Invalidator, Landing, LocalError, NoReceive, Payload,
-    Range, Receive, ReceiveDone, SendDone,
+    AccessError, AtomicOp, EmitError, FetchError, Host, Invalidator, Landing, LocalError,
+    NoReceive, Payload, Range, Reach, Receive, ReceiveDone, SendDone, Target,
 };
 use crate::packetizer::Path;
+use crate::segment::Segment;
 use crate::status::QpEvent;
 use crate::time::AckTimeout;
 use crate::transport::RequestOp;
@@ -28,8 +29,14 @@ pub(crate) const RKEY: Rkey = Rkey(0x77);
 pub(crate) const VA: u64 = 0x1000;
 pub(crate) const REGION_LEN: u32 = 1 << 16;
 
-pub(crate) const PATH: Path =
-    Path { transport: Transport::Rc, remote: REMOTE, pkey: Pkey::DEFAULT, pkey_index: 0, mtu: MTU };
+pub(crate) const PATH: Path = Path {
+    transport: Transport::Rc,
+    remote: REMOTE,
+    pkey: Pkey::DEFAULT,
+    pkey_index: 0,
+    mtu: Segment::of(MTU),
+    local: false,
+};
 
 pub(crate) const INIT: InitAttributes = InitAttributes { pkey: Pkey::DEFAULT, access: Access::ALL };
 
@@ -78,6 +85,13 @@ pub(crate) struct Desk {
     pub(crate) region: bool,
     /// Local buffers are in order.
     pub(crate) local: bool,
+    /// What becomes of one-sided requests to a peer on this host, when all before them is done.
+    pub(crate) reach: Reach,
+    /// Length of the messages that are lent from now on, both ways.
+    pub(crate) lent: Option<u32>,
+    /// What was fetched, or why not.
+    pub(crate) fetched: Vec<Target>,
+    pub(crate) fetches: Result<(), FetchError>,
 }
 
 impl Desk {
@@ -98,6 +112,10 @@ impl Desk {
             landed: Vec::new(),
             region: true,
             local: true,
+            reach: Reach::Not,
+            lent: None,
+            fetched: Vec::new(),
+            fetches: Ok(()),
         }
     }
 
@@ -129,7 +147,7 @@ impl Desk {
 }
 
 impl Host for Desk {
-    fn room(&self) -> bool {
+    fn room(&mut self) -> bool {
         self.emitted.len() < self.room
     }
 
@@ -153,6 +171,23 @@ impl Host for Desk {
         self.emitted.push((*headers, payload));
         self.routes.extend(route);
         Ok(())
+    }
+
+    fn reach(&mut self, _index: u64, _request: &Request, all_before: bool) -> Reach {
+        if all_before || self.reach == Reach::Not { self.reach } else { Reach::Later }
+    }
+
+    fn lends(&self, _index: u64, request: &Request) -> bool {
+        self.lent == Some(request.len)
+    }
+
+    fn lent(&self) -> Option<u32> {
+        self.lent
+    }
+
+    fn fetch(&mut self, to: Target) -> Result<(), FetchError> {
+        self.fetched.push(to);
+        self.fetches
     }
 
     fn take_receive(&mut self, srq: Option<Qpn>) -> Result<Receive, NoReceive> {

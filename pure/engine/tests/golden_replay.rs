@@ -408,7 +408,7 @@ impl Surroundings {
 }
 
 impl Host for Surroundings {
-    fn room(&self) -> bool {
+    fn room(&mut self) -> bool {
         true
     }
 

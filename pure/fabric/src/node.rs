@@ -276,7 +276,7 @@ pub(crate) struct Around {
 }
 
 impl Host for Around {
-    fn room(&self) -> bool {
+    fn room(&mut self) -> bool {
         self.outbox.len() < self.room
     }
 

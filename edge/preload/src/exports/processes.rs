@@ -16,6 +16,7 @@ use crate::{life, signal};
 unsafe extern "C" fn fork() -> libc::pid_t {
     let number = life::before_fork();
     let answer = real!(c"fork" as fn() -> libc::pid_t,);
+    life::after_fork();
     if answer < 0 {
         life::no_fork(number);
     }

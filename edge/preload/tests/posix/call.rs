@@ -399,6 +399,27 @@ pub(crate) fn fork(child: impl FnOnce()) -> libc::pid_t {
     }
 }
 
+/// Like [`fork`], by way of a function of the C library that forks within.
+pub(crate) fn forkpty(child: impl FnOnce()) -> libc::pid_t {
+    let null = std::ptr::null_mut();
+    let mut terminal = 0;
+    // SAFETY: a local integer and null pointers; the child ends by `_exit`.
+    unsafe {
+        match libc::forkpty(&raw mut terminal, null, null.cast(), null.cast()) {
+            0 => {
+                child();
+                libc::_exit(0)
+            }
+            pid => {
+                if pid > 0 {
+                    libc::close(terminal);
+                }
+                pid
+            }
+        }
+    }
+}
+
 /// Waits for a child, and returns how it ended.
 pub(crate) fn wait(pid: libc::pid_t) -> c_int {
     let mut status = 0;

@@ -669,6 +669,20 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         send(p.c, b"to one of them", 0).unwrap();
         log.see("got", recv(p.s, 100, 0));
     }),
+    ("a child of the C library closes its copies", |log, p| {
+        let pid = forkpty(|| {
+            close(p.c).unwrap();
+            close(p.s).unwrap();
+        });
+        if pid > 0 {
+            wait(pid);
+        }
+        settle();
+        log.see("sent", send(p.c, b"still here", 0));
+        log.see("got", recv(p.s, 100, 0));
+        log.see("sent", send(p.s, b"both of us", 0));
+        log.see("got", recv(p.c, 100, 0));
+    }),
     ("the peer is killed", |log, p| {
         let pid = fork(|| {
             close(p.s).unwrap();

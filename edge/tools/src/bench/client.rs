@@ -65,7 +65,7 @@ pub(crate) fn run(
 ) -> Result<Findings, Failure> {
     let mut link = rdma::connect(control, choice, &plan.tuning)?;
     let mtu = link.endpoint().mtu();
-    let mut findings = Findings::of(link.endpoint().device(), mtu);
+    let mut findings = Findings::of(link.endpoint().device(), mtu, link.endpoint().path());
     let mut progress = Progress::new(plan.jobs.len() * usize::try_from(plan.rounds).unwrap_or(1));
     let began = Instant::now();
     for round in 1..=plan.rounds {

@@ -18,11 +18,15 @@ pub(crate) struct LocalServer {
 }
 
 impl LocalServer {
-    /// Starts this same program as a server, and waits until it listens.
-    pub(crate) fn start(choice: &DeviceChoice) -> Result<Self, Failure> {
+    /// Starts this same program as a server, and waits until it listens. `path`: which way between
+    /// neighbours it agrees to, if that is not to be what the environment says.
+    pub(crate) fn start(choice: &DeviceChoice, path: Option<&str>) -> Result<Self, Failure> {
         let program = std::env::current_exe().doing("looking for this program's own file")?;
         let mut command = Command::new(program);
         command.args(["bench", "--server", "--child", "--bind", "127.0.0.1", "--port", "0"]);
+        if let Some(path) = path {
+            command.env("ADVERB_PATH", path);
+        }
         if let Some(device) = &choice.device {
             command.args(["--device", device]);
         }

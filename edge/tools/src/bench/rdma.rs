@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use super::control::{Answer, Control, Order, unexpected};
 use super::measure::{Endpoint, Link, Reaped, Request};
 use super::plan::Tuning;
+use super::report::Path;
 use crate::args::Op;
 use crate::failure::{Doing, Failure};
 
@@ -258,6 +259,11 @@ impl QueuePair {
     /// The path MTU that both sides keep to, in bytes.
     pub(crate) fn mtu(&self) -> u16 {
         u16::try_from(self.mtu.bytes()).unwrap_or(u16::MAX)
+    }
+
+    /// The way that the bytes go.
+    pub(crate) fn path(&self) -> Path {
+        Path::of(self.qp.path())
     }
 
     /// The name of the device.

@@ -15,6 +15,7 @@ use super::plan::{Buffers, Job, Plan, Quantity};
 use super::stats::{Percentiles, median, ratio};
 use crate::args::{Op, Test};
 use crate::failure::Failure;
+use adverb::verbs::DataPath;
 
 mod csv;
 mod table;
@@ -129,6 +130,24 @@ pub(crate) enum Path {
     Hw,
 }
 
+impl Path {
+    /// Of a queue pair's.
+    pub(crate) fn of(path: Option<DataPath>) -> Self {
+        match path {
+            Some(DataPath::SharedMemory) => Self::Shm,
+            Some(DataPath::InProcess) => Self::Local,
+            Some(_) | None => Self::Udp,
+        }
+    }
+}
+
+impl Record {
+    /// Its bytes did not go through UDP sockets.
+    pub(crate) fn is_beyond_udp(&self) -> bool {
+        self.path != Path::Udp
+    }
+}
+
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -156,6 +175,7 @@ pub(crate) struct Limits {
 pub(crate) struct Findings {
     device: String,
     mtu: u16,
+    path: Path,
     /// How often everything was measured.
     pub(crate) rounds: u32,
     jobs: Vec<(Job, Vec<Figure>)>,
@@ -163,11 +183,12 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// None yet, of `device` with path MTU `mtu`.
-    pub(crate) fn of(device: &str, mtu: u16) -> Self {
+    /// None yet, of `device` with path MTU `mtu`, by this way.
+    pub(crate) fn of(device: &str, mtu: u16, path: Path) -> Self {
         Self {
             device: device.to_owned(),
             mtu,
+            path,
             rounds: 0,
             jobs: Vec::new(),
             floors: BTreeMap::new(),
@@ -204,7 +225,7 @@ impl Findings {
             Some(Record {
                 test: job.quantity.test(),
                 op: job.op,
-                path: Path::Udp,
+                path: self.path,
                 bytes: job.bytes,
                 buffers: match job.quantity {
                     Quantity::Bandwidth(buffers) => Some(buffers),

@@ -61,7 +61,7 @@ fn check_result(result: &Value) {
     };
     assert!(ours > 0, "{result}");
     assert!(["send", "write", "read"].contains(&result["op"].as_str().expect("an op")));
-    assert_eq!(result["path"], "udp");
+    assert!(["udp", "shm"].contains(&result["path"].as_str().expect("a path")), "{result}");
     assert!(result["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{result}");
     let buffers = result.get("buffers").and_then(Value::as_str);
     assert_eq!(buffers.is_some(), test == "bandwidth", "{result}");
@@ -83,20 +83,26 @@ fn check_percentiles(percentiles: &Value) -> u64 {
     of("p50")
 }
 
-/// How many results there are of a test and an operation.
-fn count(json: &Value, test: &str, op: &str) -> usize {
+/// How many results there are of a path, a test and an operation.
+fn count(json: &Value, path: &str, test: &str, op: &str) -> usize {
     let results = json["results"].as_array().expect("a list").iter();
-    results.filter(|result| result["test"] == test && result["op"] == op).count()
+    let of =
+        |result: &&Value| result["path"] == path && result["test"] == test && result["op"] == op;
+    results.filter(of).count()
 }
 
 #[test]
 fn a_run_on_one_machine_measures_everything_beside_its_floor() {
     let json = run(&["-s", "1,5000"]);
-    let counts = |test| ["send", "write", "read"].map(|op| count(&json, test, op));
-    assert_eq!(counts("latency"), [4, 4, 2], "both latencies of SEND and WRITE");
-    assert_eq!(counts("bandwidth"), [2, 4, 2], "WRITE with many buffers and with one");
-    assert_eq!(counts("rate"), [2, 2, 2]);
-    assert!(json["results"].as_array().expect("a list").iter().all(|r| r.get("floor").is_some()));
+    for path in ["udp", "shm"] {
+        let counts = |test| ["send", "write", "read"].map(|op| count(&json, path, test, op));
+        assert_eq!(counts("latency"), [4, 4, 2], "both latencies of SEND and WRITE");
+        assert_eq!(counts("bandwidth"), [2, 4, 2], "WRITE with many buffers and with one");
+        assert_eq!(counts("rate"), [2, 2, 2]);
+    }
+    // Sockets are what UDP is measured by.
+    let beside = |r: &Value| r.get("floor").is_some() == (r["path"] == "udp");
+    assert!(json["results"].as_array().expect("a list").iter().all(beside));
     assert_eq!(json["machine"]["device"], "soft_lo");
 }
 
@@ -148,7 +154,7 @@ fn csv_has_the_documented_columns() {
                   tcp_ratio";
     assert_eq!(lines.next(), Some(header));
     let lines: Vec<_> = lines.collect();
-    assert_eq!(lines.len(), 12, "{text}");
+    assert_eq!(lines.len(), 24, "{text}");
     let fields = header.split(',').count();
     assert!(lines.iter().all(|line| line.split(',').count() == fields), "{text}");
 }
@@ -164,7 +170,7 @@ fn a_file_gets_json_and_the_screen_gets_tables() {
     check(&serde_json::from_slice(&text).expect("valid JSON"));
     let tables = stdout(&output);
     for line in
-        ["device soft_lo, path udp", "Latency of SEND", "Bandwidth of WRITE", "Message rate"]
+        ["soft_lo, path udp", "soft_lo, path shm", "Latency of SEND", "Bandwidth of WRITE", "rate"]
     {
         assert!(tables.contains(line), "{line:?} in\n{tables}");
     }

@@ -13,6 +13,7 @@ mod devices;
 mod mesh;
 mod pingpong;
 mod server;
+mod sockets;
 mod usage;
 
 /// Runs the command to its end.

@@ -194,6 +194,7 @@ fn what_has_no_receive_or_does_not_fit_is_lost_and_the_next_arrives() {
 fn one_queue_pair_speaks_to_many() {
     let a = Side::new(QKEY);
     let others: Vec<_> = (0..5).map(|_| Side::new(QKEY)).collect();
+    let last = Side::new(QKEY);
     let ways = [a.ah(0), a.ah(1)];
     let rounds = 20_u8;
     for round in 0..rounds {
@@ -203,7 +204,6 @@ fn one_queue_pair_speaks_to_many() {
             let work = Work::send_to(a.buffer(&[round, n]), way, other.qp.number(), QKEY);
             a.qp.post(work.unsignaled()).expect("room");
         }
-        let last = others.last().expect("five");
         last.recv(0);
         let signaled = Work::send_to(a.buffer(&[]), &ways[0], last.qp.number(), QKEY);
         a.qp.post(signaled).expect("room");

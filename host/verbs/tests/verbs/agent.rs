@@ -7,7 +7,7 @@ use crate::alone::program;
 use crate::pair::{FOREVER, Setup, bytes_of, pattern, wait};
 use adverb_verbs::{
     Access, Context, Cq, Gid, Memory, Mr, PathMtu, Pd, Psn, Qp, Qpn, Rc, RcConnect, RemoteQp,
-    RemoteSlice, Rkey, Supports, Work,
+    RemoteSlice, Rkey, Supports, WcStatus, Work,
 };
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
@@ -288,6 +288,20 @@ impl Servant {
                 self.run(index, Work::fetch_add(self.part("0", "8"), far(addr, rkey), add))
             }
             ["stream", index, len, addr, rkey] => self.stream(index, len, far(addr, rkey)),
+            ["announce", index, rounds, addr, rkey] => {
+                self.announce(index, number(rounds), far(addr, rkey))
+            }
+            ["late", index, addr, rkey] => {
+                self.mr.store_u64(8, 7).expect("aligned");
+                let write = Work::write(self.part("8", "8"), far(addr, rkey));
+                let qp = self.qp(index);
+                qp.post(Work::send(self.part("0", "8"))).expect("room");
+                qp.post(write).expect("room");
+                self.ended(2)
+            }
+            ["echo", index, rounds, addr, rkey] => {
+                self.echo(index, number(rounds), far(addr, rkey))
+            }
             ["wait"] => {
                 let wc = wait(&self.cq).wc;
                 format!("{:?} {:?} {}", wc.status, wc.opcode, wc.byte_len)
@@ -331,6 +345,53 @@ impl Servant {
         format!("{:?}", wait(&self.cq).wc.status)
     }
 
+    /// Waits for so many completions, and says how the first that failed has ended.
+    fn ended(&self, count: usize) -> String {
+        let mut status = WcStatus::Success;
+        for _ in 0..count {
+            let ended = wait(&self.cq).wc.status;
+            if status == WcStatus::Success {
+                status = ended;
+            }
+        }
+        format!("{status:?}")
+    }
+
+    /// Writes numbers that grow, and after each sends a message.
+    fn announce(&self, index: &str, rounds: u64, to: RemoteSlice) -> String {
+        for n in 1..=rounds {
+            self.mr.store_u64(8, n).expect("aligned");
+            let write = Work::write(self.part("8", "8"), to);
+            self.qp(index).post(write).expect("room");
+            self.qp(index).post(Work::send(self.part("0", "8"))).expect("room");
+            let ended = self.ended(2);
+            if ended != "Success" {
+                return ended;
+            }
+        }
+        "Success".to_owned()
+    }
+
+    /// Sends a message, writes a number, reads it again and adds to it, all at once.
+    fn echo(&self, index: &str, rounds: u64, to: RemoteSlice) -> String {
+        for n in 1..=rounds {
+            self.mr.store_u64(8, 5 * n).expect("aligned");
+            let qp = self.qp(index);
+            qp.post(Work::send(self.part("0", "8"))).expect("room");
+            qp.post(Work::write(self.part("8", "8"), to)).expect("room");
+            qp.post(Work::read(self.part("16", "8"), to)).expect("room");
+            qp.post(Work::fetch_add(self.part("24", "8"), to, 1)).expect("room");
+            qp.post(Work::write(self.part("24", "8"), to).fence()).expect("room");
+            qp.post(Work::read(self.part("32", "8"), to)).expect("room");
+            let ended = self.ended(6);
+            let words = [16, 24, 32].map(|at| self.mr.load_u64(at).expect("aligned"));
+            if ended != "Success" || words != [5 * n; 3] {
+                return format!("{ended} {words:?}, not {}", 5 * n);
+            }
+        }
+        "Success".to_owned()
+    }
+
     /// Writes again and again until that fails, and says how.
     fn stream(&self, index: &str, len: &str, to: RemoteSlice) -> String {
         let end = Instant::now() + FOREVER;
@@ -345,7 +406,7 @@ impl Servant {
             }
             let wc = wait(&self.cq).wc;
             under_way -= 1;
-            if wc.status != adverb_verbs::WcStatus::Success || Instant::now() > end {
+            if wc.status != WcStatus::Success || Instant::now() > end {
                 return format!("{:?}", wc.status);
             }
         }

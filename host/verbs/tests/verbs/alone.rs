@@ -21,6 +21,16 @@ exit $status
 
 /// Runs `test`, whose full name is `name`, in a namespace of its own.
 pub(crate) fn alone(name: &str, test: impl FnOnce()) {
+    alone_on(None, name, test);
+}
+
+/// Runs `test`, whose full name is `name`, in a namespace of its own and over UDP: its packets are
+/// what it is about.
+pub(crate) fn over_udp(name: &str, test: impl FnOnce()) {
+    alone_on(Some("udp"), name, test);
+}
+
+fn alone_on(path: Option<&str>, name: &str, test: impl FnOnce()) {
     if std::env::var_os(VARIABLE).is_some() {
         return test();
     }
@@ -28,6 +38,9 @@ pub(crate) fn alone(name: &str, test: impl FnOnce()) {
         let mut command = Command::new("unshare");
         command.args([flags, "sh", "-c", SCRIPT, "sh"]).arg(program());
         command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(VARIABLE, "1");
+        if let Some(path) = path {
+            command.env("ADVERB_PATH", path);
+        }
         let Ok(output) = command.output() else {
             break;
         };
@@ -39,6 +52,10 @@ pub(crate) fn alone(name: &str, test: impl FnOnce()) {
             return;
         }
         assert!(!output.status.success(), "the test has not run: {text}");
+    }
+    if path.is_some() && std::env::var("ADVERB_PATH").as_deref() != Ok("udp") {
+        println!("no namespace to be had: {name} is skipped, for the path is not UDP");
+        return;
     }
     println!("no namespace to be had: {name} runs among the others");
     test();

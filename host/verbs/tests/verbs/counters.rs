@@ -1,7 +1,7 @@
 //! What is counted, and who can see it: this process, and any other of the same user.
 
 use crate::agent::Agent;
-use crate::alone::{alone, is_alone};
+use crate::alone::{alone, is_alone, over_udp};
 use crate::pair::{Pair, Setup, eventually, remote};
 use adverb_verbs::{
     Context, CqConfig, DeviceReport, QpCounters, QpState, Qpn, WcStatus, Work, diag_counters,
@@ -75,7 +75,7 @@ fn overflows_are_counted_under_the_names_of_the_hardware() {
 /// stopped is seen as it was.
 #[test]
 fn processes_see_one_anothers_counters_while_they_live() {
-    alone("counters::processes_see_one_anothers_counters_while_they_live", || {
+    over_udp("counters::processes_see_one_anothers_counters_while_they_live", || {
         let setup = Setup::default();
         let context = Context::open("soft_lo").expect("the loopback device");
         let side = setup.side(&context);

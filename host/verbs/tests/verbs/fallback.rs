@@ -9,7 +9,7 @@
 //!
 //! One function sets an integer option of a socket of this process; the kernel reads a local.
 
-use crate::alone::alone;
+use crate::alone::over_udp;
 use crate::pair::{FOREVER, Setup, Side, eventually, pattern};
 use adverb_verbs::{Context, Gid, PathMtu, Psn, QpState, Qpn, RcConnect, RemoteQp, Work};
 use adverb_wire::{
@@ -78,7 +78,7 @@ fn refuse_bursts() {
 
 #[test]
 fn a_burst_is_numbered_and_a_refused_burst_is_not() {
-    alone("fallback::a_burst_is_numbered_and_a_refused_burst_is_not", || {
+    over_udp("fallback::a_burst_is_numbered_and_a_refused_burst_is_not", || {
         for path_mtu in [PathMtu::B256, PathMtu::B1024, PathMtu::B4096] {
             let (_context, side, peer) = observed(Setup { path_mtu, ..Setup::default() });
             let mtu = usize::try_from(path_mtu.bytes()).expect("small");
@@ -104,7 +104,7 @@ fn a_burst_is_numbered_and_a_refused_burst_is_not() {
 
 #[test]
 fn everything_works_without_bursts() {
-    alone("fallback::everything_works_without_bursts", || {
+    over_udp("fallback::everything_works_without_bursts", || {
         let pair = Setup::default().pair();
         refuse_bursts();
         let data = pattern(3, 3 << 20);
@@ -125,7 +125,7 @@ fn everything_works_without_bursts() {
 /// bursts.
 #[test]
 fn a_path_mtu_that_does_not_fit_spoils_only_its_own_connection() {
-    alone("fallback::a_path_mtu_that_does_not_fit_spoils_only_its_own_connection", || {
+    over_udp("fallback::a_path_mtu_that_does_not_fit_spoils_only_its_own_connection", || {
         if !crate::alone::is_alone() {
             println!("skipped: the loopback interface's MTU is not ours to change");
             return;
@@ -151,7 +151,7 @@ fn a_path_mtu_that_does_not_fit_spoils_only_its_own_connection() {
 /// not accept; ours does, for the ICRC covers more.
 #[test]
 fn ipv6_packets_without_a_udp_checksum_are_taken() {
-    alone("fallback::ipv6_packets_without_a_udp_checksum_are_taken", || {
+    over_udp("fallback::ipv6_packets_without_a_udp_checksum_are_taken", || {
         let setup = Setup { gid_index: 0, ..Setup::default() };
         let pair = setup.pair();
         let stranger = UdpSocket::bind(("::1", 0)).expect("a socket");

@@ -3,7 +3,7 @@
 //! Each test has a namespace of its own, so that the counts are exact.
 
 use crate::agent::Agent;
-use crate::alone::{alone, is_alone};
+use crate::alone::{is_alone, over_udp};
 use crate::pair::{Pair, Setup, assert_same, bytes_of, eventually, pattern, remote};
 use crate::stranger::{ANOTHERS, PEERS, Stranger, VICTIM, headers, write};
 use adverb_sys::poll;
@@ -56,7 +56,7 @@ impl Scene {
 
 #[test]
 fn truncated_packets_are_dropped_at_every_length() {
-    alone("hostile::truncated_packets_are_dropped_at_every_length", || {
+    over_udp("hostile::truncated_packets_are_dropped_at_every_length", || {
         let scene = Scene::new();
         let (a, b) = (&scene.pair.a, &scene.pair.b);
         let stranger = Stranger::at(PEERS);
@@ -89,7 +89,7 @@ type Change = (&'static str, fn(&mut [u8]));
 
 #[test]
 fn headers_that_cannot_be_are_dropped() {
-    alone("hostile::headers_that_cannot_be_are_dropped", || {
+    over_udp("hostile::headers_that_cannot_be_are_dropped", || {
         let scene = Scene::new();
         let (a, b) = (&scene.pair.a, &scene.pair.b);
         let stranger = Stranger::at(PEERS);
@@ -134,7 +134,7 @@ fn set(packet: &mut [u8], at: usize, change: fn(u8) -> u8) {
 
 #[test]
 fn a_packet_with_any_byte_changed_is_dropped() {
-    alone("hostile::a_packet_with_any_byte_changed_is_dropped", || {
+    over_udp("hostile::a_packet_with_any_byte_changed_is_dropped", || {
         let scene = Scene::new();
         let (a, b) = (&scene.pair.a, &scene.pair.b);
         let stranger = Stranger::at(PEERS);
@@ -164,7 +164,7 @@ fn a_packet_with_any_byte_changed_is_dropped() {
 
 #[test]
 fn packets_for_nobody_are_counted() {
-    alone("hostile::packets_for_nobody_are_counted", || {
+    over_udp("hostile::packets_for_nobody_are_counted", || {
         let scene = Scene::new();
         let (a, b) = (&scene.pair.a, &scene.pair.b);
         let stranger = Stranger::at(PEERS);
@@ -183,7 +183,7 @@ fn packets_for_nobody_are_counted() {
 
 #[test]
 fn packets_from_another_address_are_not_the_peers() {
-    alone("hostile::packets_from_another_address_are_not_the_peers", || {
+    over_udp("hostile::packets_from_another_address_are_not_the_peers", || {
         let scene = Scene::new();
         let (a, b) = (&scene.pair.a, &scene.pair.b);
         let stranger = Stranger::at(ANOTHERS);
@@ -203,7 +203,7 @@ fn packets_from_another_address_are_not_the_peers() {
 /// Goal: answers to what was never asked change nothing.
 #[test]
 fn forged_answers_are_ignored() {
-    alone("hostile::forged_answers_are_ignored", || {
+    over_udp("hostile::forged_answers_are_ignored", || {
         let scene = Scene::new();
         let (a, b) = (&scene.pair.a, &scene.pair.b);
         let stranger = Stranger::at(PEERS);
@@ -234,7 +234,7 @@ fn forged_answers_are_ignored() {
 
 #[test]
 fn the_largest_datagrams_are_dropped_whole() {
-    alone("hostile::the_largest_datagrams_are_dropped_whole", || {
+    over_udp("hostile::the_largest_datagrams_are_dropped_whole", || {
         let scene = Scene::new();
         let (a, b) = (&scene.pair.a, &scene.pair.b);
         let stranger = Stranger::at(PEERS);
@@ -259,7 +259,7 @@ fn the_largest_datagrams_are_dropped_whole() {
 
 #[test]
 fn bursts_of_garbage_are_dropped_piece_by_piece() {
-    alone("hostile::bursts_of_garbage_are_dropped_piece_by_piece", || {
+    over_udp("hostile::bursts_of_garbage_are_dropped_piece_by_piece", || {
         let scene = Scene::new();
         let bind = BindOptions::new(SocketAddr::new(ANOTHERS.into(), 0));
         let socket = Socket::bind(&bind).expect("a socket");
@@ -283,7 +283,7 @@ fn bursts_of_garbage_are_dropped_piece_by_piece() {
 /// peer's own address and from another, while the connection writes and reads back.
 #[test]
 fn a_flood_of_garbage_does_not_spoil_a_good_connection() {
-    alone("hostile::a_flood_of_garbage_does_not_spoil_a_good_connection", || {
+    over_udp("hostile::a_flood_of_garbage_does_not_spoil_a_good_connection", || {
         const FLOOD: u64 = 100_000;
         let scene = Scene::new();
         let Pair { a, b, .. } = &scene.pair;
@@ -354,7 +354,7 @@ fn relay_ports() -> Vec<u16> {
 /// sleep until a completion comes.
 #[test]
 fn strangers_do_not_keep_sleepers_awake() {
-    alone("hostile::strangers_do_not_keep_sleepers_awake", || {
+    over_udp("hostile::strangers_do_not_keep_sleepers_awake", || {
         const NIGHT: Duration = Duration::from_millis(500);
         for by_descriptor in [false, true] {
             let context = Context::open("soft_lo").expect("the loopback device");
@@ -395,7 +395,7 @@ fn strangers_do_not_keep_sleepers_awake() {
 /// anybody awake.
 #[test]
 fn strangers_cannot_pass_packets_on() {
-    alone("hostile::strangers_cannot_pass_packets_on", || {
+    over_udp("hostile::strangers_cannot_pass_packets_on", || {
         let scene = Scene::new();
         let mut agent = Agent::start("soft_lo", 1);
         let ports = relay_ports();

@@ -13,6 +13,7 @@
 //! | `passive.rs` | programs that do not poll, and what they cost |
 //! | `capture.rs` | `ADVERB_PCAP` |
 //! | `counters.rs` | what is counted, and who can see it |
+//! | `neighbours.rs` | shared memory between processes: order, dropped regions, sudden death |
 //! | `namespaces.rs` | two hosts, as far as the network can tell |
 //! | `pair.rs`, `agent.rs`, `alone.rs`, `stranger.rs` | what the tests are made of |
 //!
@@ -26,6 +27,7 @@ mod fallback;
 mod hostile;
 mod longest;
 mod namespaces;
+mod neighbours;
 mod operations;
 mod pair;
 mod passive;

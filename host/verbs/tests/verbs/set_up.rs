@@ -1,6 +1,6 @@
 //! Mistakes before there is a connection: each is named, with what was asked and what is allowed.
 
-use crate::alone::alone;
+use crate::alone::over_udp;
 use crate::pair::Setup;
 use adverb_verbs::{
     Access, AllocateError, ConnectError, Context, CreateError, Gid, OpenError, QpConfig, QpLimits,
@@ -79,7 +79,7 @@ fn a_queue_pair_connects_once() {
 /// Goal: where the kernel's own RoCE, or anybody, has the port, the message says so.
 #[test]
 fn a_port_that_is_taken_is_named_with_the_cure() {
-    alone("set_up::a_port_that_is_taken_is_named_with_the_cure", || {
+    over_udp("set_up::a_port_that_is_taken_is_named_with_the_cure", || {
         let Ok(_taken) = UdpSocket::bind(("127.0.0.1", adverb_wire::ROCE_PORT)) else {
             println!("skipped: somebody else has the port");
             return;

@@ -29,10 +29,10 @@ fn in_flight_with(attributes: &RtsAttributes, work: &[(RequestKind, u32)]) -> Fl
     for &(kind, len) in work {
         let packets = if kind.is_atomic() { 1 } else { MTU.packets(len) };
         let request = request(kind, len);
-        queue.push(crate::send_queue::Entry { request, start: top, packets }).unwrap();
+        queue.push(crate::send_queue::Entry { request, start: top, packets, lent: false }).unwrap();
         top += u64::from(packets);
     }
-    let mut completer = Completer::new(MTU, attributes);
+    let mut completer = Completer::new(Segment::of(MTU), attributes);
     completer.arm(top, NOW);
     Flight { completer, queue, desk: Desk::new(), top, paused: false }
 }

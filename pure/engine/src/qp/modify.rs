@@ -7,6 +7,7 @@ use crate::attributes::{Attributes, InitAttributes, RtrAttributes, RtsAttributes
 use crate::host::Host;
 use crate::packetizer::Path;
 use crate::roles::{Receiver, Sender};
+use crate::segment::Segment;
 use crate::status::{QpEvent, QpState};
 use crate::transition::{ModifyError, check};
 use crate::transport::QpType;
@@ -64,6 +65,15 @@ impl Qp {
     /// [`ModifyError`]; nothing has changed then.
     pub fn to_rtr(&mut self, attributes: RtrAttributes) -> Result<(), ModifyError> {
         self.change(QpState::Rtr, &attributes.into())
+    }
+
+    /// Says whether the peer is on this host, so that packets are records in memory and the host can
+    /// [`Host::reach`] what the peer registered. For RC and UC, before RTR: afterwards it changes
+    /// nothing.
+    pub fn set_local(&mut self, local: bool) {
+        if self.peer.is_none() {
+            self.local = local;
+        }
     }
 
     /// RTR to RTS, for reliable connections: from now on posted requests are sent.
@@ -124,11 +134,15 @@ impl Qp {
     fn path(&self) -> Path {
         let Settings { partition, remote, path_mtu, .. } = self.settings;
         let mtu = match self.kind() {
-            QpType::Ud => self.options.port_mtu,
-            QpType::Rc | QpType::Uc | QpType::XrcInitiator | QpType::XrcTarget => path_mtu,
+            QpType::Ud => Segment::of(self.options.port_mtu),
+            QpType::Rc | QpType::Uc if self.local => Segment::LOCAL,
+            QpType::Rc | QpType::Uc | QpType::XrcInitiator | QpType::XrcTarget => {
+                Segment::of(path_mtu)
+            }
         };
+        let local = self.local;
         let transport = self.kind().transport();
-        Path { transport, remote, pkey: partition.pkey, pkey_index: partition.index, mtu }
+        Path { transport, remote, pkey: partition.pkey, pkey_index: partition.index, mtu, local }
     }
 
     fn make_peer(&mut self) {

@@ -16,7 +16,7 @@ fn with_work(work: &[(RequestKind, u32)]) -> (Requester, SendQueue) {
     (Requester::new(PATH, &rts()), queue)
 }
 
-fn push(queue: &mut SendQueue, request: crate::work::Request) {
+fn push(queue: &mut SendQueue, request: Request) {
     queue.push(Entry::new(request)).unwrap();
 }
 
@@ -114,7 +114,7 @@ fn reads_and_atomics_wait_for_one_another_beyond_the_agreed_number() {
 #[test]
 fn a_fence_holds_a_request_and_all_behind_it_until_the_data_are_there() {
     let (mut requester, mut queue) = with_work(&[(READ, 300)]);
-    push(&mut queue, crate::work::Request { fence: true, ..request(WRITE, 1) });
+    push(&mut queue, Request { fence: true, ..request(WRITE, 1) });
     push(&mut queue, request(SEND, 1));
     assert_eq!(emit(&mut requester, &mut queue, 0), [(Operation::ReadRequest, 0)]);
     requester.on_progress(1, 1, &queue);
@@ -229,7 +229,7 @@ fn a_fence_holds_a_local_request_until_the_data_are_there() {
     for fence in [false, true] {
         let (mut requester, mut queue) = with_work(&[(READ, 1)]);
         let bind = request(RequestKind::BindWindow, 0);
-        push(&mut queue, crate::work::Request { fence, ..bind });
+        push(&mut queue, Request { fence, ..bind });
         let mut desk = Desk::new();
         let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
         assert_eq!(desk.bound.is_empty(), fence);

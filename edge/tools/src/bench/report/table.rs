@@ -8,8 +8,27 @@ use crate::bench::machine::Machine;
 use crate::bench::plan::Buffers;
 use crate::bench::stats::{Percentiles, to_f64};
 
-/// All tables. Bandwidth is in Gbit/s or MiB/s.
+/// All tables, those of each path together. Bandwidth is in Gbit/s or MiB/s.
 pub(crate) fn tables(report: &Report, gbits: bool) -> String {
+    let mut text = String::new();
+    for path in [Path::Udp, Path::Shm, Path::Local, Path::Hw] {
+        let of_path = |record: &&Record| record.path == path;
+        let results: Vec<_> = report.results.iter().filter(of_path).cloned().collect();
+        if results.is_empty() && (path != Path::Udp || !report.results.is_empty()) {
+            continue;
+        }
+        // Sockets are what UDP is measured by.
+        let floors = if path == Path::Udp { report.floors.clone() } else { Vec::new() };
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&tables_of(&Report { results, floors, ..report.clone() }, gbits));
+    }
+    text
+}
+
+/// All tables of one path.
+fn tables_of(report: &Report, gbits: bool) -> String {
     let mut text = headline(report);
     text.push_str(&sockets(report, gbits));
     for op in OPS {

@@ -16,7 +16,7 @@ fn report(floors: bool) -> Report {
     let no_floor = if floors { &[][..] } else { &["--no-floor"] };
     let words = ["bench", "-s", "64"].iter().chain(no_floor);
     let plan = Plan::new(&BenchArgs::try_parse_from(words).unwrap()).unwrap();
-    let mut findings = Findings::of("soft_lo", 4096);
+    let mut findings = Findings::of("soft_lo", 4096, Path::Udp);
     for round in [3, 1, 2] {
         let latency = Percentiles { p50: round * 1000, p99: round * 2000, p999: round * 3000 };
         for &job in &plan.jobs {

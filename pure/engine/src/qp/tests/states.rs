@@ -61,7 +61,7 @@ fn go(qp: &mut Qp, to: QpState, desk: &mut Desk) {
 
 /// A queue pair of this type in this state, reached the proper way.
 fn reached(kind: QpType, state: QpState, shared_receives: bool) -> Qp {
-    let port_mtu = PATH.mtu;
+    let port_mtu = crate::testing::MTU;
     let options = QpOptions { port_mtu, shared_receives, ..QpOptions::of(kind, Qpn::new(0x11), 8) };
     let mut qp = Qp::new(options);
     let mut desk = Desk::new();

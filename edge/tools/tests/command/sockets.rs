@@ -1,0 +1,72 @@
+//! `adverb sockets`: becomes the program it is given, and lists what can be set.
+
+use serde_json::Value;
+
+use super::{adverb, stderr, stdout};
+
+#[test]
+fn every_parameter_is_listed_with_its_effect() {
+    let output = adverb(&["sockets", "parameters", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let all: Value = serde_json::from_slice(&output.stdout).expect("valid JSON");
+    let all = all.as_array().expect("a list");
+    assert!(all.len() > 100, "{}", all.len());
+    for parameter in all {
+        let effect = parameter["effect"].as_str().expect("a word");
+        assert!(["active", "approximated", "none"].contains(&effect), "{parameter}");
+        assert_eq!(effect == "active", parameter["note"] == "", "{parameter}");
+    }
+    let text = adverb(&["sockets", "parameters"]);
+    assert_eq!(stdout(&text).lines().count(), all.len() + 1);
+}
+
+#[test]
+fn a_command_is_needed_and_so_is_a_library_that_exists() {
+    assert_eq!(adverb(&["sockets"]).status.code(), Some(2));
+    let output = adverb(&["sockets", "--library", "/nowhere/x.so", "--", "true"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("/nowhere/x.so"), "{}", stderr(&output));
+}
+
+/// Any file will do as a library: what counts is what the program finds in its environment.
+#[test]
+fn the_program_finds_what_was_asked_for_in_its_environment() {
+    let libc = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let libc = libc
+        .lines()
+        .find_map(|line| line.split_whitespace().nth(5).filter(|path| path.contains("libc.so")));
+    let libc = libc.expect("the C library");
+    let words = [
+        "sockets",
+        "--library",
+        libc,
+        "--profile",
+        "frugal",
+        "--transport",
+        "spin",
+        "--explain",
+        "-q",
+        "--",
+        "env",
+    ];
+    let output = adverb(&words);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    for line in [
+        "ADVERB_SOCKETS_PROFILE=frugal",
+        "ADVERB_SOCKETS_TRANSPORT=spin",
+        "ADVERB_SOCKETS_EXPLAIN=1",
+        "ADVERB_SOCKETS_QUIET=1",
+        "LD_PRELOAD=/",
+    ] {
+        assert!(stdout(&output).contains(line), "{line} in\n{}", stdout(&output));
+    }
+    let failing = adverb(&["sockets", "--library", libc, "--", "/nowhere/program"]);
+    assert_eq!(failing.status.code(), Some(1));
+}
+
+#[test]
+fn statistics_of_nobody_are_a_failure_that_says_so() {
+    let output = adverb(&["sockets", "stat", "-k", "/nowhere"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("Failed to identify process"), "{}", stderr(&output));
+}

@@ -1,0 +1,629 @@
+//! A lane: the way between two devices of one host, a ring in shared memory for each direction.
+//!
+//! What goes through is what would go over the network: headers as `adverb-wire` emits them and a
+//! payload, without addresses, padding and checksums. A message may also be *lent*: then the record
+//! says where its bytes are, and the receiver fetches them (`reach.rs`). A lane whose other end has
+//! died, or writes nonsense, is *cut*: what is sent into it is lost, as in a cable.
+//!
+//! # Safety
+//!
+//! 1. The rings lie within a mapping that the lane holds. Places and lengths come from `ring.rs`,
+//!    which keeps them within the ring; they are checked once more before bytes are copied.
+//! 2. Bytes in a ring may change at any time, if the other side is malicious: they are copied by
+//!    pointer, to memory of our own, before anybody looks at them, and never borrowed.
+//! 3. A record's bytes are written between `reserve` and `commit`, under the writer's lock, and read
+//!    between `next` and `release`, under the port's receive lock: honest sides never touch the same
+//!    bytes at once.
+
+use crate::bell::Rope;
+use crate::commons::Commons;
+use crate::maps::Maps;
+use crate::region::{Regions, Serial};
+use crate::registry::SlotId;
+use crate::ring::{Broken, Memory, Reader, Record, Writer, longest};
+use crate::shelf::Shelf;
+use crate::sync::Mutex;
+use crate::work::{Local, Sge};
+use adverb_engine::{Access, AccessError, LOCAL_SEGMENT_BYTES};
+use adverb_sys::memory::{Mapping, file_len, is_sealed};
+use adverb_sys::vm::{self, Piece, Way};
+use adverb_wire::{HeaderBytes, Headers};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes of a ring's records.
+const RING_BYTES: usize = 256 << 10;
+/// Bytes before them: how far the reader has come, and whether it was woken.
+const HEAD_BYTES: usize = 256;
+const RUNG: usize = 128;
+const SIDE_BYTES: usize = HEAD_BYTES + RING_BYTES;
+/// Behind both rings: who of either side is at the other's memory. A line each.
+const PHASES: usize = 2 * SIDE_BYTES;
+const ACTIVE: usize = PHASES + 2 * 128;
+const LANE_BYTES: usize = ACTIVE + 4 * 128;
+
+/// The longest record: headers, and a payload or the pieces of a lent message.
+pub(crate) const RECORD_MAX: usize = Headers::MAX_LEN + PAYLOAD_MAX;
+#[expect(clippy::as_conversions, reason = "a constant that fits")]
+const PAYLOAD_MAX: usize = LOCAL_SEGMENT_BYTES as usize;
+const _: () = assert!(RECORD_MAX <= longest(RING_BYTES));
+
+/// What a record's note says: the length of its headers, and whether its message is lent.
+const NOTE_LEN: u16 = 63;
+const NOTE_LENT: u16 = 1 << 15;
+const _: () = assert!(Headers::MAX_LEN <= 63);
+
+/// A device of this host, as long as it lives: another in its slot is another peer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct PeerId {
+    pub(crate) slot: SlotId,
+    pub(crate) nonce: u64,
+}
+
+/// One ring within a lane's memory.
+#[derive(Debug)]
+struct Ring {
+    memory: Arc<Mapping>,
+    base: usize,
+}
+
+impl Ring {
+    fn word(&self, at: usize) -> &AtomicU64 {
+        static NOWHERE: AtomicU64 = AtomicU64::new(0);
+        let word = self.memory.atomic_u64(self.base + at);
+        debug_assert!(word.is_some(), "the layout lies within the mapping");
+        word.unwrap_or(&NOWHERE)
+    }
+
+    fn rung(&self) -> &AtomicU32 {
+        half(&self.memory, self.base + RUNG)
+    }
+
+    /// The `len` bytes of records from `at` on; `None` if they are not all in the ring.
+    #[inline]
+    fn bytes(&self, at: usize, len: usize) -> Option<*mut u8> {
+        if at.checked_add(len).is_none_or(|end| end > RING_BYTES) {
+            return None;
+        }
+        Some(self.memory.as_ptr().as_ptr().wrapping_add(self.base + HEAD_BYTES + at))
+    }
+}
+
+impl Ring {
+    /// Asks for the line at this place, to read it.
+    #[inline]
+    fn fetch_soon(&self, at: u64) {
+        let at = usize::try_from(at).unwrap_or(0) % RING_BYTES;
+        if let Some(line) = self.bytes(at, 1) {
+            prefetch(line);
+        }
+    }
+
+    /// Asks for the lines at these places, to write to them soon.
+    #[inline]
+    fn fetch(&self, places: impl Iterator<Item = u64>) {
+        for at in places {
+            let at = usize::try_from(at).unwrap_or(0) % RING_BYTES;
+            if let Some(line) = self.bytes(at, 1) {
+                prefetch_for_writing(line);
+            }
+        }
+    }
+}
+
+/// Asks the processor for a line, to read it.
+#[inline]
+fn prefetch(line: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, which neither reads nor faults, whatever the address is.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast_const().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// Asks the processor for a line, to write to it.
+#[inline]
+fn prefetch_for_writing(line: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: a hint, which neither reads nor writes nor faults, whatever the address is.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(line.cast_const().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+impl Memory for Ring {
+    #[inline]
+    fn size(&self) -> usize {
+        RING_BYTES
+    }
+
+    #[inline]
+    fn mark(&self, at: usize) -> &AtomicU64 {
+        self.word(HEAD_BYTES + at)
+    }
+
+    #[inline]
+    fn read_up_to(&self) -> &AtomicU64 {
+        self.word(0)
+    }
+}
+
+fn half(memory: &Mapping, at: usize) -> &AtomicU32 {
+    static NOWHERE: AtomicU32 = AtomicU32::new(0);
+    let word = memory.atomic_u32(at);
+    debug_assert!(word.is_some(), "the layout lies within the mapping");
+    word.unwrap_or(&NOWHERE)
+}
+
+/// Memory for both directions.
+#[derive(Debug)]
+pub(crate) struct Rails {
+    memory: Arc<Mapping>,
+    /// Which side this is: who made the rails is 0.
+    side: usize,
+    /// Both ends are this device: one ring is enough.
+    own: bool,
+}
+
+impl Rails {
+    /// For a device and itself.
+    pub(crate) fn own() -> io::Result<Self> {
+        let memory = Arc::new(Mapping::anonymous(LANE_BYTES)?);
+        Ok(Self { memory, side: 0, own: true })
+    }
+
+    /// For this device and another, which gets the descriptor.
+    pub(crate) fn lay() -> io::Result<(Self, OwnedFd)> {
+        let (memory, file) = Mapping::memfd("adverb-lane", LANE_BYTES)?;
+        Ok((Self { memory: Arc::new(memory), side: 0, own: false }, file))
+    }
+
+    /// From the other device's descriptor.
+    pub(crate) fn open(file: impl AsFd) -> io::Result<Self> {
+        if !is_sealed(&file) || file_len(&file)? < LANE_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a lane"));
+        }
+        let memory = Arc::new(Mapping::shared(&file, LANE_BYTES)?);
+        Ok(Self { memory, side: 1, own: false })
+    }
+
+    fn ring(&self, side: usize) -> Ring {
+        Ring { memory: Arc::clone(&self.memory), base: side * SIDE_BYTES }
+    }
+}
+
+/// A lane, seen from one end.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    peer: PeerId,
+    rails: Rails,
+    outgoing: Ring,
+    incoming: Ring,
+    writer: Mutex<Writer>,
+    rope: Rope,
+    cut: AtomicBool,
+    commons: Arc<Commons>,
+    maps: Maps,
+}
+
+impl Lane {
+    pub(crate) fn new(peer: PeerId, rails: Rails, rope: Rope, commons: &Arc<Commons>) -> Self {
+        let outgoing = rails.ring(rails.side);
+        let incoming = rails.ring(if rails.own { 0 } else { 1 - rails.side });
+        Self {
+            peer,
+            rails,
+            outgoing,
+            incoming,
+            writer: Mutex::default(),
+            rope,
+            cut: AtomicBool::new(false),
+            commons: Arc::clone(commons),
+            maps: Maps::default(),
+        }
+    }
+
+    /// What is known of the memory of either side.
+    pub(crate) fn maps(&self) -> &Maps {
+        &self.maps
+    }
+
+    /// What the other end publishes.
+    #[inline]
+    pub(crate) fn peer_shelf(&self) -> &Shelf {
+        self.rope.shelf()
+    }
+
+    /// What this end publishes.
+    pub(crate) fn own_shelf(&self) -> &Shelf {
+        self.commons.shelf()
+    }
+
+    /// The other end can fetch what lies in this file of ours.
+    pub(crate) fn has_lent(&self, file: u64) -> bool {
+        self.maps.has_lent(file, || self.commons.descriptor(file))
+    }
+
+    /// Finds out whether the other process's memory can be read and written from here.
+    pub(crate) fn probe(&self, pid: u32) {
+        let (address, expected) = self.peer_shelf().probe();
+        let mut found = [0; 8];
+        let here = [Piece { start: found.as_mut_ptr(), len: found.len() }];
+        // SAFETY: the piece is an array of our own that nobody looks at meanwhile.
+        let read = unsafe { vm::copy(pid, Way::Read, &here, address) };
+        if pid != 0 && read.is_ok() && u64::from_ne_bytes(found) == expected {
+            self.maps.set_process(pid);
+        }
+    }
+
+    /// Somebody of either side is at the other's memory.
+    fn visitors(&self, side: usize, phase: usize) -> &AtomicU32 {
+        half(&self.rails.memory, ACTIVE + (2 * side + phase) * 128)
+    }
+
+    /// Which of two counters visitors of a side use: the other side's to change.
+    fn phase(&self, side: usize) -> &AtomicU32 {
+        half(&self.rails.memory, PHASES + side * 128)
+    }
+
+    /// Goes to look at the other's memory: what is published there now stays until the visit ends.
+    #[inline]
+    pub(crate) fn begin(&self) -> Visit<'_> {
+        if self.rails.own {
+            return Visit { visitors: None }; // Pins do it.
+        }
+        let side = self.rails.side;
+        let phase = usize::from(self.phase(side).load(Ordering::Relaxed) & 1 != 0);
+        let visitors = self.visitors(side, phase);
+        visitors.fetch_add(1, Ordering::SeqCst);
+        Visit { visitors: Some(visitors) }
+    }
+
+    /// Waits until every visit of the other end that has begun before the call has ended; one call
+    /// at a time. The counters change places twice, so that new visits do not prolong the wait.
+    ///
+    /// An end that is stopped in the midst of a visit for [`VISIT_MAX`] is cut off.
+    pub(crate) fn wait_for_peer(&self) {
+        let side = 1 - self.rails.side;
+        let until = Instant::now() + VISIT_MAX;
+        for _ in 0..2 {
+            let old = self.phase(side).fetch_xor(1, Ordering::SeqCst) & 1;
+            let visitors = self.visitors(side, usize::from(old != 0));
+            while visitors.load(Ordering::SeqCst) != 0 && !self.is_cut() {
+                if Instant::now() > until {
+                    self.cut();
+                }
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// Both ends are this device.
+    pub(crate) fn is_own(&self) -> bool {
+        self.rails.own
+    }
+
+    /// Nothing arrives at the other end any more.
+    #[inline]
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn cut(&self) {
+        self.cut.store(true, Ordering::Release);
+    }
+
+    /// Says that this end has seen its bell ring.
+    pub(crate) fn forget_ringing(&self) {
+        self.incoming.rung().swap(0, Ordering::AcqRel);
+    }
+
+    /// Begins to write records, `budget` at most; others of this process wait.
+    #[inline]
+    pub(crate) fn load(&self, budget: usize) -> Cargo<'_> {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        Cargo { lane: self, writer, budget, emitted: 0 }
+    }
+}
+
+/// Somebody is at the other end's memory.
+#[derive(Debug)]
+pub(crate) struct Visit<'a> {
+    visitors: Option<&'a AtomicU32>,
+}
+
+impl Drop for Visit<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(visitors) = self.visitors {
+            visitors.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+/// How long a visit lasts at most: a copy, by a process that may have lost its processor.
+const VISIT_MAX: Duration = Duration::from_secs(10);
+
+/// A lent message that is being handed over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lent<'a> {
+    pub(crate) lane: &'a Lane,
+    /// Bytes in all.
+    pub(crate) total: u32,
+    /// The record's list of pieces, [`PIECE_BYTES`] each.
+    pub(crate) pieces: &'a [u8],
+}
+
+impl<'a> Lent<'a> {
+    pub(crate) fn parse(lane: &'a Lane, bytes: &'a [u8]) -> Option<Self> {
+        let (total, pieces) = bytes.split_first_chunk::<LENT_BYTES>()?;
+        let total = u32::try_from(u64::from_ne_bytes(*total)).ok()?;
+        Some(Self { lane, total, pieces })
+    }
+
+    pub(crate) fn piece(bytes: &[u8]) -> Option<Sge> {
+        let (first, rest) = bytes.split_first_chunk::<8>()?;
+        let both = u64::from_ne_bytes(*first);
+        let addr = u64::from_ne_bytes(*rest.first_chunk::<8>()?);
+        let lkey = u32::try_from(both >> 32).ok()?;
+        let len = u32::try_from(both & 0xffff_ffff).ok()?;
+        Some(Sge { addr, len, lkey })
+    }
+}
+
+/// Records on their way out.
+#[derive(Debug)]
+pub(crate) struct Cargo<'a> {
+    lane: &'a Lane,
+    writer: MutexGuard<'a, Writer>,
+    budget: usize,
+    emitted: u64,
+}
+
+/// What goes behind a record's headers.
+#[derive(Debug)]
+pub(crate) enum Load<'a> {
+    Nothing,
+    /// Bytes `offset..offset + len` of a request's own.
+    Local {
+        local: Local<'a>,
+        offset: u32,
+        len: u32,
+        domain: u32,
+    },
+    /// Registered bytes that the peer reads.
+    Remote {
+        rkey: u32,
+        va: u64,
+        len: u32,
+        domain: u32,
+        qp: Serial,
+    },
+    /// All bytes of a request, which the peer fetches.
+    Lent {
+        sges: &'a [Sge],
+        len: u32,
+    },
+}
+
+impl<'a> Cargo<'a> {
+    /// One more record may be written.
+    #[inline]
+    pub(crate) fn room(&mut self) -> bool {
+        self.budget > 0
+            && (self.lane.is_cut() || self.writer.can_take(&self.lane.outgoing, RECORD_MAX))
+    }
+
+    pub(crate) fn lane(&self) -> &'a Lane {
+        self.lane
+    }
+
+    /// Writes one record.
+    #[inline]
+    pub(crate) fn emit(
+        &mut self,
+        headers: &Headers,
+        load: &Load<'_>,
+        regions: &Regions,
+    ) -> Result<(), AccessError> {
+        let mut bytes = HeaderBytes::default();
+        headers.emit(&mut bytes);
+        let head = bytes.as_slice();
+        let payload = load.len();
+        let ring = &self.lane.outgoing;
+        self.budget = self.budget.saturating_sub(1);
+        self.emitted += 1;
+        let total = head.len() + payload;
+        let at = match self.lane.is_cut() || total > RECORD_MAX {
+            true => None,
+            false => self.writer.reserve(ring, total),
+        };
+        let Some(target) = at.and_then(|at| ring.bytes(at, total)) else {
+            return load.check(regions); // Lost on the way; but not every mistake with it.
+        };
+        // SAFETY: room for `total` bytes, which is more (rules 1 and 3).
+        unsafe { target.copy_from_nonoverlapping(head.as_ptr(), head.len()) };
+        // SAFETY: `head.len() <= total` (rule 1).
+        let target = unsafe { target.add(head.len()) };
+        load.copy_to(target, regions)?;
+        let lent = if matches!(load, Load::Lent { .. }) { NOTE_LENT } else { 0 };
+        let note = u16::try_from(head.len()).unwrap_or(0) | lent;
+        self.writer.commit(ring, total, note);
+        Ok(())
+    }
+
+    /// Wakes the other end if need be; says how many records there were.
+    #[inline]
+    pub(crate) fn send(self) -> u64 {
+        let Self { lane, writer, emitted, .. } = self;
+        if emitted > 0 {
+            // The next record's lines are the reader's from a round ago. They come while nobody
+            // waits for them.
+            lane.outgoing.fetch(writer.next_places());
+        }
+        drop(writer);
+        if emitted > 0 {
+            lane.rope.pull(lane.outgoing.rung());
+        }
+        emitted
+    }
+}
+
+/// Bytes of one piece of a lent message, as a record says it: key, length, address.
+pub(crate) const PIECE_BYTES: usize = 16;
+/// Bytes before them: the length of all.
+const LENT_BYTES: usize = 8;
+
+impl Load<'_> {
+    fn len(&self) -> usize {
+        let size = |len: &u32| usize::try_from(*len).unwrap_or(usize::MAX);
+        match self {
+            Self::Nothing => 0,
+            Self::Local { len, .. } | Self::Remote { len, .. } => size(len),
+            Self::Lent { sges, .. } => LENT_BYTES + PIECE_BYTES * sges.len(),
+        }
+    }
+
+    /// Says whether the bytes are there to be copied.
+    fn check(&self, regions: &Regions) -> Result<(), AccessError> {
+        self.each_piece(regions, |_, _| {})
+    }
+
+    /// Copies what there is to `target`, which has room for [`Load::len`] bytes.
+    #[inline]
+    fn copy_to(&self, mut target: *mut u8, regions: &Regions) -> Result<(), AccessError> {
+        if let Self::Lent { sges, len } = self {
+            let mut put = |bytes: [u8; 8]| {
+                // SAFETY: the caller has room for all of them (rules 1 and 3).
+                unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+                target = target.wrapping_add(bytes.len());
+            };
+            put(u64::from(*len).to_ne_bytes());
+            for Sge { addr, len, lkey } in *sges {
+                put((u64::from(*lkey) << 32 | u64::from(*len)).to_ne_bytes());
+                put(addr.to_ne_bytes());
+            }
+            return Ok(());
+        }
+        self.each_piece(regions, |start, len| {
+            // SAFETY: the piece is a borrowed slice, or registered memory that is pinned during the
+            // call; the target has room for all pieces, and no piece lies in the ring (rule 3).
+            unsafe { target.copy_from_nonoverlapping(start, len) };
+            target = target.wrapping_add(len);
+        })
+    }
+
+    /// Shows each piece of the bytes, in order, while it is there.
+    #[inline]
+    pub(crate) fn each_piece(
+        &self,
+        regions: &Regions,
+        mut show: impl FnMut(*const u8, usize),
+    ) -> Result<(), AccessError> {
+        match *self {
+            Self::Nothing | Self::Lent { .. } => Ok(()),
+            Self::Remote { rkey, va, len, domain, qp } => {
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                let pin = regions.pin_remote(rkey, domain, qp)?;
+                let start = pin.range(va, len, Access::REMOTE_READ)?;
+                show(start, len);
+                Ok(())
+            }
+            Self::Local { local: Local::Inline(bytes), offset, len, .. } => {
+                let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                let part = offset.checked_add(len).and_then(|end| bytes.get(offset..end));
+                let part = part.ok_or(AccessError::OutOfBounds)?;
+                show(part.as_ptr(), part.len());
+                Ok(())
+            }
+            Self::Local { local: Local::Gather(sges), offset, len, domain } => {
+                let (mut skip, mut left) = (offset, len);
+                for sge in sges {
+                    if left == 0 {
+                        break;
+                    }
+                    if skip >= sge.len {
+                        skip -= sge.len;
+                        continue;
+                    }
+                    let part = (sge.len - skip).min(left);
+                    let bytes = usize::try_from(part).unwrap_or(usize::MAX);
+                    let va = sge.addr.wrapping_add(u64::from(skip));
+                    let pin = regions.pin_local(sge.lkey, domain)?;
+                    show(pin.range(va, bytes, Access::NONE)?, bytes);
+                    (skip, left) = (0, left - part);
+                }
+                if left == 0 { Ok(()) } else { Err(AccessError::OutOfBounds) }
+            }
+        }
+    }
+}
+
+/// The receiving end, under the port's receive lock.
+#[derive(Debug)]
+pub(crate) struct Inlet {
+    pub(crate) lane: Arc<Lane>,
+    reader: Reader,
+    /// Records to take in a row: one from somebody whose records come one at a time, for a look at
+    /// the next place, which is likely being written to, takes long; more from somebody in a hurry.
+    pub(crate) patience: usize,
+}
+
+/// A record that was taken: how long its headers are and all of it, and whether it is lent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) head: usize,
+    pub(crate) len: usize,
+    pub(crate) lent: bool,
+}
+
+impl Inlet {
+    pub(crate) fn new(lane: Arc<Lane>) -> Self {
+        Self { lane, reader: Reader::default(), patience: 1 }
+    }
+
+    /// There may be something to take.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        self.reader.has_more(&self.lane.incoming)
+    }
+
+    /// Takes the next record into `buffer`.
+    #[inline]
+    pub(crate) fn take(&mut self, buffer: &mut [u8]) -> Option<Taken> {
+        let Self { lane, reader, .. } = self;
+        let ring = &lane.incoming;
+        // Two lines on their way at once: most messages take no more.
+        ring.fetch_soon(reader.place_after_next());
+        let record = match reader.next(ring) {
+            Ok(record) => record?,
+            Err(Broken) => {
+                lane.cut(); // And nothing is read from it any more.
+                return None;
+            }
+        };
+        let Record { at, len, note } = record;
+        let source = ring.bytes(at, len).filter(|_| len <= buffer.len())?;
+        // SAFETY: `len` bytes within the ring, as just checked, and within the buffer, which is our
+        // own (rules 1 and 2).
+        unsafe { source.copy_to_nonoverlapping(buffer.as_mut_ptr(), len) };
+        reader.release(ring, record);
+        let head = usize::from(note & NOTE_LEN);
+        Some(Taken { head, len, lent: note & NOTE_LENT != 0 })
+    }
+}

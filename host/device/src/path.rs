@@ -1,0 +1,98 @@
+//! By which way the packets of a queue pair go.
+
+use std::fmt;
+use std::io;
+
+/// The way of a queue pair's packets, chosen when it learns of its peer.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum DataPath {
+    /// RoCE over UDP: to a peer anywhere.
+    Udp,
+    /// Shared memory: to a peer in another process of this host and user, or of another device.
+    SharedMemory,
+    /// Memory of this process: to a peer on the same device.
+    InProcess,
+}
+
+impl fmt::Display for DataPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Udp => "udp",
+            Self::SharedMemory => "shm",
+            Self::InProcess => "in-process",
+        })
+    }
+}
+
+/// What `ADVERB_PATH` asks for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Choice {
+    /// Memory where both sides can, else UDP.
+    #[default]
+    Auto,
+    /// Memory, or not at all.
+    SharedMemory,
+    /// UDP always.
+    Udp,
+}
+
+/// How queue pairs that are connected from now on reach those of neighbours, who agree to it: as
+/// `ADVERB_PATH` asks, and over UDP where `ADVERB_PCAP` wants to see packets.
+///
+/// # Errors
+///
+/// `ADVERB_PATH` asks for something that does not exist.
+pub fn neighbours_path() -> io::Result<DataPath> {
+    let seen = std::env::var_os(crate::capture::VARIABLE).is_some_and(|path| !path.is_empty());
+    let memory = Choice::from_environment()?.allows_memory() && !seen;
+    Ok(if memory { DataPath::SharedMemory } else { DataPath::Udp })
+}
+
+/// The environment variable.
+pub(crate) const VARIABLE: &str = "ADVERB_PATH";
+
+impl Choice {
+    pub(crate) fn from_environment() -> io::Result<Self> {
+        let value = std::env::var_os(VARIABLE).unwrap_or_default();
+        Self::parse(&value.to_string_lossy())
+    }
+
+    fn parse(value: &str) -> io::Result<Self> {
+        match value {
+            "" | "auto" => Ok(Self::Auto),
+            "shm" => Ok(Self::SharedMemory),
+            "udp" => Ok(Self::Udp),
+            other => {
+                let message = format!("{VARIABLE}={other}: it can be auto, shm or udp");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+            }
+        }
+    }
+
+    /// Memory may be used.
+    pub(crate) fn allows_memory(self) -> bool {
+        match self {
+            Self::Auto | Self::SharedMemory => true,
+            Self::Udp => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_can_be_asked_for_and_a_mistake_is_explained() {
+        for (value, choice) in
+            [("", Choice::Auto), ("auto", Choice::Auto), ("shm", Choice::SharedMemory)]
+        {
+            assert_eq!(Choice::parse(value).unwrap(), choice);
+            assert!(choice.allows_memory());
+        }
+        assert!(!Choice::parse("udp").unwrap().allows_memory());
+        let error = Choice::parse("tcp").unwrap_err().to_string();
+        assert_eq!(error, "ADVERB_PATH=tcp: it can be auto, shm or udp");
+    }
+}

@@ -1,0 +1,331 @@
+//! The part of a port that talks to other devices of the host: which way a queue pair's packets go,
+//! and records, which are to lanes what packets are to sockets.
+//!
+//! Records are taken under the receive lock, as packets are. What lanes, shelves and visits are is said
+//! in their own files.
+
+use super::DEFERRED_MAX;
+use super::{Clock, Driver, Held, Port, Receiver, Waiting, lock};
+use crate::bell::Rope;
+use crate::channel::Hush;
+use crate::commons::Commons;
+use crate::gid::{Device, devices};
+use crate::lane::{Inlet, Lane, PeerId, Rails};
+use crate::path::Choice;
+use crate::qp::{Acks, Change, ConnectError, Link, QpInner};
+use crate::registry::Registry;
+use crate::shelf;
+use crate::standby::Standby;
+use crate::usher::Usher;
+use crate::way::Way;
+use adverb_engine::{Gid, QpType, Time};
+use adverb_wire::{Headers, Packet, Qpn};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Port {
+    /// The way to the peer that a queue pair is to be connected with.
+    pub(crate) fn link(
+        &self,
+        kind: QpType,
+        change: &Change,
+        remote: Gid,
+    ) -> Result<Link, ConnectError> {
+        let index = change.gid_index;
+        let entry = self.device.gids.iter().find(|entry| entry.index == index);
+        let local = entry.ok_or(ConnectError::NoSuchGid { index })?.gid;
+        let connected = matches!(kind, QpType::Rc | QpType::Uc);
+        let same_kind = local.v4().is_some() == remote.v4().is_some();
+        if let Some(qp) = change.attributes.remote.filter(|_| connected && same_kind)
+            && let Some(lane) = self.lane(local, remote, qp)?
+        {
+            return Ok(Link::Lane(lane));
+        }
+        Ok(Link::Network(Way::new(self.endpoint(index)?, remote)?))
+    }
+
+    /// The lane to whoever has this queue pair number, if both sides can use memory; `None` if the
+    /// way is the network.
+    pub(crate) fn lane(
+        &self,
+        local: Gid,
+        remote: Gid,
+        qp: Qpn,
+    ) -> Result<Option<Arc<Lane>>, ConnectError> {
+        let neighbour = match self.usher.is_some() && is_here(local, remote) {
+            true => self.registry.owner(qp),
+            false => None,
+        };
+        let peer = neighbour.and_then(|slot| {
+            let nonce = self.registry.lends(slot, shelf::VERSION)?;
+            Some(PeerId { slot, nonce })
+        });
+        match peer {
+            Some(peer) => self.lane_to(peer).map(Some).map_err(ConnectError::System),
+            None if self.choice == Choice::SharedMemory => {
+                Err(ConnectError::NoSharedMemory { remote, qp })
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn lane_to(&self, peer: PeerId) -> io::Result<Arc<Lane>> {
+        let _meeting = lock(&self.meeting);
+        let known = lock(&self.lanes).get(&peer.slot).cloned();
+        if let Some(lane) = known.filter(|lane| lane.peer() == peer && !lane.is_cut()) {
+            return Ok(lane);
+        }
+        if peer.slot == self.registry.slot() {
+            let lane = Arc::new(self.own_lane(peer)?);
+            self.add_inlet(&lane);
+            self.remember_lane(&lane);
+            return Ok(lane);
+        }
+        let met = self.usher.as_ref().map(|usher| usher.meet(peer));
+        let Some(Ok(lane)) = met else {
+            // It has died, or is stopped: a cable whose other end nobody has plugged in.
+            let lane = self.own_lane(peer)?;
+            lane.cut();
+            return Ok(Arc::new(lane));
+        };
+        self.add_inlet(&lane);
+        self.remember_lane(&lane);
+        Ok(lane)
+    }
+
+    fn own_lane(&self, peer: PeerId) -> io::Result<Lane> {
+        let bell = self.standby.bell();
+        let fd = bell.fd().as_fd().try_clone_to_owned()?;
+        let rope = Rope::new(fd.into(), Arc::clone(bell.shelf()));
+        Ok(Lane::new(peer, Rails::own()?, rope, &self.commons))
+    }
+
+    /// From now on records are taken from this lane.
+    pub(crate) fn add_inlet(&self, lane: &Arc<Lane>) {
+        self.commons.add_lane(lane);
+        lock(&self.receiver).inlets.push(Inlet::new(Arc::clone(lane)));
+    }
+
+    /// Queue pairs use this lane from now on, unless there is one already.
+    pub(crate) fn remember_lane(&self, lane: &Arc<Lane>) {
+        let mut lanes = lock(&self.lanes);
+        let known = lanes.get(&lane.peer().slot);
+        if known.is_none_or(|known| known.is_cut() || known.peer() != lane.peer()) {
+            lanes.insert(lane.peer().slot, Arc::clone(lane));
+        }
+    }
+
+    /// The device at the other end is gone. What it has sent is still taken.
+    pub(crate) fn forget_lane(&self, lane: &Arc<Lane>) {
+        lock(&self.lanes).retain(|_, known| !Arc::ptr_eq(known, lane));
+        // Whoever sleeps may be waiting for what it has left behind.
+        let _ = self.standby.bell().fd().signal();
+        self.standby.bell().suspect();
+    }
+
+    /// Waits until no neighbour acts on what it was shown before the call.
+    pub(crate) fn wait_for_neighbours(&self) {
+        self.commons.wait_for_neighbours();
+    }
+
+    /// A lane may have brought something, or somebody looks after that right now.
+    pub(crate) fn has_record(&self) -> bool {
+        self.receiver.try_lock().map_or(true, |receiver| {
+            let Receiver { inlets, waiting, .. } = &*receiver;
+            !waiting.local.is_empty() || inlets.iter().any(Inlet::has_more)
+        })
+    }
+
+    /// What neighbours can see and use, if they can.
+    pub(crate) fn commons(&self) -> Option<&Arc<Commons>> {
+        self.usher.as_ref().map(|_| &self.commons)
+    }
+
+    /// Takes what the lanes have; says whether there was something, and whether it completed work.
+    pub(super) fn receive_records(
+        &self,
+        receiver: &mut Receiver,
+        clock: &mut Clock,
+        driver: Driver,
+    ) -> (bool, bool) {
+        let _hush = Hush::begin();
+        let Receiver { inlets, buffer, waiting, quiet, .. } = receiver;
+        if self.standby.bell().silence() {
+            inlets.iter().for_each(|inlet| inlet.lane.forget_ringing());
+        }
+        while let Some(number) = waiting.local.pop() {
+            self.acknowledge_record(number, clock);
+        }
+        let (mut busy, mut published) = (false, false);
+        let mut at = 0;
+        while let Some(inlet) = inlets.get_mut(at) {
+            let mut current: Option<Held<'_>> = None;
+            let mut taken = 0;
+            let most = if driver == Driver::Helper { RECORDS_MAX } else { inlet.patience };
+            while taken < most
+                && let Some(record) = inlet.take(buffer)
+            {
+                taken += 1;
+                let bytes = buffer.get(..record.len).unwrap_or_default();
+                let (head, payload) = bytes.split_at(record.head.min(bytes.len()));
+                let Ok((headers, [])) = Headers::parse(head) else {
+                    self.counters.malformed.add(1);
+                    continue;
+                };
+                let number = headers.bth.dest_qp;
+                if current.as_ref().is_none_or(|held| held.number != number) {
+                    if let Some(held) = current.take() {
+                        published |= self.release_local(held, clock, driver, waiting);
+                    }
+                    let Some(guard) = self.table.lock(number) else {
+                        self.counters.unknown_qp.add(1);
+                        continue;
+                    };
+                    current = Some(Held { number, guard, published: 0 });
+                }
+                if let Some(Held { guard, published, .. }) = current.as_mut()
+                    && let Some(inner) = guard.as_mut()
+                {
+                    let lane = &*inlet.lane;
+                    // Requests do not care about the time, and reading it takes a while.
+                    let now = match headers.bth.opcode.operation().is_request() {
+                        true => Time::ZERO,
+                        false => clock.now(),
+                    };
+                    *published += match record.lent {
+                        false => {
+                            let packet = Packet { headers, payload };
+                            inner.on_record(&packet, None, lane, now, self)
+                        }
+                        true => {
+                            let packet = Packet { headers, payload: &[] };
+                            inner.on_record(&packet, Some(payload), lane, now, self)
+                        }
+                    };
+                }
+            }
+            if let Some(held) = current {
+                published |= self.release_local(held, clock, driver, waiting);
+            }
+            inlet.patience = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
+            busy |= taken > 0;
+            if taken == 0 && inlet.lane.is_cut() {
+                inlets.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        *quiet = if busy { 0 } else { quiet.saturating_add(1) };
+        (busy, published)
+    }
+
+    /// Lets a queue pair answer the records that it was given, and lets it go; says whether they
+    /// completed work.
+    fn release_local(
+        &self,
+        mut held: Held<'_>,
+        clock: &mut Clock,
+        driver: Driver,
+        waiting: &mut Waiting,
+    ) -> bool {
+        let Some(inner) = held.guard.as_mut() else {
+            return false;
+        };
+        // The program shall have its completion first; its answer, or its next call, takes the
+        // acknowledgement along.
+        let can_wait =
+            driver == Driver::Program && held.published > 0 && waiting.local.len() < DEFERRED_MAX;
+        let aftermath = match can_wait {
+            true => inner.put_off(),
+            false => inner.transmit(clock.now(), Acks::Now, self),
+        };
+        if can_wait && inner.owes_ack() {
+            waiting.local.push(held.number);
+            self.helper.notice(Time::ZERO);
+        }
+        self.follow_up(held.number, inner, aftermath);
+        held.published + aftermath.published > 0
+    }
+
+    /// Sends the acknowledgement that a queue pair owes, if it still does.
+    fn acknowledge_record(&self, number: Qpn, clock: &mut Clock) {
+        let Some(mut guard) = self.table.lock(number) else {
+            return;
+        };
+        if let Some(inner) = guard.as_mut().filter(|inner| inner.owes_ack()) {
+            let aftermath = inner.transmit(clock.now(), Acks::Now, self);
+            self.follow_up(number, inner, aftermath);
+        }
+    }
+
+    /// A queue pair's deadline is to be set by the next step that reads the clock: reading it takes as
+    /// long as writing a small record. There is one place to remember it in.
+    pub(super) fn open_deadline(&self, number: Qpn, inner: &mut QpInner) {
+        let place = &self.timeless;
+        let known = place.load(Ordering::Relaxed);
+        if known == number.get() {
+            return;
+        }
+        let free =
+            place.compare_exchange(0, number.get(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if free {
+            self.helper.notice(Time::ZERO);
+            return;
+        }
+        let aftermath = inner.on_clock(self.now());
+        debug_assert!(aftermath.deadline != Some(Time::UNKNOWN), "it was set");
+        self.follow_up(number, inner, aftermath);
+    }
+
+    /// Sets the deadline that was left open, if there is one.
+    pub(super) fn close_deadline(&self, now: Time) {
+        if self.timeless.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let number = Qpn::new(self.timeless.swap(0, Ordering::AcqRel));
+        let Some(mut guard) = self.table.lock(number) else {
+            return;
+        };
+        if let Some(inner) = guard.as_mut() {
+            let aftermath = inner.on_clock(now);
+            self.follow_up(number, inner, aftermath);
+        }
+    }
+}
+
+impl Receiver {
+    /// The sockets' turn has come. A look costs a system call each, which a program that talks to
+    /// its neighbours does not want to pay every time.
+    pub(super) fn looks_at_sockets(&self, driver: Driver) -> bool {
+        driver == Driver::Helper
+            || self.quiet >= QUIET_STEPS
+            || self.steps == 0
+            || self.inlets.is_empty()
+    }
+}
+
+/// Says whether both addresses belong to this network namespace; the first one does.
+fn is_here(local: Gid, remote: Gid) -> bool {
+    let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == remote);
+    local == remote || devices().is_ok_and(|devices| devices.iter().any(mentions))
+}
+
+pub(super) fn open_usher(
+    registry: &Registry,
+    standby: &Standby,
+    commons: &Arc<Commons>,
+) -> io::Result<Usher> {
+    let nonce = shelf::random();
+    let me = PeerId { slot: registry.slot(), nonce };
+    let usher = Usher::new(me, registry.user(), standby.bell(), commons)?;
+    registry.set_lends(shelf::VERSION, nonce);
+    Ok(usher)
+}
+
+/// Records taken from one lane before others have their turn.
+const RECORDS_MAX: usize = 32;
+
+/// Steps in which no lane brings anything, before sockets are looked at in every step.
+const QUIET_STEPS: u32 = 1024;

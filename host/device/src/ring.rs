@@ -1,0 +1,220 @@
+//! A ring of records in memory that two processes share: one writes, the other reads.
+//!
+//! A record starts at a multiple of [`LINE`] and never wraps: one that does not fit before the end
+//! leaves a filler there. Its first word is its *mark*: what it is and how long. The writer clears
+//! the mark of the place after a record before it sets the record's own, so that the reader, which
+//! waits for one mark only, finds everything else of a record already there: a small message costs
+//! one cache line's way from one processor to the other. How far the reader has come is written down
+//! rarely, in a line of its own, which the writer looks at only when the ring seems full.
+//!
+//! Nothing in the ring is believed: a mark that makes no sense is [`Broken`], and then nothing is
+//! read from the ring any more. The bytes of records are the caller's to copy; it gets places and
+//! lengths that lie within the ring, whatever the other side wrote.
+//!
+//! The primitives come from the module's surroundings (`super::sync`), so that a model checker can
+//! try every interleaving: `tests/ring_model.rs`.
+
+use super::sync::{AtomicU64, Ordering};
+
+/// Records start at multiples of this many bytes: a cache line.
+pub(crate) const LINE: usize = 64;
+/// Bytes of a record's mark.
+pub(crate) const MARK: usize = 8;
+
+/// The shared words.
+pub(crate) trait Memory {
+    /// Bytes of records: a power of two, and many lines.
+    fn size(&self) -> usize;
+    /// The word at `at` bytes: `at` is a multiple of [`LINE`] and less than the size.
+    fn mark(&self, at: usize) -> &AtomicU64;
+    /// How far the reader has come.
+    fn read_up_to(&self) -> &AtomicU64;
+}
+
+/// The other side wrote what makes no sense.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Broken;
+
+/// A record: where its bytes are, how many, and what the writer said about them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Record {
+    /// First byte after the mark.
+    pub(crate) at: usize,
+    /// Bytes, without the mark.
+    pub(crate) len: usize,
+    /// What the writer said.
+    pub(crate) note: u16,
+}
+
+/// The writing side.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    /// Bytes written since the ring was made.
+    tail: u64,
+    /// What the reader was last seen to have read.
+    read: u64,
+}
+
+/// The reading side.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    /// Bytes read since the ring was made.
+    head: u64,
+    /// What was written down of that.
+    told: u64,
+}
+
+/// A mark is a length in its low half, and above it what kind of record it is.
+const RECORD: u64 = 1 << 63;
+const FILLER: u64 = 1 << 62;
+const NOTE_SHIFT: u32 = 32;
+/// The reader tells how far it is this many times a round.
+const TELLS: u64 = 8;
+
+/// Bytes that a record of `len` bytes takes.
+const fn taken(len: usize) -> usize {
+    (MARK + len).next_multiple_of(LINE)
+}
+
+/// The longest record that a ring of `size` bytes takes: so that it fits whenever the reader has
+/// read everything, wherever the writer is, and has not told the last of it.
+pub(crate) const fn longest(size: usize) -> usize {
+    size / 4 - LINE - MARK
+}
+
+impl Writer {
+    /// Where a record of `len` bytes can be written; `None` if there is no room now. To be followed
+    /// by [`Writer::commit`], or by nothing.
+    #[inline]
+    pub(crate) fn reserve(&mut self, memory: &impl Memory, len: usize) -> Option<usize> {
+        debug_assert!(len <= longest(memory.size()), "no record is longer");
+        let size = memory.size();
+        let start = offset(self.tail, size);
+        let left = size - start;
+        let need = taken(len);
+        if need <= left {
+            self.has_room(memory, need).then_some(start + MARK)
+        } else {
+            if !self.has_room(memory, left + need) {
+                return None;
+            }
+            self.set_mark(memory, FILLER | count(left), left);
+            Some(MARK)
+        }
+    }
+
+    /// Places, modulo the ring's size, of the lines that small records will be written to next: behind
+    /// the one whose mark the reader waits for.
+    pub(crate) fn next_places(&self) -> impl Iterator<Item = u64> {
+        let tail = self.tail;
+        let line = count(LINE);
+        (1..=3).map(move |n| tail.wrapping_add(n * line))
+    }
+
+    /// There is room for one record of `len` bytes at least.
+    #[inline]
+    pub(crate) fn can_take(&mut self, memory: &impl Memory, len: usize) -> bool {
+        let left = memory.size() - offset(self.tail, memory.size());
+        let need = taken(len);
+        self.has_room(memory, if need <= left { need } else { left + need })
+    }
+
+    /// The record of `len` bytes for which room was reserved is written.
+    #[inline]
+    pub(crate) fn commit(&mut self, memory: &impl Memory, len: usize, note: u16) {
+        let mark = RECORD | u64::from(note) << NOTE_SHIFT | count(len);
+        self.set_mark(memory, mark, taken(len));
+    }
+
+    #[inline]
+    fn set_mark(&mut self, memory: &impl Memory, mark: u64, bytes: usize) {
+        let next = self.tail + count(bytes);
+        // Nobody looks there before the mark below is set.
+        memory.mark(offset(next, memory.size())).store(0, Ordering::Relaxed);
+        memory.mark(offset(self.tail, memory.size())).store(mark, Ordering::Release);
+        self.tail = next;
+    }
+
+    /// `bytes` and the mark after them are free.
+    #[inline]
+    fn has_room(&mut self, memory: &impl Memory, bytes: usize) -> bool {
+        let (need, size) = (count(bytes + LINE), count(memory.size()));
+        if self.tail.wrapping_add(need).wrapping_sub(self.read) <= size {
+            return true;
+        }
+        let read = memory.read_up_to().load(Ordering::Acquire);
+        // A reader that claims to have read what was never written is not believed.
+        if read > self.read && read <= self.tail {
+            self.read = read;
+        }
+        self.tail.wrapping_add(need).wrapping_sub(self.read) <= size
+    }
+}
+
+impl Reader {
+    /// Place, modulo the ring's size, of the line behind the one that is waited for.
+    pub(crate) fn place_after_next(&self) -> u64 {
+        self.head + count(LINE)
+    }
+
+    /// There is something to read, or nonsense.
+    #[inline]
+    pub(crate) fn has_more(&self, memory: &impl Memory) -> bool {
+        memory.mark(offset(self.head, memory.size())).load(Ordering::Acquire) != 0
+    }
+
+    /// The next record, if there is one. To be followed by [`Reader::release`] once its bytes are
+    /// not needed any more.
+    #[inline]
+    pub(crate) fn next(&mut self, memory: &impl Memory) -> Result<Option<Record>, Broken> {
+        let size = memory.size();
+        loop {
+            let start = offset(self.head, size);
+            let left = size - start;
+            let mark = memory.mark(start).load(Ordering::Acquire);
+            if mark == 0 {
+                return Ok(None);
+            }
+            let len = usize::try_from(mark & 0xffff_ffff).map_err(|_| Broken)?;
+            if mark & RECORD != 0 {
+                if len > longest(size) || taken(len) > left {
+                    return Err(Broken);
+                }
+                let [low, high, ..] = (mark >> NOTE_SHIFT).to_le_bytes();
+                let note = u16::from_le_bytes([low, high]);
+                return Ok(Some(Record { at: start + MARK, len, note }));
+            }
+            if mark & FILLER == 0 || len != left || start == 0 {
+                return Err(Broken);
+            }
+            self.advance(memory, left);
+        }
+    }
+
+    /// The record that [`Reader::next`] gave is read: its place is the writer's again.
+    #[inline]
+    pub(crate) fn release(&mut self, memory: &impl Memory, record: Record) {
+        self.advance(memory, taken(record.len));
+    }
+
+    #[inline]
+    fn advance(&mut self, memory: &impl Memory, bytes: usize) {
+        self.head += count(bytes);
+        if self.head - self.told >= count(memory.size()) / TELLS {
+            self.told = self.head;
+            memory.read_up_to().store(self.head, Ordering::Release);
+        }
+    }
+}
+
+/// Where in the ring a count of bytes is.
+#[inline]
+fn offset(bytes: u64, size: usize) -> usize {
+    debug_assert!(size.is_power_of_two(), "a ring's size is a power of two");
+    usize::try_from(bytes & (count(size) - 1)).unwrap_or(0)
+}
+
+#[inline]
+fn count(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,239 @@
+//! What a device lays out in shared memory for the other processes of its user: whether it sleeps,
+//! the states of its queue pairs, and its registered regions.
+//!
+//! Only the owner writes, but for nothing; the others look. It is one sealed file without a name,
+//! large and almost all of it holes. A record of a region is valid while its key is: whoever uses
+//! one says so first (`lane.rs`), so that the owner can wait for it after taking the key away.
+
+use crate::registry::{BLOCK_BITS, Block};
+use adverb_engine::Access;
+use adverb_sys::memory::{Mapping, file_len, is_sealed};
+use adverb_wire::Qpn;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Places of things, in bytes. A change of any of it is a change of [`VERSION`].
+mod layout {
+    pub(super) const MAGIC: usize = 0;
+    /// A word that only a process which can read this one's memory can find out, and where it is.
+    pub(super) const PROBE: usize = 8;
+    pub(super) const PROBE_ADDRESS: usize = 16;
+    pub(super) const SLEEPERS: usize = 64;
+    /// Of each block of numbers, which one it was of those that this process claimed; from 1.
+    pub(super) const DIRECTORY: usize = 4096;
+    pub(super) const QPS: usize = DIRECTORY + 4 * (1 << 16);
+    pub(super) const BLOCKS_MAX: usize = 4096;
+    pub(super) const REGIONS: usize = QPS + 8 * (BLOCKS_MAX << super::BLOCK_BITS);
+    pub(super) const REGION: usize = 64;
+    pub(super) const REGIONS_MAX: usize = 1 << 20;
+    pub(super) const BYTES: usize = REGIONS + REGION * REGIONS_MAX;
+}
+
+/// Version of this layout, of the lanes' and of what ushers say: devices of different versions use
+/// the network.
+pub(crate) const VERSION: u32 = 1;
+const MAGIC: u64 = 0x4164_7673_6865_6c00 | 1;
+
+/// The words of one region's record.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Field {
+    /// The key in the low half, the protection domain in the high one. 0: no region.
+    Key = 0,
+    /// The address by which peers know the first byte.
+    Va = 1,
+    Len = 2,
+    Rights = 3,
+    /// Where the first byte is in the owner.
+    Base = 4,
+    /// Which of the owner's files it is in, from 1; 0 if in none.
+    File = 5,
+    /// Where in the file.
+    Offset = 6,
+    /// A number that no other region of the owner has or had.
+    Serial = 7,
+}
+
+/// What a queue pair shows: whose peer it is, and what that peer may do to its memory by itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct QpWord(u64);
+
+/// It has resources for READs and atomics; beside the rights, which are four bits.
+const RESOURCES: u64 = 1 << 28;
+const RIGHTS_SHIFT: u32 = 24;
+
+impl QpWord {
+    /// Nobody may do anything.
+    pub(crate) const CLOSED: Self = Self(0);
+
+    pub(crate) fn new(remote: Qpn, access: Access, resources: bool, domain: u32) -> Self {
+        let resources = if resources { RESOURCES } else { 0 };
+        let rights = u64::from(access.bits()) << RIGHTS_SHIFT;
+        Self(u64::from(remote.get()) | rights | resources | u64::from(domain) << 32)
+    }
+
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Its peer.
+    pub(crate) fn remote(self) -> Qpn {
+        Qpn::new(u32::try_from(self.0 & 0x00ff_ffff).unwrap_or(0))
+    }
+
+    /// What its peer may do.
+    pub(crate) fn access(self) -> Access {
+        Access::from_bits(u32::try_from(self.0 >> RIGHTS_SHIFT & 0xf).unwrap_or(0))
+    }
+
+    /// READs and atomics have a place.
+    pub(crate) const fn has_resources(self) -> bool {
+        self.0 & RESOURCES != 0
+    }
+
+    /// Its protection domain.
+    pub(crate) fn domain(self) -> u32 {
+        u32::try_from(self.0 >> 32).unwrap_or(0)
+    }
+}
+
+/// A device's shelf, its own or a peer's.
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    memory: Mapping,
+    file: OwnedFd,
+    probe: Box<AtomicU64>,
+}
+
+impl Shelf {
+    /// An empty one.
+    pub(crate) fn new() -> io::Result<Self> {
+        let (memory, file) = Mapping::memfd("adverb-shelf", layout::BYTES)?;
+        let probe = Box::new(AtomicU64::new(random()));
+        let shelf = Self { memory, file, probe };
+        let address = std::ptr::from_ref(&*shelf.probe).addr();
+        let value = shelf.probe.load(Ordering::Relaxed);
+        shelf.word(layout::PROBE).store(value, Ordering::Relaxed);
+        let address = u64::try_from(address).unwrap_or(0);
+        shelf.word(layout::PROBE_ADDRESS).store(address, Ordering::Relaxed);
+        shelf.word(layout::MAGIC).store(MAGIC, Ordering::Release);
+        Ok(shelf)
+    }
+
+    /// A peer's, from the descriptor that it sent.
+    pub(crate) fn open(file: OwnedFd) -> io::Result<Self> {
+        if !is_sealed(&file) || file_len(&file)? < layout::BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a device's shelf"));
+        }
+        let memory = Mapping::shared(&file, layout::BYTES)?;
+        let shelf = Self { memory, file, probe: Box::default() };
+        if shelf.word(layout::MAGIC).load(Ordering::Acquire) != MAGIC {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a device's shelf"));
+        }
+        Ok(shelf)
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // The layout is a constant, and the mapping as long as it says.
+        static NOWHERE: AtomicU64 = AtomicU64::new(0);
+        let word = self.memory.atomic_u64(at);
+        debug_assert!(word.is_some(), "the layout lies within the mapping");
+        word.unwrap_or(&NOWHERE)
+    }
+
+    fn half(&self, at: usize) -> &AtomicU32 {
+        static NOWHERE: AtomicU32 = AtomicU32::new(0);
+        let word = self.memory.atomic_u32(at);
+        debug_assert!(word.is_some(), "the layout lies within the mapping");
+        word.unwrap_or(&NOWHERE)
+    }
+
+    /// Those of the device who sleep and want to be woken.
+    #[inline]
+    pub(crate) fn sleepers(&self) -> &AtomicU32 {
+        self.half(layout::SLEEPERS)
+    }
+
+    /// What is found at which address of the owner, by those who may look.
+    pub(crate) fn probe(&self) -> (u64, u64) {
+        let load = |at| self.word(at).load(Ordering::Relaxed);
+        (load(layout::PROBE_ADDRESS), load(layout::PROBE))
+    }
+
+    /// Makes room for the queue pairs of a block, the one with this number of those claimed.
+    pub(crate) fn add_block(&self, block: Block, number: usize) {
+        if number < layout::BLOCKS_MAX {
+            let number = u32::try_from(number + 1).unwrap_or(0);
+            self.directory(block).store(number, Ordering::Release);
+        }
+    }
+
+    fn directory(&self, block: Block) -> &AtomicU32 {
+        let block = usize::try_from(block.index()).unwrap_or(0) % (1 << 16);
+        self.half(layout::DIRECTORY + 4 * block)
+    }
+
+    /// The word of a queue pair, if the owner has made room for it.
+    #[inline]
+    pub(crate) fn qp(&self, qp: Qpn) -> Option<&AtomicU64> {
+        let number = self.directory(Block::of(qp)).load(Ordering::Acquire).checked_sub(1)?;
+        let number = usize::try_from(number).ok().filter(|n| *n < layout::BLOCKS_MAX)?;
+        let within = usize::try_from(qp.get()).ok()? % (1 << BLOCK_BITS);
+        Some(self.word(layout::QPS + 8 * ((number << BLOCK_BITS) + within)))
+    }
+
+    /// A word of the record of the region with this index.
+    #[inline]
+    pub(crate) fn region(&self, index: u32, field: Field) -> Option<&AtomicU64> {
+        let index = usize::try_from(index).ok().filter(|n| *n < layout::REGIONS_MAX)?;
+        #[expect(clippy::as_conversions, reason = "the number of a variant")]
+        let field = field as usize;
+        Some(self.word(layout::REGIONS + layout::REGION * index + 8 * field))
+    }
+}
+
+impl AsFd for Shelf {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// A number that nobody can guess.
+pub(crate) fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_sees_what_the_owner_lays_out() {
+        let mine = Shelf::new().unwrap();
+        let theirs = Shelf::open(mine.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let qp = Qpn::new(0x0012_3456);
+        assert!(theirs.qp(qp).is_none());
+        mine.add_block(Block::of(qp), 3);
+        mine.qp(qp).unwrap().store(7, Ordering::Relaxed);
+        assert_eq!(theirs.qp(qp).unwrap().load(Ordering::Relaxed), 7);
+        mine.region(9, Field::Serial).unwrap().store(8, Ordering::Relaxed);
+        assert_eq!(theirs.region(9, Field::Serial).unwrap().load(Ordering::Relaxed), 8);
+        assert!(theirs.region(1 << 20, Field::Key).is_none());
+        assert_eq!(mine.probe(), theirs.probe());
+    }
+
+    #[test]
+    fn a_file_that_is_no_shelf_is_refused() {
+        let (_, short) = Mapping::memfd("x", 4096).unwrap();
+        assert!(Shelf::open(short).is_err());
+        let (_, empty) = Mapping::memfd("x", layout::BYTES).unwrap();
+        assert!(Shelf::open(empty).is_err());
+        let open = adverb_sys::memory::memfd("x", layout::BYTES).unwrap();
+        assert!(Shelf::open(open).is_err(), "it could be cut short later");
+    }
+}

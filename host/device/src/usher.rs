@@ -1,0 +1,349 @@
+//! The usher: a thread that introduces devices of one host to one another, and notices their deaths.
+//!
+//! Each device listens by a name that the registry lets others find. Whoever needs a lane to another
+//! device connects and says hello, with the descriptors of the lane, of its own shelf and bell; the
+//! other answers with its own. The connection stays: that it hangs up is how either learns of the
+//! other's end, however that came. Only processes of the same user are let in.
+//!
+//! The thread sleeps but for introductions and deaths; packets are none of its business.
+
+use crate::bell::{Bell, Rope};
+use crate::commons::Commons;
+use crate::lane::{Lane, PeerId, Rails};
+use crate::maps::Message;
+use crate::port::Port;
+use crate::registry::SlotId;
+use crate::shelf::{Shelf, VERSION};
+use crate::sync::Mutex;
+use adverb_sys::epoll::{Epoll, Events, Interest};
+use adverb_sys::eventfd::EventFd;
+use adverb_sys::poll;
+use adverb_sys::unix::{Listener, Stream};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The thread, seen from the port.
+#[derive(Debug)]
+pub(crate) struct Usher {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    me: PeerId,
+    user: u32,
+    bell: Arc<Bell>,
+    commons: Arc<Commons>,
+    listener: Listener,
+    epoll: Epoll,
+    wake: EventFd,
+    stop: AtomicBool,
+    guests: Mutex<HashMap<u64, Guest>>,
+    tokens: AtomicU64,
+}
+
+/// A connection, and the lane that it is about; none before the other side has said hello.
+#[derive(Clone, Debug)]
+struct Guest {
+    stream: Arc<Stream>,
+    lane: Option<Arc<Lane>>,
+    since: Instant,
+}
+
+const WAKE: u64 = 0;
+const LISTENER: u64 = 1;
+const FIRST_GUEST: u64 = 2;
+/// How long another device has to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections that have not said hello, at once: strangers cannot take all descriptors.
+const NAMELESS_MAX: usize = 64;
+
+/// The name by which a device is found. Abstract names belong to the network namespace.
+fn name(user: u32, peer: PeerId) -> String {
+    format!("adverb-{user}-{}-{:016x}", peer.slot.number(), peer.nonce)
+}
+
+/// What devices say when they meet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Hello {
+    peer: PeerId,
+}
+
+const HELLO_BYTES: usize = 24;
+const MAGIC: [u8; 4] = *b"advh";
+
+impl Hello {
+    fn emit(self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        let parts: [&[u8]; 4] = [
+            &MAGIC,
+            &VERSION.to_ne_bytes(),
+            &u64::from(self.peer.slot.number()).to_ne_bytes(),
+            &self.peer.nonce.to_ne_bytes(),
+        ];
+        for (place, byte) in bytes.iter_mut().zip(parts.into_iter().flatten()) {
+            *place = *byte;
+        }
+        bytes
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (magic, rest) = bytes.split_first_chunk::<4>()?;
+        let (version, rest) = rest.split_first_chunk::<4>()?;
+        let (slot, rest) = rest.split_first_chunk::<8>()?;
+        let (nonce, rest) = rest.split_first_chunk::<8>()?;
+        let fits = *magic == MAGIC && *version == VERSION.to_ne_bytes() && rest.is_empty();
+        let slot = u32::try_from(u64::from_ne_bytes(*slot)).ok().and_then(SlotId::new)?;
+        let nonce = u64::from_ne_bytes(*nonce);
+        fits.then_some(Self { peer: PeerId { slot, nonce } })
+    }
+}
+
+impl Usher {
+    /// Listens; nobody is answered before [`Usher::start`].
+    pub(crate) fn new(
+        me: PeerId,
+        user: u32,
+        bell: &Arc<Bell>,
+        commons: &Arc<Commons>,
+    ) -> io::Result<Self> {
+        let shared = Shared {
+            me,
+            user,
+            bell: Arc::clone(bell),
+            commons: Arc::clone(commons),
+            listener: Listener::bind(name(user, me).as_bytes())?,
+            epoll: Epoll::new()?,
+            wake: EventFd::new()?,
+            stop: AtomicBool::new(false),
+            guests: Mutex::default(),
+            tokens: AtomicU64::new(FIRST_GUEST),
+        };
+        shared.epoll.add(&shared.wake, WAKE, Interest::Readable)?;
+        shared.epoll.add(&shared.listener, LISTENER, Interest::Readable)?;
+        Ok(Self { shared: Arc::new(shared), thread: Mutex::default() })
+    }
+
+    pub(crate) fn start(&self, port: &Arc<Port>) -> io::Result<()> {
+        let (shared, weak) = (Arc::clone(&self.shared), Arc::downgrade(port));
+        let run = move || shared.run(&weak);
+        let thread = thread::Builder::new().name("adverb-usher".to_owned()).spawn(run)?;
+        *lock(&self.thread) = Some(thread);
+        Ok(())
+    }
+
+    /// Ends the thread, and waits for it unless it is the caller.
+    pub(crate) fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        let _ = self.shared.wake.signal();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
+        {
+            let _ = thread.join();
+        }
+        lock(&self.shared.guests).clear();
+    }
+
+    /// Makes a lane to another device, which answers within [`PATIENCE`] unless it is stopped.
+    ///
+    /// # Errors
+    ///
+    /// It has gone, or does not answer, or makes no sense.
+    pub(crate) fn meet(&self, peer: PeerId) -> io::Result<Arc<Lane>> {
+        let shared = &*self.shared;
+        let until = Instant::now() + PATIENCE;
+        let stream = connect(name(shared.user, peer).as_bytes(), until)?;
+        if stream.peer()?.uid != shared.user {
+            return Err(invalid());
+        }
+        let (rails, file) = Rails::lay()?;
+        let bell = &shared.bell;
+        let fds = [file.as_fd(), bell.shelf().as_fd(), bell.fd().as_fd()];
+        stream.send(&Hello { peer: shared.me }.emit(), &fds)?;
+        let left = until.saturating_duration_since(Instant::now());
+        if !poll::readable(&stream, std::iter::empty(), Some(left))? {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let (hello, mut fds) = receive(&stream)?;
+        let hello = hello.filter(|hello| hello.peer == peer).ok_or_else(invalid)?;
+        let rope = rope(&mut fds)?;
+        let lane = Arc::new(Lane::new(hello.peer, rails, rope, &shared.commons));
+        let pid = stream.peer()?.pid;
+        shared.keep(stream, Some(Arc::clone(&lane)))?;
+        lane.probe(pid);
+        Ok(lane)
+    }
+}
+
+/// Connects, and tries again while the other has too many waiting.
+fn connect(name: &[u8], until: Instant) -> io::Result<Stream> {
+    loop {
+        match Stream::connect(name) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                thread::yield_now();
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Takes one message, which may be the end.
+fn receive(stream: &Stream) -> io::Result<(Option<Hello>, Vec<OwnedFd>)> {
+    let (mut bytes, mut fds) = ([0; HELLO_BYTES + 1], Vec::new());
+    let len = stream.recv(&mut bytes, &mut fds)?;
+    if len == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok((Hello::parse(bytes.get(..len).unwrap_or_default()), fds))
+}
+
+/// The last two descriptors: shelf and bell.
+fn rope(fds: &mut Vec<OwnedFd>) -> io::Result<Rope> {
+    let bell = fds.pop().ok_or_else(invalid)?;
+    let shelf = Shelf::open(fds.pop().ok_or_else(invalid)?)?;
+    Ok(Rope::new(EventFd::from(bell), Arc::new(shelf)))
+}
+
+fn invalid() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "another device of this host makes no sense")
+}
+
+impl Shared {
+    fn run(&self, port: &Weak<Port>) {
+        let mut events = Events::with_capacity(16);
+        while !self.stop.load(Ordering::Acquire) {
+            if self.epoll.wait(&mut events, None).is_err() {
+                return;
+            }
+            for event in events.iter() {
+                match event.token {
+                    WAKE => drop(self.wake.drain()),
+                    LISTENER => self.let_in(),
+                    guest => self.attend(guest, port),
+                }
+            }
+        }
+    }
+
+    fn keep(&self, stream: Stream, lane: Option<Arc<Lane>>) -> io::Result<()> {
+        let token = self.tokens.fetch_add(1, Ordering::Relaxed);
+        let stream = Arc::new(stream);
+        if let Some(lane) = &lane {
+            lane.maps().attach(&stream);
+        }
+        let guest = Guest { stream: Arc::clone(&stream), lane, since: Instant::now() };
+        lock(&self.guests).insert(token, guest);
+        self.epoll.add(&*stream, token, Interest::Readable)
+    }
+
+    fn let_in(&self) {
+        while let Ok(stream) = self.listener.accept() {
+            if stream.peer().is_ok_and(|peer| peer.uid == self.user) {
+                self.show_out_nameless();
+                let _ = self.keep(stream, None);
+            }
+        }
+    }
+
+    /// Of too many who do not say who they are, the oldest go.
+    fn show_out_nameless(&self) {
+        let mut guests = lock(&self.guests);
+        let nameless = guests.iter().filter(|(_, guest)| guest.lane.is_none());
+        if nameless.clone().count() >= NAMELESS_MAX {
+            let oldest = nameless.min_by_key(|(_, guest)| guest.since).map(|(token, _)| *token);
+            if let Some(guest) = oldest.and_then(|token| guests.remove(&token)) {
+                let _ = self.epoll.remove(&*guest.stream);
+            }
+        }
+    }
+
+    fn attend(&self, token: u64, port: &Weak<Port>) {
+        let Some(guest) = lock(&self.guests).get(&token).cloned() else {
+            return;
+        };
+        let Some(port) = port.upgrade() else {
+            return;
+        };
+        let result = match &guest.lane {
+            None => self.welcome(&guest.stream, &port).map(|lane| {
+                if let Some(guest) = lock(&self.guests).get_mut(&token) {
+                    guest.lane = Some(lane);
+                }
+            }),
+            Some(lane) => self.listen(&guest.stream, lane),
+        };
+        match result {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => {
+                let _ = self.epoll.remove(&*guest.stream);
+                let guest = lock(&self.guests).remove(&token);
+                if let Some(lane) = guest.and_then(|guest| guest.lane) {
+                    lane.cut();
+                    port.forget_lane(&lane);
+                }
+            }
+        }
+    }
+
+    /// A neighbour says something about memory, or nothing any more.
+    fn listen(&self, stream: &Stream, lane: &Lane) -> io::Result<()> {
+        let (mut bytes, mut fds) = ([0; Message::BYTES + 1], Vec::new());
+        let len = stream.recv(&mut bytes, &mut fds)?;
+        if len == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let message = Message::parse(bytes.get(..len).unwrap_or_default());
+        let descriptor = |number| self.commons.descriptor(number);
+        lane.maps().on_message(message.ok_or_else(invalid)?, fds.pop(), descriptor);
+        Ok(())
+    }
+
+    /// Somebody says hello.
+    fn welcome(&self, stream: &Arc<Stream>, port: &Port) -> io::Result<Arc<Lane>> {
+        let (hello, mut fds) = receive(stream)?;
+        let hello = hello.ok_or_else(invalid)?;
+        let rope = rope(&mut fds)?;
+        let rails = Rails::open(fds.pop().ok_or_else(invalid)?)?;
+        let lane = Arc::new(Lane::new(hello.peer, rails, rope, &self.commons));
+        lane.maps().attach(stream);
+        port.add_inlet(&lane);
+        let fds = [self.bell.shelf().as_fd(), self.bell.fd().as_fd()];
+        stream.send(&Hello { peer: self.me }.emit(), &fds)?;
+        port.remember_lane(&lane);
+        lane.probe(stream.peer()?.pid);
+        Ok(lane)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_says_who_and_nothing_else_is_one() {
+        let slot = SlotId::new(7).unwrap();
+        let hello = Hello { peer: PeerId { slot, nonce: 0x0102_0304_0506_0708 } };
+        let bytes = hello.emit();
+        assert_eq!(Hello::parse(&bytes), Some(hello));
+        for at in 0..16 {
+            let mut other = bytes;
+            other[at] ^= 0xff;
+            assert_ne!(Hello::parse(&other), Some(hello), "{at}");
+        }
+        for len in 0..HELLO_BYTES {
+            assert_eq!(Hello::parse(&bytes[..len]), None);
+        }
+        assert_eq!(Hello::parse(&[0; HELLO_BYTES + 1]), None);
+    }
+}

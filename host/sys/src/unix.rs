@@ -1,0 +1,198 @@
+//! Sockets between processes of one host that carry descriptors along.
+//!
+//! Messages keep their bounds (`SOCK_SEQPACKET`). Names are abstract: they belong to the network
+//! namespace, vanish with their socket, and leave nothing behind in a file system. Anybody in the
+//! namespace may connect: whoever accepts looks at [`Stream::peer`].
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+
+/// Descriptors that one message carries at most.
+pub const FDS_MAX: usize = 4;
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Credentials {
+    /// The process, as this one's namespace numbers it; 0 if it cannot be seen from here.
+    pub pid: u32,
+    /// The effective user.
+    pub uid: u32,
+}
+
+/// A socket that others connect to.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+}
+
+impl Listener {
+    /// Listens by this abstract name. Nothing here blocks.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` if somebody has the name; those of `socket(2)`.
+    pub fn bind(name: &[u8]) -> io::Result<Self> {
+        let fd = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        rustix::net::bind(&fd, &SocketAddrUnix::new_abstract_name(name)?)?;
+        rustix::net::listen(&fd, BACKLOG)?;
+        Ok(Self { fd })
+    }
+
+    /// Takes the next connection.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is none; those of `accept(2)`.
+    pub fn accept(&self) -> io::Result<Stream> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        Ok(Stream { fd: rustix::net::accept_with(&self.fd, flags)? })
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Stream {
+    fd: OwnedFd,
+}
+
+impl Stream {
+    /// Connects to whoever listens by this abstract name.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionRefused` if nobody does; `WouldBlock` if too many are waiting to be accepted.
+    pub fn connect(name: &[u8]) -> io::Result<Self> {
+        let fd = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        rustix::net::connect(&fd, &SocketAddrUnix::new_abstract_name(name)?)?;
+        Ok(Self { fd })
+    }
+
+    /// Who is at the other end, or was when the connection was made.
+    ///
+    /// # Errors
+    ///
+    /// None in practice.
+    pub fn peer(&self) -> io::Result<Credentials> {
+        let found = sockopt::socket_peercred(&self.fd)?;
+        let pid = u32::try_from(found.pid.as_raw_nonzero().get()).unwrap_or(0);
+        Ok(Credentials { pid, uid: found.uid.as_raw() })
+    }
+
+    /// Sends one message with these descriptors, at most [`FDS_MAX`].
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is no room; those of `sendmsg(2)`.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut extra = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !extra.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = rustix::net::sendmsg(&self.fd, &[io::IoSlice::new(bytes)], &mut extra, flags)?;
+        if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    /// Takes one message, the part of it that fits `bytes`; says how long that is, and puts the
+    /// descriptors into `fds`. 0 bytes: the other end is gone.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is none; those of `recvmsg(2)`.
+    pub fn recv(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut extra = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let mut parts = [io::IoSliceMut::new(bytes)];
+        let got = rustix::net::recvmsg(&self.fd, &mut parts, &mut extra, flags)?;
+        for message in extra.drain() {
+            if let RecvAncillaryMessage::ScmRights(list) = message {
+                fds.extend(list);
+            }
+        }
+        Ok(got.bytes)
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    let kind = SocketType::SEQPACKET;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eventfd::EventFd;
+
+    fn pair(name: &str) -> (Listener, Stream, Stream) {
+        let name = format!("adverb-test-{name}-{}", std::process::id());
+        let listener = Listener::bind(name.as_bytes()).unwrap();
+        assert_eq!(Listener::bind(name.as_bytes()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let here = Stream::connect(name.as_bytes()).unwrap();
+        let there = listener.accept().unwrap();
+        (listener, here, there)
+    }
+
+    #[test]
+    fn messages_keep_their_bounds_and_bring_descriptors() {
+        let (_listener, here, there) = pair("bring");
+        let bell = EventFd::new().unwrap();
+        here.send(b"one", &[bell.as_fd(), bell.as_fd()]).unwrap();
+        here.send(b"two", &[]).unwrap();
+        let (mut bytes, mut fds) = ([0; 16], Vec::new());
+        assert_eq!(there.recv(&mut bytes, &mut fds).unwrap(), 3);
+        assert_eq!((&bytes[..3], fds.len()), (&b"one"[..], 2));
+        EventFd::from(fds.remove(0)).signal().unwrap();
+        assert_eq!(bell.drain().unwrap(), 1);
+        assert_eq!(there.recv(&mut bytes, &mut fds).unwrap(), 3);
+        assert_eq!(&bytes[..3], b"two");
+        let nothing = there.recv(&mut bytes, &mut fds).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn both_ends_know_whose_process_the_other_is() {
+        let (_listener, here, there) = pair("whose");
+        for end in [&here, &there] {
+            let peer = end.peer().unwrap();
+            assert_eq!(peer.pid, std::process::id());
+            assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        }
+    }
+
+    #[test]
+    fn the_end_of_one_side_is_the_end_of_both() {
+        let (_listener, here, there) = pair("end");
+        drop(here);
+        assert_eq!(there.recv(&mut [0; 16], &mut Vec::new()).unwrap(), 0);
+        assert!(there.send(b"x", &[]).is_err());
+    }
+
+    #[test]
+    fn a_name_that_nobody_has_cannot_be_reached() {
+        let refused = Stream::connect(b"adverb-test-nobody").unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+}
