@@ -23,6 +23,8 @@ pub(crate) struct Args {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Add up vectors of several processes, and check every bit
+    Allreduce(AllreduceArgs),
     /// Measure latency, bandwidth and message rate, beside what the machine's sockets reach
     Bench(Box<BenchArgs>),
     /// Show what this process's RDMA devices have counted
@@ -311,6 +313,63 @@ impl Wait {
     }
 }
 
+/// How members of a group pass data on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Shape {
+    /// By the length of the vector
+    Auto,
+    /// Everybody to everybody
+    Mesh,
+    /// Round a ring
+    Ring,
+    /// Up a tree and down again
+    Tree,
+}
+
+impl Shape {
+    /// As it is typed.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Mesh => "mesh",
+            Self::Ring => "ring",
+            Self::Tree => "tree",
+        }
+    }
+}
+
+/// Options of `adverb allreduce`.
+#[derive(Debug, Parser)]
+pub(crate) struct AllreduceArgs {
+    /// So many processes on this machine
+    #[arg(long, value_name = "N", default_value = "4", value_parser = nodes)]
+    pub(crate) local: usize,
+
+    /// Bytes of the vector; K, M as suffix
+    #[arg(short, long, value_name = "BYTES", default_value = "1M", value_parser = size)]
+    pub(crate) size: u64,
+
+    /// How often; the median counts
+    #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) iters: u64,
+
+    /// How data is passed on
+    #[arg(long, default_value = "auto")]
+    pub(crate) shape: Shape,
+
+    /// How threads wait
+    #[arg(long, default_value = "epoll")]
+    pub(crate) wait: Wait,
+
+    /// A member
+    #[arg(long, hide = true, requires = "ports")]
+    pub(crate) rank: Option<usize>,
+
+    /// Where the members are
+    #[arg(long, hide = true, value_delimiter = ',')]
+    pub(crate) ports: Vec<u16>,
+}
+
 /// Options of `adverb mesh`.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
@@ -492,7 +551,8 @@ mod tests {
         let words = ["adverb", "bench"].iter().chain(words);
         Args::try_parse_from(words).map(|args| match args.command {
             Command::Bench(args) => args,
-            Command::Counters(_)
+            Command::Allreduce(_)
+            | Command::Counters(_)
             | Command::Devices(_)
             | Command::Devinfo(_)
             | Command::Mesh(_)

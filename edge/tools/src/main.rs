@@ -9,6 +9,7 @@ use clap::Parser;
 
 use crate::args::{Args, Command};
 
+mod allreduce;
 mod args;
 mod bench;
 mod counters;
@@ -22,6 +23,7 @@ mod sockets;
 fn main() -> ExitCode {
     let args = Args::parse();
     let ended = match args.command {
+        Command::Allreduce(args) => allreduce::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Counters(args) => counters::run(&args),
         Command::Devices(args) => devices::run(&args),

@@ -24,6 +24,8 @@ mod place;
 mod report;
 mod traffic;
 
+pub(crate) use self::local::free_ports;
+
 /// Runs the subcommand.
 pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
     let bytes = usize::try_from(args.size).unwrap_or(usize::MAX);

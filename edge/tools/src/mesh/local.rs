@@ -174,7 +174,7 @@ impl Nodes<'_> {
 }
 
 /// Ports that nobody uses now.
-fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
+pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
     let listeners: Result<Vec<_>, _> =
         (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
     let listeners = listeners.doing("looking for free ports")?;

@@ -51,3 +51,13 @@ fn what_cannot_be_a_mesh_is_refused() {
         assert!(stderr(&output).contains(hint), "{words:?}: {}", stderr(&output));
     }
 }
+
+#[test]
+fn members_of_a_group_add_up_and_every_bit_is_right() {
+    for (shape, bytes) in [("auto", "100"), ("mesh", "9000"), ("ring", "1M"), ("tree", "50000")] {
+        let words = ["allreduce", "--local", "3", "-s", bytes, "-n", "3", "--shape", shape];
+        let output = adverb(&words);
+        assert_eq!(output.status.code(), Some(0), "{shape}: {}", stderr(&output));
+        assert!(stdout(&output).contains("every bit right"), "{shape}: {}", stdout(&output));
+    }
+}

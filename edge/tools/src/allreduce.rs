@@ -1,0 +1,160 @@
+//! `adverb allreduce`: processes of this machine add up a vector, and the result is checked.
+//!
+//! Each process is a member of a session's group. The numbers are small integers as `f32`, whose sums
+//! are exact in any order, so that every bit of the result is known.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use adverb::session::{
+    Adapter, ClientSession, Config, Endpoint, Group, Messenger, MessengerConfig, Reduction,
+    ServerSession, Topology,
+};
+
+use crate::args::{AllreduceArgs, Shape};
+use crate::bench::{LOCAL_DEVICE, stats};
+use crate::failure::{Doing, Failure};
+use crate::mesh::free_ports;
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
+    if let Some(rank) = args.rank {
+        return member(args, rank);
+    }
+    let ports = free_ports(args.local)?;
+    let ports = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
+    let mut members = Members(Vec::with_capacity(args.local));
+    for rank in 0..args.local {
+        members.0.push(start(args, rank, &ports)?);
+    }
+    for (rank, child) in members.0.iter_mut().enumerate() {
+        let mut said = String::new();
+        // To its end, for waiting closes the pipe that keeps it alive.
+        if let Some(mut stdout) = child.stdout.take() {
+            stdout.read_to_string(&mut said).doing("waiting for a member")?;
+        }
+        let ended = child.wait().doing("waiting for a member")?;
+        if !ended.success() {
+            return Err(Failure::failed(format!("member {rank} failed")));
+        }
+        if rank == 0 {
+            print!("{said}");
+        }
+    }
+    Ok(())
+}
+
+/// The processes of a group. They end with this one.
+struct Members(Vec<Child>);
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn start(args: &AllreduceArgs, rank: usize, ports: &str) -> Result<Child, Failure> {
+    let program = std::env::current_exe().doing("looking for this program's own file")?;
+    let mut command = Command::new(program);
+    command.args(["allreduce", "--rank", &rank.to_string(), "--ports", ports]);
+    command.args(["--local", &args.local.to_string(), "--size", &args.size.to_string()]);
+    command.args(["--iters", &args.iters.to_string(), "--wait", args.wait.name()]);
+    command.args(["--shape", args.shape.name()]);
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    child.doing("starting a member")
+}
+
+/// One member: joins the others, adds up, checks, and, if it is the first, says how long that took.
+fn member(args: &AllreduceArgs, rank: usize) -> Result<(), Failure> {
+    thread::spawn(|| {
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(1); // The parent has ended.
+    });
+    let group = join(args, rank)?;
+    let (size, mut group) = (group.size(), group.topology(topology(args.shape)));
+    let bytes = usize::try_from(args.size).doing("allocating the vector")?;
+    let len = bytes.div_ceil(size_of::<f32>());
+    let fresh: Vec<f32> = (0..len).map(|place| value(rank, place)).collect();
+    let mut times = Vec::new();
+    let mut data = fresh.clone();
+    for _ in 0..=args.iters {
+        data.copy_from_slice(&fresh);
+        group.barrier().doing("waiting for the others")?;
+        let start = Instant::now();
+        group.allreduce(&mut data, Reduction::Sum).doing("adding up")?;
+        times.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        for (place, sum) in data.iter().enumerate() {
+            let due: f32 = (0..size).map(|rank| value(rank, place)).sum();
+            if sum.to_bits() != due.to_bits() {
+                return Err(Failure::failed(format!("number {place} is {sum}, not {due}")));
+            }
+        }
+    }
+    group.barrier().doing("waiting for the others")?;
+    times.swap_remove(0); // To get acquainted.
+    let median = stats::median(times).unwrap_or(0);
+    let rate = stats::to_f64(args.size) / stats::to_f64(median.max(1));
+    if rank == 0 {
+        println!(
+            "{size} members, {} bytes of f32, {:?}: every bit right; {:.3} ms, {rate:.3} GB/s",
+            args.size,
+            topology(args.shape),
+            stats::to_f64(median) / 1e6,
+        );
+    }
+    Ok(())
+}
+
+/// Small integers, whose sums are exact.
+fn value(rank: usize, place: usize) -> f32 {
+    let mixed = (rank + 1).wrapping_mul(place % 977 + 1) % 1000;
+    f32::from(u16::try_from(mixed).unwrap_or(0))
+}
+
+fn topology(shape: Shape) -> Topology {
+    match shape {
+        Shape::Auto => Topology::Auto,
+        Shape::Mesh => Topology::Mesh,
+        Shape::Ring => Topology::Ring,
+        Shape::Tree => Topology::Tree { width: 2 },
+    }
+}
+
+/// Connects to those before, and waits for those after.
+fn join(args: &AllreduceArgs, rank: usize) -> Result<Group, Failure> {
+    let config = Config::default()
+        .name(rank.to_string())
+        .device(LOCAL_DEVICE)
+        .work_mode(args.wait.mode())
+        .work_timeout(PATIENCE);
+    let adapter = Adapter::open(config).doing("opening the device")?;
+    let port = args.ports.get(rank).copied().ok_or(Failure::usage("--ports has too few"))?;
+    let server = ServerSession::bind_on(("127.0.0.1", port), adapter.clone());
+    let mut server = server.doing("listening")?;
+    let session = ClientSession::on(adapter);
+    let open = |endpoint: &Endpoint| {
+        Messenger::open(endpoint, "data", MessengerConfig::default()).doing("opening a messenger")
+    };
+    let mut peers: Vec<Option<Messenger>> = args.ports.iter().map(|_| None).collect();
+    for (before, port) in args.ports.iter().enumerate().take(rank) {
+        let endpoint = session.connect(("127.0.0.1", *port)).doing("connecting")?;
+        if let Some(peer) = peers.get_mut(before) {
+            *peer = Some(open(&endpoint)?);
+        }
+    }
+    for _ in rank + 1..args.ports.len() {
+        let endpoint = server.accept(PATIENCE).doing("waiting for a member")?;
+        let from = endpoint.peer().name.as_str().parse::<usize>().doing("reading a rank")?;
+        if let Some(peer) = peers.get_mut(from) {
+            *peer = Some(open(&endpoint)?);
+        }
+    }
+    Group::new(rank, peers).doing("making a group")
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
