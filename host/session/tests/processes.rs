@@ -191,9 +191,12 @@ fn a_peer_killed_under_writes_and_reads_ends_all_of_them() {
             None => {}
         }
     }
-    assert!(bad > 0);
     assert!(channel.poll().unwrap().is_none());
     let gone = ChannelError::PeerGone(Departure::Lost);
+    // Over shared memory all of it may have been done before the peer was dead.
+    while channel.failure().is_none() {
+        std::thread::yield_now();
+    }
     assert_eq!(write().unwrap_err(), gone);
     assert_eq!(channel.write(local.next(), remote.next()).unwrap_err(), gone);
 }
