@@ -7,6 +7,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -31,13 +32,13 @@ impl Place {
         Self(path)
     }
 
-    /// A command that runs with the library in front of it.
+    /// A command that runs with the library in front of it, and leads a process group.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env("LD_PRELOAD", library());
         command.env("ADVERB_SOCKETS_SHM_DIR", &self.0);
         command.env("ADVERB_SOCKETS_QUIET", "1");
-        command.stdin(Stdio::null());
+        command.stdin(Stdio::null()).process_group(0);
         command
     }
 
@@ -55,7 +56,7 @@ impl Drop for Place {
     }
 }
 
-/// A program that runs until this is dropped.
+/// A program that runs until this is dropped, with all that it starts.
 #[derive(Debug)]
 struct Running(Child);
 
@@ -74,6 +75,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        let group = format!("-{}", self.0.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
