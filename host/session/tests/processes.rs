@@ -298,8 +298,9 @@ fn a_client_comes_back_after_its_server_was_killed() {
     buffer.at(0).unwrap().store_u64(0, 41).unwrap();
     // The server writes back what it has read, and one more.
     while buffer.at(1).unwrap().load_u64(0).unwrap() != 42 {}
-    first.0.kill().unwrap();
+    // Before the end: after it, the queue pair may refuse at once.
     channel.post_recv(buffer.at(0).unwrap()).unwrap();
+    first.0.kill().unwrap();
     assert_eq!(channel.recv().unwrap_err(), ChannelError::PeerGone(Departure::Lost));
 
     buffer.at(1).unwrap().store_u64(0, 0).unwrap();
