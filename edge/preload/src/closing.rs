@@ -5,8 +5,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use crate::raw;
 use crate::ring::{ACCEPTED, NEVER, OFFERED, Segment, WITHDRAWN};
-use crate::slot::{Carrier, Slot, Why};
-use crate::{epoll, meeting, stats, table};
+use crate::slot::{Carrier, Slot};
+use crate::{epoll, meeting, retreat, stats, stream, successor, table};
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
 /// one of its socket.
@@ -17,7 +17,12 @@ pub(crate) fn forget(fd: c_int) {
             epoll::forget(slot);
         }
         if let Some(segment) = slot.segment() {
-            part(slot, segment, fd);
+            if slot.is_adopted.load(Ordering::Relaxed) {
+                retreat::see_off(slot, fd);
+                stream::hear_after_sleep(slot, segment, fd);
+            } else {
+                part(slot, segment, fd);
+            }
         }
         stats::dump(fd, &slot.counters);
     }
@@ -34,6 +39,10 @@ fn part(slot: &Slot, segment: &Segment, fd: c_int) {
     }
     incoming.direction.consumer.gone.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
+    if segment.is_leaving() {
+        retreat::see_off(slot, fd);
+        return meeting::withdraw(slot);
+    }
     // From here on nobody rings for us; whoever is about to has a moment to finish, since a bell
     // that nobody has heard turns the FIN into a reset.
     incoming.direction.consumer.armed.store(0, Ordering::SeqCst);
@@ -61,14 +70,23 @@ fn are_bells(segment: &Segment, slot: &Slot) -> bool {
     switched != NEVER && direction.consumer.taken.load(Ordering::Relaxed) >= switched
 }
 
-/// A descriptor is about to be passed to another process: closing it here does not end the
-/// connection any more. The other process finds the rings where they met.
-pub(crate) fn hand_over(fd: c_int) {
+/// A descriptor is about to be passed to another process over `over`. If that one can take the rings
+/// over, it finds them where they met, and closing the descriptor here does not end the connection any
+/// more; if not, the connection goes back to the kernel.
+pub(crate) fn hand_over(over: c_int, fd: c_int) {
     let Some(slot) = table::socket(fd) else { return };
-    slot.leave_to_kernel(Why::HandedOver);
+    if successor::takes_over(over) {
+        pass_on(&slot);
+    } else {
+        retreat::leave(&slot, fd);
+    }
+}
+
+/// Another program will have the connection too, and knows of rings.
+pub(crate) fn pass_on(slot: &Slot) {
+    slot.leave_to_kernel(crate::slot::Why::HandedOver);
     if let Some(segment) = slot.segment()
-        && (segment.header().state.load(Ordering::Acquire) == ACCEPTED
-            || !take_back(&slot, segment))
+        && (segment.header().state.load(Ordering::Acquire) == ACCEPTED || !take_back(slot, segment))
     {
         segment.share(slot.end());
         slot.names.fetch_add(1, Ordering::AcqRel);
@@ -76,7 +94,7 @@ pub(crate) fn hand_over(fd: c_int) {
 }
 
 /// Gives up rings that nobody has taken. Returns false if the peer was faster.
-fn take_back(slot: &Slot, segment: &Segment) -> bool {
+pub(crate) fn take_back(slot: &Slot, segment: &Segment) -> bool {
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
     let header = segment.header();
     let is_ours = header.state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok();
@@ -102,7 +120,7 @@ pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
     if segment.header().state.load(Ordering::Acquire) != ACCEPTED && take_back(slot, segment) {
         return true;
     }
-    crate::stream::switch(slot, segment);
+    stream::switch(slot, segment);
     slot.is_write_shut.store(true, Ordering::Release);
     let outgoing = segment.outgoing(slot.end()).direction;
     let producer = &outgoing.producer;
@@ -112,8 +130,7 @@ pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
         return true;
     }
     if outgoing.consumer.armed.swap(0, Ordering::AcqRel) != 0 {
-        producer.bells.fetch_add(1, Ordering::AcqRel);
-        let _ = raw::send(fd, &[0]);
+        stream::ring_once(slot, segment, fd);
     }
     false
 }

@@ -168,7 +168,13 @@ impl Item {
             Target::Inner(inner) if inner.is_ready() => libc::EPOLLIN as u32,
             Target::Inner(_) => 0,
             Target::Socket(slot) => {
-                let Some(segment) = slot.segment() else { return 0 };
+                let Some(segment) = slot.segment() else {
+                    if self.is_marked {
+                        // A process of this family has given the rings up.
+                        note_change();
+                    }
+                    return 0;
+                };
                 let ready = events_of(slot, segment, self.fd);
                 if self.events & libc::EPOLLET as u32 != 0 && !self.is_edge(slot, ready) {
                     return 0;
@@ -237,6 +243,9 @@ impl Item {
 /// What `poll` would say about a connection with rings: from memory, and from the kernel as long as
 /// bytes still come through it.
 pub(crate) fn events_of(slot: &Slot, segment: &crate::ring::Segment, fd: c_int) -> i16 {
+    if segment.is_leaving() {
+        stream::settle(slot, fd);
+    }
     let mut ready = stream::readiness(slot, segment);
     let (reading, writing) = stream::kernel_speaks(slot, segment);
     if reading || writing {
@@ -247,7 +256,8 @@ pub(crate) fn events_of(slot: &Slot, segment: &crate::ring::Segment, fd: c_int) 
             ready |= events & !(libc::POLLOUT | libc::POLLWRNORM);
         }
         if writing {
-            ready = (ready & !(libc::POLLOUT | libc::POLLWRNORM)) | (events & libc::POLLOUT);
+            let room = if stream::owes(slot) { 0 } else { events & libc::POLLOUT };
+            ready = (ready & !(libc::POLLOUT | libc::POLLWRNORM)) | room;
         }
     }
     ready

@@ -11,6 +11,7 @@ mod extra;
 mod files;
 mod multiplexing;
 mod processes;
+mod programs;
 mod setup;
 
 use std::ffi::c_int;

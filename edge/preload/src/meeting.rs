@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use crate::ring::{ACCEPTED, End, MAGIC, OFFERED, Segment, WITHDRAWN, size};
+use crate::ring::{ACCEPTED, End, Leaver, MAGIC, OFFERED, Segment, WITHDRAWN, size};
 use crate::slot::{Carrier, Slot, Why};
 use crate::{config, raw};
 
@@ -91,7 +91,7 @@ pub(crate) fn offer(slot: &Slot, fd: c_int) {
     let name = name(ours, theirs);
     match make(name, fd) {
         Some(segment) => {
-            remember(slot, name, config::get().ring_bytes);
+            remember(slot, fd, name, config::get().ring_bytes);
             slot.publish(segment);
             slot.set_why(Why::Offered);
             slot.set_carrier(Carrier::Offered);
@@ -101,7 +101,8 @@ pub(crate) fn offer(slot: &Slot, fd: c_int) {
     }
 }
 
-fn remember(slot: &Slot, [a, b]: [u64; 2], ring_bytes: usize) {
+fn remember(slot: &Slot, fd: c_int, [a, b]: [u64; 2], ring_bytes: usize) {
+    slot.cookie.store(cookie(fd), Ordering::Relaxed);
     let [first, second] = &slot.meeting;
     first.store(a, Ordering::Relaxed);
     second.store(b, Ordering::Relaxed);
@@ -111,6 +112,22 @@ fn remember(slot: &Slot, [a, b]: [u64; 2], ring_bytes: usize) {
 fn remembered(slot: &Slot) -> [u64; 2] {
     let [first, second] = &slot.meeting;
     [first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)]
+}
+
+/// The kernel's number for a socket, the same in every process that has it.
+pub(crate) fn cookie(fd: c_int) -> u64 {
+    raw::option::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0)
+}
+
+/// Where the bytes are that the end that left had to take out of the kernel's queue.
+pub(crate) fn refund(slot: &Slot) -> Option<CString> {
+    let [a, b] = remembered(slot);
+    path(&format!("{a:016x}{b:016x}.back"))
+}
+
+/// The directory.
+pub(crate) fn directory() -> &'static str {
+    place()
 }
 
 /// Bells are single bytes, which Nagle's algorithm would hold back.
@@ -141,8 +158,7 @@ fn make(name: [u64; 2], fd: c_int) -> Option<Segment> {
     };
     // SAFETY: mapped just now, shared, of this size, and handed over.
     let segment = unsafe { Segment::adopt(base, ring_bytes) };
-    let cookie = raw::option::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0);
-    segment.prepare(cookie);
+    segment.prepare(cookie(fd));
     Some(segment)
 }
 
@@ -191,7 +207,7 @@ pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
     if header.state.compare_exchange(OFFERED, ACCEPTED, o, r).is_err() {
         return false;
     }
-    remember(slot, name, ring_bytes);
+    remember(slot, fd, name, ring_bytes);
     slot.publish(segment);
     slot.set_why(Why::Rings);
     slot.set_carrier(Carrier::Rings);
@@ -209,7 +225,11 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
         slot.set_end(end);
         slot.nodelay.store(true, Ordering::Relaxed);
         segment.share(end);
-        remember(slot, name, ring_bytes);
+        if matches!(segment.leaver(), Leaver::Leaves(who) | Leaver::Left(who) if who == end) {
+            continue;
+        }
+        slot.is_adopted.store(true, Ordering::Relaxed);
+        remember(slot, fd, name, ring_bytes);
         slot.publish(segment);
         slot.set_why(Why::Rings);
         slot.set_carrier(Carrier::Rings);

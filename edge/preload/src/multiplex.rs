@@ -214,7 +214,9 @@ fn ask(fds: &[libc::pollfd], known: &[Known]) -> Vec<libc::pollfd> {
         None => libc::pollfd { fd: fd.fd, events: fd.events, revents: 0 },
         Some((slot, segment)) => {
             let (_, writing) = stream::kernel_speaks(slot, segment);
-            let room = if writing { fd.events & libc::POLLOUT } else { 0 };
+            let writing = if writing { fd.events } else { 0 };
+            let writing = if stream::owes(slot) { libc::POLLOUT } else { writing };
+            let room = writing & libc::POLLOUT;
             let events = libc::POLLIN | libc::POLLRDHUP | room;
             libc::pollfd { fd: fd.fd, events, revents: 0 }
         }
@@ -224,6 +226,13 @@ fn ask(fds: &[libc::pollfd], known: &[Known]) -> Vec<libc::pollfd> {
 
 /// Looks at everything once, and fills in what has happened. Returns how many have something.
 fn look(fds: &mut [libc::pollfd], known: &mut [Known], kernel: bool) -> usize {
+    for (fd, known) in fds.iter().zip(known.iter_mut()) {
+        if let Known::Socket(slot) = known
+            && slot.segment().is_none_or(Segment::is_leaving)
+        {
+            *known = Known::of(fd.fd);
+        }
+    }
     if kernel {
         let mut asked = ask(fds, known);
         kernel_poll(&mut asked);

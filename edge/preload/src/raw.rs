@@ -123,6 +123,17 @@ pub(crate) fn send(fd: c_int, bytes: &[u8]) -> Answer {
     unsafe { syscall(libc::SYS_sendto, [word(fd), base, len, flags, 0, 0]) }
 }
 
+/// Sends bytes that another process may change meanwhile, as [`send`] does.
+///
+/// # Safety
+///
+/// `base` points to `len` readable bytes (rule 1).
+pub(crate) unsafe fn send_from(fd: c_int, base: *const u8, len: usize) -> Answer {
+    let flags = word(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    // SAFETY: the caller's promise.
+    unsafe { syscall(libc::SYS_sendto, [word(fd), base as usize, len, flags, 0, 0]) }
+}
+
 /// What `poll(2)` says about one descriptor, now.
 pub(crate) fn poll_now(fd: c_int, events: i16) -> Result<i16, Errno> {
     let mut polled = libc::pollfd { fd, events, revents: 0 };
@@ -148,6 +159,47 @@ pub(crate) fn file_flags(fd: c_int) -> Result<c_int, Errno> {
     let flags =
         unsafe { syscall(libc::SYS_fcntl, [word(fd), libc::F_GETFL as usize, 0, 0, 0, 0]) }?;
     Ok(flags as c_int)
+}
+
+/// Whether a descriptor is closed when this process becomes another program.
+pub(crate) fn ends_with_program(fd: c_int) -> bool {
+    // SAFETY: this command has no pointer.
+    let flags = unsafe { syscall(libc::SYS_fcntl, [word(fd), libc::F_GETFD as usize, 0, 0, 0, 0]) };
+    flags.is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize != 0)
+}
+
+/// Puts what `old` stands for in the place of `new`, which was open.
+pub(crate) fn replace(old: c_int, new: c_int) -> Answer {
+    let flags = if ends_with_program(new) { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: no pointer; whoever calls this owns both.
+    unsafe { syscall(libc::SYS_dup3, [word(old), word(new), word(flags), 0, 0, 0]) }
+}
+
+/// Sets the flags of an open file: `O_NONBLOCK` and the like.
+pub(crate) fn set_file_flags(fd: c_int, flags: c_int) {
+    let args = [word(fd), libc::F_SETFL as usize, word(flags), 0, 0, 0];
+    // SAFETY: this command has no pointer.
+    let _ = unsafe { syscall(libc::SYS_fcntl, args) };
+}
+
+/// `shutdown(2)`.
+pub(crate) fn shut(fd: c_int, how: c_int) {
+    // SAFETY: no pointer.
+    let _ = unsafe { syscall(libc::SYS_shutdown, [word(fd), word(how), 0, 0, 0, 0]) };
+}
+
+/// Waits until a descriptor has one of these events, at most so many milliseconds.
+pub(crate) fn poll_for(fd: c_int, events: i16, milliseconds: u64) -> Result<i16, Errno> {
+    let mut polled = libc::pollfd { fd, events, revents: 0 };
+    let mut time = libc::timespec {
+        tv_sec: (milliseconds / 1000) as i64,
+        tv_nsec: (milliseconds % 1000) as i64 * 1_000_000,
+    };
+    let args = [&raw mut polled as usize, 1, &raw mut time as usize, 0, 0, 0];
+    // SAFETY: both structures are ours and live; the kernel writes `revents`, and what is left of
+    // the time.
+    unsafe { syscall(libc::SYS_ppoll, args) }?;
+    Ok(polled.revents)
 }
 
 /// Closes a descriptor.
@@ -318,6 +370,27 @@ pub(crate) fn set_size(fd: c_int, len: usize) -> Answer {
 pub(crate) fn file_size(fd: c_int) -> Answer {
     // SAFETY: no pointer.
     unsafe { syscall(libc::SYS_lseek, [word(fd), 0, libc::SEEK_END as usize, 0, 0, 0]) }
+}
+
+/// Reads at most `most` bytes of a file. Without the C library, whose `read` is ours: a guest in our
+/// memory has other descriptors than we know.
+pub(crate) fn read_file(path: &std::path::Path, most: usize) -> Option<Vec<u8>> {
+    let path = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+    let file = open(&std::ffi::CString::new(path).ok()?, libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
+    let mut bytes = Vec::new();
+    let mut chunk = [0_u8; 4096];
+    while bytes.len() < most {
+        let args = [word(file), chunk.as_mut_ptr() as usize, chunk.len(), 0, 0, 0];
+        // SAFETY: the buffer is ours, and the kernel fills at most its length.
+        match unsafe { syscall(libc::SYS_read, args) } {
+            Ok(got @ 1..) => bytes.extend_from_slice(chunk.get(..got).unwrap_or(&[])),
+            Err(Errno::INTR) => {}
+            Ok(_) | Err(_) => break,
+        }
+    }
+    close(file);
+    bytes.truncate(most);
+    Some(bytes)
 }
 
 /// Writes bytes of ours.

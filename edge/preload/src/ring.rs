@@ -25,7 +25,7 @@ use crate::parts::Cursor;
 use crate::raw;
 
 /// What the header says first.
-pub(crate) const MAGIC: u64 = 0x0002_6264_615f_6b73;
+pub(crate) const MAGIC: u64 = 0x0003_6264_615f_6b73;
 /// The segment has been offered, and nobody has taken it.
 pub(crate) const OFFERED: u32 = 1;
 /// Both ends have it.
@@ -48,6 +48,12 @@ pub(crate) struct Header {
     pub(crate) cookie: AtomicU64,
     /// The processes at both ends, the one that connected first.
     owners: [Owner; 2],
+    /// Who goes back to the kernel, and how far it is; see `retreat.rs`.
+    leaver: AtomicU32,
+    /// Bytes that whoever left had to take out of the kernel's queue, and that are sent again, and
+    /// how many of them have been.
+    pub(crate) refund: AtomicU64,
+    pub(crate) refunded: AtomicU64,
     directions: [Direction; 2],
 }
 
@@ -140,6 +146,28 @@ const BELLS_MAX: usize = 1 << 16;
 /// Where an empty ring begins again rather than go on, in bytes from its start.
 const RESTART_BYTES: u64 = 8192;
 
+/// Whether one end goes back to the kernel, and how far it is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Leaver {
+    Nobody,
+    /// It uses the rings no more, and empties its kernel's queue of bells.
+    Leaves(End),
+    /// It has left: what is in its ring is to be sent through the kernel.
+    Left(End),
+}
+
+impl Leaver {
+    fn word(self) -> u32 {
+        match self {
+            Self::Nobody => 0,
+            Self::Leaves(End::Client) => 1,
+            Self::Leaves(End::Server) => 2,
+            Self::Left(End::Client) => 3,
+            Self::Left(End::Server) => 4,
+        }
+    }
+}
+
 /// Length of a segment with rings of that size.
 pub(crate) const fn size(ring_bytes: usize) -> usize {
     HEADER_BYTES + 2 * ring_bytes
@@ -175,6 +203,35 @@ impl Segment {
     pub(crate) fn header(&self) -> &Header {
         // SAFETY: mapped, aligned to a page, and made of atomics (rule 1).
         unsafe { self.base.cast::<Header>().as_ref() }
+    }
+
+    /// Who goes back to the kernel.
+    #[inline]
+    pub(crate) fn leaver(&self) -> Leaver {
+        match self.header().leaver.load(Ordering::SeqCst) {
+            1 => Leaver::Leaves(End::Client),
+            2 => Leaver::Leaves(End::Server),
+            3 => Leaver::Left(End::Client),
+            4 => Leaver::Left(End::Server),
+            _ => Leaver::Nobody,
+        }
+    }
+
+    /// Whether either end goes back to the kernel.
+    #[inline]
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.header().leaver.load(Ordering::SeqCst) != 0
+    }
+
+    /// This end goes back to the kernel, unless the other does so already.
+    pub(crate) fn begin_to_leave(&self, end: End) -> bool {
+        let (o, word) = (Ordering::SeqCst, Leaver::Leaves(end).word());
+        self.header().leaver.compare_exchange(0, word, o, o).is_ok()
+    }
+
+    /// This end has gone.
+    pub(crate) fn has_left(&self, end: End) {
+        self.header().leaver.store(Leaver::Left(end).word(), Ordering::SeqCst);
     }
 
     /// The process at an end.
@@ -281,6 +338,12 @@ impl Ring<'_> {
         usize::try_from(rung.wrapping_sub(heard)).unwrap_or(0).min(BELLS_MAX)
     }
 
+    /// The same, all of them.
+    pub(crate) fn bells_left(&self) -> u64 {
+        let rung = self.direction.producer.bells.load(Ordering::SeqCst);
+        rung.wrapping_sub(self.direction.consumer.heard.load(Ordering::Acquire))
+    }
+
     /// Whether there is so much room that it is worth waking a writer for: half of the ring.
     #[inline]
     pub(crate) fn has_much_room(&self) -> bool {
@@ -332,6 +395,23 @@ impl Ring<'_> {
             self.direction.consumer.tail.store(tail, Ordering::Release);
         }
         Ok(done)
+    }
+
+    /// Takes bytes out again, and hands them to `take`, which says of how many it has disposed, until
+    /// it has disposed of none. Returns whether the ring is empty.
+    pub(crate) fn forward(&self, mut take: impl FnMut(*const u8, usize) -> usize) -> bool {
+        loop {
+            let Ok((tail, available @ 1..)) = self.readable() else { return true };
+            let offset = self.offset(tail);
+            // In bounds: `offset` and the rest of the ring from there (rule 2).
+            let run = available.min(self.len - offset);
+            let done = take(self.bytes.wrapping_add(offset), run).min(run);
+            if done == 0 {
+                return false;
+            }
+            let tail = tail.wrapping_add(done.try_into().unwrap_or(0));
+            self.direction.consumer.tail.store(tail, Ordering::Release);
+        }
     }
 
     /// Throws away up to `len` bytes, and returns how many.

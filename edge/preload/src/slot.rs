@@ -52,6 +52,8 @@ pub(crate) enum Carrier {
     Offered = 2,
     /// Through the rings, once what was sent before has arrived.
     Rings = 3,
+    /// Back to the kernel, once what is in the rings has arrived.
+    Leaving = 4,
 }
 
 /// Why a socket is treated as it is; shown to whoever asks.
@@ -70,10 +72,11 @@ pub(crate) enum Why {
     HandedOver = 9,
     Offered = 10,
     Listening = 11,
+    Left = 12,
 }
 
 impl Why {
-    pub(crate) const ALL: [(Self, &'static str); 12] = [
+    pub(crate) const ALL: [(Self, &'static str); 13] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
         (Self::Off, "acceleration is off"),
@@ -86,6 +89,7 @@ impl Why {
         (Self::HandedOver, "came from or went to a program that may not be accelerated"),
         (Self::Offered, "shared memory is offered, the peer has not taken it"),
         (Self::Listening, "listens, and looks for offers"),
+        (Self::Left, "back from shared memory, for a program without the library"),
     ];
 
     pub(crate) fn text(self) -> &'static str {
@@ -120,6 +124,8 @@ pub(crate) struct Slot {
     pub(crate) is_peer_gone: AtomicBool,
     /// Closing means a reset, by `SO_LINGER`.
     pub(crate) is_abortive: AtomicBool,
+    /// It came with its descriptor from another program, which may have it still.
+    pub(crate) is_adopted: AtomicBool,
     /// What the program thinks `TCP_NODELAY` is.
     pub(crate) nodelay: AtomicBool,
     /// The transport that rules allow: `adverb_sockconf::Transport` as a number.
@@ -148,6 +154,8 @@ pub(crate) struct Slot {
     pub(crate) meeting: [AtomicU64; 2],
     /// The size of the rings.
     pub(crate) ring_bytes: AtomicU64,
+    /// The kernel's number for this socket, once it has rings.
+    pub(crate) cookie: AtomicU64,
     /// Time limits of receiving and sending, in nanoseconds; 0 is none.
     pub(crate) receive_limit_ns: AtomicU64,
     pub(crate) send_limit_ns: AtomicU64,
@@ -302,6 +310,7 @@ impl Slot {
             &self.is_write_shut,
             &self.is_peer_gone,
             &self.is_abortive,
+            &self.is_adopted,
             &self.nodelay,
         ] {
             flag.store(false, o);
@@ -319,6 +328,7 @@ impl Slot {
             count.store(0, o);
         }
         self.names.store(0, o);
+        self.cookie.store(0, o);
         self.counters.reset();
     }
 
@@ -377,6 +387,19 @@ impl Slot {
         }
     }
 
+    /// This process is about to become another program: it has the slot no more, unless it is the
+    /// only one.
+    pub(crate) fn lend(&self) -> bool {
+        let fewer = |refs: u32| (refs > 1).then(|| refs - 1);
+        self.refs.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer).is_ok()
+    }
+
+    /// It has not become another program. Returns false if the slot is somebody else's by now.
+    pub(crate) fn take_back(&self) -> bool {
+        let more = |refs: u32| (refs > 0).then(|| refs + 1);
+        self.refs.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
     fn release_process(&'static self) {
         if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.give_back();
@@ -403,6 +426,7 @@ impl Slot {
             0 => Carrier::Open,
             2 => Carrier::Offered,
             3 => Carrier::Rings,
+            4 => Carrier::Leaving,
             _ => Carrier::Kernel,
         }
     }
@@ -461,7 +485,7 @@ impl Slot {
     pub(crate) fn segment(&self) -> Option<&Segment> {
         match self.carrier() {
             Carrier::Open | Carrier::Kernel => None,
-            Carrier::Offered | Carrier::Rings => {
+            Carrier::Offered | Carrier::Rings | Carrier::Leaving => {
                 self.mapped().or_else(|| crate::meeting::map_again(self))
             }
         }

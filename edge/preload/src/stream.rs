@@ -18,7 +18,8 @@ use crate::meeting;
 use crate::parts::{Cursor, PARTS_MAX};
 use crate::patience::{Patience, Spin};
 use crate::raw::{self, Answer, Errno};
-use crate::ring::{ACCEPTED, NEVER, Ring, Segment};
+use crate::retreat;
+use crate::ring::{ACCEPTED, Leaver, NEVER, Ring, Segment};
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::stats::add;
 use crate::thread::Interrupts;
@@ -91,8 +92,12 @@ fn kernel_send(fd: c_int, cursor: &mut Cursor<'_>, more: bool) -> Answer {
     Ok(sent)
 }
 
-/// A connection that was on its way may have arrived: then it is time to offer rings.
+/// A connection that was on its way may have arrived: then it is time to offer rings. One whose other
+/// end has gone back to the kernel follows.
 pub(crate) fn settle(slot: &Slot, fd: c_int) {
+    if slot.segment().is_some_and(Segment::is_leaving) {
+        retreat::follow(slot, fd);
+    }
     if slot.kind() == Kind::Connecting && raw::name(fd, true).is_some() {
         slot.set_kind(Kind::Stream);
         if slot.carrier() == Carrier::Open {
@@ -154,24 +159,35 @@ fn receive_settled(
         if switched != NEVER && taken >= switched {
             break;
         }
-        let most = if switched == NEVER { u64::MAX } else { switched - taken };
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let most = if switched == NEVER {
+            // What is in the queue before the peer has switched is no bell.
+            let waiting = raw::waiting(fd).unwrap_or(0);
+            if producer.switched_at.load(Ordering::Acquire) != NEVER {
+                continue;
+            }
+            match waiting {
+                0 => match raw::recv(fd, &mut [0], libc::MSG_PEEK) {
+                    Ok(0) if into.remaining() > 0 => return Step::Ended,
+                    Ok(0) => return Step::Moved(0),
+                    Ok(_) => continue,
+                    Err(Errno::AGAIN) if producer.switched_at.load(Ordering::Acquire) != NEVER => {
+                        continue;
+                    }
+                    Err(Errno::AGAIN) if into.remaining() == 0 => return Step::Moved(0),
+                    Err(Errno::AGAIN) => return Step::Nothing,
+                    Err(error) => return Step::Failed(error),
+                },
+                waiting => waiting,
+            }
+        } else {
+            usize::try_from(switched - taken).unwrap_or(usize::MAX)
+        };
         let got = match kernel_receive(fd, into, most, how) {
             Ok(0) if into.remaining() > 0 => return Step::Ended,
             Ok(got) => got,
-            Err(Errno::AGAIN) if producer.switched_at.load(Ordering::Acquire) != switched => {
-                continue;
-            }
             Err(Errno::AGAIN) => return Step::Nothing,
             Err(error) => return Step::Failed(error),
         };
-        // If the peer has switched in between, bells may have come with the last bytes.
-        let switched = producer.switched_at.load(Ordering::Acquire);
-        let real = switched.saturating_sub(taken);
-        let got = got.min(usize::try_from(real).unwrap_or(usize::MAX));
-        if got == 0 && into.remaining() > 0 {
-            continue;
-        }
         into.skip(got);
         if !how.peek {
             consumer.taken.store(taken + u64::try_from(got).unwrap_or(0), Ordering::Release);
@@ -206,13 +222,10 @@ fn receive_ring(
                 Step::Ended
             }
         }
-        Ok(0) if slot.is_peer_gone.load(Ordering::Acquire) => {
-            if ring.has_bytes() {
-                Step::Moved(0)
-            } else {
-                last_word(slot, fd)
-            }
+        Ok(0) if slot.is_peer_gone.load(Ordering::Acquire) && !is_left(slot) => {
+            if ring.has_bytes() { Step::Moved(0) } else { last_word(slot, fd) }
         }
+        Ok(0) if is_left(slot) => receive_after_ring(slot, fd, into, how),
         Ok(0) => Step::Nothing,
         Ok(got) => {
             if !how.peek {
@@ -223,6 +236,33 @@ fn receive_ring(
             }
             Step::Moved(got)
         }
+    }
+}
+
+/// Whether the peer has gone back to the kernel.
+fn is_left(slot: &Slot) -> bool {
+    slot.mapped().is_some_and(|segment| matches!(segment.leaver(), Leaver::Left(_)))
+}
+
+/// The peer has gone back to the kernel, and the ring is empty: what comes now comes from there.
+fn receive_after_ring(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive) -> Step {
+    let Some(segment) = slot.mapped() else { return Step::Nothing };
+    if !retreat::is_heard(segment, slot.end(), fd) {
+        let has_bytes = segment.incoming(slot.end()).has_bytes();
+        return if has_bytes { Step::Moved(0) } else { Step::Nothing };
+    }
+    match kernel_receive(fd, into, usize::MAX, how) {
+        Ok(0) if into.remaining() > 0 => Step::Ended,
+        Ok(got) => {
+            into.skip(got);
+            if !how.peek {
+                add(&slot.counters.rx_os_packets, 1);
+                add(&slot.counters.rx_os_bytes, got);
+            }
+            Step::Moved(got)
+        }
+        Err(Errno::AGAIN) => Step::Nothing,
+        Err(error) => Step::Failed(error),
     }
 }
 
@@ -264,8 +304,14 @@ fn ring_bell(slot: &Slot, bell: &std::sync::atomic::AtomicU32, fd: c_int) {
         let _held = slot.sending.hold();
         switch(slot, segment);
     }
+    ring_once(slot, segment, fd);
+}
+
+/// Rings, unless the other end has closed or leaves: both wait for whoever is about to.
+pub(crate) fn ring_once(slot: &Slot, segment: &Segment, fd: c_int) {
+    let outgoing = segment.outgoing(slot.end()).direction;
     outgoing.producer.ringing.fetch_add(1, Ordering::SeqCst);
-    if outgoing.consumer.gone.load(Ordering::SeqCst) == 0 {
+    if outgoing.consumer.gone.load(Ordering::SeqCst) == 0 && !segment.is_leaving() {
         outgoing.producer.bells.fetch_add(1, Ordering::SeqCst);
         if raw::send(fd, &[0]).is_err() {
             outgoing.producer.bells.fetch_sub(1, Ordering::AcqRel);
@@ -323,12 +369,19 @@ pub(crate) fn try_send(slot: &Slot, fd: c_int, from: &mut Cursor<'_>, more: bool
     if slot.carrier() == Carrier::Open {
         look_for_offer(slot, fd);
     }
-    let _held = slot.sending.hold();
+    let held = slot.sending.hold();
     if slot.is_write_shut.load(Ordering::Relaxed) {
         return Step::Failed(Errno::PIPE);
     }
     match slot.segment() {
         None => through_kernel(slot, None, fd, from, more),
+        Some(segment) if slot.carrier() == Carrier::Leaving => {
+            if retreat::is_pumped(segment, slot.end()) {
+                through_kernel(slot, Some(segment), fd, from, more)
+            } else {
+                Step::Nothing
+            }
+        }
         Some(segment) => {
             if slot.carrier() == Carrier::Offered {
                 if segment.header().state.load(Ordering::Acquire) != ACCEPTED {
@@ -337,7 +390,13 @@ pub(crate) fn try_send(slot: &Slot, fd: c_int, from: &mut Cursor<'_>, more: bool
                 slot.set_why(Why::Rings);
                 slot.set_carrier(Carrier::Rings);
             }
-            through_ring(slot, segment, fd, from)
+            let step = through_ring(slot, segment, fd, from);
+            drop(held);
+            if segment.is_leaving() {
+                // The other end did not wait for these bytes: they follow it.
+                retreat::follow(slot, fd);
+            }
+            step
         }
     }
 }
@@ -432,6 +491,9 @@ pub(crate) enum Want {
 #[inline]
 fn is_worth_a_look(slot: &Slot, segment: Option<&Segment>, want: Want) -> bool {
     let Some(segment) = segment else { return true };
+    if segment.is_leaving() {
+        return true;
+    }
     match want {
         Want::Read => {
             let direction = segment.incoming(slot.end());
@@ -456,7 +518,9 @@ fn is_worth_a_look(slot: &Slot, segment: Option<&Segment>, want: Want) -> bool {
 pub(crate) fn look_at_kernel(slot: &Slot, fd: c_int) {
     let events = raw::poll_now(fd, libc::POLLIN | libc::POLLRDHUP).unwrap_or(0);
     heed(slot, events);
-    if slot.segment().is_some_and(|segment| segment.is_abandoned(slot.end())) {
+    let is_abandoned =
+        |segment: &Segment| !segment.is_leaving() && segment.is_abandoned(slot.end());
+    if slot.segment().is_some_and(is_abandoned) {
         slot.is_peer_gone.store(true, Ordering::Release);
     }
 }
@@ -514,6 +578,9 @@ pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
     }
     fence(Ordering::SeqCst);
     // As long as the kernel's stream still matters, it is what the sleeper sleeps on.
+    if segment.is_leaving() && slot.carrier() != Carrier::Leaving {
+        return false;
+    }
     match want {
         Want::Read => {
             let ring = segment.incoming(slot.end());
@@ -523,6 +590,12 @@ pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
             !is_worth_a_look(slot, Some(segment), want) || slot.carrier() != Carrier::Rings
         }
     }
+}
+
+/// Whether this end has bytes to send again, as soon as the kernel takes them.
+pub(crate) fn owes(slot: &Slot) -> bool {
+    slot.carrier() == Carrier::Leaving
+        && slot.mapped().is_some_and(|segment| !retreat::is_pumped(segment, slot.end()))
 }
 
 /// A thread that sleeps, or is about to: bells may be for it.
@@ -575,6 +648,7 @@ fn sleep(slot: &Slot, fd: c_int, want: Want, left_ns: Option<u64>) -> Result<(),
         (true, false) => libc::POLLOUT,
     };
     let events = if rings.is_none() { events & !libc::POLLRDHUP } else { events };
+    let events = events | if owes(slot) { libc::POLLOUT } else { 0 };
     let left_ns = match rings {
         None => left_ns,
         Some(_) => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),
@@ -817,6 +891,9 @@ pub(crate) fn disarm(slot: &Slot, segment: &Segment) {
 /// Whether the kernel's own events still speak for the bytes of this connection: as long as some
 /// are on their way there, or may be.
 pub(crate) fn kernel_speaks(slot: &Slot, segment: &Segment) -> (bool, bool) {
+    if slot.carrier() == Carrier::Leaving {
+        return (true, true);
+    }
     let direction = segment.incoming(slot.end()).direction;
     let switched = direction.producer.switched_at.load(Ordering::Acquire);
     let reading = switched == NEVER || direction.consumer.taken.load(Ordering::Relaxed) < switched;

@@ -513,7 +513,7 @@ unsafe extern "C" fn sendmsg(
     }
     if !message.is_null() {
         // SAFETY: the program's promise: a valid header.
-        unsafe { each_passed(message, closing::hand_over) };
+        unsafe { each_passed(message, |passed| closing::hand_over(fd, passed)) };
     }
     sent(
         fd,

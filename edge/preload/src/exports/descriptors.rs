@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_uint, c_ulong};
 use std::sync::atomic::Ordering;
 
 use crate::real::real;
-use crate::{closing, raw, signal, table};
+use crate::{closing, raw, signal, successor, table};
 
 /// Before a descriptor is closed, however that comes.
 fn closes(fd: c_int) {
@@ -62,10 +62,18 @@ fn is_open(fd: c_int) -> bool {
     raw::file_flags(fd).is_ok()
 }
 
+/// The first three descriptors are those that streams and programs use which do not know us.
+fn standard(old: c_int, new: c_int) {
+    if (libc::STDIN_FILENO..=libc::STDERR_FILENO).contains(&new) {
+        successor::prepare_standard(old);
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if old != new && is_open(old) {
         closes(new);
+        standard(old, new);
     }
     let got = real!(c"dup2" as fn(c_int, c_int) -> c_int, old, new);
     copied(old, got);
@@ -76,6 +84,7 @@ unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if old != new && is_open(old) && flags & !libc::O_CLOEXEC == 0 {
         closes(new);
+        standard(old, new);
     }
     let got = real!(c"dup3" as fn(c_int, c_int, c_int) -> c_int, old, new, flags);
     copied(old, got);

@@ -1,0 +1,423 @@
+//! Back to the kernel: a connection that gives up its rings while bytes are in them.
+//!
+//! A program without this library can use a connection only if all that is still to come arrives
+//! through the kernel. So the end that is about to be handed to one *leaves*. It reads no more from
+//! its ring and writes no more to the other; takes what the kernel's queue holds in front of unheard
+//! bells, and the bells; rings a last one itself; and is the kernel's. The other end *follows* with
+//! its next call, or when the last bell has woken it: it reads what is in its ring, drops the
+//! bells, which it can count, and then reads from the kernel; and what the end that left has not
+//! read it sends again, through the kernel, before anything new.
+//!
+//! ```text
+//! leaver            Leaves: no more rings              Left: as if there had never been any
+//! its queue         given | bell bell      ==>         (empty)
+//! follower sends                                       what was given and not read | its ring | new
+//! follower reads    given | bell | ring | last bell    new
+//! ```
+//!
+//! Bytes are counted, so neither end has to wait for the other. If the other end has closed or died
+//! and cannot send again, its last bytes and its end are put into a connection of this process with
+//! itself, which takes the place of the old one. If both leave, and the second has bytes in its ring
+//! that it has not read, nobody can send them again: the connection is reset, rather than have a hole.
+//!
+//! # Safety
+//!
+//! Addresses passed to the kernel are arrays on this stack; bytes of a ring are passed to it under
+//! rule 2 of `ring.rs`.
+
+#![expect(clippy::as_conversions, reason = "the kernel's arguments are machine words")]
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use crate::closing;
+use crate::meeting;
+use crate::raw::{self, Errno};
+use crate::ring::{ACCEPTED, End, Leaver, NEVER, Ring, Segment};
+use crate::slot::{Carrier, Slot, Why};
+use crate::{log, stream, table};
+
+/// Gives a connection back to the kernel for good. `fd` stands for it in this process.
+pub(crate) fn leave(slot: &Slot, fd: c_int) {
+    stream::settle(slot, fd);
+    slot.leave_to_kernel(Why::HandedOver);
+    let _receiving = slot.receiving.hold();
+    let _sending = slot.sending.hold();
+    let Some(segment) = slot.segment() else { return };
+    if segment.header().state.load(Ordering::Acquire) != ACCEPTED
+        && closing::take_back(slot, segment)
+    {
+        return;
+    }
+    let me = slot.end();
+    if !segment.begin_to_leave(me) {
+        return follow_to_the_end(slot, segment, fd);
+    }
+    stream::switch(slot, segment);
+    let incoming = segment.incoming(me);
+    // Whoever rings for us has a moment to finish: then bells can be counted.
+    for round in 0..RINGING_ROUNDS {
+        if incoming.direction.producer.ringing.load(Ordering::SeqCst) == 0
+            || segment.is_abandoned(me)
+        {
+            break;
+        }
+        if round < 64 { raw::give_way() } else { raw::nap(NAP_NS) }
+    }
+    let is_alone = segment.outgoing(me).direction.consumer.gone.load(Ordering::SeqCst) != 0
+        || segment.is_abandoned(me);
+    let given = empty_queue(incoming, fd, is_alone && incoming.has_bytes());
+    if is_alone {
+        inherit(slot, segment, fd, given);
+    } else {
+        refund(slot, segment, &given);
+        ring_last(segment, me, fd);
+    }
+    segment.has_left(me);
+    finish(slot, fd);
+}
+
+/// Takes bells out of the kernel's queue, and returns the bytes in front of them. If there are no
+/// bells, these stay where they are, unless `all` are wanted.
+fn empty_queue(incoming: Ring<'_>, fd: c_int, all: bool) -> Vec<u8> {
+    let (producer, consumer) = (&incoming.direction.producer, &incoming.direction.consumer);
+    let bells = incoming.bells_left();
+    if bells == 0 && !all {
+        return Vec::new();
+    }
+    let taken = consumer.taken.load(Ordering::Acquire);
+    let until = match producer.switched_at.load(Ordering::Acquire) {
+        NEVER => producer.given.load(Ordering::Acquire),
+        switched => switched,
+    };
+    let mut given = Vec::new();
+    take_exactly(fd, until.saturating_sub(taken), |bytes| given.extend_from_slice(bytes));
+    consumer.taken.fetch_add(given.len() as u64, Ordering::AcqRel);
+    take_exactly(fd, bells, |bytes| {
+        consumer.heard.fetch_add(bytes.len() as u64, Ordering::AcqRel);
+    });
+    given
+}
+
+/// Receives so many bytes that are known to come.
+fn take_exactly(fd: c_int, mut count: u64, mut take: impl FnMut(&[u8])) {
+    let mut buffer = vec![0; usize::try_from(count).unwrap_or(usize::MAX).min(65_536)];
+    let start = raw::now_ns();
+    while count > 0 {
+        let most = usize::try_from(count).unwrap_or(usize::MAX).min(buffer.len());
+        match raw::recv(fd, buffer.get_mut(..most).unwrap_or(&mut []), 0) {
+            Ok(0) => return,
+            Ok(got) => {
+                take(buffer.get(..got).unwrap_or(&[]));
+                count = count.saturating_sub(got as u64);
+            }
+            Err(Errno::AGAIN | Errno::INTR) if raw::now_ns() - start < PATIENCE_NS => {
+                let _ = raw::poll_for(fd, libc::POLLIN, 10);
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+/// Leaves bytes where the other end finds them, to send them again.
+fn refund(slot: &Slot, segment: &Segment, given: &[u8]) {
+    if given.is_empty() {
+        return;
+    }
+    let Some(path) = meeting::refund(slot) else { return };
+    raw::unlink(&path);
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+    let Ok(file) = raw::open(&path, flags) else { return };
+    let mut rest = given;
+    while let Ok(written @ 1..) = raw::write(file, rest) {
+        rest = rest.get(written..).unwrap_or(&[]);
+    }
+    raw::close(file);
+    segment.header().refund.store((given.len() - rest.len()) as u64, Ordering::Release);
+}
+
+/// Wakes the other end.
+fn ring_last(segment: &Segment, me: End, fd: c_int) {
+    let bells = &segment.outgoing(me).direction.producer.bells;
+    bells.fetch_add(1, Ordering::SeqCst);
+    if raw::send(fd, &[0]).is_err() {
+        bells.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// From here on the socket is what it would be without us.
+fn finish(slot: &Slot, fd: c_int) {
+    if slot.is_write_shut.load(Ordering::Acquire) {
+        raw::shut(fd, libc::SHUT_WR);
+    }
+    let nodelay = c_int::from(slot.nodelay.load(Ordering::Relaxed));
+    let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
+    slot.set_why(Why::Left);
+    slot.set_carrier(Carrier::Kernel);
+    log::print(adverb_sockconf::Level::Debug, || format!("fd {fd} goes back to the kernel"));
+}
+
+/// The other end leaves, or has left: does what can be done now. Called with every use of the
+/// connection until nothing is left to do.
+#[cold]
+pub(crate) fn follow(slot: &Slot, fd: c_int) {
+    let _receiving = slot.receiving.hold();
+    let _sending = slot.sending.hold();
+    if let Some(segment) = slot.segment() {
+        follow_held(slot, segment, fd);
+    }
+}
+
+/// The same, with both locks held. Returns whether there is nothing left to do.
+fn follow_held(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
+    let me = slot.end();
+    for round in 0..LEAVING_ROUNDS {
+        match segment.leaver() {
+            Leaver::Nobody => return false,
+            Leaver::Leaves(who) | Leaver::Left(who) if who == me => return false,
+            Leaver::Left(_) => break,
+            Leaver::Leaves(_) if segment.is_abandoned(me) => break,
+            Leaver::Leaves(_) => {}
+        }
+        if round < 64 { raw::give_way() } else { raw::nap(NAP_NS) }
+    }
+    if slot.carrier() != Carrier::Leaving {
+        slot.set_carrier(Carrier::Leaving);
+    }
+    let is_sent = send_again(slot, segment, fd);
+    if is_sent && is_heard(segment, me, fd) {
+        finish(slot, fd);
+        meeting::withdraw(slot);
+    }
+    slot.carrier() == Carrier::Kernel
+}
+
+/// This end has to leave as well. It can, once all that it has sent is with the kernel, if all that
+/// was sent to it through its ring has been read.
+fn follow_to_the_end(slot: &Slot, segment: &Segment, fd: c_int) {
+    let start = raw::now_ns();
+    while !follow_held(slot, segment, fd) {
+        let incoming = segment.incoming(slot.end());
+        if incoming.has_bytes()
+            || !is_past(incoming)
+            || raw::now_ns().saturating_sub(start) > PATIENCE_NS
+        {
+            disconnect(fd);
+            return finish(slot, fd);
+        }
+        let events = if is_pumped(segment, slot.end()) { libc::POLLIN } else { libc::POLLOUT };
+        let _ = raw::poll_for(fd, events, 10);
+    }
+}
+
+/// Whether all that came through the kernel before the ring has been read.
+fn is_past(incoming: Ring<'_>) -> bool {
+    let switched = incoming.direction.producer.switched_at.load(Ordering::Acquire);
+    switched != NEVER && incoming.direction.consumer.taken.load(Ordering::Relaxed) >= switched
+}
+
+/// Whether everything that came otherwise than it will from now on has been read. Drops bells.
+pub(crate) fn is_heard(segment: &Segment, me: End, fd: c_int) -> bool {
+    let incoming = segment.incoming(me);
+    if !is_past(incoming) || incoming.has_bytes() {
+        return false;
+    }
+    let mut bells = [0_u8; 64];
+    loop {
+        let left = usize::try_from(incoming.bells_left()).unwrap_or(usize::MAX);
+        if left == 0 {
+            return true;
+        }
+        let most = left.min(bells.len());
+        let Ok(got @ 1..) = raw::recv(fd, bells.get_mut(..most).unwrap_or(&mut []), 0) else {
+            return false;
+        };
+        incoming.direction.consumer.heard.fetch_add(got as u64, Ordering::AcqRel);
+    }
+}
+
+/// Whether everything that the end that left has not read has been sent again.
+pub(crate) fn is_pumped(segment: &Segment, me: End) -> bool {
+    let header = segment.header();
+    header.refunded.load(Ordering::Acquire) >= header.refund.load(Ordering::Acquire)
+        && !segment.outgoing(me).has_bytes()
+}
+
+/// Sends again what the end that left has not read, as far as the kernel takes it. Returns whether
+/// that was all.
+fn send_again(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
+    let header = segment.header();
+    let refund = header.refund.load(Ordering::Acquire).min(REFUND_MAX);
+    let done = header.refunded.load(Ordering::Acquire);
+    if done < refund {
+        let given = meeting::refund(slot)
+            .and_then(|path| path.into_string().ok())
+            .and_then(|path| raw::read_file(path.as_ref(), usize::try_from(refund).ok()?))
+            .unwrap_or_default();
+        let rest = given.get(usize::try_from(done).unwrap_or(usize::MAX)..).unwrap_or(&[]);
+        let sent = give(fd, rest.as_ptr(), rest.len());
+        header.refunded.fetch_add(sent as u64, Ordering::AcqRel);
+        if sent < rest.len() {
+            return false;
+        }
+        header.refunded.store(refund, Ordering::Release);
+        if let Some(path) = meeting::refund(slot) {
+            raw::unlink(&path);
+        }
+    }
+    segment.outgoing(slot.end()).forward(|bytes, len| give(fd, bytes, len))
+}
+
+/// Gives the kernel what it takes. A connection that has ended takes everything.
+fn give(fd: c_int, bytes: *const u8, len: usize) -> usize {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: the callers' bytes are mapped: a slice, or a run of a ring.
+        match unsafe { raw::send_from(fd, bytes.wrapping_add(done), len - done) } {
+            Ok(sent) => done += sent,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return done,
+            Err(_) => return len,
+        }
+    }
+    len
+}
+
+/// A connection whose other end has left is being closed: what it has not read must be on its way.
+pub(crate) fn see_off(slot: &Slot, fd: c_int) {
+    let start = raw::now_ns();
+    loop {
+        stream::settle(slot, fd);
+        let Some(segment) = slot.segment() else { return };
+        if is_pumped(segment, slot.end()) || raw::now_ns().saturating_sub(start) > PATIENCE_NS {
+            return;
+        }
+        let _ = raw::poll_for(fd, libc::POLLOUT, 100);
+    }
+}
+
+/// The other end is no more, and its last bytes wait here: they go where a program finds them that
+/// does not know of rings.
+fn inherit(slot: &Slot, segment: &Segment, fd: c_int, given: Vec<u8>) {
+    let mut bytes = given;
+    let incoming = segment.incoming(slot.end());
+    incoming.forward(|run, len| {
+        // SAFETY: a run of the ring, mapped and initialised.
+        bytes.extend((0..len).map(|at| unsafe { run.wrapping_add(at).read_volatile() }));
+        len
+    });
+    if bytes.is_empty() {
+        return;
+    }
+    let domain = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
+    let Some((writer, reader)) = pair(domain.unwrap_or(libc::AF_INET)) else {
+        return disconnect(fd);
+    };
+    if give(writer, bytes.as_ptr(), bytes.len()) < bytes.len() {
+        disconnect(fd);
+    } else {
+        raw::shut(writer, libc::SHUT_WR);
+        raw::set_file_flags(reader, raw::file_flags(fd).unwrap_or(0));
+        let cookie = meeting::cookie(fd);
+        for other in descriptors() {
+            if other == fd || meeting::cookie(other) == cookie && cookie != 0 {
+                let _ = raw::replace(reader, other);
+            }
+        }
+    }
+    raw::close(writer);
+    raw::close(reader);
+}
+
+/// The descriptors that are open in this process.
+pub(crate) fn descriptors() -> Vec<c_int> {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
+        let mut known = Vec::new();
+        table::each(0, usize::MAX, |fd| known.push(fd));
+        return known;
+    };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Two ends of a connection of this process with itself.
+fn pair(domain: c_int) -> Option<(c_int, c_int)> {
+    let mut address = [0_u8; 28];
+    let [f0, f1] = u16::try_from(domain).ok()?.to_ne_bytes();
+    let len = if domain == libc::AF_INET {
+        let [a, b, _, _, w, x, y, z, ..] = &mut address;
+        (*a, *b, *w, *x, *y, *z) = (f0, f1, 127, 0, 0, 1);
+        16
+    } else {
+        let [a, b, rest @ ..] = &mut address;
+        (*a, *b) = (f0, f1);
+        *rest.get_mut(21)? = 1;
+        28
+    };
+    let listener = socket(domain)?;
+    let made = connect_to_self(listener, domain, &mut address, len);
+    raw::close(listener);
+    made
+}
+
+fn connect_to_self(
+    listener: c_int,
+    domain: c_int,
+    address: &mut [u8; 28],
+    len: usize,
+) -> Option<(c_int, c_int)> {
+    let at = address.as_mut_ptr() as usize;
+    let call = |number, fd: c_int, args: [usize; 3]| {
+        let [a, b, c] = args;
+        // SAFETY: an address of 28 bytes, of which the kernel reads or writes at most `len`.
+        unsafe { raw::syscall(number, [fd as usize, a, b, c, 0, 0]) }.ok()
+    };
+    call(libc::SYS_bind, listener, [at, len, 0])?;
+    call(libc::SYS_listen, listener, [8, 0, 0])?;
+    let mut room = len as libc::socklen_t;
+    call(libc::SYS_getsockname, listener, [at, &raw mut room as usize, 0])?;
+    let writer = socket(domain)?;
+    let reader = call(libc::SYS_connect, writer, [at, len, 0])
+        .and_then(|_| call(libc::SYS_accept4, listener, [0, 0, libc::SOCK_CLOEXEC as usize]))
+        .and_then(|fd| c_int::try_from(fd).ok());
+    // Somebody else may have been faster.
+    match reader {
+        Some(reader) if raw::name(reader, true) == raw::name(writer, false) => {
+            Some((writer, reader))
+        }
+        Some(_) | None => {
+            reader.into_iter().for_each(raw::close);
+            raw::close(writer);
+            None
+        }
+    }
+}
+
+fn socket(domain: c_int) -> Option<c_int> {
+    let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as usize;
+    // SAFETY: no pointer.
+    let fd = unsafe { raw::syscall(libc::SYS_socket, [domain as usize, kind, 0, 0, 0, 0]) };
+    let fd = c_int::try_from(fd.ok()?).ok()?;
+    for name in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+        let _ = raw::set_option(fd, libc::SOL_SOCKET, name, 1 << 20);
+    }
+    Some(fd)
+}
+
+/// Resets a connection, for everybody who has it.
+fn disconnect(fd: c_int) {
+    let nowhere = [0_u8; 16];
+    let args = [fd as usize, nowhere.as_ptr() as usize, nowhere.len(), 0, 0, 0];
+    // SAFETY: the kernel reads an address of 16 bytes, which is ours.
+    let _ = unsafe { raw::syscall(libc::SYS_connect, args) };
+}
+
+/// Naps of whoever waits for the other end to finish what takes it a moment.
+const NAP_NS: i64 = 50_000;
+/// How often for a bell that is being rung: a second.
+const RINGING_ROUNDS: u32 = 20_000;
+/// How often for an end that leaves: ten seconds.
+const LEAVING_ROUNDS: u32 = 200_000;
+/// How long for bytes on their way, and for room for those that are to be sent again.
+const PATIENCE_NS: u64 = 10_000_000_000;
+/// More than the kernel holds for a connection.
+const REFUND_MAX: u64 = 1 << 30;

@@ -1,0 +1,219 @@
+//! Connections that change hands while bytes are on their way: to programs with the library in front of
+//! them, and to programs without.
+//!
+//! The programs are in C, because a program without the library is best one that is linked statically.
+//! Where there is no compiler, the tests are skipped, and say so.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where the library is: beside this test, or one up.
+fn library() -> PathBuf {
+    let exe = std::env::current_exe().expect("a path of this test");
+    let deps = exe.parent().expect("a directory");
+    let places = [deps.to_owned(), deps.parent().expect("a directory").to_owned()];
+    let files = places.map(|place| place.join("libadverb_sockets.so"));
+    files.into_iter().find(|file| file.exists()).expect("the library has been built")
+}
+
+/// A directory of a test's own, where rings meet and programs lie. It is gone afterwards.
+#[derive(Debug)]
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = PathBuf::from(format!("/dev/shm/adverb-test-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a directory");
+        Self(path)
+    }
+
+    /// The programs, one that loads the library and one that is static; `None` without a compiler.
+    fn programs(&self) -> Option<(PathBuf, PathBuf)> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handover/talk.c");
+        let build = |name: &str, flags: &[&str]| {
+            let program = self.0.join(name);
+            let mut command = Command::new("cc");
+            command.args(["-O1", "-w", "-pthread"]).args(flags).arg("-o").arg(&program);
+            let built = command.arg(&source).status().is_ok_and(|status| status.success());
+            built.then_some(program)
+        };
+        let built = build("talk", &[]).zip(build("talk-static", &["-static"]));
+        if built.is_none() {
+            eprintln!("skipped: there is no compiler for C");
+        }
+        built
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env("LD_PRELOAD", library());
+        command.env("ADVERB_SOCKETS_SHM_DIR", self.0.join("rings"));
+        command.env("ADVERB_SOCKETS_EXPLAIN", "1").env("ADVERB_SOCKETS_QUIET", "1");
+        command
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// One conversation.
+#[derive(Clone, Copy, Debug)]
+struct Talk<'a> {
+    how: &'a str,
+    way: &'a str,
+    /// What the first server reads and sends before it hands over, and all there is.
+    read: usize,
+    sent: usize,
+    to_server: usize,
+    to_client: usize,
+}
+
+fn free_port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port().to_string()
+}
+
+fn end(mut child: Child, limit: Duration) -> Result<String, String> {
+    let start = Instant::now();
+    let mut said = String::new();
+    loop {
+        let status = child.try_wait().expect("a child");
+        if status.is_some() || start.elapsed() > limit {
+            let _ = child.kill();
+            let _ = child.wait();
+            if let Some(stderr) = child.stderr.take() {
+                for line in BufReader::new(stderr).lines().map_while(Result::ok).take(50) {
+                    said.push_str(&line);
+                    said.push('\n');
+                }
+            }
+            return match status {
+                Some(status) if status.success() => Ok(said),
+                Some(status) => Err(format!("{status}\n{said}")),
+                None => Err(format!("has not ended\n{said}")),
+            };
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs one conversation, and returns what both ends have explained.
+fn run(place: &Place, server: &Path, successor: &Path, talk: Talk<'_>) -> String {
+    let Talk { how, way, read, sent, to_server, to_client } = talk;
+    let port = free_port();
+    let numbers = [read, sent, to_server, to_client].map(|number| number.to_string());
+    let [read, sent, to_server, to_client] = &numbers;
+    let mut command = place.command(server);
+    command.args(["serve", &port, read, sent, how]).arg(successor).args([to_server, to_client]);
+    let mut serving =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a server");
+    let mut line = String::new();
+    let stdout = serving.stdout.take().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    assert_eq!(line, "ready\n");
+    let mut command = place.command(server);
+    command.args(["call", &port, to_client, to_server, way]);
+    let calling = command.stderr(Stdio::piped()).spawn().expect("a client");
+    let limit = Duration::from_secs(60);
+    let (client, server) = (end(calling, limit), end(serving, limit));
+    match (client, server) {
+        (Ok(client), Ok(server)) => client + &server,
+        (client, server) => {
+            panic!("{talk:?} -> {}:\nclient: {client:?}\nserver: {server:?}", successor.display())
+        }
+    }
+}
+
+/// Bytes that the first server reads and sends, and all there are: nothing yet, a little, and so much
+/// that rings and the kernel's buffers are full.
+const AMOUNTS: [[usize; 4]; 5] = [
+    [0, 0, 12, 34],
+    [0, 0, 3_000_000, 3_000_000],
+    [1, 100, 500_000, 400_000],
+    [300_000, 200_000, 3_000_000, 2_000_000],
+    [70_000, 0, 70_000, 0],
+];
+
+/// Goal: a program that knows nothing of rings gets every byte, in its place, and so does its peer.
+/// Method: all ways to hand over, all ways to wait at the other end, both directions under load.
+#[test]
+fn a_program_without_the_library_goes_on_where_the_last_one_stopped() {
+    let place = Place::new("static");
+    let Some((with, without)) = place.programs() else { return };
+    for how in ["exec", "execl", "fork", "dup", "vfork", "spawn", "inherit", "scm", "scmpath"] {
+        let mut ringed = 0;
+        for way in ["poll", "epoll", "edge", "threads", "turns"] {
+            for [read, sent, to_server, to_client] in AMOUNTS {
+                if way == "turns" && to_server > 1_000_000 {
+                    continue; // Both ends would wait for the other to read.
+                }
+                let talk = Talk { how, way, read, sent, to_server, to_client };
+                let said = run(&place, &with, &without, talk);
+                ringed += usize::from(said.contains("shared memory with the peer"));
+            }
+        }
+        // A server that is faster than the client's offer has no rings.
+        assert!(ringed > 10, "{how}: only {ringed} connections had rings");
+    }
+}
+
+/// Goal: a program whose environment does not name the library is one without it.
+#[test]
+fn a_program_with_another_environment_is_one_without_the_library() {
+    let place = Place::new("environment");
+    let Some((with, _)) = place.programs() else { return };
+    for [read, sent, to_server, to_client] in AMOUNTS {
+        run(
+            &place,
+            &with,
+            &with,
+            Talk { how: "execle", way: "epoll", read, sent, to_server, to_client },
+        );
+    }
+}
+
+/// Goal: a program with the library takes the rings over.
+#[test]
+fn a_program_with_the_library_goes_on_where_the_last_one_stopped() {
+    let place = Place::new("dynamic");
+    let Some((with, _)) = place.programs() else { return };
+    for how in ["exec", "fork", "dup", "vfork", "spawn", "inherit", "scm", "scmpath"] {
+        for [read, sent, to_server, to_client] in AMOUNTS {
+            run(&place, &with, &with, Talk { how, way: "epoll", read, sent, to_server, to_client });
+        }
+    }
+}
+
+/// Goal: whoever could not become another program goes on as if nothing had been.
+#[test]
+fn a_program_that_could_not_be_started_changes_nothing() {
+    let place = Place::new("fails");
+    let Some((with, _)) = place.programs() else { return };
+    for how in ["fails", "system"] {
+        for [read, sent, to_server, to_client] in AMOUNTS {
+            run(&place, &with, &with, Talk { how, way: "poll", read, sent, to_server, to_client });
+        }
+    }
+}
+
+/// Goal: the last bytes of a peer that has closed are there for the next program too.
+#[test]
+fn a_peer_that_is_gone_leaves_its_last_bytes() {
+    let place = Place::new("gone");
+    let Some((with, without)) = place.programs() else { return };
+    for how in ["exec", "fork", "dup", "scm"] {
+        for to_server in [5, 100_000, 200_000] {
+            for read in [0, 3] {
+                let talk = Talk { how, way: "leaves", read, sent: 0, to_server, to_client: 0 };
+                run(&place, &with, &without, talk);
+            }
+        }
+    }
+}
