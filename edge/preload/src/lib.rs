@@ -27,6 +27,7 @@
 mod address;
 mod closing;
 mod config;
+mod copy;
 mod datagram;
 mod epoll;
 mod exports;

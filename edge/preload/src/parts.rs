@@ -4,15 +4,22 @@
 //!
 //! The program has promised, by calling a function of the C library with these buffers, that they
 //! are readable (when it sends) or writable (when it receives) for as long as the call lasts. They
-//! are never seen through references to their bytes, since its other threads may change them.
+//! are never seen through references to their bytes, since its other threads may change them. A
+//! promise that is not kept is an error, as it is to the kernel (`copy.rs`).
 
 use std::ffi::c_void;
+
+use crate::copy;
 
 /// The most buffers that one call of ours passes on to the kernel at a time.
 pub(crate) const PARTS_MAX: usize = 16;
 
+/// A buffer is not where the program has said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault;
+
 /// A position in a list of buffers.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Cursor<'a> {
     parts: &'a [libc::iovec],
     /// How far into the first of them.
@@ -53,33 +60,37 @@ impl<'a> Cursor<'a> {
     }
 
     /// Copies up to `len` bytes from `source` into the buffers, and returns how many there was room
-    /// for. `source` must have `len` bytes.
-    pub(crate) fn fill(&mut self, source: *const u8, len: usize) -> usize {
+    /// for. `source` must have `len` bytes. After a fault, the position is of no use.
+    pub(crate) fn fill(&mut self, source: *const u8, len: usize) -> Result<usize, Fault> {
         let mut done = 0;
         while done < len {
             let Some((target, run)) = self.next_run(len - done) else { break };
             // SAFETY: the program's promise for the target, the caller's for the source; a ring and
             // a buffer of the program do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(source.wrapping_add(done), target, run) };
+            if !unsafe { copy::copy(target, source.wrapping_add(done), run) } {
+                return Err(Fault);
+            }
             self.offset += run;
             done += run;
         }
-        done
+        Ok(done)
     }
 
     /// Copies up to `len` bytes out of the buffers to `target`, and returns how many there were.
-    /// `target` must have room for `len` bytes.
-    pub(crate) fn drain(&mut self, target: *mut u8, len: usize) -> usize {
+    /// `target` must have room for `len` bytes. After a fault, the position is of no use.
+    pub(crate) fn drain(&mut self, target: *mut u8, len: usize) -> Result<usize, Fault> {
         let mut done = 0;
         while done < len {
             let Some((source, run)) = self.next_run(len - done) else { break };
             // SAFETY: the program's promise for the source, the caller's for the target; a ring and
             // a buffer of the program do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(source, target.wrapping_add(done), run) };
+            if !unsafe { copy::copy(target.wrapping_add(done), source, run) } {
+                return Err(Fault);
+            }
             self.offset += run;
             done += run;
         }
-        done
+        Ok(done)
     }
 
     /// The buffers from here on, as the kernel wants them: at most [`PARTS_MAX`], and at most

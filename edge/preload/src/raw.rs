@@ -23,6 +23,7 @@ pub(crate) struct Errno(pub(crate) c_int);
 
 impl Errno {
     pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
+    pub(crate) const FAULT: Self = Self(libc::EFAULT);
     pub(crate) const INTR: Self = Self(libc::EINTR);
     pub(crate) const PIPE: Self = Self(libc::EPIPE);
     pub(crate) const CONNRESET: Self = Self(libc::ECONNRESET);

@@ -21,7 +21,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::parts::Cursor;
+use crate::parts::{Cursor, Fault};
 use crate::raw;
 
 /// What the header says first.
@@ -121,6 +121,21 @@ pub(crate) struct Writer {
 /// The other end has written nonsense into the header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Broken;
+
+/// Why nothing has been read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Trouble {
+    /// The other end has written nonsense.
+    Broken,
+    /// The program's buffer is none.
+    Fault,
+}
+
+impl From<Broken> for Trouble {
+    fn from(_: Broken) -> Self {
+        Self::Broken
+    }
+}
 
 /// A mapped segment, and which end of it is ours.
 #[derive(Debug)]
@@ -375,15 +390,19 @@ impl Ring<'_> {
     }
 
     /// Copies bytes out for as long as there are some and there is room for them, and returns how
-    /// many. They stay in the ring if `peek`.
-    pub(crate) fn read(&self, into: &mut Cursor<'_>, peek: bool) -> Result<usize, Broken> {
+    /// many. They stay in the ring if `peek`, and if a buffer is none.
+    pub(crate) fn read(&self, into: &mut Cursor<'_>, peek: bool) -> Result<usize, Trouble> {
+        let start = into.clone();
         let (mut tail, mut available) = self.readable()?;
         let mut done = 0;
         while available > 0 {
             let offset = self.offset(tail);
             let run = available.min(self.len - offset);
             // In bounds: `offset + run` is at most the ring's length (rule 2).
-            let copied = into.fill(self.bytes.wrapping_add(offset), run);
+            let Ok(copied) = into.fill(self.bytes.wrapping_add(offset), run) else {
+                *into = start;
+                return Err(Trouble::Fault);
+            };
             if copied == 0 {
                 break;
             }
@@ -424,8 +443,9 @@ impl Ring<'_> {
     }
 
     /// Copies bytes in for as long as there are some and there is room for them, and returns how
-    /// many.
-    pub(crate) fn write(&self, from: &mut Cursor<'_>) -> usize {
+    /// many; none if a buffer is none.
+    pub(crate) fn write(&self, from: &mut Cursor<'_>) -> Result<usize, Fault> {
+        let begin = from.clone();
         let Direction { producer, consumer, .. } = self.direction;
         let mut head = producer.head.load(Ordering::Relaxed);
         let mut tail = producer.tail_seen.load(Ordering::Relaxed);
@@ -448,7 +468,10 @@ impl Ring<'_> {
             let offset = self.offset(head);
             let run = room.min(self.len - offset);
             // In bounds: `offset + run` is at most the ring's length (rule 2).
-            let copied = from.drain(self.bytes.wrapping_add(offset), run);
+            let Ok(copied) = from.drain(self.bytes.wrapping_add(offset), run) else {
+                *from = begin;
+                return Err(Fault);
+            };
             if copied == 0 {
                 break;
             }
@@ -459,6 +482,6 @@ impl Ring<'_> {
         if done > 0 {
             producer.head.store(head, Ordering::Release);
         }
-        done
+        Ok(done)
     }
 }

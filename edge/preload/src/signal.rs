@@ -4,6 +4,9 @@
 //! this thread holds one of our locks waits until it has released it, since the handler may send on
 //! the very connection. What the program reads back is what it has set.
 //!
+//! Faults are ours first: one in the middle of a copy from or to the program's buffers ends the copy,
+//! not the program (`copy.rs`). Every other has the effect it would have without us.
+//!
 //! # Safety
 //!
 //! 1. A handler that the program has given to `sigaction` is a function of one or three arguments;
@@ -14,10 +17,10 @@
 #![expect(clippy::as_conversions, reason = "handlers are numbers to the kernel")]
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use crate::real::real;
-use crate::{raw, thread};
+use crate::{copy, raw, thread};
 
 const SIGNALS: usize = 65;
 
@@ -45,6 +48,12 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     let of =
         |table: &[AtomicI32; SIGNALS]| table.get(index).map(|flag| flag.load(Ordering::Relaxed));
     let restarts = of(&FLAGS).is_some_and(|flags| flags & libc::SA_RESTART != 0);
+    // SAFETY: what the kernel says about a signal, or null.
+    let is_real = unsafe { info.as_ref() }.is_some_and(|info| info.si_code > 0);
+    // SAFETY: the kernel's own context, and this handler returns next.
+    if GUARDED.contains(&signal) && is_real && unsafe { copy::land(context) } {
+        return;
+    }
     // The faults of the thread itself cannot wait.
     let is_fault =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP].contains(&signal);
@@ -54,12 +63,72 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     thread::count_interrupt(restarts);
     let handler = HANDLERS.get(index).map_or(0, |handler| handler.load(Ordering::Acquire));
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+        if GUARDED.contains(&signal) && (is_real || handler == libc::SIG_DFL) {
+            end_by(signal, is_real);
+        }
         return;
+    }
+    if GUARDED.contains(&signal)
+        && of(&FLAGS).is_some_and(|flags| flags & libc::SA_RESETHAND != 0)
+        && let Some(handler) = HANDLERS.get(index)
+    {
+        handler.store(libc::SIG_DFL, Ordering::Release);
     }
     // SAFETY: the program has given this address to `sigaction` as its handler (rule 1).
     let call: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
         unsafe { std::mem::transmute(handler) };
     call(signal, info, context);
+}
+
+/// The signals of a copy that finds no memory.
+const GUARDED: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+static IS_GUARDED: AtomicBool = AtomicBool::new(false);
+
+/// The C library's own flag, which it shows to whoever asks.
+const SA_RESTORER: c_int = 0x0400_0000;
+
+/// A signal that nobody handles ends the program, as if we had not been there.
+fn end_by(signal: c_int, is_fault: bool) {
+    // SAFETY: all zeros is a legal value of this structure: the default, and an empty mask.
+    let default: libc::sigaction = unsafe { std::mem::zeroed() };
+    next_sigaction(signal, &raw const default, std::ptr::null_mut());
+    // A fault comes again as soon as this handler returns; a signal that was sent does not.
+    if !is_fault {
+        raw::raise(signal);
+    }
+}
+
+/// From here on, faults in copies are survived.
+#[inline]
+pub(crate) fn guard() {
+    if !IS_GUARDED.load(Ordering::Acquire) {
+        guard_now();
+    }
+}
+
+#[cold]
+fn guard_now() {
+    if IS_GUARDED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let ours = on_signal as *const () as usize;
+    for signal in GUARDED {
+        // SAFETY: all zeros is a legal value of this structure.
+        let mut was: libc::sigaction = unsafe { std::mem::zeroed() };
+        if next_sigaction(signal, std::ptr::null(), &raw mut was) == 0 && was.sa_sigaction != ours {
+            sigaction(signal, Some(&was), None);
+        }
+    }
+}
+
+/// What the kernel is told when the program sets a handler, or none, for a signal that is guarded.
+fn guarded(new: &libc::sigaction) -> libc::sigaction {
+    let mut passed = *new;
+    passed.sa_flags &= !libc::SA_RESETHAND;
+    if [libc::SIG_DFL, libc::SIG_IGN].contains(&new.sa_sigaction) {
+        passed.sa_flags |= libc::SA_ONSTACK;
+    }
+    passed
 }
 
 fn next_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
@@ -86,15 +155,16 @@ pub(crate) fn sigaction(
     let (Some(handler), Some(flags)) = (HANDLERS.get(index), FLAGS.get(index)) else { return -1 };
     let before = (handler.load(Ordering::Acquire), flags.load(Ordering::Acquire));
     let ours = on_signal as *const () as usize;
+    let is_guarded = GUARDED.contains(&signal) && IS_GUARDED.load(Ordering::Acquire);
     // SAFETY: all zeros is a legal value of this structure.
     let mut was: libc::sigaction = unsafe { std::mem::zeroed() };
     let answer = match new {
         None => next_sigaction(signal, null, &raw mut was),
-        Some(new) if [libc::SIG_DFL, libc::SIG_IGN].contains(&new.sa_sigaction) => {
+        Some(new) if [libc::SIG_DFL, libc::SIG_IGN].contains(&new.sa_sigaction) && !is_guarded => {
             next_sigaction(signal, new, &raw mut was)
         }
         Some(new) => {
-            let mut passed = *new;
+            let mut passed = if is_guarded { guarded(new) } else { *new };
             passed.sa_sigaction = ours;
             passed.sa_flags |= libc::SA_SIGINFO;
             // The new handler has to be there when the kernel first calls us for it.
@@ -114,7 +184,11 @@ pub(crate) fn sigaction(
         *old = was;
         if was.sa_sigaction == ours {
             old.sa_sigaction = before.0;
-            old.sa_flags = (was.sa_flags & !libc::SA_SIGINFO) | (before.1 & libc::SA_SIGINFO);
+            old.sa_flags = match is_guarded {
+                true if [libc::SIG_DFL, libc::SIG_IGN].contains(&before.0) => before.1,
+                true => before.1 | (was.sa_flags & SA_RESTORER),
+                false => (was.sa_flags & !libc::SA_SIGINFO) | (before.1 & libc::SA_SIGINFO),
+            };
         }
     }
     answer

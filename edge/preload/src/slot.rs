@@ -494,6 +494,7 @@ impl Slot {
     /// Publishes the rings for this process. Whoever comes second loses, and uses the first's.
     pub(crate) fn publish(&self, segment: Segment) {
         let Some(Local { segment: place, .. }) = self.local() else { return };
+        crate::signal::guard();
         let new = Box::into_raw(Box::new(segment));
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
         if place.compare_exchange(ptr::null_mut(), new, o, r).is_err() {

@@ -19,7 +19,7 @@ use crate::parts::{Cursor, PARTS_MAX};
 use crate::patience::{Patience, Spin};
 use crate::raw::{self, Answer, Errno};
 use crate::retreat;
-use crate::ring::{ACCEPTED, Leaver, NEVER, Ring, Segment};
+use crate::ring::{ACCEPTED, Leaver, NEVER, Ring, Segment, Trouble};
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::stats::add;
 use crate::thread::Interrupts;
@@ -207,12 +207,13 @@ fn receive_ring(
     how: Receive,
 ) -> Step {
     let read = if how.discard && !how.peek {
-        ring.discard(into.remaining())
+        ring.discard(into.remaining()).map_err(Trouble::from)
     } else {
         ring.read(into, how.peek)
     };
     match read {
-        Err(_) => Step::Failed(Errno::CONNRESET),
+        Err(Trouble::Broken) => Step::Failed(Errno::CONNRESET),
+        Err(Trouble::Fault) => Step::Failed(Errno::FAULT),
         Ok(0) if into.remaining() == 0 => Step::Moved(0),
         Ok(0) if slot.is_read_shut.load(Ordering::Relaxed) => Step::Ended,
         Ok(0) if ring.direction.producer.fin.load(Ordering::Acquire) != 0 => {
@@ -444,7 +445,7 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
     if is_gone || slot.is_peer_gone.load(Ordering::Acquire) {
         return into_the_void(slot, fd, from);
     }
-    let sent = ring.write(from);
+    let Ok(sent) = ring.write(from) else { return Step::Failed(Errno::FAULT) };
     if from.remaining() > 0 {
         slot.fulls.fetch_add(1, Ordering::AcqRel);
     }

@@ -25,6 +25,8 @@ pub(crate) struct Thread {
     pub(crate) short_sleeps: Cell<u32>,
     /// It is in a fork whose child has been counted.
     pub(crate) is_forking: Cell<bool>,
+    /// Where its stack is while it copies from or to the program; see `copy.rs`.
+    pub(crate) landing: Cell<usize>,
 }
 
 thread_local! {
@@ -38,6 +40,7 @@ thread_local! {
             patience_ns: Cell::new(u64::MAX),
             short_sleeps: Cell::new(0),
             is_forking: Cell::new(false),
+            landing: Cell::new(0),
         }
     };
 }

@@ -16,25 +16,30 @@ use crate::real::real;
 use crate::sockets::{is_plain, may_ring};
 use crate::stream::{self, Receive, Send};
 use crate::table::{self, Pin};
-use crate::{closing, datagram, life};
+use crate::{closing, copy, datagram, life};
 
 /// One buffer as a list of buffers.
 fn one(base: *const c_void, len: usize) -> libc::iovec {
     libc::iovec { iov_base: base.cast_mut(), iov_len: len }
 }
 
-/// A list of buffers as a slice; empty if it cannot be one.
+/// A list of buffers as a slice; `None` if there is none.
 ///
 /// # Safety
 ///
-/// `parts` points to `count` buffers, or `count` is 0.
-unsafe fn list<'a>(parts: *const libc::iovec, count: usize) -> &'a [libc::iovec] {
-    if parts.is_null() || count == 0 {
-        return &[];
+/// If anything is there, `parts` points to `count` buffers.
+unsafe fn list<'a>(parts: *const libc::iovec, count: usize) -> Option<&'a [libc::iovec]> {
+    if count == 0 {
+        return Some(&[]);
     }
-    // SAFETY: the caller's promise; not null.
-    unsafe { std::slice::from_raw_parts(parts, count) }
+    let is_there = parts.is_aligned() && copy::is_readable(parts.cast(), count * PART_BYTES);
+    // SAFETY: the caller's promise; aligned, and not null, where nothing is readable.
+    is_there.then(|| unsafe { std::slice::from_raw_parts(parts, count) })
 }
+
+const PART_BYTES: usize = size_of::<libc::iovec>();
+/// Longer lists are none.
+const LIST_MAX: usize = 1024;
 
 /// A socket that is not to be left alone.
 fn ours(fd: c_int) -> Option<Pin> {
@@ -250,7 +255,7 @@ unsafe extern "C" fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -
         return block();
     };
     // SAFETY: the program's promise about the array.
-    let list = unsafe { list(parts, number) };
+    let Some(list) = (unsafe { list(parts, number) }) else { return block() };
     if let Some(answer) = receive(&slot, fd, list, 0) {
         return size(answer);
     }
@@ -285,10 +290,13 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int
         return got;
     };
     if may_ring(&slot) && !message.is_null() {
-        // SAFETY: the program's promise: a valid header.
-        let mut header = unsafe { message.read() };
+        // SAFETY: a header is numbers and pointers.
+        let header = unsafe { copy::read(message) };
+        let header = header.filter(|header| header.msg_iovlen <= LIST_MAX);
+        let Some(mut header) = header else { return block() };
         // SAFETY: the program's promise about the array.
         let list = unsafe { list(header.msg_iov, header.msg_iovlen) };
+        let Some(list) = list else { return block() };
         if let Some(answer) = receive(&slot, fd, list, flags) {
             (header.msg_namelen, header.msg_controllen, header.msg_flags) = (0, 0, 0);
             // SAFETY: the program's promise: a valid header.
@@ -429,8 +437,9 @@ fn sent(fd: c_int, count: libc::ssize_t) -> libc::ssize_t {
 unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> libc::ssize_t {
     if let Ok(number @ 1..=1024) = usize::try_from(count) {
         // SAFETY: the program's promise about the array.
-        let list = unsafe { list(parts, number) };
-        if let Some(answer) = send_parts(fd, list, 0) {
+        if let Some(list) = unsafe { list(parts, number) }
+            && let Some(answer) = send_parts(fd, list, 0)
+        {
             return size(answer);
         }
     }
@@ -503,15 +512,16 @@ unsafe extern "C" fn sendmsg(
     flags: c_int,
 ) -> libc::ssize_t {
     if table::socket(fd).is_some_and(|slot| may_ring(&slot)) && !message.is_null() {
-        // SAFETY: the program's promise: a valid header.
-        let header = unsafe { &*message };
+        // SAFETY: a header is numbers and pointers.
+        let header = unsafe { copy::read(message) };
+        let header = header.filter(|header| header.msg_iovlen <= LIST_MAX);
         // SAFETY: the program's promise about the array.
-        let list = unsafe { list(header.msg_iov, header.msg_iovlen) };
-        if let Some(answer) = send_parts(fd, list, flags) {
+        let list = header.and_then(|header| unsafe { list(header.msg_iov, header.msg_iovlen) });
+        if let Some(answer) = list.and_then(|list| send_parts(fd, list, flags)) {
             return size(answer);
         }
     }
-    if !message.is_null() {
+    if copy::is_readable(message.cast(), size_of::<libc::msghdr>()) {
         // SAFETY: the program's promise: a valid header.
         unsafe { each_passed(message, |passed| closing::hand_over(fd, passed)) };
     }

@@ -31,6 +31,7 @@ fn name(error: std::io::Error) -> String {
         (libc::EINVAL, "EINVAL"),
         (libc::EISCONN, "EISCONN"),
         (libc::ENOENT, "ENOENT"),
+        (libc::EFAULT, "EFAULT"),
         (libc::EEXIST, "EEXIST"),
         (libc::ENOTCONN, "ENOTCONN"),
         (libc::ENOTSOCK, "ENOTSOCK"),
@@ -557,4 +558,83 @@ pub(crate) fn many(fd: c_int, lens: &[usize], is_send: bool) -> Result<Vec<u32>,
     };
     let done = answer(done.into())? as usize;
     Ok(messages[..done].iter().map(|message| message.msg_len).collect())
+}
+
+/// What `send`, `recv` and their kin say to buffers that are not there.
+pub(crate) fn bad_buffers(from: c_int, to: c_int) -> Vec<Answer> {
+    let bad = std::ptr::with_exposed_provenance_mut::<c_void>(16);
+    let mut good = [0_u8; 4];
+    let one = |base, len| libc::iovec { iov_base: base, iov_len: len };
+    let good_part = one(good.as_mut_ptr().cast(), 4);
+    let mixed = [good_part, one(bad, 4)];
+    // SAFETY: the kernel, or whoever stands before it, looks at the buffers before it uses them.
+    unsafe {
+        let mut header: libc::msghdr = zeroed();
+        header.msg_iov = mixed.as_ptr().cast_mut();
+        header.msg_iovlen = 2;
+        let mut listless: libc::msghdr = zeroed();
+        listless.msg_iov = bad.cast();
+        listless.msg_iovlen = 1;
+        let unmapped = libc::mmap(
+            std::ptr::null_mut(),
+            8192,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        let mut answers = Vec::new();
+        let mut see = |value: libc::ssize_t| answers.push(answer(value as i64));
+        see(libc::send(from, bad, 4, libc::MSG_NOSIGNAL));
+        see(libc::write(from, unmapped, 4));
+        see(libc::writev(from, mixed.as_ptr(), 2));
+        see(libc::writev(from, bad.cast(), 1));
+        see(libc::sendmsg(from, &raw const header, 0));
+        see(libc::sendmsg(from, &raw const listless, 0));
+        see(libc::sendmsg(from, bad.cast(), 0));
+        see(libc::send(from, c"12345678".as_ptr().cast(), 8, 0));
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        see(libc::recv(to, bad, 4, 0));
+        see(libc::recv(to, unmapped, 8, libc::MSG_PEEK));
+        see(libc::read(to, unmapped, 8));
+        see(libc::readv(to, mixed.as_ptr(), 2));
+        see(libc::readv(to, bad.cast(), 1));
+        see(libc::recvmsg(to, &raw mut header, 0));
+        see(libc::recvmsg(to, &raw mut listless, 0));
+        see(libc::recvmsg(to, bad.cast(), 0));
+        see(libc::recv(to, good.as_mut_ptr().cast(), 4, 0));
+        see(i64::from(u32::from_ne_bytes(good) == u32::from_ne_bytes(*b"1234")) as libc::ssize_t);
+        libc::munmap(unmapped, 8192);
+        answers
+    }
+}
+
+/// What the program has set for a signal, and how a child ends that a signal is sent to, and one that
+/// touches what is not there.
+pub(crate) fn faults() -> (usize, i32, Vec<c_int>) {
+    // SAFETY: zeros are a legal action; the children touch nothing but what ends them.
+    unsafe {
+        let mut action: libc::sigaction = zeroed();
+        libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut action);
+        let ends = [
+            fork(|| {
+                libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+                libc::raise(libc::SIGSEGV);
+            }),
+            fork(|| {
+                libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+                std::ptr::with_exposed_provenance_mut::<u8>(16).write_volatile(1);
+            }),
+            fork(|| {
+                libc::signal(libc::SIGSEGV, libc::SIG_IGN);
+                libc::raise(libc::SIGSEGV);
+            }),
+        ];
+        let ends = ends.map(|pid| {
+            let mut status = 0;
+            libc::waitpid(pid, &raw mut status, 0);
+            status
+        });
+        (usize::from(action.sa_sigaction > 1), action.sa_flags, ends.to_vec())
+    }
 }

@@ -102,6 +102,13 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("wrote", writev(p.c, &["ab", "", "cdef", "g"]));
         log.see("read", readv(p.s, &[1, 0, 3, 10]));
     }),
+    ("buffers that are not there", |log, p| {
+        log.see("before", bad_buffers(p.c, p.s));
+        recv(p.s, 4, 0).unwrap();
+        log.see("again", bad_buffers(p.c, p.s));
+        log.see("the other way", bad_buffers(p.s, p.c));
+        log.see("faults", faults());
+    }),
     ("bytes are a stream", |log, p| {
         for _ in 0..10 {
             send(p.c, b"0123456789", 0).unwrap();
