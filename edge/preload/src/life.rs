@@ -43,6 +43,14 @@ extern "C" fn end() {
     crate::stats::remove();
 }
 
+/// The same, for a program that ends on the spot: perhaps in a handler, which must not wait for locks
+/// that this very thread holds.
+pub(crate) fn end_at_once() {
+    if !thread::holds_locks() {
+        end();
+    }
+}
+
 /// Counts forks, from 1.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 

@@ -421,6 +421,11 @@ pub(crate) fn is_process(number: u32) -> bool {
     found != Err(Errno(libc::ESRCH))
 }
 
+/// Whether this process has more threads than the calling one.
+pub(crate) fn has_threads() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1)
+}
+
 /// How many processors there are.
 pub(crate) fn processors() -> i64 {
     // SAFETY: the function has no preconditions.

@@ -174,7 +174,12 @@ fn follow_held(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
     for round in 0..LEAVING_ROUNDS {
         match segment.leaver() {
             Leaver::Nobody => return false,
-            Leaver::Leaves(who) | Leaver::Left(who) if who == me => return false,
+            Leaver::Leaves(who) | Leaver::Left(who) if who == me => {
+                // Another program that had this end too has left.
+                slot.set_why(Why::Left);
+                slot.set_carrier(Carrier::Kernel);
+                return true;
+            }
             Leaver::Left(_) => break,
             Leaver::Leaves(_) if segment.is_abandoned(me) => break,
             Leaver::Leaves(_) => {}

@@ -98,6 +98,15 @@ pub(crate) fn settle(slot: &Slot, fd: c_int) {
     if slot.segment().is_some_and(Segment::is_leaving) {
         retreat::follow(slot, fd);
     }
+    arrive(slot, fd);
+}
+
+/// The first half of that, and of the second what is under way already.
+#[inline]
+fn arrive(slot: &Slot, fd: c_int) {
+    if slot.carrier() == Carrier::Leaving {
+        retreat::follow(slot, fd);
+    }
     if slot.kind() == Kind::Connecting && raw::name(fd, true).is_some() {
         slot.set_kind(Kind::Stream);
         if slot.carrier() == Carrier::Open {
@@ -111,12 +120,23 @@ pub(crate) fn try_receive(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Re
     if let Some(error) = slot.take_error() {
         return Step::Failed(Errno(error));
     }
-    settle(slot, fd);
-    let _held = slot.receiving.hold();
-    match slot.segment() {
-        None => receive_unsettled(slot, fd, into, how),
-        Some(segment) => receive_settled(slot, segment, fd, into, how),
+    arrive(slot, fd);
+    loop {
+        let held = slot.receiving.hold();
+        match slot.segment() {
+            None => return receive_unsettled(slot, fd, into, how),
+            Some(segment) if is_left_behind(slot, segment) => {}
+            Some(segment) => return receive_settled(slot, segment, fd, into, how),
+        }
+        drop(held);
+        retreat::follow(slot, fd);
     }
+}
+
+/// Whether the other end goes back to the kernel, and this one has not begun to follow.
+#[inline]
+fn is_left_behind(slot: &Slot, segment: &Segment) -> bool {
+    segment.is_leaving() && slot.carrier() != Carrier::Leaving
 }
 
 /// Through the kernel. The first bytes of a connection that was accepted are the moment to look for
@@ -366,40 +386,52 @@ pub(crate) fn try_send(slot: &Slot, fd: c_int, from: &mut Cursor<'_>, more: bool
     if let Some(error) = slot.take_error() {
         return Step::Failed(Errno(error));
     }
-    settle(slot, fd);
+    arrive(slot, fd);
     if slot.carrier() == Carrier::Open {
         look_for_offer(slot, fd);
     }
-    let held = slot.sending.hold();
-    if slot.is_write_shut.load(Ordering::Relaxed) {
-        return Step::Failed(Errno::PIPE);
-    }
-    match slot.segment() {
-        None => through_kernel(slot, None, fd, from, more),
-        Some(segment) if slot.carrier() == Carrier::Leaving => {
-            if retreat::is_pumped(segment, slot.end()) {
-                through_kernel(slot, Some(segment), fd, from, more)
-            } else {
-                Step::Nothing
-            }
+    loop {
+        let held = slot.sending.hold();
+        if slot.is_write_shut.load(Ordering::Relaxed) {
+            return Step::Failed(Errno::PIPE);
         }
-        Some(segment) => {
-            if slot.carrier() == Carrier::Offered {
-                if segment.header().state.load(Ordering::Acquire) != ACCEPTED {
-                    return through_kernel(slot, Some(segment), fd, from, more);
-                }
-                slot.set_why(Why::Rings);
-                slot.set_carrier(Carrier::Rings);
-            }
-            let step = through_ring(slot, segment, fd, from);
+        let Some(segment) = slot.segment() else {
+            return through_kernel(slot, None, fd, from, more);
+        };
+        if !is_left_behind(slot, segment) {
+            let step = send_settled(slot, segment, fd, from, more);
             drop(held);
-            if segment.is_leaving() {
+            if is_left_behind(slot, segment) {
                 // The other end did not wait for these bytes: they follow it.
                 retreat::follow(slot, fd);
             }
-            step
+            return step;
         }
+        drop(held);
+        retreat::follow(slot, fd);
     }
+}
+
+fn send_settled(
+    slot: &Slot,
+    segment: &Segment,
+    fd: c_int,
+    from: &mut Cursor<'_>,
+    more: bool,
+) -> Step {
+    match slot.carrier() {
+        Carrier::Leaving if !retreat::is_pumped(segment, slot.end()) => return Step::Nothing,
+        Carrier::Leaving => return through_kernel(slot, Some(segment), fd, from, more),
+        Carrier::Offered if segment.header().state.load(Ordering::Acquire) != ACCEPTED => {
+            return through_kernel(slot, Some(segment), fd, from, more);
+        }
+        Carrier::Offered => {
+            slot.set_why(Why::Rings);
+            slot.set_carrier(Carrier::Rings);
+        }
+        Carrier::Rings | Carrier::Open | Carrier::Kernel => {}
+    }
+    through_ring(slot, segment, fd, from)
 }
 
 /// A connection that was accepted and is written to first: looks for an offer now and then.

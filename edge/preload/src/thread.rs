@@ -95,6 +95,11 @@ fn deliver(due: u64) {
     }
 }
 
+/// Whether the calling thread holds any of our locks.
+pub(crate) fn holds_locks() -> bool {
+    with(|thread| thread.depth.get() > 0)
+}
+
 /// Whether a handler has to wait now; if so, it is remembered.
 pub(crate) fn defer(signal: i32) -> bool {
     with(|thread| {

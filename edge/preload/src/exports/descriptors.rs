@@ -93,18 +93,20 @@ unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let cloexec = libc::CLOSE_RANGE_CLOEXEC as c_int;
-    if flags & cloexec == 0 && first <= last && !signal::is_guest() {
-        table::each(first as usize, last as usize, closes);
+    let (cloexec, unshare) =
+        (libc::CLOSE_RANGE_CLOEXEC as c_int, libc::CLOSE_RANGE_UNSHARE as c_int);
+    // A wrong call closes nothing.
+    let closes_all = flags & cloexec == 0 && flags & !unshare == 0 && first <= last;
+    if closes_all && !signal::is_guest() {
+        let others_keep_theirs = flags & unshare != 0 && raw::has_threads();
+        let each = if others_keep_theirs { successor::prepare_standard } else { closes };
+        table::each(first as usize, last as usize, each);
     }
     real!(c"close_range" as fn(c_uint, c_uint, c_int) -> c_int, first, last, flags)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closefrom(first: c_int) {
-    if !signal::is_guest() {
-        table::each(usize::try_from(first).unwrap_or(0), usize::MAX, closes);
-    }
     let first = c_uint::try_from(first).unwrap_or(0);
     // SAFETY: plain numbers.
     unsafe { close_range(first, c_uint::MAX, 0) };

@@ -7,10 +7,12 @@
 //!
 //! The program calls these under the contracts of the C library's functions of the same names.
 
+#![expect(clippy::as_conversions, reason = "C integers meet us here")]
+
 use std::ffi::c_int;
 
 use crate::real::real;
-use crate::{life, signal};
+use crate::{life, raw, signal};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fork() -> libc::pid_t {
@@ -21,6 +23,23 @@ unsafe extern "C" fn fork() -> libc::pid_t {
         life::no_fork(number);
     }
     answer
+}
+
+/// Ends without a word to anybody; but peers of connections with rings hear that they have ended.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _exit(status: c_int) -> ! {
+    life::end_at_once();
+    // SAFETY: no pointer; the call does not return.
+    let _ = unsafe { raw::syscall(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+    loop {
+        std::hint::spin_loop();
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: the program's promise.
+    unsafe { _exit(status) }
 }
 
 #[unsafe(no_mangle)]

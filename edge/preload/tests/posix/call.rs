@@ -638,3 +638,71 @@ pub(crate) fn faults() -> (usize, i32, Vec<c_int>) {
         (usize::from(action.sa_sigaction > 1), action.sa_flags, ends.to_vec())
     }
 }
+
+unsafe extern "C" {
+    fn dprintf(fd: c_int, format: *const std::ffi::c_char, ...) -> c_int;
+    fn __dprintf_chk(fd: c_int, flag: c_int, format: *const std::ffi::c_char, ...) -> c_int;
+}
+
+/// Prints with more arguments than there are registers, of both kinds.
+pub(crate) fn print(fd: c_int) -> [c_int; 3] {
+    let format = c"%d %s %.2f %d %.1f %d %d %d %s %.3f %.3f %.3f %.3f %.3f %.3f %.3f %.3f %ld|";
+    let texts = [c"text".as_ptr(), c"more".as_ptr()];
+    // SAFETY: as many arguments as the format wants, of the types it wants.
+    unsafe {
+        [
+            dprintf(
+                fd,
+                format.as_ptr(),
+                1,
+                texts[0],
+                2.25,
+                3,
+                4.5,
+                5,
+                6,
+                7,
+                texts[1],
+                0.125,
+                1.125,
+                2.125,
+                3.125,
+                4.125,
+                5.125,
+                6.125,
+                7.125,
+                1_i64 << 40,
+            ),
+            __dprintf_chk(
+                fd,
+                1,
+                format.as_ptr(),
+                1,
+                texts[0],
+                2.25,
+                3,
+                4.5,
+                5,
+                6,
+                7,
+                texts[1],
+                0.125,
+                1.125,
+                2.125,
+                3.125,
+                4.125,
+                5.125,
+                6.125,
+                7.125,
+                1_i64 << 40,
+            ),
+            dprintf(fd, c"plain\n".as_ptr()),
+        ]
+    }
+}
+
+pub(crate) fn close_range_with(first: c_int, last: c_int, flags: impl TryInto<c_int>) -> Answer {
+    let flags = flags.try_into().unwrap_or(0);
+    // SAFETY: no pointers.
+    answer(unsafe { libc::close_range(first as u32, last as u32, flags) }.into())
+}

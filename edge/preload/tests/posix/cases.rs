@@ -109,6 +109,45 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("the other way", bad_buffers(p.s, p.c));
         log.see("faults", faults());
     }),
+    ("printing", |log, p| {
+        log.see("printed", print(p.c));
+        settle();
+        log.see("got", recv(p.s, 500, 0));
+        log.see("printed back", print(p.s));
+        settle();
+        log.see("got", recv(p.c, 500, 0));
+    }),
+    ("ranges of descriptors", |log, p| {
+        let copy = fcntl(p.c, libc::F_DUPFD, 900).unwrap();
+        log.see("wrong", close_range_with(p.c, p.c, 1 << 20));
+        log.see("wrong way round", close_range_with(p.c, p.c - 1, 0));
+        log.see("on exec", close_range_with(p.c, p.c, libc::CLOSE_RANGE_CLOEXEC));
+        send(p.c, b"still", 0).unwrap();
+        log.see("got", recv(p.s, 10, 0));
+        let copy = c_int::try_from(copy).unwrap();
+        let child = fork(|| {
+            close_range_with(p.c, p.c, libc::CLOSE_RANGE_UNSHARE).unwrap();
+            assert!(send(p.c, b"x", 0).is_err());
+            send(copy, b"copy", 0).unwrap();
+        });
+        log.see("status", wait(child));
+        log.see("got", recv(p.s, 10, 0));
+        log.see("closed", close_range_with(p.c, p.c, 0));
+        send(copy, b"copy", 0).unwrap();
+        log.see("got", recv(p.s, 10, 0));
+        log.see("closed", close_range_with(copy, copy, 0));
+        log.see("end", recv(p.s, 10, 0));
+    }),
+    ("a child that ends on the spot", |log, p| {
+        let Pair { c, s } = p;
+        let child = fork(|| {
+            send(c, b"last words", 0).unwrap();
+        });
+        close(c).unwrap();
+        log.see("status", wait(child));
+        log.see("got", recv(s, 100, libc::MSG_WAITALL));
+        log.see("end", recv(s, 100, 0));
+    }),
     ("bytes are a stream", |log, p| {
         for _ in 0..10 {
             send(p.c, b"0123456789", 0).unwrap();
