@@ -203,6 +203,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, conflicts_with_all = ["host", "server", "all", "quick", "op", "test", "rounds", "csv"])]
     pub(crate) modes: bool,
 
+    /// Measure what a session adds to raw verbs instead: latency and bandwidth
+    #[arg(long, conflicts_with_all = ["host", "server", "all", "quick", "op", "test", "rounds", "csv", "modes"])]
+    pub(crate) layers: bool,
+
     /// The other end of one mode
     #[arg(long, hide = true, requires = "modes")]
     pub(crate) modes_child: Option<String>,

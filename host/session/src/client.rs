@@ -12,6 +12,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::thread;
 use std::time::Duration;
+use tracing::debug;
 
 /// Connects to servers, each an [`Endpoint`].
 #[derive(Clone, Debug)]
@@ -54,6 +55,9 @@ impl ClientSession {
         loop {
             for address in &addresses {
                 attempt = self.try_connect(*address, deadline);
+                if let Err(error) = &attempt {
+                    debug!(%address, "{error}");
+                }
                 match &attempt {
                     Ok(_) => return attempt,
                     Err(error) if is_final(error) => return attempt,

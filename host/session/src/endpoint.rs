@@ -14,6 +14,7 @@ use adverb_sys::eventfd::EventFd;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tracing::info;
 
 /// One peer: a connector, one or more channels, and the buffers that both sides have advertised.
 ///
@@ -44,6 +45,7 @@ impl Endpoint {
         // What came together with the end of the handshake has been read already, so that the keeper
         // would not be woken for it.
         link.attend();
+        info!(peer = %link.peer.addr, name = %link.peer.name, "peer has come");
         Ok(Self { channels, link, adapter: adapter.clone(), server })
     }
 

@@ -17,6 +17,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use tracing::{debug, info, trace};
 
 /// Who is at the other end of an endpoint.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -214,6 +215,7 @@ impl Link {
             self.end_channels(Departure::Silent);
             return patience;
         }
+        debug!(peer = %self.peer.addr, ?silent, "silent: asked whether it is there");
         self.offer(&Frame::Ping);
         often.min(patience.saturating_sub(silent))
     }
@@ -258,7 +260,8 @@ impl Link {
     fn hear(&self, reader: &mut Connector) {
         while self.departure().is_none() {
             let frame = reader.try_receive();
-            if matches!(frame, Ok(Some(_))) {
+            if let Ok(Some(frame)) = &frame {
+                trace!(peer = %self.peer.addr, "says {}", frame.kind());
                 self.frames.fetch_add(1, Ordering::Relaxed);
             }
             match frame {
@@ -289,6 +292,15 @@ impl Link {
     }
 
     fn learn(&self, new: Advertisement) {
+        info!(
+            peer = %self.peer.addr,
+            name = %new.name,
+            addr = format_args!("{:#x}", new.addr),
+            rkey = format_args!("{:#x}", new.rkey.0),
+            blocks = new.blocks,
+            block_bytes = new.block_bytes,
+            "the peer advertises a buffer"
+        );
         let mut state = self.lock();
         if let Some(old) = state.theirs.iter_mut().find(|old| old.name == new.name) {
             *old = new;
@@ -303,7 +315,11 @@ impl Link {
 
     fn depart(&self, how: Departure) {
         // The first cause is the one that counts.
-        let _ = self.departed.compare_exchange(0, how.code(), Ordering::AcqRel, Ordering::Relaxed);
+        let first =
+            self.departed.compare_exchange(0, how.code(), Ordering::AcqRel, Ordering::Relaxed);
+        if first.is_ok() {
+            info!(peer = %self.peer.addr, name = %self.peer.name, "{how}");
+        }
         // Under the lock, so that nobody misses it between looking and waiting.
         drop(self.lock());
         self.heard.notify_all();
@@ -315,7 +331,7 @@ impl Link {
         buffer: &Buffer,
         timeout: Duration,
     ) -> Result<(), ExchangeError> {
-        let name = Name::new(name)?;
+        let title = Name::new(name)?;
         let remote = Access::ALL.bits() & !Access::LOCAL_WRITE.bits();
         if buffer.access().bits() & remote == 0 {
             return Err(ExchangeError::NotShared);
@@ -326,17 +342,17 @@ impl Link {
         }
         {
             let mut state = self.lock();
-            if state.ours.iter().any(|(known, _)| *known == name) {
-                return Err(ExchangeError::NameTaken { name });
+            if state.ours.iter().any(|(known, _)| *known == title) {
+                return Err(ExchangeError::NameTaken { name: title });
             }
             if state.ours.len() >= BUFFERS_MAX {
                 return Err(ExchangeError::TooMany { max: BUFFERS_MAX });
             }
             // From before the peer can know of it.
-            state.ours.push((name.clone(), buffer.clone()));
+            state.ours.push((title.clone(), buffer.clone()));
         }
         let frame = Frame::Advertise(Advertisement {
-            name,
+            name: title,
             addr: buffer.addr(),
             rkey: buffer.rkey(),
             access: buffer.access(),
@@ -344,6 +360,15 @@ impl Link {
             blocks: u64::try_from(buffer.blocks()).unwrap_or(u64::MAX),
         });
         let sent = connector::send(&self.stream, &frame, Deadline::after(timeout));
+        info!(
+            peer = %self.peer.addr,
+            name,
+            addr = format_args!("{:#x}", buffer.addr()),
+            rkey = format_args!("{:#x}", buffer.rkey().0),
+            blocks = buffer.blocks(),
+            block_bytes = buffer.block_bytes(),
+            "buffer advertised"
+        );
         if sent.is_err() {
             // Half a frame may have gone out, and nothing can follow half a frame.
             self.depart(Departure::Lost);

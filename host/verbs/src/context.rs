@@ -14,6 +14,7 @@ use crate::memory::{Buf, Dm, Mr, NullMr};
 use crate::mw::Mw;
 use crate::qp::{Qp, QpConfig};
 use crate::srq::{Srq, SrqConfig};
+use crate::story;
 use crate::transport::{InDomain, Rc};
 use adverb_device::{
     Access, AhAttr, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpCounters,
@@ -118,7 +119,9 @@ impl Context {
         let port = Port::open(name)?;
         let failed = |error| OpenError::System { doing: "make a queue of events", error };
         let events = port.create_event_queue().map_err(failed)?;
-        Ok(Self { port, events })
+        let context = Self { port, events };
+        story::opened(&context);
+        Ok(context)
     }
 
     pub(crate) fn parts(&self) -> (&Arc<Port>, &Arc<EventQueue>) {

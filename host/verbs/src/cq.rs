@@ -4,6 +4,7 @@ use crate::channel::CompChannel;
 use crate::error::{Busy, CreateError, NotifyError, PollError, WorkError};
 use crate::memory::Memory;
 use crate::srq::{self, Srq};
+use crate::story;
 use adverb_device::locks::Mutex;
 use adverb_device::{Arm, EventQueue, Port, ResizeError, Timestamps, WcStatus};
 use std::fmt;
@@ -228,6 +229,7 @@ impl Cq {
         if let (Some(channel), Some(notice)) = (config.channel, inner.device.notice()) {
             channel.remember(notice.id(), &inner);
         }
+        story::queue_made(config);
         Ok(Self { inner })
     }
 

@@ -103,6 +103,7 @@ mod mw;
 mod qp;
 mod scope;
 mod srq;
+mod story;
 mod transport;
 mod work;
 mod xrc;

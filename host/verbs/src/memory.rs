@@ -11,6 +11,7 @@
 
 use crate::context::Pd;
 use crate::error::{AllocateError, RangeError};
+use crate::story;
 use adverb_device::{Access, Mapping, Pages, Port, Region, Rkey, Sge, page_bytes};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -50,6 +51,12 @@ pub struct Mr {
 }
 
 impl Mr {
+    fn of(region: Region, backing: Backing) -> Self {
+        let mr = Self { inner: Arc::new(Registered { region, backing }) };
+        story::registered(&mr);
+        mr
+    }
+
     pub(crate) fn allocate(
         port: &Port,
         domain: u32,
@@ -60,7 +67,7 @@ impl Mr {
         // SAFETY: the pages stay mapped for as long as `Backing::Pages` holds them, which is
         // dropped after the region (rule 1); nobody gets a reference to them (rule 2).
         let region = unsafe { port.register(domain, pages.as_ptr(), len, access) }?;
-        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Pages(pages) }) })
+        Ok(Self::of(region, Backing::Pages(pages)))
     }
 
     pub(crate) fn from_vec(
@@ -74,7 +81,7 @@ impl Mr {
         // SAFETY: the vector's memory does not move and is freed after the region is gone (rule 1);
         // nobody gets a reference to it any more (rule 2).
         let region = unsafe { port.register(domain, start, len, access) }?;
-        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Vector(bytes) }) })
+        Ok(Self::of(region, Backing::Vector(bytes)))
     }
 
     /// # Safety
@@ -89,7 +96,7 @@ impl Mr {
     ) -> Result<Self, AllocateError> {
         // SAFETY: the caller's promise.
         let region = unsafe { port.register(domain, start, len, access) }?;
-        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Promise }) })
+        Ok(Self::of(region, Backing::Promise))
     }
 
     /// Maps `len` bytes of `file` from `offset` on. The caller has checked that they are there.
@@ -112,7 +119,7 @@ impl Mr {
         // SAFETY: the pages stay mapped for as long as `Backing::File` holds them (rule 1), and
         // nobody gets a reference to them (rule 2).
         let region = unsafe { port.register(domain, start, len, access) }?;
-        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::File(pages) }) })
+        Ok(Self::of(region, Backing::File(pages)))
     }
 
     /// Registers a part of the device's memory.
@@ -134,8 +141,7 @@ impl Mr {
         // SAFETY: the pages stay mapped for as long as `Backing::Device` holds them (rule 1), and
         // nobody gets a reference to them (rule 2).
         let region = unsafe { port.register(domain, start, len, access) }?;
-        let backing = Backing::Device(dm.clone());
-        Ok(Self { inner: Arc::new(Registered { region, backing }) })
+        Ok(Self::of(region, Backing::Device(dm.clone())))
     }
 
     /// Ends the registration, or says why it cannot end yet. Dropping the last handle does so without
@@ -201,7 +207,7 @@ impl Mr {
             Ok(region) => {
                 let Registered { region: old, backing } = registered;
                 drop(old);
-                Ok(Self { inner: Arc::new(Registered { region, backing }) })
+                Ok(Self::of(region, backing))
             }
             Err(error) => failed(Self { inner: Arc::new(registered) }, error.into()),
         }

@@ -35,6 +35,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::thread;
+use tracing::{debug, warn};
 
 pub(crate) struct Shared {
     pub(super) name: Name,
@@ -163,6 +164,7 @@ fn note(
     };
     let is_cause = status != WcStatus::Success && status != WcStatus::WorkRequestFlushed;
     if is_cause && failure.is_none() {
+        warn!(%operation, ?status, "work has failed, and the channel with it");
         *failure = Some(Failure::Work { operation, status });
     }
 }
@@ -196,6 +198,10 @@ impl Shared {
         });
         shared.source().add(shared.qp.number().get(), Arc::downgrade(&shared));
         shared
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.name.as_str()
     }
 
     #[inline]
@@ -566,6 +572,12 @@ impl Shared {
             None
         };
         Err(cause.unwrap_or(ChannelError::Work { operation, status }))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        debug!(channel = %self.name, peer = %self.link.peer.addr, "channel ended");
     }
 }
 
