@@ -12,7 +12,7 @@ use crate::buffer::Block;
 use crate::connector::Deadline;
 use crate::error::ChannelError;
 use crate::handler::Handler;
-use crate::link::Link;
+use crate::line::Line;
 use crate::remote::RemoteBlock;
 use crate::ring::{Claim, Event, Fate, Queue, Ticket};
 use crate::set_up::Unlinked;
@@ -51,17 +51,17 @@ impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Channel")
             .field("name", &self.shared.name)
-            .field("qp", &self.shared.qp.number())
-            .field("peer", &self.shared.link.peer.addr)
+            .field("qp", &self.qpn())
+            .field("peer", &self.shared.line.link().peer.addr)
             .finish_non_exhaustive()
     }
 }
 
 impl Channel {
-    pub(crate) fn new(unlinked: Unlinked, link: &Arc<Link>, adapter: &Adapter) -> Self {
+    pub(crate) fn new(unlinked: Unlinked, line: &Arc<Line>, adapter: &Adapter) -> Self {
         Self {
             timeout: adapter.config().timeouts.work,
-            shared: Shared::new(unlinked, link, adapter),
+            shared: Shared::new(unlinked, line, adapter),
         }
     }
 
@@ -96,14 +96,14 @@ impl Channel {
         Self { shared: Arc::clone(&self.shared), timeout }
     }
 
-    /// Its queue pair's number.
+    /// Its queue pair's number. A channel that has lost its peer and found it again has another.
     pub fn qpn(&self) -> Qpn {
-        self.shared.qp.number()
+        self.shared.lock().qp.number()
     }
 
     /// What its queue pair has counted.
     pub fn counters(&self) -> QpCounters {
-        self.shared.qp.counters()
+        self.shared.lock().qp.counters()
     }
 
     /// How much it has on its hands.

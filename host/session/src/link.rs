@@ -5,10 +5,10 @@
 //! it whether it is still there. The keeper (`keeper.rs`) listens to it.
 
 use crate::buffer::Buffer;
-use crate::channel::Shared;
 use crate::connector::{self, Connector, Deadline};
 use crate::error::{ConnectorError, ExchangeError};
 use crate::frame::{Advertisement, ChannelHello, Features, Frame, Name};
+use crate::line::Line;
 use crate::remote::RemoteBuffer;
 use adverb_sys::eventfd::EventFd;
 use adverb_verbs::{Access, Gid, PathMtu};
@@ -94,7 +94,7 @@ impl fmt::Display for Departure {
 /// The link to a peer.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) peer: PeerInfo,
+    pub(crate) peer: Arc<PeerInfo>,
     /// How the peer went, as [`Departure::code`]; 0 while it is there.
     departed: AtomicU8,
     stream: Arc<TcpStream>,
@@ -104,7 +104,9 @@ pub(crate) struct Link {
     state: Mutex<State>,
     /// Something has changed in `state`, or the peer has gone.
     heard: Condvar,
-    channels: OnceLock<Vec<Weak<Shared>>>,
+    /// Which of the line's links it is, from 1 on.
+    number: u32,
+    line: OnceLock<Weak<Line>>,
     /// Rung when the handler knows that the peer has gone.
     farewell: OnceLock<Arc<EventFd>>,
     /// Channels whose last event was handled after the peer had gone.
@@ -131,16 +133,17 @@ struct Watch {
 }
 
 impl Link {
-    pub(crate) fn new(peer: PeerInfo, connector: Connector) -> Self {
+    pub(crate) fn new(peer: PeerInfo, connector: Connector, number: u32) -> Self {
         Self {
-            peer,
+            peer: Arc::new(peer),
+            number,
             departed: AtomicU8::new(0),
             stream: Arc::clone(connector.stream()),
             reader: Mutex::new(connector),
             writer: Mutex::new(()),
             state: Mutex::new(State { theirs: Vec::new(), ours: Vec::new() }),
             heard: Condvar::new(),
-            channels: OnceLock::new(),
+            line: OnceLock::new(),
             farewell: OnceLock::new(),
             quiet_channels: AtomicUsize::new(0),
             frames: AtomicU64::new(0),
@@ -148,9 +151,14 @@ impl Link {
         }
     }
 
-    /// Tells which channels end with it. Once.
-    pub(crate) fn set_channels(&self, channels: Vec<Weak<Shared>>) {
-        let _ = self.channels.set(channels);
+    /// Tells what it is a link of, whose channels end with it. Once.
+    pub(crate) fn set_line(&self, line: Weak<Line>) {
+        let _ = self.line.set(line);
+    }
+
+    /// Which of the line's links it is.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     /// Has `bell` rung when the handler knows that the peer has gone. Once.
@@ -221,17 +229,20 @@ impl Link {
     }
 
     fn signs_of_life(&self) -> u64 {
-        let channels = self.channels.get().map(Vec::as_slice).unwrap_or_default();
+        let line = self.line.get().and_then(Weak::upgrade);
+        let channels = line.as_ref().map(|line| line.channels()).unwrap_or_default();
         let packets = channels.iter().filter_map(Weak::upgrade).map(|c| c.packets_received());
         packets.fold(self.frames.load(Ordering::Relaxed), u64::wrapping_add)
     }
 
     fn end_channels(&self, how: Departure) {
-        for channel in self.channels.get().map(Vec::as_slice).unwrap_or_default() {
-            if let Some(channel) = channel.upgrade() {
-                channel.end(how);
-            }
+        let Some(line) = self.line.get().and_then(Weak::upgrade) else {
+            return;
+        };
+        for channel in line.channels().iter().filter_map(Weak::upgrade) {
+            channel.end(how, self.number);
         }
+        line.lost(self.number, how);
     }
 
     /// The handler knows that the peer has gone, and has handled all events.
@@ -391,7 +402,7 @@ impl Link {
         let mut state = self.lock();
         loop {
             if let Some(found) = state.theirs.iter().find(|known| known.name == name) {
-                return Ok(RemoteBuffer::new(found));
+                return Ok(RemoteBuffer::new(found, self.number));
             }
             if let Some(how) = self.departure() {
                 return Err(ExchangeError::PeerGone(how));

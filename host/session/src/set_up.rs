@@ -2,6 +2,7 @@
 
 use crate::adapter::Adapter;
 use crate::auth;
+use crate::channel::Shared;
 use crate::error::SetUpError;
 use crate::frame::{ChannelHello, Features, Hello, Name};
 use crate::link::PeerInfo;
@@ -9,6 +10,7 @@ use crate::source::Places;
 use adverb_verbs::{PathMtu, Qp, QpConfig, Rc, RcConnect, RemoteQp};
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use tracing::info;
 
 /// A channel's queue pair, without a peer as yet.
@@ -29,6 +31,17 @@ fn make_one(adapter: &Adapter, name: &Name) -> Result<Unlinked, SetUpError> {
     let queues = &adapter.config().queues;
     let depth = queues.send_depth + queues.receive_depth;
     let places = adapter.source(name, depth)?.reserve(depth)?;
+    make_on(adapter, name, places)
+}
+
+/// Makes another queue pair for a channel whose own has ended, with the same places for completions.
+pub(crate) fn make_again(adapter: &Adapter, channel: &Shared) -> Result<Unlinked, SetUpError> {
+    let places = Arc::clone(channel.source()).reserve(0)?;
+    make_on(adapter, channel.title(), places)
+}
+
+fn make_on(adapter: &Adapter, name: &Name, places: Places) -> Result<Unlinked, SetUpError> {
+    let queues = &adapter.config().queues;
     let mut config = QpConfig::new(places.source().cq());
     config.max_send_wr = queues.send_depth;
     config.max_recv_wr = queues.receive_depth;

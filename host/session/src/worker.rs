@@ -22,7 +22,7 @@ pub(crate) fn start(adapter: &Adapter, channel: &Shared) -> io::Result<()> {
         source.bed().kick();
         return Ok(());
     }
-    debug!(channel = channel.name(), "threads for handlers started");
+    debug!(channel = %channel.title(), "threads for handlers started");
     let threads = match adapter.config().thread_mode {
         ThreadMode::PerChannel => 1,
         ThreadMode::SharedCq { threads } => threads.get(),

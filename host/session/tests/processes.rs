@@ -11,52 +11,10 @@ use adverb_session::{
     ChannelError, ClientSession, Config, Departure, Endpoint, Handler, Operation, PeerInfo,
     RetryCount, ServerSession, ThreadMode, WcStatus, WorkMode,
 };
-use std::env;
-use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use support::process::{Process, address};
 use support::{LONG, pattern};
-
-const ADDRESS: &str = "ADVERB_TEST_ADDRESS";
-
-/// A child that runs one of the tests below that are not for running alone.
-struct Process(Child);
-
-impl Process {
-    fn start(role: &str, address: SocketAddr) -> Self {
-        let child = Command::new(env::current_exe().expect("this binary"))
-            .args(["--exact", role, "--ignored", "--nocapture"])
-            .env(ADDRESS, address.to_string())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("a process");
-        Self(child)
-    }
-}
-
-impl Process {
-    /// A server, on a port that is free now.
-    fn listen(role: &str) -> (Self, SocketAddr) {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        drop(listener);
-        (Self::start(role, address), address)
-    }
-
-    fn signal(&self, signal: &str) {
-        let id = self.0.id().to_string();
-        let sent = Command::new("kill").args([signal, &id]).status().expect("kill");
-        assert!(sent.success(), "{signal} was sent");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn server() -> ServerSession {
     ServerSession::bind("127.0.0.1:0", Config::default()).expect("a server")
@@ -64,7 +22,7 @@ fn server() -> ServerSession {
 
 /// The child's endpoint; `None` if nobody has started this process as one.
 fn child() -> Option<Endpoint> {
-    let address: SocketAddr = env::var(ADDRESS).ok()?.parse().expect("an address");
+    let address = address()?;
     let session = ClientSession::new(Config::default()).expect("a client");
     Some(session.connect(address).expect("an endpoint"))
 }
@@ -312,7 +270,7 @@ fn a_client_comes_back_after_its_server_was_killed() {
 #[test]
 #[ignore = "the child of another test"]
 fn one_shot_server() {
-    let Ok(address) = env::var(ADDRESS) else { return };
+    let Some(address) = address() else { return };
     let mut server = ServerSession::bind(address, Config::default()).unwrap();
     let endpoint = server.accept(LONG).unwrap();
     let channel = endpoint.channel("data").unwrap();
