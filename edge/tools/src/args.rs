@@ -207,6 +207,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, conflicts_with_all = ["host", "server", "all", "quick", "op", "test", "rounds", "csv", "modes"])]
     pub(crate) layers: bool,
 
+    /// The other end of the layers
+    #[arg(long, hide = true, requires = "layers")]
+    pub(crate) layers_child: bool,
+
     /// The other end of one mode
     #[arg(long, hide = true, requires = "modes")]
     pub(crate) modes_child: Option<String>,

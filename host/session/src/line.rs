@@ -91,6 +91,7 @@ impl Line {
         self.server
     }
 
+    #[cfg(feature = "tokio")]
     pub(crate) fn stage(&self) -> Stage {
         self.lock().stage
     }

@@ -8,13 +8,14 @@ mod alone;
 mod support;
 
 use adverb_session::{
-    Channel, ChannelError, ClientSession, Config, Departure, Endpoint, Handler, Reconnect,
-    ServerSession, ThreadMode, WorkMode,
+    ChannelError, ClientSession, Config, Departure, Endpoint, Handler, Reconnect, ServerSession,
+    ThreadMode, WorkMode,
 };
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
+use support::lasting::{self, await_word, use_all};
 use support::process::{Process, address, free_address};
 use support::{LONG, pair};
 
@@ -31,30 +32,6 @@ fn modes() -> impl Iterator<Item = Config> {
             config.work_mode(work).thread_mode(threads)
         })
     })
-}
-
-/// Waits until the server, which writes there once it was told of the buffer, has done so.
-fn await_word(sink: &adverb_session::Buffer) {
-    while sink.at(0).unwrap().load_u64(0).unwrap() == 0 {
-        thread::sleep(Duration::from_millis(1));
-    }
-    sink.fill(0).unwrap();
-}
-
-/// Has the server send back what it is sent, and write and read its memory.
-fn use_all(endpoint: &Endpoint, channel: &Channel) -> adverb_session::RemoteBuffer {
-    let buffer = endpoint.adapter().buffer(2, 8).unwrap();
-    let (near, far) = (buffer.at(0).unwrap(), buffer.at(1).unwrap());
-    near.store_u64(0, 7).unwrap();
-    channel.post_recv(far.clone()).unwrap();
-    channel.send(near.clone()).unwrap();
-    assert_eq!(channel.recv().unwrap().block.load_u64(0).unwrap(), 7);
-    let table = endpoint.remote_buffer("table").unwrap();
-    channel.write(near, table.at(1).unwrap()).unwrap();
-    far.fill(0).unwrap();
-    channel.read(far.clone(), table.at(1).unwrap()).unwrap();
-    assert_eq!(far.load_u64(0).unwrap(), 7);
-    table
 }
 
 /// Goal: what was under way ends once, the same endpoint and channels go on, and both sides find the
@@ -108,28 +85,7 @@ fn a_client_comes_back_over_shared_memory() {
 #[ignore = "the child of another test"]
 fn lasting_server() {
     let Some(address) = address() else { return };
-    let mut server = ServerSession::bind(address, Config::default()).unwrap();
-    let table = server.adapter().buffer(2, 8).unwrap();
-    while let Ok(endpoint) = server.accept(LONG * 10) {
-        endpoint.advertise("table", &table).unwrap();
-        // The client of a test that has ended is not there any more.
-        let _ = serve(&endpoint);
-    }
-}
-
-/// Writes to the client's buffer, and then sends back what comes.
-fn serve(endpoint: &Endpoint) -> Result<(), Box<dyn std::error::Error>> {
-    let channel = endpoint.channel("data")?.with_timeout(LONG * 10);
-    let buffer = endpoint.adapter().buffer(2, 8)?;
-    channel.post_recv(buffer.at(0)?)?;
-    let sink = endpoint.remote_buffer("sink")?;
-    buffer.at(1)?.store_u64(0, 1)?;
-    channel.write(buffer.at(1)?, sink.at(0)?)?;
-    loop {
-        let event = channel.recv()?;
-        channel.send(event.block.clone())?;
-        channel.post_recv(event.block)?;
-    }
+    lasting::run(address, Config::default());
 }
 
 /// Goal: tasks wait for the server's return as threads do.
