@@ -189,7 +189,7 @@ impl Ring {
         Self { queue, slots, depth, free: 0, done: 0, posted: 0 }
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot(&mut self, number: u64) -> Option<&mut Slot> {
         let place = usize::try_from(number).ok()? & self.slots.len().wrapping_sub(1);
         self.slots.get_mut(place)
@@ -273,7 +273,7 @@ impl Ring {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn event(&mut self, number: u64) -> Option<Event> {
         let queue = self.queue;
         let slot = self.slot(number)?;
@@ -284,7 +284,7 @@ impl Ring {
     }
 
     /// Takes the oldest event that nobody else waits for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<Event> {
         for number in self.free..self.done {
             let slot = self.slot(number)?;

@@ -16,7 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adverb::session::{
-    Buffer, Channel, ClientSession, Config, Endpoint, Event, Operation, RemoteBuffer, ServerSession,
+    Block, Buffer, Channel, ClientSession, Config, Endpoint, Event, Operation, RemoteBuffer,
+    ServerSession,
 };
 use adverb::verbs::{
     Access, Cq, Mr, Psn, Qp, QpConfig, Qpn, Rc, RcConnect, ReceiveWork, RemoteQp, Rkey, SendData,
@@ -337,11 +338,14 @@ impl Layer for Raw {
     }
 }
 
-/// A channel of a session.
+/// A channel of a session. Blocks come back with their events, and are used again.
 struct Session {
     channel: Channel,
     short: Buffer,
+    sent: Option<Block>,
+    received: Option<Block>,
     source: Buffer,
+    written: Vec<Block>,
     sink: RemoteBuffer,
 }
 
@@ -352,15 +356,27 @@ impl Session {
         Ok(Self {
             channel: endpoint.channel("plain")?,
             short: adapter.buffer(2, SHORT_BYTES)?,
+            sent: None,
+            received: None,
             source: adapter.buffer(1, LONG_BYTES)?,
+            written: Vec::new(),
             sink: endpoint.remote_buffer("sink")?,
         })
     }
 
-    /// Polls once, and says whether work of this kind has ended.
-    fn has(&self, kind: Operation) -> Outcome<bool> {
-        let event = self.channel.poll()?;
-        Ok(matches!(event, Some(Event { operation, .. }) if operation == kind))
+    /// Polls once, and says what has ended.
+    fn ended(&mut self) -> Outcome<Option<Operation>> {
+        let Some(Event { operation, block, .. }) = self.channel.poll()? else {
+            return Ok(None);
+        };
+        if operation == Operation::Send {
+            self.sent = Some(block);
+        } else if operation == Operation::Receive {
+            self.received = Some(block);
+        } else {
+            self.written.push(block);
+        }
+        Ok(Some(operation))
     }
 }
 
@@ -370,27 +386,30 @@ impl Layer for Session {
     }
 
     fn prepare(&mut self) -> Outcome<()> {
-        self.channel.post_recv(self.short.at(1)?)?;
+        let block = self.received.take().map_or_else(|| self.short.at(1), Ok)?;
+        self.channel.post_recv(block)?;
         Ok(())
     }
 
     fn send(&mut self) -> Outcome<()> {
-        self.channel.post_send(self.short.at(0)?)?;
+        let block = self.sent.take().map_or_else(|| self.short.at(0), Ok)?;
+        self.channel.post_send(block)?;
         Ok(())
     }
 
     fn receive(&mut self) -> Outcome<()> {
-        while !self.has(Operation::Receive)? {}
+        while self.ended()? != Some(Operation::Receive) {}
         Ok(())
     }
 
     fn post(&mut self) -> Outcome<()> {
-        self.channel.post_write(self.source.at(0)?, self.sink.at(0)?)?;
+        let block = self.written.pop().map_or_else(|| self.source.at(0), Ok)?;
+        self.channel.post_write(block, self.sink.at(0)?)?;
         Ok(())
     }
 
     fn poll(&mut self) -> Outcome<u32> {
-        Ok(u32::from(self.has(Operation::Write)?))
+        Ok(u32::from(self.ended()? == Some(Operation::Write)))
     }
 }
 

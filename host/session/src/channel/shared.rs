@@ -241,7 +241,7 @@ impl Shared {
 
     pub(super) fn post_send(
         &self,
-        block: &Block,
+        block: Block,
         imm: Option<u32>,
         how: Posting,
     ) -> Result<Ticket, ChannelError> {
@@ -251,12 +251,12 @@ impl Shared {
 
     pub(super) fn post_write(
         &self,
-        block: &Block,
+        block: Block,
         to: RemoteBlock,
         imm: Option<u32>,
         how: Posting,
     ) -> Result<Ticket, ChannelError> {
-        check_length(block, to)?;
+        check_length(&block, to)?;
         let kind =
             SendKind::Write { va: to.start().addr, rkey: to.start().rkey, imm: imm.map(Imm) };
         self.post(Operation::Write, block, Some(to), kind, how)
@@ -264,35 +264,35 @@ impl Shared {
 
     pub(super) fn post_read(
         &self,
-        block: &Block,
+        block: Block,
         from: RemoteBlock,
         how: Posting,
     ) -> Result<Ticket, ChannelError> {
-        check_length(block, from)?;
+        check_length(&block, from)?;
         let kind = SendKind::Read { va: from.start().addr, rkey: from.start().rkey };
         self.post(Operation::Read, block, Some(from), kind, how)
     }
 
     pub(super) fn post_fetch_add(
         &self,
-        block: &Block,
+        block: Block,
         at: RemoteBlock,
         add: u64,
         how: Posting,
     ) -> Result<Ticket, ChannelError> {
-        check_word(block, at)?;
+        check_word(&block, at)?;
         let kind = SendKind::FetchAdd { va: at.start().addr, rkey: at.start().rkey, add };
         self.post(Operation::FetchAdd, block, Some(at), kind, how)
     }
 
     pub(super) fn post_compare_swap(
         &self,
-        block: &Block,
+        block: Block,
         at: RemoteBlock,
         (compare, swap): (u64, u64),
         how: Posting,
     ) -> Result<Ticket, ChannelError> {
-        check_word(block, at)?;
+        check_word(&block, at)?;
         let kind =
             SendKind::CompareSwap { va: at.start().addr, rkey: at.start().rkey, compare, swap };
         self.post(Operation::CompareSwap, block, Some(at), kind, how)
@@ -328,13 +328,13 @@ impl Shared {
     fn post(
         &self,
         operation: Operation,
-        block: &Block,
+        block: Block,
         remote: Option<RemoteBlock>,
         kind: SendKind,
         how: Posting,
     ) -> Result<Ticket, ChannelError> {
         let state = &mut *self.lock();
-        self.check(state, Queue::Send, operation, block)?;
+        self.check(state, Queue::Send, operation, &block)?;
         if remote.is_some_and(|remote| !remote.is_of(state.link)) {
             return Err(ChannelError::OldBuffer);
         }
@@ -369,7 +369,7 @@ impl Shared {
         // below, before the lock is given back.
         let posted = unsafe { state.qp.post_send(&[work]) };
         posted.map_err(|(_, error)| ChannelError::Post(error))?;
-        state.sends.post(operation, Some(block.clone()), how.claim);
+        state.sends.post(operation, Some(block), how.claim);
         state.unsignaled = match signaled {
             true => 0,
             false => state.unsignaled + 1,
