@@ -427,6 +427,10 @@ impl Link {
             return;
         }
         self.depart(Departure::Here);
+        // What came from the peer is acknowledged before the peer hears that nothing more will be.
+        if let Some(channel) = self.channels.get().into_iter().flatten().find_map(Weak::upgrade) {
+            channel.catch_up();
+        }
         self.reader.lock().unwrap_or_else(PoisonError::into_inner).part(&Frame::Bye);
         drop(writer);
         self.end_channels(Departure::Here);

@@ -256,6 +256,14 @@ impl Context {
     pub fn drive(&self) {
         self.port.drive();
     }
+
+    /// Takes in all that has arrived and answers it, and waits for another thread that is doing so.
+    /// After it, what a peer sent before this call and the network has delivered has completed, and the
+    /// peer has what it waits for. For a program that is about to end, or that must know whether
+    /// anything still comes; it takes longer than [`Context::drive`].
+    pub fn settle(&self) {
+        self.port.settle();
+    }
 }
 
 /// A protection domain: queue pairs reach only memory of their own. `struct ibv_pd`.
