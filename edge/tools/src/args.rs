@@ -316,7 +316,7 @@ impl Wait {
 /// How members of a group pass data on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Shape {
-    /// By the length of the vector
+    /// By the length of the vector and the number of members
     Auto,
     /// Everybody to everybody
     Mesh,
@@ -324,6 +324,8 @@ pub(crate) enum Shape {
     Ring,
     /// Up a tree and down again
     Tree,
+    /// Half up one binary tree, half up another
+    DoubleTree,
 }
 
 impl Shape {
@@ -334,6 +336,7 @@ impl Shape {
             Self::Mesh => "mesh",
             Self::Ring => "ring",
             Self::Tree => "tree",
+            Self::DoubleTree => "double-tree",
         }
     }
 }
@@ -355,7 +358,11 @@ pub(crate) struct AllreduceArgs {
 
     /// How data is passed on
     #[arg(long, default_value = "auto")]
-    pub(crate) shape: Shape,
+    pub(crate) topology: Shape,
+
+    /// Members below each in a tree
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) width: u16,
 
     /// How threads wait
     #[arg(long, default_value = "epoll")]
