@@ -380,9 +380,12 @@ pub(crate) struct AllreduceArgs {
 /// Options of `adverb mesh`.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
-Run it with the same --nodes on each node, or with --local N on one machine. Ranks and sizes of
-mpirun, srun and indexed Jobs of Kubernetes are found in the environment; a name with {} stands for
-all ranks, as in --nodes mesh-{}.mesh --ranks 8.
+Run it with the same --nodes on each node, or with --local N on one machine. The time begins when all
+nodes are there, or after 20 seconds; each of them has the whole matrix at the end.
+
+Ranks and sizes of mpirun, srun and indexed Jobs of Kubernetes are found in the environment; a name with
+{} stands for all ranks, as in --nodes mesh-{}.mesh --ranks 8, which ADVERB_NODES and ADVERB_SIZE can say
+too. Of ranks that were found so the first one alone prints.
 
 Exit codes: 0 ok, 1 a node failed or a block was spoilt, lost or repeated, 2 wrong usage.")]
 pub(crate) struct MeshArgs {

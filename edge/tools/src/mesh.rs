@@ -51,6 +51,7 @@ pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
         bytes,
         traffic: args.traffic,
         duration: Duration::from_secs_f64(args.duration),
+        gather: !args.child,
         device: args.device.clone(),
         gid_index: args.gid_index,
         work_mode: args.wait.mode(),

@@ -1,12 +1,12 @@
 //! One node: a server session that takes blocks of all others, and a client session to each of them.
 //!
 //! A thread for each peer sends, one for each client receives; all sleep while they wait. A peer that
-//! goes is connected to again until the time is over. Among the blocks go rows (`board.rs`); the last one
-//! goes when this node has sent and received all that it will.
+//! goes is connected to again until the time is over, which begins when all are here. Among the blocks
+//! go rows (`board.rs`); the last one goes when this node has sent and received all that it will.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -32,6 +32,8 @@ pub(crate) struct Task {
     pub(crate) bytes: usize,
     pub(crate) traffic: MeshTraffic,
     pub(crate) duration: Duration,
+    /// Wait for all nodes before the time begins.
+    pub(crate) gather: bool,
     pub(crate) device: Option<String>,
     pub(crate) gid_index: Option<u8>,
     pub(crate) work_mode: WorkMode,
@@ -100,10 +102,12 @@ struct Node {
     board: Board,
     said: Mutex<Vec<u8>>,
     born_ms: u64,
+    born: Instant,
     /// Keeps those that are sent to, and those that send, level.
     outward: Pace,
     inward: Pace,
-    start: Instant,
+    /// When blocks began to be sent.
+    start: OnceLock<Instant>,
     adapter: Adapter,
 }
 
@@ -138,12 +142,16 @@ pub(crate) fn run(task: Task, say: impl Fn(&Row, &Report)) -> Result<Report, Fai
         board: Board::new(task.place.nodes.len()),
         said: Mutex::default(),
         born_ms: now_ms(),
+        born: Instant::now(),
         outward: Pace::new(task.place.nodes.len()),
         inward: Pace::new(task.place.nodes.len()),
-        start: Instant::now(),
+        start: OnceLock::new(),
         adapter,
         task,
     });
+    if !node.task.gather {
+        node.begin();
+    }
     node.speak(false); // Before anybody may want to pass it on.
     let listening = Arc::clone(&node);
     thread::spawn(move || listening.listen(server));
@@ -158,17 +166,20 @@ pub(crate) fn run(task: Task, say: impl Fn(&Row, &Report)) -> Result<Report, Fai
     loop {
         let sending = senders.iter().any(|sender| !sender.is_finished());
         let serving = node.guests.load(Ordering::Acquire) > 0;
-        if node.is_late() || (!sending && !serving && node.start.elapsed() >= node.task.duration) {
+        if node.is_late() || (!sending && !serving && node.elapsed() >= node.task.duration) {
             break;
         }
         thread::sleep(TICK);
+        if node.born.elapsed() >= GATHER {
+            node.begin();
+        }
         if said.elapsed() >= SAY_EVERY {
             said = Instant::now();
-            say(&node.speak(false), &node.board.report(node.start.elapsed()));
+            say(&node.speak(false), &node.board.report(node.elapsed()));
         }
     }
     let row = node.speak(true);
-    let report = node.board.last_report(node.start.elapsed());
+    let report = node.board.last_report(node.elapsed());
     say(&row, &report);
     Ok(report)
 }
@@ -227,7 +238,7 @@ impl Node {
         Row {
             rank: self.task.place.rank,
             born_ms: self.born_ms,
-            elapsed_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
+            elapsed_ms: u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX),
             last,
             peers: self.counts.iter().map(pair).collect(),
         }
@@ -241,13 +252,36 @@ impl Node {
         row
     }
 
+    /// The time begins, if it has not.
+    fn begin(&self) {
+        self.start.get_or_init(Instant::now);
+    }
+
+    /// Since it began.
+    fn elapsed(&self) -> Duration {
+        self.start.get().map_or(Duration::ZERO, Instant::elapsed)
+    }
+
+    /// Waits until all nodes are here, or one of them has begun, or somebody has waited for long enough.
+    fn gather(&self) {
+        let others = self.counts.len() - 1;
+        while self.start.get().is_none() {
+            let up = self.counts.iter().filter(|counts| counts.up.load(Ordering::Relaxed)).count();
+            let here = up >= others && self.guests.load(Ordering::Acquire) >= others;
+            match here {
+                true => self.begin(),
+                false => thread::sleep(TICK),
+            }
+        }
+    }
+
     fn is_over(&self) -> bool {
-        self.start.elapsed() >= self.task.duration
+        self.elapsed() >= self.task.duration
     }
 
     /// Who still sends to us was served for long enough.
     fn is_late(&self) -> bool {
-        self.start.elapsed() >= self.task.duration + GRACE
+        self.elapsed() >= self.task.duration + GRACE
     }
 
     /// Waits until all blocks have been sent and received.
@@ -338,6 +372,7 @@ impl Node {
             counter.fetch_add(1, Ordering::Relaxed);
             due = seq.map_or(due, |seq| seq) + 1;
             drop(message);
+            self.begin();
             if let Some(lane) = &lane {
                 lane.step();
             }
@@ -381,6 +416,7 @@ impl Node {
         let sink = endpoint.remote_buffer(SINK)?;
         let source = endpoint.adapter().buffer(RING, self.task.bytes)?;
         counts.up.store(true, Ordering::Relaxed);
+        self.gather();
         let lane = self.outward.join(rank);
         let from = u64::try_from(self.task.place.rank).unwrap_or(u64::MAX);
         let mut bytes = vec![0; self.task.bytes];
@@ -459,5 +495,7 @@ const TRY: Duration = Duration::from_millis(500);
 /// How long a peer that is there may keep us waiting.
 const PATIENCE: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(5);
+/// How long nodes wait for others to be started.
+const GATHER: Duration = Duration::from_secs(20);
 /// How long the others are served when the time is over.
 const GRACE: Duration = Duration::from_secs(20);

@@ -148,9 +148,10 @@ fn ranks_of_mpirun_are_a_mesh() {
         println!("skipped: no mpirun: {reason}");
         return;
     }
+    let port = (20_000 + std::process::id() % 10_000).to_string();
     let mut command = Command::new("mpirun");
     command.args(["-np", "3", "--allow-run-as-root", "--oversubscribe"]);
-    command.args([env!("CARGO_BIN_EXE_adverb"), "mesh", "-D", "1.5", "--port", "18700", "--json"]);
+    command.args([env!("CARGO_BIN_EXE_adverb"), "mesh", "-D", "1.5", "--port", &port, "--json"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = finish(command.spawn().expect("mpirun starts"));
     assert_eq!(output.status.code(), Some(0), "{}{}", stderr(&output), stdout(&output));
