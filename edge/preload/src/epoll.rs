@@ -198,8 +198,14 @@ impl Item {
     fn due_datagram(&self, slot: &Slot) -> u32 {
         let Some(mailbox) = datagram::mapped(slot) else { return 0 };
         let is_new = self.events & libc::EPOLLET as u32 == 0 || mailbox.head() != self.seen_head;
-        let is_due = is_new && datagram::is_readable(mailbox);
-        if is_due { (libc::EPOLLIN | libc::EPOLLRDNORM) as u32 } else { 0 }
+        if !is_new || !datagram::is_readable(mailbox) {
+            return 0;
+        }
+        let out = libc::POLLOUT | libc::POLLWRNORM;
+        let wants_room = self.events & u32::from(out.cast_unsigned()) != 0;
+        let room = if wants_room { raw::poll_now(self.fd, out).unwrap_or(0) } else { 0 };
+        let ready = libc::POLLIN | libc::POLLRDNORM | room & out;
+        u32::from(ready.cast_unsigned())
     }
 
     /// Only the kernel can say whose turn it is, or that once is enough.

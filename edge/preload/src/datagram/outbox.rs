@@ -15,7 +15,7 @@ use super::post::Post;
 use crate::address;
 use crate::parts::Cursor;
 use crate::raw::{self, Answer};
-use crate::slot::{Slot, Why};
+use crate::slot::Slot;
 use crate::stats::add;
 use crate::table::Pin;
 
@@ -329,6 +329,9 @@ pub(crate) fn send(
     is_special: bool,
     kernel: impl FnOnce() -> Answer,
 ) -> Answer {
+    if slot.is_kernel_only.load(Ordering::Acquire) {
+        return through_kernel(slot, kernel);
+    }
     let post = slot.post_or_new(|| Post::new(slot, fd));
     let Some((post, directory)) = post.and_then(|post| Some((post, post.directory?))) else {
         return through_kernel(slot, kernel);
@@ -355,8 +358,11 @@ pub(crate) fn send(
             }
         });
     }
-    if answer.is_ok() && slot.port.load(Ordering::Relaxed) == 0 {
-        announce(slot, fd, directory);
+    if answer.is_ok() {
+        let port = u16::try_from(slot.port.load(Ordering::Relaxed)).unwrap_or(0);
+        if port == 0 || directory.generation(port) == 0 {
+            announce(slot, fd, directory);
+        }
     }
     raw::set_errno(errno);
     answer
@@ -377,7 +383,6 @@ fn announce(slot: &Slot, fd: c_int, directory: &Directory) {
     if let Some(own) = raw::name(fd, false).filter(|own| own.port() != 0) {
         slot.port.store(own.port().into(), Ordering::Relaxed);
         directory.announce(own.port());
-        slot.set_why(Why::Spin);
     }
 }
 

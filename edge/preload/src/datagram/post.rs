@@ -163,5 +163,6 @@ pub(super) fn set_up(slot: &Slot, fd: c_int) {
     post.publish(mailbox, path);
     slot.has_inbox.store(true, Ordering::SeqCst);
     slot.set_why(Why::Rings);
+    crate::sockets::explain(slot, fd, "mailbox");
     epoll::note_change();
 }
