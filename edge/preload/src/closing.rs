@@ -5,8 +5,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use crate::raw;
 use crate::ring::{ACCEPTED, NEVER, OFFERED, Segment, WITHDRAWN};
-use crate::slot::{Carrier, Slot};
-use crate::{epoll, meeting, retreat, stats, stream, successor, table};
+use crate::slot::{Carrier, Slot, Why};
+use crate::{datagram, epoll, meeting, retreat, stats, stream, successor, table};
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
 /// one of its socket.
@@ -25,6 +25,7 @@ pub(crate) fn forget(fd: c_int) {
             }
         }
         stats::dump(fd, &slot.counters);
+        datagram::closing(slot);
     }
     slot.release();
 }
@@ -75,6 +76,7 @@ fn are_bells(segment: &Segment, slot: &Slot) -> bool {
 /// more; if not, the connection goes back to the kernel.
 pub(crate) fn hand_over(over: c_int, fd: c_int) {
     let Some(slot) = table::socket(fd) else { return };
+    datagram::keep_to_kernel(&slot);
     if successor::takes_over(over) {
         pass_on(&slot);
     } else {
@@ -84,7 +86,7 @@ pub(crate) fn hand_over(over: c_int, fd: c_int) {
 
 /// Another program will have the connection too, and knows of rings.
 pub(crate) fn pass_on(slot: &Slot) {
-    slot.leave_to_kernel(crate::slot::Why::HandedOver);
+    slot.leave_to_kernel(Why::HandedOver);
     if let Some(segment) = slot.segment()
         && (segment.header().state.load(Ordering::Acquire) == ACCEPTED || !take_back(slot, segment))
     {

@@ -27,6 +27,7 @@ use crate::{signal, thread};
 /// The two do not overlap, and nothing that is mapped there may be a reference of Rust's.
 #[inline]
 pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, len: usize) -> bool {
+    signal::guard();
     let note = thread::with(|thread| thread.landing.as_ptr());
     // SAFETY: the caller's promise; a fault is survived (rule 1).
     unsafe { guarded(target, source, len, note) == 0 }
@@ -38,7 +39,6 @@ pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, len: usize) -> boo
 ///
 /// Every bit pattern is a legal `T`.
 pub(crate) unsafe fn read<T>(from: *const T) -> Option<T> {
-    signal::guard();
     let mut value = std::mem::MaybeUninit::<T>::uninit();
     // SAFETY: `value` is ours, and as long as a `T`.
     let is_there = unsafe { copy(value.as_mut_ptr().cast(), from.cast(), size_of::<T>()) };
@@ -48,7 +48,6 @@ pub(crate) unsafe fn read<T>(from: *const T) -> Option<T> {
 
 /// Whether all of the program's `len` bytes from there on are readable.
 pub(crate) fn is_readable(from: *const c_void, len: usize) -> bool {
-    signal::guard();
     let Some(last) = len.checked_sub(1) else { return true };
     let bytes = (0..len).step_by(PAGE_BYTES).chain([last]);
     bytes.into_iter().all(|at| {

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 use crate::slot::{Carrier, Kind, Slot};
 use crate::table::{self, Pin};
-use crate::{closing, config, meeting, raw, retreat, signal};
+use crate::{closing, config, datagram, meeting, raw, retreat, signal};
 
 /// What has been done for a program that is about to take this process over.
 #[derive(Debug, Default)]
@@ -29,23 +29,25 @@ pub(crate) struct Prepared {
     unnamed: Vec<&'static Slot>,
 }
 
-/// Whether any connection of this process has rings, or may get them before we have looked.
+/// Whether any socket of this process uses shared memory.
 fn has_rings() -> bool {
     let mut found = false;
     table::each(0, usize::MAX, |fd| {
-        found |= table::socket(fd).is_some_and(|slot| {
-            slot.kind() == Kind::Stream
-                && matches!(slot.carrier(), Carrier::Offered | Carrier::Rings | Carrier::Leaving)
-        });
+        found |= table::socket(fd).is_some_and(|slot| shares_memory(&slot));
     });
     found
 }
 
-/// The connection with rings that a descriptor of the calling process stands for. A guest in our
+fn shares_memory(slot: &Slot) -> bool {
+    datagram::has_post(slot)
+        || matches!(slot.carrier(), Carrier::Offered | Carrier::Rings | Carrier::Leaving)
+}
+
+/// The socket in shared memory that a descriptor of the calling process stands for. A guest in our
 /// memory may have given it another number than we know.
 pub(crate) fn ringed(fd: c_int) -> Option<Pin> {
     let is_it = |slot: &Pin, cookie: Option<u64>| {
-        slot.segment().is_some()
+        shares_memory(slot)
             && cookie.is_none_or(|cookie| slot.cookie.load(Ordering::Relaxed) == cookie)
     };
     if !signal::is_guest() {
@@ -79,7 +81,7 @@ pub(crate) unsafe fn prepare(
         for fd in retreat::descriptors() {
             let Some(slot) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
             if !knows_us {
-                retreat::leave(&slot, fd);
+                give_up(&slot, fd);
             } else if signal::is_guest() {
                 // Whose memory this is has not counted its guest.
                 closing::pass_on(&slot);
@@ -134,7 +136,7 @@ pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *
         let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
         for fd in retreat::descriptors() {
             let Some(slot) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
-            if knows_us { closing::pass_on(&slot) } else { retreat::leave(&slot, fd) }
+            if knows_us { closing::pass_on(&slot) } else { give_up(&slot, fd) }
         }
     }
     raw::set_errno(errno);
@@ -145,8 +147,16 @@ pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *
 pub(crate) fn prepare_standard(fd: c_int) {
     if let Some(slot) = ringed(fd) {
         let errno = raw::errno();
-        retreat::leave(&slot, fd);
+        give_up(&slot, fd);
         raw::set_errno(errno);
+    }
+}
+
+/// What travelled through shared memory travels through the kernel from now on.
+fn give_up(slot: &Slot, fd: c_int) {
+    match slot.kind() {
+        Kind::Datagram => datagram::keep_to_kernel(slot),
+        Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => retreat::leave(slot, fd),
     }
 }
 
