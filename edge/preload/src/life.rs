@@ -40,7 +40,9 @@ extern "C" fn end() {
             crate::closing::forget(fd);
         }
     });
-    crate::stats::remove();
+    if crate::stats::remove() {
+        meeting::clear_away();
+    }
 }
 
 /// The same, for a program that ends on the spot: perhaps in a handler, which must not wait for locks

@@ -21,7 +21,8 @@ pub(crate) struct Log {
 
 impl Log {
     fn line(&self, level: Level, text: &str) -> String {
-        let who = match self.details {
+        let details = crate::slot::wanted_log().1.unwrap_or(self.details);
+        let who = match details {
             0 => String::new(),
             1 => format!("Tid: {} ", crate::thread::id()),
             2 => format!("Pid: {} Tid: {} ", raw::process_id(), crate::thread::id()),
@@ -47,9 +48,18 @@ impl Log {
         }
     }
 
+    /// The least important level that is printed now: somebody who looks at statistics may want
+    /// another one.
+    fn most(&self) -> Option<Level> {
+        match crate::slot::wanted_log().0 {
+            Some(wanted) => Some(Level::of(wanted)),
+            None => self.level,
+        }
+    }
+
     /// Prints a line, if its level is wanted.
     pub(crate) fn print(&self, level: Level, text: &str) {
-        if self.level.is_none_or(|most| level > most) {
+        if self.most().is_none_or(|most| level > most) {
             return;
         }
         let line = self.line(level, text);
@@ -64,7 +74,7 @@ impl Log {
 
 /// Whether lines of that level are printed.
 pub(crate) fn is_on(level: Level) -> bool {
-    config::get().log.level.is_some_and(|most| level <= most)
+    config::get().log.most().is_some_and(|most| level <= most)
 }
 
 /// Prints a line, if its level is wanted. The text is made only then.

@@ -279,6 +279,31 @@ pub(crate) fn tidy_up() {
     }
 }
 
+/// This process ends: if nobody else has anything here, what all of them shared goes, and the
+/// directory. Whoever starts at this very moment makes its own.
+pub(crate) fn clear_away() {
+    let Ok(entries) = std::fs::read_dir(place()) else { return };
+    let names = entries.flatten().take(TIDY_MAX).map(|entry| entry.file_name().into_string());
+    let Ok(names) = names.collect::<Result<Vec<String>, _>>() else { return };
+    let is_shared = |name: &String| {
+        let (kind, rest) = name.split_once('.').unwrap_or((name, "."));
+        let parts = rest.split('.').count();
+        (kind, parts) == ("ports", 1) || (kind, parts) == ("udp", 2)
+    };
+    if !names.iter().all(is_shared) {
+        return;
+    }
+    for name in names {
+        if let Some(path) = path(&name) {
+            raw::unlink(&path);
+        }
+    }
+    // A directory that somebody has named may be there for other reasons too.
+    if place() == default_place() {
+        let _ = std::fs::remove_dir(place());
+    }
+}
+
 /// Files that one process looks at when it starts, at most.
 const TIDY_MAX: usize = 256;
 /// Letters in the name of a file of rings.

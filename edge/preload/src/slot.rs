@@ -163,6 +163,8 @@ pub(crate) struct Slot {
     pub(crate) meeting: [AtomicU64; 2],
     /// The size of the rings.
     pub(crate) ring_bytes: AtomicU64,
+    /// The multicast group that was joined last, as the network writes it, for statistics.
+    pub(crate) group: AtomicU32,
     /// The kernel's number for this socket, once it has rings.
     pub(crate) cookie: AtomicU64,
     /// Time limits of receiving and sending, in nanoseconds; 0 is none.
@@ -183,6 +185,10 @@ struct Arena {
     free: AtomicU64,
     /// Slots from here on have never been used.
     fresh: AtomicU32,
+    /// What readers of statistics want of the log: a level, and details, each one more than it is.
+    /// 0: nothing.
+    level: AtomicU32,
+    details: AtomicU32,
 }
 
 static ARENA: AtomicPtr<Arena> = AtomicPtr::new(ptr::null_mut());
@@ -245,6 +251,7 @@ pub(crate) fn layout() -> String {
         ("why", offset_of!(Slot, why), 1),
         ("nonblocking", offset_of!(Slot, is_nonblocking), 1),
         ("ring_bytes", offset_of!(Slot, ring_bytes), 8),
+        ("group", offset_of!(Slot, group), 4),
     ] {
         text.push_str(&format!("{name}:{offset}:{size} "));
     }
@@ -252,7 +259,18 @@ pub(crate) fn layout() -> String {
         text.push_str(&format!("{name}:{}:8 ", counters + offset));
     }
     let fresh = offset_of!(Arena, fresh);
-    format!("{text}| {} {} {fresh}", size_of::<Arena>(), size_of::<Slot>())
+    let (level, details) = (offset_of!(Arena, level), offset_of!(Arena, details));
+    let (arena, slot) = (size_of::<Arena>(), size_of::<Slot>());
+    format!("{text}| {arena} {slot} {fresh} {level} {details}")
+}
+
+/// What readers of statistics want of the log: its level and its details.
+pub(crate) fn wanted_log() -> (Option<i64>, Option<i64>) {
+    let Some(at) = NonNull::new(ARENA.load(Ordering::Acquire)) else { return (None, None) };
+    // SAFETY: mapped for good, made of atomics (rule 1).
+    let Arena { level, details, .. } = unsafe { at.as_ref() };
+    let wanted = |word: &AtomicU32| i64::from(word.load(Ordering::Relaxed)).checked_sub(1);
+    (wanted(level).filter(|level| *level >= 0), wanted(details).filter(|details| *details >= 0))
 }
 
 /// The slot of that number.
@@ -343,6 +361,7 @@ impl Slot {
         }
         self.names.store(0, o);
         self.cookie.store(0, o);
+        self.group.store(0, o);
         self.counters.reset();
     }
 

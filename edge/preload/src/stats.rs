@@ -162,14 +162,17 @@ fn path(pid: u32) -> Option<CString> {
 /// The process that has made the file.
 static MAKER: AtomicU32 = AtomicU32::new(0);
 
-/// The process that made the file ends: nobody will look at it any more.
-pub(crate) fn remove() {
+/// The process that made the file ends: nobody will look at it any more. Returns whether it was this
+/// one, and the file lay where rings meet.
+pub(crate) fn remove() -> bool {
     let pid = raw::process_id();
-    if MAKER.load(Ordering::Relaxed) == pid
-        && let Some(path) = path(pid)
-    {
+    if MAKER.load(Ordering::Relaxed) != pid {
+        return false;
+    }
+    if let Some(path) = path(pid) {
         raw::unlink(&path);
     }
+    config::get().stats_dir.is_none()
 }
 
 fn file(len: usize) -> Option<*mut u8> {

@@ -171,6 +171,15 @@ unsafe extern "C" fn setsockopt(
         call(value)
     };
     if answer == 0 {
+        let joins = [libc::IP_ADD_MEMBERSHIP, libc::IP_ADD_SOURCE_MEMBERSHIP].contains(&name);
+        if level == libc::IPPROTO_IP && joins {
+            // SAFETY: the kernel has just read a structure there that begins with the group.
+            let group = unsafe { value.cast::<u32>().read_unaligned() };
+            slot.group.store(group, Ordering::Relaxed);
+        }
+        if level == libc::IPPROTO_IP && name == libc::IP_DROP_MEMBERSHIP {
+            slot.group.store(0, Ordering::Relaxed);
+        }
         sockets::option_set(&slot, fd, level, name);
     }
     answer

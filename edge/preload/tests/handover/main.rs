@@ -217,3 +217,48 @@ fn a_peer_that_is_gone_leaves_its_last_bytes() {
         }
     }
 }
+
+/// Goal: whoever ends last leaves nothing where rings meet, even if others before were killed.
+#[test]
+fn the_last_one_clears_away() {
+    let place = Place::new("clear");
+    let Some((with, _)) = place.programs() else { return };
+    let rings = place.0.join("rings");
+    let left = || -> Vec<_> {
+        let entries = fs::read_dir(&rings).expect("a directory");
+        entries.flatten().map(|entry| entry.file_name()).collect()
+    };
+    let talk =
+        Talk { how: "fails", way: "poll", read: 0, sent: 0, to_server: 100_000, to_client: 50_000 };
+    run(&place, &with, &with, talk);
+    assert!(left().is_empty(), "{:?}", left());
+    let mut command = place.command(&with);
+    command.args(["serve", &free_port(), "0", "0", "fails", "-", "0", "0"]);
+    let mut killed = command.stdout(Stdio::piped()).spawn().expect("a server");
+    let mut line = String::new();
+    let stdout = killed.stdout.take().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    killed.kill().expect("a server");
+    killed.wait().expect("a server");
+    assert!(!left().is_empty());
+    run(&place, &with, &with, talk);
+    assert!(left().is_empty(), "{:?}", left());
+}
+
+/// Goal: the extra functions are where the manual has them, and do what it says or say that they do not.
+#[test]
+fn the_extra_functions_answer() {
+    let place = Place::new("api");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handover/api.c");
+    let program = place.0.join("api");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(source);
+    if !compiler.status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: there is no compiler for C");
+        return;
+    }
+    let output = place.command(&program).output().expect("a program");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("a rule says os"), "{said}");
+}

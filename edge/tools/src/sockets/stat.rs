@@ -68,6 +68,18 @@ pub(crate) struct StatArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+
+    /// Set how much programs log: 0 to 8, or the name of a level
+    #[arg(short, long, value_name = "LEVEL")]
+    log_level: Option<String>,
+
+    /// Set how much each line of their logs says about who speaks: 0 to 3
+    #[arg(short = 'D', long, value_name = "DETAILS", value_parser = clap::value_parser!(u32).range(0..=3))]
+    details_level: Option<u32>,
+
+    /// Print the version
+    #[arg(short = 'V', long)]
+    version: bool,
 }
 
 /// One socket's numbers, by name.
@@ -85,6 +97,9 @@ struct Source {
     slots_at: u64,
     slot_bytes: u64,
     fresh_at: u64,
+    /// Where a level and details of the log may be asked for.
+    level_at: Option<u64>,
+    details_at: Option<u64>,
 }
 
 impl Source {
@@ -115,6 +130,8 @@ impl Source {
             slots_at: sizes.next()?.ok()?,
             slot_bytes: sizes.next()?.ok()?,
             fresh_at: sizes.next()?.ok()?,
+            level_at: sizes.next().and_then(Result::ok),
+            details_at: sizes.next().and_then(Result::ok),
         })
     }
 
@@ -137,6 +154,14 @@ impl Source {
                 (row.get("refs").is_some_and(|refs| *refs > 0)).then_some((at, row))
             })
             .collect()
+    }
+
+    /// Asks for another level, or other details, of the log. Both are written one higher.
+    fn ask(&self, at: Option<u64>, value: u32) -> std::io::Result<()> {
+        match at {
+            Some(at) => self.file.write_all_at(&value.saturating_add(1).to_le_bytes(), at),
+            None => Err(std::io::Error::other("the program's library is too old for that")),
+        }
     }
 
     fn zero(&self) -> std::io::Result<()> {
@@ -193,13 +218,39 @@ fn lists(list: &str, fd: u64) -> bool {
     })
 }
 
+/// A level of the log, by its number or its name.
+fn level_of(text: &str) -> Option<u32> {
+    let names = ["panic", "error", "warning", "info", "details", "debug", "fine", "finer"];
+    let by_name = names.iter().position(|name| name.eq_ignore_ascii_case(text));
+    let by_name = by_name.and_then(|at| u32::try_from(at).ok());
+    by_name.or_else(|| text.parse().ok().filter(|level| *level <= 8))
+}
+
 pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
+    if args.version {
+        println!("adverb sockets stat {}", env!("CARGO_PKG_VERSION"));
+        return Ok(());
+    }
+    let level = match args.log_level.as_deref() {
+        None => None,
+        Some(text) => Some(level_of(text).ok_or_else(|| {
+            Failure::Usage(format!("{text} is no level: 0 to 8, or panic to finer"))
+        })?),
+    };
     let mut before: BTreeMap<(u32, u64), Row> = BTreeMap::new();
     let mut cycle = 0;
     loop {
         let sources = sources(args);
         if sources.is_empty() {
             return Err(Failure::Failed("Failed to identify process...".to_owned()));
+        }
+        for source in &sources {
+            if let Some(level) = level {
+                source.ask(source.level_at, level).doing("setting the level of the log")?;
+            }
+            if let Some(details) = args.details_level {
+                source.ask(source.details_at, details).doing("setting the details of the log")?;
+            }
         }
         if args.zero {
             for source in &sources {
@@ -254,7 +305,12 @@ fn show(args: &StatArgs, source: &Source, rows: &[Row]) {
         return;
     }
     match args.view {
-        4 => {}
+        3 => {
+            println!("pid {} {}", source.pid, source.command);
+            rows.iter().for_each(|row| whole(source, row));
+            rings(rows);
+        }
+        4 => rows.iter().for_each(group),
         5 => rows.iter().for_each(netstat),
         view => {
             println!("pid {} {}", source.pid, source.command);
@@ -342,6 +398,51 @@ fn counters(source: &Source, row: &Row, view: u8) {
     }
 }
 
+/// Everything about one socket.
+fn whole(source: &Source, row: &Row) {
+    let n = |name| get(row, name);
+    let blocks = if n("nonblocking") == 0 { "Blocked" } else { "Non-Blocked" };
+    println!("======================================================");
+    println!("Fd=[{}] - {blocks} - {}, {}", n("fd"), kind(row), transport(row));
+    println!("Transport: {}", why(source, row));
+    let line = |title: &str, [bytes, packets, eagains, errors]: [u64; 4]| {
+        let unit = "[kilobytes/packets/eagains/errors]";
+        println!("{title} {} / {packets} / {eagains} / {errors} {unit}", bytes / 1024);
+    };
+    line("Tx Offload:", [n("tx_bytes"), n("tx_packets"), n("tx_eagain"), n("tx_errors")]);
+    line("Tx OS info:", [n("tx_os_bytes"), n("tx_os_packets"), 0, 0]);
+    line("Rx Offload:", [n("rx_bytes"), n("rx_packets"), n("rx_eagain"), n("rx_errors")]);
+    line("Rx OS info:", [n("rx_os_bytes"), n("rx_os_packets"), 0, 0]);
+    let (miss, hit) = (n("rx_poll_miss"), n("rx_poll_hit"));
+    let hundredths = (hit * 10_000).checked_div(hit + miss).unwrap_or(0);
+    let percent = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+    println!("Rx poll: {miss} / {hit} ({percent}%) [miss/hit]");
+}
+
+/// The rings of a program, as the manual has those of interfaces: one for each socket.
+fn rings(rows: &[Row]) {
+    let ringed = rows.iter().filter(|row| transport(row) == "shm");
+    for (number, row) in ringed.enumerate() {
+        let n = |name| get(row, name);
+        println!("======================================================");
+        println!("RING_SHM=[{number}]");
+        println!("Fd: {}", n("fd"));
+        println!("Tx Offload: {} / {} [kilobytes/packets]", n("tx_bytes") / 1024, n("tx_packets"));
+        println!("Rx Offload: {} / {} [kilobytes/packets]", n("rx_bytes") / 1024, n("rx_packets"));
+        println!("Ring size: {} [bytes each way]", n("ring_bytes"));
+        println!("Bells: {} [rung]", n("bells_rung"));
+    }
+    println!("======================================================");
+}
+
+/// The multicast group that a socket has joined.
+fn group(row: &Row) {
+    if let Ok(group @ 1..) = u32::try_from(get(row, "group")) {
+        let address = std::net::Ipv4Addr::from(group.to_le_bytes());
+        println!("{:<20} {}", format!("[{address}]"), get(row, "fd"));
+    }
+}
+
 /// One line as netstat has it: addresses and state are the kernel's.
 fn netstat(row: &Row) {
     let (pid, fd) = (get(row, "pid"), get(row, "fd"));
@@ -414,6 +515,14 @@ mod tests {
         ] {
             assert_eq!(lists(list, fd), expected, "{list} {fd}");
         }
+    }
+
+    #[test]
+    fn levels_have_numbers_and_names() {
+        assert_eq!(level_of("DEBUG"), Some(5));
+        assert_eq!(level_of("3"), Some(3));
+        assert_eq!(level_of("9"), None);
+        assert_eq!(level_of("loud"), None);
     }
 
     #[test]
