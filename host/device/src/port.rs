@@ -11,6 +11,7 @@
 //! [`Port::register`] passes its caller's promise on to the table of regions, which says what it is
 //! good for (`region.rs`). Nothing else here is unsafe.
 
+mod deputies;
 mod lanes;
 
 use crate::access::Access;
@@ -30,11 +31,11 @@ use crate::monitor::Monitor;
 use crate::multicast::{Group, GroupError, GroupLimits};
 use crate::path::Choice;
 use crate::probe;
-use crate::qp::{Acks, Aftermath, Came, ConnectError, Qp, QpConfig, QpInner};
+use crate::qp::{Acks, Aftermath, Came, ConnectError, Directed, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, Registry, SlotId};
-use crate::relay::{Passed, Relay};
+use crate::relay::{Message, Passed, Relay};
 use crate::srq::{Srq, SrqConfig, Tie};
 use crate::standby::Standby;
 use crate::sync::Mutex;
@@ -48,6 +49,7 @@ use adverb_engine::{Dropped, Gid, QpCounters, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
 use adverb_wire::{Packet, Qpn, Transport};
+use deputies::Deputies;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
@@ -177,7 +179,7 @@ pub(crate) struct Receiver {
     quiet: u32,
 }
 
-/// Queue pairs whose acknowledgements wait; `ack.rs` says for what.
+/// Queue pairs that wait; those whose acknowledgements do, for what `ack.rs` says.
 #[derive(Debug)]
 struct Waiting {
     /// For the program's next call.
@@ -186,6 +188,8 @@ struct Waiting {
     local: Vec<Qpn>,
     /// For more messages, or for time to pass; the longest first.
     held: VecDeque<(Qpn, Time)>,
+    /// Targets with packets whose turn has not come: `steward.rs`.
+    parked: Vec<Qpn>,
 }
 
 /// The time of a step: read when first asked for.
@@ -254,6 +258,7 @@ pub struct Port {
     standby: Arc<Standby>,
     audience: Arc<Audience>,
     monitor: Mutex<Option<Monitor>>,
+    deputies: Deputies,
 }
 
 /// Ports that are open in this process, by device name.
@@ -331,6 +336,7 @@ impl Port {
                     deferred: Vec::with_capacity(DEFERRED_MAX),
                     held: VecDeque::with_capacity(DEFERRED_MAX),
                     local: Vec::with_capacity(DEFERRED_MAX),
+                    parked: Vec::new(),
                 },
                 relayed: registry.relayed(),
                 postponed: false,
@@ -358,7 +364,9 @@ impl Port {
             standby,
             audience: Arc::new(Audience::counting_in(counters)),
             monitor: Mutex::default(),
+            deputies: Deputies::default(),
         });
+        port.deputies.set_port(&port);
         port.helper.start(&port).map_err(failed("start the helper thread"))?;
         if let Some(usher) = &port.usher {
             usher.start(&port).map_err(failed("start the usher thread"))?;
@@ -520,6 +528,10 @@ impl Port {
             cq: Arc::clone(&cq.shared),
             port: Arc::downgrade(self),
         };
+        if xrcd.is_of_file() {
+            // What targets of other processes pass on has come by way of any address, or none of ours.
+            self.open_all().map_err(io::Error::other)?;
+        }
         let srq = Srq::with_number(config, number.get(), Some(tie));
         match xrcd.shared.enter(&srq.shared) {
             true => Ok(srq),
@@ -558,6 +570,7 @@ impl Port {
         let mut guard = lock(slot);
         if let Some(inner) = guard.as_mut() {
             inner.transmit(self.now(), Acks::Now, self);
+            inner.leave(self);
             *counted += inner.counters();
         }
         let gone = guard.take();
@@ -718,6 +731,10 @@ impl Port {
         })
     }
 
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     pub(crate) fn regions(&self) -> &Regions {
         &self.regions
     }
@@ -824,6 +841,9 @@ impl Port {
             busy |= received | self.receive_relayed(receiver, &mut clock, driver);
             published |= completed;
         }
+        if !receiver.waiting.parked.is_empty() {
+            busy |= self.look_after_parked(receiver, &mut clock, driver);
+        }
         // After receiving: whoever was kept from its processor for long finds the answers that it
         // thinks late in its socket.
         if let Some(now) = clock.read {
@@ -894,11 +914,16 @@ impl Port {
         }
         let mut busy = false;
         let Receiver { doors, buffer, waiting, .. } = receiver;
-        while let Ok((from, passed)) = self.relay.take(buffer) {
+        while let Ok((from, message)) = self.relay.take(buffer) {
             busy = true;
             let trusted = from.ip().is_loopback() && self.registry.is_relay_port(from.port());
-            let Some(passed) = passed.filter(|_| trusted) else {
-                continue;
+            let passed = match message.filter(|_| trusted) {
+                None => continue,
+                Some(Message::Letter(letter, passed)) => {
+                    self.on_letter(from, &letter, passed, doors, clock.now());
+                    continue;
+                }
+                Some(Message::Passed(passed)) => passed,
             };
             let found = doors.iter_mut().find(|door| door.endpoint.addr.ip() == passed.target);
             if let Some(Door { endpoint, flows, .. }) = found {
@@ -960,7 +985,16 @@ impl Port {
             if let Some(Held { guard, published, .. }) = current.as_mut()
                 && let Some(inner) = guard.as_mut().filter(|inner| !inner.is_local())
             {
-                *published += inner.on_packet(&packet, came, *now, self);
+                if packet.headers.xrceth.is_none() {
+                    *published += inner.on_packet(&packet, came, *now, self);
+                    continue;
+                }
+                let one = Passed { segment: None, bytes: datagram, ..*passed };
+                match inner.direct(&packet, came, &one, *now, self) {
+                    Directed::Served(count) => *published += count,
+                    Directed::Elsewhere => {}
+                    Directed::Parked => self.note_parked(number, *now, waiting),
+                }
             }
         }
         if let Some(held) = current {
@@ -1139,6 +1173,9 @@ impl Port {
         let Some(mut guard) = self.table.lock(number) else {
             return;
         };
+        if guard.as_mut().is_some_and(|inner| inner.deputy_of().is_some()) {
+            return self.on_deputy_timer(number, guard, now);
+        }
         if let Some(inner) = guard.as_mut() {
             let late = inner.on_timer(now, self);
             if late && inner.peer_is_here() {

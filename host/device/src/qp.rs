@@ -3,6 +3,8 @@
 //! [`QpInner`] lives in the port's table, behind the only lock of the data path. [`Qp`] is the
 //! owner's handle; dropping it ends the queue pair.
 
+mod offices;
+
 use crate::ack::AckPolicy;
 use crate::burst::{Route, with_burst};
 use crate::channel::Hush;
@@ -31,6 +33,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+pub(crate) use offices::{Directed, Waiters};
 
 /// What a queue pair is made of.
 #[derive(Clone, Debug)]
@@ -563,6 +567,11 @@ impl QpInner {
         })
     }
 
+    /// The queue pair goes for good.
+    pub(crate) fn leave(&mut self, port: &Port) {
+        self.end_term(false, port);
+    }
+
     /// The time that the port's timers held has come. True if an acknowledgement is late.
     pub(crate) fn on_timer(&mut self, now: Time, port: &Port) -> bool {
         self.armed = None;
@@ -574,6 +583,7 @@ impl QpInner {
     /// Emits what there is to emit.
     pub(crate) fn transmit(&mut self, now: Time, acks: Acks, port: &Port) -> Aftermath {
         self.held_back = HeldBack::default();
+        self.report(port); // Whoever goes on from here shall know all that the peer knows.
         let Self { engine, own, link, .. } = self;
         let before = engine.counters().sent_pkts;
         let mut published = 0;
@@ -614,6 +624,7 @@ impl QpInner {
         if !self.engine.owes_ack() {
             self.acks.on_sent();
         }
+        self.report(port);
         self.show(port);
         let moved = self.engine.counters().sent_pkts > before;
         Aftermath { more, moved, deadline: self.new_deadline(), published }
@@ -846,6 +857,11 @@ impl QpInner {
             result = engine.modify(to, &attributes, host);
         });
         result?;
+        match to {
+            QpState::Reset | QpState::Rtr => self.end_term(false, port),
+            QpState::Err => self.end_term(true, port),
+            QpState::Init | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
+        }
         if to == QpState::Reset {
             match &mut self.own.receives {
                 Receives::Own(ring) => ring.clear(|buffer| forgotten(Side::Receive, buffer)),
@@ -1091,7 +1107,10 @@ impl Qp {
     pub fn to_err(&self) {
         let port = &self.port;
         port.pay_debt(self.number);
-        self.inner(|inner| inner.quietly(port, |engine, host| engine.to_err(host)));
+        self.inner(|inner| {
+            inner.quietly(port, |engine, host| engine.to_err(host));
+            inner.end_term(true, port);
+        });
         port.wait_for_neighbours();
     }
 

@@ -9,6 +9,7 @@
 //! | `states.rs` | what each state does to posting and to work; modify, query, RESET, SQD, SQE |
 //! | `strangers.rs` | packets that nobody should have sent |
 //! | `xrc.rs` | extended reliable connections and their domains |
+//! | `shared_xrc.rs` | domains that several processes have open; `sharer.rs` is one of them |
 
 #[path = "../verbs/alone.rs"]
 mod alone;
@@ -17,6 +18,8 @@ mod matrix;
 mod multicast;
 #[path = "../verbs/pair.rs"]
 mod pair;
+mod shared_xrc;
+mod sharer;
 mod states;
 #[path = "../verbs/stranger.rs"]
 mod stranger;
