@@ -18,7 +18,7 @@
 //! | asynchronous events | `events.rs`, `monitor.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
 //! | shared receive queues over XRC | `xrc.rs` |
-//! | where datagrams go, and to how many | `way.rs`, `multicast.rs` |
+//! | where datagrams go, and to how many | `way.rs`, `vicinity.rs`, `multicast.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
 //! | what is counted, and who can see it | `counters.rs`, `ledger.rs` |
 //!
@@ -63,6 +63,7 @@ mod standby;
 mod table;
 mod timers;
 mod usher;
+mod vicinity;
 mod way;
 mod window;
 mod work;
@@ -92,7 +93,7 @@ pub use gid::{Device, GidEntry, NodeType, devices};
 pub use ledger::{DeviceReport, QpRow, survey};
 pub use multicast::{GroupError, GroupLimits};
 pub use notify::Arm;
-pub use path::{DataPath, neighbours_path};
+pub use path::{DataPath, PathChoice, PortConfig, neighbours_path};
 pub use port::{OpenError, Port, QpLimits};
 pub use qp::{Change, ConnectError, PostError, Qp, QpConfig, QpQuery, Side};
 pub use region::{Key, Region, RegionError};

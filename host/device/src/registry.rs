@@ -276,8 +276,14 @@ impl Registry {
 
     /// The number of the device in `slot`, if it lives and lends memory of this version.
     pub(crate) fn lends(&self, slot: SlotId, version: u32) -> Option<u64> {
+        self.lent(slot, version).filter(|_| self.is_alive(slot))
+    }
+
+    /// The number of the device in `slot`, if it lends memory of this version; not necessarily alive.
+    #[inline]
+    pub(crate) fn lent(&self, slot: SlotId, version: u32) -> Option<u64> {
         let word = self.slot_word(slot, layout::SLOT_LENDS);
-        if word.load(Ordering::Acquire) != version || !self.is_alive(slot) {
+        if word.load(Ordering::Acquire) != version {
             return None;
         }
         let [low, high] = [0, 1].map(|n| {

@@ -11,12 +11,13 @@ use crate::channel::Hush;
 use crate::commons::Commons;
 use crate::gid::{Device, devices};
 use crate::lane::{Inlet, Lane, PeerId, Rails};
-use crate::path::Choice;
+use crate::path::PathChoice;
 use crate::qp::{Acks, Change, ConnectError, Link, QpInner};
 use crate::registry::Registry;
 use crate::shelf;
 use crate::standby::Standby;
 use crate::usher::Usher;
+use crate::vicinity::{Addresses, datagram_len};
 use crate::way::Way;
 use adverb_engine::{Gid, QpType, Time};
 use adverb_wire::{Headers, Packet, Qpn};
@@ -64,11 +65,37 @@ impl Port {
         });
         match peer {
             Some(peer) => self.lane_to(peer).map(Some).map_err(ConnectError::System),
-            None if self.choice == Choice::SharedMemory => {
+            None if self.choice == PathChoice::SharedMemory => {
                 Err(ConnectError::NoSharedMemory { remote, qp })
             }
             None => Ok(None),
         }
+    }
+
+    /// Both addresses are of this namespace, and whoever is at the second one may be near: what records
+    /// between them say.
+    pub(crate) fn near(&self, source: Gid, destination: Gid) -> Option<Addresses> {
+        let near = self.usher.is_some() && is_here(source, destination);
+        near.then_some(Addresses { source, destination })
+    }
+
+    /// The device that has this queue pair, if it lends memory.
+    #[inline]
+    pub(crate) fn neighbour(&self, qp: Qpn) -> Option<PeerId> {
+        let slot = self.registry.owner(qp)?;
+        let nonce = self.registry.lent(slot, shelf::VERSION)?;
+        Some(PeerId { slot, nonce })
+    }
+
+    /// The lane to a device; `None` if it does not answer.
+    pub(crate) fn meet(&self, peer: PeerId) -> Option<Arc<Lane>> {
+        self.registry.lends(peer.slot, shelf::VERSION).filter(|nonce| *nonce == peer.nonce)?;
+        self.lane_to(peer).ok().filter(|lane| !lane.is_cut())
+    }
+
+    /// It has this address.
+    fn is_at(&self, gid: Gid) -> bool {
+        self.device.gids.iter().any(|entry| entry.gid == gid)
     }
 
     fn lane_to(&self, peer: PeerId) -> io::Result<Arc<Lane>> {
@@ -170,10 +197,14 @@ impl Port {
                 taken += 1;
                 let bytes = buffer.get(..record.len).unwrap_or_default();
                 let (head, payload) = bytes.split_at(record.head.min(bytes.len()));
-                let Ok((headers, [])) = Headers::parse(head) else {
+                let Some((headers, addresses)) = parse(head, record.addressed) else {
                     self.counters.malformed.add(1);
                     continue;
                 };
+                if addresses.is_some_and(|addresses| !self.is_at(addresses.destination)) {
+                    self.counters.unknown_qp.add(1);
+                    continue;
+                }
                 let number = headers.bth.dest_qp;
                 if current.as_ref().is_none_or(|held| held.number != number) {
                     if let Some(held) = current.take() {
@@ -194,14 +225,19 @@ impl Port {
                         true => Time::ZERO,
                         false => clock.now(),
                     };
-                    *published += match record.lent {
-                        false => {
+                    *published += match (record.lent, addresses) {
+                        (false, None) => {
                             let packet = Packet { headers, payload };
                             inner.on_record(&packet, None, lane, now, self)
                         }
-                        true => {
+                        (true, None) => {
                             let packet = Packet { headers, payload: &[] };
                             inner.on_record(&packet, Some(payload), lane, now, self)
+                        }
+                        (_, Some(addresses)) => {
+                            let packet = Packet { headers, payload };
+                            let len = datagram_len(head.len() - Addresses::LEN, payload.len());
+                            inner.on_datagram(&packet, addresses, len, now, self)
                         }
                     };
                 }
@@ -303,6 +339,16 @@ impl Receiver {
             || self.quiet >= QUIET_STEPS
             || self.steps == 0
             || self.inlets.is_empty()
+    }
+}
+
+/// The headers of a record, and its addresses if it has any.
+#[inline]
+fn parse(head: &[u8], addressed: bool) -> Option<(Headers, Option<Addresses>)> {
+    match (Headers::parse(head).ok()?, addressed) {
+        ((headers, []), false) => Some((headers, None)),
+        ((headers, rest), true) => Some((headers, Some(Addresses::parse(rest)?))),
+        ((_, [_, ..]), false) => None,
     }
 }
 
