@@ -15,6 +15,7 @@
 //! | `counters.rs` | what is counted, and who can see it |
 //! | `neighbours.rs` | shared memory between processes: order, dropped regions, sudden death |
 //! | `namespaces.rs` | two hosts, as far as the network can tell |
+//! | `path.rs` | the paths that each test of a transport runs over |
 //! | `pair.rs`, `agent.rs`, `alone.rs`, `stranger.rs` | what the tests are made of |
 //!
 //! Traffic stays on the loopback interface and in namespaces that the tests make.
@@ -31,6 +32,7 @@ mod neighbours;
 mod operations;
 mod pair;
 mod passive;
+mod path;
 mod processes;
 mod rogue;
 mod set_up;
