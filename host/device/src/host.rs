@@ -195,7 +195,7 @@ impl Host for Surroundings<'_, '_> {
         let mut near = None;
         if let Errand::Departure { leg, next } = &mut self.errand {
             *next += 1; // A datagram is one packet.
-            near = leg.way.near;
+            near = leg.way.near.map(|near| near.addresses);
         }
         let domain = self.own.domain;
         if let Some(cargo) = self.cargo.as_mut() {

@@ -328,7 +328,7 @@ impl Port {
         let commons = Arc::new(Commons::new(Arc::clone(standby.bell().shelf()), memory.shares()));
         let usher = match memory.allows_memory() {
             true => Some(
-                lanes::open_usher(&registry, &standby, &commons)
+                lanes::open_usher(device, &registry, &standby, &commons)
                     .map_err(failed("listen for neighbours"))?,
             ),
             false => None,

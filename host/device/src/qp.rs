@@ -561,8 +561,7 @@ impl QpInner {
         let SendTo::Datagram { ah, remote, .. } = work.to else {
             return None;
         };
-        ah.way.near?;
-        let peer = port.neighbour(remote)?;
+        let peer = port.neighbour(remote, ah.way.near?.interface)?;
         match self.vicinity.find(peer) {
             None => Some(peer),
             Some(_) => None,
@@ -575,8 +574,8 @@ impl QpInner {
         let SendTo::Datagram { ah, remote, .. } = work.to else {
             return None;
         };
-        ah.way.near?;
-        self.vicinity.find(port.neighbour(remote)?)?
+        let peer = port.neighbour(remote, ah.way.near?.interface)?;
+        self.vicinity.find(peer)?
     }
 
     /// The time that the port's timers held has come. True if an acknowledgement is late.

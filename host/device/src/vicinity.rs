@@ -75,6 +75,15 @@ impl Vicinity {
     }
 }
 
+/// An address of this network namespace, to which records can go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Near {
+    pub(crate) addresses: Addresses,
+    /// The network interface that has it: numbers of queue pairs are known by process, and what has the
+    /// number that is meant there may be another one elsewhere.
+    pub(crate) interface: u32,
+}
+
 /// From where to where a record goes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Addresses {

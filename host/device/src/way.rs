@@ -7,7 +7,7 @@
 use crate::endpoint::{Endpoint, gid_of};
 use crate::port::Port;
 use crate::qp::ConnectError;
-use crate::vicinity::Addresses;
+use crate::vicinity::Near;
 use adverb_engine::Gid;
 use adverb_sys::udp::Destination;
 use adverb_wire::{Flow, Qkey, Qpn};
@@ -21,7 +21,7 @@ pub(crate) struct Way {
     pub(crate) destination: Destination,
     pub(crate) flow: Flow,
     /// It ends in this network namespace: whoever is there may be near.
-    pub(crate) near: Option<Addresses>,
+    pub(crate) near: Option<Near>,
 }
 
 impl Way {

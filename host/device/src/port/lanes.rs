@@ -17,7 +17,7 @@ use crate::registry::Registry;
 use crate::shelf;
 use crate::standby::Standby;
 use crate::usher::Usher;
-use crate::vicinity::{Addresses, datagram_len};
+use crate::vicinity::{Addresses, Near, datagram_len};
 use crate::way::Way;
 use adverb_engine::{Gid, QpType, Time};
 use adverb_wire::{Headers, Packet, Qpn};
@@ -55,14 +55,10 @@ impl Port {
         remote: Gid,
         qp: Qpn,
     ) -> Result<Option<Arc<Lane>>, ConnectError> {
-        let neighbour = match self.usher.is_some() && is_here(local, remote) {
-            true => self.registry.owner(qp),
-            false => None,
-        };
-        let peer = neighbour.and_then(|slot| {
-            let nonce = self.registry.lends(slot, shelf::VERSION)?;
-            Some(PeerId { slot, nonce })
-        });
+        let near = self.near(local, remote);
+        let peer = near.and_then(|near| self.neighbour(qp, near.interface));
+        let lives = |peer: &PeerId| self.registry.lends(peer.slot, shelf::VERSION).is_some();
+        let peer = peer.filter(lives);
         match peer {
             Some(peer) => self.lane_to(peer).map(Some).map_err(ConnectError::System),
             None if self.choice == PathChoice::SharedMemory => {
@@ -74,15 +70,23 @@ impl Port {
 
     /// Both addresses are of this namespace, and whoever is at the second one may be near: what records
     /// between them say.
-    pub(crate) fn near(&self, source: Gid, destination: Gid) -> Option<Addresses> {
-        let near = self.usher.is_some() && is_here(source, destination);
-        near.then_some(Addresses { source, destination })
+    pub(crate) fn near(&self, source: Gid, destination: Gid) -> Option<Near> {
+        self.usher.as_ref()?;
+        let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == destination);
+        let interface = match mentions(&self.device) {
+            true => self.device.index,
+            false => devices().ok()?.into_iter().find(mentions)?.index,
+        };
+        Some(Near { addresses: Addresses { source, destination }, interface })
     }
 
-    /// The device that has this queue pair, if it lends memory.
+    /// The device of this interface that has this queue pair, if it lends memory.
     #[inline]
-    pub(crate) fn neighbour(&self, qp: Qpn) -> Option<PeerId> {
+    pub(crate) fn neighbour(&self, qp: Qpn, interface: u32) -> Option<PeerId> {
         let slot = self.registry.owner(qp)?;
+        if self.registry.interface(slot) != interface {
+            return None;
+        }
         let nonce = self.registry.lent(slot, shelf::VERSION)?;
         Some(PeerId { slot, nonce })
     }
@@ -352,13 +356,8 @@ fn parse(head: &[u8], addressed: bool) -> Option<(Headers, Option<Addresses>)> {
     }
 }
 
-/// Says whether both addresses belong to this network namespace; the first one does.
-fn is_here(local: Gid, remote: Gid) -> bool {
-    let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == remote);
-    local == remote || devices().is_ok_and(|devices| devices.iter().any(mentions))
-}
-
 pub(super) fn open_usher(
+    device: &Device,
     registry: &Registry,
     standby: &Standby,
     commons: &Arc<Commons>,
@@ -366,7 +365,7 @@ pub(super) fn open_usher(
     let nonce = shelf::random();
     let me = PeerId { slot: registry.slot(), nonce };
     let usher = Usher::new(me, registry.user(), standby.bell(), commons)?;
-    registry.set_lends(shelf::VERSION, nonce);
+    registry.set_lends(shelf::VERSION, nonce, device.index);
     Ok(usher)
 }
 
@@ -375,3 +374,36 @@ const RECORDS_MAX: usize = 32;
 
 /// Steps in which no lane brings anything, before sockets are looked at in every step.
 const QUIET_STEPS: u32 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::PortConfig;
+
+    fn open(path: PathChoice) -> Arc<Port> {
+        let config = PortConfig { path: Some(path), exclusive: true };
+        Port::open_with("soft_lo", &config).unwrap()
+    }
+
+    /// Goal: a device that lends memory of another version, or is at another interface, is reached by
+    /// packets, and whoever wants nothing but memory is told.
+    /// Method: it says of itself that it is so.
+    #[test]
+    fn memory_of_another_version_or_place_is_not_used() {
+        let [here, strict, there] =
+            [PathChoice::Auto, PathChoice::SharedMemory, PathChoice::Auto].map(open);
+        let local = here.device.gids.iter().find(|entry| entry.index == 1).unwrap().gid;
+        let qp = there.take_number().unwrap();
+        let me = there.device.index;
+        let nonce = there.registry.lends(there.registry.slot(), shelf::VERSION).unwrap();
+        assert!(here.lane(local, local, qp).unwrap().is_some());
+        for (version, interface) in [(shelf::VERSION + 1, me), (shelf::VERSION, me + 1), (0, me)] {
+            there.registry.set_lends(version, nonce, interface);
+            assert!(here.lane(local, local, qp).unwrap().is_none());
+            let refused = strict.lane(local, local, qp).unwrap_err().to_string();
+            assert!(refused.contains("asks for shared memory"), "{refused}");
+        }
+        there.registry.set_lends(shelf::VERSION, nonce, me);
+        assert!(strict.lane(local, local, qp).unwrap().is_some());
+    }
+}
