@@ -38,12 +38,21 @@ impl Path {
             Self::Ring => PathChoice::Ring,
             Self::Udp => PathChoice::Udp,
         };
-        let config = ContextConfig { path: Some(choice), exclusive: true };
+        let config = ContextConfig { path: Some(choice), ..only_memory() };
         Context::open_with("soft_lo", &config).expect("the loopback device")
     }
 
     pub(crate) fn setup(self) -> Setup {
         Setup { path: Some(self), ..Setup::default() }
+    }
+
+    /// As `ADVERB_PATH` has it.
+    pub(crate) fn variable(self) -> &'static str {
+        match self {
+            Self::InProcess | Self::SharedMemory => "shm",
+            Self::Ring => "ring",
+            Self::Udp => "udp",
+        }
     }
 
     /// What a connected queue pair says of it.
@@ -54,6 +63,11 @@ impl Path {
             Self::Udp => DataPath::Udp,
         }
     }
+}
+
+/// Of a device of one's own that uses memory or nothing.
+pub(crate) fn only_memory() -> ContextConfig {
+    ContextConfig { path: Some(PathChoice::SharedMemory), exclusive: true }
 }
 
 /// Makes a test for each path of functions that take one.
@@ -79,3 +93,22 @@ macro_rules! on_every_path {
     };
 }
 pub(crate) use on_every_path;
+
+/// Makes a test, in a namespace of its own, for each path between processes of functions that take one.
+macro_rules! between_processes {
+    ($($test:ident),+ $(,)?) => {
+        between_processes! { ring: crate::path::Path::Ring; $($test),+ }
+        between_processes! { shared_memory: crate::path::Path::SharedMemory; $($test),+ }
+        between_processes! { udp: crate::path::Path::Udp; $($test),+ }
+    };
+    ($name:ident: $path:expr; $($test:ident),+) => {
+        mod $name {
+            $(#[test] fn $test() {
+                let name = concat!(module_path!(), "::", stringify!($test));
+                let (_, name) = name.split_once("::").expect("a module of the test program");
+                crate::alone::alone(name, || super::$test($path));
+            })+
+        }
+    };
+}
+pub(crate) use between_processes;
