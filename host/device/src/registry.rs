@@ -127,6 +127,8 @@ mod layout {
     pub(super) const SLOT_NONCE: usize = 4;
     /// Another number for each device that takes the slot.
     pub(super) const SLOT_SERIAL: usize = 6;
+    /// The number of its network interface.
+    pub(super) const SLOT_INTERFACE: usize = 7;
     /// One more than the number of the descriptor behind which it shows its counters; 0 for none.
     pub(super) const SLOT_COUNTERS: usize = 14;
     /// How often others have asked for them.
@@ -155,7 +157,7 @@ mod layout {
 }
 
 const MAGIC: u32 = 0x4164_7672;
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const WORD_BYTES: usize = size_of::<u32>();
 /// Byte of the file whose lock stands for slot 0; beyond its end, so that it is nothing else.
 const LOCKS_START: u64 = 1 << 32;
@@ -408,9 +410,11 @@ impl Registry {
         u16::try_from(port).ok().filter(|port| *port != 0)
     }
 
-    /// Says that other devices of the host can come by way of shared memory of this version, and by
-    /// which number they know this device.
-    pub(crate) fn set_lends(&self, version: u32, nonce: u64) {
+    /// Says that other devices of the host can come by way of shared memory of this version, by which
+    /// number they know this device, and which network interface it is.
+    pub(crate) fn set_lends(&self, version: u32, nonce: u64, interface: u32) {
+        let word = self.slot_word(self.slot, layout::SLOT_INTERFACE);
+        word.store(interface, Ordering::Relaxed);
         let [low, high] = [nonce & 0xffff_ffff, nonce >> 32];
         for (n, half) in [low, high].into_iter().enumerate() {
             let word = self.slot_word(self.slot, layout::SLOT_NONCE + n);
@@ -419,10 +423,22 @@ impl Registry {
         self.slot_word(self.slot, layout::SLOT_LENDS).store(version, Ordering::Release);
     }
 
+    /// The network interface of the device in `slot`, if it lends memory.
+    #[inline]
+    pub(crate) fn interface(&self, slot: SlotId) -> u32 {
+        self.slot_word(slot, layout::SLOT_INTERFACE).load(Ordering::Relaxed)
+    }
+
     /// The number of the device in `slot`, if it lives and lends memory of this version.
     pub(crate) fn lends(&self, slot: SlotId, version: u32) -> Option<u64> {
+        self.lent(slot, version).filter(|_| self.is_alive(slot))
+    }
+
+    /// The number of the device in `slot`, if it lends memory of this version; not necessarily alive.
+    #[inline]
+    pub(crate) fn lent(&self, slot: SlotId, version: u32) -> Option<u64> {
         let word = self.slot_word(slot, layout::SLOT_LENDS);
-        if word.load(Ordering::Acquire) != version || !self.is_alive(slot) {
+        if word.load(Ordering::Acquire) != version {
             return None;
         }
         let [low, high] = [0, 1].map(|n| {
