@@ -16,8 +16,8 @@ use crate::qp::{Qp, QpConfig};
 use crate::srq::{Srq, SrqConfig};
 use crate::transport::{InDomain, Rc};
 use adverb_device::{
-    Access, AhAttr, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpCounters,
-    QpLimits, Region, WindowKind as MwKind,
+    Access, AhAttr, Device, EventQueue, GidEntry, GroupLimits, PathMtu, Pkey, Port, PortCounters,
+    QpCounters, QpLimits, Region, WindowKind as MwKind,
 };
 use std::io;
 use std::os::fd::AsFd;
@@ -70,6 +70,12 @@ pub struct DeviceAttr {
     pub max_qp_init_rd_atom: u8,
     /// Bytes inline.
     pub max_inline: u32,
+    /// Multicast groups that queue pairs of one process are attached to at once.
+    pub max_mcast_grp: u32,
+    /// Queue pairs of one process that are attached to one multicast group.
+    pub max_mcast_qp_attach: u32,
+    /// The same, to all groups together.
+    pub max_total_mcast_qp_attach: u32,
     /// Completion vectors: what [`crate::CqConfig::comp_vector`] can be, and one more.
     pub num_comp_vectors: u32,
 }
@@ -85,6 +91,9 @@ impl DeviceAttr {
         max_qp_rd_atom: QpLimits::RD_ATOMIC_MAX,
         max_qp_init_rd_atom: QpLimits::RD_ATOMIC_MAX,
         max_inline: QpLimits::INLINE_MAX,
+        max_mcast_grp: GroupLimits::GROUPS,
+        max_mcast_qp_attach: GroupLimits::MEMBERS,
+        max_total_mcast_qp_attach: GroupLimits::GROUPS * GroupLimits::MEMBERS,
         num_comp_vectors: COMP_VECTORS,
     };
 }

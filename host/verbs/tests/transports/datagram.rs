@@ -25,9 +25,19 @@ impl Side {
     }
 
     pub(crate) fn on(device: &str, qkey: Qkey) -> Self {
+        Self::made(device, qkey, false)
+    }
+
+    /// Its own messages to groups do not come back to it, or do.
+    pub(crate) fn deaf(deaf: bool) -> Self {
+        Self::made("soft_lo", QKEY, deaf)
+    }
+
+    fn made(device: &str, qkey: Qkey, block_self_multicast: bool) -> Self {
         let context = Context::open(device).expect("the device");
         let (pd, cq) = (context.alloc_pd(), context.create_cq(256).expect("a queue"));
-        let qp = pd.create_qp_of::<Ud>(&QpConfig::new(&cq)).expect("a queue pair");
+        let config = QpConfig { block_self_multicast, ..QpConfig::new(&cq) };
+        let qp = pd.create_qp_of::<Ud>(&config).expect("a queue pair");
         qp.activate(qkey).expect("ready");
         Self { context, pd, cq, qp }
     }
