@@ -29,7 +29,7 @@ use crate::lane::{Inlet, Lane};
 use crate::ledger::Ledger;
 use crate::monitor::Monitor;
 use crate::multicast::{Group, GroupError, GroupLimits};
-use crate::path::Choice;
+use crate::path::{PathChoice, PortConfig};
 use crate::probe;
 use crate::qp::{Acks, Aftermath, Came, ConnectError, Directed, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
@@ -240,8 +240,7 @@ pub struct Port {
     ledger: Option<Ledger>,
     relay: Relay,
     numbers: Mutex<Numbers>,
-    domains: AtomicU32,
-    choice: Choice,
+    choice: PathChoice,
     usher: Option<Usher>,
     lanes: Mutex<HashMap<SlotId, Arc<Lane>>>,
     /// Held while a lane is made, so that none is made twice.
@@ -264,8 +263,15 @@ pub struct Port {
     deputies: Deputies,
 }
 
-/// Ports that are open in this process, by device name.
-static OPEN: Mutex<Vec<(String, Weak<Port>)>> = Mutex::new(Vec::new());
+/// A port that others of this process can have too: those who ask for the same.
+#[derive(Debug)]
+struct Opened {
+    name: String,
+    path: Option<PathChoice>,
+    port: Weak<Port>,
+}
+
+static OPEN: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 
 impl Port {
     /// Opens a device; twice, and both share what there is.
@@ -274,31 +280,46 @@ impl Port {
     ///
     /// [`OpenError`].
     pub fn open(name: &str) -> Result<Arc<Self>, OpenError> {
+        Self::open_with(name, &PortConfig::default())
+    }
+
+    /// Opens a device in a way of one's own; twice in the same way, and both share what there is, unless
+    /// it is to be exclusive.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn open_with(name: &str, config: &PortConfig) -> Result<Arc<Self>, OpenError> {
+        let PortConfig { path, exclusive } = *config;
+        if exclusive {
+            return Self::start(name, path);
+        }
         let mut open = lock(&OPEN);
-        open.retain(|(_, port)| port.strong_count() > 0);
-        let known = open.iter().find(|(known, _)| known == name);
-        if let Some(port) = known.and_then(|(_, port)| port.upgrade()) {
+        open.retain(|known| known.port.strong_count() > 0);
+        let known = open.iter().find(|known| known.name == name && known.path == path);
+        if let Some(port) = known.and_then(|known| known.port.upgrade()) {
             return Ok(port);
         }
-        let port = Self::start(name)?;
-        open.push((name.to_owned(), Arc::downgrade(&port)));
+        let port = Self::start(name, path)?;
+        open.push(Opened { name: name.to_owned(), path, port: Arc::downgrade(&port) });
         Ok(port)
     }
 
-    fn start(name: &str) -> Result<Arc<Self>, OpenError> {
+    fn start(name: &str, path: Option<PathChoice>) -> Result<Arc<Self>, OpenError> {
         let failed = |doing| move |error| OpenError::System { doing, error };
         let all = devices().map_err(failed("list the network interfaces"))?;
         let Some(device) = all.iter().find(|device| device.name == name) else {
             let known = all.into_iter().map(|device| device.name).collect();
             return Err(OpenError::NotFound { name: name.to_owned(), known });
         };
-        let choice = Choice::from_environment().map_err(failed("choose a path"))?;
+        let asked = path.map_or_else(PathChoice::from_environment, Ok);
+        let choice = asked.map_err(failed("choose a path"))?;
         let capture = std::env::var_os(capture::VARIABLE)
             .filter(|path| !path.is_empty())
             .map(|path| Capture::start(Path::new(&path), name))
             .transpose()
             .map_err(failed("write the file that ADVERB_PCAP names"))?;
-        let memory = if capture.is_some() { Choice::Udp } else { choice };
+        let memory = if capture.is_some() { PathChoice::Udp } else { choice };
         let registry = Registry::join().map_err(failed("join the host's registry in /dev/shm"))?;
         let ledger = Ledger::new(name).ok();
         if let Some(ledger) = &ledger {
@@ -312,10 +333,10 @@ impl Port {
             Helper::new(Arc::clone(&standby)).map_err(failed("prepare the helper thread"))?;
         helper.watch(relay.socket()).map_err(failed("prepare the helper thread"))?;
         helper.watch(standby.bell().fd()).map_err(failed("prepare the helper thread"))?;
-        let commons = Arc::new(Commons::new(Arc::clone(standby.bell().shelf())));
+        let commons = Arc::new(Commons::new(Arc::clone(standby.bell().shelf()), memory.shares()));
         let usher = match memory.allows_memory() {
             true => Some(
-                lanes::open_usher(&registry, &standby, &commons)
+                lanes::open_usher(device, &registry, &standby, &commons)
                     .map_err(failed("listen for neighbours"))?,
             ),
             false => None,
@@ -353,7 +374,6 @@ impl Port {
             ledger,
             relay,
             numbers: Mutex::new(Numbers::default()),
-            domains: AtomicU32::new(1),
             choice,
             usher,
             lanes: Mutex::default(),
@@ -408,9 +428,11 @@ impl Port {
         }
     }
 
-    /// A protection domain's number, never used before.
+    /// A protection domain's number, never used before: in this process, so that what belongs to another
+    /// device is never taken for this one's.
     pub fn new_domain(&self) -> u32 {
-        self.domains.fetch_add(1, Ordering::Relaxed)
+        static DOMAINS: AtomicU32 = AtomicU32::new(1);
+        DOMAINS.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Registers memory.
@@ -809,6 +831,24 @@ impl Port {
             }
             Err(_) => false,
         }
+    }
+
+    /// Takes in all that has arrived, and answers all that waits for an answer.
+    ///
+    /// Unlike [`Port::drive`], it waits for whoever is driving: that thread may have taken packets
+    /// and not yet looked at them. A peer that goes on sending is not waited for.
+    pub fn settle(&self) {
+        let mut receiver = lock(&self.receiver);
+        for _ in 0..SETTLING_STEPS_MAX {
+            if !self.step(&mut receiver, Driver::Helper) {
+                break;
+            }
+        }
+    }
+
+    /// Acknowledges what a queue pair has received, which it may have put off.
+    pub(crate) fn pay_debt(&self, number: Qpn) {
+        self.acknowledge_if(number, self.now(), |_| true);
     }
 
     /// Takes a step on behalf of nobody; true if something was there to do.
@@ -1256,6 +1296,8 @@ const PATIENCE_STEPS: u32 = 2048;
 const YIELD_STEPS: u32 = 512;
 /// Bursts taken from one socket before others have their turn.
 const BURSTS_MAX: usize = 16;
+/// Steps after which a peer that goes on sending is not waited for.
+const SETTLING_STEPS_MAX: u32 = 10_000;
 /// What arrives in so few bytes at once is looked at before more is taken: somebody may poll for it.
 const LITTLE_BYTES: usize = 512;
 /// Queue pairs whose acknowledgements wait at once.

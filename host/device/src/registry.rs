@@ -127,6 +127,8 @@ mod layout {
     pub(super) const SLOT_NONCE: usize = 4;
     /// Another number for each device that takes the slot.
     pub(super) const SLOT_SERIAL: usize = 6;
+    /// The number of its network interface.
+    pub(super) const SLOT_INTERFACE: usize = 7;
     /// One more than the number of the descriptor behind which it shows its counters; 0 for none.
     pub(super) const SLOT_COUNTERS: usize = 14;
     /// How often others have asked for them.
@@ -155,7 +157,7 @@ mod layout {
 }
 
 const MAGIC: u32 = 0x4164_7672;
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const WORD_BYTES: usize = size_of::<u32>();
 /// Byte of the file whose lock stands for slot 0; beyond its end, so that it is nothing else.
 const LOCKS_START: u64 = 1 << 32;
@@ -227,6 +229,7 @@ impl Registry {
             }
             let slot = SlotId(number);
             self.forget_blocks_of(slot);
+            self.leave_groups(slot);
             self.forget_domains_of(slot);
             self.slot_word(slot, layout::SLOT_SERIAL).fetch_add(1, Ordering::Relaxed);
             self.slot_word(slot, layout::SLOT_PID).store(std::process::id(), Ordering::Relaxed);
@@ -407,9 +410,11 @@ impl Registry {
         u16::try_from(port).ok().filter(|port| *port != 0)
     }
 
-    /// Says that other devices of the host can come by way of shared memory of this version, and by
-    /// which number they know this device.
-    pub(crate) fn set_lends(&self, version: u32, nonce: u64) {
+    /// Says that other devices of the host can come by way of shared memory of this version, by which
+    /// number they know this device, and which network interface it is.
+    pub(crate) fn set_lends(&self, version: u32, nonce: u64, interface: u32) {
+        let word = self.slot_word(self.slot, layout::SLOT_INTERFACE);
+        word.store(interface, Ordering::Relaxed);
         let [low, high] = [nonce & 0xffff_ffff, nonce >> 32];
         for (n, half) in [low, high].into_iter().enumerate() {
             let word = self.slot_word(self.slot, layout::SLOT_NONCE + n);
@@ -418,10 +423,22 @@ impl Registry {
         self.slot_word(self.slot, layout::SLOT_LENDS).store(version, Ordering::Release);
     }
 
+    /// The network interface of the device in `slot`, if it lends memory.
+    #[inline]
+    pub(crate) fn interface(&self, slot: SlotId) -> u32 {
+        self.slot_word(slot, layout::SLOT_INTERFACE).load(Ordering::Relaxed)
+    }
+
     /// The number of the device in `slot`, if it lives and lends memory of this version.
     pub(crate) fn lends(&self, slot: SlotId, version: u32) -> Option<u64> {
+        self.lent(slot, version).filter(|_| self.is_alive(slot))
+    }
+
+    /// The number of the device in `slot`, if it lends memory of this version; not necessarily alive.
+    #[inline]
+    pub(crate) fn lent(&self, slot: SlotId, version: u32) -> Option<u64> {
         let word = self.slot_word(slot, layout::SLOT_LENDS);
-        if word.load(Ordering::Acquire) != version || !self.is_alive(slot) {
+        if word.load(Ordering::Acquire) != version {
             return None;
         }
         let [low, high] = [0, 1].map(|n| {
@@ -613,6 +630,26 @@ impl Registry {
             }
         }
         members
+    }
+
+    /// Takes a dead process's sockets out of all groups: nobody can tell that it is dead once its slot
+    /// is somebody else's.
+    fn leave_groups(&self, slot: SlotId) {
+        for base in (0..layout::GROUP_COUNT).map(|n| layout::GROUPS + n * layout::GROUP_WORDS) {
+            let len = self.word(base + layout::GROUP_LEN).load(Ordering::Relaxed);
+            let mut members: Members = (0..index(len).min(layout::SLOT_COUNT))
+                .map(|n| {
+                    SlotId(self.word(base + layout::GROUP_MEMBERS + n).load(Ordering::Relaxed))
+                })
+                .collect();
+            let before = members.len();
+            while let Some(at) = members.iter().position(|member| *member == slot) {
+                members.swap_remove(at);
+            }
+            if members.len() != before {
+                self.write_members(base, &members);
+            }
+        }
     }
 
     fn write_members(&self, base: usize, members: &[SlotId]) {
@@ -844,6 +881,30 @@ mod tests {
             .with_group([1; 16], 3, |r, members| Ok(r.routes(members).collect::<Vec<_>>()))
             .unwrap();
         assert_eq!(routes, [(a, 0), (b, 1)]);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// Goal: who takes the slot of a process that was killed does not inherit its place, which would
+    /// put everybody's places out.
+    #[test]
+    fn a_newcomer_is_not_taken_for_the_dead_whose_slot_it_has() {
+        let path = scratch("heir");
+        let join = |registry: &Registry| {
+            let joined = registry.with_group([2; 16], 0, |r, members| {
+                members.push(r.slot());
+                Ok(members.clone())
+            });
+            joined.unwrap()
+        };
+        let [first, killed, third] = [(); 3].map(|()| Registry::join_at(&path).unwrap());
+        join(&first);
+        join(&killed);
+        assert_eq!(join(&third), [first.slot(), killed.slot(), third.slot()]);
+        let slot = killed.slot();
+        drop(killed); // It has not left the group.
+        let heir = Registry::join_at(&path).unwrap();
+        assert_eq!(heir.slot(), slot);
+        assert_eq!(join(&heir), [first.slot(), third.slot(), heir.slot()]);
         std::fs::remove_file(&path).unwrap();
     }
 
