@@ -1063,6 +1063,9 @@ impl Qp {
         if kind == QpType::Ud && to == QpState::Rtr {
             port.open_all()?;
         }
+        if matches!(to, QpState::Reset | QpState::Err) {
+            port.pay_debt(self.number);
+        }
         self.inner(|inner| {
             let aftermath = inner.modify(to, change, link, port, &mut forgotten)?;
             port.follow_up(self.number, inner, aftermath);
@@ -1087,6 +1090,7 @@ impl Qp {
     /// Any state to ERR: all work ends as flushed.
     pub fn to_err(&self) {
         let port = &self.port;
+        port.pay_debt(self.number);
         self.inner(|inner| inner.quietly(port, |engine, host| engine.to_err(host)));
         port.wait_for_neighbours();
     }
@@ -1165,6 +1169,7 @@ impl Drop for Qp {
         if self.inner(|inner| inner.engine.kind()) == QpType::Ud {
             self.port.detach(None, self.number);
         }
+        self.port.pay_debt(self.number);
         self.port.remove_qp(self.number);
     }
 }

@@ -15,6 +15,7 @@ use crate::mw::Mw;
 use crate::provider::{self, Domain, Events, Port, Region};
 use crate::qp::{Qp, QpConfig};
 use crate::srq::{Srq, SrqConfig};
+use crate::story;
 use crate::transport::{InDomain, Rc};
 use adverb_device::{
     Access, AhAttr, Device, GidEntry, PathMtu, Pkey, PortCounters, QpCounters, QpLimits,
@@ -143,7 +144,9 @@ impl Context {
         let port = Port::open(name)?;
         let failed = |error| OpenError::System { doing: "make a queue of events", error };
         let events = port.create_event_queue().map_err(failed)?;
-        Ok(Self { port, events })
+        let context = Self { port, events };
+        story::opened(&context);
+        Ok(context)
     }
 
     pub(crate) fn parts(&self) -> (&Port, &Events) {
@@ -268,6 +271,14 @@ impl Context {
     #[inline]
     pub fn drive(&self) {
         self.port.drive();
+    }
+
+    /// Takes in all that has arrived and answers it, and waits for another thread that is doing so.
+    /// After it, what a peer sent before this call and the network has delivered has completed, and the
+    /// peer has what it waits for. For a program that is about to end, or that must know whether
+    /// anything still comes; it takes longer than [`Context::drive`].
+    pub fn settle(&self) {
+        self.port.settle();
     }
 }
 

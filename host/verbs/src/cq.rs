@@ -5,6 +5,7 @@ use crate::error::{Busy, CreateError, NotifyError, PollError, WorkError};
 use crate::memory::Memory;
 use crate::provider::{self, Events, Port};
 use crate::srq::{self, Srq};
+use crate::story;
 use adverb_device::locks::Mutex;
 use adverb_device::{ResizeError, Timestamps, WcStatus};
 use std::fmt;
@@ -224,6 +225,7 @@ impl Cq {
         if let (Some(channel), Some(id)) = (config.channel, inner.device.id()) {
             channel.remember(id, &inner);
         }
+        story::queue_made(config);
         Ok(Self { inner })
     }
 

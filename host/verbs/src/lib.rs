@@ -105,6 +105,7 @@ mod provider;
 mod qp;
 mod scope;
 mod srq;
+mod story;
 mod transport;
 mod work;
 mod xrc;

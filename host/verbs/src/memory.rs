@@ -12,6 +12,7 @@
 use crate::context::Pd;
 use crate::error::{AllocateError, RangeError};
 use crate::provider::{Domain, Port, Region};
+use crate::story;
 use adverb_device::{Access, Mapping, Pages, Rkey, Sge, page_bytes};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -51,6 +52,12 @@ pub struct Mr {
 }
 
 impl Mr {
+    fn of(region: Region, backing: Backing) -> Self {
+        let mr = Self { inner: Arc::new(Registered { region, backing }) };
+        story::registered(&mr);
+        mr
+    }
+
     pub(crate) fn allocate(
         domain: &Domain,
         len: usize,
@@ -60,7 +67,7 @@ impl Mr {
         // SAFETY: the pages stay mapped for as long as `Backing::Pages` holds them, which is
         // dropped after the region (rule 1); nobody gets a reference to them (rule 2).
         let region = unsafe { domain.register(pages.as_ptr(), len, access) }?;
-        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Pages(pages) }) })
+        Ok(Self::of(region, Backing::Pages(pages)))
     }
 
     pub(crate) fn from_vec(
@@ -73,7 +80,7 @@ impl Mr {
         // SAFETY: the vector's memory does not move and is freed after the region is gone (rule 1);
         // nobody gets a reference to it any more (rule 2).
         let region = unsafe { domain.register(start, len, access) }?;
-        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Vector(bytes) }) })
+        Ok(Self::of(region, Backing::Vector(bytes)))
     }
 
     /// # Safety
@@ -87,7 +94,7 @@ impl Mr {
     ) -> Result<Self, AllocateError> {
         // SAFETY: the caller's promise.
         let region = unsafe { domain.register(start, len, access) }?;
-        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Promise }) })
+        Ok(Self::of(region, Backing::Promise))
     }
 
     /// Maps `len` bytes of `file` from `offset` on. The caller has checked that they are there.
@@ -109,7 +116,7 @@ impl Mr {
         // SAFETY: the pages stay mapped for as long as `Backing::File` holds them (rule 1), and
         // nobody gets a reference to them (rule 2).
         let region = unsafe { domain.register(start, len, access) }?;
-        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::File(pages) }) })
+        Ok(Self::of(region, Backing::File(pages)))
     }
 
     /// Registers a part of the device's memory.
@@ -130,8 +137,7 @@ impl Mr {
         // SAFETY: the pages stay mapped for as long as `Backing::Device` holds them (rule 1), and
         // nobody gets a reference to them (rule 2).
         let region = unsafe { domain.register(start, len, access) }?;
-        let backing = Backing::Device(dm.clone());
-        Ok(Self { inner: Arc::new(Registered { region, backing }) })
+        Ok(Self::of(region, Backing::Device(dm.clone())))
     }
 
     /// Ends the registration, or says why it cannot end yet. Dropping the last handle does so without
@@ -197,7 +203,7 @@ impl Mr {
             Ok(region) => {
                 let Registered { region: old, backing } = registered;
                 drop(old);
-                Ok(Self { inner: Arc::new(Registered { region, backing }) })
+                Ok(Self::of(region, backing))
             }
             Err(error) => failed(Self { inner: Arc::new(registered) }, error),
         }

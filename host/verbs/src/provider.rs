@@ -129,6 +129,14 @@ impl Port {
         }
     }
 
+    /// Takes in all that has arrived, and answers it; hardware does so by itself.
+    pub(crate) fn settle(&self) {
+        match self {
+            Self::Soft(port) => port.settle(),
+            Self::Hw(_) => {}
+        }
+    }
+
     /// Starts to listen for what happens to the port.
     pub(crate) fn monitor(&self) -> io::Result<()> {
         match self {

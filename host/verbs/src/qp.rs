@@ -12,6 +12,7 @@ use crate::error::{CreateError, PostFailure, Rejected};
 use crate::provider::{self, Domain, Events, Port};
 use crate::scope::Lent;
 use crate::srq::Srq;
+use crate::story;
 use crate::transport::{Receives, Sends, Supports, Transport};
 use crate::work::{Kind, Work};
 use adverb_device::locks::Mutex;
@@ -265,16 +266,18 @@ impl<T: Transport> Qp<T> {
             Some(srq) => config.recv_cq.expect_from(srq),
             None => config.recv_cq.reserve(config.max_recv_wr),
         }
+        let cap = QpCap {
+            max_send_wr: config.max_send_wr,
+            max_recv_wr: if config.srq.is_some() { 0 } else { config.max_recv_wr },
+            max_send_sge: config.max_send_sge,
+            max_recv_sge: config.srq.map_or(config.max_recv_sge, |srq| srq.query().max_sge),
+            max_inline: config.max_inline,
+        };
+        story::pair_made(inner.number(), T::KIND, cap);
         Ok(Self {
             inner,
             domain: domain.number(),
-            cap: QpCap {
-                max_send_wr: config.max_send_wr,
-                max_recv_wr: if config.srq.is_some() { 0 } else { config.max_recv_wr },
-                max_send_sge: config.max_send_sge,
-                max_recv_sge: config.srq.map_or(config.max_recv_sge, |srq| srq.query().max_sge),
-                max_inline: config.max_inline,
-            },
+            cap,
             signal_all: config.signal_all,
             chain: Mutex::default(),
             srq: config.srq.cloned(),
