@@ -20,9 +20,9 @@ use crate::qp::{QpCap, QpConfig};
 use crate::srq::SrqConfig;
 use adverb_device::{
     Access, AhAttr, Arm, AsyncEvent, Change, Completion, ConnectError, DataPath, Device,
-    EventQueue, Gid, GroupError, Notice, OpenError, Overrun, Pages, PortCounters, PostError,
-    QpCounters, QpQuery, QpState, QpType, Qpn, ReceiveWork, ResizeError, SendWork, Side, SrqAttr,
-    SrqError, Timestamps, Window, WindowKind,
+    EventQueue, Gid, GroupError, Notice, OpenError, Overrun, Pages, PortConfig, PortCounters,
+    PostError, QpCounters, QpQuery, QpState, QpType, Qpn, ReceiveWork, ResizeError, SendWork, Side,
+    SrqAttr, SrqError, Timestamps, Window, WindowKind,
 };
 use std::io;
 use std::ops::Deref;
@@ -46,8 +46,8 @@ pub(crate) fn devices() -> io::Result<Vec<Device>> {
 }
 
 impl Port {
-    pub(crate) fn open(name: &str) -> Result<Self, OpenError> {
-        let (name, mut known) = match adverb_device::Port::open(name) {
+    pub(crate) fn open_with(name: &str, config: &PortConfig) -> Result<Self, OpenError> {
+        let (name, mut known) = match adverb_device::Port::open_with(name, config) {
             Ok(port) => return Ok(Self::Soft(port)),
             Err(OpenError::NotFound { name, known }) => (name, known),
             Err(error) => return Err(error),
@@ -129,7 +129,7 @@ impl Port {
         }
     }
 
-    /// Takes in all that has arrived, and answers it; hardware does so by itself.
+    /// Takes in and answers all that has arrived, on a device that needs it.
     pub(crate) fn settle(&self) {
         match self {
             Self::Soft(port) => port.settle(),

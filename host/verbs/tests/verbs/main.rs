@@ -14,7 +14,9 @@
 //! | `capture.rs` | `ADVERB_PCAP` |
 //! | `counters.rs` | what is counted, and who can see it |
 //! | `neighbours.rs` | shared memory between processes: order, dropped regions, sudden death |
+//! | `users.rs` | processes of another user: packets, and no memory |
 //! | `namespaces.rs` | two hosts, as far as the network can tell |
+//! | `path.rs` | the paths that each test of a transport runs over |
 //! | `pair.rs`, `agent.rs`, `alone.rs`, `stranger.rs` | what the tests are made of |
 //!
 //! Traffic stays on the loopback interface and in namespaces that the tests make.
@@ -31,8 +33,10 @@ mod neighbours;
 mod operations;
 mod pair;
 mod passive;
+mod path;
 mod processes;
 mod rogue;
 mod set_up;
 mod statuses;
 mod stranger;
+mod users;
