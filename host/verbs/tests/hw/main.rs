@@ -2,6 +2,10 @@
 //! has, and clear errors for what it has not.
 //!
 //! `ADVERB_TEST_DEVICE=rxe0` runs the same tests on a device of the system's.
+//!
+//! # Safety
+//!
+//! Requests are posted by address for memory that the test holds until they are done.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
