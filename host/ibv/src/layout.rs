@@ -6,6 +6,11 @@
 //!
 //! A provider hands out structures of its own that begin with these; so they are only ever looked at
 //! behind the library's pointers, never copied.
+//!
+//! # Safety
+//!
+//! Nothing here does anything. The types of functions say that C's rules for calling them hold: objects
+//! that have not been destroyed, and places for answers; whoever calls them says why that is so.
 
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t};
 
