@@ -9,8 +9,8 @@
 //!
 //! # Safety
 //!
-//! Nothing here does anything. The types of functions say that C's rules for calling them hold: objects
-//! that have not been destroyed, and places for answers; whoever calls them says why that is so.
+//! Nothing is called here. The types of the library's functions are `unsafe`, for their contract is that
+//! of the manual pages: pointers to objects of the library that live, and to places for answers.
 
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t};
 

@@ -428,10 +428,8 @@ impl Link {
         }
         self.depart(Departure::Here);
         // What came from the peer is acknowledged before the peer hears that nothing more will be.
-        let line = self.line.get().and_then(Weak::upgrade);
-        let channels = line.as_ref().map(|line| line.channels()).unwrap_or_default();
-        if let Some(channel) = channels.iter().find_map(Weak::upgrade) {
-            channel.catch_up();
+        if let Some(line) = self.line.get().and_then(Weak::upgrade) {
+            line.catch_up();
         }
         self.reader.lock().unwrap_or_else(PoisonError::into_inner).part(&Frame::Bye);
         drop(writer);

@@ -5,7 +5,7 @@
 //!
 //! # Safety
 //!
-//! Raw requests carry their bytes inline, which are copied when they are posted.
+//! Requests are posted by address for memory that the test holds until they are done.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
