@@ -86,9 +86,9 @@ pub struct Context {
     name: String,
 }
 
-// SAFETY: rule 2.
+// SAFETY: the library may be called from any thread (rule 2).
 unsafe impl Send for Context {}
-// SAFETY: rule 2.
+// SAFETY: the library may be called from any thread (rule 2).
 unsafe impl Sync for Context {}
 
 /// Something that happened unasked.
@@ -162,7 +162,7 @@ impl Context {
 
     /// A descriptor that can be read while there are events.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: rule 1.
+        // SAFETY: the pointer is good for as long as `self` lives (rule 1).
         let fd = unsafe { (*self.raw()).async_fd };
         // SAFETY: the context keeps the descriptor open for as long as `self` lives (rule 1).
         unsafe { BorrowedFd::borrow_raw(fd) }
@@ -170,7 +170,7 @@ impl Context {
 
     /// How many completion vectors there are.
     pub fn comp_vectors(&self) -> u32 {
-        // SAFETY: rule 1.
+        // SAFETY: the pointer is good for as long as `self` lives (rule 1).
         let vectors = unsafe { (*self.raw()).num_comp_vectors };
         u32::try_from(vectors).unwrap_or(1)
     }
@@ -212,7 +212,7 @@ impl Context {
     /// The provider's own function, where the context is one of the kind that has it: the header's
     /// inline function takes this way, and the library's exported one fills less.
     fn whole_query_port(&self) -> Option<QueryPort> {
-        // SAFETY: rule 1.
+        // SAFETY: the pointer is good for as long as `self` lives (rule 1).
         let compat = unsafe { (*self.raw()).abi_compat };
         if compat.addr() != usize::MAX {
             return None;

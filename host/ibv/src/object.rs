@@ -42,9 +42,9 @@ fn made<T>(raw: *mut T) -> io::Result<NonNull<T>> {
 macro_rules! shareable {
     ($($name:ident)*) => {
         $(
-            // SAFETY: rule 2.
+            // SAFETY: the library may be called from any thread (rule 2).
             unsafe impl Send for $name {}
-            // SAFETY: rule 2.
+            // SAFETY: the library may be called from any thread (rule 2).
             unsafe impl Sync for $name {}
         )*
     };
@@ -66,7 +66,7 @@ impl Pd {
     ///
     /// The library's.
     pub fn new(context: &Arc<Context>) -> io::Result<Self> {
-        // SAFETY: an open context.
+        // SAFETY: a context that is open for as long as it is borrowed.
         let raw = unsafe { (context.library.ibv_alloc_pd)(context.raw()) };
         Ok(Self { raw: made(raw)?, context: Arc::clone(context) })
     }
@@ -129,7 +129,7 @@ impl Mr {
             },
         };
         let raw = made(raw)?;
-        // SAFETY: just made.
+        // SAFETY: the library has just made it, and nobody else has it.
         let layout::Mr { lkey, rkey, .. } = *unsafe { raw.as_ref() };
         Ok(Self { raw, lkey, rkey, pd: Arc::clone(pd) })
     }
@@ -155,7 +155,7 @@ const HINTS: u32 = 0x3ff0_0000;
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: made once.
+        // SAFETY: the library made it once, and it ends once, here.
         let code = unsafe { (self.pd.context.library.ibv_dereg_mr)(self.raw.as_ptr()) };
         let gone =
             |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV));
@@ -181,7 +181,7 @@ impl Channel {
     ///
     /// The library's.
     pub fn new(context: &Arc<Context>) -> io::Result<Self> {
-        // SAFETY: an open context.
+        // SAFETY: a context that is open for as long as it is borrowed.
         let raw = unsafe { (context.library.ibv_create_comp_channel)(context.raw()) };
         let channel = Self { raw: made(raw)?, context: Arc::clone(context) };
         nonblocking(channel.fd())?;
@@ -190,7 +190,7 @@ impl Channel {
 
     /// A descriptor that can be read while there are events.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: rule 1.
+        // SAFETY: the pointer is good for as long as `self` lives (rule 1).
         let fd = unsafe { (*self.raw.as_ptr()).fd };
         // SAFETY: the channel keeps it open for as long as `self` lives (rule 1).
         unsafe { BorrowedFd::borrow_raw(fd) }
@@ -260,7 +260,7 @@ impl Cq {
         let raw = made(raw)?;
         let ops = ops(context);
         let Ops { poll: Some(poll), arm: Some(arm), .. } = ops else {
-            // SAFETY: just made.
+            // SAFETY: the library has just made it, and nobody else has it.
             unsafe { (context.library.ibv_destroy_cq)(raw.as_ptr()) };
             return Err(io::ErrorKind::Unsupported.into());
         };
@@ -269,7 +269,7 @@ impl Cq {
 
     /// Completions that it holds.
     pub fn capacity(&self) -> usize {
-        // SAFETY: rule 1.
+        // SAFETY: the pointer is good for as long as `self` lives (rule 1).
         let cqe = unsafe { (*self.raw.as_ptr()).cqe };
         usize::try_from(cqe).unwrap_or(0)
     }
@@ -294,7 +294,7 @@ impl Cq {
     /// The library's.
     #[inline]
     pub fn arm(&self, solicited_only: bool) -> io::Result<()> {
-        // SAFETY: rule 1.
+        // SAFETY: the pointer is good for as long as `self` lives (rule 1).
         check(unsafe { (self.arm)(self.raw.as_ptr(), c_int::from(solicited_only)) })
     }
 
@@ -304,7 +304,7 @@ impl Cq {
     ///
     /// The library's.
     pub fn resize(&self, cqe: u32) -> io::Result<()> {
-        // SAFETY: rule 1.
+        // SAFETY: the pointer is good for as long as `self` lives (rule 1).
         check(unsafe { (self.context.library.ibv_resize_cq)(self.raw.as_ptr(), count(cqe)) })
     }
 }
@@ -330,7 +330,7 @@ type PostRecv = unsafe extern "C" fn(*mut layout::Qp, *mut RecvWr, *mut *mut Rec
 type PostSrqRecv = unsafe extern "C" fn(*mut layout::Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int;
 
 fn ops(context: &Context) -> Ops {
-    // SAFETY: an open context.
+    // SAFETY: a context that is open for as long as it is borrowed.
     let ops = unsafe { &(*context.raw()).ops };
     Ops {
         poll: ops.poll_cq,
@@ -362,7 +362,7 @@ impl Srq {
         let raw = unsafe { (library.ibv_create_srq)(pd.raw.as_ptr(), &raw mut init) };
         let raw = made(raw)?;
         let Some(post) = ops(&pd.context).post_srq_recv else {
-            // SAFETY: just made.
+            // SAFETY: the library has just made it, and nobody else has it.
             unsafe { (library.ibv_destroy_srq)(raw.as_ptr()) };
             return Err(io::ErrorKind::Unsupported.into());
         };
@@ -389,7 +389,7 @@ impl Srq {
     /// The library's.
     pub fn modify(&self, mut attr: SrqAttr, mask: i32) -> io::Result<()> {
         let modify = self.pd.context.library.ibv_modify_srq;
-        // SAFETY: rule 1.
+        // SAFETY: the pointer is good for as long as `self` lives (rule 1).
         check(unsafe { modify(self.raw.as_ptr(), &raw mut attr, mask) })
     }
 
@@ -475,11 +475,11 @@ impl Qp {
         let raw = made(raw)?;
         let Ops { post_send: Some(post_send), post_recv: Some(post_recv), .. } = ops(&pd.context)
         else {
-            // SAFETY: just made.
+            // SAFETY: the library has just made it, and nobody else has it.
             unsafe { (library.ibv_destroy_qp)(raw.as_ptr()) };
             return Err(io::ErrorKind::Unsupported.into());
         };
-        // SAFETY: just made.
+        // SAFETY: the library has just made it, and nobody else has it.
         let number = unsafe { (*raw.as_ptr()).qp_num };
         let qp = Self {
             raw,
@@ -511,7 +511,7 @@ impl Qp {
     /// The library's.
     pub fn modify(&self, mut attr: QpAttr, mask: i32) -> io::Result<()> {
         let modify = self.pd.context.library.ibv_modify_qp;
-        // SAFETY: rule 1.
+        // SAFETY: the pointer is good for as long as `self` lives (rule 1).
         check(unsafe { modify(self.raw.as_ptr(), &raw mut attr, mask) })
     }
 
@@ -601,7 +601,7 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // SAFETY: made once.
+        // SAFETY: the library made it once, and it ends once, here.
         unsafe { (self.pd.context.library.ibv_destroy_qp)(self.raw.as_ptr()) };
     }
 }

@@ -13,9 +13,10 @@
 //! touched under one lock. The only addresses that come from elsewhere are those of work requests, and
 //! they are checked against what was registered.
 
-#![expect(missing_docs, reason = "the names are C's")]
-#![expect(unsafe_op_in_unsafe_fn, reason = "all of each function is C's contract")]
-#![expect(clippy::undocumented_unsafe_blocks, reason = "the header says it for all")]
+#![allow(missing_docs, reason = "the names are C's")]
+#![allow(unsafe_op_in_unsafe_fn, reason = "all of each function is C's contract")]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the header says it for all")]
+#![allow(clippy::multiple_unsafe_ops_per_block, reason = "the header says it for all")]
 #![allow(clippy::missing_safety_doc, reason = "the header says it for all")]
 #![allow(clippy::unwrap_used, reason = "a double that cannot go on has failed its test")]
 

@@ -24,6 +24,7 @@ use adverb_device::{
 };
 use adverb_ibv::layout::{self, value};
 use adverb_ibv::{Affected, Context, Event};
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
@@ -324,6 +325,12 @@ impl Port {
             true => Ok(()),
             false => Err(ConnectError::NoSuchGid { index }),
         }
+    }
+
+    /// The system's error, with what was asked and of which device.
+    pub(crate) fn explain(&self, what: impl fmt::Display, error: &io::Error) -> io::Error {
+        let name = &self.device.name;
+        io::Error::new(error.kind(), format!("{name} refused {what}: {error}"))
     }
 
     fn refused(&self, doing: &'static str, error: io::Error) -> ConnectError {

@@ -189,7 +189,9 @@ impl Port {
                 let channel = config.channel.and_then(|channel| channel.device().hw());
                 let CqConfig { cqe, context, comp_vector, .. } = *config;
                 let cq = hw::Cq::new(port, cqe, context, channel, comp_vector);
-                Ok(Cq::Hw(Arc::new(cq.map_err(CreateError::System)?)))
+                let what = format_args!("a completion queue of {cqe} completions");
+                let failed = |error| CreateError::System(port.explain(what, &error));
+                Ok(Cq::Hw(Arc::new(cq.map_err(failed)?)))
             }
         }
     }
@@ -441,7 +443,12 @@ impl Domain {
                 // SAFETY: the caller's promise.
                 let region =
                     unsafe { adverb_device::Region::foreign(domain.number(), start, len, access) }?;
-                let failed = |error| AllocateError::Memory { len, error };
+                let what = "to register them (it pins them: see `ulimit -l`)";
+                let port = domain.port();
+                let failed = |error| {
+                    let error = port.explain(what, &error);
+                    AllocateError::Memory { len, error }
+                };
                 let pd = domain.pd().map_err(failed)?;
                 let (iova, bits) = (region.addr(), access.bits() & !IGNORED.bits());
                 // SAFETY: the caller's promise, for as long as the value that is made here lives.
@@ -508,7 +515,9 @@ impl Domain {
             }
             Self::Hw(domain) => {
                 let srq = hw::Srq::new(domain, max_wr, max_sge, context);
-                Ok(Srq::Hw(Arc::new(srq.map_err(CreateError::System)?)))
+                let what = format_args!("a shared receive queue of {max_wr} receives");
+                let failed = |error| CreateError::System(domain.port().explain(what, &error));
+                Ok(Srq::Hw(Arc::new(srq.map_err(failed)?)))
             }
         }
     }
@@ -570,7 +579,13 @@ impl Domain {
                         context: config.context,
                     },
                 );
-                Ok(Qp::Hw(Box::new(made.map_err(CreateError::System)?)))
+                let QpConfig { max_send_wr, max_recv_wr, max_inline, .. } = *config;
+                let what = format_args!(
+                    "a queue pair of {max_send_wr} requests and {max_recv_wr} receives, \
+                     {max_inline} bytes inline"
+                );
+                let failed = |error| CreateError::System(domain.port().explain(what, &error));
+                Ok(Qp::Hw(Box::new(made.map_err(failed)?)))
             }
             (Self::Soft(..) | Self::Hw(_), _) => Err(CreateError::ForeignCq),
         }
