@@ -47,6 +47,7 @@ use crate::window::{Window, WindowKind};
 use crate::xrc::Xrcd;
 use adverb_engine::{Dropped, Gid, QpCounters, Time, accept};
 use adverb_sys::clock;
+use adverb_sys::epoll::{Epoll, Interest};
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
 use adverb_wire::{Packet, Qpn, Transport};
 use deputies::Deputies;
@@ -166,6 +167,8 @@ impl Door {
 pub(crate) struct Receiver {
     inlets: Vec<Inlet>,
     doors: Vec<Door>,
+    /// The sockets of multicast groups, once there was one: who sleeps watches it, and not them.
+    groups: Option<Epoll>,
     buffer: Box<[u8]>,
     /// Acknowledgements that wait.
     waiting: Waiting,
@@ -352,6 +355,7 @@ impl Port {
             receiver: Mutex::new(Receiver {
                 inlets: Vec::new(),
                 doors: Vec::new(),
+                groups: None,
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
                 waiting: Waiting {
                     deferred: Vec::with_capacity(DEFERRED_MAX),
@@ -659,8 +663,18 @@ impl Port {
         let endpoint = Endpoint::bind(addr, interface, self.capture.clone()).map_err(failed)?;
         let endpoint = Arc::new(endpoint);
         let mut group = Group::new(gid, interface);
+        let set = match receiver.groups.take() {
+            Some(set) => set,
+            None => {
+                let set = Epoll::new().map_err(failed)?;
+                self.helper.watch(&set).map_err(failed)?;
+                set
+            }
+        };
+        let added = set.add(&endpoint.socket, 0, Interest::Readable);
+        receiver.groups = Some(set);
+        added.map_err(failed)?;
         group.attach(qp, &endpoint)?;
-        self.helper.watch(&endpoint.socket).map_err(failed)?;
         receiver.doors.push(Door { group: Some(group), ..Door::new(endpoint) });
         Ok(())
     }
@@ -668,12 +682,14 @@ impl Port {
     /// Detaches a queue pair from a multicast group, or from all; false if it was attached to none.
     pub(crate) fn detach(&self, gid: Option<Gid>, qp: Qpn) -> bool {
         let mut detached = false;
-        for door in &mut lock(&self.receiver).doors {
+        let mut receiver = lock(&self.receiver);
+        for door in &mut receiver.doors {
             let wanted = |group: &&mut Group| gid.is_none_or(|gid| group.is(gid));
             if let Some(group) = door.group.as_mut().filter(wanted) {
                 detached |= group.detach(qp, &door.endpoint);
             }
         }
+        receiver.doors.retain(|door| door.group.as_ref().is_none_or(|group| !group.is_empty()));
         detached
     }
 
@@ -1045,12 +1061,19 @@ impl Port {
             let Some(mut guard) = self.table.lock(number) else {
                 continue;
             };
-            if let Some(inner) = guard.as_mut() {
+            let sender = packet.headers.deth.map(|deth| deth.src_qp);
+            let own = sender == Some(number) && self.has_address(came.source);
+            if let Some(inner) = guard.as_mut().filter(|inner| !own || inner.hears_itself()) {
                 let published = inner.on_packet(packet, came, arrival.now, self);
                 completions += self.release(Held { number, guard, published }, arrival, waiting);
             }
         }
         completions
+    }
+
+    /// An address is one of this port's.
+    fn has_address(&self, gid: Gid) -> bool {
+        self.device.gids.iter().any(|entry| entry.gid == gid)
     }
 
     /// What is no packet may be a probe; it comes from the address that it is sent to.

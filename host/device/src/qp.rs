@@ -68,6 +68,8 @@ pub struct QpConfig {
     pub max_inline: u32,
     /// Every send request completes visibly.
     pub signal_all: bool,
+    /// What it sends to a multicast group does not come back to it.
+    pub block_self_multicast: bool,
 }
 
 /// Why a request was not posted. The caller's mistake; nothing was queued.
@@ -352,6 +354,7 @@ pub(crate) struct QpInner {
     /// Place of its own address in the GID table, once it is known.
     gid_index: u8,
     signal_all: bool,
+    block_self_multicast: bool,
     reads_allowed: bool,
     /// Posted since packets were last emitted.
     held_back: HeldBack,
@@ -459,6 +462,7 @@ impl QpInner {
             vicinity: Vicinity::default(),
             gid_index: 0,
             signal_all: config.signal_all,
+            block_self_multicast: config.block_self_multicast,
             reads_allowed: false,
             held_back: HeldBack::default(),
             armed: None,
@@ -569,6 +573,11 @@ impl QpInner {
         self.with_errand(Errand::None, lent, port, |engine, host| {
             engine.on_packet(packet, source, now, host);
         })
+    }
+
+    /// What it sends to a multicast group that it is attached to comes back to it.
+    pub(crate) fn hears_itself(&self) -> bool {
+        !self.block_self_multicast
     }
 
     /// The queue pair goes for good.

@@ -52,8 +52,8 @@ pub struct Xrcd {
 /// What the users of a domain share.
 #[derive(Debug)]
 pub(crate) struct XrcdShared {
-    /// Whose queues: of another device they are not found.
-    device: String,
+    /// Whose targets and queues: each port has its own part of a domain.
+    port: Weak<Port>,
     /// What processes share of a file's domain.
     claim: Option<Claim>,
     /// Grows whenever a queue comes or goes.
@@ -83,7 +83,7 @@ static OPEN: Mutex<Vec<Weak<XrcdShared>>> = Mutex::new(Vec::new());
 
 impl Xrcd {
     /// A domain that nobody else can open.
-    pub fn new(port: &Port) -> Self {
+    pub fn new(port: &Arc<Port>) -> Self {
         Self::of(port, None)
     }
 
@@ -109,7 +109,7 @@ impl Xrcd {
         let name = DomainName::new(port.device().index, &metadata);
         let mut open = lock(&OPEN);
         open.retain(|domain| domain.strong_count() > 0);
-        if let Some(shared) = find(&open, name) {
+        if let Some(shared) = find(&open, name, port) {
             return how.allow(true).map(|()| Self { shared });
         }
         let place = port.registry().claim_domain(name, |exists| how.allow(exists))?;
@@ -118,14 +118,14 @@ impl Xrcd {
         Ok(domain)
     }
 
-    /// This process's part of a domain that another process knows by this name.
-    pub(crate) fn known(name: DomainName) -> Option<Self> {
-        find(&lock(&OPEN), name).map(|shared| Self { shared })
+    /// This port's part of a domain that another process knows by this name.
+    pub(crate) fn known(name: DomainName, port: &Arc<Port>) -> Option<Self> {
+        find(&lock(&OPEN), name, port).map(|shared| Self { shared })
     }
 
-    fn of(port: &Port, claim: Option<Claim>) -> Self {
+    fn of(port: &Arc<Port>, claim: Option<Claim>) -> Self {
         let shared = XrcdShared {
-            device: port.device().name.clone(),
+            port: Arc::downgrade(port),
             claim,
             version: AtomicU64::new(0),
             srqs: Mutex::new(Vec::new()),
@@ -138,9 +138,9 @@ impl Xrcd {
         self.shared.claim.is_some()
     }
 
-    /// It is of this device.
-    pub fn is_of(&self, port: &Port) -> bool {
-        self.shared.device == port.device().name
+    /// It is of this port.
+    pub fn is_of(&self, port: &Arc<Port>) -> bool {
+        self.shared.is_of(port)
     }
 
     /// Two handles are of the same domain.
@@ -165,13 +165,18 @@ impl OpenXrcd {
     }
 }
 
-fn find(open: &[Weak<XrcdShared>], name: DomainName) -> Option<Arc<XrcdShared>> {
-    let is_it =
-        |domain: &Arc<XrcdShared>| domain.claim.as_ref().is_some_and(|claim| claim.name == name);
+fn find(open: &[Weak<XrcdShared>], name: DomainName, port: &Arc<Port>) -> Option<Arc<XrcdShared>> {
+    let is_it = |domain: &Arc<XrcdShared>| {
+        domain.is_of(port) && domain.claim.as_ref().is_some_and(|claim| claim.name == name)
+    };
     open.iter().filter_map(Weak::upgrade).find(is_it)
 }
 
 impl XrcdShared {
+    fn is_of(&self, port: &Arc<Port>) -> bool {
+        std::ptr::eq(self.port.as_ptr(), Arc::as_ptr(port))
+    }
+
     /// A queue has come; false if there are too many.
     pub(crate) fn enter(&self, srq: &Arc<SrqShared>) -> bool {
         let mut srqs = lock(&self.srqs);

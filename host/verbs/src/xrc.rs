@@ -56,7 +56,7 @@ impl Context {
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(&self) -> Xrcd {
         let (port, events) = self.parts();
-        let device = port.soft(XRC).ok().map(|port| adverb_device::Xrcd::new(port));
+        let device = port.soft(XRC).ok().map(adverb_device::Xrcd::new);
         Xrcd { device, port: port.clone(), events: events.clone() }
     }
 

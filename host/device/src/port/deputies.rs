@@ -200,8 +200,8 @@ impl Port {
         let added = (places.len() < DEPUTIES_MAX).then(|| {
             // Who has not opened the domain has no queues in it, and its deputy says so.
             let open = self.registry.claimants(charge.domain).any(|member| member == subject.from);
-            let domain = Xrcd::known(charge.domain).filter(|_| open);
-            let domain = domain.unwrap_or_else(|| Xrcd::new(self));
+            let domain = Xrcd::known(charge.domain, &port).filter(|_| open);
+            let domain = domain.unwrap_or_else(|| Xrcd::new(&port));
             let inner = make(&domain, &port)?;
             let number = self.take_number().ok()?;
             let mut guard = lock(self.table.slot(number)?);

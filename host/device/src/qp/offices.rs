@@ -294,6 +294,7 @@ impl QpInner {
             max_recv_sge: 1,
             max_inline: 0,
             signal_all: false,
+            block_self_multicast: false,
         };
         let mut deputy = Self::new(subject.target, &config, port.device().active_mtu());
         if let Receives::Xrc(targets) = &mut deputy.own.receives {
