@@ -372,6 +372,24 @@ impl Channel {
         }
     }
 
+    /// Takes events of posted work as [`Channel::poll`] does, as many as there are and `events` has room
+    /// for without more memory. Returns how many it took.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::poll`].
+    #[inline]
+    pub fn poll_many(&self, events: &mut Vec<Event>) -> Result<usize, ChannelError> {
+        let before = events.len();
+        let mut state = self.shared.lock();
+        state.take_events(events);
+        if events.len() == before {
+            let (mut state, _) = self.shared.reap(state)?;
+            state.take_events(events);
+        }
+        Ok(events.len() - before)
+    }
+
     /// Waits until there is an event to poll for, or `changed`, or the channel has failed.
     pub(crate) fn until_event_or(&self, changed: impl Fn() -> bool) -> Result<(), ChannelError> {
         self.until(|state| {

@@ -124,6 +124,29 @@ fn channels_of_one_endpoint_do_not_mix() {
 
 /// Goal: posted work has one event each, whichever work asks for completions.
 /// Method: more WRITEs than the queue holds, polled in between, some awaited by ticket.
+/// Goal: events come in order and once, and no more than there is room for.
+#[test]
+fn many_events_are_taken_at_once_as_far_as_there_is_room() {
+    let (client, server) = pair(Config::default());
+    server.advertise("sink", &server.adapter().buffer(1, 8).unwrap()).unwrap();
+    let sink = client.remote_buffer("sink").unwrap();
+    let channel = client.channel("data").unwrap();
+    let local = client.adapter().buffer(1, 8).unwrap();
+    let post = |_| channel.post_write(local.at(0).unwrap(), sink.at(0).unwrap()).unwrap();
+    let tickets: Vec<_> = (0..10).map(post).collect();
+    channel.drain().unwrap();
+    let mut events = Vec::with_capacity(4);
+    let mut taken = Vec::new();
+    while taken.len() < tickets.len() {
+        let count = channel.poll_many(&mut events).unwrap();
+        assert_eq!((count, events.capacity()), (events.len(), 4));
+        taken.extend(events.drain(..).map(|event| event.ticket));
+    }
+    assert_eq!(taken, tickets);
+    assert_eq!(channel.poll_many(&mut events).unwrap(), 0);
+    assert_eq!(channel.poll_many(&mut Vec::new()).unwrap(), 0);
+}
+
 #[test]
 fn every_posted_write_has_one_event_also_without_a_completion_of_its_own() {
     for every in [1, 3, 16, 1000] {

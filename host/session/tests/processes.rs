@@ -207,6 +207,12 @@ fn a_silent_peer_is_noticed_in_every_mode_and_an_idle_one_stays() {
     alone::alone("a_silent_peer_is_noticed_in_every_mode_and_an_idle_one_stays", silent_and_idle);
 }
 
+/// Goal: the same where the frozen process's socket is one of those on the same port.
+#[test]
+fn a_silent_peer_is_noticed_over_udp_too() {
+    alone::over_udp("a_silent_peer_is_noticed_over_udp_too", silent_and_idle);
+}
+
 fn silent_and_idle() {
     for work in [WorkMode::BusyPoll, WorkMode::CompletionChannel, WorkMode::Epoll] {
         for threads in [ThreadMode::PerChannel, ThreadMode::SHARED] {

@@ -346,6 +346,7 @@ struct Session {
     received: Option<Block>,
     source: Buffer,
     written: Vec<Block>,
+    events: Vec<Event>,
     sink: RemoteBuffer,
 }
 
@@ -360,23 +361,26 @@ impl Session {
             received: None,
             source: adapter.buffer(1, LONG_BYTES)?,
             written: Vec::new(),
+            events: Vec::with_capacity(16),
             sink: endpoint.remote_buffer("sink")?,
         })
     }
 
-    /// Polls once, and says what has ended.
-    fn ended(&mut self) -> Outcome<Option<Operation>> {
-        let Some(Event { operation, block, .. }) = self.channel.poll()? else {
-            return Ok(None);
-        };
-        if operation == Operation::Send {
-            self.sent = Some(block);
-        } else if operation == Operation::Receive {
-            self.received = Some(block);
-        } else {
-            self.written.push(block);
+    /// Polls once, and counts what has ended of this kind.
+    fn count(&mut self, kind: Operation) -> Outcome<u32> {
+        self.channel.poll_many(&mut self.events)?;
+        let mut count = 0;
+        for Event { operation, block, .. } in self.events.drain(..) {
+            count += u32::from(operation == kind);
+            if operation == Operation::Send {
+                self.sent = Some(block);
+            } else if operation == Operation::Receive {
+                self.received = Some(block);
+            } else {
+                self.written.push(block);
+            }
         }
-        Ok(Some(operation))
+        Ok(count)
     }
 }
 
@@ -398,7 +402,7 @@ impl Layer for Session {
     }
 
     fn receive(&mut self) -> Outcome<()> {
-        while self.ended()? != Some(Operation::Receive) {}
+        while self.count(Operation::Receive)? == 0 {}
         Ok(())
     }
 
@@ -409,7 +413,7 @@ impl Layer for Session {
     }
 
     fn poll(&mut self) -> Outcome<u32> {
-        Ok(u32::from(self.ended()? == Some(Operation::Write)))
+        self.count(Operation::Write)
     }
 }
 

@@ -131,6 +131,16 @@ impl State {
         }
     }
 
+    /// Takes as many events as there is room for.
+    #[inline]
+    pub(super) fn take_events(&mut self, events: &mut Vec<Event>) {
+        while events.len() < events.capacity()
+            && let Some(event) = self.next_event()
+        {
+            events.push(event);
+        }
+    }
+
     /// Notes completions.
     #[inline]
     fn note(&mut self, count: usize) {
