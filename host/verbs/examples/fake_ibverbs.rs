@@ -16,11 +16,12 @@
 #![expect(missing_docs, reason = "the names are C's")]
 #![expect(unsafe_op_in_unsafe_fn, reason = "all of each function is C's contract")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "the header says it for all")]
-#![expect(clippy::missing_safety_doc, reason = "the header says it for all")]
-#![expect(clippy::multiple_unsafe_ops_per_block, reason = "the header says it for all")]
-#![expect(clippy::unwrap_used, reason = "a double that cannot go on has failed its test")]
+#![allow(clippy::missing_safety_doc, reason = "the header says it for all")]
+#![allow(clippy::unwrap_used, reason = "a double that cannot go on has failed its test")]
 
-use adverb_ibv::layout::{self, AhAttr, QpAttr, QpInitAttr, RecvWr, SendWr, Sge, SrqAttr, Wc, value};
+use adverb_ibv::layout::{
+    self, AhAttr, QpAttr, QpInitAttr, RecvWr, SendWr, Sge, SrqAttr, Wc, value,
+};
 use libc::{c_char, c_int, c_uint, c_void};
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::zeroed;
@@ -586,7 +587,8 @@ unsafe extern "C" fn post_send(
             let number = (*qp).base.qp_num;
             // Of work that failed C says neither what nor how much it was.
             let (opcode, byte_len) = if status == 0 { (0, 1) } else { (99, 99) };
-            let wc = Wc { wr_id: wr.wr_id, status, opcode, byte_len, qp_num: number, ..Wc::default() };
+            let wc =
+                Wc { wr_id: wr.wr_id, status, opcode, byte_len, qp_num: number, ..Wc::default() };
             publish((*qp).init.send_cq, wc, false);
         }
         if status != 0 {
@@ -657,7 +659,15 @@ unsafe fn carry_out(world: &World, qp: *mut Qp, wr: &SendWr) -> c_int {
             let Some(receive) = next_receive(peer) else {
                 return RNR;
             };
-            received(qp, peer, receive.wr_id, value::WC_RECV_RDMA_WITH_IMM, bytes.len(), imm, solicited);
+            received(
+                qp,
+                peer,
+                receive.wr_id,
+                value::WC_RECV_RDMA_WITH_IMM,
+                bytes.len(),
+                imm,
+                solicited,
+            );
             0
         }
         value::WR_RDMA_READ => {
@@ -780,12 +790,20 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut layout::Ah) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_attach_mcast(_qp: *mut layout::Qp, _gid: *const [u8; 16], _lid: u16) -> c_int {
+pub extern "C" fn ibv_attach_mcast(
+    _qp: *mut layout::Qp,
+    _gid: *const [u8; 16],
+    _lid: u16,
+) -> c_int {
     0
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_detach_mcast(_qp: *mut layout::Qp, _gid: *const [u8; 16], _lid: u16) -> c_int {
+pub extern "C" fn ibv_detach_mcast(
+    _qp: *mut layout::Qp,
+    _gid: *const [u8; 16],
+    _lid: u16,
+) -> c_int {
     libc::EINVAL
 }
 

@@ -115,11 +115,11 @@ pub use adverb_device::locks;
 pub use adverb_device::{
     Access, AckTimeout, AhAttr, AsyncEvent, Bind, BindError, ConnectError, DataPath, Device,
     DeviceReport, Element, EventKind, Gid, GidEntry, GidKind, GroupError, GroupLimits, Imm,
-    ModifyError, Nature, NodeType, OpenXrcd, PathMtu, Pkey, PortCounters, PostError, Provider, Psn,
-    Qkey, QpCounters, QpLimits, QpRow, QpState, QpType, Qpn, ReceiveWork, ResizeError, RetryCount,
-    Rkey, RnrRetry, RnrTimer, SendData, SendKind, SendTo, SendWork, Sge, SrqAttr, SrqError,
-    Timestamps, WcOpcode, WcStatus, WindowKind as MwKind, diag_counters, hw_counters,
-    neighbours_path, survey,
+    ModifyError, Nature, NodeType, OpenXrcd, PathChoice, PathMtu, Pkey,
+    PortConfig as ContextConfig, PortCounters, PostError, Provider, Psn, Qkey, QpCounters,
+    QpLimits, QpRow, QpState, QpType, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry,
+    RnrTimer, SendData, SendKind, SendTo, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode,
+    WcStatus, WindowKind as MwKind, diag_counters, hw_counters, neighbours_path, survey,
 };
 pub use ah::{Ah, AhError, GlobalRoute};
 pub use channel::{CompChannel, CqEvent};

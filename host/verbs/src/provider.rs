@@ -20,9 +20,9 @@ use crate::qp::{QpCap, QpConfig};
 use crate::srq::SrqConfig;
 use adverb_device::{
     Access, AhAttr, Arm, AsyncEvent, Change, Completion, ConnectError, DataPath, Device,
-    EventQueue, Gid, GroupError, Notice, OpenError, Overrun, Pages, PortCounters, PostError,
-    QpCounters, QpQuery, QpState, QpType, Qpn, ReceiveWork, ResizeError, SendWork, Side, SrqAttr,
-    SrqError, Timestamps, Window, WindowKind,
+    EventQueue, Gid, GroupError, Notice, OpenError, Overrun, Pages, PortConfig, PortCounters,
+    PostError, QpCounters, QpQuery, QpState, QpType, Qpn, ReceiveWork, ResizeError, SendWork, Side,
+    SrqAttr, SrqError, Timestamps, Window, WindowKind,
 };
 use std::io;
 use std::ops::Deref;
@@ -46,8 +46,8 @@ pub(crate) fn devices() -> io::Result<Vec<Device>> {
 }
 
 impl Port {
-    pub(crate) fn open(name: &str) -> Result<Self, OpenError> {
-        let (name, mut known) = match adverb_device::Port::open(name) {
+    pub(crate) fn open_with(name: &str, config: &PortConfig) -> Result<Self, OpenError> {
+        let (name, mut known) = match adverb_device::Port::open_with(name, config) {
             Ok(port) => return Ok(Self::Soft(port)),
             Err(OpenError::NotFound { name, known }) => (name, known),
             Err(error) => return Err(error),
@@ -539,6 +539,7 @@ impl Domain {
                     max_recv_sge: config.max_recv_sge,
                     max_inline: config.max_inline,
                     signal_all: config.signal_all,
+                    block_self_multicast: config.block_self_multicast,
                 });
                 Ok(Qp::Soft(made.map_err(CreateError::System)?))
             }
@@ -546,6 +547,10 @@ impl Domain {
                 if matches!(kind, QpType::XrcInitiator | QpType::XrcTarget) {
                     let device = domain.port().device().name.clone();
                     return Err(Lacks { device, what: XRC }.into());
+                }
+                if config.block_self_multicast {
+                    let device = domain.port().device().name.clone();
+                    return Err(Lacks { device, what: BLOCK_SELF_MULTICAST }.into());
                 }
                 let made = hw::Qp::new(
                     domain,
@@ -574,6 +579,7 @@ impl Domain {
 
 /// What only the software device has.
 pub(crate) const XRC: &str = "extended reliable connections (XRC)";
+const BLOCK_SELF_MULTICAST: &str = "queue pairs that do not hear themselves (block_self_multicast)";
 
 /// Rights that say how C's memory is to be treated, which is done otherwise here: addresses that start
 /// at 0 are asked for by themselves, and hints about pages are not passed on.
