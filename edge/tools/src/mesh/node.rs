@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use adverb::session::{
-    Adapter, Block, ChannelError, ClientSession, Config, Departure, Endpoint, Message,
+    AckTimeout, Adapter, Block, ChannelError, ClientSession, Config, Departure, Endpoint, Message,
     MessageError, Messenger, MessengerConfig, ServerSession, WorkMode,
 };
 use serde::{Deserialize, Serialize};
@@ -204,7 +204,7 @@ fn config(task: &Task, own: SocketAddr) -> Result<Config, Failure> {
     })?;
     let same = device.gids.iter().find(|gid| gid.ip() == own.ip());
     let index = task.gid_index.or(same.map(|gid| gid.index)).unwrap_or(1);
-    Ok(Config::default()
+    let mut config = Config::default()
         .name(format!("mesh node {}", task.place.rank))
         .device(device.name.clone())
         .gid_index(index)
@@ -213,7 +213,11 @@ fn config(task: &Task, own: SocketAddr) -> Result<Config, Failure> {
         .work_mode(task.work_mode)
         .connect_timeout(TRY)
         .work_timeout(PATIENCE)
-        .silence_timeout(SILENCE))
+        .silence_timeout(SILENCE);
+    if !task.gather {
+        config.adapter.ack_timeout = LOCAL_ACK_TIMEOUT;
+    }
+    Ok(config)
 }
 
 impl Node {
@@ -495,6 +499,12 @@ const TRY: Duration = Duration::from_millis(500);
 /// How long a peer that is there may keep us waiting.
 const PATIENCE: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(5);
+/// How long the nodes of one machine wait for an acknowledgement. It comes when its sender gets a
+/// processor, which dozens of others share: a timer of 67 ms sends again what has long arrived.
+const LOCAL_ACK_TIMEOUT: AckTimeout = match AckTimeout::from_exponent(16) {
+    Ok(timeout) => timeout, // 268 ms.
+    Err(_) => AckTimeout::FOREVER,
+};
 /// How long nodes wait for others to be started.
 const GATHER: Duration = Duration::from_secs(20);
 /// How long the others are served when the time is over.
