@@ -28,6 +28,46 @@ pub(crate) fn read(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
+/// Writes an address as a socket of that domain has it, and returns its length.
+pub(crate) fn write(
+    addr: SocketAddr,
+    domain: std::ffi::c_int,
+) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let at = &raw mut storage;
+    let len = match addr.ip() {
+        IpAddr::V4(ip) if domain == libc::AF_INET => {
+            let v4 = libc::sockaddr_in {
+                sin_family: libc::AF_INET.try_into().unwrap_or(0),
+                sin_port: addr.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: ip.to_bits().to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: there is room for it.
+            unsafe { at.cast::<libc::sockaddr_in>().write(v4) };
+            size_of::<libc::sockaddr_in>()
+        }
+        ip @ (IpAddr::V4(_) | IpAddr::V6(_)) => {
+            let octets = match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+                IpAddr::V6(ip) => ip.octets(),
+            };
+            let v6 = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6.try_into().unwrap_or(0),
+                sin6_port: addr.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: octets },
+                sin6_scope_id: 0,
+            };
+            // SAFETY: there is room for it.
+            unsafe { at.cast::<libc::sockaddr_in6>().write(v6) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (storage, len.try_into().unwrap_or(0))
+}
+
 /// Reads an address that the program has given us; `None` if it is too short or of another family.
 ///
 /// # Safety

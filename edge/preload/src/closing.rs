@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::raw;
 use crate::ring::{ACCEPTED, NEVER, OFFERED, Segment, WITHDRAWN};
 use crate::slot::{Carrier, Slot, Why};
-use crate::{epoll, meeting, stats, table};
+use crate::{datagram, epoll, meeting, stats, table};
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
 /// one of its socket.
@@ -20,6 +20,7 @@ pub(crate) fn forget(fd: c_int) {
             part(slot, segment, fd);
         }
         stats::dump(fd, &slot.counters);
+        datagram::closing(slot);
     }
     slot.release();
 }
@@ -65,6 +66,7 @@ fn are_bells(segment: &Segment, slot: &Slot) -> bool {
 /// connection any more. The other process finds the rings where they met.
 pub(crate) fn hand_over(fd: c_int) {
     let Some(slot) = table::socket(fd) else { return };
+    datagram::keep_to_kernel(&slot);
     slot.leave_to_kernel(Why::HandedOver);
     if let Some(segment) = slot.segment()
         && (segment.header().state.load(Ordering::Acquire) == ACCEPTED

@@ -1,5 +1,18 @@
-//! Receiving from the kernel's sockets, spinning before sleeping: datagrams, and connections whose
-//! bytes stay with the kernel.
+//! Datagrams, and receiving from the kernel's sockets, spinning before sleeping.
+//!
+//! A UDP socket that has received from another one of ours has a *mailbox* in shared memory:
+//!
+//! ```text
+//! mailbox     the memory                      directory   who has one
+//! inbox       out of it, or the kernel        outbox      into others', or the kernel
+//! post        what this process has of both
+//! ```
+
+mod directory;
+mod inbox;
+mod mailbox;
+mod outbox;
+mod post;
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -7,9 +20,166 @@ use std::sync::atomic::Ordering;
 use crate::config;
 use crate::patience::{self, Patience, Spin};
 use crate::raw::{self, Answer, Errno};
-use crate::slot::Slot;
+use crate::slot::{Kind, Slot, Why};
+use crate::sockets;
 use crate::stats::add;
 use crate::thread::Interrupts;
+
+pub(crate) use directory::tidy_up;
+pub(crate) use inbox::{Arrival, Request, Sleeper, is_readable, next_len, receive as receive_one};
+pub(crate) use mailbox::Mailbox;
+pub(crate) use outbox::{mind, send};
+pub(crate) use post::Post;
+
+/// Whether a socket is one whose datagrams may go into, or come out of, a mailbox.
+#[inline]
+pub(crate) fn has_post(slot: &Slot) -> bool {
+    slot.kind() == Kind::Datagram
+        && (slot.has_inbox.load(Ordering::Relaxed)
+            || !slot.is_kernel_only.load(Ordering::Relaxed) && sockets::may_share(slot))
+}
+
+/// Its mailbox, if it has one.
+#[inline]
+pub(crate) fn mailbox(slot: &Slot, fd: c_int) -> Option<&Mailbox> {
+    post::inbox(slot, fd).map(post::Inbox::mailbox)
+}
+
+/// Its mailbox, if this process has mapped it.
+#[inline]
+pub(crate) fn mapped(slot: &Slot) -> Option<&Mailbox> {
+    post::mapped(slot).map(post::Inbox::mailbox)
+}
+
+/// The program wants what only the kernel has: whatever comes from now on comes from there.
+pub(crate) fn keep_to_kernel(slot: &Slot) {
+    if slot.kind() == Kind::Datagram && !slot.is_kernel_only.swap(true, Ordering::AcqRel) {
+        if let Some(mailbox) = mapped(slot) {
+            mailbox.hold();
+        }
+        outbox::forget(slot);
+        slot.set_why(Why::Feature);
+    }
+}
+
+/// After a `bind`: the kernel may bring to this socket what it brought to another one.
+pub(crate) fn bound(slot: &Slot, fd: c_int) {
+    let Some(own) = raw::name(fd, false) else { return };
+    slot.port.store(own.port().into(), Ordering::Relaxed);
+    if let Some(directory) = directory::of(fd)
+        && directory.generation(own.port()) > 0
+    {
+        directory.change(own.port());
+    }
+}
+
+/// After a `connect`, whatever has come of it.
+pub(crate) fn connected(slot: &Slot, fd: c_int) {
+    slot.turns.fetch_add(1, Ordering::AcqRel);
+    if let Some(mailbox) = mapped(slot) {
+        mailbox.turn();
+        if raw::name(fd, false).is_none_or(|own| own.port() != mailbox.port()) {
+            // Disconnected, and without the port that it had.
+            keep_to_kernel(slot);
+        }
+    }
+    slot.port.store(0, Ordering::Relaxed);
+    bound(slot, fd);
+}
+
+/// The last descriptor is about to be closed.
+pub(crate) fn closing(slot: &Slot) {
+    if slot.kind() == Kind::Datagram
+        && let Some(directory) = slot.post().and_then(|post| post.directory)
+        && let Ok(port @ 1..) = u16::try_from(slot.port.load(Ordering::Relaxed))
+    {
+        directory.change(port);
+    }
+}
+
+/// A socket that came with its descriptor.
+pub(crate) fn adopted(slot: &Slot, fd: c_int) {
+    post::inherit(slot, fd);
+    if let Some(own) = raw::name(fd, false) {
+        slot.port.store(own.port().into(), Ordering::Relaxed);
+    }
+}
+
+/// In a child just forked.
+pub(crate) fn after_fork(slot: &Slot) {
+    if let Some(mailbox) = mapped(slot) {
+        mailbox.own();
+    }
+}
+
+/// The program has set an option. What is not known to be harmless needs the kernel.
+pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
+    let is_harmless = match level {
+        libc::SOL_SOCKET => HARMLESS_ANY.contains(&name),
+        libc::IPPROTO_IP => HARMLESS_V4.contains(&name),
+        libc::IPPROTO_IPV6 => HARMLESS_V6.contains(&name),
+        _ => false,
+    };
+    if !is_harmless {
+        return keep_to_kernel(slot);
+    }
+    if level == libc::SOL_SOCKET
+        && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name)
+        && let Some(mailbox) = mapped(slot)
+    {
+        let limit = raw::option::<c_int>(fd, level, name.min(libc::SO_RCVBUF)).unwrap_or(0);
+        mailbox.set_limit(u64::try_from(limit).unwrap_or(0));
+    }
+}
+
+const HARMLESS_ANY: [c_int; 15] = [
+    libc::SO_REUSEADDR,
+    libc::SO_REUSEPORT,
+    libc::SO_RCVBUF,
+    libc::SO_RCVBUFFORCE,
+    libc::SO_SNDBUF,
+    libc::SO_SNDBUFFORCE,
+    libc::SO_RCVTIMEO,
+    libc::SO_SNDTIMEO,
+    libc::SO_BROADCAST,
+    libc::SO_KEEPALIVE,
+    libc::SO_LINGER,
+    libc::SO_PRIORITY,
+    libc::SO_BUSY_POLL,
+    libc::SO_NO_CHECK,
+    libc::SO_INCOMING_CPU,
+];
+const HARMLESS_V4: [c_int; 16] = [
+    libc::IP_TTL,
+    libc::IP_TOS,
+    libc::IP_MTU_DISCOVER,
+    libc::IP_RECVERR,
+    libc::IP_FREEBIND,
+    libc::IP_MULTICAST_TTL,
+    libc::IP_MULTICAST_LOOP,
+    libc::IP_MULTICAST_IF,
+    libc::IP_MULTICAST_ALL,
+    libc::IP_ADD_MEMBERSHIP,
+    libc::IP_DROP_MEMBERSHIP,
+    libc::IP_ADD_SOURCE_MEMBERSHIP,
+    libc::IP_DROP_SOURCE_MEMBERSHIP,
+    libc::IP_BLOCK_SOURCE,
+    libc::IP_UNBLOCK_SOURCE,
+    libc::IP_BIND_ADDRESS_NO_PORT,
+];
+const HARMLESS_V6: [c_int; 11] = [
+    libc::IPV6_V6ONLY,
+    libc::IPV6_UNICAST_HOPS,
+    libc::IPV6_MULTICAST_HOPS,
+    libc::IPV6_MULTICAST_LOOP,
+    libc::IPV6_MULTICAST_IF,
+    libc::IPV6_ADD_MEMBERSHIP,
+    libc::IPV6_DROP_MEMBERSHIP,
+    libc::IPV6_MTU_DISCOVER,
+    libc::IPV6_RECVERR,
+    libc::IPV6_TCLASS,
+    libc::IPV6_FREEBIND,
+];
 
 /// Tries `attempt`, which never waits, for as long as it is worth it; then `block`, which does.
 pub(crate) fn receive(

@@ -20,6 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::config;
+use crate::datagram;
 use crate::lock::Lock;
 use crate::patience::{self, Patience, Spin};
 use crate::raw::{self, Answer, Errno};
@@ -45,6 +46,9 @@ pub(crate) fn note_change() {
 #[derive(Debug)]
 enum Target {
     Socket(Pin),
+    /// A UDP socket: the kernel knows it as the program wants it, and its mailbox is looked at
+    /// besides.
+    Datagram(Pin),
     /// Another instance.
     Inner(&'static Epoll),
 }
@@ -63,6 +67,10 @@ struct Item {
     is_dozing: bool,
     /// It was reported once, and once was asked for.
     is_spent: bool,
+    /// A UDP socket whose mailbox is closed on our behalf: the kernel brings what comes.
+    is_armed: bool,
+    /// A UDP socket whose mailbox we know of.
+    is_seen: bool,
     /// How far the ring was when it was last reported.
     seen_head: u64,
     seen_end: bool,
@@ -77,6 +85,10 @@ struct State {
     changes: u32,
     /// Calls in a row that did not ask the kernel.
     skipped: u32,
+    /// Threads that sleep on this instance.
+    asleep: u32,
+    /// Which items are UDP sockets.
+    datagrams: Vec<usize>,
     /// What the kernel has reported of other descriptors to somebody who was not the program.
     kept: Vec<libc::epoll_event>,
 }
@@ -133,6 +145,8 @@ impl Item {
             is_hot,
             is_dozing: false,
             is_spent: false,
+            is_armed: false,
+            is_seen: false,
             seen_head: u64::MAX,
             seen_end: false,
             seen_fulls: u32::MAX,
@@ -153,7 +167,7 @@ impl Item {
 
     fn is_of(&self, slot: &Slot) -> bool {
         match &self.target {
-            Target::Socket(pin) => std::ptr::eq(pin.slot(), slot),
+            Target::Socket(pin) | Target::Datagram(pin) => std::ptr::eq(pin.slot(), slot),
             Target::Inner(_) => false,
         }
     }
@@ -167,6 +181,7 @@ impl Item {
         let ready = match &self.target {
             Target::Inner(inner) if inner.is_ready() => libc::EPOLLIN as u32,
             Target::Inner(_) => 0,
+            Target::Datagram(slot) => self.due_datagram(slot),
             Target::Socket(slot) => {
                 let Some(segment) = slot.segment() else { return 0 };
                 let ready = events_of(slot, segment, self.fd);
@@ -177,6 +192,88 @@ impl Item {
             }
         };
         ready & (self.events | always)
+    }
+
+    /// The same for a UDP socket: what its mailbox has. The kernel reports its own.
+    fn due_datagram(&self, slot: &Slot) -> u32 {
+        let Some(mailbox) = datagram::mapped(slot) else { return 0 };
+        let is_new = self.events & libc::EPOLLET as u32 == 0 || mailbox.head() != self.seen_head;
+        if !is_new || !datagram::is_readable(mailbox) {
+            return 0;
+        }
+        let out = libc::POLLOUT | libc::POLLWRNORM;
+        let wants_room = self.events & u32::from(out.cast_unsigned()) != 0;
+        let room = if wants_room { raw::poll_now(self.fd, out).unwrap_or(0) } else { 0 };
+        let ready = libc::POLLIN | libc::POLLRDNORM | room & out;
+        u32::from(ready.cast_unsigned())
+    }
+
+    /// Only the kernel can say whose turn it is, or that once is enough.
+    fn is_kernels(&self) -> bool {
+        self.events & (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE) as u32 != 0
+    }
+
+    /// The mailbox of a UDP socket takes what comes from now on, as far as we are concerned.
+    fn disarm(&mut self) {
+        if self.is_armed
+            && !self.is_kernels()
+            && let Target::Datagram(slot) = &self.target
+            && let Some(mailbox) = datagram::mapped(slot)
+        {
+            mailbox.rouse();
+            self.is_armed = false;
+        }
+    }
+
+    /// The mailbox of a UDP socket may have come into being: then it is looked at from now on.
+    fn meet(&mut self, is_asleep: bool) {
+        let Target::Datagram(slot) = &self.target else { return };
+        let Some(mailbox) = datagram::mailbox(slot, self.fd) else { return };
+        if (self.is_kernels() || is_asleep) && !self.is_armed {
+            mailbox.hold();
+            self.is_armed = true;
+        }
+        if !self.is_seen {
+            self.is_seen = true;
+            mailbox.seen(true);
+        }
+        if !is_asleep {
+            self.disarm();
+        }
+    }
+
+    /// It is removed.
+    fn part(&mut self) {
+        match &self.target {
+            Target::Socket(slot) => _ = slot.watchers.fetch_sub(1, Ordering::AcqRel),
+            Target::Datagram(slot) => {
+                if let Some(mailbox) = datagram::mapped(slot) {
+                    if self.is_armed {
+                        mailbox.rouse();
+                    }
+                    if self.is_seen {
+                        mailbox.seen(false);
+                    }
+                }
+                slot.watchers.fetch_sub(1, Ordering::AcqRel);
+            }
+            Target::Inner(_) => {}
+        }
+    }
+
+    /// It has been copied by a fork.
+    fn after_fork(&self) {
+        if let Target::Datagram(slot) = &self.target {
+            slot.watchers.fetch_add(1, Ordering::AcqRel);
+            if let Some(mailbox) = datagram::mapped(slot) {
+                if self.is_armed {
+                    mailbox.hold();
+                }
+                if self.is_seen {
+                    mailbox.seen(true);
+                }
+            }
+        }
     }
 
     /// Whether something is new since the last report.
@@ -200,6 +297,12 @@ impl Item {
         if self.events & libc::EPOLLONESHOT as u32 != 0 {
             self.is_spent = true;
         }
+        if let Target::Datagram(slot) = &self.target {
+            if let Some(mailbox) = datagram::mapped(slot) {
+                self.seen_head = mailbox.head();
+            }
+            add(&slot.counters.rx_poll_hit, 1);
+        }
         if let Target::Socket(slot) = &self.target {
             let Some(segment) = slot.mapped() else { return };
             self.seen_head = segment.incoming(slot.end()).head();
@@ -212,12 +315,30 @@ impl Item {
     }
 
     /// Arms it, so that a bell comes. Returns false if it has something to report already.
-    fn cool(&self) -> bool {
+    fn cool(&mut self) -> bool {
         if self.is_spent {
             return true;
         }
         match &self.target {
             Target::Inner(inner) => inner.cool(),
+            Target::Datagram(slot) => {
+                let reading = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+                let Some(mailbox) = datagram::mapped(slot) else { return true };
+                datagram::mind(slot, self.fd);
+                if self.events & reading == 0 || self.is_armed {
+                    return self.due() == 0;
+                }
+                if !mailbox.doze() {
+                    // What is there has been reported, and nobody has read it; or it waits for the
+                    // kernel, which will report that.
+                    if self.due() != 0 {
+                        return false;
+                    }
+                    mailbox.hold();
+                }
+                self.is_armed = true;
+                self.due() == 0
+            }
             Target::Socket(slot) => {
                 let Some(segment) = slot.segment() else { return true };
                 let (reading, writing) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
@@ -256,8 +377,15 @@ pub(crate) fn events_of(slot: &Slot, segment: &crate::ring::Segment, fd: c_int) 
 impl Epoll {
     /// A new instance, for the table.
     pub(crate) fn create() -> &'static Self {
-        let state =
-            State { items: Vec::new(), hot: Vec::new(), changes: 0, skipped: 0, kept: Vec::new() };
+        let state = State {
+            items: Vec::new(),
+            hot: Vec::new(),
+            changes: 0,
+            skipped: 0,
+            asleep: 0,
+            datagrams: Vec::new(),
+            kept: Vec::new(),
+        };
         let epoll: &'static Self = Box::leak(Box::new(Self {
             refs: AtomicUsize::new(0),
             lock: Lock::new(),
@@ -275,16 +403,13 @@ impl Epoll {
     /// One descriptor less. The last one empties the instance.
     pub(crate) fn release(&self) {
         if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let gone = self.with(|state| {
+            let mut gone = self.with(|state| {
                 state.hot = Vec::new();
+                state.datagrams = Vec::new();
                 std::mem::take(&mut state.items)
             });
             self.count.store(0, Ordering::Release);
-            for item in gone.iter().flatten() {
-                if let Target::Socket(slot) = &item.target {
-                    slot.watchers.fetch_sub(1, Ordering::AcqRel);
-                }
-            }
+            gone.iter_mut().flatten().for_each(Item::part);
         }
     }
 
@@ -298,6 +423,10 @@ impl Epoll {
     /// For a child just forked.
     pub(crate) fn after_fork(&self) {
         self.lock.reset();
+        self.with(|state| {
+            state.asleep = 0;
+            state.items.iter().flatten().for_each(Item::after_fork);
+        });
     }
 
     /// `epoll_ctl(2)` for something that we know.
@@ -309,7 +438,11 @@ impl Epoll {
         event: libc::epoll_event,
     ) -> Answer {
         let (events, data) = (event.events, event.u64);
-        let Some(pin) = table::socket(fd).filter(|slot| slot.kind() != Kind::Datagram) else {
+        let is_ours = |slot: &Pin| match slot.kind() {
+            Kind::Datagram => op != libc::EPOLL_CTL_ADD || datagram::has_post(slot),
+            Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => true,
+        };
+        let Some(pin) = table::socket(fd).filter(is_ours) else {
             return self.control_inner(epfd, op, fd, events, data);
         };
         let at = self.with(|state| {
@@ -321,8 +454,14 @@ impl Epoll {
         match (op, at) {
             (libc::EPOLL_CTL_ADD, _) => {
                 kernel_control(epfd, op, fd, events, data)?;
-                pin.watchers.fetch_add(1, Ordering::AcqRel);
-                self.insert(Item::new(fd, Target::Socket(pin), events, data));
+                pin.watchers.fetch_add(1, Ordering::SeqCst);
+                let is_datagram = pin.kind() == Kind::Datagram;
+                let target = if is_datagram { Target::Datagram } else { Target::Socket };
+                let mut item = Item::new(fd, target(pin), events, data);
+                // Somebody may sleep on this instance already, and be woken by the kernel alone.
+                item.meet(true);
+                item.is_hot |= item.is_seen;
+                self.insert(item);
                 Ok(0)
             }
             (libc::EPOLL_CTL_MOD, Some(at)) => {
@@ -330,6 +469,10 @@ impl Epoll {
                     let item = state.items.get_mut(at)?.as_mut()?;
                     item.change(events, data);
                     heat(&mut state.hot, at, item);
+                    if item.is_seen {
+                        item.meet(true);
+                        state.changes = 0;
+                    }
                     Some(item.is_marked)
                 });
                 if is_marked == Some(true) {
@@ -375,6 +518,9 @@ impl Epoll {
             state.changes = 0;
             let free = state.items.iter().position(Option::is_none);
             let at = free.unwrap_or(state.items.len());
+            if let Target::Datagram(_) = item.target {
+                state.datagrams.push(at);
+            }
             if item.is_hot {
                 state.hot.push(at);
             }
@@ -389,13 +535,12 @@ impl Epoll {
     fn remove(&self, at: usize) {
         let gone = self.with(|state| {
             state.hot.retain(|hot| *hot != at);
+            state.datagrams.retain(|datagram| *datagram != at);
             state.items.get_mut(at).and_then(Option::take)
         });
-        if let Some(item) = gone {
+        if let Some(mut item) = gone {
             self.count.fetch_sub(1, Ordering::AcqRel);
-            if let Target::Socket(slot) = &item.target {
-                slot.watchers.fetch_sub(1, Ordering::AcqRel);
-            }
+            item.part();
         }
     }
 
@@ -421,10 +566,16 @@ impl Epoll {
                 return;
             }
             state.changes = changes;
-            let State { items, hot, .. } = state;
+            let State { items, hot, asleep, .. } = state;
             for (at, place) in items.iter_mut().enumerate() {
                 let Some(item) = place else { continue };
+                if let Target::Datagram(_) = item.target {
+                    item.meet(*asleep > 0);
+                    heat(hot, at, item);
+                    continue;
+                }
                 let wanted = match &item.target {
+                    Target::Datagram(_) => false,
                     Target::Socket(slot) => slot.segment().is_some(),
                     Target::Inner(inner) => {
                         inner.sync(item.fd);
@@ -441,7 +592,7 @@ impl Epoll {
                         Target::Socket(_) => {
                             libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET
                         }
-                        Target::Inner(_) => libc::EPOLLIN,
+                        Target::Inner(_) | Target::Datagram(_) => libc::EPOLLIN,
                     };
                     let mark = MARK | at as u64;
                     let _ = kernel_control(epfd, op, fd, bells as u32, mark);
@@ -476,7 +627,7 @@ impl Epoll {
                     continue;
                 }
                 item.idle = item.idle.wrapping_add(1);
-                let is_socket = matches!(item.target, Target::Socket(_));
+                let is_socket = matches!(item.target, Target::Socket(_) | Target::Datagram(_));
                 if is_socket && item.idle > IDLE_MAX && item.cool() {
                     item.is_hot = false;
                     cooled = true;
@@ -510,6 +661,7 @@ impl Epoll {
                         continue;
                     };
                     match &item.target {
+                        Target::Datagram(_) => {}
                         Target::Inner(inner) => inner.harvest(item.fd),
                         Target::Socket(slot) => {
                             stream::heed(slot, (mask & 0x7fff) as i16);
@@ -522,6 +674,9 @@ impl Epoll {
                     }
                     heat(&mut state.hot, at, item);
                     continue;
+                }
+                if !state.datagrams.is_empty() {
+                    state.rouse(data);
                 }
                 if let Some(place) = events.get_mut(kept) {
                     *place = event;
@@ -593,15 +748,22 @@ impl Epoll {
     /// After a sleep: what was hot before is hot again, and nobody has to ring for it.
     fn wake(&self) {
         self.with(|state| {
-            for (at, item) in state.items.iter_mut().enumerate() {
-                let Some(item) = item.as_mut().filter(|item| item.is_dozing) else { continue };
+            let State { items, hot, asleep, .. } = state;
+            for (at, item) in items.iter_mut().enumerate() {
+                let Some(item) = item.as_mut() else { continue };
+                if *asleep == 0 && (item.is_dozing || item.is_hot) {
+                    item.disarm();
+                }
+                if !item.is_dozing {
+                    continue;
+                }
                 item.is_dozing = false;
                 if let Target::Socket(slot) = &item.target
                     && let Some(segment) = slot.mapped()
                 {
                     stream::disarm(slot, segment);
                 }
-                heat(&mut state.hot, at, item);
+                heat(hot, at, item);
             }
         });
     }
@@ -626,6 +788,10 @@ impl Epoll {
         let errno = raw::errno();
         let mut rounds = 0_u32;
         let mut patience: Option<Patience> = None;
+        if self.count.load(Ordering::Relaxed) > 0 && self.is_dozing() {
+            // It was looked at as a part of another instance, or by `poll`.
+            self.wake();
+        }
         loop {
             let has_items = self.count.load(Ordering::Relaxed) > 0;
             if has_items {
@@ -639,7 +805,8 @@ impl Epoll {
                 let rest = rest.get_mut(..most).unwrap_or(&mut []);
                 if !rest.is_empty() {
                     let found = kernel_wait(epfd, rest);
-                    count += if has_items { self.sift(rest, found) } else { found };
+                    let kept = if has_items { self.sift(rest, found) } else { found };
+                    count = if count > 0 { merge(events, count, kept) } else { kept };
                     if count == 0 && found > 0 {
                         // Bells alone: what they were rung for is hot now.
                         count = self.scan(events);
@@ -665,12 +832,15 @@ impl Epoll {
                 Spin::TimedOut => return Ok(0),
                 Spin::Sleep => {}
             }
+            self.with(|state| state.asleep += 1);
             if has_items && !self.cool() {
+                self.with(|state| state.asleep = state.asleep.saturating_sub(1));
                 rounds = 0;
                 continue;
             }
             let since = raw::now_ns();
             let has_marks = has_items && self.has_marks();
+            let has_datagrams = has_items && self.with(|state| !state.datagrams.is_empty());
             let left_ns = patience.left_ns();
             let slice_ns = match has_marks {
                 true => Some(left_ns.unwrap_or(u64::MAX).min(stream::SLICE_NS)),
@@ -678,7 +848,8 @@ impl Epoll {
             };
             let answer = sleep(epfd, events, slice_ns, mask);
             patience::miss(raw::now_ns().saturating_sub(since), most_ns);
-            if has_marks {
+            self.with(|state| state.asleep = state.asleep.saturating_sub(1));
+            if has_marks || has_datagrams {
                 self.wake();
             }
             let found = answer?;
@@ -726,6 +897,14 @@ impl Epoll {
         });
     }
 
+    fn is_dozing(&self) -> bool {
+        self.with(|state| {
+            let item = |at: &usize| state.items.get(*at).and_then(Option::as_ref);
+            let mut datagrams = state.datagrams.iter().filter_map(item);
+            state.asleep == 0 && datagrams.any(|item| item.is_dozing && item.is_armed)
+        })
+    }
+
     fn has_hot(&self) -> bool {
         self.with(|state| !state.hot.is_empty())
     }
@@ -736,6 +915,45 @@ impl Epoll {
             state.skipped = state.skipped.wrapping_add(1);
             state.skipped.is_multiple_of(every)
         })
+    }
+}
+
+/// Events of the kernel's, `kept` of them, behind `count` of ours: what is about the same
+/// registration becomes one. Returns how many there are then.
+fn merge(events: &mut [libc::epoll_event], count: usize, kept: usize) -> usize {
+    let (ours, kernels) = events.split_at_mut(count);
+    let mut new = 0;
+    for read in 0..kept {
+        let Some(event) = kernels.get(read).copied() else { break };
+        let data = event.u64;
+        match ours.iter_mut().find(|known| { known.u64 } == data) {
+            Some(known) => known.events = { known.events } | event.events,
+            None => {
+                if let Some(place) = kernels.get_mut(new) {
+                    *place = event;
+                    new += 1;
+                }
+            }
+        }
+    }
+    count + new
+}
+
+impl State {
+    /// The kernel has reported something under this mark of the program's: mailboxes of UDP sockets
+    /// that are known by it are looked at again.
+    fn rouse(&mut self, data: u64) {
+        let Self { items, hot, asleep, datagrams, .. } = self;
+        for at in datagrams.iter().copied() {
+            let item = items.get_mut(at).and_then(Option::as_mut);
+            let Some(item) = item.filter(|item| item.is_seen && item.data == data) else {
+                continue;
+            };
+            if *asleep == 0 {
+                item.disarm();
+            }
+            heat(hot, at, item);
+        }
     }
 }
 
@@ -766,7 +984,8 @@ fn sleep(
 
 /// Makes an item hot: it is looked at at each call from now on.
 fn heat(hot: &mut Vec<usize>, at: usize, item: &mut Item) {
-    if item.is_marked && !item.is_hot {
+    let is_looked_at = item.is_marked || item.is_seen && !item.is_kernels();
+    if is_looked_at && !item.is_hot {
         item.is_hot = true;
         item.idle = 0;
         hot.push(at);

@@ -86,6 +86,11 @@ pub(crate) fn no_fork(fork: u32) {
 extern "C" fn in_child() {
     thread::forget_id();
     signal::settle_in();
+    table::each(0, usize::MAX, |fd| {
+        if let Some(slot) = table::socket(fd) {
+            crate::datagram::after_fork(&slot);
+        }
+    });
     epoll::after_fork();
     // Forks from within the C library, such as that of `forkpty`, do not pass by us: what this
     // child closes must not be the last of it.
@@ -128,6 +133,10 @@ pub(crate) fn adopt(fd: c_int) {
     if kind == Kind::Stream && !meeting::inherit(slot, fd) {
         // Whoever had it before may have sent and received without our counting.
         slot.leave_to_kernel(crate::slot::Why::HandedOver);
+    }
+    if kind == Kind::Datagram {
+        slot.leave_to_kernel(crate::slot::Why::Spin);
+        crate::datagram::adopted(slot, fd);
     }
     table::set_socket(fd, slot);
 }

@@ -242,6 +242,7 @@ pub(crate) fn tidy_up() {
     for entry in entries.flatten().take(TIDY_MAX) {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
+        crate::datagram::tidy_up(name);
         let maker = match name.strip_prefix("stat.") {
             Some(pid) => pid.parse().ok(),
             None if name.len() == NAME_LEN => path(name).and_then(|path| {

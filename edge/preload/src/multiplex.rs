@@ -13,6 +13,7 @@
 use std::ffi::c_int;
 
 use crate::config;
+use crate::datagram;
 use crate::epoll::{self, Epoll};
 use crate::patience::{self, Patience, Spin};
 use crate::raw::{self, Errno};
@@ -27,6 +28,8 @@ use crate::thread::Interrupts;
 enum Known {
     Nothing,
     Socket(Pin),
+    /// One that has a mailbox, or may get one while we wait.
+    Datagram(Pin),
     Epoll(&'static Epoll),
 }
 
@@ -34,6 +37,9 @@ impl Known {
     fn of(fd: c_int) -> Self {
         if let Some(slot) = table::socket(fd) {
             stream::settle(&slot, fd);
+            if datagram::has_post(&slot) {
+                return Self::Datagram(slot);
+            }
             return match slot.segment() {
                 Some(_) => Self::Socket(slot),
                 None => Self::Nothing,
@@ -45,8 +51,22 @@ impl Known {
     fn rings(&self) -> Option<(&Pin, &Segment)> {
         match self {
             Self::Socket(pin) => pin.segment().map(|segment| (pin, segment)),
-            Self::Nothing | Self::Epoll(_) => None,
+            Self::Nothing | Self::Datagram(_) | Self::Epoll(_) => None,
         }
+    }
+
+    /// Whether the kernel has to be asked from the start: not if memory alone may have the answer.
+    fn needs_kernel(&self, fd: &libc::pollfd) -> bool {
+        match self {
+            Self::Socket(_) => false,
+            Self::Datagram(_) => self.waits_for_kernel(fd) || fd.events & libc::POLLOUT != 0,
+            Self::Nothing | Self::Epoll(_) => true,
+        }
+    }
+
+    /// A socket that may get a mailbox, and has none yet.
+    fn waits_for_kernel(&self, fd: &libc::pollfd) -> bool {
+        matches!(self, Self::Datagram(slot) if datagram::mailbox(slot, fd.fd).is_none())
     }
 }
 
@@ -116,23 +136,30 @@ fn poll_inner(
         return spin_then_sleep(fds, &mut patience, mask, most_ns);
     }
     // If there is nothing but rings, the first look at the kernel can wait until they are empty.
-    let is_mixed = known.iter().any(|known| !matches!(known, Known::Socket(_)));
+    let is_mixed = known.iter().zip(&*fds).any(|(known, fd)| known.needs_kernel(fd));
+    let has_streams = known.iter().any(|known| matches!(known, Known::Socket(_) | Known::Epoll(_)));
     let mut rounds = u32::from(!is_mixed);
     loop {
-        let kernel = rounds.is_multiple_of(config.kernel_ratio) || limit_ns == Some(0);
+        let is_eager = known.iter().zip(&*fds).any(|(known, fd)| known.waits_for_kernel(fd));
+        let kernel = is_eager || rounds.is_multiple_of(config.kernel_ratio) || limit_ns == Some(0);
         let count = look(fds, &mut known, kernel);
         if count > 0 || limit_ns == Some(0) {
             patience.hit(most_ns);
             return Ok(count);
         }
         rounds = rounds.wrapping_add(1);
-        match patience.goes_on(true) {
+        match patience.goes_on(!is_eager) {
             Spin::Look => continue,
             Spin::Interrupted => return Err(Errno::INTR),
             Spin::TimedOut => return Ok(0),
             Spin::Sleep => {}
         }
         rounds = 0;
+        let Some(dozers) = doze(fds, &known) else {
+            // Something is there, or about to come through the kernel.
+            raw::nap(BLOCKED_NAP_NS);
+            continue;
+        };
         let sleepers: Vec<Sleeper<'_>> = fds
             .iter()
             .zip(&known)
@@ -146,9 +173,13 @@ fn poll_inner(
         }
         let since = raw::now_ns();
         let mut asked = ask(fds, &known);
-        let left_ns = Some(patience.left_ns().unwrap_or(u64::MAX).min(stream::SLICE_NS));
+        let left_ns = match has_streams {
+            true => Some(patience.left_ns().unwrap_or(u64::MAX).min(stream::SLICE_NS)),
+            false => patience.left_ns(),
+        };
         let slept = kernel_sleep(&mut asked, left_ns, mask);
         drop(sleepers);
+        drop(dozers);
         patience.slept(since, most_ns);
         for (asked, known) in asked.iter().zip(&known) {
             if let Some((slot, segment)) = known.rings() {
@@ -168,6 +199,25 @@ fn poll_inner(
         }
     }
 }
+
+/// Says of every datagram socket that is waited for that its owner sleeps. `None` if one has
+/// something already.
+fn doze<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Option<Vec<datagram::Sleeper<'a>>> {
+    let mut dozers = Vec::new();
+    for (fd, known) in fds.iter().zip(known) {
+        let Known::Datagram(slot) = known else { continue };
+        datagram::mind(slot, fd.fd);
+        if fd.events & READING != 0 {
+            dozers.push(datagram::Sleeper::new(slot, fd.fd)?);
+        }
+    }
+    Some(dozers)
+}
+
+/// Events that a datagram is.
+const READING: i16 = libc::POLLIN | libc::POLLRDNORM;
+/// How long a poller sleeps that waits for what the kernel has not brought yet.
+const BLOCKED_NAP_NS: i64 = 50_000;
 
 fn is_known(fd: c_int) -> bool {
     table::socket(fd).is_some() || table::epoll(fd).is_some()
@@ -231,7 +281,7 @@ fn look(fds: &mut [libc::pollfd], known: &mut [Known], kernel: bool) -> usize {
             fd.revents = 0;
             match known {
                 Known::Socket(slot) => stream::heed(slot, asked.revents),
-                Known::Nothing | Known::Epoll(_) => fd.revents = asked.revents,
+                Known::Nothing | Known::Datagram(_) | Known::Epoll(_) => fd.revents = asked.revents,
             }
             if let Known::Nothing = known
                 && let refreshed @ Known::Socket(_) = Known::of(fd.fd)
@@ -248,6 +298,16 @@ fn look(fds: &mut [libc::pollfd], known: &mut [Known], kernel: bool) -> usize {
             Known::Nothing => {
                 if !kernel {
                     fd.revents = 0;
+                }
+            }
+            Known::Datagram(slot) => {
+                if !kernel {
+                    fd.revents = 0;
+                }
+                let is_wanted = fd.events & READING != 0;
+                let mailbox = datagram::mailbox(slot, fd.fd).filter(|_| is_wanted);
+                if mailbox.is_some_and(datagram::is_readable) {
+                    fd.revents |= fd.events & READING;
                 }
             }
             Known::Socket(_) => {
@@ -280,7 +340,7 @@ fn cool(fds: &[libc::pollfd], known: &[Known]) -> bool {
     let mut is_quiet = true;
     for (fd, known) in fds.iter().zip(known) {
         match known {
-            Known::Nothing => {}
+            Known::Nothing | Known::Datagram(_) => {}
             Known::Epoll(epoll) => is_quiet &= epoll.cool(),
             Known::Socket(_) => {
                 let Some((slot, segment)) = known.rings() else { continue };

@@ -123,6 +123,43 @@ pub(crate) fn send(fd: c_int, bytes: &[u8]) -> Answer {
     unsafe { syscall(libc::SYS_sendto, [word(fd), base, len, flags, 0, 0]) }
 }
 
+/// Sends a datagram of ours, without waiting and without a signal.
+pub(crate) fn send_to(
+    fd: c_int,
+    bytes: &[u8],
+    to: &libc::sockaddr_storage,
+    to_len: libc::socklen_t,
+) -> Answer {
+    let (base, len) = (bytes.as_ptr() as usize, bytes.len());
+    let flags = word(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    let to = std::ptr::from_ref(to) as usize;
+    let args = [word(fd), base, len, flags, to, to_len as usize];
+    // SAFETY: bytes and address are borrowed for the length of the call, and the kernel reads only
+    // them.
+    unsafe { syscall(libc::SYS_sendto, args) }
+}
+
+/// Makes a socket for ourselves.
+pub(crate) fn socket(domain: c_int, kind: c_int) -> Result<c_int, Errno> {
+    // SAFETY: no pointer.
+    let fd = unsafe { syscall(libc::SYS_socket, [word(domain), word(kind), 0, 0, 0, 0]) }?;
+    Ok(fd as c_int)
+}
+
+/// Connects a socket of ours.
+pub(crate) fn connect(fd: c_int, to: &libc::sockaddr_storage, len: libc::socklen_t) -> Answer {
+    let args = [word(fd), std::ptr::from_ref(to) as usize, len as usize, 0, 0, 0];
+    // SAFETY: the address is borrowed for the length of the call.
+    unsafe { syscall(libc::SYS_connect, args) }
+}
+
+/// Binds a socket of ours.
+pub(crate) fn bind(fd: c_int, to: &libc::sockaddr_storage, len: libc::socklen_t) -> Answer {
+    let args = [word(fd), std::ptr::from_ref(to) as usize, len as usize, 0, 0, 0];
+    // SAFETY: the address is borrowed for the length of the call.
+    unsafe { syscall(libc::SYS_bind, args) }
+}
+
 /// What `poll(2)` says about one descriptor, now.
 pub(crate) fn poll_now(fd: c_int, events: i16) -> Result<i16, Errno> {
     let mut polled = libc::pollfd { fd, events, revents: 0 };
@@ -345,6 +382,20 @@ pub(crate) fn is_process(number: u32) -> bool {
     // SAFETY: signal 0 is none.
     let found = unsafe { syscall(libc::SYS_kill, [number as usize, 0, 0, 0, 0, 0]) };
     found != Err(Errno(libc::ESRCH))
+}
+
+/// Whether a process has ended, even if its parent has not taken note of that yet.
+pub(crate) fn has_ended(number: u32) -> bool {
+    // SAFETY: no pointer.
+    match unsafe { syscall(libc::SYS_pidfd_open, [number as usize, 0, 0, 0, 0, 0]) } {
+        Ok(fd) => {
+            let has_ended = poll_now(fd as c_int, libc::POLLIN).is_ok_and(|events| events != 0);
+            close(fd as c_int);
+            has_ended
+        }
+        Err(Errno(libc::ESRCH)) => true,
+        Err(_) => !is_process(number),
+    }
 }
 
 /// How many processors there are.

@@ -9,9 +9,9 @@
 //!
 //! 1. The arena is mapped once, by the first process, and never unmapped. It holds atomics alone,
 //!    for which every bit pattern, zeros above all, is legal.
-//! 2. A segment that has been published for a slot is unmapped when the last user of the slot in
-//!    this process has gone ([`Slot::release`]), and nobody holds a reference to it for longer than
-//!    it holds the slot.
+//! 2. A segment, or a post, that has been published for a slot is unmapped, or freed, when the last
+//!    user of the slot in this process has gone ([`Slot::release`]), and nobody holds a reference to
+//!    it for longer than it holds the slot.
 
 #![expect(clippy::as_conversions, reason = "enumerations are stored as their numbers")]
 
@@ -19,6 +19,7 @@ use std::ffi::c_int;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use crate::datagram::Post;
 use crate::lock::Lock;
 use crate::raw;
 use crate::ring::{End, Segment};
@@ -138,12 +139,20 @@ pub(crate) struct Slot {
     pub(crate) fulls: AtomicU32,
     /// Epoll instances of this process that know it.
     pub(crate) watchers: AtomicU32,
-    /// Sends through the kernel since the last look for an offer.
+    /// Sends through the kernel since the last look for an offer; for datagrams, receptions.
     pub(crate) sends: AtomicU32,
     /// Bytes taken from the kernel before the rings were there.
     pub(crate) taken: AtomicU64,
     /// Bytes given to the kernel.
     pub(crate) given: AtomicU64,
+    /// The port that a UDP socket is known to have; 0 before it is.
+    pub(crate) port: AtomicU32,
+    /// How often a UDP socket has been connected.
+    pub(crate) turns: AtomicU32,
+    /// A UDP socket has a mailbox.
+    pub(crate) has_inbox: AtomicBool,
+    /// A UDP socket is not to get one.
+    pub(crate) is_kernel_only: AtomicBool,
     /// The rings' name in the meeting place.
     pub(crate) meeting: [AtomicU64; 2],
     /// The size of the rings.
@@ -180,6 +189,7 @@ struct Local {
     /// The fork by which it was last counted.
     fork: AtomicU32,
     segment: AtomicPtr<Segment>,
+    post: AtomicPtr<Post>,
 }
 
 fn arena() -> Option<&'static Arena> {
@@ -303,6 +313,8 @@ impl Slot {
             &self.is_peer_gone,
             &self.is_abortive,
             &self.nodelay,
+            &self.has_inbox,
+            &self.is_kernel_only,
         ] {
             flag.store(false, o);
         }
@@ -313,6 +325,8 @@ impl Slot {
         for count in [&self.sleepers, &self.writers, &self.sends, &self.fulls, &self.watchers] {
             count.store(0, o);
         }
+        self.port.store(0, o);
+        self.turns.store(0, o);
         for count in
             [&self.looked_ns, &self.taken, &self.given, &self.receive_limit_ns, &self.send_limit_ns]
         {
@@ -357,6 +371,7 @@ impl Slot {
         let Some(Local { users, .. }) = self.local() else { return };
         if users.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.forget_segment();
+            self.forget_post();
             self.release_process();
         }
     }
@@ -484,6 +499,40 @@ impl Slot {
         let old = place.swap(ptr::null_mut(), Ordering::AcqRel);
         if !old.is_null() {
             // SAFETY: it came from a box in `publish`, and nobody uses it any more (rule 2).
+            drop(unsafe { Box::from_raw(old) });
+        }
+    }
+
+    /// What this process has of a UDP socket. The slot must be in use by the caller.
+    #[inline]
+    pub(crate) fn post(&self) -> Option<&Post> {
+        let at = NonNull::new(self.local()?.post.load(Ordering::Acquire))?;
+        // SAFETY: published, and not freed while the slot is in use (rule 2).
+        Some(unsafe { at.as_ref() })
+    }
+
+    /// The same, and made if need be. Whoever comes second loses, and uses the first's.
+    #[inline]
+    pub(crate) fn post_or_new(&self, new: impl FnOnce() -> Post) -> Option<&Post> {
+        if let Some(post) = self.post() {
+            return Some(post);
+        }
+        let place = &self.local()?.post;
+        let new = Box::into_raw(Box::new(new()));
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        if place.compare_exchange(ptr::null_mut(), new, o, r).is_err() {
+            // SAFETY: it came from a box just now, and nobody has seen it.
+            drop(unsafe { Box::from_raw(new) });
+        }
+        self.post()
+    }
+
+    /// Frees it. The caller is the last user here.
+    fn forget_post(&self) {
+        let Some(Local { post: place, .. }) = self.local() else { return };
+        let old = place.swap(ptr::null_mut(), Ordering::AcqRel);
+        if !old.is_null() {
+            // SAFETY: it came from a box, and nobody uses it any more (rule 2).
             drop(unsafe { Box::from_raw(old) });
         }
     }

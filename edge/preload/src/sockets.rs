@@ -14,7 +14,7 @@ use crate::config;
 use crate::ring::End;
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::table::{self, Pin};
-use crate::{log, meeting, raw};
+use crate::{datagram, log, meeting, raw};
 
 /// Sockets of the calling thread: as everybody's, accelerated, or not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -117,6 +117,12 @@ pub(crate) fn is_plain(slot: &Slot) -> bool {
     slot.allowed.load(Ordering::Relaxed) == OS
 }
 
+/// Whether what rules have said so far allows shared memory.
+#[inline]
+pub(crate) fn may_share(slot: &Slot) -> bool {
+    [BEST, SHARED].contains(&slot.allowed.load(Ordering::Relaxed))
+}
+
 /// Whether the kernel's own call is all there is to it: for good, and without spinning.
 #[inline]
 pub(crate) fn may_ring(slot: &Slot) -> bool {
@@ -136,6 +142,9 @@ pub(crate) fn connecting(slot: &Slot, fd: c_int, peer: Option<SocketAddr>) {
 
 /// After a `connect` that ended with `errno`, 0 if it succeeded.
 pub(crate) fn connected(slot: &Slot, fd: c_int, errno: c_int) {
+    if slot.kind() == Kind::Datagram {
+        return datagram::connected(slot, fd);
+    }
     if !matches!(slot.kind(), Kind::Fresh | Kind::Connecting) {
         return;
     }
@@ -209,6 +218,9 @@ pub(crate) fn read_limits(slot: &Slot, fd: c_int) {
 
 /// The program has set an option.
 pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
+    if slot.kind() == Kind::Datagram {
+        datagram::option_set(slot, fd, level, name);
+    }
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | libc::SO_LINGER) => {
             read_limits(slot, fd);

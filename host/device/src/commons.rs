@@ -27,6 +27,15 @@ pub struct Pages {
 }
 
 impl Pages {
+    /// Takes `len` bytes of zeros from the system, rounded up to whole pages, which no neighbour maps.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory.
+    pub fn private(len: usize) -> io::Result<Self> {
+        Ok(Self { mapping: Mapping::anonymous(len)?, file: None, commons: None })
+    }
+
     /// Where they start.
     #[inline]
     pub fn as_ptr(&self) -> NonNull<u8> {
@@ -70,7 +79,7 @@ impl Port {
     pub fn allocate(&self, len: usize) -> io::Result<Pages> {
         match self.commons() {
             Some(commons) => Commons::allocate(commons, len),
-            None => Ok(Pages { mapping: Mapping::anonymous(len)?, file: None, commons: None }),
+            None => Pages::private(len),
         }
     }
 }

@@ -80,7 +80,7 @@ pub use access::Access;
 pub use adverb_engine::{
     AckTimeout, AttributeSet, Attributes, GRH_LEN, Gid, InitAttributes, ModifyError, Partition,
     QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
-    Settings, TransitionRule, WcOpcode, WcStatus, allowed, transition,
+    Settings, TransitionRule, WcOpcode, WcStatus, allowed, check_modify, transition,
 };
 pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes};
 pub use adverb_wire::{Grh, Imm, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
@@ -89,7 +89,7 @@ pub use commons::Pages;
 pub use counters::{PortCounters, diag_counters, hw_counters};
 pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
 pub use events::{AsyncEvent, Element, EventKind, EventQueue};
-pub use gid::{Device, GidEntry, NodeType, devices};
+pub use gid::{Device, GidEntry, GidKind, Nature, NodeType, Provider, devices, interface_name};
 pub use ledger::{DeviceReport, QpRow, survey};
 pub use multicast::{GroupError, GroupLimits};
 pub use notify::Arm;
@@ -102,6 +102,20 @@ pub use way::{Ah, AhAttr, SendTo};
 pub use window::{Bind, BindError, BindTo, Window, WindowKind};
 pub use work::{ReceiveWork, SendData, SendKind, SendWork, Sge};
 pub use xrc::{OpenXrcd, XRC_SRQS_MAX, Xrcd};
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// Waits until `fd` can be read, at most for `timeout` (`None`: for ever); says whether it can. A signal
+/// ends the wait early.
+///
+/// # Errors
+///
+/// Those of `poll(2)`.
+pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<bool> {
+    adverb_sys::poll::readable(&fd, std::iter::empty(), timeout)
+}
 
 /// A packet sequence number that nobody can guess from the last one.
 pub fn random_psn() -> Psn {

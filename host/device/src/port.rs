@@ -800,6 +800,24 @@ impl Port {
         }
     }
 
+    /// Takes in all that has arrived, and answers all that waits for an answer.
+    ///
+    /// Unlike [`Port::drive`], it waits for whoever is driving: that thread may have taken packets
+    /// and not yet looked at them. A peer that goes on sending is not waited for.
+    pub fn settle(&self) {
+        let mut receiver = lock(&self.receiver);
+        for _ in 0..SETTLING_STEPS_MAX {
+            if !self.step(&mut receiver, Driver::Helper) {
+                break;
+            }
+        }
+    }
+
+    /// Acknowledges what a queue pair has received, which it may have put off.
+    pub(crate) fn pay_debt(&self, number: Qpn) {
+        self.acknowledge_if(number, self.now(), |_| true);
+    }
+
     /// Takes a step on behalf of nobody; true if something was there to do.
     pub(crate) fn help(&self) -> bool {
         match self.receiver.try_lock() {
@@ -1218,6 +1236,8 @@ const PATIENCE_STEPS: u32 = 2048;
 const YIELD_STEPS: u32 = 512;
 /// Bursts taken from one socket before others have their turn.
 const BURSTS_MAX: usize = 16;
+/// Steps after which a peer that goes on sending is not waited for.
+const SETTLING_STEPS_MAX: u32 = 10_000;
 /// What arrives in so few bytes at once is looked at before more is taken: somebody may poll for it.
 const LITTLE_BYTES: usize = 512;
 /// Queue pairs whose acknowledgements wait at once.

@@ -128,6 +128,11 @@ pub enum PostError {
     SharedReceives,
     /// READs and atomics were given no room when the queue pair was connected.
     ReadsNotAllowed,
+    /// A device that is not ours refused it.
+    Refused {
+        /// What the system said, as `errno` has it.
+        errno: i32,
+    },
     /// The pieces together exceed 2 GiB.
     TooLong,
     /// More pieces than the queue pair was made for.
@@ -192,6 +197,9 @@ impl fmt::Display for PostError {
             Self::SharedReceives => f.write_str(
                 "the queue pair takes its receives from a shared receive queue: post them there",
             ),
+            Self::Refused { errno } => {
+                write!(f, "the device refused it: {}", io::Error::from_raw_os_error(*errno))
+            }
             Self::TooLong => f.write_str("the buffer is longer than 2 GiB, the longest message"),
             Self::TooManySges { count, max } => {
                 write!(f, "{count} pieces of buffer, but the queue pair was made for {max}")
@@ -241,6 +249,15 @@ pub enum ConnectError {
         /// Its queue pair.
         qp: Qpn,
     },
+    /// A device that is not ours refused it.
+    Refused {
+        /// Its name.
+        device: String,
+        /// What was asked of it.
+        doing: &'static str,
+        /// What it said.
+        error: io::Error,
+    },
     /// The state does not allow it.
     State(ModifyError),
     /// The system refused memory or descriptors for the way to a neighbour.
@@ -276,6 +293,15 @@ impl fmt::Display for ConnectError {
                 crate::path::VARIABLE,
                 qp.get()
             ),
+            Self::Refused { device, doing, error } => {
+                write!(f, "{device} refused to {doing}: {error}")?;
+                if error.kind() != io::ErrorKind::TimedOut {
+                    return Ok(());
+                }
+                f.write_str(
+                    " (nobody answers for the remote GID: is it routable from this gid_index?)",
+                )
+            }
             Self::State(error) => fmt::Display::fmt(error, f),
             Self::System(error) => write!(f, "cannot make a way to the peer's process: {error}"),
         }
@@ -285,7 +311,9 @@ impl fmt::Display for ConnectError {
 impl std::error::Error for ConnectError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Socket { error, .. } | Self::System(error) => Some(error),
+            Self::Refused { error, .. } | Self::Socket { error, .. } | Self::System(error) => {
+                Some(error)
+            }
             Self::State(error) => Some(error),
             Self::Attribute { .. }
             | Self::NoSharedMemory { .. }
@@ -956,7 +984,11 @@ pub struct Change {
 
 impl Change {
     /// Says whether the attributes have values that exist here.
-    fn check(&self) -> Result<(), ConnectError> {
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::Attribute`].
+    pub fn check(&self) -> Result<(), ConnectError> {
         let Attributes { partition, port, max_rd_atomic, max_dest_rd_atomic, .. } = self.attributes;
         let reads_max = u32::from(QpLimits::RD_ATOMIC_MAX);
         let checks = [
@@ -1095,6 +1127,9 @@ impl Qp {
         if kind == QpType::Ud && to == QpState::Rtr {
             port.open_all()?;
         }
+        if matches!(to, QpState::Reset | QpState::Err) {
+            port.pay_debt(self.number);
+        }
         self.inner(|inner| {
             let aftermath = inner.modify(to, change, link, port, &mut forgotten)?;
             port.follow_up(self.number, inner, aftermath);
@@ -1119,6 +1154,7 @@ impl Qp {
     /// Any state to ERR: all work ends as flushed.
     pub fn to_err(&self) {
         let port = &self.port;
+        port.pay_debt(self.number);
         self.inner(|inner| inner.quietly(port, |engine, host| engine.to_err(host)));
         port.wait_for_neighbours();
     }
@@ -1211,6 +1247,7 @@ impl Drop for Qp {
         if self.inner(|inner| inner.engine.kind()) == QpType::Ud {
             self.port.detach(None, self.number);
         }
+        self.port.pay_debt(self.number);
         self.port.remove_qp(self.number);
     }
 }

@@ -180,6 +180,7 @@ impl Registry {
             }
             let slot = SlotId(number);
             self.forget_blocks_of(slot);
+            self.leave_groups(slot);
             self.slot_word(slot, layout::SLOT_PID).store(std::process::id(), Ordering::Relaxed);
             for field in [
                 layout::SLOT_RELAY_PORT,
@@ -487,6 +488,26 @@ impl Registry {
         members
     }
 
+    /// Takes a dead process's sockets out of all groups: nobody can tell that it is dead once its slot
+    /// is somebody else's.
+    fn leave_groups(&self, slot: SlotId) {
+        for base in (0..layout::GROUP_COUNT).map(|n| layout::GROUPS + n * layout::GROUP_WORDS) {
+            let len = self.word(base + layout::GROUP_LEN).load(Ordering::Relaxed);
+            let mut members: Members = (0..index(len).min(layout::SLOT_COUNT))
+                .map(|n| {
+                    SlotId(self.word(base + layout::GROUP_MEMBERS + n).load(Ordering::Relaxed))
+                })
+                .collect();
+            let before = members.len();
+            while let Some(at) = members.iter().position(|member| *member == slot) {
+                members.swap_remove(at);
+            }
+            if members.len() != before {
+                self.write_members(base, &members);
+            }
+        }
+    }
+
     fn write_members(&self, base: usize, members: &[SlotId]) {
         for (n, slot) in members.iter().take(layout::SLOT_COUNT).enumerate() {
             self.word(base + layout::GROUP_MEMBERS + n).store(slot.0, Ordering::Relaxed);
@@ -715,6 +736,30 @@ mod tests {
             .with_group([1; 16], 3, |r, members| Ok(r.routes(members).collect::<Vec<_>>()))
             .unwrap();
         assert_eq!(routes, [(a, 0), (b, 1)]);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// Goal: who takes the slot of a process that was killed does not inherit its place, which would
+    /// put everybody's places out.
+    #[test]
+    fn a_newcomer_is_not_taken_for_the_dead_whose_slot_it_has() {
+        let path = scratch("heir");
+        let join = |registry: &Registry| {
+            let joined = registry.with_group([2; 16], 0, |r, members| {
+                members.push(r.slot());
+                Ok(members.clone())
+            });
+            joined.unwrap()
+        };
+        let [first, killed, third] = [(); 3].map(|()| Registry::join_at(&path).unwrap());
+        join(&first);
+        join(&killed);
+        assert_eq!(join(&third), [first.slot(), killed.slot(), third.slot()]);
+        let slot = killed.slot();
+        drop(killed); // It has not left the group.
+        let heir = Registry::join_at(&path).unwrap();
+        assert_eq!(heir.slot(), slot);
+        assert_eq!(join(&heir), [first.slot(), third.slot(), heir.slot()]);
         std::fs::remove_file(&path).unwrap();
     }
 

@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 pub use adverb_engine::RequestKind as SendKind;
 
-/// One piece of a local buffer. `struct ibv_sge`.
+/// One piece of a local buffer. `struct ibv_sge`, and laid out like it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(C)]
 pub struct Sge {
     /// Address of the first byte.
     pub addr: u64,

@@ -8,6 +8,7 @@ use crate::error::{BlockError, BufferError};
 use adverb_verbs::{Access, Mr, RangeError, Rkey, Sge};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tracing::info;
 
 /// Registered memory of equal blocks, one after the other.
 ///
@@ -24,6 +25,12 @@ struct Inner {
     block_bytes: usize,
     turns: Turns,
     adapter: Adapter,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        info!(addr = format_args!("{:#x}", self.mr.addr()), "buffer deregistered");
+    }
 }
 
 /// Whose turn it is, of so many.
@@ -64,6 +71,15 @@ impl Buffer {
         let too_large = BufferError::TooLarge { blocks, block_bytes };
         let len = blocks.checked_mul(block_bytes).ok_or(too_large)?;
         let mr = adapter.pd().allocate(len, access)?;
+        info!(
+            addr = format_args!("{:#x}", mr.addr()),
+            blocks,
+            block_bytes,
+            %access,
+            lkey = format_args!("{:#x}", mr.lkey()),
+            rkey = format_args!("{:#x}", mr.rkey().0),
+            "buffer registered"
+        );
         Ok(Self {
             inner: Arc::new(Inner {
                 mr,

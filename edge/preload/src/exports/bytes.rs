@@ -9,14 +9,18 @@
 #![expect(clippy::as_conversions, reason = "C integers meet us here")]
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 
 use super::{answer, int, size};
+use crate::datagram::{Arrival, Request};
+use crate::parts::Cursor;
 use crate::raw::{self, Answer, Errno};
 use crate::real::real;
 use crate::sockets::{is_plain, may_ring};
 use crate::stream::{self, Receive, Send};
 use crate::table::{self, Pin};
-use crate::{closing, datagram, life};
+use crate::{address, closing, datagram, life};
 
 /// One buffer as a list of buffers.
 fn one(base: *const c_void, len: usize) -> libc::iovec {
@@ -89,6 +93,81 @@ fn send_parts(fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> 
     Some(stream::send(&slot, fd, parts, how))
 }
 
+/// Receives a datagram on a socket that has a mailbox or may get one; `None` if this is not one, or
+/// the flags ask for what only the kernel has.
+fn arrival(
+    slot: &Pin,
+    fd: c_int,
+    parts: &[libc::iovec],
+    control: (*mut c_void, usize),
+    flags: c_int,
+) -> Option<Result<Arrival, Errno>> {
+    if !datagram::has_post(slot) || flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
+        return None;
+    }
+    let (control, control_len) = control;
+    Some(datagram::receive_one(slot, fd, Request { parts, control, control_len, flags }))
+}
+
+/// The same, for calls that want neither address nor control data.
+fn datagram(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
+    let arrival = arrival(slot, fd, parts, NO_CONTROL, flags)?;
+    Some(arrival.map(|arrival| arrival.len))
+}
+
+const NO_CONTROL: (*mut c_void, usize) = (std::ptr::null_mut(), 0);
+
+/// Writes an address for the program, as much of it as there is room for.
+///
+/// # Safety
+///
+/// `from` is null or has room for `room` bytes.
+unsafe fn put_address(from: *mut c_void, room: libc::socklen_t, arrival: &Arrival) {
+    let count = room.min(arrival.from_len) as usize;
+    let source = (&raw const arrival.from).cast::<u8>();
+    if !from.is_null() {
+        // SAFETY: the caller's promise for the target; an address is no longer than its storage.
+        unsafe { std::ptr::copy_nonoverlapping(source, from.cast::<u8>(), count) };
+    }
+}
+
+/// Sends on a socket that has or may use mailboxes; `call` is the real function.
+fn post(
+    fd: c_int,
+    parts: &[libc::iovec],
+    to: Destination,
+    flags: c_int,
+    call: impl FnOnce() -> libc::ssize_t,
+) -> libc::ssize_t {
+    let Some(slot) = ours(fd).filter(|slot| datagram::has_post(slot)) else {
+        return sent(fd, call());
+    };
+    if flags & libc::MSG_MORE != 0 {
+        datagram::keep_to_kernel(&slot);
+    }
+    let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
+    let is_special = flags & !known != 0 || to.is_special;
+    size(datagram::send(&slot, fd, parts, to.addr, is_special, || answer(call())))
+}
+
+/// Where a datagram goes, if the call says so, and whether it asks for what only the kernel has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Destination {
+    addr: Option<SocketAddr>,
+    is_special: bool,
+}
+
+impl Destination {
+    /// # Safety
+    ///
+    /// `to` is null or has `len` bytes.
+    unsafe fn given(to: *const libc::sockaddr, len: libc::socklen_t) -> Self {
+        // SAFETY: the caller's promise.
+        let addr = unsafe { address::given(to, len) };
+        Self { addr, is_special: !to.is_null() && addr.is_none() }
+    }
+}
+
 /// Receives one buffer from a socket of the kernel's, spinning first.
 ///
 /// # Safety
@@ -115,6 +194,11 @@ unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: usize) -> libc::s
     let Some(slot) = ours(fd).filter(|_| len > 0) else { return block() };
     if let Some(answer) = receive(&slot, fd, &[one(buffer, len)], 0) {
         return size(answer);
+    }
+    match datagram(&slot, fd, &[one(buffer, len)], 0) {
+        Some(Err(Errno(libc::ENOTSOCK))) => return block(),
+        Some(answer) => return size(answer),
+        None => {}
     }
     // SAFETY: the program's promise about the buffer.
     match unsafe { from_kernel(&slot, fd, buffer, len, 0, block) } {
@@ -153,6 +237,9 @@ unsafe extern "C" fn recv(
     };
     let Some(slot) = ours(fd) else { return block() };
     if let Some(answer) = receive(&slot, fd, &[one(buffer, len)], flags) {
+        return size(answer);
+    }
+    if let Some(answer) = datagram(&slot, fd, &[one(buffer, len)], flags) {
         return size(answer);
     }
     if flags & libc::MSG_WAITALL != 0 {
@@ -210,6 +297,20 @@ unsafe extern "C" fn recvfrom(
         }
         return size(answer);
     }
+    // SAFETY: the program's promise: with `from` comes a length.
+    let room = (!from.is_null() && !from_len.is_null()).then(|| unsafe { from_len.read() });
+    let is_sound = from.is_null() || room.is_some_and(|room| c_int::try_from(room).is_ok());
+    if let Some(arrival) =
+        is_sound.then(|| arrival(&slot, fd, &[one(buffer, len)], NO_CONTROL, flags)).flatten()
+    {
+        if let (Ok(arrival), Some(room)) = (&arrival, room) {
+            // SAFETY: the program's promise about the address.
+            unsafe { put_address(from.cast(), room, arrival) };
+            // SAFETY: as above.
+            unsafe { from_len.write(arrival.from_len) };
+        }
+        return size(arrival.map(|arrival| arrival.len));
+    }
     if flags & libc::MSG_WAITALL != 0 {
         return block();
     }
@@ -254,6 +355,13 @@ unsafe extern "C" fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -
     if let Some(answer) = receive(&slot, fd, list, 0) {
         return size(answer);
     }
+    if Cursor::new(list).remaining() > 0 {
+        match datagram(&slot, fd, list, 0) {
+            Some(Err(Errno(libc::ENOTSOCK))) => return block(),
+            Some(answer) => return size(answer),
+            None => {}
+        }
+    }
     // SAFETY: all zeros is a legal value of this structure.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.cast_mut();
@@ -294,6 +402,30 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int
             // SAFETY: the program's promise: a valid header.
             unsafe { message.write(header) };
             return size(answer);
+        }
+    }
+    if datagram::has_post(&slot) && !message.is_null() {
+        // SAFETY: the program's promise: a valid header.
+        let mut header = unsafe { message.read() };
+        // SAFETY: the program's promise about the array.
+        let list = unsafe { list(header.msg_iov, header.msg_iovlen) };
+        let control = (header.msg_control, header.msg_controllen);
+        if header.msg_iovlen <= PARTS_KERNEL_MAX
+            && c_int::try_from(header.msg_namelen).is_ok()
+            && let Some(arrival) = arrival(&slot, fd, list, control, flags)
+        {
+            if let Ok(arrival) = &arrival {
+                // SAFETY: the program's promise about the address.
+                unsafe { put_address(header.msg_name, header.msg_namelen, arrival) };
+                if !header.msg_name.is_null() {
+                    header.msg_namelen = arrival.from_len;
+                }
+                header.msg_controllen = arrival.control_len;
+                header.msg_flags = arrival.flags;
+                // SAFETY: the program's promise: a valid header.
+                unsafe { message.write(header) };
+            }
+            return size(arrival.map(|arrival| arrival.len));
         }
     }
     if flags & libc::MSG_WAITALL != 0 {
@@ -385,6 +517,16 @@ unsafe extern "C" fn recvmmsg(
         }
         return done as c_int;
     }
+    if datagram::has_post(&slot) && flags & libc::MSG_ERRQUEUE == 0 {
+        // Without a mailbox, the kernel's own call moves many at a time; but somebody has to look
+        // now and then who sends.
+        let has_mailbox = datagram::mailbox(&slot, fd).is_some();
+        let looks = slot.sends.fetch_add(1, Ordering::Relaxed) & 63 == 0;
+        if has_mailbox || count == 1 || looks {
+            // SAFETY: the program's promise about the array and the time.
+            return unsafe { each(fd, messages, count, flags, limit) };
+        }
+    }
     let args = [
         fd as isize as usize,
         messages as usize,
@@ -405,14 +547,55 @@ unsafe extern "C" fn recvmmsg(
     int(datagram::receive(&slot, now, attempt, || answer(block() as libc::ssize_t)))
 }
 
+/// Receives messages one by one, as `recvmmsg(2)` would all together.
+///
+/// # Safety
+///
+/// `messages` are `count` headers, `limit` is null or a time.
+unsafe fn each(
+    fd: c_int,
+    messages: *mut libc::mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    limit: *mut libc::timespec,
+) -> c_int {
+    // SAFETY: the caller's promise: null, or a time.
+    let limit_ns = unsafe { limit.as_ref() }.map(|limit| {
+        let (seconds, ns) = (u64::try_from(limit.tv_sec), u64::try_from(limit.tv_nsec));
+        seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(ns.unwrap_or(0))
+    });
+    let start = raw::now_ns();
+    let mut done = 0;
+    while done < count {
+        let one = flags & libc::MSG_WAITFORONE != 0 && done > 0;
+        let now = if one { libc::MSG_DONTWAIT } else { 0 };
+        let message = messages.wrapping_add(done as usize);
+        let flags = flags & !libc::MSG_WAITFORONE | now;
+        // SAFETY: the caller's promise: `count` headers, each the first field of its structure.
+        let got = unsafe { recvmsg(fd, message.cast(), flags) };
+        if got < 0 {
+            return if done > 0 { done as c_int } else { -1 };
+        }
+        // SAFETY: as above.
+        unsafe { (*message).msg_len = got as c_uint };
+        done += 1;
+        if limit_ns.is_some_and(|limit| raw::now_ns().saturating_sub(start) >= limit) {
+            break;
+        }
+    }
+    done as c_int
+}
+
+/// The most buffers that the kernel takes in one message.
+const PARTS_KERNEL_MAX: usize = 1024;
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, len: usize) -> libc::ssize_t {
     match send_parts(fd, &[one(bytes, len)], 0) {
         Some(answer) => size(answer),
-        None => sent(
-            fd,
-            real!(c"write" as fn(c_int, *const c_void, usize) -> libc::ssize_t, fd, bytes, len),
-        ),
+        None => post(fd, &[one(bytes, len)], Destination::default(), 0, || {
+            real!(c"write" as fn(c_int, *const c_void, usize) -> libc::ssize_t, fd, bytes, len)
+        }),
     }
 }
 
@@ -427,17 +610,18 @@ fn sent(fd: c_int, count: libc::ssize_t) -> libc::ssize_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> libc::ssize_t {
+    let call = || {
+        real!(c"writev" as fn(c_int, *const libc::iovec, c_int) -> libc::ssize_t, fd, parts, count)
+    };
     if let Ok(number @ 1..=1024) = usize::try_from(count) {
         // SAFETY: the program's promise about the array.
         let list = unsafe { list(parts, number) };
         if let Some(answer) = send_parts(fd, list, 0) {
             return size(answer);
         }
+        return post(fd, list, Destination::default(), 0, call);
     }
-    sent(
-        fd,
-        real!(c"writev" as fn(c_int, *const libc::iovec, c_int) -> libc::ssize_t, fd, parts, count),
-    )
+    sent(fd, call())
 }
 
 #[unsafe(no_mangle)]
@@ -449,16 +633,15 @@ unsafe extern "C" fn send(
 ) -> libc::ssize_t {
     match send_parts(fd, &[one(bytes, len)], flags) {
         Some(answer) => size(answer),
-        None => sent(
-            fd,
+        None => post(fd, &[one(bytes, len)], Destination::default(), flags, || {
             real!(
                 c"send" as fn(c_int, *const c_void, usize, c_int) -> libc::ssize_t,
                 fd,
                 bytes,
                 len,
                 flags
-            ),
-        ),
+            )
+        }),
     }
 }
 
@@ -471,29 +654,31 @@ unsafe extern "C" fn sendto(
     to: *const libc::sockaddr,
     to_len: libc::socklen_t,
 ) -> libc::ssize_t {
-    match send_parts(fd, &[one(bytes, len)], flags) {
-        Some(answer) => size(answer),
-        None => sent(
-            fd,
-            real!(
-                c"sendto"
-                    as fn(
-                        c_int,
-                        *const c_void,
-                        usize,
-                        c_int,
-                        *const libc::sockaddr,
-                        libc::socklen_t,
-                    ) -> libc::ssize_t,
-                fd,
-                bytes,
-                len,
-                flags,
-                to,
-                to_len
-            ),
-        ),
+    if let Some(answer) = send_parts(fd, &[one(bytes, len)], flags) {
+        return size(answer);
     }
+    let call = || {
+        real!(
+            c"sendto"
+                as fn(
+                    c_int,
+                    *const c_void,
+                    usize,
+                    c_int,
+                    *const libc::sockaddr,
+                    libc::socklen_t,
+                ) -> libc::ssize_t,
+            fd,
+            bytes,
+            len,
+            flags,
+            to,
+            to_len
+        )
+    };
+    // SAFETY: the program's promise about the address.
+    let destination = unsafe { Destination::given(to, to_len) };
+    post(fd, &[one(bytes, len)], destination, flags, call)
 }
 
 #[unsafe(no_mangle)]
@@ -511,19 +696,35 @@ unsafe extern "C" fn sendmsg(
             return size(answer);
         }
     }
-    if !message.is_null() {
-        // SAFETY: the program's promise: a valid header.
-        unsafe { each_passed(message, closing::hand_over) };
-    }
-    sent(
-        fd,
+    let call = || {
         real!(
             c"sendmsg" as fn(c_int, *const libc::msghdr, c_int) -> libc::ssize_t,
             fd,
             message,
             flags
-        ),
-    )
+        )
+    };
+    if message.is_null() {
+        return sent(fd, call());
+    }
+    if let Some(slot) = table::socket(fd).filter(|slot| datagram::has_post(slot)) {
+        // SAFETY: the program's promise: a valid header.
+        let header = unsafe { &*message };
+        if header.msg_controllen > 0 {
+            // It may be the size of segments: then one call is many datagrams.
+            datagram::keep_to_kernel(&slot);
+        }
+        if header.msg_iovlen <= PARTS_KERNEL_MAX {
+            // SAFETY: the program's promise about the array.
+            let list = unsafe { list(header.msg_iov, header.msg_iovlen) };
+            // SAFETY: the program's promise about the address.
+            let to = unsafe { Destination::given(header.msg_name.cast(), header.msg_namelen) };
+            return post(fd, list, to, flags, call);
+        }
+    }
+    // SAFETY: the program's promise: a valid header.
+    unsafe { each_passed(message, closing::hand_over) };
+    sent(fd, call())
 }
 
 #[unsafe(no_mangle)]
@@ -533,7 +734,7 @@ unsafe extern "C" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    if !table::socket(fd).is_some_and(|slot| may_ring(&slot)) {
+    if !table::socket(fd).is_some_and(|slot| may_ring(&slot) || datagram::has_post(&slot)) {
         return real!(
             c"sendmmsg" as fn(c_int, *mut libc::mmsghdr, c_uint, c_int) -> c_int,
             fd,

@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_uint, c_ulong};
 use std::sync::atomic::Ordering;
 
 use crate::real::real;
-use crate::{closing, raw, signal, table};
+use crate::{closing, datagram, raw, signal, table};
 
 /// Before a descriptor is closed, however that comes.
 fn closes(fd: c_int) {
@@ -101,6 +101,16 @@ unsafe extern "C" fn closefrom(first: c_int) {
     unsafe { close_range(first, c_uint::MAX, 0) };
 }
 
+/// Whoever wants signals of a socket gets them from the kernel.
+fn signals(fd: c_int) {
+    if let Some(slot) = table::socket(fd) {
+        datagram::keep_to_kernel(&slot);
+    }
+}
+
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;
+
 fn control(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_int) -> c_int {
     let answer = call();
     if answer < 0 {
@@ -108,7 +118,11 @@ fn control(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_
     }
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, answer),
+        libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => signals(fd),
         libc::F_SETFL => {
+            if argument as c_int & libc::O_ASYNC != 0 {
+                signals(fd);
+            }
             if let Some(slot) = table::socket(fd) {
                 let on = argument as c_int & libc::O_NONBLOCK != 0;
                 slot.is_nonblocking.store(on, Ordering::Relaxed);
@@ -147,6 +161,16 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
                 slot.is_nonblocking.store(on, Ordering::Relaxed);
             }
             answer
+        }
+        libc::FIOASYNC => {
+            signals(fd);
+            call()
+        }
+        libc::FIONREAD if datagram::has_post(&slot) => {
+            let Some(len) = datagram::next_len(&slot, fd) else { return call() };
+            // SAFETY: the program's promise: room for an integer.
+            unsafe { target.write(c_int::try_from(len).unwrap_or(c_int::MAX)) };
+            0
         }
         libc::FIONREAD if slot.segment().is_some() => {
             let Some(segment) = slot.segment() else { return call() };

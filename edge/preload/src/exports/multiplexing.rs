@@ -15,7 +15,7 @@ use crate::epoll::Epoll;
 use crate::multiplex::{self, Sets};
 use crate::raw::Errno;
 use crate::real::real;
-use crate::{raw, table};
+use crate::{datagram, raw, table};
 
 /// Milliseconds, of which fewer than none are for ever.
 fn milliseconds(count: c_int) -> Option<u64> {
@@ -269,6 +269,10 @@ unsafe extern "C" fn epoll_ctl(
 ) -> c_int {
     let Some(epoll) = table::epoll(epfd).filter(|_| !event.is_null() || op == libc::EPOLL_CTL_DEL)
     else {
+        // An instance that is not known here wakes its sleepers by the kernel's events alone.
+        if let Some(slot) = table::socket(fd) {
+            datagram::keep_to_kernel(&slot);
+        }
         return real!(
             c"epoll_ctl" as fn(c_int, c_int, c_int, *mut libc::epoll_event) -> c_int,
             epfd,

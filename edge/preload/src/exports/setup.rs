@@ -58,6 +58,7 @@ unsafe extern "C" fn bind(fd: c_int, to: *const libc::sockaddr, len: libc::sockl
         table::socket(fd).filter(|slot| answer == 0 && slot.kind() == Kind::Datagram)
     {
         sockets::judge(&slot, fd, adverb_sockconf::Role::UdpReceiver, None);
+        datagram::bound(&slot, fd);
     }
     answer
 }
@@ -127,6 +128,7 @@ unsafe extern "C" fn accept4(
 unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let kernel = || real!(c"shutdown" as fn(c_int, c_int) -> c_int, fd, how);
     let Some(slot) = table::socket(fd) else { return kernel() };
+    datagram::keep_to_kernel(&slot);
     stream::settle(&slot, fd);
     let known = [libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR].contains(&how);
     if !known || slot.kind() != Kind::Stream || closing::shut(&slot, fd, how) {
@@ -214,6 +216,7 @@ unsafe extern "C" fn getsockopt(
 /// A socket of which the program wants what only the kernel has.
 pub(super) fn keep_to_kernel(fd: c_int) {
     if let Some(slot) = table::socket(fd) {
+        datagram::keep_to_kernel(&slot);
         slot.leave_to_kernel(Why::Feature);
     }
 }

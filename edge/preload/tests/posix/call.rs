@@ -78,6 +78,61 @@ pub(crate) fn bind(fd: c_int, domain: c_int, port: u16) -> Answer {
     answer(unsafe { libc::bind(fd, (&raw const addr).cast(), len) }.into())
 }
 
+fn any(family: c_int, address: [u8; 4], port: u16) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: family as u16,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_be_bytes(address).to_be() },
+        sin_zero: [0; 8],
+    }
+}
+
+const SOCKADDR_LEN: u32 = size_of::<libc::sockaddr_in>() as u32;
+
+/// Binds to every address.
+pub(crate) fn bind_any(fd: c_int, port: u16) -> Answer {
+    let addr = any(libc::AF_INET, [0; 4], port);
+    // SAFETY: a local address.
+    answer(unsafe { libc::bind(fd, (&raw const addr).cast(), SOCKADDR_LEN) }.into())
+}
+
+/// Undoes a `connect`.
+pub(crate) fn unconnect(fd: c_int) -> Answer {
+    let addr = any(libc::AF_UNSPEC, [0; 4], 0);
+    // SAFETY: a local address.
+    answer(unsafe { libc::connect(fd, (&raw const addr).cast(), SOCKADDR_LEN) }.into())
+}
+
+/// Sends to a port of the loopback address.
+pub(crate) fn sendto(fd: c_int, bytes: &[u8], domain: c_int, port: u16) -> Answer {
+    let (addr, len) = loopback(domain, port);
+    let (base, count) = (bytes.as_ptr().cast(), bytes.len());
+    // SAFETY: a borrowed slice and a local address.
+    answer(unsafe { libc::sendto(fd, base, count, 0, (&raw const addr).cast(), len) } as i64)
+}
+
+/// Sends to an IPv4 address.
+pub(crate) fn sendto_group(fd: c_int, bytes: &[u8], group: [u8; 4], port: u16) -> Answer {
+    let addr = any(libc::AF_INET, group, port);
+    let (base, count, to) = (bytes.as_ptr().cast(), bytes.len(), (&raw const addr).cast());
+    // SAFETY: a borrowed slice and a local address.
+    answer(unsafe { libc::sendto(fd, base, count, 0, to, SOCKADDR_LEN) } as i64)
+}
+
+/// What came, and the port that it came from.
+pub(crate) fn recvfrom(fd: c_int, len: usize) -> Result<(String, u16), String> {
+    let mut buffer = vec![b'?'; len];
+    // SAFETY: a local buffer and a local address; both kinds have the port in the same place.
+    unsafe {
+        let mut storage: libc::sockaddr_storage = zeroed();
+        let mut from_len = size_of::<libc::sockaddr_storage>() as u32;
+        let from = (&raw mut storage).cast();
+        let got = libc::recvfrom(fd, buffer.as_mut_ptr().cast(), len, 0, from, &raw mut from_len);
+        let port = u16::from_be((*(&raw const storage).cast::<libc::sockaddr_in>()).sin_port);
+        Ok((text(&buffer, got as i64)?, port))
+    }
+}
+
 pub(crate) fn listen(fd: c_int) -> Answer {
     // SAFETY: no pointers.
     answer(unsafe { libc::listen(fd, 128) }.into())

@@ -11,10 +11,10 @@ use super::call::*;
 
 /// What a case has seen so far.
 #[derive(Debug, Default)]
-struct Log(String);
+pub(crate) struct Log(pub(crate) String);
 
 impl Log {
-    fn see(&mut self, what: &str, saw: impl std::fmt::Debug) {
+    pub(crate) fn see(&mut self, what: &str, saw: impl std::fmt::Debug) {
         write!(self.0, "{what}={saw:?}; ").expect("a string");
     }
 }
@@ -50,7 +50,7 @@ fn listener(domain: c_int) -> c_int {
 }
 
 /// Long enough for the kernel to have carried a FIN or a reset across the loopback device.
-fn settle() {
+pub(crate) fn settle() {
     thread::sleep(Duration::from_millis(30));
 }
 

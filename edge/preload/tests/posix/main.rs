@@ -6,6 +6,7 @@
 
 mod call;
 mod cases;
+mod datagrams;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -48,6 +49,7 @@ fn run(mode: &str, environment: &[(&str, &str)]) -> (BTreeMap<String, String>, S
 fn the_child() {
     if std::env::var_os(CHILD).is_some() {
         cases::run_all();
+        datagrams::run_all();
     }
 }
 
@@ -83,6 +85,8 @@ fn programs_see_the_same_with_and_without_the_library() {
         }
         let ringed = stderr.matches("shared memory with the peer").count();
         assert!(*mode != "shared memory" || ringed > 300, "only {ringed} connections had rings");
+        let boxes = stderr.matches(" mailbox ").count();
+        assert!(*mode != "shared memory" || boxes > 150, "only {boxes} sockets had mailboxes");
     }
     assert!(wrong.is_empty(), "{wrong}");
 }

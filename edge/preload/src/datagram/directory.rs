@@ -1,0 +1,213 @@
+//! Who has a mailbox: a table in shared memory for each user, network namespace and process
+//! namespace.
+//!
+//! For each UDP port it has a number that changes whenever something happens to sockets of ours on
+//! that port, so that whoever has looked once need not look again; and a list of mailboxes. Nothing
+//! in it is taken on trust: a mailbox that is found is a candidate, and whether datagrams would reach
+//! it through the kernel, by routes, firewall and other sockets on the port, is found out by sending
+//! them there.
+//!
+//! # Safety
+//!
+//! The table is mapped once for each process and never unmapped. It is made of atomics, for which
+//! every bit pattern is legal.
+
+use std::ffi::{CString, c_int};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use super::mailbox::Mailbox;
+use crate::{meeting, raw};
+
+const PORTS: usize = 65_536;
+/// Mailboxes of one namespace and user; others stay with the kernel.
+const LISTED_MAX: usize = 4096;
+/// Places that are looked at for one port.
+const PROBES: usize = 32;
+/// Candidates for one destination; if there are more, it stays with the kernel.
+pub(super) const CANDIDATES_MAX: usize = 4;
+/// A place that somebody is about to fill.
+const BUSY: u64 = 1;
+
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Directory {
+    generations: [AtomicU32; PORTS],
+    listed: [Listed; LISTED_MAX],
+}
+
+/// One mailbox.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct Listed {
+    /// The kernel's number for its socket; 0 if the place is free.
+    cookie: AtomicU64,
+    /// Port, and process above it.
+    about: AtomicU64,
+}
+
+/// The namespaces that a socket is in, as a part of file names.
+fn spaces(fd: c_int) -> Option<String> {
+    static PROCESSES: OnceLock<String> = OnceLock::new();
+    let network = raw::option::<u64>(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).ok()?;
+    let processes = PROCESSES.get_or_init(|| {
+        let mut link = [0_u8; 64];
+        let len = raw::read_link(c"/proc/self/ns/pid", &mut link).unwrap_or(0);
+        let digits = link.get(..len).unwrap_or(&[]).iter().filter(|byte| byte.is_ascii_digit());
+        digits.map(|digit| char::from(*digit)).collect()
+    });
+    Some(format!("{network:x}.{processes}"))
+}
+
+const SO_NETNS_COOKIE: c_int = 71;
+
+/// The kernel's number for a socket.
+pub(super) fn cookie(fd: c_int) -> Option<u64> {
+    let cookie = raw::option::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).ok()?;
+    (cookie > BUSY).then_some(cookie)
+}
+
+/// The table of the namespaces that a socket is in; mapped if need be. A process knows one.
+pub(super) fn of(fd: c_int) -> Option<&'static Directory> {
+    static MAP: AtomicPtr<Directory> = AtomicPtr::new(std::ptr::null_mut());
+    static SPACE: OnceLock<u64> = OnceLock::new();
+    let here = raw::option::<u64>(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).ok()?;
+    if *SPACE.get_or_init(|| here) != here {
+        return None;
+    }
+    if MAP.load(Ordering::Acquire).is_null() {
+        let path = meeting::path(&format!("udp.{}", spaces(fd)?))?;
+        let file = raw::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC).ok()?;
+        let len = size_of::<Directory>();
+        let mapped = raw::set_size(file, len).and_then(|_| raw::map_file(file, len));
+        raw::close(file);
+        MAP.store(mapped.ok()?.cast(), Ordering::Release);
+    }
+    // SAFETY: mapped for good, of this length, and made of atomics.
+    Some(unsafe { &*MAP.load(Ordering::Acquire) })
+}
+
+fn path(fd: c_int, cookie: u64) -> Option<CString> {
+    meeting::path(&format!("udp.{}.{cookie:016x}", spaces(fd)?))
+}
+
+impl Directory {
+    /// What has happened on a port: 0 if nothing ever has.
+    #[inline]
+    pub(super) fn generation(&self, port: u16) -> u32 {
+        let generation = self.generations.get(usize::from(port));
+        generation.map_or(0, |generation| generation.load(Ordering::Acquire))
+    }
+
+    /// A socket of ours sends from that port.
+    pub(super) fn announce(&self, port: u16) {
+        if self.generation(port) == 0 {
+            self.change(port);
+        }
+    }
+
+    /// Something has happened on that port.
+    pub(super) fn change(&self, port: u16) {
+        if let Some(generation) = self.generations.get(usize::from(port))
+            && generation.fetch_add(1, Ordering::AcqRel) == u32::MAX
+        {
+            generation.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn places(&self, port: u16) -> impl Iterator<Item = &Listed> {
+        let first = usize::from(port).wrapping_mul(61) % LISTED_MAX;
+        (0..PROBES).filter_map(move |step| self.listed.get((first + step) % LISTED_MAX))
+    }
+
+    /// Enters a mailbox.
+    fn enter(&self, port: u16, cookie: u64) -> bool {
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        let about = u64::from(port) | u64::from(raw::process_id()) << 32;
+        for place in self.places(port) {
+            let known = place.cookie.load(Ordering::Acquire);
+            let process = u32::try_from(place.about.load(Ordering::Acquire) >> 32).unwrap_or(0);
+            let is_free = known == 0 || known != BUSY && raw::has_ended(process);
+            if is_free && place.cookie.compare_exchange(known, BUSY, o, r).is_ok() {
+                place.about.store(about, Ordering::Release);
+                place.cookie.store(cookie, Ordering::Release);
+                self.change(port);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Removes a mailbox.
+    pub(super) fn remove(&self, port: u16, cookie: u64) {
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        for place in self.places(port) {
+            let _ = place.cookie.compare_exchange(cookie, 0, o, r);
+        }
+        self.change(port);
+    }
+
+    /// Mailboxes of a port; `None` if there are too many.
+    pub(super) fn find(&self, port: u16) -> Option<([u64; CANDIDATES_MAX], usize)> {
+        let (mut found, mut count) = ([0; CANDIDATES_MAX], 0);
+        for place in self.places(port) {
+            let cookie = place.cookie.load(Ordering::Acquire);
+            let of_port = place.about.load(Ordering::Acquire) & 0xffff == u64::from(port);
+            if cookie > BUSY && of_port {
+                *found.get_mut(count)? = cookie;
+                count += 1;
+            }
+        }
+        Some((found, count))
+    }
+}
+
+/// Makes a mailbox for a socket, and enters it.
+pub(super) fn make(
+    directory: &Directory,
+    fd: c_int,
+    port: u16,
+    domain: c_int,
+    limit: u64,
+) -> Option<(Mailbox, CString)> {
+    let cookie = cookie(fd)?;
+    let path = path(fd, cookie)?;
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+    let file = raw::open(&path, flags).ok()?;
+    let made = Mailbox::make(file, cookie, port, domain, limit);
+    raw::close(file);
+    let made = made.filter(|_| directory.enter(port, cookie));
+    match made {
+        Some(mailbox) => Some((mailbox, path)),
+        None => {
+            raw::unlink(&path);
+            None
+        }
+    }
+}
+
+/// Opens a mailbox in the namespaces of a socket.
+pub(super) fn open(fd: c_int, cookie: u64) -> Option<(Mailbox, CString)> {
+    let path = path(fd, cookie)?;
+    let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let file = raw::open(&path, flags).ok()?;
+    let mailbox = Mailbox::open(file, cookie);
+    raw::close(file);
+    Some((mailbox?, path))
+}
+
+/// Removes a mailbox that processes have left behind that were killed.
+pub(crate) fn tidy_up(name: &str) {
+    let Some((_, cookie)) = name.strip_prefix("udp.").and_then(|rest| rest.rsplit_once('.')) else {
+        return;
+    };
+    let (Ok(cookie), Some(path)) = (u64::from_str_radix(cookie, 16), meeting::path(name)) else {
+        return;
+    };
+    let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let Ok(file) = raw::open(&path, flags) else { return };
+    if Mailbox::open(file, cookie).is_some_and(|mailbox| mailbox.is_dead()) {
+        raw::unlink(&path);
+    }
+    raw::close(file);
+}

@@ -1,0 +1,408 @@
+//! Receiving datagrams: out of the mailbox, and out of the kernel's queue.
+//!
+//! # Safety
+//!
+//! Message headers passed to the kernel point to locals and to the program's buffers, which it has
+//! promised for the length of the call (see `parts.rs`).
+
+#![expect(clippy::as_conversions, reason = "lengths of the C library have other widths")]
+
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::atomic::{Ordering, fence};
+
+use super::mailbox::{Mailbox, Peeked};
+use super::{outbox, post};
+use crate::parts::Cursor;
+use crate::patience::{self, Patience, Spin};
+use crate::raw::{self, Errno};
+use crate::real::real;
+use crate::slot::Slot;
+use crate::stats::add;
+use crate::table::Pin;
+use crate::thread::Interrupts;
+use crate::{address, config};
+
+/// What the program wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) parts: &'a [libc::iovec],
+    pub(crate) control: *mut c_void,
+    pub(crate) control_len: usize,
+    pub(crate) flags: c_int,
+}
+
+impl Request<'_> {
+    fn peeks(&self) -> bool {
+        self.flags & libc::MSG_PEEK != 0
+    }
+}
+
+/// A datagram that has come.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival {
+    /// What the call returns.
+    pub(crate) len: usize,
+    pub(crate) from: libc::sockaddr_storage,
+    pub(crate) from_len: libc::socklen_t,
+    pub(crate) flags: c_int,
+    pub(crate) control_len: usize,
+    is_from_ring: bool,
+}
+
+type Outcome = Result<Arrival, Errno>;
+
+/// Receives one datagram, waiting as the socket's options and `request` say.
+pub(crate) fn receive(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+    let errno = raw::errno();
+    let outcome = wait(slot, fd, request);
+    match &outcome {
+        Ok(arrival) if arrival.is_from_ring => {
+            add(&slot.counters.rx_packets, 1);
+            add(&slot.counters.rx_bytes, arrival.len);
+        }
+        Ok(arrival) => {
+            add(&slot.counters.rx_os_packets, 1);
+            add(&slot.counters.rx_os_bytes, arrival.len);
+        }
+        Err(Errno::AGAIN) => add(&slot.counters.rx_eagain, 1),
+        Err(_) => add(&slot.counters.rx_errors, 1),
+    }
+    if outcome.is_ok() {
+        raw::set_errno(errno);
+    }
+    outcome
+}
+
+fn wait(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+    let now =
+        request.flags & libc::MSG_DONTWAIT != 0 || slot.is_nonblocking.load(Ordering::Relaxed);
+    let first = attempt(slot, fd, request);
+    if !matches!(first, Err(Errno::AGAIN)) {
+        return first;
+    }
+    if now {
+        return last_look(slot, fd, request);
+    }
+    let (limit, kind) = match slot.receive_limit_ns.load(Ordering::Relaxed) {
+        0 => (None, Interrupts::Hard),
+        limit => (Some(limit), Interrupts::All),
+    };
+    let most_ns = config::get().receive_spin_ns;
+    let mut patience = Patience::start(most_ns, limit, kind);
+    loop {
+        if let Some(outcome) = spin(slot, fd, request, &mut patience, most_ns) {
+            return outcome;
+        }
+        add(&slot.counters.rx_poll_miss, 1);
+        outbox::mind(slot, fd);
+        let Some(sleeper) = Sleeper::new(slot, fd) else {
+            let outcome = attempt(slot, fd, request);
+            if !matches!(outcome, Err(Errno::AGAIN)) {
+                return outcome;
+            }
+            // A record waits for a datagram that the kernel is about to bring, or has lost.
+            raw::nap(BLOCKED_NAP_NS);
+            patience.again(most_ns);
+            continue;
+        };
+        let since = raw::now_ns();
+        let outcome = from_kernel(fd, request, request.flags, true);
+        drop(sleeper);
+        patience::miss(raw::now_ns().saturating_sub(since), most_ns);
+        if let Ok(arrival) = &outcome {
+            take_note(slot, fd, request, arrival);
+        }
+        return outcome;
+    }
+}
+
+/// Spins; `None` if it is time to sleep.
+fn spin(
+    slot: &Pin,
+    fd: c_int,
+    request: Request<'_>,
+    patience: &mut Patience,
+    most_ns: u64,
+) -> Option<Outcome> {
+    let mut rounds = 0_u32;
+    loop {
+        let mailbox = post::inbox(slot, fd).map(|inbox| &inbox.mailbox);
+        match patience.goes_on(mailbox.is_some()) {
+            Spin::Look => {}
+            Spin::Sleep => return None,
+            Spin::Interrupted => return Some(Err(Errno::INTR)),
+            Spin::TimedOut => return Some(Err(Errno::AGAIN)),
+        }
+        rounds = rounds.wrapping_add(1);
+        let is_worth_a_look =
+            mailbox.is_none_or(Mailbox::has_record) || rounds.is_multiple_of(KERNEL_LOOK_ROUNDS);
+        if is_worth_a_look {
+            let outcome = attempt(slot, fd, request);
+            if !matches!(outcome, Err(Errno::AGAIN)) {
+                patience.hit(most_ns);
+                add(&slot.counters.rx_poll_hit, 1);
+                return Some(outcome);
+            }
+        }
+    }
+}
+
+/// Nothing was there, and the program does not wait: now and then it is looked whether somebody
+/// has died to whom this socket has sent.
+fn last_look(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+    let now = raw::now_ns();
+    if slot.post().is_none() || now.saturating_sub(slot.looked_ns.load(Ordering::Relaxed)) < LOOK_NS
+    {
+        return Err(Errno::AGAIN);
+    }
+    slot.looked_ns.store(now, Ordering::Relaxed);
+    outbox::mind(slot, fd);
+    attempt(slot, fd, request)
+}
+
+/// A thread that sleeps, or is about to.
+#[derive(Debug)]
+pub(crate) struct Sleeper<'a> {
+    slot: &'a Slot,
+    mailbox: Option<&'a Mailbox>,
+}
+
+impl<'a> Sleeper<'a> {
+    /// Refused if there is something in the mailbox.
+    pub(crate) fn new(slot: &'a Slot, fd: c_int) -> Option<Self> {
+        if let Some(inbox) = post::inbox(slot, fd) {
+            let mailbox = Some(&inbox.mailbox);
+            return inbox.mailbox.doze().then_some(Self { slot, mailbox });
+        }
+        slot.sleepers.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let sleeper = Self { slot, mailbox: None };
+        // Whoever makes a mailbox now has seen that we sleep, or is seen here.
+        (!slot.has_inbox.load(Ordering::SeqCst)).then_some(sleeper)
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        match self.mailbox {
+            Some(mailbox) => mailbox.rouse(),
+            None => _ = self.slot.sleepers.fetch_sub(1, Ordering::SeqCst),
+        }
+    }
+}
+
+/// Receives what is there.
+fn attempt(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+    let now = request.flags | libc::MSG_DONTWAIT;
+    match post::inbox(slot, fd) {
+        None => {
+            let arrival = from_kernel(fd, request, now, false)?;
+            take_note(slot, fd, request, &arrival);
+            Ok(arrival)
+        }
+        Some(inbox) => from_both(slot, fd, &inbox.mailbox, request),
+    }
+}
+
+/// The mailbox first, the kernel's queue when it is empty, or has to wait for what is there.
+fn from_both(slot: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> Outcome {
+    let _held = mailbox.readers().hold();
+    mailbox.let_senders(slot.sleepers.load(Ordering::SeqCst), slot.watchers.load(Ordering::SeqCst));
+    let front = mailbox.front();
+    let peeked = mailbox.peeked();
+    let kernel_first = peeked == Peeked::Kernel;
+    if let Some(front) = &front
+        && !kernel_first
+        && !mailbox.is_blocked(front)
+    {
+        let is_promised = request.peeks() || peeked == Peeked::Ring;
+        if is_promised || !mailbox.is_others_turn() || !has_stranger(fd, mailbox) {
+            return Ok(from_ring(mailbox, request));
+        }
+    }
+    match from_kernel(fd, request, request.flags | libc::MSG_DONTWAIT, false) {
+        Ok(arrival) => {
+            count(mailbox, request, &arrival);
+            return Ok(arrival);
+        }
+        Err(Errno::AGAIN) => {}
+        Err(error) => return Err(error),
+    }
+    if kernel_first {
+        // Somebody else has taken what was peeked at.
+        mailbox.set_peeked(Peeked::Nothing);
+    }
+    let Some(front) = mailbox.front() else { return Err(Errno::AGAIN) };
+    if !mailbox.is_blocked(&front) || mailbox.unblock(&front, drops(fd), raw::now_ns()) {
+        return Ok(from_ring(mailbox, request));
+    }
+    Err(Errno::AGAIN)
+}
+
+/// How many datagrams the kernel has dropped for want of room.
+fn drops(fd: c_int) -> u32 {
+    let [.., drops] =
+        raw::option::<[u32; 9]>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO).unwrap_or([0; 9]);
+    drops
+}
+
+/// Whether the kernel's queue begins with a datagram of a sender that does not use the mailbox.
+fn has_stranger(fd: c_int, mailbox: &Mailbox) -> bool {
+    if raw::poll_now(fd, libc::POLLIN) != Ok(libc::POLLIN) {
+        return false;
+    }
+    let request = Request { parts: &[], control: std::ptr::null_mut(), control_len: 0, flags: 0 };
+    match from_kernel(fd, request, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) {
+        Ok(arrival) => address::read(&arrival.from).is_some_and(|from| !mailbox.knows(from)),
+        // An error that is pending is the program's to see, and this call has taken it.
+        Err(_) => false,
+    }
+}
+
+/// Takes the first record. The readers' lock is held, and it is there and may go.
+fn from_ring(mailbox: &Mailbox, request: Request<'_>) -> Arrival {
+    let Some(front) = mailbox.front() else { return Arrival::empty() };
+    let copied = mailbox.copy(&front, &mut Cursor::new(request.parts));
+    let is_cut = copied < front.len;
+    let from = mailbox.address(&front);
+    let (from, from_len) = match from {
+        Some(from) => address::write(from, mailbox.domain()),
+        None => (Arrival::empty().from, 0),
+    };
+    if request.peeks() {
+        mailbox.set_peeked(Peeked::Ring);
+    } else {
+        mailbox.advance(&front);
+        mailbox.set_peeked(Peeked::Nothing);
+    }
+    let cut = if is_cut { libc::MSG_TRUNC } else { 0 };
+    Arrival {
+        len: if request.flags & libc::MSG_TRUNC != 0 { front.len } else { copied },
+        from,
+        from_len,
+        flags: request.flags & libc::MSG_CMSG_CLOEXEC | cut,
+        control_len: 0,
+        is_from_ring: true,
+    }
+}
+
+impl Arrival {
+    fn empty() -> Self {
+        // SAFETY: all zeros is a legal value of this structure of integers.
+        let from = unsafe { std::mem::zeroed() };
+        Self { len: 0, from, from_len: 0, flags: 0, control_len: 0, is_from_ring: true }
+    }
+}
+
+/// Receives from the kernel's queue; `waits`: through the C library, so that the thread can be
+/// cancelled.
+fn from_kernel(fd: c_int, request: Request<'_>, flags: c_int, waits: bool) -> Outcome {
+    let mut arrival = Arrival { is_from_ring: false, ..Arrival::empty() };
+    // SAFETY: all zeros is a legal value of this structure of integers and pointers.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = (&raw mut arrival.from).cast();
+    message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    message.msg_iov = request.parts.as_ptr().cast_mut();
+    message.msg_iovlen = request.parts.len();
+    message.msg_control = request.control;
+    message.msg_controllen = request.control_len;
+    arrival.len = if waits {
+        let got = real!(
+            c"recvmsg" as fn(c_int, *mut libc::msghdr, c_int) -> libc::ssize_t,
+            fd,
+            &raw mut message,
+            flags
+        );
+        usize::try_from(got).map_err(|_| raw::errno())?
+    } else {
+        // SAFETY: the header points to a local and to the program's buffers.
+        unsafe { raw::recvmsg(fd, &raw mut message, flags) }?
+    };
+    arrival.from_len = message.msg_namelen;
+    arrival.flags = message.msg_flags;
+    arrival.control_len = message.msg_controllen;
+    Ok(arrival)
+}
+
+/// The kernel has brought a datagram to a socket that may have a mailbox by now.
+fn take_note(slot: &Pin, fd: c_int, request: Request<'_>, arrival: &Arrival) {
+    match post::inbox(slot, fd) {
+        Some(inbox) => {
+            let _held = inbox.mailbox.readers().hold();
+            count(&inbox.mailbox, request, arrival);
+        }
+        None if !request.peeks() => meet(slot, fd, arrival),
+        None => {}
+    }
+}
+
+/// Counts a datagram of the kernel's for its sender. The readers' lock is held.
+fn count(mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
+    if request.peeks() {
+        return mailbox.set_peeked(Peeked::Kernel);
+    }
+    mailbox.set_peeked(Peeked::Nothing);
+    if let Some(from) = address::read(&arrival.from) {
+        mailbox.note(from);
+    }
+}
+
+/// Now and then, as long as there is no mailbox: is the sender one who would use it?
+fn meet(slot: &Pin, fd: c_int, arrival: &Arrival) {
+    let count = slot.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    if !count.is_power_of_two() || slot.is_kernel_only.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(from) = address::read(&arrival.from) else { return };
+    let post = slot.post_or_new(|| post::Post::new(slot, fd));
+    let Some(directory) = post.and_then(|post| post.directory) else { return };
+    if directory.generation(from.port()) > 0 && is_here(fd, from) {
+        let errno = raw::errno();
+        post::set_up(slot, fd);
+        raw::set_errno(errno);
+    }
+}
+
+/// Whether an address is one of this host's.
+fn is_here(fd: c_int, from: SocketAddr) -> bool {
+    if from.ip().is_loopback() || raw::name(fd, false).is_some_and(|own| own.ip() == from.ip()) {
+        return true;
+    }
+    let domain = if from.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let Ok(probe) = raw::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) else {
+        return false;
+    };
+    let (storage, len) = address::write(SocketAddr::new(from.ip(), 0), domain);
+    let is_here = raw::bind(probe, &storage, len).is_ok();
+    raw::close(probe);
+    is_here
+}
+
+/// The size of the next datagram, as `FIONREAD` has it; `None` if the kernel is to be asked.
+pub(crate) fn next_len(slot: &Pin, fd: c_int) -> Option<usize> {
+    let mailbox = &post::inbox(slot, fd)?.mailbox;
+    let _held = mailbox.readers().hold();
+    if mailbox.peeked() == Peeked::Kernel {
+        return None;
+    }
+    let front = mailbox.front().filter(|front| !mailbox.is_blocked(front))?;
+    mailbox.set_peeked(Peeked::Ring);
+    Some(front.len)
+}
+
+/// Whether there is a datagram to read in the mailbox. The kernel knows of its own.
+pub(crate) fn is_readable(mailbox: &Mailbox) -> bool {
+    if !mailbox.has_record() {
+        return false;
+    }
+    let _held = mailbox.readers().hold();
+    mailbox.front().is_some_and(|front| !mailbox.is_blocked(&front))
+}
+
+/// Spinning waits look at the kernel once in so many rounds.
+const KERNEL_LOOK_ROUNDS: u32 = 64;
+/// Reads that find nothing and do not wait look after receivers no more often than this.
+const LOOK_NS: u64 = 2_000_000;
+/// How long a reader sleeps that waits for what the kernel has not brought yet.
+const BLOCKED_NAP_NS: i64 = 50_000;

@@ -1,0 +1,412 @@
+//! Sending datagrams: into the receiver's mailbox, or through the kernel.
+//!
+//! Everything goes through the kernel until the receiver has been seen to get it. From then on the
+//! mailbox is used while the receiver is awake; every so often a datagram goes through the kernel
+//! nevertheless, so that changes of which we hear nothing (a firewall, another socket on the port)
+//! take effect here as well.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+
+use super::directory::{self, Directory};
+use super::mailbox::{Mailbox, Pushed};
+use super::post::Post;
+use crate::address;
+use crate::parts::Cursor;
+use crate::raw::{self, Answer};
+use crate::slot::Slot;
+use crate::stats::add;
+use crate::table::Pin;
+
+/// Destinations that one socket knows mailboxes of, at a time.
+const ROUTES: usize = 64;
+/// Places where one destination may be.
+const PROBES: usize = 4;
+/// The most that a datagram of IPv4 carries.
+const LEN_MAX: usize = 65_507;
+/// After so many datagrams one goes through the kernel.
+const VERIFY: u32 = 4096;
+/// Unread datagrams that are sent between two looks at whether the receiver lives.
+const LOOK: u32 = 64;
+/// How often a full mailbox is tried again while its owner reads.
+const FULL_ROUNDS: u32 = 512;
+
+/// The way to one mailbox.
+#[derive(Debug)]
+struct Way {
+    mailbox: Mailbox,
+    /// Our entry there.
+    sender: usize,
+    /// Datagrams since one went through the kernel.
+    unverified: u32,
+    /// The end of the last one.
+    pushed_to: u64,
+    /// Datagrams sent while others were unread.
+    unread: u32,
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.mailbox.leave(self.sender);
+    }
+}
+
+/// What is known about one destination.
+#[derive(Debug)]
+struct Route {
+    to: SocketAddr,
+    /// What the directory said of the port when it was last searched.
+    generation: u32,
+    ways: Vec<Way>,
+}
+
+/// The ways of one socket.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    cookie: u64,
+    routes: Vec<Option<Box<Route>>>,
+    /// Where it is connected to, as of the given turn.
+    peer: Option<SocketAddr>,
+    peer_turn: u32,
+}
+
+/// What is to be done with a datagram.
+enum Plan {
+    /// Nothing more: it has been taken care of.
+    Done,
+    /// Through the kernel; there are candidates which have been told of it, or none.
+    Kernel { is_counted: bool, to: Option<SocketAddr> },
+}
+
+impl Route {
+    /// Looks for mailboxes of the destination.
+    fn search(&mut self, directory: &Directory, generation: u32, slot: &Slot, fd: c_int, me: u64) {
+        if slot.port.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.generation = generation;
+        let Some((cookies, count)) = directory.find(self.to.port()) else {
+            self.ways.clear();
+            return;
+        };
+        let cookies = cookies.get(..count).unwrap_or(&[]);
+        self.ways.retain(|way| cookies.contains(&way.mailbox.cookie()));
+        for way in &self.ways {
+            if let Some(sender) = way.mailbox.sender(way.sender) {
+                sender.doubt();
+            }
+        }
+        let mut source = None;
+        for cookie in cookies {
+            if self.ways.iter().any(|way| way.mailbox.cookie() == *cookie) {
+                continue;
+            }
+            source = source.or_else(|| source_of(slot, fd, self.to));
+            let (Some(source), Some((mailbox, _))) = (source, directory::open(fd, *cookie)) else {
+                continue;
+            };
+            if mailbox.port() != self.to.port() {
+                continue;
+            }
+            if let Some(sender) = mailbox.enter(me, source) {
+                let pushed_to = mailbox.head();
+                self.ways.push(Way { mailbox, sender, unverified: 0, pushed_to, unread: 0 });
+            }
+        }
+    }
+
+    /// The way that the kernel has been seen to take, if it is one.
+    fn confirmed(&mut self, me: u64) -> Option<&mut Way> {
+        let mut confirmed = self.ways.iter_mut().filter(|w| w.mailbox.is_confirmed(w.sender, me));
+        let first = confirmed.next()?;
+        match confirmed.next() {
+            None => Some(first),
+            Some(second) => {
+                // The kernel has changed its mind: which of them is it now?
+                for way in [first, second] {
+                    if let Some(sender) = way.mailbox.sender(way.sender) {
+                        sender.doubt();
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// One datagram more is about to go through the kernel, or has not.
+    fn count(&self, is_more: bool) {
+        for way in &self.ways {
+            if let Some(sender) = way.mailbox.sender(way.sender) {
+                if is_more { sender.gives() } else { sender.gave_not() }
+            }
+        }
+    }
+}
+
+/// The address that a socket's datagrams to `to` come from.
+fn source_of(slot: &Slot, fd: c_int, to: SocketAddr) -> Option<SocketAddr> {
+    let own = raw::name(fd, false)?;
+    let port = u16::try_from(slot.port.load(Ordering::Relaxed)).ok()?;
+    if !own.ip().is_unspecified() {
+        return Some(SocketAddr::new(own.ip(), port));
+    }
+    let domain = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let probe = raw::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC).ok()?;
+    let (storage, len) = address::write(to, domain);
+    let source = raw::connect(probe, &storage, len).ok().and_then(|_| raw::name(probe, false));
+    raw::close(probe);
+    Some(SocketAddr::new(source?.ip(), port))
+}
+
+/// Whether datagrams to an address may ever go into a mailbox.
+fn is_unicast(to: SocketAddr) -> bool {
+    let is_one = match to.ip() {
+        IpAddr::V4(ip) => !ip.is_multicast() && !ip.is_broadcast() && !ip.is_unspecified(),
+        IpAddr::V6(ip) => !ip.is_multicast() && !ip.is_unspecified() && !ip.is_unicast_link_local(),
+    };
+    is_one && to.port() != 0
+}
+
+impl Outbox {
+    pub(super) fn new(fd: c_int) -> Self {
+        Self {
+            cookie: directory::cookie(fd).unwrap_or(0),
+            routes: Vec::new(),
+            peer: None,
+            peer_turn: u32::MAX,
+        }
+    }
+
+    /// Where the socket is connected to.
+    #[inline]
+    fn peer(&mut self, slot: &Slot, fd: c_int) -> Option<SocketAddr> {
+        let turn = slot.turns.load(Ordering::Acquire);
+        if turn != self.peer_turn {
+            self.peer = raw::name(fd, true);
+            self.peer_turn = turn;
+        }
+        self.peer
+    }
+
+    fn places(to: SocketAddr) -> impl Iterator<Item = usize> {
+        let first = usize::from(to.port());
+        (0..PROBES).map(move |step| (first + step) % ROUTES)
+    }
+
+    /// What is known about a destination.
+    #[inline]
+    fn find(&mut self, to: SocketAddr) -> Option<&mut Route> {
+        let is_it = |index: &usize| {
+            let route = self.routes.get(*index).and_then(Option::as_ref);
+            route.is_some_and(|route| route.to == to)
+        };
+        let index = Self::places(to).find(is_it)?;
+        self.routes.get_mut(index)?.as_deref_mut()
+    }
+
+    /// The same, and made if need be and if there is room for it.
+    fn find_or_new(&mut self, to: SocketAddr) -> Option<&mut Route> {
+        if self.find(to).is_none() {
+            if self.routes.is_empty() {
+                self.routes.resize_with(ROUTES, || None);
+            }
+            let is_free = |index: &usize| match self.routes.get(*index) {
+                Some(Some(route)) => route.ways.iter().all(|way| way.mailbox.is_dead()),
+                Some(None) => true,
+                None => false,
+            };
+            let index = Self::places(to).find(is_free)?;
+            let route = Route { to, generation: 0, ways: Vec::new() };
+            *self.routes.get_mut(index)? = Some(Box::new(route));
+        }
+        self.find(to)
+    }
+
+    /// Decides about one datagram, and delivers it if it can.
+    fn plan(
+        &mut self,
+        slot: &Slot,
+        fd: c_int,
+        parts: &[libc::iovec],
+        to: Option<SocketAddr>,
+        is_special: bool,
+        directory: &Directory,
+    ) -> Plan {
+        let to = to.or_else(|| self.peer(slot, fd)).filter(|to| is_unicast(*to));
+        let kernel = Plan::Kernel { is_counted: false, to };
+        let Some(to) = to else { return kernel };
+        let generation = directory.generation(to.port());
+        if generation == 0 {
+            return kernel;
+        }
+        let me = self.cookie;
+        let Some(route) = self.find_or_new(to) else { return kernel };
+        if route.generation != generation {
+            route.search(directory, generation, slot, fd, me);
+        }
+        if !is_special && let Some(way) = route.confirmed(me) {
+            match way.send(parts) {
+                Pushed::At(_) | Pushed::Full => return Plan::Done,
+                Pushed::Asleep => {}
+                Pushed::Gone => {
+                    if way.is_dead() {
+                        way.resend(fd, to);
+                    }
+                    route.ways.clear();
+                    route.generation = 0;
+                    return kernel;
+                }
+            }
+        }
+        route.count(true);
+        Plan::Kernel { is_counted: true, to: Some(to) }
+    }
+}
+
+impl Way {
+    /// Puts a datagram into the mailbox; `Asleep` if it is to go through the kernel for any reason.
+    fn send(&mut self, parts: &[libc::iovec]) -> Pushed {
+        let mut cursor = Cursor::new(parts);
+        let len = cursor.remaining();
+        let Some(sender) = self.mailbox.sender(self.sender) else { return Pushed::Gone };
+        if len > LEN_MAX {
+            return Pushed::Asleep;
+        }
+        let is_read = self.mailbox.is_read(self.pushed_to);
+        if self.unverified >= VERIFY && is_read {
+            self.unverified = 0;
+            return Pushed::Asleep;
+        }
+        if !is_read {
+            self.unread = self.unread.wrapping_add(1);
+            if self.unread.is_multiple_of(LOOK) && self.is_dead() {
+                return Pushed::Gone;
+            }
+        }
+        let mut rounds = 0;
+        loop {
+            let pushed = self.mailbox.push(self.sender, sender.given(), &mut cursor, len);
+            match pushed {
+                Pushed::At(end) => {
+                    self.pushed_to = end;
+                    self.unverified = self.unverified.saturating_add(1);
+                }
+                Pushed::Full if rounds < FULL_ROUNDS && self.mailbox.moves() => {
+                    rounds += 1;
+                    std::hint::spin_loop();
+                    continue;
+                }
+                Pushed::Full => self.mailbox.stalls(),
+                Pushed::Asleep | Pushed::Gone => {}
+            }
+            return pushed;
+        }
+    }
+
+    fn is_dead(&self) -> bool {
+        self.mailbox.is_dead()
+    }
+
+    /// Sends again, through the kernel, what nobody will read here: whoever has the port now gets
+    /// it, or nobody does, and the kernel says so.
+    fn resend(&self, fd: c_int, to: SocketAddr) {
+        let domain = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(0);
+        let (storage, len) = address::write(to, domain);
+        self.mailbox.take_back(self.sender, |bytes| {
+            let _ = raw::send_to(fd, bytes, &storage, len);
+        });
+    }
+}
+
+/// Sends one datagram: `to` is where the call says, if it says so. `is_special`: it asks for what
+/// only the kernel has. `kernel` is the real call.
+pub(crate) fn send(
+    slot: &Pin,
+    fd: c_int,
+    parts: &[libc::iovec],
+    to: Option<SocketAddr>,
+    is_special: bool,
+    kernel: impl FnOnce() -> Answer,
+) -> Answer {
+    if slot.is_kernel_only.load(Ordering::Acquire) {
+        return through_kernel(slot, kernel);
+    }
+    let post = slot.post_or_new(|| Post::new(slot, fd));
+    let Some((post, directory)) = post.and_then(|post| Some((post, post.directory?))) else {
+        return through_kernel(slot, kernel);
+    };
+    let held = slot.sending.hold();
+    let plan = post.outbox(&held, |outbox| outbox.plan(slot, fd, parts, to, is_special, directory));
+    drop(held);
+    let (is_counted, to) = match plan {
+        Plan::Done => {
+            let len = Cursor::new(parts).remaining();
+            add(&slot.counters.tx_packets, 1);
+            add(&slot.counters.tx_bytes, len);
+            return Ok(len);
+        }
+        Plan::Kernel { is_counted, to } => (is_counted, to),
+    };
+    let answer = through_kernel(slot, kernel);
+    let errno = raw::errno();
+    if answer.is_err() && is_counted {
+        let held = slot.sending.hold();
+        post.outbox(&held, |outbox| {
+            if let Some(route) = to.and_then(|to| outbox.find(to)) {
+                route.count(false);
+            }
+        });
+    }
+    if answer.is_ok() {
+        let port = u16::try_from(slot.port.load(Ordering::Relaxed)).unwrap_or(0);
+        if port == 0 || directory.generation(port) == 0 {
+            announce(slot, fd, directory);
+        }
+    }
+    raw::set_errno(errno);
+    answer
+}
+
+fn through_kernel(slot: &Slot, kernel: impl FnOnce() -> Answer) -> Answer {
+    let answer = kernel();
+    if let Ok(len) = answer {
+        add(&slot.counters.tx_os_packets, 1);
+        add(&slot.counters.tx_os_bytes, len);
+    }
+    answer
+}
+
+/// The socket has got a port: receivers may look for it there.
+#[cold]
+fn announce(slot: &Slot, fd: c_int, directory: &Directory) {
+    if let Some(own) = raw::name(fd, false).filter(|own| own.port() != 0) {
+        slot.port.store(own.port().into(), Ordering::Relaxed);
+        directory.announce(own.port());
+    }
+}
+
+/// Before a sleep, or when there is nothing to read: has a receiver died that has not read what was
+/// sent? Then the kernel gets it, and may have something to say about it.
+pub(crate) fn mind(slot: &Slot, fd: c_int) {
+    let Some(post) = slot.post().filter(|post| post.directory.is_some()) else { return };
+    let held = slot.sending.hold();
+    post.outbox(&held, |outbox| {
+        for route in outbox.routes.iter_mut().flatten() {
+            let to = route.to;
+            let is_lost = |way: &Way| !way.mailbox.is_read(way.pushed_to) && way.mailbox.is_dead();
+            if route.ways.iter().any(is_lost) {
+                route.ways.iter().filter(|way| is_lost(way)).for_each(|way| way.resend(fd, to));
+                route.ways.clear();
+                route.generation = 0;
+            }
+        }
+    });
+}
+
+/// The socket will not send through mailboxes any more: they are told so.
+pub(super) fn forget(slot: &Slot) {
+    let Some(post) = slot.post() else { return };
+    let held = slot.sending.hold();
+    post.outbox(&held, |outbox| outbox.routes.clear());
+}

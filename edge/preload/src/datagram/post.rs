@@ -1,0 +1,168 @@
+//! What this process has of a UDP socket: its mailbox, and the ways to those of others.
+//!
+//! # Safety
+//!
+//! 1. An inbox that has been published is freed with its post, when the last user of the socket in
+//!    this process has gone, and nobody holds a reference to it for longer than it holds the slot.
+//! 2. The outbox is touched only while the slot's lock for sending is held.
+
+use std::cell::UnsafeCell;
+use std::ffi::{CString, c_int};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use adverb_sockconf::{Role, Socket, Transport};
+
+use super::directory::{self, Directory};
+use super::mailbox::Mailbox;
+use super::outbox::Outbox;
+use crate::lock::Held;
+use crate::slot::{Slot, Why};
+use crate::{config, epoll, raw};
+
+/// The mailbox of a socket.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    pub(super) mailbox: Mailbox,
+    path: CString,
+}
+
+impl Inbox {
+    pub(super) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+}
+
+/// What this process has of a socket.
+#[derive(Debug)]
+pub(crate) struct Post {
+    inbox: AtomicPtr<Inbox>,
+    outbox: UnsafeCell<Outbox>,
+    /// `None`: this socket is not to have a mailbox, nor to use others'.
+    pub(super) directory: Option<&'static Directory>,
+}
+
+// SAFETY: the outbox is touched only while a lock is held (rule 2); the rest is atomics.
+unsafe impl Sync for Post {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Post {}
+
+impl Post {
+    pub(super) fn new(slot: &Slot, fd: c_int) -> Self {
+        let directory = is_allowed(slot, fd).then(|| directory::of(fd)).flatten();
+        Self {
+            inbox: AtomicPtr::new(ptr::null_mut()),
+            outbox: UnsafeCell::new(Outbox::new(fd)),
+            directory,
+        }
+    }
+
+    /// The mailbox, if this process has mapped it.
+    #[inline]
+    pub(super) fn inbox(&self) -> Option<&Inbox> {
+        let at = NonNull::new(self.inbox.load(Ordering::Acquire))?;
+        // SAFETY: published, and not freed while the slot is in use (rule 1).
+        Some(unsafe { at.as_ref() })
+    }
+
+    /// Publishes the mailbox for this process. Whoever comes second loses.
+    fn publish(&self, mailbox: Mailbox, path: CString) {
+        let new = Box::into_raw(Box::new(Inbox { mailbox, path }));
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        if self.inbox.compare_exchange(ptr::null_mut(), new, o, r).is_err() {
+            // SAFETY: it came from a box just now, and nobody has seen it.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+
+    /// Calls `f` with the ways to others' mailboxes.
+    pub(super) fn outbox<T>(&self, _held: &Held<'_>, f: impl FnOnce(&mut Outbox) -> T) -> T {
+        // SAFETY: the lock is held (rule 2), and `f` does not come back here.
+        f(unsafe { &mut *self.outbox.get() })
+    }
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        let Some(inbox) = NonNull::new(self.inbox.swap(ptr::null_mut(), Ordering::AcqRel)) else {
+            return;
+        };
+        // SAFETY: it came from a box in `publish`, and nobody uses it any more (rule 1).
+        let inbox = unsafe { Box::from_raw(inbox.as_ptr()) };
+        if inbox.mailbox.disown() {
+            if let Some(directory) = self.directory {
+                directory.remove(inbox.mailbox.port(), inbox.mailbox.cookie());
+            }
+            raw::unlink(&inbox.path);
+        }
+    }
+}
+
+/// Whether rules let a socket use shared memory that may have done nothing that they were asked
+/// about.
+fn is_allowed(slot: &Slot, fd: c_int) -> bool {
+    let local = raw::name(fd, false).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let remote = raw::name(fd, true).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let socket = Socket { role: Role::UdpSender, local, remote };
+    match config::get().allowed(&socket) {
+        Transport::Best | Transport::SharedMemory => crate::sockets::may_share(slot),
+        Transport::Os | Transport::Spin => false,
+    }
+}
+
+/// The mailbox of a socket: mapped now if another process of this family has made it.
+#[inline]
+pub(super) fn inbox(slot: &Slot, fd: c_int) -> Option<&Inbox> {
+    if !slot.has_inbox.load(Ordering::Acquire) {
+        return None;
+    }
+    match slot.post().and_then(Post::inbox) {
+        Some(inbox) => Some(inbox),
+        None => join(slot, fd),
+    }
+}
+
+/// The mailbox of a socket, if this process has mapped it.
+#[inline]
+pub(crate) fn mapped(slot: &Slot) -> Option<&Inbox> {
+    slot.post()?.inbox()
+}
+
+#[cold]
+fn join(slot: &Slot, fd: c_int) -> Option<&Inbox> {
+    let post = slot.post_or_new(|| Post::new(slot, fd))?;
+    let (mailbox, path) = directory::open(fd, directory::cookie(fd)?)?;
+    mailbox.own();
+    post.publish(mailbox, path);
+    epoll::note_change();
+    post.inbox()
+}
+
+/// A socket that came from another program: if it has a mailbox, so it stays.
+pub(crate) fn inherit(slot: &Slot, fd: c_int) {
+    slot.has_inbox.store(true, Ordering::Release);
+    if join(slot, fd).is_none() {
+        slot.has_inbox.store(false, Ordering::Release);
+    }
+}
+
+/// Makes a mailbox for a socket that has received something from a port on which there are sockets
+/// of ours.
+#[cold]
+pub(super) fn set_up(slot: &Slot, fd: c_int) {
+    let Some(post) = slot.post_or_new(|| Post::new(slot, fd)) else { return };
+    let (Some(directory), Some(own)) = (post.directory, raw::name(fd, false)) else { return };
+    let number = |name| raw::option::<c_int>(fd, libc::SOL_SOCKET, name).unwrap_or(0);
+    let limit = u64::try_from(number(libc::SO_RCVBUF)).unwrap_or(0);
+    let Some((mailbox, path)) =
+        directory::make(directory, fd, own.port(), number(libc::SO_DOMAIN), limit)
+    else {
+        return;
+    };
+    slot.port.store(own.port().into(), Ordering::Relaxed);
+    post.publish(mailbox, path);
+    slot.has_inbox.store(true, Ordering::SeqCst);
+    slot.set_why(Why::Rings);
+    crate::sockets::explain(slot, fd, "mailbox");
+    epoll::note_change();
+}
