@@ -69,7 +69,7 @@ fn measure_here(plan: &Plan, choice: &DeviceChoice) -> Result<Report, Failure> {
     let asked = std::env::var_os(LOCAL_PATH).is_some_and(|path| !path.is_empty());
     // Before this process binds itself to a processor, which a child would inherit.
     let server = LocalServer::start(choice, (!asked).then_some("udp"))?;
-    let neighbour = match asked {
+    let neighbour = match asked || choice.is_hardware() {
         true => None,
         false => Some(LocalServer::start(choice, Some("auto"))?),
     };

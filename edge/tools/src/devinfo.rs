@@ -159,7 +159,7 @@ fn attr(device: &Device) -> DeviceAttr {
     }
 }
 
-fn limits(device: &Device) -> [(&'static str, String); 10] {
+fn limits(device: &Device) -> [(&'static str, String); 13] {
     let attr = attr(device);
     [
         ("max_mr_size", "0xffffffffffffffff".to_owned()),
@@ -170,6 +170,9 @@ fn limits(device: &Device) -> [(&'static str, String); 10] {
         ("max_qp_rd_atom", attr.max_qp_rd_atom.to_string()),
         ("max_qp_init_rd_atom", attr.max_qp_init_rd_atom.to_string()),
         ("atomic_cap", "ATOMIC_HCA (1)".to_owned()),
+        ("max_mcast_grp", attr.max_mcast_grp.to_string()),
+        ("max_mcast_qp_attach", attr.max_mcast_qp_attach.to_string()),
+        ("max_total_mcast_qp_attach", attr.max_total_mcast_qp_attach.to_string()),
         ("max_pkeys", "1".to_owned()),
         ("num_comp_vectors", attr.num_comp_vectors.to_string()),
     ]

@@ -362,6 +362,11 @@ impl Host for Surroundings<'_, '_> {
     }
 
     fn event(&mut self, event: QpEvent) {
+        if let Receives::Xrc(targets) = &mut self.own.receives
+            && let Some(deputy) = targets.deputy_mut()
+        {
+            deputy.note(event);
+        }
         let kind = match event {
             QpEvent::CommEst => EventKind::CommEst,
             QpEvent::LastWqeReached => EventKind::LastWqeReached,

@@ -17,7 +17,7 @@
 //! | who is told that a completion came | `notify.rs`, `channel.rs` |
 //! | asynchronous events | `events.rs`, `monitor.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
-//! | shared receive queues over XRC | `xrc.rs` |
+//! | shared receive queues over XRC | `xrc.rs`; of other processes: `steward.rs`, `deputy.rs`, `letter.rs`, `port/deputies.rs` |
 //! | where datagrams go, and to how many | `way.rs`, `vicinity.rs`, `multicast.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
 //! | what is counted, and who can see it | `counters.rs`, `ledger.rs` |
@@ -34,6 +34,7 @@ mod channel;
 mod commons;
 mod counters;
 mod cq;
+mod deputy;
 mod endpoint;
 mod events;
 mod gid;
@@ -41,6 +42,7 @@ mod helper;
 mod host;
 mod lane;
 mod ledger;
+mod letter;
 #[doc(hidden)]
 pub mod locks;
 mod maps;
@@ -60,6 +62,7 @@ mod ring;
 mod shelf;
 mod srq;
 mod standby;
+mod steward;
 mod table;
 mod timers;
 mod usher;

@@ -3,6 +3,8 @@
 //! [`QpInner`] lives in the port's table, behind the only lock of the data path. [`Qp`] is the
 //! owner's handle; dropping it ends the queue pair.
 
+mod offices;
+
 use crate::ack::AckPolicy;
 use crate::burst::{Route, with_burst};
 use crate::channel::Hush;
@@ -32,6 +34,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+pub(crate) use offices::{Directed, Waiters};
 
 /// What a queue pair is made of.
 #[derive(Clone, Debug)]
@@ -64,6 +68,8 @@ pub struct QpConfig {
     pub max_inline: u32,
     /// Every send request completes visibly.
     pub signal_all: bool,
+    /// What it sends to a multicast group does not come back to it.
+    pub block_self_multicast: bool,
 }
 
 /// Why a request was not posted. The caller's mistake; nothing was queued.
@@ -348,6 +354,7 @@ pub(crate) struct QpInner {
     /// Place of its own address in the GID table, once it is known.
     gid_index: u8,
     signal_all: bool,
+    block_self_multicast: bool,
     reads_allowed: bool,
     /// Posted since packets were last emitted.
     held_back: HeldBack,
@@ -455,6 +462,7 @@ impl QpInner {
             vicinity: Vicinity::default(),
             gid_index: 0,
             signal_all: config.signal_all,
+            block_self_multicast: config.block_self_multicast,
             reads_allowed: false,
             held_back: HeldBack::default(),
             armed: None,
@@ -567,6 +575,16 @@ impl QpInner {
         })
     }
 
+    /// What it sends to a multicast group that it is attached to comes back to it.
+    pub(crate) fn hears_itself(&self) -> bool {
+        !self.block_self_multicast
+    }
+
+    /// The queue pair goes for good.
+    pub(crate) fn leave(&mut self, port: &Port) {
+        self.end_term(false, port);
+    }
+
     /// Takes the record of a datagram that would have been `len` bytes long; says how many completions
     /// that published.
     pub(crate) fn on_datagram(
@@ -617,6 +635,7 @@ impl QpInner {
     /// Emits what there is to emit.
     pub(crate) fn transmit(&mut self, now: Time, acks: Acks, port: &Port) -> Aftermath {
         self.held_back = HeldBack::default();
+        self.report(port); // Whoever goes on from here shall know all that the peer knows.
         let Self { engine, own, link, .. } = self;
         let before = engine.counters().sent_pkts;
         let mut published = 0;
@@ -657,6 +676,7 @@ impl QpInner {
         if !self.engine.owes_ack() {
             self.acks.on_sent();
         }
+        self.report(port);
         self.show(port);
         let moved = self.engine.counters().sent_pkts > before;
         Aftermath { more, moved, deadline: self.new_deadline(), published }
@@ -910,6 +930,11 @@ impl QpInner {
             result = engine.modify(to, &attributes, host);
         });
         result?;
+        match to {
+            QpState::Reset | QpState::Rtr => self.end_term(false, port),
+            QpState::Err => self.end_term(true, port),
+            QpState::Init | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
+        }
         if to == QpState::Reset {
             match &mut self.own.receives {
                 Receives::Own(ring) => ring.clear(|buffer| forgotten(Side::Receive, buffer)),
@@ -1155,7 +1180,10 @@ impl Qp {
     pub fn to_err(&self) {
         let port = &self.port;
         port.pay_debt(self.number);
-        self.inner(|inner| inner.quietly(port, |engine, host| engine.to_err(host)));
+        self.inner(|inner| {
+            inner.quietly(port, |engine, host| engine.to_err(host));
+            inner.end_term(true, port);
+        });
         port.wait_for_neighbours();
     }
 

@@ -6,6 +6,11 @@
 //!
 //! A provider hands out structures of its own that begin with these; so they are only ever looked at
 //! behind the library's pointers, never copied.
+//!
+//! # Safety
+//!
+//! Nothing is called here. The types of the library's functions are `unsafe`, for their contract is that
+//! of the manual pages: pointers to objects of the library that live, and to places for answers.
 
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t};
 

@@ -96,6 +96,11 @@ impl Line {
         self.lock().stage
     }
 
+    /// Has the device take in and answer all that has arrived.
+    pub(crate) fn catch_up(&self) {
+        self.adapter.context().settle();
+    }
+
     /// Says goodbye, and does not come back.
     pub(crate) fn close(&self) {
         self.set_over();

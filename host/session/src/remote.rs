@@ -66,6 +66,20 @@ impl RemoteBuffer {
         self.first.rkey
     }
 
+    /// The `blocks` blocks from number `first` on, as a buffer with a round robin of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError::NoSuchBlock`], also for no blocks at all.
+    pub fn part(&self, first: usize, blocks: usize) -> Result<Self, BlockError> {
+        let fits = blocks > 0 && first.checked_add(blocks).is_some_and(|end| end <= self.blocks);
+        if !fits {
+            let index = first.saturating_add(blocks.saturating_sub(1)).max(self.blocks);
+            return Err(BlockError::NoSuchBlock { index, blocks: self.blocks });
+        }
+        Ok(Self { first: self.block(first).start, blocks, turns: Arc::default(), ..self.clone() })
+    }
+
     /// Block number `index`, the first being 0.
     ///
     /// # Errors
@@ -174,6 +188,9 @@ mod tests {
         assert_eq!(block.part(60, 4).unwrap().start().addr, 1188);
         assert!(block.part(60, 5).is_err());
         assert!(buffer.at(3).is_err());
+        let part = buffer.part(1, 2).unwrap();
+        assert_eq!((part.addr(), part.blocks()), (1064, 2));
+        assert!(buffer.part(2, 2).is_err());
         let turns: Vec<_> = (0..4).map(|_| buffer.next().start().addr).collect();
         assert_eq!(turns, [1000, 1064, 1128, 1000]);
         assert_eq!(buffer.last().start().addr, 1000);

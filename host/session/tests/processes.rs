@@ -247,7 +247,6 @@ impl Handler for Tell {
     }
 }
 
-/// Goal: what a client has advertised is there again after it has connected again.
 /// Goal: whoever leaves as soon as it has a message has acknowledged it: its sender is not told that
 /// the peer is gone instead.
 #[test]
@@ -269,10 +268,10 @@ fn a_message_that_has_arrived_is_a_success_although_the_peer_leaves_at_once() {
 #[test]
 #[ignore = "the child of another test"]
 fn leaver() {
-    let Ok(address) = env::var(ADDRESS) else { return };
+    let Some(address) = address() else { return };
     for _ in 0..LEAVES {
         let session = ClientSession::new(Config::default()).unwrap();
-        let endpoint = session.connect(&*address).unwrap();
+        let endpoint = session.connect(address).unwrap();
         let channel = endpoint.channel("data").unwrap().with_timeout(LONG);
         let buffer = endpoint.adapter().buffer(2, 8).unwrap();
         channel.post_recv(buffer.at(0).unwrap()).unwrap();
@@ -283,6 +282,7 @@ fn leaver() {
 
 const LEAVES: u32 = 50;
 
+/// Goal: what a client has advertised is there again after it has connected again.
 #[test]
 fn a_client_comes_back_after_its_server_was_killed() {
     let (mut first, address) = Process::listen("one_shot_server");

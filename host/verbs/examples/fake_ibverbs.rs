@@ -16,9 +16,8 @@
 #![expect(missing_docs, reason = "the names are C's")]
 #![expect(unsafe_op_in_unsafe_fn, reason = "all of each function is C's contract")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "the header says it for all")]
-#![expect(clippy::missing_safety_doc, reason = "the header says it for all")]
-#![expect(clippy::multiple_unsafe_ops_per_block, reason = "the header says it for all")]
-#![expect(clippy::unwrap_used, reason = "a double that cannot go on has failed its test")]
+#![allow(clippy::missing_safety_doc, reason = "the header says it for all")]
+#![allow(clippy::unwrap_used, reason = "a double that cannot go on has failed its test")]
 
 use adverb_ibv::layout::{
     self, AhAttr, QpAttr, QpInitAttr, RecvWr, SendWr, Sge, SrqAttr, Wc, value,

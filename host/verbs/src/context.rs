@@ -18,8 +18,8 @@ use crate::srq::{Srq, SrqConfig};
 use crate::story;
 use crate::transport::{InDomain, Rc};
 use adverb_device::{
-    Access, AhAttr, Device, GidEntry, PathMtu, Pkey, PortConfig as ContextConfig, PortCounters,
-    QpCounters, QpLimits, WindowKind as MwKind,
+    Access, AhAttr, Device, GidEntry, GroupLimits, PathMtu, Pkey, PortConfig as ContextConfig,
+    PortCounters, QpCounters, QpLimits, WindowKind as MwKind,
 };
 use std::io;
 use std::os::fd::AsFd;
@@ -77,6 +77,12 @@ pub struct DeviceAttr {
     pub max_qp_init_rd_atom: u8,
     /// Bytes inline.
     pub max_inline: u32,
+    /// Multicast groups that queue pairs of one process are attached to at once.
+    pub max_mcast_grp: u32,
+    /// Queue pairs of one process that are attached to one multicast group.
+    pub max_mcast_qp_attach: u32,
+    /// The same, to all groups together.
+    pub max_total_mcast_qp_attach: u32,
     /// Completion vectors: what [`crate::CqConfig::comp_vector`] can be, and one more.
     pub num_comp_vectors: u32,
 }
@@ -95,6 +101,9 @@ impl DeviceAttr {
         max_qp_rd_atom: QpLimits::RD_ATOMIC_MAX,
         max_qp_init_rd_atom: QpLimits::RD_ATOMIC_MAX,
         max_inline: QpLimits::INLINE_MAX,
+        max_mcast_grp: GroupLimits::GROUPS,
+        max_mcast_qp_attach: GroupLimits::MEMBERS,
+        max_total_mcast_qp_attach: GroupLimits::GROUPS * GroupLimits::MEMBERS,
         num_comp_vectors: COMP_VECTORS,
     };
 }
@@ -161,7 +170,7 @@ impl Context {
     /// # Ok::<(), adverb_verbs::OpenError>(())
     /// ```
     pub fn open_with(name: &str, config: &ContextConfig) -> Result<Self, OpenError> {
-        let port = Port::open(name, config)?;
+        let port = Port::open_with(name, config)?;
         let failed = |error| OpenError::System { doing: "make a queue of events", error };
         let events = port.create_event_queue().map_err(failed)?;
         let context = Self { port, events };

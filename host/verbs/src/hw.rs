@@ -252,6 +252,9 @@ fn bounds(found: &adverb_ibv::Found, context: &Context) -> io::Result<DeviceAttr
         max_qp_rd_atom: few(attr.max_qp_rd_atom),
         max_qp_init_rd_atom: few(attr.max_qp_init_rd_atom),
         max_inline: QpLimits::INLINE_MAX,
+        max_mcast_grp: at_most(attr.max_mcast_grp, u32::MAX),
+        max_mcast_qp_attach: at_most(attr.max_mcast_qp_attach, u32::MAX),
+        max_total_mcast_qp_attach: at_most(attr.max_total_mcast_qp_attach, u32::MAX),
         num_comp_vectors: context.comp_vectors().max(1),
     })
 }

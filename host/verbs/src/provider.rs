@@ -46,8 +46,7 @@ pub(crate) fn devices() -> io::Result<Vec<Device>> {
 }
 
 impl Port {
-    /// Opens a device; a NIC has one path, whatever is asked.
-    pub(crate) fn open(name: &str, config: &PortConfig) -> Result<Self, OpenError> {
+    pub(crate) fn open_with(name: &str, config: &PortConfig) -> Result<Self, OpenError> {
         let (name, mut known) = match adverb_device::Port::open_with(name, config) {
             Ok(port) => return Ok(Self::Soft(port)),
             Err(OpenError::NotFound { name, known }) => (name, known),
@@ -540,6 +539,7 @@ impl Domain {
                     max_recv_sge: config.max_recv_sge,
                     max_inline: config.max_inline,
                     signal_all: config.signal_all,
+                    block_self_multicast: config.block_self_multicast,
                 });
                 Ok(Qp::Soft(made.map_err(CreateError::System)?))
             }
@@ -547,6 +547,10 @@ impl Domain {
                 if matches!(kind, QpType::XrcInitiator | QpType::XrcTarget) {
                     let device = domain.port().device().name.clone();
                     return Err(Lacks { device, what: XRC }.into());
+                }
+                if config.block_self_multicast {
+                    let device = domain.port().device().name.clone();
+                    return Err(Lacks { device, what: BLOCK_SELF_MULTICAST }.into());
                 }
                 let made = hw::Qp::new(
                     domain,
@@ -575,6 +579,7 @@ impl Domain {
 
 /// What only the software device has.
 pub(crate) const XRC: &str = "extended reliable connections (XRC)";
+const BLOCK_SELF_MULTICAST: &str = "queue pairs that do not hear themselves (block_self_multicast)";
 
 /// Rights that say how C's memory is to be treated, which is done otherwise here: addresses that start
 /// at 0 are asked for by themselves, and hints about pages are not passed on.

@@ -50,6 +50,10 @@ pub struct QpConfig<'a> {
     pub max_inline: u32,
     /// Every raw send request completes visibly, also those not marked so.
     pub signal_all: bool,
+    /// What it sends to a multicast group that it is attached to does not come back to it; others of
+    /// this process get it. Means something for UD.
+    #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
+    pub block_self_multicast: bool,
     /// Where its receives come from. Without one it has a receive queue of its own.
     pub srq: Option<&'a Srq>,
     /// Names the queue pair in its asynchronous events.
@@ -68,6 +72,7 @@ impl<'a> QpConfig<'a> {
             max_recv_sge: 1,
             max_inline: 64,
             signal_all: false,
+            block_self_multicast: false,
             context: 0,
             srq: None,
         }

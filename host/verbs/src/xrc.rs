@@ -56,21 +56,23 @@ impl Context {
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(&self) -> Xrcd {
         let (port, events) = self.parts();
-        let device = port.soft(XRC).ok().map(|port| adverb_device::Xrcd::new(port));
+        let device = port.soft(XRC).ok().map(adverb_device::Xrcd::new);
         Xrcd { device, port: port.clone(), events: events.clone() }
     }
 
-    /// Opens the domain of a file: the same for all of this process who open that file, by whatever
-    /// descriptor. The file's contents do not matter, and it can be closed afterwards.
+    /// Opens the domain of a file: the same for all who open that file on this device, by whatever
+    /// descriptor, in this process and in others of the same user and network namespace. It ends with the
+    /// last of them. The file's contents do not matter, and it can be closed afterwards.
     ///
-    /// Queue pairs of the software device live in their process, and so do the queues that they reach:
-    /// other processes that open the file have a domain of their own. Numbers of queues are unique on
-    /// the host.
+    /// A target reaches queues of all these processes. Each serves what is for its own queues, so a
+    /// process that is stopped keeps the requests for them waiting, and those that come after them on the
+    /// same queue pair; one that dies leaves the others alone.
     ///
     /// # Errors
     ///
     /// `NotFound` with [`OpenXrcd::Existing`] if there is none, `AlreadyExists` with
-    /// [`OpenXrcd::CreateNew`] if there is one; those of `fstat(2)`.
+    /// [`OpenXrcd::CreateNew`] if there is one; `PermissionDenied` if the file belongs to another user
+    /// than this process; those of `fstat(2)`.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd_of(&self, file: impl AsFd, how: OpenXrcd) -> io::Result<Xrcd> {
         let (port, events) = self.parts();

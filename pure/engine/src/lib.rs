@@ -65,6 +65,7 @@ pub use host::{
 };
 pub use port::{Dropped, accept};
 pub use qp::{Qp, QpOptions};
+pub use responder::Standing;
 pub use status::{Behaviour, Processing, QpEvent, QpState, WcOpcode, WcStatus};
 pub use time::{AckTimeout, Time, TooLong};
 pub use transition::{

@@ -11,7 +11,8 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::atomic::{Ordering, fence};
 
-use super::mailbox::{Mailbox, Peeked};
+use super::mailbox::{Front, Mailbox, Peeked};
+use super::post::Inbox;
 use super::{outbox, post};
 use crate::parts::Cursor;
 use crate::patience::{self, Patience, Spin};
@@ -77,9 +78,13 @@ pub(crate) fn receive(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
 fn wait(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
     let now =
         request.flags & libc::MSG_DONTWAIT != 0 || slot.is_nonblocking.load(Ordering::Relaxed);
-    let first = attempt(slot, fd, request);
-    if !matches!(first, Err(Errno::AGAIN)) {
-        return first;
+    // With a mailbox, one who waits anyway looks there first, and asks the kernel a little later.
+    let mailbox = post::inbox(slot, fd).map(Inbox::mailbox);
+    if now || mailbox.is_none_or(Mailbox::has_record) {
+        let first = attempt(slot, fd, request);
+        if !matches!(first, Err(Errno::AGAIN)) {
+            return first;
+        }
     }
     if now {
         return last_look(slot, fd, request);
@@ -126,8 +131,8 @@ fn spin(
     most_ns: u64,
 ) -> Option<Outcome> {
     let mut rounds = 0_u32;
+    let mut mailbox = post::inbox(slot, fd).map(Inbox::mailbox);
     loop {
-        let mailbox = post::inbox(slot, fd).map(|inbox| &inbox.mailbox);
         match patience.goes_on(mailbox.is_some()) {
             Spin::Look => {}
             Spin::Sleep => return None,
@@ -138,6 +143,7 @@ fn spin(
         let is_worth_a_look =
             mailbox.is_none_or(Mailbox::has_record) || rounds.is_multiple_of(KERNEL_LOOK_ROUNDS);
         if is_worth_a_look {
+            mailbox = mailbox.or_else(|| post::inbox(slot, fd).map(Inbox::mailbox));
             let outcome = attempt(slot, fd, request);
             if !matches!(outcome, Err(Errno::AGAIN)) {
                 patience.hit(most_ns);
@@ -218,7 +224,7 @@ fn from_both(slot: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> 
     {
         let is_promised = request.peeks() || peeked == Peeked::Ring;
         if is_promised || !mailbox.is_others_turn() || !has_stranger(fd, mailbox) {
-            return Ok(from_ring(mailbox, request));
+            return Ok(from_ring(mailbox, front, request));
         }
     }
     match from_kernel(fd, request, request.flags | libc::MSG_DONTWAIT, false) {
@@ -235,7 +241,7 @@ fn from_both(slot: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> 
     }
     let Some(front) = mailbox.front() else { return Err(Errno::AGAIN) };
     if !mailbox.is_blocked(&front) || mailbox.unblock(&front, drops(fd), raw::now_ns()) {
-        return Ok(from_ring(mailbox, request));
+        return Ok(from_ring(mailbox, &front, request));
     }
     Err(Errno::AGAIN)
 }
@@ -261,11 +267,10 @@ fn has_stranger(fd: c_int, mailbox: &Mailbox) -> bool {
 }
 
 /// Takes the first record. The readers' lock is held, and it is there and may go.
-fn from_ring(mailbox: &Mailbox, request: Request<'_>) -> Arrival {
-    let Some(front) = mailbox.front() else { return Arrival::empty() };
-    let copied = mailbox.copy(&front, &mut Cursor::new(request.parts));
+fn from_ring(mailbox: &Mailbox, front: &Front, request: Request<'_>) -> Arrival {
+    let copied = mailbox.copy(front, &mut Cursor::new(request.parts));
     let is_cut = copied < front.len;
-    let from = mailbox.address(&front);
+    let from = mailbox.address(front);
     let (from, from_len) = match from {
         Some(from) => address::write(from, mailbox.domain()),
         None => (Arrival::empty().from, 0),
@@ -273,7 +278,7 @@ fn from_ring(mailbox: &Mailbox, request: Request<'_>) -> Arrival {
     if request.peeks() {
         mailbox.set_peeked(Peeked::Ring);
     } else {
-        mailbox.advance(&front);
+        mailbox.advance(front);
         mailbox.set_peeked(Peeked::Nothing);
     }
     let cut = if is_cut { libc::MSG_TRUNC } else { 0 };

@@ -76,9 +76,8 @@ fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option
 }
 
 /// Sends on a connection that has rings or may get them; `None` if this is not one.
-fn send_parts(fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
-    let slot = table::socket(fd)?;
-    if is_plain(&slot) || !may_ring(&slot) {
+fn send_parts(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
+    if !may_ring(slot) {
         return None;
     }
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
@@ -90,7 +89,7 @@ fn send_parts(fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> 
         more: flags & libc::MSG_MORE != 0,
         quiet: flags & libc::MSG_NOSIGNAL != 0,
     };
-    Some(stream::send(&slot, fd, parts, how))
+    Some(stream::send(slot, fd, parts, how))
 }
 
 /// Receives a datagram on a socket that has a mailbox or may get one; `None` if this is not one, or
@@ -131,20 +130,28 @@ unsafe fn put_address(from: *mut c_void, room: libc::socklen_t, arrival: &Arriva
     }
 }
 
-/// Sends on a socket that has or may use mailboxes; `call` is the real function.
-fn post(
+/// Sends, whatever the socket is; `call` is the real function.
+fn send_any(
     fd: c_int,
     parts: &[libc::iovec],
-    to: Destination,
+    to: impl FnOnce() -> Destination,
     flags: c_int,
     call: impl FnOnce() -> libc::ssize_t,
 ) -> libc::ssize_t {
-    let Some(slot) = ours(fd).filter(|slot| datagram::has_post(slot)) else {
-        return sent(fd, call());
-    };
+    let Some(slot) = table::socket(fd) else { return call() };
+    if is_plain(&slot) {
+        return sent(&slot, call());
+    }
+    if let Some(answer) = send_parts(&slot, fd, parts, flags) {
+        return size(answer);
+    }
+    if !datagram::has_post(&slot) {
+        return sent(&slot, call());
+    }
     if flags & libc::MSG_MORE != 0 {
         datagram::keep_to_kernel(&slot);
     }
+    let to = to();
     let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
     let is_special = flags & !known != 0 || to.is_special;
     size(datagram::send(&slot, fd, parts, to.addr, is_special, || answer(call())))
@@ -591,17 +598,14 @@ const PARTS_KERNEL_MAX: usize = 1024;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, len: usize) -> libc::ssize_t {
-    match send_parts(fd, &[one(bytes, len)], 0) {
-        Some(answer) => size(answer),
-        None => post(fd, &[one(bytes, len)], Destination::default(), 0, || {
-            real!(c"write" as fn(c_int, *const c_void, usize) -> libc::ssize_t, fd, bytes, len)
-        }),
-    }
+    send_any(fd, &[one(bytes, len)], Destination::default, 0, || {
+        real!(c"write" as fn(c_int, *const c_void, usize) -> libc::ssize_t, fd, bytes, len)
+    })
 }
 
 /// Counts what the kernel has sent for a socket of ours.
-fn sent(fd: c_int, count: libc::ssize_t) -> libc::ssize_t {
-    if let (Some(slot), Ok(count)) = (table::socket(fd), usize::try_from(count)) {
+fn sent(slot: &Pin, count: libc::ssize_t) -> libc::ssize_t {
+    if let Ok(count) = usize::try_from(count) {
         crate::stats::add(&slot.counters.tx_os_packets, 1);
         crate::stats::add(&slot.counters.tx_os_bytes, count);
     }
@@ -613,15 +617,10 @@ unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) 
     let call = || {
         real!(c"writev" as fn(c_int, *const libc::iovec, c_int) -> libc::ssize_t, fd, parts, count)
     };
-    if let Ok(number @ 1..=1024) = usize::try_from(count) {
-        // SAFETY: the program's promise about the array.
-        let list = unsafe { list(parts, number) };
-        if let Some(answer) = send_parts(fd, list, 0) {
-            return size(answer);
-        }
-        return post(fd, list, Destination::default(), 0, call);
-    }
-    sent(fd, call())
+    let Ok(number @ 1..=1024) = usize::try_from(count) else { return call() };
+    // SAFETY: the program's promise about the array.
+    let list = unsafe { list(parts, number) };
+    send_any(fd, list, Destination::default, 0, call)
 }
 
 #[unsafe(no_mangle)]
@@ -631,18 +630,15 @@ unsafe extern "C" fn send(
     len: usize,
     flags: c_int,
 ) -> libc::ssize_t {
-    match send_parts(fd, &[one(bytes, len)], flags) {
-        Some(answer) => size(answer),
-        None => post(fd, &[one(bytes, len)], Destination::default(), flags, || {
-            real!(
-                c"send" as fn(c_int, *const c_void, usize, c_int) -> libc::ssize_t,
-                fd,
-                bytes,
-                len,
-                flags
-            )
-        }),
-    }
+    send_any(fd, &[one(bytes, len)], Destination::default, flags, || {
+        real!(
+            c"send" as fn(c_int, *const c_void, usize, c_int) -> libc::ssize_t,
+            fd,
+            bytes,
+            len,
+            flags
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -654,9 +650,6 @@ unsafe extern "C" fn sendto(
     to: *const libc::sockaddr,
     to_len: libc::socklen_t,
 ) -> libc::ssize_t {
-    if let Some(answer) = send_parts(fd, &[one(bytes, len)], flags) {
-        return size(answer);
-    }
     let call = || {
         real!(
             c"sendto"
@@ -677,8 +670,8 @@ unsafe extern "C" fn sendto(
         )
     };
     // SAFETY: the program's promise about the address.
-    let destination = unsafe { Destination::given(to, to_len) };
-    post(fd, &[one(bytes, len)], destination, flags, call)
+    let destination = || unsafe { Destination::given(to, to_len) };
+    send_any(fd, &[one(bytes, len)], destination, flags, call)
 }
 
 #[unsafe(no_mangle)]
@@ -687,15 +680,6 @@ unsafe extern "C" fn sendmsg(
     message: *const libc::msghdr,
     flags: c_int,
 ) -> libc::ssize_t {
-    if table::socket(fd).is_some_and(|slot| may_ring(&slot)) && !message.is_null() {
-        // SAFETY: the program's promise: a valid header.
-        let header = unsafe { &*message };
-        // SAFETY: the program's promise about the array.
-        let list = unsafe { list(header.msg_iov, header.msg_iovlen) };
-        if let Some(answer) = send_parts(fd, list, flags) {
-            return size(answer);
-        }
-    }
     let call = || {
         real!(
             c"sendmsg" as fn(c_int, *const libc::msghdr, c_int) -> libc::ssize_t,
@@ -705,26 +689,28 @@ unsafe extern "C" fn sendmsg(
         )
     };
     if message.is_null() {
-        return sent(fd, call());
-    }
-    if let Some(slot) = table::socket(fd).filter(|slot| datagram::has_post(slot)) {
-        // SAFETY: the program's promise: a valid header.
-        let header = unsafe { &*message };
-        if header.msg_controllen > 0 {
-            // It may be the size of segments: then one call is many datagrams.
-            datagram::keep_to_kernel(&slot);
-        }
-        if header.msg_iovlen <= PARTS_KERNEL_MAX {
-            // SAFETY: the program's promise about the array.
-            let list = unsafe { list(header.msg_iov, header.msg_iovlen) };
-            // SAFETY: the program's promise about the address.
-            let to = unsafe { Destination::given(header.msg_name.cast(), header.msg_namelen) };
-            return post(fd, list, to, flags, call);
-        }
+        return call();
     }
     // SAFETY: the program's promise: a valid header.
-    unsafe { each_passed(message, closing::hand_over) };
-    sent(fd, call())
+    let header = unsafe { &*message };
+    let slot = table::socket(fd);
+    let is_ours = slot.as_ref().is_some_and(|slot| may_ring(slot) || datagram::has_post(slot));
+    if !is_ours {
+        // SAFETY: as above.
+        unsafe { each_passed(message, closing::hand_over) };
+    }
+    if let Some(slot) = slot.filter(|_| is_ours && header.msg_controllen > 0) {
+        // It may be the size of segments: then one call is many datagrams.
+        datagram::keep_to_kernel(&slot);
+    }
+    if !is_ours || header.msg_iovlen > PARTS_KERNEL_MAX {
+        return call();
+    }
+    // SAFETY: the program's promise about the array.
+    let list = unsafe { list(header.msg_iov, header.msg_iovlen) };
+    // SAFETY: the program's promise about the address.
+    let to = || unsafe { Destination::given(header.msg_name.cast(), header.msg_namelen) };
+    send_any(fd, list, to, flags, call)
 }
 
 #[unsafe(no_mangle)]

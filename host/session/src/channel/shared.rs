@@ -589,18 +589,13 @@ impl Shared {
         self.source().bed().kick();
     }
 
-    /// Has the device take in and answer all that has arrived.
-    pub(crate) fn catch_up(&self) {
-        self.adapter.context().settle();
-    }
-
     /// Reaps until nothing has happened for a while. One look is not enough: the device takes so
     /// many packets at a time, and another thread may be just about to take some.
     fn settle<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
     ) -> Result<MutexGuard<'a, State>, ChannelError> {
-        self.catch_up();
+        self.line.catch_up();
         let mut quiet = 0;
         let mut before = state.qp.counters();
         // Bounded, for the peer may go on sending packets although it has gone.

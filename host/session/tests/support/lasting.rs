@@ -1,5 +1,7 @@
 //! A server that serves one client after the other, and what its client does.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
 use super::LONG;
 use adverb_session::{Buffer, Channel, Config, Endpoint, RemoteBuffer, ServerSession};
 use std::error::Error;

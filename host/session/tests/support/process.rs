@@ -3,6 +3,7 @@
 use std::env;
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 pub(crate) const ADDRESS: &str = "ADVERB_TEST_ADDRESS";
 
@@ -51,11 +52,24 @@ impl Drop for Process {
     }
 }
 
-/// A port that is free now.
+/// A port that is free now, and not among those that the system gives to whoever wants any: it may
+/// have to be free again later.
 pub(crate) fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address")
+    static TRIED: AtomicU16 = AtomicU16::new(0);
+    let first = std::process::id().wrapping_mul(37);
+    loop {
+        let tried = u32::from(TRIED.fetch_add(1, Ordering::Relaxed));
+        let place = first.wrapping_add(tried) % u32::from(PORT_COUNT);
+        let port = FIRST_PORT + u16::try_from(place).expect("fewer than 2^16");
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return listener.local_addr().expect("an address");
+        }
+    }
 }
+
+/// Below `ip_local_port_range` (ip(7)).
+const FIRST_PORT: u16 = 20_000;
+const PORT_COUNT: u16 = 12_000;
 
 /// Where the parent is, or this process is to listen; `None` if nobody has started it as a child.
 pub(crate) fn address() -> Option<SocketAddr> {

@@ -48,8 +48,18 @@ impl Side {
     }
 
     pub(crate) fn of(context: Context, qkey: Qkey) -> Self {
+        Self::made(context, qkey, false)
+    }
+
+    /// Its own messages to groups do not come back to it, or do.
+    pub(crate) fn deaf(deaf: bool) -> Self {
+        Self::made(Context::open("soft_lo").expect("the device"), QKEY, deaf)
+    }
+
+    fn made(context: Context, qkey: Qkey, block_self_multicast: bool) -> Self {
         let (pd, cq) = (context.alloc_pd(), context.create_cq(256).expect("a queue"));
-        let qp = pd.create_qp_of::<Ud>(&QpConfig::new(&cq)).expect("a queue pair");
+        let config = QpConfig { block_self_multicast, ..QpConfig::new(&cq) };
+        let qp = pd.create_qp_of::<Ud>(&config).expect("a queue pair");
         qp.activate(qkey).expect("ready");
         Self { context, pd, cq, qp }
     }

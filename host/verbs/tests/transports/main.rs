@@ -10,6 +10,7 @@
 //! | `states.rs` | what each state does to posting and to work; modify, query, RESET, SQD, SQE |
 //! | `strangers.rs` | packets that nobody should have sent |
 //! | `xrc.rs` | extended reliable connections and their domains |
+//! | `shared_xrc.rs` | domains that several processes have open; `sharer.rs` is one of them |
 
 #[path = "../verbs/alone.rs"]
 mod alone;
@@ -21,6 +22,8 @@ mod multicast;
 mod pair;
 #[path = "../verbs/path.rs"]
 mod path;
+mod shared_xrc;
+mod sharer;
 mod states;
 #[path = "../verbs/stranger.rs"]
 mod stranger;

@@ -8,6 +8,7 @@
 //! | `statuses.rs` | what fails, and with which status |
 //! | `rogue.rs` | the same, where it takes a peer that breaks the rules |
 //! | `hostile.rs` | datagrams from strangers |
+//! | `fork.rs` | a process that forks in the middle of traffic |
 //! | `fallback.rs` | routes that refuse bursts |
 //! | `processes.rs` | several processes on one address, wrong steering, sudden death |
 //! | `passive.rs` | programs that do not poll, and what they cost |
@@ -26,6 +27,7 @@ mod alone;
 mod capture;
 mod counters;
 mod fallback;
+mod fork;
 mod hostile;
 mod longest;
 mod namespaces;
