@@ -64,7 +64,7 @@ fn start(args: &AllreduceArgs, rank: usize, ports: &str) -> Result<Child, Failur
     command.args(["allreduce", "--rank", &rank.to_string(), "--ports", ports]);
     command.args(["--local", &args.local.to_string(), "--size", &args.size.to_string()]);
     command.args(["--iters", &args.iters.to_string(), "--wait", args.wait.name()]);
-    command.args(["--shape", args.shape.name()]);
+    command.args(["--topology", args.topology.name(), "--width", &args.width.to_string()]);
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     child.doing("starting a member")
 }
@@ -76,7 +76,7 @@ fn member(args: &AllreduceArgs, rank: usize) -> Result<(), Failure> {
         std::process::exit(1); // The parent has ended.
     });
     let group = join(args, rank)?;
-    let (size, mut group) = (group.size(), group.topology(topology(args.shape)));
+    let (size, mut group) = (group.size(), group.topology(topology(args)));
     let bytes = usize::try_from(args.size).doing("allocating the vector")?;
     let len = bytes.div_ceil(size_of::<f32>());
     let fresh: Vec<f32> = (0..len).map(|place| value(rank, place)).collect();
@@ -95,7 +95,7 @@ fn member(args: &AllreduceArgs, rank: usize) -> Result<(), Failure> {
             }
         }
     }
-    group.barrier().doing("waiting for the others")?;
+    group.close().doing("parting from the others")?;
     times.swap_remove(0); // To get acquainted.
     let median = stats::median(times).unwrap_or(0);
     let rate = stats::to_f64(args.size) / stats::to_f64(median.max(1));
@@ -103,7 +103,7 @@ fn member(args: &AllreduceArgs, rank: usize) -> Result<(), Failure> {
         println!(
             "{size} members, {} bytes of f32, {:?}: every bit right; {:.3} ms, {rate:.3} GB/s",
             args.size,
-            topology(args.shape),
+            topology(args),
             stats::to_f64(median) / 1e6,
         );
     }
@@ -116,12 +116,13 @@ fn value(rank: usize, place: usize) -> f32 {
     f32::from(u16::try_from(mixed).unwrap_or(0))
 }
 
-fn topology(shape: Shape) -> Topology {
-    match shape {
+fn topology(args: &AllreduceArgs) -> Topology {
+    match args.topology {
         Shape::Auto => Topology::Auto,
         Shape::Mesh => Topology::Mesh,
         Shape::Ring => Topology::Ring,
-        Shape::Tree => Topology::Tree { width: 2 },
+        Shape::Tree => Topology::Tree { width: usize::from(args.width) },
+        Shape::DoubleTree => Topology::DoubleTree,
     }
 }
 

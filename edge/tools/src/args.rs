@@ -203,6 +203,14 @@ pub(crate) struct BenchArgs {
     #[arg(long, conflicts_with_all = ["host", "server", "all", "quick", "op", "test", "rounds", "csv"])]
     pub(crate) modes: bool,
 
+    /// Measure what a session adds to raw verbs instead: latency and bandwidth
+    #[arg(long, conflicts_with_all = ["host", "server", "all", "quick", "op", "test", "rounds", "csv", "modes"])]
+    pub(crate) layers: bool,
+
+    /// The other end of the layers
+    #[arg(long, hide = true, requires = "layers")]
+    pub(crate) layers_child: bool,
+
     /// The other end of one mode
     #[arg(long, hide = true, requires = "modes")]
     pub(crate) modes_child: Option<String>,
@@ -316,7 +324,7 @@ impl Wait {
 /// How members of a group pass data on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Shape {
-    /// By the length of the vector
+    /// By the length of the vector and the number of members
     Auto,
     /// Everybody to everybody
     Mesh,
@@ -324,6 +332,8 @@ pub(crate) enum Shape {
     Ring,
     /// Up a tree and down again
     Tree,
+    /// Half up one binary tree, half up another
+    DoubleTree,
 }
 
 impl Shape {
@@ -334,6 +344,7 @@ impl Shape {
             Self::Mesh => "mesh",
             Self::Ring => "ring",
             Self::Tree => "tree",
+            Self::DoubleTree => "double-tree",
         }
     }
 }
@@ -355,7 +366,11 @@ pub(crate) struct AllreduceArgs {
 
     /// How data is passed on
     #[arg(long, default_value = "auto")]
-    pub(crate) shape: Shape,
+    pub(crate) topology: Shape,
+
+    /// Members below each in a tree
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) width: u16,
 
     /// How threads wait
     #[arg(long, default_value = "epoll")]
@@ -373,9 +388,12 @@ pub(crate) struct AllreduceArgs {
 /// Options of `adverb mesh`.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
-Run it with the same --nodes on each node, or with --local N on one machine. Ranks and sizes of
-mpirun, srun and indexed Jobs of Kubernetes are found in the environment; a name with {} stands for
-all ranks, as in --nodes mesh-{}.mesh --ranks 8.
+Run it with the same --nodes on each node, or with --local N on one machine. The time begins when all
+nodes are there, or after 20 seconds; each of them has the whole matrix at the end.
+
+Ranks and sizes of mpirun, srun and indexed Jobs of Kubernetes are found in the environment; a name with
+{} stands for all ranks, as in --nodes mesh-{}.mesh --ranks 8, which ADVERB_NODES and ADVERB_SIZE can say
+too. Of ranks that were found so the first one alone prints.
 
 Exit codes: 0 ok, 1 a node failed or a block was spoilt, lost or repeated, 2 wrong usage.")]
 pub(crate) struct MeshArgs {

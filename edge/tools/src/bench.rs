@@ -3,7 +3,8 @@
 //! Two processes, always. Each knows only how to be one end: `server.rs` follows orders, `client.rs`
 //! gives them, `control.rs` carries them. Without a host the client starts a server of its own on
 //! this machine. `plan.rs` decides what is measured, `measure.rs` and `floor.rs` do it, `report.rs`
-//! says what came out. `modes.rs` is a measurement of its own: the ways of a session to wait.
+//! says what came out. `modes.rs` and `layers.rs` are measurements of their own: the ways of a session
+//! to wait, and what it adds to verbs.
 
 use std::fs::File;
 use std::io::Write;
@@ -22,6 +23,7 @@ pub(crate) mod client;
 pub(crate) mod control;
 mod cpu;
 mod floor;
+mod layers;
 pub(crate) mod local;
 mod machine;
 pub(crate) mod measure;
@@ -38,6 +40,9 @@ pub(crate) mod stats;
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     if args.modes {
         return modes::run(args);
+    }
+    if args.layers {
+        return layers::run(args);
     }
     let mut choice = DeviceChoice { device: args.device.clone(), gid_index: args.gid_index };
     if args.server {
@@ -64,7 +69,7 @@ fn measure_here(plan: &Plan, choice: &DeviceChoice) -> Result<Report, Failure> {
     let asked = std::env::var_os(LOCAL_PATH).is_some_and(|path| !path.is_empty());
     // Before this process binds itself to a processor, which a child would inherit.
     let server = LocalServer::start(choice, (!asked).then_some("udp"))?;
-    let neighbour = match asked {
+    let neighbour = match asked || choice.is_hardware() {
         true => None,
         false => Some(LocalServer::start(choice, Some("auto"))?),
     };

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::Ipv6Addr;
 
-use adverb::verbs::{self, DeviceAttr, PathMtu};
+use adverb::verbs::{self, Context, DeviceAttr, PathMtu, Provider};
 use serde::Serialize;
 
 use crate::args::DevicesArgs;
@@ -55,6 +55,9 @@ struct Gid {
     index: u8,
     /// In the shortest notation of IPv6; that of an IPv4 address ends with it.
     gid: String,
+    /// What packets from there look like.
+    #[serde(rename = "type")]
+    kind: String,
 }
 
 /// Runs the subcommand.
@@ -80,7 +83,7 @@ fn list() -> Result<Vec<Device>, Failure> {
 
 /// What there is to say about a device.
 fn describe(device: &verbs::Device) -> Device {
-    let limits = DeviceAttr::SOFT;
+    let limits = limits(device);
     let limits = [
         ("max_cqe", u64::from(limits.max_cqe)),
         ("max_inline_data", u64::from(limits.max_inline)),
@@ -92,7 +95,7 @@ fn describe(device: &verbs::Device) -> Device {
     let bytes = |mtu: PathMtu| u16::try_from(mtu.bytes()).unwrap_or(u16::MAX);
     Device {
         name: device.name.clone(),
-        provider: "soft",
+        provider: device.provider.name(),
         netdev: device.interface.clone(),
         node_guid: guid(device.guid),
         ports: vec![Port {
@@ -106,12 +109,26 @@ fn describe(device: &verbs::Device) -> Device {
                 .map(|entry| Gid {
                     index: entry.index,
                     gid: Ipv6Addr::from(entry.gid.0).to_string(),
+                    kind: entry.kind.to_string(),
                 })
                 .collect(),
         }],
-        neighbours: verbs::neighbours_path()
-            .map_or_else(|error| error.to_string(), |path| path.to_string()),
+        neighbours: match device.provider {
+            Provider::Soft => verbs::neighbours_path()
+                .map_or_else(|error| error.to_string(), |path| path.to_string()),
+            Provider::Hw(_) => device.name.clone(),
+        },
         limits: limits.into_iter().collect(),
+    }
+}
+
+/// What can be asked of a device: hardware says so itself, if it can be opened.
+fn limits(device: &verbs::Device) -> DeviceAttr {
+    match device.provider {
+        Provider::Soft => DeviceAttr::SOFT,
+        Provider::Hw(_) => {
+            Context::open(&device.name).map_or(DeviceAttr::SOFT, |context| context.query_device())
+        }
     }
 }
 
@@ -147,7 +164,7 @@ fn print(device: &Device, verbose: bool) -> String {
         line("\t\t\t", "link_layer", &"Ethernet");
         let shown = if verbose { port.gids.len() } else { 1 };
         for gid in port.gids.iter().take(shown) {
-            line("\t\t\t", &format!("GID[{:3}]", gid.index), &format!("{}, RoCE v2", gid.gid));
+            line("\t\t\t", &format!("GID[{:3}]", gid.index), &format!("{}, {}", gid.gid, gid.kind));
         }
     }
     text.push('\n');
@@ -172,7 +189,7 @@ mod tests {
     use super::*;
 
     fn device() -> Device {
-        let gid = |index, gid: &str| Gid { index, gid: gid.to_owned() };
+        let gid = |index, gid: &str| Gid { index, gid: gid.to_owned(), kind: "RoCE v2".to_owned() };
         Device {
             name: "soft_lo".to_owned(),
             provider: "soft",

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::Ipv6Addr;
 
-use adverb::verbs::{self, Device, DeviceAttr, PathMtu};
+use adverb::verbs::{self, Context, Device, DeviceAttr, PathMtu, Provider};
 use serde_json::{Map, Value, json};
 
 use crate::args::DevinfoArgs;
@@ -67,16 +67,16 @@ impl Sheet {
     fn of(device: &Device, verbose: bool) -> Self {
         let mut sheet = Self {
             name: device.name.clone(),
-            device: lines(&identity(device)),
+            device: identity(device),
             port: lines(&port(device)),
             gids: Vec::new(),
         };
         if verbose {
-            sheet.device.extend(lines(&limits()));
+            sheet.device.extend(lines(&limits(device)));
             sheet.port.extend(lines(&port_details(device)));
             let gid = |entry: &verbs::GidEntry| {
                 let gid = Ipv6Addr::from(entry.gid.0);
-                (format!("GID[{:3}]", entry.index), format!("{gid}, RoCE v2"))
+                (format!("GID[{:3}]", entry.index), format!("{gid}, {}", entry.kind))
             };
             sheet.gids = device.gids.iter().map(gid).collect();
         }
@@ -128,23 +128,39 @@ fn lines(pairs: &[(&str, String)]) -> Vec<Line> {
     pairs.iter().map(|(label, value)| ((*label).to_owned(), value.clone())).collect()
 }
 
-fn identity(device: &Device) -> [(&'static str, String); 9] {
+fn identity(device: &Device) -> Vec<Line> {
     let guid = guid(device.guid);
-    [
+    let DeviceAttr { vendor_id, vendor_part_id, hw_ver, phys_port_cnt, .. } = attr(device);
+    let mut identity = lines(&[
         ("transport", "InfiniBand (0)".to_owned()),
         ("fw_ver", env!("CARGO_PKG_VERSION").to_owned()),
         ("node_guid", guid.clone()),
         ("sys_image_guid", guid),
-        ("vendor_id", "0xffffff".to_owned()),
-        ("vendor_part_id", "0".to_owned()),
-        ("hw_ver", "0x0".to_owned()),
+        ("vendor_id", format!("{vendor_id:#06x}")),
+        ("vendor_part_id", vendor_part_id.to_string()),
+        ("hw_ver", format!("{hw_ver:#x}")),
         ("board_id", device.interface.clone()),
-        ("phys_port_cnt", "1".to_owned()),
-    ]
+        ("phys_port_cnt", phys_port_cnt.to_string()),
+    ]);
+    // What is not asked of hardware is left out rather than made up.
+    let made_up = ["fw_ver", "sys_image_guid", "board_id"];
+    let known = |label: &str| device.provider == Provider::Soft || !made_up.contains(&label);
+    identity.retain(|(label, _)| known(label));
+    identity
 }
 
-fn limits() -> [(&'static str, String); 10] {
-    let attr = DeviceAttr::SOFT;
+/// The bounds of a device: hardware says so itself, if it can be opened.
+fn attr(device: &Device) -> DeviceAttr {
+    match device.provider {
+        Provider::Soft => DeviceAttr::SOFT,
+        Provider::Hw(_) => {
+            Context::open(&device.name).map_or(DeviceAttr::SOFT, |context| context.query_device())
+        }
+    }
+}
+
+fn limits(device: &Device) -> [(&'static str, String); 13] {
+    let attr = attr(device);
     [
         ("max_mr_size", "0xffffffffffffffff".to_owned()),
         ("max_qp_wr", attr.max_qp_wr.to_string()),
@@ -154,6 +170,9 @@ fn limits() -> [(&'static str, String); 10] {
         ("max_qp_rd_atom", attr.max_qp_rd_atom.to_string()),
         ("max_qp_init_rd_atom", attr.max_qp_init_rd_atom.to_string()),
         ("atomic_cap", "ATOMIC_HCA (1)".to_owned()),
+        ("max_mcast_grp", attr.max_mcast_grp.to_string()),
+        ("max_mcast_qp_attach", attr.max_mcast_qp_attach.to_string()),
+        ("max_total_mcast_qp_attach", attr.max_total_mcast_qp_attach.to_string()),
         ("max_pkeys", "1".to_owned()),
         ("num_comp_vectors", attr.num_comp_vectors.to_string()),
     ]

@@ -35,6 +35,14 @@ impl Failure {
         }
     }
 
+    /// It did work, but whoever read the output has gone.
+    pub(crate) fn is_closed_output(&self) -> bool {
+        match self {
+            Self::Failed(what) => what.starts_with("printing") && what.ends_with(BROKEN_PIPE),
+            Self::LimitNotMet(_) | Self::Skipped(_) | Self::Usage(_) => false,
+        }
+    }
+
     /// What the process answers to its parent.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
@@ -68,3 +76,6 @@ impl<T, E: fmt::Display> Doing<T> for Result<T, E> {
         self.map_err(|error| Failure::Failed(format!("{what}: {error}")))
     }
 }
+
+/// How the standard library prints `EPIPE`.
+const BROKEN_PIPE: &str = "Broken pipe (os error 32)";

@@ -17,11 +17,18 @@ mod devices;
 mod devinfo;
 mod failure;
 mod mesh;
+mod panics;
 mod pingpong;
 mod sockets;
 
 fn main() -> ExitCode {
+    panics::report_them();
     let args = Args::parse();
+    if let Err(error) = adverb::log_to_stderr() {
+        let failure = failure::Failure::usage(error.to_string());
+        eprintln!("adverb: {failure}");
+        return failure.exit_code();
+    }
     let ended = match args.command {
         Command::Allreduce(args) => allreduce::run(&args),
         Command::Bench(args) => bench::run(&args),
@@ -34,6 +41,7 @@ fn main() -> ExitCode {
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
+        Err(failure) if failure.is_closed_output() => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("adverb: {failure}");
             failure.exit_code()

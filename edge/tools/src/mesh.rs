@@ -1,8 +1,8 @@
 //! `adverb mesh`: every node writes and sends to every other at once, and every block is checked.
 //!
 //! `place.rs` finds out which node this is, `node.rs` is one node, `local.rs` starts many on this
-//! machine, `traffic.rs` is what they send,
-//! `pace.rs` keeps them level, `report.rs` says what came of it.
+//! machine, `traffic.rs` is what they send, `pace.rs` keeps them level, `board.rs` is what each knows of
+//! all, `report.rs` says what came of it.
 
 use std::fs;
 use std::io::{IsTerminal, Read, Write};
@@ -10,13 +10,14 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use self::node::{Row, Task};
+use self::node::Task;
 use self::place::{Place, Told};
 use self::report::Report;
 use self::traffic::BLOCK_BYTES_MIN;
 use crate::args::MeshArgs;
 use crate::failure::{Doing, Failure};
 
+mod board;
 mod local;
 mod node;
 mod pace;
@@ -42,12 +43,15 @@ pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
     let told =
         Told { nodes: args.nodes.clone(), rank: args.rank, size: args.ranks, port: args.port };
     let place = Place::find(&told, |name| std::env::var(name).ok())?;
-    let (rank, size) = (place.rank, place.nodes.len());
+    // All know the same: of many that a launcher has started, one says it.
+    let is_heard = !place.launched || place.rank == 0;
+    screen.live &= is_heard;
     let task = Task {
         place,
         bytes,
         traffic: args.traffic,
         duration: Duration::from_secs_f64(args.duration),
+        gather: !args.child,
         device: args.device.clone(),
         gid_index: args.gid_index,
         work_mode: args.wait.mode(),
@@ -55,19 +59,16 @@ pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
     if args.child {
         return child(task);
     }
-    let report = |row: &Row| {
-        let mut report = Report::new(size);
-        report.elapsed = Duration::from_millis(row.elapsed_ms);
-        report.note(rank, 0, row.clone());
-        report
-    };
     let screen = std::sync::Mutex::new(screen);
-    let row = node::run(task, |row| {
+    let report = node::run(task, |_, report| {
         if let Ok(mut screen) = screen.lock() {
-            screen.show(&report(row));
+            screen.show(report);
         }
     })?;
-    finish(&report(&row), args)
+    match is_heard {
+        true => finish(&report, args),
+        false => verdict(&report),
+    }
 }
 
 /// One node of a local mesh: ends with its parent, and speaks in lines of JSON.
@@ -76,7 +77,7 @@ fn child(task: Task) -> Result<(), Failure> {
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(1);
     });
-    node::run(task, |row| {
+    node::run(task, |row, _| {
         if let Ok(line) = serde_json::to_string(row) {
             let mut out = std::io::stdout().lock();
             let _ = writeln!(out, "{line}").and_then(|()| out.flush());
@@ -99,6 +100,11 @@ fn finish(report: &Report, args: &MeshArgs) -> Result<(), Failure> {
         false => format!("{}\n{}", report.table(), report.matrix()),
     };
     std::io::stdout().write_all(text.as_bytes()).doing("printing the results")?;
+    verdict(report)
+}
+
+/// Whether all was well.
+fn verdict(report: &Report) -> Result<(), Failure> {
     match (report.errors(), report.failed()) {
         (0, 0) => Ok(()),
         (0, failed) => Err(Failure::failed(format!("{failed} nodes failed"))),

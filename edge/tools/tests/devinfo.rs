@@ -29,6 +29,7 @@ fn devinfo_prints_the_lines_that_scripts_cut_out() {
     }
     assert!(!text.contains("GID["));
     let verbose = stdout(&["devinfo", "-v", "--ib-dev", "soft_lo"]);
+    assert!(verbose.contains("\tmax_mcast_grp:\t\t\t32\n"), "{verbose}");
     assert!(verbose.contains("\tmax_qp_wr:\t\t\t1048576\n"), "{verbose}");
     assert!(verbose.contains("GID[  1]:\t\t::ffff:127.0.0.1, RoCE v2\n"), "{verbose}");
 }

@@ -109,3 +109,19 @@ fn values_are_read_out_of_the_servers_table() {
     let expected = ["1: Some(\"one\")", "42: Some(\"the answer\")", "7: None"];
     assert_eq!(lines("session_kv"), expected);
 }
+
+#[test]
+fn members_of_a_group_all_have_the_sum() {
+    let sum = "[0.0, 10.0, 20.0] … Some(9990.0)"; // 1 + 2 + 3 + 4 of each.
+    let expected: Vec<_> = (0..4).map(|rank| format!("member {rank}: {sum}")).collect();
+    assert_eq!(lines("session_allreduce"), expected);
+}
+
+#[test]
+fn examples_of_sessions_are_short() {
+    for name in ["allreduce", "echo", "kv"] {
+        let path = format!("{}/examples/session_{name}.rs", env!("CARGO_MANIFEST_DIR"));
+        let lines = std::fs::read_to_string(path).expect("the example").lines().count();
+        assert!(lines <= 80, "{name} has {lines} lines");
+    }
+}

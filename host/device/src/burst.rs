@@ -71,7 +71,7 @@ pub(crate) struct Route<'a> {
 impl<'a> Route<'a> {
     /// Packets of this port that go this way.
     pub(crate) fn new(way: &'a Way, port: &'a Port) -> Self {
-        let Way { endpoint, destination, flow } = way;
+        let Way { endpoint, destination, flow, near: _ } = way;
         let (regions, counters) = (port.regions(), port.counters_ref());
         Self { endpoint, destination, flow, regions, counters }
     }

@@ -27,6 +27,15 @@ pub struct Pages {
 }
 
 impl Pages {
+    /// Takes `len` bytes of zeros from the system, rounded up to whole pages, which no neighbour maps.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory.
+    pub fn private(len: usize) -> io::Result<Self> {
+        Ok(Self { mapping: Mapping::anonymous(len)?, file: None, commons: None })
+    }
+
     /// Where they start.
     #[inline]
     pub fn as_ptr(&self) -> NonNull<u8> {
@@ -70,7 +79,7 @@ impl Port {
     pub fn allocate(&self, len: usize) -> io::Result<Pages> {
         match self.commons() {
             Some(commons) => Commons::allocate(commons, len),
-            None => Ok(Pages { mapping: Mapping::anonymous(len)?, file: None, commons: None }),
+            None => Pages::private(len),
         }
     }
 }
@@ -87,6 +96,8 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct Commons {
     shelf: Arc<Shelf>,
+    /// Memory is shown to neighbours, and theirs is looked at.
+    shares: bool,
     files: Mutex<BTreeMap<usize, Shared>>,
     next_file: AtomicU64,
     serials: AtomicU64,
@@ -101,9 +112,10 @@ const SMALL_FILES_MAX: usize = 128;
 const SMALL_BYTES: usize = 64 << 10;
 
 impl Commons {
-    pub(crate) fn new(shelf: Arc<Shelf>) -> Self {
+    pub(crate) fn new(shelf: Arc<Shelf>, shares: bool) -> Self {
         Self {
             shelf,
+            shares,
             files: Mutex::default(),
             next_file: AtomicU64::new(1),
             serials: AtomicU64::new(1),
@@ -114,6 +126,12 @@ impl Commons {
 
     pub(crate) fn shelf(&self) -> &Shelf {
         &self.shelf
+    }
+
+    /// Memory is shown to neighbours, and theirs is looked at; otherwise everything goes through rings.
+    #[inline]
+    pub(crate) fn shares(&self) -> bool {
+        self.shares
     }
 
     /// Whoever is at the other end may use what is published here.
@@ -130,9 +148,13 @@ impl Commons {
     fn allocate(commons: &Arc<Self>, len: usize) -> io::Result<Pages> {
         let mut files = lock(&commons.files);
         let most = if len < SMALL_BYTES { SMALL_FILES_MAX } else { FILES_MAX };
-        let shared = if files.len() < most { Mapping::memfd("adverb", len).ok() } else { None };
+        let shared = if commons.shares && files.len() < most {
+            Mapping::memfd("adverb", len).ok()
+        } else {
+            None
+        };
         let Some((mapping, file)) = shared else {
-            // No descriptors left: neighbours reach it in other ways.
+            // Or no descriptors are left: neighbours reach it in other ways.
             return Ok(Pages { mapping: Mapping::anonymous(len)?, file: None, commons: None });
         };
         let number = commons.next_file.fetch_add(1, Ordering::Relaxed);
@@ -164,6 +186,9 @@ impl Commons {
 
     /// Shows neighbours a region.
     pub(crate) fn publish(&self, index: u32, key: u32, domain: u32, region: Published) {
+        if !self.shares {
+            return;
+        }
         let Published { va, base, len, rights } = region;
         let (file, offset) = self.find(base, len).unwrap_or((0, 0));
         let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);

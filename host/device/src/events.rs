@@ -114,6 +114,11 @@ pub struct AsyncEvent {
 }
 
 impl AsyncEvent {
+    /// An event of a device that is not ours, which was acknowledged there already.
+    pub const fn foreign(kind: EventKind, element: Element) -> Self {
+        Self { kind, element, owner: None }
+    }
+
     /// Says that the event has been dealt with.
     pub fn acknowledge(self) {}
 

@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 /// A device that can be opened.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Device {
-    /// `soft_` and the interface's name.
+    /// `soft_` and the interface's name; of a device that is not ours, the kernel's.
     pub name: String,
     /// The interface.
     pub interface: String,
@@ -31,6 +31,36 @@ pub struct Device {
     pub loopback: bool,
     /// The GID table.
     pub gids: Vec<GidEntry>,
+    /// What is behind it.
+    pub provider: Provider,
+}
+
+/// What is behind a device.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Provider {
+    /// This crate.
+    Soft,
+    /// The system's libibverbs: RDMA hardware, or a driver of the kernel's.
+    Hw(Nature),
+}
+
+impl Provider {
+    /// `soft` or `hw`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Soft => "soft",
+            Self::Hw(_) => "hw",
+        }
+    }
+}
+
+/// What a device that is not ours says of itself.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Nature {
+    /// What kind of node it is.
+    pub node_type: NodeType,
+    /// The largest path MTU that its first port takes now.
+    pub active_mtu: PathMtu,
 }
 
 /// A place in a GID table.
@@ -40,11 +70,44 @@ pub struct GidEntry {
     pub index: u8,
     /// The identifier.
     pub gid: Gid,
+    /// What packets from there look like.
+    pub kind: GidKind,
     /// The address to bind: with the interface's number where IPv6 asks for it.
     pub(crate) addr: SocketAddr,
 }
 
+/// What packets from a place of a GID table look like. `enum ibv_gid_type`.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum GidKind {
+    /// InfiniBand.
+    Ib,
+    /// RoCE over Ethernet alone.
+    RoceV1,
+    /// RoCE over UDP.
+    RoceV2,
+}
+
+impl std::fmt::Display for GidKind {
+    /// As `ibv_devinfo` has it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ib => "IB/RoCE v1",
+            Self::RoceV1 => "RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+        })
+    }
+}
+
 impl GidEntry {
+    /// A place in the table of a device that is not ours.
+    pub fn foreign(index: u8, gid: Gid, kind: GidKind) -> Self {
+        let ip = match gid.v4() {
+            Some(octets) => IpAddr::from(octets),
+            None => IpAddr::from(gid.0),
+        };
+        Self { index, gid, kind, addr: SocketAddr::new(ip, adverb_wire::ROCE_PORT) }
+    }
+
     /// The address.
     pub fn ip(&self) -> IpAddr {
         self.addr.ip()
@@ -77,7 +140,10 @@ impl std::fmt::Display for NodeType {
 impl Device {
     /// What kind of node it is: RoCE devices are channel adapters.
     pub const fn node_type(&self) -> NodeType {
-        NodeType::Ca
+        match self.provider {
+            Provider::Soft => NodeType::Ca,
+            Provider::Hw(nature) => nature.node_type,
+        }
     }
 
     /// Bytes that IPv6, UDP and the longest RoCE headers with the ICRC take of a packet.
@@ -85,8 +151,12 @@ impl Device {
 
     /// The largest path MTU that fits the interface's packets.
     ///
-    /// An interface that cannot carry even the smallest gets that; its packets will not pass.
+    /// An interface that cannot carry even the smallest gets that; its packets will not pass. A device
+    /// that is not ours says itself what it takes.
     pub fn active_mtu(&self) -> PathMtu {
+        if let Provider::Hw(nature) = self.provider {
+            return nature.active_mtu;
+        }
         let payload = self.interface_mtu.saturating_sub(Self::OVERHEAD_BYTES);
         PathMtu::largest_below(payload).unwrap_or(PathMtu::B256)
     }
@@ -113,6 +183,7 @@ impl Device {
             active: interface.up && interface.running,
             loopback: interface.loopback,
             gids,
+            provider: Provider::Soft,
         }
     }
 }
@@ -130,6 +201,13 @@ const GIDS_MAX: usize = 128;
 /// Those of `getifaddrs(3)`.
 pub fn devices() -> io::Result<Vec<Device>> {
     Ok(netdev::interfaces()?.iter().filter_map(Device::of).collect())
+}
+
+/// Name and MTU of the interface with this number.
+pub fn interface_name(index: u32) -> Option<(String, u32)> {
+    let all = netdev::interfaces().ok()?;
+    let found = all.into_iter().find(|interface| interface.index == index)?;
+    Some((found.name, found.mtu))
 }
 
 /// What the interface with this number is like now; `None` if it has gone.
@@ -163,6 +241,7 @@ fn table(addresses: &[Address]) -> Vec<GidEntry> {
         .map(|(index, address)| GidEntry {
             index,
             gid: gid_of(address.ip),
+            kind: GidKind::RoceV2,
             addr: match address.ip {
                 IpAddr::V4(ip) => SocketAddr::new(ip.into(), adverb_wire::ROCE_PORT),
                 IpAddr::V6(ip) => {

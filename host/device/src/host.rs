@@ -7,7 +7,7 @@ use crate::lane::{Cargo, Lent, Load};
 use crate::reach::Views;
 use crate::region::{Pin, Regions, Serial};
 use crate::srq::Drawn;
-use crate::way::Way;
+use crate::vicinity::Leg;
 use crate::work::{Local, ReceiveRing, SendRing, Sge};
 use crate::xrc::Targets;
 use adverb_engine::{
@@ -87,8 +87,8 @@ pub(crate) enum Errand<'a> {
     None,
     /// A packet has come this way, in a datagram of this length.
     Arrival { flow: &'a Flow, len: u16 },
-    /// Packets leave this way; request number `next` is the next.
-    Departure { way: &'a Arc<Way>, next: u64 },
+    /// Packets leave by this leg; request number `next` is the next.
+    Departure { leg: &'a Leg, next: u64 },
 }
 
 /// What a socket does not show of a packet's IP header: the hop limit, which is here what hosts
@@ -172,17 +172,17 @@ enum Cq {
 impl Host for Surroundings<'_, '_> {
     #[inline]
     fn room(&mut self) -> bool {
-        if let Some(cargo) = &mut self.cargo {
-            return cargo.room();
-        }
         let same_way = match self.errand {
             Errand::None | Errand::Arrival { .. } => true,
             // A burst goes one way.
-            Errand::Departure { way, next } => {
+            Errand::Departure { leg, next } => {
                 let sends = &self.own.sends;
-                sends.way(sends.route(next)).is_some_and(|other| Arc::ptr_eq(way, other))
+                sends.leg(sends.route(next)).is_some_and(|other| leg.is_same(other))
             }
         };
+        if let Some(cargo) = &mut self.cargo {
+            return same_way && cargo.room();
+        }
         same_way && self.burst.as_ref().is_some_and(|burst| burst.room())
     }
 
@@ -192,8 +192,10 @@ impl Host for Surroundings<'_, '_> {
         payload: Payload,
         _route: Option<Route>, // `room` has seen to it that the burst goes that way.
     ) -> Result<(), EmitError> {
-        if let Errand::Departure { next, .. } = &mut self.errand {
+        let mut near = None;
+        if let Errand::Departure { leg, next } = &mut self.errand {
             *next += 1; // A datagram is one packet.
+            near = leg.way.near.map(|near| near.addresses);
         }
         let domain = self.own.domain;
         if let Some(cargo) = self.cargo.as_mut() {
@@ -213,7 +215,11 @@ impl Host for Surroundings<'_, '_> {
                     Load::Remote { rkey: rkey.0, va, len, domain, qp }
                 }
             };
-            return cargo.emit(headers, &load, self.regions).map_err(|error| match payload {
+            let emitted = match near {
+                None => cargo.emit(headers, &load, self.regions),
+                Some(addresses) => cargo.emit_to(addresses, headers, &load, self.regions),
+            };
+            return emitted.map_err(|error| match payload {
                 Payload::None | Payload::Request { .. } => EmitError::Local(LocalError::Protection),
                 Payload::Region { .. } => EmitError::Remote(error),
             });
@@ -356,6 +362,11 @@ impl Host for Surroundings<'_, '_> {
     }
 
     fn event(&mut self, event: QpEvent) {
+        if let Receives::Xrc(targets) = &mut self.own.receives
+            && let Some(deputy) = targets.deputy_mut()
+        {
+            deputy.note(event);
+        }
         let kind = match event {
             QpEvent::CommEst => EventKind::CommEst,
             QpEvent::LastWqeReached => EventKind::LastWqeReached,

@@ -23,6 +23,7 @@ use crate::registry::SlotId;
 use crate::ring::{Broken, Memory, Reader, Record, Writer, longest};
 use crate::shelf::Shelf;
 use crate::sync::Mutex;
+use crate::vicinity::Addresses;
 use crate::work::{Local, Sge};
 use adverb_engine::{Access, AccessError, LOCAL_SEGMENT_BYTES};
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
@@ -51,10 +52,14 @@ pub(crate) const RECORD_MAX: usize = Headers::MAX_LEN + PAYLOAD_MAX;
 const PAYLOAD_MAX: usize = LOCAL_SEGMENT_BYTES as usize;
 const _: () = assert!(RECORD_MAX <= longest(RING_BYTES));
 
-/// What a record's note says: the length of its headers, and whether its message is lent.
+/// What a record's note says: the length of its headers, and of which kind it is.
 const NOTE_LEN: u16 = 63;
 const NOTE_LENT: u16 = 1 << 15;
-const _: () = assert!(Headers::MAX_LEN <= 63);
+/// Its headers end with addresses (`vicinity.rs`).
+const NOTE_ADDRESSED: u16 = 1 << 14;
+const _: () = assert!(Headers::MAX_LEN <= 63 && DATAGRAM_HEAD_MAX <= 63);
+/// Headers of a datagram are no longer: those of transport and datagram, and an immediate.
+const DATAGRAM_HEAD_MAX: usize = 12 + 8 + 4 + Addresses::LEN;
 
 /// A device of this host, as long as it lives: another in its slot is another peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -211,6 +216,8 @@ pub(crate) struct Lane {
     writer: Mutex<Writer>,
     rope: Rope,
     cut: AtomicBool,
+    /// Since when datagrams have found it full, in nanoseconds; 0 if they have not.
+    full_since: AtomicU64,
     commons: Arc<Commons>,
     maps: Maps,
 }
@@ -227,6 +234,7 @@ impl Lane {
             writer: Mutex::default(),
             rope,
             cut: AtomicBool::new(false),
+            full_since: AtomicU64::new(0),
             commons: Arc::clone(commons),
             maps: Maps::default(),
         }
@@ -248,6 +256,12 @@ impl Lane {
         self.commons.shelf()
     }
 
+    /// Memory is used besides the ring, as far as this end is asked.
+    #[inline]
+    pub(crate) fn shares(&self) -> bool {
+        self.commons.shares()
+    }
+
     /// The other end can fetch what lies in this file of ours.
     pub(crate) fn has_lent(&self, file: u64) -> bool {
         self.maps.has_lent(file, || self.commons.descriptor(file))
@@ -255,6 +269,9 @@ impl Lane {
 
     /// Finds out whether the other process's memory can be read and written from here.
     pub(crate) fn probe(&self, pid: u32) {
+        if !self.shares() {
+            return;
+        }
         let (address, expected) = self.peer_shelf().probe();
         let mut found = [0; 8];
         let here = [Piece { start: found.as_mut_ptr(), len: found.len() }];
@@ -327,6 +344,23 @@ impl Lane {
         self.cut.store(true, Ordering::Release);
     }
 
+    /// There is room for datagrams, or there is not; says for how many nanoseconds it has been so.
+    pub(crate) fn note_full(&self, full: bool, now: u64) -> u64 {
+        let since = self.full_since.load(Ordering::Relaxed);
+        match (full, since) {
+            (false, 0) => 0,
+            (false, _) => {
+                self.full_since.store(0, Ordering::Relaxed);
+                0
+            }
+            (true, 0) => {
+                self.full_since.store(now.max(1), Ordering::Relaxed);
+                0
+            }
+            (true, since) => now.saturating_sub(since),
+        }
+    }
+
     /// Says that this end has seen its bell ring.
     pub(crate) fn forget_ringing(&self) {
         self.incoming.rung().swap(0, Ordering::AcqRel);
@@ -336,7 +370,7 @@ impl Lane {
     #[inline]
     pub(crate) fn load(&self, budget: usize) -> Cargo<'_> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        Cargo { lane: self, writer, budget, emitted: 0 }
+        Cargo { lane: self, writer, budget, emitted: 0, sinks: false }
     }
 }
 
@@ -392,6 +426,8 @@ pub(crate) struct Cargo<'a> {
     writer: MutexGuard<'a, Writer>,
     budget: usize,
     emitted: u64,
+    /// What is emitted is lost.
+    sinks: bool,
 }
 
 /// What goes behind a record's headers.
@@ -425,11 +461,18 @@ impl<'a> Cargo<'a> {
     #[inline]
     pub(crate) fn room(&mut self) -> bool {
         self.budget > 0
-            && (self.lane.is_cut() || self.writer.can_take(&self.lane.outgoing, RECORD_MAX))
+            && (self.sinks
+                || self.lane.is_cut()
+                || self.writer.can_take(&self.lane.outgoing, RECORD_MAX))
     }
 
     pub(crate) fn lane(&self) -> &'a Lane {
         self.lane
+    }
+
+    /// From now on what is emitted gets lost.
+    pub(crate) fn sink(&mut self) {
+        self.sinks = true;
     }
 
     /// Writes one record.
@@ -442,13 +485,44 @@ impl<'a> Cargo<'a> {
     ) -> Result<(), AccessError> {
         let mut bytes = HeaderBytes::default();
         headers.emit(&mut bytes);
-        let head = bytes.as_slice();
+        self.write(bytes.as_slice(), 0, load, regions)
+    }
+
+    /// Writes the record of one datagram.
+    pub(crate) fn emit_to(
+        &mut self,
+        addresses: Addresses,
+        headers: &Headers,
+        load: &Load<'_>,
+        regions: &Regions,
+    ) -> Result<(), AccessError> {
+        let mut bytes = HeaderBytes::default();
+        headers.emit(&mut bytes);
+        let mut head = [0; DATAGRAM_HEAD_MAX];
+        let addresses = addresses.emit();
+        let parts = bytes.as_slice().iter().chain(&addresses).copied().enumerate();
+        let mut len = 0;
+        for (place, (at, byte)) in head.iter_mut().zip(parts) {
+            (*place, len) = (byte, at + 1);
+        }
+        self.write(head.get(..len).unwrap_or_default(), NOTE_ADDRESSED, load, regions)
+    }
+
+    /// Writes a record with these headers, of this kind.
+    #[inline]
+    fn write(
+        &mut self,
+        head: &[u8],
+        kind: u16,
+        load: &Load<'_>,
+        regions: &Regions,
+    ) -> Result<(), AccessError> {
         let payload = load.len();
         let ring = &self.lane.outgoing;
         self.budget = self.budget.saturating_sub(1);
         self.emitted += 1;
         let total = head.len() + payload;
-        let at = match self.lane.is_cut() || total > RECORD_MAX {
+        let at = match self.sinks || self.lane.is_cut() || total > RECORD_MAX {
             true => None,
             false => self.writer.reserve(ring, total),
         };
@@ -461,7 +535,7 @@ impl<'a> Cargo<'a> {
         let target = unsafe { target.add(head.len()) };
         load.copy_to(target, regions)?;
         let lent = if matches!(load, Load::Lent { .. }) { NOTE_LENT } else { 0 };
-        let note = u16::try_from(head.len()).unwrap_or(0) | lent;
+        let note = u16::try_from(head.len()).unwrap_or(0) | lent | kind;
         self.writer.commit(ring, total, note);
         Ok(())
     }
@@ -590,6 +664,8 @@ pub(crate) struct Taken {
     pub(crate) head: usize,
     pub(crate) len: usize,
     pub(crate) lent: bool,
+    /// Its headers end with addresses.
+    pub(crate) addressed: bool,
 }
 
 impl Inlet {
@@ -624,6 +700,7 @@ impl Inlet {
         unsafe { source.copy_to_nonoverlapping(buffer.as_mut_ptr(), len) };
         reader.release(ring, record);
         let head = usize::from(note & NOTE_LEN);
-        Some(Taken { head, len, lent: note & NOTE_LENT != 0 })
+        let (lent, addressed) = (note & NOTE_LENT != 0, note & NOTE_ADDRESSED != 0);
+        Some(Taken { head, len, lent, addressed })
     }
 }

@@ -17,8 +17,8 @@
 //! | who is told that a completion came | `notify.rs`, `channel.rs` |
 //! | asynchronous events | `events.rs`, `monitor.rs` |
 //! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
-//! | shared receive queues over XRC | `xrc.rs` |
-//! | where datagrams go, and to how many | `way.rs`, `multicast.rs` |
+//! | shared receive queues over XRC | `xrc.rs`; of other processes: `steward.rs`, `deputy.rs`, `letter.rs`, `port/deputies.rs` |
+//! | where datagrams go, and to how many | `way.rs`, `vicinity.rs`, `multicast.rs` |
 //! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
 //! | what is counted, and who can see it | `counters.rs`, `ledger.rs` |
 //!
@@ -34,6 +34,7 @@ mod channel;
 mod commons;
 mod counters;
 mod cq;
+mod deputy;
 mod endpoint;
 mod events;
 mod gid;
@@ -41,6 +42,7 @@ mod helper;
 mod host;
 mod lane;
 mod ledger;
+mod letter;
 #[doc(hidden)]
 pub mod locks;
 mod maps;
@@ -60,9 +62,11 @@ mod ring;
 mod shelf;
 mod srq;
 mod standby;
+mod steward;
 mod table;
 mod timers;
 mod usher;
+mod vicinity;
 mod way;
 mod window;
 mod work;
@@ -79,7 +83,7 @@ pub use access::Access;
 pub use adverb_engine::{
     AckTimeout, AttributeSet, Attributes, GRH_LEN, Gid, InitAttributes, ModifyError, Partition,
     QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
-    Settings, TransitionRule, WcOpcode, WcStatus, allowed, transition,
+    Settings, TransitionRule, WcOpcode, WcStatus, allowed, check_modify, transition,
 };
 pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes};
 pub use adverb_wire::{Grh, Imm, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
@@ -88,11 +92,11 @@ pub use commons::Pages;
 pub use counters::{PortCounters, diag_counters, hw_counters};
 pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
 pub use events::{AsyncEvent, Element, EventKind, EventQueue};
-pub use gid::{Device, GidEntry, NodeType, devices};
+pub use gid::{Device, GidEntry, GidKind, Nature, NodeType, Provider, devices, interface_name};
 pub use ledger::{DeviceReport, QpRow, survey};
 pub use multicast::{GroupError, GroupLimits};
 pub use notify::Arm;
-pub use path::{DataPath, neighbours_path};
+pub use path::{DataPath, PathChoice, PortConfig, neighbours_path};
 pub use port::{OpenError, Port, QpLimits};
 pub use qp::{Change, ConnectError, PostError, Qp, QpConfig, QpQuery, Side};
 pub use region::{Key, Region, RegionError};
@@ -101,6 +105,20 @@ pub use way::{Ah, AhAttr, SendTo};
 pub use window::{Bind, BindError, BindTo, Window, WindowKind};
 pub use work::{ReceiveWork, SendData, SendKind, SendWork, Sge};
 pub use xrc::{OpenXrcd, XRC_SRQS_MAX, Xrcd};
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// Waits until `fd` can be read, at most for `timeout` (`None`: for ever); says whether it can. A signal
+/// ends the wait early.
+///
+/// # Errors
+///
+/// Those of `poll(2)`.
+pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<bool> {
+    adverb_sys::poll::readable(&fd, std::iter::empty(), timeout)
+}
 
 /// A packet sequence number that nobody can guess from the last one.
 pub fn random_psn() -> Psn {

@@ -2,9 +2,10 @@
 //!
 //! A group has a socket of its own, bound to its address: the kernel gives a copy to each process
 //! that has one, and the port gives one to each queue pair that is attached. Whoever sends and is
-//! attached gets its own message too, as from hardware unless told otherwise.
+//! attached gets its own message too, as from hardware, unless it was made not to.
 //!
-//! A socket stays until the port goes, and receives nothing while nobody is attached.
+//! The socket goes when nobody is attached any more. Whoever sleeps until packets come waits for a set
+//! of all groups' sockets, so that it need not know of their coming and going.
 //!
 //! Read IBTA Vol. 1 §10.5 (multicast) before changing this file.
 
@@ -21,10 +22,15 @@ use std::sync::Arc;
 pub struct GroupLimits;
 
 impl GroupLimits {
-    /// Different groups that a process can join while it has a device open.
+    /// Groups that queue pairs of a process are attached to at once.
     pub const GROUPS_MAX: usize = 32;
     /// Queue pairs of a process that are attached to one group.
     pub const MEMBERS_MAX: usize = 256;
+
+    /// [`GroupLimits::GROUPS_MAX`], as device attributes have it.
+    pub const GROUPS: u32 = 32;
+    /// [`GroupLimits::MEMBERS_MAX`], as device attributes have it.
+    pub const MEMBERS: u32 = 256;
 }
 
 /// Why a queue pair was not attached or detached. Nothing has changed.
@@ -53,7 +59,7 @@ pub enum GroupError {
         /// What it said.
         error: io::Error,
     },
-    /// As many different groups were joined as possible since the device was opened.
+    /// As many groups are joined as possible.
     TooManyGroups {
         /// How many.
         max: usize,
@@ -80,11 +86,9 @@ impl fmt::Display for GroupError {
             Self::System { gid, error } => {
                 write!(f, "cannot join the multicast group {gid}: {error}")
             }
-            Self::TooManyGroups { max } => write!(
-                f,
-                "{max} different multicast groups were joined since the device was opened, and more \
-                 is not possible"
-            ),
+            Self::TooManyGroups { max } => {
+                write!(f, "{max} multicast groups are joined, and more is not possible")
+            }
             Self::TooManyMembers { max } => {
                 write!(f, "{max} queue pairs are attached to the group, and more is not possible")
             }
@@ -126,6 +130,11 @@ impl Group {
     /// A group that nobody is attached to yet.
     pub(crate) fn new(gid: Gid, interface: u32) -> Self {
         Self { gid, interface, members: Vec::new() }
+    }
+
+    /// Nobody is attached.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty()
     }
 
     pub(crate) fn is(&self, gid: Gid) -> bool {

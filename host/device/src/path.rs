@@ -25,16 +25,30 @@ impl fmt::Display for DataPath {
     }
 }
 
-/// What `ADVERB_PATH` asks for.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum Choice {
-    /// Memory where both sides can, else UDP.
+/// Which ways the queue pairs of a device may take: what `ADVERB_PATH` asks for, unless the program
+/// does.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum PathChoice {
+    /// Memory where both sides can, else UDP. `auto`.
     #[default]
     Auto,
-    /// Memory, or not at all.
+    /// As `Auto`, but between neighbours everything goes through the ring: this device shows no memory
+    /// and looks at none. `ring`.
+    Ring,
+    /// Memory, or not at all. `shm`.
     SharedMemory,
-    /// UDP always.
+    /// UDP always. `udp`.
     Udp,
+}
+
+/// How to open a device.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct PortConfig {
+    /// Which ways its queue pairs may take; `None`: what `ADVERB_PATH` says.
+    pub path: Option<PathChoice>,
+    /// It is nobody else's: to the others of this process it is what another process's would be.
+    pub exclusive: bool,
 }
 
 /// How queue pairs that are connected from now on reach those of neighbours, who agree to it: as
@@ -45,14 +59,14 @@ pub(crate) enum Choice {
 /// `ADVERB_PATH` asks for something that does not exist.
 pub fn neighbours_path() -> io::Result<DataPath> {
     let seen = std::env::var_os(crate::capture::VARIABLE).is_some_and(|path| !path.is_empty());
-    let memory = Choice::from_environment()?.allows_memory() && !seen;
+    let memory = PathChoice::from_environment()?.allows_memory() && !seen;
     Ok(if memory { DataPath::SharedMemory } else { DataPath::Udp })
 }
 
 /// The environment variable.
 pub(crate) const VARIABLE: &str = "ADVERB_PATH";
 
-impl Choice {
+impl PathChoice {
     pub(crate) fn from_environment() -> io::Result<Self> {
         let value = std::env::var_os(VARIABLE).unwrap_or_default();
         Self::parse(&value.to_string_lossy())
@@ -61,20 +75,29 @@ impl Choice {
     fn parse(value: &str) -> io::Result<Self> {
         match value {
             "" | "auto" => Ok(Self::Auto),
+            "ring" => Ok(Self::Ring),
             "shm" => Ok(Self::SharedMemory),
             "udp" => Ok(Self::Udp),
             other => {
-                let message = format!("{VARIABLE}={other}: it can be auto, shm or udp");
+                let message = format!("{VARIABLE}={other}: it can be auto, ring, shm or udp");
                 Err(io::Error::new(io::ErrorKind::InvalidInput, message))
             }
         }
     }
 
-    /// Memory may be used.
+    /// There may be rings between this device and others.
     pub(crate) fn allows_memory(self) -> bool {
         match self {
-            Self::Auto | Self::SharedMemory => true,
+            Self::Auto | Self::Ring | Self::SharedMemory => true,
             Self::Udp => false,
+        }
+    }
+
+    /// Neighbours may reach one another's registered memory.
+    pub(crate) fn shares(self) -> bool {
+        match self {
+            Self::Auto | Self::SharedMemory => true,
+            Self::Ring | Self::Udp => false,
         }
     }
 }
@@ -85,14 +108,19 @@ mod tests {
 
     #[test]
     fn a_path_can_be_asked_for_and_a_mistake_is_explained() {
-        for (value, choice) in
-            [("", Choice::Auto), ("auto", Choice::Auto), ("shm", Choice::SharedMemory)]
-        {
-            assert_eq!(Choice::parse(value).unwrap(), choice);
+        for (value, choice, shares) in [
+            ("", PathChoice::Auto, true),
+            ("auto", PathChoice::Auto, true),
+            ("ring", PathChoice::Ring, false),
+            ("shm", PathChoice::SharedMemory, true),
+        ] {
+            assert_eq!(PathChoice::parse(value).unwrap(), choice);
             assert!(choice.allows_memory());
+            assert_eq!(choice.shares(), shares);
         }
-        assert!(!Choice::parse("udp").unwrap().allows_memory());
-        let error = Choice::parse("tcp").unwrap_err().to_string();
-        assert_eq!(error, "ADVERB_PATH=tcp: it can be auto, shm or udp");
+        let udp = PathChoice::parse("udp").unwrap();
+        assert!(!udp.allows_memory() && !udp.shares());
+        let error = PathChoice::parse("tcp").unwrap_err().to_string();
+        assert_eq!(error, "ADVERB_PATH=tcp: it can be auto, ring, shm or udp");
     }
 }

@@ -11,6 +11,7 @@
 //! [`Port::register`] passes its caller's promise on to the table of regions, which says what it is
 //! good for (`region.rs`). Nothing else here is unsafe.
 
+mod deputies;
 mod lanes;
 
 use crate::access::Access;
@@ -28,13 +29,13 @@ use crate::lane::{Inlet, Lane};
 use crate::ledger::Ledger;
 use crate::monitor::Monitor;
 use crate::multicast::{Group, GroupError, GroupLimits};
-use crate::path::Choice;
+use crate::path::{PathChoice, PortConfig};
 use crate::probe;
-use crate::qp::{Acks, Aftermath, Came, ConnectError, Qp, QpConfig, QpInner};
+use crate::qp::{Acks, Aftermath, Came, ConnectError, Directed, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, Registry, SlotId};
-use crate::relay::{Passed, Relay};
+use crate::relay::{Message, Passed, Relay};
 use crate::srq::{Srq, SrqConfig, Tie};
 use crate::standby::Standby;
 use crate::sync::Mutex;
@@ -46,8 +47,10 @@ use crate::window::{Window, WindowKind};
 use crate::xrc::Xrcd;
 use adverb_engine::{Dropped, Gid, QpCounters, Time, accept};
 use adverb_sys::clock;
+use adverb_sys::epoll::{Epoll, Interest};
 use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
 use adverb_wire::{Packet, Qpn, Transport};
+use deputies::Deputies;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
@@ -164,6 +167,8 @@ impl Door {
 pub(crate) struct Receiver {
     inlets: Vec<Inlet>,
     doors: Vec<Door>,
+    /// The sockets of multicast groups, once there was one: who sleeps watches it, and not them.
+    groups: Option<Epoll>,
     buffer: Box<[u8]>,
     /// Acknowledgements that wait.
     waiting: Waiting,
@@ -177,7 +182,7 @@ pub(crate) struct Receiver {
     quiet: u32,
 }
 
-/// Queue pairs whose acknowledgements wait; `ack.rs` says for what.
+/// Queue pairs that wait; those whose acknowledgements do, for what `ack.rs` says.
 #[derive(Debug)]
 struct Waiting {
     /// For the program's next call.
@@ -186,6 +191,8 @@ struct Waiting {
     local: Vec<Qpn>,
     /// For more messages, or for time to pass; the longest first.
     held: VecDeque<(Qpn, Time)>,
+    /// Targets with packets whose turn has not come: `steward.rs`.
+    parked: Vec<Qpn>,
 }
 
 /// The time of a step: read when first asked for.
@@ -233,8 +240,7 @@ pub struct Port {
     ledger: Option<Ledger>,
     relay: Relay,
     numbers: Mutex<Numbers>,
-    domains: AtomicU32,
-    choice: Choice,
+    choice: PathChoice,
     usher: Option<Usher>,
     lanes: Mutex<HashMap<SlotId, Arc<Lane>>>,
     /// Held while a lane is made, so that none is made twice.
@@ -254,10 +260,18 @@ pub struct Port {
     standby: Arc<Standby>,
     audience: Arc<Audience>,
     monitor: Mutex<Option<Monitor>>,
+    deputies: Deputies,
 }
 
-/// Ports that are open in this process, by device name.
-static OPEN: Mutex<Vec<(String, Weak<Port>)>> = Mutex::new(Vec::new());
+/// A port that others of this process can have too: those who ask for the same.
+#[derive(Debug)]
+struct Opened {
+    name: String,
+    path: Option<PathChoice>,
+    port: Weak<Port>,
+}
+
+static OPEN: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 
 impl Port {
     /// Opens a device; twice, and both share what there is.
@@ -266,31 +280,46 @@ impl Port {
     ///
     /// [`OpenError`].
     pub fn open(name: &str) -> Result<Arc<Self>, OpenError> {
+        Self::open_with(name, &PortConfig::default())
+    }
+
+    /// Opens a device in a way of one's own; twice in the same way, and both share what there is, unless
+    /// it is to be exclusive.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn open_with(name: &str, config: &PortConfig) -> Result<Arc<Self>, OpenError> {
+        let PortConfig { path, exclusive } = *config;
+        if exclusive {
+            return Self::start(name, path);
+        }
         let mut open = lock(&OPEN);
-        open.retain(|(_, port)| port.strong_count() > 0);
-        let known = open.iter().find(|(known, _)| known == name);
-        if let Some(port) = known.and_then(|(_, port)| port.upgrade()) {
+        open.retain(|known| known.port.strong_count() > 0);
+        let known = open.iter().find(|known| known.name == name && known.path == path);
+        if let Some(port) = known.and_then(|known| known.port.upgrade()) {
             return Ok(port);
         }
-        let port = Self::start(name)?;
-        open.push((name.to_owned(), Arc::downgrade(&port)));
+        let port = Self::start(name, path)?;
+        open.push(Opened { name: name.to_owned(), path, port: Arc::downgrade(&port) });
         Ok(port)
     }
 
-    fn start(name: &str) -> Result<Arc<Self>, OpenError> {
+    fn start(name: &str, path: Option<PathChoice>) -> Result<Arc<Self>, OpenError> {
         let failed = |doing| move |error| OpenError::System { doing, error };
         let all = devices().map_err(failed("list the network interfaces"))?;
         let Some(device) = all.iter().find(|device| device.name == name) else {
             let known = all.into_iter().map(|device| device.name).collect();
             return Err(OpenError::NotFound { name: name.to_owned(), known });
         };
-        let choice = Choice::from_environment().map_err(failed("choose a path"))?;
+        let asked = path.map_or_else(PathChoice::from_environment, Ok);
+        let choice = asked.map_err(failed("choose a path"))?;
         let capture = std::env::var_os(capture::VARIABLE)
             .filter(|path| !path.is_empty())
             .map(|path| Capture::start(Path::new(&path), name))
             .transpose()
             .map_err(failed("write the file that ADVERB_PCAP names"))?;
-        let memory = if capture.is_some() { Choice::Udp } else { choice };
+        let memory = if capture.is_some() { PathChoice::Udp } else { choice };
         let registry = Registry::join().map_err(failed("join the host's registry in /dev/shm"))?;
         let ledger = Ledger::new(name).ok();
         if let Some(ledger) = &ledger {
@@ -304,10 +333,10 @@ impl Port {
             Helper::new(Arc::clone(&standby)).map_err(failed("prepare the helper thread"))?;
         helper.watch(relay.socket()).map_err(failed("prepare the helper thread"))?;
         helper.watch(standby.bell().fd()).map_err(failed("prepare the helper thread"))?;
-        let commons = Arc::new(Commons::new(Arc::clone(standby.bell().shelf())));
+        let commons = Arc::new(Commons::new(Arc::clone(standby.bell().shelf()), memory.shares()));
         let usher = match memory.allows_memory() {
             true => Some(
-                lanes::open_usher(&registry, &standby, &commons)
+                lanes::open_usher(device, &registry, &standby, &commons)
                     .map_err(failed("listen for neighbours"))?,
             ),
             false => None,
@@ -326,11 +355,13 @@ impl Port {
             receiver: Mutex::new(Receiver {
                 inlets: Vec::new(),
                 doors: Vec::new(),
+                groups: None,
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
                 waiting: Waiting {
                     deferred: Vec::with_capacity(DEFERRED_MAX),
                     held: VecDeque::with_capacity(DEFERRED_MAX),
                     local: Vec::with_capacity(DEFERRED_MAX),
+                    parked: Vec::new(),
                 },
                 relayed: registry.relayed(),
                 postponed: false,
@@ -343,7 +374,6 @@ impl Port {
             ledger,
             relay,
             numbers: Mutex::new(Numbers::default()),
-            domains: AtomicU32::new(1),
             choice,
             usher,
             lanes: Mutex::default(),
@@ -358,7 +388,9 @@ impl Port {
             standby,
             audience: Arc::new(Audience::counting_in(counters)),
             monitor: Mutex::default(),
+            deputies: Deputies::default(),
         });
+        port.deputies.set_port(&port);
         port.helper.start(&port).map_err(failed("start the helper thread"))?;
         if let Some(usher) = &port.usher {
             usher.start(&port).map_err(failed("start the usher thread"))?;
@@ -396,9 +428,11 @@ impl Port {
         }
     }
 
-    /// A protection domain's number, never used before.
+    /// A protection domain's number, never used before: in this process, so that what belongs to another
+    /// device is never taken for this one's.
     pub fn new_domain(&self) -> u32 {
-        self.domains.fetch_add(1, Ordering::Relaxed)
+        static DOMAINS: AtomicU32 = AtomicU32::new(1);
+        DOMAINS.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Registers memory.
@@ -520,6 +554,10 @@ impl Port {
             cq: Arc::clone(&cq.shared),
             port: Arc::downgrade(self),
         };
+        if xrcd.is_of_file() {
+            // What targets of other processes pass on has come by way of any address, or none of ours.
+            self.open_all().map_err(io::Error::other)?;
+        }
         let srq = Srq::with_number(config, number.get(), Some(tie));
         match xrcd.shared.enter(&srq.shared) {
             true => Ok(srq),
@@ -558,6 +596,7 @@ impl Port {
         let mut guard = lock(slot);
         if let Some(inner) = guard.as_mut() {
             inner.transmit(self.now(), Acks::Now, self);
+            inner.leave(self);
             *counted += inner.counters();
         }
         let gone = guard.take();
@@ -624,8 +663,18 @@ impl Port {
         let endpoint = Endpoint::bind(addr, interface, self.capture.clone()).map_err(failed)?;
         let endpoint = Arc::new(endpoint);
         let mut group = Group::new(gid, interface);
+        let set = match receiver.groups.take() {
+            Some(set) => set,
+            None => {
+                let set = Epoll::new().map_err(failed)?;
+                self.helper.watch(&set).map_err(failed)?;
+                set
+            }
+        };
+        let added = set.add(&endpoint.socket, 0, Interest::Readable);
+        receiver.groups = Some(set);
+        added.map_err(failed)?;
         group.attach(qp, &endpoint)?;
-        self.helper.watch(&endpoint.socket).map_err(failed)?;
         receiver.doors.push(Door { group: Some(group), ..Door::new(endpoint) });
         Ok(())
     }
@@ -633,12 +682,14 @@ impl Port {
     /// Detaches a queue pair from a multicast group, or from all; false if it was attached to none.
     pub(crate) fn detach(&self, gid: Option<Gid>, qp: Qpn) -> bool {
         let mut detached = false;
-        for door in &mut lock(&self.receiver).doors {
+        let mut receiver = lock(&self.receiver);
+        for door in &mut receiver.doors {
             let wanted = |group: &&mut Group| gid.is_none_or(|gid| group.is(gid));
             if let Some(group) = door.group.as_mut().filter(wanted) {
                 detached |= group.detach(qp, &door.endpoint);
             }
         }
+        receiver.doors.retain(|door| door.group.as_ref().is_none_or(|group| !group.is_empty()));
         detached
     }
 
@@ -718,6 +769,10 @@ impl Port {
         })
     }
 
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     pub(crate) fn regions(&self) -> &Regions {
         &self.regions
     }
@@ -778,6 +833,24 @@ impl Port {
         }
     }
 
+    /// Takes in all that has arrived, and answers all that waits for an answer.
+    ///
+    /// Unlike [`Port::drive`], it waits for whoever is driving: that thread may have taken packets
+    /// and not yet looked at them. A peer that goes on sending is not waited for.
+    pub fn settle(&self) {
+        let mut receiver = lock(&self.receiver);
+        for _ in 0..SETTLING_STEPS_MAX {
+            if !self.step(&mut receiver, Driver::Helper) {
+                break;
+            }
+        }
+    }
+
+    /// Acknowledges what a queue pair has received, which it may have put off.
+    pub(crate) fn pay_debt(&self, number: Qpn) {
+        self.acknowledge_if(number, self.now(), |_| true);
+    }
+
     /// Takes a step on behalf of nobody; true if something was there to do.
     pub(crate) fn help(&self) -> bool {
         match self.receiver.try_lock() {
@@ -805,6 +878,9 @@ impl Port {
             let (received, completed) = self.receive(receiver, &mut clock, driver);
             busy |= received | self.receive_relayed(receiver, &mut clock, driver);
             published |= completed;
+        }
+        if !receiver.waiting.parked.is_empty() {
+            busy |= self.look_after_parked(receiver, &mut clock, driver);
         }
         // After receiving: whoever was kept from its processor for long finds the answers that it
         // thinks late in its socket.
@@ -876,11 +952,16 @@ impl Port {
         }
         let mut busy = false;
         let Receiver { doors, buffer, waiting, .. } = receiver;
-        while let Ok((from, passed)) = self.relay.take(buffer) {
+        while let Ok((from, message)) = self.relay.take(buffer) {
             busy = true;
             let trusted = from.ip().is_loopback() && self.registry.is_relay_port(from.port());
-            let Some(passed) = passed.filter(|_| trusted) else {
-                continue;
+            let passed = match message.filter(|_| trusted) {
+                None => continue,
+                Some(Message::Letter(letter, passed)) => {
+                    self.on_letter(from, &letter, passed, doors, clock.now());
+                    continue;
+                }
+                Some(Message::Passed(passed)) => passed,
             };
             let found = doors.iter_mut().find(|door| door.endpoint.addr.ip() == passed.target);
             if let Some(Door { endpoint, flows, .. }) = found {
@@ -942,7 +1023,16 @@ impl Port {
             if let Some(Held { guard, published, .. }) = current.as_mut()
                 && let Some(inner) = guard.as_mut().filter(|inner| !inner.is_local())
             {
-                *published += inner.on_packet(&packet, came, *now, self);
+                if packet.headers.xrceth.is_none() {
+                    *published += inner.on_packet(&packet, came, *now, self);
+                    continue;
+                }
+                let one = Passed { segment: None, bytes: datagram, ..*passed };
+                match inner.direct(&packet, came, &one, *now, self) {
+                    Directed::Served(count) => *published += count,
+                    Directed::Elsewhere => {}
+                    Directed::Parked => self.note_parked(number, *now, waiting),
+                }
             }
         }
         if let Some(held) = current {
@@ -971,12 +1061,19 @@ impl Port {
             let Some(mut guard) = self.table.lock(number) else {
                 continue;
             };
-            if let Some(inner) = guard.as_mut() {
+            let sender = packet.headers.deth.map(|deth| deth.src_qp);
+            let own = sender == Some(number) && self.has_address(came.source);
+            if let Some(inner) = guard.as_mut().filter(|inner| !own || inner.hears_itself()) {
                 let published = inner.on_packet(packet, came, arrival.now, self);
                 completions += self.release(Held { number, guard, published }, arrival, waiting);
             }
         }
         completions
+    }
+
+    /// An address is one of this port's.
+    fn has_address(&self, gid: Gid) -> bool {
+        self.device.gids.iter().any(|entry| entry.gid == gid)
     }
 
     /// What is no packet may be a probe; it comes from the address that it is sent to.
@@ -1121,6 +1218,9 @@ impl Port {
         let Some(mut guard) = self.table.lock(number) else {
             return;
         };
+        if guard.as_mut().is_some_and(|inner| inner.deputy_of().is_some()) {
+            return self.on_deputy_timer(number, guard, now);
+        }
         if let Some(inner) = guard.as_mut() {
             let late = inner.on_timer(now, self);
             if late && inner.peer_is_here() {
@@ -1196,6 +1296,8 @@ const PATIENCE_STEPS: u32 = 2048;
 const YIELD_STEPS: u32 = 512;
 /// Bursts taken from one socket before others have their turn.
 const BURSTS_MAX: usize = 16;
+/// Steps after which a peer that goes on sending is not waited for.
+const SETTLING_STEPS_MAX: u32 = 10_000;
 /// What arrives in so few bytes at once is looked at before more is taken: somebody may poll for it.
 const LITTLE_BYTES: usize = 512;
 /// Queue pairs whose acknowledgements wait at once.

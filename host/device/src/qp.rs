@@ -3,6 +3,8 @@
 //! [`QpInner`] lives in the port's table, behind the only lock of the data path. [`Qp`] is the
 //! owner's handle; dropping it ends the queue pair.
 
+mod offices;
+
 use crate::ack::AckPolicy;
 use crate::burst::{Route, with_burst};
 use crate::channel::Hush;
@@ -10,7 +12,7 @@ use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::events::{Affiliation, Element, EventQueue};
 use crate::host::{Errand, Own, Receives, Surroundings};
-use crate::lane::{Lane, Lent};
+use crate::lane::{Lane, Lent, PeerId};
 use crate::ledger::QpRow;
 use crate::multicast::GroupError;
 use crate::path::DataPath;
@@ -19,6 +21,7 @@ use crate::reach::Views;
 use crate::region::Serial;
 use crate::shelf::QpWord;
 use crate::srq::{Drawn, Srq};
+use crate::vicinity::{Addresses, FULL_MAX_NANOS, Vicinity};
 use crate::way::{SendTo, Way};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
 use crate::xrc::{Targets, Xrcd};
@@ -31,6 +34,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+pub(crate) use offices::{Directed, Waiters};
 
 /// What a queue pair is made of.
 #[derive(Clone, Debug)]
@@ -63,6 +68,8 @@ pub struct QpConfig {
     pub max_inline: u32,
     /// Every send request completes visibly.
     pub signal_all: bool,
+    /// What it sends to a multicast group does not come back to it.
+    pub block_self_multicast: bool,
 }
 
 /// Why a request was not posted. The caller's mistake; nothing was queued.
@@ -127,6 +134,11 @@ pub enum PostError {
     SharedReceives,
     /// READs and atomics were given no room when the queue pair was connected.
     ReadsNotAllowed,
+    /// A device that is not ours refused it.
+    Refused {
+        /// What the system said, as `errno` has it.
+        errno: i32,
+    },
     /// The pieces together exceed 2 GiB.
     TooLong,
     /// More pieces than the queue pair was made for.
@@ -191,6 +203,9 @@ impl fmt::Display for PostError {
             Self::SharedReceives => f.write_str(
                 "the queue pair takes its receives from a shared receive queue: post them there",
             ),
+            Self::Refused { errno } => {
+                write!(f, "the device refused it: {}", io::Error::from_raw_os_error(*errno))
+            }
             Self::TooLong => f.write_str("the buffer is longer than 2 GiB, the longest message"),
             Self::TooManySges { count, max } => {
                 write!(f, "{count} pieces of buffer, but the queue pair was made for {max}")
@@ -240,6 +255,15 @@ pub enum ConnectError {
         /// Its queue pair.
         qp: Qpn,
     },
+    /// A device that is not ours refused it.
+    Refused {
+        /// Its name.
+        device: String,
+        /// What was asked of it.
+        doing: &'static str,
+        /// What it said.
+        error: io::Error,
+    },
     /// The state does not allow it.
     State(ModifyError),
     /// The system refused memory or descriptors for the way to a neighbour.
@@ -275,6 +299,15 @@ impl fmt::Display for ConnectError {
                 crate::path::VARIABLE,
                 qp.get()
             ),
+            Self::Refused { device, doing, error } => {
+                write!(f, "{device} refused to {doing}: {error}")?;
+                if error.kind() != io::ErrorKind::TimedOut {
+                    return Ok(());
+                }
+                f.write_str(
+                    " (nobody answers for the remote GID: is it routable from this gid_index?)",
+                )
+            }
             Self::State(error) => fmt::Display::fmt(error, f),
             Self::System(error) => write!(f, "cannot make a way to the peer's process: {error}"),
         }
@@ -284,7 +317,9 @@ impl fmt::Display for ConnectError {
 impl std::error::Error for ConnectError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Socket { error, .. } | Self::System(error) => Some(error),
+            Self::Refused { error, .. } | Self::Socket { error, .. } | Self::System(error) => {
+                Some(error)
+            }
             Self::State(error) => Some(error),
             Self::Attribute { .. }
             | Self::NoSharedMemory { .. }
@@ -314,9 +349,12 @@ pub(crate) struct QpInner {
     own: Own,
     /// The way to the peer, once it is known.
     link: Option<Link>,
+    /// Who has been sent datagrams on this host.
+    vicinity: Vicinity,
     /// Place of its own address in the GID table, once it is known.
     gid_index: u8,
     signal_all: bool,
+    block_self_multicast: bool,
     reads_allowed: bool,
     /// Posted since packets were last emitted.
     held_back: HeldBack,
@@ -391,7 +429,7 @@ const EMIT_BUDGET: usize = 128;
 impl QpInner {
     pub(crate) fn new(number: Qpn, config: &QpConfig, port_mtu: PathMtu) -> Self {
         let sends = SendRing::new(config.max_send_wr, config.max_send_sge, config.max_inline);
-        let sends = if config.kind == QpType::Ud { sends.with_ways() } else { sends };
+        let sends = if config.kind == QpType::Ud { sends.with_legs() } else { sends };
         Self {
             engine: adverb_engine::Qp::new(QpOptions {
                 shared_receives: config.srq.is_some(),
@@ -421,8 +459,10 @@ impl QpInner {
                 ),
             },
             link: None,
+            vicinity: Vicinity::default(),
             gid_index: 0,
             signal_all: config.signal_all,
+            block_self_multicast: config.block_self_multicast,
             reads_allowed: false,
             held_back: HeldBack::default(),
             armed: None,
@@ -535,6 +575,55 @@ impl QpInner {
         })
     }
 
+    /// What it sends to a multicast group that it is attached to comes back to it.
+    pub(crate) fn hears_itself(&self) -> bool {
+        !self.block_self_multicast
+    }
+
+    /// The queue pair goes for good.
+    pub(crate) fn leave(&mut self, port: &Port) {
+        self.end_term(false, port);
+    }
+
+    /// Takes the record of a datagram that would have been `len` bytes long; says how many completions
+    /// that published.
+    pub(crate) fn on_datagram(
+        &mut self,
+        packet: &Packet<'_>,
+        addresses: Addresses,
+        len: u16,
+        now: Time,
+        port: &Port,
+    ) -> u32 {
+        let Some(flow) = addresses.flow().filter(|_| self.engine.kind() == QpType::Ud) else {
+            return 0;
+        };
+        self.on_packet(packet, Came { source: addresses.source, flow: &flow, len }, now, port)
+    }
+
+    /// The device that a request is for, if it is a datagram for a neighbour that was not met yet.
+    #[inline]
+    fn stranger(&self, work: &SendWork<'_>, port: &Port) -> Option<PeerId> {
+        let SendTo::Datagram { ah, remote, .. } = work.to else {
+            return None;
+        };
+        let peer = port.neighbour(remote, ah.way.near?.interface)?;
+        match self.vicinity.find(peer) {
+            None => Some(peer),
+            Some(_) => None,
+        }
+    }
+
+    /// The lane that a request is to take, if it is a datagram for a neighbour.
+    #[inline]
+    fn lane_for<'a>(&'a self, work: &SendWork<'_>, port: &Port) -> Option<&'a Arc<Lane>> {
+        let SendTo::Datagram { ah, remote, .. } = work.to else {
+            return None;
+        };
+        let peer = port.neighbour(remote, ah.way.near?.interface)?;
+        self.vicinity.find(peer)?
+    }
+
     /// The time that the port's timers held has come. True if an acknowledgement is late.
     pub(crate) fn on_timer(&mut self, now: Time, port: &Port) -> bool {
         self.armed = None;
@@ -546,6 +635,7 @@ impl QpInner {
     /// Emits what there is to emit.
     pub(crate) fn transmit(&mut self, now: Time, acks: Acks, port: &Port) -> Aftermath {
         self.held_back = HeldBack::default();
+        self.report(port); // Whoever goes on from here shall know all that the peer knows.
         let Self { engine, own, link, .. } = self;
         let before = engine.counters().sent_pkts;
         let mut published = 0;
@@ -586,6 +676,7 @@ impl QpInner {
         if !self.engine.owes_ack() {
             self.acks.on_sent();
         }
+        self.report(port);
         self.show(port);
         let moved = self.engine.counters().sent_pkts > before;
         Aftermath { more, moved, deadline: self.new_deadline(), published }
@@ -598,11 +689,31 @@ impl QpInner {
         let (mut budget, mut published) = (EMIT_BUDGET, 0);
         while budget > 0 && engine.outstanding() > 0 {
             let head = engine.next_index() - engine.outstanding();
-            let Some(way) = own.sends.way(own.sends.route(head)).cloned() else {
+            let Some(leg) = own.sends.leg(own.sends.route(head)).cloned() else {
                 return (false, published); // It is no datagram.
             };
-            let sent = with_burst(Route::new(&way, port), budget, |burst| {
-                let errand = Errand::Departure { way: &way, next: head };
+            let errand = Errand::Departure { leg: &leg, next: head };
+            if let Some(lane) = &leg.lane {
+                let mut cargo = lane.load(budget);
+                let full = !cargo.room();
+                if lane.note_full(full, now.nanos()) > FULL_MAX_NANOS {
+                    cargo.sink();
+                } else if full {
+                    return (true, published);
+                }
+                let mut host = Surroundings::quiet(own, port.regions());
+                (host.cargo, host.errand) = (Some(&mut cargo), errand);
+                engine.transmit(now, true, &mut host);
+                published += host.published;
+                let packets = cargo.send();
+                engine.count_sent(packets);
+                if packets == 0 {
+                    return (false, published); // Not in a state to send.
+                }
+                budget = budget.saturating_sub(usize::try_from(packets).unwrap_or(usize::MAX));
+                continue;
+            }
+            let sent = with_burst(Route::new(&leg.way, port), budget, |burst| {
                 let mut host = Surroundings::quiet(own, port.regions());
                 (host.burst, host.errand) = (Some(burst), errand);
                 engine.transmit(now, true, &mut host);
@@ -771,7 +882,8 @@ impl QpInner {
         }
         let request = self.check_send(work, port)?;
         let index = self.engine.post(request).map_err(|error| self.refusal(error))?;
-        self.own.sends.put(index, work);
+        let lane = self.lane_for(work, port).cloned();
+        self.own.sends.put(index, work, lane.as_ref());
         self.held_back.requests += 1;
         self.held_back.bytes += u64::from(request.len);
         Ok(())
@@ -818,6 +930,11 @@ impl QpInner {
             result = engine.modify(to, &attributes, host);
         });
         result?;
+        match to {
+            QpState::Reset | QpState::Rtr => self.end_term(false, port),
+            QpState::Err => self.end_term(true, port),
+            QpState::Init | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
+        }
         if to == QpState::Reset {
             match &mut self.own.receives {
                 Receives::Own(ring) => ring.clear(|buffer| forgotten(Side::Receive, buffer)),
@@ -892,7 +1009,11 @@ pub struct Change {
 
 impl Change {
     /// Says whether the attributes have values that exist here.
-    fn check(&self) -> Result<(), ConnectError> {
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::Attribute`].
+    pub fn check(&self) -> Result<(), ConnectError> {
         let Attributes { partition, port, max_rd_atomic, max_dest_rd_atomic, .. } = self.attributes;
         let reads_max = u32::from(QpLimits::RD_ATOMIC_MAX);
         let checks = [
@@ -1031,6 +1152,9 @@ impl Qp {
         if kind == QpType::Ud && to == QpState::Rtr {
             port.open_all()?;
         }
+        if matches!(to, QpState::Reset | QpState::Err) {
+            port.pay_debt(self.number);
+        }
         self.inner(|inner| {
             let aftermath = inner.modify(to, change, link, port, &mut forgotten)?;
             port.follow_up(self.number, inner, aftermath);
@@ -1055,7 +1179,11 @@ impl Qp {
     /// Any state to ERR: all work ends as flushed.
     pub fn to_err(&self) {
         let port = &self.port;
-        self.inner(|inner| inner.quietly(port, |engine, host| engine.to_err(host)));
+        port.pay_debt(self.number);
+        self.inner(|inner| {
+            inner.quietly(port, |engine, host| engine.to_err(host));
+            inner.end_term(true, port);
+        });
         port.wait_for_neighbours();
     }
 
@@ -1068,18 +1196,32 @@ impl Qp {
     #[inline]
     pub fn post_send(&self, batch: &[SendWork<'_>]) -> Result<(), (usize, PostError)> {
         let port = &self.port;
-        self.inner(|inner| {
-            let mut result = Ok(());
-            for (at, work) in batch.iter().enumerate() {
-                if let Err(error) = inner.post_send(work, port) {
-                    result = Err((at, error));
-                    break;
+        let mut next = 0;
+        loop {
+            let (result, stranger) = self.inner(|inner| {
+                let (mut result, mut stranger) = (Ok(()), None);
+                for (at, work) in batch.iter().enumerate().skip(next) {
+                    stranger = inner.stranger(work, port);
+                    if stranger.is_some() {
+                        next = at;
+                        break;
+                    }
+                    if let Err(error) = inner.post_send(work, port) {
+                        result = Err((at, error));
+                        break;
+                    }
                 }
-            }
-            let aftermath = inner.send_off(port);
-            port.follow_up(self.number, inner, aftermath);
-            result
-        })
+                let aftermath = inner.send_off(port);
+                port.follow_up(self.number, inner, aftermath);
+                (result, stranger)
+            });
+            let Some(stranger) = stranger else {
+                return result;
+            };
+            // Under no queue pair's lock: whoever is met may have to do with others of ours.
+            let lane = port.meet(stranger);
+            self.inner(|inner| inner.vicinity.learn(stranger, lane));
+        }
     }
 
     /// Posts receives, in order.
@@ -1133,6 +1275,7 @@ impl Drop for Qp {
         if self.inner(|inner| inner.engine.kind()) == QpType::Ud {
             self.port.detach(None, self.number);
         }
+        self.port.pay_debt(self.number);
         self.port.remove_qp(self.number);
     }
 }

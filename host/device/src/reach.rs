@@ -111,7 +111,8 @@ struct Claim {
 impl<'a> Surroundings<'a, '_> {
     /// Carries out a one-sided request on the peer's memory.
     pub(crate) fn reach_peer(&mut self, index: u64, request: &Request, all_before: bool) -> Reach {
-        let Some(lane) = self.cargo.as_ref().map(|cargo| cargo.lane()) else {
+        let Some(lane) = self.cargo.as_ref().map(|cargo| cargo.lane()).filter(|lane| lane.shares())
+        else {
             return Reach::Not;
         };
         if !all_before {
@@ -338,8 +339,8 @@ impl<'a> Surroundings<'a, '_> {
         let Local::Gather(sges) = self.own.sends.local(index) else {
             return false;
         };
-        if lane.is_own() {
-            return true;
+        if lane.is_own() || !lane.shares() {
+            return lane.shares();
         }
         let file_of = |sge: &Sge| {
             let index = sge.lkey >> Regions::TAG_BITS;

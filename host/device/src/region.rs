@@ -412,6 +412,28 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
+    /// Memory that a device which is not ours has registered: nobody reaches it by this region's key,
+    /// and its owner reaches it as that of any other.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`].
+    ///
+    /// # Safety
+    ///
+    /// As [`crate::Port::register`].
+    pub unsafe fn foreign(
+        domain: u32,
+        base: NonNull<u8>,
+        len: usize,
+        access: Rights,
+    ) -> Result<Self, RegionError> {
+        static ELSEWHERE: OnceLock<Arc<Regions>> = OnceLock::new();
+        let table = ELSEWHERE.get_or_init(|| Arc::new(Regions::new()));
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { table.register(domain, base, len, access) }
+    }
+
     /// The local and remote key.
     #[inline]
     pub fn key(&self) -> Key {
@@ -422,6 +444,11 @@ impl Region {
     #[inline]
     pub fn addr(&self) -> u64 {
         self.va
+    }
+
+    /// Where its first byte is.
+    pub fn start(&self) -> NonNull<u8> {
+        self.base
     }
 
     /// It is in the table of `port`.

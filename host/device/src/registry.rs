@@ -1,5 +1,5 @@
 //! The host's registry: which process has which queue pair numbers, and which socket in the group
-//! of each address is whose.
+//! of each address is whose; and who has which XRC domains open.
 //!
 //! It is one file of shared memory per user and network namespace, of fixed size, made by whoever
 //! comes first. Everything in it is 32-bit words. Changes are made under a file lock that the
@@ -11,7 +11,7 @@ use adverb_sys::lock::{self, FileLock};
 use adverb_sys::memory::Mapping;
 use adverb_sys::{clock, netns};
 use adverb_wire::Qpn;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -66,6 +66,45 @@ impl SlotId {
     }
 }
 
+/// Tells a device from all that had its slot before.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Member {
+    pub(crate) slot: SlotId,
+    pub(crate) serial: u32,
+}
+
+/// What an XRC domain with a file is known by on this host: the interface, and the file's inode.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct DomainName([u32; Self::WORDS]);
+
+impl DomainName {
+    pub(crate) const WORDS: usize = 5;
+
+    /// The domain that a file stands for on the device of this interface.
+    pub(crate) fn new(interface: u32, file: &Metadata) -> Self {
+        let halves = |number: u64| {
+            let [a, b, c, d, e, f, g, h] = number.to_ne_bytes();
+            [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
+        };
+        let ([d0, d1], [i0, i1]) = (halves(file.dev()), halves(file.ino()));
+        Self([interface, d0, d1, i0, i1])
+    }
+
+    /// As it is in a message.
+    pub(crate) const fn words(self) -> [u32; Self::WORDS] {
+        self.0
+    }
+
+    /// The name in a message.
+    pub(crate) const fn from_words(words: [u32; Self::WORDS]) -> Self {
+        Self(words)
+    }
+}
+
+/// A device's claim on an XRC domain: its place in the registry.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct DomainClaim(usize);
+
 /// Somebody's socket in the group of an address: its index is its place in the list.
 pub(crate) type Members = Vec<SlotId>;
 
@@ -73,6 +112,8 @@ pub(crate) type Members = Vec<SlotId>;
 mod layout {
     pub(super) const MAGIC: usize = 0;
     pub(super) const VERSION: usize = 1;
+    /// Grows whenever an XRC domain is claimed or given up.
+    pub(super) const DOMAIN_CHANGES: usize = 2;
     pub(super) const SLOTS: usize = 16;
     pub(super) const SLOT_WORDS: usize = 16;
     /// Processes (each with each device it has open) at once.
@@ -84,6 +125,10 @@ mod layout {
     /// device in this slot had before, in two words.
     pub(super) const SLOT_LENDS: usize = 3;
     pub(super) const SLOT_NONCE: usize = 4;
+    /// Another number for each device that takes the slot.
+    pub(super) const SLOT_SERIAL: usize = 6;
+    /// The number of its network interface.
+    pub(super) const SLOT_INTERFACE: usize = 7;
     /// One more than the number of the descriptor behind which it shows its counters; 0 for none.
     pub(super) const SLOT_COUNTERS: usize = 14;
     /// How often others have asked for them.
@@ -102,11 +147,17 @@ mod layout {
     pub(super) const CENSUS_SEEN: usize = CENSUS_NONCE + 1;
     /// Sockets of one address that a census can count.
     pub(super) const CENSUS_COUNT: usize = adverb_sys::udp::steering::PROBES_MAX;
-    pub(super) const WORDS: usize = CENSUS_SEEN + CENSUS_COUNT;
+    pub(super) const DOMAINS: usize = CENSUS_SEEN + CENSUS_COUNT;
+    /// XRC domains of files that are open at once, counted once for each device of each process.
+    pub(super) const DOMAIN_COUNT: usize = 1024;
+    pub(super) const DOMAIN_OWNER: usize = 0;
+    pub(super) const DOMAIN_NAME: usize = 1;
+    pub(super) const DOMAIN_WORDS: usize = DOMAIN_NAME + super::DomainName::WORDS;
+    pub(super) const WORDS: usize = DOMAINS + DOMAIN_COUNT * DOMAIN_WORDS;
 }
 
 const MAGIC: u32 = 0x4164_7672;
-const VERSION: u32 = 3;
+const VERSION: u32 = 5;
 const WORD_BYTES: usize = size_of::<u32>();
 /// Byte of the file whose lock stands for slot 0; beyond its end, so that it is nothing else.
 const LOCKS_START: u64 = 1 << 32;
@@ -178,6 +229,9 @@ impl Registry {
             }
             let slot = SlotId(number);
             self.forget_blocks_of(slot);
+            self.leave_groups(slot);
+            self.forget_domains_of(slot);
+            self.slot_word(slot, layout::SLOT_SERIAL).fetch_add(1, Ordering::Relaxed);
             self.slot_word(slot, layout::SLOT_PID).store(std::process::id(), Ordering::Relaxed);
             for field in [
                 layout::SLOT_RELAY_PORT,
@@ -215,6 +269,99 @@ impl Registry {
                 word.store(0, Ordering::Relaxed);
             }
         }
+    }
+
+    /// This device.
+    pub(crate) fn me(&self) -> Member {
+        self.member(self.slot)
+    }
+
+    /// Whoever is in a slot.
+    pub(crate) fn member(&self, slot: SlotId) -> Member {
+        let serial = self.slot_word(slot, layout::SLOT_SERIAL).load(Ordering::Relaxed);
+        Member { slot, serial }
+    }
+
+    /// A device has not gone yet.
+    pub(crate) fn lives(&self, member: Member) -> bool {
+        self.member(member.slot) == member && self.is_alive(member.slot)
+    }
+
+    fn domain_word(&self, place: usize, field: usize) -> &AtomicU32 {
+        let place = place.min(layout::DOMAIN_COUNT - 1);
+        self.word(layout::DOMAINS + place * layout::DOMAIN_WORDS + field)
+    }
+
+    fn forget_domains_of(&self, slot: SlotId) {
+        for place in 0..layout::DOMAIN_COUNT {
+            let owner = self.domain_word(place, layout::DOMAIN_OWNER);
+            if owner.load(Ordering::Relaxed) == slot.0 + 1 {
+                self.release_domain(DomainClaim(place));
+            }
+        }
+    }
+
+    /// Places of claims, and whose they are; not necessarily alive.
+    fn claims(&self) -> impl Iterator<Item = (usize, Option<SlotId>, DomainName)> + '_ {
+        (0..layout::DOMAIN_COUNT).map(|place| {
+            let owner = self.domain_word(place, layout::DOMAIN_OWNER).load(Ordering::Acquire);
+            let field = |n| self.domain_word(place, layout::DOMAIN_NAME + n);
+            let words = std::array::from_fn(|n| field(n).load(Ordering::Relaxed));
+            (place, owner.checked_sub(1).and_then(SlotId::new), DomainName(words))
+        })
+    }
+
+    /// Claims an XRC domain for this device if `allow` agrees, which is told whether somebody alive
+    /// has claimed it.
+    pub(crate) fn claim_domain(
+        &self,
+        name: DomainName,
+        allow: impl FnOnce(bool) -> io::Result<()>,
+    ) -> io::Result<DomainClaim> {
+        let exclusive = lock_file(&self.path)?;
+        let (mut exists, mut free) = (false, None);
+        for (place, owner, known) in self.claims() {
+            match owner {
+                None => free = free.or(Some(place)),
+                Some(owner) if known == name || free.is_none() => match self.is_alive(owner) {
+                    true => exists |= known == name,
+                    false => free = free.or(Some(place)),
+                },
+                Some(_) => {}
+            }
+        }
+        allow(exists)?;
+        let most = layout::DOMAIN_COUNT;
+        let place = free.ok_or_else(|| {
+            io::Error::other(format!("{most} XRC domains of files are open, the most possible"))
+        })?;
+        for (n, word) in name.0.into_iter().enumerate() {
+            self.domain_word(place, layout::DOMAIN_NAME + n).store(word, Ordering::Relaxed);
+        }
+        self.domain_word(place, layout::DOMAIN_OWNER).store(self.slot.0 + 1, Ordering::Release);
+        self.word(layout::DOMAIN_CHANGES).fetch_add(1, Ordering::Release);
+        drop(exclusive);
+        Ok(DomainClaim(place))
+    }
+
+    /// Gives a claim up.
+    pub(crate) fn release_domain(&self, claim: DomainClaim) {
+        self.domain_word(claim.0, layout::DOMAIN_OWNER).store(0, Ordering::Release);
+        self.word(layout::DOMAIN_CHANGES).fetch_add(1, Ordering::Release);
+    }
+
+    /// How often domains were claimed or given up.
+    #[inline]
+    pub(crate) fn domain_changes(&self) -> u32 {
+        self.word(layout::DOMAIN_CHANGES).load(Ordering::Acquire)
+    }
+
+    /// The other devices that have claimed a domain; not necessarily alive.
+    pub(crate) fn claimants(&self, name: DomainName) -> impl Iterator<Item = Member> + '_ {
+        self.claims()
+            .filter(move |(_, _, known)| *known == name)
+            .filter_map(|(_, owner, _)| owner.filter(|owner| *owner != self.slot))
+            .map(|owner| self.member(owner))
     }
 
     /// Claims a block of queue pair numbers that nobody alive has.
@@ -263,9 +410,11 @@ impl Registry {
         u16::try_from(port).ok().filter(|port| *port != 0)
     }
 
-    /// Says that other devices of the host can come by way of shared memory of this version, and by
-    /// which number they know this device.
-    pub(crate) fn set_lends(&self, version: u32, nonce: u64) {
+    /// Says that other devices of the host can come by way of shared memory of this version, by which
+    /// number they know this device, and which network interface it is.
+    pub(crate) fn set_lends(&self, version: u32, nonce: u64, interface: u32) {
+        let word = self.slot_word(self.slot, layout::SLOT_INTERFACE);
+        word.store(interface, Ordering::Relaxed);
         let [low, high] = [nonce & 0xffff_ffff, nonce >> 32];
         for (n, half) in [low, high].into_iter().enumerate() {
             let word = self.slot_word(self.slot, layout::SLOT_NONCE + n);
@@ -274,10 +423,22 @@ impl Registry {
         self.slot_word(self.slot, layout::SLOT_LENDS).store(version, Ordering::Release);
     }
 
+    /// The network interface of the device in `slot`, if it lends memory.
+    #[inline]
+    pub(crate) fn interface(&self, slot: SlotId) -> u32 {
+        self.slot_word(slot, layout::SLOT_INTERFACE).load(Ordering::Relaxed)
+    }
+
     /// The number of the device in `slot`, if it lives and lends memory of this version.
     pub(crate) fn lends(&self, slot: SlotId, version: u32) -> Option<u64> {
+        self.lent(slot, version).filter(|_| self.is_alive(slot))
+    }
+
+    /// The number of the device in `slot`, if it lends memory of this version; not necessarily alive.
+    #[inline]
+    pub(crate) fn lent(&self, slot: SlotId, version: u32) -> Option<u64> {
         let word = self.slot_word(slot, layout::SLOT_LENDS);
-        if word.load(Ordering::Acquire) != version || !self.is_alive(slot) {
+        if word.load(Ordering::Acquire) != version {
             return None;
         }
         let [low, high] = [0, 1].map(|n| {
@@ -471,6 +632,26 @@ impl Registry {
         members
     }
 
+    /// Takes a dead process's sockets out of all groups: nobody can tell that it is dead once its slot
+    /// is somebody else's.
+    fn leave_groups(&self, slot: SlotId) {
+        for base in (0..layout::GROUP_COUNT).map(|n| layout::GROUPS + n * layout::GROUP_WORDS) {
+            let len = self.word(base + layout::GROUP_LEN).load(Ordering::Relaxed);
+            let mut members: Members = (0..index(len).min(layout::SLOT_COUNT))
+                .map(|n| {
+                    SlotId(self.word(base + layout::GROUP_MEMBERS + n).load(Ordering::Relaxed))
+                })
+                .collect();
+            let before = members.len();
+            while let Some(at) = members.iter().position(|member| *member == slot) {
+                members.swap_remove(at);
+            }
+            if members.len() != before {
+                self.write_members(base, &members);
+            }
+        }
+    }
+
     fn write_members(&self, base: usize, members: &[SlotId]) {
         for (n, slot) in members.iter().take(layout::SLOT_COUNT).enumerate() {
             self.word(base + layout::GROUP_MEMBERS + n).store(slot.0, Ordering::Relaxed);
@@ -488,6 +669,7 @@ impl Drop for Registry {
         self.slot_word(self.slot, layout::SLOT_COUNTERS).store(0, Ordering::Relaxed);
         if let Ok(_exclusive) = lock_file(&self.path) {
             self.forget_blocks_of(self.slot);
+            self.forget_domains_of(self.slot);
         }
     }
 }
@@ -699,6 +881,66 @@ mod tests {
             .with_group([1; 16], 3, |r, members| Ok(r.routes(members).collect::<Vec<_>>()))
             .unwrap();
         assert_eq!(routes, [(a, 0), (b, 1)]);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// Goal: who takes the slot of a process that was killed does not inherit its place, which would
+    /// put everybody's places out.
+    #[test]
+    fn a_newcomer_is_not_taken_for_the_dead_whose_slot_it_has() {
+        let path = scratch("heir");
+        let join = |registry: &Registry| {
+            let joined = registry.with_group([2; 16], 0, |r, members| {
+                members.push(r.slot());
+                Ok(members.clone())
+            });
+            joined.unwrap()
+        };
+        let [first, killed, third] = [(); 3].map(|()| Registry::join_at(&path).unwrap());
+        join(&first);
+        join(&killed);
+        assert_eq!(join(&third), [first.slot(), killed.slot(), third.slot()]);
+        let slot = killed.slot();
+        drop(killed); // It has not left the group.
+        let heir = Registry::join_at(&path).unwrap();
+        assert_eq!(heir.slot(), slot);
+        assert_eq!(join(&heir), [first.slot(), third.slot(), heir.slot()]);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_domain_is_there_while_somebody_has_claimed_it() {
+        let path = scratch("domains");
+        let first = Registry::join_at(&path).unwrap();
+        let second = Registry::join_at(&path).unwrap();
+        let metadata = std::fs::metadata(&path).unwrap();
+        let name = DomainName::new(1, &metadata);
+        let other = DomainName::new(2, &metadata);
+        assert_ne!(name, other);
+        assert_eq!(DomainName::from_words(name.words()), name);
+        let told = |expected| {
+            move |exists: bool| {
+                assert_eq!(exists, expected);
+                Ok(())
+            }
+        };
+        let changes = first.domain_changes();
+        let claim = first.claim_domain(name, told(false)).unwrap();
+        second.claim_domain(name, told(true)).unwrap();
+        second.claim_domain(other, told(false)).unwrap();
+        assert_ne!(second.domain_changes(), changes);
+        assert_eq!(first.claimants(name).collect::<Vec<_>>(), [second.me()]);
+        let refused = first.claim_domain(name, |_| Err(io::ErrorKind::NotFound.into()));
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::NotFound);
+        first.release_domain(claim);
+        assert_eq!(second.claimants(name).count(), 0);
+        let gone = second.me();
+        assert!(first.lives(gone));
+        drop(second);
+        assert!(!first.lives(gone));
+        first.claim_domain(name, told(false)).unwrap();
+        let third = Registry::join_at(&path).unwrap();
+        assert!(third.me().slot == gone.slot && third.me() != gone);
         std::fs::remove_file(&path).unwrap();
     }
 

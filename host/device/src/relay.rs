@@ -2,8 +2,10 @@
 //!
 //! Steering is a hint; this makes it correct. Each device has a second socket, on the loopback
 //! address, whose port the registry knows. A message there is a short header, which says whose
-//! packets these are and where they came from, and the packets as they arrived.
+//! packets these are and where they came from, and the packets as they arrived. A letter (`letter.rs`)
+//! goes the same way, with a packet or without.
 
+use crate::letter::Letter;
 use crate::sync::Mutex;
 use adverb_sys::udp::{BURST_BYTES_MAX, BindOptions, Destination, GatherBuffer, Socket};
 use std::io;
@@ -21,6 +23,13 @@ pub(crate) struct Passed<'a> {
     pub(crate) segment: Option<usize>,
     /// The packets.
     pub(crate) bytes: &'a [u8],
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Message<'a> {
+    Passed(Passed<'a>),
+    Letter(Letter, Option<Passed<'a>>),
 }
 
 /// The socket for passing on.
@@ -64,14 +73,42 @@ impl Relay {
         Ok(())
     }
 
+    /// Sends a letter to the device whose relay has this port, with a packet that fits beside it.
+    pub(crate) fn send(
+        &self,
+        port: u16,
+        letter: &Letter,
+        passed: Option<Passed<'_>>,
+    ) -> io::Result<()> {
+        let destination = Destination::new(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
+        let letter = letter.emit();
+        let header = passed.map(|passed| passed.header());
+        let mut buffer = self.gather.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gather = buffer.begin();
+        // Three places always fit.
+        let _ = gather.push(&letter);
+        if let (Some(header), Some(passed)) = (&header, passed) {
+            let _ = gather.push(header);
+            let _ = gather.push(passed.bytes);
+        }
+        self.socket.send(&gather, &destination, None).map(|_| ())
+    }
+
     /// Takes one message; returns who sent it, and what it is, if it is one at all.
     pub(crate) fn take<'a>(
         &self,
         buffer: &'a mut [u8],
-    ) -> io::Result<(SocketAddr, Option<Passed<'a>>)> {
+    ) -> io::Result<(SocketAddr, Option<Message<'a>>)> {
         let received = self.socket.recv(buffer)?;
         let message = buffer.get(..received.len).unwrap_or_default();
-        Ok((received.source, Passed::parse(message)))
+        let message = match Letter::parse(message) {
+            Some((letter, [])) => Some(Message::Letter(letter, None)),
+            Some((letter, rest)) => {
+                Passed::parse(rest).map(|passed| Message::Letter(letter, Some(passed)))
+            }
+            None => Passed::parse(message).map(Message::Passed),
+        };
+        Ok((received.source, message))
     }
 }
 
@@ -148,7 +185,7 @@ mod tests {
             let mut buffer = [0; 200];
             let (from, got) = there.take(&mut buffer).unwrap();
             assert_eq!(from.port(), here.port());
-            assert_eq!(got, Some(passed));
+            assert_eq!(got, Some(Message::Passed(passed)));
         }
     }
 

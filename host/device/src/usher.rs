@@ -301,7 +301,9 @@ impl Shared {
         }
         let message = Message::parse(bytes.get(..len).unwrap_or_default());
         let descriptor = |number| self.commons.descriptor(number);
-        lane.maps().on_message(message.ok_or_else(invalid)?, fds.pop(), descriptor);
+        let message = message.ok_or_else(invalid)?;
+        let file = fds.pop().filter(|_| lane.shares());
+        lane.maps().on_message(message, file, descriptor);
         Ok(())
     }
 

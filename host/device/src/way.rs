@@ -7,6 +7,7 @@
 use crate::endpoint::{Endpoint, gid_of};
 use crate::port::Port;
 use crate::qp::ConnectError;
+use crate::vicinity::Near;
 use adverb_engine::Gid;
 use adverb_sys::udp::Destination;
 use adverb_wire::{Flow, Qkey, Qpn};
@@ -19,6 +20,8 @@ pub(crate) struct Way {
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) destination: Destination,
     pub(crate) flow: Flow,
+    /// It ends in this network namespace: whoever is there may be near.
+    pub(crate) near: Option<Near>,
 }
 
 impl Way {
@@ -29,7 +32,7 @@ impl Way {
             local: gid_of(endpoint.addr.ip()),
             remote,
         })?;
-        Ok(Self { endpoint, destination: Destination::new(peer), flow })
+        Ok(Self { endpoint, destination: Destination::new(peer), flow, near: None })
     }
 
     /// It ends on this host, at the address where it begins.
@@ -78,7 +81,9 @@ pub struct Ah {
 
 impl Ah {
     pub(crate) fn new(port: Arc<Port>, domain: u32, attr: AhAttr) -> Result<Self, ConnectError> {
-        let way = Arc::new(Way::new(port.endpoint(attr.gid_index)?, attr.gid)?);
+        let mut way = Way::new(port.endpoint(attr.gid_index)?, attr.gid)?;
+        way.near = port.near(gid_of(way.endpoint.addr.ip()), attr.gid);
+        let way = Arc::new(way);
         Ok(Self { way, port, domain, attr })
     }
 

@@ -3,7 +3,9 @@
 //! The send ring runs in step with the transport's own queue: request number *n* lives in slot
 //! *n* mod capacity of both. All memory is taken when the ring is made.
 
-use crate::way::{SendTo, Way};
+use crate::lane::Lane;
+use crate::vicinity::Leg;
+use crate::way::SendTo;
 use crate::window::Bind;
 use adverb_engine::{Receive, RequestKind, Route};
 use std::iter;
@@ -11,8 +13,9 @@ use std::sync::Arc;
 
 pub use adverb_engine::RequestKind as SendKind;
 
-/// One piece of a local buffer. `struct ibv_sge`.
+/// One piece of a local buffer. `struct ibv_sge`, and laid out like it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(C)]
 pub struct Sge {
     /// Address of the first byte.
     pub addr: u64,
@@ -92,7 +95,7 @@ pub(crate) struct SendRing {
     sges_max: usize,
     inline_max: usize,
     /// Where datagrams go, a place for each request; none for other transports.
-    ways: Box<[Option<Arc<Way>>]>,
+    legs: Box<[Option<Leg>]>,
 }
 
 const NO_SGE: Sge = Sge { addr: 0, len: 0, lkey: 0 };
@@ -107,14 +110,14 @@ impl SendRing {
             binds: Box::default(),
             sges_max,
             inline_max,
-            ways: Box::default(),
+            legs: Box::default(),
         }
     }
 
     /// The ring of a queue pair whose requests each have a way of their own.
     #[must_use]
-    pub(crate) fn with_ways(mut self) -> Self {
-        self.ways = iter::repeat_with(|| None).take(self.posted.len()).collect();
+    pub(crate) fn with_legs(mut self) -> Self {
+        self.legs = iter::repeat_with(|| None).take(self.posted.len()).collect();
         self
     }
 
@@ -125,14 +128,14 @@ impl SendRing {
 
     /// The way that is kept under this name.
     #[inline]
-    pub(crate) fn way(&self, route: Route) -> Option<&Arc<Way>> {
-        self.ways.get(size(route.0))?.as_ref()
+    pub(crate) fn leg(&self, route: Route) -> Option<&Leg> {
+        self.legs.get(size(route.0))?.as_ref()
     }
 
     /// Nothing that was posted matters any more.
     pub(crate) fn clear(&mut self) {
         self.posted.fill(Posted::default());
-        self.ways.fill_with(|| None);
+        self.legs.fill_with(|| None);
     }
 
     pub(crate) fn sges_max(&self) -> usize {
@@ -153,10 +156,10 @@ impl SendRing {
     }
 
     /// Remembers request number `index`; the caller has checked the limits and that it is free.
-    pub(crate) fn put(&mut self, index: u64, work: &SendWork<'_>) {
+    pub(crate) fn put(&mut self, index: u64, work: &SendWork<'_>, lane: Option<&Arc<Lane>>) {
         let slot = self.slot(index);
-        if let (SendTo::Datagram { ah, .. }, Some(place)) = (work.to, self.ways.get_mut(slot)) {
-            *place = Some(Arc::clone(&ah.way));
+        if let (SendTo::Datagram { ah, .. }, Some(place)) = (work.to, self.legs.get_mut(slot)) {
+            *place = Some(Leg { way: Arc::clone(&ah.way), lane: lane.cloned() });
         }
         let mut posted = Posted { wr_id: work.wr_id, buffer: work.buffer, sges: 0, inline: None };
         match work.data {

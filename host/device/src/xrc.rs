@@ -4,15 +4,19 @@
 //! a hold on each queue that it has met, and asks the domain again only when queues have come or
 //! gone: finding one takes no lock.
 //!
-//! A domain lives in one process. Opened by a file, it is the same for all who open that file in this
-//! process; other processes have one of their own, with queue pairs of their own, for a queue pair
-//! lives in its process here. Numbers of queues are unique on the host.
+//! Opened by a file, a domain is the same for all processes of a user that open that file. Each has its own
+//! part of it: the queues and the targets that it has made. The registry says who has the domain open and
+//! whose a queue's number is; `steward.rs` and `deputy.rs` bring requests and queues of different processes
+//! together.
 //!
 //! Read IBTA Vol. 1 Annex A14 (extended reliable connection) before changing this file.
 
+use crate::deputy::Deputy;
 use crate::locks::Mutex;
 use crate::port::Port;
+use crate::registry::{DomainClaim, DomainName};
 use crate::srq::{Drawn, Srq, SrqShared};
+use crate::steward::Steward;
 use adverb_engine::{NoReceive, Receive};
 use adverb_wire::Qpn;
 use std::fs::File;
@@ -45,73 +49,98 @@ pub struct Xrcd {
     pub(crate) shared: Arc<XrcdShared>,
 }
 
-/// A file, wherever it is open: its device and inode.
-type FileId = (u64, u64);
-
 /// What the users of a domain share.
 #[derive(Debug)]
 pub(crate) struct XrcdShared {
-    /// Whose queues: of another device they are not found.
-    device: String,
-    file: Option<FileId>,
+    /// Whose targets and queues: each port has its own part of a domain.
+    port: Weak<Port>,
+    /// What processes share of a file's domain.
+    claim: Option<Claim>,
     /// Grows whenever a queue comes or goes.
     version: AtomicU64,
     srqs: Mutex<Vec<Weak<SrqShared>>>,
 }
 
-/// Domains of files.
+/// A claim on a file's domain, which tells other processes of it.
+#[derive(Debug)]
+struct Claim {
+    name: DomainName,
+    place: DomainClaim,
+    port: Weak<Port>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // A port that goes takes its claims along.
+        if let Some(port) = self.port.upgrade() {
+            port.registry().release_domain(self.place);
+        }
+    }
+}
+
+/// Domains of files that this process has open.
 static OPEN: Mutex<Vec<Weak<XrcdShared>>> = Mutex::new(Vec::new());
 
 impl Xrcd {
     /// A domain that nobody else can open.
-    pub fn new(port: &Port) -> Self {
+    pub fn new(port: &Arc<Port>) -> Self {
         Self::of(port, None)
     }
 
-    /// The domain of a file. The file is not read, and can be closed afterwards.
+    /// The domain of a file, for this process and others of this user. The file is not read, and can be
+    /// closed afterwards.
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` and `NotFound`, as `how` has it; those of `fstat(2)`.
-    pub fn open(port: &Port, file: impl AsFd, how: OpenXrcd) -> io::Result<Self> {
+    /// `AlreadyExists` and `NotFound`, as `how` has it; `PermissionDenied` if the file belongs to another
+    /// user; those of `fstat(2)`.
+    pub fn open(port: &Arc<Port>, file: impl AsFd, how: OpenXrcd) -> io::Result<Self> {
         let metadata = File::from(file.as_fd().try_clone_to_owned()?).metadata()?;
-        let id = (metadata.dev(), metadata.ino());
+        let (owner, user) = (metadata.uid(), port.registry().user());
+        if owner != user {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!(
+                    "the file belongs to user {owner}, and this process to user {user}: an XRC domain \
+                     is shared by processes of one user, by a file of that user"
+                ),
+            ));
+        }
+        let name = DomainName::new(port.device().index, &metadata);
         let mut open = lock(&OPEN);
         open.retain(|domain| domain.strong_count() > 0);
-        let same = |domain: &Arc<XrcdShared>| {
-            domain.file == Some(id) && domain.device == port.device().name
-        };
-        match (open.iter().filter_map(Weak::upgrade).find(same), how) {
-            (Some(shared), OpenXrcd::Create | OpenXrcd::Existing) => Ok(Self { shared }),
-            (Some(_), OpenXrcd::CreateNew) => Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "there is an XRC domain of this file already",
-            )),
-            (None, OpenXrcd::Existing) => Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                "there is no XRC domain of this file in this process",
-            )),
-            (None, OpenXrcd::Create | OpenXrcd::CreateNew) => {
-                let domain = Self::of(port, Some(id));
-                open.push(Arc::downgrade(&domain.shared));
-                Ok(domain)
-            }
+        if let Some(shared) = find(&open, name, port) {
+            return how.allow(true).map(|()| Self { shared });
         }
+        let place = port.registry().claim_domain(name, |exists| how.allow(exists))?;
+        let domain = Self::of(port, Some(Claim { name, place, port: Arc::downgrade(port) }));
+        open.push(Arc::downgrade(&domain.shared));
+        Ok(domain)
     }
 
-    fn of(port: &Port, file: Option<FileId>) -> Self {
+    /// This port's part of a domain that another process knows by this name.
+    pub(crate) fn known(name: DomainName, port: &Arc<Port>) -> Option<Self> {
+        find(&lock(&OPEN), name, port).map(|shared| Self { shared })
+    }
+
+    fn of(port: &Arc<Port>, claim: Option<Claim>) -> Self {
         let shared = XrcdShared {
-            device: port.device().name.clone(),
-            file,
+            port: Arc::downgrade(port),
+            claim,
             version: AtomicU64::new(0),
             srqs: Mutex::new(Vec::new()),
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// It is of this device.
-    pub fn is_of(&self, port: &Port) -> bool {
-        self.shared.device == port.device().name
+    /// Several processes can have it open.
+    pub(crate) fn is_of_file(&self) -> bool {
+        self.shared.claim.is_some()
+    }
+
+    /// It is of this port.
+    pub fn is_of(&self, port: &Arc<Port>) -> bool {
+        self.shared.is_of(port)
     }
 
     /// Two handles are of the same domain.
@@ -120,7 +149,34 @@ impl Xrcd {
     }
 }
 
+impl OpenXrcd {
+    fn allow(self, exists: bool) -> io::Result<()> {
+        match (self, exists) {
+            (Self::Create, _) | (Self::CreateNew, false) | (Self::Existing, true) => Ok(()),
+            (Self::CreateNew, true) => Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "there is an XRC domain of this file already",
+            )),
+            (Self::Existing, false) => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "no process of this user has an XRC domain of this file open",
+            )),
+        }
+    }
+}
+
+fn find(open: &[Weak<XrcdShared>], name: DomainName, port: &Arc<Port>) -> Option<Arc<XrcdShared>> {
+    let is_it = |domain: &Arc<XrcdShared>| {
+        domain.is_of(port) && domain.claim.as_ref().is_some_and(|claim| claim.name == name)
+    };
+    open.iter().filter_map(Weak::upgrade).find(is_it)
+}
+
 impl XrcdShared {
+    fn is_of(&self, port: &Arc<Port>) -> bool {
+        std::ptr::eq(self.port.as_ptr(), Arc::as_ptr(port))
+    }
+
     /// A queue has come; false if there are too many.
     pub(crate) fn enter(&self, srq: &Arc<SrqShared>) -> bool {
         let mut srqs = lock(&self.srqs);
@@ -135,8 +191,16 @@ impl XrcdShared {
 
     /// A queue goes: nothing is found in it any more.
     pub(crate) fn leave(&self, number: u32) {
-        lock(&self.srqs).retain(|srq| srq.upgrade().is_some_and(|srq| srq.number() != number));
+        let mut srqs = lock(&self.srqs);
+        srqs.retain(|srq| srq.upgrade().is_some_and(|srq| srq.number() != number));
         self.version.fetch_add(1, Ordering::Release);
+        let last = srqs.is_empty();
+        drop(srqs);
+        if let Some(port) = self.claim.as_ref().and_then(|claim| claim.port.upgrade())
+            && last
+        {
+            port.end_deputies_in(self); // They would keep the domain open.
+        }
     }
 
     fn find(&self, number: u32) -> Option<Srq> {
@@ -161,12 +225,42 @@ pub(crate) struct Targets {
     met: Vec<Drawn>,
     /// The one that the message at hand draws from.
     current: usize,
+    pub(crate) office: Office,
+}
+
+/// What other processes have to do with a target.
+#[derive(Debug)]
+pub(crate) enum Office {
+    /// Nothing: the domain is this process's alone.
+    Alone,
+    /// They may serve some of its requests.
+    Steward(Box<Steward>),
+    /// It is one of theirs, of which this one serves some requests.
+    Deputy(Box<Deputy>),
 }
 
 impl Targets {
     pub(crate) fn new(domain: &Xrcd) -> Self {
         let domain = Arc::clone(&domain.shared);
-        Self { seen: 0, domain, met: Vec::new(), current: 0 }
+        let office = match &domain.claim {
+            Some(claim) => Office::Steward(Box::new(Steward::new(claim.name))),
+            None => Office::Alone,
+        };
+        Self { seen: 0, domain, met: Vec::new(), current: 0, office }
+    }
+
+    pub(crate) fn steward_mut(&mut self) -> Option<&mut Steward> {
+        match &mut self.office {
+            Office::Steward(steward) => Some(steward),
+            Office::Alone | Office::Deputy(_) => None,
+        }
+    }
+
+    pub(crate) fn deputy_mut(&mut self) -> Option<&mut Deputy> {
+        match &mut self.office {
+            Office::Deputy(deputy) => Some(deputy),
+            Office::Alone | Office::Steward(_) => None,
+        }
     }
 
     /// Makes sure that a queue is at hand; the protection domain of its memory.

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use tracing::{debug, info};
 
 /// An open device with the settings of a session.
 ///
@@ -77,6 +78,16 @@ impl Adapter {
             sources: Mutex::default(),
             threads: AtomicUsize::new(0),
         };
+        info!(
+            name = %inner.name,
+            device = %inner.device,
+            gid_index = index,
+            gid = %inner.gid,
+            path_mtu = inner.path_mtu.bytes(),
+            work_mode = ?inner.config.work_mode,
+            thread_mode = ?inner.config.thread_mode,
+            "adapter opened"
+        );
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -170,8 +181,10 @@ impl Adapter {
                 let key = key.map_or("", |(_, key)| key.as_str());
                 let mut sources = self.inner.sources.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(source) = sources.get(key).and_then(Weak::upgrade) {
+                    debug!(channel = %name, key, "shared completion queue found");
                     return Ok(source);
                 }
+                debug!(channel = %name, key, "shared completion queue not found: made");
                 let source = Arc::new(Source::new(self, true, least)?);
                 sources.insert(key.to_owned(), Arc::downgrade(&source));
                 Ok(source)

@@ -8,6 +8,7 @@ use crate::error::{BlockError, BufferError};
 use adverb_verbs::{Access, Mr, RangeError, Rkey, Sge};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tracing::info;
 
 /// Registered memory of equal blocks, one after the other.
 ///
@@ -20,10 +21,23 @@ pub struct Buffer {
 #[derive(Debug)]
 struct Inner {
     mr: Mr,
+    /// Where its first block starts in the region.
+    start: usize,
+    /// It is a part of another, or the same in other blocks.
+    is_part: bool,
     blocks: usize,
     block_bytes: usize,
     turns: Turns,
     adapter: Adapter,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.is_part {
+            return;
+        }
+        info!(addr = format_args!("{:#x}", self.mr.addr()), "buffer deregistered");
+    }
 }
 
 /// Whose turn it is, of so many.
@@ -64,15 +78,83 @@ impl Buffer {
         let too_large = BufferError::TooLarge { blocks, block_bytes };
         let len = blocks.checked_mul(block_bytes).ok_or(too_large)?;
         let mr = adapter.pd().allocate(len, access)?;
+        info!(
+            addr = format_args!("{:#x}", mr.addr()),
+            blocks,
+            block_bytes,
+            %access,
+            lkey = format_args!("{:#x}", mr.lkey()),
+            rkey = format_args!("{:#x}", mr.rkey().0),
+            "buffer registered"
+        );
         Ok(Self {
             inner: Arc::new(Inner {
                 mr,
+                start: 0,
+                is_part: false,
                 blocks,
                 block_bytes,
                 turns: Turns::default(),
                 adapter: adapter.clone(),
             }),
         })
+    }
+
+    /// The `blocks` blocks from number `first` on, as a buffer of its own: the same memory and key, its
+    /// own count of blocks and round robin. A peer that is told of it learns its address and length
+    /// alone, but the key opens all of the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError::NoSuchBlock`], also for no blocks at all.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use adverb_session::{Adapter, Config};
+    ///
+    /// let buffer = Adapter::open(Config::default())?.buffer(8, 64)?;
+    /// let half = buffer.part(4, 4)?;
+    /// half.at(0)?.write(0, b"in the middle")?;
+    /// assert_eq!(buffer.at(4)?.to_vec(), half.next().to_vec());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn part(&self, first: usize, blocks: usize) -> Result<Self, BlockError> {
+        let known = self.inner.blocks;
+        let fits = blocks > 0 && first.checked_add(blocks).is_some_and(|end| end <= known);
+        if !fits {
+            let index = first.saturating_add(blocks.saturating_sub(1)).max(known);
+            return Err(BlockError::NoSuchBlock { index, blocks: known });
+        }
+        let start = self.inner.start + first * self.inner.block_bytes;
+        Ok(self.seen_as(start, blocks, self.inner.block_bytes))
+    }
+
+    /// The same memory in blocks of another length, as a buffer of its own. Bytes at the end that do not
+    /// fill a block are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`BufferError::Empty`] for blocks of nothing, [`BufferError::BlockTooLong`] for blocks longer
+    /// than all of it.
+    pub fn in_blocks_of(&self, block_bytes: usize) -> Result<Self, BufferError> {
+        let len = self.len();
+        let blocks = len.checked_div(block_bytes).ok_or(BufferError::Empty)?;
+        if blocks == 0 {
+            return Err(BufferError::BlockTooLong { asked: block_bytes, max: len });
+        }
+        if block_bytes > Self::BLOCK_BYTES_MAX {
+            let max = Self::BLOCK_BYTES_MAX;
+            return Err(BufferError::BlockTooLong { asked: block_bytes, max });
+        }
+        Ok(self.seen_as(self.inner.start, blocks, block_bytes))
+    }
+
+    fn seen_as(&self, start: usize, blocks: usize, block_bytes: usize) -> Self {
+        let Inner { mr, adapter, .. } = &*self.inner;
+        let (mr, adapter, turns) = (mr.clone(), adapter.clone(), Turns::default());
+        let inner = Inner { mr, start, is_part: true, blocks, block_bytes, turns, adapter };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Bytes of the longest block: those of the longest message.
@@ -90,17 +172,17 @@ impl Buffer {
 
     /// Bytes of all.
     pub fn len(&self) -> usize {
-        self.inner.mr.len()
+        self.inner.blocks * self.inner.block_bytes
     }
 
     /// Never true: a buffer has at least one byte.
     pub fn is_empty(&self) -> bool {
-        self.inner.mr.is_empty()
+        self.len() == 0
     }
 
     /// Address of the first byte, as a peer is told it.
     pub fn addr(&self) -> u64 {
-        self.inner.mr.addr()
+        self.inner.mr.addr() + u64::try_from(self.inner.start).unwrap_or(0)
     }
 
     /// Key with which a peer reaches it.
@@ -113,7 +195,7 @@ impl Buffer {
         self.inner.mr.access()
     }
 
-    /// The region that it is.
+    /// The region that it is, or is a part of.
     pub fn mr(&self) -> &Mr {
         &self.inner.mr
     }
@@ -145,7 +227,7 @@ impl Buffer {
 
     fn block(&self, index: usize) -> Block {
         Block {
-            offset: index * self.inner.block_bytes,
+            offset: self.inner.start + index * self.inner.block_bytes,
             len: self.inner.block_bytes,
             buffer: self.clone(),
         }
@@ -157,7 +239,7 @@ impl Buffer {
     ///
     /// [`BlockError::Memory`] if it was registered without [`Access::LOCAL_WRITE`].
     pub fn fill(&self, byte: u8) -> Result<(), BlockError> {
-        Ok(self.inner.mr.fill(0, self.len(), byte)?)
+        Ok(self.inner.mr.fill(self.inner.start, self.len(), byte)?)
     }
 
     pub(crate) fn adapter(&self) -> &Adapter {
@@ -169,7 +251,7 @@ impl Buffer {
 #[derive(Clone, Debug)]
 pub struct Block {
     buffer: Buffer,
-    /// From the start of the buffer.
+    /// From the start of the region.
     offset: usize,
     len: usize,
 }
@@ -182,13 +264,12 @@ impl Block {
 
     /// Its number in the buffer.
     pub fn index(&self) -> usize {
-        let block_bytes = self.buffer.block_bytes();
-        self.offset.checked_div(block_bytes).unwrap_or(0)
+        self.offset().checked_div(self.buffer.block_bytes()).unwrap_or(0)
     }
 
     /// Where it starts in the buffer, in bytes.
     pub fn offset(&self) -> usize {
-        self.offset
+        self.offset - self.buffer.inner.start
     }
 
     /// Its bytes.
@@ -322,6 +403,43 @@ mod tests {
         assert_eq!(bytes(0), [1; 10]);
         assert_eq!(bytes(1), [2; 10]);
         assert_eq!(bytes(2), [3; 10]);
+    }
+
+    #[test]
+    fn parts_share_memory_and_key_and_count_for_themselves() {
+        let buffer = adapter().buffer(6, 8).unwrap();
+        let part = buffer.part(2, 3).unwrap();
+        assert_eq!((part.blocks(), part.len(), part.rkey()), (3, 24, buffer.rkey()));
+        assert_eq!(part.addr(), buffer.addr() + 16);
+        part.fill(1).unwrap();
+        let bytes: Vec<_> = (0..6).map(|index| buffer.at(index).unwrap().to_vec()).collect();
+        assert_eq!(bytes, [[0; 8], [0; 8], [1; 8], [1; 8], [1; 8], [0; 8]]);
+        let inner = part.part(1, 2).unwrap();
+        let last = inner.at(1).unwrap();
+        assert_eq!((last.index(), last.offset()), (1, 8));
+        last.store_u64(0, 9).unwrap();
+        assert_eq!(buffer.at(4).unwrap().load_u64(0).unwrap(), 9);
+        assert_eq!((part.next().index(), part.next().index()), (0, 1));
+        assert_eq!(buffer.next().index(), 0);
+        drop(buffer);
+        assert_eq!(part.at(2).unwrap().load_u64(0).unwrap(), 9);
+        assert!(part.at(3).is_err());
+        for (first, blocks) in [(0, 4), (3, 1), (0, 0), (usize::MAX, 2)] {
+            assert!(part.part(first, blocks).is_err(), "{first} {blocks}");
+        }
+    }
+
+    #[test]
+    fn the_same_memory_can_be_seen_in_other_blocks() {
+        let buffer = adapter().buffer(3, 10).unwrap();
+        let eights = buffer.in_blocks_of(8).unwrap();
+        assert_eq!((eights.blocks(), eights.len()), (3, 24));
+        eights.at(1).unwrap().fill(5).unwrap();
+        assert_eq!(buffer.at(0).unwrap().to_vec(), [0, 0, 0, 0, 0, 0, 0, 0, 5, 5]);
+        assert_eq!(buffer.in_blocks_of(30).unwrap().blocks(), 1);
+        assert!(matches!(buffer.in_blocks_of(0), Err(BufferError::Empty)));
+        let error = buffer.in_blocks_of(31).unwrap_err();
+        assert!(matches!(error, BufferError::BlockTooLong { asked: 31, max: 30 }));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::buffer::Block;
 use crate::connector::Deadline;
 use crate::error::ChannelError;
 use crate::handler::Handler;
-use crate::link::Link;
+use crate::line::Line;
 use crate::remote::RemoteBlock;
 use crate::ring::{Claim, Event, Fate, Queue, Ticket};
 use crate::set_up::Unlinked;
@@ -51,17 +51,17 @@ impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Channel")
             .field("name", &self.shared.name)
-            .field("qp", &self.shared.qp.number())
-            .field("peer", &self.shared.link.peer.addr)
+            .field("qp", &self.qpn())
+            .field("peer", &self.shared.line.link().peer.addr)
             .finish_non_exhaustive()
     }
 }
 
 impl Channel {
-    pub(crate) fn new(unlinked: Unlinked, link: &Arc<Link>, adapter: &Adapter) -> Self {
+    pub(crate) fn new(unlinked: Unlinked, line: &Arc<Line>, adapter: &Adapter) -> Self {
         Self {
             timeout: adapter.config().timeouts.work,
-            shared: Shared::new(unlinked, link, adapter),
+            shared: Shared::new(unlinked, line, adapter),
         }
     }
 
@@ -96,14 +96,14 @@ impl Channel {
         Self { shared: Arc::clone(&self.shared), timeout }
     }
 
-    /// Its queue pair's number.
+    /// Its queue pair's number. A channel that has lost its peer and found it again has another.
     pub fn qpn(&self) -> Qpn {
-        self.shared.qp.number()
+        self.shared.lock().qp.number()
     }
 
     /// What its queue pair has counted.
     pub fn counters(&self) -> QpCounters {
-        self.shared.qp.counters()
+        self.shared.lock().qp.counters()
     }
 
     /// How much it has on its hands.
@@ -143,7 +143,7 @@ impl Channel {
     ///
     /// [`ChannelError`]; nothing was posted then.
     pub fn post_send(&self, block: Block) -> Result<Ticket, ChannelError> {
-        self.shared.post_send(&block, None, POSTED)
+        self.shared.post_send(block, None, POSTED)
     }
 
     /// Posts a message with immediate data.
@@ -152,7 +152,7 @@ impl Channel {
     ///
     /// [`ChannelError`]; nothing was posted then.
     pub fn post_send_with_imm(&self, block: Block, imm: u32) -> Result<Ticket, ChannelError> {
-        self.shared.post_send(&block, Some(imm), POSTED)
+        self.shared.post_send(block, Some(imm), POSTED)
     }
 
     /// Posts a WRITE of `block` to the start of `to`.
@@ -161,7 +161,7 @@ impl Channel {
     ///
     /// [`ChannelError`]; nothing was posted then.
     pub fn post_write(&self, block: Block, to: RemoteBlock) -> Result<Ticket, ChannelError> {
-        self.shared.post_write(&block, to, None, POSTED)
+        self.shared.post_write(block, to, None, POSTED)
     }
 
     /// Posts a WRITE of `block` to the start of `to` that uses up one of the peer's receives to tell
@@ -176,7 +176,7 @@ impl Channel {
         to: RemoteBlock,
         imm: u32,
     ) -> Result<Ticket, ChannelError> {
-        self.shared.post_write(&block, to, Some(imm), POSTED)
+        self.shared.post_write(block, to, Some(imm), POSTED)
     }
 
     /// Posts a READ of the start of `from` into `block`.
@@ -185,7 +185,7 @@ impl Channel {
     ///
     /// [`ChannelError`]; nothing was posted then.
     pub fn post_read(&self, block: Block, from: RemoteBlock) -> Result<Ticket, ChannelError> {
-        self.shared.post_read(&block, from, POSTED)
+        self.shared.post_read(block, from, POSTED)
     }
 
     /// Posts an addition to the peer's 8 bytes at the start of `at`; `block`, of 8 bytes, takes what
@@ -200,7 +200,7 @@ impl Channel {
         at: RemoteBlock,
         add: u64,
     ) -> Result<Ticket, ChannelError> {
-        self.shared.post_fetch_add(&block, at, add, POSTED)
+        self.shared.post_fetch_add(block, at, add, POSTED)
     }
 
     /// Posts a comparison of the peer's 8 bytes at the start of `at` with `compare`, which puts
@@ -217,7 +217,7 @@ impl Channel {
         swap: u64,
     ) -> Result<Ticket, ChannelError> {
         let words = (compare, swap);
-        self.shared.post_compare_swap(&block, at, words, POSTED)
+        self.shared.post_compare_swap(block, at, words, POSTED)
     }
 
     /// Sends a message and waits until the peer has it.
@@ -226,7 +226,7 @@ impl Channel {
     ///
     /// [`ChannelError`]. After [`ChannelError::Timeout`] the work goes on.
     pub fn send(&self, block: Block) -> Result<(), ChannelError> {
-        self.awaited(|shared| shared.post_send(&block, None, AWAITED)).map(drop)
+        self.awaited(|shared| shared.post_send(block.clone(), None, AWAITED)).map(drop)
     }
 
     /// Sends a message with immediate data and waits until the peer has it.
@@ -235,7 +235,7 @@ impl Channel {
     ///
     /// As [`Channel::send`].
     pub fn send_with_imm(&self, block: Block, imm: u32) -> Result<(), ChannelError> {
-        self.awaited(|shared| shared.post_send(&block, Some(imm), AWAITED)).map(drop)
+        self.awaited(|shared| shared.post_send(block.clone(), Some(imm), AWAITED)).map(drop)
     }
 
     /// Writes `block` to the start of `to` and waits until it is there.
@@ -244,7 +244,7 @@ impl Channel {
     ///
     /// As [`Channel::send`].
     pub fn write(&self, block: Block, to: RemoteBlock) -> Result<(), ChannelError> {
-        self.awaited(|shared| shared.post_write(&block, to, None, AWAITED)).map(drop)
+        self.awaited(|shared| shared.post_write(block.clone(), to, None, AWAITED)).map(drop)
     }
 
     /// Writes `block` to the start of `to`, tells the peer `imm`, and waits until both are there.
@@ -258,7 +258,7 @@ impl Channel {
         to: RemoteBlock,
         imm: u32,
     ) -> Result<(), ChannelError> {
-        self.awaited(|shared| shared.post_write(&block, to, Some(imm), AWAITED)).map(drop)
+        self.awaited(|shared| shared.post_write(block.clone(), to, Some(imm), AWAITED)).map(drop)
     }
 
     /// Reads the start of `from` into `block`.
@@ -267,7 +267,7 @@ impl Channel {
     ///
     /// As [`Channel::send`].
     pub fn read(&self, block: Block, from: RemoteBlock) -> Result<(), ChannelError> {
-        self.awaited(|shared| shared.post_read(&block, from, AWAITED)).map(drop)
+        self.awaited(|shared| shared.post_read(block.clone(), from, AWAITED)).map(drop)
     }
 
     /// Adds to the peer's 8 bytes at the start of `at`, wrapping, and returns what was there, which
@@ -277,7 +277,7 @@ impl Channel {
     ///
     /// As [`Channel::send`].
     pub fn fetch_add(&self, block: Block, at: RemoteBlock, add: u64) -> Result<u64, ChannelError> {
-        word(&self.awaited(|shared| shared.post_fetch_add(&block, at, add, AWAITED))?)
+        word(&self.awaited(|shared| shared.post_fetch_add(block.clone(), at, add, AWAITED))?)
     }
 
     /// Puts `swap` in the place of the peer's 8 bytes at the start of `at` if they equal `compare`,
@@ -294,7 +294,7 @@ impl Channel {
         swap: u64,
     ) -> Result<u64, ChannelError> {
         let words = (compare, swap);
-        word(&self.awaited(|shared| shared.post_compare_swap(&block, at, words, AWAITED))?)
+        word(&self.awaited(|shared| shared.post_compare_swap(block.clone(), at, words, AWAITED))?)
     }
 
     /// Waits for something to arrive in the oldest of the posted receives.
@@ -503,7 +503,7 @@ impl Channel {
     }
 
     pub(crate) fn claim_send(&self, block: &Block) -> Result<Ticket, ChannelError> {
-        self.shared.post_send(block, None, AWAITED)
+        self.shared.post_send(block.clone(), None, AWAITED)
     }
 
     pub(crate) fn claim_write(
@@ -512,7 +512,7 @@ impl Channel {
         to: RemoteBlock,
         imm: Option<u32>,
     ) -> Result<Ticket, ChannelError> {
-        self.shared.post_write(block, to, imm, AWAITED)
+        self.shared.post_write(block.clone(), to, imm, AWAITED)
     }
 
     pub(crate) fn claim_read(
@@ -520,7 +520,7 @@ impl Channel {
         block: &Block,
         from: RemoteBlock,
     ) -> Result<Ticket, ChannelError> {
-        self.shared.post_read(block, from, AWAITED)
+        self.shared.post_read(block.clone(), from, AWAITED)
     }
 
     /// The event of work that is claimed, if it has ended.

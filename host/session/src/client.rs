@@ -7,11 +7,13 @@ use crate::connector::{Connector, Deadline, unexpected};
 use crate::endpoint::Endpoint;
 use crate::error::{AdapterError, ConnectError, ConnectorError, SecretError, SetUpError};
 use crate::frame::{Features, Frame, NONCE_BYTES, PROOF_BYTES, Reason, Refusal};
-use crate::set_up;
+use crate::link::PeerInfo;
+use crate::set_up::{self, Unlinked};
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::thread;
 use std::time::Duration;
+use tracing::debug;
 
 /// Connects to servers, each an [`Endpoint`].
 #[derive(Clone, Debug)]
@@ -54,9 +56,12 @@ impl ClientSession {
         loop {
             for address in &addresses {
                 attempt = self.try_connect(*address, deadline);
+                if let Err(error) = &attempt {
+                    debug!(%address, "{error}");
+                }
                 match &attempt {
                     Ok(_) => return attempt,
-                    Err(error) if is_final(error) => return attempt,
+                    Err(error) if error.is_final() => return attempt,
                     Err(_) => {}
                 }
             }
@@ -68,6 +73,19 @@ impl ClientSession {
     }
 
     fn try_connect(&self, to: SocketAddr, deadline: Deadline) -> Result<Endpoint, ConnectError> {
+        let make = || set_up::make(&self.adapter, self.adapter.channel_names());
+        let Met { peer, connector, channels } = self.meet(to, deadline, &make)?;
+        Endpoint::new(&self.adapter, peer, connector, channels, Some(to))
+            .map_err(|error| ConnectError::Handshake { to, error })
+    }
+
+    /// Connects queue pairs that `make` makes to a server, once.
+    pub(crate) fn meet(
+        &self,
+        to: SocketAddr,
+        deadline: Deadline,
+        make: Make<'_>,
+    ) -> Result<Met, ConnectError> {
         // The standard library refuses to wait for no time at all.
         let left = deadline.left().max(Duration::from_millis(1));
         let stream = TcpStream::connect_timeout(&to, left)
@@ -82,21 +100,18 @@ impl ClientSession {
         }
         let refused = |error| ConnectError::Handshake { to, error };
         let mut connector = Connector::new(stream).map_err(refused)?;
-        self.shake_hands(&mut connector, to, deadline)
-            .map_err(|error| match error {
-                Failure::Connector(error) => {
-                    connector.refuse(&error);
-                    refused(error)
-                }
-                Failure::SetUp(error) => {
-                    let refusal = Refusal::new(Reason::Disagreement, &error.to_string());
-                    connector.part(&Frame::Refuse(refusal));
-                    ConnectError::SetUp { to, error }
-                }
-            })
-            .and_then(|(peer, channels)| {
-                Endpoint::new(&self.adapter, peer, connector, channels, Some(to)).map_err(refused)
-            })
+        match self.shake_hands(&mut connector, to, deadline, make) {
+            Ok((peer, channels)) => Ok(Met { peer, connector, channels }),
+            Err(Failure::Connector(error)) => {
+                connector.refuse(&error);
+                Err(refused(error))
+            }
+            Err(Failure::SetUp(error)) => {
+                let refusal = Refusal::new(Reason::Disagreement, &error.to_string());
+                connector.part(&Frame::Refuse(refusal));
+                Err(ConnectError::SetUp { to, error })
+            }
+        }
     }
 
     fn shake_hands(
@@ -104,9 +119,10 @@ impl ClientSession {
         connector: &mut Connector,
         to: SocketAddr,
         deadline: Deadline,
-    ) -> Result<(crate::PeerInfo, Vec<set_up::Unlinked>), Failure> {
+        make: Make<'_>,
+    ) -> Result<(PeerInfo, Vec<Unlinked>), Failure> {
         let adapter = &self.adapter;
-        let channels = set_up::make(adapter, adapter.channel_names())?;
+        let channels = make()?;
         let hello = set_up::hello(adapter, &channels, adapter.path_mtu(), Features::OURS)?;
         let hello = Frame::Hello(hello);
         connector.send(&hello, deadline)?;
@@ -156,6 +172,16 @@ impl ClientSession {
     }
 }
 
+/// Makes the queue pairs of an endpoint.
+pub(crate) type Make<'a> = &'a dyn Fn() -> Result<Vec<Unlinked>, SetUpError>;
+
+/// A server that has been met.
+pub(crate) struct Met {
+    pub(crate) peer: PeerInfo,
+    pub(crate) connector: Connector,
+    pub(crate) channels: Vec<Unlinked>,
+}
+
 /// What can go wrong between two sides that are connected.
 enum Failure {
     Connector(ConnectorError),
@@ -174,23 +200,26 @@ impl From<SetUpError> for Failure {
     }
 }
 
-/// Trying again would not help.
-fn is_final(error: &ConnectError) -> bool {
-    match error {
-        ConnectError::Unreachable { .. } => false,
-        // The server went away just now; it may come back.
-        ConnectError::Handshake { error, .. } => match error {
-            ConnectorError::Closed | ConnectorError::System { .. } => false,
-            ConnectorError::Refused(refusal) => refusal.reason != Reason::Busy,
-            ConnectorError::Frame(_)
-            | ConnectorError::Secret(_)
-            | ConnectorError::Timeout { .. }
-            | ConnectorError::Unexpected { .. } => true,
-        },
-        ConnectError::Address { .. }
-        | ConnectError::Exchange { .. }
-        | ConnectError::NotAClient
-        | ConnectError::SetUp { .. } => true,
+impl ConnectError {
+    /// Trying again would not help.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => false,
+            // The server went away just now, or does not listen; it may come back.
+            Self::Handshake { error, .. } => match error {
+                ConnectorError::Closed
+                | ConnectorError::System { .. }
+                | ConnectorError::Timeout { .. } => false,
+                ConnectorError::Refused(refusal) => refusal.reason != Reason::Busy,
+                ConnectorError::Frame(_)
+                | ConnectorError::Secret(_)
+                | ConnectorError::Unexpected { .. } => true,
+            },
+            Self::Address { .. }
+            | Self::Exchange { .. }
+            | Self::NotAClient
+            | Self::SetUp { .. } => true,
+        }
     }
 }
 

@@ -1,96 +1,53 @@
 //! Collectives: what a group of endpoints does together.
 //!
 //! A [`Group`] is a messenger to each other member. All members call the same collective, in the same
-//! order, with buffers of the same length. Every member computes sums in the same order as every other,
-//! so that all have the same bits; which order that is depends on the [`Topology`].
+//! order, with buffers of the same length. Every number of a result is computed by one member, or by
+//! all in the same order, so that all have the same bits; which order that is [`Topology`] says.
 //!
 //! Members send to and receive from one another at the same time: whoever has sent all that it may
-//! takes what comes meanwhile, because a messenger notes arrivals while it waits.
+//! takes what comes meanwhile, because a messenger notes arrivals while it waits. Long messages are
+//! only taken when they are asked for, though: everybody sends and asks in the same order, and nobody
+//! sends more than [`LAG`] of them before it asks.
+//!
+//! Who is above whom in a tree is in `collective/tree.rs`, the numbers are in `collective/number.rs`,
+//! and how long vectors go over the full mesh in `collective/inbox.rs`.
 
-use crate::error::MessageError;
+mod inbox;
+mod number;
+mod tree;
+
+use self::inbox::Inboxes;
+pub use self::number::{Number, Reduction};
+use self::number::{bytes, bytes_mut, reduce_after, reduce_before};
+use self::tree::Tree;
+use crate::error::{ChannelError, MessageError};
+use crate::link::Departure;
 use crate::messenger::{Message, Messenger};
 use std::fmt;
+use std::ops::Range;
 
-/// How members of a group pass data on.
+/// How members of a group pass data on, and in which order they reduce it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Topology {
-    /// Short vectors over the full mesh, long ones round a ring.
+    /// The full mesh in small groups; in large ones two trees for short vectors, a ring for long.
     #[default]
     Auto,
-    /// Everybody sends to everybody: fewest steps.
+    /// Everybody sends to everybody: fewest steps. The order is that of the ranks.
     Mesh,
-    /// Round a ring, in pieces: least to send.
+    /// Round a ring, in pieces: each member talks to two others. Each piece is reduced from the member
+    /// of its own number on, upwards, and after the last member from the first on.
     Ring,
-    /// Up a tree and down again; each member has so many children, at least 1.
+    /// Up a tree and down again. Each member reduces its own and then those below, the lowest rank
+    /// first.
     Tree {
-        /// Children of a member.
+        /// Members below each, at least 1.
         width: usize,
     },
+    /// Half of the vector up one binary tree and half up another, and down again. Whoever is a leaf
+    /// of one has others below it in the other. The order is as for a tree.
+    DoubleTree,
 }
-
-/// What is done with two numbers.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Reduction {
-    /// They are added; integers wrap.
-    Sum,
-    /// The smaller one.
-    Min,
-    /// The larger one.
-    Max,
-}
-
-mod sealed {
-    pub trait Sealed {}
-}
-
-/// A number that groups can reduce: `f32`, `f64`, `i32` and `i64`.
-pub trait Number: Copy + Default + fmt::Debug + sealed::Sealed {
-    /// Bytes of it.
-    const BYTES: usize;
-    /// What comes of two of them.
-    #[must_use]
-    fn reduce(self, other: Self, how: Reduction) -> Self;
-    /// Writes it to the start of `bytes`, in the machine's order.
-    fn put(self, bytes: &mut [u8]);
-    /// Reads it from the start of `bytes`.
-    fn get(bytes: &[u8]) -> Self;
-}
-
-macro_rules! number {
-    ($type:ty, $add:expr) => {
-        impl sealed::Sealed for $type {}
-        impl Number for $type {
-            const BYTES: usize = size_of::<Self>();
-
-            #[inline]
-            fn reduce(self, other: Self, how: Reduction) -> Self {
-                match how {
-                    Reduction::Sum => $add(self, other),
-                    Reduction::Min => self.min(other),
-                    Reduction::Max => self.max(other),
-                }
-            }
-
-            #[inline]
-            fn put(self, bytes: &mut [u8]) {
-                for (to, from) in bytes.iter_mut().zip(self.to_ne_bytes()) {
-                    *to = from;
-                }
-            }
-
-            #[inline]
-            fn get(bytes: &[u8]) -> Self {
-                bytes.first_chunk().map_or(Self::default(), |bytes| Self::from_ne_bytes(*bytes))
-            }
-        }
-    };
-}
-
-number!(f32, |a: f32, b: f32| a + b);
-number!(f64, |a: f64, b: f64| a + b);
-number!(i32, i32::wrapping_add);
-number!(i64, i64::wrapping_add);
 
 /// Members that do things together.
 #[derive(Debug)]
@@ -99,8 +56,8 @@ pub struct Group {
     /// To each member in the order of their ranks; none to itself.
     peers: Vec<Option<Messenger>>,
     topology: Topology,
-    /// Bytes on their way.
-    scratch: Vec<u8>,
+    /// Made when the first long vector goes over the full mesh.
+    inboxes: Option<Inboxes>,
 }
 
 /// Why a group did not do what it was to do. Its members are out of step then: make another.
@@ -179,7 +136,7 @@ impl Group {
         if rank >= peers.len() {
             return Err(GroupError::NoSuchMember { rank });
         }
-        Ok(Self { rank, peers, topology: Topology::Auto, scratch: Vec::new() })
+        Ok(Self { rank, peers, topology: Topology::Auto, inboxes: None })
     }
 
     /// Sets how data is passed on. All members need the same.
@@ -187,6 +144,11 @@ impl Group {
     pub fn topology(mut self, topology: Topology) -> Self {
         self.topology = topology;
         self
+    }
+
+    /// Sets from now on how data is passed on. All members need the same.
+    pub fn set_topology(&mut self, topology: Topology) {
+        self.topology = topology;
     }
 
     /// Which member this is.
@@ -204,6 +166,11 @@ impl Group {
         peer.ok_or(GroupError::NoSuchMember { rank })
     }
 
+    fn others(&self) -> impl Iterator<Item = (usize, &Messenger)> {
+        let all = self.peers.iter().enumerate();
+        all.filter_map(|(rank, peer)| Some((rank, peer.as_ref()?)))
+    }
+
     fn send(&self, to: usize, bytes: &[u8]) -> Result<(), GroupError> {
         let sent = self.peer(to)?.send(bytes);
         sent.map_err(|error| GroupError::Member { rank: to, error })
@@ -218,31 +185,54 @@ impl Group {
         }
     }
 
-    fn send_numbers<T: Number>(&mut self, to: usize, numbers: &[T]) -> Result<(), GroupError> {
-        let mut bytes = std::mem::take(&mut self.scratch);
-        bytes.resize(numbers.len() * T::BYTES, 0);
-        for (to, number) in bytes.chunks_exact_mut(T::BYTES).zip(numbers) {
-            number.put(to);
-        }
-        let sent = self.send(to, &bytes);
-        self.scratch = bytes;
-        sent
+    fn send_numbers<T: Number>(&self, to: usize, numbers: &[T]) -> Result<(), GroupError> {
+        self.send(to, bytes(numbers))
     }
 
-    fn recv_numbers<T: Number>(
-        &mut self,
+    /// Receives numbers into the place of others.
+    fn recv_numbers<T: Number>(&self, from: usize, numbers: &mut [T]) -> Result<(), GroupError> {
+        let message = self.recv(from, size_of_val(numbers))?;
+        let read = message.read(0, bytes_mut(numbers));
+        debug_assert!(read.is_ok(), "the message has this length");
+        Ok(())
+    }
+
+    /// Receives as many numbers and shows them, some at a time, together with those that are there.
+    fn recv_onto<T: Number>(
+        &self,
         from: usize,
         numbers: &mut [T],
-        mut take: impl FnMut(&mut T, T),
+        take: impl Fn(&mut [T], &[T]),
     ) -> Result<(), GroupError> {
-        let message = self.recv(from, numbers.len() * T::BYTES)?;
-        self.scratch.resize(message.len(), 0);
-        let read = message.read(0, &mut self.scratch);
-        debug_assert!(read.is_ok(), "the message has this length");
-        for (number, bytes) in numbers.iter_mut().zip(self.scratch.chunks_exact(T::BYTES)) {
-            take(number, T::get(bytes));
+        let message = self.recv(from, size_of_val(numbers))?;
+        let mut new = [T::default(); STEP];
+        let mut offset = 0;
+        for numbers in numbers.chunks_mut(STEP) {
+            let new = new.get_mut(..numbers.len()).unwrap_or_default();
+            let read = message.read(offset, bytes_mut(new));
+            debug_assert!(read.is_ok(), "the message has this length");
+            take(numbers, new);
+            offset += size_of_val(numbers);
         }
         Ok(())
+    }
+
+    /// Waits until all members have come here, and parts from them. A member that is dropped instead
+    /// may take with it what others have not got yet.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError`]; it has parted from them then too.
+    pub fn close(mut self) -> Result<(), GroupError> {
+        let met = self.barrier();
+        for (rank, peer) in self.others() {
+            match peer.close() {
+                // Those who are first with this have got everything.
+                Ok(()) | Err(MessageError::Channel(ChannelError::PeerGone(Departure::Closed))) => {}
+                Err(error) => return met.and(Err(GroupError::Member { rank, error })),
+            }
+        }
+        met
     }
 
     /// Waits until all members have come here.
@@ -268,7 +258,8 @@ impl Group {
         ((self.rank + step) % size, (self.rank + size - step % size) % size)
     }
 
-    /// Gives everybody the vector of member `root`.
+    /// Gives everybody the vector of member `root`: down a binary tree, or a tree of the width that
+    /// the topology has, or from one to the next in a ring, or, over the full mesh, at once.
     ///
     /// # Errors
     ///
@@ -278,20 +269,14 @@ impl Group {
             return Err(GroupError::NoSuchMember { rank: root });
         }
         let width = match self.topology {
-            Topology::Tree { width } => width.max(1),
+            Topology::Tree { width } => width,
             Topology::Mesh => self.size(),
             Topology::Ring => 1,
-            Topology::Auto => 2,
+            Topology::Auto | Topology::DoubleTree => 2,
         };
-        // Places in a tree whose root is place 0.
-        let size = self.size();
-        let place = (self.rank + size - root) % size;
-        let member = |place: usize| (place + root) % size;
-        if let Some(above) = place.checked_sub(1) {
-            self.recv_numbers(member(above / width), data, |old, new| *old = new)?;
-        }
-        for below in (place * width + 1..=place * width + width).take_while(|below| *below < size) {
-            self.send_numbers(member(below), data)?;
+        let tree = Tree::wide(self.rank, self.size(), root, width);
+        for part in parts::<T>(data.len()) {
+            self.pass_down(&tree, data.get_mut(part).unwrap_or_default())?;
         }
         Ok(())
     }
@@ -306,21 +291,28 @@ impl Group {
         data: &mut [T],
         how: Reduction,
     ) -> Result<(), GroupError> {
-        let short = data.len() * T::BYTES <= SHORT_BYTES;
+        let short = size_of_val(data) <= SHORT_BYTES;
+        let (rank, size) = (self.rank, self.size());
         match self.topology {
-            _ if self.size() == 1 => Ok(()),
-            Topology::Mesh => self.allreduce_mesh(data, how),
-            Topology::Auto if short => self.allreduce_mesh(data, how),
-            Topology::Auto | Topology::Ring => {
-                self.scatter_ring(data, how)?;
-                self.gather_ring(data)
+            _ if size == 1 => Ok(()),
+            Topology::Auto if size > MESH_MEMBERS_MAX => match size_of_val(data) <= TREE_BYTES {
+                true => self.up_and_down(&Tree::double(rank, size), data, how),
+                false => self.round(data, how),
+            },
+            Topology::Auto | Topology::Mesh => match short {
+                true => self.allreduce_short(data, how),
+                false => self.allreduce_long(data, how),
+            },
+            Topology::Ring => self.round(data, how),
+            Topology::Tree { width } => {
+                self.up_and_down(&[Tree::wide(rank, size, 0, width)], data, how)
             }
-            Topology::Tree { width } => self.allreduce_tree(data, width.max(1), how),
+            Topology::DoubleTree => self.up_and_down(&Tree::double(rank, size), data, how),
         }
     }
 
     /// Everybody sends its vector to everybody, and reduces them in the order of their ranks.
-    fn allreduce_mesh<T: Number>(
+    fn allreduce_short<T: Number>(
         &mut self,
         data: &mut [T],
         how: Reduction,
@@ -329,80 +321,158 @@ impl Group {
             let (to, _) = self.neighbours(step);
             self.send_numbers(to, data)?;
         }
-        let own = data.to_vec();
-        for rank in 0..self.size() {
-            let first = rank == 0;
-            let take = |sum: &mut T, new: T| *sum = if first { new } else { sum.reduce(new, how) };
-            match rank == self.rank {
-                true => data.iter_mut().zip(&own).for_each(|(sum, new)| {
-                    *sum = if first { *new } else { sum.reduce(*new, how) };
-                }),
-                false => self.recv_numbers(rank, data, take)?,
+        // Those before it come before its own.
+        if let Some(last) = self.rank.checked_sub(1) {
+            let mut sum = vec![T::default(); data.len()];
+            self.recv_numbers(0, &mut sum)?;
+            for rank in 1..=last {
+                self.recv_onto(rank, &mut sum, |sum, new| reduce_after(sum, new, how))?;
+            }
+            reduce_before(data, &sum, how);
+        }
+        for rank in self.rank + 1..self.size() {
+            self.recv_onto(rank, data, |sum, new| reduce_after(sum, new, how))?;
+        }
+        Ok(())
+    }
+
+    /// Everybody reduces a piece of each slab, and writes it to everybody.
+    fn allreduce_long<T: Number>(
+        &mut self,
+        data: &mut [T],
+        how: Reduction,
+    ) -> Result<(), GroupError> {
+        let mut inboxes = match self.inboxes.take() {
+            Some(inboxes) => inboxes,
+            None => Inboxes::open(self)?,
+        };
+        let reduced = inbox::allreduce(self, &mut inboxes, data, how);
+        self.inboxes = Some(inboxes);
+        reduced
+    }
+
+    /// Up some trees, each with its share of the vector, and down again.
+    fn up_and_down<T: Number>(
+        &mut self,
+        trees: &[Tree],
+        data: &mut [T],
+        how: Reduction,
+    ) -> Result<(), GroupError> {
+        // Where the trees' shares are, cut into parts. What goes down is some parts behind what goes
+        // up; the same for everybody, so that members that meet in both trees send and ask in one
+        // order.
+        let len = data.len();
+        let share = |tree| share(len, trees.len(), tree);
+        let shares: Vec<Vec<Range<usize>>> = (0..trees.len())
+            .map(|tree| {
+                let Range { start, end } = share(tree);
+                parts::<T>(end - start).map(|p| start + p.start..start + p.end).collect()
+            })
+            .collect();
+        let steps = shares.iter().map(Vec::len).max().unwrap_or(0);
+        for step in 0..steps + LAG {
+            for (tree, parts) in trees.iter().zip(&shares) {
+                if let Some(part) = parts.get(step) {
+                    self.pass_up(tree, data.get_mut(part.clone()).unwrap_or_default(), how)?;
+                }
+            }
+            for (tree, parts) in trees.iter().zip(&shares) {
+                if let Some(part) = step.checked_sub(LAG).and_then(|step| parts.get(step)) {
+                    self.pass_down(tree, data.get_mut(part.clone()).unwrap_or_default())?;
+                }
             }
         }
         Ok(())
     }
 
-    /// Up a tree, the children in order, and down again.
-    fn allreduce_tree<T: Number>(
-        &mut self,
-        data: &mut [T],
-        width: usize,
+    /// Reduces what comes from below, and sends it on.
+    fn pass_up<T: Number>(
+        &self,
+        tree: &Tree,
+        part: &mut [T],
         how: Reduction,
     ) -> Result<(), GroupError> {
-        let size = self.size();
-        let below = self.rank * width + 1..=self.rank * width + width;
-        for child in below.take_while(|child| *child < size) {
-            self.recv_numbers(child, data, |sum, new| *sum = sum.reduce(new, how))?;
+        for below in &tree.below {
+            self.recv_onto(*below, part, |sum, new| reduce_after(sum, new, how))?;
         }
-        if let Some(above) = self.rank.checked_sub(1) {
-            self.send_numbers(above / width, data)?;
+        tree.above.map_or(Ok(()), |above| self.send_numbers(above, part))
+    }
+
+    /// Takes what comes from above, and sends it on.
+    fn pass_down<T: Number>(&self, tree: &Tree, part: &mut [T]) -> Result<(), GroupError> {
+        if let Some(above) = tree.above {
+            self.recv_numbers(above, part)?;
         }
-        let topology = std::mem::replace(&mut self.topology, Topology::Tree { width });
-        let told = self.broadcast(0, data);
-        self.topology = topology;
-        told
+        tree.below.iter().try_for_each(|below| self.send_numbers(*below, part))
     }
 
     /// Where piece number `index` of a vector is.
-    fn piece(&self, len: usize, index: usize) -> std::ops::Range<usize> {
-        let size = self.size();
-        let at = |index: usize| len / size * index + (len % size).min(index);
-        at(index % size)..at(index % size + 1)
+    fn piece(&self, len: usize, index: usize) -> Range<usize> {
+        share(len, self.size(), index % self.size())
     }
 
-    /// Round the ring: afterwards this member has piece `rank + 1` of the result.
+    /// Twice round the ring.
+    fn round<T: Number>(&mut self, data: &mut [T], how: Reduction) -> Result<(), GroupError> {
+        let own = self.rank + 1;
+        self.scatter_ring(data, how, own)?;
+        for step in 0..self.size() - 1 {
+            let out = self.piece(data.len(), own + self.size() - step);
+            let into = self.piece(data.len(), own + self.size() - step - 1);
+            self.pass_on(data, out, into, |old, new| old.copy_from_slice(new))?;
+        }
+        Ok(())
+    }
+
+    /// Once round the ring: afterwards this member has piece number `own` of the result, and the next
+    /// member has the next one.
     fn scatter_ring<T: Number>(
         &mut self,
         data: &mut [T],
         how: Reduction,
+        own: usize,
     ) -> Result<(), GroupError> {
-        let (size, (next, previous)) = (self.size(), self.neighbours(1));
-        for step in 0..size - 1 {
-            let out = self.piece(data.len(), self.rank + size - step);
-            self.send_numbers(next, data.get(out).unwrap_or_default())?;
-            let into = self.piece(data.len(), self.rank + size - step - 1);
-            let into = data.get_mut(into).unwrap_or_default();
-            self.recv_numbers(previous, into, |own, sum| *own = sum.reduce(*own, how))?;
+        let size = self.size();
+        for step in 1..size {
+            let out = self.piece(data.len(), own + size - step);
+            let into = self.piece(data.len(), own + 2 * size - step - 1);
+            // What comes has been reduced by those before.
+            self.pass_on(data, out, into, |own, sum| reduce_before(own, sum, how))?;
         }
         Ok(())
     }
 
-    /// Round the ring again: everybody has every piece afterwards.
-    fn gather_ring<T: Number>(&mut self, data: &mut [T]) -> Result<(), GroupError> {
-        let (size, (next, previous)) = (self.size(), self.neighbours(1));
-        for step in 0..size - 1 {
-            let out = self.piece(data.len(), self.rank + 1 + size - step);
-            self.send_numbers(next, data.get(out).unwrap_or_default())?;
-            let into = self.piece(data.len(), self.rank + size - step);
-            let into = data.get_mut(into).unwrap_or_default();
-            self.recv_numbers(previous, into, |old, new| *old = new)?;
+    /// Sends one piece to the next member in the ring while another comes from the one before, both in
+    /// parts.
+    fn pass_on<T: Number>(
+        &self,
+        data: &mut [T],
+        out: Range<usize>,
+        into: Range<usize>,
+        take: impl Fn(&mut [T], &[T]),
+    ) -> Result<(), GroupError> {
+        let (next, previous) = self.neighbours(1);
+        let (mut out_parts, mut in_parts) =
+            (parts::<T>(out.end - out.start), parts::<T>(into.end - into.start));
+        loop {
+            let (send, receive) = (out_parts.next(), in_parts.next());
+            if let Some(part) = &send {
+                let part = out.start + part.start..out.start + part.end;
+                self.send_numbers(next, data.get(part).unwrap_or_default())?;
+            }
+            if let Some(part) = &receive {
+                let part = into.start + part.start..into.start + part.end;
+                self.recv_onto(previous, data.get_mut(part).unwrap_or_default(), &take)?;
+            }
+            if send.is_none() && receive.is_none() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Reduces the vectors of all members, and gives each member one part of the result, the first
-    /// member the first part. Returns where in `data` its part is; the rest is of no use.
+    /// member the first part. Returns where in `data` its part is; the rest is of no use. It goes
+    /// round a ring, whatever the topology, and is reduced in that order: from the member after the
+    /// part's on.
     ///
     /// # Errors
     ///
@@ -411,22 +481,12 @@ impl Group {
         &mut self,
         data: &mut [T],
         how: Reduction,
-    ) -> Result<std::ops::Range<usize>, GroupError> {
+    ) -> Result<Range<usize>, GroupError> {
         if !data.len().is_multiple_of(self.size()) {
             return Err(GroupError::Uneven { len: data.len(), members: self.size() });
         }
-        let own = self.piece(data.len(), self.rank);
-        if self.size() == 1 {
-            return Ok(own);
-        }
-        // One place further than the ring leaves it.
-        self.scatter_ring(data, how)?;
-        let (next, previous) = self.neighbours(1);
-        let has = self.piece(data.len(), self.rank + 1);
-        self.send_numbers(next, data.get(has).unwrap_or_default())?;
-        let into = data.get_mut(own.clone()).unwrap_or_default();
-        self.recv_numbers(previous, into, |old, new| *old = new)?;
-        Ok(own)
+        self.scatter_ring(data, how, self.rank)?;
+        Ok(self.piece(data.len(), self.rank))
     }
 
     /// Gives everybody the vectors of all members, one after the other in the order of their ranks;
@@ -439,21 +499,46 @@ impl Group {
         if all.len() != data.len() * self.size() {
             return Err(GroupError::Uneven { len: all.len(), members: self.size() });
         }
-        for step in 1..self.size() {
-            let (to, _) = self.neighbours(step);
-            self.send_numbers(to, data)?;
-        }
         let len = data.len();
-        for rank in 0..self.size() {
-            let part = all.get_mut(rank * len..rank * len + len).unwrap_or_default();
-            match rank == self.rank {
-                true => part.copy_from_slice(data),
-                false => self.recv_numbers(rank, part, |old, new| *old = new)?,
+        let place = |rank: usize| rank * len..rank * len + len;
+        all.get_mut(place(self.rank)).unwrap_or_default().copy_from_slice(data);
+        for part in parts::<T>(len) {
+            for step in 1..self.size() {
+                let (to, _) = self.neighbours(step);
+                self.send_numbers(to, data.get(part.clone()).unwrap_or_default())?;
+            }
+            for step in 1..self.size() {
+                let (_, from) = self.neighbours(step);
+                let theirs = all.get_mut(place(from)).unwrap_or_default();
+                self.recv_numbers(from, theirs.get_mut(part.clone()).unwrap_or_default())?;
             }
         }
         Ok(())
     }
 }
 
-/// Vectors up to this long go over the full mesh unless it is told otherwise.
-const SHORT_BYTES: usize = 4096;
+/// One of `count` shares of a vector, as even as can be.
+fn share(len: usize, count: usize, index: usize) -> Range<usize> {
+    let at = |index: usize| len / count * index + (len % count).min(index);
+    at(index)..at(index + 1)
+}
+
+/// A vector in parts that are passed on one after the other; one without bytes for an empty vector,
+/// so that lengths that differ are always noticed.
+fn parts<T: Number>(len: usize) -> impl Iterator<Item = Range<usize>> {
+    let step = PART_BYTES / T::BYTES;
+    (0..len.div_ceil(step).max(1)).map(move |part| part * step..(part * step + step).min(len))
+}
+
+/// Vectors up to this long are sent to everybody as they are.
+const SHORT_BYTES: usize = 8 << 10;
+/// Members of a group in which everybody sends to everybody, unless it is told to.
+const MESH_MEMBERS_MAX: usize = 16;
+/// Vectors up to this long go over trees in larger groups.
+const TREE_BYTES: usize = 64 << 10;
+/// What is passed on at once: much longer than what it costs to say so.
+const PART_BYTES: usize = 256 << 10;
+/// Parts that have gone up a tree when the first comes down.
+const LAG: usize = 3;
+/// Numbers that are reduced at once: they stay in the cache that is nearest.
+const STEP: usize = 512;

@@ -4,6 +4,7 @@
 
 use crate::auth::Secret;
 use crate::frame;
+use crate::link::Departure;
 use adverb_verbs::{AckTimeout, PathMtu, RetryCount, RnrRetry, RnrTimer};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
@@ -44,6 +45,8 @@ pub struct Config {
     pub thread_mode: ThreadMode,
     /// What peers have to know to be let in, and servers to be trusted.
     pub secret: Option<Secret>,
+    /// How a client comes back by itself to a server that it has lost; `None`: not at all.
+    pub reconnect: Option<Reconnect>,
 }
 
 impl Default for Config {
@@ -57,6 +60,7 @@ impl Default for Config {
             work_mode: WorkMode::BusyPoll,
             thread_mode: ThreadMode::default(),
             secret: None,
+            reconnect: None,
         }
     }
 }
@@ -188,6 +192,13 @@ impl Config {
         self
     }
 
+    /// Has a client come back by itself to a server that it has lost.
+    #[must_use]
+    pub const fn reconnect(mut self, policy: Reconnect) -> Self {
+        self.reconnect = Some(policy);
+        self
+    }
+
     /// Sets what both sides have to know.
     #[must_use]
     pub fn secret(mut self, secret: impl Into<Secret>) -> Self {
@@ -302,6 +313,90 @@ impl Default for Timeouts {
             work: Duration::from_secs(10),
             silence: Some(Duration::from_secs(5)),
         }
+    }
+}
+
+/// How a client comes back by itself to a server that it has lost.
+///
+/// What was in flight ends with [`crate::ChannelError::PeerGone`], once, before it tries. When it has
+/// succeeded, the same endpoint and channels go on, and the server is told of the same buffers under
+/// the same names; the server's have to be asked for again, and receives posted again. Handlers are
+/// told by [`crate::Handler::established`]; [`crate::Endpoint::wait_until_up`] waits for it.
+///
+/// ```
+/// use adverb_session::{Config, Reconnect};
+/// use std::time::Duration;
+///
+/// let policy = Reconnect::default().attempts(20).longest_pause(Duration::from_secs(5));
+/// let config = Config::default().reconnect(policy);
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Reconnect {
+    /// How often it tries, each time for as long as [`Timeouts::connect`] at most. Then the peer is
+    /// gone for good.
+    pub attempts: u32,
+    /// The pause before the first try. Each pause is twice the one before, and up to a half shorter by
+    /// chance.
+    pub first_pause: Duration,
+    /// The longest pause.
+    pub longest_pause: Duration,
+    /// Also come back to a server that has said goodbye.
+    pub after_goodbye: bool,
+}
+
+impl Default for Reconnect {
+    fn default() -> Self {
+        Self {
+            attempts: 10,
+            first_pause: Duration::from_millis(50),
+            longest_pause: Duration::from_secs(2),
+            after_goodbye: false,
+        }
+    }
+}
+
+impl Reconnect {
+    /// Sets how often it tries.
+    #[must_use]
+    pub const fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts;
+        self
+    }
+
+    /// Sets the pause before the first try.
+    #[must_use]
+    pub const fn first_pause(mut self, pause: Duration) -> Self {
+        self.first_pause = pause;
+        self
+    }
+
+    /// Sets the longest pause.
+    #[must_use]
+    pub const fn longest_pause(mut self, pause: Duration) -> Self {
+        self.longest_pause = pause;
+        self
+    }
+
+    /// Sets whether it also comes back to a server that has said goodbye.
+    #[must_use]
+    pub const fn after_goodbye(mut self, also: bool) -> Self {
+        self.after_goodbye = also;
+        self
+    }
+
+    pub(crate) const fn covers(self, how: Departure) -> bool {
+        match how {
+            Departure::Lost | Departure::Silent => true,
+            Departure::Closed => self.after_goodbye,
+            Departure::Here | Departure::Unruly => false,
+        }
+    }
+
+    /// The pause before a try, the first being 0.
+    pub(crate) fn pause_before(self, attempt: u32) -> Duration {
+        let factor = 1_u32.checked_shl(attempt).unwrap_or(u32::MAX);
+        self.first_pause.saturating_mul(factor).min(self.longest_pause)
     }
 }
 

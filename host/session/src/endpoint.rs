@@ -7,6 +7,7 @@ use crate::client::ClientSession;
 use crate::connector::{Connector, system};
 use crate::error::{ChannelError, ConnectError, ConnectorError, ExchangeError, NoSuchChannel};
 use crate::handler::Handler;
+use crate::line::Line;
 use crate::link::{Departure, Link, PeerInfo};
 use crate::remote::RemoteBuffer;
 use crate::set_up::Unlinked;
@@ -14,6 +15,8 @@ use adverb_sys::eventfd::EventFd;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
+use tracing::info;
 
 /// One peer: a connector, one or more channels, and the buffers that both sides have advertised.
 ///
@@ -22,10 +25,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     channels: Vec<Channel>,
-    link: Arc<Link>,
+    line: Arc<Line>,
     adapter: Adapter,
-    /// Where it connected to, if it is a client's.
-    server: Option<SocketAddr>,
 }
 
 impl Endpoint {
@@ -36,15 +37,21 @@ impl Endpoint {
         channels: Vec<Unlinked>,
         server: Option<SocketAddr>,
     ) -> Result<Self, ConnectorError> {
-        let link = Arc::new(Link::new(peer, connector));
-        let channels = channels.into_iter().map(|unlinked| Channel::new(unlinked, &link, adapter));
+        let link = Arc::new(Link::new(peer, connector, 1));
+        let line = Line::new(adapter, Arc::clone(&link), server);
+        let channels = channels.into_iter().map(|unlinked| Channel::new(unlinked, &line, adapter));
         let channels: Vec<_> = channels.collect();
-        link.set_channels(channels.iter().map(Channel::downgrade).collect());
+        line.set_channels(channels.iter().map(Channel::downgrade).collect());
         adapter.keep(&link).map_err(system("look after the connection"))?;
         // What came together with the end of the handshake has been read already, so that the keeper
         // would not be woken for it.
         link.attend();
-        Ok(Self { channels, link, adapter: adapter.clone(), server })
+        info!(peer = %link.peer.addr, name = %link.peer.name, "peer has come");
+        Ok(Self { channels, line, adapter: adapter.clone() })
+    }
+
+    pub(crate) fn of(channels: Vec<Channel>, line: Arc<Line>, adapter: &Adapter) -> Self {
+        Self { channels, line, adapter: adapter.clone() }
     }
 
     /// Hands what happens on its channels to `handler`, on threads as [`crate::Config::thread_mode`]
@@ -61,26 +68,37 @@ impl Endpoint {
     /// same buffers under the same names. What was in flight has ended with the old endpoint; the
     /// peer's buffers have to be asked for again.
     ///
-    /// It tries for as long as [`crate::Timeouts::connect`] says.
+    /// It tries for as long as [`crate::Timeouts::connect`] says. With [`crate::Config::reconnect`] an
+    /// endpoint comes back by itself.
     ///
     /// # Errors
     ///
     /// [`ConnectError`]; [`ConnectError::NotAClient`] for an endpoint of a server, whose client has
     /// to come again.
     pub fn reconnect(&self) -> Result<Self, ConnectError> {
-        let server = self.server.ok_or(ConnectError::NotAClient)?;
-        self.link.close();
+        let server = self.line.server().ok_or(ConnectError::NotAClient)?;
+        self.line.close();
         let again = ClientSession::on(self.adapter.clone()).connect(server)?;
-        for (name, buffer) in self.link.advertised() {
+        for (name, buffer) in self.line.link().advertised() {
             let told = again.advertise(name.as_str(), &buffer);
             told.map_err(|error| ConnectError::Exchange { to: server, error })?;
         }
         Ok(again)
     }
 
-    /// Who is at the other end.
-    pub fn peer(&self) -> &PeerInfo {
-        &self.link.peer
+    /// Waits until the peer is there: at once if it is, or until a client has come back to its server
+    /// ([`crate::Config::reconnect`]).
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::PeerGone`] if it will not come back, [`ChannelError::Timeout`].
+    pub fn wait_until_up(&self, timeout: Duration) -> Result<(), ChannelError> {
+        self.line.wait_until_up(timeout)
+    }
+
+    /// Who is at the other end, or was there last.
+    pub fn peer(&self) -> Arc<PeerInfo> {
+        Arc::clone(&self.line.link().peer)
     }
 
     /// The adapter that its channels are of, and that makes buffers for them.
@@ -117,7 +135,7 @@ impl Endpoint {
             return Err(ExchangeError::ForeignBuffer);
         }
         let timeout = self.adapter.config().timeouts.work;
-        self.link.advertise(name, buffer, timeout)
+        self.line.link().advertise(name, buffer, timeout)
     }
 
     /// The buffer that the peer has advertised under this name; waits until it does.
@@ -127,22 +145,22 @@ impl Endpoint {
     /// [`ExchangeError`].
     pub fn remote_buffer(&self, name: &str) -> Result<RemoteBuffer, ExchangeError> {
         let timeout = self.adapter.config().timeouts.work;
-        self.link.remote_buffer(name, timeout)
+        self.line.link().remote_buffer(name, timeout)
     }
 
     /// Looks how the peer went; `None` while it is there.
     pub fn departure(&self) -> Option<Departure> {
-        self.link.check()
+        self.line.link().check()
     }
 
     /// The handler knows that the peer has gone, and has handled all events.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.link.is_quiet()
+        self.line.link().is_quiet()
     }
 
     /// Has `bell` rung when that is so.
     pub(crate) fn ring_when_gone(&self, bell: &Arc<EventFd>) {
-        self.link.ring_when_gone(Arc::clone(bell));
+        self.line.link().ring_when_gone(Arc::clone(bell));
     }
 
     /// Waits until what was posted to all channels is done, and says goodbye.
@@ -153,7 +171,7 @@ impl Endpoint {
     /// endpoint is closed then too.
     pub fn close(self) -> Result<(), ChannelError> {
         let drained = self.channels.iter().try_for_each(Channel::drain);
-        self.link.close();
+        self.line.close();
         drained
     }
 }

@@ -668,6 +668,9 @@ pub enum ChannelError {
     NotAWord,
     /// There is no receive posted, so nothing can arrive.
     NothingPosted,
+    /// The peer's buffer is one of before it was lost and found again: ask for it anew. Nothing was
+    /// posted.
+    OldBuffer,
     /// The peer is gone.
     PeerGone(Departure),
     /// The system did not let the caller sleep.
@@ -715,6 +718,10 @@ impl fmt::Display for ChannelError {
             Self::NotAWord => f.write_str(
                 "an atomic needs a local block of 8 bytes, and 8 bytes of the peer's at an address \
                  that is a multiple of 8",
+            ),
+            Self::OldBuffer => f.write_str(
+                "the buffer was advertised before the peer was lost and found again: ask for it anew \
+                 with remote_buffer()",
             ),
             Self::NothingPosted => {
                 f.write_str("nothing can arrive: no receive is posted; call post_recv() before")
@@ -772,6 +779,7 @@ impl Error for ChannelError {
             | Self::Full { .. }
             | Self::NotAWord
             | Self::NothingPosted
+            | Self::OldBuffer
             | Self::PeerGone(_)
             | Self::Sleep(_)
             | Self::Taken(_)

@@ -137,6 +137,26 @@ impl AsyncChannel {
         .await
     }
 
+    /// Waits until the channel can be used: at once, or when a client has come back to its server
+    /// ([`crate::Config::reconnect`]). Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// What ended it, if it will not be used again.
+    pub async fn up(&self) -> Result<(), ChannelError> {
+        let channel = &self.channel;
+        let is_up = || match channel.failure() {
+            None => Some(Ok(())),
+            Some(failure) => channel.shared().is_over().then_some(Err(failure)),
+        };
+        poll_fn(|context| {
+            // Registered before the look, so that nothing is missed in between.
+            channel.register(context.waker());
+            is_up().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
     /// Posts work that is claimed, and waits for its end.
     async fn awaited(
         &self,

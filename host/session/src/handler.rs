@@ -14,7 +14,9 @@ use crate::ring::Event;
 /// has none here. A handler that takes long holds up the other channels of its thread.
 #[expect(unused_variables, reason = "a handler names what it uses")]
 pub trait Handler: Send + Sync + 'static {
-    /// A peer has come, and its endpoint is up. Called by [`crate::ServerSession::serve`].
+    /// A peer has come, and its endpoint is up. Called by [`crate::ServerSession::serve`], and when a
+    /// client has come back to its server ([`crate::Config::reconnect`]): receives have to be posted
+    /// again.
     fn established(&self, endpoint: &Endpoint) {}
 
     /// Somebody came and was not let in.
@@ -41,6 +43,6 @@ pub trait Handler: Send + Sync + 'static {
     /// Work failed.
     fn failed(&self, channel: &Channel, event: Event) {}
 
-    /// The peer is gone, and all its channels' events have been handled. Once for each endpoint.
+    /// The peer is gone, and all its channels' events have been handled. Once for each time that it goes.
     fn gone(&self, peer: &PeerInfo, how: Departure) {}
 }

@@ -71,6 +71,7 @@ pub mod frame;
 mod futures;
 mod handler;
 mod keeper;
+mod line;
 mod link;
 mod messenger;
 mod remote;
@@ -91,7 +92,8 @@ pub use channel::{Channel, InFlight};
 pub use client::ClientSession;
 pub use collective::{Group, GroupError, Number, Reduction, Topology};
 pub use config::{
-    AdapterConfig, CHANNELS_MAX, Config, QueueConfig, Signal, ThreadMode, Timeouts, WorkMode,
+    AdapterConfig, CHANNELS_MAX, Config, QueueConfig, Reconnect, Signal, ThreadMode, Timeouts,
+    WorkMode,
 };
 pub use endpoint::Endpoint;
 pub use error::{

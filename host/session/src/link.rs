@@ -5,10 +5,10 @@
 //! it whether it is still there. The keeper (`keeper.rs`) listens to it.
 
 use crate::buffer::Buffer;
-use crate::channel::Shared;
 use crate::connector::{self, Connector, Deadline};
 use crate::error::{ConnectorError, ExchangeError};
 use crate::frame::{Advertisement, ChannelHello, Features, Frame, Name};
+use crate::line::Line;
 use crate::remote::RemoteBuffer;
 use adverb_sys::eventfd::EventFd;
 use adverb_verbs::{Access, Gid, PathMtu};
@@ -17,6 +17,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use tracing::{debug, info, trace};
 
 /// Who is at the other end of an endpoint.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -93,7 +94,7 @@ impl fmt::Display for Departure {
 /// The link to a peer.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) peer: PeerInfo,
+    pub(crate) peer: Arc<PeerInfo>,
     /// How the peer went, as [`Departure::code`]; 0 while it is there.
     departed: AtomicU8,
     stream: Arc<TcpStream>,
@@ -103,7 +104,9 @@ pub(crate) struct Link {
     state: Mutex<State>,
     /// Something has changed in `state`, or the peer has gone.
     heard: Condvar,
-    channels: OnceLock<Vec<Weak<Shared>>>,
+    /// Which of the line's links it is, from 1 on.
+    number: u32,
+    line: OnceLock<Weak<Line>>,
     /// Rung when the handler knows that the peer has gone.
     farewell: OnceLock<Arc<EventFd>>,
     /// Channels whose last event was handled after the peer had gone.
@@ -130,16 +133,17 @@ struct Watch {
 }
 
 impl Link {
-    pub(crate) fn new(peer: PeerInfo, connector: Connector) -> Self {
+    pub(crate) fn new(peer: PeerInfo, connector: Connector, number: u32) -> Self {
         Self {
-            peer,
+            peer: Arc::new(peer),
+            number,
             departed: AtomicU8::new(0),
             stream: Arc::clone(connector.stream()),
             reader: Mutex::new(connector),
             writer: Mutex::new(()),
             state: Mutex::new(State { theirs: Vec::new(), ours: Vec::new() }),
             heard: Condvar::new(),
-            channels: OnceLock::new(),
+            line: OnceLock::new(),
             farewell: OnceLock::new(),
             quiet_channels: AtomicUsize::new(0),
             frames: AtomicU64::new(0),
@@ -147,9 +151,14 @@ impl Link {
         }
     }
 
-    /// Tells which channels end with it. Once.
-    pub(crate) fn set_channels(&self, channels: Vec<Weak<Shared>>) {
-        let _ = self.channels.set(channels);
+    /// Tells what it is a link of, whose channels end with it. Once.
+    pub(crate) fn set_line(&self, line: Weak<Line>) {
+        let _ = self.line.set(line);
+    }
+
+    /// Which of the line's links it is.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     /// Has `bell` rung when the handler knows that the peer has gone. Once.
@@ -214,22 +223,26 @@ impl Link {
             self.end_channels(Departure::Silent);
             return patience;
         }
+        debug!(peer = %self.peer.addr, ?silent, "silent: asked whether it is there");
         self.offer(&Frame::Ping);
         often.min(patience.saturating_sub(silent))
     }
 
     fn signs_of_life(&self) -> u64 {
-        let channels = self.channels.get().map(Vec::as_slice).unwrap_or_default();
+        let line = self.line.get().and_then(Weak::upgrade);
+        let channels = line.as_ref().map(|line| line.channels()).unwrap_or_default();
         let packets = channels.iter().filter_map(Weak::upgrade).map(|c| c.packets_received());
         packets.fold(self.frames.load(Ordering::Relaxed), u64::wrapping_add)
     }
 
     fn end_channels(&self, how: Departure) {
-        for channel in self.channels.get().map(Vec::as_slice).unwrap_or_default() {
-            if let Some(channel) = channel.upgrade() {
-                channel.end(how);
-            }
+        let Some(line) = self.line.get().and_then(Weak::upgrade) else {
+            return;
+        };
+        for channel in line.channels().iter().filter_map(Weak::upgrade) {
+            channel.end(how, self.number);
         }
+        line.lost(self.number, how);
     }
 
     /// The handler knows that the peer has gone, and has handled all events.
@@ -258,7 +271,8 @@ impl Link {
     fn hear(&self, reader: &mut Connector) {
         while self.departure().is_none() {
             let frame = reader.try_receive();
-            if matches!(frame, Ok(Some(_))) {
+            if let Ok(Some(frame)) = &frame {
+                trace!(peer = %self.peer.addr, "says {}", frame.kind());
                 self.frames.fetch_add(1, Ordering::Relaxed);
             }
             match frame {
@@ -289,6 +303,15 @@ impl Link {
     }
 
     fn learn(&self, new: Advertisement) {
+        info!(
+            peer = %self.peer.addr,
+            name = %new.name,
+            addr = format_args!("{:#x}", new.addr),
+            rkey = format_args!("{:#x}", new.rkey.0),
+            blocks = new.blocks,
+            block_bytes = new.block_bytes,
+            "the peer advertises a buffer"
+        );
         let mut state = self.lock();
         if let Some(old) = state.theirs.iter_mut().find(|old| old.name == new.name) {
             *old = new;
@@ -303,7 +326,11 @@ impl Link {
 
     fn depart(&self, how: Departure) {
         // The first cause is the one that counts.
-        let _ = self.departed.compare_exchange(0, how.code(), Ordering::AcqRel, Ordering::Relaxed);
+        let first =
+            self.departed.compare_exchange(0, how.code(), Ordering::AcqRel, Ordering::Relaxed);
+        if first.is_ok() {
+            info!(peer = %self.peer.addr, name = %self.peer.name, "{how}");
+        }
         // Under the lock, so that nobody misses it between looking and waiting.
         drop(self.lock());
         self.heard.notify_all();
@@ -315,7 +342,7 @@ impl Link {
         buffer: &Buffer,
         timeout: Duration,
     ) -> Result<(), ExchangeError> {
-        let name = Name::new(name)?;
+        let title = Name::new(name)?;
         let remote = Access::ALL.bits() & !Access::LOCAL_WRITE.bits();
         if buffer.access().bits() & remote == 0 {
             return Err(ExchangeError::NotShared);
@@ -326,17 +353,17 @@ impl Link {
         }
         {
             let mut state = self.lock();
-            if state.ours.iter().any(|(known, _)| *known == name) {
-                return Err(ExchangeError::NameTaken { name });
+            if state.ours.iter().any(|(known, _)| *known == title) {
+                return Err(ExchangeError::NameTaken { name: title });
             }
             if state.ours.len() >= BUFFERS_MAX {
                 return Err(ExchangeError::TooMany { max: BUFFERS_MAX });
             }
             // From before the peer can know of it.
-            state.ours.push((name.clone(), buffer.clone()));
+            state.ours.push((title.clone(), buffer.clone()));
         }
         let frame = Frame::Advertise(Advertisement {
-            name,
+            name: title,
             addr: buffer.addr(),
             rkey: buffer.rkey(),
             access: buffer.access(),
@@ -344,6 +371,15 @@ impl Link {
             blocks: u64::try_from(buffer.blocks()).unwrap_or(u64::MAX),
         });
         let sent = connector::send(&self.stream, &frame, Deadline::after(timeout));
+        info!(
+            peer = %self.peer.addr,
+            name,
+            addr = format_args!("{:#x}", buffer.addr()),
+            rkey = format_args!("{:#x}", buffer.rkey().0),
+            blocks = buffer.blocks(),
+            block_bytes = buffer.block_bytes(),
+            "buffer advertised"
+        );
         if sent.is_err() {
             // Half a frame may have gone out, and nothing can follow half a frame.
             self.depart(Departure::Lost);
@@ -366,7 +402,7 @@ impl Link {
         let mut state = self.lock();
         loop {
             if let Some(found) = state.theirs.iter().find(|known| known.name == name) {
-                return Ok(RemoteBuffer::new(found));
+                return Ok(RemoteBuffer::new(found, self.number));
             }
             if let Some(how) = self.departure() {
                 return Err(ExchangeError::PeerGone(how));
@@ -391,6 +427,10 @@ impl Link {
             return;
         }
         self.depart(Departure::Here);
+        // What came from the peer is acknowledged before the peer hears that nothing more will be.
+        if let Some(line) = self.line.get().and_then(Weak::upgrade) {
+            line.catch_up();
+        }
         self.reader.lock().unwrap_or_else(PoisonError::into_inner).part(&Frame::Bye);
         drop(writer);
         self.end_channels(Departure::Here);

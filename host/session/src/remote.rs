@@ -15,6 +15,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct RemoteBuffer {
     first: RemoteSlice,
+    link: u32,
     blocks: usize,
     block_bytes: usize,
     turns: Arc<Turns>,
@@ -27,19 +28,22 @@ impl RemoteBuffer {
     pub fn from_raw(addr: u64, rkey: Rkey, blocks: usize, block_bytes: usize) -> Self {
         Self {
             first: RemoteSlice { addr, rkey },
+            link: ANY_LINK,
             blocks: blocks.max(1),
             block_bytes,
             turns: Arc::default(),
         }
     }
 
-    pub(crate) fn new(advertisement: &Advertisement) -> Self {
-        Self::from_raw(
+    /// What was advertised over the link with this number.
+    pub(crate) fn new(advertisement: &Advertisement, link: u32) -> Self {
+        let buffer = Self::from_raw(
             advertisement.addr,
             advertisement.rkey,
             usize::try_from(advertisement.blocks).unwrap_or(usize::MAX),
             usize::try_from(advertisement.block_bytes).unwrap_or(usize::MAX),
-        )
+        );
+        Self { link, ..buffer }
     }
 
     /// How many blocks it has.
@@ -60,6 +64,20 @@ impl RemoteBuffer {
     /// Key of the region, there.
     pub fn rkey(&self) -> Rkey {
         self.first.rkey
+    }
+
+    /// The `blocks` blocks from number `first` on, as a buffer with a round robin of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError::NoSuchBlock`], also for no blocks at all.
+    pub fn part(&self, first: usize, blocks: usize) -> Result<Self, BlockError> {
+        let fits = blocks > 0 && first.checked_add(blocks).is_some_and(|end| end <= self.blocks);
+        if !fits {
+            let index = first.saturating_add(blocks.saturating_sub(1)).max(self.blocks);
+            return Err(BlockError::NoSuchBlock { index, blocks: self.blocks });
+        }
+        Ok(Self { first: self.block(first).start, blocks, turns: Arc::default(), ..self.clone() })
     }
 
     /// Block number `index`, the first being 0.
@@ -92,6 +110,7 @@ impl RemoteBuffer {
         RemoteBlock {
             start: self.first.plus(u64::try_from(offset).unwrap_or(u64::MAX)),
             len: self.block_bytes,
+            link: self.link,
         }
     }
 }
@@ -101,6 +120,7 @@ impl RemoteBuffer {
 pub struct RemoteBlock {
     start: RemoteSlice,
     len: usize,
+    link: u32,
 }
 
 impl RemoteBlock {
@@ -117,6 +137,12 @@ impl RemoteBlock {
     /// Where it is, there.
     pub fn start(&self) -> RemoteSlice {
         self.start
+    }
+
+    /// It is a buffer that the peer of the link with this number has now.
+    #[inline]
+    pub(crate) fn is_of(&self, link: u32) -> bool {
+        self.link == link || self.link == ANY_LINK
     }
 
     /// Its first `len` bytes.
@@ -138,12 +164,16 @@ impl RemoteBlock {
     pub fn part(self, offset: usize, len: usize) -> Result<Self, BlockError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => {
-                Ok(Self { start: self.start.plus(u64::try_from(offset).unwrap_or(u64::MAX)), len })
+                let start = self.start.plus(u64::try_from(offset).unwrap_or(u64::MAX));
+                Ok(Self { start, len, ..self })
             }
             Some(_) | None => Err(BlockError::OutOfBlock { offset, len, block: self.len }),
         }
     }
 }
+
+/// The link of buffers that were not advertised: links count from 1.
+const ANY_LINK: u32 = 0;
 
 #[cfg(test)]
 mod tests {
@@ -158,6 +188,9 @@ mod tests {
         assert_eq!(block.part(60, 4).unwrap().start().addr, 1188);
         assert!(block.part(60, 5).is_err());
         assert!(buffer.at(3).is_err());
+        let part = buffer.part(1, 2).unwrap();
+        assert_eq!((part.addr(), part.blocks()), (1064, 2));
+        assert!(buffer.part(2, 2).is_err());
         let turns: Vec<_> = (0..4).map(|_| buffer.next().start().addr).collect();
         assert_eq!(turns, [1000, 1064, 1128, 1000]);
         assert_eq!(buffer.last().start().addr, 1000);

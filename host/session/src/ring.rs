@@ -154,7 +154,9 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct Ring {
     queue: Queue,
+    /// A power of two of them, so that a number's place takes no division.
     slots: Box<[Slot]>,
+    depth: u32,
     /// Work before this has been taken.
     free: u64,
     /// Work before this is done.
@@ -183,22 +185,20 @@ impl Ring {
             },
             claim: Claim::Anybody,
         };
-        Self { queue, slots: (0..depth).map(|_| empty()).collect(), free: 0, done: 0, posted: 0 }
+        let slots = (0..depth.next_power_of_two()).map(|_| empty()).collect();
+        Self { queue, slots, depth, free: 0, done: 0, posted: 0 }
     }
 
-    fn depth(&self) -> u64 {
-        u64::try_from(self.slots.len()).unwrap_or(u64::MAX)
-    }
-
+    #[inline(always)]
     fn slot(&mut self, number: u64) -> Option<&mut Slot> {
-        let place = number.checked_rem(self.depth())?;
-        self.slots.get_mut(usize::try_from(place).ok()?)
+        let place = usize::try_from(number).ok()? & self.slots.len().wrapping_sub(1);
+        self.slots.get_mut(place)
     }
 
     /// Work that can be posted now.
     #[inline]
     pub(crate) fn room(&self) -> u64 {
-        self.depth() - (self.posted - self.free)
+        u64::from(self.depth) - (self.posted - self.free)
     }
 
     /// Work that is not done.
@@ -273,7 +273,7 @@ impl Ring {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn event(&mut self, number: u64) -> Option<Event> {
         let queue = self.queue;
         let slot = self.slot(number)?;
@@ -284,7 +284,7 @@ impl Ring {
     }
 
     /// Takes the oldest event that nobody else waits for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<Event> {
         for number in self.free..self.done {
             let slot = self.slot(number)?;

@@ -18,6 +18,7 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::{debug, info, warn};
 
 /// Accepts clients, each an [`Endpoint`].
 #[derive(Debug)]
@@ -79,14 +80,9 @@ impl ServerSession {
         listener.set_nonblocking(true).map_err(failed)?;
         let epoll = Epoll::new().map_err(failed)?;
         epoll.add(&listener, 0, Interest::Readable).map_err(failed)?;
-        Ok(Self {
-            local_addr: listener.local_addr().map_err(failed)?,
-            listener,
-            epoll,
-            newcomers: Vec::new(),
-            bell: None,
-            adapter,
-        })
+        let local_addr = listener.local_addr().map_err(failed)?;
+        info!(address = %local_addr, "server listens");
+        Ok(Self { local_addr, listener, epoll, newcomers: Vec::new(), bell: None, adapter })
     }
 
     /// Where it listens.
@@ -176,6 +172,7 @@ impl ServerSession {
             connector.part(&Frame::Refuse(Refusal::new(Reason::Busy, text)));
             return Ok(());
         }
+        debug!(%from, "somebody has connected");
         self.epoll.add(connector.stream(), 1, Interest::Readable)?;
         self.newcomers.push(Newcomer {
             from,
@@ -197,7 +194,11 @@ impl ServerSession {
             let newcomer = self.newcomers.swap_remove(at);
             // It may be closed already, and is forgotten then by itself.
             let _ = self.epoll.remove(newcomer.connector.stream());
-            return Some(newcomer.finish(step, &self.adapter));
+            let finished = newcomer.finish(step, &self.adapter);
+            if let Err(error) = &finished {
+                warn!("{error}");
+            }
+            return Some(finished);
         }
         None
     }

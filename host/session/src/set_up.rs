@@ -2,12 +2,16 @@
 
 use crate::adapter::Adapter;
 use crate::auth;
+use crate::channel::Shared;
 use crate::error::SetUpError;
 use crate::frame::{ChannelHello, Features, Hello, Name};
 use crate::link::PeerInfo;
 use crate::source::Places;
 use adverb_verbs::{PathMtu, Qp, QpConfig, Rc, RcConnect, RemoteQp};
+use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use tracing::info;
 
 /// A channel's queue pair, without a peer as yet.
 #[derive(Debug)]
@@ -27,6 +31,17 @@ fn make_one(adapter: &Adapter, name: &Name) -> Result<Unlinked, SetUpError> {
     let queues = &adapter.config().queues;
     let depth = queues.send_depth + queues.receive_depth;
     let places = adapter.source(name, depth)?.reserve(depth)?;
+    make_on(adapter, name, places)
+}
+
+/// Makes another queue pair for a channel whose own has ended, with the same places for completions.
+pub(crate) fn make_again(adapter: &Adapter, channel: &Shared) -> Result<Unlinked, SetUpError> {
+    let places = Arc::clone(channel.source()).reserve(0)?;
+    make_on(adapter, channel.title(), places)
+}
+
+fn make_on(adapter: &Adapter, name: &Name, places: Places) -> Result<Unlinked, SetUpError> {
+    let queues = &adapter.config().queues;
     let mut config = QpConfig::new(places.source().cq());
     config.max_send_wr = queues.send_depth;
     config.max_recv_wr = queues.receive_depth;
@@ -117,6 +132,38 @@ pub(crate) fn connect(
             ..RcConnect::new(ours.qp.address(config.gid_index)?, remote)
         };
         ours.qp.connect(&how)?;
+        info!("{}", Table { adapter, peer, name: &ours.name, how: &how });
     }
     Ok(())
 }
+
+/// Both sides of a channel, for the log.
+struct Table<'a> {
+    adapter: &'a Adapter,
+    peer: &'a PeerInfo,
+    name: &'a Name,
+    how: &'a RcConnect,
+}
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { adapter, peer, name, how } = self;
+        write!(f, "channel {name} connected, path MTU {}", how.path_mtu.bytes())?;
+        let (local, remote) = (how.local, how.remote);
+        let mut row = |what: &str, local: &dyn fmt::Display, remote: &dyn fmt::Display| {
+            // Not every type pads itself.
+            let (local, remote) = (local.to_string(), remote.to_string());
+            write!(f, "\n  {what:<10}  {local:<GID_CHARS$}  {remote}")
+        };
+        row("", &"local", &"remote")?;
+        row("session", adapter.name(), &peer.name)?;
+        row("device", adapter.device_name(), &peer.device)?;
+        let number = |qp: &RemoteQp| format!("{:#08x}", qp.qpn.get());
+        row("queue pair", &number(&local), &number(&remote))?;
+        row("GID", &local.gid, &remote.gid)?;
+        row("first PSN", &local.psn.get(), &remote.psn.get())
+    }
+}
+
+/// A GID in words of 16 bits.
+const GID_CHARS: usize = 39;

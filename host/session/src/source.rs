@@ -143,6 +143,14 @@ impl Source {
         self.ready().reserve(members.len());
     }
 
+    /// A channel has another queue pair now.
+    pub(crate) fn rename(&self, old: u32, new: u32) {
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = members.remove(&old) {
+            members.insert(new, channel);
+        }
+    }
+
     /// Asks for a wake-up when the next completion comes.
     #[inline]
     pub(crate) fn arm(&self) {

@@ -13,6 +13,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
+use tracing::debug;
 
 /// Starts the threads of a channel's source, unless they run already.
 pub(crate) fn start(adapter: &Adapter, channel: &Shared) -> io::Result<()> {
@@ -21,6 +22,7 @@ pub(crate) fn start(adapter: &Adapter, channel: &Shared) -> io::Result<()> {
         source.bed().kick();
         return Ok(());
     }
+    debug!(channel = %channel.title(), "threads for handlers started");
     let threads = match adapter.config().thread_mode {
         ThreadMode::PerChannel => 1,
         ThreadMode::SharedCq { threads } => threads.get(),

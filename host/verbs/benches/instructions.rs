@@ -25,8 +25,9 @@ const _: () = assert!(ROUNDS.is_multiple_of(BATCH));
 type Counted = fn(&Bench) -> Outcome<()>;
 
 /// All of them, by their names in the record.
-const OPERATIONS: [(&str, Counted); 7] = [
+const OPERATIONS: [(&str, Counted); 8] = [
     ("poll_empty", counted_poll_empty),
+    ("log_unheard", counted_log_unheard),
     ("send_64_inline", counted_send_64_inline),
     ("send_64_inline_srq", counted_send_64_inline_srq),
     ("send_64_inline_batch_16", counted_send_64_inline_batch_16),
@@ -70,6 +71,15 @@ fn warm_up(bench: &Bench) -> Outcome<()> {
 fn counted_poll_empty(bench: &Bench) -> Outcome<()> {
     for _ in 0..ROUNDS {
         bench.poll()?;
+    }
+    Ok(())
+}
+
+/// Telling the log something while nobody listens.
+#[inline(never)]
+fn counted_log_unheard(bench: &Bench) -> Outcome<()> {
+    for round in 0..ROUNDS {
+        tracing::debug!(round, at = bench.memory.addr(), "nobody listens");
     }
     Ok(())
 }

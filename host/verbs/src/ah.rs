@@ -1,10 +1,10 @@
 //! Address handles: where datagrams go.
 
 use crate::cq::WorkCompletion;
-use adverb_device::{AhAttr, ConnectError, Device, Gid, Grh, Port};
+use crate::provider::{self, Domain};
+use adverb_device::{AhAttr, ConnectError, Device, Gid, Grh};
 use std::fmt;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 
 /// An address handle: the way to a port or to a multicast group. `struct ibv_ah`; IBTA Vol. 1
 /// §11.2.2.
@@ -41,15 +41,15 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_ah")]
 pub struct Ah {
-    device: adverb_device::Ah,
+    device: provider::Ah,
 }
 
 impl Ah {
-    pub(crate) fn create(port: &Arc<Port>, domain: u32, attr: &AhAttr) -> Result<Self, AhError> {
-        Ok(Self { device: port.create_ah(domain, *attr)? })
+    pub(crate) fn create(domain: &Domain, attr: &AhAttr) -> Result<Self, AhError> {
+        Ok(Self { device: domain.create_ah(attr)? })
     }
 
-    pub(crate) fn device(&self) -> &adverb_device::Ah {
+    pub(crate) fn device(&self) -> &provider::Ah {
         &self.device
     }
 

@@ -1,8 +1,9 @@
 //! Completion channels: where a program sleeps until one of its completion queues has something.
 
 use crate::cq::{Cq, Inner};
+use crate::provider::{self, Port, Wake};
+use adverb_device::Notice;
 use adverb_device::locks::Mutex;
-use adverb_device::{Notice, Port};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -43,8 +44,8 @@ use std::time::Duration;
 #[derive(Clone)]
 #[doc(alias = "ibv_comp_channel")]
 pub struct CompChannel {
-    inner: adverb_device::CompChannel,
-    port: Arc<Port>,
+    inner: provider::CompChannel,
+    port: Port,
     queues: Arc<Mutex<HashMap<u64, Weak<Inner>>>>,
 }
 
@@ -55,16 +56,16 @@ impl fmt::Debug for CompChannel {
 }
 
 impl CompChannel {
-    pub(crate) fn create(port: &Arc<Port>) -> io::Result<Self> {
-        let (inner, port) = (port.create_comp_channel()?, Arc::clone(port));
+    pub(crate) fn create(port: &Port) -> io::Result<Self> {
+        let (inner, port) = (port.create_comp_channel()?, port.clone());
         Ok(Self { inner, port, queues: Arc::default() })
     }
 
-    pub(crate) fn belongs_to(&self, port: &Arc<Port>) -> bool {
-        Arc::ptr_eq(&self.port, port)
+    pub(crate) fn belongs_to(&self, port: &Port) -> bool {
+        self.port.is_same(port)
     }
 
-    pub(crate) fn device(&self) -> &adverb_device::CompChannel {
+    pub(crate) fn device(&self) -> &provider::CompChannel {
         &self.inner
     }
 
@@ -80,10 +81,10 @@ impl CompChannel {
         self.queues().remove(&id);
     }
 
-    /// The event that a notice stands for, unless its queue has gone.
-    fn event(&self, notice: Arc<Notice>) -> Option<CqEvent> {
-        let cq = self.queues().get(&notice.id()).and_then(Cq::upgrade)?;
-        Some(CqEvent { cq, notice: Some(notice) })
+    /// The event that a wake-up stands for, unless its queue has gone.
+    fn event(&self, wake: Wake) -> Option<CqEvent> {
+        let cq = self.queues().get(&wake.id).and_then(Cq::upgrade)?;
+        Some(CqEvent { cq, notice: wake.notice })
     }
 
     /// Waits for an event, and drives the device meanwhile.
@@ -94,8 +95,8 @@ impl CompChannel {
     #[doc(alias = "ibv_get_cq_event")]
     pub fn get_event(&self) -> io::Result<CqEvent> {
         loop {
-            let notice = self.inner.get(None)?;
-            if let Some(event) = notice.and_then(|notice| self.event(notice)) {
+            let wake = self.inner.get(None)?;
+            if let Some(event) = wake.and_then(|wake| self.event(wake)) {
                 return Ok(event);
             }
         }
@@ -108,10 +109,10 @@ impl CompChannel {
     /// None in practice: those of `poll(2)`.
     pub fn get_event_timeout(&self, timeout: Duration) -> io::Result<Option<CqEvent>> {
         loop {
-            let Some(notice) = self.inner.get(Some(timeout))? else {
+            let Some(wake) = self.inner.get(Some(timeout))? else {
                 return Ok(None);
             };
-            if let Some(event) = self.event(notice) {
+            if let Some(event) = self.event(wake) {
                 return Ok(Some(event));
             }
         }
@@ -137,8 +138,8 @@ impl CompChannel {
     /// Takes an event if there is one. Does not wait.
     pub fn try_get_event(&self) -> Option<CqEvent> {
         loop {
-            let notice = self.inner.try_get()?;
-            if let Some(event) = self.event(notice) {
+            let wake = self.inner.try_get()?;
+            if let Some(event) = self.event(wake) {
                 return Some(event);
             }
         }

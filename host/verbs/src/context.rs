@@ -12,17 +12,18 @@ use crate::error::{AllocateError, CreateError, OpenError};
 use crate::events::AsyncEvents;
 use crate::memory::{Buf, Dm, Mr, NullMr};
 use crate::mw::Mw;
+use crate::provider::{self, Domain, Events, Port, Region};
 use crate::qp::{Qp, QpConfig};
 use crate::srq::{Srq, SrqConfig};
+use crate::story;
 use crate::transport::{InDomain, Rc};
 use adverb_device::{
-    Access, AhAttr, Device, EventQueue, GidEntry, PathMtu, Pkey, Port, PortCounters, QpCounters,
-    QpLimits, Region, WindowKind as MwKind,
+    Access, AhAttr, Device, GidEntry, GroupLimits, PathMtu, Pkey, PortConfig as ContextConfig,
+    PortCounters, QpCounters, QpLimits, WindowKind as MwKind,
 };
 use std::io;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 /// The RDMA devices of this host, as far as this network namespace sees them.
 ///
@@ -39,15 +40,15 @@ use std::sync::Arc;
 /// ```
 #[doc(alias = "ibv_get_device_list")]
 pub fn devices() -> io::Result<Vec<Device>> {
-    adverb_device::devices()
+    provider::devices()
 }
 
 /// An open device.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_context")]
 pub struct Context {
-    port: Arc<Port>,
-    events: Arc<EventQueue>,
+    port: Port,
+    events: Events,
 }
 
 /// Bounds of a device. `struct ibv_device_attr`.
@@ -56,7 +57,13 @@ pub struct Context {
 pub struct DeviceAttr {
     /// Identifier of the node.
     pub node_guid: u64,
-    /// Ports; they count from 1.
+    /// Who made it: 0xffffff for software devices.
+    pub vendor_id: u32,
+    /// Its maker's number for what it is.
+    pub vendor_part_id: u32,
+    /// Its maker's number for its version.
+    pub hw_ver: u32,
+    /// Ports; they count from 1. The first is used.
     pub phys_port_cnt: u8,
     /// Requests outstanding in one queue.
     pub max_qp_wr: u32,
@@ -70,6 +77,12 @@ pub struct DeviceAttr {
     pub max_qp_init_rd_atom: u8,
     /// Bytes inline.
     pub max_inline: u32,
+    /// Multicast groups that queue pairs of one process are attached to at once.
+    pub max_mcast_grp: u32,
+    /// Queue pairs of one process that are attached to one multicast group.
+    pub max_mcast_qp_attach: u32,
+    /// The same, to all groups together.
+    pub max_total_mcast_qp_attach: u32,
     /// Completion vectors: what [`crate::CqConfig::comp_vector`] can be, and one more.
     pub num_comp_vectors: u32,
 }
@@ -78,6 +91,9 @@ impl DeviceAttr {
     /// What every software device has in common; the identifier is left out.
     pub const SOFT: Self = Self {
         node_guid: 0,
+        vendor_id: 0x00ff_ffff,
+        vendor_part_id: 0,
+        hw_ver: 0,
         phys_port_cnt: 1,
         max_qp_wr: QpLimits::WR_MAX,
         max_sge: QpLimits::SGE_MAX,
@@ -85,6 +101,9 @@ impl DeviceAttr {
         max_qp_rd_atom: QpLimits::RD_ATOMIC_MAX,
         max_qp_init_rd_atom: QpLimits::RD_ATOMIC_MAX,
         max_inline: QpLimits::INLINE_MAX,
+        max_mcast_grp: GroupLimits::GROUPS,
+        max_mcast_qp_attach: GroupLimits::MEMBERS,
+        max_total_mcast_qp_attach: GroupLimits::GROUPS * GroupLimits::MEMBERS,
         num_comp_vectors: COMP_VECTORS,
     };
 }
@@ -107,6 +126,22 @@ pub struct PortAttr {
     pub max_msg_sz: u32,
 }
 
+impl PortAttr {
+    /// What the port of a software device is like, which is `now` like this, or has gone.
+    pub(crate) fn of(device: &Device, now: Option<&Device>) -> Self {
+        let active = now.is_some_and(|device| device.active);
+        let device = now.unwrap_or(device);
+        Self {
+            active,
+            max_mtu: PathMtu::B4096,
+            active_mtu: device.active_mtu(),
+            gid_tbl_len: device.gids.len(),
+            pkey_tbl_len: 1,
+            max_msg_sz: 1 << 31,
+        }
+    }
+}
+
 impl Context {
     /// Opens the device with this name, such as `soft_lo`.
     ///
@@ -115,13 +150,35 @@ impl Context {
     /// [`OpenError`], which names the devices there are.
     #[doc(alias = "ibv_open_device")]
     pub fn open(name: &str) -> Result<Self, OpenError> {
-        let port = Port::open(name)?;
-        let failed = |error| OpenError::System { doing: "make a queue of events", error };
-        let events = port.create_event_queue().map_err(failed)?;
-        Ok(Self { port, events })
+        Self::open_with(name, &ContextConfig::default())
     }
 
-    pub(crate) fn parts(&self) -> (&Arc<Port>, &Arc<EventQueue>) {
+    /// Opens a device in a way of one's own. Contexts of this process that were opened in the same way
+    /// share what there is, unless that is to be exclusive.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], which names the devices there are.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use adverb_verbs::{Context, ContextConfig, PathChoice};
+    ///
+    /// let config = ContextConfig { path: Some(PathChoice::Udp), ..ContextConfig::default() };
+    /// let context = Context::open_with("soft_lo", &config)?;
+    /// # Ok::<(), adverb_verbs::OpenError>(())
+    /// ```
+    pub fn open_with(name: &str, config: &ContextConfig) -> Result<Self, OpenError> {
+        let port = Port::open_with(name, config)?;
+        let failed = |error| OpenError::System { doing: "make a queue of events", error };
+        let events = port.create_event_queue().map_err(failed)?;
+        let context = Self { port, events };
+        story::opened(&context);
+        Ok(context)
+    }
+
+    pub(crate) fn parts(&self) -> (&Port, &Events) {
         (&self.port, &self.events)
     }
 
@@ -130,26 +187,17 @@ impl Context {
         self.port.device()
     }
 
-    /// Its bounds.
+    /// Its bounds. Hardware says more than fits the types here, and does not say what it takes inline:
+    /// a queue pair that asks for too much is refused.
     #[doc(alias = "ibv_query_device")]
     pub fn query_device(&self) -> DeviceAttr {
-        DeviceAttr { node_guid: self.device().guid, ..DeviceAttr::SOFT }
+        self.port.attr()
     }
 
     /// What its only port, number 1, is like now. A port whose interface has gone is not active.
     #[doc(alias = "ibv_query_port")]
     pub fn query_port(&self) -> PortAttr {
-        let now = self.port.look().ok().flatten();
-        let active = now.as_ref().is_some_and(|device| device.active);
-        let device = now.as_ref().unwrap_or(self.device());
-        PortAttr {
-            active,
-            max_mtu: PathMtu::B4096,
-            active_mtu: device.active_mtu(),
-            gid_tbl_len: device.gids.len(),
-            pkey_tbl_len: 1,
-            max_msg_sz: 1 << 31,
-        }
+        self.port.query_port()
     }
 
     /// The GID table as it was when the device was opened: connections use these places.
@@ -189,7 +237,7 @@ impl Context {
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Pd {
         let domain = self.port.new_domain();
-        Pd { port: Arc::clone(&self.port), events: Arc::clone(&self.events), domain }
+        Pd { port: self.port.clone(), events: self.events.clone(), domain }
     }
 
     /// Allocates memory of the device: `len` bytes of zeros.
@@ -243,7 +291,7 @@ impl Context {
     #[doc(alias = "ibv_get_async_event")]
     pub fn async_events(&self) -> io::Result<AsyncEvents> {
         self.port.monitor()?;
-        Ok(AsyncEvents::new(Arc::clone(&self.events), Arc::clone(&self.port)))
+        Ok(AsyncEvents::new(self.events.clone(), self.port.clone()))
     }
 
     /// Takes a step for the device: receives, answers, and does what is due. Polling a completion
@@ -253,15 +301,23 @@ impl Context {
     pub fn drive(&self) {
         self.port.drive();
     }
+
+    /// Takes in all that has arrived and answers it, and waits for another thread that is doing so.
+    /// After it, what a peer sent before this call and the network has delivered has completed, and the
+    /// peer has what it waits for. For a program that is about to end, or that must know whether
+    /// anything still comes; it takes longer than [`Context::drive`].
+    pub fn settle(&self) {
+        self.port.settle();
+    }
 }
 
 /// A protection domain: queue pairs reach only memory of their own. `struct ibv_pd`.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_pd")]
 pub struct Pd {
-    port: Arc<Port>,
-    events: Arc<EventQueue>,
-    domain: u32,
+    port: Port,
+    events: Events,
+    domain: Domain,
 }
 
 impl Pd {
@@ -284,7 +340,7 @@ impl Pd {
     /// ```
     #[doc(alias = "ibv_reg_mr")]
     pub fn allocate(&self, len: usize, access: Access) -> Result<Mr, AllocateError> {
-        Mr::allocate(&self.port, self.domain, len, access)
+        Mr::allocate(&self.domain, len, access)
     }
 
     /// Registers memory that the caller gives away.
@@ -294,7 +350,7 @@ impl Pd {
     /// [`AllocateError`]; the vector is gone then too.
     #[doc(alias = "ibv_reg_mr")]
     pub fn register_vec(&self, bytes: Vec<u8>, access: Access) -> Result<Mr, AllocateError> {
-        Mr::from_vec(&self.port, self.domain, bytes, access)
+        Mr::from_vec(&self.domain, bytes, access)
     }
 
     /// Registers `len` bytes of a file of the caller's, such as a `memfd` or an exported buffer of a
@@ -321,7 +377,7 @@ impl Pd {
         if end.is_none_or(|end| end > bytes) {
             return Err(AllocateError::FileTooShort { offset, len, file: bytes });
         }
-        Mr::from_file(&self.port, self.domain, file, offset, len, access)
+        Mr::from_file(&self.domain, file, offset, len, access)
     }
 
     /// Registers a part of the device's memory, zero-based.
@@ -337,7 +393,7 @@ impl Pd {
         len: usize,
         access: Access,
     ) -> Result<Mr, AllocateError> {
-        Mr::from_dm(&self.port, self.domain, dm, offset, len, access)
+        Mr::from_dm(&self.domain, dm, offset, len, access)
     }
 
     /// Makes a place for bytes that nobody wants.
@@ -347,7 +403,7 @@ impl Pd {
     /// [`AllocateError::Region`]: there are too many regions.
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn null_mr(&self) -> Result<NullMr, AllocateError> {
-        NullMr::allocate(&self.port, self.domain)
+        NullMr::allocate(&self.domain)
     }
 
     /// Makes a memory window, bound to nothing.
@@ -357,7 +413,7 @@ impl Pd {
     /// [`AllocateError::Region`]: there are too many regions and windows.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw(&self, kind: MwKind) -> Result<Mw, AllocateError> {
-        Mw::allocate(&self.port, self.domain, kind)
+        Mw::allocate(&self.domain, kind)
     }
 
     /// Makes a parent domain: another handle of this domain, for objects of one thread. The software
@@ -370,7 +426,7 @@ impl Pd {
 
     /// # Safety
     ///
-    /// As [`Port::register`].
+    /// As [`adverb_device::Port::register`].
     pub(crate) unsafe fn register_region(
         &self,
         start: NonNull<u8>,
@@ -378,19 +434,15 @@ impl Pd {
         access: Access,
     ) -> Result<Region, AllocateError> {
         // SAFETY: the caller's promise.
-        Ok(unsafe { self.port.register(self.domain, start, len, access) }?)
+        unsafe { self.domain.register(start, len, access) }
     }
 
-    pub(crate) fn parts(&self) -> (&Arc<Port>, &Arc<EventQueue>) {
+    pub(crate) fn parts(&self) -> (&Port, &Events) {
         (&self.port, &self.events)
     }
 
-    pub(crate) fn domain(&self) -> u32 {
-        self.domain
-    }
-
-    pub(crate) fn is_of(&self, region: &Region) -> bool {
-        region.is_of(&self.port)
+    pub(crate) fn domain(&self) -> &Domain {
+        &self.domain
     }
 
     /// Registers memory that stays the caller's.
@@ -414,7 +466,7 @@ impl Pd {
         access: Access,
     ) -> Result<Mr, AllocateError> {
         // SAFETY: the caller's promise is the one asked for.
-        unsafe { Mr::from_raw(&self.port, self.domain, start, len, access) }
+        unsafe { Mr::from_raw(&self.domain, start, len, access) }
     }
 
     /// Allocates a local buffer of `len` bytes of zeros, 0 to 2 GiB.
@@ -423,7 +475,7 @@ impl Pd {
     ///
     /// [`AllocateError`].
     pub fn buffer(&self, len: usize) -> Result<Buf, AllocateError> {
-        Buf::allocate(&self.port, self.domain, len)
+        Buf::allocate(&self.domain, len)
     }
 
     /// Makes a shared receive queue, whose buffers are of this domain.
@@ -433,7 +485,7 @@ impl Pd {
     /// [`CreateError::OutOfRange`].
     #[doc(alias = "ibv_create_srq")]
     pub fn create_srq(&self, config: &SrqConfig) -> Result<Srq, CreateError> {
-        Srq::create(&self.port, &self.events, self.domain, config)
+        Srq::create(&self.port, &self.events, &self.domain, config)
     }
 
     /// Makes a queue pair in RESET.
@@ -465,7 +517,7 @@ impl Pd {
     /// ```
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp_of<T: InDomain>(&self, config: &QpConfig<'_>) -> Result<Qp<T>, CreateError> {
-        Qp::create(&self.port, self.domain, &self.events, config)
+        Qp::create(&self.port, &self.domain, &self.events, config)
     }
 
     /// Makes an address handle.
@@ -475,7 +527,7 @@ impl Pd {
     /// [`AhError::Connect`].
     #[doc(alias = "ibv_create_ah")]
     pub fn create_ah(&self, attr: &AhAttr) -> Result<Ah, AhError> {
-        Ah::create(&self.port, self.domain, attr)
+        Ah::create(&self.domain, attr)
     }
 
     /// Says where to answer a datagram to: `grh` is the first 40 bytes of its receive.

@@ -3,9 +3,11 @@
 use crate::channel::CompChannel;
 use crate::error::{Busy, CreateError, NotifyError, PollError, WorkError};
 use crate::memory::Memory;
+use crate::provider::{self, Events, Port};
 use crate::srq::{self, Srq};
+use crate::story;
 use adverb_device::locks::Mutex;
-use adverb_device::{Arm, EventQueue, Port, ResizeError, Timestamps, WcStatus};
+use adverb_device::{ResizeError, Timestamps, WcStatus};
 use std::fmt;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -114,8 +116,8 @@ pub struct Cq {
 
 /// What the handles of a queue share.
 pub(crate) struct Inner {
-    device: adverb_device::Cq,
-    port: Arc<Port>,
+    device: provider::Cq,
+    port: Port,
     owned: Mutex<Tables>,
     channel: Option<CompChannel>,
     context: u64,
@@ -149,8 +151,8 @@ impl Tables {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let (Some(channel), Some(notice)) = (&self.channel, self.device.notice()) {
-            channel.forget(notice.id());
+        if let (Some(channel), Some(id)) = (&self.channel, self.device.id()) {
+            channel.forget(id);
         }
     }
 }
@@ -178,10 +180,11 @@ impl CqConfig<'_> {
         Self { cqe, context: 0, channel: None, comp_vector: 0, timestamps: Timestamps::None }
     }
 
-    fn check(&self, port: &Arc<Port>) -> Result<(), CreateError> {
+    fn check(&self, port: &Port) -> Result<(), CreateError> {
+        let attr = port.attr();
         let bounds = [
-            ("cqe", self.cqe, (1, adverb_device::Cq::CAPACITY_MAX)),
-            ("comp_vector", self.comp_vector, (0, COMP_VECTORS - 1)),
+            ("cqe", self.cqe, (1, attr.max_cqe)),
+            ("comp_vector", self.comp_vector, (0, attr.num_comp_vectors - 1)),
         ];
         for (what, asked, allowed) in bounds {
             if asked < allowed.0 || asked > allowed.1 {
@@ -195,7 +198,7 @@ impl CqConfig<'_> {
     }
 }
 
-/// Completion vectors of a device.
+/// Completion vectors of a software device.
 pub(crate) const COMP_VECTORS: u32 = 1;
 
 impl fmt::Debug for Cq {
@@ -206,28 +209,23 @@ impl fmt::Debug for Cq {
 
 impl Cq {
     pub(crate) fn create(
-        port: &Arc<Port>,
-        events: &Arc<EventQueue>,
+        port: &Port,
+        events: &Events,
         config: &CqConfig<'_>,
     ) -> Result<Self, CreateError> {
         config.check(port)?;
-        let device = port.create_cq(&adverb_device::CqConfig {
-            capacity: config.cqe,
-            context: config.context,
-            channel: config.channel.map(|channel| channel.device().clone()),
-            events: Some(Arc::clone(events)),
-            timestamps: config.timestamps,
-        });
+        let device = port.create_cq(events, config)?;
         let inner = Arc::new(Inner {
             device,
-            port: Arc::clone(port),
+            port: port.clone(),
             owned: Mutex::default(),
             channel: config.channel.cloned(),
             context: config.context,
         });
-        if let (Some(channel), Some(notice)) = (config.channel, inner.device.notice()) {
-            channel.remember(notice.id(), &inner);
+        if let (Some(channel), Some(id)) = (config.channel, inner.device.id()) {
+            channel.remember(id, &inner);
         }
+        story::queue_made(config);
         Ok(Self { inner })
     }
 
@@ -236,12 +234,12 @@ impl Cq {
         Some(Self { inner: weak.upgrade()? })
     }
 
-    pub(crate) fn device(&self) -> &adverb_device::Cq {
+    pub(crate) fn device(&self) -> &provider::Cq {
         &self.inner.device
     }
 
-    pub(crate) fn belongs_to(&self, port: &Arc<Port>) -> bool {
-        Arc::ptr_eq(&self.inner.port, port)
+    pub(crate) fn belongs_to(&self, port: &Port) -> bool {
+        self.inner.port.is_same(port)
     }
 
     pub(crate) fn reserve(&self, more: u32) {
@@ -318,23 +316,19 @@ impl Cq {
     #[doc(alias = "ibv_req_notify_cq")]
     #[inline]
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), NotifyError> {
-        let arm = if solicited_only { Arm::Solicited } else { Arm::Any };
-        if self.inner.device.arm(arm) { Ok(()) } else { Err(NotifyError) }
+        if self.inner.device.arm(solicited_only) { Ok(()) } else { Err(NotifyError) }
     }
 
     /// Acknowledges `count` events that were kept with [`crate::CqEvent::keep`].
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn ack_events(&self, count: u32) {
-        if let Some(notice) = self.inner.device.notice() {
-            notice.acknowledge(count);
-        }
+        self.inner.device.acknowledge(count);
     }
 
     /// Events of this queue that were taken and not acknowledged: completion events, and
     /// asynchronous ones that may still wait to be taken.
     pub fn unacknowledged(&self) -> u32 {
-        let notice = self.inner.device.notice().map_or(0, adverb_device::Notice::unacknowledged);
-        notice.saturating_add(self.inner.device.unacknowledged_async())
+        self.inner.device.unacknowledged()
     }
 
     /// Ends the queue, or says why it cannot end yet. Dropping the last handle does so without

@@ -8,6 +8,23 @@ use std::io;
 
 pub use adverb_device::OpenError;
 
+/// The device has nothing of the kind.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Lacks {
+    /// Its name.
+    pub device: String,
+    /// What it lacks.
+    pub what: &'static str,
+}
+
+impl fmt::Display for Lacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} has no {} here", self.device, self.what)
+    }
+}
+
+impl std::error::Error for Lacks {}
+
 /// Why memory was not registered.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -28,6 +45,8 @@ pub enum AllocateError {
         /// Other handles and slices of it, and outstanding work.
         handles: usize,
     },
+    /// The device has nothing of the kind.
+    Lacks(Lacks),
     /// The system has no memory to give, or refused it.
     Memory {
         /// Bytes asked for.
@@ -56,6 +75,7 @@ pub enum AllocateError {
 impl fmt::Display for AllocateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Lacks(lacks) => fmt::Display::fmt(lacks, f),
             Self::Memory { len, error } => write!(f, "cannot get {len} bytes of memory: {error}"),
             Self::FileTooShort { offset, len, file } => {
                 write!(f, "{len} bytes at offset {offset} do not fit a file of {file} bytes")
@@ -81,6 +101,12 @@ impl fmt::Display for AllocateError {
 }
 
 impl std::error::Error for AllocateError {}
+
+impl From<Lacks> for AllocateError {
+    fn from(lacks: Lacks) -> Self {
+        Self::Lacks(lacks)
+    }
+}
 
 impl From<RegionError> for AllocateError {
     fn from(error: RegionError) -> Self {
@@ -159,6 +185,8 @@ pub enum CreateError {
     ForeignXrcd,
     /// A shared receive queue belongs to another device than the queue pair.
     ForeignSrq,
+    /// The device has nothing of the kind.
+    Lacks(Lacks),
     /// A capacity is outside its bounds.
     OutOfRange {
         /// Which one.
@@ -187,6 +215,7 @@ impl fmt::Display for CreateError {
             Self::ForeignSrq => {
                 f.write_str("the shared receive queue and the queue pair are of different devices")
             }
+            Self::Lacks(lacks) => fmt::Display::fmt(lacks, f),
             Self::OutOfRange { what, asked, allowed: (least, most) } => {
                 write!(f, "{what} = {asked}, but it must be from {least} to {most}")
             }
@@ -196,6 +225,12 @@ impl fmt::Display for CreateError {
 }
 
 impl std::error::Error for CreateError {}
+
+impl From<Lacks> for CreateError {
+    fn from(lacks: Lacks) -> Self {
+        Self::Lacks(lacks)
+    }
+}
 
 /// Why polling failed: the queue overran, and completions were lost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

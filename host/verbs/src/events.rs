@@ -1,10 +1,10 @@
 //! Asynchronous events: what happens without being asked for.
 
-use adverb_device::{AsyncEvent, EventQueue, Port};
+use crate::provider::{Events, Port};
+use adverb_device::AsyncEvent;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The asynchronous events of a context, oldest first.
@@ -12,9 +12,9 @@ use std::time::Duration;
 /// A handle: clones are the same events, each of which is taken once.
 #[derive(Clone)]
 pub struct AsyncEvents {
-    queue: Arc<EventQueue>,
+    queue: Events,
     /// Keeps the device open while somebody listens.
-    _port: Arc<Port>,
+    _port: Port,
 }
 
 impl fmt::Debug for AsyncEvents {
@@ -24,7 +24,7 @@ impl fmt::Debug for AsyncEvents {
 }
 
 impl AsyncEvents {
-    pub(crate) fn new(queue: Arc<EventQueue>, port: Arc<Port>) -> Self {
+    pub(crate) fn new(queue: Events, port: Port) -> Self {
         Self { queue, _port: port }
     }
 

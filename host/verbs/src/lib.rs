@@ -98,11 +98,14 @@ mod error;
 mod events;
 #[cfg(feature = "tokio")]
 mod futures;
+mod hw;
 mod memory;
 mod mw;
+mod provider;
 mod qp;
 mod scope;
 mod srq;
+mod story;
 mod transport;
 mod work;
 mod xrc;
@@ -111,19 +114,20 @@ mod xrc;
 pub use adverb_device::locks;
 pub use adverb_device::{
     Access, AckTimeout, AhAttr, AsyncEvent, Bind, BindError, ConnectError, DataPath, Device,
-    DeviceReport, Element, EventKind, Gid, GidEntry, GroupError, GroupLimits, Imm, ModifyError,
-    NodeType, OpenXrcd, PathMtu, Pkey, PortCounters, PostError, Psn, Qkey, QpCounters, QpLimits,
-    QpRow, QpState, QpType, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry, RnrTimer,
-    SendData, SendKind, SendTo, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode, WcStatus,
-    WindowKind as MwKind, diag_counters, hw_counters, neighbours_path, survey,
+    DeviceReport, Element, EventKind, Gid, GidEntry, GidKind, GroupError, GroupLimits, Imm,
+    ModifyError, Nature, NodeType, OpenXrcd, PathChoice, PathMtu, Pkey,
+    PortConfig as ContextConfig, PortCounters, PostError, Provider, Psn, Qkey, QpCounters,
+    QpLimits, QpRow, QpState, QpType, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry,
+    RnrTimer, SendData, SendKind, SendTo, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode,
+    WcStatus, WindowKind as MwKind, diag_counters, hw_counters, neighbours_path, survey,
 };
 pub use ah::{Ah, AhError, GlobalRoute};
 pub use channel::{CompChannel, CqEvent};
 pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
 pub use cq::{Completion, Completions, Cq, CqConfig, WorkCompletion};
 pub use error::{
-    AllocateError, BindMwError, Busy, CreateError, NotifyError, OpenError, PollError, PostFailure,
-    RangeError, Rejected, WorkError,
+    AllocateError, BindMwError, Busy, CreateError, Lacks, NotifyError, OpenError, PollError,
+    PostFailure, RangeError, Rejected, WorkError,
 };
 pub use events::AsyncEvents;
 #[cfg(feature = "tokio")]

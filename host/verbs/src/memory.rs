@@ -11,7 +11,9 @@
 
 use crate::context::Pd;
 use crate::error::{AllocateError, RangeError};
-use adverb_device::{Access, Mapping, Pages, Port, Region, Rkey, Sge, page_bytes};
+use crate::provider::{Domain, Port, Region};
+use crate::story;
+use adverb_device::{Access, Mapping, Pages, Rkey, Sge, page_bytes};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
@@ -50,22 +52,26 @@ pub struct Mr {
 }
 
 impl Mr {
+    fn of(region: Region, backing: Backing) -> Self {
+        let mr = Self { inner: Arc::new(Registered { region, backing }) };
+        story::registered(&mr);
+        mr
+    }
+
     pub(crate) fn allocate(
-        port: &Port,
-        domain: u32,
+        domain: &Domain,
         len: usize,
         access: Access,
     ) -> Result<Self, AllocateError> {
-        let pages = pages(port, len)?;
+        let pages = pages(domain, len)?;
         // SAFETY: the pages stay mapped for as long as `Backing::Pages` holds them, which is
         // dropped after the region (rule 1); nobody gets a reference to them (rule 2).
-        let region = unsafe { port.register(domain, pages.as_ptr(), len, access) }?;
-        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Pages(pages) }) })
+        let region = unsafe { domain.register(pages.as_ptr(), len, access) }?;
+        Ok(Self::of(region, Backing::Pages(pages)))
     }
 
     pub(crate) fn from_vec(
-        port: &Port,
-        domain: u32,
+        domain: &Domain,
         mut bytes: Vec<u8>,
         access: Access,
     ) -> Result<Self, AllocateError> {
@@ -73,29 +79,27 @@ impl Mr {
         let start = NonNull::from(bytes.as_mut_slice()).cast::<u8>();
         // SAFETY: the vector's memory does not move and is freed after the region is gone (rule 1);
         // nobody gets a reference to it any more (rule 2).
-        let region = unsafe { port.register(domain, start, len, access) }?;
-        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Vector(bytes) }) })
+        let region = unsafe { domain.register(start, len, access) }?;
+        Ok(Self::of(region, Backing::Vector(bytes)))
     }
 
     /// # Safety
     ///
     /// As [`crate::Pd::register`].
     pub(crate) unsafe fn from_raw(
-        port: &Port,
-        domain: u32,
+        domain: &Domain,
         start: NonNull<u8>,
         len: usize,
         access: Access,
     ) -> Result<Self, AllocateError> {
         // SAFETY: the caller's promise.
-        let region = unsafe { port.register(domain, start, len, access) }?;
-        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::Promise }) })
+        let region = unsafe { domain.register(start, len, access) }?;
+        Ok(Self::of(region, Backing::Promise))
     }
 
     /// Maps `len` bytes of `file` from `offset` on. The caller has checked that they are there.
     pub(crate) fn from_file(
-        port: &Port,
-        domain: u32,
+        domain: &Domain,
         file: impl AsFd,
         offset: u64,
         len: usize,
@@ -111,14 +115,13 @@ impl Mr {
         let start = unsafe { pages.as_ptr().add(skip_bytes) };
         // SAFETY: the pages stay mapped for as long as `Backing::File` holds them (rule 1), and
         // nobody gets a reference to them (rule 2).
-        let region = unsafe { port.register(domain, start, len, access) }?;
-        Ok(Self { inner: Arc::new(Registered { region, backing: Backing::File(pages) }) })
+        let region = unsafe { domain.register(start, len, access) }?;
+        Ok(Self::of(region, Backing::File(pages)))
     }
 
     /// Registers a part of the device's memory.
     pub(crate) fn from_dm(
-        port: &Port,
-        domain: u32,
+        domain: &Domain,
         dm: &Dm,
         offset: usize,
         len: usize,
@@ -133,9 +136,8 @@ impl Mr {
         let access = access | Access::ZERO_BASED;
         // SAFETY: the pages stay mapped for as long as `Backing::Device` holds them (rule 1), and
         // nobody gets a reference to them (rule 2).
-        let region = unsafe { port.register(domain, start, len, access) }?;
-        let backing = Backing::Device(dm.clone());
-        Ok(Self { inner: Arc::new(Registered { region, backing }) })
+        let region = unsafe { domain.register(start, len, access) }?;
+        Ok(Self::of(region, Backing::Device(dm.clone())))
     }
 
     /// Ends the registration, or says why it cannot end yet. Dropping the last handle does so without
@@ -180,7 +182,7 @@ impl Mr {
     #[doc(alias = "ibv_rereg_mr")]
     pub fn reregister(self, pd: &Pd, access: Access) -> Result<Self, ReregisterError> {
         let failed = |mr, why| Err(ReregisterError { mr, why });
-        if !pd.is_of(&self.inner.region) {
+        if !pd.domain().is_of_the_same_device(&self.inner.region) {
             return failed(self, AllocateError::ForeignDevice);
         }
         if let Some(why) = self.in_use() {
@@ -196,14 +198,14 @@ impl Mr {
         // SAFETY: the backing keeps its promise until the new region is gone too, because it moves
         // to the new registration (rule 1); memory that was a promise was promised for as long as
         // the handle lives, and for whatever rights: `Pd::register` says so.
-        let again = unsafe { registered.region.again(pd.domain(), access) };
+        let again = unsafe { pd.domain().register_again(&registered.region, access) };
         match again {
             Ok(region) => {
                 let Registered { region: old, backing } = registered;
                 drop(old);
-                Ok(Self { inner: Arc::new(Registered { region, backing }) })
+                Ok(Self::of(region, backing))
             }
-            Err(error) => failed(Self { inner: Arc::new(registered) }, error.into()),
+            Err(error) => failed(Self { inner: Arc::new(registered) }, error),
         }
     }
 
@@ -232,13 +234,13 @@ impl Mr {
     /// The local key, for raw requests.
     #[inline]
     pub fn lkey(&self) -> u32 {
-        self.inner.region.key().0
+        self.inner.region.lkey()
     }
 
     /// The remote key: what a peer has to be told, with the address.
     #[inline]
     pub fn rkey(&self) -> Rkey {
-        Rkey(self.inner.region.key().0)
+        Rkey(self.inner.region.rkey())
     }
 
     fn out_of_bounds(&self, offset: usize, len: usize) -> RangeError {
@@ -418,12 +420,13 @@ struct DmInner {
 
 impl Dm {
     pub(crate) fn allocate(port: &Port, len: usize) -> Result<Self, AllocateError> {
-        let pages = pages(port, len)?;
+        port.soft("memory of its own for programs")?;
         let domain = port.new_domain();
+        let pages = pages(&domain, len)?;
         let access = Access::LOCAL_WRITE;
         // SAFETY: the pages stay mapped until after the region is gone (rule 1), and nobody gets a
         // reference to them.
-        let region = unsafe { port.register(domain, pages.as_ptr(), len, access) }?;
+        let region = unsafe { domain.register(pages.as_ptr(), len, access) }?;
         Ok(Self { inner: Arc::new(DmInner { region, pages }) })
     }
 
@@ -471,12 +474,12 @@ impl Dm {
 /// A place for bytes that nobody wants: local work can write to it without end, and reads zeros.
 #[derive(Debug)]
 pub struct NullMr {
-    region: Region,
+    region: adverb_device::Region,
 }
 
 impl NullMr {
-    pub(crate) fn allocate(port: &Port, domain: u32) -> Result<Self, AllocateError> {
-        Ok(Self { region: port.register_null(domain)? })
+    pub(crate) fn allocate(domain: &Domain) -> Result<Self, AllocateError> {
+        Ok(Self { region: domain.register_null()? })
     }
 
     /// The local key, for raw requests.
@@ -538,12 +541,12 @@ pub struct Buf {
 }
 
 impl Buf {
-    pub(crate) fn allocate(port: &Port, domain: u32, len: usize) -> Result<Self, AllocateError> {
-        let pages = pages(port, len.max(1))?;
+    pub(crate) fn allocate(domain: &Domain, len: usize) -> Result<Self, AllocateError> {
+        let pages = pages(domain, len.max(1))?;
         let start = pages.as_ptr();
         // SAFETY: the pages stay mapped until after the region is gone (rule 1). The device touches
         // them only for work that is outstanding, while nobody can reach the `Buf` (rule 3).
-        let region = unsafe { port.register(domain, start, len.max(1), Access::LOCAL_WRITE) }?;
+        let region = unsafe { domain.register(start, len.max(1), Access::LOCAL_WRITE) }?;
         Ok(Self { region, pages, len })
     }
 
@@ -563,7 +566,7 @@ impl Buf {
 
     fn sge(&self) -> Sge {
         let len = u32::try_from(self.len).unwrap_or(u32::MAX);
-        Sge { addr: self.region.addr(), len, lkey: self.region.key().0 }
+        Sge { addr: self.region.addr(), len, lkey: self.region.lkey() }
     }
 }
 
@@ -644,8 +647,8 @@ impl From<MrSlice> for Memory {
     }
 }
 
-fn pages(port: &Port, len: usize) -> Result<Pages, AllocateError> {
-    let pages = port.allocate(len).map_err(|error| AllocateError::Memory { len, error })?;
+fn pages(domain: &Domain, len: usize) -> Result<Pages, AllocateError> {
+    let pages = domain.pages(len).map_err(|error| AllocateError::Memory { len, error })?;
     // Large buffers are cheaper in huge pages; where there are none, small ones do.
     if len >= HUGE_PAGE_BYTES {
         let _ = pages.prefer_huge_pages();

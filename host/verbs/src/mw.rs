@@ -6,10 +6,11 @@
 
 use crate::error::{AllocateError, BindMwError};
 use crate::memory::Mr;
+use crate::provider::Domain;
 use crate::qp::Qp;
 use crate::transport::{Supports, op};
 use adverb_device::{
-    Access, BindTo, Port, Rkey, SendData, SendKind, SendTo, SendWork, Window, WindowKind,
+    Access, BindTo, Rkey, SendData, SendKind, SendTo, SendWork, Window, WindowKind,
 };
 
 /// A memory window. `struct ibv_mw`; IBTA Vol. 1 §10.6.7.
@@ -66,12 +67,8 @@ pub struct Mw {
 }
 
 impl Mw {
-    pub(crate) fn allocate(
-        port: &Port,
-        domain: u32,
-        kind: WindowKind,
-    ) -> Result<Self, AllocateError> {
-        Ok(Self { window: port.alloc_window(domain, kind)? })
+    pub(crate) fn allocate(domain: &Domain, kind: WindowKind) -> Result<Self, AllocateError> {
+        Ok(Self { window: domain.alloc_window(kind)? })
     }
 
     pub(crate) fn device(&self) -> &Window {

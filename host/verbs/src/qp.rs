@@ -6,20 +6,23 @@
 //! against its table of regions, so that a wrong one is a failed request and not a wild access; what
 //! it cannot know is whether somebody holds a reference to the bytes. That is the caller's promise.
 
+use crate::context::DeviceAttr;
 use crate::cq::{Cq, Link};
 use crate::error::{CreateError, PostFailure, Rejected};
+use crate::provider::{self, Domain, Events, Port};
 use crate::scope::Lent;
 use crate::srq::Srq;
+use crate::story;
 use crate::transport::{Receives, Sends, Supports, Transport};
 use crate::work::{Kind, Work};
 use adverb_device::locks::Mutex;
 use adverb_device::{
-    Access, AckTimeout, ConnectError, DataPath, EventQueue, Gid, PathMtu, Pkey, Port, PostError,
-    Psn, QpCounters, QpLimits, QpState, QpType, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer,
-    SendData, SendKind, SendTo, SendWork,
+    Access, AckTimeout, ConnectError, DataPath, Gid, PathMtu, Pkey, PostError, Psn, QpCounters,
+    QpState, QpType, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer, SendData, SendKind, SendTo,
+    SendWork,
 };
 use std::marker::PhantomData;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
 mod connect;
 mod modify;
@@ -35,18 +38,22 @@ pub struct QpConfig<'a> {
     pub send_cq: &'a Cq,
     /// Where receives complete.
     pub recv_cq: &'a Cq,
-    /// Send requests outstanding at once, 1 to [`QpLimits::WR_MAX`].
+    /// Send requests outstanding at once, 1 to [`DeviceAttr::max_qp_wr`].
     pub max_send_wr: u32,
-    /// Receives outstanding at once, 0 to [`QpLimits::WR_MAX`].
+    /// Receives outstanding at once, 0 to [`DeviceAttr::max_qp_wr`].
     pub max_recv_wr: u32,
-    /// Pieces of a send request's buffer, 1 to [`QpLimits::SGE_MAX`].
+    /// Pieces of a send request's buffer, 1 to [`DeviceAttr::max_sge`].
     pub max_send_sge: u32,
-    /// Pieces of a receive's buffer, 1 to [`QpLimits::SGE_MAX`].
+    /// Pieces of a receive's buffer, 1 to [`DeviceAttr::max_sge`].
     pub max_recv_sge: u32,
-    /// Bytes that a send request can carry inline, 0 to [`QpLimits::INLINE_MAX`].
+    /// Bytes that a send request can carry inline, 0 to [`DeviceAttr::max_inline`].
     pub max_inline: u32,
     /// Every raw send request completes visibly, also those not marked so.
     pub signal_all: bool,
+    /// What it sends to a multicast group that it is attached to does not come back to it; others of
+    /// this process get it. Means something for UD.
+    #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
+    pub block_self_multicast: bool,
     /// Where its receives come from. Without one it has a receive queue of its own.
     pub srq: Option<&'a Srq>,
     /// Names the queue pair in its asynchronous events.
@@ -65,18 +72,19 @@ impl<'a> QpConfig<'a> {
             max_recv_sge: 1,
             max_inline: 64,
             signal_all: false,
+            block_self_multicast: false,
             context: 0,
             srq: None,
         }
     }
 
-    fn check(&self) -> Result<(), CreateError> {
+    fn check(&self, attr: &DeviceAttr) -> Result<(), CreateError> {
         let bounds = [
-            ("max_send_wr", self.max_send_wr, (1, QpLimits::WR_MAX)),
-            ("max_recv_wr", self.max_recv_wr, (0, QpLimits::WR_MAX)),
-            ("max_send_sge", self.max_send_sge, (1, QpLimits::SGE_MAX)),
-            ("max_recv_sge", self.max_recv_sge, (1, QpLimits::SGE_MAX)),
-            ("max_inline", self.max_inline, (0, QpLimits::INLINE_MAX)),
+            ("max_send_wr", self.max_send_wr, (1, attr.max_qp_wr)),
+            ("max_recv_wr", self.max_recv_wr, (0, attr.max_qp_wr)),
+            ("max_send_sge", self.max_send_sge, (1, attr.max_sge)),
+            ("max_recv_sge", self.max_recv_sge, (1, attr.max_sge)),
+            ("max_inline", self.max_inline, (0, attr.max_inline)),
         ];
         for (what, asked, allowed) in bounds {
             if asked < allowed.0 || asked > allowed.1 {
@@ -140,10 +148,10 @@ pub struct RcConnect {
     pub rnr_retry: RnrRetry,
     /// How long the peer is told to wait when no receive is posted here.
     pub min_rnr_timer: RnrTimer,
-    /// READs and atomics under way at once, 0 to [`QpLimits::RD_ATOMIC_MAX`]; at most what the
+    /// READs and atomics under way at once, 0 to [`DeviceAttr::max_qp_init_rd_atom`]; at most what the
     /// peer remembers.
     pub max_rd_atomic: u8,
-    /// READs and atomics of the peer that are remembered, 0 to [`QpLimits::RD_ATOMIC_MAX`].
+    /// READs and atomics of the peer that are remembered, 0 to [`DeviceAttr::max_qp_rd_atom`].
     pub max_dest_rd_atomic: u8,
 }
 
@@ -214,8 +222,8 @@ struct Chain {
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
 pub struct Qp<T: Transport> {
-    inner: adverb_device::Qp,
-    port: Arc<Port>,
+    inner: provider::Qp,
+    port: Port,
     domain: u32,
     cap: QpCap,
     signal_all: bool,
@@ -230,22 +238,22 @@ pub struct Qp<T: Transport> {
 
 impl<T: Transport> Qp<T> {
     pub(crate) fn create(
-        port: &Arc<Port>,
-        domain: u32,
-        events: &Arc<EventQueue>,
+        port: &Port,
+        domain: &Domain,
+        events: &Events,
         config: &QpConfig<'_>,
     ) -> Result<Self, CreateError> {
         Self::create_in(port, domain, events, config, None)
     }
 
     pub(crate) fn create_in(
-        port: &Arc<Port>,
-        domain: u32,
-        events: &Arc<EventQueue>,
+        port: &Port,
+        domain: &Domain,
+        events: &Events,
         config: &QpConfig<'_>,
         xrcd: Option<&adverb_device::Xrcd>,
     ) -> Result<Self, CreateError> {
-        config.check()?;
+        config.check(&port.attr())?;
         // An initiator receives answers only.
         let receives = T::KIND != QpType::XrcInitiator;
         let max_recv_wr = if receives { config.max_recv_wr } else { 0 };
@@ -257,43 +265,28 @@ impl<T: Transport> Qp<T> {
         if config.srq.is_some_and(|srq| !srq.belongs_to(port)) {
             return Err(CreateError::ForeignSrq);
         }
-        let inner = port
-            .create_qp(&adverb_device::QpConfig {
-                domain,
-                kind: T::KIND,
-                send_cq: config.send_cq.device().clone(),
-                recv_cq: config.recv_cq.device().clone(),
-                srq: config.srq.map(|srq| srq.device().clone()),
-                xrcd: xrcd.cloned(),
-                events: Some(Arc::clone(events)),
-                context: config.context,
-                max_send_wr: config.max_send_wr,
-                max_recv_wr: config.max_recv_wr,
-                max_send_sge: config.max_send_sge,
-                max_recv_sge: config.max_recv_sge,
-                max_inline: config.max_inline,
-                signal_all: config.signal_all,
-            })
-            .map_err(CreateError::System)?;
+        let inner = domain.create_qp(T::KIND, events, config, xrcd)?;
         config.send_cq.reserve(config.max_send_wr);
         match config.srq {
             Some(srq) => config.recv_cq.expect_from(srq),
             None => config.recv_cq.reserve(config.max_recv_wr),
         }
+        let cap = QpCap {
+            max_send_wr: config.max_send_wr,
+            max_recv_wr: if config.srq.is_some() { 0 } else { config.max_recv_wr },
+            max_send_sge: config.max_send_sge,
+            max_recv_sge: config.srq.map_or(config.max_recv_sge, |srq| srq.query().max_sge),
+            max_inline: config.max_inline,
+        };
+        story::pair_made(inner.number(), T::KIND, cap);
         Ok(Self {
             inner,
-            domain,
-            cap: QpCap {
-                max_send_wr: config.max_send_wr,
-                max_recv_wr: if config.srq.is_some() { 0 } else { config.max_recv_wr },
-                max_send_sge: config.max_send_sge,
-                max_recv_sge: config.srq.map_or(config.max_recv_sge, |srq| srq.query().max_sge),
-                max_inline: config.max_inline,
-            },
+            domain: domain.number(),
+            cap,
             signal_all: config.signal_all,
             chain: Mutex::default(),
             srq: config.srq.cloned(),
-            port: Arc::clone(port),
+            port: port.clone(),
             send_cq: config.send_cq.clone(),
             recv_cq: config.recv_cq.clone(),
             psn: adverb_device::random_psn(),
@@ -365,7 +358,6 @@ impl<T: Transport> Qp<T> {
         work: Work,
     ) -> Result<(), Rejected> {
         let Work { memory, wr_id, signaled, solicited, fence, to, .. } = work;
-        let to = to.borrow();
         // Held until the request is posted, so that requests are in the chain in their order.
         let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         let max = self.cap.max_send_wr;
@@ -375,8 +367,16 @@ impl<T: Transport> Qp<T> {
         }
         let link = self.send_cq.put(memory, chain.last);
         let buffer = Some(link.number);
-        let send = SendWork { wr_id, to, kind, data, signaled, solicited, fence, buffer };
-        if let Err((_, error)) = self.inner.post_send(&[send]) {
+        let send = |to| SendWork { wr_id, to, kind, data, signaled, solicited, fence, buffer };
+        let posted = match &self.inner {
+            provider::Qp::Soft(qp) => {
+                to.soft().and_then(|to| qp.post_send(&[send(to)]).map_err(|(_, error)| error))
+            }
+            provider::Qp::Hw(qp) => to
+                .hw()
+                .and_then(|(to, whom)| qp.post_send(&[send(to)], whom).map_err(|(_, error)| error)),
+        };
+        if let Err(error) = posted {
             let memory = self.send_cq.take_back(link.number);
             return Err(Rejected { error: error.into(), memory });
         }

@@ -6,14 +6,16 @@
 //!    are kept by a value on that call's stack, of which the closure sees a reference. So they end
 //!    before the call does, however it ends, and nobody can leak them.
 //! 2. A registration that has ended is out of the device's reach, whatever work is outstanding: the
-//!    device looks up a key at each access, and ending waits for accesses under way.
+//!    device looks up a key at each access, and ending waits for accesses under way. Drivers of
+//!    hardware promise the same; see `provider.rs`.
 //! 3. A shared slice is registered without any right to write; a mutable one is borrowed mutably for
 //!    longer than it is registered, so that nobody else sees it. No peer has rights to either.
 
 use crate::context::Pd;
 use crate::error::AllocateError;
+use crate::provider::Region;
 use adverb_device::locks::Mutex;
-use adverb_device::{Access, Region, Sge};
+use adverb_device::{Access, Sge};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -135,7 +137,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let short = u32::try_from(len).map_err(|_| AllocateError::TooLong { len })?;
         // SAFETY: the caller's promise; the region ends with the scope (rules 1 and 2).
         let region = unsafe { self.pd.register_region(start, len, access) }?;
-        let sge = Sge { addr: region.addr(), len: short, lkey: region.key().0 };
+        let sge = Sge { addr: region.addr(), len: short, lkey: region.lkey() };
         self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(region);
         Ok(Lent { sge, scope: PhantomData })
     }

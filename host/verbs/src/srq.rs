@@ -4,13 +4,14 @@
 //!
 //! Raw posting hands addresses and keys to the device as they are: see `qp.rs`.
 
-use crate::context::Pd;
+use crate::context::{DeviceAttr, Pd};
 use crate::cq::{Cq, Owned};
 use crate::error::{Busy, CreateError, PostFailure, Rejected};
+use crate::provider::{self, Domain, Events, Port};
 use crate::transport::op;
 use crate::work::Work;
 use adverb_device::locks::Mutex;
-use adverb_device::{EventQueue, Port, PostError, QpLimits, ReceiveWork, SrqAttr, SrqError};
+use adverb_device::{PostError, ReceiveWork, SrqAttr, SrqError};
 use std::fmt;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
@@ -18,9 +19,9 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_srq_init_attr")]
 pub struct SrqConfig {
-    /// Receives in it at once, 1 to [`QpLimits::WR_MAX`].
+    /// Receives in it at once, 1 to [`DeviceAttr::max_qp_wr`].
     pub max_wr: u32,
-    /// Pieces of a receive's buffer, 1 to [`QpLimits::SGE_MAX`].
+    /// Pieces of a receive's buffer, 1 to [`DeviceAttr::max_sge`].
     pub max_sge: u32,
     /// A number of the program's own; comes back with the queue's events.
     pub context: u64,
@@ -32,16 +33,16 @@ impl SrqConfig {
         Self { max_wr, max_sge: 1, context: 0 }
     }
 
-    fn for_device(&self, domain: u32, events: &Arc<EventQueue>) -> adverb_device::SrqConfig {
+    pub(crate) fn for_device(&self, domain: u32, events: &Events) -> adverb_device::SrqConfig {
         let Self { max_wr, max_sge, context } = *self;
-        let events = Some(Arc::clone(events));
+        let events = events.soft().cloned();
         adverb_device::SrqConfig { domain, context, max_wr, max_sge, events }
     }
 
-    fn check(&self) -> Result<(), CreateError> {
+    fn check(&self, attr: &DeviceAttr) -> Result<(), CreateError> {
         let bounds = [
-            ("max_wr", self.max_wr, (1, QpLimits::WR_MAX)),
-            ("max_sge", self.max_sge, (1, QpLimits::SGE_MAX)),
+            ("max_wr", self.max_wr, (1, attr.max_qp_wr)),
+            ("max_sge", self.max_sge, (1, attr.max_sge)),
         ];
         for (what, asked, allowed) in bounds {
             if asked < allowed.0 || asked > allowed.1 {
@@ -83,8 +84,8 @@ pub struct Srq {
 
 /// What the handles of a queue share.
 pub(crate) struct Inner {
-    device: adverb_device::Srq,
-    port: Arc<Port>,
+    device: provider::Srq,
+    port: Port,
     domain: u32,
     owned: Mutex<Owned>,
 }
@@ -109,14 +110,14 @@ impl fmt::Debug for Srq {
 
 impl Srq {
     pub(crate) fn create(
-        port: &Arc<Port>,
-        events: &Arc<EventQueue>,
-        domain: u32,
+        port: &Port,
+        events: &Events,
+        domain: &Domain,
         config: &SrqConfig,
     ) -> Result<Self, CreateError> {
-        config.check()?;
-        let device = adverb_device::Srq::new(&config.for_device(domain, events));
-        Ok(Self::of(device, port, domain, config))
+        config.check(&port.attr())?;
+        let device = domain.create_srq(events, config)?;
+        Ok(Self::of(device, port, domain.number(), config))
     }
 
     /// Makes a queue of an XRC domain.
@@ -126,34 +127,37 @@ impl Srq {
         xrcd: &adverb_device::Xrcd,
         cq: &Cq,
     ) -> Result<Self, CreateError> {
-        config.check()?;
         let (port, events) = pd.parts();
+        config.check(&port.attr())?;
+        let soft = port.soft(provider::XRC)?;
         if !cq.belongs_to(port) {
             return Err(CreateError::ForeignCq);
         }
-        if !xrcd.is_of(port) {
+        let cq_of_device = cq.device().soft().ok_or(CreateError::ForeignCq)?;
+        if !xrcd.is_of(soft) {
             return Err(CreateError::ForeignXrcd);
         }
-        let wanted = config.for_device(pd.domain(), events);
-        let device =
-            port.create_xrc_srq(&wanted, xrcd, cq.device()).map_err(CreateError::System)?;
-        let srq = Self::of(device, port, pd.domain(), config);
+        let number = pd.domain().number();
+        let wanted = config.for_device(number, events);
+        let made = soft.create_xrc_srq(&wanted, xrcd, cq_of_device);
+        let device = provider::Srq::Soft(made.map_err(CreateError::System)?);
+        let srq = Self::of(device, port, number, config);
         cq.expect_from(&srq);
         Ok(srq)
     }
 
-    fn of(device: adverb_device::Srq, port: &Arc<Port>, domain: u32, config: &SrqConfig) -> Self {
+    fn of(device: provider::Srq, port: &Port, domain: u32, config: &SrqConfig) -> Self {
         let mut owned = Owned::default();
         owned.reserve(usize::try_from(config.max_wr).unwrap_or(0));
         let owned = Mutex::new(owned);
-        Self { inner: Arc::new(Inner { device, port: Arc::clone(port), domain, owned }) }
+        Self { inner: Arc::new(Inner { device, port: port.clone(), domain, owned }) }
     }
 
-    pub(crate) fn belongs_to(&self, port: &Arc<Port>) -> bool {
-        Arc::ptr_eq(&self.inner.port, port)
+    pub(crate) fn belongs_to(&self, port: &Port) -> bool {
+        self.inner.port.is_same(port)
     }
 
-    pub(crate) fn device(&self) -> &adverb_device::Srq {
+    pub(crate) fn device(&self) -> &provider::Srq {
         &self.inner.device
     }
 

@@ -1,10 +1,12 @@
 //! Work that owns its memory.
 
 use crate::ah::Ah;
+use crate::hw;
 use crate::memory::Memory;
 use crate::mw::{Mw, MwBind};
+use crate::provider;
 use crate::transport::op;
-use adverb_device::{Bind, BindError, Imm, Key, Qkey, Qpn, Rkey, SendKind, SendTo};
+use adverb_device::{Bind, BindError, Imm, Key, PostError, Qkey, Qpn, Rkey, SendKind, SendTo};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -42,14 +44,32 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    pub(crate) fn borrow(&self) -> SendTo<'_> {
-        match self {
+    /// As the software device has it.
+    #[inline]
+    pub(crate) fn soft(&self) -> Result<SendTo<'_>, PostError> {
+        Ok(match self {
             Self::Peer => SendTo::Peer,
-            Self::Datagram { ah, remote, qkey } => {
-                SendTo::Datagram { ah: ah.device(), remote: *remote, qkey: *qkey }
-            }
+            Self::Datagram { ah, remote, qkey } => match ah.device() {
+                provider::Ah::Soft(ah) => SendTo::Datagram { ah, remote: *remote, qkey: *qkey },
+                provider::Ah::Hw(_) => return Err(PostError::ForeignAddress),
+            },
             Self::SharedQueue(number) => SendTo::SharedQueue(*number),
-        }
+        })
+    }
+
+    /// As other devices have it: what the request itself says, and what it cannot say.
+    #[inline]
+    pub(crate) fn hw(&self) -> Result<(SendTo<'_>, hw::To<'_>), PostError> {
+        Ok(match self {
+            Self::Peer => (SendTo::Peer, hw::To::Peer),
+            Self::Datagram { ah, remote, qkey } => match ah.device() {
+                provider::Ah::Soft(_) => return Err(PostError::ForeignAddress),
+                provider::Ah::Hw(ah) => {
+                    (SendTo::Peer, hw::To::Datagram { ah, remote: *remote, qkey: *qkey })
+                }
+            },
+            Self::SharedQueue(number) => (SendTo::SharedQueue(*number), hw::To::Peer),
+        })
     }
 }
 

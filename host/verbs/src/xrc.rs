@@ -3,13 +3,13 @@
 use crate::context::{Context, Pd};
 use crate::cq::{Cq, CqConfig};
 use crate::error::CreateError;
+use crate::provider::{Domain, Events, Port, XRC};
 use crate::qp::{Qp, QpConfig};
 use crate::srq::{Srq, SrqConfig};
 use crate::transport::XrcTarget;
-use adverb_device::{EventQueue, OpenXrcd, Port};
+use adverb_device::OpenXrcd;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 
 /// A domain of extended reliable connections: its targets reach its shared receive queues.
 /// `struct ibv_xrcd`; IBTA Vol. 1 Annex A14.
@@ -45,9 +45,10 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_xrcd")]
 pub struct Xrcd {
-    device: adverb_device::Xrcd,
-    port: Arc<Port>,
-    events: Arc<EventQueue>,
+    /// None of a device that has no such domains: nothing can be made in it.
+    device: Option<adverb_device::Xrcd>,
+    port: Port,
+    events: Events,
 }
 
 impl Context {
@@ -55,24 +56,29 @@ impl Context {
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(&self) -> Xrcd {
         let (port, events) = self.parts();
-        Xrcd { device: adverb_device::Xrcd::new(port), port: port.clone(), events: events.clone() }
+        let device = port.soft(XRC).ok().map(adverb_device::Xrcd::new);
+        Xrcd { device, port: port.clone(), events: events.clone() }
     }
 
-    /// Opens the domain of a file: the same for all of this process who open that file, by whatever
-    /// descriptor. The file's contents do not matter, and it can be closed afterwards.
+    /// Opens the domain of a file: the same for all who open that file on this device, by whatever
+    /// descriptor, in this process and in others of the same user and network namespace. It ends with the
+    /// last of them. The file's contents do not matter, and it can be closed afterwards.
     ///
-    /// Queue pairs of the software device live in their process, and so do the queues that they reach:
-    /// other processes that open the file have a domain of their own. Numbers of queues are unique on
-    /// the host.
+    /// A target reaches queues of all these processes. Each serves what is for its own queues, so a
+    /// process that is stopped keeps the requests for them waiting, and those that come after them on the
+    /// same queue pair; one that dies leaves the others alone.
     ///
     /// # Errors
     ///
     /// `NotFound` with [`OpenXrcd::Existing`] if there is none, `AlreadyExists` with
-    /// [`OpenXrcd::CreateNew`] if there is one; those of `fstat(2)`.
+    /// [`OpenXrcd::CreateNew`] if there is one; `PermissionDenied` if the file belongs to another user
+    /// than this process; those of `fstat(2)`.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd_of(&self, file: impl AsFd, how: OpenXrcd) -> io::Result<Xrcd> {
         let (port, events) = self.parts();
-        let device = adverb_device::Xrcd::open(port, file, how)?;
+        let soft =
+            port.soft(XRC).map_err(|lacks| io::Error::new(io::ErrorKind::Unsupported, lacks))?;
+        let device = Some(adverb_device::Xrcd::open(soft, file, how)?);
         Ok(Xrcd { device, port: port.clone(), events: events.clone() })
     }
 }
@@ -86,6 +92,7 @@ impl Xrcd {
     /// [`CreateError::System`].
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create_target(&self, context: u64) -> Result<Qp<XrcTarget>, CreateError> {
+        let soft = self.port.soft(XRC)?;
         // Nothing completes there: receives complete where their queue says.
         let cq = Cq::create(&self.port, &self.events, &CqConfig::new(1))?;
         let config = QpConfig {
@@ -95,12 +102,16 @@ impl Xrcd {
             context,
             ..QpConfig::new(&cq)
         };
-        Qp::create_in(&self.port, 0, &self.events, &config, Some(&self.device))
+        let domain = Domain::Soft(soft.clone(), 0);
+        Qp::create_in(&self.port, &domain, &self.events, &config, self.device.as_ref())
     }
 
     /// Two handles are of the same domain.
     pub fn is_same(&self, other: &Self) -> bool {
-        self.device.is_same(&other.device)
+        match (&self.device, &other.device) {
+            (Some(one), Some(two)) => one.is_same(two),
+            (None, _) | (_, None) => false,
+        }
     }
 }
 
@@ -119,6 +130,9 @@ impl Pd {
         xrcd: &Xrcd,
         cq: &Cq,
     ) -> Result<Srq, CreateError> {
-        Srq::create_xrc(self, config, &xrcd.device, cq)
+        let device = xrcd.device.as_ref().ok_or(CreateError::ForeignXrcd);
+        let (port, _) = self.parts();
+        port.soft(XRC)?;
+        Srq::create_xrc(self, config, device?, cq)
     }
 }

@@ -114,6 +114,11 @@ impl Assembler {
         self.access = access;
     }
 
+    /// The beginning of a message has arrived, and not its end.
+    pub(crate) fn is_busy(&self) -> bool {
+        !matches!(self.message, Message::None)
+    }
+
     /// Checks that a packet has the length that its place asks for, and comes in the right place.
     pub(crate) fn check(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
         let operation = packet.headers.bth.opcode.operation();

@@ -65,9 +65,12 @@ pub use host::{
 };
 pub use port::{Dropped, accept};
 pub use qp::{Qp, QpOptions};
+pub use responder::Standing;
 pub use status::{Behaviour, Processing, QpEvent, QpState, WcOpcode, WcStatus};
 pub use time::{AckTimeout, Time, TooLong};
-pub use transition::{AttributeSet, ModifyError, TransitionRule, transition};
+pub use transition::{
+    AttributeSet, ModifyError, TransitionRule, check as check_modify, transition,
+};
 pub use transport::{QpType, RequestOp, allowed};
 
 /// The longest payload of a packet between queue pairs of one host, in bytes; messages that are

@@ -4,6 +4,7 @@
 //! packet arrives, the clock runs out, the host has room for packets, or the owner modifies it
 //! (`qp/modify.rs`). Nothing leaves except through the [`Host`] lent for the call.
 
+mod deputy;
 mod modify;
 
 use crate::attributes::{Gid, Settings};
@@ -199,11 +200,34 @@ impl Qp {
     /// `source` is the address it came from. Answers are owed, not emitted: call
     /// [`Qp::transmit`] afterwards, or soon.
     pub fn on_packet(&mut self, packet: &Packet<'_>, source: Gid, now: Time, host: &mut impl Host) {
+        if self.admit(packet, source, host) {
+            self.on_admitted(packet, now, host);
+        }
+    }
+
+    /// Takes a packet that [`Qp::admit`] has let in.
+    #[inline]
+    pub fn on_admitted(&mut self, packet: &Packet<'_>, now: Time, host: &mut impl Host) {
+        let receiver = self.peer.as_mut().and_then(|peer| peer.receiver.as_mut());
+        if !packet.headers.bth.opcode.operation().is_request() {
+            self.on_response(packet, now, host);
+        } else if let Some(receiver) = receiver {
+            let served = receiver.on_request(packet, &mut self.counters, host);
+            self.settle(served, host);
+        } else {
+            self.counters.dropped_pkts += 1;
+        }
+    }
+
+    /// Says whether a packet may be looked at: it is the peer's, and the state allows it. Otherwise it
+    /// is counted and of no use.
+    #[inline]
+    pub fn admit(&mut self, packet: &Packet<'_>, source: Gid, host: &mut impl Host) -> bool {
         let bth = &packet.headers.bth;
         let kind = self.options.kind;
         let Some(peer) = self.peer.as_mut().filter(|_| self.state.receives()) else {
             self.counters.dropped_pkts += 1;
-            return;
+            return false;
         };
         let same_partition = same_partition(bth.pkey, peer.path.pkey);
         let known = bth.opcode.transport() == kind.transport()
@@ -211,21 +235,14 @@ impl Qp {
         if !known || !same_partition {
             self.counters.bad_pkey += u64::from(!same_partition);
             self.counters.dropped_pkts += 1;
-            return;
+            return false;
         }
         self.counters.rcvd_pkts += 1;
         if self.progress == Progress::AwaitsPacket {
             self.progress = Progress::Settled;
             host.event(QpEvent::CommEst);
         }
-        if !bth.opcode.operation().is_request() {
-            self.on_response(packet, now, host);
-        } else if let Some(receiver) = peer.receiver.as_mut() {
-            let served = receiver.on_request(packet, &mut self.counters, host);
-            self.settle(served, host);
-        } else {
-            self.counters.dropped_pkts += 1;
-        }
+        true
     }
 
     /// Does what serving a request has led to.

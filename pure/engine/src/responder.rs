@@ -33,6 +33,15 @@ pub(crate) enum Served {
     Fatal(Option<QpEvent>),
 }
 
+/// How far a responder has come: what another needs to know to go on in its place.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Standing {
+    /// Sequence number of the packet that is expected.
+    pub expected: Psn,
+    /// Messages that were completed.
+    pub msn: Msn,
+}
+
 /// The acknowledgement that is owed. All but the last name the packet that is expected when it
 /// leaves, and cover everything before that.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +88,32 @@ impl Responder {
             replies: Replies::new(path, usize::from(attributes.max_dest_rd_atomic)),
             owed: Owed::Nothing,
         }
+    }
+
+    /// How far it has come.
+    pub(crate) fn standing(&self) -> Standing {
+        Standing { expected: self.expected, msn: self.msn }
+    }
+
+    /// Goes on where another has come to. A message of which it has the beginning is forgotten, and so
+    /// is what it owes.
+    pub(crate) fn resume(&mut self, standing: Standing, host: &mut impl Host) {
+        self.assembler.forget(host);
+        self.forget_debts();
+        self.refused = false;
+        (self.expected, self.msn) = (standing.expected, standing.msn);
+    }
+
+    /// Sequence numbers that a request takes.
+    pub(crate) fn span(&self, packet: &Packet<'_>) -> u32 {
+        match (packet.headers.bth.opcode.operation(), packet.headers.extension) {
+            (Operation::ReadRequest, Extension::Reth(reth)) => self.path.mtu.packets(reth.len),
+            (_, _) => 1,
+        }
+    }
+
+    pub(crate) fn assembler(&self) -> &Assembler {
+        &self.assembler
     }
 
     pub(crate) fn assembler_mut(&mut self) -> &mut Assembler {

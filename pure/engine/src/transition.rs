@@ -314,8 +314,13 @@ const fn union(mut sets: &[AttributeSet]) -> AttributeSet {
     all
 }
 
-/// Says whether a change may be made.
-pub(crate) fn check(
+/// Says whether a queue pair in `from` may be changed so: the attributes in `given`, by a caller who
+/// has `believed` it to be in that state.
+///
+/// # Errors
+///
+/// [`ModifyError`] names what is missing and what is not allowed.
+pub fn check(
     kind: QpType,
     from: QpState,
     to: QpState,

@@ -1,5 +1,9 @@
 //! Cases about UDP, on sockets that have talked to each other before: with shared memory, that is
 //! when their datagrams go through mailboxes.
+//!
+//! # Safety
+//!
+//! Every pointer passed to the kernel is to a local of the length that is said.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 

@@ -21,9 +21,19 @@ impl LocalServer {
     /// Starts this same program as a server, and waits until it listens. `path`: which way between
     /// neighbours it agrees to, if that is not to be what the environment says.
     pub(crate) fn start(choice: &DeviceChoice, path: Option<&str>) -> Result<Self, Failure> {
+        let words = ["--server", "--child", "--bind", "127.0.0.1", "--port", "0"];
+        Self::start_as(&words, choice, path)
+    }
+
+    /// The same for a program that is told what to be by `words`, and prints its port.
+    pub(crate) fn start_as(
+        words: &[&str],
+        choice: &DeviceChoice,
+        path: Option<&str>,
+    ) -> Result<Self, Failure> {
         let program = std::env::current_exe().doing("looking for this program's own file")?;
         let mut command = Command::new(program);
-        command.args(["bench", "--server", "--child", "--bind", "127.0.0.1", "--port", "0"]);
+        command.arg("bench").args(words);
         if let Some(path) = path {
             command.env("ADVERB_PATH", path);
         }

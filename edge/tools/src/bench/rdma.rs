@@ -7,9 +7,9 @@
 //! the queue pair and is dropped after it.
 
 use adverb::verbs::{
-    Access, Context, Cq, Gid, Mr, PathMtu, Psn, Qp, QpConfig, Qpn, Rc, RcConnect, ReceiveWork,
-    RemoteQp, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, Sge, WcOpcode, WcStatus,
-    WorkCompletion, WorkError, devices,
+    Access, Context, Cq, Gid, Mr, PathMtu, Provider, Psn, Qp, QpConfig, Qpn, Rc, RcConnect,
+    ReceiveWork, RemoteQp, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, Sge, WcOpcode,
+    WcStatus, WorkCompletion, WorkError, devices,
 };
 use serde::{Deserialize, Serialize};
 use std::array;
@@ -78,6 +78,13 @@ impl DeviceChoice {
             }
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// The device is not ours: there is one way to a neighbour, its own.
+    pub(crate) fn is_hardware(&self) -> bool {
+        let all = devices().unwrap_or_default();
+        let chosen = all.iter().find(|device| Some(&device.name) == self.device.as_ref());
+        chosen.is_some_and(|device| device.provider != Provider::Soft)
     }
 
     /// There is no such device.
@@ -263,7 +270,10 @@ impl QueuePair {
 
     /// The way that the bytes go.
     pub(crate) fn path(&self) -> Path {
-        Path::of(self.qp.path())
+        match self.context.device().provider {
+            Provider::Soft => Path::of(self.qp.path()),
+            Provider::Hw(_) => Path::Hw,
+        }
     }
 
     /// The name of the device.

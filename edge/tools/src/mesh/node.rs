@@ -1,22 +1,25 @@
 //! One node: a server session that takes blocks of all others, and a client session to each of them.
 //!
 //! A thread for each peer sends, one for each client receives; all sleep while they wait. A peer that
-//! goes is connected to again until the time is over.
+//! goes is connected to again until the time is over, which begins when all are here. Among the blocks
+//! go rows (`board.rs`); the last one goes when this node has sent and received all that it will.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use adverb::session::{
-    Adapter, Block, ChannelError, ClientSession, Config, Departure, Endpoint, MessageError,
-    Messenger, MessengerConfig, ServerSession, WorkMode,
+    Adapter, Block, ChannelError, ClientSession, Config, Departure, Endpoint, Message,
+    MessageError, Messenger, MessengerConfig, ServerSession, WorkMode,
 };
 use serde::{Deserialize, Serialize};
 
+use super::board::{self, Board};
 use super::pace::Pace;
 use super::place::Place;
+use super::report::Report;
 use super::traffic::{self, BLOCK_BYTES_MIN, NOTICE_BYTES, Notice};
 use crate::args::MeshTraffic;
 use crate::bench::stats::Samples;
@@ -29,17 +32,21 @@ pub(crate) struct Task {
     pub(crate) bytes: usize,
     pub(crate) traffic: MeshTraffic,
     pub(crate) duration: Duration,
+    /// Wait for all nodes before the time begins.
+    pub(crate) gather: bool,
     pub(crate) device: Option<String>,
     pub(crate) gid_index: Option<u8>,
     pub(crate) work_mode: WorkMode,
 }
 
 /// What a node says of itself, now and then and at its end.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Row {
     /// Which node.
     pub(crate) rank: usize,
-    /// Milliseconds since it began.
+    /// When it began, in milliseconds since 1970: a node that comes back does so later.
+    pub(crate) born_ms: u64,
+    /// Milliseconds since then.
     pub(crate) elapsed_ms: u64,
     /// It will say no more.
     pub(crate) last: bool,
@@ -48,7 +55,7 @@ pub(crate) struct Row {
 }
 
 /// What passed between two nodes, as one of them saw it.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Pair {
     /// Blocks sent, and their bytes.
     pub(crate) sent: u64,
@@ -86,17 +93,43 @@ struct Counts {
 struct Node {
     task: Task,
     counts: Vec<Counts>,
-    /// Clients that are served.
+    /// Clients that are here, and those of them who have more blocks.
     guests: AtomicUsize,
+    serving: AtomicUsize,
+    /// Threads that have blocks to send.
+    sending: AtomicUsize,
+    /// What is known of all, and what this node last said of itself.
+    board: Board,
+    said: Mutex<Vec<u8>>,
+    born_ms: u64,
+    born: Instant,
     /// Keeps those that are sent to, and those that send, level.
     outward: Pace,
     inward: Pace,
-    start: Instant,
+    /// When blocks began to be sent.
+    start: OnceLock<Instant>,
     adapter: Adapter,
 }
 
-/// Runs a node to its end, and has `say` called now and then.
-pub(crate) fn run(task: Task, say: impl Fn(&Row)) -> Result<Row, Failure> {
+/// One of those that are counted, until it is dropped.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Runs a node to its end, and has `say` called now and then, with its own row and what it knows of
+/// all. Returns that.
+pub(crate) fn run(task: Task, say: impl Fn(&Row, &Report)) -> Result<Report, Failure> {
     let own = task.place.address(task.place.rank)?;
     let adapter = Adapter::open(config(&task, own)?).doing("opening the device")?;
     let server =
@@ -104,12 +137,22 @@ pub(crate) fn run(task: Task, say: impl Fn(&Row)) -> Result<Row, Failure> {
     let node = Arc::new(Node {
         counts: task.place.nodes.iter().map(|_| Counts::default()).collect(),
         guests: AtomicUsize::new(0),
+        serving: AtomicUsize::new(0),
+        sending: AtomicUsize::new(0),
+        board: Board::new(task.place.nodes.len()),
+        said: Mutex::default(),
+        born_ms: now_ms(),
+        born: Instant::now(),
         outward: Pace::new(task.place.nodes.len()),
         inward: Pace::new(task.place.nodes.len()),
-        start: Instant::now(),
+        start: OnceLock::new(),
         adapter,
         task,
     });
+    if !node.task.gather {
+        node.begin();
+    }
+    node.speak(false); // Before anybody may want to pass it on.
     let listening = Arc::clone(&node);
     thread::spawn(move || listening.listen(server));
     let senders: Vec<_> = (0..node.counts.len())
@@ -120,24 +163,30 @@ pub(crate) fn run(task: Task, say: impl Fn(&Row)) -> Result<Row, Failure> {
         })
         .collect();
     let mut said = Instant::now();
-    // Who still sends to us is served, for a while.
-    let end = node.task.duration + GRACE;
     loop {
         let sending = senders.iter().any(|sender| !sender.is_finished());
         let serving = node.guests.load(Ordering::Acquire) > 0;
-        let over = node.start.elapsed() >= end;
-        if over || (!sending && !serving && node.start.elapsed() >= node.task.duration) {
+        if node.is_late() || (!sending && !serving && node.elapsed() >= node.task.duration) {
             break;
         }
         thread::sleep(TICK);
+        if node.born.elapsed() >= GATHER {
+            node.begin();
+        }
         if said.elapsed() >= SAY_EVERY {
             said = Instant::now();
-            say(&node.row(false));
+            say(&node.speak(false), &node.board.report(node.elapsed()));
         }
     }
-    let row = node.row(true);
-    say(&row);
-    Ok(row)
+    let row = node.speak(true);
+    let report = node.board.last_report(node.elapsed());
+    say(&row, &report);
+    Ok(report)
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The session's settings: sleepers, for there are more threads than processors.
@@ -188,19 +237,65 @@ impl Node {
         };
         Row {
             rank: self.task.place.rank,
-            elapsed_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
+            born_ms: self.born_ms,
+            elapsed_ms: u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX),
             last,
             peers: self.counts.iter().map(pair).collect(),
         }
     }
 
+    /// Says its row, for the others to be told.
+    fn speak(&self, last: bool) -> Row {
+        let row = self.row(last);
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = board::emit(&row);
+        self.board.note(row.rank, row.clone());
+        row
+    }
+
+    /// The time begins, if it has not.
+    fn begin(&self) {
+        self.start.get_or_init(Instant::now);
+    }
+
+    /// Since it began.
+    fn elapsed(&self) -> Duration {
+        self.start.get().map_or(Duration::ZERO, Instant::elapsed)
+    }
+
+    /// Waits until all nodes are here, or one of them has begun, or somebody has waited for long enough.
+    fn gather(&self) {
+        let others = self.counts.len() - 1;
+        while self.start.get().is_none() {
+            let up = self.counts.iter().filter(|counts| counts.up.load(Ordering::Relaxed)).count();
+            let here = up >= others && self.guests.load(Ordering::Acquire) >= others;
+            match here {
+                true => self.begin(),
+                false => thread::sleep(TICK),
+            }
+        }
+    }
+
     fn is_over(&self) -> bool {
-        self.start.elapsed() >= self.task.duration
+        self.elapsed() >= self.task.duration
+    }
+
+    /// Who still sends to us was served for long enough.
+    fn is_late(&self) -> bool {
+        self.elapsed() >= self.task.duration + GRACE
+    }
+
+    /// Waits until all blocks have been sent and received.
+    fn settle(&self) {
+        let left = |count: &AtomicUsize| count.load(Ordering::Acquire) > 0;
+        while (left(&self.sending) || left(&self.serving)) && !self.is_late() {
+            thread::sleep(TICK);
+        }
     }
 
     fn messenger(&self, endpoint: &Endpoint) -> Result<Messenger, MessageError> {
         let mut config = MessengerConfig::default();
         config.block_bytes = self.task.bytes.max(BLOCK_BYTES_LEAST);
+        config.message_max = config.block_bytes.max(board::row_bytes_max(self.counts.len()));
         Messenger::open(endpoint, CHANNEL, config)
     }
 
@@ -211,11 +306,10 @@ impl Node {
                 continue;
             };
             let node = Arc::clone(self);
-            node.guests.fetch_add(1, Ordering::AcqRel);
             thread::spawn(move || {
+                let _guest = Counted::new(&node.guests);
                 // Why it went is the sender's to say.
                 let _ = node.receive_from(&endpoint);
-                node.guests.fetch_sub(1, Ordering::AcqRel);
             });
         }
     }
@@ -226,12 +320,13 @@ impl Node {
         let Some((from, counts)) = name.and_then(|n: usize| Some((n, self.counts.get(n)?))) else {
             return Ok(()); // Not a node of this mesh.
         };
-        let from = u64::try_from(from).unwrap_or(u64::MAX);
+        let (rank, from) = (from, u64::try_from(from).unwrap_or(u64::MAX));
         let sink = endpoint.adapter().buffer(RING, self.task.bytes)?;
         let advertised = endpoint.advertise(SINK, &sink);
         advertised.map_err(MessageError::from)?;
         let messenger = self.messenger(endpoint)?;
-        let lane = self.inward.join(usize::try_from(from).unwrap_or(usize::MAX));
+        let mut lane = Some(self.inward.join(rank));
+        let mut serving = Some(Counted::new(&self.serving));
         let mut due = 0;
         let mut bytes = vec![0; self.task.bytes];
         loop {
@@ -251,9 +346,17 @@ impl Node {
                     Some(Notice::End(count)) => {
                         let lost = u64::from(count != due);
                         counts.misplaced.fetch_add(lost, Ordering::Relaxed);
-                        return Ok(());
+                        drop((lane.take(), serving.take()));
+                        continue; // Its last row comes yet.
                     }
                     None => None,
+                }
+            } else if is_row(&message)? {
+                let row = board::parse(&message.to_vec());
+                match row.map(|row| (row.last, self.board.note(rank, row))) {
+                    Some((true, _)) => return Ok(()),
+                    Some((false, true)) => continue,
+                    Some((false, false)) | None => None,
                 }
             } else {
                 let len = message.len().min(bytes.len());
@@ -269,7 +372,10 @@ impl Node {
             counter.fetch_add(1, Ordering::Relaxed);
             due = seq.map_or(due, |seq| seq) + 1;
             drop(message);
-            lane.step();
+            self.begin();
+            if let Some(lane) = &lane {
+                lane.step();
+            }
         }
     }
 
@@ -278,6 +384,7 @@ impl Node {
         let Some(counts) = self.counts.get(rank) else {
             return;
         };
+        let mut sending = Some(Counted::new(&self.sending));
         while !self.is_over() {
             let Ok(address) = self.task.place.address(rank) else {
                 thread::sleep(TRY); // Its name may become known.
@@ -287,7 +394,7 @@ impl Node {
                 thread::sleep(TICK);
                 continue;
             };
-            let sent = self.send_on(&endpoint, counts, rank);
+            let sent = self.send_on(&endpoint, counts, rank, &mut sending);
             counts.up.store(false, Ordering::Relaxed);
             match sent {
                 Ok(()) => return,
@@ -303,15 +410,18 @@ impl Node {
         endpoint: &Endpoint,
         counts: &Counts,
         rank: usize,
+        sending: &mut Option<Counted<'_>>,
     ) -> Result<(), MessageError> {
         let messenger = self.messenger(endpoint)?;
         let sink = endpoint.remote_buffer(SINK)?;
         let source = endpoint.adapter().buffer(RING, self.task.bytes)?;
         counts.up.store(true, Ordering::Relaxed);
+        self.gather();
         let lane = self.outward.join(rank);
         let from = u64::try_from(self.task.place.rank).unwrap_or(u64::MAX);
         let mut bytes = vec![0; self.task.bytes];
         let (mut seq, mut resent_before) = (0, 0);
+        let mut said = Instant::now();
         while !self.is_over() {
             traffic::fill(&mut bytes, from, seq);
             let writes = match self.task.traffic {
@@ -329,6 +439,11 @@ impl Node {
                 messenger.send(&bytes)?;
             }
             seq += 1;
+            if said.elapsed() >= SAY_EVERY {
+                said = Instant::now();
+                let row = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                messenger.send(&row)?;
+            }
             lane.step();
             counts.sent.fetch_add(1, Ordering::Relaxed);
             if seq % SAMPLE_EVERY == 0 {
@@ -342,8 +457,18 @@ impl Node {
         }
         drop(lane);
         messenger.send(&Notice::End(seq).emit())?;
+        drop(sending.take());
+        self.settle();
+        messenger.send(&board::emit(&self.row(true)))?;
         messenger.close()
     }
+}
+
+fn is_row(message: &Message) -> Result<bool, MessageError> {
+    let mut start = [0; 8];
+    let start = start.get_mut(..message.len().min(8)).unwrap_or_default();
+    message.read(0, start)?;
+    Ok(board::is_row(start))
 }
 
 /// Where in a ring block number `seq` is.
@@ -370,5 +495,7 @@ const TRY: Duration = Duration::from_millis(500);
 /// How long a peer that is there may keep us waiting.
 const PATIENCE: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(5);
+/// How long nodes wait for others to be started.
+const GATHER: Duration = Duration::from_secs(20);
 /// How long the others are served when the time is over.
 const GRACE: Duration = Duration::from_secs(20);

@@ -12,6 +12,8 @@ pub(crate) struct Place {
     pub(crate) rank: usize,
     /// Where each listens, as host and port.
     pub(crate) nodes: Vec<(String, u16)>,
+    /// A launcher has started all of them, and said which this is.
+    pub(crate) launched: bool,
 }
 
 /// What the command line says.
@@ -59,7 +61,7 @@ impl Place {
             let last = nodes.len() - 1;
             return Err(Failure::usage(format!("rank {rank}, but the nodes are 0 to {last}")));
         }
-        Ok(Self { rank, nodes })
+        Ok(Self { rank, nodes, launched: told.rank.is_none() && launcher.is_some() })
     }
 
     /// Where a node listens.
@@ -82,6 +84,11 @@ fn hosts(
 ) -> Result<Vec<String>, Failure> {
     let listed = env("ADVERB_NODES").map(|text| text.split(',').map(str::to_owned).collect());
     let named = if told.nodes.is_empty() { listed.unwrap_or_default() } else { told.nodes.clone() };
+    // Slurm speaks of the step that this is a task of, or else of the whole job.
+    let step = |what: &str| {
+        let job = if what == "NODELIST" { "SLURM_JOB_NODELIST" } else { "SLURM_TASKS_PER_NODE" };
+        env(&format!("SLURM_STEP_{what}")).or_else(|| env(job))
+    };
     match named.as_slice() {
         // One name with a hole for the rank, as the pods of an indexed Job have.
         [pattern] if pattern.contains("{}") => {
@@ -91,8 +98,12 @@ fn hosts(
             Ok((0..size).map(|rank| pattern.replace("{}", &rank.to_string())).collect())
         }
         [_, ..] => Ok(named),
-        [] => Ok(match (env("SLURM_JOB_NODELIST"), size) {
-            (Some(list), Some(size)) => spread(&expand(&list), size),
+        [] => Ok(match (step("NODELIST"), size) {
+            (Some(list), Some(size)) => {
+                let tasks = step("TASKS_PER_NODE").map(|text| counts(&text)).unwrap_or_default();
+                let way = env("SLURM_DISTRIBUTION").unwrap_or_default();
+                spread(&expand(&list), &tasks, size, way.starts_with("cyclic"))
+            }
             // Ranks of a launcher that all run here.
             (None, Some(size)) => {
                 let local = env("OMPI_COMM_WORLD_LOCAL_SIZE").or_else(|| env("MPI_LOCALNRANKS"));
@@ -106,11 +117,36 @@ fn hosts(
     }
 }
 
-/// As many places as there are tasks, in blocks, as Slurm hands them out.
-fn spread(hosts: &[String], size: usize) -> Vec<String> {
-    let each = size.div_ceil(hosts.len().max(1)).max(1);
-    hosts.iter().flat_map(|host| std::iter::repeat_n(host.clone(), each)).take(size).collect()
+/// The host of each task, as Slurm hands them out: so many `tasks` to each host, or equally many; one
+/// host after the other, or, in a cycle, one task after the other.
+fn spread(hosts: &[String], tasks: &[usize], size: usize, cycle: bool) -> Vec<String> {
+    let even = size.div_ceil(hosts.len().max(1));
+    let mut left: Vec<_> =
+        (0..hosts.len()).map(|host| tasks.get(host).copied().unwrap_or(even)).collect();
+    let mut spread = Vec::with_capacity(size);
+    while spread.len() < size && left.iter().any(|left| *left > 0) {
+        for (host, left) in hosts.iter().zip(&mut left) {
+            let count = (*left).min(if cycle { 1 } else { size });
+            spread.extend(std::iter::repeat_n(host.clone(), count));
+            *left -= count;
+        }
+    }
+    spread.truncate(size);
+    spread
 }
+
+/// Takes `2(x3),1` apart.
+fn counts(list: &str) -> Vec<usize> {
+    let count = |part: &str| {
+        let (count, times) = part.split_once("(x").unwrap_or((part, "1"));
+        let times = times.trim_end_matches(')').parse::<usize>().ok()?;
+        Some(std::iter::repeat_n(count.parse::<usize>().ok()?, times.min(HOSTS_MAX)))
+    };
+    list.split(',').filter_map(count).flatten().collect()
+}
+
+/// Hosts that one range of a list can stand for.
+const HOSTS_MAX: usize = 65_536;
 
 /// Takes `a[1-3,07],b` apart.
 fn expand(list: &str) -> Vec<String> {
@@ -134,7 +170,8 @@ fn expand(list: &str) -> Vec<String> {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             let width = first.len();
             if let (Ok(from), Ok(to)) = (first.parse::<u32>(), last.parse::<u32>()) {
-                hosts.extend((from..=to).map(|number| format!("{prefix}{number:0width$}")));
+                let names = (from..=to).map(|number| format!("{prefix}{number:0width$}"));
+                hosts.extend(names.take(HOSTS_MAX));
             }
         }
         rest = after.strip_prefix(',').unwrap_or(after);
@@ -231,10 +268,36 @@ mod tests {
         );
         assert_eq!(place.rank, 3);
 
+        assert!(place.launched);
+
         let job = [("JOB_COMPLETION_INDEX", "1"), ("ADVERB_SIZE", "3")];
         let place = Place::find(&told(&["mesh-{}.mesh"]), env(&job)).unwrap();
         assert_eq!(names(&place), ["mesh-0.mesh:100", "mesh-1.mesh:100", "mesh-2.mesh:100"]);
         assert_eq!(place.rank, 1);
+
+        let all = [job[0], job[1], ("ADVERB_NODES", "j-{}.svc.ns.svc.cluster.local")];
+        let place = Place::find(&told(&[]), env(&all)).unwrap();
+        assert_eq!(place.nodes[2].0, "j-2.svc.ns.svc.cluster.local");
+    }
+
+    /// Method: what srun sets for `-n 5`, on a part of the job's hosts, one of which takes more.
+    #[test]
+    fn steps_of_slurm_go_where_slurm_puts_them() {
+        let mut variables = vec![
+            ("SLURM_PROCID", "4"),
+            ("SLURM_NTASKS", "5"),
+            ("SLURM_JOB_NODELIST", "n[1-9]"),
+            ("SLURM_TASKS_PER_NODE", "1(x9)"),
+            ("SLURM_STEP_NODELIST", "n[2-4]"),
+            ("SLURM_STEP_TASKS_PER_NODE", "2,1,2"),
+        ];
+        let blocks = Place::find(&told(&[]), env(&variables)).unwrap();
+        assert_eq!(names(&blocks), ["n2:100", "n2:101", "n3:100", "n4:100", "n4:101"]);
+        variables.push(("SLURM_DISTRIBUTION", "cyclic,pack"));
+        let cycle = Place::find(&told(&[]), env(&variables)).unwrap();
+        assert_eq!(names(&cycle), ["n2:100", "n3:100", "n4:100", "n2:101", "n4:101"]);
+        assert_eq!(counts("2(x3),1"), [2, 2, 2, 1]);
+        assert_eq!(counts("x,(x),3(xy),"), [0; 0]);
     }
 
     #[test]

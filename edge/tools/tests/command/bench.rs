@@ -205,3 +205,21 @@ fn the_modes_of_a_session_are_measured_one_by_one() {
         .map(|wait| ["per-channel", "shared-cq"].map(|threads| format!("{wait} {threads}")));
     assert_eq!(modes, six.concat());
 }
+
+#[test]
+fn layers_are_compared_on_each_way_there_is() {
+    let output = adverb(&["bench", "--layers", "-D", "0.1", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let reports: Value = serde_json::from_slice(&output.stdout).expect("valid JSON");
+    let reports = reports.as_array().expect("a list");
+    assert!(!reports.is_empty());
+    for report in reports {
+        let layers = report["layers"].as_array().expect("a list");
+        let names: Vec<_> = layers.iter().map(|layer| &layer["layer"]).collect();
+        assert_eq!(names, ["verbs", "session"]);
+        for figure in ["half_rtt_ns", "half_rtt_ratio", "write_ns", "write_ratio"] {
+            assert!(layers.iter().all(|layer| layer[figure].as_f64() > Some(0.0)), "{figure}");
+        }
+        assert_eq!(layers[0]["half_rtt_ratio"], 1.0);
+    }
+}

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 mod bench;
 mod devices;
+mod hosts;
 mod mesh;
 mod pingpong;
 mod server;

@@ -54,10 +54,16 @@ fn what_cannot_be_a_mesh_is_refused() {
 
 #[test]
 fn members_of_a_group_add_up_and_every_bit_is_right() {
-    for (shape, bytes) in [("auto", "100"), ("mesh", "9000"), ("ring", "1M"), ("tree", "50000")] {
-        let words = ["allreduce", "--local", "3", "-s", bytes, "-n", "3", "--shape", shape];
-        let output = adverb(&words);
-        assert_eq!(output.status.code(), Some(0), "{shape}: {}", stderr(&output));
-        assert!(stdout(&output).contains("every bit right"), "{shape}: {}", stdout(&output));
+    for (topology, bytes, members) in [
+        ("auto", "100", "3"),
+        ("mesh", "9M", "4"),
+        ("ring", "1M", "3"),
+        ("tree", "50000", "3"),
+        ("double-tree", "3M", "5"),
+    ] {
+        let words = ["allreduce", "--local", members, "-s", bytes, "-n", "3"];
+        let output = adverb(&[&words[..], &["--topology", topology, "--width", "1"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{topology}: {}", stderr(&output));
+        assert!(stdout(&output).contains("every bit right"), "{topology}: {}", stdout(&output));
     }
 }

@@ -1,6 +1,8 @@
 //! What may be typed, and what is refused before anything happens.
 
-use super::{adverb, stderr, stdout};
+use std::process::Stdio;
+
+use super::{adverb, command, finish, stderr, stdout};
 
 #[test]
 fn the_version_is_printed() {
@@ -49,4 +51,50 @@ fn a_file_that_cannot_be_written_is_noticed_before_anything_is_measured() {
     let output = adverb(&["bench", "-o", "/no/such/directory/file.json"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("creating /no/such/directory/file.json"), "{output:?}");
+}
+
+#[test]
+fn the_log_is_silent_unless_asked_and_tells_of_devices_pairs_and_peers_if_it_is() {
+    let quiet = command(&["pingpong"]).env_remove("ADVERB_LOG").output().expect("it runs");
+    assert_eq!(stderr(&quiet), "");
+    let told = command(&["pingpong"]).env("ADVERB_LOG", "info,verbs=debug").output();
+    let told = told.expect("it runs");
+    assert_eq!(told.status.code(), Some(0), "{}", stderr(&told));
+    let story = [
+        "verbs::story: device opened device=soft_lo",
+        "verbs::story: port attributes device=soft_lo port=1 state=active",
+        "verbs::story: completion queue created",
+        "verbs::story: queue pair created",
+        ": RESET to INIT pkey_index=0 port_num=1",
+        ": INIT to RTR dgid=",
+        ": RTR to RTS sq_psn=",
+        "  queue pair  0x",
+        "session::endpoint: peer has come",
+        "session::buffer: buffer registered",
+        "session::link: buffer advertised",
+        "session::link: the peer advertises a buffer",
+        "session::link: the peer has closed the endpoint",
+    ];
+    for part in story {
+        assert!(stderr(&told).contains(part), "{part:?} in\n{}", stderr(&told));
+    }
+    assert_eq!(stdout(&quiet).lines().count(), stdout(&told).lines().count());
+}
+
+#[test]
+fn a_log_level_that_does_not_exist_is_wrong_usage() {
+    let output = command(&["devices"]).env("ADVERB_LOG", "loud").output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("there is no level \"loud\""), "{}", stderr(&output));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_panic() {
+    let mut command = command(&["devices", "--json"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    // Before it can have written anything that matters: what it writes then finds nobody.
+    drop(child.stdout.take());
+    let output = finish(child);
+    assert_eq!(stderr(&output), "");
+    assert_eq!(output.status.code(), Some(0));
 }

@@ -11,12 +11,13 @@ use crate::channel::Hush;
 use crate::commons::Commons;
 use crate::gid::{Device, devices};
 use crate::lane::{Inlet, Lane, PeerId, Rails};
-use crate::path::Choice;
+use crate::path::PathChoice;
 use crate::qp::{Acks, Change, ConnectError, Link, QpInner};
 use crate::registry::Registry;
 use crate::shelf;
 use crate::standby::Standby;
 use crate::usher::Usher;
+use crate::vicinity::{Addresses, Near, datagram_len};
 use crate::way::Way;
 use adverb_engine::{Gid, QpType, Time};
 use adverb_wire::{Headers, Packet, Qpn};
@@ -54,21 +55,51 @@ impl Port {
         remote: Gid,
         qp: Qpn,
     ) -> Result<Option<Arc<Lane>>, ConnectError> {
-        let neighbour = match self.usher.is_some() && is_here(local, remote) {
-            true => self.registry.owner(qp),
-            false => None,
-        };
-        let peer = neighbour.and_then(|slot| {
-            let nonce = self.registry.lends(slot, shelf::VERSION)?;
-            Some(PeerId { slot, nonce })
-        });
+        let near = self.near(local, remote);
+        let peer = near.and_then(|near| self.neighbour(qp, near.interface));
+        let lives = |peer: &PeerId| self.registry.lends(peer.slot, shelf::VERSION).is_some();
+        let peer = peer.filter(lives);
         match peer {
             Some(peer) => self.lane_to(peer).map(Some).map_err(ConnectError::System),
-            None if self.choice == Choice::SharedMemory => {
+            None if self.choice == PathChoice::SharedMemory => {
                 Err(ConnectError::NoSharedMemory { remote, qp })
             }
             None => Ok(None),
         }
+    }
+
+    /// Both addresses are of this namespace, and whoever is at the second one may be near: what records
+    /// between them say.
+    pub(crate) fn near(&self, source: Gid, destination: Gid) -> Option<Near> {
+        self.usher.as_ref()?;
+        let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == destination);
+        let interface = match mentions(&self.device) {
+            true => self.device.index,
+            false => devices().ok()?.into_iter().find(mentions)?.index,
+        };
+        Some(Near { addresses: Addresses { source, destination }, interface })
+    }
+
+    /// The device of this interface that has this queue pair, if it lends memory.
+    #[inline]
+    pub(crate) fn neighbour(&self, qp: Qpn, interface: u32) -> Option<PeerId> {
+        let slot = self.registry.owner(qp)?;
+        if self.registry.interface(slot) != interface {
+            return None;
+        }
+        let nonce = self.registry.lent(slot, shelf::VERSION)?;
+        Some(PeerId { slot, nonce })
+    }
+
+    /// The lane to a device; `None` if it does not answer.
+    pub(crate) fn meet(&self, peer: PeerId) -> Option<Arc<Lane>> {
+        self.registry.lends(peer.slot, shelf::VERSION).filter(|nonce| *nonce == peer.nonce)?;
+        self.lane_to(peer).ok().filter(|lane| !lane.is_cut())
+    }
+
+    /// It has this address.
+    fn is_at(&self, gid: Gid) -> bool {
+        self.device.gids.iter().any(|entry| entry.gid == gid)
     }
 
     fn lane_to(&self, peer: PeerId) -> io::Result<Arc<Lane>> {
@@ -170,10 +201,14 @@ impl Port {
                 taken += 1;
                 let bytes = buffer.get(..record.len).unwrap_or_default();
                 let (head, payload) = bytes.split_at(record.head.min(bytes.len()));
-                let Ok((headers, [])) = Headers::parse(head) else {
+                let Some((headers, addresses)) = parse(head, record.addressed) else {
                     self.counters.malformed.add(1);
                     continue;
                 };
+                if addresses.is_some_and(|addresses| !self.is_at(addresses.destination)) {
+                    self.counters.unknown_qp.add(1);
+                    continue;
+                }
                 let number = headers.bth.dest_qp;
                 if current.as_ref().is_none_or(|held| held.number != number) {
                     if let Some(held) = current.take() {
@@ -194,14 +229,19 @@ impl Port {
                         true => Time::ZERO,
                         false => clock.now(),
                     };
-                    *published += match record.lent {
-                        false => {
+                    *published += match (record.lent, addresses) {
+                        (false, None) => {
                             let packet = Packet { headers, payload };
                             inner.on_record(&packet, None, lane, now, self)
                         }
-                        true => {
+                        (true, None) => {
                             let packet = Packet { headers, payload: &[] };
                             inner.on_record(&packet, Some(payload), lane, now, self)
+                        }
+                        (_, Some(addresses)) => {
+                            let packet = Packet { headers, payload };
+                            let len = datagram_len(head.len() - Addresses::LEN, payload.len());
+                            inner.on_datagram(&packet, addresses, len, now, self)
                         }
                     };
                 }
@@ -306,13 +346,18 @@ impl Receiver {
     }
 }
 
-/// Says whether both addresses belong to this network namespace; the first one does.
-fn is_here(local: Gid, remote: Gid) -> bool {
-    let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == remote);
-    local == remote || devices().is_ok_and(|devices| devices.iter().any(mentions))
+/// The headers of a record, and its addresses if it has any.
+#[inline]
+fn parse(head: &[u8], addressed: bool) -> Option<(Headers, Option<Addresses>)> {
+    match (Headers::parse(head).ok()?, addressed) {
+        ((headers, []), false) => Some((headers, None)),
+        ((headers, rest), true) => Some((headers, Some(Addresses::parse(rest)?))),
+        ((_, [_, ..]), false) => None,
+    }
 }
 
 pub(super) fn open_usher(
+    device: &Device,
     registry: &Registry,
     standby: &Standby,
     commons: &Arc<Commons>,
@@ -320,7 +365,7 @@ pub(super) fn open_usher(
     let nonce = shelf::random();
     let me = PeerId { slot: registry.slot(), nonce };
     let usher = Usher::new(me, registry.user(), standby.bell(), commons)?;
-    registry.set_lends(shelf::VERSION, nonce);
+    registry.set_lends(shelf::VERSION, nonce, device.index);
     Ok(usher)
 }
 
@@ -329,3 +374,36 @@ const RECORDS_MAX: usize = 32;
 
 /// Steps in which no lane brings anything, before sockets are looked at in every step.
 const QUIET_STEPS: u32 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::PortConfig;
+
+    fn open(path: PathChoice) -> Arc<Port> {
+        let config = PortConfig { path: Some(path), exclusive: true };
+        Port::open_with("soft_lo", &config).unwrap()
+    }
+
+    /// Goal: a device that lends memory of another version, or is at another interface, is reached by
+    /// packets, and whoever wants nothing but memory is told.
+    /// Method: it says of itself that it is so.
+    #[test]
+    fn memory_of_another_version_or_place_is_not_used() {
+        let [here, strict, there] =
+            [PathChoice::Auto, PathChoice::SharedMemory, PathChoice::Auto].map(open);
+        let local = here.device.gids.iter().find(|entry| entry.index == 1).unwrap().gid;
+        let qp = there.take_number().unwrap();
+        let me = there.device.index;
+        let nonce = there.registry.lends(there.registry.slot(), shelf::VERSION).unwrap();
+        assert!(here.lane(local, local, qp).unwrap().is_some());
+        for (version, interface) in [(shelf::VERSION + 1, me), (shelf::VERSION, me + 1), (0, me)] {
+            there.registry.set_lends(version, nonce, interface);
+            assert!(here.lane(local, local, qp).unwrap().is_none());
+            let refused = strict.lane(local, local, qp).unwrap_err().to_string();
+            assert!(refused.contains("asks for shared memory"), "{refused}");
+        }
+        there.registry.set_lends(shelf::VERSION, nonce, me);
+        assert!(strict.lane(local, local, qp).unwrap().is_some());
+    }
+}

@@ -12,7 +12,7 @@
 //!    make untrue, whatever it does and whenever it ends.
 //! 2. The [`Block`] that work uses lies in a ring from before the queue's lock is given back until
 //!    the work has completed, and keeps the memory registered. The queue pair is declared before the
-//!    rings, so it ends before they let go.
+//!    rings, so it ends before they let go; another takes its place only when all work has ended.
 
 use super::Channel;
 use crate::adapter::Adapter;
@@ -21,7 +21,10 @@ use crate::config::Signal;
 use crate::error::ChannelError;
 use crate::frame::Name;
 use crate::handler::Handler;
-use crate::link::{Departure, Link};
+use crate::line::Line;
+#[cfg(feature = "tokio")]
+use crate::line::Stage;
+use crate::link::Departure;
 use crate::remote::RemoteBlock;
 use crate::ring::{Claim, Event, Operation, Queue, Ring, Ticket};
 use crate::set_up::Unlinked;
@@ -35,13 +38,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::thread;
+use tracing::{debug, warn};
 
 pub(crate) struct Shared {
     pub(super) name: Name,
-    pub(super) qp: Qp<Rc>,
     places: Places,
     state: Mutex<State>,
-    pub(super) link: Arc<Link>,
+    pub(super) line: Arc<Line>,
     pub(super) adapter: Adapter,
     handler: OnceLock<Arc<dyn Handler>>,
     /// Held by the thread that handles events.
@@ -57,12 +60,17 @@ impl fmt::Debug for Shared {
 }
 
 pub(super) struct State {
+    pub(super) qp: Qp<Rc>,
+    /// The number of the link that the queue pair belongs to.
+    link: u32,
     pub(super) sends: Ring,
     pub(super) receives: Ring,
     /// Work posted since the last that asked for a completion.
     pub(super) unsignaled: u32,
     /// What went wrong first.
     pub(super) failure: Option<Failure>,
+    /// What it was before the peer was found again.
+    before: Option<Failure>,
     /// Where completions are put when they are taken.
     completions: [WorkCompletion; COMPLETIONS_MAX],
     /// Where inline data is put together.
@@ -163,20 +171,25 @@ fn note(
     };
     let is_cause = status != WcStatus::Success && status != WcStatus::WorkRequestFlushed;
     if is_cause && failure.is_none() {
+        warn!(%operation, ?status, "work has failed, and the channel with it");
         *failure = Some(Failure::Work { operation, status });
     }
 }
 
 impl Shared {
-    pub(super) fn new(unlinked: Unlinked, link: &Arc<Link>, adapter: &Adapter) -> Arc<Self> {
+    pub(super) fn new(unlinked: Unlinked, line: &Arc<Line>, adapter: &Adapter) -> Arc<Self> {
         let queues = &adapter.config().queues;
         let inline = usize::try_from(queues.inline_bytes).unwrap_or(0);
         let Unlinked { name, qp, places } = unlinked;
+        let number = qp.number().get();
         let state = State {
+            qp,
+            link: line.link().number(),
             sends: Ring::new(Queue::Send, queues.send_depth),
             receives: Ring::new(Queue::Receive, queues.receive_depth),
             unsignaled: 0,
             failure: None,
+            before: None,
             completions: [NO_COMPLETION; COMPLETIONS_MAX],
             inline: vec![0; inline].into(),
             is_ready: false,
@@ -185,17 +198,24 @@ impl Shared {
         };
         let shared = Arc::new_cyclic(|itself| Self {
             name,
-            qp,
             places,
             state: Mutex::new(state),
-            link: Arc::clone(link),
+            line: Arc::clone(line),
             adapter: adapter.clone(),
             handler: OnceLock::new(),
             handling: Mutex::new(()),
             itself: Weak::clone(itself),
         });
-        shared.source().add(shared.qp.number().get(), Arc::downgrade(&shared));
+        shared.source().add(number, Arc::downgrade(&shared));
         shared
+    }
+
+    pub(crate) fn title(&self) -> &Name {
+        &self.name
+    }
+
+    pub(crate) fn handler(&self) -> Option<&Arc<dyn Handler>> {
+        self.handler.get()
     }
 
     #[inline]
@@ -205,7 +225,7 @@ impl Shared {
 
     /// Packets of the peer's that have come.
     pub(crate) fn packets_received(&self) -> u64 {
-        self.qp.counters().rcvd_pkts
+        self.lock().qp.counters().rcvd_pkts
     }
 
     /// Hands events to `handler` from now on, unless there is one.
@@ -221,61 +241,61 @@ impl Shared {
 
     pub(super) fn post_send(
         &self,
-        block: &Block,
+        block: Block,
         imm: Option<u32>,
         how: Posting,
     ) -> Result<Ticket, ChannelError> {
         let imm = imm.map(Imm);
-        self.post(Operation::Send, block, SendKind::Send { imm }, how)
+        self.post(Operation::Send, block, None, SendKind::Send { imm }, how)
     }
 
     pub(super) fn post_write(
         &self,
-        block: &Block,
+        block: Block,
         to: RemoteBlock,
         imm: Option<u32>,
         how: Posting,
     ) -> Result<Ticket, ChannelError> {
-        check_length(block, to)?;
+        check_length(&block, to)?;
         let kind =
             SendKind::Write { va: to.start().addr, rkey: to.start().rkey, imm: imm.map(Imm) };
-        self.post(Operation::Write, block, kind, how)
+        self.post(Operation::Write, block, Some(to), kind, how)
     }
 
     pub(super) fn post_read(
         &self,
-        block: &Block,
+        block: Block,
         from: RemoteBlock,
         how: Posting,
     ) -> Result<Ticket, ChannelError> {
-        check_length(block, from)?;
+        check_length(&block, from)?;
         let kind = SendKind::Read { va: from.start().addr, rkey: from.start().rkey };
-        self.post(Operation::Read, block, kind, how)
+        self.post(Operation::Read, block, Some(from), kind, how)
     }
 
     pub(super) fn post_fetch_add(
         &self,
-        block: &Block,
+        block: Block,
         at: RemoteBlock,
         add: u64,
         how: Posting,
     ) -> Result<Ticket, ChannelError> {
-        check_word(block, at)?;
+        check_word(&block, at)?;
         let kind = SendKind::FetchAdd { va: at.start().addr, rkey: at.start().rkey, add };
-        self.post(Operation::FetchAdd, block, kind, how)
+        self.post(Operation::FetchAdd, block, Some(at), kind, how)
     }
 
     pub(super) fn post_compare_swap(
         &self,
-        block: &Block,
+        block: Block,
         at: RemoteBlock,
         (compare, swap): (u64, u64),
         how: Posting,
     ) -> Result<Ticket, ChannelError> {
-        check_word(block, at)?;
+        check_word(&block, at)?;
         let kind =
             SendKind::CompareSwap { va: at.start().addr, rkey: at.start().rkey, compare, swap };
-        self.post(Operation::CompareSwap, block, kind, how)
+        self.post(Operation::CompareSwap, block, Some(at), kind, how)
     }
 
     /// Whether work that will use `block` can be posted to a queue.
@@ -308,12 +328,16 @@ impl Shared {
     fn post(
         &self,
         operation: Operation,
-        block: &Block,
+        block: Block,
+        remote: Option<RemoteBlock>,
         kind: SendKind,
         how: Posting,
     ) -> Result<Ticket, ChannelError> {
         let state = &mut *self.lock();
-        self.check(state, Queue::Send, operation, block)?;
+        self.check(state, Queue::Send, operation, &block)?;
+        if remote.is_some_and(|remote| !remote.is_of(state.link)) {
+            return Err(ChannelError::OldBuffer);
+        }
         let sges = [block.sge().map_err(|_| ChannelError::ForeignBuffer)?];
         let outward = matches!(operation, Operation::Send | Operation::Write);
         let data = match state.inline.get_mut(..block.len()) {
@@ -343,9 +367,9 @@ impl Shared {
         // SAFETY: `sges` is the range of a block, to which there are no references (rule 1); the
         // block is kept until the work has completed (rule 2), for which it is put into the ring
         // below, before the lock is given back.
-        let posted = unsafe { self.qp.post_send(&[work]) };
+        let posted = unsafe { state.qp.post_send(&[work]) };
         posted.map_err(|(_, error)| ChannelError::Post(error))?;
-        state.sends.post(operation, Some(block.clone()), how.claim);
+        state.sends.post(operation, Some(block), how.claim);
         state.unsignaled = match signaled {
             true => 0,
             false => state.unsignaled + 1,
@@ -361,7 +385,7 @@ impl Shared {
         let work = ReceiveWork { wr_id: ticket.to_wr_id(), sges: &sges, buffer: None };
         // SAFETY: `sges` is the range of a block, to which there are no references (rule 1); the
         // block is put into the ring below, before the lock is given back (rule 2).
-        let posted = unsafe { self.qp.post_recv(&[work]) };
+        let posted = unsafe { state.qp.post_recv(&[work]) };
         posted.map_err(|(_, error)| ChannelError::Post(error))?;
         state.receives.post(Operation::Receive, Some(block), Claim::Anybody);
         Ok(ticket)
@@ -383,7 +407,7 @@ impl Shared {
         // There is room: the work that fills the queue asks for a completion itself.
         debug_assert!(state.sends.room() > 0, "there is room while `unsignaled` is not 0");
         // SAFETY: the request has no scatter/gather entries, so there is no memory to hold.
-        let posted = unsafe { self.qp.post_send(&[work]) };
+        let posted = unsafe { state.qp.post_send(&[work]) };
         posted.map_err(|(_, error)| ChannelError::Post(error))?;
         state.sends.post(Operation::Write, None, Claim::Anybody);
         state.unsignaled = 0;
@@ -491,24 +515,27 @@ impl Shared {
             return;
         }
         state.is_quiet = true;
-        let before = self.link.quiet_channels.fetch_add(1, Ordering::AcqRel);
-        if before + 1 == self.link.peer.channels.len() {
-            handler.gone(&self.link.peer, how);
-            self.link.ring();
+        let link = self.line.link();
+        let before = link.quiet_channels.fetch_add(1, Ordering::AcqRel);
+        if before + 1 == link.peer.channels.len() {
+            handler.gone(&link.peer, how);
+            link.ring();
         }
     }
 
     /// The peer is gone: ends all work. What it sent before has arrived already, and comes first.
+    ///
+    /// Nothing happens if the channel belongs to another link than `link` by now.
     #[cold]
-    pub(crate) fn end(&self, how: Departure) {
+    pub(crate) fn end(&self, how: Departure, link: u32) {
         let state = self.lock();
-        if matches!(state.failure, Some(Failure::Gone(_))) {
+        if state.link != link || matches!(state.failure, Some(Failure::Gone(_))) {
             return;
         }
         let Ok(mut state) = self.settle(state) else {
             return; // Nothing can be learnt from the queue any more.
         };
-        self.qp.to_err();
+        state.qp.to_err();
         // What failed earlier stays the cause, unless it failed because the peer was gone.
         match state.failure {
             Some(Failure::Work { status, .. }) if !is_silence(status) => {}
@@ -519,6 +546,42 @@ impl Shared {
         while let Ok((again, true)) = self.reap(state) {
             state = again;
         }
+        self.wake();
+    }
+
+    /// Goes on with another queue pair, over the link with the number `link`. All work has ended.
+    pub(crate) fn revive(&self, unlinked: Unlinked, link: u32) {
+        // Its places are none: the old ones serve the new queue pair.
+        let Unlinked { qp, places: _, .. } = unlinked;
+        let mut state = self.lock();
+        while state.sends.in_flight() + state.receives.in_flight() > 0 {
+            // Somebody else has taken the last completions and is about to note them.
+            drop(state);
+            thread::yield_now();
+            match self.reap(self.lock()) {
+                Ok((again, _)) => state = again,
+                // Completions cannot be had any more: it stays as it is.
+                Err(_) => return,
+            }
+        }
+        self.source().rename(state.qp.number().get(), qp.number().get());
+        let old = std::mem::replace(&mut state.qp, qp);
+        state.link = link;
+        state.unsignaled = 0;
+        state.before = state.failure.take();
+        state.is_quiet = false;
+        drop(state);
+        drop(old);
+    }
+
+    /// It will not be used again, if it has failed.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_over(&self) -> bool {
+        self.line.stage() == Stage::Over
+    }
+
+    /// Wakes all who wait, for something has changed.
+    pub(crate) fn wake(&self) {
         let mut state = self.lock();
         state.wake();
         self.announce(&mut state);
@@ -532,8 +595,9 @@ impl Shared {
         &'a self,
         mut state: MutexGuard<'a, State>,
     ) -> Result<MutexGuard<'a, State>, ChannelError> {
+        self.line.catch_up();
         let mut quiet = 0;
-        let mut before = self.qp.counters();
+        let mut before = state.qp.counters();
         // Bounded, for the peer may go on sending packets although it has gone.
         for _ in 0..SETTLING_POLLS_MAX {
             if quiet == QUIET_POLLS {
@@ -541,7 +605,7 @@ impl Shared {
             }
             let (again, reaped) = self.reap(state)?;
             state = again;
-            let after = self.qp.counters();
+            let after = state.qp.counters();
             quiet = match reaped || after != before {
                 true => 0,
                 false => quiet + 1,
@@ -559,13 +623,20 @@ impl Shared {
             return Ok(event);
         }
         let cause = if status == WcStatus::WorkRequestFlushed {
-            self.lock().failure.map(Failure::error)
+            let state = self.lock();
+            state.failure.or(state.before).map(Failure::error)
         } else if is_silence(status) {
-            self.link.check().map(ChannelError::PeerGone)
+            self.line.link().check().map(ChannelError::PeerGone)
         } else {
             None
         };
         Err(cause.unwrap_or(ChannelError::Work { operation, status }))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        debug!(channel = %self.name, peer = %self.line.link().peer.addr, "channel ended");
     }
 }
 

@@ -1,5 +1,8 @@
 //! What the tests share: pairs of endpoints, and limits that no healthy test comes near.
 
+pub(crate) mod lasting;
+pub(crate) mod process;
+
 use adverb_session::{ClientSession, Config, Endpoint, ServerSession};
 use std::thread;
 use std::time::Duration;

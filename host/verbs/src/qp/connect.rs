@@ -93,16 +93,22 @@ impl Connected for XrcTarget {
 }
 
 impl<T: Connected> Qp<T> {
-    /// Connects: RESET to INIT, RTR and RTS.
+    /// Connects: RESET to INIT, RTR and RTS. Of READs and atomics, no more are asked for than the
+    /// device has room for.
     ///
     /// # Errors
     ///
     /// [`ConnectError`]; the queue pair may have come as far as INIT or RTR.
     #[doc(alias = "ibv_modify_qp")]
     pub fn connect(&self, how: &T::Connect) -> Result<(), ConnectError> {
+        let attr = self.port.attr();
         let steps = T::steps(how);
-        for (state, step) in [QpState::Init, QpState::Rtr, QpState::Rts].into_iter().zip(&steps) {
-            self.change(state, step)?;
+        for (state, step) in [QpState::Init, QpState::Rtr, QpState::Rts].into_iter().zip(steps) {
+            let mut step = step;
+            let Attributes { max_rd_atomic, max_dest_rd_atomic, .. } = &mut step.attributes;
+            *max_rd_atomic = max_rd_atomic.map(|reads| reads.min(attr.max_qp_init_rd_atom));
+            *max_dest_rd_atomic = max_dest_rd_atomic.map(|reads| reads.min(attr.max_qp_rd_atom));
+            self.change(state, &step)?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use super::{Chain, Qp, QpCap};
 use crate::srq::Srq;
+use crate::story;
 use crate::transport::Transport;
 use adverb_device::{
     Access, AckTimeout, AhAttr, Attributes, Change, ConnectError, Gid, Partition, PathMtu, Psn,
@@ -176,7 +177,9 @@ impl<T: Transport> Qp<T> {
         // Held so that nothing is posted between forgetting what was.
         let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         let mut forgotten = Vec::new();
+        let from = self.state();
         self.inner.modify(to, change, |side, buffer| forgotten.push((side, buffer)))?;
+        story::changed(self.number(), from, to, &change.attributes);
         for (side, buffer) in forgotten {
             let cq = match side {
                 Side::Receive => &self.recv_cq,

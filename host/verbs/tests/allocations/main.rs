@@ -13,6 +13,8 @@ mod alone;
 mod counting;
 #[path = "../verbs/pair.rs"]
 mod pair;
+#[path = "../verbs/path.rs"]
+mod path;
 mod transports;
 
 use adverb_sys::poll;

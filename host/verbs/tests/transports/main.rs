@@ -5,18 +5,25 @@
 //! |---|---|
 //! | `matrix.rs` | every operation over every transport, against the engine's table |
 //! | `datagram.rs` | addresses, network headers, Q_Keys, lengths |
+//! | `echo.rs` | datagrams between processes, stopped and killed ones among them |
 //! | `multicast.rs` | groups, within a process and between several |
 //! | `states.rs` | what each state does to posting and to work; modify, query, RESET, SQD, SQE |
 //! | `strangers.rs` | packets that nobody should have sent |
 //! | `xrc.rs` | extended reliable connections and their domains |
+//! | `shared_xrc.rs` | domains that several processes have open; `sharer.rs` is one of them |
 
 #[path = "../verbs/alone.rs"]
 mod alone;
 mod datagram;
+mod echo;
 mod matrix;
 mod multicast;
 #[path = "../verbs/pair.rs"]
 mod pair;
+#[path = "../verbs/path.rs"]
+mod path;
+mod shared_xrc;
+mod sharer;
 mod states;
 #[path = "../verbs/stranger.rs"]
 mod stranger;

@@ -5,81 +5,100 @@
 //! Raw requests here name no memory: their lists of pieces are empty.
 
 use crate::pair::{bytes_of, pattern, remote, wait};
+use crate::path::{Path, on_every_path};
 use adverb_verbs::{
-    Access, Context, Imm, Memory, Mr, PathMtu, PostError, PostFailure, Qkey, QpConfig, QpType, Qpn,
-    RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, Uc, UcConnect, Ud, WcOpcode, Work,
+    Access, Buf, Context, Cq, Imm, Memory, Mr, PathMtu, Pd, PostError, PostFailure, Qkey, Qp,
+    QpConfig, QpType, Qpn, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, Uc, UcConnect,
+    Ud, WcOpcode, Work,
 };
 
-/// A pair of unreliable connections.
-fn uc() -> (Context, adverb_verbs::Pd, adverb_verbs::Cq, [adverb_verbs::Qp<Uc>; 2]) {
-    let context = Context::open("soft_lo").expect("the loopback device");
-    let (pd, cq) = (context.alloc_pd(), context.create_cq(256).expect("a queue"));
-    let make = || pd.create_qp_of::<Uc>(&QpConfig::new(&cq)).expect("a queue pair");
-    let [a, b] = [make(), make()];
-    let [here, there] = [&a, &b].map(|qp| qp.address(1).expect("an address"));
-    a.connect(&UcConnect::new(here, there)).expect("connected");
-    b.connect(&UcConnect::new(there, here)).expect("connected");
-    (context, pd, cq, [a, b])
+on_every_path! {
+    an_unreliable_connection_drops_what_it_may_not_do,
+    an_unreliable_connection_sends_and_writes_messages_of_any_length,
+    an_unreliable_connection_works_with_every_path_mtu_and_address,
+    raw_requests_that_a_transport_does_not_have_are_refused_by_name,
 }
 
-fn buffer(pd: &adverb_verbs::Pd, bytes: &[u8]) -> adverb_verbs::Buf {
+/// One end of an unreliable connection.
+struct End {
+    context: Context,
+    pd: Pd,
+    cq: Cq,
+    qp: Qp<Uc>,
+}
+
+/// A pair of unreliable connections.
+fn uc(path: Path, how: impl Fn(&Qp<Uc>, &Qp<Uc>) -> UcConnect) -> [End; 2] {
+    let ends = path.contexts().map(|context| {
+        let (pd, cq) = (context.alloc_pd(), context.create_cq(256).expect("a queue"));
+        let qp = pd.create_qp_of::<Uc>(&QpConfig::new(&cq)).expect("a queue pair");
+        End { context, pd, cq, qp }
+    });
+    let [a, b] = &ends;
+    a.qp.connect(&how(&a.qp, &b.qp)).expect("connected");
+    b.qp.connect(&how(&b.qp, &a.qp)).expect("connected");
+    assert_eq!(a.qp.path(), Some(path.expected()));
+    ends
+}
+
+fn usual(own: &Qp<Uc>, peer: &Qp<Uc>) -> UcConnect {
+    let [here, there] = [own, peer].map(|qp| qp.address(1).expect("an address"));
+    UcConnect::new(here, there)
+}
+
+fn buffer(pd: &Pd, bytes: &[u8]) -> Buf {
     let mut buffer = pd.buffer(bytes.len()).expect("memory");
     buffer.copy_from_slice(bytes);
     buffer
 }
 
-#[test]
-fn an_unreliable_connection_sends_and_writes_messages_of_any_length() {
-    let (_context, pd, cq, [a, b]) = uc();
+fn an_unreliable_connection_sends_and_writes_messages_of_any_length(path: Path) {
+    let [a, b] = uc(path, usual);
     for (seed, len) in (1..).zip([0, 1, 1023, 1024, 1025, 100_000]) {
         let data = pattern(seed, len);
         for imm in [None, Some(0xfeed_0000)] {
-            b.post(Work::recv(pd.buffer(len + 3).expect("memory")).wr_id(1)).expect("room");
+            b.qp.post(Work::recv(b.pd.buffer(len + 3).expect("memory")).wr_id(1)).expect("room");
             let work = match imm {
-                None => Work::send(buffer(&pd, &data)),
-                Some(imm) => Work::send_with_imm(buffer(&pd, &data), imm),
+                None => Work::send(buffer(&a.pd, &data)),
+                Some(imm) => Work::send_with_imm(buffer(&a.pd, &data), imm),
             };
-            a.post(work.wr_id(2)).expect("room");
-            for _ in 0..2 {
-                let done = wait(&cq).ok().expect("success");
-                if done.wc.wr_id == 2 {
-                    assert_eq!(done.wc.opcode, WcOpcode::Send);
-                    continue;
-                }
-                assert_eq!(done.wc.imm, imm.map(Imm));
-                assert_eq!(usize::try_from(done.wc.byte_len), Ok(len));
-                assert!(!done.wc.grh);
-                assert_eq!((done.wc.qp, done.wc.src_qp), (b.number(), a.number()));
-                let got = done.memory.and_then(Memory::into_buf).expect("the buffer");
-                assert!(got.get(..len) == Some(&data[..]), "SEND of {len} bytes");
-            }
+            a.qp.post(work.wr_id(2)).expect("room");
+            let done = wait(&a.cq).ok().expect("sent");
+            assert_eq!((done.wc.wr_id, done.wc.opcode), (2, WcOpcode::Send));
+            let done = wait(&b.cq).ok().expect("received");
+            assert_eq!(done.wc.imm, imm.map(Imm));
+            assert_eq!(usize::try_from(done.wc.byte_len), Ok(len));
+            assert!(!done.wc.grh);
+            assert_eq!((done.wc.qp, done.wc.src_qp), (b.qp.number(), a.qp.number()));
+            let got = done.memory.and_then(Memory::into_buf).expect("the buffer");
+            assert!(got.get(..len) == Some(&data[..]), "SEND of {len} bytes");
 
-            let target = pd.allocate(len + 16, Access::ALL).expect("memory");
+            let target = b.pd.allocate(len + 16, Access::ALL).expect("memory");
             let there = remote(&target).plus(8);
             let work = match imm {
-                None => Work::write(buffer(&pd, &data), there),
-                Some(imm) => Work::write_with_imm(buffer(&pd, &data), there, imm),
+                None => Work::write(buffer(&a.pd, &data), there),
+                Some(imm) => Work::write_with_imm(buffer(&a.pd, &data), there, imm),
             };
-            b.post(Work::recv(pd.buffer(0).expect("memory")).wr_id(1)).expect("room");
-            a.post(work.wr_id(2)).expect("room");
-            assert_eq!(wait(&cq).ok().expect("sent").wc.opcode, WcOpcode::RdmaWrite);
+            b.qp.post(Work::recv(b.pd.buffer(0).expect("memory")).wr_id(1)).expect("room");
+            a.qp.post(work.wr_id(2)).expect("room");
+            assert_eq!(wait(&a.cq).ok().expect("sent").wc.opcode, WcOpcode::RdmaWrite);
             if imm.is_some() {
-                let done = wait(&cq).ok().expect("written");
+                let done = wait(&b.cq).ok().expect("written");
                 assert_eq!(done.wc.opcode, WcOpcode::ReceiveRdmaWithImm);
                 assert_eq!(done.wc.imm, imm.map(Imm));
             } else {
                 // Nobody says when it has arrived: the next message does.
-                a.post(Work::send(pd.buffer(0).expect("memory"))).expect("room");
-                wait(&cq).ok().expect("success");
-                wait(&cq).ok().expect("success");
+                a.qp.post(Work::send(a.pd.buffer(0).expect("memory"))).expect("room");
+                wait(&a.cq).ok().expect("sent");
+                wait(&b.cq).ok().expect("received");
             }
             assert!(bytes_of(&target, 8, len) == data, "WRITE of {len} bytes");
             assert_eq!(bytes_of(&target, len + 8, 8), [0; 8]);
         }
     }
     assert_eq!(
-        (a.counters().sent_pkts, b.counters().rcvd_pkts > 0),
-        (b.counters().rcvd_pkts, true)
+        (a.qp.counters().sent_pkts, b.qp.counters().rcvd_pkts > 0),
+        (b.qp.counters().rcvd_pkts, true)
     );
 }
 
@@ -113,9 +132,8 @@ fn raw(kind: SendKind) -> SendWork<'static> {
 }
 
 /// Goal: what the types cannot see is refused before it is queued, by the same table.
-#[test]
-fn raw_requests_that_a_transport_does_not_have_are_refused_by_name() {
-    let (context, pd, cq, [a, _b]) = uc();
+fn raw_requests_that_a_transport_does_not_have_are_refused_by_name(path: Path) {
+    let [End { context, pd, cq, qp: a }, _b] = uc(path, usual);
     for kind in KINDS {
         let operation = kind.operation();
         // SAFETY: the request names no memory (header).
@@ -156,45 +174,36 @@ fn raw_requests_that_a_transport_does_not_have_are_refused_by_name() {
 /// Goal: what cannot be done is not done in part.
 /// Method: a WRITE to a key that does not exist ends well here, changes nothing there, and the
 /// connection goes on.
-#[test]
-fn an_unreliable_connection_drops_what_it_may_not_do() {
-    let (_context, pd, cq, [a, b]) = uc();
-    let target: Mr = pd.allocate(64, Access::LOCAL_WRITE).expect("memory");
-    a.post(Work::write(buffer(&pd, &[7; 64]), remote(&target))).expect("room");
-    wait(&cq).ok().expect("it was sent, and that is all that is known");
+fn an_unreliable_connection_drops_what_it_may_not_do(path: Path) {
+    let [a, b] = uc(path, usual);
+    let target: Mr = b.pd.allocate(64, Access::LOCAL_WRITE).expect("memory");
+    a.qp.post(Work::write(buffer(&a.pd, &[7; 64]), remote(&target))).expect("room");
+    wait(&a.cq).ok().expect("it was sent, and that is all that is known");
     // Too long for its receive, which then takes the next.
-    b.post(Work::recv(pd.buffer(8).expect("memory")).wr_id(1)).expect("room");
-    a.post(Work::send(buffer(&pd, &[1; 3000])).wr_id(2)).expect("room");
-    a.post(Work::send(buffer(&pd, b"it fits!")).wr_id(3)).expect("room");
-    let mut received = None;
-    for _ in 0..3 {
-        let done = wait(&cq).ok().expect("success");
-        if done.wc.wr_id == 1 {
-            received = done.memory.and_then(Memory::into_buf);
-        }
+    b.qp.post(Work::recv(b.pd.buffer(8).expect("memory")).wr_id(1)).expect("room");
+    a.qp.post(Work::send(buffer(&a.pd, &[1; 3000])).wr_id(2)).expect("room");
+    a.qp.post(Work::send(buffer(&a.pd, b"it fits!")).wr_id(3)).expect("room");
+    for wr_id in [2, 3] {
+        assert_eq!(wait(&a.cq).ok().expect("sent").wc.wr_id, wr_id);
     }
+    let received = wait(&b.cq).ok().expect("received").memory.and_then(Memory::into_buf);
     assert_eq!(received.as_deref(), Some(&b"it fits!"[..]));
     assert_eq!(bytes_of(&target, 0, 64), [0; 64]);
-    assert!(b.counters().dropped_pkts > 0);
+    assert!(b.qp.counters().dropped_pkts > 0);
 }
 
-#[test]
-fn an_unreliable_connection_works_with_every_path_mtu_and_address() {
+fn an_unreliable_connection_works_with_every_path_mtu_and_address(path: Path) {
     for gid_index in [0, 1] {
         for path_mtu in [PathMtu::B256, PathMtu::B4096] {
-            let context = Context::open("soft_lo").expect("the loopback device");
-            let (pd, cq) = (context.alloc_pd(), context.create_cq(64).expect("a queue"));
-            let make = || pd.create_qp_of::<Uc>(&QpConfig::new(&cq)).expect("a queue pair");
-            let [a, b] = [make(), make()];
-            let [here, there] = [&a, &b].map(|qp| qp.address(gid_index).expect("an address"));
-            let how = |x, y| UcConnect { gid_index, path_mtu, ..UcConnect::new(x, y) };
-            a.connect(&how(here, there)).expect("connected");
-            b.connect(&how(there, here)).expect("connected");
+            let [a, b] = uc(path, |own, peer| {
+                let [here, there] = [own, peer].map(|qp| qp.address(gid_index).expect("there"));
+                UcConnect { gid_index, path_mtu, ..UcConnect::new(here, there) }
+            });
             let data = pattern(5, 20_000);
-            b.post(Work::recv(pd.buffer(20_000).expect("memory")).wr_id(1)).expect("room");
-            a.post(Work::send(buffer(&pd, &data)).wr_id(2)).expect("room");
-            for _ in 0..2 {
-                let done = wait(&cq).ok().expect("success");
+            b.qp.post(Work::recv(b.pd.buffer(20_000).expect("memory"))).expect("room");
+            a.qp.post(Work::send(buffer(&a.pd, &data))).expect("room");
+            for end in [&a, &b] {
+                let done = wait(&end.cq).ok().expect("success");
                 let got = done.memory.and_then(Memory::into_buf).expect("a buffer");
                 assert!(*got == *data);
             }

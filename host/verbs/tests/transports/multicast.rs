@@ -118,9 +118,54 @@ fn groups_have_bounds_and_names() {
     }
     let refused = side.qp.attach_mcast(group(99)).expect_err("too many");
     assert!(matches!(refused, GroupError::TooManyGroups { .. }), "{refused}");
-    // Those that are known can be left and joined.
-    side.qp.detach_mcast(group(100)).expect("attached");
-    side.qp.attach_mcast(group(100)).expect("attached again");
+    // The place of one that is left is another's, again and again; and messages find their way.
+    let mut before = group(100);
+    for n in (11..=90).chain([100]) {
+        side.qp.detach_mcast(before).expect("attached");
+        before = group(n);
+        side.qp.attach_mcast(before).unwrap_or_else(|error| panic!("group {n}: {error}"));
+    }
+    side.recv(5);
+    let ah = way(&side, before, 1);
+    let work = adverb_verbs::Work::send_to(side.buffer(b"still"), &ah, Qpn::MULTICAST, QKEY);
+    side.qp.post(work).expect("room");
+    let done = [crate::pair::wait(&side.cq), crate::pair::wait(&side.cq)];
+    let mut opcodes = done.map(|done| format!("{:?}", done.ok().expect("success").wc.opcode));
+    opcodes.sort();
+    assert_eq!(opcodes, ["Receive", "Send"]);
+    let attr = side.context.query_device();
+    assert_eq!(usize::try_from(attr.max_mcast_grp).ok(), Some(GroupLimits::GROUPS_MAX));
+    assert_eq!(usize::try_from(attr.max_mcast_qp_attach).ok(), Some(GroupLimits::MEMBERS_MAX));
+    assert_eq!(attr.max_total_mcast_qp_attach, attr.max_mcast_grp * attr.max_mcast_qp_attach);
+}
+
+/// Goal: a queue pair that does not want its own messages gets those of others, and they get its.
+#[test]
+fn a_queue_pair_can_be_made_not_to_hear_itself() {
+    let [deaf, other] = [true, false].map(Side::deaf);
+    for side in [&deaf, &other] {
+        side.qp.attach_mcast(group(9)).expect("attached");
+        (0..2).for_each(|_| side.recv(5));
+    }
+    for side in [&deaf, &other] {
+        let ah = way(side, group(9), 1);
+        let work = adverb_verbs::Work::send_to(side.buffer(b"hello"), &ah, Qpn::MULTICAST, QKEY);
+        side.qp.post(work).expect("room");
+    }
+    // Messages to one group keep their order: the other's is the last.
+    let received = |side: &Side, count: usize| {
+        let mut from = Vec::new();
+        while from.len() < count {
+            let done = crate::pair::wait(&side.cq).ok().expect("success").wc;
+            if done.opcode == adverb_verbs::WcOpcode::Receive {
+                from.push(done.src_qp);
+            }
+        }
+        from
+    };
+    let [a, b] = [deaf.qp.number(), other.qp.number()];
+    assert_eq!(received(&other, 2), [a, b]);
+    assert_eq!(received(&deaf, 1), [b]);
 }
 
 /// Set in the environment of the process that listens.

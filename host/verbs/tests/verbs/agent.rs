@@ -5,6 +5,7 @@
 
 use crate::alone::program;
 use crate::pair::{FOREVER, Setup, bytes_of, pattern, wait};
+use crate::path::Path;
 use adverb_verbs::{
     Access, Context, Cq, Gid, Memory, Mr, PathMtu, Pd, Psn, Qp, Qpn, Rc, RcConnect, RemoteQp,
     RemoteSlice, Rkey, Supports, WcStatus, Work,
@@ -31,6 +32,13 @@ impl Agent {
     /// Starts a process that has this device open.
     pub(crate) fn start(device: &str, gid_index: u8) -> Self {
         Self::start_by(Command::new(program()), device, gid_index)
+    }
+
+    /// Starts a process whose queue pairs take this path.
+    pub(crate) fn start_over(path: Path) -> Self {
+        let mut command = Command::new(program());
+        command.env("ADVERB_PATH", path.variable());
+        Self::start_by(command, "soft_lo", 1)
     }
 
     /// Starts it by way of a command that runs what its arguments say.
@@ -74,12 +82,23 @@ impl Agent {
     }
 
     pub(crate) fn connect(&mut self, own: &Remote, peer: RemoteQp, setup: &Setup) {
+        assert_eq!(self.try_connect(own, peer, setup), "connected");
+    }
+
+    /// Fails to connect, and says why.
+    pub(crate) fn refused(&mut self, own: &Remote, peer: RemoteQp, setup: &Setup) -> String {
+        let answer = self.try_connect(own, peer, setup);
+        assert_ne!(answer, "connected");
+        answer
+    }
+
+    fn try_connect(&mut self, own: &Remote, peer: RemoteQp, setup: &Setup) -> String {
         let Setup { path_mtu, timeout, retry_count, .. } = setup;
         let RemoteQp { gid, qpn, psn } = peer;
         let (index, gid, mtu) = (own.index, hex(&gid.0), path_mtu.bytes());
         let (qpn, psn) = (qpn.get(), psn.get());
         let line = format!("connect {index} {gid} {qpn} {psn} {mtu} {timeout} {retry_count}");
-        assert_eq!(self.ask(&line), "connected");
+        self.ask(&line)
     }
 
     /// Connects a new queue pair of this process with a new one there.
@@ -253,14 +272,18 @@ impl Servant {
                     retry_count: retry_count.parse().expect("three bits"),
                     ..Setup::default()
                 };
-                qp.connect(&setup.to(RcConnect::new(local, remote))).expect("connected");
-                "connected".to_owned()
+                match qp.connect(&setup.to(RcConnect::new(local, remote))) {
+                    Ok(()) => "connected".to_owned(),
+                    Err(error) => error.to_string(),
+                }
             }
             ["drop", index] => {
                 let place = self.qps.get_mut(small(index)).expect("there is one");
                 *place = None;
                 "dropped".to_owned()
             }
+            ["path", index] => self.qp(index).path().expect("connected").to_string(),
+            ["knock", user] => knock(user),
             ["state", index] => self.qp(index).state().to_string(),
             ["memory"] => format!("{} {}", self.mr.addr(), self.mr.rkey().0),
             ["fill", at, len, seed] => {
@@ -380,7 +403,8 @@ impl Servant {
             qp.post(Work::send(self.part("0", "8"))).expect("room");
             qp.post(Work::write(self.part("8", "8"), to)).expect("room");
             qp.post(Work::read(self.part("16", "8"), to)).expect("room");
-            qp.post(Work::fetch_add(self.part("24", "8"), to, 1)).expect("room");
+            // A READ is answered when there is time: it may see what is not fenced behind it.
+            qp.post(Work::fetch_add(self.part("24", "8"), to, 1).fence()).expect("room");
             qp.post(Work::write(self.part("24", "8"), to).fence()).expect("room");
             qp.post(Work::read(self.part("32", "8"), to)).expect("room");
             let ended = self.ended(6);
@@ -410,6 +434,35 @@ impl Servant {
                 return format!("{:?}", wc.status);
             }
         }
+    }
+}
+
+/// Tries the door of each device of a user's, and the file in which they meet.
+fn knock(user: &str) -> String {
+    let names = std::fs::read_to_string("/proc/net/unix").expect("proc");
+    let prefix = format!("@adverb-{user}-");
+    let doors = names.lines().filter_map(|line| line.split(' ').next_back()).filter_map(|name| {
+        let at_home = name.starts_with(&prefix);
+        at_home.then(|| name.trim_start_matches('@').to_owned())
+    });
+    let mut entered: Vec<bool> = doors
+        .map(|name| {
+            let stream = adverb_sys::unix::Stream::connect(name.as_bytes()).expect("it listens");
+            // Who is shut out hears so at once; who is let in is waited for.
+            let wait = Some(Duration::from_millis(500));
+            let ended = adverb_sys::poll::readable(&stream, std::iter::empty(), wait);
+            !ended.expect("poll")
+        })
+        .collect();
+    entered.dedup();
+    let namespace = adverb_sys::netns::current_id().expect("an id");
+    let file = format!("/dev/shm/adverb-{user}-{namespace}");
+    let opened = std::fs::File::options().read(true).write(true).open(&file);
+    let read = std::fs::File::open(&file);
+    match (entered.as_slice(), opened.is_ok(), read.is_ok()) {
+        ([true], true, true) => "let in, and the registry is open".to_owned(),
+        ([false], false, false) => "shut out, and the registry is closed".to_owned(),
+        other => format!("{other:?}"),
     }
 }
 

@@ -25,7 +25,7 @@ fn counters_of(report: &DeviceReport, number: Qpn) -> QpCounters {
 #[test]
 fn a_queue_pairs_counts_stay_with_the_device_when_it_goes() {
     alone("counters::a_queue_pairs_counts_stay_with_the_device_when_it_goes", || {
-        let Pair { a, b, context } = Setup::default().pair();
+        let Pair { a, b, context, .. } = Setup::default().pair();
         let target = b.region(&[0; 8]);
         for _ in 0..5 {
             a.qp.post(Work::write(a.buffer(&[1; 8]), remote(&target))).expect("room");

@@ -8,13 +8,16 @@
 //! | `statuses.rs` | what fails, and with which status |
 //! | `rogue.rs` | the same, where it takes a peer that breaks the rules |
 //! | `hostile.rs` | datagrams from strangers |
+//! | `fork.rs` | a process that forks in the middle of traffic |
 //! | `fallback.rs` | routes that refuse bursts |
 //! | `processes.rs` | several processes on one address, wrong steering, sudden death |
 //! | `passive.rs` | programs that do not poll, and what they cost |
 //! | `capture.rs` | `ADVERB_PCAP` |
 //! | `counters.rs` | what is counted, and who can see it |
 //! | `neighbours.rs` | shared memory between processes: order, dropped regions, sudden death |
+//! | `users.rs` | processes of another user: packets, and no memory |
 //! | `namespaces.rs` | two hosts, as far as the network can tell |
+//! | `path.rs` | the paths that each test of a transport runs over |
 //! | `pair.rs`, `agent.rs`, `alone.rs`, `stranger.rs` | what the tests are made of |
 //!
 //! Traffic stays on the loopback interface and in namespaces that the tests make.
@@ -24,6 +27,7 @@ mod alone;
 mod capture;
 mod counters;
 mod fallback;
+mod fork;
 mod hostile;
 mod longest;
 mod namespaces;
@@ -31,8 +35,10 @@ mod neighbours;
 mod operations;
 mod pair;
 mod passive;
+mod path;
 mod processes;
 mod rogue;
 mod set_up;
 mod statuses;
 mod stranger;
+mod users;

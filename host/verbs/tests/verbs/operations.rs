@@ -3,12 +3,31 @@
 #![expect(clippy::indexing_slicing, reason = "a test may panic")]
 
 use crate::pair::{FOREVER, Pair, Setup, assert_same, bytes_of, pattern, remote};
+use crate::path::{Path, on_every_path};
 use adverb_verbs::{
     Access, Completion, Imm, Memory, PathMtu, PollError, PostError, QpState, ReceiveWork, SendData,
     SendKind, SendTo, SendWork, Sge, WcOpcode, WcStatus, Work, op,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+
+on_every_path! {
+    a_fenced_write_sends_what_the_read_before_it_brought,
+    a_full_queue_says_so_and_gives_the_memory_back,
+    a_vector_can_be_given_away_as_a_region,
+    an_atomic_write_is_seen_whole_or_not_at_all,
+    both_directions_work_at_once,
+    every_operation_and_size_works_at_the_largest_path_mtu,
+    every_operation_and_size_works_over_ipv6,
+    every_operation_works_at_every_path_mtu,
+    inline_data_is_copied_when_posted,
+    lists_of_pieces_are_gathered_and_scattered_in_order,
+    memory_of_a_region_stays_registered_while_work_uses_it,
+    mistakes_are_refused_and_nothing_is_queued,
+    one_thread_can_be_both_ends,
+    thousands_of_messages_arrive_in_order,
+    unsignaled_requests_complete_silently,
+}
 
 const MTUS: [PathMtu; 5] =
     [PathMtu::B256, PathMtu::B512, PathMtu::B1024, PathMtu::B2048, PathMtu::B4096];
@@ -157,9 +176,8 @@ fn atomics(pair: &Pair) {
 
 /// Goal: nobody sees a part of an ATOMIC WRITE.
 /// Method: the owner looks all the time; each write's eight bytes are alike.
-#[test]
-fn an_atomic_write_is_seen_whole_or_not_at_all() {
-    let pair = Setup::default().pair();
+fn an_atomic_write_is_seen_whole_or_not_at_all(path: Path) {
+    let pair = path.setup().pair();
     let (a, b) = (&pair.a, &pair.b);
     let words = b.region(&[0; 16]);
     let done = AtomicBool::new(false);
@@ -184,28 +202,24 @@ fn an_atomic_write_is_seen_whole_or_not_at_all() {
     assert_eq!(words.load_u64(0), Ok(0));
 }
 
-#[test]
-fn every_operation_and_size_works_at_the_largest_path_mtu() {
-    every_operation(Setup::default(), true);
+fn every_operation_and_size_works_at_the_largest_path_mtu(path: Path) {
+    every_operation(path.setup(), true);
 }
 
-#[test]
-fn every_operation_and_size_works_over_ipv6() {
+fn every_operation_and_size_works_over_ipv6(path: Path) {
     for path_mtu in [PathMtu::B1024, PathMtu::B4096] {
-        every_operation(Setup { gid_index: 0, path_mtu, ..Setup::default() }, true);
+        every_operation(Setup { gid_index: 0, path_mtu, ..path.setup() }, true);
     }
 }
 
-#[test]
-fn every_operation_works_at_every_path_mtu() {
+fn every_operation_works_at_every_path_mtu(path: Path) {
     for path_mtu in MTUS {
-        every_operation(Setup { path_mtu, ..Setup::default() }, path_mtu == PathMtu::B256);
+        every_operation(Setup { path_mtu, ..path.setup() }, path_mtu == PathMtu::B256);
     }
 }
 
-#[test]
-fn one_thread_can_be_both_ends() {
-    let pair = Setup::default().pair();
+fn one_thread_can_be_both_ends(path: Path) {
+    let pair = path.setup().pair();
     let (a, b) = (&pair.a, &pair.b);
     let data = pattern(9, 3 << 20);
     b.qp.post(Work::recv(b.pd.buffer(data.len()).expect("memory"))).expect("room");
@@ -216,9 +230,8 @@ fn one_thread_can_be_both_ends() {
     atomics(&pair);
 }
 
-#[test]
-fn both_directions_work_at_once() {
-    let pair = Setup::default().pair();
+fn both_directions_work_at_once(path: Path) {
+    let pair = path.setup().pair();
     let (a, b) = (&pair.a, &pair.b);
     let (x, y) = (pattern(1, 1 << 20), pattern(2, 1 << 20));
     let (at_a, at_b) = (a.region(&vec![0; 1 << 20]), b.region(&vec![0; 1 << 20]));
@@ -250,10 +263,9 @@ fn cut(mr: &adverb_verbs::Mr, parts: &[(usize, usize)]) -> Vec<Sge> {
 
 /// Goal: pieces are gathered and scattered in order, wherever the packets are cut.
 /// Method: the cuts of the two lists and of the packets fall on different bytes; one piece is empty.
-#[test]
-fn lists_of_pieces_are_gathered_and_scattered_in_order() {
+fn lists_of_pieces_are_gathered_and_scattered_in_order(path: Path) {
     for path_mtu in MTUS {
-        let pair = Setup { path_mtu, sge: 5, ..Setup::default() }.pair();
+        let pair = Setup { path_mtu, sge: 5, ..path.setup() }.pair();
         let (a, b) = (&pair.a, &pair.b);
         let bytes = pattern(3, 20_000);
         let (source, target) = (a.region(&bytes), b.region(&[0; 20_000]));
@@ -293,9 +305,8 @@ fn lists_of_pieces_are_gathered_and_scattered_in_order() {
     }
 }
 
-#[test]
-fn inline_data_is_copied_when_posted() {
-    let pair = Setup::default().pair();
+fn inline_data_is_copied_when_posted(path: Path) {
+    let pair = path.setup().pair();
     let (a, b) = (&pair.a, &pair.b);
     let target = b.region(&[0; 64]);
     for len in [0, 1, 63, 64] {
@@ -311,9 +322,8 @@ fn inline_data_is_copied_when_posted() {
 
 /// Goal: requests that were not marked complete silently, in order, and are covered by the next
 /// one that is marked; `signal_all` marks all.
-#[test]
-fn unsignaled_requests_complete_silently() {
-    let pair = Setup { wr: 16, ..Setup::default() }.pair();
+fn unsignaled_requests_complete_silently(path: Path) {
+    let pair = Setup { wr: 16, ..path.setup() }.pair();
     let (a, b) = (&pair.a, &pair.b);
     let counter = b.region(&[0; 8]);
     let scratch = a.region(&[0; 8]);
@@ -333,9 +343,8 @@ fn unsignaled_requests_complete_silently() {
 
 /// Goal: a fenced request starts only after the READs before it: here, the WRITE of what the READ
 /// brings.
-#[test]
-fn a_fenced_write_sends_what_the_read_before_it_brought() {
-    let pair = Setup::default().pair();
+fn a_fenced_write_sends_what_the_read_before_it_brought(path: Path) {
+    let pair = path.setup().pair();
     let (a, b) = (&pair.a, &pair.b);
     let len = 1 << 20;
     let data = pattern(6, len);
@@ -359,9 +368,8 @@ fn a_fenced_write_sends_what_the_read_before_it_brought() {
 }
 
 /// Goal: deep queues keep their order, and a queue is free again when its work has completed.
-#[test]
-fn thousands_of_messages_arrive_in_order() {
-    let pair = Setup { wr: 64, ..Setup::default() }.pair();
+fn thousands_of_messages_arrive_in_order(path: Path) {
+    let pair = Setup { wr: 64, ..path.setup() }.pair();
     let (a, b) = (&pair.a, &pair.b);
     let (mut posted, mut received, mut receives, mut sent) = (0_u64, 0_u64, 0_u64, 0_u64);
     let total = 5000;
@@ -392,9 +400,8 @@ fn thousands_of_messages_arrive_in_order() {
     }
 }
 
-#[test]
-fn mistakes_are_refused_and_nothing_is_queued() {
-    let setup = Setup { wr: 4, sge: 2, inline: 16, max_rd_atomic: 0, ..Setup::default() };
+fn mistakes_are_refused_and_nothing_is_queued(path: Path) {
+    let setup = Setup { wr: 4, sge: 2, inline: 16, max_rd_atomic: 0, ..path.setup() };
     let pair = setup.pair();
     let (a, b) = (&pair.a, &pair.b);
     let mr = a.region(&[1; 64]);
@@ -430,9 +437,8 @@ fn mistakes_are_refused_and_nothing_is_queued() {
     assert_eq!((a.qp.state(), b.qp.state()), (QpState::Rts, QpState::Rts));
 }
 
-#[test]
-fn a_full_queue_says_so_and_gives_the_memory_back() {
-    let pair = Setup { wr: 4, ..Setup::default() }.pair();
+fn a_full_queue_says_so_and_gives_the_memory_back(path: Path) {
+    let pair = Setup { wr: 4, ..path.setup() }.pair();
     let (a, b) = (&pair.a, &pair.b);
     for wr_id in 0..4 {
         a.qp.post(Work::recv(a.buffer(b"room")).wr_id(wr_id)).expect("room");
@@ -474,9 +480,8 @@ fn a_queue_pair_that_is_not_connected_takes_no_work() {
     assert!(side.is_quiet());
 }
 
-#[test]
-fn memory_of_a_region_stays_registered_while_work_uses_it() {
-    let pair = Setup::default().pair();
+fn memory_of_a_region_stays_registered_while_work_uses_it(path: Path) {
+    let pair = path.setup().pair();
     let (a, b) = (&pair.a, &pair.b);
     let data = pattern(8, 4 << 20);
     let target = b.region(&vec![0; data.len()]);
@@ -488,9 +493,8 @@ fn memory_of_a_region_stays_registered_while_work_uses_it() {
     assert_same(&bytes_of(&target, 0, data.len()), &data, "WRITE");
 }
 
-#[test]
-fn a_vector_can_be_given_away_as_a_region() {
-    let pair = Setup::default().pair();
+fn a_vector_can_be_given_away_as_a_region(path: Path) {
+    let pair = path.setup().pair();
     let (a, b) = (&pair.a, &pair.b);
     let mr = b.pd.register_vec(pattern(1, 1001), Access::LOCAL_WRITE | Access::REMOTE_READ);
     let mr = mr.expect("memory");

@@ -7,6 +7,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use crate::path::Path;
 use adverb_verbs::{
     Access, AckTimeout, Buf, Completion, Context, Cq, Mr, PathMtu, Pd, PostError, Qp, QpConfig, Rc,
     RcConnect, ReceiveWork, RemoteSlice, RetryCount, RnrRetry, SendWork, WcStatus,
@@ -27,7 +28,10 @@ pub(crate) struct Side {
 /// Both ends.
 #[derive(Debug)]
 pub(crate) struct Pair {
+    /// The device of `a`, and of `b` unless they are of two.
     pub(crate) context: Context,
+    /// The device of `b`.
+    pub(crate) far: Context,
     pub(crate) a: Side,
     pub(crate) b: Side,
 }
@@ -35,6 +39,8 @@ pub(crate) struct Pair {
 /// How to connect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
+    /// The way between them; `None`: as `ADVERB_PATH` has it, on one device.
+    pub(crate) path: Option<Path>,
     pub(crate) gid_index: u8,
     pub(crate) path_mtu: PathMtu,
     pub(crate) timeout: u8,
@@ -51,6 +57,7 @@ pub(crate) struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
+            path: None,
             gid_index: 1,
             path_mtu: PathMtu::B4096,
             timeout: 14,
@@ -109,22 +116,48 @@ impl Setup {
         }
     }
 
+    /// The devices of both ends.
+    fn contexts(&self) -> [Context; 2] {
+        match self.path {
+            Some(path) => path.contexts(),
+            None => {
+                let context = Context::open("soft_lo").expect("the loopback device");
+                [context.clone(), context]
+            }
+        }
+    }
+
     pub(crate) fn pair(&self) -> Pair {
-        self.pair_on(Context::open("soft_lo").expect("the loopback device"))
+        self.connected(self.contexts())
     }
 
     /// Both ends, in RESET.
     pub(crate) fn pair_unconnected(&self) -> Pair {
-        let context = Context::open("soft_lo").expect("the loopback device");
-        let (a, b) = (self.side(&context), self.side(&context));
-        Pair { context, a, b }
+        let [context, far] = self.contexts();
+        let (a, b) = (self.side(&context), self.side(&far));
+        Pair { context, far, a, b }
     }
 
     pub(crate) fn pair_on(&self, context: Context) -> Pair {
-        let (a, b) = (self.side(&context), self.side(&context));
+        self.connected([context.clone(), context])
+    }
+
+    fn connected(&self, [context, far]: [Context; 2]) -> Pair {
+        let (a, b) = (self.side(&context), self.side(&far));
         a.qp.connect(&self.attributes(&a.qp, &b.qp)).expect("connected");
         b.qp.connect(&self.attributes(&b.qp, &a.qp)).expect("connected");
-        Pair { context, a, b }
+        if let Some(path) = self.path {
+            assert_eq!((a.qp.path(), b.qp.path()), (Some(path.expected()), a.qp.path()));
+        }
+        Pair { context, far, a, b }
+    }
+}
+
+impl Pair {
+    /// Takes a step on both sides.
+    pub(crate) fn drive(&self) {
+        self.context.drive();
+        self.far.drive();
     }
 }
 

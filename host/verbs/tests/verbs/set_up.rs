@@ -3,8 +3,8 @@
 use crate::alone::over_udp;
 use crate::pair::Setup;
 use adverb_verbs::{
-    Access, AllocateError, ConnectError, Context, CreateError, Gid, OpenError, QpConfig, QpLimits,
-    QpState, RangeError, RcConnect,
+    Access, AllocateError, ConnectError, Context, CreateError, Gid, Modify, OpenError, Pkey,
+    QpConfig, QpLimits, QpState, RangeError, RcConnect,
 };
 use std::net::UdpSocket;
 
@@ -91,6 +91,24 @@ fn a_port_that_is_taken_is_named_with_the_cure() {
         let text = error.to_string();
         assert!(text.contains("4791") && text.contains("rdma_rxe"), "{text}");
     });
+}
+
+#[test]
+fn the_port_has_one_partition_and_queue_pairs_can_be_in_no_other() {
+    let context = context();
+    assert_eq!((context.pkey(), context.query_port().pkey_tbl_len), (Pkey::DEFAULT, 1));
+    let (pd, cq) = (context.alloc_pd(), context.create_cq(1).expect("a queue"));
+    let qp = pd.create_qp(&QpConfig::new(&cq)).expect("a queue pair");
+    let init = Modify {
+        pkey_index: Some(1),
+        port: Some(1),
+        access: Some(Access::NONE),
+        ..Modify::to(QpState::Init)
+    };
+    let refused = qp.modify(&init).expect_err("there is no second");
+    assert!(refused.to_string().contains("pkey_index = 1"), "{refused}");
+    assert_eq!(qp.state(), QpState::Reset);
+    qp.modify(&Modify { pkey_index: Some(0), ..init }).expect("the first");
 }
 
 #[test]

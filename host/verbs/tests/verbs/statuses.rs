@@ -5,10 +5,34 @@
 //! Raw requests are of regions that outlive them and lend no references.
 
 use crate::pair::{Pair, Setup, bytes_of, remote};
+use crate::path::{Path, on_every_path};
 use adverb_verbs::{
     Access, Memory, Mr, PathMtu, PostFailure, QpState, Rc, ReceiveWork, RemoteSlice, Rkey,
     SendData, SendKind, SendTo, SendWork, Supports, WcOpcode, WcStatus, Work,
 };
+
+on_every_path! {
+    a_long_write_that_leaves_the_region_changes_nothing,
+    a_misaligned_atomic_is_refused,
+    a_peer_that_is_gone_exceeds_the_retries,
+    a_queue_pair_without_the_right_is_refused,
+    a_range_that_leaves_the_region_is_refused,
+    a_read_into_read_only_memory_fails_here,
+    a_receive_into_memory_of_another_domain_fails_on_both_sides,
+    a_region_without_the_right_is_refused,
+    a_send_longer_than_its_receive_fails_on_both_sides,
+    a_write_with_immediate_waits_for_a_receive_too,
+    a_wrong_key_is_refused,
+    an_end_flushes_what_is_outstanding_and_gives_the_memory_back,
+    an_overrun_completion_queue_says_so_and_stops_its_queue_pairs,
+    local_memory_of_another_protection_domain_is_a_local_error,
+    owned_memory_of_another_protection_domain_is_refused_before_it_is_posted,
+    the_key_of_a_dropped_region_is_refused,
+    the_key_of_another_protection_domain_is_refused,
+    what_fails_names_the_work_and_the_reason,
+    without_a_receive_and_without_patience_a_send_fails_at_once,
+    without_a_receive_but_with_patience_a_send_waits_for_one,
+}
 
 /// Goal: every way of reaching where one may not ends the same: the requester learns that access
 /// was denied, nothing is changed, and both queue pairs are in the error state.
@@ -39,10 +63,9 @@ fn wrong(slice: RemoteSlice) -> RemoteSlice {
     RemoteSlice { rkey: Rkey(slice.rkey.0 ^ 1), ..slice }
 }
 
-#[test]
-fn a_wrong_key_is_refused() {
+fn a_wrong_key_is_refused(path: Path) {
     let refused = WcStatus::RemoteAccess;
-    let s = Setup::default();
+    let s = path.setup();
     is_denied(s, refused, |p, mr| Work::write(with(p, 1), wrong(remote(mr))), Access::ALL);
     is_denied(s, refused, |p, mr| Work::read(with(p, 1), wrong(remote(mr))), Access::ALL);
     is_denied(s, refused, |p, mr| Work::fetch_add(with(p, 1), wrong(remote(mr)), 1), Access::ALL);
@@ -53,30 +76,27 @@ fn a_wrong_key_is_refused() {
     is_denied(s, refused, |p, _| Work::write(with(p, 1), nowhere), Access::ALL);
 }
 
-#[test]
-fn a_range_that_leaves_the_region_is_refused() {
+fn a_range_that_leaves_the_region_is_refused(path: Path) {
     let refused = WcStatus::RemoteAccess;
     for offset in [57, 64, u64::MAX, u64::MAX - 7, 1 << 63] {
-        let s = Setup::default();
+        let s = path.setup();
         let there = move |mr: &Mr| remote(mr).plus(offset);
         is_denied(s, refused, move |p, mr| Work::write(with(p, 1), there(mr)), Access::ALL);
         is_denied(s, refused, move |p, mr| Work::read(with(p, 1), there(mr)), Access::ALL);
     }
-    let s = Setup::default();
+    let s = path.setup();
     is_denied(s, refused, |p, mr| Work::fetch_add(with(p, 1), remote(mr).plus(64), 1), Access::ALL);
 }
 
-#[test]
-fn a_long_write_that_leaves_the_region_changes_nothing() {
-    let setup = Setup { path_mtu: PathMtu::B256, ..Setup::default() };
+fn a_long_write_that_leaves_the_region_changes_nothing(path: Path) {
+    let setup = Setup { path_mtu: PathMtu::B256, ..path.setup() };
     let long = |p: &Pair, mr: &Mr| Work::write(p.a.buffer(&[1; 65]), remote(mr));
     is_denied(setup, WcStatus::RemoteAccess, long, Access::ALL);
 }
 
-#[test]
-fn a_region_without_the_right_is_refused() {
+fn a_region_without_the_right_is_refused(path: Path) {
     let refused = WcStatus::RemoteAccess;
-    let s = Setup::default();
+    let s = path.setup();
     let but_write = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let but_read = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let but_atomic = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -86,27 +106,24 @@ fn a_region_without_the_right_is_refused() {
     is_denied(s, refused, |p, mr| Work::fetch_add(with(p, 1), remote(mr), 1), but_atomic);
 }
 
-#[test]
-fn a_queue_pair_without_the_right_is_refused() {
+fn a_queue_pair_without_the_right_is_refused(path: Path) {
     let refused = WcStatus::RemoteInvalidRequest;
-    let s = Setup { access: Access::LOCAL_WRITE, ..Setup::default() };
+    let s = Setup { access: Access::LOCAL_WRITE, ..path.setup() };
     is_denied(s, refused, |p, mr| Work::write(with(p, 1), remote(mr)), Access::ALL);
     is_denied(s, refused, |p, mr| Work::read(with(p, 1), remote(mr)), Access::ALL);
     is_denied(s, refused, |p, mr| Work::fetch_add(with(p, 1), remote(mr), 1), Access::ALL);
 }
 
-#[test]
-fn a_misaligned_atomic_is_refused() {
+fn a_misaligned_atomic_is_refused(path: Path) {
     let refused = WcStatus::RemoteInvalidRequest;
     let misaligned = |p: &Pair, mr: &Mr| Work::fetch_add(with(p, 1), remote(mr).plus(4), 1);
-    is_denied(Setup::default(), refused, misaligned, Access::ALL);
+    is_denied(path.setup(), refused, misaligned, Access::ALL);
     let misaligned = |p: &Pair, mr: &Mr| Work::atomic_write(with(p, 1), remote(mr).plus(4));
-    is_denied(Setup::default(), refused, misaligned, Access::ALL);
+    is_denied(path.setup(), refused, misaligned, Access::ALL);
 }
 
-#[test]
-fn the_key_of_a_dropped_region_is_refused() {
-    let pair = Setup::default().pair();
+fn the_key_of_a_dropped_region_is_refused(path: Path) {
+    let pair = path.setup().pair();
     let target = pair.b.region(&[0; 64]);
     let there = remote(&target);
     pair.a.qp.post(Work::write(with(&pair, 1), there)).expect("room");
@@ -119,9 +136,8 @@ fn the_key_of_a_dropped_region_is_refused() {
     assert_eq!(bytes_of(&next, 0, 64), [0; 64]);
 }
 
-#[test]
-fn the_key_of_another_protection_domain_is_refused() {
-    let pair = Setup::default().pair();
+fn the_key_of_another_protection_domain_is_refused(path: Path) {
+    let pair = path.setup().pair();
     // A's own region is not reachable through B's queue pair.
     let target = pair.a.region(&[0; 64]);
     pair.a.qp.post(Work::write(with(&pair, 1), remote(&target))).expect("room");
@@ -129,10 +145,9 @@ fn the_key_of_another_protection_domain_is_refused() {
     assert_eq!(bytes_of(&target, 0, 64), [0; 64]);
 }
 
-#[test]
-fn local_memory_of_another_protection_domain_is_a_local_error() {
+fn local_memory_of_another_protection_domain_is_a_local_error(path: Path) {
     for number in 0..3 {
-        let pair = Setup::default().pair();
+        let pair = path.setup().pair();
         let (a, b) = (&pair.a, &pair.b);
         b.qp.post(Work::recv(b.buffer(&[0; 64]))).expect("room");
         let target = b.region(&[0; 64]);
@@ -163,18 +178,16 @@ fn local_memory_of_another_protection_domain_is_a_local_error() {
     }
 }
 
-#[test]
-fn owned_memory_of_another_protection_domain_is_refused_before_it_is_posted() {
-    let pair = Setup::default().pair();
+fn owned_memory_of_another_protection_domain_is_refused_before_it_is_posted(path: Path) {
+    let pair = path.setup().pair();
     let foreign = pair.b.buffer(&[1; 8]);
     let refused = pair.a.qp.post(Work::send(foreign)).expect_err("not ours");
     assert_eq!(refused.error, PostFailure::ForeignMemory);
     assert!(refused.memory.is_some());
 }
 
-#[test]
-fn a_receive_into_memory_of_another_domain_fails_on_both_sides() {
-    let pair = Setup::default().pair();
+fn a_receive_into_memory_of_another_domain_fails_on_both_sides(path: Path) {
+    let pair = path.setup().pair();
     let foreign = pair.a.region(&[0; 64]);
     let sges = [foreign.sge(0, 64).expect("in there")];
     let receive = ReceiveWork { wr_id: 0, sges: &sges, buffer: None };
@@ -185,9 +198,8 @@ fn a_receive_into_memory_of_another_domain_fails_on_both_sides() {
     assert_eq!(pair.b.status(), WcStatus::LocalProtection);
 }
 
-#[test]
-fn a_read_into_read_only_memory_fails_here() {
-    let pair = Setup::default().pair();
+fn a_read_into_read_only_memory_fails_here(path: Path) {
+    let pair = path.setup().pair();
     let target = pair.b.region(&[7; 64]);
     let read_only = pair.a.pd.allocate(64, Access::NONE).expect("memory");
     let slice = read_only.slice(0, 64).expect("in there");
@@ -196,10 +208,9 @@ fn a_read_into_read_only_memory_fails_here() {
     assert_eq!(bytes_of(&read_only, 0, 64), [0; 64]);
 }
 
-#[test]
-fn a_send_longer_than_its_receive_fails_on_both_sides() {
+fn a_send_longer_than_its_receive_fails_on_both_sides(path: Path) {
     for len in [11, 300, 70_000] {
-        let pair = Setup { path_mtu: PathMtu::B256, ..Setup::default() }.pair();
+        let pair = Setup { path_mtu: PathMtu::B256, ..path.setup() }.pair();
         let (a, b) = (&pair.a, &pair.b);
         b.qp.post(Work::recv(b.buffer(&[0; 10])).wr_id(1)).expect("room");
         b.qp.post(Work::recv(b.buffer(&[0; 10])).wr_id(2)).expect("room");
@@ -213,10 +224,9 @@ fn a_send_longer_than_its_receive_fails_on_both_sides() {
     }
 }
 
-#[test]
-fn without_a_receive_and_without_patience_a_send_fails_at_once() {
+fn without_a_receive_and_without_patience_a_send_fails_at_once(path: Path) {
     for rnr_retry in [0, 1, 3] {
-        let pair = Setup { rnr_retry, ..Setup::default() }.pair();
+        let pair = Setup { rnr_retry, ..path.setup() }.pair();
         pair.a.qp.post(Work::send(with(&pair, 1))).expect("room");
         assert_eq!(pair.a.status(), WcStatus::RnrRetryExceeded);
         let told = u64::from(rnr_retry) + 1;
@@ -226,9 +236,8 @@ fn without_a_receive_and_without_patience_a_send_fails_at_once() {
     }
 }
 
-#[test]
-fn without_a_receive_but_with_patience_a_send_waits_for_one() {
-    let pair = Setup { rnr_retry: 7, ..Setup::default() }.pair();
+fn without_a_receive_but_with_patience_a_send_waits_for_one(path: Path) {
+    let pair = Setup { rnr_retry: 7, ..path.setup() }.pair();
     let (a, b) = (&pair.a, &pair.b);
     a.qp.post(Work::send(with(&pair, 5))).expect("room");
     while b.qp.counters().send_rnr_err < 20 {
@@ -240,20 +249,18 @@ fn without_a_receive_but_with_patience_a_send_waits_for_one() {
     assert_eq!(&got.expect("a buffer")[..], &[5; 8]);
 }
 
-#[test]
-fn a_write_with_immediate_waits_for_a_receive_too() {
-    let pair = Setup { rnr_retry: 2, ..Setup::default() }.pair();
+fn a_write_with_immediate_waits_for_a_receive_too(path: Path) {
+    let pair = Setup { rnr_retry: 2, ..path.setup() }.pair();
     let target = pair.b.region(&[0; 8]);
     pair.a.qp.post(Work::write_with_imm(with(&pair, 5), remote(&target), 1)).expect("room");
     assert_eq!(pair.a.status(), WcStatus::RnrRetryExceeded);
 }
 
-#[test]
-fn a_peer_that_is_gone_exceeds_the_retries() {
-    let Pair { a, b, context } = Setup { timeout: 8, retry_count: 2, ..Setup::default() }.pair();
+fn a_peer_that_is_gone_exceeds_the_retries(path: Path) {
+    let Pair { a, b, far, .. } = Setup { timeout: 8, retry_count: 2, ..path.setup() }.pair();
     let target = b.region(&[0; 8]);
     let there = remote(&target);
-    let unknown = context.counters().unknown_qp;
+    let unknown = far.counters().unknown_qp;
     drop(b);
     for wr_id in 0..3 {
         a.qp.post(Work::write(a.buffer(&[1; 8]), there).wr_id(wr_id)).expect("room");
@@ -263,12 +270,11 @@ fn a_peer_that_is_gone_exceeds_the_retries() {
     assert_eq!(statuses, [(0, WcStatus::RetryExceeded), (1, flushed), (2, flushed)]);
     assert_eq!(a.qp.counters().retry_exceeded_err, 1);
     assert_eq!(a.qp.counters().ack_timeout, 3, "the first attempt and two more");
-    assert!(context.counters().unknown_qp >= unknown + 3, "somebody counted them");
+    assert!(far.counters().unknown_qp >= unknown + 3, "somebody counted them");
 }
 
-#[test]
-fn an_end_flushes_what_is_outstanding_and_gives_the_memory_back() {
-    let pair = Setup::default().pair();
+fn an_end_flushes_what_is_outstanding_and_gives_the_memory_back(path: Path) {
+    let pair = path.setup().pair();
     let a = &pair.a;
     for wr_id in 0..10 {
         a.qp.post(Work::send(with(&pair, 1)).wr_id(wr_id)).expect("room");
@@ -301,9 +307,8 @@ fn an_end_flushes_what_is_outstanding_and_gives_the_memory_back() {
     assert!(a.is_quiet());
 }
 
-#[test]
-fn an_overrun_completion_queue_says_so_and_stops_its_queue_pairs() {
-    let pair = Setup { cqe: 4, ..Setup::default() }.pair();
+fn an_overrun_completion_queue_says_so_and_stops_its_queue_pairs(path: Path) {
+    let pair = Setup { cqe: 4, ..path.setup() }.pair();
     let (a, b) = (&pair.a, &pair.b);
     let target = b.region(&[0; 8]);
     let from = a.region(&[1; 8]);
@@ -323,7 +328,7 @@ fn an_overrun_completion_queue_says_so_and_stops_its_queue_pairs() {
     a.post_send(&batch).expect("room");
     // Somebody drives, but nobody takes completions, until there are too many.
     crate::pair::eventually("an error", || {
-        pair.context.drive();
+        pair.drive();
         a.qp.state() == QpState::Err
     });
     for wr_id in 0..4 {
@@ -336,9 +341,8 @@ fn an_overrun_completion_queue_says_so_and_stops_its_queue_pairs() {
     assert!(b.is_quiet(), "the peer's queue has nothing to do with it");
 }
 
-#[test]
-fn what_fails_names_the_work_and_the_reason() {
-    let pair = Setup::default().pair();
+fn what_fails_names_the_work_and_the_reason(path: Path) {
+    let pair = path.setup().pair();
     let target = pair.b.region(&[0; 8]);
     pair.a.qp.post(Work::write(with(&pair, 1), wrong(remote(&target))).wr_id(77)).expect("room");
     let error = pair.a.wait().ok().expect_err("refused");

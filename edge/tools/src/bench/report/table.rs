@@ -17,8 +17,9 @@ pub(crate) fn tables(report: &Report, gbits: bool) -> String {
         if results.is_empty() && (path != Path::Udp || !report.results.is_empty()) {
             continue;
         }
-        // Sockets are what UDP is measured by.
-        let floors = if path == Path::Udp { report.floors.clone() } else { Vec::new() };
+        // Sockets are what UDP and hardware are measured by.
+        let floors =
+            if matches!(path, Path::Udp | Path::Hw) { report.floors.clone() } else { Vec::new() };
         if !text.is_empty() {
             text.push('\n');
         }

@@ -1,0 +1,163 @@
+//! `adverb mesh` among hosts: network namespaces that a bridge connects, and ranks of a launcher.
+//!
+//! Needs root and `ip`, or Open MPI; says so and does nothing where they are missing.
+
+use std::process::{Command, Stdio};
+
+use super::{finish, stderr, stdout};
+
+/// Namespaces on one bridge, gone when the test is over.
+struct Hosts {
+    bridge: String,
+    names: Vec<String>,
+}
+
+impl Hosts {
+    /// `None`, after it has said why, if this cannot be had here.
+    fn new(count: usize) -> Option<Self> {
+        let id = std::process::id();
+        let name = |host: usize| format!("adverb-mesh-{host}-{id}");
+        let hosts = Self {
+            bridge: format!("adverb-mesh-bridge-{id}"),
+            names: (0..count).map(name).collect(),
+        };
+        let bridge = &hosts.bridge;
+        if let Err(reason) = run(&format!("ip netns add {bridge}")) {
+            println!("skipped: no network namespaces: {reason}");
+            return None;
+        }
+        let must = |command: String| run(&command).expect("it worked a moment ago");
+        if let Err(reason) = run(&format!("ip -n {bridge} link add br0 type bridge")) {
+            println!("skipped: no bridge: {reason}");
+            return None;
+        }
+        must(format!("ip -n {bridge} link set br0 up"));
+        for (host, name) in hosts.names.iter().enumerate() {
+            must(format!("ip netns add {name}"));
+            must(format!("ip -n {name} link add eth0 type veth peer name p{host} netns {bridge}"));
+            must(format!("ip -n {bridge} link set p{host} master br0 up"));
+            must(format!("ip -n {name} link set lo up"));
+            must(format!("ip -n {name} link set eth0 up"));
+            must(format!("ip -n {name} addr add {}/24 dev eth0", address(host)));
+        }
+        Some(hosts)
+    }
+
+    /// Runs the command on one of them.
+    fn on(&self, host: usize, words: &[&str]) -> Command {
+        let name = self.names.get(host).expect("a host");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", name, env!("CARGO_BIN_EXE_adverb")]);
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in self.names.iter().chain([&self.bridge]) {
+            let inode = format!("ip netns exec {name} stat -Lc %i /proc/self/ns/net");
+            if let Ok(inode) = run(&inode) {
+                let _ = std::fs::remove_file(format!("/dev/shm/adverb-0-{}", inode.trim()));
+            }
+            let _ = run(&format!("ip netns del {name}"));
+        }
+    }
+}
+
+fn address(host: usize) -> String {
+    format!("10.9.7.{}", host + 1)
+}
+
+/// Runs a command and returns what it printed, or why it failed.
+fn run(command: &str) -> Result<String, String> {
+    let mut words = command.split(' ');
+    let program = words.next().unwrap_or_default();
+    let output = Command::new(program).args(words).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+#[test]
+fn every_host_of_a_mesh_has_the_whole_matrix() {
+    let Some(hosts) = Hosts::new(3) else {
+        return;
+    };
+    let nodes = (0..3).map(address).collect::<Vec<_>>().join(",");
+    let picture = std::env::temp_dir().join(format!("adverb-hosts-{}.svg", std::process::id()));
+    let path = picture.to_str().unwrap();
+    let words = ["mesh", "--nodes", &nodes, "-D", "2", "--json", "--svg"];
+    let children: Vec<_> = (0..3)
+        .map(|host| {
+            let own = format!("{path}.{host}");
+            let mut command = hosts.on(host, &words);
+            command.arg(&own).spawn().expect("the command starts")
+        })
+        .collect();
+    let outputs: Vec<_> = children.into_iter().map(finish).collect();
+    for (host, output) in outputs.iter().enumerate() {
+        assert_eq!(output.status.code(), Some(0), "{}{}", stderr(output), stdout(output));
+        let report: serde_json::Value = serde_json::from_str(&stdout(output)).unwrap();
+        for rank in 0..3 {
+            assert_eq!(report["nodes"][rank]["life"], "done", "seen by {host}: {report}");
+            for peer in (0..3).filter(|peer| *peer != rank) {
+                // What one has sent the other has received, whoever tells it.
+                let (there, back) =
+                    (&report["nodes"][rank]["peers"][peer], &report["nodes"][peer]["peers"][rank]);
+                assert!(there["received"].as_u64().unwrap() > 0, "seen by {host}: {report}");
+                assert_eq!(there["sent"], back["received"], "seen by {host}: {report}");
+            }
+        }
+        let own = format!("{path}.{host}");
+        let drawn = std::fs::read_to_string(&own).unwrap();
+        assert_eq!(drawn.matches(" to ").count(), 9, "{drawn}");
+        std::fs::remove_file(&own).unwrap();
+    }
+}
+
+/// Goal: a host that dies is shown as such to the others, who lose nothing and say so at their end.
+#[test]
+fn a_host_that_dies_is_missed_by_the_others() {
+    let Some(hosts) = Hosts::new(3) else {
+        return;
+    };
+    let nodes = (0..3).map(address).collect::<Vec<_>>().join(",");
+    let words = ["mesh", "--nodes", &nodes, "-D", "4", "--json"];
+    let mut children: Vec<_> =
+        (0..3).map(|host| hosts.on(host, &words).spawn().expect("the command starts")).collect();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let mut victim = children.pop().expect("three");
+    victim.kill().expect("a child of ours");
+    victim.wait().expect("a child of ours");
+    for output in children.into_iter().map(finish) {
+        assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+        assert!(stderr(&output).contains("1 nodes failed"), "{}", stderr(&output));
+        let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let lives = [0, 1, 2].map(|rank| report["nodes"][rank]["life"].as_str().unwrap());
+        assert_eq!(lives, ["done", "done", "failed"], "{report}");
+        let (there, back) = (&report["nodes"][0]["peers"][1], &report["nodes"][1]["peers"][0]);
+        assert_eq!(there["sent"], back["received"], "{report}");
+    }
+}
+
+/// Goal: ranks that Open MPI starts find one another by what it tells them, and one of them speaks.
+#[test]
+fn ranks_of_mpirun_are_a_mesh() {
+    if let Err(reason) = run("mpirun --version") {
+        println!("skipped: no mpirun: {reason}");
+        return;
+    }
+    let port = (20_000 + std::process::id() % 10_000).to_string();
+    let mut command = Command::new("mpirun");
+    command.args(["-np", "3", "--allow-run-as-root", "--oversubscribe"]);
+    command.args([env!("CARGO_BIN_EXE_adverb"), "mesh", "-D", "1.5", "--port", &port, "--json"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = finish(command.spawn().expect("mpirun starts"));
+    assert_eq!(output.status.code(), Some(0), "{}{}", stderr(&output), stdout(&output));
+    let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    for rank in 0..3 {
+        assert_eq!(report["nodes"][rank]["life"], "done", "{report}");
+        assert_eq!(report["nodes"][rank]["peers"].as_array().map(Vec::len), Some(3), "{report}");
+    }
+}

@@ -1,0 +1,312 @@
+//! What two processes write to each other about a target queue pair of XRC that one of them has, and
+//! whose requests name shared receive queues of the other.
+//!
+//! The target's process *charges* the queue's process with a packet, which answers the peer itself and
+//! *reports* how far it has come; when the target goes, the other is *dismissed*. Letters travel by way
+//! of the relay sockets (`relay.rs`) and can get lost there: whoever misses an answer asks again, at the
+//! latest when the peer sends again. `steward.rs` says who is charged when.
+//!
+//! A letter is a row of words, the same number for each kind. Nothing in it is believed: fields that
+//! make no sense make no letter, and the reader checks who sent it, and that it is about what it knows.
+
+use crate::registry::{DomainName, Member, SlotId};
+use adverb_engine::{Access, QpEvent, Standing};
+use adverb_wire::{Msn, PathMtu, Pkey, Psn, Qpn, RnrTimer};
+
+/// A letter.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Letter {
+    Charge(Charge),
+    Report(Report),
+    Dismissal(Dismissal),
+}
+
+/// What a letter is about, and who wrote it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Subject {
+    /// The writer.
+    pub(crate) from: Member,
+    /// The target queue pair.
+    pub(crate) target: Qpn,
+    /// Which of its lives: it begins one whenever it is connected.
+    pub(crate) life: u64,
+}
+
+/// What the queue's process is to do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Task {
+    /// Serve the packet that comes with the letter.
+    Serve,
+    /// Answer the packet again: it was served before.
+    Again,
+    /// Report.
+    Report,
+}
+
+/// From the target's process to the queue's.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Charge {
+    pub(crate) subject: Subject,
+    /// Grows whenever somebody else is charged.
+    pub(crate) term: u64,
+    pub(crate) task: Task,
+    /// What has been served, as far as the writer knows.
+    pub(crate) known: Standing,
+    pub(crate) domain: DomainName,
+    /// What the target is set to.
+    pub(crate) terms: Terms,
+}
+
+/// What a target is set to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Terms {
+    pub(crate) peer: Qpn,
+    pub(crate) path_mtu: PathMtu,
+    pub(crate) pkey: Pkey,
+    pub(crate) access: Access,
+    pub(crate) min_rnr_timer: RnrTimer,
+    pub(crate) max_dest_rd_atomic: u8,
+}
+
+/// How a deputy is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Condition {
+    /// At work: something is still to be sent.
+    Busy,
+    /// Everything is sent.
+    Idle,
+    /// It has refused a request for good, and told the peer.
+    Refused(Option<QpEvent>),
+    /// There is none.
+    Gone,
+}
+
+/// From the queue's process to the target's.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Report {
+    pub(crate) subject: Subject,
+    pub(crate) term: u64,
+    /// What has been served.
+    pub(crate) standing: Standing,
+    pub(crate) condition: Condition,
+}
+
+/// From the target's process to the queue's: the target is no more what it was.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Dismissal {
+    pub(crate) subject: Subject,
+    /// A receive whose message has begun ends as flushed; otherwise it is put back.
+    pub(crate) flush: bool,
+}
+
+const MAGIC: [u8; 4] = *b"advx";
+const WORDS: usize = 20;
+const WORD_BYTES: usize = 4;
+
+impl Letter {
+    /// Length in bytes.
+    pub(crate) const LEN: usize = MAGIC.len() + WORDS * WORD_BYTES;
+
+    pub(crate) fn subject(&self) -> &Subject {
+        match self {
+            Self::Charge(Charge { subject, .. })
+            | Self::Report(Report { subject, .. })
+            | Self::Dismissal(Dismissal { subject, .. }) => subject,
+        }
+    }
+
+    pub(crate) fn emit(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let words = self.words().into_iter().flat_map(u32::to_be_bytes);
+        for (place, byte) in bytes.iter_mut().zip(MAGIC.into_iter().chain(words)) {
+            *place = byte;
+        }
+        bytes
+    }
+
+    /// Splits a letter off the front of a message.
+    pub(crate) fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, rest) = message.split_first_chunk::<{ Self::LEN }>()?;
+        let (magic, words) = head.split_first_chunk::<4>()?;
+        if *magic != MAGIC {
+            return None;
+        }
+        let mut words =
+            words.as_chunks::<WORD_BYTES>().0.iter().map(|word| u32::from_be_bytes(*word));
+        let row = std::array::from_fn(|_| words.next().unwrap_or(0));
+        Some((Self::from_words(row)?, rest))
+    }
+
+    fn words(&self) -> [u32; WORDS] {
+        let Subject { from, target, life } = *self.subject();
+        let [life_high, life_low] = halves(life);
+        let (kind, term, standing, rest) = match *self {
+            Self::Charge(Charge { term, task, known, domain, terms, .. }) => {
+                let [d0, d1, d2, d3, d4] = domain.words();
+                let Terms { peer, path_mtu, pkey, access, min_rnr_timer, .. } = terms;
+                let task = match task {
+                    Task::Serve => 0,
+                    Task::Again => 1,
+                    Task::Report => 2,
+                };
+                let small = [path_mtu.code(), min_rnr_timer.code(), terms.max_dest_rd_atomic, 0];
+                let small = u32::from_be_bytes(small);
+                let rest =
+                    [task, d0, d1, d2, d3, d4, peer.get(), small, access.bits(), pkey.0.into()];
+                (CHARGE, term, Some(known), rest)
+            }
+            Self::Report(Report { term, standing, condition, .. }) => {
+                let (condition, event) = match condition {
+                    Condition::Busy => (0, None),
+                    Condition::Idle => (1, None),
+                    Condition::Refused(event) => (2, event),
+                    Condition::Gone => (3, None),
+                };
+                let event = event.map_or(0, QpEvent::code).into();
+                (REPORT, term, Some(standing), [condition, event, 0, 0, 0, 0, 0, 0, 0, 0])
+            }
+            Self::Dismissal(Dismissal { flush, .. }) => {
+                (DISMISSAL, 0, None, [flush.into(), 0, 0, 0, 0, 0, 0, 0, 0, 0])
+            }
+        };
+        let [term_high, term_low] = halves(term);
+        let (expected, msn) =
+            standing.map_or((0, 0), |standing| (standing.expected.get(), standing.msn.get()));
+        let [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9] = rest;
+        let (slot, serial, target) = (from.slot.number(), from.serial, target.get());
+        [
+            kind, slot, serial, target, life_high, life_low, term_high, term_low, expected, msn,
+            r0, r1, r2, r3, r4, r5, r6, r7, r8, r9,
+        ]
+    }
+
+    fn from_words(words: [u32; WORDS]) -> Option<Self> {
+        let [
+            kind,
+            slot,
+            serial,
+            target,
+            life_high,
+            life_low,
+            term_high,
+            term_low,
+            expected,
+            msn,
+            r0,
+            r1,
+            r2,
+            r3,
+            r4,
+            r5,
+            r6,
+            r7,
+            r8,
+            r9,
+        ] = words;
+        let from = Member { slot: SlotId::new(slot)?, serial };
+        let life = whole(life_high, life_low);
+        let subject = Subject { from, target: Qpn::new(target), life };
+        let term = whole(term_high, term_low);
+        let standing = Standing { expected: Psn::new(expected), msn: Msn::new(msn) };
+        Some(match kind {
+            CHARGE => {
+                let task = match r0 {
+                    0 => Task::Serve,
+                    1 => Task::Again,
+                    2 => Task::Report,
+                    _ => return None,
+                };
+                let [mtu, timer, reads, _] = r7.to_be_bytes();
+                let terms = Terms {
+                    peer: Qpn::new(r6),
+                    path_mtu: PathMtu::from_code(mtu)?,
+                    pkey: Pkey(u16::try_from(r9).ok()?),
+                    access: Access::from_bits(r8),
+                    min_rnr_timer: RnrTimer::new(timer),
+                    max_dest_rd_atomic: reads.min(crate::QpLimits::RD_ATOMIC_MAX),
+                };
+                let domain = DomainName::from_words([r1, r2, r3, r4, r5]);
+                Self::Charge(Charge { subject, term, task, known: standing, domain, terms })
+            }
+            REPORT => {
+                let events = [QpEvent::QpFatal, QpEvent::QpReqErr, QpEvent::QpAccessErr];
+                let event = events.into_iter().find(|event| u32::from(event.code()) == r1);
+                let condition = match r0 {
+                    0 => Condition::Busy,
+                    1 => Condition::Idle,
+                    2 => Condition::Refused(event),
+                    3 => Condition::Gone,
+                    _ => return None,
+                };
+                Self::Report(Report { subject, term, standing, condition })
+            }
+            DISMISSAL if r0 <= 1 => Self::Dismissal(Dismissal { subject, flush: r0 == 1 }),
+            _ => return None,
+        })
+    }
+}
+
+const CHARGE: u32 = 1;
+const REPORT: u32 = 2;
+const DISMISSAL: u32 = 3;
+
+fn halves(number: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = number.to_be_bytes();
+    [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])]
+}
+
+fn whole(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_letter_arrives_as_it_was_written_and_nothing_else_is_one() {
+        let subject = Subject {
+            from: Member { slot: SlotId::new(7).unwrap(), serial: 9 },
+            target: Qpn::new(0x0012_3456),
+            life: 0x0102_0304_0506_0708,
+        };
+        let known = Standing { expected: Psn::new(0x00ff_ffff), msn: Msn::new(77) };
+        let terms = Terms {
+            peer: Qpn::new(3),
+            path_mtu: PathMtu::B4096,
+            pkey: Pkey::DEFAULT,
+            access: Access::ALL,
+            min_rnr_timer: RnrTimer::new(31),
+            max_dest_rd_atomic: 128,
+        };
+        let domain = DomainName::from_words([1, 2, 3, 4, 5]);
+        let charge =
+            |task| Letter::Charge(Charge { subject, term: 1 << 40, task, known, domain, terms });
+        let report =
+            |condition| Letter::Report(Report { subject, term: 5, standing: known, condition });
+        let letters = [
+            charge(Task::Serve),
+            charge(Task::Again),
+            charge(Task::Report),
+            report(Condition::Busy),
+            report(Condition::Idle),
+            report(Condition::Gone),
+            report(Condition::Refused(None)),
+            report(Condition::Refused(Some(QpEvent::QpAccessErr))),
+            Letter::Dismissal(Dismissal { subject, flush: true }),
+        ];
+        for letter in letters {
+            let bytes = letter.emit();
+            let message = [&bytes[..], b"more"].concat();
+            assert_eq!(Letter::parse(&message), Some((letter, &b"more"[..])));
+            for len in 0..bytes.len() {
+                assert_eq!(Letter::parse(&bytes[..len]), None);
+            }
+            for (at, byte) in [(0, 0), (7, 9), (8, 0xff), (47, 9)] {
+                let mut other = bytes;
+                other[at] = byte;
+                assert_ne!(Letter::parse(&other), Some((letter, &b""[..])), "{at}");
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Datagrams between queue pairs of one host: which of their destinations are near, and what their
+//! records say that others do not.
+//!
+//! A datagram queue pair has no peer: whoever posts finds the lane by the number of the destination,
+//! before the request is queued, and the request keeps it. A record says from where to where it goes,
+//! because the receiver is shown a network header; it is the one that a packet would have had.
+//!
+//! Nobody waits for a receiver that does not take what is sent: a lane that stays full for
+//! [`FULL_MAX_NANOS`] loses datagrams, as a socket's buffer does.
+//!
+//! Multicast stays on the network, which has to carry a copy anyway.
+
+use crate::endpoint::ip_of;
+use crate::lane::{Lane, PeerId};
+use crate::way::Way;
+use adverb_engine::Gid;
+use adverb_wire::{Flow, ROCE_PORT};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Lanes that one queue pair remembers; of more, it forgets the oldest.
+const KNOWN_MAX: usize = 256;
+
+/// How long a full lane is waited for. A receiver that runs empties one in less.
+pub(crate) const FULL_MAX_NANOS: u64 = 10_000_000;
+
+/// By which way a datagram goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Leg {
+    pub(crate) way: Arc<Way>,
+    /// Where it is near: instead of the way's socket.
+    pub(crate) lane: Option<Arc<Lane>>,
+}
+
+impl Leg {
+    /// What goes by both can go together.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let same_lane = match (&self.lane, &other.lane) {
+            (None, None) => true,
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        same_lane && Arc::ptr_eq(&self.way, &other.way)
+    }
+}
+
+/// Devices of this host that a queue pair has sent datagrams to.
+#[derive(Debug, Default)]
+pub(crate) struct Vicinity {
+    /// With the lane, or none to those who do not answer.
+    known: Vec<(PeerId, Option<Arc<Lane>>)>,
+    oldest: usize,
+}
+
+impl Vicinity {
+    /// What is known of the way to a device: nothing, or its lane, or that there is none.
+    #[inline]
+    pub(crate) fn find(&self, peer: PeerId) -> Option<Option<&Arc<Lane>>> {
+        let found = self.known.iter().find(|(known, _)| *known == peer)?;
+        Some(found.1.as_ref())
+    }
+
+    pub(crate) fn learn(&mut self, peer: PeerId, lane: Option<Arc<Lane>>) {
+        self.known.retain(|(known, lane)| {
+            *known != peer && lane.as_ref().is_none_or(|lane| !lane.is_cut())
+        });
+        if self.known.len() < KNOWN_MAX {
+            self.known.push((peer, lane));
+            return;
+        }
+        self.oldest = (self.oldest + 1) % KNOWN_MAX;
+        if let Some(place) = self.known.get_mut(self.oldest) {
+            *place = (peer, lane);
+        }
+    }
+}
+
+/// An address of this network namespace, to which records can go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Near {
+    pub(crate) addresses: Addresses,
+    /// The network interface that has it: numbers of queue pairs are known by process, and what has the
+    /// number that is meant there may be another one elsewhere.
+    pub(crate) interface: u32,
+}
+
+/// From where to where a record goes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Addresses {
+    pub(crate) source: Gid,
+    pub(crate) destination: Gid,
+}
+
+impl Addresses {
+    /// In bytes.
+    pub(crate) const LEN: usize = 32;
+
+    pub(crate) fn emit(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let (first, second) = bytes.split_at_mut(16);
+        first.copy_from_slice(&self.source.0);
+        second.copy_from_slice(&self.destination.0);
+        bytes
+    }
+
+    /// `None` unless there are as many bytes, with addresses of one family.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let (source, rest) = bytes.split_first_chunk::<16>()?;
+        let destination = rest.as_array::<16>()?;
+        let addresses = Self { source: Gid(*source), destination: Gid(*destination) };
+        let same = addresses.source.v4().is_some() == addresses.destination.v4().is_some();
+        same.then_some(addresses)
+    }
+
+    /// What the packet's addresses would have been.
+    pub(crate) fn flow(self) -> Option<Flow> {
+        match (ip_of(self.source), ip_of(self.destination)) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                Some(Flow::v4(source.octets(), destination.octets(), ROCE_PORT, ROCE_PORT))
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                Some(Flow::v6(source.octets(), destination.octets(), ROCE_PORT, ROCE_PORT))
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
+        }
+    }
+}
+
+/// Length of the datagram that headers and payload of a record would have made.
+pub(crate) fn datagram_len(headers: usize, payload: usize) -> u16 {
+    const ICRC: usize = 4;
+    u16::try_from(headers + payload.next_multiple_of(4) + ICRC).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_way_and_are_of_one_family() {
+        let (v4, v6) = (Gid::from_v4([10, 1, 2, 3]), Gid([0x20; 16]));
+        for (source, destination) in [(v4, Gid::from_v4([127, 0, 0, 1])), (v6, Gid([9; 16]))] {
+            let addresses = Addresses { source, destination };
+            assert_eq!(Addresses::parse(&addresses.emit()), Some(addresses));
+            assert_eq!(addresses.flow().unwrap().is_v6(), source == v6);
+            assert_eq!(Addresses::parse(&addresses.emit()[1..]), None);
+        }
+        let mixed = Addresses { source: v4, destination: v6 };
+        assert_eq!(Addresses::parse(&mixed.emit()), None);
+        assert!(mixed.flow().is_none());
+    }
+
+    #[test]
+    fn a_datagram_is_as_long_as_its_packet_would_be() {
+        assert_eq!(datagram_len(20, 6), 20 + 8 + 4);
+        assert_eq!(datagram_len(24, 0), 24 + 4);
+    }
+}

@@ -1,0 +1,120 @@
+//! A network that goes away in the middle: two namespaces, and a cable between them.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+#[path = "../../verbs/tests/verbs/alone.rs"]
+mod alone;
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod support;
+
+use adverb_session::{
+    ChannelError, ClientSession, Config, Departure, Reconnect, ThreadMode, WorkMode,
+};
+use std::env;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+use support::LONG;
+use support::lasting::{self, await_word, use_all};
+use support::process::{Process, address};
+
+/// What the other end's namespace needs before its program can start.
+const FAR_SCRIPT: &str = "
+until ip link show far >/dev/null 2>&1; do sleep 0.05; done
+ip link set lo up && ip address add 10.99.0.2/24 dev far && ip link set far up && exec \"$@\"
+";
+
+/// How long a peer may be silent.
+const SILENCE: Duration = Duration::from_secs(1);
+
+fn config(device: &str) -> Config {
+    Config::default().device(device).silence_timeout(SILENCE)
+}
+
+fn ip(words: &str) {
+    let done = Command::new("ip").args(words.split(' ')).status().expect("ip");
+    assert!(done.success(), "ip {words}");
+}
+
+/// A server behind a cable, whose near end is the interface `near`.
+fn server_behind_cable() -> (Process, SocketAddr) {
+    let address = "10.99.0.2:7471".parse().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["-n", "sh", "-c", FAR_SCRIPT, "sh"]).arg(env::current_exe().unwrap());
+    let process = Process::start_by(command, "far_server", address);
+    let id = process.0.id();
+    // It is in a namespace of its own as soon as that is another than ours.
+    let namespace = |id: &str| std::fs::read_link(format!("/proc/{id}/ns/net")).unwrap();
+    while namespace(&id.to_string()) == namespace("self") {
+        std::thread::yield_now();
+    }
+    ip(&format!("link add near type veth peer name far netns {id}"));
+    ip("address add 10.99.0.1/24 dev near");
+    ip("link set near up");
+    (process, address)
+}
+
+#[test]
+#[ignore = "the child of another test"]
+fn far_server() {
+    let Some(address) = address() else { return };
+    lasting::run(address, config("soft_far"));
+}
+
+/// Goal: in every mode, a network that is gone is noticed within the time that was set, what was under
+/// way ends once, and the client comes back when the network does.
+#[test]
+fn a_network_that_goes_away_is_noticed_and_one_that_returns_is_used_again() {
+    alone::alone(
+        "a_network_that_goes_away_is_noticed_and_one_that_returns_is_used_again",
+        cut_and_mend,
+    );
+}
+
+fn cut_and_mend() {
+    if !alone::is_alone() {
+        return; // We would have to meddle with somebody's interfaces.
+    }
+    let (_server, at) = server_behind_cable();
+    let patient = Reconnect::default().attempts(10_000).longest_pause(Duration::from_millis(100));
+    for work in [WorkMode::BusyPoll, WorkMode::CompletionChannel, WorkMode::Epoll] {
+        for threads in [ThreadMode::PerChannel, ThreadMode::SHARED] {
+            let mode = format!("{work:?} {threads:?}");
+            let config = config("soft_near").work_mode(work).thread_mode(threads);
+            let config = config.channels(["idle", "data"]).reconnect(patient);
+            let endpoint = ClientSession::new(config).unwrap().connect(at).unwrap();
+            let sink = endpoint.adapter().buffer(1, 8).unwrap();
+            endpoint.advertise("sink", &sink).unwrap();
+            let channel = endpoint.channel("data").unwrap().with_timeout(LONG);
+            let idle = endpoint.channel("idle").unwrap().with_timeout(LONG);
+            await_word(&sink);
+            let table = use_all(&endpoint, &channel);
+
+            let buffer = endpoint.adapter().buffer(8, 8).unwrap();
+            idle.post_recv(buffer.at(0).unwrap()).unwrap();
+            ip("link set near down");
+            for index in 0..4 {
+                channel.post_write(buffer.at(index).unwrap(), table.at(0).unwrap()).unwrap();
+                channel.post_recv(buffer.at(4 + index).unwrap()).unwrap();
+            }
+            let silent = ChannelError::PeerGone(Departure::Silent);
+            assert_eq!(idle.recv().unwrap_err(), silent, "{mode}");
+            // What waits on the busy channel hears of it at once, or that its own work has failed.
+            for _ in 0..4 {
+                channel.recv().unwrap_err();
+            }
+            for left in (0..4).rev() {
+                let event = channel.poll().unwrap().unwrap();
+                event.ok().unwrap_err();
+                assert_eq!(channel.in_flight().events, left, "{mode}");
+            }
+            assert_eq!(channel.in_flight().sends, 0, "{mode}");
+
+            ip("link set near up");
+            endpoint.wait_until_up(LONG).unwrap();
+            await_word(&sink);
+            use_all(&endpoint, &channel);
+            endpoint.close().unwrap();
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Datagrams between processes, over each path that leads from one to another.
+//!
+//! The other process is this test program, started again to run nothing but [`answerer`], which sends
+//! back what it receives. It may be stopped, and it may be killed.
+
+use crate::alone::{alone, program};
+use crate::datagram::{QKEY, Side};
+use crate::pair::{FOREVER, eventually, pattern};
+use crate::path::Path;
+use adverb_verbs::{Ah, Memory, Qpn, Work};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Instant;
+
+/// Set in the environment of the process that answers: its path.
+const VARIABLE: &str = "ADVERB_TEST_ANSWERER";
+const PATHS: [Path; 3] = [Path::Ring, Path::SharedMemory, Path::Udp];
+const RECEIVES: usize = 64;
+
+/// Not a test: the other process, if the environment says that this is it.
+#[test]
+fn answerer() {
+    let Ok(path) = std::env::var(VARIABLE) else {
+        return;
+    };
+    let path = PATHS.into_iter().find(|known| format!("{known:?}") == path).expect("a path");
+    let side = Side::of(path.context(), QKEY);
+    (0..RECEIVES).for_each(|_| side.recv(4096));
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().lock().read(&mut [0]);
+        std::process::exit(0);
+    });
+    println!("@{}", side.qp.number().get());
+    loop {
+        let Some(done) = side.cq.next().expect("no overrun") else {
+            std::thread::yield_now();
+            continue;
+        };
+        if done.wc.wr_id == 2 {
+            continue;
+        }
+        let wc = done.wc;
+        let buffer = done.memory.and_then(Memory::into_buf).expect("a buffer");
+        let (grh, message) = buffer.split_first_chunk::<40>().expect("room for a header");
+        let back = side.pd.create_ah_from(&wc, grh).expect("a way");
+        let len = usize::try_from(wc.byte_len).expect("small") - grh.len();
+        let message = side.buffer(message.get(..len).expect("that much was received"));
+        let work = Work::send_to(message, &back, wc.src_qp, QKEY).wr_id(2);
+        let _ = side.qp.post(work); // If the queue is full, it is lost.
+        side.recv(4096);
+    }
+}
+
+/// The other process. Killed when dropped.
+struct Answerer {
+    child: Child,
+    _stdin: ChildStdin,
+    qpn: Qpn,
+}
+
+impl Answerer {
+    fn start(path: Path) -> Self {
+        let mut command = Command::new(program());
+        command.args(["--exact", "echo::answerer", "--nocapture"]);
+        command.env(VARIABLE, format!("{path:?}")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a process");
+        let stdin = child.stdin.take().expect("piped");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let answer = lines
+            .map_while(Result::ok)
+            .find_map(|line| line.split_once('@').and_then(|(_, number)| number.parse().ok()));
+        Self { child, _stdin: stdin, qpn: Qpn::new(answer.expect("its number")) }
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().expect("kill").success());
+    }
+}
+
+impl Drop for Answerer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends messages until one is answered.
+fn reaches(side: &Side, ah: &Ah, to: Qpn, message: &[u8]) {
+    let mut sent = 0;
+    eventually("an answer", || {
+        if sent < RECEIVES / 2 {
+            side.recv(4096); // Late answers to what was sent before fit too.
+            sent += 1;
+        }
+        side.qp.post(Work::send_to(side.buffer(message), ah, to, QKEY).wr_id(2)).expect("room");
+        std::iter::from_fn(|| side.cq.next().expect("no overrun")).any(|done| {
+            let len = usize::try_from(done.wc.byte_len).expect("small");
+            let buffer = done.memory.and_then(Memory::into_buf).expect("a buffer");
+            done.wc.wr_id == 1 && buffer.get(40..len) == Some(message)
+        })
+    });
+}
+
+/// Goal: every length arrives there and is answered to where it came from; where there is a ring, no
+/// packet is made of it.
+#[test]
+fn processes_answer_one_another_over_every_path() {
+    alone("echo::processes_answer_one_another_over_every_path", || {
+        for path in PATHS {
+            let side = Side::of(path.context(), QKEY);
+            let other = Answerer::start(path);
+            for gid_index in [0, 1] {
+                let ah = side.ah(gid_index);
+                for (seed, len) in (1..).zip([0, 1, 63, 64, 1000, 4095, 4096]) {
+                    let data = pattern(seed, len);
+                    side.recv(len);
+                    side.send(&data, &ah, other.qpn, QKEY);
+                    let (done, _, message) = side.received();
+                    assert!(message == data, "{len} bytes");
+                    assert_eq!(done.wc.src_qp, other.qpn);
+                }
+            }
+            let packets = side.context.counters().rcvd_pkts;
+            assert_eq!(packets > 0, path == Path::Udp, "{packets} packets over {path:?}");
+        }
+    });
+}
+
+/// Goal: nobody waits for a process that is stopped, and it goes on where it was.
+/// Method: far more than a ring holds, of which each one completes in bounded time.
+#[test]
+fn a_process_that_is_stopped_holds_nobody_up() {
+    alone("echo::a_process_that_is_stopped_holds_nobody_up", || {
+        for path in PATHS {
+            let side = Side::of(path.context(), QKEY);
+            let (other, third) = (Answerer::start(path), Answerer::start(path));
+            let ah = side.ah(1);
+            reaches(&side, &ah, other.qpn, b"before");
+            other.signal("-STOP");
+            let data = pattern(1, 4096);
+            let end = Instant::now() + FOREVER;
+            for _ in 0..500 {
+                let work = Work::send_to(side.buffer(&data), &ah, other.qpn, QKEY).wr_id(2);
+                side.qp.post(work).expect("room");
+                while crate::pair::wait(&side.cq).wc.wr_id != 2 {}
+                assert!(Instant::now() < end, "it is waited for");
+            }
+            reaches(&side, &ah, third.qpn, b"another");
+            other.signal("-CONT");
+            reaches(&side, &ah, other.qpn, b"after");
+        }
+    });
+}
+
+/// Goal: what is sent to the dead is lost, and the next process is met anew.
+/// Method: whoever sends never stops.
+#[test]
+fn a_process_that_is_killed_is_nobody_any_more() {
+    alone("echo::a_process_that_is_killed_is_nobody_any_more", || {
+        for path in PATHS {
+            let side = Side::of(path.context(), QKEY);
+            let ah = side.ah(1);
+            for _ in 0..5 {
+                let other = Answerer::start(path);
+                reaches(&side, &ah, other.qpn, b"alive");
+                let qpn = other.qpn;
+                other.signal("-KILL");
+                for _ in 0..200 {
+                    let work = Work::send_to(side.buffer(&[7; 4096]), &ah, qpn, QKEY).wr_id(2);
+                    side.qp.post(work).expect("room");
+                    while crate::pair::wait(&side.cq).wc.wr_id != 2 {}
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,122 @@
+//! Processes of another user on the same host: no memory, and packets where that is possible.
+//!
+//! Needs root, to become somebody else; says so and does nothing where that is missing.
+
+use crate::agent::Agent;
+use crate::alone::{alone, is_alone, program};
+use crate::pair::{Setup, pattern};
+use crate::path::Path;
+use adverb_verbs::{Access, Context, DataPath, RcConnect, RemoteQp, WcStatus, Work};
+use std::process::Command;
+
+/// A process of this test program as a user who has nothing.
+fn somebody_else() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program());
+    command
+}
+
+/// Says why not, if this test cannot become somebody else.
+fn can_be_somebody_else() -> bool {
+    let able = is_alone()
+        && somebody_else().arg("--list").output().is_ok_and(|output| output.status.success());
+    if !able {
+        println!("skipped: no namespace, no setpriv, or not root");
+    }
+    able
+}
+
+/// Two addresses of this host besides the loopback one.
+fn add_addresses() {
+    let script = "ip link add one type veth peer name two && ip link set one up \
+                  && ip link set two up && ip addr add 10.9.7.1/24 dev one \
+                  && ip addr add 10.9.7.2/24 dev two";
+    assert!(Command::new("sh").args(["-c", script]).status().expect("a shell").success());
+}
+
+/// Goal: at addresses of their own, processes of two users reach each other with every operation, and
+/// by packets; memory that one of them shows to its own kind is of no use to the other.
+#[test]
+fn another_user_gets_packets() {
+    alone("users::another_user_gets_packets", || {
+        if !can_be_somebody_else() {
+            return;
+        }
+        add_addresses();
+        let context = Context::open("soft_one").expect("it was made");
+        let gids = context.gids().iter();
+        let place = gids.filter(|entry| entry.gid.v4().is_some()).map(|entry| entry.index).next();
+        let setup = Setup { gid_index: place.expect("an address"), ..Setup::default() };
+        let side = setup.side(&context);
+        // A neighbour of our own, so that there is something to see.
+        let kin = setup.pair_on(context.clone());
+        assert_eq!(kin.a.qp.path(), Some(DataPath::InProcess));
+        let mut agent = Agent::start_by(somebody_else(), "soft_two", setup.gid_index);
+        let there = agent.connect_to(&side.qp, &setup);
+        assert_eq!(side.qp.path(), Some(DataPath::Udp));
+        assert_eq!(agent.ask(&format!("path {}", there.index)), "udp");
+        let far = agent.memory();
+        side.qp.post(Work::write(side.buffer(&pattern(1, 100_000)), far)).expect("room");
+        assert_eq!(side.status(), WcStatus::Success);
+        assert!(agent.has(0, 100_000, 1));
+        let mr = side.pd.allocate(100_000, Access::ALL).expect("memory");
+        let (index, addr, rkey) = (there.index, mr.addr(), mr.rkey().0);
+        assert_eq!(agent.ask(&format!("write {index} 0 100000 {addr} {rkey}")), "Success");
+        assert_eq!(agent.ask(&format!("read {index} 0 100000 {addr} {rkey}")), "Success");
+        assert_eq!(agent.ask(&format!("add {index} {addr} {rkey} 1")), "Success");
+        agent.ask(&format!("recv {index} 0 8"));
+        side.qp.post(Work::send(side.buffer(&[9; 8]))).expect("room");
+        assert_eq!(agent.ask("wait"), "Success Receive 8");
+        assert_eq!(side.status(), WcStatus::Success);
+        assert!(agent.counter("rcvd_pkts") > 0);
+    });
+}
+
+/// Goal: an address whose port another user has is refused in words, and who has it goes on.
+#[test]
+fn an_address_of_another_user_is_refused_with_advice() {
+    alone("users::an_address_of_another_user_is_refused_with_advice", || {
+        if !can_be_somebody_else() {
+            return;
+        }
+        let setup = Setup::default();
+        let pair = Setup { path: Some(Path::Udp), ..setup }.pair();
+        let mut agent = Agent::start_by(somebody_else(), "soft_lo", 1);
+        let there = agent.qp();
+        let here = pair.a.qp.address(1).expect("an address");
+        let refused = agent.refused(&there, here, &setup);
+        assert!(refused.contains("by a program of another user"), "{refused}");
+        let target = pair.b.region(&[0; 8]);
+        pair.a
+            .qp
+            .post(Work::write(pair.a.buffer(&[1; 8]), crate::pair::remote(&target)))
+            .expect("room");
+        assert_eq!(pair.a.status(), WcStatus::Success);
+
+        // Nor does memory stand in: who insists on it is told.
+        let strict = Context::open_with("soft_lo", &crate::path::only_memory()).expect("loopback");
+        let side = setup.side(&strict);
+        let RemoteQp { gid, qpn, psn } = there.qp;
+        let how = RcConnect::new(here, RemoteQp { gid, qpn, psn });
+        let refused = side.qp.connect(&setup.to(how)).expect_err("of another user").to_string();
+        assert!(refused.contains("not of a device of this host and user"), "{refused}");
+    });
+}
+
+/// Goal: the door is shut to other users: the registry's file, and the socket by which neighbours
+/// introduce themselves. Method: a neighbour knocks in the same way, and is let in.
+#[test]
+fn another_user_is_not_let_in() {
+    alone("users::another_user_is_not_let_in", || {
+        if !can_be_somebody_else() {
+            return;
+        }
+        let context = Context::open("soft_lo").expect("loopback");
+        let pair = Setup::default().pair_on(context);
+        assert_eq!(pair.a.qp.path(), Some(DataPath::InProcess));
+        let mut friend = Agent::start("soft_lo", 1);
+        assert_eq!(friend.ask("knock 0"), "let in, and the registry is open");
+        let mut stranger = Agent::start_by(somebody_else(), "soft_lo", 1);
+        assert_eq!(stranger.ask("knock 0"), "shut out, and the registry is closed");
+    });
+}
