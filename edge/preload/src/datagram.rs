@@ -26,7 +26,9 @@ use crate::stats::add;
 use crate::thread::Interrupts;
 
 pub(crate) use directory::tidy_up;
-pub(crate) use inbox::{Arrival, Request, Sleeper, is_readable, next_len, receive as receive_one};
+pub(crate) use inbox::{
+    Arrival, Content, Request, Sleeper, content, next_len, receive as receive_one,
+};
 pub(crate) use mailbox::Mailbox;
 pub(crate) use outbox::{mind, send};
 pub(crate) use post::Post;

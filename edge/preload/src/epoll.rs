@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::config;
-use crate::datagram;
+use crate::datagram::{self, Content};
 use crate::lock::Lock;
 use crate::patience::{self, Patience, Spin};
 use crate::raw::{self, Answer, Errno};
@@ -115,6 +115,8 @@ unsafe impl Sync for Epoll {}
 const MARK: u64 = 0xad5e_71c3 << 32;
 /// The most events that one call asks the kernel for at a time.
 const EVENTS_MAX: usize = 64;
+/// How long a watcher sleeps that waits for what the kernel has not brought yet.
+const BLOCKED_NAP_NS: i64 = 50_000;
 /// An item that was looked at so often in vain goes cold.
 const IDLE_MAX: u32 = 2000;
 
@@ -204,7 +206,7 @@ impl Item {
     fn due_datagram(&self, slot: &Slot) -> u32 {
         let Some(mailbox) = datagram::mapped(slot) else { return 0 };
         let is_new = self.events & libc::EPOLLET as u32 == 0 || mailbox.head() != self.seen_head;
-        if !is_new || !datagram::is_readable(mailbox) {
+        if !is_new || datagram::content(mailbox, self.fd) != Content::Datagram {
             return 0;
         }
         let out = libc::POLLOUT | libc::POLLWRNORM;
@@ -335,9 +337,14 @@ impl Item {
                     return self.due() == 0;
                 }
                 if !mailbox.doze() {
-                    // What is there has been reported, and nobody has read it; or it waits for the
-                    // kernel, which will report that.
-                    if self.due() != 0 {
+                    // What is there has been reported, and nobody has read it; unless it waits for
+                    // the kernel, and may have to go on without.
+                    let is_blocked = datagram::content(mailbox, self.fd) == Content::Blocked
+                        && raw::poll_now(self.fd, libc::POLLIN) == Ok(0);
+                    if is_blocked {
+                        raw::nap(BLOCKED_NAP_NS);
+                    }
+                    if is_blocked || self.due() != 0 {
                         return false;
                     }
                     mailbox.hold();

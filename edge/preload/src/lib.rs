@@ -10,6 +10,7 @@
 //! exports/    the functions, as the C library has them: convert, call, answer
 //! sockets     what becomes of a socket        table, slot   descriptors and sockets
 //! stream      bytes in and out                ring, meeting shared memory, and how ends find it
+//! datagram    UDP, and its mailboxes
 //! closing     FIN, reset, shutdown            patience      spin or sleep
 //! epoll, multiplex                            signal, life  handlers, forks, new programs
 //! config, log, stats                          raw, real     system calls, the real functions

@@ -13,7 +13,7 @@
 use std::ffi::c_int;
 
 use crate::config;
-use crate::datagram;
+use crate::datagram::{self, Content};
 use crate::epoll::{self, Epoll};
 use crate::patience::{self, Patience, Spin};
 use crate::raw::{self, Errno};
@@ -315,7 +315,8 @@ fn look(fds: &mut [libc::pollfd], known: &mut [Known], kernel: bool) -> usize {
                 }
                 let is_wanted = fd.events & READING != 0;
                 let mailbox = datagram::mailbox(slot, fd.fd).filter(|_| is_wanted);
-                if mailbox.is_some_and(datagram::is_readable) {
+                let has = |mailbox| datagram::content(mailbox, fd.fd) == Content::Datagram;
+                if mailbox.is_some_and(has) {
                     fd.revents |= fd.events & READING;
                 }
             }

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -223,6 +223,121 @@ fn sockperf_finds_every_byte_in_its_place() {
     }
 }
 
+/// Goal: UDP between two accelerated programs goes through a mailbox, in order and whole, and one
+/// that is not accelerated is served on the same socket.
+#[test]
+fn sockperf_gets_its_datagrams_in_order_through_a_mailbox() {
+    if !is_installed("sockperf") {
+        return;
+    }
+    let place = Place::new("mail");
+    for mode in [&["pp", "--mps=100000"][..], &["ul", "--mps=20000"], &["tp", "--mps=50000"]] {
+        let port = free_port().to_string();
+        let report = place.0.join("report");
+        let mut server = place.command("sockperf");
+        server.args(["sr", "-i", "127.0.0.1", "-p", &port]);
+        let _server = Running(server.stdout(Stdio::null()).spawn().expect("sockperf"));
+        std::thread::sleep(Duration::from_millis(500));
+        let mut client = place.command("sockperf");
+        client.args(mode).args(["-i", "127.0.0.1", "-p", &port, "-t", "1", "-m", "200"]);
+        if mode[0] == "pp" {
+            client.arg("--data-integrity").env("VMA_STATS_FILE", &report);
+        }
+        let said = succeed(&mut client);
+        assert!(!said.to_lowercase().contains("data integrity test failed"), "{said}");
+        if mode[0] != "tp" {
+            assert!(said.contains("# duplicated messages = 0"), "{said}");
+            assert!(said.contains("# out-of-order messages = 0"), "{said}");
+        }
+        if mode[0] == "pp" {
+            // "VMA: [fd=4] Rx Offload: kilobytes / packets / errors [...]"
+            let report = fs::read_to_string(&report).expect("a report");
+            let line = report.lines().find(|line| line.contains("Rx Offload")).expect("a line");
+            let packets = line.split(" / ").nth(1).and_then(|count| count.parse().ok());
+            assert!(packets.is_some_and(|packets: u64| packets > 100), "{report}");
+        }
+        let mut plain = Command::new("sockperf");
+        plain.args(["pp", "-i", "127.0.0.1", "-p", &port, "-t", "1", "--data-integrity"]);
+        let said = succeed(&mut plain);
+        assert!(said.contains("# out-of-order messages = 0"), "{said}");
+    }
+}
+
+/// Goal: whoever asks a server that is killed at any instant is refused, and nothing stays behind.
+#[test]
+fn servers_of_datagrams_that_are_killed_refuse() {
+    let (place, port) = (Place::new("kill-udp"), free_port());
+    let myself = std::env::current_exe().expect("a path of this test");
+    let myself = myself.to_str().expect("a path in Unicode");
+    let child = |variable: &str| {
+        let mut command = place.command(myself);
+        command.args(["the_child", "--exact"]).env(variable, port.to_string());
+        command.stdout(Stdio::null());
+        command
+    };
+    for round in 0..40_u64 {
+        let server = Running(child("ADVERB_TEST_SERVE_UDP").spawn().expect("a server"));
+        let mut client = Running(child("ADVERB_TEST_CALL_UDP").spawn().expect("a client"));
+        std::thread::sleep(Duration::from_millis(60 + round * 7 % 40));
+        drop(server);
+        let start = Instant::now();
+        let ended = loop {
+            if let Some(ended) = client.0.try_wait().expect("a client") {
+                break ended;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "the client hangs, round {round}");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(ended.success(), "the client found something wrong, round {round}");
+    }
+    // The next program that starts cleans up after those that were killed.
+    succeed(child("ADVERB_TEST_CALL_UDP").env("ADVERB_TEST_ONCE", "1"));
+    let names = fs::read_dir(&place.0).expect("a directory").flatten();
+    let names: Vec<_> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let boxes = names.iter().filter(|name| name.matches('.').count() == 3).count();
+    assert_eq!(boxes, 0, "{names:?}");
+}
+
+/// Echoes datagrams for ever.
+fn serve_datagrams(port: u16) {
+    let socket = UdpSocket::bind(("127.0.0.1", port)).expect("a port");
+    let mut buffer = [0; 2000];
+    while let Ok((got, from)) = socket.recv_from(&mut buffer) {
+        let _ = socket.send_to(&buffer[..got], from);
+    }
+}
+
+/// Asks until it is refused, and asks again where no answer comes: what a server that dies has in its
+/// queue is lost.
+fn call_datagrams(port: u16) {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    socket.connect(("127.0.0.1", port)).expect("an address");
+    socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a limit");
+    let mut answers = 0_u64;
+    let mut buffer = [0; 2000];
+    let start = Instant::now();
+    loop {
+        let asked = socket.send(&answers.to_le_bytes());
+        let answered = asked.and_then(|_| socket.recv(&mut buffer));
+        match answered {
+            Ok(got) => {
+                let answer = u64::from_le_bytes(buffer[..got].try_into().expect("eight bytes"));
+                assert!(answer <= answers, "{answer} when asked {answers}");
+                answers += u64::from(answer == answers);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+                let once = std::env::var_os("ADVERB_TEST_ONCE").is_some();
+                if once || answers > 0 || start.elapsed() > Duration::from_secs(30) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
 /// The program of this test's own children: what it does stands in the environment.
 #[test]
 fn the_child() {
@@ -230,6 +345,14 @@ fn the_child() {
         (Ok(port), _) => serve(port.parse().expect("a port")),
         (_, Ok(port)) => call(port.parse().expect("a port")),
         _ => {}
+    }
+    let udp =
+        ["ADVERB_TEST_SERVE_UDP", "ADVERB_TEST_CALL_UDP"].map(|name| std::env::var(name).ok());
+    let port = |port: &String| port.parse().expect("a port");
+    match udp.each_ref().map(Option::as_ref) {
+        [Some(at), _] => serve_datagrams(port(at)),
+        [None, Some(at)] => call_datagrams(port(at)),
+        [None, None] => {}
     }
 }
 

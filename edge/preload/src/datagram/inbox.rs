@@ -402,13 +402,27 @@ pub(crate) fn next_len(slot: &Pin, fd: c_int) -> Option<usize> {
     Some(front.len)
 }
 
-/// Whether there is a datagram to read in the mailbox. The kernel knows of its own.
-pub(crate) fn is_readable(mailbox: &Mailbox) -> bool {
+/// What there is to read in a mailbox. The kernel knows of its own.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Content {
+    Nothing,
+    /// A datagram that has to wait for another, which the kernel is about to bring.
+    Blocked,
+    Datagram,
+}
+
+/// What there is to read in the mailbox of a socket.
+pub(crate) fn content(mailbox: &Mailbox, fd: c_int) -> Content {
     if !mailbox.has_record() {
-        return false;
+        return Content::Nothing;
     }
     let _held = mailbox.readers().hold();
-    mailbox.front().is_some_and(|front| !mailbox.is_blocked(&front))
+    let Some(front) = mailbox.front() else { return Content::Nothing };
+    // What is waited for may have been dropped.
+    let goes = !mailbox.is_blocked(&front)
+        || raw::poll_now(fd, libc::POLLIN) == Ok(0)
+            && (!mailbox.is_blocked(&front) || mailbox.unblock(&front, drops(fd), raw::now_ns()));
+    if goes { Content::Datagram } else { Content::Blocked }
 }
 
 /// Spinning waits look at the kernel once in so many rounds.

@@ -27,7 +27,7 @@ const PROBES: usize = 4;
 const LEN_MAX: usize = 65_507;
 /// After so many datagrams one goes through the kernel.
 const VERIFY: u32 = 4096;
-/// Unread datagrams that are sent between two looks at whether the receiver lives.
+/// Datagrams that are sent between two looks at whether the receiver reads them.
 const LOOK: u32 = 64;
 /// How often a full mailbox is tried again while its owner reads.
 const FULL_ROUNDS: u32 = 512;
@@ -42,8 +42,8 @@ struct Way {
     unverified: u32,
     /// The end of the last one.
     pushed_to: u64,
-    /// Datagrams sent while others were unread.
-    unread: u32,
+    /// Datagrams so far.
+    looks: u32,
 }
 
 impl Drop for Way {
@@ -111,7 +111,7 @@ impl Route {
             }
             if let Some(sender) = mailbox.enter(me, source) {
                 let pushed_to = mailbox.head();
-                self.ways.push(Way { mailbox, sender, unverified: 0, pushed_to, unread: 0 });
+                self.ways.push(Way { mailbox, sender, unverified: 0, pushed_to, looks: 0 });
             }
         }
     }
@@ -273,14 +273,15 @@ impl Way {
         if len > LEN_MAX {
             return Pushed::Asleep;
         }
-        let is_read = self.mailbox.is_read(self.pushed_to);
-        if self.unverified >= VERIFY && is_read {
-            self.unverified = 0;
-            return Pushed::Asleep;
-        }
-        if !is_read {
-            self.unread = self.unread.wrapping_add(1);
-            if self.unread.is_multiple_of(LOOK) && self.is_dead() {
+        // The readers' cursor is in their cache: it is looked at now and then.
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOK) {
+            if self.mailbox.is_read(self.pushed_to) {
+                if self.unverified >= VERIFY {
+                    self.unverified = 0;
+                    return Pushed::Asleep;
+                }
+            } else if self.is_dead() {
                 return Pushed::Gone;
             }
         }

@@ -279,6 +279,17 @@ const CASES: &[(&str, Case)] = &[
             }
         }
     }),
+    ("what woke a sleeper comes before what came after", |log, m| {
+        for _ in 0..3 {
+            let sleeper = thread::spawn(move || arrives(m.b));
+            settle();
+            send(m.a, b"first", 0).unwrap();
+            sleeper.join().unwrap();
+            send(m.a, b"second", 0).unwrap();
+            send(m.a, b"third", 0).unwrap();
+            log.see("got", [(); 3].map(|()| recv(m.b, 100, 0)));
+        }
+    }),
     ("several readers share", |log, m| {
         let readers: Vec<_> = (0..4)
             .map(|_| thread::spawn(move || (0..50).map(|_| recv(m.b, 100, 0).unwrap().len()).sum()))
