@@ -4,6 +4,8 @@
 
 #![expect(clippy::indexing_slicing, reason = "a test may panic")]
 
+mod support;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -11,6 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use support::free_port;
 
 /// Where the library is: beside this test, or one up.
 fn library() -> PathBuf {
@@ -89,11 +92,6 @@ fn is_installed(program: &str) -> bool {
         eprintln!("skipped: {program} is not installed");
     }
     found
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
 }
 
 fn succeed(command: &mut Command) -> String {

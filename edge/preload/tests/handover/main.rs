@@ -4,9 +4,11 @@
 //! The programs are in C, because a program without the library is best one that is linked statically.
 //! Where there is no compiler, the tests are skipped, and say so.
 
+#[path = "../support/mod.rs"]
+mod support;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -76,8 +78,7 @@ struct Talk<'a> {
 }
 
 fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port().to_string()
+    support::free_port().to_string()
 }
 
 fn end(mut child: Child, limit: Duration) -> Result<String, String> {

@@ -1,5 +1,6 @@
 //! Packets that nobody should have sent, to queue pairs of every transport.
 
+use crate::alone::over_udp;
 use crate::datagram::{QKEY, Side};
 use crate::pair::{eventually, pattern, wait};
 use crate::stranger::{ANOTHERS, PEERS, Stranger};
@@ -32,6 +33,13 @@ fn opcode(transport: adverb_wire::Transport, operation: Operation) -> Opcode {
 
 #[test]
 fn a_datagram_queue_pair_takes_what_shows_its_key_and_nothing_else() {
+    over_udp(
+        "strangers::a_datagram_queue_pair_takes_what_shows_its_key_and_nothing_else",
+        keys_and_packets,
+    );
+}
+
+fn keys_and_packets() {
     let side = Side::new(QKEY);
     let stranger = Stranger::at(ANOTHERS);
     let ud = opcode(adverb_wire::Transport::Ud, Operation::SendOnly);
@@ -77,6 +85,10 @@ fn a_datagram_queue_pair_takes_what_shows_its_key_and_nothing_else() {
 
 #[test]
 fn noise_with_a_sound_sum_harms_no_datagram_queue_pair() {
+    over_udp("strangers::noise_with_a_sound_sum_harms_no_datagram_queue_pair", noise);
+}
+
+fn noise() {
     let side = Side::new(QKEY);
     let stranger = Stranger::at(PEERS);
     for _ in 0..100 {
@@ -122,6 +134,13 @@ fn victim<T: adverb_verbs::InDomain>(
 
 #[test]
 fn broken_messages_over_an_unreliable_connection_are_dropped_whole() {
+    over_udp(
+        "strangers::broken_messages_over_an_unreliable_connection_are_dropped_whole",
+        broken_messages,
+    );
+}
+
+fn broken_messages() {
     let (context, pd, cq, qp) = victim::<Uc>(|qp, own, peer| {
         qp.connect(&UcConnect::new(own, peer)).expect("connected");
     });
@@ -168,6 +187,13 @@ fn broken_messages_over_an_unreliable_connection_are_dropped_whole() {
 
 #[test]
 fn a_target_refuses_what_makes_no_sense_and_others_go_on() {
+    over_udp(
+        "strangers::a_target_refuses_what_makes_no_sense_and_others_go_on",
+        nonsense_for_a_target,
+    );
+}
+
+fn nonsense_for_a_target() {
     let context = Context::open("soft_lo").expect("the loopback device");
     let (pd, cq) = (context.alloc_pd(), context.create_cq(64).expect("a queue"));
     let xrcd = context.open_xrcd();
