@@ -242,7 +242,7 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-/// `struct ibv_send_wr`. Its unions are arrays here: [`SendWr::rdma`] and its like fill them.
+/// `struct ibv_send_wr`. Its unions are arrays here.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SendWr {
