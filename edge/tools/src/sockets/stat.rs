@@ -76,10 +76,6 @@ pub(crate) struct StatArgs {
     /// Set how much each line of their logs says about who speaks: 0 to 3
     #[arg(short = 'D', long, value_name = "DETAILS", value_parser = clap::value_parser!(u32).range(0..=3))]
     details_level: Option<u32>,
-
-    /// Print the version
-    #[arg(short = 'V', long)]
-    version: bool,
 }
 
 /// One socket's numbers, by name.
@@ -227,10 +223,6 @@ fn level_of(text: &str) -> Option<u32> {
 }
 
 pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
-    if args.version {
-        println!("adverb sockets stat {}", env!("CARGO_PKG_VERSION"));
-        return Ok(());
-    }
     let level = match args.log_level.as_deref() {
         None => None,
         Some(text) => Some(level_of(text).ok_or_else(|| {
