@@ -3,6 +3,7 @@
 //! Needs root and `ip`, or Open MPI; says so and does nothing where they are missing.
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{finish, stderr, stdout};
 
@@ -15,7 +16,9 @@ struct Hosts {
 impl Hosts {
     /// `None`, after it has said why, if this cannot be had here.
     fn new(count: usize) -> Option<Self> {
-        let id = std::process::id();
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        // Other tests of this process have hosts too.
+        let id = format!("{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let name = |host: usize| format!("adverb-mesh-{host}-{id}");
         let hosts = Self {
             bridge: format!("adverb-mesh-bridge-{id}"),
