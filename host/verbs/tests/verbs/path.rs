@@ -9,6 +9,7 @@
 
 use crate::pair::Setup;
 use adverb_verbs::{Context, ContextConfig, DataPath, PathChoice};
+use std::sync::OnceLock;
 
 /// How two queue pairs of a test reach one another.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -26,9 +27,17 @@ pub(crate) enum Path {
 impl Path {
     /// The device for either end, which may be the same.
     pub(crate) fn contexts(self) -> [Context; 2] {
-        let one = self.context();
-        let other = if self == Self::InProcess { one.clone() } else { self.context() };
-        [one, other]
+        // A socket that goes takes with it what was steered to it, and refusals are not repeated: over
+        // UDP the devices stay until the test has ended.
+        static OVER_UDP: OnceLock<[Context; 2]> = OnceLock::new();
+        match self {
+            Self::InProcess => {
+                let one = self.context();
+                [one.clone(), one]
+            }
+            Self::Udp => OVER_UDP.get_or_init(|| [self.context(), self.context()]).clone(),
+            Self::Ring | Self::SharedMemory => [self.context(), self.context()],
+        }
     }
 
     /// A device for one end.
