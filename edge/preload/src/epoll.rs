@@ -75,6 +75,10 @@ struct Item {
     seen_head: u64,
     seen_end: bool,
     seen_fulls: u32,
+    /// Whether the kernel spoke, for reading and for writing.
+    seen_kernel: (bool, bool),
+    /// What the kernel has said since.
+    rung: u32,
     /// Looks that found nothing.
     idle: u32,
 }
@@ -97,6 +101,8 @@ struct State {
 pub(crate) struct Epoll {
     refs: AtomicUsize,
     lock: Lock,
+    /// Threads that wait for the lock.
+    wanting: AtomicUsize,
     /// How many items there are.
     count: AtomicUsize,
     state: UnsafeCell<State>,
@@ -117,8 +123,14 @@ const MARK: u64 = 0xad5e_71c3 << 32;
 const EVENTS_MAX: usize = 64;
 /// How long a watcher sleeps that waits for what the kernel has not brought yet.
 const BLOCKED_NAP_NS: i64 = 50_000;
+/// What is to be reported anew, whatever it is.
+const ALL_RUNG: u32 = u32::MAX;
 /// An item that was looked at so often in vain goes cold.
 const IDLE_MAX: u32 = 2000;
+/// A look that has to ask the kernel is worth so many that do not.
+const KERNEL_LOOK_WORTH: u32 = 500;
+/// How often one who spins gives way to those who want the instance, before it looks again.
+const LET_IN_MAX: u32 = 64;
 
 fn kernel_wait(epfd: c_int, events: &mut [libc::epoll_event]) -> usize {
     let (base, len) = (events.as_mut_ptr() as usize, events.len());
@@ -152,6 +164,8 @@ impl Item {
             seen_head: u64::MAX,
             seen_end: false,
             seen_fulls: u32::MAX,
+            seen_kernel: (false, false),
+            rung: 0,
             idle: 0,
         }
     }
@@ -159,7 +173,7 @@ impl Item {
     fn change(&mut self, events: u32, data: u64) {
         (self.events, self.data) = (events, data);
         (self.seen_head, self.seen_end, self.seen_fulls) = (u64::MAX, false, u32::MAX);
-        self.is_spent = false;
+        (self.is_spent, self.rung) = (false, ALL_RUNG);
         self.idle = 0;
     }
 
@@ -214,6 +228,17 @@ impl Item {
         let room = if wants_room { raw::poll_now(self.fd, out).unwrap_or(0) } else { 0 };
         let ready = libc::POLLIN | libc::POLLRDNORM | room & out;
         u32::from(ready.cast_unsigned())
+    }
+
+    /// What it costs to look at it, in looks at memory.
+    fn cost(&self) -> u32 {
+        let Target::Socket(slot) = &self.target else { return 1 };
+        let speaks = slot.mapped().map(|segment| stream::kernel_speaks(slot, segment));
+        if speaks.is_some_and(|(reading, writing)| reading || writing) {
+            KERNEL_LOOK_WORTH
+        } else {
+            1
+        }
     }
 
     /// Only the kernel can say whose turn it is, or that once is enough.
@@ -292,11 +317,20 @@ impl Item {
         let ended = ready & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
         let writable = ready & libc::POLLOUT != 0;
         let (reading, writing) = stream::kernel_speaks(slot, segment);
-        (readable && (head != self.seen_head || reading))
+        // What comes through the kernel is new when the kernel says so, and what comes after it is too.
+        let (was_reading, was_writing) = self.seen_kernel;
+        let rung = |events: c_int| self.rung & events as u32 != 0;
+        let is_read = match reading {
+            true => rung(libc::EPOLLIN),
+            false => was_reading || head != self.seen_head,
+        };
+        let is_written = match writing {
+            true => rung(libc::EPOLLOUT),
+            false => was_writing || slot.fulls.load(Ordering::Acquire) != self.seen_fulls,
+        };
+        (readable && is_read)
             || (ended && !self.seen_end)
-            || (writable
-                && (writing || slot.fulls.load(Ordering::Acquire) != self.seen_fulls)
-                && self.events & libc::EPOLLOUT as u32 != 0)
+            || (writable && is_written && self.events & libc::EPOLLOUT as u32 != 0)
     }
 
     /// It has been reported.
@@ -314,6 +348,8 @@ impl Item {
         if let Target::Socket(slot) = &self.target {
             let Some(segment) = slot.mapped() else { return };
             self.seen_head = segment.incoming(slot.end()).head();
+            self.seen_kernel = stream::kernel_speaks(slot, segment);
+            self.rung &= !events;
             self.seen_end |= events & (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32 != 0;
             if events & libc::EPOLLOUT as u32 != 0 {
                 self.seen_fulls = slot.fulls.load(Ordering::Acquire);
@@ -406,6 +442,7 @@ impl Epoll {
         let epoll: &'static Self = Box::leak(Box::new(Self {
             refs: AtomicUsize::new(0),
             lock: Lock::new(),
+            wanting: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
             state: UnsafeCell::new(state),
         }));
@@ -431,15 +468,30 @@ impl Epoll {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        let _held = self.lock.hold();
+        let _held = self.lock.try_hold().unwrap_or_else(|| {
+            self.wanting.fetch_add(1, Ordering::Relaxed);
+            let held = self.lock.hold();
+            self.wanting.fetch_sub(1, Ordering::Relaxed);
+            held
+        });
         // SAFETY: the lock is held (rule 1), and `f` cannot come back here: nothing below it calls
         // the program.
         f(unsafe { &mut *self.state.get() })
     }
 
+    /// One who spins holds the lock nearly all the time: between two looks it lets others have it.
+    fn let_in(&self) {
+        let mut rounds = 0;
+        while self.wanting.load(Ordering::Relaxed) > 0 && rounds < LET_IN_MAX {
+            raw::give_way();
+            rounds += 1;
+        }
+    }
+
     /// For a child just forked.
     pub(crate) fn after_fork(&self) {
         self.lock.reset();
+        self.wanting.store(0, Ordering::Relaxed);
         self.with(|state| {
             state.asleep = 0;
             state.items.iter().flatten().for_each(Item::after_fork);
@@ -462,12 +514,12 @@ impl Epoll {
         let Some(pin) = table::socket(fd).filter(is_ours) else {
             return self.control_inner(epfd, op, fd, events, data);
         };
-        let at = self.with(|state| {
-            state
-                .items
-                .iter()
-                .position(|item| item.as_ref().is_some_and(|item| item.is(fd, pin.slot())))
-        });
+        let is_it = |item: &Option<Item>| item.as_ref().is_some_and(|item| item.is(fd, pin.slot()));
+        let at = match op {
+            // The kernel knows whether it is there already.
+            libc::EPOLL_CTL_ADD => None,
+            _ => self.with(|state| state.items.iter().position(is_it)),
+        };
         match (op, at) {
             (libc::EPOLL_CTL_ADD, _) => {
                 kernel_control(epfd, op, fd, events, data)?;
@@ -612,6 +664,8 @@ impl Epoll {
                         Target::Inner(_) | Target::Datagram(_) => libc::EPOLLIN,
                     };
                     let mark = MARK | at as u64;
+                    // The kernel says again what there is.
+                    item.rung = 0;
                     let _ = kernel_control(epfd, op, fd, bells as u32, mark);
                     heat(hot, at, item);
                 } else {
@@ -643,7 +697,7 @@ impl Epoll {
                     count += 1;
                     continue;
                 }
-                item.idle = item.idle.wrapping_add(1);
+                item.idle = item.idle.wrapping_add(item.cost());
                 let is_socket = matches!(item.target, Target::Socket(_) | Target::Datagram(_));
                 if is_socket && item.idle > IDLE_MAX && item.cool() {
                     item.is_hot = false;
@@ -681,6 +735,7 @@ impl Epoll {
                         Target::Datagram(_) => {}
                         Target::Inner(inner) => inner.harvest(item.fd),
                         Target::Socket(slot) => {
+                            item.rung |= mask;
                             stream::heed(slot, (mask & 0x7fff) as i16);
                             if slot.watchers.load(Ordering::Relaxed) == 1
                                 && let Some(segment) = slot.mapped()
@@ -810,6 +865,7 @@ impl Epoll {
             self.wake();
         }
         loop {
+            self.let_in();
             let has_items = self.count.load(Ordering::Relaxed) > 0;
             if has_items {
                 self.sync(epfd);

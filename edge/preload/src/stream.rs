@@ -21,6 +21,7 @@ use crate::raw::{self, Answer, Errno};
 use crate::retreat;
 use crate::ring::{ACCEPTED, Leaver, NEVER, Ring, Segment, Trouble};
 use crate::slot::{Carrier, Kind, Slot, Why};
+use crate::sockets;
 use crate::stats::add;
 use crate::thread::Interrupts;
 
@@ -153,6 +154,7 @@ fn receive_unsettled(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive
                     if !meeting::take(slot, fd) {
                         slot.leave_to_kernel(Why::PeerSilent);
                     }
+                    sockets::explain(slot, fd, "read");
                 }
                 add(&slot.counters.rx_os_packets, 1);
                 add(&slot.counters.rx_os_bytes, got);
@@ -440,8 +442,8 @@ fn look_for_offer(slot: &Slot, fd: c_int) {
     if slot.kind() == Kind::Stream && sends.is_power_of_two() {
         let _receiving = slot.receiving.hold();
         let _sending = slot.sending.hold();
-        if slot.carrier() == Carrier::Open {
-            meeting::take(slot, fd);
+        if slot.carrier() == Carrier::Open && meeting::take(slot, fd) {
+            sockets::explain(slot, fd, "write");
         }
     }
 }
