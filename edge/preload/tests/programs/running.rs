@@ -62,8 +62,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let group = format!("-{}", self.0.id());
-        let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+        // Once it has been waited for, its number may be somebody else's.
+        if !matches!(self.0.try_wait(), Ok(None)) {
+            return;
+        }
+        kill("KILL", &format!("-{}", self.0.id()));
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -88,8 +91,14 @@ pub(crate) fn ringed(place: &Place) -> usize {
 
 /// Sends a process a signal.
 pub(crate) fn signal(name: &str, process: u32) {
-    let sent = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
-    assert!(sent.is_ok_and(|status| status.success()), "{name} to {process}");
+    assert!(kill(name, &process.to_string()), "{name} to {process}");
+}
+
+/// The shell's own `kill`: not everybody has one as a program.
+fn kill(name: &str, whom: &str) -> bool {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("kill -{name} -- {whom}")]).stderr(Stdio::null());
+    shell.status().is_ok_and(|status| status.success())
 }
 
 /// Waits until something is so; a minute is for ever.
@@ -113,7 +122,7 @@ pub(crate) fn output(command: &mut Command) -> Output {
     let (done, is_done) = mpsc::channel::<()>();
     std::thread::spawn(move || {
         if is_done.recv_timeout(A_MINUTE * 2) == Err(mpsc::RecvTimeoutError::Timeout) {
-            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+            kill("KILL", &group);
         }
     });
     let output = child.wait_with_output().expect("a program");
