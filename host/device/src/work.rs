@@ -16,6 +16,7 @@ pub use adverb_engine::RequestKind as SendKind;
 /// One piece of a local buffer. `struct ibv_sge`, and laid out like it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(C)]
+#[doc(alias = "ibv_sge")]
 pub struct Sge {
     /// Address of the first byte.
     pub addr: u64,
@@ -38,6 +39,7 @@ pub enum SendData<'a> {
 
 /// A request for the send queue. `struct ibv_send_wr`.
 #[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_send_wr")]
 pub struct SendWork<'a> {
     /// Comes back with the completion.
     pub wr_id: u64,
@@ -59,6 +61,7 @@ pub struct SendWork<'a> {
 
 /// A receive. `struct ibv_recv_wr`.
 #[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_recv_wr")]
 pub struct ReceiveWork<'a> {
     /// Comes back with the completion.
     pub wr_id: u64,

@@ -43,6 +43,7 @@ use std::time::Duration;
 /// ```
 #[derive(Clone)]
 #[doc(alias = "ibv_comp_channel")]
+#[doc(alias = "ibv_destroy_comp_channel")]
 pub struct CompChannel {
     inner: provider::CompChannel,
     port: Port,

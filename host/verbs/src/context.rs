@@ -39,6 +39,7 @@ use std::ptr::NonNull;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[doc(alias = "ibv_get_device_list")]
+#[doc(alias = "ibv_free_device_list")]
 pub fn devices() -> io::Result<Vec<Device>> {
     provider::devices()
 }
@@ -46,6 +47,7 @@ pub fn devices() -> io::Result<Vec<Device>> {
 /// An open device.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_context")]
+#[doc(alias = "ibv_close_device")]
 pub struct Context {
     port: Port,
     events: Events,
@@ -54,6 +56,7 @@ pub struct Context {
 /// Bounds of a device. `struct ibv_device_attr`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
+#[doc(alias = "ibv_device_attr")]
 pub struct DeviceAttr {
     /// Identifier of the node.
     pub node_guid: u64,
@@ -111,6 +114,7 @@ impl DeviceAttr {
 /// What a port is like now. `struct ibv_port_attr`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
+#[doc(alias = "ibv_port_attr")]
 pub struct PortAttr {
     /// It carries traffic.
     pub active: bool,
@@ -314,6 +318,7 @@ impl Context {
 /// A protection domain: queue pairs reach only memory of their own. `struct ibv_pd`.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_pd")]
+#[doc(alias = "ibv_dealloc_pd")]
 pub struct Pd {
     port: Port,
     events: Events,

@@ -407,6 +407,7 @@ impl std::error::Error for ReregisterError {}
 /// the program's own; this is for programs that want to use such memory where there is some.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_dm")]
+#[doc(alias = "ibv_free_dm")]
 pub struct Dm {
     inner: Arc<DmInner>,
 }

@@ -62,6 +62,7 @@ use adverb_device::{
 /// ```
 #[derive(Debug)]
 #[doc(alias = "ibv_mw")]
+#[doc(alias = "ibv_dealloc_mw")]
 pub struct Mw {
     window: Window,
 }

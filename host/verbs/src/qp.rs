@@ -239,6 +239,7 @@ struct Chain {
 /// of such work comes back when its completion queue goes.
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
+#[doc(alias = "ibv_destroy_qp")]
 pub struct Qp<T: Transport> {
     inner: provider::Qp,
     port: Port,

@@ -44,6 +44,7 @@ use std::os::fd::AsFd;
 /// A handle: clones are the same domain, which lives as long as a handle, a queue or a target of it.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_xrcd")]
+#[doc(alias = "ibv_close_xrcd")]
 pub struct Xrcd {
     /// None of a device that has no such domains: nothing can be made in it.
     device: Option<adverb_device::Xrcd>,

@@ -6,6 +6,7 @@
 //! | `matrix.rs` | every operation over every transport, against the engine's table |
 //! | `datagram.rs` | addresses, network headers, Q_Keys, lengths |
 //! | `echo.rs` | datagrams between processes, stopped and killed ones among them |
+//! | `marks.rs` | traffic class, hop limit and flow label, on the wire and at the receiver |
 //! | `multicast.rs` | groups, within a process and between several |
 //! | `states.rs` | what each state does to posting and to work; modify, query, RESET, SQD, SQE |
 //! | `strangers.rs` | packets that nobody should have sent |
@@ -16,6 +17,7 @@
 mod alone;
 mod datagram;
 mod echo;
+mod marks;
 mod matrix;
 mod multicast;
 #[path = "../verbs/pair.rs"]
