@@ -88,7 +88,7 @@ impl CompChannel {
         Some(CqEvent { cq, notice: wake.notice })
     }
 
-    /// Waits for an event, and drives the device meanwhile.
+    /// Waits for an event, and drives the device meanwhile. IBTA Vol. 1 §11.5.1.
     ///
     /// # Errors
     ///
