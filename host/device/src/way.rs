@@ -4,7 +4,7 @@
 //! from, the address to send to, and the part of the ICRC that is the same for every packet. Sending
 //! then looks nothing up.
 
-use crate::endpoint::{Endpoint, gid_of};
+use crate::endpoint::{Endpoint, gid_of, ip_of};
 use crate::port::Port;
 use crate::qp::ConnectError;
 use crate::vicinity::Near;
@@ -82,7 +82,11 @@ pub struct Ah {
 impl Ah {
     pub(crate) fn new(port: Arc<Port>, domain: u32, attr: AhAttr) -> Result<Self, ConnectError> {
         let mut way = Way::new(port.endpoint(attr.gid_index)?, attr.gid)?;
-        way.near = port.near(gid_of(way.endpoint.addr.ip()), attr.gid);
+        let source = gid_of(way.endpoint.addr.ip());
+        way.near = match ip_of(attr.gid).is_multicast() {
+            true => port.near_group(source, attr.gid),
+            false => port.near(source, attr.gid),
+        };
         let way = Arc::new(way);
         Ok(Self { way, port, domain, attr })
     }
