@@ -414,8 +414,19 @@ pub(crate) fn file_size(fd: c_int) -> Answer {
 /// memory has other descriptors than we know.
 pub(crate) fn read_file(path: &std::path::Path, most: usize) -> Option<Vec<u8>> {
     let path = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
-    let file = open(&std::ffi::CString::new(path).ok()?, libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
     let mut bytes = Vec::new();
+    read_file_into(&std::ffi::CString::new(path).ok()?, most, &mut bytes)?;
+    Some(bytes)
+}
+
+/// The same, into memory that is there already, and emptied first.
+pub(crate) fn read_file_into(
+    path: &std::ffi::CStr,
+    most: usize,
+    bytes: &mut Vec<u8>,
+) -> Option<()> {
+    let file = open(path, libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
+    bytes.clear();
     let mut chunk = [0_u8; 4096];
     while bytes.len() < most {
         let args = [word(file), chunk.as_mut_ptr() as usize, chunk.len(), 0, 0, 0];
@@ -428,7 +439,16 @@ pub(crate) fn read_file(path: &std::path::Path, most: usize) -> Option<Vec<u8>> 
     }
     close(file);
     bytes.truncate(most);
-    Some(bytes)
+    Some(())
+}
+
+/// The number by which the kernel lists a socket.
+pub(crate) fn inode(fd: c_int) -> Option<u64> {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: room for an answer.
+    unsafe { syscall(libc::SYS_fstat, [word(fd), &raw mut about as usize, 0, 0, 0, 0]) }.ok()?;
+    Some(about.st_ino)
 }
 
 /// Writes bytes of ours.

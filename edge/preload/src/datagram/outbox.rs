@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
 use super::directory::{self, Directory};
+use super::group::{self, Groups};
 use super::mailbox::{Mailbox, Pushed};
 use super::post::Post;
 use crate::address;
@@ -19,29 +20,31 @@ use crate::slot::Slot;
 use crate::stats::add;
 use crate::table::Pin;
 
+/// Candidates for one destination; if there are more, it stays with the kernel.
+const CANDIDATES_MAX: usize = 4;
 /// Destinations that one socket knows mailboxes of, at a time.
 const ROUTES: usize = 64;
 /// Places where one destination may be.
 const PROBES: usize = 4;
 /// The most that a datagram of IPv4 carries.
-const LEN_MAX: usize = 65_507;
+pub(super) const LEN_MAX: usize = 65_507;
 /// After so many datagrams one goes through the kernel.
-const VERIFY: u32 = 4096;
+pub(super) const VERIFY: u32 = 4096;
 /// Datagrams that are sent between two looks at whether the receiver reads them.
-const LOOK: u32 = 64;
+pub(super) const LOOK: u32 = 64;
 /// How often a full mailbox is tried again while its owner reads.
-const FULL_ROUNDS: u32 = 512;
+pub(super) const FULL_ROUNDS: u32 = 512;
 
 /// The way to one mailbox.
 #[derive(Debug)]
-struct Way {
-    mailbox: Mailbox,
+pub(super) struct Way {
+    pub(super) mailbox: Mailbox,
     /// Our entry there.
-    sender: usize,
+    pub(super) sender: usize,
     /// Datagrams since one went through the kernel.
     unverified: u32,
     /// The end of the last one.
-    pushed_to: u64,
+    pub(super) pushed_to: u64,
     /// Datagrams so far.
     looks: u32,
 }
@@ -66,13 +69,14 @@ struct Route {
 pub(super) struct Outbox {
     cookie: u64,
     routes: Vec<Option<Box<Route>>>,
+    groups: Groups,
     /// Where it is connected to, as of the given turn.
     peer: Option<SocketAddr>,
     peer_turn: u32,
 }
 
 /// What is to be done with a datagram.
-enum Plan {
+pub(super) enum Plan {
     /// Nothing more: it has been taken care of.
     Done,
     /// Through the kernel; there are candidates which have been told of it, or none.
@@ -86,7 +90,7 @@ impl Route {
             return;
         }
         self.generation = generation;
-        let Some((cookies, count)) = directory.find(self.to.port()) else {
+        let Some((cookies, count)) = directory.find::<CANDIDATES_MAX>(self.to.port()) else {
             self.ways.clear();
             return;
         };
@@ -109,10 +113,7 @@ impl Route {
             if mailbox.port() != self.to.port() {
                 continue;
             }
-            if let Some(sender) = mailbox.enter(me, source) {
-                let pushed_to = mailbox.head();
-                self.ways.push(Way { mailbox, sender, unverified: 0, pushed_to, looks: 0 });
-            }
+            self.ways.extend(Way::new(mailbox, me, source, None));
         }
     }
 
@@ -145,19 +146,35 @@ impl Route {
 }
 
 /// The address that a socket's datagrams to `to` come from.
-fn source_of(slot: &Slot, fd: c_int, to: SocketAddr) -> Option<SocketAddr> {
+pub(super) fn source_of(slot: &Slot, fd: c_int, to: SocketAddr) -> Option<SocketAddr> {
     let own = raw::name(fd, false)?;
     let port = u16::try_from(slot.port.load(Ordering::Relaxed)).ok()?;
-    if !own.ip().is_unspecified() {
+    // Nothing comes from the address of a group, though sockets may be bound to one.
+    if !own.ip().is_unspecified() && !own.ip().is_multicast() {
         return Some(SocketAddr::new(own.ip(), port));
     }
     let domain = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let probe = raw::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC).ok()?;
+    if to.ip().is_multicast() {
+        group::send_by_same(slot, fd, probe, to.is_ipv4());
+    }
     let (storage, len) = address::write(to, domain);
     let source = raw::connect(probe, &storage, len).ok().and_then(|_| raw::name(probe, false));
     raw::close(probe);
     Some(SocketAddr::new(source?.ip(), port))
 }
+
+/// Whether datagrams to an address may go into the mailboxes of a group. Groups of one link are
+/// addresses only together with the link.
+fn is_group(to: SocketAddr) -> bool {
+    let is_one = match to.ip() {
+        IpAddr::V4(ip) => ip.is_multicast(),
+        IpAddr::V6(ip) => ip.is_multicast() && ip.octets()[1] & 0xf > LINK_SCOPE,
+    };
+    is_one && to.port() != 0
+}
+
+const LINK_SCOPE: u8 = 2;
 
 /// Whether datagrams to an address may ever go into a mailbox.
 fn is_unicast(to: SocketAddr) -> bool {
@@ -173,6 +190,7 @@ impl Outbox {
         Self {
             cookie: directory::cookie(fd).unwrap_or(0),
             routes: Vec::new(),
+            groups: Groups::default(),
             peer: None,
             peer_turn: u32::MAX,
         }
@@ -185,6 +203,7 @@ impl Outbox {
         if turn != self.peer_turn {
             self.peer = raw::name(fd, true);
             self.peer_turn = turn;
+            self.groups.clear();
         }
         self.peer
     }
@@ -233,7 +252,8 @@ impl Outbox {
         is_special: bool,
         directory: &Directory,
     ) -> Plan {
-        let to = to.or_else(|| self.peer(slot, fd)).filter(|to| is_unicast(*to));
+        let peer = self.peer(slot, fd);
+        let to = to.or(peer).filter(|to| is_unicast(*to) || is_group(*to));
         let kernel = Plan::Kernel { is_counted: false, to };
         let Some(to) = to else { return kernel };
         let generation = directory.generation(to.port());
@@ -241,6 +261,10 @@ impl Outbox {
             return kernel;
         }
         let me = self.cookie;
+        if is_group(to) {
+            let socket = group::Socket { slot, fd, me };
+            return self.groups.plan(&socket, parts, to, is_special, directory);
+        }
         let Some(route) = self.find_or_new(to) else { return kernel };
         if route.generation != generation {
             route.search(directory, generation, slot, fd, me);
@@ -265,8 +289,20 @@ impl Outbox {
 }
 
 impl Way {
+    /// Enters a socket as a sender, from `source`, to a group or to the mailbox's own address.
+    pub(super) fn new(
+        mailbox: Mailbox,
+        me: u64,
+        source: SocketAddr,
+        group: Option<IpAddr>,
+    ) -> Option<Self> {
+        let sender = mailbox.enter(me, source, group)?;
+        let pushed_to = mailbox.head();
+        Some(Self { mailbox, sender, unverified: 0, pushed_to, looks: 0 })
+    }
+
     /// Puts a datagram into the mailbox; `Asleep` if it is to go through the kernel for any reason.
-    fn send(&mut self, parts: &[libc::iovec]) -> Pushed {
+    pub(super) fn send(&mut self, parts: &[libc::iovec]) -> Pushed {
         let mut cursor = Cursor::new(parts);
         let len = cursor.remaining();
         let Some(sender) = self.mailbox.sender(self.sender) else { return Pushed::Gone };
@@ -305,7 +341,7 @@ impl Way {
         }
     }
 
-    fn is_dead(&self) -> bool {
+    pub(super) fn is_dead(&self) -> bool {
         self.mailbox.is_dead()
     }
 
@@ -354,8 +390,10 @@ pub(crate) fn send(
     if answer.is_err() && is_counted {
         let held = slot.sending.hold();
         post.outbox(&held, |outbox| {
-            if let Some(route) = to.and_then(|to| outbox.find(to)) {
-                route.count(false);
+            let Some(to) = to else { return };
+            match outbox.find(to) {
+                Some(route) => route.count(false),
+                None => outbox.groups.uncount(to),
             }
         });
     }
@@ -409,5 +447,8 @@ pub(crate) fn mind(slot: &Slot, fd: c_int) {
 pub(super) fn forget(slot: &Slot) {
     let Some(post) = slot.post() else { return };
     let held = slot.sending.hold();
-    post.outbox(&held, |outbox| outbox.routes.clear());
+    post.outbox(&held, |outbox| {
+        outbox.routes.clear();
+        outbox.groups.clear();
+    });
 }

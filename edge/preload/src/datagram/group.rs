@@ -1,0 +1,362 @@
+//! Sending to a multicast group: into the mailboxes of all its members, or to all of them through the
+//! kernel.
+//!
+//! Never both, so that each gets every datagram once. The mailboxes are used if everybody on this host
+//! who could get the datagram has one, is awake, and has been seen to get the group's datagrams from
+//! this very socket through the kernel, by way of the loopback device, beyond which nobody is. Whether
+//! there are others the kernel's list of sockets says (`listing.rs`), which is read again every so
+//! often; of joins and ends of our own sockets we hear at once.
+//!
+//! All mailboxes get a datagram, or none: first each is reserved, in the order of their numbers, so
+//! that nobody goes to sleep; then all are written, then all published.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+
+use super::directory::{self, Directory};
+use super::listing;
+use super::mailbox::{Pushed, Reserved, Shows};
+use super::outbox::{FULL_ROUNDS, LEN_MAX, LOOK, Plan, VERIFY, Way, source_of};
+use crate::parts::Cursor;
+use crate::raw;
+use crate::slot::Slot;
+
+/// Groups to which one socket sends through mailboxes, at a time.
+const GROUPS_MAX: usize = 16;
+/// Members of one group; if there are more, it stays with the kernel.
+const MEMBERS_MAX: usize = 16;
+/// The loopback device, in every network namespace.
+const LOOPBACK: u32 = 1;
+/// How long what the kernel's list says is believed.
+const BELIEVED_NS: u64 = 20_000_000;
+/// Nor is it read more often than this, in times of what reading it has taken.
+const READ_SHARE: u64 = 64;
+
+/// Who sends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Socket<'a> {
+    pub(super) slot: &'a Slot,
+    pub(super) fd: c_int,
+    /// The kernel's number for it.
+    pub(super) me: u64,
+}
+
+/// The groups of one socket.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    groups: Vec<Group>,
+    /// Whether this host gets what is sent, by IPv4 and by IPv6; `None` if nobody has asked.
+    loops: [Option<bool>; 2],
+    /// Room for the kernel's list.
+    buffer: Vec<u8>,
+}
+
+/// What is known of those who could get a group's datagrams.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Audience {
+    Unknown,
+    /// Somebody has no mailbox.
+    Mixed,
+    /// The members all have.
+    Known,
+}
+
+#[derive(Debug)]
+struct Member {
+    way: Way,
+    /// It could get the group's datagrams, as far as the kernel's list says.
+    is_open: bool,
+}
+
+/// One group.
+#[derive(Debug)]
+struct Group {
+    to: SocketAddr,
+    source: Option<SocketAddr>,
+    /// What the directory said of the port when it was last searched.
+    generation: u32,
+    /// In the order of their numbers.
+    members: Vec<Member>,
+    audience: Audience,
+    /// Until when that is believed.
+    until_ns: u64,
+    /// Datagrams so far, and those since one went through the kernel.
+    looks: u32,
+    unverified: u32,
+}
+
+/// Lets a socket of ours send to groups by the interface by which the program's does.
+pub(super) fn send_by_same(slot: &Slot, fd: c_int, probe: c_int, is_v4: bool) {
+    if is_v4 {
+        let by = slot.multicast_by.load(Ordering::Relaxed);
+        let addr = u32::try_from(by & u64::from(u32::MAX)).unwrap_or(0);
+        let index = c_int::try_from(by >> 32).unwrap_or(0);
+        let (level, name) = (libc::IPPROTO_IP, libc::IP_MULTICAST_IF);
+        let _ = raw::set_option_as(probe, level, name, &[0, addr, index.cast_unsigned()]);
+    } else {
+        let (level, name) = (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF);
+        let index = raw::option::<c_int>(fd, level, name).unwrap_or(0);
+        let _ = raw::set_option(probe, level, name, index);
+    }
+}
+
+impl Groups {
+    /// How the socket sends may have changed: everything is found out again.
+    pub(super) fn clear(&mut self) {
+        self.groups.clear();
+        self.loops = [None; 2];
+    }
+
+    /// A datagram that was counted has not gone through the kernel.
+    pub(super) fn uncount(&self, to: SocketAddr) {
+        if let Some(group) = self.groups.iter().find(|group| group.to == to) {
+            group.count(false);
+        }
+    }
+
+    /// Decides about one datagram, and delivers it if it can.
+    pub(super) fn plan(
+        &mut self,
+        socket: &Socket<'_>,
+        parts: &[libc::iovec],
+        to: SocketAddr,
+        is_special: bool,
+        directory: &Directory,
+    ) -> Plan {
+        let kernel = |is_counted| Plan::Kernel { is_counted, to: Some(to) };
+        let is_known = socket.slot.multicast_by.load(Ordering::Relaxed) != super::BY_UNKNOWN;
+        if !is_known || !self.loops(socket.fd, to.ip()) {
+            return kernel(false);
+        }
+        let Some(at) = self.find_or_new(to) else { return kernel(false) };
+        let Self { groups, buffer, .. } = self;
+        let Some(group) = groups.get_mut(at) else { return kernel(false) };
+        let generation = directory.generation(to.port());
+        if group.generation != generation {
+            group.search(directory, generation, socket);
+        }
+        if group.members.is_empty() {
+            return kernel(false);
+        }
+        if !is_special
+            && Cursor::new(parts).remaining() <= LEN_MAX
+            && group.is_ready(socket.me, buffer)
+        {
+            match group.transmit(parts) {
+                Pushed::At(_) | Pushed::Full => return Plan::Done,
+                Pushed::Asleep => {}
+                Pushed::Gone => group.generation = 0,
+            }
+        }
+        group.count(true);
+        kernel(true)
+    }
+
+    fn find_or_new(&mut self, to: SocketAddr) -> Option<usize> {
+        let at = self.groups.iter().position(|group| group.to == to);
+        at.or_else(|| {
+            let is_unused = |group: &Group| group.members.is_empty();
+            let at = match self.groups.len() {
+                GROUPS_MAX => self.groups.iter().position(is_unused)?,
+                len => len,
+            };
+            if at < self.groups.len() {
+                self.groups.remove(at);
+            }
+            self.groups.push(Group::new(to));
+            Some(self.groups.len() - 1)
+        })
+    }
+
+    /// Whether this host gets what the socket sends to groups.
+    fn loops(&mut self, fd: c_int, group: IpAddr) -> bool {
+        let (level, name) = match group {
+            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP),
+            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP),
+        };
+        let [v4, v6] = &mut self.loops;
+        let known = if group.is_ipv4() { v4 } else { v6 };
+        *known.get_or_insert_with(|| raw::option::<c_int>(fd, level, name).unwrap_or(0) != 0)
+    }
+}
+
+impl Group {
+    fn new(to: SocketAddr) -> Self {
+        Self {
+            to,
+            source: None,
+            generation: 0,
+            members: Vec::new(),
+            audience: Audience::Unknown,
+            until_ns: 0,
+            looks: 0,
+            unverified: 0,
+        }
+    }
+
+    /// Looks for mailboxes on the group's port.
+    fn search(&mut self, directory: &Directory, generation: u32, socket: &Socket<'_>) {
+        let Socket { slot, fd, me } = *socket;
+        if slot.port.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.generation = generation;
+        self.audience = Audience::Unknown;
+        self.until_ns = 0;
+        let Some((cookies, count)) = directory.find::<MEMBERS_MAX>(self.to.port()) else {
+            return self.members.clear();
+        };
+        let cookies = cookies.get(..count).unwrap_or(&[]);
+        self.members.retain(|Member { way, .. }| {
+            let sender = way.mailbox.sender(way.sender);
+            cookies.contains(&way.mailbox.cookie()) && sender.is_some_and(|sender| sender.is(me))
+        });
+        for cookie in cookies {
+            if self.members.iter().any(|member| member.way.mailbox.cookie() == *cookie) {
+                continue;
+            }
+            self.source = self.source.or_else(|| source_of(slot, fd, self.to));
+            let Some(source) = self.source else { return self.members.clear() };
+            let Some((mailbox, _)) = directory::open(fd, *cookie) else { continue };
+            let is_v6 = mailbox.domain() == libc::AF_INET6;
+            let is_fit = if self.to.is_ipv6() { is_v6 } else { !mailbox.is_v6_only() };
+            if !is_fit || mailbox.port() != self.to.port() {
+                continue;
+            }
+            let way = Way::new(mailbox, me, source, Some(self.to.ip()));
+            if let Some(way) = way {
+                way.mailbox.set_shows(Shows::Nothing, Shows::Wanted);
+                self.members.push(Member { way, is_open: false });
+            }
+        }
+        self.members.sort_by_key(|member| member.way.mailbox.cookie());
+    }
+
+    /// One datagram more is about to go through the kernel, or has not.
+    fn count(&self, is_more: bool) {
+        for Member { way, .. } in &self.members {
+            if let Some(sender) = way.mailbox.sender(way.sender) {
+                if is_more { sender.gives() } else { sender.gave_not() }
+            }
+        }
+    }
+
+    /// Whether everybody who could get a datagram has a mailbox that may be used.
+    fn is_ready(&mut self, me: u64, buffer: &mut Vec<u8>) -> bool {
+        let is_reached = |member: &Member| {
+            let Way { mailbox, sender, .. } = &member.way;
+            mailbox.is_confirmed(*sender, me)
+                && mailbox.sender(*sender).is_some_and(|sender| sender.interface() == LOOPBACK)
+        };
+        if raw::now_ns() >= self.until_ns {
+            if !self.members.iter().any(is_reached) {
+                return false;
+            }
+            self.ask_kernel(buffer);
+        }
+        let is_open = |member: &&Member| member.is_open;
+        self.audience == Audience::Known && self.members.iter().filter(is_open).all(is_reached)
+    }
+
+    /// Asks the kernel who could get the group's datagrams.
+    fn ask_kernel(&mut self, buffer: &mut Vec<u8>) {
+        let start = raw::now_ns();
+        self.members.iter_mut().for_each(|member| member.is_open = false);
+        let Self { members, .. } = self;
+        let (mut is_mixed, mut count) = (false, 0);
+        let is_read = self.source.and_then(|source| {
+            listing::each_candidate(self.to, source, buffer, |inode| {
+                let mut members = members.iter_mut();
+                match members.find(|member| member.way.mailbox.inode() == inode) {
+                    Some(member) => (member.is_open, count) = (true, count + 1),
+                    None => is_mixed = true,
+                }
+            })
+        });
+        self.audience = match is_read {
+            Some(()) if !is_mixed && count > 0 => Audience::Known,
+            Some(()) | None => Audience::Mixed,
+        };
+        let took = raw::now_ns().saturating_sub(start);
+        self.until_ns = start.saturating_add(BELIEVED_NS.max(took.saturating_mul(READ_SHARE)));
+    }
+
+    /// Puts a datagram into all mailboxes, or into none: `Asleep` and `Gone` if it is to go through
+    /// the kernel.
+    fn transmit(&mut self, parts: &[libc::iovec]) -> Pushed {
+        let mut open = self.members.iter_mut().filter(|member| member.is_open);
+        if let (Some(only), None) = (open.next(), open.next()) {
+            return only.way.send(parts);
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOK) {
+            let is_read = |way: &Way| way.mailbox.is_read(way.pushed_to);
+            let is_open = |member: &&Member| member.is_open;
+            let mut ways = self.members.iter().filter(is_open).map(|member| &member.way);
+            if ways.clone().all(is_read) {
+                if self.unverified >= VERIFY {
+                    self.unverified = 0;
+                    return Pushed::Asleep;
+                }
+            } else if ways.any(|way| !is_read(way) && way.is_dead()) {
+                return Pushed::Gone;
+            }
+        }
+        let mut rounds = 0;
+        loop {
+            let pushed = self.put(parts, rounds < FULL_ROUNDS);
+            match pushed {
+                Pushed::Full => {
+                    rounds += 1;
+                    std::hint::spin_loop();
+                }
+                Pushed::At(_) => {
+                    self.unverified = self.unverified.saturating_add(1);
+                    return pushed;
+                }
+                Pushed::Asleep | Pushed::Gone => return pushed,
+            }
+        }
+    }
+
+    /// One attempt. `Full` if it is worth trying again, since one that is full is being read.
+    fn put(&mut self, parts: &[libc::iovec], waits: bool) -> Pushed {
+        let from = Cursor::new(parts);
+        let len = from.remaining();
+        let mut ends = [None; MEMBERS_MAX];
+        {
+            let mut reserved = [const { None::<Reserved<'_>> }; MEMBERS_MAX];
+            let open = self.members.iter().filter(|member| member.is_open);
+            for (Member { way, .. }, place) in open.clone().zip(&mut reserved) {
+                match way.mailbox.reserve(len) {
+                    Ok(here) if here.is_full() && waits && way.mailbox.moves() => {
+                        return Pushed::Full;
+                    }
+                    Ok(here) => *place = Some(here),
+                    Err(refused) => return refused,
+                }
+            }
+            for (Member { way, .. }, here) in open.clone().zip(&reserved) {
+                let (Some(here), Some(sender)) = (here, way.mailbox.sender(way.sender)) else {
+                    return Pushed::Gone;
+                };
+                if here.is_full() {
+                    way.mailbox.stalls();
+                }
+                // The kernel says what there is to say about a buffer that is none.
+                if !here.fill(way.sender, sender.given(), from.clone()) {
+                    return Pushed::Asleep;
+                }
+            }
+            for (here, end) in reserved.into_iter().zip(&mut ends) {
+                *end = here.and_then(Reserved::publish);
+            }
+        }
+        let open = self.members.iter_mut().filter(|member| member.is_open);
+        for (member, end) in open.zip(ends) {
+            member.way.pushed_to = end.unwrap_or(member.way.pushed_to);
+        }
+        Pushed::At(0)
+    }
+}
