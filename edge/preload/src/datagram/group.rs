@@ -11,7 +11,7 @@
 //! that nobody goes to sleep; then all are written, then all published.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use super::directory::{self, Directory};
@@ -46,8 +46,6 @@ pub(super) struct Socket<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     groups: Vec<Group>,
-    /// Whether this host gets what is sent, by IPv4 and by IPv6; `None` if nobody has asked.
-    loops: [Option<bool>; 2],
     /// Room for the kernel's list.
     buffer: Vec<u8>,
 }
@@ -105,7 +103,6 @@ impl Groups {
     /// How the socket sends may have changed: everything is found out again.
     pub(super) fn clear(&mut self) {
         self.groups.clear();
-        self.loops = [None; 2];
     }
 
     /// A datagram that was counted has not gone through the kernel.
@@ -126,7 +123,7 @@ impl Groups {
     ) -> Plan {
         let kernel = |is_counted| Plan::Kernel { is_counted, to: Some(to) };
         let is_known = socket.slot.multicast_by.load(Ordering::Relaxed) != super::BY_UNKNOWN;
-        if !is_known || !self.loops(socket.fd, to.ip()) {
+        if !is_known {
             return kernel(false);
         }
         let Some(at) = self.find_or_new(to) else { return kernel(false) };
@@ -167,17 +164,6 @@ impl Groups {
             self.groups.push(Group::new(to));
             Some(self.groups.len() - 1)
         })
-    }
-
-    /// Whether this host gets what the socket sends to groups.
-    fn loops(&mut self, fd: c_int, group: IpAddr) -> bool {
-        let (level, name) = match group {
-            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP),
-            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP),
-        };
-        let [v4, v6] = &mut self.loops;
-        let known = if group.is_ipv4() { v4 } else { v6 };
-        *known.get_or_insert_with(|| raw::option::<c_int>(fd, level, name).unwrap_or(0) != 0)
     }
 }
 
