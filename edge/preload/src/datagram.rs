@@ -84,6 +84,7 @@ pub(crate) fn connected(slot: &Slot, fd: c_int) {
     slot.turns.fetch_add(1, Ordering::AcqRel);
     if let Some(mailbox) = mapped(slot) {
         mailbox.turn();
+        inbox::expect_groups(fd, mailbox);
         if raw::name(fd, false).is_none_or(|own| own.port() != mailbox.port()) {
             // Disconnected, and without the port that it had.
             keep_to_kernel(slot, fd);
@@ -139,6 +140,7 @@ pub(crate) fn is_hidden(slot: &Slot, fd: c_int, level: c_int, name: c_int) -> bo
 fn membership_changed(slot: &Slot, fd: c_int) {
     if let Some(mailbox) = mapped(slot) {
         mailbox.turn();
+        inbox::expect_groups(fd, mailbox);
     }
     bound(slot, fd);
 }

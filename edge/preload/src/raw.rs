@@ -271,6 +271,21 @@ pub(crate) fn option<T: Copy + Default>(fd: c_int, level: c_int, name: c_int) ->
     Ok(value)
 }
 
+/// Reads a socket option into a structure whose first fields say what is asked.
+pub(crate) fn read_option<T>(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: &mut T,
+) -> Result<(), Errno> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let value = std::ptr::from_mut(value) as usize;
+    let args = [word(fd), word(level), word(name), value, &raw mut len as usize, 0];
+    // SAFETY: the kernel writes at most `len` bytes of a `T`, whose every bit pattern is legal by
+    // the choice of the callers: integers, and addresses.
+    unsafe { syscall(libc::SYS_getsockopt, args) }.map(|_| ())
+}
+
 /// The address of one end of a socket: its own, or its peer's.
 pub(crate) fn name(fd: c_int, of_peer: bool) -> Option<std::net::SocketAddr> {
     // SAFETY: all zeros is a legal value of this structure of integers.

@@ -14,20 +14,20 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
+use adverb_sockconf::Level;
+
 use super::directory::{self, Directory};
 use super::listing;
-use super::mailbox::{Pushed, Reserved, Shows};
+use super::mailbox::{Expects, LOOPBACK, Pushed, Reserved, Sender, Shows};
 use super::outbox::{FULL_ROUNDS, LEN_MAX, LOOK, Plan, VERIFY, Way, source_of};
 use crate::parts::Cursor;
-use crate::raw;
 use crate::slot::Slot;
+use crate::{config, raw};
 
 /// Groups to which one socket sends through mailboxes, at a time.
 const GROUPS_MAX: usize = 16;
 /// Members of one group; if there are more, it stays with the kernel.
 const MEMBERS_MAX: usize = 16;
-/// The loopback device, in every network namespace.
-const LOOPBACK: u32 = 1;
 /// How long what the kernel's list says is believed.
 const BELIEVED_NS: u64 = 20_000_000;
 /// Nor is it read more often than this, in times of what reading it has taken.
@@ -63,8 +63,67 @@ enum Audience {
 #[derive(Debug)]
 struct Member {
     way: Way,
+    /// Our entry there about this group.
+    entry: usize,
     /// It could get the group's datagrams, as far as the kernel's list says.
+    is_listed: bool,
+    /// And it expects them.
     is_open: bool,
+    /// Datagrams that were given to the kernel before it was known whether it expects them.
+    guessed: u32,
+}
+
+impl Member {
+    fn entry(&self) -> Option<&Sender> {
+        self.way.mailbox.sender(self.entry)
+    }
+
+    fn expects(&self) -> Expects {
+        self.entry().map_or(Expects::Nothing, Sender::expects)
+    }
+
+    /// Whether it has been seen to get the group's datagrams by loopback.
+    fn is_reached(&self, me: u64) -> bool {
+        self.way.mailbox.is_confirmed(self.entry, me)
+            && self.entry().is_some_and(|entry| entry.interface() == LOOPBACK)
+    }
+
+    /// One datagram more is about to go through the kernel.
+    fn count(&mut self) {
+        let Some(sender) = self.way.mailbox.sender(self.way.sender) else { return };
+        let by_network = self.entry().is_some_and(|entry| entry.interface() > LOOPBACK);
+        match self.expects() {
+            Expects::Nothing => sender.gave_not(std::mem::take(&mut self.guessed)),
+            _ if by_network => sender.gave_not(std::mem::take(&mut self.guessed)),
+            Expects::All => {
+                self.guessed = 0;
+                sender.gives();
+            }
+            Expects::Unknown => {
+                self.guessed += 1;
+                sender.gives();
+            }
+        }
+    }
+
+    /// It has not.
+    fn uncount(&mut self) {
+        let Some(sender) = self.way.mailbox.sender(self.way.sender) else { return };
+        match self.expects() {
+            Expects::Nothing => {}
+            Expects::All => sender.gave_not(1),
+            Expects::Unknown => {
+                self.guessed = self.guessed.saturating_sub(1);
+                sender.gave_not(1);
+            }
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.way.mailbox.leave(self.entry);
+    }
 }
 
 /// One group.
@@ -82,6 +141,8 @@ struct Group {
     /// Datagrams so far, and those since one went through the kernel.
     looks: u32,
     unverified: u32,
+    /// It has been said that it goes by shared memory.
+    is_explained: bool,
 }
 
 /// Lets a socket of ours send to groups by the interface by which the program's does.
@@ -106,9 +167,9 @@ impl Groups {
     }
 
     /// A datagram that was counted has not gone through the kernel.
-    pub(super) fn uncount(&self, to: SocketAddr) {
-        if let Some(group) = self.groups.iter().find(|group| group.to == to) {
-            group.count(false);
+    pub(super) fn uncount(&mut self, to: SocketAddr) {
+        if let Some(group) = self.groups.iter_mut().find(|group| group.to == to) {
+            group.members.iter_mut().for_each(Member::uncount);
         }
     }
 
@@ -140,13 +201,14 @@ impl Groups {
             && Cursor::new(parts).remaining() <= LEN_MAX
             && group.is_ready(socket.me, buffer)
         {
+            group.explain(socket.fd);
             match group.transmit(parts) {
                 Pushed::At(_) | Pushed::Full => return Plan::Done,
                 Pushed::Asleep => {}
                 Pushed::Gone => group.generation = 0,
             }
         }
-        group.count(true);
+        group.members.iter_mut().for_each(Member::count);
         kernel(true)
     }
 
@@ -178,6 +240,7 @@ impl Group {
             until_ns: 0,
             looks: 0,
             unverified: 0,
+            is_explained: false,
         }
     }
 
@@ -210,62 +273,73 @@ impl Group {
             if !is_fit || mailbox.port() != self.to.port() {
                 continue;
             }
-            let way = Way::new(mailbox, me, source, Some(self.to.ip()));
-            if let Some(way) = way {
-                way.mailbox.set_shows(Shows::Nothing, Shows::Wanted);
-                self.members.push(Member { way, is_open: false });
+            let Some(way) = Way::new(mailbox, me, source) else { continue };
+            let Some(entry) = way.mailbox.enter(me, source, Some(self.to.ip())) else { continue };
+            for from in [Shows::Nothing, Shows::Groups] {
+                way.mailbox.set_shows(from, Shows::Wanted);
             }
+            self.members.push(Member { way, entry, is_listed: false, is_open: false, guessed: 0 });
         }
         self.members.sort_by_key(|member| member.way.mailbox.cookie());
     }
 
-    /// One datagram more is about to go through the kernel, or has not.
-    fn count(&self, is_more: bool) {
-        for Member { way, .. } in &self.members {
-            if let Some(sender) = way.mailbox.sender(way.sender) {
-                if is_more { sender.gives() } else { sender.gave_not() }
-            }
-        }
-    }
-
     /// Whether everybody who could get a datagram has a mailbox that may be used.
     fn is_ready(&mut self, me: u64, buffer: &mut Vec<u8>) -> bool {
-        let is_reached = |member: &Member| {
-            let Way { mailbox, sender, .. } = &member.way;
-            mailbox.is_confirmed(*sender, me)
-                && mailbox.sender(*sender).is_some_and(|sender| sender.interface() == LOOPBACK)
-        };
         if raw::now_ns() >= self.until_ns {
-            if !self.members.iter().any(is_reached) {
+            if !self.members.iter().any(|member| member.is_reached(me)) {
                 return false;
             }
             self.ask_kernel(buffer);
         }
-        let is_open = |member: &&Member| member.is_open;
-        self.audience == Audience::Known && self.members.iter().filter(is_open).all(is_reached)
+        let mut count = 0;
+        for member in &mut self.members {
+            let expects = member.expects();
+            member.is_open = member.is_listed && expects == Expects::All;
+            let is_right = match expects {
+                Expects::Nothing => true,
+                Expects::Unknown => !member.is_listed,
+                Expects::All => !member.is_listed || member.is_reached(me),
+            };
+            if !is_right {
+                return false;
+            }
+            count += usize::from(member.is_open);
+        }
+        self.audience == Audience::Known && count > 0
     }
 
     /// Asks the kernel who could get the group's datagrams.
     fn ask_kernel(&mut self, buffer: &mut Vec<u8>) {
         let start = raw::now_ns();
-        self.members.iter_mut().for_each(|member| member.is_open = false);
+        self.members.iter_mut().for_each(|member| member.is_listed = false);
         let Self { members, .. } = self;
-        let (mut is_mixed, mut count) = (false, 0);
+        let mut is_mixed = false;
         let is_read = self.source.and_then(|source| {
             listing::each_candidate(self.to, source, buffer, |inode| {
                 let mut members = members.iter_mut();
                 match members.find(|member| member.way.mailbox.inode() == inode) {
-                    Some(member) => (member.is_open, count) = (true, count + 1),
+                    Some(member) => member.is_listed = true,
                     None => is_mixed = true,
                 }
             })
         });
         self.audience = match is_read {
-            Some(()) if !is_mixed && count > 0 => Audience::Known,
+            Some(()) if !is_mixed => Audience::Known,
             Some(()) | None => Audience::Mixed,
         };
         let took = raw::now_ns().saturating_sub(start);
         self.until_ns = start.saturating_add(BELIEVED_NS.max(took.saturating_mul(READ_SHARE)));
+    }
+
+    /// Says once that the mailboxes are used, if somebody wants to know.
+    fn explain(&mut self, fd: c_int) {
+        if !self.is_explained && config::get().explain {
+            let count = self.members.iter().filter(|member| member.is_open).count();
+            let text =
+                format!("fd {fd} sends to {}: {count} members, all by shared memory", self.to);
+            config::get().log.print(Level::Info, &text);
+        }
+        self.is_explained = true;
     }
 
     /// Puts a datagram into all mailboxes, or into none: `Asleep` and `Gone` if it is to go through

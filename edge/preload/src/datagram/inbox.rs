@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{Ordering, fence};
 
-use super::mailbox::{Front, Mailbox, Peeked, Sent, Shows};
+use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
 use super::post::Inbox;
 use super::{outbox, post};
 use crate::parts::Cursor;
@@ -399,7 +399,8 @@ pub(super) fn shows_option(fd: c_int) -> (c_int, c_int) {
 }
 
 /// Somebody who sends to a group wants to know what comes of it: from now on the kernel says so,
-/// unless the program could see that. The readers' lock is held.
+/// unless the program could see that, and we say which groups' datagrams are for this socket. The
+/// readers' lock is held.
 fn show_groups(slot: &Slot, fd: c_int, mailbox: &Mailbox) {
     if mailbox.shows() != Shows::Wanted
         || mailbox.is_held()
@@ -410,14 +411,72 @@ fn show_groups(slot: &Slot, fd: c_int, mailbox: &Mailbox) {
     let (level, name) = shows_option(fd);
     let errors = if level == libc::IPPROTO_IP { libc::IP_RECVERR } else { libc::IPV6_RECVERR };
     let is_off = |name| raw::option::<c_int>(fd, level, name) == Ok(0);
-    let is_free = is_off(name) && is_off(errors);
-    if is_free && mailbox.set_shows(Shows::Wanted, Shows::Groups) {
-        slot.shows_groups.store(true, Ordering::Release);
-        let _ = raw::set_option(fd, level, name, 1);
-    } else {
+    let is_on = slot.shows_groups.load(Ordering::Acquire);
+    let may_be_on = is_on || is_off(name) && is_off(errors);
+    if !may_be_on {
         mailbox.set_shows(Shows::Wanted, Shows::Never);
+    } else if mailbox.set_shows(Shows::Wanted, Shows::Groups) {
+        if !is_on {
+            slot.shows_groups.store(true, Ordering::Release);
+            let _ = raw::set_option(fd, level, name, 1);
+        }
+        expect_groups(fd, mailbox);
     }
 }
+
+/// Says for every group to which somebody sends whether its datagrams are for this socket.
+pub(super) fn expect_groups(fd: c_int, mailbox: &Mailbox) {
+    let (own, peer) = (raw::name(fd, false), raw::name(fd, true));
+    mailbox.expect(|from, group| {
+        let is_bound = own.is_some_and(|own| own.ip().is_unspecified() || own.ip() == group);
+        if !is_bound || peer.is_some_and(|peer| peer != from) {
+            return Some(false);
+        }
+        membership(fd, group, from.ip())
+    });
+}
+
+/// Whether a socket gets from `source` what is sent to `group` by way of the loopback device, by its
+/// memberships and filters as the kernel has them. `None` if there are more filters than we read.
+fn membership(fd: c_int, group: IpAddr, source: IpAddr) -> Option<bool> {
+    let (level, all) = match group {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, super::IPV6_MULTICAST_ALL),
+    };
+    let domain = if group.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let nowhere = address::write(SocketAddr::new(group, 0), domain).0;
+    let mut filter = Filter {
+        interface: LOOPBACK,
+        group: nowhere,
+        mode: 0,
+        count: SOURCES_MAX,
+        sources: [nowhere; SOURCES_MAX as usize],
+    };
+    match raw::read_option(fd, level, super::MCAST_MSFILTER, &mut filter) {
+        Err(Errno(libc::EADDRNOTAVAIL)) => {
+            // No membership of its own: then it gets what others have joined, or nothing.
+            return Some(raw::option::<c_int>(fd, level, all).unwrap_or(1) != 0);
+        }
+        Err(_) => return None,
+        Ok(()) => {}
+    }
+    let sources = filter.sources.get(..filter.count as usize)?;
+    let is_named = sources.iter().filter_map(address::read).any(|named| named.ip() == source);
+    Some(is_named == (filter.mode == MCAST_INCLUDE))
+}
+
+/// A filter of sources, as the kernel has it.
+#[repr(C)]
+struct Filter {
+    interface: u32,
+    group: libc::sockaddr_storage,
+    mode: u32,
+    count: u32,
+    sources: [libc::sockaddr_storage; SOURCES_MAX as usize],
+}
+
+const SOURCES_MAX: u32 = 32;
+const MCAST_INCLUDE: u32 = 1;
 
 /// The kernel has brought a datagram to a socket that may have a mailbox by now.
 fn take_note(slot: &Pin, fd: c_int, request: Request<'_>, arrival: &Arrival) {

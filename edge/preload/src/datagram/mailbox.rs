@@ -53,6 +53,8 @@ const SKIP: u32 = u32::MAX;
 const AMBIGUOUS: u32 = u32::MAX;
 /// More datagrams than were sent, before that counts as ambiguous.
 const EXCESS_MAX: u32 = 16;
+/// The loopback device, in every network namespace.
+pub(super) const LOOPBACK: u32 = 1;
 
 /// The start of a mailbox.
 #[derive(Debug)]
@@ -123,7 +125,8 @@ struct Consumer {
     hold: AtomicU32,
 }
 
-/// One sender, as this socket sees it.
+/// One sender, as this socket sees it; and further entries for the groups to which it sends, which say
+/// what is known of those, while what is counted is counted in the first.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(super) struct Sender {
@@ -143,6 +146,10 @@ pub(super) struct Sender {
     group: [AtomicU64; 2],
     /// The interface by which the group's datagrams were last seen to come.
     interface: AtomicU32,
+    /// Whether the group's datagrams that come by loopback are for this socket: [`Expects`].
+    expects: AtomicU32,
+    /// How many of the sender's ways lead here.
+    users: AtomicU32,
 }
 
 impl Sender {
@@ -187,10 +194,19 @@ impl Sender {
         self.given.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The kernel has not taken it.
-    pub(super) fn gave_not(&self) {
-        let down = |given: u32| given.checked_sub(1);
-        let _ = self.given.fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
+    /// The kernel has not taken so many, or they were not for this socket.
+    pub(super) fn gave_not(&self, count: u32) {
+        if count > 0 {
+            self.given.fetch_sub(count, Ordering::AcqRel);
+        }
+    }
+
+    pub(super) fn expects(&self) -> Expects {
+        match self.expects.load(Ordering::Acquire) {
+            1 => Expects::Nothing,
+            2 => Expects::All,
+            _ => Expects::Unknown,
+        }
     }
 
     pub(super) fn given(&self) -> u32 {
@@ -228,6 +244,15 @@ pub(super) enum Sent {
     Here,
     /// To a group, by way of an interface.
     Group(IpAddr, u32),
+}
+
+/// Whether a group's datagrams are for a socket, as its owner says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub(super) enum Expects {
+    Unknown = 0,
+    Nothing = 1,
+    All = 2,
 }
 
 /// Whether it is known of what the kernel brings to which address it was sent.
@@ -316,6 +341,11 @@ const RING_MAX: usize = 1 << 23;
 fn charge_of(len: usize) -> u32 {
     let block = len.saturating_add(384).next_power_of_two().saturating_add(256);
     u32::try_from(block).unwrap_or(u32::MAX)
+}
+
+#[expect(clippy::as_conversions, reason = "an enumeration is stored as its number")]
+fn expects_number(expects: Expects) -> u32 {
+    expects as u32
 }
 
 #[expect(clippy::as_conversions, reason = "an enumeration is stored as its number")]
@@ -665,6 +695,7 @@ impl Mailbox {
             let is_same = sender.matches(from) && sender.is_about(group);
             if known == cookie && is_same {
                 sender.process.store(raw::process_id(), Ordering::Relaxed);
+                sender.users.fetch_add(1, Ordering::Relaxed);
                 return Some(index);
             }
             let process = sender.process.load(Ordering::Relaxed);
@@ -690,9 +721,10 @@ impl Mailbox {
         sender.group[0].store(a, Ordering::Relaxed);
         sender.group[1].store(b, Ordering::Relaxed);
         let Sender { given, taken, confirmed, excess, interface, .. } = sender;
-        for count in [given, taken, confirmed, excess, interface] {
+        for count in [given, taken, confirmed, excess, interface, &sender.expects] {
             count.store(0, Ordering::Relaxed);
         }
+        sender.users.store(1, Ordering::Relaxed);
         sender.process.store(raw::process_id(), Ordering::Relaxed);
         header.used.fetch_max(u32::try_from(index + 1).unwrap_or(0), Ordering::AcqRel);
         sender.cookie.store(cookie, Ordering::Release);
@@ -703,6 +735,11 @@ impl Mailbox {
     pub(super) fn leave(&self, index: usize) {
         let _held = self.header().producer.lock.hold();
         if let Some(sender) = self.sender(index) {
+            let users = sender.users.load(Ordering::Relaxed).saturating_sub(1);
+            sender.users.store(users, Ordering::Relaxed);
+            if users > 0 {
+                return;
+            }
             sender.process.store(0, Ordering::Relaxed);
             if !self.has_record() {
                 sender.cookie.store(0, Ordering::Release);
@@ -719,27 +756,27 @@ impl Mailbox {
             && sender.cookie.load(Ordering::Relaxed) == cookie
     }
 
-    /// The kernel has brought a datagram: who sent it?
-    fn sender_of(&self, from: SocketAddr, sent: Sent) -> Option<&Sender> {
-        let header = self.header();
-        let used = usize::try_from(header.used.load(Ordering::Acquire)).unwrap_or(0);
-        let mut senders = header.senders.iter().take(used).filter(|sender| sender.matches(from));
-        match sent {
-            Sent::Here => senders.find(|sender| sender.is_about(None)),
-            Sent::Group(group, _) => senders.find(|sender| sender.is_about(Some(group))),
-            // If it sends to one of them alone, that is where this one was sent to.
-            Sent::Somewhere => {
-                let first = senders.next()?;
-                let is_here = |sender: &&Sender| sender.is_about(None);
-                Some(senders.find(is_here).unwrap_or(first))
-            }
-        }
-    }
-
     /// The kernel has brought a datagram. Returns whether it came from a sender that is known here.
     pub(super) fn note(&self, from: SocketAddr, sent: Sent) -> bool {
         let header = self.header();
-        let Some(sender) = self.sender_of(from, sent) else { return false };
+        let used = usize::try_from(header.used.load(Ordering::Acquire)).unwrap_or(0);
+        let known = header.senders.iter().take(used).filter(|sender| sender.matches(from));
+        let about = |group| known.clone().find(|sender| sender.is_about(group));
+        let Some(sender) = about(None) else { return known.clone().next().is_some() };
+        let (proven, interface) = match sent {
+            Sent::Here => (Some(sender), 0),
+            // If it sends to groups too, it is not known what this proves.
+            Sent::Somewhere if known.clone().nth(1).is_some() => (None, 0),
+            Sent::Somewhere => (Some(sender), 0),
+            Sent::Group(group, interface) => (about(Some(group)), interface),
+        };
+        if let (Some(proven), Sent::Group(..)) = (proven, sent) {
+            proven.interface.store(interface, Ordering::Relaxed);
+        }
+        if interface > LOOPBACK {
+            // Senders do not count what goes by way of the network.
+            return true;
+        }
         let (given, taken) = (sender.given(), sender.taken.load(Ordering::Relaxed));
         if taken == given {
             // More than it has sent: somebody else sends under the same address, or it is late.
@@ -749,18 +786,37 @@ impl Mailbox {
             return true;
         }
         sender.taken.store(taken.wrapping_add(1), Ordering::Release);
-        let is_proof = match sent {
-            Sent::Group(_, interface) => {
-                sender.interface.store(interface, Ordering::Relaxed);
-                interface != 0
-            }
-            Sent::Here | Sent::Somewhere => sender.is_about(None),
-        };
-        if is_proof && sender.confirmed.load(Ordering::Relaxed) != AMBIGUOUS {
+        let is_ambiguous = sender.confirmed.load(Ordering::Relaxed) == AMBIGUOUS;
+        if let Some(proven) = proven.filter(|_| !is_ambiguous) {
             let now = header.epoch.load(Ordering::Acquire).wrapping_add(1);
-            sender.confirmed.store(now, Ordering::Release);
+            proven.confirmed.store(now, Ordering::Release);
         }
         true
+    }
+
+    /// Remembers of every group that senders send to what `f` says of a sender and a group: whether
+    /// its datagrams are for this socket; `None` if that is not known.
+    pub(super) fn expect(&self, f: impl Fn(SocketAddr, IpAddr) -> Option<bool>) {
+        let used = usize::try_from(self.header().used.load(Ordering::Acquire)).unwrap_or(0);
+        for sender in self.header().senders.iter().take(used) {
+            let is_used = sender.cookie.load(Ordering::Acquire) != 0;
+            let (from, [a, b]) = (sender.address(), &sender.group);
+            let (a, b) = (a.load(Ordering::Relaxed), b.load(Ordering::Relaxed));
+            if !is_used || (a, b) == (0, 0) {
+                continue;
+            }
+            let group = if from.is_ipv6() {
+                IpAddr::V6(Ipv6Addr::from_bits(u128::from(a) << 64 | u128::from(b)))
+            } else {
+                IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(b).unwrap_or(0)))
+            };
+            let expects = match f(from, group) {
+                None => Expects::Unknown,
+                Some(false) => Expects::Nothing,
+                Some(true) => Expects::All,
+            };
+            sender.expects.store(expects_number(expects), Ordering::Release);
+        }
     }
 
     /// Whether a sender of that address is known here.

@@ -6,7 +6,7 @@
 //! take effect here as well.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 
 use super::directory::{self, Directory};
@@ -43,6 +43,8 @@ pub(super) struct Way {
     pub(super) sender: usize,
     /// Datagrams since one went through the kernel.
     unverified: u32,
+    /// Datagrams that were given to the kernel while nobody knew whom it brings them to.
+    guessed: u32,
     /// The end of the last one.
     pub(super) pushed_to: u64,
     /// Datagrams so far.
@@ -113,7 +115,7 @@ impl Route {
             if mailbox.port() != self.to.port() {
                 continue;
             }
-            self.ways.extend(Way::new(mailbox, me, source, None));
+            self.ways.extend(Way::new(mailbox, me, source));
         }
     }
 
@@ -135,11 +137,45 @@ impl Route {
         }
     }
 
-    /// One datagram more is about to go through the kernel, or has not.
-    fn count(&self, is_more: bool) {
-        for way in &self.ways {
-            if let Some(sender) = way.mailbox.sender(way.sender) {
-                if is_more { sender.gives() } else { sender.gave_not() }
+    /// What was given to the kernel while nobody knew for whom was for the one that it has been seen
+    /// to bring it to. Returns false if there is none.
+    fn settle(&mut self, me: u64) -> bool {
+        if self.confirmed(me).is_none() {
+            return false;
+        }
+        for way in self.ways.iter_mut().filter(|way| way.guessed > 0) {
+            let guessed = std::mem::take(&mut way.guessed);
+            if let Some(sender) = way.mailbox.sender(way.sender)
+                && !way.mailbox.is_confirmed(way.sender, me)
+            {
+                sender.gave_not(guessed);
+            }
+        }
+        true
+    }
+
+    /// One datagram more is about to go through the kernel: to the one that it was last seen to bring
+    /// them to, or to whichever.
+    fn count(&mut self, me: u64) {
+        let is_known = self.settle(me);
+        for way in &mut self.ways {
+            if let Some(sender) = way.mailbox.sender(way.sender)
+                && (!is_known || way.mailbox.is_confirmed(way.sender, me))
+            {
+                way.guessed += u32::from(!is_known);
+                sender.gives();
+            }
+        }
+    }
+
+    /// It has not.
+    fn uncount(&mut self, me: u64) {
+        let is_known = self.confirmed(me).is_some();
+        for way in &mut self.ways {
+            let Some(sender) = way.mailbox.sender(way.sender) else { continue };
+            if !is_known || way.mailbox.is_confirmed(way.sender, me) {
+                way.guessed = way.guessed.saturating_sub(1);
+                sender.gave_not(1);
             }
         }
     }
@@ -224,6 +260,23 @@ impl Outbox {
         self.routes.get_mut(index)?.as_deref_mut()
     }
 
+    /// Finds out whom what was sent to single sockets on a port has been for. Returns false if that is
+    /// not known yet: mailboxes would wait for it that do not get it.
+    fn settle(&mut self, port: u16, me: u64) -> bool {
+        let places = Self::places(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+        let mut is_settled = true;
+        for index in places {
+            if let Some(Some(route)) = self.routes.get_mut(index)
+                && route.to.port() == port
+                && route.ways.len() > 1
+                && route.ways.iter().any(|way| way.guessed > 0)
+            {
+                is_settled &= route.settle(me);
+            }
+        }
+        is_settled
+    }
+
     /// The same, and made if need be and if there is room for it.
     fn find_or_new(&mut self, to: SocketAddr) -> Option<&mut Route> {
         if self.find(to).is_none() {
@@ -262,6 +315,7 @@ impl Outbox {
         }
         let me = self.cookie;
         if is_group(to) {
+            let is_special = is_special || !self.settle(to.port(), me);
             let socket = group::Socket { slot, fd, me };
             return self.groups.plan(&socket, parts, to, is_special, directory);
         }
@@ -283,22 +337,17 @@ impl Outbox {
                 }
             }
         }
-        route.count(true);
+        route.count(me);
         Plan::Kernel { is_counted: true, to: Some(to) }
     }
 }
 
 impl Way {
-    /// Enters a socket as a sender, from `source`, to a group or to the mailbox's own address.
-    pub(super) fn new(
-        mailbox: Mailbox,
-        me: u64,
-        source: SocketAddr,
-        group: Option<IpAddr>,
-    ) -> Option<Self> {
-        let sender = mailbox.enter(me, source, group)?;
+    /// Enters a socket as a sender, from `source`.
+    pub(super) fn new(mailbox: Mailbox, me: u64, source: SocketAddr) -> Option<Self> {
+        let sender = mailbox.enter(me, source, None)?;
         let pushed_to = mailbox.head();
-        Some(Self { mailbox, sender, unverified: 0, pushed_to, looks: 0 })
+        Some(Self { mailbox, sender, unverified: 0, guessed: 0, pushed_to, looks: 0 })
     }
 
     /// Puts a datagram into the mailbox; `Asleep` if it is to go through the kernel for any reason.
@@ -390,9 +439,9 @@ pub(crate) fn send(
     if answer.is_err() && is_counted {
         let held = slot.sending.hold();
         post.outbox(&held, |outbox| {
-            let Some(to) = to else { return };
+            let (me, Some(to)) = (outbox.cookie, to) else { return };
             match outbox.find(to) {
-                Some(route) => route.count(false),
+                Some(route) => route.uncount(me),
                 None => outbox.groups.uncount(to),
             }
         });
