@@ -15,7 +15,7 @@ use adverb_engine::{
     Landing, LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request,
     Route, SendDone, Target,
 };
-use adverb_wire::{Flow, Grh, Headers, Qpn, Rkey};
+use adverb_wire::{Flow, Grh, Headers, Marks, Qpn, Rkey};
 use std::sync::Arc;
 
 /// Where a queue pair's receives come from.
@@ -85,15 +85,11 @@ impl<'a> Surroundings<'a, '_> {
 pub(crate) enum Errand<'a> {
     /// Nothing.
     None,
-    /// A packet has come this way, in a datagram of this length.
-    Arrival { flow: &'a Flow, len: u16 },
+    /// A packet has come this way, in a datagram of this length that was marked like this.
+    Arrival { flow: &'a Flow, marks: Marks, len: u16 },
     /// Packets leave by this leg; request number `next` is the next.
     Departure { leg: &'a Leg, next: u64 },
 }
-
-/// What a socket does not show of a packet's IP header: the hop limit, which is here what hosts
-/// start with mostly.
-const HOP_LIMIT: u8 = 64;
 
 impl Surroundings<'_, '_> {
     /// Copies `bytes` into the buffers `sges`, `offset` bytes from their start.
@@ -283,7 +279,7 @@ impl Host for Surroundings<'_, '_> {
 
     fn grh(&self) -> [u8; 40] {
         match self.errand {
-            Errand::Arrival { flow, len } => Grh::emit(flow, HOP_LIMIT, 0, len),
+            Errand::Arrival { flow, marks, len } => Grh::emit(flow, marks, len),
             Errand::None | Errand::Departure { .. } => [0; 40], // Nobody asks then.
         }
     }

@@ -48,8 +48,8 @@ use crate::xrc::Xrcd;
 use adverb_engine::{Dropped, Gid, QpCounters, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Interest};
-use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
-use adverb_wire::{Packet, Qpn, Transport};
+use adverb_sys::udp::{self, BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
+use adverb_wire::{Marks, Packet, Qpn, Transport};
 use deputies::Deputies;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -137,15 +137,35 @@ struct Door {
 impl Door {
     fn new(endpoint: Arc<Endpoint>) -> Self {
         let reception = Reception::new(endpoint.socket.gro());
-        Self { endpoint, flows: FlowCache::new(), reception, group: None }
+        let captures = endpoint.capture.is_some();
+        let mut door = Self { endpoint, flows: FlowCache::new(), reception, group: None };
+        if captures {
+            door.show_marks();
+        }
+        door
+    }
+
+    /// From now on arrivals show how they are marked. A socket that will not be told hides it on.
+    fn show_marks(&mut self) {
+        if self.endpoint.socket.show_marks().is_ok() {
+            self.reception.show_marks();
+        }
     }
 
     /// Takes what has arrived: a datagram, or a burst.
     #[inline]
-    fn recv(&mut self, buffer: &mut [u8]) -> Option<Received> {
+    fn recv(&mut self, buffer: &mut [u8]) -> Option<(Received, Marks)> {
         let socket = &self.endpoint.socket;
+        let mut marks = Marks::USUAL;
         let received = match self.reception.mode() {
             Mode::Singles => socket.recv_single(buffer),
+            Mode::Bursts | Mode::LastBursts if self.reception.shows_marks() => {
+                socket.recv_marked(buffer).map(|(received, shown)| {
+                    let udp::Marks { traffic_class, hop_limit, flow_label } = shown;
+                    marks = Marks { traffic_class, hop_limit, flow_label };
+                    received
+                })
+            }
             Mode::Bursts | Mode::LastBursts => socket.recv(buffer),
         };
         let Ok(received) = received else {
@@ -158,7 +178,7 @@ impl Door {
             Switch::GroOn => socket.set_gro(true),
             Switch::GroOff => socket.set_gro(false),
         };
-        Some(received)
+        Some((received, marks))
     }
 }
 
@@ -180,6 +200,8 @@ pub(crate) struct Receiver {
     steps: u32,
     /// Steps since a lane brought something.
     quiet: u32,
+    /// Sockets show how packets are marked.
+    marks: bool,
 }
 
 /// Queue pairs that wait; those whose acknowledgements do, for what `ack.rs` says.
@@ -367,6 +389,7 @@ impl Port {
                 postponed: false,
                 steps: 0,
                 quiet: 0,
+                marks: false,
             }),
             endpoints: Mutex::new(HashMap::new()),
             capture: capture.map(Arc::new),
@@ -623,7 +646,13 @@ impl Port {
         let endpoint = self.open_endpoint(entry.addr).map_err(failed)?;
         endpoints.insert(gid_index, Arc::clone(&endpoint));
         drop(endpoints);
-        lock(&self.receiver).doors.push(Door::new(Arc::clone(&endpoint)));
+        let mut receiver = lock(&self.receiver);
+        let mut door = Door::new(Arc::clone(&endpoint));
+        if receiver.marks {
+            door.show_marks();
+        }
+        receiver.doors.push(door);
+        drop(receiver);
         self.helper.watch(&endpoint.socket).map_err(failed)?;
         Ok(endpoint)
     }
@@ -642,6 +671,16 @@ impl Port {
             }
         }
         result
+    }
+
+    /// From now on arrivals show how they are marked: somebody takes datagrams, which have it in front
+    /// of them. Asking for it makes each receive call a little dearer.
+    pub(crate) fn show_marks(&self) {
+        let mut receiver = lock(&self.receiver);
+        if !receiver.marks {
+            receiver.marks = true;
+            receiver.doors.iter_mut().for_each(Door::show_marks);
+        }
     }
 
     /// Attaches a queue pair to a multicast group.
@@ -675,7 +714,9 @@ impl Port {
         receiver.groups = Some(set);
         added.map_err(failed)?;
         group.attach(qp, &endpoint)?;
-        receiver.doors.push(Door { group: Some(group), ..Door::new(endpoint) });
+        let mut door = Door { group: Some(group), ..Door::new(endpoint) };
+        door.show_marks();
+        receiver.doors.push(door);
         Ok(())
     }
 
@@ -906,7 +947,7 @@ impl Port {
         let (mut busy, mut published) = (false, false);
         for door in doors {
             for _ in 0..BURSTS_MAX {
-                let Some(received) = door.recv(buffer) else {
+                let Some((received, marks)) = door.recv(buffer) else {
                     break;
                 };
                 let Door { endpoint, flows, group, .. } = &mut *door;
@@ -922,6 +963,7 @@ impl Port {
                 let passed = Passed {
                     source: received.source,
                     target: endpoint.addr.ip(),
+                    marks,
                     segment: received.segment,
                     bytes: buffer.get(..received.len).unwrap_or_default(),
                 };
@@ -989,7 +1031,7 @@ impl Port {
             let guess = u16::try_from(index).unwrap_or(0);
             if let Some(capture) = endpoint.capture.as_deref() {
                 let id = flow.verify(datagram, guess).unwrap_or(guess);
-                capture.packet(passed.source, endpoint.addr, id, datagram);
+                capture.packet((passed.source, endpoint.addr), id, passed.marks, datagram);
             }
             let packet = match accept(datagram, flow, guess) {
                 Ok(packet) => packet,
@@ -1004,7 +1046,7 @@ impl Port {
             };
             let number = packet.headers.bth.dest_qp;
             let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
-            let came = Came { source, flow, len };
+            let came = Came { source, flow, marks: passed.marks, len };
             if let Some(group) = arrival.group {
                 published += self.give_to_all(group, &packet, came, arrival, waiting);
                 continue;

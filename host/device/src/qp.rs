@@ -22,14 +22,14 @@ use crate::region::Serial;
 use crate::shelf::QpWord;
 use crate::srq::{Drawn, Srq};
 use crate::vicinity::{Addresses, FULL_MAX_NANOS, Vicinity};
-use crate::way::{SendTo, Way};
+use crate::way::{SendTo, Way, check};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
 use crate::xrc::{Targets, Xrcd};
 use adverb_engine::{
     Attributes, Datagram, Gid, ModifyError, QpCounters, QpOptions, QpState, QpType, Request,
     RequestOp, Settings, Time, To, allowed,
 };
-use adverb_wire::{Flow, Packet, PathMtu, Qpn};
+use adverb_wire::{Flow, Marks, Packet, PathMtu, Qpn};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -353,6 +353,8 @@ pub(crate) struct QpInner {
     vicinity: Vicinity,
     /// Place of its own address in the GID table, once it is known.
     gid_index: u8,
+    /// How its packets are to be marked.
+    marks: Marks,
     signal_all: bool,
     block_self_multicast: bool,
     reads_allowed: bool,
@@ -406,6 +408,8 @@ pub(crate) enum Acks {
 pub(crate) struct Came<'a> {
     pub(crate) source: Gid,
     pub(crate) flow: &'a Flow,
+    /// How it was marked.
+    pub(crate) marks: Marks,
     /// Length of the datagram that it came in.
     pub(crate) len: u16,
 }
@@ -461,6 +465,7 @@ impl QpInner {
             link: None,
             vicinity: Vicinity::default(),
             gid_index: 0,
+            marks: Marks::default(),
             signal_all: config.signal_all,
             block_self_multicast: config.block_self_multicast,
             reads_allowed: false,
@@ -533,14 +538,14 @@ impl QpInner {
         now: Time,
         port: &Port,
     ) -> u32 {
-        let Came { source, flow, len } = came;
+        let Came { source, flow, marks, len } = came;
         if let (Receives::Xrc(targets), Some(xrceth)) =
             (&mut self.own.receives, packet.headers.xrceth)
         {
             // A target has no protection domain of its own: that of the queue counts.
             self.own.domain = targets.meet(xrceth.srqn).unwrap_or(0);
         }
-        let errand = Errand::Arrival { flow, len };
+        let errand = Errand::Arrival { flow, marks, len };
         self.with_errand(errand, None, port, |engine, host| {
             engine.on_packet(packet, source, now, host);
         })
@@ -598,7 +603,8 @@ impl QpInner {
         let Some(flow) = addresses.flow().filter(|_| self.engine.kind() == QpType::Ud) else {
             return 0;
         };
-        self.on_packet(packet, Came { source: addresses.source, flow: &flow, len }, now, port)
+        let Addresses { source, marks, .. } = addresses;
+        self.on_packet(packet, Came { source, flow: &flow, marks, len }, now, port)
     }
 
     /// The device that a request is for, if it is a datagram for a neighbour that was not met yet.
@@ -942,11 +948,13 @@ impl QpInner {
                 Receives::Xrc(targets) => targets.put_back(),
             }
             (self.link, self.gid_index, self.armed) = (None, 0, None);
+            self.marks = Marks::default();
             self.own.peer = None;
             (self.held_back, self.acks) = (HeldBack::default(), AckPolicy::default());
         }
         if let Some(link) = link {
             (self.link, self.gid_index) = (Some(link), change.gid_index);
+            self.marks = change.marks;
             self.own.peer = self.engine.remote().map(|(_, qp)| qp);
         }
         self.reads_allowed = self.engine.settings().max_rd_atomic > 0;
@@ -1005,6 +1013,9 @@ pub struct Change {
     pub attributes: Attributes,
     /// With a peer's address: the place of its own in the GID table.
     pub gid_index: u8,
+    /// With a peer's address: how packets are to be marked. Between queue pairs of one host there are
+    /// none.
+    pub marks: Marks,
 }
 
 impl Change {
@@ -1015,6 +1026,7 @@ impl Change {
     /// [`ConnectError::Attribute`].
     pub fn check(&self) -> Result<(), ConnectError> {
         let Attributes { partition, port, max_rd_atomic, max_dest_rd_atomic, .. } = self.attributes;
+        check(self.marks)?;
         let reads_max = u32::from(QpLimits::RD_ATOMIC_MAX);
         let checks = [
             ("pkey_index", partition.map(|partition| partition.index.into()), (0, 0)),
@@ -1049,6 +1061,8 @@ pub struct QpQuery {
     pub draining: bool,
     /// Place of its own address in the GID table, once it is known.
     pub gid_index: u8,
+    /// How its packets are to be marked.
+    pub marks: Marks,
     /// Its attributes.
     pub settings: Settings,
 }
@@ -1150,6 +1164,7 @@ impl Qp {
             None => None,
         };
         if kind == QpType::Ud && to == QpState::Rtr {
+            port.show_marks();
             port.open_all()?;
         }
         if matches!(to, QpState::Reset | QpState::Err) {
@@ -1172,6 +1187,7 @@ impl Qp {
             state: inner.engine.state(),
             draining: inner.engine.is_draining(),
             gid_index: inner.gid_index,
+            marks: inner.marks,
             settings: *inner.engine.settings(),
         })
     }

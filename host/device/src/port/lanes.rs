@@ -20,7 +20,7 @@ use crate::usher::Usher;
 use crate::vicinity::{Addresses, Near, datagram_len};
 use crate::way::Way;
 use adverb_engine::{Gid, QpType, Time};
-use adverb_wire::{Headers, Packet, Qpn};
+use adverb_wire::{Headers, Marks, Packet, Qpn};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Port {
         {
             return Ok(Link::Lane(lane));
         }
-        Ok(Link::Network(Way::new(self.endpoint(index)?, remote)?))
+        Ok(Link::Network(Way::new(self.endpoint(index)?, remote, change.marks)?))
     }
 
     /// The lane to whoever has this queue pair number, if both sides can use memory; `None` if the
@@ -55,7 +55,7 @@ impl Port {
         remote: Gid,
         qp: Qpn,
     ) -> Result<Option<Arc<Lane>>, ConnectError> {
-        let near = self.near(local, remote);
+        let near = self.near(local, remote, Marks::USUAL);
         let peer = near.and_then(|near| self.neighbour(qp, near.interface));
         let lives = |peer: &PeerId| self.registry.lends(peer.slot, shelf::VERSION).is_some();
         let peer = peer.filter(lives);
@@ -70,14 +70,14 @@ impl Port {
 
     /// Both addresses are of this namespace, and whoever is at the second one may be near: what records
     /// between them say.
-    pub(crate) fn near(&self, source: Gid, destination: Gid) -> Option<Near> {
+    pub(crate) fn near(&self, source: Gid, destination: Gid, marks: Marks) -> Option<Near> {
         self.usher.as_ref()?;
         let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == destination);
         let interface = match mentions(&self.device) {
             true => self.device.index,
             false => devices().ok()?.into_iter().find(mentions)?.index,
         };
-        Some(Near { addresses: Addresses { source, destination }, interface })
+        Some(Near { addresses: Addresses { source, destination, marks }, interface })
     }
 
     /// The device of this interface that has this queue pair, if it lends memory.

@@ -28,4 +28,6 @@ mod states;
 #[path = "../verbs/stranger.rs"]
 mod stranger;
 mod strangers;
+#[path = "../verbs/talker.rs"]
+mod talker;
 mod xrc;
