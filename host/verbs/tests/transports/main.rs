@@ -8,6 +8,7 @@
 //! | `echo.rs` | datagrams between processes, stopped and killed ones among them |
 //! | `marks.rs` | traffic class, hop limit and flow label, on the wire and at the receiver |
 //! | `multicast.rs` | groups, within a process and between several |
+//! | `crowd.rs` | groups of several processes, over every path |
 //! | `states.rs` | what each state does to posting and to work; modify, query, RESET, SQD, SQE |
 //! | `strangers.rs` | packets that nobody should have sent |
 //! | `xrc.rs` | extended reliable connections and their domains |
@@ -15,6 +16,7 @@
 
 #[path = "../verbs/alone.rs"]
 mod alone;
+mod crowd;
 mod datagram;
 mod echo;
 mod marks;
