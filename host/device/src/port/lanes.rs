@@ -5,7 +5,7 @@
 //! in their own files.
 
 use super::DEFERRED_MAX;
-use super::{Clock, Driver, Held, Port, Receiver, Waiting, lock};
+use super::{Clock, Door, Driver, Held, Listeners, Port, Receiver, Waiting, lock};
 use crate::bell::Rope;
 use crate::channel::Hush;
 use crate::commons::Commons;
@@ -13,11 +13,11 @@ use crate::gid::{Device, devices};
 use crate::lane::{Inlet, Lane, PeerId, Rails};
 use crate::path::PathChoice;
 use crate::qp::{Acks, Change, ConnectError, Link, QpInner};
-use crate::registry::Registry;
+use crate::registry::{DomainClaim, DomainName, Registry};
 use crate::shelf;
 use crate::standby::Standby;
 use crate::usher::Usher;
-use crate::vicinity::{Addresses, Near, datagram_len};
+use crate::vicinity::{Addresses, Departed, Near, datagram_len};
 use crate::way::Way;
 use adverb_engine::{Gid, QpType, Time};
 use adverb_wire::{Headers, Marks, Packet, Qpn};
@@ -77,7 +77,58 @@ impl Port {
             true => self.device.index,
             false => devices().ok()?.into_iter().find(mentions)?.index,
         };
-        Some(Near { addresses: Addresses { source, destination, marks }, interface })
+        Some(Near { addresses: Addresses { source, destination, marks }, interface, group: false })
+    }
+
+    /// Some of those in a multicast group may be near.
+    pub(crate) fn near_group(&self, source: Gid, group: Gid, marks: Marks) -> Option<Near> {
+        self.usher.as_ref()?;
+        let addresses = Addresses { source, destination: group, marks };
+        Some(Near { addresses, interface: self.device.index, group: true })
+    }
+
+    /// The devices that live and have queue pairs in a multicast group, this one perhaps among them.
+    pub(crate) fn members(&self, group: Gid) -> Vec<PeerId> {
+        let name = DomainName::of_group(self.device.index, group.0);
+        let mut members = Vec::new();
+        for slot in self.registry.holders(name) {
+            let nonce = self.registry.lends(slot, shelf::VERSION);
+            let known = members.iter().any(|member: &PeerId| member.slot == slot);
+            members.extend(nonce.filter(|_| !known).map(|nonce| PeerId { slot, nonce }));
+        }
+        members
+    }
+
+    /// Tells neighbours that there are queue pairs in a multicast group here; `None` if they cannot know,
+    /// and it has to come by way of the network.
+    pub(crate) fn claim_group(&self, group: Gid) -> Option<DomainClaim> {
+        self.usher.as_ref()?;
+        let name = DomainName::of_group(self.device.index, group.0);
+        self.registry.claim_domain(name, |_| Ok(())).ok()
+    }
+
+    /// There is a lane to this device.
+    pub(crate) fn has_lane(&self, peer: PeerId) -> bool {
+        let lanes = lock(&self.lanes);
+        lanes.get(&peer.slot).is_some_and(|lane| lane.peer() == peer && !lane.is_cut())
+    }
+
+    /// The sender of a message to a multicast group is a neighbour, which has sent it by way of a lane.
+    pub(super) fn is_heard_by_lane(
+        &self,
+        audience: &Listeners<'_>,
+        sender: Qpn,
+        from: Gid,
+    ) -> bool {
+        let Listeners { group, inlets, departed } = audience;
+        if group.claim.is_none() || !self.is_at(from) {
+            return false;
+        }
+        inlets.iter().any(|inlet| inlet.lane.peer_shelf().qp(sender).is_some())
+            || departed.iter().filter(|gone| gone.had(sender)).any(|gone| {
+                // Its numbers may be somebody else's now.
+                self.registry.owner(sender).is_none_or(|slot| slot == gone.peer.slot)
+            })
     }
 
     /// The device of this interface that has this queue pair, if it lends memory.
@@ -182,7 +233,7 @@ impl Port {
         driver: Driver,
     ) -> (bool, bool) {
         let _hush = Hush::begin();
-        let Receiver { inlets, buffer, waiting, quiet, .. } = receiver;
+        let Receiver { inlets, departed, doors, buffer, waiting, quiet, .. } = receiver;
         if self.standby.bell().silence() {
             inlets.iter().for_each(|inlet| inlet.lane.forget_ringing());
         }
@@ -205,6 +256,19 @@ impl Port {
                     self.counters.malformed.add(1);
                     continue;
                 };
+                if let Some(addresses) = addresses.filter(|_| headers.bth.dest_qp == Qpn::MULTICAST)
+                {
+                    if let Some(held) = current.take() {
+                        published |= self.release_local(held, clock, driver, waiting);
+                    }
+                    inlet.fans = true;
+                    let len = datagram_len(head.len() - Addresses::LEN, payload.len());
+                    let packet = Packet { headers, payload };
+                    for held in self.copies(doors, &packet, addresses, len) {
+                        published |= self.release_local(held, clock, driver, waiting);
+                    }
+                    continue;
+                }
                 if addresses.is_some_and(|addresses| !self.is_at(addresses.destination)) {
                     self.counters.unknown_qp.add(1);
                     continue;
@@ -252,13 +316,42 @@ impl Port {
             inlet.patience = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
             busy |= taken > 0;
             if taken == 0 && inlet.lane.is_cut() {
-                inlets.swap_remove(at);
+                let inlet = inlets.swap_remove(at);
+                if inlet.fans {
+                    departed.truncate(Departed::MAX - 1);
+                    let shelf = inlet.lane.keep_peer_shelf();
+                    departed.push_front(Departed { peer: inlet.lane.peer(), shelf });
+                }
             } else {
                 at += 1;
             }
         }
         *quiet = if busy { 0 } else { quiet.saturating_add(1) };
         (busy, published)
+    }
+
+    /// Gives a copy of a message to each queue pair of a multicast group that wants one.
+    fn copies<'a>(
+        &'a self,
+        doors: &'a [Door],
+        packet: &'a Packet<'a>,
+        addresses: Addresses,
+        len: u16,
+    ) -> impl Iterator<Item = Held<'a>> {
+        let groups = doors.iter().filter_map(|door| door.group.as_ref());
+        let mut groups = groups.filter(move |group| group.is(addresses.destination));
+        let members = groups.next().map_or(&[][..], |group| &group.members);
+        let sender = packet.headers.deth.map(|deth| deth.src_qp);
+        members.iter().filter_map(move |number| {
+            let number = *number;
+            let mut guard = self.table.lock(number)?;
+            let inner = guard.as_mut()?;
+            if sender == Some(number) && !inner.hears_itself() {
+                return None;
+            }
+            let published = inner.on_datagram(packet, addresses, len, Time::ZERO, self);
+            Some(Held { number, guard, published })
+        })
     }
 
     /// Lets a queue pair answer the records that it was given, and lets it go; says whether they
