@@ -302,7 +302,8 @@ fn from_ring(mailbox: &Mailbox, front: &Front, request: Request<'_>) -> Result<A
 }
 
 impl Arrival {
-    fn empty() -> Self {
+    /// Nothing, from nowhere.
+    pub(crate) fn empty() -> Self {
         // SAFETY: all zeros is a legal value of this structure of integers.
         let from = unsafe { std::mem::zeroed() };
         Self {

@@ -692,6 +692,52 @@ pub(crate) fn bad_buffers(from: c_int, to: c_int) -> Vec<Answer> {
     }
 }
 
+/// What calls say to places that are not there: addresses, sets, masks and events. `fd` has something to
+/// read, three times.
+pub(crate) fn bad_places(fd: c_int) -> Vec<Answer> {
+    let bad = std::ptr::with_exposed_provenance_mut::<c_void>(16);
+    let mut buffer = [0_u8; 4];
+    let base = buffer.as_mut_ptr().cast();
+    // SAFETY: the kernel, or whoever stands before it, looks at places before it uses them.
+    unsafe {
+        let mut part = libc::iovec { iov_base: base, iov_len: 4 };
+        let mut header: libc::msghdr = zeroed();
+        header.msg_iov = &raw mut part;
+        header.msg_iovlen = 1;
+        header.msg_name = bad;
+        header.msg_namelen = 16;
+        let e = libc::epoll_create1(0);
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 1 };
+        let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut set: libc::fd_set = zeroed();
+        libc::FD_SET(fd, &raw mut set);
+        let (none, never) = (std::ptr::null_mut(), std::ptr::null_mut::<libc::timeval>());
+        let mut answers = Vec::new();
+        let mut see = |value: c_int| answers.push(answer(value.into()));
+        see(libc::poll(bad.cast(), 1, 0));
+        see(libc::ppoll(&raw mut asked, 1, std::ptr::null(), bad.cast()));
+        see(libc::select(fd + 1, bad.cast(), none, none, never));
+        see(libc::select(fd + 1, &raw mut set, none, bad.cast(), never));
+        see(libc::epoll_ctl(e, libc::EPOLL_CTL_ADD, fd, bad.cast()));
+        see(libc::epoll_wait(e, bad.cast(), 4, 0));
+        see(libc::epoll_ctl(e, libc::EPOLL_CTL_ADD, fd, &raw mut event));
+        see(libc::epoll_wait(e, bad.cast(), 4, 1000));
+        see(libc::epoll_wait(e, &raw mut event, 1, 1000));
+        see(libc::epoll_ctl(e, libc::EPOLL_CTL_DEL, fd, bad.cast()));
+        see(libc::close(e));
+        see(libc::ioctl(fd, libc::FIONREAD, bad));
+        see(libc::getsockname(fd, bad.cast(), bad.cast()));
+        see(libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bad, 4));
+        see(libc::connect(fd, bad.cast(), 16));
+        let mut see = |value: libc::ssize_t| answers.push(answer(value as i64));
+        let mut len = 16;
+        see(libc::recvfrom(fd, base, 4, 0, buffer.as_mut_ptr().cast(), bad.cast()));
+        see(libc::recvfrom(fd, base, 4, 0, bad.cast(), &raw mut len));
+        see(libc::recvmsg(fd, &raw mut header, 0));
+        answers
+    }
+}
+
 /// What the program has set for a signal, and how a child ends that a signal is sent to, and one that
 /// touches what is not there.
 pub(crate) fn faults() -> (usize, i32, Vec<c_int>) {
