@@ -24,7 +24,7 @@ use crate::registry::SlotId;
 use crate::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
 use crate::shelf::Shelf;
 use crate::sync::Mutex;
-use crate::vicinity::Addresses;
+use crate::vicinity::{Addresses, FULL_MAX_NANOS};
 use crate::work::{Local, Sge};
 use adverb_engine::{Access, AccessError, Brief, LOCAL_SEGMENT_BYTES};
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
@@ -255,6 +255,11 @@ impl Lane {
         self.rope.shelf()
     }
 
+    /// The same, to be kept.
+    pub(crate) fn keep_peer_shelf(&self) -> Arc<Shelf> {
+        Arc::clone(self.rope.shelf())
+    }
+
     /// What this end publishes.
     pub(crate) fn own_shelf(&self) -> &Shelf {
         self.commons.shelf()
@@ -370,12 +375,33 @@ impl Lane {
         self.incoming.rung().swap(0, Ordering::AcqRel);
     }
 
+    /// Whether a datagram of many may be written, or else is lost: nobody waits for a lane for long.
+    pub(crate) fn takes(&self, now: u64) -> Takes {
+        let full = !self.load(1).room();
+        match (self.note_full(full, now), full) {
+            (_, false) => Takes::It,
+            (since, true) if since > FULL_MAX_NANOS => Takes::Nothing,
+            (_, true) => Takes::ItSoon,
+        }
+    }
+
     /// Begins to write records, `budget` at most; others of this process wait.
     #[inline]
     pub(crate) fn load(&self, budget: usize) -> Cargo<'_> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         Cargo { lane: self, writer, budget, emitted: 0, sinks: false }
     }
+}
+
+/// What becomes of a datagram in a lane.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Takes {
+    /// There is room.
+    It,
+    /// There is none now.
+    ItSoon,
+    /// It is lost.
+    Nothing,
 }
 
 /// Somebody is at the other end's memory.
@@ -793,6 +819,8 @@ pub(crate) struct Inlet {
     /// Records to take in a row: one from somebody whose records come one at a time, for a look at
     /// the next place, which is likely being written to, takes long; more from somebody in a hurry.
     pub(crate) patience: usize,
+    /// Messages to multicast groups have come.
+    pub(crate) fans: bool,
 }
 
 /// A record that was taken.
@@ -816,7 +844,7 @@ pub(crate) enum Taken {
 
 impl Inlet {
     pub(crate) fn new(lane: Arc<Lane>) -> Self {
-        Self { lane, reader: Reader::default(), patience: 1 }
+        Self { lane, reader: Reader::default(), patience: 1, fans: false }
     }
 
     /// There may be something to take.

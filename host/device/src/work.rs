@@ -4,7 +4,7 @@
 //! *n* mod capacity of both. All memory is taken when the ring is made.
 
 use crate::lane::Lane;
-use crate::vicinity::Leg;
+use crate::vicinity::{Fan, Leg};
 use crate::way::SendTo;
 use crate::window::Bind;
 use adverb_engine::{Receive, RequestKind, Route};
@@ -161,10 +161,16 @@ impl SendRing {
 
     /// Remembers request number `index`; the caller has checked the limits and that it is free.
     #[inline]
-    pub(crate) fn put(&mut self, index: u64, work: &SendWork<'_>, lane: Option<&Arc<Lane>>) {
+    pub(crate) fn put(
+        &mut self,
+        index: u64,
+        work: &SendWork<'_>,
+        lane: Option<Arc<Lane>>,
+        fan: Option<Fan>,
+    ) {
         let slot = self.slot(index);
         if let (SendTo::Datagram { ah, .. }, Some(place)) = (work.to, self.legs.get_mut(slot)) {
-            *place = Some(Leg { way: Arc::clone(&ah.way), lane: lane.cloned() });
+            *place = Some(Leg { way: Arc::clone(&ah.way), lane, fan });
         }
         let mut posted = Posted { wr_id: work.wr_id, buffer: work.buffer, sges: 0, inline: None };
         match work.data {

@@ -134,6 +134,12 @@ pub struct RcConnect {
     pub remote: RemoteQp,
     /// Place of this side's address in the GID table.
     pub gid_index: u8,
+    /// The flow label of IPv6, 20 bits; 0 leaves it to the system. `grh.flow_label`.
+    pub flow_label: u32,
+    /// The traffic class of its packets: [`AhAttr::traffic_class`](crate::AhAttr::traffic_class).
+    pub traffic_class: u8,
+    /// How many routers they may pass; 0 leaves it to the system. `grh.hop_limit`.
+    pub hop_limit: u8,
     /// The partition.
     pub pkey: Pkey,
     /// What the peer may do.
@@ -166,6 +172,12 @@ pub struct UcConnect {
     pub remote: RemoteQp,
     /// Place of this side's address in the GID table.
     pub gid_index: u8,
+    /// The flow label of IPv6, 20 bits; 0 leaves it to the system. `grh.flow_label`.
+    pub flow_label: u32,
+    /// The traffic class of its packets: [`AhAttr::traffic_class`](crate::AhAttr::traffic_class).
+    pub traffic_class: u8,
+    /// How many routers they may pass; 0 leaves it to the system. `grh.hop_limit`.
+    pub hop_limit: u8,
     /// The partition.
     pub pkey: Pkey,
     /// What the peer may do.
@@ -181,6 +193,9 @@ impl UcConnect {
             local,
             remote,
             gid_index: 1,
+            flow_label: 0,
+            traffic_class: 0,
+            hop_limit: 0,
             pkey: Pkey::DEFAULT,
             access: Access::ALL,
             path_mtu: PathMtu::B1024,
@@ -195,6 +210,9 @@ impl RcConnect {
             local,
             remote,
             gid_index: 1,
+            flow_label: 0,
+            traffic_class: 0,
+            hop_limit: 0,
             pkey: Pkey::DEFAULT,
             access: Access::ALL,
             path_mtu: PathMtu::B1024,

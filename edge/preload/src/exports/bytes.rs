@@ -152,7 +152,7 @@ fn send_any(
         return sent(&slot, call());
     }
     if flags & libc::MSG_MORE != 0 {
-        datagram::keep_to_kernel(&slot);
+        datagram::keep_to_kernel(&slot, fd);
     }
     let to = to();
     let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
@@ -709,7 +709,7 @@ unsafe extern "C" fn sendmsg(
     }
     if let Some(slot) = slot.filter(|_| is_ours && header.msg_controllen > 0) {
         // It may be the size of segments: then one call is many datagrams.
-        datagram::keep_to_kernel(&slot);
+        datagram::keep_to_kernel(&slot, fd);
     }
     if !is_ours || header.msg_iovlen > PARTS_KERNEL_MAX {
         return call();

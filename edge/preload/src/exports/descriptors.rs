@@ -115,7 +115,7 @@ unsafe extern "C" fn closefrom(first: c_int) {
 /// Whoever wants signals of a socket gets them from the kernel.
 fn signals(fd: c_int) {
     if let Some(slot) = table::socket(fd) {
-        datagram::keep_to_kernel(&slot);
+        datagram::keep_to_kernel(&slot, fd);
     }
 }
 

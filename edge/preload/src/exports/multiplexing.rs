@@ -271,7 +271,7 @@ unsafe extern "C" fn epoll_ctl(
     else {
         // An instance that is not known here wakes its sleepers by the kernel's events alone.
         if let Some(slot) = table::socket(fd) {
-            datagram::keep_to_kernel(&slot);
+            datagram::keep_to_kernel(&slot, fd);
         }
         return real!(
             c"epoll_ctl" as fn(c_int, c_int, c_int, *mut libc::epoll_event) -> c_int,

@@ -97,6 +97,28 @@ pub(crate) fn bind_any(fd: c_int, port: u16) -> Answer {
     answer(unsafe { libc::bind(fd, (&raw const addr).cast(), SOCKADDR_LEN) }.into())
 }
 
+/// Binds to an IPv4 address.
+pub(crate) fn bind_to(fd: c_int, address: [u8; 4], port: u16) -> Answer {
+    let addr = any(libc::AF_INET, address, port);
+    // SAFETY: a local address.
+    answer(unsafe { libc::bind(fd, (&raw const addr).cast(), SOCKADDR_LEN) }.into())
+}
+
+/// Connects to an IPv4 address.
+pub(crate) fn connect_to(fd: c_int, address: [u8; 4], port: u16) -> Answer {
+    let addr = any(libc::AF_INET, address, port);
+    // SAFETY: a local address.
+    answer(unsafe { libc::connect(fd, (&raw const addr).cast(), SOCKADDR_LEN) }.into())
+}
+
+/// Sends to an IPv4 address what is not there.
+pub(crate) fn sendto_nothing(fd: c_int, group: [u8; 4], port: u16) -> Answer {
+    let addr = any(libc::AF_INET, group, port);
+    let (base, to) = (std::ptr::without_provenance(64), (&raw const addr).cast());
+    // SAFETY: the kernel, and whoever stands in front of it, answers that the address is bad.
+    answer(unsafe { libc::sendto(fd, base, 64, 0, to, SOCKADDR_LEN) } as i64)
+}
+
 /// Undoes a `connect`.
 pub(crate) fn unconnect(fd: c_int) -> Answer {
     let addr = any(libc::AF_UNSPEC, [0; 4], 0);
@@ -208,6 +230,12 @@ pub(crate) fn read(fd: c_int, len: usize) -> Text {
 pub(crate) fn recv_into(fd: c_int, buffer: &mut [u8], flags: c_int) -> Answer {
     // SAFETY: a borrowed slice.
     answer(unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), flags) } as i64)
+}
+
+/// Reads into a buffer, from whatever it is.
+pub(crate) fn read_into(fd: c_int, buffer: &mut [u8]) -> Answer {
+    // SAFETY: a borrowed buffer.
+    answer(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } as i64)
 }
 
 pub(crate) fn readv(fd: c_int, lens: &[usize]) -> Result<Vec<String>, String> {

@@ -5,7 +5,7 @@
 //! in their own files.
 
 use super::DEFERRED_MAX;
-use super::{Clock, Driver, Held, Port, Receiver, Waiting, lock};
+use super::{Clock, Door, Driver, Held, Listeners, Port, Receiver, Waiting, lock};
 use crate::bell::Rope;
 use crate::channel::Hush;
 use crate::commons::Commons;
@@ -13,15 +13,15 @@ use crate::gid::{Device, devices};
 use crate::lane::{InRing, Inlet, Lane, Lent, PeerId, Rails, Taken};
 use crate::path::PathChoice;
 use crate::qp::{Acks, Change, ConnectError, Link, QpInner};
-use crate::registry::Registry;
+use crate::registry::{DomainClaim, DomainName, Registry};
 use crate::ring::Record;
 use crate::shelf;
 use crate::standby::Standby;
 use crate::usher::Usher;
-use crate::vicinity::{Addresses, Near, datagram_len};
+use crate::vicinity::{Addresses, Departed, Near, datagram_len};
 use crate::way::Way;
 use adverb_engine::{Brief, Gid, QpType, Time};
-use adverb_wire::{Headers, Packet, Qpn};
+use adverb_wire::{Headers, Marks, Packet, Qpn};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Port {
         {
             return Ok(Link::Lane(lane));
         }
-        Ok(Link::Network(Way::new(self.endpoint(index)?, remote)?))
+        Ok(Link::Network(Way::new(self.endpoint(index)?, remote, change.marks)?))
     }
 
     /// The lane to whoever has this queue pair number, if both sides can use memory; `None` if the
@@ -56,7 +56,7 @@ impl Port {
         remote: Gid,
         qp: Qpn,
     ) -> Result<Option<Arc<Lane>>, ConnectError> {
-        let near = self.near(local, remote);
+        let near = self.near(local, remote, Marks::USUAL);
         let peer = near.and_then(|near| self.neighbour(qp, near.interface));
         let lives = |peer: &PeerId| self.registry.lends(peer.slot, shelf::VERSION).is_some();
         let peer = peer.filter(lives);
@@ -71,14 +71,65 @@ impl Port {
 
     /// Both addresses are of this namespace, and whoever is at the second one may be near: what records
     /// between them say.
-    pub(crate) fn near(&self, source: Gid, destination: Gid) -> Option<Near> {
+    pub(crate) fn near(&self, source: Gid, destination: Gid, marks: Marks) -> Option<Near> {
         self.usher.as_ref()?;
         let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == destination);
         let interface = match mentions(&self.device) {
             true => self.device.index,
             false => devices().ok()?.into_iter().find(mentions)?.index,
         };
-        Some(Near { addresses: Addresses { source, destination }, interface })
+        Some(Near { addresses: Addresses { source, destination, marks }, interface, group: false })
+    }
+
+    /// Some of those in a multicast group may be near.
+    pub(crate) fn near_group(&self, source: Gid, group: Gid, marks: Marks) -> Option<Near> {
+        self.usher.as_ref()?;
+        let addresses = Addresses { source, destination: group, marks };
+        Some(Near { addresses, interface: self.device.index, group: true })
+    }
+
+    /// The devices that live and have queue pairs in a multicast group, this one perhaps among them.
+    pub(crate) fn members(&self, group: Gid) -> Vec<PeerId> {
+        let name = DomainName::of_group(self.device.index, group.0);
+        let mut members = Vec::new();
+        for slot in self.registry.holders(name) {
+            let nonce = self.registry.lends(slot, shelf::VERSION);
+            let known = members.iter().any(|member: &PeerId| member.slot == slot);
+            members.extend(nonce.filter(|_| !known).map(|nonce| PeerId { slot, nonce }));
+        }
+        members
+    }
+
+    /// Tells neighbours that there are queue pairs in a multicast group here; `None` if they cannot know,
+    /// and it has to come by way of the network.
+    pub(crate) fn claim_group(&self, group: Gid) -> Option<DomainClaim> {
+        self.usher.as_ref()?;
+        let name = DomainName::of_group(self.device.index, group.0);
+        self.registry.claim_domain(name, |_| Ok(())).ok()
+    }
+
+    /// There is a lane to this device.
+    pub(crate) fn has_lane(&self, peer: PeerId) -> bool {
+        let lanes = lock(&self.lanes);
+        lanes.get(&peer.slot).is_some_and(|lane| lane.peer() == peer && !lane.is_cut())
+    }
+
+    /// The sender of a message to a multicast group is a neighbour, which has sent it by way of a lane.
+    pub(super) fn is_heard_by_lane(
+        &self,
+        audience: &Listeners<'_>,
+        sender: Qpn,
+        from: Gid,
+    ) -> bool {
+        let Listeners { group, inlets, departed } = audience;
+        if group.claim.is_none() || !self.is_at(from) {
+            return false;
+        }
+        inlets.iter().any(|inlet| inlet.lane.peer_shelf().qp(sender).is_some())
+            || departed.iter().filter(|gone| gone.had(sender)).any(|gone| {
+                // Its numbers may be somebody else's now.
+                self.registry.owner(sender).is_none_or(|slot| slot == gone.peer.slot)
+            })
     }
 
     /// The device of this interface that has this queue pair, if it lends memory.
@@ -183,7 +234,7 @@ impl Port {
         driver: Driver,
     ) -> (bool, bool) {
         let _hush = Hush::begin();
-        let Receiver { inlets, buffer, waiting, quiet, .. } = receiver;
+        let Receiver { inlets, departed, doors, buffer, waiting, quiet, .. } = receiver;
         if self.standby.bell().silence() {
             inlets.iter().for_each(|inlet| inlet.lane.forget_ringing());
         }
@@ -195,12 +246,18 @@ impl Port {
         let mut at = 0;
         while let Some(inlet) = inlets.get_mut(at) {
             let most = if driver == Driver::Helper { RECORDS_MAX } else { inlet.patience };
-            let (taken, completed) = self.receive_from(inlet, most, buffer, clock, driver, waiting);
+            let mut round = Round { buffer, doors, waiting, clock, driver };
+            let (taken, completed) = self.receive_from(inlet, most, &mut round);
             inlet.patience = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
             published |= completed;
             busy |= taken > 0;
             if taken == 0 && inlet.lane.is_cut() {
-                inlets.swap_remove(at);
+                let inlet = inlets.swap_remove(at);
+                if inlet.fans {
+                    departed.truncate(Departed::MAX - 1);
+                    let shelf = inlet.lane.keep_peer_shelf();
+                    departed.push_front(Departed { peer: inlet.lane.peer(), shelf });
+                }
             } else {
                 at += 1;
             }
@@ -214,53 +271,58 @@ impl Port {
 
     /// Takes up to `most` records of one lane; says how many there were, and whether they completed
     /// work.
-    fn receive_from(
-        &self,
-        inlet: &mut Inlet,
-        most: usize,
-        buffer: &mut [u8],
-        clock: &mut Clock,
-        driver: Driver,
-        waiting: &mut Waiting,
-    ) -> (usize, bool) {
+    fn receive_from(&self, inlet: &mut Inlet, most: usize, round: &mut Round<'_>) -> (usize, bool) {
         let mut current: Option<Held<'_>> = None;
         let (mut taken, mut published) = (0, false);
         while taken < most
-            && let Some(record) = inlet.take(buffer)
+            && let Some(record) = inlet.take(round.buffer)
         {
             taken += 1;
-            let (message, spent) = Message::of(record, buffer);
-            let number = match &message {
-                None => {
-                    self.counters.malformed.add(1);
-                    None
-                }
-                Some(Message::Datagram { addresses, .. }) if !self.is_at(addresses.destination) => {
-                    self.counters.unknown_qp.add(1);
-                    None
-                }
-                Some(message) => Some(message.dest_qp()),
-            };
+            let (message, spent) = Message::of(record, round.buffer);
+            let number = message.as_ref().map(Message::dest_qp);
             if current.as_ref().is_some_and(|held| Some(held.number) != number)
                 && let Some(held) = current.take()
             {
-                published |= self.release_local(held, clock, driver, waiting);
+                published |= self.release_local(held, round.clock, round.driver, round.waiting);
             }
-            if let Some(number) = number.filter(|_| current.is_none()) {
-                match self.table.lock(number) {
-                    Some(guard) => current = Some(Held { number, guard, published: 0 }),
-                    None => self.counters.unknown_qp.add(1),
+            match message {
+                None => self.counters.malformed.add(1),
+                Some(Message::Datagram { packet, addresses, len })
+                    if number == Some(Qpn::MULTICAST) =>
+                {
+                    inlet.fans = true;
+                    for held in self.copies(round.doors, &packet, addresses, len) {
+                        published |=
+                            self.release_local(held, round.clock, round.driver, round.waiting);
+                    }
                 }
-            }
-            if let (Some(message), Some(_), Some(held)) = (message, number, &mut current) {
-                self.hand_over(&message, &inlet.lane, held, clock);
+                Some(Message::Datagram { addresses, .. }) if !self.is_at(addresses.destination) => {
+                    self.counters.unknown_qp.add(1);
+                }
+                Some(message) => {
+                    let number = message.dest_qp();
+                    let held = match current.take() {
+                        None => {
+                            let guard = self.table.lock(number);
+                            guard.map(|guard| Held { number, guard, published: 0 })
+                        }
+                        held => held,
+                    };
+                    match held {
+                        None => self.counters.unknown_qp.add(1),
+                        Some(mut held) => {
+                            self.hand_over(&message, &inlet.lane, &mut held, round.clock);
+                            current = Some(held);
+                        }
+                    }
+                }
             }
             if let Some(record) = spent {
                 inlet.release(record);
             }
         }
         if let Some(held) = current {
-            published |= self.release_local(held, clock, driver, waiting);
+            published |= self.release_local(held, round.clock, round.driver, round.waiting);
         }
         (taken, published)
     }
@@ -296,6 +358,30 @@ impl Port {
                 inner.on_record(packet, *lent, lane, now, self)
             }
         };
+    }
+
+    /// Gives a copy of a message to each queue pair of a multicast group that wants one.
+    fn copies<'a>(
+        &'a self,
+        doors: &'a [Door],
+        packet: &'a Packet<'a>,
+        addresses: Addresses,
+        len: u16,
+    ) -> impl Iterator<Item = Held<'a>> {
+        let groups = doors.iter().filter_map(|door| door.group.as_ref());
+        let mut groups = groups.filter(move |group| group.is(addresses.destination));
+        let members = groups.next().map_or(&[][..], |group| &group.members);
+        let sender = packet.headers.deth.map(|deth| deth.src_qp);
+        members.iter().filter_map(move |number| {
+            let number = *number;
+            let mut guard = self.table.lock(number)?;
+            let inner = guard.as_mut()?;
+            if sender == Some(number) && !inner.hears_itself() {
+                return None;
+            }
+            let published = inner.on_datagram(packet, addresses, len, Time::ZERO, self);
+            Some(Held { number, guard, published })
+        })
     }
 
     /// Lets a queue pair answer the records that it was given, and lets it go; says whether they
@@ -402,6 +488,15 @@ fn parse(head: &[u8], addressed: bool) -> Option<(Headers, Option<Addresses>)> {
         ((headers, rest), true) => Some((headers, Some(Addresses::parse(rest)?))),
         ((_, [_, ..]), false) => None,
     }
+}
+
+/// What taking the records of all lanes once needs.
+struct Round<'a> {
+    buffer: &'a mut [u8],
+    doors: &'a [Door],
+    waiting: &'a mut Waiting,
+    clock: &'a mut Clock,
+    driver: Driver,
 }
 
 /// What a record says.

@@ -166,7 +166,7 @@ fn send_briefly(
     };
     let (index, brief) = engine.send_brief(request, lent)?;
     cargo.commit(draft, &brief, form);
-    own.sends.put(index, work, None);
+    own.sends.put(index, work, None, None);
     Some(brief.acked.map(drop))
 }
 
@@ -184,7 +184,7 @@ fn reach_briefly(
     if !engine.can_reach(request) {
         return None;
     }
-    own.sends.put(engine.next_index(), work, None);
+    own.sends.put(engine.next_index(), work, None, None);
     let mut host = Surroundings::quiet(own, port.regions());
     host.cargo = Some(cargo);
     engine.reach_at_once(request, &mut host).then_some(host.published)

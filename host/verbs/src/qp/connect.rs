@@ -3,8 +3,8 @@
 use super::{Qp, RcConnect, UcConnect};
 use crate::transport::{Connected, Rc, Uc, Ud, XrcInitiator, XrcTarget};
 use adverb_device::{
-    Attributes, Change, ConnectError, Gid, GroupError, Partition, Pkey, Qkey, QpLimits, QpState,
-    RnrTimer,
+    Attributes, Change, ConnectError, Gid, GroupError, Marks, Partition, Pkey, Qkey, QpLimits,
+    QpState, RnrTimer,
 };
 
 /// What changes on the ways to INIT, RTR and RTS.
@@ -27,7 +27,9 @@ impl UcConnect {
             ..Attributes::default()
         };
         let rts = Attributes { first_psn: Some(self.local.psn), ..Attributes::default() };
-        [init, rtr, rts].map(|attributes| Change { attributes, gid_index: self.gid_index })
+        let Self { gid_index, flow_label, traffic_class, hop_limit, .. } = *self;
+        let marks = Marks { traffic_class, hop_limit, flow_label };
+        [init, rtr, rts].map(|attributes| Change { attributes, gid_index, marks })
     }
 }
 
@@ -35,7 +37,10 @@ impl RcConnect {
     /// What an unreliable connection needs too.
     fn common(&self) -> Steps {
         let Self { local, remote, gid_index, pkey, access, path_mtu, .. } = *self;
-        UcConnect { local, remote, gid_index, pkey, access, path_mtu }.steps()
+        let Self { flow_label, traffic_class, hop_limit, .. } = *self;
+        let marked =
+            UcConnect { flow_label, traffic_class, hop_limit, ..UcConnect::new(local, remote) };
+        UcConnect { gid_index, pkey, access, path_mtu, ..marked }.steps()
     }
 
     fn serve(&self, rtr: &mut Change) {
@@ -130,7 +135,7 @@ impl Qp<Ud> {
             ..Attributes::default()
         };
         let rts = Attributes { first_psn: Some(self.psn), ..Attributes::default() };
-        let change = |attributes| Change { attributes, gid_index: 0 };
+        let change = |attributes| Change { attributes, ..Change::default() };
         self.change(QpState::Init, &change(init))?;
         self.change(QpState::Rtr, &Change::default())?;
         self.change(QpState::Rts, &change(rts))
@@ -142,8 +147,8 @@ impl Qp<Ud> {
     /// its own messages included. Once more changes nothing; dropping the queue pair detaches it.
     ///
     /// Messages are sent to a group with an address handle of its address, such as `224.0.1.7` or
-    /// `ff02::7`, and the number [`Qpn::MULTICAST`](crate::Qpn::MULTICAST). They pass no router: their
-    /// hop limit is 1. The loopback interface knows groups of IPv4 only.
+    /// `ff02::7`, and the number [`Qpn::MULTICAST`](crate::Qpn::MULTICAST). They pass no router unless
+    /// the handle says how many. The loopback interface knows groups of IPv4 only.
     ///
     /// # Errors
     ///

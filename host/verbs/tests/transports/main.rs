@@ -7,6 +7,7 @@
 //! | `datagram.rs` | addresses, network headers, Q_Keys, lengths |
 //! | `echo.rs` | datagrams between processes, stopped and killed ones among them |
 //! | `multicast.rs` | groups, within a process and between several |
+//! | `crowd.rs` | groups of several processes, over every path |
 //! | `states.rs` | what each state does to posting and to work; modify, query, RESET, SQD, SQE |
 //! | `strangers.rs` | packets that nobody should have sent |
 //! | `xrc.rs` | extended reliable connections and their domains |
@@ -14,6 +15,7 @@
 
 #[path = "../verbs/alone.rs"]
 mod alone;
+mod crowd;
 mod datagram;
 mod echo;
 mod matrix;
@@ -28,4 +30,6 @@ mod states;
 #[path = "../verbs/stranger.rs"]
 mod stranger;
 mod strangers;
+#[path = "../verbs/talker.rs"]
+mod talker;
 mod xrc;
