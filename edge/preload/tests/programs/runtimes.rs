@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::child::Role;
-use crate::running::{Running, are_installed, explain, ringed, succeed};
+use crate::running::{Running, are_installed, explain, explained, ringed, succeed};
 use crate::support::{Place, free_port};
 
 /// A script beside this file.
@@ -56,7 +56,8 @@ fn runtimes_serve_each_other() {
             let before = ringed(&place);
             let said = succeed(&mut client.program(&place, "call", port));
             assert!(said.contains("right: 20"), "{client:?} of {server:?}: {said}");
-            assert!(ringed(&place) > before, "{client:?} of {server:?} had no rings");
+            let lines = std::fs::read_to_string(explained(&place)).expect("a file");
+            assert!(ringed(&place) > before, "{client:?} of {server:?} had no rings:\n{lines}");
             let mut plain = client.program(&place, "call", port);
             let said = succeed(plain.env_remove("LD_PRELOAD"));
             assert!(said.contains("right: 20"), "plain {client:?} of {server:?}: {said}");
