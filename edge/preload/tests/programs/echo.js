@@ -12,15 +12,16 @@ function block(number, turn) {
 function ask(number, done) {
   const sent = [];
   const back = [];
-  const socket = net.connect(at, () => {
+  const socket = net.connect(at, () => socket.write("hello"));
+  socket.once("data", (hello) => {
     const send = (turn) => {
       if (turn === 30) return socket.end();
       sent.push(block(number, turn));
       socket.write(sent[turn], () => send(turn + 1));
     };
-    send(0);
+    socket.on("data", (bytes) => back.push(bytes));
+    if (hello.toString() === "hello") send(0);
   });
-  socket.on("data", (bytes) => back.push(bytes));
   socket.on("end", () => done(Buffer.concat(sent).equals(Buffer.concat(back))));
 }
 

@@ -17,6 +17,8 @@ async def answer(reader, writer):
 async def ask(number):
     generator = random.Random(number)
     reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+    writer.write(b"hello")
+    assert await reader.readexactly(5) == b"hello"
     blocks = [generator.randbytes(generator.choice([1, 7, 1000, 60_000])) for _ in range(30)]
 
     async def send():

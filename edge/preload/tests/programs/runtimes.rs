@@ -37,7 +37,8 @@ impl Runtime {
 
 /// Goal: whoever serves and whoever asks, each gets every byte and every end.
 /// Method: each runtime serves each, on 20 connections at once, with half of each closed first; then
-/// one without the library, on the same listening socket.
+/// one without the library, on the same listening socket. A client begins with a question and its
+/// answer: one that has sent everything before it is accepted needs no rings.
 #[test]
 fn runtimes_serve_each_other() {
     let mut runtimes = vec![Runtime::Tokio];
@@ -58,9 +59,9 @@ fn runtimes_serve_each_other() {
             assert!(said.contains("right: 20"), "{client:?} of {server:?}: {said}");
             let lines = std::fs::read_to_string(explained(&place)).expect("a file");
             assert!(ringed(&place) > before, "{client:?} of {server:?} had no rings:\n{lines}");
-            let mut plain = client.program(&place, "call", port);
-            let said = succeed(plain.env_remove("LD_PRELOAD"));
-            assert!(said.contains("right: 20"), "plain {client:?} of {server:?}: {said}");
         }
+        let mut plain = Runtime::Tokio.program(&place, "call", port);
+        let said = succeed(plain.env_remove("LD_PRELOAD"));
+        assert!(said.contains("right: 20"), "a plain one of {server:?}: {said}");
     }
 }
