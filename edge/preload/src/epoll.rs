@@ -23,14 +23,14 @@ use crate::config;
 use crate::datagram::{self, Content};
 use crate::doorbell;
 use crate::lock::Lock;
-use crate::patience::{self, Patience, Spin};
+use crate::patience::{self, Patience, SLICE_NS, Spin};
 use crate::raw::{self, Answer, Errno};
 use crate::real::real;
 use crate::slot::{Kind, Slot};
 use crate::stats::add;
 use crate::stream::{self, Want};
 use crate::table::{self, Pin};
-use crate::thread::Interrupts;
+use crate::thread::{Interrupts, Seen};
 
 /// Counts connections that have got rings, or lost them.
 static CHANGES: AtomicU32 = AtomicU32::new(1);
@@ -983,7 +983,7 @@ impl Epoll {
     ) -> Result<usize, Errno> {
         let config = config::get();
         let most_ns = config.select_spin_ns;
-        let errno = raw::errno();
+        let (errno, seen) = (raw::errno(), Seen::now());
         // What rings have to say comes first; the kernel is asked after a while, or by the sleep.
         let mut rounds = 1_u32;
         let mut patience: Option<Patience> = None;
@@ -1004,7 +1004,7 @@ impl Epoll {
                 _ if limit_ns == Some(0) => true,
                 None if has_hot => false,
                 patience => {
-                    let start = || Patience::start(most_ns, limit_ns, Interrupts::All);
+                    let start = || Patience::start(most_ns, limit_ns, Interrupts::All).since(seen);
                     patience.get_or_insert_with(start).spins()
                         && (!has_hot || rounds.is_multiple_of(config.kernel_ratio))
                 }
@@ -1034,8 +1034,9 @@ impl Epoll {
             if limit_ns == Some(0) {
                 return Ok(0);
             }
-            let patience =
-                patience.get_or_insert_with(|| Patience::start(most_ns, limit_ns, Interrupts::All));
+            let patience = patience.get_or_insert_with(|| {
+                Patience::start(most_ns, limit_ns, Interrupts::All).since(seen)
+            });
             let looks = if has_hot { u32::try_from(hot).unwrap_or(u32::MAX) } else { KERNEL_LOOKS };
             match patience.goes_on_after(looks) {
                 Spin::Look => continue,
@@ -1052,8 +1053,8 @@ impl Epoll {
             let has_datagrams = has_items && self.with(|state| !state.datagrams.is_empty());
             let left_ns = patience.left_ns();
             let slice_ns = match has_marks {
-                true => Some(left_ns.unwrap_or(u64::MAX).min(stream::SLICE_NS)),
-                false => left_ns,
+                true => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),
+                false => patience.slice_ns(),
             };
             let answer = sleep(epfd, events, slice_ns, mask);
             patience::miss(raw::now_ns().saturating_sub(since), most_ns);

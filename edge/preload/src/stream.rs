@@ -17,14 +17,14 @@ use crate::config;
 use crate::doorbell;
 use crate::meeting;
 use crate::parts::{Cursor, PARTS_MAX};
-use crate::patience::{Patience, Spin};
+use crate::patience::{Patience, SLICE_NS, Spin};
 use crate::raw::{self, Answer, Errno};
 use crate::retreat;
 use crate::ring::{ACCEPTED, ALONE, Leaver, NEVER, Ring, Segment, TOGETHER, Trouble};
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::sockets;
 use crate::stats::add;
-use crate::thread::Interrupts;
+use crate::thread::{Interrupts, Seen};
 
 /// What an attempt has come to.
 #[derive(Clone, Copy, Debug)]
@@ -690,10 +690,6 @@ impl Drop for Sleeper<'_> {
     }
 }
 
-/// How long a sleeper with rings sleeps before it looks for itself: nobody sleeps for ever because a
-/// bell was lost.
-pub(crate) const SLICE_NS: u64 = 250_000_000;
-
 /// Sleeps until the kernel has something for this connection, at most so long.
 fn sleep(slot: &Slot, fd: c_int, want: Want, left_ns: Option<u64>) -> Result<(), Errno> {
     let rings = slot.segment();
@@ -760,6 +756,7 @@ pub(crate) fn hear_after_sleep(slot: &Slot, segment: &Segment, fd: c_int) {
 /// signal or its flags end the wait.
 fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut() -> Step) -> Step {
     let errno = raw::errno();
+    let seen = Seen::now();
     match attempt() {
         Step::Nothing => {}
         step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => return step,
@@ -776,7 +773,7 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
         limit => (Some(limit), Interrupts::All),
     };
     let most_ns = config::get().receive_spin_ns;
-    let mut patience = Patience::start(most_ns, limit, kind);
+    let mut patience = Patience::start(most_ns, limit, kind).since(seen);
     let mut rounds = 0_u32;
     loop {
         loop {
@@ -807,7 +804,7 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
         }
         add(&slot.counters.rx_poll_miss, 1);
         let since = raw::now_ns();
-        let slept = sleep(slot, fd, want, patience.left_ns());
+        let slept = sleep(slot, fd, want, patience.slice_ns());
         patience.slept(since, most_ns);
         match attempt() {
             Step::Nothing => {}
