@@ -34,7 +34,7 @@ use crate::probe;
 use crate::qp::{Acks, Aftermath, Came, ConnectError, Directed, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
-use crate::registry::{BLOCK_BITS, Block, Registry, SlotId};
+use crate::registry::{BLOCK_BITS, Block, DomainClaim, Registry, SlotId};
 use crate::relay::{Message, Passed, Relay};
 use crate::srq::{Srq, SrqConfig, Tie};
 use crate::standby::Standby;
@@ -42,6 +42,7 @@ use crate::sync::Mutex;
 use crate::table::QpTable;
 use crate::timers::Timers;
 use crate::usher::Usher;
+use crate::vicinity::Departed;
 use crate::way::{Ah, AhAttr};
 use crate::window::{Window, WindowKind};
 use crate::xrc::Xrcd;
@@ -152,6 +153,11 @@ impl Door {
         }
     }
 
+    /// It is that of this multicast group.
+    fn is_of(&self, gid: Gid) -> bool {
+        self.group.as_ref().is_some_and(|group| group.is(gid))
+    }
+
     /// Takes what has arrived: a datagram, or a burst.
     #[inline]
     fn recv(&mut self, buffer: &mut [u8]) -> Option<(Received, Marks)> {
@@ -186,6 +192,8 @@ impl Door {
 #[derive(Debug)]
 pub(crate) struct Receiver {
     inlets: Vec<Inlet>,
+    /// Neighbours whose lanes have ended.
+    departed: VecDeque<Departed>,
     doors: Vec<Door>,
     /// The sockets of multicast groups, once there was one: who sleeps watches it, and not them.
     groups: Option<Epoll>,
@@ -209,8 +217,10 @@ pub(crate) struct Receiver {
 struct Waiting {
     /// For the program's next call.
     deferred: Vec<Qpn>,
-    /// The same, where the way is a lane.
+    /// For a quiet moment, or for the program's next call if one of them is pressing: where the way is
+    /// a lane.
     local: Vec<Qpn>,
+    pressing: bool,
     /// For more messages, or for time to pass; the longest first.
     held: VecDeque<(Qpn, Time)>,
     /// Targets with packets whose turn has not come: `steward.rs`.
@@ -376,6 +386,7 @@ impl Port {
             gone: Mutex::default(),
             receiver: Mutex::new(Receiver {
                 inlets: Vec::new(),
+                departed: VecDeque::new(),
                 doors: Vec::new(),
                 groups: None,
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
@@ -383,6 +394,7 @@ impl Port {
                     deferred: Vec::with_capacity(DEFERRED_MAX),
                     held: VecDeque::with_capacity(DEFERRED_MAX),
                     local: Vec::with_capacity(DEFERRED_MAX),
+                    pressing: false,
                     parked: Vec::new(),
                 },
                 relayed: registry.relayed(),
@@ -686,6 +698,22 @@ impl Port {
     /// Attaches a queue pair to a multicast group.
     pub(crate) fn attach(&self, gid: Gid, qp: Qpn) -> Result<(), GroupError> {
         Group::check(gid, self.device.loopback)?;
+        let known = lock(&self.receiver).doors.iter().any(|door| door.is_of(gid));
+        // Under no lock. Neighbours send records from now on; those that come too early are lost.
+        let mut claim = if known { None } else { self.claim_group(gid) };
+        let attached = self.attach_with(&mut claim, gid, qp);
+        if let Some(unused) = claim {
+            self.registry.release_domain(unused);
+        }
+        attached
+    }
+
+    fn attach_with(
+        &self,
+        claim: &mut Option<DomainClaim>,
+        gid: Gid,
+        qp: Qpn,
+    ) -> Result<(), GroupError> {
         let mut receiver = lock(&self.receiver);
         for door in &mut receiver.doors {
             if let Some(group) = door.group.as_mut().filter(|group| group.is(gid)) {
@@ -714,6 +742,7 @@ impl Port {
         receiver.groups = Some(set);
         added.map_err(failed)?;
         group.attach(qp, &endpoint)?;
+        group.claim = claim.take();
         let mut door = Door { group: Some(group), ..Door::new(endpoint) };
         door.show_marks();
         receiver.doors.push(door);
@@ -728,6 +757,9 @@ impl Port {
             let wanted = |group: &&mut Group| gid.is_none_or(|gid| group.is(gid));
             if let Some(group) = door.group.as_mut().filter(wanted) {
                 detached |= group.detach(qp, &door.endpoint);
+                if let Some(claim) = group.claim.take_if(|_| group.members.is_empty()) {
+                    self.registry.release_domain(claim);
+                }
             }
         }
         receiver.doors.retain(|door| door.group.as_ref().is_none_or(|group| !group.is_empty()));
@@ -943,7 +975,7 @@ impl Port {
 
     /// Takes what the sockets have; says whether there was something, and whether it completed work.
     fn receive(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> (bool, bool) {
-        let Receiver { doors, buffer, waiting, .. } = receiver;
+        let Receiver { doors, buffer, waiting, inlets, departed, .. } = receiver;
         let (mut busy, mut published) = (false, false);
         for door in doors {
             for _ in 0..BURSTS_MAX {
@@ -968,7 +1000,7 @@ impl Port {
                     bytes: buffer.get(..received.len).unwrap_or_default(),
                 };
                 let now = clock.now();
-                let group = group.as_ref();
+                let group = group.as_ref().map(|group| Listeners { group, inlets, departed });
                 let arrival = Arrival { passed, endpoint, group, now, driver, relayed: false };
                 let completed = self.take(&arrival, flows, waiting) > 0;
                 published |= completed;
@@ -1047,7 +1079,7 @@ impl Port {
             let number = packet.headers.bth.dest_qp;
             let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
             let came = Came { source, flow, marks: passed.marks, len };
-            if let Some(group) = arrival.group {
+            if let Some(group) = &arrival.group {
                 published += self.give_to_all(group, &packet, came, arrival, waiting);
                 continue;
             }
@@ -1086,7 +1118,7 @@ impl Port {
     /// Gives a copy to each queue pair of a group; says how many completions that published.
     fn give_to_all(
         &self,
-        group: &Group,
+        listeners: &Listeners<'_>,
         packet: &Packet<'_>,
         came: Came<'_>,
         arrival: &Arrival<'_>,
@@ -1097,13 +1129,16 @@ impl Port {
             self.counters.bad_multicast.add(1);
             return 0;
         }
+        let sender = packet.headers.deth.map(|deth| deth.src_qp);
+        if sender.is_some_and(|sender| self.is_heard_by_lane(listeners, sender, came.source)) {
+            return 0;
+        }
         self.counters.rcvd_pkts.add(1);
         let mut completions = 0;
-        for number in group.members.iter().copied() {
+        for number in listeners.group.members.iter().copied() {
             let Some(mut guard) = self.table.lock(number) else {
                 continue;
             };
-            let sender = packet.headers.deth.map(|deth| deth.src_qp);
             let own = sender == Some(number) && self.has_address(came.source);
             if let Some(inner) = guard.as_mut().filter(|inner| !own || inner.hears_itself()) {
                 let published = inner.on_packet(packet, came, arrival.now, self);
@@ -1310,12 +1345,19 @@ struct Held<'a> {
     published: u32,
 }
 
+/// A multicast group, and the neighbours from which its messages come by way of lanes.
+struct Listeners<'a> {
+    group: &'a Group,
+    inlets: &'a [Inlet],
+    departed: &'a VecDeque<Departed>,
+}
+
 /// Packets that arrived at once, and how.
 struct Arrival<'a> {
     passed: Passed<'a>,
     endpoint: &'a Arc<Endpoint>,
     /// They were sent to it.
-    group: Option<&'a Group>,
+    group: Option<Listeners<'a>>,
     now: Time,
     driver: Driver,
     /// They came by way of another process.

@@ -4,7 +4,7 @@
 //! from, the address to send to, and the part of the ICRC that is the same for every packet. Sending
 //! then looks nothing up.
 
-use crate::endpoint::{Endpoint, gid_of};
+use crate::endpoint::{Endpoint, gid_of, ip_of};
 use crate::port::Port;
 use crate::qp::ConnectError;
 use crate::vicinity::Near;
@@ -63,6 +63,8 @@ pub(crate) fn check(marks: Marks) -> Result<(), ConnectError> {
 /// RoCE has no local identifiers, service levels of its own or static rates, so those are no fields
 /// here. Every address is global.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[doc(alias = "ibv_ah_attr")]
+#[doc(alias = "ibv_global_route")]
 pub struct AhAttr {
     /// The port there, or a multicast group.
     pub gid: Gid,
@@ -113,7 +115,11 @@ pub struct Ah {
 impl Ah {
     pub(crate) fn new(port: Arc<Port>, domain: u32, attr: AhAttr) -> Result<Self, ConnectError> {
         let mut way = Way::new(port.endpoint(attr.gid_index)?, attr.gid, attr.marks())?;
-        way.near = port.near(gid_of(way.endpoint.addr.ip()), attr.gid, way.marks);
+        let source = gid_of(way.endpoint.addr.ip());
+        way.near = match ip_of(attr.gid).is_multicast() {
+            true => port.near_group(source, attr.gid, way.marks),
+            false => port.near(source, attr.gid, way.marks),
+        };
         let way = Arc::new(way);
         Ok(Self { way, port, domain, attr })
     }
