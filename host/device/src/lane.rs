@@ -21,14 +21,14 @@ use crate::maps::Maps;
 use crate::region::{Regions, Serial};
 use crate::registry::SlotId;
 use crate::ring::{Broken, Memory, Reader, Record, Writer, longest};
-use crate::shelf::Shelf;
+use crate::shelf::{QpWord, Shelf};
 use crate::sync::Mutex;
 use crate::vicinity::{Addresses, FULL_MAX_NANOS};
 use crate::work::{Local, Sge};
 use adverb_engine::{Access, AccessError, LOCAL_SEGMENT_BYTES};
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
 use adverb_sys::vm::{self, Piece, Way};
-use adverb_wire::{HeaderBytes, Headers};
+use adverb_wire::{HeaderBytes, Headers, Qpn};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -251,7 +251,13 @@ impl Lane {
         self.rope.shelf()
     }
 
-    /// The same, to be kept.
+    /// What the other end says of one of its queue pairs.
+    pub(crate) fn peer_word(&self, qp: Qpn) -> QpWord {
+        let word = self.peer_shelf().qp(qp).map(|word| word.load(Ordering::SeqCst));
+        word.map_or(QpWord::CLOSED, QpWord::from_bits)
+    }
+
+    /// The other end's shelf, to be kept.
     pub(crate) fn keep_peer_shelf(&self) -> Arc<Shelf> {
         Arc::clone(self.rope.shelf())
     }
