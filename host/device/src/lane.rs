@@ -319,20 +319,24 @@ impl Lane {
     /// Waits until every visit of the other end that has begun before the call has ended; one call
     /// at a time. The counters change places twice, so that new visits do not prolong the wait.
     ///
-    /// An end that is stopped in the midst of a visit for [`VISIT_MAX`] is cut off.
-    pub(crate) fn wait_for_peer(&self) {
+    /// An end that is stopped in the midst of a visit for [`VISIT_MAX`] is cut off; false then, and it may
+    /// be at it still.
+    pub(crate) fn wait_for_peer(&self) -> bool {
         let side = 1 - self.rails.side;
         let until = Instant::now() + VISIT_MAX;
+        let mut ended = true;
         for _ in 0..2 {
             let old = self.phase(side).fetch_xor(1, Ordering::SeqCst) & 1;
             let visitors = self.visitors(side, usize::from(old != 0));
             while visitors.load(Ordering::SeqCst) != 0 && !self.is_cut() {
                 if Instant::now() > until {
                     self.cut();
+                    ended = false;
                 }
                 std::thread::yield_now();
             }
         }
+        ended
     }
 
     /// Who is at the other end.
