@@ -15,7 +15,7 @@ use adverb_engine::{
     Landing, LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request,
     Route, SendDone, Target,
 };
-use adverb_wire::{Flow, Grh, Headers, Packet, Qpn, Rkey};
+use adverb_wire::{Flow, Grh, Headers, Marks, Packet, Qpn, Rkey};
 use std::sync::Arc;
 
 /// Where a queue pair's receives come from.
@@ -96,16 +96,12 @@ impl<'a> Surroundings<'a, '_> {
 pub(crate) enum Errand<'a> {
     /// Nothing.
     None,
-    /// A packet has come this way, in a datagram of this length.
-    Arrival { flow: &'a Flow, len: u16 },
+    /// A packet has come this way, in a datagram of this length that was marked like this.
+    Arrival { flow: &'a Flow, marks: Marks, len: u16 },
     /// Packets leave by this leg; request number `next` is the next.
     /// A lane of its fan that is full for long loses them; of others there has to be room.
     Departure { leg: &'a Leg, next: u64, sinks: bool },
 }
-
-/// What a socket does not show of a packet's IP header: the hop limit, which is here what hosts
-/// start with mostly.
-const HOP_LIMIT: u8 = 64;
 
 impl Surroundings<'_, '_> {
     /// Copies `bytes` into the buffers `sges`, `offset` bytes from their start.
@@ -140,6 +136,7 @@ impl Surroundings<'_, '_> {
     }
 
     /// Where a receive's bytes go: domain and buffers.
+    #[inline]
     pub(crate) fn receive_sges(&self, receive: Receive) -> (u32, &[Sge]) {
         match &self.own.receives {
             Receives::Own(ring) => (self.own.domain, ring.sges(receive.token)),
@@ -164,6 +161,7 @@ impl Surroundings<'_, '_> {
         }
     }
 
+    #[inline]
     fn publish(&mut self, cq: Cq, completion: Completion, solicited: bool) {
         let queue = match cq {
             Cq::Send => &self.own.send_cq,
@@ -329,7 +327,7 @@ impl Host for Surroundings<'_, '_> {
 
     fn grh(&self) -> [u8; 40] {
         match self.errand {
-            Errand::Arrival { flow, len } => Grh::emit(flow, HOP_LIMIT, 0, len),
+            Errand::Arrival { flow, marks, len } => Grh::emit(flow, marks, len),
             Errand::None | Errand::Departure { .. } => [0; 40], // Nobody asks then.
         }
     }
@@ -400,9 +398,10 @@ impl Host for Surroundings<'_, '_> {
     }
 
     fn lent(&self) -> Option<u32> {
-        self.lent.map(|lent| lent.total)
+        self.lent.map(|lent| lent.total())
     }
 
+    #[inline]
     fn fetch(&mut self, to: Target) -> Result<(), FetchError> {
         self.fetch_lent(to)
     }
@@ -425,6 +424,7 @@ impl Host for Surroundings<'_, '_> {
         self.own.affiliation.raise(kind);
     }
 
+    #[inline]
     fn send_done(&mut self, done: SendDone) {
         if !done.report {
             return;
@@ -444,6 +444,7 @@ impl Host for Surroundings<'_, '_> {
         self.publish(Cq::Send, completion, false);
     }
 
+    #[inline]
     fn receive_done(&mut self, done: ReceiveDone) {
         let (wr_id, buffer, srq) = match &mut self.own.receives {
             Receives::Own(ring) => {

@@ -50,8 +50,8 @@ use crate::xrc::Xrcd;
 use adverb_engine::{Dropped, Gid, QpCounters, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Interest};
-use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
-use adverb_wire::{Packet, Qpn, Transport};
+use adverb_sys::udp::{self, BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
+use adverb_wire::{Marks, Packet, Qpn, Transport};
 use deputies::Deputies;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -139,7 +139,19 @@ struct Door {
 impl Door {
     fn new(endpoint: Arc<Endpoint>) -> Self {
         let reception = Reception::new(endpoint.socket.gro());
-        Self { endpoint, flows: FlowCache::new(), reception, group: None }
+        let captures = endpoint.capture.is_some();
+        let mut door = Self { endpoint, flows: FlowCache::new(), reception, group: None };
+        if captures {
+            door.show_marks();
+        }
+        door
+    }
+
+    /// From now on arrivals show how they are marked. A socket that will not be told hides it on.
+    fn show_marks(&mut self) {
+        if self.endpoint.socket.show_marks().is_ok() {
+            self.reception.show_marks();
+        }
     }
 
     /// It is that of this multicast group.
@@ -149,10 +161,18 @@ impl Door {
 
     /// Takes what has arrived: a datagram, or a burst.
     #[inline]
-    fn recv(&mut self, buffer: &mut [u8]) -> Option<Received> {
+    fn recv(&mut self, buffer: &mut [u8]) -> Option<(Received, Marks)> {
         let socket = &self.endpoint.socket;
+        let mut marks = Marks::USUAL;
         let received = match self.reception.mode() {
             Mode::Singles => socket.recv_single(buffer),
+            Mode::Bursts | Mode::LastBursts if self.reception.shows_marks() => {
+                socket.recv_marked(buffer).map(|(received, shown)| {
+                    let udp::Marks { traffic_class, hop_limit, flow_label } = shown;
+                    marks = Marks { traffic_class, hop_limit, flow_label };
+                    received
+                })
+            }
             Mode::Bursts | Mode::LastBursts => socket.recv(buffer),
         };
         let Ok(received) = received else {
@@ -165,7 +185,7 @@ impl Door {
             Switch::GroOn => socket.set_gro(true),
             Switch::GroOff => socket.set_gro(false),
         };
-        Some(received)
+        Some((received, marks))
     }
 }
 
@@ -189,6 +209,8 @@ pub(crate) struct Receiver {
     steps: u32,
     /// Steps since a lane brought something.
     quiet: u32,
+    /// Sockets show how packets are marked.
+    marks: bool,
 }
 
 /// Queue pairs that wait; those whose acknowledgements do, for what `ack.rs` says.
@@ -196,8 +218,10 @@ pub(crate) struct Receiver {
 struct Waiting {
     /// For the program's next call.
     deferred: Vec<Qpn>,
-    /// The same, where the way is a lane.
+    /// For a quiet moment, or for the program's next call if one of them is pressing: where the way is
+    /// a lane.
     local: Vec<Qpn>,
+    pressing: bool,
     /// For more messages, or for time to pass; the longest first.
     held: VecDeque<(Qpn, Time)>,
     /// Targets with packets whose turn has not come: `steward.rs`.
@@ -371,12 +395,14 @@ impl Port {
                     deferred: Vec::with_capacity(DEFERRED_MAX),
                     held: VecDeque::with_capacity(DEFERRED_MAX),
                     local: Vec::with_capacity(DEFERRED_MAX),
+                    pressing: false,
                     parked: Vec::new(),
                 },
                 relayed: registry.relayed(),
                 postponed: false,
                 steps: 0,
                 quiet: 0,
+                marks: false,
             }),
             endpoints: Mutex::new(HashMap::new()),
             capture: capture.map(Arc::new),
@@ -640,7 +666,13 @@ impl Port {
         let endpoint = self.open_endpoint(entry.addr).map_err(failed)?;
         endpoints.insert(gid_index, Arc::clone(&endpoint));
         drop(endpoints);
-        lock(&self.receiver).doors.push(Door::new(Arc::clone(&endpoint)));
+        let mut receiver = lock(&self.receiver);
+        let mut door = Door::new(Arc::clone(&endpoint));
+        if receiver.marks {
+            door.show_marks();
+        }
+        receiver.doors.push(door);
+        drop(receiver);
         self.helper.watch(&endpoint.socket).map_err(failed)?;
         Ok(endpoint)
     }
@@ -659,6 +691,16 @@ impl Port {
             }
         }
         result
+    }
+
+    /// From now on arrivals show how they are marked: somebody takes datagrams, which have it in front
+    /// of them. Asking for it makes each receive call a little dearer.
+    pub(crate) fn show_marks(&self) {
+        let mut receiver = lock(&self.receiver);
+        if !receiver.marks {
+            receiver.marks = true;
+            receiver.doors.iter_mut().for_each(Door::show_marks);
+        }
     }
 
     /// Attaches a queue pair to a multicast group.
@@ -709,7 +751,9 @@ impl Port {
         added.map_err(failed)?;
         group.attach(qp, &endpoint)?;
         group.claim = claim.take();
-        receiver.doors.push(Door { group: Some(group), ..Door::new(endpoint) });
+        let mut door = Door { group: Some(group), ..Door::new(endpoint) };
+        door.show_marks();
+        receiver.doors.push(door);
         Ok(())
     }
 
@@ -943,7 +987,7 @@ impl Port {
         let (mut busy, mut published) = (false, false);
         for door in doors {
             for _ in 0..BURSTS_MAX {
-                let Some(received) = door.recv(buffer) else {
+                let Some((received, marks)) = door.recv(buffer) else {
                     break;
                 };
                 let Door { endpoint, flows, group, .. } = &mut *door;
@@ -959,6 +1003,7 @@ impl Port {
                 let passed = Passed {
                     source: received.source,
                     target: endpoint.addr.ip(),
+                    marks,
                     segment: received.segment,
                     bytes: buffer.get(..received.len).unwrap_or_default(),
                 };
@@ -1026,7 +1071,7 @@ impl Port {
             let guess = u16::try_from(index).unwrap_or(0);
             if let Some(capture) = endpoint.capture.as_deref() {
                 let id = flow.verify(datagram, guess).unwrap_or(guess);
-                capture.packet(passed.source, endpoint.addr, id, datagram);
+                capture.packet((passed.source, endpoint.addr), id, passed.marks, datagram);
             }
             let packet = match accept(datagram, flow, guess) {
                 Ok(packet) => packet,
@@ -1041,7 +1086,7 @@ impl Port {
             };
             let number = packet.headers.bth.dest_qp;
             let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
-            let came = Came { source, flow, len };
+            let came = Came { source, flow, marks: passed.marks, len };
             if let Some(group) = &arrival.group {
                 published += self.give_to_all(group, &packet, came, arrival, waiting);
                 continue;

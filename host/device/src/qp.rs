@@ -3,8 +3,10 @@
 //! [`QpInner`] lives in the port's table, behind the only lock of the data path. [`Qp`] is the
 //! owner's handle; dropping it ends the queue pair.
 
+mod brief;
 mod offices;
 
+use self::brief::Debt;
 use crate::ack::AckPolicy;
 use crate::burst::{Route, with_burst};
 use crate::channel::Hush;
@@ -22,14 +24,14 @@ use crate::region::Serial;
 use crate::shelf::QpWord;
 use crate::srq::{Drawn, Srq};
 use crate::vicinity::{Addresses, FULL_MAX_NANOS, Fan, Vicinity};
-use crate::way::{SendTo, Way};
+use crate::way::{SendTo, Way, check};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
 use crate::xrc::{Office, Targets, Xrcd};
 use adverb_engine::{
     Attributes, Datagram, Gid, ModifyError, QpCounters, QpOptions, QpState, QpType, Request,
     RequestOp, Settings, Time, To, allowed,
 };
-use adverb_wire::{Flow, Packet, PathMtu, Qpn};
+use adverb_wire::{Flow, Marks, Packet, PathMtu, Qpn};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -353,6 +355,8 @@ pub(crate) struct QpInner {
     vicinity: Vicinity,
     /// Place of its own address in the GID table, once it is known.
     gid_index: u8,
+    /// How its packets are to be marked.
+    marks: Marks,
     signal_all: bool,
     block_self_multicast: bool,
     reads_allowed: bool,
@@ -360,8 +364,10 @@ pub(crate) struct QpInner {
     held_back: HeldBack,
     /// The deadline that the port's timers hold for this queue pair.
     armed: Option<Time>,
-    /// The acknowledgement that is owed.
+    /// The acknowledgement that is owed, over a network.
     pub(crate) acks: AckPolicy,
+    /// The same, to a neighbour.
+    pub(crate) debt: Debt,
     /// It is on the port's list of those that have more to emit.
     pub(crate) unfinished: bool,
     /// The state that neighbours were last shown, and whether the peer may do something in it.
@@ -406,6 +412,8 @@ pub(crate) enum Acks {
 pub(crate) struct Came<'a> {
     pub(crate) source: Gid,
     pub(crate) flow: &'a Flow,
+    /// How it was marked.
+    pub(crate) marks: Marks,
     /// Length of the datagram that it came in.
     pub(crate) len: u16,
 }
@@ -421,6 +429,13 @@ pub(crate) struct Aftermath {
     pub(crate) deadline: Option<Time>,
     /// Completions published.
     pub(crate) published: u32,
+}
+
+/// Requests that were posted the short way, and completions that this published.
+#[derive(Clone, Copy, Debug, Default)]
+struct Posted {
+    requests: usize,
+    published: u32,
 }
 
 /// Packets that one call may emit before it looks at what has arrived.
@@ -461,12 +476,14 @@ impl QpInner {
             link: None,
             vicinity: Vicinity::default(),
             gid_index: 0,
+            marks: Marks::default(),
             signal_all: config.signal_all,
             block_self_multicast: config.block_self_multicast,
             reads_allowed: false,
             held_back: HeldBack::default(),
             armed: None,
             acks: AckPolicy::default(),
+            debt: Debt::default(),
             unfinished: false,
             shown: (QpState::Reset, false),
         }
@@ -535,9 +552,9 @@ impl QpInner {
         now: Time,
         port: &Port,
     ) -> u32 {
-        let Came { source, flow, len } = came;
+        let Came { source, flow, marks, len } = came;
         self.own.meet_queue(packet);
-        let errand = Errand::Arrival { flow, len };
+        let errand = Errand::Arrival { flow, marks, len };
         self.with_errand(errand, None, port, |engine, host| {
             engine.on_packet(packet, source, now, host);
         })
@@ -560,6 +577,7 @@ impl QpInner {
         let Some((source, _)) = self.engine.remote().filter(|_| own.peer() == lane.peer()) else {
             return 0;
         };
+        self.debt.on_packet();
         let lent = match lent {
             None => None,
             Some(bytes) => match Lent::parse(lane, bytes) {
@@ -604,7 +622,8 @@ impl QpInner {
         let Some(flow) = addresses.flow().filter(|_| self.engine.kind() == QpType::Ud) else {
             return 0;
         };
-        self.on_packet(packet, Came { source: addresses.source, flow: &flow, len }, now, port)
+        let Addresses { source, marks, .. } = addresses;
+        self.on_packet(packet, Came { source, flow: &flow, marks, len }, now, port)
     }
 
     /// The device that a request is for, if it is a datagram for a neighbour that was not met yet.
@@ -707,6 +726,7 @@ impl QpInner {
         }
         if !self.engine.owes_ack() {
             self.acks.on_sent();
+            self.debt.on_paid();
         }
         self.report(port);
         self.show(port);
@@ -818,6 +838,11 @@ impl QpInner {
 
     pub(crate) fn owes_ack(&self) -> bool {
         self.engine.owes_ack()
+    }
+
+    /// What is owed is an acknowledgement of what went well.
+    pub(crate) fn owes_plain_ack(&self) -> bool {
+        self.engine.owes_plain_ack()
     }
 
     /// An acknowledgement waits for company.
@@ -983,11 +1008,14 @@ impl QpInner {
                 Receives::Xrc(targets) => targets.put_back(),
             }
             (self.link, self.gid_index, self.armed) = (None, 0, None);
+            self.marks = Marks::default();
             self.own.peer = None;
             (self.held_back, self.acks) = (HeldBack::default(), AckPolicy::default());
+            self.debt.on_paid();
         }
         if let Some(link) = link {
             (self.link, self.gid_index) = (Some(link), change.gid_index);
+            self.marks = change.marks;
             self.own.peer = self.engine.remote().map(|(_, qp)| qp);
         }
         self.reads_allowed = self.engine.settings().max_rd_atomic > 0;
@@ -1046,6 +1074,9 @@ pub struct Change {
     pub attributes: Attributes,
     /// With a peer's address: the place of its own in the GID table.
     pub gid_index: u8,
+    /// With a peer's address: how packets are to be marked. Between queue pairs of one host there are
+    /// none.
+    pub marks: Marks,
 }
 
 impl Change {
@@ -1056,6 +1087,7 @@ impl Change {
     /// [`ConnectError::Attribute`].
     pub fn check(&self) -> Result<(), ConnectError> {
         let Attributes { partition, port, max_rd_atomic, max_dest_rd_atomic, .. } = self.attributes;
+        check(self.marks)?;
         let reads_max = u32::from(QpLimits::RD_ATOMIC_MAX);
         let checks = [
             ("pkey_index", partition.map(|partition| partition.index.into()), (0, 0)),
@@ -1090,6 +1122,8 @@ pub struct QpQuery {
     pub draining: bool,
     /// Place of its own address in the GID table, once it is known.
     pub gid_index: u8,
+    /// How its packets are to be marked.
+    pub marks: Marks,
     /// Its attributes.
     pub settings: Settings,
 }
@@ -1195,6 +1229,7 @@ impl Qp {
             None => None,
         };
         if kind == QpType::Ud && to == QpState::Rtr {
+            port.show_marks();
             port.open_all()?;
         }
         if matches!(to, QpState::Reset | QpState::Err) {
@@ -1217,6 +1252,7 @@ impl Qp {
             state: inner.engine.state(),
             draining: inner.engine.is_draining(),
             gid_index: inner.gid_index,
+            marks: inner.marks,
             settings: *inner.engine.settings(),
         })
     }
@@ -1244,6 +1280,15 @@ impl Qp {
         let mut next = 0;
         loop {
             let (result, stranger) = self.inner(|inner| {
+                let short = inner.post_briefly(batch.get(next..).unwrap_or_default(), port);
+                if short.requests > 0 {
+                    let aftermath = inner.after_brief(short, port);
+                    port.follow_up(self.number, inner, aftermath);
+                    next += short.requests;
+                    if next == batch.len() {
+                        return (Ok(()), None);
+                    }
+                }
                 let (mut result, mut stranger) = (Ok(()), None);
                 for (at, work) in batch.iter().enumerate().skip(next) {
                     stranger = inner.stranger(work, port);

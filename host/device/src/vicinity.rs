@@ -20,7 +20,7 @@ use crate::registry::SLOTS_MAX;
 use crate::shelf::Shelf;
 use crate::way::Way;
 use adverb_engine::Gid;
-use adverb_wire::{Flow, Qpn, ROCE_PORT};
+use adverb_wire::{Flow, Marks, Qpn, ROCE_PORT};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -192,30 +192,39 @@ impl Departed {
     }
 }
 
-/// From where to where a record goes.
+/// From where to where a record goes, and how its packet would have been marked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Addresses {
     pub(crate) source: Gid,
     pub(crate) destination: Gid,
+    pub(crate) marks: Marks,
 }
 
 impl Addresses {
     /// In bytes.
-    pub(crate) const LEN: usize = 32;
+    pub(crate) const LEN: usize = 16 + 16 + 1 + 1 + 3;
 
     pub(crate) fn emit(self) -> [u8; Self::LEN] {
+        let Marks { traffic_class, hop_limit, flow_label } = self.marks;
+        let [_, l0, l1, l2] = flow_label.to_be_bytes();
+        let marks = [traffic_class, hop_limit, l0, l1, l2];
         let mut bytes = [0; Self::LEN];
-        let (first, second) = bytes.split_at_mut(16);
+        let (gids, last) = bytes.split_at_mut(32);
+        let (first, second) = gids.split_at_mut(16);
         first.copy_from_slice(&self.source.0);
         second.copy_from_slice(&self.destination.0);
+        last.copy_from_slice(&marks);
         bytes
     }
 
     /// `None` unless there are as many bytes, with addresses of one family.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (source, rest) = bytes.split_first_chunk::<16>()?;
-        let destination = rest.as_array::<16>()?;
-        let addresses = Self { source: Gid(*source), destination: Gid(*destination) };
+        let (destination, rest) = rest.split_first_chunk::<16>()?;
+        let [traffic_class, hop_limit, l0, l1, l2] = *rest.as_array::<5>()?;
+        let flow_label = u32::from_be_bytes([0, l0, l1, l2]);
+        let marks = Marks { traffic_class, hop_limit, flow_label };
+        let addresses = Self { source: Gid(*source), destination: Gid(*destination), marks };
         let same = addresses.source.v4().is_some() == addresses.destination.v4().is_some();
         same.then_some(addresses)
     }
@@ -248,12 +257,13 @@ mod tests {
     fn addresses_survive_the_way_and_are_of_one_family() {
         let (v4, v6) = (Gid::from_v4([10, 1, 2, 3]), Gid([0x20; 16]));
         for (source, destination) in [(v4, Gid::from_v4([127, 0, 0, 1])), (v6, Gid([9; 16]))] {
-            let addresses = Addresses { source, destination };
+            let marks = Marks { traffic_class: 7, hop_limit: 9, flow_label: 0xa_bcde };
+            let addresses = Addresses { source, destination, marks };
             assert_eq!(Addresses::parse(&addresses.emit()), Some(addresses));
             assert_eq!(addresses.flow().unwrap().is_v6(), source == v6);
             assert_eq!(Addresses::parse(&addresses.emit()[1..]), None);
         }
-        let mixed = Addresses { source: v4, destination: v6 };
+        let mixed = Addresses { source: v4, destination: v6, marks: Marks::USUAL };
         assert_eq!(Addresses::parse(&mixed.emit()), None);
         assert!(mixed.flow().is_none());
     }

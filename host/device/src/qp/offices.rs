@@ -138,7 +138,7 @@ impl QpInner {
         port: &Port,
     ) -> u32 {
         self.own.meet_queue(packet);
-        let errand = Errand::Arrival { flow: came.flow, len: came.len };
+        let errand = Errand::Arrival { flow: came.flow, marks: came.marks, len: came.len };
         self.with_errand(errand, None, port, |engine, host| {
             engine.on_admitted(packet, now, host);
         })
@@ -159,7 +159,7 @@ impl QpInner {
         passed: Option<Passed<'_>>,
         port: &Port,
     ) -> Directed {
-        let (target, settings) = (self.own.number, *self.engine.settings());
+        let (target, settings, marks) = (self.own.number, *self.engine.settings(), self.marks);
         let own = self.engine.standing();
         let from = port.registry().me();
         if let Some(steward) = self.steward_mut()
@@ -173,6 +173,7 @@ impl QpInner {
                 access: settings.access,
                 min_rnr_timer: settings.min_rnr_timer,
                 max_dest_rd_atomic: settings.max_dest_rd_atomic,
+                marks,
             };
             let (term, domain) = (steward.term(), steward.name());
             let charge = Charge { subject, term, task, known, domain, terms };
@@ -311,7 +312,7 @@ impl QpInner {
             min_rnr_timer: Some(terms.min_rnr_timer),
             ..Attributes::default()
         };
-        let way = Way::new(endpoint, remote)?;
+        let way = Way::new(endpoint, remote, terms.marks)?;
         let mut result = Ok(());
         deputy.quietly(port, |engine, host| {
             result = engine
