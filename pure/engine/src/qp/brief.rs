@@ -118,7 +118,10 @@ impl Qp {
 
     #[inline]
     fn on_brief_send(&mut self, brief: &Brief, psn: Psn, len: u32, host: &mut impl Host) {
-        let open = self.state.receives() && self.progress != Progress::AwaitsPacket;
+        // A brief does not say which shared receive queue it is for.
+        let open = self.state.receives()
+            && self.progress != Progress::AwaitsPacket
+            && self.kind() == QpType::Rc;
         let Some(peer) = &mut self.peer else {
             self.counters.dropped_pkts += 1;
             return;
