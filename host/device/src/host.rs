@@ -125,6 +125,7 @@ impl Surroundings<'_, '_> {
     }
 
     /// Where a receive's bytes go: domain and buffers.
+    #[inline]
     pub(crate) fn receive_sges(&self, receive: Receive) -> (u32, &[Sge]) {
         match &self.own.receives {
             Receives::Own(ring) => (self.own.domain, ring.sges(receive.token)),
@@ -147,6 +148,7 @@ impl Surroundings<'_, '_> {
         }
     }
 
+    #[inline]
     fn publish(&mut self, cq: Cq, completion: Completion, solicited: bool) {
         let queue = match cq {
             Cq::Send => &self.own.send_cq,
@@ -372,9 +374,10 @@ impl Host for Surroundings<'_, '_> {
     }
 
     fn lent(&self) -> Option<u32> {
-        self.lent.map(|lent| lent.total)
+        self.lent.map(|lent| lent.total())
     }
 
+    #[inline]
     fn fetch(&mut self, to: Target) -> Result<(), FetchError> {
         self.fetch_lent(to)
     }
@@ -397,6 +400,7 @@ impl Host for Surroundings<'_, '_> {
         self.own.affiliation.raise(kind);
     }
 
+    #[inline]
     fn send_done(&mut self, done: SendDone) {
         if !done.report {
             return;
@@ -416,6 +420,7 @@ impl Host for Surroundings<'_, '_> {
         self.publish(Cq::Send, completion, false);
     }
 
+    #[inline]
     fn receive_done(&mut self, done: ReceiveDone) {
         let (wr_id, buffer, srq) = match &mut self.own.receives {
             Receives::Own(ring) => {

@@ -217,8 +217,10 @@ pub(crate) struct Receiver {
 struct Waiting {
     /// For the program's next call.
     deferred: Vec<Qpn>,
-    /// The same, where the way is a lane.
+    /// For a quiet moment, or for the program's next call if one of them is pressing: where the way is
+    /// a lane.
     local: Vec<Qpn>,
+    pressing: bool,
     /// For more messages, or for time to pass; the longest first.
     held: VecDeque<(Qpn, Time)>,
     /// Targets with packets whose turn has not come: `steward.rs`.
@@ -392,6 +394,7 @@ impl Port {
                     deferred: Vec::with_capacity(DEFERRED_MAX),
                     held: VecDeque::with_capacity(DEFERRED_MAX),
                     local: Vec::with_capacity(DEFERRED_MAX),
+                    pressing: false,
                     parked: Vec::new(),
                 },
                 relayed: registry.relayed(),

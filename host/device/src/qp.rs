@@ -3,8 +3,10 @@
 //! [`QpInner`] lives in the port's table, behind the only lock of the data path. [`Qp`] is the
 //! owner's handle; dropping it ends the queue pair.
 
+mod brief;
 mod offices;
 
+use self::brief::Debt;
 use crate::ack::AckPolicy;
 use crate::burst::{Route, with_burst};
 use crate::channel::Hush;
@@ -362,8 +364,10 @@ pub(crate) struct QpInner {
     held_back: HeldBack,
     /// The deadline that the port's timers hold for this queue pair.
     armed: Option<Time>,
-    /// The acknowledgement that is owed.
+    /// The acknowledgement that is owed, over a network.
     pub(crate) acks: AckPolicy,
+    /// The same, to a neighbour.
+    pub(crate) debt: Debt,
     /// It is on the port's list of those that have more to emit.
     pub(crate) unfinished: bool,
     /// The state that neighbours were last shown, and whether the peer may do something in it.
@@ -427,6 +431,13 @@ pub(crate) struct Aftermath {
     pub(crate) published: u32,
 }
 
+/// Requests that were posted the short way, and completions that this published.
+#[derive(Clone, Copy, Debug, Default)]
+struct Posted {
+    requests: usize,
+    published: u32,
+}
+
 /// Packets that one call may emit before it looks at what has arrived.
 const EMIT_BUDGET: usize = 128;
 
@@ -472,6 +483,7 @@ impl QpInner {
             held_back: HeldBack::default(),
             armed: None,
             acks: AckPolicy::default(),
+            debt: Debt::default(),
             unfinished: false,
             shown: (QpState::Reset, false),
         }
@@ -568,6 +580,7 @@ impl QpInner {
         let Some((source, _)) = self.engine.remote().filter(|_| own.peer() == lane.peer()) else {
             return 0;
         };
+        self.debt.on_packet();
         let lent = match lent {
             None => None,
             Some(bytes) => match Lent::parse(lane, bytes) {
@@ -707,6 +720,7 @@ impl QpInner {
         }
         if !self.engine.owes_ack() {
             self.acks.on_sent();
+            self.debt.on_paid();
         }
         self.report(port);
         self.show(port);
@@ -818,6 +832,11 @@ impl QpInner {
 
     pub(crate) fn owes_ack(&self) -> bool {
         self.engine.owes_ack()
+    }
+
+    /// What is owed is an acknowledgement of what went well.
+    pub(crate) fn owes_plain_ack(&self) -> bool {
+        self.engine.owes_plain_ack()
     }
 
     /// An acknowledgement waits for company.
@@ -986,6 +1005,7 @@ impl QpInner {
             self.marks = Marks::default();
             self.own.peer = None;
             (self.held_back, self.acks) = (HeldBack::default(), AckPolicy::default());
+            self.debt.on_paid();
         }
         if let Some(link) = link {
             (self.link, self.gid_index) = (Some(link), change.gid_index);
@@ -1250,6 +1270,15 @@ impl Qp {
         let mut next = 0;
         loop {
             let (result, stranger) = self.inner(|inner| {
+                let short = inner.post_briefly(batch.get(next..).unwrap_or_default(), port);
+                if short.requests > 0 {
+                    let aftermath = inner.after_brief(short, port);
+                    port.follow_up(self.number, inner, aftermath);
+                    next += short.requests;
+                    if next == batch.len() {
+                        return (Ok(()), None);
+                    }
+                }
                 let (mut result, mut stranger) = (Ok(()), None);
                 for (at, work) in batch.iter().enumerate().skip(next) {
                     stranger = inner.stranger(work, port);

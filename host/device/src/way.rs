@@ -63,6 +63,8 @@ pub(crate) fn check(marks: Marks) -> Result<(), ConnectError> {
 /// RoCE has no local identifiers, service levels of its own or static rates, so those are no fields
 /// here. Every address is global.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[doc(alias = "ibv_ah_attr")]
+#[doc(alias = "ibv_global_route")]
 pub struct AhAttr {
     /// The port there, or a multicast group.
     pub gid: Gid,

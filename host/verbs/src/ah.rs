@@ -40,6 +40,7 @@ use std::net::Ipv4Addr;
 /// ```
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_ah")]
+#[doc(alias = "ibv_destroy_ah")]
 pub struct Ah {
     device: provider::Ah,
 }

@@ -239,6 +239,7 @@ struct Chain {
 /// of such work comes back when its completion queue goes.
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
+#[doc(alias = "ibv_destroy_qp")]
 pub struct Qp<T: Transport> {
     inner: provider::Qp,
     port: Port,
@@ -329,7 +330,7 @@ impl<T: Transport> Qp<T> {
         self.inner.path()
     }
 
-    /// Posts work that owns its memory; it comes back with the completion.
+    /// Posts work that owns its memory; it comes back with the completion. IBTA Vol. 1 §11.4.1.
     ///
     /// # Errors
     ///
@@ -406,6 +407,7 @@ impl<T: Transport> Qp<T> {
     }
 
     /// Posts a request with memory that a [`Scope`](crate::Scope) lends. It is signaled.
+    /// IBTA Vol. 1 §11.4.1.1.
     ///
     /// # Errors
     ///
@@ -427,7 +429,7 @@ impl<T: Transport> Qp<T> {
         self.inner.post_send(&[work]).map_err(|(_, error)| error)
     }
 
-    /// Posts a receive into memory that a [`Scope`](crate::Scope) lends.
+    /// Posts a receive into memory that a [`Scope`](crate::Scope) lends. IBTA Vol. 1 §11.4.1.2.
     ///
     /// # Errors
     ///
@@ -442,7 +444,7 @@ impl<T: Transport> Qp<T> {
         self.inner.post_receive(&[work]).map_err(|(_, error)| error)
     }
 
-    /// Posts raw send requests, in order. Their `buffer` must be `None`.
+    /// Posts raw send requests, in order. Their `buffer` must be `None`. IBTA Vol. 1 §11.4.1.1.
     ///
     /// # Errors
     ///
@@ -463,7 +465,7 @@ impl<T: Transport> Qp<T> {
         self.inner.post_send(batch)
     }
 
-    /// Posts raw receives, in order. Their `buffer` must be `None`.
+    /// Posts raw receives, in order. Their `buffer` must be `None`. IBTA Vol. 1 §11.4.1.2.
     ///
     /// # Errors
     ///
@@ -496,7 +498,7 @@ impl<T: Transport> Qp<T> {
         self.inner.number()
     }
 
-    /// Its state.
+    /// Its state. IBTA Vol. 1 §11.2.5.3.
     #[doc(alias = "ibv_query_qp")]
     pub fn state(&self) -> QpState {
         self.inner.state()

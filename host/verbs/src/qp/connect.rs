@@ -99,7 +99,7 @@ impl Connected for XrcTarget {
 
 impl<T: Connected> Qp<T> {
     /// Connects: RESET to INIT, RTR and RTS. Of READs and atomics, no more are asked for than the
-    /// device has room for.
+    /// device has room for. IBTA Vol. 1 §11.2.5.2.
     ///
     /// # Errors
     ///
@@ -122,6 +122,7 @@ impl<T: Connected> Qp<T> {
 impl Qp<Ud> {
     /// Makes it ready: RESET to INIT, RTR and RTS. It takes datagrams to every address of the port
     /// that show `qkey`, and shows it itself where a request asks for its own.
+    /// IBTA Vol. 1 §11.2.5.2.
     ///
     /// # Errors
     ///
@@ -145,6 +146,7 @@ impl Qp<Ud> {
 impl Qp<Ud> {
     /// Attaches it to a multicast group: it gets a copy of each message to it that shows its Q_Key,
     /// its own messages included. Once more changes nothing; dropping the queue pair detaches it.
+    /// IBTA Vol. 1 §10.5.
     ///
     /// Messages are sent to a group with an address handle of its address, such as `224.0.1.7` or
     /// `ff02::7`, and the number [`Qpn::MULTICAST`](crate::Qpn::MULTICAST). They pass no router unless
@@ -158,7 +160,7 @@ impl Qp<Ud> {
         self.inner.attach(group)
     }
 
-    /// Detaches it from a multicast group.
+    /// Detaches it from a multicast group. IBTA Vol. 1 §10.5.
     ///
     /// # Errors
     ///

@@ -162,7 +162,7 @@ pub struct QpAttr {
 
 impl<T: Transport> Qp<T> {
     /// Goes to another state, or changes attributes. [`Qp::connect`] and [`Qp::activate`] are the
-    /// easy way.
+    /// easy way. IBTA Vol. 1 §11.2.5.2.
     ///
     /// On the way to RESET, outstanding work ends without completions, and its memory is released;
     /// completions that are in the queue stay there.
@@ -195,7 +195,7 @@ impl<T: Transport> Qp<T> {
         Ok(())
     }
 
-    /// What it is like now, and what it was made of.
+    /// What it is like now, and what it was made of. IBTA Vol. 1 §11.2.5.3.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> QpAttr {
         let QpQuery { state, draining, gid_index, marks, settings } = self.inner.query();

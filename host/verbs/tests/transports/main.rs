@@ -6,6 +6,7 @@
 //! | `matrix.rs` | every operation over every transport, against the engine's table |
 //! | `datagram.rs` | addresses, network headers, Q_Keys, lengths |
 //! | `echo.rs` | datagrams between processes, stopped and killed ones among them |
+//! | `marks.rs` | traffic class, hop limit and flow label, on the wire and at the receiver |
 //! | `multicast.rs` | groups, within a process and between several |
 //! | `crowd.rs` | groups of several processes, over every path |
 //! | `states.rs` | what each state does to posting and to work; modify, query, RESET, SQD, SQE |
@@ -18,6 +19,7 @@ mod alone;
 mod crowd;
 mod datagram;
 mod echo;
+mod marks;
 mod matrix;
 mod multicast;
 #[path = "../verbs/pair.rs"]

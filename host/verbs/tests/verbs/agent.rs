@@ -60,11 +60,12 @@ impl Agent {
     }
 
     fn try_connect(&mut self, own: &Remote, peer: RemoteQp, setup: &Setup) -> String {
-        let Setup { path_mtu, timeout, retry_count, .. } = setup;
+        let Setup { path_mtu, timeout, retry_count, traffic_class: class, .. } = setup;
         let RemoteQp { gid, qpn, psn } = peer;
         let (index, gid, mtu) = (own.index, hex(&gid.0), path_mtu.bytes());
         let (qpn, psn) = (qpn.get(), psn.get());
-        let line = format!("connect {index} {gid} {qpn} {psn} {mtu} {timeout} {retry_count}");
+        let line =
+            format!("connect {index} {gid} {qpn} {psn} {mtu} {timeout} {retry_count} {class}");
         self.ask(&line)
     }
 
@@ -232,7 +233,7 @@ impl Servant {
                 let index = self.qps.len() - 1;
                 format!("{index} {} {} {}", hex(&gid.0), qpn.get(), psn.get())
             }
-            ["connect", index, gid, qpn, psn, mtu, timeout, retry_count] => {
+            ["connect", index, gid, qpn, psn, mtu, timeout, retry_count, class] => {
                 let qp = self.qp(index);
                 let local = qp.address(self.gid_index).expect("an address");
                 let short = |word: &str| u32::try_from(number(word)).expect("short");
@@ -243,6 +244,7 @@ impl Servant {
                     path_mtu: PathMtu::largest_below(short(mtu)).expect("an MTU"),
                     timeout: timeout.parse().expect("five bits"),
                     retry_count: retry_count.parse().expect("three bits"),
+                    traffic_class: class.parse().expect("eight bits"),
                     ..Setup::default()
                 };
                 match qp.connect(&setup.to(RcConnect::new(local, remote))) {
