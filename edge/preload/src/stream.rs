@@ -23,7 +23,7 @@ use crate::retreat;
 use crate::ring::{ACCEPTED, ALONE, Leaver, NEVER, Ring, Segment, TOGETHER, Trouble};
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::sockets;
-use crate::stats::add;
+use crate::stats::{add, rise};
 use crate::thread::{Interrupts, Seen};
 
 /// What an attempt has come to.
@@ -253,6 +253,7 @@ fn receive_ring(
         Ok(0) => Step::Nothing,
         Ok(got) => {
             if !how.peek {
+                rise(&slot.counters.rx_waiting_bytes_max, got);
                 add(&slot.counters.rx_packets, 1);
                 add(&slot.counters.rx_bytes, got);
                 ring_for_room(slot, ring, fd);
