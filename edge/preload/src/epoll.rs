@@ -249,6 +249,12 @@ impl Item {
         u32::from(ready.cast_unsigned())
     }
 
+    /// Whether what is to be read of it still comes through the kernel, which wakes its watchers.
+    fn is_read_by_kernel(&self) -> bool {
+        let Target::Socket(slot) = &self.target else { return false };
+        slot.mapped().is_some_and(|segment| stream::kernel_speaks(slot, segment).0)
+    }
+
     /// What it costs to look at it, in looks at memory.
     fn cost(&self) -> u32 {
         let Target::Socket(slot) = &self.target else { return 1 };
@@ -412,6 +418,8 @@ impl Item {
                 let Some(segment) = slot.segment() else { return true };
                 let (reading, writing) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
                 let is_reader = self.events & reading != 0;
+                // What the kernel wakes for stays cold when its watcher wakes: it is rung for alone.
+                let doorbell = if self.is_read_by_kernel() { 0 } else { doorbell };
                 let is_together = is_reader && stream::arm_together(slot, segment, doorbell);
                 if is_reader && !is_together {
                     stream::arm(slot, segment, Want::Read);
@@ -953,8 +961,12 @@ impl Epoll {
                     item.disarm();
                 }
             }
-            for at in dozing.drain(..) {
-                let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
+            dozing.retain(|at| {
+                let at = *at;
+                let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { return false };
+                if item.is_dozing && !item.is_hot && item.is_read_by_kernel() {
+                    return true;
+                }
                 item.is_dozing = false;
                 if let Target::Socket(slot) = &item.target
                     && let Some(segment) = slot.mapped()
@@ -962,7 +974,8 @@ impl Epoll {
                     stream::disarm(slot, segment);
                 }
                 heat(hot, at, item);
-            }
+                false
+            });
         });
     }
 
