@@ -289,6 +289,7 @@ const CASES: &[(&str, Case)] = &[
         log.see("it gets something", !all(third).is_empty());
         for _ in 0..20 {
             p.send("to three").unwrap();
+            arrives(third);
             log.see("got", (recv(third, 100, 0), p.members.map(all)));
         }
         close(third).unwrap();
