@@ -850,58 +850,41 @@ unsafe extern "C" {
     fn __dprintf_chk(fd: c_int, flag: c_int, format: *const std::ffi::c_char, ...) -> c_int;
 }
 
-/// Prints with more arguments than there are registers, of both kinds.
+/// Calls a function that prints, with more arguments than there are registers, of both kinds.
+macro_rules! print_all {
+    ($print:ident($($first:expr),*)) => {
+        $print(
+            $($first,)*
+            c"%d %s %.2f %d %.1f %d %d %d %s %.3f %.3f %.3f %.3f %.3f %.3f %.3f %.3f %ld|".as_ptr(),
+            1,
+            c"text".as_ptr(),
+            2.25,
+            3,
+            4.5,
+            5,
+            6,
+            7,
+            c"more".as_ptr(),
+            0.125,
+            1.125,
+            2.125,
+            3.125,
+            4.125,
+            5.125,
+            6.125,
+            7.125,
+            1_i64 << 40,
+        )
+    };
+}
+
+/// Prints, in all the ways that a compiler may have chosen.
 pub(crate) fn print(fd: c_int) -> [c_int; 3] {
-    let format = c"%d %s %.2f %d %.1f %d %d %d %s %.3f %.3f %.3f %.3f %.3f %.3f %.3f %.3f %ld|";
-    let texts = [c"text".as_ptr(), c"more".as_ptr()];
     // SAFETY: as many arguments as the format wants, of the types it wants.
     unsafe {
         [
-            dprintf(
-                fd,
-                format.as_ptr(),
-                1,
-                texts[0],
-                2.25,
-                3,
-                4.5,
-                5,
-                6,
-                7,
-                texts[1],
-                0.125,
-                1.125,
-                2.125,
-                3.125,
-                4.125,
-                5.125,
-                6.125,
-                7.125,
-                1_i64 << 40,
-            ),
-            __dprintf_chk(
-                fd,
-                1,
-                format.as_ptr(),
-                1,
-                texts[0],
-                2.25,
-                3,
-                4.5,
-                5,
-                6,
-                7,
-                texts[1],
-                0.125,
-                1.125,
-                2.125,
-                3.125,
-                4.125,
-                5.125,
-                6.125,
-                7.125,
-                1_i64 << 40,
-            ),
+            print_all!(dprintf(fd)),
+            print_all!(__dprintf_chk(fd, 1)),
             dprintf(fd, c"plain\n".as_ptr()),
         ]
     }
