@@ -22,7 +22,7 @@ use crate::raw::{self, Answer, Errno};
 use crate::retreat;
 use crate::ring::{ACCEPTED, ALONE, Leaver, NEVER, Ring, Segment, TOGETHER, Trouble};
 use crate::slot::{Carrier, Kind, Slot, Why};
-use crate::stats::add;
+use crate::stats::{add, rise};
 use crate::thread::Interrupts;
 
 /// What an attempt has come to.
@@ -251,6 +251,7 @@ fn receive_ring(
         Ok(0) => Step::Nothing,
         Ok(got) => {
             if !how.peek {
+                rise(&slot.counters.rx_waiting_bytes_max, got);
                 add(&slot.counters.rx_packets, 1);
                 add(&slot.counters.rx_bytes, got);
                 ring_for_room(slot, ring, fd);

@@ -36,6 +36,7 @@ use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, DomainClaim, Registry, SlotId};
 use crate::relay::{Message, Passed, Relay};
+use crate::shelf::QpWord;
 use crate::srq::{Srq, SrqConfig, Tie};
 use crate::standby::Standby;
 use crate::sync::Mutex;
@@ -217,8 +218,10 @@ pub(crate) struct Receiver {
 struct Waiting {
     /// For the program's next call.
     deferred: Vec<Qpn>,
-    /// The same, where the way is a lane.
+    /// For a quiet moment, or for the program's next call if one of them is pressing: where the way is
+    /// a lane.
     local: Vec<Qpn>,
+    pressing: bool,
     /// For more messages, or for time to pass; the longest first.
     held: VecDeque<(Qpn, Time)>,
     /// Targets with packets whose turn has not come: `steward.rs`.
@@ -392,6 +395,7 @@ impl Port {
                     deferred: Vec::with_capacity(DEFERRED_MAX),
                     held: VecDeque::with_capacity(DEFERRED_MAX),
                     local: Vec::with_capacity(DEFERRED_MAX),
+                    pressing: false,
                     parked: Vec::new(),
                 },
                 relayed: registry.relayed(),
@@ -563,7 +567,14 @@ impl Port {
     pub fn create_qp(self: &Arc<Self>, config: &QpConfig) -> io::Result<Qp> {
         let number = self.take_number()?;
         if let Some(slot) = self.table.slot(number) {
-            *lock(slot) = Some(Box::new(QpInner::new(number, config, self.device.active_mtu())));
+            let inner = QpInner::new(number, config, self.device.active_mtu());
+            // Before anybody can learn of it, and connect.
+            if inner.takes_packets_alone()
+                && let Some(word) = self.commons.shelf().qp(number)
+            {
+                word.store(QpWord::ONLY_PACKETS.bits(), Ordering::SeqCst);
+            }
+            *lock(slot) = Some(Box::new(inner));
         }
         Ok(Qp::new(Arc::clone(self), number))
     }

@@ -3,8 +3,10 @@
 //! [`QpInner`] lives in the port's table, behind the only lock of the data path. [`Qp`] is the
 //! owner's handle; dropping it ends the queue pair.
 
+mod brief;
 mod offices;
 
+use self::brief::Debt;
 use crate::ack::AckPolicy;
 use crate::burst::{Route, with_burst};
 use crate::channel::Hush;
@@ -24,7 +26,7 @@ use crate::srq::{Drawn, Srq};
 use crate::vicinity::{Addresses, FULL_MAX_NANOS, Fan, Vicinity};
 use crate::way::{SendTo, Way, check};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
-use crate::xrc::{Targets, Xrcd};
+use crate::xrc::{Office, Targets, Xrcd};
 use adverb_engine::{
     Attributes, Datagram, Gid, ModifyError, QpCounters, QpOptions, QpState, QpType, Request,
     RequestOp, Settings, Time, To, allowed,
@@ -362,8 +364,10 @@ pub(crate) struct QpInner {
     held_back: HeldBack,
     /// The deadline that the port's timers hold for this queue pair.
     armed: Option<Time>,
-    /// The acknowledgement that is owed.
+    /// The acknowledgement that is owed, over a network.
     pub(crate) acks: AckPolicy,
+    /// The same, to a neighbour.
+    pub(crate) debt: Debt,
     /// It is on the port's list of those that have more to emit.
     pub(crate) unfinished: bool,
     /// The state that neighbours were last shown, and whether the peer may do something in it.
@@ -433,6 +437,13 @@ pub(crate) struct Aftermath {
     pub(crate) published: u32,
 }
 
+/// Requests that were posted the short way, and completions that this published.
+#[derive(Clone, Copy, Debug, Default)]
+struct Posted {
+    requests: usize,
+    published: u32,
+}
+
 /// Packets that one call may emit before it looks at what has arrived.
 const EMIT_BUDGET: usize = 128;
 
@@ -478,6 +489,7 @@ impl QpInner {
             held_back: HeldBack::default(),
             armed: None,
             acks: AckPolicy::default(),
+            debt: Debt::default(),
             unfinished: false,
             shown: (QpState::Reset, false),
         }
@@ -494,7 +506,9 @@ impl QpInner {
             return;
         }
         self.shown = shown;
-        let word = match self.own.peer.filter(|_| open && self.engine.kind() == QpType::Rc) {
+        let asks = matches!(self.engine.kind(), QpType::Rc | QpType::XrcInitiator);
+        let word = match self.own.peer.filter(|_| open && asks) {
+            None if self.takes_packets_alone() => QpWord::ONLY_PACKETS,
             None => QpWord::CLOSED,
             Some(peer) => {
                 let settings = self.engine.settings();
@@ -547,12 +561,7 @@ impl QpInner {
         now: Time,
         port: &Port,
     ) -> u32 {
-        if let (Receives::Xrc(targets), Some(xrceth)) =
-            (&mut self.own.receives, packet.headers.xrceth)
-        {
-            // A target has no protection domain of its own: that of the queue counts.
-            self.own.domain = targets.meet(xrceth.srqn).unwrap_or(0);
-        }
+        self.own.meet_queue(packet);
         self.with_errand(Errand::Arrival(came), None, port, |engine, host| {
             engine.on_packet(packet, came.from.source, now, host);
         })
@@ -575,6 +584,7 @@ impl QpInner {
         let Some((source, _)) = self.engine.remote().filter(|_| own.peer() == lane.peer()) else {
             return 0;
         };
+        self.debt.on_packet();
         let lent = match lent {
             None => None,
             Some(bytes) => match Lent::parse(lane, bytes) {
@@ -582,9 +592,18 @@ impl QpInner {
                 lent => lent,
             },
         };
+        self.own.meet_queue(packet);
         self.with_errand(Errand::None, lent, port, |engine, host| {
             engine.on_packet(packet, source, now, host);
         })
+    }
+
+    /// It is a target whose packets others may have to be given (`steward.rs`).
+    pub(crate) fn takes_packets_alone(&self) -> bool {
+        match &self.own.receives {
+            Receives::Xrc(targets) => !matches!(targets.office, Office::Alone),
+            Receives::Own(_) | Receives::Shared(_) => false,
+        }
     }
 
     /// What it sends to a multicast group that it is attached to comes back to it.
@@ -715,6 +734,7 @@ impl QpInner {
         }
         if !self.engine.owes_ack() {
             self.acks.on_sent();
+            self.debt.on_paid();
         }
         self.report(port);
         self.show(port);
@@ -826,6 +846,11 @@ impl QpInner {
 
     pub(crate) fn owes_ack(&self) -> bool {
         self.engine.owes_ack()
+    }
+
+    /// What is owed is an acknowledgement of what went well.
+    pub(crate) fn owes_plain_ack(&self) -> bool {
+        self.engine.owes_plain_ack()
     }
 
     /// An acknowledgement waits for company.
@@ -994,6 +1019,7 @@ impl QpInner {
             self.marks = Marks::default();
             self.own.peer = None;
             (self.held_back, self.acks) = (HeldBack::default(), AckPolicy::default());
+            self.debt.on_paid();
         }
         if let Some(link) = link {
             (self.link, self.gid_index) = (Some(link), change.gid_index);
@@ -1199,11 +1225,15 @@ impl Qp {
         change.check()?;
         self.inner(|inner| inner.engine.may_modify(to, &change.attributes))?;
         // Sockets are opened under no queue pair's lock.
-        let (kind, local) = self.inner(|inner| (inner.engine.kind(), inner.is_local()));
+        let (kind, local, packets) = self
+            .inner(|inner| (inner.engine.kind(), inner.is_local(), inner.takes_packets_alone()));
         let link = match change.attributes.remote_gid {
             // The peer stays the one that it is, whatever its address is called.
             Some(_) if local && to != QpState::Rtr => None,
-            Some(remote) => Some(port.link(kind, change, remote)?),
+            Some(remote) => {
+                let connected = kind != QpType::Ud && !packets;
+                Some(port.link(connected, change, remote)?)
+            }
             None => None,
         };
         if kind == QpType::Ud && to == QpState::Rtr {
@@ -1258,6 +1288,15 @@ impl Qp {
         let mut next = 0;
         loop {
             let (result, stranger) = self.inner(|inner| {
+                let short = inner.post_briefly(batch.get(next..).unwrap_or_default(), port);
+                if short.requests > 0 {
+                    let aftermath = inner.after_brief(short, port);
+                    port.follow_up(self.number, inner, aftermath);
+                    next += short.requests;
+                    if next == batch.len() {
+                        return (Ok(()), None);
+                    }
+                }
                 let (mut result, mut stranger) = (Ok(()), None);
                 for (at, work) in batch.iter().enumerate().skip(next) {
                     stranger = inner.stranger(work, port);

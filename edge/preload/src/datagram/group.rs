@@ -5,7 +5,8 @@
 //! who could get the datagram has one, is awake, and has been seen to get the group's datagrams from
 //! this very socket through the kernel, by way of the loopback device, beyond which nobody is. Whether
 //! there are others the kernel's list of sockets says (`listing.rs`), which is read again every so
-//! often; of joins and ends of our own sockets we hear at once.
+//! often, and after every datagram that has gone through the kernel; of joins and ends of our own
+//! sockets we hear at once. So a member that is not ours gets everything from the first that it gets.
 //!
 //! All mailboxes get a datagram, or none: first each is reserved, in the order of their numbers, so
 //! that nobody goes to sleep; then all are written, then all published.
@@ -136,8 +137,9 @@ struct Group {
     /// In the order of their numbers.
     members: Vec<Member>,
     audience: Audience,
-    /// Until when that is believed.
+    /// Until when that is believed, and from when on the kernel may be asked again.
     until_ns: u64,
+    next_ns: u64,
     /// Datagrams so far, and those since one went through the kernel.
     looks: u32,
     unverified: u32,
@@ -209,6 +211,8 @@ impl Groups {
             }
         }
         group.members.iter_mut().for_each(Member::count);
+        // Whoever gets this one, and has not been there so far, is not to miss the next.
+        group.until_ns = 0;
         kernel(true)
     }
 
@@ -238,6 +242,7 @@ impl Group {
             members: Vec::new(),
             audience: Audience::Unknown,
             until_ns: 0,
+            next_ns: 0,
             looks: 0,
             unverified: 0,
             is_explained: false,
@@ -285,8 +290,9 @@ impl Group {
 
     /// Whether everybody who could get a datagram has a mailbox that may be used.
     fn is_ready(&mut self, me: u64, buffer: &mut Vec<u8>) -> bool {
-        if raw::now_ns() >= self.until_ns {
-            if !self.members.iter().any(|member| member.is_reached(me)) {
+        let now = raw::now_ns();
+        if now >= self.until_ns {
+            if now < self.next_ns || !self.members.iter().any(|member| member.is_reached(me)) {
                 return false;
             }
             self.ask_kernel(buffer);
@@ -327,8 +333,9 @@ impl Group {
             Some(()) if !is_mixed => Audience::Known,
             Some(()) | None => Audience::Mixed,
         };
-        let took = raw::now_ns().saturating_sub(start);
-        self.until_ns = start.saturating_add(BELIEVED_NS.max(took.saturating_mul(READ_SHARE)));
+        let pause = raw::now_ns().saturating_sub(start).saturating_mul(READ_SHARE);
+        self.next_ns = start.saturating_add(pause);
+        self.until_ns = start.saturating_add(BELIEVED_NS.max(pause));
     }
 
     /// Says once that the mailboxes are used, if somebody wants to know.
@@ -402,7 +409,7 @@ impl Group {
                     return Pushed::Gone;
                 };
                 if here.is_full() {
-                    way.mailbox.stalls();
+                    way.mailbox.stalls(len);
                 }
                 // The kernel says what there is to say about a buffer that is none.
                 if !here.fill(way.sender, sender.given(), from.clone()) {

@@ -15,7 +15,7 @@ use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::slot::{Kind, Why};
 use crate::sockets::{self, is_plain};
-use crate::{address, closing, config, datagram, stream, table};
+use crate::{address, closing, config, copy, datagram, stream, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -163,10 +163,14 @@ unsafe extern "C" fn setsockopt(
     }
     let is_buffer = (level, name) == (libc::SOL_SOCKET, libc::SO_RCVBUF);
     let answer = if is_buffer && len as usize >= size_of::<c_int>() && !value.is_null() {
-        // SAFETY: the program's promise: `len` bytes, which is at least an integer.
-        let wanted = unsafe { value.cast::<c_int>().read_unaligned() };
-        let least = wanted.max(config::get().receive_buffer_min.min(BUFFER_MIN_MAX));
-        call((&raw const least).cast())
+        // SAFETY: the program's promise: `len` bytes, which is at least an integer; any is legal.
+        match unsafe { copy::read(value.cast::<c_int>()) } {
+            Some(wanted) => {
+                let least = wanted.max(config::get().receive_buffer_min.min(BUFFER_MIN_MAX));
+                call((&raw const least).cast())
+            }
+            None => call(value),
+        }
     } else {
         call(value)
     };

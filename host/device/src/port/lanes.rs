@@ -10,16 +10,17 @@ use crate::bell::Rope;
 use crate::channel::Hush;
 use crate::commons::Commons;
 use crate::gid::{Device, devices};
-use crate::lane::{Inlet, Lane, PeerId, Rails};
+use crate::lane::{InRing, Inlet, Lane, Lent, PeerId, Rails, Taken};
 use crate::path::PathChoice;
 use crate::qp::{Acks, Change, ConnectError, Link, QpInner};
 use crate::registry::{DomainClaim, DomainName, Registry};
+use crate::ring::Record;
 use crate::shelf;
 use crate::standby::Standby;
 use crate::usher::Usher;
 use crate::vicinity::{Addresses, Departed, Near, datagram_len};
 use crate::way::Way;
-use adverb_engine::{Gid, QpType, Time};
+use adverb_engine::{Brief, Gid, Time};
 use adverb_wire::{Headers, Marks, Packet, Qpn};
 use std::io;
 use std::os::fd::AsFd;
@@ -27,20 +28,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Port {
-    /// The way to the peer that a queue pair is to be connected with.
+    /// The way to the peer that a queue pair is to be connected with; that of one that is not
+    /// `connected` to one peer, or takes packets alone, is the network.
     pub(crate) fn link(
         &self,
-        kind: QpType,
+        connected: bool,
         change: &Change,
         remote: Gid,
     ) -> Result<Link, ConnectError> {
         let index = change.gid_index;
         let entry = self.device.gids.iter().find(|entry| entry.index == index);
         let local = entry.ok_or(ConnectError::NoSuchGid { index })?.gid;
-        let connected = matches!(kind, QpType::Rc | QpType::Uc);
         let same_kind = local.v4().is_some() == remote.v4().is_some();
         if let Some(qp) = change.attributes.remote.filter(|_| connected && same_kind)
             && let Some(lane) = self.lane(local, remote, qp)?
+            && !lane.peer_word(qp).is_for_packets()
         {
             return Ok(Link::Lane(lane));
         }
@@ -237,83 +239,18 @@ impl Port {
         if self.standby.bell().silence() {
             inlets.iter().for_each(|inlet| inlet.lane.forget_ringing());
         }
-        while let Some(number) = waiting.local.pop() {
-            self.acknowledge_record(number, clock);
+        // The clock was read: this is one step of many, and nothing waits for longer.
+        if waiting.pressing || clock.read.is_some() || driver == Driver::Helper {
+            self.acknowledge_records(waiting);
         }
         let (mut busy, mut published) = (false, false);
         let mut at = 0;
         while let Some(inlet) = inlets.get_mut(at) {
-            let mut current: Option<Held<'_>> = None;
-            let mut taken = 0;
             let most = if driver == Driver::Helper { RECORDS_MAX } else { inlet.patience };
-            while taken < most
-                && let Some(record) = inlet.take(buffer)
-            {
-                taken += 1;
-                let bytes = buffer.get(..record.len).unwrap_or_default();
-                let (head, payload) = bytes.split_at(record.head.min(bytes.len()));
-                let Some((headers, addresses)) = parse(head, record.addressed) else {
-                    self.counters.malformed.add(1);
-                    continue;
-                };
-                if let Some(addresses) = addresses.filter(|_| headers.bth.dest_qp == Qpn::MULTICAST)
-                {
-                    if let Some(held) = current.take() {
-                        published |= self.release_local(held, clock, driver, waiting);
-                    }
-                    inlet.fans = true;
-                    let len = datagram_len(head.len() - Addresses::LEN, payload.len());
-                    let packet = Packet { headers, payload };
-                    for held in self.copies(doors, &packet, addresses, len) {
-                        published |= self.release_local(held, clock, driver, waiting);
-                    }
-                    continue;
-                }
-                if addresses.is_some_and(|addresses| !self.is_at(addresses.destination)) {
-                    self.counters.unknown_qp.add(1);
-                    continue;
-                }
-                let number = headers.bth.dest_qp;
-                if current.as_ref().is_none_or(|held| held.number != number) {
-                    if let Some(held) = current.take() {
-                        published |= self.release_local(held, clock, driver, waiting);
-                    }
-                    let Some(guard) = self.table.lock(number) else {
-                        self.counters.unknown_qp.add(1);
-                        continue;
-                    };
-                    current = Some(Held { number, guard, published: 0 });
-                }
-                if let Some(Held { guard, published, .. }) = current.as_mut()
-                    && let Some(inner) = guard.as_mut()
-                {
-                    let lane = &*inlet.lane;
-                    // Requests do not care about the time, and reading it takes a while.
-                    let now = match headers.bth.opcode.operation().is_request() {
-                        true => Time::ZERO,
-                        false => clock.now(),
-                    };
-                    *published += match (record.lent, addresses) {
-                        (false, None) => {
-                            let packet = Packet { headers, payload };
-                            inner.on_record(&packet, None, lane, now, self)
-                        }
-                        (true, None) => {
-                            let packet = Packet { headers, payload: &[] };
-                            inner.on_record(&packet, Some(payload), lane, now, self)
-                        }
-                        (_, Some(addresses)) => {
-                            let packet = Packet { headers, payload };
-                            let len = datagram_len(head.len() - Addresses::LEN, payload.len());
-                            inner.on_datagram(&packet, addresses, len, now, self)
-                        }
-                    };
-                }
-            }
-            if let Some(held) = current {
-                published |= self.release_local(held, clock, driver, waiting);
-            }
+            let mut round = Round { buffer, doors, waiting, clock, driver };
+            let (taken, completed) = self.receive_from(inlet, most, &mut round);
             inlet.patience = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
+            published |= completed;
             busy |= taken > 0;
             if taken == 0 && inlet.lane.is_cut() {
                 let inlet = inlets.swap_remove(at);
@@ -326,8 +263,102 @@ impl Port {
                 at += 1;
             }
         }
+        if !busy && !waiting.local.is_empty() {
+            self.acknowledge_records(waiting);
+        }
         *quiet = if busy { 0 } else { quiet.saturating_add(1) };
         (busy, published)
+    }
+
+    /// Takes up to `most` records of one lane; says how many there were, and whether they completed
+    /// work.
+    fn receive_from(&self, inlet: &mut Inlet, most: usize, round: &mut Round<'_>) -> (usize, bool) {
+        let mut current: Option<Held<'_>> = None;
+        let (mut taken, mut published) = (0, false);
+        while taken < most
+            && let Some(record) = inlet.take(round.buffer)
+        {
+            taken += 1;
+            let (message, spent) = Message::of(record, round.buffer);
+            let number = message.as_ref().map(Message::dest_qp);
+            if current.as_ref().is_some_and(|held| Some(held.number) != number)
+                && let Some(held) = current.take()
+            {
+                published |= self.release_local(held, round.clock, round.driver, round.waiting);
+            }
+            match message {
+                None => self.counters.malformed.add(1),
+                Some(Message::Datagram { packet, addresses, len })
+                    if number == Some(Qpn::MULTICAST) =>
+                {
+                    inlet.fans = true;
+                    for held in self.copies(round.doors, &packet, addresses, len) {
+                        published |=
+                            self.release_local(held, round.clock, round.driver, round.waiting);
+                    }
+                }
+                Some(Message::Datagram { addresses, .. }) if !self.is_at(addresses.destination) => {
+                    self.counters.unknown_qp.add(1);
+                }
+                Some(message) => {
+                    let number = message.dest_qp();
+                    let held = match current.take() {
+                        None => {
+                            let guard = self.table.lock(number);
+                            guard.map(|guard| Held { number, guard, published: 0 })
+                        }
+                        held => held,
+                    };
+                    match held {
+                        None => self.counters.unknown_qp.add(1),
+                        Some(mut held) => {
+                            self.hand_over(&message, &inlet.lane, &mut held, round.clock);
+                            current = Some(held);
+                        }
+                    }
+                }
+            }
+            if let Some(record) = spent {
+                inlet.release(record);
+            }
+        }
+        if let Some(held) = current {
+            published |= self.release_local(held, round.clock, round.driver, round.waiting);
+        }
+        (taken, published)
+    }
+
+    #[inline]
+    fn hand_over(
+        &self,
+        message: &Message<'_>,
+        lane: &Lane,
+        held: &mut Held<'_>,
+        clock: &mut Clock,
+    ) {
+        let Some(inner) = held.guard.as_mut() else {
+            return;
+        };
+        held.published += match message {
+            Message::Brief { brief, near } => {
+                inner.on_brief(brief, Lent::Near(*near), lane, || clock.now(), self)
+            }
+            Message::LentBrief { brief, pieces } => match Lent::parse(lane, pieces) {
+                Some(lent) => inner.on_brief(brief, lent, lane, || clock.now(), self),
+                None => 0,
+            },
+            Message::Datagram { packet, addresses, len } => {
+                inner.on_datagram(packet, *addresses, *len, Time::ZERO, self)
+            }
+            Message::Packet { packet, lent } => {
+                // Requests do not care about the time, and reading it takes a while.
+                let now = match packet.headers.bth.opcode.operation().is_request() {
+                    true => Time::ZERO,
+                    false => clock.now(),
+                };
+                inner.on_record(packet, *lent, lane, now, self)
+            }
+        };
     }
 
     /// Gives a copy of a message to each queue pair of a multicast group that wants one.
@@ -375,21 +406,32 @@ impl Port {
             false => inner.transmit(clock.now(), Acks::Now, self),
         };
         if can_wait && inner.owes_ack() {
-            waiting.local.push(held.number);
-            self.helper.notice(Time::ZERO);
+            waiting.pressing |= inner.debt.is_pressing() || !inner.owes_plain_ack();
+            if !inner.debt.listed {
+                inner.debt.listed = true;
+                waiting.local.push(held.number);
+                self.helper.notice(Time::ZERO);
+            }
         }
         self.follow_up(held.number, inner, aftermath);
         held.published + aftermath.published > 0
     }
 
-    /// Sends the acknowledgement that a queue pair owes, if it still does.
-    fn acknowledge_record(&self, number: Qpn, clock: &mut Clock) {
-        let Some(mut guard) = self.table.lock(number) else {
-            return;
-        };
-        if let Some(inner) = guard.as_mut().filter(|inner| inner.owes_ack()) {
-            let aftermath = inner.transmit(clock.now(), Acks::Now, self);
-            self.follow_up(number, inner, aftermath);
+    /// Sends the acknowledgements that queue pairs owe their neighbours, if they still do.
+    fn acknowledge_records(&self, waiting: &mut Waiting) {
+        waiting.pressing = false;
+        while let Some(number) = waiting.local.pop() {
+            let Some(mut guard) = self.table.lock(number) else {
+                continue;
+            };
+            let Some(inner) = guard.as_mut() else {
+                continue;
+            };
+            inner.debt.listed = false;
+            if inner.owes_ack() {
+                let aftermath = inner.acknowledge(self);
+                self.follow_up(number, inner, aftermath);
+            }
         }
     }
 
@@ -446,6 +488,71 @@ fn parse(head: &[u8], addressed: bool) -> Option<(Headers, Option<Addresses>)> {
         ((headers, []), false) => Some((headers, None)),
         ((headers, rest), true) => Some((headers, Some(Addresses::parse(rest)?))),
         ((_, [_, ..]), false) => None,
+    }
+}
+
+/// What taking the records of all lanes once needs.
+struct Round<'a> {
+    buffer: &'a mut [u8],
+    doors: &'a [Door],
+    waiting: &'a mut Waiting,
+    clock: &'a mut Clock,
+    driver: Driver,
+}
+
+/// What a record says.
+enum Message<'a> {
+    Packet { packet: Packet<'a>, lent: Option<&'a [u8]> },
+    Datagram { packet: Packet<'a>, addresses: Addresses, len: u16 },
+    Brief { brief: Brief, near: InRing },
+    LentBrief { brief: Brief, pieces: &'a [u8] },
+}
+
+impl<'a> Message<'a> {
+    /// The message of a record, of which the rest is in `buffer`, unless it makes no sense; and what
+    /// is to be released when it was taken.
+    #[inline]
+    fn of(record: Taken, buffer: &'a [u8]) -> (Option<Self>, Option<Record>) {
+        match record {
+            Taken::Brief { brief, near, record } => {
+                (brief.map(|brief| Self::Brief { brief, near }), Some(record))
+            }
+            Taken::LentBrief { brief, len } => {
+                let pieces = buffer.get(..len).unwrap_or_default();
+                (brief.map(|brief| Self::LentBrief { brief, pieces }), None)
+            }
+            Taken::Packet { head, len, lent, addressed } => {
+                let bytes = buffer.get(..len).unwrap_or_default();
+                let (head, rest) = bytes.split_at(head.min(bytes.len()));
+                let Some((headers, addresses)) = parse(head, addressed) else {
+                    return (None, None);
+                };
+                let message = match (addresses, lent) {
+                    (Some(addresses), _) => {
+                        let packet = Packet { headers, payload: rest };
+                        let len = datagram_len(head.len() - Addresses::LEN, rest.len());
+                        Self::Datagram { packet, addresses, len }
+                    }
+                    (None, true) => {
+                        Self::Packet { packet: Packet { headers, payload: &[] }, lent: Some(rest) }
+                    }
+                    (None, false) => {
+                        Self::Packet { packet: Packet { headers, payload: rest }, lent: None }
+                    }
+                };
+                (Some(message), None)
+            }
+        }
+    }
+
+    #[inline]
+    const fn dest_qp(&self) -> Qpn {
+        match self {
+            Self::Packet { packet, .. } | Self::Datagram { packet, .. } => {
+                packet.headers.bth.dest_qp
+            }
+            Self::Brief { brief, .. } | Self::LentBrief { brief, .. } => brief.dest_qp,
+        }
     }
 }
 
