@@ -328,7 +328,7 @@ fn an_overrun_completion_queue_says_so_and_stops_its_queue_pairs(path: Path) {
     let batch: Vec<_> = (0..8).map(work).collect();
     a.post_send(&batch).expect("room");
     // Somebody drives, but nobody takes completions, until there are too many.
-    crate::pair::eventually("an error", || {
+    eventually("an error", || {
         pair.drive();
         a.qp.state() == QpState::Err
     });
