@@ -53,6 +53,13 @@ pub(crate) fn socket(domain: c_int, kind: c_int) -> c_int {
     unsafe { libc::socket(domain, kind, 0) }
 }
 
+/// A UDP socket that comes from the kernel by number, so that nobody else knows of it.
+pub(crate) fn unseen_socket() -> c_int {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_socket, libc::AF_INET, libc::SOCK_DGRAM, 0) };
+    c_int::try_from(fd).unwrap()
+}
+
 fn loopback(domain: c_int, port: u16) -> (libc::sockaddr_storage, libc::socklen_t) {
     // SAFETY: zeros are a legal address; the casts are to structures that fit into the storage.
     unsafe {
