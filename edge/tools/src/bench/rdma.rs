@@ -7,9 +7,9 @@
 //! the queue pair and is dropped after it.
 
 use adverb::verbs::{
-    Access, Context, Cq, Gid, Mr, PathMtu, Provider, Psn, Qp, QpConfig, Qpn, Rc, RcConnect,
-    ReceiveWork, RemoteQp, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, Sge, WcOpcode,
-    WcStatus, WorkCompletion, WorkError, devices,
+    Access, AckTimeout, Context, Cq, Gid, Mr, PathMtu, Provider, Psn, Qp, QpConfig, Qpn, Rc,
+    RcConnect, ReceiveWork, RemoteQp, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, Sge,
+    WcOpcode, WcStatus, WorkCompletion, WorkError, devices,
 };
 use serde::{Deserialize, Serialize};
 use std::array;
@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 use super::control::{Answer, Control, Order, unexpected};
 use super::measure::{Endpoint, Link, Reaped, Request};
-use super::plan::Tuning;
+use super::plan::{Memory, Tuning};
 use super::report::Path;
 use crate::args::Op;
 use crate::failure::{Doing, Failure};
@@ -136,6 +136,8 @@ pub(crate) struct QueuePair {
     inline: Inline,
     gid_index: u8,
     mtu: PathMtu,
+    /// The other end is a process of this host.
+    on_one_host: bool,
     context: Context,
     /// Room for what a poll takes.
     completions: [WorkCompletion; POLL_MAX],
@@ -185,7 +187,11 @@ pub(crate) fn connect(
         return Err(unexpected(&answer));
     };
     pair.connect(&contact)?;
-    Link::new(pair, tuning.layout)
+    let mut link = Link::new(pair, tuning.layout)?;
+    if link.endpoint().path() == Path::Shm {
+        link.get_acquainted()?;
+    }
+    Ok(link)
 }
 
 /// The server's end: answers an `Open` order.
@@ -220,7 +226,11 @@ impl QueuePair {
             })
             .doing("creating a queue pair")?;
         let len = tuning.layout.half_bytes.saturating_mul(2);
-        let memory = pd.allocate(len, Access::ALL).doing("registering memory")?;
+        let memory = match tuning.memory {
+            Memory::Library => pd.allocate(len, Access::ALL),
+            Memory::Caller => pd.register_vec(vec![0; len], Access::ALL),
+        };
+        let memory = memory.doing("registering memory")?;
         // Touched once, so that no page is new while we measure.
         memory.fill(0, len, 0).doing("registering memory")?;
         let asked = PathMtu::largest_below(u32::from(tuning.mtu)).unwrap_or(PathMtu::B256);
@@ -232,6 +242,7 @@ impl QueuePair {
             remote: RemoteSlice { addr: 0, rkey: Rkey(0) },
             inline: Inline::new(usize::try_from(tuning.inline_bytes).unwrap_or(0)),
             gid_index,
+            on_one_host: control.local(0)?.ip() == control.peer(0)?.ip(),
             mtu: asked.min(context.query_port().active_mtu),
             context,
         })
@@ -254,11 +265,16 @@ impl QueuePair {
         self.mtu = self.mtu.min(theirs);
         self.remote = RemoteSlice { addr: contact.addr, rkey: Rkey(contact.rkey) };
         let local = self.qp.address(self.gid_index).doing("asking for an address")?;
+        let usual = RcConnect::new(local, contact.remote());
         self.qp
             .connect(&RcConnect {
                 gid_index: self.gid_index,
                 path_mtu: self.mtu,
-                ..RcConnect::new(local, contact.remote())
+                timeout: match AckTimeout::from_exponent(BUSY_HOST_TIMEOUT) {
+                    Ok(patient) if self.on_one_host => patient,
+                    Ok(_) | Err(_) => usual.timeout,
+                },
+                ..usual
             })
             .doing("connecting the queue pair")
     }
@@ -404,6 +420,9 @@ impl Endpoint for QueuePair {
 
 /// Requests posted in one call, at most; a longer list takes several.
 const BATCH_MAX: usize = 32;
+/// 4.096 µs · 2¹⁷, half a second, seven times again: where processes share a busy machine, the other
+/// one may not get a processor for longer than a packet may be under way on a network.
+const BUSY_HOST_TIMEOUT: u8 = 17;
 /// Completions taken by one poll.
 const POLL_MAX: usize = 32;
 /// Fills an array of pieces.
