@@ -12,10 +12,11 @@ use crate::{datagram, epoll, meeting, retreat, stats, stream, successor, table};
 /// one of its socket.
 pub(crate) fn forget(fd: c_int) {
     let Some(slot) = table::clear(fd) else { return };
-    if slot.names.load(Ordering::Acquire) == 0 {
-        if slot.watchers.load(Ordering::Relaxed) > 0 {
-            epoll::forget(slot);
-        }
+    let is_last = slot.names.load(Ordering::Acquire) == 0;
+    if slot.watchers.load(Ordering::Relaxed) > 0 {
+        if is_last { epoll::forget(slot) } else { epoll::lay(fd, slot) }
+    }
+    if is_last {
         if let Some(segment) = slot.segment() {
             if slot.is_adopted.load(Ordering::Relaxed) {
                 retreat::see_off(slot, fd);
@@ -76,7 +77,7 @@ fn are_bells(segment: &Segment, slot: &Slot) -> bool {
 /// more; if not, the connection goes back to the kernel.
 pub(crate) fn hand_over(over: c_int, fd: c_int) {
     let Some(slot) = table::socket(fd) else { return };
-    datagram::keep_to_kernel(&slot);
+    datagram::keep_to_kernel(&slot, fd);
     if successor::takes_over(over) {
         pass_on(&slot);
     } else {

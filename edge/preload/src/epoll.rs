@@ -17,10 +17,11 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
 use crate::config;
 use crate::datagram::{self, Content};
+use crate::doorbell;
 use crate::lock::Lock;
 use crate::patience::{self, Patience, Spin};
 use crate::raw::{self, Answer, Errno};
@@ -63,8 +64,11 @@ struct Item {
     /// It has rings, and the kernel knows it under our mark.
     is_marked: bool,
     is_hot: bool,
-    /// It was hot until its watcher went to sleep.
+    /// It was hot until its watcher went to sleep, and is hot again when that wakes.
     is_dozing: bool,
+    /// The program has removed it, by this descriptor of the instance, and the kernel still has it;
+    /// see [`Epoll::bury`].
+    ghost_of: Option<c_int>,
     /// It was reported once, and once was asked for.
     is_spent: bool,
     /// A UDP socket whose mailbox is closed on our behalf: the kernel brings what comes.
@@ -87,6 +91,16 @@ struct State {
     skipped: u32,
     /// Threads that sleep on this instance.
     asleep: u32,
+    /// Items that the kernel knows under our mark.
+    marks: usize,
+    /// Who is rung for on behalf of all of them; 0 if there is no such doorbell.
+    doorbell: u32,
+    /// Items that were hot until their watcher went to sleep.
+    dozing: Vec<usize>,
+    /// Places in `items` that nobody has.
+    free: Vec<usize>,
+    /// Where the item of a descriptor is, plus one; a guess.
+    places: Vec<u32>,
     /// Which items are UDP sockets.
     datagrams: Vec<usize>,
     /// What the kernel has reported of other descriptors to somebody who was not the program.
@@ -117,6 +131,10 @@ const MARK: u64 = 0xad5e_71c3 << 32;
 const EVENTS_MAX: usize = 64;
 /// How long a watcher sleeps that waits for what the kernel has not brought yet.
 const BLOCKED_NAP_NS: i64 = 50_000;
+/// Descriptors from here on have to be searched for.
+const PLACES_MAX: usize = 1 << 20;
+/// A look at the kernel takes as long as so many at memory.
+const KERNEL_LOOKS: u32 = 16;
 /// An item that was looked at so often in vain goes cold.
 const IDLE_MAX: u32 = 2000;
 
@@ -146,6 +164,7 @@ impl Item {
             is_marked: false,
             is_hot,
             is_dozing: false,
+            ghost_of: None,
             is_spent: false,
             is_armed: false,
             is_seen: false,
@@ -176,7 +195,7 @@ impl Item {
 
     /// What is to be reported now. Nothing of it counts as reported yet.
     fn due(&self) -> u32 {
-        if self.is_spent {
+        if self.is_spent || self.ghost_of.is_some() {
             return 0;
         }
         let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
@@ -322,13 +341,14 @@ impl Item {
         }
     }
 
-    /// Arms it, so that a bell comes. Returns false if it has something to report already.
-    fn cool(&mut self) -> bool {
-        if self.is_spent {
+    /// Arms it, so that a bell comes; together with others, if there is a doorbell for that. Returns
+    /// false if it has something to report already.
+    fn cool(&mut self, doorbell: u32) -> bool {
+        if self.is_spent || self.ghost_of.is_some() {
             return true;
         }
         match &self.target {
-            Target::Inner(inner) => inner.cool(),
+            Target::Inner(inner) => inner.cool(false),
             Target::Datagram(slot) => {
                 let reading = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
                 let Some(mailbox) = datagram::mapped(slot) else { return true };
@@ -355,14 +375,16 @@ impl Item {
             Target::Socket(slot) => {
                 let Some(segment) = slot.segment() else { return true };
                 let (reading, writing) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
-                if self.events & reading != 0 {
+                let is_reader = self.events & reading != 0;
+                let is_together = is_reader && stream::arm_together(slot, segment, doorbell);
+                if is_reader && !is_together {
                     stream::arm(slot, segment, Want::Read);
                 }
-                if self.events & writing != 0 {
+                if self.events & writing != 0 && !segment.outgoing(slot.end()).has_much_room() {
                     stream::arm(slot, segment, Want::Room);
                 }
                 stream::drain(slot, segment, self.fd, false);
-                self.due() == 0
+                doorbell != 0 || self.due() == 0
             }
         }
     }
@@ -400,6 +422,11 @@ impl Epoll {
             changes: 0,
             skipped: 0,
             asleep: 0,
+            marks: 0,
+            doorbell: 0,
+            dozing: Vec::new(),
+            free: Vec::new(),
+            places: Vec::new(),
             datagrams: Vec::new(),
             kept: Vec::new(),
         };
@@ -421,8 +448,13 @@ impl Epoll {
     pub(crate) fn release(&self) {
         if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
             let mut gone = self.with(|state| {
-                state.hot = Vec::new();
-                state.datagrams = Vec::new();
+                doorbell::give_back(std::mem::take(&mut state.doorbell));
+                for list in
+                    [&mut state.hot, &mut state.dozing, &mut state.datagrams, &mut state.free]
+                {
+                    *list = Vec::new();
+                }
+                (state.places, state.marks) = (Vec::new(), 0);
                 std::mem::take(&mut state.items)
             });
             self.count.store(0, Ordering::Release);
@@ -442,6 +474,8 @@ impl Epoll {
         self.lock.reset();
         self.with(|state| {
             state.asleep = 0;
+            // It is the parent's.
+            state.doorbell = 0;
             state.items.iter().flatten().for_each(Item::after_fork);
         });
     }
@@ -462,13 +496,15 @@ impl Epoll {
         let Some(pin) = table::socket(fd).filter(is_ours) else {
             return self.control_inner(epfd, op, fd, events, data);
         };
-        let at = self.with(|state| {
-            state
-                .items
-                .iter()
-                .position(|item| item.as_ref().is_some_and(|item| item.is(fd, pin.slot())))
-        });
+        let at = self.with(|state| state.find(fd, pin.slot()));
         match (op, at) {
+            (libc::EPOLL_CTL_ADD, Some((at, true))) => {
+                self.revive(at, events, data);
+                Ok(0)
+            }
+            (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, Some((_, true))) => {
+                Err(Errno(libc::ENOENT))
+            }
             (libc::EPOLL_CTL_ADD, _) => {
                 kernel_control(epfd, op, fd, events, data)?;
                 pin.watchers.fetch_add(1, Ordering::SeqCst);
@@ -481,7 +517,7 @@ impl Epoll {
                 self.insert(item);
                 Ok(0)
             }
-            (libc::EPOLL_CTL_MOD, Some(at)) => {
+            (libc::EPOLL_CTL_MOD, Some((at, false))) => {
                 let is_marked = self.with(|state| {
                     let item = state.items.get_mut(at)?.as_mut()?;
                     item.change(events, data);
@@ -497,12 +533,52 @@ impl Epoll {
                 }
                 kernel_control(epfd, op, fd, events, data)
             }
-            (libc::EPOLL_CTL_DEL, Some(at)) => {
+            (libc::EPOLL_CTL_DEL, Some((at, false))) => {
+                if self.bury(at, epfd) {
+                    return Ok(0);
+                }
                 self.remove(at);
                 kernel_control(epfd, op, fd, events, data)
             }
             _ => kernel_control(epfd, op, fd, events, data),
         }
+    }
+
+    /// A connection with rings is removed, and stays where it is: programs that remove a connection
+    /// after each message add it again before the next. Returns false if it is no such connection.
+    fn bury(&self, at: usize, epfd: c_int) -> bool {
+        self.with(|state| {
+            let Some(item) = state.items.get_mut(at).and_then(Option::as_mut) else { return false };
+            item.ghost_of = match item.target {
+                Target::Socket(_) if item.is_marked => Some(epfd),
+                Target::Socket(_) | Target::Datagram(_) | Target::Inner(_) => None,
+            };
+            item.ghost_of.is_some()
+        })
+    }
+
+    /// It is added again.
+    fn revive(&self, at: usize, events: u32, data: u64) {
+        self.with(|state| {
+            if let Some(item) = state.items.get_mut(at).and_then(Option::as_mut) {
+                item.ghost_of = None;
+                item.change(events, data);
+                heat(&mut state.hot, at, item);
+            }
+        });
+    }
+
+    /// A descriptor that is about to be closed stands for a socket that others have as well: if it
+    /// has been removed here, it is now.
+    fn lay(&'static self, fd: c_int, slot: &Slot) {
+        let Some((at, true)) = self.with(|state| state.find(fd, slot)) else { return };
+        let epfd = self.with(|state| state.items.get(at)?.as_ref()?.ghost_of);
+        if let Some(epfd) =
+            epfd.filter(|epfd| table::epoll(*epfd).is_some_and(|is| std::ptr::eq(is, self)))
+        {
+            let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        self.remove(at);
     }
 
     /// The same, where the other side is an instance or something that is none of our business.
@@ -533,8 +609,8 @@ impl Epoll {
     fn insert(&self, item: Item) {
         self.with(|state| {
             state.changes = 0;
-            let free = state.items.iter().position(Option::is_none);
-            let at = free.unwrap_or(state.items.len());
+            let at = state.free.pop().unwrap_or(state.items.len());
+            state.guess(item.fd, at);
             if let Target::Datagram(_) = item.target {
                 state.datagrams.push(at);
             }
@@ -551,9 +627,15 @@ impl Epoll {
 
     fn remove(&self, at: usize) {
         let gone = self.with(|state| {
-            state.hot.retain(|hot| *hot != at);
-            state.datagrams.retain(|datagram| *datagram != at);
-            state.items.get_mut(at).and_then(Option::take)
+            for list in [&mut state.hot, &mut state.dozing, &mut state.datagrams] {
+                list.retain(|known| *known != at);
+            }
+            let gone = state.items.get_mut(at).and_then(Option::take);
+            if let Some(item) = &gone {
+                state.free.push(at);
+                state.marks = state.marks.saturating_sub(usize::from(item.is_marked));
+            }
+            gone
         });
         if let Some(mut item) = gone {
             self.count.fetch_sub(1, Ordering::AcqRel);
@@ -578,12 +660,13 @@ impl Epoll {
     /// Registers connections that have got rings under our mark.
     fn sync(&self, epfd: c_int) {
         let changes = CHANGES.load(Ordering::Acquire);
+        let mut ghosts = Vec::new();
         self.with(|state| {
             if state.changes == changes {
                 return;
             }
             state.changes = changes;
-            let State { items, hot, asleep, .. } = state;
+            let State { items, hot, asleep, marks, .. } = state;
             for (at, place) in items.iter_mut().enumerate() {
                 let Some(item) = place else { continue };
                 if let Target::Datagram(_) = item.target {
@@ -604,7 +687,11 @@ impl Epoll {
                 }
                 item.is_marked = wanted;
                 let (op, fd) = (libc::EPOLL_CTL_MOD, item.fd);
-                if wanted {
+                *marks = if wanted { *marks + 1 } else { marks.saturating_sub(1) };
+                if item.ghost_of.is_some() {
+                    let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+                    ghosts.push(at);
+                } else if wanted {
                     let bells = match item.target {
                         Target::Socket(_) => {
                             libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET
@@ -621,10 +708,12 @@ impl Epoll {
                 }
             }
         });
+        ghosts.into_iter().for_each(|at| self.remove(at));
     }
 
-    /// Reports hot items that have something to say. Returns how many.
-    fn scan(&self, events: &mut [libc::epoll_event]) -> usize {
+    /// Reports hot items that have something to say. Returns how many, and how many hot
+    /// ones there are.
+    fn scan(&self, events: &mut [libc::epoll_event]) -> (usize, usize) {
         self.with(|state| {
             let State { items, hot, kept, .. } = state;
             let mut count = 0;
@@ -645,7 +734,7 @@ impl Epoll {
                 }
                 item.idle = item.idle.wrapping_add(1);
                 let is_socket = matches!(item.target, Target::Socket(_) | Target::Datagram(_));
-                if is_socket && item.idle > IDLE_MAX && item.cool() {
+                if is_socket && item.idle > IDLE_MAX && item.cool(0) {
                     item.is_hot = false;
                     cooled = true;
                 }
@@ -660,14 +749,14 @@ impl Epoll {
                 let turn = count.min(hot.len());
                 hot.rotate_left(turn);
             }
-            count
+            (count, hot.len())
         })
     }
 
     /// Keeps of the kernel's events those that the program knows, and makes hot what has been rung
     /// for.
-    fn sift(&self, events: &mut [libc::epoll_event], count: usize) -> usize {
-        let mut kept = 0;
+    fn sift(&self, epfd: c_int, events: &mut [libc::epoll_event], count: usize) -> usize {
+        let (mut kept, mut ghosts) = (0, Vec::new());
         self.with(|state| {
             for read in 0..count {
                 let Some(event) = events.get(read).copied() else { break };
@@ -677,6 +766,12 @@ impl Epoll {
                     let Some(item) = state.items.get_mut(at).and_then(Option::as_mut) else {
                         continue;
                     };
+                    if item.ghost_of.is_some() {
+                        // Somebody else uses the connection: it is really removed.
+                        let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, item.fd, 0, 0);
+                        ghosts.push(at);
+                        continue;
+                    }
                     match &item.target {
                         Target::Datagram(_) => {}
                         Target::Inner(inner) => inner.harvest(item.fd),
@@ -701,13 +796,13 @@ impl Epoll {
                 }
             }
         });
+        ghosts.into_iter().for_each(|at| self.remove(at));
         kept
     }
 
     /// Whether something in it has rings, so that the kernel's word about it is not the last.
     pub(crate) fn has_marks(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0
-            && self.with(|state| state.items.iter().flatten().any(|item| item.is_marked))
+        self.count.load(Ordering::Relaxed) > 0 && self.with(|state| state.marks > 0)
     }
 
     /// Takes what the kernel has to report: bells make their items hot, and the rest is kept for
@@ -715,7 +810,7 @@ impl Epoll {
     pub(crate) fn harvest(&self, epfd: c_int) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
         let found = kernel_wait(epfd, &mut events);
-        let kept = self.sift(&mut events, found);
+        let kept = self.sift(epfd, &mut events, found);
         self.with(|state| {
             for event in events.iter().take(kept) {
                 let data = event.u64;
@@ -743,37 +838,68 @@ impl Epoll {
     }
 
     /// Arms everything, so that the kernel's instance becomes readable when something happens.
-    /// Returns false if something has happened already.
-    pub(crate) fn cool(&self) -> bool {
+    /// Returns false if something has happened already. `is_own`: the caller is about to sleep on this
+    /// very instance, and wakes everything up again: then one bell is enough for all.
+    pub(crate) fn cool(&self, is_own: bool) -> bool {
         self.with(|state| {
-            let State { items, hot, .. } = state;
-            let mut is_quiet = true;
-            hot.retain(|at| {
-                let Some(item) = items.get_mut(*at).and_then(Option::as_mut) else { return false };
-                if !item.cool() {
-                    is_quiet = false;
-                    return true;
+            if is_own && state.doorbell == 0 && state.marks > 0 {
+                state.doorbell = doorbell::take();
+            }
+            let State { items, hot, dozing, doorbell, .. } = state;
+            let number = if is_own { *doorbell } else { 0 };
+            let mut each = |f: &mut dyn FnMut(&mut Item) -> bool| {
+                let mut is_quiet = true;
+                for at in hot.iter() {
+                    is_quiet &= items.get_mut(*at).and_then(Option::as_mut).is_none_or(&mut *f);
                 }
-                item.is_hot = matches!(item.target, Target::Inner(_));
-                item.is_dozing = !item.is_hot;
-                item.is_hot
-            });
+                is_quiet
+            };
+            let mut is_quiet = each(&mut |item| item.cool(number));
+            if number != 0 {
+                doorbell::set(number, true);
+                // Whoever has something for us sees that, or we see what it has.
+                fence(Ordering::SeqCst);
+                is_quiet = is_quiet && each(&mut |item| item.due() == 0);
+            }
+            if is_quiet {
+                hot.retain(|at| {
+                    let Some(item) = items.get_mut(*at).and_then(Option::as_mut) else {
+                        return false;
+                    };
+                    item.is_hot = matches!(item.target, Target::Inner(_));
+                    if !item.is_hot && !item.is_dozing {
+                        item.is_dozing = true;
+                        dozing.push(*at);
+                    }
+                    item.is_hot
+                });
+            }
             is_quiet
         })
+    }
+
+    /// A thread is about to sleep on this instance. Returns false if it must not.
+    fn fall_asleep(&self, has_items: bool) -> bool {
+        self.with(|state| state.asleep += 1);
+        let sleeps = !has_items || self.cool(true);
+        if !sleeps {
+            self.with(State::awakes);
+        }
+        sleeps
     }
 
     /// After a sleep: what was hot before is hot again, and nobody has to ring for it.
     fn wake(&self) {
         self.with(|state| {
-            let State { items, hot, asleep, .. } = state;
-            for (at, item) in items.iter_mut().enumerate() {
-                let Some(item) = item.as_mut() else { continue };
-                if *asleep == 0 && (item.is_dozing || item.is_hot) {
+            let State { items, hot, asleep, datagrams, dozing, .. } = state;
+            for at in datagrams.iter().filter(|_| *asleep == 0) {
+                let item = items.get_mut(*at).and_then(Option::as_mut);
+                if let Some(item) = item.filter(|item| item.is_dozing || item.is_hot) {
                     item.disarm();
                 }
-                if !item.is_dozing {
-                    continue;
-                }
+            }
+            for at in dozing.drain(..) {
+                let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
                 item.is_dozing = false;
                 if let Target::Socket(slot) = &item.target
                     && let Some(segment) = slot.mapped()
@@ -803,7 +929,8 @@ impl Epoll {
         let config = config::get();
         let most_ns = config.select_spin_ns;
         let errno = raw::errno();
-        let mut rounds = 0_u32;
+        // What rings have to say comes first; the kernel is asked after a while, or by the sleep.
+        let mut rounds = 1_u32;
         let mut patience: Option<Patience> = None;
         if self.count.load(Ordering::Relaxed) > 0 && self.is_dozing() {
             // It was looked at as a part of another instance, or by `poll`.
@@ -814,19 +941,29 @@ impl Epoll {
             if has_items {
                 self.sync(epfd);
             }
-            let mut count = if has_items { self.scan(events) } else { 0 };
-            let look = count == 0 && (!has_items || rounds.is_multiple_of(config.kernel_ratio));
-            if look || (count > 0 && self.is_kernels_turn(config.kernel_skip)) {
+            let (mut count, hot) = if has_items { self.scan(events) } else { (0, 0) };
+            let has_hot = hot > 0;
+            let look = match &mut patience {
+                _ if count > 0 => self.is_kernels_turn(config.kernel_skip),
+                _ if limit_ns == Some(0) => true,
+                None if has_hot => false,
+                patience => {
+                    let start = || Patience::start(most_ns, limit_ns, Interrupts::All);
+                    patience.get_or_insert_with(start).spins()
+                        && (!has_hot || rounds.is_multiple_of(config.kernel_ratio))
+                }
+            };
+            if look {
                 let rest = events.get_mut(count..).unwrap_or(&mut []);
                 let most = rest.len().min(EVENTS_MAX.max(if has_items { 0 } else { usize::MAX }));
                 let rest = rest.get_mut(..most).unwrap_or(&mut []);
                 if !rest.is_empty() {
                     let found = kernel_wait(epfd, rest);
-                    let kept = if has_items { self.sift(rest, found) } else { found };
+                    let kept = if has_items { self.sift(epfd, rest, found) } else { found };
                     count = if count > 0 { merge(events, count, kept) } else { kept };
                     if count == 0 && found > 0 {
                         // Bells alone: what they were rung for is hot now.
-                        count = self.scan(events);
+                        (count, _) = self.scan(events);
                     }
                 }
             }
@@ -839,20 +976,19 @@ impl Epoll {
             }
             rounds = rounds.wrapping_add(1);
             if limit_ns == Some(0) {
-                return if rounds > 1 || look { Ok(0) } else { continue };
+                return Ok(0);
             }
             let patience =
                 patience.get_or_insert_with(|| Patience::start(most_ns, limit_ns, Interrupts::All));
-            match patience.goes_on(has_items && self.has_hot()) {
+            let looks = if has_hot { u32::try_from(hot).unwrap_or(u32::MAX) } else { KERNEL_LOOKS };
+            match patience.goes_on_after(looks) {
                 Spin::Look => continue,
                 Spin::Interrupted => return Err(Errno::INTR),
-                Spin::TimedOut => return Ok(0),
-                Spin::Sleep => {}
+                Spin::TimedOut if look => return Ok(0),
+                Spin::TimedOut | Spin::Sleep => {}
             }
-            self.with(|state| state.asleep += 1);
-            if has_items && !self.cool() {
-                self.with(|state| state.asleep = state.asleep.saturating_sub(1));
-                rounds = 0;
+            if !self.fall_asleep(has_items) {
+                rounds = 1;
                 continue;
             }
             let since = raw::now_ns();
@@ -865,18 +1001,18 @@ impl Epoll {
             };
             let answer = sleep(epfd, events, slice_ns, mask);
             patience::miss(raw::now_ns().saturating_sub(since), most_ns);
-            self.with(|state| state.asleep = state.asleep.saturating_sub(1));
+            self.with(State::awakes);
             if has_marks || has_datagrams {
                 self.wake();
             }
             let found = answer?;
-            let kept = if has_items { self.sift(events, found) } else { found };
+            let kept = if has_items { self.sift(epfd, events, found) } else { found };
             if kept > 0 {
                 // Hot items that have been rung for come with the next call.
                 return Ok(kept);
             }
             if has_marks {
-                let count = self.scan(events);
+                let (count, _) = self.scan(events);
                 if count > 0 {
                     raw::set_errno(errno);
                     return Ok(count);
@@ -892,7 +1028,7 @@ impl Epoll {
                 self.heat_all();
             }
             patience.again(most_ns);
-            rounds = 0;
+            rounds = 1;
         }
     }
 
@@ -920,10 +1056,6 @@ impl Epoll {
             let mut datagrams = state.datagrams.iter().filter_map(item);
             state.asleep == 0 && datagrams.any(|item| item.is_dozing && item.is_armed)
         })
-    }
-
-    fn has_hot(&self) -> bool {
-        self.with(|state| !state.hot.is_empty())
     }
 
     /// Whether, although rings have something to report, the kernel is to be asked as well.
@@ -957,6 +1089,36 @@ fn merge(events: &mut [libc::epoll_event], count: usize, kept: usize) -> usize {
 }
 
 impl State {
+    /// The item of a descriptor and a socket, and whether it has been removed.
+    fn find(&self, fd: c_int, slot: &Slot) -> Option<(usize, bool)> {
+        let get = |at: usize| {
+            let item = self.items.get(at)?.as_ref().filter(|item| item.is(fd, slot))?;
+            Some((at, item.ghost_of.is_some()))
+        };
+        let guess = usize::try_from(fd).ok().and_then(|fd| self.places.get(fd)).copied();
+        let guess = guess.and_then(|place| usize::try_from(place).ok()?.checked_sub(1));
+        guess.and_then(get).or_else(|| (0..self.items.len()).find_map(get))
+    }
+
+    /// Remembers where the item of a descriptor is.
+    fn guess(&mut self, fd: c_int, at: usize) {
+        let (Ok(fd), Ok(place)) = (usize::try_from(fd), u32::try_from(at + 1)) else { return };
+        if fd < PLACES_MAX {
+            if self.places.len() <= fd {
+                self.places.resize(fd + 1, 0);
+            }
+            if let Some(known) = self.places.get_mut(fd) {
+                *known = place;
+            }
+        }
+    }
+
+    /// A thread sleeps no more.
+    fn awakes(&mut self) {
+        self.asleep = self.asleep.saturating_sub(1);
+        doorbell::set(self.doorbell, self.asleep > 0);
+    }
+
     /// The kernel has reported something under this mark of the program's: mailboxes of UDP sockets
     /// that are known by it are looked at again.
     fn rouse(&mut self, data: u64) {
@@ -1017,6 +1179,13 @@ fn all() -> std::sync::MutexGuard<'static, Vec<&'static Epoll>> {
 pub(crate) fn forget(slot: &Slot) {
     for epoll in all().iter() {
         epoll.forget(slot);
+    }
+}
+
+/// A descriptor of a socket is being closed, and others stand for it still.
+pub(crate) fn lay(fd: c_int, slot: &Slot) {
+    for epoll in all().iter() {
+        epoll.lay(fd, slot);
     }
 }
 

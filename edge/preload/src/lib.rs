@@ -12,7 +12,7 @@
 //! stream      bytes in and out                ring, meeting shared memory, and how ends find it
 //! datagram    UDP, and its mailboxes
 //! closing     FIN, reset, shutdown            patience      spin or sleep
-//! epoll, multiplex                            signal, life  handlers, forks, new programs
+//! epoll, multiplex, doorbell                  signal, life  handlers, forks, new programs
 //! config, log, stats                          raw, real     system calls, the real functions
 //! ```
 //!
@@ -30,6 +30,7 @@ mod closing;
 mod config;
 mod copy;
 mod datagram;
+mod doorbell;
 mod epoll;
 mod exports;
 mod life;

@@ -288,7 +288,7 @@ pub(crate) fn clear_away() {
     let is_shared = |name: &String| {
         let (kind, rest) = name.split_once('.').unwrap_or((name, "."));
         let parts = rest.split('.').count();
-        (kind, parts) == ("ports", 1) || (kind, parts) == ("udp", 2)
+        matches!((kind, parts), ("ports" | "doorbells", 1)) || (kind, parts) == ("udp", 2)
     };
     if !names.iter().all(is_shared) {
         return;
@@ -309,21 +309,23 @@ const TIDY_MAX: usize = 256;
 /// Letters in the name of a file of rings.
 const NAME_LEN: usize = 32;
 
+/// A file that all of a namespace share, of zeros at first: maps it, for good.
+pub(crate) fn map_shared(kind: &str, len: usize) -> Option<*mut u8> {
+    let [a, _] = name(NOWHERE, NOWHERE);
+    let file = raw::open(&path(&format!("{kind}.{a:016x}"))?, libc::O_RDWR | libc::O_CREAT).ok()?;
+    let mapped = raw::set_size(file, len).and_then(|_| raw::map_file(file, len));
+    raw::close(file);
+    mapped.ok()
+}
+
 /// Ports on which accelerated programs listen: one byte each, shared by all of a namespace.
 fn ports() -> Option<&'static [AtomicU8; PORTS]> {
     static MAP: AtomicPtr<[AtomicU8; PORTS]> = AtomicPtr::new(std::ptr::null_mut());
-    let known = MAP.load(Ordering::Acquire);
-    let at = if known.is_null() {
-        let [a, _] = name(NOWHERE, NOWHERE);
-        let file = raw::open(&path(&format!("ports.{a:016x}"))?, libc::O_RDWR | libc::O_CREAT);
-        let file = file.ok()?;
-        let mapped = raw::set_size(file, PORTS).and_then(|_| raw::map_file(file, PORTS));
-        raw::close(file);
-        MAP.store(mapped.ok()?.cast(), Ordering::Release);
-        MAP.load(Ordering::Acquire)
-    } else {
-        known
-    };
+    let mut at = MAP.load(Ordering::Acquire);
+    if at.is_null() {
+        at = map_shared("ports", PORTS)?.cast();
+        MAP.store(at, Ordering::Release);
+    }
     // SAFETY: mapped for good, of this length, and made of atomics.
     Some(unsafe { &*at })
 }

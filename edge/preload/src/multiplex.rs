@@ -351,7 +351,7 @@ fn cool(fds: &[libc::pollfd], known: &[Known]) -> bool {
     for (fd, known) in fds.iter().zip(known) {
         match known {
             Known::Nothing | Known::Datagram(_) => {}
-            Known::Epoll(epoll) => is_quiet &= epoll.cool(),
+            Known::Epoll(epoll) => is_quiet &= epoll.cool(false),
             Known::Socket(_) => {
                 let Some((slot, segment)) = known.rings() else { continue };
                 if fd.events & libc::POLLIN != 0 {

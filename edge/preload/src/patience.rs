@@ -2,7 +2,9 @@
 //!
 //! Waking a sleeper takes the kernel tens of microseconds, spinning takes a processor. So each thread
 //! has patience: a spin that ends with what it waited for gives it as much as it needed, and more; a
-//! spin in vain halves it, so that an idle program costs nothing, and a crowded machine little.
+//! spin in vain halves it, so that an idle program costs nothing. A spin during which somebody else
+//! got the processor ends at once, and the next waits do not spin: there the processor is worth more
+//! than time.
 
 use crate::thread::{self, Interrupts};
 use crate::{config, raw};
@@ -67,19 +69,27 @@ impl Patience {
         self.deadline_ns.map(|deadline| deadline.saturating_sub(raw::now_ns()))
     }
 
+    /// Whether it spins at all.
+    pub(crate) fn spins(&self) -> bool {
+        self.spin_ns > 0
+    }
+
     /// Spins a little, and says what to do next. `cheap`: what is looked at is memory.
     #[inline]
     pub(crate) fn goes_on(&mut self, cheap: bool) -> Spin {
-        self.rounds = self.rounds.wrapping_add(1);
-        if cheap {
-            std::hint::spin_loop();
-            if !self.rounds.is_multiple_of(ROUNDS) {
-                return Spin::Look;
-            }
-        } else if !self.rounds.is_multiple_of(4) {
-            return if self.spin_ns == 0 { Spin::Sleep } else { Spin::Look };
+        self.goes_on_after(if cheap { 1 } else { ROUNDS / 4 })
+    }
+
+    /// The same, after so many looks at memory.
+    #[inline]
+    pub(crate) fn goes_on_after(&mut self, looks: u32) -> Spin {
+        let before = self.rounds / ROUNDS;
+        self.rounds = self.rounds.wrapping_add(looks);
+        if self.spin_ns == 0 || before != self.rounds / ROUNDS {
+            return self.look_up();
         }
-        self.look_up()
+        std::hint::spin_loop();
+        Spin::Look
     }
 
     fn look_up(&mut self) -> Spin {
@@ -101,7 +111,7 @@ impl Patience {
         // Somebody else ran in between: the processor is wanted elsewhere, and spinning takes it away.
         let last = std::mem::replace(&mut self.last_ns, now);
         if config.adaptive && now.saturating_sub(last.max(self.start_ns)) > CROWDED_NS {
-            thread::with(|thread| thread.patience_ns.set(LEAST_NS));
+            thread::with(|thread| thread.patience_ns.set(0));
             return Spin::Sleep;
         }
         Spin::Look
@@ -116,6 +126,7 @@ impl Patience {
         thread::with(|thread| {
             let own = thread.patience_ns.get();
             thread.patience_ns.set(own.max(spun.saturating_mul(4)).min(most_ns));
+            thread.failures.set(0);
         });
     }
 
@@ -142,9 +153,16 @@ pub(crate) fn miss(slept_ns: u64, most_ns: u64) {
         let mut shorts = thread.short_sleeps.get();
         shorts = if slept_ns < WAKE_NS { shorts.wrapping_add(1) } else { 0 };
         thread.short_sleeps.set(shorts);
-        let tries = shorts > 0 && shorts.is_multiple_of(SHORT_SLEEPS);
-        let new = if tries { most_ns.min(TRY_NS) } else { (own / 2).max(LEAST_NS.min(most_ns)) };
-        thread.patience_ns.set(new);
+        let failures = thread.failures.get();
+        let tries = shorts > 0 && shorts.is_multiple_of(SHORT_SLEEPS << failures);
+        if tries {
+            thread.failures.set((failures + 1).min(FAILURES_MAX));
+        }
+        thread.patience_ns.set(match own {
+            _ if tries => most_ns.min(TRY_NS),
+            0 => 0,
+            own => (own / 2).max(LEAST_NS.min(most_ns)),
+        });
     });
 }
 
@@ -158,6 +176,8 @@ const CROWDED_NS: u64 = 50_000;
 const WAKE_NS: u64 = 100_000;
 /// After so many of them it is tried.
 const SHORT_SLEEPS: u32 = 16;
+/// After twice as many the next time, if that was in vain, but no more often than this.
+const FAILURES_MAX: u32 = 5;
 /// For so long.
 const TRY_NS: u64 = 20_000;
 /// Even an idle thread spins for so long.

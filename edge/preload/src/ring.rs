@@ -25,13 +25,17 @@ use crate::parts::{Cursor, Fault};
 use crate::raw;
 
 /// What the header says first.
-pub(crate) const MAGIC: u64 = 0x0003_6264_615f_6b73;
+pub(crate) const MAGIC: u64 = 0x0004_6264_615f_6b73;
 /// The segment has been offered, and nobody has taken it.
 pub(crate) const OFFERED: u32 = 1;
 /// Both ends have it.
 pub(crate) const ACCEPTED: u32 = 2;
 /// The end that offered it has closed first.
 pub(crate) const WITHDRAWN: u32 = 3;
+/// An armed bell is for this connection alone.
+pub(crate) const ALONE: u32 = 1;
+/// Whoever sleeps looks at all of its connections when it wakes: one bell is enough for all.
+pub(crate) const TOGETHER: u32 = 2;
 /// Nothing has been switched yet.
 pub(crate) const NEVER: u64 = u64::MAX;
 
@@ -105,8 +109,10 @@ pub(crate) struct Consumer {
     pub(crate) taken: AtomicU64,
     /// How many bells it has taken from the kernel.
     pub(crate) heard: AtomicU64,
-    /// It sleeps, and wants to be rung for.
+    /// It sleeps, and wants to be rung for: [`ALONE`] or [`TOGETHER`].
     pub(crate) armed: AtomicU32,
+    /// The doorbell of who sleeps together; see `doorbell.rs`.
+    pub(crate) doorbell: AtomicU32,
     /// It is closed, and will read no more.
     pub(crate) gone: AtomicU32,
 }
@@ -205,7 +211,7 @@ impl Segment {
         for direction in &header.directions {
             direction.producer.switched_at.store(NEVER, Ordering::Relaxed);
             // Whoever sleeps in the kernel without having heard of us has to be rung for.
-            direction.consumer.armed.store(1, Ordering::Relaxed);
+            direction.consumer.armed.store(ALONE, Ordering::Relaxed);
         }
         header.ring_bytes.store(self.ring_bytes.try_into().unwrap_or(0), Ordering::Relaxed);
         header.maker.store(raw::process_id(), Ordering::Relaxed);

@@ -14,12 +14,13 @@ use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::config;
+use crate::doorbell;
 use crate::meeting;
 use crate::parts::{Cursor, PARTS_MAX};
 use crate::patience::{Patience, Spin};
 use crate::raw::{self, Answer, Errno};
 use crate::retreat;
-use crate::ring::{ACCEPTED, Leaver, NEVER, Ring, Segment, Trouble};
+use crate::ring::{ACCEPTED, ALONE, Leaver, NEVER, Ring, Segment, TOGETHER, Trouble};
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::stats::add;
 use crate::thread::Interrupts;
@@ -330,9 +331,15 @@ fn ring_bell(slot: &Slot, bell: &std::sync::atomic::AtomicU32, fd: c_int) {
 
 /// Rings, unless the other end has closed or leaves: both wait for whoever is about to.
 pub(crate) fn ring_once(slot: &Slot, segment: &Segment, fd: c_int) {
+    ring_unless(slot, segment, fd, || false);
+}
+
+/// The same, unless at the last moment `is_needless`.
+fn ring_unless(slot: &Slot, segment: &Segment, fd: c_int, is_needless: impl FnOnce() -> bool) {
     let outgoing = segment.outgoing(slot.end()).direction;
     outgoing.producer.ringing.fetch_add(1, Ordering::SeqCst);
-    if outgoing.consumer.gone.load(Ordering::SeqCst) == 0 && !segment.is_leaving() {
+    let is_heard = outgoing.consumer.gone.load(Ordering::SeqCst) == 0 && !segment.is_leaving();
+    if is_heard && !is_needless() {
         outgoing.producer.bells.fetch_add(1, Ordering::SeqCst);
         if raw::send(fd, &[0]).is_err() {
             outgoing.producer.bells.fetch_sub(1, Ordering::AcqRel);
@@ -485,8 +492,15 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
         return if from.remaining() == 0 { Step::Moved(0) } else { Step::Nothing };
     }
     fence(Ordering::SeqCst);
-    if consumer.armed.load(Ordering::Relaxed) != 0 {
-        ring_bell(slot, &consumer.armed, fd);
+    match consumer.armed.load(Ordering::Relaxed) {
+        0 => {}
+        TOGETHER => {
+            let number = consumer.doorbell.load(Ordering::Relaxed);
+            if doorbell::is_asleep(number) {
+                ring_unless(slot, segment, fd, || !doorbell::rouse(number));
+            }
+        }
+        _ => ring_bell(slot, &consumer.armed, fd),
     }
     add(&slot.counters.tx_packets, 1);
     add(&slot.counters.tx_bytes, sent);
@@ -606,8 +620,8 @@ pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
         Want::Read => &segment.incoming(slot.end()).direction.consumer.armed,
         Want::Write | Want::Room => &segment.outgoing(slot.end()).direction.writer.armed,
     };
-    if bell.load(Ordering::Relaxed) == 0 {
-        bell.store(1, Ordering::Relaxed);
+    if bell.load(Ordering::Relaxed) != ALONE {
+        bell.store(ALONE, Ordering::Relaxed);
     }
     fence(Ordering::SeqCst);
     // As long as the kernel's stream still matters, it is what the sleeper sleeps on.
@@ -622,6 +636,26 @@ pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
         Want::Write | Want::Room => {
             !is_worth_a_look(slot, Some(segment), want) || slot.carrier() != Carrier::Rings
         }
+    }
+}
+
+/// Says that whoever has that doorbell looks here when it has been rung. Returns false if somebody
+/// else sleeps on this connection as well, or may. A full fence has to follow.
+pub(crate) fn arm_together(slot: &Slot, segment: &Segment, number: u32) -> bool {
+    let consumer = &segment.incoming(slot.end()).direction.consumer;
+    let is_alone = slot.watchers.load(Ordering::SeqCst) > 1
+        || slot.sleepers.load(Ordering::SeqCst) > 0
+        || consumer.armed.load(Ordering::Relaxed) == ALONE;
+    if is_alone || number == 0 {
+        return false;
+    }
+    if consumer.doorbell.load(Ordering::Relaxed) != number {
+        consumer.doorbell.store(number, Ordering::Release);
+    }
+    let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+    match consumer.armed.compare_exchange(0, TOGETHER, o, r) {
+        Ok(_) => true,
+        Err(armed) => armed == TOGETHER,
     }
 }
 
@@ -916,8 +950,12 @@ pub(crate) fn readiness(slot: &Slot, segment: &Segment) -> i16 {
 
 /// A sleeper has woken up: as long as it is awake, nobody has to ring for it.
 pub(crate) fn disarm(slot: &Slot, segment: &Segment) {
-    if slot.sleepers.load(Ordering::SeqCst) == 0 && slot.watchers.load(Ordering::SeqCst) <= 1 {
-        segment.incoming(slot.end()).direction.consumer.armed.store(0, Ordering::Relaxed);
+    let armed = &segment.incoming(slot.end()).direction.consumer.armed;
+    if armed.load(Ordering::Relaxed) == ALONE
+        && slot.sleepers.load(Ordering::SeqCst) == 0
+        && slot.watchers.load(Ordering::SeqCst) <= 1
+    {
+        armed.store(0, Ordering::Relaxed);
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct Thread {
     pub(crate) patience_ns: Cell<u64>,
     /// Sleeps in a row that were short.
     pub(crate) short_sleeps: Cell<u32>,
+    /// How often in a row it has been tried in vain whether spinning pays.
+    pub(crate) failures: Cell<u32>,
     /// It is in a fork whose child has been counted.
     pub(crate) is_forking: Cell<bool>,
     /// Where its stack is while it copies from or to the program; see `copy.rs`.
@@ -39,6 +41,7 @@ thread_local! {
             hard_interrupts: Cell::new(0),
             patience_ns: Cell::new(u64::MAX),
             short_sleeps: Cell::new(0),
+            failures: Cell::new(0),
             is_forking: Cell::new(false),
             landing: Cell::new(0),
         }
