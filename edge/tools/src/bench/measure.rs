@@ -27,8 +27,8 @@ pub(crate) trait Endpoint {
     /// Posts requests in one call. The caller keeps to the queue's depth.
     fn post(&mut self, list: &[Request]) -> Result<(), Failure>;
 
-    /// Posts a receive for up to `bytes` bytes at `offset`.
-    fn post_receive(&mut self, offset: usize, bytes: usize) -> Result<(), Failure>;
+    /// Posts so many receives, each for up to `bytes` bytes at `offset`.
+    fn post_receives(&mut self, offset: usize, bytes: usize, count: u32) -> Result<(), Failure>;
 
     /// Makes progress, and takes completions. One that is not a success is an error.
     fn poll(&mut self) -> Result<Reaped, Failure>;
@@ -127,9 +127,7 @@ pub(crate) struct Link<E> {
 impl<E: Endpoint> Link<E> {
     /// Posts the receives that `layout` promises.
     pub(crate) fn new(mut endpoint: E, layout: Layout) -> Result<Self, Failure> {
-        for _ in 0..layout.receives {
-            endpoint.post_receive(layout.half_bytes, layout.message_bytes_max)?;
-        }
+        endpoint.post_receives(layout.half_bytes, layout.message_bytes_max, layout.receives)?;
         Ok(Self { endpoint, layout })
     }
 
@@ -155,8 +153,9 @@ impl<E: Endpoint> Link<E> {
     #[inline]
     fn poll(&mut self) -> Result<Reaped, Failure> {
         let reaped = self.endpoint.poll()?;
-        for _ in 0..reaped.receives {
-            self.endpoint.post_receive(self.layout.half_bytes, self.layout.message_bytes_max)?;
+        if reaped.receives > 0 {
+            let (at, bytes) = (self.layout.half_bytes, self.layout.message_bytes_max);
+            self.endpoint.post_receives(at, bytes, reaped.receives)?;
         }
         Ok(reaped)
     }

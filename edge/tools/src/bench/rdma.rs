@@ -377,12 +377,19 @@ impl Endpoint for QueuePair {
         list.chunks(BATCH_MAX).try_for_each(|batch| self.post_batch::<BATCH_MAX>(batch))
     }
 
-    fn post_receive(&mut self, offset: usize, bytes: usize) -> Result<(), Failure> {
+    #[inline]
+    fn post_receives(&mut self, offset: usize, bytes: usize, count: u32) -> Result<(), Failure> {
         let sges = [self.memory.sge(offset, bytes).doing("posting a receive")?];
-        let work = ReceiveWork { wr_id: 0, sges: &sges, buffer: None };
-        // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
-        let posted = unsafe { self.qp.post_recv(&[work]) };
-        posted.map_err(|(_, error)| Failure::Failed(format!("posting a receive: {error}")))
+        let works = [ReceiveWork { wr_id: 0, sges: &sges, buffer: None }; BATCH_MAX];
+        let mut left = usize::try_from(count).doing("posting a receive")?;
+        while left > 0 {
+            let batch = works.get(..left).unwrap_or(&works);
+            left -= batch.len();
+            // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
+            let posted = unsafe { self.qp.post_recv(batch) };
+            posted.map_err(|(_, error)| Failure::Failed(format!("posting a receive: {error}")))?;
+        }
+        Ok(())
     }
 
     #[inline]
