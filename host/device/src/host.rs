@@ -4,6 +4,7 @@ use crate::burst::{Burst, Source};
 use crate::cq::{Completion, CqShared};
 use crate::events::{Affiliation, EventKind};
 use crate::lane::{Cargo, Lent, Load};
+use crate::qp::Came;
 use crate::reach::Views;
 use crate::region::{Pin, Regions, Serial};
 use crate::srq::Drawn;
@@ -15,7 +16,7 @@ use adverb_engine::{
     Landing, LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request,
     Route, SendDone, Target,
 };
-use adverb_wire::{Flow, Grh, Headers, Marks, Qpn, Rkey};
+use adverb_wire::{Grh, Headers, Packet, Qpn, Rkey};
 use std::sync::Arc;
 
 /// Where a queue pair's receives come from.
@@ -48,6 +49,17 @@ pub(crate) struct Own {
     pub(crate) overrun: bool,
     /// Where its asynchronous events go.
     pub(crate) affiliation: Arc<Affiliation>,
+}
+
+impl Own {
+    /// A target has no protection domain of its own: that of the queue that a packet names counts.
+    #[inline]
+    pub(crate) fn meet_queue(&mut self, packet: &Packet<'_>) {
+        if let (Receives::Xrc(targets), Some(xrceth)) = (&mut self.receives, packet.headers.xrceth)
+        {
+            self.domain = targets.meet(xrceth.srqn).unwrap_or(0);
+        }
+    }
 }
 
 impl Drop for Own {
@@ -85,8 +97,8 @@ impl<'a> Surroundings<'a, '_> {
 pub(crate) enum Errand<'a> {
     /// Nothing.
     None,
-    /// A packet has come this way, in a datagram of this length that was marked like this.
-    Arrival { flow: &'a Flow, marks: Marks, len: u16 },
+    /// A packet has come.
+    Arrival(Came<'a>),
     /// Packets leave by this leg; request number `next` is the next.
     /// A lane of its fan that is full for long loses them; of others there has to be room.
     Departure { leg: &'a Leg, next: u64, sinks: bool },
@@ -130,7 +142,9 @@ impl Surroundings<'_, '_> {
         match &self.own.receives {
             Receives::Own(ring) => (self.own.domain, ring.sges(receive.token)),
             Receives::Shared(drawn) => (drawn.domain(), drawn.sges()),
-            Receives::Xrc(_) => (self.own.domain, &[]), // Messages to them are never lent.
+            Receives::Xrc(targets) => targets
+                .current()
+                .map_or((self.own.domain, &[]), |drawn| (drawn.domain(), drawn.sges())),
         }
     }
 
@@ -172,7 +186,7 @@ impl Host for Surroundings<'_, '_> {
     #[inline]
     fn room(&mut self) -> bool {
         let same_way = match self.errand {
-            Errand::None | Errand::Arrival { .. } => true,
+            Errand::None | Errand::Arrival(_) => true,
             // A burst goes one way.
             Errand::Departure { leg, next, sinks } => {
                 let fan = leg.fan.as_deref().unwrap_or_default();
@@ -220,10 +234,21 @@ impl Host for Surroundings<'_, '_> {
                     Load::Remote { rkey: rkey.0, va, len, domain, qp }
                 }
             };
-            let emitted = match near {
+            let mut emitted = match near {
                 None => cargo.emit(headers, &load, self.regions),
                 Some(addresses) => cargo.emit_to(addresses, headers, &load, self.regions),
             };
+            if let (Err(_), Receives::Xrc(targets), Payload::Region { range, .. }) =
+                (emitted, &self.own.receives, payload)
+            {
+                // Meanwhile a record for a queue of another protection domain may have come.
+                let Range { rkey, va, len } = range;
+                let qp = self.own.serial;
+                for domain in targets.domains().filter(|other| *other != domain) {
+                    let load = Load::Remote { rkey: rkey.0, va, len, domain, qp };
+                    emitted = emitted.or_else(|_| cargo.emit(headers, &load, self.regions));
+                }
+            }
             return emitted.map_err(|error| match payload {
                 Payload::None | Payload::Request { .. } => EmitError::Local(LocalError::Protection),
                 Payload::Region { .. } => EmitError::Remote(error),
@@ -303,7 +328,7 @@ impl Host for Surroundings<'_, '_> {
 
     fn grh(&self) -> [u8; 40] {
         match self.errand {
-            Errand::Arrival { flow, marks, len } => Grh::emit(flow, marks, len),
+            Errand::Arrival(Came { from, len }) => Grh::emit(from.flow, from.marks, len),
             Errand::None | Errand::Departure { .. } => [0; 40], // Nobody asks then.
         }
     }

@@ -225,11 +225,11 @@ unsafe fn from_kernel(
     let args = |flags: c_int| [fd as isize as usize, buffer as usize, len, flags as usize, 0, 0];
     // SAFETY: the caller's promise about the buffer.
     let attempt = || unsafe { raw::syscall(libc::SYS_recvfrom, args(flags | libc::MSG_DONTWAIT)) };
-    datagram::receive(slot, flags & libc::MSG_DONTWAIT != 0, attempt, || answer(block()))
+    datagram::receive(slot, fd, flags & libc::MSG_DONTWAIT != 0, attempt, || answer(block()))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: usize) -> libc::ssize_t {
+pub(super) unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: usize) -> libc::ssize_t {
     let block =
         || real!(c"read" as fn(c_int, *mut c_void, usize) -> libc::ssize_t, fd, buffer, len);
     let Some(slot) = ours(fd).filter(|_| len > 0) else { return block() };
@@ -303,7 +303,7 @@ unsafe extern "C" fn __recv_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvfrom(
+pub(super) unsafe extern "C" fn recvfrom(
     fd: c_int,
     buffer: *mut c_void,
     len: usize,
@@ -361,7 +361,7 @@ unsafe extern "C" fn recvfrom(
     // SAFETY: the program's promise about all of these.
     let attempt = || unsafe { raw::syscall(libc::SYS_recvfrom, args) };
     let now = flags & libc::MSG_DONTWAIT != 0;
-    size(datagram::receive(&slot, now, attempt, || answer(block())))
+    size(datagram::receive(&slot, fd, now, attempt, || answer(block())))
 }
 
 #[unsafe(no_mangle)]
@@ -379,7 +379,11 @@ unsafe extern "C" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> libc::ssize_t {
+pub(super) unsafe extern "C" fn readv(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+) -> libc::ssize_t {
     let block = || {
         real!(c"readv" as fn(c_int, *const libc::iovec, c_int) -> libc::ssize_t, fd, parts, count)
     };
@@ -404,14 +408,18 @@ unsafe extern "C" fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -
     message.msg_iovlen = number;
     // SAFETY: the program's promise about the array and its buffers.
     let attempt = || unsafe { raw::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
-    match datagram::receive(&slot, false, attempt, || answer(block())) {
+    match datagram::receive(&slot, fd, false, attempt, || answer(block())) {
         Err(Errno(libc::ENOTSOCK)) => block(),
         answer => size(answer),
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> libc::ssize_t {
+pub(super) unsafe extern "C" fn recvmsg(
+    fd: c_int,
+    message: *mut libc::msghdr,
+    flags: c_int,
+) -> libc::ssize_t {
     let block = || {
         real!(
             c"recvmsg" as fn(c_int, *mut libc::msghdr, c_int) -> libc::ssize_t,
@@ -479,7 +487,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int
     // SAFETY: the program's promise about the header.
     let attempt = || unsafe { raw::recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
     let now = flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0;
-    size(datagram::receive(&slot, now, attempt, || answer(block())))
+    size(datagram::receive(&slot, fd, now, attempt, || answer(block())))
 }
 
 /// Descriptors that have come in a message may be connections with rings.
@@ -524,7 +532,7 @@ unsafe fn each_passed(message: *const libc::msghdr, mut f: impl FnMut(c_int)) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmmsg(
+pub(super) unsafe extern "C" fn recvmmsg(
     fd: c_int,
     messages: *mut libc::mmsghdr,
     count: c_uint,
@@ -590,7 +598,7 @@ unsafe extern "C" fn recvmmsg(
     if !limit.is_null() {
         return block();
     }
-    int(datagram::receive(&slot, now, attempt, || answer(block() as libc::ssize_t)))
+    int(datagram::receive(&slot, fd, now, attempt, || answer(block() as libc::ssize_t)))
 }
 
 /// Says of one of several messages how long it was. Returns false if there is no room for that.
@@ -653,7 +661,11 @@ unsafe fn each(
 const PARTS_KERNEL_MAX: usize = 1024;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, len: usize) -> libc::ssize_t {
+pub(super) unsafe extern "C" fn write(
+    fd: c_int,
+    bytes: *const c_void,
+    len: usize,
+) -> libc::ssize_t {
     send_any(fd, &[one(bytes, len)], Destination::default, 0, || {
         real!(c"write" as fn(c_int, *const c_void, usize) -> libc::ssize_t, fd, bytes, len)
     })
@@ -669,7 +681,11 @@ fn sent(slot: &Pin, count: libc::ssize_t) -> libc::ssize_t {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> libc::ssize_t {
+pub(super) unsafe extern "C" fn writev(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+) -> libc::ssize_t {
     let call = || {
         real!(c"writev" as fn(c_int, *const libc::iovec, c_int) -> libc::ssize_t, fd, parts, count)
     };
@@ -698,7 +714,7 @@ unsafe extern "C" fn send(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendto(
+pub(super) unsafe extern "C" fn sendto(
     fd: c_int,
     bytes: *const c_void,
     len: usize,
@@ -731,7 +747,7 @@ unsafe extern "C" fn sendto(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmsg(
+pub(super) unsafe extern "C" fn sendmsg(
     fd: c_int,
     message: *const libc::msghdr,
     flags: c_int,
@@ -774,7 +790,7 @@ unsafe extern "C" fn sendmsg(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmmsg(
+pub(super) unsafe extern "C" fn sendmmsg(
     fd: c_int,
     messages: *mut libc::mmsghdr,
     count: c_uint,

@@ -53,6 +53,13 @@ pub(crate) fn socket(domain: c_int, kind: c_int) -> c_int {
     unsafe { libc::socket(domain, kind, 0) }
 }
 
+/// A UDP socket that comes from the kernel by number, so that nobody else knows of it.
+pub(crate) fn unseen_socket() -> c_int {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_socket, libc::AF_INET, libc::SOCK_DGRAM, 0) };
+    c_int::try_from(fd).unwrap()
+}
+
 fn loopback(domain: c_int, port: u16) -> (libc::sockaddr_storage, libc::socklen_t) {
     // SAFETY: zeros are a legal address; the casts are to structures that fit into the storage.
     unsafe {
@@ -692,6 +699,76 @@ pub(crate) fn bad_buffers(from: c_int, to: c_int) -> Vec<Answer> {
     }
 }
 
+/// Asks for an `io_uring`, whatever comes of it.
+pub(crate) fn ask_for_uring() {
+    let mut params = [0_u64; 16];
+    // SAFETY: a local of the length of its structure, which is all zeros.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
+    if let Ok(fd) = c_int::try_from(fd)
+        && fd >= 0
+    {
+        close(fd).unwrap();
+    }
+}
+
+/// Reads as nobody sees who stands in front of the C library.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn plain_read(fd: c_int) -> String {
+    let mut buffer = [0_u8; 100];
+    let got: i64;
+    // SAFETY: the calling convention of the kernel, and a local buffer.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") libc::SYS_read => got,
+            in("rdi") i64::from(fd), in("rsi") buffer.as_mut_ptr(), in("rdx") 100,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    text(&buffer, got).unwrap()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn plain_read(fd: c_int) -> String {
+    recv(fd, 100, 0).unwrap()
+}
+
+/// A line sent and received by the numbers of the calls, and a descriptor copied and closed by them.
+pub(crate) fn by_number(from: c_int, to: c_int) -> Vec<Answer> {
+    let (mut first, mut second) = ([0_u8; 3], [0_u8; 4]);
+    let line = c"by number".as_ptr();
+    let mut parts = [
+        libc::iovec { iov_base: first.as_mut_ptr().cast(), iov_len: 3 },
+        libc::iovec { iov_base: second.as_mut_ptr().cast(), iov_len: 4 },
+    ];
+    let null = std::ptr::null_mut::<c_void>();
+    // SAFETY: locals, and a header of locals.
+    unsafe {
+        let mut header: libc::msghdr = zeroed();
+        header.msg_iov = parts.as_mut_ptr();
+        header.msg_iovlen = 2;
+        let mut answers = Vec::new();
+        let mut see = |value: i64| answers.push(answer(value));
+        see(libc::syscall(libc::SYS_write, from, line, 9));
+        see(libc::syscall(libc::SYS_sendto, from, line, 9, 0, null, 0));
+        see(libc::syscall(libc::SYS_writev, from, parts.as_ptr(), 2));
+        see(libc::syscall(libc::SYS_sendmsg, from, &raw const header, 0));
+        let copy = libc::syscall(libc::SYS_dup, from);
+        see(libc::syscall(libc::SYS_write, copy, line, 9));
+        see(libc::syscall(libc::SYS_close, copy));
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        see(libc::syscall(libc::SYS_read, to, first.as_mut_ptr(), 3));
+        see(libc::syscall(libc::SYS_readv, to, parts.as_ptr(), 2));
+        see(libc::syscall(libc::SYS_recvmsg, to, &raw mut header, 0));
+        see(libc::syscall(libc::SYS_recvfrom, to, second.as_mut_ptr(), 2, 0, null, null));
+        see(libc::syscall(libc::SYS_read, -1, null, 3));
+        see(libc::syscall(libc::SYS_gettid).min(1));
+        see(u32::from_ne_bytes(second).into());
+        answers
+    }
+}
+
 /// What calls say to places that are not there: addresses, sets, masks and events. `fd` has something to
 /// read, three times.
 pub(crate) fn bad_places(fd: c_int) -> Vec<Answer> {
@@ -773,58 +850,41 @@ unsafe extern "C" {
     fn __dprintf_chk(fd: c_int, flag: c_int, format: *const std::ffi::c_char, ...) -> c_int;
 }
 
-/// Prints with more arguments than there are registers, of both kinds.
+/// Calls a function that prints, with more arguments than there are registers, of both kinds.
+macro_rules! print_all {
+    ($print:ident($($first:expr),*)) => {
+        $print(
+            $($first,)*
+            c"%d %s %.2f %d %.1f %d %d %d %s %.3f %.3f %.3f %.3f %.3f %.3f %.3f %.3f %ld|".as_ptr(),
+            1,
+            c"text".as_ptr(),
+            2.25,
+            3,
+            4.5,
+            5,
+            6,
+            7,
+            c"more".as_ptr(),
+            0.125,
+            1.125,
+            2.125,
+            3.125,
+            4.125,
+            5.125,
+            6.125,
+            7.125,
+            1_i64 << 40,
+        )
+    };
+}
+
+/// Prints, in all the ways that a compiler may have chosen.
 pub(crate) fn print(fd: c_int) -> [c_int; 3] {
-    let format = c"%d %s %.2f %d %.1f %d %d %d %s %.3f %.3f %.3f %.3f %.3f %.3f %.3f %.3f %ld|";
-    let texts = [c"text".as_ptr(), c"more".as_ptr()];
     // SAFETY: as many arguments as the format wants, of the types it wants.
     unsafe {
         [
-            dprintf(
-                fd,
-                format.as_ptr(),
-                1,
-                texts[0],
-                2.25,
-                3,
-                4.5,
-                5,
-                6,
-                7,
-                texts[1],
-                0.125,
-                1.125,
-                2.125,
-                3.125,
-                4.125,
-                5.125,
-                6.125,
-                7.125,
-                1_i64 << 40,
-            ),
-            __dprintf_chk(
-                fd,
-                1,
-                format.as_ptr(),
-                1,
-                texts[0],
-                2.25,
-                3,
-                4.5,
-                5,
-                6,
-                7,
-                texts[1],
-                0.125,
-                1.125,
-                2.125,
-                3.125,
-                4.125,
-                5.125,
-                6.125,
-                7.125,
-                1_i64 << 40,
-            ),
+            print_all!(dprintf(fd)),
+            print_all!(__dprintf_chk(fd, 1)),
             dprintf(fd, c"plain\n".as_ptr()),
         ]
     }

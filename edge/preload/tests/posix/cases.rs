@@ -109,6 +109,35 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("the other way", bad_buffers(p.s, p.c));
         log.see("faults", faults());
     }),
+    ("calls by their numbers", |log, p| {
+        log.see("saw", by_number(p.c, p.s));
+        log.see("left", recv(p.s, 100, 0));
+        log.see("back", by_number(p.s, p.c));
+        log.see("left", recv(p.c, 100, 0));
+    }),
+    ("an io_uring", |log, p| {
+        let l = listener(libc::AF_INET);
+        let ended = wait(fork(|| {
+            let Pair { c, s } = p;
+            send(c, b"before", 0).unwrap();
+            recv(s, 100, 0).unwrap();
+            ask_for_uring();
+            // The kernel's own calls see what is sent from now on.
+            for _ in 0..3 {
+                send(c, b"there", 0).unwrap();
+                assert_eq!(plain_read(s), "there");
+                send(s, b"back", 0).unwrap();
+                assert_eq!(plain_read(c), "back");
+            }
+            let new = socket(libc::AF_INET, libc::SOCK_STREAM);
+            connect(new, libc::AF_INET, port(l)).unwrap();
+            let other = accept(l, 0).unwrap().try_into().unwrap();
+            send(new, b"new", 0).unwrap();
+            assert_eq!(plain_read(other), "new");
+        }));
+        log.see("ended", ended);
+        close(l).unwrap();
+    }),
     ("places that are not there", |log, p| {
         send(p.c, b"one two three four", 0).unwrap();
         settle();
@@ -347,11 +376,19 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         set_nonblocking(p.c, true);
         let all = pattern(20_000_000);
         let mut at = 0;
-        while let Ok(sent) = send(p.c, &all[at..], 0) {
-            at += usize::try_from(sent).unwrap();
-        }
+        // What has been sent may still be on its way from one buffer to the next, which makes room.
+        let full = loop {
+            while let Ok(sent) = send(p.c, &all[at..], 0) {
+                at += usize::try_from(sent).unwrap();
+            }
+            settle();
+            match send(p.c, &all[at..], 0) {
+                Ok(sent) => at += usize::try_from(sent).unwrap(),
+                full @ Err(_) => break full,
+            }
+        };
         log.see("took some", at > 10_000);
-        log.see("full", send(p.c, &all[at..], 0));
+        log.see("full", full);
         log.see("not writable", poll(&[(p.c, libc::POLLOUT)], 0));
         let mut buffer = vec![0; 100_000];
         let mut back = Vec::new();
@@ -1000,6 +1037,30 @@ const ON_NOTHING: &[(&str, Plain)] = &[
         log.see("in", saw.iter().any(|(data, mask)| *data == 5 && mask & 1 != 0));
         log.see("got", recv(c, 10, 0));
         for fd in [l, e, c, s] {
+            close(fd).unwrap();
+        }
+    }),
+    ("an edge before anybody accepts", |log, domain| {
+        let (e, l) = (epoll_create(), listener(domain));
+        let c = socket(domain, libc::SOCK_STREAM);
+        connect(c, domain, port(l)).unwrap();
+        set_nonblocking(c, true);
+        let all = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
+        epoll_ctl(e, libc::EPOLL_CTL_ADD, c, all, 1).unwrap();
+        log.see("room", epoll_wait(e, 1000));
+        log.see("once", epoll_wait(e, 20));
+        log.see("sent", send(c, b"early", 0));
+        log.see("nothing new", epoll_wait(e, 20));
+        epoll_ctl(e, libc::EPOLL_CTL_MOD, c, all, 2).unwrap();
+        log.see("asked again", epoll_wait(e, 1000));
+        log.see("once", epoll_wait(e, 20));
+        let s = c_int::try_from(accept(l, 0).unwrap()).unwrap();
+        log.see("got", recv(s, 10, 0));
+        send(s, b"answer", 0).unwrap();
+        let (_, seen) = epoll_wait(e, 1000).unwrap()[0];
+        log.see("answer", seen & libc::EPOLLIN.unsigned_abs() != 0);
+        log.see("got", recv(c, 10, 0));
+        for fd in [e, l, c, s] {
             close(fd).unwrap();
         }
     }),

@@ -95,6 +95,12 @@ pub(crate) struct Tuning {
     pub(crate) inline_bytes: u32,
     /// Whose memory messages lie in.
     pub(crate) memory: Memory,
+    /// Traffic class of all packets, both ways.
+    #[serde(default)]
+    pub(crate) traffic_class: u8,
+    /// How many routers they may pass; 0: as many as the system says.
+    #[serde(default)]
+    pub(crate) hop_limit: u8,
     /// Use of the registered memory.
     pub(crate) layout: Layout,
 }
@@ -143,6 +149,8 @@ impl Plan {
                 tx_depth: args.tx_depth.unwrap_or(TX_DEPTH),
                 inline_bytes: args.inline,
                 memory: Memory::Library,
+                traffic_class: args.traffic_class,
+                hop_limit: args.hop_limit,
                 layout: Layout::new(largest, args.rx_depth),
             },
             posting,

@@ -135,6 +135,8 @@ pub(crate) struct QueuePair {
     remote: RemoteSlice,
     inline: Inline,
     gid_index: u8,
+    /// Traffic class and hop limit of its packets.
+    marks: (u8, u8),
     mtu: PathMtu,
     /// The other end is a process of this host.
     on_one_host: bool,
@@ -243,6 +245,7 @@ impl QueuePair {
             inline: Inline::new(usize::try_from(tuning.inline_bytes).unwrap_or(0)),
             gid_index,
             on_one_host: control.local(0)?.ip() == control.peer(0)?.ip(),
+            marks: (tuning.traffic_class, tuning.hop_limit),
             mtu: asked.min(context.query_port().active_mtu),
             context,
         })
@@ -269,6 +272,8 @@ impl QueuePair {
         self.qp
             .connect(&RcConnect {
                 gid_index: self.gid_index,
+                traffic_class: self.marks.0,
+                hop_limit: self.marks.1,
                 path_mtu: self.mtu,
                 timeout: match AckTimeout::from_exponent(BUSY_HOST_TIMEOUT) {
                     Ok(patient) if self.on_one_host => patient,
