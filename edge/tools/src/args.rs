@@ -159,16 +159,16 @@ pub(crate) struct BenchArgs {
     #[arg(short, long, alias = "rx_depth", value_name = "RECEIVES", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
     pub(crate) rx_depth: u32,
 
-    /// Requests in one post; at most the transmit depth
-    #[arg(short = 'l', long, alias = "post_list", value_name = "REQUESTS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
-    pub(crate) post_list: u32,
+    /// Requests in one post; at most the transmit depth. None: one, and rates also with many
+    #[arg(short = 'l', long, alias = "post_list", value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
+    pub(crate) post_list: Option<u32>,
 
     /// Ask for a completion of every Nth request; at most the transmit depth
     #[arg(short = 'Q', long, alias = "cq_mod", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
     pub(crate) cq_mod: Option<u32>,
 
     /// Largest message that is copied into the request itself
-    #[arg(short = 'I', long = "inline", aliases = ["inline_size", "inline-size"], value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=INLINE_MAX))]
+    #[arg(short = 'I', long = "inline", aliases = ["inline_size", "inline-size"], value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=INLINE_MAX))]
     pub(crate) inline: u32,
 
     /// Bandwidth in Gbit/s instead of MiB/s

@@ -1,4 +1,5 @@
-//! `adverb bench`: latency, bandwidth and message rate, beside what the machine's sockets reach.
+//! `adverb bench`: latency, bandwidth and message rate, beside what the machine's sockets reach, or
+//! its memory.
 //!
 //! Two processes, always. Each knows only how to be one end: `server.rs` follows orders, `client.rs`
 //! gives them, `control.rs` carries them. Without a host the client starts a server of its own on
@@ -8,13 +9,13 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::Path as FilePath;
 
 use self::local::LocalServer;
 use self::machine::Machine;
 use self::plan::Plan;
 use self::rdma::DeviceChoice;
-use self::report::{Limits, Record, Report};
+use self::report::{Limits, Path, Record, Report};
 use self::server::ServerOptions;
 use crate::args::BenchArgs;
 use crate::failure::{Doing, Failure};
@@ -63,8 +64,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     report.check(Limits { gbits: args.limit_bw, mmsgs: args.limit_msgrate, usec: args.limit_lat })
 }
 
-/// Both ends on this machine: over UDP beside what sockets do, and then through shared memory; or by
-/// the way that the environment asks for.
+/// Both ends on this machine: over UDP beside what sockets do, and then through shared memory beside
+/// what the memory does; or by the way that the environment asks for.
 fn measure_here(plan: &Plan, choice: &DeviceChoice) -> Result<Report, Failure> {
     let asked = std::env::var_os(LOCAL_PATH).is_some_and(|path| !path.is_empty());
     // Before this process binds itself to a processor, which a child would inherit.
@@ -76,10 +77,11 @@ fn measure_here(plan: &Plan, choice: &DeviceChoice) -> Result<Report, Failure> {
     let mut report = measure("127.0.0.1", server.port, plan, choice)?;
     drop(server);
     if let Some(neighbour) = neighbour {
-        let plan = Plan { floors: false, rounds: 1, ..plan.clone() };
-        let more = measure("127.0.0.1", neighbour.port, &plan, choice)?;
+        let more = measure("127.0.0.1", neighbour.port, &plan.of_neighbours(), choice)?;
         // Where neighbours cannot share memory there is nothing new to say.
+        report.shm_rounds = more.results.iter().any(Record::is_beyond_udp).then_some(more.rounds);
         report.results.extend(more.results.into_iter().filter(Record::is_beyond_udp));
+        report.floors.extend(more.floors.into_iter().filter(|floor| floor.path != Path::Udp));
     }
     Ok(report)
 }
@@ -118,7 +120,7 @@ fn write(report: &Report, args: &BenchArgs, output: Option<File>) -> Result<(), 
 }
 
 /// Opens the file for results, before anything is measured for nothing.
-fn create(path: &Path) -> Result<File, Failure> {
+fn create(path: &FilePath) -> Result<File, Failure> {
     File::create(path).doing(format_args!("creating {}", path.display()))
 }
 

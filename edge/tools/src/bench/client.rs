@@ -5,12 +5,12 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use super::control::{Answer, Control, Order, PROTOCOL, Watch, unexpected};
-use super::floor::{self, FloorSpec};
+use super::floor::{self, FloorSpec, Pages};
 use super::measure::{Endpoint, Link, Pattern};
-use super::plan::{Job, Plan, Quantity};
+use super::plan::{Job, Memory, Plan, Quantity};
 use super::progress::Progress;
 use super::rdma::{self, DeviceChoice};
-use super::report::Findings;
+use super::report::{Findings, Path};
 use super::stats::{Percentiles, per_second};
 use crate::args::{Op, Test};
 use crate::failure::{Doing, Failure};
@@ -63,10 +63,13 @@ pub(crate) fn run(
     choice: &DeviceChoice,
     control: &mut Control,
 ) -> Result<Findings, Failure> {
-    let mut link = rdma::connect(control, choice, &plan.tuning)?;
-    let mtu = link.endpoint().mtu();
-    let mut findings = Findings::of(link.endpoint().device(), mtu, link.endpoint().path());
-    let mut progress = Progress::new(plan.jobs.len() * usize::try_from(plan.rounds).unwrap_or(1));
+    let mut memory = Memory::Library;
+    let mut link = rdma::connect(control, choice, &plan.tuning(memory))?;
+    let (path, mtu) = (link.endpoint().path(), link.endpoint().mtu());
+    let mut findings = Findings::of(link.endpoint().device(), mtu, path);
+    let mut floors = Floors::new(plan, path, control)?;
+    let jobs = plan.jobs_on(path);
+    let mut progress = Progress::new(jobs.len() * usize::try_from(plan.rounds).unwrap_or(1));
     let began = Instant::now();
     for round in 1..=plan.rounds {
         // As long as the rounds before have taken, so long will this one.
@@ -75,30 +78,15 @@ pub(crate) fn run(
             break;
         }
         findings.rounds = round;
-        let mut seen = BTreeSet::new();
-        let mut streaming = None;
-        if plan.floors {
-            for spec in ALWAYS {
-                measure_floor(spec, plan, control, &mut findings)?;
-                seen.insert(spec);
-            }
-        }
-        for job in &plan.jobs {
+        floors.begin_round(control, &mut findings)?;
+        for job in &jobs {
             progress.step(format_args!("round {round}, {job}"));
-            if let Some(spec) = plan.floor(*job, mtu) {
-                // What a stream reaches depends on what else the machine does, far more than a
-                // latency: each has its own floor just before it, and TCP's a few times a round.
-                let kind =
-                    (job.quantity.test() == Test::Bandwidth).then_some((job.op, job.quantity));
-                if kind.is_some() && kind != streaming {
-                    measure_floor(FloorSpec::TcpStream, plan, control, &mut findings)?;
-                }
-                streaming = kind;
-                if spec.is_stream() || seen.insert(spec) {
-                    measure_floor(spec, plan, control, &mut findings)?;
-                }
+            if job.memory != memory {
+                memory = job.memory;
+                link = rdma::connect(control, choice, &plan.tuning(memory))?;
             }
-            let figure = run_job(&mut link, *job, plan, control);
+            floors.measure_for(*job, mtu, control, &mut findings)?;
+            let figure = run_job(&mut link, *job, path, plan, control);
             let figure = figure.map_err(|failure| failure.during(job))?;
             findings.add(*job, figure);
         }
@@ -106,22 +94,108 @@ pub(crate) fn run(
     Ok(findings)
 }
 
-/// Measures what plain sockets reach.
-fn measure_floor(
-    spec: FloorSpec,
-    plan: &Plan,
-    control: &mut Control,
-    findings: &mut Findings,
-) -> Result<(), Failure> {
-    let value = floor::measure(spec, control, plan.limit.for_floor());
-    findings.add_floor(spec, value.map_err(|failure| failure.during(spec))?);
-    Ok(())
+/// Floors between the tests.
+#[derive(Debug)]
+struct Floors<'a> {
+    plan: &'a Plan,
+    path: Path,
+    pages: Option<Pages>,
+    /// What was measured in this round.
+    seen: BTreeSet<FloorSpec>,
+    /// Of which streams TCP's floor was measured last.
+    streaming: Option<(Op, Quantity, Memory)>,
+}
+
+impl<'a> Floors<'a> {
+    fn new(plan: &'a Plan, path: Path, control: &mut Control) -> Result<Self, Failure> {
+        let pages = match path {
+            Path::Shm if plan.floors => Some(Pages::open(plan.tuning.layout.half_bytes, control)?),
+            Path::Shm | Path::Udp | Path::Local | Path::Hw => None,
+        };
+        Ok(Self { plan, path, pages, seen: BTreeSet::new(), streaming: None })
+    }
+
+    /// What the machine is like, whatever the jobs.
+    fn begin_round(
+        &mut self,
+        control: &mut Control,
+        findings: &mut Findings,
+    ) -> Result<(), Failure> {
+        self.seen.clear();
+        self.streaming = None;
+        if !self.plan.floors {
+            return Ok(());
+        }
+        let more = if self.path == Path::Shm { &ON_ONE_HOST[..] } else { &[] };
+        for spec in ALWAYS.iter().chain(more) {
+            self.measure(*spec, control, findings)?;
+            self.seen.insert(*spec);
+        }
+        Ok(())
+    }
+
+    /// What a job stands on, just before it.
+    ///
+    /// What a stream reaches depends on what else the machine does, far more than a latency of
+    /// sockets: each has its own floor, and TCP's a few times a round. So has every latency of shared
+    /// memory, because processors are closer to each other at one moment than at the next.
+    fn measure_for(
+        &mut self,
+        job: Job,
+        mtu: u16,
+        control: &mut Control,
+        findings: &mut Findings,
+    ) -> Result<(), Failure> {
+        let Some(spec) = self.plan.floor(job, self.path, mtu) else {
+            return Ok(());
+        };
+        let kind =
+            (job.quantity.test() == Test::Bandwidth).then_some((job.op, job.quantity, job.memory));
+        if kind.is_some() && kind != self.streaming {
+            self.measure(FloorSpec::TcpStream, control, findings)?;
+        }
+        self.streaming = kind;
+        for spec in self.compared(job) {
+            if self.seen.insert(spec) {
+                self.measure(spec, control, findings)?;
+            }
+        }
+        if self.path == Path::Shm || spec.is_stream() || self.seen.insert(spec) {
+            self.measure(spec, control, findings)?;
+        }
+        Ok(())
+    }
+
+    /// What somebody on one host would use instead of SEND.
+    fn compared(&self, job: Job) -> impl Iterator<Item = FloorSpec> + use<> {
+        let Job { bytes, .. } = job;
+        let exchange = floor::Exchange { bytes, reply_bytes: bytes };
+        let specs = [FloorSpec::UnixPingpong(exchange), FloorSpec::TcpPingpong(exchange)];
+        let trip = (job.op, job.quantity) == (Op::Send, Quantity::HalfRoundTrip);
+        specs.into_iter().filter({
+            let wanted = trip && self.path == Path::Shm;
+            move |_| wanted
+        })
+    }
+
+    fn measure(
+        &self,
+        spec: FloorSpec,
+        control: &mut Control,
+        findings: &mut Findings,
+    ) -> Result<(), Failure> {
+        let limit = self.plan.limit.for_floor();
+        let value = floor::measure(spec, self.pages.as_ref(), control, limit);
+        findings.add_floor(spec, value.map_err(|failure| failure.during(spec))?);
+        Ok(())
+    }
 }
 
 /// Runs both sides of one job.
 fn run_job<E: Endpoint>(
     link: &mut Link<E>,
     job: Job,
+    path: Path,
     plan: &Plan,
     control: &mut Control,
 ) -> Result<Figure, Failure> {
@@ -130,6 +204,7 @@ fn run_job<E: Endpoint>(
     let pattern = match (job.quantity, job.op) {
         (Quantity::HalfRoundTrip, Op::Send) => Pattern::EchoSend,
         (Quantity::HalfRoundTrip, Op::Write) => Pattern::EchoWrite,
+        (_, Op::Write | Op::Read) if path == Path::Shm => Pattern::Rest,
         (_, Op::Send | Op::Write | Op::Read) => Pattern::Absorb,
     };
     control.start(&Order::Run { pattern, bytes: job.bytes })?;
@@ -143,14 +218,14 @@ fn run_job<E: Endpoint>(
             let samples = link.write_round_trip(bytes, plan.limit, &mut watch)?;
             Figure::Latency(samples.percentiles().halved())
         }
-        Pattern::Absorb => match job.quantity {
+        Pattern::Rest | Pattern::Absorb => match job.quantity {
             Quantity::Completion | Quantity::HalfRoundTrip => {
                 let samples = link.completion(job.op, bytes, plan.limit, &mut watch)?;
                 Figure::Latency(samples.percentiles())
             }
-            Quantity::Bandwidth(_) | Quantity::Rate => {
+            Quantity::Bandwidth(_) | Quantity::Rate { .. } => {
                 let streamed = link.stream(plan.stream(job), plan.limit, &mut watch)?;
-                let unit = if job.quantity == Quantity::Rate { 1 } else { job.bytes };
+                let unit = if job.quantity.test() == Test::Rate { 1 } else { job.bytes };
                 Figure::PerSecond(per_second(streamed.messages * unit, streamed.elapsed))
             }
         },
@@ -166,4 +241,9 @@ const ALWAYS: [FloorSpec; 3] = [
     FloorSpec::UdpPingpong(floor::Exchange { bytes: 64, reply_bytes: 64 }),
     FloorSpec::TcpPingpong(floor::Exchange { bytes: 64, reply_bytes: 64 }),
     FloorSpec::TcpStream,
+];
+/// The same between two processes of one host.
+const ON_ONE_HOST: [FloorSpec; 2] = [
+    FloorSpec::UnixPingpong(floor::Exchange { bytes: 64, reply_bytes: 64 }),
+    FloorSpec::UnixStream,
 ];

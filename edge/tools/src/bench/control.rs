@@ -30,6 +30,11 @@ pub(crate) enum Order {
         /// Bind the server to a processor of its own.
         pin: bool,
     },
+    /// Make pages that both processes map, for floors: answered with `Ready`.
+    Share {
+        /// Length of each half of them.
+        half_bytes: usize,
+    },
     /// Run the passive side of a floor.
     Floor(FloorSpec),
     /// Open a device and connect a queue pair.
@@ -322,6 +327,19 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// The passive side has nothing to do at all: sleeps until the client wants to stop.
+    ///
+    /// # Errors
+    ///
+    /// As [`Watch::stop_asked`].
+    pub(crate) fn sleep_until_stop(&mut self) -> Result<(), Failure> {
+        let order = self.control.receive(LONGEST_TEST)?;
+        if matches!(order, Order::Stop) {
+            return Ok(());
+        }
+        Err(Failure::Failed(format!("an order in the middle of a test: {order:?}")))
+    }
+
     /// Nothing happened in this turn of an active side. `true`: about a millisecond has passed, and
     /// the server is there.
     ///
@@ -363,13 +381,15 @@ impl<'a> Watch<'a> {
 }
 
 /// What this version speaks. Changed with every change of [`Order`] or [`Answer`].
-pub(crate) const PROTOCOL: &str = "adverb-bench-1";
+pub(crate) const PROTOCOL: &str = "adverb-bench-2";
 /// How long an answer may take. Opening a device and pinning memory is the slowest.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(20);
 /// Longest line that anybody needs.
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// Turns without progress between two looks at the control connection: about a millisecond.
 const SPINS_PER_LOOK: u32 = 4096;
+/// A test goes on for a day at most, or for some number of iterations.
+const LONGEST_TEST: Duration = Duration::from_secs(7 * 86_400);
 /// How long an active side waits for any progress.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 

@@ -1,25 +1,32 @@
-//! The machine's floor: what plain sockets reach between the same two processes.
+//! The machine's floor: what plain sockets, or shared pages, reach between the same two processes.
 //!
 //! A figure means little without the machine. So each result of a run stands beside what the
 //! kernel's own UDP or TCP does for bytes of the same length, at nearly the same moment, between the
-//! same two processes on the same processors. This code is meant to be as fast as sockets allow: a
-//! bad floor would flatter us.
+//! same two processes on the same processors; results of shared memory beside what the memory itself
+//! does. This code is meant to be as fast as the machine allows: a bad floor would flatter us.
 //!
-//! `udp.rs` and `tcp.rs` hold the loops; here is what can be asked for, and who runs what.
+//! `udp.rs`, `stream.rs` and `shared.rs` hold the loops; here is what can be asked for, and who runs
+//! what.
 
 use std::fmt;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 
 use serde::{Deserialize, Serialize};
 
 use super::control::{Answer, Control, Order, Received};
 use super::pace::Limit;
+use super::plan::Buffers;
 use super::stats::{Percentiles, per_second};
-use crate::failure::Failure;
+use crate::failure::{Doing, Failure};
 
-mod tcp;
+mod shared;
+mod stream;
 mod udp;
 
-/// One measurement of plain sockets.
+pub(crate) use self::shared::Pages;
+
+/// One measurement of plain sockets or of shared pages.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FloorSpec {
@@ -34,6 +41,28 @@ pub(crate) enum FloorSpec {
     TcpPingpong(Exchange),
     /// Bytes over TCP, as fast as they go.
     TcpStream,
+    /// A message there over a UNIX socket, another back, both ends spinning.
+    UnixPingpong(Exchange),
+    /// Bytes over a UNIX socket, as fast as they go.
+    UnixStream,
+    /// A cache line there and back, both ends spinning; a message that does not fit it is copied into
+    /// shared pages before.
+    ShmPingpong {
+        /// Length of the message, either way.
+        bytes: u64,
+    },
+    /// `memcpy` between shared pages, while the other process sleeps.
+    Memcpy {
+        /// Length of each copy.
+        bytes: u64,
+        /// Places that are copied from and to, in turn.
+        places: u32,
+    },
+    /// Messages of a cache line through a ring in shared pages, with nothing around it.
+    Ring {
+        /// Messages that the reader is shown at a time.
+        list: u32,
+    },
 }
 
 /// How long the messages of a ping-pong are.
@@ -52,6 +81,8 @@ pub(crate) enum FloorValue {
     RoundTrip(Percentiles),
     /// Bytes received in a second.
     BytesPerSecond(u64),
+    /// Messages received in a second.
+    MessagesPerSecond(u64),
 }
 
 impl FloorSpec {
@@ -62,14 +93,26 @@ impl FloorSpec {
             Self::UdpStream { .. } => "udp_stream",
             Self::TcpPingpong(_) => "tcp_pingpong",
             Self::TcpStream => "tcp_stream",
+            Self::UnixPingpong(_) => "unix_pingpong",
+            Self::UnixStream => "unix_stream",
+            Self::ShmPingpong { .. } => "shm_pingpong",
+            Self::Memcpy { .. } => "memcpy",
+            Self::Ring { .. } => "ring",
         }
     }
 
     /// Whether it is a stream, not a ping-pong.
     pub(crate) const fn is_stream(self) -> bool {
         match self {
-            Self::UdpStream { .. } | Self::TcpStream => true,
-            Self::UdpPingpong(_) | Self::TcpPingpong(_) => false,
+            Self::UdpStream { .. }
+            | Self::TcpStream
+            | Self::UnixStream
+            | Self::Memcpy { .. }
+            | Self::Ring { .. } => true,
+            Self::UdpPingpong(_)
+            | Self::TcpPingpong(_)
+            | Self::UnixPingpong(_)
+            | Self::ShmPingpong { .. } => false,
         }
     }
 
@@ -77,12 +120,62 @@ impl FloorSpec {
     /// write.
     pub(crate) const fn bytes(self) -> u64 {
         match self {
-            Self::UdpPingpong(exchange) | Self::TcpPingpong(exchange) => exchange.bytes,
+            Self::UdpPingpong(exchange)
+            | Self::TcpPingpong(exchange)
+            | Self::UnixPingpong(exchange) => exchange.bytes,
+            Self::ShmPingpong { bytes } | Self::Memcpy { bytes, .. } => bytes,
+            Self::Ring { .. } => 64,
             Self::UdpStream { packet_bytes } => {
                 let [low, high] = packet_bytes.to_le_bytes();
                 u64::from_le_bytes([low, high, 0, 0, 0, 0, 0, 0])
             }
-            Self::TcpStream => tcp::WRITE_BYTES,
+            Self::TcpStream | Self::UnixStream => stream::WRITE_BYTES,
+        }
+    }
+
+    /// Of a ping-pong: the length of the answer.
+    pub(crate) const fn reply_bytes(self) -> Option<u64> {
+        match self {
+            Self::UdpPingpong(exchange)
+            | Self::TcpPingpong(exchange)
+            | Self::UnixPingpong(exchange) => Some(exchange.reply_bytes),
+            Self::ShmPingpong { bytes } => Some(bytes),
+            Self::UdpStream { .. }
+            | Self::TcpStream
+            | Self::UnixStream
+            | Self::Memcpy { .. }
+            | Self::Ring { .. } => None,
+        }
+    }
+
+    /// Of copies: where they lie.
+    pub(crate) const fn buffers(self) -> Option<Buffers> {
+        match self {
+            Self::Memcpy { places: 0 | 1, .. } => Some(Buffers::One),
+            Self::Memcpy { .. } => Some(Buffers::RoundRobin),
+            Self::UdpPingpong(_)
+            | Self::UdpStream { .. }
+            | Self::TcpPingpong(_)
+            | Self::TcpStream
+            | Self::UnixPingpong(_)
+            | Self::UnixStream
+            | Self::ShmPingpong { .. }
+            | Self::Ring { .. } => None,
+        }
+    }
+
+    /// Of a ring: messages at a time.
+    pub(crate) const fn post_list(self) -> Option<u32> {
+        match self {
+            Self::Ring { list } => Some(list),
+            Self::UdpPingpong(_)
+            | Self::UdpStream { .. }
+            | Self::TcpPingpong(_)
+            | Self::TcpStream
+            | Self::UnixPingpong(_)
+            | Self::UnixStream
+            | Self::ShmPingpong { .. }
+            | Self::Memcpy { .. } => None,
         }
     }
 
@@ -93,12 +186,16 @@ impl FloorSpec {
                 (1..=udp::DATAGRAM_BYTES_MAX).contains(&e.bytes)
                     && (1..=udp::DATAGRAM_BYTES_MAX).contains(&e.reply_bytes)
             }
-            Self::TcpPingpong(e) => {
-                (1..=tcp::MESSAGE_BYTES_MAX).contains(&e.bytes)
-                    && (1..=tcp::MESSAGE_BYTES_MAX).contains(&e.reply_bytes)
+            Self::TcpPingpong(e) | Self::UnixPingpong(e) => {
+                (1..=stream::MESSAGE_BYTES_MAX).contains(&e.bytes)
+                    && (1..=stream::MESSAGE_BYTES_MAX).contains(&e.reply_bytes)
             }
             Self::UdpStream { packet_bytes } => packet_bytes > 0,
-            Self::TcpStream => true,
+            // Those of shared pages are checked against the pages.
+            Self::ShmPingpong { bytes } => bytes > 0,
+            Self::Memcpy { bytes, places } => bytes > 0 && places > 0,
+            Self::Ring { list } => list > 0,
+            Self::TcpStream | Self::UnixStream => true,
         };
         if legal { Ok(()) } else { Err(Failure::Failed(format!("no such floor: {self:?}"))) }
     }
@@ -110,14 +207,24 @@ impl fmt::Display for FloorSpec {
     }
 }
 
-/// Runs the passive side until the client says stop, and says what was received.
-pub(crate) fn serve(spec: FloorSpec, control: &mut Control) -> Result<(), Failure> {
+/// Runs the passive side until the client says stop, and says what was received. `pages`: those that
+/// were shared, if any.
+pub(crate) fn serve(
+    spec: FloorSpec,
+    pages: Option<&Pages>,
+    control: &mut Control,
+) -> Result<(), Failure> {
     spec.check()?;
     let received = match spec {
         FloorSpec::UdpPingpong(exchange) => udp::answer(exchange, control)?,
         FloorSpec::UdpStream { .. } => udp::drain(control)?,
-        FloorSpec::TcpPingpong(exchange) => tcp::answer(exchange, control)?,
-        FloorSpec::TcpStream => tcp::drain(control)?,
+        FloorSpec::TcpPingpong(exchange) => stream::answer::<TcpStream>(exchange, control)?,
+        FloorSpec::TcpStream => stream::drain::<TcpStream>(control)?,
+        FloorSpec::UnixPingpong(exchange) => stream::answer::<UnixStream>(exchange, control)?,
+        FloorSpec::UnixStream => stream::drain::<UnixStream>(control)?,
+        FloorSpec::ShmPingpong { bytes } => shared::answer(length(bytes)?, known(pages)?, control)?,
+        FloorSpec::Memcpy { .. } => shared::rest(control)?,
+        FloorSpec::Ring { .. } => shared::take(known(pages)?, control)?,
     };
     control.send(&Answer::Done(received))
 }
@@ -125,31 +232,57 @@ pub(crate) fn serve(spec: FloorSpec, control: &mut Control) -> Result<(), Failur
 /// Runs the active side against a server that waits for orders.
 pub(crate) fn measure(
     spec: FloorSpec,
+    pages: Option<&Pages>,
     control: &mut Control,
     limit: Limit,
 ) -> Result<FloorValue, Failure> {
     spec.check()?;
     let port = control.start(&Order::Floor(spec))?;
-    match spec {
-        FloorSpec::UdpPingpong(exchange) => {
-            let samples = udp::ask(exchange, port, control, limit)?;
-            control.stop()?;
-            Ok(FloorValue::RoundTrip(samples.percentiles()))
-        }
+    let trip = |samples: super::stats::Samples| FloorValue::RoundTrip(samples.percentiles());
+    let value = match spec {
+        FloorSpec::UdpPingpong(exchange) => trip(udp::ask(exchange, port, control, limit)?),
         FloorSpec::TcpPingpong(exchange) => {
-            let samples = tcp::ask(exchange, port, control, limit)?;
-            control.stop()?;
-            Ok(FloorValue::RoundTrip(samples.percentiles()))
+            trip(stream::ask::<TcpStream>(exchange, port, control, limit)?)
+        }
+        FloorSpec::UnixPingpong(exchange) => {
+            trip(stream::ask::<UnixStream>(exchange, port, control, limit)?)
+        }
+        FloorSpec::ShmPingpong { bytes } => {
+            trip(shared::ask(length(bytes)?, known(pages)?, control, limit)?)
+        }
+        FloorSpec::Memcpy { bytes, places } => {
+            let rate = shared::copy(length(bytes)?, places, known(pages)?, limit)?;
+            FloorValue::BytesPerSecond(rate)
+        }
+        FloorSpec::Ring { list } => {
+            let rate = shared::put(list, known(pages)?, control, limit)?;
+            FloorValue::MessagesPerSecond(rate)
         }
         FloorSpec::UdpStream { packet_bytes } => {
             udp::pour(packet_bytes, port, control, limit.by_time())?;
-            Ok(rate(control.stop()?))
+            return Ok(rate(control.stop()?));
         }
         FloorSpec::TcpStream => {
-            tcp::pour(port, control, limit.by_time())?;
-            Ok(rate(control.stop()?))
+            stream::pour::<TcpStream>(port, control, limit.by_time())?;
+            return Ok(rate(control.stop()?));
         }
-    }
+        FloorSpec::UnixStream => {
+            stream::pour::<UnixStream>(port, control, limit.by_time())?;
+            return Ok(rate(control.stop()?));
+        }
+    };
+    control.stop()?;
+    Ok(value)
+}
+
+/// The pages that a floor needs.
+fn known(pages: Option<&Pages>) -> Result<&Pages, Failure> {
+    pages.ok_or_else(|| Failure::failed("no pages have been shared"))
+}
+
+/// A length that came over the network.
+fn length(bytes: u64) -> Result<usize, Failure> {
+    usize::try_from(bytes).doing("reading a length")
 }
 
 /// What the passive side of a stream has received in a second.

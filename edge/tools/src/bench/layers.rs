@@ -432,4 +432,4 @@ const ROUNDS_MIN: u32 = 10;
 /// What the client says before each round.
 const GO_ON: u32 = 1;
 const STOP: u32 = 0;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);

@@ -8,6 +8,9 @@
 //! The active side decides when a test ends. The passive side serves until it is told to stop, so it
 //! needs to know nothing but its [`Pattern`].
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use serde::{Deserialize, Serialize};
 
 use super::control::Watch;
@@ -24,8 +27,8 @@ pub(crate) trait Endpoint {
     /// Posts requests in one call. The caller keeps to the queue's depth.
     fn post(&mut self, list: &[Request]) -> Result<(), Failure>;
 
-    /// Posts a receive for up to `bytes` bytes at `offset`.
-    fn post_receive(&mut self, offset: usize, bytes: usize) -> Result<(), Failure>;
+    /// Posts so many receives, each for up to `bytes` bytes at `offset`.
+    fn post_receives(&mut self, offset: usize, bytes: usize, count: u32) -> Result<(), Failure>;
 
     /// Makes progress, and takes completions. One that is not a success is an error.
     fn poll(&mut self) -> Result<Reaped, Failure>;
@@ -68,6 +71,8 @@ pub(crate) struct Reaped {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Pattern {
+    /// Sleeps: one-sided operations of a neighbour need nobody.
+    Rest,
     /// Takes whatever comes, and answers nothing.
     Absorb,
     /// Answers each SEND with one of the same length.
@@ -122,9 +127,7 @@ pub(crate) struct Link<E> {
 impl<E: Endpoint> Link<E> {
     /// Posts the receives that `layout` promises.
     pub(crate) fn new(mut endpoint: E, layout: Layout) -> Result<Self, Failure> {
-        for _ in 0..layout.receives {
-            endpoint.post_receive(layout.half_bytes, layout.message_bytes_max)?;
-        }
+        endpoint.post_receives(layout.half_bytes, layout.message_bytes_max, layout.receives)?;
         Ok(Self { endpoint, layout })
     }
 
@@ -150,8 +153,9 @@ impl<E: Endpoint> Link<E> {
     #[inline]
     fn poll(&mut self) -> Result<Reaped, Failure> {
         let reaped = self.endpoint.poll()?;
-        for _ in 0..reaped.receives {
-            self.endpoint.post_receive(self.layout.half_bytes, self.layout.message_bytes_max)?;
+        if reaped.receives > 0 {
+            let (at, bytes) = (self.layout.half_bytes, self.layout.message_bytes_max);
+            self.endpoint.post_receives(at, bytes, reaped.receives)?;
         }
         Ok(reaped)
     }
@@ -164,6 +168,27 @@ impl<E: Endpoint> Link<E> {
             Op::Read => 0,
         };
         self.endpoint.post(&[Request { op, local: 0, remote, bytes, signaled: true }])
+    }
+
+    /// Lets neighbours map one another's memory, which they do on first use and by the way.
+    ///
+    /// The other side may read its control connection meanwhile: its device answers for it.
+    pub(crate) fn get_acquainted(&mut self) -> Result<(), Failure> {
+        let bytes = self.layout.message_bytes_max;
+        for _ in 0..FIRST_USES {
+            for op in [Op::Write, Op::Read] {
+                self.post_one(op, bytes)?;
+                let deadline = Instant::now() + FIRST_USE_TIME_MAX;
+                while self.poll()?.requests == 0 {
+                    if Instant::now() > deadline {
+                        return Err(Failure::failed("the first requests were never completed"));
+                    }
+                    thread::sleep(FIRST_USE_PAUSE);
+                }
+            }
+            thread::sleep(FIRST_USE_PAUSE);
+        }
+        Ok(())
     }
 
     /// Prepares for a ping-pong by WRITE: the byte that is watched must not look like an arrival.
@@ -184,6 +209,7 @@ impl<E: Endpoint> Link<E> {
         watch: &mut Watch<'_>,
     ) -> Result<(), Failure> {
         match pattern {
+            Pattern::Rest => watch.sleep_until_stop(),
             Pattern::Absorb => self.absorb(watch),
             Pattern::EchoSend => self.echo_send(bytes, watch),
             Pattern::EchoWrite => self.echo_write(bytes, watch),
@@ -251,10 +277,16 @@ impl<E: Endpoint> Link<E> {
 }
 
 /// Distance between two messages: whole cache lines.
-fn stride(bytes: usize) -> usize {
+pub(crate) fn stride(bytes: usize) -> usize {
     bytes.next_multiple_of(64).max(64)
 }
 
+/// Rounds of requests until neighbours know one another's memory.
+const FIRST_USES: u32 = 3;
+/// Between two of them, for the threads that map it.
+const FIRST_USE_PAUSE: Duration = Duration::from_millis(1);
+/// How long one of them may take.
+const FIRST_USE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Smallest half: large enough that a stream of middling messages leaves the processor's caches.
 const HALF_BYTES_MIN: usize = 16 << 20;
 /// A half that is this large needs to be larger only for a single message.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::floor::{Exchange, FloorSpec};
 use super::measure::{Layout, Stream};
 use super::pace::Limit;
+use super::report::Path;
 use crate::args::{BenchArgs, Op, Test};
 use crate::failure::Failure;
 
@@ -26,6 +27,8 @@ pub(crate) struct Plan {
     pub(crate) floors: bool,
     /// Bind both ends to a processor each.
     pub(crate) pin: bool,
+    /// The rounds of neighbours that share memory, if they follow those over UDP.
+    neighbours: (u32, Option<Duration>, Limit),
     /// What the queue pair is like.
     pub(crate) tuning: Tuning,
     /// How streams are posted.
@@ -41,6 +44,18 @@ pub(crate) struct Job {
     pub(crate) bytes: u64,
     /// What is found out.
     pub(crate) quantity: Quantity,
+    /// In whose memory.
+    pub(crate) memory: Memory,
+}
+
+/// Whose memory it is that both ends have registered.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Memory {
+    /// Allocated by the library: neighbours can map it.
+    Library,
+    /// The caller's own, from anywhere: neighbours cannot.
+    Caller,
 }
 
 /// What is found out.
@@ -53,7 +68,10 @@ pub(crate) enum Quantity {
     /// Bytes a second.
     Bandwidth(Buffers),
     /// Messages a second.
-    Rate,
+    Rate {
+        /// Requests in one post.
+        list: u32,
+    },
 }
 
 /// Where the messages of a stream lie.
@@ -75,6 +93,8 @@ pub(crate) struct Tuning {
     pub(crate) tx_depth: u32,
     /// Largest message that is copied into the request.
     pub(crate) inline_bytes: u32,
+    /// Whose memory messages lie in.
+    pub(crate) memory: Memory,
     /// Traffic class of all packets, both ways.
     #[serde(default)]
     pub(crate) traffic_class: u8,
@@ -105,19 +125,30 @@ impl Plan {
         let largest = sizes.iter().copied().max().unwrap_or(1);
         let largest = usize::try_from(largest).map_err(|_| Failure::usage("-s is too large"))?;
         let timed = args.iters.is_some() || args.duration.is_some();
-        let rounds = args.rounds.unwrap_or(if timed { 1 } else { ROUNDS });
-        let budget = if args.quick { QUICK_BUDGET } else { BUDGET };
+        let tempo =
+            |[rounds, quick_rounds]: [u32; 2], [budget, quick_budget]: [Duration; 2], limit| {
+                let (usual, budget) =
+                    if args.quick { (quick_rounds, quick_budget) } else { (rounds, budget) };
+                let rounds = args.rounds.unwrap_or(if timed { 1 } else { usual });
+                (rounds, (args.rounds.is_none() && !timed).then_some(budget), limit)
+            };
+        let limits = limit(args);
+        let short = if timed { limits } else { Limit::time(NEIGHBOURS_TIME) };
+        let (rounds, budget, limit) = tempo([ROUNDS; 2], [BUDGET, QUICK_BUDGET], limits);
+        let neighbours = tempo(NEIGHBOURS_ROUNDS, NEIGHBOURS_BUDGETS, short);
         Ok(Self {
             jobs: jobs(args, &sizes),
             rounds,
-            budget: (args.rounds.is_none() && !timed).then_some(budget),
-            limit: limit(args),
+            budget,
+            limit,
+            neighbours,
             floors: !args.no_floor,
             pin: !args.no_pin,
             tuning: Tuning {
                 mtu: args.mtu,
                 tx_depth: args.tx_depth.unwrap_or(TX_DEPTH),
                 inline_bytes: args.inline,
+                memory: Memory::Library,
                 traffic_class: args.traffic_class,
                 hop_limit: args.hop_limit,
                 layout: Layout::new(largest, args.rx_depth),
@@ -126,25 +157,66 @@ impl Plan {
         })
     }
 
+    /// The same for neighbours that share memory, when they follow those over UDP: what they do takes
+    /// less time, and varies more from one moment to the next.
+    pub(crate) fn of_neighbours(&self) -> Self {
+        let (rounds, budget, limit) = self.neighbours;
+        Self { rounds, budget, limit, ..self.clone() }
+    }
+
+    /// What there is to do on this way: only neighbours tell whose memory it is.
+    pub(crate) fn jobs_on(&self, path: Path) -> Vec<Job> {
+        let of_path = |job: &&Job| path == Path::Shm || job.memory == Memory::Library;
+        self.jobs.iter().filter(of_path).copied().collect()
+    }
+
+    /// What the queue pair of a job is like.
+    pub(crate) fn tuning(&self, memory: Memory) -> Tuning {
+        Tuning { memory, ..self.tuning.clone() }
+    }
+
     /// The stream that finds a bandwidth or a rate.
     pub(crate) fn stream(&self, job: Job) -> Stream {
         let bytes = usize::try_from(job.bytes).unwrap_or(usize::MAX);
         let blocks = match job.quantity {
             Quantity::Bandwidth(Buffers::RoundRobin) => self.tuning.layout.blocks(bytes),
             Quantity::Bandwidth(Buffers::One)
-            | Quantity::Rate
+            | Quantity::Rate { .. }
             | Quantity::Completion
             | Quantity::HalfRoundTrip => 1,
         };
-        let Posting { list, .. } = self.posting;
-        let depth = self.posting.depth(job.bytes);
-        let signal_every = self.posting.signal_every(depth);
+        let list = match job.quantity {
+            Quantity::Rate { list } => list,
+            Quantity::Bandwidth(_) | Quantity::Completion | Quantity::HalfRoundTrip => {
+                self.posting.list
+            }
+        };
+        let posting = Posting { list, ..self.posting };
+        let depth = posting.depth(job.bytes);
+        let signal_every = posting.signal_every(depth);
         Stream { op: job.op, bytes, blocks, depth, list, signal_every }
     }
 
-    /// The floor that a job stands on, if packets are as long as path MTU `mtu` says.
-    pub(crate) fn floor(&self, job: Job, mtu: u16) -> Option<FloorSpec> {
-        self.floors.then(|| job.floor(mtu))
+    /// The floor that a job stands on, if the bytes go this way, and packets are as long as path MTU
+    /// `mtu` says.
+    pub(crate) fn floor(&self, job: Job, path: Path, mtu: u16) -> Option<FloorSpec> {
+        self.floors.then(|| match path {
+            Path::Shm => self.memory_floor(job),
+            Path::Udp | Path::Local | Path::Hw => job.floor(mtu),
+        })
+    }
+
+    /// What two processes that share memory would have to do for the same: a message crosses once.
+    fn memory_floor(&self, job: Job) -> FloorSpec {
+        let Job { bytes, quantity, .. } = job;
+        match quantity {
+            Quantity::Completion | Quantity::HalfRoundTrip => FloorSpec::ShmPingpong { bytes },
+            Quantity::Rate { list } if bytes <= RING_BYTES => FloorSpec::Ring { list },
+            Quantity::Bandwidth(_) | Quantity::Rate { .. } => {
+                let places = u32::try_from(self.stream(job).blocks).unwrap_or(1);
+                FloorSpec::Memcpy { bytes, places }
+            }
+        }
     }
 }
 
@@ -165,7 +237,7 @@ impl Job {
     /// have to be cut, acknowledged and put together. A stream is compared with UDP datagrams of the
     /// length that ours have.
     fn floor(self, mtu: u16) -> FloorSpec {
-        let Self { op, bytes, quantity } = self;
+        let Self { op, bytes, quantity, memory: _ } = self;
         let exchange = match (quantity, op) {
             (Quantity::HalfRoundTrip, _) => Exchange { bytes, reply_bytes: bytes },
             (Quantity::Completion, Op::Send | Op::Write) => {
@@ -174,7 +246,7 @@ impl Job {
             (Quantity::Completion, Op::Read) => {
                 Exchange { bytes: READ_REQUEST_BYTES, reply_bytes: bytes }
             }
-            (Quantity::Bandwidth(_) | Quantity::Rate, _) => {
+            (Quantity::Bandwidth(_) | Quantity::Rate { .. }, _) => {
                 let payload = u16::try_from(bytes).unwrap_or(u16::MAX).min(mtu);
                 let packet_bytes = payload.next_multiple_of(4) + HEADER_BYTES;
                 return FloorSpec::UdpStream { packet_bytes };
@@ -195,9 +267,11 @@ impl fmt::Display for Job {
             Quantity::HalfRoundTrip => "half round trip",
             Quantity::Bandwidth(Buffers::RoundRobin) => "bandwidth",
             Quantity::Bandwidth(Buffers::One) => "bandwidth, one buffer",
-            Quantity::Rate => "message rate",
+            Quantity::Rate { list: 1 } => "message rate",
+            Quantity::Rate { .. } => "message rate, many in one post",
         };
-        write!(f, "{} {} bytes: {what}", self.op, self.bytes)
+        let whose = if self.memory == Memory::Caller { ", the caller's memory" } else { "" };
+        write!(f, "{} {} bytes: {what}{whose}", self.op, self.bytes)
     }
 }
 
@@ -207,28 +281,26 @@ impl Quantity {
         match self {
             Self::Completion | Self::HalfRoundTrip => Test::Latency,
             Self::Bandwidth(_) => Test::Bandwidth,
-            Self::Rate => Test::Rate,
+            Self::Rate { .. } => Test::Rate,
         }
     }
 }
 
 impl Posting {
     fn new(args: &BenchArgs) -> Result<Self, Failure> {
-        let posting =
-            Self { tx_depth: args.tx_depth, list: args.post_list, signal_every: args.cq_mod };
+        let list = args.post_list.unwrap_or(1);
+        let posting = Self { tx_depth: args.tx_depth, list, signal_every: args.cq_mod };
         let depth = args.tx_depth.unwrap_or(TX_DEPTH);
-        if args.post_list > depth {
-            let list = args.post_list;
+        if list > depth {
             return Err(Failure::Usage(format!(
                 "--post-list {list} does not fit --tx-depth {depth}: it must be 1 to {depth}"
             )));
         }
-        let most = depth - args.post_list + 1;
+        let most = depth - list + 1;
         if let Some(every) = args.cq_mod.filter(|&every| every > most) {
             return Err(Failure::Usage(format!(
                 "--cq-mod {every} would leave a full queue without a completion: with --tx-depth \
-                 {depth} and --post-list {} it must be 1 to {most}",
-                args.post_list
+                 {depth} and --post-list {list} it must be 1 to {most}"
             )));
         }
         Ok(posting)
@@ -277,32 +349,55 @@ fn jobs(args: &BenchArgs, sizes: &[u64]) -> Vec<Job> {
     let ops = ops.into_iter().filter(|op| args.op.is_empty() || args.op.contains(op));
     let rate_sizes = if args.size.is_empty() { &[RATE_BYTES][..] } else { sizes };
     let mut jobs = Vec::new();
-    let mut add = |op, sizes: &[u64], quantities: &[Quantity]| {
+    let mut add = |op, sizes: &[u64], quantities: &[Quantity], memory| {
         for &bytes in sizes {
-            jobs.extend(quantities.iter().map(|&quantity| Job { op, bytes, quantity }));
+            jobs.extend(quantities.iter().map(|&quantity| Job { op, bytes, quantity, memory }));
         }
     };
+    let library = Memory::Library;
     if wanted(Test::Latency) {
         for op in ops.clone() {
             let both = [Quantity::Completion, Quantity::HalfRoundTrip];
             match op {
-                Op::Send | Op::Write => add(op, sizes, &both),
-                Op::Read => add(op, sizes, &[Quantity::Completion]),
+                Op::Send | Op::Write => add(op, sizes, &both, library),
+                Op::Read => add(op, sizes, &[Quantity::Completion], library),
             }
         }
     }
     if wanted(Test::Bandwidth) {
         for op in ops.clone() {
-            add(op, sizes, &[Quantity::Bandwidth(Buffers::RoundRobin)]);
+            add(op, sizes, &[Quantity::Bandwidth(Buffers::RoundRobin)], library);
             if op == Op::Write {
-                add(op, sizes, &[Quantity::Bandwidth(Buffers::One)]);
+                add(op, sizes, &[Quantity::Bandwidth(Buffers::One)], library);
             }
         }
     }
     if wanted(Test::Rate) {
-        ops.for_each(|op| add(op, rate_sizes, &[Quantity::Rate]));
+        for op in ops.clone() {
+            for list in post_lists(args) {
+                add(op, rate_sizes, &[Quantity::Rate { list }], library);
+            }
+        }
+    }
+    if wanted(Test::Bandwidth) {
+        let asked = !args.size.is_empty();
+        let long: Vec<_> =
+            sizes.iter().copied().filter(|&bytes| asked || bytes >= CALLER_BYTES_MIN).collect();
+        let quantities = [Quantity::Bandwidth(Buffers::RoundRobin)];
+        ops.for_each(|op| add(op, &long, &quantities, Memory::Caller));
     }
     jobs
+}
+
+/// Requests in one post, of rates: as asked for, or one and many, as far as the queue allows.
+fn post_lists(args: &BenchArgs) -> Vec<u32> {
+    let depth = args.tx_depth.unwrap_or(TX_DEPTH);
+    let most = depth - args.cq_mod.unwrap_or(1).min(depth) + 1;
+    match args.post_list {
+        Some(list) => vec![list],
+        None if most >= RATE_LIST => vec![1, RATE_LIST],
+        None => vec![1],
+    }
 }
 
 /// The largest size measured by default is two to this power: 8 MiB.
@@ -311,6 +406,18 @@ const LARGEST_EXPONENT: u32 = 23;
 const QUICK_EXPONENTS: [u32; 9] = [0, 3, 6, 9, 12, 15, 18, 20, LARGEST_EXPONENT];
 /// Message length for rates, where the user has not said.
 const RATE_BYTES: u64 = 64;
+/// Requests in one post, for rates, beside one.
+const RATE_LIST: u32 = 32;
+/// Longest message that the floor's ring has slots for.
+const RING_BYTES: u64 = 64;
+/// Shortest message measured in the caller's memory, where the user has not said.
+const CALLER_BYTES_MIN: u64 = 64 << 10;
+/// How often each job of neighbours is run, where the user has not said; the same for a quick run.
+const NEIGHBOURS_ROUNDS: [u32; 2] = [5, 3];
+/// How long their run may take; the same for a quick run.
+const NEIGHBOURS_BUDGETS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(10)];
+/// How long each of their jobs goes on.
+const NEIGHBOURS_TIME: Duration = Duration::from_millis(10);
 /// How often each job is run, where the user has not said.
 const ROUNDS: u32 = 3;
 /// How long a run may take, where the user has not said: a busy machine gets fewer rounds.

@@ -7,9 +7,9 @@
 //! the queue pair and is dropped after it.
 
 use adverb::verbs::{
-    Access, Context, Cq, Gid, Mr, PathMtu, Provider, Psn, Qp, QpConfig, Qpn, Rc, RcConnect,
-    ReceiveWork, RemoteQp, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, Sge, WcOpcode,
-    WcStatus, WorkCompletion, WorkError, devices,
+    Access, AckTimeout, Context, Cq, Gid, Mr, PathMtu, Provider, Psn, Qp, QpConfig, Qpn, Rc,
+    RcConnect, ReceiveWork, RemoteQp, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, Sge,
+    WcOpcode, WcStatus, WorkCompletion, WorkError, devices,
 };
 use serde::{Deserialize, Serialize};
 use std::array;
@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 use super::control::{Answer, Control, Order, unexpected};
 use super::measure::{Endpoint, Link, Reaped, Request};
-use super::plan::Tuning;
+use super::plan::{Memory, Tuning};
 use super::report::Path;
 use crate::args::Op;
 use crate::failure::{Doing, Failure};
@@ -138,6 +138,8 @@ pub(crate) struct QueuePair {
     /// Traffic class and hop limit of its packets.
     marks: (u8, u8),
     mtu: PathMtu,
+    /// The other end is a process of this host.
+    on_one_host: bool,
     context: Context,
     /// Room for what a poll takes.
     completions: [WorkCompletion; POLL_MAX],
@@ -187,7 +189,11 @@ pub(crate) fn connect(
         return Err(unexpected(&answer));
     };
     pair.connect(&contact)?;
-    Link::new(pair, tuning.layout)
+    let mut link = Link::new(pair, tuning.layout)?;
+    if link.endpoint().path() == Path::Shm {
+        link.get_acquainted()?;
+    }
+    Ok(link)
 }
 
 /// The server's end: answers an `Open` order.
@@ -222,7 +228,11 @@ impl QueuePair {
             })
             .doing("creating a queue pair")?;
         let len = tuning.layout.half_bytes.saturating_mul(2);
-        let memory = pd.allocate(len, Access::ALL).doing("registering memory")?;
+        let memory = match tuning.memory {
+            Memory::Library => pd.allocate(len, Access::ALL),
+            Memory::Caller => pd.register_vec(vec![0; len], Access::ALL),
+        };
+        let memory = memory.doing("registering memory")?;
         // Touched once, so that no page is new while we measure.
         memory.fill(0, len, 0).doing("registering memory")?;
         let asked = PathMtu::largest_below(u32::from(tuning.mtu)).unwrap_or(PathMtu::B256);
@@ -234,6 +244,7 @@ impl QueuePair {
             remote: RemoteSlice { addr: 0, rkey: Rkey(0) },
             inline: Inline::new(usize::try_from(tuning.inline_bytes).unwrap_or(0)),
             gid_index,
+            on_one_host: control.local(0)?.ip() == control.peer(0)?.ip(),
             marks: (tuning.traffic_class, tuning.hop_limit),
             mtu: asked.min(context.query_port().active_mtu),
             context,
@@ -257,13 +268,18 @@ impl QueuePair {
         self.mtu = self.mtu.min(theirs);
         self.remote = RemoteSlice { addr: contact.addr, rkey: Rkey(contact.rkey) };
         let local = self.qp.address(self.gid_index).doing("asking for an address")?;
+        let usual = RcConnect::new(local, contact.remote());
         self.qp
             .connect(&RcConnect {
                 gid_index: self.gid_index,
                 traffic_class: self.marks.0,
                 hop_limit: self.marks.1,
                 path_mtu: self.mtu,
-                ..RcConnect::new(local, contact.remote())
+                timeout: match AckTimeout::from_exponent(BUSY_HOST_TIMEOUT) {
+                    Ok(patient) if self.on_one_host => patient,
+                    Ok(_) | Err(_) => usual.timeout,
+                },
+                ..usual
             })
             .doing("connecting the queue pair")
     }
@@ -366,12 +382,19 @@ impl Endpoint for QueuePair {
         list.chunks(BATCH_MAX).try_for_each(|batch| self.post_batch::<BATCH_MAX>(batch))
     }
 
-    fn post_receive(&mut self, offset: usize, bytes: usize) -> Result<(), Failure> {
+    #[inline]
+    fn post_receives(&mut self, offset: usize, bytes: usize, count: u32) -> Result<(), Failure> {
         let sges = [self.memory.sge(offset, bytes).doing("posting a receive")?];
-        let work = ReceiveWork { wr_id: 0, sges: &sges, buffer: None };
-        // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
-        let posted = unsafe { self.qp.post_recv(&[work]) };
-        posted.map_err(|(_, error)| Failure::Failed(format!("posting a receive: {error}")))
+        let works = [ReceiveWork { wr_id: 0, sges: &sges, buffer: None }; BATCH_MAX];
+        let mut left = usize::try_from(count).doing("posting a receive")?;
+        while left > 0 {
+            let batch = works.get(..left).unwrap_or(&works);
+            left -= batch.len();
+            // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
+            let posted = unsafe { self.qp.post_recv(batch) };
+            posted.map_err(|(_, error)| Failure::Failed(format!("posting a receive: {error}")))?;
+        }
+        Ok(())
     }
 
     #[inline]
@@ -409,6 +432,9 @@ impl Endpoint for QueuePair {
 
 /// Requests posted in one call, at most; a longer list takes several.
 const BATCH_MAX: usize = 32;
+/// 4.096 µs · 2¹⁷, half a second, seven times again: where processes share a busy machine, the other
+/// one may not get a processor for longer than a packet may be under way on a network.
+const BUSY_HOST_TIMEOUT: u8 = 17;
 /// Completions taken by one poll.
 const POLL_MAX: usize = 32;
 /// Fills an array of pieces.

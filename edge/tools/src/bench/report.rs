@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::client::Figure;
 use super::floor::{FloorSpec, FloorValue};
 use super::machine::Machine;
-use super::plan::{Buffers, Job, Plan, Quantity};
+use super::plan::{Buffers, Job, Memory, Plan, Quantity};
 use super::stats::{Percentiles, median, ratio};
 use crate::args::{Op, Test};
 use crate::failure::Failure;
@@ -30,7 +30,10 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     /// How often everything was measured.
     pub(crate) rounds: u32,
-    /// What plain sockets reach.
+    /// The same of what went through shared memory, after the rest.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) shm_rounds: Option<u32>,
+    /// What plain sockets and shared pages reach.
     pub(crate) floors: Vec<FloorRecord>,
     /// What RDMA reaches.
     pub(crate) results: Vec<Record>,
@@ -50,10 +53,16 @@ pub(crate) struct Record {
     /// Of a bandwidth: where the messages lie.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) buffers: Option<Buffers>,
+    /// Of neighbours: the messages lie in memory of the caller's own.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) memory: Option<Memory>,
+    /// Of a rate: requests in one post.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) post_list: Option<u32>,
     /// The figure.
     #[serde(flatten)]
     pub(crate) value: Value,
-    /// What plain sockets reach for the same length.
+    /// What plain sockets, or shared pages, reach for the same length.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) floor: Option<Floor>,
     /// The figure divided by the floor's; of a latency, the medians.
@@ -81,25 +90,33 @@ pub(crate) enum Value {
     MessagesPerSecond(u64),
 }
 
-/// What plain sockets reach, in the unit of the result it stands beside.
+/// What the machine reaches, in the unit of the result it stands beside.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Floor {
     /// How it was measured.
     pub(crate) name: String,
-    /// In nanoseconds (the median), bytes a second or packets a second.
+    /// In nanoseconds (the median), bytes a second, packets or messages a second.
     pub(crate) value: u64,
 }
 
-/// What plain sockets reach, by itself.
+/// What the machine reaches, by itself.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct FloorRecord {
     /// How it was measured.
     pub(crate) name: String,
+    /// Which way the bytes of the results went beside which it was measured.
+    pub(crate) path: Path,
     /// Length of a message, a packet or a write.
     pub(crate) bytes: u64,
     /// Of a ping-pong: length of the answer.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) reply_bytes: Option<u64>,
+    /// Of copies: where they lie.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) buffers: Option<Buffers>,
+    /// Of a ring: messages at a time.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) post_list: Option<u32>,
     /// The figure.
     #[serde(flatten)]
     pub(crate) value: FloorFigure,
@@ -114,6 +131,9 @@ pub(crate) enum FloorFigure {
     /// Bytes that have arrived.
     #[serde(rename = "bytes_per_s")]
     BytesPerSecond(u64),
+    /// Messages that have arrived.
+    #[serde(rename = "messages_per_s")]
+    MessagesPerSecond(u64),
 }
 
 /// By which way the bytes went.
@@ -220,7 +240,7 @@ impl Findings {
         let results = self.jobs.iter().filter_map(|(job, figures)| {
             let value = median_value(job.quantity, figures)?;
             let floor = plan
-                .floor(*job, self.mtu)
+                .floor(*job, self.path, self.mtu)
                 .and_then(|spec| beside(value, spec, *floors.get(&spec)?));
             Some(Record {
                 test: job.quantity.test(),
@@ -229,7 +249,12 @@ impl Findings {
                 bytes: job.bytes,
                 buffers: match job.quantity {
                     Quantity::Bandwidth(buffers) => Some(buffers),
-                    Quantity::Completion | Quantity::HalfRoundTrip | Quantity::Rate => None,
+                    Quantity::Completion | Quantity::HalfRoundTrip | Quantity::Rate { .. } => None,
+                },
+                memory: (job.memory == Memory::Caller).then_some(job.memory),
+                post_list: match job.quantity {
+                    Quantity::Rate { list } => Some(list),
+                    Quantity::Completion | Quantity::HalfRoundTrip | Quantity::Bandwidth(_) => None,
                 },
                 value,
                 ratio: floor.as_ref().and_then(|floor| ratio(value.compared(), floor.value)),
@@ -240,8 +265,12 @@ impl Findings {
         Report {
             machine,
             rounds: self.rounds,
+            shm_rounds: None,
             results: results.collect(),
-            floors: floors.into_iter().map(|(spec, value)| FloorRecord::new(spec, value)).collect(),
+            floors: floors
+                .into_iter()
+                .map(|(spec, value)| FloorRecord::new(spec, self.path, value))
+                .collect(),
         }
     }
 }
@@ -259,20 +288,27 @@ impl Value {
     fn to_tcp(self, stream: FloorFigure) -> Option<f64> {
         match (self, stream) {
             (Self::BytesPerSecond(ours), FloorFigure::BytesPerSecond(tcp)) => ratio(ours, tcp),
-            (_, FloorFigure::RoundTrip(_) | FloorFigure::BytesPerSecond(_)) => None,
+            (
+                _,
+                FloorFigure::RoundTrip(_)
+                | FloorFigure::BytesPerSecond(_)
+                | FloorFigure::MessagesPerSecond(_),
+            ) => None,
         }
     }
 }
 
 impl FloorRecord {
-    fn new(spec: FloorSpec, value: FloorFigure) -> Self {
-        let reply_bytes = match spec {
-            FloorSpec::UdpPingpong(exchange) | FloorSpec::TcpPingpong(exchange) => {
-                Some(exchange.reply_bytes)
-            }
-            FloorSpec::UdpStream { .. } | FloorSpec::TcpStream => None,
-        };
-        Self { name: spec.name().to_owned(), bytes: spec.bytes(), reply_bytes, value }
+    fn new(spec: FloorSpec, path: Path, value: FloorFigure) -> Self {
+        Self {
+            name: spec.name().to_owned(),
+            path,
+            bytes: spec.bytes(),
+            reply_bytes: spec.reply_bytes(),
+            buffers: spec.buffers(),
+            post_list: spec.post_list(),
+            value,
+        }
     }
 }
 
@@ -318,15 +354,18 @@ impl Record {
 /// The median of what a floor has come to in each round.
 fn median_floor(values: &[FloorValue]) -> Option<FloorFigure> {
     let mut round_trips = Vec::new();
-    let mut rates = Vec::new();
+    let (mut bytes, mut messages) = (Vec::new(), Vec::new());
     for value in values {
         match value {
             FloorValue::RoundTrip(percentiles) => round_trips.push(*percentiles),
-            FloorValue::BytesPerSecond(rate) => rates.push(*rate),
+            FloorValue::BytesPerSecond(rate) => bytes.push(*rate),
+            FloorValue::MessagesPerSecond(rate) => messages.push(*rate),
         }
     }
     let round_trip = Percentiles::median(&round_trips).map(FloorFigure::RoundTrip);
-    round_trip.or_else(|| median(rates).map(FloorFigure::BytesPerSecond))
+    round_trip
+        .or_else(|| median(bytes).map(FloorFigure::BytesPerSecond))
+        .or_else(|| median(messages).map(FloorFigure::MessagesPerSecond))
 }
 
 /// The median of what a job has come to in each round.
@@ -343,21 +382,28 @@ fn median_value(quantity: Quantity, figures: &[Figure]) -> Option<Value> {
         Quantity::Completion => Percentiles::median(&latencies).map(Value::Completion),
         Quantity::HalfRoundTrip => Percentiles::median(&latencies).map(Value::HalfRoundTrip),
         Quantity::Bandwidth(_) => median(rates).map(Value::BytesPerSecond),
-        Quantity::Rate => median(rates).map(Value::MessagesPerSecond),
+        Quantity::Rate { .. } => median(rates).map(Value::MessagesPerSecond),
     }
 }
 
 /// A floor in the unit of the value it stands beside.
 fn beside(value: Value, spec: FloorSpec, floor: FloorFigure) -> Option<Floor> {
+    let crosses_once = matches!(spec, FloorSpec::ShmPingpong { .. });
     let value = match (value, floor) {
         (Value::HalfRoundTrip(_), FloorFigure::RoundTrip(rtt)) => rtt.halved().p50,
+        (Value::Completion(_), FloorFigure::RoundTrip(rtt)) if crosses_once => rtt.halved().p50,
         (Value::Completion(_), FloorFigure::RoundTrip(rtt)) => rtt.p50,
-        (Value::BytesPerSecond(_), FloorFigure::BytesPerSecond(rate)) => rate,
+        (Value::BytesPerSecond(_), FloorFigure::BytesPerSecond(rate))
+        | (Value::MessagesPerSecond(_), FloorFigure::MessagesPerSecond(rate)) => rate,
         (Value::MessagesPerSecond(_), FloorFigure::BytesPerSecond(rate)) => {
             rate.checked_div(spec.bytes())?
         }
-        (Value::HalfRoundTrip(_) | Value::Completion(_), FloorFigure::BytesPerSecond(_))
-        | (Value::BytesPerSecond(_) | Value::MessagesPerSecond(_), FloorFigure::RoundTrip(_)) => {
+        (
+            Value::HalfRoundTrip(_) | Value::Completion(_),
+            FloorFigure::BytesPerSecond(_) | FloorFigure::MessagesPerSecond(_),
+        )
+        | (Value::BytesPerSecond(_) | Value::MessagesPerSecond(_), FloorFigure::RoundTrip(_))
+        | (Value::BytesPerSecond(_), FloorFigure::MessagesPerSecond(_)) => {
             return None;
         }
     };

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::control::{ANSWER_TIME, Answer, Control, Order, PROTOCOL, Received, Watch};
 use super::cpu;
@@ -40,7 +40,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<(), Failure> {
     };
     announced.doing("announcing the port")?;
     loop {
-        let (stream, client) = accept(&listener, options.child)?;
+        let (stream, client) = accept(&listener)?;
         let served = Control::new(stream).and_then(|mut control| {
             serve(&mut control, &options.choice).inspect_err(|failure| {
                 // It may be gone, which is then the reason.
@@ -89,19 +89,14 @@ fn end_with_parent() -> Result<(), Failure> {
     thread.map(drop).doing("starting a thread")
 }
 
-/// Waits for a client. A child waits only for its parent, which may have died.
-fn accept(listener: &TcpListener, child: bool) -> Result<(TcpStream, SocketAddr), Failure> {
-    const WAITING: &str = "waiting for a client";
-    listener.set_nonblocking(child).doing(WAITING)?;
-    let deadline = Instant::now() + ANSWER_TIME;
+/// Waits for a client. A child waits for its parent, which may be measuring something else for a
+/// while, and whose death ends it.
+fn accept(listener: &TcpListener) -> Result<(TcpStream, SocketAddr), Failure> {
     loop {
         match listener.accept() {
-            Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(1));
-            }
             // A client that has hung up while it waited in line is no reason to stop serving.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-            accepted => return accepted.doing(WAITING),
+            accepted => return accepted.doing("waiting for a client"),
         }
     }
 }
@@ -111,9 +106,11 @@ fn serve(control: &mut Control, choice: &DeviceChoice) -> Result<u64, Failure> {
     greet(control)?;
     let mut tests = 0;
     let mut link = None;
+    let mut pages = None;
     while let Some(order) = control.receive_or_end(PATIENCE)? {
         match order {
-            Order::Floor(spec) => floor::serve(spec, control)?,
+            Order::Share { half_bytes } => pages = Some(floor::Pages::offer(half_bytes, control)?),
+            Order::Floor(spec) => floor::serve(spec, pages.as_ref(), control)?,
             Order::Open { tuning, contact } => {
                 if !tuning.is_legal() {
                     return Err(Failure::Failed(format!("cannot serve {tuning:?}")));

@@ -36,11 +36,19 @@ fn check_floor(floor: &Value) {
     let name = floor["name"].as_str().expect("a name");
     assert!(floor["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{floor}");
     match name {
-        "udp_pingpong" | "tcp_pingpong" => {
+        "udp_pingpong" | "tcp_pingpong" | "unix_pingpong" | "shm_pingpong" => {
             assert!(floor["reply_bytes"].is_u64(), "{floor}");
             check_percentiles(&floor["rtt_ns"]);
         }
-        "udp_stream" | "tcp_stream" => assert!(floor["bytes_per_s"].is_u64(), "{floor}"),
+        "udp_stream" | "tcp_stream" | "unix_stream" => {
+            assert!(floor["bytes_per_s"].is_u64(), "{floor}");
+        }
+        "memcpy" => {
+            assert!(floor["bytes_per_s"].is_u64() && floor["buffers"].is_string(), "{floor}");
+        }
+        "ring" => {
+            assert!(floor["messages_per_s"].is_u64() && floor["post_list"].is_u64(), "{floor}");
+        }
         other => panic!("an unknown floor: {other}"),
     }
 }
@@ -97,12 +105,17 @@ fn a_run_on_one_machine_measures_everything_beside_its_floor() {
     for path in ["udp", "shm"] {
         let counts = |test| ["send", "write", "read"].map(|op| count(&json, path, test, op));
         assert_eq!(counts("latency"), [4, 4, 2], "both latencies of SEND and WRITE");
-        assert_eq!(counts("bandwidth"), [2, 4, 2], "WRITE with many buffers and with one");
-        assert_eq!(counts("rate"), [2, 2, 2]);
+        let caller = if path == "shm" { 2 } else { 0 };
+        let bandwidths = [2 + caller, 4 + caller, 2 + caller];
+        assert_eq!(counts("bandwidth"), bandwidths, "WRITE with many buffers and with one");
+        assert_eq!(counts("rate"), [4, 4, 4], "one in a post, and many");
     }
-    // Sockets are what UDP is measured by.
-    let beside = |r: &Value| r.get("floor").is_some() == (r["path"] == "udp");
-    assert!(json["results"].as_array().expect("a list").iter().all(beside));
+    for result in json["results"].as_array().expect("a list") {
+        let of_sockets = ["udp_pingpong", "tcp_pingpong", "udp_stream"];
+        let name = result["floor"]["name"].as_str().expect("everything has a floor");
+        assert_eq!(of_sockets.contains(&name), result["path"] == "udp", "{result}");
+    }
+    assert_eq!(json["shm_rounds"], 1);
     assert_eq!(json["machine"]["device"], "soft_lo");
 }
 
@@ -151,10 +164,10 @@ fn csv_has_the_documented_columns() {
     let text = stdout(&output);
     let mut lines = text.lines();
     let header = "test,op,path,bytes,buffers,unit,value,p99,p999,floor_name,floor_value,ratio,\
-                  tcp_ratio";
+                  tcp_ratio,memory,post_list";
     assert_eq!(lines.next(), Some(header));
     let lines: Vec<_> = lines.collect();
-    assert_eq!(lines.len(), 24, "{text}");
+    assert_eq!(lines.len(), 2 * (5 + 4 + 6) + 3, "{text}");
     let fields = header.split(',').count();
     assert!(lines.iter().all(|line| line.split(',').count() == fields), "{text}");
 }

@@ -13,43 +13,58 @@ fn run(spec: FloorSpec, limit: Limit) -> Result<FloorValue, Failure> {
     let mut client = Control::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap())?;
     let mut server = Control::new(listener.accept().unwrap().0)?;
     let server = thread::spawn(move || {
-        while let Ok(Some(Order::Floor(spec))) = server.receive_or_end(ANSWER_TIME) {
-            if let Err(failure) = serve(spec, &mut server) {
+        let mut pages = None;
+        while let Ok(Some(order)) = server.receive_or_end(ANSWER_TIME) {
+            let served = match order {
+                Order::Share { half_bytes } => {
+                    Pages::offer(half_bytes, &mut server).map(|offered| pages = Some(offered))
+                }
+                Order::Floor(spec) => serve(spec, pages.as_ref(), &mut server),
+                Order::Hello { .. } | Order::Open { .. } | Order::Run { .. } | Order::Stop => break,
+            };
+            if let Err(failure) = served {
                 let _ = server.send(&Answer::Refused { why: failure.to_string() });
             }
         }
     });
-    let value = measure(spec, &mut client, limit);
+    let pages = Pages::open(HALF_BYTES, &mut client)?;
+    let value = measure(spec, Some(&pages), &mut client, limit);
     // The same connection serves a second floor: nothing of the first is left behind.
-    let again = value.is_ok().then(|| measure(spec, &mut client, limit));
+    let again = value.is_ok().then(|| measure(spec, Some(&pages), &mut client, limit));
     drop(client);
     server.join().unwrap();
     again.unwrap_or(value)
 }
 
+const HALF_BYTES: usize = 1 << 20;
 const FEW: Limit = Limit { iters: Some(20), duration: Some(Duration::from_secs(5)) };
 
 #[test]
 fn ping_pongs_of_any_length_there_and_back_take_time() {
     for (bytes, reply_bytes) in [(1, 1), (64, 20), (32, 4096), (65_507, 65_507)] {
         let exchange = Exchange { bytes, reply_bytes };
-        for spec in [FloorSpec::UdpPingpong(exchange), FloorSpec::TcpPingpong(exchange)] {
-            match run(spec, FEW).unwrap() {
-                FloorValue::RoundTrip(rtt) => {
-                    assert!(rtt.p50 > 0 && rtt.p50 <= rtt.p99 && rtt.p99 <= rtt.p999, "{rtt:?}");
-                }
-                FloorValue::BytesPerSecond(rate) => panic!("{spec:?} is no stream: {rate}"),
-            }
+        for spec in [
+            FloorSpec::UdpPingpong(exchange),
+            FloorSpec::TcpPingpong(exchange),
+            FloorSpec::UnixPingpong(exchange),
+            FloorSpec::ShmPingpong { bytes },
+        ] {
+            let value = run(spec, FEW).unwrap();
+            let FloorValue::RoundTrip(rtt) = value else { panic!("{spec:?}: {value:?}") };
+            assert!(rtt.p50 > 0 && rtt.p50 <= rtt.p99 && rtt.p99 <= rtt.p999, "{rtt:?}");
         }
     }
 }
 
 /// Messages that do not fit the sockets' buffers must not lock up both sides.
 #[test]
-fn a_tcp_ping_pong_of_many_megabytes_ends() {
+fn a_ping_pong_of_many_megabytes_ends() {
     let exchange = Exchange { bytes: 16 << 20, reply_bytes: 16 << 20 };
     let limit = Limit { iters: Some(2), duration: None };
-    assert!(matches!(run(FloorSpec::TcpPingpong(exchange), limit), Ok(FloorValue::RoundTrip(_))));
+    let less = Exchange { bytes: 2 << 20, reply_bytes: 2 << 20 }; // Its buffers are smaller.
+    for spec in [FloorSpec::TcpPingpong(exchange), FloorSpec::UnixPingpong(less)] {
+        assert!(matches!(run(spec, limit), Ok(FloorValue::RoundTrip(_))), "{spec:?}");
+    }
 }
 
 #[test]
@@ -57,11 +72,16 @@ fn streams_arrive() {
     let limit = Limit::time(Duration::from_millis(50));
     let packets =
         [1, 96, 1056, 4128, 9000, 65_507].map(|n| FloorSpec::UdpStream { packet_bytes: n });
-    for spec in packets.into_iter().chain([FloorSpec::TcpStream]) {
-        match run(spec, limit).unwrap() {
-            FloorValue::BytesPerSecond(rate) => assert!(rate > 0, "{spec:?}"),
-            FloorValue::RoundTrip(rtt) => panic!("{spec:?} is no ping-pong: {rtt:?}"),
-        }
+    let copies = [(1, 3), (100, 8), (1 << 20, 1)];
+    let copies = copies.map(|(bytes, places)| FloorSpec::Memcpy { bytes, places });
+    let more = [FloorSpec::TcpStream, FloorSpec::UnixStream];
+    for spec in packets.into_iter().chain(more).chain(copies) {
+        let value = run(spec, limit).unwrap();
+        assert!(matches!(value, FloorValue::BytesPerSecond(1..)), "{spec:?}: {value:?}");
+    }
+    for list in [1, 32, 5000] {
+        let value = run(FloorSpec::Ring { list }, limit).unwrap();
+        assert!(matches!(value, FloorValue::MessagesPerSecond(1..)), "{list}: {value:?}");
     }
 }
 
@@ -74,6 +94,13 @@ fn a_specification_from_the_network_is_checked_before_memory_is_taken() {
         FloorSpec::TcpPingpong(exchange(1, 0)),
         FloorSpec::TcpPingpong(exchange(1, u64::MAX)),
         FloorSpec::UdpStream { packet_bytes: 0 },
+        FloorSpec::UnixPingpong(exchange(0, 1)),
+        FloorSpec::ShmPingpong { bytes: 0 },
+        FloorSpec::ShmPingpong { bytes: (1 << 20) + 1 },
+        FloorSpec::Memcpy { bytes: 64, places: 0 },
+        FloorSpec::Memcpy { bytes: 64, places: 1 << 20 },
+        FloorSpec::Memcpy { bytes: u64::MAX, places: u32::MAX },
+        FloorSpec::Ring { list: 0 },
     ] {
         assert!(run(spec, FEW).is_err(), "{spec:?}");
     }

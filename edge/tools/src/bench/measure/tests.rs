@@ -104,8 +104,9 @@ impl Endpoint for Fake {
         Ok(())
     }
 
-    fn post_receive(&mut self, offset: usize, bytes: usize) -> Result<(), Failure> {
-        self.receives.lock().unwrap().push_back((offset, bytes));
+    fn post_receives(&mut self, offset: usize, bytes: usize, count: u32) -> Result<(), Failure> {
+        let mut receives = self.receives.lock().unwrap();
+        (0..count).for_each(|_| receives.push_back((offset, bytes)));
         Ok(())
     }
 
@@ -251,7 +252,7 @@ impl Endpoint for Silent {
     fn post(&mut self, _: &[Request]) -> Result<(), Failure> {
         Ok(())
     }
-    fn post_receive(&mut self, _: usize, _: usize) -> Result<(), Failure> {
+    fn post_receives(&mut self, _: usize, _: usize, _: u32) -> Result<(), Failure> {
         Ok(())
     }
     fn poll(&mut self) -> Result<Reaped, Failure> {

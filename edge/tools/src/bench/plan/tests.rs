@@ -19,7 +19,10 @@ fn quantities(plan: &Plan, op: Op) -> Vec<Quantity> {
 fn a_run_without_options_covers_one_byte_to_eight_mebibytes() {
     let plan = plan(&[]).unwrap();
     let sizes = |quantity| {
-        let jobs = plan.jobs.iter().filter(move |j| j.op == Op::Write && j.quantity == quantity);
+        let of = move |j: &&Job| {
+            j.op == Op::Write && j.quantity == quantity && j.memory == Memory::Library
+        };
+        let jobs = plan.jobs.iter().filter(of);
         jobs.map(|job| job.bytes).collect::<Vec<_>>()
     };
     let powers: Vec<u64> = (0..=23).map(|exponent| 1 << exponent).collect();
@@ -27,7 +30,9 @@ fn a_run_without_options_covers_one_byte_to_eight_mebibytes() {
     assert_eq!(sizes(Quantity::HalfRoundTrip), powers);
     assert_eq!(sizes(Quantity::Bandwidth(Buffers::RoundRobin)), powers);
     assert_eq!(sizes(Quantity::Bandwidth(Buffers::One)), powers);
-    assert_eq!(sizes(Quantity::Rate), [64]);
+    for list in [1, 32] {
+        assert_eq!(sizes(Quantity::Rate { list }), [64]);
+    }
 }
 
 #[test]
@@ -36,21 +41,49 @@ fn a_quick_run_keeps_the_sizes_that_people_ask_for_and_plans_twelve_seconds() {
     for bytes in [1, 64, 4096, 1 << 20, 8 << 20] {
         assert!(plan.jobs.iter().any(|job| job.bytes == bytes), "{bytes}");
     }
-    let floors: Vec<_> = plan.jobs.iter().filter_map(|job| plan.floor(*job, 4096)).collect();
+    let jobs = plan.jobs_on(Path::Udp);
+    let floors: Vec<_> = jobs.iter().filter_map(|job| plan.floor(*job, Path::Udp, 4096)).collect();
     let streams = floors.iter().filter(|spec| spec.is_stream()).count();
     let others: std::collections::BTreeSet<_> =
         floors.iter().filter(|spec| !spec.is_stream()).collect();
-    let tests = u32::try_from(plan.jobs.len() + streams + others.len()).unwrap();
+    let tests = u32::try_from(jobs.len() + streams + others.len()).unwrap();
     let each = plan.limit.duration.unwrap() + plan.limit.warm_up().duration.unwrap();
     assert!(each * tests * plan.rounds < Duration::from_secs(12), "{tests} tests");
+
+    let plan = plan.of_neighbours();
+    // Each with its floor, and some with more.
+    let tests = 2 * u32::try_from(plan.jobs_on(Path::Shm).len()).unwrap();
+    let each = plan.limit.duration.unwrap() + plan.limit.warm_up().duration.unwrap();
+    assert!(each * tests * plan.rounds < Duration::from_secs(8), "{tests} tests of neighbours");
+}
+
+#[test]
+fn neighbours_alone_are_measured_in_memory_of_the_callers_and_more_often() {
+    let plan = plan(&[]).unwrap();
+    let caller = |path| {
+        let jobs = plan.jobs_on(path).into_iter().filter(|job| job.memory == Memory::Caller);
+        jobs.map(|job| (job.op, job.bytes)).collect::<Vec<_>>()
+    };
+    assert!(caller(Path::Udp).is_empty() && caller(Path::Hw).is_empty());
+    assert_eq!(caller(Path::Shm).len(), 3 * 8, "64 KiB to 8 MiB");
+    assert_eq!((plan.rounds, plan.of_neighbours().rounds), (3, 5));
+    let asked =
+        Plan::new(&BenchArgs::try_parse_from(["bench", "-s", "64", "--rounds", "2"]).unwrap());
+    let asked = asked.unwrap().of_neighbours();
+    assert_eq!(asked.rounds, 2);
+    assert!(asked.jobs.iter().any(|job| job.memory == Memory::Caller && job.bytes == 64));
 }
 
 #[test]
 fn operations_and_tests_can_be_chosen() {
     let plan = plan(&["--op", "read", "--test", "latency,rate", "-s", "8,16"]).unwrap();
-    assert_eq!(quantities(&plan, Op::Read), [Quantity::Completion, Quantity::Rate]);
+    let rates = [1, 32].map(|list| Quantity::Rate { list });
+    assert_eq!(
+        quantities(&plan, Op::Read),
+        [&[Quantity::Completion][..], &rates[..1], &rates[1..]].concat()
+    );
     assert!(quantities(&plan, Op::Send).is_empty());
-    assert_eq!(plan.jobs.len(), 4);
+    assert_eq!(plan.jobs.len(), 6);
 }
 
 #[test]
@@ -103,7 +136,8 @@ fn queue_options_that_contradict_each_other_are_refused_with_the_range_that_is_a
 
 #[test]
 fn each_job_stands_on_the_floor_that_does_the_same() {
-    let job = |op, bytes, quantity| Job { op, bytes, quantity };
+    let job = |op, bytes, quantity| Job { op, bytes, quantity, memory: Memory::Library };
+    let rate = |list| Quantity::Rate { list };
     let half = Quantity::HalfRoundTrip;
     let stream = Quantity::Bandwidth(Buffers::One);
     let exchange = |bytes, reply_bytes| Exchange { bytes, reply_bytes };
@@ -115,11 +149,26 @@ fn each_job_stands_on_the_floor_that_does_the_same() {
         (job(Op::Read, 64, Quantity::Completion), FloorSpec::UdpPingpong(exchange(32, 64))),
         (job(Op::Read, 1, stream), FloorSpec::UdpStream { packet_bytes: 36 }),
         (job(Op::Read, 1 << 23, stream), FloorSpec::UdpStream { packet_bytes: 1056 }),
-        (job(Op::Send, 64, Quantity::Rate), FloorSpec::UdpStream { packet_bytes: 96 }),
+        (job(Op::Send, 64, rate(1)), FloorSpec::UdpStream { packet_bytes: 96 }),
     ] {
         assert_eq!(job.floor(1024), floor, "{job}");
     }
-    assert_eq!(plan(&["--no-floor"]).unwrap().floor(job(Op::Send, 64, half), 1024), None);
+    let turns = Quantity::Bandwidth(Buffers::RoundRobin);
+    let usual = plan(&[]).unwrap();
+    for (job, floor) in [
+        (job(Op::Send, 64, half), FloorSpec::ShmPingpong { bytes: 64 }),
+        (job(Op::Read, 4096, Quantity::Completion), FloorSpec::ShmPingpong { bytes: 4096 }),
+        (job(Op::Write, 1 << 20, stream), FloorSpec::Memcpy { bytes: 1 << 20, places: 1 }),
+        (job(Op::Write, 1 << 20, turns), FloorSpec::Memcpy { bytes: 1 << 20, places: 32 }),
+        (job(Op::Send, 64, rate(32)), FloorSpec::Ring { list: 32 }),
+        (job(Op::Send, 65, rate(1)), FloorSpec::Memcpy { bytes: 65, places: 1 }),
+    ] {
+        assert_eq!(usual.floor(job, Path::Shm, 1024), Some(floor), "{job}");
+    }
+    let without = plan(&["--no-floor"]).unwrap();
+    for path in [Path::Udp, Path::Shm] {
+        assert_eq!(without.floor(job(Op::Send, 64, half), path, 1024), None);
+    }
 }
 
 #[test]

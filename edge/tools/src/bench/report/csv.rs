@@ -32,6 +32,8 @@ pub(crate) fn csv(report: &Report) -> String {
             optional(record.floor.as_ref().map(|floor| floor.value)),
             optional(record.ratio),
             optional(record.tcp_ratio),
+            record.memory.as_ref().map(word).unwrap_or_default(),
+            optional(record.post_list),
         ];
         text.push_str(&fields.join(","));
         text.push('\n');
@@ -51,5 +53,5 @@ fn optional(value: Option<impl ToString>) -> String {
 }
 
 /// Names as in the JSON. `value` is the median of a latency.
-const HEADER: &str =
-    "test,op,path,bytes,buffers,unit,value,p99,p999,floor_name,floor_value,ratio,tcp_ratio\n";
+const HEADER: &str = "test,op,path,bytes,buffers,unit,value,p99,p999,floor_name,floor_value,ratio,tcp_ratio,memory,\
+     post_list\n";

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{FloorFigure, Path, Record, Report, Value};
 use crate::args::{Op, Test};
 use crate::bench::machine::Machine;
-use crate::bench::plan::Buffers;
+use crate::bench::plan::{Buffers, Memory};
 use crate::bench::stats::{Percentiles, to_f64};
 
 /// All tables, those of each path together. Bandwidth is in Gbit/s or MiB/s.
@@ -17,9 +17,7 @@ pub(crate) fn tables(report: &Report, gbits: bool) -> String {
         if results.is_empty() && (path != Path::Udp || !report.results.is_empty()) {
             continue;
         }
-        // Sockets are what UDP and hardware are measured by.
-        let floors =
-            if matches!(path, Path::Udp | Path::Hw) { report.floors.clone() } else { Vec::new() };
+        let floors = report.floors.iter().filter(|floor| floor.path == path).cloned().collect();
         if !text.is_empty() {
             text.push('\n');
         }
@@ -37,8 +35,11 @@ fn tables_of(report: &Report, gbits: bool) -> String {
     }
     for op in OPS {
         for buffers in [Buffers::RoundRobin, Buffers::One] {
-            text.push_str(&bandwidth(report, op, buffers, gbits));
+            text.push_str(&bandwidth(report, op, buffers, None, gbits));
         }
+    }
+    for op in OPS {
+        text.push_str(&bandwidth(report, op, Buffers::RoundRobin, Some(Memory::Caller), gbits));
     }
     text.push_str(&rates(report));
     text
@@ -56,23 +57,22 @@ fn headline(report: &Report) -> String {
 
 /// What plain sockets reach, in one line.
 fn sockets(report: &Report, gbits: bool) -> String {
-    let half = |name: &str| {
-        report.floors.iter().find_map(|floor| match floor.value {
-            FloorFigure::RoundTrip(rtt)
-                if floor.name == name && floor.bytes == 64 && floor.reply_bytes == Some(64) =>
-            {
-                Some(format!("{} µs", usec(rtt.halved().p50)))
-            }
-            FloorFigure::RoundTrip(_) | FloorFigure::BytesPerSecond(_) => None,
-        })
+    let trip = |name, word| {
+        let half = half_trip(report, name, 64)?;
+        Some(format!("{word} {} µs", usec(half)))
     };
-    let parts = [
-        half("udp_pingpong").map(|half| format!("64 bytes one way: UDP {half}")),
-        half("tcp_pingpong").map(|half| format!("TCP {half}")),
-        tcp_stream(report).map(|rate| format!("TCP stream {} {}", speed(rate, gbits), unit(gbits))),
-    ];
-    let parts: Vec<_> = parts.into_iter().flatten().collect();
-    if parts.is_empty() { String::new() } else { format!("plain sockets: {}\n", parts.join(", ")) }
+    let rate = |name, word| {
+        let rate = stream(report, name)?;
+        Some(format!("{word} stream {} {}", speed(rate, gbits), unit(gbits)))
+    };
+    let trips =
+        [trip("udp_pingpong", "UDP"), trip("unix_pingpong", "UNIX"), trip("tcp_pingpong", "TCP")];
+    let rates = [rate("unix_stream", "UNIX"), rate("tcp_stream", "TCP")];
+    let parts: Vec<_> = trips.into_iter().chain(rates).flatten().collect();
+    if parts.is_empty() {
+        return String::new();
+    }
+    format!("plain sockets, 64 bytes one way: {}\n", parts.join(", "))
 }
 
 /// Both latencies of one operation.
@@ -85,6 +85,10 @@ fn latency(report: &Report, op: Op) -> String {
         groups.push((3, "half round trip"));
     }
     heads.extend(["floor", "ratio"]);
+    let sockets = is_shm(report) && op == Op::Send;
+    if sockets {
+        heads.extend(["UNIX", "TCP"]);
+    }
     let title = match op {
         Op::Send | Op::Write => {
             format!("Latency of {op}, µs; floor and ratio of the half round trip")
@@ -115,21 +119,34 @@ fn latency(report: &Report, op: Op) -> String {
         let compared = half.map_or(first, |(record, _)| record);
         row.push(compared.floor.as_ref().map(|floor| usec(floor.value)).unwrap_or_default());
         row.push(times(compared.ratio));
+        if sockets {
+            let of = |name| half_trip(report, name, first.bytes).map(usec).unwrap_or_default();
+            row.extend(["unix_pingpong", "tcp_pingpong"].map(of));
+        }
         table.row(row);
     }
     table.print()
 }
 
 /// Bandwidth of one operation.
-fn bandwidth(report: &Report, op: Op, buffers: Buffers, gbits: bool) -> String {
-    let how = match buffers {
-        Buffers::RoundRobin => "buffers in turn",
-        Buffers::One => "one buffer",
+fn bandwidth(
+    report: &Report,
+    op: Op,
+    buffers: Buffers,
+    memory: Option<Memory>,
+    gbits: bool,
+) -> String {
+    let how = match (buffers, memory) {
+        (_, Some(Memory::Caller)) => "memory of the caller's own",
+        (Buffers::RoundRobin, Some(Memory::Library) | None) => "buffers in turn",
+        (Buffers::One, Some(Memory::Library) | None) => "one buffer",
     };
     let title = format!("Bandwidth of {op}, {how}, {}", unit(gbits));
-    let heads = ["bytes", "bandwidth", "UDP stream", "ratio", "of TCP stream"];
+    let floor = if is_shm(report) { "memcpy" } else { "UDP stream" };
+    let heads = ["bytes", "bandwidth", floor, "ratio", "of TCP stream"];
     let mut table = Table::new(title, &heads);
-    for record in report.results.iter().filter(|r| r.op == op && r.buffers == Some(buffers)) {
+    let of = |r: &&Record| r.op == op && r.buffers == Some(buffers) && r.memory == memory;
+    for record in report.results.iter().filter(of) {
         let ours = record.value.compared();
         let floor = record.floor.as_ref();
         table.row(vec![
@@ -145,13 +162,15 @@ fn bandwidth(report: &Report, op: Op, buffers: Buffers, gbits: bool) -> String {
 
 /// All message rates.
 fn rates(report: &Report) -> String {
-    let heads = ["operation", "bytes", "rate", "UDP packets", "ratio"];
+    let floor = if is_shm(report) { "bare ring" } else { "UDP packets" };
+    let heads = ["operation", "bytes", "in a post", "rate", floor, "ratio"];
     let mut table = Table::new("Message rate, millions a second".to_owned(), &heads);
     for record in report.results.iter().filter(|record| record.test == Test::Rate) {
         let floor = record.floor.as_ref();
         table.row(vec![
             record.op.to_string(),
             size(record.bytes),
+            record.post_list.map(|list| list.to_string()).unwrap_or_default(),
             millions(record.value.compared()),
             floor.map(|floor| millions(floor.value)).unwrap_or_default(),
             times(record.ratio),
@@ -160,11 +179,32 @@ fn rates(report: &Report) -> String {
     table.print()
 }
 
-/// What TCP reaches, in bytes a second.
-fn tcp_stream(report: &Report) -> Option<u64> {
+/// The floors are those of shared memory.
+fn is_shm(report: &Report) -> bool {
+    report.results.first().is_some_and(|record| record.path == Path::Shm)
+}
+
+/// Half a ping-pong of messages of one length, in nanoseconds.
+fn half_trip(report: &Report, name: &str, bytes: u64) -> Option<u64> {
     report.floors.iter().find_map(|floor| match floor.value {
-        FloorFigure::BytesPerSecond(rate) if floor.name == "tcp_stream" => Some(rate),
-        FloorFigure::BytesPerSecond(_) | FloorFigure::RoundTrip(_) => None,
+        FloorFigure::RoundTrip(rtt)
+            if floor.name == name && floor.bytes == bytes && floor.reply_bytes == Some(bytes) =>
+        {
+            Some(rtt.halved().p50)
+        }
+        FloorFigure::RoundTrip(_)
+        | FloorFigure::BytesPerSecond(_)
+        | FloorFigure::MessagesPerSecond(_) => None,
+    })
+}
+
+/// What a stream of sockets reaches, in bytes a second.
+fn stream(report: &Report, name: &str) -> Option<u64> {
+    report.floors.iter().find_map(|floor| match floor.value {
+        FloorFigure::BytesPerSecond(rate) if floor.name == name => Some(rate),
+        FloorFigure::BytesPerSecond(_)
+        | FloorFigure::RoundTrip(_)
+        | FloorFigure::MessagesPerSecond(_) => None,
     })
 }
 

@@ -13,13 +13,17 @@ fn machine() -> Machine {
 
 /// Three rounds of four jobs, in which the middle one counts.
 fn report(floors: bool) -> Report {
+    report_of(Path::Udp, floors)
+}
+
+fn report_of(path: Path, floors: bool) -> Report {
     let no_floor = if floors { &[][..] } else { &["--no-floor"] };
     let words = ["bench", "-s", "64"].iter().chain(no_floor);
     let plan = Plan::new(&BenchArgs::try_parse_from(words).unwrap()).unwrap();
-    let mut findings = Findings::of("soft_lo", 4096, Path::Udp);
+    let mut findings = Findings::of("soft_lo", 4096, path);
     for round in [3, 1, 2] {
         let latency = Percentiles { p50: round * 1000, p99: round * 2000, p999: round * 3000 };
-        for &job in &plan.jobs {
+        for job in plan.jobs_on(path) {
             findings.add(
                 job,
                 match job.quantity.test() {
@@ -27,17 +31,17 @@ fn report(floors: bool) -> Report {
                     Test::Bandwidth | Test::Rate => Figure::PerSecond(round * 1_000_000_000),
                 },
             );
-            let Some(spec) = plan.floor(job, 4096) else {
+            let Some(spec) = plan.floor(job, path, 4096) else {
                 continue;
             };
-            findings.floors.entry(spec).or_default().push(match spec {
-                FloorSpec::UdpPingpong(_) | FloorSpec::TcpPingpong(_) => {
-                    FloorValue::RoundTrip(latency)
+            let value = match spec.is_stream() {
+                true if spec.post_list().is_some() => {
+                    FloorValue::MessagesPerSecond(round * 4_000_000_000)
                 }
-                FloorSpec::UdpStream { .. } | FloorSpec::TcpStream => {
-                    FloorValue::BytesPerSecond(round * 4_000_000_000)
-                }
-            });
+                true => FloorValue::BytesPerSecond(round * 4_000_000_000),
+                false => FloorValue::RoundTrip(latency),
+            };
+            findings.add_floor(spec, value);
         }
         if floors {
             let exchange = Exchange { bytes: 64, reply_bytes: 64 };
@@ -84,17 +88,45 @@ fn the_json_has_the_documented_shape() {
     assert_eq!(
         find(&json, "rate", "write", "messages_per_s"),
         json!({
-            "test": "rate", "op": "write", "path": "udp", "bytes": 64,
+            "test": "rate", "op": "write", "path": "udp", "bytes": 64, "post_list": 1,
             "messages_per_s": 2_000_000_000_u64,
             "floor": {"name": "udp_stream", "value": 83_333_333}, "ratio": 24.0,
         })
     );
     let tcp =
         json["floors"].as_array().unwrap().iter().find(|f| f["name"] == "tcp_stream").unwrap();
-    assert_eq!(*tcp, json!({"name": "tcp_stream", "bytes": 1 << 20, "bytes_per_s": 1_000_000_000}));
+    assert_eq!(
+        *tcp,
+        json!({"name": "tcp_stream", "path": "udp", "bytes": 1 << 20, "bytes_per_s": 1_000_000_000})
+    );
     for key in ["cpu", "cpus", "kernel", "memory_bytes", "adverb", "pinned", "device", "mtu"] {
         assert!(json["machine"].get(key).is_some(), "{key}");
     }
+}
+
+/// A message crosses shared memory once, whether somebody answers or not.
+#[test]
+fn shared_memory_stands_on_floors_of_its_own() {
+    let json = serde_json::to_value(report_of(Path::Shm, true)).unwrap();
+    for (op, key) in [("send", "half_rtt_ns"), ("read", "completion_ns")] {
+        let found = find(&json, "latency", op, key);
+        assert_eq!(found["floor"], json!({"name": "shm_pingpong", "value": 1000}), "{found}");
+    }
+    let rate = find(&json, "rate", "send", "messages_per_s");
+    assert_eq!(rate["floor"], json!({"name": "ring", "value": 8_000_000_000_u64}));
+    let floors = json["floors"].as_array().unwrap();
+    let floor = |name: &str, key: &str| {
+        let of = |f: &&Json| f["name"] == name && f["path"] == "shm";
+        floors.iter().filter(of).map(|f| f[key].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(floor("memcpy", "buffers"), ["one", "round_robin"]);
+    assert_eq!(floor("ring", "post_list"), [1, 32]);
+    let text = tables(&report_of(Path::Shm, true), true);
+    for line in ["bare ring", "memcpy", "Bandwidth of READ, memory of the caller's own, Gbit/s"] {
+        assert!(text.contains(line), "no {line:?} in\n{text}");
+    }
+    let callers = report_of(Path::Shm, true).results;
+    assert_eq!(callers.iter().filter(|r| r.memory == Some(Memory::Caller)).count(), 3);
 }
 
 #[test]
@@ -119,7 +151,7 @@ fn csv_has_as_many_fields_in_every_line() {
     assert_eq!(lines.len(), 1 + report(true).results.len());
     let fields = lines[0].split(',').count();
     assert!(lines.iter().all(|line| line.split(',').count() == fields), "{text}");
-    let half = "latency,send,udp,64,,half_rtt_ns,2000,4000,6000,udp_pingpong,1000,2,";
+    let half = "latency,send,udp,64,,half_rtt_ns,2000,4000,6000,udp_pingpong,1000,2,,,";
     assert!(lines.contains(&half), "{text}");
 }
 
@@ -135,7 +167,7 @@ fn tables_show_both_latencies_and_both_bandwidths() {
         "64 2.00 4.00 6.00 2.00 1.00",
         "Bandwidth of WRITE, one buffer, Gbit/s",
         "64 16.00 64.00 0.25 2.00",
-        "WRITE 64 2000.000 83.333 24.00",
+        "WRITE 64 1 2000.000 83.333 24.00",
     ] {
         assert!(squeezed.iter().any(|l| l == line), "no line {line:?} in\n{text}");
     }

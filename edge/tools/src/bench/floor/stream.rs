@@ -1,29 +1,125 @@
-//! TCP as a program without RDMA would use it for speed: no delay, large writes.
+//! Byte streams of the kernel's, TCP and UNIX sockets, as a program without RDMA would use them for
+//! speed: no delay, large writes.
 //!
-//! A ping-pong spins on sockets that do not block: that is how TCP answers fastest. A stream blocks,
-//! which makes it faster: a receiver that sleeps while bytes gather takes more of them at a time, and
-//! stays out of the sender's way.
+//! A ping-pong spins on sockets that do not block: that is how a stream answers fastest. A stream of
+//! data blocks, which makes it faster: a receiver that sleeps while bytes gather takes more of them at
+//! a time, and stays out of the sender's way.
 //!
-//! The congestion control is set to cubic on both sockets. Some distributions default to bbr, which
-//! paces even a connection to oneself and would make the floor lower than it is.
+//! The congestion control of TCP is set to cubic on both sockets. Some distributions default to bbr,
+//! which paces even a connection to oneself and would make the floor lower than it is.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use adverb_sys::tcp::set_congestion_control;
 
-use super::{Arrivals, Exchange};
+use super::{Arrivals, Exchange, shared};
 use crate::bench::control::{Answer, Control, Received, Watch};
 use crate::bench::pace::{Limit, Pace};
 use crate::bench::stats::Samples;
 use crate::failure::{Doing, Failure};
 
+/// A kind of connection.
+pub(super) trait Pipe: Read + Write + Sized {
+    /// Where connections come from.
+    type Listener;
+
+    /// Listens without blocking, and says where.
+    fn listen(control: &Control) -> io::Result<(Self::Listener, u16)>;
+
+    /// Takes a connection if there is one.
+    fn accept(listener: &Self::Listener) -> io::Result<Self>;
+
+    /// Connects to the server's `port`.
+    fn reach(control: &Control, port: u16) -> Result<Self, Failure>;
+
+    /// From now on calls do not wait.
+    fn prepare(&self) -> Result<(), Failure>;
+
+    /// From now on calls wait, for a while.
+    fn block(&self) -> io::Result<()>;
+}
+
+impl Pipe for TcpStream {
+    type Listener = TcpListener;
+
+    /// On the address that the control connection uses.
+    fn listen(control: &Control) -> io::Result<(TcpListener, u16)> {
+        let address = control.local(0).map_err(|failure| io::Error::other(failure.to_string()))?;
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let port = listener.local_addr()?.port();
+        Ok((listener, port))
+    }
+
+    fn accept(listener: &TcpListener) -> io::Result<Self> {
+        listener.accept().map(|(stream, _)| stream)
+    }
+
+    fn reach(control: &Control, port: u16) -> Result<Self, Failure> {
+        Self::connect(control.peer(port)?).doing(SETTING_UP)
+    }
+
+    fn prepare(&self) -> Result<(), Failure> {
+        self.set_nodelay(true).doing(SETTING_UP)?;
+        self.set_nonblocking(true).doing(SETTING_UP)?;
+        // reno is part of every kernel, and over loopback as fast.
+        if set_congestion_control(self, "cubic").is_err() {
+            set_congestion_control(self, "reno").doing(SETTING_UP)?;
+        }
+        Ok(())
+    }
+
+    fn block(&self) -> io::Result<()> {
+        self.set_nonblocking(false)?;
+        self.set_read_timeout(Some(WAIT))?;
+        self.set_write_timeout(Some(WAIT))
+    }
+}
+
+/// UNIX sockets have abstract names, which belong to the network namespace as ports do.
+impl Pipe for UnixStream {
+    type Listener = UnixListener;
+
+    fn listen(_: &Control) -> io::Result<(UnixListener, u16)> {
+        let (listener, port) = shared::by_free_name(|name| {
+            UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)
+        })?;
+        listener.set_nonblocking(true)?;
+        Ok((listener, port))
+    }
+
+    fn accept(listener: &UnixListener) -> io::Result<Self> {
+        listener.accept().map(|(stream, _)| stream)
+    }
+
+    fn reach(_: &Control, port: u16) -> Result<Self, Failure> {
+        let address = UnixAddr::from_abstract_name(shared::name(port)).doing(SETTING_UP)?;
+        Self::connect_addr(&address).doing(SETTING_UP)
+    }
+
+    fn prepare(&self) -> Result<(), Failure> {
+        self.set_nonblocking(true).doing(SETTING_UP)
+    }
+
+    fn block(&self) -> io::Result<()> {
+        self.set_nonblocking(false)?;
+        self.set_read_timeout(Some(WAIT))?;
+        self.set_write_timeout(Some(WAIT))
+    }
+}
+
 /// The passive side of a ping-pong: reads a message, answers it, until the client hangs up.
-pub(super) fn answer(exchange: Exchange, control: &mut Control) -> Result<Received, Failure> {
-    let listener = listen(control)?;
+pub(super) fn answer<P: Pipe>(
+    exchange: Exchange,
+    control: &mut Control,
+) -> Result<Received, Failure> {
+    let listener = listen::<P>(control)?;
     let mut watch = Watch::new(control);
-    let mut stream = accept(&listener, &mut watch)?;
+    let mut stream = accept::<P>(&listener, &mut watch)?;
     let mut message = buffer_of(exchange.bytes)?;
     let reply = buffer_of(exchange.reply_bytes)?;
     loop {
@@ -38,13 +134,13 @@ pub(super) fn answer(exchange: Exchange, control: &mut Control) -> Result<Receiv
 }
 
 /// The active side of a ping-pong.
-pub(super) fn ask(
+pub(super) fn ask<P: Pipe>(
     exchange: Exchange,
     port: u16,
     control: &mut Control,
     limit: Limit,
 ) -> Result<Samples, Failure> {
-    let mut stream = connect(port, control)?;
+    let mut stream = connect::<P>(port, control)?;
     let mut watch = Watch::new(control);
     let message = buffer_of(exchange.bytes)?;
     let mut reply = buffer_of(exchange.reply_bytes)?;
@@ -54,7 +150,7 @@ pub(super) fn ask(
 
 /// There and back until `pace` says it is enough.
 fn rounds(
-    stream: &mut TcpStream,
+    stream: &mut impl Pipe,
     message: &[u8],
     reply: &mut [u8],
     mut pace: Pace,
@@ -77,13 +173,13 @@ fn rounds(
 }
 
 /// The passive side of a stream: counts bytes until the client hangs up.
-pub(super) fn drain(control: &mut Control) -> Result<Received, Failure> {
-    let listener = listen(control)?;
+pub(super) fn drain<P: Pipe>(control: &mut Control) -> Result<Received, Failure> {
+    let listener = listen::<P>(control)?;
     let mut watch = Watch::new(control);
-    let mut stream = accept(&listener, &mut watch)?;
+    let mut stream = accept::<P>(&listener, &mut watch)?;
     let mut buffer = buffer_of(READ_BYTES)?;
     let mut arrivals = Arrivals::default();
-    block(&stream)?;
+    stream.block().doing(SETTING_UP)?;
     loop {
         match stream.read(&mut buffer) {
             Ok(len) if len > 0 => {
@@ -105,11 +201,11 @@ pub(super) fn drain(control: &mut Control) -> Result<Received, Failure> {
 }
 
 /// The active side of a stream.
-pub(super) fn pour(port: u16, control: &mut Control, limit: Limit) -> Result<(), Failure> {
-    let mut stream = connect(port, control)?;
+pub(super) fn pour<P: Pipe>(port: u16, control: &mut Control, limit: Limit) -> Result<(), Failure> {
+    let mut stream = connect::<P>(port, control)?;
     let mut watch = Watch::new(control);
     let chunk = buffer_of(WRITE_BYTES)?;
-    block(&stream)?;
+    stream.block().doing(SETTING_UP)?;
     let mut pace = limit.start();
     loop {
         let mut wait = || {
@@ -136,7 +232,7 @@ enum Flow {
 /// Fills `buffer`. `wait` is called whenever there is nothing, and says whether to stop.
 #[inline]
 fn read_all(
-    stream: &mut TcpStream,
+    stream: &mut impl Pipe,
     mut buffer: &mut [u8],
     wait: &mut impl FnMut() -> Result<bool, Failure>,
 ) -> Result<Flow, Failure> {
@@ -159,7 +255,7 @@ fn read_all(
 /// Writes all of `bytes`. `wait` as in [`read_all`].
 #[inline]
 fn write_all(
-    stream: &mut TcpStream,
+    stream: &mut impl Pipe,
     mut bytes: &[u8],
     wait: &mut impl FnMut() -> Result<bool, Failure>,
 ) -> Result<Flow, Failure> {
@@ -167,7 +263,7 @@ fn write_all(
         match stream.write(bytes) {
             Ok(len) => bytes = bytes.get(len..).unwrap_or_default(),
             Err(error) if error.kind() != ErrorKind::WouldBlock => {
-                return Err(error).doing("writing to a TCP socket");
+                return Err(error).doing("writing to a socket");
             }
             Err(_) => {
                 if wait()? {
@@ -179,20 +275,21 @@ fn write_all(
     Ok(Flow::Complete)
 }
 
-/// Listens on the address that the control connection uses, and tells the client where.
-fn listen(control: &mut Control) -> Result<TcpListener, Failure> {
-    let listener = TcpListener::bind(control.local(0)?).doing(SETTING_UP)?;
-    listener.set_nonblocking(true).doing(SETTING_UP)?;
-    let port = listener.local_addr().doing(SETTING_UP)?.port();
+/// Listens, and tells the client where.
+fn listen<P: Pipe>(control: &mut Control) -> Result<P::Listener, Failure> {
+    let (listener, port) = P::listen(control).doing(SETTING_UP)?;
     control.send(&Answer::Ready { port })?;
     Ok(listener)
 }
 
 /// Waits for the client.
-fn accept(listener: &TcpListener, watch: &mut Watch<'_>) -> Result<TcpStream, Failure> {
+fn accept<P: Pipe>(listener: &P::Listener, watch: &mut Watch<'_>) -> Result<P, Failure> {
     loop {
-        match listener.accept() {
-            Ok((stream, _)) => return prepare(stream),
+        match P::accept(listener) {
+            Ok(stream) => {
+                stream.prepare()?;
+                return Ok(stream);
+            }
             Err(error) if error.kind() != ErrorKind::WouldBlock => {
                 return Err(error).doing(SETTING_UP);
             }
@@ -206,26 +303,10 @@ fn accept(listener: &TcpListener, watch: &mut Watch<'_>) -> Result<TcpStream, Fa
 }
 
 /// Connects to the server.
-fn connect(port: u16, control: &Control) -> Result<TcpStream, Failure> {
-    prepare(TcpStream::connect(control.peer(port)?).doing(SETTING_UP)?)
-}
-
-/// Sets what makes a connection fast.
-fn prepare(stream: TcpStream) -> Result<TcpStream, Failure> {
-    stream.set_nodelay(true).doing(SETTING_UP)?;
-    stream.set_nonblocking(true).doing(SETTING_UP)?;
-    // reno is part of every kernel, and over loopback as fast.
-    if set_congestion_control(&stream, "cubic").is_err() {
-        set_congestion_control(&stream, "reno").doing(SETTING_UP)?;
-    }
+fn connect<P: Pipe>(port: u16, control: &Control) -> Result<P, Failure> {
+    let stream = P::reach(control, port)?;
+    stream.prepare()?;
     Ok(stream)
-}
-
-/// From now on calls wait, for a while.
-fn block(stream: &TcpStream) -> Result<(), Failure> {
-    stream.set_nonblocking(false).doing(SETTING_UP)?;
-    stream.set_read_timeout(Some(WAIT)).doing(SETTING_UP)?;
-    stream.set_write_timeout(Some(WAIT)).doing(SETTING_UP)
 }
 
 /// A message of a length that was checked.
@@ -242,6 +323,6 @@ const READ_BYTES: u64 = 256 << 10;
 /// How long a call of a stream waits before it looks whether the other side is still there.
 const WAIT: Duration = Duration::from_millis(5);
 /// What we do when it fails.
-const SETTING_UP: &str = "opening a TCP connection for the floor";
+const SETTING_UP: &str = "opening a connection for the floor";
 /// What we do when it fails.
-const READING: &str = "reading from a TCP socket";
+const READING: &str = "reading from a socket";
