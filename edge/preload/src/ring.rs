@@ -36,6 +36,8 @@ pub(crate) const WITHDRAWN: u32 = 3;
 pub(crate) const ALONE: u32 = 1;
 /// Whoever sleeps looks at all of its connections when it wakes: one bell is enough for all.
 pub(crate) const TOGETHER: u32 = 2;
+/// The sleeper sleeps on this very word.
+pub(crate) const ON_WORD: u32 = 3;
 /// Nothing has been switched yet.
 pub(crate) const NEVER: u64 = u64::MAX;
 
@@ -109,7 +111,7 @@ pub(crate) struct Consumer {
     pub(crate) taken: AtomicU64,
     /// How many bells it has taken from the kernel.
     pub(crate) heard: AtomicU64,
-    /// It sleeps, and wants to be rung for: [`ALONE`] or [`TOGETHER`].
+    /// It sleeps, and wants to be woken: [`ALONE`], [`TOGETHER`] or [`ON_WORD`].
     pub(crate) armed: AtomicU32,
     /// The doorbell of who sleeps together; see `doorbell.rs`.
     pub(crate) doorbell: AtomicU32,

@@ -11,8 +11,9 @@
 //! buffers, which it has promised for the length of the call (see `parts.rs`).
 
 use std::ffi::c_int;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+use crate::closing;
 use crate::config;
 use crate::doorbell;
 use crate::meeting;
@@ -20,7 +21,7 @@ use crate::parts::{Cursor, PARTS_MAX};
 use crate::patience::{Patience, Spin};
 use crate::raw::{self, Answer, Errno};
 use crate::retreat;
-use crate::ring::{ACCEPTED, ALONE, Leaver, NEVER, Ring, Segment, TOGETHER, Trouble};
+use crate::ring::{ACCEPTED, ALONE, Leaver, NEVER, ON_WORD, Ring, Segment, TOGETHER, Trouble};
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::stats::add;
 use crate::thread::Interrupts;
@@ -214,10 +215,23 @@ fn receive_settled(
             consumer.taken.store(taken + u64::try_from(got).unwrap_or(0), Ordering::Release);
             add(&slot.counters.rx_os_packets, 1);
             add(&slot.counters.rx_os_bytes, got);
+            if slot.carrier() == Carrier::Offered {
+                give_up(slot, segment, fd);
+            }
         }
         return Step::Moved(got);
     }
     receive_ring(slot, ring, fd, into, how)
+}
+
+/// The peer has answered through the kernel, though rings are offered to it. It looks for them with
+/// the first bytes that it gets: if it has answered a few times, it is not going to take them.
+fn give_up(slot: &Slot, segment: &Segment, fd: c_int) {
+    let answers = slot.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let given = segment.outgoing(slot.end()).direction.producer.given.load(Ordering::Relaxed);
+    if given > 0 && answers >= ANSWERS && closing::take_back(slot, segment, fd) {
+        slot.set_why(Why::PeerSilent);
+    }
 }
 
 fn receive_ring(
@@ -315,9 +329,11 @@ fn ring_for_room(slot: &Slot, ring: Ring<'_>, fd: c_int) {
 }
 
 /// Rings for a sleeper who has armed `bell`, unless somebody else does.
-fn ring_bell(slot: &Slot, bell: &std::sync::atomic::AtomicU32, fd: c_int) {
-    if bell.swap(0, Ordering::AcqRel) == 0 {
-        return;
+fn ring_bell(slot: &Slot, bell: &AtomicU32, fd: c_int) {
+    match bell.swap(0, Ordering::AcqRel) {
+        0 => return,
+        ON_WORD => return raw::wake(bell),
+        _ => {}
     }
     let Some(segment) = slot.mapped() else { return };
     let outgoing = segment.outgoing(slot.end()).direction;
@@ -620,8 +636,9 @@ pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
         Want::Read => &segment.incoming(slot.end()).direction.consumer.armed,
         Want::Write | Want::Room => &segment.outgoing(slot.end()).direction.writer.armed,
     };
-    if bell.load(Ordering::Relaxed) != ALONE {
-        bell.store(ALONE, Ordering::Relaxed);
+    if bell.load(Ordering::Relaxed) != ALONE && bell.swap(ALONE, Ordering::AcqRel) == ON_WORD {
+        // From now on bells are in the kernel's stream, for that sleeper as well.
+        raw::wake(bell);
     }
     fence(Ordering::SeqCst);
     // As long as the kernel's stream still matters, it is what the sleeper sleeps on.
@@ -636,6 +653,40 @@ pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
         Want::Write | Want::Room => {
             !is_worth_a_look(slot, Some(segment), want) || slot.carrier() != Carrier::Rings
         }
+    }
+}
+
+/// Sleeps on the ring's own word until there is something to read, for a moment: to wake a sleeper
+/// there takes less than to send a bell. Only the peer wakes it, and not if it is killed: who has
+/// slept in vain sleeps in the kernel next. Returns whether it is worth looking.
+pub(crate) fn sleep_on_word(slot: &Slot, segment: &Segment, left_ns: Option<u64>) -> bool {
+    let armed = &segment.incoming(slot.end()).direction.consumer.armed;
+    let is_settled = slot.carrier() == Carrier::Rings
+        && slot.watchers.load(Ordering::SeqCst) == 0
+        && segment.outgoing(slot.end()).direction.consumer.gone.load(Ordering::Relaxed) == 0
+        && !slot.is_peer_gone.load(Ordering::Relaxed)
+        && !is_worth_a_look(slot, Some(segment), Want::Read);
+    if !is_settled {
+        return false;
+    }
+    let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
+    if !matches!(armed.compare_exchange(0, ON_WORD, o, r), Ok(_) | Err(ON_WORD)) {
+        return false;
+    }
+    fence(Ordering::SeqCst);
+    let is_shut = || slot.is_read_shut.load(Ordering::Relaxed);
+    if is_worth_a_look(slot, Some(segment), Want::Read) || is_shut() {
+        return true;
+    }
+    let most_ns = left_ns.unwrap_or(u64::MAX).min(ON_WORD_NS);
+    !raw::sleep_on(armed, ON_WORD, i64::try_from(most_ns).unwrap_or(i64::MAX))
+}
+
+/// Wakes whoever sleeps on a ring's own word.
+pub(crate) fn wake_on_word(armed: &AtomicU32) {
+    let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
+    if armed.compare_exchange(ON_WORD, 0, o, r).is_ok() {
+        raw::wake(armed);
     }
 }
 
@@ -692,12 +743,21 @@ impl Drop for Sleeper<'_> {
 /// bell was lost.
 pub(crate) const SLICE_NS: u64 = 250_000_000;
 
+/// How long a sleeper sleeps that the kernel cannot wake.
+const ON_WORD_NS: u64 = 20_000_000;
+
 /// Sleeps until the kernel has something for this connection, at most so long.
-fn sleep(slot: &Slot, fd: c_int, want: Want, left_ns: Option<u64>) -> Result<(), Errno> {
+fn sleep(slot: &Slot, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result<(), Errno> {
     let rings = slot.segment();
     let is_writer = want != Want::Read;
+    let start_ns = left_ns.map(|_| raw::now_ns());
     let sleeper = Sleeper::new(slot, is_writer);
     if let Some(segment) = rings {
+        if !is_writer && sleep_on_word(slot, segment, left_ns) {
+            return Ok(());
+        }
+        let spent_ns = start_ns.map(|start_ns| raw::now_ns().saturating_sub(start_ns));
+        left_ns = left_ns.map(|left| left.saturating_sub(spent_ns.unwrap_or(0)));
         if !arm(slot, segment, want) {
             return Ok(());
         }
@@ -976,5 +1036,7 @@ pub(crate) fn kernel_speaks(slot: &Slot, segment: &Segment) -> (bool, bool) {
 const KERNEL_LOOK_ROUNDS: u32 = 4096;
 /// Reads that find nothing and do not wait look at the kernel no more often than this.
 const KERNEL_LOOK_NS: u64 = 2_000_000;
+/// Answers through the kernel after which an offer is taken back.
+const ANSWERS: u32 = 4;
 /// How long a writer sleeps that cannot be woken.
 const WRITER_NAP_NS: i64 = 100_000;

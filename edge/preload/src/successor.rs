@@ -84,7 +84,7 @@ pub(crate) unsafe fn prepare(
                 give_up(&slot, fd);
             } else if signal::is_guest() {
                 // Whose memory this is has not counted its guest.
-                closing::pass_on(&slot);
+                closing::pass_on(&slot, fd);
             }
         }
     }
@@ -136,7 +136,7 @@ pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *
         let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
         for fd in retreat::descriptors() {
             let Some(slot) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
-            if knows_us { closing::pass_on(&slot) } else { give_up(&slot, fd) }
+            if knows_us { closing::pass_on(&slot, fd) } else { give_up(&slot, fd) }
         }
     }
     raw::set_errno(errno);
