@@ -39,16 +39,16 @@ fn part(slot: &Slot, segment: &Segment, fd: c_int) {
     if !is_unread && !slot.is_abortive.load(Ordering::Relaxed) {
         outgoing.producer.fin.store(1, Ordering::Release);
     }
-    incoming.direction.consumer.gone.store(1, Ordering::SeqCst);
+    incoming.direction.consumer.sleep.gone.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
-    stream::wake_on_word(&outgoing.consumer.armed);
+    stream::wake_on_word(&outgoing.consumer.sleep.armed);
     if segment.is_leaving() {
         retreat::see_off(slot, fd);
         return meeting::withdraw(slot);
     }
     // From here on nobody rings for us; whoever is about to has a moment to finish, since a bell
     // that nobody has heard turns the FIN into a reset.
-    incoming.direction.consumer.armed.store(0, Ordering::SeqCst);
+    incoming.direction.consumer.sleep.armed.store(0, Ordering::SeqCst);
     outgoing.writer.armed.store(0, Ordering::SeqCst);
     for _ in 0..PATIENCE_ROUNDS {
         if incoming.direction.producer.ringing.load(Ordering::SeqCst) == 0 {
@@ -119,7 +119,7 @@ pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
     let Some(segment) = slot.segment() else { return true };
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
         slot.is_read_shut.store(true, Ordering::SeqCst);
-        stream::wake_on_word(&segment.incoming(slot.end()).direction.consumer.armed);
+        stream::wake_on_word(&segment.incoming(slot.end()).direction.consumer.sleep.armed);
     }
     if how == libc::SHUT_RD {
         return true;
@@ -134,11 +134,11 @@ pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
     let producer = &outgoing.producer;
     producer.fin.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
-    stream::wake_on_word(&outgoing.consumer.armed);
+    stream::wake_on_word(&outgoing.consumer.sleep.armed);
     if how == libc::SHUT_RDWR {
         return true;
     }
-    if outgoing.consumer.armed.swap(0, Ordering::AcqRel) != 0 {
+    if outgoing.consumer.sleep.armed.swap(0, Ordering::AcqRel) != 0 {
         stream::ring_once(slot, segment, fd);
     }
     false
