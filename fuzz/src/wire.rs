@@ -1,6 +1,6 @@
 //! Targets of `adverb-wire`.
 
-use adverb_wire::ip::{self, emit_udp_headers};
+use adverb_wire::ip::{self, Marks, emit_udp_headers};
 use adverb_wire::{Flow, Headers, ICRC_LEN, Operation, Packet, ROCE_PORT, pcap};
 
 /// A datagram that parses is one that we could have sent, up to what parsing forgives.
@@ -72,8 +72,9 @@ pub(crate) fn icrc(datagram: &[u8]) {
 /// The sum as the specification describes it: join everything, mask, sum.
 fn by_the_book(flow: &Flow, id: u16, packet: &[u8]) -> [u8; ICRC_LEN] {
     let len = u16::try_from(packet.len() + ICRC_LEN).expect("a datagram that fits");
+    let marks = Marks { traffic_class: 0xff, hop_limit: 0xff, flow_label: Marks::FLOW_LABEL_MAX };
     let mut bytes = [0xff; 8].to_vec();
-    bytes.extend_from_slice(emit_udp_headers(flow, id, 0xff, 0xff, len).as_slice());
+    bytes.extend_from_slice(emit_udp_headers(flow, id, marks, len).as_slice());
     bytes.extend_from_slice(packet);
     let masked: &[usize] =
         if flow.is_v6() { &[8, 9, 10, 11, 54, 55, 60] } else { &[18, 19, 34, 35, 40] };
@@ -95,8 +96,8 @@ pub(crate) fn capture(file: &[u8]) {
             continue;
         };
         let len = u16::try_from(datagram.payload.len()).expect("no longer than UDP can say");
-        let ip::Datagram { flow, id, ttl, tos, payload } = datagram;
-        let headers = emit_udp_headers(&flow, id, ttl, tos, len);
+        let ip::Datagram { flow, id, marks, payload } = datagram;
+        let headers = emit_udp_headers(&flow, id, marks, len);
         let whole = [headers.as_slice(), payload].concat();
         assert_eq!(ip::Datagram::parse(&whole), Ok(datagram));
         parse(payload);

@@ -7,6 +7,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::copy;
+
 /// Reads an IPv4 or IPv6 address; `None` if it is of another family. An IPv4 address in IPv6
 /// clothing is read as what it is.
 pub(crate) fn read(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
@@ -68,7 +70,8 @@ pub(crate) fn write(
     (storage, len.try_into().unwrap_or(0))
 }
 
-/// Reads an address that the program has given us; `None` if it is too short or of another family.
+/// Reads an address that the program has given us; `None` if it is too short, of another family, or not
+/// there.
 ///
 /// # Safety
 ///
@@ -84,9 +87,7 @@ pub(crate) unsafe fn given(
     // SAFETY: all zeros is a legal value of this structure of integers.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let len = len.min(size_of::<libc::sockaddr_storage>());
-    // SAFETY: the caller promises `len` readable bytes, and the storage has room for them.
-    unsafe {
-        std::ptr::copy_nonoverlapping(address.cast::<u8>(), (&raw mut storage).cast::<u8>(), len);
-    }
-    read(&storage)
+    // SAFETY: the storage has room for `len` bytes, and is nobody else's.
+    let is_there = unsafe { copy::copy((&raw mut storage).cast(), address.cast(), len) };
+    if is_there { read(&storage) } else { None }
 }

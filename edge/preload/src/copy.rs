@@ -46,6 +46,31 @@ pub(crate) unsafe fn read<T>(from: *const T) -> Option<T> {
     is_there.then(|| unsafe { value.assume_init() })
 }
 
+/// Writes a structure to the program's memory, and returns whether there was any.
+///
+/// # Safety
+///
+/// Nothing that is mapped there may be a reference of Rust's.
+#[must_use]
+pub(crate) unsafe fn write<T: Copy>(to: *mut T, value: T) -> bool {
+    // SAFETY: `value` is ours, and as long as a `T`; the caller's promise for the target.
+    unsafe { copy(to.cast(), (&raw const value).cast(), size_of::<T>()) }
+}
+
+/// Whether all of the program's `len` bytes from there on may be written. What they are meanwhile is
+/// nobody's business: the program has promised them to a call that fills them in.
+pub(crate) fn is_writable(to: *mut c_void, len: usize) -> bool {
+    let Some(last) = len.checked_sub(1) else { return true };
+    let bytes = (0..len).step_by(PAGE_BYTES).chain([last]);
+    bytes.into_iter().all(|at| {
+        let at = to.cast::<u8>().wrapping_add(at);
+        // SAFETY: any byte is legal.
+        let byte = unsafe { read(at) };
+        // SAFETY: the program's memory, in which we hold no references.
+        byte.is_some_and(|byte| unsafe { write(at, byte) })
+    })
+}
+
 /// Whether all of the program's `len` bytes from there on are readable.
 pub(crate) fn is_readable(from: *const c_void, len: usize) -> bool {
     let Some(last) = len.checked_sub(1) else { return true };

@@ -5,11 +5,14 @@
 //! ```text
 //! mailbox     the memory                      directory   who has one
 //! inbox       out of it, or the kernel        outbox      into others', or the kernel
-//! post        what this process has of both
+//! post        what this process has of both   group       into those of a multicast group
+//! listing     what the kernel says of sockets
 //! ```
 
 mod directory;
+mod group;
 mod inbox;
+mod listing;
 mod mailbox;
 mod outbox;
 mod post;
@@ -54,7 +57,8 @@ pub(crate) fn mapped(slot: &Slot) -> Option<&Mailbox> {
 }
 
 /// The program wants what only the kernel has: whatever comes from now on comes from there.
-pub(crate) fn keep_to_kernel(slot: &Slot) {
+pub(crate) fn keep_to_kernel(slot: &Slot, fd: c_int) {
+    hide_groups(slot, fd);
     if slot.kind() == Kind::Datagram && !slot.is_kernel_only.swap(true, Ordering::AcqRel) {
         if let Some(mailbox) = mapped(slot) {
             mailbox.hold();
@@ -80,9 +84,10 @@ pub(crate) fn connected(slot: &Slot, fd: c_int) {
     slot.turns.fetch_add(1, Ordering::AcqRel);
     if let Some(mailbox) = mapped(slot) {
         mailbox.turn();
+        inbox::expect_groups(fd, mailbox);
         if raw::name(fd, false).is_none_or(|own| own.port() != mailbox.port()) {
             // Disconnected, and without the port that it had.
-            keep_to_kernel(slot);
+            keep_to_kernel(slot, fd);
         }
     }
     slot.port.store(0, Ordering::Relaxed);
@@ -101,6 +106,7 @@ pub(crate) fn closing(slot: &Slot) {
 
 /// A socket that came with its descriptor.
 pub(crate) fn adopted(slot: &Slot, fd: c_int) {
+    slot.multicast_by.store(BY_UNKNOWN, Ordering::Relaxed);
     post::inherit(slot, fd);
     if let Some(own) = raw::name(fd, false) {
         slot.port.store(own.port().into(), Ordering::Relaxed);
@@ -114,16 +120,67 @@ pub(crate) fn after_fork(slot: &Slot) {
     }
 }
 
+/// What the kernel brings comes as the program wants it: without saying to which group it was sent.
+pub(crate) fn hide_groups(slot: &Slot, fd: c_int) {
+    if slot.shows_groups.swap(false, Ordering::AcqRel) {
+        let (level, name) = inbox::shows_option(fd);
+        let _ = raw::set_option(fd, level, name, 0);
+        if let Some(mailbox) = mapped(slot) {
+            mailbox.show_never();
+        }
+    }
+}
+
+/// Whether the program asks for an option that is on because of us.
+pub(crate) fn is_hidden(slot: &Slot, fd: c_int, level: c_int, name: c_int) -> bool {
+    slot.shows_groups.load(Ordering::Acquire) && (level, name) == inbox::shows_option(fd)
+}
+
+/// The socket has joined a group, or left it, or its filters have changed.
+fn membership_changed(slot: &Slot, fd: c_int) {
+    if let Some(mailbox) = mapped(slot) {
+        mailbox.turn();
+        inbox::expect_groups(fd, mailbox);
+    }
+    bound(slot, fd);
+}
+
+/// By which interface a socket sends to groups is not known.
+const BY_UNKNOWN: u64 = u64::MAX;
+
 /// The program has set an option. What is not known to be harmless needs the kernel.
 pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
     let is_harmless = match level {
         libc::SOL_SOCKET => HARMLESS_ANY.contains(&name),
-        libc::IPPROTO_IP => HARMLESS_V4.contains(&name),
-        libc::IPPROTO_IPV6 => HARMLESS_V6.contains(&name),
+        libc::IPPROTO_IP => {
+            [&HARMLESS_V4[..], &MEMBERSHIP_V4, &WAY_V4].iter().any(|some| some.contains(&name))
+        }
+        libc::IPPROTO_IPV6 => {
+            [&HARMLESS_V6[..], &MEMBERSHIP_V6, &WAY_V6].iter().any(|some| some.contains(&name))
+        }
         _ => false,
     };
+    let is_about_errors =
+        [(libc::IPPROTO_IP, libc::IP_RECVERR), (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)];
+    if is_about_errors.contains(&(level, name)) {
+        hide_groups(slot, fd);
+    }
     if !is_harmless {
-        return keep_to_kernel(slot);
+        if is_hidden(slot, fd, level, name) {
+            slot.shows_groups.store(false, Ordering::Release);
+        }
+        return keep_to_kernel(slot, fd);
+    }
+    let (memberships, ways) = match level {
+        libc::IPPROTO_IP => (&MEMBERSHIP_V4[..], &WAY_V4[..]),
+        libc::IPPROTO_IPV6 => (&MEMBERSHIP_V6[..], &WAY_V6[..]),
+        _ => (&[][..], &[][..]),
+    };
+    if memberships.contains(&name) {
+        membership_changed(slot, fd);
+    }
+    if ways.contains(&name) {
+        slot.turns.fetch_add(1, Ordering::AcqRel);
     }
     if level == libc::SOL_SOCKET
         && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name)
@@ -151,15 +208,17 @@ const HARMLESS_ANY: [c_int; 15] = [
     libc::SO_NO_CHECK,
     libc::SO_INCOMING_CPU,
 ];
-const HARMLESS_V4: [c_int; 16] = [
+const HARMLESS_V4: [c_int; 7] = [
     libc::IP_TTL,
     libc::IP_TOS,
     libc::IP_MTU_DISCOVER,
     libc::IP_RECVERR,
     libc::IP_FREEBIND,
     libc::IP_MULTICAST_TTL,
-    libc::IP_MULTICAST_LOOP,
-    libc::IP_MULTICAST_IF,
+    libc::IP_BIND_ADDRESS_NO_PORT,
+];
+/// What a socket gets of which groups.
+const MEMBERSHIP_V4: [c_int; 15] = [
     libc::IP_MULTICAST_ALL,
     libc::IP_ADD_MEMBERSHIP,
     libc::IP_DROP_MEMBERSHIP,
@@ -167,16 +226,42 @@ const HARMLESS_V4: [c_int; 16] = [
     libc::IP_DROP_SOURCE_MEMBERSHIP,
     libc::IP_BLOCK_SOURCE,
     libc::IP_UNBLOCK_SOURCE,
-    libc::IP_BIND_ADDRESS_NO_PORT,
+    libc::IP_MSFILTER,
+    MCAST_JOIN_GROUP,
+    MCAST_BLOCK_SOURCE,
+    MCAST_UNBLOCK_SOURCE,
+    MCAST_LEAVE_GROUP,
+    MCAST_JOIN_SOURCE_GROUP,
+    MCAST_LEAVE_SOURCE_GROUP,
+    MCAST_MSFILTER,
 ];
-const HARMLESS_V6: [c_int; 11] = [
+const MEMBERSHIP_V6: [c_int; 10] = [
+    libc::IPV6_ADD_MEMBERSHIP,
+    libc::IPV6_DROP_MEMBERSHIP,
+    IPV6_MULTICAST_ALL,
+    MCAST_JOIN_GROUP,
+    MCAST_BLOCK_SOURCE,
+    MCAST_UNBLOCK_SOURCE,
+    MCAST_LEAVE_GROUP,
+    MCAST_JOIN_SOURCE_GROUP,
+    MCAST_LEAVE_SOURCE_GROUP,
+    MCAST_MSFILTER,
+];
+const MCAST_JOIN_GROUP: c_int = 42;
+const MCAST_BLOCK_SOURCE: c_int = 43;
+const MCAST_UNBLOCK_SOURCE: c_int = 44;
+const MCAST_LEAVE_GROUP: c_int = 45;
+const MCAST_JOIN_SOURCE_GROUP: c_int = 46;
+const MCAST_LEAVE_SOURCE_GROUP: c_int = 47;
+const MCAST_MSFILTER: c_int = 48;
+const IPV6_MULTICAST_ALL: c_int = 29;
+/// How a socket sends to groups.
+const WAY_V4: [c_int; 2] = [libc::IP_MULTICAST_LOOP, libc::IP_MULTICAST_IF];
+const WAY_V6: [c_int; 2] = [libc::IPV6_MULTICAST_LOOP, libc::IPV6_MULTICAST_IF];
+const HARMLESS_V6: [c_int; 7] = [
     libc::IPV6_V6ONLY,
     libc::IPV6_UNICAST_HOPS,
     libc::IPV6_MULTICAST_HOPS,
-    libc::IPV6_MULTICAST_LOOP,
-    libc::IPV6_MULTICAST_IF,
-    libc::IPV6_ADD_MEMBERSHIP,
-    libc::IPV6_DROP_MEMBERSHIP,
     libc::IPV6_MTU_DISCOVER,
     libc::IPV6_RECVERR,
     libc::IPV6_TCLASS,

@@ -60,6 +60,12 @@ impl Lock {
         }
     }
 
+    /// Whether whoever held it last has died with it.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let holder = self.0.load(Ordering::Acquire);
+        holder != 0 && !raw::is_alive(holder)
+    }
+
     /// For a child just forked whose parent's other threads may have held it.
     pub(crate) fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);

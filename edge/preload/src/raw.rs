@@ -272,6 +272,21 @@ pub(crate) fn option<T: Copy + Default>(fd: c_int, level: c_int, name: c_int) ->
     Ok(value)
 }
 
+/// Reads a socket option into a structure whose first fields say what is asked.
+pub(crate) fn read_option<T>(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: &mut T,
+) -> Result<(), Errno> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let value = std::ptr::from_mut(value) as usize;
+    let args = [word(fd), word(level), word(name), value, &raw mut len as usize, 0];
+    // SAFETY: the kernel writes at most `len` bytes of a `T`, whose every bit pattern is legal by
+    // the choice of the callers: integers, and addresses.
+    unsafe { syscall(libc::SYS_getsockopt, args) }.map(|_| ())
+}
+
 /// The address of one end of a socket: its own, or its peer's.
 pub(crate) fn name(fd: c_int, of_peer: bool) -> Option<std::net::SocketAddr> {
     // SAFETY: all zeros is a legal value of this structure of integers.
@@ -433,8 +448,19 @@ pub(crate) fn file_size(fd: c_int) -> Answer {
 /// memory has other descriptors than we know.
 pub(crate) fn read_file(path: &std::path::Path, most: usize) -> Option<Vec<u8>> {
     let path = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
-    let file = open(&std::ffi::CString::new(path).ok()?, libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
     let mut bytes = Vec::new();
+    read_file_into(&std::ffi::CString::new(path).ok()?, most, &mut bytes)?;
+    Some(bytes)
+}
+
+/// The same, into memory that is there already, and emptied first.
+pub(crate) fn read_file_into(
+    path: &std::ffi::CStr,
+    most: usize,
+    bytes: &mut Vec<u8>,
+) -> Option<()> {
+    let file = open(path, libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
+    bytes.clear();
     let mut chunk = [0_u8; 4096];
     while bytes.len() < most {
         let args = [word(file), chunk.as_mut_ptr() as usize, chunk.len(), 0, 0, 0];
@@ -447,7 +473,16 @@ pub(crate) fn read_file(path: &std::path::Path, most: usize) -> Option<Vec<u8>> 
     }
     close(file);
     bytes.truncate(most);
-    Some(bytes)
+    Some(())
+}
+
+/// The number by which the kernel lists a socket.
+pub(crate) fn inode(fd: c_int) -> Option<u64> {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: room for an answer.
+    unsafe { syscall(libc::SYS_fstat, [word(fd), &raw mut about as usize, 0, 0, 0, 0]) }.ok()?;
+    Some(about.st_ino)
 }
 
 /// Writes bytes of ours.

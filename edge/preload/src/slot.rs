@@ -161,6 +161,12 @@ pub(crate) struct Slot {
     pub(crate) has_inbox: AtomicBool,
     /// A UDP socket is not to get one.
     pub(crate) is_kernel_only: AtomicBool,
+    /// The kernel tells us of its datagrams to which group they were sent; the program knows nothing
+    /// of that.
+    pub(crate) shows_groups: AtomicBool,
+    /// By which interface it sends to groups, if the program has said so: an address, and an index
+    /// above it.
+    pub(crate) multicast_by: AtomicU64,
     /// The rings' name in the meeting place.
     pub(crate) meeting: [AtomicU64; 2],
     /// The size of the rings.
@@ -344,6 +350,7 @@ impl Slot {
             &self.nodelay,
             &self.has_inbox,
             &self.is_kernel_only,
+            &self.shows_groups,
         ] {
             flag.store(false, o);
         }
@@ -358,6 +365,7 @@ impl Slot {
         }
         self.port.store(0, o);
         self.turns.store(0, o);
+        self.multicast_by.store(0, o);
         for count in
             [&self.looked_ns, &self.taken, &self.given, &self.receive_limit_ns, &self.send_limit_ns]
         {

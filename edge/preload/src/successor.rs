@@ -82,7 +82,10 @@ pub(crate) unsafe fn prepare(
             let Some(slot) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
             if !knows_us {
                 give_up(&slot, fd);
-            } else if signal::is_guest() {
+                continue;
+            }
+            datagram::hide_groups(&slot, fd);
+            if signal::is_guest() {
                 // Whose memory this is has not counted its guest.
                 closing::pass_on(&slot, fd);
             }
@@ -136,7 +139,12 @@ pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *
         let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
         for fd in retreat::descriptors() {
             let Some(slot) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
-            if knows_us { closing::pass_on(&slot, fd) } else { give_up(&slot, fd) }
+            if knows_us {
+                datagram::hide_groups(&slot, fd);
+                closing::pass_on(&slot, fd);
+            } else {
+                give_up(&slot, fd);
+            }
         }
     }
     raw::set_errno(errno);
@@ -155,7 +163,7 @@ pub(crate) fn prepare_standard(fd: c_int) {
 /// What travelled through shared memory travels through the kernel from now on.
 fn give_up(slot: &Slot, fd: c_int) {
     match slot.kind() {
-        Kind::Datagram => datagram::keep_to_kernel(slot),
+        Kind::Datagram => datagram::keep_to_kernel(slot, fd),
         Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => retreat::leave(slot, fd),
     }
 }

@@ -8,6 +8,7 @@ use std::ops::BitOr;
 ///
 /// The bits are those of the verbs.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[doc(alias = "ibv_access_flags")]
 pub struct Access(u32);
 
 impl Access {

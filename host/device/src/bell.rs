@@ -77,7 +77,7 @@ impl Rope {
         Self { fd, shelf }
     }
 
-    pub(crate) fn shelf(&self) -> &Shelf {
+    pub(crate) fn shelf(&self) -> &Arc<Shelf> {
         &self.shelf
     }
 

@@ -23,7 +23,7 @@ use adverb_engine::{Access, AccessError};
 use adverb_sys::udp::{
     BURST_BYTES_MAX, Destination, Gather, GatherBuffer, SEGMENTS_MAX, refuses_bursts,
 };
-use adverb_wire::{Flow, HeaderBytes, Headers, ICRC_LEN, Icrc};
+use adverb_wire::{Flow, HeaderBytes, Headers, ICRC_LEN, Icrc, Marks};
 use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::ptr;
@@ -64,6 +64,7 @@ pub(crate) struct Route<'a> {
     pub(crate) endpoint: &'a Endpoint,
     pub(crate) destination: &'a Destination,
     pub(crate) flow: &'a Flow,
+    pub(crate) marks: Marks,
     pub(crate) regions: &'a Regions,
     pub(crate) counters: &'a Counters,
 }
@@ -71,9 +72,9 @@ pub(crate) struct Route<'a> {
 impl<'a> Route<'a> {
     /// Packets of this port that go this way.
     pub(crate) fn new(way: &'a Way, port: &'a Port) -> Self {
-        let Way { endpoint, destination, flow, near: _ } = way;
+        let Way { endpoint, destination, flow, marks, near: _ } = way;
         let (regions, counters) = (port.regions(), port.counters_ref());
-        Self { endpoint, destination, flow, regions, counters }
+        Self { endpoint, destination, flow, marks: *marks, regions, counters }
     }
 }
 
@@ -437,7 +438,7 @@ impl Burst<'_> {
         let numbered = endpoint.gso();
         for (index, packet) in bytes.chunks(self.segment.max(1)).enumerate() {
             let id = if numbered { u16::try_from(index).unwrap_or(0) } else { 0 };
-            capture.packet(endpoint.addr, peer, id, packet);
+            capture.packet((endpoint.addr, peer), id, self.route.marks, packet);
         }
     }
 }

@@ -8,7 +8,7 @@
 use crate::sync::Mutex;
 use adverb_sys::clock;
 use adverb_sys::lock::FileLock;
-use adverb_wire::{Flow, ip, pcap};
+use adverb_wire::{Flow, Marks, ip, pcap};
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -47,7 +47,13 @@ impl Capture {
     }
 
     /// Adds a datagram. What the disk does not take is lost: a capture is an aid, not a service.
-    pub(crate) fn packet(&self, from: SocketAddr, to: SocketAddr, id: u16, datagram: &[u8]) {
+    pub(crate) fn packet(
+        &self,
+        (from, to): (SocketAddr, SocketAddr),
+        id: u16,
+        marks: Marks,
+        datagram: &[u8],
+    ) {
         let flow = match (from.ip(), to.ip()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 Flow::v4(src.octets(), dst.octets(), from.port(), to.port())
@@ -60,7 +66,7 @@ impl Capture {
         let Ok(len) = u16::try_from(datagram.len()) else {
             return;
         };
-        let headers = ip::emit_udp_headers(&flow, id, HOP_LIMIT, 0, len);
+        let headers = ip::emit_udp_headers(&flow, id, marks, len);
         let mut writer = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let Writer { lock, block } = &mut *writer;
         block.clear();
@@ -68,9 +74,6 @@ impl Capture {
         let _ = lock.file().write_all(block);
     }
 }
-
-/// What the kernel puts into packets unless told otherwise.
-const HOP_LIMIT: u8 = 64;
 
 fn open(path: &Path) -> io::Result<File> {
     File::options().create(true).truncate(false).write(true).open(path)

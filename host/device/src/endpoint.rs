@@ -2,8 +2,8 @@
 
 use crate::capture::Capture;
 use adverb_engine::Gid;
-use adverb_sys::udp::{BindOptions, Socket};
-use adverb_wire::{Flow, ROCE_PORT};
+use adverb_sys::udp::{self, BindOptions, Destination, Socket};
+use adverb_wire::{Flow, Marks, ROCE_PORT};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,6 +19,8 @@ pub(crate) struct Endpoint {
     pub(crate) capture: Option<Arc<Capture>>,
     /// Bursts leave in one call. Cleared for good when the route refuses one.
     gso: AtomicBool,
+    /// Hop limit of packets of which nothing else is said.
+    hop_limit: u8,
 }
 
 impl Endpoint {
@@ -32,9 +34,10 @@ impl Endpoint {
         options.reuse_port = true;
         let socket = Socket::bind(&options)?;
         let gso = AtomicBool::new(socket.gso());
+        let hop_limit = socket.usual_hop_limit().unwrap_or(Marks::USUAL.hop_limit);
         // An interface that knows no groups says so when one is joined.
         let _ = socket.set_multicast_interface(interface);
-        Ok(Self { socket, addr, interface, capture, gso })
+        Ok(Self { socket, addr, interface, capture, gso, hop_limit })
     }
 
     /// The address of a multicast group on an interface, as one binds and sends to it.
@@ -67,6 +70,17 @@ impl Endpoint {
         }
     }
 
+    /// Where to send packets for `peer` that are marked in this way, and how they then are when they
+    /// leave. What is marked as it would be anyway costs nothing more.
+    pub(crate) fn destination(&self, peer: SocketAddr, marks: Marks) -> (Destination, Marks) {
+        let usual = if peer.ip().is_multicast() { GROUP_HOP_LIMIT } else { self.hop_limit };
+        let Marks { traffic_class, hop_limit, flow_label } = marks;
+        let asked = if hop_limit == usual { 0 } else { hop_limit };
+        let order = udp::Marks { traffic_class, hop_limit: asked, flow_label };
+        let hop_limit = if hop_limit == 0 { usual } else { hop_limit };
+        (Destination::new(peer).marked(order), Marks { hop_limit, ..marks })
+    }
+
     /// The flow of packets from this address to `peer`; `None` if they are of different kinds.
     pub(crate) fn flow_to(&self, peer: SocketAddr) -> Option<Flow> {
         flow(self.addr, peer)
@@ -77,6 +91,9 @@ impl Endpoint {
         flow(source, self.addr)
     }
 }
+
+/// Packets to a group pass no router unless it is said that they may.
+const GROUP_HOP_LIMIT: u8 = 1;
 
 /// The address in a GID.
 pub(crate) fn ip_of(gid: Gid) -> IpAddr {

@@ -20,6 +20,8 @@ use std::time::Duration;
 /// What happened. `enum ibv_event_type`; IBTA Vol. 1 §11.6.3.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
+#[doc(alias = "ibv_event_type")]
+#[doc(alias = "ibv_event_type_str")]
 pub enum EventKind {
     /// A completion queue had no room for a completion.
     CqErr,
@@ -105,6 +107,7 @@ pub enum Element {
 ///
 /// Dropping it acknowledges it.
 #[derive(Debug)]
+#[doc(alias = "ibv_async_event")]
 pub struct AsyncEvent {
     /// What happened.
     pub kind: EventKind,

@@ -13,6 +13,10 @@ use std::net::{IpAddr, SocketAddr};
 
 /// A device that can be opened.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[doc(alias = "ibv_device")]
+#[doc(alias = "ibv_get_device_name")]
+#[doc(alias = "ibv_get_device_guid")]
+#[doc(alias = "ibv_get_device_index")]
 pub struct Device {
     /// `soft_` and the interface's name; of a device that is not ours, the kernel's.
     pub name: String,
@@ -78,6 +82,7 @@ pub struct GidEntry {
 
 /// What packets from a place of a GID table look like. `enum ibv_gid_type`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[doc(alias = "ibv_gid_type")]
 pub enum GidKind {
     /// InfiniBand.
     Ib,
@@ -117,6 +122,8 @@ impl GidEntry {
 /// What kind of node a device is. `enum ibv_node_type`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
+#[doc(alias = "ibv_node_type")]
+#[doc(alias = "ibv_node_type_str")]
 pub enum NodeType {
     /// A channel adapter, of InfiniBand or RoCE.
     Ca,

@@ -15,7 +15,7 @@ use adverb_engine::{
     Landing, LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request,
     Route, SendDone, Target,
 };
-use adverb_wire::{Flow, Grh, Headers, Qpn, Rkey};
+use adverb_wire::{Flow, Grh, Headers, Marks, Qpn, Rkey};
 use std::sync::Arc;
 
 /// Where a queue pair's receives come from.
@@ -85,15 +85,12 @@ impl<'a> Surroundings<'a, '_> {
 pub(crate) enum Errand<'a> {
     /// Nothing.
     None,
-    /// A packet has come this way, in a datagram of this length.
-    Arrival { flow: &'a Flow, len: u16 },
+    /// A packet has come this way, in a datagram of this length that was marked like this.
+    Arrival { flow: &'a Flow, marks: Marks, len: u16 },
     /// Packets leave by this leg; request number `next` is the next.
-    Departure { leg: &'a Leg, next: u64 },
+    /// A lane of its fan that is full for long loses them; of others there has to be room.
+    Departure { leg: &'a Leg, next: u64, sinks: bool },
 }
-
-/// What a socket does not show of a packet's IP header: the hop limit, which is here what hosts
-/// start with mostly.
-const HOP_LIMIT: u8 = 64;
 
 impl Surroundings<'_, '_> {
     /// Copies `bytes` into the buffers `sges`, `offset` bytes from their start.
@@ -128,6 +125,7 @@ impl Surroundings<'_, '_> {
     }
 
     /// Where a receive's bytes go: domain and buffers.
+    #[inline]
     pub(crate) fn receive_sges(&self, receive: Receive) -> (u32, &[Sge]) {
         match &self.own.receives {
             Receives::Own(ring) => (self.own.domain, ring.sges(receive.token)),
@@ -150,6 +148,7 @@ impl Surroundings<'_, '_> {
         }
     }
 
+    #[inline]
     fn publish(&mut self, cq: Cq, completion: Completion, solicited: bool) {
         let queue = match cq {
             Cq::Send => &self.own.send_cq,
@@ -175,7 +174,11 @@ impl Host for Surroundings<'_, '_> {
         let same_way = match self.errand {
             Errand::None | Errand::Arrival { .. } => true,
             // A burst goes one way.
-            Errand::Departure { leg, next } => {
+            Errand::Departure { leg, next, sinks } => {
+                let fan = leg.fan.as_deref().unwrap_or_default();
+                if !sinks && fan.iter().any(|lane| !lane.load(1).room()) {
+                    return false;
+                }
                 let sends = &self.own.sends;
                 sends.leg(sends.route(next)).is_some_and(|other| leg.is_same(other))
             }
@@ -193,8 +196,10 @@ impl Host for Surroundings<'_, '_> {
         _route: Option<Route>, // `room` has seen to it that the burst goes that way.
     ) -> Result<(), EmitError> {
         let mut near = None;
-        if let Errand::Departure { leg, next } = &mut self.errand {
+        let mut fan = &[][..];
+        if let Errand::Departure { leg, next, .. } = &mut self.errand {
             *next += 1; // A datagram is one packet.
+            fan = leg.fan.as_deref().unwrap_or_default();
             near = leg.way.near.map(|near| near.addresses);
         }
         let domain = self.own.domain;
@@ -223,6 +228,21 @@ impl Host for Surroundings<'_, '_> {
                 Payload::None | Payload::Request { .. } => EmitError::Local(LocalError::Protection),
                 Payload::Region { .. } => EmitError::Remote(error),
             });
+        }
+        if let (Payload::Request { .. } | Payload::None, Some(addresses)) = (payload, near) {
+            let load = match payload {
+                Payload::Request { index, offset, len } => {
+                    Load::Local { local: self.own.sends.local(index), offset, len, domain }
+                }
+                Payload::None | Payload::Region { .. } => Load::Nothing,
+            };
+            // Before the packet: whoever gets a copy of it shall have had the record.
+            for lane in fan {
+                let mut cargo = lane.load(1);
+                let emitted = cargo.emit_to(addresses, headers, &load, self.regions);
+                emitted.map_err(|_| EmitError::Local(LocalError::Protection))?;
+                cargo.send();
+            }
         }
         let Some(burst) = self.burst.as_mut() else {
             return Ok(()); // The transport asks for room first, and there is none.
@@ -283,7 +303,7 @@ impl Host for Surroundings<'_, '_> {
 
     fn grh(&self) -> [u8; 40] {
         match self.errand {
-            Errand::Arrival { flow, len } => Grh::emit(flow, HOP_LIMIT, 0, len),
+            Errand::Arrival { flow, marks, len } => Grh::emit(flow, marks, len),
             Errand::None | Errand::Departure { .. } => [0; 40], // Nobody asks then.
         }
     }
@@ -354,9 +374,10 @@ impl Host for Surroundings<'_, '_> {
     }
 
     fn lent(&self) -> Option<u32> {
-        self.lent.map(|lent| lent.total)
+        self.lent.map(|lent| lent.total())
     }
 
+    #[inline]
     fn fetch(&mut self, to: Target) -> Result<(), FetchError> {
         self.fetch_lent(to)
     }
@@ -379,6 +400,7 @@ impl Host for Surroundings<'_, '_> {
         self.own.affiliation.raise(kind);
     }
 
+    #[inline]
     fn send_done(&mut self, done: SendDone) {
         if !done.report {
             return;
@@ -398,6 +420,7 @@ impl Host for Surroundings<'_, '_> {
         self.publish(Cq::Send, completion, false);
     }
 
+    #[inline]
     fn receive_done(&mut self, done: ReceiveDone) {
         let (wr_id, buffer, srq) = match &mut self.own.receives {
             Receives::Own(ring) => {

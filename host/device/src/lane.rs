@@ -10,7 +10,8 @@
 //! 1. The rings lie within a mapping that the lane holds. Places and lengths come from `ring.rs`,
 //!    which keeps them within the ring; they are checked once more before bytes are copied.
 //! 2. Bytes in a ring may change at any time, if the other side is malicious: they are copied by
-//!    pointer, to memory of our own, before anybody looks at them, and never borrowed.
+//!    pointer, to memory of our own or to the receive that they are for, before anybody looks at
+//!    them, and never borrowed.
 //! 3. A record's bytes are written between `reserve` and `commit`, under the writer's lock, and read
 //!    between `next` and `release`, under the port's receive lock: honest sides never touch the same
 //!    bytes at once.
@@ -18,14 +19,14 @@
 use crate::bell::Rope;
 use crate::commons::Commons;
 use crate::maps::Maps;
-use crate::region::{Regions, Serial};
+use crate::region::{Pin, Regions, Serial};
 use crate::registry::SlotId;
-use crate::ring::{Broken, Memory, Reader, Record, Writer, longest};
+use crate::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
 use crate::shelf::Shelf;
 use crate::sync::Mutex;
-use crate::vicinity::Addresses;
+use crate::vicinity::{Addresses, FULL_MAX_NANOS};
 use crate::work::{Local, Sge};
-use adverb_engine::{Access, AccessError, LOCAL_SEGMENT_BYTES};
+use adverb_engine::{Access, AccessError, Brief, LOCAL_SEGMENT_BYTES};
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
 use adverb_sys::vm::{self, Piece, Way};
 use adverb_wire::{HeaderBytes, Headers};
@@ -51,12 +52,15 @@ pub(crate) const RECORD_MAX: usize = Headers::MAX_LEN + PAYLOAD_MAX;
 #[expect(clippy::as_conversions, reason = "a constant that fits")]
 const PAYLOAD_MAX: usize = LOCAL_SEGMENT_BYTES as usize;
 const _: () = assert!(RECORD_MAX <= longest(RING_BYTES));
+const _: () = assert!(Brief::LEN <= Headers::MAX_LEN);
 
 /// What a record's note says: the length of its headers, and of which kind it is.
 const NOTE_LEN: u16 = 63;
 const NOTE_LENT: u16 = 1 << 15;
 /// Its headers end with addresses (`vicinity.rs`).
 const NOTE_ADDRESSED: u16 = 1 << 14;
+/// It has a brief in the place of headers.
+const NOTE_BRIEF: u16 = 1 << 13;
 const _: () = assert!(Headers::MAX_LEN <= 63 && DATAGRAM_HEAD_MAX <= 63);
 /// Headers of a datagram are no longer: those of transport and datagram, and an immediate.
 const DATAGRAM_HEAD_MAX: usize = 12 + 8 + 4 + Addresses::LEN;
@@ -251,6 +255,11 @@ impl Lane {
         self.rope.shelf()
     }
 
+    /// The same, to be kept.
+    pub(crate) fn keep_peer_shelf(&self) -> Arc<Shelf> {
+        Arc::clone(self.rope.shelf())
+    }
+
     /// What this end publishes.
     pub(crate) fn own_shelf(&self) -> &Shelf {
         self.commons.shelf()
@@ -366,12 +375,33 @@ impl Lane {
         self.incoming.rung().swap(0, Ordering::AcqRel);
     }
 
+    /// Whether a datagram of many may be written, or else is lost: nobody waits for a lane for long.
+    pub(crate) fn takes(&self, now: u64) -> Takes {
+        let full = !self.load(1).room();
+        match (self.note_full(full, now), full) {
+            (_, false) => Takes::It,
+            (since, true) if since > FULL_MAX_NANOS => Takes::Nothing,
+            (_, true) => Takes::ItSoon,
+        }
+    }
+
     /// Begins to write records, `budget` at most; others of this process wait.
     #[inline]
     pub(crate) fn load(&self, budget: usize) -> Cargo<'_> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         Cargo { lane: self, writer, budget, emitted: 0, sinks: false }
     }
+}
+
+/// What becomes of a datagram in a lane.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Takes {
+    /// There is room.
+    It,
+    /// There is none now.
+    ItSoon,
+    /// It is lost.
+    Nothing,
 }
 
 /// Somebody is at the other end's memory.
@@ -392,21 +422,50 @@ impl Drop for Visit<'_> {
 /// How long a visit lasts at most: a copy, by a process that may have lost its processor.
 const VISIT_MAX: Duration = Duration::from_secs(10);
 
-/// A lent message that is being handed over.
+/// A message that is being handed over, whose bytes are where the sender has put them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lent<'a> {
-    pub(crate) lane: &'a Lane,
-    /// Bytes in all.
-    pub(crate) total: u32,
-    /// The record's list of pieces, [`PIECE_BYTES`] each.
-    pub(crate) pieces: &'a [u8],
+pub(crate) enum Lent<'a> {
+    /// In the sender's memory.
+    Far {
+        lane: &'a Lane,
+        /// Bytes in all.
+        total: u32,
+        /// The record's list of pieces, [`PIECE_BYTES`] each.
+        pieces: &'a [u8],
+    },
+    /// In the ring.
+    Near(InRing),
+}
+
+/// The bytes of a record that is being handed over: in the ring, and the sender's to change if it is
+/// malicious (rule 2). They are there until [`Inlet::release`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InRing {
+    pub(crate) start: *mut u8,
+    len: u32,
+}
+
+impl InRing {
+    #[inline]
+    pub(crate) const fn len(self) -> u32 {
+        self.len
+    }
 }
 
 impl<'a> Lent<'a> {
     pub(crate) fn parse(lane: &'a Lane, bytes: &'a [u8]) -> Option<Self> {
         let (total, pieces) = bytes.split_first_chunk::<LENT_BYTES>()?;
         let total = u32::try_from(u64::from_ne_bytes(*total)).ok()?;
-        Some(Self { lane, total, pieces })
+        Some(Self::Far { lane, total, pieces })
+    }
+
+    /// Bytes in all.
+    #[inline]
+    pub(crate) const fn total(&self) -> u32 {
+        match self {
+            Self::Far { total, .. } => *total,
+            Self::Near(near) => near.len,
+        }
     }
 
     pub(crate) fn piece(bytes: &[u8]) -> Option<Sge> {
@@ -428,6 +487,35 @@ pub(crate) struct Cargo<'a> {
     emitted: u64,
     /// What is emitted is lost.
     sinks: bool,
+}
+
+/// Bytes behind a brief that are in the line of its mark.
+const FIRST_BYTES: usize = LINE - MARK - Brief::LEN;
+
+/// What is to be said of a draft.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
+    /// Its bytes say where those of the message are: [`lent_bytes`].
+    pub(crate) lent: bool,
+    /// More records are about to come.
+    pub(crate) more: bool,
+}
+
+/// What the record of a lent message in one piece says.
+#[inline]
+pub(crate) fn lent_bytes(sge: &Sge) -> [u64; 3] {
+    let Sge { addr, len, lkey } = *sge;
+    [u64::from(len), u64::from(lkey) << 32 | u64::from(len), addr]
+}
+
+/// A place for a record, and the bytes that go into it behind a brief.
+#[derive(Debug)]
+pub(crate) struct Draft<'a> {
+    start: *mut u8,
+    bytes: *const u8,
+    len: usize,
+    /// Keeps the bytes in place: a borrow of them, or a pin if they are registered.
+    _pin: Option<Pin<'a>>,
 }
 
 /// What goes behind a record's headers.
@@ -540,10 +628,85 @@ impl<'a> Cargo<'a> {
         Ok(())
     }
 
+    /// Makes sure that a brief can be written with these bytes behind it: `None` if not. Nothing has
+    /// happened then, and with the draft neither.
+    #[inline]
+    pub(crate) fn draft<'r>(&mut self, bytes: &'r [u8]) -> Option<Draft<'r>> {
+        self.draft_from(bytes.as_ptr(), bytes.len(), None)
+    }
+
+    /// The same, of registered bytes.
+    #[inline]
+    pub(crate) fn draft_registered<'r>(
+        &mut self,
+        sge: &Sge,
+        domain: u32,
+        regions: &'r Regions,
+    ) -> Option<Draft<'r>> {
+        let pin = regions.pin_local(sge.lkey, domain).ok()?;
+        let len = usize::try_from(sge.len).ok()?;
+        let bytes = pin.range(sge.addr, len, Access::NONE).ok()?;
+        self.draft_from(bytes.cast_const(), len, Some(pin))
+    }
+
+    /// The same, of words.
+    #[inline]
+    pub(crate) fn draft_words<'r>(&mut self, words: &'r [u64]) -> Option<Draft<'r>> {
+        self.draft_from(words.as_ptr().cast(), size_of_val(words), None)
+    }
+
+    #[inline]
+    fn draft_from<'r>(
+        &mut self,
+        bytes: *const u8,
+        len: usize,
+        pin: Option<Pin<'r>>,
+    ) -> Option<Draft<'r>> {
+        let total = Brief::LEN + len;
+        if self.budget == 0 || total > RECORD_MAX || self.lane.is_cut() {
+            return None;
+        }
+        let ring = &self.lane.outgoing;
+        let start = ring.bytes(self.writer.reserve(ring, total)?, total)?;
+        Some(Draft { start, bytes, len, _pin: pin })
+    }
+
+    /// Writes the draft that was made last: with the bytes of its message, or with where they are. If
+    /// more is about to come, others see it with [`Cargo::send`] only.
+    #[inline]
+    pub(crate) fn commit(&mut self, draft: Draft<'_>, brief: &Brief, form: Form) {
+        let Form { lent, more } = form;
+        let note = if lent { NOTE_BRIEF | NOTE_LENT } else { NOTE_BRIEF };
+        let Draft { start, bytes, len, .. } = draft;
+        let head = brief.emit();
+        // The reader looks at the first line all the time, and takes it away with every look: so it
+        // is written last, all of it at once, and the mark with it.
+        let first = len.min(FIRST_BYTES);
+        // SAFETY: `Brief::LEN + first` bytes lie within the draft's (rule 1).
+        let rest = unsafe { start.add(Brief::LEN + first) };
+        // SAFETY: `len` bytes are borrowed or pinned, and the draft has room for them; what is
+        // registered never lies in a ring (rules 1 and 3).
+        unsafe { rest.copy_from_nonoverlapping(bytes.wrapping_add(first), len - first) };
+        // SAFETY: the draft has room for the brief (rules 1 and 3).
+        unsafe { start.cast::<[u64; 2]>().write_unaligned(head) };
+        // SAFETY: `Brief::LEN` bytes lie within the draft's (rule 1).
+        let body = unsafe { start.add(Brief::LEN) };
+        // SAFETY: as for the rest.
+        unsafe { body.copy_from_nonoverlapping(bytes, first) };
+        self.budget -= 1;
+        self.emitted += 1;
+        let ring = &self.lane.outgoing;
+        match more {
+            true => self.writer.commit_unseen(ring, Brief::LEN + len, note),
+            false => self.writer.commit(ring, Brief::LEN + len, note),
+        }
+    }
+
     /// Wakes the other end if need be; says how many records there were.
     #[inline]
     pub(crate) fn send(self) -> u64 {
-        let Self { lane, writer, emitted, .. } = self;
+        let Self { lane, mut writer, emitted, .. } = self;
+        writer.publish(&lane.outgoing);
         if emitted > 0 {
             // The next record's lines are the reader's from a round ago. They come while nobody
             // waits for them.
@@ -656,21 +819,32 @@ pub(crate) struct Inlet {
     /// Records to take in a row: one from somebody whose records come one at a time, for a look at
     /// the next place, which is likely being written to, takes long; more from somebody in a hurry.
     pub(crate) patience: usize,
+    /// Messages to multicast groups have come.
+    pub(crate) fans: bool,
 }
 
-/// A record that was taken: how long its headers are and all of it, and whether it is lent.
+/// A record that was taken.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
-    pub(crate) head: usize,
-    pub(crate) len: usize,
-    pub(crate) lent: bool,
-    /// Its headers end with addresses.
-    pub(crate) addressed: bool,
+pub(crate) enum Taken {
+    /// It is in the buffer: how long its headers are and all of it.
+    Packet {
+        head: usize,
+        len: usize,
+        /// Behind the headers it says where its bytes are.
+        lent: bool,
+        /// Its headers end with addresses.
+        addressed: bool,
+    },
+    /// What it says, if that makes sense, and where its bytes are; to be given back with
+    /// [`Inlet::release`].
+    Brief { brief: Option<Brief>, near: InRing, record: Record },
+    /// What it says, if that makes sense; where its bytes are is in the buffer, so long.
+    LentBrief { brief: Option<Brief>, len: usize },
 }
 
 impl Inlet {
     pub(crate) fn new(lane: Arc<Lane>) -> Self {
-        Self { lane, reader: Reader::default(), patience: 1 }
+        Self { lane, reader: Reader::default(), patience: 1, fans: false }
     }
 
     /// There may be something to take.
@@ -695,12 +869,35 @@ impl Inlet {
         };
         let Record { at, len, note } = record;
         let source = ring.bytes(at, len).filter(|_| len <= buffer.len())?;
+        if note & NOTE_BRIEF != 0 && len >= Brief::LEN {
+            // The writer may have had the second line since it was asked for: it is needed soon.
+            prefetch(source.wrapping_add(LINE));
+            // SAFETY: a brief's bytes within the record's, copied to words of our own (rules 1 and 2).
+            let words = unsafe { source.cast::<[u64; 2]>().read_unaligned() };
+            let start = source.wrapping_add(Brief::LEN);
+            if note & NOTE_LENT != 0 {
+                let len = len - Brief::LEN;
+                // SAFETY: so many bytes are left of the record's, and fewer than in the buffer, which
+                // is our own (rules 1 and 2).
+                unsafe { start.copy_to_nonoverlapping(buffer.as_mut_ptr(), len) };
+                reader.release(ring, record);
+                return Some(Taken::LentBrief { brief: Brief::parse(words), len });
+            }
+            let near = InRing { start, len: u32::try_from(len - Brief::LEN).ok()? };
+            return Some(Taken::Brief { brief: Brief::parse(words), near, record });
+        }
         // SAFETY: `len` bytes within the ring, as just checked, and within the buffer, which is our
         // own (rules 1 and 2).
         unsafe { source.copy_to_nonoverlapping(buffer.as_mut_ptr(), len) };
         reader.release(ring, record);
         let head = usize::from(note & NOTE_LEN);
         let (lent, addressed) = (note & NOTE_LENT != 0, note & NOTE_ADDRESSED != 0);
-        Some(Taken { head, len, lent, addressed })
+        Some(Taken::Packet { head, len, lent, addressed })
+    }
+
+    /// A brief that was taken is done with.
+    #[inline]
+    pub(crate) fn release(&mut self, record: Record) {
+        self.reader.release(&self.lane.incoming, record);
     }
 }

@@ -11,7 +11,7 @@
 
 use crate::registry::{DomainName, Member, SlotId};
 use adverb_engine::{Access, QpEvent, Standing};
-use adverb_wire::{Msn, PathMtu, Pkey, Psn, Qpn, RnrTimer};
+use adverb_wire::{Marks, Msn, PathMtu, Pkey, Psn, Qpn, RnrTimer};
 
 /// A letter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -66,6 +66,7 @@ pub(crate) struct Terms {
     pub(crate) access: Access,
     pub(crate) min_rnr_timer: RnrTimer,
     pub(crate) max_dest_rd_atomic: u8,
+    pub(crate) marks: Marks,
 }
 
 /// How a deputy is.
@@ -100,7 +101,7 @@ pub(crate) struct Dismissal {
 }
 
 const MAGIC: [u8; 4] = *b"advx";
-const WORDS: usize = 20;
+const WORDS: usize = 21;
 const WORD_BYTES: usize = 4;
 
 impl Letter {
@@ -143,16 +144,20 @@ impl Letter {
         let (kind, term, standing, rest) = match *self {
             Self::Charge(Charge { term, task, known, domain, terms, .. }) => {
                 let [d0, d1, d2, d3, d4] = domain.words();
-                let Terms { peer, path_mtu, pkey, access, min_rnr_timer, .. } = terms;
+                let Terms { peer, path_mtu, pkey, access, min_rnr_timer, marks, .. } = terms;
+                let Marks { traffic_class, hop_limit, flow_label } = marks;
                 let task = match task {
                     Task::Serve => 0,
                     Task::Again => 1,
                     Task::Report => 2,
                 };
-                let small = [path_mtu.code(), min_rnr_timer.code(), terms.max_dest_rd_atomic, 0];
+                let reads = terms.max_dest_rd_atomic;
+                let small = [path_mtu.code(), min_rnr_timer.code(), reads, traffic_class];
                 let small = u32::from_be_bytes(small);
-                let rest =
-                    [task, d0, d1, d2, d3, d4, peer.get(), small, access.bits(), pkey.0.into()];
+                let [p0, p1] = pkey.0.to_be_bytes();
+                let large = u32::from_be_bytes([hop_limit, 0, p0, p1]);
+                let (peer, access) = (peer.get(), access.bits());
+                let rest = [task, d0, d1, d2, d3, d4, peer, small, access, large, flow_label];
                 (CHARGE, term, Some(known), rest)
             }
             Self::Report(Report { term, standing, condition, .. }) => {
@@ -163,20 +168,20 @@ impl Letter {
                     Condition::Gone => (3, None),
                 };
                 let event = event.map_or(0, QpEvent::code).into();
-                (REPORT, term, Some(standing), [condition, event, 0, 0, 0, 0, 0, 0, 0, 0])
+                (REPORT, term, Some(standing), [condition, event, 0, 0, 0, 0, 0, 0, 0, 0, 0])
             }
             Self::Dismissal(Dismissal { flush, .. }) => {
-                (DISMISSAL, 0, None, [flush.into(), 0, 0, 0, 0, 0, 0, 0, 0, 0])
+                (DISMISSAL, 0, None, [flush.into(), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
             }
         };
         let [term_high, term_low] = halves(term);
         let (expected, msn) =
             standing.map_or((0, 0), |standing| (standing.expected.get(), standing.msn.get()));
-        let [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9] = rest;
+        let [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10] = rest;
         let (slot, serial, target) = (from.slot.number(), from.serial, target.get());
         [
             kind, slot, serial, target, life_high, life_low, term_high, term_low, expected, msn,
-            r0, r1, r2, r3, r4, r5, r6, r7, r8, r9,
+            r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10,
         ]
     }
 
@@ -202,6 +207,7 @@ impl Letter {
             r7,
             r8,
             r9,
+            r10,
         ] = words;
         let from = Member { slot: SlotId::new(slot)?, serial };
         let life = whole(life_high, life_low);
@@ -216,14 +222,17 @@ impl Letter {
                     2 => Task::Report,
                     _ => return None,
                 };
-                let [mtu, timer, reads, _] = r7.to_be_bytes();
+                let [mtu, timer, reads, traffic_class] = r7.to_be_bytes();
+                let [hop_limit, _, p0, p1] = r9.to_be_bytes();
+                let flow_label = r10 & Marks::FLOW_LABEL_MAX;
                 let terms = Terms {
                     peer: Qpn::new(r6),
                     path_mtu: PathMtu::from_code(mtu)?,
-                    pkey: Pkey(u16::try_from(r9).ok()?),
+                    pkey: Pkey(u16::from_be_bytes([p0, p1])),
                     access: Access::from_bits(r8),
                     min_rnr_timer: RnrTimer::new(timer),
                     max_dest_rd_atomic: reads.min(crate::QpLimits::RD_ATOMIC_MAX),
+                    marks: Marks { traffic_class, hop_limit, flow_label },
                 };
                 let domain = DomainName::from_words([r1, r2, r3, r4, r5]);
                 Self::Charge(Charge { subject, term, task, known: standing, domain, terms })
@@ -278,6 +287,7 @@ mod tests {
             access: Access::ALL,
             min_rnr_timer: RnrTimer::new(31),
             max_dest_rd_atomic: 128,
+            marks: Marks { traffic_class: 1, hop_limit: 2, flow_label: 0xa_bcde },
         };
         let domain = DomainName::from_words([1, 2, 3, 4, 5]);
         let charge =

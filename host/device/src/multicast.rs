@@ -2,7 +2,8 @@
 //!
 //! A group has a socket of its own, bound to its address: the kernel gives a copy to each process
 //! that has one, and the port gives one to each queue pair that is attached. Whoever sends and is
-//! attached gets its own message too, as from hardware, unless it was made not to.
+//! attached gets its own message too, as from hardware, unless it was made not to. Neighbours get records
+//! instead, and take no notice of the copies that the kernel gives them (`vicinity.rs`).
 //!
 //! The socket goes when nobody is attached any more. Whoever sleeps until packets come waits for a set
 //! of all groups' sockets, so that it need not know of their coming and going.
@@ -10,6 +11,7 @@
 //! Read IBTA Vol. 1 §10.5 (multicast) before changing this file.
 
 use crate::endpoint::{Endpoint, ip_of};
+use crate::registry::DomainClaim;
 use adverb_engine::Gid;
 use adverb_wire::Qpn;
 use std::fmt;
@@ -115,6 +117,8 @@ pub(crate) struct Group {
     gid: Gid,
     interface: u32,
     pub(crate) members: Vec<Qpn>,
+    /// By which neighbours know that they can send records.
+    pub(crate) claim: Option<DomainClaim>,
 }
 
 impl Group {
@@ -129,7 +133,7 @@ impl Group {
 
     /// A group that nobody is attached to yet.
     pub(crate) fn new(gid: Gid, interface: u32) -> Self {
-        Self { gid, interface, members: Vec::new() }
+        Self { gid, interface, members: Vec::new(), claim: None }
     }
 
     /// Nobody is attached.

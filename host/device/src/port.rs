@@ -34,7 +34,7 @@ use crate::probe;
 use crate::qp::{Acks, Aftermath, Came, ConnectError, Directed, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
-use crate::registry::{BLOCK_BITS, Block, Registry, SlotId};
+use crate::registry::{BLOCK_BITS, Block, DomainClaim, Registry, SlotId};
 use crate::relay::{Message, Passed, Relay};
 use crate::srq::{Srq, SrqConfig, Tie};
 use crate::standby::Standby;
@@ -42,14 +42,15 @@ use crate::sync::Mutex;
 use crate::table::QpTable;
 use crate::timers::Timers;
 use crate::usher::Usher;
+use crate::vicinity::Departed;
 use crate::way::{Ah, AhAttr};
 use crate::window::{Window, WindowKind};
 use crate::xrc::Xrcd;
 use adverb_engine::{Dropped, Gid, QpCounters, Time, accept};
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Interest};
-use adverb_sys::udp::{BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
-use adverb_wire::{Packet, Qpn, Transport};
+use adverb_sys::udp::{self, BURST_BYTES_MAX, Destination, GatherBuffer, Received, steering};
+use adverb_wire::{Marks, Packet, Qpn, Transport};
 use deputies::Deputies;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -137,15 +138,40 @@ struct Door {
 impl Door {
     fn new(endpoint: Arc<Endpoint>) -> Self {
         let reception = Reception::new(endpoint.socket.gro());
-        Self { endpoint, flows: FlowCache::new(), reception, group: None }
+        let captures = endpoint.capture.is_some();
+        let mut door = Self { endpoint, flows: FlowCache::new(), reception, group: None };
+        if captures {
+            door.show_marks();
+        }
+        door
+    }
+
+    /// From now on arrivals show how they are marked. A socket that will not be told hides it on.
+    fn show_marks(&mut self) {
+        if self.endpoint.socket.show_marks().is_ok() {
+            self.reception.show_marks();
+        }
+    }
+
+    /// It is that of this multicast group.
+    fn is_of(&self, gid: Gid) -> bool {
+        self.group.as_ref().is_some_and(|group| group.is(gid))
     }
 
     /// Takes what has arrived: a datagram, or a burst.
     #[inline]
-    fn recv(&mut self, buffer: &mut [u8]) -> Option<Received> {
+    fn recv(&mut self, buffer: &mut [u8]) -> Option<(Received, Marks)> {
         let socket = &self.endpoint.socket;
+        let mut marks = Marks::USUAL;
         let received = match self.reception.mode() {
             Mode::Singles => socket.recv_single(buffer),
+            Mode::Bursts | Mode::LastBursts if self.reception.shows_marks() => {
+                socket.recv_marked(buffer).map(|(received, shown)| {
+                    let udp::Marks { traffic_class, hop_limit, flow_label } = shown;
+                    marks = Marks { traffic_class, hop_limit, flow_label };
+                    received
+                })
+            }
             Mode::Bursts | Mode::LastBursts => socket.recv(buffer),
         };
         let Ok(received) = received else {
@@ -158,7 +184,7 @@ impl Door {
             Switch::GroOn => socket.set_gro(true),
             Switch::GroOff => socket.set_gro(false),
         };
-        Some(received)
+        Some((received, marks))
     }
 }
 
@@ -166,6 +192,8 @@ impl Door {
 #[derive(Debug)]
 pub(crate) struct Receiver {
     inlets: Vec<Inlet>,
+    /// Neighbours whose lanes have ended.
+    departed: VecDeque<Departed>,
     doors: Vec<Door>,
     /// The sockets of multicast groups, once there was one: who sleeps watches it, and not them.
     groups: Option<Epoll>,
@@ -180,6 +208,8 @@ pub(crate) struct Receiver {
     steps: u32,
     /// Steps since a lane brought something.
     quiet: u32,
+    /// Sockets show how packets are marked.
+    marks: bool,
 }
 
 /// Queue pairs that wait; those whose acknowledgements do, for what `ack.rs` says.
@@ -187,8 +217,10 @@ pub(crate) struct Receiver {
 struct Waiting {
     /// For the program's next call.
     deferred: Vec<Qpn>,
-    /// The same, where the way is a lane.
+    /// For a quiet moment, or for the program's next call if one of them is pressing: where the way is
+    /// a lane.
     local: Vec<Qpn>,
+    pressing: bool,
     /// For more messages, or for time to pass; the longest first.
     held: VecDeque<(Qpn, Time)>,
     /// Targets with packets whose turn has not come: `steward.rs`.
@@ -354,6 +386,7 @@ impl Port {
             gone: Mutex::default(),
             receiver: Mutex::new(Receiver {
                 inlets: Vec::new(),
+                departed: VecDeque::new(),
                 doors: Vec::new(),
                 groups: None,
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
@@ -361,12 +394,14 @@ impl Port {
                     deferred: Vec::with_capacity(DEFERRED_MAX),
                     held: VecDeque::with_capacity(DEFERRED_MAX),
                     local: Vec::with_capacity(DEFERRED_MAX),
+                    pressing: false,
                     parked: Vec::new(),
                 },
                 relayed: registry.relayed(),
                 postponed: false,
                 steps: 0,
                 quiet: 0,
+                marks: false,
             }),
             endpoints: Mutex::new(HashMap::new()),
             capture: capture.map(Arc::new),
@@ -623,7 +658,13 @@ impl Port {
         let endpoint = self.open_endpoint(entry.addr).map_err(failed)?;
         endpoints.insert(gid_index, Arc::clone(&endpoint));
         drop(endpoints);
-        lock(&self.receiver).doors.push(Door::new(Arc::clone(&endpoint)));
+        let mut receiver = lock(&self.receiver);
+        let mut door = Door::new(Arc::clone(&endpoint));
+        if receiver.marks {
+            door.show_marks();
+        }
+        receiver.doors.push(door);
+        drop(receiver);
         self.helper.watch(&endpoint.socket).map_err(failed)?;
         Ok(endpoint)
     }
@@ -644,9 +685,35 @@ impl Port {
         result
     }
 
+    /// From now on arrivals show how they are marked: somebody takes datagrams, which have it in front
+    /// of them. Asking for it makes each receive call a little dearer.
+    pub(crate) fn show_marks(&self) {
+        let mut receiver = lock(&self.receiver);
+        if !receiver.marks {
+            receiver.marks = true;
+            receiver.doors.iter_mut().for_each(Door::show_marks);
+        }
+    }
+
     /// Attaches a queue pair to a multicast group.
     pub(crate) fn attach(&self, gid: Gid, qp: Qpn) -> Result<(), GroupError> {
         Group::check(gid, self.device.loopback)?;
+        let known = lock(&self.receiver).doors.iter().any(|door| door.is_of(gid));
+        // Under no lock. Neighbours send records from now on; those that come too early are lost.
+        let mut claim = if known { None } else { self.claim_group(gid) };
+        let attached = self.attach_with(&mut claim, gid, qp);
+        if let Some(unused) = claim {
+            self.registry.release_domain(unused);
+        }
+        attached
+    }
+
+    fn attach_with(
+        &self,
+        claim: &mut Option<DomainClaim>,
+        gid: Gid,
+        qp: Qpn,
+    ) -> Result<(), GroupError> {
         let mut receiver = lock(&self.receiver);
         for door in &mut receiver.doors {
             if let Some(group) = door.group.as_mut().filter(|group| group.is(gid)) {
@@ -675,7 +742,10 @@ impl Port {
         receiver.groups = Some(set);
         added.map_err(failed)?;
         group.attach(qp, &endpoint)?;
-        receiver.doors.push(Door { group: Some(group), ..Door::new(endpoint) });
+        group.claim = claim.take();
+        let mut door = Door { group: Some(group), ..Door::new(endpoint) };
+        door.show_marks();
+        receiver.doors.push(door);
         Ok(())
     }
 
@@ -687,6 +757,9 @@ impl Port {
             let wanted = |group: &&mut Group| gid.is_none_or(|gid| group.is(gid));
             if let Some(group) = door.group.as_mut().filter(wanted) {
                 detached |= group.detach(qp, &door.endpoint);
+                if let Some(claim) = group.claim.take_if(|_| group.members.is_empty()) {
+                    self.registry.release_domain(claim);
+                }
             }
         }
         receiver.doors.retain(|door| door.group.as_ref().is_none_or(|group| !group.is_empty()));
@@ -902,11 +975,11 @@ impl Port {
 
     /// Takes what the sockets have; says whether there was something, and whether it completed work.
     fn receive(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> (bool, bool) {
-        let Receiver { doors, buffer, waiting, .. } = receiver;
+        let Receiver { doors, buffer, waiting, inlets, departed, .. } = receiver;
         let (mut busy, mut published) = (false, false);
         for door in doors {
             for _ in 0..BURSTS_MAX {
-                let Some(received) = door.recv(buffer) else {
+                let Some((received, marks)) = door.recv(buffer) else {
                     break;
                 };
                 let Door { endpoint, flows, group, .. } = &mut *door;
@@ -922,11 +995,12 @@ impl Port {
                 let passed = Passed {
                     source: received.source,
                     target: endpoint.addr.ip(),
+                    marks,
                     segment: received.segment,
                     bytes: buffer.get(..received.len).unwrap_or_default(),
                 };
                 let now = clock.now();
-                let group = group.as_ref();
+                let group = group.as_ref().map(|group| Listeners { group, inlets, departed });
                 let arrival = Arrival { passed, endpoint, group, now, driver, relayed: false };
                 let completed = self.take(&arrival, flows, waiting) > 0;
                 published |= completed;
@@ -989,7 +1063,7 @@ impl Port {
             let guess = u16::try_from(index).unwrap_or(0);
             if let Some(capture) = endpoint.capture.as_deref() {
                 let id = flow.verify(datagram, guess).unwrap_or(guess);
-                capture.packet(passed.source, endpoint.addr, id, datagram);
+                capture.packet((passed.source, endpoint.addr), id, passed.marks, datagram);
             }
             let packet = match accept(datagram, flow, guess) {
                 Ok(packet) => packet,
@@ -1004,8 +1078,8 @@ impl Port {
             };
             let number = packet.headers.bth.dest_qp;
             let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
-            let came = Came { source, flow, len };
-            if let Some(group) = arrival.group {
+            let came = Came { source, flow, marks: passed.marks, len };
+            if let Some(group) = &arrival.group {
                 published += self.give_to_all(group, &packet, came, arrival, waiting);
                 continue;
             }
@@ -1044,7 +1118,7 @@ impl Port {
     /// Gives a copy to each queue pair of a group; says how many completions that published.
     fn give_to_all(
         &self,
-        group: &Group,
+        listeners: &Listeners<'_>,
         packet: &Packet<'_>,
         came: Came<'_>,
         arrival: &Arrival<'_>,
@@ -1055,13 +1129,16 @@ impl Port {
             self.counters.bad_multicast.add(1);
             return 0;
         }
+        let sender = packet.headers.deth.map(|deth| deth.src_qp);
+        if sender.is_some_and(|sender| self.is_heard_by_lane(listeners, sender, came.source)) {
+            return 0;
+        }
         self.counters.rcvd_pkts.add(1);
         let mut completions = 0;
-        for number in group.members.iter().copied() {
+        for number in listeners.group.members.iter().copied() {
             let Some(mut guard) = self.table.lock(number) else {
                 continue;
             };
-            let sender = packet.headers.deth.map(|deth| deth.src_qp);
             let own = sender == Some(number) && self.has_address(came.source);
             if let Some(inner) = guard.as_mut().filter(|inner| !own || inner.hears_itself()) {
                 let published = inner.on_packet(packet, came, arrival.now, self);
@@ -1268,12 +1345,19 @@ struct Held<'a> {
     published: u32,
 }
 
+/// A multicast group, and the neighbours from which its messages come by way of lanes.
+struct Listeners<'a> {
+    group: &'a Group,
+    inlets: &'a [Inlet],
+    departed: &'a VecDeque<Departed>,
+}
+
 /// Packets that arrived at once, and how.
 struct Arrival<'a> {
     passed: Passed<'a>,
     endpoint: &'a Arc<Endpoint>,
     /// They were sent to it.
-    group: Option<&'a Group>,
+    group: Option<Listeners<'a>>,
     now: Time,
     driver: Driver,
     /// They came by way of another process.

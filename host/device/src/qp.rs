@@ -3,8 +3,10 @@
 //! [`QpInner`] lives in the port's table, behind the only lock of the data path. [`Qp`] is the
 //! owner's handle; dropping it ends the queue pair.
 
+mod brief;
 mod offices;
 
+use self::brief::Debt;
 use crate::ack::AckPolicy;
 use crate::burst::{Route, with_burst};
 use crate::channel::Hush;
@@ -12,7 +14,7 @@ use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::events::{Affiliation, Element, EventQueue};
 use crate::host::{Errand, Own, Receives, Surroundings};
-use crate::lane::{Lane, Lent, PeerId};
+use crate::lane::{Lane, Lent, PeerId, Takes};
 use crate::ledger::QpRow;
 use crate::multicast::GroupError;
 use crate::path::DataPath;
@@ -21,15 +23,15 @@ use crate::reach::Views;
 use crate::region::Serial;
 use crate::shelf::QpWord;
 use crate::srq::{Drawn, Srq};
-use crate::vicinity::{Addresses, FULL_MAX_NANOS, Vicinity};
-use crate::way::{SendTo, Way};
+use crate::vicinity::{Addresses, FULL_MAX_NANOS, Fan, Vicinity};
+use crate::way::{SendTo, Way, check};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
 use crate::xrc::{Targets, Xrcd};
 use adverb_engine::{
     Attributes, Datagram, Gid, ModifyError, QpCounters, QpOptions, QpState, QpType, Request,
     RequestOp, Settings, Time, To, allowed,
 };
-use adverb_wire::{Flow, Packet, PathMtu, Qpn};
+use adverb_wire::{Flow, Marks, Packet, PathMtu, Qpn};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -353,6 +355,8 @@ pub(crate) struct QpInner {
     vicinity: Vicinity,
     /// Place of its own address in the GID table, once it is known.
     gid_index: u8,
+    /// How its packets are to be marked.
+    marks: Marks,
     signal_all: bool,
     block_self_multicast: bool,
     reads_allowed: bool,
@@ -360,8 +364,10 @@ pub(crate) struct QpInner {
     held_back: HeldBack,
     /// The deadline that the port's timers hold for this queue pair.
     armed: Option<Time>,
-    /// The acknowledgement that is owed.
+    /// The acknowledgement that is owed, over a network.
     pub(crate) acks: AckPolicy,
+    /// The same, to a neighbour.
+    pub(crate) debt: Debt,
     /// It is on the port's list of those that have more to emit.
     pub(crate) unfinished: bool,
     /// The state that neighbours were last shown, and whether the peer may do something in it.
@@ -406,6 +412,8 @@ pub(crate) enum Acks {
 pub(crate) struct Came<'a> {
     pub(crate) source: Gid,
     pub(crate) flow: &'a Flow,
+    /// How it was marked.
+    pub(crate) marks: Marks,
     /// Length of the datagram that it came in.
     pub(crate) len: u16,
 }
@@ -421,6 +429,13 @@ pub(crate) struct Aftermath {
     pub(crate) deadline: Option<Time>,
     /// Completions published.
     pub(crate) published: u32,
+}
+
+/// Requests that were posted the short way, and completions that this published.
+#[derive(Clone, Copy, Debug, Default)]
+struct Posted {
+    requests: usize,
+    published: u32,
 }
 
 /// Packets that one call may emit before it looks at what has arrived.
@@ -461,12 +476,14 @@ impl QpInner {
             link: None,
             vicinity: Vicinity::default(),
             gid_index: 0,
+            marks: Marks::default(),
             signal_all: config.signal_all,
             block_self_multicast: config.block_self_multicast,
             reads_allowed: false,
             held_back: HeldBack::default(),
             armed: None,
             acks: AckPolicy::default(),
+            debt: Debt::default(),
             unfinished: false,
             shown: (QpState::Reset, false),
         }
@@ -533,14 +550,14 @@ impl QpInner {
         now: Time,
         port: &Port,
     ) -> u32 {
-        let Came { source, flow, len } = came;
+        let Came { source, flow, marks, len } = came;
         if let (Receives::Xrc(targets), Some(xrceth)) =
             (&mut self.own.receives, packet.headers.xrceth)
         {
             // A target has no protection domain of its own: that of the queue counts.
             self.own.domain = targets.meet(xrceth.srqn).unwrap_or(0);
         }
-        let errand = Errand::Arrival { flow, len };
+        let errand = Errand::Arrival { flow, marks, len };
         self.with_errand(errand, None, port, |engine, host| {
             engine.on_packet(packet, source, now, host);
         })
@@ -563,6 +580,7 @@ impl QpInner {
         let Some((source, _)) = self.engine.remote().filter(|_| own.peer() == lane.peer()) else {
             return 0;
         };
+        self.debt.on_packet();
         let lent = match lent {
             None => None,
             Some(bytes) => match Lent::parse(lane, bytes) {
@@ -598,16 +616,22 @@ impl QpInner {
         let Some(flow) = addresses.flow().filter(|_| self.engine.kind() == QpType::Ud) else {
             return 0;
         };
-        self.on_packet(packet, Came { source: addresses.source, flow: &flow, len }, now, port)
+        let Addresses { source, marks, .. } = addresses;
+        self.on_packet(packet, Came { source, flow: &flow, marks, len }, now, port)
     }
 
     /// The device that a request is for, if it is a datagram for a neighbour that was not met yet.
     #[inline]
-    fn stranger(&self, work: &SendWork<'_>, port: &Port) -> Option<PeerId> {
+    fn stranger(&mut self, work: &SendWork<'_>, port: &Port) -> Option<PeerId> {
         let SendTo::Datagram { ah, remote, .. } = work.to else {
             return None;
         };
-        let peer = port.neighbour(remote, ah.way.near?.interface)?;
+        let near = ah.way.near?;
+        if near.group {
+            let destination = near.addresses.destination;
+            return if remote == Qpn::MULTICAST { self.absentee(destination, port) } else { None };
+        }
+        let peer = port.neighbour(remote, near.interface)?;
         match self.vicinity.find(peer) {
             None => Some(peer),
             Some(_) => None,
@@ -620,8 +644,29 @@ impl QpInner {
         let SendTo::Datagram { ah, remote, .. } = work.to else {
             return None;
         };
-        let peer = port.neighbour(remote, ah.way.near?.interface)?;
+        let near = ah.way.near.filter(|near| !near.group)?;
+        let peer = port.neighbour(remote, near.interface)?;
         self.vicinity.find(peer)?
+    }
+
+    /// Lanes that a request is to take besides, if it is a datagram for a multicast group.
+    #[inline]
+    fn fan_for<'a>(&'a self, work: &SendWork<'_>) -> Option<&'a Fan> {
+        let SendTo::Datagram { ah, remote: Qpn::MULTICAST, .. } = work.to else {
+            return None;
+        };
+        let near = ah.way.near.filter(|near| near.group)?;
+        self.vicinity.fan(near.addresses.destination)
+    }
+
+    /// A neighbour that is in a multicast group and was not met yet.
+    fn absentee(&mut self, group: Gid, port: &Port) -> Option<PeerId> {
+        let changes = port.registry().domain_changes();
+        let has_lane = |peer| port.has_lane(peer);
+        if self.vicinity.knows(group, changes, has_lane) {
+            return None;
+        }
+        self.vicinity.gather(group, changes, &port.members(group), has_lane)
     }
 
     /// The time that the port's timers held has come. True if an acknowledgement is late.
@@ -675,6 +720,7 @@ impl QpInner {
         }
         if !self.engine.owes_ack() {
             self.acks.on_sent();
+            self.debt.on_paid();
         }
         self.report(port);
         self.show(port);
@@ -692,7 +738,7 @@ impl QpInner {
             let Some(leg) = own.sends.leg(own.sends.route(head)).cloned() else {
                 return (false, published); // It is no datagram.
             };
-            let errand = Errand::Departure { leg: &leg, next: head };
+            let errand = Errand::Departure { leg: &leg, next: head, sinks: false };
             if let Some(lane) = &leg.lane {
                 let mut cargo = lane.load(budget);
                 let full = !cargo.room();
@@ -713,14 +759,23 @@ impl QpInner {
                 budget = budget.saturating_sub(usize::try_from(packets).unwrap_or(usize::MAX));
                 continue;
             }
-            let sent = with_burst(Route::new(&leg.way, port), budget, |burst| {
+            let lanes = leg.fan.as_deref().unwrap_or_default();
+            let takes = |wanted| lanes.iter().any(|lane| lane.takes(now.nanos()) == wanted);
+            if takes(Takes::ItSoon) {
+                return (true, published);
+            }
+            let sinks = takes(Takes::Nothing);
+            let errand = Errand::Departure { leg: &leg, next: head, sinks };
+            let most = if sinks { 1 } else { budget };
+            let sent = with_burst(Route::new(&leg.way, port), most, |burst| {
                 let mut host = Surroundings::quiet(own, port.regions());
                 (host.burst, host.errand) = (Some(burst), errand);
                 engine.transmit(now, true, &mut host);
                 host.published
             });
             let Some((done, packets)) = sent.filter(|(_, packets)| *packets > 0) else {
-                return (false, published); // Not in a state to send.
+                // Not in a state to send, or others have filled a lane meanwhile.
+                return (takes(Takes::ItSoon), published);
             };
             engine.count_sent(packets);
             published += done;
@@ -777,6 +832,11 @@ impl QpInner {
 
     pub(crate) fn owes_ack(&self) -> bool {
         self.engine.owes_ack()
+    }
+
+    /// What is owed is an acknowledgement of what went well.
+    pub(crate) fn owes_plain_ack(&self) -> bool {
+        self.engine.owes_plain_ack()
     }
 
     /// An acknowledgement waits for company.
@@ -882,8 +942,8 @@ impl QpInner {
         }
         let request = self.check_send(work, port)?;
         let index = self.engine.post(request).map_err(|error| self.refusal(error))?;
-        let lane = self.lane_for(work, port).cloned();
-        self.own.sends.put(index, work, lane.as_ref());
+        let (lane, fan) = (self.lane_for(work, port).cloned(), self.fan_for(work).cloned());
+        self.own.sends.put(index, work, lane, fan);
         self.held_back.requests += 1;
         self.held_back.bytes += u64::from(request.len);
         Ok(())
@@ -942,11 +1002,14 @@ impl QpInner {
                 Receives::Xrc(targets) => targets.put_back(),
             }
             (self.link, self.gid_index, self.armed) = (None, 0, None);
+            self.marks = Marks::default();
             self.own.peer = None;
             (self.held_back, self.acks) = (HeldBack::default(), AckPolicy::default());
+            self.debt.on_paid();
         }
         if let Some(link) = link {
             (self.link, self.gid_index) = (Some(link), change.gid_index);
+            self.marks = change.marks;
             self.own.peer = self.engine.remote().map(|(_, qp)| qp);
         }
         self.reads_allowed = self.engine.settings().max_rd_atomic > 0;
@@ -1005,6 +1068,9 @@ pub struct Change {
     pub attributes: Attributes,
     /// With a peer's address: the place of its own in the GID table.
     pub gid_index: u8,
+    /// With a peer's address: how packets are to be marked. Between queue pairs of one host there are
+    /// none.
+    pub marks: Marks,
 }
 
 impl Change {
@@ -1015,6 +1081,7 @@ impl Change {
     /// [`ConnectError::Attribute`].
     pub fn check(&self) -> Result<(), ConnectError> {
         let Attributes { partition, port, max_rd_atomic, max_dest_rd_atomic, .. } = self.attributes;
+        check(self.marks)?;
         let reads_max = u32::from(QpLimits::RD_ATOMIC_MAX);
         let checks = [
             ("pkey_index", partition.map(|partition| partition.index.into()), (0, 0)),
@@ -1049,6 +1116,8 @@ pub struct QpQuery {
     pub draining: bool,
     /// Place of its own address in the GID table, once it is known.
     pub gid_index: u8,
+    /// How its packets are to be marked.
+    pub marks: Marks,
     /// Its attributes.
     pub settings: Settings,
 }
@@ -1150,6 +1219,7 @@ impl Qp {
             None => None,
         };
         if kind == QpType::Ud && to == QpState::Rtr {
+            port.show_marks();
             port.open_all()?;
         }
         if matches!(to, QpState::Reset | QpState::Err) {
@@ -1172,6 +1242,7 @@ impl Qp {
             state: inner.engine.state(),
             draining: inner.engine.is_draining(),
             gid_index: inner.gid_index,
+            marks: inner.marks,
             settings: *inner.engine.settings(),
         })
     }
@@ -1199,6 +1270,15 @@ impl Qp {
         let mut next = 0;
         loop {
             let (result, stranger) = self.inner(|inner| {
+                let short = inner.post_briefly(batch.get(next..).unwrap_or_default(), port);
+                if short.requests > 0 {
+                    let aftermath = inner.after_brief(short, port);
+                    port.follow_up(self.number, inner, aftermath);
+                    next += short.requests;
+                    if next == batch.len() {
+                        return (Ok(()), None);
+                    }
+                }
                 let (mut result, mut stranger) = (Ok(()), None);
                 for (at, work) in batch.iter().enumerate().skip(next) {
                     stranger = inner.stranger(work, port);

@@ -17,7 +17,7 @@
 //! 4. Local bytes are registered and pinned while they are copied (`region.rs`, rule 2).
 
 use crate::host::Surroundings;
-use crate::lane::{Lane, Lent, Load, Visit};
+use crate::lane::{InRing, Lane, Lent, Load, Visit};
 use crate::region::{Pin, Regions};
 use crate::shelf::{Field, QpWord};
 use crate::work::{Local, Sge};
@@ -249,8 +249,10 @@ impl<'a> Surroundings<'a, '_> {
 
     /// Copies the bytes of the lent message that is being handed over.
     pub(crate) fn fetch_lent(&mut self, to: Target) -> Result<(), FetchError> {
-        let Some(Lent { lane, total, pieces }) = self.lent else {
-            return Err(FetchError::Lost);
+        let (lane, total, pieces) = match self.lent {
+            None => return Err(FetchError::Lost),
+            Some(Lent::Near(near)) => return self.fetch_near(near, to),
+            Some(Lent::Far { lane, total, pieces }) => (lane, total, pieces),
         };
         let word = self.own.peer.and_then(|remote| lane.peer_shelf().qp(remote));
         let word = QpWord::from_bits(word.ok_or(FetchError::Lost)?.load(Ordering::SeqCst));
@@ -281,6 +283,32 @@ impl<'a> Surroundings<'a, '_> {
             at = at.checked_add(len).ok_or(FetchError::Lost)?;
         }
         if at == total { Ok(()) } else { Err(FetchError::Lost) }
+    }
+
+    /// Copies the bytes of a record out of the ring.
+    #[inline]
+    fn fetch_near(&mut self, near: InRing, to: Target) -> Result<(), FetchError> {
+        let len = usize::try_from(near.len()).unwrap_or(usize::MAX);
+        let Target::Receive(receive) = to else {
+            return self.fetch_piece(Place::Here(near.start), 0, len, to);
+        };
+        let (domain, [Sge { addr, lkey, .. }]) = self.receive_sges(receive) else {
+            return self.fetch_piece(Place::Here(near.start), 0, len, to);
+        };
+        if len == 0 {
+            return Ok(());
+        }
+        // The transport has seen to it that the receive is long enough.
+        let refused = |_| FetchError::Local(LocalError::Protection);
+        let pin = self.regions.pin_local(*lkey, domain).map_err(refused)?;
+        if pin.keeps_nothing() {
+            return Ok(());
+        }
+        let target = pin.range(*addr, len, Access::LOCAL_WRITE).map_err(refused)?;
+        // SAFETY: the bytes are in the ring until the record is released, and `len` of them are pinned
+        // in the target (rule 4); the ring is not registered memory, so they do not overlap.
+        unsafe { target.copy_from_nonoverlapping(near.start, len) };
+        Ok(())
     }
 
     fn fetch_piece(
@@ -339,17 +367,21 @@ impl<'a> Surroundings<'a, '_> {
         let Local::Gather(sges) = self.own.sends.local(index) else {
             return false;
         };
-        if lane.is_own() || !lane.shares() {
-            return lane.shares();
-        }
-        let file_of = |sge: &Sge| {
-            let index = sge.lkey >> Regions::TAG_BITS;
-            lane.own_shelf()
-                .region(index, Field::File)
-                .map_or(0, |file| file.load(Ordering::Relaxed))
-        };
-        !lane.is_cut() && sges.iter().all(|sge| lane.has_lent(file_of(sge)))
+        lends_all(lane, sges)
     }
+}
+
+/// Whoever is at the other end can reach these bytes of ours.
+#[inline]
+pub(crate) fn lends_all(lane: &Lane, sges: &[Sge]) -> bool {
+    if lane.is_own() || !lane.shares() {
+        return lane.shares();
+    }
+    let file_of = |sge: &Sge| {
+        let index = sge.lkey >> Regions::TAG_BITS;
+        lane.own_shelf().region(index, Field::File).map_or(0, |file| file.load(Ordering::Relaxed))
+    };
+    !lane.is_cut() && sges.iter().all(|sge| lane.has_lent(file_of(sge)))
 }
 
 /// Where a neighbour's bytes are, if the claim is right and they can be reached.

@@ -40,13 +40,15 @@ pub(crate) struct Reception {
     singles: u32,
     /// Datagrams since the socket was empty.
     run: u32,
+    /// Arrivals are to show how they are marked, which the cheap call does not tell.
+    marks: bool,
 }
 
 impl Reception {
     /// A socket with GRO on, where the kernel has it.
     pub(crate) fn new(gro: bool) -> Self {
         let mode = if gro { Mode::Bursts } else { Mode::Singles };
-        Self { mode, empty: false, singles: 0, run: 0 }
+        Self { mode, empty: false, singles: 0, run: 0, marks: false }
     }
 
     #[inline]
@@ -54,12 +56,25 @@ impl Reception {
         self.mode
     }
 
+    /// From now on arrivals are to show how they are marked.
+    pub(crate) fn show_marks(&mut self) {
+        self.marks = true;
+        if self.mode == Mode::Singles {
+            self.mode = Mode::LastBursts;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn shows_marks(&self) -> bool {
+        self.marks
+    }
+
     /// There was nothing.
     #[inline]
     pub(crate) fn on_nothing(&mut self) {
         self.empty = true;
         self.run = 0;
-        if self.mode == Mode::LastBursts {
+        if self.mode == Mode::LastBursts && !self.marks {
             self.mode = Mode::Singles;
         }
     }
@@ -115,6 +130,21 @@ mod tests {
             assert_eq!(reception.on_arrival(false), Switch::Nothing);
             assert_eq!(reception.on_arrival(true), Switch::Nothing);
         }
+    }
+
+    #[test]
+    fn where_marks_are_shown_the_call_that_hides_them_is_not_used() {
+        let mut reception = Reception::new(true);
+        while alone(&mut reception) == Switch::Nothing {}
+        reception.on_nothing();
+        assert_eq!(reception.mode(), Mode::Singles);
+        reception.show_marks();
+        for _ in 0..2 * SINGLES_MIN {
+            assert_eq!(alone(&mut reception), Switch::Nothing);
+            assert_eq!(reception.mode(), Mode::LastBursts);
+        }
+        while reception.on_arrival(false) == Switch::Nothing {}
+        assert_eq!(reception.mode(), Mode::Bursts);
     }
 
     #[test]

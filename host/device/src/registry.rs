@@ -1,5 +1,5 @@
 //! The host's registry: which process has which queue pair numbers, and which socket in the group
-//! of each address is whose; and who has which XRC domains open.
+//! of each address is whose; who has which XRC domains open, and who is in which multicast groups.
 //!
 //! It is one file of shared memory per user and network namespace, of fixed size, made by whoever
 //! comes first. Everything in it is 32-bit words. Changes are made under a file lock that the
@@ -16,6 +16,9 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Devices of one user and network namespace at once.
+pub(crate) const SLOTS_MAX: usize = layout::SLOT_COUNT;
 
 /// Queue pair numbers are handed out in blocks of this many bits.
 pub(crate) const BLOCK_BITS: u32 = 8;
@@ -73,7 +76,8 @@ pub(crate) struct Member {
     pub(crate) serial: u32,
 }
 
-/// What an XRC domain with a file is known by on this host: the interface, and the file's inode.
+/// What several processes have in common is known by on this host: an XRC domain with a file by the
+/// interface and the file's inode, a multicast group by the interface and its address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct DomainName([u32; Self::WORDS]);
 
@@ -90,6 +94,21 @@ impl DomainName {
         Self([interface, d0, d1, i0, i1])
     }
 
+    /// A multicast group, as it is on the network of this interface.
+    pub(crate) fn of_group(interface: u32, group: [u8; 16]) -> Self {
+        let [g0, g1, g2, g3] = std::array::from_fn(|n| {
+            let at = 4 * n;
+            group
+                .get(at..)
+                .and_then(<[u8]>::first_chunk)
+                .map_or(0, |word| u32::from_ne_bytes(*word))
+        });
+        Self([interface | Self::GROUP, g0, g1, g2, g3])
+    }
+
+    /// The number of an interface has no such bit.
+    const GROUP: u32 = 1 << 31;
+
     /// As it is in a message.
     pub(crate) const fn words(self) -> [u32; Self::WORDS] {
         self.0
@@ -101,7 +120,7 @@ impl DomainName {
     }
 }
 
-/// A device's claim on an XRC domain: its place in the registry.
+/// A device's claim on an XRC domain, or its part in a multicast group: its place in the registry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct DomainClaim(usize);
 
@@ -112,7 +131,7 @@ pub(crate) type Members = Vec<SlotId>;
 mod layout {
     pub(super) const MAGIC: usize = 0;
     pub(super) const VERSION: usize = 1;
-    /// Grows whenever an XRC domain is claimed or given up.
+    /// Grows whenever a name is claimed or given up.
     pub(super) const DOMAIN_CHANGES: usize = 2;
     pub(super) const SLOTS: usize = 16;
     pub(super) const SLOT_WORDS: usize = 16;
@@ -148,7 +167,8 @@ mod layout {
     /// Sockets of one address that a census can count.
     pub(super) const CENSUS_COUNT: usize = adverb_sys::udp::steering::PROBES_MAX;
     pub(super) const DOMAINS: usize = CENSUS_SEEN + CENSUS_COUNT;
-    /// XRC domains of files that are open at once, counted once for each device of each process.
+    /// XRC domains of files that are open at once, and multicast groups, counted once for each device of
+    /// each process.
     pub(super) const DOMAIN_COUNT: usize = 1024;
     pub(super) const DOMAIN_OWNER: usize = 0;
     pub(super) const DOMAIN_NAME: usize = 1;
@@ -311,7 +331,7 @@ impl Registry {
         })
     }
 
-    /// Claims an XRC domain for this device if `allow` agrees, which is told whether somebody alive
+    /// Claims a name for this device if `allow` agrees, which is told whether somebody alive
     /// has claimed it.
     pub(crate) fn claim_domain(
         &self,
@@ -333,7 +353,9 @@ impl Registry {
         allow(exists)?;
         let most = layout::DOMAIN_COUNT;
         let place = free.ok_or_else(|| {
-            io::Error::other(format!("{most} XRC domains of files are open, the most possible"))
+            io::Error::other(format!(
+                "{most} XRC domains of files and multicast groups are in use, the most possible"
+            ))
         })?;
         for (n, word) in name.0.into_iter().enumerate() {
             self.domain_word(place, layout::DOMAIN_NAME + n).store(word, Ordering::Relaxed);
@@ -350,18 +372,21 @@ impl Registry {
         self.word(layout::DOMAIN_CHANGES).fetch_add(1, Ordering::Release);
     }
 
-    /// How often domains were claimed or given up.
+    /// How often names were claimed or given up.
     #[inline]
     pub(crate) fn domain_changes(&self) -> u32 {
         self.word(layout::DOMAIN_CHANGES).load(Ordering::Acquire)
     }
 
-    /// The other devices that have claimed a domain; not necessarily alive.
+    /// The other devices that have claimed a name; not necessarily alive.
     pub(crate) fn claimants(&self, name: DomainName) -> impl Iterator<Item = Member> + '_ {
-        self.claims()
-            .filter(move |(_, _, known)| *known == name)
-            .filter_map(|(_, owner, _)| owner.filter(|owner| *owner != self.slot))
-            .map(|owner| self.member(owner))
+        let others = self.holders(name).filter(|owner| *owner != self.slot);
+        others.map(|owner| self.member(owner))
+    }
+
+    /// Whoever has claimed a name, this device included; not necessarily alive.
+    pub(crate) fn holders(&self, name: DomainName) -> impl Iterator<Item = SlotId> + '_ {
+        self.claims().filter(move |(_, _, known)| *known == name).filter_map(|(_, owner, _)| owner)
     }
 
     /// Claims a block of queue pair numbers that nobody alive has.

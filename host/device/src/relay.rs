@@ -8,6 +8,7 @@
 use crate::letter::Letter;
 use crate::sync::Mutex;
 use adverb_sys::udp::{BURST_BYTES_MAX, BindOptions, Destination, GatherBuffer, Socket};
+use adverb_wire::Marks;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::PoisonError;
@@ -19,6 +20,8 @@ pub(crate) struct Passed<'a> {
     pub(crate) source: SocketAddr,
     /// The local address they were sent to.
     pub(crate) target: IpAddr,
+    /// How they were marked, as far as the socket has shown it.
+    pub(crate) marks: Marks,
     /// Length of each but the last, if there are several.
     pub(crate) segment: Option<usize>,
     /// The packets.
@@ -112,8 +115,8 @@ impl Relay {
     }
 }
 
-const MAGIC: [u8; 4] = *b"advf";
-const HEADER_BYTES: usize = 4 + 16 + 16 + 4 + 4 + 4;
+const MAGIC: [u8; 4] = *b"advg";
+const HEADER_BYTES: usize = 4 + 16 + 16 + 4 + 4 + 4 + 4 + 2;
 
 impl<'a> Passed<'a> {
     fn header(&self) -> [u8; HEADER_BYTES] {
@@ -123,13 +126,16 @@ impl<'a> Passed<'a> {
         };
         let segment = u32::try_from(self.segment.unwrap_or(0)).unwrap_or(0);
         let mut header = [0; HEADER_BYTES];
-        let parts: [&[u8]; 6] = [
+        let Marks { traffic_class, hop_limit, flow_label } = self.marks;
+        let parts: [&[u8]; 8] = [
             &MAGIC,
             &mapped(self.source.ip()),
             &mapped(self.target),
             &u32::from(self.source.port()).to_be_bytes(),
             &scope.to_be_bytes(),
             &segment.to_be_bytes(),
+            &flow_label.to_be_bytes(),
+            &[traffic_class, hop_limit],
         ];
         for (place, byte) in header.iter_mut().zip(parts.into_iter().flatten()) {
             *place = *byte;
@@ -143,7 +149,9 @@ impl<'a> Passed<'a> {
         let (target, rest) = rest.split_first_chunk::<16>()?;
         let (port, rest) = rest.split_first_chunk::<4>()?;
         let (scope, rest) = rest.split_first_chunk::<4>()?;
-        let (segment, bytes) = rest.split_first_chunk::<4>()?;
+        let (segment, rest) = rest.split_first_chunk::<4>()?;
+        let (flow_label, rest) = rest.split_first_chunk::<4>()?;
+        let ([traffic_class, hop_limit], bytes) = rest.split_first_chunk::<2>()?;
         if *magic != MAGIC {
             return None;
         }
@@ -154,7 +162,9 @@ impl<'a> Passed<'a> {
         };
         let segment = usize::try_from(u32::from_be_bytes(*segment)).ok()?;
         let segment = (segment > 0).then_some(segment);
-        Some(Self { source, target: unmapped(*target), segment, bytes })
+        let (traffic_class, hop_limit) = (*traffic_class, *hop_limit);
+        let marks = Marks { traffic_class, hop_limit, flow_label: u32::from_be_bytes(*flow_label) };
+        Some(Self { source, target: unmapped(*target), marks, segment, bytes })
     }
 }
 
@@ -180,7 +190,8 @@ mod tests {
         for (source, target) in [("10.0.0.1:50000", "10.0.0.2"), ("[fe80::1%2]:4791", "fe80::2")] {
             let bytes = [7_u8; 100];
             let (source, target) = (source.parse().unwrap(), target.parse().unwrap());
-            let passed = Passed { source, target, segment: Some(40), bytes: &bytes };
+            let marks = Marks { traffic_class: 1, hop_limit: 2, flow_label: 0x3_4567 };
+            let passed = Passed { source, target, marks, segment: Some(40), bytes: &bytes };
             here.pass(there.port(), passed).unwrap();
             let mut buffer = [0; 200];
             let (from, got) = there.take(&mut buffer).unwrap();
@@ -191,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_strangers_bytes_are_no_message() {
-        for message in [&b""[..], b"advf", &[0; 100]] {
+        for message in [&b""[..], b"advg", &[0; 100]] {
             assert_eq!(Passed::parse(message), None);
         }
     }

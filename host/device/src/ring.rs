@@ -53,6 +53,8 @@ pub(crate) struct Writer {
     tail: u64,
     /// What the reader was last seen to have read.
     read: u64,
+    /// Where a record is whose mark was not set yet, and the mark: nobody sees what comes after it.
+    held: Option<(u64, u64)>,
 }
 
 /// The reading side.
@@ -68,6 +70,8 @@ pub(crate) struct Reader {
 const RECORD: u64 = 1 << 63;
 const FILLER: u64 = 1 << 62;
 const NOTE_SHIFT: u32 = 32;
+/// Bytes of records that are kept from the reader: with more, it had better begin.
+const UNSEEN_MAX: u64 = 4096;
 /// The reader tells how far it is this many times a round.
 const TELLS: u64 = 8;
 
@@ -126,13 +130,44 @@ impl Writer {
         self.set_mark(memory, mark, taken(len));
     }
 
+    /// As [`Writer::commit`], but the record becomes visible with [`Writer::publish`] only, together
+    /// with those that are committed until then.
+    #[inline]
+    pub(crate) fn commit_unseen(&mut self, memory: &impl Memory, len: usize, note: u16) {
+        let Some((at, _)) = self.held else {
+            let mark = RECORD | u64::from(note) << NOTE_SHIFT | count(len);
+            self.clear_mark(memory, taken(len));
+            self.held = Some((self.tail, mark));
+            self.tail += count(taken(len));
+            return;
+        };
+        self.commit(memory, len, note);
+        if self.tail - at >= UNSEEN_MAX {
+            self.publish(memory);
+        }
+    }
+
+    /// Makes visible what was committed unseen.
+    #[inline]
+    pub(crate) fn publish(&mut self, memory: &impl Memory) {
+        if let Some((at, mark)) = self.held.take() {
+            memory.mark(offset(at, memory.size())).store(mark, Ordering::Release);
+        }
+    }
+
+    /// Clears the mark behind a record of so many bytes. Nobody looks there before the record's own
+    /// mark is set.
+    #[inline]
+    fn clear_mark(&self, memory: &impl Memory, bytes: usize) {
+        let next = self.tail + count(bytes);
+        memory.mark(offset(next, memory.size())).store(0, Ordering::Relaxed);
+    }
+
     #[inline]
     fn set_mark(&mut self, memory: &impl Memory, mark: u64, bytes: usize) {
-        let next = self.tail + count(bytes);
-        // Nobody looks there before the mark below is set.
-        memory.mark(offset(next, memory.size())).store(0, Ordering::Relaxed);
+        self.clear_mark(memory, bytes);
         memory.mark(offset(self.tail, memory.size())).store(mark, Ordering::Release);
-        self.tail = next;
+        self.tail += count(bytes);
     }
 
     /// `bytes` and the mark after them are free.

@@ -37,6 +37,7 @@ pub struct SrqConfig {
 
 /// What a shared receive queue is like now. `struct ibv_srq_attr`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[doc(alias = "ibv_srq_attr")]
 pub struct SrqAttr {
     /// Receives it holds.
     pub max_wr: u32,

@@ -16,7 +16,7 @@
 use crate::registry::{DomainName, Member, Registry};
 use crate::relay::Passed;
 use adverb_engine::{Standing, Time};
-use adverb_wire::{Psn, Qpn};
+use adverb_wire::{Marks, Psn, Qpn};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -119,7 +119,7 @@ impl Parked {
         self.packets.iter().map(move |&(len, source, target)| {
             let (bytes, more) = rest.split_at_checked(len).unwrap_or_default();
             rest = more;
-            Passed { source, target, segment: None, bytes }
+            Passed { source, target, marks: Marks::USUAL, segment: None, bytes }
         })
     }
 }
@@ -399,7 +399,8 @@ mod tests {
 
     fn packet(bytes: &[u8]) -> Passed<'_> {
         let source = "127.0.0.1:4791".parse().unwrap();
-        Passed { source, target: IpAddr::from([127, 0, 0, 1]), segment: None, bytes }
+        let target = IpAddr::from([127, 0, 0, 1]);
+        Passed { source, target, marks: Marks::USUAL, segment: None, bytes }
     }
 
     const ONE: u32 = 1;

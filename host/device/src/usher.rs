@@ -317,7 +317,10 @@ impl Shared {
         lane.maps().attach(stream);
         port.add_inlet(&lane);
         let fds = [self.bell.shelf().as_fd(), self.bell.fd().as_fd()];
-        stream.send(&Hello { peer: self.me }.emit(), &fds)?;
+        if let Err(error) = stream.send(&Hello { peer: self.me }.emit(), &fds) {
+            lane.cut(); // Who has waited too long has gone, and nothing will tell of it again.
+            return Err(error);
+        }
         port.remember_lane(&lane);
         lane.probe(stream.peer()?.pid);
         Ok(lane)

@@ -4,13 +4,13 @@
 //! from, the address to send to, and the part of the ICRC that is the same for every packet. Sending
 //! then looks nothing up.
 
-use crate::endpoint::{Endpoint, gid_of};
+use crate::endpoint::{Endpoint, gid_of, ip_of};
 use crate::port::Port;
 use crate::qp::ConnectError;
 use crate::vicinity::Near;
 use adverb_engine::Gid;
 use adverb_sys::udp::Destination;
-use adverb_wire::{Flow, Qkey, Qpn};
+use adverb_wire::{Flow, Marks, Qkey, Qpn};
 use std::fmt;
 use std::sync::Arc;
 
@@ -20,19 +20,27 @@ pub(crate) struct Way {
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) destination: Destination,
     pub(crate) flow: Flow,
+    /// How packets are marked when they leave.
+    pub(crate) marks: Marks,
     /// It ends in this network namespace: whoever is there may be near.
     pub(crate) near: Option<Near>,
 }
 
 impl Way {
-    /// The way from a local address to a GID.
-    pub(crate) fn new(endpoint: Arc<Endpoint>, remote: Gid) -> Result<Self, ConnectError> {
+    /// The way from a local address to a GID, for packets that are marked like this.
+    pub(crate) fn new(
+        endpoint: Arc<Endpoint>,
+        remote: Gid,
+        marks: Marks,
+    ) -> Result<Self, ConnectError> {
+        check(marks)?;
         let peer = endpoint.peer(remote);
         let flow = endpoint.flow_to(peer).ok_or_else(|| ConnectError::OtherFamily {
             local: gid_of(endpoint.addr.ip()),
             remote,
         })?;
-        Ok(Self { endpoint, destination: Destination::new(peer), flow, near: None })
+        let (destination, marks) = endpoint.destination(peer, marks);
+        Ok(Self { endpoint, destination, flow, marks, near: None })
     }
 
     /// It ends on this host, at the address where it begins.
@@ -41,29 +49,54 @@ impl Way {
     }
 }
 
+/// Says whether packets can be marked like this.
+pub(crate) fn check(marks: Marks) -> Result<(), ConnectError> {
+    let (what, asked, most) = ("flow_label", marks.flow_label, Marks::FLOW_LABEL_MAX);
+    match asked <= most {
+        true => Ok(()),
+        false => Err(ConnectError::Attribute { what, asked, allowed: (0, most) }),
+    }
+}
+
 /// Where datagrams go. `struct ibv_ah_attr` with its `struct ibv_global_route`.
 ///
 /// RoCE has no local identifiers, service levels of its own or static rates, so those are no fields
 /// here. Every address is global.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[doc(alias = "ibv_ah_attr")]
+#[doc(alias = "ibv_global_route")]
 pub struct AhAttr {
     /// The port there, or a multicast group.
     pub gid: Gid,
     /// Place of the source address in the GID table.
     pub gid_index: u8,
-    /// The flow label. Kept, and without effect: packets of all address handles leave by one socket,
-    /// which has no label.
+    /// The flow label of IPv6, 20 bits; 0 leaves it to the system. IPv4 has none.
     pub flow_label: u32,
-    /// The traffic class. Kept, and without effect, as the flow label.
+    /// The traffic class of IPv6, the type of service of IPv4: the differentiated services code point
+    /// in the upper six bits; the lower two are for routers that tell of congestion.
     pub traffic_class: u8,
-    /// How many routers packets may pass. Kept, and without effect: the system's default holds.
+    /// How many routers packets may pass; 0 leaves it to the system: 64 mostly, and 1 to a multicast
+    /// group.
     pub hop_limit: u8,
 }
 
 impl AhAttr {
-    /// To `gid`, from the address at place 1 of the GID table.
+    /// To `gid`, from the address at place 1 of the GID table, the rest as the system does it.
     pub const fn new(gid: Gid) -> Self {
-        Self { gid, gid_index: 1, flow_label: 0, traffic_class: 0, hop_limit: 64 }
+        Self { gid, gid_index: 1, flow_label: 0, traffic_class: 0, hop_limit: 0 }
+    }
+
+    /// How packets are to be marked.
+    pub const fn marks(&self) -> Marks {
+        let Self { flow_label, traffic_class, hop_limit, .. } = *self;
+        Marks { traffic_class, hop_limit, flow_label }
+    }
+
+    /// The same place, for packets that are marked like this.
+    #[must_use]
+    pub const fn marked(self, marks: Marks) -> Self {
+        let Marks { traffic_class, hop_limit, flow_label } = marks;
+        Self { flow_label, traffic_class, hop_limit, ..self }
     }
 }
 
@@ -81,8 +114,12 @@ pub struct Ah {
 
 impl Ah {
     pub(crate) fn new(port: Arc<Port>, domain: u32, attr: AhAttr) -> Result<Self, ConnectError> {
-        let mut way = Way::new(port.endpoint(attr.gid_index)?, attr.gid)?;
-        way.near = port.near(gid_of(way.endpoint.addr.ip()), attr.gid);
+        let mut way = Way::new(port.endpoint(attr.gid_index)?, attr.gid, attr.marks())?;
+        let source = gid_of(way.endpoint.addr.ip());
+        way.near = match ip_of(attr.gid).is_multicast() {
+            true => port.near_group(source, attr.gid, way.marks),
+            false => port.near(source, attr.gid, way.marks),
+        };
         let way = Arc::new(way);
         Ok(Self { way, port, domain, attr })
     }

@@ -4,7 +4,7 @@
 //! *n* mod capacity of both. All memory is taken when the ring is made.
 
 use crate::lane::Lane;
-use crate::vicinity::Leg;
+use crate::vicinity::{Fan, Leg};
 use crate::way::SendTo;
 use crate::window::Bind;
 use adverb_engine::{Receive, RequestKind, Route};
@@ -16,6 +16,7 @@ pub use adverb_engine::RequestKind as SendKind;
 /// One piece of a local buffer. `struct ibv_sge`, and laid out like it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(C)]
+#[doc(alias = "ibv_sge")]
 pub struct Sge {
     /// Address of the first byte.
     pub addr: u64,
@@ -38,6 +39,7 @@ pub enum SendData<'a> {
 
 /// A request for the send queue. `struct ibv_send_wr`.
 #[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_send_wr")]
 pub struct SendWork<'a> {
     /// Comes back with the completion.
     pub wr_id: u64,
@@ -59,6 +61,7 @@ pub struct SendWork<'a> {
 
 /// A receive. `struct ibv_recv_wr`.
 #[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_recv_wr")]
 pub struct ReceiveWork<'a> {
     /// Comes back with the completion.
     pub wr_id: u64,
@@ -87,7 +90,9 @@ pub(crate) enum Local<'a> {
 /// Rings of requests with their scatter/gather entries and inline bytes.
 #[derive(Debug)]
 pub(crate) struct SendRing {
+    /// A power of two of them, so that finding one takes no division.
     posted: Box<[Posted]>,
+    capacity: u64,
     sges: Box<[Sge]>,
     inline: Box<[u8]>,
     /// How windows are to be bound; there once the first such request was posted.
@@ -102,11 +107,13 @@ const NO_SGE: Sge = Sge { addr: 0, len: 0, lkey: 0 };
 
 impl SendRing {
     pub(crate) fn new(capacity: u32, sges_max: u32, inline_max: u32) -> Self {
-        let (capacity, sges_max, inline_max) = (size(capacity), size(sges_max), size(inline_max));
+        let (sges_max, inline_max) = (size(sges_max), size(inline_max));
+        let slots = size(capacity).next_power_of_two();
         Self {
-            posted: iter::repeat_n(Posted::default(), capacity).collect(),
-            sges: iter::repeat_n(NO_SGE, capacity * sges_max).collect(),
-            inline: iter::repeat_n(0, capacity * inline_max).collect(),
+            posted: iter::repeat_n(Posted::default(), slots).collect(),
+            capacity: capacity.into(),
+            sges: iter::repeat_n(NO_SGE, slots * sges_max).collect(),
+            inline: iter::repeat_n(0, slots * inline_max).collect(),
             binds: Box::default(),
             sges_max,
             inline_max,
@@ -147,19 +154,26 @@ impl SendRing {
     }
 
     pub(crate) fn capacity(&self) -> u64 {
-        u64::try_from(self.posted.len()).unwrap_or(u64::MAX)
+        self.capacity
     }
 
+    #[inline]
     fn slot(&self, index: u64) -> usize {
-        let slot = index.checked_rem(self.capacity()).unwrap_or(0);
-        usize::try_from(slot).unwrap_or(0)
+        usize::try_from(index).unwrap_or(0) & (self.posted.len() - 1)
     }
 
     /// Remembers request number `index`; the caller has checked the limits and that it is free.
-    pub(crate) fn put(&mut self, index: u64, work: &SendWork<'_>, lane: Option<&Arc<Lane>>) {
+    #[inline]
+    pub(crate) fn put(
+        &mut self,
+        index: u64,
+        work: &SendWork<'_>,
+        lane: Option<Arc<Lane>>,
+        fan: Option<Fan>,
+    ) {
         let slot = self.slot(index);
         if let (SendTo::Datagram { ah, .. }, Some(place)) = (work.to, self.legs.get_mut(slot)) {
-            *place = Some(Leg { way: Arc::clone(&ah.way), lane: lane.cloned() });
+            *place = Some(Leg { way: Arc::clone(&ah.way), lane, fan });
         }
         let mut posted = Posted { wr_id: work.wr_id, buffer: work.buffer, sges: 0, inline: None };
         match work.data {
@@ -240,7 +254,9 @@ struct Waiting {
 /// `done <= taken <= tail`: those before `done` are free again; at most one is taken and not done.
 #[derive(Debug)]
 pub(crate) struct ReceiveRing {
+    /// A power of two of them.
     waiting: Box<[Waiting]>,
+    capacity: u64,
     sges: Box<[Sge]>,
     sges_max: usize,
     done: u64,
@@ -250,10 +266,11 @@ pub(crate) struct ReceiveRing {
 
 impl ReceiveRing {
     pub(crate) fn new(capacity: u32, sges_max: u32) -> Self {
-        let (capacity, sges_max) = (size(capacity), size(sges_max));
+        let (slots, sges_max) = (size(capacity).next_power_of_two(), size(sges_max));
         Self {
-            waiting: iter::repeat_n(Waiting::default(), capacity).collect(),
-            sges: iter::repeat_n(NO_SGE, capacity * sges_max).collect(),
+            waiting: iter::repeat_n(Waiting::default(), slots).collect(),
+            capacity: capacity.into(),
+            sges: iter::repeat_n(NO_SGE, slots * sges_max).collect(),
             sges_max,
             done: 0,
             taken: 0,
@@ -266,7 +283,7 @@ impl ReceiveRing {
     }
 
     pub(crate) fn capacity(&self) -> u64 {
-        u64::try_from(self.waiting.len()).unwrap_or(u64::MAX)
+        self.capacity
     }
 
     /// Receives that can be posted now.
@@ -274,11 +291,13 @@ impl ReceiveRing {
         self.capacity().saturating_sub(self.tail - self.done)
     }
 
+    #[inline]
     fn slot(&self, index: u64) -> usize {
-        usize::try_from(index.checked_rem(self.capacity()).unwrap_or(0)).unwrap_or(0)
+        usize::try_from(index).unwrap_or(0) & (self.waiting.len() - 1)
     }
 
     /// Queues a receive of `len` bytes; the caller has checked the limits and the room.
+    #[inline]
     pub(crate) fn push(&mut self, work: &ReceiveWork<'_>, len: u32) {
         let slot = self.slot(self.tail);
         let start = slot * self.sges_max;
@@ -297,7 +316,7 @@ impl ReceiveRing {
     pub(crate) fn push_front(&mut self, work: &ReceiveWork<'_>, len: u32) {
         let tail = self.tail;
         // Counters never go below zero: they all move up by one round instead.
-        let round = self.capacity();
+        let round = u64::try_from(self.waiting.len()).unwrap_or(0);
         (self.done, self.taken) = (self.done + round - 1, self.taken + round - 1);
         self.tail = self.taken;
         self.push(work, len);
@@ -337,6 +356,7 @@ impl ReceiveRing {
     }
 
     /// The oldest taken receive is done: its slot is free.
+    #[inline]
     pub(crate) fn finish(&mut self, token: u32) -> (u64, Option<u32>) {
         self.done += 1;
         let waiting = self.waiting.get(size(token)).copied().unwrap_or_default();

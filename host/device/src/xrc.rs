@@ -32,6 +32,7 @@ pub const XRC_SRQS_MAX: usize = 4096;
 /// What to do if there is a domain of the file already, or none. `oflags` of
 /// `struct ibv_xrcd_init_attr`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[doc(alias = "ibv_xrcd_init_attr")]
 pub enum OpenXrcd {
     /// Open it, or make it. `O_CREAT`.
     Create,

@@ -174,3 +174,49 @@ fn a_reader_that_claims_too_much_is_not_believed() {
         assert_eq!(sent, 31);
     });
 }
+
+/// Goal: of records that are committed unseen none is seen before they are published, and then all.
+#[test]
+fn records_committed_unseen_are_seen_together() {
+    loom::model(|| {
+        let memory = Arc::new(Words::new(16));
+        let (mut writer, mut reader) = (Writer::default(), Reader::default());
+        let there = Arc::clone(&memory);
+        let writing = thread::spawn(move || {
+            for note in 0..2 {
+                let at = writer.reserve(&*there, 8).unwrap();
+                there.words[at / 8].store(u64::from(note), Ordering::Relaxed);
+                writer.commit_unseen(&*there, 8, note);
+            }
+            writer.publish(&*there);
+        });
+        if let Some(first) = read(&mut reader, &memory) {
+            assert_eq!(first, (0, vec![0]));
+            assert_eq!(read(&mut reader, &memory), Some((1, vec![1])));
+        }
+        writing.join().unwrap();
+        while read(&mut reader, &memory).is_some() {}
+        assert_eq!(reader.place_after_next(), 3 * 64);
+    });
+}
+
+/// Goal: whoever keeps many records from the reader does not keep a ring's worth.
+#[test]
+fn much_that_is_unseen_is_published_by_itself() {
+    loom::model(|| {
+        let memory = Words::new(128);
+        let (mut writer, mut reader) = (Writer::default(), Reader::default());
+        let mut sent = 0;
+        while !reader.has_more(&memory) {
+            writer.reserve(&memory, 512).unwrap();
+            writer.commit_unseen(&memory, 512, sent);
+            sent += 1;
+        }
+        assert!(sent > 1);
+        for note in 0..sent {
+            let record = reader.next(&memory).unwrap().unwrap();
+            assert_eq!(record.note, note);
+            reader.release(&memory, record);
+        }
+    });
+}

@@ -19,6 +19,7 @@
 //! 4. Bytes received go into a `&mut [u8]`, and the kernel is told its length.
 
 mod address;
+mod control;
 mod gather;
 pub mod steering;
 #[cfg(test)]
@@ -37,6 +38,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 pub use self::address::Destination;
 use self::address::Name;
+use self::control::{Message, Orders, Tidings};
 pub use self::gather::{Full, Gather, GatherBuffer, VECTORS_MAX};
 use self::steering::SockFilter;
 use crate::sockopt;
@@ -68,6 +70,24 @@ impl BindOptions {
             gro: true,
         }
     }
+}
+
+/// How packets are to be treated on their way, as their IP header says it. 0 is what the system
+/// would put there: no traffic class, its own hop limit, and a flow label of its choice.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Marks {
+    /// Traffic class of IPv6, type of service of IPv4: DSCP in the upper six bits, ECN below.
+    pub traffic_class: u8,
+    /// Hop limit of IPv6, time to live of IPv4.
+    pub hop_limit: u8,
+    /// Flow label of IPv6, 20 bits. Where somebody in the network namespace has reserved labels for
+    /// himself, Linux wants all of them reserved: packets then go without.
+    pub flow_label: u32,
+}
+
+impl Marks {
+    /// The largest flow label.
+    pub const FLOW_LABEL_MAX: u32 = 0xf_ffff;
 }
 
 /// What a call to [`Socket::recv`] has found.
@@ -165,32 +185,6 @@ impl Socket {
         usize::try_from(bytes).map_err(io::Error::other)
     }
 
-    /// Sets the traffic class of packets sent from now on: DSCP in the upper six bits, ECN below.
-    ///
-    /// # Errors
-    ///
-    /// `EPERM` for a class that the kernel keeps for the privileged.
-    pub fn set_traffic_class(&self, class: u8) -> io::Result<()> {
-        let (level, name) = match self.local {
-            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
-            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-        };
-        sockopt::set(&self.fd, level, name, &c_int::from(class))
-    }
-
-    /// Sets how many routers packets sent from now on may pass.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` for 0 over IPv4.
-    pub fn set_hop_limit(&self, limit: u8) -> io::Result<()> {
-        let (level, name) = match self.local {
-            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL),
-            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
-        };
-        sockopt::set(&self.fd, level, name, &c_int::from(limit))
-    }
-
     /// Sends to multicast groups by way of the interface with this number.
     ///
     /// # Errors
@@ -275,6 +269,9 @@ impl Socket {
         segment: Option<u16>,
     ) -> io::Result<usize> {
         let (vectors, count) = batch.as_raw();
+        if dest.is_marked() {
+            return self.send_marked(batch, dest, segment);
+        }
         let name = dest.name();
         if let (Some((start, len)), None) = (batch.only(), segment) {
             // SAFETY:
@@ -293,7 +290,7 @@ impl Socket {
             };
             return usize::try_from(sent).map_err(|_| io::Error::last_os_error());
         }
-        let mut control = SegmentControl::to_cut(segment.unwrap_or(0));
+        let mut control = Message::to_cut(segment.unwrap_or(0));
         let mut message = empty_message();
         message.msg_name = ptr::from_ref(&name.raw).cast_mut().cast();
         message.msg_namelen = name.len;
@@ -301,10 +298,55 @@ impl Socket {
         message.msg_iovlen = count;
         if segment.is_some() {
             message.msg_control = (&raw mut control).cast();
-            message.msg_controllen = size_of::<SegmentControl>();
+            message.msg_controllen = size_of::<Message>();
         }
         // SAFETY:
         // - The header, the address and the control message are a local, a borrow and a local
+        //   (rule 1); the kernel writes to none of them when sending.
+        // - The vectors are `batch`'s, which vouches for the bytes they point to (rule 2).
+        let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, SEND_FLAGS) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Sends a burst whose packets are marked: [`Socket::send`].
+    #[inline(never)] // Keeps the way of the others short.
+    fn send_marked(
+        &self,
+        batch: &Gather<'_>,
+        dest: &Destination,
+        segment: Option<u16>,
+    ) -> io::Result<usize> {
+        let marks = dest.marks();
+        let sent = self.send_with(batch, dest, Orders::new(dest.is_v6(), marks, segment));
+        let labelled = dest.is_v6() && marks.flow_label != 0;
+        let refused = |error: &io::Error| labelled && error.raw_os_error() == Some(libc::EINVAL);
+        if !sent.as_ref().is_err_and(refused) {
+            return sent;
+        }
+        let marks = Marks { flow_label: 0, ..marks };
+        self.send_with(batch, dest, Orders::new(true, marks, segment))
+    }
+
+    fn send_with(
+        &self,
+        batch: &Gather<'_>,
+        dest: &Destination,
+        orders: Orders,
+    ) -> io::Result<usize> {
+        let (vectors, count) = batch.as_raw();
+        let (control, control_bytes) = orders.as_raw();
+        let name = dest.name();
+        let mut message = empty_message();
+        message.msg_name = ptr::from_ref(&name.raw).cast_mut().cast();
+        message.msg_namelen = name.len;
+        message.msg_iov = vectors.cast_mut();
+        message.msg_iovlen = count;
+        if control_bytes > 0 {
+            message.msg_control = control.cast_mut().cast();
+            message.msg_controllen = control_bytes;
+        }
+        // SAFETY:
+        // - The header, the address and the control messages are a local, a borrow and an argument
         //   (rule 1); the kernel writes to none of them when sending.
         // - The vectors are `batch`'s, which vouches for the bytes they point to (rule 2).
         let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, SEND_FLAGS) };
@@ -331,8 +373,8 @@ impl Socket {
     /// `WouldBlock` if there is nothing.
     #[inline]
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        let mut control = Message::EMPTY;
         let mut source = Name::EMPTY;
-        let mut control = SegmentControl::EMPTY;
         let mut vector =
             libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let mut message = empty_message();
@@ -341,7 +383,7 @@ impl Socket {
         message.msg_iov = &raw mut vector;
         message.msg_iovlen = 1;
         message.msg_control = (&raw mut control).cast();
-        message.msg_controllen = size_of::<SegmentControl>();
+        message.msg_controllen = size_of::<Message>();
         // SAFETY: everything that the header points to is a local, of plain integers, or `buffer`,
         // with its length (rules 1 and 4).
         let len = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, RECV_FLAGS) };
@@ -351,7 +393,7 @@ impl Socket {
         Ok(Received {
             len,
             source: source.addr()?,
-            segment: control.found().filter(|&size| size < len),
+            segment: control.segment().filter(|&size| size < len),
             truncated: message.msg_flags & libc::MSG_TRUNC != 0,
         })
     }
@@ -382,6 +424,68 @@ impl Socket {
     /// `ENOPROTOOPT` where the kernel cannot.
     pub fn set_gro(&self, on: bool) -> io::Result<()> {
         sockopt::set(&self.fd, libc::SOL_UDP, libc::UDP_GRO, &c_int::from(on))
+    }
+
+    /// Shows how packets are marked that are taken with [`Socket::recv_marked`] from now on.
+    ///
+    /// # Errors
+    ///
+    /// None in practice.
+    pub fn show_marks(&self) -> io::Result<()> {
+        let options = match self.local {
+            SocketAddr::V4(_) => {
+                [(libc::IPPROTO_IP, libc::IP_RECVTOS), (libc::IPPROTO_IP, libc::IP_RECVTTL)]
+            }
+            // The one shows traffic class and flow label together.
+            SocketAddr::V6(_) => [
+                (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO),
+                (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
+            ],
+        };
+        options.into_iter().try_for_each(|(level, name)| sockopt::set(&self.fd, level, name, &ON))
+    }
+
+    /// [`Socket::recv`] that also says how the packets were marked when they arrived, all of a burst
+    /// alike, once [`Socket::show_marks`] was called.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is nothing.
+    pub fn recv_marked(&self, buffer: &mut [u8]) -> io::Result<(Received, Marks)> {
+        let mut source = Name::EMPTY;
+        let mut tidings: Tidings = control::NO_TIDINGS;
+        let mut vector =
+            libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let mut message = empty_message();
+        message.msg_name = (&raw mut source.raw).cast();
+        message.msg_namelen = source.len;
+        message.msg_iov = &raw mut vector;
+        message.msg_iovlen = 1;
+        message.msg_control = tidings.as_mut_ptr().cast();
+        message.msg_controllen = size_of::<Tidings>();
+        // SAFETY: everything that the header points to is a local, of plain integers, or `buffer`,
+        // with its length (rules 1 and 4).
+        let len = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, RECV_FLAGS) };
+        let Ok(len) = usize::try_from(len) else {
+            return Err(io::Error::last_os_error());
+        };
+        let (segment, marks) = control::read(&tidings);
+        let segment = segment.filter(|&size| size < len);
+        let truncated = message.msg_flags & libc::MSG_TRUNC != 0;
+        Ok((Received { len, source: source.addr()?, segment, truncated }, marks))
+    }
+
+    /// How many routers packets of which nothing else is said may pass.
+    ///
+    /// # Errors
+    ///
+    /// None in practice.
+    pub fn usual_hop_limit(&self) -> io::Result<u8> {
+        let (level, name) = match self.local {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+        };
+        u8::try_from(sockopt::get(&self.fd, level, name)?).map_err(io::Error::other)
     }
 
     /// Takes the next datagram out of a socket that accepts no bursts: cheaper than
@@ -418,51 +522,6 @@ impl Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-/// A control message that carries the size of a burst's segments, either way.
-///
-/// The kernel wants 16 bits when we send and gives 32 when we receive, at the same place.
-#[repr(C)]
-struct SegmentControl {
-    header: libc::cmsghdr,
-    value: [u8; 4],
-    padding: [u8; 4],
-}
-
-impl SegmentControl {
-    /// Room for the kernel to write one.
-    const EMPTY: Self = Self {
-        header: libc::cmsghdr { cmsg_len: 0, cmsg_level: 0, cmsg_type: 0 },
-        value: [0; 4],
-        padding: [0; 4],
-    };
-
-    /// Tells the kernel to cut what is sent into datagrams of `size` bytes.
-    #[inline]
-    const fn to_cut(size: u16) -> Self {
-        let [low, high] = size.to_ne_bytes();
-        Self {
-            header: libc::cmsghdr {
-                cmsg_len: CUT_LEN,
-                cmsg_level: libc::SOL_UDP,
-                cmsg_type: libc::UDP_SEGMENT,
-            },
-            value: [low, high, 0, 0],
-            padding: [0; 4],
-        }
-    }
-
-    /// The size of segments that the kernel has reported, if it has.
-    #[inline]
-    fn found(&self) -> Option<usize> {
-        let Self { header, value, padding: _ } = self;
-        let is_size = header.cmsg_level == libc::SOL_UDP
-            && header.cmsg_type == libc::UDP_GRO
-            && header.cmsg_len >= FOUND_LEN;
-        let size = usize::try_from(c_int::from_ne_bytes(*value)).ok()?;
-        (is_size && size > 0).then_some(size)
     }
 }
 
@@ -505,13 +564,3 @@ const OFF: c_int = 0;
 const ON: c_int = 1;
 const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 const RECV_FLAGS: c_int = libc::MSG_DONTWAIT;
-
-const CUT_LEN: usize = size_of::<libc::cmsghdr>() + size_of::<u16>();
-const FOUND_LEN: usize = size_of::<libc::cmsghdr>() + size_of::<c_int>();
-
-// The value follows the header without a gap, and the whole is as long as the kernel thinks.
-const _: () = {
-    assert!(mem::offset_of!(SegmentControl, value) == size_of::<libc::cmsghdr>());
-    assert!(size_of::<libc::cmsghdr>().is_multiple_of(align_of::<libc::cmsghdr>()));
-    assert!(size_of::<SegmentControl>().is_multiple_of(size_of::<usize>()));
-};

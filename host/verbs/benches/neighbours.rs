@@ -16,8 +16,8 @@
 use adverb_sys::affinity::{cpus, pin_to_cpu};
 use adverb_sys::memory::Mapping;
 use adverb_verbs::{
-    Access, Context, Cq, Mr, Psn, Qp, QpConfig, Qpn, Rc, RcConnect, ReceiveWork, RemoteQp, Rkey,
-    SendData, SendKind, SendTo, SendWork, WcOpcode, WcStatus, WorkCompletion,
+    Access, Context, Cq, DataPath, Mr, Psn, Qp, QpConfig, Qpn, Rc, RcConnect, ReceiveWork,
+    RemoteQp, Rkey, SendData, SendKind, SendTo, SendWork, WcOpcode, WcStatus, WorkCompletion,
 };
 use std::error::Error;
 use std::fs::File;
@@ -37,6 +37,10 @@ const MEMORY: usize = 8 << 20;
 /// Where the other writes the words that this side waits for.
 const FLAG: usize = MEMORY / 2;
 const DEPTH: u32 = 256;
+/// Requests, and receives, posted at once where many are.
+const BATCH: usize = 16;
+/// Places of the bare ring.
+const SLOTS: usize = 1024;
 
 fn main() -> Result<()> {
     if let Some(file) = std::env::args().skip_while(|arg| arg != PEER).nth(1) {
@@ -109,12 +113,19 @@ fn main() -> Result<()> {
             note(leak("send", name), gigabytes(start));
         }
         let count = 1_000_000;
-        ask(&format!("take {count}"))?;
+        let rate = |start: Instant| 1e-6 * 1_000_000.0 / start.elapsed().as_secs_f64();
+        ask(&format!("slots {count}"))?;
         let start = Instant::now();
-        side.stream_sends(count, SMALL)?;
+        fill_slots(&pages, count);
         ask("taken")?;
-        let rate = f64::from(u32::try_from(count)?) / start.elapsed().as_secs_f64() / 1e6;
-        note("send 64 B, million a second", rate);
+        note("floor: ring of 64 B, million a second", rate(start));
+        for (batch, name) in [(1, "one by one"), (BATCH, "16 at once")] {
+            ask(&format!("take {count}"))?;
+            let start = Instant::now();
+            side.stream_batches(count, batch)?;
+            ask("taken")?;
+            note(leak_rate(name), rate(start));
+        }
     }
     print(rows);
     drop(to);
@@ -129,6 +140,10 @@ fn print(rows: Vec<(&str, Vec<f64>)>) {
         let most = values.iter().copied().fold(0.0, f64::max);
         println!("{name:<44}{:>9.2}   ({least:.2} to {most:.2})", middle(values));
     }
+}
+
+fn leak_rate(how: &str) -> &'static str {
+    Box::leak(format!("send 64 B, {how}, million a second").into_boxed_str())
 }
 
 fn leak(what: &str, size: &str) -> &'static str {
@@ -156,8 +171,12 @@ fn peer(file: &str) -> Result<()> {
             answer("ready")?;
         }
         match line.split_once(' ') {
+            Some(("slots", count)) => {
+                empty_slots(&pages, count.parse()?);
+                answer("taken")?;
+            }
             Some((_, count)) => {
-                let count = count.parse()?;
+                let count: usize = count.parse()?;
                 for _ in 0..count {
                     side.receive()?;
                 }
@@ -231,6 +250,47 @@ fn floor_pong(pages: &Mapping) {
     }
 }
 
+/// Where the bare ring is, after how far its reader is and the words of the ping-pong.
+const RING: usize = 4096;
+
+/// Writes so many slots: a mark, and 56 bytes. The reader says now and then how far it is.
+fn fill_slots(pages: &Mapping, count: usize) {
+    let read = word(pages, 256);
+    read.store(0, Ordering::Relaxed);
+    for n in 0..count {
+        while n - usize::try_from(read.load(Ordering::Acquire)).unwrap_or(0) >= SLOTS {
+            std::hint::spin_loop();
+        }
+        let at = RING + n % SLOTS * 64;
+        for place in 1..8 {
+            word(pages, at + 8 * place).store(7, Ordering::Relaxed);
+        }
+        word(pages, at).store(mark(n), Ordering::Release);
+    }
+}
+
+fn empty_slots(pages: &Mapping, count: usize) {
+    let mut sum = 0;
+    for n in 0..count {
+        let at = RING + n % SLOTS * 64;
+        while word(pages, at).load(Ordering::Acquire) != mark(n) {
+            std::hint::spin_loop();
+        }
+        for place in 1..8 {
+            sum += word(pages, at + 8 * place).load(Ordering::Relaxed);
+        }
+        if (n + 1).is_multiple_of(SLOTS / 8) {
+            word(pages, 256).store(mark(n), Ordering::Release);
+        }
+    }
+    std::hint::black_box(sum);
+    (0..SLOTS).for_each(|n| word(pages, RING + n * 64).store(0, Ordering::Release));
+}
+
+fn mark(n: usize) -> u64 {
+    u64::try_from(n + 1).unwrap_or(0)
+}
+
 fn copy(pages: &Mapping, len: usize) {
     let source = pages.as_ptr().as_ptr();
     // SAFETY: half way into the pages.
@@ -245,9 +305,14 @@ struct Side {
     cq: Cq,
     memory: Mr,
     far: (u64, Rkey),
+    out: [WorkCompletion; 32],
     received: u64,
+    /// Receives that are to be posted again.
+    spent: usize,
     sent: u64,
     rounds: u64,
+    /// Packets go through sockets.
+    remote: bool,
 }
 
 impl Side {
@@ -264,7 +329,19 @@ impl Side {
         let memory = pd.allocate(MEMORY, Access::ALL)?;
         memory.fill(0, MEMORY, 0)?;
         let far = (0, memory.rkey());
-        Ok(Self { qp, cq, memory, far, received: 0, sent: 0, rounds: 0 })
+        let out = [WorkCompletion::EMPTY; 32];
+        Ok(Self {
+            qp,
+            cq,
+            memory,
+            far,
+            out,
+            received: 0,
+            spent: 0,
+            sent: 0,
+            rounds: 0,
+            remote: false,
+        })
     }
 
     fn address(&self) -> Result<String> {
@@ -280,17 +357,19 @@ impl Side {
         let (qpn, psn) = (Qpn::new(u32::try_from(parts[0])?), Psn::new(u32::try_from(parts[1])?));
         self.far = (parts[2], Rkey(u32::try_from(parts[3])?));
         self.qp.connect(&RcConnect::new(here, RemoteQp { gid: here.gid, qpn, psn }))?;
-        for _ in 0..DEPTH {
-            self.post_receive()?;
+        self.remote = self.qp.path() == Some(DataPath::Udp);
+        for _ in 0..DEPTH / 16 {
+            self.post_receives()?;
         }
         Ok(())
     }
 
-    fn post_receive(&self) -> Result<()> {
+    /// Posts as many receives as a batch has.
+    fn post_receives(&self) -> Result<()> {
         let sges = [self.memory.sge(0, 1 << 20)?];
         let work = ReceiveWork { wr_id: 0, sges: &sges, buffer: None };
         // SAFETY: the region outlives the queue pair's work and lends no references (rule 1).
-        Ok(unsafe { self.qp.post_recv(&[work]) }.map_err(|(_, error)| error)?)
+        Ok(unsafe { self.qp.post_recv(&[work; BATCH]) }.map_err(|(_, error)| error)?)
     }
 
     fn post(&self, kind: SendKind, data: SendData<'_>, signaled: bool) -> Result<()> {
@@ -317,16 +396,16 @@ impl Side {
     }
 
     fn poll(&mut self) -> Result<()> {
-        let mut out = [WorkCompletion::EMPTY; 16];
-        let taken = self.cq.poll(&mut out)?;
-        for wc in out.iter().take(taken) {
+        let taken = self.cq.poll(&mut self.out)?;
+        for at in 0..taken {
+            let wc = &self.out[at];
             if wc.status != WcStatus::Success {
                 return Err(format!("{}", wc.status).into());
             }
             match wc.opcode {
                 WcOpcode::Receive => {
                     self.received += 1;
-                    self.post_receive()?;
+                    self.spent += 1;
                 }
                 WcOpcode::Send | WcOpcode::RdmaWrite | WcOpcode::RdmaRead => self.sent += 1,
                 WcOpcode::CompareSwap
@@ -337,6 +416,10 @@ impl Side {
                 | WcOpcode::ReceiveRdmaWithImm
                 | _ => return Err("nobody asked for that".into()),
             }
+        }
+        while self.spent >= BATCH {
+            self.spent -= BATCH;
+            self.post_receives()?;
         }
         Ok(())
     }
@@ -376,8 +459,10 @@ impl Side {
         while self.memory.load_u64(FLAG + SMALL - 8)? != value + 1 {
             std::hint::spin_loop();
             looks += 1;
-            if looks.is_multiple_of(64) {
-                self.poll()?; // Over UDP, somebody has to take the packets.
+            // Over UDP, somebody has to take the packets; here, now and then is enough.
+            let pause = if self.remote { 64 } else { 1024 };
+            if looks.is_multiple_of(pause) {
+                self.poll()?;
             }
         }
         Ok(())
@@ -418,6 +503,34 @@ impl Side {
             self.post(kind, SendData::Gather(&sge), true)?;
             under_way += 1;
             while under_way > 16 || (n + 1 == count && under_way > 0) {
+                self.poll()?;
+                under_way -= std::mem::take(&mut self.sent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Small messages, posted `batch` at a time.
+    fn stream_batches(&mut self, count: usize, batch: usize) -> Result<()> {
+        let work = SendWork {
+            wr_id: 0,
+            kind: SendKind::Send { imm: None },
+            data: SendData::Inline(&[7; SMALL]),
+            to: SendTo::Peer,
+            signaled: false,
+            solicited: false,
+            fence: false,
+            buffer: None,
+        };
+        let mut works = [work; BATCH];
+        let mut under_way = 0;
+        for n in (0..count).step_by(batch) {
+            let signaled = (n + batch).is_multiple_of(2 * BATCH) || n + batch >= count;
+            works[batch - 1].signaled = signaled;
+            // SAFETY: inline data is copied when it is posted (rule 1).
+            unsafe { self.qp.post_send(&works[..batch]) }.map_err(|(_, error)| error)?;
+            under_way += u64::from(signaled);
+            while under_way > 5 || (n + batch >= count && under_way > 0) {
                 self.poll()?;
                 under_way -= std::mem::take(&mut self.sent);
             }

@@ -40,6 +40,7 @@ use std::net::Ipv4Addr;
 /// ```
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_ah")]
+#[doc(alias = "ibv_destroy_ah")]
 pub struct Ah {
     device: provider::Ah,
 }
@@ -73,14 +74,14 @@ pub(crate) fn answer_to(
     if !wc.grh {
         return Err(AhError::NoHeader);
     }
-    let Grh { src, dst, traffic_class, hop_limit } = Grh::parse(grh).ok_or(AhError::NoHeader)?;
+    let Grh { src, dst, marks } = Grh::parse(grh).ok_or(AhError::NoHeader)?;
     let (gid, own) = (Gid(src), Gid(dst));
     if is_multicast(own) {
         return Err(AhError::Multicast { gid: own });
     }
     let place = device.gids.iter().find(|entry| entry.gid == own);
     let place = place.ok_or(AhError::NotOurs { gid: own })?;
-    Ok(AhAttr { gid, gid_index: place.index, flow_label: 0, traffic_class, hop_limit })
+    Ok(AhAttr { gid_index: place.index, ..AhAttr::new(gid) }.marked(marks))
 }
 
 /// The address is that of a multicast group.

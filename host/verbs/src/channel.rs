@@ -43,6 +43,7 @@ use std::time::Duration;
 /// ```
 #[derive(Clone)]
 #[doc(alias = "ibv_comp_channel")]
+#[doc(alias = "ibv_destroy_comp_channel")]
 pub struct CompChannel {
     inner: provider::CompChannel,
     port: Port,
@@ -87,7 +88,7 @@ impl CompChannel {
         Some(CqEvent { cq, notice: wake.notice })
     }
 
-    /// Waits for an event, and drives the device meanwhile.
+    /// Waits for an event, and drives the device meanwhile. IBTA Vol. 1 §11.5.1.
     ///
     /// # Errors
     ///

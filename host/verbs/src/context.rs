@@ -39,6 +39,7 @@ use std::ptr::NonNull;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[doc(alias = "ibv_get_device_list")]
+#[doc(alias = "ibv_free_device_list")]
 pub fn devices() -> io::Result<Vec<Device>> {
     provider::devices()
 }
@@ -46,6 +47,7 @@ pub fn devices() -> io::Result<Vec<Device>> {
 /// An open device.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_context")]
+#[doc(alias = "ibv_close_device")]
 pub struct Context {
     port: Port,
     events: Events,
@@ -54,6 +56,7 @@ pub struct Context {
 /// Bounds of a device. `struct ibv_device_attr`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
+#[doc(alias = "ibv_device_attr")]
 pub struct DeviceAttr {
     /// Identifier of the node.
     pub node_guid: u64,
@@ -111,6 +114,7 @@ impl DeviceAttr {
 /// What a port is like now. `struct ibv_port_attr`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
+#[doc(alias = "ibv_port_attr")]
 pub struct PortAttr {
     /// It carries traffic.
     pub active: bool,
@@ -143,7 +147,7 @@ impl PortAttr {
 }
 
 impl Context {
-    /// Opens the device with this name, such as `soft_lo`.
+    /// Opens the device with this name, such as `soft_lo`. IBTA Vol. 1 §11.2.1.
     ///
     /// # Errors
     ///
@@ -188,25 +192,27 @@ impl Context {
     }
 
     /// Its bounds. Hardware says more than fits the types here, and does not say what it takes inline:
-    /// a queue pair that asks for too much is refused.
+    /// a queue pair that asks for too much is refused. IBTA Vol. 1 §11.2.1.
     #[doc(alias = "ibv_query_device")]
     pub fn query_device(&self) -> DeviceAttr {
         self.port.attr()
     }
 
     /// What its only port, number 1, is like now. A port whose interface has gone is not active.
+    /// IBTA Vol. 1 §11.2.1.
     #[doc(alias = "ibv_query_port")]
     pub fn query_port(&self) -> PortAttr {
         self.port.query_port()
     }
 
     /// The GID table as it was when the device was opened: connections use these places.
+    /// IBTA Vol. 1 §11.2.1.
     #[doc(alias = "ibv_query_gid")]
     pub fn gids(&self) -> &[GidEntry] {
         &self.device().gids
     }
 
-    /// The GID table as it is now.
+    /// The GID table as it is now. IBTA Vol. 1 §11.2.1.
     ///
     /// # Errors
     ///
@@ -216,7 +222,7 @@ impl Context {
         Ok(self.port.look()?.map(|device| device.gids).unwrap_or_default())
     }
 
-    /// The only entry of the P_Key table, index 0.
+    /// The only entry of the P_Key table, index 0. IBTA Vol. 1 §11.2.1.
     #[doc(alias = "ibv_query_pkey")]
     pub fn pkey(&self) -> Pkey {
         Pkey::DEFAULT
@@ -233,7 +239,7 @@ impl Context {
         self.port.qp_counters()
     }
 
-    /// Makes a protection domain.
+    /// Makes a protection domain. IBTA Vol. 1 §11.2.1.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Pd {
         let domain = self.port.new_domain();
@@ -250,7 +256,7 @@ impl Context {
         Dm::allocate(&self.port, len)
     }
 
-    /// Makes a completion channel.
+    /// Makes a completion channel. IBTA Vol. 1 §11.5.1.
     ///
     /// # Errors
     ///
@@ -261,6 +267,7 @@ impl Context {
     }
 
     /// Makes a completion queue that holds `cqe` completions, without a channel.
+    /// IBTA Vol. 1 §11.2.8.
     ///
     /// # Errors
     ///
@@ -270,7 +277,7 @@ impl Context {
         self.create_cq_with(&CqConfig::new(cqe))
     }
 
-    /// Makes a completion queue.
+    /// Makes a completion queue. IBTA Vol. 1 §11.2.8.
     ///
     /// # Errors
     ///
@@ -281,7 +288,7 @@ impl Context {
     }
 
     /// The asynchronous events of this context: those of objects made from it, and those of the
-    /// port and the device.
+    /// port and the device. IBTA Vol. 1 §11.5.2.
     ///
     /// The first call starts a thread that listens for changes of the network interface.
     ///
@@ -314,6 +321,7 @@ impl Context {
 /// A protection domain: queue pairs reach only memory of their own. `struct ibv_pd`.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_pd")]
+#[doc(alias = "ibv_dealloc_pd")]
 pub struct Pd {
     port: Port,
     events: Events,
@@ -321,7 +329,7 @@ pub struct Pd {
 }
 
 impl Pd {
-    /// Allocates and registers `len` bytes of zeros, at the start of a page.
+    /// Allocates and registers `len` bytes of zeros, at the start of a page. IBTA Vol. 1 §10.6.3.
     ///
     /// # Errors
     ///
@@ -343,7 +351,7 @@ impl Pd {
         Mr::allocate(&self.domain, len, access)
     }
 
-    /// Registers memory that the caller gives away.
+    /// Registers memory that the caller gives away. IBTA Vol. 1 §10.6.3.
     ///
     /// # Errors
     ///
@@ -354,7 +362,7 @@ impl Pd {
     }
 
     /// Registers `len` bytes of a file of the caller's, such as a `memfd` or an exported buffer of a
-    /// device, from `offset` on. The file can be closed afterwards.
+    /// device, from `offset` on. The file can be closed afterwards. IBTA Vol. 1 §10.6.3.
     ///
     /// # Errors
     ///
@@ -406,7 +414,7 @@ impl Pd {
         NullMr::allocate(&self.domain)
     }
 
-    /// Makes a memory window, bound to nothing.
+    /// Makes a memory window, bound to nothing. IBTA Vol. 1 §10.6.7.
     ///
     /// # Errors
     ///
@@ -445,7 +453,7 @@ impl Pd {
         &self.domain
     }
 
-    /// Registers memory that stays the caller's.
+    /// Registers memory that stays the caller's. IBTA Vol. 1 §10.6.3.
     ///
     /// # Errors
     ///
@@ -478,7 +486,7 @@ impl Pd {
         Buf::allocate(&self.domain, len)
     }
 
-    /// Makes a shared receive queue, whose buffers are of this domain.
+    /// Makes a shared receive queue, whose buffers are of this domain. IBTA Vol. 1 §10.2.9.
     ///
     /// # Errors
     ///
@@ -488,7 +496,7 @@ impl Pd {
         Srq::create(&self.port, &self.events, &self.domain, config)
     }
 
-    /// Makes a queue pair in RESET.
+    /// Makes a queue pair in RESET. IBTA Vol. 1 §11.2.5.
     ///
     /// # Errors
     ///
@@ -498,7 +506,7 @@ impl Pd {
         self.create_qp_of(config)
     }
 
-    /// Makes a queue pair of another type, in RESET.
+    /// Makes a queue pair of another type, in RESET. IBTA Vol. 1 §11.2.5.
     ///
     /// # Errors
     ///
@@ -520,7 +528,7 @@ impl Pd {
         Qp::create(&self.port, &self.domain, &self.events, config)
     }
 
-    /// Makes an address handle.
+    /// Makes an address handle. IBTA Vol. 1 §11.2.2.
     ///
     /// # Errors
     ///
@@ -531,6 +539,7 @@ impl Pd {
     }
 
     /// Says where to answer a datagram to: `grh` is the first 40 bytes of its receive.
+    /// IBTA Vol. 1 §11.2.2.
     ///
     /// # Errors
     ///
@@ -545,6 +554,7 @@ impl Pd {
     }
 
     /// Makes an address handle to answer a datagram: `grh` is the first 40 bytes of its receive.
+    /// IBTA Vol. 1 §11.2.2.
     ///
     /// # Errors
     ///

@@ -287,7 +287,7 @@ impl Cq {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Changes how many completions it can hold; those that are there stay.
+    /// Changes how many completions it can hold; those that are there stay. IBTA Vol. 1 §11.2.8.
     ///
     /// # Errors
     ///
@@ -306,6 +306,7 @@ impl Cq {
 
     /// Asks for one event on the channel when the next completion comes, or, with
     /// `solicited_only`, the next one that its sender marked as solicited or that is an error.
+    /// IBTA Vol. 1 §11.4.2.2.
     ///
     /// Completions that are in the queue already raise none: poll once more after arming, before
     /// sleeping. Asking for solicited ones only takes nothing back.
@@ -332,7 +333,7 @@ impl Cq {
     }
 
     /// Ends the queue, or says why it cannot end yet. Dropping the last handle does so without
-    /// asking.
+    /// asking. IBTA Vol. 1 §11.2.8.
     ///
     /// # Errors
     ///
@@ -349,7 +350,7 @@ impl Cq {
     }
 
     /// Takes completions, oldest first, as many as there are and `out` has room for; says how many.
-    /// Drives the device if there are none.
+    /// Drives the device if there are none. IBTA Vol. 1 §11.4.2.1.
     ///
     /// A completion of [`crate::Qp::post`] says in `buffer` what [`Cq::take`] gives back.
     ///

@@ -28,7 +28,7 @@ impl AsyncEvents {
         Self { queue, _port: port }
     }
 
-    /// Waits for an event. Dropping the event acknowledges it.
+    /// Waits for an event. Dropping the event acknowledges it. IBTA Vol. 1 §11.6.3.
     ///
     /// # Errors
     ///

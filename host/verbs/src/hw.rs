@@ -19,8 +19,8 @@ use crate::ah::AhError;
 use crate::context::{DeviceAttr, PortAttr};
 use adverb_device::locks::Mutex;
 use adverb_device::{
-    AhAttr, AsyncEvent, ConnectError, Device, Element, EventKind, Gid, GidEntry, GidKind, Nature,
-    NodeType, OpenError, PathMtu, Provider, QpLimits, Qpn, interface_name, wait_readable,
+    AhAttr, AsyncEvent, ConnectError, Device, Element, EventKind, Gid, GidEntry, GidKind, Marks,
+    Nature, NodeType, OpenError, PathMtu, Provider, QpLimits, Qpn, interface_name, wait_readable,
 };
 use adverb_ibv::layout::{self, value};
 use adverb_ibv::{Affected, Context, Event};
@@ -338,14 +338,14 @@ impl Port {
     }
 }
 
-/// The way to a port. Every address is global, as RoCE has it.
+/// The way to a port. Every address is global, as RoCE has it; a hop limit of 0 would be one.
 fn way(attr: AhAttr) -> layout::AhAttr {
     let AhAttr { gid, gid_index, flow_label, traffic_class, hop_limit } = attr;
     let grh = layout::GlobalRoute {
         dgid: layout::Gid(gid.0),
         flow_label,
         sgid_index: gid_index,
-        hop_limit,
+        hop_limit: if hop_limit == 0 { Marks::USUAL.hop_limit } else { hop_limit },
         traffic_class,
     };
     layout::AhAttr { grh, is_global: 1, port_num: PORT, ..layout::AhAttr::default() }

@@ -142,6 +142,7 @@ impl Mr {
 
     /// Ends the registration, or says why it cannot end yet. Dropping the last handle does so without
     /// asking, and ends the windows that are bound to it: their keys are dead from then on.
+    /// IBTA Vol. 1 §10.6.
     ///
     /// # Errors
     ///
@@ -174,6 +175,7 @@ impl Mr {
     }
 
     /// Registers the same memory anew: in another domain, with other rights. Its keys change.
+    /// IBTA Vol. 1 §10.6.
     ///
     /// # Errors
     ///
@@ -407,6 +409,7 @@ impl std::error::Error for ReregisterError {}
 /// the program's own; this is for programs that want to use such memory where there is some.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_dm")]
+#[doc(alias = "ibv_free_dm")]
 pub struct Dm {
     inner: Arc<DmInner>,
 }

@@ -62,6 +62,7 @@ use adverb_device::{
 /// ```
 #[derive(Debug)]
 #[doc(alias = "ibv_mw")]
+#[doc(alias = "ibv_dealloc_mw")]
 pub struct Mw {
     window: Window,
 }
@@ -131,6 +132,7 @@ impl<'a> MwBind<'a> {
 impl<T: Supports<op::BindWindow>> Qp<T> {
     /// Posts a request that binds a window of type 1, and says which key it will have: a message
     /// that is sent later on the same queue pair may tell it to the peer. It is signaled.
+    /// IBTA Vol. 1 §10.6.7.
     ///
     /// # Errors
     ///

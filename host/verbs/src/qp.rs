@@ -134,6 +134,12 @@ pub struct RcConnect {
     pub remote: RemoteQp,
     /// Place of this side's address in the GID table.
     pub gid_index: u8,
+    /// The flow label of IPv6, 20 bits; 0 leaves it to the system. `grh.flow_label`.
+    pub flow_label: u32,
+    /// The traffic class of its packets: [`AhAttr::traffic_class`](crate::AhAttr::traffic_class).
+    pub traffic_class: u8,
+    /// How many routers they may pass; 0 leaves it to the system. `grh.hop_limit`.
+    pub hop_limit: u8,
     /// The partition.
     pub pkey: Pkey,
     /// What the peer may do.
@@ -166,6 +172,12 @@ pub struct UcConnect {
     pub remote: RemoteQp,
     /// Place of this side's address in the GID table.
     pub gid_index: u8,
+    /// The flow label of IPv6, 20 bits; 0 leaves it to the system. `grh.flow_label`.
+    pub flow_label: u32,
+    /// The traffic class of its packets: [`AhAttr::traffic_class`](crate::AhAttr::traffic_class).
+    pub traffic_class: u8,
+    /// How many routers they may pass; 0 leaves it to the system. `grh.hop_limit`.
+    pub hop_limit: u8,
     /// The partition.
     pub pkey: Pkey,
     /// What the peer may do.
@@ -181,6 +193,9 @@ impl UcConnect {
             local,
             remote,
             gid_index: 1,
+            flow_label: 0,
+            traffic_class: 0,
+            hop_limit: 0,
             pkey: Pkey::DEFAULT,
             access: Access::ALL,
             path_mtu: PathMtu::B1024,
@@ -195,6 +210,9 @@ impl RcConnect {
             local,
             remote,
             gid_index: 1,
+            flow_label: 0,
+            traffic_class: 0,
+            hop_limit: 0,
             pkey: Pkey::DEFAULT,
             access: Access::ALL,
             path_mtu: PathMtu::B1024,
@@ -221,6 +239,7 @@ struct Chain {
 /// of such work comes back when its completion queue goes.
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
+#[doc(alias = "ibv_destroy_qp")]
 pub struct Qp<T: Transport> {
     inner: provider::Qp,
     port: Port,
@@ -311,7 +330,7 @@ impl<T: Transport> Qp<T> {
         self.inner.path()
     }
 
-    /// Posts work that owns its memory; it comes back with the completion.
+    /// Posts work that owns its memory; it comes back with the completion. IBTA Vol. 1 §11.4.1.
     ///
     /// # Errors
     ///
@@ -388,6 +407,7 @@ impl<T: Transport> Qp<T> {
     }
 
     /// Posts a request with memory that a [`Scope`](crate::Scope) lends. It is signaled.
+    /// IBTA Vol. 1 §11.4.1.1.
     ///
     /// # Errors
     ///
@@ -409,7 +429,7 @@ impl<T: Transport> Qp<T> {
         self.inner.post_send(&[work]).map_err(|(_, error)| error)
     }
 
-    /// Posts a receive into memory that a [`Scope`](crate::Scope) lends.
+    /// Posts a receive into memory that a [`Scope`](crate::Scope) lends. IBTA Vol. 1 §11.4.1.2.
     ///
     /// # Errors
     ///
@@ -424,7 +444,7 @@ impl<T: Transport> Qp<T> {
         self.inner.post_receive(&[work]).map_err(|(_, error)| error)
     }
 
-    /// Posts raw send requests, in order. Their `buffer` must be `None`.
+    /// Posts raw send requests, in order. Their `buffer` must be `None`. IBTA Vol. 1 §11.4.1.1.
     ///
     /// # Errors
     ///
@@ -445,7 +465,7 @@ impl<T: Transport> Qp<T> {
         self.inner.post_send(batch)
     }
 
-    /// Posts raw receives, in order. Their `buffer` must be `None`.
+    /// Posts raw receives, in order. Their `buffer` must be `None`. IBTA Vol. 1 §11.4.1.2.
     ///
     /// # Errors
     ///
@@ -478,7 +498,7 @@ impl<T: Transport> Qp<T> {
         self.inner.number()
     }
 
-    /// Its state.
+    /// Its state. IBTA Vol. 1 §11.2.5.3.
     #[doc(alias = "ibv_query_qp")]
     pub fn state(&self) -> QpState {
         self.inner.state()

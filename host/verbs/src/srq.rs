@@ -172,14 +172,14 @@ impl Srq {
         self.inner.device.number()
     }
 
-    /// What it is like now.
+    /// What it is like now. IBTA Vol. 1 §10.2.9.
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> SrqAttr {
         self.inner.device.query()
     }
 
     /// Asks for one [`crate::EventKind::SrqLimitReached`] once there are fewer than `limit` receives,
-    /// which may be now; 0 takes the question back.
+    /// which may be now; 0 takes the question back. IBTA Vol. 1 §10.2.9.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl Srq {
         self.inner.device.arm_limit(limit)
     }
 
-    /// Changes how many receives it holds; those that are there stay.
+    /// Changes how many receives it holds; those that are there stay. IBTA Vol. 1 §10.2.9.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ impl Srq {
     }
 
     /// Posts a receive that owns its memory; it comes back with the completion, on the completion
-    /// queue of the queue pair that received.
+    /// queue of the queue pair that received. IBTA Vol. 1 §11.4.1.2.
     ///
     /// # Errors
     ///
@@ -225,7 +225,7 @@ impl Srq {
         })
     }
 
-    /// Posts raw receives, in order. Their `buffer` must be `None`.
+    /// Posts raw receives, in order. Their `buffer` must be `None`. IBTA Vol. 1 §11.4.1.2.
     ///
     /// # Errors
     ///
@@ -243,7 +243,7 @@ impl Srq {
     }
 
     /// Ends the queue, or says why it cannot end yet. Dropping the last handle does so without
-    /// asking; receives that are in it then are forgotten.
+    /// asking; receives that are in it then are forgotten. IBTA Vol. 1 §10.2.9.
     ///
     /// # Errors
     ///

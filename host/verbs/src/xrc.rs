@@ -44,6 +44,7 @@ use std::os::fd::AsFd;
 /// A handle: clones are the same domain, which lives as long as a handle, a queue or a target of it.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_xrcd")]
+#[doc(alias = "ibv_close_xrcd")]
 pub struct Xrcd {
     /// None of a device that has no such domains: nothing can be made in it.
     device: Option<adverb_device::Xrcd>,
@@ -52,7 +53,7 @@ pub struct Xrcd {
 }
 
 impl Context {
-    /// Makes a domain that nobody else can open.
+    /// Makes a domain that nobody else can open. IBTA Vol. 1 Annex A14.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(&self) -> Xrcd {
         let (port, events) = self.parts();
@@ -63,6 +64,7 @@ impl Context {
     /// Opens the domain of a file: the same for all who open that file on this device, by whatever
     /// descriptor, in this process and in others of the same user and network namespace. It ends with the
     /// last of them. The file's contents do not matter, and it can be closed afterwards.
+    /// IBTA Vol. 1 Annex A14.
     ///
     /// A target reaches queues of all these processes. Each serves what is for its own queues, so a
     /// process that is stopped keeps the requests for them waiting, and those that come after them on the
@@ -86,6 +88,7 @@ impl Context {
 impl Xrcd {
     /// Makes a target in RESET: the end that receives. It belongs to no protection domain; a request
     /// reaches memory of the domain of the queue that it names. `context` names it in its events.
+    /// IBTA Vol. 1 Annex A14.
     ///
     /// # Errors
     ///
@@ -118,6 +121,7 @@ impl Xrcd {
 impl Pd {
     /// Makes a shared receive queue of an XRC domain, whose buffers are of this protection domain.
     /// Its receives complete on `cq`; [`Srq::number`] is what initiators name.
+    /// IBTA Vol. 1 Annex A14.
     ///
     /// # Errors
     ///

@@ -6,6 +6,7 @@
 //! Read IBTA Vol. 1 §9.7.4 and §9.8.2 (responder checks) before changing this file.
 
 use crate::attributes::Access;
+use crate::brief::Brief;
 use crate::counters::QpCounters;
 use crate::host::{
     AccessError, FetchError, Host, Invalidator, Landing, LocalError, NoReceive, Range, Receive,
@@ -190,6 +191,30 @@ impl Assembler {
             let (status, opcode) = (WcStatus::Success, WcOpcode::Receive);
             self.end(into, status, opcode, end, ending, counters, host);
         }
+        Ok(())
+    }
+
+    /// Takes a whole SEND of `len` bytes, which the host holds, while no message has begun.
+    #[inline]
+    pub(crate) fn on_brief(
+        &mut self,
+        brief: &Brief,
+        len: u32,
+        counters: &mut QpCounters,
+        host: &mut impl Host,
+    ) -> Result<(), Refusal> {
+        let into = InUse { receive: host.take_receive(None)?, srq: None };
+        let landed = match len <= into.receive.len {
+            false => Err(Refusal::Nak(Nak::InvalidRequest, WcStatus::LocalLength)),
+            true => host.fetch(Target::Receive(into.receive)).map_err(Refusal::from),
+        };
+        if let Err(refusal) = landed {
+            self.message = Message::Send { into, offset: 0 }; // For the caller to end.
+            return Err(refusal);
+        }
+        let ending = Ending { imm: brief.imm, invalidated: None, solicited: brief.solicited };
+        let (status, opcode) = (WcStatus::Success, WcOpcode::Receive);
+        self.end(into, status, opcode, len, ending, counters, host);
         Ok(())
     }
 

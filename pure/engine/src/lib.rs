@@ -31,6 +31,7 @@ extern crate alloc;
 
 mod assembler;
 mod attributes;
+mod brief;
 mod completer;
 mod connected;
 mod counters;
@@ -58,6 +59,7 @@ pub use attributes::{
     Access, Attributes, Gid, InitAttributes, Partition, RetryCount, RnrRetry, RtrAttributes,
     RtsAttributes, Settings,
 };
+pub use brief::Brief;
 pub use counters::QpCounters;
 pub use host::{
     AccessError, AtomicOp, EmitError, FetchError, GRH_LEN, Host, Invalidator, Landing, LocalError,

@@ -4,6 +4,7 @@
 //! packet arrives, the clock runs out, the host has room for packets, or the owner modifies it
 //! (`qp/modify.rs`). Nothing leaves except through the [`Host`] lent for the call.
 
+mod brief;
 mod deputy;
 mod modify;
 
@@ -298,7 +299,23 @@ impl Qp {
             | Extension::Atomic(_)
             | Extension::Cnp => Verdict::Ignore,
         };
-        self.counters.note_sends(queue.head() - head);
+        self.follow(before, head, verdict, now, host);
+    }
+
+    /// Does what an answer has led to. Before it, `before` was the oldest sequence number awaited and
+    /// `head` the oldest request.
+    fn follow(
+        &mut self,
+        before: u64,
+        head: u64,
+        verdict: Verdict,
+        now: Time,
+        host: &mut impl Host,
+    ) {
+        let Some(Sender::Reliable { requester, completer }) = self.sender.as_mut() else {
+            return;
+        };
+        self.counters.note_sends(self.queue.head() - head);
         let unacked = completer.unacked();
         if unacked > before {
             requester.on_progress(unacked, unacked - before, &self.queue);
@@ -439,6 +456,11 @@ impl Qp {
     /// An acknowledgement waits to be emitted.
     pub fn owes_ack(&self) -> bool {
         self.debtor().is_some_and(|responder| responder.owes_ack())
+    }
+
+    /// Nothing but an acknowledgement of what went well waits to be emitted.
+    pub fn owes_plain_ack(&self) -> bool {
+        self.debtor().is_some_and(|responder| responder.owes_plain_ack())
     }
 
     /// Counts packets that were emitted; the host knows best.

@@ -133,6 +133,37 @@ impl Requester {
         self.paused_until
     }
 
+    /// Nothing keeps a request of one packet that is posted now from being emitted now.
+    #[inline]
+    pub(crate) fn is_free(&self, unacked: u64, fence: bool, queue: &SendQueue) -> bool {
+        let stuck = self.paused_until.is_some() || self.broken.is_some() || self.held;
+        let room = self.window.room(self.next.saturating_sub(unacked)) > 0;
+        self.cursor == queue.tail() && !stuck && room && (!fence || self.reads.is_empty())
+    }
+
+    /// READs or atomics are under way.
+    pub(crate) fn awaits_data(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
+    /// The caller emits a packet that is a whole request, which was just posted; says its number, and
+    /// whether it asks for an acknowledgement: if it is to, or if the window needs one.
+    #[inline]
+    pub(crate) fn emit_brief(&mut self, unacked: u64, ask: bool) -> (Psn, bool) {
+        let psn = self.psn(self.next);
+        let allowed = self.window.room(self.next.saturating_sub(unacked));
+        let ask = ask || allowed <= 1 || self.unasked + 1 >= self.window.ack_every();
+        self.unasked = if ask { 0 } else { self.unasked + 1 };
+        self.advance(1, self.next + 1);
+        (psn, ask)
+    }
+
+    /// A request that nothing was before was carried out without having been queued.
+    #[inline]
+    pub(crate) fn pass_one(&mut self) {
+        self.cursor += 1;
+    }
+
     /// Emits what the window, the host's room and the ordering rules allow.
     pub(crate) fn transmit(
         &mut self,
@@ -223,7 +254,15 @@ impl Requester {
     ///
     /// What was sent before must have been executed first, so that nothing overtakes it.
     fn reach(&self, all_before: bool, request: &Request, host: &mut impl Host) -> Reach {
-        let one_sided = match request.kind {
+        match self.is_one_sided(&request.kind) {
+            true => host.reach(self.cursor, request, all_before),
+            false => Reach::Not,
+        }
+    }
+
+    /// A host that reaches the peer's memory may carry it out.
+    pub(crate) fn is_one_sided(&self, kind: &RequestKind) -> bool {
+        match kind {
             RequestKind::Write { imm: None, .. } | RequestKind::AtomicWrite { .. } => true,
             // Without resources they fail, and not here.
             RequestKind::Read { .. }
@@ -234,8 +273,7 @@ impl Requester {
             | RequestKind::Write { imm: Some(_), .. }
             | RequestKind::LocalInvalidate { .. }
             | RequestKind::BindWindow => false,
-        };
-        if one_sided { host.reach(self.cursor, request, all_before) } else { Reach::Not }
+        }
     }
 
     /// How many requests were carried out on the peer's memory since the last call.

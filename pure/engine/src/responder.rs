@@ -12,6 +12,7 @@ mod replies;
 
 use crate::assembler::{Assembler, INVALID, Refusal, check_remote, range_of};
 use crate::attributes::{Access, RtrAttributes};
+use crate::brief::Brief;
 use crate::counters::QpCounters;
 use crate::host::{AtomicOp, Host, Payload};
 use crate::packetizer::Path;
@@ -162,6 +163,53 @@ impl Responder {
             }
             Err(refusal) => self.refuse(refusal, counters, host),
         }
+    }
+
+    /// The next packet is this one, and nothing unusual is going on.
+    #[inline]
+    pub(crate) fn awaits(&self, psn: Psn) -> bool {
+        let usual = matches!(self.owed, Owed::Nothing | Owed::Ack) && !self.refused;
+        psn == self.expected && usual && !self.assembler.is_busy()
+    }
+
+    /// Serves the SEND of a brief that [`Responder::awaits`]. Its acknowledgement is owed.
+    #[inline]
+    pub(crate) fn on_brief(
+        &mut self,
+        brief: &Brief,
+        len: u32,
+        counters: &mut QpCounters,
+        host: &mut impl Host,
+    ) -> Served {
+        match self.assembler.on_brief(brief, len, counters, host) {
+            Ok(()) => {
+                (self.expected, self.msn) = (self.expected.plus(1), self.msn.next());
+                self.owed = Owed::Ack;
+                Served::Fine
+            }
+            Err(refusal) => self.refuse(refusal, counters, host),
+        }
+    }
+
+    /// What is owed, if anything, is an acknowledgement that can ride on a request.
+    #[inline]
+    pub(crate) fn owes_little(&self) -> bool {
+        matches!(self.owed, Owed::Nothing | Owed::Ack) && !self.owes_data()
+    }
+
+    /// What is owed is an acknowledgement of what went well.
+    #[inline]
+    pub(crate) fn owes_plain_ack(&self) -> bool {
+        matches!(self.owed, Owed::Ack)
+    }
+
+    /// The number up to which everything was executed, if that is owed: it is on its way now.
+    #[inline]
+    pub(crate) fn take_ack(&mut self) -> Option<Psn> {
+        debug_assert!(self.owes_little(), "the caller has asked");
+        let owes = matches!(self.owed, Owed::Ack);
+        self.owed = Owed::Nothing;
+        owes.then(|| self.expected.minus(1))
     }
 
     /// Drops a packet because another is missing before it. The peer is told once.

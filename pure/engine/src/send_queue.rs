@@ -44,16 +44,18 @@ impl Entry {
 /// A ring of entries: `head..tail` are outstanding.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
+    /// A power of two of them, so that finding one takes no division; as many as `capacity` are used.
     slots: Box<[Option<Entry>]>,
+    capacity: u64,
     head: u64,
     tail: u64,
 }
 
 impl SendQueue {
     pub(crate) fn with_capacity(capacity: u32) -> Self {
-        let len = usize::try_from(capacity).unwrap_or(usize::MAX);
+        let len = usize::try_from(capacity).unwrap_or(usize::MAX).next_power_of_two();
         let slots: Vec<Option<Entry>> = core::iter::repeat_n(None, len).collect();
-        Self { slots: slots.into_boxed_slice(), head: 0, tail: 0 }
+        Self { slots: slots.into_boxed_slice(), capacity: capacity.into(), head: 0, tail: 0 }
     }
 
     /// Index of the oldest outstanding request.
@@ -71,36 +73,37 @@ impl SendQueue {
         self.tail - self.head
     }
 
-    fn slot(&self, index: u64) -> Option<usize> {
-        let len = u64::try_from(self.slots.len()).ok()?;
-        usize::try_from(index.checked_rem(len)?).ok()
+    #[inline]
+    fn slot(&self, index: u64) -> usize {
+        usize::try_from(index).unwrap_or(0) & (self.slots.len() - 1)
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, entry: Entry) -> Result<u64, PostError> {
-        let full = usize::try_from(self.len()).is_ok_and(|n| n >= self.slots.len());
-        if full {
+        if self.len() >= self.capacity {
             return Err(PostError::Full);
         }
         let index = self.tail;
-        let slot = self.slot(index).and_then(|at| self.slots.get_mut(at)).ok_or(PostError::Full)?;
-        *slot = Some(entry);
+        let at = self.slot(index);
+        *self.slots.get_mut(at).ok_or(PostError::Full)? = Some(entry);
         self.tail += 1;
         Ok(index)
     }
 
     /// The request with this index, if it is outstanding.
+    #[inline]
     pub(crate) fn get(&self, index: u64) -> Option<&Entry> {
         if index < self.head || index >= self.tail {
             return None;
         }
-        self.slots.get(self.slot(index)?)?.as_ref()
+        self.slots.get(self.slot(index))?.as_ref()
     }
 
     pub(crate) fn get_mut(&mut self, index: u64) -> Option<&mut Entry> {
         if index < self.head || index >= self.tail {
             return None;
         }
-        let at = self.slot(index)?;
+        let at = self.slot(index);
         self.slots.get_mut(at)?.as_mut()
     }
 
@@ -114,6 +117,27 @@ impl SendQueue {
 }
 
 impl SendQueue {
+    /// At least half of the slots are taken.
+    #[inline]
+    pub(crate) fn is_half_full(&self) -> bool {
+        2 * self.len() >= self.capacity
+    }
+
+    /// A request was carried out that was never queued, while the queue was empty.
+    #[inline]
+    pub(crate) fn pass(&mut self, request: &Request, host: &mut impl Host) {
+        debug_assert_eq!(self.head, self.tail, "nothing is outstanding");
+        let index = self.tail;
+        (self.head, self.tail) = (index + 1, index + 1);
+        host.send_done(SendDone {
+            index,
+            status: WcStatus::Success,
+            opcode: request.kind.wc_opcode(),
+            byte_len: request.len,
+            report: request.signaled,
+        });
+    }
+
     /// Ends the oldest request.
     pub(crate) fn retire(&mut self, status: WcStatus, host: &mut impl Host) {
         let Some((index, entry)) = self.pop() else {

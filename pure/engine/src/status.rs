@@ -3,6 +3,8 @@
 /// How a work request ended. The names are those of `enum ibv_wc_status`; IBTA Vol. 1 §11.6.2.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
+#[doc(alias = "ibv_wc_status")]
+#[doc(alias = "ibv_wc_status_str")]
 pub enum WcStatus {
     /// The work is done.
     Success,
@@ -81,6 +83,7 @@ impl core::fmt::Display for WcStatus {
 /// What a completion reports. The names are those of `enum ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
+#[doc(alias = "ibv_wc_opcode")]
 pub enum WcOpcode {
     /// A SEND, with or without immediate data.
     Send,
@@ -106,6 +109,7 @@ pub enum WcOpcode {
 
 /// The states of a queue pair. IBTA Vol. 1 §10.3.1; `enum ibv_qp_state`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[doc(alias = "ibv_qp_state")]
 pub enum QpState {
     /// Just made: nothing can be posted, packets are dropped.
     Reset,

@@ -81,6 +81,7 @@ impl fmt::Display for QpType {
 
 /// What a work request asks for, without its arguments. `enum ibv_wr_opcode`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[doc(alias = "ibv_wr_opcode")]
 pub enum RequestOp {
     /// SEND.
     Send,

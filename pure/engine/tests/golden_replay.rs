@@ -170,8 +170,8 @@ fn our_requester_sends_what_rxe_sent() {
 
 /// What a receiver sees of the network header.
 fn grh_of(shot: &Shot<'_>) -> [u8; Grh::LEN] {
-    let Datagram { flow, ttl, tos, payload, .. } = shot.datagram;
-    Grh::emit(&flow, ttl, tos, u16::try_from(payload.len()).expect("a packet is short"))
+    let Datagram { flow, marks, payload, .. } = shot.datagram;
+    Grh::emit(&flow, marks, u16::try_from(payload.len()).expect("a packet is short"))
 }
 
 fn feed(qp: &mut Qp, shot: &Shot<'_>, now: Time, host: &mut Surroundings) {

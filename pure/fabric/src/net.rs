@@ -11,7 +11,7 @@ use adverb_engine::{
     AttributeSet, Attributes, Datagram as To, Gid, ModifyError, Partition, PostError, Qp,
     QpOptions, QpState, QpType, Route, Time, accept, transition,
 };
-use adverb_wire::{Flow, Grh, Psn, Qkey, Qpn, ROCE_PORT, Rkey};
+use adverb_wire::{Flow, Grh, Marks, Psn, Qkey, Qpn, ROCE_PORT, Rkey};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -444,7 +444,7 @@ impl Net {
         let guess = self.node(peer).around.id;
         let Node { qp, around, .. } = self.node_mut(to);
         let len = u16::try_from(datagram.bytes.len()).unwrap_or(u16::MAX);
-        around.grh = Grh::emit(&flow, 64, 0, len);
+        around.grh = Grh::emit(&flow, Marks::USUAL, len);
         match accept(&datagram.bytes, &flow, guess) {
             // An identification that is not known leaves 16 check bits: one damaged datagram in
             // 65536 looks whole. The transport cannot know better.

@@ -11,7 +11,7 @@
 //! Read IBTA Vol. 1 Annex A17 (RoCEv2) before changing this file.
 
 use crate::icrc::Flow;
-use crate::ip::{Addresses, V4_LEN, emit_udp_headers};
+use crate::ip::{Addresses, Marks, V4_LEN, emit_udp_headers, parse_class};
 
 /// The network header of a datagram, as its receiver sees it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -20,10 +20,8 @@ pub struct Grh {
     pub src: [u8; 16],
     /// Where it went, as a GID.
     pub dst: [u8; 16],
-    /// Traffic class, or type of service.
-    pub traffic_class: u8,
-    /// Hop limit, or time to live.
-    pub hop_limit: u8,
+    /// How the network was to treat it, as that stood when it arrived.
+    pub marks: Marks,
 }
 
 impl Grh {
@@ -33,8 +31,8 @@ impl Grh {
     /// The header of a datagram of `udp_payload_len` bytes that came by `flow`, as it stands in a
     /// receive. A socket shows neither identification nor check sum; the one is 0 and the other
     /// fits.
-    pub fn emit(flow: &Flow, hop_limit: u8, traffic_class: u8, udp_payload_len: u16) -> [u8; 40] {
-        let headers = emit_udp_headers(flow, 0, hop_limit, traffic_class, udp_payload_len);
+    pub fn emit(flow: &Flow, marks: Marks, udp_payload_len: u16) -> [u8; 40] {
+        let headers = emit_udp_headers(flow, 0, marks, udp_payload_len);
         let mut grh = [0; Self::LEN];
         let (place, len) = match flow.addresses() {
             Addresses::V4 { .. } => (grh.get_mut(Self::LEN - usize::from(V4_LEN)..), V4_LEN),
@@ -49,19 +47,21 @@ impl Grh {
 
     /// Reads the header; `None` if it is neither IPv6's nor IPv4's.
     pub fn parse(bytes: &[u8; 40]) -> Option<Self> {
-        let [first, class, _, _, _, _, _, hop_limit, addresses @ ..] = *bytes;
+        let [first, c1, c2, c3, _, _, _, hop_limit, addresses @ ..] = *bytes;
         if first >> 4 == 6 {
             let (src, rest) = addresses.split_first_chunk::<16>()?;
             let (dst, _) = rest.split_first_chunk::<16>()?;
-            let traffic_class = (first << 4) | (class >> 4);
-            return Some(Self { src: *src, dst: *dst, traffic_class, hop_limit });
+            let (traffic_class, flow_label) = parse_class([first, c1, c2, c3]);
+            let marks = Marks { traffic_class, hop_limit, flow_label };
+            return Some(Self { src: *src, dst: *dst, marks });
         }
         let (_, header) = bytes.split_last_chunk::<20>()?;
         let [version, traffic_class, _, _, _, _, _, _, hop_limit, _, _, _, addresses @ ..] =
             *header;
         let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
         let (src, dst) = (mapped([s0, s1, s2, s3]), mapped([d0, d1, d2, d3]));
-        (version >> 4 == 4).then_some(Self { src, dst, traffic_class, hop_limit })
+        let marks = Marks { traffic_class, hop_limit, flow_label: 0 };
+        (version >> 4 == 4).then_some(Self { src, dst, marks })
     }
 }
 
@@ -78,19 +78,19 @@ mod tests {
     #[test]
     fn the_header_says_who_sent() {
         let v4 = Flow::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xc000, ROCE_PORT);
-        let grh = Grh::emit(&v4, 64, 0xa5, 100);
+        let marks = Marks { traffic_class: 0xa5, ..Marks::USUAL };
+        let grh = Grh::emit(&v4, marks, 100);
         assert_eq!((grh[..20].iter().max(), grh[20]), (Some(&0), 0x45));
-        let expected = Grh {
-            src: mapped([10, 0, 0, 1]),
-            dst: mapped([10, 0, 0, 2]),
-            traffic_class: 0xa5,
-            hop_limit: 64,
-        };
+        let expected = Grh { src: mapped([10, 0, 0, 1]), dst: mapped([10, 0, 0, 2]), marks };
         assert_eq!(Grh::parse(&grh), Some(expected));
 
         let v6 = Flow::v6([1; 16], [2; 16], 0xc000, ROCE_PORT);
-        let expected = Grh { src: [1; 16], dst: [2; 16], traffic_class: 0x5a, hop_limit: 7 };
-        assert_eq!(Grh::parse(&Grh::emit(&v6, 7, 0x5a, 100)), Some(expected));
+        let marks = Marks { traffic_class: 0x5a, hop_limit: 7, flow_label: 0xa_bcde };
+        let expected = Grh { src: [1; 16], dst: [2; 16], marks };
+        assert_eq!(Grh::parse(&Grh::emit(&v6, marks, 100)), Some(expected));
+        // Labels have 20 bits; more of them do not reach the traffic class.
+        let longer = Marks { flow_label: 0xffa_bcde, ..marks };
+        assert_eq!(Grh::parse(&Grh::emit(&v6, longer, 100)), Some(expected));
         assert_eq!(Grh::parse(&[0; 40]), None);
     }
 }

@@ -35,6 +35,26 @@ pub(crate) enum Addresses {
     V6 { src: [u8; 16], dst: [u8; 16] },
 }
 
+/// What an IP header says of how a packet is to be treated on its way. Routers may change it, and the
+/// invariant CRC covers none of it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Marks {
+    /// Traffic class of IPv6, type of service of IPv4: the differentiated services code point in the
+    /// upper six bits, what routers say of congestion in the lower two.
+    pub traffic_class: u8,
+    /// Hop limit of IPv6, time to live of IPv4: how many routers it may still pass.
+    pub hop_limit: u8,
+    /// Flow label, 20 bits. IPv4 has none.
+    pub flow_label: u32,
+}
+
+impl Marks {
+    /// The largest flow label.
+    pub const FLOW_LABEL_MAX: u32 = 0xf_ffff;
+    /// What most hosts put into packets of which nobody says anything else.
+    pub const USUAL: Self = Self { traffic_class: 0, hop_limit: 64, flow_label: 0 };
+}
+
 /// One UDP datagram, with what the IP header said about it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Datagram<'a> {
@@ -42,10 +62,8 @@ pub struct Datagram<'a> {
     pub flow: Flow,
     /// The IPv4 identification; 0 for IPv6.
     pub id: u16,
-    /// Time to live, or hop limit.
-    pub ttl: u8,
-    /// Type of service, or traffic class.
-    pub tos: u8,
+    /// How it was to be treated on its way.
+    pub marks: Marks,
     /// What UDP carries.
     pub payload: &'a [u8],
 }
@@ -83,22 +101,30 @@ impl<'a> Datagram<'a> {
         let packet = packet.get(20..len).ok_or(Error::Truncated)?;
         let (ports, payload) = parse_udp(packet)?;
         let flow = Flow::v4([s0, s1, s2, s3], [d0, d1, d2, d3], ports.0, ports.1);
-        Ok(Self { flow, id: u16::from_be_bytes([i0, i1]), ttl, tos, payload })
+        let marks = Marks { traffic_class: tos, hop_limit: ttl, flow_label: 0 };
+        Ok(Self { flow, id: u16::from_be_bytes([i0, i1]), marks, payload })
     }
 
     fn parse_v6(packet: &'a [u8]) -> Result<Self, Error> {
         let (head, rest) = packet.split_first_chunk::<8>().ok_or(Error::Truncated)?;
         let (src, rest) = rest.split_first_chunk::<16>().ok_or(Error::Truncated)?;
         let (dst, rest) = rest.split_first_chunk::<16>().ok_or(Error::Truncated)?;
-        let [c0, c1, _, _, l0, l1, next, ttl] = *head;
+        let [c0, c1, c2, c3, l0, l1, next, hop_limit] = *head;
         if next != UDP {
             return Err(Error::NotUdp);
         }
         let len = usize::from(u16::from_be_bytes([l0, l1]));
         let (ports, payload) = parse_udp(rest.get(..len).ok_or(Error::Truncated)?)?;
         let flow = Flow::v6(*src, *dst, ports.0, ports.1);
-        Ok(Self { flow, id: 0, ttl, tos: (c0 << 4) | (c1 >> 4), payload })
+        let (traffic_class, flow_label) = parse_class([c0, c1, c2, c3]);
+        Ok(Self { flow, id: 0, marks: Marks { traffic_class, hop_limit, flow_label }, payload })
     }
+}
+
+/// Traffic class and flow label of an IPv6 header's first four bytes.
+pub(crate) fn parse_class(bytes: [u8; 4]) -> (u8, u32) {
+    let [first, second, ..] = bytes;
+    ((first << 4) | (second >> 4), u32::from_be_bytes(bytes) & Marks::FLOW_LABEL_MAX)
 }
 
 /// Ports and payload of a UDP datagram that fills `packet`.
@@ -161,26 +187,23 @@ impl AsRef<[u8]> for HeaderBytes {
 }
 
 /// The headers that the operating system would put before a datagram of `udp_payload_len` bytes:
-/// don't-fragment set, flow label and UDP check sum 0. IPv6 ignores `id`.
+/// don't-fragment set, UDP check sum 0. IPv6 ignores `id`, IPv4 the flow label, of which 20 bits
+/// count.
 ///
 /// Lengths wrap beyond what an IP packet can carry, 65 507 bytes.
-pub fn emit_udp_headers(
-    flow: &Flow,
-    id: u16,
-    ttl: u8,
-    tos: u8,
-    udp_payload_len: u16,
-) -> HeaderBytes {
+pub fn emit_udp_headers(flow: &Flow, id: u16, marks: Marks, udp_payload_len: u16) -> HeaderBytes {
+    let Marks { traffic_class, hop_limit, flow_label } = marks;
     let udp_len = udp_payload_len.wrapping_add(UDP_LEN);
     let mut room = Room::new();
     match *flow.addresses() {
         Addresses::V4 { src, dst } => {
             let len = udp_len.wrapping_add(V4_LEN);
-            let unsummed = emit_v4(src, dst, tos, len, id, ttl, 0);
-            room.push(emit_v4(src, dst, tos, len, id, ttl, check_sum(&unsummed)));
+            let emit = |sum| emit_v4(src, dst, traffic_class, len, id, hop_limit, sum);
+            room.push(emit(check_sum(&emit(0))));
         }
         Addresses::V6 { src, dst } => {
-            room.push(emit_v6(u32::from(tos) << 20, udp_len, ttl));
+            let label = flow_label & Marks::FLOW_LABEL_MAX;
+            room.push(emit_v6(u32::from(traffic_class) << 20 | label, udp_len, hop_limit));
             room.push(src);
             room.push(dst);
         }
@@ -265,7 +288,7 @@ mod tests {
     #[test]
     fn headers_are_as_an_rfc_would_have_them() {
         let flow = Flow::v4([10, 77, 0, 11], [10, 77, 0, 12], 0xc001, ROCE_PORT);
-        let bytes = emit_udp_headers(&flow, 0x877d, 64, 0, 20);
+        let bytes = emit_udp_headers(&flow, 0x877d, Marks::USUAL, 20);
         let expected = [
             0x45, 0, 0, 48, 0x87, 0x7d, 0x40, 0, 64, 17, 0x9e, 0x8f, 10, 77, 0, 11, 10, 77, 0, 12,
             0xc0, 1, 0x12, 0xb7, 0, 28, 0, 0,
@@ -280,10 +303,12 @@ mod tests {
             Flow::v6([1; 16], [2; 16], 0xffff, ROCE_PORT),
         ];
         for flow in flows {
-            let mut bytes = emit_udp_headers(&flow, 0x1234, 7, 0xa5, 3).as_slice().to_vec();
+            let flow_label = if flow.is_v6() { 0x9_8765 } else { 0 };
+            let marks = Marks { traffic_class: 0xa5, hop_limit: 7, flow_label };
+            let mut bytes = emit_udp_headers(&flow, 0x1234, marks, 3).as_slice().to_vec();
             bytes.extend([1, 2, 3, 99]); // The last byte is not the packet's.
             let id = if flow.is_v6() { 0 } else { 0x1234 };
-            let expected = Datagram { flow, id, ttl: 7, tos: 0xa5, payload: &[1, 2, 3] };
+            let expected = Datagram { flow, id, marks, payload: &[1, 2, 3] };
             assert_eq!(Datagram::parse(&bytes), Ok(expected));
             for len in 0..bytes.len() - 1 {
                 assert_eq!(Datagram::parse(&bytes[..len]), Err(Error::Truncated), "{len}");
@@ -294,7 +319,7 @@ mod tests {
     #[test]
     fn what_is_not_one_whole_udp_datagram_is_refused() {
         let flow = Flow::v4([1, 2, 3, 4], [5, 6, 7, 8], 9, 10);
-        let good = emit_udp_headers(&flow, 0, 64, 0, 0).as_slice().to_vec();
+        let good = emit_udp_headers(&flow, 0, Marks::USUAL, 0).as_slice().to_vec();
         let refused = |at: usize, value: u8| {
             let mut bytes = good.clone();
             bytes[at] = value;

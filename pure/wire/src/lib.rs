@@ -84,7 +84,7 @@ pub use self::headers::{HeaderBytes, Headers};
 pub use self::icrc::{Flow, ICRC_LEN, Icrc};
 pub use self::ieth::Ieth;
 pub use self::imm::Imm;
-pub use self::ip::ROCE_PORT;
+pub use self::ip::{Marks, ROCE_PORT};
 pub use self::key::{Pkey, Qkey, Rkey};
 pub use self::msn::Msn;
 pub use self::mtu::PathMtu;

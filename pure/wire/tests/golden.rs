@@ -37,8 +37,8 @@ fn every_ip_and_udp_header_comes_out_as_it_came_in() {
         for packet in packets {
             let datagram = Datagram::parse(&packet).expect("a UDP datagram");
             let len = u16::try_from(datagram.payload.len()).expect("a short datagram");
-            let Datagram { flow, id, ttl, tos, .. } = datagram;
-            let headers = emit_udp_headers(&flow, id, ttl, tos, len);
+            let Datagram { flow, id, marks, .. } = datagram;
+            let headers = emit_udp_headers(&flow, id, marks, len);
             let headers = headers.as_slice();
             let mut expected = packet[..headers.len()].to_vec();
             if flow.is_v6() {

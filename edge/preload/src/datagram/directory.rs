@@ -16,7 +16,7 @@ use std::ffi::{CString, c_int};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use super::mailbox::Mailbox;
+use super::mailbox::{About, Mailbox};
 use crate::{meeting, raw};
 
 const PORTS: usize = 65_536;
@@ -24,8 +24,6 @@ const PORTS: usize = 65_536;
 const LISTED_MAX: usize = 4096;
 /// Places that are looked at for one port.
 const PROBES: usize = 32;
-/// Candidates for one destination; if there are more, it stays with the kernel.
-pub(super) const CANDIDATES_MAX: usize = 4;
 /// A place that somebody is about to fill.
 const BUSY: u64 = 1;
 
@@ -147,9 +145,9 @@ impl Directory {
         self.change(port);
     }
 
-    /// Mailboxes of a port; `None` if there are too many.
-    pub(super) fn find(&self, port: u16) -> Option<([u64; CANDIDATES_MAX], usize)> {
-        let (mut found, mut count) = ([0; CANDIDATES_MAX], 0);
+    /// Mailboxes of a port; `None` if there are more than `MOST`.
+    pub(super) fn find<const MOST: usize>(&self, port: u16) -> Option<([u64; MOST], usize)> {
+        let (mut found, mut count) = ([0; MOST], 0);
         for place in self.places(port) {
             let cookie = place.cookie.load(Ordering::Acquire);
             let of_port = place.about.load(Ordering::Acquire) & 0xffff == u64::from(port);
@@ -170,11 +168,13 @@ pub(super) fn make(
     domain: c_int,
     limit: u64,
 ) -> Option<(Mailbox, CString)> {
-    let cookie = cookie(fd)?;
+    let (cookie, inode) = (cookie(fd)?, raw::inode(fd)?);
+    let only = raw::option::<c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).unwrap_or(0);
+    let about = About { cookie, inode, port, domain, is_v6_only: only != 0 };
     let path = path(fd, cookie)?;
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
     let file = raw::open(&path, flags).ok()?;
-    let made = Mailbox::make(file, cookie, port, domain, limit);
+    let made = Mailbox::make(file, &about, limit);
     raw::close(file);
     let made = made.filter(|_| directory.enter(port, cookie));
     match made {

@@ -8,10 +8,10 @@
 #![expect(clippy::as_conversions, reason = "lengths of the C library have other widths")]
 
 use std::ffi::{c_int, c_void};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{Ordering, fence};
 
-use super::mailbox::{Front, Mailbox, Peeked};
+use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
 use super::post::Inbox;
 use super::{outbox, post};
 use crate::parts::Cursor;
@@ -49,6 +49,7 @@ pub(crate) struct Arrival {
     pub(crate) flags: c_int,
     pub(crate) control_len: usize,
     is_from_ring: bool,
+    sent: Sent,
 }
 
 type Outcome = Result<Arrival, Errno>;
@@ -112,7 +113,7 @@ fn wait(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
             continue;
         };
         let since = raw::now_ns();
-        let outcome = from_kernel(fd, request, request.flags, true);
+        let outcome = from_kernel(slot, fd, request, request.flags, true);
         drop(sleeper);
         patience::miss(raw::now_ns().saturating_sub(since), most_ns);
         if let Ok(arrival) = &outcome {
@@ -203,7 +204,7 @@ fn attempt(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
     let now = request.flags | libc::MSG_DONTWAIT;
     match post::inbox(slot, fd) {
         None => {
-            let arrival = from_kernel(fd, request, now, false)?;
+            let arrival = from_kernel(slot, fd, request, now, false)?;
             take_note(slot, fd, request, &arrival);
             Ok(arrival)
         }
@@ -215,6 +216,7 @@ fn attempt(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
 fn from_both(slot: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> Outcome {
     let _held = mailbox.readers().hold();
     mailbox.let_senders(slot.sleepers.load(Ordering::SeqCst), slot.watchers.load(Ordering::SeqCst));
+    show_groups(slot, fd, mailbox);
     let front = mailbox.front();
     let peeked = mailbox.peeked();
     let kernel_first = peeked == Peeked::Kernel;
@@ -223,11 +225,11 @@ fn from_both(slot: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> 
         && !mailbox.is_blocked(front)
     {
         let is_promised = request.peeks() || peeked == Peeked::Ring;
-        if is_promised || !mailbox.is_others_turn() || !has_stranger(fd, mailbox) {
+        if is_promised || !mailbox.is_others_turn() || !has_stranger(slot, fd, mailbox) {
             return from_ring(mailbox, front, request);
         }
     }
-    match from_kernel(fd, request, request.flags | libc::MSG_DONTWAIT, false) {
+    match from_kernel(slot, fd, request, request.flags | libc::MSG_DONTWAIT, false) {
         Ok(arrival) => {
             count(mailbox, request, &arrival);
             return Ok(arrival);
@@ -254,12 +256,12 @@ fn drops(fd: c_int) -> u32 {
 }
 
 /// Whether the kernel's queue begins with a datagram of a sender that does not use the mailbox.
-fn has_stranger(fd: c_int, mailbox: &Mailbox) -> bool {
+fn has_stranger(slot: &Slot, fd: c_int, mailbox: &Mailbox) -> bool {
     if raw::poll_now(fd, libc::POLLIN) != Ok(libc::POLLIN) {
         return false;
     }
     let request = Request { parts: &[], control: std::ptr::null_mut(), control_len: 0, flags: 0 };
-    match from_kernel(fd, request, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) {
+    match from_kernel(slot, fd, request, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) {
         Ok(arrival) => address::read(&arrival.from).is_some_and(|from| !mailbox.knows(from)),
         // An error that is pending is the program's to see, and this call has taken it.
         Err(_) => false,
@@ -295,20 +297,34 @@ fn from_ring(mailbox: &Mailbox, front: &Front, request: Request<'_>) -> Result<A
         flags: request.flags & libc::MSG_CMSG_CLOEXEC | cut,
         control_len: 0,
         is_from_ring: true,
+        sent: Sent::Somewhere,
     })
 }
 
 impl Arrival {
-    fn empty() -> Self {
+    /// Nothing, from nowhere.
+    pub(crate) fn empty() -> Self {
         // SAFETY: all zeros is a legal value of this structure of integers.
         let from = unsafe { std::mem::zeroed() };
-        Self { len: 0, from, from_len: 0, flags: 0, control_len: 0, is_from_ring: true }
+        Self {
+            len: 0,
+            from,
+            from_len: 0,
+            flags: 0,
+            control_len: 0,
+            is_from_ring: true,
+            sent: Sent::Somewhere,
+        }
     }
 }
 
 /// Receives from the kernel's queue; `waits`: through the C library, so that the thread can be
-/// cancelled.
-fn from_kernel(fd: c_int, request: Request<'_>, flags: c_int, waits: bool) -> Outcome {
+/// cancelled. What it says of groups is for us: sockets that have asked for control data themselves
+/// are the kernel's alone.
+fn from_kernel(slot: &Slot, fd: c_int, request: Request<'_>, flags: c_int, waits: bool) -> Outcome {
+    let is_ours =
+        slot.has_inbox.load(Ordering::Relaxed) && !slot.is_kernel_only.load(Ordering::Relaxed);
+    let mut control = Control([0; CONTROL_BYTES]);
     let mut arrival = Arrival { is_from_ring: false, ..Arrival::empty() };
     // SAFETY: all zeros is a legal value of this structure of integers and pointers.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -316,8 +332,8 @@ fn from_kernel(fd: c_int, request: Request<'_>, flags: c_int, waits: bool) -> Ou
     message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
     message.msg_iov = request.parts.as_ptr().cast_mut();
     message.msg_iovlen = request.parts.len();
-    message.msg_control = request.control;
-    message.msg_controllen = request.control_len;
+    message.msg_control = if is_ours { control.0.as_mut_ptr().cast() } else { request.control };
+    message.msg_controllen = if is_ours { CONTROL_BYTES } else { request.control_len };
     arrival.len = if waits {
         let got = real!(
             c"recvmsg" as fn(c_int, *mut libc::msghdr, c_int) -> libc::ssize_t,
@@ -332,15 +348,143 @@ fn from_kernel(fd: c_int, request: Request<'_>, flags: c_int, waits: bool) -> Ou
     };
     arrival.from_len = message.msg_namelen;
     arrival.flags = message.msg_flags;
-    arrival.control_len = message.msg_controllen;
+    if is_ours {
+        arrival.sent = sent_to(&message);
+    } else {
+        arrival.control_len = message.msg_controllen;
+    }
     Ok(arrival)
 }
+
+/// Room for what the kernel says of a datagram.
+#[repr(align(8))]
+struct Control([u8; CONTROL_BYTES]);
+
+const CONTROL_BYTES: usize = 128;
+
+/// Where a datagram was sent to, if the kernel has said so.
+fn sent_to(message: &libc::msghdr) -> Sent {
+    // SAFETY: the header is the kernel's answer about a buffer of ours, which is still there.
+    let control = unsafe { libc::CMSG_FIRSTHDR(message) };
+    if control.is_null() {
+        return Sent::Somewhere;
+    }
+    // SAFETY: not null, and within the control data.
+    let header = unsafe { control.read() };
+    // SAFETY: as above.
+    let data = unsafe { libc::CMSG_DATA(control) };
+    let (group, interface) = match (header.cmsg_level, header.cmsg_type) {
+        (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+            // SAFETY: that is what a message of this type carries; any bits are legal.
+            let info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
+            let group = Ipv4Addr::from_bits(u32::from_be(info.ipi_addr.s_addr));
+            (IpAddr::V4(group), info.ipi_ifindex.cast_unsigned())
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+            // SAFETY: as above.
+            let info = unsafe { data.cast::<libc::in6_pktinfo>().read_unaligned() };
+            let group = IpAddr::V6(Ipv6Addr::from(info.ipi6_addr.s6_addr)).to_canonical();
+            (group, info.ipi6_ifindex)
+        }
+        _ => return Sent::Somewhere,
+    };
+    if group.is_multicast() { Sent::Group(group, interface) } else { Sent::Here }
+}
+
+/// The option by which the kernel says where datagrams were sent to.
+pub(super) fn shows_option(fd: c_int) -> (c_int, c_int) {
+    match raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) {
+        Ok(libc::AF_INET6) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+        Ok(_) | Err(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
+    }
+}
+
+/// Somebody who sends to a group wants to know what comes of it: from now on the kernel says so,
+/// unless the program could see that, and we say which groups' datagrams are for this socket. The
+/// readers' lock is held.
+fn show_groups(slot: &Slot, fd: c_int, mailbox: &Mailbox) {
+    if mailbox.shows() != Shows::Wanted
+        || mailbox.is_held()
+        || slot.is_kernel_only.load(Ordering::Relaxed)
+    {
+        return;
+    }
+    let (level, name) = shows_option(fd);
+    let errors = if level == libc::IPPROTO_IP { libc::IP_RECVERR } else { libc::IPV6_RECVERR };
+    let is_off = |name| raw::option::<c_int>(fd, level, name) == Ok(0);
+    let is_on = slot.shows_groups.load(Ordering::Acquire);
+    let may_be_on = is_on || is_off(name) && is_off(errors);
+    if !may_be_on {
+        mailbox.set_shows(Shows::Wanted, Shows::Never);
+    } else if mailbox.set_shows(Shows::Wanted, Shows::Groups) {
+        if !is_on {
+            slot.shows_groups.store(true, Ordering::Release);
+            let _ = raw::set_option(fd, level, name, 1);
+        }
+        expect_groups(fd, mailbox);
+    }
+}
+
+/// Says for every group to which somebody sends whether its datagrams are for this socket.
+pub(super) fn expect_groups(fd: c_int, mailbox: &Mailbox) {
+    let (own, peer) = (raw::name(fd, false), raw::name(fd, true));
+    mailbox.expect(|from, group| {
+        let is_bound = own.is_some_and(|own| own.ip().is_unspecified() || own.ip() == group);
+        if !is_bound || peer.is_some_and(|peer| peer != from) {
+            return Some(false);
+        }
+        membership(fd, group, from.ip())
+    });
+}
+
+/// Whether a socket gets from `source` what is sent to `group` by way of the loopback device, by its
+/// memberships and filters as the kernel has them. `None` if there are more filters than we read.
+fn membership(fd: c_int, group: IpAddr, source: IpAddr) -> Option<bool> {
+    let (level, all) = match group {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, super::IPV6_MULTICAST_ALL),
+    };
+    let domain = if group.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let nowhere = address::write(SocketAddr::new(group, 0), domain).0;
+    let mut filter = Filter {
+        interface: LOOPBACK,
+        group: nowhere,
+        mode: 0,
+        count: SOURCES_MAX,
+        sources: [nowhere; SOURCES_MAX as usize],
+    };
+    match raw::read_option(fd, level, super::MCAST_MSFILTER, &mut filter) {
+        Err(Errno(libc::EADDRNOTAVAIL)) => {
+            // No membership of its own: then it gets what others have joined, or nothing.
+            return Some(raw::option::<c_int>(fd, level, all).unwrap_or(1) != 0);
+        }
+        Err(_) => return None,
+        Ok(()) => {}
+    }
+    let sources = filter.sources.get(..filter.count as usize)?;
+    let is_named = sources.iter().filter_map(address::read).any(|named| named.ip() == source);
+    Some(is_named == (filter.mode == MCAST_INCLUDE))
+}
+
+/// A filter of sources, as the kernel has it.
+#[repr(C)]
+struct Filter {
+    interface: u32,
+    group: libc::sockaddr_storage,
+    mode: u32,
+    count: u32,
+    sources: [libc::sockaddr_storage; SOURCES_MAX as usize],
+}
+
+const SOURCES_MAX: u32 = 32;
+const MCAST_INCLUDE: u32 = 1;
 
 /// The kernel has brought a datagram to a socket that may have a mailbox by now.
 fn take_note(slot: &Pin, fd: c_int, request: Request<'_>, arrival: &Arrival) {
     match post::inbox(slot, fd) {
         Some(inbox) => {
             let _held = inbox.mailbox.readers().hold();
+            show_groups(slot, fd, &inbox.mailbox);
             count(&inbox.mailbox, request, arrival);
         }
         None if !request.peeks() => meet(slot, fd, arrival),
@@ -355,7 +499,7 @@ fn count(mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
     }
     mailbox.set_peeked(Peeked::Nothing);
     if let Some(from) = address::read(&arrival.from) {
-        mailbox.note(from);
+        mailbox.note(from, arrival.sent);
     }
 }
 

@@ -22,11 +22,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::lock::Lock;
+use crate::lock::{Held, Lock};
 use crate::parts::{Cursor, Fault};
 use crate::raw;
 
-const MAGIC: u64 = 0x0001_7872_626d_6b73;
+const MAGIC: u64 = 0x0002_7872_626d_6b73;
 /// Senders that one mailbox knows at a time; others use the kernel.
 const SENDERS_MAX: usize = 64;
 /// Processes of one family that own a mailbox; if there are more, nobody asks whether they live.
@@ -42,7 +42,9 @@ const RESTART_UNITS: u64 = 512;
 const CURSOR_BITS: u32 = 48;
 const CURSOR_MASK: u64 = (1 << CURSOR_BITS) - 1;
 const SLEEPERS_SHIFT: u32 = 16;
-const SLEEPERS: u64 = 0x7fff;
+const SLEEPERS: u64 = 0x3fff;
+/// In the word: a datagram for several mailboxes is about to be published, and nobody goes to sleep.
+const COMING: u64 = 0x4000;
 /// In the word: the socket is closed.
 const GONE: u64 = 0x8000;
 /// The length of a record that says where the next one is.
@@ -51,6 +53,8 @@ const SKIP: u32 = u32::MAX;
 const AMBIGUOUS: u32 = u32::MAX;
 /// More datagrams than were sent, before that counts as ambiguous.
 const EXCESS_MAX: u32 = 16;
+/// The loopback device, in every network namespace.
+pub(super) const LOOPBACK: u32 = 1;
 
 /// The start of a mailbox.
 #[derive(Debug)]
@@ -61,6 +65,12 @@ struct Header {
     cookie: AtomicU64,
     port: AtomicU32,
     domain: AtomicU32,
+    /// The kernel's other number for the socket, by which it lists it.
+    inode: AtomicU64,
+    /// An IPv6 socket that gets nothing of IPv4.
+    is_v6_only: AtomicU32,
+    /// Whether it is known of what the kernel brings to which address it was sent: [`Shows`].
+    shows: AtomicU32,
     /// What may wait, in bytes as the kernel counts them: `SO_RCVBUF`.
     limit: AtomicU64,
     /// Changes when the kernel's choice of senders may have changed.
@@ -115,7 +125,8 @@ struct Consumer {
     hold: AtomicU32,
 }
 
-/// One sender, as this socket sees it.
+/// One sender, as this socket sees it; and further entries for the groups to which it sends, which say
+/// what is known of those, while what is counted is counted in the first.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(super) struct Sender {
@@ -131,6 +142,14 @@ pub(super) struct Sender {
     /// One more than the epoch in which the kernel was last seen to bring its datagrams here.
     confirmed: AtomicU32,
     excess: AtomicU32,
+    /// The multicast group that this entry is about; zeros if it is about the socket's own address.
+    group: [AtomicU64; 2],
+    /// The interface by which the group's datagrams were last seen to come.
+    interface: AtomicU32,
+    /// Whether the group's datagrams that come by loopback are for this socket: [`Expects`].
+    expects: AtomicU32,
+    /// How many of the sender's ways lead here.
+    users: AtomicU32,
 }
 
 impl Sender {
@@ -140,6 +159,21 @@ impl Sender {
             && self.addr[0].load(Ordering::Relaxed) == a
             && self.addr[1].load(Ordering::Relaxed) == b
             && self.cookie.load(Ordering::Acquire) != 0
+    }
+
+    fn is_about(&self, group: Option<IpAddr>) -> bool {
+        let [a, b] = group.map_or([0, 0], |group| split(SocketAddr::new(group, 0)).1);
+        self.group[0].load(Ordering::Relaxed) == a && self.group[1].load(Ordering::Relaxed) == b
+    }
+
+    /// Whether this entry is that socket's.
+    pub(super) fn is(&self, cookie: u64) -> bool {
+        self.cookie.load(Ordering::Relaxed) == cookie
+    }
+
+    /// The interface by which the group's datagrams were last seen to come.
+    pub(super) fn interface(&self) -> u32 {
+        self.interface.load(Ordering::Relaxed)
     }
 
     fn address(&self) -> SocketAddr {
@@ -160,10 +194,19 @@ impl Sender {
         self.given.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The kernel has not taken it.
-    pub(super) fn gave_not(&self) {
-        let down = |given: u32| given.checked_sub(1);
-        let _ = self.given.fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
+    /// The kernel has not taken so many, or they were not for this socket.
+    pub(super) fn gave_not(&self, count: u32) {
+        if count > 0 {
+            self.given.fetch_sub(count, Ordering::AcqRel);
+        }
+    }
+
+    pub(super) fn expects(&self) -> Expects {
+        match self.expects.load(Ordering::Acquire) {
+            1 => Expects::Nothing,
+            2 => Expects::All,
+            _ => Expects::Unknown,
+        }
     }
 
     pub(super) fn given(&self) -> u32 {
@@ -190,6 +233,38 @@ fn split(addr: SocketAddr) -> (u32, [u64; 2]) {
             (port | V6, [high, u64::from_be_bytes(rest)])
         }
     }
+}
+
+/// Where the kernel says that a datagram was sent to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Sent {
+    /// It does not say.
+    Somewhere,
+    /// To an address of this socket's.
+    Here,
+    /// To a group, by way of an interface.
+    Group(IpAddr, u32),
+}
+
+/// Whether a group's datagrams are for a socket, as its owner says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub(super) enum Expects {
+    Unknown = 0,
+    Nothing = 1,
+    All = 2,
+}
+
+/// Whether it is known of what the kernel brings to which address it was sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub(super) enum Shows {
+    Nothing = 0,
+    /// Somebody who sends to a group wants it known.
+    Wanted = 1,
+    Groups = 2,
+    /// It is not to be.
+    Never = 3,
 }
 
 /// From where the datagram came that was last peeked at.
@@ -222,6 +297,17 @@ pub(super) struct Front {
     at: u64,
     next: u64,
     charge: u32,
+}
+
+/// The socket of a mailbox.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct About {
+    /// The kernel's numbers for it.
+    pub(super) cookie: u64,
+    pub(super) inode: u64,
+    pub(super) port: u16,
+    pub(super) domain: c_int,
+    pub(super) is_v6_only: bool,
 }
 
 /// A mapped mailbox.
@@ -257,6 +343,16 @@ fn charge_of(len: usize) -> u32 {
     u32::try_from(block).unwrap_or(u32::MAX)
 }
 
+#[expect(clippy::as_conversions, reason = "an enumeration is stored as its number")]
+fn expects_number(expects: Expects) -> u32 {
+    expects as u32
+}
+
+#[expect(clippy::as_conversions, reason = "an enumeration is stored as its number")]
+fn shows_number(shows: Shows) -> u32 {
+    shows as u32
+}
+
 fn distance(to: u64, from: u64) -> u64 {
     to.wrapping_sub(from) & CURSOR_MASK
 }
@@ -268,6 +364,65 @@ fn earlier(a: u32, b: u32) -> u32 {
 
 fn units(len: usize) -> u64 {
     u64::try_from(len.div_ceil(UNIT)).unwrap_or(u64::MAX)
+}
+
+/// Where a record is going to be.
+#[derive(Clone, Copy, Debug)]
+struct Space {
+    head: u64,
+    end: u64,
+    len: usize,
+    charge: u32,
+}
+
+/// A mailbox in which nobody goes to sleep, nor sends, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Reserved<'a> {
+    mailbox: &'a Mailbox,
+    /// `None`: it is full.
+    space: Option<Space>,
+    _held: Held<'a>,
+}
+
+impl Reserved<'_> {
+    pub(super) fn is_full(&self) -> bool {
+        self.space.is_none()
+    }
+
+    /// Writes the datagram, if there is room for it. Returns false if it is not where the program
+    /// has said.
+    pub(super) fn fill(&self, sender: usize, before: u32, mut from: Cursor<'_>) -> bool {
+        let space = self.space.as_ref();
+        space.is_none_or(|space| self.mailbox.fill(space, sender, before, &mut from))
+    }
+
+    /// Publishes what has been written, and returns where it ends.
+    pub(super) fn publish(self) -> Option<u64> {
+        let space = self.space?;
+        let put = |now: u64| Some(space.end << SLEEPERS_SHIFT | now & (GONE | SLEEPERS));
+        let word = &self.mailbox.header().word.0;
+        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, put);
+        self.mailbox.charge(&space);
+        Some(space.end)
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let word = &self.mailbox.header().word.0;
+        if word.load(Ordering::Acquire) & COMING != 0 {
+            word.fetch_and(!COMING, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Why nothing may be put into a mailbox whose word is that; `None` if it may.
+fn refusal(word: u64) -> Option<Pushed> {
+    match word & (GONE | SLEEPERS) {
+        0 => None,
+        flags if flags & GONE != 0 => Some(Pushed::Gone),
+        _ => Some(Pushed::Asleep),
+    }
 }
 
 impl Mailbox {
@@ -283,13 +438,8 @@ impl Mailbox {
 
     /// Makes a mailbox in a file that nobody has seen yet. Its maker holds senders off until it
     /// says otherwise.
-    pub(super) fn make(
-        file: c_int,
-        cookie: u64,
-        port: u16,
-        domain: c_int,
-        limit: u64,
-    ) -> Option<Self> {
+    pub(super) fn make(file: c_int, about: &About, limit: u64) -> Option<Self> {
+        let About { cookie, inode, port, domain, is_v6_only } = *about;
         let ring_bytes = ring_bytes_for(limit);
         raw::set_size(file, size(ring_bytes)).ok()?;
         let base = NonNull::new(raw::map_file(file, size(ring_bytes)).ok()?)?;
@@ -300,6 +450,8 @@ impl Mailbox {
         header.cookie.store(cookie, Ordering::Relaxed);
         header.port.store(port.into(), Ordering::Relaxed);
         header.domain.store(domain.try_into().unwrap_or(0), Ordering::Relaxed);
+        header.inode.store(inode, Ordering::Relaxed);
+        header.is_v6_only.store(is_v6_only.into(), Ordering::Relaxed);
         header.limit.store(limit, Ordering::Relaxed);
         header.consumer.hold.store(1, Ordering::Relaxed);
         header.word.0.store(1, Ordering::Relaxed);
@@ -341,6 +493,42 @@ impl Mailbox {
 
     pub(super) fn domain(&self) -> c_int {
         c_int::try_from(self.header().domain.load(Ordering::Relaxed)).unwrap_or(libc::AF_INET)
+    }
+
+    pub(super) fn inode(&self) -> u64 {
+        self.header().inode.load(Ordering::Relaxed)
+    }
+
+    /// Whether the socket gets nothing of IPv4.
+    pub(super) fn is_v6_only(&self) -> bool {
+        self.header().is_v6_only.load(Ordering::Relaxed) != 0
+    }
+
+    pub(super) fn shows(&self) -> Shows {
+        match self.header().shows.load(Ordering::Acquire) {
+            0 => Shows::Nothing,
+            1 => Shows::Wanted,
+            2 => Shows::Groups,
+            _ => Shows::Never,
+        }
+    }
+
+    /// Goes over from `from` to `to`, and returns whether it was `from`.
+    pub(super) fn set_shows(&self, from: Shows, to: Shows) -> bool {
+        let (from, to) = (shows_number(from), shows_number(to));
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        self.header().shows.compare_exchange(from, to, o, r).is_ok()
+    }
+
+    /// Datagrams to groups come through the kernel from now on.
+    pub(super) fn show_never(&self) {
+        self.header().shows.store(shows_number(Shows::Never), Ordering::Release);
+        self.turn();
+    }
+
+    /// Whether the maker still holds senders off.
+    pub(super) fn is_held(&self) -> bool {
+        self.header().consumer.hold.load(Ordering::Relaxed) != 0
     }
 
     pub(super) fn set_limit(&self, limit: u64) {
@@ -407,11 +595,15 @@ impl Mailbox {
     }
 
     /// The caller is about to sleep: from now on the kernel brings what comes. Refused if there is
-    /// a record already.
+    /// a record already, or about to be one.
     pub(crate) fn doze(&self) -> bool {
         let Header { word, consumer, .. } = self.header();
         let mut now = word.0.load(Ordering::Acquire);
         loop {
+            if now & COMING != 0 {
+                self.forget_the_dead();
+                return false;
+            }
             let is_empty = now >> SLEEPERS_SHIFT == consumer.tail.load(Ordering::Acquire);
             if !is_empty || now & SLEEPERS == SLEEPERS {
                 return false;
@@ -424,10 +616,30 @@ impl Mailbox {
         }
     }
 
-    /// From now on the kernel brings what comes, whatever is here already.
+    /// From now on the kernel brings what comes, whatever is here already. What is about to be here
+    /// is waited for.
     pub(crate) fn hold(&self) {
-        let up = |now: u64| (now & SLEEPERS < SLEEPERS).then_some(now + 1);
-        let _ = self.header().word.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, up);
+        let up = |now: u64| (now & (SLEEPERS | COMING) < SLEEPERS).then_some(now + 1);
+        let word = &self.header().word.0;
+        let mut rounds = 0_u32;
+        while let Err(now) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, up) {
+            if now & COMING == 0 {
+                return;
+            }
+            rounds = rounds.wrapping_add(1);
+            if rounds.is_multiple_of(1024) {
+                self.forget_the_dead();
+            }
+            raw::give_way();
+        }
+    }
+
+    /// A sender has died between two steps: what it was about to publish does not come.
+    fn forget_the_dead(&self) {
+        let Header { word, producer, .. } = self.header();
+        if producer.lock.is_abandoned() {
+            word.0.fetch_and(!COMING, Ordering::AcqRel);
+        }
     }
 
     /// A sleeper has woken up, or a hold has ended.
@@ -468,20 +680,27 @@ impl Mailbox {
 
     /// Enters a sender; finds it if it is there already. Refused if another one uses the same
     /// address, or if there are too many.
-    pub(super) fn enter(&self, cookie: u64, from: SocketAddr) -> Option<usize> {
+    pub(super) fn enter(
+        &self,
+        cookie: u64,
+        from: SocketAddr,
+        group: Option<IpAddr>,
+    ) -> Option<usize> {
         let header = self.header();
         let _held = header.producer.lock.hold();
         let is_empty = !self.has_record();
         let mut free = None;
         for (index, sender) in header.senders.iter().enumerate() {
             let known = sender.cookie.load(Ordering::Acquire);
-            if known == cookie && sender.matches(from) {
+            let is_same = sender.matches(from) && sender.is_about(group);
+            if known == cookie && is_same {
                 sender.process.store(raw::process_id(), Ordering::Relaxed);
+                sender.users.fetch_add(1, Ordering::Relaxed);
                 return Some(index);
             }
             let process = sender.process.load(Ordering::Relaxed);
             let is_free = known == 0 || is_empty && (process == 0 || raw::has_ended(process));
-            if !is_free && sender.matches(from) {
+            if !is_free && is_same {
                 return None;
             }
             if is_free {
@@ -498,9 +717,14 @@ impl Mailbox {
         sender.port.store(port, Ordering::Relaxed);
         sender.addr[0].store(a, Ordering::Relaxed);
         sender.addr[1].store(b, Ordering::Relaxed);
-        for count in [&sender.given, &sender.taken, &sender.confirmed, &sender.excess] {
+        let [a, b] = group.map_or([0, 0], |group| split(SocketAddr::new(group, 0)).1);
+        sender.group[0].store(a, Ordering::Relaxed);
+        sender.group[1].store(b, Ordering::Relaxed);
+        let Sender { given, taken, confirmed, excess, interface, .. } = sender;
+        for count in [given, taken, confirmed, excess, interface, &sender.expects] {
             count.store(0, Ordering::Relaxed);
         }
+        sender.users.store(1, Ordering::Relaxed);
         sender.process.store(raw::process_id(), Ordering::Relaxed);
         header.used.fetch_max(u32::try_from(index + 1).unwrap_or(0), Ordering::AcqRel);
         sender.cookie.store(cookie, Ordering::Release);
@@ -511,6 +735,11 @@ impl Mailbox {
     pub(super) fn leave(&self, index: usize) {
         let _held = self.header().producer.lock.hold();
         if let Some(sender) = self.sender(index) {
+            let users = sender.users.load(Ordering::Relaxed).saturating_sub(1);
+            sender.users.store(users, Ordering::Relaxed);
+            if users > 0 {
+                return;
+            }
             sender.process.store(0, Ordering::Relaxed);
             if !self.has_record() {
                 sender.cookie.store(0, Ordering::Release);
@@ -528,12 +757,26 @@ impl Mailbox {
     }
 
     /// The kernel has brought a datagram. Returns whether it came from a sender that is known here.
-    pub(super) fn note(&self, from: SocketAddr) -> bool {
+    pub(super) fn note(&self, from: SocketAddr, sent: Sent) -> bool {
         let header = self.header();
         let used = usize::try_from(header.used.load(Ordering::Acquire)).unwrap_or(0);
-        let Some(sender) = header.senders.iter().take(used).find(|s| s.matches(from)) else {
-            return false;
+        let known = header.senders.iter().take(used).filter(|sender| sender.matches(from));
+        let about = |group| known.clone().find(|sender| sender.is_about(group));
+        let Some(sender) = about(None) else { return known.clone().next().is_some() };
+        let (proven, interface) = match sent {
+            Sent::Here => (Some(sender), 0),
+            // If it sends to groups too, it is not known what this proves.
+            Sent::Somewhere if known.clone().nth(1).is_some() => (None, 0),
+            Sent::Somewhere => (Some(sender), 0),
+            Sent::Group(group, interface) => (about(Some(group)), interface),
         };
+        if let (Some(proven), Sent::Group(..)) = (proven, sent) {
+            proven.interface.store(interface, Ordering::Relaxed);
+        }
+        if interface > LOOPBACK {
+            // Senders do not count what goes by way of the network.
+            return true;
+        }
         let (given, taken) = (sender.given(), sender.taken.load(Ordering::Relaxed));
         if taken == given {
             // More than it has sent: somebody else sends under the same address, or it is late.
@@ -543,11 +786,37 @@ impl Mailbox {
             return true;
         }
         sender.taken.store(taken.wrapping_add(1), Ordering::Release);
-        if sender.confirmed.load(Ordering::Relaxed) != AMBIGUOUS {
+        let is_ambiguous = sender.confirmed.load(Ordering::Relaxed) == AMBIGUOUS;
+        if let Some(proven) = proven.filter(|_| !is_ambiguous) {
             let now = header.epoch.load(Ordering::Acquire).wrapping_add(1);
-            sender.confirmed.store(now, Ordering::Release);
+            proven.confirmed.store(now, Ordering::Release);
         }
         true
+    }
+
+    /// Remembers of every group that senders send to what `f` says of a sender and a group: whether
+    /// its datagrams are for this socket; `None` if that is not known.
+    pub(super) fn expect(&self, f: impl Fn(SocketAddr, IpAddr) -> Option<bool>) {
+        let used = usize::try_from(self.header().used.load(Ordering::Acquire)).unwrap_or(0);
+        for sender in self.header().senders.iter().take(used) {
+            let is_used = sender.cookie.load(Ordering::Acquire) != 0;
+            let (from, [a, b]) = (sender.address(), &sender.group);
+            let (a, b) = (a.load(Ordering::Relaxed), b.load(Ordering::Relaxed));
+            if !is_used || (a, b) == (0, 0) {
+                continue;
+            }
+            let group = if from.is_ipv6() {
+                IpAddr::V6(Ipv6Addr::from_bits(u128::from(a) << 64 | u128::from(b)))
+            } else {
+                IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(b).unwrap_or(0)))
+            };
+            let expects = match f(from, group) {
+                None => Expects::Unknown,
+                Some(false) => Expects::Nothing,
+                Some(true) => Expects::All,
+            };
+            sender.expects.store(expects_number(expects), Ordering::Release);
+        }
     }
 
     /// Whether a sender of that address is known here.
@@ -590,16 +859,36 @@ impl Mailbox {
         from: &mut Cursor<'_>,
         len: usize,
     ) -> Pushed {
-        let Header { word, producer, consumer, limit, .. } = self.header();
-        let refusal = |word: u64| match word & (GONE | SLEEPERS) {
-            0 => None,
-            flags if flags & GONE != 0 => Some(Pushed::Gone),
-            _ => Some(Pushed::Asleep),
-        };
+        let Header { word, producer, .. } = self.header();
         if let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
             return refused;
         }
         let _held = producer.lock.hold();
+        let Some(space) = self.space(len) else { return Pushed::Full };
+        // The kernel says what there is to say about a buffer that is none.
+        if !self.fill(&space, sender, before, from) {
+            return Pushed::Asleep;
+        }
+        let end = space.end;
+        let mut now = word.0.load(Ordering::Acquire);
+        loop {
+            if let Some(refused) = refusal(now) {
+                return refused;
+            }
+            let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+            match word.0.compare_exchange_weak(now, end << SLEEPERS_SHIFT, o, r) {
+                Ok(_) => break,
+                Err(changed) => now = changed,
+            }
+        }
+        self.charge(&space);
+        Pushed::At(end)
+    }
+
+    /// Where a datagram of `len` bytes goes; `None` if there is no room for it. The senders' lock is
+    /// held.
+    fn space(&self, len: usize) -> Option<Space> {
+        let Header { word, producer, consumer, limit, .. } = self.header();
         let start = word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT;
         let (total, charge) = (self.total(), charge_of(len));
         let needed = 1 + units(len);
@@ -618,7 +907,7 @@ impl Mailbox {
             producer.tail_seen.store(tail, Ordering::Relaxed);
             producer.released_seen.store(released, Ordering::Relaxed);
             if !fits(tail, released) {
-                return Pushed::Full;
+                return None;
             }
         }
         let mut head = start;
@@ -627,33 +916,55 @@ impl Mailbox {
             self.write_head(start, [SKIP, u32::try_from(rest).unwrap_or(0), 0, 0]);
             head = start.wrapping_add(rest) & CURSOR_MASK;
         }
+        let end = head.wrapping_add(needed) & CURSOR_MASK;
+        Some(Space { head, end, len, charge })
+    }
+
+    /// Writes a record. Returns false if the datagram is not where the program has said. The senders'
+    /// lock is held.
+    fn fill(&self, space: &Space, sender: usize, before: u32, from: &mut Cursor<'_>) -> bool {
+        let Space { head, len, charge, .. } = *space;
         let index = u32::try_from(sender).unwrap_or(0);
         self.write_head(head, [u32::try_from(len).unwrap_or(0), index, before, charge]);
         let (mut at, mut left) = (head.wrapping_add(1), len);
         while left > 0 {
             let (target, room) = self.at(at);
-            // The kernel says what there is to say about a buffer that is none.
-            let Ok(copied) = from.drain(target, room.min(left)) else { return Pushed::Asleep };
+            let Ok(copied) = from.drain(target, room.min(left)) else { return false };
             if copied == 0 {
                 break;
             }
             left -= copied;
             at = at.wrapping_add(units(copied));
         }
-        let end = head.wrapping_add(needed) & CURSOR_MASK;
+        true
+    }
+
+    fn charge(&self, space: &Space) {
+        let charged = &self.header().producer.charged;
+        let now = charged.load(Ordering::Relaxed);
+        charged.store(now.wrapping_add(space.charge.into()), Ordering::Relaxed);
+    }
+
+    /// The same in steps, for a datagram that several mailboxes get, or none: nobody goes to sleep
+    /// here until the answer is dropped. Refused if somebody sleeps, or nobody is there.
+    pub(super) fn reserve(&self, len: usize) -> Result<Reserved<'_>, Pushed> {
+        let Header { word, producer, .. } = self.header();
+        if let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
+            return Err(refused);
+        }
+        let held = producer.lock.hold();
         let mut now = word.0.load(Ordering::Acquire);
         loop {
             if let Some(refused) = refusal(now) {
-                return refused;
+                return Err(refused);
             }
             let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-            match word.0.compare_exchange_weak(now, end << SLEEPERS_SHIFT, o, r) {
+            match word.0.compare_exchange_weak(now, now | COMING, o, r) {
                 Ok(_) => break,
                 Err(changed) => now = changed,
             }
         }
-        producer.charged.store(charged.wrapping_add(charge.into()), Ordering::Relaxed);
-        Pushed::At(end)
+        Ok(Reserved { mailbox: self, space: self.space(len), _held: held })
     }
 
     /// Whether a full ring is worth waiting for: its readers have read since the last wait in vain.

@@ -6,10 +6,11 @@
 //! take effect here as well.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 
 use super::directory::{self, Directory};
+use super::group::{self, Groups};
 use super::mailbox::{Mailbox, Pushed};
 use super::post::Post;
 use crate::address;
@@ -19,29 +20,33 @@ use crate::slot::Slot;
 use crate::stats::add;
 use crate::table::Pin;
 
+/// Candidates for one destination; if there are more, it stays with the kernel.
+const CANDIDATES_MAX: usize = 4;
 /// Destinations that one socket knows mailboxes of, at a time.
 const ROUTES: usize = 64;
 /// Places where one destination may be.
 const PROBES: usize = 4;
 /// The most that a datagram of IPv4 carries.
-const LEN_MAX: usize = 65_507;
+pub(super) const LEN_MAX: usize = 65_507;
 /// After so many datagrams one goes through the kernel.
-const VERIFY: u32 = 4096;
+pub(super) const VERIFY: u32 = 4096;
 /// Datagrams that are sent between two looks at whether the receiver reads them.
-const LOOK: u32 = 64;
+pub(super) const LOOK: u32 = 64;
 /// How often a full mailbox is tried again while its owner reads.
-const FULL_ROUNDS: u32 = 512;
+pub(super) const FULL_ROUNDS: u32 = 512;
 
 /// The way to one mailbox.
 #[derive(Debug)]
-struct Way {
-    mailbox: Mailbox,
+pub(super) struct Way {
+    pub(super) mailbox: Mailbox,
     /// Our entry there.
-    sender: usize,
+    pub(super) sender: usize,
     /// Datagrams since one went through the kernel.
     unverified: u32,
+    /// Datagrams that were given to the kernel while nobody knew whom it brings them to.
+    guessed: u32,
     /// The end of the last one.
-    pushed_to: u64,
+    pub(super) pushed_to: u64,
     /// Datagrams so far.
     looks: u32,
 }
@@ -66,13 +71,14 @@ struct Route {
 pub(super) struct Outbox {
     cookie: u64,
     routes: Vec<Option<Box<Route>>>,
+    groups: Groups,
     /// Where it is connected to, as of the given turn.
     peer: Option<SocketAddr>,
     peer_turn: u32,
 }
 
 /// What is to be done with a datagram.
-enum Plan {
+pub(super) enum Plan {
     /// Nothing more: it has been taken care of.
     Done,
     /// Through the kernel; there are candidates which have been told of it, or none.
@@ -86,7 +92,7 @@ impl Route {
             return;
         }
         self.generation = generation;
-        let Some((cookies, count)) = directory.find(self.to.port()) else {
+        let Some((cookies, count)) = directory.find::<CANDIDATES_MAX>(self.to.port()) else {
             self.ways.clear();
             return;
         };
@@ -109,10 +115,7 @@ impl Route {
             if mailbox.port() != self.to.port() {
                 continue;
             }
-            if let Some(sender) = mailbox.enter(me, source) {
-                let pushed_to = mailbox.head();
-                self.ways.push(Way { mailbox, sender, unverified: 0, pushed_to, looks: 0 });
-            }
+            self.ways.extend(Way::new(mailbox, me, source));
         }
     }
 
@@ -134,30 +137,80 @@ impl Route {
         }
     }
 
-    /// One datagram more is about to go through the kernel, or has not.
-    fn count(&self, is_more: bool) {
-        for way in &self.ways {
-            if let Some(sender) = way.mailbox.sender(way.sender) {
-                if is_more { sender.gives() } else { sender.gave_not() }
+    /// What was given to the kernel while nobody knew for whom was for the one that it has been seen
+    /// to bring it to. Returns false if there is none.
+    fn settle(&mut self, me: u64) -> bool {
+        if self.confirmed(me).is_none() {
+            return false;
+        }
+        for way in self.ways.iter_mut().filter(|way| way.guessed > 0) {
+            let guessed = std::mem::take(&mut way.guessed);
+            if let Some(sender) = way.mailbox.sender(way.sender)
+                && !way.mailbox.is_confirmed(way.sender, me)
+            {
+                sender.gave_not(guessed);
+            }
+        }
+        true
+    }
+
+    /// One datagram more is about to go through the kernel: to the one that it was last seen to bring
+    /// them to, or to whichever.
+    fn count(&mut self, me: u64) {
+        let is_known = self.settle(me);
+        for way in &mut self.ways {
+            if let Some(sender) = way.mailbox.sender(way.sender)
+                && (!is_known || way.mailbox.is_confirmed(way.sender, me))
+            {
+                way.guessed += u32::from(!is_known);
+                sender.gives();
+            }
+        }
+    }
+
+    /// It has not.
+    fn uncount(&mut self, me: u64) {
+        let is_known = self.confirmed(me).is_some();
+        for way in &mut self.ways {
+            let Some(sender) = way.mailbox.sender(way.sender) else { continue };
+            if !is_known || way.mailbox.is_confirmed(way.sender, me) {
+                way.guessed = way.guessed.saturating_sub(1);
+                sender.gave_not(1);
             }
         }
     }
 }
 
 /// The address that a socket's datagrams to `to` come from.
-fn source_of(slot: &Slot, fd: c_int, to: SocketAddr) -> Option<SocketAddr> {
+pub(super) fn source_of(slot: &Slot, fd: c_int, to: SocketAddr) -> Option<SocketAddr> {
     let own = raw::name(fd, false)?;
     let port = u16::try_from(slot.port.load(Ordering::Relaxed)).ok()?;
-    if !own.ip().is_unspecified() {
+    // Nothing comes from the address of a group, though sockets may be bound to one.
+    if !own.ip().is_unspecified() && !own.ip().is_multicast() {
         return Some(SocketAddr::new(own.ip(), port));
     }
     let domain = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let probe = raw::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC).ok()?;
+    if to.ip().is_multicast() {
+        group::send_by_same(slot, fd, probe, to.is_ipv4());
+    }
     let (storage, len) = address::write(to, domain);
     let source = raw::connect(probe, &storage, len).ok().and_then(|_| raw::name(probe, false));
     raw::close(probe);
     Some(SocketAddr::new(source?.ip(), port))
 }
+
+/// Whether datagrams to an address may go into the mailboxes of a group. Groups of one link are
+/// addresses only together with the link.
+fn is_group(to: SocketAddr) -> bool {
+    let is_one = match to.ip() {
+        IpAddr::V4(ip) => ip.is_multicast(),
+        IpAddr::V6(ip) => ip.is_multicast() && ip.octets()[1] & 0xf > LINK_SCOPE,
+    };
+    is_one && to.port() != 0
+}
+
+const LINK_SCOPE: u8 = 2;
 
 /// Whether datagrams to an address may ever go into a mailbox.
 fn is_unicast(to: SocketAddr) -> bool {
@@ -173,6 +226,7 @@ impl Outbox {
         Self {
             cookie: directory::cookie(fd).unwrap_or(0),
             routes: Vec::new(),
+            groups: Groups::default(),
             peer: None,
             peer_turn: u32::MAX,
         }
@@ -185,6 +239,7 @@ impl Outbox {
         if turn != self.peer_turn {
             self.peer = raw::name(fd, true);
             self.peer_turn = turn;
+            self.groups.clear();
         }
         self.peer
     }
@@ -203,6 +258,23 @@ impl Outbox {
         };
         let index = Self::places(to).find(is_it)?;
         self.routes.get_mut(index)?.as_deref_mut()
+    }
+
+    /// Finds out whom what was sent to single sockets on a port has been for. Returns false if that is
+    /// not known yet: mailboxes would wait for it that do not get it.
+    fn settle(&mut self, port: u16, me: u64) -> bool {
+        let places = Self::places(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+        let mut is_settled = true;
+        for index in places {
+            if let Some(Some(route)) = self.routes.get_mut(index)
+                && route.to.port() == port
+                && route.ways.len() > 1
+                && route.ways.iter().any(|way| way.guessed > 0)
+            {
+                is_settled &= route.settle(me);
+            }
+        }
+        is_settled
     }
 
     /// The same, and made if need be and if there is room for it.
@@ -233,7 +305,8 @@ impl Outbox {
         is_special: bool,
         directory: &Directory,
     ) -> Plan {
-        let to = to.or_else(|| self.peer(slot, fd)).filter(|to| is_unicast(*to));
+        let peer = self.peer(slot, fd);
+        let to = to.or(peer).filter(|to| is_unicast(*to) || is_group(*to));
         let kernel = Plan::Kernel { is_counted: false, to };
         let Some(to) = to else { return kernel };
         let generation = directory.generation(to.port());
@@ -241,6 +314,11 @@ impl Outbox {
             return kernel;
         }
         let me = self.cookie;
+        if is_group(to) {
+            let is_special = is_special || !self.settle(to.port(), me);
+            let socket = group::Socket { slot, fd, me };
+            return self.groups.plan(&socket, parts, to, is_special, directory);
+        }
         let Some(route) = self.find_or_new(to) else { return kernel };
         if route.generation != generation {
             route.search(directory, generation, slot, fd, me);
@@ -259,14 +337,21 @@ impl Outbox {
                 }
             }
         }
-        route.count(true);
+        route.count(me);
         Plan::Kernel { is_counted: true, to: Some(to) }
     }
 }
 
 impl Way {
+    /// Enters a socket as a sender, from `source`.
+    pub(super) fn new(mailbox: Mailbox, me: u64, source: SocketAddr) -> Option<Self> {
+        let sender = mailbox.enter(me, source, None)?;
+        let pushed_to = mailbox.head();
+        Some(Self { mailbox, sender, unverified: 0, guessed: 0, pushed_to, looks: 0 })
+    }
+
     /// Puts a datagram into the mailbox; `Asleep` if it is to go through the kernel for any reason.
-    fn send(&mut self, parts: &[libc::iovec]) -> Pushed {
+    pub(super) fn send(&mut self, parts: &[libc::iovec]) -> Pushed {
         let mut cursor = Cursor::new(parts);
         let len = cursor.remaining();
         let Some(sender) = self.mailbox.sender(self.sender) else { return Pushed::Gone };
@@ -305,7 +390,7 @@ impl Way {
         }
     }
 
-    fn is_dead(&self) -> bool {
+    pub(super) fn is_dead(&self) -> bool {
         self.mailbox.is_dead()
     }
 
@@ -354,8 +439,10 @@ pub(crate) fn send(
     if answer.is_err() && is_counted {
         let held = slot.sending.hold();
         post.outbox(&held, |outbox| {
-            if let Some(route) = to.and_then(|to| outbox.find(to)) {
-                route.count(false);
+            let (me, Some(to)) = (outbox.cookie, to) else { return };
+            match outbox.find(to) {
+                Some(route) => route.uncount(me),
+                None => outbox.groups.uncount(to),
             }
         });
     }
@@ -409,5 +496,8 @@ pub(crate) fn mind(slot: &Slot, fd: c_int) {
 pub(super) fn forget(slot: &Slot) {
     let Some(post) = slot.post() else { return };
     let held = slot.sending.hold();
-    post.outbox(&held, |outbox| outbox.routes.clear());
+    post.outbox(&held, |outbox| {
+        outbox.routes.clear();
+        outbox.groups.clear();
+    });
 }

@@ -119,17 +119,48 @@ fn datagram(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Optio
 
 const NO_CONTROL: (*mut c_void, usize) = (std::ptr::null_mut(), 0);
 
-/// Writes an address for the program, as much of it as there is room for.
+/// Writes an address for the program, as much of it as there is room for. Returns false if there is
+/// none.
 ///
 /// # Safety
 ///
-/// `from` is null or has room for `room` bytes.
-unsafe fn put_address(from: *mut c_void, room: libc::socklen_t, arrival: &Arrival) {
+/// `from` is null, or has room for `room` bytes if anything is there.
+unsafe fn put_address(from: *mut c_void, room: libc::socklen_t, arrival: &Arrival) -> bool {
     let count = room.min(arrival.from_len) as usize;
     let source = (&raw const arrival.from).cast::<u8>();
-    if !from.is_null() {
-        // SAFETY: the caller's promise for the target; an address is no longer than its storage.
-        unsafe { std::ptr::copy_nonoverlapping(source, from.cast::<u8>(), count) };
+    // SAFETY: the caller's promise for the target; an address is no longer than its storage.
+    from.is_null() || unsafe { copy::copy(from.cast::<u8>(), source, count) }
+}
+
+/// Where a call wants an address and its length.
+#[derive(Clone, Copy)]
+struct Wanted {
+    from: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+}
+
+impl Wanted {
+    /// Fills both in; as the kernel does, after something has been received.
+    ///
+    /// # Safety
+    ///
+    /// If anything is there, both are what the program has promised.
+    unsafe fn fill(self, arrival: &Arrival) -> Result<(), Errno> {
+        if self.from.is_null() {
+            return Ok(());
+        }
+        // SAFETY: an integer, of which any is legal.
+        let room = unsafe { copy::read(self.len) }.ok_or(Errno::FAULT)?;
+        if c_int::try_from(room).is_err() {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: the caller's promise about the address.
+        let is_there = unsafe { put_address(self.from.cast(), room, arrival) };
+        // SAFETY: the caller's promise about the length.
+        if is_there && unsafe { copy::write(self.len, arrival.from_len) } {
+            return Ok(());
+        }
+        Err(Errno::FAULT)
     }
 }
 
@@ -152,7 +183,7 @@ fn send_any(
         return sent(&slot, call());
     }
     if flags & libc::MSG_MORE != 0 {
-        datagram::keep_to_kernel(&slot);
+        datagram::keep_to_kernel(&slot, fd);
     }
     let to = to();
     let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
@@ -300,26 +331,21 @@ unsafe extern "C" fn recvfrom(
         )
     };
     let Some(slot) = ours(fd) else { return block() };
+    let wanted = Wanted { from, len: from_len };
     if let Some(answer) = receive(&slot, fd, &[one(buffer, len)], flags) {
-        if !from.is_null() && !from_len.is_null() && answer.is_ok() {
-            // SAFETY: the program's promise: with `from` comes a length. TCP fills in nothing.
-            unsafe { from_len.write(0) };
-        }
-        return size(answer);
+        // TCP fills in nothing, but where it would have to be room.
+        let fill = |got| {
+            // SAFETY: the program's promise: with `from` comes a length.
+            unsafe { wanted.fill(&Arrival::empty()) }.map(|()| got)
+        };
+        return size(answer.and_then(fill));
     }
-    // SAFETY: the program's promise: with `from` comes a length.
-    let room = (!from.is_null() && !from_len.is_null()).then(|| unsafe { from_len.read() });
-    let is_sound = from.is_null() || room.is_some_and(|room| c_int::try_from(room).is_ok());
-    if let Some(arrival) =
-        is_sound.then(|| arrival(&slot, fd, &[one(buffer, len)], NO_CONTROL, flags)).flatten()
-    {
-        if let (Ok(arrival), Some(room)) = (&arrival, room) {
-            // SAFETY: the program's promise about the address.
-            unsafe { put_address(from.cast(), room, arrival) };
-            // SAFETY: as above.
-            unsafe { from_len.write(arrival.from_len) };
-        }
-        return size(arrival.map(|arrival| arrival.len));
+    if let Some(arrival) = arrival(&slot, fd, &[one(buffer, len)], NO_CONTROL, flags) {
+        let fill = |arrival: Arrival| {
+            // SAFETY: the program's promise: with `from` comes a length.
+            unsafe { wanted.fill(&arrival) }.map(|()| arrival.len)
+        };
+        return size(arrival.and_then(fill));
     }
     if flags & libc::MSG_WAITALL != 0 {
         return block();
@@ -413,8 +439,8 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int
         if let Some(answer) = receive(&slot, fd, list, flags) {
             (header.msg_namelen, header.msg_controllen, header.msg_flags) = (0, 0, 0);
             // SAFETY: the program's promise: a valid header.
-            unsafe { message.write(header) };
-            return size(answer);
+            let is_there = unsafe { copy::write(message, header) };
+            return size(answer.and_then(|got| if is_there { Ok(got) } else { Err(Errno::FAULT) }));
         }
     }
     if datagram::has_post(&slot) && !message.is_null() {
@@ -431,14 +457,18 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int
         {
             if let Ok(arrival) = &arrival {
                 // SAFETY: the program's promise about the address.
-                unsafe { put_address(header.msg_name, header.msg_namelen, arrival) };
+                let mut is_there =
+                    unsafe { put_address(header.msg_name, header.msg_namelen, arrival) };
                 if !header.msg_name.is_null() {
                     header.msg_namelen = arrival.from_len;
                 }
                 header.msg_controllen = arrival.control_len;
                 header.msg_flags = arrival.flags;
                 // SAFETY: the program's promise: a valid header.
-                unsafe { message.write(header) };
+                is_there &= unsafe { copy::write(message, header) };
+                if !is_there {
+                    return size(Err(Errno::FAULT));
+                }
             }
             return size(arrival.map(|arrival| arrival.len));
         }
@@ -523,8 +553,9 @@ unsafe extern "C" fn recvmmsg(
             if got < 0 {
                 return if done > 0 { done as c_int } else { -1 };
             }
-            // SAFETY: as above.
-            unsafe { (*message).msg_len = got as c_uint };
+            if !put_len(message, got) {
+                return if done > 0 { done as c_int } else { -1 };
+            }
             done += 1;
             if got == 0 {
                 break;
@@ -562,6 +593,17 @@ unsafe extern "C" fn recvmmsg(
     int(datagram::receive(&slot, now, attempt, || answer(block() as libc::ssize_t)))
 }
 
+/// Says of one of several messages how long it was. Returns false if there is no room for that.
+fn put_len(message: *mut libc::mmsghdr, len: libc::ssize_t) -> bool {
+    let at = message.wrapping_byte_add(std::mem::offset_of!(libc::mmsghdr, msg_len));
+    // SAFETY: the program's promise: a header, in which we have no references.
+    let is_there = unsafe { copy::write(at.cast(), len as c_uint) };
+    if !is_there {
+        raw::set_errno(Errno::FAULT);
+    }
+    is_there
+}
+
 /// Receives messages one by one, as `recvmmsg(2)` would all together.
 ///
 /// # Safety
@@ -574,8 +616,13 @@ unsafe fn each(
     flags: c_int,
     limit: *mut libc::timespec,
 ) -> c_int {
-    // SAFETY: the caller's promise: null, or a time.
-    let limit_ns = unsafe { limit.as_ref() }.map(|limit| {
+    // SAFETY: two integers, of which any are legal.
+    let given = unsafe { copy::read(limit) };
+    if given.is_none() && !limit.is_null() {
+        raw::set_errno(Errno::FAULT);
+        return -1;
+    }
+    let limit_ns = given.map(|limit| {
         let (seconds, ns) = (u64::try_from(limit.tv_sec), u64::try_from(limit.tv_nsec));
         seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(ns.unwrap_or(0))
     });
@@ -591,8 +638,9 @@ unsafe fn each(
         if got < 0 {
             return if done > 0 { done as c_int } else { -1 };
         }
-        // SAFETY: as above.
-        unsafe { (*message).msg_len = got as c_uint };
+        if !put_len(message, got) {
+            return if done > 0 { done as c_int } else { -1 };
+        }
         done += 1;
         if limit_ns.is_some_and(|limit| raw::now_ns().saturating_sub(start) >= limit) {
             break;
@@ -704,12 +752,15 @@ unsafe extern "C" fn sendmsg(
     let slot = table::socket(fd);
     let is_ours = slot.as_ref().is_some_and(|slot| may_ring(slot) || datagram::has_post(slot));
     if !is_ours {
-        // SAFETY: the program's promise: a valid header.
-        unsafe { each_passed(message, |passed| closing::hand_over(fd, passed)) };
+        let is_there = copy::is_readable(header.msg_control, header.msg_controllen);
+        if !header.msg_control.is_null() && is_there {
+            // SAFETY: the program's promise: a valid header, and what it points to is there.
+            unsafe { each_passed(message, |passed| closing::hand_over(fd, passed)) };
+        }
     }
     if let Some(slot) = slot.filter(|_| is_ours && header.msg_controllen > 0) {
         // It may be the size of segments: then one call is many datagrams.
-        datagram::keep_to_kernel(&slot);
+        datagram::keep_to_kernel(&slot, fd);
     }
     if !is_ours || header.msg_iovlen > PARTS_KERNEL_MAX {
         return call();
@@ -746,8 +797,9 @@ unsafe extern "C" fn sendmmsg(
         if sent < 0 {
             return if done > 0 { done as c_int } else { -1 };
         }
-        // SAFETY: as above.
-        unsafe { (*message).msg_len = sent as c_uint };
+        if !put_len(message, sent) {
+            return if done > 0 { done as c_int } else { -1 };
+        }
         done += 1;
     }
     done as c_int

@@ -11,8 +11,9 @@
 use std::ffi::{c_int, c_uint, c_ulong};
 use std::sync::atomic::Ordering;
 
+use crate::raw::Errno;
 use crate::real::real;
-use crate::{closing, datagram, raw, signal, successor, table};
+use crate::{closing, copy, datagram, raw, signal, successor, table};
 
 /// Before a descriptor is closed, however that comes.
 fn closes(fd: c_int) {
@@ -115,7 +116,7 @@ unsafe extern "C" fn closefrom(first: c_int) {
 /// Whoever wants signals of a socket gets them from the kernel.
 fn signals(fd: c_int) {
     if let Some(slot) = table::socket(fd) {
-        datagram::keep_to_kernel(&slot);
+        datagram::keep_to_kernel(&slot, fd);
     }
 }
 
@@ -158,6 +159,16 @@ unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_in
     })
 }
 
+/// Answers with a number, where the program wants it.
+fn put(target: *mut c_int, number: c_int) -> c_int {
+    // SAFETY: the program's promise: room for an integer; if it is not kept, that is an error.
+    if unsafe { copy::write(target, number) } {
+        return 0;
+    }
+    raw::set_errno(Errno::FAULT);
+    -1
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     let call = || real!(c"ioctl" as fn(c_int, c_ulong, usize) -> c_int, fd, request, argument);
@@ -179,9 +190,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
         }
         libc::FIONREAD if datagram::has_post(&slot) => {
             let Some(len) = datagram::next_len(&slot, fd) else { return call() };
-            // SAFETY: the program's promise: room for an integer.
-            unsafe { target.write(c_int::try_from(len).unwrap_or(c_int::MAX)) };
-            0
+            put(target, c_int::try_from(len).unwrap_or(c_int::MAX))
         }
         libc::FIONREAD if slot.segment().is_some() => {
             let Some(segment) = slot.segment() else { return call() };
@@ -189,9 +198,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
             let ring = segment.incoming(slot.end()).readable().map_or(0, |(_, count)| count);
             let kernel = if reading { raw::waiting(fd).unwrap_or(0) } else { 0 };
             let count = c_int::try_from(ring.saturating_add(kernel)).unwrap_or(c_int::MAX);
-            // SAFETY: the program's promise: room for an integer.
-            unsafe { target.write(count) };
-            0
+            put(target, count)
         }
         _ => call(),
     }

@@ -15,7 +15,7 @@ use crate::epoll::Epoll;
 use crate::multiplex::{self, Sets};
 use crate::raw::Errno;
 use crate::real::real;
-use crate::{datagram, raw, table};
+use crate::{copy, datagram, raw, table};
 
 /// Milliseconds, of which fewer than none are for ever.
 fn milliseconds(count: c_int) -> Option<u64> {
@@ -31,8 +31,9 @@ unsafe fn time(time: *const libc::timespec) -> Result<Option<u64>, Errno> {
     if time.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's promise.
-    let libc::timespec { tv_sec, tv_nsec } = unsafe { time.read() };
+    // SAFETY: two integers, of which any are legal.
+    let Some(time) = (unsafe { copy::read(time) }) else { return Err(Errno::FAULT) };
+    let libc::timespec { tv_sec, tv_nsec } = time;
     match (u64::try_from(tv_sec), u64::try_from(tv_nsec)) {
         (Ok(seconds), Ok(rest @ 0..=999_999_999)) => {
             Ok(Some(seconds.saturating_mul(1_000_000_000).saturating_add(rest)))
@@ -53,9 +54,59 @@ unsafe extern "C" fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, limit: c_
         );
     }
     // SAFETY: the program's promise about the array.
-    let fds = unsafe { std::slice::from_raw_parts_mut(fds, number) };
-    int(multiplex::poll(fds, milliseconds(limit), None))
+    int(unsafe { poll_copied(fds, number, milliseconds(limit), None) })
 }
+
+/// Polls a copy of the program's array, since it may not be there, and need not be meanwhile.
+///
+/// # Safety
+///
+/// If anything is there, `fds` points to `count` elements.
+unsafe fn poll_copied(
+    fds: *mut libc::pollfd,
+    count: usize,
+    limit_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    let nothing = libc::pollfd { fd: -1, events: 0, revents: 0 };
+    let (mut few, mut many) = ([nothing; FEW], Vec::new());
+    let copied = match few.get_mut(..count) {
+        Some(few) => few,
+        None => {
+            many.resize(count, nothing);
+            &mut many[..]
+        }
+    };
+    let bytes = size_of_val(copied);
+    // SAFETY: as many bytes of ours; any are legal.
+    if !unsafe { copy::copy(copied.as_mut_ptr().cast(), fds.cast(), bytes) } {
+        return Err(Errno::FAULT);
+    }
+    let answer = multiplex::poll(copied, limit_ns, mask)?;
+    // SAFETY: as many bytes of ours, and the program's array, to which we have no references. Only what
+    // happened is new, but nobody else may be writing there.
+    let is_there = unsafe { copy::copy(fds.cast(), copied.as_ptr().cast(), bytes) };
+    if is_there { Ok(answer) } else { Err(Errno::FAULT) }
+}
+
+/// Descriptors for a copy of which no memory is asked for.
+const FEW: usize = 32;
+
+/// A mask of signals; an error if it is not there.
+///
+/// # Safety
+///
+/// `mask` is null, or points to a mask if to anything.
+unsafe fn mask_of<'a>(mask: *const libc::sigset_t) -> Result<Option<&'a libc::sigset_t>, Errno> {
+    if !mask.is_null() && !copy::is_readable(mask.cast(), MASK_BYTES) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the caller's promise: null, or a mask.
+    Ok(unsafe { mask.as_ref() })
+}
+
+/// So much of a mask the kernel reads.
+const MASK_BYTES: usize = 8;
 
 /// More descriptors than the kernel lets anybody poll at once by default.
 const MANY: usize = 1 << 20;
@@ -81,7 +132,11 @@ unsafe extern "C" fn ppoll(
     let number = count as usize;
     // SAFETY: the program's promise about the time.
     let time = unsafe { time(limit) };
-    let (false, Ok(limit_ns)) = (fds.is_null() || number == 0 || number > MANY, time) else {
+    // SAFETY: the program's promise about the mask.
+    let known_mask = unsafe { mask_of(mask) };
+    let (false, Ok(limit_ns), Ok(known_mask)) =
+        (fds.is_null() || number == 0 || number > MANY, time, known_mask)
+    else {
         return real!(
             c"ppoll"
                 as fn(
@@ -97,9 +152,7 @@ unsafe extern "C" fn ppoll(
         );
     };
     // SAFETY: the program's promise about the array.
-    let fds = unsafe { std::slice::from_raw_parts_mut(fds, number) };
-    // SAFETY: the program's promise: null, or a mask.
-    int(multiplex::poll(fds, limit_ns, unsafe { mask.as_ref() }))
+    int(unsafe { poll_copied(fds, number, limit_ns, known_mask) })
 }
 
 #[unsafe(no_mangle)]
@@ -114,17 +167,84 @@ unsafe extern "C" fn __ppoll_chk(
     unsafe { ppoll(fds, count, limit, mask) }
 }
 
-/// One set of `select`, as words.
-///
-/// # Safety
-///
-/// `set` is null or has `count` bits, in whole words.
-unsafe fn words<'a>(set: *mut libc::fd_set, count: usize) -> Option<&'a mut [u64]> {
-    if set.is_null() {
-        return None;
+/// The sets of `select`, copied: the program's may not be there.
+struct Copied {
+    /// The words of all three, one set behind the other.
+    few: [u64; 3 * FEW_WORDS],
+    many: Vec<u64>,
+    /// Words of one set.
+    words: usize,
+    theirs: [*mut libc::fd_set; 3],
+}
+
+/// Words of a set for a copy of which no memory is asked for: as many as `fd_set` has.
+const FEW_WORDS: usize = 16;
+
+impl Copied {
+    /// # Safety
+    ///
+    /// Each set is null, or has `count` bits in whole words if anything is there.
+    unsafe fn new(count: usize, theirs: [*mut libc::fd_set; 3]) -> Result<Self, Errno> {
+        let words = count.div_ceil(64);
+        let mut copied = Self { few: [0; 3 * FEW_WORDS], many: Vec::new(), words, theirs };
+        if words > FEW_WORDS {
+            copied.many.resize(3 * words, 0);
+        }
+        for (ours, theirs) in copied.each().into_iter().zip(theirs) {
+            let bytes = size_of_val(ours);
+            // SAFETY: as many bytes of ours; any are legal.
+            let mut is_there =
+                || unsafe { copy::copy(ours.as_mut_ptr().cast(), theirs.cast(), bytes) };
+            if !theirs.is_null() && !is_there() {
+                return Err(Errno::FAULT);
+            }
+        }
+        Ok(copied)
     }
-    // SAFETY: the caller's promise; a set is an array of words.
-    Some(unsafe { std::slice::from_raw_parts_mut(set.cast::<u64>(), count.div_ceil(64)) })
+
+    fn each(&mut self) -> [&mut [u64]; 3] {
+        let all = if self.many.is_empty() { &mut self.few[..] } else { &mut self.many[..] };
+        let (first, rest) = all.split_at_mut(self.words);
+        let (second, rest) = rest.split_at_mut(self.words);
+        let (third, _) = rest.split_at_mut(self.words);
+        [first, second, third]
+    }
+
+    fn sets(&mut self) -> Sets<'_> {
+        let [has_read, has_write, has_except] = self.theirs.map(|set| !set.is_null());
+        let [read, write, except] = self.each();
+        Sets {
+            read: has_read.then_some(read),
+            write: has_write.then_some(write),
+            except: has_except.then_some(except),
+        }
+    }
+
+    /// Gives the program what has become of its sets.
+    fn give_back(mut self) -> Result<(), Errno> {
+        let theirs = self.theirs;
+        for (ours, theirs) in self.each().into_iter().zip(theirs) {
+            let bytes = size_of_val(ours);
+            // SAFETY: as many bytes of ours, and the program's set, to which we have no references.
+            let is_there = || unsafe { copy::copy(theirs.cast(), ours.as_ptr().cast(), bytes) };
+            if !theirs.is_null() && !is_there() {
+                return Err(Errno::FAULT);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `select` on copies of the program's sets.
+fn select_copied(
+    count: usize,
+    mut copied: Copied,
+    limit_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    let answer = multiplex::select(count, copied.sets(), limit_ns, mask)?;
+    copied.give_back()?;
+    Ok(answer)
 }
 
 #[unsafe(no_mangle)]
@@ -154,51 +274,34 @@ unsafe extern "C" fn select(
     };
     let Ok(number @ 1..=MANY) = usize::try_from(count) else { return call() };
     // SAFETY: the program's promise about its sets.
-    let sets = unsafe { sets(number, read, write, except) };
-    if !multiplex::knows_any(number, &sets) {
+    let Ok(mut copied) = (unsafe { Copied::new(number, [read, write, except]) }) else {
+        return call();
+    };
+    if !multiplex::knows_any(number, &copied.sets()) {
         return call();
     }
     let limit_ns = if limit.is_null() {
         None
     } else {
-        // SAFETY: the program's promise: null, or a time.
-        let libc::timeval { tv_sec, tv_usec } = unsafe { limit.read() };
+        // SAFETY: two integers, of which any are legal.
+        let Some(time) = (unsafe { copy::read(limit) }) else { return call() };
+        let libc::timeval { tv_sec, tv_usec } = time;
         let (Ok(seconds), Ok(micros)) = (u64::try_from(tv_sec), u64::try_from(tv_usec)) else {
             return call();
         };
         Some(seconds.saturating_mul(1_000_000_000).saturating_add(micros.saturating_mul(1000)))
     };
     let start = raw::now_ns();
-    let answer = multiplex::select(number, sets, limit_ns, None);
+    let answer = select_copied(number, copied, limit_ns, None);
     if let Some(limit_ns) = limit_ns {
         // Linux leaves there what is left.
         let left = limit_ns.saturating_sub(raw::now_ns().saturating_sub(start)) / 1000;
         let left =
             libc::timeval { tv_sec: (left / 1_000_000) as i64, tv_usec: (left % 1_000_000) as i64 };
-        // SAFETY: the program's promise: not null, so room for a time.
-        unsafe { limit.write(left) };
+        // SAFETY: the program's promise: not null, so room for a time. If there is none, so be it.
+        let _ = unsafe { copy::write(limit, left) };
     }
     int(answer)
-}
-
-/// The three sets of a call.
-///
-/// # Safety
-///
-/// Each is null or has `count` bits, in whole words, and no two are the same.
-unsafe fn sets<'a>(
-    count: usize,
-    read: *mut libc::fd_set,
-    write: *mut libc::fd_set,
-    except: *mut libc::fd_set,
-) -> Sets<'a> {
-    // SAFETY: the caller's promise.
-    let read = unsafe { words(read, count) };
-    // SAFETY: the caller's promise.
-    let write = unsafe { words(write, count) };
-    // SAFETY: the caller's promise.
-    let except = unsafe { words(except, count) };
-    Sets { read, write, except }
 }
 
 #[unsafe(no_mangle)]
@@ -235,12 +338,13 @@ unsafe extern "C" fn pselect(
         return call();
     };
     // SAFETY: the program's promise about its sets.
-    let sets = unsafe { sets(number, read, write, except) };
-    if !multiplex::knows_any(number, &sets) {
+    let copied = unsafe { Copied::new(number, [read, write, except]) };
+    // SAFETY: the program's promise about the mask.
+    let (Ok(mut copied), Ok(mask)) = (copied, unsafe { mask_of(mask) }) else { return call() };
+    if !multiplex::knows_any(number, &copied.sets()) {
         return call();
     }
-    // SAFETY: the program's promise: null, or a mask.
-    int(multiplex::select(number, sets, limit_ns, unsafe { mask.as_ref() }))
+    int(select_copied(number, copied, limit_ns, mask))
 }
 
 fn created(epfd: c_int) -> c_int {
@@ -271,7 +375,7 @@ unsafe extern "C" fn epoll_ctl(
     else {
         // An instance that is not known here wakes its sleepers by the kernel's events alone.
         if let Some(slot) = table::socket(fd) {
-            datagram::keep_to_kernel(&slot);
+            datagram::keep_to_kernel(&slot, fd);
         }
         return real!(
             c"epoll_ctl" as fn(c_int, c_int, c_int, *mut libc::epoll_event) -> c_int,
@@ -281,11 +385,14 @@ unsafe extern "C" fn epoll_ctl(
             event
         );
     };
-    let event = if event.is_null() {
-        libc::epoll_event { events: 0, u64: 0 }
-    } else {
-        // SAFETY: the program's promise: not null, so an event.
-        unsafe { event.read() }
+    let nothing = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: two integers, of which any are legal.
+    let event = match unsafe { copy::read(event) } {
+        None if op != libc::EPOLL_CTL_DEL => {
+            raw::set_errno(Errno::FAULT);
+            return -1;
+        }
+        event => event.unwrap_or(nothing),
     };
     int(epoll.control(epfd, op, fd, event))
 }
@@ -301,14 +408,27 @@ fn wait(
     let (Some(epoll), Ok(most @ 1..)) = (table::epoll(epfd), usize::try_from(most)) else {
         return call();
     };
-    if events.is_null() {
-        return call();
+    // SAFETY: the program's promise about the mask.
+    let Ok(mask) = (unsafe { mask_of(mask) }) else { return call() };
+    if !copy::is_writable(events.cast(), most.min(LOOKED_AT) * EVENT_BYTES) {
+        if events.addr() >= USERS_END {
+            return call();
+        }
+        // That shows when there is something to write.
+        let mut one = [libc::epoll_event { events: 0, u64: 0 }];
+        let answer = epoll.wait(epfd, &mut one, limit_ns, mask);
+        return int(answer.and_then(|count| if count > 0 { Err(Errno::FAULT) } else { Ok(0) }));
     }
     // SAFETY: the program's promise: room for so many events.
     let events = unsafe { std::slice::from_raw_parts_mut(events, most) };
-    // SAFETY: the program's promise: null, or a mask.
-    int(epoll.wait(epfd, events, limit_ns, unsafe { mask.as_ref() }))
+    int(epoll.wait(epfd, events, limit_ns, mask))
 }
+
+const EVENT_BYTES: usize = size_of::<libc::epoll_event>();
+/// Events for which it is looked whether there is room: more is a promise that few break only behind it.
+const LOOKED_AT: usize = 64;
+/// Where memory begins that no program has.
+const USERS_END: usize = 1 << 47;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_wait(

@@ -15,7 +15,7 @@ use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::slot::{Kind, Why};
 use crate::sockets::{self, is_plain};
-use crate::{address, closing, config, datagram, stream, table};
+use crate::{address, closing, config, copy, datagram, stream, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -128,7 +128,7 @@ unsafe extern "C" fn accept4(
 unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let kernel = || real!(c"shutdown" as fn(c_int, c_int) -> c_int, fd, how);
     let Some(slot) = table::socket(fd) else { return kernel() };
-    datagram::keep_to_kernel(&slot);
+    datagram::keep_to_kernel(&slot, fd);
     stream::settle(&slot, fd);
     let known = [libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR].contains(&how);
     if !known || slot.kind() != Kind::Stream || closing::shut(&slot, fd, how) {
@@ -163,10 +163,14 @@ unsafe extern "C" fn setsockopt(
     }
     let is_buffer = (level, name) == (libc::SOL_SOCKET, libc::SO_RCVBUF);
     let answer = if is_buffer && len as usize >= size_of::<c_int>() && !value.is_null() {
-        // SAFETY: the program's promise: `len` bytes, which is at least an integer.
-        let wanted = unsafe { value.cast::<c_int>().read_unaligned() };
-        let least = wanted.max(config::get().receive_buffer_min.min(BUFFER_MIN_MAX));
-        call((&raw const least).cast())
+        // SAFETY: the program's promise: `len` bytes, which is at least an integer; any is legal.
+        match unsafe { copy::read(value.cast::<c_int>()) } {
+            Some(wanted) => {
+                let least = wanted.max(config::get().receive_buffer_min.min(BUFFER_MIN_MAX));
+                call((&raw const least).cast())
+            }
+            None => call(value),
+        }
     } else {
         call(value)
     };
@@ -180,9 +184,33 @@ unsafe extern "C" fn setsockopt(
         if level == libc::IPPROTO_IP && name == libc::IP_DROP_MEMBERSHIP {
             slot.group.store(0, Ordering::Relaxed);
         }
+        if (level, name) == (libc::IPPROTO_IP, libc::IP_MULTICAST_IF) {
+            // SAFETY: the kernel has just read so many bytes there.
+            let by = unsafe { interface(value, len as usize) };
+            slot.multicast_by.store(by, Ordering::Relaxed);
+        }
         sockets::option_set(&slot, fd, level, name);
     }
     answer
+}
+
+/// The interface that `IP_MULTICAST_IF` names: an address, and an index above it. It comes in three
+/// forms, by length.
+///
+/// # Safety
+///
+/// `value` points to `len` readable bytes, at least four.
+unsafe fn interface(value: *const c_void, len: usize) -> u64 {
+    let word = |at: usize| {
+        // SAFETY: the caller's promise; the forms of that length have a word there.
+        unsafe { value.cast::<u32>().wrapping_add(at).read_unaligned() }
+    };
+    let (addr, index) = match len {
+        12.. => (word(1), word(2)),
+        8.. => (word(1), 0),
+        _ => (word(0), 0),
+    };
+    u64::from(addr) | u64::from(index) << 32
 }
 
 /// A minimum that is the kernel's default anyway is no reason to change what a program asks for.
@@ -209,6 +237,10 @@ unsafe extern "C" fn getsockopt(
         len
     );
     let Some(slot) = table::socket(fd).filter(|_| answer == 0) else { return answer };
+    if datagram::is_hidden(&slot, fd, level, name) {
+        // SAFETY: the kernel has just written a number there, of at least one byte.
+        unsafe { value.cast::<u8>().write(0) };
+    }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && slot.mapped().is_some() {
         // Bells need it on; the program sees what it has set.
         // SAFETY: the kernel has just written an integer there.
@@ -225,7 +257,7 @@ unsafe extern "C" fn getsockopt(
 /// A socket of which the program wants what only the kernel has.
 pub(super) fn keep_to_kernel(fd: c_int) {
     if let Some(slot) = table::socket(fd) {
-        datagram::keep_to_kernel(&slot);
+        datagram::keep_to_kernel(&slot, fd);
         slot.leave_to_kernel(Why::Feature);
     }
 }

@@ -97,6 +97,28 @@ pub(crate) fn bind_any(fd: c_int, port: u16) -> Answer {
     answer(unsafe { libc::bind(fd, (&raw const addr).cast(), SOCKADDR_LEN) }.into())
 }
 
+/// Binds to an IPv4 address.
+pub(crate) fn bind_to(fd: c_int, address: [u8; 4], port: u16) -> Answer {
+    let addr = any(libc::AF_INET, address, port);
+    // SAFETY: a local address.
+    answer(unsafe { libc::bind(fd, (&raw const addr).cast(), SOCKADDR_LEN) }.into())
+}
+
+/// Connects to an IPv4 address.
+pub(crate) fn connect_to(fd: c_int, address: [u8; 4], port: u16) -> Answer {
+    let addr = any(libc::AF_INET, address, port);
+    // SAFETY: a local address.
+    answer(unsafe { libc::connect(fd, (&raw const addr).cast(), SOCKADDR_LEN) }.into())
+}
+
+/// Sends to an IPv4 address what is not there.
+pub(crate) fn sendto_nothing(fd: c_int, group: [u8; 4], port: u16) -> Answer {
+    let addr = any(libc::AF_INET, group, port);
+    let (base, to) = (std::ptr::without_provenance(64), (&raw const addr).cast());
+    // SAFETY: the kernel, and whoever stands in front of it, answers that the address is bad.
+    answer(unsafe { libc::sendto(fd, base, 64, 0, to, SOCKADDR_LEN) } as i64)
+}
+
 /// Undoes a `connect`.
 pub(crate) fn unconnect(fd: c_int) -> Answer {
     let addr = any(libc::AF_UNSPEC, [0; 4], 0);
@@ -208,6 +230,12 @@ pub(crate) fn read(fd: c_int, len: usize) -> Text {
 pub(crate) fn recv_into(fd: c_int, buffer: &mut [u8], flags: c_int) -> Answer {
     // SAFETY: a borrowed slice.
     answer(unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), flags) } as i64)
+}
+
+/// Reads into a buffer, from whatever it is.
+pub(crate) fn read_into(fd: c_int, buffer: &mut [u8]) -> Answer {
+    // SAFETY: a borrowed buffer.
+    answer(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } as i64)
 }
 
 pub(crate) fn readv(fd: c_int, lens: &[usize]) -> Result<Vec<String>, String> {
@@ -660,6 +688,52 @@ pub(crate) fn bad_buffers(from: c_int, to: c_int) -> Vec<Answer> {
         see(libc::recv(to, good.as_mut_ptr().cast(), 4, 0));
         see(i64::from(u32::from_ne_bytes(good) == u32::from_ne_bytes(*b"1234")) as libc::ssize_t);
         libc::munmap(unmapped, 8192);
+        answers
+    }
+}
+
+/// What calls say to places that are not there: addresses, sets, masks and events. `fd` has something to
+/// read, three times.
+pub(crate) fn bad_places(fd: c_int) -> Vec<Answer> {
+    let bad = std::ptr::with_exposed_provenance_mut::<c_void>(16);
+    let mut buffer = [0_u8; 4];
+    let base = buffer.as_mut_ptr().cast();
+    // SAFETY: the kernel, or whoever stands before it, looks at places before it uses them.
+    unsafe {
+        let mut part = libc::iovec { iov_base: base, iov_len: 4 };
+        let mut header: libc::msghdr = zeroed();
+        header.msg_iov = &raw mut part;
+        header.msg_iovlen = 1;
+        header.msg_name = bad;
+        header.msg_namelen = 16;
+        let e = libc::epoll_create1(0);
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 1 };
+        let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut set: libc::fd_set = zeroed();
+        libc::FD_SET(fd, &raw mut set);
+        let (none, never) = (std::ptr::null_mut(), std::ptr::null_mut::<libc::timeval>());
+        let mut answers = Vec::new();
+        let mut see = |value: c_int| answers.push(answer(value.into()));
+        see(libc::poll(bad.cast(), 1, 0));
+        see(libc::ppoll(&raw mut asked, 1, std::ptr::null(), bad.cast()));
+        see(libc::select(fd + 1, bad.cast(), none, none, never));
+        see(libc::select(fd + 1, &raw mut set, none, bad.cast(), never));
+        see(libc::epoll_ctl(e, libc::EPOLL_CTL_ADD, fd, bad.cast()));
+        see(libc::epoll_wait(e, bad.cast(), 4, 0));
+        see(libc::epoll_ctl(e, libc::EPOLL_CTL_ADD, fd, &raw mut event));
+        see(libc::epoll_wait(e, bad.cast(), 4, 1000));
+        see(libc::epoll_wait(e, &raw mut event, 1, 1000));
+        see(libc::epoll_ctl(e, libc::EPOLL_CTL_DEL, fd, bad.cast()));
+        see(libc::close(e));
+        see(libc::ioctl(fd, libc::FIONREAD, bad));
+        see(libc::getsockname(fd, bad.cast(), bad.cast()));
+        see(libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bad, 4));
+        see(libc::connect(fd, bad.cast(), 16));
+        let mut see = |value: libc::ssize_t| answers.push(answer(value as i64));
+        let mut len = 16;
+        see(libc::recvfrom(fd, base, 4, 0, buffer.as_mut_ptr().cast(), bad.cast()));
+        see(libc::recvfrom(fd, base, 4, 0, bad.cast(), &raw mut len));
+        see(libc::recvmsg(fd, &raw mut header, 0));
         answers
     }
 }

@@ -109,6 +109,14 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("the other way", bad_buffers(p.s, p.c));
         log.see("faults", faults());
     }),
+    ("places that are not there", |log, p| {
+        send(p.c, b"one two three four", 0).unwrap();
+        settle();
+        log.see("faults", bad_places(p.s));
+        send(p.c, b" five", 0).unwrap();
+        settle();
+        log.see("left", recv(p.s, 100, 0));
+    }),
     ("printing", |log, p| {
         log.see("printed", print(p.c));
         settle();

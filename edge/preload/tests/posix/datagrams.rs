@@ -22,14 +22,14 @@ pub(crate) struct Mail {
     b: c_int,
 }
 
-fn bound(domain: c_int) -> c_int {
+pub(crate) fn bound(domain: c_int) -> c_int {
     let fd = socket(domain, libc::SOCK_DGRAM);
     bind(fd, domain, 0).unwrap();
     fd
 }
 
 /// Waits until there is something to read, for a minute at most.
-fn arrives(fd: c_int) {
+pub(crate) fn arrives(fd: c_int) {
     assert_eq!(poll(&[(fd, libc::POLLIN)], 60_000).unwrap().len(), 1);
 }
 
@@ -70,7 +70,7 @@ impl Mail {
 type Case = fn(&mut Log, Mail);
 
 /// What waits, as a text: everything that comes without waiting.
-fn all(fd: c_int) -> Vec<String> {
+pub(crate) fn all(fd: c_int) -> Vec<String> {
     let mut got = Vec::new();
     while let Ok(text) = recv(fd, 100, libc::MSG_DONTWAIT) {
         got.push(text);
@@ -117,6 +117,14 @@ const CASES: &[(&str, Case)] = &[
         log.see("next", ioctl(m.b, libc::FIONREAD, 0));
         log.see("got", recv(m.b, 100, libc::MSG_WAITALL));
         log.see("next", ioctl(m.b, libc::FIONREAD, 0));
+    }),
+    ("places that are not there", |log, m| {
+        for text in ["one", "two", "three", "four"] {
+            send(m.a, text.as_bytes(), 0).unwrap();
+        }
+        arrives(m.b);
+        log.see("faults", bad_places(m.b));
+        log.see("left", all(m.b));
     }),
     ("where it came from", |log, m| {
         send(m.a, b"x", 0).unwrap();
@@ -543,74 +551,6 @@ const CASES: &[(&str, Case)] = &[
         log.see("recv", recv(m.b, 100, 0));
         sender.join().unwrap();
         drop(pester);
-    }),
-    ("once to every member of a group", |log, m| {
-        if m.domain != libc::AF_INET {
-            return;
-        }
-        let members: Vec<c_int> = (0..3).map(|_| socket(m.domain, libc::SOCK_DGRAM)).collect();
-        let any = |fd: c_int, number: u16| bind_any(fd, number).unwrap();
-        for fd in &members {
-            set_option(*fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1_i32).unwrap();
-        }
-        any(members[0], 0);
-        let number = port(members[0]);
-        any(members[1], number);
-        any(members[2], number);
-        let loopback = u32::from_be_bytes([127, 0, 0, 1]).to_be();
-        let group = [239, 1, 2, 3];
-        let join = libc::ip_mreq {
-            imr_multiaddr: libc::in_addr { s_addr: u32::from_be_bytes(group).to_be() },
-            imr_interface: libc::in_addr { s_addr: loopback },
-        };
-        // Not a member, and not one of every group that somebody has joined either.
-        let all = (libc::IPPROTO_IP, 49);
-        set_option(members[2], all.0, all.1, 0_i32).unwrap();
-        for fd in &members[..2] {
-            let joined = set_option(*fd, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, join);
-            log.see("joined", joined);
-        }
-        let c = bound(m.domain);
-        let way = libc::in_addr { s_addr: loopback };
-        log.see("way", set_option(c, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, way));
-        for round in 0..10_u8 {
-            log.see("sent", sendto_group(c, &[b'a' + round], group, number));
-            for fd in &members[..2] {
-                arrives(*fd);
-                log.see("got", (recv(*fd, 10, 0), recv(*fd, 10, libc::MSG_DONTWAIT)));
-                sendto(*fd, b"back", m.domain, port(c)).unwrap();
-                log.see("back", recv(c, 10, 0));
-            }
-            log.see("no member", recv(members[2], 10, libc::MSG_DONTWAIT));
-        }
-        let left = set_option(members[0], libc::IPPROTO_IP, libc::IP_DROP_MEMBERSHIP, join);
-        log.see("left", left);
-        set_option(members[0], all.0, all.1, 0_i32).unwrap();
-        let blocked = libc::ip_mreq_source {
-            imr_multiaddr: join.imr_multiaddr,
-            imr_interface: join.imr_interface,
-            imr_sourceaddr: libc::in_addr { s_addr: loopback },
-        };
-        sendto_group(c, b"left", group, number).unwrap();
-        arrives(members[1]);
-        log.see("got", recv(members[1], 10, 0));
-        log.see("got not", recv(members[0], 10, libc::MSG_DONTWAIT));
-        let blocks = set_option(members[1], libc::IPPROTO_IP, libc::IP_BLOCK_SOURCE, blocked);
-        log.see("blocked", blocks);
-        sendto_group(c, b"blocked", group, number).unwrap();
-        settle();
-        log.see("got not", recv(members[1], 10, libc::MSG_DONTWAIT));
-        let way = set_option(c, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0_i32);
-        log.see("no loop", way);
-        let unblocks = set_option(members[1], libc::IPPROTO_IP, libc::IP_UNBLOCK_SOURCE, blocked);
-        log.see("unblocked", unblocks);
-        sendto_group(c, b"not here", group, number).unwrap();
-        settle();
-        log.see("got not", recv(members[1], 10, libc::MSG_DONTWAIT));
-        for fd in members {
-            close(fd).unwrap();
-        }
-        close(c).unwrap();
     }),
 ];
 

@@ -7,6 +7,7 @@
 mod call;
 mod cases;
 mod datagrams;
+mod groups;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -50,6 +51,7 @@ fn the_child() {
     if std::env::var_os(CHILD).is_some() {
         cases::run_all();
         datagrams::run_all();
+        groups::run_all();
     }
 }
 
@@ -87,6 +89,8 @@ fn programs_see_the_same_with_and_without_the_library() {
         assert!(*mode != "shared memory" || ringed > 300, "only {ringed} connections had rings");
         let boxes = stderr.matches(" mailbox ").count();
         assert!(*mode != "shared memory" || boxes > 150, "only {boxes} sockets had mailboxes");
+        let groups = stderr.matches(" members, all by shared memory").count();
+        assert!(*mode != "shared memory" || groups > 15, "only {groups} groups had mailboxes");
     }
     assert!(wrong.is_empty(), "{wrong}");
 }

@@ -157,7 +157,7 @@ impl Port {
             self.add_deputy(charge, make)
         });
         if let Some(number) = number {
-            let came = Came { source, flow, len };
+            let came = Came { source, flow, marks: passed.marks, len };
             self.give_to_deputy(number, charge, Some((&packet, came)), now);
         }
     }

@@ -5,22 +5,23 @@
 //! in their own files.
 
 use super::DEFERRED_MAX;
-use super::{Clock, Driver, Held, Port, Receiver, Waiting, lock};
+use super::{Clock, Door, Driver, Held, Listeners, Port, Receiver, Waiting, lock};
 use crate::bell::Rope;
 use crate::channel::Hush;
 use crate::commons::Commons;
 use crate::gid::{Device, devices};
-use crate::lane::{Inlet, Lane, PeerId, Rails};
+use crate::lane::{InRing, Inlet, Lane, Lent, PeerId, Rails, Taken};
 use crate::path::PathChoice;
 use crate::qp::{Acks, Change, ConnectError, Link, QpInner};
-use crate::registry::Registry;
+use crate::registry::{DomainClaim, DomainName, Registry};
+use crate::ring::Record;
 use crate::shelf;
 use crate::standby::Standby;
 use crate::usher::Usher;
-use crate::vicinity::{Addresses, Near, datagram_len};
+use crate::vicinity::{Addresses, Departed, Near, datagram_len};
 use crate::way::Way;
-use adverb_engine::{Gid, QpType, Time};
-use adverb_wire::{Headers, Packet, Qpn};
+use adverb_engine::{Brief, Gid, QpType, Time};
+use adverb_wire::{Headers, Marks, Packet, Qpn};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ impl Port {
         {
             return Ok(Link::Lane(lane));
         }
-        Ok(Link::Network(Way::new(self.endpoint(index)?, remote)?))
+        Ok(Link::Network(Way::new(self.endpoint(index)?, remote, change.marks)?))
     }
 
     /// The lane to whoever has this queue pair number, if both sides can use memory; `None` if the
@@ -55,7 +56,7 @@ impl Port {
         remote: Gid,
         qp: Qpn,
     ) -> Result<Option<Arc<Lane>>, ConnectError> {
-        let near = self.near(local, remote);
+        let near = self.near(local, remote, Marks::USUAL);
         let peer = near.and_then(|near| self.neighbour(qp, near.interface));
         let lives = |peer: &PeerId| self.registry.lends(peer.slot, shelf::VERSION).is_some();
         let peer = peer.filter(lives);
@@ -70,14 +71,65 @@ impl Port {
 
     /// Both addresses are of this namespace, and whoever is at the second one may be near: what records
     /// between them say.
-    pub(crate) fn near(&self, source: Gid, destination: Gid) -> Option<Near> {
+    pub(crate) fn near(&self, source: Gid, destination: Gid, marks: Marks) -> Option<Near> {
         self.usher.as_ref()?;
         let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == destination);
         let interface = match mentions(&self.device) {
             true => self.device.index,
             false => devices().ok()?.into_iter().find(mentions)?.index,
         };
-        Some(Near { addresses: Addresses { source, destination }, interface })
+        Some(Near { addresses: Addresses { source, destination, marks }, interface, group: false })
+    }
+
+    /// Some of those in a multicast group may be near.
+    pub(crate) fn near_group(&self, source: Gid, group: Gid, marks: Marks) -> Option<Near> {
+        self.usher.as_ref()?;
+        let addresses = Addresses { source, destination: group, marks };
+        Some(Near { addresses, interface: self.device.index, group: true })
+    }
+
+    /// The devices that live and have queue pairs in a multicast group, this one perhaps among them.
+    pub(crate) fn members(&self, group: Gid) -> Vec<PeerId> {
+        let name = DomainName::of_group(self.device.index, group.0);
+        let mut members = Vec::new();
+        for slot in self.registry.holders(name) {
+            let nonce = self.registry.lends(slot, shelf::VERSION);
+            let known = members.iter().any(|member: &PeerId| member.slot == slot);
+            members.extend(nonce.filter(|_| !known).map(|nonce| PeerId { slot, nonce }));
+        }
+        members
+    }
+
+    /// Tells neighbours that there are queue pairs in a multicast group here; `None` if they cannot know,
+    /// and it has to come by way of the network.
+    pub(crate) fn claim_group(&self, group: Gid) -> Option<DomainClaim> {
+        self.usher.as_ref()?;
+        let name = DomainName::of_group(self.device.index, group.0);
+        self.registry.claim_domain(name, |_| Ok(())).ok()
+    }
+
+    /// There is a lane to this device.
+    pub(crate) fn has_lane(&self, peer: PeerId) -> bool {
+        let lanes = lock(&self.lanes);
+        lanes.get(&peer.slot).is_some_and(|lane| lane.peer() == peer && !lane.is_cut())
+    }
+
+    /// The sender of a message to a multicast group is a neighbour, which has sent it by way of a lane.
+    pub(super) fn is_heard_by_lane(
+        &self,
+        audience: &Listeners<'_>,
+        sender: Qpn,
+        from: Gid,
+    ) -> bool {
+        let Listeners { group, inlets, departed } = audience;
+        if group.claim.is_none() || !self.is_at(from) {
+            return false;
+        }
+        inlets.iter().any(|inlet| inlet.lane.peer_shelf().qp(sender).is_some())
+            || departed.iter().filter(|gone| gone.had(sender)).any(|gone| {
+                // Its numbers may be somebody else's now.
+                self.registry.owner(sender).is_none_or(|slot| slot == gone.peer.slot)
+            })
     }
 
     /// The device of this interface that has this queue pair, if it lends memory.
@@ -182,83 +234,154 @@ impl Port {
         driver: Driver,
     ) -> (bool, bool) {
         let _hush = Hush::begin();
-        let Receiver { inlets, buffer, waiting, quiet, .. } = receiver;
+        let Receiver { inlets, departed, doors, buffer, waiting, quiet, .. } = receiver;
         if self.standby.bell().silence() {
             inlets.iter().for_each(|inlet| inlet.lane.forget_ringing());
         }
-        while let Some(number) = waiting.local.pop() {
-            self.acknowledge_record(number, clock);
+        // The clock was read: this is one step of many, and nothing waits for longer.
+        if waiting.pressing || clock.read.is_some() || driver == Driver::Helper {
+            self.acknowledge_records(waiting);
         }
         let (mut busy, mut published) = (false, false);
         let mut at = 0;
         while let Some(inlet) = inlets.get_mut(at) {
-            let mut current: Option<Held<'_>> = None;
-            let mut taken = 0;
             let most = if driver == Driver::Helper { RECORDS_MAX } else { inlet.patience };
-            while taken < most
-                && let Some(record) = inlet.take(buffer)
-            {
-                taken += 1;
-                let bytes = buffer.get(..record.len).unwrap_or_default();
-                let (head, payload) = bytes.split_at(record.head.min(bytes.len()));
-                let Some((headers, addresses)) = parse(head, record.addressed) else {
-                    self.counters.malformed.add(1);
-                    continue;
-                };
-                if addresses.is_some_and(|addresses| !self.is_at(addresses.destination)) {
-                    self.counters.unknown_qp.add(1);
-                    continue;
-                }
-                let number = headers.bth.dest_qp;
-                if current.as_ref().is_none_or(|held| held.number != number) {
-                    if let Some(held) = current.take() {
-                        published |= self.release_local(held, clock, driver, waiting);
-                    }
-                    let Some(guard) = self.table.lock(number) else {
-                        self.counters.unknown_qp.add(1);
-                        continue;
-                    };
-                    current = Some(Held { number, guard, published: 0 });
-                }
-                if let Some(Held { guard, published, .. }) = current.as_mut()
-                    && let Some(inner) = guard.as_mut()
-                {
-                    let lane = &*inlet.lane;
-                    // Requests do not care about the time, and reading it takes a while.
-                    let now = match headers.bth.opcode.operation().is_request() {
-                        true => Time::ZERO,
-                        false => clock.now(),
-                    };
-                    *published += match (record.lent, addresses) {
-                        (false, None) => {
-                            let packet = Packet { headers, payload };
-                            inner.on_record(&packet, None, lane, now, self)
-                        }
-                        (true, None) => {
-                            let packet = Packet { headers, payload: &[] };
-                            inner.on_record(&packet, Some(payload), lane, now, self)
-                        }
-                        (_, Some(addresses)) => {
-                            let packet = Packet { headers, payload };
-                            let len = datagram_len(head.len() - Addresses::LEN, payload.len());
-                            inner.on_datagram(&packet, addresses, len, now, self)
-                        }
-                    };
-                }
-            }
-            if let Some(held) = current {
-                published |= self.release_local(held, clock, driver, waiting);
-            }
+            let mut round = Round { buffer, doors, waiting, clock, driver };
+            let (taken, completed) = self.receive_from(inlet, most, &mut round);
             inlet.patience = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
+            published |= completed;
             busy |= taken > 0;
             if taken == 0 && inlet.lane.is_cut() {
-                inlets.swap_remove(at);
+                let inlet = inlets.swap_remove(at);
+                if inlet.fans {
+                    departed.truncate(Departed::MAX - 1);
+                    let shelf = inlet.lane.keep_peer_shelf();
+                    departed.push_front(Departed { peer: inlet.lane.peer(), shelf });
+                }
             } else {
                 at += 1;
             }
         }
+        if !busy && !waiting.local.is_empty() {
+            self.acknowledge_records(waiting);
+        }
         *quiet = if busy { 0 } else { quiet.saturating_add(1) };
         (busy, published)
+    }
+
+    /// Takes up to `most` records of one lane; says how many there were, and whether they completed
+    /// work.
+    fn receive_from(&self, inlet: &mut Inlet, most: usize, round: &mut Round<'_>) -> (usize, bool) {
+        let mut current: Option<Held<'_>> = None;
+        let (mut taken, mut published) = (0, false);
+        while taken < most
+            && let Some(record) = inlet.take(round.buffer)
+        {
+            taken += 1;
+            let (message, spent) = Message::of(record, round.buffer);
+            let number = message.as_ref().map(Message::dest_qp);
+            if current.as_ref().is_some_and(|held| Some(held.number) != number)
+                && let Some(held) = current.take()
+            {
+                published |= self.release_local(held, round.clock, round.driver, round.waiting);
+            }
+            match message {
+                None => self.counters.malformed.add(1),
+                Some(Message::Datagram { packet, addresses, len })
+                    if number == Some(Qpn::MULTICAST) =>
+                {
+                    inlet.fans = true;
+                    for held in self.copies(round.doors, &packet, addresses, len) {
+                        published |=
+                            self.release_local(held, round.clock, round.driver, round.waiting);
+                    }
+                }
+                Some(Message::Datagram { addresses, .. }) if !self.is_at(addresses.destination) => {
+                    self.counters.unknown_qp.add(1);
+                }
+                Some(message) => {
+                    let number = message.dest_qp();
+                    let held = match current.take() {
+                        None => {
+                            let guard = self.table.lock(number);
+                            guard.map(|guard| Held { number, guard, published: 0 })
+                        }
+                        held => held,
+                    };
+                    match held {
+                        None => self.counters.unknown_qp.add(1),
+                        Some(mut held) => {
+                            self.hand_over(&message, &inlet.lane, &mut held, round.clock);
+                            current = Some(held);
+                        }
+                    }
+                }
+            }
+            if let Some(record) = spent {
+                inlet.release(record);
+            }
+        }
+        if let Some(held) = current {
+            published |= self.release_local(held, round.clock, round.driver, round.waiting);
+        }
+        (taken, published)
+    }
+
+    #[inline]
+    fn hand_over(
+        &self,
+        message: &Message<'_>,
+        lane: &Lane,
+        held: &mut Held<'_>,
+        clock: &mut Clock,
+    ) {
+        let Some(inner) = held.guard.as_mut() else {
+            return;
+        };
+        held.published += match message {
+            Message::Brief { brief, near } => {
+                inner.on_brief(brief, Lent::Near(*near), lane, || clock.now(), self)
+            }
+            Message::LentBrief { brief, pieces } => match Lent::parse(lane, pieces) {
+                Some(lent) => inner.on_brief(brief, lent, lane, || clock.now(), self),
+                None => 0,
+            },
+            Message::Datagram { packet, addresses, len } => {
+                inner.on_datagram(packet, *addresses, *len, Time::ZERO, self)
+            }
+            Message::Packet { packet, lent } => {
+                // Requests do not care about the time, and reading it takes a while.
+                let now = match packet.headers.bth.opcode.operation().is_request() {
+                    true => Time::ZERO,
+                    false => clock.now(),
+                };
+                inner.on_record(packet, *lent, lane, now, self)
+            }
+        };
+    }
+
+    /// Gives a copy of a message to each queue pair of a multicast group that wants one.
+    fn copies<'a>(
+        &'a self,
+        doors: &'a [Door],
+        packet: &'a Packet<'a>,
+        addresses: Addresses,
+        len: u16,
+    ) -> impl Iterator<Item = Held<'a>> {
+        let groups = doors.iter().filter_map(|door| door.group.as_ref());
+        let mut groups = groups.filter(move |group| group.is(addresses.destination));
+        let members = groups.next().map_or(&[][..], |group| &group.members);
+        let sender = packet.headers.deth.map(|deth| deth.src_qp);
+        members.iter().filter_map(move |number| {
+            let number = *number;
+            let mut guard = self.table.lock(number)?;
+            let inner = guard.as_mut()?;
+            if sender == Some(number) && !inner.hears_itself() {
+                return None;
+            }
+            let published = inner.on_datagram(packet, addresses, len, Time::ZERO, self);
+            Some(Held { number, guard, published })
+        })
     }
 
     /// Lets a queue pair answer the records that it was given, and lets it go; says whether they
@@ -282,21 +405,32 @@ impl Port {
             false => inner.transmit(clock.now(), Acks::Now, self),
         };
         if can_wait && inner.owes_ack() {
-            waiting.local.push(held.number);
-            self.helper.notice(Time::ZERO);
+            waiting.pressing |= inner.debt.is_pressing() || !inner.owes_plain_ack();
+            if !inner.debt.listed {
+                inner.debt.listed = true;
+                waiting.local.push(held.number);
+                self.helper.notice(Time::ZERO);
+            }
         }
         self.follow_up(held.number, inner, aftermath);
         held.published + aftermath.published > 0
     }
 
-    /// Sends the acknowledgement that a queue pair owes, if it still does.
-    fn acknowledge_record(&self, number: Qpn, clock: &mut Clock) {
-        let Some(mut guard) = self.table.lock(number) else {
-            return;
-        };
-        if let Some(inner) = guard.as_mut().filter(|inner| inner.owes_ack()) {
-            let aftermath = inner.transmit(clock.now(), Acks::Now, self);
-            self.follow_up(number, inner, aftermath);
+    /// Sends the acknowledgements that queue pairs owe their neighbours, if they still do.
+    fn acknowledge_records(&self, waiting: &mut Waiting) {
+        waiting.pressing = false;
+        while let Some(number) = waiting.local.pop() {
+            let Some(mut guard) = self.table.lock(number) else {
+                continue;
+            };
+            let Some(inner) = guard.as_mut() else {
+                continue;
+            };
+            inner.debt.listed = false;
+            if inner.owes_ack() {
+                let aftermath = inner.acknowledge(self);
+                self.follow_up(number, inner, aftermath);
+            }
         }
     }
 
@@ -353,6 +487,71 @@ fn parse(head: &[u8], addressed: bool) -> Option<(Headers, Option<Addresses>)> {
         ((headers, []), false) => Some((headers, None)),
         ((headers, rest), true) => Some((headers, Some(Addresses::parse(rest)?))),
         ((_, [_, ..]), false) => None,
+    }
+}
+
+/// What taking the records of all lanes once needs.
+struct Round<'a> {
+    buffer: &'a mut [u8],
+    doors: &'a [Door],
+    waiting: &'a mut Waiting,
+    clock: &'a mut Clock,
+    driver: Driver,
+}
+
+/// What a record says.
+enum Message<'a> {
+    Packet { packet: Packet<'a>, lent: Option<&'a [u8]> },
+    Datagram { packet: Packet<'a>, addresses: Addresses, len: u16 },
+    Brief { brief: Brief, near: InRing },
+    LentBrief { brief: Brief, pieces: &'a [u8] },
+}
+
+impl<'a> Message<'a> {
+    /// The message of a record, of which the rest is in `buffer`, unless it makes no sense; and what
+    /// is to be released when it was taken.
+    #[inline]
+    fn of(record: Taken, buffer: &'a [u8]) -> (Option<Self>, Option<Record>) {
+        match record {
+            Taken::Brief { brief, near, record } => {
+                (brief.map(|brief| Self::Brief { brief, near }), Some(record))
+            }
+            Taken::LentBrief { brief, len } => {
+                let pieces = buffer.get(..len).unwrap_or_default();
+                (brief.map(|brief| Self::LentBrief { brief, pieces }), None)
+            }
+            Taken::Packet { head, len, lent, addressed } => {
+                let bytes = buffer.get(..len).unwrap_or_default();
+                let (head, rest) = bytes.split_at(head.min(bytes.len()));
+                let Some((headers, addresses)) = parse(head, addressed) else {
+                    return (None, None);
+                };
+                let message = match (addresses, lent) {
+                    (Some(addresses), _) => {
+                        let packet = Packet { headers, payload: rest };
+                        let len = datagram_len(head.len() - Addresses::LEN, rest.len());
+                        Self::Datagram { packet, addresses, len }
+                    }
+                    (None, true) => {
+                        Self::Packet { packet: Packet { headers, payload: &[] }, lent: Some(rest) }
+                    }
+                    (None, false) => {
+                        Self::Packet { packet: Packet { headers, payload: rest }, lent: None }
+                    }
+                };
+                (Some(message), None)
+            }
+        }
+    }
+
+    #[inline]
+    const fn dest_qp(&self) -> Qpn {
+        match self {
+            Self::Packet { packet, .. } | Self::Datagram { packet, .. } => {
+                packet.headers.bth.dest_qp
+            }
+            Self::Brief { brief, .. } | Self::LentBrief { brief, .. } => brief.dest_qp,
+        }
     }
 }
 

@@ -142,7 +142,7 @@ impl QpInner {
         {
             self.own.domain = targets.meet(xrceth.srqn).unwrap_or(0);
         }
-        let errand = Errand::Arrival { flow: came.flow, len: came.len };
+        let errand = Errand::Arrival { flow: came.flow, marks: came.marks, len: came.len };
         self.with_errand(errand, None, port, |engine, host| {
             engine.on_admitted(packet, now, host);
         })
@@ -163,7 +163,7 @@ impl QpInner {
         passed: Option<Passed<'_>>,
         port: &Port,
     ) -> Directed {
-        let (target, settings) = (self.own.number, *self.engine.settings());
+        let (target, settings, marks) = (self.own.number, *self.engine.settings(), self.marks);
         let own = self.engine.standing();
         let from = port.registry().me();
         if let Some(steward) = self.steward_mut()
@@ -177,6 +177,7 @@ impl QpInner {
                 access: settings.access,
                 min_rnr_timer: settings.min_rnr_timer,
                 max_dest_rd_atomic: settings.max_dest_rd_atomic,
+                marks,
             };
             let (term, domain) = (steward.term(), steward.name());
             let charge = Charge { subject, term, task, known, domain, terms };
@@ -315,7 +316,7 @@ impl QpInner {
             min_rnr_timer: Some(terms.min_rnr_timer),
             ..Attributes::default()
         };
-        let way = Way::new(endpoint, remote)?;
+        let way = Way::new(endpoint, remote, terms.marks)?;
         let mut result = Ok(());
         deputy.quietly(port, |engine, host| {
             result = engine

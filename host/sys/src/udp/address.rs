@@ -9,12 +9,20 @@ use std::io;
 use std::mem::offset_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
+use super::Marks;
+
 /// An address to send to, in the form that the kernel wants: made once, used for every burst.
 #[derive(Clone, Copy)]
-pub struct Destination(Name);
+pub struct Destination {
+    name: Name,
+    /// How packets that go there are marked.
+    marks: Marks,
+    /// Somehow, that is.
+    marked: bool,
+}
 
 impl Destination {
-    /// Prepares `addr`.
+    /// Prepares `addr`; packets are marked as the system does it.
     #[must_use]
     pub fn new(addr: SocketAddr) -> Self {
         let mut name = Name::EMPTY;
@@ -32,19 +40,41 @@ impl Destination {
                 name.raw.sin6_scope_id = addr.scope_id();
             }
         }
-        Self(name)
+        Self { name, marks: Marks::default(), marked: false }
+    }
+
+    /// The same address, with packets marked in this way.
+    #[must_use]
+    pub fn marked(self, marks: Marks) -> Self {
+        Self { marks, marked: marks != Marks::default(), ..self }
+    }
+
+    /// How packets are marked.
+    #[must_use]
+    pub const fn marks(&self) -> Marks {
+        self.marks
+    }
+
+    /// They are not marked as the system does it.
+    #[inline]
+    pub(super) const fn is_marked(&self) -> bool {
+        self.marked
+    }
+
+    pub(super) const fn is_v6(&self) -> bool {
+        self.name.raw.sin6_family == INET6
     }
 
     /// The address that was prepared.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        self.0.addr().unwrap_or_else(|_| unreachable!("made from an address"))
+        self.name.addr().unwrap_or_else(|_| unreachable!("made from an address"))
     }
 
     /// What the kernel wants to know.
     #[inline]
     pub(super) const fn name(&self) -> &Name {
-        &self.0
+        &self.name
     }
 }
 

@@ -224,17 +224,112 @@ fn buffers_are_as_large_as_the_kernel_allows() {
     assert!(large.send_buffer_bytes().unwrap() > small.send_buffer_bytes().unwrap());
 }
 
-#[test]
-fn traffic_class_and_hop_limit_are_what_was_set() {
-    let (four, six) = (bind(v4()), bind(v6()));
-    for socket in [&four, &six] {
-        socket.set_traffic_class(0x20).unwrap();
-        socket.set_hop_limit(7).unwrap();
+/// Sends `bytes` marked like this, and returns how they were marked when they came, with their length.
+fn marked(marks: Marks, addr: SocketAddr, bytes: &[u8], segment: Option<u16>) -> (Marks, usize) {
+    let (from, to) = (bind(addr), bind(addr));
+    to.show_marks().unwrap();
+    let mut buffer = GatherBuffer::new();
+    let mut batch = buffer.begin();
+    batch.push(bytes).unwrap();
+    assert_eq!(from.send(&batch, &dest(&to).marked(marks), segment).unwrap(), bytes.len());
+    to.wait_readable();
+    let mut buffer = vec![0; BURST_BYTES_MAX];
+    let (received, marks) = to.recv_marked(&mut buffer).unwrap();
+    assert_eq!((received.source, received.truncated), (from.local_addr(), false));
+    assert_eq!(received.segment, segment.map(usize::from));
+    assert_eq!(&buffer[..received.len], bytes);
+    (marks, received.len)
+}
+
+impl Socket {
+    fn wait_readable(&self) {
+        let epoll = Epoll::new().unwrap();
+        epoll.add(self, 0, Interest::Readable).unwrap();
+        assert!(epoll.wait(&mut Events::with_capacity(1), Some(PATIENCE)).unwrap() > 0);
     }
-    assert_eq!(sockopt::get(&four, libc::IPPROTO_IP, libc::IP_TOS).unwrap(), 0x20);
-    assert_eq!(sockopt::get(&four, libc::IPPROTO_IP, libc::IP_TTL).unwrap(), 7);
-    assert_eq!(sockopt::get(&six, libc::IPPROTO_IPV6, libc::IPV6_TCLASS).unwrap(), 0x20);
-    assert_eq!(sockopt::get(&six, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS).unwrap(), 7);
+}
+
+/// Goal: each mark by itself and all of them reach the other end, with single datagrams and bursts.
+#[test]
+fn datagrams_arrive_as_they_were_marked() {
+    let bytes = pattern(1000);
+    for (traffic_class, hop_limit, flow_label) in
+        [(0xb8, 0, 0), (0, 7, 0), (0, 0, 0xf_edcb), (0xff, 255, 1), (1, 1, Marks::FLOW_LABEL_MAX)]
+    {
+        let marks = Marks { traffic_class, hop_limit, flow_label };
+        for segment in [None, Some(300)] {
+            for addr in [v4(), v6()] {
+                let (got, len) = marked(marks, addr, &bytes, segment);
+                assert_eq!(len, bytes.len());
+                let usual = bind(addr).usual_hop_limit().unwrap();
+                let hop_limit = if hop_limit == 0 { usual } else { hop_limit };
+                assert_eq!((got.traffic_class, got.hop_limit), (traffic_class, hop_limit));
+                if addr.is_ipv4() {
+                    assert_eq!(got.flow_label, 0);
+                } else if flow_label != 0 {
+                    assert_eq!(got.flow_label, flow_label); // Else it is the system's choice.
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_marked_is_as_the_system_does_it() {
+    for addr in [v4(), v6()] {
+        let (got, _) = marked(Marks::default(), addr, b"plain", None);
+        let usual = bind(addr).usual_hop_limit().unwrap();
+        assert_eq!((got.traffic_class, got.hop_limit), (0, usual));
+    }
+}
+
+/// A `struct in6_flowlabel_req`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct LabelRequest {
+    destination: [u8; 16],
+    label: [u8; 4],
+    action: u8,
+    share: u8,
+    flags: u16,
+    expires: u16,
+    linger: u16,
+    padding: u32,
+}
+
+/// Goal: where somebody has a label of his own, Linux refuses all that are not reserved, and packets go
+/// without.
+/// Method: a network namespace of this thread's own, where that is allowed.
+#[test]
+fn labels_that_the_system_refuses_are_left_out() {
+    let own = std::thread::spawn(|| {
+        // SAFETY: it takes an integer, and concerns this thread alone.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } < 0 {
+            return;
+        }
+        let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(up.is_ok_and(|status| status.success()));
+        let marks = Marks { traffic_class: 0x20, hop_limit: 9, flow_label: 0x1_2345 };
+        assert_eq!(marked(marks, v6(), b"before", None).0, marks);
+
+        let holder = bind(v6());
+        let request = LabelRequest {
+            destination: Ipv6Addr::LOCALHOST.octets(),
+            label: 77_u32.to_be_bytes(),
+            action: 0, // To get it,
+            share: 1,  // for nobody else,
+            flags: 1,  // though it does not exist yet.
+            expires: 60,
+            linger: 0,
+            padding: 0,
+        };
+        let level = libc::IPPROTO_IPV6;
+        sockopt::set(&holder.fd, level, libc::IPV6_FLOWLABEL_MGR, &request).unwrap();
+        let (got, _) = marked(marks, v6(), b"after", None);
+        assert_eq!((got.traffic_class, got.hop_limit), (0x20, 9));
+        assert_ne!(got.flow_label, marks.flow_label);
+    });
+    own.join().unwrap();
 }
 
 /// Goal: every queue pair's datagrams reach the socket that its block belongs to, bursts whole.

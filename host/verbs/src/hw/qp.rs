@@ -55,7 +55,7 @@ pub(crate) struct Qp {
     receives: (u32, Arc<Book>),
     own_receives: bool,
     cqs: [Arc<Cq>; 2],
-    way: Mutex<Option<(Gid, Qpn, u8)>>,
+    way: Mutex<Option<(Gid, Qpn, Change)>>,
 }
 
 /// Requests that one call hands to the device.
@@ -182,7 +182,7 @@ impl Qp {
         self.raw.modify(attr, mask).map_err(|error| self.port.refused(taking(to), error))?;
         self.remember(to);
         if let (Some(gid), Some(qpn)) = (given.remote_gid, given.remote) {
-            *lock(&self.way) = Some((gid, qpn, change.gid_index));
+            *lock(&self.way) = Some((gid, qpn, *change));
         }
         if to == QpState::Reset {
             *lock(&self.way) = None;
@@ -214,11 +214,12 @@ impl Qp {
     pub(crate) fn query(&self) -> QpQuery {
         let attr = self.raw.query(EVERYTHING).unwrap_or_default();
         self.remember(state_of(attr.qp_state));
-        let gid_index = lock(&self.way).map_or(0, |(_, _, index)| index);
+        let change = lock(&self.way).map(|(_, _, change)| change).unwrap_or_default();
         QpQuery {
             state: self.known_state(),
             draining: attr.sq_draining != 0,
-            gid_index,
+            gid_index: change.gid_index,
+            marks: change.marks,
             settings: settings(&attr, self.mtu),
         }
     }
@@ -469,7 +470,7 @@ fn state_of(code: i32) -> QpState {
 
 /// Attributes and their mask, as C has them.
 fn for_c(to: QpState, change: &Change) -> (layout::QpAttr, i32) {
-    let Change { attributes, gid_index } = change;
+    let Change { attributes, gid_index, marks } = change;
     let Attributes { partition, port, access, qkey, remote_gid, remote, path_mtu, .. } =
         *attributes;
     let Attributes { expected_psn, max_dest_rd_atomic, min_rnr_timer, first_psn, .. } = *attributes;
@@ -490,7 +491,7 @@ fn for_c(to: QpState, change: &Change) -> (layout::QpAttr, i32) {
         port, QP_PORT: |port| port_num = port;
         access, QP_ACCESS_FLAGS: |access| qp_access_flags = access.bits();
         qkey, QP_QKEY: |qkey| qkey = qkey.0;
-        remote_gid, QP_AV: |gid| ah_attr = way(AhAttr { gid_index: *gid_index, ..AhAttr::new(gid) });
+        remote_gid, QP_AV: |gid| ah_attr = way(AhAttr { gid_index: *gid_index, ..AhAttr::new(gid) }.marked(*marks));
         remote, QP_DEST_QPN: |remote| dest_qp_num = remote.get();
         path_mtu, QP_PATH_MTU: |mtu| path_mtu = i32::from(mtu.code());
         expected_psn, QP_RQ_PSN: |psn| rq_psn = psn.get();

@@ -3,8 +3,8 @@
 use super::{Qp, RcConnect, UcConnect};
 use crate::transport::{Connected, Rc, Uc, Ud, XrcInitiator, XrcTarget};
 use adverb_device::{
-    Attributes, Change, ConnectError, Gid, GroupError, Partition, Pkey, Qkey, QpLimits, QpState,
-    RnrTimer,
+    Attributes, Change, ConnectError, Gid, GroupError, Marks, Partition, Pkey, Qkey, QpLimits,
+    QpState, RnrTimer,
 };
 
 /// What changes on the ways to INIT, RTR and RTS.
@@ -27,7 +27,9 @@ impl UcConnect {
             ..Attributes::default()
         };
         let rts = Attributes { first_psn: Some(self.local.psn), ..Attributes::default() };
-        [init, rtr, rts].map(|attributes| Change { attributes, gid_index: self.gid_index })
+        let Self { gid_index, flow_label, traffic_class, hop_limit, .. } = *self;
+        let marks = Marks { traffic_class, hop_limit, flow_label };
+        [init, rtr, rts].map(|attributes| Change { attributes, gid_index, marks })
     }
 }
 
@@ -35,7 +37,10 @@ impl RcConnect {
     /// What an unreliable connection needs too.
     fn common(&self) -> Steps {
         let Self { local, remote, gid_index, pkey, access, path_mtu, .. } = *self;
-        UcConnect { local, remote, gid_index, pkey, access, path_mtu }.steps()
+        let Self { flow_label, traffic_class, hop_limit, .. } = *self;
+        let marked =
+            UcConnect { flow_label, traffic_class, hop_limit, ..UcConnect::new(local, remote) };
+        UcConnect { gid_index, pkey, access, path_mtu, ..marked }.steps()
     }
 
     fn serve(&self, rtr: &mut Change) {
@@ -94,7 +99,7 @@ impl Connected for XrcTarget {
 
 impl<T: Connected> Qp<T> {
     /// Connects: RESET to INIT, RTR and RTS. Of READs and atomics, no more are asked for than the
-    /// device has room for.
+    /// device has room for. IBTA Vol. 1 §11.2.5.2.
     ///
     /// # Errors
     ///
@@ -117,6 +122,7 @@ impl<T: Connected> Qp<T> {
 impl Qp<Ud> {
     /// Makes it ready: RESET to INIT, RTR and RTS. It takes datagrams to every address of the port
     /// that show `qkey`, and shows it itself where a request asks for its own.
+    /// IBTA Vol. 1 §11.2.5.2.
     ///
     /// # Errors
     ///
@@ -130,7 +136,7 @@ impl Qp<Ud> {
             ..Attributes::default()
         };
         let rts = Attributes { first_psn: Some(self.psn), ..Attributes::default() };
-        let change = |attributes| Change { attributes, gid_index: 0 };
+        let change = |attributes| Change { attributes, ..Change::default() };
         self.change(QpState::Init, &change(init))?;
         self.change(QpState::Rtr, &Change::default())?;
         self.change(QpState::Rts, &change(rts))
@@ -140,10 +146,11 @@ impl Qp<Ud> {
 impl Qp<Ud> {
     /// Attaches it to a multicast group: it gets a copy of each message to it that shows its Q_Key,
     /// its own messages included. Once more changes nothing; dropping the queue pair detaches it.
+    /// IBTA Vol. 1 §10.5.
     ///
     /// Messages are sent to a group with an address handle of its address, such as `224.0.1.7` or
-    /// `ff02::7`, and the number [`Qpn::MULTICAST`](crate::Qpn::MULTICAST). They pass no router: their
-    /// hop limit is 1. The loopback interface knows groups of IPv4 only.
+    /// `ff02::7`, and the number [`Qpn::MULTICAST`](crate::Qpn::MULTICAST). They pass no router unless
+    /// the handle says how many. The loopback interface knows groups of IPv4 only.
     ///
     /// # Errors
     ///
@@ -153,7 +160,7 @@ impl Qp<Ud> {
         self.inner.attach(group)
     }
 
-    /// Detaches it from a multicast group.
+    /// Detaches it from a multicast group. IBTA Vol. 1 §10.5.
     ///
     /// # Errors
     ///

@@ -99,7 +99,9 @@ impl Modify {
             max_rd_atomic: self.max_rd_atomic,
             notify_drained: self.notify_drained,
         };
-        Change { attributes, gid_index: self.ah.map_or(0, |ah| ah.gid_index) }
+        let (gid_index, marks) =
+            self.ah.map_or_else(Default::default, |ah| (ah.gid_index, ah.marks()));
+        Change { attributes, gid_index, marks }
     }
 }
 
@@ -160,7 +162,7 @@ pub struct QpAttr {
 
 impl<T: Transport> Qp<T> {
     /// Goes to another state, or changes attributes. [`Qp::connect`] and [`Qp::activate`] are the
-    /// easy way.
+    /// easy way. IBTA Vol. 1 §11.2.5.2.
     ///
     /// On the way to RESET, outstanding work ends without completions, and its memory is released;
     /// completions that are in the queue stay there.
@@ -193,10 +195,10 @@ impl<T: Transport> Qp<T> {
         Ok(())
     }
 
-    /// What it is like now, and what it was made of.
+    /// What it is like now, and what it was made of. IBTA Vol. 1 §11.2.5.3.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> QpAttr {
-        let QpQuery { state, draining, gid_index, settings } = self.inner.query();
+        let QpQuery { state, draining, gid_index, marks, settings } = self.inner.query();
         let remote = self.inner.remote();
         let Settings { partition, port, access, qkey, path_mtu, expected_psn, .. } = settings;
         let Settings { max_dest_rd_atomic, min_rnr_timer, first_psn, timeout, .. } = settings;
@@ -206,7 +208,7 @@ impl<T: Transport> Qp<T> {
             state,
             draining,
             remote,
-            ah: remote.map(|(gid, _)| AhAttr { gid_index, ..AhAttr::new(gid) }),
+            ah: remote.map(|(gid, _)| AhAttr { gid_index, ..AhAttr::new(gid) }.marked(marks)),
             path_mtu,
             pkey_index: partition.index,
             port,

@@ -6,7 +6,9 @@
 //! | `matrix.rs` | every operation over every transport, against the engine's table |
 //! | `datagram.rs` | addresses, network headers, Q_Keys, lengths |
 //! | `echo.rs` | datagrams between processes, stopped and killed ones among them |
+//! | `marks.rs` | traffic class, hop limit and flow label, on the wire and at the receiver |
 //! | `multicast.rs` | groups, within a process and between several |
+//! | `crowd.rs` | groups of several processes, over every path |
 //! | `states.rs` | what each state does to posting and to work; modify, query, RESET, SQD, SQE |
 //! | `strangers.rs` | packets that nobody should have sent |
 //! | `xrc.rs` | extended reliable connections and their domains |
@@ -14,8 +16,10 @@
 
 #[path = "../verbs/alone.rs"]
 mod alone;
+mod crowd;
 mod datagram;
 mod echo;
+mod marks;
 mod matrix;
 mod multicast;
 #[path = "../verbs/pair.rs"]
@@ -28,4 +32,6 @@ mod states;
 #[path = "../verbs/stranger.rs"]
 mod stranger;
 mod strangers;
+#[path = "../verbs/talker.rs"]
+mod talker;
 mod xrc;

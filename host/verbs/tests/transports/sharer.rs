@@ -3,27 +3,22 @@
 
 use crate::alone::program;
 use crate::pair::{pattern, wait};
+use crate::talker::{Talker, reply};
 use adverb_verbs::{
     Access, AsyncEvents, Buf, CompChannel, Context, Cq, CqConfig, Gid, Memory, Mr, OpenXrcd, Pd,
     Psn, Qp, Qpn, RcConnect, RemoteQp, RemoteSlice, Rkey, Srq, SrqConfig, Work, XrcTarget, Xrcd,
 };
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::ops::{Deref, DerefMut};
+use std::process::Command;
 use std::time::Duration;
 
 /// Set in the environment of the process that is to serve.
 const VARIABLE: &str = "ADVERB_TEST_SHARER";
-/// Marks answers among what the test program prints.
-const MARK: &str = "@";
 
 /// The other process. Killed when dropped.
 #[derive(Debug)]
-pub(crate) struct Sharer {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-}
+pub(crate) struct Sharer(Talker);
 
 /// A completion there.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -49,36 +44,10 @@ impl Sharer {
 
     /// Starts a process that has nothing open but the device.
     pub(crate) fn idle() -> Self {
-        let mut command = Command::new(program());
-        command.args(["--exact", "sharer::sharer", "--nocapture", "--test-threads=1"]);
-        command.env(VARIABLE, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("a process");
-        let stdin = child.stdin.take().expect("piped");
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let mut sharer = Self { child, stdin, stdout };
+        let command = Command::new(program());
+        let mut sharer = Self(Talker::start(command, "sharer::sharer", VARIABLE));
         assert_eq!(sharer.ask("hello"), "hello");
         sharer
-    }
-
-    pub(crate) fn tell(&mut self, line: &str) {
-        writeln!(self.stdin, "{line}").expect("it listens");
-    }
-
-    pub(crate) fn answer(&mut self) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            let len = self.stdout.read_line(&mut line).expect("it answers");
-            assert!(len > 0, "the sharer has ended");
-            if let Some((_, answer)) = line.split_once(MARK) {
-                return answer.trim().to_owned();
-            }
-        }
-    }
-
-    pub(crate) fn ask(&mut self, line: &str) -> String {
-        self.tell(line);
-        self.answer()
     }
 
     /// Makes a target in RESET.
@@ -147,9 +116,8 @@ impl Sharer {
         number(&self.ask(&format!("digest {len}")))
     }
 
-    pub(crate) fn kill(mut self) {
-        self.child.kill().expect("it is ours");
-        self.child.wait().expect("it ends");
+    pub(crate) fn kill(self) {
+        self.0.kill();
     }
 
     /// Nothing completes there now; what does is taken.
@@ -158,10 +126,17 @@ impl Sharer {
     }
 }
 
-impl Drop for Sharer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Deref for Sharer {
+    type Target = Talker;
+
+    fn deref(&self) -> &Talker {
+        &self.0
+    }
+}
+
+impl DerefMut for Sharer {
+    fn deref_mut(&mut self) -> &mut Talker {
+        &mut self.0
     }
 }
 
@@ -187,7 +162,7 @@ fn sharer() {
         let line = line.expect("a line");
         let words: Vec<_> = line.split(' ').collect();
         let answer = servant.obey(&words);
-        println!("{MARK}{answer}");
+        reply(&answer);
     }
 }
 

@@ -6,27 +6,22 @@
 use crate::alone::program;
 use crate::pair::{FOREVER, Setup, bytes_of, pattern, wait};
 use crate::path::Path;
+use crate::talker::{Talker, reply};
 use adverb_verbs::{
     Access, Context, Cq, Gid, Memory, Mr, PathMtu, Pd, Psn, Qp, Qpn, Rc, RcConnect, RemoteQp,
     RemoteSlice, Rkey, Supports, WcStatus, Work,
 };
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::ops::{Deref, DerefMut};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Set in the environment of the process that is to serve.
 const VARIABLE: &str = "ADVERB_TEST_AGENT";
-/// Marks answers among what the test program prints.
-const MARK: &str = "@";
 
 /// The other process, seen from the one that tells it what to do. Killed when dropped.
 #[derive(Debug)]
-pub(crate) struct Agent {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-}
+pub(crate) struct Agent(Talker);
 
 impl Agent {
     /// Starts a process that has this device open.
@@ -42,38 +37,10 @@ impl Agent {
     }
 
     /// Starts it by way of a command that runs what its arguments say.
-    pub(crate) fn start_by(mut command: Command, device: &str, gid_index: u8) -> Self {
-        command.args(["--exact", "agent::agent", "--nocapture", "--test-threads=1"]);
-        command.env(VARIABLE, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("a process");
-        let stdin = child.stdin.take().expect("piped");
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let mut agent = Self { child, stdin, stdout };
+    pub(crate) fn start_by(command: Command, device: &str, gid_index: u8) -> Self {
+        let mut agent = Self(Talker::start(command, "agent::agent", VARIABLE));
         agent.ask(&format!("open {device} {gid_index}"));
         agent
-    }
-
-    /// Tells it to do something whose answer is taken later, or never.
-    pub(crate) fn tell(&mut self, line: &str) {
-        writeln!(self.stdin, "{line}").expect("it listens");
-    }
-
-    pub(crate) fn answer(&mut self) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            let len = self.stdout.read_line(&mut line).expect("it answers");
-            assert!(len > 0, "the agent has ended");
-            // The test program may have begun the line with something of its own.
-            if let Some((_, answer)) = line.split_once(MARK) {
-                return answer.trim().to_owned();
-            }
-        }
-    }
-
-    pub(crate) fn ask(&mut self, line: &str) -> String {
-        self.tell(line);
-        self.answer()
     }
 
     /// Makes a queue pair there and says where it is.
@@ -93,11 +60,12 @@ impl Agent {
     }
 
     fn try_connect(&mut self, own: &Remote, peer: RemoteQp, setup: &Setup) -> String {
-        let Setup { path_mtu, timeout, retry_count, .. } = setup;
+        let Setup { path_mtu, timeout, retry_count, traffic_class: class, .. } = setup;
         let RemoteQp { gid, qpn, psn } = peer;
         let (index, gid, mtu) = (own.index, hex(&gid.0), path_mtu.bytes());
         let (qpn, psn) = (qpn.get(), psn.get());
-        let line = format!("connect {index} {gid} {qpn} {psn} {mtu} {timeout} {retry_count}");
+        let line =
+            format!("connect {index} {gid} {qpn} {psn} {mtu} {timeout} {retry_count} {class}");
         self.ask(&line)
     }
 
@@ -147,20 +115,26 @@ impl Agent {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.child.id()
     }
 
     /// Ends it as nothing else can: at whatever instruction it is.
-    pub(crate) fn kill(mut self) {
-        self.child.kill().expect("it lives");
-        self.child.wait().expect("it is dead");
+    pub(crate) fn kill(self) {
+        self.0.kill();
     }
 }
 
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Deref for Agent {
+    type Target = Talker;
+
+    fn deref(&self) -> &Talker {
+        &self.0
+    }
+}
+
+impl DerefMut for Agent {
+    fn deref_mut(&mut self) -> &mut Talker {
+        &mut self.0
     }
 }
 
@@ -225,7 +199,7 @@ fn agent() {
             (Some(servant), words) => servant.serve(words),
             (None, _) => panic!("nothing is open: {line}"),
         };
-        println!("{MARK}{answer}");
+        reply(&answer);
     }
 }
 
@@ -259,7 +233,7 @@ impl Servant {
                 let index = self.qps.len() - 1;
                 format!("{index} {} {} {}", hex(&gid.0), qpn.get(), psn.get())
             }
-            ["connect", index, gid, qpn, psn, mtu, timeout, retry_count] => {
+            ["connect", index, gid, qpn, psn, mtu, timeout, retry_count, class] => {
                 let qp = self.qp(index);
                 let local = qp.address(self.gid_index).expect("an address");
                 let short = |word: &str| u32::try_from(number(word)).expect("short");
@@ -270,6 +244,7 @@ impl Servant {
                     path_mtu: PathMtu::largest_below(short(mtu)).expect("an MTU"),
                     timeout: timeout.parse().expect("five bits"),
                     retry_count: retry_count.parse().expect("three bits"),
+                    traffic_class: class.parse().expect("eight bits"),
                     ..Setup::default()
                 };
                 match qp.connect(&setup.to(RcConnect::new(local, remote))) {

@@ -25,11 +25,14 @@ impl Drop for Scratch {
     }
 }
 
+/// The traffic class of all packets.
+const CLASS: u8 = 0x28;
+
 /// Two processes do one of everything; the first one's traffic is captured.
 fn record(path: &Path, gid_index: u8) {
     let mut command = Command::new(program());
     command.env("ADVERB_PCAP", path);
-    let setup = Setup { gid_index, ..Setup::default() };
+    let setup = Setup { gid_index, traffic_class: CLASS, ..Setup::default() };
     let mut a = Agent::start_by(command, "soft_lo", gid_index);
     let mut b = Agent::start("soft_lo", gid_index);
     let (x, y) = Agent::introduce(&mut a, &mut b, &setup);
@@ -83,6 +86,8 @@ fn a_capture_shows_all_packets_with_their_headers() {
                 let datagram = Datagram::parse(packet).expect("IP and UDP");
                 let fits = datagram.flow.verify(datagram.payload, datagram.id);
                 assert_eq!(fits, Some(datagram.id), "the ICRC fits the headers that are shown");
+                let marks = (datagram.marks.traffic_class, datagram.marks.hop_limit);
+                assert_eq!(marks, (CLASS, 64), "those that leave and those that come");
                 let inner = Packet::parse(datagram.payload).expect("RoCE");
                 let operation: Operation = inner.headers.bth.opcode.operation();
                 *seen.entry(format!("{operation:?}")).or_default() += 1;

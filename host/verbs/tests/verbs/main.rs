@@ -18,7 +18,7 @@
 //! | `users.rs` | processes of another user: packets, and no memory |
 //! | `namespaces.rs` | two hosts, as far as the network can tell |
 //! | `path.rs` | the paths that each test of a transport runs over |
-//! | `pair.rs`, `agent.rs`, `alone.rs`, `stranger.rs` | what the tests are made of |
+//! | `pair.rs`, `agent.rs`, `talker.rs`, `alone.rs`, `stranger.rs` | what the tests are made of |
 //!
 //! Traffic stays on the loopback interface and in namespaces that the tests make.
 
@@ -41,4 +41,5 @@ mod rogue;
 mod set_up;
 mod statuses;
 mod stranger;
+mod talker;
 mod users;

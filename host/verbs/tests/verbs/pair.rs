@@ -42,6 +42,7 @@ pub(crate) struct Setup {
     /// The way between them; `None`: as `ADVERB_PATH` has it, on one device.
     pub(crate) path: Option<Path>,
     pub(crate) gid_index: u8,
+    pub(crate) traffic_class: u8,
     pub(crate) path_mtu: PathMtu,
     pub(crate) timeout: u8,
     pub(crate) retry_count: u8,
@@ -59,6 +60,7 @@ impl Default for Setup {
         Self {
             path: None,
             gid_index: 1,
+            traffic_class: 0,
             path_mtu: PathMtu::B4096,
             timeout: 14,
             retry_count: 7,
@@ -106,6 +108,7 @@ impl Setup {
     pub(crate) fn to(&self, usual: RcConnect) -> RcConnect {
         RcConnect {
             gid_index: self.gid_index,
+            traffic_class: self.traffic_class,
             path_mtu: self.path_mtu,
             timeout: AckTimeout::from_exponent(self.timeout).expect("five bits"),
             retry_count: RetryCount::new(self.retry_count).expect("three bits"),

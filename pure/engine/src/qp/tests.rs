@@ -9,6 +9,7 @@ use crate::testing::{
 use adverb_wire::{Nak, Operation, Psn, Syndrome, Transport};
 use alloc::vec::Vec;
 
+mod brief;
 mod local;
 mod states;
 

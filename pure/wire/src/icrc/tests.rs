@@ -1,7 +1,7 @@
 //! The ICRC against an independent computation, and the captures.
 
 use super::*;
-use crate::ip::{ROCE_PORT, emit_udp_headers};
+use crate::ip::{Marks, ROCE_PORT, emit_udp_headers};
 use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
@@ -9,7 +9,8 @@ use proptest::prelude::*;
 /// The sum as the specification describes it: join everything, mask, sum.
 fn by_the_book(flow: &Flow, id: u16, packet: &[u8]) -> [u8; 4] {
     let len = u16::try_from(packet.len() + ICRC_LEN).unwrap();
-    let mut headers = emit_udp_headers(flow, id, 64, 3, len).as_slice().to_vec();
+    let marks = Marks { traffic_class: 3, ..Marks::USUAL };
+    let mut headers = emit_udp_headers(flow, id, marks, len).as_slice().to_vec();
     let masked: &[usize] =
         if flow.is_v6() { &[1, 2, 3, 7, 46, 47] } else { &[1, 8, 10, 11, 26, 27] };
     for at in masked {

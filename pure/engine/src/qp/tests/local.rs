@@ -8,7 +8,7 @@ use crate::testing::{RKEY, VA};
 use adverb_wire::{Extension, Reth};
 
 /// In RTS, with the peer on this host.
-fn neighbour() -> Qp {
+pub(super) fn neighbour() -> Qp {
     let mut qp = Qp::new(QpOptions::rc(Qpn::new(0x11), 8));
     qp.set_local(true);
     qp.to_init(INIT).unwrap();

@@ -1,0 +1,205 @@
+//! The short way of a queue pair whose peer is on this host: small SENDs as briefs, and one-sided
+//! requests that nothing stands before.
+//!
+//! What may go this way is for the transport to say (`Qp::send_brief`, `Qp::can_reach`); whatever it
+//! refuses, and whatever comes after that in a batch, goes the general way. Bytes are copied into
+//! the ring before the transport is asked, so that a mistake in a request's buffers is found while
+//! nothing has happened yet. The records of a batch become visible together.
+
+use super::{Acks, Aftermath, Errand, Link, Posted, QpInner, Surroundings};
+use crate::host::Own;
+use crate::lane::{Cargo, Form, Lane, Lent, lent_bytes};
+use crate::port::Port;
+use crate::reach::lends_all;
+use crate::work::{SendData, SendKind, SendWork};
+use adverb_engine::{Brief, LOCAL_SEGMENT_BYTES, QpState, Request, Time};
+
+/// What is known of the acknowledgement that a queue pair owes a neighbour.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Debt {
+    /// It is on the port's list of those that owe one.
+    pub(crate) listed: bool,
+    /// The peer waits for it.
+    asked: bool,
+    /// Messages that it stands for.
+    messages: u32,
+}
+
+/// Messages that an acknowledgement nobody waits for stands for, at most.
+const MESSAGES_MAX: u32 = 32;
+
+impl Debt {
+    /// A packet came that was no brief: whoever sent it may wait.
+    pub(crate) fn on_packet(&mut self) {
+        self.asked = true;
+    }
+
+    fn on_brief(&mut self, brief: &Brief) {
+        self.asked |= brief.ack_request;
+        self.messages = self.messages.saturating_add(1);
+    }
+
+    /// It has left, or nothing was owed.
+    pub(crate) fn on_paid(&mut self) {
+        (self.asked, self.messages) = (false, 0);
+    }
+
+    /// It should leave with the program's next call, and not wait for a quiet moment.
+    pub(crate) fn is_pressing(&self) -> bool {
+        self.asked || self.messages >= MESSAGES_MAX
+    }
+}
+
+impl QpInner {
+    /// Posts and sends the first requests of a batch, as many as can go the short way; says how many,
+    /// and how many completions that published.
+    #[inline]
+    pub(super) fn post_briefly(&mut self, batch: &[SendWork<'_>], port: &Port) -> Posted {
+        let mut posted = Posted::default();
+        let Some(Link::Lane(lane)) = &self.link else {
+            return posted;
+        };
+        if self.engine.state() != QpState::Rts || lane.is_cut() {
+            return posted;
+        }
+        let mut cargo = lane.load(batch.len() + 1);
+        let several = batch.len() > 1;
+        for work in batch {
+            let Ok(request) = self.check_send(work, port) else {
+                break; // The general way says what is wrong with it.
+            };
+            let Self { engine, own, debt, .. } = self;
+            let done = if let SendKind::Send { .. } = work.kind {
+                let sent = send_briefly(engine, own, work, &request, &mut cargo, several, port);
+                if sent == Some(Some(())) {
+                    debt.on_paid();
+                }
+                sent.is_some()
+            } else {
+                let reached = reach_briefly(engine, own, work, &request, &mut cargo, port);
+                posted.published += reached.unwrap_or(0);
+                reached.is_some()
+            };
+            if !done {
+                break;
+            }
+            posted.requests += 1;
+        }
+        // The program's next call takes along what is owed, whatever it posts.
+        if posted.requests > 0 && self.engine.owes_plain_ack() {
+            acknowledge(&mut self.engine, &mut cargo, &mut self.debt);
+        }
+        self.engine.count_sent(cargo.send());
+        posted
+    }
+
+    /// What requests that were posted the short way leave for the port to do.
+    pub(super) fn after_brief(&mut self, posted: Posted, port: &Port) -> Aftermath {
+        if self.own.overrun {
+            self.quietly(port, |_, _| {});
+        }
+        let (deadline, published) = (self.new_deadline(), posted.published);
+        Aftermath { deadline, published, ..Aftermath::default() }
+    }
+
+    /// Sends the acknowledgement that is owed to a neighbour, and whatever else there is to emit.
+    pub(crate) fn acknowledge(&mut self, port: &Port) -> Aftermath {
+        let Some(Link::Lane(lane)) = &self.link else {
+            return Aftermath::default();
+        };
+        let mut cargo = lane.load(1);
+        if acknowledge(&mut self.engine, &mut cargo, &mut self.debt) {
+            self.engine.count_sent(cargo.send());
+            return Aftermath::default();
+        }
+        drop(cargo);
+        self.transmit(Time::UNKNOWN, Acks::Now, port)
+    }
+
+    /// Takes a brief of this lane, whose bytes are `lent`; says how many completions that published.
+    #[inline]
+    pub(crate) fn on_brief(
+        &mut self,
+        brief: &Brief,
+        lent: Lent<'_>,
+        lane: &Lane,
+        now: impl FnOnce() -> Time,
+        port: &Port,
+    ) -> u32 {
+        let known = matches!(&self.link, Some(Link::Lane(own)) if own.peer() == lane.peer());
+        if !known {
+            return 0;
+        }
+        if brief.psn.is_some() {
+            self.debt.on_brief(brief);
+        }
+        self.with_errand(Errand::None, Some(lent), port, |engine, host| {
+            engine.on_brief(brief, lent.total(), now, host);
+        })
+    }
+}
+
+/// Posts and sends a SEND; `None` if it cannot go this way. Says whether an acknowledgement went along.
+#[inline]
+fn send_briefly(
+    engine: &mut adverb_engine::Qp,
+    own: &mut Own,
+    work: &SendWork<'_>,
+    request: &Request,
+    cargo: &mut Cargo<'_>,
+    several: bool,
+    port: &Port,
+) -> Option<Option<()>> {
+    let lent = request.len > LOCAL_SEGMENT_BYTES;
+    let form = Form { lent, more: several };
+    let words;
+    let draft = match work.data {
+        SendData::Gather([sge]) if lent && lends_all(cargo.lane(), &[*sge]) => {
+            words = lent_bytes(sge);
+            cargo.draft_words(&words)?
+        }
+        SendData::Gather([sge]) if !lent => {
+            cargo.draft_registered(sge, own.domain, port.regions())?
+        }
+        SendData::Inline(bytes) => cargo.draft(bytes)?,
+        SendData::Gather(_) | SendData::Bind(_) => return None,
+    };
+    let (index, brief) = engine.send_brief(request, lent)?;
+    cargo.commit(draft, &brief, form);
+    own.sends.put(index, work, None, None);
+    Some(brief.acked.map(drop))
+}
+
+/// Carries out a one-sided request; `None` if it cannot go this way. Says how many completions that
+/// published.
+#[inline]
+fn reach_briefly(
+    engine: &mut adverb_engine::Qp,
+    own: &mut Own,
+    work: &SendWork<'_>,
+    request: &Request,
+    cargo: &mut Cargo<'_>,
+    port: &Port,
+) -> Option<u32> {
+    if !engine.can_reach(request) {
+        return None;
+    }
+    own.sends.put(engine.next_index(), work, None, None);
+    let mut host = Surroundings::quiet(own, port.regions());
+    host.cargo = Some(cargo);
+    engine.reach_at_once(request, &mut host).then_some(host.published)
+}
+
+/// Writes the acknowledgement that is owed, if it can go this way.
+#[inline]
+fn acknowledge(engine: &mut adverb_engine::Qp, cargo: &mut Cargo<'_>, debt: &mut Debt) -> bool {
+    let Some(draft) = cargo.draft(&[]) else {
+        return false;
+    };
+    let Some(brief) = engine.acknowledge_briefly() else {
+        return false;
+    };
+    cargo.commit(draft, &brief, Form { lent: false, more: false });
+    debt.on_paid();
+    true
+}

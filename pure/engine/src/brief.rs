@@ -1,0 +1,146 @@
+//! The brief: what a packet says that carries a whole small SEND between two queue pairs of one host,
+//! an acknowledgement, or both.
+//!
+//! Most records between neighbours are SENDs of one packet, in order, with nothing else under way.
+//! Their headers always say the same, so such a record carries this instead: sixteen bytes, which
+//! take an acknowledgement of the other direction along. One that finds no SEND goes alone. Whatever
+//! a brief cannot say goes as headers, and whoever gets a brief at an unusual moment treats it as the
+//! packet that it stands for (`qp/brief.rs`).
+//!
+//! ```text
+//!  0  destination queue pair, 24 bits | PSN, 24 bits | P_Key, 16 bits
+//!  8  acknowledged PSN, 24 bits | flags, 8 bits | immediate data, 32 bits
+//! ```
+//!
+//! Two words, lowest bits first: nobody but this machine reads them.
+
+use adverb_wire::{
+    Bth, Extension, Headers, Imm, Opcode, Operation, Packet, Pad, Pkey, Psn, Qpn, Transport,
+};
+
+/// A whole SEND without its bytes, an acknowledgement, or both.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Brief {
+    /// The queue pair that it is for.
+    pub dest_qp: Qpn,
+    /// The number of the SEND, if there is one.
+    pub psn: Option<Psn>,
+    /// The sender's partition.
+    pub pkey: Pkey,
+    /// Somebody waits for the acknowledgement. Without this it is owed all the same, at leisure.
+    pub ack_request: bool,
+    /// The receiver should raise an event.
+    pub solicited: bool,
+    /// Immediate data.
+    pub imm: Option<Imm>,
+    /// Everything of the other direction up to this number was executed.
+    pub acked: Option<Psn>,
+}
+
+const ASKS: u64 = 1;
+const SOLICITED: u64 = 1 << 1;
+const IMM: u64 = 1 << 2;
+const ACKED: u64 = 1 << 3;
+const SENDS: u64 = 1 << 4;
+const KNOWN: u64 = ASKS | SOLICITED | IMM | ACKED | SENDS;
+const FLAGS_SHIFT: u32 = 24;
+const LOW_24: u64 = 0x00ff_ffff;
+
+impl Brief {
+    /// Length in a record, in bytes.
+    pub const LEN: usize = 16;
+
+    /// The value of words that somebody wrote; `None` if they make no sense.
+    #[inline]
+    pub fn parse([to, back]: [u64; 2]) -> Option<Self> {
+        let flags = back >> FLAGS_SHIFT & 0xff;
+        let has = |flag| flags & flag != 0;
+        let half = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or(0);
+        (flags & !KNOWN == 0).then(|| Self {
+            dest_qp: Qpn::new(half(to & LOW_24)),
+            psn: has(SENDS).then(|| Psn::new(half(to >> 24 & LOW_24))),
+            pkey: Pkey(u16::try_from(to >> 48).unwrap_or(0)),
+            ack_request: has(ASKS),
+            solicited: has(SOLICITED),
+            imm: has(IMM).then(|| Imm(half(back >> 32))),
+            acked: has(ACKED).then(|| Psn::new(half(back & LOW_24))),
+        })
+    }
+
+    /// The words of a record.
+    ///
+    /// Words and not bytes: a processor that reads a word which it has just written as bytes waits
+    /// until all it wrote before is where others see it.
+    #[inline]
+    pub fn emit(&self) -> [u64; 2] {
+        let flag = |set, flag| if set { flag } else { 0 };
+        let flags = flag(self.ack_request, ASKS)
+            | flag(self.solicited, SOLICITED)
+            | flag(self.imm.is_some(), IMM)
+            | flag(self.acked.is_some(), ACKED)
+            | flag(self.psn.is_some(), SENDS);
+        let psn = |psn: Option<Psn>| u64::from(psn.map_or(0, Psn::get));
+        let to = u64::from(self.dest_qp.get()) | psn(self.psn) << 24 | u64::from(self.pkey.0) << 48;
+        let imm = u64::from(self.imm.map_or(0, |imm| imm.0));
+        [to, psn(self.acked) | flags << FLAGS_SHIFT | imm << 32]
+    }
+
+    /// The packet that the SEND numbered `psn` stands for, its bytes still where they are.
+    pub(crate) fn packet(&self, psn: Psn) -> Option<Packet<'static>> {
+        let (operation, extension) = match self.imm {
+            None => (Operation::SendOnly, Extension::None),
+            Some(imm) => (Operation::SendOnlyImm, Extension::Imm(imm)),
+        };
+        let bth = Bth {
+            opcode: Opcode::of(Transport::Rc, operation)?,
+            solicited: self.solicited,
+            migrated: true,
+            pad: Pad::for_len(0),
+            pkey: self.pkey,
+            fecn: false,
+            becn: false,
+            dest_qp: self.dest_qp,
+            ack_request: true,
+            psn,
+        };
+        let headers = Headers { bth, deth: None, xrceth: None, extension };
+        Some(Packet { headers, payload: &[] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_brief_is_read_as_it_was_written() {
+        let whole = Brief {
+            dest_qp: Qpn::new(0x12_3456),
+            psn: Some(Psn::new(0xff_fffe)),
+            pkey: Pkey(0x8001),
+            ack_request: true,
+            solicited: true,
+            imm: Some(Imm(0x0102_0304)),
+            acked: Some(Psn::new(0xab_cdef)),
+        };
+        let one_less = [
+            whole,
+            Brief { ack_request: false, ..whole },
+            Brief { solicited: false, ..whole },
+            Brief { imm: None, ..whole },
+            Brief { acked: None, ..whole },
+            Brief { psn: None, ..whole },
+        ];
+        for brief in one_less {
+            assert_eq!(Brief::parse(brief.emit()), Some(brief));
+        }
+    }
+
+    #[test]
+    fn flags_that_nobody_knows_are_not_read_over() {
+        for flags in 0..=u8::MAX {
+            let words = [0, u64::from(flags) << 24];
+            assert_eq!(Brief::parse(words).is_some(), flags < 32, "{flags}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The short way between neighbours: what is done most often, without the general machinery.
+//!
+//! Two things take it: a SEND of one packet while nothing waits to be sent, as a [`Brief`], and a
+//! one-sided request that the host carries out at once while nothing is outstanding. They leave the
+//! queue pair exactly as the general way would (`qp.rs`), which everything else takes, and which
+//! whoever finds something in the way falls back to: so there is nothing here but the common case,
+//! and the tests hold the two ways against each other.
+
+use super::{Progress, Qp, same_partition};
+use crate::brief::Brief;
+use crate::completer::Sent;
+use crate::host::{Host, Reach};
+use crate::roles::{Receiver, Sender};
+use crate::send_queue::Entry;
+use crate::status::QpState;
+use crate::time::Time;
+use crate::transport::QpType;
+use crate::work::{Request, RequestKind, To};
+use adverb_wire::{Psn, Syndrome};
+
+impl Qp {
+    /// Posts a SEND that the caller writes at once, for which it has room and the bytes: a small one,
+    /// or one that is `lent`. Returns its index. `None`, and nothing has changed, if it has to go the
+    /// general way: [`Qp::post`], which also says what is wrong with it.
+    ///
+    /// [`Qp::next_deadline`] may be open afterwards, as after [`Qp::transmit`] at
+    /// [`Time::UNKNOWN`]. The acknowledgement that is owed goes along.
+    #[inline]
+    pub fn send_brief(&mut self, request: &Request, lent: bool) -> Option<(u64, Brief)> {
+        let RequestKind::Send { imm } = request.kind else {
+            return None;
+        };
+        let here = self.local && self.state == QpState::Rts;
+        let small = request.len <= crate::LOCAL_SEGMENT_BYTES;
+        if !here || request.to != To::Peer || small == lent {
+            return None;
+        }
+        let Some(Sender::Reliable { requester, completer }) = &mut self.sender else {
+            return None;
+        };
+        let peer = self.peer.as_mut()?;
+        let responder = peer.receiver.as_mut()?.debtor_mut()?;
+        let unacked = completer.unacked();
+        if !responder.owes_little() || !requester.is_free(unacked, request.fence, &self.queue) {
+            return None;
+        }
+        // Slots become free by acknowledgements only: who has few left, asks for one.
+        let scarce = self.queue.is_half_full();
+        let (start, ask) = (requester.next(), request.signaled || scarce);
+        let index =
+            self.queue.push(Entry { start, packets: 1, lent, ..Entry::new(*request) }).ok()?;
+        let (psn, ack_request) = requester.emit_brief(unacked, ask);
+        completer.arm_if_idle(requester.next(), Time::UNKNOWN);
+        let brief = Brief {
+            dest_qp: peer.path.remote,
+            psn: Some(psn),
+            pkey: peer.path.pkey,
+            ack_request,
+            solicited: request.solicited,
+            imm,
+            acked: responder.take_ack(),
+        };
+        Some((index, brief))
+    }
+
+    /// The acknowledgement that is owed, for the caller to write at once, if there is nothing else to
+    /// emit. `None`, and nothing has changed, if it has to go the general way: [`Qp::transmit`].
+    #[inline]
+    pub fn acknowledge_briefly(&mut self) -> Option<Brief> {
+        if !self.local || !self.state.receives() || self.has_more() {
+            return None;
+        }
+        let peer = self.peer.as_mut()?;
+        let responder = peer.receiver.as_mut()?.debtor_mut()?;
+        let acked = if responder.owes_plain_ack() { responder.take_ack() } else { None };
+        Some(Brief {
+            dest_qp: peer.path.remote,
+            psn: None,
+            pkey: peer.path.pkey,
+            ack_request: false,
+            solicited: false,
+            imm: None,
+            acked: Some(acked?),
+        })
+    }
+
+    /// Takes a brief of a SEND of `len` bytes, which the host holds: [`Host::lent`] says how many,
+    /// [`Host::fetch`] brings them. `now` is asked only if the time matters.
+    #[inline]
+    pub fn on_brief(
+        &mut self,
+        brief: &Brief,
+        len: u32,
+        now: impl FnOnce() -> Time,
+        host: &mut impl Host,
+    ) {
+        if let Some(psn) = brief.psn {
+            self.on_brief_send(brief, psn, len, host);
+        }
+        let alone = u64::from(brief.psn.is_none());
+        let Some(pkey) = self.peer.as_ref().map(|peer| peer.path.pkey) else {
+            self.counters.dropped_pkts += alone;
+            return;
+        };
+        let same_partition = same_partition(brief.pkey, pkey);
+        match brief.acked {
+            Some(psn) if same_partition && self.state.receives() && self.kind() == QpType::Rc => {
+                self.counters.rcvd_pkts += alone;
+                self.on_acked(psn, now, host);
+            }
+            Some(_) | None => {
+                self.counters.bad_pkey += if same_partition { 0 } else { alone };
+                self.counters.dropped_pkts += alone;
+            }
+        }
+    }
+
+    #[inline]
+    fn on_brief_send(&mut self, brief: &Brief, psn: Psn, len: u32, host: &mut impl Host) {
+        let open = self.state.receives() && self.progress != Progress::AwaitsPacket;
+        let Some(peer) = &mut self.peer else {
+            self.counters.dropped_pkts += 1;
+            return;
+        };
+        let same_partition = same_partition(brief.pkey, peer.path.pkey);
+        if let Some(Receiver::Reliable(responder)) = &mut peer.receiver
+            && open
+            && same_partition
+            && responder.awaits(psn)
+        {
+            self.counters.rcvd_pkts += 1;
+            let served = responder.on_brief(brief, len, &mut self.counters, host);
+            self.settle(served, host);
+            return;
+        }
+        let gid = peer.gid;
+        if let Some(packet) = brief.packet(psn) {
+            self.on_packet(&packet, gid, Time::ZERO, host); // Of a request, no time matters.
+        }
+    }
+
+    /// Everything up to `psn` was executed by the peer.
+    fn on_acked(&mut self, psn: Psn, now: impl FnOnce() -> Time, host: &mut impl Host) {
+        let Some(Sender::Reliable { requester, completer }) = self.sender.as_mut() else {
+            return;
+        };
+        // Only where data is missing does it matter when something came.
+        let now = if requester.awaits_data() { now() } else { Time::UNKNOWN };
+        let before = completer.unacked();
+        let (top, paused) = (requester.top(), requester.paused_until().is_some());
+        let sent = Sent { unacked_psn: requester.psn(before), top, paused, now };
+        let head = self.queue.head();
+        let verdict = completer.on_ack(psn, Syndrome::ACK, sent, &mut self.queue, host);
+        self.follow(before, head, verdict, now, host);
+    }
+
+    /// A request could be carried out by [`Qp::reach_at_once`].
+    #[inline]
+    pub fn can_reach(&self, request: &Request) -> bool {
+        let Some(Sender::Reliable { requester, completer }) = &self.sender else {
+            return false;
+        };
+        self.local
+            && self.state == QpState::Rts
+            && self.queue.len() == 0
+            && requester.is_free(completer.unacked(), request.fence, &self.queue)
+            && requester.is_one_sided(&request.kind)
+            && self.check(request).is_ok()
+    }
+
+    /// Carries out a one-sided request of which [`Qp::can_reach`] says that it can be, and whose
+    /// bytes the host has put where those of request number [`Qp::next_index`] are. False, and
+    /// nothing has changed, if the host cannot: it has to go the general way.
+    #[inline]
+    pub fn reach_at_once(&mut self, request: &Request, host: &mut impl Host) -> bool {
+        debug_assert!(self.can_reach(request), "the caller has asked");
+        let index = self.queue.tail();
+        if host.reach(index, request, true) != Reach::Done {
+            return false;
+        }
+        let Some(Sender::Reliable { requester, .. }) = &mut self.sender else {
+            return false;
+        };
+        requester.pass_one();
+        self.counters.note_sends(1);
+        self.queue.pass(request, host);
+        true
+    }
+}
