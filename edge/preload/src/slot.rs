@@ -143,7 +143,7 @@ pub(crate) struct Slot {
     pub(crate) looked_ns: AtomicU64,
     /// How often there was no room for all that was to be sent.
     pub(crate) fulls: AtomicU32,
-    /// Receptions through the ring since something was last sent.
+    /// Receptions since something was last sent.
     pub(crate) run: AtomicU32,
     /// Epoll instances of this process that know it.
     pub(crate) watchers: AtomicU32,

@@ -149,6 +149,7 @@ fn receive_unsettled(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive
         Ok(got) => {
             into.skip(got);
             if !how.peek {
+                note_run(slot);
                 let is_first = slot.taken.fetch_add(got.try_into().unwrap_or(0), Ordering::Relaxed);
                 if is_first == 0 && slot.carrier() == Carrier::Open && slot.kind() == Kind::Stream {
                     let _held = slot.sending.hold();
@@ -265,8 +266,7 @@ fn receive_ring(
         Ok(0) => Step::Nothing,
         Ok(got) => {
             if !how.peek {
-                slot.run
-                    .store(slot.run.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+                note_run(slot);
                 add(&slot.counters.rx_packets, 1);
                 add(&slot.counters.rx_bytes, got);
                 ring_for_room(slot, ring, fd);
@@ -485,6 +485,7 @@ fn through_kernel(
                 None => &slot.given,
                 Some(segment) => &segment.outgoing(slot.end()).direction.producer.given,
             };
+            end_run(slot);
             given.fetch_add(sent.try_into().unwrap_or(0), Ordering::AcqRel);
             add(&slot.counters.tx_os_packets, 1);
             add(&slot.counters.tx_os_bytes, sent);
@@ -521,9 +522,7 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
         }
         _ => ring_bell(slot, &consumer.sleep.armed, fd),
     }
-    if slot.run.load(Ordering::Relaxed) != 0 {
-        slot.run.store(0, Ordering::Relaxed);
-    }
+    end_run(slot);
     add(&slot.counters.tx_packets, 1);
     add(&slot.counters.tx_bytes, sent);
     Step::Moved(sent)
@@ -824,7 +823,7 @@ pub(crate) fn hear_after_sleep(slot: &Slot, segment: &Segment, fd: c_int) {
 /// signal or its flags end the wait.
 fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut() -> Step) -> Step {
     let errno = raw::errno();
-    if want == Want::Read && !now {
+    if want == Want::Read && !now && slot.segment().is_some() {
         gather(slot);
     }
     match attempt() {
@@ -899,15 +898,33 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
     }
 }
 
+/// Something has been received; the lock for that is held.
+#[inline]
+pub(crate) fn note_run(slot: &Slot) {
+    slot.run.store(slot.run.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+}
+
+/// Something has been sent: this is no stream in one direction.
+#[inline]
+pub(crate) fn end_run(slot: &Slot) {
+    if slot.run.load(Ordering::Relaxed) != 0 {
+        slot.run.store(0, Ordering::Relaxed);
+    }
+}
+
 /// A stream of small messages is read faster if several are taken at a time: while this end does not
 /// look, the other writes to memory that it has for itself. So who only receives leaves it alone for
 /// some hundred nanoseconds, if so little is there.
 #[inline]
-fn gather(slot: &Slot) {
+pub(crate) fn gather(slot: &Slot) {
     if slot.run.load(Ordering::Relaxed) < RUN_MIN {
         return;
     }
-    let Some(segment) = slot.segment() else { return };
+    let Some(segment) = slot.segment() else {
+        // Whoever fills the kernel's queue waits for those who look into it.
+        (0..QUEUE_ROUNDS).for_each(|_| std::hint::spin_loop());
+        return;
+    };
     if (1..GATHER_BYTES).contains(&segment.incoming(slot.end()).waiting()) {
         (0..GATHER_ROUNDS).for_each(|_| std::hint::spin_loop());
     }
@@ -1068,6 +1085,8 @@ const RUN_MIN: u32 = 64;
 const GATHER_BYTES: u64 = 512;
 /// How long it is left alone.
 const GATHER_ROUNDS: u32 = 40;
+/// The same for the kernel's queue, where every byte costs more.
+const QUEUE_ROUNDS: u32 = 400;
 /// Answers through the kernel after which an offer is taken back.
 const ANSWERS: u32 = 4;
 /// How long a writer sleeps that cannot be woken.
