@@ -25,7 +25,7 @@ pub(crate) fn forget(fd: c_int) {
                 part(slot, segment, fd);
             }
         }
-        stats::dump(fd, &slot.counters);
+        stats::dump(fd, slot);
         datagram::closing(slot);
     }
     slot.release();

@@ -31,7 +31,7 @@ use crate::thread::Interrupts;
 
 pub(crate) use directory::tidy_up;
 pub(crate) use inbox::{
-    Arrival, Content, Request, Sleeper, content, next_len, receive as receive_one,
+    Arrival, Content, Request, Sleeper, content, dropped, next_len, receive as receive_one,
 };
 pub(crate) use mailbox::Mailbox;
 pub(crate) use outbox::{mind, send};

@@ -10,6 +10,7 @@ mod descriptors;
 mod extra;
 mod files;
 mod multiplexing;
+mod numbers;
 mod printing;
 mod processes;
 mod programs;

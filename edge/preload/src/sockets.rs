@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use adverb_sockconf::{Level, Role, Socket, Transport};
 
@@ -37,7 +37,26 @@ pub(crate) fn wish(thread: u64, wish: Wish) {
     WISH_COUNT.store(i32::try_from(wishes.len()).unwrap_or(i32::MAX), Ordering::Release);
 }
 
+/// The program wants none of its sockets accelerated any more.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// Sockets that are made from now on are the kernel's.
+pub(crate) fn end_acceleration() {
+    IS_OVER.store(true, Ordering::Release);
+}
+
+/// A socket that has no peer yet will not be accelerated, nor what it accepts.
+pub(crate) fn leave_alone(slot: &Slot) {
+    if matches!(slot.kind(), Kind::Fresh | Kind::Listener) {
+        slot.allowed.store(OS, Ordering::Relaxed);
+        slot.leave_to_kernel(Why::Feature);
+    }
+}
+
 fn is_wanted() -> bool {
+    if IS_OVER.load(Ordering::Acquire) {
+        return false;
+    }
     if WISH_COUNT.load(Ordering::Acquire) > 0 {
         // SAFETY: the function has no preconditions.
         let me = unsafe { libc::pthread_self() };

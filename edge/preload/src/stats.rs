@@ -13,7 +13,8 @@ use std::ffi::CString;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::{config, meeting, raw};
+use crate::slot::{Kind, Slot};
+use crate::{config, datagram, meeting, raw};
 
 /// What one socket has counted.
 #[derive(Debug, Default)]
@@ -34,6 +35,24 @@ pub(crate) struct Counters {
     pub(crate) tx_eagain: AtomicU64,
     pub(crate) tx_errors: AtomicU64,
     pub(crate) bells_rung: AtomicU64,
+    /// The most that waited in shared memory when something was taken out.
+    pub(crate) rx_waiting_bytes_max: AtomicU64,
+    pub(crate) rx_waiting_packets_max: AtomicU64,
+    /// What there was no room for, and how much there is room for; known when somebody asks.
+    pub(crate) rx_dropped_bytes: AtomicU64,
+    pub(crate) rx_dropped_packets: AtomicU64,
+    pub(crate) rx_limit_bytes: AtomicU64,
+}
+
+/// Remembers `now` if it is more than ever. Returns whether it is.
+#[inline]
+pub(crate) fn rise(counter: &AtomicU64, now: usize) -> bool {
+    let now = u64::try_from(now).unwrap_or(0);
+    let is_more = now > counter.load(Ordering::Relaxed);
+    if is_more {
+        counter.store(now, Ordering::Relaxed);
+    }
+    is_more
 }
 
 /// Adds to a counter. Two threads that meet may lose a count, never more; that is what a plain
@@ -46,7 +65,7 @@ pub(crate) fn add(counter: &AtomicU64, count: usize) {
 
 impl Counters {
     /// Where each lies, for the text in front of the file.
-    pub(crate) const FIELDS: [(&'static str, usize); 15] = [
+    pub(crate) const FIELDS: [(&'static str, usize); 20] = [
         ("rx_bytes", offset_of!(Self, rx_bytes)),
         ("rx_packets", offset_of!(Self, rx_packets)),
         ("rx_os_bytes", offset_of!(Self, rx_os_bytes)),
@@ -62,9 +81,14 @@ impl Counters {
         ("tx_eagain", offset_of!(Self, tx_eagain)),
         ("tx_errors", offset_of!(Self, tx_errors)),
         ("bells_rung", offset_of!(Self, bells_rung)),
+        ("rx_waiting_bytes_max", offset_of!(Self, rx_waiting_bytes_max)),
+        ("rx_waiting_packets_max", offset_of!(Self, rx_waiting_packets_max)),
+        ("rx_dropped_bytes", offset_of!(Self, rx_dropped_bytes)),
+        ("rx_dropped_packets", offset_of!(Self, rx_dropped_packets)),
+        ("rx_limit_bytes", offset_of!(Self, rx_limit_bytes)),
     ];
 
-    fn all(&self) -> [&AtomicU64; 15] {
+    fn all(&self) -> [&AtomicU64; 20] {
         [
             &self.rx_bytes,
             &self.rx_packets,
@@ -81,6 +105,11 @@ impl Counters {
             &self.tx_eagain,
             &self.tx_errors,
             &self.bells_rung,
+            &self.rx_waiting_bytes_max,
+            &self.rx_waiting_packets_max,
+            &self.rx_dropped_bytes,
+            &self.rx_dropped_packets,
+            &self.rx_limit_bytes,
         ]
     }
 
@@ -102,6 +131,7 @@ impl Counters {
                 format!("{}.{:02}", hundredths / 100, hundredths % 100)
             }
         };
+        let share = |lost: &AtomicU64, got: &AtomicU64| percent(n(lost), n(lost) + n(got));
         let lines = [
             format!(
                 "Tx Offload: {} / {} / {} [kilobytes/packets/errors]",
@@ -124,6 +154,19 @@ impl Counters {
                 "Rx OS info: {} / {} / 0 [kilobytes/packets/errors]",
                 kib(&self.rx_os_bytes),
                 n(&self.rx_os_packets)
+            ),
+            format!(
+                "Rx byte: max {} / dropped {} ({}%) / limit {}",
+                n(&self.rx_waiting_bytes_max),
+                n(&self.rx_dropped_bytes),
+                share(&self.rx_dropped_bytes, &self.rx_bytes),
+                n(&self.rx_limit_bytes)
+            ),
+            format!(
+                "Rx pkt : max {} / dropped {} ({}%)",
+                n(&self.rx_waiting_packets_max),
+                n(&self.rx_dropped_packets),
+                share(&self.rx_dropped_packets, &self.rx_packets)
             ),
             format!("Rx poll: {miss} / {hit} ({}%) [miss/hit]", percent(hit, hit + miss)),
         ];
@@ -199,10 +242,27 @@ fn file(len: usize) -> Option<*mut u8> {
     Some(base)
 }
 
+/// Fills in what only others know: the kernel, and those who sent in vain.
+pub(crate) fn sum_up(slot: &Slot, fd: i32) {
+    let counters = &slot.counters;
+    let number = |name| raw::option::<i32>(fd, libc::SOL_SOCKET, name).unwrap_or(0);
+    let mut limit = u64::try_from(number(libc::SO_RCVBUF)).unwrap_or(0);
+    if slot.mapped().is_some() {
+        limit = slot.ring_bytes.load(Ordering::Relaxed);
+    }
+    counters.rx_limit_bytes.store(limit, Ordering::Relaxed);
+    if slot.kind() == Kind::Datagram {
+        let (packets, bytes) = datagram::dropped(slot, fd);
+        counters.rx_dropped_packets.store(packets, Ordering::Relaxed);
+        counters.rx_dropped_bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
 /// Adds what a socket has counted to the file that `VMA_STATS_FILE` names.
-pub(crate) fn dump(fd: i32, counters: &Counters) {
+pub(crate) fn dump(fd: i32, slot: &Slot) {
     if let Some(path) = &config::get().stats_file {
-        let report = counters.report(fd);
+        sum_up(slot, fd);
+        let report = slot.counters.report(fd);
         crate::log::append(path, &report);
     }
 }

@@ -23,7 +23,7 @@ use crate::raw::{self, Answer, Errno};
 use crate::retreat;
 use crate::ring::{ACCEPTED, ALONE, Leaver, NEVER, ON_WORD, Ring, Segment, TOGETHER, Trouble};
 use crate::slot::{Carrier, Kind, Slot, Why};
-use crate::stats::add;
+use crate::stats::{add, rise};
 use crate::thread::Interrupts;
 
 /// What an attempt has come to.
@@ -267,6 +267,7 @@ fn receive_ring(
         Ok(got) => {
             if !how.peek {
                 note_run(slot);
+                rise(&slot.counters.rx_waiting_bytes_max, got);
                 add(&slot.counters.rx_packets, 1);
                 add(&slot.counters.rx_bytes, got);
                 ring_for_room(slot, ring, fd);

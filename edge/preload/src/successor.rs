@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 use crate::slot::{Carrier, Kind, Slot};
 use crate::table::{self, Pin};
-use crate::{closing, config, datagram, meeting, raw, retreat, signal};
+use crate::{closing, config, datagram, meeting, raw, retreat, signal, sockets};
 
 /// What has been done for a program that is about to take this process over.
 #[derive(Debug, Default)]
@@ -158,6 +158,20 @@ pub(crate) fn prepare_standard(fd: c_int) {
         give_up(&slot, fd);
         raw::set_errno(errno);
     }
+}
+
+/// The program is about to use sockets in a way that cannot be seen: all of them are the kernel's from
+/// now on, and those that it makes.
+pub(crate) fn give_up_all() {
+    let errno = raw::errno();
+    sockets::end_acceleration();
+    table::each(0, usize::MAX, |fd| {
+        if let Some(slot) = table::socket(fd) {
+            sockets::leave_alone(&slot);
+            give_up(&slot, fd);
+        }
+    });
+    raw::set_errno(errno);
 }
 
 /// What travelled through shared memory travels through the kernel from now on.

@@ -143,6 +143,14 @@ pub(crate) struct BenchArgs {
     #[arg(short, long, default_value = "4096", value_parser = mtu)]
     pub(crate) mtu: u16,
 
+    /// Traffic class of all packets, both ways: DSCP in the upper six bits
+    #[arg(short = 'T', long = "tclass", visible_alias = "tos", aliases = ["traffic-class", "traffic_class"], value_name = "CLASS", default_value = "0", value_parser = class)]
+    pub(crate) traffic_class: u8,
+
+    /// How many routers packets may pass; 0: as many as the system says
+    #[arg(long, alias = "hop_limit", value_name = "ROUTERS", default_value_t = 0)]
+    pub(crate) hop_limit: u8,
+
     /// Requests in flight, at most
     #[arg(short, long, alias = "tx_depth", value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
     pub(crate) tx_depth: Option<u32>,
@@ -501,6 +509,14 @@ pub(crate) struct PingpongArgs {
     #[arg(short, long, default_value = "4096", value_parser = mtu)]
     pub(crate) mtu: u16,
 
+    /// Traffic class of all packets: DSCP in the upper six bits
+    #[arg(short = 'T', long = "tclass", visible_alias = "tos", aliases = ["traffic-class", "traffic_class"], value_name = "CLASS", default_value = "0", value_parser = class)]
+    pub(crate) traffic_class: u8,
+
+    /// How many routers packets may pass; 0: as many as the system says
+    #[arg(long, alias = "hop_limit", value_name = "ROUTERS", default_value_t = 0)]
+    pub(crate) hop_limit: u8,
+
     /// Serve one client, and print nothing but the port: for the process that started this one
     #[arg(long, hide = true, requires = "server")]
     pub(crate) child: bool,
@@ -536,6 +552,15 @@ fn mtu(text: &str) -> Result<u16, String> {
         Ok(mtu @ (256 | 512 | 1024 | 2048 | 4096)) => Ok(mtu),
         _ => Err("a path MTU is 256, 512, 1024, 2048 or 4096 bytes".to_owned()),
     }
+}
+
+/// Reads a traffic class such as `104` or `0x68`.
+fn class(text: &str) -> Result<u8, String> {
+    let class = match text.strip_prefix("0x") {
+        Some(digits) => u8::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    class.map_err(|_| "a traffic class is 0 to 255, or 0x0 to 0xff".to_owned())
 }
 
 /// Reads a number of seconds.
@@ -608,6 +633,9 @@ mod tests {
             ("--test", "speed", "latency, bandwidth, rate"),
             ("--limit_bw", "-1", "above 0"),
             ("--rounds", "0", "1..=99"),
+            ("--tclass", "256", "0 to 255"),
+            ("--tclass", "0x100", "0 to 255"),
+            ("--hop-limit", "256", "0..=255"),
         ] {
             // `flag=value`, so that a value may begin with a dash.
             let word = if flag.starts_with("--") {
@@ -635,6 +663,13 @@ mod tests {
                 Some("soft_lo"),
                 "{flag}"
             );
+        }
+    }
+
+    #[test]
+    fn traffic_classes_are_decimal_or_hexadecimal_under_every_name_they_have() {
+        for words in [["--tclass", "104"], ["--tos", "0x68"], ["-T", "104"]] {
+            assert_eq!(bench(&words).unwrap().traffic_class, 0x68, "{words:?}");
         }
     }
 

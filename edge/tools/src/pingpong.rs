@@ -60,6 +60,8 @@ fn config(args: &PingpongArgs, peer: IpAddr) -> Result<Config, Failure> {
         .name("pingpong")
         .device(device.name.clone())
         .gid_index(index)
+        .traffic_class(args.traffic_class)
+        .hop_limit(args.hop_limit)
         .channels(["control", "data"])
         .connect_timeout(PATIENCE)
         .work_timeout(PATIENCE);
@@ -309,6 +311,8 @@ impl LocalServer {
         let mut command = Command::new(program);
         command.args(["pingpong", "--server", "--child", "--bind", "127.0.0.1", "--port", "0"]);
         command.args(["--mtu", &args.mtu.to_string()]);
+        command.args(["--tclass", &args.traffic_class.to_string()]);
+        command.args(["--hop-limit", &args.hop_limit.to_string()]);
         if let Some(device) = &args.device {
             command.args(["--device", device]);
         }

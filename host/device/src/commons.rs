@@ -5,11 +5,13 @@
 //!
 //! [`Pages`] lends the address of its mapping, whose rules are those of `adverb_sys::memory`.
 
+use crate::arena::{Arena, Run};
 use crate::lane::Lane;
 use crate::port::Port;
 use crate::shelf::{Field, Shelf};
 use crate::sync::Mutex;
 use adverb_sys::memory::Mapping;
+use adverb_sys::process::descriptors_max;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,10 +22,17 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 /// Memory for buffers: whole pages, which neighbours can map where that is possible.
 #[derive(Debug)]
 pub struct Pages {
-    mapping: Mapping,
-    /// Its number among the device's files.
-    file: Option<u64>,
-    commons: Option<Arc<Commons>>,
+    hold: Hold,
+}
+
+#[derive(Debug)]
+enum Hold {
+    /// Nobody else's.
+    Private(Mapping),
+    /// A file of its own, by its number among the device's.
+    Whole { mapping: Mapping, file: u64, commons: Arc<Commons> },
+    /// A part of one.
+    Part { arena: Arc<Arena>, run: Run, commons: Arc<Commons> },
 }
 
 impl Pages {
@@ -33,23 +42,29 @@ impl Pages {
     ///
     /// There is no memory.
     pub fn private(len: usize) -> io::Result<Self> {
-        Ok(Self { mapping: Mapping::anonymous(len)?, file: None, commons: None })
+        Ok(Self { hold: Hold::Private(Mapping::anonymous(len)?) })
     }
 
     /// Where they start.
     #[inline]
     pub fn as_ptr(&self) -> NonNull<u8> {
-        self.mapping.as_ptr()
+        match &self.hold {
+            Hold::Private(mapping) | Hold::Whole { mapping, .. } => mapping.as_ptr(),
+            Hold::Part { arena, run, .. } => arena.place(*run),
+        }
     }
 
     /// Length in bytes: what was asked for, rounded up to whole pages.
     pub fn len(&self) -> usize {
-        self.mapping.len()
+        match &self.hold {
+            Hold::Private(mapping) | Hold::Whole { mapping, .. } => mapping.len(),
+            Hold::Part { run, .. } => run.len(),
+        }
     }
 
     /// Never true.
     pub fn is_empty(&self) -> bool {
-        self.mapping.is_empty()
+        self.len() == 0
     }
 
     /// Asks for huge pages.
@@ -58,14 +73,19 @@ impl Pages {
     ///
     /// The kernel has none for this kind of memory; everything is as before.
     pub fn prefer_huge_pages(&self) -> io::Result<()> {
-        self.mapping.prefer_huge_pages()
+        match &self.hold {
+            Hold::Private(mapping) | Hold::Whole { mapping, .. } => mapping.prefer_huge_pages(),
+            Hold::Part { .. } => Err(io::ErrorKind::Unsupported.into()), // It is small.
+        }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        if let (Some(file), Some(commons)) = (self.file, &self.commons) {
-            commons.close(file, self.mapping.as_ptr());
+        match &self.hold {
+            Hold::Private(_) => {}
+            Hold::Whole { mapping, file, commons } => commons.close(*file, mapping.as_ptr()),
+            Hold::Part { arena, run, commons } => commons.give_back(arena, *run),
         }
     }
 }
@@ -90,6 +110,8 @@ struct Shared {
     number: u64,
     len: usize,
     file: OwnedFd,
+    /// It holds many buffers.
+    arena: Option<Arc<Arena>>,
 }
 
 /// What this device has in common with others.
@@ -99,6 +121,8 @@ pub(crate) struct Commons {
     /// Memory is shown to neighbours, and theirs is looked at.
     shares: bool,
     files: Mutex<BTreeMap<usize, Shared>>,
+    /// Files at once: each costs a descriptor.
+    files_max: usize,
     next_file: AtomicU64,
     serials: AtomicU64,
     lanes: Mutex<Vec<Weak<Lane>>>,
@@ -106,10 +130,10 @@ pub(crate) struct Commons {
     waiting: Mutex<()>,
 }
 
-/// Files at once: each costs a descriptor. Small buffers leave some for large ones.
-const FILES_MAX: usize = 256;
-const SMALL_FILES_MAX: usize = 128;
-const SMALL_BYTES: usize = 64 << 10;
+/// Files at once, and which part of the descriptors that the process may have: the others are the
+/// program's. Arenas leave some for large buffers, and those leave some for arenas.
+const FILES_MAX: usize = 1024;
+const FILES_SHARE: usize = 4;
 
 impl Commons {
     pub(crate) fn new(shelf: Arc<Shelf>, shares: bool) -> Self {
@@ -117,6 +141,7 @@ impl Commons {
             shelf,
             shares,
             files: Mutex::default(),
+            files_max: FILES_MAX.min(descriptors_max() / FILES_SHARE),
             next_file: AtomicU64::new(1),
             serials: AtomicU64::new(1),
             lanes: Mutex::default(),
@@ -146,21 +171,63 @@ impl Commons {
     }
 
     fn allocate(commons: &Arc<Self>, len: usize) -> io::Result<Pages> {
-        let mut files = lock(&commons.files);
-        let most = if len < SMALL_BYTES { SMALL_FILES_MAX } else { FILES_MAX };
-        let shared = if commons.shares && files.len() < most {
-            Mapping::memfd("adverb", len).ok()
-        } else {
-            None
+        let shared = match (commons.shares, len <= Arena::BUFFER_MAX) {
+            (false, _) => None,
+            (true, true) => commons.take_run(len).map(|(arena, run)| {
+                let commons = Arc::clone(commons);
+                Hold::Part { arena, run, commons }
+            }),
+            (true, false) => commons.take_file(len).map(|(mapping, file)| {
+                let commons = Arc::clone(commons);
+                Hold::Whole { mapping, file, commons }
+            }),
         };
-        let Some((mapping, file)) = shared else {
-            // Or no descriptors are left: neighbours reach it in other ways.
-            return Ok(Pages { mapping: Mapping::anonymous(len)?, file: None, commons: None });
-        };
-        let number = commons.next_file.fetch_add(1, Ordering::Relaxed);
+        // Or no descriptors are left: neighbours reach it in other ways.
+        shared.map_or_else(|| Pages::private(len), |hold| Ok(Pages { hold }))
+    }
+
+    /// A file of its own for a buffer.
+    fn take_file(&self, len: usize) -> Option<(Mapping, u64)> {
+        let mut files = lock(&self.files);
+        let own = files.values().filter(|file| file.arena.is_none()).count();
+        if own >= self.files_max / 2 {
+            return None;
+        }
+        let (mapping, file) = Mapping::memfd("adverb", len).ok()?;
+        let number = self.next_file.fetch_add(1, Ordering::Relaxed);
         let (base, len) = (mapping.as_ptr().addr().get(), mapping.len());
-        files.insert(base, Shared { number, len, file });
-        Ok(Pages { mapping, file: Some(number), commons: Some(Arc::clone(commons)) })
+        files.insert(base, Shared { number, len, file, arena: None });
+        Some((mapping, number))
+    }
+
+    /// A part of a file that holds many buffers.
+    fn take_run(&self, len: usize) -> Option<(Arc<Arena>, Run)> {
+        let mut files = lock(&self.files);
+        let mut arenas = files.values().filter_map(|file| file.arena.as_ref());
+        let found = arenas.clone().find_map(|arena| Some((Arc::clone(arena), arena.take(len)?)));
+        if found.is_some() || arenas.by_ref().count() >= self.files_max / 2 {
+            return found;
+        }
+        let (arena, file) = Arena::new(self.next_file.fetch_add(1, Ordering::Relaxed)).ok()?;
+        let run = arena.take(len)?;
+        let (base, arena) = (arena.base().addr().get(), Arc::new(arena));
+        let (number, len) = (arena.number(), arena.len());
+        files.insert(base, Shared { number, len, file, arena: Some(Arc::clone(&arena)) });
+        Some((arena, run))
+    }
+
+    /// Takes a part of a file back. One without buffers stays only if it is the last.
+    fn give_back(&self, arena: &Arena, run: Run) {
+        let mut files = lock(&self.files);
+        let last = files.values().filter(|file| file.arena.is_some()).count() == 1;
+        if !arena.give_back(run) || (last && !arena.is_retired()) {
+            return;
+        }
+        let gone = files.remove(&arena.base().addr().get());
+        drop(files);
+        if gone.is_some() {
+            self.lanes().iter().for_each(|lane| lane.maps().on_own_gone(arena.number()));
+        }
     }
 
     fn close(&self, number: u64, base: NonNull<u8>) {
@@ -227,7 +294,12 @@ impl Commons {
             return;
         }
         let _waiting = lock(&self.waiting);
-        lanes.iter().for_each(|lane| lane.wait_for_peer());
+        // Each is waited for, whatever became of those before.
+        let cut_off = lanes.iter().filter(|lane| !lane.wait_for_peer()).count();
+        if cut_off > 0 {
+            let files = lock(&self.files);
+            files.values().filter_map(|file| file.arena.as_ref()).for_each(|arena| arena.retire());
+        }
     }
 }
 
@@ -242,4 +314,63 @@ pub(crate) struct Published {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn commons() -> Arc<Commons> {
+        Arc::new(Commons::new(Arc::new(Shelf::new().unwrap()), true))
+    }
+
+    fn file_of(commons: &Commons, pages: &Pages) -> Option<(u64, u64)> {
+        commons.find(pages.as_ptr().addr().get(), pages.len())
+    }
+
+    /// Goal: thousands of buffers can be mapped by neighbours, and cost few descriptors.
+    #[test]
+    fn small_buffers_share_files_and_no_two_share_a_page() {
+        let commons = commons();
+        let all: Vec<_> = (0..5000).map(|_| Commons::allocate(&commons, 8192).unwrap()).collect();
+        let mut places: Vec<_> =
+            all.iter().map(|pages| file_of(&commons, pages).expect("in a file")).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), all.len());
+        let files = lock(&commons.files).len();
+        assert!(files <= 5000 * 8192 / Arena::BYTES + 1, "{files}");
+        drop(all);
+        assert_eq!(lock(&commons.files).len(), 1, "the last one stays");
+    }
+
+    #[test]
+    fn large_buffers_have_files_of_their_own_up_to_a_bound() {
+        let commons = commons();
+        let len = Arena::BUFFER_MAX + 1;
+        let most = commons.files_max / 2;
+        let all: Vec<_> =
+            (0..most + 10).map(|_| Commons::allocate(&commons, len).unwrap()).collect();
+        let shared = all.iter().filter(|pages| file_of(&commons, pages).is_some()).count();
+        assert_eq!(shared, most);
+        drop(all);
+        assert_eq!(lock(&commons.files).len(), 0);
+        let again = Commons::allocate(&commons, len).unwrap();
+        assert!(file_of(&commons, &again).is_some());
+    }
+
+    #[test]
+    fn an_arena_that_is_retired_goes_with_its_last_buffer() {
+        let commons = commons();
+        let before = Commons::allocate(&commons, 1).unwrap();
+        let (old, _) = file_of(&commons, &before).unwrap();
+        lock(&commons.files).values().filter_map(|file| file.arena.as_ref()).for_each(|arena| {
+            arena.retire();
+        });
+        let after = Commons::allocate(&commons, 1).unwrap();
+        assert_ne!(file_of(&commons, &after).unwrap().0, old);
+        drop(before);
+        assert!(commons.descriptor(old).is_none());
+        assert_eq!(lock(&commons.files).len(), 1);
+    }
 }

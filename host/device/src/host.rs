@@ -15,7 +15,7 @@ use adverb_engine::{
     Landing, LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request,
     Route, SendDone, Target,
 };
-use adverb_wire::{Flow, Grh, Headers, Marks, Qpn, Rkey};
+use adverb_wire::{Flow, Grh, Headers, Marks, Packet, Qpn, Rkey};
 use std::sync::Arc;
 
 /// Where a queue pair's receives come from.
@@ -48,6 +48,17 @@ pub(crate) struct Own {
     pub(crate) overrun: bool,
     /// Where its asynchronous events go.
     pub(crate) affiliation: Arc<Affiliation>,
+}
+
+impl Own {
+    /// A target has no protection domain of its own: that of the queue that a packet names counts.
+    #[inline]
+    pub(crate) fn meet_queue(&mut self, packet: &Packet<'_>) {
+        if let (Receives::Xrc(targets), Some(xrceth)) = (&mut self.receives, packet.headers.xrceth)
+        {
+            self.domain = targets.meet(xrceth.srqn).unwrap_or(0);
+        }
+    }
 }
 
 impl Drop for Own {
@@ -130,7 +141,9 @@ impl Surroundings<'_, '_> {
         match &self.own.receives {
             Receives::Own(ring) => (self.own.domain, ring.sges(receive.token)),
             Receives::Shared(drawn) => (drawn.domain(), drawn.sges()),
-            Receives::Xrc(_) => (self.own.domain, &[]), // Messages to them are never lent.
+            Receives::Xrc(targets) => targets
+                .current()
+                .map_or((self.own.domain, &[]), |drawn| (drawn.domain(), drawn.sges())),
         }
     }
 
@@ -220,10 +233,21 @@ impl Host for Surroundings<'_, '_> {
                     Load::Remote { rkey: rkey.0, va, len, domain, qp }
                 }
             };
-            let emitted = match near {
+            let mut emitted = match near {
                 None => cargo.emit(headers, &load, self.regions),
                 Some(addresses) => cargo.emit_to(addresses, headers, &load, self.regions),
             };
+            if let (Err(_), Receives::Xrc(targets), Payload::Region { range, .. }) =
+                (emitted, &self.own.receives, payload)
+            {
+                // Meanwhile a record for a queue of another protection domain may have come.
+                let Range { rkey, va, len } = range;
+                let qp = self.own.serial;
+                for domain in targets.domains().filter(|other| *other != domain) {
+                    let load = Load::Remote { rkey: rkey.0, va, len, domain, qp };
+                    emitted = emitted.or_else(|_| cargo.emit(headers, &load, self.regions));
+                }
+            }
             return emitted.map_err(|error| match payload {
                 Payload::None | Payload::Request { .. } => EmitError::Local(LocalError::Protection),
                 Payload::Region { .. } => EmitError::Remote(error),

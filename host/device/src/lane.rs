@@ -22,14 +22,14 @@ use crate::maps::Maps;
 use crate::region::{Pin, Regions, Serial};
 use crate::registry::SlotId;
 use crate::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
-use crate::shelf::Shelf;
+use crate::shelf::{QpWord, Shelf};
 use crate::sync::Mutex;
 use crate::vicinity::{Addresses, FULL_MAX_NANOS};
 use crate::work::{Local, Sge};
 use adverb_engine::{Access, AccessError, Brief, LOCAL_SEGMENT_BYTES};
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
 use adverb_sys::vm::{self, Piece, Way};
-use adverb_wire::{HeaderBytes, Headers};
+use adverb_wire::{HeaderBytes, Headers, Qpn};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -255,7 +255,13 @@ impl Lane {
         self.rope.shelf()
     }
 
-    /// The same, to be kept.
+    /// What the other end says of one of its queue pairs.
+    pub(crate) fn peer_word(&self, qp: Qpn) -> QpWord {
+        let word = self.peer_shelf().qp(qp).map(|word| word.load(Ordering::SeqCst));
+        word.map_or(QpWord::CLOSED, QpWord::from_bits)
+    }
+
+    /// The other end's shelf, to be kept.
     pub(crate) fn keep_peer_shelf(&self) -> Arc<Shelf> {
         Arc::clone(self.rope.shelf())
     }
@@ -317,20 +323,24 @@ impl Lane {
     /// Waits until every visit of the other end that has begun before the call has ended; one call
     /// at a time. The counters change places twice, so that new visits do not prolong the wait.
     ///
-    /// An end that is stopped in the midst of a visit for [`VISIT_MAX`] is cut off.
-    pub(crate) fn wait_for_peer(&self) {
+    /// An end that is stopped in the midst of a visit for [`VISIT_MAX`] is cut off; false then, and it may
+    /// be at it still.
+    pub(crate) fn wait_for_peer(&self) -> bool {
         let side = 1 - self.rails.side;
         let until = Instant::now() + VISIT_MAX;
+        let mut ended = true;
         for _ in 0..2 {
             let old = self.phase(side).fetch_xor(1, Ordering::SeqCst) & 1;
             let visitors = self.visitors(side, usize::from(old != 0));
             while visitors.load(Ordering::SeqCst) != 0 && !self.is_cut() {
                 if Instant::now() > until {
                     self.cut();
+                    ended = false;
                 }
                 std::thread::yield_now();
             }
         }
+        ended
     }
 
     /// Who is at the other end.

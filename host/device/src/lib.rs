@@ -27,6 +27,7 @@
 
 mod access;
 mod ack;
+mod arena;
 mod bell;
 mod burst;
 mod capture;

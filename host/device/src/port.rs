@@ -36,6 +36,7 @@ use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, DomainClaim, Registry, SlotId};
 use crate::relay::{Message, Passed, Relay};
+use crate::shelf::QpWord;
 use crate::srq::{Srq, SrqConfig, Tie};
 use crate::standby::Standby;
 use crate::sync::Mutex;
@@ -566,7 +567,14 @@ impl Port {
     pub fn create_qp(self: &Arc<Self>, config: &QpConfig) -> io::Result<Qp> {
         let number = self.take_number()?;
         if let Some(slot) = self.table.slot(number) {
-            *lock(slot) = Some(Box::new(QpInner::new(number, config, self.device.active_mtu())));
+            let inner = QpInner::new(number, config, self.device.active_mtu());
+            // Before anybody can learn of it, and connect.
+            if inner.takes_packets_alone()
+                && let Some(word) = self.commons.shelf().qp(number)
+            {
+                word.store(QpWord::ONLY_PACKETS.bits(), Ordering::SeqCst);
+            }
+            *lock(slot) = Some(Box::new(inner));
         }
         Ok(Qp::new(Arc::clone(self), number))
     }

@@ -26,7 +26,7 @@ use crate::srq::{Drawn, Srq};
 use crate::vicinity::{Addresses, FULL_MAX_NANOS, Fan, Vicinity};
 use crate::way::{SendTo, Way, check};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
-use crate::xrc::{Targets, Xrcd};
+use crate::xrc::{Office, Targets, Xrcd};
 use adverb_engine::{
     Attributes, Datagram, Gid, ModifyError, QpCounters, QpOptions, QpState, QpType, Request,
     RequestOp, Settings, Time, To, allowed,
@@ -497,7 +497,9 @@ impl QpInner {
             return;
         }
         self.shown = shown;
-        let word = match self.own.peer.filter(|_| open && self.engine.kind() == QpType::Rc) {
+        let asks = matches!(self.engine.kind(), QpType::Rc | QpType::XrcInitiator);
+        let word = match self.own.peer.filter(|_| open && asks) {
+            None if self.takes_packets_alone() => QpWord::ONLY_PACKETS,
             None => QpWord::CLOSED,
             Some(peer) => {
                 let settings = self.engine.settings();
@@ -551,12 +553,7 @@ impl QpInner {
         port: &Port,
     ) -> u32 {
         let Came { source, flow, marks, len } = came;
-        if let (Receives::Xrc(targets), Some(xrceth)) =
-            (&mut self.own.receives, packet.headers.xrceth)
-        {
-            // A target has no protection domain of its own: that of the queue counts.
-            self.own.domain = targets.meet(xrceth.srqn).unwrap_or(0);
-        }
+        self.own.meet_queue(packet);
         let errand = Errand::Arrival { flow, marks, len };
         self.with_errand(errand, None, port, |engine, host| {
             engine.on_packet(packet, source, now, host);
@@ -588,9 +585,18 @@ impl QpInner {
                 lent => lent,
             },
         };
+        self.own.meet_queue(packet);
         self.with_errand(Errand::None, lent, port, |engine, host| {
             engine.on_packet(packet, source, now, host);
         })
+    }
+
+    /// It is a target whose packets others may have to be given (`steward.rs`).
+    pub(crate) fn takes_packets_alone(&self) -> bool {
+        match &self.own.receives {
+            Receives::Xrc(targets) => !matches!(targets.office, Office::Alone),
+            Receives::Own(_) | Receives::Shared(_) => false,
+        }
     }
 
     /// What it sends to a multicast group that it is attached to comes back to it.
@@ -1211,11 +1217,15 @@ impl Qp {
         change.check()?;
         self.inner(|inner| inner.engine.may_modify(to, &change.attributes))?;
         // Sockets are opened under no queue pair's lock.
-        let (kind, local) = self.inner(|inner| (inner.engine.kind(), inner.is_local()));
+        let (kind, local, packets) = self
+            .inner(|inner| (inner.engine.kind(), inner.is_local(), inner.takes_packets_alone()));
         let link = match change.attributes.remote_gid {
             // The peer stays the one that it is, whatever its address is called.
             Some(_) if local && to != QpState::Rtr => None,
-            Some(remote) => Some(port.link(kind, change, remote)?),
+            Some(remote) => {
+                let connected = kind != QpType::Ud && !packets;
+                Some(port.link(connected, change, remote)?)
+            }
             None => None,
         };
         if kind == QpType::Ud && to == QpState::Rtr {

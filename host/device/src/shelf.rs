@@ -32,7 +32,7 @@ mod layout {
 
 /// Version of this layout, of the lanes' and of what ushers say: devices of different versions use
 /// the network.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 const MAGIC: u64 = 0x4164_7673_6865_6c00 | 1;
 
 /// The words of one region's record.
@@ -58,6 +58,8 @@ pub(crate) enum Field {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct QpWord(u64);
 
+/// Its peer has to send packets.
+const PACKETS: u64 = 1 << 29;
 /// It has resources for READs and atomics; beside the rights, which are four bits.
 const RESOURCES: u64 = 1 << 28;
 const RIGHTS_SHIFT: u32 = 24;
@@ -65,6 +67,9 @@ const RIGHTS_SHIFT: u32 = 24;
 impl QpWord {
     /// Nobody may do anything.
     pub(crate) const CLOSED: Self = Self(0);
+
+    /// As [`QpWord::CLOSED`], and its peer has to send packets: others may have to be given them.
+    pub(crate) const ONLY_PACKETS: Self = Self(PACKETS);
 
     pub(crate) fn new(remote: Qpn, access: Access, resources: bool, domain: u32) -> Self {
         let resources = if resources { RESOURCES } else { 0 };
@@ -88,6 +93,11 @@ impl QpWord {
     /// What its peer may do.
     pub(crate) fn access(self) -> Access {
         Access::from_bits(u32::try_from(self.0 >> RIGHTS_SHIFT & 0xf).unwrap_or(0))
+    }
+
+    /// Its peer has to send packets, and not records.
+    pub(crate) const fn is_for_packets(self) -> bool {
+        self.0 & PACKETS != 0
     }
 
     /// READs and atomics have a place.

@@ -84,6 +84,8 @@ impl Adapter {
             gid_index = index,
             gid = %inner.gid,
             path_mtu = inner.path_mtu.bytes(),
+            traffic_class = inner.config.adapter.traffic_class,
+            hop_limit = inner.config.adapter.hop_limit,
             work_mode = ?inner.config.work_mode,
             thread_mode = ?inner.config.thread_mode,
             "adapter opened"

@@ -17,7 +17,7 @@ use crate::remote::RemoteBlock;
 use crate::ring::{Claim, Event, Fate, Queue, Ticket};
 use crate::set_up::Unlinked;
 use crate::worker;
-use adverb_verbs::{QpCounters, Qpn};
+use adverb_verbs::{QpAttr, QpCounters, Qpn};
 use std::fmt;
 use std::hint::spin_loop;
 use std::io;
@@ -99,6 +99,11 @@ impl Channel {
     /// Its queue pair's number. A channel that has lost its peer and found it again has another.
     pub fn qpn(&self) -> Qpn {
         self.shared.lock().qp.number()
+    }
+
+    /// What its queue pair is like: its state, the way to the peer, and what it can hold.
+    pub fn query(&self) -> QpAttr {
+        self.shared.lock().qp.query()
     }
 
     /// What its queue pair has counted.
@@ -362,7 +367,9 @@ impl Channel {
     #[inline]
     pub fn poll(&self) -> Result<Option<Event>, ChannelError> {
         let mut state = self.shared.lock();
-        if let Some(event) = state.next_event() {
+        if state.has_untaken()
+            && let Some(event) = state.next_event()
+        {
             return Ok(Some(event));
         }
         let (mut state, reaped) = self.shared.reap(state)?;
@@ -382,10 +389,11 @@ impl Channel {
     pub fn poll_many(&self, events: &mut Vec<Event>) -> Result<usize, ChannelError> {
         let before = events.len();
         let mut state = self.shared.lock();
-        state.take_events(events);
-        if events.len() == before {
-            let (mut state, _) = self.shared.reap(state)?;
+        if state.has_untaken() {
             state.take_events(events);
+        }
+        if events.len() == before {
+            self.shared.reap_into(state, events)?;
         }
         Ok(events.len() - before)
     }

@@ -3,7 +3,7 @@
 use crate::adapter::Adapter;
 use crate::auth::Role;
 use crate::config::Config;
-use crate::connector::{Connector, Deadline, unexpected};
+use crate::connector::{self, Connector, Deadline, unexpected};
 use crate::endpoint::Endpoint;
 use crate::error::{AdapterError, ConnectError, ConnectorError, SecretError, SetUpError};
 use crate::frame::{Features, Frame, NONCE_BYTES, PROOF_BYTES, Reason, Refusal};
@@ -98,6 +98,7 @@ impl ClientSession {
                 error: io::ErrorKind::ConnectionRefused.into(),
             });
         }
+        connector::mark(&stream, &self.adapter.config().adapter);
         let refused = |error| ConnectError::Handshake { to, error };
         let mut connector = Connector::new(stream).map_err(refused)?;
         match self.shake_hands(&mut connector, to, deadline, make) {

@@ -321,14 +321,25 @@ impl Group {
             let (to, _) = self.neighbours(step);
             self.send_numbers(to, data)?;
         }
+        self.reduce_in_order(data, &mut Vec::new(), how)
+    }
+
+    /// Receives as many numbers from each of the others, and reduces all in the order of the ranks.
+    /// `sum` is memory for it.
+    fn reduce_in_order<T: Number>(
+        &self,
+        data: &mut [T],
+        sum: &mut Vec<T>,
+        how: Reduction,
+    ) -> Result<(), GroupError> {
         // Those before it come before its own.
         if let Some(last) = self.rank.checked_sub(1) {
-            let mut sum = vec![T::default(); data.len()];
-            self.recv_numbers(0, &mut sum)?;
+            sum.resize(data.len(), T::default());
+            self.recv_numbers(0, sum)?;
             for rank in 1..=last {
-                self.recv_onto(rank, &mut sum, |sum, new| reduce_after(sum, new, how))?;
+                self.recv_onto(rank, sum, |sum, new| reduce_after(sum, new, how))?;
             }
-            reduce_before(data, &sum, how);
+            reduce_before(data, sum, how);
         }
         for rank in self.rank + 1..self.size() {
             self.recv_onto(rank, data, |sum, new| reduce_after(sum, new, how))?;
@@ -415,9 +426,16 @@ impl Group {
     fn round<T: Number>(&mut self, data: &mut [T], how: Reduction) -> Result<(), GroupError> {
         let own = self.rank + 1;
         self.scatter_ring(data, how, own)?;
-        for step in 0..self.size() - 1 {
-            let out = self.piece(data.len(), own + self.size() - step);
-            let into = self.piece(data.len(), own + self.size() - step - 1);
+        self.gather_ring(data, own)
+    }
+
+    /// Once round the ring: each member has a piece, this one number `own` and the next one the next, and
+    /// afterwards all have all.
+    fn gather_ring<T: Number>(&self, data: &mut [T], own: usize) -> Result<(), GroupError> {
+        let size = self.size();
+        for step in 0..size - 1 {
+            let out = self.piece(data.len(), own + size - step);
+            let into = self.piece(data.len(), own + size - step - 1);
             self.pass_on(data, out, into, |old, new| old.copy_from_slice(new))?;
         }
         Ok(())
@@ -470,9 +488,9 @@ impl Group {
     }
 
     /// Reduces the vectors of all members, and gives each member one part of the result, the first
-    /// member the first part. Returns where in `data` its part is; the rest is of no use. It goes
-    /// round a ring, whatever the topology, and is reduced in that order: from the member after the
-    /// part's on.
+    /// member the first part; parts are as even as can be. Returns where in `data` its part is; the rest
+    /// is of no use. In a ring it is reduced from the member after the part's on, otherwise in the order
+    /// that [`Topology`] says.
     ///
     /// # Errors
     ///
@@ -482,38 +500,85 @@ impl Group {
         data: &mut [T],
         how: Reduction,
     ) -> Result<Range<usize>, GroupError> {
-        if !data.len().is_multiple_of(self.size()) {
-            return Err(GroupError::Uneven { len: data.len(), members: self.size() });
+        let (rank, size) = (self.rank, self.size());
+        match self.topology {
+            _ if size == 1 => {}
+            Topology::Auto if size > MESH_MEMBERS_MAX => match size_of_val(data) <= TREE_BYTES {
+                true => self.up_and_down(&Tree::double(rank, size), data, how)?,
+                false => self.scatter_ring(data, how, rank)?,
+            },
+            Topology::Auto | Topology::Mesh => self.scatter_mesh(data, how)?,
+            Topology::Ring => self.scatter_ring(data, how, rank)?,
+            Topology::Tree { width } => {
+                self.up_and_down(&[Tree::wide(rank, size, 0, width)], data, how)?;
+            }
+            Topology::DoubleTree => self.up_and_down(&Tree::double(rank, size), data, how)?,
         }
-        self.scatter_ring(data, how, self.rank)?;
-        Ok(self.piece(data.len(), self.rank))
+        Ok(self.piece(data.len(), rank))
+    }
+
+    /// Everybody sends everybody their piece, and reduces its own in the order of the ranks.
+    fn scatter_mesh<T: Number>(&self, data: &mut [T], how: Reduction) -> Result<(), GroupError> {
+        let (len, size) = (data.len(), self.size());
+        // Some pieces may be longer by one than others, and have a part more.
+        let steps = parts::<T>(len.div_ceil(size)).count();
+        let part = |rank: usize, step: usize| {
+            let piece = self.piece(len, rank);
+            let part = parts::<T>(piece.end - piece.start).nth(step)?;
+            Some(piece.start + part.start..piece.start + part.end)
+        };
+        let mut sum = Vec::new();
+        for step in 0..steps {
+            for (to, part) in (1..size).filter_map(|on| {
+                let (to, _) = self.neighbours(on);
+                Some((to, part(to, step)?))
+            }) {
+                self.send_numbers(to, data.get(part).unwrap_or_default())?;
+            }
+            let Some(part) = part(self.rank, step) else { continue };
+            let mine = data.get_mut(part).unwrap_or_default();
+            self.reduce_in_order(mine, &mut sum, how)?;
+        }
+        Ok(())
     }
 
     /// Gives everybody the vectors of all members, one after the other in the order of their ranks;
-    /// this member's own is `data`, and `all` has room for all.
+    /// this member's own is `data`, and `all` has room for all. They go round a ring, or from each down
+    /// a tree of its own, or, over the full mesh, to everybody at once.
     ///
     /// # Errors
     ///
     /// [`GroupError::Uneven`] if `all` has another length; [`GroupError`].
     pub fn allgather<T: Number>(&mut self, data: &[T], all: &mut [T]) -> Result<(), GroupError> {
-        if all.len() != data.len() * self.size() {
-            return Err(GroupError::Uneven { len: all.len(), members: self.size() });
+        let (len, size) = (data.len(), self.size());
+        if all.len() != len * size {
+            return Err(GroupError::Uneven { len: all.len(), members: size });
         }
-        let len = data.len();
         let place = |rank: usize| rank * len..rank * len + len;
         all.get_mut(place(self.rank)).unwrap_or_default().copy_from_slice(data);
-        for part in parts::<T>(len) {
-            for step in 1..self.size() {
-                let (to, _) = self.neighbours(step);
-                self.send_numbers(to, data.get(part.clone()).unwrap_or_default())?;
+        match self.topology {
+            Topology::Auto if size > MESH_MEMBERS_MAX && size_of_val(data) > SHORT_BYTES => {
+                self.gather_ring(all, self.rank)
             }
-            for step in 1..self.size() {
-                let (_, from) = self.neighbours(step);
-                let theirs = all.get_mut(place(from)).unwrap_or_default();
-                self.recv_numbers(from, theirs.get_mut(part.clone()).unwrap_or_default())?;
+            Topology::Ring => self.gather_ring(all, self.rank),
+            Topology::Tree { .. } | Topology::DoubleTree => (0..size).try_for_each(|root| {
+                self.broadcast(root, all.get_mut(place(root)).unwrap_or_default())
+            }),
+            Topology::Auto | Topology::Mesh => {
+                for part in parts::<T>(len) {
+                    for step in 1..size {
+                        let (to, _) = self.neighbours(step);
+                        self.send_numbers(to, data.get(part.clone()).unwrap_or_default())?;
+                    }
+                    for step in 1..size {
+                        let (_, from) = self.neighbours(step);
+                        let theirs = all.get_mut(place(from)).unwrap_or_default();
+                        self.recv_numbers(from, theirs.get_mut(part.clone()).unwrap_or_default())?;
+                    }
+                }
+                Ok(())
             }
         }
-        Ok(())
     }
 }
 

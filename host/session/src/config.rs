@@ -101,6 +101,20 @@ impl Config {
         self
     }
 
+    /// Sets the traffic class of all packets to peers: DSCP in the upper six bits.
+    #[must_use]
+    pub const fn traffic_class(mut self, class: u8) -> Self {
+        self.adapter.traffic_class = class;
+        self
+    }
+
+    /// Sets how many routers packets to peers may pass; 0 leaves it to the system.
+    #[must_use]
+    pub const fn hop_limit(mut self, routers: u8) -> Self {
+        self.adapter.hop_limit = routers;
+        self
+    }
+
     /// Sets how much work may be in flight from one channel.
     #[must_use]
     pub const fn send_depth(mut self, depth: u32) -> Self {
@@ -217,6 +231,11 @@ pub struct AdapterConfig {
     pub gid_index: u8,
     /// Path MTU; `None`: the largest that fits the device. The smaller one of both sides is used.
     pub path_mtu: Option<PathMtu>,
+    /// Traffic class of all packets to peers, of queue pairs and of the connector: DSCP in the upper six
+    /// bits, ECN below, which the connector leaves to TCP. Each side has its own.
+    pub traffic_class: u8,
+    /// How many routers those packets may pass; 0 leaves it to the system.
+    pub hop_limit: u8,
     /// How long to wait for an acknowledgement before sending again.
     pub ack_timeout: AckTimeout,
     /// How often to send again then.
@@ -235,6 +254,8 @@ impl Default for AdapterConfig {
             device: "soft_lo".to_owned(),
             gid_index: 1,
             path_mtu: None,
+            traffic_class: 0,
+            hop_limit: 0,
             ack_timeout: AckTimeout::from_exponent(14).unwrap_or(AckTimeout::FOREVER),
             retry_count: RetryCount::MAX,
             rnr_retry: RnrRetry::FOREVER,

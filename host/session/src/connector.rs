@@ -3,13 +3,17 @@
 //! The socket is non-blocking for good; whoever wants to wait does so with a deadline. What frames
 //! are is the business of `frame.rs`, what they mean of `set_up.rs` and `link.rs`.
 
+use crate::config::AdapterConfig;
 use crate::error::ConnectorError;
 use crate::frame::{Frame, Reason, Refusal};
 use adverb_sys::epoll::{Epoll, Events, Interest};
+use adverb_sys::tcp;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tracing::warn;
 
 /// A point in time until which something is waited for.
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +123,19 @@ impl Connector {
             ConnectorError::System { .. } => Reason::Failure,
         };
         self.part(&Frame::Refuse(Refusal::new(reason, &error.to_string())));
+    }
+}
+
+/// Has packets of a connection, or of all that a listener accepts, treated on their way as those of the
+/// queue pairs are.
+pub(crate) fn mark(socket: impl AsFd, config: &AdapterConfig) {
+    // What the system does anyway need not be said.
+    let AdapterConfig { traffic_class: class, hop_limit: hops, .. } = *config;
+    let classed = class == 0 || tcp::set_traffic_class(&socket, class).is_ok();
+    let limited = hops == 0 || tcp::set_hop_limit(&socket, hops).is_ok();
+    if !(classed && limited) {
+        // What matters goes over the queue pairs.
+        warn!(class, hops, "the system does not let connections have this class and these hops");
     }
 }
 

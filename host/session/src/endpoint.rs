@@ -175,3 +175,31 @@ impl Endpoint {
         drained
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, ServerSession};
+    use adverb_sys::tcp;
+    use std::thread;
+
+    /// Goal: the connector's packets and those of all queue pairs have the class that each side has set.
+    #[test]
+    fn traffic_classes_and_hops_are_set_on_the_connector_and_all_channels() {
+        let config = |class, hops| Config::default().traffic_class(class).hop_limit(hops);
+        let names = ["control", "data"];
+        let mut server = ServerSession::bind("127.0.0.1:0", config(0x20, 7)).unwrap();
+        let address = server.local_addr();
+        let accepting = thread::spawn(move || server.accept(Duration::from_secs(60)));
+        let client = ClientSession::new(config(0x68, 9).channels(names)).unwrap();
+        let client = client.connect(address).unwrap();
+        let server = accepting.join().unwrap().unwrap();
+        for (endpoint, class, hops) in [(client, 0x68, 9), (server, 0x20, 7)] {
+            assert_eq!(tcp::traffic_class(endpoint.line.link().stream(), false).unwrap(), class);
+            for name in names {
+                let ah = endpoint.channel(name).unwrap().query().ah.unwrap();
+                assert_eq!((ah.gid_index, ah.traffic_class, ah.hop_limit), (1, class, hops));
+            }
+        }
+    }
+}

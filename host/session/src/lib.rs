@@ -84,7 +84,8 @@ mod worker;
 
 pub use adapter::Adapter;
 pub use adverb_verbs::{
-    Access, AckTimeout, Gid, PathMtu, RetryCount, Rkey, RnrRetry, RnrTimer, WcStatus,
+    Access, AckTimeout, AhAttr, Gid, PathMtu, QpAttr, RetryCount, Rkey, RnrRetry, RnrTimer,
+    WcStatus,
 };
 pub use auth::Secret;
 pub use buffer::{Block, Buffer};

@@ -150,12 +150,28 @@ struct Slot {
     claim: Claim,
 }
 
+impl Slot {
+    /// The event of its work, if that is for whoever polls and nobody has taken it.
+    #[inline(always)]
+    fn event(&mut self, ticket: Ticket) -> Option<Event> {
+        if self.claim != Claim::Anybody {
+            return None;
+        }
+        let block = self.block.take()?;
+        let Outcome { operation, bytes, imm, status } = self.outcome;
+        Some(Event { ticket, operation, block, bytes, imm, status })
+    }
+}
+
 /// Work in flight on one queue: `free <= done <= posted <= free + depth`.
 #[derive(Debug)]
 pub(crate) struct Ring {
     queue: Queue,
     /// A power of two of them, so that a number's place takes no division.
     slots: Box<[Slot]>,
+    /// The number whose place is the first: where nothing was in flight last. Who has little in flight
+    /// uses the same places again and again, which stay in the nearest cache.
+    first: u64,
     depth: u32,
     /// Work before this has been taken.
     free: u64,
@@ -163,6 +179,8 @@ pub(crate) struct Ring {
     done: u64,
     /// The next work's number.
     posted: u64,
+    /// There is, or was, work that nobody hears of: places become free when it is done.
+    has_silent: bool,
 }
 
 /// What became of a piece of work.
@@ -186,12 +204,13 @@ impl Ring {
             claim: Claim::Anybody,
         };
         let slots = (0..depth.next_power_of_two()).map(|_| empty()).collect();
-        Self { queue, slots, depth, free: 0, done: 0, posted: 0 }
+        Self { queue, slots, first: 0, depth, free: 0, done: 0, posted: 0, has_silent: false }
     }
 
     #[inline(always)]
     fn slot(&mut self, number: u64) -> Option<&mut Slot> {
-        let place = usize::try_from(number).ok()? & self.slots.len().wrapping_sub(1);
+        let place = usize::try_from(number.wrapping_sub(self.first)).ok()?;
+        let place = place & self.slots.len().wrapping_sub(1);
         self.slots.get_mut(place)
     }
 
@@ -207,6 +226,7 @@ impl Ring {
     }
 
     /// Work that is done and whose event nobody has taken.
+    #[inline]
     pub(crate) fn untaken(&self) -> u64 {
         self.done - self.free
     }
@@ -224,6 +244,10 @@ impl Ring {
         debug_assert!(self.room() > 0, "the caller checks the room");
         let bytes = block.as_ref().map_or(0, Block::len);
         let number = self.posted;
+        if self.free == number {
+            self.first = number;
+        }
+        self.has_silent |= block.is_none();
         if let Some(slot) = self.slot(number) {
             *slot = Slot {
                 block,
@@ -247,17 +271,46 @@ impl Ring {
             (self.done..self.posted).contains(&number),
             "the device ends work in order, once"
         );
-        let mut done = Operation::Send;
-        if let Some(slot) = self.slot(number) {
-            slot.outcome.status = status;
-            if let Some((operation, bytes, imm)) = arrived {
-                slot.outcome = Outcome { operation, bytes, imm, status };
-            }
-            done = slot.outcome.operation;
+        let Some(slot) = self.slot(number) else {
+            return Operation::Send; // Its place is always there.
+        };
+        slot.outcome.status = status;
+        if let Some((operation, bytes, imm)) = arrived {
+            slot.outcome = Outcome { operation, bytes, imm, status };
         }
+        let operation = slot.outcome.operation;
         self.done = (number + 1).clamp(self.done, self.posted);
-        self.advance();
-        done
+        if self.has_silent {
+            self.advance();
+        }
+        operation
+    }
+
+    /// As [`Ring::complete`], and takes the event at once if it is the oldest and for whoever polls.
+    #[inline(always)]
+    pub(crate) fn complete_into(
+        &mut self,
+        number: u64,
+        status: WcStatus,
+        arrived: Option<(Operation, usize, Option<u32>)>,
+        events: &mut Vec<Event>,
+    ) -> Operation {
+        let is_next = number == self.free && number == self.done && number < self.posted;
+        if is_next && events.len() < events.capacity() {
+            let ticket = Ticket { queue: self.queue, number };
+            if let Some(slot) = self.slot(number)
+                && slot.claim == Claim::Anybody
+                && let Some(block) = slot.block.take()
+            {
+                let Outcome { operation, bytes, .. } = slot.outcome;
+                let (operation, bytes, imm) = arrived.unwrap_or((operation, bytes, None));
+                events.push(Event { ticket, operation, block, bytes, imm, status });
+                self.done = number + 1;
+                self.free = self.done;
+                return operation;
+            }
+        }
+        self.complete(number, status, arrived)
     }
 
     /// Frees the places of work that was taken.
@@ -273,26 +326,45 @@ impl Ring {
         }
     }
 
-    #[inline(always)]
     fn event(&mut self, number: u64) -> Option<Event> {
         let queue = self.queue;
         let slot = self.slot(number)?;
-        let block = slot.block.take()?;
-        let Outcome { operation, bytes, imm, status } = slot.outcome;
+        slot.claim = Claim::Anybody;
+        let event = slot.event(Ticket { queue, number })?;
         self.advance();
-        Some(Event { ticket: Ticket { queue, number }, operation, block, bytes, imm, status })
+        Some(event)
     }
 
     /// Takes the oldest event that nobody else waits for.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<Event> {
+        let queue = self.queue;
         for number in self.free..self.done {
-            let slot = self.slot(number)?;
-            if slot.block.is_some() && slot.claim == Claim::Anybody {
-                return self.event(number);
+            if let Some(event) = self.slot(number)?.event(Ticket { queue, number }) {
+                self.advance();
+                return Some(event);
             }
         }
         None
+    }
+
+    /// Takes events that nobody else waits for, the oldest first, as many as there is room for.
+    #[inline(always)]
+    pub(crate) fn take_into(&mut self, events: &mut Vec<Event>) {
+        if self.free == self.done {
+            return;
+        }
+        let queue = self.queue;
+        for number in self.free..self.done {
+            if events.len() == events.capacity() {
+                break;
+            }
+            let ticket = Ticket { queue, number };
+            if let Some(event) = self.slot(number).and_then(|slot| slot.event(ticket)) {
+                events.push(event);
+            }
+        }
+        self.advance();
     }
 
     /// [`Ring::next`] would give one.
@@ -338,11 +410,13 @@ impl Ring {
             && let Some(slot) = self.slot(number)
         {
             slot.claim = Claim::Nobody;
+            self.has_silent = true;
         }
     }
 
     /// Changes whose event that of work `number` will be.
     pub(crate) fn claim(&mut self, number: u64, claim: Claim) {
+        self.has_silent |= claim == Claim::Nobody;
         if (self.free..self.posted).contains(&number)
             && let Some(slot) = self.slot(number)
         {

@@ -6,7 +6,7 @@
 use crate::adapter::Adapter;
 use crate::auth::{self, Role, Secret};
 use crate::config::Config;
-use crate::connector::{Connector, Deadline, system, unexpected};
+use crate::connector::{self, Connector, Deadline, system, unexpected};
 use crate::endpoint::Endpoint;
 use crate::error::{AcceptError, BindError, ConnectorError, SecretError, SetUpError};
 use crate::frame::{Frame, Hello, NONCE_BYTES, Name, Reason, Refusal};
@@ -78,6 +78,7 @@ impl ServerSession {
         let failed = |error| BindError::Listen { error };
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
+        connector::mark(&listener, &adapter.config().adapter);
         let epoll = Epoll::new().map_err(failed)?;
         epoll.add(&listener, 0, Interest::Readable).map_err(failed)?;
         let local_addr = listener.local_addr().map_err(failed)?;

@@ -122,6 +122,8 @@ pub(crate) fn connect(
         let remote = RemoteQp { gid: peer.gid, qpn: theirs.qpn, psn: theirs.psn };
         let how = RcConnect {
             gid_index: config.gid_index,
+            traffic_class: config.traffic_class,
+            hop_limit: config.hop_limit,
             path_mtu: peer.path_mtu,
             timeout: config.ack_timeout,
             retry_count: config.retry_count,

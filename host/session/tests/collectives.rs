@@ -8,9 +8,6 @@
     reason = "a test may fail"
 )]
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod support;
-
 use adverb_session::{
     ClientSession, Config, Group, GroupError, Messenger, MessengerConfig, Number, Reduction,
     ServerSession, Topology, WorkMode,
@@ -18,14 +15,17 @@ use adverb_session::{
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::thread;
-use support::LONG;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs `member` in a thread for each member of a group.
 fn group(size: usize, member: impl Fn(&mut Group) + Send + Sync + 'static) {
-    let config = Config::default().work_mode(WorkMode::Epoll);
-    let servers: Vec<_> = (0..size)
-        .map(|_| ServerSession::bind("127.0.0.1:0", config.clone()).expect("a server"))
-        .collect();
+    // Many threads on few processors: nobody is given up because he has not had his turn.
+    let config = Config::default().work_mode(WorkMode::Epoll).silence_timeout(PATIENCE);
+    let config = config.connect_timeout(PATIENCE).handshake_timeout(PATIENCE);
+    let server = |rank| ServerSession::bind("127.0.0.1:0", config.clone().name(format!("{rank}")));
+    let servers: Vec<_> = (0..size).map(|rank| server(rank).expect("a server")).collect();
     let addresses: Vec<_> = servers.iter().map(ServerSession::local_addr).collect();
     let member = Arc::new(member);
     let threads: Vec<_> = (0..size)
@@ -37,15 +37,14 @@ fn group(size: usize, member: impl Fn(&mut Group) + Send + Sync + 'static) {
                 let mut peers: Vec<Option<Messenger>> = (0..size).map(|_| None).collect();
                 let open = |endpoint: &adverb_session::Endpoint| {
                     let messenger = Messenger::open(endpoint, "data", MessengerConfig::default());
-                    Some(messenger.expect("a messenger").with_timeout(LONG))
+                    Some(messenger.expect("a messenger").with_timeout(PATIENCE))
                 };
-                let config = server.adapter().config().clone().name(format!("{rank}"));
-                let session = ClientSession::new(config).expect("a client");
+                let session = ClientSession::on(server.adapter().clone());
                 for (before, address) in addresses.iter().enumerate().take(rank) {
                     peers[before] = open(&session.connect(address).expect("an endpoint"));
                 }
                 for _ in rank + 1..size {
-                    let endpoint = server.accept(LONG).expect("an endpoint");
+                    let endpoint = server.accept(PATIENCE).expect("an endpoint");
                     let from: usize = endpoint.peer().name.as_str().parse().expect("a rank");
                     peers[from] = open(&endpoint);
                 }
@@ -165,8 +164,18 @@ fn due<T: Any>(topology: Topology, how: Reduction, size: usize, len: usize, plac
     }
 }
 
-/// One allreduce and what is known of it beforehand. Long vectors are looked at here and there.
+/// One allreduce and what is known of it beforehand.
 fn check<T: Any>(group: &mut Group, topology: Topology, how: Reduction, len: usize) {
+    check_told::<T>(group, (topology, topology), how, len);
+}
+
+/// The same where the topology that is set means another. Long vectors are looked at here and there.
+fn check_told<T: Any>(
+    group: &mut Group,
+    (set, topology): (Topology, Topology),
+    how: Reduction,
+    len: usize,
+) {
     let (rank, size) = (group.rank(), group.size());
     let mut data: Vec<T> = (0..len).map(|place| T::of(rank, place)).collect();
     group.allreduce(&mut data, how).unwrap();
@@ -176,7 +185,7 @@ fn check<T: Any>(group: &mut Group, topology: Topology, how: Reduction, len: usi
         assert_eq!(
             result.bits(),
             due.bits(),
-            "{topology:?} of {size} {how:?}: number {place} of {len} is {result:?}, not {due:?}"
+            "{set:?} of {size} {how:?}: number {place} of {len} is {result:?}, not {due:?}"
         );
     }
 }
@@ -239,39 +248,92 @@ fn long_vectors_are_reduced_in_every_topology() {
     }
 }
 
+/// What `Auto` is for vectors of so many bytes.
+fn chosen(topology: Topology, size: usize, bytes: usize) -> Topology {
+    match topology {
+        Topology::Auto if size <= 16 => Topology::Mesh,
+        Topology::Auto if bytes <= 64 << 10 => Topology::DoubleTree,
+        Topology::Auto => Topology::Ring,
+        told => told,
+    }
+}
+
+/// One reduce-scatter: the part that this member has, in the order that is documented.
+fn check_scattered(group: &mut Group, topology: Topology, len: usize) {
+    let (rank, size) = (group.rank(), group.size());
+    group.set_topology(topology);
+    let mut data: Vec<f32> = (0..len).map(|at| f32::of(rank, at)).collect();
+    let part = group.reduce_scatter(&mut data, Reduction::Sum).unwrap();
+    let end = |index: usize| len / size * index + (len % size).min(index);
+    assert_eq!(part, end(rank)..end(rank + 1));
+    let step = if len > 5000 { 61 } else { 1 };
+    for at in part.step_by(step) {
+        let due = match chosen(topology, size, size_of_val(&data[..])) {
+            // From the next one on, and itself at last.
+            Topology::Ring => {
+                let order = (1..=size).map(|step| f32::of((rank + step) % size, at));
+                order.reduce(|a, b| a + b).unwrap()
+            }
+            other => due(other, Reduction::Sum, size, len, at),
+        };
+        assert_eq!(data[at].bits(), due.bits(), "{topology:?} of {size}: number {at} of {len}");
+    }
+}
+
+/// A broadcast from each of some members, and an allgather of so many numbers of each.
+fn check_spread(group: &mut Group, topology: Topology, roots: &[usize], len: usize) {
+    let (rank, size) = (group.rank(), group.size());
+    group.set_topology(topology);
+    for &root in roots {
+        let mut data: Vec<i64> = (0..len).map(|at| i64::of(rank, at)).collect();
+        group.broadcast(root, &mut data).unwrap();
+        assert!((0..len).all(|at| data[at] == i64::of(root, at)), "{topology:?} from {root}");
+    }
+    let own: Vec<f64> = (0..len).map(|at| f64::of(rank, at)).collect();
+    let mut all = vec![0.0; len * size];
+    group.allgather(&own, &mut all).unwrap();
+    for (place, number) in all.iter().enumerate() {
+        let due = f64::of(place / len, place % len);
+        assert_eq!(number.bits(), due.bits(), "{topology:?} of {size}: number {place}");
+    }
+}
+
 #[test]
 fn vectors_are_broadcast_gathered_and_scattered() {
-    for size in [2, 4] {
+    for size in [2, 3, 4] {
         group(size, move |group| {
-            let rank = group.rank();
             for topology in TOPOLOGIES {
-                group.set_topology(topology);
-                for root in 0..size {
-                    let mut data: Vec<i64> = (0..5000).map(|at| at * (rank as i64 + 1)).collect();
-                    group.broadcast(root, &mut data).unwrap();
-                    assert!((0..5000).all(|at| data[at as usize] == at * (root as i64 + 1)));
+                let roots: Vec<_> = (0..size).collect();
+                check_spread(group, topology, &roots, 5000);
+                check_spread(group, topology, &[], 1);
+                for len in [0, 1, size - 1, size, 10 * size + 1, 100_000 * size + size - 1] {
+                    check_scattered(group, topology, len);
                 }
             }
-            let own = [rank as f64, 0.5];
-            let mut all = vec![0.0; 2 * size];
-            group.allgather(&own, &mut all).unwrap();
-            for rank in 0..size {
-                assert_eq!(all[2 * rank..2 * rank + 2], [rank as f64, 0.5]);
-            }
-            for len in [10, 100_000] {
-                let mut data: Vec<f32> = (0..size * len).map(|at| f32::of(rank, at)).collect();
-                let part = group.reduce_scatter(&mut data, Reduction::Sum).unwrap();
-                assert_eq!(part, rank * len..rank * len + len);
-                for at in part {
-                    // From the next one on, and itself at last.
-                    let order = (1..=size).map(|step| f32::of((rank + step) % size, at));
-                    let due = order.reduce(|a, b| a + b).unwrap();
-                    assert_eq!(data[at].bits(), due.bits(), "number {at} of {len}");
-                }
-            }
-            let mut uneven = vec![0_i32; size + 1];
-            let error = group.reduce_scatter(&mut uneven, Reduction::Sum).unwrap_err();
+            let error = group.allgather(&[0_i32], &mut vec![0; size + 1]).unwrap_err();
             assert_eq!(error, GroupError::Uneven { len: size + 1, members: size });
+        });
+    }
+}
+
+/// Goal: groups with several levels of trees and many steps of a ring, and those in which lengths decide
+/// for everybody: every bit is right there too.
+#[test]
+fn large_groups_do_what_small_ones_do() {
+    const TOLD: [Topology; 4] =
+        [Topology::Mesh, Topology::Ring, Topology::Tree { width: 3 }, Topology::DoubleTree];
+    // In the second, lengths decide.
+    for (size, topologies) in [(12, &TOLD[..]), (17, &[Topology::Auto][..])] {
+        group(size, move |group| {
+            for &topology in topologies {
+                group.set_topology(topology);
+                for len in [size - 1, 20_011] {
+                    let told = chosen(topology, size, len * size_of::<f32>());
+                    check_told::<f32>(group, (topology, told), Reduction::Sum, len);
+                    check_scattered(group, topology, len);
+                }
+                check_spread(group, topology, &[size / 2], 1501);
+            }
         });
     }
 }

@@ -122,8 +122,6 @@ fn channels_of_one_endpoint_do_not_mix() {
     assert_eq!(error.to_string(), "the endpoint has no channel \"dta\"; it has: control data");
 }
 
-/// Goal: posted work has one event each, whichever work asks for completions.
-/// Method: more WRITEs than the queue holds, polled in between, some awaited by ticket.
 /// Goal: events come in order and once, and no more than there is room for.
 #[test]
 fn many_events_are_taken_at_once_as_far_as_there_is_room() {
@@ -147,6 +145,8 @@ fn many_events_are_taken_at_once_as_far_as_there_is_room() {
     assert_eq!(channel.poll_many(&mut Vec::new()).unwrap(), 0);
 }
 
+/// Goal: posted work has one event each, whichever work asks for completions.
+/// Method: more WRITEs than the queue holds, polled in between, some awaited by ticket.
 #[test]
 fn every_posted_write_has_one_event_also_without_a_completion_of_its_own() {
     for every in [1, 3, 16, 1000] {

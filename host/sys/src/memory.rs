@@ -158,6 +158,27 @@ impl Mapping {
         self.advise(Advice::LinuxHugepage)
     }
 
+    /// Makes a hole of whole pages of a file that this process shares: they read as zeros, for everybody,
+    /// and take no memory.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the pages are not of a shared file, or not inside; they are as before.
+    ///
+    /// # Safety
+    ///
+    /// Nobody relies on what those bytes are, by a reference or otherwise.
+    pub unsafe fn discard(&self, start: usize, len: usize) -> io::Result<()> {
+        if start.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let base = self.base.as_ptr().wrapping_add(start);
+        // SAFETY: the range is ours (rule 1), as just checked, and its bytes are nobody's (the caller's
+        // promise).
+        unsafe { rustix::mm::madvise(base.cast(), len, Advice::LinuxRemove) }?;
+        Ok(())
+    }
+
     /// Keeps the range out of children: after `fork`, they do not have it.
     ///
     /// # Errors
@@ -300,6 +321,19 @@ mod tests {
         assert_ne!(here.as_ptr(), there.as_ptr());
         put(&here, 5, 42);
         assert_eq!(get(&there, 5), 42);
+    }
+
+    #[test]
+    fn discarded_pages_are_zeros_for_everybody_and_the_others_stay() {
+        let (here, file) = Mapping::memfd("holes", 3 * page_bytes()).unwrap();
+        let there = Mapping::shared(&file, here.len()).unwrap();
+        (0..3).for_each(|page| put(&here, page * page_bytes(), 9));
+        // SAFETY: nobody but this test looks at the bytes.
+        unsafe { here.discard(page_bytes(), page_bytes()) }.unwrap();
+        assert_eq!([0, 1, 2].map(|page| get(&there, page * page_bytes())), [9, 0, 9]);
+        // SAFETY: as above.
+        let beyond = unsafe { here.discard(page_bytes(), 3 * page_bytes()) };
+        assert_eq!(beyond.unwrap_err().raw_os_error(), Some(libc::EINVAL));
     }
 
     #[test]

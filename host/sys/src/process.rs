@@ -1,4 +1,4 @@
-//! What this process has used so far.
+//! What this process has used so far, and may use.
 //!
 //! # Safety
 //!
@@ -46,6 +46,13 @@ pub fn usage() -> io::Result<Usage> {
         system: duration(usage.ru_stime),
         peak_memory_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(KIB),
     })
+}
+
+/// Descriptors that this process may have open at once.
+#[must_use]
+pub fn descriptors_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
 /// The kernel never reports a negative time; if it did, it would count as none.

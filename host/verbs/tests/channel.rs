@@ -2,22 +2,38 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
+#[path = "verbs/alone.rs"]
+mod alone;
+#[path = "verbs/pair.rs"]
+mod pair;
+#[path = "verbs/path.rs"]
+mod path;
 mod support;
 
 use adverb_sys::poll;
 use adverb_verbs::{
-    CompChannel, Cq, CqConfig, CqEvent, NotifyError, Qp, Rc, WcOpcode, WcStatus, Work,
+    CompChannel, Context, Cq, CqConfig, CqEvent, NotifyError, Pd, Qp, Rc, WcOpcode, WcStatus, Work,
     WorkCompletion,
 };
+use path::{Path, on_every_path};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use support::{Bench, PATIENCE};
 
+on_every_path! {
+    a_sleeping_receiver_is_woken_by_a_message,
+    a_solicited_arm_waits_for_a_solicited_message,
+    more_threads_can_sleep_than_wait_for_the_sockets,
+    one_channel_serves_many_queues_and_says_which,
+    sleepers_on_the_descriptor_are_served_by_the_helper,
+    sleepers_on_the_descriptor_for_packets_serve_themselves,
+}
+
 const SHORT: Duration = Duration::from_millis(20);
 
-fn cq_on(bench: &Bench, channel: &CompChannel, context: u64) -> Cq {
+fn cq_on(side: &Context, channel: &CompChannel, context: u64) -> Cq {
     let config = CqConfig { channel: Some(channel), context, ..CqConfig::new(64) };
-    bench.context.create_cq_with(&config).unwrap()
+    side.create_cq_with(&config).unwrap()
 }
 
 fn send(bench: &Bench, from: &Qp<Rc>, solicited: bool) {
@@ -26,7 +42,7 @@ fn send(bench: &Bench, from: &Qp<Rc>, solicited: bool) {
 }
 
 fn recv(bench: &Bench, at: &Qp<Rc>) {
-    at.post(Work::recv(bench.pd.buffer(8).unwrap())).unwrap();
+    at.post(Work::recv(bench.far_pd.buffer(8).unwrap())).unwrap();
 }
 
 fn event(channel: &CompChannel) -> CqEvent {
@@ -44,11 +60,10 @@ fn take(cq: &Cq, count: usize) -> Vec<WorkCompletion> {
     all
 }
 
-#[test]
-fn a_sleeping_receiver_is_woken_by_a_message() {
-    let bench = Bench::new();
-    let channel = bench.context.create_comp_channel().unwrap();
-    let (ours, theirs) = (bench.context.create_cq(64).unwrap(), cq_on(&bench, &channel, 7));
+fn a_sleeping_receiver_is_woken_by_a_message(path: Path) {
+    let bench = Bench::over(path.contexts());
+    let channel = bench.far.create_comp_channel().unwrap();
+    let (ours, theirs) = (bench.context.create_cq(64).unwrap(), cq_on(&bench.far, &channel, 7));
     let [a, b] = bench.pair(&ours, &theirs);
     recv(&bench, &b);
     theirs.req_notify(false).unwrap();
@@ -67,7 +82,7 @@ fn a_sleeping_receiver_is_woken_by_a_message() {
 fn an_arm_is_one_event_and_what_came_before_it_is_none() {
     let bench = Bench::new();
     let channel = bench.context.create_comp_channel().unwrap();
-    let cq = cq_on(&bench, &channel, 0);
+    let cq = cq_on(&bench.far, &channel, 0);
     let [a, b] = bench.pair(&cq, &cq);
     (0..3).for_each(|_| recv(&bench, &b));
     send(&bench, &a, false);
@@ -86,11 +101,10 @@ fn an_arm_is_one_event_and_what_came_before_it_is_none() {
     assert!(channel.get_event_timeout(SHORT).unwrap().is_none());
 }
 
-#[test]
-fn a_solicited_arm_waits_for_a_solicited_message() {
-    let bench = Bench::new();
-    let channel = bench.context.create_comp_channel().unwrap();
-    let (ours, theirs) = (bench.context.create_cq(64).unwrap(), cq_on(&bench, &channel, 0));
+fn a_solicited_arm_waits_for_a_solicited_message(path: Path) {
+    let bench = Bench::over(path.contexts());
+    let channel = bench.far.create_comp_channel().unwrap();
+    let (ours, theirs) = (bench.context.create_cq(64).unwrap(), cq_on(&bench.far, &channel, 0));
     let [a, b] = bench.pair(&ours, &theirs);
     (0..3).for_each(|_| recv(&bench, &b));
     theirs.req_notify(true).unwrap();
@@ -112,7 +126,7 @@ fn a_solicited_arm_waits_for_a_solicited_message() {
 fn an_error_fires_a_solicited_arm() {
     let bench = Bench::new();
     let channel = bench.context.create_comp_channel().unwrap();
-    let cq = cq_on(&bench, &channel, 0);
+    let cq = cq_on(&bench.far, &channel, 0);
     let [a, _b] = bench.pair(&cq, &cq);
     recv(&bench, &a);
     cq.req_notify(true).unwrap();
@@ -121,12 +135,11 @@ fn an_error_fires_a_solicited_arm() {
     assert_eq!(take(event.cq(), 1)[0].status, WcStatus::WorkRequestFlushed);
 }
 
-#[test]
-fn one_channel_serves_many_queues_and_says_which() {
-    let bench = Bench::new();
-    let channel = bench.context.create_comp_channel().unwrap();
+fn one_channel_serves_many_queues_and_says_which(path: Path) {
+    let bench = Bench::over(path.contexts());
+    let channel = bench.far.create_comp_channel().unwrap();
     let sink = bench.context.create_cq(64).unwrap();
-    let cqs: Vec<_> = (0..20).map(|context| cq_on(&bench, &channel, context)).collect();
+    let cqs: Vec<_> = (0..20).map(|context| cq_on(&bench.far, &channel, context)).collect();
     let pairs: Vec<_> = cqs.iter().map(|cq| bench.pair(&sink, cq)).collect();
     for ([a, b], cq) in pairs.iter().zip(&cqs) {
         recv(&bench, b);
@@ -141,14 +154,12 @@ fn one_channel_serves_many_queues_and_says_which() {
 
 /// Goal: a program that sleeps on a descriptor that rings for events alone is served: nobody drives
 /// but the helper.
-#[test]
-fn sleepers_on_the_descriptor_are_served_by_the_helper() {
-    play(|channel| assert!(readable(channel.event_fd()), "nobody rang"));
+fn sleepers_on_the_descriptor_are_served_by_the_helper(path: Path) {
+    play(path, |channel| assert!(readable(channel.event_fd()), "nobody rang"));
 }
 
-#[test]
-fn sleepers_on_the_descriptor_for_packets_serve_themselves() {
-    play(|channel| assert!(readable(channel.as_fd()), "nobody rang"));
+fn sleepers_on_the_descriptor_for_packets_serve_themselves(path: Path) {
+    play(path, |channel| assert!(readable(channel.as_fd()), "nobody rang"));
 }
 
 fn readable(fd: BorrowedFd<'_>) -> bool {
@@ -156,24 +167,28 @@ fn readable(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// Two threads exchange messages and sleep, as `sleep` says, whenever they have none.
-fn play(sleep: impl Fn(&CompChannel) + Sync) {
+fn play(path: Path, sleep: impl Fn(&CompChannel) + Sync) {
     const ROUNDS: usize = 200;
-    let bench = Bench::new();
-    let side = || {
-        let channel = bench.context.create_comp_channel().unwrap();
-        let cq = cq_on(&bench, &channel, 0);
-        (channel, cq)
+    let bench = Bench::over(path.contexts());
+    let side = |context: &Context, pd: &Pd| {
+        let channel = context.create_comp_channel().unwrap();
+        let cq = cq_on(context, &channel, 0);
+        (channel, cq, pd.clone())
     };
-    let (left, right) = (side(), side());
+    let (left, right) = (side(&bench.context, &bench.pd), side(&bench.far, &bench.far_pd));
+    let recv = |pd: &Pd, qp: &Qp<Rc>| qp.post(Work::recv(pd.buffer(8).unwrap())).unwrap();
+    let send = |pd: &Pd, qp: &Qp<Rc>| qp.post(Work::send(pd.buffer(8).unwrap())).unwrap();
     let [a, b] = bench.pair(&left.1, &right.1);
-    (0..2).for_each(|_| [&a, &b].into_iter().for_each(|qp| recv(&bench, qp)));
+    for (side, qp) in [(&left, &a), (&right, &b)].repeat(2) {
+        recv(&side.2, qp);
+    }
     for cq in [&left.1, &right.1] {
         cq.req_notify(false).unwrap();
     }
-    let play = |(channel, cq): &(CompChannel, Cq), qp: &Qp<Rc>, first: bool| {
+    let play = |(channel, cq, pd): &(CompChannel, Cq, Pd), qp: &Qp<Rc>, first: bool| {
         let mut received = 0;
         if first {
-            send(&bench, qp, false);
+            send(pd, qp);
         }
         while received < ROUNDS {
             sleep(channel);
@@ -183,9 +198,9 @@ fn play(sleep: impl Fn(&CompChannel) + Sync) {
             while let Some(done) = cq.next().unwrap() {
                 if done.ok().unwrap().wc.opcode == WcOpcode::Receive {
                     received += 1;
-                    recv(&bench, qp);
+                    recv(pd, qp);
                     if !first || received < ROUNDS {
-                        send(&bench, qp, false);
+                        send(pd, qp);
                     }
                 }
             }
@@ -197,14 +212,13 @@ fn play(sleep: impl Fn(&CompChannel) + Sync) {
     });
 }
 
-#[test]
-fn more_threads_can_sleep_than_wait_for_the_sockets() {
-    let bench = Bench::new();
+fn more_threads_can_sleep_than_wait_for_the_sockets(path: Path) {
+    let bench = Bench::over(path.contexts());
     let sink = bench.context.create_cq(64).unwrap();
     let sides: Vec<_> = (0..8)
         .map(|context| {
-            let channel = bench.context.create_comp_channel().unwrap();
-            let cq = cq_on(&bench, &channel, context);
+            let channel = bench.far.create_comp_channel().unwrap();
+            let cq = cq_on(&bench.far, &channel, context);
             let pair = bench.pair(&sink, &cq);
             recv(&bench, &pair[1]);
             cq.req_notify(false).unwrap();
@@ -226,7 +240,7 @@ fn more_threads_can_sleep_than_wait_for_the_sockets() {
 fn a_queue_ends_only_when_nothing_uses_it_and_its_events_are_acknowledged() {
     let bench = Bench::new();
     let channel = bench.context.create_comp_channel().unwrap();
-    let cq = cq_on(&bench, &channel, 0);
+    let cq = cq_on(&bench.far, &channel, 0);
     let qp = bench.pd.create_qp(&adverb_verbs::QpConfig::new(&cq)).unwrap();
     let busy = cq.destroy().unwrap_err();
     assert!(busy.handles > 0, "{busy}");
@@ -248,7 +262,7 @@ fn a_queue_ends_only_when_nothing_uses_it_and_its_events_are_acknowledged() {
 fn events_of_a_queue_that_is_gone_are_gone_too() {
     let bench = Bench::new();
     let channel = bench.context.create_comp_channel().unwrap();
-    let cq = cq_on(&bench, &channel, 0);
+    let cq = cq_on(&bench.far, &channel, 0);
     let pair = bench.pair(&cq, &cq);
     recv(&bench, &pair[0]);
     cq.req_notify(false).unwrap();

@@ -6,16 +6,38 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
+#[path = "verbs/alone.rs"]
+mod alone;
+#[path = "verbs/pair.rs"]
+mod pair;
+#[path = "verbs/path.rs"]
+mod path;
 mod support;
 
 use adverb_verbs::{
-    Access, AllocateError, BindError, BindMwError, Completion, Cq, Mr, Mw, MwBind, MwKind,
+    Access, AllocateError, BindError, BindMwError, Completion, Cq, Mr, Mw, MwBind, MwKind, Pd,
     PostError, PostFailure, Qp, QpConfig, QpState, Rc, RcConnect, RemoteSlice, Rkey, SendData,
     SendKind, SendTo, SendWork, Uc, UcConnect, WcOpcode, WcStatus, Work, XrcInitiator,
 };
+use path::{Path, on_every_path};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use support::Bench;
+
+on_every_path! {
+    a_key_can_be_sent_right_after_the_binding,
+    a_key_is_dead_when_its_window_is_not_bound_by_it_any_more,
+    a_peer_cannot_invalidate_what_is_not_its_to_use,
+    a_peer_does_through_a_window_what_the_window_allows,
+    a_range_that_leaves_the_window_is_refused_though_the_region_goes_on,
+    a_right_that_the_window_lacks_is_refused_though_others_have_it,
+    a_window_of_type_2_is_bound_again_under_the_next_key,
+    a_window_of_type_2_serves_the_peer_of_its_queue_pair_alone,
+    a_window_that_moves_under_load_lets_nobody_past,
+    a_zero_based_window_counts_from_its_own_start,
+    the_regions_own_key_gives_no_more_than_it_was_registered_with,
+    windows_work_over_unreliable_connections_where_a_refusal_is_a_dropped_message,
+}
 
 const BINDABLE: Access = Access::LOCAL_WRITE.with(Access::MW_BIND);
 const WRITE: Access = Access::REMOTE_WRITE;
@@ -33,8 +55,17 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let bench = Bench::new();
-        let cqs = [(); 2].map(|()| bench.context.create_cq(256).unwrap());
+        Self::on(Bench::new())
+    }
+
+    fn over(path: Path) -> Self {
+        let scene = Self::on(Bench::over(path.contexts()));
+        assert_eq!(scene.peer.path(), Some(path.expected()));
+        scene
+    }
+
+    fn on(bench: Bench) -> Self {
+        let cqs = [&bench.context, &bench.far].map(|side| side.create_cq(256).unwrap());
         let [owner, peer] = bench.pair(&cqs[0], &cqs[1]);
         let mr = bench.pd.allocate(LEN, BINDABLE).unwrap();
         let [cq, peer_cq] = cqs;
@@ -84,6 +115,13 @@ impl Scene {
         buffer
     }
 
+    /// A buffer of the peer's.
+    fn peers_buffer(&self, byte: u8, len: usize) -> adverb_verbs::Buf {
+        let mut buffer = self.bench.far_pd.buffer(len).unwrap();
+        buffer.fill(byte);
+        buffer
+    }
+
     /// What work of the peer's comes to.
     fn peers(&self, work: Work<impl Sized>) -> Completion {
         self.peer.post(work.any()).unwrap();
@@ -92,7 +130,7 @@ impl Scene {
 
     /// What a WRITE of the peer's comes to, and whether it is in place.
     fn write(&self, to: RemoteSlice, byte: u8, len: usize) -> WcStatus {
-        self.peers(Work::write(self.buffer(byte, len), to)).wc.status
+        self.peers(Work::write(self.peers_buffer(byte, len), to)).wc.status
     }
 
     /// The peer is refused, both queue pairs end, and nothing has changed.
@@ -112,20 +150,19 @@ impl Scene {
 
 const KINDS: [MwKind; 2] = [MwKind::Type1, MwKind::Type2];
 
-#[test]
-fn a_peer_does_through_a_window_what_the_window_allows() {
+fn a_peer_does_through_a_window_what_the_window_allows(path: Path) {
     for kind in KINDS {
-        let scene = Scene::new();
+        let scene = Scene::over(path);
         let mw = scene.window(kind);
         let there = scene.bind(&mw, &scene.part(1000, 2000));
         assert_eq!(scene.write(there, 5, 2000), WcStatus::Success);
         assert_eq!(scene.bytes(999, 2002), [vec![0], vec![5; 2000], vec![0]].concat());
-        let read = scene.peers(Work::read(scene.buffer(0, 2000), there)).ok().unwrap();
+        let read = scene.peers(Work::read(scene.peers_buffer(0, 2000), there)).ok().unwrap();
         assert_eq!(read.memory.unwrap().into_buf().unwrap()[..], [5; 2000]);
         let word = there.plus(16);
-        let added = Work::fetch_add(scene.buffer(0, 8), word, 1);
+        let added = Work::fetch_add(scene.peers_buffer(0, 8), word, 1);
         assert_eq!(scene.peers(added).wc.status, WcStatus::Success);
-        let put = Work::atomic_write(scene.buffer(9, 8), word);
+        let put = Work::atomic_write(scene.peers_buffer(9, 8), word);
         assert_eq!(scene.peers(put).wc.status, WcStatus::Success);
         assert_eq!(scene.bytes(1016, 8), [9; 8]);
         // Nothing at all is allowed anywhere.
@@ -133,11 +170,10 @@ fn a_peer_does_through_a_window_what_the_window_allows() {
     }
 }
 
-#[test]
-fn a_range_that_leaves_the_window_is_refused_though_the_region_goes_on() {
+fn a_range_that_leaves_the_window_is_refused_though_the_region_goes_on(path: Path) {
     for kind in KINDS {
         for (offset, len) in [(2000, 1), (0, 2001), (1999, 2), (u64::MAX, 1), (1 << 63, 8)] {
-            let scene = Scene::new();
+            let scene = Scene::over(path);
             let mw = scene.window(kind);
             let there = scene.bind(&mw, &scene.part(1000, 2000));
             scene.refused(there.plus(offset), len);
@@ -145,12 +181,11 @@ fn a_range_that_leaves_the_window_is_refused_though_the_region_goes_on() {
     }
 }
 
-#[test]
-fn a_right_that_the_window_lacks_is_refused_though_others_have_it() {
-    let reads = |scene: &Scene, to| Work::read(scene.buffer(0, 8), to).any();
-    let writes = |scene: &Scene, to| Work::write(scene.buffer(0, 8), to).any();
-    let adds = |scene: &Scene, to| Work::fetch_add(scene.buffer(0, 8), to, 1).any();
-    let puts = |scene: &Scene, to| Work::atomic_write(scene.buffer(0, 8), to).any();
+fn a_right_that_the_window_lacks_is_refused_though_others_have_it(path: Path) {
+    let reads = |scene: &Scene, to| Work::read(scene.peers_buffer(0, 8), to).any();
+    let writes = |scene: &Scene, to| Work::write(scene.peers_buffer(0, 8), to).any();
+    let adds = |scene: &Scene, to| Work::fetch_add(scene.peers_buffer(0, 8), to, 1).any();
+    let puts = |scene: &Scene, to| Work::atomic_write(scene.peers_buffer(0, 8), to).any();
     type Make = fn(&Scene, RemoteSlice) -> Work;
     let all: [(Make, Access); 4] = [
         (reads, Access::REMOTE_READ),
@@ -160,7 +195,7 @@ fn a_right_that_the_window_lacks_is_refused_though_others_have_it() {
     ];
     for (work, right) in all {
         for given in [Access::REMOTE_READ, WRITE, Access::REMOTE_ATOMIC, Access::NONE] {
-            let mut scene = Scene::new();
+            let mut scene = Scene::over(path);
             scene.mr = scene.bench.pd.allocate(LEN, Access::ALL | Access::MW_BIND).unwrap();
             let mw = scene.window(MwKind::Type1);
             let to = MwBind::new(&scene.mr, 0, 64, given);
@@ -172,18 +207,16 @@ fn a_right_that_the_window_lacks_is_refused_though_others_have_it() {
     }
 }
 
-#[test]
-fn the_regions_own_key_gives_no_more_than_it_was_registered_with() {
-    let scene = Scene::new();
+fn the_regions_own_key_gives_no_more_than_it_was_registered_with(path: Path) {
+    let scene = Scene::over(path);
     let mw = scene.window(MwKind::Type2);
     let there = scene.bind(&mw, &scene.part(0, LEN));
     let own = RemoteSlice { rkey: scene.mr.rkey(), ..there };
     scene.refused(own, 8);
 }
 
-#[test]
-fn a_zero_based_window_counts_from_its_own_start() {
-    let scene = Scene::new();
+fn a_zero_based_window_counts_from_its_own_start(path: Path) {
+    let scene = Scene::over(path);
     let mw = scene.window(MwKind::Type2);
     let to = MwBind::new(&scene.mr, 100, 50, WRITE | Access::ZERO_BASED);
     let there = scene.bind(&mw, &to);
@@ -194,15 +227,14 @@ fn a_zero_based_window_counts_from_its_own_start() {
 }
 
 /// Every end of a window is an end for its key.
-#[test]
-fn a_key_is_dead_when_its_window_is_not_bound_by_it_any_more() {
+fn a_key_is_dead_when_its_window_is_not_bound_by_it_any_more(path: Path) {
     type End = fn(&mut Scene, &mut Option<Mw>, Rkey);
     let invalidated: End = |scene, _, key| {
         assert_eq!(scene.done(Work::local_invalidate(key)), WcStatus::Success);
     };
     let by_the_peer: End = |scene, _, key| {
         scene.owner.post(Work::recv(scene.buffer(0, 8))).unwrap();
-        let work = Work::send_with_invalidate(scene.buffer(1, 8), key);
+        let work = Work::send_with_invalidate(scene.peers_buffer(1, 8), key);
         assert_eq!(scene.peers(work).wc.status, WcStatus::Success);
         let done = scene.cq.wait().unwrap().ok().unwrap();
         assert_eq!((done.wc.byte_len, done.wc.invalidated), (8, Some(key)));
@@ -231,7 +263,7 @@ fn a_key_is_dead_when_its_window_is_not_bound_by_it_any_more() {
         (MwKind::Type1, region_dropped),
         (MwKind::Type2, region_dropped),
     ] {
-        let mut scene = Scene::new();
+        let mut scene = Scene::over(path);
         let mut mw = Some(scene.window(kind));
         let there = scene.bind(mw.as_ref().unwrap(), &scene.part(0, 64));
         assert_eq!(scene.write(there, 1, 64), WcStatus::Success);
@@ -240,9 +272,8 @@ fn a_key_is_dead_when_its_window_is_not_bound_by_it_any_more() {
     }
 }
 
-#[test]
-fn a_window_of_type_2_is_bound_again_under_the_next_key() {
-    let scene = Scene::new();
+fn a_window_of_type_2_is_bound_again_under_the_next_key(path: Path) {
+    let scene = Scene::over(path);
     let mw = scene.window(MwKind::Type2);
     for round in 0..600_usize {
         let at = round % 32 * 64;
@@ -254,11 +285,10 @@ fn a_window_of_type_2_is_bound_again_under_the_next_key() {
 }
 
 /// Goal: work that follows a binding on the same queue pair may tell its key; nobody has to wait.
-#[test]
-fn a_key_can_be_sent_right_after_the_binding() {
-    let scene = Scene::new();
+fn a_key_can_be_sent_right_after_the_binding(path: Path) {
+    let scene = Scene::over(path);
     let mw = scene.window(MwKind::Type1);
-    scene.peer.post(Work::recv(scene.buffer(0, 4))).unwrap();
+    scene.peer.post(Work::recv(scene.peers_buffer(0, 4))).unwrap();
     let rkey = scene.owner.bind_mw(&mw, &scene.part(0, 64), 0).unwrap();
     let mut message = scene.bench.pd.buffer(4).unwrap();
     message.copy_from_slice(&rkey.0.to_le_bytes());
@@ -269,8 +299,7 @@ fn a_key_can_be_sent_right_after_the_binding() {
     assert_eq!(scene.write(there, 1, 64), WcStatus::Success);
 }
 
-#[test]
-fn a_peer_cannot_invalidate_what_is_not_its_to_use() {
+fn a_peer_cannot_invalidate_what_is_not_its_to_use(path: Path) {
     type Key = fn(&Scene, &mut Vec<Mw>, &Qp<Rc>) -> Rkey;
     let regions: Key = |scene, _, _| scene.mr.rkey();
     let type_1s: Key = |scene, mws, _| {
@@ -290,13 +319,13 @@ fn a_peer_cannot_invalidate_what_is_not_its_to_use() {
     };
     let nobodys: Key = |_, _, _| Rkey(0x0fff_ff00);
     for key in [regions, type_1s, unbound, another_queue_pairs, nobodys] {
-        let scene = Scene::new();
+        let scene = Scene::over(path);
         let [other, _peer] = scene.bench.pair(&scene.cq, &scene.peer_cq);
         let mut mws = Vec::new();
         let key = key(&scene, &mut mws, &other);
         let bound = mws.first().is_some_and(Mw::is_bound);
         scene.owner.post(Work::recv(scene.buffer(0, 8))).unwrap();
-        let work = Work::send_with_invalidate(scene.buffer(1, 8), key);
+        let work = Work::send_with_invalidate(scene.peers_buffer(1, 8), key);
         assert_eq!(scene.peers(work).wc.status, WcStatus::RemoteAccess);
         let done = scene.cq.wait().unwrap();
         assert_eq!((done.wc.opcode, done.wc.status), (WcOpcode::Receive, WcStatus::LocalAccess));
@@ -328,30 +357,29 @@ fn an_owner_cannot_invalidate_what_is_no_window_of_type_2_of_its_queue_pair() {
     }
 }
 
-#[test]
-fn a_window_of_type_2_serves_the_peer_of_its_queue_pair_alone() {
-    let scene = Scene::new();
+fn a_window_of_type_2_serves_the_peer_of_its_queue_pair_alone(path: Path) {
+    let scene = Scene::over(path);
     let mw = scene.window(MwKind::Type2);
     let there = scene.bind(&mw, &scene.part(0, 64));
     let [_owner, stranger] = scene.bench.pair(&scene.cq, &scene.peer_cq);
-    stranger.post(Work::write(scene.buffer(1, 8), there)).unwrap();
+    stranger.post(Work::write(scene.peers_buffer(1, 8), there)).unwrap();
     assert_eq!(scene.peer_cq.wait().unwrap().wc.status, WcStatus::RemoteAccess);
     assert_eq!(scene.write(there, 2, 64), WcStatus::Success);
 
     let mw = scene.window(MwKind::Type1);
     let there = scene.bind(&mw, &scene.part(0, 64));
     let [_owner, friend] = scene.bench.pair(&scene.cq, &scene.peer_cq);
-    friend.post(Work::write(scene.buffer(1, 8), there)).unwrap();
+    friend.post(Work::write(scene.peers_buffer(1, 8), there)).unwrap();
     assert_eq!(scene.peer_cq.wait().unwrap().wc.status, WcStatus::Success);
 }
 
 /// Goal: over an unreliable connection windows protect the same memory, and nobody is told.
 /// Method: a message with immediate data says that those before it have come.
-#[test]
-fn windows_work_over_unreliable_connections_where_a_refusal_is_a_dropped_message() {
-    let scene = Scene::new();
-    let make = |cq: &Cq| scene.bench.pd.create_qp_of::<Uc>(&QpConfig::new(cq)).unwrap();
-    let (owner, peer) = (make(&scene.cq), make(&scene.peer_cq));
+fn windows_work_over_unreliable_connections_where_a_refusal_is_a_dropped_message(path: Path) {
+    let scene = Scene::over(path);
+    let make = |pd: &Pd, cq: &Cq| pd.create_qp_of::<Uc>(&QpConfig::new(cq)).unwrap();
+    let owner = make(&scene.bench.pd, &scene.cq);
+    let peer = make(&scene.bench.far_pd, &scene.peer_cq);
     let [here, there] = [owner.address(1).unwrap(), peer.address(1).unwrap()];
     owner.connect(&UcConnect::new(here, there)).unwrap();
     peer.connect(&UcConnect::new(there, here)).unwrap();
@@ -359,8 +387,8 @@ fn windows_work_over_unreliable_connections_where_a_refusal_is_a_dropped_message
     let open = RemoteSlice { addr: open.addr(), rkey: open.rkey() };
     let write = |to, byte| {
         owner.post(Work::recv(scene.buffer(0, 8))).unwrap();
-        peer.post(Work::write(scene.buffer(byte, 64), to)).unwrap();
-        peer.post(Work::write_with_imm(scene.buffer(0, 8), open, 1)).unwrap();
+        peer.post(Work::write(scene.peers_buffer(byte, 64), to)).unwrap();
+        peer.post(Work::write_with_imm(scene.peers_buffer(0, 8), open, 1)).unwrap();
         for cq in [&scene.peer_cq, &scene.peer_cq, &scene.cq] {
             cq.wait().unwrap().ok().unwrap();
         }
@@ -435,7 +463,7 @@ fn a_binding_whose_window_or_region_has_gone_meanwhile_fails() {
             0 => drop(mw.take()),
             _ => scene.mr = scene.bench.pd.allocate(LEN, BINDABLE).unwrap(),
         }
-        scene.peer.post(Work::recv(scene.buffer(0, 8))).unwrap();
+        scene.peer.post(Work::recv(scene.peers_buffer(0, 8))).unwrap();
         let expected = [WcStatus::Success, WcStatus::Success, WcStatus::MemoryWindowBind];
         assert_eq!(expected.map(|_| scene.cq.wait().unwrap().wc.status), expected);
         assert!(mw.is_none_or(|mw| !mw.is_bound()));
@@ -466,7 +494,7 @@ fn an_invalidation_does_not_wait_for_the_answer_that_its_own_queue_pair_is_sendi
         for _ in 0..round % 4 {
             assert_eq!(scene.write(there, 1, 8), WcStatus::Success);
         }
-        scene.peer.post(Work::recv(scene.buffer(0, 8)).wr_id(1)).unwrap();
+        scene.peer.post(Work::recv(scene.peers_buffer(0, 8)).wr_id(1)).unwrap();
         scene.owner.post(Work::send(scene.buffer(1, 8))).unwrap();
         scene.owner.post(Work::local_invalidate(there.rkey)).unwrap();
         scene.peer_cq.wait().unwrap().ok().unwrap();
@@ -551,7 +579,7 @@ fn handles_with_windows_are_dropped_in_any_order() {
         let mw = scene.window(MwKind::Type2);
         let there = scene.bind(&mw, &scene.part(0, 64));
         for wr_id in 0..4 {
-            scene.peer.post(Work::write(scene.buffer(1, 64), there).wr_id(wr_id)).unwrap();
+            scene.peer.post(Work::write(scene.peers_buffer(1, 64), there).wr_id(wr_id)).unwrap();
         }
         scene.owner.post(Work::local_invalidate(there.rkey)).unwrap();
         let again = Work::bind_mw(&mw, there.rkey.incremented(), &scene.part(0, 64)).unwrap();
@@ -596,9 +624,8 @@ fn silent_windows_work_and_memory_of_silent_work_before_it_come_back() {
 /// Goal: whatever peers do at whatever time, nothing is touched that no window shows.
 /// Method: a window moves between two halves while peers write to both by the newest key; what it
 /// has left is its owner's, who finds it as it was left.
-#[test]
-fn a_window_that_moves_under_load_lets_nobody_past() {
-    let scene = Scene::new();
+fn a_window_that_moves_under_load_lets_nobody_past(path: Path) {
+    let scene = Scene::over(path);
     let mw = scene.window(MwKind::Type1);
     let half = LEN / 2;
     let key = AtomicU32::new(scene.bind(&mw, &scene.part(0, half)).rkey.0);
@@ -615,14 +642,15 @@ fn a_window_that_moves_under_load_lets_nobody_past() {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     // A refusal ends a connection: make another.
-                    let cq = scene.bench.context.create_cq(16).unwrap();
-                    let [_owner, peer] = scene.bench.pair(&cq, &cq);
+                    let sides = [&scene.bench.context, &scene.bench.far];
+                    let [theirs, cq] = sides.map(|side| side.create_cq(16).unwrap());
+                    let [_owner, peer] = scene.bench.pair(&theirs, &cq);
                     loop {
                         let rkey = Rkey(key.load(Ordering::Relaxed));
                         let there = RemoteSlice { addr: scene.mr.addr(), rkey };
                         let offset = if rkey.0 & 1 == 0 { 0 } else { half };
                         let there = there.plus(u64::try_from(offset).unwrap());
-                        peer.post(Work::write(scene.buffer(0xff, half), there)).unwrap();
+                        peer.post(Work::write(scene.peers_buffer(0xff, half), there)).unwrap();
                         let done = cq.wait().unwrap();
                         if done.wc.status != WcStatus::Success {
                             assert_eq!(done.wc.status, WcStatus::RemoteAccess);
@@ -639,7 +667,10 @@ fn a_window_that_moves_under_load_lets_nobody_past() {
         }
         let _stop = Stop(&stop);
         let mut rounds = 0;
-        while rounds < 200 || successes.load(Ordering::Relaxed) < 50 {
+        let until = Instant::now() + Duration::from_secs(60);
+        let enough =
+            || successes.load(Ordering::Relaxed) >= 50 && refusals.load(Ordering::Relaxed) > 0;
+        while rounds < 200 || (!enough() && Instant::now() < until) {
             // The key says which half it is for, so that the peers are right about half the time.
             let next = Rkey(key.load(Ordering::Relaxed)).incremented();
             let (at, other) = if next.0 & 1 == 0 { (0, half) } else { (half, 0) };

@@ -409,7 +409,7 @@ impl Group {
                     return Pushed::Gone;
                 };
                 if here.is_full() {
-                    way.mailbox.stalls();
+                    way.mailbox.stalls(len);
                 }
                 // The kernel says what there is to say about a buffer that is none.
                 if !here.fill(way.sender, sender.given(), from.clone()) {

@@ -19,7 +19,7 @@ use crate::patience::{self, Patience, Spin};
 use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::slot::Slot;
-use crate::stats::add;
+use crate::stats::{add, rise};
 use crate::table::Pin;
 use crate::thread::Interrupts;
 use crate::{address, config};
@@ -226,7 +226,7 @@ fn from_both(slot: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> 
     {
         let is_promised = request.peeks() || peeked == Peeked::Ring;
         if is_promised || !mailbox.is_others_turn() || !has_stranger(slot, fd, mailbox) {
-            return from_ring(mailbox, front, request);
+            return from_ring(slot, mailbox, front, request);
         }
     }
     match from_kernel(slot, fd, request, request.flags | libc::MSG_DONTWAIT, false) {
@@ -243,9 +243,15 @@ fn from_both(slot: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> 
     }
     let Some(front) = mailbox.front() else { return Err(Errno::AGAIN) };
     if !mailbox.is_blocked(&front) || mailbox.unblock(&front, drops(fd), raw::now_ns()) {
-        return from_ring(mailbox, &front, request);
+        return from_ring(slot, mailbox, &front, request);
     }
     Err(Errno::AGAIN)
+}
+
+/// Datagrams for which there was no room, here or in the kernel's queue, and bytes of those here.
+pub(crate) fn dropped(slot: &Slot, fd: c_int) -> (u64, u64) {
+    let (packets, bytes) = super::mapped(slot).map_or((0, 0), Mailbox::dropped);
+    (packets.saturating_add(drops(fd).into()), bytes)
 }
 
 /// How many datagrams the kernel has dropped for want of room.
@@ -269,7 +275,16 @@ fn has_stranger(slot: &Slot, fd: c_int, mailbox: &Mailbox) -> bool {
 }
 
 /// Takes the first record. The readers' lock is held, and it is there and may go.
-fn from_ring(mailbox: &Mailbox, front: &Front, request: Request<'_>) -> Result<Arrival, Errno> {
+fn from_ring(
+    slot: &Slot,
+    mailbox: &Mailbox,
+    front: &Front,
+    request: Request<'_>,
+) -> Result<Arrival, Errno> {
+    let counters = &slot.counters;
+    if rise(&counters.rx_waiting_bytes_max, mailbox.waiting_bytes(front)) {
+        rise(&counters.rx_waiting_packets_max, mailbox.waiting());
+    }
     let Ok(copied) = mailbox.copy(front, &mut Cursor::new(request.parts)) else {
         // As the kernel has it: what could not be delivered is gone.
         if !request.peeks() {

@@ -104,6 +104,10 @@ struct Producer {
     charged: AtomicU64,
     /// Where the readers' cursor was when somebody last waited for room in vain.
     stalled_at: AtomicU64,
+    /// Datagrams so far, and those there was no room for.
+    pushed: AtomicU64,
+    dropped: AtomicU64,
+    dropped_bytes: AtomicU64,
 }
 
 /// Touched by readers; senders look at it now and then.
@@ -112,6 +116,8 @@ struct Producer {
 struct Consumer {
     tail: AtomicU64,
     released: AtomicU64,
+    /// Datagrams so far.
+    taken: AtomicU64,
     lock: Lock,
     /// From where the datagram came that was last peeked at.
     peeked: AtomicU32,
@@ -940,9 +946,10 @@ impl Mailbox {
     }
 
     fn charge(&self, space: &Space) {
-        let charged = &self.header().producer.charged;
+        let Producer { charged, pushed, .. } = &self.header().producer;
         let now = charged.load(Ordering::Relaxed);
         charged.store(now.wrapping_add(space.charge.into()), Ordering::Relaxed);
+        pushed.store(pushed.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// The same in steps, for a datagram that several mailboxes get, or none: nobody goes to sleep
@@ -975,11 +982,34 @@ impl Mailbox {
         was != tail
     }
 
-    /// Waiting has been in vain.
-    pub(super) fn stalls(&self) {
+    /// Waiting has been in vain, and a datagram of `len` bytes is dropped.
+    pub(super) fn stalls(&self, len: usize) {
         let Header { producer, consumer, .. } = self.header();
+        producer.dropped.fetch_add(1, Ordering::Relaxed);
+        producer.dropped_bytes.fetch_add(len.try_into().unwrap_or(0), Ordering::Relaxed);
         let tail = consumer.tail.load(Ordering::Acquire);
         producer.stalled_at.store(tail, Ordering::Relaxed);
+    }
+
+    /// Datagrams that were dropped for want of room, and their bytes.
+    pub(super) fn dropped(&self) -> (u64, u64) {
+        let Producer { dropped, dropped_bytes, .. } = &self.header().producer;
+        (dropped.load(Ordering::Relaxed), dropped_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that wait from a record on, as they lie here.
+    #[inline]
+    pub(super) fn waiting_bytes(&self, front: &Front) -> usize {
+        let units = distance(self.head(), front.at.wrapping_sub(1) & CURSOR_MASK);
+        usize::try_from(units).unwrap_or(0).saturating_mul(UNIT)
+    }
+
+    /// Datagrams that wait.
+    pub(super) fn waiting(&self) -> usize {
+        let Header { producer, consumer, .. } = self.header();
+        let taken = consumer.taken.load(Ordering::Relaxed);
+        let waiting = producer.pushed.load(Ordering::Relaxed).wrapping_sub(taken);
+        usize::try_from(waiting).unwrap_or(0)
     }
 
     /// Whether everything up to a position has been read.
@@ -1081,6 +1111,8 @@ impl Mailbox {
         let consumer = &self.header().consumer;
         let released = consumer.released.load(Ordering::Relaxed);
         consumer.released.store(released.wrapping_add(front.charge.into()), Ordering::Relaxed);
+        let taken = consumer.taken.load(Ordering::Relaxed).wrapping_add(1);
+        consumer.taken.store(taken, Ordering::Relaxed);
         consumer.tail.store(front.next, Ordering::Release);
     }
 

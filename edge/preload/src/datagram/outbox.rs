@@ -383,7 +383,7 @@ impl Way {
                     std::hint::spin_loop();
                     continue;
                 }
-                Pushed::Full => self.mailbox.stalls(),
+                Pushed::Full => self.mailbox.stalls(len),
                 Pushed::Asleep | Pushed::Gone => {}
             }
             return pushed;

@@ -229,7 +229,7 @@ unsafe fn from_kernel(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: usize) -> libc::ssize_t {
+pub(super) unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: usize) -> libc::ssize_t {
     let block =
         || real!(c"read" as fn(c_int, *mut c_void, usize) -> libc::ssize_t, fd, buffer, len);
     let Some(slot) = ours(fd).filter(|_| len > 0) else { return block() };
@@ -303,7 +303,7 @@ unsafe extern "C" fn __recv_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvfrom(
+pub(super) unsafe extern "C" fn recvfrom(
     fd: c_int,
     buffer: *mut c_void,
     len: usize,
@@ -379,7 +379,11 @@ unsafe extern "C" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> libc::ssize_t {
+pub(super) unsafe extern "C" fn readv(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+) -> libc::ssize_t {
     let block = || {
         real!(c"readv" as fn(c_int, *const libc::iovec, c_int) -> libc::ssize_t, fd, parts, count)
     };
@@ -411,7 +415,11 @@ unsafe extern "C" fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> libc::ssize_t {
+pub(super) unsafe extern "C" fn recvmsg(
+    fd: c_int,
+    message: *mut libc::msghdr,
+    flags: c_int,
+) -> libc::ssize_t {
     let block = || {
         real!(
             c"recvmsg" as fn(c_int, *mut libc::msghdr, c_int) -> libc::ssize_t,
@@ -524,7 +532,7 @@ unsafe fn each_passed(message: *const libc::msghdr, mut f: impl FnMut(c_int)) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmmsg(
+pub(super) unsafe extern "C" fn recvmmsg(
     fd: c_int,
     messages: *mut libc::mmsghdr,
     count: c_uint,
@@ -653,7 +661,11 @@ unsafe fn each(
 const PARTS_KERNEL_MAX: usize = 1024;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, len: usize) -> libc::ssize_t {
+pub(super) unsafe extern "C" fn write(
+    fd: c_int,
+    bytes: *const c_void,
+    len: usize,
+) -> libc::ssize_t {
     send_any(fd, &[one(bytes, len)], Destination::default, 0, || {
         real!(c"write" as fn(c_int, *const c_void, usize) -> libc::ssize_t, fd, bytes, len)
     })
@@ -670,7 +682,11 @@ fn sent(slot: &Pin, count: libc::ssize_t) -> libc::ssize_t {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> libc::ssize_t {
+pub(super) unsafe extern "C" fn writev(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+) -> libc::ssize_t {
     let call = || {
         real!(c"writev" as fn(c_int, *const libc::iovec, c_int) -> libc::ssize_t, fd, parts, count)
     };
@@ -699,7 +715,7 @@ unsafe extern "C" fn send(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendto(
+pub(super) unsafe extern "C" fn sendto(
     fd: c_int,
     bytes: *const c_void,
     len: usize,
@@ -732,7 +748,7 @@ unsafe extern "C" fn sendto(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmsg(
+pub(super) unsafe extern "C" fn sendmsg(
     fd: c_int,
     message: *const libc::msghdr,
     flags: c_int,
@@ -775,7 +791,7 @@ unsafe extern "C" fn sendmsg(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmmsg(
+pub(super) unsafe extern "C" fn sendmmsg(
     fd: c_int,
     messages: *mut libc::mmsghdr,
     count: c_uint,

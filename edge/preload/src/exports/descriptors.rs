@@ -39,7 +39,7 @@ fn copied(old: c_int, new: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     closes(fd);
     real!(c"close" as fn(c_int) -> c_int, fd)
 }
@@ -52,7 +52,7 @@ unsafe extern "C" fn __res_iclose(state: *mut std::ffi::c_void, free: c_int) -> 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup(old: c_int) -> c_int {
+pub(super) unsafe extern "C" fn dup(old: c_int) -> c_int {
     let new = real!(c"dup" as fn(c_int) -> c_int, old);
     copied(old, new);
     new
@@ -82,7 +82,7 @@ unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if old != new && is_open(old) && flags & !libc::O_CLOEXEC == 0 {
         closes(new);
         standard(old, new);

@@ -116,6 +116,7 @@ extern "C" fn dump_fd_stats(fd: c_int, level: c_int) -> c_int {
     let mut dump = |fd: c_int| {
         if let Some(slot) = table::socket(fd) {
             found = true;
+            crate::stats::sum_up(&slot, fd);
             let text = slot.counters.report(fd);
             let state = format!("{:?}, {}", slot.kind(), slot.why().text());
             log::print(level, || format!("[fd={fd}] {state}\n{text}"));

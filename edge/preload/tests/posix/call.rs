@@ -692,6 +692,76 @@ pub(crate) fn bad_buffers(from: c_int, to: c_int) -> Vec<Answer> {
     }
 }
 
+/// Asks for an `io_uring`, whatever comes of it.
+pub(crate) fn ask_for_uring() {
+    let mut params = [0_u64; 16];
+    // SAFETY: a local of the length of its structure, which is all zeros.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
+    if let Ok(fd) = c_int::try_from(fd)
+        && fd >= 0
+    {
+        close(fd).unwrap();
+    }
+}
+
+/// Reads as nobody sees who stands in front of the C library.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn plain_read(fd: c_int) -> String {
+    let mut buffer = [0_u8; 100];
+    let got: i64;
+    // SAFETY: the calling convention of the kernel, and a local buffer.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") libc::SYS_read => got,
+            in("rdi") i64::from(fd), in("rsi") buffer.as_mut_ptr(), in("rdx") 100,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    text(&buffer, got).unwrap()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn plain_read(fd: c_int) -> String {
+    recv(fd, 100, 0).unwrap()
+}
+
+/// A line sent and received by the numbers of the calls, and a descriptor copied and closed by them.
+pub(crate) fn by_number(from: c_int, to: c_int) -> Vec<Answer> {
+    let (mut first, mut second) = ([0_u8; 3], [0_u8; 4]);
+    let line = c"by number".as_ptr();
+    let mut parts = [
+        libc::iovec { iov_base: first.as_mut_ptr().cast(), iov_len: 3 },
+        libc::iovec { iov_base: second.as_mut_ptr().cast(), iov_len: 4 },
+    ];
+    let null = std::ptr::null_mut::<c_void>();
+    // SAFETY: locals, and a header of locals.
+    unsafe {
+        let mut header: libc::msghdr = zeroed();
+        header.msg_iov = parts.as_mut_ptr();
+        header.msg_iovlen = 2;
+        let mut answers = Vec::new();
+        let mut see = |value: i64| answers.push(answer(value));
+        see(libc::syscall(libc::SYS_write, from, line, 9));
+        see(libc::syscall(libc::SYS_sendto, from, line, 9, 0, null, 0));
+        see(libc::syscall(libc::SYS_writev, from, parts.as_ptr(), 2));
+        see(libc::syscall(libc::SYS_sendmsg, from, &raw const header, 0));
+        let copy = libc::syscall(libc::SYS_dup, from);
+        see(libc::syscall(libc::SYS_write, copy, line, 9));
+        see(libc::syscall(libc::SYS_close, copy));
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        see(libc::syscall(libc::SYS_read, to, first.as_mut_ptr(), 3));
+        see(libc::syscall(libc::SYS_readv, to, parts.as_ptr(), 2));
+        see(libc::syscall(libc::SYS_recvmsg, to, &raw mut header, 0));
+        see(libc::syscall(libc::SYS_recvfrom, to, second.as_mut_ptr(), 2, 0, null, null));
+        see(libc::syscall(libc::SYS_read, -1, null, 3));
+        see(libc::syscall(libc::SYS_gettid).min(1));
+        see(u32::from_ne_bytes(second).into());
+        answers
+    }
+}
+
 /// What calls say to places that are not there: addresses, sets, masks and events. `fd` has something to
 /// read, three times.
 pub(crate) fn bad_places(fd: c_int) -> Vec<Answer> {

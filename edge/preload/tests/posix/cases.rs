@@ -109,6 +109,35 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("the other way", bad_buffers(p.s, p.c));
         log.see("faults", faults());
     }),
+    ("calls by their numbers", |log, p| {
+        log.see("saw", by_number(p.c, p.s));
+        log.see("left", recv(p.s, 100, 0));
+        log.see("back", by_number(p.s, p.c));
+        log.see("left", recv(p.c, 100, 0));
+    }),
+    ("an io_uring", |log, p| {
+        let l = listener(libc::AF_INET);
+        let ended = wait(fork(|| {
+            let Pair { c, s } = p;
+            send(c, b"before", 0).unwrap();
+            recv(s, 100, 0).unwrap();
+            ask_for_uring();
+            // The kernel's own calls see what is sent from now on.
+            for _ in 0..3 {
+                send(c, b"there", 0).unwrap();
+                assert_eq!(plain_read(s), "there");
+                send(s, b"back", 0).unwrap();
+                assert_eq!(plain_read(c), "back");
+            }
+            let new = socket(libc::AF_INET, libc::SOCK_STREAM);
+            connect(new, libc::AF_INET, port(l)).unwrap();
+            let other = accept(l, 0).unwrap().try_into().unwrap();
+            send(new, b"new", 0).unwrap();
+            assert_eq!(plain_read(other), "new");
+        }));
+        log.see("ended", ended);
+        close(l).unwrap();
+    }),
     ("places that are not there", |log, p| {
         send(p.c, b"one two three four", 0).unwrap();
         settle();

@@ -118,6 +118,10 @@ const CASES: &[(&str, Case)] = &[
         log.see("got", recv(m.b, 100, libc::MSG_WAITALL));
         log.see("next", ioctl(m.b, libc::FIONREAD, 0));
     }),
+    ("calls by their numbers", |log, m| {
+        log.see("saw", by_number(m.a, m.b));
+        log.see("left", all(m.b));
+    }),
     ("places that are not there", |log, m| {
         for text in ["one", "two", "three", "four"] {
             send(m.a, text.as_bytes(), 0).unwrap();

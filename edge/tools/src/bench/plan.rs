@@ -75,6 +75,12 @@ pub(crate) struct Tuning {
     pub(crate) tx_depth: u32,
     /// Largest message that is copied into the request.
     pub(crate) inline_bytes: u32,
+    /// Traffic class of all packets, both ways.
+    #[serde(default)]
+    pub(crate) traffic_class: u8,
+    /// How many routers they may pass; 0: as many as the system says.
+    #[serde(default)]
+    pub(crate) hop_limit: u8,
     /// Use of the registered memory.
     pub(crate) layout: Layout,
 }
@@ -112,6 +118,8 @@ impl Plan {
                 mtu: args.mtu,
                 tx_depth: args.tx_depth.unwrap_or(TX_DEPTH),
                 inline_bytes: args.inline,
+                traffic_class: args.traffic_class,
+                hop_limit: args.hop_limit,
                 layout: Layout::new(largest, args.rx_depth),
             },
             posting,

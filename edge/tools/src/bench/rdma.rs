@@ -135,6 +135,8 @@ pub(crate) struct QueuePair {
     remote: RemoteSlice,
     inline: Inline,
     gid_index: u8,
+    /// Traffic class and hop limit of its packets.
+    marks: (u8, u8),
     mtu: PathMtu,
     context: Context,
     /// Room for what a poll takes.
@@ -232,6 +234,7 @@ impl QueuePair {
             remote: RemoteSlice { addr: 0, rkey: Rkey(0) },
             inline: Inline::new(usize::try_from(tuning.inline_bytes).unwrap_or(0)),
             gid_index,
+            marks: (tuning.traffic_class, tuning.hop_limit),
             mtu: asked.min(context.query_port().active_mtu),
             context,
         })
@@ -257,6 +260,8 @@ impl QueuePair {
         self.qp
             .connect(&RcConnect {
                 gid_index: self.gid_index,
+                traffic_class: self.marks.0,
+                hop_limit: self.marks.1,
                 path_mtu: self.mtu,
                 ..RcConnect::new(local, contact.remote())
             })

@@ -405,6 +405,10 @@ fn whole(source: &Source, row: &Row) {
     line("Tx OS info:", [n("tx_os_bytes"), n("tx_os_packets"), 0, 0]);
     line("Rx Offload:", [n("rx_bytes"), n("rx_packets"), n("rx_eagain"), n("rx_errors")]);
     line("Rx OS info:", [n("rx_os_bytes"), n("rx_os_packets"), 0, 0]);
+    let (max, dropped) = (n("rx_waiting_bytes_max"), n("rx_dropped_bytes"));
+    println!("Rx byte: max {max} / dropped {dropped} / limit {}", n("rx_limit_bytes"));
+    let (max, dropped) = (n("rx_waiting_packets_max"), n("rx_dropped_packets"));
+    println!("Rx pkt : max {max} / dropped {dropped}");
     let (miss, hit) = (n("rx_poll_miss"), n("rx_poll_hit"));
     let hundredths = (hit * 10_000).checked_div(hit + miss).unwrap_or(0);
     let percent = format!("{}.{:02}", hundredths / 100, hundredths % 100);

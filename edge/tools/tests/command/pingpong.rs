@@ -58,6 +58,16 @@ fn one_server_answers_client_after_client() {
     }
 }
 
+/// Goal: the class and the hops that are asked for are those of both ends' adapters.
+#[test]
+fn both_ends_have_the_traffic_class_that_is_asked_for() {
+    let words = ["pingpong", "-n", "1", "--tclass", "0x68", "--hop-limit", "9"];
+    let output = command(&words).env("ADVERB_LOG", "info").output().expect("it runs");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = stderr(&output).matches("traffic_class=104 hop_limit=9").count();
+    assert_eq!(told, 2, "{}", stderr(&output));
+}
+
 #[test]
 fn a_server_that_is_not_there_is_a_failure() {
     let output = adverb(&["pingpong", "127.0.0.1", "-p", "1"]);

@@ -20,7 +20,7 @@ use crate::standby::Standby;
 use crate::usher::Usher;
 use crate::vicinity::{Addresses, Departed, Near, datagram_len};
 use crate::way::Way;
-use adverb_engine::{Brief, Gid, QpType, Time};
+use adverb_engine::{Brief, Gid, Time};
 use adverb_wire::{Headers, Marks, Packet, Qpn};
 use std::io;
 use std::os::fd::AsFd;
@@ -28,20 +28,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Port {
-    /// The way to the peer that a queue pair is to be connected with.
+    /// The way to the peer that a queue pair is to be connected with; that of one that is not
+    /// `connected` to one peer, or takes packets alone, is the network.
     pub(crate) fn link(
         &self,
-        kind: QpType,
+        connected: bool,
         change: &Change,
         remote: Gid,
     ) -> Result<Link, ConnectError> {
         let index = change.gid_index;
         let entry = self.device.gids.iter().find(|entry| entry.index == index);
         let local = entry.ok_or(ConnectError::NoSuchGid { index })?.gid;
-        let connected = matches!(kind, QpType::Rc | QpType::Uc);
         let same_kind = local.v4().is_some() == remote.v4().is_some();
         if let Some(qp) = change.attributes.remote.filter(|_| connected && same_kind)
             && let Some(lane) = self.lane(local, remote, qp)?
+            && !lane.peer_word(qp).is_for_packets()
         {
             return Ok(Link::Lane(lane));
         }

@@ -137,11 +137,7 @@ impl QpInner {
         now: Time,
         port: &Port,
     ) -> u32 {
-        if let (Receives::Xrc(targets), Some(xrceth)) =
-            (&mut self.own.receives, packet.headers.xrceth)
-        {
-            self.own.domain = targets.meet(xrceth.srqn).unwrap_or(0);
-        }
+        self.own.meet_queue(packet);
         let errand = Errand::Arrival { flow: came.flow, marks: came.marks, len: came.len };
         self.with_errand(errand, None, port, |engine, host| {
             engine.on_admitted(packet, now, host);

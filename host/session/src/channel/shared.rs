@@ -67,6 +67,8 @@ pub(super) struct State {
     pub(super) receives: Ring,
     /// Work posted since the last that asked for a completion.
     pub(super) unsignaled: u32,
+    /// One piece of work in so many asks for one.
+    signal_every: u32,
     /// What went wrong first.
     pub(super) failure: Option<Failure>,
     /// What it was before the peer was found again.
@@ -118,6 +120,12 @@ impl State {
         }
     }
 
+    /// Somebody who polls may get an event without looking for completions.
+    #[inline]
+    pub(super) fn has_untaken(&self) -> bool {
+        self.sends.untaken() + self.receives.untaken() > 0
+    }
+
     /// Somebody who polls would get an event.
     pub(super) fn has_event(&mut self) -> bool {
         self.receives.has_event() || self.sends.has_event()
@@ -134,11 +142,8 @@ impl State {
     /// Takes as many events as there is room for.
     #[inline]
     pub(super) fn take_events(&mut self, events: &mut Vec<Event>) {
-        while events.len() < events.capacity()
-            && let Some(event) = self.next_event()
-        {
-            events.push(event);
-        }
+        self.receives.take_into(events);
+        self.sends.take_into(events);
     }
 
     /// Notes completions.
@@ -146,7 +151,29 @@ impl State {
     fn note(&mut self, count: usize) {
         let Self { sends, receives, failure, completions, .. } = self;
         for completion in completions.iter().take(count) {
-            note(completion, sends, receives, failure);
+            let Told { ticket, status, arrived } = told(completion);
+            let operation = match ticket.queue {
+                Queue::Send => sends.complete(ticket.number, status, arrived),
+                Queue::Receive => receives.complete(ticket.number, status, arrived),
+            };
+            note_cause(operation, status, failure);
+        }
+    }
+
+    /// Notes completions, and takes events as far as there is room.
+    #[inline]
+    fn note_into(&mut self, count: usize, events: &mut Vec<Event>) {
+        let Self { sends, receives, failure, completions, .. } = self;
+        for completion in completions.iter().take(count) {
+            let Told { ticket, status, arrived } = told(completion);
+            let operation = match ticket.queue {
+                Queue::Send => sends.complete_into(ticket.number, status, arrived, events),
+                Queue::Receive => receives.complete_into(ticket.number, status, arrived, events),
+            };
+            note_cause(operation, status, failure);
+        }
+        if self.has_untaken() {
+            self.take_events(events);
         }
     }
 
@@ -157,18 +184,19 @@ impl State {
     }
 }
 
-/// Notes a completion.
-#[inline]
-fn note(
-    completion: &WorkCompletion,
-    sends: &mut Ring,
-    receives: &mut Ring,
-    failure: &mut Option<Failure>,
-) {
-    let Ticket { queue, number } = Ticket::from_wr_id(completion.wr_id);
-    let status = completion.status;
-    let operation = match queue {
-        Queue::Send => sends.complete(number, status, None),
+/// What a completion says.
+struct Told {
+    ticket: Ticket,
+    status: WcStatus,
+    /// Of a receive: what came.
+    arrived: Option<(Operation, usize, Option<u32>)>,
+}
+
+#[inline(always)]
+fn told(completion: &WorkCompletion) -> Told {
+    let ticket = Ticket::from_wr_id(completion.wr_id);
+    let arrived = match ticket.queue {
+        Queue::Send => None,
         Queue::Receive => {
             let bytes = usize::try_from(completion.byte_len).unwrap_or(usize::MAX);
             let imm = completion.imm.map(|Imm(imm)| imm);
@@ -176,11 +204,16 @@ fn note(
                 true => Operation::WriteReceived,
                 false => Operation::Receive,
             };
-            receives.complete(number, status, Some((operation, bytes, imm)))
+            Some((operation, bytes, imm))
         }
     };
-    let is_cause = status != WcStatus::Success && status != WcStatus::WorkRequestFlushed;
-    if is_cause && failure.is_none() {
+    Told { ticket, status: completion.status, arrived }
+}
+
+/// Notes why work has failed, if it has, and was the first to.
+#[inline(always)]
+fn note_cause(operation: Operation, status: WcStatus, failure: &mut Option<Failure>) {
+    if status != WcStatus::Success && status != WcStatus::WorkRequestFlushed && failure.is_none() {
         warn!(%operation, ?status, "work has failed, and the channel with it");
         *failure = Some(Failure::Work { operation, status });
     }
@@ -198,6 +231,10 @@ impl Shared {
             sends: Ring::new(Queue::Send, queues.send_depth),
             receives: Ring::new(Queue::Receive, queues.receive_depth),
             unsignaled: 0,
+            signal_every: match queues.signal {
+                Signal::All => 1,
+                Signal::Every(count) => count.get(),
+            },
             failure: None,
             before: None,
             completions: [NO_COMPLETION; COMPLETIONS_MAX],
@@ -357,12 +394,8 @@ impl Shared {
             }
             Some(_) | None => SendData::Gather(&sges),
         };
-        let signaled = how.signal
-            || state.sends.room() == 1
-            || match self.adapter.config().queues.signal {
-                Signal::All => true,
-                Signal::Every(count) => state.unsignaled + 1 >= count.get(),
-            };
+        let signaled =
+            how.signal || state.sends.room() == 1 || state.unsignaled + 1 >= state.signal_every;
         let ticket = state.sends.next_ticket();
         let work = SendWork {
             to: SendTo::Peer,
@@ -445,6 +478,29 @@ impl Shared {
         Ok((state, true))
     }
 
+    /// Takes what has completed, and its events as far as there is room. The lock is let go meanwhile if
+    /// the queue is shared.
+    #[inline]
+    pub(super) fn reap_into<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), ChannelError> {
+        if self.source().is_shared() {
+            let (mut state, reaped) = self.reap(state)?;
+            if reaped {
+                state.take_events(events);
+            }
+            return Ok(());
+        }
+        let count = self.source().cq().poll(&mut state.completions)?;
+        if count > 0 {
+            state.note_into(count, events);
+            self.announce(&mut state);
+        }
+        Ok(())
+    }
+
     /// Takes what has completed on a queue that is the channel's own; false if nothing had.
     pub(crate) fn reap_own(&self) -> Result<bool, PollError> {
         let mut state = self.lock();
@@ -459,7 +515,9 @@ impl Shared {
     /// Takes in a completion that came over a shared queue.
     pub(crate) fn take_in(&self, completion: &WorkCompletion) {
         let state = &mut *self.lock();
-        note(completion, &mut state.sends, &mut state.receives, &mut state.failure);
+        let Told { ticket, status, arrived } = told(completion);
+        let operation = state.ring(ticket.queue).complete(ticket.number, status, arrived);
+        note_cause(operation, status, &mut state.failure);
         self.announce(state);
     }
 

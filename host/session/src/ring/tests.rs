@@ -88,7 +88,10 @@ fn wr_ids_carry_the_queue() {
 enum Step {
     Post,
     Complete(u64),
+    /// And takes what there is, with room for so many.
+    CompleteInto(u64, usize),
     Next,
+    TakeInto(usize),
     Claim(u64),
     Take(u64),
 }
@@ -97,7 +100,9 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => Just(Step::Post),
         2 => (0..4_u64).prop_map(Step::Complete),
+        2 => (0..4_u64, 0..3_usize).prop_map(|(ahead, room)| Step::CompleteInto(ahead, room)),
         2 => Just(Step::Next),
+        1 => (0..3_usize).prop_map(Step::TakeInto),
         1 => (0..4_u64).prop_map(Step::Claim),
         1 => (0..6_u64).prop_map(Step::Take),
     ]
@@ -130,6 +135,31 @@ proptest! {
                         ring.complete(number, WcStatus::Success, None);
                         list.iter_mut().filter(|w| w.0 <= number).for_each(|w| w.1 = true);
                     }
+                }
+                Step::CompleteInto(ahead, room) => {
+                    let number = ring.done + ahead;
+                    if number < posted {
+                        // What is the oldest and nobody else's is taken at once, if there is room.
+                        let taken = list.front().is_some_and(|w| *w == (number, false, false));
+                        let mut events = Vec::with_capacity(room);
+                        ring.complete_into(number, WcStatus::Success, None, &mut events);
+                        list.iter_mut().filter(|w| w.0 <= number).for_each(|w| w.1 = true);
+                        prop_assert_eq!(events.len(), usize::from(taken && room > 0));
+                        for event in events {
+                            prop_assert_eq!(Some(event.ticket.number), list.pop_front().map(|w| w.0));
+                        }
+                    }
+                }
+                Step::TakeInto(room) => {
+                    let mut events = Vec::with_capacity(room);
+                    ring.take_into(&mut events);
+                    for event in &events {
+                        let at = list.iter().position(|(_, done, claimed)| *done && !claimed);
+                        let expected = at.and_then(|at| list.remove(at)).map(|w| w.0);
+                        prop_assert_eq!(Some(event.ticket.number), expected);
+                    }
+                    let left = list.iter().any(|(_, done, claimed)| *done && !claimed);
+                    prop_assert!(events.len() == room || !left);
                 }
                 Step::Next => {
                     let at = list.iter().position(|(_, done, claimed)| *done && !claimed);

@@ -8,22 +8,31 @@ use std::time::Duration;
 /// Long enough that only a failure takes it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A device, and a domain of it.
+/// A device and a domain of it, and those of the other end, which may be the same.
 pub(crate) struct Bench {
     pub(crate) context: Context,
     pub(crate) pd: Pd,
+    pub(crate) far: Context,
+    pub(crate) far_pd: Pd,
 }
 
 impl Bench {
     pub(crate) fn new() -> Self {
         let context = Context::open("soft_lo").unwrap();
         let pd = context.alloc_pd();
-        Self { context, pd }
+        Self { far: context.clone(), far_pd: pd.clone(), context, pd }
     }
 
-    /// Two queue pairs connected to one another, made as `a` and `b` say.
+    /// Its ends reach one another by this path.
+    pub(crate) fn over([context, far]: [Context; 2]) -> Self {
+        let (pd, far_pd) = (context.alloc_pd(), far.alloc_pd());
+        Self { context, pd, far, far_pd }
+    }
+
+    /// Two queue pairs connected to one another, the first one here and the second one there, made as
+    /// `a` and `b` say.
     pub(crate) fn pair_of(&self, a: &QpConfig<'_>, b: &QpConfig<'_>) -> [Qp<Rc>; 2] {
-        let pair = [self.pd.create_qp(a).unwrap(), self.pd.create_qp(b).unwrap()];
+        let pair = [self.pd.create_qp(a).unwrap(), self.far_pd.create_qp(b).unwrap()];
         connect(&pair[0], &pair[1]);
         pair
     }

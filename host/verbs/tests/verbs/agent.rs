@@ -156,6 +156,9 @@ impl Remote {
     }
 }
 
+/// What memory is filled with that nobody else is to see or to change.
+pub(crate) const CANARY: u8 = 0xca;
+
 /// Length of an agent's region, in bytes.
 pub(crate) const MEMORY_BYTES: usize = 16 << 20;
 
@@ -286,6 +289,7 @@ impl Servant {
                 self.run(index, Work::fetch_add(self.part("0", "8"), far(addr, rkey), add))
             }
             ["stream", index, len, addr, rkey] => self.stream(index, len, far(addr, rkey)),
+            ["hammer", index, len, addr, rkey] => self.hammer(index, small(len), far(addr, rkey)),
             ["announce", index, rounds, addr, rkey] => {
                 self.announce(index, number(rounds), far(addr, rkey))
             }
@@ -389,6 +393,25 @@ impl Servant {
             }
         }
         "Success".to_owned()
+    }
+
+    /// Writes and reads in turn until that fails, and says how; or that it has read a [`CANARY`].
+    fn hammer(&self, index: &str, len: usize, there: RemoteSlice) -> String {
+        let end = Instant::now() + FOREVER;
+        let part = |at| self.mr.slice(at, len).expect("it is in there");
+        self.mr.fill(0, len, 1).expect("it is writable");
+        loop {
+            let qp = self.qp(index);
+            qp.post(Work::write(part(0), there)).expect("room");
+            qp.post(Work::read(part(len), there)).expect("room");
+            let ended = self.ended(2);
+            if ended != "Success" || Instant::now() > end {
+                return ended;
+            }
+            if bytes_of(&self.mr, len, len).contains(&CANARY) {
+                return "a canary was read".to_owned();
+            }
+        }
     }
 
     /// Writes again and again until that fails, and says how.

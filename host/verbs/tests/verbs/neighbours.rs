@@ -1,7 +1,7 @@
 //! Two processes of one host: the way they find to one another, what is ordered, and what happens
 //! when one of them goes, or its memory.
 
-use crate::agent::{Agent, MEMORY_BYTES};
+use crate::agent::{Agent, CANARY, MEMORY_BYTES};
 use crate::alone::{alone, over_udp};
 use crate::pair::{FOREVER, Setup, assert_same, bytes_of, eventually, pattern, remote};
 use crate::path::{Path, between_processes};
@@ -14,6 +14,7 @@ between_processes! {
     every_operation_reaches_every_kind_of_memory,
     neighbours_may_be_killed_at_any_moment,
     nothing_is_written_after_a_region_is_dropped,
+    what_a_dropped_region_had_is_somebody_elses_at_once,
 }
 
 /// Around a cache line, around what goes through the lane whole, and much more.
@@ -176,6 +177,39 @@ fn nothing_is_written_after_a_region_is_dropped(path: Path) {
         keep.fill(0, 1 << 16, 0xee).expect("it is writable");
         assert_eq!(agent.answer(), "RemoteAccess", "round {round}");
         assert_same(&bytes_of(&keep, 0, 1 << 16), &[0xee; 1 << 16], "after the end");
+    }
+}
+
+/// Goal: memory of a region that is dropped in the midst of a peer's writing and reading is used for
+/// something else, and the peer neither changes nor sees that.
+/// Method: buffers that are let go come back with the next allocation; small ones and ones that have a
+/// file of their own, next to others that stay.
+fn what_a_dropped_region_had_is_somebody_elses_at_once(path: Path) {
+    let (context, setup) = (path.context(), Setup::default());
+    let mut agent = Agent::start_over(path);
+    let pd = context.alloc_pd();
+    let lengths = [4096, 8192, 1 << 16, 1 << 19].into_iter().cycle().take(30);
+    for (round, len) in lengths.enumerate() {
+        let side = setup.side(&context);
+        let there = agent.connect_to(&side.qp, &setup);
+        let mr = side.pd.allocate(len, Access::ALL).expect("memory");
+        let (index, addr, rkey) = (there.index, mr.addr(), mr.rkey().0);
+        agent.tell(&format!("hammer {index} {len} {addr} {rkey}"));
+        eventually("it writes", || mr.load_u64(len - 8) == Ok(0x0101_0101_0101_0101));
+        drop(mr);
+        let others: Vec<_> = (0..4)
+            .map(|_| {
+                let other = pd.allocate(len, Access::LOCAL_WRITE).expect("memory");
+                assert!(bytes_of(&other, 0, len).iter().all(|byte| *byte == 0), "not zeros");
+                other.fill(0, len, CANARY).expect("it is writable");
+                other
+            })
+            .collect();
+        assert_eq!(agent.answer(), "RemoteAccess", "round {round}");
+        for other in &others {
+            assert_same(&bytes_of(other, 0, len), &vec![CANARY; len], "somebody else's");
+        }
+        agent.ask(&format!("drop {index}"));
     }
 }
 

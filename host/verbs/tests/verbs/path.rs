@@ -2,8 +2,10 @@
 //!
 //! A test's body takes a [`Path`], and `on_every_path!` makes a test of it for each. What is about the
 //! packets themselves, captures, steering or strangers runs over UDP alone and says so by
-//! `alone::over_udp`; what is about processes runs with an `agent::Agent`; and what never leaves the
-//! queue pair (mistakes, states) runs once.
+//! `alone::over_udp`; what is about processes runs with an `agent::Agent`. What never leaves the queue
+//! pair or its device runs once: mistakes, states, handles, work on windows that no peer takes part in,
+//! arming and ending completion queues, and asynchronous events, but for that of a shared receive queue,
+//! which messages cause.
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test binary uses a part of it")]
 

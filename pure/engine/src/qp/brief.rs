@@ -103,8 +103,9 @@ impl Qp {
             return;
         };
         let same_partition = same_partition(brief.pkey, pkey);
+        let asks = matches!(self.kind(), QpType::Rc | QpType::XrcInitiator);
         match brief.acked {
-            Some(psn) if same_partition && self.state.receives() && self.kind() == QpType::Rc => {
+            Some(psn) if same_partition && self.state.receives() && asks => {
                 self.counters.rcvd_pkts += alone;
                 self.on_acked(psn, now, host);
             }
@@ -117,7 +118,10 @@ impl Qp {
 
     #[inline]
     fn on_brief_send(&mut self, brief: &Brief, psn: Psn, len: u32, host: &mut impl Host) {
-        let open = self.state.receives() && self.progress != Progress::AwaitsPacket;
+        // A brief does not say which shared receive queue it is for.
+        let open = self.state.receives()
+            && self.progress != Progress::AwaitsPacket
+            && self.kind() == QpType::Rc;
         let Some(peer) = &mut self.peer else {
             self.counters.dropped_pkts += 1;
             return;

@@ -68,8 +68,8 @@ impl Qp {
     }
 
     /// Says whether the peer is on this host, so that packets are records in memory and the host can
-    /// [`Host::reach`] what the peer registered. For RC and UC, before RTR: afterwards it changes
-    /// nothing.
+    /// [`Host::reach`] what the peer registered. For connected queue pairs, before RTR: afterwards it
+    /// changes nothing.
     pub fn set_local(&mut self, local: bool) {
         if self.peer.is_none() {
             self.local = local;
@@ -133,13 +133,13 @@ impl Qp {
 
     fn path(&self) -> Path {
         let Settings { partition, remote, path_mtu, .. } = self.settings;
-        let mtu = match self.kind() {
-            QpType::Ud => Segment::of(self.options.port_mtu),
-            QpType::Rc | QpType::Uc if self.local => Segment::LOCAL,
-            QpType::Rc | QpType::Uc | QpType::XrcInitiator | QpType::XrcTarget => {
-                Segment::of(path_mtu)
-            }
-        };
+        let mtu =
+            match self.kind() {
+                QpType::Ud => Segment::of(self.options.port_mtu),
+                QpType::Rc | QpType::Uc | QpType::XrcInitiator | QpType::XrcTarget => {
+                    if self.local { Segment::LOCAL } else { Segment::of(path_mtu) }
+                }
+            };
         let local = self.local;
         let transport = self.kind().transport();
         Path { transport, remote, pkey: partition.pkey, pkey_index: partition.index, mtu, local }

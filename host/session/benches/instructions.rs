@@ -1,0 +1,245 @@
+//! What a session adds to raw verbs, in instructions: the same operation on a channel and on a queue
+//! pair, one function each, called by name.
+//!
+//! Without a name it says what there is. With one it runs that operation, for callgrind to count:
+//! `valgrind --tool=callgrind --toggle-collect='*counted_NAME*' PROGRAM NAME`. Both ends are in this
+//! process, on the loopback device; whoever posts also drives. `adverb bench --layers` says the same in
+//! time.
+//!
+//! # Safety
+//!
+//! Raw requests are of a region that outlives them and lends no references.
+
+#![expect(clippy::indexing_slicing, reason = "a benchmark may fail")]
+
+use adverb_session::{
+    Access, Block, Buffer, Channel, ClientSession, Config, Endpoint, Event, RemoteBuffer,
+    ServerSession, WcStatus,
+};
+use adverb_verbs::{
+    Cq, Mr, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind, SendTo, SendWork,
+    WorkCompletion,
+};
+use std::error::Error;
+use std::thread;
+use std::time::Duration;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Operations in one call.
+const ROUNDS: usize = 1600;
+const SHORT_BYTES: usize = 64;
+const LONG_BYTES: usize = 64 << 10;
+const BATCH: usize = 16;
+const _: () = assert!(ROUNDS.is_multiple_of(BATCH));
+
+type Counted = fn(&mut Bench) -> Outcome<()>;
+
+/// All of them, by their names.
+const OPERATIONS: [(&str, Counted); 6] = [
+    ("raw_poll", counted_raw_poll),
+    ("session_poll", counted_session_poll),
+    ("raw_send", counted_raw_send),
+    ("session_send", counted_session_send),
+    ("raw_write_batch", counted_raw_write_batch),
+    ("session_write_batch", counted_session_write_batch),
+];
+
+fn main() -> Outcome<()> {
+    let name = std::env::args().nth(1).filter(|name| !name.starts_with('-'));
+    let Some(name) = name else {
+        for (name, _) in OPERATIONS {
+            println!("{name} {ROUNDS}");
+        }
+        return Ok(());
+    };
+    let found = OPERATIONS.into_iter().find(|(known, _)| *known == name);
+    let (_, counted) = found.ok_or_else(|| format!("no such operation: {name}"))?;
+    let mut bench = Bench::new()?;
+    // Everything that happens only the first few times happens here.
+    for _ in 0..ROUNDS {
+        bench.raw.send()?;
+        bench.session.send()?;
+    }
+    bench.raw.write()?;
+    bench.session.write()?;
+    counted(&mut bench)
+}
+
+#[inline(never)]
+fn counted_raw_poll(bench: &mut Bench) -> Outcome<()> {
+    (0..ROUNDS).try_for_each(|_| bench.raw.poll(0).map(drop))
+}
+
+#[inline(never)]
+fn counted_session_poll(bench: &mut Bench) -> Outcome<()> {
+    (0..ROUNDS).try_for_each(|_| bench.session.poll(0).map(drop))
+}
+
+#[inline(never)]
+fn counted_raw_send(bench: &mut Bench) -> Outcome<()> {
+    (0..ROUNDS).try_for_each(|_| bench.raw.send())
+}
+
+#[inline(never)]
+fn counted_session_send(bench: &mut Bench) -> Outcome<()> {
+    (0..ROUNDS).try_for_each(|_| bench.session.send())
+}
+
+#[inline(never)]
+fn counted_raw_write_batch(bench: &mut Bench) -> Outcome<()> {
+    (0..ROUNDS / BATCH).try_for_each(|_| bench.raw.write())
+}
+
+#[inline(never)]
+fn counted_session_write_batch(bench: &mut Bench) -> Outcome<()> {
+    (0..ROUNDS / BATCH).try_for_each(|_| bench.session.write())
+}
+
+struct Bench {
+    raw: Raw,
+    session: Session,
+}
+
+impl Bench {
+    fn new() -> Outcome<Self> {
+        let config = Config::default().silence_timeout(Duration::from_secs(3600));
+        let mut server = ServerSession::bind("127.0.0.1:0", config.clone())?;
+        let address = server.local_addr();
+        let accepting = thread::spawn(move || server.accept(Duration::from_secs(60)));
+        let client = ClientSession::new(config)?.connect(address)?;
+        let server = accepting.join().map_err(|_| "the server has panicked")??;
+        Ok(Self { raw: Raw::new(&client)?, session: Session::new(client, server)? })
+    }
+}
+
+/// Two queue pairs, each with a completion queue, as the session's channels have.
+struct Raw {
+    ends: [(Qp<Rc>, Cq); 2],
+    mr: Mr,
+    completions: [WorkCompletion; BATCH],
+}
+
+impl Raw {
+    fn new(endpoint: &Endpoint) -> Outcome<Self> {
+        let adapter = endpoint.adapter();
+        let mr = adapter.pd().allocate(2 * LONG_BYTES, Access::ALL)?;
+        let end = || -> Outcome<_> {
+            let cq = adapter.context().create_cq(256)?;
+            Ok((adapter.pd().create_qp(&QpConfig::new(&cq))?, cq))
+        };
+        let ends = [end()?, end()?];
+        let [a, b] = [ends[0].0.address(1)?, ends[1].0.address(1)?];
+        let path_mtu = adapter.path_mtu();
+        ends[0].0.connect(&RcConnect { path_mtu, ..RcConnect::new(a, b) })?;
+        ends[1].0.connect(&RcConnect { path_mtu, ..RcConnect::new(b, a) })?;
+        Ok(Self { ends, mr, completions: [WorkCompletion::EMPTY; BATCH] })
+    }
+
+    fn post(&self, kind: SendKind, len: usize) -> Outcome<()> {
+        let sges = [self.mr.sge(0, len)?];
+        let work = SendWork {
+            to: SendTo::Peer,
+            wr_id: 1,
+            kind,
+            data: SendData::Gather(&sges),
+            signaled: true,
+            solicited: false,
+            fence: false,
+            buffer: None,
+        };
+        // SAFETY: the region lives as long as the queue pairs and lends no references.
+        unsafe { self.ends[0].0.post_send(&[work]) }.map_err(|(_, error)| error)?;
+        Ok(())
+    }
+
+    fn poll(&mut self, end: usize) -> Outcome<usize> {
+        let count = self.ends[end].1.poll(&mut self.completions)?;
+        let mut taken = self.completions.iter().take(count);
+        match taken.find(|wc| wc.status != WcStatus::Success) {
+            None => Ok(count),
+            Some(wc) => Err(wc.status.to_string().into()),
+        }
+    }
+
+    fn send(&mut self) -> Outcome<()> {
+        let sges = [self.mr.sge(LONG_BYTES, SHORT_BYTES)?];
+        let receive = ReceiveWork { wr_id: 2, sges: &sges, buffer: None };
+        // SAFETY: the region lives as long as the queue pairs and lends no references.
+        unsafe { self.ends[1].0.post_recv(&[receive]) }.map_err(|(_, error)| error)?;
+        self.post(SendKind::Send { imm: None }, SHORT_BYTES)?;
+        while self.poll(1)? == 0 {}
+        while self.poll(0)? == 0 {}
+        Ok(())
+    }
+
+    fn write(&mut self) -> Outcome<()> {
+        let (va, rkey) = (self.mr.addr() + u64::try_from(LONG_BYTES)?, self.mr.rkey());
+        for _ in 0..BATCH {
+            self.post(SendKind::Write { va, rkey, imm: None }, LONG_BYTES)?;
+        }
+        let mut done = 0;
+        while done < BATCH {
+            done += self.poll(0)?;
+        }
+        Ok(())
+    }
+}
+
+/// Two channels.
+struct Session {
+    ends: [Channel; 2],
+    sent: Option<Block>,
+    received: Option<Block>,
+    source: Buffer,
+    sink: RemoteBuffer,
+    events: Vec<Event>,
+    _endpoints: [Endpoint; 2],
+}
+
+impl Session {
+    fn new(client: Endpoint, server: Endpoint) -> Outcome<Self> {
+        let short = client.adapter().buffer(1, SHORT_BYTES)?;
+        let receives = server.adapter().buffer(1, SHORT_BYTES)?;
+        server.advertise("sink", &server.adapter().buffer(1, LONG_BYTES)?)?;
+        Ok(Self {
+            ends: [client.channel("data")?, server.channel("data")?],
+            sent: Some(short.at(0)?),
+            received: Some(receives.at(0)?),
+            source: client.adapter().buffer(1, LONG_BYTES)?,
+            sink: client.remote_buffer("sink")?,
+            events: Vec::with_capacity(BATCH),
+            _endpoints: [client, server],
+        })
+    }
+
+    fn poll(&mut self, end: usize) -> Outcome<usize> {
+        let count = self.ends[end].poll_many(&mut self.events)?;
+        match self.events.iter().find(|event| event.status != WcStatus::Success) {
+            None => Ok(count),
+            Some(event) => Err(event.status.to_string().into()),
+        }
+    }
+
+    fn send(&mut self) -> Outcome<()> {
+        self.ends[1].post_recv(self.received.take().ok_or("no block")?)?;
+        self.ends[0].post_send(self.sent.take().ok_or("no block")?)?;
+        while self.poll(1)? == 0 {}
+        self.received = self.events.pop().map(|event| event.block);
+        while self.poll(0)? == 0 {}
+        self.sent = self.events.pop().map(|event| event.block);
+        Ok(())
+    }
+
+    fn write(&mut self) -> Outcome<()> {
+        for _ in 0..BATCH {
+            self.ends[0].post_write(self.source.at(0)?, self.sink.at(0)?)?;
+        }
+        let mut done = 0;
+        while done < BATCH {
+            done += self.poll(0)?;
+            self.events.clear();
+        }
+        Ok(())
+    }
+}
