@@ -21,13 +21,15 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use crate::config;
+use crate::multiplex;
 use crate::patience::{self, Patience, Spin};
 use crate::raw::{self, Answer, Errno};
+use crate::signal;
 use crate::slot::{Kind, Slot, Why};
 use crate::sockets;
 use crate::stats::add;
 use crate::stream;
-use crate::thread::Interrupts;
+use crate::thread::{Interrupts, Seen};
 
 pub(crate) use directory::tidy_up;
 pub(crate) use inbox::{
@@ -272,11 +274,12 @@ const HARMLESS_V6: [c_int; 7] = [
 /// Tries `attempt`, which never waits, for as long as it is worth it; then `block`, which does.
 pub(crate) fn receive(
     slot: &Slot,
+    fd: c_int,
     now: bool,
     mut attempt: impl FnMut() -> Answer,
     block: impl FnOnce() -> Answer,
 ) -> Answer {
-    let answer = receive_inner(slot, now, &mut attempt, block);
+    let answer = receive_inner(slot, fd, now, &mut attempt, block);
     match answer {
         Ok(got) => {
             stream::note_run(slot);
@@ -291,11 +294,12 @@ pub(crate) fn receive(
 
 fn receive_inner(
     slot: &Slot,
+    fd: c_int,
     now: bool,
     attempt: &mut impl FnMut() -> Answer,
     block: impl FnOnce() -> Answer,
 ) -> Answer {
-    let errno = raw::errno();
+    let (errno, seen) = (raw::errno(), Seen::now());
     let first = attempt();
     let waits = !now && !slot.is_nonblocking.load(Ordering::Relaxed);
     if first != Err(Errno::AGAIN) || !waits {
@@ -306,7 +310,7 @@ fn receive_inner(
         limit => (Some(limit), Interrupts::All),
     };
     let most_ns = config::get().receive_spin_ns;
-    let mut patience = Patience::start(most_ns, limit, kind);
+    let mut patience = Patience::start(most_ns, limit, kind).since(seen);
     loop {
         match patience.goes_on(false) {
             Spin::Look => {}
@@ -327,7 +331,7 @@ fn receive_inner(
     }
     add(&slot.counters.rx_poll_miss, 1);
     let since = raw::now_ns();
-    let answer = block();
+    let answer = sleep_until_readable(fd, &patience).and_then(|()| block());
     patience::miss(raw::now_ns().saturating_sub(since), most_ns);
     answer
 }
@@ -345,9 +349,30 @@ pub(crate) fn spin_until_readable(slot: &Slot, fd: c_int) -> bool {
     while raw::poll_now(fd, libc::POLLIN) == Ok(0) {
         match patience.goes_on(false) {
             Spin::Look => {}
-            Spin::Sleep | Spin::TimedOut => return false,
+            Spin::Sleep => return sleep_until_readable(fd, &patience).is_err(),
+            Spin::TimedOut => return false,
             Spin::Interrupted => return true,
         }
     }
     false
+}
+
+/// Before a sleep in the kernel that only a handler would end: waits for something to read, so that
+/// none is missed that has run since the last look.
+pub(crate) fn sleep_until_readable(fd: c_int, patience: &Patience) -> Result<(), Errno> {
+    while signal::may_interrupt(patience.kind()) {
+        if patience.is_interrupted() {
+            return Err(Errno::INTR);
+        }
+        if patience.is_over() {
+            return Err(Errno::AGAIN);
+        }
+        let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        match multiplex::kernel_sleep(&mut polled, patience.slice_ns(), None) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }

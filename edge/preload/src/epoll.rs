@@ -23,14 +23,14 @@ use crate::config;
 use crate::datagram::{self, Content};
 use crate::doorbell;
 use crate::lock::Lock;
-use crate::patience::{self, Patience, Spin};
+use crate::patience::{self, Patience, SLICE_NS, Spin};
 use crate::raw::{self, Answer, Errno};
 use crate::real::real;
 use crate::slot::{Kind, Slot};
 use crate::stats::add;
 use crate::stream::{self, Want};
 use crate::table::{self, Pin};
-use crate::thread::Interrupts;
+use crate::thread::{Interrupts, Seen};
 
 /// Counts connections that have got rings, or lost them.
 static CHANGES: AtomicU32 = AtomicU32::new(1);
@@ -79,6 +79,10 @@ struct Item {
     seen_head: u64,
     seen_end: bool,
     seen_fulls: u32,
+    /// Whether the kernel spoke, for reading and for writing.
+    seen_kernel: (bool, bool),
+    /// What the kernel has said since.
+    rung: u32,
     /// Looks that found nothing.
     idle: u32,
 }
@@ -111,6 +115,8 @@ struct State {
 pub(crate) struct Epoll {
     refs: AtomicUsize,
     lock: Lock,
+    /// Threads that wait for the lock.
+    wanting: AtomicUsize,
     /// How many items there are.
     count: AtomicUsize,
     state: UnsafeCell<State>,
@@ -131,12 +137,18 @@ const MARK: u64 = 0xad5e_71c3 << 32;
 const EVENTS_MAX: usize = 64;
 /// How long a watcher sleeps that waits for what the kernel has not brought yet.
 const BLOCKED_NAP_NS: i64 = 50_000;
+/// What is to be reported anew, whatever it is.
+const ALL_RUNG: u32 = u32::MAX;
 /// Descriptors from here on have to be searched for.
 const PLACES_MAX: usize = 1 << 20;
 /// A look at the kernel takes as long as so many at memory.
 const KERNEL_LOOKS: u32 = 16;
 /// An item that was looked at so often in vain goes cold.
 const IDLE_MAX: u32 = 2000;
+/// A look that has to ask the kernel is worth so many that do not.
+const KERNEL_LOOK_WORTH: u32 = 500;
+/// How often one who spins gives way to those who want the instance, before it looks again.
+const LET_IN_MAX: u32 = 64;
 
 fn kernel_wait(epfd: c_int, events: &mut [libc::epoll_event]) -> usize {
     let (base, len) = (events.as_mut_ptr() as usize, events.len());
@@ -171,6 +183,8 @@ impl Item {
             seen_head: u64::MAX,
             seen_end: false,
             seen_fulls: u32::MAX,
+            seen_kernel: (false, false),
+            rung: 0,
             idle: 0,
         }
     }
@@ -178,7 +192,7 @@ impl Item {
     fn change(&mut self, events: u32, data: u64) {
         (self.events, self.data) = (events, data);
         (self.seen_head, self.seen_end, self.seen_fulls) = (u64::MAX, false, u32::MAX);
-        self.is_spent = false;
+        (self.is_spent, self.rung) = (false, ALL_RUNG);
         self.idle = 0;
     }
 
@@ -233,6 +247,17 @@ impl Item {
         let room = if wants_room { raw::poll_now(self.fd, out).unwrap_or(0) } else { 0 };
         let ready = libc::POLLIN | libc::POLLRDNORM | room & out;
         u32::from(ready.cast_unsigned())
+    }
+
+    /// What it costs to look at it, in looks at memory.
+    fn cost(&self) -> u32 {
+        let Target::Socket(slot) = &self.target else { return 1 };
+        let speaks = slot.mapped().map(|segment| stream::kernel_speaks(slot, segment));
+        if speaks.is_some_and(|(reading, writing)| reading || writing) {
+            KERNEL_LOOK_WORTH
+        } else {
+            1
+        }
     }
 
     /// Only the kernel can say whose turn it is, or that once is enough.
@@ -311,11 +336,20 @@ impl Item {
         let ended = ready & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
         let writable = ready & libc::POLLOUT != 0;
         let (reading, writing) = stream::kernel_speaks(slot, segment);
-        (readable && (head != self.seen_head || reading))
+        // What comes through the kernel is new when the kernel says so, and what comes after it is too.
+        let (was_reading, was_writing) = self.seen_kernel;
+        let rung = |events: c_int| self.rung & events as u32 != 0;
+        let is_read = match reading {
+            true => rung(libc::EPOLLIN),
+            false => was_reading || head != self.seen_head,
+        };
+        let is_written = match writing {
+            true => rung(libc::EPOLLOUT),
+            false => was_writing || slot.fulls.load(Ordering::Acquire) != self.seen_fulls,
+        };
+        (readable && is_read)
             || (ended && !self.seen_end)
-            || (writable
-                && (writing || slot.fulls.load(Ordering::Acquire) != self.seen_fulls)
-                && self.events & libc::EPOLLOUT as u32 != 0)
+            || (writable && is_written && self.events & libc::EPOLLOUT as u32 != 0)
     }
 
     /// It has been reported.
@@ -333,6 +367,8 @@ impl Item {
         if let Target::Socket(slot) = &self.target {
             let Some(segment) = slot.mapped() else { return };
             self.seen_head = segment.incoming(slot.end()).head();
+            self.seen_kernel = stream::kernel_speaks(slot, segment);
+            self.rung &= !events;
             self.seen_end |= events & (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32 != 0;
             if events & libc::EPOLLOUT as u32 != 0 {
                 self.seen_fulls = slot.fulls.load(Ordering::Acquire);
@@ -433,6 +469,7 @@ impl Epoll {
         let epoll: &'static Self = Box::leak(Box::new(Self {
             refs: AtomicUsize::new(0),
             lock: Lock::new(),
+            wanting: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
             state: UnsafeCell::new(state),
         }));
@@ -463,15 +500,30 @@ impl Epoll {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        let _held = self.lock.hold();
+        let _held = self.lock.try_hold().unwrap_or_else(|| {
+            self.wanting.fetch_add(1, Ordering::Relaxed);
+            let held = self.lock.hold();
+            self.wanting.fetch_sub(1, Ordering::Relaxed);
+            held
+        });
         // SAFETY: the lock is held (rule 1), and `f` cannot come back here: nothing below it calls
         // the program.
         f(unsafe { &mut *self.state.get() })
     }
 
+    /// One who spins holds the lock nearly all the time: between two looks it lets others have it.
+    fn let_in(&self) {
+        let mut rounds = 0;
+        while self.wanting.load(Ordering::Relaxed) > 0 && rounds < LET_IN_MAX {
+            raw::give_way();
+            rounds += 1;
+        }
+    }
+
     /// For a child just forked.
     pub(crate) fn after_fork(&self) {
         self.lock.reset();
+        self.wanting.store(0, Ordering::Relaxed);
         self.with(|state| {
             state.asleep = 0;
             // It is the parent's.
@@ -699,6 +751,8 @@ impl Epoll {
                         Target::Inner(_) | Target::Datagram(_) => libc::EPOLLIN,
                     };
                     let mark = MARK | at as u64;
+                    // The kernel says again what there is.
+                    item.rung = 0;
                     let _ = kernel_control(epfd, op, fd, bells as u32, mark);
                     heat(hot, at, item);
                 } else {
@@ -732,7 +786,7 @@ impl Epoll {
                     count += 1;
                     continue;
                 }
-                item.idle = item.idle.wrapping_add(1);
+                item.idle = item.idle.wrapping_add(item.cost());
                 let is_socket = matches!(item.target, Target::Socket(_) | Target::Datagram(_));
                 if is_socket && item.idle > IDLE_MAX && item.cool(0) {
                     item.is_hot = false;
@@ -776,6 +830,7 @@ impl Epoll {
                         Target::Datagram(_) => {}
                         Target::Inner(inner) => inner.harvest(item.fd),
                         Target::Socket(slot) => {
+                            item.rung |= mask;
                             stream::heed(slot, (mask & 0x7fff) as i16);
                             if slot.watchers.load(Ordering::Relaxed) == 1
                                 && let Some(segment) = slot.mapped()
@@ -928,7 +983,7 @@ impl Epoll {
     ) -> Result<usize, Errno> {
         let config = config::get();
         let most_ns = config.select_spin_ns;
-        let errno = raw::errno();
+        let (errno, seen) = (raw::errno(), Seen::now());
         // What rings have to say comes first; the kernel is asked after a while, or by the sleep.
         let mut looks = 0_usize;
         let every = config.kernel_every;
@@ -938,6 +993,7 @@ impl Epoll {
             self.wake();
         }
         loop {
+            self.let_in();
             let has_items = self.count.load(Ordering::Relaxed) > 0;
             if has_items {
                 self.sync(epfd);
@@ -949,7 +1005,7 @@ impl Epoll {
                 _ if limit_ns == Some(0) => true,
                 None if has_hot => false,
                 patience => {
-                    let start = || Patience::start(most_ns, limit_ns, Interrupts::All);
+                    let start = || Patience::start(most_ns, limit_ns, Interrupts::All).since(seen);
                     patience.get_or_insert_with(start).spins() && (!has_hot || looks >= every)
                 }
             };
@@ -979,8 +1035,9 @@ impl Epoll {
             if limit_ns == Some(0) {
                 return Ok(0);
             }
-            let patience =
-                patience.get_or_insert_with(|| Patience::start(most_ns, limit_ns, Interrupts::All));
+            let patience = patience.get_or_insert_with(|| {
+                Patience::start(most_ns, limit_ns, Interrupts::All).since(seen)
+            });
             let looked =
                 if has_hot { u32::try_from(hot).unwrap_or(u32::MAX) } else { KERNEL_LOOKS };
             match patience.goes_on_after(looked) {
@@ -998,8 +1055,8 @@ impl Epoll {
             let has_datagrams = has_items && self.with(|state| !state.datagrams.is_empty());
             let left_ns = patience.left_ns();
             let slice_ns = match has_marks {
-                true => Some(left_ns.unwrap_or(u64::MAX).min(stream::SLICE_NS)),
-                false => left_ns,
+                true => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),
+                false => patience.slice_ns(),
             };
             let answer = sleep(epfd, events, slice_ns, mask);
             patience::miss(raw::now_ns().saturating_sub(since), most_ns);

@@ -34,6 +34,17 @@ impl Lock {
         Held(self)
     }
 
+    /// The lock, if nobody holds it.
+    #[inline]
+    pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
+        thread::enter();
+        let taken = self.0.compare_exchange(0, thread::id(), Ordering::Acquire, Ordering::Relaxed);
+        if taken.is_err() {
+            thread::leave();
+        }
+        taken.is_ok().then(|| Held(self))
+    }
+
     #[cold]
     fn wait(&self, me: u32) {
         let mut rounds = 0_u32;

@@ -15,13 +15,13 @@ use std::ffi::c_int;
 use crate::config;
 use crate::datagram::{self, Content};
 use crate::epoll::{self, Epoll};
-use crate::patience::{self, Patience, Spin};
+use crate::patience::{self, Patience, SLICE_NS, Spin};
 use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::ring::Segment;
 use crate::stream::{self, Sleeper, Want};
 use crate::table::{self, Pin};
-use crate::thread::Interrupts;
+use crate::thread::{Interrupts, Seen};
 
 /// What we know about one descriptor of the set.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ fn kernel_poll(fds: &mut [libc::pollfd]) -> usize {
 }
 
 /// Asks the kernel, and waits; the C library's function, so that a thread can be cancelled here.
-fn kernel_sleep(
+pub(crate) fn kernel_sleep(
     fds: &mut [libc::pollfd],
     left_ns: Option<u64>,
     mask: Option<&libc::sigset_t>,
@@ -123,7 +123,7 @@ fn poll_inner(
     limit_ns: Option<u64>,
     mask: Option<&libc::sigset_t>,
 ) -> Result<usize, Errno> {
-    let config = config::get();
+    let (config, seen) = (config::get(), Seen::now());
     // A mask that changes which signals arrive is the kernel's business alone, as are no descriptors.
     if fds.is_empty() || limit_ns == Some(0) && !fds.iter().any(|fd| is_known(fd.fd)) {
         return kernel_sleep(fds, limit_ns, mask);
@@ -131,7 +131,7 @@ fn poll_inner(
     let mut known: Vec<Known> = fds.iter().map(|fd| Known::of(fd.fd)).collect();
     let has_rings = known.iter().any(|known| !matches!(known, Known::Nothing));
     let most_ns = config.select_spin_ns;
-    let mut patience = Patience::start(most_ns, limit_ns, Interrupts::All);
+    let mut patience = Patience::start(most_ns, limit_ns, Interrupts::All).since(seen);
     if !has_rings {
         return spin_then_sleep(fds, &mut patience, mask, most_ns);
     }
@@ -189,8 +189,8 @@ fn poll_inner(
         let since = raw::now_ns();
         let mut asked = ask(fds, &known);
         let left_ns = match has_streams {
-            true => Some(patience.left_ns().unwrap_or(u64::MAX).min(stream::SLICE_NS)),
-            false => patience.left_ns(),
+            true => Some(patience.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
+            false => patience.slice_ns(),
         };
         let slept = kernel_sleep(&mut asked, left_ns, mask);
         drop(sleepers);
@@ -270,7 +270,16 @@ fn spin_then_sleep(
         }
     }
     let since = raw::now_ns();
-    let answer = kernel_sleep(fds, patience.left_ns(), mask);
+    let answer = loop {
+        let limit_ns = if spins { patience.slice_ns() } else { patience.left_ns() };
+        let answer = kernel_sleep(fds, limit_ns, mask);
+        if answer != Ok(0) || !spins || patience.is_over() {
+            break answer;
+        }
+        if patience.is_interrupted() {
+            break Err(Errno::INTR);
+        }
+    };
     if spins {
         patience::miss(raw::now_ns().saturating_sub(since), most_ns);
     }

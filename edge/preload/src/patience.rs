@@ -6,7 +6,7 @@
 //! got the processor ends at once, and the next waits do not spin: there the processor is worth more
 //! than time.
 
-use crate::thread::{self, Interrupts};
+use crate::thread::{self, Interrupts, Seen};
 use crate::{config, raw};
 
 /// One wait: spins while [`Patience::goes_on`].
@@ -54,9 +54,28 @@ impl Patience {
         }
     }
 
+    /// What interrupts it.
+    pub(crate) fn kind(&self) -> Interrupts {
+        self.kind
+    }
+
     /// Whether a handler has run since the start that interrupts this wait.
     pub(crate) fn is_interrupted(&self) -> bool {
         thread::interrupts(self.kind) != self.interrupts
+    }
+
+    /// The same wait, of a call that began when so many handlers had run.
+    pub(crate) fn since(self, seen: Seen) -> Self {
+        Self { interrupts: seen.of(self.kind), ..self }
+    }
+
+    /// How long to sleep at most before looking whether a handler has run.
+    pub(crate) fn slice_ns(&self) -> Option<u64> {
+        let left = self.left_ns();
+        match crate::signal::may_interrupt(self.kind) {
+            true => Some(left.unwrap_or(u64::MAX).min(SLICE_NS)),
+            false => left,
+        }
     }
 
     /// Whether the program's time limit has passed.
@@ -166,6 +185,8 @@ pub(crate) fn miss(slept_ns: u64, most_ns: u64) {
     });
 }
 
+/// The longest sleep of one that may have missed something.
+pub(crate) const SLICE_NS: u64 = 250_000_000;
 /// Looks at memory between two looks at the clock.
 const ROUNDS: u32 = 64;
 /// A spin this young does not let others run yet.

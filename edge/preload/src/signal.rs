@@ -20,6 +20,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use crate::real::real;
+use crate::thread::Interrupts;
 use crate::{copy, raw, thread};
 
 const SIGNALS: usize = 65;
@@ -40,6 +41,19 @@ pub(crate) fn settle_in() {
 pub(crate) fn is_guest() -> bool {
     let process = PROCESS.load(Ordering::Relaxed);
     process != 0 && process != raw::process_id()
+}
+
+/// Whether the program has handlers, and whether it has any that end calls for good.
+static HAS_HANDLERS: AtomicBool = AtomicBool::new(false);
+static HAS_HARD_HANDLERS: AtomicBool = AtomicBool::new(false);
+
+/// Whether a handler may come that interrupts waits of this kind. Between the last look at what has
+/// come and the kernel's sleep it would be missed: so such sleeps are cut into slices.
+pub(crate) fn may_interrupt(kind: Interrupts) -> bool {
+    match kind {
+        Interrupts::All => HAS_HANDLERS.load(Ordering::Relaxed),
+        Interrupts::Hard => HAS_HARD_HANDLERS.load(Ordering::Relaxed),
+    }
 }
 
 /// What the kernel calls.
@@ -167,6 +181,11 @@ pub(crate) fn sigaction(
             let mut passed = if is_guarded { guarded(new) } else { *new };
             passed.sa_sigaction = ours;
             passed.sa_flags |= libc::SA_SIGINFO;
+            if ![libc::SIG_DFL, libc::SIG_IGN].contains(&new.sa_sigaction) {
+                HAS_HANDLERS.store(true, Ordering::Relaxed);
+                let is_hard = new.sa_flags & libc::SA_RESTART == 0;
+                HAS_HARD_HANDLERS.fetch_or(is_hard, Ordering::Relaxed);
+            }
             // The new handler has to be there when the kernel first calls us for it.
             handler.store(new.sa_sigaction, Ordering::Release);
             flags.store(new.sa_flags, Ordering::Release);

@@ -18,13 +18,14 @@ use crate::config;
 use crate::doorbell;
 use crate::meeting;
 use crate::parts::{Cursor, PARTS_MAX};
-use crate::patience::{Patience, Spin};
+use crate::patience::{Patience, SLICE_NS, Spin};
 use crate::raw::{self, Answer, Errno};
 use crate::retreat;
 use crate::ring::{ACCEPTED, ALONE, Leaver, NEVER, ON_WORD, Ring, Segment, TOGETHER, Trouble};
 use crate::slot::{Carrier, Kind, Slot, Why};
+use crate::sockets;
 use crate::stats::{add, rise};
-use crate::thread::Interrupts;
+use crate::thread::{Interrupts, Seen};
 
 /// What an attempt has come to.
 #[derive(Clone, Copy, Debug)]
@@ -156,6 +157,7 @@ fn receive_unsettled(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive
                     if !meeting::take(slot, fd) {
                         slot.leave_to_kernel(Why::PeerSilent);
                     }
+                    sockets::explain(slot, fd, "read");
                 }
                 add(&slot.counters.rx_os_packets, 1);
                 add(&slot.counters.rx_os_bytes, got);
@@ -467,8 +469,8 @@ fn look_for_offer(slot: &Slot, fd: c_int) {
     if slot.kind() == Kind::Stream && sends.is_power_of_two() {
         let _receiving = slot.receiving.hold();
         let _sending = slot.sending.hold();
-        if slot.carrier() == Carrier::Open {
-            meeting::take(slot, fd);
+        if slot.carrier() == Carrier::Open && meeting::take(slot, fd) {
+            sockets::explain(slot, fd, "write");
         }
     }
 }
@@ -745,10 +747,6 @@ impl Drop for Sleeper<'_> {
     }
 }
 
-/// How long a sleeper with rings sleeps before it looks for itself: nobody sleeps for ever because a
-/// bell was lost.
-pub(crate) const SLICE_NS: u64 = 250_000_000;
-
 /// How long a sleeper sleeps that the kernel cannot wake.
 const ON_WORD_NS: u64 = 20_000_000;
 
@@ -824,6 +822,7 @@ pub(crate) fn hear_after_sleep(slot: &Slot, segment: &Segment, fd: c_int) {
 /// signal or its flags end the wait.
 fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut() -> Step) -> Step {
     let errno = raw::errno();
+    let seen = Seen::now();
     if want == Want::Read && !now && slot.segment().is_some() {
         gather(slot);
     }
@@ -843,7 +842,7 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
         limit => (Some(limit), Interrupts::All),
     };
     let most_ns = config::get().receive_spin_ns;
-    let mut patience = Patience::start(most_ns, limit, kind);
+    let mut patience = Patience::start(most_ns, limit, kind).since(seen);
     let mut rounds = 0_u32;
     loop {
         loop {
@@ -877,7 +876,7 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
         }
         add(&slot.counters.rx_poll_miss, 1);
         let since = raw::now_ns();
-        let slept = sleep(slot, fd, want, patience.left_ns());
+        let slept = sleep(slot, fd, want, patience.slice_ns());
         patience.slept(since, most_ns);
         match attempt() {
             Step::Nothing => {}

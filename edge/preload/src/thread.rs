@@ -133,6 +133,28 @@ pub(crate) enum Interrupts {
     Hard,
 }
 
+/// How many handlers had run when a call began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    all: u32,
+    hard: u32,
+}
+
+impl Seen {
+    /// Now.
+    #[inline]
+    pub(crate) fn now() -> Self {
+        with(|thread| Self { all: thread.interrupts.get(), hard: thread.hard_interrupts.get() })
+    }
+
+    pub(crate) fn of(self, kind: Interrupts) -> u32 {
+        match kind {
+            Interrupts::All => self.all,
+            Interrupts::Hard => self.hard,
+        }
+    }
+}
+
 /// How many handlers of that kind have run so far.
 #[inline]
 pub(crate) fn interrupts(kind: Interrupts) -> u32 {

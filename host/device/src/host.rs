@@ -4,6 +4,7 @@ use crate::burst::{Burst, Source};
 use crate::cq::{Completion, CqShared};
 use crate::events::{Affiliation, EventKind};
 use crate::lane::{Cargo, Lent, Load};
+use crate::qp::Came;
 use crate::reach::Views;
 use crate::region::{Pin, Regions, Serial};
 use crate::srq::Drawn;
@@ -15,7 +16,7 @@ use adverb_engine::{
     Landing, LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request,
     Route, SendDone, Target,
 };
-use adverb_wire::{Flow, Grh, Headers, Marks, Packet, Qpn, Rkey};
+use adverb_wire::{Grh, Headers, Packet, Qpn, Rkey};
 use std::sync::Arc;
 
 /// Where a queue pair's receives come from.
@@ -96,8 +97,8 @@ impl<'a> Surroundings<'a, '_> {
 pub(crate) enum Errand<'a> {
     /// Nothing.
     None,
-    /// A packet has come this way, in a datagram of this length that was marked like this.
-    Arrival { flow: &'a Flow, marks: Marks, len: u16 },
+    /// A packet has come.
+    Arrival(Came<'a>),
     /// Packets leave by this leg; request number `next` is the next.
     /// A lane of its fan that is full for long loses them; of others there has to be room.
     Departure { leg: &'a Leg, next: u64, sinks: bool },
@@ -185,7 +186,7 @@ impl Host for Surroundings<'_, '_> {
     #[inline]
     fn room(&mut self) -> bool {
         let same_way = match self.errand {
-            Errand::None | Errand::Arrival { .. } => true,
+            Errand::None | Errand::Arrival(_) => true,
             // A burst goes one way.
             Errand::Departure { leg, next, sinks } => {
                 let fan = leg.fan.as_deref().unwrap_or_default();
@@ -327,7 +328,7 @@ impl Host for Surroundings<'_, '_> {
 
     fn grh(&self) -> [u8; 40] {
         match self.errand {
-            Errand::Arrival { flow, marks, len } => Grh::emit(flow, marks, len),
+            Errand::Arrival(Came { from, len }) => Grh::emit(from.flow, from.marks, len),
             Errand::None | Errand::Departure { .. } => [0; 40], // Nobody asks then.
         }
     }

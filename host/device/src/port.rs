@@ -31,7 +31,7 @@ use crate::monitor::Monitor;
 use crate::multicast::{Group, GroupError, GroupLimits};
 use crate::path::{PathChoice, PortConfig};
 use crate::probe;
-use crate::qp::{Acks, Aftermath, Came, ConnectError, Directed, Qp, QpConfig, QpInner};
+use crate::qp::{Acks, Aftermath, Came, ConnectError, Directed, Origin, Qp, QpConfig, QpInner};
 use crate::reception::{Mode, Reception, Switch};
 use crate::region::{Region, RegionError, Regions};
 use crate::registry::{BLOCK_BITS, Block, DomainClaim, Registry, SlotId};
@@ -1064,6 +1064,7 @@ impl Port {
             return 0;
         };
         let source = gid_of(passed.source.ip());
+        let from = Origin { source, flow, marks: passed.marks };
         let mut published = 0;
         let mut current: Option<Held<'_>> = None;
         let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
@@ -1086,7 +1087,7 @@ impl Port {
             };
             let number = packet.headers.bth.dest_qp;
             let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
-            let came = Came { source, flow, marks: passed.marks, len };
+            let came = Came { from: &from, len };
             if let Some(group) = &arrival.group {
                 published += self.give_to_all(group, &packet, came, arrival, waiting);
                 continue;
@@ -1138,7 +1139,7 @@ impl Port {
             return 0;
         }
         let sender = packet.headers.deth.map(|deth| deth.src_qp);
-        if sender.is_some_and(|sender| self.is_heard_by_lane(listeners, sender, came.source)) {
+        if sender.is_some_and(|sender| self.is_heard_by_lane(listeners, sender, came.from.source)) {
             return 0;
         }
         self.counters.rcvd_pkts.add(1);
@@ -1147,7 +1148,7 @@ impl Port {
             let Some(mut guard) = self.table.lock(number) else {
                 continue;
             };
-            let own = sender == Some(number) && self.has_address(came.source);
+            let own = sender == Some(number) && self.has_address(came.from.source);
             if let Some(inner) = guard.as_mut().filter(|inner| !own || inner.hears_itself()) {
                 let published = inner.on_packet(packet, came, arrival.now, self);
                 completions += self.release(Held { number, guard, published }, arrival, waiting);

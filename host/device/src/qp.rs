@@ -407,13 +407,19 @@ pub(crate) enum Acks {
     WithCompany,
 }
 
+/// Where packets have come from, all of a burst alike.
+#[derive(Debug)]
+pub(crate) struct Origin<'a> {
+    pub(crate) source: Gid,
+    pub(crate) flow: &'a Flow,
+    /// How they were marked.
+    pub(crate) marks: Marks,
+}
+
 /// How a packet has come.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Came<'a> {
-    pub(crate) source: Gid,
-    pub(crate) flow: &'a Flow,
-    /// How it was marked.
-    pub(crate) marks: Marks,
+    pub(crate) from: &'a Origin<'a>,
     /// Length of the datagram that it came in.
     pub(crate) len: u16,
 }
@@ -492,6 +498,9 @@ impl QpInner {
     /// Shows neighbours what the peer may do by itself, if that has changed.
     fn show(&mut self, port: &Port) {
         let open = self.is_local() && self.engine.is_open();
+        if !open && !self.shown.1 {
+            return; // They saw nothing, whatever its state was.
+        }
         let shown = (self.engine.state(), open);
         if self.shown == shown {
             return;
@@ -552,11 +561,9 @@ impl QpInner {
         now: Time,
         port: &Port,
     ) -> u32 {
-        let Came { source, flow, marks, len } = came;
         self.own.meet_queue(packet);
-        let errand = Errand::Arrival { flow, marks, len };
-        self.with_errand(errand, None, port, |engine, host| {
-            engine.on_packet(packet, source, now, host);
+        self.with_errand(Errand::Arrival(came), None, port, |engine, host| {
+            engine.on_packet(packet, came.from.source, now, host);
         })
     }
 
@@ -623,7 +630,8 @@ impl QpInner {
             return 0;
         };
         let Addresses { source, marks, .. } = addresses;
-        self.on_packet(packet, Came { source, flow: &flow, marks, len }, now, port)
+        let from = Origin { source, flow: &flow, marks };
+        self.on_packet(packet, Came { from: &from, len }, now, port)
     }
 
     /// The device that a request is for, if it is a datagram for a neighbour that was not met yet.

@@ -169,9 +169,6 @@ pub(crate) struct Ring {
     queue: Queue,
     /// A power of two of them, so that a number's place takes no division.
     slots: Box<[Slot]>,
-    /// The number whose place is the first: where nothing was in flight last. Who has little in flight
-    /// uses the same places again and again, which stay in the nearest cache.
-    first: u64,
     depth: u32,
     /// Work before this has been taken.
     free: u64,
@@ -204,13 +201,12 @@ impl Ring {
             claim: Claim::Anybody,
         };
         let slots = (0..depth.next_power_of_two()).map(|_| empty()).collect();
-        Self { queue, slots, first: 0, depth, free: 0, done: 0, posted: 0, has_silent: false }
+        Self { queue, slots, depth, free: 0, done: 0, posted: 0, has_silent: false }
     }
 
     #[inline(always)]
     fn slot(&mut self, number: u64) -> Option<&mut Slot> {
-        let place = usize::try_from(number.wrapping_sub(self.first)).ok()?;
-        let place = place & self.slots.len().wrapping_sub(1);
+        let place = usize::try_from(number).ok()? & self.slots.len().wrapping_sub(1);
         self.slots.get_mut(place)
     }
 
@@ -244,9 +240,6 @@ impl Ring {
         debug_assert!(self.room() > 0, "the caller checks the room");
         let bytes = block.as_ref().map_or(0, Block::len);
         let number = self.posted;
-        if self.free == number {
-            self.first = number;
-        }
         self.has_silent |= block.is_none();
         if let Some(slot) = self.slot(number) {
             *slot = Slot {

@@ -250,3 +250,37 @@ impl Drop for Source {
 
 /// Completions taken at once.
 const COMPLETIONS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, ThreadMode};
+    use crate::frame::Name;
+
+    #[test]
+    fn channels_of_one_key_share_a_completion_queue_of_the_size_that_is_set() {
+        let config = Config::default().cq_size(500).cq_key("a", "x").cq_key("b", "x");
+        let shared = Adapter::open(config.clone().thread_mode(ThreadMode::SHARED)).unwrap();
+        let source =
+            |adapter: &Adapter, name| adapter.source(&Name::new(name).unwrap(), 16).unwrap();
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| source(&shared, name));
+        assert!(Arc::ptr_eq(&a, &b) && Arc::ptr_eq(&c, &d) && !Arc::ptr_eq(&a, &c));
+        assert!(a.cq().capacity() >= 500);
+        let own = Adapter::open(config).unwrap();
+        assert!(!Arc::ptr_eq(&source(&own, "a"), &source(&own, "b")));
+    }
+
+    #[test]
+    fn a_completion_queue_grows_with_the_channels_that_share_it() {
+        let adapter = Adapter::open(Config::default().thread_mode(ThreadMode::SHARED)).unwrap();
+        let source = adapter.source(&Name::new("a").unwrap(), 16).unwrap();
+        let before = source.cq().capacity();
+        let most = u32::try_from(before).unwrap();
+        let places = Arc::clone(&source).reserve(most).unwrap();
+        assert_eq!(source.cq().capacity(), before);
+        let more = Arc::clone(&source).reserve(1).unwrap();
+        assert!(source.cq().capacity() > before);
+        drop((places, more));
+        assert_eq!(*source.places.lock().unwrap(), 0);
+    }
+}

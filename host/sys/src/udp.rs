@@ -14,7 +14,7 @@
 //!    header here is a local, and what it points to outlives the call: locals, or borrows.
 //! 2. Bytes to send may be written by others meanwhile. They are never seen through a reference
 //!    here; the kernel copies whatever it finds. [`Gather`] states the contract for such bytes.
-//! 3. The calls for one datagram are made without the C library's wrappers, which would make each a
+//! 3. Sending and receiving calls are made without the C library's wrappers, which would make each a
 //!    point where a thread can be cancelled; the arguments are the same.
 //! 4. Bytes received go into a `&mut [u8]`, and the kernel is told its length.
 
@@ -304,7 +304,9 @@ impl Socket {
         // - The header, the address and the control message are a local, a borrow and a local
         //   (rule 1); the kernel writes to none of them when sending.
         // - The vectors are `batch`'s, which vouches for the bytes they point to (rule 2).
-        let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, SEND_FLAGS) };
+        let sent = unsafe {
+            libc::syscall(libc::SYS_sendmsg, self.fd.as_raw_fd(), &raw const message, SEND_FLAGS)
+        };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
@@ -349,7 +351,9 @@ impl Socket {
         // - The header, the address and the control messages are a local, a borrow and an argument
         //   (rule 1); the kernel writes to none of them when sending.
         // - The vectors are `batch`'s, which vouches for the bytes they point to (rule 2).
-        let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, SEND_FLAGS) };
+        let sent = unsafe {
+            libc::syscall(libc::SYS_sendmsg, self.fd.as_raw_fd(), &raw const message, SEND_FLAGS)
+        };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
@@ -386,7 +390,9 @@ impl Socket {
         message.msg_controllen = size_of::<Message>();
         // SAFETY: everything that the header points to is a local, of plain integers, or `buffer`,
         // with its length (rules 1 and 4).
-        let len = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, RECV_FLAGS) };
+        let len = unsafe {
+            libc::syscall(libc::SYS_recvmsg, self.fd.as_raw_fd(), &raw mut message, RECV_FLAGS)
+        };
         let Ok(len) = usize::try_from(len) else {
             return Err(io::Error::last_os_error());
         };
@@ -465,7 +471,9 @@ impl Socket {
         message.msg_controllen = size_of::<Tidings>();
         // SAFETY: everything that the header points to is a local, of plain integers, or `buffer`,
         // with its length (rules 1 and 4).
-        let len = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, RECV_FLAGS) };
+        let len = unsafe {
+            libc::syscall(libc::SYS_recvmsg, self.fd.as_raw_fd(), &raw mut message, RECV_FLAGS)
+        };
         let Ok(len) = usize::try_from(len) else {
             return Err(io::Error::last_os_error());
         };

@@ -31,8 +31,10 @@ const GROUPS_MAX: usize = 16;
 const MEMBERS_MAX: usize = 16;
 /// How long what the kernel's list says is believed.
 const BELIEVED_NS: u64 = 20_000_000;
-/// Nor is it read more often than this, in times of what reading it has taken.
+/// Nor is it read more often than this, in times of what reading it has taken, which may have been long
+/// because somebody else had the processor.
 const READ_SHARE: u64 = 64;
+const PAUSE_MAX_NS: u64 = 200_000_000;
 
 /// Who sends.
 #[derive(Clone, Copy, Debug)]
@@ -334,6 +336,7 @@ impl Group {
             Some(()) | None => Audience::Mixed,
         };
         let pause = raw::now_ns().saturating_sub(start).saturating_mul(READ_SHARE);
+        let pause = pause.min(PAUSE_MAX_NS);
         self.next_ns = start.saturating_add(pause);
         self.until_ns = start.saturating_add(BELIEVED_NS.max(pause));
     }

@@ -13,7 +13,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
 use super::post::Inbox;
-use super::{outbox, post};
+use super::{outbox, post, sleep_until_readable};
 use crate::parts::Cursor;
 use crate::patience::{self, Patience, Spin};
 use crate::raw::{self, Errno};
@@ -113,7 +113,8 @@ fn wait(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
             continue;
         };
         let since = raw::now_ns();
-        let outcome = from_kernel(slot, fd, request, request.flags, true);
+        let outcome = sleep_until_readable(fd, &patience)
+            .and_then(|()| from_kernel(slot, fd, request, request.flags, true));
         drop(sleeper);
         patience::miss(raw::now_ns().saturating_sub(since), most_ns);
         if let Ok(arrival) = &outcome {

@@ -225,7 +225,7 @@ unsafe fn from_kernel(
     let args = |flags: c_int| [fd as isize as usize, buffer as usize, len, flags as usize, 0, 0];
     // SAFETY: the caller's promise about the buffer.
     let attempt = || unsafe { raw::syscall(libc::SYS_recvfrom, args(flags | libc::MSG_DONTWAIT)) };
-    datagram::receive(slot, flags & libc::MSG_DONTWAIT != 0, attempt, || answer(block()))
+    datagram::receive(slot, fd, flags & libc::MSG_DONTWAIT != 0, attempt, || answer(block()))
 }
 
 #[unsafe(no_mangle)]
@@ -361,7 +361,7 @@ pub(super) unsafe extern "C" fn recvfrom(
     // SAFETY: the program's promise about all of these.
     let attempt = || unsafe { raw::syscall(libc::SYS_recvfrom, args) };
     let now = flags & libc::MSG_DONTWAIT != 0;
-    size(datagram::receive(&slot, now, attempt, || answer(block())))
+    size(datagram::receive(&slot, fd, now, attempt, || answer(block())))
 }
 
 #[unsafe(no_mangle)]
@@ -408,7 +408,7 @@ pub(super) unsafe extern "C" fn readv(
     message.msg_iovlen = number;
     // SAFETY: the program's promise about the array and its buffers.
     let attempt = || unsafe { raw::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
-    match datagram::receive(&slot, false, attempt, || answer(block())) {
+    match datagram::receive(&slot, fd, false, attempt, || answer(block())) {
         Err(Errno(libc::ENOTSOCK)) => block(),
         answer => size(answer),
     }
@@ -487,7 +487,7 @@ pub(super) unsafe extern "C" fn recvmsg(
     // SAFETY: the program's promise about the header.
     let attempt = || unsafe { raw::recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
     let now = flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0;
-    size(datagram::receive(&slot, now, attempt, || answer(block())))
+    size(datagram::receive(&slot, fd, now, attempt, || answer(block())))
 }
 
 /// Descriptors that have come in a message may be connections with rings.
@@ -598,7 +598,7 @@ pub(super) unsafe extern "C" fn recvmmsg(
     if !limit.is_null() {
         return block();
     }
-    int(datagram::receive(&slot, now, attempt, || answer(block() as libc::ssize_t)))
+    int(datagram::receive(&slot, fd, now, attempt, || answer(block() as libc::ssize_t)))
 }
 
 /// Says of one of several messages how long it was. Returns false if there is no room for that.

@@ -12,45 +12,12 @@ mod support;
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::free_port;
+use support::{Place, free_port};
 
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 7, 7, 7);
-
-/// Where the library is: beside this test, or one up.
-fn library() -> PathBuf {
-    let exe = std::env::current_exe().expect("a path of this test");
-    let places = exe.ancestors().skip(1).take(2);
-    let mut files = places.map(|place| place.join("libadverb_sockets.so"));
-    files.find(|file| file.exists()).expect("the library has been built")
-}
-
-/// A directory of a test's own, where rings meet.
-struct Place(PathBuf);
-
-impl Place {
-    fn new(name: &str) -> Self {
-        let path = PathBuf::from(format!("/dev/shm/adverb-group-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a directory");
-        Self(path)
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.env("LD_PRELOAD", library()).env("ADVERB_SOCKETS_SHM_DIR", &self.0);
-        command.env("ADVERB_SOCKETS_QUIET", "1");
-        command
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A program that ends with the test.
 struct Running(Child);

@@ -12,57 +12,30 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use support::Place;
 
-/// Where the library is: beside this test, or one up.
-fn library() -> PathBuf {
-    let exe = std::env::current_exe().expect("a path of this test");
-    let deps = exe.parent().expect("a directory");
-    let places = [deps.to_owned(), deps.parent().expect("a directory").to_owned()];
-    let files = places.map(|place| place.join("libadverb_sockets.so"));
-    files.into_iter().find(|file| file.exists()).expect("the library has been built")
+/// The programs, one that loads the library and one that is static; `None` without a compiler.
+fn programs(place: &Place) -> Option<(PathBuf, PathBuf)> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handover/talk.c");
+    let build = |name: &str, flags: &[&str]| {
+        let program = place.0.join(name);
+        let mut command = Command::new("cc");
+        command.args(["-O1", "-w", "-pthread"]).args(flags).arg("-o").arg(&program);
+        let built = command.arg(&source).status().is_ok_and(|status| status.success());
+        built.then_some(program)
+    };
+    let built = build("talk", &[]).zip(build("talk-static", &["-static"]));
+    if built.is_none() {
+        eprintln!("skipped: there is no compiler for C");
+    }
+    built
 }
 
-/// A directory of a test's own, where rings meet and programs lie. It is gone afterwards.
-#[derive(Debug)]
-struct Place(PathBuf);
-
-impl Place {
-    fn new(name: &str) -> Self {
-        let path = PathBuf::from(format!("/dev/shm/adverb-test-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a directory");
-        Self(path)
-    }
-
-    /// The programs, one that loads the library and one that is static; `None` without a compiler.
-    fn programs(&self) -> Option<(PathBuf, PathBuf)> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handover/talk.c");
-        let build = |name: &str, flags: &[&str]| {
-            let program = self.0.join(name);
-            let mut command = Command::new("cc");
-            command.args(["-O1", "-w", "-pthread"]).args(flags).arg("-o").arg(&program);
-            let built = command.arg(&source).status().is_ok_and(|status| status.success());
-            built.then_some(program)
-        };
-        let built = build("talk", &[]).zip(build("talk-static", &["-static"]));
-        if built.is_none() {
-            eprintln!("skipped: there is no compiler for C");
-        }
-        built
-    }
-
-    fn command(&self, program: &Path) -> Command {
-        let mut command = Command::new(program);
-        command.env("LD_PRELOAD", library());
-        command.env("ADVERB_SOCKETS_SHM_DIR", self.0.join("rings"));
-        command.env("ADVERB_SOCKETS_EXPLAIN", "1").env("ADVERB_SOCKETS_QUIET", "1");
-        command
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A command that says what becomes of its connections.
+fn explaining(place: &Place, program: &Path) -> Command {
+    let mut command = place.command(program);
+    command.env("ADVERB_SOCKETS_EXPLAIN", "1");
+    command
 }
 
 /// One conversation.
@@ -111,7 +84,7 @@ fn run(place: &Place, server: &Path, successor: &Path, talk: Talk<'_>) -> String
     let port = free_port();
     let numbers = [read, sent, to_server, to_client].map(|number| number.to_string());
     let [read, sent, to_server, to_client] = &numbers;
-    let mut command = place.command(server);
+    let mut command = explaining(place, server);
     command.args(["serve", &port, read, sent, how]).arg(successor).args([to_server, to_client]);
     let mut serving =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a server");
@@ -119,7 +92,7 @@ fn run(place: &Place, server: &Path, successor: &Path, talk: Talk<'_>) -> String
     let stdout = serving.stdout.take().expect("a pipe");
     BufReader::new(stdout).read_line(&mut line).expect("a line");
     assert_eq!(line, "ready\n");
-    let mut command = place.command(server);
+    let mut command = explaining(place, server);
     command.args(["call", &port, to_client, to_server, way]);
     let calling = command.stderr(Stdio::piped()).spawn().expect("a client");
     let limit = Duration::from_secs(60);
@@ -147,7 +120,7 @@ const AMOUNTS: [[usize; 4]; 5] = [
 #[test]
 fn a_program_without_the_library_goes_on_where_the_last_one_stopped() {
     let place = Place::new("static");
-    let Some((with, without)) = place.programs() else { return };
+    let Some((with, without)) = programs(&place) else { return };
     for how in ["exec", "execl", "fork", "dup", "vfork", "spawn", "inherit", "scm", "scmpath"] {
         let mut ringed = 0;
         for way in ["poll", "epoll", "edge", "threads", "turns"] {
@@ -169,7 +142,7 @@ fn a_program_without_the_library_goes_on_where_the_last_one_stopped() {
 #[test]
 fn a_program_with_another_environment_is_one_without_the_library() {
     let place = Place::new("environment");
-    let Some((with, _)) = place.programs() else { return };
+    let Some((with, _)) = programs(&place) else { return };
     for [read, sent, to_server, to_client] in AMOUNTS {
         run(
             &place,
@@ -184,7 +157,7 @@ fn a_program_with_another_environment_is_one_without_the_library() {
 #[test]
 fn a_program_with_the_library_goes_on_where_the_last_one_stopped() {
     let place = Place::new("dynamic");
-    let Some((with, _)) = place.programs() else { return };
+    let Some((with, _)) = programs(&place) else { return };
     for how in ["exec", "fork", "dup", "vfork", "spawn", "inherit", "scm", "scmpath"] {
         for [read, sent, to_server, to_client] in AMOUNTS {
             run(&place, &with, &with, Talk { how, way: "epoll", read, sent, to_server, to_client });
@@ -196,7 +169,7 @@ fn a_program_with_the_library_goes_on_where_the_last_one_stopped() {
 #[test]
 fn a_program_that_could_not_be_started_changes_nothing() {
     let place = Place::new("fails");
-    let Some((with, _)) = place.programs() else { return };
+    let Some((with, _)) = programs(&place) else { return };
     for how in ["fails", "system"] {
         for [read, sent, to_server, to_client] in AMOUNTS {
             run(&place, &with, &with, Talk { how, way: "poll", read, sent, to_server, to_client });
@@ -208,7 +181,7 @@ fn a_program_that_could_not_be_started_changes_nothing() {
 #[test]
 fn a_peer_that_is_gone_leaves_its_last_bytes() {
     let place = Place::new("gone");
-    let Some((with, without)) = place.programs() else { return };
+    let Some((with, without)) = programs(&place) else { return };
     for how in ["exec", "fork", "dup", "scm"] {
         for to_server in [5, 100_000, 200_000] {
             for read in [0, 3] {
@@ -223,8 +196,8 @@ fn a_peer_that_is_gone_leaves_its_last_bytes() {
 #[test]
 fn the_last_one_clears_away() {
     let place = Place::new("clear");
-    let Some((with, _)) = place.programs() else { return };
-    let rings = place.0.join("rings");
+    let Some((with, _)) = programs(&place) else { return };
+    let rings = place.rings();
     let left = || -> Vec<_> {
         let entries = fs::read_dir(&rings).expect("a directory");
         entries.flatten().map(|entry| entry.file_name()).collect()
@@ -233,7 +206,7 @@ fn the_last_one_clears_away() {
         Talk { how: "fails", way: "poll", read: 0, sent: 0, to_server: 100_000, to_client: 50_000 };
     run(&place, &with, &with, talk);
     assert!(left().is_empty(), "{:?}", left());
-    let mut command = place.command(&with);
+    let mut command = explaining(&place, &with);
     command.args(["serve", &free_port(), "0", "0", "fails", "-", "0", "0"]);
     let mut killed = command.stdout(Stdio::piped()).spawn().expect("a server");
     let mut line = String::new();
@@ -258,7 +231,7 @@ fn the_extra_functions_answer() {
         eprintln!("skipped: there is no compiler for C");
         return;
     }
-    let output = place.command(&program).output().expect("a program");
+    let output = explaining(&place, &program).output().expect("a program");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("a rule says os"), "{said}");

@@ -53,6 +53,13 @@ pub(crate) fn socket(domain: c_int, kind: c_int) -> c_int {
     unsafe { libc::socket(domain, kind, 0) }
 }
 
+/// A UDP socket that comes from the kernel by number, so that nobody else knows of it.
+pub(crate) fn unseen_socket() -> c_int {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_socket, libc::AF_INET, libc::SOCK_DGRAM, 0) };
+    c_int::try_from(fd).unwrap()
+}
+
 fn loopback(domain: c_int, port: u16) -> (libc::sockaddr_storage, libc::socklen_t) {
     // SAFETY: zeros are a legal address; the casts are to structures that fit into the storage.
     unsafe {
@@ -843,58 +850,41 @@ unsafe extern "C" {
     fn __dprintf_chk(fd: c_int, flag: c_int, format: *const std::ffi::c_char, ...) -> c_int;
 }
 
-/// Prints with more arguments than there are registers, of both kinds.
+/// Calls a function that prints, with more arguments than there are registers, of both kinds.
+macro_rules! print_all {
+    ($print:ident($($first:expr),*)) => {
+        $print(
+            $($first,)*
+            c"%d %s %.2f %d %.1f %d %d %d %s %.3f %.3f %.3f %.3f %.3f %.3f %.3f %.3f %ld|".as_ptr(),
+            1,
+            c"text".as_ptr(),
+            2.25,
+            3,
+            4.5,
+            5,
+            6,
+            7,
+            c"more".as_ptr(),
+            0.125,
+            1.125,
+            2.125,
+            3.125,
+            4.125,
+            5.125,
+            6.125,
+            7.125,
+            1_i64 << 40,
+        )
+    };
+}
+
+/// Prints, in all the ways that a compiler may have chosen.
 pub(crate) fn print(fd: c_int) -> [c_int; 3] {
-    let format = c"%d %s %.2f %d %.1f %d %d %d %s %.3f %.3f %.3f %.3f %.3f %.3f %.3f %.3f %ld|";
-    let texts = [c"text".as_ptr(), c"more".as_ptr()];
     // SAFETY: as many arguments as the format wants, of the types it wants.
     unsafe {
         [
-            dprintf(
-                fd,
-                format.as_ptr(),
-                1,
-                texts[0],
-                2.25,
-                3,
-                4.5,
-                5,
-                6,
-                7,
-                texts[1],
-                0.125,
-                1.125,
-                2.125,
-                3.125,
-                4.125,
-                5.125,
-                6.125,
-                7.125,
-                1_i64 << 40,
-            ),
-            __dprintf_chk(
-                fd,
-                1,
-                format.as_ptr(),
-                1,
-                texts[0],
-                2.25,
-                3,
-                4.5,
-                5,
-                6,
-                7,
-                texts[1],
-                0.125,
-                1.125,
-                2.125,
-                3.125,
-                4.125,
-                5.125,
-                6.125,
-                7.125,
-                1_i64 << 40,
-            ),
+            print_all!(dprintf(fd)),
+            print_all!(__dprintf_chk(fd, 1)),
             dprintf(fd, c"plain\n".as_ptr()),
         ]
     }

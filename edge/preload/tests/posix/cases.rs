@@ -376,11 +376,19 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         set_nonblocking(p.c, true);
         let all = pattern(20_000_000);
         let mut at = 0;
-        while let Ok(sent) = send(p.c, &all[at..], 0) {
-            at += usize::try_from(sent).unwrap();
-        }
+        // What has been sent may still be on its way from one buffer to the next, which makes room.
+        let full = loop {
+            while let Ok(sent) = send(p.c, &all[at..], 0) {
+                at += usize::try_from(sent).unwrap();
+            }
+            settle();
+            match send(p.c, &all[at..], 0) {
+                Ok(sent) => at += usize::try_from(sent).unwrap(),
+                full @ Err(_) => break full,
+            }
+        };
         log.see("took some", at > 10_000);
-        log.see("full", send(p.c, &all[at..], 0));
+        log.see("full", full);
         log.see("not writable", poll(&[(p.c, libc::POLLOUT)], 0));
         let mut buffer = vec![0; 100_000];
         let mut back = Vec::new();
@@ -1086,6 +1094,30 @@ const ON_NOTHING: &[(&str, Plain)] = &[
         log.see("in", saw.iter().any(|(data, mask)| *data == 5 && mask & 1 != 0));
         log.see("got", recv(c, 10, 0));
         for fd in [l, e, c, s] {
+            close(fd).unwrap();
+        }
+    }),
+    ("an edge before anybody accepts", |log, domain| {
+        let (e, l) = (epoll_create(), listener(domain));
+        let c = socket(domain, libc::SOCK_STREAM);
+        connect(c, domain, port(l)).unwrap();
+        set_nonblocking(c, true);
+        let all = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
+        epoll_ctl(e, libc::EPOLL_CTL_ADD, c, all, 1).unwrap();
+        log.see("room", epoll_wait(e, 1000));
+        log.see("once", epoll_wait(e, 20));
+        log.see("sent", send(c, b"early", 0));
+        log.see("nothing new", epoll_wait(e, 20));
+        epoll_ctl(e, libc::EPOLL_CTL_MOD, c, all, 2).unwrap();
+        log.see("asked again", epoll_wait(e, 1000));
+        log.see("once", epoll_wait(e, 20));
+        let s = c_int::try_from(accept(l, 0).unwrap()).unwrap();
+        log.see("got", recv(s, 10, 0));
+        send(s, b"answer", 0).unwrap();
+        let (_, seen) = epoll_wait(e, 1000).unwrap()[0];
+        log.see("answer", seen & libc::EPOLLIN.unsigned_abs() != 0);
+        log.see("got", recv(c, 10, 0));
+        for fd in [e, l, c, s] {
             close(fd).unwrap();
         }
     }),

@@ -28,7 +28,10 @@ struct Party {
 }
 
 fn one_of(port: u16, address: [u8; 4]) -> c_int {
-    let fd = socket(libc::AF_INET, libc::SOCK_DGRAM);
+    share(socket(libc::AF_INET, libc::SOCK_DGRAM), port, address)
+}
+
+fn share(fd: c_int, port: u16, address: [u8; 4]) -> c_int {
     set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1_i32).unwrap();
     bind_to(fd, address, port).unwrap();
     fd
@@ -272,6 +275,26 @@ const CASES: &[(&str, Case)] = &[
             log.see("got", p.got());
         }
     }),
+    ("a third one that nobody knows of", |log, p| {
+        let third = share(unseen_socket(), p.port, ANYBODY);
+        only_own_groups(third);
+        join(third, GROUP).unwrap();
+        for _ in 0..10_000 {
+            p.talk();
+            if poll(&[(third, libc::POLLIN)], 1).unwrap()[0] != 0 {
+                break;
+            }
+        }
+        p.talk();
+        log.see("it gets something", !all(third).is_empty());
+        for _ in 0..20 {
+            p.send("to three").unwrap();
+            arrives(third);
+            log.see("got", (recv(third, 100, 0), p.members.map(all)));
+        }
+        close(third).unwrap();
+        p.talk();
+    }),
     ("sources that are wanted, and others", |log, p| {
         let b = p.members[1];
         for _ in 0..2 {
@@ -488,6 +511,21 @@ const CASES: &[(&str, Case)] = &[
                 p.send(&String::from(char::from(b'a' + round))).unwrap();
             }
             log.see("got", readers.map(|reader| reader.join().unwrap()));
+        }
+    }),
+    ("one sleeps, the other does not", |log, p| {
+        for sleeper in [0, 1, 0, 1] {
+            for _ in 0..3 {
+                // Both are awake, and the sender knows of both.
+                p.talk();
+                let fd = p.members[sleeper];
+                let reader = thread::spawn(move || recv(fd, 100, 0));
+                settle();
+                p.send("wake").unwrap();
+                p.send("and on").unwrap();
+                log.see("woken", reader.join().unwrap());
+                log.see("got", p.got());
+            }
         }
     }),
     ("a long conversation in order, with pauses", |log, p| {

@@ -8,6 +8,8 @@ mod call;
 mod cases;
 mod datagrams;
 mod groups;
+#[path = "../support/library.rs"]
+mod library;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,15 +17,6 @@ use std::process::Command;
 
 /// Set in a child: run the cases and print what they saw.
 const CHILD: &str = "ADVERB_POSIX_CHILD";
-
-/// Where the library is: beside this test, or one up.
-fn library() -> PathBuf {
-    let exe = std::env::current_exe().expect("a path of this test");
-    let deps = exe.parent().expect("a directory");
-    let places = [deps.to_owned(), deps.parent().expect("a directory").to_owned()];
-    let files = places.map(|place| place.join("libadverb_sockets.so"));
-    files.into_iter().find(|file| file.exists()).expect("the library has been built")
-}
 
 /// What every case saw, and everything that was printed.
 fn run(mode: &str, environment: &[(&str, &str)]) -> (BTreeMap<String, String>, String) {
@@ -58,7 +51,7 @@ fn the_child() {
 /// Goal: no program can tell, by what calls return, that it is accelerated.
 #[test]
 fn programs_see_the_same_with_and_without_the_library() {
-    let library = library();
+    let library = library::library();
     let library = library.to_str().expect("a path in Unicode");
     let modes: [(&str, (&str, &str)); 4] = [
         ("spinning", ("ADVERB_SOCKETS_TRANSPORT", "spin")),

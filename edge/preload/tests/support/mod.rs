@@ -1,7 +1,44 @@
 //! What tests with programs share.
 
+pub(crate) mod library;
+
+use std::fs;
 use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
+
+/// A directory of a test's own, where rings meet and files lie. It is gone afterwards.
+#[derive(Debug)]
+pub(crate) struct Place(pub(crate) PathBuf);
+
+impl Place {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = PathBuf::from(format!("/dev/shm/adverb-test-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a directory");
+        Self(path)
+    }
+
+    /// Where rings meet.
+    pub(crate) fn rings(&self) -> PathBuf {
+        self.0.join("rings")
+    }
+
+    /// A command that runs with the library in front of it.
+    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("LD_PRELOAD", library::library());
+        command.env("ADVERB_SOCKETS_SHM_DIR", self.rings());
+        command.env("ADVERB_SOCKETS_QUIET", "1");
+        command
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
 
 /// A port that is free now, and not among those that the system gives to whoever wants any: a program
 /// that looks whether somebody listens there would meet itself now and then.

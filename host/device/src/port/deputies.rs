@@ -6,7 +6,7 @@
 use super::{Acks, Arrival, Clock, Door, Driver, Port, Receiver, Waiting, lock};
 use crate::channel::Hush;
 use crate::letter::{Charge, Condition, Dismissal, Letter, Report, Subject};
-use crate::qp::{Came, QpInner, Waiters};
+use crate::qp::{Came, Origin, QpInner, Waiters};
 use crate::registry::{Member, SlotId};
 use crate::relay::Passed;
 use crate::sync::Mutex;
@@ -157,7 +157,8 @@ impl Port {
             self.add_deputy(charge, make)
         });
         if let Some(number) = number {
-            let came = Came { source, flow, marks: passed.marks, len };
+            let from = Origin { source, flow, marks: passed.marks };
+            let came = Came { from: &from, len };
             self.give_to_deputy(number, charge, Some((&packet, came)), now);
         }
     }

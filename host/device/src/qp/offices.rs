@@ -82,7 +82,7 @@ impl QpInner {
             return Directed::Served(self.on_packet(packet, came, now, port));
         }
         let mut admitted = false;
-        self.quietly(port, |engine, host| admitted = engine.admit(packet, came.source, host));
+        self.quietly(port, |engine, host| admitted = engine.admit(packet, came.from.source, host));
         let operation = packet.headers.bth.opcode.operation();
         if !admitted || !operation.is_request() {
             return Directed::Elsewhere;
@@ -138,7 +138,7 @@ impl QpInner {
         port: &Port,
     ) -> u32 {
         self.own.meet_queue(packet);
-        let errand = Errand::Arrival { flow: came.flow, marks: came.marks, len: came.len };
+        let errand = Errand::Arrival(came);
         self.with_errand(errand, None, port, |engine, host| {
             engine.on_admitted(packet, now, host);
         })

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use adverb_verbs::{Context, Cq, Pd, Qp, QpConfig, Rc, RcConnect};
+use adverb_verbs::{AckTimeout, Context, Cq, Pd, Qp, QpConfig, Rc, RcConnect};
 use std::time::Duration;
 
 /// Long enough that only a failure takes it.
@@ -45,6 +45,8 @@ impl Bench {
 
 pub(crate) fn connect(a: &Qp<Rc>, b: &Qp<Rc>) {
     let [here, there] = [a.address(1).unwrap(), b.address(1).unwrap()];
-    a.connect(&RcConnect::new(here, there)).unwrap();
-    b.connect(&RcConnect::new(there, here)).unwrap();
+    // Whoever serves the other end may wait long for a processor.
+    let timeout = AckTimeout::from_exponent(19).unwrap();
+    a.connect(&RcConnect { timeout, ..RcConnect::new(here, there) }).unwrap();
+    b.connect(&RcConnect { timeout, ..RcConnect::new(there, here) }).unwrap();
 }

@@ -1,0 +1,177 @@
+//! Programs that measure, and look at what they get.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::running::{Running, are_installed, succeed};
+use crate::support::{Place, free_port};
+
+#[test]
+fn iperf3_sends_and_receives() {
+    if !are_installed(&["iperf3"]) {
+        return;
+    }
+    let place = Place::new("iperf3");
+    for arguments in [&["-n", "200M"][..], &["-n", "50M", "-R"], &["-n", "50M", "-P", "4"]] {
+        let port = free_port().to_string();
+        let mut server = place.command("iperf3");
+        let server = server.args(["-s", "-1", "-p", &port]).stdout(Stdio::null());
+        let mut server = Running::start(server);
+        wait_for(&port, "tcp");
+        let mut client = place.command("iperf3");
+        client.args(["-c", "127.0.0.1", "-p", &port]).args(arguments);
+        let said = succeed(&mut client);
+        assert!(said.contains("receiver"), "{said}");
+        server.end();
+    }
+}
+
+/// Waits until somebody has this port, without knocking: some programs serve whoever comes first.
+fn wait_for(port: &str, protocol: &str) {
+    let port: u16 = port.parse().expect("a port");
+    let port = format!(":{port:04X} ");
+    let state = if protocol == "tcp" { " 0A " } else { " 07 " };
+    crate::running::until("somebody listens", || {
+        let sockets =
+            ["", "6"].map(|kind| fs::read_to_string(format!("/proc/net/{protocol}{kind}")));
+        let mut lines = sockets.iter().flatten().flat_map(|sockets| sockets.lines());
+        lines.any(|line| line.contains(&port) && line.contains(state))
+    });
+}
+
+fn sockperf_server(place: &Place, port: &str, protocol: &[&str]) -> Running {
+    let mut server = place.command("sockperf");
+    server.args(["sr", "-i", "127.0.0.1", "-p", port]).args(protocol);
+    let running = Running::start(server.stdout(Stdio::null()));
+    wait_for(port, if protocol.contains(&"--tcp") { "tcp" } else { "udp" });
+    running
+}
+
+#[test]
+fn sockperf_finds_every_byte_in_its_place() {
+    if !are_installed(&["sockperf"]) {
+        return;
+    }
+    let place = Place::new("sockperf");
+    for protocol in [&["--tcp"][..], &[]] {
+        let port = free_port().to_string();
+        let _server = sockperf_server(&place, &port, protocol);
+        let mut client = place.command("sockperf");
+        client.args(["pp", "-i", "127.0.0.1", "-p", &port, "-t", "1", "-m", "200"]);
+        client.args(["--data-integrity", "--mps=100000"]).args(protocol);
+        let said = succeed(&mut client);
+        assert!(said.contains("percentile 50.0"), "{said}");
+        assert!(!said.to_lowercase().contains("data integrity test failed"), "{said}");
+    }
+}
+
+/// Goal: UDP between two accelerated programs goes through a mailbox, in order and whole, and one
+/// that is not accelerated is served on the same socket.
+#[test]
+fn sockperf_gets_its_datagrams_in_order_through_a_mailbox() {
+    if !are_installed(&["sockperf"]) {
+        return;
+    }
+    let place = Place::new("mail");
+    for mode in [&["pp", "--mps=100000"][..], &["ul", "--mps=20000"], &["tp", "--mps=50000"]] {
+        let port = free_port().to_string();
+        let report = place.0.join("report");
+        let _server = sockperf_server(&place, &port, &[]);
+        let mut client = place.command("sockperf");
+        client.args(mode).args(["-i", "127.0.0.1", "-p", &port, "-t", "1", "-m", "200"]);
+        if mode[0] == "pp" {
+            client.arg("--data-integrity").env("VMA_STATS_FILE", &report);
+        }
+        let said = succeed(&mut client);
+        assert!(!said.to_lowercase().contains("data integrity test failed"), "{said}");
+        if mode[0] != "tp" {
+            assert!(said.contains("# duplicated messages = 0"), "{said}");
+            assert!(said.contains("# out-of-order messages = 0"), "{said}");
+        }
+        if mode[0] == "pp" {
+            // "VMA: [fd=4] Rx Offload: kilobytes / packets / errors [...]"
+            let report = fs::read_to_string(&report).expect("a report");
+            let line = report.lines().find(|line| line.contains("Rx Offload")).expect("a line");
+            let packets = line.split(" / ").nth(1).and_then(|count| count.parse().ok());
+            assert!(packets.is_some_and(|packets: u64| packets > 100), "{report}");
+        }
+        let mut plain = Command::new("sockperf");
+        plain.args(["pp", "-i", "127.0.0.1", "-p", &port, "-t", "1", "--data-integrity"]);
+        let said = succeed(&mut plain);
+        assert!(said.contains("# out-of-order messages = 0"), "{said}");
+    }
+}
+
+/// Goal: under load, in both directions at once, no message is lost, doubled or changed.
+/// Method: sockperf's own pattern and numbers, over a stream, and over several sockets behind each of
+/// the calls that wait for them.
+#[test]
+fn sockperf_under_load_verifies() {
+    if !are_installed(&["sockperf"]) {
+        return;
+    }
+    let place = Place::new("load");
+    for waits in [&[][..], &["-F", "epoll"], &["-F", "poll"], &["-F", "select"]] {
+        let ports = [free_port(), free_port()];
+        let feed = place.0.join("feed");
+        let lines = ports.map(|port| format!("T:127.0.0.1:{port}\n"));
+        fs::write(&feed, lines.concat()).expect("a file");
+        let mut server = place.command("sockperf");
+        match waits {
+            [] => server.args(["sr", "--tcp", "-i", "127.0.0.1", "-p", &ports[0].to_string()]),
+            waits => server.arg("sr").arg("-f").arg(&feed).args(waits),
+        };
+        let _server = Running::start(server.stdout(Stdio::null()));
+        wait_for(&ports[0].to_string(), "tcp");
+        let mut client = place.command("sockperf");
+        client.args(["ul", "-t", "1", "-m", "300", "--mps=20000", "--reply-every=1"]);
+        match waits {
+            [] => client.args(["--tcp", "-i", "127.0.0.1", "-p", &ports[0].to_string()]),
+            waits => {
+                wait_for(&ports[1].to_string(), "tcp");
+                client.arg("-f").arg(&feed).args(waits)
+            }
+        };
+        let said = succeed(&mut client);
+        // It calls "dropped" what comes late, and "out of order" what comes on another connection.
+        assert!(said.contains("# duplicated messages = 0"), "{waits:?}\n{said}");
+        assert!(!waits.is_empty() || said.contains("# out-of-order messages = 0"), "{said}");
+        assert!(said.contains("percentile 50.0"), "{said}");
+    }
+}
+
+/// Goal: a server that spins ends when it is told to, at whatever instant.
+#[test]
+fn sockperf_ends_when_it_is_interrupted() {
+    if !are_installed(&["sockperf"]) {
+        return;
+    }
+    let place = Place::new("interrupt");
+    for round in 0..interrupts() {
+        for transport in ["spin", "best"] {
+            for protocol in [&["--tcp"][..], &[]] {
+                let port = free_port().to_string();
+                let mut server = place.command("sockperf");
+                server.args(["sr", "-i", "127.0.0.1", "-p", &port]).args(protocol);
+                server.env("ADVERB_SOCKETS_TRANSPORT", transport);
+                let mut server = Running::start(server.stdout(Stdio::null()));
+                wait_for(&port, if protocol.is_empty() { "udp" } else { "tcp" });
+                let mut client = place.command("sockperf");
+                client.args(["pp", "-i", "127.0.0.1", "-p", &port, "-t", "20"]).args(protocol);
+                let client = Running::start(client.stdout(Stdio::null()));
+                std::thread::sleep(Duration::from_millis(100 + round * 37 % 100));
+                if round % 2 == 0 {
+                    drop(client); // Nobody wakes the server but the signal.
+                    std::thread::sleep(Duration::from_micros(round * 311 % 2000));
+                }
+                server.signal("INT");
+                server.end();
+            }
+        }
+    }
+}
+
+fn interrupts() -> u64 {
+    std::env::var("ADVERB_INTERRUPTS").map_or(3, |rounds| rounds.parse().expect("a number"))
+}
