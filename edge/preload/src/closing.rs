@@ -39,15 +39,16 @@ fn part(slot: &Slot, segment: &Segment, fd: c_int) {
     if !is_unread && !slot.is_abortive.load(Ordering::Relaxed) {
         outgoing.producer.fin.store(1, Ordering::Release);
     }
-    incoming.direction.consumer.gone.store(1, Ordering::SeqCst);
+    incoming.direction.consumer.sleep.gone.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
+    stream::wake_on_word(&outgoing.consumer.sleep.armed);
     if segment.is_leaving() {
         retreat::see_off(slot, fd);
         return meeting::withdraw(slot);
     }
     // From here on nobody rings for us; whoever is about to has a moment to finish, since a bell
     // that nobody has heard turns the FIN into a reset.
-    incoming.direction.consumer.armed.store(0, Ordering::SeqCst);
+    incoming.direction.consumer.sleep.armed.store(0, Ordering::SeqCst);
     outgoing.writer.armed.store(0, Ordering::SeqCst);
     for _ in 0..PATIENCE_ROUNDS {
         if incoming.direction.producer.ringing.load(Ordering::SeqCst) == 0 {
@@ -79,17 +80,18 @@ pub(crate) fn hand_over(over: c_int, fd: c_int) {
     let Some(slot) = table::socket(fd) else { return };
     datagram::keep_to_kernel(&slot, fd);
     if successor::takes_over(over) {
-        pass_on(&slot);
+        pass_on(&slot, fd);
     } else {
         retreat::leave(&slot, fd);
     }
 }
 
 /// Another program will have the connection too, and knows of rings.
-pub(crate) fn pass_on(slot: &Slot) {
+pub(crate) fn pass_on(slot: &Slot, fd: c_int) {
     slot.leave_to_kernel(Why::HandedOver);
     if let Some(segment) = slot.segment()
-        && (segment.header().state.load(Ordering::Acquire) == ACCEPTED || !take_back(slot, segment))
+        && (segment.header().state.load(Ordering::Acquire) == ACCEPTED
+            || !take_back(slot, segment, fd))
     {
         segment.share(slot.end());
         slot.names.fetch_add(1, Ordering::AcqRel);
@@ -97,11 +99,13 @@ pub(crate) fn pass_on(slot: &Slot) {
 }
 
 /// Gives up rings that nobody has taken. Returns false if the peer was faster.
-pub(crate) fn take_back(slot: &Slot, segment: &Segment) -> bool {
+pub(crate) fn take_back(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
     let header = segment.header();
     let is_ours = header.state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok();
     if is_ours {
+        let nodelay = c_int::from(slot.nodelay.load(Ordering::Relaxed));
+        let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
         slot.set_carrier(Carrier::Kernel);
         meeting::withdraw(slot);
     }
@@ -114,13 +118,14 @@ pub(crate) fn take_back(slot: &Slot, segment: &Segment) -> bool {
 pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
     let Some(segment) = slot.segment() else { return true };
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
-        slot.is_read_shut.store(true, Ordering::Release);
+        slot.is_read_shut.store(true, Ordering::SeqCst);
+        stream::wake_on_word(&segment.incoming(slot.end()).direction.consumer.sleep.armed);
     }
     if how == libc::SHUT_RD {
         return true;
     }
     let _held = slot.sending.hold();
-    if segment.header().state.load(Ordering::Acquire) != ACCEPTED && take_back(slot, segment) {
+    if segment.header().state.load(Ordering::Acquire) != ACCEPTED && take_back(slot, segment, fd) {
         return true;
     }
     stream::switch(slot, segment);
@@ -129,10 +134,11 @@ pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
     let producer = &outgoing.producer;
     producer.fin.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
+    stream::wake_on_word(&outgoing.consumer.sleep.armed);
     if how == libc::SHUT_RDWR {
         return true;
     }
-    if outgoing.consumer.armed.swap(0, Ordering::AcqRel) != 0 {
+    if outgoing.consumer.sleep.armed.swap(0, Ordering::AcqRel) != 0 {
         stream::ring_once(slot, segment, fd);
     }
     false

@@ -30,8 +30,8 @@ pub(crate) struct Config {
     /// Spins let others run.
     pub(crate) gives_way: bool,
     pub(crate) ring_bytes: usize,
-    /// Looks at the rings for each look at the kernel.
-    pub(crate) kernel_ratio: u32,
+    /// Looks at rings for each look at the kernel, while a wait spins.
+    pub(crate) kernel_every: usize,
     /// Calls that found a ring ready for each that looks at the kernel nevertheless.
     pub(crate) kernel_skip: u32,
     /// The least that `SO_RCVBUF` may be.
@@ -76,6 +76,9 @@ fn start() -> &'static Config {
     }
     config
 }
+
+/// Looks at rings that cost as much as one of the looks that the manual counts.
+const RINGS_FOR_QUEUE: usize = 8;
 
 /// The name of this program, without its path.
 pub(crate) fn program() -> String {
@@ -154,7 +157,9 @@ impl Config {
                 && is_default("VMA_SELECT_POLL"),
             gives_way: settings.is_on("VMA_RX_POLL_YIELD") || raw::processors() == 1,
             ring_bytes: ring_bytes.next_power_of_two(),
-            kernel_ratio: clamp("VMA_SELECT_POLL_OS_RATIO").clamp(1, 10_000),
+            kernel_every: usize::try_from(number("VMA_SELECT_POLL_OS_RATIO").clamp(1, 10_000))
+                .unwrap_or(1)
+                * RINGS_FOR_QUEUE,
             kernel_skip: clamp("VMA_SELECT_SKIP_OS").max(1),
             receive_buffer_min: i32::try_from(number("VMA_RX_BYTES_MIN")).unwrap_or(0),
             nodelay: settings.is_on("VMA_TCP_NODELAY"),

@@ -28,6 +28,7 @@ use crate::signal;
 use crate::slot::{Kind, Slot, Why};
 use crate::sockets;
 use crate::stats::add;
+use crate::stream;
 use crate::thread::{Interrupts, Seen};
 
 pub(crate) use directory::tidy_up;
@@ -281,6 +282,7 @@ pub(crate) fn receive(
     let answer = receive_inner(slot, fd, now, &mut attempt, block);
     match answer {
         Ok(got) => {
+            stream::note_run(slot);
             add(&slot.counters.rx_os_packets, 1);
             add(&slot.counters.rx_os_bytes, got);
         }
@@ -315,6 +317,9 @@ fn receive_inner(
             Spin::Sleep => break,
             Spin::Interrupted => return Err(Errno::INTR),
             Spin::TimedOut => return Err(Errno::AGAIN),
+        }
+        if slot.kind() == Kind::Stream {
+            stream::gather(slot);
         }
         let answer = attempt();
         if answer != Err(Errno::AGAIN) {

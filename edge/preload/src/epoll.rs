@@ -998,7 +998,8 @@ impl Epoll {
         let most_ns = config.select_spin_ns;
         let (errno, seen) = (raw::errno(), Seen::now());
         // What rings have to say comes first; the kernel is asked after a while, or by the sleep.
-        let mut rounds = 1_u32;
+        let mut looks = 0_usize;
+        let every = config.kernel_every;
         let mut patience: Option<Patience> = None;
         if self.count.load(Ordering::Relaxed) > 0 && self.is_dozing() {
             // It was looked at as a part of another instance, or by `poll`.
@@ -1018,11 +1019,11 @@ impl Epoll {
                 None if has_hot => false,
                 patience => {
                     let start = || Patience::start(most_ns, limit_ns, Interrupts::All).since(seen);
-                    patience.get_or_insert_with(start).spins()
-                        && (!has_hot || rounds.is_multiple_of(config.kernel_ratio))
+                    patience.get_or_insert_with(start).spins() && (!has_hot || looks >= every)
                 }
             };
             if look {
+                looks = 0;
                 let rest = events.get_mut(count..).unwrap_or(&mut []);
                 let most = rest.len().min(EVENTS_MAX.max(if has_items { 0 } else { usize::MAX }));
                 let rest = rest.get_mut(..most).unwrap_or(&mut []);
@@ -1043,22 +1044,23 @@ impl Epoll {
                 raw::set_errno(errno);
                 return Ok(count);
             }
-            rounds = rounds.wrapping_add(1);
+            looks += hot;
             if limit_ns == Some(0) {
                 return Ok(0);
             }
             let patience = patience.get_or_insert_with(|| {
                 Patience::start(most_ns, limit_ns, Interrupts::All).since(seen)
             });
-            let looks = if has_hot { u32::try_from(hot).unwrap_or(u32::MAX) } else { KERNEL_LOOKS };
-            match patience.goes_on_after(looks) {
+            let looked =
+                if has_hot { u32::try_from(hot).unwrap_or(u32::MAX) } else { KERNEL_LOOKS };
+            match patience.goes_on_after(looked) {
                 Spin::Look => continue,
                 Spin::Interrupted => return Err(Errno::INTR),
                 Spin::TimedOut if look => return Ok(0),
                 Spin::TimedOut | Spin::Sleep => {}
             }
             if !self.fall_asleep(has_items) {
-                rounds = 1;
+                looks = 0;
                 continue;
             }
             let since = raw::now_ns();
@@ -1098,7 +1100,7 @@ impl Epoll {
                 self.heat_all();
             }
             patience.again(most_ns);
-            rounds = 1;
+            looks = 0;
         }
     }
 

@@ -93,6 +93,7 @@ pub(crate) fn offer(slot: &Slot, fd: c_int) {
         Some(segment) => {
             remember(slot, fd, name, config::get().ring_bytes);
             slot.publish(segment);
+            slot.sends.store(0, Ordering::Relaxed);
             slot.set_why(Why::Offered);
             slot.set_carrier(Carrier::Offered);
             prepare_kernel_socket(slot, fd);

@@ -138,28 +138,43 @@ fn poll_inner(
     // If there is nothing but rings, the first look at the kernel can wait until they are empty.
     let is_mixed = known.iter().zip(&*fds).any(|(known, fd)| known.needs_kernel(fd));
     let has_streams = known.iter().any(|known| matches!(known, Known::Socket(_) | Known::Epoll(_)));
-    let mut rounds = u32::from(!is_mixed);
+    let every = if is_mixed { config.kernel_every } else { config.kernel_every.max(RINGS_ALONE) };
+    let mut looks = if is_mixed { every } else { 0 };
     loop {
         let is_eager = known.iter().zip(&*fds).any(|(known, fd)| known.waits_for_kernel(fd));
-        let kernel = is_eager || rounds.is_multiple_of(config.kernel_ratio) || limit_ns == Some(0);
-        let count = look(fds, &mut known, kernel);
+        let kernel = is_eager || looks >= every || limit_ns == Some(0);
+        looks = if kernel { 0 } else { looks + fds.len() };
+        let asked = kernel.then(|| ask_now(fds, &known));
+        let count = look(fds, &mut known, asked);
         if count > 0 || limit_ns == Some(0) {
             patience.hit(most_ns);
             return Ok(count);
         }
-        rounds = rounds.wrapping_add(1);
-        match patience.goes_on(!is_eager) {
+        let looked =
+            if is_eager { KERNEL_LOOKS } else { u32::try_from(fds.len()).unwrap_or(u32::MAX) };
+        match patience.goes_on_after(looked) {
             Spin::Look => continue,
             Spin::Interrupted => return Err(Errno::INTR),
             Spin::TimedOut => return Ok(0),
             Spin::Sleep => {}
         }
-        rounds = 0;
+        looks = 0;
         let Some(dozers) = doze(fds, &known) else {
             // Something is there, or about to come through the kernel.
             raw::nap(BLOCKED_NAP_NS);
             continue;
         };
+        let since = raw::now_ns();
+        if let ([fd], [Known::Socket(slot)], None) = (&*fds, &*known, mask)
+            && fd.events & (libc::POLLIN | libc::POLLOUT) == libc::POLLIN
+            && let Some(segment) = slot.segment()
+        {
+            let _sleeper = Sleeper::new(slot, false);
+            if stream::sleep_on_word(slot, segment, patience.left_ns()) {
+                patience.slept(since, most_ns);
+                continue;
+            }
+        }
         let sleepers: Vec<Sleeper<'_>> = fds
             .iter()
             .zip(&known)
@@ -190,7 +205,8 @@ fn poll_inner(
             }
         }
         slept?;
-        let count = look(fds, &mut known, true);
+        // What the kernel has said is still true of its own.
+        let count = look(fds, &mut known, Some(asked));
         if count > 0 || patience.is_over() || limit_ns == Some(0) {
             return Ok(count);
         }
@@ -216,6 +232,10 @@ fn doze<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Option<Vec<datagram::Sl
 
 /// Events that a datagram is.
 const READING: i16 = libc::POLLIN | libc::POLLRDNORM;
+/// Looks at nothing but rings for each look at the kernel, at least.
+const RINGS_ALONE: usize = 4096;
+/// A look at the kernel takes as long as so many at memory.
+const KERNEL_LOOKS: u32 = 16;
 /// How long a poller sleeps that waits for what the kernel has not brought yet.
 const BLOCKED_NAP_NS: i64 = 50_000;
 
@@ -234,7 +254,7 @@ fn spin_then_sleep(
     // burn a processor.
     let spins = mask.is_none() && fds.iter().any(|fd| is_known(fd.fd));
     loop {
-        if !spins {
+        if !spins || !patience.spins() {
             break;
         }
         let count = kernel_poll(fds);
@@ -283,18 +303,34 @@ fn ask(fds: &[libc::pollfd], known: &[Known]) -> Vec<libc::pollfd> {
     each.collect()
 }
 
-/// Looks at everything once, and fills in what has happened. Returns how many have something.
-fn look(fds: &mut [libc::pollfd], known: &mut [Known], kernel: bool) -> usize {
+/// Asks the kernel about the set, now.
+fn ask_now(fds: &[libc::pollfd], known: &[Known]) -> Vec<libc::pollfd> {
+    let mut asked = ask(fds, known);
+    kernel_poll(&mut asked);
+    asked
+}
+
+/// Looks at everything once, with the kernel's answers if it has been asked, and fills in what has happened. Returns how many have something.
+fn look(
+    fds: &mut [libc::pollfd],
+    known: &mut [Known],
+    mut asked: Option<Vec<libc::pollfd>>,
+) -> usize {
+    let kernel = asked.is_some();
+    let mut has_changed = false;
     for (fd, known) in fds.iter().zip(known.iter_mut()) {
         if let Known::Socket(slot) = known
             && slot.segment().is_none_or(Segment::is_leaving)
         {
             *known = Known::of(fd.fd);
+            has_changed = true;
         }
     }
-    if kernel {
-        let mut asked = ask(fds, known);
-        kernel_poll(&mut asked);
+    if kernel && has_changed {
+        // It was asked for bells.
+        asked = Some(ask_now(fds, known));
+    }
+    if let Some(asked) = asked {
         for ((fd, known), asked) in fds.iter_mut().zip(known.iter_mut()).zip(&asked) {
             fd.revents = 0;
             match known {

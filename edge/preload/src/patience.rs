@@ -179,8 +179,8 @@ pub(crate) fn miss(slept_ns: u64, most_ns: u64) {
         }
         thread.patience_ns.set(match own {
             _ if tries => most_ns.min(TRY_NS),
-            0 => 0,
-            own => (own / 2).max(LEAST_NS.min(most_ns)),
+            own if own <= LEAST_NS => 0,
+            own => (own / 2).max(LEAST_NS),
         });
     });
 }
@@ -201,5 +201,5 @@ const SHORT_SLEEPS: u32 = 16;
 const FAILURES_MAX: u32 = 5;
 /// For so long.
 const TRY_NS: u64 = 20_000;
-/// Even an idle thread spins for so long.
+/// Less than this is not worth it.
 const LEAST_NS: u64 = 2_000;

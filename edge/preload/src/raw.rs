@@ -13,6 +13,7 @@
 #![expect(clippy::as_conversions, reason = "the kernel's arguments and answers are machine words")]
 
 use std::ffi::c_int;
+use std::sync::atomic::AtomicU32;
 
 /// What the kernel answered: a number, or the number of an error.
 pub(crate) type Answer = Result<usize, Errno>;
@@ -335,6 +336,24 @@ pub(crate) fn nap(nanoseconds: i64) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
     // SAFETY: the kernel reads one structure, which is ours.
     let _ = unsafe { syscall(libc::SYS_nanosleep, [&raw const time as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Sleeps for so many nanoseconds, as long as a word that processes share has this value; less if
+/// it is woken, or a signal comes. Returns whether the time is over.
+pub(crate) fn sleep_on(shared: &AtomicU32, value: u32, nanoseconds: i64) -> bool {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
+    let (at, wait) = (shared.as_ptr() as usize, libc::FUTEX_WAIT as usize);
+    let args = [at, wait, value as usize, &raw const time as usize, 0, 0];
+    // SAFETY: the kernel looks at the word, which is borrowed, and reads one structure of ours.
+    let slept = unsafe { syscall(libc::SYS_futex, args) };
+    slept == Err(Errno(libc::ETIMEDOUT))
+}
+
+/// Wakes everybody who sleeps on a word.
+pub(crate) fn wake(shared: &AtomicU32) {
+    let (at, wake) = (shared.as_ptr() as usize, libc::FUTEX_WAKE as usize);
+    // SAFETY: the kernel takes the address as a name.
+    let _ = unsafe { syscall(libc::SYS_futex, [at, wake, i32::MAX as usize, 0, 0, 0]) };
 }
 
 /// Nanoseconds since an arbitrary start.

@@ -45,7 +45,7 @@ pub(crate) fn leave(slot: &Slot, fd: c_int) {
     let _sending = slot.sending.hold();
     let Some(segment) = slot.segment() else { return };
     if segment.header().state.load(Ordering::Acquire) != ACCEPTED
-        && closing::take_back(slot, segment)
+        && closing::take_back(slot, segment, fd)
     {
         return;
     }
@@ -64,7 +64,7 @@ pub(crate) fn leave(slot: &Slot, fd: c_int) {
         }
         if round < 64 { raw::give_way() } else { raw::nap(NAP_NS) }
     }
-    let is_alone = segment.outgoing(me).direction.consumer.gone.load(Ordering::SeqCst) != 0
+    let is_alone = segment.outgoing(me).direction.consumer.sleep.gone.load(Ordering::SeqCst) != 0
         || segment.is_abandoned(me);
     let given = empty_queue(incoming, fd, is_alone && incoming.has_bytes());
     if is_alone {
@@ -138,7 +138,9 @@ fn refund(slot: &Slot, segment: &Segment, given: &[u8]) {
 
 /// Wakes the other end.
 fn ring_last(segment: &Segment, me: End, fd: c_int) {
-    let bells = &segment.outgoing(me).direction.producer.bells;
+    let outgoing = segment.outgoing(me).direction;
+    stream::wake_on_word(&outgoing.consumer.sleep.armed);
+    let bells = &outgoing.producer.bells;
     bells.fetch_add(1, Ordering::SeqCst);
     if raw::send(fd, &[0]).is_err() {
         bells.fetch_sub(1, Ordering::SeqCst);

@@ -36,6 +36,8 @@ pub(crate) const WITHDRAWN: u32 = 3;
 pub(crate) const ALONE: u32 = 1;
 /// Whoever sleeps looks at all of its connections when it wakes: one bell is enough for all.
 pub(crate) const TOGETHER: u32 = 2;
+/// The sleeper sleeps on this very word.
+pub(crate) const ON_WORD: u32 = 3;
 /// Nothing has been switched yet.
 pub(crate) const NEVER: u64 = u64::MAX;
 
@@ -109,7 +111,15 @@ pub(crate) struct Consumer {
     pub(crate) taken: AtomicU64,
     /// How many bells it has taken from the kernel.
     pub(crate) heard: AtomicU64,
-    /// It sleeps, and wants to be rung for: [`ALONE`] or [`TOGETHER`].
+    /// What the sender looks at with every message.
+    pub(crate) sleep: Sleep,
+}
+
+/// Whether the end that receives sleeps: written when it does so, and not with what it reads.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Sleep {
+    /// It sleeps, and wants to be woken: [`ALONE`], [`TOGETHER`] or [`ON_WORD`].
     pub(crate) armed: AtomicU32,
     /// The doorbell of who sleeps together; see `doorbell.rs`.
     pub(crate) doorbell: AtomicU32,
@@ -211,7 +221,7 @@ impl Segment {
         for direction in &header.directions {
             direction.producer.switched_at.store(NEVER, Ordering::Relaxed);
             // Whoever sleeps in the kernel without having heard of us has to be rung for.
-            direction.consumer.armed.store(ALONE, Ordering::Relaxed);
+            direction.consumer.sleep.armed.store(ALONE, Ordering::Relaxed);
         }
         header.ring_bytes.store(self.ring_bytes.try_into().unwrap_or(0), Ordering::Relaxed);
         header.maker.store(raw::process_id(), Ordering::Relaxed);
@@ -338,6 +348,13 @@ impl Ring<'_> {
         head != self.direction.consumer.tail.load(Ordering::Relaxed)
     }
 
+    /// How many bytes there are to read, about.
+    #[inline]
+    pub(crate) fn waiting(&self) -> u64 {
+        let head = self.direction.producer.head.load(Ordering::Relaxed);
+        head.wrapping_sub(self.direction.consumer.tail.load(Ordering::Relaxed))
+    }
+
     /// How far the sender has got: changes with every byte.
     pub(crate) fn head(&self) -> u64 {
         self.direction.producer.head.load(Ordering::Acquire)
@@ -457,8 +474,9 @@ impl Ring<'_> {
         let mut tail = producer.tail_seen.load(Ordering::Relaxed);
         let len = self.len_u64();
         let wanted = u64::try_from(from.remaining()).unwrap_or(u64::MAX);
-        if len.saturating_sub(head.wrapping_sub(tail)) < wanted || head & (len - 1) >= RESTART_BYTES
-        {
+        // The reader's cursor is in its cache: a stream looks at it once in so many bytes.
+        let is_far = head & (len - 1) >= RESTART_BYTES && head.wrapping_sub(tail) >= RESTART_BYTES;
+        if len.saturating_sub(head.wrapping_sub(tail)) < wanted || is_far {
             tail = consumer.tail.load(Ordering::Acquire);
             if tail == head && head & (len - 1) >= RESTART_BYTES {
                 let start = (head | (len - 1)).wrapping_add(1);

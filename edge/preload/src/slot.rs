@@ -143,6 +143,8 @@ pub(crate) struct Slot {
     pub(crate) looked_ns: AtomicU64,
     /// How often there was no room for all that was to be sent.
     pub(crate) fulls: AtomicU32,
+    /// Receptions since something was last sent.
+    pub(crate) run: AtomicU32,
     /// Epoll instances of this process that know it.
     pub(crate) watchers: AtomicU32,
     /// Sends through the kernel since the last look for an offer; for datagrams, receptions.
@@ -356,7 +358,9 @@ impl Slot {
         self.pending_error.store(0, o);
         self.receiving.reset();
         self.sending.reset();
-        for count in [&self.sleepers, &self.writers, &self.sends, &self.fulls, &self.watchers] {
+        for count in
+            [&self.sleepers, &self.writers, &self.sends, &self.fulls, &self.run, &self.watchers]
+        {
             count.store(0, o);
         }
         self.port.store(0, o);

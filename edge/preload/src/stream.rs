@@ -11,8 +11,9 @@
 //! buffers, which it has promised for the length of the call (see `parts.rs`).
 
 use std::ffi::c_int;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+use crate::closing;
 use crate::config;
 use crate::doorbell;
 use crate::meeting;
@@ -20,7 +21,7 @@ use crate::parts::{Cursor, PARTS_MAX};
 use crate::patience::{Patience, SLICE_NS, Spin};
 use crate::raw::{self, Answer, Errno};
 use crate::retreat;
-use crate::ring::{ACCEPTED, ALONE, Leaver, NEVER, Ring, Segment, TOGETHER, Trouble};
+use crate::ring::{ACCEPTED, ALONE, Leaver, NEVER, ON_WORD, Ring, Segment, TOGETHER, Trouble};
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::sockets;
 use crate::stats::{add, rise};
@@ -149,6 +150,7 @@ fn receive_unsettled(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive
         Ok(got) => {
             into.skip(got);
             if !how.peek {
+                note_run(slot);
                 let is_first = slot.taken.fetch_add(got.try_into().unwrap_or(0), Ordering::Relaxed);
                 if is_first == 0 && slot.carrier() == Carrier::Open && slot.kind() == Kind::Stream {
                     let _held = slot.sending.hold();
@@ -216,10 +218,23 @@ fn receive_settled(
             consumer.taken.store(taken + u64::try_from(got).unwrap_or(0), Ordering::Release);
             add(&slot.counters.rx_os_packets, 1);
             add(&slot.counters.rx_os_bytes, got);
+            if slot.carrier() == Carrier::Offered {
+                give_up(slot, segment, fd);
+            }
         }
         return Step::Moved(got);
     }
     receive_ring(slot, ring, fd, into, how)
+}
+
+/// The peer has answered through the kernel, though rings are offered to it. It looks for them with
+/// the first bytes that it gets: if it has answered a few times, it is not going to take them.
+fn give_up(slot: &Slot, segment: &Segment, fd: c_int) {
+    let answers = slot.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let given = segment.outgoing(slot.end()).direction.producer.given.load(Ordering::Relaxed);
+    if given > 0 && answers >= ANSWERS && closing::take_back(slot, segment, fd) {
+        slot.set_why(Why::PeerSilent);
+    }
 }
 
 fn receive_ring(
@@ -253,6 +268,7 @@ fn receive_ring(
         Ok(0) => Step::Nothing,
         Ok(got) => {
             if !how.peek {
+                note_run(slot);
                 rise(&slot.counters.rx_waiting_bytes_max, got);
                 add(&slot.counters.rx_packets, 1);
                 add(&slot.counters.rx_bytes, got);
@@ -318,9 +334,11 @@ fn ring_for_room(slot: &Slot, ring: Ring<'_>, fd: c_int) {
 }
 
 /// Rings for a sleeper who has armed `bell`, unless somebody else does.
-fn ring_bell(slot: &Slot, bell: &std::sync::atomic::AtomicU32, fd: c_int) {
-    if bell.swap(0, Ordering::AcqRel) == 0 {
-        return;
+fn ring_bell(slot: &Slot, bell: &AtomicU32, fd: c_int) {
+    match bell.swap(0, Ordering::AcqRel) {
+        0 => return,
+        ON_WORD => return raw::wake(bell),
+        _ => {}
     }
     let Some(segment) = slot.mapped() else { return };
     let outgoing = segment.outgoing(slot.end()).direction;
@@ -341,7 +359,8 @@ pub(crate) fn ring_once(slot: &Slot, segment: &Segment, fd: c_int) {
 fn ring_unless(slot: &Slot, segment: &Segment, fd: c_int, is_needless: impl FnOnce() -> bool) {
     let outgoing = segment.outgoing(slot.end()).direction;
     outgoing.producer.ringing.fetch_add(1, Ordering::SeqCst);
-    let is_heard = outgoing.consumer.gone.load(Ordering::SeqCst) == 0 && !segment.is_leaving();
+    let is_heard =
+        outgoing.consumer.sleep.gone.load(Ordering::SeqCst) == 0 && !segment.is_leaving();
     if is_heard && !is_needless() {
         outgoing.producer.bells.fetch_add(1, Ordering::SeqCst);
         if raw::send(fd, &[0]).is_err() {
@@ -469,6 +488,7 @@ fn through_kernel(
                 None => &slot.given,
                 Some(segment) => &segment.outgoing(slot.end()).direction.producer.given,
             };
+            end_run(slot);
             given.fetch_add(sent.try_into().unwrap_or(0), Ordering::AcqRel);
             add(&slot.counters.tx_os_packets, 1);
             add(&slot.counters.tx_os_bytes, sent);
@@ -483,7 +503,7 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
     let ring = segment.outgoing(slot.end());
     let consumer = &ring.direction.consumer;
     switch(slot, segment);
-    let is_gone = consumer.gone.load(Ordering::Acquire) != 0;
+    let is_gone = consumer.sleep.gone.load(Ordering::Acquire) != 0;
     if is_gone || slot.is_peer_gone.load(Ordering::Acquire) {
         return into_the_void(slot, fd, from);
     }
@@ -495,16 +515,17 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
         return if from.remaining() == 0 { Step::Moved(0) } else { Step::Nothing };
     }
     fence(Ordering::SeqCst);
-    match consumer.armed.load(Ordering::Relaxed) {
+    match consumer.sleep.armed.load(Ordering::Relaxed) {
         0 => {}
         TOGETHER => {
-            let number = consumer.doorbell.load(Ordering::Relaxed);
+            let number = consumer.sleep.doorbell.load(Ordering::Relaxed);
             if doorbell::is_asleep(number) {
                 ring_unless(slot, segment, fd, || !doorbell::rouse(number));
             }
         }
-        _ => ring_bell(slot, &consumer.armed, fd),
+        _ => ring_bell(slot, &consumer.sleep.armed, fd),
     }
+    end_run(slot);
     add(&slot.counters.tx_packets, 1);
     add(&slot.counters.tx_bytes, sent);
     Step::Moved(sent)
@@ -558,7 +579,7 @@ fn is_worth_a_look(slot: &Slot, segment: Option<&Segment>, want: Want) -> bool {
         Want::Write | Want::Room => {
             let ring = segment.outgoing(slot.end());
             (if want == Want::Room { ring.has_much_room() } else { ring.has_room() })
-                || ring.direction.consumer.gone.load(Ordering::Relaxed) != 0
+                || ring.direction.consumer.sleep.gone.load(Ordering::Relaxed) != 0
                 || slot.carrier() != Carrier::Rings
         }
     }
@@ -620,11 +641,12 @@ pub(crate) fn drain(slot: &Slot, segment: &Segment, fd: c_int, is_writer: bool) 
 /// is nothing to look at yet.
 pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
     let bell = match want {
-        Want::Read => &segment.incoming(slot.end()).direction.consumer.armed,
+        Want::Read => &segment.incoming(slot.end()).direction.consumer.sleep.armed,
         Want::Write | Want::Room => &segment.outgoing(slot.end()).direction.writer.armed,
     };
-    if bell.load(Ordering::Relaxed) != ALONE {
-        bell.store(ALONE, Ordering::Relaxed);
+    if bell.load(Ordering::Relaxed) != ALONE && bell.swap(ALONE, Ordering::AcqRel) == ON_WORD {
+        // From now on bells are in the kernel's stream, for that sleeper as well.
+        raw::wake(bell);
     }
     fence(Ordering::SeqCst);
     // As long as the kernel's stream still matters, it is what the sleeper sleeps on.
@@ -642,21 +664,55 @@ pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
     }
 }
 
+/// Sleeps on the ring's own word until there is something to read, for a moment: to wake a sleeper
+/// there takes less than to send a bell. Only the peer wakes it, and not if it is killed: who has
+/// slept in vain sleeps in the kernel next. Returns whether it is worth looking.
+pub(crate) fn sleep_on_word(slot: &Slot, segment: &Segment, left_ns: Option<u64>) -> bool {
+    let armed = &segment.incoming(slot.end()).direction.consumer.sleep.armed;
+    let is_settled = slot.carrier() == Carrier::Rings
+        && slot.watchers.load(Ordering::SeqCst) == 0
+        && segment.outgoing(slot.end()).direction.consumer.sleep.gone.load(Ordering::Relaxed) == 0
+        && !slot.is_peer_gone.load(Ordering::Relaxed)
+        && !is_worth_a_look(slot, Some(segment), Want::Read);
+    if !is_settled {
+        return false;
+    }
+    let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
+    if !matches!(armed.compare_exchange(0, ON_WORD, o, r), Ok(_) | Err(ON_WORD)) {
+        return false;
+    }
+    fence(Ordering::SeqCst);
+    let is_shut = || slot.is_read_shut.load(Ordering::Relaxed);
+    if is_worth_a_look(slot, Some(segment), Want::Read) || is_shut() {
+        return true;
+    }
+    let most_ns = left_ns.unwrap_or(u64::MAX).min(ON_WORD_NS);
+    !raw::sleep_on(armed, ON_WORD, i64::try_from(most_ns).unwrap_or(i64::MAX))
+}
+
+/// Wakes whoever sleeps on a ring's own word.
+pub(crate) fn wake_on_word(armed: &AtomicU32) {
+    let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
+    if armed.compare_exchange(ON_WORD, 0, o, r).is_ok() {
+        raw::wake(armed);
+    }
+}
+
 /// Says that whoever has that doorbell looks here when it has been rung. Returns false if somebody
 /// else sleeps on this connection as well, or may. A full fence has to follow.
 pub(crate) fn arm_together(slot: &Slot, segment: &Segment, number: u32) -> bool {
     let consumer = &segment.incoming(slot.end()).direction.consumer;
     let is_alone = slot.watchers.load(Ordering::SeqCst) > 1
         || slot.sleepers.load(Ordering::SeqCst) > 0
-        || consumer.armed.load(Ordering::Relaxed) == ALONE;
+        || consumer.sleep.armed.load(Ordering::Relaxed) == ALONE;
     if is_alone || number == 0 {
         return false;
     }
-    if consumer.doorbell.load(Ordering::Relaxed) != number {
-        consumer.doorbell.store(number, Ordering::Release);
+    if consumer.sleep.doorbell.load(Ordering::Relaxed) != number {
+        consumer.sleep.doorbell.store(number, Ordering::Release);
     }
     let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-    match consumer.armed.compare_exchange(0, TOGETHER, o, r) {
+    match consumer.sleep.armed.compare_exchange(0, TOGETHER, o, r) {
         Ok(_) => true,
         Err(armed) => armed == TOGETHER,
     }
@@ -691,12 +747,21 @@ impl Drop for Sleeper<'_> {
     }
 }
 
+/// How long a sleeper sleeps that the kernel cannot wake.
+const ON_WORD_NS: u64 = 20_000_000;
+
 /// Sleeps until the kernel has something for this connection, at most so long.
-fn sleep(slot: &Slot, fd: c_int, want: Want, left_ns: Option<u64>) -> Result<(), Errno> {
+fn sleep(slot: &Slot, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result<(), Errno> {
     let rings = slot.segment();
     let is_writer = want != Want::Read;
+    let start_ns = left_ns.map(|_| raw::now_ns());
     let sleeper = Sleeper::new(slot, is_writer);
     if let Some(segment) = rings {
+        if !is_writer && sleep_on_word(slot, segment, left_ns) {
+            return Ok(());
+        }
+        let spent_ns = start_ns.map(|start_ns| raw::now_ns().saturating_sub(start_ns));
+        left_ns = left_ns.map(|left| left.saturating_sub(spent_ns.unwrap_or(0)));
         if !arm(slot, segment, want) {
             return Ok(());
         }
@@ -758,6 +823,9 @@ pub(crate) fn hear_after_sleep(slot: &Slot, segment: &Segment, fd: c_int) {
 fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut() -> Step) -> Step {
     let errno = raw::errno();
     let seen = Seen::now();
+    if want == Want::Read && !now && slot.segment().is_some() {
+        gather(slot);
+    }
     match attempt() {
         Step::Nothing => {}
         step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => return step,
@@ -785,6 +853,9 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
             }
             let gone = slot.is_peer_gone.load(Ordering::Relaxed);
             if gone || is_worth_a_look(slot, segment, want) {
+                if want == Want::Read {
+                    gather(slot);
+                }
                 match attempt() {
                     Step::Nothing => {}
                     step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => {
@@ -824,6 +895,38 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
             Ok(()) | Err(Errno::INTR) => {}
             Err(error) => return Step::Failed(error),
         }
+    }
+}
+
+/// Something has been received; the lock for that is held.
+#[inline]
+pub(crate) fn note_run(slot: &Slot) {
+    slot.run.store(slot.run.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+}
+
+/// Something has been sent: this is no stream in one direction.
+#[inline]
+pub(crate) fn end_run(slot: &Slot) {
+    if slot.run.load(Ordering::Relaxed) != 0 {
+        slot.run.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A stream of small messages is read faster if several are taken at a time: while this end does not
+/// look, the other writes to memory that it has for itself. So who only receives leaves it alone for
+/// some hundred nanoseconds, if so little is there.
+#[inline]
+pub(crate) fn gather(slot: &Slot) {
+    if slot.run.load(Ordering::Relaxed) < RUN_MIN {
+        return;
+    }
+    let Some(segment) = slot.segment() else {
+        // Whoever fills the kernel's queue waits for those who look into it.
+        (0..QUEUE_ROUNDS).for_each(|_| std::hint::spin_loop());
+        return;
+    };
+    if (1..GATHER_BYTES).contains(&segment.incoming(slot.end()).waiting()) {
+        (0..GATHER_ROUNDS).for_each(|_| std::hint::spin_loop());
     }
 }
 
@@ -941,7 +1044,7 @@ pub(crate) fn readiness(slot: &Slot, segment: &Segment) -> i16 {
     if (fin || gone || read_shut) && write_shut {
         events |= libc::POLLHUP;
     }
-    let void = gone || outgoing.direction.consumer.gone.load(Ordering::Relaxed) != 0;
+    let void = gone || outgoing.direction.consumer.sleep.gone.load(Ordering::Relaxed) != 0;
     if outgoing.has_much_room() || void || write_shut {
         events |= libc::POLLOUT | libc::POLLWRNORM;
     }
@@ -950,7 +1053,7 @@ pub(crate) fn readiness(slot: &Slot, segment: &Segment) -> i16 {
 
 /// A sleeper has woken up: as long as it is awake, nobody has to ring for it.
 pub(crate) fn disarm(slot: &Slot, segment: &Segment) {
-    let armed = &segment.incoming(slot.end()).direction.consumer.armed;
+    let armed = &segment.incoming(slot.end()).direction.consumer.sleep.armed;
     if armed.load(Ordering::Relaxed) == ALONE
         && slot.sleepers.load(Ordering::SeqCst) == 0
         && slot.watchers.load(Ordering::SeqCst) <= 1
@@ -976,5 +1079,15 @@ pub(crate) fn kernel_speaks(slot: &Slot, segment: &Segment) -> (bool, bool) {
 const KERNEL_LOOK_ROUNDS: u32 = 4096;
 /// Reads that find nothing and do not wait look at the kernel no more often than this.
 const KERNEL_LOOK_NS: u64 = 2_000_000;
+/// After so many receptions in a row, without anything sent in between, a connection is a stream.
+const RUN_MIN: u32 = 64;
+/// Less than this is little.
+const GATHER_BYTES: u64 = 512;
+/// How long it is left alone.
+const GATHER_ROUNDS: u32 = 40;
+/// The same for the kernel's queue, where every byte costs more.
+const QUEUE_ROUNDS: u32 = 400;
+/// Answers through the kernel after which an offer is taken back.
+const ANSWERS: u32 = 4;
 /// How long a writer sleeps that cannot be woken.
 const WRITER_NAP_NS: i64 = 100_000;

@@ -87,7 +87,7 @@ pub(crate) unsafe fn prepare(
             datagram::hide_groups(&slot, fd);
             if signal::is_guest() {
                 // Whose memory this is has not counted its guest.
-                closing::pass_on(&slot);
+                closing::pass_on(&slot, fd);
             }
         }
     }
@@ -141,7 +141,7 @@ pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *
             let Some(slot) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
             if knows_us {
                 datagram::hide_groups(&slot, fd);
-                closing::pass_on(&slot);
+                closing::pass_on(&slot, fd);
             } else {
                 give_up(&slot, fd);
             }

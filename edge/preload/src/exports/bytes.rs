@@ -674,6 +674,7 @@ pub(super) unsafe extern "C" fn write(
 /// Counts what the kernel has sent for a socket of ours.
 fn sent(slot: &Pin, count: libc::ssize_t) -> libc::ssize_t {
     if let Ok(count) = usize::try_from(count) {
+        stream::end_run(slot);
         crate::stats::add(&slot.counters.tx_os_packets, 1);
         crate::stats::add(&slot.counters.tx_os_bytes, count);
     }

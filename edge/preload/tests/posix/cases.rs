@@ -532,6 +532,63 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("mod", epoll_ctl(e, libc::EPOLL_CTL_MOD, p.s, both, 8));
         close(e).unwrap();
     }),
+    ("epoll removed and added again", |log, p| {
+        let e = epoll_create();
+        for round in 0..3 {
+            log.see("add", epoll_ctl(e, libc::EPOLL_CTL_ADD, p.s, libc::EPOLLIN, round));
+            send(p.c, b"x", 0).unwrap();
+            log.see("in", epoll_wait(e, 1000));
+            recv(p.s, 1, 0).unwrap();
+            log.see("del", epoll_ctl(e, libc::EPOLL_CTL_DEL, p.s, 0, 0));
+            send(p.c, b"y", 0).unwrap();
+            log.see("none", epoll_wait(e, 5));
+            log.see("mod", epoll_ctl(e, libc::EPOLL_CTL_MOD, p.s, libc::EPOLLIN, 8));
+            log.see("del", epoll_ctl(e, libc::EPOLL_CTL_DEL, p.s, 0, 0));
+            log.see("blocked", recv(p.s, 1, 0));
+        }
+        // A removed connection whose number goes to another is not mistaken for it.
+        let kept = c_int::try_from(dup(p.s).unwrap()).unwrap();
+        close(p.s).unwrap();
+        let again = fcntl(kept, libc::F_DUPFD, p.s).unwrap();
+        let again = c_int::try_from(again).unwrap();
+        log.see("add", epoll_ctl(e, libc::EPOLL_CTL_ADD, again, libc::EPOLLIN, 9));
+        send(p.c, b"z", 0).unwrap();
+        log.see("in", epoll_wait(e, 1000));
+        close(e).unwrap();
+        close(kept).unwrap();
+    }),
+    ("epoll asleep, and many have something", |log, p| {
+        let e = epoll_create();
+        let pairs: Vec<Pair> = (0..8).map(|_| Pair::new(libc::AF_INET)).collect();
+        let all = || pairs.iter().chain([&p]);
+        for (at, pair) in all().enumerate() {
+            epoll_ctl(e, libc::EPOLL_CTL_ADD, pair.s, libc::EPOLLIN, at.try_into().unwrap())
+                .unwrap();
+        }
+        for round in 0..4 {
+            let ends: Vec<Pair> = all().copied().collect();
+            let waiter = thread::spawn(move || {
+                // Everybody has one byte for us: whoever is not heard of by then is lost.
+                let mut heard = vec![0; ends.len()];
+                while heard.contains(&0) {
+                    for (at, _) in epoll_wait(e, 5000).unwrap() {
+                        let at = usize::try_from(at).unwrap();
+                        heard[at] += recv(ends[at].s, 1, libc::MSG_DONTWAIT).unwrap().len();
+                    }
+                }
+                heard
+            });
+            if round % 2 == 1 {
+                settle();
+            }
+            for pair in all() {
+                send(pair.c, b"x", 0).unwrap();
+            }
+            log.see("heard", waiter.join().unwrap());
+        }
+        pairs.into_iter().for_each(Pair::close);
+        close(e).unwrap();
+    }),
     ("epoll by edge", |log, p| {
         let e = epoll_create();
         let edge = libc::EPOLLIN | libc::EPOLLET;
