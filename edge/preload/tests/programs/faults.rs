@@ -103,7 +103,7 @@ fn clients_that_are_killed_under_load_leave_nothing_behind() {
         let mut client = Speaking::start(Role::Call, &place, port);
         client.wait_for("talking");
         pause(round);
-        assert!(client.running.has_ended().is_none(), "the client found something wrong");
+        assert_eq!(client.running.has_ended(), None, "the client found something wrong");
         drop(client);
     }
     until("the server is alone", || others(port) == "0");
@@ -125,7 +125,7 @@ fn servers_that_are_killed_under_load_leave_nothing_behind() {
         server.signal("KILL");
         drop(server);
         client.wait_for("gone");
-        assert!(client.running.has_ended().is_none(), "the client found something wrong");
+        assert_eq!(client.running.has_ended(), None, "the client found something wrong");
         before = before.or_else(|| Some(held(&client.running, &place)));
     }
     until("the client has what it had", || {
