@@ -17,7 +17,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
 use crate::config;
 use crate::datagram::{self, Content};
@@ -119,6 +119,8 @@ pub(crate) struct Epoll {
     wanting: AtomicUsize,
     /// How many items there are.
     count: AtomicUsize,
+    /// The kernel has been told a mark of ours, and may speak of it after its item has gone.
+    has_marked: AtomicBool,
     state: UnsafeCell<State>,
 }
 
@@ -479,6 +481,7 @@ impl Epoll {
             lock: Lock::new(),
             wanting: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
+            has_marked: AtomicBool::new(false),
             state: UnsafeCell::new(state),
         }));
         all().push(epoll);
@@ -761,6 +764,7 @@ impl Epoll {
                     let mark = MARK | at as u64;
                     // The kernel says again what there is.
                     item.rung = 0;
+                    self.has_marked.store(true, Ordering::SeqCst);
                     let _ = kernel_control(epfd, op, fd, bells as u32, mark);
                     heat(hot, at, item);
                 } else {
@@ -813,6 +817,12 @@ impl Epoll {
             }
             (count, hot.len())
         })
+    }
+
+    /// Whether the kernel's events are not the program's as they are. Asked once they are there: items
+    /// come and go meanwhile, and the last one's mark is in the kernel until its socket is closed.
+    fn is_to_sift(&self) -> bool {
+        self.has_marked.load(Ordering::SeqCst) || self.count.load(Ordering::Relaxed) > 0
     }
 
     /// Keeps of the kernel's events those that the program knows, and makes hot what has been rung
@@ -1029,7 +1039,7 @@ impl Epoll {
                 let rest = rest.get_mut(..most).unwrap_or(&mut []);
                 if !rest.is_empty() {
                     let found = kernel_wait(epfd, rest);
-                    let kept = if has_items { self.sift(epfd, rest, found) } else { found };
+                    let kept = if self.is_to_sift() { self.sift(epfd, rest, found) } else { found };
                     count = if count > 0 { merge(events, count, kept) } else { kept };
                     if count == 0 && found > 0 {
                         // Bells alone: what they were rung for is hot now.
@@ -1078,7 +1088,7 @@ impl Epoll {
                 self.wake();
             }
             let found = answer?;
-            let kept = if has_items { self.sift(epfd, events, found) } else { found };
+            let kept = if self.is_to_sift() { self.sift(epfd, events, found) } else { found };
             if kept > 0 {
                 // Hot items that have been rung for come with the next call.
                 return Ok(kept);

@@ -16,8 +16,8 @@ pub fn set_congestion_control(socket: impl AsFd, name: &str) -> io::Result<()> {
 }
 
 /// Sets the traffic class of packets sent from now on: the DSCP, for the two bits below belong to TCP.
-/// Connections that a listener accepts inherit it. The kernel takes the socket's priority in queues of
-/// this host from it, as it does for connections of the RDMA connection manager.
+/// Connections that a listener accepts inherit it. The kernel takes the priority in queues of this host
+/// from it, as it does for connections of the RDMA connection manager, but for this very socket alone.
 ///
 /// # Errors
 ///
@@ -92,7 +92,7 @@ mod tests {
                 assert_eq!(traffic_class(&accepted, true).unwrap(), 0x68, "{address}");
                 assert_eq!(sockopt::ipv6_unicast_hops(&accepted).unwrap(), 7, "{address}");
             }
-            let priority = crate::sockopt::get(&accepted, libc::SOL_SOCKET, libc::SO_PRIORITY);
+            let priority = crate::sockopt::get(&listener, libc::SOL_SOCKET, libc::SO_PRIORITY);
             assert_eq!(priority.unwrap(), 6, "{address}");
             assert_eq!(traffic_class(&client, false).unwrap(), 0, "{address}");
             assert!(set_hop_limit(&accepted, 0).is_err());

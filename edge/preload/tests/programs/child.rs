@@ -3,13 +3,14 @@
 //! # Safety
 //!
 //! A child that forks has one thread besides the one that waits for it, and its children end by `_exit`
-//! after reads and writes.
+//! after reads and writes. Events go to and from arrays of a child's own.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::echo;
@@ -36,6 +37,8 @@ pub(crate) enum Role {
     CallStorm(usize),
     /// Asks on so many connections at once.
     CallTokio(usize),
+    /// Asks on so many connections, one after the other, each watched while it is closed.
+    CallWatched(usize),
     /// Asks by datagrams until it is refused.
     CallUdp,
     /// The same, and does not insist on an answer.
@@ -54,6 +57,7 @@ impl Role {
             Self::CallMost => ("call-most", 0),
             Self::CallStorm(count) => ("call-storm", count),
             Self::CallTokio(count) => ("call-tokio", count),
+            Self::CallWatched(count) => ("call-watched", count),
             Self::CallUdp => ("call-udp", 0),
             Self::CallUdpOnce => ("call-udp-once", 0),
         }
@@ -91,6 +95,7 @@ pub(crate) fn run() {
         "call-most" => call_most(port),
         "call-storm" => call_storm(port, count),
         "call-tokio" => echo::call(port, count),
+        "call-watched" => call_watched(port, count),
         "call-udp" => call_datagrams(port, false),
         "call-udp-once" => call_datagrams(port, true),
         other => panic!("no such role: {other}"),
@@ -228,6 +233,40 @@ fn call_storm(port: u16, threads: usize) {
         }
     });
     println!("right: {}", threads * 10);
+}
+
+/// The only connection of an epoll instance is closed while a thread waits there, which must hear of
+/// nothing that nobody has registered.
+fn call_watched(port: u16, count: usize) {
+    const KNOWN: u64 = 7;
+    // SAFETY: takes a flag.
+    let watch = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+                // SAFETY: there is room for four events.
+                let found = unsafe { libc::epoll_wait(watch, events.as_mut_ptr(), 4, 0) };
+                for event in events.iter().take(usize::try_from(found).expect("no error")) {
+                    assert_eq!({ event.u64 }, KNOWN);
+                }
+            }
+        });
+        for turn in 0..count {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server");
+            let events = (libc::EPOLLIN | libc::EPOLLRDHUP).cast_unsigned();
+            let mut event = libc::epoll_event { events, u64: KNOWN };
+            let fd = stream.as_raw_fd();
+            // SAFETY: reads an event, which is a local.
+            assert_eq!(unsafe { libc::epoll_ctl(watch, libc::EPOLL_CTL_ADD, fd, &mut event) }, 0);
+            for part in 0..3 {
+                ask(&mut stream, &format!("<{turn}, {part}>"));
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    println!("right: {count}");
 }
 
 fn serve_datagrams(port: u16) {

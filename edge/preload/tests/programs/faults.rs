@@ -155,6 +155,15 @@ fn servers_of_datagrams_that_are_killed_refuse() {
     assert_eq!(boxes, 0, "{names:?}");
 }
 
+/// Goal: who waits on an instance hears of its own registrations alone, whatever is closed meanwhile.
+#[test]
+fn a_connection_that_is_closed_while_somebody_waits_is_not_heard_of() {
+    let (place, port) = (Place::new("watched"), free_port());
+    let _server = Running::serve(&mut Role::Serve.command(&place, port), port);
+    let said = succeed(&mut Role::CallWatched(2000).command(&place, port));
+    assert!(said.contains("right: 2000"), "{said}");
+}
+
 /// Goal: a server without a descriptor left for the next connection serves it when there is one again.
 #[test]
 fn a_server_without_descriptors_serves_everybody_in_turn() {

@@ -40,8 +40,8 @@ fn strangers_are_refused_and_the_server_goes_on() {
         "GET / HTTP/1.1\r\n\r\n",
         "{\"hello\":{\"protocol\":\"something-else\",\"pin\":false}}\n",
         "\"stop\"\n",
-        "{\"hello\":{\"protocol\":\"adverb-bench-1\",\"pin\":false}}\n{\"run\":{\"pattern\":\"absorb\",\"bytes\":1}}\n",
-        "{\"hello\":{\"protocol\":\"adverb-bench-1\",\"pin\":false}}\n{\"floor\":{\"udp_stream\":{\"packet_bytes\":0}}}\n",
+        "{\"hello\":{\"protocol\":\"adverb-bench-2\",\"pin\":false}}\n{\"run\":{\"pattern\":\"absorb\",\"bytes\":1}}\n",
+        "{\"hello\":{\"protocol\":\"adverb-bench-2\",\"pin\":false}}\n{\"floor\":{\"udp_stream\":{\"packet_bytes\":0}}}\n",
         "\u{0}\u{1}\u{2}\n",
     ] {
         let answer = server.say(words);
@@ -49,7 +49,7 @@ fn strangers_are_refused_and_the_server_goes_on() {
     }
     // Still there, and polite to whoever speaks its language.
     let mut stream = server.connect();
-    let hello = "{\"hello\":{\"protocol\":\"adverb-bench-1\",\"pin\":false}}\n";
+    let hello = "{\"hello\":{\"protocol\":\"adverb-bench-2\",\"pin\":false}}\n";
     stream.write_all(hello.as_bytes()).expect("it reads");
     let mut answer = String::new();
     BufReader::new(&stream).read_line(&mut answer).expect("it answers");
@@ -66,7 +66,7 @@ fn a_server_answers_datagrams_between_ready_and_stop() {
         stream.write_all(line.as_bytes()).expect("it reads");
         answers.next().expect("an answer").expect("a line")
     };
-    order("{\"hello\":{\"protocol\":\"adverb-bench-1\",\"pin\":true}}\n");
+    order("{\"hello\":{\"protocol\":\"adverb-bench-2\",\"pin\":true}}\n");
     let ready = order("{\"floor\":{\"udp_pingpong\":{\"bytes\":5,\"reply_bytes\":9}}}\n");
     let port = ready.trim_start_matches("{\"ready\":{\"port\":").trim_end_matches("}}");
     let port: u16 = port.parse().expect(&ready);
