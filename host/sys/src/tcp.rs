@@ -92,8 +92,9 @@ mod tests {
                 assert_eq!(traffic_class(&accepted, true).unwrap(), 0x68, "{address}");
                 assert_eq!(sockopt::ipv6_unicast_hops(&accepted).unwrap(), 7, "{address}");
             }
+            // That of bulk data: see tc-prio(8) for the table.
             let priority = crate::sockopt::get(&listener, libc::SOL_SOCKET, libc::SO_PRIORITY);
-            assert_eq!(priority.unwrap(), 6, "{address}");
+            assert_eq!(priority.unwrap(), 2, "{address}");
             assert_eq!(traffic_class(&client, false).unwrap(), 0, "{address}");
             assert!(set_hop_limit(&accepted, 0).is_err());
         }
