@@ -573,6 +573,21 @@ pub(crate) fn has_ended(number: u32) -> bool {
     }
 }
 
+/// A descriptor of a process, as long as there is one of that number.
+pub(crate) fn open_process(number: u32) -> Option<c_int> {
+    // SAFETY: no pointer.
+    let fd = unsafe { syscall(libc::SYS_pidfd_open, [number as usize, 0, 0, 0, 0, 0]) }.ok()?;
+    Some(fd as c_int)
+}
+
+/// A descriptor of what another process's descriptor stands for, if the kernel lets us have it.
+pub(crate) fn copy_from(process: c_int, fd: c_int) -> Option<c_int> {
+    // SAFETY: no pointer.
+    let copy =
+        unsafe { syscall(libc::SYS_pidfd_getfd, [word(process), word(fd), 0, 0, 0, 0]) }.ok()?;
+    Some(copy as c_int)
+}
+
 /// How many processors there are.
 pub(crate) fn processors() -> i64 {
     // SAFETY: the function has no preconditions.

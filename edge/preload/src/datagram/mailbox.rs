@@ -195,6 +195,14 @@ impl Sender {
         SocketAddr::new(ip, number)
     }
 
+    fn origin(&self) -> Origin {
+        Origin {
+            cookie: self.cookie.load(Ordering::Relaxed),
+            process: self.process.load(Ordering::Relaxed),
+            from: self.address(),
+        }
+    }
+
     /// The sender is about to give a datagram to the kernel.
     pub(super) fn gives(&self) {
         self.given.fetch_add(1, Ordering::AcqRel);
@@ -303,6 +311,15 @@ pub(super) struct Front {
     at: u64,
     next: u64,
     charge: u32,
+}
+
+/// Whence a datagram is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    /// The kernel's number for the socket that sent it, and the process that has it; 0 if it is closed.
+    pub(super) cookie: u64,
+    pub(super) process: u32,
+    pub(super) from: SocketAddr,
 }
 
 /// The socket of a mailbox.
@@ -1141,6 +1158,24 @@ impl Mailbox {
         let place = &self.header().consumer.peeked;
         if place.load(Ordering::Relaxed) != number {
             place.store(number, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes out everything, for a socket whose mailbox nobody is going to read: calls `f` with whence
+    /// each datagram is, and its bytes; those of which it returns false are dropped.
+    pub(super) fn take_all(&self, mut f: impl FnMut(Origin, &[u8]) -> bool) {
+        let _held = self.readers().hold();
+        while let Some(front) = self.front() {
+            let mut bytes = vec![0_u8; front.len];
+            let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            let _ = self.copy(&front, &mut Cursor::new(&[part]));
+            let origin = self.sender(front.sender).map(Sender::origin);
+            if !origin.is_some_and(|origin| f(origin, &bytes)) {
+                let Producer { dropped, dropped_bytes, .. } = &self.header().producer;
+                dropped.fetch_add(1, Ordering::Relaxed);
+                dropped_bytes.fetch_add(front.len.try_into().unwrap_or(0), Ordering::Relaxed);
+            }
+            self.advance(&front);
         }
     }
 
