@@ -32,7 +32,7 @@ fn wait_for(port: &str, protocol: &str) {
     let port: u16 = port.parse().expect("a port");
     let port = format!(":{port:04X} ");
     let state = if protocol == "tcp" { " 0A " } else { " 07 " };
-    crate::running::until("somebody listens", || {
+    until("somebody listens", || {
         let sockets =
             ["", "6"].map(|kind| fs::read_to_string(format!("/proc/net/{protocol}{kind}")));
         let mut lines = sockets.iter().flatten().flat_map(|sockets| sockets.lines());
