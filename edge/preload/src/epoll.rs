@@ -17,43 +17,43 @@
 
 #![expect(clippy::as_conversions, reason = "the kernel's event masks have two widths")]
 
+mod changes;
 mod control;
 mod item;
 mod outside;
 mod wait;
 
 use std::cell::UnsafeCell;
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::doorbell;
 use crate::lock::Lock;
 use crate::raw::{self, Answer};
 use crate::slot::Slot;
 
+pub(crate) use self::changes::note_change;
 use self::item::Item;
 pub(crate) use self::item::events_of;
-
-/// Counts connections that have got rings, or lost them.
-static CHANGES: AtomicU32 = AtomicU32::new(1);
 
 /// Every instance of this process.
 static ALL: Mutex<Vec<&'static Epoll>> = Mutex::new(Vec::new());
 
-/// A connection travels otherwise than before.
-pub(crate) fn note_change() {
-    CHANGES.fetch_add(1, Ordering::AcqRel);
-}
-
 struct State {
     items: Vec<Option<Item>>,
     hot: Vec<usize>,
-    changes: u32,
+    /// The number of the next change that has not been looked at here.
+    changes: u64,
+    /// Items to be looked at besides.
+    stale: Vec<usize>,
     /// Calls in a row that did not ask the kernel.
     skipped: u32,
     /// Threads that sleep on this instance.
     asleep: u32,
+    /// Somebody has slept on another instance that watches this one, or polled it, and may again.
+    is_watched: bool,
     /// Items that the kernel knows under our mark.
     marks: usize,
     /// Who is rung for on behalf of all of them; 0 if there is no such doorbell.
@@ -62,10 +62,14 @@ struct State {
     dozing: Vec<usize>,
     /// Places in `items` that nobody has.
     free: Vec<usize>,
-    /// Where the item of a descriptor is, plus one; a guess.
-    places: Vec<u32>,
+    /// Where items of sockets are, by socket and descriptor.
+    places: BTreeMap<(u32, c_int), usize>,
     /// Which items are UDP sockets.
     datagrams: Vec<usize>,
+    /// Which items are other instances.
+    inners: Vec<usize>,
+    /// The item that is looked at next in case its bell was lost.
+    next_check: usize,
     /// What the kernel has reported of other descriptors to somebody who was not the program.
     kept: Vec<libc::epoll_event>,
 }
@@ -96,8 +100,10 @@ unsafe impl Sync for Epoll {}
 const MARK: u64 = 0xad5e_71c3 << 32;
 /// The most events that one call asks the kernel for at a time.
 const EVENTS_MAX: usize = 64;
-/// Descriptors from here on have to be searched for.
-const PLACES_MAX: usize = 1 << 20;
+/// An item that was looked at so often in vain goes cold.
+const IDLE_MAX: u32 = 2000;
+/// Items that can be hot before they are too many.
+const CROWD: usize = 64;
 /// How often one who spins gives way to those who want the instance, before it looks again.
 const LET_IN_MAX: u32 = 64;
 
@@ -123,14 +129,18 @@ impl Epoll {
             items: Vec::new(),
             hot: Vec::new(),
             changes: 0,
+            stale: Vec::new(),
             skipped: 0,
             asleep: 0,
+            is_watched: false,
             marks: 0,
             doorbell: 0,
             dozing: Vec::new(),
             free: Vec::new(),
-            places: Vec::new(),
+            places: BTreeMap::new(),
             datagrams: Vec::new(),
+            inners: Vec::new(),
+            next_check: 0,
             kept: Vec::new(),
         };
         let epoll: &'static Self = Box::leak(Box::new(Self {
@@ -154,16 +164,22 @@ impl Epoll {
         if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
             let mut gone = self.with(|state| {
                 doorbell::give_back(std::mem::take(&mut state.doorbell));
-                for list in
-                    [&mut state.hot, &mut state.dozing, &mut state.datagrams, &mut state.free]
-                {
+                for list in [
+                    &mut state.hot,
+                    &mut state.dozing,
+                    &mut state.datagrams,
+                    &mut state.inners,
+                    &mut state.stale,
+                    &mut state.free,
+                ] {
                     *list = Vec::new();
                 }
-                (state.places, state.marks) = (Vec::new(), 0);
+                (state.places, state.marks) = (BTreeMap::new(), 0);
                 std::mem::take(&mut state.items)
             });
             self.count.store(0, Ordering::Release);
             gone.iter_mut().flatten().for_each(Item::part);
+            all().retain(|known| !std::ptr::eq(*known, self));
         }
     }
 
@@ -196,6 +212,8 @@ impl Epoll {
             state.asleep = 0;
             // It is the parent's.
             state.doorbell = 0;
+            // Whoever was about to write down a change is not here.
+            state.changes = 0;
             state.items.iter().flatten().for_each(Item::after_fork);
         });
     }
@@ -204,26 +222,14 @@ impl Epoll {
 impl State {
     /// The item of a descriptor and a socket, and whether it has been removed.
     fn find(&self, fd: c_int, slot: &Slot) -> Option<(usize, bool)> {
-        let get = |at: usize| {
-            let item = self.items.get(at)?.as_ref().filter(|item| item.is(fd, slot))?;
-            Some((at, item.ghost_of.is_some()))
-        };
-        let guess = usize::try_from(fd).ok().and_then(|fd| self.places.get(fd)).copied();
-        let guess = guess.and_then(|place| usize::try_from(place).ok()?.checked_sub(1));
-        guess.and_then(get).or_else(|| (0..self.items.len()).find_map(get))
+        let at = *self.places.get(&(slot.index(), fd))?;
+        let item = self.items.get(at)?.as_ref()?;
+        Some((at, item.ghost_of.is_some()))
     }
 
-    /// Remembers where the item of a descriptor is.
-    fn guess(&mut self, fd: c_int, at: usize) {
-        let (Ok(fd), Ok(place)) = (usize::try_from(fd), u32::try_from(at + 1)) else { return };
-        if fd < PLACES_MAX {
-            if self.places.len() <= fd {
-                self.places.resize(fd + 1, 0);
-            }
-            if let Some(known) = self.places.get_mut(fd) {
-                *known = place;
-            }
-        }
+    /// The items of a socket, by its number.
+    fn items_of(&self, socket: u32) -> impl Iterator<Item = usize> {
+        self.places.range((socket, c_int::MIN)..=(socket, c_int::MAX)).map(|(_, at)| *at)
     }
 
     /// A thread sleeps no more.
@@ -241,6 +247,12 @@ fn heat(hot: &mut Vec<usize>, at: usize, item: &mut Item) {
         item.idle = 0;
         hot.push(at);
     }
+}
+
+/// By how much more it counts that an item was looked at in vain where many are: each event that is
+/// waited for costs a look at all of them.
+fn crowding(hot: &[usize]) -> u32 {
+    u32::try_from(hot.len() / CROWD).unwrap_or(u32::MAX).saturating_add(1)
 }
 
 fn all() -> std::sync::MutexGuard<'static, Vec<&'static Epoll>> {

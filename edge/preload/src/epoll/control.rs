@@ -5,8 +5,9 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+use super::changes::{self, Since};
 use super::item::{Item, Target};
-use super::{CHANGES, Epoll, MARK, State, heat, kernel_control};
+use super::{Epoll, MARK, State, heat, kernel_control};
 use crate::datagram;
 use crate::raw::{Answer, Errno};
 use crate::slot::{Kind, Slot};
@@ -33,6 +34,7 @@ impl Epoll {
         match (op, at) {
             (libc::EPOLL_CTL_ADD, Some((at, true))) => {
                 self.revive(at, events, data);
+                self.stir(at, epfd);
                 Ok(0)
             }
             (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, Some((_, true))) => {
@@ -47,7 +49,8 @@ impl Epoll {
                 // Somebody may sleep on this instance already, and be woken by the kernel alone.
                 item.meet(true);
                 item.is_hot |= item.is_seen;
-                self.insert(item);
+                let at = self.insert(item);
+                self.stir(at, epfd);
                 Ok(0)
             }
             (libc::EPOLL_CTL_MOD, Some((at, false))) => {
@@ -57,11 +60,12 @@ impl Epoll {
                     heat(&mut state.hot, at, item);
                     if item.is_seen {
                         item.meet(true);
-                        state.changes = 0;
+                        state.stale.push(at);
                     }
                     Some(item.is_marked)
                 });
                 if is_marked == Some(true) {
+                    self.stir(at, epfd);
                     return Ok(0);
                 }
                 kernel_control(epfd, op, fd, events, data)
@@ -75,6 +79,22 @@ impl Epoll {
             }
             _ => kernel_control(epfd, op, fd, events, data),
         }
+    }
+
+    /// An item has changed while somebody may sleep on this instance who has not looked at it. Then the
+    /// kernel says again what there is of it: a connection that can be written to, at least.
+    fn stir(&self, at: usize, epfd: c_int) {
+        if !self.with(|state| state.asleep > 0 || state.is_watched) {
+            return;
+        }
+        self.sync(epfd);
+        self.with(|state| {
+            let item = state.items.get(at).and_then(Option::as_ref);
+            if let Some(item) = item.filter(|item| item.is_marked && item.ghost_of.is_none()) {
+                let mark = MARK | at as u64;
+                let _ = kernel_control(epfd, libc::EPOLL_CTL_MOD, item.fd, item.bells(), mark);
+            }
+        });
     }
 
     /// A connection with rings is removed, and stays where it is: programs that remove a connection
@@ -119,8 +139,9 @@ impl Epoll {
         kernel_control(epfd, op, fd, events, data)?;
         let Some(inner) = table::epoll(fd) else { return Ok(0) };
         let at = self.with(|state| {
-            state.items.iter().position(|item| {
-                let target = item.as_ref().filter(|item| item.fd == fd).map(|item| &item.target);
+            state.inners.iter().copied().find(|at| {
+                let item = state.items.get(*at).and_then(Option::as_ref);
+                let target = item.filter(|item| item.fd == fd).map(|item| &item.target);
                 matches!(target, Some(Target::Inner(known)) if std::ptr::eq(*known, inner))
             })
         });
@@ -139,13 +160,18 @@ impl Epoll {
         Ok(0)
     }
 
-    fn insert(&self, item: Item) {
-        self.with(|state| {
-            state.changes = 0;
+    /// Returns where it is.
+    fn insert(&self, item: Item) -> usize {
+        let at = self.with(|state| {
             let at = state.free.pop().unwrap_or(state.items.len());
-            state.guess(item.fd, at);
-            if let Target::Datagram(_) = item.target {
-                state.datagrams.push(at);
+            state.stale.push(at);
+            if let Some(place) = item.place() {
+                state.places.insert(place, at);
+            }
+            match item.target {
+                Target::Socket(_) => {}
+                Target::Datagram(_) => state.datagrams.push(at),
+                Target::Inner(_) => state.inners.push(at),
             }
             if item.is_hot {
                 state.hot.push(at);
@@ -154,21 +180,33 @@ impl Epoll {
                 Some(place) => *place = Some(item),
                 None => state.items.push(Some(item)),
             }
+            at
         });
         self.count.fetch_add(1, Ordering::AcqRel);
+        at
     }
 
     pub(super) fn remove(&self, at: usize) {
         let gone = self.with(|state| {
-            for list in [&mut state.hot, &mut state.dozing, &mut state.datagrams] {
-                list.retain(|known| *known != at);
+            let item = state.items.get_mut(at).and_then(Option::take)?;
+            let leave = |list: &mut Vec<usize>| list.retain(|known| *known != at);
+            if item.is_hot {
+                leave(&mut state.hot);
             }
-            let gone = state.items.get_mut(at).and_then(Option::take);
-            if let Some(item) = &gone {
-                state.free.push(at);
-                state.marks = state.marks.saturating_sub(usize::from(item.is_marked));
+            if item.is_dozing {
+                leave(&mut state.dozing);
             }
-            gone
+            match item.target {
+                Target::Socket(_) => {}
+                Target::Datagram(_) => leave(&mut state.datagrams),
+                Target::Inner(_) => leave(&mut state.inners),
+            }
+            if let Some(place) = item.place() {
+                state.places.remove(&place);
+            }
+            state.free.push(at);
+            state.marks = state.marks.saturating_sub(usize::from(item.is_marked));
+            Some(item)
         });
         if let Some(mut item) = gone {
             self.count.fetch_sub(1, Ordering::AcqRel);
@@ -178,72 +216,73 @@ impl Epoll {
 
     /// Forgets a socket whose last descriptor is being closed.
     pub(super) fn forget(&self, slot: &Slot) {
-        loop {
-            let at = self.with(|state| {
-                let mut items = state.items.iter();
-                items.position(|item| item.as_ref().is_some_and(|item| item.is_of(slot)))
-            });
-            match at {
-                Some(at) => self.remove(at),
-                None => return,
-            }
+        while let Some(at) = self.with(|state| state.items_of(slot.index()).next()) {
+            self.remove(at);
         }
     }
 
-    /// Registers connections that have got rings under our mark.
+    /// Registers connections that have got rings under our mark: those that have changed since the last
+    /// time.
     pub(super) fn sync(&self, epfd: c_int) {
-        let changes = CHANGES.load(Ordering::Acquire);
         let mut ghosts = Vec::new();
         self.with(|state| {
-            if state.changes == changes {
-                return;
+            let mut stale = std::mem::take(&mut state.stale);
+            match changes::since(state.changes, |socket| stale.extend(state.items_of(socket))) {
+                Since::Named(next) => state.changes = next,
+                Since::Everything(next) => {
+                    state.changes = next;
+                    stale.extend(0..state.items.len());
+                }
             }
-            state.changes = changes;
-            let State { items, hot, asleep, marks, .. } = state;
-            for (at, place) in items.iter_mut().enumerate() {
-                let Some(item) = place else { continue };
-                if let Target::Datagram(_) = item.target {
-                    item.meet(*asleep > 0);
-                    heat(hot, at, item);
-                    continue;
-                }
-                let wanted = match &item.target {
-                    Target::Datagram(_) => false,
-                    Target::Socket(slot) => slot.segment().is_some(),
-                    Target::Inner(inner) => {
-                        inner.sync(item.fd);
-                        inner.has_marks()
-                    }
-                };
-                if wanted == item.is_marked {
-                    continue;
-                }
-                item.is_marked = wanted;
-                let (op, fd) = (libc::EPOLL_CTL_MOD, item.fd);
-                *marks = if wanted { *marks + 1 } else { marks.saturating_sub(1) };
-                if item.ghost_of.is_some() {
-                    let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            stale.extend_from_slice(&state.inners);
+            for at in stale.drain(..) {
+                if self.sync_item(state, at, epfd) {
                     ghosts.push(at);
-                } else if wanted {
-                    let bells = match item.target {
-                        Target::Socket(_) => {
-                            libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET
-                        }
-                        Target::Inner(_) | Target::Datagram(_) => libc::EPOLLIN,
-                    };
-                    let mark = MARK | at as u64;
-                    // The kernel says again what there is.
-                    item.rung = 0;
-                    self.has_marked.store(true, Ordering::SeqCst);
-                    let _ = kernel_control(epfd, op, fd, bells as u32, mark);
-                    heat(hot, at, item);
-                } else {
-                    let _ = kernel_control(epfd, op, fd, item.events, item.data);
-                    item.is_hot = false;
-                    hot.retain(|hot| *hot != at);
                 }
             }
+            state.stale = stale;
         });
         ghosts.into_iter().for_each(|at| self.remove(at));
+    }
+
+    /// Returns whether the item has been removed, and is not needed any longer.
+    fn sync_item(&self, state: &mut State, at: usize, epfd: c_int) -> bool {
+        let State { items, hot, asleep, marks, .. } = state;
+        let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { return false };
+        let wanted = match &item.target {
+            Target::Datagram(_) => {
+                item.meet(*asleep > 0);
+                heat(hot, at, item);
+                return false;
+            }
+            Target::Socket(slot) => slot.segment().is_some(),
+            Target::Inner(inner) => {
+                inner.sync(item.fd);
+                inner.has_marks()
+            }
+        };
+        if wanted == item.is_marked {
+            return false;
+        }
+        item.is_marked = wanted;
+        let (op, fd) = (libc::EPOLL_CTL_MOD, item.fd);
+        *marks = if wanted { *marks + 1 } else { marks.saturating_sub(1) };
+        if item.ghost_of.is_some() {
+            let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            return true;
+        }
+        if wanted {
+            let mark = MARK | at as u64;
+            // The kernel says again what there is.
+            item.rung = 0;
+            self.has_marked.store(true, Ordering::SeqCst);
+            let _ = kernel_control(epfd, op, fd, item.bells(), mark);
+            heat(hot, at, item);
+        } else {
+            let _ = kernel_control(epfd, op, fd, item.events, item.data);
+            item.is_hot = false;
+            hot.retain(|hot| *hot != at);
+        }
+        false
     }
 }

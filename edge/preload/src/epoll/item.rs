@@ -90,15 +90,21 @@ impl Item {
         self.idle = 0;
     }
 
-    pub(super) fn is(&self, fd: c_int, slot: &Slot) -> bool {
-        self.fd == fd && self.is_of(slot)
+    /// Where an instance finds it: by its socket and its descriptor.
+    pub(super) fn place(&self) -> Option<(u32, c_int)> {
+        match &self.target {
+            Target::Socket(pin) | Target::Datagram(pin) => Some((pin.index(), self.fd)),
+            Target::Inner(_) => None,
+        }
     }
 
-    pub(super) fn is_of(&self, slot: &Slot) -> bool {
-        match &self.target {
-            Target::Socket(pin) | Target::Datagram(pin) => std::ptr::eq(pin.slot(), slot),
-            Target::Inner(_) => false,
-        }
+    /// What the kernel is asked for under our mark.
+    pub(super) fn bells(&self) -> u32 {
+        let bells = match self.target {
+            Target::Socket(_) => libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET,
+            Target::Inner(_) | Target::Datagram(_) => libc::EPOLLIN,
+        };
+        bells as u32
     }
 
     /// What is to be reported now. Nothing of it counts as reported yet.
@@ -115,7 +121,7 @@ impl Item {
                 let Some(segment) = slot.segment() else {
                     if self.is_marked {
                         // A process of this family has given the rings up.
-                        note_change();
+                        note_change(slot);
                     }
                     return 0;
                 };

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
 use super::item::{Item, Target};
-use super::{EVENTS_MAX, Epoll, State, kernel_wait};
+use super::{EVENTS_MAX, Epoll, IDLE_MAX, State, crowding, kernel_wait};
 use crate::doorbell;
 
 impl Epoll {
@@ -53,7 +53,9 @@ impl Epoll {
             if is_own && state.doorbell == 0 && state.marks > 0 {
                 state.doorbell = doorbell::take();
             }
+            state.is_watched |= !is_own;
             let State { items, hot, dozing, doorbell, .. } = state;
+            let worth = DOZE_WORTH.saturating_mul(crowding(hot));
             let number = if is_own { *doorbell } else { 0 };
             let mut each = |f: &mut dyn FnMut(&mut Item) -> bool| {
                 let mut is_quiet = true;
@@ -62,7 +64,11 @@ impl Epoll {
                 }
                 is_quiet
             };
-            let mut is_quiet = each(&mut |item| item.cool(number));
+            let mut is_quiet = each(&mut |item| {
+                item.idle = item.idle.saturating_add(worth);
+                // Who has not been heard of for long is rung for alone from now on.
+                item.cool(if item.idle > IDLE_MAX { 0 } else { number })
+            });
             if number != 0 {
                 doorbell::set(number, true);
                 // Whoever has something for us sees that, or we see what it has.
@@ -75,7 +81,8 @@ impl Epoll {
                         return false;
                     };
                     item.is_hot = matches!(item.target, Target::Inner(_));
-                    if !item.is_hot && !item.is_dozing {
+                    let is_rung_alone = item.idle > IDLE_MAX || item.is_read_by_kernel();
+                    if !item.is_hot && !item.is_dozing && !is_rung_alone {
                         item.is_dozing = true;
                         dozing.push(*at);
                     }
@@ -93,3 +100,6 @@ impl Epoll {
         }
     }
 }
+
+/// To go to sleep and to wake up takes as long, for each item, as so many looks.
+const DOZE_WORTH: u32 = 8;

@@ -6,8 +6,11 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use super::item::Target;
-use super::{EVENTS_MAX, Epoll, MARK, State, heat, kernel_control, kernel_wait};
+use super::{
+    EVENTS_MAX, Epoll, IDLE_MAX, MARK, State, crowding, heat, kernel_control, kernel_wait,
+};
 use crate::config;
+use crate::copy;
 use crate::patience::{self, Patience, SLICE_NS, Spin};
 use crate::raw::{self, Errno};
 use crate::real::real;
@@ -126,7 +129,7 @@ impl Epoll {
                 return Err(Errno::INTR);
             }
             if found == 0 && has_marks {
-                self.heat_all();
+                self.check();
             }
             patience.again(most_ns);
             looks = 0;
@@ -138,23 +141,29 @@ impl Epoll {
     fn scan(&self, events: &mut [libc::epoll_event]) -> (usize, usize) {
         self.with(|state| {
             let State { items, hot, kept, .. } = state;
-            let mut count = 0;
-            let mut cooled = false;
-            while let (Some(place), Some(event)) = (events.get_mut(count), kept.pop()) {
+            let (mut count, mut cooled) = (0, false);
+            let each = crowding(hot);
+            let mut room = Room::default();
+            while room.has(events, count) {
+                let (Some(place), Some(event)) = (events.get_mut(count), kept.pop()) else { break };
                 *place = event;
                 count += 1;
             }
             for at in hot.iter().copied() {
-                let Some(place) = events.get_mut(count) else { break };
+                if !room.has(events, count) {
+                    break;
+                }
                 let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
                 let due = item.due();
-                if due != 0 {
+                if due != 0
+                    && let Some(place) = events.get_mut(count)
+                {
                     *place = libc::epoll_event { events: due, u64: item.data };
                     item.reported(due);
                     count += 1;
                     continue;
                 }
-                item.idle = item.idle.wrapping_add(item.cost());
+                item.idle = item.idle.saturating_add(item.cost().saturating_mul(each));
                 let is_socket = matches!(item.target, Target::Socket(_) | Target::Datagram(_));
                 if is_socket && item.idle > IDLE_MAX && item.cool(0) {
                     item.is_hot = false;
@@ -167,7 +176,7 @@ impl Epoll {
                 });
             }
             // Whoever was first goes to the end, so that the last is not always the last.
-            if count > 0 && count == events.len() {
+            if count > 0 && !room.has(events, count) {
                 let turn = count.min(hot.len());
                 hot.rotate_left(turn);
             }
@@ -257,35 +266,37 @@ impl Epoll {
             dozing.retain(|at| {
                 let at = *at;
                 let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { return false };
-                if item.is_dozing && !item.is_hot && item.is_read_by_kernel() {
-                    return true;
-                }
                 item.is_dozing = false;
+                let idle = item.idle;
                 if let Target::Socket(slot) = &item.target
                     && let Some(segment) = slot.mapped()
                 {
                     stream::disarm(slot, segment);
                 }
                 heat(hot, at, item);
+                item.idle = idle;
                 false
             });
         });
     }
 
-    /// Looks at everything again: nobody sleeps for ever because a bell was lost.
-    fn heat_all(&self) {
+    /// Looks at the next few items again: nobody sleeps for ever because a bell was lost.
+    fn check(&self) {
         self.with(|state| {
-            for (at, item) in state.items.iter_mut().enumerate() {
-                if let Some(item) = item {
-                    let writes = item.events & libc::EPOLLOUT as u32 != 0;
-                    if let Target::Socket(slot) = &item.target
-                        && writes
-                        && item.is_marked
-                    {
-                        stream::look_at_kernel(slot, item.fd);
-                    }
-                    heat(&mut state.hot, at, item);
+            let State { items, hot, next_check, .. } = state;
+            let count = items.len().min(CHECK_MAX);
+            for _ in 0..count {
+                let at = if *next_check < items.len() { *next_check } else { 0 };
+                *next_check = at + 1;
+                let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
+                let writes = item.events & libc::EPOLLOUT as u32 != 0;
+                if let Target::Socket(slot) = &item.target
+                    && writes
+                    && item.is_marked
+                {
+                    stream::look_at_kernel(slot, item.fd);
                 }
+                heat(hot, at, item);
             }
         });
     }
@@ -306,6 +317,41 @@ impl Epoll {
         })
     }
 }
+
+/// How much of the program's array has been seen to be there. Its first event has been.
+#[derive(Debug)]
+struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+impl Room {
+    /// Whether there is room for one event behind so many.
+    #[inline]
+    fn has(&mut self, events: &mut [libc::epoll_event], count: usize) -> bool {
+        count < self.0.min(events.len()) || self.grows(events)
+    }
+
+    #[cold]
+    fn grows(&mut self, events: &mut [libc::epoll_event]) -> bool {
+        [ROOM_EVENTS, 1].into_iter().any(|more| {
+            let end = self.0.saturating_add(more).min(events.len());
+            let next = events.get_mut(self.0..end).unwrap_or(&mut []);
+            let bytes = size_of_val(next);
+            let is_there = bytes > 0 && copy::is_writable(next.as_mut_ptr().cast(), bytes);
+            if is_there {
+                self.0 = end;
+            }
+            is_there
+        })
+    }
+}
+
+/// Events for which it is looked at once whether there is room.
+const ROOM_EVENTS: usize = 64;
 
 /// Events of the kernel's, `kept` of them, behind `count` of ours: what is about the same
 /// registration becomes one. Returns how many there are then.
@@ -371,7 +417,7 @@ fn sleep(
     usize::try_from(answer).map_err(|_| raw::errno())
 }
 
+/// Items that are looked at after a sleep in vain, at most.
+const CHECK_MAX: usize = 512;
 /// A look at the kernel takes as long as so many at memory.
 const KERNEL_LOOKS: u32 = 16;
-/// An item that was looked at so often in vain goes cold.
-const IDLE_MAX: u32 = 2000;

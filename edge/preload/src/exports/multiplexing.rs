@@ -410,23 +410,25 @@ fn wait(
     };
     // SAFETY: the program's promise about the mask.
     let Ok(mask) = (unsafe { mask_of(mask) }) else { return call() };
-    if !copy::is_writable(events.cast(), most.min(LOOKED_AT) * EVENT_BYTES) {
-        if events.addr() >= USERS_END {
-            return call();
-        }
+    let end = most.checked_mul(EVENT_BYTES).and_then(|bytes| events.addr().checked_add(bytes));
+    if most > MOST_EVENTS || end.is_none_or(|end| end > USERS_END) {
+        return call();
+    }
+    if !copy::is_writable(events.cast(), EVENT_BYTES) {
         // That shows when there is something to write.
         let mut one = [libc::epoll_event { events: 0, u64: 0 }];
         let answer = epoll.wait(epfd, &mut one, limit_ns, mask);
         return int(answer.and_then(|count| if count > 0 { Err(Errno::FAULT) } else { Ok(0) }));
     }
-    // SAFETY: the program's promise: room for so many events.
+    // SAFETY: the program's promise: room for so many events. Behind the first, it is looked at before
+    // anything is written there.
     let events = unsafe { std::slice::from_raw_parts_mut(events, most) };
     int(epoll.wait(epfd, events, limit_ns, mask))
 }
 
 const EVENT_BYTES: usize = size_of::<libc::epoll_event>();
-/// Events for which it is looked whether there is room: more is a promise that few break only behind it.
-const LOOKED_AT: usize = 64;
+/// More events than that the kernel refuses to give at once.
+const MOST_EVENTS: usize = c_int::MAX as usize / EVENT_BYTES;
 /// Where memory begins that no program has.
 const USERS_END: usize = 1 << 47;
 
