@@ -26,6 +26,7 @@ impl Epoll {
         limit_ns: Option<u64>,
         mask: Option<&libc::sigset_t>,
     ) -> Result<usize, Errno> {
+        raw::cancellation_point();
         let config = config::get();
         let most_ns = config.select_spin_ns;
         let (errno, seen) = (raw::errno(), Seen::now());
@@ -103,12 +104,10 @@ impl Epoll {
                 true => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),
                 false => patience.slice_ns(),
             };
+            let sleeper = Sleeper { epoll: self, heats: has_marks || has_datagrams };
             let answer = sleep(epfd, events, slice_ns, mask);
             patience::miss(raw::now_ns().saturating_sub(since), most_ns);
-            self.with(State::awakes);
-            if has_marks || has_datagrams {
-                self.wake();
-            }
+            drop(sleeper);
             let found = answer?;
             let kept = if self.is_to_sift() { self.sift(epfd, events, found) } else { found };
             if kept > 0 {
@@ -315,6 +314,23 @@ impl Epoll {
             state.skipped = state.skipped.wrapping_add(1);
             state.skipped.is_multiple_of(every)
         })
+    }
+}
+
+/// A thread that sleeps on an instance. It may be cancelled there.
+#[derive(Debug)]
+struct Sleeper<'a> {
+    epoll: &'a Epoll,
+    /// Whether there is anything that was hot before.
+    heats: bool,
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.epoll.with(State::awakes);
+        if self.heats {
+            self.epoll.wake();
+        }
     }
 }
 
