@@ -337,7 +337,8 @@ impl Slot {
     fn reset(&self, kind: Kind) {
         let o = Ordering::Relaxed;
         self.set_kind(kind);
-        self.set_carrier(Carrier::Open);
+        // Nobody watches it yet.
+        self.carrier.store(number(Carrier::Open as u32), o);
         self.set_why(Why::Undecided);
         for flag in [
             &self.is_server,
@@ -479,7 +480,7 @@ impl Slot {
 
     pub(crate) fn set_carrier(&self, carrier: Carrier) {
         self.carrier.store(number(carrier as u32), Ordering::Release);
-        crate::epoll::note_change();
+        crate::epoll::note_change(self);
     }
 
     /// Leaves the socket to the kernel, for a reason, unless rings are there already.
