@@ -554,6 +554,17 @@ pub(crate) fn is_process(number: u32) -> bool {
     found != Err(Errno(libc::ESRCH))
 }
 
+/// Ends the calling thread, by unwinding, if it has been cancelled: as the kernel's calls would that we
+/// take the place of.
+#[inline]
+pub(crate) fn cancellation_point() {
+    unsafe extern "C-unwind" {
+        fn pthread_testcancel();
+    }
+    // SAFETY: the function has no preconditions; what it unwinds is built for that.
+    unsafe { pthread_testcancel() };
+}
+
 /// Whether this process has more threads than the calling one.
 pub(crate) fn has_threads() -> bool {
     std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1)

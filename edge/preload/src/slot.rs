@@ -366,7 +366,8 @@ impl Slot {
             memberships::forget(self);
         }
         self.set_kind(kind);
-        self.set_carrier(Carrier::Open);
+        // Nobody watches it yet.
+        self.carrier.store(number(Carrier::Open as u32), o);
         self.set_why(Why::Undecided);
         for flag in [
             &self.is_server,
@@ -509,7 +510,7 @@ impl Slot {
 
     pub(crate) fn set_carrier(&self, carrier: Carrier) {
         self.carrier.store(number(carrier as u32), Ordering::Release);
-        crate::epoll::note_change();
+        crate::epoll::note_change(self);
     }
 
     /// Leaves the socket to the kernel, for a reason, unless rings are there already.

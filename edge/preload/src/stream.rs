@@ -851,6 +851,9 @@ pub(crate) fn hear_after_sleep(slot: &Slot, segment: &Segment, fd: c_int) {
 fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut() -> Step) -> Step {
     let errno = raw::errno();
     let seen = Seen::now();
+    if !now {
+        raw::cancellation_point();
+    }
     if want == Want::Read && !now && slot.segment().is_some() {
         gather(slot);
     }

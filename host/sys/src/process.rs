@@ -8,6 +8,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 /// Resources used by this process, all of its threads together, since it started.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Usage {
@@ -55,6 +57,15 @@ pub fn descriptors_max() -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
+/// Whether there is a process of this number in this namespace of processes, dead ones that nobody has
+/// waited for included.
+#[must_use]
+pub fn exists(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    // Not being allowed to signal it says that there is one.
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
+}
+
 /// The kernel never reports a negative time; if it did, it would count as none.
 fn duration(time: libc::timeval) -> Duration {
     let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
@@ -77,6 +88,15 @@ mod tests {
             n = black_box(n.wrapping_mul(3));
         }
         assert!(usage().unwrap().cpu() > before);
+    }
+
+    #[test]
+    fn processes_that_were_started_exist_until_somebody_has_waited_for_them() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        assert!(exists(std::process::id()) && exists(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!exists(child.id()) && !exists(0) && !exists(u32::MAX));
     }
 
     #[test]
