@@ -6,10 +6,11 @@
 //! mailbox     the memory                      directory   who has one
 //! inbox       out of it, or the kernel        outbox      into others', or the kernel
 //! post        what this process has of both   group       into those of a multicast group
-//! listing     what the kernel says of sockets
+//! listing     what the kernel says of sockets   evacuation   out of it, into the kernel's queue
 //! ```
 
 mod directory;
+mod evacuation;
 mod group;
 mod inbox;
 mod listing;
@@ -68,6 +69,17 @@ pub(crate) fn keep_to_kernel(slot: &Slot, fd: c_int) {
         }
         outbox::forget(slot);
         slot.set_why(Why::Feature);
+    }
+}
+
+/// Another program is about to have the socket: what comes from now on comes through the kernel, and so
+/// does what is here already.
+pub(crate) fn give_up(slot: &Slot, fd: c_int) {
+    keep_to_kernel(slot, fd);
+    if slot.kind() == Kind::Datagram
+        && let Some(mailbox) = mailbox(slot, fd)
+    {
+        evacuation::empty(mailbox, fd);
     }
 }
 

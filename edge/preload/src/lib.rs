@@ -10,6 +10,7 @@
 //! exports/    the functions, as the C library has them: convert, call, answer
 //! sockets     what becomes of a socket        table, slot   descriptors and sockets
 //! stream      bytes in and out                ring, meeting shared memory, and how ends find it
+//! doors       ends in other namespaces
 //! datagram    UDP, and its mailboxes
 //! closing     FIN, reset, shutdown            patience      spin or sleep
 //! epoll, multiplex, doorbell                  signal, life  handlers, forks, new programs
@@ -31,6 +32,7 @@ mod config;
 mod copy;
 mod datagram;
 mod doorbell;
+mod doors;
 mod epoll;
 mod exports;
 mod life;

@@ -74,14 +74,15 @@ pub(crate) enum Why {
     Offered = 10,
     Listening = 11,
     Left = 12,
+    Unproven = 13,
 }
 
 impl Why {
-    pub(crate) const ALL: [(Self, &'static str); 13] = [
+    pub(crate) const ALL: [(Self, &'static str); 14] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
         (Self::Off, "acceleration is off"),
-        (Self::PeerElsewhere, "the peer is not on this host"),
+        (Self::PeerElsewhere, "the peer is not on this host, or listens elsewhere unseen"),
         (Self::PeerSilent, "the peer does not offer shared memory"),
         (Self::Rings, "shared memory with the peer"),
         (Self::NoRoom, "shared memory could not be set up"),
@@ -91,6 +92,7 @@ impl Why {
         (Self::Offered, "shared memory is offered, the peer has not taken it"),
         (Self::Listening, "listens, and looks for offers"),
         (Self::Left, "back from shared memory, for a program without the library"),
+        (Self::Unproven, "nothing shows that the peer is in another namespace of this host"),
     ];
 
     pub(crate) fn text(self) -> &'static str {
@@ -149,6 +151,9 @@ pub(crate) struct Slot {
     pub(crate) watchers: AtomicU32,
     /// Sends through the kernel since the last look for an offer; for datagrams, receptions.
     pub(crate) sends: AtomicU32,
+    /// Receptions through the kernel of a connection whose other end may be in another namespace, and
+    /// have rings; 0 if it is not to be expected.
+    pub(crate) looks: AtomicU32,
     /// Bytes taken from the kernel before the rings were there.
     pub(crate) taken: AtomicU64,
     /// Bytes given to the kernel.
@@ -337,7 +342,8 @@ impl Slot {
     fn reset(&self, kind: Kind) {
         let o = Ordering::Relaxed;
         self.set_kind(kind);
-        self.set_carrier(Carrier::Open);
+        // Nobody watches it yet.
+        self.carrier.store(number(Carrier::Open as u32), o);
         self.set_why(Why::Undecided);
         for flag in [
             &self.is_server,
@@ -363,6 +369,7 @@ impl Slot {
         {
             count.store(0, o);
         }
+        self.looks.store(0, o);
         self.port.store(0, o);
         self.turns.store(0, o);
         self.multicast_by.store(0, o);
@@ -479,7 +486,7 @@ impl Slot {
 
     pub(crate) fn set_carrier(&self, carrier: Carrier) {
         self.carrier.store(number(carrier as u32), Ordering::Release);
-        crate::epoll::note_change();
+        crate::epoll::note_change(self);
     }
 
     /// Leaves the socket to the kernel, for a reason, unless rings are there already.

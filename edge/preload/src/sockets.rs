@@ -14,7 +14,7 @@ use crate::config;
 use crate::ring::End;
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::table::{self, Pin};
-use crate::{datagram, log, meeting, raw};
+use crate::{datagram, doors, log, meeting, raw};
 
 /// Sockets of the calling thread: as everybody's, accelerated, or not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -188,6 +188,7 @@ pub(crate) fn listening(slot: &Slot, fd: c_int) {
         && let Some(addr) = raw::name(fd, false)
     {
         meeting::announce(addr.port());
+        doors::announce(fd, addr);
         slot.set_why(Why::Listening);
     }
     explain(slot, fd, "listen");
