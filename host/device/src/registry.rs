@@ -16,6 +16,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Devices of one user and network namespace at once.
 pub(crate) const SLOTS_MAX: usize = layout::SLOT_COUNT;
@@ -184,6 +185,8 @@ const _: () = assert!(layout::WORDS * WORD_BYTES <= 1 << 20);
 const MAGIC: u32 = 0x4164_7672;
 const VERSION: u32 = 5;
 const WORD_BYTES: usize = size_of::<u32>();
+/// How long others may change things, which takes them milliseconds, unless they are stopped.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Byte of the file whose lock stands for slot 0; beyond its end, so that it is nothing else.
 const LOCKS_START: u64 = 1 << 32;
 
@@ -442,6 +445,11 @@ impl Registry {
     pub(crate) fn relay_port(&self, slot: SlotId) -> Option<u16> {
         let port = self.slot_word(slot, layout::SLOT_RELAY_PORT).load(Ordering::Acquire);
         u16::try_from(port).ok().filter(|port| *port != 0)
+    }
+
+    /// The process in `slot` is stopped, as far as one can see from here.
+    pub(crate) fn is_stopped(&self, slot: SlotId) -> bool {
+        process::is_stopped(self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed))
     }
 
     /// Says that other devices of the host can come by way of shared memory of this version, by which
@@ -808,7 +816,21 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Waits for the file to be ours alone. Never makes it: who removed it had a reason.
 fn lock_file(path: &Path) -> io::Result<FileLock> {
-    FileLock::lock(open_existing(path)?)
+    lock_file_within(path, PATIENCE)
+}
+
+fn lock_file_within(path: &Path, patience: Duration) -> io::Result<FileLock> {
+    FileLock::lock_within(&open_existing(path)?, patience).map_err(|error| {
+        if error.kind() != io::ErrorKind::TimedOut {
+            return error;
+        }
+        let message = format!(
+            "somebody has kept {} locked for {patience:?}, who is stopped perhaps; `fuser` says who has \
+             it open",
+            path.display()
+        );
+        io::Error::new(io::ErrorKind::TimedOut, message)
+    })
 }
 
 fn open_existing(path: &Path) -> io::Result<File> {
@@ -1071,6 +1093,20 @@ mod tests {
             || false,
         );
         assert_eq!(contradictory, None);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// Goal: whoever is stopped in the midst of a change keeps nobody for ever, and they learn why.
+    #[test]
+    fn a_file_that_somebody_keeps_locked_is_an_error_that_says_so() {
+        let path = scratch("locked");
+        let registry = Registry::join_at(&path).unwrap();
+        let kept = lock_file(&path).unwrap();
+        let refused = lock_file_within(&path, Duration::from_millis(5)).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+        assert!(refused.to_string().contains("stopped"), "{refused}");
+        drop(kept);
+        registry.claim_block().unwrap();
         std::fs::remove_file(&path).unwrap();
     }
 

@@ -16,6 +16,7 @@
 //! | `counters.rs` | what is counted, and who can see it |
 //! | `neighbours.rs` | shared memory between processes: order, dropped regions, sudden death |
 //! | `crowded.rs` | many processes, and few processors |
+//! | `frozen.rs` | processes that are stopped in the midst of something |
 //! | `users.rs` | processes of another user: packets, and no memory |
 //! | `namespaces.rs` | two hosts, as far as the network can tell |
 //! | `path.rs` | the paths that each test of a transport runs over |
@@ -30,6 +31,7 @@ mod counters;
 mod crowded;
 mod fallback;
 mod fork;
+mod frozen;
 mod hostile;
 mod longest;
 mod namespaces;
