@@ -9,7 +9,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::slot::{Kind, Slot};
+use crate::slot::{self, Kind, Slot};
 use crate::{config, epoll, meeting, raw, signal, table, thread};
 
 /// Called by the loader.
@@ -63,9 +63,12 @@ pub(crate) fn before_fork() -> u32 {
     fork
 }
 
-/// After a fork, in the parent.
-pub(crate) fn after_fork() {
+/// After a fork that answered `child`. The parent may end before the child has begun to run.
+pub(crate) fn after_fork(child: libc::pid_t) {
     thread::with(|thread| thread.is_forking.set(false));
+    if let Ok(child @ 1..) = u32::try_from(child) {
+        slot::join_family(child);
+    }
 }
 
 fn count_child() -> u32 {
@@ -96,6 +99,7 @@ pub(crate) fn no_fork(fork: u32) {
 extern "C" fn in_child() {
     thread::forget_id();
     signal::settle_in();
+    slot::join_family(raw::process_id());
     table::each(0, usize::MAX, |fd| {
         if let Some(slot) = table::socket(fd) {
             crate::datagram::after_fork(&slot);
@@ -142,10 +146,10 @@ pub(crate) fn adopt(fd: c_int) {
     crate::sockets::read_limits(slot, fd);
     if kind == Kind::Stream && !meeting::inherit(slot, fd) {
         // Whoever had it before may have sent and received without our counting.
-        slot.leave_to_kernel(crate::slot::Why::HandedOver);
+        slot.leave_to_kernel(slot::Why::HandedOver);
     }
     if kind == Kind::Datagram {
-        slot.leave_to_kernel(crate::slot::Why::Spin);
+        slot.leave_to_kernel(slot::Why::Spin);
         crate::datagram::adopted(slot, fd);
     }
     table::set_socket(fd, slot);

@@ -203,7 +203,13 @@ struct Arena {
     /// 0: nothing.
     level: AtomicU32,
     details: AtomicU32,
+    /// The process after which the file is named, and some of those that have it.
+    holder: AtomicU32,
+    family: [AtomicU32; FAMILY_MAX],
 }
+
+/// Processes of a family that can go on with its file when the one ends that has made it.
+const FAMILY_MAX: usize = 16;
 
 /// Length of the arena: its head, the slots, and the memberships behind them.
 const ARENA_BYTES: usize = size_of::<Arena>()
@@ -247,7 +253,12 @@ fn set_up() -> Option<NonNull<Arena>> {
         debug_assert!(!other.is_null());
     }
     match ARENA.compare_exchange(ptr::null_mut(), base.cast(), o, r) {
-        Ok(_) => NonNull::new(base.cast()),
+        Ok(_) => {
+            let made = NonNull::new(base.cast());
+            hold(crate::stats::maker());
+            join_family(raw::process_id());
+            made
+        }
         Err(other) => {
             // SAFETY: the mapping lost the race, and nobody has seen it.
             unsafe { raw::unmap(base, arena_len) };
@@ -297,6 +308,54 @@ pub(crate) fn wanted_log() -> (Option<i64>, Option<i64>) {
     let Arena { level, details, .. } = unsafe { at.as_ref() };
     let wanted = |word: &AtomicU32| i64::from(word.load(Ordering::Relaxed)).checked_sub(1);
     (wanted(level).filter(|level| *level >= 0), wanted(details).filter(|details| *details >= 0))
+}
+
+/// The arena, if there is one.
+fn existing() -> Option<&'static Arena> {
+    let at = NonNull::new(ARENA.load(Ordering::Acquire))?;
+    // SAFETY: mapped for good, made of atomics (rule 1).
+    Some(unsafe { at.as_ref() })
+}
+
+/// The file is named after that process.
+pub(crate) fn hold(process: u32) {
+    if let Some(arena) = existing() {
+        arena.holder.store(process, Ordering::Release);
+    }
+}
+
+/// The process after which the file is named.
+pub(crate) fn holder() -> Option<u32> {
+    existing().map(|arena| arena.holder.load(Ordering::Acquire)).filter(|holder| *holder != 0)
+}
+
+/// That process has the arena too.
+pub(crate) fn join_family(process: u32) {
+    let Some(arena) = existing() else { return };
+    if arena.family.iter().any(|place| place.load(Ordering::Acquire) == process) {
+        return;
+    }
+    let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+    let _ = arena.family.iter().any(|place| {
+        let known = place.load(Ordering::Acquire);
+        let is_free = known == 0 || raw::has_ended(known);
+        is_free && place.compare_exchange(known, process, o, r).is_ok()
+    });
+}
+
+/// It has it no longer.
+pub(crate) fn leave_family() {
+    let (Some(arena), me) = (existing(), raw::process_id()) else { return };
+    for place in &arena.family {
+        let _ = place.compare_exchange(me, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Another process that has it.
+pub(crate) fn heir() -> Option<u32> {
+    let me = raw::process_id();
+    let mut family = existing()?.family.iter().map(|place| place.load(Ordering::Acquire));
+    family.find(|other| ![0, me].contains(other) && !raw::has_ended(*other))
 }
 
 /// The memberships of all sockets.

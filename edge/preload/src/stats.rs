@@ -13,7 +13,7 @@ use std::ffi::CString;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::slot::{Kind, Slot};
+use crate::slot::{self, Kind, Slot};
 use crate::{config, datagram, meeting, raw, ring};
 
 /// What one socket has counted.
@@ -205,16 +205,30 @@ fn path(pid: u32) -> Option<CString> {
 /// The process that has made the file.
 static MAKER: AtomicU32 = AtomicU32::new(0);
 
-/// The process that made the file ends: nobody will look at it any more. Returns whether it was this
-/// one, and the file lay where rings meet.
+/// The process that made the file.
+pub(crate) fn maker() -> u32 {
+    MAKER.load(Ordering::Relaxed)
+}
+
+/// This process ends. If the file is named after it, another one that has it too gives it its name, as
+/// the child of a program that goes into the background does, or it is removed. Returns whether it has
+/// been, and lay where rings meet.
 pub(crate) fn remove() -> bool {
     let pid = raw::process_id();
-    if MAKER.load(Ordering::Relaxed) != pid {
+    slot::leave_family();
+    if slot::holder() != Some(pid) {
         return false;
     }
-    if let Some(path) = path(pid) {
-        raw::unlink(&path);
+    let Some(here) = path(pid) else { return config::get().stats_dir.is_none() };
+    if let Some(heir) = slot::heir()
+        && let Some(there) = path(heir)
+        && raw::link(&here, &there).is_ok()
+    {
+        slot::hold(heir);
+        raw::unlink(&here);
+        return false;
     }
+    raw::unlink(&here);
     config::get().stats_dir.is_none()
 }
 
@@ -235,8 +249,8 @@ fn file(len: usize) -> Option<*mut u8> {
         config::get().stats_fds,
         list(&ring::cursors()),
         list(&datagram::counts()),
-        crate::slot::layout(),
-        crate::slot::Why::ALL.map(|(_, text)| text).join(";"),
+        slot::layout(),
+        slot::Why::ALL.map(|(_, text)| text).join(";"),
         config::command(),
     );
     let count = text.len().min(ABOUT_BYTES - 1);

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use crate::slot::{Carrier, Kind, Slot};
+use crate::slot::{self, Carrier, Kind, Slot};
 use crate::table::{self, Pin};
 use crate::{closing, config, datagram, meeting, raw, retreat, signal, sockets};
 
@@ -93,6 +93,7 @@ pub(crate) unsafe fn prepare(
     }
     if !signal::is_guest() {
         table::each(0, usize::MAX, |fd| prepared.lend(fd));
+        slot::leave_family();
     }
     raw::set_errno(errno);
     prepared
@@ -118,6 +119,9 @@ impl Prepared {
 
     /// It has not come to that, and `errno` says why.
     pub(crate) fn undo(self) {
+        if !signal::is_guest() {
+            slot::join_family(raw::process_id());
+        }
         for slot in self.lent {
             slot.take_back();
         }

@@ -65,3 +65,65 @@ fn runtimes_serve_each_other() {
         assert!(said.contains("right: 20"), "a plain one of {server:?}: {said}");
     }
 }
+
+/// A server that goes into the background: it listens, and a child goes on.
+const BACKGROUND: &str = r#"
+import os, socket
+listener = socket.create_server(("127.0.0.1", 0))
+port = listener.getsockname()[1]
+if os.fork():
+    os._exit(0)
+print(port, os.getpid(), flush=True)
+nothing = os.open("/dev/null", os.O_RDWR)
+for stream in range(3):
+    os.dup2(nothing, stream)
+while True:
+    server, _ = listener.accept()
+    while True:
+        got = server.recv(100)
+        if not got:
+            break
+        server.sendall(got)
+"#;
+
+/// Speaks to it, and is gone.
+const SPEAKER: &str = r#"
+import socket, sys
+client = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+for number in range(20):
+    client.sendall(b"%d" % number)
+    assert client.recv(100) == b"%d" % number
+"#;
+
+/// Goal: a server that has gone into the background is found like any other, however many clients have
+/// come and gone, and its numbers can be seen.
+#[test]
+fn a_program_in_the_background_stays_where_rings_meet() {
+    if !are_installed(&["python3"]) {
+        return;
+    }
+    let place = Place::new("background");
+    let mut server = place.command("python3");
+    let said = succeed(server.args(["-c", BACKGROUND]));
+    let (port, process) = said.trim().split_once(' ').expect("a port and a process");
+    let _server = Stranger(process.parse().expect("a number"));
+    for turn in 0..3 {
+        let log = place.0.join(format!("log-{turn}"));
+        let mut client = place.command("python3");
+        client.env("ADVERB_SOCKETS_EXPLAIN", "1").env("VMA_LOG_FILE", &log);
+        succeed(client.args(["-c", SPEAKER, port]));
+        let numbers = place.rings().join(format!("stat.{process}"));
+        assert!(numbers.exists(), "turn {turn}");
+        let said = std::fs::read_to_string(log).expect("a log");
+        assert!(said.contains("shared memory is offered"), "turn {turn}: {said}");
+    }
+}
+
+/// A process that is nobody's child, and ends with the test.
+struct Stranger(u32);
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-9", &self.0.to_string()]).status();
+    }
+}

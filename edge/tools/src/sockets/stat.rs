@@ -306,7 +306,9 @@ fn sources(args: &StatArgs) -> Vec<Source> {
                 }
                 return None;
             }
-            Source::open(&entry.path())
+            // A child goes on with the file of the one that made it.
+            let pid = pid.parse().ok()?;
+            Source::open(&entry.path()).map(|source| Source { pid, ..source })
         })
         .filter(|source| args.pid.is_none_or(|pid| pid == source.pid))
         .filter(|source| args.name.as_ref().is_none_or(|name| source.command.contains(name)))
