@@ -54,8 +54,7 @@ fn whoever_asks_for_udp_gets_it_and_his_neighbours_with_him() {
 /// lot, and nobody drives for a thread that was stopped while it did. Packets do get lost then, and
 /// records do not.
 fn patient(path: Path) -> Setup {
-    let timeout = if path == Path::Udp { Setup::default().timeout } else { 20 };
-    Setup { timeout, ..Setup::default() }
+    Setup { timeout: path.timeout(), ..Setup::default() }
 }
 
 /// Goal: every operation moves the right bytes. Method: with memory that both map, and with memory
