@@ -78,7 +78,7 @@ fn are_bells(segment: &Segment, slot: &Slot) -> bool {
 /// more; if not, the connection goes back to the kernel.
 pub(crate) fn hand_over(over: c_int, fd: c_int) {
     let Some(slot) = table::socket(fd) else { return };
-    datagram::keep_to_kernel(&slot, fd);
+    datagram::give_up(&slot, fd);
     if successor::takes_over(over) {
         pass_on(&slot, fd);
     } else {

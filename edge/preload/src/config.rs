@@ -39,6 +39,8 @@ pub(crate) struct Config {
     pub(crate) nodelay: bool,
     pub(crate) quickack: bool,
     pub(crate) multicast_loop: bool,
+    /// Connections between network namespaces may have rings.
+    pub(crate) reaches_across: bool,
     /// Says of each socket what has become of it.
     pub(crate) explain: bool,
     /// `None`: where the rings meet. Empty: nowhere.
@@ -165,6 +167,7 @@ impl Config {
             nodelay: settings.is_on("VMA_TCP_NODELAY"),
             quickack: settings.is_on("VMA_TCP_QUICKACK"),
             multicast_loop: settings.is_on("VMA_TX_MC_LOOPBACK"),
+            reaches_across: settings.is_on("ADVERB_SOCKETS_ACROSS"),
             explain: settings.is_on("ADVERB_SOCKETS_EXPLAIN"),
             stats_dir: match is_default("VMA_STATS_SHMEM_DIR") {
                 true => None,

@@ -6,10 +6,11 @@
 //! mailbox     the memory                      directory   who has one
 //! inbox       out of it, or the kernel        outbox      into others', or the kernel
 //! post        what this process has of both   group       into those of a multicast group
-//! listing     what the kernel says of sockets
+//! listing     what the kernel says of sockets   evacuation   out of it, into the kernel's queue
 //! ```
 
 mod directory;
+mod evacuation;
 mod group;
 mod inbox;
 mod listing;
@@ -27,7 +28,7 @@ use crate::raw::{self, Answer, Errno};
 use crate::signal;
 use crate::slot::{Kind, Slot, Why};
 use crate::sockets;
-use crate::stats::add;
+use crate::stats::{self, add};
 use crate::stream;
 use crate::thread::{Interrupts, Seen};
 
@@ -35,7 +36,7 @@ pub(crate) use directory::tidy_up;
 pub(crate) use inbox::{
     Arrival, Content, Request, Sleeper, content, dropped, next_len, receive as receive_one,
 };
-pub(crate) use mailbox::Mailbox;
+pub(crate) use mailbox::{Mailbox, counts};
 pub(crate) use outbox::{mind, send};
 pub(crate) use post::Post;
 
@@ -68,6 +69,17 @@ pub(crate) fn keep_to_kernel(slot: &Slot, fd: c_int) {
         }
         outbox::forget(slot);
         slot.set_why(Why::Feature);
+    }
+}
+
+/// Another program is about to have the socket: what comes from now on comes through the kernel, and so
+/// does what is here already.
+pub(crate) fn give_up(slot: &Slot, fd: c_int) {
+    keep_to_kernel(slot, fd);
+    if slot.kind() == Kind::Datagram
+        && let Some(mailbox) = mailbox(slot, fd)
+    {
+        evacuation::empty(mailbox, fd);
     }
 }
 
@@ -182,13 +194,21 @@ pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
     if memberships.contains(&name) {
         membership_changed(slot, fd);
     }
+    if [
+        (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP),
+        (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP),
+    ]
+    .contains(&(level, name))
+    {
+        let is_off = raw::option::<c_int>(fd, level, name) == Ok(0);
+        slot.is_loop_off.store(is_off, Ordering::Relaxed);
+    }
     if ways.contains(&name) {
         slot.turns.fetch_add(1, Ordering::AcqRel);
     }
-    if level == libc::SOL_SOCKET
-        && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name)
-        && let Some(mailbox) = mapped(slot)
-    {
+    if level == libc::SOL_SOCKET && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name) {
+        stats::note_limit(slot, fd);
+        let Some(mailbox) = mapped(slot) else { return };
         let limit = raw::option::<c_int>(fd, level, name.min(libc::SO_RCVBUF)).unwrap_or(0);
         mailbox.set_limit(u64::try_from(limit).unwrap_or(0));
     }

@@ -6,7 +6,8 @@
 //! else, knowing that it is awake or about to be, does not. On a crowded machine that makes one call
 //! of a whole batch.
 //!
-//! The words lie in the meeting place, in memory that all processes of a user and a namespace share.
+//! The words lie in the meeting place, in memory that all processes of a user share, in whatever network
+//! namespace they are.
 //! Nobody has to be believed: a word that is wrong costs a bell too many, or the slice of time after
 //! which every sleeper looks for itself.
 //!
@@ -18,7 +19,8 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use crate::{meeting, raw};
+use crate::meeting::{self, Reach};
+use crate::raw;
 
 /// One doorbell, with a cache line for itself.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ struct Entry {
     is_asleep: AtomicU32,
 }
 
-/// Doorbells of one namespace. Who gets none is rung for by each connection.
+/// Doorbells of one user. Who gets none is rung for by each connection.
 const COUNT: usize = 1 << 14;
 /// Places that are looked at for a free one.
 const PROBES: u32 = 64;
@@ -38,7 +40,7 @@ fn entry(number: u32) -> Option<&'static Entry> {
     static MAP: AtomicPtr<[Entry; COUNT]> = AtomicPtr::new(ptr::null_mut());
     let mut at = MAP.load(Ordering::Acquire);
     if at.is_null() {
-        at = meeting::map_shared("doorbells", size_of::<[Entry; COUNT]>())?.cast();
+        at = meeting::map_shared("doorbells", Reach::Host, size_of::<[Entry; COUNT]>())?.cast();
         MAP.store(at, Ordering::Release);
     }
     // SAFETY: mapped for good, of this length, and made of atomics.

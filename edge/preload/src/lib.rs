@@ -10,10 +10,12 @@
 //! exports/    the functions, as the C library has them: convert, call, answer
 //! sockets     what becomes of a socket        table, slot   descriptors and sockets
 //! stream      bytes in and out                ring, meeting shared memory, and how ends find it
+//! doors       ends in other namespaces
 //! datagram    UDP, and its mailboxes
 //! closing     FIN, reset, shutdown            patience      spin or sleep
 //! epoll, multiplex, doorbell                  signal, life  handlers, forks, new programs
 //! config, log, stats                          raw, real     system calls, the real functions
+//! memberships for statistics
 //! ```
 //!
 //! Not here: what rules and parameters mean (`adverb-sockconf`).
@@ -31,12 +33,14 @@ mod config;
 mod copy;
 mod datagram;
 mod doorbell;
+mod doors;
 mod epoll;
 mod exports;
 mod life;
 mod lock;
 mod log;
 mod meeting;
+mod memberships;
 mod multiplex;
 mod parts;
 mod patience;

@@ -3,7 +3,8 @@
 //! The end that connected makes a file with the rings, named after the network namespace and both
 //! addresses, as soon as the kernel's connection stands; the end that accepted finds it there. If
 //! either is not one of us, there is no file, or nobody takes it, and the connection stays the
-//! kernel's. The directory is the user's own, so that only processes of one user meet.
+//! kernel's. The directory is the user's own, so that only processes of one user meet. To another
+//! namespace, where addresses mean something else, the file is brought: see `doors.rs`.
 //!
 //! # Safety
 //!
@@ -16,9 +17,10 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
+use crate::raw::Errno;
 use crate::ring::{ACCEPTED, End, Leaver, MAGIC, OFFERED, Segment, WITHDRAWN, size};
 use crate::slot::{Carrier, Slot, Why};
-use crate::{config, raw};
+use crate::{config, doors, raw};
 
 /// The directory, unless somebody has named another.
 pub(crate) fn default_place() -> String {
@@ -41,30 +43,57 @@ pub(crate) fn path(name: &str) -> Option<CString> {
     CString::new(format!("{}/{name}", place())).ok()
 }
 
-/// A name of 128 bits for a connection: both addresses, and the namespaces they are addresses in.
-fn name(client: SocketAddr, server: SocketAddr) -> [u64; 2] {
-    let mut hash = [0xcbf2_9ce4_8422_2325, 0x6c62_272e_07bb_0142_u64];
-    let mut eat = |bytes: &[u8]| {
+/// A name of 128 bits, made of everything that has to be the same.
+#[derive(Clone, Copy, Debug)]
+struct Name([u64; 2]);
+
+impl Name {
+    const EMPTY: Self = Self([0xcbf2_9ce4_8422_2325, 0x6c62_272e_07bb_0142]);
+
+    fn and(self, bytes: &[u8]) -> Self {
+        let Self([mut a, mut b]) = self;
         for byte in bytes {
-            let [a, b] = &mut hash;
-            *a = (*a ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-            *b = (*b ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+            a = (a ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            b = (b ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
         }
-    };
-    // Ends are asked by their numbers whether they live: they must mean the same to both.
-    for namespace in [c"/proc/self/ns/net", c"/proc/self/ns/pid"] {
+        Self([a, b])
+    }
+
+    /// What a link of the kernel's says.
+    fn and_link(self, path: &CStr) -> Self {
         let mut space = [0_u8; 64];
-        let len = raw::read_link(namespace, &mut space).unwrap_or(0);
-        eat(space.get(..len).unwrap_or(&[]));
+        let len = raw::read_link(path, &mut space).unwrap_or(0);
+        self.and(space.get(..len).unwrap_or(&[]))
     }
+
+    /// Ends are asked by their numbers whether they live: they must mean the same to both.
+    fn of_processes() -> Self {
+        Self::EMPTY.and_link(c"/proc/self/ns/pid")
+    }
+}
+
+/// The network namespace that a socket is in.
+pub(crate) fn space(fd: c_int) -> Option<u64> {
+    let cookie = raw::option::<u64>(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).ok();
+    cookie.or_else(|| {
+        let Name([a, _]) = Name::EMPTY.and_link(c"/proc/thread-self/ns/net");
+        Some(a)
+    })
+}
+
+const SO_NETNS_COOKIE: c_int = 71;
+
+/// A name for a connection: both addresses, and the namespaces they are addresses in.
+fn name(space: u64, client: SocketAddr, server: SocketAddr) -> [u64; 2] {
+    let mut name = Name::of_processes().and(&space.to_le_bytes());
     for end in [client, server] {
-        match end.ip() {
-            IpAddr::V4(addr) => eat(&addr.octets()),
-            IpAddr::V6(addr) => eat(&addr.octets()),
-        }
-        eat(&end.port().to_be_bytes());
+        name = match end.ip() {
+            IpAddr::V4(addr) => name.and(&addr.octets()),
+            IpAddr::V6(addr) => name.and(&addr.octets()),
+        };
+        name = name.and(&end.port().to_be_bytes());
     }
-    hash
+    name.0
 }
 
 fn file(name: [u64; 2]) -> Option<CString> {
@@ -72,25 +101,37 @@ fn file(name: [u64; 2]) -> Option<CString> {
     path(&format!("{a:016x}{b:016x}"))
 }
 
-/// The addresses of a connection, its own first, if both ends are on this host.
-fn local_ends(fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
-    let (ours, theirs) = (raw::name(fd, false)?, raw::name(fd, true)?);
-    let same_host = ours.ip() == theirs.ip() || theirs.ip().is_loopback();
-    same_host.then_some((ours, theirs))
+/// The addresses of a connection, its own first.
+fn ends(fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
+    Some((raw::name(fd, false)?, raw::name(fd, true)?))
+}
+
+/// Whether both ends of a connection with these addresses are in one namespace: if not, what says so is
+/// a knock at a door.
+fn is_near(ours: SocketAddr, theirs: SocketAddr) -> bool {
+    ours.ip() == theirs.ip() || theirs.ip().is_loopback()
 }
 
 /// The end that connected: offers rings, if the peer is one that looks for them.
 pub(crate) fn offer(slot: &Slot, fd: c_int) {
-    let Some((ours, theirs)) = local_ends(fd) else {
+    let (Some((ours, theirs)), Some(space)) = (ends(fd), space(fd)) else {
         return slot.leave_to_kernel(Why::PeerElsewhere);
     };
-    if !listens(theirs.port()) {
+    let is_near = is_near(ours, theirs);
+    if is_near && !listens(theirs.port()) {
         return slot.leave_to_kernel(Why::PeerSilent);
     }
+    if !is_near && !doors::ask(theirs) {
+        return slot.leave_to_kernel(Why::PeerElsewhere);
+    }
     slot.set_end(End::Client);
-    let name = name(ours, theirs);
+    let name = name(space, ours, theirs);
     match make(name, fd) {
         Some(segment) => {
+            if !is_near {
+                segment.address(raw::secret(), ours, theirs);
+                knock(&segment, ours, theirs);
+            }
             remember(slot, fd, name, config::get().ring_bytes);
             slot.publish(segment);
             slot.sends.store(0, Ordering::Relaxed);
@@ -100,6 +141,54 @@ pub(crate) fn offer(slot: &Slot, fd: c_int) {
         }
         None => slot.leave_to_kernel(Why::NoRoom),
     }
+}
+
+/// Tells the other end of an offer that it cannot find.
+fn knock(segment: &Segment, ours: SocketAddr, theirs: SocketAddr) {
+    let secret = segment.header().secret.load(Ordering::Relaxed);
+    if secret != 0 && segment.header().state.load(Ordering::Acquire) == OFFERED {
+        doors::knock(ours, theirs, segment.name(), secret);
+    }
+}
+
+/// The same, later: the door may have been opened since, or a knock been lost. Returns whether the offer
+/// is one that has to be brought.
+pub(crate) fn knock_again(segment: &Segment, fd: c_int) -> bool {
+    let has_to_be_brought = segment.header().secret.load(Ordering::Relaxed) != 0;
+    if has_to_be_brought && let Some((ours, theirs)) = ends(fd) {
+        knock(segment, ours, theirs);
+    }
+    has_to_be_brought
+}
+
+/// Somebody has knocked: what it has sent has come from `from` to this namespace, that of `door`. If it
+/// is what the offer says, the connection of these addresses is the one that the offer is for.
+fn let_in(door: c_int, offered: [u64; 2], secret: u64, from: IpAddr) {
+    let Some((path, (segment, _))) = file(offered).and_then(|path| {
+        let opened = open(&path)?;
+        Some((path, opened))
+    }) else {
+        return;
+    };
+    let header = segment.header();
+    let (client, server) = segment.addresses();
+    let is_right = secret != 0
+        && header.secret.load(Ordering::Relaxed) == secret
+        && header.state.load(Ordering::Acquire) == OFFERED
+        && segment.name() == offered
+        && client.ip() == from;
+    let Some(space) = space(door).filter(|_| is_right) else { return };
+    let alias = name(space, client, server);
+    let Some(second) = file(alias).filter(|_| alias != offered) else { return };
+    if raw::link(&path, &second) == Err(Errno(libc::EEXIST)) {
+        // Left behind, unless the same has been let in already: there is no second connection of these
+        // addresses here.
+        if segment.alias() != alias {
+            raw::unlink(&second);
+            let _ = raw::link(&path, &second);
+        }
+    }
+    segment.set_alias(alias);
 }
 
 fn remember(slot: &Slot, fd: c_int, [a, b]: [u64; 2], ring_bytes: usize) {
@@ -159,7 +248,7 @@ fn make(name: [u64; 2], fd: c_int) -> Option<Segment> {
     };
     // SAFETY: mapped just now, shared, of this size, and handed over.
     let segment = unsafe { Segment::adopt(base, ring_bytes) };
-    segment.prepare(cookie(fd));
+    segment.prepare(cookie(fd), name);
     Some(segment)
 }
 
@@ -185,11 +274,21 @@ fn open(path: &CStr) -> Option<(Segment, usize)> {
 /// The end that accepted: takes the rings that the peer has offered, if it has. Nobody else may be
 /// sending or receiving on the socket.
 pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
-    let Some((ours, theirs)) = local_ends(fd) else {
+    let (Some((ours, theirs)), Some(space)) = (ends(fd), space(fd)) else {
         slot.leave_to_kernel(Why::PeerElsewhere);
         return false;
     };
-    let name = name(theirs, ours);
+    if !is_near(ours, theirs) {
+        // Who asks for the door does so as soon as it has connected: about now.
+        let is_early = slot.looks.load(Ordering::Relaxed) <= LOOKS_EARLY && doors::is_announced();
+        if !is_early && !doors::is_wanted() {
+            slot.leave_to_kernel(Why::PeerElsewhere);
+            return false;
+        }
+        doors::answer(let_in);
+        let _ = slot.looks.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    let name = name(space, theirs, ours);
     let Some((segment, ring_bytes)) = file(name).and_then(|path| open(&path)) else {
         return false;
     };
@@ -208,17 +307,22 @@ pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
     if header.state.compare_exchange(OFFERED, ACCEPTED, o, r).is_err() {
         return false;
     }
-    remember(slot, fd, name, ring_bytes);
+    remember(slot, fd, segment.name(), ring_bytes);
     slot.publish(segment);
     slot.set_why(Why::Rings);
     slot.set_carrier(Carrier::Rings);
     true
 }
 
+/// Looks for rings from elsewhere by which the other end must have asked for the door.
+const LOOKS_EARLY: u32 = 3;
+
 /// A connection that came from another program with its descriptor: looks whether it has rings.
 pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
-    let Some((ours, theirs)) = local_ends(fd) else { return false };
-    for (end, name) in [(End::Client, name(ours, theirs)), (End::Server, name(theirs, ours))] {
+    let (Some((ours, theirs)), Some(space)) = (ends(fd), space(fd)) else { return false };
+    let both = [(End::Client, ours, theirs), (End::Server, theirs, ours)];
+    for (end, client, server) in both {
+        let name = name(space, client, server);
         let Some((segment, ring_bytes)) = file(name).and_then(|path| open(&path)) else { continue };
         if segment.header().state.load(Ordering::Acquire) != ACCEPTED {
             continue;
@@ -230,7 +334,7 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
             continue;
         }
         slot.is_adopted.store(true, Ordering::Relaxed);
-        remember(slot, fd, name, ring_bytes);
+        remember(slot, fd, segment.name(), ring_bytes);
         slot.publish(segment);
         slot.set_why(Why::Rings);
         slot.set_carrier(Carrier::Rings);
@@ -251,6 +355,9 @@ pub(crate) fn withdraw(slot: &Slot) {
     if let Some(segment) = slot.mapped() {
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
         let _ = segment.header().state.compare_exchange(OFFERED, WITHDRAWN, o, r);
+        if let Some(path) = Some(segment.alias()).filter(|alias| *alias != [0, 0]).and_then(file) {
+            raw::unlink(&path);
+        }
     }
     if let Some(path) = file(remembered(slot)) {
         raw::unlink(&path);
@@ -289,7 +396,7 @@ pub(crate) fn clear_away() {
     let is_shared = |name: &String| {
         let (kind, rest) = name.split_once('.').unwrap_or((name, "."));
         let parts = rest.split('.').count();
-        matches!((kind, parts), ("ports" | "doorbells", 1)) || (kind, parts) == ("udp", 2)
+        matches!((kind, parts), ("ports" | "doorbells" | "doors", 1)) || (kind, parts) == ("udp", 2)
     };
     if !names.iter().all(is_shared) {
         return;
@@ -310,9 +417,21 @@ const TIDY_MAX: usize = 256;
 /// Letters in the name of a file of rings.
 const NAME_LEN: usize = 32;
 
-/// A file that all of a namespace share, of zeros at first: maps it, for good.
-pub(crate) fn map_shared(kind: &str, len: usize) -> Option<*mut u8> {
-    let [a, _] = name(NOWHERE, NOWHERE);
+/// Who shares a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Reach {
+    /// All of a network namespace.
+    Network,
+    /// All that know each other's processes by the same numbers.
+    Host,
+}
+
+/// A file that many share, of zeros at first: maps it, for good.
+pub(crate) fn map_shared(kind: &str, reach: Reach, len: usize) -> Option<*mut u8> {
+    let Name([a, _]) = match reach {
+        Reach::Network => Name::of_processes().and_link(c"/proc/self/ns/net"),
+        Reach::Host => Name::of_processes(),
+    };
     let file = raw::open(&path(&format!("{kind}.{a:016x}"))?, libc::O_RDWR | libc::O_CREAT).ok()?;
     let mapped = raw::set_size(file, len).and_then(|_| raw::map_file(file, len));
     raw::close(file);
@@ -324,7 +443,7 @@ fn ports() -> Option<&'static [AtomicU8; PORTS]> {
     static MAP: AtomicPtr<[AtomicU8; PORTS]> = AtomicPtr::new(std::ptr::null_mut());
     let mut at = MAP.load(Ordering::Acquire);
     if at.is_null() {
-        at = map_shared("ports", PORTS)?.cast();
+        at = map_shared("ports", Reach::Network, PORTS)?.cast();
         MAP.store(at, Ordering::Release);
     }
     // SAFETY: mapped for good, of this length, and made of atomics.
@@ -332,7 +451,6 @@ fn ports() -> Option<&'static [AtomicU8; PORTS]> {
 }
 
 const PORTS: usize = 65_536;
-const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
 /// Says that this program listens on a port, and looks for offers.
 pub(crate) fn announce(port: u16) {

@@ -112,6 +112,7 @@ pub(crate) fn poll(
     limit_ns: Option<u64>,
     mask: Option<&libc::sigset_t>,
 ) -> Result<usize, Errno> {
+    raw::cancellation_point();
     let errno = raw::errno();
     let answer = poll_inner(fds, limit_ns, mask);
     raw::set_errno(errno);

@@ -152,6 +152,31 @@ pub(crate) fn send_to(
     unsafe { syscall(libc::SYS_sendto, args) }
 }
 
+/// Receives a datagram of ours, without waiting, and says whence.
+pub(crate) fn receive_from(
+    fd: c_int,
+    buffer: &mut [u8],
+) -> Option<(usize, libc::sockaddr_storage)> {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut from: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut from_len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    let (base, len) = (buffer.as_mut_ptr() as usize, buffer.len());
+    let (at, at_len) = (&raw mut from as usize, &raw mut from_len as usize);
+    let args = [word(fd), base, len, word(libc::MSG_DONTWAIT), at, at_len];
+    // SAFETY: buffer and address are borrowed for the length of the call, and the kernel fills at
+    // most what they have room for.
+    let got = unsafe { syscall(libc::SYS_recvfrom, args) }.ok()?;
+    Some((got, from))
+}
+
+/// A second descriptor for what a descriptor of ours stands for, at least of that number.
+pub(crate) fn copy_above(fd: c_int, least: c_int) -> Result<c_int, Errno> {
+    let args = [word(fd), libc::F_DUPFD_CLOEXEC as usize, word(least), 0, 0, 0];
+    // SAFETY: this command has no pointer.
+    let copy = unsafe { syscall(libc::SYS_fcntl, args) }?;
+    Ok(copy as c_int)
+}
+
 /// Makes a socket for ourselves.
 pub(crate) fn socket(domain: c_int, kind: c_int) -> Result<c_int, Errno> {
     // SAFETY: no pointer.
@@ -425,6 +450,23 @@ pub(crate) fn unlink(path: &std::ffi::CStr) {
     let _ = unsafe { syscall(libc::SYS_unlinkat, [here, path.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
+/// Gives a file a second name, which nobody has.
+pub(crate) fn link(path: &std::ffi::CStr, second: &std::ffi::CStr) -> Answer {
+    let here = libc::AT_FDCWD as isize as usize;
+    let (old, new) = (path.as_ptr() as usize, second.as_ptr() as usize);
+    // SAFETY: the paths are C strings, borrowed for the length of the call.
+    unsafe { syscall(libc::SYS_linkat, [here, old, here, new, 0, 0]) }
+}
+
+/// A number that nobody can guess; 0 if the kernel has none.
+pub(crate) fn secret() -> u64 {
+    let mut secret = 0_u64;
+    let at = &raw mut secret as usize;
+    // SAFETY: the kernel writes eight bytes, which are ours.
+    let got = unsafe { syscall(libc::SYS_getrandom, [at, size_of::<u64>(), 0, 0, 0, 0]) };
+    if got == Ok(size_of::<u64>()) { secret } else { 0 }
+}
+
 /// Makes a directory for its owner alone; it may be there already.
 pub(crate) fn make_dir(path: &std::ffi::CStr) {
     let here = libc::AT_FDCWD as isize as usize;
@@ -512,6 +554,17 @@ pub(crate) fn is_process(number: u32) -> bool {
     found != Err(Errno(libc::ESRCH))
 }
 
+/// Ends the calling thread, by unwinding, if it has been cancelled: as the kernel's calls would that we
+/// take the place of.
+#[inline]
+pub(crate) fn cancellation_point() {
+    unsafe extern "C-unwind" {
+        fn pthread_testcancel();
+    }
+    // SAFETY: the function has no preconditions; what it unwinds is built for that.
+    unsafe { pthread_testcancel() };
+}
+
 /// Whether this process has more threads than the calling one.
 pub(crate) fn has_threads() -> bool {
     std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1)
@@ -529,6 +582,21 @@ pub(crate) fn has_ended(number: u32) -> bool {
         Err(Errno(libc::ESRCH)) => true,
         Err(_) => !is_process(number),
     }
+}
+
+/// A descriptor of a process, as long as there is one of that number.
+pub(crate) fn open_process(number: u32) -> Option<c_int> {
+    // SAFETY: no pointer.
+    let fd = unsafe { syscall(libc::SYS_pidfd_open, [number as usize, 0, 0, 0, 0, 0]) }.ok()?;
+    Some(fd as c_int)
+}
+
+/// A descriptor of what another process's descriptor stands for, if the kernel lets us have it.
+pub(crate) fn copy_from(process: c_int, fd: c_int) -> Option<c_int> {
+    // SAFETY: no pointer.
+    let copy =
+        unsafe { syscall(libc::SYS_pidfd_getfd, [word(process), word(fd), 0, 0, 0, 0]) }.ok()?;
+    Some(copy as c_int)
 }
 
 /// How many processors there are.

@@ -3,6 +3,9 @@
 //! Other libraries' constructors call `close` or `read` before ours has run, so each is looked up
 //! when it is first needed, and again if two threads meet; both find the same.
 //!
+//! Those that wait are cancellation points: a thread that is cancelled there ends by unwinding, through
+//! us as well. So whatever a sleep must not leave behind is a value that is dropped.
+//!
 //! # Safety
 //!
 //! 1. `dlsym(RTLD_NEXT, name)` gives the function of that name that the program would have called
@@ -55,7 +58,7 @@ macro_rules! real {
             let call = unsafe {
                 std::mem::transmute::<
                     *mut std::ffi::c_void,
-                    unsafe extern "C" fn($($type),*) -> $answer,
+                    unsafe extern "C-unwind" fn($($type),*) -> $answer,
                 >(address)
             };
             // SAFETY: the arguments are those the program gave us for this very function.

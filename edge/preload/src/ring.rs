@@ -18,6 +18,8 @@
 //!    computed from this end's own cursor and masked by this end's own idea of the size; what the
 //!    other end claims is checked first ([`Broken`]).
 
+use std::mem::offset_of;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -25,7 +27,7 @@ use crate::parts::{Cursor, Fault};
 use crate::raw;
 
 /// What the header says first.
-pub(crate) const MAGIC: u64 = 0x0004_6264_615f_6b73;
+pub(crate) const MAGIC: u64 = 0x0005_6264_615f_6b73;
 /// The segment has been offered, and nobody has taken it.
 pub(crate) const OFFERED: u32 = 1;
 /// Both ends have it.
@@ -52,6 +54,15 @@ pub(crate) struct Header {
     pub(crate) state: AtomicU32,
     /// The kernel's number for the maker's socket.
     pub(crate) cookie: AtomicU64,
+    /// The name under which it was made, and the one that a door has given it elsewhere.
+    pub(crate) name: [AtomicU64; 2],
+    pub(crate) alias: [AtomicU64; 2],
+    /// What only those know who can read this; 0 if the other end finds it by addresses. See
+    /// `doors.rs`.
+    pub(crate) secret: AtomicU64,
+    /// The addresses of both ends as IPv6 has them, and their ports, the one that connected first.
+    pub(crate) addresses: [[AtomicU64; 2]; 2],
+    pub(crate) ports: [AtomicU32; 2],
     /// The processes at both ends, the one that connected first.
     owners: [Owner; 2],
     /// Who goes back to the kernel, and how far it is; see `retreat.rs`.
@@ -199,6 +210,36 @@ impl Leaver {
     }
 }
 
+/// Where the sender's and the reader's cursors of both rings lie in a file of rings, the ring of the end
+/// that connected first, for readers of statistics.
+pub(crate) fn cursors() -> [usize; 4] {
+    let first = offset_of!(Header, directions);
+    let head = offset_of!(Direction, producer) + offset_of!(Producer, head);
+    let tail = offset_of!(Direction, consumer) + offset_of!(Consumer, tail);
+    let second = first + size_of::<Direction>();
+    [first + head, first + tail, second + head, second + tail]
+}
+
+fn store(words: &[AtomicU64; 2], values: [u64; 2]) {
+    for (word, value) in words.iter().zip(values) {
+        word.store(value, Ordering::Relaxed);
+    }
+}
+
+fn load([a, b]: &[AtomicU64; 2]) -> [u64; 2] {
+    [a.load(Ordering::Acquire), b.load(Ordering::Acquire)]
+}
+
+/// An address as IPv6 has it, in two words.
+pub(crate) fn ip_words(ip: IpAddr) -> [u64; 2] {
+    let octets = match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = octets;
+    [u64::from_be_bytes([a, b, c, d, e, f, g, h]), u64::from_be_bytes([i, j, k, l, m, n, o, p])]
+}
+
 /// Length of a segment with rings of that size.
 pub(crate) const fn size(ring_bytes: usize) -> usize {
     HEADER_BYTES + 2 * ring_bytes
@@ -216,8 +257,9 @@ impl Segment {
     }
 
     /// Fills in the header of a segment that nobody else has seen yet.
-    pub(crate) fn prepare(&self, cookie: u64) {
+    pub(crate) fn prepare(&self, cookie: u64, name: [u64; 2]) {
         let header = self.header();
+        store(&header.name, name);
         for direction in &header.directions {
             direction.producer.switched_at.store(NEVER, Ordering::Relaxed);
             // Whoever sleeps in the kernel without having heard of us has to be rung for.
@@ -234,6 +276,43 @@ impl Segment {
     pub(crate) fn header(&self) -> &Header {
         // SAFETY: mapped, aligned to a page, and made of atomics (rule 1).
         unsafe { self.base.cast::<Header>().as_ref() }
+    }
+
+    /// Says which connection it is for, to those who do not find it by its name, before anybody can know
+    /// it.
+    pub(crate) fn address(&self, secret: u64, client: SocketAddr, server: SocketAddr) {
+        let Header { addresses, ports, .. } = self.header();
+        for ((words, port), end) in addresses.iter().zip(ports).zip([client, server]) {
+            store(words, ip_words(end.ip()));
+            port.store(end.port().into(), Ordering::Relaxed);
+        }
+        self.header().secret.store(secret, Ordering::Release);
+    }
+
+    /// The addresses that it is for, the one that connected first.
+    pub(crate) fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        let Header { addresses: [a, b], ports: [p, q], .. } = self.header();
+        let end = |words, port: &AtomicU32| {
+            let [high, low] = load(words);
+            let bits = u128::from(high) << 64 | u128::from(low);
+            let ip = IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical();
+            SocketAddr::new(ip, u16::try_from(port.load(Ordering::Relaxed)).unwrap_or(0))
+        };
+        (end(a, p), end(b, q))
+    }
+
+    /// The name under which it was made.
+    pub(crate) fn name(&self) -> [u64; 2] {
+        load(&self.header().name)
+    }
+
+    /// The name that it has elsewhere; zeros if it has none.
+    pub(crate) fn alias(&self) -> [u64; 2] {
+        load(&self.header().alias)
+    }
+
+    pub(crate) fn set_alias(&self, alias: [u64; 2]) {
+        store(&self.header().alias, alias);
     }
 
     /// Who goes back to the kernel.

@@ -57,7 +57,7 @@ pub(crate) fn may_interrupt(kind: Interrupts) -> bool {
 }
 
 /// What the kernel calls.
-extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+extern "C-unwind" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(index) = usize::try_from(signal).ok().filter(|index| *index < SIGNALS) else { return };
     let of =
         |table: &[AtomicI32; SIGNALS]| table.get(index).map(|flag| flag.load(Ordering::Relaxed));
@@ -89,7 +89,7 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
         handler.store(libc::SIG_DFL, Ordering::Release);
     }
     // SAFETY: the program has given this address to `sigaction` as its handler (rule 1).
-    let call: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+    let call: extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
         unsafe { std::mem::transmute(handler) };
     call(signal, info, context);
 }

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, O
 
 use crate::datagram::Post;
 use crate::lock::Lock;
+use crate::memberships::{self, Membership};
 use crate::raw;
 use crate::ring::{End, Segment};
 use crate::stats::Counters;
@@ -74,14 +75,15 @@ pub(crate) enum Why {
     Offered = 10,
     Listening = 11,
     Left = 12,
+    Unproven = 13,
 }
 
 impl Why {
-    pub(crate) const ALL: [(Self, &'static str); 13] = [
+    pub(crate) const ALL: [(Self, &'static str); 14] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
         (Self::Off, "acceleration is off"),
-        (Self::PeerElsewhere, "the peer is not on this host"),
+        (Self::PeerElsewhere, "the peer is not on this host, or listens elsewhere unseen"),
         (Self::PeerSilent, "the peer does not offer shared memory"),
         (Self::Rings, "shared memory with the peer"),
         (Self::NoRoom, "shared memory could not be set up"),
@@ -91,6 +93,7 @@ impl Why {
         (Self::Offered, "shared memory is offered, the peer has not taken it"),
         (Self::Listening, "listens, and looks for offers"),
         (Self::Left, "back from shared memory, for a program without the library"),
+        (Self::Unproven, "nothing shows that the peer is in another namespace of this host"),
     ];
 
     pub(crate) fn text(self) -> &'static str {
@@ -149,6 +152,9 @@ pub(crate) struct Slot {
     pub(crate) watchers: AtomicU32,
     /// Sends through the kernel since the last look for an offer; for datagrams, receptions.
     pub(crate) sends: AtomicU32,
+    /// Receptions through the kernel of a connection whose other end may be in another namespace, and
+    /// have rings; 0 if it is not to be expected.
+    pub(crate) looks: AtomicU32,
     /// Bytes taken from the kernel before the rings were there.
     pub(crate) taken: AtomicU64,
     /// Bytes given to the kernel.
@@ -164,6 +170,8 @@ pub(crate) struct Slot {
     /// The kernel tells us of its datagrams to which group they were sent; the program knows nothing
     /// of that.
     pub(crate) shows_groups: AtomicBool,
+    /// What it sends to groups does not come back to this host.
+    pub(crate) is_loop_off: AtomicBool,
     /// By which interface it sends to groups, if the program has said so: an address, and an index
     /// above it.
     pub(crate) multicast_by: AtomicU64,
@@ -171,8 +179,6 @@ pub(crate) struct Slot {
     pub(crate) meeting: [AtomicU64; 2],
     /// The size of the rings.
     pub(crate) ring_bytes: AtomicU64,
-    /// The multicast group that was joined last, as the network writes it, for statistics.
-    pub(crate) group: AtomicU32,
     /// The kernel's number for this socket, once it has rings.
     pub(crate) cookie: AtomicU64,
     /// Time limits of receiving and sending, in nanoseconds; 0 is none.
@@ -198,6 +204,11 @@ struct Arena {
     level: AtomicU32,
     details: AtomicU32,
 }
+
+/// Length of the arena: its head, the slots, and the memberships behind them.
+const ARENA_BYTES: usize = size_of::<Arena>()
+    + SLOTS_MAX * size_of::<Slot>()
+    + memberships::COUNT * size_of::<Membership>();
 
 static ARENA: AtomicPtr<Arena> = AtomicPtr::new(ptr::null_mut());
 static LOCALS: AtomicPtr<Local> = AtomicPtr::new(ptr::null_mut());
@@ -226,7 +237,7 @@ fn arena() -> Option<&'static Arena> {
 fn set_up() -> Option<NonNull<Arena>> {
     let locals_len = SLOTS_MAX * size_of::<Local>();
     let locals = raw::map_zeros(locals_len, false).ok()?;
-    let arena_len = size_of::<Arena>() + SLOTS_MAX * size_of::<Slot>();
+    let arena_len = ARENA_BYTES;
     let base = crate::stats::map_arena(arena_len)?;
     let null = ptr::null_mut();
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
@@ -259,7 +270,12 @@ pub(crate) fn layout() -> String {
         ("why", offset_of!(Slot, why), 1),
         ("nonblocking", offset_of!(Slot, is_nonblocking), 1),
         ("ring_bytes", offset_of!(Slot, ring_bytes), 8),
-        ("group", offset_of!(Slot, group), 4),
+        ("is_server", offset_of!(Slot, is_server), 1),
+        ("has_inbox", offset_of!(Slot, has_inbox), 1),
+        ("loop_off", offset_of!(Slot, is_loop_off), 1),
+        ("meeting_a", offset_of!(Slot, meeting), 8),
+        ("meeting_b", offset_of!(Slot, meeting) + 8, 8),
+        ("cookie", offset_of!(Slot, cookie), 8),
     ] {
         text.push_str(&format!("{name}:{offset}:{size} "));
     }
@@ -269,7 +285,9 @@ pub(crate) fn layout() -> String {
     let fresh = offset_of!(Arena, fresh);
     let (level, details) = (offset_of!(Arena, level), offset_of!(Arena, details));
     let (arena, slot) = (size_of::<Arena>(), size_of::<Slot>());
-    format!("{text}| {arena} {slot} {fresh} {level} {details}")
+    let (members, member) = (arena + SLOTS_MAX * slot, size_of::<Membership>());
+    let count = memberships::COUNT;
+    format!("{text}| {arena} {slot} {fresh} {level} {details} {members} {member} {count}")
 }
 
 /// What readers of statistics want of the log: its level and its details.
@@ -279,6 +297,14 @@ pub(crate) fn wanted_log() -> (Option<i64>, Option<i64>) {
     let Arena { level, details, .. } = unsafe { at.as_ref() };
     let wanted = |word: &AtomicU32| i64::from(word.load(Ordering::Relaxed)).checked_sub(1);
     (wanted(level).filter(|level| *level >= 0), wanted(details).filter(|details| *details >= 0))
+}
+
+/// The memberships of all sockets.
+pub(crate) fn memberships() -> Option<&'static [Membership; memberships::COUNT]> {
+    let slots = ptr::from_ref(arena()?).wrapping_add(1).cast::<Slot>();
+    let at = slots.wrapping_add(SLOTS_MAX).cast::<[Membership; memberships::COUNT]>();
+    // SAFETY: behind the slots, inside of the mapping, which is for good, and made of atomics (rule 1).
+    Some(unsafe { &*at })
 }
 
 /// The slot of that number.
@@ -336,8 +362,12 @@ impl Slot {
 
     fn reset(&self, kind: Kind) {
         let o = Ordering::Relaxed;
+        if self.kind() == Kind::Datagram {
+            memberships::forget(self);
+        }
         self.set_kind(kind);
-        self.set_carrier(Carrier::Open);
+        // Nobody watches it yet.
+        self.carrier.store(number(Carrier::Open as u32), o);
         self.set_why(Why::Undecided);
         for flag in [
             &self.is_server,
@@ -351,6 +381,7 @@ impl Slot {
             &self.has_inbox,
             &self.is_kernel_only,
             &self.shows_groups,
+            &self.is_loop_off,
         ] {
             flag.store(false, o);
         }
@@ -363,6 +394,7 @@ impl Slot {
         {
             count.store(0, o);
         }
+        self.looks.store(0, o);
         self.port.store(0, o);
         self.turns.store(0, o);
         self.multicast_by.store(0, o);
@@ -373,7 +405,6 @@ impl Slot {
         }
         self.names.store(0, o);
         self.cookie.store(0, o);
-        self.group.store(0, o);
         self.counters.reset();
     }
 
@@ -479,7 +510,7 @@ impl Slot {
 
     pub(crate) fn set_carrier(&self, carrier: Carrier) {
         self.carrier.store(number(carrier as u32), Ordering::Release);
-        crate::epoll::note_change();
+        crate::epoll::note_change(self);
     }
 
     /// Leaves the socket to the kernel, for a reason, unless rings are there already.

@@ -151,13 +151,9 @@ fn receive_unsettled(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive
             into.skip(got);
             if !how.peek {
                 note_run(slot);
-                let is_first = slot.taken.fetch_add(got.try_into().unwrap_or(0), Ordering::Relaxed);
-                if is_first == 0 && slot.carrier() == Carrier::Open && slot.kind() == Kind::Stream {
-                    let _held = slot.sending.hold();
-                    if !meeting::take(slot, fd) {
-                        slot.leave_to_kernel(Why::PeerSilent);
-                    }
-                    sockets::explain(slot, fd, "read");
+                let before = slot.taken.fetch_add(got.try_into().unwrap_or(0), Ordering::Relaxed);
+                if slot.carrier() == Carrier::Open && slot.kind() == Kind::Stream {
+                    look_for_rings(slot, fd, before == 0);
                 }
                 add(&slot.counters.rx_os_packets, 1);
                 add(&slot.counters.rx_os_bytes, got);
@@ -168,6 +164,33 @@ fn receive_unsettled(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive
         Err(error) => Step::Failed(error),
     }
 }
+
+/// After a reception through the kernel. What comes from another namespace may take its time: its end
+/// has to be shown a door, which may not have been open yet.
+fn look_for_rings(slot: &Slot, fd: c_int, is_first: bool) {
+    let looks = slot.looks.load(Ordering::Relaxed);
+    if looks > 0 {
+        slot.looks.store(looks + 1, Ordering::Relaxed);
+    }
+    let is_due = is_first || (1..LOOKS_CLOSE).contains(&looks) || looks.is_power_of_two();
+    if !is_due {
+        return;
+    }
+    let _held = slot.sending.hold();
+    if !meeting::take(slot, fd) && slot.carrier() == Carrier::Open {
+        match slot.looks.load(Ordering::Relaxed) {
+            0 => slot.leave_to_kernel(Why::PeerSilent),
+            looks if looks > LOOKS_MAX => slot.leave_to_kernel(Why::Unproven),
+            _ => return,
+        }
+    }
+    sockets::explain(slot, fd, "read");
+}
+
+/// The first receptions after each of which somebody looks for rings from another namespace, and the one
+/// after which nobody does any more.
+const LOOKS_CLOSE: u32 = 8;
+const LOOKS_MAX: u32 = 1024;
 
 fn receive_settled(
     slot: &Slot,
@@ -232,8 +255,9 @@ fn receive_settled(
 fn give_up(slot: &Slot, segment: &Segment, fd: c_int) {
     let answers = slot.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     let given = segment.outgoing(slot.end()).direction.producer.given.load(Ordering::Relaxed);
+    let has_to_be_brought = meeting::knock_again(segment, fd);
     if given > 0 && answers >= ANSWERS && closing::take_back(slot, segment, fd) {
-        slot.set_why(Why::PeerSilent);
+        slot.set_why(if has_to_be_brought { Why::Unproven } else { Why::PeerSilent });
     }
 }
 
@@ -452,7 +476,11 @@ fn send_settled(
         Carrier::Leaving if !retreat::is_pumped(segment, slot.end()) => return Step::Nothing,
         Carrier::Leaving => return through_kernel(slot, Some(segment), fd, from, more),
         Carrier::Offered if segment.header().state.load(Ordering::Acquire) != ACCEPTED => {
-            return through_kernel(slot, Some(segment), fd, from, more);
+            let step = through_kernel(slot, Some(segment), fd, from, more);
+            if slot.counters.tx_os_packets.load(Ordering::Relaxed).is_power_of_two() {
+                meeting::knock_again(segment, fd);
+            }
+            return step;
         }
         Carrier::Offered => {
             slot.set_why(Why::Rings);
@@ -823,6 +851,9 @@ pub(crate) fn hear_after_sleep(slot: &Slot, segment: &Segment, fd: c_int) {
 fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut() -> Step) -> Step {
     let errno = raw::errno();
     let seen = Seen::now();
+    if !now {
+        raw::cancellation_point();
+    }
     if want == Want::Read && !now && slot.segment().is_some() {
         gather(slot);
     }

@@ -177,7 +177,7 @@ pub(crate) fn give_up_all() {
 /// What travelled through shared memory travels through the kernel from now on.
 fn give_up(slot: &Slot, fd: c_int) {
     match slot.kind() {
-        Kind::Datagram => datagram::keep_to_kernel(slot, fd),
+        Kind::Datagram => datagram::give_up(slot, fd),
         Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => retreat::leave(slot, fd),
     }
 }

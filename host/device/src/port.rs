@@ -276,8 +276,8 @@ pub struct Port {
     choice: PathChoice,
     usher: Option<Usher>,
     lanes: Mutex<HashMap<SlotId, Arc<Lane>>>,
-    /// Held while a lane is made, so that none is made twice.
-    meeting: Mutex<()>,
+    /// Held while a lane is made, so that none is made twice; by slot.
+    meetings: [Mutex<()>; lanes::MEETINGS],
     /// Grows whenever the program drives; the helper watches it.
     drives: AtomicU64,
     unfinished: Mutex<VecDeque<Qpn>>,
@@ -413,7 +413,7 @@ impl Port {
             choice,
             usher,
             lanes: Mutex::default(),
-            meeting: Mutex::default(),
+            meetings: std::array::from_fn(|_| Mutex::default()),
             drives: AtomicU64::new(0),
             unfinished: Mutex::new(VecDeque::with_capacity(DEFERRED_MAX)),
             has_unfinished: AtomicBool::new(false),

@@ -9,13 +9,14 @@
 
 use adverb_sys::lock::{self, FileLock};
 use adverb_sys::memory::Mapping;
-use adverb_sys::{clock, netns};
+use adverb_sys::{clock, netns, process};
 use adverb_wire::Qpn;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Devices of one user and network namespace at once.
 pub(crate) const SLOTS_MAX: usize = layout::SLOT_COUNT;
@@ -58,6 +59,9 @@ impl Block {
 pub(crate) struct SlotId(u32);
 
 impl SlotId {
+    /// Nobody's, of a registry that has not found one yet.
+    const NONE: Self = Self(u32::MAX);
+
     /// The slot with this number, if there is one.
     pub(crate) fn new(number: u32) -> Option<Self> {
         (index(number) < layout::SLOT_COUNT).then_some(Self(number))
@@ -176,9 +180,13 @@ mod layout {
     pub(super) const WORDS: usize = DOMAINS + DOMAIN_COUNT * DOMAIN_WORDS;
 }
 
+/// A megabyte for all processes of a user on a host together.
+const _: () = assert!(layout::WORDS * WORD_BYTES <= 1 << 20);
 const MAGIC: u32 = 0x4164_7672;
 const VERSION: u32 = 5;
 const WORD_BYTES: usize = size_of::<u32>();
+/// How long others may change things, which takes them milliseconds, unless they are stopped.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Byte of the file whose lock stands for slot 0; beyond its end, so that it is nothing else.
 const LOCKS_START: u64 = 1 << 32;
 
@@ -218,7 +226,7 @@ impl Registry {
             file.set_len(len)?;
         }
         let memory = Mapping::shared(&file, bytes)?;
-        let mut registry = Self { path: path.to_owned(), file, memory, slot: SlotId(0), user };
+        let mut registry = Self { path: path.to_owned(), file, memory, slot: SlotId::NONE, user };
         if fresh {
             registry.word(layout::MAGIC).store(MAGIC, Ordering::Relaxed);
             registry.word(layout::VERSION).store(VERSION, Ordering::Relaxed);
@@ -242,12 +250,13 @@ impl Registry {
     }
 
     fn take_slot(&self) -> io::Result<SlotId> {
-        for number in (0..layout::SLOT_COUNT).filter_map(|n| u32::try_from(n).ok()) {
-            let byte = LOCKS_START + u64::from(number);
-            if lock::is_byte_locked(&self.file, byte)? || !lock::lock_byte(&self.file, byte)? {
+        // To look at a thousand locks takes the kernel several milliseconds. The numbers of processes are
+        // hints alone: those of dead ones may be somebody else's, or of another namespace. Locks decide.
+        let likely = Self::slots().filter(|slot| !self.seems_taken(*slot));
+        for slot in likely.chain(Self::slots()) {
+            if !lock::lock_byte(&self.file, LOCKS_START + u64::from(slot.0))? {
                 continue;
             }
-            let slot = SlotId(number);
             self.forget_blocks_of(slot);
             self.leave_groups(slot);
             self.forget_domains_of(slot);
@@ -267,6 +276,15 @@ impl Registry {
             "{} processes of this user have RDMA devices open already, and more is not possible",
             layout::SLOT_COUNT
         )))
+    }
+
+    fn slots() -> impl Iterator<Item = SlotId> + Clone {
+        (0..layout::SLOT_COUNT).filter_map(|n| u32::try_from(n).ok()).map(SlotId)
+    }
+
+    /// The process that was there last has not left, and there is one of its number.
+    fn seems_taken(&self, slot: SlotId) -> bool {
+        process::exists(self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed))
     }
 
     fn is_alive(&self, slot: SlotId) -> bool {
@@ -417,12 +435,6 @@ impl Registry {
         owner.checked_sub(1).map(SlotId)
     }
 
-    /// Blocks that a slot has.
-    fn blocks_of(&self, slot: SlotId) -> impl Iterator<Item = Block> + '_ {
-        Self::blocks()
-            .filter(move |block| self.block_word(*block).load(Ordering::Relaxed) == slot.0 + 1)
-    }
-
     /// Says where packets for this slot can be passed on.
     pub(crate) fn set_relay_port(&self, port: u16) {
         let word = self.slot_word(self.slot, layout::SLOT_RELAY_PORT);
@@ -433,6 +445,11 @@ impl Registry {
     pub(crate) fn relay_port(&self, slot: SlotId) -> Option<u16> {
         let port = self.slot_word(slot, layout::SLOT_RELAY_PORT).load(Ordering::Acquire);
         u16::try_from(port).ok().filter(|port| *port != 0)
+    }
+
+    /// The process in `slot` is stopped, as far as one can see from here.
+    pub(crate) fn is_stopped(&self, slot: SlotId) -> bool {
+        process::is_stopped(self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed))
     }
 
     /// Says that other devices of the host can come by way of shared memory of this version, by which
@@ -474,16 +491,12 @@ impl Registry {
 
     /// A slot relays from this port.
     pub(crate) fn is_relay_port(&self, port: u16) -> bool {
-        (0..layout::SLOT_COUNT)
-            .filter_map(|n| u32::try_from(n).ok())
-            .any(|n| self.relay_port(SlotId(n)) == Some(port))
+        Self::slots().any(|slot| self.relay_port(slot) == Some(port))
     }
 
     /// No other device of this host is in the registry, as far as one can see at a glance.
     pub(crate) fn is_alone(&self) -> bool {
-        (0..layout::SLOT_COUNT)
-            .filter_map(|n| u32::try_from(n).ok())
-            .map(SlotId)
+        Self::slots()
             .filter(|slot| *slot != self.slot)
             .all(|slot| self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed) == 0)
     }
@@ -543,8 +556,7 @@ impl Registry {
         scope: u32,
         change: impl FnOnce(&Self, &mut Members) -> io::Result<R>,
     ) -> io::Result<R> {
-        let base = self.find_group(address, scope)?;
-        let mut members = self.read_members(base);
+        let (base, mut members) = self.find_group(address, scope)?;
         let result = change(self, &mut members);
         self.write_members(base, &members);
         result
@@ -591,17 +603,22 @@ impl Registry {
         }
     }
 
-    /// Where queue pair numbers of these members lead: block and place.
-    pub(crate) fn routes<'a>(
-        &'a self,
-        members: &'a [SlotId],
-    ) -> impl Iterator<Item = (Block, u32)> + 'a {
-        (0..)
-            .zip(members)
-            .flat_map(|(place, slot)| self.blocks_of(*slot).map(move |block| (block, place)))
+    /// Where queue pair numbers of these members lead: block and place, the lowest block first.
+    pub(crate) fn routes(&self, members: &[SlotId]) -> impl Iterator<Item = (Block, u32)> + '_ {
+        let mut places = vec![None; layout::SLOT_COUNT];
+        for (place, slot) in (0..).zip(members) {
+            if let Some(known) = places.get_mut(index(slot.0)) {
+                *known = Some(place);
+            }
+        }
+        Self::blocks().filter_map(move |block| {
+            let owner = self.block_word(block).load(Ordering::Relaxed).checked_sub(1)?;
+            Some((block, (*places.get(index(owner))?)?))
+        })
     }
 
-    fn find_group(&self, address: [u8; 16], scope: u32) -> io::Result<usize> {
+    /// The place of a group, and its members that live.
+    fn find_group(&self, address: [u8; 16], scope: u32) -> io::Result<(usize, Members)> {
         let [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3] = address;
         let key = [
             u32::from_be_bytes([a0, a1, a2, a3]),
@@ -611,19 +628,21 @@ impl Registry {
             scope,
         ];
         let bases = (0..layout::GROUP_COUNT).map(|n| layout::GROUPS + n * layout::GROUP_WORDS);
-        let mut free = None;
-        for base in bases {
+        for base in bases.clone() {
             let known: [u32; 5] = std::array::from_fn(|n| {
                 self.word(base + layout::GROUP_ADDRESS + n).load(Ordering::Relaxed)
             });
-            let empty = self.read_members(base).is_empty();
-            if known == key && !empty {
-                return Ok(base);
-            }
-            if empty && free.is_none() {
-                free = Some(base);
+            // An empty one may be an old place of a group that has another one now.
+            if known == key && self.word(base + layout::GROUP_LEN).load(Ordering::Relaxed) > 0 {
+                let members = self.read_members(base);
+                if !members.is_empty() {
+                    return Ok((base, members));
+                }
             }
         }
+        let free = bases
+            .clone()
+            .find(|base| !self.listed_members(*base).any(|member| self.is_alive(member)));
         let base = free.ok_or_else(|| {
             let most = layout::GROUP_COUNT;
             io::Error::other(format!(
@@ -635,17 +654,21 @@ impl Registry {
         }
         self.word(base + layout::GROUP_LEN).store(0, Ordering::Relaxed);
         const { assert!(layout::GROUP_SCOPE == layout::GROUP_ADDRESS + 4) };
-        Ok(base)
+        Ok((base, Members::new()))
+    }
+
+    /// The members of a group, in order; not necessarily alive.
+    fn listed_members(&self, base: usize) -> impl Iterator<Item = SlotId> + '_ {
+        let len = self.word(base + layout::GROUP_LEN).load(Ordering::Relaxed);
+        (0..index(len).min(layout::SLOT_COUNT))
+            .map(move |n| self.word(base + layout::GROUP_MEMBERS + n).load(Ordering::Relaxed))
+            .map(|slot| SlotId(slot.min(u32::try_from(layout::SLOT_COUNT - 1).unwrap_or(0))))
     }
 
     /// The members of a group that live. The kernel fills a dead one's place with the last, and so
     /// does this.
     fn read_members(&self, base: usize) -> Members {
-        let len = self.word(base + layout::GROUP_LEN).load(Ordering::Relaxed);
-        let mut members: Members = (0..index(len).min(layout::SLOT_COUNT))
-            .map(|n| self.word(base + layout::GROUP_MEMBERS + n).load(Ordering::Relaxed))
-            .map(|slot| SlotId(slot.min(u32::try_from(layout::SLOT_COUNT - 1).unwrap_or(0))))
-            .collect();
+        let mut members: Members = self.listed_members(base).collect();
         let mut at = 0;
         while let Some(member) = members.get(at) {
             if self.is_alive(*member) {
@@ -661,12 +684,7 @@ impl Registry {
     /// is somebody else's.
     fn leave_groups(&self, slot: SlotId) {
         for base in (0..layout::GROUP_COUNT).map(|n| layout::GROUPS + n * layout::GROUP_WORDS) {
-            let len = self.word(base + layout::GROUP_LEN).load(Ordering::Relaxed);
-            let mut members: Members = (0..index(len).min(layout::SLOT_COUNT))
-                .map(|n| {
-                    SlotId(self.word(base + layout::GROUP_MEMBERS + n).load(Ordering::Relaxed))
-                })
-                .collect();
+            let mut members: Members = self.listed_members(base).collect();
             let before = members.len();
             while let Some(at) = members.iter().position(|member| *member == slot) {
                 members.swap_remove(at);
@@ -688,6 +706,9 @@ impl Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
+        if self.slot == SlotId::NONE {
+            return; // Nothing in there is ours, and we hold the lock.
+        }
         self.slot_word(self.slot, layout::SLOT_LENDS).store(0, Ordering::Release);
         self.slot_word(self.slot, layout::SLOT_RELAY_PORT).store(0, Ordering::Release);
         self.slot_word(self.slot, layout::SLOT_PID).store(0, Ordering::Relaxed);
@@ -741,8 +762,7 @@ impl Visit {
 
     /// Those who live and show their counters.
     pub(crate) fn exhibitors(&self) -> impl Iterator<Item = Exhibitor> + '_ {
-        let slots = (0..layout::SLOT_COUNT).filter_map(|n| u32::try_from(n).ok()).map(SlotId);
-        slots.filter_map(|slot| {
+        Registry::slots().filter_map(|slot| {
             let field = |field| word(&self.memory, slot_place(slot, field)).load(Ordering::Acquire);
             let descriptor = field(layout::SLOT_COUNTERS).checked_sub(1)?;
             let relay_port = u16::try_from(field(layout::SLOT_RELAY_PORT)).ok()?;
@@ -796,7 +816,21 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Waits for the file to be ours alone. Never makes it: who removed it had a reason.
 fn lock_file(path: &Path) -> io::Result<FileLock> {
-    FileLock::lock(open_existing(path)?)
+    lock_file_within(path, PATIENCE)
+}
+
+fn lock_file_within(path: &Path, patience: Duration) -> io::Result<FileLock> {
+    FileLock::lock_within(&open_existing(path)?, patience).map_err(|error| {
+        if error.kind() != io::ErrorKind::TimedOut {
+            return error;
+        }
+        let message = format!(
+            "somebody has kept {} locked for {patience:?}, who is stopped perhaps; `fuser` says who has \
+             it open",
+            path.display()
+        );
+        io::Error::new(io::ErrorKind::TimedOut, message)
+    })
 }
 
 fn open_existing(path: &Path) -> io::Result<File> {
@@ -888,6 +922,58 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
     }
 
+    /// Goal: a host full of processes works, and the next one is told. Method: each handle has a slot
+    /// as a process has, for locks belong to descriptors.
+    #[test]
+    fn a_thousand_and_more_have_places_and_numbers_of_their_own_and_the_next_is_refused() {
+        let path = scratch("thousand");
+        let mut members: Vec<_> =
+            (0..layout::SLOT_COUNT).map(|_| Registry::join_at(&path).unwrap()).collect();
+        assert!(members.len() >= 1000);
+        let slots: std::collections::BTreeSet<_> = members.iter().map(|m| m.slot().0).collect();
+        assert_eq!(slots.len(), members.len());
+        let blocks: Vec<_> = members.iter().map(|m| m.claim_block().unwrap()).collect();
+        for (member, block) in members.iter().zip(&blocks) {
+            assert_eq!(members[0].owner(block.first()), Some(member.slot()));
+        }
+        let refused = Registry::join_at(&path).unwrap_err().to_string();
+        assert!(refused.contains("1024 processes"), "{refused}");
+        for (member, block) in members.iter().zip(&blocks) {
+            assert_eq!(member.owner(block.first()), Some(member.slot()), "nothing has changed");
+        }
+        // The place of one who leaves is taken again.
+        let freed = members.remove(500).slot();
+        assert_eq!(members[0].owner(blocks[500].first()), None);
+        assert_eq!(Registry::join_at(&path).unwrap().slot(), freed);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// Goal: the number of a process that is in a slot is a hint: it may be that of one that is dead, of
+    /// one that has got a dead one's number, or missing where somebody is, and neither takes two to one
+    /// slot nor a slot away for good. Method: with words as deaths at any instruction leave them.
+    #[test]
+    fn slots_are_told_by_their_locks_whatever_their_words_say() {
+        let path = scratch("hints");
+        let [first, second] = [(); 2].map(|()| Registry::join_at(&path).unwrap());
+        let pid = |slot| first.slot_word(slot, layout::SLOT_PID);
+        pid(second.slot()).store(0, Ordering::Relaxed); // It has locked it and not yet said so.
+        let third = Registry::join_at(&path).unwrap();
+        assert!(third.slot() != first.slot() && third.slot() != second.slot());
+        pid(third.slot()).store(DEAD, Ordering::Relaxed);
+        assert_eq!(Registry::join_at(&path).unwrap().slot(), SlotId(3));
+        // Of those that are free the first that looks so is taken, and the rest when there is no other.
+        for slot in Registry::slots().skip(3) {
+            pid(slot).store(std::process::id(), Ordering::Relaxed);
+        }
+        pid(SlotId(900)).store(DEAD, Ordering::Relaxed);
+        let joined = [(); 3].map(|()| Registry::join_at(&path).unwrap());
+        assert_eq!(joined.each_ref().map(Registry::slot), [900, 3, 4].map(SlotId));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// No process has such a number.
+    const DEAD: u32 = 1 << 30;
+
     #[test]
     fn a_group_lists_its_members_in_order_and_leads_to_their_numbers() {
         let path = scratch("group");
@@ -902,9 +988,10 @@ mod tests {
                 })
                 .unwrap();
         }
-        let routes = first
+        let mut routes = first
             .with_group([1; 16], 3, |r, members| Ok(r.routes(members).collect::<Vec<_>>()))
             .unwrap();
+        routes.sort_unstable_by_key(|(_, place)| *place);
         assert_eq!(routes, [(a, 0), (b, 1)]);
         std::fs::remove_file(&path).unwrap();
     }
@@ -1006,6 +1093,20 @@ mod tests {
             || false,
         );
         assert_eq!(contradictory, None);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// Goal: whoever is stopped in the midst of a change keeps nobody for ever, and they learn why.
+    #[test]
+    fn a_file_that_somebody_keeps_locked_is_an_error_that_says_so() {
+        let path = scratch("locked");
+        let registry = Registry::join_at(&path).unwrap();
+        let kept = lock_file(&path).unwrap();
+        let refused = lock_file_within(&path, Duration::from_millis(5)).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+        assert!(refused.to_string().contains("stopped"), "{refused}");
+        drop(kept);
+        registry.claim_block().unwrap();
         std::fs::remove_file(&path).unwrap();
     }
 

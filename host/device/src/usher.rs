@@ -61,6 +61,8 @@ const LISTENER: u64 = 1;
 const FIRST_GUEST: u64 = 2;
 /// How long another device has to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often to look whether it is in vain to wait.
+const GLANCE: Duration = Duration::from_millis(10);
 /// Connections that have not said hello, at once: strangers cannot take all descriptors.
 const NAMELESS_MAX: usize = 64;
 
@@ -150,15 +152,20 @@ impl Usher {
         lock(&self.shared.guests).clear();
     }
 
-    /// Makes a lane to another device, which answers within [`PATIENCE`] unless it is stopped.
+    /// Makes a lane to another device, which answers within [`PATIENCE`] unless it is stopped, or until
+    /// it is `in_vain` to wait.
     ///
     /// # Errors
     ///
     /// It has gone, or does not answer, or makes no sense.
-    pub(crate) fn meet(&self, peer: PeerId) -> io::Result<Arc<Lane>> {
+    pub(crate) fn meet(&self, peer: PeerId, in_vain: impl Fn() -> bool) -> io::Result<Arc<Lane>> {
         let shared = &*self.shared;
         let until = Instant::now() + PATIENCE;
-        let stream = connect(name(shared.user, peer).as_bytes(), until)?;
+        let over = || Instant::now() >= until || in_vain();
+        if in_vain() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let stream = connect(name(shared.user, peer).as_bytes(), over)?;
         if stream.peer()?.uid != shared.user {
             return Err(invalid());
         }
@@ -166,9 +173,10 @@ impl Usher {
         let bell = &shared.bell;
         let fds = [file.as_fd(), bell.shelf().as_fd(), bell.fd().as_fd()];
         stream.send(&Hello { peer: shared.me }.emit(), &fds)?;
-        let left = until.saturating_duration_since(Instant::now());
-        if !poll::readable(&stream, std::iter::empty(), Some(left))? {
-            return Err(io::ErrorKind::TimedOut.into());
+        while !poll::readable(&stream, std::iter::empty(), Some(GLANCE))? {
+            if over() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
         }
         let (hello, mut fds) = receive(&stream)?;
         let hello = hello.filter(|hello| hello.peer == peer).ok_or_else(invalid)?;
@@ -182,10 +190,10 @@ impl Usher {
 }
 
 /// Connects, and tries again while the other has too many waiting.
-fn connect(name: &[u8], until: Instant) -> io::Result<Stream> {
+fn connect(name: &[u8], over: impl Fn() -> bool) -> io::Result<Stream> {
     loop {
         match Stream::connect(name) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !over() => {
                 thread::yield_now();
             }
             result => return result,

@@ -130,6 +130,14 @@ struct Watch {
     seen: u64,
     /// When something had.
     alive: Instant,
+    /// How often it was asked since.
+    asked: u32,
+}
+
+impl Watch {
+    fn new(seen: u64) -> Self {
+        Self { seen, alive: Instant::now(), asked: 0 }
+    }
 }
 
 impl Link {
@@ -147,7 +155,7 @@ impl Link {
             farewell: OnceLock::new(),
             quiet_channels: AtomicUsize::new(0),
             frames: AtomicU64::new(0),
-            watch: Mutex::new(Watch { seen: 0, alive: Instant::now() }),
+            watch: Mutex::new(Watch::new(0)),
         }
     }
 
@@ -204,28 +212,35 @@ impl Link {
     }
 
     /// Asks a peer that was silent for a while whether it is there, and gives it up when it was for
-    /// `patience`. Nothing is sent to one that is heard of. Returns how soon to look again.
+    /// `patience` and as many questions: time alone also passes where this process was kept from asking.
+    /// Nothing is sent to one that is heard of. Returns how soon to look again.
     pub(crate) fn look_after(&self, patience: Duration) -> Duration {
         let often = patience / LOOKS_PER_SILENCE;
         let seen = self.signs_of_life();
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         if seen != watch.seen {
-            *watch = Watch { seen, alive: Instant::now() };
+            *watch = Watch::new(seen);
             return often;
         }
         let silent = watch.alive.elapsed();
-        drop(watch);
         if silent < often {
             return often - silent;
         }
-        if silent >= patience && self.peer.features.contains(Features::PONG) {
-            self.depart(Departure::Silent);
-            self.end_channels(Departure::Silent);
-            return patience;
+        let is_over = silent >= patience && watch.asked >= LOOKS_PER_SILENCE - 1;
+        if is_over && self.peer.features.contains(Features::PONG) {
+            drop(watch);
+            // An answer may have come while this thread slept.
+            if self.attend() && self.signs_of_life() == seen {
+                self.depart(Departure::Silent);
+                self.end_channels(Departure::Silent);
+            }
+            return often;
         }
+        watch.asked = watch.asked.saturating_add(1);
+        drop(watch);
         debug!(peer = %self.peer.addr, ?silent, "silent: asked whether it is there");
         self.offer(&Frame::Ping);
-        often.min(patience.saturating_sub(silent))
+        if silent < patience { often.min(patience - silent) } else { often }
     }
 
     fn signs_of_life(&self) -> u64 {

@@ -10,6 +10,7 @@ use adverb_session::{
 use std::num::NonZeroU32;
 use std::thread;
 use std::time::{Duration, Instant};
+use support::process::free_address;
 use support::{LONG, pair, pair_of};
 
 const SHORT: Duration = Duration::from_millis(100);
@@ -277,9 +278,7 @@ fn settings_that_cannot_be_are_refused_with_what_can() {
 
 #[test]
 fn a_client_without_a_server_gives_up_in_time() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
+    let address = free_address();
     let session = ClientSession::new(Config::default().connect_timeout(SHORT)).unwrap();
     let start = Instant::now();
     let error = session.connect(address).unwrap_err();

@@ -10,7 +10,8 @@ use adverb_session::{
 use std::num::NonZeroU32;
 use std::thread;
 use std::time::Duration;
-use support::{LONG, pair, pair_of, pattern};
+use support::process::free_address;
+use support::{LONG, departure, pair, pair_of, pattern};
 
 #[test]
 fn messages_of_all_sizes_arrive_whole_and_in_order() {
@@ -270,15 +271,13 @@ fn a_server_serves_several_clients_and_they_share_its_buffers() {
         assert_eq!(block.to_vec(), [index + 1; 8]);
     }
     for endpoint in &endpoints {
-        assert_eq!(endpoint.departure(), Some(Departure::Closed));
+        assert_eq!(departure(endpoint), Departure::Closed);
     }
 }
 
 #[test]
 fn a_client_that_comes_first_waits_for_its_server() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
+    let address = free_address();
     let connecting = thread::spawn(move || {
         let session = ClientSession::new(Config::default().connect_timeout(LONG)).unwrap();
         session.connect(address).map(|endpoint| endpoint.peer().addr)
@@ -317,7 +316,8 @@ fn two_threads_can_use_one_channel() {
 
 #[test]
 fn advertising_has_its_rules() {
-    let (client, server) = pair(Config::default().work_timeout(Duration::from_millis(50)));
+    let hasty = Config::default().work_timeout(Duration::from_millis(50));
+    let (client, server) = pair_of(hasty, Config::default());
     let adapter = server.adapter();
     let sink = adapter.buffer(1, 8).unwrap();
     server.advertise("sink", &sink).unwrap();
@@ -328,7 +328,9 @@ fn advertising_has_its_rules() {
     assert!(matches!(private, ExchangeError::NotShared), "{private}");
     let foreign = client.advertise("sink", &sink).unwrap_err();
     assert!(matches!(foreign, ExchangeError::ForeignBuffer), "{foreign}");
-    client.remote_buffer("sink").unwrap();
+    while client.remote_buffer("sink").is_err() {
+        assert_eq!(client.departure(), None); // It is on its way.
+    }
     let missing = client.remote_buffer("snik").unwrap_err();
     assert_eq!(missing.to_string(), "the peer advertised no buffer snik within 50ms, but: sink");
 }

@@ -35,8 +35,14 @@ fn server(config: Config) -> (SocketAddr, mpsc::Receiver<Result<(), AcceptError>
     (address, receiver)
 }
 
+/// For those who say nothing.
 fn impatient() -> Config {
     Config::default().handshake_timeout(Duration::from_millis(150))
+}
+
+/// For those who say something, and on a busy machine not at once.
+fn patient() -> Config {
+    Config::default().handshake_timeout(LONG)
 }
 
 /// Everything that the other side says until it hangs up.
@@ -97,18 +103,19 @@ fn strangers_are_told_so_and_the_server_goes_on() {
         [bytes.as_slice(), &[0]].concat()
     };
     let cases: [(&[u8], Reason, &str); 9] = [
-        (b"GET / HTTP/1.1\r\n\r\n", Reason::Garbage, "not the protocol"),
-        (&[0; 5000], Reason::Garbage, "not the protocol"),
         (b"", Reason::Silence, "did not say Hello"),
         (&whole[..whole.len() - 1], Reason::Silence, "did not say Hello"),
+        (b"GET / HTTP/1.1\r\n\r\n", Reason::Garbage, "not the protocol"),
+        (&[0; 5000], Reason::Garbage, "not the protocol"),
         (&other_version, Reason::Version, "version 9"),
         (&oversize, Reason::Garbage, "4294967295 bytes"),
         (&no_channels, Reason::Garbage, "number of channels"),
         (&surplus, Reason::Garbage, "1 bytes more"),
         (&Frame::Ready.emit(), Reason::Garbage, "said Ready where Hello was due"),
     ];
-    let (address, results) = server(impatient());
+    let (hasty, servers) = (server(impatient()), server(patient()));
     for (bytes, reason, text) in cases {
+        let (address, results) = if reason == Reason::Silence { &hasty } else { &servers };
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(bytes).unwrap();
         let refusal = refusal(&hear(&mut stream));
@@ -120,13 +127,15 @@ fn strangers_are_told_so_and_the_server_goes_on() {
             matches!(error, AcceptError::Stranger { from, .. } if from == stream.local_addr().unwrap())
         );
     }
+    let (address, results) = servers;
     connects(address);
     results.recv_timeout(LONG).unwrap().unwrap();
 }
 
 #[test]
 fn who_answers_no_more_after_the_welcome_is_given_up_on() {
-    let (address, results) = server(impatient());
+    // Long enough to say Hello.
+    let (address, results) = server(Config::default().handshake_timeout(Duration::from_secs(2)));
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(&Frame::Hello(hello("data")).emit()).unwrap();
     let bytes = hear(&mut stream);
@@ -136,6 +145,7 @@ fn who_answers_no_more_after_the_welcome_is_given_up_on() {
     let error = results.recv_timeout(LONG).unwrap().unwrap_err();
     assert!(error.to_string().contains("did not say Ready"), "{error}");
 
+    let (address, results) = server(patient());
     let mut stream = TcpStream::connect(address).unwrap();
     let twice = Frame::Hello(hello("data")).emit().repeat(2);
     stream.write_all(&twice).unwrap();
@@ -192,10 +202,12 @@ fn impostor(bytes: Vec<u8>) -> (SocketAddr, mpsc::Sender<()>) {
 
 #[test]
 fn clients_notice_when_the_server_is_none() {
-    let config = Config::default().connect_timeout(Duration::from_millis(200));
     let connect = |bytes: Vec<u8>| {
+        // Only who says nothing is waited for in vain.
+        let patience = if bytes.is_empty() { Duration::from_millis(200) } else { LONG };
+        let config = Config::default().connect_timeout(patience);
         let (address, _stays) = impostor(bytes);
-        let session = ClientSession::new(config.clone()).unwrap();
+        let session = ClientSession::new(config).unwrap();
         let error = session.connect(address).unwrap_err();
         let ConnectError::Handshake { error, .. } = error else {
             panic!("{error}");
@@ -265,8 +277,8 @@ fn a_peer_that_turns_unruly_is_hung_up_on() {
 #[test]
 fn both_sides_need_the_same_secret() {
     let with = |secret: Option<&str>| match secret {
-        Some(secret) => impatient().secret(secret),
-        None => impatient(),
+        Some(secret) => patient().secret(secret),
+        None => patient(),
     };
     let cases = [
         (None, Some("swordfish"), "the server asks for a secret"),
@@ -288,7 +300,7 @@ fn both_sides_need_the_same_secret() {
 /// Goal: neither silence, nor a guess, nor a proof that was heard elsewhere opens the door.
 #[test]
 fn a_stranger_without_the_secret_gets_no_queue_pairs() {
-    let (address, results) = server(impatient().secret("swordfish"));
+    let (address, results) = server(patient().secret("swordfish"));
     let hello = Frame::Hello(hello("data")).emit();
     let mut old_proof = [0; 32];
     for case in 0..3 {
@@ -315,7 +327,7 @@ fn a_stranger_without_the_secret_gets_no_queue_pairs() {
 /// Goal: what a client says in one breath with the end of its handshake is heard.
 #[test]
 fn words_that_come_with_the_end_of_the_handshake_are_heard() {
-    let config = impatient().work_timeout(Duration::from_secs(1));
+    let config = patient().work_timeout(LONG);
     let mut server = ServerSession::bind("127.0.0.1:0", config).unwrap();
     let mut stream = TcpStream::connect(server.local_addr()).unwrap();
     let said = thread::spawn(move || {

@@ -8,6 +8,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 /// Resources used by this process, all of its threads together, since it started.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Usage {
@@ -55,6 +57,23 @@ pub fn descriptors_max() -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
+/// Whether there is a process of this number in this namespace of processes, dead ones that nobody has
+/// waited for included.
+#[must_use]
+pub fn exists(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    // Not being allowed to signal it says that there is one.
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
+}
+
+/// Whether the process of this number is stopped, by a signal or by who traces it; false if there is none.
+#[must_use]
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state comes after the name, which may have anything in it.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
 /// The kernel never reports a negative time; if it did, it would count as none.
 fn duration(time: libc::timeval) -> Duration {
     let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
@@ -77,6 +96,40 @@ mod tests {
             n = black_box(n.wrapping_mul(3));
         }
         assert!(usage().unwrap().cpu() > before);
+    }
+
+    #[test]
+    fn processes_that_were_started_exist_until_somebody_has_waited_for_them() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        assert!(exists(std::process::id()) && exists(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!exists(child.id()) && !exists(0) && !exists(u32::MAX));
+    }
+
+    #[test]
+    fn a_process_is_stopped_until_it_goes_on() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let signal = |name: &str| {
+            let pid = child.id().to_string();
+            assert!(
+                std::process::Command::new("kill").args([name, &pid]).status().unwrap().success()
+            );
+        };
+        for _ in 0..2 {
+            assert!(!is_stopped(child.id()));
+            signal("-STOP");
+            while !is_stopped(child.id()) {
+                std::thread::yield_now();
+            }
+            signal("-CONT");
+            while is_stopped(child.id()) {
+                std::thread::yield_now();
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_stopped(child.id()));
     }
 
     #[test]

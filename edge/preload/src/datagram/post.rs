@@ -134,7 +134,7 @@ fn join(slot: &Slot, fd: c_int) -> Option<&Inbox> {
     let (mailbox, path) = directory::open(fd, directory::cookie(fd)?)?;
     mailbox.own();
     post.publish(mailbox, path);
-    epoll::note_change();
+    epoll::note_change(slot);
     post.inbox()
 }
 
@@ -161,8 +161,9 @@ pub(super) fn set_up(slot: &Slot, fd: c_int) {
     };
     slot.port.store(own.port().into(), Ordering::Relaxed);
     post.publish(mailbox, path);
+    slot.cookie.store(crate::meeting::cookie(fd), Ordering::Relaxed);
     slot.has_inbox.store(true, Ordering::SeqCst);
     slot.set_why(Why::Rings);
     crate::sockets::explain(slot, fd, "mailbox");
-    epoll::note_change();
+    epoll::note_change(slot);
 }

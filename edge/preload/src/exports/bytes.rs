@@ -229,7 +229,11 @@ unsafe fn from_kernel(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: usize) -> libc::ssize_t {
+pub(super) unsafe extern "C-unwind" fn read(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: usize,
+) -> libc::ssize_t {
     let block =
         || real!(c"read" as fn(c_int, *mut c_void, usize) -> libc::ssize_t, fd, buffer, len);
     let Some(slot) = ours(fd).filter(|_| len > 0) else { return block() };
@@ -250,7 +254,7 @@ pub(super) unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: usize)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __read_chk(
+unsafe extern "C-unwind" fn __read_chk(
     fd: c_int,
     buffer: *mut c_void,
     len: usize,
@@ -261,7 +265,7 @@ unsafe extern "C" fn __read_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recv(
+unsafe extern "C-unwind" fn recv(
     fd: c_int,
     buffer: *mut c_void,
     len: usize,
@@ -291,7 +295,7 @@ unsafe extern "C" fn recv(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recv_chk(
+unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
     buffer: *mut c_void,
     len: usize,
@@ -303,7 +307,7 @@ unsafe extern "C" fn __recv_chk(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn recvfrom(
+pub(super) unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     buffer: *mut c_void,
     len: usize,
@@ -365,7 +369,7 @@ pub(super) unsafe extern "C" fn recvfrom(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recvfrom_chk(
+unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
     buffer: *mut c_void,
     len: usize,
@@ -379,7 +383,7 @@ unsafe extern "C" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn readv(
+pub(super) unsafe extern "C-unwind" fn readv(
     fd: c_int,
     parts: *const libc::iovec,
     count: c_int,
@@ -415,7 +419,7 @@ pub(super) unsafe extern "C" fn readv(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn recvmsg(
+pub(super) unsafe extern "C-unwind" fn recvmsg(
     fd: c_int,
     message: *mut libc::msghdr,
     flags: c_int,
@@ -532,7 +536,7 @@ unsafe fn each_passed(message: *const libc::msghdr, mut f: impl FnMut(c_int)) {
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn recvmmsg(
+pub(super) unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut libc::mmsghdr,
     count: c_uint,
@@ -661,7 +665,7 @@ unsafe fn each(
 const PARTS_KERNEL_MAX: usize = 1024;
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn write(
+pub(super) unsafe extern "C-unwind" fn write(
     fd: c_int,
     bytes: *const c_void,
     len: usize,
@@ -682,7 +686,7 @@ fn sent(slot: &Pin, count: libc::ssize_t) -> libc::ssize_t {
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn writev(
+pub(super) unsafe extern "C-unwind" fn writev(
     fd: c_int,
     parts: *const libc::iovec,
     count: c_int,
@@ -697,7 +701,7 @@ pub(super) unsafe extern "C" fn writev(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn send(
+unsafe extern "C-unwind" fn send(
     fd: c_int,
     bytes: *const c_void,
     len: usize,
@@ -715,7 +719,7 @@ unsafe extern "C" fn send(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendto(
+pub(super) unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     bytes: *const c_void,
     len: usize,
@@ -748,7 +752,7 @@ pub(super) unsafe extern "C" fn sendto(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendmsg(
+pub(super) unsafe extern "C-unwind" fn sendmsg(
     fd: c_int,
     message: *const libc::msghdr,
     flags: c_int,
@@ -791,7 +795,7 @@ pub(super) unsafe extern "C" fn sendmsg(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendmmsg(
+pub(super) unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     messages: *mut libc::mmsghdr,
     count: c_uint,

@@ -39,20 +39,20 @@ fn copied(old: c_int, new: c_int) {
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     closes(fd);
     real!(c"close" as fn(c_int) -> c_int, fd)
 }
 
 /// The name service closes its sockets by this name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __res_iclose(state: *mut std::ffi::c_void, free: c_int) -> c_int {
+unsafe extern "C-unwind" fn __res_iclose(state: *mut std::ffi::c_void, free: c_int) -> c_int {
     // Its sockets are made within the C library, and are not known here.
     real!(c"__res_iclose" as fn(*mut std::ffi::c_void, c_int) -> c_int, state, free)
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn dup(old: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
     let new = real!(c"dup" as fn(c_int) -> c_int, old);
     copied(old, new);
     new
@@ -71,7 +71,7 @@ fn standard(old: c_int, new: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
     if old != new && is_open(old) {
         closes(new);
         standard(old, new);
@@ -82,7 +82,7 @@ unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if old != new && is_open(old) && flags & !libc::O_CLOEXEC == 0 {
         closes(new);
         standard(old, new);
@@ -93,7 +93,7 @@ pub(super) unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let (cloexec, unshare) =
         (libc::CLOSE_RANGE_CLOEXEC as c_int, libc::CLOSE_RANGE_UNSHARE as c_int);
     // A wrong call closes nothing.
@@ -107,7 +107,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn closefrom(first: c_int) {
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = c_uint::try_from(first).unwrap_or(0);
     // SAFETY: plain numbers.
     unsafe { close_range(first, c_uint::MAX, 0) };
@@ -146,14 +146,14 @@ fn control(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     control(fd, command, argument, || {
         real!(c"fcntl" as fn(c_int, c_int, usize) -> c_int, fd, command, argument)
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     control(fd, command, argument, || {
         real!(c"fcntl64" as fn(c_int, c_int, usize) -> c_int, fd, command, argument)
     })
@@ -170,7 +170,7 @@ fn put(target: *mut c_int, number: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     let call = || real!(c"ioctl" as fn(c_int, c_ulong, usize) -> c_int, fd, request, argument);
     let Some(slot) = table::socket(fd) else { return call() };
     let target = std::ptr::with_exposed_provenance_mut::<c_int>(argument);

@@ -28,7 +28,7 @@ struct Api {
     register_recv_callback: Nothing,
     recvfrom_zcopy: Nothing,
     free_packets: Nothing,
-    add_conf_rule: unsafe extern "C" fn(*const c_char) -> c_int,
+    add_conf_rule: unsafe extern "C-unwind" fn(*const c_char) -> c_int,
     thread_offload: extern "C" fn(c_int, libc::pthread_t) -> c_int,
     socketxtreme_poll: Nothing,
     get_socket_rings_num: Nothing,
@@ -80,7 +80,7 @@ extern "C" fn nothing() -> c_int {
     -1
 }
 
-unsafe extern "C" fn add_conf_rule(line: *const c_char) -> c_int {
+unsafe extern "C-unwind" fn add_conf_rule(line: *const c_char) -> c_int {
     if line.is_null() {
         raw::set_errno(Errno(libc::EINVAL));
         return -1;

@@ -100,7 +100,7 @@ fn send_file(to: c_int, from: c_int, offset: Option<&mut i64>, count: usize) -> 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile(
+unsafe extern "C-unwind" fn sendfile(
     to: c_int,
     from: c_int,
     offset: *mut libc::off_t,
@@ -121,7 +121,7 @@ unsafe extern "C" fn sendfile(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile64(
+unsafe extern "C-unwind" fn sendfile64(
     to: c_int,
     from: c_int,
     offset: *mut libc::off64_t,
@@ -166,7 +166,7 @@ fn splice_rings(from: c_int, to: c_int, count: usize, flags: c_uint) -> Answer {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn splice(
+unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut libc::loff_t,
     to: c_int,
@@ -202,17 +202,17 @@ unsafe extern "C" fn splice(
 #[derive(Debug)]
 #[repr(C)]
 struct Functions {
-    read: unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> libc::ssize_t,
-    write: unsafe extern "C" fn(*mut c_void, *const c_char, usize) -> libc::ssize_t,
-    seek: Option<unsafe extern "C" fn(*mut c_void, *mut i64, c_int) -> c_int>,
-    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+    read: unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, usize) -> libc::ssize_t,
+    write: unsafe extern "C-unwind" fn(*mut c_void, *const c_char, usize) -> libc::ssize_t,
+    seek: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut i64, c_int) -> c_int>,
+    close: unsafe extern "C-unwind" fn(*mut c_void) -> c_int,
 }
 
 unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, io: Functions) -> *mut libc::FILE;
 }
 
-unsafe extern "C" fn stream_read(
+unsafe extern "C-unwind" fn stream_read(
     cookie: *mut c_void,
     buffer: *mut c_char,
     len: usize,
@@ -222,7 +222,7 @@ unsafe extern "C" fn stream_read(
     unsafe { libc::recv(fd, buffer.cast(), len, 0) }
 }
 
-unsafe extern "C" fn stream_write(
+unsafe extern "C-unwind" fn stream_write(
     cookie: *mut c_void,
     bytes: *const c_char,
     len: usize,
@@ -233,7 +233,7 @@ unsafe extern "C" fn stream_write(
     sent.max(0)
 }
 
-unsafe extern "C" fn stream_close(cookie: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn stream_close(cookie: *mut c_void) -> c_int {
     let fd = cookie.addr() as c_int;
     streams().retain(|(_, known)| *known != fd);
     // SAFETY: the stream owned the descriptor.
@@ -248,7 +248,7 @@ fn streams() -> std::sync::MutexGuard<'static, Vec<(usize, c_int)>> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     if is_ringed(fd) {
         let io =
             Functions { read: stream_read, write: stream_write, seek: None, close: stream_close };
@@ -265,14 +265,14 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     static NEXT: crate::real::Next = crate::real::Next::new(c"fdopen");
     let address = NEXT.address();
     // SAFETY: the function of that name has this type in the C library (rule 1 of `real`).
-    let call: unsafe extern "C" fn(c_int, *const c_char) -> *mut libc::FILE =
+    let call: unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut libc::FILE =
         unsafe { std::mem::transmute(address) };
     // SAFETY: the program's own arguments.
     unsafe { call(fd, mode) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fileno(file: *mut libc::FILE) -> c_int {
+unsafe extern "C-unwind" fn fileno(file: *mut libc::FILE) -> c_int {
     let known = streams().iter().find(|(known, _)| *known == file.addr()).map(|(_, fd)| *fd);
     known.unwrap_or_else(|| real!(c"fileno" as fn(*mut libc::FILE) -> c_int, file))
 }

@@ -43,7 +43,11 @@ unsafe fn time(time: *const libc::timespec) -> Result<Option<u64>, Errno> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, limit: c_int) -> c_int {
+unsafe extern "C-unwind" fn poll(
+    fds: *mut libc::pollfd,
+    count: libc::nfds_t,
+    limit: c_int,
+) -> c_int {
     let number = count as usize;
     if fds.is_null() || number == 0 || number > MANY {
         return real!(
@@ -112,7 +116,7 @@ const MASK_BYTES: usize = 8;
 const MANY: usize = 1 << 20;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __poll_chk(
+unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut libc::pollfd,
     count: libc::nfds_t,
     limit: c_int,
@@ -123,7 +127,7 @@ unsafe extern "C" fn __poll_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ppoll(
+unsafe extern "C-unwind" fn ppoll(
     fds: *mut libc::pollfd,
     count: libc::nfds_t,
     limit: *const libc::timespec,
@@ -156,7 +160,7 @@ unsafe extern "C" fn ppoll(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __ppoll_chk(
+unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut libc::pollfd,
     count: libc::nfds_t,
     limit: *const libc::timespec,
@@ -248,7 +252,7 @@ fn select_copied(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn select(
+unsafe extern "C-unwind" fn select(
     count: c_int,
     read: *mut libc::fd_set,
     write: *mut libc::fd_set,
@@ -305,7 +309,7 @@ unsafe extern "C" fn select(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pselect(
+unsafe extern "C-unwind" fn pselect(
     count: c_int,
     read: *mut libc::fd_set,
     write: *mut libc::fd_set,
@@ -355,17 +359,17 @@ fn created(epfd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     created(real!(c"epoll_create" as fn(c_int) -> c_int, size))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     created(real!(c"epoll_create1" as fn(c_int) -> c_int, flags))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_ctl(
+unsafe extern "C-unwind" fn epoll_ctl(
     epfd: c_int,
     op: c_int,
     fd: c_int,
@@ -410,28 +414,30 @@ fn wait(
     };
     // SAFETY: the program's promise about the mask.
     let Ok(mask) = (unsafe { mask_of(mask) }) else { return call() };
-    if !copy::is_writable(events.cast(), most.min(LOOKED_AT) * EVENT_BYTES) {
-        if events.addr() >= USERS_END {
-            return call();
-        }
+    let end = most.checked_mul(EVENT_BYTES).and_then(|bytes| events.addr().checked_add(bytes));
+    if most > MOST_EVENTS || end.is_none_or(|end| end > USERS_END) {
+        return call();
+    }
+    if !copy::is_writable(events.cast(), EVENT_BYTES) {
         // That shows when there is something to write.
         let mut one = [libc::epoll_event { events: 0, u64: 0 }];
         let answer = epoll.wait(epfd, &mut one, limit_ns, mask);
         return int(answer.and_then(|count| if count > 0 { Err(Errno::FAULT) } else { Ok(0) }));
     }
-    // SAFETY: the program's promise: room for so many events.
+    // SAFETY: the program's promise: room for so many events. Behind the first, it is looked at before
+    // anything is written there.
     let events = unsafe { std::slice::from_raw_parts_mut(events, most) };
     int(epoll.wait(epfd, events, limit_ns, mask))
 }
 
 const EVENT_BYTES: usize = size_of::<libc::epoll_event>();
-/// Events for which it is looked whether there is room: more is a promise that few break only behind it.
-const LOOKED_AT: usize = 64;
+/// More events than that the kernel refuses to give at once.
+const MOST_EVENTS: usize = c_int::MAX as usize / EVENT_BYTES;
 /// Where memory begins that no program has.
 const USERS_END: usize = 1 << 47;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_wait(
+unsafe extern "C-unwind" fn epoll_wait(
     epfd: c_int,
     events: *mut libc::epoll_event,
     most: c_int,
@@ -449,7 +455,7 @@ unsafe extern "C" fn epoll_wait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait(
+unsafe extern "C-unwind" fn epoll_pwait(
     epfd: c_int,
     events: *mut libc::epoll_event,
     most: c_int,
@@ -470,7 +476,7 @@ unsafe extern "C" fn epoll_pwait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait2(
+unsafe extern "C-unwind" fn epoll_pwait2(
     epfd: c_int,
     events: *mut libc::epoll_event,
     most: c_int,

@@ -18,7 +18,7 @@ use super::{bytes, descriptors, size};
 use crate::{raw, successor, table};
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn syscall(
+unsafe extern "C-unwind" fn syscall(
     number: c_long,
     a: usize,
     b: usize,

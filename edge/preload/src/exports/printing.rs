@@ -40,7 +40,11 @@ fn send_text(fd: c_int, print: impl FnOnce(*mut *mut c_char) -> c_int) -> c_int 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn vdprintf(
+    fd: c_int,
+    format: *const c_char,
+    arguments: *mut c_void,
+) -> c_int {
     if is_ringed(fd) {
         return send_text(fd, |text| {
             real!(
@@ -55,7 +59,7 @@ unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __vdprintf_chk(
+unsafe extern "C-unwind" fn __vdprintf_chk(
     fd: c_int,
     flag: c_int,
     format: *const c_char,
@@ -89,7 +93,7 @@ macro_rules! variadic {
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name() -> c_int {
+        unsafe extern "C-unwind" fn $name() -> c_int {
             // A save area of 176 bytes, and the list of 24 in front of it.
             std::arch::naked_asm!(
                 "sub rsp, 216",
@@ -124,7 +128,7 @@ macro_rules! variadic {
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name() -> c_int {
+        unsafe extern "C-unwind" fn $name() -> c_int {
             // Registers saved one after the other, and the list of 32 bytes in front of them.
             std::arch::naked_asm!(
                 "sub sp, sp, #240",

@@ -15,7 +15,7 @@ use crate::real::real;
 use crate::{life, raw, signal};
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fork() -> libc::pid_t {
+unsafe extern "C-unwind" fn fork() -> libc::pid_t {
     let number = life::before_fork();
     let answer = real!(c"fork" as fn() -> libc::pid_t,);
     life::after_fork();
@@ -27,7 +27,7 @@ unsafe extern "C" fn fork() -> libc::pid_t {
 
 /// Ends without a word to anybody; but peers of connections with rings hear that they have ended.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn _exit(status: c_int) -> ! {
+unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     life::end_at_once();
     // SAFETY: no pointer; the call does not return.
     let _ = unsafe { raw::syscall(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
@@ -37,13 +37,13 @@ unsafe extern "C" fn _exit(status: c_int) -> ! {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn _Exit(status: c_int) -> ! {
+unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
     // SAFETY: the program's promise.
     unsafe { _exit(status) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sigaction(
+unsafe extern "C-unwind" fn sigaction(
     number: c_int,
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
@@ -55,27 +55,27 @@ unsafe extern "C" fn sigaction(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
+unsafe extern "C-unwind" fn signal(number: c_int, handler: usize) -> usize {
     signal::signal(number, handler, libc::SA_RESTART)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn bsd_signal(number: c_int, handler: usize) -> usize {
+unsafe extern "C-unwind" fn bsd_signal(number: c_int, handler: usize) -> usize {
     signal::signal(number, handler, libc::SA_RESTART)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sysv_signal(number: c_int, handler: usize) -> usize {
+unsafe extern "C-unwind" fn sysv_signal(number: c_int, handler: usize) -> usize {
     signal::signal(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __sysv_signal(number: c_int, handler: usize) -> usize {
+unsafe extern "C-unwind" fn __sysv_signal(number: c_int, handler: usize) -> usize {
     signal::signal(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn siginterrupt(number: c_int, interrupts: c_int) -> c_int {
+unsafe extern "C-unwind" fn siginterrupt(number: c_int, interrupts: c_int) -> c_int {
     // SAFETY: all zeros is a legal value of this structure.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     if signal::sigaction(number, None, Some(&mut action)) != 0 {

@@ -59,7 +59,7 @@ fn path_of(name: Option<&CStr>) -> Option<PathBuf> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execve(
+unsafe extern "C-unwind" fn execve(
     path: *const c_char,
     arguments: Strings,
     environment: Strings,
@@ -79,13 +79,13 @@ unsafe extern "C" fn execve(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
+unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: Strings) -> c_int {
     // SAFETY: the program's promise; the C library's own variable.
     unsafe { execve(path, arguments, environ) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execvpe(
+unsafe extern "C-unwind" fn execvpe(
     file: *const c_char,
     arguments: Strings,
     environment: Strings,
@@ -105,13 +105,13 @@ unsafe extern "C" fn execvpe(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
+unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
     // SAFETY: the program's promise; the C library's own variable.
     unsafe { execvpe(file, arguments, environ) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
+unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
     let program = PathBuf::from(format!("/proc/self/fd/{fd}"));
     let call =
         || real!(c"fexecve" as fn(c_int, Strings, Strings) -> c_int, fd, arguments, environment);
@@ -120,7 +120,7 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, environment: Strings
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execveat(
+unsafe extern "C-unwind" fn execveat(
     place: c_int,
     path: *const c_char,
     arguments: Strings,
@@ -143,17 +143,23 @@ unsafe extern "C" fn execveat(
 }
 
 /// `execl` and `execlp`, and `execle`, whose environment comes behind the arguments.
-unsafe extern "C" fn adverb_sockets_execl(path: *const c_char, arguments: Strings) -> c_int {
+unsafe extern "C-unwind" fn adverb_sockets_execl(path: *const c_char, arguments: Strings) -> c_int {
     // SAFETY: the program's promise (rule 2).
     unsafe { execv(path, arguments) }
 }
 
-unsafe extern "C" fn adverb_sockets_execlp(file: *const c_char, arguments: Strings) -> c_int {
+unsafe extern "C-unwind" fn adverb_sockets_execlp(
+    file: *const c_char,
+    arguments: Strings,
+) -> c_int {
     // SAFETY: the program's promise (rule 2).
     unsafe { execvp(file, arguments) }
 }
 
-unsafe extern "C" fn adverb_sockets_execle(path: *const c_char, arguments: Strings) -> c_int {
+unsafe extern "C-unwind" fn adverb_sockets_execle(
+    path: *const c_char,
+    arguments: Strings,
+) -> c_int {
     let mut end = arguments;
     // SAFETY: the array ends with a null pointer (rule 2), behind which the environment comes.
     while !unsafe { end.read() }.is_null() {
@@ -172,7 +178,7 @@ macro_rules! gather {
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name() -> c_int {
+        unsafe extern "C-unwind" fn $name() -> c_int {
             // The return address makes room for the registers, so that those on the stack follow.
             std::arch::naked_asm!(
                 "pop r11",
@@ -195,7 +201,7 @@ macro_rules! gather {
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name() -> c_int {
+        unsafe extern "C-unwind" fn $name() -> c_int {
             std::arch::naked_asm!(
                 "sub sp, sp, #80",
                 "stp x29, x30, [sp]",
@@ -220,7 +226,7 @@ gather!(execlp, adverb_sockets_execlp);
 gather!(execle, adverb_sockets_execle);
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn(
+unsafe extern "C-unwind" fn posix_spawn(
     pid: *mut libc::pid_t,
     path: *const c_char,
     actions: *const c_void,
@@ -252,7 +258,7 @@ unsafe extern "C" fn posix_spawn(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawnp(
+unsafe extern "C-unwind" fn posix_spawnp(
     pid: *mut libc::pid_t,
     file: *const c_char,
     actions: *const c_void,
@@ -286,7 +292,7 @@ unsafe extern "C" fn posix_spawnp(
 /// A program that will be started is to have a descriptor under another number: it is not known yet
 /// which program.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     actions: *mut c_void,
     old: c_int,
     new: c_int,

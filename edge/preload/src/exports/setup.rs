@@ -15,10 +15,10 @@ use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::slot::{Kind, Why};
 use crate::sockets::{self, is_plain};
-use crate::{address, closing, config, copy, datagram, stream, table};
+use crate::{address, closing, config, copy, datagram, memberships, stream, table};
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let fd = real!(c"socket" as fn(c_int, c_int, c_int) -> c_int, domain, kind, protocol);
     // Multipath TCP and others of the same domain and kind are not what we know.
     if fd >= 0 && [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP].contains(&protocol) {
@@ -28,7 +28,11 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: c_int, to: *const libc::sockaddr, len: libc::socklen_t) -> c_int {
+unsafe extern "C-unwind" fn connect(
+    fd: c_int,
+    to: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> c_int {
     let slot = table::socket(fd).filter(|_| !crate::signal::is_guest());
     if let Some(slot) = &slot {
         // SAFETY: the program's promise about the address.
@@ -51,7 +55,11 @@ unsafe extern "C" fn connect(fd: c_int, to: *const libc::sockaddr, len: libc::so
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn bind(fd: c_int, to: *const libc::sockaddr, len: libc::socklen_t) -> c_int {
+unsafe extern "C-unwind" fn bind(
+    fd: c_int,
+    to: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> c_int {
     let answer =
         real!(c"bind" as fn(c_int, *const libc::sockaddr, libc::socklen_t) -> c_int, fd, to, len);
     if let Some(slot) =
@@ -64,7 +72,7 @@ unsafe extern "C" fn bind(fd: c_int, to: *const libc::sockaddr, len: libc::sockl
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let answer = real!(c"listen" as fn(c_int, c_int) -> c_int, fd, backlog);
     if let Some(slot) = table::socket(fd).filter(|_| answer == 0) {
         sockets::listening(&slot, fd);
@@ -91,7 +99,7 @@ fn accept_with(fd: c_int, flags: c_int, call: impl FnOnce() -> c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept(
+unsafe extern "C-unwind" fn accept(
     fd: c_int,
     from: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
@@ -107,7 +115,7 @@ unsafe extern "C" fn accept(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept4(
+unsafe extern "C-unwind" fn accept4(
     fd: c_int,
     from: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
@@ -125,7 +133,7 @@ unsafe extern "C" fn accept4(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let kernel = || real!(c"shutdown" as fn(c_int, c_int) -> c_int, fd, how);
     let Some(slot) = table::socket(fd) else { return kernel() };
     datagram::keep_to_kernel(&slot, fd);
@@ -138,7 +146,7 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn setsockopt(
+unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -175,14 +183,13 @@ unsafe extern "C" fn setsockopt(
         call(value)
     };
     if answer == 0 {
-        let joins = [libc::IP_ADD_MEMBERSHIP, libc::IP_ADD_SOURCE_MEMBERSHIP].contains(&name);
-        if level == libc::IPPROTO_IP && joins {
-            // SAFETY: the kernel has just read a structure there that begins with the group.
-            let group = unsafe { value.cast::<u32>().read_unaligned() };
-            slot.group.store(group, Ordering::Relaxed);
-        }
-        if level == libc::IPPROTO_IP && name == libc::IP_DROP_MEMBERSHIP {
-            slot.group.store(0, Ordering::Relaxed);
+        if slot.kind() == Kind::Datagram && !value.is_null() {
+            let mut bytes = [0; memberships::OPTION_BYTES];
+            let len = bytes.len().min(len as usize);
+            // SAFETY: the program's promise, and the kernel has just read so many bytes there.
+            if unsafe { copy::copy(bytes.as_mut_ptr(), value.cast(), len) } {
+                memberships::option_set(&slot, level, name, bytes.get(..len).unwrap_or(&[]));
+            }
         }
         if (level, name) == (libc::IPPROTO_IP, libc::IP_MULTICAST_IF) {
             // SAFETY: the kernel has just read so many bytes there.
@@ -217,7 +224,7 @@ unsafe fn interface(value: *const c_void, len: usize) -> u64 {
 const BUFFER_MIN_MAX: c_int = 65_536;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockopt(
+unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,

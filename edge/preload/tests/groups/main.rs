@@ -52,14 +52,27 @@ fn sockperf_finds_what_it_sent_to_a_group() {
             if mode[0] == "pp" {
                 client.arg("--data-integrity");
             }
-            let output = client.output().expect("sockperf");
-            let said = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success(), "{said}");
+            let said = measured(&mut client);
             assert!(!said.to_lowercase().contains("data integrity test failed"), "{said}");
             if mode[0] != "tp" {
                 assert!(said.contains("# duplicated messages = 0"), "{said}");
                 assert!(said.contains("# out-of-order messages = 0"), "{said}");
             }
+        }
+    }
+}
+
+/// What sockperf says of a second in which it got to measure anything: on a busy machine, its program
+/// or its server may have had none of it.
+fn measured(client: &mut Command) -> String {
+    let start = Instant::now();
+    loop {
+        let output = client.output().expect("sockperf");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}");
+        let is_over = start.elapsed() > Duration::from_secs(60);
+        if !said.contains("No valid observations found") || is_over {
+            return said;
         }
     }
 }

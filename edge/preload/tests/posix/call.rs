@@ -454,6 +454,27 @@ pub(crate) fn epoll_wait(epfd: c_int, limit_ms: c_int) -> Result<Vec<(u64, u32)>
     Ok(found)
 }
 
+/// Waits for at most `most` events, into memory that ends after `room` of them. Returns the answer, and
+/// the data of the events.
+pub(crate) fn epoll_wait_in(epfd: c_int, room: usize, most: c_int) -> (Answer, Vec<u64>) {
+    const PAGE: usize = 4096;
+    let bytes = room * size_of::<libc::epoll_event>();
+    let (protection, kind) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, of two pages, the second of which nobody may touch from here on.
+    unsafe {
+        let base = libc::mmap(std::ptr::null_mut(), 2 * PAGE, protection, kind, -1, 0);
+        assert_ne!(base, libc::MAP_FAILED);
+        libc::mprotect(base.wrapping_byte_add(PAGE), PAGE, libc::PROT_NONE);
+        let events = base.wrapping_byte_add(PAGE - bytes).cast::<libc::epoll_event>();
+        let found = answer(libc::epoll_wait(epfd, events, most, 10_000).into());
+        let count = found.as_ref().map_or(0, |count| *count as usize);
+        let data = (0..count).map(|at| events.wrapping_add(at).read_unaligned().u64).collect();
+        libc::munmap(base, 2 * PAGE);
+        (found, data)
+    }
+}
+
 /// Two connected sockets of the Unix kind.
 pub(crate) fn socketpair() -> (c_int, c_int) {
     let mut pair = [0; 2];

@@ -589,6 +589,57 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         pairs.into_iter().for_each(Pair::close);
         close(e).unwrap();
     }),
+    ("epoll asleep, and somebody else registers what has something", |log, p| {
+        // What is there by then has been rung for, if at all, before anybody watched.
+        let fill = |text: &[u8]| {
+            for _ in 0..3 {
+                send(p.c, b"x", 0).unwrap();
+                recv(p.s, 1, 0).unwrap();
+            }
+            send(p.c, text, 0).unwrap();
+            settle();
+        };
+        let wait = |e: c_int| {
+            let waiter = thread::spawn(move || epoll_wait(e, 20_000));
+            settle();
+            waiter
+        };
+        let e = epoll_create();
+        fill(b"a");
+        let waiter = wait(e);
+        epoll_ctl(e, libc::EPOLL_CTL_ADD, p.s, libc::EPOLLIN, 1).unwrap();
+        log.see("added", waiter.join().unwrap());
+        recv(p.s, 1, 0).unwrap();
+        epoll_ctl(e, libc::EPOLL_CTL_MOD, p.s, 0, 2).unwrap();
+        fill(b"b");
+        let waiter = wait(e);
+        epoll_ctl(e, libc::EPOLL_CTL_MOD, p.s, libc::EPOLLIN, 3).unwrap();
+        log.see("changed", waiter.join().unwrap());
+        recv(p.s, 1, 0).unwrap();
+        epoll_ctl(e, libc::EPOLL_CTL_DEL, p.s, 0, 0).unwrap();
+        fill(b"c");
+        let waiter = wait(e);
+        epoll_ctl(e, libc::EPOLL_CTL_ADD, p.s, libc::EPOLLIN, 4).unwrap();
+        log.see("added again", waiter.join().unwrap());
+        close(e).unwrap();
+    }),
+    ("epoll into an array that ends early", |log, p| {
+        let e = epoll_create();
+        let copies: Vec<c_int> =
+            (0..70).map(|_| c_int::try_from(dup(p.s).unwrap()).unwrap()).collect();
+        for (fd, number) in copies.iter().zip(0..) {
+            epoll_ctl(e, libc::EPOLL_CTL_ADD, *fd, libc::EPOLLIN, number).unwrap();
+        }
+        send(p.c, b"x", 0).unwrap();
+        for room in [0, 1, 2, 66] {
+            log.see("as many as there is room for", epoll_wait_in(e, room, 128).0);
+        }
+        let heard: std::collections::BTreeSet<u64> =
+            (0..3).flat_map(|_| epoll_wait_in(e, 66, 128).1).collect();
+        log.see("all of them", heard.len());
+        copies.into_iter().for_each(|fd| close(fd).map(drop).unwrap());
+        close(e).unwrap();
+    }),
     ("epoll by edge", |log, p| {
         let e = epoll_create();
         let edge = libc::EPOLLIN | libc::EPOLLET;

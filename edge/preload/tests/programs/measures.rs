@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::running::{Running, are_installed, succeed};
+use crate::running::{A_MINUTE, Running, are_installed, succeed, until};
 use crate::support::{Place, free_port};
 
 #[test]
@@ -32,7 +32,7 @@ fn wait_for(port: &str, protocol: &str) {
     let port: u16 = port.parse().expect("a port");
     let port = format!(":{port:04X} ");
     let state = if protocol == "tcp" { " 0A " } else { " 07 " };
-    crate::running::until("somebody listens", || {
+    until("somebody listens", || {
         let sockets =
             ["", "6"].map(|kind| fs::read_to_string(format!("/proc/net/{protocol}{kind}")));
         let mut lines = sockets.iter().flatten().flat_map(|sockets| sockets.lines());
@@ -48,6 +48,18 @@ fn sockperf_server(place: &Place, port: &str, protocol: &[&str]) -> Running {
     running
 }
 
+/// What sockperf says of a second in which it got to measure anything: on a busy machine, its program
+/// or its server may have had none of it.
+fn measured(client: &mut Command) -> String {
+    let start = Instant::now();
+    loop {
+        let said = succeed(client);
+        if !said.contains("No valid observations found") || start.elapsed() > A_MINUTE {
+            return said;
+        }
+    }
+}
+
 #[test]
 fn sockperf_finds_every_byte_in_its_place() {
     if !are_installed(&["sockperf"]) {
@@ -60,7 +72,7 @@ fn sockperf_finds_every_byte_in_its_place() {
         let mut client = place.command("sockperf");
         client.args(["pp", "-i", "127.0.0.1", "-p", &port, "-t", "1", "-m", "200"]);
         client.args(["--data-integrity", "--mps=100000"]).args(protocol);
-        let said = succeed(&mut client);
+        let said = measured(&mut client);
         assert!(said.contains("percentile 50.0"), "{said}");
         assert!(!said.to_lowercase().contains("data integrity test failed"), "{said}");
     }
@@ -83,22 +95,26 @@ fn sockperf_gets_its_datagrams_in_order_through_a_mailbox() {
         if mode[0] == "pp" {
             client.arg("--data-integrity").env("VMA_STATS_FILE", &report);
         }
-        let said = succeed(&mut client);
-        assert!(!said.to_lowercase().contains("data integrity test failed"), "{said}");
-        if mode[0] != "tp" {
-            assert!(said.contains("# duplicated messages = 0"), "{said}");
-            assert!(said.contains("# out-of-order messages = 0"), "{said}");
-        }
-        if mode[0] == "pp" {
+        until("many packets go through a mailbox", || {
+            let said = measured(&mut client);
+            assert!(!said.to_lowercase().contains("data integrity test failed"), "{said}");
+            if mode[0] != "tp" {
+                assert!(said.contains("# duplicated messages = 0"), "{said}");
+                assert!(said.contains("# out-of-order messages = 0"), "{said}");
+            }
+            if mode[0] != "pp" {
+                return true;
+            }
             // "VMA: [fd=4] Rx Offload: kilobytes / packets / errors [...]"
-            let report = fs::read_to_string(&report).expect("a report");
-            let line = report.lines().find(|line| line.contains("Rx Offload")).expect("a line");
+            let text = fs::read_to_string(&report).expect("a report");
+            fs::remove_file(&report).expect("a report");
+            let line = text.lines().find(|line| line.contains("Rx Offload")).expect("a line");
             let packets = line.split(" / ").nth(1).and_then(|count| count.parse().ok());
-            assert!(packets.is_some_and(|packets: u64| packets > 100), "{report}");
-        }
+            packets.is_some_and(|packets: u64| packets > 100)
+        });
         let mut plain = Command::new("sockperf");
         plain.args(["pp", "-i", "127.0.0.1", "-p", &port, "-t", "1", "--data-integrity"]);
-        let said = succeed(&mut plain);
+        let said = measured(&mut plain);
         assert!(said.contains("# out-of-order messages = 0"), "{said}");
     }
 }
@@ -133,7 +149,7 @@ fn sockperf_under_load_verifies() {
                 client.arg("-f").arg(&feed).args(waits)
             }
         };
-        let said = succeed(&mut client);
+        let said = measured(&mut client);
         // It calls "dropped" what comes late, and "out of order" what comes on another connection.
         assert!(said.contains("# duplicated messages = 0"), "{waits:?}\n{said}");
         assert!(!waits.is_empty() || said.contains("# out-of-order messages = 0"), "{said}");

@@ -208,30 +208,42 @@ fn run_job<E: Endpoint>(
         (_, Op::Send | Op::Write | Op::Read) => Pattern::Absorb,
     };
     control.start(&Order::Run { pattern, bytes: job.bytes })?;
-    let mut watch = Watch::new(control);
-    let figure = match pattern {
+    let figure = measure_job(link, job, pattern, plan, &mut Watch::new(control));
+    let figure = figure.map_err(|failure| control.explain(failure))?;
+    control.stop()?;
+    Ok(figure)
+}
+
+/// Runs this side of one job.
+fn measure_job<E: Endpoint>(
+    link: &mut Link<E>,
+    job: Job,
+    pattern: Pattern,
+    plan: &Plan,
+    watch: &mut Watch<'_>,
+) -> Result<Figure, Failure> {
+    let bytes = link.check_length(job.bytes)?;
+    Ok(match pattern {
         Pattern::EchoSend => {
-            let samples = link.send_round_trip(bytes, plan.limit, &mut watch)?;
+            let samples = link.send_round_trip(bytes, plan.limit, watch)?;
             Figure::Latency(samples.percentiles().halved())
         }
         Pattern::EchoWrite => {
-            let samples = link.write_round_trip(bytes, plan.limit, &mut watch)?;
+            let samples = link.write_round_trip(bytes, plan.limit, watch)?;
             Figure::Latency(samples.percentiles().halved())
         }
         Pattern::Rest | Pattern::Absorb => match job.quantity {
             Quantity::Completion | Quantity::HalfRoundTrip => {
-                let samples = link.completion(job.op, bytes, plan.limit, &mut watch)?;
+                let samples = link.completion(job.op, bytes, plan.limit, watch)?;
                 Figure::Latency(samples.percentiles())
             }
             Quantity::Bandwidth(_) | Quantity::Rate { .. } => {
-                let streamed = link.stream(plan.stream(job), plan.limit, &mut watch)?;
+                let streamed = link.stream(plan.stream(job), plan.limit, watch)?;
                 let unit = if job.quantity.test() == Test::Rate { 1 } else { job.bytes };
                 Figure::PerSecond(per_second(streamed.messages * unit, streamed.elapsed))
             }
         },
-    };
-    control.stop()?;
-    Ok(figure)
+    })
 }
 
 /// How long one address of a host may take to answer.

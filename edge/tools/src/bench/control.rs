@@ -188,6 +188,14 @@ impl Control {
         if matches!(answer, Answer::Refused { .. }) { Err(refusal(&answer)) } else { Ok(answer) }
     }
 
+    /// Why a test failed on this side: if the other side has hung up, that too.
+    pub(crate) fn explain(&mut self, failure: Failure) -> Failure {
+        match self.try_receive::<Answer>() {
+            Err(news) if news.to_string() != failure.to_string() => news.during(failure),
+            Err(_) | Ok(_) => failure,
+        }
+    }
+
     /// Ends the test that runs, and returns what the server has received.
     pub(crate) fn stop(&mut self) -> Result<Received, Failure> {
         let answer = self.order(&Order::Stop)?;

@@ -26,7 +26,7 @@ use adverb::verbs::{
 use serde::Serialize;
 
 use super::local::LocalServer;
-use super::rdma::DeviceChoice;
+use super::rdma::{BUSY_HOST_TIMEOUT, DeviceChoice};
 use super::{LOCAL_DEVICE, LOCAL_PATH, cpu, stats};
 use crate::args::BenchArgs;
 use crate::failure::{Doing, Failure};
@@ -106,9 +106,11 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
 }
 
 fn config(args: &BenchArgs) -> Config {
-    Config::default()
+    let mut config = Config::default()
         .device(args.device.clone().unwrap_or_else(|| LOCAL_DEVICE.to_owned()))
-        .channels(["control", "plain"])
+        .channels(["control", "plain"]);
+    config.adapter.ack_timeout = BUSY_HOST_TIMEOUT;
+    config
 }
 
 /// Starts the other process. `path`: the way that it agrees to, if not what the environment says.
@@ -276,7 +278,8 @@ impl Raw {
             psn: Psn::new(u32::try_from(word(1)?)?),
         };
         let path_mtu = endpoint.peer().path_mtu;
-        qp.connect(&RcConnect { path_mtu, gid_index, ..RcConnect::new(local, remote) })?;
+        let usual = RcConnect::new(local, remote);
+        qp.connect(&RcConnect { path_mtu, gid_index, timeout: BUSY_HOST_TIMEOUT, ..usual })?;
         let remote = (word(2)?, Rkey(u32::try_from(word(3)?)?));
         Ok(Self { qp, cq, mr, remote, completions: [WorkCompletion::EMPTY; 16] })
     }

@@ -22,6 +22,7 @@ use adverb_sys::process::usage;
 use serde::Serialize;
 
 use super::LOCAL_DEVICE;
+use super::rdma::BUSY_HOST_TIMEOUT;
 use super::stats::{self, Percentiles, Samples};
 use crate::args::{BenchArgs, Wait};
 use crate::failure::{Doing, Failure};
@@ -87,12 +88,14 @@ fn table(costs: &[Cost]) -> String {
 fn config(args: &BenchArgs, wait: Wait, threads: ThreadMode, end: usize) -> Config {
     let cpus = affinity::cpus().unwrap_or_default();
     let own = cpus.get(end).copied().filter(|_| !args.no_pin && cpus.len() > 1);
-    Config::default()
+    let mut config = Config::default()
         .device(args.device.clone().unwrap_or_else(|| LOCAL_DEVICE.to_owned()))
         .work_mode(wait.mode())
         .thread_mode(threads)
         .inline_bytes(args.inline)
-        .cpus(own)
+        .cpus(own);
+    config.adapter.ack_timeout = BUSY_HOST_TIMEOUT;
+    config
 }
 
 fn bytes(args: &BenchArgs) -> usize {

@@ -275,10 +275,7 @@ impl QueuePair {
                 traffic_class: self.marks.0,
                 hop_limit: self.marks.1,
                 path_mtu: self.mtu,
-                timeout: match AckTimeout::from_exponent(BUSY_HOST_TIMEOUT) {
-                    Ok(patient) if self.on_one_host => patient,
-                    Ok(_) | Err(_) => usual.timeout,
-                },
+                timeout: if self.on_one_host { BUSY_HOST_TIMEOUT } else { usual.timeout },
                 ..usual
             })
             .doing("connecting the queue pair")
@@ -434,7 +431,10 @@ impl Endpoint for QueuePair {
 const BATCH_MAX: usize = 32;
 /// 4.096 µs · 2¹⁷, half a second, seven times again: where processes share a busy machine, the other
 /// one may not get a processor for longer than a packet may be under way on a network.
-const BUSY_HOST_TIMEOUT: u8 = 17;
+pub(super) const BUSY_HOST_TIMEOUT: AckTimeout = match AckTimeout::from_exponent(17) {
+    Ok(timeout) => timeout,
+    Err(_) => AckTimeout::FOREVER,
+};
 /// Completions taken by one poll.
 const POLL_MAX: usize = 32;
 /// Fills an array of pieces.

@@ -144,10 +144,11 @@ impl Port {
         Some(PeerId { slot, nonce })
     }
 
-    /// The lane to a device; `None` if it does not answer.
+    /// The lane to a device; `None` if it does not answer, which one that is stopped is not waited for.
     pub(crate) fn meet(&self, peer: PeerId) -> Option<Arc<Lane>> {
         self.registry.lends(peer.slot, shelf::VERSION).filter(|nonce| *nonce == peer.nonce)?;
-        self.lane_to(peer).ok().filter(|lane| !lane.is_cut())
+        let stopped = || self.registry.is_stopped(peer.slot);
+        self.lane_unless(peer, stopped).ok().filter(|lane| !lane.is_cut())
     }
 
     /// It has this address.
@@ -156,7 +157,14 @@ impl Port {
     }
 
     fn lane_to(&self, peer: PeerId) -> io::Result<Arc<Lane>> {
-        let _meeting = lock(&self.meeting);
+        self.lane_unless(peer, || false)
+    }
+
+    /// The lane to a device, or one that is cut, if it has gone, does not answer, or is not there so far
+    /// and it is `in_vain` to wait for an answer.
+    fn lane_unless(&self, peer: PeerId, in_vain: impl Fn() -> bool) -> io::Result<Arc<Lane>> {
+        let place = usize::try_from(peer.slot.number()).unwrap_or(0) % MEETINGS;
+        let _meeting = self.meetings.get(place).map(lock);
         let known = lock(&self.lanes).get(&peer.slot).cloned();
         if let Some(lane) = known.filter(|lane| lane.peer() == peer && !lane.is_cut()) {
             return Ok(lane);
@@ -167,7 +175,7 @@ impl Port {
             self.remember_lane(&lane);
             return Ok(lane);
         }
-        let met = self.usher.as_ref().map(|usher| usher.meet(peer));
+        let met = self.usher.as_ref().map(|usher| usher.meet(peer, in_vain));
         let Some(Ok(lane)) = met else {
             // It has died, or is stopped: a cable whose other end nobody has plugged in.
             let lane = self.own_lane(peer)?;
@@ -568,6 +576,10 @@ pub(super) fn open_usher(
     registry.set_lends(shelf::VERSION, nonce, device.index);
     Ok(usher)
 }
+
+/// Devices that are met at once, unless their slots are alike: whoever meets one that is stopped holds
+/// few others up.
+pub(super) const MEETINGS: usize = 64;
 
 /// Records taken from one lane before others have their turn.
 const RECORDS_MAX: usize = 32;

@@ -3,12 +3,12 @@
 pub(crate) mod lasting;
 pub(crate) mod process;
 
-use adverb_session::{ClientSession, Config, Endpoint, ServerSession};
+use adverb_session::{ClientSession, Config, Departure, Endpoint, ServerSession};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Long enough for anything that works.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A client's and a server's endpoint of this process.
 pub(crate) fn pair(config: Config) -> (Endpoint, Endpoint) {
@@ -17,6 +17,8 @@ pub(crate) fn pair(config: Config) -> (Endpoint, Endpoint) {
 
 /// A client's and a server's endpoint, with settings of their own.
 pub(crate) fn pair_of(client: Config, server: Config) -> (Endpoint, Endpoint) {
+    // On a busy machine it takes what it takes.
+    let (client, server) = (client.connect_timeout(LONG), server.handshake_timeout(LONG));
     let mut server = ServerSession::bind("127.0.0.1:0", server).expect("a server");
     let address = server.local_addr();
     let accepting = thread::spawn(move || server.accept(LONG));
@@ -24,6 +26,18 @@ pub(crate) fn pair_of(client: Config, server: Config) -> (Endpoint, Endpoint) {
     let client = client.connect(address).expect("an endpoint");
     let server = accepting.join().expect("no panic").expect("an endpoint");
     (client, server)
+}
+
+/// How the peer goes, which the keeper notices when it has its turn.
+pub(crate) fn departure(endpoint: &Endpoint) -> Departure {
+    let limit = Instant::now() + LONG;
+    loop {
+        if let Some(how) = endpoint.departure() {
+            return how;
+        }
+        assert!(Instant::now() < limit, "nobody has noticed");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A pattern that differs from byte to byte and from seed to seed.

@@ -7,6 +7,7 @@ use crate::datagram::{QKEY, Side};
 use crate::pair::{FOREVER, eventually, wait};
 use crate::path::Path;
 use crate::talker::{Talker, reply};
+use adverb_sys::process;
 use adverb_verbs::{Ah, AhAttr, Buf, Gid, Memory, Qpn, Work};
 use std::process::Command;
 use std::time::Instant;
@@ -209,15 +210,41 @@ fn processes_come_and_go_and_nobody_hears_anything_twice() {
     });
 }
 
+/// Goal: those who are stopped before anybody has met them are not waited for either, one after the other.
+/// Method: so many that they would take more than [`FOREVER`] with the time that one has to answer.
+#[test]
+fn many_who_are_stopped_before_they_were_met_hold_nobody_up() {
+    alone("crowd::many_who_are_stopped_before_they_were_met_hold_nobody_up", || {
+        for path in [Path::Ring, Path::SharedMemory] {
+            let speaker = Speaker::new(path);
+            let mut other = Listener::start(path);
+            let mut stopped: Vec<_> = (0..15).map(|_| Listener::start(path)).collect();
+            stopped.iter().for_each(|listener| listener.signal("-STOP"));
+            let is_stopped = |listener: &Listener| process::is_stopped(listener.0.child.id());
+            eventually("they stop", || stopped.iter().all(is_stopped));
+            let end = Instant::now() + FOREVER;
+            for n in 0..20 {
+                speaker.says(&n.to_string());
+                assert_eq!(other.does("hear 1"), [n.to_string()]);
+            }
+            assert!(Instant::now() < end, "they were waited for");
+            // Their sockets have kept what was said.
+            let all: Vec<_> = (0..20).map(|n| n.to_string()).collect();
+            for listener in &mut stopped {
+                listener.signal("-CONT");
+                assert_eq!(listener.does("hear 20"), all);
+            }
+        }
+    });
+}
+
 /// Goal: nobody waits for a listener that is stopped, be it known to the speaker or not, and it hears
 /// what is said once it goes on.
 #[test]
 fn a_listener_that_is_stopped_holds_nobody_up() {
     alone("crowd::a_listener_that_is_stopped_holds_nobody_up", || {
         for path in PATHS {
-            // Who cannot be met is waited for a while, once.
-            let unknown = path == Path::SharedMemory;
-            for known in [true, false].into_iter().take(if unknown { 2 } else { 1 }) {
+            for known in [true, false] {
                 let speaker = Speaker::new(path);
                 let (mut other, mut stopped) = (Listener::start(path), Listener::start(path));
                 if known {

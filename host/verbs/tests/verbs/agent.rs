@@ -9,7 +9,7 @@ use crate::path::Path;
 use crate::talker::{Talker, reply};
 use adverb_verbs::{
     Access, Context, Cq, Gid, Memory, Mr, PathMtu, Pd, Psn, Qp, Qpn, Rc, RcConnect, RemoteQp,
-    RemoteSlice, Rkey, Supports, WcStatus, Work,
+    RemoteSlice, Rkey, Supports, WcOpcode, WcStatus, Work,
 };
 use std::fmt::Write as _;
 use std::ops::{Deref, DerefMut};
@@ -214,6 +214,30 @@ fn small(word: &str) -> usize {
     word.parse().expect("a number")
 }
 
+/// Receives and sends so many messages, one after the other, and does nothing but poll in between.
+/// `opened` of them were sent before. A receive is posted before, and afterwards.
+pub(crate) fn bounce(qp: &Qp<Rc>, cq: &Cq, memory: impl Fn() -> Memory, rounds: u32, opened: u32) {
+    let (mut received, mut posted, mut sent) = (0, opened, 0);
+    let end = Instant::now() + FOREVER;
+    while received < rounds || sent < rounds {
+        let Some(completion) = cq.next().expect("no overrun") else {
+            continue;
+        };
+        assert_eq!(completion.wc.status, WcStatus::Success);
+        assert!(Instant::now() < end, "after {received} of {rounds} messages");
+        if completion.wc.opcode == WcOpcode::Receive {
+            received += 1;
+            qp.post(Work::recv(memory())).expect("room");
+            if posted < rounds {
+                posted += 1;
+                qp.post(Work::send(memory())).expect("room");
+            }
+        } else {
+            sent += 1;
+        }
+    }
+}
+
 impl Servant {
     fn open(device: &str, gid_index: u8) -> Self {
         let context = Context::open(device).expect("the device");
@@ -292,6 +316,11 @@ impl Servant {
             ["hammer", index, len, addr, rkey] => self.hammer(index, small(len), far(addr, rkey)),
             ["announce", index, rounds, addr, rkey] => {
                 self.announce(index, number(rounds), far(addr, rkey))
+            }
+            ["bounce", index, rounds] => {
+                let rounds = rounds.parse().expect("a number");
+                bounce(self.qp(index), &self.cq, || self.part("0", "8"), rounds, 0);
+                "bounced".to_owned()
             }
             ["late", index, addr, rkey] => {
                 self.mr.store_u64(8, 7).expect("aligned");

@@ -15,6 +15,8 @@
 //! | `capture.rs` | `ADVERB_PCAP` |
 //! | `counters.rs` | what is counted, and who can see it |
 //! | `neighbours.rs` | shared memory between processes: order, dropped regions, sudden death |
+//! | `crowded.rs` | many processes, and few processors |
+//! | `frozen.rs` | processes that are stopped in the midst of something |
 //! | `users.rs` | processes of another user: packets, and no memory |
 //! | `namespaces.rs` | two hosts, as far as the network can tell |
 //! | `path.rs` | the paths that each test of a transport runs over |
@@ -26,8 +28,10 @@ mod agent;
 mod alone;
 mod capture;
 mod counters;
+mod crowded;
 mod fallback;
 mod fork;
+mod frozen;
 mod hostile;
 mod longest;
 mod namespaces;

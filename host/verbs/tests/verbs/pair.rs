@@ -81,6 +81,11 @@ impl Setup {
         Self { timeout: 12, retry_count: 5, ..Self::default() }
     }
 
+    /// A peer may be kept from its processor for as long as it likes.
+    pub(crate) fn patient() -> Self {
+        Self { timeout: 20, ..Self::default() }
+    }
+
     pub(crate) fn side(&self, context: &Context) -> Side {
         let pd = context.alloc_pd();
         let cq = context.create_cq(self.cqe).expect("a completion queue");

@@ -1,0 +1,497 @@
+//! Records: datagrams in the ring of a mailbox, put there by senders and taken out by readers.
+//!
+//! # Safety
+//!
+//! Rules 2 and 3 of `mailbox.rs`: bytes of the ring are copied between bounds that are computed here, and
+//! records written under the senders' lock, read and released under the readers'.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use super::{
+    COMING, CURSOR_MASK, GONE, HEADER_BYTES, Header, Mailbox, Origin, Producer, SLEEPERS,
+    SLEEPERS_SHIFT, Sender,
+};
+use crate::lock::{Held, Lock};
+use crate::parts::{Cursor, Fault};
+
+/// From where the datagram came that was last peeked at.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::datagram) enum Peeked {
+    Nothing,
+    Ring,
+    Kernel,
+}
+
+/// What has become of a datagram.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::datagram) enum Pushed {
+    /// It is there; the record ends at this position.
+    At(u64),
+    /// There is no room, as a full receive buffer has none.
+    Full,
+    /// An owner sleeps: the kernel has to bring it.
+    Asleep,
+    /// The socket is closed.
+    Gone,
+}
+
+/// The first record.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::datagram) struct Front {
+    sender: usize,
+    before: u32,
+    pub(in crate::datagram) len: usize,
+    at: u64,
+    next: u64,
+    charge: u32,
+}
+
+/// What the kernel charges to a receive buffer for a datagram, about.
+fn charge_of(len: usize) -> u32 {
+    let block = len.saturating_add(384).next_power_of_two().saturating_add(256);
+    u32::try_from(block).unwrap_or(u32::MAX)
+}
+
+fn distance(to: u64, from: u64) -> u64 {
+    to.wrapping_sub(from) & CURSOR_MASK
+}
+
+/// The earlier of two counts that wrap.
+fn earlier(a: u32, b: u32) -> u32 {
+    if a.wrapping_sub(b).cast_signed() < 0 { a } else { b }
+}
+
+fn units(len: usize) -> u64 {
+    u64::try_from(len.div_ceil(UNIT)).unwrap_or(u64::MAX)
+}
+
+/// Where a record is going to be.
+#[derive(Clone, Copy, Debug)]
+struct Space {
+    head: u64,
+    end: u64,
+    len: usize,
+    charge: u32,
+}
+
+/// A mailbox in which nobody goes to sleep, nor sends, until this is dropped.
+#[derive(Debug)]
+pub(in crate::datagram) struct Reserved<'a> {
+    mailbox: &'a Mailbox,
+    /// `None`: it is full.
+    space: Option<Space>,
+    _held: Held<'a>,
+}
+
+impl Reserved<'_> {
+    pub(in crate::datagram) fn is_full(&self) -> bool {
+        self.space.is_none()
+    }
+
+    /// Writes the datagram, if there is room for it. Returns false if it is not where the program
+    /// has said.
+    pub(in crate::datagram) fn fill(
+        &self,
+        sender: usize,
+        before: u32,
+        mut from: Cursor<'_>,
+    ) -> bool {
+        let space = self.space.as_ref();
+        space.is_none_or(|space| self.mailbox.fill(space, sender, before, &mut from))
+    }
+
+    /// Publishes what has been written, and returns where it ends.
+    pub(in crate::datagram) fn publish(self) -> Option<u64> {
+        let space = self.space?;
+        let put = |now: u64| Some(space.end << SLEEPERS_SHIFT | now & (GONE | SLEEPERS));
+        let word = &self.mailbox.header().word.0;
+        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, put);
+        self.mailbox.charge(&space);
+        Some(space.end)
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let word = &self.mailbox.header().word.0;
+        if word.load(Ordering::Acquire) & COMING != 0 {
+            word.fetch_and(!COMING, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Why nothing may be put into a mailbox whose word is that; `None` if it may.
+fn refusal(word: u64) -> Option<Pushed> {
+    match word & (GONE | SLEEPERS) {
+        0 => None,
+        flags if flags & GONE != 0 => Some(Pushed::Gone),
+        _ => Some(Pushed::Asleep),
+    }
+}
+
+impl Mailbox {
+    fn total(&self) -> u64 {
+        units(self.ring_bytes)
+    }
+
+    fn at(&self, cursor: u64) -> (*mut u8, usize) {
+        let offset = usize::try_from(cursor & (self.total() - 1)).unwrap_or(0) * UNIT;
+        // In bounds: the offset is masked by our own idea of the size (rule 2).
+        (self.base.as_ptr().wrapping_add(HEADER_BYTES + offset), self.ring_bytes - offset)
+    }
+
+    fn write_head(&self, cursor: u64, words: [u32; 4]) {
+        let (target, _) = self.at(cursor);
+        // SAFETY: one unit at a unit's boundary inside of the ring (rule 2); the page is mapped and
+        // aligned, and the senders' lock is held (rule 3).
+        unsafe { target.cast::<[u32; 4]>().write(words) };
+    }
+
+    fn read_head(&self, cursor: u64) -> [u32; 4] {
+        let (source, _) = self.at(cursor);
+        // SAFETY: one unit at a unit's boundary inside of the ring (rule 2), published before the
+        // cursor that the caller has read; any bits are legal.
+        unsafe { source.cast::<[u32; 4]>().read() }
+    }
+
+    /// Puts a datagram of `len` bytes there.
+    pub(in crate::datagram) fn push(
+        &self,
+        sender: usize,
+        before: u32,
+        from: &mut Cursor<'_>,
+        len: usize,
+    ) -> Pushed {
+        let Header { word, producer, .. } = self.header();
+        if let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
+            return refused;
+        }
+        let _held = producer.lock.hold();
+        let Some(space) = self.space(len) else { return Pushed::Full };
+        // The kernel says what there is to say about a buffer that is none.
+        if !self.fill(&space, sender, before, from) {
+            return Pushed::Asleep;
+        }
+        let end = space.end;
+        let mut now = word.0.load(Ordering::Acquire);
+        loop {
+            if let Some(refused) = refusal(now) {
+                return refused;
+            }
+            let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+            match word.0.compare_exchange_weak(now, end << SLEEPERS_SHIFT, o, r) {
+                Ok(_) => break,
+                Err(changed) => now = changed,
+            }
+        }
+        self.charge(&space);
+        Pushed::At(end)
+    }
+
+    /// Where a datagram of `len` bytes goes; `None` if there is no room for it. The senders' lock is
+    /// held.
+    fn space(&self, len: usize) -> Option<Space> {
+        let Header { word, producer, consumer, limit, .. } = self.header();
+        let start = word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT;
+        let (total, charge) = (self.total(), charge_of(len));
+        let needed = 1 + units(len);
+        let limit = limit.load(Ordering::Relaxed);
+        let charged = producer.charged.load(Ordering::Relaxed);
+        let fits = |tail: u64, released: u64| {
+            distance(start, tail).saturating_add(needed) <= total
+                && charged.wrapping_sub(released) <= limit
+        };
+        let mut tail = producer.tail_seen.load(Ordering::Relaxed);
+        let released = producer.released_seen.load(Ordering::Relaxed);
+        let offset = start & (total - 1);
+        if offset >= RESTART_UNITS || !fits(tail, released) {
+            tail = consumer.tail.load(Ordering::Acquire);
+            let released = consumer.released.load(Ordering::Acquire);
+            producer.tail_seen.store(tail, Ordering::Relaxed);
+            producer.released_seen.store(released, Ordering::Relaxed);
+            if !fits(tail, released) {
+                return None;
+            }
+        }
+        let mut head = start;
+        let rest = total - offset;
+        if offset >= RESTART_UNITS && tail == start && rest + needed <= total {
+            self.write_head(start, [SKIP, u32::try_from(rest).unwrap_or(0), 0, 0]);
+            head = start.wrapping_add(rest) & CURSOR_MASK;
+        }
+        let end = head.wrapping_add(needed) & CURSOR_MASK;
+        Some(Space { head, end, len, charge })
+    }
+
+    /// Writes a record. Returns false if the datagram is not where the program has said. The senders'
+    /// lock is held.
+    fn fill(&self, space: &Space, sender: usize, before: u32, from: &mut Cursor<'_>) -> bool {
+        let Space { head, len, charge, .. } = *space;
+        let index = u32::try_from(sender).unwrap_or(0);
+        self.write_head(head, [u32::try_from(len).unwrap_or(0), index, before, charge]);
+        let (mut at, mut left) = (head.wrapping_add(1), len);
+        while left > 0 {
+            let (target, room) = self.at(at);
+            let Ok(copied) = from.drain(target, room.min(left)) else { return false };
+            if copied == 0 {
+                break;
+            }
+            left -= copied;
+            at = at.wrapping_add(units(copied));
+        }
+        true
+    }
+
+    fn charge(&self, space: &Space) {
+        let Producer { charged, pushed, .. } = &self.header().producer;
+        let now = charged.load(Ordering::Relaxed);
+        charged.store(now.wrapping_add(space.charge.into()), Ordering::Relaxed);
+        pushed.store(pushed.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The same in steps, for a datagram that several mailboxes get, or none: nobody goes to sleep
+    /// here until the answer is dropped. Refused if somebody sleeps, or nobody is there.
+    pub(in crate::datagram) fn reserve(&self, len: usize) -> Result<Reserved<'_>, Pushed> {
+        let Header { word, producer, .. } = self.header();
+        if let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
+            return Err(refused);
+        }
+        let held = producer.lock.hold();
+        let mut now = word.0.load(Ordering::Acquire);
+        loop {
+            if let Some(refused) = refusal(now) {
+                return Err(refused);
+            }
+            let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+            match word.0.compare_exchange_weak(now, now | COMING, o, r) {
+                Ok(_) => break,
+                Err(changed) => now = changed,
+            }
+        }
+        Ok(Reserved { mailbox: self, space: self.space(len), _held: held })
+    }
+
+    /// Whether a full ring is worth waiting for: its readers have read since the last wait in vain.
+    pub(in crate::datagram) fn moves(&self) -> bool {
+        let Header { producer, consumer, .. } = self.header();
+        let tail = consumer.tail.load(Ordering::Acquire);
+        let was = producer.stalled_at.load(Ordering::Relaxed);
+        was != tail
+    }
+
+    /// Waiting has been in vain, and a datagram of `len` bytes is dropped.
+    pub(in crate::datagram) fn stalls(&self, len: usize) {
+        let Header { producer, consumer, .. } = self.header();
+        producer.dropped.fetch_add(1, Ordering::Relaxed);
+        producer.dropped_bytes.fetch_add(len.try_into().unwrap_or(0), Ordering::Relaxed);
+        let tail = consumer.tail.load(Ordering::Acquire);
+        producer.stalled_at.store(tail, Ordering::Relaxed);
+    }
+
+    /// Datagrams that were dropped for want of room, and their bytes.
+    pub(in crate::datagram) fn dropped(&self) -> (u64, u64) {
+        let Producer { dropped, dropped_bytes, .. } = &self.header().producer;
+        (dropped.load(Ordering::Relaxed), dropped_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that wait from a record on, as they lie here.
+    #[inline]
+    pub(in crate::datagram) fn waiting_bytes(&self, front: &Front) -> usize {
+        let units = distance(self.head(), front.at.wrapping_sub(1) & CURSOR_MASK);
+        usize::try_from(units).unwrap_or(0).saturating_mul(UNIT)
+    }
+
+    /// Datagrams that wait.
+    pub(in crate::datagram) fn waiting(&self) -> usize {
+        let Header { producer, consumer, .. } = self.header();
+        let taken = consumer.taken.load(Ordering::Relaxed);
+        let waiting = producer.pushed.load(Ordering::Relaxed).wrapping_sub(taken);
+        usize::try_from(waiting).unwrap_or(0)
+    }
+
+    /// Whether everything up to a position has been read.
+    pub(in crate::datagram) fn is_read(&self, position: u64) -> bool {
+        let tail = self.header().consumer.tail.load(Ordering::Acquire);
+        distance(tail, position) <= CURSOR_MASK / 2
+    }
+
+    /// The lock of those who read.
+    pub(in crate::datagram) fn readers(&self) -> &Lock {
+        &self.header().consumer.lock
+    }
+
+    /// The first record. The readers' lock is held.
+    pub(in crate::datagram) fn front(&self) -> Option<Front> {
+        let Header { word, consumer, .. } = self.header();
+        let head = word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT;
+        let mut tail = consumer.tail.load(Ordering::Relaxed);
+        if head == tail {
+            return None;
+        }
+        let mut words = self.read_head(tail);
+        let available = distance(head, tail);
+        if let [SKIP, rest, ..] = words
+            && u64::from(rest) < available
+        {
+            tail = tail.wrapping_add(rest.into()) & CURSOR_MASK;
+            consumer.tail.store(tail, Ordering::Release);
+            words = self.read_head(tail);
+        }
+        let [len, sender, before, charge] = words;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let needed = units(len).saturating_add(1);
+        let sender = usize::try_from(sender).unwrap_or(usize::MAX);
+        if needed > distance(head, tail) || self.sender(sender).is_none() {
+            // Nonsense, which only a process of this user can have written: forget all of it.
+            consumer.tail.store(head, Ordering::Release);
+            return None;
+        }
+        let next = tail.wrapping_add(needed) & CURSOR_MASK;
+        Some(Front { sender, before, len, at: tail.wrapping_add(1), next, charge })
+    }
+
+    /// Whether a record has to wait for what its sender gave to the kernel before.
+    pub(in crate::datagram) fn is_blocked(&self, front: &Front) -> bool {
+        let Some(sender) = self.sender(front.sender) else { return false };
+        let due = earlier(front.before, sender.given());
+        let missing = due.wrapping_sub(sender.taken.load(Ordering::Acquire)).cast_signed();
+        if missing <= 0 && self.header().consumer.blocked_ns.load(Ordering::Relaxed) != 0 {
+            self.header().consumer.blocked_ns.store(0, Ordering::Relaxed);
+        }
+        missing > 0
+    }
+
+    /// A record is blocked, and the kernel has nothing: it goes on if what is missing was dropped,
+    /// or has not come for a long time. `drops` is the kernel's count for this socket.
+    pub(in crate::datagram) fn unblock(&self, front: &Front, drops: u32, now_ns: u64) -> bool {
+        let consumer = &self.header().consumer;
+        let since = consumer.blocked_ns.load(Ordering::Relaxed);
+        if since == 0 {
+            consumer.blocked_ns.store(now_ns.max(1), Ordering::Relaxed);
+        }
+        let is_old = since != 0 && now_ns.saturating_sub(since) > BLOCKED_MAX_NS;
+        let is_dropped = consumer.drops.swap(drops, Ordering::Relaxed) != drops;
+        if !is_old && !is_dropped {
+            return false;
+        }
+        if let Some(sender) = self.sender(front.sender) {
+            sender.taken.store(earlier(front.before, sender.given()), Ordering::Release);
+        }
+        consumer.blocked_ns.store(0, Ordering::Relaxed);
+        true
+    }
+
+    /// Who sent a record.
+    pub(in crate::datagram) fn address(&self, front: &Front) -> Option<SocketAddr> {
+        self.sender(front.sender).map(Sender::address)
+    }
+
+    /// Copies a record, as much of it as there is room for. Returns how many bytes.
+    pub(in crate::datagram) fn copy(
+        &self,
+        front: &Front,
+        into: &mut Cursor<'_>,
+    ) -> Result<usize, Fault> {
+        let (mut at, mut left, mut done) = (front.at, front.len, 0);
+        while left > 0 {
+            let (source, room) = self.at(at);
+            let run = room.min(left);
+            let copied = into.fill(source, run)?;
+            done += copied;
+            left -= copied;
+            at = at.wrapping_add(units(copied));
+            if copied < run {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// The first record has been read. The readers' lock is held.
+    pub(in crate::datagram) fn advance(&self, front: &Front) {
+        let consumer = &self.header().consumer;
+        let released = consumer.released.load(Ordering::Relaxed);
+        consumer.released.store(released.wrapping_add(front.charge.into()), Ordering::Relaxed);
+        let taken = consumer.taken.load(Ordering::Relaxed).wrapping_add(1);
+        consumer.taken.store(taken, Ordering::Relaxed);
+        consumer.tail.store(front.next, Ordering::Release);
+    }
+
+    /// Whether it is the others' turn, who send through the kernel.
+    pub(in crate::datagram) fn is_others_turn(&self) -> bool {
+        let turns = &self.header().consumer.turns;
+        let now = turns.load(Ordering::Relaxed).wrapping_add(1);
+        turns.store(now, Ordering::Relaxed);
+        now.is_multiple_of(OTHERS_TURN)
+    }
+
+    pub(in crate::datagram) fn peeked(&self) -> Peeked {
+        match self.header().consumer.peeked.load(Ordering::Relaxed) {
+            1 => Peeked::Ring,
+            2 => Peeked::Kernel,
+            _ => Peeked::Nothing,
+        }
+    }
+
+    pub(in crate::datagram) fn set_peeked(&self, peeked: Peeked) {
+        let number = match peeked {
+            Peeked::Nothing => 0,
+            Peeked::Ring => 1,
+            Peeked::Kernel => 2,
+        };
+        let place = &self.header().consumer.peeked;
+        if place.load(Ordering::Relaxed) != number {
+            place.store(number, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes out everything, for a socket whose mailbox nobody is going to read: calls `f` with whence
+    /// each datagram is, and its bytes; those of which it returns false are dropped.
+    pub(in crate::datagram) fn take_all(&self, mut f: impl FnMut(Origin, &[u8]) -> bool) {
+        let _held = self.readers().hold();
+        while let Some(front) = self.front() {
+            let mut bytes = vec![0_u8; front.len];
+            let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            let _ = self.copy(&front, &mut Cursor::new(&[part]));
+            let origin = self.sender(front.sender).map(Sender::origin);
+            if !origin.is_some_and(|origin| f(origin, &bytes)) {
+                let Producer { dropped, dropped_bytes, .. } = &self.header().producer;
+                dropped.fetch_add(1, Ordering::Relaxed);
+                dropped_bytes.fetch_add(front.len.try_into().unwrap_or(0), Ordering::Relaxed);
+            }
+            self.advance(&front);
+        }
+    }
+
+    /// Takes out what a sender has put here, for a mailbox whose owners are dead: calls `f` with
+    /// each datagram of its.
+    pub(in crate::datagram) fn take_back(&self, sender: usize, mut f: impl FnMut(&[u8])) {
+        let _held = self.readers().hold();
+        while let Some(front) = self.front() {
+            if front.sender == sender {
+                let mut bytes = vec![0_u8; front.len];
+                let part =
+                    libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+                let _ = self.copy(&front, &mut Cursor::new(&[part]));
+                f(&bytes);
+            }
+            self.advance(&front);
+        }
+    }
+}
+
+/// Cursors count units of so many bytes.
+const UNIT: usize = 16;
+
+/// Where an empty ring begins again rather than go on, in units from its start.
+const RESTART_UNITS: u64 = 512;
+
+/// The length of a record that says where the next one is.
+const SKIP: u32 = u32::MAX;
+
+/// How long a record waits for what the kernel does not bring.
+const BLOCKED_MAX_NS: u64 = 20_000_000;
+
+/// After so many datagrams from the ring those in the kernel's queue have their turn.
+const OTHERS_TURN: u32 = 128;

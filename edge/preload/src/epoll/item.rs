@@ -1,0 +1,365 @@
+//! One registration: what it watches, and what there is to report of it.
+//!
+//! An item knows its socket and what has been reported of it, nothing of the instance it belongs to.
+
+#![expect(clippy::as_conversions, reason = "the kernel's event masks have two widths")]
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use super::{Epoll, note_change};
+use crate::datagram::{self, Content};
+use crate::raw;
+use crate::slot::Slot;
+use crate::stats::add;
+use crate::stream::{self, Want};
+use crate::table::Pin;
+
+/// What an item watches.
+#[derive(Debug)]
+pub(super) enum Target {
+    Socket(Pin),
+    /// A UDP socket: the kernel knows it as the program wants it, and its mailbox is looked at
+    /// besides.
+    Datagram(Pin),
+    /// Another instance.
+    Inner(&'static Epoll),
+}
+
+/// One registration of a connection, or of another instance.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) fd: c_int,
+    pub(super) target: Target,
+    pub(super) events: u32,
+    pub(super) data: u64,
+    /// It has rings, and the kernel knows it under our mark.
+    pub(super) is_marked: bool,
+    pub(super) is_hot: bool,
+    /// It was hot until its watcher went to sleep, and is hot again when that wakes.
+    pub(super) is_dozing: bool,
+    /// The program has removed it, by this descriptor of the instance, and the kernel still has it;
+    /// see [`Epoll::bury`].
+    pub(super) ghost_of: Option<c_int>,
+    /// It was reported once, and once was asked for.
+    pub(super) is_spent: bool,
+    /// A UDP socket whose mailbox is closed on our behalf: the kernel brings what comes.
+    pub(super) is_armed: bool,
+    /// A UDP socket whose mailbox we know of.
+    pub(super) is_seen: bool,
+    /// How far the ring was when it was last reported.
+    pub(super) seen_head: u64,
+    pub(super) seen_end: bool,
+    pub(super) seen_fulls: u32,
+    /// Whether the kernel spoke, for reading and for writing.
+    pub(super) seen_kernel: (bool, bool),
+    /// What the kernel has said since.
+    pub(super) rung: u32,
+    /// Looks that found nothing.
+    pub(super) idle: u32,
+}
+
+impl Item {
+    pub(super) fn new(fd: c_int, target: Target, events: u32, data: u64) -> Self {
+        let is_hot = matches!(target, Target::Inner(_));
+        Self {
+            fd,
+            target,
+            events,
+            data,
+            is_marked: false,
+            is_hot,
+            is_dozing: false,
+            ghost_of: None,
+            is_spent: false,
+            is_armed: false,
+            is_seen: false,
+            seen_head: u64::MAX,
+            seen_end: false,
+            seen_fulls: u32::MAX,
+            seen_kernel: (false, false),
+            rung: 0,
+            idle: 0,
+        }
+    }
+
+    pub(super) fn change(&mut self, events: u32, data: u64) {
+        (self.events, self.data) = (events, data);
+        (self.seen_head, self.seen_end, self.seen_fulls) = (u64::MAX, false, u32::MAX);
+        (self.is_spent, self.rung) = (false, ALL_RUNG);
+        self.idle = 0;
+    }
+
+    /// Where an instance finds it: by its socket and its descriptor.
+    pub(super) fn place(&self) -> Option<(u32, c_int)> {
+        match &self.target {
+            Target::Socket(pin) | Target::Datagram(pin) => Some((pin.index(), self.fd)),
+            Target::Inner(_) => None,
+        }
+    }
+
+    /// What the kernel is asked for under our mark.
+    pub(super) fn bells(&self) -> u32 {
+        let bells = match self.target {
+            Target::Socket(_) => libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET,
+            Target::Inner(_) | Target::Datagram(_) => libc::EPOLLIN,
+        };
+        bells as u32
+    }
+
+    /// What is to be reported now. Nothing of it counts as reported yet.
+    pub(super) fn due(&self) -> u32 {
+        if self.is_spent || self.ghost_of.is_some() {
+            return 0;
+        }
+        let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        let ready = match &self.target {
+            Target::Inner(inner) if inner.is_ready() => libc::EPOLLIN as u32,
+            Target::Inner(_) => 0,
+            Target::Datagram(slot) => self.due_datagram(slot),
+            Target::Socket(slot) => {
+                let Some(segment) = slot.segment() else {
+                    if self.is_marked {
+                        // A process of this family has given the rings up.
+                        note_change(slot);
+                    }
+                    return 0;
+                };
+                let ready = events_of(slot, segment, self.fd);
+                if self.events & libc::EPOLLET as u32 != 0 && !self.is_edge(slot, ready) {
+                    return 0;
+                }
+                u32::from(ready.cast_unsigned())
+            }
+        };
+        ready & (self.events | always)
+    }
+
+    /// The same for a UDP socket: what its mailbox has. The kernel reports its own.
+    fn due_datagram(&self, slot: &Slot) -> u32 {
+        let Some(mailbox) = datagram::mapped(slot) else { return 0 };
+        let is_new = self.events & libc::EPOLLET as u32 == 0 || mailbox.head() != self.seen_head;
+        if !is_new || datagram::content(mailbox, self.fd) != Content::Datagram {
+            return 0;
+        }
+        let out = libc::POLLOUT | libc::POLLWRNORM;
+        let wants_room = self.events & u32::from(out.cast_unsigned()) != 0;
+        let room = if wants_room { raw::poll_now(self.fd, out).unwrap_or(0) } else { 0 };
+        let ready = libc::POLLIN | libc::POLLRDNORM | room & out;
+        u32::from(ready.cast_unsigned())
+    }
+
+    /// Whether what is to be read of it still comes through the kernel, which wakes its watchers.
+    pub(super) fn is_read_by_kernel(&self) -> bool {
+        let Target::Socket(slot) = &self.target else { return false };
+        slot.mapped().is_some_and(|segment| stream::kernel_speaks(slot, segment).0)
+    }
+
+    /// What it costs to look at it, in looks at memory.
+    pub(super) fn cost(&self) -> u32 {
+        let Target::Socket(slot) = &self.target else { return 1 };
+        let speaks = slot.mapped().map(|segment| stream::kernel_speaks(slot, segment));
+        if speaks.is_some_and(|(reading, writing)| reading || writing) {
+            KERNEL_LOOK_WORTH
+        } else {
+            1
+        }
+    }
+
+    /// Only the kernel can say whose turn it is, or that once is enough.
+    pub(super) fn is_kernels(&self) -> bool {
+        self.events & (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE) as u32 != 0
+    }
+
+    /// The mailbox of a UDP socket takes what comes from now on, as far as we are concerned.
+    pub(super) fn disarm(&mut self) {
+        if self.is_armed
+            && !self.is_kernels()
+            && let Target::Datagram(slot) = &self.target
+            && let Some(mailbox) = datagram::mapped(slot)
+        {
+            mailbox.rouse();
+            self.is_armed = false;
+        }
+    }
+
+    /// The mailbox of a UDP socket may have come into being: then it is looked at from now on.
+    pub(super) fn meet(&mut self, is_asleep: bool) {
+        let Target::Datagram(slot) = &self.target else { return };
+        let Some(mailbox) = datagram::mailbox(slot, self.fd) else { return };
+        if (self.is_kernels() || is_asleep) && !self.is_armed {
+            mailbox.hold();
+            self.is_armed = true;
+        }
+        if !self.is_seen {
+            self.is_seen = true;
+            mailbox.seen(true);
+        }
+        if !is_asleep {
+            self.disarm();
+        }
+    }
+
+    /// It is removed.
+    pub(super) fn part(&mut self) {
+        match &self.target {
+            Target::Socket(slot) => _ = slot.watchers.fetch_sub(1, Ordering::AcqRel),
+            Target::Datagram(slot) => {
+                if let Some(mailbox) = datagram::mapped(slot) {
+                    if self.is_armed {
+                        mailbox.rouse();
+                    }
+                    if self.is_seen {
+                        mailbox.seen(false);
+                    }
+                }
+                slot.watchers.fetch_sub(1, Ordering::AcqRel);
+            }
+            Target::Inner(_) => {}
+        }
+    }
+
+    /// It has been copied by a fork.
+    pub(super) fn after_fork(&self) {
+        if let Target::Datagram(slot) = &self.target {
+            slot.watchers.fetch_add(1, Ordering::AcqRel);
+            if let Some(mailbox) = datagram::mapped(slot) {
+                if self.is_armed {
+                    mailbox.hold();
+                }
+                if self.is_seen {
+                    mailbox.seen(true);
+                }
+            }
+        }
+    }
+
+    /// Whether something is new since the last report.
+    pub(super) fn is_edge(&self, slot: &Slot, ready: i16) -> bool {
+        let Some(segment) = slot.mapped() else { return false };
+        let readable = ready & libc::POLLIN != 0;
+        let head = segment.incoming(slot.end()).head();
+        let ended = ready & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+        let writable = ready & libc::POLLOUT != 0;
+        let (reading, writing) = stream::kernel_speaks(slot, segment);
+        // What comes through the kernel is new when the kernel says so, and what comes after it is too.
+        let (was_reading, was_writing) = self.seen_kernel;
+        let rung = |events: c_int| self.rung & events as u32 != 0;
+        let is_read = match reading {
+            true => rung(libc::EPOLLIN),
+            false => was_reading || head != self.seen_head,
+        };
+        let is_written = match writing {
+            true => rung(libc::EPOLLOUT),
+            false => was_writing || slot.fulls.load(Ordering::Acquire) != self.seen_fulls,
+        };
+        (readable && is_read)
+            || (ended && !self.seen_end)
+            || (writable && is_written && self.events & libc::EPOLLOUT as u32 != 0)
+    }
+
+    /// It has been reported.
+    pub(super) fn reported(&mut self, events: u32) {
+        self.idle = 0;
+        if self.events & libc::EPOLLONESHOT as u32 != 0 {
+            self.is_spent = true;
+        }
+        if let Target::Datagram(slot) = &self.target {
+            if let Some(mailbox) = datagram::mapped(slot) {
+                self.seen_head = mailbox.head();
+            }
+            add(&slot.counters.rx_poll_hit, 1);
+        }
+        if let Target::Socket(slot) = &self.target {
+            let Some(segment) = slot.mapped() else { return };
+            self.seen_head = segment.incoming(slot.end()).head();
+            self.seen_kernel = stream::kernel_speaks(slot, segment);
+            self.rung &= !events;
+            self.seen_end |= events & (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32 != 0;
+            if events & libc::EPOLLOUT as u32 != 0 {
+                self.seen_fulls = slot.fulls.load(Ordering::Acquire);
+            }
+            add(&slot.counters.rx_poll_hit, 1);
+        }
+    }
+
+    /// Arms it, so that a bell comes; together with others, if there is a doorbell for that. Returns
+    /// false if it has something to report already.
+    pub(super) fn cool(&mut self, doorbell: u32) -> bool {
+        if self.is_spent || self.ghost_of.is_some() {
+            return true;
+        }
+        match &self.target {
+            Target::Inner(inner) => inner.cool(false),
+            Target::Datagram(slot) => {
+                let reading = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+                let Some(mailbox) = datagram::mapped(slot) else { return true };
+                datagram::mind(slot, self.fd);
+                if self.events & reading == 0 || self.is_armed {
+                    return self.due() == 0;
+                }
+                if !mailbox.doze() {
+                    // What is there has been reported, and nobody has read it; unless it waits for
+                    // the kernel, and may have to go on without.
+                    let is_blocked = datagram::content(mailbox, self.fd) == Content::Blocked
+                        && raw::poll_now(self.fd, libc::POLLIN) == Ok(0);
+                    if is_blocked {
+                        raw::nap(BLOCKED_NAP_NS);
+                    }
+                    if is_blocked || self.due() != 0 {
+                        return false;
+                    }
+                    mailbox.hold();
+                }
+                self.is_armed = true;
+                self.due() == 0
+            }
+            Target::Socket(slot) => {
+                let Some(segment) = slot.segment() else { return true };
+                let (reading, writing) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
+                let is_reader = self.events & reading != 0;
+                // What the kernel wakes for stays cold when its watcher wakes: it is rung for alone.
+                let doorbell = if self.is_read_by_kernel() { 0 } else { doorbell };
+                let is_together = is_reader && stream::arm_together(slot, segment, doorbell);
+                if is_reader && !is_together {
+                    stream::arm(slot, segment, Want::Read);
+                }
+                if self.events & writing != 0 && !segment.outgoing(slot.end()).has_much_room() {
+                    stream::arm(slot, segment, Want::Room);
+                }
+                stream::drain(slot, segment, self.fd, false);
+                doorbell != 0 || self.due() == 0
+            }
+        }
+    }
+}
+
+/// What `poll` would say about a connection with rings: from memory, and from the kernel as long as
+/// bytes still come through it.
+pub(crate) fn events_of(slot: &Slot, segment: &crate::ring::Segment, fd: c_int) -> i16 {
+    if segment.is_leaving() {
+        stream::settle(slot, fd);
+    }
+    let mut ready = stream::readiness(slot, segment);
+    let (reading, writing) = stream::kernel_speaks(slot, segment);
+    if reading || writing {
+        let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+        let events = raw::poll_now(fd, all).unwrap_or(0);
+        stream::heed(slot, events);
+        if reading {
+            ready |= events & !(libc::POLLOUT | libc::POLLWRNORM);
+        }
+        if writing {
+            let room = if stream::owes(slot) { 0 } else { events & libc::POLLOUT };
+            ready = (ready & !(libc::POLLOUT | libc::POLLWRNORM)) | room;
+        }
+    }
+    ready
+}
+
+/// How long a watcher sleeps that waits for what the kernel has not brought yet.
+const BLOCKED_NAP_NS: i64 = 50_000;
+/// What is to be reported anew, whatever it is.
+const ALL_RUNG: u32 = u32::MAX;
+/// A look that has to ask the kernel is worth so many that do not.
+const KERNEL_LOOK_WORTH: u32 = 500;

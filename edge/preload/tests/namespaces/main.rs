@@ -1,0 +1,469 @@
+//! Connections between network namespaces of one host: unmodified programs, accelerated or not, at the
+//! ends of cables that the tests lay.
+//!
+//! # Safety
+//!
+//! Every pointer passed to the kernel is to a local of the length that is said.
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::FromRawFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{Place, library};
+
+/// Runs a test again as the user and in the namespaces that may make others; says so where none can be
+/// had.
+fn with_namespaces(name: &str, test: impl FnOnce()) {
+    if std::env::var_os("ADVERB_TEST_NAMESPACES").is_some() {
+        return test();
+    }
+    for flags in ["-n", "-rn"] {
+        let mut command = Command::new("unshare");
+        command.arg(flags).arg(myself()).args(["--exact", name, "--nocapture"]);
+        let Ok(output) = command.env("ADVERB_TEST_NAMESPACES", "1").output() else { break };
+        let text = String::from_utf8_lossy(&output.stdout);
+        if text.contains("running 1 test") {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{text}\n{errors}");
+            return;
+        }
+    }
+    eprintln!("skipped: no namespace to be had");
+}
+
+fn myself() -> PathBuf {
+    std::env::current_exe().expect("a path of this test")
+}
+
+/// A program that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A network namespace: that of a program that does nothing.
+struct Space(Running);
+
+impl Space {
+    fn new() -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["-n", "sh", "-c", "ip link set lo up && echo up && exec cat"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a namespace");
+        let mut line = String::new();
+        let said = child.stdout.take().expect("a pipe");
+        BufReader::new(said).read_line(&mut line).expect("a line");
+        assert_eq!(line, "up\n");
+        Self(Running(child))
+    }
+
+    fn id(&self) -> String {
+        self.0.0.id().to_string()
+    }
+
+    /// A program in it.
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-n", "-t", &self.id(), "--"]).arg(program);
+        command
+    }
+
+    fn ip(&self, words: &str) {
+        run(self.command("ip").args(words.split(' ')));
+    }
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().expect("a program");
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// Two namespaces and a cable between them.
+struct Pair {
+    near: Space,
+    far: Space,
+}
+
+const NEAR: &str = "10.99.0.1";
+const FAR: &str = "10.99.0.2";
+const PORT: u16 = 7471;
+
+impl Pair {
+    fn new() -> Self {
+        let (near, far) = (Space::new(), Space::new());
+        let (near_id, far_id) = (near.id(), far.id());
+        let cable = format!("link add near netns {near_id} type veth peer name far netns {far_id}");
+        run(Command::new("ip").args(cable.split(' ')));
+        for (space, device, v4, v6) in
+            [(&near, "near", NEAR, "fd99::1"), (&far, "far", FAR, "fd99::2")]
+        {
+            space.ip(&format!("address add {v4}/24 dev {device}"));
+            space.ip(&format!("address add {v6}/64 dev {device} nodad"));
+            space.ip(&format!("link set {device} up"));
+        }
+        Self { near, far }
+    }
+}
+
+/// A program of these tests, in a namespace.
+struct Program<'a> {
+    space: &'a Space,
+    /// Where its rings meet, if it is accelerated.
+    place: Option<&'a Place>,
+    /// What is added to the lines of its answers.
+    tag: &'a str,
+    at: SocketAddr,
+}
+
+impl Program<'_> {
+    fn start(&self, role: &str, name: &str) -> Talker {
+        let mut command = self.space.command(myself());
+        command.args(["the_child", "--exact", "--nocapture", "--test-threads=1"]);
+        command.env("ADVERB_TEST_ROLE", role).env("ADVERB_TEST_AT", self.at.to_string());
+        command.env("ADVERB_TEST_TAG", self.tag);
+        let log = std::env::temp_dir().join(format!("adverb-{name}-{}", std::process::id()));
+        if let Some(place) = self.place {
+            command.env("LD_PRELOAD", library::library());
+            command.env("ADVERB_SOCKETS_SHM_DIR", place.rings());
+            command.env("ADVERB_SOCKETS_QUIET", "1").env("ADVERB_SOCKETS_EXPLAIN", "1");
+            command.env("VMA_LOG_FILE", &log);
+            command.env("ADVERB_SOCKETS_ACROSS", if self.tag == "alone" { "0" } else { "1" });
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a child");
+        let said = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut talker = Talker { child: Running(child), said, log };
+        talker.await_line("ready");
+        talker
+    }
+}
+
+/// A child that does what lines tell it, and answers each.
+struct Talker {
+    child: Running,
+    said: BufReader<std::process::ChildStdout>,
+    log: PathBuf,
+}
+
+impl Talker {
+    fn await_line(&mut self, what: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let got = self.said.read_line(&mut line).expect("a line");
+            assert!(got > 0, "it has ended: {}", self.explained());
+            if let Some(at) = line.find(what) {
+                return line[at..].trim_end().to_owned();
+            }
+        }
+    }
+
+    fn tell(&mut self, what: &str) {
+        let to = self.child.0.stdin.as_mut().expect("a pipe");
+        writeln!(to, "{what}").expect("a line");
+    }
+
+    /// Tells it something, and returns what it has answered.
+    fn ask(&mut self, what: &str) -> String {
+        self.tell(what);
+        self.await_line("said ")
+    }
+
+    /// What the library says has become of its sockets.
+    fn explained(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Whether a connection of it has got rings.
+    fn shares(&self) -> bool {
+        self.explained().contains("shared memory with the peer")
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.log);
+    }
+}
+
+fn at(ip: &str) -> SocketAddr {
+    SocketAddr::new(ip.parse::<IpAddr>().expect("an address"), PORT)
+}
+
+/// Goal: both ends see one connection, of the same addresses, and its bytes go through rings from some
+/// point on, whatever was sent before; a second connection too, and one over IPv6.
+#[test]
+fn ends_in_two_namespaces_share_memory() {
+    with_namespaces("ends_in_two_namespaces_share_memory", || {
+        for (any, far) in [("0.0.0.0", FAR), ("::", FAR), ("::", "fd99::2"), (FAR, FAR)] {
+            let (pair, place) = (Pair::new(), Place::new("beyond"));
+            let (place, tag) = (Some(&place), "a");
+            let server = Program { space: &pair.far, place, tag, at: at(any) };
+            let server = server.start("server", "far");
+            let client = Program { space: &pair.near, place, tag, at: at(far) };
+            for turn in 0..2 {
+                let mut client = client.start("client", "near");
+                let names = client.ask("names");
+                let [ours, theirs] = names.split(' ').collect::<Vec<_>>()[1..] else {
+                    panic!("{names}")
+                };
+                for round in 0..40 {
+                    let answer = client.ask(&format!("send {round}"));
+                    // The server answers with what it has got, its tag, and what it sees of the
+                    // addresses, its own last.
+                    assert_eq!(answer, format!("said {round} a {ours} {theirs}"), "turn {turn}");
+                }
+                assert!(client.ask("end").starts_with("said closed"));
+            }
+            assert!(server.shares(), "{any}: {}", server.explained());
+            let shared = server.explained().matches("shared memory with the peer").count();
+            assert_eq!(shared, 2, "{}", server.explained());
+        }
+    });
+}
+
+/// Goal: two pairs of namespaces with the same addresses and ports, at the same time, get their own
+/// bytes, through their own rings.
+#[test]
+fn pairs_of_the_same_addresses_are_not_confused() {
+    with_namespaces("pairs_of_the_same_addresses_are_not_confused", || {
+        let (one, two, place) = (Pair::new(), Pair::new(), Place::new("twins"));
+        let place = Some(&place);
+        let far = at(FAR);
+        let program = |space, tag| Program { space, place, tag, at: far };
+        let servers = [(&one.far, "one"), (&two.far, "two")]
+            .map(|(space, tag)| program(space, tag).start("server", tag));
+        for turn in 0..3 {
+            let mut clients = [(&one.near, "one"), (&two.near, "two")].map(|(space, tag)| {
+                // Both connect from the same port.
+                (program(space, tag).start("client", &format!("to-{tag}")), tag)
+            });
+            for round in 0..30 {
+                for (client, _) in &mut clients {
+                    client.tell(&format!("send {round}"));
+                }
+                for (client, tag) in &mut clients {
+                    let answer = client.await_line("said ");
+                    assert!(
+                        answer.starts_with(&format!("said {round} {tag} ")),
+                        "{turn}: {answer}"
+                    );
+                }
+            }
+        }
+        for server in &servers {
+            assert!(server.shares(), "{}", server.explained());
+        }
+    });
+}
+
+/// Goal: where the wrong end is the only one that could be found, none is.
+/// Method: of two pairs with the same addresses, one has an accelerated client alone, the other an
+/// accelerated server alone.
+#[test]
+fn an_offer_is_not_taken_by_the_same_addresses_elsewhere() {
+    with_namespaces("an_offer_is_not_taken_by_the_same_addresses_elsewhere", || {
+        let (one, two, place) = (Pair::new(), Pair::new(), Place::new("crossed"));
+        let (place, at) = (Some(&place), at(FAR));
+        let program = |space, place, tag| Program { space, place, tag, at };
+        let first_server = program(&one.far, place, "one").start("server", "one");
+        let _second = program(&two.far, None, "two").start("server", "two");
+        for _ in 0..3 {
+            let mut clients = [
+                (program(&one.near, None, "one").start("client", "to-one"), "one"),
+                (program(&two.near, place, "two").start("client", "to-two"), "two"),
+            ];
+            for round in 0..20 {
+                for (client, tag) in clients.iter_mut().rev() {
+                    let answer = client.ask(&format!("send {round}"));
+                    assert!(answer.starts_with(&format!("said {round} {tag} ")), "{answer}");
+                }
+            }
+            let [_, (second, _)] = &clients;
+            assert!(!second.shares(), "{}", second.explained());
+        }
+        assert!(!first_server.shares(), "{}", first_server.explained());
+    });
+}
+
+/// Goal: ends that do not share a directory, of which one is not accelerated, or that are told not to,
+/// stay with the kernel.
+#[test]
+fn ends_that_cannot_meet_stay_with_the_kernel() {
+    with_namespaces("ends_that_cannot_meet_stay_with_the_kernel", || {
+        let pair = Pair::new();
+        let (here, elsewhere) = (Place::new("here"), Place::new("elsewhere"));
+        let (none, here, elsewhere) = (None, Some(&here), Some(&elsewhere));
+        let places = [(here, elsewhere, "a"), (here, none, "a"), (none, here, "a")];
+        let alone = (here, here, "alone");
+        for (turn, (server_place, client_place, tag)) in
+            places.into_iter().chain([alone]).enumerate()
+        {
+            let at = SocketAddr::new(at(FAR).ip(), PORT + u16::try_from(turn).expect("few"));
+            let server = Program { space: &pair.far, place: server_place, tag, at };
+            let server = server.start("server", "far");
+            let client = Program { space: &pair.near, place: client_place, tag, at };
+            let mut client = client.start("client", "near");
+            for round in 0..20 {
+                let answer = client.ask(&format!("send {round}"));
+                assert!(answer.starts_with(&format!("said {round} {tag} ")), "{answer}");
+            }
+            assert!(!server.shares(), "{}", server.explained());
+            assert!(!client.shares(), "{}", client.explained());
+            let said = client.explained();
+            assert!(
+                client_place.is_none() || said.contains("the peer is not on this host"),
+                "{said}"
+            );
+        }
+    });
+}
+
+/// Goal: an end that is killed ends the connection of the other, across namespaces too.
+#[test]
+fn an_end_that_is_killed_is_missed_in_the_other_namespace() {
+    with_namespaces("an_end_that_is_killed_is_missed_in_the_other_namespace", || {
+        let (pair, place) = (Pair::new(), Place::new("killed"));
+        let (place, tag, at) = (Some(&place), "a", at(FAR));
+        let server = Program { space: &pair.far, place, tag, at }.start("server", "far");
+        let mut client = Program { space: &pair.near, place, tag, at }.start("client", "near");
+        for round in 0..40 {
+            client.ask(&format!("send {round}"));
+        }
+        assert!(server.shares(), "{}", server.explained());
+        drop(server);
+        let answer = client.ask("end");
+        assert!(answer.starts_with("said closed") || answer.starts_with("said error"), "{answer}");
+    });
+}
+
+/// Goal: a listener on one address of a namespace is found from another address of the same one.
+#[test]
+fn two_addresses_of_one_namespace_share_memory() {
+    with_namespaces("two_addresses_of_one_namespace_share_memory", || {
+        let (pair, place) = (Pair::new(), Place::new("both"));
+        pair.far.ip("address add 10.99.0.3/24 dev far");
+        let (place, tag, space) = (Some(&place), "a", &pair.far);
+        let server = Program { space, place, tag, at: at(FAR) }.start("server", "far");
+        let mut client =
+            Program { space, place, tag, at: at(FAR) }.start("client from 10.99.0.3", "near");
+        for round in 0..40 {
+            let answer = client.ask(&format!("send {round}"));
+            assert!(answer.starts_with(&format!("said {round} a 10.99.0.3:")), "{answer}");
+        }
+        assert!(server.shares(), "{}", server.explained());
+    });
+}
+
+/// The program of these tests' own children.
+#[test]
+fn the_child() {
+    let Ok(role) = std::env::var("ADVERB_TEST_ROLE") else { return };
+    let at = std::env::var("ADVERB_TEST_AT").expect("an address").parse().expect("an address");
+    let tag = std::env::var("ADVERB_TEST_TAG").expect("a tag");
+    match role.split_once(" from ") {
+        None if role == "server" => serve(at, &tag),
+        None => talk(None, at),
+        Some((_, from)) => talk(Some(from.parse().expect("an address")), at),
+    }
+}
+
+/// Answers lines of all connections, each in a thread.
+fn serve(at: SocketAddr, tag: &str) {
+    let listener = TcpListener::bind(at).expect("a port");
+    println!("ready");
+    for stream in listener.incoming() {
+        let (mut stream, tag) = (stream.expect("a connection"), tag.to_owned());
+        std::thread::spawn(move || {
+            let canonical =
+                |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
+            let theirs = canonical(stream.peer_addr().expect("a peer"));
+            let ours = canonical(stream.local_addr().expect("an address"));
+            let lines = BufReader::new(stream.try_clone().expect("a descriptor"));
+            for line in lines.lines().map_while(Result::ok) {
+                let _ = stream.write_all(format!("{line} {tag} {theirs} {ours}\n").as_bytes());
+            }
+        });
+    }
+}
+
+/// Does what the lines on its standard input say.
+fn talk(from: Option<IpAddr>, to: SocketAddr) {
+    let stream = connect(from, to);
+    let mut answers = BufReader::new(&stream);
+    println!("ready");
+    for line in std::io::stdin().lines() {
+        let line = line.expect("a line");
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            ("send", what) => {
+                (&stream).write_all(format!("{what}\n").as_bytes()).expect("a connection");
+                let mut answer = String::new();
+                answers.read_line(&mut answer).expect("an answer");
+                println!("said {}", answer.trim_end());
+            }
+            ("names", _) => {
+                let ours = stream.local_addr().expect("an address");
+                println!("said {ours} {}", stream.peer_addr().expect("an address"));
+            }
+            _ => {
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let limit = Instant::now() + Duration::from_secs(60);
+                match answers.read_to_end(&mut Vec::new()) {
+                    Ok(_) => println!("said closed"),
+                    Err(error) => println!("said error {error}"),
+                }
+                assert!(Instant::now() < limit, "the end has not been noticed");
+            }
+        }
+    }
+}
+
+/// A connection from a port that is always the same.
+fn connect(from: Option<IpAddr>, to: SocketAddr) -> TcpStream {
+    if from.is_none() && to.is_ipv6() {
+        return TcpStream::connect(to).expect("a connection");
+    }
+    let from = match from {
+        Some(IpAddr::V4(v4)) => v4.to_bits().to_be(),
+        Some(IpAddr::V6(_)) | None => 0,
+    };
+    let (IpAddr::V4(to_ip), port) = (to.ip(), to.port()) else { panic!("{to}") };
+    let address = |addr: u32, port: u16| libc::sockaddr_in {
+        sin_family: libc::AF_INET.try_into().expect("a small number"),
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: addr },
+        sin_zero: [0; 8],
+    };
+    let (here, there) = (address(from, 47_100), address(to_ip.to_bits().to_be(), port));
+    let len = u32::try_from(size_of_val(&here)).expect("a small number");
+    let on = 1_i32;
+    // SAFETY: locals of the lengths that are said, and a descriptor that nobody else owns.
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a connection in five steps")]
+    unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
+        assert_eq!(libc::setsockopt(fd, level, name, (&raw const on).cast(), 4), 0);
+        assert_eq!(libc::bind(fd, (&raw const here).cast(), len), 0);
+        // The same port again after a moment: the other end may not have forgotten it.
+        let connected = (0..600).any(|_| {
+            let done = libc::connect(fd, (&raw const there).cast(), len) == 0;
+            if !done {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            done
+        });
+        assert!(connected, "{}", std::io::Error::last_os_error());
+        TcpStream::from_raw_fd(fd)
+    }
+}

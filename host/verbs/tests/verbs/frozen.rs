@@ -1,0 +1,174 @@
+//! Processes that are stopped in the midst of something: nobody waits for them for ever, newcomers come in,
+//! and whoever goes on either goes on, or sees that its queue pair works no more.
+
+use crate::agent::{Agent, Remote};
+use crate::alone::program;
+use crate::pair::{FOREVER, Setup, eventually, pattern};
+use crate::path::{Path, between_processes};
+use crate::talker::Talker;
+use adverb_sys::lock::FileLock;
+use adverb_sys::{netns, process};
+use adverb_verbs::{Context, Memory, Mr, QpState, WcStatus, Work};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+between_processes! {
+    who_is_stopped_before_anybody_has_met_it_is_a_cable_without_an_end,
+    who_is_stopped_while_it_comes_keeps_nobody_out,
+    who_is_stopped_in_the_midst_of_a_stream_keeps_neither_others_nor_memory,
+}
+
+/// Gives up within some seconds.
+fn setup() -> Setup {
+    Setup { timeout: 16, retry_count: 3, ..Setup::default() }
+}
+
+fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill").args([name, &pid.to_string()]).status();
+    assert!(status.expect("kill").success());
+}
+
+fn stop(pid: u32) {
+    signal(pid, "-STOP");
+    eventually("it stops", || process::is_stopped(pid));
+}
+
+/// Another process, which runs, and this one reach one another.
+fn talk(context: &Context, other: &mut Agent) {
+    // Whoever binds the address again may be given packets of one who is stopped.
+    let setup = Setup { timeout: 16, ..Setup::default() };
+    let side = setup.side(context);
+    let there = other.connect_to(&side.qp, &setup);
+    let far = other.memory();
+    side.qp.post(Work::write(side.buffer(&pattern(5, 10_000)), far)).expect("room");
+    assert_eq!(side.status(), WcStatus::Success);
+    assert!(other.has(0, 10_000, 5));
+    other.ask(&format!("recv {} 0 64", there.index));
+    side.qp.post(Work::send(side.buffer(&[7; 64]))).expect("room");
+    assert_eq!(side.status(), WcStatus::Success);
+    // What was flushed when an earlier queue pair failed comes before it.
+    let mut ended = std::iter::from_fn(|| Some(other.ask("wait")));
+    let ended = ended.find(|answer| !answer.starts_with("WorkRequestFlushed"));
+    assert_eq!(ended.as_deref(), Some("Success Receive 64"));
+    assert_eq!(other.ask(&format!("drop {}", there.index)), "dropped");
+}
+
+/// Goal: the ring's handshake, with somebody who does not answer. Method: what is connected to it fails as
+/// if nobody was there, another process is met and reached meanwhile, and it can be met once it goes on.
+fn who_is_stopped_before_anybody_has_met_it_is_a_cable_without_an_end(path: Path) {
+    let context = path.context();
+    let (mut frozen, mut other) = (Agent::start_over(path), Agent::start_over(path));
+    let there = frozen.qp();
+    stop(frozen.pid());
+    let side = setup().side(&context);
+    let here = side.qp.address(1).expect("an address");
+    let usual = adverb_verbs::RcConnect::new(here, there.qp);
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| side.qp.connect(&setup().to(usual)));
+        talk(&context, &mut other);
+        connecting.join().expect("no panic").expect("a cable without an end");
+    });
+    side.qp.post(Work::send(side.buffer(&[1; 8]))).expect("room");
+    assert_eq!(side.status(), WcStatus::RetryExceeded);
+    assert_eq!(side.qp.state(), QpState::Err);
+    talk(&context, &mut Agent::start_over(path));
+    signal(frozen.pid(), "-CONT");
+    talk(&context, &mut frozen);
+}
+
+/// Goal: somebody who is stopped while it opens its device, at whatever step, keeps nobody out. Method: a
+/// little later each time; it is there when it goes on.
+fn who_is_stopped_while_it_comes_keeps_nobody_out(path: Path) {
+    let context = path.context();
+    for round in 0..12 {
+        let mut command = Command::new(program());
+        command.env("ADVERB_PATH", path.variable());
+        let mut talker = Talker::start(command, "agent::agent", "ADVERB_TEST_AGENT");
+        talker.tell("open soft_lo 1");
+        std::thread::sleep(Duration::from_micros(900 * round));
+        stop(talker.child.id());
+        // Not while it has the registry for itself: what happens then, a test of the registry tells.
+        while !is_registry_free() {
+            signal(talker.child.id(), "-CONT");
+            stop(talker.child.id());
+        }
+        let mut newcomer = Agent::start_over(path);
+        talk(&context, &mut newcomer);
+        signal(talker.child.id(), "-CONT");
+        assert_eq!(talker.answer(), "open", "round {round}");
+    }
+}
+
+fn is_registry_free() -> bool {
+    let user = std::fs::metadata("/proc/self").expect("proc").uid();
+    let namespace = netns::current_id().expect("an id");
+    let file =
+        File::options().read(true).write(true).open(format!("/dev/shm/adverb-{user}-{namespace}"));
+    let lock = FileLock::try_lock(file.expect("we have a place in it"));
+    lock.expect("it can be locked").is_some()
+}
+
+/// Goal: who is stopped in the midst of SENDs, WRITEs or READs, in both directions, holds up neither those
+/// who talk to others, nor memory that is let go. Method: at other moments each time.
+fn who_is_stopped_in_the_midst_of_a_stream_keeps_neither_others_nor_memory(path: Path) {
+    let context = path.context();
+    let mut other = Agent::start_over(path);
+    for round in 0..6 {
+        let side = setup().side(&context);
+        let mut frozen = Agent::start_over(path);
+        let there = frozen.connect_to(&side.qp, &setup());
+        let far = frozen.memory();
+        let mr = side.region(&pattern(1, 1 << 16));
+        stream(&mut frozen, there, &mr, round);
+        let mut stop_at = Some(Instant::now() + Duration::from_micros(500 + round * 470));
+        let own = side.region(&pattern(2, 1 << 16));
+        let end = Instant::now() + FOREVER;
+        // Our requests, before and after: they end well or as if the cable was cut, and do end.
+        let (mut posted, mut ended) = (0, 0);
+        while posted < 400 || ended < posted {
+            let part: Memory = own.slice(0, 30_000).expect("in there").into();
+            let work = match round % 3 {
+                0 => side.qp.post(Work::send(part)),
+                1 => side.qp.post(Work::write(part, far)),
+                _ => side.qp.post(Work::read(part, far)),
+            };
+            posted += u32::from(posted < 400 && work.is_ok());
+            if stop_at.is_some_and(|at| Instant::now() > at) {
+                stop(frozen.pid());
+                stop_at = None;
+            }
+            while let Some(done) = side.cq.next().expect("no overrun") {
+                ended += 1;
+                let status = done.wc.status;
+                let cut =
+                    [WcStatus::Success, WcStatus::RetryExceeded, WcStatus::WorkRequestFlushed];
+                assert!(cut.contains(&status), "round {round}: {status:?}");
+            }
+            if side.qp.state() == QpState::Err && ended >= posted {
+                break;
+            }
+            assert!(Instant::now() < end, "round {round}: {ended} of {posted} have ended");
+        }
+        if stop_at.is_some() {
+            stop(frozen.pid());
+        }
+        talk(&context, &mut other);
+        // It may have been within a visit of this memory.
+        drop(mr);
+        drop(side);
+        talk(&context, &mut Agent::start_over(path));
+        signal(frozen.pid(), "-CONT");
+        let answer = frozen.answer();
+        assert_ne!(answer, "Success", "what it wrote to has gone");
+        talk(&context, &mut frozen);
+    }
+}
+
+/// It writes to `mr`, or writes and reads, until that fails.
+fn stream(agent: &mut Agent, there: Remote, mr: &Mr, round: u64) {
+    let (index, addr, rkey) = (there.index, mr.addr(), mr.rkey().0);
+    let how = if round.is_multiple_of(2) { "stream" } else { "hammer" };
+    agent.tell(&format!("{how} {index} 65536 {addr} {rkey}"));
+}
