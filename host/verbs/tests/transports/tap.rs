@@ -32,7 +32,7 @@ impl Tap {
         let mut buffer = vec![0; 1 << 17];
         let mut all = Vec::new();
         while let Ok(len) = self.0.recv(&mut buffer) {
-            all.push(buffer[..len].to_vec());
+            all.push(buffer.get(..len).unwrap_or_default().to_vec());
         }
         all
     }
