@@ -28,7 +28,7 @@ use crate::raw::{self, Answer, Errno};
 use crate::signal;
 use crate::slot::{Kind, Slot, Why};
 use crate::sockets;
-use crate::stats::add;
+use crate::stats::{self, add};
 use crate::stream;
 use crate::thread::{Interrupts, Seen};
 
@@ -36,7 +36,7 @@ pub(crate) use directory::tidy_up;
 pub(crate) use inbox::{
     Arrival, Content, Request, Sleeper, content, dropped, next_len, receive as receive_one,
 };
-pub(crate) use mailbox::Mailbox;
+pub(crate) use mailbox::{Mailbox, counts};
 pub(crate) use outbox::{mind, send};
 pub(crate) use post::Post;
 
@@ -194,13 +194,21 @@ pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
     if memberships.contains(&name) {
         membership_changed(slot, fd);
     }
+    if [
+        (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP),
+        (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP),
+    ]
+    .contains(&(level, name))
+    {
+        let is_off = raw::option::<c_int>(fd, level, name) == Ok(0);
+        slot.is_loop_off.store(is_off, Ordering::Relaxed);
+    }
     if ways.contains(&name) {
         slot.turns.fetch_add(1, Ordering::AcqRel);
     }
-    if level == libc::SOL_SOCKET
-        && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name)
-        && let Some(mailbox) = mapped(slot)
-    {
+    if level == libc::SOL_SOCKET && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name) {
+        stats::note_limit(slot, fd);
+        let Some(mailbox) = mapped(slot) else { return };
         let limit = raw::option::<c_int>(fd, level, name.min(libc::SO_RCVBUF)).unwrap_or(0);
         mailbox.set_limit(u64::try_from(limit).unwrap_or(0));
     }

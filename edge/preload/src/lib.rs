@@ -15,6 +15,7 @@
 //! closing     FIN, reset, shutdown            patience      spin or sleep
 //! epoll, multiplex, doorbell                  signal, life  handlers, forks, new programs
 //! config, log, stats                          raw, real     system calls, the real functions
+//! memberships for statistics
 //! ```
 //!
 //! Not here: what rules and parameters mean (`adverb-sockconf`).
@@ -39,6 +40,7 @@ mod life;
 mod lock;
 mod log;
 mod meeting;
+mod memberships;
 mod multiplex;
 mod parts;
 mod patience;

@@ -18,6 +18,7 @@
 //!    computed from this end's own cursor and masked by this end's own idea of the size; what the
 //!    other end claims is checked first ([`Broken`]).
 
+use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -207,6 +208,16 @@ impl Leaver {
             Self::Left(End::Server) => 4,
         }
     }
+}
+
+/// Where the sender's and the reader's cursors of both rings lie in a file of rings, the ring of the end
+/// that connected first, for readers of statistics.
+pub(crate) fn cursors() -> [usize; 4] {
+    let first = offset_of!(Header, directions);
+    let head = offset_of!(Direction, producer) + offset_of!(Producer, head);
+    let tail = offset_of!(Direction, consumer) + offset_of!(Consumer, tail);
+    let second = first + size_of::<Direction>();
+    [first + head, first + tail, second + head, second + tail]
 }
 
 fn store(words: &[AtomicU64; 2], values: [u64; 2]) {

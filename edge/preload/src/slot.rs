@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, O
 
 use crate::datagram::Post;
 use crate::lock::Lock;
+use crate::memberships::{self, Membership};
 use crate::raw;
 use crate::ring::{End, Segment};
 use crate::stats::Counters;
@@ -169,6 +170,8 @@ pub(crate) struct Slot {
     /// The kernel tells us of its datagrams to which group they were sent; the program knows nothing
     /// of that.
     pub(crate) shows_groups: AtomicBool,
+    /// What it sends to groups does not come back to this host.
+    pub(crate) is_loop_off: AtomicBool,
     /// By which interface it sends to groups, if the program has said so: an address, and an index
     /// above it.
     pub(crate) multicast_by: AtomicU64,
@@ -176,8 +179,6 @@ pub(crate) struct Slot {
     pub(crate) meeting: [AtomicU64; 2],
     /// The size of the rings.
     pub(crate) ring_bytes: AtomicU64,
-    /// The multicast group that was joined last, as the network writes it, for statistics.
-    pub(crate) group: AtomicU32,
     /// The kernel's number for this socket, once it has rings.
     pub(crate) cookie: AtomicU64,
     /// Time limits of receiving and sending, in nanoseconds; 0 is none.
@@ -203,6 +204,11 @@ struct Arena {
     level: AtomicU32,
     details: AtomicU32,
 }
+
+/// Length of the arena: its head, the slots, and the memberships behind them.
+const ARENA_BYTES: usize = size_of::<Arena>()
+    + SLOTS_MAX * size_of::<Slot>()
+    + memberships::COUNT * size_of::<Membership>();
 
 static ARENA: AtomicPtr<Arena> = AtomicPtr::new(ptr::null_mut());
 static LOCALS: AtomicPtr<Local> = AtomicPtr::new(ptr::null_mut());
@@ -231,7 +237,7 @@ fn arena() -> Option<&'static Arena> {
 fn set_up() -> Option<NonNull<Arena>> {
     let locals_len = SLOTS_MAX * size_of::<Local>();
     let locals = raw::map_zeros(locals_len, false).ok()?;
-    let arena_len = size_of::<Arena>() + SLOTS_MAX * size_of::<Slot>();
+    let arena_len = ARENA_BYTES;
     let base = crate::stats::map_arena(arena_len)?;
     let null = ptr::null_mut();
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
@@ -264,7 +270,12 @@ pub(crate) fn layout() -> String {
         ("why", offset_of!(Slot, why), 1),
         ("nonblocking", offset_of!(Slot, is_nonblocking), 1),
         ("ring_bytes", offset_of!(Slot, ring_bytes), 8),
-        ("group", offset_of!(Slot, group), 4),
+        ("is_server", offset_of!(Slot, is_server), 1),
+        ("has_inbox", offset_of!(Slot, has_inbox), 1),
+        ("loop_off", offset_of!(Slot, is_loop_off), 1),
+        ("meeting_a", offset_of!(Slot, meeting), 8),
+        ("meeting_b", offset_of!(Slot, meeting) + 8, 8),
+        ("cookie", offset_of!(Slot, cookie), 8),
     ] {
         text.push_str(&format!("{name}:{offset}:{size} "));
     }
@@ -274,7 +285,9 @@ pub(crate) fn layout() -> String {
     let fresh = offset_of!(Arena, fresh);
     let (level, details) = (offset_of!(Arena, level), offset_of!(Arena, details));
     let (arena, slot) = (size_of::<Arena>(), size_of::<Slot>());
-    format!("{text}| {arena} {slot} {fresh} {level} {details}")
+    let (members, member) = (arena + SLOTS_MAX * slot, size_of::<Membership>());
+    let count = memberships::COUNT;
+    format!("{text}| {arena} {slot} {fresh} {level} {details} {members} {member} {count}")
 }
 
 /// What readers of statistics want of the log: its level and its details.
@@ -284,6 +297,14 @@ pub(crate) fn wanted_log() -> (Option<i64>, Option<i64>) {
     let Arena { level, details, .. } = unsafe { at.as_ref() };
     let wanted = |word: &AtomicU32| i64::from(word.load(Ordering::Relaxed)).checked_sub(1);
     (wanted(level).filter(|level| *level >= 0), wanted(details).filter(|details| *details >= 0))
+}
+
+/// The memberships of all sockets.
+pub(crate) fn memberships() -> Option<&'static [Membership; memberships::COUNT]> {
+    let slots = ptr::from_ref(arena()?).wrapping_add(1).cast::<Slot>();
+    let at = slots.wrapping_add(SLOTS_MAX).cast::<[Membership; memberships::COUNT]>();
+    // SAFETY: behind the slots, inside of the mapping, which is for good, and made of atomics (rule 1).
+    Some(unsafe { &*at })
 }
 
 /// The slot of that number.
@@ -341,6 +362,9 @@ impl Slot {
 
     fn reset(&self, kind: Kind) {
         let o = Ordering::Relaxed;
+        if self.kind() == Kind::Datagram {
+            memberships::forget(self);
+        }
         self.set_kind(kind);
         // Nobody watches it yet.
         self.carrier.store(number(Carrier::Open as u32), o);
@@ -357,6 +381,7 @@ impl Slot {
             &self.has_inbox,
             &self.is_kernel_only,
             &self.shows_groups,
+            &self.is_loop_off,
         ] {
             flag.store(false, o);
         }
@@ -380,7 +405,6 @@ impl Slot {
         }
         self.names.store(0, o);
         self.cookie.store(0, o);
-        self.group.store(0, o);
         self.counters.reset();
     }
 

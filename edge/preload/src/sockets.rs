@@ -14,7 +14,7 @@ use crate::config;
 use crate::ring::End;
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::table::{self, Pin};
-use crate::{datagram, doors, log, meeting, raw};
+use crate::{datagram, doors, log, meeting, raw, stats};
 
 /// Sockets of the calling thread: as everybody's, accelerated, or not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -84,8 +84,10 @@ pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
     slot.is_nonblocking.store(kind & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     if slot_kind == Kind::Datagram {
         slot.leave_to_kernel(Why::Spin);
+        stats::note_limit(slot, fd);
         if !config.multicast_loop {
             let _ = raw::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
+            slot.is_loop_off.store(true, Ordering::Relaxed);
         }
     } else {
         options(fd);

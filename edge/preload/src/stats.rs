@@ -14,7 +14,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::slot::{Kind, Slot};
-use crate::{config, datagram, meeting, raw};
+use crate::{config, datagram, meeting, raw, ring};
 
 /// What one socket has counted.
 #[derive(Debug, Default)]
@@ -175,7 +175,7 @@ impl Counters {
 }
 
 /// Length of the text in front of the file.
-const ABOUT_BYTES: usize = 2048;
+const ABOUT_BYTES: usize = 4096;
 
 /// The text in front of the file: version, process, layout, command. Zeros behind it.
 #[repr(C, align(64))]
@@ -229,9 +229,12 @@ fn file(len: usize) -> Option<*mut u8> {
     let mapped = raw::set_size(fd, len).and_then(|_| raw::map_file(fd, len));
     raw::close(fd);
     let base = mapped.ok()?;
+    let list = |places: &[usize]| places.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let text = format!(
-        "adverb-sockets 1 pid={pid} fds={} layout={} why={} command={}\0",
+        "adverb-sockets 1 pid={pid} fds={} ring={} box={} layout={} why={} command={}\0",
         config::get().stats_fds,
+        list(&ring::cursors()),
+        list(&datagram::counts()),
         crate::slot::layout(),
         crate::slot::Why::ALL.map(|(_, text)| text).join(";"),
         config::command(),
@@ -240,6 +243,12 @@ fn file(len: usize) -> Option<*mut u8> {
     // SAFETY: the mapping is longer than the text, and nobody else has seen it yet.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), base, count) };
     Some(base)
+}
+
+/// Remembers how much the kernel keeps for a socket.
+pub(crate) fn note_limit(slot: &Slot, fd: i32) {
+    let limit = raw::option::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
+    slot.counters.rx_limit_bytes.store(u64::try_from(limit).unwrap_or(0), Ordering::Relaxed);
 }
 
 /// Fills in what only others know: the kernel, and those who sent in vain.

@@ -21,6 +21,7 @@ mod records;
 mod senders;
 
 use std::ffi::c_int;
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -164,6 +165,20 @@ unsafe impl Sync for Mailbox {}
 /// Length of a mailbox with a ring of that size.
 pub(super) const fn size(ring_bytes: usize) -> usize {
     HEADER_BYTES + ring_bytes
+}
+
+/// Where a mailbox's counts lie in its file, for readers of statistics: datagrams put in and taken out,
+/// and bytes of both, as the kernel would count them; datagrams there was no room for, and their bytes.
+pub(crate) fn counts() -> [usize; 6] {
+    let (producer, consumer) = (offset_of!(Header, producer), offset_of!(Header, consumer));
+    [
+        producer + offset_of!(Producer, pushed),
+        consumer + offset_of!(Consumer, taken),
+        producer + offset_of!(Producer, charged),
+        consumer + offset_of!(Consumer, released),
+        producer + offset_of!(Producer, dropped),
+        producer + offset_of!(Producer, dropped_bytes),
+    ]
 }
 
 /// The ring's size for a receive buffer of `limit` bytes.

@@ -161,6 +161,7 @@ pub(super) fn set_up(slot: &Slot, fd: c_int) {
     };
     slot.port.store(own.port().into(), Ordering::Relaxed);
     post.publish(mailbox, path);
+    slot.cookie.store(crate::meeting::cookie(fd), Ordering::Relaxed);
     slot.has_inbox.store(true, Ordering::SeqCst);
     slot.set_why(Why::Rings);
     crate::sockets::explain(slot, fd, "mailbox");

@@ -15,7 +15,7 @@ use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::slot::{Kind, Why};
 use crate::sockets::{self, is_plain};
-use crate::{address, closing, config, copy, datagram, stream, table};
+use crate::{address, closing, config, copy, datagram, memberships, stream, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -183,14 +183,13 @@ unsafe extern "C-unwind" fn setsockopt(
         call(value)
     };
     if answer == 0 {
-        let joins = [libc::IP_ADD_MEMBERSHIP, libc::IP_ADD_SOURCE_MEMBERSHIP].contains(&name);
-        if level == libc::IPPROTO_IP && joins {
-            // SAFETY: the kernel has just read a structure there that begins with the group.
-            let group = unsafe { value.cast::<u32>().read_unaligned() };
-            slot.group.store(group, Ordering::Relaxed);
-        }
-        if level == libc::IPPROTO_IP && name == libc::IP_DROP_MEMBERSHIP {
-            slot.group.store(0, Ordering::Relaxed);
+        if slot.kind() == Kind::Datagram && !value.is_null() {
+            let mut bytes = [0; memberships::OPTION_BYTES];
+            let len = bytes.len().min(len as usize);
+            // SAFETY: the program's promise, and the kernel has just read so many bytes there.
+            if unsafe { copy::copy(bytes.as_mut_ptr(), value.cast(), len) } {
+                memberships::option_set(&slot, level, name, bytes.get(..len).unwrap_or(&[]));
+            }
         }
         if (level, name) == (libc::IPPROTO_IP, libc::IP_MULTICAST_IF) {
             // SAFETY: the kernel has just read so many bytes there.

@@ -3,8 +3,9 @@
 //! Each program publishes a file whose first lines say how to read the rest, so this room knows
 //! names, and no layout. Addresses and states are the kernel's, and come from `/proc`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -78,6 +79,10 @@ pub(crate) struct StatArgs {
     details_level: Option<u32>,
 }
 
+/// What waits to be received; not in the file, but known when somebody asks.
+const WAITING_BYTES: &str = "rx_waiting_bytes";
+const WAITING_PACKETS: &str = "rx_waiting_packets";
+
 /// One socket's numbers, by name.
 type Row = BTreeMap<String, u64>;
 
@@ -96,12 +101,32 @@ struct Source {
     /// Where a level and details of the log may be asked for.
     level_at: Option<u64>,
     details_at: Option<u64>,
+    /// Where memberships are, how long one is, and how many there are.
+    members: Option<[u64; 3]>,
+    /// Where files of rings and mailboxes have what is needed to know how much waits there.
+    ring: Option<[u64; 4]>,
+    mailbox: Option<[u64; 6]>,
+    /// Where these files are.
+    directory: PathBuf,
+}
+
+/// A list of so many numbers.
+fn numbers<const COUNT: usize>(text: &str) -> Option<[u64; COUNT]> {
+    let numbers: Option<Vec<u64>> = text.split(',').map(|number| number.parse().ok()).collect();
+    numbers?.try_into().ok()
+}
+
+/// A number in a file.
+fn number(file: &File, at: u64, size: usize) -> Option<u64> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(bytes.get_mut(..size)?, at).ok()?;
+    Some(u64::from_le_bytes(bytes))
 }
 
 impl Source {
     fn open(path: &Path) -> Option<Self> {
         let file = File::options().read(true).write(true).open(path).ok()?;
-        let mut head = [0; 2048];
+        let mut head = [0; 4096];
         file.read_exact_at(&mut head, 0).ok()?;
         let end = head.iter().position(|byte| *byte == 0)?;
         let text = std::str::from_utf8(head.get(..end)?).ok()?;
@@ -109,7 +134,9 @@ impl Source {
         let (text, command) = text.split_once(" command=")?;
         let (text, why) = text.split_once(" why=")?;
         let (text, layout) = text.split_once(" layout=")?;
-        let pid = text.split(' ').find_map(|word| word.strip_prefix("pid="))?.parse().ok()?;
+        let word = |name| text.split(' ').find_map(|word| word.strip_prefix(name));
+        let pid = word("pid=")?.parse().ok()?;
+        let (ring, mailbox) = (word("ring=").and_then(numbers), word("box=").and_then(numbers));
         let (fields, sizes) = layout.split_once("| ")?;
         let fields = fields.split_whitespace().map(|field| {
             let mut parts = field.split(':');
@@ -128,13 +155,86 @@ impl Source {
             fresh_at: sizes.next()?.ok()?,
             level_at: sizes.next().and_then(Result::ok),
             details_at: sizes.next().and_then(Result::ok),
+            members: (|| Some([sizes.next()?.ok()?, sizes.next()?.ok()?, sizes.next()?.ok()?]))(),
+            ring,
+            mailbox,
+            directory: path.parent().unwrap_or(Path::new("/")).to_owned(),
         })
     }
 
     fn number(&self, at: u64, size: usize) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.file.read_exact_at(bytes.get_mut(..size)?, at).ok()?;
-        Some(u64::from_le_bytes(bytes))
+        number(&self.file, at, size)
+    }
+
+    /// The multicast groups of the socket at a place in the file.
+    fn groups(&self, socket_at: u64) -> BTreeSet<IpAddr> {
+        let Some([start, size, count]) = self.members else { return BTreeSet::new() };
+        let socket = socket_at.saturating_sub(self.slots_at) / self.slot_bytes.max(1) + 1;
+        let mut all = vec![0; usize::try_from(size.saturating_mul(count)).unwrap_or(0)];
+        if self.file.read_exact_at(&mut all, start).is_err() {
+            return BTreeSet::new();
+        }
+        let size = usize::try_from(size).unwrap_or(0).max(1);
+        let members = all.chunks_exact(size).filter_map(|member| {
+            let (whose, rest) = member.split_first_chunk::<4>()?;
+            let (high, rest) = rest.get(4..)?.split_first_chunk::<8>()?;
+            let low = rest.first_chunk::<8>()?;
+            let is_it = u64::from(u32::from_le_bytes(*whose)) == socket;
+            let (high, low) = (u64::from_le_bytes(*high), u64::from_le_bytes(*low));
+            let bits = u128::from(high) << 64 | u128::from(low);
+            (is_it && bits != 0).then(|| IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical())
+        });
+        members.collect()
+    }
+
+    /// Fills in what is known when somebody asks: what waits to be received, in shared memory and in the
+    /// kernel's queue, and what neither had room for.
+    fn ask_around(&self, row: &mut Row) {
+        let (queue, drops) = kernel_line(row).map_or((0, 0), |line| (line.queue, line.drops));
+        let (bytes, packets) = match (kind(row), transport(row)) {
+            ("datagram", _) => {
+                let [packets, bytes, lost, lost_bytes] = self.in_mailbox(row).unwrap_or([0; 4]);
+                row.insert("rx_dropped_packets".to_owned(), lost.saturating_add(drops));
+                row.insert("rx_dropped_bytes".to_owned(), lost_bytes);
+                (bytes.saturating_add(queue), packets)
+            }
+            // What is in the kernel's queue are bells.
+            (_, "shm") => {
+                row.insert("rx_limit_bytes".to_owned(), get(row, "ring_bytes"));
+                (self.in_ring(row).unwrap_or(0), 0)
+            }
+            _ => (queue, 0),
+        };
+        row.insert(WAITING_BYTES.to_owned(), bytes);
+        row.insert(WAITING_PACKETS.to_owned(), packets);
+    }
+
+    fn in_ring(&self, row: &Row) -> Option<u64> {
+        let name = format!("{:016x}{:016x}", get(row, "meeting_a"), get(row, "meeting_b"));
+        let file = File::open(self.directory.join(name)).ok()?;
+        let [to_server_head, to_server_tail, to_client_head, to_client_tail] = self.ring?;
+        let (head, tail) = match get(row, "is_server") {
+            0 => (to_client_head, to_client_tail),
+            _ => (to_server_head, to_server_tail),
+        };
+        let (tail, head) = (number(&file, tail, 8)?, number(&file, head, 8)?);
+        Some(head.saturating_sub(tail))
+    }
+
+    /// Datagrams in a mailbox and their bytes, and datagrams and bytes it had no room for.
+    fn in_mailbox(&self, row: &Row) -> Option<[u64; 4]> {
+        let suffix = format!(".{:016x}", get(row, "cookie"));
+        let mut entries = fs::read_dir(&self.directory).ok()?.flatten();
+        let is_it = |name: &str| name.starts_with("udp.") && name.ends_with(&suffix);
+        let entry = entries.find(|entry| entry.file_name().to_str().is_some_and(is_it))?;
+        let file = File::open(entry.path()).ok()?;
+        let counts = self.mailbox?.map(|at| number(&file, at, 8));
+        let [Some(pushed), Some(taken), Some(charged), Some(released), Some(lost), Some(bytes)] =
+            counts
+        else {
+            return None;
+        };
+        Some([pushed.saturating_sub(taken), charged.saturating_sub(released), lost, bytes])
     }
 
     /// The sockets that are open, and where each is in the file.
@@ -146,8 +246,12 @@ impl Source {
                 let read = |(name, offset, size): &(String, u64, usize)| {
                     Some((name.clone(), self.number(at + offset, *size)?))
                 };
-                let row: Row = self.fields.iter().map(read).collect::<Option<_>>()?;
-                (row.get("refs").is_some_and(|refs| *refs > 0)).then_some((at, row))
+                let mut row: Row = self.fields.iter().map(read).collect::<Option<_>>()?;
+                let is_open = get(&row, "refs") > 0;
+                if is_open {
+                    self.ask_around(&mut row);
+                }
+                is_open.then_some((at, row))
             })
             .collect()
     }
@@ -173,6 +277,12 @@ impl Source {
 
 fn is_counter(name: &str) -> bool {
     ["rx_", "tx_", "bells"].iter().any(|start| name.starts_with(start))
+}
+
+/// Whether a counter is about what comes and goes, rather than a mark it has left.
+fn is_flow(name: &str) -> bool {
+    let is_state = ["_max", "rx_limit_bytes", WAITING_BYTES, WAITING_PACKETS];
+    is_counter(name) && !is_state.iter().any(|end| name.ends_with(end))
 }
 
 fn get(row: &Row, name: &str) -> u64 {
@@ -230,6 +340,15 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
         })?),
     };
     let mut before: BTreeMap<(u32, u64), Row> = BTreeMap::new();
+    let seconds = args.interval.max(1);
+    if args.details == 2 {
+        // What has come since the last report: the first has one before it that nobody sees.
+        for source in sources(args) {
+            let rows = source.rows().into_iter();
+            before.extend(rows.map(|(at, row)| ((source.pid, at), row)));
+        }
+        std::thread::sleep(Duration::from_secs(seconds));
+    }
     let mut cycle = 0;
     loop {
         let sources = sources(args);
@@ -264,15 +383,15 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
             let mut shown = Vec::new();
             for (at, row) in rows {
                 let mut delta = row.clone();
-                if args.details == 2
-                    && let Some(old) = before.get(&(source.pid, at))
-                {
-                    for (name, value) in delta.iter_mut().filter(|(name, _)| is_counter(name)) {
-                        *value = value.saturating_sub(get(old, name));
+                if args.details == 2 {
+                    let new = Row::new();
+                    let old = before.get(&(source.pid, at)).unwrap_or(&new);
+                    for (name, value) in delta.iter_mut().filter(|(name, _)| is_flow(name)) {
+                        *value = value.saturating_sub(get(old, name)) / seconds;
                     }
                 }
                 before.insert((source.pid, at), row);
-                shown.push(delta);
+                shown.push((at, delta));
             }
             show(args, source, &shown);
         }
@@ -280,47 +399,60 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
         if cycle == args.cycles {
             return Ok(());
         }
-        std::thread::sleep(Duration::from_secs(args.interval.max(1)));
+        std::thread::sleep(Duration::from_secs(seconds));
     }
 }
 
-fn show(args: &StatArgs, source: &Source, rows: &[Row]) {
+fn show(args: &StatArgs, source: &Source, rows: &[(u64, Row)]) {
     if args.json {
-        let sockets: Vec<_> = rows.iter().map(|row| as_json(source, row)).collect();
+        let sockets: Vec<_> = rows.iter().map(|(at, row)| as_json(source, *at, row)).collect();
         let all = json!({ "pid": source.pid, "command": source.command, "sockets": sockets });
         return println!("{all}");
     }
+    let per = if args.details == 2 { "/s" } else { "" };
     if let Some(fd) = args.fd_dump.first() {
-        for row in rows.iter().filter(|row| fd == "0" || *fd == get(row, "fd").to_string()) {
-            println!("{}", as_json(source, row));
-        }
+        let is_it = |row: &Row| fd == "0" || *fd == get(row, "fd").to_string();
+        rows.iter()
+            .filter(|(_, row)| is_it(row))
+            .for_each(|(at, row)| whole(source, *at, row, per));
         return;
     }
     match args.view {
         3 => {
             println!("pid {} {}", source.pid, source.command);
-            rows.iter().for_each(|row| whole(source, row));
-            rings(rows);
+            rows.iter().for_each(|(at, row)| whole(source, *at, row, per));
+            rings(rows, per);
         }
-        4 => rows.iter().for_each(group),
-        5 => rows.iter().for_each(netstat),
+        4 => {
+            for (at, row) in rows {
+                for group in source.groups(*at) {
+                    println!("{:<20} {}", format!("[{group}]"), get(row, "fd"));
+                }
+            }
+        }
+        5 => rows.iter().for_each(|(_, row)| netstat(row)),
         view => {
+            let name = |name: &str| format!("{name}{per}");
+            let [pkt, kbyte, eagain, error] = ["pkt", "Kbyte", "eagain", "error"].map(name);
             println!("pid {} {}", source.pid, source.command);
-            println!("   Fd      {:->42} offloaded - {:-<26} os -", " ", " ");
+            println!("   Fd      {:->44} offloaded - {:-<28} os -", " ", " ");
             println!(
-                "           {:>11} {:>11} {:>9} {:>7} {:>6} {:>11} {:>11}  transport",
-                "pkt", "Kbyte", "eagain", "error", "poll%", "pkt", "Kbyte"
+                "           {pkt:>11} {kbyte:>11} {eagain:>9} {error:>7} {:>6} {pkt:>11} {kbyte:>11}  \
+                 transport",
+                "poll%"
             );
-            for row in rows {
-                counters(source, row, view);
+            for (_, row) in rows {
+                counters(source, row, view, per);
             }
         }
     }
 }
 
-fn as_json(source: &Source, row: &Row) -> serde_json::Value {
+fn as_json(source: &Source, at: u64, row: &Row) -> serde_json::Value {
     let mut value = json!(row);
     if let Some(object) = value.as_object_mut() {
+        let groups: Vec<String> = source.groups(at).iter().map(IpAddr::to_string).collect();
+        object.insert("groups".to_owned(), groups.into());
         object.insert("kind".to_owned(), kind(row).into());
         object.insert("transport".to_owned(), transport(row).into());
         object.insert("why".to_owned(), why(source, row).into());
@@ -339,8 +471,11 @@ fn kind(row: &Row) -> &'static str {
 }
 
 fn transport(row: &Row) -> &'static str {
+    // A datagram socket with a mailbox has both, and is called by the faster.
+    let has_mailbox = kind(row) == "datagram" && get(row, "has_inbox") != 0;
     match get(row, "carrier") {
         3 => "shm",
+        _ if has_mailbox => "shm",
         _ => "kernel",
     }
 }
@@ -350,7 +485,7 @@ fn why<'a>(source: &'a Source, row: &Row) -> &'a str {
     source.why.get(index).map_or("", String::as_str)
 }
 
-fn counters(source: &Source, row: &Row, view: u8) {
+fn counters(source: &Source, row: &Row, view: u8, per: &str) {
     let n = |name| get(row, name);
     let polls = n("rx_poll_hit") + n("rx_poll_miss");
     let percent = (n("rx_poll_hit") * 1000).checked_div(polls).unwrap_or(0);
@@ -380,35 +515,53 @@ fn counters(source: &Source, row: &Row, view: u8) {
     );
     if view >= 2 {
         println!(
-            "       {}, ring {} bytes, bells rung {}, polls {} / {} [miss/hit]",
+            "       {}, ring {} bytes, bells{per} {}, polls{per} {} / {} [miss/hit], dropped{per} {}",
             kind(row),
             n("ring_bytes"),
             n("bells_rung"),
             n("rx_poll_miss"),
             n("rx_poll_hit"),
+            n("rx_dropped_packets"),
         );
     }
 }
 
 /// Everything about one socket.
-fn whole(source: &Source, row: &Row) {
+fn whole(source: &Source, at: u64, row: &Row, per: &str) {
     let n = |name| get(row, name);
     let blocks = if n("nonblocking") == 0 { "Blocked" } else { "Non-Blocked" };
+    let is_datagram = kind(row) == "datagram";
+    let echo = match (is_datagram, n("loop_off")) {
+        (true, 0) => ", MC Loop Enabled",
+        (true, _) => ", MC Loop Disabled",
+        (false, _) => "",
+    };
     println!("======================================================");
-    println!("Fd=[{}] - {blocks} - {}, {}", n("fd"), kind(row), transport(row));
-    println!("Transport: {}", why(source, row));
+    println!("Fd=[{}] - {blocks}{echo} - {}, {}", n("fd"), kind(row), transport(row));
+    println!("- Transport: {}", why(source, row));
+    if let Some(KernelLine { local, remote, state, .. }) = kernel_line(row) {
+        match is_datagram {
+            true => println!("- Bound IF = [{local}]"),
+            false => println!("- Local = [{local}], Foreign = [{remote}], {state}"),
+        }
+    }
+    for group in source.groups(at) {
+        println!("- Member of = [{group}]");
+    }
     let line = |title: &str, [bytes, packets, eagains, errors]: [u64; 4]| {
-        let unit = "[kilobytes/packets/eagains/errors]";
+        let unit = format!("[kilobytes{per}/packets{per}/eagains{per}/errors{per}]");
         println!("{title} {} / {packets} / {eagains} / {errors} {unit}", bytes / 1024);
     };
     line("Tx Offload:", [n("tx_bytes"), n("tx_packets"), n("tx_eagain"), n("tx_errors")]);
     line("Tx OS info:", [n("tx_os_bytes"), n("tx_os_packets"), 0, 0]);
     line("Rx Offload:", [n("rx_bytes"), n("rx_packets"), n("rx_eagain"), n("rx_errors")]);
     line("Rx OS info:", [n("rx_os_bytes"), n("rx_os_packets"), 0, 0]);
+    let (bytes, packets) = (n(WAITING_BYTES), n(WAITING_PACKETS));
     let (max, dropped) = (n("rx_waiting_bytes_max"), n("rx_dropped_bytes"));
-    println!("Rx byte: max {max} / dropped {dropped} / limit {}", n("rx_limit_bytes"));
+    let limit = n("rx_limit_bytes");
+    println!("Rx byte: cur {bytes} / max {max} / dropped{per} {dropped} / limit {limit}");
     let (max, dropped) = (n("rx_waiting_packets_max"), n("rx_dropped_packets"));
-    println!("Rx pkt : max {max} / dropped {dropped}");
+    println!("Rx pkt : cur {packets} / max {max} / dropped{per} {dropped}");
     let (miss, hit) = (n("rx_poll_miss"), n("rx_poll_hit"));
     let hundredths = (hit * 10_000).checked_div(hit + miss).unwrap_or(0);
     let percent = format!("{}.{:02}", hundredths / 100, hundredths % 100);
@@ -416,55 +569,66 @@ fn whole(source: &Source, row: &Row) {
 }
 
 /// The rings of a program, as the manual has those of interfaces: one for each socket.
-fn rings(rows: &[Row]) {
-    let ringed = rows.iter().filter(|row| transport(row) == "shm");
-    for (number, row) in ringed.enumerate() {
+fn rings(rows: &[(u64, Row)], per: &str) {
+    let ringed = rows.iter().filter(|(_, row)| transport(row) == "shm");
+    for (number, (_, row)) in ringed.enumerate() {
         let n = |name| get(row, name);
         println!("======================================================");
         println!("RING_SHM=[{number}]");
         println!("Fd: {}", n("fd"));
-        println!("Tx Offload: {} / {} [kilobytes/packets]", n("tx_bytes") / 1024, n("tx_packets"));
-        println!("Rx Offload: {} / {} [kilobytes/packets]", n("rx_bytes") / 1024, n("rx_packets"));
+        let unit = format!("[kilobytes{per}/packets{per}]");
+        println!("Tx Offload: {} / {} {unit}", n("tx_bytes") / 1024, n("tx_packets"));
+        println!("Rx Offload: {} / {} {unit}", n("rx_bytes") / 1024, n("rx_packets"));
         println!("Ring size: {} [bytes each way]", n("ring_bytes"));
-        println!("Bells: {} [rung]", n("bells_rung"));
+        println!("Bells: {} [rung{per}]", n("bells_rung"));
     }
     println!("======================================================");
 }
 
-/// The multicast group that a socket has joined.
-fn group(row: &Row) {
-    if let Ok(group @ 1..) = u32::try_from(get(row, "group")) {
-        let address = std::net::Ipv4Addr::from(group.to_le_bytes());
-        println!("{:<20} {}", format!("[{address}]"), get(row, "fd"));
-    }
+/// What the kernel says of a socket.
+struct KernelLine {
+    table: &'static str,
+    local: String,
+    remote: String,
+    state: &'static str,
+    inode: String,
+    /// Bytes in its receive queue, and datagrams there was no room for.
+    queue: u64,
+    drops: u64,
+}
+
+/// The kernel's line about a socket, found by the number that its descriptor has.
+fn kernel_line(row: &Row) -> Option<KernelLine> {
+    let (pid, fd) = (get(row, "pid"), get(row, "fd"));
+    let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
+    let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned();
+    let is_datagram = kind(row) == "datagram";
+    let tables = if is_datagram { ["udp", "udp6"] } else { ["tcp", "tcp6"] };
+    tables.into_iter().find_map(|table| {
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).ok()?;
+        let is_it = |line: &&str| line.split_whitespace().nth(9) == Some(&inode);
+        let words: Vec<&str> = text.lines().find(is_it)?.split_whitespace().collect();
+        let (_, queue) = words.get(4)?.split_once(':')?;
+        Some(KernelLine {
+            table,
+            local: address(words.get(1)?),
+            remote: address(words.get(2)?),
+            state: if is_datagram { "" } else { state_name(words.get(3)?) },
+            inode: inode.clone(),
+            queue: u64::from_str_radix(queue, 16).ok()?,
+            drops: words.get(12).filter(|_| is_datagram).and_then(|n| n.parse().ok()).unwrap_or(0),
+        })
+    })
 }
 
 /// One line as netstat has it: addresses and state are the kernel's.
 fn netstat(row: &Row) {
-    let (pid, fd) = (get(row, "pid"), get(row, "fd"));
-    let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap_or_default();
-    let link = link.to_string_lossy().into_owned();
-    let inode = link.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
-    let Some(inode) = inode else { return };
-    let is_datagram = kind(row) == "datagram";
-    let tables = if is_datagram { ["udp", "udp6"] } else { ["tcp", "tcp6"] };
-    for table in tables {
-        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
-        let line = text.lines().find(|line| line.split_whitespace().nth(9) == Some(inode));
-        let Some(line) = line else { continue };
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let (Some(local), Some(remote), Some(state)) = (words.get(1), words.get(2), words.get(3))
-        else {
-            continue;
-        };
-        let offloaded = if transport(row) == "shm" { "Yes" } else { "No" };
-        let state = if is_datagram { "" } else { state_name(state) };
-        println!(
-            "{table:<5} {offloaded:<9} {:<23} {:<23} {state:<12} {inode:<7} {pid}",
-            address(local),
-            address(remote)
-        );
-    }
+    let Some(KernelLine { table, local, remote, state, inode, .. }) = kernel_line(row) else {
+        return;
+    };
+    let offloaded = if transport(row) == "shm" { "Yes" } else { "No" };
+    let pid = get(row, "pid");
+    println!("{table:<5} {offloaded:<9} {local:<23} {remote:<23} {state:<12} {inode:<7} {pid}");
 }
 
 fn state_name(state: &str) -> &'static str {
@@ -490,7 +654,7 @@ fn address(text: &str) -> String {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let host = match (<[u8; 4]>::try_from(bytes.as_slice()), <[u8; 16]>::try_from(bytes)) {
         (Ok(v4), _) => std::net::Ipv4Addr::from(v4).to_string(),
-        (_, Ok(v6)) => std::net::Ipv6Addr::from(v6).to_string(),
+        (_, Ok(v6)) => Ipv6Addr::from(v6).to_string(),
         _ => host.to_owned(),
     };
     if port == 0 { format!("{host}:*") } else { format!("{host}:{port}") }

@@ -15,6 +15,7 @@ mod mesh;
 mod pingpong;
 mod server;
 mod sockets;
+mod stat;
 mod usage;
 
 /// Runs the command to its end.

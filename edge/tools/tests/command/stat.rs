@@ -1,0 +1,334 @@
+//! `adverb sockets stat`: every option and view of the manual, on programs that run accelerated.
+
+#![expect(clippy::indexing_slicing, reason = "a test may panic")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use serde_json::Value;
+
+use super::{adverb, stderr, stdout};
+
+#[path = "../../../preload/tests/support/library.rs"]
+mod library;
+
+/// A program that does what lines tell it, and ends with the test, and the directory of its files.
+struct Talker(Child, BufReader<ChildStdout>, PathBuf);
+
+impl Talker {
+    fn start(name: &str) -> Self {
+        let place = format!("/dev/shm/adverb-stat-{name}-{}", std::process::id());
+        std::fs::create_dir_all(&place).expect("a directory");
+        let mut command = Command::new(std::env::current_exe().expect("a path of this test"));
+        command.args(["stat::the_child", "--exact", "--nocapture", "--test-threads=1"]);
+        command.env("ADVERB_TEST_STAT", "1").env("LD_PRELOAD", library::library());
+        command.env("ADVERB_SOCKETS_SHM_DIR", &place).env("ADVERB_SOCKETS_QUIET", "1");
+        command.env("VMA_LOG_FILE", format!("{place}/log"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a child");
+        let said = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut talker = Self(child, said, PathBuf::from(place));
+        talker.await_line("ready");
+        talker
+    }
+
+    fn await_line(&mut self, what: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.1.read_line(&mut line).expect("a line") > 0, "it has ended before {what}");
+            if let Some((_, rest)) = line.split_once(what) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    /// Tells it something, and returns what it has answered.
+    fn ask(&mut self, what: &str) -> String {
+        writeln!(self.0.stdin.as_mut().expect("a pipe"), "{what}").expect("a line");
+        self.await_line("done ")
+    }
+
+    fn stat(&self, words: &str) -> String {
+        let directory = self.2.to_str().expect("a path in Unicode");
+        let mut all = vec!["sockets", "stat", "-k", directory];
+        all.extend(words.split_whitespace());
+        let output = adverb(&all);
+        assert_eq!(output.status.code(), Some(0), "{words}: {}", stderr(&output));
+        stdout(&output)
+    }
+
+    /// Everything about one descriptor.
+    fn json(&self, fd: &str) -> Value {
+        let all: Value = serde_json::from_str(&self.stat("--json")).expect("valid JSON");
+        let sockets = all["sockets"].as_array().expect("a list");
+        let is_it = |socket: &&Value| socket["fd"].as_u64() == fd.parse().ok();
+        sockets.iter().find(is_it).expect("the socket").clone()
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let _ = std::fs::remove_dir_all(&self.2);
+    }
+}
+
+/// The line of a descriptor in views 1 and 2, and the one after it.
+fn columns(text: &str, fd: &str) -> (Vec<String>, Vec<String>) {
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let mut lines = text.lines();
+    let is_it = |line: &&str| line.split_once("Rx:").is_some_and(|(start, _)| start.trim() == fd);
+    let rx = lines.find(is_it).expect("the descriptor");
+    (words(rx), words(lines.next().expect("what it sends")))
+}
+
+/// Goal: views 1 and 2 count what went through rings and what the kernel had, and show the transport and
+/// its reason; view 5 is as netstat; `-S` and view 3 are about one socket and its rings.
+#[test]
+fn views_show_what_was_sent_and_received() {
+    let mut program = Talker::start("views");
+    let fds = program.ask("connect");
+    let (client, server) = fds.split_once(' ').expect("two descriptors");
+    let (client, server) = (client.to_owned(), server.to_owned());
+    program.ask("exchange 100");
+    for view in ["-v 1", "-v 2", ""] {
+        let text = program.stat(view);
+        assert!(
+            text.contains("pkt") && text.contains("Kbyte") && !text.contains("pkt/s"),
+            "{text}"
+        );
+        let (rx, tx) = columns(&text, &server);
+        let count = |words: &[String], offloaded: usize, os: usize| {
+            let number = |at: usize| words.get(at).and_then(|w| w.parse::<u64>().ok());
+            number(offloaded).expect("a number") + number(os).expect("a number")
+        };
+        assert!(count(&rx, 2, 7) >= 100, "{text}");
+        assert!(count(&tx, 1, 5) >= 100, "{text}");
+        assert!(text.contains("shm: shared memory with the peer"), "{text}");
+        assert_eq!(view == "-v 2", text.contains("bells"), "{text}");
+    }
+    let socket = program.json(&server);
+    assert!(socket["rx_packets"].as_u64() > Some(50), "{socket}");
+    // A kilobyte that nobody has read.
+    program.ask("leave 1024");
+    assert_eq!(program.json(&server)["rx_waiting_bytes"], 1024);
+    let text = program.stat("-v 3");
+    assert!(text.contains("Rx byte: cur 1024 / max"), "{text}");
+    assert!(text.contains("RING_SHM=[0]") && text.contains("Bells:"), "{text}");
+    let text = program.stat(&format!("-S {server} info"));
+    assert!(text.contains(&format!("Fd=[{server}]")) && text.contains("ESTABLISHED"), "{text}");
+    assert!(!text.contains(&format!("Fd=[{client}]")), "{text}");
+    let all = program.stat("-S 0");
+    assert!(all.contains(&format!("Fd=[{client}]")) && all.contains(&format!("Fd=[{server}]")));
+    let text = program.stat("-v 5");
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("tcp")).collect();
+    assert!(text.starts_with("Proto Offloaded Local Address"), "{text}");
+    let is_offloaded = |line: &&&str| line.contains("Yes") && line.contains("ESTABLISHED");
+    assert_eq!(lines.iter().filter(is_offloaded).count(), 2, "{text}");
+    assert!(lines.iter().any(|line| line.contains("LISTEN")), "{text}");
+}
+
+/// Goal: view 4 has every group of every socket, of both families, and none that was left.
+#[test]
+fn the_view_of_groups_has_all_of_them() {
+    let mut program = Talker::start("groups");
+    let fd = program.ask("join 239.1.2.3 239.1.2.4 239.1.2.5");
+    let text = program.stat("-v 4");
+    assert!(text.contains("Group                fd number"), "{text}");
+    for group in ["239.1.2.3", "239.1.2.4", "239.1.2.5"] {
+        let line = format!("{:<20} {fd}", format!("[{group}]"));
+        assert!(text.lines().any(|other| other == line), "{line} in {text}");
+        assert!(program.stat("-v 3").contains(&format!("- Member of = [{group}]")));
+    }
+    let other = program.ask("join6 ff15::77");
+    let line = format!("{:<20} {other}", "[ff15::77]");
+    assert!(program.stat("-v 4").lines().any(|known| known == line), "{}", program.stat("-v 4"));
+    program.ask("part 239.1.2.4");
+    let text = program.stat("-v 4");
+    assert!(!text.contains("239.1.2.4") && text.contains("239.1.2.5"), "{text}");
+    assert!(program.stat("-v 3").contains("MC Loop Enabled"));
+    assert!(program.stat("-v 3").contains("- Bound IF = [0.0.0.0:"));
+    program.ask("quiet");
+    assert!(program.stat("-v 3").contains("MC Loop Disabled"));
+}
+
+/// Goal: details 2 are what has come each second, and what was there before does not count; cycles and
+/// intervals are as many, and as long, as asked for.
+#[test]
+fn deltas_are_of_each_second_and_reports_are_counted() {
+    let mut program = Talker::start("deltas");
+    let fds = program.ask("connect");
+    let (_, server) = fds.split_once(' ').expect("two descriptors");
+    program.ask("exchange 1000");
+    let start = std::time::Instant::now();
+    let text = program.stat("-d 2 -c 2 -i 1");
+    assert!(start.elapsed() >= std::time::Duration::from_secs(2));
+    assert_eq!(text.matches("pkt/s").count(), 4, "{text}");
+    let (rx, tx) = columns(&text, server);
+    assert_eq!((rx[2].as_str(), rx[7].as_str(), tx[1].as_str()), ("0", "0", "0"), "{text}");
+    let (rx, _) = columns(&program.stat("-d 1"), server);
+    assert_ne!(rx[2], "0");
+    let text = program.stat("-v 3 -d 2");
+    assert!(text.contains("[kilobytes/s/packets/s/eagains/s/errors/s]"), "{text}");
+    assert!(text.contains("dropped/s 0"), "{text}");
+    // While something comes, it is seen to.
+    writeln!(program.0.stdin.as_mut().expect("a pipe"), "stream 4000").expect("a line");
+    let text = program.stat("-d 2 -v 1");
+    let (rx, _) = columns(&text, server);
+    assert!(rx[2] != "0" || rx[7] != "0", "{text}");
+    program.await_line("done ");
+}
+
+/// Goal: counters begin anew with `-z`, programs and sockets are chosen by `-p`, `-n` and `-s`, and found
+/// with `-f`; `-F` leaves files of the dead, which otherwise go; `-V` and `-h` say what they say.
+#[test]
+fn programs_and_sockets_are_chosen() {
+    let mut program = Talker::start("chosen");
+    let fds = program.ask("connect");
+    let (client, server) = fds.split_once(' ').expect("two descriptors");
+    program.ask("exchange 100");
+    let pid = program.0.id();
+    assert!(program.stat(&format!("-p {pid}")).contains(&format!("pid {pid} ")));
+    assert!(program.stat("-f -n the_child").contains(&format!("pid {pid} ")));
+    let directory = program.2.to_str().expect("a path in Unicode");
+    for nobody in [["-p", "1"], ["-n", "nobody-is-called-so"]] {
+        let output = adverb(&[&["sockets", "stat", "-k", directory][..], &nobody].concat());
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains("Failed to identify process"));
+    }
+    let text = program.stat(&format!("-v 3 -s {server}"));
+    assert!(text.contains(&format!("Fd=[{server}]")) && !text.contains(&format!("Fd=[{client}]")));
+    program.stat("-z");
+    let socket = program.json(server);
+    assert_eq!((&socket["rx_packets"], &socket["tx_bytes"]), (&0.into(), &0.into()), "{socket}");
+    // A process of that number has never been.
+    let dead = program.2.join("stat.4194305");
+    std::fs::write(&dead, "nothing").expect("a file");
+    program.stat("-F");
+    assert!(dead.exists());
+    program.stat("");
+    assert!(!dead.exists());
+    let said = adverb(&["sockets", "stat", "--help"]);
+    for option in ["--pid", "--name", "--find-pid", "--zero", "--fd-dump", "--forbid-clean"] {
+        assert!(stdout(&said).contains(option), "{option}");
+    }
+    let version = adverb(&["sockets", "stat", "-V"]);
+    assert!(stdout(&version).contains(env!("CARGO_PKG_VERSION")), "{}", stderr(&version));
+}
+
+/// Goal: `-l` and `-D` change how much a program that runs says, and in how much detail.
+#[test]
+fn the_log_of_a_program_that_runs_is_changed() {
+    let mut program = Talker::start("log");
+    program.ask("connect");
+    let log = program.2.join("log");
+    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    assert!(!said().contains("VMA DEBUG"), "{}", said());
+    program.stat("-l debug -D 2");
+    program.ask("connect");
+    let said = said();
+    assert!(said.contains("VMA DEBUG"), "{said}");
+    let line = said.lines().find(|line| line.contains("VMA DEBUG")).expect("a line");
+    assert!(line.contains(&format!("{}", program.0.id())), "{line}");
+    let output = adverb(&["sockets", "stat", "-l", "loud"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// Goal: what a full socket drops is counted while it is open, in every view that has the column.
+#[test]
+fn what_is_dropped_is_counted() {
+    let mut program = Talker::start("drops");
+    let fd = program.ask("flood");
+    let socket = program.json(&fd);
+    let dropped = socket["rx_dropped_packets"].as_u64().expect("a number");
+    assert!(dropped > 0, "{socket}");
+    assert!(socket["rx_limit_bytes"].as_u64() > Some(0), "{socket}");
+    assert!(socket["rx_waiting_bytes"].as_u64() > Some(0), "{socket}");
+    assert!(program.stat("-v 3").contains(&format!("dropped {dropped}")));
+    assert!(program.stat("-v 2").contains(&format!("dropped {dropped}")));
+}
+
+/// The program of these tests' own children.
+#[test]
+fn the_child() {
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    if std::env::var_os("ADVERB_TEST_STAT").is_none() {
+        return;
+    }
+    println!("ready");
+    let mut kept: Vec<(TcpListener, TcpStream, TcpStream)> = Vec::new();
+    let mut datagrams = Vec::new();
+    for line in std::io::stdin().lines() {
+        let line = line.expect("a line");
+        let (what, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        match what {
+            "connect" => {
+                let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+                let at = listener.local_addr().expect("an address");
+                let client = TcpStream::connect(at).expect("a connection");
+                let (server, _) = listener.accept().expect("a connection");
+                println!("done {} {}", client.as_raw_fd(), server.as_raw_fd());
+                kept.push((listener, client, server));
+            }
+            "exchange" | "stream" => {
+                let (_, client, server) = kept.last_mut().expect("a connection");
+                for _ in 0..rest.parse().expect("a number") {
+                    let mut buffer = [7; 100];
+                    client.write_all(&buffer).expect("a connection");
+                    server.read_exact(&mut buffer).expect("a connection");
+                    server.write_all(&buffer).expect("a connection");
+                    client.read_exact(&mut buffer).expect("a connection");
+                    if what == "stream" {
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                    }
+                }
+                println!("done exchanging");
+            }
+            "leave" => {
+                let (_, client, _) = kept.last_mut().expect("a connection");
+                let count = rest.parse().expect("a number");
+                client.write_all(&vec![1; count]).expect("a connection");
+                println!("done leaving");
+            }
+            "join" => {
+                let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
+                for group in rest.split(' ') {
+                    let group = group.parse().expect("an address");
+                    socket.join_multicast_v4(&group, &Ipv4Addr::LOCALHOST).expect("a group");
+                }
+                println!("done {}", socket.as_raw_fd());
+                datagrams.push(socket);
+            }
+            "join6" => {
+                let socket = UdpSocket::bind("[::]:0").expect("a port");
+                socket.join_multicast_v6(&rest.parse().expect("an address"), 1).expect("a group");
+                println!("done {}", socket.as_raw_fd());
+                datagrams.push(socket);
+            }
+            "part" => {
+                let (socket, group) = (&datagrams[0], rest.parse().expect("an address"));
+                socket.leave_multicast_v4(&group, &Ipv4Addr::LOCALHOST).expect("a group");
+                println!("done parting");
+            }
+            "quiet" => {
+                datagrams[0].set_multicast_loop_v4(false).expect("an option");
+                println!("done quiet");
+            }
+            "flood" => {
+                let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+                let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
+                for _ in 0..10_000 {
+                    let to = socket.local_addr().expect("an address");
+                    let _ = sender.send_to(&[1; 100], to);
+                }
+                println!("done {}", socket.as_raw_fd());
+                datagrams.push(socket);
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
