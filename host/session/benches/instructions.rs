@@ -12,6 +12,9 @@
 
 #![expect(clippy::indexing_slicing, reason = "a benchmark may fail")]
 
+#[path = "../../verbs/benches/counted/mod.rs"]
+mod counted;
+
 use adverb_session::{
     Access, Block, Buffer, Channel, ClientSession, Config, Endpoint, Event, RemoteBuffer,
     ServerSession, WcStatus,
@@ -20,23 +23,17 @@ use adverb_verbs::{
     Cq, Mr, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind, SendTo, SendWork,
     WorkCompletion,
 };
-use std::error::Error;
+use counted::{Operation, Outcome, ROUNDS};
 use std::thread;
 use std::time::Duration;
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
-
-/// Operations in one call.
-const ROUNDS: usize = 1600;
 const SHORT_BYTES: usize = 64;
 const LONG_BYTES: usize = 64 << 10;
 const BATCH: usize = 16;
 const _: () = assert!(ROUNDS.is_multiple_of(BATCH));
 
-type Counted = fn(&mut Bench) -> Outcome<()>;
-
 /// All of them, by their names.
-const OPERATIONS: [(&str, Counted); 6] = [
+const OPERATIONS: [Operation<Bench>; 6] = [
     ("raw_poll", counted_raw_poll),
     ("session_poll", counted_session_poll),
     ("raw_send", counted_raw_send),
@@ -46,24 +43,16 @@ const OPERATIONS: [(&str, Counted); 6] = [
 ];
 
 fn main() -> Outcome<()> {
-    let name = std::env::args().nth(1).filter(|name| !name.starts_with('-'));
-    let Some(name) = name else {
-        for (name, _) in OPERATIONS {
-            println!("{name} {ROUNDS}");
+    counted::run(&OPERATIONS, || {
+        let mut bench = Bench::new()?;
+        for _ in 0..ROUNDS {
+            bench.raw.send()?;
+            bench.session.send()?;
         }
-        return Ok(());
-    };
-    let found = OPERATIONS.into_iter().find(|(known, _)| *known == name);
-    let (_, counted) = found.ok_or_else(|| format!("no such operation: {name}"))?;
-    let mut bench = Bench::new()?;
-    // Everything that happens only the first few times happens here.
-    for _ in 0..ROUNDS {
-        bench.raw.send()?;
-        bench.session.send()?;
-    }
-    bench.raw.write()?;
-    bench.session.write()?;
-    counted(&mut bench)
+        bench.raw.write()?;
+        bench.session.write()?;
+        Ok(bench)
+    })
 }
 
 #[inline(never)]

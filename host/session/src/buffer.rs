@@ -5,7 +5,7 @@
 
 use crate::adapter::Adapter;
 use crate::error::{BlockError, BufferError};
-use adverb_verbs::{Access, Mr, RangeError, Rkey, Sge};
+use adverb_verbs::{Access, Mr, Rkey, Sge};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::info;
@@ -21,6 +21,9 @@ pub struct Buffer {
 #[derive(Debug)]
 struct Inner {
     mr: Mr,
+    /// The region's address and key: what is posted is made of these, without asking it again.
+    addr: u64,
+    lkey: u32,
     /// Where its first block starts in the region.
     start: usize,
     /// It is a part of another, or the same in other blocks.
@@ -89,6 +92,8 @@ impl Buffer {
         );
         Ok(Self {
             inner: Arc::new(Inner {
+                addr: mr.addr(),
+                lkey: mr.lkey(),
                 mr,
                 start: 0,
                 is_part: false,
@@ -153,7 +158,9 @@ impl Buffer {
     fn seen_as(&self, start: usize, blocks: usize, block_bytes: usize) -> Self {
         let Inner { mr, adapter, .. } = &*self.inner;
         let (mr, adapter, turns) = (mr.clone(), adapter.clone(), Turns::default());
-        let inner = Inner { mr, start, is_part: true, blocks, block_bytes, turns, adapter };
+        let Inner { addr, lkey, .. } = *self.inner;
+        let inner =
+            Inner { mr, addr, lkey, start, is_part: true, blocks, block_bytes, turns, adapter };
         Self { inner: Arc::new(inner) }
     }
 
@@ -376,9 +383,13 @@ impl Block {
         }
     }
 
-    #[inline]
-    pub(crate) fn sge(&self) -> Result<Sge, RangeError> {
-        self.buffer.inner.mr.sge(self.offset, self.len)
+    /// As what is posted. It lies in its region, and is no longer than the longest block.
+    #[inline(always)]
+    pub(crate) fn sge(&self) -> Sge {
+        let Inner { addr, lkey, .. } = *self.buffer.inner;
+        let start = u64::try_from(self.offset).unwrap_or(u64::MAX);
+        let len = u32::try_from(self.len).unwrap_or(u32::MAX);
+        Sge { addr: addr.wrapping_add(start), len, lkey }
     }
 }
 
@@ -386,6 +397,7 @@ impl Block {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use adverb_verbs::RangeError;
 
     fn adapter() -> Adapter {
         Adapter::open(Config::default()).unwrap()

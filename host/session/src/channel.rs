@@ -138,6 +138,7 @@ impl Channel {
     /// # Errors
     ///
     /// [`ChannelError`]; nothing was posted then.
+    #[inline]
     pub fn post_recv(&self, block: Block) -> Result<Ticket, ChannelError> {
         self.shared.post_receive(block)
     }
@@ -147,6 +148,7 @@ impl Channel {
     /// # Errors
     ///
     /// [`ChannelError`]; nothing was posted then.
+    #[inline]
     pub fn post_send(&self, block: Block) -> Result<Ticket, ChannelError> {
         self.shared.post_send(block, None, POSTED)
     }
@@ -165,6 +167,7 @@ impl Channel {
     /// # Errors
     ///
     /// [`ChannelError`]; nothing was posted then.
+    #[inline]
     pub fn post_write(&self, block: Block, to: RemoteBlock) -> Result<Ticket, ChannelError> {
         self.shared.post_write(block, to, None, POSTED)
     }
@@ -366,6 +369,19 @@ impl Channel {
     /// [`Channel::failure`] says what ended the channel.
     #[inline]
     pub fn poll(&self) -> Result<Option<Event>, ChannelError> {
+        if self.shared.source().is_shared() {
+            return self.poll_shared();
+        }
+        let state = &mut *self.shared.lock();
+        if state.has_untaken()
+            && let Some(event) = state.next_event()
+        {
+            return Ok(Some(event));
+        }
+        self.shared.reap_one(state)
+    }
+
+    fn poll_shared(&self) -> Result<Option<Event>, ChannelError> {
         let mut state = self.shared.lock();
         if state.has_untaken()
             && let Some(event) = state.next_event()
@@ -373,10 +389,7 @@ impl Channel {
             return Ok(Some(event));
         }
         let (mut state, reaped) = self.shared.reap(state)?;
-        match reaped {
-            true => Ok(state.next_event()),
-            false => Ok(None),
-        }
+        Ok(if reaped { state.next_event() } else { None })
     }
 
     /// Takes events of posted work as [`Channel::poll`] does, as many as there are and `events` has room
@@ -388,14 +401,31 @@ impl Channel {
     #[inline]
     pub fn poll_many(&self, events: &mut Vec<Event>) -> Result<usize, ChannelError> {
         let before = events.len();
-        let mut state = self.shared.lock();
+        if self.shared.source().is_shared() {
+            self.poll_many_shared(events)?;
+            return Ok(events.len() - before);
+        }
+        let state = &mut *self.shared.lock();
         if state.has_untaken() {
             state.take_events(events);
         }
         if events.len() == before {
-            self.shared.reap_into(state, events)?;
+            self.shared.reap_many(state, events)?;
         }
         Ok(events.len() - before)
+    }
+
+    fn poll_many_shared(&self, events: &mut Vec<Event>) -> Result<(), ChannelError> {
+        let before = events.len();
+        let mut state = self.shared.lock();
+        state.take_events(events);
+        if events.len() == before {
+            let (mut state, reaped) = self.shared.reap(state)?;
+            if reaped {
+                state.take_events(events);
+            }
+        }
+        Ok(())
     }
 
     /// Waits until there is an event to poll for, or `changed`, or the channel has failed.
@@ -502,11 +532,20 @@ impl Channel {
             if let Some(answer) = done(&mut state)? {
                 return Ok(answer);
             }
-            let (state, reaped) = self.shared.reap(state)?;
+            let reaped = match self.shared.source().is_shared() {
+                false => {
+                    let reaped = self.shared.reap_here(&mut state)?;
+                    drop(state);
+                    reaped
+                }
+                true => {
+                    drop(state);
+                    self.shared.source().reap()?
+                }
+            };
             if reaped {
                 continue;
             }
-            drop(state);
             spin_loop();
             if spins.is_multiple_of(SPINS_PER_REST) {
                 // The peer may be waiting for this core.

@@ -8,7 +8,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{AdapterError, ConnectError, ConnectorError, SecretError, SetUpError};
 use crate::frame::{Features, Frame, NONCE_BYTES, PROOF_BYTES, Reason, Refusal};
 use crate::link::PeerInfo;
-use crate::set_up::{self, Unlinked};
+use crate::set_up::{self, Failure, Unlinked};
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::thread;
@@ -181,24 +181,6 @@ pub(crate) struct Met {
     pub(crate) peer: PeerInfo,
     pub(crate) connector: Connector,
     pub(crate) channels: Vec<Unlinked>,
-}
-
-/// What can go wrong between two sides that are connected.
-enum Failure {
-    Connector(ConnectorError),
-    SetUp(SetUpError),
-}
-
-impl From<ConnectorError> for Failure {
-    fn from(error: ConnectorError) -> Self {
-        Self::Connector(error)
-    }
-}
-
-impl From<SetUpError> for Failure {
-    fn from(error: SetUpError) -> Self {
-        Self::SetUp(error)
-    }
 }
 
 impl ConnectError {

@@ -279,31 +279,28 @@ impl Ring {
         operation
     }
 
-    /// As [`Ring::complete`], and takes the event at once if it is the oldest and for whoever polls.
+    /// Work `number` is the oldest that is neither done nor taken, and its event for whoever polls.
     #[inline(always)]
-    pub(crate) fn complete_into(
+    pub(crate) fn is_next(&mut self, number: u64) -> bool {
+        let is_oldest = number == self.free && number == self.done && number < self.posted;
+        is_oldest
+            && self.slot(number).is_some_and(|s| s.claim == Claim::Anybody && s.block.is_some())
+    }
+
+    /// The work that [`Ring::is_next`] is about has succeeded. Its event, which is taken at once.
+    #[inline(always)]
+    pub(crate) fn finish_next(
         &mut self,
-        number: u64,
-        status: WcStatus,
         arrived: Option<(Operation, usize, Option<u32>)>,
-        events: &mut Vec<Event>,
-    ) -> Operation {
-        let is_next = number == self.free && number == self.done && number < self.posted;
-        if is_next && events.len() < events.capacity() {
-            let ticket = Ticket { queue: self.queue, number };
-            if let Some(slot) = self.slot(number)
-                && slot.claim == Claim::Anybody
-                && let Some(block) = slot.block.take()
-            {
-                let Outcome { operation, bytes, .. } = slot.outcome;
-                let (operation, bytes, imm) = arrived.unwrap_or((operation, bytes, None));
-                events.push(Event { ticket, operation, block, bytes, imm, status });
-                self.done = number + 1;
-                self.free = self.done;
-                return operation;
-            }
-        }
-        self.complete(number, status, arrived)
+    ) -> Option<Event> {
+        let ticket = Ticket { queue: self.queue, number: self.free };
+        self.free += 1;
+        self.done = self.free;
+        let slot = self.slot(ticket.number)?;
+        let block = slot.block.take()?;
+        let Outcome { operation, bytes, .. } = slot.outcome;
+        let (operation, bytes, imm) = arrived.unwrap_or((operation, bytes, None));
+        Some(Event { ticket, operation, block, bytes, imm, status: WcStatus::Success })
     }
 
     /// Frees the places of work that was taken.

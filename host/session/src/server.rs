@@ -8,10 +8,10 @@ use crate::auth::{self, Role, Secret};
 use crate::config::Config;
 use crate::connector::{self, Connector, Deadline, system, unexpected};
 use crate::endpoint::Endpoint;
-use crate::error::{AcceptError, BindError, ConnectorError, SecretError, SetUpError};
+use crate::error::{AcceptError, BindError, ConnectorError, SecretError};
 use crate::frame::{Frame, Hello, NONCE_BYTES, Name, Reason, Refusal};
 use crate::link::PeerInfo;
-use crate::set_up::{self, Unlinked};
+use crate::set_up::{self, Failure, Unlinked};
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::eventfd::EventFd;
 use std::io::{self, ErrorKind};
@@ -209,24 +209,6 @@ impl ServerSession {
 enum Step {
     Wait,
     Done,
-}
-
-/// Why a newcomer does not become an endpoint.
-enum Failure {
-    Connector(ConnectorError),
-    SetUp(SetUpError),
-}
-
-impl From<ConnectorError> for Failure {
-    fn from(error: ConnectorError) -> Self {
-        Self::Connector(error)
-    }
-}
-
-impl From<SetUpError> for Failure {
-    fn from(error: SetUpError) -> Self {
-        Self::SetUp(error)
-    }
 }
 
 impl Newcomer {

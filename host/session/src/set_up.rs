@@ -3,7 +3,7 @@
 use crate::adapter::Adapter;
 use crate::auth;
 use crate::channel::Shared;
-use crate::error::SetUpError;
+use crate::error::{ConnectorError, SetUpError};
 use crate::frame::{ChannelHello, Features, Hello, Name};
 use crate::link::PeerInfo;
 use crate::source::Places;
@@ -20,6 +20,24 @@ pub(crate) struct Unlinked {
     pub(crate) qp: Qp<Rc>,
     /// Where its completions come from.
     pub(crate) places: Places,
+}
+
+/// What can go wrong between two sides that are connected.
+pub(crate) enum Failure {
+    Connector(ConnectorError),
+    SetUp(SetUpError),
+}
+
+impl From<ConnectorError> for Failure {
+    fn from(error: ConnectorError) -> Self {
+        Self::Connector(error)
+    }
+}
+
+impl From<SetUpError> for Failure {
+    fn from(error: SetUpError) -> Self {
+        Self::SetUp(error)
+    }
 }
 
 /// Makes a queue pair for each name.

@@ -8,24 +8,20 @@
 //!
 //! Raw requests are of a region that outlives them and lends no references.
 
+mod counted;
+
 use adverb_verbs::{
     Access, Context, Cq, Mr, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind, SendTo,
     SendWork, Sge, Srq, SrqConfig, WcStatus, WorkCompletion,
 };
-use std::error::Error;
+use counted::{Operation, Outcome, ROUNDS};
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
-
-/// Operations in one call.
-const ROUNDS: usize = 1600;
 const BYTES: usize = 64;
 const BATCH: usize = 16;
 const _: () = assert!(ROUNDS.is_multiple_of(BATCH));
 
-type Counted = fn(&Bench) -> Outcome<()>;
-
 /// All of them, by their names in the record.
-const OPERATIONS: [(&str, Counted); 8] = [
+const OPERATIONS: [Operation<Bench>; 8] = [
     ("poll_empty", counted_poll_empty),
     ("log_unheard", counted_log_unheard),
     ("send_64_inline", counted_send_64_inline),
@@ -37,20 +33,13 @@ const OPERATIONS: [(&str, Counted); 8] = [
 ];
 
 fn main() -> Outcome<()> {
-    let name = std::env::args().nth(1).filter(|name| !name.starts_with('-'));
-    let Some(name) = name else {
-        for (name, _) in OPERATIONS {
-            println!("{name} {ROUNDS}");
+    counted::run(&OPERATIONS, || {
+        let bench = Bench::new()?;
+        for _ in 0..2 {
+            warm_up(&bench)?;
         }
-        return Ok(());
-    };
-    let found = OPERATIONS.into_iter().find(|(known, _)| *known == name);
-    let (_, counted) = found.ok_or_else(|| format!("no such operation: {name}"))?;
-    let bench = Bench::new()?;
-    for _ in 0..2 {
-        warm_up(&bench)?;
-    }
-    counted(&bench)
+        Ok(bench)
+    })
 }
 
 /// Everything that happens only the first few times happens here.
@@ -68,7 +57,7 @@ fn warm_up(bench: &Bench) -> Outcome<()> {
 }
 
 #[inline(never)]
-fn counted_poll_empty(bench: &Bench) -> Outcome<()> {
+fn counted_poll_empty(bench: &mut Bench) -> Outcome<()> {
     for _ in 0..ROUNDS {
         bench.poll()?;
     }
@@ -77,7 +66,7 @@ fn counted_poll_empty(bench: &Bench) -> Outcome<()> {
 
 /// Telling the log something while nobody listens.
 #[inline(never)]
-fn counted_log_unheard(bench: &Bench) -> Outcome<()> {
+fn counted_log_unheard(bench: &mut Bench) -> Outcome<()> {
     for round in 0..ROUNDS {
         tracing::debug!(round, at = bench.memory.addr(), "nobody listens");
     }
@@ -85,7 +74,7 @@ fn counted_log_unheard(bench: &Bench) -> Outcome<()> {
 }
 
 #[inline(never)]
-fn counted_send_64_inline(bench: &Bench) -> Outcome<()> {
+fn counted_send_64_inline(bench: &mut Bench) -> Outcome<()> {
     for _ in 0..ROUNDS {
         bench.receive(&bench.b)?;
         bench.post(&[bench.send()])?;
@@ -95,7 +84,7 @@ fn counted_send_64_inline(bench: &Bench) -> Outcome<()> {
 }
 
 #[inline(never)]
-fn counted_send_64_inline_srq(bench: &Bench) -> Outcome<()> {
+fn counted_send_64_inline_srq(bench: &mut Bench) -> Outcome<()> {
     for _ in 0..ROUNDS {
         bench.receive_shared()?;
         // SAFETY: inline data is copied when it is posted.
@@ -106,7 +95,7 @@ fn counted_send_64_inline_srq(bench: &Bench) -> Outcome<()> {
 }
 
 #[inline(never)]
-fn counted_send_64_inline_batch_16(bench: &Bench) -> Outcome<()> {
+fn counted_send_64_inline_batch_16(bench: &mut Bench) -> Outcome<()> {
     for _ in 0..ROUNDS / BATCH {
         for _ in 0..BATCH {
             bench.receive(&bench.b)?;
@@ -118,7 +107,7 @@ fn counted_send_64_inline_batch_16(bench: &Bench) -> Outcome<()> {
 }
 
 #[inline(never)]
-fn counted_write_64_inline(bench: &Bench) -> Outcome<()> {
+fn counted_write_64_inline(bench: &mut Bench) -> Outcome<()> {
     let (va, rkey) = (bench.memory.addr(), bench.memory.rkey());
     let kind = SendKind::Write { va, rkey, imm: None };
     for _ in 0..ROUNDS {
@@ -129,7 +118,7 @@ fn counted_write_64_inline(bench: &Bench) -> Outcome<()> {
 }
 
 #[inline(never)]
-fn counted_read_64(bench: &Bench) -> Outcome<()> {
+fn counted_read_64(bench: &mut Bench) -> Outcome<()> {
     for _ in 0..ROUNDS {
         bench.post(&[bench.read()])?;
         bench.wait(1)?;
@@ -138,7 +127,7 @@ fn counted_read_64(bench: &Bench) -> Outcome<()> {
 }
 
 #[inline(never)]
-fn counted_fetch_add(bench: &Bench) -> Outcome<()> {
+fn counted_fetch_add(bench: &mut Bench) -> Outcome<()> {
     let (va, rkey) = (bench.memory.addr(), bench.memory.rkey());
     let kind = SendKind::FetchAdd { va, rkey, add: 1 };
     let data = SendData::Gather(&bench.word);

@@ -13,6 +13,8 @@
 //! 2. The [`Block`] that work uses lies in a ring from before the queue's lock is given back until
 //!    the work has completed, and keeps the memory registered. The queue pair is declared before the
 //!    rings, so it ends before they let go; another takes its place only when all work has ended.
+//! 3. A vector of events is said to be longer by one only when the place behind its last event, which is
+//!    part of its capacity, has been written.
 
 use super::Channel;
 use crate::adapter::Adapter;
@@ -160,17 +162,47 @@ impl State {
         }
     }
 
+    /// Notes completions, and takes the first event that is for whoever polls.
+    #[inline]
+    fn note_and_take(&mut self, count: usize) -> Option<Event> {
+        if count == 1 {
+            let [completion, ..] = &self.completions;
+            let Told { ticket, status, arrived } = told(completion);
+            let ring = match ticket.queue {
+                Queue::Send => &mut self.sends,
+                Queue::Receive => &mut self.receives,
+            };
+            if status == WcStatus::Success && ring.is_next(ticket.number) {
+                return ring.finish_next(arrived);
+            }
+        }
+        self.note(count);
+        self.next_event()
+    }
+
     /// Notes completions, and takes events as far as there is room.
     #[inline]
     fn note_into(&mut self, count: usize, events: &mut Vec<Event>) {
         let Self { sends, receives, failure, completions, .. } = self;
         for completion in completions.iter().take(count) {
             let Told { ticket, status, arrived } = told(completion);
-            let operation = match ticket.queue {
-                Queue::Send => sends.complete_into(ticket.number, status, arrived, events),
-                Queue::Receive => receives.complete_into(ticket.number, status, arrived, events),
+            let ring = match ticket.queue {
+                Queue::Send => &mut *sends,
+                Queue::Receive => &mut *receives,
             };
-            note_cause(operation, status, failure);
+            if status == WcStatus::Success
+                && ring.is_next(ticket.number)
+                && let Some(place) = events.spare_capacity_mut().first_mut()
+                && let Some(event) = ring.finish_next(arrived)
+            {
+                place.write(event);
+                let len = events.len() + 1;
+                // SAFETY: the place is the first of the spare capacity, and was just written (rule 3).
+                unsafe { events.set_len(len) };
+            } else {
+                let operation = ring.complete(ticket.number, status, arrived);
+                note_cause(operation, status, failure);
+            }
         }
         if self.has_untaken() {
             self.take_events(events);
@@ -286,6 +318,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[inline]
     pub(super) fn post_send(
         &self,
         block: Block,
@@ -296,6 +329,7 @@ impl Shared {
         self.post(Operation::Send, block, None, SendKind::Send { imm }, how)
     }
 
+    #[inline]
     pub(super) fn post_write(
         &self,
         block: Block,
@@ -346,7 +380,7 @@ impl Shared {
     }
 
     /// Whether work that will use `block` can be posted to a queue.
-    #[inline]
+    #[inline(always)]
     fn check(
         &self,
         state: &mut State,
@@ -371,7 +405,7 @@ impl Shared {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn post(
         &self,
         operation: Operation,
@@ -385,7 +419,7 @@ impl Shared {
         if remote.is_some_and(|remote| !remote.is_of(state.link)) {
             return Err(ChannelError::OldBuffer);
         }
-        let sges = [block.sge().map_err(|_| ChannelError::ForeignBuffer)?];
+        let sges = [block.sge()];
         let outward = matches!(operation, Operation::Send | Operation::Write);
         let data = match state.inline.get_mut(..block.len()) {
             Some(inline) if outward && !inline.is_empty() => {
@@ -397,7 +431,7 @@ impl Shared {
         let signaled =
             how.signal || state.sends.room() == 1 || state.unsignaled + 1 >= state.signal_every;
         let ticket = state.sends.next_ticket();
-        let work = SendWork {
+        let work = [SendWork {
             to: SendTo::Peer,
             wr_id: ticket.to_wr_id(),
             kind,
@@ -406,11 +440,11 @@ impl Shared {
             solicited: false,
             fence: false,
             buffer: None,
-        };
+        }];
         // SAFETY: `sges` is the range of a block, to which there are no references (rule 1); the
         // block is kept until the work has completed (rule 2), for which it is put into the ring
         // below, before the lock is given back.
-        let posted = unsafe { state.qp.post_send(&[work]) };
+        let posted = unsafe { state.qp.post_send(&work) };
         posted.map_err(|(_, error)| ChannelError::Post(error))?;
         state.sends.post(operation, Some(block), how.claim);
         state.unsignaled = match signaled {
@@ -420,15 +454,16 @@ impl Shared {
         Ok(ticket)
     }
 
+    #[inline]
     pub(super) fn post_receive(&self, block: Block) -> Result<Ticket, ChannelError> {
         let state = &mut *self.lock();
         self.check(state, Queue::Receive, Operation::Receive, &block)?;
-        let sges = [block.sge().map_err(|_| ChannelError::ForeignBuffer)?];
+        let sges = [block.sge()];
         let ticket = state.receives.next_ticket();
-        let work = ReceiveWork { wr_id: ticket.to_wr_id(), sges: &sges, buffer: None };
+        let work = [ReceiveWork { wr_id: ticket.to_wr_id(), sges: &sges, buffer: None }];
         // SAFETY: `sges` is the range of a block, to which there are no references (rule 1); the
         // block is put into the ring below, before the lock is given back (rule 2).
-        let posted = unsafe { state.qp.post_recv(&[work]) };
+        let posted = unsafe { state.qp.post_recv(&work) };
         posted.map_err(|(_, error)| ChannelError::Post(error))?;
         state.receives.post(Operation::Receive, Some(block), Claim::Anybody);
         Ok(ticket)
@@ -469,47 +504,54 @@ impl Shared {
             let reaped = self.source().reap()?;
             return Ok((self.lock(), reaped));
         }
-        let count = self.source().cq().poll(&mut state.completions)?;
-        if count == 0 {
-            return Ok((state, false));
-        }
-        state.note(count);
-        self.announce(&mut state);
-        Ok((state, true))
+        let reaped = self.reap_here(&mut state)?;
+        Ok((state, reaped))
     }
 
-    /// Takes what has completed, and its events as far as there is room. The lock is let go meanwhile if
-    /// the queue is shared.
+    /// Takes what has completed on a queue that is the channel's own; false if nothing had.
+    ///
+    /// Here, as in the two calls that follow and in what calls them, neither the lock's guard nor an
+    /// event is moved about: what is written in small pieces and then read in large ones is not to be
+    /// had before all earlier writes are done, of which some are to memory that another processor has.
     #[inline]
-    pub(super) fn reap_into<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
+    pub(super) fn reap_here(&self, state: &mut State) -> Result<bool, PollError> {
+        let count = self.source().cq().poll(&mut state.completions)?;
+        if count > 0 {
+            state.note(count);
+            self.announce(state);
+        }
+        Ok(count > 0)
+    }
+
+    /// As [`Shared::reap_here`], and takes an event of it.
+    #[inline]
+    pub(super) fn reap_one(&self, state: &mut State) -> Result<Option<Event>, ChannelError> {
+        let count = self.source().cq().poll(&mut state.completions)?;
+        if count == 0 {
+            return Ok(None);
+        }
+        self.announce(state);
+        Ok(state.note_and_take(count))
+    }
+
+    /// As [`Shared::reap_here`], and takes events as far as there is room.
+    #[inline]
+    pub(super) fn reap_many(
+        &self,
+        state: &mut State,
         events: &mut Vec<Event>,
     ) -> Result<(), ChannelError> {
-        if self.source().is_shared() {
-            let (mut state, reaped) = self.reap(state)?;
-            if reaped {
-                state.take_events(events);
-            }
-            return Ok(());
-        }
         let count = self.source().cq().poll(&mut state.completions)?;
         if count > 0 {
             state.note_into(count, events);
-            self.announce(&mut state);
+            self.announce(state);
         }
         Ok(())
     }
 
     /// Takes what has completed on a queue that is the channel's own; false if nothing had.
     pub(crate) fn reap_own(&self) -> Result<bool, PollError> {
-        let mut state = self.lock();
-        let count = self.source().cq().poll(&mut state.completions)?;
-        if count > 0 {
-            state.note(count);
-            self.announce(&mut state);
-        }
-        Ok(count > 0)
+        self.reap_here(&mut self.lock())
     }
 
     /// Takes in a completion that came over a shared queue.

@@ -88,8 +88,8 @@ fn wr_ids_carry_the_queue() {
 enum Step {
     Post,
     Complete(u64),
-    /// And takes what there is, with room for so many.
-    CompleteInto(u64, usize),
+    /// Completes the oldest and takes its event at once.
+    Finish,
     Next,
     TakeInto(usize),
     Claim(u64),
@@ -100,7 +100,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => Just(Step::Post),
         2 => (0..4_u64).prop_map(Step::Complete),
-        2 => (0..4_u64, 0..3_usize).prop_map(|(ahead, room)| Step::CompleteInto(ahead, room)),
+        2 => Just(Step::Finish),
         2 => Just(Step::Next),
         1 => (0..3_usize).prop_map(Step::TakeInto),
         1 => (0..4_u64).prop_map(Step::Claim),
@@ -136,18 +136,15 @@ proptest! {
                         list.iter_mut().filter(|w| w.0 <= number).for_each(|w| w.1 = true);
                     }
                 }
-                Step::CompleteInto(ahead, room) => {
-                    let number = ring.done + ahead;
-                    if number < posted {
-                        // What is the oldest and nobody else's is taken at once, if there is room.
-                        let taken = list.front().is_some_and(|w| *w == (number, false, false));
-                        let mut events = Vec::with_capacity(room);
-                        ring.complete_into(number, WcStatus::Success, None, &mut events);
-                        list.iter_mut().filter(|w| w.0 <= number).for_each(|w| w.1 = true);
-                        prop_assert_eq!(events.len(), usize::from(taken && room > 0));
-                        for event in events {
-                            prop_assert_eq!(Some(event.ticket.number), list.pop_front().map(|w| w.0));
-                        }
+                Step::Finish => {
+                    // The oldest can be done and taken at once, if nobody else waits for it.
+                    let number = ring.done;
+                    let is_next = list.front().is_some_and(|w| *w == (number, false, false));
+                    prop_assert_eq!(ring.is_next(number), is_next);
+                    if is_next {
+                        let event = ring.finish_next(None).unwrap();
+                        prop_assert_eq!(Some(event.ticket.number), list.pop_front().map(|w| w.0));
+                        prop_assert_eq!(event.status, WcStatus::Success);
                     }
                 }
                 Step::TakeInto(room) => {

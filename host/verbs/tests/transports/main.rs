@@ -34,4 +34,5 @@ mod stranger;
 mod strangers;
 #[path = "../verbs/talker.rs"]
 mod talker;
+mod tap;
 mod xrc;

@@ -1,9 +1,5 @@
 //! How packets are marked: traffic class, hop limit and flow label, from the address handle to the wire
 //! and on to the receiver.
-//!
-//! # Safety
-//!
-//! The descriptor that `socket` returns is open and nobody else's.
 
 #![expect(clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -11,14 +7,12 @@ use crate::alone::{alone, over_udp};
 use crate::datagram::{QKEY, Side};
 use crate::pair::{Setup, wait};
 use crate::path::{Path, on_every_path};
+use crate::tap::Tap;
 use adverb_verbs::{
     Ah, AhAttr, ConnectError, Connected, Context, GRH_LEN, Marks, Modify, Qp, QpConfig, QpState,
     Qpn, RcConnect, RemoteQp, Uc, UcConnect, Work,
 };
 use adverb_wire::Grh;
-use adverb_wire::ip::Datagram;
-use std::net::UdpSocket;
-use std::os::fd::FromRawFd;
 
 on_every_path! {
     a_batch_of_several_marks_arrives_with_each_as_it_was,
@@ -96,43 +90,6 @@ fn a_batch_of_several_marks_arrives_with_each_as_it_was(path: Path) {
             let shown = Grh::parse(&grh).expect("a header").marks;
             assert_eq!(shown, of(gid_index, marks(n)), "number {n}");
         }
-    }
-}
-
-/// Everything that passes an interface of this namespace, as IP has it.
-struct Tap(UdpSocket);
-
-impl Tap {
-    /// `None` where that is not allowed.
-    fn new() -> Option<Self> {
-        let protocol = i32::from(0x0003_u16.to_be()); // All.
-        let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: it takes integers.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, protocol) };
-        if fd < 0 {
-            println!("skipped: no packet sockets");
-            return None;
-        }
-        // SAFETY: it was just opened, and nobody else has it. Of a UDP socket's calls only `recv` is made.
-        Some(Self(unsafe { UdpSocket::from_raw_fd(fd) }))
-    }
-
-    /// The marks of all RoCE packets since the last call that carry something for this queue pair.
-    fn marks_to(&self, number: Qpn) -> Vec<Marks> {
-        let mut buffer = vec![0; 1 << 17];
-        let mut all = Vec::new();
-        while let Ok(len) = self.0.recv(&mut buffer) {
-            let Ok(datagram) = Datagram::parse(&buffer[..len]) else {
-                continue;
-            };
-            let [_, _, _, _, _, q0, q1, q2, ..] = *datagram.payload else {
-                continue;
-            };
-            if u32::from_be_bytes([0, q0, q1, q2]) == number.get() {
-                all.push(datagram.marks);
-            }
-        }
-        all
     }
 }
 
