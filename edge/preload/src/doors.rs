@@ -24,6 +24,7 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::meeting::{self, Reach};
@@ -70,6 +71,7 @@ const FD_MIN: c_int = 1000;
 static OWN: [AtomicU64; OWN_MAX] = [const { AtomicU64::new(0) }; OWN_MAX];
 static DOOR: AtomicI32 = AtomicI32::new(-1);
 static DOOR_COOKIE: AtomicU64 = AtomicU64::new(0);
+static OPENING: Mutex<()> = Mutex::new(());
 
 fn table() -> Option<&'static [Entry; ENTRIES]> {
     static MAP: AtomicPtr<[Entry; ENTRIES]> = AtomicPtr::new(ptr::null_mut());
@@ -272,9 +274,17 @@ fn door() -> Option<c_int> {
     if !is_wanted() {
         return None;
     }
-    let (fd, cookie) = (DOOR.load(Ordering::Acquire), DOOR_COOKIE.load(Ordering::Acquire));
     // A program may have closed it, and have something else there.
-    if fd >= 0 && cookie != 0 && meeting::cookie(fd) == cookie {
+    let known = || {
+        let (fd, cookie) = (DOOR.load(Ordering::Acquire), DOOR_COOKIE.load(Ordering::Acquire));
+        (fd >= 0 && cookie != 0 && meeting::cookie(fd) == cookie).then_some(fd)
+    };
+    if let Some(fd) = known() {
+        return Some(fd);
+    }
+    // Whoever finds somebody else at it looks again later.
+    let _held = OPENING.try_lock().ok()?;
+    if let Some(fd) = known() {
         return Some(fd);
     }
     let (fd, port) = open()?;
@@ -294,11 +304,8 @@ fn open() -> Option<(c_int, u16)> {
         (libc::AF_INET, IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)),
     ] {
         let Ok(made) = raw::socket(domain, kind) else { continue };
-        let Ok(fd) = raw::copy_above(made, FD_MIN) else {
-            raw::close(made);
-            continue;
-        };
-        raw::close(made);
+        // Where so few descriptors are allowed, it has a number that programs may use.
+        let fd = raw::copy_above(made, FD_MIN).inspect(|_| raw::close(made)).unwrap_or(made);
         if domain == libc::AF_INET6 {
             let _ = raw::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0);
         }

@@ -26,7 +26,6 @@ mod wait;
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::doorbell;
@@ -37,9 +36,6 @@ use crate::slot::Slot;
 pub(crate) use self::changes::note_change;
 use self::item::Item;
 pub(crate) use self::item::events_of;
-
-/// Every instance of this process.
-static ALL: Mutex<Vec<&'static Epoll>> = Mutex::new(Vec::new());
 
 struct State {
     items: Vec<Option<Item>>,
@@ -151,7 +147,7 @@ impl Epoll {
             has_marked: AtomicBool::new(false),
             state: UnsafeCell::new(state),
         }));
-        all().push(epoll);
+        with_all(|all| all.push(epoll));
         epoll
     }
 
@@ -179,7 +175,7 @@ impl Epoll {
             });
             self.count.store(0, Ordering::Release);
             gone.iter_mut().flatten().for_each(Item::part);
-            all().retain(|known| !std::ptr::eq(*known, self));
+            with_all(|all| all.retain(|known| !std::ptr::eq(*known, self)));
         }
     }
 
@@ -255,29 +251,45 @@ fn crowding(hot: &[usize]) -> u32 {
     u32::try_from(hot.len() / CROWD).unwrap_or(u32::MAX).saturating_add(1)
 }
 
-fn all() -> std::sync::MutexGuard<'static, Vec<&'static Epoll>> {
-    ALL.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+/// Every instance of this process.
+struct All {
+    lock: Lock,
+    list: UnsafeCell<Vec<&'static Epoll>>,
+}
+
+// SAFETY: the list is touched only while the lock is held.
+unsafe impl Sync for All {}
+
+static ALL: All = All { lock: Lock::new(), list: UnsafeCell::new(Vec::new()) };
+
+fn with_all<T>(f: impl FnOnce(&mut Vec<&'static Epoll>) -> T) -> T {
+    let _held = ALL.lock.hold();
+    // SAFETY: the lock is held, and `f` does not come back here.
+    f(unsafe { &mut *ALL.list.get() })
+}
+
+/// Before a fork: no other thread is in the middle of the list, of which the child gets a copy.
+pub(crate) fn before_fork() {
+    std::mem::forget(ALL.lock.hold());
+}
+
+/// After it, in the parent.
+pub(crate) fn after_fork_in_parent() {
+    ALL.lock.let_go();
 }
 
 /// A socket's last descriptor is being closed: no instance knows it any longer.
 pub(crate) fn forget(slot: &Slot) {
-    for epoll in all().iter() {
-        epoll.forget(slot);
-    }
+    with_all(|all| all.iter().for_each(|epoll| epoll.forget(slot)));
 }
 
 /// A descriptor of a socket is being closed, and others stand for it still.
 pub(crate) fn lay(fd: c_int, slot: &Slot) {
-    for epoll in all().iter() {
-        epoll.lay(fd, slot);
-    }
+    with_all(|all| all.iter().for_each(|epoll| epoll.lay(fd, slot)));
 }
 
-/// For a child just forked: the only thread holds no lock.
+/// For a child just forked: the only thread holds no lock but that of the list.
 pub(crate) fn after_fork() {
-    if let Ok(all) = ALL.try_lock() {
-        for epoll in all.iter() {
-            epoll.after_fork();
-        }
-    }
+    ALL.lock.let_go();
+    with_all(|all| all.iter().for_each(|epoll| epoll.after_fork()));
 }

@@ -25,7 +25,7 @@ static END: extern "C" fn() = end;
 extern "C" fn begin() {
     signal::settle_in();
     // SAFETY: the function takes pointers to functions of the type it wants, or none.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     adopt_descriptors();
 }
 
@@ -90,6 +90,15 @@ pub(crate) fn no_fork(fork: u32) {
             slot.slot().release_for_child(fork);
         }
     });
+}
+
+/// Just before every fork, whoever called it, and just after it in the parent.
+extern "C" fn prepare() {
+    epoll::before_fork();
+}
+
+extern "C" fn in_parent() {
+    epoll::after_fork_in_parent();
 }
 
 /// In every child of a fork, whoever called it.

@@ -71,6 +71,12 @@ impl Lock {
         }
     }
 
+    /// Lets go of a lock that the calling thread has held since before a fork; in the child, whose
+    /// thread has another number, as well.
+    pub(crate) fn let_go(&self) {
+        drop(Held(self));
+    }
+
     /// Whether whoever held it last has died with it.
     pub(crate) fn is_abandoned(&self) -> bool {
         let holder = self.0.load(Ordering::Acquire);

@@ -347,6 +347,8 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
 pub(crate) fn map_again(slot: &Slot) -> Option<&Segment> {
     let (segment, _) = open(&file(remembered(slot))?)?;
     slot.publish(segment);
+    // Instances of this process have not heard of it.
+    crate::epoll::note_change(slot);
     slot.mapped()
 }
 

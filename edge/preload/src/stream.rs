@@ -746,6 +746,12 @@ pub(crate) fn arm_together(slot: &Slot, segment: &Segment, number: u32) -> bool 
     }
 }
 
+/// Whoever has the doorbell looks here no longer: the next bell is for this connection alone.
+pub(crate) fn part_together(slot: &Slot, segment: &Segment) {
+    let armed = &segment.incoming(slot.end()).direction.consumer.sleep.armed;
+    let _ = armed.compare_exchange(TOGETHER, ALONE, Ordering::AcqRel, Ordering::Relaxed);
+}
+
 /// Whether this end has bytes to send again, as soon as the kernel takes them.
 pub(crate) fn owes(slot: &Slot) -> bool {
     slot.carrier() == Carrier::Leaving

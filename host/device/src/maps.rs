@@ -66,12 +66,13 @@ impl Message {
 const FILES_MAX: usize = 4096;
 
 /// Memory of two neighbours, as one of them knows it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Maps {
     stream: OnceLock<Arc<Stream>>,
     /// The other's files; `None` if it was asked for one.
     files: Mutex<HashMap<u64, Option<Arc<Mapping>>>>,
-    /// Grows when a file has gone.
+    /// Another one when a file has gone, and for every lane: whoever remembers what he has seen of one
+    /// neighbour does not take it for another's.
     version: AtomicU64,
     /// Our own files that the other was offered, and whether it has them.
     lent: Mutex<HashMap<u64, bool>>,
@@ -79,6 +80,25 @@ pub(crate) struct Maps {
     process: AtomicU32,
     /// The other can read ours.
     is_read: AtomicBool,
+}
+
+impl Default for Maps {
+    fn default() -> Self {
+        Self {
+            stream: OnceLock::new(),
+            files: Mutex::default(),
+            version: AtomicU64::new(new_version()),
+            lent: Mutex::default(),
+            process: AtomicU32::new(0),
+            is_read: AtomicBool::new(false),
+        }
+    }
+}
+
+/// One that no lane of this process has had; never 0.
+fn new_version() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Maps {
@@ -183,7 +203,7 @@ impl Maps {
             }
             Message::Gone(number) => {
                 lock(&self.files).remove(&number);
-                self.version.fetch_add(1, Ordering::AcqRel);
+                self.version.store(new_version(), Ordering::Release);
             }
             Message::Reads => self.is_read.store(true, Ordering::Release),
         }

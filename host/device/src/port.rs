@@ -1070,7 +1070,9 @@ impl Port {
         let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
         for (index, datagram) in passed.bytes.chunks(step).enumerate() {
             let guess = u16::try_from(index).unwrap_or(0);
-            if let Some(capture) = endpoint.capture.as_deref() {
+            if let Some(capture) = endpoint.capture.as_deref()
+                && probe::parse(datagram).is_none()
+            {
                 let id = flow.verify(datagram, guess).unwrap_or(guess);
                 capture.packet((passed.source, endpoint.addr), id, passed.marks, datagram);
             }

@@ -16,7 +16,7 @@
 //!    everybody else does (`region.rs`, rule 1).
 //! 4. Local bytes are registered and pinned while they are copied (`region.rs`, rule 2).
 
-use crate::host::Surroundings;
+use crate::host::{Own, Surroundings};
 use crate::lane::{InRing, Lane, Lent, Load, Visit};
 use crate::region::{Pin, Regions};
 use crate::shelf::{Field, QpWord};
@@ -56,7 +56,9 @@ impl Place {
 pub(crate) struct Views {
     recent: [Option<View>; VIEWS],
     next: usize,
-    /// The state of the lane's maps that they are from.
+    /// A file of our own that the neighbour has; 0 is none. Numbers are not used again.
+    lent: u64,
+    /// The state of the lane's maps that all this is from.
     version: u64,
 }
 
@@ -69,13 +71,29 @@ struct View {
 }
 
 impl Views {
+    /// Forgets what is of another lane, or was of this one.
+    #[inline]
+    fn renew(&mut self, lane: &Lane) {
+        let version = lane.maps().version();
+        if self.version != version {
+            *self = Self { version, ..Self::default() };
+        }
+    }
+
+    /// The neighbour has this file of ours.
+    #[inline]
+    fn has_lent(&mut self, lane: &Lane, file: u64) -> bool {
+        self.renew(lane);
+        if self.lent != file && lane.has_lent(file) {
+            self.lent = file;
+        }
+        self.lent == file
+    }
+
     /// The pages of a file, if they are mapped; they will be, otherwise.
     #[inline]
     fn pages(&mut self, lane: &Lane, file: u64) -> Option<&Mapping> {
-        let version = lane.maps().version();
-        if self.version != version {
-            (self.recent, self.version) = ([const { None }; VIEWS], version);
-        }
+        self.renew(lane);
         let known = |view: &Option<View>| view.as_ref().is_some_and(|view| view.file == file);
         let at = match self.recent.iter().position(known) {
             Some(at) => at,
@@ -367,8 +385,17 @@ impl<'a> Surroundings<'a, '_> {
         let Local::Gather(sges) = self.own.sends.local(index) else {
             return false;
         };
-        lends_all(lane, sges)
+        let ours = |sge: &Sge| is_ours(self.regions, self.own.domain, sge);
+        lends_all(lane, sges) && sges.iter().all(ours)
     }
+}
+
+/// These are registered bytes of ours: what is wrong with others, a peer could not say.
+#[inline]
+fn is_ours(regions: &Regions, domain: u32, sge: &Sge) -> bool {
+    let len = usize::try_from(sge.len).unwrap_or(usize::MAX);
+    let pin = regions.pin_local(sge.lkey, domain);
+    sge.len == 0 || pin.is_ok_and(|pin| pin.range(sge.addr, len, Access::NONE).is_ok())
 }
 
 /// Whoever is at the other end can reach these bytes of ours.
@@ -377,11 +404,33 @@ pub(crate) fn lends_all(lane: &Lane, sges: &[Sge]) -> bool {
     if lane.is_own() || !lane.shares() {
         return lane.shares();
     }
-    let file_of = |sge: &Sge| {
-        let index = sge.lkey >> Regions::TAG_BITS;
-        lane.own_shelf().region(index, Field::File).map_or(0, |file| file.load(Ordering::Relaxed))
-    };
-    !lane.is_cut() && sges.iter().all(|sge| lane.has_lent(file_of(sge)))
+    !lane.is_cut() && sges.iter().all(|sge| lane.has_lent(file_of(lane, sge)))
+}
+
+/// Whoever is at the other end can reach these bytes of ours, and they are so many that he had better
+/// fetch them than get them through the lane. To be followed by a brief, which is one record.
+#[inline]
+pub(crate) fn lends_one(lane: &Lane, own: &mut Own, regions: &Regions, sge: &Sge) -> bool {
+    if sge.len < LENT_MIN || !lane.shares() || lane.is_cut() {
+        return false;
+    }
+    let reaches = lane.is_own()
+        || match file_of(lane, sge) {
+            0 => sge.len > LOCAL_SEGMENT_BYTES && lane.has_lent(0),
+            file => own.views.has_lent(lane, file),
+        };
+    reaches && is_ours(regions, own.domain, sge)
+}
+
+/// The shortest message that is fetched from pages that both sides have mapped, in bytes. A shorter one
+/// is there sooner through the lane.
+const LENT_MIN: u32 = 512;
+
+/// The file that these bytes of ours are in; 0: none that others can map.
+#[inline]
+fn file_of(lane: &Lane, sge: &Sge) -> u64 {
+    let index = sge.lkey >> Regions::TAG_BITS;
+    lane.own_shelf().region(index, Field::File).map_or(0, |file| file.load(Ordering::Relaxed))
 }
 
 /// Where a neighbour's bytes are, if the claim is right and they can be reached.

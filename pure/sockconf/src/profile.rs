@@ -56,9 +56,9 @@ const MULTI_RING_LATENCY: &[(&str, &str)] = &[
     ("VMA_TRIGGER_DUMMY_SEND_GETSOCKNAME", "1"),
 ];
 
-/// Large rings, short spins.
+/// Rings larger than what a processor keeps near itself, short spins.
 const THROUGHPUT: &[(&str, &str)] = &[
-    ("ADVERB_SOCKETS_RING_BYTES", "1048576"),
+    ("ADVERB_SOCKETS_RING_BYTES", "4194304"),
     ("ADVERB_SOCKETS_SPIN_USEC", "50"),
     ("ADVERB_SOCKETS_ADAPTIVE", "1"),
 ];

@@ -203,7 +203,12 @@ impl Item {
     /// It is removed.
     pub(super) fn part(&mut self) {
         match &self.target {
-            Target::Socket(slot) => _ = slot.watchers.fetch_sub(1, Ordering::AcqRel),
+            Target::Socket(slot) => {
+                if let Some(segment) = slot.mapped() {
+                    stream::part_together(slot, segment);
+                }
+                slot.watchers.fetch_sub(1, Ordering::AcqRel);
+            }
             Target::Datagram(slot) => {
                 if let Some(mailbox) = datagram::mapped(slot) {
                     if self.is_armed {

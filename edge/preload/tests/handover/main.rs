@@ -50,24 +50,36 @@ struct Talk<'a> {
     to_client: usize,
 }
 
-/// Goal: a thread that is cancelled while it waits ends there, and nothing is left in disorder.
-#[test]
-fn a_thread_that_is_cancelled_leaves_everything_usable() {
-    let place = Place::new("cancel");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handover/cancel.c");
-    let program = place.0.join("cancel");
+/// Runs a program of one file, with rings and without; it says by its status whether all was well.
+fn succeeds(name: &str) {
+    let place = Place::new(name);
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handover").join(format!("{name}.c"));
+    let program = place.0.join(name);
     let mut command = Command::new("cc");
     let command = command.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(source);
     if !command.status().is_ok_and(|status| status.success()) {
         return eprintln!("skipped: there is no compiler for C");
     }
     for transport in ["shm", "spin"] {
-        let mut command = explaining(&place, &program);
+        let mut command = place.command(&program);
         command.env("ADVERB_SOCKETS_TRANSPORT", transport).stdout(Stdio::null());
         let child = command.stderr(Stdio::piped()).spawn().expect("a program");
         let said = end(child, Duration::from_secs(120));
         assert!(said.is_ok(), "{transport}: {said:?}");
     }
+}
+
+/// Goal: a thread that is cancelled while it waits ends there, and nothing is left in disorder.
+#[test]
+fn a_thread_that_is_cancelled_leaves_everything_usable() {
+    succeeds("cancel");
+}
+
+/// Goal: children that are forked while other threads make and close connections get everything in order.
+#[test]
+fn a_child_forked_at_any_instant_can_close_what_it_has() {
+    succeeds("forks");
 }
 
 fn free_port() -> String {

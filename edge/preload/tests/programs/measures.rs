@@ -191,3 +191,50 @@ fn sockperf_ends_when_it_is_interrupted() {
 fn interrupts() -> u64 {
     std::env::var("ADVERB_INTERRUPTS").map_or(3, |rounds| rounds.parse().expect("a number"))
 }
+
+/// Says how much memory a connection takes whose descriptors are as high as is allowed.
+const HIGH: &str = r#"
+import os, resource, socket, sys
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+try:  # As high as anybody may go, if we are one of those.
+    most = int(open("/proc/sys/fs/nr_open").read())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+    hard = most
+except (OSError, ValueError):
+    pass
+limit = 1024 if sys.argv[1] == "low" else hard
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+listener = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(listener.getsockname())
+server, _ = listener.accept()
+os.dup2(server.fileno(), limit - 1)
+high = socket.socket(fileno=limit - 1)
+for _ in range(100):
+    client.sendall(b"x" * 100)
+    assert high.recv(100) == b"x" * 100
+    high.sendall(b"y" * 100)
+    assert client.recv(100) == b"y" * 100
+status = open("/proc/self/status").read()
+print(limit, status.split("VmRSS:")[1].split()[0])
+"#;
+
+/// Goal: what a program may open costs nothing, what it opens does.
+/// Method: the same connection with few descriptors allowed, and with all that there may be; a word for
+/// each would be megabytes.
+#[test]
+fn a_high_limit_of_descriptors_costs_nothing() {
+    if !are_installed(&["python3"]) {
+        return;
+    }
+    let place = Place::new("limit");
+    let run = |which: &str| {
+        let mut program = place.command("python3");
+        let said = succeed(program.args(["-c", HIGH, which]));
+        let numbers: Vec<u64> = said.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+        (numbers[0], numbers[1])
+    };
+    let ((_, low), (limit, high)) = (run("low"), run("high"));
+    if limit > 1024 {
+        assert!(high < low + 1024, "{low} KiB with 1024 descriptors, {high} with {limit}");
+    }
+}

@@ -14,6 +14,18 @@ impl Server {
         TcpStream::connect(("127.0.0.1", port)).expect("it listens")
     }
 
+    /// Whether somebody is connected to it.
+    fn has_client(&self) -> bool {
+        let port = self.port.parse::<u16>().expect("a port");
+        let sockets = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+        // "0: 0100007F:1F90 0100007F:C350 01 ...": local, remote, ESTABLISHED.
+        let mut lines = sockets.lines().map(|line| line.split_whitespace().skip(1));
+        lines.any(|mut fields| {
+            let here = fields.next().is_some_and(|local| local.ends_with(&format!(":{port:04X}")));
+            here && fields.nth(1) == Some("01")
+        })
+    }
+
     /// Says something to the server, and returns what it answers until it hangs up.
     fn say(&self, words: &str) -> String {
         let mut stream = self.connect();
@@ -130,7 +142,7 @@ fn a_client_whose_server_is_killed_ends_with_a_failure() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("a client starts");
-    until("the client connects", || has_connection(client.id()));
+    until("the client connects", || server.has_client());
     thread::sleep(Duration::from_millis(300)); // The test itself, most likely.
     server.child.kill().expect("it is there to be killed");
     let output = finish(client);
@@ -145,7 +157,7 @@ fn a_server_whose_client_is_killed_serves_the_next() {
         .args(LONG)
         .spawn()
         .expect("a client starts");
-    until("the client connects", || has_connection(client.id()));
+    until("the client connects", || server.has_client());
     thread::sleep(Duration::from_millis(300));
     client.kill().expect("it is there to be killed");
     client.wait().expect("it is gone");
@@ -169,15 +181,6 @@ fn a_run_that_is_killed_leaves_no_process_behind() {
     client.kill().expect("it is there to be killed");
     wait(&mut client);
     until("the server process is gone", || has_ended(server));
-}
-
-/// Whether a process has a socket open.
-fn has_connection(pid: u32) -> bool {
-    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return false;
-    };
-    let mut targets = entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
-    targets.any(|target| target.to_string_lossy().starts_with("socket:"))
 }
 
 /// The processes that have `parent` as theirs.

@@ -10,7 +10,7 @@ use super::{Acks, Aftermath, Errand, Link, Posted, QpInner, Surroundings};
 use crate::host::Own;
 use crate::lane::{Cargo, Form, Lane, Lent, lent_bytes};
 use crate::port::Port;
-use crate::reach::lends_all;
+use crate::reach::lends_one;
 use crate::work::{SendData, SendKind, SendWork};
 use adverb_engine::{Brief, LOCAL_SEGMENT_BYTES, QpState, Request, Time};
 
@@ -150,22 +150,22 @@ fn send_briefly(
     several: bool,
     port: &Port,
 ) -> Option<Option<()>> {
-    let lent = request.len > LOCAL_SEGMENT_BYTES;
-    let form = Form { lent, more: several };
+    let mut lent = false;
     let words;
     let draft = match work.data {
-        SendData::Gather([sge]) if lent && lends_all(cargo.lane(), &[*sge]) => {
+        SendData::Gather([sge]) if lends_one(cargo.lane(), own, port.regions(), sge) => {
+            lent = true;
             words = lent_bytes(sge);
             cargo.draft_words(&words)?
         }
-        SendData::Gather([sge]) if !lent => {
+        SendData::Gather([sge]) if request.len <= LOCAL_SEGMENT_BYTES => {
             cargo.draft_registered(sge, own.domain, port.regions())?
         }
         SendData::Inline(bytes) => cargo.draft(bytes)?,
         SendData::Gather(_) | SendData::Bind(_) => return None,
     };
     let (index, brief) = engine.send_brief(request, lent)?;
-    cargo.commit(draft, &brief, form);
+    cargo.commit(draft, &brief, Form { lent, more: several });
     own.sends.put(index, work, None, None);
     Some(brief.acked.map(drop))
 }

@@ -7,7 +7,8 @@ use crate::alone::{alone, program};
 use crate::datagram::{QKEY, Side};
 use crate::pair::{FOREVER, eventually, pattern};
 use crate::path::Path;
-use adverb_verbs::{Ah, Memory, Qpn, Work};
+use adverb_verbs::{Ah, Completion, Memory, Qpn, Work};
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Instant;
@@ -85,21 +86,50 @@ impl Drop for Answerer {
     }
 }
 
-/// Sends messages until one is answered.
-fn reaches(side: &Side, ah: &Ah, to: Qpn, message: &[u8]) {
-    let mut sent = 0;
-    eventually("an answer", || {
-        if sent < RECEIVES / 2 {
-            side.recv(4096); // Late answers to what was sent before fit too.
-            sent += 1;
-        }
-        side.qp.post(Work::send_to(side.buffer(message), ah, to, QKEY).wr_id(2)).expect("room");
-        std::iter::from_fn(|| side.cq.next().expect("no overrun")).any(|done| {
-            let len = usize::try_from(done.wc.byte_len).expect("small");
-            let buffer = done.memory.and_then(Memory::into_buf).expect("a buffer");
-            done.wc.wr_id == 1 && buffer.get(40..len) == Some(message)
-        })
-    });
+/// Somebody who sends and knows how many receives it has left.
+struct Caller {
+    side: Side,
+    receives: Cell<usize>,
+}
+
+impl Caller {
+    fn new(path: Path) -> Self {
+        Self { side: Side::of(path.context(), QKEY), receives: Cell::new(0) }
+    }
+
+    fn next(&self) -> Option<Completion> {
+        let done = self.side.cq.next().expect("no overrun")?;
+        self.receives.update(|count| count - usize::from(done.wc.wr_id == 1));
+        Some(done)
+    }
+
+    /// Sends a message and waits until it has left.
+    fn send(&self, message: &[u8], ah: &Ah, to: Qpn) {
+        self.post(message, ah, to);
+        eventually("it has left", || self.next().is_some_and(|done| done.wc.wr_id == 2));
+    }
+
+    fn post(&self, message: &[u8], ah: &Ah, to: Qpn) {
+        let work = Work::send_to(self.side.buffer(message), ah, to, QKEY);
+        self.side.qp.post(work.wr_id(2)).expect("room");
+    }
+
+    /// Sends messages until one is answered.
+    fn reaches(&self, ah: &Ah, to: Qpn, message: &[u8]) {
+        eventually("an answer", || {
+            // Answers to what was sent before come too, perhaps late, and take a receive each.
+            if self.receives.get() < RECEIVES / 2 {
+                self.side.recv(4096);
+                self.receives.update(|count| count + 1);
+            }
+            self.post(message, ah, to);
+            std::iter::from_fn(|| self.next()).any(|done| {
+                let len = usize::try_from(done.wc.byte_len).expect("small");
+                let buffer = done.memory.and_then(Memory::into_buf).expect("a buffer");
+                done.wc.wr_id == 1 && buffer.get(40..len) == Some(message)
+            })
+        });
+    }
 }
 
 /// Goal: every length arrives there and is answered to where it came from; where there is a ring, no
@@ -133,22 +163,20 @@ fn processes_answer_one_another_over_every_path() {
 fn a_process_that_is_stopped_holds_nobody_up() {
     alone("echo::a_process_that_is_stopped_holds_nobody_up", || {
         for path in PATHS {
-            let side = Side::of(path.context(), QKEY);
+            let caller = Caller::new(path);
             let (other, third) = (Answerer::start(path), Answerer::start(path));
-            let ah = side.ah(1);
-            reaches(&side, &ah, other.qpn, b"before");
+            let ah = caller.side.ah(1);
+            caller.reaches(&ah, other.qpn, b"before");
             other.signal("-STOP");
             let data = pattern(1, 4096);
             let end = Instant::now() + FOREVER;
             for _ in 0..500 {
-                let work = Work::send_to(side.buffer(&data), &ah, other.qpn, QKEY).wr_id(2);
-                side.qp.post(work).expect("room");
-                while crate::pair::wait(&side.cq).wc.wr_id != 2 {}
+                caller.send(&data, &ah, other.qpn);
                 assert!(Instant::now() < end, "it is waited for");
             }
-            reaches(&side, &ah, third.qpn, b"another");
+            caller.reaches(&ah, third.qpn, b"another");
             other.signal("-CONT");
-            reaches(&side, &ah, other.qpn, b"after");
+            caller.reaches(&ah, other.qpn, b"after");
         }
     });
 }
@@ -159,17 +187,15 @@ fn a_process_that_is_stopped_holds_nobody_up() {
 fn a_process_that_is_killed_is_nobody_any_more() {
     alone("echo::a_process_that_is_killed_is_nobody_any_more", || {
         for path in PATHS {
-            let side = Side::of(path.context(), QKEY);
-            let ah = side.ah(1);
+            let caller = Caller::new(path);
+            let ah = caller.side.ah(1);
             for _ in 0..5 {
                 let other = Answerer::start(path);
-                reaches(&side, &ah, other.qpn, b"alive");
+                caller.reaches(&ah, other.qpn, b"alive");
                 let qpn = other.qpn;
                 other.signal("-KILL");
                 for _ in 0..200 {
-                    let work = Work::send_to(side.buffer(&[7; 4096]), &ah, qpn, QKEY).wr_id(2);
-                    side.qp.post(work).expect("room");
-                    while crate::pair::wait(&side.cq).wc.wr_id != 2 {}
+                    caller.send(&[7; 4096], &ah, qpn);
                 }
             }
         }

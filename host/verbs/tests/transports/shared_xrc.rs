@@ -3,6 +3,7 @@
 use crate::alone::{alone, over_udp};
 use crate::pair::{eventually, pattern, wait};
 use crate::sharer::{Done, Sharer, digest};
+use adverb_sys::process;
 use adverb_verbs::{
     AckTimeout, Buf, Context, Cq, Memory, OpenXrcd, Pd, Qp, QpConfig, QpState, RcConnect,
     RetryCount, RnrRetry, SrqConfig, WcStatus, Work, XrcInitiator,
@@ -10,6 +11,7 @@ use adverb_verbs::{
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// A file that names a domain; removed when dropped.
 struct Name(PathBuf);
@@ -358,7 +360,11 @@ fn the_process_of_a_queue_may_be_killed_at_any_moment() {
     let own = target.srq();
     for round in 0..12_u32 {
         let mut owner = Sharer::start(name.path());
-        let (scene, index, _) = Scene::impatient(&mut target);
+        // Who has nobody to give up has time: the others may have to wait for a processor.
+        let (scene, index, _) = match round {
+            0 => Scene::new(&mut target),
+            _ => Scene::impatient(&mut target),
+        };
         let srq = owner.srq();
         (0..32).for_each(|n| owner.recv(srq, 20_000, n));
         if round == 0 {
@@ -389,7 +395,7 @@ fn the_process_of_a_queue_may_be_killed_at_any_moment() {
         assert!(fits.contains(&first), "round {round}: {first}");
         assert!(statuses.all(|status| status == WcStatus::WorkRequestFlushed));
         // With another connection everything is as it was.
-        let (scene, _, _) = Scene::impatient(&mut target);
+        let (scene, _, _) = Scene::new(&mut target);
         target.recv(own, 4, 78);
         scene.send(own, b"mine");
         assert_eq!(scene.status(), WcStatus::Success);
@@ -424,6 +430,58 @@ fn the_process_of_a_target_may_be_killed_at_any_moment() {
             posted + used == round + 1
         });
     }
+}
+
+/// Goal: a process of either kind that is stopped holds up nobody but those who want something of it, they
+/// get a status, and when it goes on it serves others.
+#[test]
+fn the_process_of_a_queue_or_of_a_target_may_be_stopped_at_any_moment() {
+    // Alone, for the kernel may hand packets of others to a process that is stopped.
+    alone("shared_xrc::the_process_of_a_queue_or_of_a_target_may_be_stopped_at_any_moment", || {
+        let name = Name::new("stopped");
+        let [mut target, mut owner, mut other] = [(); 3].map(|()| Sharer::start(name.path()));
+        let (srq, others) = (owner.srq(), other.srq());
+        let serves = |target: &mut Sharer, whose: &mut Sharer, srq: u32| {
+            let (scene, _, _) = Scene::new(target);
+            whose.recv(srq, 8, 78);
+            scene.send(srq, b"mine");
+            assert_eq!(scene.status(), WcStatus::Success);
+            assert_eq!(whose.wait().wr_id, 78);
+        };
+        for round in 0..6_u32 {
+            let (scene, _, _) = Scene::impatient(&mut target);
+            for n in 0..8 {
+                owner.recv(srq, 400_000, n);
+                scene.send(srq, &pattern(1, 400_000));
+            }
+            for _ in 0..round * 20 {
+                scene.context.drive();
+            }
+            let stopped = if round % 2 == 0 { owner.pid() } else { target.pid() };
+            signal(stopped, "-STOP");
+            eventually("it stops", || process::is_stopped(stopped));
+            let mut statuses = (0..8).map(|_| scene.status());
+            // All of it may have been served before.
+            if let Some(first) = statuses.find(|status| *status != WcStatus::Success) {
+                assert_eq!(first, WcStatus::RetryExceeded, "round {round}");
+                println!("round {round}: stopped in the midst of it");
+            }
+            assert!(statuses.all(|status| status == WcStatus::WorkRequestFlushed));
+            if stopped == owner.pid() {
+                serves(&mut target, &mut other, others);
+            } else {
+                let mut another = Sharer::start(name.path());
+                serves(&mut another, &mut other, others);
+            }
+            signal(stopped, "-CONT");
+            serves(&mut target, &mut other, others);
+        }
+    });
+}
+
+fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill").args([name, &pid.to_string()]).status();
+    assert!(status.expect("kill").success());
 }
 
 /// Goal: a target that goes away in the middle of a message leaves the receive to others, or ends it as

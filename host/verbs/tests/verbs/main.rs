@@ -17,6 +17,7 @@
 //! | `neighbours.rs` | shared memory between processes: order, dropped regions, sudden death |
 //! | `crowded.rs` | many processes, and few processors |
 //! | `frozen.rs` | processes that are stopped in the midst of something |
+//! | `huge.rs` | huge pages, where the system has them |
 //! | `users.rs` | processes of another user: packets, and no memory |
 //! | `namespaces.rs` | two hosts, as far as the network can tell |
 //! | `path.rs` | the paths that each test of a transport runs over |
@@ -33,6 +34,7 @@ mod fallback;
 mod fork;
 mod frozen;
 mod hostile;
+mod huge;
 mod longest;
 mod namespaces;
 mod neighbours;

@@ -5,20 +5,22 @@ use crate::agent::{Agent, CANARY, MEMORY_BYTES};
 use crate::alone::{alone, over_udp};
 use crate::pair::{FOREVER, Setup, assert_same, bytes_of, eventually, pattern, remote};
 use crate::path::{Path, between_processes};
-use adverb_verbs::{Access, Context, DataPath, QpState, WcStatus, Work};
+use adverb_verbs::{Access, Context, DataPath, Modify, QpState, WcStatus, Work};
 use std::time::{Duration, Instant};
 
 between_processes! {
     a_read_brings_what_the_write_before_it_wrote,
     a_write_is_seen_by_whoever_has_the_send_after_it_and_not_before_the_one_before_it,
     every_operation_reaches_every_kind_of_memory,
+    messages_of_all_lengths_wait_for_receives_and_keep_their_order,
     neighbours_may_be_killed_at_any_moment,
     nothing_is_written_after_a_region_is_dropped,
+    whoever_is_connected_anew_reaches_its_new_neighbour,
     what_a_dropped_region_had_is_somebody_elses_at_once,
 }
 
-/// Around a cache line, around what goes through the lane whole, and much more.
-const LENGTHS: [usize; 9] = [1, 36, 64, 100, 8191, 8192, 8193, 100_000, 3 << 20];
+/// Around a cache line, around what is lent, around what goes through the lane whole, and much more.
+const LENGTHS: [usize; 12] = [1, 36, 64, 100, 511, 512, 513, 8191, 8192, 8193, 100_000, 3 << 20];
 
 #[test]
 fn neighbours_use_memory() {
@@ -54,8 +56,7 @@ fn whoever_asks_for_udp_gets_it_and_his_neighbours_with_him() {
 /// lot, and nobody drives for a thread that was stopped while it did. Packets do get lost then, and
 /// records do not.
 fn patient(path: Path) -> Setup {
-    let timeout = if path == Path::Udp { Setup::default().timeout } else { 20 };
-    Setup { timeout, ..Setup::default() }
+    Setup { timeout: path.timeout(), ..Setup::default() }
 }
 
 /// Goal: every operation moves the right bytes. Method: with memory that both map, and with memory
@@ -99,6 +100,59 @@ fn every_operation_reaches_every_kind_of_memory(path: Path) {
         assert_eq!(mr.load_u64(8), Ok(42));
     }
     let _ = far;
+}
+
+/// Goal: messages that are copied into the lane and messages that are lent, one upon the other, come whole
+/// and in the order of posting, also those for which there was no receive at first.
+fn messages_of_all_lengths_wait_for_receives_and_keep_their_order(path: Path) {
+    let (context, setup) = (path.context(), patient(path));
+    let (side, mut agent) = (setup.side(&context), Agent::start_over(path));
+    let index = agent.connect_to(&side.qp, &setup).index;
+    let lengths = [600, 8, 511, 512, 8192, 513, 8193, 4096, 1, 0, 5000];
+    // Neighbours map memory on first use, and by the way: before and after.
+    for round in 0..4 {
+        let seed = |n: usize| u64::try_from(100 * round + n).expect("small");
+        let regions: Vec<_> =
+            (0..).zip(lengths).map(|(n, len)| side.region(&pattern(seed(n), len.max(1)))).collect();
+        for (mr, len) in regions.iter().zip(lengths) {
+            side.qp.post(Work::send(mr.slice(0, len).expect("it fits"))).expect("room");
+        }
+        for (n, _) in lengths.iter().enumerate() {
+            agent.ask(&format!("recv {index} {} 10000", 10_000 * n));
+        }
+        for (n, len) in lengths.into_iter().enumerate() {
+            assert_eq!(side.status(), WcStatus::Success, "round {round}, {len} bytes");
+            assert_eq!(agent.ask("wait"), format!("Success Receive {len}"), "round {round}");
+            assert!(agent.has(10_000 * n, len, seed(n)), "round {round}, {len} bytes");
+        }
+    }
+}
+
+/// Goal: what a queue pair remembers of one neighbour's memory is not taken for the next one's.
+/// Method: two neighbours alike, down to the names and places of their memory.
+fn whoever_is_connected_anew_reaches_its_new_neighbour(path: Path) {
+    let (context, setup) = (path.context(), patient(path));
+    let side = setup.side(&context);
+    let mut agents = [Agent::start_over(path), Agent::start_over(path)];
+    let mr = side.region(&[0; 4096]);
+    for (seed, which) in (1..).zip([0, 1, 0]) {
+        let Some(agent) = agents.get_mut(which) else { panic!("there are two") };
+        side.qp.modify(&Modify::to(QpState::Reset)).expect("RESET");
+        let there = agent.connect_to(&side.qp, &setup);
+        let far = agent.memory();
+        for round in 0..20 {
+            let seed = 100 * seed + round;
+            mr.write(0, &pattern(seed, 4096)).expect("it fits");
+            side.qp.post(Work::write(mr.slice(0, 4096).expect("all"), far)).expect("room");
+            assert_eq!(side.status(), WcStatus::Success);
+            assert!(agent.has(0, 4096, seed), "written, {which} {round}");
+            agent.ask(&format!("recv {} 8192 4096", there.index));
+            side.qp.post(Work::send(mr.slice(0, 4096).expect("all"))).expect("room");
+            assert_eq!(side.status(), WcStatus::Success);
+            assert_eq!(agent.ask("wait"), "Success Receive 4096");
+            assert!(agent.has(8192, 4096, seed), "sent, {which} {round}");
+        }
+    }
 }
 
 /// Goal: whoever has received a SEND sees the WRITE before it; and sees no WRITE that comes after a

@@ -53,8 +53,18 @@ impl Path {
         Context::open_with("soft_lo", &config).expect("the loopback device")
     }
 
+    /// Whoever serves the other end may be kept from a processor for longer than the retries of a short
+    /// time-out take. Packets do get lost then, and records do not.
     pub(crate) fn setup(self) -> Setup {
-        Setup { path: Some(self), ..Setup::default() }
+        Setup { path: Some(self), timeout: self.timeout(), ..Setup::default() }
+    }
+
+    /// Exponent of the time-out: a quarter of a second, or 4 s, seven times again.
+    pub(crate) fn timeout(self) -> u8 {
+        match self {
+            Self::Udp => 16,
+            Self::InProcess | Self::Ring | Self::SharedMemory => 20,
+        }
     }
 
     /// As `ADVERB_PATH` has it.

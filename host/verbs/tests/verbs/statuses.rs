@@ -146,19 +146,19 @@ fn the_key_of_another_protection_domain_is_refused(path: Path) {
 }
 
 fn local_memory_of_another_protection_domain_is_a_local_error(path: Path) {
-    for number in 0..3 {
+    for (number, len) in [(0, 8), (0, 600), (0, 9000), (1, 8), (1, 9000), (2, 8)] {
         let pair = path.setup().pair();
         let (a, b) = (&pair.a, &pair.b);
-        b.qp.post(Work::recv(b.buffer(&[0; 64]))).expect("room");
-        let target = b.region(&[0; 64]);
+        b.qp.post(Work::recv(b.buffer(&[0; 9000]))).expect("room");
+        let target = b.region(&[0; 9000]);
         let RemoteSlice { addr: va, rkey } = remote(&target);
         let kind = match number {
             0 => SendKind::Send { imm: None },
             1 => SendKind::Write { va, rkey, imm: None },
             _ => SendKind::Read { va, rkey },
         };
-        let foreign = b.region(&[1; 8]);
-        let sges = [foreign.sge(0, 8).expect("in there")];
+        let foreign = b.region(&vec![1; len]);
+        let sges = [foreign.sge(0, len).expect("in there")];
         let work = SendWork {
             to: SendTo::Peer,
             wr_id: 9,
@@ -174,7 +174,7 @@ fn local_memory_of_another_protection_domain_is_a_local_error(path: Path) {
         let done = a.wait();
         assert_eq!((done.wc.status, done.wc.wr_id), (WcStatus::LocalProtection, 9));
         assert_eq!(a.qp.state(), QpState::Err);
-        assert_eq!(bytes_of(&target, 0, 64), [0; 64]);
+        assert_eq!(bytes_of(&target, 0, 9000), [0; 9000]);
     }
 }
 
@@ -209,7 +209,7 @@ fn a_read_into_read_only_memory_fails_here(path: Path) {
 }
 
 fn a_send_longer_than_its_receive_fails_on_both_sides(path: Path) {
-    for len in [11, 300, 70_000] {
+    for len in [11, 300, 600, 70_000] {
         let pair = Setup { path_mtu: PathMtu::B256, ..path.setup() }.pair();
         let (a, b) = (&pair.a, &pair.b);
         b.qp.post(Work::recv(b.buffer(&[0; 10])).wr_id(1)).expect("room");

@@ -31,8 +31,8 @@ impl Qp {
             return None;
         };
         let here = self.local && self.state == QpState::Rts;
-        let small = request.len <= crate::LOCAL_SEGMENT_BYTES;
-        if !here || request.to != To::Peer || small == lent {
+        let fits = lent || request.len <= crate::LOCAL_SEGMENT_BYTES;
+        if !here || request.to != To::Peer || !fits {
             return None;
         }
         let Some(Sender::Reliable { requester, completer }) = &mut self.sender else {

@@ -138,19 +138,41 @@ fn a_request_that_is_sent_briefly_leaves_what_one_that_was_emitted_leaves() {
 
 #[test]
 fn a_lent_message_goes_briefly_as_it_does_in_a_packet() {
-    let len = 10 * crate::LOCAL_SEGMENT_BYTES;
-    let run = |short: bool| {
-        let (mut qp, mut desk) = (neighbour(), Desk { lent: Some(len), ..Desk::new() });
-        if short {
-            qp.send_brief(&request(SEND, len), true).unwrap();
-        } else {
-            qp.post(request(SEND, len)).unwrap();
-            qp.transmit(Time::UNKNOWN, true, &mut desk);
-        }
-        told(&qp)
-    };
-    assert_eq!(run(true), run(false));
-    assert_eq!(neighbour().send_brief(&request(SEND, 8), true), None, "too short to be lent");
+    for len in [600, crate::LOCAL_SEGMENT_BYTES, 10 * crate::LOCAL_SEGMENT_BYTES] {
+        let run = |short: bool| {
+            let (mut qp, mut desk) = (neighbour(), Desk { lent: Some(len), ..Desk::new() });
+            if short {
+                qp.send_brief(&request(SEND, len), true).unwrap();
+            } else {
+                qp.post(request(SEND, len)).unwrap();
+                qp.transmit(Time::UNKNOWN, true, &mut desk);
+            }
+            told(&qp)
+        };
+        assert_eq!(run(true), run(false), "{len}");
+    }
+}
+
+/// Goal: what was lent and found no receive goes again as one packet of all its bytes: they may be few
+/// enough to go through the lane then.
+#[test]
+fn a_lent_message_that_is_refused_goes_again_whole() {
+    for len in [600, crate::LOCAL_SEGMENT_BYTES, 10 * crate::LOCAL_SEGMENT_BYTES] {
+        let (mut qp, mut desk) = (neighbour(), Desk::new());
+        qp.send_brief(&request(SEND, len), true).unwrap();
+        qp.on_packet(
+            &ack(0, Syndrome::RnrNak(adverb_wire::RnrTimer::new(1))),
+            PEER,
+            NOW,
+            &mut desk,
+        );
+        let later = qp.next_deadline().unwrap();
+        qp.on_timer(later, &mut desk);
+        qp.transmit(later, true, &mut desk);
+        let (headers, payload) = &desk.emitted[0];
+        assert_eq!(headers.bth.opcode.operation(), Operation::SendOnly, "{len}");
+        assert_eq!((payload.len(), desk.emitted.len()), (len, 1));
+    }
 }
 
 /// Each line: what is in the way.
