@@ -38,9 +38,11 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a ring's records.
 const RING_BYTES: usize = 256 << 10;
-/// Bytes before them: how far the reader has come, and whether it was woken.
+/// Bytes before them: how far the reader has come, whether it was woken, and whether the writer has given
+/// the lane up.
 const HEAD_BYTES: usize = 256;
 const RUNG: usize = 128;
+const LEFT: usize = 192;
 const SIDE_BYTES: usize = HEAD_BYTES + RING_BYTES;
 /// Behind both rings: who of either side is at the other's memory. A line each.
 const PHASES: usize = 2 * SIDE_BYTES;
@@ -89,6 +91,10 @@ impl Ring {
 
     fn rung(&self) -> &AtomicU32 {
         half(&self.memory, self.base + RUNG)
+    }
+
+    fn left(&self) -> &AtomicU32 {
+        half(&self.memory, self.base + LEFT)
     }
 
     /// The `len` bytes of records from `at` on; `None` if they are not all in the ring.
@@ -361,6 +367,15 @@ impl Lane {
 
     pub(crate) fn cut(&self) {
         self.cut.store(true, Ordering::Release);
+        self.outgoing.left().store(1, Ordering::Release);
+    }
+
+    /// As [`Lane::is_cut`], or the other end has cut it: for whoever is about to use it anew.
+    pub(crate) fn is_given_up(&self) -> bool {
+        if self.incoming.left().load(Ordering::Acquire) != 0 {
+            self.cut();
+        }
+        self.is_cut()
     }
 
     /// There is room for datagrams, or there is not; says for how many nanoseconds it has been so.

@@ -166,7 +166,7 @@ impl Port {
         let place = usize::try_from(peer.slot.number()).unwrap_or(0) % MEETINGS;
         let _meeting = self.meetings.get(place).map(lock);
         let known = lock(&self.lanes).get(&peer.slot).cloned();
-        if let Some(lane) = known.filter(|lane| lane.peer() == peer && !lane.is_cut()) {
+        if let Some(lane) = known.filter(|lane| lane.peer() == peer && !lane.is_given_up()) {
             return Ok(lane);
         }
         if peer.slot == self.registry.slot() {
@@ -204,7 +204,7 @@ impl Port {
     pub(crate) fn remember_lane(&self, lane: &Arc<Lane>) {
         let mut lanes = lock(&self.lanes);
         let known = lanes.get(&lane.peer().slot);
-        if known.is_none_or(|known| known.is_cut() || known.peer() != lane.peer()) {
+        if known.is_none_or(|known| known.is_given_up() || known.peer() != lane.peer()) {
             lanes.insert(lane.peer().slot, Arc::clone(lane));
         }
     }
