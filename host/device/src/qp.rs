@@ -705,7 +705,11 @@ impl QpInner {
             host.cargo = Some(&mut cargo);
             more = engine.transmit(now, true, &mut host);
             published = host.published;
-            engine.count_sent(cargo.send());
+            let sent = cargo.send();
+            engine.count_sent(sent);
+            if more && sent == 0 {
+                engine.on_no_room(now); // Its other end may be stopped.
+            }
         } else if let Some(Link::Network(link)) = link {
             let route = Route::new(link, port);
             let sent = with_burst(route, EMIT_BUDGET, |burst| {

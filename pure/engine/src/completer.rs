@@ -58,6 +58,8 @@ pub(crate) struct Completer {
     budget: Budget,
     timeout_ns: Option<u64>,
     deadline: Option<Time>,
+    /// The clock was set when there was no room to emit anything.
+    awaits_room: bool,
     /// A hole for which packets were sent again already. Answers to the first attempt may still
     /// be on their way and show the same hole; only the clock may act on it once more.
     known_hole: Option<u64>,
@@ -77,6 +79,7 @@ impl Completer {
             budget: limits,
             timeout_ns: attributes.timeout.nanos(),
             deadline: None,
+            awaits_room: false,
             known_hole: None,
         }
     }
@@ -91,6 +94,7 @@ impl Completer {
 
     /// Sets the clock for the oldest packet under way. `next` is the first one not emitted.
     pub(crate) fn arm(&mut self, next: u64, now: Time) {
+        self.awaits_room = false;
         self.deadline = match self.timeout_ns {
             Some(_) if self.unacked < next && now == Time::UNKNOWN => Some(Time::UNKNOWN),
             Some(wait) if self.unacked < next => Some(now.plus_nanos(wait)),
@@ -110,10 +114,19 @@ impl Completer {
         self.deadline = None;
     }
 
-    /// Sets the clock unless it runs.
+    /// Sets the clock unless it runs for a packet under way.
     pub(crate) fn arm_if_idle(&mut self, next: u64, now: Time) {
-        if self.deadline.is_none() {
+        if self.deadline.is_none() || self.awaits_room {
             self.arm(next, now);
+        }
+    }
+
+    /// Sets the clock unless it runs, though nothing may be under way: there is no room for it, and who
+    /// does not make any may be gone.
+    pub(crate) fn arm_for_room(&mut self, now: Time) {
+        if self.deadline.is_none() && now != Time::UNKNOWN {
+            self.deadline = self.timeout_ns.map(|wait| now.plus_nanos(wait));
+            self.awaits_room = true;
         }
     }
 

@@ -427,6 +427,15 @@ impl Qp {
         emitted == Emitted::NoRoom
     }
 
+    /// The host has had no room for a single packet since the call before, because the peer makes none:
+    /// that is waited for no longer than an acknowledgement is.
+    pub fn on_no_room(&mut self, now: Time) {
+        let waits = self.sends() && self.sender.as_ref().is_some_and(|s| s.has_work(&self.queue));
+        if let Some((_, completer)) = self.reliable().filter(|_| waits) {
+            completer.arm_for_room(now);
+        }
+    }
+
     /// Requests are sent, and their acknowledgements awaited.
     fn sends(&self) -> bool {
         self.state.behaviour().outgoing

@@ -114,6 +114,34 @@ fn a_refusal_leaves_after_the_queue_pair_has_failed_and_nothing_after_it() {
     assert!(!qp.transmit(NOW, true, &mut desk) && desk.emitted.is_empty());
 }
 
+/// Goal: whoever takes nothing any more is given up, though nothing is under way to him; and who has made
+/// room is waited for from then on. Method: no room at all, in which time passes.
+#[test]
+fn requests_for_which_there_is_no_room_run_out_of_time() {
+    let mut qp = in_state(QpState::Rts);
+    let mut desk = Desk { room: 0, ..Desk::new() };
+    qp.post(request(SEND, 1)).unwrap();
+    assert!(qp.transmit(NOW, true, &mut desk));
+    assert_eq!(qp.next_deadline(), None, "it is the host's business");
+    qp.on_no_room(NOW);
+    let first = qp.next_deadline().expect("it is not waited for ever");
+    desk.room = usize::MAX;
+    qp.transmit(NOW.plus_nanos(1), true, &mut desk);
+    assert!(qp.next_deadline().unwrap() > first, "it has just left");
+    desk.room = 0;
+    for _ in 0..100 {
+        let Some(deadline) = qp.next_deadline() else {
+            break;
+        };
+        qp.on_timer(deadline, &mut desk);
+        if qp.transmit(deadline, true, &mut desk) {
+            qp.on_no_room(deadline);
+        }
+    }
+    assert_eq!(qp.state(), QpState::Err);
+    assert!(qp.counters().ack_timeout > 0);
+}
+
 #[test]
 fn a_queue_pair_that_fails_by_itself_says_nothing_more() {
     let mut qp = in_state(QpState::Rts);
