@@ -49,8 +49,8 @@ impl Step {
         match self {
             Self::Fmt => cargo(root, &["fmt", "--all", "--check"], &[]),
             Self::Clippy => {
-                let args = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-                cargo(root, &args, &[])
+                let args = ["clippy", "--workspace", "--all-targets", "--all-features"];
+                cargo(root, &[&args[..], &["--", "-D", "warnings"]].concat(), &[])
             }
             Self::Tidy => tidy::tidy(root),
             Self::Test => test(root),
