@@ -200,9 +200,9 @@ impl Epoll {
         }
     }
 
-    /// For a child just forked.
+    /// For a child just forked, whose thread has held the lock since before.
     pub(crate) fn after_fork(&self) {
-        self.lock.reset();
+        self.lock.let_go();
         self.wanting.store(0, Ordering::Relaxed);
         self.with(|state| {
             state.asleep = 0;
@@ -268,13 +268,34 @@ fn with_all<T>(f: impl FnOnce(&mut Vec<&'static Epoll>) -> T) -> T {
     f(unsafe { &mut *ALL.list.get() })
 }
 
-/// Before a fork: no other thread is in the middle of the list, of which the child gets a copy.
+/// Before a fork: no other thread is in the middle of the list or of an instance, of which the child gets
+/// a copy.
 pub(crate) fn before_fork() {
     std::mem::forget(ALL.lock.hold());
+    // SAFETY: the lock is held, and nobody changes the list meanwhile.
+    let all = unsafe { &*ALL.list.get() };
+    for epoll in all {
+        epoll.wanting.fetch_add(1, Ordering::Relaxed);
+    }
+    // Who holds one may wait for another, in whatever order: all at once, or none.
+    let held = loop {
+        let held: Option<Vec<_>> = all.iter().map(|epoll| epoll.lock.try_hold()).collect();
+        match held {
+            Some(held) => break held,
+            None => raw::give_way(),
+        }
+    };
+    held.into_iter().for_each(std::mem::forget);
+    for epoll in all {
+        epoll.wanting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// After it, in the parent.
 pub(crate) fn after_fork_in_parent() {
+    // SAFETY: the lock is held since before the fork.
+    let all = unsafe { &*ALL.list.get() };
+    all.iter().for_each(|epoll| epoll.lock.let_go());
     ALL.lock.let_go();
 }
 
@@ -288,7 +309,7 @@ pub(crate) fn lay(fd: c_int, slot: &Slot) {
     with_all(|all| all.iter().for_each(|epoll| epoll.lay(fd, slot)));
 }
 
-/// For a child just forked: the only thread holds no lock but that of the list.
+/// For a child just forked: the only thread holds the locks of the list and of all instances.
 pub(crate) fn after_fork() {
     ALL.lock.let_go();
     with_all(|all| all.iter().for_each(|epoll| epoll.after_fork()));

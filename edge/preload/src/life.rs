@@ -59,20 +59,20 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Before a fork: the child's descriptors count as well. Returns the fork's number.
 pub(crate) fn before_fork() -> u32 {
     let fork = count_child();
-    thread::with(|thread| thread.is_forking.set(true));
+    thread::with(|thread| thread.forking.set(fork));
     fork
 }
 
 /// After a fork that answered `child`. The parent may end before the child has begun to run.
 pub(crate) fn after_fork(child: libc::pid_t) {
-    thread::with(|thread| thread.is_forking.set(false));
+    thread::with(|thread| thread.forking.set(0));
     if let Ok(child @ 1..) = u32::try_from(child) {
         slot::join_family(child);
     }
 }
 
 fn count_child() -> u32 {
-    let fork = FORKS.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+    let fork = FORKS.fetch_add(1, Ordering::AcqRel).wrapping_add(1).max(1);
     table::each(0, usize::MAX, |fd| {
         if let Some(slot) = table::socket(fd) {
             slot.names.fetch_add(1, Ordering::AcqRel);
@@ -109,15 +109,22 @@ extern "C" fn in_child() {
     thread::forget_id();
     signal::settle_in();
     slot::join_family(raw::process_id());
+    let fork = thread::with(|thread| thread.forking.replace(0));
     table::each(0, usize::MAX, |fd| {
         if let Some(slot) = table::socket(fd) {
+            // Made by another thread in the midst of the fork: it is the parent's alone, who may
+            // have given it back since.
+            if fork != 0 && !slot.is_counted_for(fork) {
+                table::disown(fd);
+                return;
+            }
             crate::datagram::after_fork(&slot);
         }
     });
     epoll::after_fork();
     // Forks from within the C library, such as that of `forkpty`, do not pass by us: what this
     // child closes must not be the last of it.
-    if !thread::with(|thread| thread.is_forking.replace(false)) {
+    if fork == 0 {
         count_child();
     }
 }

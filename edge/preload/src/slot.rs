@@ -515,6 +515,12 @@ impl Slot {
         }
     }
 
+    /// Whether it was counted by this fork, or by a later one.
+    pub(crate) fn is_counted_for(&self, fork: u32) -> bool {
+        let counted = self.local().map_or(0, |local| local.fork.load(Ordering::Acquire));
+        counted.wrapping_sub(fork) < u32::MAX / 2
+    }
+
     /// The child has not come into being.
     pub(crate) fn release_for_child(&'static self, fork: u32) {
         let Some(local) = self.local() else { return };

@@ -150,6 +150,13 @@ pub(crate) fn clear(fd: c_int) -> Option<&'static Slot> {
     Some(slot)
 }
 
+/// Makes `fd` stand for nothing in a child that has never had a part in what it stood for.
+pub(crate) fn disown(fd: c_int) {
+    if let Some(entry) = entry(fd) {
+        entry.store(0, Ordering::Release);
+    }
+}
+
 fn let_go(old: usize) {
     if old & SLOT != 0 {
         let at = ptr::with_exposed_provenance::<Slot>(old & !SLOT);

@@ -25,8 +25,8 @@ pub(crate) struct Thread {
     pub(crate) short_sleeps: Cell<u32>,
     /// How often in a row it has been tried in vain whether spinning pays.
     pub(crate) failures: Cell<u32>,
-    /// It is in a fork whose child has been counted.
-    pub(crate) is_forking: Cell<bool>,
+    /// The number of the fork that it is in, whose child has been counted; 0: none.
+    pub(crate) forking: Cell<u32>,
     /// Where its stack is while it copies from or to the program; see `copy.rs`.
     pub(crate) landing: Cell<usize>,
 }
@@ -42,7 +42,7 @@ thread_local! {
             patience_ns: Cell::new(u64::MAX),
             short_sleeps: Cell::new(0),
             failures: Cell::new(0),
-            is_forking: Cell::new(false),
+            forking: Cell::new(0),
             landing: Cell::new(0),
         }
     };
