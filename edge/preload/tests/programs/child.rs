@@ -242,6 +242,7 @@ fn call_watched(port: u16, count: usize) {
     // SAFETY: takes a flag.
     let watch = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     let is_over = AtomicBool::new(false);
+    let (start, mut turns) = (Instant::now(), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
@@ -253,7 +254,9 @@ fn call_watched(port: u16, count: usize) {
                 }
             }
         });
-        for turn in 0..count {
+        // The thread that spins can take the bell of the one that sleeps, which then waits for its next look.
+        while turns < count && start.elapsed() < Duration::from_secs(30) {
+            let turn = turns;
             let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server");
             let events = (libc::EPOLLIN | libc::EPOLLRDHUP).cast_unsigned();
             let mut event = libc::epoll_event { events, u64: KNOWN };
@@ -263,10 +266,11 @@ fn call_watched(port: u16, count: usize) {
             for part in 0..3 {
                 ask(&mut stream, &format!("<{turn}, {part}>"));
             }
+            turns += 1;
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    println!("right: {count}");
+    println!("right: {turns}");
 }
 
 fn serve_datagrams(port: u16) {
