@@ -218,7 +218,10 @@ impl Epoll {
                         Target::Inner(inner) => inner.harvest(item.fd),
                         Target::Socket(slot) => {
                             item.rung |= mask;
-                            stream::heed(slot, (mask & 0x7fff) as i16);
+                            if mask & GRAVE != 0 {
+                                // It may be of a connection that was here when the kernel was asked.
+                                stream::look_at_kernel(slot, item.fd);
+                            }
                             if slot.watchers.load(Ordering::Relaxed) == 1
                                 && let Some(segment) = slot.mapped()
                             {
@@ -433,6 +436,8 @@ fn sleep(
     usize::try_from(answer).map_err(|_| raw::errno())
 }
 
+/// Events that say that a peer is gone.
+const GRAVE: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
 /// Items that are looked at after a sleep in vain, at most.
 const CHECK_MAX: usize = 512;
 /// A look at the kernel takes as long as so many at memory.

@@ -161,8 +161,7 @@ fn a_connection_that_is_closed_while_somebody_waits_is_not_heard_of() {
     let (place, port) = (Place::new("watched"), free_port());
     let _server = Running::serve(&mut Role::Serve.command(&place, port), port);
     let said = succeed(&mut Role::CallWatched(2000).command(&place, port));
-    let right = said.lines().find_map(|line| line.strip_prefix("right: ")?.parse::<usize>().ok());
-    assert!(right.is_some_and(|right| right > 0), "{said}");
+    assert!(said.contains("right: 2000"), "{said}");
 }
 
 /// Goal: a server without a descriptor left for the next connection serves it when there is one again.
