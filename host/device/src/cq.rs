@@ -5,6 +5,7 @@ use crate::counters::Counters;
 use crate::events::{Affiliation, Element, EventKind, EventQueue};
 use crate::notify::{Arm, Queue};
 use crate::port::Port;
+use crate::work::BufferNumber;
 use adverb_engine::{WcOpcode, WcStatus};
 use adverb_sys::clock;
 use adverb_wire::{Imm, Nak, Qpn, Rkey, Syndrome};
@@ -40,7 +41,7 @@ pub struct Completion {
     /// The peer's queue pair, for receives.
     pub src_qp: Qpn,
     /// The buffer's number, if the poster gave one.
-    pub buffer: Option<u32>,
+    pub buffer: Option<BufferNumber>,
     /// The shared receive queue that the receive came from.
     pub srq: Option<u32>,
     /// When the work completed, by the clock that the queue was made with: see [`Timestamps`].

@@ -104,7 +104,7 @@ pub use region::{Key, Region, RegionError};
 pub use srq::{Srq, SrqAttr, SrqConfig, SrqError};
 pub use way::{Ah, AhAttr, SendTo};
 pub use window::{Bind, BindError, BindTo, Window, WindowKind};
-pub use work::{ReceiveWork, SendData, SendKind, SendWork, Sge};
+pub use work::{BufferNumber, ReceiveWork, SendData, SendKind, SendWork, Sge};
 pub use xrc::{OpenXrcd, XRC_SRQS_MAX, Xrcd};
 
 use std::io;

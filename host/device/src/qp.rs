@@ -28,7 +28,7 @@ use crate::way::{SendTo, Way, check};
 use crate::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len};
 use crate::xrc::{Office, Targets, Xrcd};
 use adverb_engine::{
-    Attributes, Datagram, Gid, ModifyError, QpCounters, QpOptions, QpState, QpType, Request,
+    Attributes, Brief, Datagram, Gid, ModifyError, QpCounters, QpOptions, QpState, QpType, Request,
     RequestOp, Settings, Time, To, allowed,
 };
 use adverb_wire::{Flow, Marks, Packet, PathMtu, Qpn};
@@ -368,6 +368,8 @@ pub(crate) struct QpInner {
     pub(crate) acks: AckPolicy,
     /// The same, to a neighbour.
     pub(crate) debt: Debt,
+    /// What the peer has acknowledged along with its last message, and nobody has looked at yet.
+    late: Option<Brief>,
     /// It is on the port's list of those that have more to emit.
     pub(crate) unfinished: bool,
     /// The state that neighbours were last shown, and whether the peer may do something in it.
@@ -490,6 +492,7 @@ impl QpInner {
             armed: None,
             acks: AckPolicy::default(),
             debt: Debt::default(),
+            late: None,
             unfinished: false,
             shown: (QpState::Reset, false),
         }
@@ -539,6 +542,7 @@ impl QpInner {
         port: &Port,
         run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
     ) -> u32 {
+        let settled = self.settle(port);
         let Self { engine, own, .. } = self;
         let mut host = Surroundings::quiet(own, port.regions());
         (host.errand, host.lent) = (errand, lent);
@@ -549,7 +553,7 @@ impl QpInner {
         }
         let published = host.published;
         self.show(port);
-        published
+        settled + published
     }
 
     /// Takes a packet; says how many completions that published.
@@ -694,17 +698,17 @@ impl QpInner {
     /// Emits what there is to emit.
     pub(crate) fn transmit(&mut self, now: Time, acks: Acks, port: &Port) -> Aftermath {
         self.held_back = HeldBack::default();
+        let mut published = self.settle(port);
         self.report(port); // Whoever goes on from here shall know all that the peer knows.
         let Self { engine, own, link, .. } = self;
         let before = engine.counters().sent_pkts;
-        let mut published = 0;
         let mut more = false;
         if let Some(Link::Lane(lane)) = link {
             let mut cargo = lane.load(EMIT_BUDGET);
             let mut host = Surroundings::quiet(own, port.regions());
             host.cargo = Some(&mut cargo);
             more = engine.transmit(now, true, &mut host);
-            published = host.published;
+            published += host.published;
             let sent = cargo.send();
             engine.count_sent(sent);
             if more && sent == 0 {
@@ -725,10 +729,11 @@ impl QpInner {
             });
             if let Some(((rest, done), packets)) = sent {
                 engine.count_sent(packets);
-                (more, published) = (rest, done);
+                (more, published) = (rest, published + done);
             }
         } else {
-            (more, published) = self.transmit_datagrams(now, port);
+            let (rest, done) = self.transmit_datagrams(now, port);
+            (more, published) = (rest, published + done);
             published += self.quietly(port, |engine, host| {
                 engine.transmit(now, acks == Acks::Now, host);
             });
@@ -846,6 +851,11 @@ impl QpInner {
             Link::Lane(lane) if lane.is_own() => DataPath::InProcess,
             Link::Lane(_) => DataPath::SharedMemory,
         })
+    }
+
+    /// The peer has acknowledged something that nobody has looked at yet.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.late.is_some()
     }
 
     pub(crate) fn owes_ack(&self) -> bool {
@@ -1048,7 +1058,7 @@ impl QpInner {
         let end = self.engine.next_index();
         for index in end - self.engine.outstanding()..end {
             if let Some(buffer) = self.own.sends.get(index).buffer {
-                forgotten(Side::Send, buffer);
+                forgotten(Side::Send, buffer.get());
             }
         }
         self.own.sends.clear();
@@ -1200,6 +1210,15 @@ impl Qp {
     }
 
     fn inner<R>(&self, run: impl FnOnce(&mut QpInner) -> R) -> R {
+        self.briefly(|inner| {
+            inner.settle(&self.port);
+            run(inner)
+        })
+    }
+
+    /// As [`Qp::inner`], for whoever does not care what of its requests has ended.
+    #[inline]
+    fn briefly<R>(&self, run: impl FnOnce(&mut QpInner) -> R) -> R {
         let _hush = Hush::begin();
         let mut guard =
             self.port.table().lock(self.number).unwrap_or_else(|| {
@@ -1291,7 +1310,7 @@ impl Qp {
         let port = &self.port;
         let mut next = 0;
         loop {
-            let (result, stranger) = self.inner(|inner| {
+            let (result, stranger) = self.briefly(|inner| {
                 let short = inner.post_briefly(batch.get(next..).unwrap_or_default(), port);
                 if short.requests > 0 {
                     let aftermath = inner.after_brief(short, port);
@@ -1335,7 +1354,7 @@ impl Qp {
     #[inline]
     pub fn post_receive(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)> {
         let port = &self.port;
-        self.inner(|inner| {
+        self.briefly(|inner| {
             let posted = batch
                 .iter()
                 .enumerate()

@@ -12,7 +12,7 @@ use crate::events::{Affiliation, Element, EventKind, EventQueue};
 use crate::port::Port;
 use crate::qp::PostError;
 use crate::sync::Mutex;
-use crate::work::{ReceiveRing, ReceiveWork, Sge, total_len};
+use crate::work::{BufferNumber, ReceiveRing, ReceiveWork, Sge, total_len};
 use crate::xrc::XrcdShared;
 use adverb_engine::Receive;
 use adverb_wire::Qpn;
@@ -335,7 +335,7 @@ impl Srq {
 pub(crate) struct Drawn {
     srq: Arc<SrqShared>,
     wr_id: u64,
-    buffer: Option<u32>,
+    buffer: Option<BufferNumber>,
     sges: Box<[Sge]>,
     used: usize,
     len: u32,
@@ -397,7 +397,7 @@ impl Drawn {
     }
 
     /// The receive has ended: what its poster said of it, and the queue's number.
-    pub(crate) fn finish(&mut self) -> (u64, Option<u32>, u32) {
+    pub(crate) fn finish(&mut self) -> (u64, Option<BufferNumber>, u32) {
         debug_assert!(self.held, "what ends was drawn");
         self.held = false;
         self.srq.drawn.fetch_sub(1, Ordering::Relaxed);

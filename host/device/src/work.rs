@@ -9,6 +9,7 @@ use crate::way::SendTo;
 use crate::window::Bind;
 use adverb_engine::{Receive, RequestKind, Route};
 use std::iter;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 pub use adverb_engine::RequestKind as SendKind;
@@ -37,6 +38,31 @@ pub enum SendData<'a> {
     Bind(&'a Bind),
 }
 
+/// A number that a caller gave to a buffer.
+///
+/// An `Option` of it is one word, written at once and read at once. Of two words that are read as one
+/// the processor makes whoever reads them wait for all earlier writes, of which some are to memory
+/// that another processor has.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BufferNumber(NonZeroU32);
+
+impl BufferNumber {
+    /// Any number but 2^32 − 1.
+    #[inline]
+    pub const fn new(number: u32) -> Option<Self> {
+        match NonZeroU32::new(!number) {
+            Some(bits) => Some(Self(bits)),
+            None => None,
+        }
+    }
+
+    /// The number.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        !self.0.get()
+    }
+}
+
 /// A request for the send queue. `struct ibv_send_wr`.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_send_wr")]
@@ -56,7 +82,7 @@ pub struct SendWork<'a> {
     /// Wait for READs and atomics posted before.
     pub fence: bool,
     /// A number that the caller gave to the buffer; comes back with the completion.
-    pub buffer: Option<u32>,
+    pub buffer: Option<BufferNumber>,
 }
 
 /// A receive. `struct ibv_recv_wr`.
@@ -68,14 +94,14 @@ pub struct ReceiveWork<'a> {
     /// The buffers, filled in order.
     pub sges: &'a [Sge],
     /// A number that the caller gave to the buffer; comes back with the completion.
-    pub buffer: Option<u32>,
+    pub buffer: Option<BufferNumber>,
 }
 
 /// What is remembered of a posted request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Posted {
     pub(crate) wr_id: u64,
-    pub(crate) buffer: Option<u32>,
+    pub(crate) buffer: Option<BufferNumber>,
     sges: u32,
     inline: Option<u32>,
 }
@@ -244,7 +270,7 @@ impl SendRing {
 #[derive(Clone, Copy, Debug, Default)]
 struct Waiting {
     wr_id: u64,
-    buffer: Option<u32>,
+    buffer: Option<BufferNumber>,
     sges: u32,
     len: u32,
 }
@@ -357,7 +383,7 @@ impl ReceiveRing {
 
     /// The oldest taken receive is done: its slot is free.
     #[inline]
-    pub(crate) fn finish(&mut self, token: u32) -> (u64, Option<u32>) {
+    pub(crate) fn finish(&mut self, token: u32) -> (u64, Option<BufferNumber>) {
         self.done += 1;
         let waiting = self.waiting.get(size(token)).copied().unwrap_or_default();
         (waiting.wr_id, waiting.buffer)
@@ -370,7 +396,7 @@ impl ReceiveRing {
         debug_assert_eq!(self.done, self.taken, "what was taken was put back");
         while let Some(receive) = self.take() {
             if let (_, Some(buffer)) = self.finish(receive.token) {
-                forgotten(buffer);
+                forgotten(buffer.get());
             }
         }
     }

@@ -17,6 +17,7 @@ use crate::port::Port;
 use crate::registry::{DomainClaim, DomainName};
 use crate::srq::{Drawn, Srq, SrqShared};
 use crate::steward::Steward;
+use crate::work::BufferNumber;
 use adverb_engine::{NoReceive, Receive};
 use adverb_wire::Qpn;
 use std::fs::File;
@@ -308,7 +309,7 @@ impl Targets {
     }
 
     /// The receive has ended: what its poster said of it, and the queue's number.
-    pub(crate) fn finish(&mut self) -> Option<(u64, Option<u32>, u32)> {
+    pub(crate) fn finish(&mut self) -> Option<(u64, Option<BufferNumber>, u32)> {
         self.current_mut().map(Drawn::finish)
     }
 

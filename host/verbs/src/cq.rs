@@ -7,7 +7,7 @@ use crate::provider::{self, Events, Port};
 use crate::srq::{self, Srq};
 use crate::story;
 use adverb_device::locks::Mutex;
-use adverb_device::{ResizeError, Timestamps, WcStatus};
+use adverb_device::{BufferNumber, ResizeError, Timestamps, WcStatus};
 use std::fmt;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -366,7 +366,7 @@ impl Cq {
         if owners.peek().is_some() {
             let mut tables = self.lock();
             for completion in owners {
-                let number = completion.buffer.unwrap_or(u32::MAX);
+                let number = completion.buffer.map_or(u32::MAX, BufferNumber::get);
                 tables.table(completion, |owned| owned.complete(number));
             }
         }
@@ -375,7 +375,7 @@ impl Cq {
 
     /// Gives back the memory of work that has completed, once.
     pub fn take(&self, completion: &WorkCompletion) -> Option<Memory> {
-        let number = completion.buffer?;
+        let number = completion.buffer?.get();
         self.lock().table(completion, |owned| owned.take(number))?
     }
 

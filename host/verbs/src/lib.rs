@@ -113,9 +113,9 @@ mod xrc;
 #[doc(hidden)]
 pub use adverb_device::locks;
 pub use adverb_device::{
-    Access, AckTimeout, AhAttr, AsyncEvent, Bind, BindError, ConnectError, DataPath, Device,
-    DeviceReport, Element, EventKind, Gid, GidEntry, GidKind, GroupError, GroupLimits, Imm, Marks,
-    ModifyError, Nature, NodeType, OpenXrcd, PathChoice, PathMtu, Pkey,
+    Access, AckTimeout, AhAttr, AsyncEvent, Bind, BindError, BufferNumber, ConnectError, DataPath,
+    Device, DeviceReport, Element, EventKind, Gid, GidEntry, GidKind, GroupError, GroupLimits, Imm,
+    Marks, ModifyError, Nature, NodeType, OpenXrcd, PathChoice, PathMtu, Pkey,
     PortConfig as ContextConfig, PortCounters, PostError, Provider, Psn, Qkey, QpCounters,
     QpLimits, QpRow, QpState, QpType, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry,
     RnrTimer, SendData, SendKind, SendTo, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode,

@@ -17,9 +17,9 @@ use crate::transport::{Receives, Sends, Supports, Transport};
 use crate::work::{Kind, Work};
 use adverb_device::locks::Mutex;
 use adverb_device::{
-    Access, AckTimeout, ConnectError, DataPath, Gid, PathMtu, Pkey, PostError, Psn, QpCounters,
-    QpState, QpType, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer, SendData, SendKind, SendTo,
-    SendWork,
+    Access, AckTimeout, BufferNumber, ConnectError, DataPath, Gid, PathMtu, Pkey, PostError, Psn,
+    QpCounters, QpState, QpType, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer, SendData,
+    SendKind, SendTo, SendWork,
 };
 use std::marker::PhantomData;
 use std::sync::PoisonError;
@@ -361,7 +361,11 @@ impl<T: Transport> Qp<T> {
             Kind::Receive => {
                 let sges = [work.memory.sge()];
                 let Link { number, .. } = self.recv_cq.put(work.memory, None);
-                let receive = ReceiveWork { wr_id: work.wr_id, sges: &sges, buffer: Some(number) };
+                let receive = ReceiveWork {
+                    wr_id: work.wr_id,
+                    sges: &sges,
+                    buffer: BufferNumber::new(number),
+                };
                 self.inner.post_receive(&[receive]).map_err(|(_, error)| Rejected {
                     error: error.into(),
                     memory: self.recv_cq.take_back(number),
@@ -385,7 +389,7 @@ impl<T: Transport> Qp<T> {
             return Err(Rejected { error, memory: Some(memory) });
         }
         let link = self.send_cq.put(memory, chain.last);
-        let buffer = Some(link.number);
+        let buffer = BufferNumber::new(link.number);
         let send = |to| SendWork { wr_id, to, kind, data, signaled, solicited, fence, buffer };
         let posted = match &self.inner {
             provider::Qp::Soft(qp) => {

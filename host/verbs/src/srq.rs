@@ -11,7 +11,7 @@ use crate::provider::{self, Domain, Events, Port};
 use crate::transport::op;
 use crate::work::Work;
 use adverb_device::locks::Mutex;
-use adverb_device::{PostError, ReceiveWork, SrqAttr, SrqError};
+use adverb_device::{BufferNumber, PostError, ReceiveWork, SrqAttr, SrqError};
 use std::fmt;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
@@ -218,7 +218,7 @@ impl Srq {
         }
         let sges = [memory.sge()];
         let number = self.inner.owned().put(memory, None).number;
-        let work = ReceiveWork { wr_id, sges: &sges, buffer: Some(number) };
+        let work = ReceiveWork { wr_id, sges: &sges, buffer: BufferNumber::new(number) };
         self.inner.device.post_receive(&[work]).map_err(|(_, error)| Rejected {
             error: error.into(),
             memory: self.inner.owned().take_back(number),

@@ -12,8 +12,8 @@ mod support;
 
 use adverb_sys::poll;
 use adverb_verbs::{
-    CompChannel, Context, Cq, CqConfig, CqEvent, NotifyError, Pd, Qp, Rc, WcOpcode, WcStatus, Work,
-    WorkCompletion,
+    CompChannel, Context, Cq, CqConfig, CqEvent, NotifyError, Pd, Qp, QpConfig, Rc, WcOpcode,
+    WcStatus, Work, WorkCompletion,
 };
 use path::{Path, on_every_path};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,6 +27,7 @@ on_every_path! {
     one_channel_serves_many_queues_and_says_which,
     sleepers_on_the_descriptor_are_served_by_the_helper,
     sleepers_on_the_descriptor_for_packets_serve_themselves,
+    whoever_has_an_answer_and_sleeps_hears_that_the_question_arrived,
 }
 
 const SHORT: Duration = Duration::from_millis(20);
@@ -58,6 +59,26 @@ fn take(cq: &Cq, count: usize) -> Vec<WorkCompletion> {
         all.extend_from_slice(&out[..taken]);
     }
     all
+}
+
+/// Goal: what comes along with a message is not left lying when the program polls no more.
+fn whoever_has_an_answer_and_sleeps_hears_that_the_question_arrived(path: Path) {
+    let bench = Bench::over(path.contexts());
+    let channel = bench.context.create_comp_channel().unwrap();
+    let sends = cq_on(&bench.context, &channel, 3);
+    let (receives, theirs) =
+        (bench.context.create_cq(64).unwrap(), bench.far.create_cq(64).unwrap());
+    let config = QpConfig { recv_cq: &receives, ..QpConfig::new(&sends) };
+    let [a, b] = bench.pair_of(&config, &QpConfig::new(&theirs));
+    sends.req_notify(false).unwrap();
+    a.post(Work::recv(bench.pd.buffer(8).unwrap())).unwrap();
+    recv(&bench, &b);
+    send(&bench, &a, false);
+    let _ = take(&theirs, 1);
+    b.post(Work::send(bench.far_pd.buffer(8).unwrap())).unwrap();
+    let _ = take(&receives, 1);
+    let event = event(&channel);
+    assert_eq!((event.context(), take(event.cq(), 1)[0].status), (3, WcStatus::Success));
 }
 
 fn a_sleeping_receiver_is_woken_by_a_message(path: Path) {
@@ -241,7 +262,7 @@ fn a_queue_ends_only_when_nothing_uses_it_and_its_events_are_acknowledged() {
     let bench = Bench::new();
     let channel = bench.context.create_comp_channel().unwrap();
     let cq = cq_on(&bench.far, &channel, 0);
-    let qp = bench.pd.create_qp(&adverb_verbs::QpConfig::new(&cq)).unwrap();
+    let qp = bench.pd.create_qp(&QpConfig::new(&cq)).unwrap();
     let busy = cq.destroy().unwrap_err();
     assert!(busy.handles > 0, "{busy}");
     let cq = busy.object;

@@ -5,8 +5,8 @@
 mod support;
 
 use adverb_verbs::{
-    Access, Context, PostError, PostFailure, QpConfig, QpState, RemoteSlice, SendKind, WcStatus,
-    Work, WorkCompletion,
+    Access, BufferNumber, Context, PostError, PostFailure, QpConfig, QpState, RemoteSlice,
+    SendKind, WcStatus, Work, WorkCompletion,
 };
 use support::Bench;
 
@@ -97,7 +97,7 @@ fn a_made_up_completion_gives_nothing_back() {
     let [a, b] = bench.pair(&cq, &cq);
     a.post(Work::recv(bench.pd.buffer(8).unwrap())).unwrap();
     for number in 0..10 {
-        let made_up = WorkCompletion { buffer: Some(number), ..WorkCompletion::EMPTY };
+        let made_up = WorkCompletion { buffer: BufferNumber::new(number), ..WorkCompletion::EMPTY };
         assert!(cq.take(&made_up).is_none());
         let made_up = WorkCompletion { srq: Some(1), ..made_up };
         assert!(cq.take(&made_up).is_none());

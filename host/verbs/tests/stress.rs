@@ -12,9 +12,9 @@
 mod support;
 
 use adverb_verbs::{
-    Access, Ah, AhAttr, Buf, CompChannel, Context, Cq, CqConfig, InDomain, Memory, Modify, Mr, Mw,
-    MwBind, MwKind, Pd, Qkey, Qp, QpConfig, QpState, Rc, RcConnect, Rejected, RemoteSlice, Rkey,
-    RnrRetry, SendKind, Srq, SrqConfig, Uc, UcConnect, Ud, Work, WorkCompletion,
+    Access, Ah, AhAttr, Buf, BufferNumber, CompChannel, Context, Cq, CqConfig, InDomain, Memory,
+    Modify, Mr, Mw, MwBind, MwKind, Pd, Qkey, Qp, QpConfig, QpState, Rc, RcConnect, Rejected,
+    RemoteSlice, Rkey, RnrRetry, SendKind, Srq, SrqConfig, Uc, UcConnect, Ud, Work, WorkCompletion,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -433,7 +433,8 @@ impl World {
                 self.give_back(cq.take(wc), random);
             }
         }
-        let made_up = WorkCompletion { buffer: Some(random.small(20)), ..WorkCompletion::EMPTY };
+        let made_up =
+            WorkCompletion { buffer: BufferNumber::new(random.small(20)), ..WorkCompletion::EMPTY };
         self.give_back(cq.take(&made_up), random);
         Some(())
     }

@@ -369,21 +369,18 @@ impl Session {
         })
     }
 
-    /// Polls once, and counts what has ended of this kind.
-    fn count(&mut self, kind: Operation) -> Outcome<u32> {
-        self.channel.poll_many(&mut self.events)?;
-        let mut count = 0;
-        while let Some(Event { operation, block, .. }) = self.events.pop() {
-            count += u32::from(operation == kind);
-            if operation == Operation::Send {
-                self.sent = Some(block);
-            } else if operation == Operation::Receive {
-                self.received = Some(block);
-            } else {
-                self.written.push(block);
-            }
+    /// Keeps the block of what has ended for the next time, and says what it was.
+    #[inline]
+    fn end(&mut self, event: Event) -> Operation {
+        let Event { operation, block, .. } = event;
+        if operation == Operation::Send {
+            self.sent = Some(block);
+        } else if operation == Operation::Receive {
+            self.received = Some(block);
+        } else {
+            self.written.push(block);
         }
-        Ok(count)
+        operation
     }
 }
 
@@ -411,8 +408,13 @@ impl Layer for Session {
     }
 
     fn receive(&mut self) -> Outcome<()> {
-        while self.count(Operation::Receive)? == 0 {}
-        Ok(())
+        loop {
+            if let Some(event) = self.channel.poll()?
+                && self.end(event) == Operation::Receive
+            {
+                return Ok(());
+            }
+        }
     }
 
     fn post(&mut self) -> Outcome<()> {
@@ -425,7 +427,12 @@ impl Layer for Session {
     }
 
     fn poll(&mut self) -> Outcome<u32> {
-        self.count(Operation::Write)
+        self.channel.poll_many(&mut self.events)?;
+        let mut count = 0;
+        while let Some(event) = self.events.pop() {
+            count += u32::from(self.end(event) == Operation::Write);
+        }
+        Ok(count)
     }
 }
 

@@ -248,10 +248,10 @@ impl Port {
             inlets.iter().for_each(|inlet| inlet.lane.forget_ringing());
         }
         // The clock was read: this is one step of many, and nothing waits for longer.
-        if waiting.pressing || clock.read.is_some() || driver == Driver::Helper {
-            self.acknowledge_records(waiting);
-        }
         let (mut busy, mut published) = (false, false);
+        if waiting.pressing || clock.read.is_some() || driver == Driver::Helper {
+            published |= self.acknowledge_records(waiting);
+        }
         let mut at = 0;
         while let Some(inlet) = inlets.get_mut(at) {
             let most = if driver == Driver::Helper { RECORDS_MAX } else { inlet.patience };
@@ -272,7 +272,7 @@ impl Port {
             }
         }
         if !busy && !waiting.local.is_empty() {
-            self.acknowledge_records(waiting);
+            published |= self.acknowledge_records(waiting);
         }
         *quiet = if busy { 0 } else { quiet.saturating_add(1) };
         (busy, published)
@@ -320,7 +320,8 @@ impl Port {
                     match held {
                         None => self.counters.unknown_qp.add(1),
                         Some(mut held) => {
-                            self.hand_over(&message, &inlet.lane, &mut held, round.clock);
+                            let can_wait = can_wait(round.driver, round.waiting);
+                            self.hand_over(&message, &inlet.lane, &mut held, can_wait, round.clock);
                             current = Some(held);
                         }
                     }
@@ -342,6 +343,7 @@ impl Port {
         message: &Message<'_>,
         lane: &Lane,
         held: &mut Held<'_>,
+        can_wait: bool,
         clock: &mut Clock,
     ) {
         let Some(inner) = held.guard.as_mut() else {
@@ -349,10 +351,10 @@ impl Port {
         };
         held.published += match message {
             Message::Brief { brief, near } => {
-                inner.on_brief(brief, Lent::Near(*near), lane, || clock.now(), self)
+                inner.on_brief(brief, Lent::Near(*near), lane, can_wait, || clock.now(), self)
             }
             Message::LentBrief { brief, pieces } => match Lent::parse(lane, pieces) {
-                Some(lent) => inner.on_brief(brief, lent, lane, || clock.now(), self),
+                Some(lent) => inner.on_brief(brief, lent, lane, can_wait, || clock.now(), self),
                 None => 0,
             },
             Message::Datagram { packet, addresses, len } => {
@@ -407,13 +409,12 @@ impl Port {
         };
         // The program shall have its completion first; its answer, or its next call, takes the
         // acknowledgement along.
-        let can_wait =
-            driver == Driver::Program && held.published > 0 && waiting.local.len() < DEFERRED_MAX;
+        let can_wait = held.published > 0 && can_wait(driver, waiting);
         let aftermath = match can_wait {
             true => inner.put_off(),
             false => inner.transmit(clock.now(), Acks::Now, self),
         };
-        if can_wait && inner.owes_ack() {
+        if can_wait && (inner.owes_ack() || inner.is_unsettled()) {
             waiting.pressing |= inner.debt.is_pressing() || !inner.owes_plain_ack();
             if !inner.debt.listed {
                 inner.debt.listed = true;
@@ -425,8 +426,10 @@ impl Port {
         held.published + aftermath.published > 0
     }
 
-    /// Sends the acknowledgements that queue pairs owe their neighbours, if they still do.
-    fn acknowledge_records(&self, waiting: &mut Waiting) {
+    /// Looks at what neighbours have acknowledged, and sends the acknowledgements that queue pairs still
+    /// owe them; says whether that completed work.
+    fn acknowledge_records(&self, waiting: &mut Waiting) -> bool {
+        let mut published = false;
         waiting.pressing = false;
         while let Some(number) = waiting.local.pop() {
             let Some(mut guard) = self.table.lock(number) else {
@@ -436,11 +439,15 @@ impl Port {
                 continue;
             };
             inner.debt.listed = false;
-            if inner.owes_ack() {
-                let aftermath = inner.acknowledge(self);
-                self.follow_up(number, inner, aftermath);
-            }
+            published |= inner.settle(self) > 0;
+            let aftermath = match inner.owes_ack() {
+                true => inner.acknowledge(self),
+                false => inner.put_off(),
+            };
+            published |= aftermath.published > 0;
+            self.follow_up(number, inner, aftermath);
         }
+        published
     }
 
     /// A queue pair's deadline is to be set by the next step that reads the clock: reading it takes as
@@ -497,6 +504,12 @@ fn parse(head: &[u8], addressed: bool) -> Option<(Headers, Option<Addresses>)> {
         ((headers, rest), true) => Some((headers, Some(Addresses::parse(rest)?))),
         ((_, [_, ..]), false) => None,
     }
+}
+
+/// What does not concern the message itself can be done later: the program calls again, or the helper
+/// comes.
+fn can_wait(driver: Driver, waiting: &Waiting) -> bool {
+    driver == Driver::Program && waiting.local.len() < DEFERRED_MAX
 }
 
 /// What taking the records of all lanes once needs.

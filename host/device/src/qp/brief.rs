@@ -56,6 +56,9 @@ impl QpInner {
     #[inline]
     pub(super) fn post_briefly(&mut self, batch: &[SendWork<'_>], port: &Port) -> Posted {
         let mut posted = Posted::default();
+        if self.late.is_some() && !self.has_room_for(batch) {
+            posted.published += self.settle(port);
+        }
         let Some(Link::Lane(lane)) = &self.link else {
             return posted;
         };
@@ -93,6 +96,26 @@ impl QpInner {
         posted
     }
 
+    /// There is plenty of room for these requests, and whether others have ended does not matter to
+    /// them.
+    fn has_room_for(&self, batch: &[SendWork<'_>]) -> bool {
+        let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        batch.iter().all(|work| matches!(work.kind, SendKind::Send { .. }))
+            && self.engine.outstanding().saturating_add(count) < self.own.sends.capacity() / 2
+    }
+
+    /// Looks at what the peer has acknowledged along with a message; says how many completions that
+    /// published.
+    #[inline]
+    pub(crate) fn settle(&mut self, port: &Port) -> u32 {
+        self.late.take().map_or(0, |brief| self.on_late(&brief, port))
+    }
+
+    fn on_late(&mut self, brief: &Brief, port: &Port) -> u32 {
+        let now = || port.now();
+        self.quietly(port, |engine, host| engine.on_brief_ack(brief, now, host))
+    }
+
     /// What requests that were posted the short way leave for the port to do.
     pub(super) fn after_brief(&mut self, posted: Posted, port: &Port) -> Aftermath {
         if self.own.overrun {
@@ -117,12 +140,16 @@ impl QpInner {
     }
 
     /// Takes a brief of this lane, whose bytes are `lent`; says how many completions that published.
+    ///
+    /// A program that gets a message answers it at once, likely. So what came along with the message
+    /// that it waits for `can_wait`, until there is time or somebody wants to know.
     #[inline]
     pub(crate) fn on_brief(
         &mut self,
         brief: &Brief,
         lent: Lent<'_>,
         lane: &Lane,
+        can_wait: bool,
         now: impl FnOnce() -> Time,
         port: &Port,
     ) -> u32 {
@@ -133,9 +160,18 @@ impl QpInner {
         if brief.psn.is_some() {
             self.debt.on_brief(brief);
         }
-        self.with_errand(Errand::None, Some(lent), port, |engine, host| {
-            engine.on_brief(brief, lent.total(), now, host);
-        })
+        let mut is_late = false;
+        let published = self.with_errand(Errand::None, Some(lent), port, |engine, host| {
+            engine.on_brief_message(brief, lent.total(), host);
+            is_late = can_wait && host.published > 0 && brief.acked.is_some();
+            if !is_late {
+                engine.on_brief_ack(brief, now, host);
+            }
+        });
+        if is_late {
+            self.late = Some(*brief);
+        }
+        published
     }
 }
 

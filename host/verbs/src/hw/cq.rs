@@ -6,7 +6,9 @@
 
 use super::{Port, lock};
 use adverb_device::locks::Mutex;
-use adverb_device::{Completion, Imm, Overrun, Qpn, ResizeError, Rkey, WcOpcode, WcStatus};
+use adverb_device::{
+    BufferNumber, Completion, Imm, Overrun, Qpn, ResizeError, Rkey, WcOpcode, WcStatus,
+};
 use adverb_ibv::layout::{Wc, value};
 use adverb_ibv::{Ah, Channel};
 use std::io;
@@ -19,7 +21,7 @@ pub(crate) type Held = Option<Arc<Ah>>;
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) wr_id: u64,
-    pub(crate) buffer: Option<u32>,
+    pub(crate) buffer: Option<BufferNumber>,
     pub(crate) opcode: WcOpcode,
     pub(crate) len: u32,
     /// Lives until the request has ended: some devices look at it when they send.
@@ -100,7 +102,7 @@ impl Ring {
         self.entries
             .iter_mut()
             .filter_map(Option::take)
-            .filter_map(|e| e.buffer)
+            .filter_map(|e| e.buffer.map(BufferNumber::get))
             .for_each(&mut forgotten);
         self.oldest = self.next;
     }

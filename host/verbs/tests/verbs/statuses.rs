@@ -351,3 +351,22 @@ fn what_fails_names_the_work_and_the_reason(path: Path) {
     let text = error.to_string();
     assert!(text.contains("RdmaWrite (wr_id 77)") && text.contains("remote access"), "{text}");
 }
+
+/// Goal: an answer that a program has says that its question arrived, whatever the program does next.
+#[test]
+fn what_an_answer_acknowledges_has_succeeded_though_its_queue_pair_ends() {
+    for path in [Path::InProcess, Path::Ring, Path::SharedMemory] {
+        let Pair { context: _context, far: _far, a, b } = path.setup().pair();
+        a.qp.post(Work::recv(a.buffer(&[0; 8])).wr_id(1)).expect("room");
+        b.qp.post(Work::recv(b.buffer(&[0; 8])).wr_id(2)).expect("room");
+        a.qp.post(Work::send(a.buffer(&[1; 8])).wr_id(3)).expect("room");
+        assert_eq!(b.wait().wc.wr_id, 2);
+        b.qp.post(Work::send(b.buffer(&[2; 8])).wr_id(4)).expect("room");
+        let mut ended: Vec<_> = std::iter::once(a.wait().wc).collect();
+        assert_eq!(ended[0].wr_id, 1, "{path:?}");
+        a.qp.to_err();
+        ended.extend(std::iter::from_fn(|| a.cq.next().expect("no overrun")).map(|done| done.wc));
+        let ended: Vec<_> = ended.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(ended, [(1, WcStatus::Success), (3, WcStatus::Success)], "{path:?}");
+    }
+}

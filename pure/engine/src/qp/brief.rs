@@ -94,9 +94,27 @@ impl Qp {
         now: impl FnOnce() -> Time,
         host: &mut impl Host,
     ) {
+        self.on_brief_message(brief, len, host);
+        self.on_brief_ack(brief, now, host);
+    }
+
+    /// The first half of [`Qp::on_brief`]: the message, if there is one.
+    #[inline]
+    pub fn on_brief_message(&mut self, brief: &Brief, len: u32, host: &mut impl Host) {
         if let Some(psn) = brief.psn {
             self.on_brief_send(brief, psn, len, host);
         }
+    }
+
+    /// The second half: what it acknowledges. It may come any time after the first, if nothing else is
+    /// asked of the queue pair meanwhile but to post; what comes later acknowledges no less.
+    #[inline]
+    pub fn on_brief_ack(
+        &mut self,
+        brief: &Brief,
+        now: impl FnOnce() -> Time,
+        host: &mut impl Host,
+    ) {
         let alone = u64::from(brief.psn.is_none());
         let Some(pkey) = self.peer.as_ref().map(|peer| peer.path.pkey) else {
             self.counters.dropped_pkts += alone;

@@ -267,6 +267,30 @@ fn an_acknowledgement_in_a_brief_does_what_its_packet_does() {
     }
 }
 
+/// Goal: what a message acknowledges may be looked at after its answer was posted, and makes no difference.
+#[test]
+fn an_acknowledgement_that_came_with_a_message_can_wait_for_the_answer() {
+    for acked in 0..2 {
+        let run = |waits: bool| {
+            let (mut qp, mut desk) = (neighbour(), desk(3, 100));
+            for _ in 0..2 {
+                qp.send_brief(&request(SEND, 8), false).unwrap();
+            }
+            let brief = Brief { acked: Some(FIRST.plus(acked)), ..brief(0) };
+            qp.on_brief_message(&brief, 10, &mut desk);
+            if !waits {
+                qp.on_brief_ack(&brief, || NOW, &mut desk);
+            }
+            let answer = qp.send_brief(&request(SEND, 8), false).unwrap();
+            if waits {
+                qp.on_brief_ack(&brief, || NOW, &mut desk);
+            }
+            (format!("{answer:?}"), told(&qp), format!("{desk:?}"))
+        };
+        assert_eq!(run(true), run(false), "{acked}");
+    }
+}
+
 fn vec_of(numbers: &[u32]) -> Vec<u32> {
     numbers.to_vec()
 }
