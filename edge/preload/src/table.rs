@@ -102,6 +102,31 @@ pub(crate) fn socket(fd: c_int) -> Option<Pin> {
     }
 }
 
+/// Whether a descriptor stands for this socket.
+pub(crate) fn is_socket(fd: c_int, slot: &Slot) -> bool {
+    is_entry(fd, ptr::from_ref(slot).addr() | SLOT)
+}
+
+/// Whether a descriptor stands for this epoll instance.
+pub(crate) fn is_epoll(fd: c_int, epoll: &Epoll) -> bool {
+    is_entry(fd, ptr::from_ref(epoll).addr() | EPOLL)
+}
+
+fn is_entry(fd: c_int, word: usize) -> bool {
+    entry(fd).is_some_and(|entry| entry.load(Ordering::Acquire) == word)
+}
+
+/// A descriptor of which this is so, if there is one: looks at all that stand for something.
+pub(crate) fn find(is_it: impl Fn(c_int) -> bool) -> Option<c_int> {
+    let mut found = None;
+    each(0, usize::MAX, |fd| {
+        if found.is_none() && is_it(fd) {
+            found = Some(fd);
+        }
+    });
+    found
+}
+
 /// The epoll instance that a descriptor stands for.
 pub(crate) fn epoll(fd: c_int) -> Option<&'static Epoll> {
     let found = entry(fd)?.load(Ordering::Acquire);

@@ -90,7 +90,9 @@ impl Epoll {
         self.sync(epfd);
         self.with(|state| {
             let item = state.items.get(at).and_then(Option::as_ref);
-            if let Some(item) = item.filter(|item| item.is_marked && item.ghost_of.is_none()) {
+            let is_known =
+                |item: &&Item| item.is_marked && item.ghost_of.is_none() && !item.is_orphan();
+            if let Some(item) = item.filter(is_known) {
                 let mark = MARK | at as u64;
                 let _ = kernel_control(epfd, libc::EPOLL_CTL_MOD, item.fd, item.bells(), mark);
             }
@@ -121,14 +123,37 @@ impl Epoll {
         });
     }
 
-    /// A descriptor that is about to be closed stands for a socket that others have as well: if it
-    /// has been removed here, it is now.
+    /// A descriptor that is about to be closed stands for a socket that others have as well: they are
+    /// what it is looked at by from now on, and if it has been removed here, it is now.
     pub(super) fn lay(&'static self, fd: c_int, slot: &Slot) {
+        let places: Vec<usize> = self.with(|state| state.items_of(slot.index()).collect());
+        if places.is_empty() {
+            return;
+        }
+        let epfd = table::find(|fd| table::is_epoll(fd, self));
+        self.with(|state| {
+            let State { items, hot, marks, .. } = state;
+            for at in places {
+                let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
+                if item.via == fd {
+                    item.via = table::find(|fd| table::is_socket(fd, slot)).unwrap_or(-1);
+                }
+                // The last moment to tell the kernel.
+                let is_late = item.fd == fd && item.ghost_of.is_none() && !item.is_marked;
+                if is_late
+                    && slot.segment().is_some()
+                    && matches!(item.target, Target::Socket(_))
+                    && let Some(epfd) = epfd
+                {
+                    *marks += 1;
+                    self.mark(at, item, epfd);
+                    heat(hot, at, item);
+                }
+            }
+        });
         let Some((at, true)) = self.with(|state| state.find(fd, slot)) else { return };
         let epfd = self.with(|state| state.items.get(at)?.as_ref()?.ghost_of);
-        if let Some(epfd) =
-            epfd.filter(|epfd| table::epoll(*epfd).is_some_and(|is| std::ptr::eq(is, self)))
-        {
+        if let Some(epfd) = epfd.filter(|epfd| table::is_epoll(*epfd, self)) {
             let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
         self.remove(at);
@@ -245,6 +270,14 @@ impl Epoll {
         ghosts.into_iter().for_each(|at| self.remove(at));
     }
 
+    /// From now on the kernel knows an item under our mark. It says again what there is.
+    fn mark(&self, at: usize, item: &mut Item, epfd: c_int) {
+        (item.is_marked, item.rung) = (true, 0);
+        self.has_marked.store(true, Ordering::SeqCst);
+        let mark = MARK | at as u64;
+        let _ = kernel_control(epfd, libc::EPOLL_CTL_MOD, item.fd, item.bells(), mark);
+    }
+
     /// Returns whether the item has been removed, and is not needed any longer.
     fn sync_item(&self, state: &mut State, at: usize, epfd: c_int) -> bool {
         let State { items, hot, asleep, marks, .. } = state;
@@ -256,6 +289,7 @@ impl Epoll {
                 return false;
             }
             Target::Socket(slot) => slot.segment().is_some(),
+            Target::Inner(_) if item.is_orphan() => return false,
             Target::Inner(inner) => {
                 inner.sync(item.fd);
                 inner.has_marks()
@@ -271,12 +305,14 @@ impl Epoll {
             let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
             return true;
         }
+        if item.is_orphan() {
+            // It is looked at, whatever the kernel says.
+            item.is_marked = true;
+            heat(hot, at, item);
+            return false;
+        }
         if wanted {
-            let mark = MARK | at as u64;
-            // The kernel says again what there is.
-            item.rung = 0;
-            self.has_marked.store(true, Ordering::SeqCst);
-            let _ = kernel_control(epfd, op, fd, item.bells(), mark);
+            self.mark(at, item, epfd);
             heat(hot, at, item);
         } else {
             let _ = kernel_control(epfd, op, fd, item.events, item.data);

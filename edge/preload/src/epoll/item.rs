@@ -13,7 +13,7 @@ use crate::raw;
 use crate::slot::Slot;
 use crate::stats::add;
 use crate::stream::{self, Want};
-use crate::table::Pin;
+use crate::table::{self, Pin};
 
 /// What an item watches.
 #[derive(Debug)]
@@ -29,7 +29,11 @@ pub(super) enum Target {
 /// One registration of a connection, or of another instance.
 #[derive(Debug)]
 pub(super) struct Item {
+    /// The descriptor that was registered, as the program and the kernel know it. Its number may be
+    /// somebody else's by now, if there are copies.
     pub(super) fd: c_int,
+    /// A descriptor of the same socket that is open, to look at it; -1 if this process has none.
+    pub(super) via: c_int,
     pub(super) target: Target,
     pub(super) events: u32,
     pub(super) data: u64,
@@ -64,6 +68,7 @@ impl Item {
         let is_hot = matches!(target, Target::Inner(_));
         Self {
             fd,
+            via: fd,
             target,
             events,
             data,
@@ -98,6 +103,15 @@ impl Item {
         }
     }
 
+    /// The kernel cannot be told anything about it any more: the descriptor that was registered has
+    /// been closed, and copies keep the socket, and with it the registration.
+    pub(super) fn is_orphan(&self) -> bool {
+        match &self.target {
+            Target::Socket(pin) | Target::Datagram(pin) => !table::is_socket(self.fd, pin),
+            Target::Inner(inner) => !table::is_epoll(self.fd, inner),
+        }
+    }
+
     /// What the kernel is asked for under our mark.
     pub(super) fn bells(&self) -> u32 {
         let bells = match self.target {
@@ -119,13 +133,19 @@ impl Item {
             Target::Datagram(slot) => self.due_datagram(slot),
             Target::Socket(slot) => {
                 let Some(segment) = slot.segment() else {
+                    if self.is_marked && self.is_orphan() {
+                        let all = (libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP).cast_unsigned();
+                        let asked = u32::from(all) & self.events;
+                        let ready = raw::poll_now(self.via, asked as i16).unwrap_or(0);
+                        return u32::from(ready.cast_unsigned()) & (self.events | always);
+                    }
                     if self.is_marked {
                         // A process of this family has given the rings up.
                         note_change(slot);
                     }
                     return 0;
                 };
-                let ready = events_of(slot, segment, self.fd);
+                let ready = events_of(slot, segment, self.via);
                 if self.events & libc::EPOLLET as u32 != 0 && !self.is_edge(slot, ready) {
                     return 0;
                 }
@@ -139,12 +159,12 @@ impl Item {
     fn due_datagram(&self, slot: &Slot) -> u32 {
         let Some(mailbox) = datagram::mapped(slot) else { return 0 };
         let is_new = self.events & libc::EPOLLET as u32 == 0 || mailbox.head() != self.seen_head;
-        if !is_new || datagram::content(mailbox, self.fd) != Content::Datagram {
+        if !is_new || datagram::content(mailbox, self.via) != Content::Datagram {
             return 0;
         }
         let out = libc::POLLOUT | libc::POLLWRNORM;
         let wants_room = self.events & u32::from(out.cast_unsigned()) != 0;
-        let room = if wants_room { raw::poll_now(self.fd, out).unwrap_or(0) } else { 0 };
+        let room = if wants_room { raw::poll_now(self.via, out).unwrap_or(0) } else { 0 };
         let ready = libc::POLLIN | libc::POLLRDNORM | room & out;
         u32::from(ready.cast_unsigned())
     }
@@ -186,7 +206,7 @@ impl Item {
     /// The mailbox of a UDP socket may have come into being: then it is looked at from now on.
     pub(super) fn meet(&mut self, is_asleep: bool) {
         let Target::Datagram(slot) = &self.target else { return };
-        let Some(mailbox) = datagram::mailbox(slot, self.fd) else { return };
+        let Some(mailbox) = datagram::mailbox(slot, self.via) else { return };
         if (self.is_kernels() || is_asleep) && !self.is_armed {
             mailbox.hold();
             self.is_armed = true;
@@ -299,15 +319,15 @@ impl Item {
             Target::Datagram(slot) => {
                 let reading = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
                 let Some(mailbox) = datagram::mapped(slot) else { return true };
-                datagram::mind(slot, self.fd);
+                datagram::mind(slot, self.via);
                 if self.events & reading == 0 || self.is_armed {
                     return self.due() == 0;
                 }
                 if !mailbox.doze() {
                     // What is there has been reported, and nobody has read it; unless it waits for
                     // the kernel, and may have to go on without.
-                    let is_blocked = datagram::content(mailbox, self.fd) == Content::Blocked
-                        && raw::poll_now(self.fd, libc::POLLIN) == Ok(0);
+                    let is_blocked = datagram::content(mailbox, self.via) == Content::Blocked
+                        && raw::poll_now(self.via, libc::POLLIN) == Ok(0);
                     if is_blocked {
                         raw::nap(BLOCKED_NAP_NS);
                     }
@@ -320,7 +340,9 @@ impl Item {
                 self.due() == 0
             }
             Target::Socket(slot) => {
-                let Some(segment) = slot.segment() else { return true };
+                let Some(segment) = slot.segment() else {
+                    return !(self.is_marked && self.is_orphan()) || self.due() == 0;
+                };
                 let (reading, writing) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
                 let is_reader = self.events & reading != 0;
                 // What the kernel wakes for stays cold when its watcher wakes: it is rung for alone.
@@ -332,7 +354,7 @@ impl Item {
                 if self.events & writing != 0 && !segment.outgoing(slot.end()).has_much_room() {
                     stream::arm(slot, segment, Want::Room);
                 }
-                stream::drain(slot, segment, self.fd, false);
+                stream::drain(slot, segment, self.via, false);
                 doorbell != 0 || self.due() == 0
             }
         }

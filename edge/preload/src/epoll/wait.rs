@@ -215,17 +215,18 @@ impl Epoll {
                     }
                     match &item.target {
                         Target::Datagram(_) => {}
+                        Target::Inner(_) if item.is_orphan() => {}
                         Target::Inner(inner) => inner.harvest(item.fd),
                         Target::Socket(slot) => {
                             item.rung |= mask;
                             if mask & GRAVE != 0 {
                                 // It may be of a connection that was here when the kernel was asked.
-                                stream::look_at_kernel(slot, item.fd);
+                                stream::look_at_kernel(slot, item.via);
                             }
                             if slot.watchers.load(Ordering::Relaxed) == 1
                                 && let Some(segment) = slot.mapped()
                             {
-                                stream::drain(slot, segment, item.fd, false);
+                                stream::drain(slot, segment, item.via, false);
                             }
                         }
                     }
@@ -296,7 +297,7 @@ impl Epoll {
                     && writes
                     && item.is_marked
                 {
-                    stream::look_at_kernel(slot, item.fd);
+                    stream::look_at_kernel(slot, item.via);
                 }
                 heat(hot, at, item);
             }

@@ -557,6 +557,37 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         close(e).unwrap();
         close(kept).unwrap();
     }),
+    ("epoll watches what a copy keeps, and not who has its number now", |log, p| {
+        let e = epoll_create();
+        for _ in 0..3 {
+            send(p.c, b"x", 0).unwrap();
+            recv(p.s, 1, 0).unwrap();
+        }
+        epoll_ctl(e, libc::EPOLL_CTL_ADD, p.s, libc::EPOLLIN, 1).unwrap();
+        let copy = c_int::try_from(dup(p.s).unwrap()).unwrap();
+        let (ours, theirs) = socketpair();
+        close(p.s).unwrap();
+        log.see("in its place", dup2(ours, p.s).unwrap() == i64::from(p.s));
+        for round in 0..5 {
+            send(theirs, b"precious", 0).unwrap();
+            let waiter = thread::spawn(move || epoll_wait(e, 5000));
+            settle();
+            send(p.c, b"x", 0).unwrap();
+            log.see("in", waiter.join().unwrap());
+            log.see("got", recv(copy, 1, 0));
+            log.see("none", epoll_wait(e, 5));
+            log.see("precious", recv(p.s, 100, libc::MSG_DONTWAIT));
+            if round == 3 {
+                // Of two copies the other stays.
+                let other = dup(copy).unwrap();
+                log.see("again", dup2(other.try_into().unwrap(), copy).is_ok());
+                close(other.try_into().unwrap()).unwrap();
+            }
+        }
+        for fd in [e, copy, ours, theirs] {
+            close(fd).unwrap();
+        }
+    }),
     ("epoll asleep, and many have something", |log, p| {
         let e = epoll_create();
         let pairs: Vec<Pair> = (0..8).map(|_| Pair::new(libc::AF_INET)).collect();
