@@ -30,6 +30,7 @@ use crate::slot::{Kind, Slot, Why};
 use crate::sockets;
 use crate::stats::{self, add};
 use crate::stream;
+use crate::table;
 use crate::thread::{Interrupts, Seen};
 
 pub(crate) use directory::tidy_up;
@@ -341,6 +342,7 @@ fn receive_inner(
         if slot.kind() == Kind::Stream {
             stream::gather(slot);
         }
+        table::still(fd, slot)?;
         let answer = attempt();
         if answer != Err(Errno::AGAIN) {
             patience.hit(most_ns);
@@ -351,35 +353,39 @@ fn receive_inner(
     }
     add(&slot.counters.rx_poll_miss, 1);
     let since = raw::now_ns();
-    let answer = sleep_until_readable(fd, &patience).and_then(|()| block());
+    let answer = sleep_until_readable(slot, fd, &patience).and_then(|()| block());
     patience::miss(raw::now_ns().saturating_sub(since), most_ns);
     answer
 }
 
-/// Spins until a descriptor has something to read, for as long as it is worth it. Returns whether a
-/// signal handler has run meanwhile that interrupts the call.
-pub(crate) fn spin_until_readable(slot: &Slot, fd: c_int) -> bool {
+/// Spins until a descriptor has something to read, for as long as it is worth it. Fails if a signal
+/// handler has run meanwhile that interrupts the call, or the descriptor has been closed.
+pub(crate) fn spin_until_readable(slot: &Slot, fd: c_int) -> Result<(), Errno> {
     if slot.is_nonblocking.load(Ordering::Relaxed)
         || slot.receive_limit_ns.load(Ordering::Relaxed) > 0
     {
-        return false;
+        return Ok(());
     }
     let most_ns = config::get().receive_spin_ns;
     let mut patience = Patience::start(most_ns, None, Interrupts::Hard);
     while raw::poll_now(fd, libc::POLLIN) == Ok(0) {
         match patience.goes_on(false) {
             Spin::Look => {}
-            Spin::Sleep => return sleep_until_readable(fd, &patience).is_err(),
-            Spin::TimedOut => return false,
-            Spin::Interrupted => return true,
+            Spin::Sleep => return sleep_until_readable(slot, fd, &patience),
+            Spin::TimedOut => return Ok(()),
+            Spin::Interrupted => return Err(Errno::INTR),
         }
     }
-    false
+    table::still(fd, slot)
 }
 
 /// Before a sleep in the kernel that only a handler would end: waits for something to read, so that
 /// none is missed that has run since the last look.
-pub(crate) fn sleep_until_readable(fd: c_int, patience: &Patience) -> Result<(), Errno> {
+pub(crate) fn sleep_until_readable(
+    slot: &Slot,
+    fd: c_int,
+    patience: &Patience,
+) -> Result<(), Errno> {
     while signal::may_interrupt(patience.kind()) {
         if patience.is_interrupted() {
             return Err(Errno::INTR);
@@ -388,7 +394,9 @@ pub(crate) fn sleep_until_readable(fd: c_int, patience: &Patience) -> Result<(),
             return Err(Errno::AGAIN);
         }
         let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-        match multiplex::kernel_sleep(&mut polled, patience.slice_ns(), None) {
+        let slept = multiplex::kernel_sleep(&mut polled, patience.slice_ns(), None);
+        table::still(fd, slot)?;
+        match slept {
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => return Ok(()),
             Err(error) => return Err(error),

@@ -25,6 +25,7 @@ use crate::ring::{ACCEPTED, ALONE, Leaver, NEVER, ON_WORD, Ring, Segment, TOGETH
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::sockets;
 use crate::stats::{add, rise};
+use crate::table;
 use crate::thread::{Interrupts, Seen};
 
 /// What an attempt has come to.
@@ -870,6 +871,7 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
     if now {
         return last_look(slot, fd, attempt);
     }
+    let mut attempt = || table::still(fd, slot).map_or_else(Step::Failed, |()| attempt());
     let limit_ns = match want {
         Want::Read => slot.receive_limit_ns.load(Ordering::Relaxed),
         Want::Write | Want::Room => slot.send_limit_ns.load(Ordering::Relaxed),

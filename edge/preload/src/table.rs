@@ -17,7 +17,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::epoll::Epoll;
-use crate::raw;
+use crate::raw::{self, Errno};
 use crate::slot::Slot;
 
 const PAGE_ENTRIES: usize = 1024;
@@ -105,6 +105,13 @@ pub(crate) fn socket(fd: c_int) -> Option<Pin> {
 /// Whether a descriptor stands for this socket.
 pub(crate) fn is_socket(fd: c_int, slot: &Slot) -> bool {
     is_entry(fd, ptr::from_ref(slot).addr() | SLOT)
+}
+
+/// For whoever has waited: another thread may have closed the descriptor meanwhile, and its number may be
+/// somebody else's, whose bytes are not for us.
+#[inline]
+pub(crate) fn still(fd: c_int, slot: &Slot) -> Result<(), Errno> {
+    is_socket(fd, slot).then_some(()).ok_or(Errno(libc::EBADF))
 }
 
 /// Whether a descriptor stands for this epoll instance.

@@ -20,7 +20,7 @@ use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::slot::Slot;
 use crate::stats::{add, rise};
-use crate::table::Pin;
+use crate::table::{self, Pin};
 use crate::thread::Interrupts;
 use crate::{address, config};
 
@@ -113,7 +113,7 @@ fn wait(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
             continue;
         };
         let since = raw::now_ns();
-        let outcome = sleep_until_readable(fd, &patience)
+        let outcome = sleep_until_readable(slot, fd, &patience)
             .and_then(|()| from_kernel(slot, fd, request, request.flags, true));
         drop(sleeper);
         patience::miss(raw::now_ns().saturating_sub(since), most_ns);
@@ -145,6 +145,9 @@ fn spin(
         let is_worth_a_look =
             mailbox.is_none_or(Mailbox::has_record) || rounds.is_multiple_of(KERNEL_LOOK_ROUNDS);
         if is_worth_a_look {
+            if let Err(error) = table::still(fd, slot) {
+                return Some(Err(error));
+            }
             mailbox = mailbox.or_else(|| post::inbox(slot, fd).map(Inbox::mailbox));
             let outcome = attempt(slot, fd, request);
             if !matches!(outcome, Err(Errno::AGAIN)) {

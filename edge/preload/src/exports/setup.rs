@@ -83,8 +83,10 @@ unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
 fn accept_with(fd: c_int, flags: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let listener = table::socket(fd).filter(|slot| slot.kind() == Kind::Listener);
     let Some(listener) = listener else { return call() };
-    if !is_plain(&listener) && datagram::spin_until_readable(&listener, fd) {
-        raw::set_errno(Errno::INTR);
+    if !is_plain(&listener)
+        && let Err(error) = datagram::spin_until_readable(&listener, fd)
+    {
+        raw::set_errno(error);
         return -1;
     }
     let new = call();

@@ -557,6 +557,21 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         close(e).unwrap();
         close(kept).unwrap();
     }),
+    ("closed while somebody waits, and its number is somebody else's", |log, p| {
+        let waiter = thread::spawn(move || recv(p.s, 100, 0));
+        settle();
+        let (ours, theirs) = socketpair();
+        send(theirs, b"precious", 0).unwrap();
+        close(p.s).unwrap();
+        dup2(ours, p.s).unwrap();
+        // The kernel gives this to whoever waits; here he is told that his descriptor has gone.
+        let _ = send(p.c, b"x", 0);
+        let _ = waiter.join().unwrap();
+        log.see("precious", recv(p.s, 100, libc::MSG_DONTWAIT));
+        for fd in [ours, theirs] {
+            close(fd).unwrap();
+        }
+    }),
     ("epoll watches what a copy keeps, and not who has its number now", |log, p| {
         let e = epoll_create();
         for _ in 0..3 {
