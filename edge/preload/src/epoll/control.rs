@@ -298,18 +298,19 @@ impl Epoll {
         if wanted == item.is_marked {
             return false;
         }
+        if item.is_orphan() && item.ghost_of.is_none() {
+            // It stays under the mark, or comes under it, and is looked at, whatever the kernel says.
+            *marks += usize::from(wanted);
+            item.is_marked = true;
+            heat(hot, at, item);
+            return false;
+        }
         item.is_marked = wanted;
         let (op, fd) = (libc::EPOLL_CTL_MOD, item.fd);
         *marks = if wanted { *marks + 1 } else { marks.saturating_sub(1) };
         if item.ghost_of.is_some() {
             let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
             return true;
-        }
-        if item.is_orphan() {
-            // It is looked at, whatever the kernel says.
-            item.is_marked = true;
-            heat(hot, at, item);
-            return false;
         }
         if wanted {
             self.mark(at, item, epfd);
