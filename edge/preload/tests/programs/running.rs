@@ -95,7 +95,7 @@ pub(crate) fn signal(name: &str, process: u32) {
 }
 
 /// The shell's own `kill`: not everybody has one as a program.
-fn kill(name: &str, whom: &str) -> bool {
+pub(crate) fn kill(name: &str, whom: &str) -> bool {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("kill -{name} {whom}")]).stderr(Stdio::null());
     shell.status().is_ok_and(|status| status.success())

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::child::Role;
-use crate::running::{Running, are_installed, explain, explained, ringed, succeed};
+use crate::running::{Running, are_installed, explain, explained, kill, ringed, succeed};
 use crate::support::{Place, free_port};
 
 /// A script beside this file.
@@ -124,6 +124,6 @@ struct Stranger(u32);
 
 impl Drop for Stranger {
     fn drop(&mut self) {
-        let _ = Command::new("kill").args(["-9", &self.0.to_string()]).status();
+        let _ = kill("KILL", &self.0.to_string());
     }
 }

@@ -247,8 +247,8 @@ impl Port {
         if self.standby.bell().silence() {
             inlets.iter().for_each(|inlet| inlet.lane.forget_ringing());
         }
-        // The clock was read: this is one step of many, and nothing waits for longer.
         let (mut busy, mut published) = (false, false);
+        // The clock was read: this is one step of many, and nothing waits for longer.
         if waiting.pressing || clock.read.is_some() || driver == Driver::Helper {
             published |= self.acknowledge_records(waiting);
         }
