@@ -27,7 +27,7 @@ pub(crate) enum Command {
     Allreduce(AllreduceArgs),
     /// Measure latency, bandwidth and message rate, beside what the machine's sockets reach
     Bench(Box<BenchArgs>),
-    /// Show what this process's RDMA devices have counted
+    /// Show what the RDMA devices of all your processes have counted
     Counters(CountersArgs),
     /// List RDMA devices, their addresses and limits
     Devices(DevicesArgs),
