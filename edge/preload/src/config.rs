@@ -63,6 +63,7 @@ pub(crate) fn get() -> &'static Config {
 
 #[cold]
 fn start() -> &'static Config {
+    let _stays = raw::Uncancelled::new();
     let mut is_first = false;
     let mut messages = Vec::new();
     let config = CONFIG.get_or_init(|| {

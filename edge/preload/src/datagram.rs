@@ -300,6 +300,7 @@ pub(crate) fn receive(
     mut attempt: impl FnMut() -> Answer,
     block: impl FnOnce() -> Answer,
 ) -> Answer {
+    raw::cancellation_point();
     let answer = receive_inner(slot, fd, now, &mut attempt, block);
     match answer {
         Ok(got) => {

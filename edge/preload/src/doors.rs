@@ -161,6 +161,7 @@ fn mine() -> impl Iterator<Item = &'static Entry> {
 
 /// The addresses of this namespace that mean something in others.
 fn own_addresses() -> Vec<IpAddr> {
+    let _stays = raw::Uncancelled::new();
     let mut found = Vec::new();
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: room for an answer.

@@ -368,6 +368,7 @@ pub(crate) fn withdraw(slot: &Slot) {
 
 /// Removes what processes have left behind that were killed.
 pub(crate) fn tidy_up() {
+    let _stays = raw::Uncancelled::new();
     let Ok(entries) = std::fs::read_dir(place()) else { return };
     for entry in entries.flatten().take(TIDY_MAX) {
         let name = entry.file_name();
@@ -392,6 +393,7 @@ pub(crate) fn tidy_up() {
 /// This process ends: if nobody else has anything here, what all of them shared goes, and the
 /// directory. Whoever starts at this very moment makes its own.
 pub(crate) fn clear_away() {
+    let _stays = raw::Uncancelled::new();
     let Ok(entries) = std::fs::read_dir(place()) else { return };
     let names = entries.flatten().take(TIDY_MAX).map(|entry| entry.file_name().into_string());
     let Ok(names) = names.collect::<Result<Vec<String>, _>>() else { return };

@@ -4,7 +4,8 @@
 //! has patience: a spin that ends with what it waited for gives it as much as it needed, and more; a
 //! spin in vain halves it, so that an idle program costs nothing. A spin during which somebody else
 //! got the processor ends at once, and the next waits do not spin: there the processor is worth more
-//! than time.
+//! than time. A thread that is cancelled ends there, as it would in the kernel's sleep: so whoever spins
+//! holds no lock.
 
 use crate::thread::{self, Interrupts, Seen};
 use crate::{config, raw};
@@ -112,6 +113,7 @@ impl Patience {
     }
 
     fn look_up(&mut self) -> Spin {
+        raw::cancellation_point();
         if self.is_interrupted() {
             return Spin::Interrupted;
         }

@@ -565,8 +565,37 @@ pub(crate) fn cancellation_point() {
     unsafe { pthread_testcancel() };
 }
 
+/// As long as this lives, the calling thread is not cancelled: for calls of the C library where it must
+/// not end, or could not.
+#[derive(Debug)]
+pub(crate) struct Uncancelled(c_int);
+
+impl Uncancelled {
+    pub(crate) fn new() -> Self {
+        let mut before = 0;
+        // SAFETY: room for the answer.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Self(before)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        let mut before = 0;
+        // SAFETY: what it was before, and room for the answer.
+        unsafe { pthread_setcancelstate(self.0, &raw mut before) };
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
 /// Whether this process has more threads than the calling one.
 pub(crate) fn has_threads() -> bool {
+    let _stays = Uncancelled::new();
     std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1)
 }
 

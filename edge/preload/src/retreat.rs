@@ -338,6 +338,7 @@ fn inherit(slot: &Slot, segment: &Segment, fd: c_int, given: Vec<u8>) {
 
 /// The descriptors that are open in this process.
 pub(crate) fn descriptors() -> Vec<c_int> {
+    let _stays = raw::Uncancelled::new();
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
         let mut known = Vec::new();
         table::each(0, usize::MAX, |fd| known.push(fd));

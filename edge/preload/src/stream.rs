@@ -858,9 +858,6 @@ pub(crate) fn hear_after_sleep(slot: &Slot, segment: &Segment, fd: c_int) {
 fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut() -> Step) -> Step {
     let errno = raw::errno();
     let seen = Seen::now();
-    if !now {
-        raw::cancellation_point();
-    }
     if want == Want::Read && !now && slot.segment().is_some() {
         gather(slot);
     }
@@ -990,6 +987,7 @@ fn last_look(slot: &Slot, fd: c_int, mut attempt: impl FnMut() -> Step) -> Step 
 
 /// Receives, waiting as the socket's options and `how` say.
 pub(crate) fn receive(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Receive) -> Answer {
+    raw::cancellation_point();
     let now = how.now || slot.is_nonblocking.load(Ordering::Relaxed);
     let mut cursor = Cursor::new(parts);
     let wanted = cursor.remaining();
@@ -1038,6 +1036,7 @@ pub(crate) struct Send {
 
 /// Sends, waiting as the socket's options and `how` say.
 pub(crate) fn send(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Send) -> Answer {
+    raw::cancellation_point();
     let now = how.now || slot.is_nonblocking.load(Ordering::Relaxed);
     let mut cursor = Cursor::new(parts);
     let wanted = cursor.remaining();

@@ -62,6 +62,7 @@ fn borrow(origin: Origin) -> Option<c_int> {
     if process == 0 || cookie == 0 {
         return None;
     }
+    let _stays = raw::Uncancelled::new();
     let of = raw::open_process(process)?;
     let entries = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -56,6 +56,7 @@ type Outcome = Result<Arrival, Errno>;
 
 /// Receives one datagram, waiting as the socket's options and `request` say.
 pub(crate) fn receive(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+    raw::cancellation_point();
     let errno = raw::errno();
     let outcome = wait(slot, fd, request);
     match &outcome {

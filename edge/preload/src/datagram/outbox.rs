@@ -415,6 +415,7 @@ pub(crate) fn send(
     is_special: bool,
     kernel: impl FnOnce() -> Answer,
 ) -> Answer {
+    raw::cancellation_point();
     if slot.is_kernel_only.load(Ordering::Acquire) {
         return through_kernel(slot, kernel);
     }

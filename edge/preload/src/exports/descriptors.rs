@@ -40,6 +40,9 @@ fn copied(old: c_int, new: c_int) {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    // A thread that has been cancelled leaves it open, or closes it altogether.
+    raw::cancellation_point();
+    let _stays = raw::Uncancelled::new();
     closes(fd);
     real!(c"close" as fn(c_int) -> c_int, fd)
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use super::extra;
 use crate::raw::{self, Errno};
 use crate::real::real;
-use crate::slot::{Kind, Why};
+use crate::slot::{Kind, Slot, Why};
 use crate::sockets::{self, is_plain};
 use crate::{address, closing, config, copy, datagram, memberships, stream, table};
 
@@ -33,18 +33,21 @@ unsafe extern "C-unwind" fn connect(
     to: *const libc::sockaddr,
     len: libc::socklen_t,
 ) -> c_int {
+    raw::cancellation_point();
     let slot = table::socket(fd).filter(|_| !crate::signal::is_guest());
     if let Some(slot) = &slot {
         // SAFETY: the program's promise about the address.
         let peer = unsafe { address::given(to, len) };
         sockets::connecting(slot, fd, peer);
     }
+    let on_its_way = slot.as_deref().map(|slot| OnItsWay { slot, fd });
     let answer = real!(
         c"connect" as fn(c_int, *const libc::sockaddr, libc::socklen_t) -> c_int,
         fd,
         to,
         len
     );
+    std::mem::forget(on_its_way);
     if let Some(slot) = slot {
         let errno = raw::errno();
         let ended = if answer == 0 { 0 } else { errno.0 };
@@ -52,6 +55,19 @@ unsafe extern "C-unwind" fn connect(
         raw::set_errno(errno);
     }
     answer
+}
+
+/// A connection is being made: if the thread is cancelled meanwhile, it goes on, as after an interruption.
+#[derive(Debug)]
+struct OnItsWay<'a> {
+    slot: &'a Slot,
+    fd: c_int,
+}
+
+impl Drop for OnItsWay<'_> {
+    fn drop(&mut self) {
+        sockets::connected(self.slot, self.fd, libc::EINTR);
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -93,7 +109,7 @@ fn accept_with(fd: c_int, flags: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if new >= 0 {
         let errno = raw::errno();
         // Whatever had this number before was closed behind our back.
-        table::clear(new).map(crate::slot::Slot::release).unwrap_or(());
+        table::clear(new).map(Slot::release).unwrap_or(());
         sockets::accepted(&listener, new, flags);
         raw::set_errno(errno);
     }

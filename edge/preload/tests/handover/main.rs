@@ -50,8 +50,14 @@ struct Talk<'a> {
     to_client: usize,
 }
 
-/// Runs a program of one file, with rings and without; it says by its status whether all was well.
-fn succeeds(name: &str) {
+/// With rings and without; and with waits that spin for ever.
+const SHARED: [(&str, &str); 1] = [("ADVERB_SOCKETS_TRANSPORT", "shm")];
+const SPINNING: [(&str, &str); 1] = [("ADVERB_SOCKETS_TRANSPORT", "spin")];
+const PATIENT: [(&str, &str); 2] =
+    [("ADVERB_SOCKETS_TRANSPORT", "shm"), ("ADVERB_SOCKETS_PROFILE", "latency")];
+
+/// Runs a program of one file in several modes; it says by its status whether all was well.
+fn succeeds(name: &str, modes: &[&[(&str, &str)]]) {
     let place = Place::new(name);
     let source =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handover").join(format!("{name}.c"));
@@ -61,25 +67,25 @@ fn succeeds(name: &str) {
     if !command.status().is_ok_and(|status| status.success()) {
         return eprintln!("skipped: there is no compiler for C");
     }
-    for transport in ["shm", "spin"] {
+    for mode in modes {
         let mut command = place.command(&program);
-        command.env("ADVERB_SOCKETS_TRANSPORT", transport).stdout(Stdio::null());
+        command.envs(mode.iter().copied()).stdout(Stdio::null());
         let child = command.stderr(Stdio::piped()).spawn().expect("a program");
         let said = end(child, Duration::from_secs(120));
-        assert!(said.is_ok(), "{transport}: {said:?}");
+        assert!(said.is_ok(), "{mode:?}: {said:?}");
     }
 }
 
 /// Goal: a thread that is cancelled while it waits ends there, and nothing is left in disorder.
 #[test]
 fn a_thread_that_is_cancelled_leaves_everything_usable() {
-    succeeds("cancel");
+    succeeds("cancel", &[&SHARED, &SPINNING, &PATIENT]);
 }
 
 /// Goal: children that are forked while other threads make and close connections get everything in order.
 #[test]
 fn a_child_forked_at_any_instant_can_close_what_it_has() {
-    succeeds("forks");
+    succeeds("forks", &[&SHARED, &SPINNING]);
 }
 
 fn free_port() -> String {
