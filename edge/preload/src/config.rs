@@ -5,12 +5,13 @@
 //! One call asks whether a descriptor is a terminal; it takes a number.
 
 use std::ffi::CString;
-use std::sync::{OnceLock, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use adverb_sockconf::{
     DEFAULT_FILE, Level, Origin, RuleError, Rules, Settings, Socket, Transport, Warning, banner,
 };
 
+use crate::lock::{Guarded, Lazy, Lock};
 use crate::log::Log;
 use crate::{meeting, raw};
 
@@ -47,10 +48,10 @@ pub(crate) struct Config {
     pub(crate) stats_dir: Option<String>,
     pub(crate) stats_file: Option<CString>,
     pub(crate) stats_fds: i64,
-    rules: RwLock<Rules>,
 }
 
-static CONFIG: OnceLock<Config> = OnceLock::new();
+static CONFIG: Lazy<Config> = Lazy::new();
+static HAS_SPOKEN: AtomicBool = AtomicBool::new(false);
 
 /// What has been decided; decided now if this is the first call.
 #[inline]
@@ -64,15 +65,14 @@ pub(crate) fn get() -> &'static Config {
 #[cold]
 fn start() -> &'static Config {
     let _stays = raw::Uncancelled::new();
-    let mut is_first = false;
     let mut messages = Vec::new();
     let config = CONFIG.get_or_init(|| {
-        is_first = true;
         let (config, lines) = Config::read();
         messages = lines;
         config
     });
-    if is_first {
+    // Of several threads that have come first, one says so.
+    if !messages.is_empty() && !HAS_SPOKEN.swap(true, Ordering::Relaxed) {
         for (level, line) in messages {
             config.log.print(level, &line);
         }
@@ -112,7 +112,9 @@ impl Config {
             environment.iter().map(|(name, value)| (name.as_str(), value.as_str())),
         );
         let (rules, more) = rules(&settings, &first);
-        let config = Self::of(&settings, rules);
+        // Whoever else reads it at the same time may be further, and have added some.
+        RULES.with(|known| _ = known.get_or_insert(rules));
+        let config = Self::of(&settings);
         if !settings.is_on("ADVERB_SOCKETS_QUIET") {
             lines.splice(0..0, banner(&settings, env!("CARGO_PKG_VERSION"), &command()));
         }
@@ -121,7 +123,7 @@ impl Config {
         (config, lines)
     }
 
-    fn of(settings: &Settings, rules: Rules) -> Self {
+    fn of(settings: &Settings) -> Self {
         let number = |name| settings.number(name);
         let text = |name| settings.text(name);
         let level = number("VMA_TRACELEVEL");
@@ -176,14 +178,14 @@ impl Config {
             },
             stats_file: path(text("VMA_STATS_FILE")),
             stats_fds: number("VMA_STATS_FD_NUM"),
-            rules: RwLock::new(rules),
         }
     }
 
     /// What rules allow for a socket.
     pub(crate) fn allowed(&self, socket: &Socket) -> Transport {
-        let rules = self.rules.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-        match (rules.transport(socket), self.transport) {
+        let particular = RULES
+            .with(|rules| rules.as_ref().map_or(Transport::Best, |rules| rules.transport(socket)));
+        match (particular, self.transport) {
             (Transport::Best, general) => general,
             (particular, _) => particular,
         }
@@ -191,9 +193,16 @@ impl Config {
 
     /// Puts a rule in front of the others.
     pub(crate) fn add_rule(&self, line: &str) -> Result<(), RuleError> {
-        let mut rules = self.rules.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-        rules.prepend(line)
+        RULES.with(|rules| rules.as_mut().map_or(Ok(()), |rules| rules.prepend(line)))
     }
+}
+
+/// The rules, once they have been read.
+static RULES: Guarded<Option<Rules>> = Guarded::new(None);
+
+/// The lock on them, for a fork.
+pub(crate) fn rules_lock() -> &'static Lock {
+    RULES.lock()
 }
 
 /// `count` units of so many nanoseconds; a negative count is for ever.

@@ -24,9 +24,9 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use crate::lock::Lock;
 use crate::meeting::{self, Reach};
 use crate::ring::ip_words;
 use crate::{address, config, raw};
@@ -71,7 +71,12 @@ const FD_MIN: c_int = 1000;
 static OWN: [AtomicU64; OWN_MAX] = [const { AtomicU64::new(0) }; OWN_MAX];
 static DOOR: AtomicI32 = AtomicI32::new(-1);
 static DOOR_COOKIE: AtomicU64 = AtomicU64::new(0);
-static OPENING: Mutex<()> = Mutex::new(());
+static OPENING: Lock = Lock::new();
+
+/// Held by who opens the door; for a fork.
+pub(crate) fn opening() -> &'static Lock {
+    &OPENING
+}
 
 fn table() -> Option<&'static [Entry; ENTRIES]> {
     static MAP: AtomicPtr<[Entry; ENTRIES]> = AtomicPtr::new(ptr::null_mut());
@@ -284,7 +289,7 @@ fn door() -> Option<c_int> {
         return Some(fd);
     }
     // Whoever finds somebody else at it looks again later.
-    let _held = OPENING.try_lock().ok()?;
+    let _held = OPENING.try_hold()?;
     if let Some(fd) = known() {
         return Some(fd);
     }

@@ -210,7 +210,7 @@ impl Epoll {
             state.doorbell = 0;
             // Whoever was about to write down a change is not here.
             state.changes = 0;
-            state.items.iter().flatten().for_each(Item::after_fork);
+            state.items.iter_mut().flatten().for_each(Item::after_fork);
         });
     }
 }
@@ -307,6 +307,16 @@ pub(crate) fn forget(slot: &Slot) {
 /// A descriptor of a socket is being closed, and others stand for it still.
 pub(crate) fn lay(fd: c_int, slot: &Slot) {
     with_all(|all| all.iter().for_each(|epoll| epoll.lay(fd, slot)));
+}
+
+/// Calls `f` with the socket of each registration of this process, where there is no other thread.
+pub(crate) fn each_slot(mut f: impl FnMut(&'static Slot)) {
+    with_all(|all| {
+        for epoll in all.iter() {
+            epoll
+                .with(|state| state.items.iter().flatten().filter_map(Item::slot).for_each(&mut f));
+        }
+    });
 }
 
 /// For a child just forked: the only thread holds the locks of the list and of all instances.

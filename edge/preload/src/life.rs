@@ -9,8 +9,9 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::lock::Lock;
 use crate::slot::{self, Kind, Slot};
-use crate::{config, epoll, meeting, raw, signal, table, thread};
+use crate::{config, doors, epoll, exports, meeting, raw, signal, sockets, table, thread};
 
 /// Called by the loader.
 #[used]
@@ -35,8 +36,8 @@ extern "C" fn end() {
         return;
     }
     table::each(0, usize::MAX, |fd| {
-        if let Some(slot) = table::socket(fd).filter(|slot| slot.segment().is_some()) {
-            drop(slot);
+        // Those without rings too, and what watches them: others of the family may go on for long.
+        if table::socket(fd).is_some() || table::epoll(fd).is_some() {
             crate::closing::forget(fd);
         }
     });
@@ -56,23 +57,27 @@ pub(crate) fn end_at_once() {
 /// Counts forks, from 1.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Before a fork: the child's descriptors count as well. Returns the fork's number.
+/// Before a fork. Returns the fork's number.
 pub(crate) fn before_fork() -> u32 {
-    let fork = count_child();
+    let fork = FORKS.fetch_add(1, Ordering::AcqRel).wrapping_add(1).max(1);
     thread::with(|thread| thread.forking.set(fork));
     fork
 }
 
-/// After a fork that answered `child`. The parent may end before the child has begun to run.
-pub(crate) fn after_fork(child: libc::pid_t) {
+/// After a fork of that number that answered `child`. The parent may end before the child has begun to run.
+pub(crate) fn after_fork(fork: u32, child: libc::pid_t) {
     thread::with(|thread| thread.forking.set(0));
+    if child < 0 {
+        uncount_child(fork);
+    }
+    release();
     if let Ok(child @ 1..) = u32::try_from(child) {
         slot::join_family(child);
     }
 }
 
-fn count_child() -> u32 {
-    let fork = FORKS.fetch_add(1, Ordering::AcqRel).wrapping_add(1).max(1);
+/// The child's descriptors count as well: all those there are, while nobody changes any.
+fn count_child(fork: u32) {
     table::each(0, usize::MAX, |fd| {
         if let Some(slot) = table::socket(fd) {
             slot.names.fetch_add(1, Ordering::AcqRel);
@@ -82,11 +87,10 @@ fn count_child() -> u32 {
             }
         }
     });
-    fork
 }
 
-/// After a fork that failed.
-pub(crate) fn no_fork(fork: u32) {
+/// The child has not come into being, and nobody has changed any descriptor yet.
+fn uncount_child(fork: u32) {
     table::each(0, usize::MAX, |fd| {
         if let Some(slot) = table::socket(fd) {
             slot.names.fetch_sub(1, Ordering::AcqRel);
@@ -95,13 +99,48 @@ pub(crate) fn no_fork(fork: u32) {
     });
 }
 
-/// Just before every fork, whoever called it, and just after it in the parent.
-extern "C" fn prepare() {
-    epoll::before_fork();
+/// The locks on what a process has for itself. The last one is held by its threads for a moment only, and
+/// while they hold no other.
+fn locks() -> impl Iterator<Item = &'static Lock> {
+    [
+        config::rules_lock(),
+        sockets::wishes(),
+        exports::streams(),
+        doors::opening(),
+        table::changes(),
+    ]
+    .into_iter()
 }
 
+/// Just before every fork, whoever called it: the child gets nothing that another thread is in the middle
+/// of. The fork of a handler that has interrupted this thread in such a middle has to do without.
+extern "C" fn prepare() {
+    if !thread::holds_locks() {
+        epoll::before_fork();
+        locks().for_each(|lock| std::mem::forget(lock.hold()));
+        thread::with(|thread| thread.is_prepared.set(true));
+    }
+    let fork = thread::with(|thread| thread.forking.get());
+    if fork != 0 {
+        count_child(fork);
+    }
+}
+
+/// Just after it in the parent. Forks that have passed by us may have failed, which shows a little later.
 extern "C" fn in_parent() {
-    epoll::after_fork_in_parent();
+    if thread::with(|thread| thread.forking.get()) == 0 {
+        release();
+    }
+}
+
+/// Lets go of all locks, if the calling thread has taken them for a fork.
+fn release() -> bool {
+    let is_prepared = thread::with(|thread| thread.is_prepared.replace(false));
+    if is_prepared {
+        locks().for_each(Lock::let_go);
+        epoll::after_fork_in_parent();
+    }
+    is_prepared
 }
 
 /// In every child of a fork, whoever called it.
@@ -110,22 +149,24 @@ extern "C" fn in_child() {
     signal::settle_in();
     slot::join_family(raw::process_id());
     let fork = thread::with(|thread| thread.forking.replace(0));
+    if thread::with(|thread| thread.is_prepared.replace(false)) {
+        locks().for_each(Lock::let_go);
+        epoll::after_fork();
+        if thread::with(|thread| thread.handlers.get()) == 0 {
+            slot::after_fork();
+        }
+    } else {
+        locks().for_each(Lock::reset);
+    }
     table::each(0, usize::MAX, |fd| {
         if let Some(slot) = table::socket(fd) {
-            // Made by another thread in the midst of the fork: it is the parent's alone, who may
-            // have given it back since.
-            if fork != 0 && !slot.is_counted_for(fork) {
-                table::disown(fd);
-                return;
-            }
             crate::datagram::after_fork(&slot);
         }
     });
-    epoll::after_fork();
     // Forks from within the C library, such as that of `forkpty`, do not pass by us: what this
     // child closes must not be the last of it.
     if fork == 0 {
-        count_child();
+        count_child(FORKS.fetch_add(1, Ordering::AcqRel).wrapping_add(1).max(1));
     }
 }
 
@@ -159,7 +200,7 @@ pub(crate) fn adopt(fd: c_int) {
     let Some(slot) = Slot::create(kind) else { return };
     let nonblocking = raw::file_flags(fd).unwrap_or(0) & libc::O_NONBLOCK != 0;
     slot.is_nonblocking.store(nonblocking, Ordering::Relaxed);
-    crate::sockets::read_limits(slot, fd);
+    sockets::read_limits(slot, fd);
     if kind == Kind::Stream && !meeting::inherit(slot, fd) {
         // Whoever had it before may have sent and received without our counting.
         slot.leave_to_kernel(slot::Why::HandedOver);

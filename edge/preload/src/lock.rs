@@ -3,8 +3,18 @@
 //! It is held for the length of a copy, never across a wait. A holder that has died is recognised
 //! by its thread number, and the lock is taken from it: what it guards is counters that only move
 //! forward, each of which is right at every instant.
+//!
+//! What a process has for itself is copied by a fork at whatever instant that comes: [`Guarded`] is held
+//! across it, and [`Lazy`] needs no lock.
+//!
+//! # Safety
+//!
+//! 1. The value of a [`Guarded`] is touched only while its lock is held.
+//! 2. The value of a [`Lazy`] comes from a box, and is never freed once it is there.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::cell::UnsafeCell;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::{raw, thread};
 
@@ -94,5 +104,71 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.0.0.store(0, Ordering::Release);
         thread::leave();
+    }
+}
+
+/// A value of this process that threads touch in turn.
+#[derive(Debug)]
+pub(crate) struct Guarded<T> {
+    lock: Lock,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is touched only while the lock is held (rule 1).
+unsafe impl<T: Send> Sync for Guarded<T> {}
+
+impl<T> Guarded<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self { lock: Lock::new(), value: UnsafeCell::new(value) }
+    }
+
+    /// Calls `f` with the value; `f` must not come back here.
+    pub(crate) fn with<A>(&self, f: impl FnOnce(&mut T) -> A) -> A {
+        let _held = self.lock.hold();
+        // SAFETY: the lock is held (rule 1), and `f` does not come back here.
+        f(unsafe { &mut *self.value.get() })
+    }
+
+    /// The lock, for a fork: the child gets a value that nobody is in the middle of.
+    pub(crate) fn lock(&self) -> &Lock {
+        &self.lock
+    }
+}
+
+/// A value that is made when it is first asked for. Who comes second while it is being made makes another
+/// one, and throws it away: nobody waits for anybody, who might not be there after a fork.
+#[derive(Debug)]
+pub(crate) struct Lazy<T>(AtomicPtr<T>);
+
+impl<T: Send + Sync> Lazy<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// The value, if it is there.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&T> {
+        let at = NonNull::new(self.0.load(Ordering::Acquire))?;
+        // SAFETY: it is there for good (rule 2).
+        Some(unsafe { at.as_ref() })
+    }
+
+    /// The value, made if need be.
+    pub(crate) fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        if let Some(known) = self.get() {
+            return known;
+        }
+        let new = Box::into_raw(Box::new(make()));
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        let at = match self.0.compare_exchange(ptr::null_mut(), new, o, r) {
+            Ok(_) => new,
+            Err(first) => {
+                // SAFETY: it came from a box just now, and nobody has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                first
+            }
+        };
+        // SAFETY: it is there for good (rule 2).
+        unsafe { &*at }
     }
 }

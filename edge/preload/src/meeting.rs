@@ -14,9 +14,9 @@
 use std::ffi::{CStr, CString, c_int};
 use std::net::{IpAddr, SocketAddr};
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
+use crate::lock::Lazy;
 use crate::raw::Errno;
 use crate::ring::{ACCEPTED, End, Leaver, MAGIC, OFFERED, Segment, WITHDRAWN, size};
 use crate::slot::{Carrier, Slot, Why};
@@ -28,7 +28,7 @@ pub(crate) fn default_place() -> String {
 }
 
 fn place() -> &'static str {
-    static PLACE: OnceLock<String> = OnceLock::new();
+    static PLACE: Lazy<String> = Lazy::new();
     PLACE.get_or_init(|| {
         let place = config::meeting_place();
         if let Ok(path) = CString::new(place.as_str()) {

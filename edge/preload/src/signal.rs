@@ -91,7 +91,10 @@ extern "C-unwind" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
     // SAFETY: the program has given this address to `sigaction` as its handler (rule 1).
     let call: extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
         unsafe { std::mem::transmute(handler) };
+    let depth =
+        thread::with(|thread| thread.handlers.replace(thread.handlers.get().wrapping_add(1)));
     call(signal, info, context);
+    thread::with(|thread| thread.handlers.set(depth));
 }
 
 /// The signals of a copy that finds no memory.

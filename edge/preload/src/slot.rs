@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, O
 use crate::datagram::Post;
 use crate::lock::Lock;
 use crate::memberships::{self, Membership};
-use crate::raw;
 use crate::ring::{End, Segment};
 use crate::stats::Counters;
+use crate::{epoll, raw, table};
 
 /// What a socket is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -375,6 +375,55 @@ fn slot(index: u32) -> Option<&'static Slot> {
     Some(unsafe { &*slots.wrapping_add(index) })
 }
 
+/// In a child just forked, where the only thread is in the midst of nothing: what others were using is
+/// used by descriptors and registrations alone. What those others were about to give back is given back.
+pub(crate) fn after_fork() {
+    let Some(arena) = existing() else { return };
+    let count = arena.fresh.load(Ordering::Acquire);
+    let each = |f: &dyn Fn(&'static Slot, &Local)| {
+        for slot in (0..count).map_while(slot) {
+            if let Some(local) = slot.local() {
+                f(slot, local);
+            }
+        }
+    };
+    let users = |slot: &Slot| slot.local().map_or(&NOBODY, |local| &local.users);
+    each(&|slot, local| {
+        if local.users.load(Ordering::Relaxed) != 0 {
+            local.users.store(0, Ordering::Relaxed);
+        }
+        if let Some(post) = slot.post() {
+            post.after_fork();
+        }
+    });
+    table::each_slot(|slot| _ = users(slot).fetch_add(1, Ordering::Relaxed));
+    // Those that another thread was closing, and that no descriptor stands for any more.
+    let mut orphans: Vec<&'static Slot> = Vec::new();
+    epoll::each_slot(|slot| {
+        if users(slot).load(Ordering::Relaxed) == 0
+            && !orphans.iter().any(|known| ptr::eq(*known, slot))
+        {
+            orphans.push(slot);
+        }
+    });
+    epoll::each_slot(|slot| _ = users(slot).fetch_add(1, Ordering::Relaxed));
+    for slot in orphans {
+        // This process was not counted for it, and must not give it back.
+        users(slot).fetch_add(1, Ordering::Relaxed);
+        epoll::forget(slot);
+        users(slot).store(0, Ordering::Relaxed);
+    }
+    each(&|slot, local| {
+        if local.users.load(Ordering::Relaxed) == 0 {
+            slot.forget_segment();
+            slot.forget_post();
+        }
+    });
+}
+
+/// Stands for the users of a slot that this process knows nothing of.
+static NOBODY: AtomicU32 = AtomicU32::new(0);
+
 impl Slot {
     /// A new socket, with one user; `None` if there are too many.
     pub(crate) fn create(kind: Kind) -> Option<&'static Self> {
@@ -385,6 +434,9 @@ impl Slot {
             }
             slot(index)
         })?;
+        // Left by the other threads of a parent, in a child that was forked in a handler.
+        slot.forget_segment();
+        slot.forget_post();
         slot.reset(kind);
         slot.refs.store(1, Ordering::Release);
         slot.local()?.users.store(1, Ordering::Release);
@@ -515,12 +567,6 @@ impl Slot {
         }
     }
 
-    /// Whether it was counted by this fork, or by a later one.
-    pub(crate) fn is_counted_for(&self, fork: u32) -> bool {
-        let counted = self.local().map_or(0, |local| local.fork.load(Ordering::Acquire));
-        counted.wrapping_sub(fork) < u32::MAX / 2
-    }
-
     /// The child has not come into being.
     pub(crate) fn release_for_child(&'static self, fork: u32) {
         let Some(local) = self.local() else { return };
@@ -575,7 +621,7 @@ impl Slot {
 
     pub(crate) fn set_carrier(&self, carrier: Carrier) {
         self.carrier.store(number(carrier as u32), Ordering::Release);
-        crate::epoll::note_change(self);
+        epoll::note_change(self);
     }
 
     /// Leaves the socket to the kernel, for a reason, unless rings are there already.

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use adverb_sockconf::{Level, Role, Socket, Transport};
 
 use crate::config;
+use crate::lock::{Guarded, Lock};
 use crate::ring::End;
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::table::{self, Pin};
@@ -24,17 +25,23 @@ pub(crate) enum Wish {
     Off,
 }
 
-static WISHES: std::sync::Mutex<Vec<(u64, Wish)>> = std::sync::Mutex::new(Vec::new());
+static WISHES: Guarded<Vec<(u64, Wish)>> = Guarded::new(Vec::new());
 static WISH_COUNT: AtomicI32 = AtomicI32::new(0);
 
 /// What one thread wishes for the sockets it makes from now on.
 pub(crate) fn wish(thread: u64, wish: Wish) {
-    let mut wishes = WISHES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    wishes.retain(|(known, _)| *known != thread);
-    if wish != Wish::Default {
-        wishes.push((thread, wish));
-    }
-    WISH_COUNT.store(i32::try_from(wishes.len()).unwrap_or(i32::MAX), Ordering::Release);
+    WISHES.with(|wishes| {
+        wishes.retain(|(known, _)| *known != thread);
+        if wish != Wish::Default {
+            wishes.push((thread, wish));
+        }
+        WISH_COUNT.store(i32::try_from(wishes.len()).unwrap_or(i32::MAX), Ordering::Release);
+    });
+}
+
+/// The lock on them, for a fork.
+pub(crate) fn wishes() -> &'static Lock {
+    WISHES.lock()
 }
 
 /// The program wants none of its sockets accelerated any more.
@@ -60,9 +67,9 @@ fn is_wanted() -> bool {
     if WISH_COUNT.load(Ordering::Acquire) > 0 {
         // SAFETY: the function has no preconditions.
         let me = unsafe { libc::pthread_self() };
-        let wishes = WISHES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some((_, wish)) = wishes.iter().find(|(thread, _)| *thread == me) {
-            return *wish == Wish::On;
+        let is_me = |(thread, _): &&(u64, Wish)| *thread == me;
+        if let Some((_, wish)) = WISHES.with(|wishes| wishes.iter().find(is_me).copied()) {
+            return wish == Wish::On;
         }
     }
     config::get().is_on

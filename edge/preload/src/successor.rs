@@ -13,9 +13,9 @@ use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
+use crate::lock::Lazy;
 use crate::slot::{self, Carrier, Kind, Slot};
 use crate::table::{self, Pin};
 use crate::{closing, config, datagram, meeting, raw, retreat, signal, sockets};
@@ -222,7 +222,7 @@ fn is_our_place(place: &[u8]) -> bool {
 
 /// The file name of this library.
 fn library() -> &'static OsStr {
-    static NAME: OnceLock<PathBuf> = OnceLock::new();
+    static NAME: Lazy<PathBuf> = Lazy::new();
     let path = NAME.get_or_init(|| {
         // SAFETY: all zeros is a legal value of this structure of pointers.
         let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };

@@ -17,13 +17,31 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::epoll::Epoll;
+use crate::lock::Lock;
 use crate::raw::{self, Errno};
 use crate::slot::Slot;
+use crate::thread;
 
 const PAGE_ENTRIES: usize = 1024;
 const PAGES: usize = 1 << 20;
 const SLOT: usize = 1;
 const EPOLL: usize = 2;
+
+/// Held while an entry changes, and across a fork: a child is counted for what it gets, neither more nor
+/// less.
+static CHANGES: Lock = Lock::new();
+
+/// The lock on changes, for a fork.
+pub(crate) fn changes() -> &'static Lock {
+    &CHANGES
+}
+
+/// Makes an entry another one, and returns what it was.
+fn change(entry: &AtomicUsize, word: usize) -> usize {
+    // Handlers of the program's that run in the midst of a fork have the lock already.
+    let _held = (!thread::with(|thread| thread.is_prepared.get())).then(|| CHANGES.hold());
+    entry.swap(word, Ordering::AcqRel)
+}
 
 /// One more than the highest page that exists.
 static HIGH: AtomicUsize = AtomicUsize::new(0);
@@ -153,7 +171,7 @@ pub(crate) fn set_socket(fd: c_int, slot: &'static Slot) {
             let word = ptr::from_ref(slot).expose_provenance() | SLOT;
             slot.names.fetch_add(1, Ordering::Relaxed);
             slot.set_owner(raw::process_id(), fd);
-            let_go(entry.swap(word, Ordering::AcqRel));
+            let_go(change(entry, word));
         }
         None => slot.release(),
     }
@@ -164,13 +182,13 @@ pub(crate) fn set_epoll(fd: c_int, epoll: &'static Epoll) {
     if let Some(entry) = entry_or_new(fd) {
         epoll.retain();
         let word = ptr::from_ref(epoll).expose_provenance() | EPOLL;
-        let_go(entry.swap(word, Ordering::AcqRel));
+        let_go(change(entry, word));
     }
 }
 
 /// Makes `fd` stand for nothing, and returns the socket whose reference the caller now has.
 pub(crate) fn clear(fd: c_int) -> Option<&'static Slot> {
-    let old = entry(fd)?.swap(0, Ordering::AcqRel);
+    let old = change(entry(fd)?, 0);
     if old & SLOT == 0 {
         let_go(old);
         return None;
@@ -180,13 +198,6 @@ pub(crate) fn clear(fd: c_int) -> Option<&'static Slot> {
     let slot: &'static Slot = unsafe { &*at };
     slot.names.fetch_sub(1, Ordering::AcqRel);
     Some(slot)
-}
-
-/// Makes `fd` stand for nothing in a child that has never had a part in what it stood for.
-pub(crate) fn disown(fd: c_int) {
-    if let Some(entry) = entry(fd) {
-        entry.store(0, Ordering::Release);
-    }
 }
 
 fn let_go(old: usize) {
@@ -218,4 +229,15 @@ pub(crate) fn each(first: usize, last: usize, mut f: impl FnMut(c_int)) {
             }
         }
     }
+}
+
+/// Calls `f` with the socket of every descriptor that stands for one, though nobody may hold it.
+pub(crate) fn each_slot(mut f: impl FnMut(&'static Slot)) {
+    each(0, usize::MAX, |fd| {
+        let found = entry(fd).map_or(0, |entry| entry.load(Ordering::Acquire));
+        if found & SLOT != 0 {
+            // SAFETY: the entry holds the address of a slot, which is never unmapped.
+            f(unsafe { &*ptr::with_exposed_provenance::<Slot>(found & !SLOT) });
+        }
+    });
 }

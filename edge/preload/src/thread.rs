@@ -25,6 +25,10 @@ pub(crate) struct Thread {
     pub(crate) short_sleeps: Cell<u32>,
     /// How often in a row it has been tried in vain whether spinning pays.
     pub(crate) failures: Cell<u32>,
+    /// Handlers that it is in, which have interrupted it wherever it was.
+    pub(crate) handlers: Cell<u32>,
+    /// It has taken all locks for a fork.
+    pub(crate) is_prepared: Cell<bool>,
     /// The number of the fork that it is in, whose child has been counted; 0: none.
     pub(crate) forking: Cell<u32>,
     /// Where its stack is while it copies from or to the program; see `copy.rs`.
@@ -42,6 +46,8 @@ thread_local! {
             patience_ns: Cell::new(u64::MAX),
             short_sleeps: Cell::new(0),
             failures: Cell::new(0),
+            handlers: Cell::new(0),
+            is_prepared: Cell::new(false),
             forking: Cell::new(0),
             landing: Cell::new(0),
         }

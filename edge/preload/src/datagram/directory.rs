@@ -13,10 +13,10 @@
 //! every bit pattern is legal.
 
 use std::ffi::{CString, c_int};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::mailbox::{About, Mailbox};
+use crate::lock::Lazy;
 use crate::{meeting, raw};
 
 const PORTS: usize = 65_536;
@@ -46,7 +46,7 @@ struct Listed {
 
 /// The namespaces that a socket is in, as a part of file names.
 fn spaces(fd: c_int) -> Option<String> {
-    static PROCESSES: OnceLock<String> = OnceLock::new();
+    static PROCESSES: Lazy<String> = Lazy::new();
     let network = raw::option::<u64>(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).ok()?;
     let processes = PROCESSES.get_or_init(|| {
         let mut link = [0_u8; 64];
@@ -68,7 +68,7 @@ pub(super) fn cookie(fd: c_int) -> Option<u64> {
 /// The table of the namespaces that a socket is in; mapped if need be. A process knows one.
 pub(super) fn of(fd: c_int) -> Option<&'static Directory> {
     static MAP: AtomicPtr<Directory> = AtomicPtr::new(std::ptr::null_mut());
-    static SPACE: OnceLock<u64> = OnceLock::new();
+    static SPACE: Lazy<u64> = Lazy::new();
     let here = raw::option::<u64>(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).ok()?;
     if *SPACE.get_or_init(|| here) != here {
         return None;

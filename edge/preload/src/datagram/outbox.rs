@@ -69,7 +69,7 @@ struct Route {
 /// The ways of one socket.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    cookie: u64,
+    pub(super) cookie: u64,
     routes: Vec<Option<Box<Route>>>,
     groups: Groups,
     /// Where it is connected to, as of the given turn.
@@ -223,8 +223,13 @@ fn is_unicast(to: SocketAddr) -> bool {
 
 impl Outbox {
     pub(super) fn new(fd: c_int) -> Self {
+        Self::again(directory::cookie(fd).unwrap_or(0))
+    }
+
+    /// The same, for the socket of that number.
+    pub(super) fn again(cookie: u64) -> Self {
         Self {
-            cookie: directory::cookie(fd).unwrap_or(0),
+            cookie,
             routes: Vec::new(),
             groups: Groups::default(),
             peer: None,

@@ -4,12 +4,13 @@
 //!
 //! 1. An inbox that has been published is freed with its post, when the last user of the socket in
 //!    this process has gone, and nobody holds a reference to it for longer than it holds the slot.
-//! 2. The outbox is touched only while the slot's lock for sending is held.
+//! 2. The outbox is touched only while the slot's lock for sending is held, or by the only thread there is.
+//!    The cookie in there never changes.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CString, c_int};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, compiler_fence};
 
 use adverb_sockconf::{Role, Socket, Transport};
 
@@ -38,6 +39,8 @@ impl Inbox {
 pub(crate) struct Post {
     inbox: AtomicPtr<Inbox>,
     outbox: UnsafeCell<Outbox>,
+    /// Somebody touches the outbox.
+    is_busy: AtomicBool,
     /// `None`: this socket is not to have a mailbox, nor to use others'.
     pub(super) directory: Option<&'static Directory>,
 }
@@ -53,6 +56,7 @@ impl Post {
         Self {
             inbox: AtomicPtr::new(ptr::null_mut()),
             outbox: UnsafeCell::new(Outbox::new(fd)),
+            is_busy: AtomicBool::new(false),
             directory,
         }
     }
@@ -77,8 +81,23 @@ impl Post {
 
     /// Calls `f` with the ways to others' mailboxes.
     pub(super) fn outbox<T>(&self, _held: &Held<'_>, f: impl FnOnce(&mut Outbox) -> T) -> T {
+        self.is_busy.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
         // SAFETY: the lock is held (rule 2), and `f` does not come back here.
-        f(unsafe { &mut *self.outbox.get() })
+        let result = f(unsafe { &mut *self.outbox.get() });
+        compiler_fence(Ordering::SeqCst);
+        self.is_busy.store(false, Ordering::Relaxed);
+        result
+    }
+
+    /// In a child just forked: if the parent's threads were in the middle of the outbox, this process gets
+    /// a new one. The lock is shared with the parent, and says nothing about that.
+    pub(crate) fn after_fork(&self) {
+        if self.is_busy.swap(false, Ordering::Relaxed) {
+            let at = self.outbox.get();
+            // SAFETY: there is no other thread, and what is in there is no longer used by anybody.
+            unsafe { at.write(Outbox::again((*at).cookie)) };
+        }
     }
 }
 

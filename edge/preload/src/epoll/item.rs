@@ -61,6 +61,8 @@ pub(super) struct Item {
     pub(super) rung: u32,
     /// Looks that found nothing.
     pub(super) idle: u32,
+    /// It came with a fork.
+    is_copied: bool,
 }
 
 impl Item {
@@ -85,6 +87,7 @@ impl Item {
             seen_kernel: (false, false),
             rung: 0,
             idle: 0,
+            is_copied: false,
         }
     }
 
@@ -93,6 +96,14 @@ impl Item {
         (self.seen_head, self.seen_end, self.seen_fulls) = (u64::MAX, false, u32::MAX);
         (self.is_spent, self.rung) = (false, ALL_RUNG);
         self.idle = 0;
+    }
+
+    /// The socket that it watches, if it is one.
+    pub(super) fn slot(&self) -> Option<&'static Slot> {
+        match &self.target {
+            Target::Socket(pin) | Target::Datagram(pin) => Some(pin.slot()),
+            Target::Inner(_) => None,
+        }
     }
 
     /// Where an instance finds it: by its socket and its descriptor.
@@ -223,6 +234,8 @@ impl Item {
     /// It is removed.
     pub(super) fn part(&mut self) {
         match &self.target {
+            // Its watcher is the parent, which has been counted.
+            Target::Socket(_) if self.is_copied => {}
             Target::Socket(slot) => {
                 if let Some(segment) = slot.mapped() {
                     stream::part_together(slot, segment);
@@ -245,7 +258,8 @@ impl Item {
     }
 
     /// It has been copied by a fork.
-    pub(super) fn after_fork(&self) {
+    pub(super) fn after_fork(&mut self) {
+        self.is_copied = true;
         if let Target::Datagram(slot) = &self.target {
             slot.watchers.fetch_add(1, Ordering::AcqRel);
             if let Some(mailbox) = datagram::mapped(slot) {

@@ -12,9 +12,9 @@
 #![expect(clippy::as_conversions, reason = "C integers meet us here")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::Mutex;
 
 use super::{setup, size};
+use crate::lock::{Guarded, Lock};
 use crate::raw::{self, Answer, Errno};
 use crate::real::real;
 use crate::sockets::may_ring;
@@ -235,16 +235,17 @@ unsafe extern "C-unwind" fn stream_write(
 
 unsafe extern "C-unwind" fn stream_close(cookie: *mut c_void) -> c_int {
     let fd = cookie.addr() as c_int;
-    streams().retain(|(_, known)| *known != fd);
+    STREAMS.with(|streams| streams.retain(|(_, known)| *known != fd));
     // SAFETY: the stream owned the descriptor.
     unsafe { libc::close(fd) }
 }
 
 /// Streams of ours and their descriptors.
-static STREAMS: Mutex<Vec<(usize, c_int)>> = Mutex::new(Vec::new());
+static STREAMS: Guarded<Vec<(usize, c_int)>> = Guarded::new(Vec::new());
 
-fn streams() -> std::sync::MutexGuard<'static, Vec<(usize, c_int)>> {
-    STREAMS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+/// The lock on them, for a fork.
+pub(crate) fn streams() -> &'static Lock {
+    STREAMS.lock()
 }
 
 #[unsafe(no_mangle)]
@@ -257,7 +258,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc:
         // is theirs alone (rule 2).
         let file = unsafe { fopencookie(cookie, mode, io) };
         if !file.is_null() {
-            streams().push((file.addr(), fd));
+            STREAMS.with(|streams| streams.push((file.addr(), fd)));
         }
         return file;
     }
@@ -273,6 +274,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc:
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fileno(file: *mut libc::FILE) -> c_int {
-    let known = streams().iter().find(|(known, _)| *known == file.addr()).map(|(_, fd)| *fd);
+    let is_it = |(known, _): &&(usize, c_int)| *known == file.addr();
+    let known = STREAMS.with(|streams| streams.iter().find(is_it).map(|(_, fd)| *fd));
     known.unwrap_or_else(|| real!(c"fileno" as fn(*mut libc::FILE) -> c_int, file))
 }

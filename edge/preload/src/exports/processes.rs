@@ -18,9 +18,8 @@ use crate::{life, raw, signal};
 unsafe extern "C-unwind" fn fork() -> libc::pid_t {
     let number = life::before_fork();
     let answer = real!(c"fork" as fn() -> libc::pid_t,);
-    life::after_fork(answer);
-    if answer < 0 {
-        life::no_fork(number);
+    if answer != 0 {
+        life::after_fork(number, answer);
     }
     answer
 }

@@ -88,6 +88,13 @@ fn a_child_forked_at_any_instant_can_close_what_it_has() {
     succeeds("forks", &[&SHARED, &SPINNING]);
 }
 
+/// Goal: children that are forked while other threads use what they inherit, and change it, neither hang
+/// nor leave anything behind.
+#[test]
+fn a_child_forked_at_any_instant_can_use_what_it_has() {
+    succeeds("children", &[&SHARED, &SPINNING]);
+}
+
 fn free_port() -> String {
     support::free_port().to_string()
 }

@@ -1,0 +1,187 @@
+/*
+ * Forks in a tight loop while other threads make, accept, copy and close connections, wait on some, and send
+ * and receive datagrams: no child hangs, each can use what it has inherited and sockets of its own, and when
+ * all have ended, as many sockets are known as before.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FORKS 300
+#define CHECK(what) ((what) ? (void)0 : fail(__LINE__, #what))
+static void fail(int line, const char *what) {
+	fprintf(stderr, "%d, line %d: %s: %s\n", getpid(), line, what, strerror(errno));
+	_exit(1);
+}
+
+static int listener;
+static volatile int is_over;
+
+static struct sockaddr_in name_of(int fd) {
+	struct sockaddr_in address;
+	socklen_t len = sizeof address;
+	CHECK(!getsockname(fd, (struct sockaddr *)&address, &len));
+	return address;
+}
+
+static int bound(int kind) {
+	struct sockaddr_in address = { .sin_family = AF_INET };
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	int fd = socket(AF_INET, kind, 0);
+	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&address, sizeof address));
+	return fd;
+}
+
+static void joins(int fd, int to) {
+	struct sockaddr_in address = name_of(to);
+	CHECK(!connect(fd, (struct sockaddr *)&address, sizeof address));
+}
+
+static void exchange(int a, int b, int times) {
+	char byte = 'x';
+	for (int i = 0; i < times; i++) {
+		CHECK(send(a, &byte, 1, 0) == 1 && recv(b, &byte, 1, 0) == 1);
+		CHECK(send(b, &byte, 1, 0) == 1 && recv(a, &byte, 1, 0) == 1);
+	}
+}
+
+static void pair(int listening, int *client, int *server) {
+	CHECK((*client = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
+	joins(*client, listening);
+	CHECK((*server = accept(listening, NULL, NULL)) >= 0);
+}
+
+static void mails(int *a, int *b) {
+	*a = bound(SOCK_DGRAM);
+	*b = bound(SOCK_DGRAM);
+	joins(*a, *b);
+	joins(*b, *a);
+	exchange(*a, *b, 5);
+}
+
+/* Connections and copies of them, some of them watched. */
+static void *makes(void *unused) {
+	int own = bound(SOCK_STREAM);
+	CHECK(!listen(own, 8));
+	for (int i = 0; !is_over; i++) {
+		int client, server, copy, watch;
+		pair(own, &client, &server);
+		exchange(client, server, 3);
+		CHECK((copy = dup(client)) >= 0 && !close(client));
+		struct epoll_event event = { EPOLLIN, { .u64 = 1 } };
+		CHECK((watch = epoll_create1(0)) >= 0);
+		if (i % 2) CHECK(!epoll_ctl(watch, EPOLL_CTL_ADD, copy, &event));
+		CHECK(!close(copy) && !close(server) && !close(watch));
+	}
+	CHECK(!close(own));
+	return NULL;
+}
+
+/* Datagrams, to one place and to others, so that ways come and go. */
+static void *writes(void *unused) {
+	while (!is_over) {
+		int a, b;
+		mails(&a, &b);
+		exchange(a, b, 20);
+		CHECK(!close(a) && !close(b));
+	}
+	return NULL;
+}
+
+/* Waits for ever, nearly. */
+static void *waits(void *fd) {
+	char byte;
+	CHECK(recv((int)(intptr_t)fd, &byte, 1, 0) == 1);
+	return NULL;
+}
+
+/* How many sockets the file of statistics knows: it says itself where they lie. */
+static int known(void) {
+	char path[1024], text[16384];
+	long refs, arena, slot, fresh;
+	int count = 0, fd;
+	uint32_t used, word;
+	snprintf(path, sizeof path, "%s/stat.%d", getenv("ADVERB_SOCKETS_SHM_DIR"), getpid());
+	if ((fd = open(path, O_RDONLY)) < 0) return 0;
+	ssize_t len = pread(fd, text, sizeof text - 1, 0);
+	CHECK(len > 0);
+	text[len] = 0;
+	char *at = strstr(text, "layout=refs:");
+	CHECK(at && sscanf(at, "layout=refs:%ld:", &refs) == 1);
+	CHECK((at = strstr(at, "| ")) && sscanf(at, "| %ld %ld %ld ", &arena, &slot, &fresh) == 3);
+	CHECK(pread(fd, &used, sizeof used, fresh) == sizeof used);
+	for (uint32_t i = 0; i < used; i++) {
+		CHECK(pread(fd, &word, sizeof word, arena + i * slot + refs) == sizeof word);
+		count += word != 0;
+	}
+	close(fd);
+	return count;
+}
+
+/* What a child does: it uses sockets of its own, and one that it has inherited, and closes both. */
+static void lives(int i, int client, int server, int mail, int friend, int waited) {
+	int a, b, own;
+	alarm(60); /* as good as for ever */
+	exchange(client, server, 2);
+	exchange(mail, friend, 2);
+	CHECK(!close(waited));
+	if (i % 3 == 0) {
+		own = bound(SOCK_STREAM);
+		CHECK(!listen(own, 8));
+		pair(own, &a, &b);
+		exchange(a, b, 3);
+		CHECK(!close(a) && !close(b) && !close(own));
+		mails(&a, &b);
+		CHECK(!close(a) && !close(b));
+	}
+	CHECK(!close(client) && !close(server) && !close(mail) && !close(friend) && !close(listener));
+}
+
+int main(void) {
+	pthread_t threads[5];
+	int client, server, mail, friend, waited[2], before, after;
+	listener = bound(SOCK_STREAM);
+	CHECK(!listen(listener, 64));
+	pair(listener, &client, &server);
+	pair(listener, &waited[0], &waited[1]);
+	mails(&mail, &friend);
+	exchange(client, server, 4);
+	exchange(waited[0], waited[1], 4);
+	before = known();
+	for (int i = 0; i < 2; i++) CHECK(!pthread_create(&threads[i], NULL, makes, NULL));
+	for (int i = 2; i < 4; i++) CHECK(!pthread_create(&threads[i], NULL, writes, NULL));
+	CHECK(!pthread_create(&threads[4], NULL, waits, (void *)(intptr_t)waited[0]));
+	for (int i = 0; i < FORKS; i++) {
+		int status;
+		pid_t child = fork();
+		CHECK(child >= 0);
+		if (!child) {
+			lives(i, client, server, mail, friend, waited[0]);
+			_exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child);
+		CHECK(status == 0);
+	}
+	is_over = 1;
+	CHECK(send(waited[1], "x", 1, 0) == 1);
+	for (int i = 0; i < 5; i++) CHECK(!pthread_join(threads[i], NULL));
+	/* What it had all the time works as before. */
+	exchange(client, server, 4);
+	exchange(waited[0], waited[1], 4);
+	exchange(mail, friend, 4);
+	after = known();
+	if (after != before) fprintf(stderr, "%d sockets before, %d after\n", before, after);
+	CHECK(after == before);
+	_exit(0);
+}
