@@ -95,8 +95,10 @@ impl Post {
     pub(crate) fn after_fork(&self) {
         if self.is_busy.swap(false, Ordering::Relaxed) {
             let at = self.outbox.get();
-            // SAFETY: there is no other thread, and what is in there is no longer used by anybody.
-            unsafe { at.write(Outbox::again((*at).cookie)) };
+            // SAFETY: there is no other thread, and the cookie has been there from the start (rule 2).
+            let cookie = unsafe { (*at).cookie };
+            // SAFETY: there is no other thread; what was in there is left as it is.
+            unsafe { at.write(Outbox::again(cookie)) };
         }
     }
 }

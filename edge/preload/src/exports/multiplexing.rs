@@ -239,16 +239,25 @@ impl Copied {
     }
 }
 
-/// `select` on copies of the program's sets.
-fn select_copied(
-    count: usize,
-    mut copied: Copied,
+/// `select` on copies of the program's sets; `None` if it is for the kernel alone.
+///
+/// # Safety
+///
+/// Each set is null, or has `count` bits in whole words if anything is there.
+unsafe fn select_copied(
+    count: c_int,
+    theirs: [*mut libc::fd_set; 3],
     limit_ns: Option<u64>,
     mask: Option<&libc::sigset_t>,
-) -> Result<usize, Errno> {
-    let answer = multiplex::select(count, copied.sets(), limit_ns, mask)?;
-    copied.give_back()?;
-    Ok(answer)
+) -> Option<Result<usize, Errno>> {
+    let Ok(number @ 1..=MANY) = usize::try_from(count) else { return None };
+    // SAFETY: the caller's promise.
+    let mut copied = unsafe { Copied::new(number, theirs) }.ok()?;
+    if !multiplex::knows_any(number, &copied.sets()) {
+        return None;
+    }
+    let answer = multiplex::select(number, copied.sets(), limit_ns, mask);
+    Some(answer.and_then(|answer| copied.give_back().map(|()| answer)))
 }
 
 #[unsafe(no_mangle)]
@@ -276,14 +285,6 @@ unsafe extern "C-unwind" fn select(
             limit
         )
     };
-    let Ok(number @ 1..=MANY) = usize::try_from(count) else { return call() };
-    // SAFETY: the program's promise about its sets.
-    let Ok(mut copied) = (unsafe { Copied::new(number, [read, write, except]) }) else {
-        return call();
-    };
-    if !multiplex::knows_any(number, &copied.sets()) {
-        return call();
-    }
     let limit_ns = if limit.is_null() {
         None
     } else {
@@ -296,7 +297,9 @@ unsafe extern "C-unwind" fn select(
         Some(seconds.saturating_mul(1_000_000_000).saturating_add(micros.saturating_mul(1000)))
     };
     let start = raw::now_ns();
-    let answer = select_copied(number, copied, limit_ns, None);
+    // SAFETY: the program's promise about its sets.
+    let answer = unsafe { select_copied(count, [read, write, except], limit_ns, None) };
+    let Some(answer) = answer else { return call() };
     if let Some(limit_ns) = limit_ns {
         // Linux leaves there what is left.
         let left = limit_ns.saturating_sub(raw::now_ns().saturating_sub(start)) / 1000;
@@ -337,18 +340,13 @@ unsafe extern "C-unwind" fn pselect(
         )
     };
     // SAFETY: the program's promise about the time.
-    let (Ok(number @ 1..=MANY), Ok(limit_ns)) = (usize::try_from(count), unsafe { time(limit) })
-    else {
-        return call();
-    };
-    // SAFETY: the program's promise about its sets.
-    let copied = unsafe { Copied::new(number, [read, write, except]) };
+    let limit_ns = unsafe { time(limit) };
     // SAFETY: the program's promise about the mask.
-    let (Ok(mut copied), Ok(mask)) = (copied, unsafe { mask_of(mask) }) else { return call() };
-    if !multiplex::knows_any(number, &copied.sets()) {
-        return call();
-    }
-    int(select_copied(number, copied, limit_ns, mask))
+    let known_mask = unsafe { mask_of(mask) };
+    let (Ok(limit_ns), Ok(known_mask)) = (limit_ns, known_mask) else { return call() };
+    // SAFETY: the program's promise about its sets.
+    let answer = unsafe { select_copied(count, [read, write, except], limit_ns, known_mask) };
+    answer.map_or_else(call, int)
 }
 
 fn created(epfd: c_int) -> c_int {
