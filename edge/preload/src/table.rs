@@ -143,13 +143,7 @@ fn is_entry(fd: c_int, word: usize) -> bool {
 
 /// A descriptor of which this is so, if there is one: looks at all that stand for something.
 pub(crate) fn find(is_it: impl Fn(c_int) -> bool) -> Option<c_int> {
-    let mut found = None;
-    each(0, usize::MAX, |fd| {
-        if found.is_none() && is_it(fd) {
-            found = Some(fd);
-        }
-    });
-    found
+    entries(0, usize::MAX).find(|fd| is_it(*fd))
 }
 
 /// The epoll instance that a descriptor stands for.
@@ -215,20 +209,20 @@ fn let_go(old: usize) {
 }
 
 /// Calls `f` with every descriptor between two, both included, that stands for something.
-pub(crate) fn each(first: usize, last: usize, mut f: impl FnMut(c_int)) {
+pub(crate) fn each(first: usize, last: usize, f: impl FnMut(c_int)) {
+    entries(first, last).for_each(f);
+}
+
+/// Those descriptors.
+fn entries(first: usize, last: usize) -> impl Iterator<Item = c_int> {
     let high = HIGH.load(Ordering::Acquire).min((last / PAGE_ENTRIES).saturating_add(1));
-    for (number, page) in TABLE.iter().enumerate().take(high).skip(first / PAGE_ENTRIES) {
-        if page.load(Ordering::Acquire).is_null() {
-            continue;
-        }
-        for fd in number * PAGE_ENTRIES..(number + 1) * PAGE_ENTRIES {
-            let Ok(fd_word) = c_int::try_from(fd) else { continue };
-            let used = entry(fd_word).is_some_and(|entry| entry.load(Ordering::Acquire) != 0);
-            if used && (first..=last).contains(&fd) {
-                f(fd_word);
-            }
-        }
-    }
+    let pages = TABLE.iter().enumerate().take(high).skip(first / PAGE_ENTRIES);
+    let pages = pages.filter(|(_, page)| !page.load(Ordering::Acquire).is_null());
+    pages
+        .flat_map(|(number, _)| number * PAGE_ENTRIES..(number + 1) * PAGE_ENTRIES)
+        .filter(move |fd| (first..=last).contains(fd))
+        .filter_map(|fd| c_int::try_from(fd).ok())
+        .filter(|fd| entry(*fd).is_some_and(|entry| entry.load(Ordering::Acquire) != 0))
 }
 
 /// Calls `f` with the socket of every descriptor that stands for one, though nobody may hold it.

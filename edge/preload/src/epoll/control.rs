@@ -11,6 +11,7 @@ use super::{Epoll, MARK, State, heat, kernel_control};
 use crate::datagram;
 use crate::raw::{Answer, Errno};
 use crate::slot::{Kind, Slot};
+use crate::sockets;
 use crate::table::{self, Pin};
 
 impl Epoll {
@@ -138,10 +139,11 @@ impl Epoll {
                 if item.via == fd {
                     item.via = table::find(|fd| table::is_socket(fd, slot)).unwrap_or(-1);
                 }
-                // The last moment to tell the kernel.
+                // The last moment to tell the kernel, even if rings come only later.
                 let is_late = item.fd == fd && item.ghost_of.is_none() && !item.is_marked;
+                let may_ring = sockets::may_ring(slot) && !item.is_kernels();
                 if is_late
-                    && slot.segment().is_some()
+                    && (slot.segment().is_some() || may_ring)
                     && matches!(item.target, Target::Socket(_))
                     && let Some(epfd) = epfd
                 {
@@ -296,6 +298,8 @@ impl Epoll {
             }
         };
         if wanted == item.is_marked {
+            // What was marked before it had rings is looked at from now on.
+            heat(hot, at, item);
             return false;
         }
         if item.is_orphan() && item.ghost_of.is_none() {

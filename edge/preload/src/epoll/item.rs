@@ -148,7 +148,10 @@ impl Item {
                         let all = (libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP).cast_unsigned();
                         let asked = u32::from(all) & self.events;
                         let ready = raw::poll_now(self.via, asked as i16).unwrap_or(0);
-                        return u32::from(ready.cast_unsigned()) & (self.events | always);
+                        let ready = u32::from(ready.cast_unsigned()) & (self.events | always);
+                        // At an edge, what the kernel has said since the last report.
+                        let is_edge = self.events & libc::EPOLLET as u32 != 0;
+                        return if is_edge { ready & self.rung } else { ready };
                     }
                     if self.is_marked {
                         // A process of this family has given the rings up.
@@ -310,10 +313,10 @@ impl Item {
             add(&slot.counters.rx_poll_hit, 1);
         }
         if let Target::Socket(slot) = &self.target {
+            self.rung &= !events;
             let Some(segment) = slot.mapped() else { return };
             self.seen_head = segment.incoming(slot.end()).head();
             self.seen_kernel = stream::kernel_speaks(slot, segment);
-            self.rung &= !events;
             self.seen_end |= events & (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32 != 0;
             if events & libc::EPOLLOUT as u32 != 0 {
                 self.seen_fulls = slot.fulls.load(Ordering::Acquire);

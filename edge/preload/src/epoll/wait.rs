@@ -219,7 +219,7 @@ impl Epoll {
                         Target::Inner(inner) => inner.harvest(item.fd),
                         Target::Socket(slot) => {
                             item.rung |= mask;
-                            if mask & GRAVE != 0 {
+                            if mask & GRAVE != 0 && slot.segment().is_some() {
                                 // It may be of a connection that was here when the kernel was asked.
                                 stream::look_at_kernel(slot, item.via);
                             }
