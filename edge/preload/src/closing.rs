@@ -25,6 +25,7 @@ pub(crate) fn forget(fd: c_int) {
                 part(slot, segment, fd);
             }
         }
+        stats::heed();
         stats::dump(fd, slot);
         datagram::closing(slot);
     }

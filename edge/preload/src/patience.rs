@@ -8,7 +8,7 @@
 //! holds no lock.
 
 use crate::thread::{self, Interrupts, Seen};
-use crate::{config, raw};
+use crate::{config, raw, stats};
 
 /// One wait: spins while [`Patience::goes_on`].
 #[derive(Debug)]
@@ -114,6 +114,7 @@ impl Patience {
 
     fn look_up(&mut self) -> Spin {
         raw::cancellation_point();
+        stats::heed();
         if self.is_interrupted() {
             return Spin::Interrupted;
         }
@@ -159,6 +160,7 @@ impl Patience {
 
     /// The wait goes on: it spins again.
     pub(crate) fn again(&mut self, most_ns: u64) {
+        stats::heed();
         self.start_ns = raw::now_ns();
         if config::get().adaptive {
             self.spin_ns = most_ns.min(thread::with(|thread| thread.patience_ns.get()));

@@ -203,6 +203,9 @@ struct Arena {
     /// 0: nothing.
     level: AtomicU32,
     details: AtomicU32,
+    /// The socket that they want described in the log: its descriptor and one, and above it the level and
+    /// one. 0: none.
+    subject: AtomicU64,
     /// The process after which the file is named, and some of those that have it.
     holder: AtomicU32,
     family: [AtomicU32; FAMILY_MAX],
@@ -297,8 +300,8 @@ pub(crate) fn layout() -> String {
     let (level, details) = (offset_of!(Arena, level), offset_of!(Arena, details));
     let (arena, slot) = (size_of::<Arena>(), size_of::<Slot>());
     let (members, member) = (arena + SLOTS_MAX * slot, size_of::<Membership>());
-    let count = memberships::COUNT;
-    format!("{text}| {arena} {slot} {fresh} {level} {details} {members} {member} {count}")
+    let (count, subject) = (memberships::COUNT, offset_of!(Arena, subject));
+    format!("{text}| {arena} {slot} {fresh} {level} {details} {members} {member} {count} {subject}")
 }
 
 /// What readers of statistics want of the log: its level and its details.
@@ -308,6 +311,18 @@ pub(crate) fn wanted_log() -> (Option<i64>, Option<i64>) {
     let Arena { level, details, .. } = unsafe { at.as_ref() };
     let wanted = |word: &AtomicU32| i64::from(word.load(Ordering::Relaxed)).checked_sub(1);
     (wanted(level).filter(|level| *level >= 0), wanted(details).filter(|details| *details >= 0))
+}
+
+/// The descriptor of which readers of statistics want a description in the log, 0 for all, and at which
+/// level. It is asked for once, of the process after which the file is named.
+#[inline]
+pub(crate) fn wanted_subject() -> Option<(c_int, i64)> {
+    let subject = &existing()?.subject;
+    if subject.load(Ordering::Relaxed) == 0 || holder() != Some(raw::process_id()) {
+        return None;
+    }
+    let (fd, level) = split(subject.swap(0, Ordering::AcqRel));
+    Some((c_int::try_from(fd.checked_sub(1)?).ok()?, i64::from(level.checked_sub(1)?)))
 }
 
 /// The arena, if there is one.

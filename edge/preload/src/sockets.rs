@@ -269,6 +269,7 @@ pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
 
 /// Says what has become of a socket, if somebody wants to know.
 pub(crate) fn explain(slot: &Slot, fd: c_int, event: &str) {
+    stats::heed();
     let text = || {
         let name = |of_peer| raw::name(fd, of_peer).map_or("-".to_owned(), |addr| addr.to_string());
         format!("fd {fd} {event} {} <- {}: {}", name(false), name(true), slot.why().text())

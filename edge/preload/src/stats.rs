@@ -13,8 +13,10 @@ use std::ffi::CString;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use adverb_sockconf::Level;
+
 use crate::slot::{self, Kind, Slot};
-use crate::{config, datagram, meeting, raw, ring};
+use crate::{config, datagram, log, meeting, raw, ring, table};
 
 /// What one socket has counted.
 #[derive(Debug, Default)]
@@ -286,6 +288,38 @@ pub(crate) fn dump(fd: i32, slot: &Slot) {
     if let Some(path) = &config::get().stats_file {
         sum_up(slot, fd);
         let report = slot.counters.report(fd);
-        crate::log::append(path, &report);
+        log::append(path, &report);
+    }
+}
+
+/// Describes a socket in the log, or all of them for descriptor 0. Returns whether there is one.
+pub(crate) fn describe(fd: i32, level: Level) -> bool {
+    let mut is_there = false;
+    let mut describe = |fd: i32| {
+        if let Some(slot) = table::socket(fd) {
+            is_there = true;
+            log::print(level, || {
+                sum_up(&slot, fd);
+                let text = slot.counters.report(fd);
+                format!("[fd={fd}] {:?}, {}\n{text}", slot.kind(), slot.why().text())
+            });
+        }
+    };
+    if fd == 0 {
+        table::each(0, usize::MAX, describe);
+    } else {
+        describe(fd);
+    }
+    is_there
+}
+
+/// Describes what readers of statistics want described. Called by who waits, and where connections come and
+/// go.
+#[inline]
+pub(crate) fn heed() {
+    if let Some((fd, level)) = slot::wanted_subject() {
+        let errno = raw::errno();
+        describe(fd, Level::of(level));
+        raw::set_errno(errno);
     }
 }

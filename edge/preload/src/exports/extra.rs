@@ -15,7 +15,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::raw::{self, Errno};
 use crate::sockets::{Wish, wish};
-use crate::{config, log, table};
+use crate::{config, log};
 
 /// The option by which the table is asked for.
 pub(super) const GET_API: c_int = 2800;
@@ -112,22 +112,8 @@ extern "C" fn thread_offload(offload: c_int, thread: libc::pthread_t) -> c_int {
 
 extern "C" fn dump_fd_stats(fd: c_int, level: c_int) -> c_int {
     let level = adverb_sockconf::Level::of(i64::from(level));
-    let mut found = false;
-    let mut dump = |fd: c_int| {
-        if let Some(slot) = table::socket(fd) {
-            found = true;
-            crate::stats::sum_up(&slot, fd);
-            let text = slot.counters.report(fd);
-            let state = format!("{:?}, {}", slot.kind(), slot.why().text());
-            log::print(level, || format!("[fd={fd}] {state}\n{text}"));
-        }
-    };
-    if fd == 0 {
-        table::each(0, usize::MAX, &mut dump)
-    } else {
-        dump(fd)
-    }
-    if found || fd == 0 { 0 } else { -1 }
+    let is_there = crate::stats::describe(fd, level);
+    if is_there || fd == 0 { 0 } else { -1 }
 }
 
 /// Answers the option: the address of the table.

@@ -54,8 +54,9 @@ pub(crate) struct StatArgs {
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     details: u8,
 
-    /// Everything about one descriptor; 0 for all
-    #[arg(short = 'S', long, value_name = "FD", num_args = 1..=2)]
+    /// Everything about one descriptor; 0 for all. With a level, the program says it in its log as well,
+    /// at that level, when it next waits for something, or makes or closes a connection
+    #[arg(short = 'S', long, value_names = ["FD", "LEVEL"], num_args = 1..=2)]
     fd_dump: Vec<String>,
 
     /// Start counting from 0
@@ -101,6 +102,8 @@ struct Source {
     /// Where a level and details of the log may be asked for.
     level_at: Option<u64>,
     details_at: Option<u64>,
+    /// Where a description of a socket may be asked for.
+    subject_at: Option<u64>,
     /// Where memberships are, how long one is, and how many there are.
     members: Option<[u64; 3]>,
     /// Where files of rings and mailboxes have what is needed to know how much waits there.
@@ -156,6 +159,7 @@ impl Source {
             level_at: sizes.next().and_then(Result::ok),
             details_at: sizes.next().and_then(Result::ok),
             members: (|| Some([sizes.next()?.ok()?, sizes.next()?.ok()?, sizes.next()?.ok()?]))(),
+            subject_at: sizes.next().and_then(Result::ok),
             ring,
             mailbox,
             directory: path.parent().unwrap_or(Path::new("/")).to_owned(),
@@ -264,6 +268,15 @@ impl Source {
         }
     }
 
+    /// Asks for a description of a socket in the program's log: descriptor and level, each one higher.
+    fn ask_about(&self, fd: u32, level: u32) -> std::io::Result<()> {
+        let Some(at) = self.subject_at else {
+            return Err(std::io::Error::other("the program's library is too old for that"));
+        };
+        let words = u64::from(level.saturating_add(1)) << 32 | u64::from(fd.saturating_add(1));
+        self.file.write_all_at(&words.to_le_bytes(), at)
+    }
+
     fn zero(&self) -> std::io::Result<()> {
         for (at, _) in self.rows() {
             let counters = self.fields.iter().filter(|(name, _, _)| is_counter(name));
@@ -334,13 +347,24 @@ fn level_of(text: &str) -> Option<u32> {
     by_name.or_else(|| text.parse().ok().filter(|level| *level <= 8))
 }
 
+/// The level that somebody asks for, if anybody does.
+fn asked_level(text: Option<&str>) -> Result<Option<u32>, Failure> {
+    let Some(text) = text else { return Ok(None) };
+    let wrong = || Failure::Usage(format!("{text} is no level: 0 to 8, or panic to finer"));
+    level_of(text).map(Some).ok_or_else(wrong)
+}
+
+/// The descriptor that is to be described in the log, and at which level.
+fn subject(args: &StatArgs) -> Result<Option<(u32, u32)>, Failure> {
+    let [fd, level] = args.fd_dump.as_slice() else { return Ok(None) };
+    let wrong = || Failure::Usage(format!("{fd} is no descriptor"));
+    let fd = fd.parse().map_err(|_| wrong())?;
+    Ok(asked_level(Some(level))?.map(|level| (fd, level)))
+}
+
 pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
-    let level = match args.log_level.as_deref() {
-        None => None,
-        Some(text) => Some(level_of(text).ok_or_else(|| {
-            Failure::Usage(format!("{text} is no level: 0 to 8, or panic to finer"))
-        })?),
-    };
+    let level = asked_level(args.log_level.as_deref())?;
+    let subject = subject(args)?;
     let mut before: BTreeMap<(u32, u64), Row> = BTreeMap::new();
     let seconds = args.interval.max(1);
     if args.details == 2 {
@@ -363,6 +387,11 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
             }
             if let Some(details) = args.details_level {
                 source.ask(source.details_at, details).doing("setting the details of the log")?;
+            }
+        }
+        for source in sources.iter().filter(|_| cycle == 0) {
+            if let Some((fd, level)) = subject {
+                source.ask_about(fd, level).doing("asking for a description of a socket")?;
             }
         }
         if args.zero {

@@ -237,6 +237,43 @@ fn the_log_of_a_program_that_runs_is_changed() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+/// Goal: `-S` with a level has the program describe that socket in its own log, at that level, once.
+#[test]
+fn a_socket_is_described_in_the_log_at_the_level_that_is_asked_for() {
+    let mut program = Talker::start("subject");
+    let fds = program.ask("connect");
+    let (client, server) = fds.split_once(' ').expect("two descriptors");
+    program.ask("exchange 20");
+    let log = program.2.join("log");
+    let count = |what: &str| {
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        said.lines().filter(|line| line.contains(what)).count()
+    };
+    let described = |level: &str, fd: &str| format!("VMA {level}: [fd={fd}] Stream");
+    // Not without a level, and not at one that the log is without.
+    for words in [format!("-S {server}"), format!("-S {server} debug")] {
+        let text = program.stat(&words);
+        assert!(text.contains(&format!("Fd=[{server}]")), "{text}");
+        program.ask("connect");
+        assert_eq!(count("[fd="), 0, "{words}");
+    }
+    program.stat(&format!("-S {server} info"));
+    program.ask("connect");
+    program.ask("connect");
+    assert_eq!(count(&described("INFO", server)), 1);
+    assert_eq!(count(&described("INFO", client)), 0);
+    assert!(count("Rx Offload:") > 0 && count("shared memory with the peer") > 0);
+    program.stat("-l debug -S 0 debug");
+    program.ask("connect");
+    for fd in [client, server] {
+        assert_eq!(count(&described("DEBUG", fd)), 1, "{fd}");
+    }
+    for words in [["-S", "4", "loud"], ["-S", "four", "info"]] {
+        let output = adverb(&[&["sockets", "stat"], &words[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+    }
+}
+
 /// Goal: what a full socket drops is counted while it is open, in every view that has the column.
 #[test]
 fn what_is_dropped_is_counted() {
