@@ -8,8 +8,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use adverb::session::WorkMode;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
+
+use crate::bench::rdma::DeviceChoice;
 
 /// RDMA on any machine: measure it, check it, look at its devices.
 #[derive(Debug, Parser)]
@@ -75,16 +78,11 @@ pub(crate) enum Test {
     Rate,
 }
 
-/// Options of `adverb bench`.
-#[derive(Debug, Parser)]
-#[command(after_help = "\
-Without HOST and --server, both ends run on this machine over the device soft_lo.
-A client sends its options to the server: give them once, at the client.
-
-Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 a --limit was not met, 77 skipped.")]
-pub(crate) struct BenchArgs {
-    /// The machine where `adverb bench --server` runs; none: this machine, both ends
-    #[arg(conflicts_with = "server")]
+/// Where client and server of a test meet, and how packets go between them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConnectionArgs {
+    /// The machine where the same command with --server runs; none: this machine, both ends
+    #[arg(conflicts_with = "server", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) host: Option<String>,
 
     /// Serve one client after another
@@ -98,6 +96,49 @@ pub(crate) struct BenchArgs {
     /// TCP port where client and server meet
     #[arg(short, long, default_value_t = 18515)]
     pub(crate) port: u16,
+
+    /// RDMA device; none: soft_lo on this machine, else the one that holds the address in use
+    #[arg(short, long, visible_alias = "ib-dev", alias = "ib_dev", value_name = "NAME")]
+    pub(crate) device: Option<String>,
+
+    /// Index into the device's GID table
+    #[arg(short = 'x', long, alias = "gid_index", value_name = "INDEX")]
+    pub(crate) gid_index: Option<u8>,
+
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096
+    #[arg(short, long, default_value = "4096", value_parser = mtu)]
+    pub(crate) mtu: u16,
+
+    /// Traffic class of all packets, both ways: DSCP in the upper six bits
+    #[arg(short = 'T', long = "tclass", visible_alias = "tos", aliases = ["traffic-class", "traffic_class"], value_name = "CLASS", default_value = "0", value_parser = class)]
+    pub(crate) traffic_class: u8,
+
+    /// How many routers packets may pass; 0: as many as the system says
+    #[arg(long, alias = "hop_limit", value_name = "ROUTERS", default_value_t = 0)]
+    pub(crate) hop_limit: u8,
+
+    /// Serve one client, and print nothing but the port: for the process that started this one
+    #[arg(long, hide = true, requires = "server")]
+    pub(crate) child: bool,
+}
+
+impl ConnectionArgs {
+    /// The device that is asked for.
+    pub(crate) fn choice(&self) -> DeviceChoice {
+        DeviceChoice { device: self.device.clone(), gid_index: self.gid_index }
+    }
+}
+
+/// Options of `adverb bench`.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Without HOST and --server, both ends run on this machine over the device soft_lo.
+A client sends its options to the server: give them once, at the client.
+
+Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 a --limit was not met, 77 skipped.")]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub(crate) connection: ConnectionArgs,
 
     /// Message size in bytes; K, M as suffix; several with commas
     #[arg(short, long, value_name = "BYTES", value_delimiter = ',', value_parser = size)]
@@ -130,26 +171,6 @@ pub(crate) struct BenchArgs {
     /// How often each test is run; the median counts
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub(crate) rounds: Option<u32>,
-
-    /// RDMA device; none: soft_lo on this machine, else the one that holds the address in use
-    #[arg(short, long, visible_alias = "ib-dev", alias = "ib_dev", value_name = "NAME")]
-    pub(crate) device: Option<String>,
-
-    /// Index into the device's GID table
-    #[arg(short = 'x', long, alias = "gid_index", value_name = "INDEX")]
-    pub(crate) gid_index: Option<u8>,
-
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096
-    #[arg(short, long, default_value = "4096", value_parser = mtu)]
-    pub(crate) mtu: u16,
-
-    /// Traffic class of all packets, both ways: DSCP in the upper six bits
-    #[arg(short = 'T', long = "tclass", visible_alias = "tos", aliases = ["traffic-class", "traffic_class"], value_name = "CLASS", default_value = "0", value_parser = class)]
-    pub(crate) traffic_class: u8,
-
-    /// How many routers packets may pass; 0: as many as the system says
-    #[arg(long, alias = "hop_limit", value_name = "ROUTERS", default_value_t = 0)]
-    pub(crate) hop_limit: u8,
 
     /// Requests in flight, at most
     #[arg(short, long, alias = "tx_depth", value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
@@ -222,10 +243,6 @@ pub(crate) struct BenchArgs {
     /// The other end of one mode
     #[arg(long, hide = true, requires = "modes")]
     pub(crate) modes_child: Option<String>,
-
-    /// Serve one client, and print nothing but the port: for the process that started this one
-    #[arg(long, hide = true, requires = "server")]
-    pub(crate) child: bool,
 }
 
 /// Options of `adverb devices`.
@@ -473,21 +490,8 @@ pub(crate) struct MeshArgs {
 /// Options of `adverb pingpong`.
 #[derive(Debug, Parser)]
 pub(crate) struct PingpongArgs {
-    /// The machine where `adverb pingpong --server` runs; none: this machine, both ends
-    #[arg(conflicts_with = "server")]
-    pub(crate) host: Option<String>,
-
-    /// Answer one client after another
-    #[arg(long)]
-    pub(crate) server: bool,
-
-    /// The server's address to listen on; none: every one
-    #[arg(long, value_name = "ADDR", requires = "server")]
-    pub(crate) bind: Option<IpAddr>,
-
-    /// TCP port where client and server meet
-    #[arg(short, long, default_value_t = 18515)]
-    pub(crate) port: u16,
+    #[command(flatten)]
+    pub(crate) connection: ConnectionArgs,
 
     /// Message size in bytes; K, M as suffix
     #[arg(short, long, value_name = "BYTES", default_value = "4096", value_parser = size)]
@@ -496,30 +500,6 @@ pub(crate) struct PingpongArgs {
     /// Messages there and back
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iters: u64,
-
-    /// RDMA device; none: soft_lo on this machine, else the one that holds the address in use
-    #[arg(short, long, visible_alias = "ib-dev", alias = "ib_dev", value_name = "NAME")]
-    pub(crate) device: Option<String>,
-
-    /// Index into the device's GID table
-    #[arg(short = 'x', long, alias = "gid_index", value_name = "INDEX")]
-    pub(crate) gid_index: Option<u8>,
-
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096
-    #[arg(short, long, default_value = "4096", value_parser = mtu)]
-    pub(crate) mtu: u16,
-
-    /// Traffic class of all packets: DSCP in the upper six bits
-    #[arg(short = 'T', long = "tclass", visible_alias = "tos", aliases = ["traffic-class", "traffic_class"], value_name = "CLASS", default_value = "0", value_parser = class)]
-    pub(crate) traffic_class: u8,
-
-    /// How many routers packets may pass; 0: as many as the system says
-    #[arg(long, alias = "hop_limit", value_name = "ROUTERS", default_value_t = 0)]
-    pub(crate) hop_limit: u8,
-
-    /// Serve one client, and print nothing but the port: for the process that started this one
-    #[arg(long, hide = true, requires = "server")]
-    pub(crate) child: bool,
 }
 
 /// Reads a message size such as `64`, `64K` or `1M`.
@@ -655,11 +635,11 @@ mod tests {
             assert!(bench(&[flag]).unwrap().report_gbits, "{flag}");
         }
         for flag in ["--gid-index", "--gid_index", "-x"] {
-            assert_eq!(bench(&[flag, "3"]).unwrap().gid_index, Some(3), "{flag}");
+            assert_eq!(bench(&[flag, "3"]).unwrap().connection.gid_index, Some(3), "{flag}");
         }
         for flag in ["--ib-dev", "--device", "-d"] {
             assert_eq!(
-                bench(&[flag, "soft_lo"]).unwrap().device.as_deref(),
+                bench(&[flag, "soft_lo"]).unwrap().connection.device.as_deref(),
                 Some("soft_lo"),
                 "{flag}"
             );
@@ -669,7 +649,7 @@ mod tests {
     #[test]
     fn traffic_classes_are_decimal_or_hexadecimal_under_every_name_they_have() {
         for words in [["--tclass", "104"], ["--tos", "0x68"], ["-T", "104"]] {
-            assert_eq!(bench(&words).unwrap().traffic_class, 0x68, "{words:?}");
+            assert_eq!(bench(&words).unwrap().connection.traffic_class, 0x68, "{words:?}");
         }
     }
 

@@ -45,19 +45,20 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     if args.layers {
         return layers::run(args);
     }
-    let mut choice = DeviceChoice { device: args.device.clone(), gid_index: args.gid_index };
-    if args.server {
-        let (bind, port, child) = (args.bind, args.port, args.child);
+    let connection = &args.connection;
+    let mut choice = connection.choice();
+    if connection.server {
+        let (bind, port, child) = (connection.bind, connection.port, connection.child);
         return server::run(&ServerOptions { bind, port, choice, child });
     }
     let plan = Plan::new(args)?;
-    if args.host.is_none() {
+    if connection.host.is_none() {
         choice.device.get_or_insert_with(|| LOCAL_DEVICE.to_owned());
     }
     choice.check()?;
     let output = args.output.as_deref().map(create).transpose()?;
-    let report = match &args.host {
-        Some(host) => measure(host, args.port, &plan, &choice)?,
+    let report = match &connection.host {
+        Some(host) => measure(host, connection.port, &plan, &choice)?,
         None => measure_here(&plan, &choice)?,
     };
     write(&report, args, output)?;

@@ -12,6 +12,7 @@ use crate::args::{Args, Command};
 mod allreduce;
 mod args;
 mod bench;
+mod child;
 mod counters;
 mod devices;
 mod devinfo;

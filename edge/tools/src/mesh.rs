@@ -5,9 +5,8 @@
 //! all, `report.rs` says what came of it.
 
 use std::fs;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Write};
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use self::node::Task;
@@ -15,6 +14,7 @@ use self::place::{Place, Told};
 use self::report::Report;
 use self::traffic::BLOCK_BYTES_MIN;
 use crate::args::MeshArgs;
+use crate::child::end_with_parent;
 use crate::failure::{Doing, Failure};
 
 mod board;
@@ -73,10 +73,7 @@ pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
 
 /// One node of a local mesh: ends with its parent, and speaks in lines of JSON.
 fn child(task: Task) -> Result<(), Failure> {
-    thread::spawn(|| {
-        let _ = std::io::stdin().read(&mut [0]);
-        std::process::exit(1);
-    });
+    end_with_parent()?;
     node::run(task, |row, _| {
         if let Ok(line) = serde_json::to_string(row) {
             let mut out = std::io::stdout().lock();
