@@ -112,6 +112,9 @@ fn join(args: &AllreduceArgs, rank: usize) -> Result<Group, Failure> {
         .name(rank.to_string())
         .device(LOCAL_DEVICE)
         .work_mode(args.wait.mode())
+        // There may be far more members than processors.
+        .connect_timeout(PATIENCE)
+        .handshake_timeout(PATIENCE)
         .work_timeout(PATIENCE);
     let adapter = Adapter::open(config).doing("opening the device")?;
     let port = args.ports.get(rank).copied().ok_or(Failure::usage("--ports has too few"))?;

@@ -229,11 +229,11 @@ pub(crate) struct BenchArgs {
     pub(crate) limit_lat: Option<f64>,
 
     /// Measure the six ways of a session to wait and to thread instead: latency and processor use
-    #[arg(long, conflicts_with_all = ["host", "server", "all", "quick", "op", "test", "rounds", "csv"])]
+    #[arg(long, conflicts_with_all = OF_TESTS)]
     pub(crate) modes: bool,
 
     /// Measure what a session adds to raw verbs instead: latency and bandwidth
-    #[arg(long, conflicts_with_all = ["host", "server", "all", "quick", "op", "test", "rounds", "csv", "modes"])]
+    #[arg(long, conflicts_with_all = OF_TESTS, conflicts_with_all = ["modes", "size", "inline"])]
     pub(crate) layers: bool,
 
     /// The other end of the layers
@@ -423,7 +423,7 @@ too. Of ranks that were found so the first one alone prints.
 Exit codes: 0 ok, 1 a node failed or a block was spoilt, lost or repeated, 2 wrong usage.")]
 pub(crate) struct MeshArgs {
     /// Start so many nodes on this machine
-    #[arg(long, value_name = "N", value_parser = nodes, conflicts_with_all = ["nodes", "rank", "ranks"])]
+    #[arg(long, value_name = "N", value_parser = nodes, conflicts_with_all = ["nodes", "rank", "ranks", "port", "device", "gid_index"])]
     pub(crate) local: Option<usize>,
 
     /// All nodes in the order of their ranks, HOST or HOST:PORT, with commas
@@ -439,7 +439,7 @@ pub(crate) struct MeshArgs {
     pub(crate) ranks: Option<usize>,
 
     /// The first port of nodes that have none
-    #[arg(short, long, default_value_t = 18600)]
+    #[arg(short, long, default_value_t = 18600, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
 
     /// Block size in bytes; K, M as suffix
@@ -459,7 +459,7 @@ pub(crate) struct MeshArgs {
     pub(crate) wait: Wait,
 
     /// Kill one node after the other, every so many seconds, and let it come back
-    #[arg(long, value_name = "SECONDS", requires = "local", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", requires = "local", conflicts_with_all = ["nodes", "rank", "ranks"], value_parser = seconds)]
     pub(crate) kill_every: Option<f64>,
 
     /// RDMA device; none: the one that holds the node's address
@@ -522,7 +522,7 @@ fn size(text: &str) -> Result<u64, String> {
 fn nodes(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 2..=64) => Ok(count),
-        _ => Err("a mesh on one machine has 2 to 64 nodes".to_owned()),
+        _ => Err("on one machine there can be 2 to 64".to_owned()),
     }
 }
 
@@ -559,6 +559,34 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Options that say nothing to `--modes` and `--layers`.
+const OF_TESTS: [&str; 25] = [
+    "host",
+    "server",
+    "bind",
+    "port",
+    "gid_index",
+    "mtu",
+    "traffic_class",
+    "hop_limit",
+    "all",
+    "iters",
+    "op",
+    "test",
+    "quick",
+    "rounds",
+    "tx_depth",
+    "rx_depth",
+    "post_list",
+    "cq_mod",
+    "report_gbits",
+    "csv",
+    "output",
+    "no_floor",
+    "limit_bw",
+    "limit_msgrate",
+    "limit_lat",
+];
 /// Largest message the command measures: 1 GiB.
 const SIZE_MAX: u64 = 1 << 30;
 /// Most requests or receives that a queue may hold.
@@ -662,6 +690,13 @@ mod tests {
             &["--bind", "127.0.0.1"],
             &["--json", "--csv"],
             &["--all", "--quick"],
+            &["--modes", "--layers"],
+            &["--modes", "-o", "file"],
+            &["--modes", "-x", "0"],
+            &["--modes", "-p", "18515"],
+            &["--layers", "--bind", "127.0.0.1"],
+            &["--layers", "-s", "64"],
+            &["--layers", "somewhere"],
         ] {
             assert_eq!(bench(words).expect_err("a contradiction").exit_code(), 2, "{words:?}");
         }

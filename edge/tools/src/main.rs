@@ -18,6 +18,7 @@ mod devices;
 mod devinfo;
 mod failure;
 mod mesh;
+mod output;
 mod panics;
 mod pingpong;
 mod sockets;

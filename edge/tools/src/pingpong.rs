@@ -6,7 +6,7 @@
 //! what it wrote. Every byte is compared.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use adverb::session::{
@@ -15,6 +15,7 @@ use adverb::session::{
 
 use crate::args::PingpongArgs;
 use crate::bench::LOCAL_DEVICE;
+use crate::bench::client::addresses;
 use crate::bench::stats::{self, Samples};
 use crate::child::{Child, end_with_parent};
 use crate::failure::{Doing, Failure};
@@ -28,12 +29,11 @@ pub(crate) fn run(args: &PingpongArgs) -> Result<(), Failure> {
     }
     let Some(host) = &connection.host else {
         let (_server, port) = start_server(args)?;
-        return test(SocketAddr::from(([127, 0, 0, 1], port)), args);
+        return test(connect(&[SocketAddr::from(([127, 0, 0, 1], port))], args)?, args);
     };
+    let endpoint = connect(&addresses(host, connection.port)?, args);
     let what = format!("connecting to {host} port {}", connection.port);
-    let mut found = (host.as_str(), connection.port).to_socket_addrs().doing(&what)?;
-    let to = found.next().ok_or_else(|| Failure::failed(format!("{what}: no address")))?;
-    test(to, args).map_err(|failure| failure.during(what))
+    test(endpoint.map_err(|failure| failure.during(what))?, args)
 }
 
 /// The session's settings, for a connection between the two addresses.
@@ -167,11 +167,28 @@ impl Side {
     }
 }
 
+/// Connects to the first of a host's addresses where a server is; they share the time there is.
+fn connect(addresses: &[SocketAddr], args: &PingpongArgs) -> Result<Endpoint, Failure> {
+    let patience = PATIENCE / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+    let mut errors = Vec::new();
+    for to in addresses {
+        let config = config(args, to.ip())?.connect_timeout(patience);
+        let session = ClientSession::new(config).doing("opening the device")?;
+        match session.connect(*to) {
+            Ok(endpoint) => return Ok(endpoint),
+            Err(error) => errors.push(format!("setting up: {error}")),
+        }
+    }
+    Err(Failure::failed(if errors.is_empty() {
+        "no address".to_owned()
+    } else {
+        errors.join("; ")
+    }))
+}
+
 /// The client: greets, tests, and says what came of it.
-fn test(to: SocketAddr, args: &PingpongArgs) -> Result<(), Failure> {
+fn test(endpoint: Endpoint, args: &PingpongArgs) -> Result<(), Failure> {
     let bytes = usize::try_from(args.size).doing("allocating a block")?;
-    let session = ClientSession::new(config(args, to.ip())?).doing("opening the device")?;
-    let endpoint = session.connect(to).doing("setting up")?;
     println!("connected to {}", who(&endpoint));
     let (side, said) = Side::set_up(endpoint, Some(bytes))?;
     println!("the peer says: {said}; its sink is {BLOCKS} blocks of {bytes} bytes");
@@ -312,6 +329,9 @@ fn start_server(args: &PingpongArgs) -> Result<(Child, u16), Failure> {
     if let Some(device) = &connection.device {
         command.args(["--device", device]);
     }
+    if let Some(index) = connection.gid_index {
+        command.args(["--gid-index", &index.to_string()]);
+    }
     Child::listen(command)
 }
 
@@ -323,3 +343,33 @@ const TOLD: usize = 3;
 const BLOCK_BYTES_MAX: usize = 1 << 30;
 const PATIENCE: Duration = Duration::from_secs(10);
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Command};
+    use clap::Parser;
+
+    /// Goal: a host of which one address does not answer is reached at another.
+    #[test]
+    fn every_address_of_a_host_is_tried() {
+        let Ok(Args { command: Command::Pingpong(args) }) =
+            Args::try_parse_from(["adverb", "pingpong"])
+        else {
+            panic!("`pingpong` was asked for");
+        };
+        let here = IpAddr::from([127, 0, 0, 1]);
+        let server = ServerSession::bind((here, 0), config(&args, here).unwrap());
+        let mut server = server.unwrap();
+        // Nobody listens at port 1.
+        let addresses = [SocketAddr::new(here, 1), server.local_addr()];
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(move || server.accept(PATIENCE * 6));
+            let endpoint = connect(&addresses, &args).unwrap();
+            assert_eq!(endpoint.peer().addr, addresses[1]);
+            assert!(accepting.join().unwrap().is_ok());
+        });
+        let error = connect(&[], &args).unwrap_err();
+        assert!(error.to_string().contains("no address"), "{error}");
+    }
+}

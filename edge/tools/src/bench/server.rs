@@ -38,7 +38,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<(), Failure> {
     } else {
         writeln!(std::io::stdout(), "listening on {local}; stop with Ctrl-C")
     };
-    announced.doing("announcing the port")?;
+    announced.doing("printing the port")?;
     loop {
         let (stream, client) = accept(&listener)?;
         let served = Control::new(stream).and_then(|mut control| {

@@ -129,7 +129,7 @@ fn without_floors_nothing_is_compared() {
 
 #[test]
 fn two_processes_agree_on_the_smaller_path_mtu() {
-    let server = Server::start("127.0.0.1");
+    let server = Server::start("bench", "127.0.0.1");
     let words = ["127.0.0.1", "-p", &server.port, "-s", "3000", "-m", "1024", "--no-pin"];
     let json = run(&words);
     assert_eq!(json["machine"]["mtu"], 1024);
@@ -141,7 +141,7 @@ fn two_processes_meet_over_ipv6_where_there_is_ipv6() {
     if std::net::TcpListener::bind("[::1]:0").is_err() {
         return;
     }
-    let server = Server::start("::1");
+    let server = Server::start("bench", "::1");
     for host in ["::1", "[::1]"] {
         run(&[host, "-p", &server.port, "-s", "64", "--op", "read", "--test", "latency"]);
     }
