@@ -4,8 +4,6 @@
 //! are exact in any order, so that every bit of the result is known.
 
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use adverb::session::{
@@ -15,6 +13,7 @@ use adverb::session::{
 
 use crate::args::{AllreduceArgs, Shape};
 use crate::bench::{LOCAL_DEVICE, stats};
+use crate::child::{Child, end_with_parent};
 use crate::failure::{Doing, Failure};
 use crate::mesh::free_ports;
 
@@ -25,14 +24,12 @@ pub(crate) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
     }
     let ports = free_ports(args.local)?;
     let ports = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
-    let mut members = Members(Vec::with_capacity(args.local));
-    for rank in 0..args.local {
-        members.0.push(start(args, rank, &ports)?);
-    }
-    for (rank, child) in members.0.iter_mut().enumerate() {
+    let members = (0..args.local).map(|rank| start(args, rank, &ports));
+    let mut members = members.collect::<Result<Vec<_>, _>>()?;
+    for (rank, child) in members.iter_mut().enumerate() {
         let mut said = String::new();
         // To its end, for waiting closes the pipe that keeps it alive.
-        if let Some(mut stdout) = child.stdout.take() {
+        if let Some(mut stdout) = child.take_stdout() {
             stdout.read_to_string(&mut said).doing("waiting for a member")?;
         }
         let ended = child.wait().doing("waiting for a member")?;
@@ -46,35 +43,18 @@ pub(crate) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The processes of a group. They end with this one.
-struct Members(Vec<Child>);
-
-impl Drop for Members {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 fn start(args: &AllreduceArgs, rank: usize, ports: &str) -> Result<Child, Failure> {
-    let program = std::env::current_exe().doing("looking for this program's own file")?;
-    let mut command = Command::new(program);
+    let mut command = Child::command()?;
     command.args(["allreduce", "--rank", &rank.to_string(), "--ports", ports]);
     command.args(["--local", &args.local.to_string(), "--size", &args.size.to_string()]);
     command.args(["--iters", &args.iters.to_string(), "--wait", args.wait.name()]);
     command.args(["--topology", args.topology.name(), "--width", &args.width.to_string()]);
-    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    child.doing("starting a member")
+    Child::start(command, "a member")
 }
 
 /// One member: joins the others, adds up, checks, and, if it is the first, says how long that took.
 fn member(args: &AllreduceArgs, rank: usize) -> Result<(), Failure> {
-    thread::spawn(|| {
-        let _ = std::io::stdin().read(&mut [0]);
-        std::process::exit(1); // The parent has ended.
-    });
+    end_with_parent()?;
     let group = join(args, rank)?;
     let (size, mut group) = (group.size(), group.topology(topology(args)));
     let bytes = usize::try_from(args.size).doing("allocating the vector")?;
@@ -132,6 +112,9 @@ fn join(args: &AllreduceArgs, rank: usize) -> Result<Group, Failure> {
         .name(rank.to_string())
         .device(LOCAL_DEVICE)
         .work_mode(args.wait.mode())
+        // There may be far more members than processors.
+        .connect_timeout(PATIENCE)
+        .handshake_timeout(PATIENCE)
         .work_timeout(PATIENCE);
     let adapter = Adapter::open(config).doing("opening the device")?;
     let port = args.ports.get(rank).copied().ok_or(Failure::usage("--ports has too few"))?;

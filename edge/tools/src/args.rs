@@ -8,8 +8,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use adverb::session::WorkMode;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
+
+use crate::bench::rdma::DeviceChoice;
 
 /// RDMA on any machine: measure it, check it, look at its devices.
 #[derive(Debug, Parser)]
@@ -75,16 +78,11 @@ pub(crate) enum Test {
     Rate,
 }
 
-/// Options of `adverb bench`.
-#[derive(Debug, Parser)]
-#[command(after_help = "\
-Without HOST and --server, both ends run on this machine over the device soft_lo.
-A client sends its options to the server: give them once, at the client.
-
-Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 a --limit was not met, 77 skipped.")]
-pub(crate) struct BenchArgs {
-    /// The machine where `adverb bench --server` runs; none: this machine, both ends
-    #[arg(conflicts_with = "server")]
+/// Where client and server of a test meet, and how packets go between them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConnectionArgs {
+    /// The machine where the same command with --server runs; none: this machine, both ends
+    #[arg(conflicts_with = "server", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) host: Option<String>,
 
     /// Serve one client after another
@@ -98,6 +96,49 @@ pub(crate) struct BenchArgs {
     /// TCP port where client and server meet
     #[arg(short, long, default_value_t = 18515)]
     pub(crate) port: u16,
+
+    /// RDMA device; none: soft_lo on this machine, else the one that holds the address in use
+    #[arg(short, long, visible_alias = "ib-dev", alias = "ib_dev", value_name = "NAME")]
+    pub(crate) device: Option<String>,
+
+    /// Index into the device's GID table
+    #[arg(short = 'x', long, alias = "gid_index", value_name = "INDEX")]
+    pub(crate) gid_index: Option<u8>,
+
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096
+    #[arg(short, long, default_value = "4096", value_parser = mtu)]
+    pub(crate) mtu: u16,
+
+    /// Traffic class of all packets, both ways: DSCP in the upper six bits
+    #[arg(short = 'T', long = "tclass", visible_alias = "tos", aliases = ["traffic-class", "traffic_class"], value_name = "CLASS", default_value = "0", value_parser = class)]
+    pub(crate) traffic_class: u8,
+
+    /// How many routers packets may pass; 0: as many as the system says
+    #[arg(long, alias = "hop_limit", value_name = "ROUTERS", default_value_t = 0)]
+    pub(crate) hop_limit: u8,
+
+    /// Serve one client, and print nothing but the port: for the process that started this one
+    #[arg(long, hide = true, requires = "server")]
+    pub(crate) child: bool,
+}
+
+impl ConnectionArgs {
+    /// The device that is asked for.
+    pub(crate) fn choice(&self) -> DeviceChoice {
+        DeviceChoice { device: self.device.clone(), gid_index: self.gid_index }
+    }
+}
+
+/// Options of `adverb bench`.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Without HOST and --server, both ends run on this machine over the device soft_lo.
+A client sends its options to the server: give them once, at the client.
+
+Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 a --limit was not met, 77 skipped.")]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub(crate) connection: ConnectionArgs,
 
     /// Message size in bytes; K, M as suffix; several with commas
     #[arg(short, long, value_name = "BYTES", value_delimiter = ',', value_parser = size)]
@@ -130,26 +171,6 @@ pub(crate) struct BenchArgs {
     /// How often each test is run; the median counts
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub(crate) rounds: Option<u32>,
-
-    /// RDMA device; none: soft_lo on this machine, else the one that holds the address in use
-    #[arg(short, long, visible_alias = "ib-dev", alias = "ib_dev", value_name = "NAME")]
-    pub(crate) device: Option<String>,
-
-    /// Index into the device's GID table
-    #[arg(short = 'x', long, alias = "gid_index", value_name = "INDEX")]
-    pub(crate) gid_index: Option<u8>,
-
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096
-    #[arg(short, long, default_value = "4096", value_parser = mtu)]
-    pub(crate) mtu: u16,
-
-    /// Traffic class of all packets, both ways: DSCP in the upper six bits
-    #[arg(short = 'T', long = "tclass", visible_alias = "tos", aliases = ["traffic-class", "traffic_class"], value_name = "CLASS", default_value = "0", value_parser = class)]
-    pub(crate) traffic_class: u8,
-
-    /// How many routers packets may pass; 0: as many as the system says
-    #[arg(long, alias = "hop_limit", value_name = "ROUTERS", default_value_t = 0)]
-    pub(crate) hop_limit: u8,
 
     /// Requests in flight, at most
     #[arg(short, long, alias = "tx_depth", value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
@@ -208,11 +229,11 @@ pub(crate) struct BenchArgs {
     pub(crate) limit_lat: Option<f64>,
 
     /// Measure the six ways of a session to wait and to thread instead: latency and processor use
-    #[arg(long, conflicts_with_all = ["host", "server", "all", "quick", "op", "test", "rounds", "csv"])]
+    #[arg(long, conflicts_with_all = OF_TESTS)]
     pub(crate) modes: bool,
 
     /// Measure what a session adds to raw verbs instead: latency and bandwidth
-    #[arg(long, conflicts_with_all = ["host", "server", "all", "quick", "op", "test", "rounds", "csv", "modes"])]
+    #[arg(long, conflicts_with_all = OF_TESTS, conflicts_with_all = ["modes", "size", "inline"])]
     pub(crate) layers: bool,
 
     /// The other end of the layers
@@ -222,10 +243,6 @@ pub(crate) struct BenchArgs {
     /// The other end of one mode
     #[arg(long, hide = true, requires = "modes")]
     pub(crate) modes_child: Option<String>,
-
-    /// Serve one client, and print nothing but the port: for the process that started this one
-    #[arg(long, hide = true, requires = "server")]
-    pub(crate) child: bool,
 }
 
 /// Options of `adverb devices`.
@@ -406,7 +423,7 @@ too. Of ranks that were found so the first one alone prints.
 Exit codes: 0 ok, 1 a node failed or a block was spoilt, lost or repeated, 2 wrong usage.")]
 pub(crate) struct MeshArgs {
     /// Start so many nodes on this machine
-    #[arg(long, value_name = "N", value_parser = nodes, conflicts_with_all = ["nodes", "rank", "ranks"])]
+    #[arg(long, value_name = "N", value_parser = nodes, conflicts_with_all = ["nodes", "rank", "ranks", "port", "device", "gid_index"])]
     pub(crate) local: Option<usize>,
 
     /// All nodes in the order of their ranks, HOST or HOST:PORT, with commas
@@ -422,7 +439,7 @@ pub(crate) struct MeshArgs {
     pub(crate) ranks: Option<usize>,
 
     /// The first port of nodes that have none
-    #[arg(short, long, default_value_t = 18600)]
+    #[arg(short, long, default_value_t = 18600, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
 
     /// Block size in bytes; K, M as suffix
@@ -442,7 +459,7 @@ pub(crate) struct MeshArgs {
     pub(crate) wait: Wait,
 
     /// Kill one node after the other, every so many seconds, and let it come back
-    #[arg(long, value_name = "SECONDS", requires = "local", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", requires = "local", conflicts_with_all = ["nodes", "rank", "ranks"], value_parser = seconds)]
     pub(crate) kill_every: Option<f64>,
 
     /// RDMA device; none: the one that holds the node's address
@@ -473,21 +490,8 @@ pub(crate) struct MeshArgs {
 /// Options of `adverb pingpong`.
 #[derive(Debug, Parser)]
 pub(crate) struct PingpongArgs {
-    /// The machine where `adverb pingpong --server` runs; none: this machine, both ends
-    #[arg(conflicts_with = "server")]
-    pub(crate) host: Option<String>,
-
-    /// Answer one client after another
-    #[arg(long)]
-    pub(crate) server: bool,
-
-    /// The server's address to listen on; none: every one
-    #[arg(long, value_name = "ADDR", requires = "server")]
-    pub(crate) bind: Option<IpAddr>,
-
-    /// TCP port where client and server meet
-    #[arg(short, long, default_value_t = 18515)]
-    pub(crate) port: u16,
+    #[command(flatten)]
+    pub(crate) connection: ConnectionArgs,
 
     /// Message size in bytes; K, M as suffix
     #[arg(short, long, value_name = "BYTES", default_value = "4096", value_parser = size)]
@@ -496,30 +500,6 @@ pub(crate) struct PingpongArgs {
     /// Messages there and back
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iters: u64,
-
-    /// RDMA device; none: soft_lo on this machine, else the one that holds the address in use
-    #[arg(short, long, visible_alias = "ib-dev", alias = "ib_dev", value_name = "NAME")]
-    pub(crate) device: Option<String>,
-
-    /// Index into the device's GID table
-    #[arg(short = 'x', long, alias = "gid_index", value_name = "INDEX")]
-    pub(crate) gid_index: Option<u8>,
-
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096
-    #[arg(short, long, default_value = "4096", value_parser = mtu)]
-    pub(crate) mtu: u16,
-
-    /// Traffic class of all packets: DSCP in the upper six bits
-    #[arg(short = 'T', long = "tclass", visible_alias = "tos", aliases = ["traffic-class", "traffic_class"], value_name = "CLASS", default_value = "0", value_parser = class)]
-    pub(crate) traffic_class: u8,
-
-    /// How many routers packets may pass; 0: as many as the system says
-    #[arg(long, alias = "hop_limit", value_name = "ROUTERS", default_value_t = 0)]
-    pub(crate) hop_limit: u8,
-
-    /// Serve one client, and print nothing but the port: for the process that started this one
-    #[arg(long, hide = true, requires = "server")]
-    pub(crate) child: bool,
 }
 
 /// Reads a message size such as `64`, `64K` or `1M`.
@@ -542,7 +522,7 @@ fn size(text: &str) -> Result<u64, String> {
 fn nodes(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 2..=64) => Ok(count),
-        _ => Err("a mesh on one machine has 2 to 64 nodes".to_owned()),
+        _ => Err("on one machine there can be 2 to 64".to_owned()),
     }
 }
 
@@ -579,6 +559,34 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Options that say nothing to `--modes` and `--layers`.
+const OF_TESTS: [&str; 25] = [
+    "host",
+    "server",
+    "bind",
+    "port",
+    "gid_index",
+    "mtu",
+    "traffic_class",
+    "hop_limit",
+    "all",
+    "iters",
+    "op",
+    "test",
+    "quick",
+    "rounds",
+    "tx_depth",
+    "rx_depth",
+    "post_list",
+    "cq_mod",
+    "report_gbits",
+    "csv",
+    "output",
+    "no_floor",
+    "limit_bw",
+    "limit_msgrate",
+    "limit_lat",
+];
 /// Largest message the command measures: 1 GiB.
 const SIZE_MAX: u64 = 1 << 30;
 /// Most requests or receives that a queue may hold.
@@ -655,11 +663,11 @@ mod tests {
             assert!(bench(&[flag]).unwrap().report_gbits, "{flag}");
         }
         for flag in ["--gid-index", "--gid_index", "-x"] {
-            assert_eq!(bench(&[flag, "3"]).unwrap().gid_index, Some(3), "{flag}");
+            assert_eq!(bench(&[flag, "3"]).unwrap().connection.gid_index, Some(3), "{flag}");
         }
         for flag in ["--ib-dev", "--device", "-d"] {
             assert_eq!(
-                bench(&[flag, "soft_lo"]).unwrap().device.as_deref(),
+                bench(&[flag, "soft_lo"]).unwrap().connection.device.as_deref(),
                 Some("soft_lo"),
                 "{flag}"
             );
@@ -669,7 +677,7 @@ mod tests {
     #[test]
     fn traffic_classes_are_decimal_or_hexadecimal_under_every_name_they_have() {
         for words in [["--tclass", "104"], ["--tos", "0x68"], ["-T", "104"]] {
-            assert_eq!(bench(&words).unwrap().traffic_class, 0x68, "{words:?}");
+            assert_eq!(bench(&words).unwrap().connection.traffic_class, 0x68, "{words:?}");
         }
     }
 
@@ -682,6 +690,13 @@ mod tests {
             &["--bind", "127.0.0.1"],
             &["--json", "--csv"],
             &["--all", "--quick"],
+            &["--modes", "--layers"],
+            &["--modes", "-o", "file"],
+            &["--modes", "-x", "0"],
+            &["--modes", "-p", "18515"],
+            &["--layers", "--bind", "127.0.0.1"],
+            &["--layers", "-s", "64"],
+            &["--layers", "somewhere"],
         ] {
             assert_eq!(bench(words).expect_err("a contradiction").exit_code(), 2, "{words:?}");
         }

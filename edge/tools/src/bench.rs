@@ -7,9 +7,7 @@
 //! says what came out. `modes.rs` and `layers.rs` are measurements of their own: the ways of a session
 //! to wait, and what it adds to verbs.
 
-use std::fs::File;
 use std::io::Write;
-use std::path::Path as FilePath;
 
 use self::local::LocalServer;
 use self::machine::Machine;
@@ -19,6 +17,7 @@ use self::report::{Limits, Path, Record, Report};
 use self::server::ServerOptions;
 use crate::args::BenchArgs;
 use crate::failure::{Doing, Failure};
+use crate::output::Output;
 
 pub(crate) mod client;
 pub(crate) mod control;
@@ -45,19 +44,20 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     if args.layers {
         return layers::run(args);
     }
-    let mut choice = DeviceChoice { device: args.device.clone(), gid_index: args.gid_index };
-    if args.server {
-        let (bind, port, child) = (args.bind, args.port, args.child);
+    let connection = &args.connection;
+    let mut choice = connection.choice();
+    if connection.server {
+        let (bind, port, child) = (connection.bind, connection.port, connection.child);
         return server::run(&ServerOptions { bind, port, choice, child });
     }
     let plan = Plan::new(args)?;
-    if args.host.is_none() {
+    if connection.host.is_none() {
         choice.device.get_or_insert_with(|| LOCAL_DEVICE.to_owned());
     }
     choice.check()?;
-    let output = args.output.as_deref().map(create).transpose()?;
-    let report = match &args.host {
-        Some(host) => measure(host, args.port, &plan, &choice)?,
+    let output = args.output.as_deref().map(Output::create).transpose()?;
+    let report = match &connection.host {
+        Some(host) => measure(host, connection.port, &plan, &choice)?,
         None => measure_here(&plan, &choice)?,
     };
     write(&report, args, output)?;
@@ -96,7 +96,7 @@ fn measure(host: &str, port: u16, plan: &Plan, choice: &DeviceChoice) -> Result<
 }
 
 /// Prints the report, and writes it to the file that the user has named.
-fn write(report: &Report, args: &BenchArgs, output: Option<File>) -> Result<(), Failure> {
+fn write(report: &Report, args: &BenchArgs, output: Option<Output>) -> Result<(), Failure> {
     let in_csv = args.csv
         || args.output.as_deref().is_some_and(|path| path.extension().is_some_and(|e| e == "csv"));
     let for_programs = || {
@@ -112,16 +112,10 @@ fn write(report: &Report, args: &BenchArgs, output: Option<File>) -> Result<(), 
     } else {
         report::tables(report, args.report_gbits)
     };
-    if let (Some(mut file), Some(path)) = (output, &args.output) {
-        let text = for_programs()?;
-        file.write_all(text.as_bytes()).doing(format_args!("writing {}", path.display()))?;
+    if let Some(output) = output {
+        output.write(&for_programs()?)?;
     }
     std::io::stdout().write_all(on_screen.as_bytes()).doing("printing the results")
-}
-
-/// Opens the file for results, before anything is measured for nothing.
-fn create(path: &FilePath) -> Result<File, Failure> {
-    File::create(path).doing(format_args!("creating {}", path.display()))
 }
 
 /// What chooses the way between two processes of one machine.

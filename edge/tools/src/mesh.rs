@@ -4,10 +4,7 @@
 //! machine, `traffic.rs` is what they send, `pace.rs` keeps them level, `board.rs` is what each knows of
 //! all, `report.rs` says what came of it.
 
-use std::fs;
-use std::io::{IsTerminal, Read, Write};
-use std::path::Path;
-use std::thread;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use self::node::Task;
@@ -15,7 +12,10 @@ use self::place::{Place, Told};
 use self::report::Report;
 use self::traffic::BLOCK_BYTES_MIN;
 use crate::args::MeshArgs;
+use crate::bench::rdma::DeviceChoice;
+use crate::child::end_with_parent;
 use crate::failure::{Doing, Failure};
+use crate::output::Output;
 
 mod board;
 mod local;
@@ -37,15 +37,18 @@ pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
     }
     let mut screen = Screen { lines: 0, live: std::io::stderr().is_terminal() && !args.child };
     if let Some(size) = args.local {
+        let files = Files::create(args)?;
         let report = local::run(args, size, |report| screen.show(report))?;
-        return finish(&report, args);
+        return finish(&report, args, files);
     }
     let told =
         Told { nodes: args.nodes.clone(), rank: args.rank, size: args.ranks, port: args.port };
     let place = Place::find(&told, |name| std::env::var(name).ok())?;
+    DeviceChoice { device: args.device.clone(), gid_index: args.gid_index }.check()?;
     // All know the same: of many that a launcher has started, one says it.
     let is_heard = !place.launched || place.rank == 0;
     screen.live &= is_heard;
+    let files = if is_heard { Files::create(args)? } else { Files::default() };
     let task = Task {
         place,
         bytes,
@@ -66,17 +69,14 @@ pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
         }
     })?;
     match is_heard {
-        true => finish(&report, args),
+        true => finish(&report, args, files),
         false => verdict(&report),
     }
 }
 
 /// One node of a local mesh: ends with its parent, and speaks in lines of JSON.
 fn child(task: Task) -> Result<(), Failure> {
-    thread::spawn(|| {
-        let _ = std::io::stdin().read(&mut [0]);
-        std::process::exit(1);
-    });
+    end_with_parent()?;
     node::run(task, |row, _| {
         if let Ok(line) = serde_json::to_string(row) {
             let mut out = std::io::stdout().lock();
@@ -86,14 +86,30 @@ fn child(task: Task) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the report, and says whether all was well.
-fn finish(report: &Report, args: &MeshArgs) -> Result<(), Failure> {
-    let json = || serde_json::to_string_pretty(report).doing("writing JSON");
-    if let Some(path) = &args.svg {
-        write(path, &report.svg())?;
+/// What the user wants to have in files.
+#[derive(Default)]
+struct Files {
+    svg: Option<Output>,
+    json: Option<Output>,
+}
+
+impl Files {
+    fn create(args: &MeshArgs) -> Result<Self, Failure> {
+        Ok(Self {
+            svg: args.svg.as_deref().map(Output::create).transpose()?,
+            json: args.output.as_deref().map(Output::create).transpose()?,
+        })
     }
-    if let Some(path) = &args.output {
-        write(path, &(json()? + "\n"))?;
+}
+
+/// Prints the report, and says whether all was well.
+fn finish(report: &Report, args: &MeshArgs, files: Files) -> Result<(), Failure> {
+    let json = || serde_json::to_string_pretty(report).doing("writing JSON");
+    if let Some(svg) = files.svg {
+        svg.write(&report.svg())?;
+    }
+    if let Some(output) = files.json {
+        output.write(&(json()? + "\n"))?;
     }
     let text = match args.json {
         true => json()? + "\n",
@@ -112,10 +128,6 @@ fn verdict(report: &Report) -> Result<(), Failure> {
             Err(Failure::failed(format!("{errors} blocks were spoilt, lost or repeated")))
         }
     }
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text).doing(format_args!("writing {}", path.display()))
 }
 
 /// A table that is drawn over the last one.

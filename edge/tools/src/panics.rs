@@ -1,24 +1,29 @@
-//! What a panic prints: what happened, where, and what to report. A broken pipe is no panic.
+//! What a panic prints: what happened, where, and what to report. Output that cannot be written is no
+//! bug: a reader that has gone is no failure either, and a full disk is one like any other.
 
 use std::backtrace::Backtrace;
+use std::io::Write;
 use std::panic::{self, PanicHookInfo};
 use std::thread;
 
 /// Has panics reported from now on.
 pub(crate) fn report_them() {
     panic::set_hook(Box::new(|panic| {
-        if reader_has_gone(panic) {
+        let Some(why) = unprinted(panic) else {
+            return eprint!("{}", report(panic));
+        };
+        if why.contains("Broken pipe") {
             // Whoever read our output has had enough, as `head` has.
             std::process::exit(0);
         }
-        eprint!("{}", report(panic));
+        let _ = writeln!(std::io::stderr(), "adverb: {why}");
+        std::process::exit(1);
     }));
 }
 
-/// Printing panics when the other end of the pipe is closed.
-fn reader_has_gone(panic: &PanicHookInfo<'_>) -> bool {
-    let text = panic.payload_as_str().unwrap_or_default();
-    text.starts_with("failed printing to std") && text.contains("Broken pipe")
+/// Printing panics when it cannot: why.
+fn unprinted<'a>(panic: &'a PanicHookInfo<'_>) -> Option<&'a str> {
+    panic.payload_as_str().filter(|text| text.starts_with("failed printing to std"))
 }
 
 fn report(panic: &PanicHookInfo<'_>) -> String {

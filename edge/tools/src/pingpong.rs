@@ -5,10 +5,8 @@
 //! immediate data that tells of both, the server answers in the same way, and the client reads back
 //! what it wrote. Every byte is compared.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::io::Write;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use adverb::session::{
@@ -17,31 +15,33 @@ use adverb::session::{
 
 use crate::args::PingpongArgs;
 use crate::bench::LOCAL_DEVICE;
-use crate::bench::rdma::DeviceChoice;
+use crate::bench::client::addresses;
 use crate::bench::stats::{self, Samples};
+use crate::child::{Child, end_with_parent};
 use crate::failure::{Doing, Failure};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &PingpongArgs) -> Result<(), Failure> {
-    DeviceChoice { device: args.device.clone(), gid_index: None }.check()?;
-    if args.server {
+    let connection = &args.connection;
+    connection.choice().check()?;
+    if connection.server {
         return serve(args);
     }
-    let Some(host) = &args.host else {
-        let server = LocalServer::start(args)?;
-        return test(SocketAddr::from(([127, 0, 0, 1], server.port)), args);
+    let Some(host) = &connection.host else {
+        let (_server, port) = start_server(args)?;
+        return test(connect(&[SocketAddr::from(([127, 0, 0, 1], port))], args)?, args);
     };
-    let what = format!("connecting to {host} port {}", args.port);
-    let mut found = (host.as_str(), args.port).to_socket_addrs().doing(&what)?;
-    let to = found.next().ok_or_else(|| Failure::failed(format!("{what}: no address")))?;
-    test(to, args).map_err(|failure| failure.during(what))
+    let endpoint = connect(&addresses(host, connection.port)?, args);
+    let what = format!("connecting to {host} port {}", connection.port);
+    test(endpoint.map_err(|failure| failure.during(what))?, args)
 }
 
 /// The session's settings, for a connection between the two addresses.
 fn config(args: &PingpongArgs, peer: IpAddr) -> Result<Config, Failure> {
     let devices = adverb::verbs::devices().doing("listing the RDMA devices")?;
     let here = local_address(peer);
-    let device = match &args.device {
+    let connection = &args.connection;
+    let device = match &connection.device {
         Some(name) => devices.iter().find(|device| device.name == *name),
         None => devices
             .iter()
@@ -54,14 +54,15 @@ fn config(args: &PingpongArgs, peer: IpAddr) -> Result<Config, Failure> {
     })?;
     let same = device.gids.iter().find(|gid| Some(gid.ip()) == here);
     let like = device.gids.iter().find(|gid| gid.ip().is_ipv4() == peer.is_ipv4());
-    let index = args.gid_index.or(same.or(like).map(|gid| gid.index)).unwrap_or(1);
-    let largest = [4096, 2048, 1024, 512, 256].into_iter().find(|mtu| *mtu <= u32::from(args.mtu));
+    let index = connection.gid_index.or(same.or(like).map(|gid| gid.index)).unwrap_or(1);
+    let largest =
+        [4096, 2048, 1024, 512, 256].into_iter().find(|mtu| *mtu <= u32::from(connection.mtu));
     let mut config = Config::default()
         .name("pingpong")
         .device(device.name.clone())
         .gid_index(index)
-        .traffic_class(args.traffic_class)
-        .hop_limit(args.hop_limit)
+        .traffic_class(connection.traffic_class)
+        .hop_limit(connection.hop_limit)
         .channels(["control", "data"])
         .connect_timeout(PATIENCE)
         .work_timeout(PATIENCE);
@@ -166,11 +167,28 @@ impl Side {
     }
 }
 
+/// Connects to the first of a host's addresses where a server is; they share the time there is.
+fn connect(addresses: &[SocketAddr], args: &PingpongArgs) -> Result<Endpoint, Failure> {
+    let patience = PATIENCE / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+    let mut errors = Vec::new();
+    for to in addresses {
+        let config = config(args, to.ip())?.connect_timeout(patience);
+        let session = ClientSession::new(config).doing("opening the device")?;
+        match session.connect(*to) {
+            Ok(endpoint) => return Ok(endpoint),
+            Err(error) => errors.push(format!("setting up: {error}")),
+        }
+    }
+    Err(Failure::failed(if errors.is_empty() {
+        "no address".to_owned()
+    } else {
+        errors.join("; ")
+    }))
+}
+
 /// The client: greets, tests, and says what came of it.
-fn test(to: SocketAddr, args: &PingpongArgs) -> Result<(), Failure> {
+fn test(endpoint: Endpoint, args: &PingpongArgs) -> Result<(), Failure> {
     let bytes = usize::try_from(args.size).doing("allocating a block")?;
-    let session = ClientSession::new(config(args, to.ip())?).doing("opening the device")?;
-    let endpoint = session.connect(to).doing("setting up")?;
     println!("connected to {}", who(&endpoint));
     let (side, said) = Side::set_up(endpoint, Some(bytes))?;
     println!("the peer says: {said}; its sink is {BLOCKS} blocks of {bytes} bytes");
@@ -200,20 +218,21 @@ fn test(to: SocketAddr, args: &PingpongArgs) -> Result<(), Failure> {
 /// The server: one client after another.
 fn serve(args: &PingpongArgs) -> Result<(), Failure> {
     let any = IpAddr::from(Ipv6Addr::UNSPECIFIED);
-    let bind = args.bind.unwrap_or(any);
+    let (port, child) = (args.connection.port, args.connection.child);
+    let bind = args.connection.bind.unwrap_or(any);
     // With every address, the device is that of the loopback, unless another is named.
     let peer = if bind.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { bind };
     let config = config(args, peer)?;
-    let mut server = ServerSession::bind((bind, args.port), config.clone());
-    if args.bind.is_none() && server.is_err() {
-        server = ServerSession::bind(("0.0.0.0", args.port), config);
+    let mut server = ServerSession::bind((bind, port), config.clone());
+    if args.connection.bind.is_none() && server.is_err() {
+        server = ServerSession::bind(("0.0.0.0", port), config);
     }
-    let taken = format!("listening on {bind} port {} (choose another with --port)", args.port);
+    let taken = format!("listening on {bind} port {port} (choose another with --port)");
     let mut server = server.doing(taken)?;
     let address = server.local_addr();
-    if args.child {
+    if child {
         println!("{}", address.port());
-        end_with_parent();
+        end_with_parent()?;
     } else {
         println!("listening on {address}; run `adverb pingpong HOST` elsewhere");
     }
@@ -228,7 +247,7 @@ fn serve(args: &PingpongArgs) -> Result<(), Failure> {
         };
         let client = who(&endpoint);
         match answer(endpoint) {
-            Ok(rounds) if args.child => return if rounds > 0 { Ok(()) } else { nothing() },
+            Ok(rounds) if child => return if rounds > 0 { Ok(()) } else { nothing() },
             Ok(rounds) => println!("{client}: {rounds} rounds, every byte right"),
             Err(failure) => eprintln!("{client}: {failure}"),
         }
@@ -299,49 +318,21 @@ fn imm(round: u64) -> u32 {
     u32::try_from(round % (1 << 31)).unwrap_or(0)
 }
 
-/// This same program as a server for one client. It ends with this process.
-struct LocalServer {
-    child: Child,
-    port: u16,
-}
-
-impl LocalServer {
-    fn start(args: &PingpongArgs) -> Result<Self, Failure> {
-        let program = std::env::current_exe().doing("looking for this program's own file")?;
-        let mut command = Command::new(program);
-        command.args(["pingpong", "--server", "--child", "--bind", "127.0.0.1", "--port", "0"]);
-        command.args(["--mtu", &args.mtu.to_string()]);
-        command.args(["--tclass", &args.traffic_class.to_string()]);
-        command.args(["--hop-limit", &args.hop_limit.to_string()]);
-        if let Some(device) = &args.device {
-            command.args(["--device", device]);
-        }
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut server = Self { child: child.doing("starting a server process")?, port: 0 };
-        let mut line = String::new();
-        if let Some(stdout) = server.child.stdout.take() {
-            BufReader::new(stdout).read_line(&mut line).doing("waiting for the server process")?;
-        }
-        let port = line.trim().parse();
-        // It has said why on standard error, which is also ours.
-        server.port = port.map_err(|_| Failure::failed("the server process did not listen"))?;
-        Ok(server)
+/// Starts this same program as a server for one client.
+fn start_server(args: &PingpongArgs) -> Result<(Child, u16), Failure> {
+    let connection = &args.connection;
+    let mut command = Child::command()?;
+    command.args(["pingpong", "--server", "--child", "--bind", "127.0.0.1", "--port", "0"]);
+    command.args(["--mtu", &connection.mtu.to_string()]);
+    command.args(["--tclass", &connection.traffic_class.to_string()]);
+    command.args(["--hop-limit", &connection.hop_limit.to_string()]);
+    if let Some(device) = &connection.device {
+        command.args(["--device", device]);
     }
-}
-
-impl Drop for LocalServer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    if let Some(index) = connection.gid_index {
+        command.args(["--gid-index", &index.to_string()]);
     }
-}
-
-/// Ends this process when its parent has ended.
-fn end_with_parent() {
-    thread::spawn(|| {
-        let _ = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
-        std::process::exit(1);
-    });
+    Child::listen(command)
 }
 
 const GREETING_BYTES: usize = 128;
@@ -352,3 +343,33 @@ const TOLD: usize = 3;
 const BLOCK_BYTES_MAX: usize = 1 << 30;
 const PATIENCE: Duration = Duration::from_secs(10);
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Command};
+    use clap::Parser;
+
+    /// Goal: a host of which one address does not answer is reached at another.
+    #[test]
+    fn every_address_of_a_host_is_tried() {
+        let Ok(Args { command: Command::Pingpong(args) }) =
+            Args::try_parse_from(["adverb", "pingpong"])
+        else {
+            panic!("`pingpong` was asked for");
+        };
+        let here = IpAddr::from([127, 0, 0, 1]);
+        let server = ServerSession::bind((here, 0), config(&args, here).unwrap());
+        let mut server = server.unwrap();
+        // Nobody listens at port 1.
+        let addresses = [SocketAddr::new(here, 1), server.local_addr()];
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(move || server.accept(PATIENCE * 6));
+            let endpoint = connect(&addresses, &args).unwrap();
+            assert_eq!(endpoint.peer().addr, addresses[1]);
+            assert!(accepting.join().unwrap().is_ok());
+        });
+        let error = connect(&[], &args).unwrap_err();
+        assert!(error.to_string().contains("no address"), "{error}");
+    }
+}

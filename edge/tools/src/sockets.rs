@@ -6,6 +6,7 @@
 
 mod stat;
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -46,7 +47,7 @@ pub(crate) struct SocketsArgs {
 
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 /// What matters most.
@@ -131,7 +132,7 @@ fn become_program(args: &SocketsArgs) -> Result<(), Failure> {
         command.env("ADVERB_SOCKETS_QUIET", "1");
     }
     let error = command.exec();
-    Err(Failure::Failed(format!("starting {program}: {error}")))
+    Err(Failure::Failed(format!("starting {}: {error}", program.display())))
 }
 
 /// Finds the library: where somebody says, or beside this command, or where packages put it.
@@ -153,7 +154,10 @@ fn library(args: &SocketsArgs) -> Result<PathBuf, Failure> {
 }
 
 fn parameters(json: bool) -> Result<(), Failure> {
-    let environment: Vec<(String, String)> = std::env::vars().collect();
+    // What is not UTF-8 is none of our parameters.
+    let environment: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
     let pairs = environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let (settings, warnings) = Settings::resolve([], pairs);
     for warning in warnings {

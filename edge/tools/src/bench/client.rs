@@ -1,7 +1,7 @@
 //! The client of a run: orders each test, runs its active side, and collects the figures.
 
 use std::collections::BTreeSet;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use super::control::{Answer, Control, Order, PROTOCOL, Watch, unexpected};
@@ -27,7 +27,9 @@ pub(crate) enum Figure {
 /// Connects to the server and agrees on the protocol.
 pub(crate) fn greet(host: &str, port: u16, pin: bool) -> Result<Control, Failure> {
     let mut control = Control::new(reach(host, port)?)?;
-    let answer = control.order(&Order::Hello { protocol: PROTOCOL.to_owned(), pin })?;
+    let answer = control.order(&Order::Hello { protocol: PROTOCOL.to_owned(), pin });
+    let what = format_args!("greeting {host} port {port}, is it `adverb bench --server`?");
+    let answer = answer.map_err(|failure| failure.during(what))?;
     let Answer::Hello { protocol } = answer else {
         return Err(unexpected(&answer));
     };
@@ -39,13 +41,17 @@ pub(crate) fn greet(host: &str, port: u16, pin: bool) -> Result<Control, Failure
     Ok(control)
 }
 
+/// All addresses of a host; those of IPv6 may stand in brackets.
+pub(crate) fn addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
+    let name = host.trim_start_matches('[').trim_end_matches(']');
+    let found = (name, port).to_socket_addrs();
+    found.map(Iterator::collect).doing(format_args!("looking for the host {host}"))
+}
+
 /// Opens a TCP connection to the first address of `host` that answers.
 fn reach(host: &str, port: u16) -> Result<TcpStream, Failure> {
-    let name = host.trim_start_matches('[').trim_end_matches(']');
-    let addresses =
-        (name, port).to_socket_addrs().doing(format_args!("looking for the host {host}"))?;
     let mut last = None;
-    for address in addresses {
+    for address in addresses(host, port)? {
         match TcpStream::connect_timeout(&address, CONNECT_TIME) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = Some(error),

@@ -11,8 +11,7 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::io::{Read, Write as _};
-use std::thread;
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use adverb::session::{
@@ -21,14 +20,15 @@ use adverb::session::{
 };
 use adverb::verbs::{
     Access, Cq, Mr, Psn, Qp, QpConfig, Qpn, Rc, RcConnect, ReceiveWork, RemoteQp, Rkey, SendData,
-    SendKind, SendTo, SendWork, WcOpcode, WorkCompletion,
+    SendKind, SendWork, WcOpcode, WorkCompletion,
 };
 use serde::Serialize;
 
 use super::local::LocalServer;
-use super::rdma::{BUSY_HOST_TIMEOUT, DeviceChoice};
+use super::rdma::{BUSY_HOST_TIMEOUT, NO_WORK};
 use super::{LOCAL_DEVICE, LOCAL_PATH, cpu, stats};
 use crate::args::BenchArgs;
+use crate::child::end_with_parent;
 use crate::failure::{Doing, Failure};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -79,7 +79,9 @@ trait Layer {
 
 /// Measures all layers on each way there is, and prints the tables.
 pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
+    args.connection.choice().check()?;
     if args.layers_child {
+        end_with_parent()?;
         return serve(args).doing("answering");
     }
     let asked = std::env::var_os(LOCAL_PATH).is_some_and(|path| !path.is_empty());
@@ -107,7 +109,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
 
 fn config(args: &BenchArgs) -> Config {
     let mut config = Config::default()
-        .device(args.device.clone().unwrap_or_else(|| LOCAL_DEVICE.to_owned()))
+        .device(args.connection.device.clone().unwrap_or_else(|| LOCAL_DEVICE.to_owned()))
         .channels(["control", "plain"]);
     config.adapter.ack_timeout = BUSY_HOST_TIMEOUT;
     config
@@ -115,10 +117,9 @@ fn config(args: &BenchArgs) -> Config {
 
 /// Starts the other process. `path`: the way that it agrees to, if not what the environment says.
 fn start(args: &BenchArgs, path: Option<&str>) -> Result<LocalServer, Failure> {
-    let choice = DeviceChoice { device: args.device.clone(), gid_index: None };
     let mut words = vec!["--layers", "--layers-child"];
     words.extend(args.no_pin.then_some("--no-pin"));
-    LocalServer::start_as(&words, &choice, path)
+    LocalServer::start_as(&words, &args.connection.choice(), path)
 }
 
 fn measure(args: &BenchArgs, server: &LocalServer) -> Outcome<Report> {
@@ -208,10 +209,6 @@ fn serve(args: &BenchArgs) -> Outcome<()> {
     let mut server = ServerSession::bind("127.0.0.1:0", config(args))?;
     println!("{}", server.local_addr().port());
     std::io::stdout().flush()?;
-    thread::spawn(|| {
-        let _ = std::io::stdin().read(&mut [0]);
-        std::process::exit(1); // The client's process has ended.
-    });
     let endpoint = server.accept(PATIENCE)?;
     let control = endpoint.channel("control")?.with_timeout(PATIENCE);
     let words = endpoint.adapter().buffer(2, 8)?;
@@ -293,16 +290,7 @@ impl Raw {
 
     fn request(&self, kind: SendKind, len: usize) -> Outcome<()> {
         let sges = [self.mr.sge(0, len)?];
-        let work = SendWork {
-            to: SendTo::Peer,
-            wr_id: 0,
-            kind,
-            data: SendData::Gather(&sges),
-            signaled: true,
-            solicited: false,
-            fence: false,
-            buffer: None,
-        };
+        let work = SendWork { kind, data: SendData::Gather(&sges), signaled: true, ..NO_WORK };
         // SAFETY: the range is of the region beside the queue pair (rule 1).
         unsafe { self.qp.post_send(&[work]) }.map_err(|(_, error)| error)?;
         Ok(())

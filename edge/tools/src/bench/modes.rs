@@ -6,11 +6,9 @@
 //! same.
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write as _};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::io::Write as _;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use adverb::session::{
@@ -25,6 +23,7 @@ use super::LOCAL_DEVICE;
 use super::rdma::BUSY_HOST_TIMEOUT;
 use super::stats::{self, Percentiles, Samples};
 use crate::args::{BenchArgs, Wait};
+use crate::child::{Child, end_with_parent};
 use crate::failure::{Doing, Failure};
 
 /// What one mode costs.
@@ -46,6 +45,7 @@ const THREADS: [(&str, ThreadMode); 2] =
 
 /// Runs all six, and prints the table.
 pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
+    args.connection.choice().check()?;
     if let Some(mode) = &args.modes_child {
         return serve(mode, args);
     }
@@ -89,7 +89,7 @@ fn config(args: &BenchArgs, wait: Wait, threads: ThreadMode, end: usize) -> Conf
     let cpus = affinity::cpus().unwrap_or_default();
     let own = cpus.get(end).copied().filter(|_| !args.no_pin && cpus.len() > 1);
     let mut config = Config::default()
-        .device(args.device.clone().unwrap_or_else(|| LOCAL_DEVICE.to_owned()))
+        .device(args.connection.device.clone().unwrap_or_else(|| LOCAL_DEVICE.to_owned()))
         .work_mode(wait.mode())
         .thread_mode(threads)
         .inline_bytes(args.inline)
@@ -243,10 +243,7 @@ fn serve(mode: &str, args: &BenchArgs) -> Result<(), Failure> {
     let answerer =
         Answerer { bytes: bytes(args), started: Mutex::default(), gone: Mutex::new(gone) };
     let service = server.serve(Arc::new(answerer)).doing("serving")?;
-    thread::spawn(|| {
-        let _ = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
-        std::process::exit(1); // The client's process has ended.
-    });
+    end_with_parent()?;
     let used = finished.recv().doing("waiting for the client")?;
     println!("{used}");
     service.stop();
@@ -256,49 +253,28 @@ fn serve(mode: &str, args: &BenchArgs) -> Result<(), Failure> {
 /// The server as a child.
 struct Server {
     child: Child,
-    stdout: BufReader<ChildStdout>,
     port: u16,
 }
 
 impl Server {
     fn start(args: &BenchArgs, wait: Wait, threads: &str) -> Result<Self, Failure> {
-        let program = std::env::current_exe().doing("looking for this program's own file")?;
-        let mut command = Command::new(program);
+        let mut command = Child::command()?;
         let mode = format!("{},{threads}", wait.name());
         command.args(["bench", "--modes", "--modes-child", &mode]);
         command.args(["--size", &bytes(args).to_string(), "--inline", &args.inline.to_string()]);
-        if let Some(device) = &args.device {
+        if let Some(device) = &args.connection.device {
             command.args(["--device", device]);
         }
         if args.no_pin {
             command.arg("--no-pin");
         }
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.doing("starting a server process")?;
-        let Some(stdout) = child.stdout.take() else {
-            return Err(Failure::failed("the server process has no output"));
-        };
-        let mut server = Self { child, stdout: BufReader::new(stdout), port: 0 };
-        server.port = server.line()?.trim().parse().doing("reading the server's port")?;
-        Ok(server)
-    }
-
-    fn line(&mut self) -> Result<String, Failure> {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).doing("waiting for the server process")?;
-        Ok(line)
+        let (child, port) = Child::listen(command)?;
+        Ok(Self { child, port })
     }
 
     /// The processor time that it has used, in hundredths of the time.
     fn finish(&mut self) -> Result<f64, Failure> {
-        self.line()?.trim().parse().doing("reading what the server used")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.line()?.trim().parse().doing("reading what the server used")
     }
 }
 

@@ -2,6 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use super::control::Watch;
+use super::stats::Samples;
+use crate::failure::Failure;
+
 /// The end of a test, as the user or the plan wants it. At least one of the two is set.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Limit {
@@ -31,6 +35,18 @@ impl Limit {
         Pace { left: self.iters, until: self.duration.and_then(|d| now.checked_add(d)) }
     }
 
+    /// Takes turns, the first few to warm up, and times each of the others from the end of the one
+    /// before.
+    #[inline]
+    pub(crate) fn time_turns(
+        self,
+        watch: &mut Watch<'_>,
+        mut turn: impl FnMut(&mut Watch<'_>) -> Result<(), Failure>,
+    ) -> Result<Samples, Failure> {
+        self.warm_up().start().time_turns(watch, &mut turn)?;
+        self.start().time_turns(watch, &mut turn)
+    }
+
     /// The time that floors take beside a test with this limit: its own, or a short one where only
     /// iterations were asked for.
     pub(crate) fn for_floor(self) -> Self {
@@ -52,6 +68,26 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    #[inline]
+    fn time_turns(
+        mut self,
+        watch: &mut Watch<'_>,
+        turn: &mut impl FnMut(&mut Watch<'_>) -> Result<(), Failure>,
+    ) -> Result<Samples, Failure> {
+        let mut samples = Samples::new();
+        let mut began = Instant::now();
+        loop {
+            turn(watch)?;
+            watch.busy();
+            let now = Instant::now();
+            samples.record(now.duration_since(began));
+            began = now;
+            if !self.go_on(1, now) {
+                return Ok(samples);
+            }
+        }
+    }
+
     /// `done` more iterations are over at `now`: whether the test goes on.
     #[inline]
     pub(crate) fn go_on(&mut self, done: u64, now: Instant) -> bool {

@@ -330,7 +330,6 @@ impl QueuePair {
         let offset = u64::try_from(request.remote).unwrap_or(u64::MAX);
         let RemoteSlice { addr: va, rkey } = self.remote.plus(offset);
         SendWork {
-            to: SendTo::Peer,
             kind: match request.op {
                 Op::Send => SendKind::Send { imm: None },
                 Op::Write => SendKind::Write { va, rkey, imm: None },
@@ -439,8 +438,8 @@ pub(super) const BUSY_HOST_TIMEOUT: AckTimeout = match AckTimeout::from_exponent
 const POLL_MAX: usize = 32;
 /// Fills an array of pieces.
 const NO_SGE: Sge = Sge { addr: 0, len: 0, lkey: 0 };
-/// Fills an array of requests.
-const NO_WORK: SendWork<'static> = SendWork {
+/// Fills an array of requests, and the rest of one.
+pub(super) const NO_WORK: SendWork<'static> = SendWork {
     to: SendTo::Peer,
     wr_id: 0,
     kind: SendKind::Send { imm: None },

@@ -2,7 +2,6 @@
 
 use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::thread;
 use std::time::Duration;
 
 use super::control::{ANSWER_TIME, Answer, Control, Order, PROTOCOL, Received, Watch};
@@ -10,6 +9,7 @@ use super::cpu;
 use super::floor;
 use super::measure::{Endpoint, Link, Pattern};
 use super::rdma::{self, DeviceChoice};
+use crate::child::end_with_parent;
 use crate::failure::{Doing, Failure};
 
 /// How a server is started.
@@ -38,7 +38,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<(), Failure> {
     } else {
         writeln!(std::io::stdout(), "listening on {local}; stop with Ctrl-C")
     };
-    announced.doing("announcing the port")?;
+    announced.doing("printing the port")?;
     loop {
         let (stream, client) = accept(&listener)?;
         let served = Control::new(stream).and_then(|mut control| {
@@ -77,16 +77,6 @@ fn listen(options: &ServerOptions) -> Result<TcpListener, Failure> {
             (_, None) => format!("listening on port {port}: {error}"),
         })
     })
-}
-
-/// Ends this process when the one that started it does: the pipe on standard input closes then.
-fn end_with_parent() -> Result<(), Failure> {
-    let wait = || {
-        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-        std::process::exit(1);
-    };
-    let thread = thread::Builder::new().name("parent-watch".to_owned()).spawn(wait);
-    thread.map(drop).doing("starting a thread")
 }
 
 /// Waits for a client. A child waits for its parent, which may be measuring something else for a

@@ -1,11 +1,9 @@
 //! A mesh on one machine: this program as many processes, one for each node.
 //!
-//! Each child says its row as a line of JSON. Children are killed with this process, however it ends:
-//! their standard input is a pipe that nobody else holds.
+//! Each child says its row as a line of JSON.
 
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::node::Row;
 use super::report::{Life, Report};
 use crate::args::MeshArgs;
+use crate::child::Child;
 use crate::failure::{Doing, Failure};
 
 /// What is heard of a child: its number, which life of it, and a line, or its end.
@@ -25,15 +24,6 @@ struct Nodes<'a> {
     lives: Vec<u32>,
     tell: Sender<Heard>,
     start: Instant,
-}
-
-impl Drop for Nodes<'_> {
-    fn drop(&mut self) {
-        for child in self.children.iter_mut().flatten() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 /// Runs a whole mesh here, and has `show` called now and then.
@@ -65,20 +55,18 @@ impl Nodes<'_> {
     }
 
     fn start(&mut self, rank: usize) -> Result<(), Failure> {
-        let program = std::env::current_exe().doing("looking for this program's own file")?;
         let nodes: Vec<_> = self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
-        let mut command = Command::new(program);
+        let mut command = Child::command()?;
         command.args(["mesh", "--child", "--nodes", &nodes.join(",")]);
         command.args(["--rank", &rank.to_string(), "--size", &self.args.size.to_string()]);
         command.args(["--duration", &self.left().as_secs_f64().max(0.001).to_string()]);
         command.args(["--traffic", self.args.traffic.name(), "--wait", self.args.wait.name()]);
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.doing("starting a node")?;
+        let mut child = Child::start(command, "a node")?;
         let life = self.lives.get(rank).copied().unwrap_or(0);
-        if let Some(stdout) = child.stdout.take() {
+        if let Some(stdout) = child.take_stdout() {
             let tell = self.tell.clone();
             thread::spawn(move || {
-                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                for line in stdout.lines().map_while(Result::ok) {
                     let _ = tell.send((rank, life, Some(line)));
                 }
                 let _ = tell.send((rank, life, None));
@@ -152,8 +140,7 @@ impl Nodes<'_> {
 
     fn kill(&mut self, rank: usize, report: &mut Report) {
         if let Some(child) = self.children.get_mut(rank).and_then(Option::as_mut) {
-            // One that has ended by itself cannot be killed, which changes nothing.
-            let _ = child.kill();
+            child.kill();
             report.deaths += 1;
             report.set_life(rank, Life::Killed);
         }

@@ -200,7 +200,10 @@ fn config(task: &Task, own: SocketAddr) -> Result<Config, Failure> {
     let device = device.ok_or_else(|| {
         let names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
         let names = names.join(", ");
-        Failure::failed(format!("no device has the address {}; there are: {names}", own.ip()))
+        Failure::failed(format!(
+            "no device has the address {}; there are: {names}. Choose one with --device",
+            own.ip()
+        ))
     })?;
     let same = device.gids.iter().find(|gid| gid.ip() == own.ip());
     let index = task.gid_index.or(same.map(|gid| gid.index)).unwrap_or(1);

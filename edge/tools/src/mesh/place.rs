@@ -45,6 +45,9 @@ impl Place {
         let launcher = LAUNCHERS.iter().find(|(rank, _)| number(rank).is_some());
         let rank = told.rank.or_else(|| launcher.and_then(|(rank, _)| number(rank)));
         let size = told.size.or_else(|| launcher.and_then(|(_, size)| number(size)));
+        if size.is_some_and(|size| size > NODES_MAX) {
+            return Err(Failure::usage(format!("a mesh has at most {NODES_MAX} nodes")));
+        }
         let hosts = hosts(told, size, &env)?;
         if hosts.len() < 2 {
             return Err(Failure::usage(
@@ -71,7 +74,8 @@ impl Place {
     /// The name has no address, as yet.
     pub(crate) fn address(&self, rank: usize) -> Result<SocketAddr, Failure> {
         let (host, port) = self.nodes.get(rank).ok_or(Failure::failed("there is no such node"))?;
-        let mut all = (host.as_str(), *port).to_socket_addrs().doing(host)?;
+        let all = (host.as_str(), *port).to_socket_addrs();
+        let mut all = all.doing(format_args!("looking for the host {host}"))?;
         all.next().ok_or_else(|| Failure::failed(format!("{host} has no address")))
     }
 }
@@ -93,7 +97,7 @@ fn hosts(
         // One name with a hole for the rank, as the pods of an indexed Job have.
         [pattern] if pattern.contains("{}") => {
             let size = size.ok_or_else(|| {
-                Failure::usage("how many nodes? --size N, or ADVERB_SIZE in the environment")
+                Failure::usage("how many nodes? --ranks N, or ADVERB_SIZE in the environment")
             })?;
             Ok((0..size).map(|rank| pattern.replace("{}", &rank.to_string())).collect())
         }
@@ -145,6 +149,9 @@ fn counts(list: &str) -> Vec<usize> {
     list.split(',').filter_map(count).flatten().collect()
 }
 
+/// Each is connected with each, and has its row in everybody's matrix.
+const NODES_MAX: usize = 1024;
+
 /// Hosts that one range of a list can stand for.
 const HOSTS_MAX: usize = 65_536;
 
@@ -186,11 +193,15 @@ fn with_ports(hosts: &[String], port: u16) -> Result<Vec<(String, u16)>, Failure
         let (name, given) = match host.rsplit_once(':') {
             Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
                 let port = port.parse::<u16>();
-                (name, Some(port.map_err(|_| Failure::usage(format!("{host}: not a port")))?))
+                let port = port.ok().filter(|port| *port > 0);
+                (name, Some(port.ok_or_else(|| Failure::usage(format!("{host}: not a port")))?))
             }
             Some(_) | None => (host.as_str(), None),
         };
         let name = name.trim_start_matches('[').trim_end_matches(']').to_owned();
+        if name.is_empty() {
+            return Err(Failure::usage("a node without a name: --nodes HOST[:PORT],…"));
+        }
         let before = nodes.iter().filter(|(known, _)| *known == name).count();
         let next = u16::try_from(before).ok().and_then(|before| port.checked_add(before));
         let port = given.or(next).ok_or(Failure::usage("there are not so many ports"))?;
@@ -305,7 +316,12 @@ mod tests {
         let text =
             |told, pairs: &[(&str, &str)]| Place::find(&told, env(pairs)).unwrap_err().to_string();
         assert!(text(told(&[]), &[]).contains("--nodes"));
-        assert!(text(told(&["one-{}"]), &[]).contains("--size"));
+        assert!(text(told(&["one-{}"]), &[]).contains("--ranks"));
+        let many = Told { size: Some(usize::MAX), ..told(&["one-{}"]) };
+        assert!(text(many, &[]).contains("at most 1024"));
+        assert!(text(told(&["a", ""]), &[]).contains("without a name"));
+        assert!(text(told(&["a", ":7"]), &[]).contains("without a name"));
+        assert!(text(told(&["a", "b:0"]), &[]).contains("not a port"));
         assert!(text(told(&["a", "a:100"]), &[]).contains("two nodes at a port 100"));
         assert!(text(told(&["a", "b:x"]), &[]).contains("not a port"));
         let far = Told { rank: Some(2), ..told(&["a", "b"]) };

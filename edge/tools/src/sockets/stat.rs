@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv6Addr};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -64,8 +65,8 @@ pub(crate) struct StatArgs {
     zero: bool,
 
     /// Only these descriptors, such as 4-16 or 1,9
-    #[arg(short, long)]
-    sockets: Option<String>,
+    #[arg(short, long, value_name = "FDS", value_delimiter = ',', value_parser = range)]
+    sockets: Vec<RangeInclusive<u64>>,
 
     /// Print JSON
     #[arg(long)]
@@ -330,13 +331,18 @@ fn sources(args: &StatArgs) -> Vec<Source> {
     found
 }
 
-/// Whether a list such as `4-16,20` has a number.
-fn lists(list: &str, fd: u64) -> bool {
-    list.split(',').any(|part| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (first.trim().parse::<u64>(), last.trim().parse::<u64>());
-        matches!((first, last), (Ok(first), Ok(last)) if (first..=last).contains(&fd))
-    })
+/// Reads descriptors such as `4-16`, or a single one.
+fn range(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.trim().parse::<u64>(), last.trim().parse::<u64>()) {
+        (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
+        _ => Err("descriptors are numbers or ranges of them, such as 4-16 or 1,9".to_owned()),
+    }
+}
+
+/// Whether one of the ranges has a number.
+fn lists(ranges: &[RangeInclusive<u64>], fd: u64) -> bool {
+    ranges.iter().any(|range| range.contains(&fd))
 }
 
 /// A level of the log, by its number or its name.
@@ -356,10 +362,11 @@ fn asked_level(text: Option<&str>) -> Result<Option<u32>, Failure> {
 
 /// The descriptor that is to be described in the log, and at which level.
 fn subject(args: &StatArgs) -> Result<Option<(u32, u32)>, Failure> {
-    let [fd, level] = args.fd_dump.as_slice() else { return Ok(None) };
-    let wrong = || Failure::Usage(format!("{fd} is no descriptor"));
-    let fd = fd.parse().map_err(|_| wrong())?;
-    Ok(asked_level(Some(level))?.map(|level| (fd, level)))
+    let Some(fd) = args.fd_dump.first() else { return Ok(None) };
+    let wrong = |_| Failure::Usage(format!("{fd} is no descriptor: a number, or 0 for all"));
+    let fd = fd.parse().map_err(wrong)?;
+    let level = asked_level(args.fd_dump.get(1).map(String::as_str))?;
+    Ok(level.map(|level| (fd, level)))
 }
 
 pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
@@ -408,9 +415,10 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
             println!("VMA Group Membership Information\nGroup                fd number");
         }
         for source in &sources {
-            let rows = source.rows().into_iter().filter(|(_, row)| {
-                args.sockets.as_ref().is_none_or(|list| lists(list, get(row, "fd")))
-            });
+            let rows = source
+                .rows()
+                .into_iter()
+                .filter(|(_, row)| args.sockets.is_empty() || lists(&args.sockets, get(row, "fd")));
             let mut shown = Vec::new();
             for (at, row) in rows {
                 let mut delta = row.clone();
@@ -697,14 +705,14 @@ mod tests {
 
     #[test]
     fn lists_of_descriptors_are_ranges_and_numbers() {
-        for (list, fd, expected) in [
-            ("4-16", 4, true),
-            ("4-16", 17, false),
-            ("1,9", 9, true),
-            ("1, 3-5", 4, true),
-            ("x", 1, false),
-        ] {
-            assert_eq!(lists(list, fd), expected, "{list} {fd}");
+        for (list, fd, expected) in
+            [("4-16", 4, true), ("4-16", 17, false), ("1,9", 9, true), ("1, 3-5", 4, true)]
+        {
+            let ranges: Vec<_> = list.split(',').map(|part| range(part).expect(part)).collect();
+            assert_eq!(lists(&ranges, fd), expected, "{list} {fd}");
+        }
+        for wrong in ["x", "", "5-4", "1-", "-1", "1-2-3"] {
+            assert!(range(wrong).is_err(), "{wrong}");
         }
     }
 

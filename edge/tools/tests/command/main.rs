@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 mod bench;
 mod devices;
+mod devinfo;
 mod hosts;
 mod mesh;
 mod pingpong;
@@ -89,8 +90,8 @@ struct Server {
 }
 
 impl Server {
-    fn start(address: &str) -> Self {
-        let words = ["bench", "--server", "--bind", address, "--port", "0"];
+    fn start(subcommand: &str, address: &str) -> Self {
+        let words = [subcommand, "--server", "--bind", address, "--port", "0"];
         let mut command = command(&words);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("a server starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));

@@ -64,7 +64,13 @@ fn what_cannot_be_a_mesh_is_refused() {
         (&["mesh"][..], "--nodes"),
         (&["mesh", "--local", "1"], "2 to 64"),
         (&["mesh", "--local", "2", "-s", "8"], "24 to 262144"),
+        (&["mesh", "--local", "2", "-d", "soft_lo"], "cannot be used with"),
+        (&["mesh", "--local", "2", "-p", "1"], "cannot be used with"),
+        (&["mesh", "--nodes", "a,b", "--kill-every", "1"], "cannot be used with"),
         (&["mesh", "--nodes", "a,b", "--rank", "2"], "0 to 1"),
+        (&["mesh", "--nodes", "a,", "--rank", "0"], "without a name"),
+        (&["mesh", "--nodes", "a,b", "-p", "0"], "1..=65535"),
+        (&["mesh", "--nodes", "n{}", "--ranks", "99999999999", "--rank", "0"], "at most 1024"),
     ] {
         let output = adverb(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");

@@ -1,36 +1,6 @@
 //! `adverb pingpong`: every byte is right, whatever the length.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Stdio};
-
-use super::{adverb, command, stderr, stdout};
-
-/// A server of connection tests.
-struct Tester {
-    child: Child,
-    port: String,
-    stdout: BufReader<ChildStdout>,
-}
-
-impl Tester {
-    fn start() -> Self {
-        let words = ["pingpong", "--server", "--bind", "127.0.0.1", "--port", "0"];
-        let mut child = command(&words).stdout(Stdio::piped()).spawn().expect("a server starts");
-        let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut line = String::new();
-        stdout.read_line(&mut line).expect("a line");
-        let (listening, _) = line.split_once(';').expect("what to do about it");
-        let (_, port) = listening.rsplit_once(':').expect("an address with a port");
-        Self { child, port: port.to_owned(), stdout }
-    }
-}
-
-impl Drop for Tester {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use super::{Server, adverb, command, stderr, stdout};
 
 #[test]
 fn both_ends_on_one_machine() {
@@ -46,14 +16,14 @@ fn both_ends_on_one_machine() {
 
 #[test]
 fn one_server_answers_client_after_client() {
-    let mut server = Tester::start();
-    for mtu in ["256", "4096"] {
-        let words = ["pingpong", "127.0.0.1", "-p", &server.port, "-n", "20", "-m", mtu];
+    let mut server = Server::start("pingpong", "127.0.0.1");
+    // An address may stand in brackets.
+    for (host, mtu) in [("127.0.0.1", "256"), ("[127.0.0.1]", "4096")] {
+        let words = ["pingpong", host, "-p", &server.port, "-n", "20", "-m", mtu];
         let output = adverb(&words);
         assert_eq!(output.status.code(), Some(0), "{mtu}: {}", stderr(&output));
         assert!(stdout(&output).contains(&format!("path MTU {mtu}")), "{}", stdout(&output));
-        let mut line = String::new();
-        server.stdout.read_line(&mut line).expect("a line");
+        let line = server.says();
         assert!(line.contains("20 rounds, every byte right"), "{line}");
     }
 }
@@ -66,6 +36,30 @@ fn both_ends_have_the_traffic_class_that_is_asked_for() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let told = stderr(&output).matches("traffic_class=104 hop_limit=9").count();
     assert_eq!(told, 2, "{}", stderr(&output));
+}
+
+/// Goal: an index into the table of GIDs is for both ends, here that of an IPv6 address where there is
+/// one.
+#[test]
+fn both_ends_have_the_gid_that_is_asked_for() {
+    for index in ["0", "1"] {
+        let output = adverb(&["pingpong", "-n", "1", "-x", index]);
+        assert_eq!(output.status.code(), Some(0), "{index}: {}", stderr(&output));
+    }
+}
+
+/// Goal: each command says that it has met another program.
+#[test]
+fn a_server_of_another_kind_is_a_failure_that_says_so() {
+    let server = Server::start("pingpong", "127.0.0.1");
+    let output = adverb(&["bench", "127.0.0.1", "-p", &server.port, "-n", "1"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    assert!(said.contains(&server.port) && said.contains("adverb bench --server"), "{said}");
+    let server = Server::start("bench", "127.0.0.1");
+    let output = adverb(&["pingpong", "127.0.0.1", "-p", &server.port, "-n", "1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("another program"), "{}", stderr(&output));
 }
 
 #[test]

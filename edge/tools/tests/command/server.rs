@@ -47,7 +47,7 @@ fn a_server_that_is_not_there_is_a_failure_with_a_hint() {
 
 #[test]
 fn strangers_are_refused_and_the_server_goes_on() {
-    let server = Server::start("127.0.0.1");
+    let server = Server::start("bench", "127.0.0.1");
     for words in [
         "GET / HTTP/1.1\r\n\r\n",
         "{\"hello\":{\"protocol\":\"something-else\",\"pin\":false}}\n",
@@ -71,7 +71,7 @@ fn strangers_are_refused_and_the_server_goes_on() {
 /// The floors are plain sockets: a client can be written down in a few lines.
 #[test]
 fn a_server_answers_datagrams_between_ready_and_stop() {
-    let server = Server::start("127.0.0.1");
+    let server = Server::start("bench", "127.0.0.1");
     let mut stream = server.connect();
     let mut answers = BufReader::new(stream.try_clone().expect("a second handle")).lines();
     let mut order = |line: &str| {
@@ -118,12 +118,16 @@ fn a_device_that_does_not_exist_is_refused_with_those_that_do() {
     for words in [
         &["bench", "-d", "soft_nowhere"][..],
         &["bench", "--server", "-d", "soft_nowhere"],
+        &["bench", "--modes", "-d", "soft_nowhere"],
+        &["bench", "--layers", "-d", "soft_nowhere"],
         &["pingpong", "-d", "soft_nowhere"],
+        &["mesh", "--nodes", "127.0.0.1,127.0.0.1", "--rank", "0", "-d", "soft_nowhere"],
     ] {
         let output = adverb(words);
         assert_eq!(output.status.code(), Some(1), "{words:?}");
         let said = stderr(&output);
         assert!(said.contains("soft_nowhere") && said.contains("soft_lo"), "{words:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "one error: {said}");
     }
     let output = adverb(&["bench", "-x", "200"]);
     assert_eq!(output.status.code(), Some(1));
@@ -136,7 +140,7 @@ const LONG: [&str; 9] =
 
 #[test]
 fn a_client_whose_server_is_killed_ends_with_a_failure() {
-    let mut server = Server::start("127.0.0.1");
+    let mut server = Server::start("bench", "127.0.0.1");
     let client = command(&["bench", "127.0.0.1", "-p", &server.port])
         .args(LONG)
         .stderr(Stdio::piped())
@@ -152,7 +156,7 @@ fn a_client_whose_server_is_killed_ends_with_a_failure() {
 
 #[test]
 fn a_server_whose_client_is_killed_serves_the_next() {
-    let mut server = Server::start("127.0.0.1");
+    let mut server = Server::start("bench", "127.0.0.1");
     let mut client = command(&["bench", "127.0.0.1", "-p", &server.port])
         .args(LONG)
         .spawn()
@@ -167,20 +171,28 @@ fn a_server_whose_client_is_killed_serves_the_next() {
     assert!(server.says().contains("127.0.0.1"));
 }
 
-/// The server of a run on one machine must not outlive it, however it ends.
+/// The servers and nodes of a run on one machine must not outlive it, however it ends.
 #[test]
 fn a_run_that_is_killed_leaves_no_process_behind() {
-    let mut client =
-        command(&["bench"]).args(LONG).stdout(Stdio::null()).spawn().expect("a client starts");
-    let mut server = None;
-    until("the server process is there", || {
-        server = children(client.id()).first().copied();
-        server.is_some()
-    });
-    let server = server.expect("it is there");
-    client.kill().expect("it is there to be killed");
-    wait(&mut client);
-    until("the server process is gone", || has_ended(server));
+    let bench = [&["bench"][..], &LONG].concat();
+    for words in [
+        &bench[..],
+        &["bench", "--modes", "-D", "3600"],
+        &["bench", "--layers", "-D", "3600"],
+        &["pingpong", "-n", "1000000000"],
+        &["mesh", "--local", "2", "-D", "3600"],
+        &["allreduce", "--local", "2", "-n", "1000000000"],
+    ] {
+        let mut run = command(words).stdout(Stdio::null()).spawn().expect("it starts");
+        let mut servants = Vec::new();
+        until("another process is there", || {
+            servants = children(run.id());
+            !servants.is_empty()
+        });
+        run.kill().expect("it is there to be killed");
+        wait(&mut run);
+        until("no other process is there", || servants.iter().all(|servant| has_ended(*servant)));
+    }
 }
 
 /// The processes that have `parent` as theirs.

@@ -1,8 +1,10 @@
 //! `adverb sockets`: becomes the program it is given, and lists what can be set.
 
 use serde_json::Value;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
-use super::{adverb, stderr, stdout};
+use super::{adverb, command, stderr, stdout};
 
 #[test]
 fn every_parameter_is_listed_with_its_effect() {
@@ -62,6 +64,20 @@ fn the_program_finds_what_was_asked_for_in_its_environment() {
     }
     let failing = adverb(&["sockets", "--library", libc, "--", "/nowhere/program"]);
     assert_eq!(failing.status.code(), Some(1));
+}
+
+/// Words and variables of other programs are bytes, and theirs.
+#[test]
+fn what_is_not_utf8_is_passed_on_and_is_no_parameter() {
+    let odd = OsStr::from_bytes(b"\xff\xfe");
+    let words = ["sockets", "--library", "/dev/null", "-q", "--", "printf", "%s"];
+    let output = command(&words).arg(odd).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(output.stdout, odd.as_bytes());
+    let mut command = command(&["sockets", "parameters"]);
+    let output = command.env("ODD", odd).env(odd, "odd").output().expect("it runs");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("parameter"), "{}", stdout(&output));
 }
 
 #[test]

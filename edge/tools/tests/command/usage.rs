@@ -1,5 +1,8 @@
 //! What may be typed, and what is refused before anything happens.
 
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 
 use super::{adverb, command, finish, stderr, stdout};
@@ -36,7 +39,14 @@ fn wrong_usage_ends_with_2_and_says_what_is_allowed() {
         (&["bench", "--bind", "127.0.0.1"], "--server"),
         (&["bench", "--server", "--bind", "nowhere"], "invalid value 'nowhere'"),
         (&["bench", "-p", "65536"], "0..=65535"),
+        (&["bench", ""], "a value is required"),
+        (&["bench", "--modes", "-o", "file"], "cannot be used with"),
+        (&["bench", "--layers", "-s", "64"], "cannot be used with"),
+        (&["bench", "--layers", "--bind", "127.0.0.1"], "cannot be used with"),
         (&["pingpong", "-s", "-1"], "--help"),
+        (&["pingpong", ""], "a value is required"),
+        (&["sockets", "stat", "-s", "x"], "such as 4-16 or 1,9"),
+        (&["sockets", "stat", "-S", "x"], "0 for all"),
         (&["devices", "soft_lo"], "--help"),
     ] {
         let output = adverb(words);
@@ -47,10 +57,48 @@ fn wrong_usage_ends_with_2_and_says_what_is_allowed() {
 }
 
 #[test]
+fn words_that_are_not_utf8_are_wrong_usage() {
+    let word = OsStr::from_bytes(b"\xff\xfe");
+    for words in [
+        &["bench"][..],
+        &["bench", "-o", "/no/such/directory/file", "-d"],
+        &["pingpong"],
+        &["devinfo", "-d"],
+        &["mesh", "--nodes"],
+    ] {
+        let mut command = command(words);
+        let output = command.arg(word).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {output:?}");
+        assert!(stderr(&output).contains("UTF-8"), "{words:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_written_is_noticed_before_anything_is_measured() {
-    let output = adverb(&["bench", "-o", "/no/such/directory/file.json"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("creating /no/such/directory/file.json"), "{output:?}");
+    for words in
+        [&["bench", "-o"][..], &["mesh", "--local", "2", "-o"], &["mesh", "--local", "2", "--svg"]]
+    {
+        let output = adverb(&[words, &["/no/such/directory/file.json"]].concat());
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains("creating /no/such/directory/file.json"), "{output:?}");
+    }
+}
+
+#[test]
+fn output_that_finds_no_room_is_a_failure_and_no_bug() {
+    for words in [
+        &["devices"][..],
+        &["sockets", "parameters"],
+        &["sockets", "parameters", "--json"],
+        &["pingpong", "-n", "1"],
+        &["allreduce", "--local", "2", "-n", "1"],
+    ] {
+        let full = File::create("/dev/full").expect("Linux has it");
+        let output = command(words).stdout(full).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
+        assert!(stderr(&output).contains("No space left"), "{words:?}: {}", stderr(&output));
+        assert!(!stderr(&output).contains("bug"), "{words:?}: {}", stderr(&output));
+    }
 }
 
 #[test]

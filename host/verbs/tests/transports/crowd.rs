@@ -90,11 +90,6 @@ impl Listener {
     fn packets(&mut self) -> usize {
         self.0.ask("packets").parse().expect("a number")
     }
-
-    fn signal(&self, name: &str) {
-        let pid = self.0.child.id().to_string();
-        assert!(Command::new("kill").args([name, &pid]).status().expect("kill").success());
-    }
 }
 
 /// Somebody who sends and does not listen.
@@ -219,8 +214,8 @@ fn many_who_are_stopped_before_they_were_met_hold_nobody_up() {
             let speaker = Speaker::new(path);
             let mut other = Listener::start(path);
             let mut stopped: Vec<_> = (0..15).map(|_| Listener::start(path)).collect();
-            stopped.iter().for_each(|listener| listener.signal("-STOP"));
-            let is_stopped = |listener: &Listener| process::is_stopped(listener.0.child.id());
+            stopped.iter().for_each(|listener| listener.0.signal("-STOP"));
+            let is_stopped = |listener: &Listener| process::is_stopped(listener.0.pid());
             eventually("they stop", || stopped.iter().all(is_stopped));
             let end = Instant::now() + FOREVER;
             for n in 0..20 {
@@ -231,7 +226,7 @@ fn many_who_are_stopped_before_they_were_met_hold_nobody_up() {
             // Their sockets have kept what was said.
             let all: Vec<_> = (0..20).map(|n| n.to_string()).collect();
             for listener in &mut stopped {
-                listener.signal("-CONT");
+                listener.0.signal("-CONT");
                 assert_eq!(listener.does("hear 20"), all);
             }
         }
@@ -251,14 +246,14 @@ fn a_listener_that_is_stopped_holds_nobody_up() {
                     speaker.says("known");
                     assert_eq!([other.does("hear 1"), stopped.does("hear 1")], [["known"]; 2]);
                 }
-                stopped.signal("-STOP");
+                stopped.0.signal("-STOP");
                 let end = Instant::now() + FOREVER;
                 for n in 0..50 {
                     speaker.says(&n.to_string());
                     assert_eq!(other.does("hear 1"), [n.to_string()]);
                     assert!(Instant::now() < end, "it is waited for");
                 }
-                stopped.signal("-CONT");
+                stopped.0.signal("-CONT");
                 stopped.0.tell("hear 1");
                 let (told, answer) = std::sync::mpsc::channel();
                 std::thread::scope(|scope| {

@@ -7,23 +7,26 @@ use crate::alone::{alone, program};
 use crate::datagram::{QKEY, Side};
 use crate::pair::{FOREVER, eventually, pattern};
 use crate::path::Path;
+use crate::talker::{Talker, reply};
 use adverb_verbs::{Ah, Completion, Memory, Qpn, Work};
 use std::cell::Cell;
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::io::Read;
+use std::process::Command;
 use std::time::Instant;
 
-/// Set in the environment of the process that answers: its path.
+/// Set in the environment of the process that answers, and which path it has.
 const VARIABLE: &str = "ADVERB_TEST_ANSWERER";
+const OWN_PATH: &str = "ADVERB_TEST_ANSWERER_PATH";
 const PATHS: [Path; 3] = [Path::Ring, Path::SharedMemory, Path::Udp];
 const RECEIVES: usize = 64;
 
 /// Not a test: the other process, if the environment says that this is it.
 #[test]
 fn answerer() {
-    let Ok(path) = std::env::var(VARIABLE) else {
+    if std::env::var_os(VARIABLE).is_none() {
         return;
-    };
+    }
+    let path = std::env::var(OWN_PATH).expect("its path");
     let path = PATHS.into_iter().find(|known| format!("{known:?}") == path).expect("a path");
     let side = Side::of(path.context(), QKEY);
     (0..RECEIVES).for_each(|_| side.recv(4096));
@@ -31,7 +34,7 @@ fn answerer() {
         let _ = std::io::stdin().lock().read(&mut [0]);
         std::process::exit(0);
     });
-    println!("@{}", side.qp.number().get());
+    reply(&side.qp.number().get().to_string());
     loop {
         let Some(done) = side.cq.next().expect("no overrun") else {
             std::thread::yield_now();
@@ -52,37 +55,19 @@ fn answerer() {
     }
 }
 
-/// The other process. Killed when dropped.
+/// The other process.
 struct Answerer {
-    child: Child,
-    _stdin: ChildStdin,
+    talker: Talker,
     qpn: Qpn,
 }
 
 impl Answerer {
     fn start(path: Path) -> Self {
         let mut command = Command::new(program());
-        command.args(["--exact", "echo::answerer", "--nocapture"]);
-        command.env(VARIABLE, format!("{path:?}")).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("a process");
-        let stdin = child.stdin.take().expect("piped");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let answer = lines
-            .map_while(Result::ok)
-            .find_map(|line| line.split_once('@').and_then(|(_, number)| number.parse().ok()));
-        Self { child, _stdin: stdin, qpn: Qpn::new(answer.expect("its number")) }
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &pid]).status().expect("kill").success());
-    }
-}
-
-impl Drop for Answerer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        command.env(OWN_PATH, format!("{path:?}"));
+        let mut talker = Talker::start(command, "echo::answerer", VARIABLE);
+        let qpn = Qpn::new(talker.answer().parse().expect("its number"));
+        Self { talker, qpn }
     }
 }
 
@@ -167,7 +152,7 @@ fn a_process_that_is_stopped_holds_nobody_up() {
             let (other, third) = (Answerer::start(path), Answerer::start(path));
             let ah = caller.side.ah(1);
             caller.reaches(&ah, other.qpn, b"before");
-            other.signal("-STOP");
+            other.talker.signal("-STOP");
             let data = pattern(1, 4096);
             let end = Instant::now() + FOREVER;
             for _ in 0..500 {
@@ -175,7 +160,7 @@ fn a_process_that_is_stopped_holds_nobody_up() {
                 assert!(Instant::now() < end, "it is waited for");
             }
             caller.reaches(&ah, third.qpn, b"another");
-            other.signal("-CONT");
+            other.talker.signal("-CONT");
             caller.reaches(&ah, other.qpn, b"after");
         }
     });
@@ -193,7 +178,7 @@ fn a_process_that_is_killed_is_nobody_any_more() {
                 let other = Answerer::start(path);
                 caller.reaches(&ah, other.qpn, b"alive");
                 let qpn = other.qpn;
-                other.signal("-KILL");
+                other.talker.signal("-KILL");
                 for _ in 0..200 {
                     caller.send(&[7; 4096], &ah, qpn);
                 }

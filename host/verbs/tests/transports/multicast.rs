@@ -3,9 +3,10 @@
 use crate::alone::{alone, is_alone, program};
 use crate::datagram::{QKEY, Side};
 use crate::pair::eventually;
+use crate::talker::{Talker, reply};
 use adverb_verbs::{Ah, AhAttr, AhError, Gid, GroupError, GroupLimits, Qkey, Qpn};
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::io::BufRead;
+use std::process::Command;
 
 fn group(n: u8) -> Gid {
     Gid::from_v4([239, 7, 7, n])
@@ -184,9 +185,9 @@ fn listener() {
     let side = Side::new(QKEY);
     side.qp.attach_mcast(group(3)).expect("attached");
     side.recv(16);
-    println!("@joined");
+    reply("joined");
     let (done, _, message) = side.received();
-    println!("@{} {}", String::from_utf8_lossy(&message), done.wc.src_qp.get());
+    reply(&format!("{} {}", String::from_utf8_lossy(&message), done.wc.src_qp.get()));
     let _ = std::io::stdin().lock().read_line(&mut String::new());
 }
 
@@ -196,24 +197,9 @@ fn processes_on_one_address_get_a_copy_each() {
         let here = Side::new(QKEY);
         here.qp.attach_mcast(group(3)).expect("attached");
         here.recv(16);
-        let mut children: Vec<_> = (0..2)
-            .map(|_| {
-                let mut command = Command::new(program());
-                command.args(["--exact", "multicast::listener", "--nocapture"]);
-                command.env(VARIABLE, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
-                command.spawn().expect("a process")
-            })
-            .collect();
-        let mut heard: Vec<_> = children
-            .iter_mut()
-            .map(|child| BufReader::new(child.stdout.take().expect("piped")).lines())
-            .collect();
-        let mut answer = |n: usize| {
-            let lines = heard.get_mut(n).expect("two");
-            let mark = |line: String| line.split_once('@').map(|(_, rest)| rest.to_owned());
-            lines.map_while(Result::ok).find_map(mark).expect("an answer")
-        };
-        assert_eq!([answer(0), answer(1)], ["joined", "joined"]);
+        let start = |()| Talker::start(Command::new(program()), "multicast::listener", VARIABLE);
+        let mut listeners = [(); 2].map(start);
+        assert_eq!(listeners.each_mut().map(Talker::answer), ["joined", "joined"]);
         let ah = way(&here, group(3), 1);
         let message = b"to all of you".as_slice();
         let sender = Side::new(QKEY);
@@ -227,10 +213,10 @@ fn processes_on_one_address_get_a_copy_each() {
         sender.qp.post(work).expect("room");
         let expected = format!("to all of you {}", sender.qp.number().get());
         assert_eq!(here.received().2, message);
-        assert_eq!([answer(0), answer(1)], [expected.clone(), expected]);
-        for child in &mut children {
-            let _ = child.stdin.take().map(|mut stdin| stdin.write_all(b"\n"));
-            assert!(child.wait().expect("it ends").success());
+        assert_eq!(listeners.each_mut().map(Talker::answer), [expected.clone(), expected]);
+        for listener in &mut listeners {
+            listener.tell("");
+            assert!(listener.child.wait().expect("it ends").success());
         }
     });
 }

@@ -3,6 +3,7 @@
 use crate::alone::{alone, over_udp};
 use crate::pair::{eventually, pattern, wait};
 use crate::sharer::{Done, Sharer, digest};
+use crate::talker::signal;
 use adverb_sys::process;
 use adverb_verbs::{
     AckTimeout, Buf, Context, Cq, Memory, OpenXrcd, Pd, Qp, QpConfig, QpState, RcConnect,
@@ -11,7 +12,6 @@ use adverb_verbs::{
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::process::Command;
 
 /// A file that names a domain; removed when dropped.
 struct Name(PathBuf);
@@ -477,11 +477,6 @@ fn the_process_of_a_queue_or_of_a_target_may_be_stopped_at_any_moment() {
             serves(&mut target, &mut other, others);
         }
     });
-}
-
-fn signal(pid: u32, name: &str) {
-    let status = Command::new("kill").args([name, &pid.to_string()]).status();
-    assert!(status.expect("kill").success());
 }
 
 /// Goal: a target that goes away in the middle of a message leaves the receive to others, or ends it as

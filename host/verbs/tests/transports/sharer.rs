@@ -116,10 +116,6 @@ impl Sharer {
         number(&self.ask(&format!("digest {len}")))
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.0.child.id()
-    }
-
     pub(crate) fn kill(self) {
         self.0.kill();
     }

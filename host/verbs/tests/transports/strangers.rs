@@ -3,29 +3,12 @@
 use crate::alone::over_udp;
 use crate::datagram::{QKEY, Side};
 use crate::pair::{eventually, pattern, wait};
-use crate::stranger::{ANOTHERS, PEERS, Stranger};
+use crate::stranger::{ANOTHERS, PEERS, Stranger, headers_of as headers};
 use adverb_verbs::{
     Context, Pkey, Psn, Qkey, Qp, QpConfig, Qpn, RcConnect, SrqConfig, Uc, UcConnect, WcStatus,
     Work, XrcInitiator,
 };
-use adverb_wire::{Bth, Deth, Extension, Headers, Opcode, Operation, Pad, XrcEth};
-
-/// Headers of any transport's packet.
-fn headers(opcode: Opcode, qp: Qpn, psn: Psn, len: usize) -> Headers {
-    let bth = Bth {
-        opcode,
-        solicited: false,
-        migrated: true,
-        pad: Pad::for_len(len),
-        pkey: Pkey::DEFAULT,
-        fecn: false,
-        becn: false,
-        dest_qp: qp,
-        ack_request: false,
-        psn,
-    };
-    Headers { bth, deth: None, xrceth: None, extension: Extension::None }
-}
+use adverb_wire::{Deth, Headers, Opcode, Operation, XrcEth};
 
 fn opcode(transport: adverb_wire::Transport, operation: Operation) -> Opcode {
     Opcode::of(transport, operation).expect("it exists")

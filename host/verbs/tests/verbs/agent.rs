@@ -114,10 +114,6 @@ impl Agent {
         Duration::from_micros(self.ask("cpu").parse().expect("a number"))
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.0.child.id()
-    }
-
     /// Ends it as nothing else can: at whatever instruction it is.
     pub(crate) fn kill(self) {
         self.0.kill();

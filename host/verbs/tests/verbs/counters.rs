@@ -7,7 +7,6 @@ use adverb_verbs::{
     Context, CqConfig, DeviceReport, QpCounters, QpState, Qpn, WcStatus, Work, diag_counters,
     hw_counters, survey,
 };
-use std::process::Command;
 
 fn reports() -> Vec<DeviceReport> {
     survey().expect("the registry can be read")
@@ -114,16 +113,12 @@ fn processes_see_one_anothers_counters_while_they_live() {
             assert_eq!(reports().len(), 2);
         }
 
-        let signal = |name: &str| {
-            let pid = agent.pid().to_string();
-            assert!(Command::new("kill").args([name, &pid]).status().expect("kill").success());
-        };
-        signal("-STOP");
+        agent.signal("-STOP");
         eventually("it stops", || is_stopped(agent.pid()));
         let stopped = report_of(agent.pid()).expect("it is still there");
         assert!(!stopped.fresh);
         assert_eq!(stopped.qps, theirs.qps);
-        signal("-CONT");
+        agent.signal("-CONT");
         let _ = fresh_report_of(agent.pid());
         let pid = agent.pid();
         agent.kill();

@@ -5,7 +5,7 @@ use crate::agent::{Agent, Remote};
 use crate::alone::program;
 use crate::pair::{FOREVER, Setup, eventually, pattern};
 use crate::path::{Path, between_processes};
-use crate::talker::Talker;
+use crate::talker::{Talker, signal};
 use adverb_sys::lock::FileLock;
 use adverb_sys::{netns, process};
 use adverb_verbs::{Context, Memory, Mr, QpState, WcStatus, Work};
@@ -23,11 +23,6 @@ between_processes! {
 /// Gives up within some seconds.
 fn setup() -> Setup {
     Setup { timeout: 16, retry_count: 3, ..Setup::default() }
-}
-
-fn signal(pid: u32, name: &str) {
-    let status = Command::new("kill").args([name, &pid.to_string()]).status();
-    assert!(status.expect("kill").success());
 }
 
 fn stop(pid: u32) {
@@ -88,15 +83,15 @@ fn who_is_stopped_while_it_comes_keeps_nobody_out(path: Path) {
         let mut talker = Talker::start(command, "agent::agent", "ADVERB_TEST_AGENT");
         talker.tell("open soft_lo 1");
         std::thread::sleep(Duration::from_micros(900 * round));
-        stop(talker.child.id());
+        stop(talker.pid());
         // Not while it has the registry for itself: what happens then, a test of the registry tells.
         while !is_registry_free() {
-            signal(talker.child.id(), "-CONT");
-            stop(talker.child.id());
+            signal(talker.pid(), "-CONT");
+            stop(talker.pid());
         }
         let mut newcomer = Agent::start_over(path);
         talk(&context, &mut newcomer);
-        signal(talker.child.id(), "-CONT");
+        signal(talker.pid(), "-CONT");
         assert_eq!(talker.answer(), "open", "round {round}");
     }
 }

@@ -65,8 +65,15 @@ pub(crate) fn headers(
     len: usize,
     extension: Extension,
 ) -> Headers {
+    let opcode = Opcode::of(Transport::Rc, operation).expect("RC has it");
+    let plain = headers_of(opcode, qp, psn, len);
+    Headers { bth: Bth { ack_request: true, ..plain.bth }, extension, ..plain }
+}
+
+/// Headers of any transport's packet, without what only some have.
+pub(crate) fn headers_of(opcode: Opcode, qp: Qpn, psn: Psn, len: usize) -> Headers {
     let bth = Bth {
-        opcode: Opcode::of(Transport::Rc, operation).expect("RC has it"),
+        opcode,
         solicited: false,
         migrated: true,
         pad: Pad::for_len(len),
@@ -74,10 +81,10 @@ pub(crate) fn headers(
         fecn: false,
         becn: false,
         dest_qp: qp,
-        ack_request: true,
+        ack_request: false,
         psn,
     };
-    Headers { bth, deth: None, xrceth: None, extension }
+    Headers { bth, deth: None, xrceth: None, extension: Extension::None }
 }
 
 /// A WRITE of these bytes to the start of the region.

@@ -25,7 +25,7 @@ use adverb_sys::unix::{Listener, Stream};
 
 use crate::bench::control::{Answer, Control, Order, Received, Watch};
 use crate::bench::measure::stride;
-use crate::bench::pace::{Limit, Pace};
+use crate::bench::pace::Limit;
 use crate::bench::stats::{Samples, per_second};
 use crate::failure::{Doing, Failure};
 
@@ -165,37 +165,16 @@ pub(super) fn ask(
     limit: Limit,
 ) -> Result<Samples, Failure> {
     let message = Message::new(bytes, Half::Client, pages)?;
-    let mut watch = Watch::new(control);
-    let mut count = 0;
-    rounds(&message, &mut count, pages, limit.warm_up().start(), &mut watch)?;
-    rounds(&message, &mut count, pages, limit.start(), &mut watch)
-}
-
-/// There and back until `pace` says it is enough.
-fn rounds(
-    message: &Message,
-    count: &mut u64,
-    pages: &Pages,
-    mut pace: Pace,
-    watch: &mut Watch<'_>,
-) -> Result<Samples, Failure> {
     let (own, theirs) = (pages.word(Word::Client)?, pages.word(Word::Server)?);
-    let mut samples = Samples::new();
-    let mut sent = Instant::now();
-    loop {
-        *count += 1;
-        message.send(own, *count);
-        while theirs.load(Ordering::Acquire) != *count {
+    let mut count = 0;
+    limit.time_turns(&mut Watch::new(control), |watch| {
+        count += 1;
+        message.send(own, count);
+        while theirs.load(Ordering::Acquire) != count {
             watch.peer_lives()?;
         }
-        watch.busy();
-        let now = Instant::now();
-        samples.record(now.duration_since(sent));
-        sent = now;
-        if !pace.go_on(1, now) {
-            return Ok(samples);
-        }
-    }
+        Ok(())
+    })
 }
 
 /// A message of a ping-pong, and its place in the pages; one that fits a cache line has none but the

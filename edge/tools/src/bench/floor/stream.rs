@@ -18,7 +18,7 @@ use adverb_sys::tcp::set_congestion_control;
 
 use super::{Arrivals, Exchange, shared};
 use crate::bench::control::{Answer, Control, Received, Watch};
-use crate::bench::pace::{Limit, Pace};
+use crate::bench::pace::Limit;
 use crate::bench::stats::Samples;
 use crate::failure::{Doing, Failure};
 
@@ -141,35 +141,14 @@ pub(super) fn ask<P: Pipe>(
     limit: Limit,
 ) -> Result<Samples, Failure> {
     let mut stream = connect::<P>(port, control)?;
-    let mut watch = Watch::new(control);
     let message = buffer_of(exchange.bytes)?;
     let mut reply = buffer_of(exchange.reply_bytes)?;
-    rounds(&mut stream, &message, &mut reply, limit.warm_up().start(), &mut watch)?;
-    rounds(&mut stream, &message, &mut reply, limit.start(), &mut watch)
-}
-
-/// There and back until `pace` says it is enough.
-fn rounds(
-    stream: &mut impl Pipe,
-    message: &[u8],
-    reply: &mut [u8],
-    mut pace: Pace,
-    watch: &mut Watch<'_>,
-) -> Result<Samples, Failure> {
-    let mut samples = Samples::new();
-    let mut sent = Instant::now();
-    loop {
+    limit.time_turns(&mut Watch::new(control), |watch| {
         let mut wait = || watch.peer_lives().map(|_| false);
-        write_all(stream, message, &mut wait)?;
-        read_all(stream, reply, &mut wait)?;
-        watch.busy();
-        let now = Instant::now();
-        samples.record(now.duration_since(sent));
-        sent = now;
-        if !pace.go_on(1, now) {
-            return Ok(samples);
-        }
-    }
+        write_all(&mut stream, &message, &mut wait)?;
+        read_all(&mut stream, &mut reply, &mut wait)?;
+        Ok(())
+    })
 }
 
 /// The passive side of a stream: counts bytes until the client hangs up.

@@ -1,12 +1,8 @@
 //! `adverb devinfo` and `adverb counters` as a user types them.
 
-use std::process::{Command, Output, Stdio};
+use super::{adverb, stderr};
 
-fn adverb(words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
-    command.args(words).stdin(Stdio::null()).output().expect("the command runs")
-}
-
+/// What it prints, if all is well.
 fn stdout(words: &[&str]) -> String {
     let output = adverb(words);
     assert_eq!(output.status.code(), Some(0), "{words:?}: {output:?}");
@@ -48,7 +44,7 @@ fn a_device_that_does_not_exist_is_a_failure_that_names_those_that_do() {
     for command in ["devinfo", "counters"] {
         let output = adverb(&[command, "-d", "mlx5_0"]);
         assert_eq!(output.status.code(), Some(1), "{command}");
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let text = stderr(&output);
         assert!(text.contains("there is no device mlx5_0"), "{text}");
     }
     assert_eq!(adverb(&["counters", "-w", "0"]).status.code(), Some(2));

@@ -1,0 +1,82 @@
+//! This same program in another process: the other end of a test, or one of many nodes.
+//!
+//! It never outlives this one, however this one ends: its standard input is a pipe that nobody else
+//! holds, and when that closes, it exits ([`end_with_parent`]).
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
+
+use crate::failure::{Doing, Failure};
+
+/// This program as a child. It is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Child {
+    process: std::process::Child,
+    stdout: Option<BufReader<ChildStdout>>,
+}
+
+impl Child {
+    /// The command that starts this program.
+    pub(crate) fn command() -> Result<Command, Failure> {
+        std::env::current_exe().doing("looking for this program's own file").map(Command::new)
+    }
+
+    /// Starts it; `what` it is, for the error.
+    pub(crate) fn start(mut command: Command, what: &str) -> Result<Self, Failure> {
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut process = started.doing(format_args!("starting {what}"))?;
+        let stdout = process.stdout.take().map(BufReader::new);
+        Ok(Self { process, stdout })
+    }
+
+    /// Starts a server, and waits until it listens: its first line is its port.
+    pub(crate) fn listen(command: Command) -> Result<(Self, u16), Failure> {
+        let mut server = Self::start(command, "a server process")?;
+        // What it has not listened for it has said on standard error, which is also ours.
+        let port = server.line()?.trim().parse();
+        let port = port.map_err(|_| Failure::failed("the server process did not listen"))?;
+        Ok((server, port))
+    }
+
+    /// The next line that it prints; an empty one if it has ended.
+    pub(crate) fn line(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        if let Some(stdout) = &mut self.stdout {
+            stdout.read_line(&mut line).doing("waiting for a child process")?;
+        }
+        Ok(line)
+    }
+
+    /// What it prints, for somebody else to read. Nothing if it was taken before.
+    pub(crate) fn take_stdout(&mut self) -> Option<BufReader<ChildStdout>> {
+        self.stdout.take()
+    }
+
+    /// Waits until it has ended by itself. This closes the pipe that keeps it alive.
+    pub(crate) fn wait(&mut self) -> std::io::Result<ExitStatus> {
+        self.process.wait()
+    }
+
+    /// Kills it. One that has ended by itself cannot be killed, which changes nothing.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.process.kill();
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = self.wait();
+    }
+}
+
+/// Ends this process, a child, when its parent ends: the pipe on standard input closes then.
+pub(crate) fn end_with_parent() -> Result<(), Failure> {
+    let wait = || {
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(1);
+    };
+    let thread = thread::Builder::new().name("parent-watch".to_owned()).spawn(wait);
+    thread.map(drop).doing("starting a thread")
+}
