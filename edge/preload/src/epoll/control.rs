@@ -298,8 +298,10 @@ impl Epoll {
             }
         };
         if wanted == item.is_marked {
-            // What was marked before it had rings is looked at from now on.
-            heat(hot, at, item);
+            if wanted && item.is_orphan() {
+                // What was marked before it had rings is looked at from now on.
+                heat(hot, at, item);
+            }
             return false;
         }
         if item.is_orphan() && item.ghost_of.is_none() {
