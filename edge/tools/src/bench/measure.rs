@@ -33,6 +33,9 @@ pub(crate) trait Endpoint {
     /// Makes progress, and takes completions. One that is not a success is an error.
     fn poll(&mut self) -> Result<Reaped, Failure>;
 
+    /// What the peer writes is there without a poll.
+    fn writes_land(&self) -> bool;
+
     /// The byte at `offset`, which the peer may be writing.
     fn load(&self, offset: usize) -> u8;
 
@@ -115,6 +118,17 @@ impl Layout {
     pub(crate) fn blocks(&self, bytes: usize) -> usize {
         (self.half_bytes / stride(bytes)).clamp(1, BLOCKS_MAX)
     }
+}
+
+/// A ping-pong by WRITE, as one side sees it.
+#[derive(Debug)]
+struct Rally {
+    /// Where the byte is that the peer changes last.
+    mark: usize,
+    /// Own requests without a completion.
+    unfinished: u32,
+    /// Looks at the byte.
+    looks: u32,
 }
 
 /// An endpoint that keeps its receives posted.
@@ -244,22 +258,45 @@ impl<E: Endpoint> Link<E> {
     }
 
     fn echo_write(&mut self, bytes: usize, watch: &mut Watch<'_>) -> Result<(), Failure> {
-        let (mark, last) = (self.mark(bytes), bytes.saturating_sub(1));
+        let mut rally = self.rally(bytes);
         let mut expected = 1;
-        let mut unfinished = 0;
         loop {
-            let reaped = self.poll()?;
-            unfinished -= reaped.requests;
-            if self.endpoint.load(mark) == expected {
-                self.endpoint.store(last, expected);
-                self.post_one(Op::Write, bytes)?;
-                unfinished += 1;
+            if self.has_landed(expected, &mut rally)? {
+                self.write_back(expected, bytes, &mut rally)?;
                 expected = expected.wrapping_add(1);
                 watch.busy();
             } else if watch.stop_asked()? {
-                return self.finish(unfinished, watch);
+                return self.finish(rally.unfinished, watch);
             }
         }
+    }
+
+    fn rally(&self, bytes: usize) -> Rally {
+        Rally { mark: self.mark(bytes), unfinished: 0, looks: 0 }
+    }
+
+    /// WRITEs a message whose last byte is `count`.
+    #[inline]
+    fn write_back(&mut self, count: u8, bytes: usize, rally: &mut Rally) -> Result<(), Failure> {
+        self.endpoint.store(bytes.saturating_sub(1), count);
+        self.post_one(Op::Write, bytes)?;
+        rally.unfinished += 1;
+        Ok(())
+    }
+
+    /// Whether the peer's message is there whose last byte is `count`. Polls before it looks where that
+    /// may bring the message, and while requests of our own have not ended; otherwise it would only be
+    /// in the way.
+    #[inline]
+    fn has_landed(&mut self, count: u8, rally: &mut Rally) -> Result<bool, Failure> {
+        rally.looks = rally.looks.wrapping_add(1);
+        let polls = rally.unfinished > 0
+            || !self.endpoint.writes_land()
+            || rally.looks.is_multiple_of(LOOKS_PER_POLL);
+        if polls {
+            rally.unfinished -= self.poll()?.requests;
+        }
+        Ok(self.endpoint.load(rally.mark) == count)
     }
 
     /// Waits for the completions of requests that a test has left behind.
@@ -281,6 +318,8 @@ pub(crate) fn stride(bytes: usize) -> usize {
     bytes.next_multiple_of(64).max(64)
 }
 
+/// Looks at memory between two polls where WRITEs land by themselves: some do not, for want of rights.
+const LOOKS_PER_POLL: u32 = 64;
 /// Rounds of requests until neighbours know one another's memory.
 const FIRST_USES: u32 = 3;
 /// Between two of them, for the threads that map it.

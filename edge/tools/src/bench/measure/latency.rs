@@ -57,23 +57,17 @@ impl<E: Endpoint> Link<E> {
         limit: Limit,
         watch: &mut Watch<'_>,
     ) -> Result<Samples, Failure> {
-        let (mark, last) = (self.mark(bytes), bytes.saturating_sub(1));
+        let mut rally = self.rally(bytes);
         let mut count = 0_u8;
-        let mut unfinished = 0;
         let samples = limit.time_turns(watch, |watch| {
             count = count.wrapping_add(1);
-            self.endpoint.store(last, count);
-            self.post_one(Op::Write, bytes)?;
-            unfinished += 1;
-            loop {
-                unfinished -= self.poll()?.requests;
-                if self.endpoint.load(mark) == count {
-                    return Ok(());
-                }
+            self.write_back(count, bytes, &mut rally)?;
+            while !self.has_landed(count, &mut rally)? {
                 watch.peer_lives()?;
             }
+            Ok(())
         })?;
-        self.finish(unfinished, watch)?;
+        self.finish(rally.unfinished, watch)?;
         Ok(samples)
     }
 }
