@@ -559,6 +559,8 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
         let mut done = 0;
         while done < count {
             let now = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
+            // A thread that is cancelled takes no message with it.
+            let _stays = (done > 0).then(raw::Uncancelled::new);
             let message = messages.wrapping_add(done as usize);
             // SAFETY: the program's promise: `count` headers, each the first field of its structure.
             let got = unsafe { recvmsg(fd, message.cast(), flags | now) };
@@ -643,6 +645,8 @@ unsafe fn each(
     while done < count {
         let one = flags & libc::MSG_WAITFORONE != 0 && done > 0;
         let now = if one { libc::MSG_DONTWAIT } else { 0 };
+        // As above, where it does not wait.
+        let _stays = one.then(raw::Uncancelled::new);
         let message = messages.wrapping_add(done as usize);
         let flags = flags & !libc::MSG_WAITFORONE | now;
         // SAFETY: the caller's promise: `count` headers, each the first field of its structure.
