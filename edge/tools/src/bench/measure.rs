@@ -33,9 +33,6 @@ pub(crate) trait Endpoint {
     /// Makes progress, and takes completions. One that is not a success is an error.
     fn poll(&mut self) -> Result<Reaped, Failure>;
 
-    /// What the peer writes is there without a poll.
-    fn writes_land(&self) -> bool;
-
     /// The byte at `offset`, which the peer may be writing.
     fn load(&self, offset: usize) -> u8;
 
@@ -127,8 +124,10 @@ struct Rally {
     mark: usize,
     /// Own requests without a completion.
     unfinished: u32,
-    /// Looks at the byte.
+    /// Looks at the byte in vain.
     looks: u32,
+    /// What arrived last was there after a poll, and not before.
+    takes_polls: bool,
 }
 
 /// An endpoint that keeps its receives posted.
@@ -272,7 +271,7 @@ impl<E: Endpoint> Link<E> {
     }
 
     fn rally(&self, bytes: usize) -> Rally {
-        Rally { mark: self.mark(bytes), unfinished: 0, looks: 0 }
+        Rally { mark: self.mark(bytes), unfinished: 0, looks: 0, takes_polls: true }
     }
 
     /// WRITEs a message whose last byte is `count`.
@@ -284,17 +283,19 @@ impl<E: Endpoint> Link<E> {
         Ok(())
     }
 
-    /// Whether the peer's message is there whose last byte is `count`. Polls before it looks where that
-    /// may bring the message, and while requests of our own have not ended; otherwise it would only be
-    /// in the way.
+    /// Whether the peer's message is there whose last byte is `count`. Where messages land by themselves,
+    /// polls are only in the way of looking: so they are rare unless one has brought the last message.
     #[inline]
     fn has_landed(&mut self, count: u8, rally: &mut Rally) -> Result<bool, Failure> {
+        if self.endpoint.load(rally.mark) == count {
+            rally.takes_polls = false;
+            return Ok(true);
+        }
         rally.looks = rally.looks.wrapping_add(1);
-        let polls = rally.unfinished > 0
-            || !self.endpoint.writes_land()
-            || rally.looks.is_multiple_of(LOOKS_PER_POLL);
-        if polls {
+        let polls = rally.takes_polls || rally.looks.is_multiple_of(LOOKS_PER_POLL);
+        if polls || rally.unfinished > 0 {
             rally.unfinished -= self.poll()?.requests;
+            rally.takes_polls = self.endpoint.load(rally.mark) == count || rally.takes_polls;
         }
         Ok(self.endpoint.load(rally.mark) == count)
     }
@@ -318,7 +319,7 @@ pub(crate) fn stride(bytes: usize) -> usize {
     bytes.next_multiple_of(64).max(64)
 }
 
-/// Looks at memory between two polls where WRITEs land by themselves: some do not, for want of rights.
+/// Looks at memory between two polls where messages land by themselves: the next may not.
 const LOOKS_PER_POLL: u32 = 64;
 /// Rounds of requests until neighbours know one another's memory.
 const FIRST_USES: u32 = 3;

@@ -140,8 +140,6 @@ pub(crate) struct QueuePair {
     mtu: PathMtu,
     /// The other end is a process of this host.
     on_one_host: bool,
-    /// What the other end writes is there without a poll, once connected.
-    writes_land: bool,
     context: Context,
     /// Room for what a poll takes.
     completions: [WorkCompletion; POLL_MAX],
@@ -247,7 +245,6 @@ impl QueuePair {
             inline: Inline::new(usize::try_from(tuning.inline_bytes).unwrap_or(0)),
             gid_index,
             on_one_host: control.local(0)?.ip() == control.peer(0)?.ip(),
-            writes_land: false,
             marks: (tuning.traffic_class, tuning.hop_limit),
             mtu: asked.min(context.query_port().active_mtu),
             context,
@@ -281,9 +278,7 @@ impl QueuePair {
                 timeout: if self.on_one_host { BUSY_HOST_TIMEOUT } else { usual.timeout },
                 ..usual
             })
-            .doing("connecting the queue pair")?;
-        self.writes_land = self.path() != Path::Udp;
-        Ok(())
+            .doing("connecting the queue pair")
     }
 
     /// The path MTU that both sides keep to, in bytes.
@@ -414,11 +409,6 @@ impl Endpoint for QueuePair {
             }
         }
         Ok(reaped)
-    }
-
-    #[inline]
-    fn writes_land(&self) -> bool {
-        self.writes_land
     }
 
     #[inline]

@@ -29,7 +29,6 @@ struct Fake {
     retired: u32,
     depth: u32,
     posted: Vec<Request>,
-    writes_land: bool,
 }
 
 impl Fake {
@@ -56,7 +55,6 @@ impl Fake {
             retired: 0,
             depth,
             posted: Vec::new(),
-            writes_land: Arc::ptr_eq(memory, &one), // One side does it this way, the other that way.
         };
         (
             end(&one, &other, &mine, &yours, &here, &there),
@@ -116,10 +114,6 @@ impl Endpoint for Fake {
         self.in_queue -= std::mem::take(&mut self.retired);
         let requests = std::mem::take(&mut self.completions);
         Ok(Reaped { requests, receives: std::mem::take(&mut *self.arrived.lock().unwrap()) })
-    }
-
-    fn writes_land(&self) -> bool {
-        self.writes_land
     }
 
     fn load(&self, offset: usize) -> u8 {
@@ -263,9 +257,6 @@ impl Endpoint for Silent {
     }
     fn poll(&mut self) -> Result<Reaped, Failure> {
         Ok(Reaped::default())
-    }
-    fn writes_land(&self) -> bool {
-        false
     }
     fn load(&self, _: usize) -> u8 {
         0
