@@ -109,7 +109,7 @@ pub(crate) struct ConnectionArgs {
     #[arg(short, long, default_value = "4096", value_parser = mtu)]
     pub(crate) mtu: u16,
 
-    /// Traffic class of all packets, both ways: DSCP in the upper six bits
+    /// Traffic class of all packets: DSCP in the upper six bits
     #[arg(short = 'T', long = "tclass", visible_alias = "tos", aliases = ["traffic-class", "traffic_class"], value_name = "CLASS", default_value = "0", value_parser = class)]
     pub(crate) traffic_class: u8,
 
