@@ -52,11 +52,17 @@ impl Bell {
         self.suspect.store(true, Ordering::SeqCst);
     }
 
+    /// Somebody may have been woken by it.
+    #[inline]
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.suspect.load(Ordering::Relaxed)
+    }
+
     /// Silences the bell if somebody may have been woken by it; true if so. What the lanes remember of having
     /// rung is then to be forgotten, before they are looked at.
     #[inline]
     pub(crate) fn silence(&self) -> bool {
-        if !self.suspect.load(Ordering::Relaxed) {
+        if !self.is_suspect() {
             return false;
         }
         self.suspect.store(false, Ordering::SeqCst);

@@ -330,7 +330,7 @@ impl CompChannel {
             if self.shared.mail.begin_sleep() {
                 let standby = &self.shared.standby;
                 standby.bell().announce();
-                let slept = match self.port.has_record() {
+                let slept = match self.port.has_record_left() {
                     true => Ok(true),
                     false => standby.sleep(&self.shared.bell, timeout),
                 };

@@ -154,7 +154,7 @@ pub(crate) struct CqShared {
 impl CqShared {
     /// Adds a completion; false if there was no room for it. `solicited`: its sender asked for an
     /// event.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish(&self, mut completion: Completion, solicited: bool) -> bool {
         completion.timestamp_ns = self.timestamps.now();
         let urgent = solicited || completion.status != WcStatus::Success;

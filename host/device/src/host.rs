@@ -162,7 +162,7 @@ impl Surroundings<'_, '_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn publish(&mut self, cq: Cq, completion: Completion, solicited: bool) {
         let queue = match cq {
             Cq::Send => &self.own.send_cq,

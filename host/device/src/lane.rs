@@ -680,7 +680,7 @@ impl<'a> Cargo<'a> {
         self.draft_from(words.as_ptr().cast(), size_of_val(words), None)
     }
 
-    #[inline]
+    #[inline(always)]
     fn draft_from<'r>(
         &mut self,
         bytes: *const u8,
@@ -698,7 +698,7 @@ impl<'a> Cargo<'a> {
 
     /// Writes the draft that was made last: with the bytes of its message, or with where they are. If
     /// more is about to come, others see it with [`Cargo::send`] only.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn commit(&mut self, draft: Draft<'_>, brief: &Brief, form: Form) {
         let Form { lent, more } = form;
         let note = if lent { NOTE_BRIEF | NOTE_LENT } else { NOTE_BRIEF };
@@ -851,7 +851,17 @@ pub(crate) struct Inlet {
 /// A record that was taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Taken {
-    /// It is in the buffer: how long its headers are and all of it.
+    /// What it says, if that makes sense, and where its bytes are; to be given back with
+    /// [`Inlet::release`].
+    Brief { brief: Option<Brief>, near: InRing, record: Record },
+    /// It is in the buffer.
+    Copied(Copied),
+}
+
+/// A record in the buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Copied {
+    /// How long its headers are and all of it.
     Packet {
         head: usize,
         len: usize,
@@ -860,9 +870,6 @@ pub(crate) enum Taken {
         /// Its headers end with addresses.
         addressed: bool,
     },
-    /// What it says, if that makes sense, and where its bytes are; to be given back with
-    /// [`Inlet::release`].
-    Brief { brief: Option<Brief>, near: InRing, record: Record },
     /// What it says, if that makes sense; where its bytes are is in the buffer, so long.
     LentBrief { brief: Option<Brief>, len: usize },
 }
@@ -876,6 +883,18 @@ impl Inlet {
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
         self.reader.has_more(&self.lane.incoming)
+    }
+
+    /// There is nothing to take, and there may be something any time.
+    #[inline]
+    pub(crate) fn is_calm(&mut self) -> bool {
+        // Two lines on their way at once: most messages take no more.
+        self.lane.incoming.fetch_soon(self.reader.place_after_next());
+        let calm = !self.has_more() && !self.lane.is_cut();
+        if calm {
+            self.patience = 1;
+        }
+        calm
     }
 
     /// Takes the next record into `buffer`.
@@ -906,7 +925,7 @@ impl Inlet {
                 // is our own (rules 1 and 2).
                 unsafe { start.copy_to_nonoverlapping(buffer.as_mut_ptr(), len) };
                 reader.release(ring, record);
-                return Some(Taken::LentBrief { brief: Brief::parse(words), len });
+                return Some(Taken::Copied(Copied::LentBrief { brief: Brief::parse(words), len }));
             }
             let near = InRing { start, len: u32::try_from(len - Brief::LEN).ok()? };
             return Some(Taken::Brief { brief: Brief::parse(words), near, record });
@@ -917,7 +936,7 @@ impl Inlet {
         reader.release(ring, record);
         let head = usize::from(note & NOTE_LEN);
         let (lent, addressed) = (note & NOTE_LENT != 0, note & NOTE_ADDRESSED != 0);
-        Some(Taken::Packet { head, len, lent, addressed })
+        Some(Taken::Copied(Copied::Packet { head, len, lent, addressed }))
     }
 
     /// A brief that was taken is done with.

@@ -69,7 +69,7 @@ impl<T: Copy> Queue<T> {
     }
 
     /// Adds an item.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish(&self, item: T, urgent: bool) -> Published {
         let mut state = self.lock();
         let stored = state.items.len() < state.capacity;
@@ -92,11 +92,15 @@ impl<T: Copy> Queue<T> {
     }
 
     /// Takes items, oldest first; says how many.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&self, out: &mut [T]) -> usize {
-        if self.len.load(Ordering::Acquire) == 0 {
-            return 0;
+        match self.len.load(Ordering::Acquire) {
+            0 => 0,
+            _ => self.take_some(out),
         }
+    }
+
+    fn take_some(&self, out: &mut [T]) -> usize {
         let mut state = self.lock();
         let mut taken = 0;
         for place in out {

@@ -101,6 +101,10 @@ pub enum OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NotFound { name, known } if known.is_empty() => write!(
+                f,
+                "there is no device {name}, nor another: no network interface that is up has an address"
+            ),
             Self::NotFound { name, known } => {
                 write!(f, "there is no device {name}; there are: {}", known.join(", "))
             }
@@ -226,6 +230,14 @@ struct Waiting {
     held: VecDeque<(Qpn, Time)>,
     /// Targets with packets whose turn has not come: `steward.rs`.
     parked: Vec<Qpn>,
+}
+
+impl Waiting {
+    /// Nobody waits for what the program does next.
+    #[inline]
+    const fn is_empty(&self) -> bool {
+        self.deferred.is_empty() && self.local.is_empty() && self.parked.is_empty()
+    }
 }
 
 /// The time of a step: read when first asked for.
@@ -901,7 +913,8 @@ impl Port {
         self.drives.store(self.drives().wrapping_add(1), Ordering::Relaxed);
         match self.receiver.try_lock() {
             Ok(mut receiver) => {
-                let busy = self.step(&mut receiver, Driver::Program);
+                let busy =
+                    !self.is_calm(&mut receiver) && self.step(&mut receiver, Driver::Program);
                 let quiet = receiver.quiet;
                 drop(receiver);
                 if quiet >= PATIENCE_STEPS && quiet.is_multiple_of(YIELD_STEPS) {
@@ -1214,7 +1227,15 @@ impl Port {
     }
 
     /// Notes what a queue pair wants next.
+    #[inline]
     pub(crate) fn follow_up(&self, number: Qpn, inner: &mut QpInner, aftermath: Aftermath) {
+        let Aftermath { deadline, more, .. } = aftermath;
+        if deadline.is_some() || (more && !inner.unfinished) {
+            self.follow_all_up(number, inner, aftermath);
+        }
+    }
+
+    fn follow_all_up(&self, number: Qpn, inner: &mut QpInner, aftermath: Aftermath) {
         if aftermath.deadline == Some(Time::UNKNOWN) {
             self.open_deadline(number, inner);
         } else if let Some(deadline) = aftermath.deadline {

@@ -535,6 +535,7 @@ impl QpInner {
     }
 
     /// Lends the surroundings for an errand without a way out.
+    #[inline]
     fn with_errand(
         &mut self,
         errand: Errand<'_>,
@@ -887,6 +888,7 @@ impl QpInner {
     }
 
     /// Checks one request and says what the transport needs to know of it.
+    #[inline(always)]
     fn check_send(&self, work: &SendWork<'_>, port: &Port) -> Result<Request, PostError> {
         let (kind, operation) = (self.engine.kind(), work.kind.operation());
         if !allowed(kind, operation) {
@@ -933,6 +935,7 @@ impl QpInner {
     }
 
     /// Whom a request is for, as the transport wants to know it.
+    #[inline(always)]
     fn to(&self, work: &SendWork<'_>, port: &Port) -> Result<To, PostError> {
         Ok(match work.to {
             SendTo::Peer => To::Peer,

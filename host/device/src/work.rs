@@ -189,7 +189,7 @@ impl SendRing {
     }
 
     /// Remembers request number `index`; the caller has checked the limits and that it is free.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put(
         &mut self,
         index: u64,

@@ -15,6 +15,7 @@ use adverb_verbs::{
     SendWork, Sge, Srq, SrqConfig, WcStatus, WorkCompletion,
 };
 use counted::{Operation, Outcome, ROUNDS};
+use tracing::subscriber::NoSubscriber;
 
 const BYTES: usize = 64;
 const BATCH: usize = 16;
@@ -33,6 +34,8 @@ const OPERATIONS: [Operation<Bench>; 8] = [
 ];
 
 fn main() -> Outcome<()> {
+    // Or else the compiler sees that nobody can ever listen.
+    tracing::subscriber::set_global_default(NoSubscriber::default())?;
     counted::run(&OPERATIONS, || {
         let bench = Bench::new()?;
         for _ in 0..2 {

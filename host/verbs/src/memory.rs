@@ -45,7 +45,7 @@ struct Registered {
 ///
 /// A handle: clones are the same region, which goes when the last of them is dropped and no work
 /// that was posted with it is outstanding.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[doc(alias = "ibv_mr")]
 pub struct Mr {
     inner: Arc<Registered>,
@@ -587,6 +587,14 @@ impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `self` is borrowed mutably, so that nobody reads either.
         unsafe { std::slice::from_raw_parts_mut(self.pages.as_ptr().as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Mr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Mr");
+        shown.field("addr", &self.addr()).field("len", &self.len());
+        shown.field("rkey", &self.rkey()).field("access", &self.access()).finish_non_exhaustive()
     }
 }
 

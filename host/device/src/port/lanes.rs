@@ -4,17 +4,16 @@
 //! Records are taken under the receive lock, as packets are. What lanes, shelves and visits are is said
 //! in their own files.
 
-use super::DEFERRED_MAX;
 use super::{Clock, Door, Driver, Held, Listeners, Port, Receiver, Waiting, lock};
+use super::{DEFERRED_MAX, LANE_CLOCK_STEPS};
 use crate::bell::Rope;
 use crate::channel::Hush;
 use crate::commons::Commons;
 use crate::gid::{Device, devices};
-use crate::lane::{InRing, Inlet, Lane, Lent, PeerId, Rails, Taken};
+use crate::lane::{Copied, Inlet, Lane, Lent, PeerId, Rails, Taken};
 use crate::path::PathChoice;
 use crate::qp::{Acks, Change, ConnectError, Link, QpInner};
 use crate::registry::{DomainClaim, DomainName, Registry};
-use crate::ring::Record;
 use crate::shelf;
 use crate::standby::Standby;
 use crate::usher::Usher;
@@ -224,15 +223,37 @@ impl Port {
 
     /// A lane may have brought something, or somebody looks after that right now.
     pub(crate) fn has_record(&self) -> bool {
-        self.receiver.try_lock().map_or(true, |receiver| {
-            let Receiver { inlets, waiting, .. } = &*receiver;
-            !waiting.local.is_empty() || inlets.iter().any(Inlet::has_more)
-        })
+        self.receiver.try_lock().map_or(true, |receiver| receiver.has_record())
+    }
+
+    /// A lane has brought something that nobody has looked at. Whoever is about to sleep waits for whoever
+    /// looks right now, and may need this very processor for that.
+    pub(crate) fn has_record_left(&self) -> bool {
+        lock(&self.receiver).has_record()
     }
 
     /// What neighbours can see and use, if they can.
     pub(crate) fn commons(&self) -> Option<&Arc<Commons>> {
         self.usher.as_ref().map(|_| &self.commons)
+    }
+
+    /// A step of the program's finds nothing to do, as most steps of one that polls: no lane has brought
+    /// anything, nobody waits, and it is neither the clock's turn nor that of the sockets.
+    #[inline]
+    pub(super) fn is_calm(&self, receiver: &mut Receiver) -> bool {
+        let Receiver { inlets, waiting, steps, quiet, .. } = receiver;
+        let calm = !inlets.is_empty()
+            && *steps + 1 < LANE_CLOCK_STEPS
+            && *quiet < QUIET_STEPS
+            && waiting.is_empty()
+            && !self.has_unfinished.load(Ordering::Acquire)
+            && !self.standby.bell().is_suspect()
+            && inlets.iter_mut().all(Inlet::is_calm);
+        if calm {
+            *steps += 1;
+            *quiet += 1;
+        }
+        calm
     }
 
     /// Takes what the lanes have; says whether there was something, and whether it completed work.
@@ -255,8 +276,8 @@ impl Port {
         let mut at = 0;
         while let Some(inlet) = inlets.get_mut(at) {
             let most = if driver == Driver::Helper { RECORDS_MAX } else { inlet.patience };
-            let mut round = Round { buffer, doors, waiting, clock, driver };
-            let (taken, completed) = self.receive_from(inlet, most, &mut round);
+            let mut round = Round { doors, waiting, clock, driver };
+            let (taken, completed) = self.receive_from(inlet, most, buffer, &mut round);
             inlet.patience = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
             published |= completed;
             busy |= taken > 0;
@@ -280,61 +301,108 @@ impl Port {
 
     /// Takes up to `most` records of one lane; says how many there were, and whether they completed
     /// work.
-    fn receive_from(&self, inlet: &mut Inlet, most: usize, round: &mut Round<'_>) -> (usize, bool) {
+    fn receive_from(
+        &self,
+        inlet: &mut Inlet,
+        most: usize,
+        buffer: &mut [u8],
+        round: &mut Round<'_>,
+    ) -> (usize, bool) {
         let mut current: Option<Held<'_>> = None;
         let (mut taken, mut published) = (0, false);
         while taken < most
-            && let Some(record) = inlet.take(round.buffer)
+            && let Some(record) = inlet.take(buffer)
         {
             taken += 1;
-            let (message, spent) = Message::of(record, round.buffer);
-            let number = message.as_ref().map(Message::dest_qp);
-            if current.as_ref().is_some_and(|held| Some(held.number) != number)
-                && let Some(held) = current.take()
-            {
-                published |= self.release_local(held, round.clock, round.driver, round.waiting);
-            }
-            match message {
-                None => self.counters.malformed.add(1),
-                Some(Message::Datagram { packet, addresses, len })
-                    if number == Some(Qpn::MULTICAST) =>
-                {
-                    inlet.fans = true;
-                    for held in self.copies(round.doors, &packet, addresses, len) {
-                        published |=
-                            self.release_local(held, round.clock, round.driver, round.waiting);
+            // Of most of them somebody waits for every move that is made.
+            match record {
+                Taken::Brief { brief: Some(brief), near, record } => {
+                    published |= self.hold(brief.dest_qp, &mut current, round);
+                    let (lane, can_wait) = (&inlet.lane, round.can_wait());
+                    if let Some(Held { guard, published, .. }) = &mut current
+                        && let Some(inner) = guard.as_mut()
+                    {
+                        let (lent, now) = (Lent::Near(near), || round.clock.now());
+                        *published += inner.on_brief(&brief, lent, lane, can_wait, now, self);
                     }
+                    inlet.release(record);
                 }
-                Some(Message::Datagram { addresses, .. }) if !self.is_at(addresses.destination) => {
-                    self.counters.unknown_qp.add(1);
+                Taken::Brief { brief: None, record, .. } => {
+                    self.counters.malformed.add(1);
+                    inlet.release(record);
                 }
-                Some(message) => {
-                    let number = message.dest_qp();
-                    let held = match current.take() {
-                        None => {
-                            let guard = self.table.lock(number);
-                            guard.map(|guard| Held { number, guard, published: 0 })
-                        }
-                        held => held,
-                    };
-                    match held {
-                        None => self.counters.unknown_qp.add(1),
-                        Some(mut held) => {
-                            let can_wait = can_wait(round.driver, round.waiting);
-                            self.hand_over(&message, &inlet.lane, &mut held, can_wait, round.clock);
-                            current = Some(held);
-                        }
+                Taken::Copied(copied) => match Message::of(copied, buffer) {
+                    None => self.counters.malformed.add(1),
+                    Some(message) => {
+                        published |= self.receive_message(&message, inlet, &mut current, round);
                     }
-                }
-            }
-            if let Some(record) = spent {
-                inlet.release(record);
+                },
             }
         }
-        if let Some(held) = current {
-            published |= self.release_local(held, round.clock, round.driver, round.waiting);
+        (taken, published | (current.is_some() && self.let_go(&mut current, round)))
+    }
+
+    /// Takes what is no brief with its bytes behind it; says whether that completed work.
+    fn receive_message<'a>(
+        &'a self,
+        message: &Message<'_>,
+        inlet: &mut Inlet,
+        current: &mut Option<Held<'a>>,
+        round: &mut Round<'_>,
+    ) -> bool {
+        let number = message.dest_qp();
+        match message {
+            Message::Datagram { packet, addresses, len } if number == Qpn::MULTICAST => {
+                inlet.fans = true;
+                let mut published = self.let_go(current, round);
+                for mut held in self.copies(round.doors, packet, *addresses, *len) {
+                    published |= self.release_local(&mut held, round);
+                }
+                published
+            }
+            Message::Datagram { addresses, .. } if !self.is_at(addresses.destination) => {
+                self.counters.unknown_qp.add(1);
+                false
+            }
+            Message::Datagram { .. } | Message::Packet { .. } | Message::LentBrief { .. } => {
+                let published = self.hold(number, current, round);
+                let can_wait = round.can_wait();
+                if let Some(held) = current {
+                    self.hand_over(message, &inlet.lane, held, can_wait, round.clock);
+                }
+                published
+            }
         }
-        (taken, published)
+    }
+
+    /// Sees to it that it is this queue pair that is held, if there is such a one; says whether letting go
+    /// of another completed work.
+    #[inline(always)]
+    fn hold<'a>(
+        &'a self,
+        number: Qpn,
+        current: &mut Option<Held<'a>>,
+        round: &mut Round<'_>,
+    ) -> bool {
+        if current.as_ref().is_some_and(|held| held.number == number) {
+            return false;
+        }
+        let published = current.is_some() && self.let_go(current, round);
+        match self.table.lock(number) {
+            None => self.counters.unknown_qp.add(1),
+            Some(guard) => *current = Some(Held { number, guard, published: 0 }),
+        }
+        published
+    }
+
+    /// Lets go of the queue pair that is held, if one is; says whether that completed work.
+    fn let_go(&self, current: &mut Option<Held<'_>>, round: &mut Round<'_>) -> bool {
+        let Some(held) = current else {
+            return false;
+        };
+        let published = self.release_local(held, round);
+        *current = None;
+        published
     }
 
     #[inline]
@@ -350,9 +418,6 @@ impl Port {
             return;
         };
         held.published += match message {
-            Message::Brief { brief, near } => {
-                inner.on_brief(brief, Lent::Near(*near), lane, can_wait, || clock.now(), self)
-            }
             Message::LentBrief { brief, pieces } => match Lent::parse(lane, pieces) {
                 Some(lent) => inner.on_brief(brief, lent, lane, can_wait, || clock.now(), self),
                 None => 0,
@@ -395,26 +460,20 @@ impl Port {
         })
     }
 
-    /// Lets a queue pair answer the records that it was given, and lets it go; says whether they
-    /// completed work.
-    fn release_local(
-        &self,
-        mut held: Held<'_>,
-        clock: &mut Clock,
-        driver: Driver,
-        waiting: &mut Waiting,
-    ) -> bool {
+    /// Lets a queue pair answer the records that it was given; says whether they completed work.
+    fn release_local(&self, held: &mut Held<'_>, round: &mut Round<'_>) -> bool {
         let Some(inner) = held.guard.as_mut() else {
             return false;
         };
         // The program shall have its completion first; its answer, or its next call, takes the
         // acknowledgement along.
-        let can_wait = held.published > 0 && can_wait(driver, waiting);
+        let can_wait = held.published > 0 && round.can_wait();
         let aftermath = match can_wait {
             true => inner.put_off(),
-            false => inner.transmit(clock.now(), Acks::Now, self),
+            false => inner.transmit(round.clock.now(), Acks::Now, self),
         };
         if can_wait && (inner.owes_ack() || inner.is_unsettled()) {
+            let waiting = &mut *round.waiting;
             waiting.pressing |= inner.debt.is_pressing() || !inner.owes_plain_ack();
             if !inner.debt.listed {
                 inner.debt.listed = true;
@@ -486,6 +545,11 @@ impl Port {
 }
 
 impl Receiver {
+    /// A lane has brought something, or somebody is owed something for that.
+    fn has_record(&self) -> bool {
+        !self.waiting.local.is_empty() || self.inlets.iter().any(Inlet::has_more)
+    }
+
     /// The sockets' turn has come. A look costs a system call each, which a program that talks to
     /// its neighbours does not want to pay every time.
     pub(super) fn looks_at_sockets(&self, driver: Driver) -> bool {
@@ -506,49 +570,43 @@ fn parse(head: &[u8], addressed: bool) -> Option<(Headers, Option<Addresses>)> {
     }
 }
 
-/// What does not concern the message itself can be done later: the program calls again, or the helper
-/// comes.
-fn can_wait(driver: Driver, waiting: &Waiting) -> bool {
-    driver == Driver::Program && waiting.local.len() < DEFERRED_MAX
-}
-
 /// What taking the records of all lanes once needs.
 struct Round<'a> {
-    buffer: &'a mut [u8],
     doors: &'a [Door],
     waiting: &'a mut Waiting,
     clock: &'a mut Clock,
     driver: Driver,
 }
 
+impl Round<'_> {
+    /// What does not concern the message itself can be done later: the program calls again, or the helper
+    /// comes.
+    #[inline]
+    fn can_wait(&self) -> bool {
+        self.driver == Driver::Program && self.waiting.local.len() < DEFERRED_MAX
+    }
+}
+
 /// What a record says.
 enum Message<'a> {
     Packet { packet: Packet<'a>, lent: Option<&'a [u8]> },
     Datagram { packet: Packet<'a>, addresses: Addresses, len: u16 },
-    Brief { brief: Brief, near: InRing },
     LentBrief { brief: Brief, pieces: &'a [u8] },
 }
 
 impl<'a> Message<'a> {
-    /// The message of a record, of which the rest is in `buffer`, unless it makes no sense; and what
-    /// is to be released when it was taken.
-    #[inline]
-    fn of(record: Taken, buffer: &'a [u8]) -> (Option<Self>, Option<Record>) {
+    /// The message of a record that is in `buffer`, unless it makes no sense.
+    fn of(record: Copied, buffer: &'a [u8]) -> Option<Self> {
         match record {
-            Taken::Brief { brief, near, record } => {
-                (brief.map(|brief| Self::Brief { brief, near }), Some(record))
-            }
-            Taken::LentBrief { brief, len } => {
+            Copied::LentBrief { brief, len } => {
                 let pieces = buffer.get(..len).unwrap_or_default();
-                (brief.map(|brief| Self::LentBrief { brief, pieces }), None)
+                Some(Self::LentBrief { brief: brief?, pieces })
             }
-            Taken::Packet { head, len, lent, addressed } => {
+            Copied::Packet { head, len, lent, addressed } => {
                 let bytes = buffer.get(..len).unwrap_or_default();
                 let (head, rest) = bytes.split_at(head.min(bytes.len()));
-                let Some((headers, addresses)) = parse(head, addressed) else {
-                    return (None, None);
-                };
-                let message = match (addresses, lent) {
+                let (headers, addresses) = parse(head, addressed)?;
+                Some(match (addresses, lent) {
                     (Some(addresses), _) => {
                         let packet = Packet { headers, payload: rest };
                         let len = datagram_len(head.len() - Addresses::LEN, rest.len());
@@ -560,8 +618,7 @@ impl<'a> Message<'a> {
                     (None, false) => {
                         Self::Packet { packet: Packet { headers, payload: rest }, lent: None }
                     }
-                };
-                (Some(message), None)
+                })
             }
         }
     }
@@ -572,7 +629,7 @@ impl<'a> Message<'a> {
             Self::Packet { packet, .. } | Self::Datagram { packet, .. } => {
                 packet.headers.bth.dest_qp
             }
-            Self::Brief { brief, .. } | Self::LentBrief { brief, .. } => brief.dest_qp,
+            Self::LentBrief { brief, .. } => brief.dest_qp,
         }
     }
 }
@@ -604,10 +661,31 @@ const QUIET_STEPS: u32 = 1024;
 mod tests {
     use super::*;
     use crate::path::PortConfig;
+    use std::thread;
+    use std::time::Duration;
 
     fn open(path: PathChoice) -> Arc<Port> {
         let config = PortConfig { path: Some(path), exclusive: true };
         Port::open_with("soft_lo", &config).unwrap()
+    }
+
+    /// Goal: a thread that is about to sleep does not spin while another one looks after the lanes.
+    /// Method: the other one, here, takes its time; who spins drives again and again meanwhile.
+    #[test]
+    fn who_is_about_to_sleep_waits_for_whoever_looks() {
+        let port = open(PathChoice::Auto);
+        let channel = port.create_comp_channel().unwrap();
+        let looks = lock(&port.receiver);
+        let before = port.drives();
+        let sleeper = thread::spawn(move || channel.get(Some(Duration::from_millis(200))));
+        while port.drives() == before {
+            thread::yield_now();
+        }
+        thread::sleep(Duration::from_millis(50));
+        let drives = port.drives() - before;
+        drop(looks);
+        assert!(sleeper.join().unwrap().unwrap().is_none());
+        assert!(drives < 10, "{drives} looks, all in vain");
     }
 
     /// Goal: a device that lends memory of another version, or is at another interface, is reached by

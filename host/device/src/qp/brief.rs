@@ -53,7 +53,7 @@ impl Debt {
 impl QpInner {
     /// Posts and sends the first requests of a batch, as many as can go the short way; says how many,
     /// and how many completions that published.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_briefly(&mut self, batch: &[SendWork<'_>], port: &Port) -> Posted {
         let mut posted = Posted::default();
         if self.late.is_some() && !self.has_room_for(batch) {
@@ -117,6 +117,7 @@ impl QpInner {
     }
 
     /// What requests that were posted the short way leave for the port to do.
+    #[inline(always)]
     pub(super) fn after_brief(&mut self, posted: Posted, port: &Port) -> Aftermath {
         if self.own.overrun {
             self.quietly(port, |_, _| {});
@@ -176,7 +177,7 @@ impl QpInner {
 }
 
 /// Posts and sends a SEND; `None` if it cannot go this way. Says whether an acknowledgement went along.
-#[inline]
+#[inline(always)]
 fn send_briefly(
     engine: &mut adverb_engine::Qp,
     own: &mut Own,
