@@ -10,6 +10,7 @@ use crate::link::Link;
 use crate::source::Source;
 use adverb_verbs::{Access, Context, Gid, PathMtu, Pd, QpLimits};
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -19,7 +20,7 @@ use tracing::{debug, info};
 ///
 /// A handle: clones are the same adapter. Buffers can be used on all channels of their adapter; give
 /// one adapter to several sessions to share buffers between them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Adapter {
     inner: Arc<Inner>,
 }
@@ -41,6 +42,14 @@ struct Inner {
     /// Shared completion queues by key.
     sources: Mutex<HashMap<String, Weak<Source>>>,
     threads: AtomicUsize,
+}
+
+impl fmt::Debug for Adapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Adapter");
+        shown.field("device", &self.context().device().name).field("gid", &self.gid());
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl Adapter {

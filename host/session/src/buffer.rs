@@ -256,11 +256,15 @@ impl Buffer {
 
 /// A block of a buffer, or a part of one: what is posted. It keeps the buffer registered.
 #[derive(Clone, Debug)]
+// Blocks are moved whole, and out of an `Option`, whose mark is the buffer. With the buffer last both are
+// moves of the same 16 and 8 bytes. A load that does not match the store before it waits until that store,
+// and all before it, has reached the cache.
+#[repr(C)]
 pub struct Block {
-    buffer: Buffer,
     /// From the start of the region.
     offset: usize,
     len: usize,
+    buffer: Buffer,
 }
 
 impl Block {

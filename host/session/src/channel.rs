@@ -567,8 +567,12 @@ impl Channel {
         &self.shared
     }
 
-    pub(crate) fn claim_send(&self, block: &Block) -> Result<Ticket, ChannelError> {
-        self.shared.post_send(block.clone(), None, AWAITED)
+    pub(crate) fn claim_send(
+        &self,
+        block: &Block,
+        imm: Option<u32>,
+    ) -> Result<Ticket, ChannelError> {
+        self.shared.post_send(block.clone(), imm, AWAITED)
     }
 
     pub(crate) fn claim_write(
@@ -586,6 +590,24 @@ impl Channel {
         from: RemoteBlock,
     ) -> Result<Ticket, ChannelError> {
         self.shared.post_read(block.clone(), from, AWAITED)
+    }
+
+    pub(crate) fn claim_fetch_add(
+        &self,
+        block: &Block,
+        at: RemoteBlock,
+        add: u64,
+    ) -> Result<Ticket, ChannelError> {
+        self.shared.post_fetch_add(block.clone(), at, add, AWAITED)
+    }
+
+    pub(crate) fn claim_compare_swap(
+        &self,
+        block: &Block,
+        at: RemoteBlock,
+        words: (u64, u64),
+    ) -> Result<Ticket, ChannelError> {
+        self.shared.post_compare_swap(block.clone(), at, words, AWAITED)
     }
 
     /// The event of work that is claimed, if it has ended.
@@ -632,7 +654,7 @@ impl Channel {
 }
 
 /// What an atomic brought.
-fn word(event: &Event) -> Result<u64, ChannelError> {
+pub(crate) fn word(event: &Event) -> Result<u64, ChannelError> {
     let mut bytes = [0; size_of::<u64>()];
     event.block.read(0, &mut bytes).map_err(|_| ChannelError::NotAWord)?;
     Ok(u64::from_ne_bytes(bytes))

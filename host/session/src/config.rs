@@ -30,8 +30,8 @@ pub const CHANNELS_MAX: usize = frame::CHANNELS_MAX;
 pub struct Config {
     /// What the peer is told to call this side.
     pub name: String,
-    /// Names of an endpoint's channels. The client's count; a server makes those that it is asked
-    /// for.
+    /// Names of an endpoint's channels; one, `data`, unless set. The client's count; a server makes those
+    /// that it is asked for.
     pub channels: Vec<String>,
     /// The device, and how its queue pairs behave on the network.
     pub adapter: AdapterConfig,
@@ -39,7 +39,7 @@ pub struct Config {
     pub queues: QueueConfig,
     /// How long to wait for what.
     pub timeouts: Timeouts,
-    /// How calls and threads that wait do it.
+    /// How calls and threads that wait do it; [`WorkMode::BusyPoll`] unless set.
     pub work_mode: WorkMode,
     /// Which completions come together, and which threads take them.
     pub thread_mode: ThreadMode,
@@ -178,7 +178,8 @@ impl Config {
         self
     }
 
-    /// Sets the processors that threads of channels with handlers are kept on, in turn.
+    /// Sets the processors that threads of channels with handlers are kept on, in turn. A thread that
+    /// cannot be kept there runs anywhere.
     #[must_use]
     pub fn cpus(mut self, cpus: impl IntoIterator<Item = usize>) -> Self {
         self.queues.cpus = cpus.into_iter().collect();
@@ -225,9 +226,9 @@ impl Config {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AdapterConfig {
-    /// Name of the device.
+    /// Name of the device; `soft_lo` unless set, which reaches this host alone.
     pub device: String,
-    /// Place of the address to use in the device's GID table.
+    /// Place of the address to use in the device's GID table; 1 unless set.
     pub gid_index: u8,
     /// Path MTU; `None`: the largest that fits the device. The smaller one of both sides is used.
     pub path_mtu: Option<PathMtu>,
@@ -244,7 +245,8 @@ pub struct AdapterConfig {
     pub rnr_retry: RnrRetry,
     /// How long the peer is told to wait when no receive is posted here.
     pub min_rnr_timer: RnrTimer,
-    /// READs and atomics under way at once, each way. The smaller one of both sides is used.
+    /// READs and atomics under way at once, each way; 16 unless set. The smaller one of both sides is
+    /// used.
     pub reads: u8,
 }
 
@@ -269,11 +271,12 @@ impl Default for AdapterConfig {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueueConfig {
-    /// Sends, WRITEs, READs and atomics in flight at once. Work counts until its event is taken.
+    /// Sends, WRITEs, READs and atomics in flight at once; 128 unless set. Work counts until its event is
+    /// taken.
     pub send_depth: u32,
-    /// Receives posted at once. A receive counts until its event is taken.
+    /// Receives posted at once; 128 unless set. A receive counts until its event is taken.
     pub receive_depth: u32,
-    /// Messages and WRITEs of up to this many bytes are copied when they are posted; 0: none.
+    /// Messages and WRITEs of up to this many bytes are copied when they are posted; 0, unless set: none.
     pub inline_bytes: u32,
     /// Which posted work asks the device for a completion.
     pub signal: Signal,
@@ -316,13 +319,15 @@ pub enum Signal {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Timeouts {
-    /// For a server to be there and to answer, all tries together.
+    /// For a server to be there and to answer, all tries together; 10 s unless set.
     pub connect: Duration,
-    /// For a newcomer to say who it is.
+    /// For a newcomer to say who it is; 3 s unless set.
     pub handshake: Duration,
-    /// For work on a channel, and for the peer to advertise a buffer.
+    /// For calls that wait for work on a channel, for a message, or for the peer to advertise a buffer;
+    /// 10 s unless set. The waiting is over then, not the channel: one may ask again.
     pub work: Duration,
-    /// For a peer that nothing is heard of, also when it is asked; `None`: for ever. At least 20 ms.
+    /// For a peer that nothing is heard of, also when it is asked; `None`: for ever. At least 20 ms; 5 s
+    /// unless set.
     pub silence: Option<Duration>,
 }
 

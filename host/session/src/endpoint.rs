@@ -12,6 +12,7 @@ use crate::link::{Departure, Link, PeerInfo};
 use crate::remote::RemoteBuffer;
 use crate::set_up::Unlinked;
 use adverb_sys::eventfd::EventFd;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,11 +23,19 @@ use tracing::info;
 ///
 /// A handle: clones are the same endpoint. Dropping the last one says goodbye once its channels are
 /// dropped too; [`Endpoint::close`] waits before until what was posted is done.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Endpoint {
     channels: Vec<Channel>,
     line: Arc<Line>,
     adapter: Adapter,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Endpoint");
+        shown.field("channels", &self.channels).field("adapter", &self.adapter);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl Endpoint {
@@ -60,8 +69,8 @@ impl Endpoint {
     /// # Errors
     ///
     /// No thread was started.
-    pub fn handle(&self, handler: &Arc<dyn Handler>) -> io::Result<()> {
-        self.channels.iter().try_for_each(|channel| channel.handle(Arc::clone(handler)))
+    pub fn handle(&self, handler: Arc<dyn Handler>) -> io::Result<()> {
+        self.channels.iter().try_for_each(|channel| channel.handle(Arc::clone(&handler)))
     }
 
     /// Connects to the same server again, with the same settings and channels, and advertises the
@@ -136,6 +145,11 @@ impl Endpoint {
         }
         let timeout = self.adapter.config().timeouts.work;
         self.line.link().advertise(name, buffer, timeout)
+    }
+
+    /// The peer was told of a buffer under this name.
+    pub(crate) fn has_advertised(&self, name: &str) -> bool {
+        self.line.link().advertised().iter().any(|(known, _)| known.as_str() == name)
     }
 
     /// The buffer that the peer has advertised under this name; waits until it does.

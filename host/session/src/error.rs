@@ -382,6 +382,8 @@ pub enum BindError {
     Adapter(AdapterError),
     /// The address cannot be listened on.
     Listen {
+        /// What the address stands for; nothing, if it stands for none.
+        addresses: Vec<SocketAddr>,
         /// What the system said.
         error: io::Error,
     },
@@ -391,7 +393,13 @@ impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Adapter(error) => fmt::Display::fmt(error, f),
-            Self::Listen { error } => write!(f, "cannot listen on the address: {error}"),
+            Self::Listen { addresses, error } if addresses.is_empty() => {
+                write!(f, "cannot listen: {error}")
+            }
+            Self::Listen { addresses, error } => {
+                let all: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+                write!(f, "cannot listen on {}: {error}", all.join(" or "))
+            }
         }
     }
 }
@@ -400,7 +408,7 @@ impl Error for BindError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Adapter(error) => Some(error),
-            Self::Listen { error } => Some(error),
+            Self::Listen { error, .. } => Some(error),
         }
     }
 }
@@ -906,7 +914,9 @@ impl From<BufferError> for MessageError {
 
 impl From<NoSuchChannel> for MessageError {
     fn from(_: NoSuchChannel) -> Self {
-        Self::Open { what: "there is no channel of this name" }
+        Self::Open {
+            what: "there is no channel of this name; the client's Config::channels names them",
+        }
     }
 }
 
@@ -914,7 +924,7 @@ impl From<ExchangeError> for MessageError {
     fn from(error: ExchangeError) -> Self {
         match error {
             ExchangeError::PeerGone(how) => Self::Channel(ChannelError::PeerGone(how)),
-            ExchangeError::NameTaken { .. } => Self::Open { what: "there is one already" },
+            ExchangeError::NameTaken { .. } => Self::Open { what: HAS_ONE },
             ExchangeError::Timeout { .. } => Self::Open { what: "the peer has not opened it" },
             ExchangeError::Connector(_)
             | ExchangeError::ForeignBuffer
@@ -925,5 +935,6 @@ impl From<ExchangeError> for MessageError {
     }
 }
 
+pub(crate) const HAS_ONE: &str = "the channel has one already: use a clone of it";
 const FOREIGN_BUFFER: &str = "the buffer is of another adapter: allocate it with endpoint.adapter(), or give one adapter to \
      all sessions that share it";

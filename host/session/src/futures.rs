@@ -9,7 +9,7 @@
 //! it; an event that it would have brought stays for the next who asks.
 
 use crate::buffer::Block;
-use crate::channel::{Channel, Shared};
+use crate::channel::{Channel, Shared, word};
 use crate::error::{ChannelError, MessageError};
 use crate::messenger::{Message, Messenger};
 use crate::remote::RemoteBlock;
@@ -22,7 +22,12 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
-/// A channel that tasks wait on. Its calls are those of [`Channel`].
+/// A channel that tasks wait on.
+///
+/// Its calls are those of [`Channel`] that wait; what is posted to [`AsyncChannel::channel`] has its end
+/// waited for by [`AsyncChannel::event`]. Setting up and closing endpoints has no futures: a runtime has
+/// `tokio::task::spawn_blocking` for [`crate::ServerSession::accept`],
+/// [`crate::ClientSession::connect`], [`crate::Endpoint::remote_buffer`] and the like.
 ///
 /// ```
 /// use adverb_session::{AsyncChannel, ClientSession, Config, ServerSession, WorkMode};
@@ -79,7 +84,16 @@ impl AsyncChannel {
     ///
     /// As [`Channel::send`], but it waits for as long as it takes.
     pub async fn send(&self, block: Block) -> Result<(), ChannelError> {
-        self.awaited(|channel| channel.claim_send(&block)).await.map(drop)
+        self.awaited(|channel| channel.claim_send(&block, None)).await.map(drop)
+    }
+
+    /// Sends a message with immediate data and waits until the peer has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`AsyncChannel::send`].
+    pub async fn send_with_imm(&self, block: Block, imm: u32) -> Result<(), ChannelError> {
+        self.awaited(|channel| channel.claim_send(&block, Some(imm))).await.map(drop)
     }
 
     /// Writes `block` to the start of `to` and waits until it is there.
@@ -112,6 +126,38 @@ impl AsyncChannel {
     /// As [`AsyncChannel::send`].
     pub async fn read(&self, block: Block, from: RemoteBlock) -> Result<(), ChannelError> {
         self.awaited(|channel| channel.claim_read(&block, from)).await.map(drop)
+    }
+
+    /// Adds to the peer's 8 bytes at the start of `at`, wrapping, and returns what was there, which
+    /// `block` has too.
+    ///
+    /// # Errors
+    ///
+    /// As [`AsyncChannel::send`].
+    pub async fn fetch_add(
+        &self,
+        block: Block,
+        at: RemoteBlock,
+        add: u64,
+    ) -> Result<u64, ChannelError> {
+        word(&self.awaited(|channel| channel.claim_fetch_add(&block, at, add)).await?)
+    }
+
+    /// Puts `swap` in the place of the peer's 8 bytes at the start of `at` if they equal `compare`,
+    /// and returns what was there, which `block` has too.
+    ///
+    /// # Errors
+    ///
+    /// As [`AsyncChannel::send`].
+    pub async fn compare_swap(
+        &self,
+        block: Block,
+        at: RemoteBlock,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, ChannelError> {
+        let words = (compare, swap);
+        word(&self.awaited(|channel| channel.claim_compare_swap(&block, at, words)).await?)
     }
 
     /// Waits for something to arrive in the oldest of the posted receives. Cancel-safe.
@@ -214,7 +260,10 @@ impl Drop for Claimed<'_> {
     }
 }
 
-/// A messenger that tasks wait on. Its calls are those of [`Messenger`].
+/// A messenger that tasks wait on.
+///
+/// [`Messenger::open`] and [`Messenger::close`] wait for the peer on their thread: call them in
+/// `tokio::task::spawn_blocking`.
 #[derive(Clone, Debug)]
 pub struct AsyncMessenger {
     messenger: Messenger,

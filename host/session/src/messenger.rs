@@ -21,7 +21,7 @@ use crate::buffer::{Block, Buffer};
 use crate::channel::Channel;
 use crate::connector::Deadline;
 use crate::endpoint::Endpoint;
-use crate::error::{ChannelError, MessageError};
+use crate::error::{ChannelError, HAS_ONE, MessageError};
 use crate::remote::{RemoteBlock, RemoteBuffer};
 use crate::ring::{Event, Operation};
 use adverb_verbs::{Access, Rkey};
@@ -158,17 +158,22 @@ impl fmt::Debug for Messenger {
 }
 
 impl Messenger {
-    /// Opens a messenger over the channel `name`, and waits until the peer has done so too.
+    /// Opens a messenger over the channel `name`, and waits until the peer has done so too. A channel has
+    /// one, of which there can be clones.
     ///
     /// # Errors
     ///
-    /// [`MessageError`], also if the channel's queues are too shallow.
+    /// [`MessageError`], also if the channel's queues are too shallow, or if it has a messenger.
     pub fn open(
         endpoint: &Endpoint,
         name: &str,
         config: MessengerConfig,
     ) -> Result<Self, MessageError> {
         let channel = endpoint.channel(name)?;
+        let title = format!("messages of {name}");
+        if endpoint.has_advertised(&title) {
+            return Err(MessageError::Open { what: HAS_ONE });
+        }
         let queues = &endpoint.adapter().config().queues;
         for (what, depth, least) in [
             ("send_depth", queues.send_depth, SENDS_KEPT + 1),
@@ -197,7 +202,6 @@ impl Messenger {
         for (place, word) in words.into_iter().enumerate() {
             facts.at(0)?.write(place * size_of::<u64>(), &word.to_be_bytes())?;
         }
-        let title = format!("messages of {name}");
         endpoint.advertise(&title, &facts)?;
         let theirs = Theirs::ask(endpoint, &channel, &title)?;
         let sends = place(queues.send_depth);
@@ -336,7 +340,9 @@ impl Messenger {
     ///
     /// # Errors
     ///
-    /// [`MessageError`]. What came before the peer went comes first.
+    /// [`MessageError`]; [`MessageError::Timeout`] if none came within [`crate::Timeouts::work`] or
+    /// what [`Messenger::with_timeout`] says: a server that may be idle for longer asks again. What came
+    /// before the peer went comes first.
     pub fn recv(&self) -> Result<Message, MessageError> {
         let arrival = self.until(|_, state| Ok(state.inbox.pop_front()))?;
         self.finish(arrival)

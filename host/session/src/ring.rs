@@ -92,20 +92,22 @@ impl fmt::Display for Operation {
 /// The end of a piece of posted work.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
+// As in a block: the mark of an `Option` of it is among the last 16 bytes, and all pieces are aligned.
+#[repr(C)]
 pub struct Event {
-    /// What posting it returned.
-    pub ticket: Ticket,
-    /// What was done.
-    pub operation: Operation,
     /// The local block.
     pub block: Block,
     /// Bytes that were sent, written or read; for a receive those that arrived, in the block or by
     /// the peer's WRITE.
     pub bytes: usize,
-    /// What came with a message or a peer's WRITE.
-    pub imm: Option<u32>,
+    /// What posting it returned.
+    pub ticket: Ticket,
+    /// What was done.
+    pub operation: Operation,
     /// How it went.
     pub status: WcStatus,
+    /// What came with a message or a peer's WRITE.
+    pub imm: Option<u32>,
 }
 
 impl Event {

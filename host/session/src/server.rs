@@ -75,8 +75,10 @@ impl ServerSession {
     ///
     /// [`BindError::Listen`].
     pub fn bind_on(address: impl ToSocketAddrs, adapter: Adapter) -> Result<Self, BindError> {
-        let failed = |error| BindError::Listen { error };
-        let listener = TcpListener::bind(address).map_err(failed)?;
+        let unknown = |error| BindError::Listen { addresses: Vec::new(), error };
+        let addresses: Vec<_> = address.to_socket_addrs().map_err(unknown)?.collect();
+        let failed = |error| BindError::Listen { addresses: addresses.clone(), error };
+        let listener = TcpListener::bind(addresses.as_slice()).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         connector::mark(&listener, &adapter.config().adapter);
         let epoll = Epoll::new().map_err(failed)?;

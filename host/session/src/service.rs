@@ -120,7 +120,7 @@ impl Shared {
         endpoint.ring_when_gone(&self.bell);
         self.handler.established(&endpoint);
         // Without threads nothing can be served: whoever came is told so by the end.
-        if endpoint.handle(&self.handler).is_ok() {
+        if endpoint.handle(Arc::clone(&self.handler)).is_ok() {
             self.endpoints().push(endpoint);
         }
     }

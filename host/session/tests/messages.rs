@@ -234,3 +234,17 @@ fn unruly_peers_are_found_out() {
         assert_eq!(server.send(b"hello").unwrap_err(), error);
     }
 }
+
+/// Goal: a second messenger on one channel is refused as such, and the first does not notice.
+#[test]
+fn a_channel_has_one_messenger() {
+    let (client, server) = messengers(shallow(), small_blocks());
+    for _ in 0..2 {
+        let receives = client.channel().in_flight().receives;
+        let second = Messenger::open(client.endpoint(), "data", small_blocks()).unwrap_err();
+        assert!(second.to_string().contains("has one already"), "{second}");
+        assert_eq!(client.channel().in_flight().receives, receives);
+    }
+    client.send(b"hello").unwrap();
+    assert_eq!(server.recv().unwrap().to_vec(), b"hello");
+}

@@ -314,3 +314,20 @@ fn addresses_of_two_families_do_not_meet_and_both_sides_hear_why() {
     channel.write(local.at(0).unwrap(), to).unwrap();
     assert_eq!(sink.at(0).unwrap().to_vec(), [1; 8]);
 }
+
+/// Goal: what a program prints of its handles is what it knows of them, not how they are made.
+#[test]
+fn handles_print_as_a_line() {
+    let (client, _server) = pair(Config::default());
+    let block = client.adapter().buffer(1, 16).unwrap().at(0).unwrap();
+    for shown in [format!("{client:?}"), format!("{block:?}"), format!("{:?}", client.adapter())] {
+        assert!(shown.len() < 500 && shown.contains("soft_lo"), "{shown}");
+    }
+}
+
+#[test]
+fn an_address_that_is_not_of_this_machine_is_named() {
+    let error = ServerSession::bind("192.0.2.1:7", Config::default()).unwrap_err();
+    let said = error.to_string();
+    assert!(said.starts_with("cannot listen on 192.0.2.1:7: "), "{said}");
+}

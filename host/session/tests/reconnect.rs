@@ -174,8 +174,7 @@ fn a_server_that_said_goodbye_is_followed_if_asked() {
         let first = server.accept(LONG).unwrap();
         let endpoint = connecting.join().unwrap();
         let (told, established) = mpsc::channel();
-        let handler: Arc<dyn Handler> = Arc::new(Tell(told, AtomicU32::new(0)));
-        endpoint.handle(&handler).unwrap();
+        endpoint.handle(Arc::new(Tell(told, AtomicU32::new(0)))).unwrap();
         first.close().unwrap();
         if follow {
             let _second = server.accept(LONG).unwrap();

@@ -39,12 +39,15 @@ async fn channels_send_receive_write_and_read() {
         server.advertise("sink", &sink).unwrap();
         let remote = client.remote_buffer("sink").unwrap();
         let local = client.adapter().buffer(4, 64).unwrap();
-        far.channel().post_recv(sink.at(0).unwrap()).unwrap();
-        far.channel().post_recv(sink.at(1).unwrap()).unwrap();
+        let receives = server.adapter().buffer(3, 64).unwrap();
+        for _ in 0..3 {
+            far.channel().post_recv(receives.next()).unwrap();
+        }
         let receiving = tokio::spawn(async move {
             let first = far.recv().await.unwrap();
             let second = far.event().await.unwrap();
-            (first.operation, second.operation, second.imm)
+            let third = far.recv().await.unwrap();
+            (first.operation, second.operation, second.imm, third.imm)
         });
         local.at(0).unwrap().write(0, &pattern(1, 64)).unwrap();
         near.send(local.at(0).unwrap()).await.unwrap();
@@ -53,8 +56,14 @@ async fn channels_send_receive_write_and_read() {
         near.write(from, remote.at(2).unwrap()).await.unwrap();
         near.read(local.at(1).unwrap(), to).await.unwrap();
         assert_eq!(local.at(1).unwrap().to_vec(), pattern(1, 64));
+        let word = remote.at(1).unwrap().first(8).unwrap();
+        let result = || local.at(2).unwrap().first(8).unwrap();
+        assert_eq!(near.fetch_add(result(), word, 5).await.unwrap(), 0);
+        assert_eq!(near.compare_swap(result(), word, 5, 9).await.unwrap(), 5);
+        assert_eq!(near.fetch_add(result(), word, 0).await.unwrap(), 9);
+        near.send_with_imm(local.at(0).unwrap(), 11).await.unwrap();
         let told = timeout(LONG, receiving).await.unwrap().unwrap();
-        assert_eq!(told, (Operation::Receive, Operation::WriteReceived, Some(9)));
+        assert_eq!(told, (Operation::Receive, Operation::WriteReceived, Some(9), Some(11)));
     }
 }
 
