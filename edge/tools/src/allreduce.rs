@@ -22,6 +22,13 @@ pub(crate) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
     if let Some(rank) = args.rank {
         return member(args, rank);
     }
+    if !args.size.is_multiple_of(NUMBER_BYTES) {
+        let why = format!("--size {}: a vector of f32 has a multiple of 4 bytes", args.size);
+        return Err(Failure::usage(why));
+    }
+    if args.width.is_some() && args.topology != Shape::Tree {
+        return Err(Failure::usage("--width is for --topology tree: nothing else has one"));
+    }
     let ports = free_ports(args.local)?;
     let ports = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
     let members = (0..args.local).map(|rank| start(args, rank, &ports));
@@ -48,7 +55,10 @@ fn start(args: &AllreduceArgs, rank: usize, ports: &str) -> Result<Child, Failur
     command.args(["allreduce", "--rank", &rank.to_string(), "--ports", ports]);
     command.args(["--local", &args.local.to_string(), "--size", &args.size.to_string()]);
     command.args(["--iters", &args.iters.to_string(), "--wait", args.wait.name()]);
-    command.args(["--topology", args.topology.name(), "--width", &args.width.to_string()]);
+    command.args(["--topology", args.topology.name()]);
+    if let Some(width) = args.width {
+        command.args(["--width", &width.to_string()]);
+    }
     Child::start(command, "a member")
 }
 
@@ -81,9 +91,9 @@ fn member(args: &AllreduceArgs, rank: usize) -> Result<(), Failure> {
     let rate = stats::to_f64(args.size) / stats::to_f64(median.max(1));
     if rank == 0 {
         println!(
-            "{size} members, {} bytes of f32, {:?}: every bit right; {:.3} ms, {rate:.3} GB/s",
+            "{size} members, {} bytes of f32, {}: every bit right; {:.3} ms, {rate:.3} GB/s",
             args.size,
-            topology(args),
+            args.topology.name(),
             stats::to_f64(median) / 1e6,
         );
     }
@@ -101,7 +111,7 @@ fn topology(args: &AllreduceArgs) -> Topology {
         Shape::Auto => Topology::Auto,
         Shape::Mesh => Topology::Mesh,
         Shape::Ring => Topology::Ring,
-        Shape::Tree => Topology::Tree { width: usize::from(args.width) },
+        Shape::Tree => Topology::Tree { width: usize::from(args.width.unwrap_or(WIDTH)) },
         Shape::DoubleTree => Topology::DoubleTree,
     }
 }
@@ -141,4 +151,8 @@ fn join(args: &AllreduceArgs, rank: usize) -> Result<Group, Failure> {
     Group::new(rank, peers).doing("making a group")
 }
 
+/// Bytes of an `f32`.
+const NUMBER_BYTES: u64 = 4;
+/// Members below each in a tree, unless told.
+const WIDTH: u16 = 2;
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -381,7 +381,7 @@ pub(crate) struct AllreduceArgs {
     #[arg(long, value_name = "N", default_value = "4", value_parser = nodes)]
     pub(crate) local: usize,
 
-    /// Bytes of the vector; K, M as suffix
+    /// Bytes of the vector, a multiple of 4; K, M as suffix
     #[arg(short, long, value_name = "BYTES", default_value = "1M", value_parser = size)]
     pub(crate) size: u64,
 
@@ -393,9 +393,9 @@ pub(crate) struct AllreduceArgs {
     #[arg(long, default_value = "auto")]
     pub(crate) topology: Shape,
 
-    /// Members below each in a tree
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) width: u16,
+    /// Members below each with --topology tree; none: 2
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) width: Option<u16>,
 
     /// How threads wait
     #[arg(long, default_value = "epoll")]
@@ -500,6 +500,10 @@ pub(crate) struct PingpongArgs {
     /// Messages there and back
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iters: u64,
+
+    /// How long to look for the server
+    #[arg(long, value_name = "SECONDS", default_value = "10", conflicts_with = "server", value_parser = seconds)]
+    pub(crate) connect_timeout: f64,
 }
 
 /// Reads a message size such as `64`, `64K` or `1M`.

@@ -60,6 +60,14 @@ struct Gid {
     kind: String,
 }
 
+/// Their names, for a person.
+pub(crate) fn device_names(devices: &[verbs::Device]) -> String {
+    match devices {
+        [] => "none, for no network interface that is up has an address".to_owned(),
+        some => some.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", "),
+    }
+}
+
 /// Runs the subcommand.
 pub(crate) fn run(args: &DevicesArgs) -> Result<(), Failure> {
     let devices = list()?;

@@ -11,6 +11,7 @@ use adverb::verbs::{self, Context, Device, DeviceAttr, PathMtu, Provider};
 use serde_json::{Map, Value, json};
 
 use crate::args::DevinfoArgs;
+use crate::devices::device_names;
 use crate::failure::{Doing, Failure};
 
 /// Runs the subcommand.
@@ -24,8 +25,7 @@ pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Failure> {
         None => all.iter().collect(),
     };
     if let (Some(name), []) = (&args.device, shown.as_slice()) {
-        let known: Vec<_> = all.iter().map(|device| device.name.as_str()).collect();
-        let known = known.join(", ");
+        let known = device_names(&all);
         return Err(Failure::failed(format!("there is no device {name}; there are: {known}")));
     }
     if shown.is_empty() {

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     if let Err(error) = adverb::log_to_stderr() {
         let failure = failure::Failure::usage(error.to_string());
-        eprintln!("adverb: {failure}");
+        complain(&failure);
         return failure.exit_code();
     }
     let ended = match args.command {
@@ -45,8 +45,14 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if failure.is_closed_output() => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("adverb: {failure}");
+            complain(&failure);
             failure.exit_code()
         }
     }
+}
+
+/// Says why, in one piece: other processes may write to the same place.
+fn complain(failure: &failure::Failure) {
+    let line = format!("adverb: {failure}\n");
+    eprint!("{line}");
 }

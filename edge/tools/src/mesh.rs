@@ -144,7 +144,9 @@ impl Screen {
         let table = report.table();
         let up = if self.lines > 0 { format!("\x1b[{}A", self.lines) } else { String::new() };
         self.lines = table.lines().count();
-        eprint!("{up}{}", table.replace('\n', "\x1b[K\n"));
+        // Lines that a narrow terminal broke would be more than what is gone up.
+        let table = format!("\x1b[?7l{up}{}\x1b[?7h", table.replace('\n', "\x1b[K\n"));
+        eprint!("{table}");
     }
 }
 

@@ -5,12 +5,13 @@
 //! immediate data that tells of both, the server answers in the same way, and the client reads back
 //! what it wrote. Every byte is compared.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use adverb::session::{
-    Block, Buffer, Channel, ClientSession, Config, Endpoint, PathMtu, RemoteBuffer, ServerSession,
+    BindError, Block, Buffer, Channel, ClientSession, Config, Endpoint, PathMtu, RemoteBuffer,
+    ServerSession,
 };
 
 use crate::args::PingpongArgs;
@@ -18,6 +19,7 @@ use crate::bench::LOCAL_DEVICE;
 use crate::bench::client::addresses;
 use crate::bench::stats::{self, Samples};
 use crate::child::{Child, end_with_parent};
+use crate::devices::device_names;
 use crate::failure::{Doing, Failure};
 
 /// Runs the subcommand.
@@ -49,8 +51,7 @@ fn config(args: &PingpongArgs, peer: IpAddr) -> Result<Config, Failure> {
             .or_else(|| devices.iter().find(|device| device.name == LOCAL_DEVICE)),
     };
     let device = device.ok_or_else(|| {
-        let names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
-        Failure::failed(format!("no such device; there are: {}", names.join(", ")))
+        Failure::failed(format!("no such device; there are: {}", device_names(&devices)))
     })?;
     let same = device.gids.iter().find(|gid| Some(gid.ip()) == here);
     let like = device.gids.iter().find(|gid| gid.ip().is_ipv4() == peer.is_ipv4());
@@ -169,7 +170,8 @@ impl Side {
 
 /// Connects to the first of a host's addresses where a server is; they share the time there is.
 fn connect(addresses: &[SocketAddr], args: &PingpongArgs) -> Result<Endpoint, Failure> {
-    let patience = PATIENCE / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+    let patience = Duration::from_secs_f64(args.connect_timeout);
+    let patience = patience / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
     let mut errors = Vec::new();
     for to in addresses {
         let config = config(args, to.ip())?.connect_timeout(patience);
@@ -215,6 +217,22 @@ fn test(endpoint: Endpoint, args: &PingpongArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What to do if there is no server.
+fn not_listening(error: &BindError) -> Failure {
+    let BindError::Listen { error: cause, .. } = error else {
+        return Failure::failed(error.to_string()); // It is not about the address.
+    };
+    let kind = cause.kind();
+    let hint = if matches!(kind, ErrorKind::AddrInUse | ErrorKind::PermissionDenied) {
+        ": choose another with --port"
+    } else if kind == ErrorKind::AddrNotAvailable {
+        ": choose an address of this machine with --bind"
+    } else {
+        ""
+    };
+    Failure::failed(format!("{error}{hint}"))
+}
+
 /// The server: one client after another.
 fn serve(args: &PingpongArgs) -> Result<(), Failure> {
     let any = IpAddr::from(Ipv6Addr::UNSPECIFIED);
@@ -227,8 +245,7 @@ fn serve(args: &PingpongArgs) -> Result<(), Failure> {
     if args.connection.bind.is_none() && server.is_err() {
         server = ServerSession::bind(("0.0.0.0", port), config);
     }
-    let taken = format!("listening on {bind} port {port} (choose another with --port)");
-    let mut server = server.doing(taken)?;
+    let mut server = server.map_err(|error| not_listening(&error))?;
     let address = server.local_addr();
     if child {
         println!("{}", address.port());
@@ -351,18 +368,19 @@ mod tests {
     use clap::Parser;
 
     /// Goal: a host of which one address does not answer is reached at another.
+    /// Method: the one that does not comes first; the other gets almost all of a minute, in many parts.
     #[test]
     fn every_address_of_a_host_is_tried() {
-        let Ok(Args { command: Command::Pingpong(args) }) =
-            Args::try_parse_from(["adverb", "pingpong"])
-        else {
+        let words = ["adverb", "pingpong", "--connect-timeout", "60"];
+        let Ok(Args { command: Command::Pingpong(args) }) = Args::try_parse_from(words) else {
             panic!("`pingpong` was asked for");
         };
         let here = IpAddr::from([127, 0, 0, 1]);
         let server = ServerSession::bind((here, 0), config(&args, here).unwrap());
         let mut server = server.unwrap();
         // Nobody listens at port 1.
-        let addresses = [SocketAddr::new(here, 1), server.local_addr()];
+        let mut addresses = [server.local_addr(); 60];
+        addresses[0] = SocketAddr::new(here, 1);
         std::thread::scope(|scope| {
             let accepting = scope.spawn(move || server.accept(PATIENCE * 6));
             let endpoint = connect(&addresses, &args).unwrap();

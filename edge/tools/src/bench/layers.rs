@@ -358,7 +358,7 @@ impl Session {
     }
 
     /// Keeps the block of what has ended for the next time, and says what it was.
-    #[inline]
+    #[inline(always)]
     fn end(&mut self, event: Event) -> Operation {
         let Event { operation, block, .. } = event;
         if operation == Operation::Send {

@@ -125,12 +125,11 @@ fn measure(
             done,
         }),
     };
-    let asker: Arc<Asker> = Arc::new(asker);
+    let asker = Arc::new(asker);
     let before = (usage().doing("asking for processor time")?.cpu(), Instant::now());
     let source = buffer.at(0).doing("taking a block")?;
     channel.post_recv(buffer.at(1).doing("taking a block")?).doing("posting a receive")?;
-    let handler: Arc<dyn Handler> = Arc::<Asker>::clone(&asker);
-    endpoint.handle(&handler).doing("starting a thread")?;
+    endpoint.handle(Arc::<Asker>::clone(&asker)).doing("starting a thread")?;
     channel.post_send(source).doing("sending")?;
     let patience = duration + PATIENCE;
     finished.recv_timeout(patience).doing("waiting for the messages")?;

@@ -20,6 +20,7 @@ use super::measure::{Endpoint, Link, Reaped, Request};
 use super::plan::{Memory, Tuning};
 use super::report::Path;
 use crate::args::Op;
+use crate::devices::device_names;
 use crate::failure::{Doing, Failure};
 
 /// How a queue pair can be reached, and its memory.
@@ -89,11 +90,10 @@ impl DeviceChoice {
 
     /// There is no such device.
     fn not_among(&self, all: &[adverb::verbs::Device]) -> Failure {
-        let names: Vec<_> = all.iter().map(|device| device.name.as_str()).collect();
         let wanted = self.device.as_deref().unwrap_or("with the address of this connection");
         Failure::Failed(format!(
             "there is no device {wanted}; there are: {}. Choose one with --device",
-            names.join(", ")
+            device_names(all)
         ))
     }
 

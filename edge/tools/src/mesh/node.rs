@@ -23,6 +23,7 @@ use super::report::Report;
 use super::traffic::{self, BLOCK_BYTES_MIN, NOTICE_BYTES, Notice};
 use crate::args::MeshTraffic;
 use crate::bench::stats::Samples;
+use crate::devices::device_names;
 use crate::failure::{Doing, Failure};
 
 /// What a node does.
@@ -198,8 +199,7 @@ fn config(task: &Task, own: SocketAddr) -> Result<Config, Failure> {
         None => devices.iter().find(holds),
     };
     let device = device.ok_or_else(|| {
-        let names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
-        let names = names.join(", ");
+        let names = device_names(&devices);
         Failure::failed(format!(
             "no device has the address {}; there are: {names}. Choose one with --device",
             own.ip()

@@ -64,7 +64,24 @@ fn a_server_of_another_kind_is_a_failure_that_says_so() {
 
 #[test]
 fn a_server_that_is_not_there_is_a_failure() {
-    let output = adverb(&["pingpong", "127.0.0.1", "-p", "1"]);
+    let output = adverb(&["pingpong", "127.0.0.1", "-p", "1", "--connect-timeout", "0.5"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("connecting to 127.0.0.1 port 1"), "{}", stderr(&output));
+}
+
+/// Goal: who cannot listen is told what to change, and nothing that would not help.
+#[test]
+fn a_server_that_cannot_listen_says_what_to_change() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("it is bound").port().to_string();
+    for (words, helps, does_not) in [
+        (&["pingpong", "-n", "1", "-x", "77"][..], "no GID with index 77", "--port"),
+        (&["pingpong", "--server", "--bind", "192.0.2.1"], "--bind", "--port"),
+        (&["pingpong", "--server", "--bind", "127.0.0.1", "-p", &port], "--port", "--bind"),
+    ] {
+        let output = adverb(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
+        let said = stderr(&output);
+        assert!(said.contains(helps) && !said.contains(does_not), "{words:?}: {said}");
+    }
 }

@@ -43,6 +43,8 @@ fn wrong_usage_ends_with_2_and_says_what_is_allowed() {
         (&["bench", "--modes", "-o", "file"], "cannot be used with"),
         (&["bench", "--layers", "-s", "64"], "cannot be used with"),
         (&["bench", "--layers", "--bind", "127.0.0.1"], "cannot be used with"),
+        (&["allreduce", "-s", "3"], "multiple of 4"),
+        (&["allreduce", "--width", "3"], "--topology tree"),
         (&["pingpong", "-s", "-1"], "--help"),
         (&["pingpong", ""], "a value is required"),
         (&["sockets", "stat", "-s", "x"], "such as 4-16 or 1,9"),
