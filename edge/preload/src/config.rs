@@ -13,6 +13,7 @@ use adverb_sockconf::{
 
 use crate::lock::{Guarded, Lazy, Lock};
 use crate::log::Log;
+use crate::ring::Sizes;
 use crate::{meeting, raw};
 
 /// Everything that is decided at the start.
@@ -30,7 +31,8 @@ pub(crate) struct Config {
     pub(crate) adaptive: bool,
     /// Spins let others run.
     pub(crate) gives_way: bool,
-    pub(crate) ring_bytes: usize,
+    /// Of connections that this end makes.
+    pub(crate) rings: Sizes,
     /// Looks at rings for each look at the kernel, while a wait spins.
     pub(crate) kernel_every: usize,
     /// Calls that found a ring ready for each that looks at the kernel nevertheless.
@@ -138,7 +140,12 @@ impl Config {
         let path = |text: &str| {
             if text.is_empty() { None } else { CString::new(text.to_owned()).ok() }
         };
-        let ring_bytes = usize::try_from(number("ADVERB_SOCKETS_RING_BYTES")).unwrap_or(1 << 18);
+        let bytes = |name| {
+            let bytes = usize::try_from(number(name)).unwrap_or(1 << 18);
+            bytes.next_power_of_two()
+        };
+        let first = bytes("ADVERB_SOCKETS_RING_BYTES");
+        let large = bytes("ADVERB_SOCKETS_RING_BYTES_MAX");
         let clamp = |name| u32::try_from(number(name)).unwrap_or(0);
         Self {
             log: Log {
@@ -161,7 +168,7 @@ impl Config {
                 && is_default("VMA_RX_POLL")
                 && is_default("VMA_SELECT_POLL"),
             gives_way: settings.is_on("VMA_RX_POLL_YIELD") || raw::processors() == 1,
-            ring_bytes: ring_bytes.next_power_of_two(),
+            rings: Sizes { first, large: if large > first { large } else { 0 } },
             kernel_every: usize::try_from(number("VMA_SELECT_POLL_OS_RATIO").clamp(1, 10_000))
                 .unwrap_or(1)
                 * RINGS_FOR_QUEUE,

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use crate::lock::Lazy;
 use crate::raw::Errno;
-use crate::ring::{ACCEPTED, End, Leaver, MAGIC, OFFERED, Segment, WITHDRAWN, size};
+use crate::ring::{ACCEPTED, End, Leaver, OFFERED, Segment, WITHDRAWN};
 use crate::slot::{Carrier, Slot, Why};
 use crate::{config, doors, raw};
 
@@ -132,7 +132,7 @@ pub(crate) fn offer(slot: &Slot, fd: c_int) {
                 segment.address(raw::secret(), ours, theirs);
                 knock(&segment, ours, theirs);
             }
-            remember(slot, fd, name, config::get().ring_bytes);
+            remember(slot, fd, name, &segment);
             slot.publish(segment);
             slot.sends.store(0, Ordering::Relaxed);
             slot.set_why(Why::Offered);
@@ -164,7 +164,7 @@ pub(crate) fn knock_again(segment: &Segment, fd: c_int) -> bool {
 /// Somebody has knocked: what it has sent has come from `from` to this namespace, that of `door`. If it
 /// is what the offer says, the connection of these addresses is the one that the offer is for.
 fn let_in(door: c_int, offered: [u64; 2], secret: u64, from: IpAddr) {
-    let Some((path, (segment, _))) = file(offered).and_then(|path| {
+    let Some((path, segment)) = file(offered).and_then(|path| {
         let opened = open(&path)?;
         Some((path, opened))
     }) else {
@@ -191,12 +191,12 @@ fn let_in(door: c_int, offered: [u64; 2], secret: u64, from: IpAddr) {
     segment.set_alias(alias);
 }
 
-fn remember(slot: &Slot, fd: c_int, [a, b]: [u64; 2], ring_bytes: usize) {
+fn remember(slot: &Slot, fd: c_int, [a, b]: [u64; 2], segment: &Segment) {
     slot.cookie.store(cookie(fd), Ordering::Relaxed);
     let [first, second] = &slot.meeting;
     first.store(a, Ordering::Relaxed);
     second.store(b, Ordering::Relaxed);
-    slot.ring_bytes.store(ring_bytes.try_into().unwrap_or(0), Ordering::Relaxed);
+    slot.ring_bytes.store(segment.first_bytes().try_into().unwrap_or(0), Ordering::Relaxed);
 }
 
 fn remembered(slot: &Slot) -> [u64; 2] {
@@ -236,9 +236,9 @@ fn make(name: [u64; 2], fd: c_int) -> Option<Segment> {
         raw::open(&path, flags)
     });
     let file = opened.ok()?;
-    let ring_bytes = config::get().ring_bytes;
-    let mapped = raw::set_size(file, size(ring_bytes))
-        .and_then(|_| raw::map_file(file, size(ring_bytes)))
+    let sizes = config::get().rings;
+    let mapped = raw::set_size(file, sizes.file())
+        .and_then(|_| raw::map_file(file, sizes.file()))
         .ok()
         .and_then(NonNull::new);
     raw::close(file);
@@ -247,28 +247,25 @@ fn make(name: [u64; 2], fd: c_int) -> Option<Segment> {
         return None;
     };
     // SAFETY: mapped just now, shared, of this size, and handed over.
-    let segment = unsafe { Segment::adopt(base, ring_bytes) };
+    let segment = unsafe { Segment::adopt(base, sizes) };
     segment.prepare(cookie(fd), name);
     Some(segment)
 }
 
 /// Maps the rings of that name, if they are there and what they should be.
-fn open(path: &CStr) -> Option<(Segment, usize)> {
+fn open(path: &CStr) -> Option<Segment> {
     let file = raw::open(path, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW).ok()?;
-    let mapped = raw::file_size(file).ok().and_then(|len| {
-        let ring_bytes = len.checked_sub(size(0))? / 2;
-        let fits = ring_bytes.is_power_of_two() && len == size(ring_bytes);
-        let base = fits.then(|| raw::map_file(file, len).ok())??;
-        Some((NonNull::new(base)?, ring_bytes))
-    });
+    let mapped = raw::file_size(file).and_then(|len| Ok((raw::map_file(file, len)?, len)));
     raw::close(file);
-    let (base, ring_bytes) = mapped?;
-    // SAFETY: mapped just now, shared, of this size, and handed over.
-    let segment = unsafe { Segment::adopt(base, ring_bytes) };
-    let header = segment.header();
-    let is_ours = header.magic.load(Ordering::Acquire) == MAGIC
-        && header.ring_bytes.load(Ordering::Relaxed) == u64::try_from(ring_bytes).unwrap_or(0);
-    is_ours.then_some((segment, ring_bytes))
+    let (base, len) = mapped.ok()?;
+    // SAFETY: mapped just now, shared, of this length, and handed over.
+    unsafe { Segment::open(NonNull::new(base)?, len) }
+}
+
+/// Whether there is memory for rings that grow: most of what the meeting place may have is free.
+pub(crate) fn is_roomy() -> bool {
+    let Ok(path) = CString::new(place()) else { return false };
+    raw::free_share(&path).is_ok_and(|(free, all)| free >= all / 2)
 }
 
 /// The end that accepted: takes the rings that the peer has offered, if it has. Nobody else may be
@@ -289,7 +286,7 @@ pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
         let _ = slot.looks.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
     }
     let name = name(space, theirs, ours);
-    let Some((segment, ring_bytes)) = file(name).and_then(|path| open(&path)) else {
+    let Some(segment) = file(name).and_then(|path| open(&path)) else {
         return false;
     };
     let header = segment.header();
@@ -307,7 +304,7 @@ pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
     if header.state.compare_exchange(OFFERED, ACCEPTED, o, r).is_err() {
         return false;
     }
-    remember(slot, fd, segment.name(), ring_bytes);
+    remember(slot, fd, segment.name(), &segment);
     slot.publish(segment);
     slot.set_why(Why::Rings);
     slot.set_carrier(Carrier::Rings);
@@ -323,7 +320,7 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
     let both = [(End::Client, ours, theirs), (End::Server, theirs, ours)];
     for (end, client, server) in both {
         let name = name(space, client, server);
-        let Some((segment, ring_bytes)) = file(name).and_then(|path| open(&path)) else { continue };
+        let Some(segment) = file(name).and_then(|path| open(&path)) else { continue };
         if segment.header().state.load(Ordering::Acquire) != ACCEPTED {
             continue;
         }
@@ -334,7 +331,7 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
             continue;
         }
         slot.is_adopted.store(true, Ordering::Relaxed);
-        remember(slot, fd, segment.name(), ring_bytes);
+        remember(slot, fd, segment.name(), &segment);
         slot.publish(segment);
         slot.set_why(Why::Rings);
         slot.set_carrier(Carrier::Rings);
@@ -345,7 +342,7 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
 
 /// Maps the rings that another process of this family has set up.
 pub(crate) fn map_again(slot: &Slot) -> Option<&Segment> {
-    let (segment, _) = open(&file(remembered(slot))?)?;
+    let segment = open(&file(remembered(slot))?)?;
     slot.publish(segment);
     // Instances of this process have not heard of it.
     crate::epoll::note_change(slot);
@@ -377,7 +374,7 @@ pub(crate) fn tidy_up() {
         let maker = match name.strip_prefix("stat.") {
             Some(pid) => pid.parse().ok(),
             None if name.len() == NAME_LEN => path(name).and_then(|path| {
-                let (segment, _) = open(&path)?;
+                let segment = open(&path)?;
                 Some(segment.header().maker.load(Ordering::Relaxed))
             }),
             None => None,

@@ -480,6 +480,16 @@ pub(crate) fn set_size(fd: c_int, len: usize) -> Answer {
     unsafe { syscall(libc::SYS_ftruncate, [word(fd), len, 0, 0, 0, 0]) }
 }
 
+/// How many blocks of a file system are free, and how many there are.
+pub(crate) fn free_share(path: &std::ffi::CStr) -> Result<(u64, u64), Errno> {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    let args = [path.as_ptr() as usize, &raw mut stat as usize, 0, 0, 0, 0];
+    // SAFETY: a string with its end, and a structure on this stack.
+    unsafe { syscall(libc::SYS_statfs, args) }?;
+    Ok((stat.f_bavail, stat.f_blocks))
+}
+
 /// A file's length.
 pub(crate) fn file_size(fd: c_int) -> Answer {
     // SAFETY: no pointer.

@@ -7,16 +7,19 @@
 //!
 //! Cursors count bytes from the start and never go back. A ring that is found empty well away from
 //! its start may begin again there ([`Producer::skip_from`]), so that conversations stay in the
-//! same few cache lines, and touch no more memory than they need.
+//! same few cache lines, and touch no more memory than they need. A ring that carries a
+//! stream, or stays full, *grows*, once: from a position on that the sender publishes ([`Producer::grown_at`])
+//! its bytes lie in a larger one behind it.
 //!
 //! # Safety
 //!
-//! 1. A segment is mapped from `base` for `size(ring_bytes)` bytes until it is dropped. Its header
+//! 1. A segment is mapped from `base` for [`Sizes::file`] bytes until it is dropped. Its header
 //!    is made of atomics, for which every bit pattern is legal, so a shared reference to it is
 //!    sound whatever the other process writes there.
 //! 2. Bytes of a ring are never seen through references. They are copied, between bounds that are
-//!    computed from this end's own cursor and masked by this end's own idea of the size; what the
-//!    other end claims is checked first ([`Broken`]).
+//!    computed from this end's own cursor and masked by this end's own idea of the sizes; what the
+//!    other end claims is checked first ([`Broken`]), or cannot lead out of the ring
+//!    ([`Ring::place`]).
 
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -27,7 +30,7 @@ use crate::parts::{Cursor, Fault};
 use crate::raw;
 
 /// What the header says first.
-pub(crate) const MAGIC: u64 = 0x0005_6264_615f_6b73;
+pub(crate) const MAGIC: u64 = 0x0006_6264_615f_6b73;
 /// The segment has been offered, and nobody has taken it.
 pub(crate) const OFFERED: u32 = 1;
 /// Both ends have it.
@@ -48,7 +51,9 @@ pub(crate) const NEVER: u64 = u64::MAX;
 #[repr(C, align(128))]
 pub(crate) struct Header {
     pub(crate) magic: AtomicU64,
-    pub(crate) ring_bytes: AtomicU64,
+    /// What rings have at first, and what each may grow to besides, or 0.
+    first_bytes: AtomicU64,
+    large_bytes: AtomicU64,
     /// The process that made it.
     pub(crate) maker: AtomicU32,
     pub(crate) state: AtomicU32,
@@ -111,6 +116,12 @@ pub(crate) struct Producer {
     pub(crate) ringing: AtomicU32,
     /// How many bells this end has rung, each a byte in the kernel's stream.
     pub(crate) bells: AtomicU64,
+    /// From here on bytes lie in the larger ring; [`NEVER`] before it has grown.
+    grown_at: AtomicU64,
+    /// How much has gone through it while a larger one was wanted, and where the reader was when it was
+    /// last found full.
+    wanted: AtomicU64,
+    full_at: AtomicU64,
 }
 
 /// Written by the end that receives.
@@ -164,11 +175,39 @@ impl From<Broken> for Trouble {
     }
 }
 
-/// A mapped segment, and which end of it is ours.
+/// How large the rings of a segment are; both are powers of two.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Sizes {
+    /// What a ring has at first.
+    pub(crate) first: usize,
+    /// What it has when it has grown; 0 if it does not.
+    pub(crate) large: usize,
+}
+
+impl Sizes {
+    /// Length of a file with such rings.
+    pub(crate) const fn file(self) -> usize {
+        HEADER_BYTES + 2 * (self.first + self.large)
+    }
+
+    /// What a header says of a file of that length, if it may be so.
+    fn of(header: &Header, len: usize) -> Option<Self> {
+        let size = |word: &AtomicU64| usize::try_from(word.load(Ordering::Relaxed)).ok();
+        let (first, large) = (size(&header.first_bytes)?, size(&header.large_bytes)?);
+        let is_legal = first < len
+            && large < len
+            && first.is_power_of_two()
+            && (large == 0 || large.is_power_of_two());
+        let sizes = Self { first, large };
+        (is_legal && sizes.file() == len).then_some(sizes)
+    }
+}
+
+/// A mapped segment.
 #[derive(Debug)]
 pub(crate) struct Segment {
     base: NonNull<u8>,
-    ring_bytes: usize,
+    sizes: Sizes,
 }
 
 /// Which end of a connection: the one that connected, or the one that accepted.
@@ -240,20 +279,42 @@ pub(crate) fn ip_words(ip: IpAddr) -> [u64; 2] {
     [u64::from_be_bytes([a, b, c, d, e, f, g, h]), u64::from_be_bytes([i, j, k, l, m, n, o, p])]
 }
 
-/// Length of a segment with rings of that size.
-pub(crate) const fn size(ring_bytes: usize) -> usize {
-    HEADER_BYTES + 2 * ring_bytes
-}
-
 impl Segment {
-    /// Takes over a mapping of `size(ring_bytes)` bytes; `ring_bytes` is a power of two.
+    /// Takes over a mapping of [`Sizes::file`] bytes that somebody has just made.
     ///
     /// # Safety
     ///
     /// The mapping is readable, writable, shared, and nobody else unmaps it.
-    pub(crate) unsafe fn adopt(base: NonNull<u8>, ring_bytes: usize) -> Self {
-        debug_assert!(ring_bytes.is_power_of_two());
-        Self { base, ring_bytes }
+    pub(crate) unsafe fn adopt(base: NonNull<u8>, sizes: Sizes) -> Self {
+        debug_assert!(sizes.first.is_power_of_two());
+        Self { base, sizes }
+    }
+
+    /// Takes over a mapping of `len` bytes that somebody else has made; it is gone if its header does not
+    /// say that it is a segment of this length.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Segment::adopt`].
+    pub(crate) unsafe fn open(base: NonNull<u8>, len: usize) -> Option<Self> {
+        let sizes = if len < HEADER_BYTES {
+            None
+        } else {
+            // SAFETY: mapped, aligned to a page, made of atomics, and as long as that (rule 1).
+            let header = unsafe { base.cast::<Header>().as_ref() };
+            let is_segment = header.magic.load(Ordering::Acquire) == MAGIC;
+            is_segment.then(|| Sizes::of(header, len)).flatten()
+        };
+        if sizes.is_none() {
+            // SAFETY: the caller's promise; there is no segment that would use it.
+            unsafe { raw::unmap(base.as_ptr(), len) };
+        }
+        sizes.map(|sizes| Self { base, sizes })
+    }
+
+    /// What a ring has at first.
+    pub(crate) fn first_bytes(&self) -> usize {
+        self.sizes.first
     }
 
     /// Fills in the header of a segment that nobody else has seen yet.
@@ -262,10 +323,13 @@ impl Segment {
         store(&header.name, name);
         for direction in &header.directions {
             direction.producer.switched_at.store(NEVER, Ordering::Relaxed);
+            direction.producer.grown_at.store(NEVER, Ordering::Relaxed);
             // Whoever sleeps in the kernel without having heard of us has to be rung for.
             direction.consumer.sleep.armed.store(ALONE, Ordering::Relaxed);
         }
-        header.ring_bytes.store(self.ring_bytes.try_into().unwrap_or(0), Ordering::Relaxed);
+        let Sizes { first, large } = self.sizes;
+        header.first_bytes.store(first.try_into().unwrap_or(0), Ordering::Relaxed);
+        header.large_bytes.store(large.try_into().unwrap_or(0), Ordering::Relaxed);
         header.maker.store(raw::process_id(), Ordering::Relaxed);
         header.cookie.store(cookie, Ordering::Relaxed);
         self.own(End::Client);
@@ -390,16 +454,17 @@ impl Segment {
     #[inline]
     fn ring(&self, second: bool) -> Ring<'_> {
         let [a, b] = &self.header().directions;
-        let at = HEADER_BYTES + if second { self.ring_bytes } else { 0 };
+        let Sizes { first, large } = self.sizes;
+        let at = HEADER_BYTES + if second { first + large } else { 0 };
         let bytes = self.base.as_ptr().wrapping_add(at);
-        Ring { direction: if second { b } else { a }, bytes, len: self.ring_bytes }
+        Ring { direction: if second { b } else { a }, bytes, sizes: self.sizes }
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours (rule 1), and whoever drops a segment was its last user.
-        unsafe { raw::unmap(self.base.as_ptr(), size(self.ring_bytes)) };
+        unsafe { raw::unmap(self.base.as_ptr(), self.sizes.file()) };
     }
 }
 
@@ -408,16 +473,53 @@ impl Drop for Segment {
 pub(crate) struct Ring<'a> {
     pub(crate) direction: &'a Direction,
     bytes: *mut u8,
-    len: usize,
+    sizes: Sizes,
+}
+
+fn word(len: usize) -> u64 {
+    len.try_into().unwrap_or(0)
 }
 
 impl Ring<'_> {
-    fn len_u64(&self) -> u64 {
-        self.len.try_into().unwrap_or(0)
+    /// From where on bytes lie in the larger ring.
+    #[inline]
+    fn grown_at(&self) -> u64 {
+        if self.sizes.large == 0 {
+            return NEVER;
+        }
+        self.direction.producer.grown_at.load(Ordering::Acquire)
     }
 
-    fn offset(&self, cursor: u64) -> usize {
-        usize::try_from(cursor & (self.len_u64() - 1)).unwrap_or(0)
+    /// Where the byte of that number lies, and how many lie behind one another from there on: whatever
+    /// the numbers are, that is within the ring.
+    #[inline]
+    fn place(&self, cursor: u64, grown_at: u64) -> (usize, usize) {
+        let Sizes { first, large } = self.sizes;
+        let place = |at: u64, len: usize| usize::try_from(at & (word(len) - 1)).unwrap_or(0);
+        match cursor.checked_sub(grown_at).filter(|_| large > 0) {
+            Some(past) => {
+                let offset = place(past, large);
+                (first + offset, large - offset)
+            }
+            None => {
+                let offset = place(cursor, first);
+                let left = usize::try_from(grown_at.saturating_sub(cursor)).unwrap_or(usize::MAX);
+                (offset, (first - offset).min(left))
+            }
+        }
+    }
+
+    /// How much room there is between those cursors, and how much there would be without them.
+    #[inline]
+    fn room(&self, head: u64, tail: u64) -> (u64, u64) {
+        let grown_at = self.grown_at();
+        let (len, from) = if head < grown_at {
+            (word(self.sizes.first), tail)
+        } else {
+            // What lies in the first ring takes no room in the other.
+            (word(self.sizes.large), tail.max(grown_at))
+        };
+        (len.saturating_sub(head.wrapping_sub(from)), len)
     }
 
     /// Whether there are bytes to read.
@@ -444,7 +546,7 @@ impl Ring<'_> {
     pub(crate) fn has_room(&self) -> bool {
         let head = self.direction.producer.head.load(Ordering::Relaxed);
         let tail = self.direction.consumer.tail.load(Ordering::Acquire);
-        head.wrapping_sub(tail) < self.len_u64()
+        self.room(head, tail).0 > 0
     }
 
     /// Bells that the sender of this ring has rung, and nobody has taken out of the kernel's queue.
@@ -466,7 +568,8 @@ impl Ring<'_> {
     pub(crate) fn has_much_room(&self) -> bool {
         let head = self.direction.producer.head.load(Ordering::Acquire);
         let tail = self.direction.consumer.tail.load(Ordering::Acquire);
-        head.wrapping_sub(tail) <= self.len_u64() / 2
+        let (room, len) = self.room(head, tail);
+        room >= len / 2
     }
 
     /// Where the reader is, and how many bytes it can read.
@@ -479,14 +582,16 @@ impl Ring<'_> {
         }
         if producer.skip_from.load(Ordering::Relaxed) == tail {
             let to = producer.skip_to.load(Ordering::Relaxed);
-            if to.wrapping_sub(tail) <= self.len_u64() && to > tail {
+            if to > tail && to.wrapping_sub(tail) <= word(self.sizes.first + self.sizes.large) {
                 tail = to;
                 consumer.tail.store(tail, Ordering::Release);
             }
         }
         let available = head.wrapping_sub(tail);
         match usize::try_from(available) {
-            Ok(available) if available <= self.len => Ok((tail, available)),
+            Ok(available) if available <= self.sizes.first + self.sizes.large => {
+                Ok((tail, available))
+            }
             Ok(_) | Err(_) => Err(Broken),
         }
     }
@@ -496,11 +601,13 @@ impl Ring<'_> {
     pub(crate) fn read(&self, into: &mut Cursor<'_>, peek: bool) -> Result<usize, Trouble> {
         let start = into.clone();
         let (mut tail, mut available) = self.readable()?;
+        // After the sender's cursor: what has grown by then is known.
+        let grown_at = self.grown_at();
         let mut done = 0;
         while available > 0 {
-            let offset = self.offset(tail);
-            let run = available.min(self.len - offset);
-            // In bounds: `offset + run` is at most the ring's length (rule 2).
+            let (offset, most) = self.place(tail, grown_at);
+            let run = available.min(most);
+            // In bounds: `offset + most` is at most the ring's length (rule 2).
             let Ok(copied) = into.fill(self.bytes.wrapping_add(offset), run) else {
                 *into = start;
                 return Err(Trouble::Fault);
@@ -523,9 +630,9 @@ impl Ring<'_> {
     pub(crate) fn forward(&self, mut take: impl FnMut(*const u8, usize) -> usize) -> bool {
         loop {
             let Ok((tail, available @ 1..)) = self.readable() else { return true };
-            let offset = self.offset(tail);
+            let (offset, most) = self.place(tail, self.grown_at());
             // In bounds: `offset` and the rest of the ring from there (rule 2).
-            let run = available.min(self.len - offset);
+            let run = available.min(most);
             let done = take(self.bytes.wrapping_add(offset), run).min(run);
             if done == 0 {
                 return false;
@@ -545,32 +652,38 @@ impl Ring<'_> {
     }
 
     /// Copies bytes in for as long as there are some and there is room for them, and returns how
-    /// many; none if a buffer is none.
-    pub(crate) fn write(&self, from: &mut Cursor<'_>) -> Result<usize, Fault> {
+    /// many; none if a buffer is none. A stream in a ring that has grown does not begin again at the
+    /// start: what comes next had better not lie where the reader still has it near itself.
+    pub(crate) fn write(&self, from: &mut Cursor<'_>, is_stream: bool) -> Result<usize, Fault> {
         let begin = from.clone();
         let Direction { producer, consumer, .. } = self.direction;
         let mut head = producer.head.load(Ordering::Relaxed);
         let mut tail = producer.tail_seen.load(Ordering::Relaxed);
-        let len = self.len_u64();
-        let wanted = u64::try_from(from.remaining()).unwrap_or(u64::MAX);
+        let grown_at = self.grown_at();
+        let wanted = word(from.remaining());
+        let (room, len) = self.room(head, tail);
+        // Where the ring that is written to has begun, and how far into it that is.
+        let origin = if head < grown_at { 0 } else { grown_at };
+        let past = head.wrapping_sub(origin);
+        let restarts = past & (len - 1) >= RESTART_BYTES && !(is_stream && origin > 0);
         // The reader's cursor is in its cache: a stream looks at it once in so many bytes.
-        let is_far = head & (len - 1) >= RESTART_BYTES && head.wrapping_sub(tail) >= RESTART_BYTES;
-        if len.saturating_sub(head.wrapping_sub(tail)) < wanted || is_far {
+        let is_far = restarts && head.wrapping_sub(tail) >= RESTART_BYTES;
+        if room < wanted || is_far {
             tail = consumer.tail.load(Ordering::Acquire);
-            if tail == head && head & (len - 1) >= RESTART_BYTES {
-                let start = (head | (len - 1)).wrapping_add(1);
+            if tail == head && restarts {
+                let start = origin.wrapping_add(past | (len - 1)).wrapping_add(1);
                 producer.skip_from.store(head, Ordering::Relaxed);
                 producer.skip_to.store(start, Ordering::Relaxed);
                 (head, tail) = (start, start);
             }
             producer.tail_seen.store(tail, Ordering::Relaxed);
         }
-        let mut room = usize::try_from(len.saturating_sub(head.wrapping_sub(tail))).unwrap_or(0);
+        let mut room = usize::try_from(self.room(head, tail).0).unwrap_or(0);
         let mut done = 0;
         while room > 0 {
-            let offset = self.offset(head);
-            let run = room.min(self.len - offset);
-            // In bounds: `offset + run` is at most the ring's length (rule 2).
+            let (offset, most) = self.place(head, grown_at);
+            let run = room.min(most);
+            // In bounds: `offset + most` is at most the ring's length (rule 2).
             let Ok(copied) = from.drain(self.bytes.wrapping_add(offset), run) else {
                 *from = begin;
                 return Err(Fault);
@@ -587,4 +700,34 @@ impl Ring<'_> {
         }
         Ok(done)
     }
+
+    /// So much more has gone through a ring that is wanted larger: has it grow when that is a good deal,
+    /// if there is memory. Returns whether it has grown.
+    pub(crate) fn want_larger(&self, bytes: u64, has_memory: impl FnOnce() -> bool) -> bool {
+        let producer = &self.direction.producer;
+        if self.sizes.large == 0 || producer.grown_at.load(Ordering::Relaxed) != NEVER {
+            return false;
+        }
+        let before = producer.wanted.load(Ordering::Relaxed);
+        let wanted = before.saturating_add(bytes);
+        producer.wanted.store(wanted, Ordering::Relaxed);
+        let due = WANTED_RINGS * word(self.sizes.first);
+        if before / due == wanted / due || !has_memory() {
+            return false;
+        }
+        // The reader hears of it with the first byte that lies there.
+        producer.grown_at.store(producer.head.load(Ordering::Relaxed), Ordering::Release);
+        true
+    }
+
+    /// How far the reader has got since this was last asked.
+    pub(crate) fn progress(&self) -> u64 {
+        let Direction { producer, consumer, .. } = self.direction;
+        let tail = consumer.tail.load(Ordering::Relaxed);
+        tail.wrapping_sub(producer.full_at.swap(tail, Ordering::Relaxed))
+    }
 }
+
+/// A ring grows when it has been wanted larger for so many times its bytes, and is asked again whether
+/// there is memory after as many more.
+const WANTED_RINGS: u64 = 16;

@@ -146,6 +146,8 @@ pub(crate) struct Slot {
     pub(crate) looked_ns: AtomicU64,
     /// How often there was no room for all that was to be sent.
     pub(crate) fulls: AtomicU32,
+    /// Bytes sent on rings since something was last received.
+    pub(crate) streamed: AtomicU64,
     /// Receptions since something was last sent.
     pub(crate) run: AtomicU32,
     /// Epoll instances of this process that know it.
@@ -529,6 +531,7 @@ impl Slot {
         {
             count.store(0, o);
         }
+        self.streamed.store(0, o);
         self.names.store(0, o);
         self.cookie.store(0, o);
         self.counters.reset();

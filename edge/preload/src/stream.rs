@@ -13,9 +13,12 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+use adverb_sockconf::Level;
+
 use crate::closing;
 use crate::config;
 use crate::doorbell;
+use crate::log;
 use crate::meeting;
 use crate::parts::{Cursor, PARTS_MAX};
 use crate::patience::{Patience, SLICE_NS, Spin};
@@ -294,6 +297,9 @@ fn receive_ring(
         Ok(got) => {
             if !how.peek {
                 note_run(slot);
+                if slot.streamed.load(Ordering::Relaxed) != 0 {
+                    slot.streamed.store(0, Ordering::Relaxed);
+                }
                 rise(&slot.counters.rx_waiting_bytes_max, got);
                 add(&slot.counters.rx_packets, 1);
                 add(&slot.counters.rx_bytes, got);
@@ -536,10 +542,17 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
     if is_gone || slot.is_peer_gone.load(Ordering::Acquire) {
         return into_the_void(slot, fd, from);
     }
-    let Ok(sent) = ring.write(from) else { return Step::Failed(Errno::FAULT) };
-    if from.remaining() > 0 {
+    let streamed = slot.streamed.load(Ordering::Relaxed);
+    let is_stream = streamed >= STREAM_BYTES;
+    let Ok(mut sent) = ring.write(from, is_stream) else { return Step::Failed(Errno::FAULT) };
+    let is_full = from.remaining() > 0;
+    if is_full {
         slot.fulls.fetch_add(1, Ordering::AcqRel);
     }
+    if (is_full || is_stream) && widen(ring, fd, sent, is_stream) {
+        sent += ring.write(from, is_stream).unwrap_or(0);
+    }
+    slot.streamed.store(streamed.saturating_add(sent.try_into().unwrap_or(0)), Ordering::Relaxed);
     if sent == 0 {
         return if from.remaining() == 0 { Step::Moved(0) } else { Step::Nothing };
     }
@@ -559,6 +572,19 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
     add(&slot.counters.tx_bytes, sent);
     Step::Moved(sent)
 }
+
+/// After sending on a ring that is full, or part of a stream: has it grow when that pays.
+fn widen(ring: Ring<'_>, fd: c_int, sent: usize, is_stream: bool) -> bool {
+    let bytes = if is_stream { sent.try_into().unwrap_or(0) } else { ring.progress() };
+    let is_wider = ring.want_larger(bytes, meeting::is_roomy);
+    if is_wider {
+        log::print(Level::Debug, || format!("fd {fd} sends through a larger ring"));
+    }
+    is_wider
+}
+
+/// What has been sent without anything received in between is a stream, from so many bytes on.
+const STREAM_BYTES: u64 = 1 << 18;
 
 /// The peer has closed. A byte in the kernel's stream finds out what TCP says to that: the first is
 /// accepted and answered with a reset, the next one fails.

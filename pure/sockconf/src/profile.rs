@@ -69,6 +69,7 @@ const FRUGAL: &[(&str, &str)] = &[
     ("VMA_SELECT_POLL", "0"),
     ("ADVERB_SOCKETS_SPIN_USEC", "0"),
     ("ADVERB_SOCKETS_RING_BYTES", "65536"),
+    ("ADVERB_SOCKETS_RING_BYTES_MAX", "65536"),
 ];
 
 /// Every profile there is. Those that the manual does not describe are known by number and change

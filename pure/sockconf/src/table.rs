@@ -129,6 +129,7 @@ pub const PARAMETERS: &[Parameter] = &[
     row("ADVERB_SOCKETS_SPIN_USEC", "Spin at most (usec)", Kind::Integer(0, 100_000_000), Number(100), Active),
     row("ADVERB_SOCKETS_ADAPTIVE", "Adaptive spinning", Kind::Flag, Number(1), Active),
     row("ADVERB_SOCKETS_RING_BYTES", "Ring bytes each way", Kind::Integer(4096, 67_108_864), Number(262_144), Active),
+    row("ADVERB_SOCKETS_RING_BYTES_MAX", "Ring bytes where it stays full", Kind::Integer(4096, 67_108_864), Number(4_194_304), Active),
     row("ADVERB_SOCKETS_ACROSS", "Across network namespaces", Kind::Flag, Number(1), Active),
     row("ADVERB_SOCKETS_QUIET", "No banner", Kind::Flag, Number(0), Active),
     row("ADVERB_SOCKETS_EXPLAIN", "Explain each socket", Kind::Flag, Number(0), Active),

@@ -4,12 +4,18 @@
  * Each round makes a connection and two sockets for datagrams, has a thread wait on them in one way, cancels
  * that thread after another while, and then sends and receives both ways and waits in other ways. Of what it
  * has closed nothing stays mapped.
+ *
+ *   cancel ways SHARE SHARES   every so many of the ways to wait, from one on
+ *   cancel connect             what waits for a connection
+ *   cancel again|poll          a connection that is called for again, or waited for, after that
+ *
+ * They mostly sleep, so whoever runs them does so side by side.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -32,6 +38,8 @@ static void fail(int line, const char *what) {
 	fprintf(stderr, "%s, line %d: %s: %s\n", doing, line, what, strerror(errno));
 	_exit(1);
 }
+
+#include "ends.h"
 
 static int listener, client, server, other, watch;
 /* Two sockets that exchange datagrams, and one that is on its way to a listener whose queue is full. */
@@ -135,18 +143,17 @@ static void by_none(void) {
 	pthread_testcancel();
 }
 
-static const struct { const char *name; void (*call)(void); int fills, is_mail; } WAYS[] = {
+static const struct { const char *name; void (*call)(void); int fills, is_mail, never_sleeps; } WAYS[] = {
 	{ "recv", by_recv }, { "read", by_read }, { "recvmsg", by_recvmsg }, { "send", by_send, 1 },
 	{ "write", by_write, 1 }, { "accept", by_accept }, { "poll", by_poll }, { "poll of two", by_poll_two },
 	{ "select", by_select }, { "epoll_wait", by_epoll }, { "recvfrom", by_datagram },
 	{ "recv of a datagram", by_mail, .is_mail = 1 }, { "recvmsg of a datagram", by_mailmsg, .is_mail = 1 },
 	{ "recvmmsg", by_mmsg, .is_mail = 1 }, { "poll of datagrams", by_mail_poll, .is_mail = 1 },
 	{ "epoll_wait for datagrams", by_mail_epoll, .is_mail = 1 },
-	{ "recv that peeks", by_mail_peek, .is_mail = 1 }, { "sends of datagrams", by_mails, .is_mail = 1 },
-	{ "recv of datagrams that does not wait", by_mail_now, .is_mail = 1 },
-	{ "recv that does not wait", by_now }, { "calls that do not end", by_none },
+	{ "recv that peeks", by_mail_peek, .is_mail = 1, .never_sleeps = 1 }, { "sends of datagrams", by_mails, .is_mail = 1, .never_sleeps = 1 },
+	{ "recv of datagrams that does not wait", by_mail_now, .is_mail = 1, .never_sleeps = 1 },
+	{ "recv that does not wait", by_now, .never_sleeps = 1 }, { "calls that do not end", by_none, .never_sleeps = 1 },
 };
-
 
 static void clean(void *unused) { sem_post(&cleaned); }
 
@@ -209,26 +216,6 @@ static void take(int fd, size_t count) {
 	}
 }
 
-static struct sockaddr_in name_of(int fd) {
-	struct sockaddr_in address;
-	socklen_t len = sizeof address;
-	CHECK(!getsockname(fd, (struct sockaddr *)&address, &len));
-	return address;
-}
-
-static int bound(int kind) {
-	struct sockaddr_in address = { .sin_family = AF_INET };
-	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	int fd = socket(AF_INET, kind, 0);
-	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&address, sizeof address));
-	return fd;
-}
-
-static void joins(int fd, int to) {
-	struct sockaddr_in address = name_of(to);
-	CHECK(!connect(fd, (struct sockaddr *)&address, sizeof address));
-}
-
 /* Datagrams both ways, each in its turn. */
 static void correspond(void) {
 	int ends[2] = { mail, friend };
@@ -255,12 +242,21 @@ static void verify_mail(void) {
 	CHECK(poll(&fd, 1, 0) == 0);
 }
 
+/* Whether waits spin for as long as they last. */
+static int never_sleeps(void) {
+	const char *profile = getenv("ADVERB_SOCKETS_PROFILE");
+	return profile && !strcmp(profile, "latency");
+}
+
 static int is_shared(void) { return !strcmp(getenv("ADVERB_SOCKETS_TRANSPORT"), "shm"); }
 
 static void round_of(int way, int after_us) {
 	int rings, mailboxes;
 	CHECK((client = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
 	joins(client, listener);
+	/* What is small is not to wait for the answer to what was before. */
+	int one = 1;
+	CHECK(!setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
 	CHECK((server = accept(listener, NULL, NULL)) >= 0);
 	CHECK((other = socket(AF_INET, SOCK_DGRAM, 0)) >= 0);
 	mail = bound(SOCK_DGRAM);
@@ -366,24 +362,36 @@ static void *watches(void *unused) {
 	return NULL;
 }
 
-int main(void) {
-	static const int after_us[] = { 0, 30, 300, 10000, 60000, 300000 };
-	pthread_t watchdog;
-	CHECK(!pthread_create(&watchdog, NULL, watches, NULL));
-	CHECK(!sem_init(&ready, 0, 0) && !sem_init(&cleaned, 0, 0));
-	listener = bound(SOCK_STREAM);
-	CHECK(!listen(listener, 8));
-	for (unsigned way = 0; way < sizeof WAYS / sizeof *WAYS; way++) {
+/* How long a wait lasts until it is ended: while it spins, while it sleeps on a word, while it sleeps in the
+ * kernel, and after it has looked up from that. Where nobody sleeps, the last two are like the one before. */
+static const int AFTER_US[] = { 0, 30, 300, 10000, 60000, 300000 };
+enum { AFTERS = sizeof AFTER_US / sizeof *AFTER_US, AFTERS_AWAKE = AFTERS - 2 };
+
+static void ways(int share, int shares) {
+	for (unsigned way = share; way < sizeof WAYS / sizeof *WAYS; way += shares) {
 		doing = WAYS[way].name;
-		for (unsigned i = 0; i < sizeof after_us / sizeof *after_us; i++) round_of(way, after_us[i]);
+		int afters = WAYS[way].never_sleeps || never_sleeps() ? AFTERS_AWAKE : AFTERS;
+		for (int i = 0; i < afters; i++) round_of(way, AFTER_US[i]);
 	}
-	doing = "connect";
-	for (unsigned i = 0; i < sizeof after_us / sizeof *after_us; i++) connect_round(after_us[i], "");
-	connect_round(10000, "again");
-	connect_round(10000, "poll");
+}
+
+static void connects(void) {
+	for (int i = 0; i < AFTERS; i++) connect_round(AFTER_US[i], "");
 	long before = touched();
 	for (int i = 0; i < 300; i++) connect_round(i % 4 * 200, "");
 	CHECK(touched() - before <= 16384);
+}
+
+int main(int argc, char **argv) {
+	pthread_t watchdog;
+	CHECK(argc > 1 && !pthread_create(&watchdog, NULL, watches, NULL));
+	CHECK(!sem_init(&ready, 0, 0) && !sem_init(&cleaned, 0, 0));
+	listener = bound(SOCK_STREAM);
+	CHECK(!listen(listener, 8));
+	doing = argv[1];
+	if (argc == 4) ways(atoi(argv[2]), atoi(argv[3]));
+	else if (!strcmp(doing, "connect")) connects();
+	else connect_round(10000, doing);
 	puts("right");
 	return 0;
 }

@@ -4,7 +4,6 @@
  * all have ended, as many sockets are known as before.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -25,28 +24,10 @@ static void fail(int line, const char *what) {
 	_exit(1);
 }
 
+#include "ends.h"
+
 static int listener;
 static volatile int is_over;
-
-static struct sockaddr_in name_of(int fd) {
-	struct sockaddr_in address;
-	socklen_t len = sizeof address;
-	CHECK(!getsockname(fd, (struct sockaddr *)&address, &len));
-	return address;
-}
-
-static int bound(int kind) {
-	struct sockaddr_in address = { .sin_family = AF_INET };
-	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	int fd = socket(AF_INET, kind, 0);
-	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&address, sizeof address));
-	return fd;
-}
-
-static void joins(int fd, int to) {
-	struct sockaddr_in address = name_of(to);
-	CHECK(!connect(fd, (struct sockaddr *)&address, sizeof address));
-}
 
 static void exchange(int a, int b, int times) {
 	char byte = 'x';

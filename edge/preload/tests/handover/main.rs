@@ -11,6 +11,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use support::Place;
 
@@ -56,8 +57,9 @@ const SPINNING: [(&str, &str); 1] = [("ADVERB_SOCKETS_TRANSPORT", "spin")];
 const PATIENT: [(&str, &str); 2] =
     [("ADVERB_SOCKETS_TRANSPORT", "shm"), ("ADVERB_SOCKETS_PROFILE", "latency")];
 
-/// Runs a program of one file in several modes; it says by its status whether all was well.
-fn succeeds(name: &str, modes: &[&[(&str, &str)]]) {
+/// Runs a program of one file in several modes and with several arguments, all at the same time; each says
+/// by its status whether all was well.
+fn succeeds(name: &str, modes: &[&[(&str, &str)]], arguments: &[&str]) {
     let place = Place::new(name);
     let source =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handover").join(format!("{name}.c"));
@@ -67,32 +69,41 @@ fn succeeds(name: &str, modes: &[&[(&str, &str)]]) {
     if !command.status().is_ok_and(|status| status.success()) {
         return eprintln!("skipped: there is no compiler for C");
     }
-    for mode in modes {
+    let start = |mode: &[(&str, &str)], argument: &&str| {
         let mut command = place.command(&program);
-        command.envs(mode.iter().copied()).stdout(Stdio::null());
-        let child = command.stderr(Stdio::piped()).spawn().expect("a program");
-        let said = end(child, Duration::from_secs(120));
-        assert!(said.is_ok(), "{mode:?}: {said:?}");
+        command.args(argument.split_whitespace()).envs(mode.iter().copied());
+        let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().expect("a program")
+    };
+    let each = modes.iter().flat_map(|mode| arguments.iter().map(move |argument| (mode, argument)));
+    let running: Vec<_> = each.map(|(mode, what)| (mode, what, start(mode, what))).collect();
+    let ended: Vec<_> = running
+        .into_iter()
+        .map(|(mode, what, child)| (mode, what, end(child, Duration::from_secs(120))))
+        .collect();
+    for (mode, what, said) in ended {
+        assert!(said.is_ok(), "{mode:?}, {what}: {said:?}");
     }
 }
 
 /// Goal: a thread that is cancelled while it waits ends there, and nothing is left in disorder.
 #[test]
 fn a_thread_that_is_cancelled_leaves_everything_usable() {
-    succeeds("cancel", &[&SHARED, &SPINNING, &PATIENT]);
+    let parts = ["ways 0 4", "ways 1 4", "ways 2 4", "ways 3 4", "connect", "again", "poll"];
+    succeeds("cancel", &[&SHARED, &SPINNING, &PATIENT], &parts);
 }
 
 /// Goal: children that are forked while other threads make and close connections get everything in order.
 #[test]
 fn a_child_forked_at_any_instant_can_close_what_it_has() {
-    succeeds("forks", &[&SHARED, &SPINNING]);
+    succeeds("forks", &[&SHARED, &SPINNING], &[""]);
 }
 
 /// Goal: children that are forked while other threads use what they inherit, and change it, neither hang
 /// nor leave anything behind.
 #[test]
 fn a_child_forked_at_any_instant_can_use_what_it_has() {
-    succeeds("children", &[&SHARED, &SPINNING]);
+    succeeds("children", &[&SHARED, &SPINNING], &[""]);
 }
 
 fn free_port() -> String {
@@ -125,11 +136,23 @@ fn end(mut child: Child, limit: Duration) -> Result<String, String> {
 
 /// Runs one conversation, and returns what both ends have explained.
 fn run(place: &Place, server: &Path, successor: &Path, talk: Talk<'_>) -> String {
+    run_with(place, server, successor, talk, &[])
+}
+
+/// The same with settings.
+fn run_with(
+    place: &Place,
+    server: &Path,
+    successor: &Path,
+    talk: Talk<'_>,
+    settings: &[(&str, &str)],
+) -> String {
     let Talk { how, way, read, sent, to_server, to_client } = talk;
     let port = free_port();
     let numbers = [read, sent, to_server, to_client].map(|number| number.to_string());
     let [read, sent, to_server, to_client] = &numbers;
     let mut command = explaining(place, server);
+    command.envs(settings.iter().copied());
     command.args(["serve", &port, read, sent, how]).arg(successor).args([to_server, to_client]);
     let mut serving =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a server");
@@ -138,6 +161,7 @@ fn run(place: &Place, server: &Path, successor: &Path, talk: Talk<'_>) -> String
     BufReader::new(stdout).read_line(&mut line).expect("a line");
     assert_eq!(line, "ready\n");
     let mut command = explaining(place, server);
+    command.envs(settings.iter().copied());
     command.args(["call", &port, to_client, to_server, way]);
     let calling = command.stderr(Stdio::piped()).spawn().expect("a client");
     let limit = Duration::from_secs(60);
@@ -166,7 +190,7 @@ const AMOUNTS: [[usize; 4]; 5] = [
 fn a_program_without_the_library_goes_on_where_the_last_one_stopped() {
     let place = Place::new("static");
     let Some((with, without)) = programs(&place) else { return };
-    for how in ["exec", "execl", "fork", "dup", "vfork", "spawn", "inherit", "scm", "scmpath"] {
+    let conversations = |how: &'static str| {
         let mut ringed = 0;
         for way in ["poll", "epoll", "edge", "threads", "turns"] {
             for [read, sent, to_server, to_client] in AMOUNTS {
@@ -180,7 +204,15 @@ fn a_program_without_the_library_goes_on_where_the_last_one_stopped() {
         }
         // A server that is faster than the client's offer has no rings.
         assert!(ringed > 10, "{how}: only {ringed} connections had rings");
-    }
+    };
+    // They mostly wait for one another.
+    let hows =
+        [["exec", "execl", "fork"], ["dup", "vfork", "spawn"], ["inherit", "scm", "scmpath"]];
+    std::thread::scope(|threads| {
+        for hows in hows {
+            threads.spawn(move || hows.into_iter().for_each(conversations));
+        }
+    });
 }
 
 /// Goal: a program whose environment does not name the library is one without it.
@@ -208,6 +240,40 @@ fn a_program_with_the_library_goes_on_where_the_last_one_stopped() {
             run(&place, &with, &with, Talk { how, way: "epoll", read, sent, to_server, to_client });
         }
     }
+}
+
+/// Goal: a ring that has grown, or grows just then, has every byte in its place, whoever reads it next.
+/// Method: rings so small that they are full at once, and grow after a while.
+#[test]
+fn a_ring_that_grows_has_every_byte_in_its_place() {
+    let place = Place::new("grows");
+    let Some((with, without)) = programs(&place) else { return };
+    let settings = [
+        ("ADVERB_SOCKETS_RING_BYTES", "4096"),
+        ("ADVERB_SOCKETS_RING_BYTES_MAX", "32768"),
+        ("VMA_TRACELEVEL", "5"),
+    ];
+    let (all, grown) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let converse = |how, successor| {
+        for way in ["poll", "epoll", "edge", "threads"] {
+            for read in [0, 60_000, 500_000] {
+                let (sent, to_server, to_client) = (read / 2, 800_000, 700_000);
+                let talk = Talk { how, way, read, sent, to_server, to_client };
+                let said = run_with(&place, &with, successor, talk, &settings);
+                let is_grown = said.contains("sends through a larger ring");
+                all.fetch_add(1, Ordering::Relaxed);
+                grown.fetch_add(usize::from(is_grown), Ordering::Relaxed);
+            }
+        }
+    };
+    let converse = &converse;
+    std::thread::scope(|threads| {
+        for (how, successor) in [("fork", &with), ("scm", &with), ("dup", &without)] {
+            threads.spawn(move || converse(how, successor));
+        }
+    });
+    let (all, grown) = (all.into_inner(), grown.into_inner());
+    assert!(grown > all / 3, "only {grown} of {all} connections had rings that grew");
 }
 
 /// Goal: whoever could not become another program goes on as if nothing had been.

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::Share;
 use super::call::*;
 
 /// What a case has seen so far.
@@ -1493,11 +1494,14 @@ const ON_NOTHING: &[(&str, Plain)] = &[
     }),
 ];
 
-/// Runs every case, and prints what it saw.
-pub(crate) fn run_all() {
+/// Runs its share of the cases, and prints what they saw.
+pub(crate) fn run(share: &mut Share) {
     for (family, domain) in [("v4", libc::AF_INET), ("v6", libc::AF_INET6)] {
         for (name, case) in ON_A_CONNECTION {
             for (way, swap) in [("", false), (" the other way", true)] {
+                if !share.has_next() {
+                    continue;
+                }
                 let p = Pair::new(domain);
                 let p = if swap { Pair { c: p.s, s: p.c } } else { p };
                 let mut log = Log::default();
@@ -1507,6 +1511,9 @@ pub(crate) fn run_all() {
             }
         }
         for (name, case) in ON_NOTHING {
+            if !share.has_next() {
+                continue;
+            }
             let mut log = Log::default();
             case(&mut log, domain);
             println!("{family} {name} => {}", log.0);

@@ -15,16 +15,43 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Set in a child: run the cases and print what they saw.
+/// Set in a child: run that share of the cases and print what they saw.
 const CHILD: &str = "ADVERB_POSIX_CHILD";
 
+/// Children for the cases of one mode: they mostly wait, so they do so at the same time.
+const SHARES: usize = 8;
+
+/// Every so many of the cases, from one on.
+#[derive(Debug)]
+struct Share {
+    number: usize,
+    /// How many cases there have been.
+    seen: usize,
+}
+
+impl Share {
+    /// Whether the next case belongs to it.
+    fn has_next(&mut self) -> bool {
+        self.seen += 1;
+        self.seen % SHARES == self.number
+    }
+}
+
 /// What every case saw, and everything that was printed.
-fn run(mode: &str, environment: &[(&str, &str)]) -> (BTreeMap<String, String>, String) {
+#[derive(Debug, Default)]
+struct Run {
+    saw: BTreeMap<String, String>,
+    stderr: String,
+}
+
+/// Runs one share of the cases.
+fn run_share(mode: &str, environment: &[(&str, &str)], number: usize) -> Run {
     let mut command = Command::new(std::env::current_exe().expect("a path of this test"));
     command.args(["the_child", "--exact", "--nocapture", "--test-threads=1"]);
-    let place = format!("adverb-posix-{}-{}", std::process::id(), mode.replace(' ', "-"));
+    let mode_name = mode.replace(' ', "-");
+    let place = format!("adverb-posix-{}-{mode_name}-{number}", std::process::id());
     let place = PathBuf::from("/dev/shm").join(place);
-    command.env(CHILD, "1").env("ADVERB_SOCKETS_SHM_DIR", &place);
+    command.env(CHILD, number.to_string()).env("ADVERB_SOCKETS_SHM_DIR", &place);
     command.envs(environment.iter().copied());
     let output = command.output().expect("a child");
     let _ = std::fs::remove_dir_all(place);
@@ -36,15 +63,32 @@ fn run(mode: &str, environment: &[(&str, &str)]) -> (BTreeMap<String, String>, S
         .filter_map(|line| line.split_once(" => "))
         .map(|(name, saw)| (name.to_owned(), saw.to_owned()))
         .collect();
-    (saw, stderr)
+    Run { saw, stderr }
+}
+
+/// Runs all of the cases.
+fn run(mode: &str, environment: &[(&str, &str)]) -> Run {
+    let mut all = Run::default();
+    std::thread::scope(|threads| {
+        let runs: Vec<_> = (0..SHARES)
+            .map(|number| threads.spawn(move || run_share(mode, environment, number)))
+            .collect();
+        for run in runs {
+            let Run { saw, stderr } = run.join().expect("a run");
+            all.saw.extend(saw);
+            all.stderr.push_str(&stderr);
+        }
+    });
+    all
 }
 
 #[test]
 fn the_child() {
-    if std::env::var_os(CHILD).is_some() {
-        cases::run_all();
-        datagrams::run_all();
-        groups::run_all();
+    if let Some(number) = std::env::var(CHILD).ok().and_then(|number| number.parse().ok()) {
+        let mut share = Share { number, seen: 0 };
+        cases::run(&mut share);
+        datagrams::run(&mut share);
+        groups::run(&mut share);
     }
 }
 
@@ -59,18 +103,17 @@ fn programs_see_the_same_with_and_without_the_library() {
         ("shared memory without spinning", ("ADVERB_SOCKETS_PROFILE", "frugal")),
         ("left alone", ("ADVERB_SOCKETS_TRANSPORT", "os")),
     ];
-    // They mostly wait, so they do so at the same time.
     let (expected, runs) = std::thread::scope(|threads| {
         let runs = modes.map(|(mode, setting)| {
             let run = move || run(mode, &[("LD_PRELOAD", library), setting]);
             (mode, threads.spawn(run))
         });
-        let (expected, _) = run("the kernel", &[]);
+        let expected = run("the kernel", &[]).saw;
         (expected, runs.map(|(mode, run)| (mode, run.join().expect("a run"))))
     });
     assert!(expected.len() > 300, "only {} cases", expected.len());
     let mut wrong = String::new();
-    for (mode, (saw, stderr)) in &runs {
+    for (mode, Run { saw, stderr }) in &runs {
         for (name, expected) in &expected {
             let saw = saw.get(name).map_or("nothing", String::as_str);
             if saw != expected {

@@ -289,7 +289,7 @@ fn serve_datagrams(port: u16) {
 fn call_datagrams(port: u16, is_once: bool) {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     socket.connect(("127.0.0.1", port)).expect("an address");
-    socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a limit");
+    socket.set_read_timeout(Some(Duration::from_millis(25))).expect("a limit");
     let mut answers = 0_u64;
     let mut buffer = [0; 2000];
     let start = Instant::now();

@@ -65,17 +65,22 @@ fn sockperf_finds_every_byte_in_its_place() {
     if !are_installed(&["sockperf"]) {
         return;
     }
-    let place = Place::new("sockperf");
-    for protocol in [&["--tcp"][..], &[]] {
+    let place = &Place::new("sockperf");
+    let measure = |protocol: &[&str]| {
         let port = free_port().to_string();
-        let _server = sockperf_server(&place, &port, protocol);
+        let _server = sockperf_server(place, &port, protocol);
         let mut client = place.command("sockperf");
         client.args(["pp", "-i", "127.0.0.1", "-p", &port, "-t", "1", "-m", "200"]);
         client.args(["--data-integrity", "--mps=100000"]).args(protocol);
         let said = measured(&mut client);
         assert!(said.contains("percentile 50.0"), "{said}");
         assert!(!said.to_lowercase().contains("data integrity test failed"), "{said}");
-    }
+    };
+    std::thread::scope(|threads| {
+        for protocol in [&["--tcp"][..], &[]] {
+            threads.spawn(move || measure(protocol));
+        }
+    });
 }
 
 /// Goal: UDP between two accelerated programs goes through a mailbox, in order and whole, and one
@@ -85,38 +90,46 @@ fn sockperf_gets_its_datagrams_in_order_through_a_mailbox() {
     if !are_installed(&["sockperf"]) {
         return;
     }
-    let place = Place::new("mail");
-    for mode in [&["pp", "--mps=100000"][..], &["ul", "--mps=20000"], &["tp", "--mps=50000"]] {
-        let port = free_port().to_string();
-        let report = place.0.join("report");
-        let _server = sockperf_server(&place, &port, &[]);
-        let mut client = place.command("sockperf");
-        client.args(mode).args(["-i", "127.0.0.1", "-p", &port, "-t", "1", "-m", "200"]);
-        if mode[0] == "pp" {
-            client.arg("--data-integrity").env("VMA_STATS_FILE", &report);
+    let modes = [&["pp", "--mps=100000"][..], &["ul", "--mps=20000"], &["tp", "--mps=50000"]];
+    // It mostly waits, so all modes are measured at the same time.
+    std::thread::scope(|threads| {
+        for mode in modes {
+            threads.spawn(move || measure_mail(mode));
         }
-        until("many packets go through a mailbox", || {
-            let said = measured(&mut client);
-            assert!(!said.to_lowercase().contains("data integrity test failed"), "{said}");
-            if mode[0] != "tp" {
-                assert!(said.contains("# duplicated messages = 0"), "{said}");
-                assert!(said.contains("# out-of-order messages = 0"), "{said}");
-            }
-            if mode[0] != "pp" {
-                return true;
-            }
-            // "VMA: [fd=4] Rx Offload: kilobytes / packets / errors [...]"
-            let text = fs::read_to_string(&report).expect("a report");
-            fs::remove_file(&report).expect("a report");
-            let line = text.lines().find(|line| line.contains("Rx Offload")).expect("a line");
-            let packets = line.split(" / ").nth(1).and_then(|count| count.parse().ok());
-            packets.is_some_and(|packets: u64| packets > 100)
-        });
-        let mut plain = Command::new("sockperf");
-        plain.args(["pp", "-i", "127.0.0.1", "-p", &port, "-t", "1", "--data-integrity"]);
-        let said = measured(&mut plain);
-        assert!(said.contains("# out-of-order messages = 0"), "{said}");
+    });
+}
+
+fn measure_mail(mode: &[&str]) {
+    let place = Place::new(&format!("mail-{}", mode[0]));
+    let port = free_port().to_string();
+    let report = place.0.join("report");
+    let _server = sockperf_server(&place, &port, &[]);
+    let mut client = place.command("sockperf");
+    client.args(mode).args(["-i", "127.0.0.1", "-p", &port, "-t", "1", "-m", "200"]);
+    if mode[0] == "pp" {
+        client.arg("--data-integrity").env("VMA_STATS_FILE", &report);
     }
+    until("many packets go through a mailbox", || {
+        let said = measured(&mut client);
+        assert!(!said.to_lowercase().contains("data integrity test failed"), "{said}");
+        if mode[0] != "tp" {
+            assert!(said.contains("# duplicated messages = 0"), "{said}");
+            assert!(said.contains("# out-of-order messages = 0"), "{said}");
+        }
+        if mode[0] != "pp" {
+            return true;
+        }
+        // "VMA: [fd=4] Rx Offload: kilobytes / packets / errors [...]"
+        let text = fs::read_to_string(&report).expect("a report");
+        fs::remove_file(&report).expect("a report");
+        let line = text.lines().find(|line| line.contains("Rx Offload")).expect("a line");
+        let packets = line.split(" / ").nth(1).and_then(|count| count.parse().ok());
+        packets.is_some_and(|packets: u64| packets > 100)
+    });
+    let mut plain = Command::new("sockperf");
+    plain.args(["pp", "-i", "127.0.0.1", "-p", &port, "-t", "1", "--data-integrity"]);
+    let said = measured(&mut plain);
+    assert!(said.contains("# out-of-order messages = 0"), "{said}");
 }
 
 /// Goal: under load, in both directions at once, no message is lost, doubled or changed.
@@ -127,34 +140,42 @@ fn sockperf_under_load_verifies() {
     if !are_installed(&["sockperf"]) {
         return;
     }
-    let place = Place::new("load");
-    for waits in [&[][..], &["-F", "epoll"], &["-F", "poll"], &["-F", "select"]] {
-        let ports = [free_port(), free_port()];
-        let feed = place.0.join("feed");
-        let lines = ports.map(|port| format!("T:127.0.0.1:{port}\n"));
-        fs::write(&feed, lines.concat()).expect("a file");
-        let mut server = place.command("sockperf");
-        match waits {
-            [] => server.args(["sr", "--tcp", "-i", "127.0.0.1", "-p", &ports[0].to_string()]),
-            waits => server.arg("sr").arg("-f").arg(&feed).args(waits),
-        };
-        let _server = Running::start(server.stdout(Stdio::null()));
-        wait_for(&ports[0].to_string(), "tcp");
-        let mut client = place.command("sockperf");
-        client.args(["ul", "-t", "1", "-m", "300", "--mps=20000", "--reply-every=1"]);
-        match waits {
-            [] => client.args(["--tcp", "-i", "127.0.0.1", "-p", &ports[0].to_string()]),
-            waits => {
-                wait_for(&ports[1].to_string(), "tcp");
-                client.arg("-f").arg(&feed).args(waits)
-            }
-        };
-        let said = measured(&mut client);
-        // It calls "dropped" what comes late, and "out of order" what comes on another connection.
-        assert!(said.contains("# duplicated messages = 0"), "{waits:?}\n{said}");
-        assert!(!waits.is_empty() || said.contains("# out-of-order messages = 0"), "{said}");
-        assert!(said.contains("percentile 50.0"), "{said}");
-    }
+    let ways = [&[][..], &["-F", "epoll"], &["-F", "poll"], &["-F", "select"]];
+    // It mostly waits, so all ways are measured at the same time.
+    std::thread::scope(|threads| {
+        for waits in ways {
+            threads.spawn(move || measure_load(waits));
+        }
+    });
+}
+
+fn measure_load(waits: &[&str]) {
+    let place = Place::new(&format!("load{}", waits.concat()));
+    let ports = [free_port(), free_port()];
+    let feed = place.0.join("feed");
+    let lines = ports.map(|port| format!("T:127.0.0.1:{port}\n"));
+    fs::write(&feed, lines.concat()).expect("a file");
+    let mut server = place.command("sockperf");
+    match waits {
+        [] => server.args(["sr", "--tcp", "-i", "127.0.0.1", "-p", &ports[0].to_string()]),
+        waits => server.arg("sr").arg("-f").arg(&feed).args(waits),
+    };
+    let _server = Running::start(server.stdout(Stdio::null()));
+    wait_for(&ports[0].to_string(), "tcp");
+    let mut client = place.command("sockperf");
+    client.args(["ul", "-t", "1", "-m", "300", "--mps=20000", "--reply-every=1"]);
+    match waits {
+        [] => client.args(["--tcp", "-i", "127.0.0.1", "-p", &ports[0].to_string()]),
+        waits => {
+            wait_for(&ports[1].to_string(), "tcp");
+            client.arg("-f").arg(&feed).args(waits)
+        }
+    };
+    let said = measured(&mut client);
+    // It calls "dropped" what comes late, and "out of order" what comes on another connection.
+    assert!(said.contains("# duplicated messages = 0"), "{waits:?}\n{said}");
+    assert!(!waits.is_empty() || said.contains("# out-of-order messages = 0"), "{said}");
+    assert!(said.contains("percentile 50.0"), "{said}");
 }
 
 /// Goal: a server that spins ends when it is told to, at whatever instant.

@@ -3,7 +3,6 @@
 pub(crate) mod library;
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -41,7 +40,8 @@ impl Drop for Place {
 }
 
 /// A port that is free now, and not among those that the system gives to whoever wants any: a program
-/// that looks whether somebody listens there would meet itself now and then.
+/// that looks whether somebody listens there would meet itself now and then. Nothing is bound to find out:
+/// a program that another thread starts meanwhile would have that until it runs.
 pub(crate) fn free_port() -> u16 {
     static TRIED: AtomicU16 = AtomicU16::new(0);
     let first = std::process::id().wrapping_mul(37);
@@ -49,7 +49,10 @@ pub(crate) fn free_port() -> u16 {
         let tried = u32::from(TRIED.fetch_add(1, Ordering::Relaxed));
         let place = first.wrapping_add(tried) % u32::from(PORT_COUNT);
         let port = FIRST_PORT + u16::try_from(place).expect("fewer than 2^16");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        let lists = ["tcp", "tcp6", "udp", "udp6"];
+        let lists = lists.map(|list| fs::read_to_string(format!("/proc/net/{list}")));
+        let name = format!(":{port:04X} ");
+        if !lists.iter().flatten().any(|list| list.contains(&name)) {
             return port;
         }
     }
