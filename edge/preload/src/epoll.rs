@@ -94,8 +94,6 @@ unsafe impl Sync for Epoll {}
 
 /// The mark of our items in the kernel's instances: it is in the upper half of an event's data.
 const MARK: u64 = 0xad5e_71c3 << 32;
-/// The most events that one call asks the kernel for at a time.
-const EVENTS_MAX: usize = 64;
 /// An item that was looked at so often in vain goes cold.
 const IDLE_MAX: u32 = 2000;
 /// Items that can be hot before they are too many.

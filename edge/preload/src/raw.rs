@@ -500,25 +500,33 @@ pub(crate) fn file_size(fd: c_int) -> Answer {
 /// memory has other descriptors than we know.
 pub(crate) fn read_file(path: &std::path::Path, most: usize) -> Option<Vec<u8>> {
     let path = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
-    let mut bytes = Vec::new();
-    read_file_into(&std::ffi::CString::new(path).ok()?, most, &mut bytes)?;
+    let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+    read_pieces(&std::ffi::CString::new(path).ok()?, PIECE_BYTES, most, &mut bytes, &mut ends)?;
     Some(bytes)
 }
 
-/// The same, into memory that is there already, and emptied first.
-pub(crate) fn read_file_into(
+/// The same, into memory that is there already, and emptied first; `ends` says where each call of `read`
+/// has ended, the first of which asks for `first` bytes, and each other one for [`PIECE_BYTES`].
+pub(crate) fn read_pieces(
     path: &std::ffi::CStr,
+    first: usize,
     most: usize,
     bytes: &mut Vec<u8>,
+    ends: &mut Vec<usize>,
 ) -> Option<()> {
     let file = open(path, libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
     bytes.clear();
-    let mut chunk = [0_u8; 4096];
+    ends.clear();
+    let mut piece = [0_u8; PIECE_BYTES];
     while bytes.len() < most {
-        let args = [word(file), chunk.as_mut_ptr() as usize, chunk.len(), 0, 0, 0];
+        let len = if ends.is_empty() { first.min(piece.len()) } else { piece.len() };
+        let args = [word(file), piece.as_mut_ptr() as usize, len, 0, 0, 0];
         // SAFETY: the buffer is ours, and the kernel fills at most its length.
         match unsafe { syscall(libc::SYS_read, args) } {
-            Ok(got @ 1..) => bytes.extend_from_slice(chunk.get(..got).unwrap_or(&[])),
+            Ok(got @ 1..) => {
+                bytes.extend_from_slice(piece.get(..got).unwrap_or(&[]));
+                ends.push(bytes.len());
+            }
             Err(Errno::INTR) => {}
             Ok(_) | Err(_) => break,
         }
@@ -527,6 +535,9 @@ pub(crate) fn read_file_into(
     bytes.truncate(most);
     Some(())
 }
+
+/// What is read of a file at a time.
+pub(crate) const PIECE_BYTES: usize = 4096;
 
 /// The number by which the kernel lists a socket.
 pub(crate) fn inode(fd: c_int) -> Option<u64> {

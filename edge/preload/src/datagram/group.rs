@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use adverb_sockconf::Level;
 
 use super::directory::{self, Directory};
-use super::listing;
+use super::listing::Listing;
 use super::mailbox::{Expects, LOOPBACK, Pushed, Reserved, Sender, Shows};
 use super::outbox::{FULL_ROUNDS, LEN_MAX, LOOK, Plan, VERIFY, Way, source_of};
 use crate::parts::Cursor;
@@ -49,8 +49,7 @@ pub(super) struct Socket<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     groups: Vec<Group>,
-    /// Room for the kernel's list.
-    buffer: Vec<u8>,
+    listing: Listing,
 }
 
 /// What is known of those who could get a group's datagrams.
@@ -192,7 +191,7 @@ impl Groups {
             return kernel(false);
         }
         let Some(at) = self.find_or_new(to) else { return kernel(false) };
-        let Self { groups, buffer, .. } = self;
+        let Self { groups, listing } = self;
         let Some(group) = groups.get_mut(at) else { return kernel(false) };
         let generation = directory.generation(to.port());
         if group.generation != generation {
@@ -203,7 +202,7 @@ impl Groups {
         }
         if !is_special
             && Cursor::new(parts).remaining() <= LEN_MAX
-            && group.is_ready(socket.me, buffer)
+            && group.is_ready(socket.me, listing)
         {
             group.explain(socket.fd);
             match group.transmit(parts) {
@@ -291,13 +290,13 @@ impl Group {
     }
 
     /// Whether everybody who could get a datagram has a mailbox that may be used.
-    fn is_ready(&mut self, me: u64, buffer: &mut Vec<u8>) -> bool {
+    fn is_ready(&mut self, me: u64, listing: &mut Listing) -> bool {
         let now = raw::now_ns();
         if now >= self.until_ns {
             if now < self.next_ns || !self.members.iter().any(|member| member.is_reached(me)) {
                 return false;
             }
-            self.ask_kernel(buffer);
+            self.ask_kernel(listing);
         }
         let mut count = 0;
         for member in &mut self.members {
@@ -317,13 +316,13 @@ impl Group {
     }
 
     /// Asks the kernel who could get the group's datagrams.
-    fn ask_kernel(&mut self, buffer: &mut Vec<u8>) {
+    fn ask_kernel(&mut self, listing: &mut Listing) {
         let start = raw::now_ns();
         self.members.iter_mut().for_each(|member| member.is_listed = false);
         let Self { members, .. } = self;
         let mut is_mixed = false;
         let is_read = self.source.and_then(|source| {
-            listing::each_candidate(self.to, source, buffer, |inode| {
+            listing.each_candidate(self.to, source, |inode| {
                 let mut members = members.iter_mut();
                 match members.find(|member| member.way.mailbox.inode() == inode) {
                     Some(member) => member.is_listed = true,

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
 use super::item::{Item, Target};
-use super::{EVENTS_MAX, Epoll, IDLE_MAX, State, crowding, kernel_wait};
+use super::{Epoll, IDLE_MAX, State, crowding, kernel_wait};
 use crate::doorbell;
 
 impl Epoll {
@@ -103,3 +103,6 @@ impl Epoll {
 
 /// To go to sleep and to wake up takes as long, for each item, as so many looks.
 const DOZE_WORTH: u32 = 8;
+
+/// The most events that the kernel is asked for at a time.
+const EVENTS_MAX: usize = 64;

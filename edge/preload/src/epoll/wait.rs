@@ -6,9 +6,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use super::item::Target;
-use super::{
-    EVENTS_MAX, Epoll, IDLE_MAX, MARK, State, crowding, heat, kernel_control, kernel_wait,
-};
+use super::{Epoll, IDLE_MAX, MARK, State, crowding, heat, kernel_control, kernel_wait};
 use crate::config;
 use crate::copy;
 use crate::patience::{self, Patience, SLICE_NS, Spin};
@@ -58,8 +56,6 @@ impl Epoll {
             if look {
                 looks = 0;
                 let rest = events.get_mut(count..).unwrap_or(&mut []);
-                let most = rest.len().min(EVENTS_MAX.max(if has_items { 0 } else { usize::MAX }));
-                let rest = rest.get_mut(..most).unwrap_or(&mut []);
                 if !rest.is_empty() {
                     let found = kernel_wait(epfd, rest);
                     let kept = if self.is_to_sift() { self.sift(epfd, rest, found) } else { found };

@@ -53,6 +53,61 @@ pub(crate) fn socket(domain: c_int, kind: c_int) -> c_int {
     unsafe { libc::socket(domain, kind, 0) }
 }
 
+/// Long enough for the kernel to have carried what was sent, a FIN or a reset among it, across the loopback
+/// device.
+pub(crate) fn settle() {
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    // A busy machine may leave it in a queue for longer. Each processor has its own, and keeps to its order.
+    // SAFETY: zeros are a legal set.
+    let mut allowed: libc::cpu_set_t = unsafe { zeroed() };
+    let size = size_of::<libc::cpu_set_t>();
+    // SAFETY: room for an answer.
+    unsafe { libc::sched_getaffinity(0, size, &raw mut allowed) };
+    for cpu in 0..libc::CPU_SETSIZE as usize {
+        // SAFETY: within the set.
+        if unsafe { libc::CPU_ISSET(cpu, &allowed) } {
+            // SAFETY: zeros are a legal set.
+            let mut only: libc::cpu_set_t = unsafe { zeroed() };
+            // SAFETY: within the set, which is a local.
+            unsafe {
+                libc::CPU_SET(cpu, &mut only);
+                libc::sched_setaffinity(0, size, &raw const only);
+            }
+            carry();
+        }
+    }
+    // SAFETY: a local.
+    unsafe { libc::sched_setaffinity(0, size, &raw const allowed) };
+}
+
+/// Sends a datagram by loopback and waits for it, between sockets that only the kernel knows of.
+fn carry() {
+    let (from, to) = (unseen_socket(), unseen_socket());
+    let mut address = any(libc::AF_INET, [127, 0, 0, 1], 0);
+    let mut len = SOCKADDR_LEN;
+    let (at, room) = (&raw mut address, &raw mut len);
+    let mut byte = 0_u8;
+    // SAFETY: locals, of the types and lengths that the kernel wants.
+    let got = unsafe {
+        libc::syscall(libc::SYS_bind, to, at, len);
+        libc::syscall(libc::SYS_getsockname, to, at, room);
+        libc::syscall(libc::SYS_sendto, from, &raw const byte, 1, 0, at, len);
+        loop {
+            let null = std::ptr::null_mut::<c_void>();
+            let got = libc::syscall(libc::SYS_recvfrom, to, &raw mut byte, 1, 0, null, null);
+            if got >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+                break got;
+            }
+        }
+    };
+    assert_eq!(got, 1);
+    // SAFETY: no pointers.
+    unsafe {
+        libc::syscall(libc::SYS_close, from);
+        libc::syscall(libc::SYS_close, to);
+    }
+}
+
 /// A UDP socket that comes from the kernel by number, so that nobody else knows of it.
 pub(crate) fn unseen_socket() -> c_int {
     // SAFETY: no pointers.
@@ -704,7 +759,7 @@ pub(crate) fn bad_buffers(from: c_int, to: c_int) -> Vec<Answer> {
         see(libc::sendmsg(from, &raw const listless, 0));
         see(libc::sendmsg(from, bad.cast(), 0));
         see(libc::send(from, c"12345678".as_ptr().cast(), 8, 0));
-        std::thread::sleep(std::time::Duration::from_millis(30));
+        settle();
         see(libc::recv(to, bad, 4, 0));
         see(libc::recv(to, unmapped, 8, libc::MSG_PEEK));
         see(libc::read(to, unmapped, 8));
@@ -778,7 +833,7 @@ pub(crate) fn by_number(from: c_int, to: c_int) -> Vec<Answer> {
         let copy = libc::syscall(libc::SYS_dup, from);
         see(libc::syscall(libc::SYS_write, copy, line, 9));
         see(libc::syscall(libc::SYS_close, copy));
-        std::thread::sleep(std::time::Duration::from_millis(30));
+        settle();
         see(libc::syscall(libc::SYS_read, to, first.as_mut_ptr(), 3));
         see(libc::syscall(libc::SYS_readv, to, parts.as_ptr(), 2));
         see(libc::syscall(libc::SYS_recvmsg, to, &raw mut header, 0));

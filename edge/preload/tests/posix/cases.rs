@@ -50,11 +50,6 @@ fn listener(domain: c_int) -> c_int {
     l
 }
 
-/// Long enough for the kernel to have carried a FIN or a reset across the loopback device.
-pub(crate) fn settle() {
-    thread::sleep(Duration::from_millis(30));
-}
-
 /// Waits until a thread sleeps, for a minute at most: it is found asleep several times in a row.
 fn sleeps(thread: &std::path::Path) {
     let mut times = 0;
@@ -736,6 +731,7 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
             epoll_ctl(e, libc::EPOLL_CTL_ADD, *fd, libc::EPOLLIN, number).unwrap();
         }
         send(p.c, b"x", 0).unwrap();
+        settle();
         for room in [0, 1, 2, 66] {
             log.see("as many as there is room for", epoll_wait_in(e, room, 128).0);
         }

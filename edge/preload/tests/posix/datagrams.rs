@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::Share;
 use super::call::*;
-use super::cases::{Log, settle};
+use super::cases::Log;
 
 /// Two UDP sockets, each bound and connected to the other.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use std::thread;
 
 use super::Share;
 use super::call::*;
-use super::cases::{Log, settle};
+use super::cases::Log;
 use super::datagrams::{all, arrives, bound};
 
 const GROUP: [u8; 4] = [239, 1, 2, 3];

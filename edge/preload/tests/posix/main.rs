@@ -19,7 +19,7 @@ use std::process::Command;
 const CHILD: &str = "ADVERB_POSIX_CHILD";
 
 /// Children for the cases of one mode: they mostly wait, so they do so at the same time.
-const SHARES: usize = 8;
+const SHARES: usize = 4;
 
 /// Every so many of the cases, from one on.
 #[derive(Debug)]
