@@ -90,22 +90,37 @@ impl Member {
             && self.entry().is_some_and(|entry| entry.interface() == LOOPBACK)
     }
 
+    /// What the kernel brings here of the group does not come by loopback: nobody counts that.
+    fn is_by_network(&self) -> bool {
+        self.entry().is_some_and(|entry| entry.interface() > LOOPBACK)
+    }
+
+    /// Finds out whether what the kernel was given was for this one. Returns false if that is not known yet.
+    fn settle(&mut self) -> bool {
+        if self.guessed == 0 {
+            return true;
+        }
+        let Some(sender) = self.way.mailbox.sender(self.way.sender) else { return true };
+        match self.expects() {
+            Expects::Unknown if !self.is_by_network() => return false,
+            Expects::Unknown | Expects::Nothing => sender.gave_not(self.guessed),
+            Expects::All if self.is_by_network() => sender.gave_not(self.guessed),
+            Expects::All => {}
+        }
+        self.guessed = 0;
+        true
+    }
+
     /// One datagram more is about to go through the kernel.
     fn count(&mut self) {
+        self.settle();
         let Some(sender) = self.way.mailbox.sender(self.way.sender) else { return };
-        let by_network = self.entry().is_some_and(|entry| entry.interface() > LOOPBACK);
-        match self.expects() {
-            Expects::Nothing => sender.gave_not(std::mem::take(&mut self.guessed)),
-            _ if by_network => sender.gave_not(std::mem::take(&mut self.guessed)),
-            Expects::All => {
-                self.guessed = 0;
-                sender.gives();
-            }
-            Expects::Unknown => {
-                self.guessed += 1;
-                sender.gives();
-            }
+        let expects = self.expects();
+        if expects == Expects::Nothing || self.is_by_network() {
+            return;
         }
+        self.guessed += u32::from(expects == Expects::Unknown);
+        sender.gives();
     }
 
     /// It has not.
@@ -124,6 +139,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
+        self.settle();
         self.way.mailbox.leave(self.entry);
     }
 }
@@ -167,6 +183,14 @@ impl Groups {
     /// How the socket sends may have changed: everything is found out again.
     pub(super) fn clear(&mut self) {
         self.groups.clear();
+    }
+
+    /// Finds out for whom what was sent to groups on a port has been. Returns false if that is not known yet:
+    /// mailboxes would wait for it that do not get it.
+    pub(super) fn settle(&mut self, port: u16) -> bool {
+        let groups = self.groups.iter_mut().filter(|group| group.to.port() == port);
+        let members = groups.flat_map(|group| &mut group.members);
+        members.fold(true, |is_settled, member| member.settle() && is_settled)
     }
 
     /// A datagram that was counted has not gone through the kernel.

@@ -320,10 +320,12 @@ impl Outbox {
         }
         let me = self.cookie;
         if is_group(to) {
-            let is_special = is_special || !self.settle(to.port(), me);
+            let is_settled = self.settle(to.port(), me) && self.groups.settle(to.port());
+            let is_special = is_special || !is_settled;
             let socket = group::Socket { slot, fd, me };
             return self.groups.plan(&socket, parts, to, is_special, directory);
         }
+        let is_special = is_special || !self.groups.settle(to.port());
         let Some(route) = self.find_or_new(to) else { return kernel };
         if route.generation != generation {
             route.search(directory, generation, slot, fd, me);
