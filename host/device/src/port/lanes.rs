@@ -4,8 +4,9 @@
 //! Records are taken under the receive lock, as packets are. What lanes, shelves and visits are is said
 //! in their own files.
 
+use super::DEFERRED_MAX;
+use super::driving::LANE_CLOCK_STEPS;
 use super::{Clock, Door, Driver, Held, Listeners, Port, Receiver, Waiting, lock};
-use super::{DEFERRED_MAX, LANE_CLOCK_STEPS};
 use crate::bell::Rope;
 use crate::channel::Hush;
 use crate::commons::Commons;
