@@ -450,7 +450,7 @@ pub(crate) struct MeshArgs {
     #[arg(long, default_value = "mixed")]
     pub(crate) traffic: MeshTraffic,
 
-    /// Seconds
+    /// Seconds; an interrupt (Ctrl-C) ends it before, with all results
     #[arg(short = 'D', long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(crate) duration: f64,
 

@@ -3,8 +3,10 @@
 //! It never outlives this one, however this one ends: its standard input is a pipe that nobody else
 //! holds, and when that closes, it exits ([`end_with_parent`]).
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::failure::{Doing, Failure};
@@ -53,6 +55,13 @@ impl Child {
         self.stdout.take()
     }
 
+    /// Asks it to come to an end, if it listens: [`stop_with_parent`]. Whoever has ended hears nothing.
+    pub(crate) fn stop(&mut self) {
+        if let Some(stdin) = &mut self.process.stdin {
+            let _ = stdin.write_all(b"\n");
+        }
+    }
+
     /// Waits until it has ended by itself. This closes the pipe that keeps it alive.
     pub(crate) fn wait(&mut self) -> std::io::Result<ExitStatus> {
         self.process.wait()
@@ -73,8 +82,16 @@ impl Drop for Child {
 
 /// Ends this process, a child, when its parent ends: the pipe on standard input closes then.
 pub(crate) fn end_with_parent() -> Result<(), Failure> {
-    let wait = || {
-        let _ = std::io::stdin().read(&mut [0]);
+    stop_with_parent(&Arc::default())
+}
+
+/// The same, and sets `stop` when the parent asks for an end: [`Child::stop`].
+pub(crate) fn stop_with_parent(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
+    let stop = Arc::clone(stop);
+    let wait = move || {
+        while let Ok(1..) = std::io::stdin().read(&mut [0]) {
+            stop.store(true, Ordering::Relaxed);
+        }
         std::process::exit(1);
     };
     let thread = thread::Builder::new().name("parent-watch".to_owned()).spawn(wait);

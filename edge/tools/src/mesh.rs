@@ -5,7 +5,12 @@
 //! all, `report.rs` says what came of it.
 
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+
+use signal_hook::consts::SIGINT;
+use signal_hook::flag;
 
 use self::node::Task;
 use self::place::{Place, Told};
@@ -13,7 +18,7 @@ use self::report::Report;
 use self::traffic::BLOCK_BYTES_MIN;
 use crate::args::MeshArgs;
 use crate::bench::rdma::DeviceChoice;
-use crate::child::end_with_parent;
+use crate::child::stop_with_parent;
 use crate::failure::{Doing, Failure};
 use crate::output::Output;
 
@@ -35,10 +40,11 @@ pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
             "--size {bytes}: blocks of a mesh have {BLOCK_BYTES_MIN} to {BLOCK_BYTES_MAX} bytes"
         )));
     }
+    let stop = on_interrupt()?;
     let mut screen = Screen { lines: 0, live: std::io::stderr().is_terminal() && !args.child };
     if let Some(size) = args.local {
         let files = Files::create(args)?;
-        let report = local::run(args, size, |report| screen.show(report))?;
+        let report = local::run(args, size, &stop, |report| screen.show(report))?;
         return finish(&report, args, files);
     }
     let told =
@@ -54,6 +60,7 @@ pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
         bytes,
         traffic: args.traffic,
         duration: Duration::from_secs_f64(args.duration),
+        stop,
         gather: !args.child,
         device: args.device.clone(),
         gid_index: args.gid_index,
@@ -74,9 +81,18 @@ pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
     }
 }
 
+/// What an interrupt sets, the first time. The second one ends the program, as it always would.
+fn on_interrupt() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    flag::register_conditional_default(SIGINT, Arc::clone(&stop))
+        .and_then(|_| flag::register(SIGINT, Arc::clone(&stop)))
+        .doing("preparing for an interrupt")?;
+    Ok(stop)
+}
+
 /// One node of a local mesh: ends with its parent, and speaks in lines of JSON.
 fn child(task: Task) -> Result<(), Failure> {
-    end_with_parent()?;
+    stop_with_parent(&task.stop)?;
     node::run(task, |row, _| {
         if let Ok(line) = serde_json::to_string(row) {
             let mut out = std::io::stdout().lock();

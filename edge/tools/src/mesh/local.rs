@@ -4,6 +4,7 @@
 
 use std::io::BufRead;
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,10 +27,11 @@ struct Nodes<'a> {
     start: Instant,
 }
 
-/// Runs a whole mesh here, and has `show` called now and then.
+/// Runs a whole mesh here, until `stop` at most, and has `show` called now and then.
 pub(super) fn run(
     args: &MeshArgs,
     size: usize,
+    stop: &AtomicBool,
     mut show: impl FnMut(&Report),
 ) -> Result<Report, Failure> {
     let (tell, heard) = mpsc::channel();
@@ -45,7 +47,7 @@ pub(super) fn run(
         nodes.start(rank)?;
     }
     let mut report = Report::new(size);
-    nodes.attend(&heard, &mut report, &mut show)?;
+    nodes.attend(&heard, stop, &mut report, &mut show)?;
     Ok(report)
 }
 
@@ -82,6 +84,7 @@ impl Nodes<'_> {
     fn attend(
         &mut self,
         heard: &Receiver<Heard>,
+        stop: &AtomicBool,
         report: &mut Report,
         show: &mut impl FnMut(&Report),
     ) -> Result<(), Failure> {
@@ -91,7 +94,13 @@ impl Nodes<'_> {
         let mut next_death = every;
         let mut reborn: Option<(usize, Duration)> = None;
         let mut victim = 0;
+        let mut stopped = false;
         while running > 0 || reborn.is_some() {
+            if !stopped && stop.load(Ordering::Relaxed) {
+                stopped = true;
+                (next_death, reborn) = (None, None);
+                self.children.iter_mut().flatten().for_each(Child::stop);
+            }
             match heard.recv_timeout(TICK) {
                 Ok((rank, life, Some(line))) => {
                     if let Ok(row) = serde_json::from_str::<Row>(&line) {

@@ -33,6 +33,8 @@ pub(crate) struct Task {
     pub(crate) bytes: usize,
     pub(crate) traffic: MeshTraffic,
     pub(crate) duration: Duration,
+    /// Ends it before that.
+    pub(crate) stop: Arc<AtomicBool>,
     /// Wait for all nodes before the time begins.
     pub(crate) gather: bool,
     pub(crate) device: Option<String>,
@@ -109,6 +111,8 @@ struct Node {
     inward: Pace,
     /// When blocks began to be sent.
     start: OnceLock<Instant>,
+    /// When it was asked to end.
+    stopped: OnceLock<Duration>,
     adapter: Adapter,
 }
 
@@ -147,6 +151,7 @@ pub(crate) fn run(task: Task, say: impl Fn(&Row, &Report)) -> Result<Report, Fai
         outward: Pace::new(task.place.nodes.len()),
         inward: Pace::new(task.place.nodes.len()),
         start: OnceLock::new(),
+        stopped: OnceLock::new(),
         adapter,
         task,
     });
@@ -167,11 +172,11 @@ pub(crate) fn run(task: Task, say: impl Fn(&Row, &Report)) -> Result<Report, Fai
     loop {
         let sending = senders.iter().any(|sender| !sender.is_finished());
         let serving = node.guests.load(Ordering::Acquire) > 0;
-        if node.is_late() || (!sending && !serving && node.elapsed() >= node.task.duration) {
+        if node.is_late() || (!sending && !serving && node.is_over()) {
             break;
         }
         thread::sleep(TICK);
-        if node.born.elapsed() >= GATHER {
+        if node.born.elapsed() >= GATHER || node.is_stopped() {
             node.begin();
         }
         if said.elapsed() >= SAY_EVERY {
@@ -282,13 +287,25 @@ impl Node {
         }
     }
 
+    fn is_stopped(&self) -> bool {
+        self.task.stop.load(Ordering::Relaxed)
+    }
+
+    /// How long it is to run.
+    fn duration(&self) -> Duration {
+        match self.is_stopped() {
+            true => *self.stopped.get_or_init(|| self.elapsed().min(self.task.duration)),
+            false => self.task.duration,
+        }
+    }
+
     fn is_over(&self) -> bool {
-        self.elapsed() >= self.task.duration
+        self.elapsed() >= self.duration()
     }
 
     /// Who still sends to us was served for long enough.
     fn is_late(&self) -> bool {
-        self.elapsed() >= self.task.duration + GRACE
+        self.elapsed() >= self.duration() + GRACE
     }
 
     /// Waits until all blocks have been sent and received.

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use super::{adverb, command, finish, stderr, stdout};
 
@@ -37,6 +39,22 @@ fn nodes_of_one_machine_exchange_whole_blocks_and_none_is_left_behind() {
         assert!(least > 0, "{path} {traffic}: {report}");
         // So many that some which are ahead do not matter.
         assert!(least < 1000 || most <= 2 * least, "{path} {traffic}: {counts:?}");
+    }
+}
+
+#[test]
+fn a_mesh_that_is_interrupted_says_what_there_was_until_then() {
+    let mut command = command(&["mesh", "--json", "--local", "3", "-D", "3600"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    thread::sleep(Duration::from_secs(3));
+    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(interrupt.unwrap().success());
+    let output = finish(child);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{}{text}", stderr(&output));
+    let report = serde_json::from_str(&text).unwrap();
+    for (rank, peer) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+        assert!(received(&report, rank, peer) > 0, "{report}");
     }
 }
 
