@@ -190,7 +190,7 @@ impl Groups {
     pub(super) fn settle(&mut self, port: u16) -> bool {
         let groups = self.groups.iter_mut().filter(|group| group.to.port() == port);
         let members = groups.flat_map(|group| &mut group.members);
-        members.fold(true, |is_settled, member| member.settle() && is_settled)
+        members.map(Member::settle).filter(|is_settled| !is_settled).count() == 0
     }
 
     /// A datagram that was counted has not gone through the kernel.
