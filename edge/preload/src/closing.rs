@@ -12,7 +12,7 @@ use crate::{datagram, epoll, meeting, retreat, stats, stream, successor, table};
 /// one of its socket.
 pub(crate) fn forget(fd: c_int) {
     let Some(slot) = table::clear(fd) else { return };
-    let is_last = slot.names.load(Ordering::Acquire) == 0;
+    let is_last = !slot.is_named();
     if slot.watchers.load(Ordering::Relaxed) > 0 {
         if is_last { epoll::forget(slot) } else { epoll::lay(fd, slot) }
     }
@@ -95,7 +95,7 @@ pub(crate) fn pass_on(slot: &Slot, fd: c_int) {
             || !take_back(slot, segment, fd))
     {
         segment.share(slot.end());
-        slot.names.fetch_add(1, Ordering::AcqRel);
+        slot.strangers.fetch_add(1, Ordering::AcqRel);
     }
 }
 

@@ -33,7 +33,7 @@ use crate::stream;
 use crate::table;
 use crate::thread::{Interrupts, Seen};
 
-pub(crate) use directory::tidy_up;
+pub(crate) use directory::{tidy_up, withdraw_of_dead};
 pub(crate) use inbox::{
     Arrival, Content, Request, Sleeper, content, dropped, next_len, receive as receive_one,
 };

@@ -15,7 +15,7 @@
 //! closing     FIN, reset, shutdown            patience      spin or sleep
 //! epoll, multiplex, doorbell                  signal, life  handlers, forks, new programs
 //! config, log, stats                          raw, real     system calls, the real functions
-//! memberships for statistics
+//! memberships for statistics                 family, holders  processes that share all this
 //! ```
 //!
 //! Not here: what rules and parameters mean (`adverb-sockconf`).
@@ -36,6 +36,8 @@ mod doorbell;
 mod doors;
 mod epoll;
 mod exports;
+mod family;
+mod holders;
 mod life;
 mod lock;
 mod log;

@@ -7,11 +7,12 @@
 //! and after them.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
+use crate::holders::Heir;
 use crate::lock::Lock;
 use crate::slot::{self, Kind, Slot};
-use crate::{config, doors, epoll, exports, meeting, raw, signal, sockets, table, thread};
+use crate::{config, doors, epoll, exports, family, meeting, raw, signal, sockets, table, thread};
 
 /// Called by the loader.
 #[used]
@@ -54,21 +55,23 @@ pub(crate) fn end_at_once() {
     }
 }
 
-/// Counts forks, from 1.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-/// Before a fork. Returns the fork's number.
-pub(crate) fn before_fork() -> u32 {
-    let fork = FORKS.fetch_add(1, Ordering::AcqRel).wrapping_add(1).max(1);
-    thread::with(|thread| thread.forking.set(fork));
-    fork
+/// Before a fork by the function of that name.
+pub(crate) fn before_fork() {
+    family::sweep_if_due();
+    thread::with(|thread| thread.is_forking.set(true));
 }
 
-/// After a fork of that number that answered `child`. The parent may end before the child has begun to run.
-pub(crate) fn after_fork(fork: u32, child: libc::pid_t) {
-    thread::with(|thread| thread.forking.set(0));
-    if child < 0 {
-        uncount_child(fork);
+/// After a fork that answered `child`. The parent may end before the child has begun to run.
+pub(crate) fn after_fork(child: libc::pid_t) {
+    let heir = thread::with(|thread| {
+        thread.is_forking.set(false);
+        thread.heir.take()
+    });
+    if let Some(heir) = heir.map(Heir::unpack) {
+        match u32::try_from(child) {
+            Ok(child) => family::bear(heir, child),
+            Err(_) => uncount_child(heir),
+        }
     }
     release();
     if let Ok(child @ 1..) = u32::try_from(child) {
@@ -77,11 +80,10 @@ pub(crate) fn after_fork(fork: u32, child: libc::pid_t) {
 }
 
 /// The child's descriptors count as well: all those there are, while nobody changes any.
-fn count_child(fork: u32) {
+fn count_child(heir: Heir) {
     table::each(0, usize::MAX, |fd| {
         if let Some(slot) = table::socket(fd) {
-            slot.names.fetch_add(1, Ordering::AcqRel);
-            slot.retain_for_child(fork);
+            family::endow(heir, &slot);
             if let Some(segment) = slot.segment() {
                 segment.share(slot.end());
             }
@@ -90,13 +92,13 @@ fn count_child(fork: u32) {
 }
 
 /// The child has not come into being, and nobody has changed any descriptor yet.
-fn uncount_child(fork: u32) {
+fn uncount_child(heir: Heir) {
     table::each(0, usize::MAX, |fd| {
         if let Some(slot) = table::socket(fd) {
-            slot.names.fetch_sub(1, Ordering::AcqRel);
-            slot.slot().release_for_child(fork);
+            family::disinherit(heir, &slot);
         }
     });
+    family::miscarry(heir);
 }
 
 /// The locks on what a process has for itself. The last one is held by its threads for a moment only, and
@@ -120,15 +122,19 @@ extern "C" fn prepare() {
         locks().for_each(|lock| std::mem::forget(lock.hold()));
         thread::with(|thread| thread.is_prepared.set(true));
     }
-    let fork = thread::with(|thread| thread.forking.get());
-    if fork != 0 {
-        count_child(fork);
+    if let Some(heir) = family::expect() {
+        thread::with(|thread| thread.heir.set(Some(heir.pack())));
+        count_child(heir);
     }
 }
 
-/// Just after it in the parent. Forks that have passed by us may have failed, which shows a little later.
+/// Just after it in the parent. Forks that have passed by us, such as that of `forkpty`, may have failed,
+/// and do not say so; others say it a little later.
 extern "C" fn in_parent() {
-    if thread::with(|thread| thread.forking.get()) == 0 {
+    if !thread::with(|thread| thread.is_forking.get()) {
+        if let Some(heir) = thread::with(|thread| thread.heir.take()) {
+            family::unheard(Heir::unpack(heir));
+        }
         release();
     }
 }
@@ -146,9 +152,14 @@ fn release() -> bool {
 /// In every child of a fork, whoever called it.
 extern "C" fn in_child() {
     thread::forget_id();
+    thread::with(|thread| thread.is_forking.set(false));
+    if let Some(heir) = thread::with(|thread| thread.heir.take())
+        && !family::born(Heir::unpack(heir))
+    {
+        table::disown_all();
+    }
     signal::settle_in();
     slot::join_family(raw::process_id());
-    let fork = thread::with(|thread| thread.forking.replace(0));
     if thread::with(|thread| thread.is_prepared.replace(false)) {
         locks().for_each(Lock::let_go);
         epoll::after_fork();
@@ -163,11 +174,6 @@ extern "C" fn in_child() {
             crate::datagram::after_fork(&slot);
         }
     });
-    // Forks from within the C library, such as that of `forkpty`, do not pass by us: what this
-    // child closes must not be the last of it.
-    if fork == 0 {
-        count_child(FORKS.fetch_add(1, Ordering::AcqRel).wrapping_add(1).max(1));
-    }
 }
 
 /// A program that has just taken this process over may have got connections with rings: from the

@@ -11,8 +11,10 @@
 //! A file that is found may be anything. It is mapped for as long as it is, its header is checked
 //! before it is used, and its length is compared with what the header says.
 
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, CString, OsStr, c_int};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
@@ -126,6 +128,9 @@ pub(crate) fn offer(slot: &Slot, fd: c_int) {
     }
     slot.set_end(End::Client);
     let name = name(space, ours, theirs);
+    // If this process is killed while it makes them, others know where they are.
+    store_name(slot, name);
+    slot.meeting_key.store(cookie(fd), Ordering::Relaxed);
     match make(name, fd) {
         Some(segment) => {
             if !is_near {
@@ -191,11 +196,17 @@ fn let_in(door: c_int, offered: [u64; 2], secret: u64, from: IpAddr) {
     segment.set_alias(alias);
 }
 
-fn remember(slot: &Slot, fd: c_int, [a, b]: [u64; 2], segment: &Segment) {
-    slot.cookie.store(cookie(fd), Ordering::Relaxed);
+fn store_name(slot: &Slot, [a, b]: [u64; 2]) {
     let [first, second] = &slot.meeting;
     first.store(a, Ordering::Relaxed);
     second.store(b, Ordering::Relaxed);
+}
+
+fn remember(slot: &Slot, fd: c_int, name: [u64; 2], segment: &Segment) {
+    slot.cookie.store(cookie(fd), Ordering::Relaxed);
+    store_name(slot, name);
+    let key = segment.header().cookie.load(Ordering::Relaxed);
+    slot.meeting_key.store(key, Ordering::Relaxed);
     slot.ring_bytes.store(segment.first_bytes().try_into().unwrap_or(0), Ordering::Relaxed);
 }
 
@@ -361,6 +372,31 @@ pub(crate) fn withdraw(slot: &Slot) {
     if let Some(path) = file(remembered(slot)) {
         raw::unlink(&path);
     }
+}
+
+/// The same for a connection that only dead processes had. A later one may have its name by now.
+pub(crate) fn withdraw_of_dead(slot: &Slot, key: u64) {
+    let name = remembered(slot);
+    let Some(path) = file(name) else { return };
+    let Some(segment) = open(&path) else {
+        // Whoever was killed while it made them has not got far.
+        if is_blank(&path) {
+            raw::unlink(&path);
+        }
+        return;
+    };
+    if segment.name() == name && segment.header().cookie.load(Ordering::Relaxed) == key {
+        if let Some(alias) = Some(segment.alias()).filter(|alias| *alias != [0, 0]).and_then(file) {
+            raw::unlink(&alias);
+        }
+        raw::unlink(&path);
+    }
+}
+
+/// Whether nobody has written what a file is.
+pub(crate) fn is_blank(path: &CStr) -> bool {
+    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    raw::read_file(path, size_of::<u64>()).is_some_and(|head| head.iter().all(|byte| *byte == 0))
 }
 
 /// Removes what processes have left behind that were killed.

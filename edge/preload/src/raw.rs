@@ -336,6 +336,12 @@ pub(crate) fn process_id() -> u32 {
     unsafe { syscall(libc::SYS_getpid, [0; 6]) }.map_or(0, |id| id as u32)
 }
 
+/// The process that has had this one; 0 if it is in another namespace.
+pub(crate) fn parent_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_getppid, [0; 6]) }.map_or(0, |id| id as u32)
+}
+
 /// Whether there is a thread of that number.
 pub(crate) fn is_alive(thread: u32) -> bool {
     // SAFETY: signal 0 is none.
@@ -632,6 +638,18 @@ pub(crate) fn has_ended(number: u32) -> bool {
         Err(Errno(libc::ESRCH)) => true,
         Err(_) => !is_process(number),
     }
+}
+
+/// Whether a child of this process has ended, and nobody has waited for it; `None` if it is none.
+pub(crate) fn is_waited_for(child: u32) -> Option<bool> {
+    // SAFETY: all zeros is a legal value of this structure.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let how = word(libc::WEXITED | libc::WNOHANG | libc::WNOWAIT);
+    let args = [libc::P_PID as usize, child as usize, (&raw mut info) as usize, how, 0, 0];
+    // SAFETY: the kernel fills one structure, which is ours.
+    unsafe { syscall(libc::SYS_waitid, args) }.ok()?;
+    // SAFETY: zeros, or what the kernel says of a child.
+    Some(unsafe { info.si_pid() } != 0)
 }
 
 /// A descriptor of a process, as long as there is one of that number.

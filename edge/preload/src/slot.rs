@@ -20,11 +20,12 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::datagram::Post;
+use crate::holders::{self, Bits, Holders, Holding, Place, Places, Vacancies};
 use crate::lock::Lock;
 use crate::memberships::{self, Membership};
 use crate::ring::{End, Segment};
 use crate::stats::Counters;
-use crate::{epoll, raw, table};
+use crate::{epoll, family, raw, table};
 
 /// What a socket is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -105,11 +106,10 @@ impl Why {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Slot {
-    /// Processes that have it. 0: it is free.
-    refs: AtomicU32,
-    /// Descriptors that stand for it, in all of them.
-    pub(crate) names: AtomicU32,
-    next_free: AtomicU32,
+    /// Whether it is free, and who has it otherwise.
+    holding: Holding,
+    /// Other programs that have it, or may have.
+    pub(crate) strangers: AtomicU32,
     /// The process that made it or accepted it, and the descriptor's number there.
     owner: AtomicU32,
     owner_fd: AtomicU32,
@@ -179,6 +179,9 @@ pub(crate) struct Slot {
     pub(crate) multicast_by: AtomicU64,
     /// The rings' name in the meeting place.
     pub(crate) meeting: [AtomicU64; 2],
+    /// What else it takes to know its file there from others: for rings, the number of the socket for which
+    /// they were made; for a mailbox, that of its network namespace. 0 if there has been none.
+    pub(crate) meeting_key: AtomicU64,
     /// The size of the rings.
     pub(crate) ring_bytes: AtomicU64,
     /// The kernel's number for this socket, once it has rings.
@@ -197,10 +200,10 @@ const SLOTS_MAX: usize = 1 << 18;
 struct Arena {
     /// What the file is, how to read it, and whose it is; see `stats.rs`.
     about: crate::stats::About,
-    /// The top of the list of free slots, with a count of changes above it.
-    free: AtomicU64,
     /// Slots from here on have never been used.
     fresh: AtomicU32,
+    /// Below this word no other is free.
+    low: AtomicU32,
     /// What readers of statistics want of the log: a level, and details, each one more than it is.
     /// 0: nothing.
     level: AtomicU32,
@@ -211,15 +214,24 @@ struct Arena {
     /// The process after which the file is named, and some of those that have it.
     holder: AtomicU32,
     family: [AtomicU32; FAMILY_MAX],
+    /// Who has which slots. What a child of few touches is on one page with all of the above.
+    places: Places,
+    free: [AtomicU64; SLOTS_MAX / u64::BITS as usize],
 }
 
 /// Processes of a family that can go on with its file when the one ends that has made it.
 const FAMILY_MAX: usize = 16;
 
-/// Length of the arena: its head, the slots, and the memberships behind them.
-const ARENA_BYTES: usize = size_of::<Arena>()
+/// What lies in front of who has which slots: the arena's head, the slots, and the memberships behind them.
+const HEAD_BYTES: usize = size_of::<Arena>()
     + SLOTS_MAX * size_of::<Slot>()
     + memberships::COUNT * size_of::<Membership>();
+const _: () = assert!(HEAD_BYTES.is_multiple_of(align_of::<Bits>()));
+/// Length of the arena. Only what has been touched is there.
+const ARENA_BYTES: usize = HEAD_BYTES + BITS_COUNT * size_of::<Bits>();
+const BITS_COUNT: usize = (holders::WORDS - 1) * SLOTS_MAX;
+/// From so many slots on it is worth looking for those of dead processes, whenever there are twice as many.
+const SWEEP_MIN: u32 = 1024;
 
 static ARENA: AtomicPtr<Arena> = AtomicPtr::new(ptr::null_mut());
 static LOCALS: AtomicPtr<Local> = AtomicPtr::new(ptr::null_mut());
@@ -230,8 +242,8 @@ struct Local {
     /// Descriptors that stand for it here, and calls that are using it. 0: this process has not got
     /// it.
     users: AtomicU32,
-    /// The fork by which it was last counted.
-    fork: AtomicU32,
+    /// Those descriptors alone.
+    names: AtomicU32,
     segment: AtomicPtr<Segment>,
     post: AtomicPtr<Post>,
 }
@@ -250,6 +262,8 @@ fn set_up() -> Option<NonNull<Arena>> {
     let locals = raw::map_zeros(locals_len, false).ok()?;
     let arena_len = ARENA_BYTES;
     let base = crate::stats::map_arena(arena_len)?;
+    // SAFETY: mapped for good unless another thread is faster, and zeros are legal (rule 1).
+    family::found(&holders_of(unsafe { &*base.cast::<Arena>() }));
     let null = ptr::null_mut();
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
     if let Err(other) = LOCALS.compare_exchange(null, locals.cast(), o, r) {
@@ -278,7 +292,7 @@ pub(crate) fn layout() -> String {
     let counters = offset_of!(Slot, counters);
     let mut text = String::new();
     for (name, offset, size) in [
-        ("refs", offset_of!(Slot, refs), 4),
+        ("refs", offset_of!(Slot, holding), 4),
         ("pid", offset_of!(Slot, owner), 4),
         ("fd", offset_of!(Slot, owner_fd), 4),
         ("kind", offset_of!(Slot, kind), 1),
@@ -383,8 +397,32 @@ pub(crate) fn memberships() -> Option<&'static [Membership; memberships::COUNT]>
     Some(unsafe { &*at })
 }
 
+/// Who has which slots, if there is an arena.
+pub(crate) fn holders() -> Option<Holders<'static>> {
+    existing().map(holders_of)
+}
+
+fn holders_of(arena: &Arena) -> Holders<'_> {
+    let at = ptr::from_ref(arena).cast::<u8>().wrapping_add(HEAD_BYTES).cast::<Bits>();
+    // SAFETY: behind the memberships, inside of the mapping, and made of atomics (rule 1).
+    let bits = unsafe { std::slice::from_raw_parts(at, BITS_COUNT) };
+    let vacancies = Vacancies { bits: &arena.free, low: &arena.low };
+    let slot = |index| slot(index).map(|slot| &slot.holding);
+    Holders { places: &arena.places, slot, bits, slots_max: SLOTS_MAX, vacancies }
+}
+
+/// Slots from here on have never been used.
+pub(crate) fn fresh() -> u32 {
+    existing().map_or(0, |arena| arena.fresh.load(Ordering::Acquire))
+}
+
+/// Where the arena is mapped.
+pub(crate) fn arena_address() -> Option<usize> {
+    existing().map(|arena| ptr::from_ref(arena).addr())
+}
+
 /// The slot of that number.
-fn slot(index: u32) -> Option<&'static Slot> {
+pub(crate) fn slot(index: u32) -> Option<&'static Slot> {
     let arena = arena()?;
     let index = usize::try_from(index).ok().filter(|index| *index < SLOTS_MAX)?;
     let slots = ptr::from_ref(arena).wrapping_add(1).cast::<Slot>();
@@ -444,48 +482,48 @@ static NOBODY: AtomicU32 = AtomicU32::new(0);
 impl Slot {
     /// A new socket, with one user; `None` if there are too many.
     pub(crate) fn create(kind: Kind) -> Option<&'static Self> {
-        let slot = Self::take_free().or_else(|| {
-            let index = arena()?.fresh.fetch_add(1, Ordering::Relaxed);
-            if usize::try_from(index).ok()? >= SLOTS_MAX {
-                arena()?.fresh.fetch_sub(1, Ordering::Relaxed);
-            }
-            slot(index)
-        })?;
+        arena()?;
+        let (holders, me) = (holders()?, family::me().filter(|me| *me != Place::STRAYS)?);
+        holders.places.more(me);
+        let Some(slot) = Self::take_free(&holders, me) else {
+            holders.places.fewer(me);
+            return None;
+        };
         // Left by the other threads of a parent, in a child that was forked in a handler.
         slot.forget_segment();
         slot.forget_post();
         slot.reset(kind);
-        slot.refs.store(1, Ordering::Release);
+        holders.get_in_hand(me, slot.index());
+        slot.holding.settle(me);
         slot.local()?.users.store(1, Ordering::Release);
         Some(slot)
     }
 
-    fn take_free() -> Option<&'static Self> {
-        let free = &arena()?.free;
-        let mut top = free.load(Ordering::Acquire);
+    fn take_free(holders: &Holders<'_>, me: Place) -> Option<&'static Self> {
         loop {
-            let (index, count) = split(top);
-            let first = slot(index.checked_sub(1)?)?;
-            let next = join(first.next_free.load(Ordering::Relaxed), count.wrapping_add(1));
-            match free.compare_exchange_weak(top, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(first),
-                Err(changed) => top = changed,
+            let index = holders.vacancies.take(fresh()).or_else(|| Self::take_fresh(holders))?;
+            let slot = slot(index)?;
+            if slot.holding.claim(me) {
+                return Some(slot);
             }
         }
     }
 
-    fn give_back(&'static self) {
-        let Some(arena) = arena() else { return };
-        let mut top = arena.free.load(Ordering::Acquire);
-        loop {
-            let (index, count) = split(top);
-            self.next_free.store(index, Ordering::Relaxed);
-            let next = join(self.index() + 1, count.wrapping_add(1));
-            match arena.free.compare_exchange_weak(top, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return,
-                Err(changed) => top = changed,
+    /// One that has never been used; or one that a dead process had, if there are many.
+    fn take_fresh(holders: &Holders<'_>) -> Option<u32> {
+        let fresh = &arena()?.fresh;
+        let before = fresh.load(Ordering::Relaxed);
+        let is_over = usize::try_from(before).ok()? >= SLOTS_MAX;
+        if before >= SWEEP_MIN && (before.is_power_of_two() || is_over) && family::may_be_thorough()
+        {
+            family::sweep(true);
+            if let Some(index) = holders.vacancies.take(before) {
+                return Some(index);
             }
         }
+        let (o, r) = (Ordering::Relaxed, Ordering::Relaxed);
+        let more = |count| usize::try_from(count).is_ok_and(|count| count < SLOTS_MAX);
+        fresh.fetch_update(o, r, |count| more(count).then(|| count + 1)).ok()
     }
 
     fn reset(&self, kind: Kind) {
@@ -532,8 +570,9 @@ impl Slot {
             count.store(0, o);
         }
         self.streamed.store(0, o);
-        self.names.store(0, o);
+        self.strangers.store(0, o);
         self.cookie.store(0, o);
+        self.meeting_key.store(0, o);
         self.counters.reset();
     }
 
@@ -577,38 +616,73 @@ impl Slot {
         }
     }
 
-    /// A child is about to have it as well; counts it once for each fork.
-    pub(crate) fn retain_for_child(&self, fork: u32) {
-        let Some(local) = self.local() else { return };
-        if local.fork.swap(fork, Ordering::AcqRel) != fork {
-            self.refs.fetch_add(1, Ordering::AcqRel);
+    fn release_process(&self) {
+        if let (Some(holders), Some(me)) = (holders(), family::me()) {
+            holders.give_back(me, self.index());
         }
     }
 
-    /// The child has not come into being.
-    pub(crate) fn release_for_child(&'static self, fork: u32) {
-        let Some(local) = self.local() else { return };
-        if local.fork.swap(0, Ordering::AcqRel) == fork {
-            self.release_process();
+    /// One more descriptor of this process stands for it.
+    pub(crate) fn name(&self) {
+        let Some(Local { names, .. }) = self.local() else { return };
+        if names.fetch_add(1, Ordering::AcqRel) == 0
+            && let (Some(holders), Some(me)) = (holders(), family::me())
+        {
+            holders.name(me, self.index());
         }
     }
 
-    /// This process is about to become another program: it has the slot no more, unless it is the
-    /// only one.
-    pub(crate) fn lend(&self) -> bool {
-        let fewer = |refs: u32| (refs > 1).then(|| refs - 1);
-        self.refs.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer).is_ok()
+    /// One less.
+    pub(crate) fn unname(&self) {
+        let Some(Local { names, .. }) = self.local() else { return };
+        if names.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.hide_name();
+        }
     }
 
-    /// It has not become another program. Returns false if the slot is somebody else's by now.
-    pub(crate) fn take_back(&self) -> bool {
-        let more = |refs: u32| (refs > 0).then(|| refs + 1);
-        self.refs.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    /// Others see that this process has descriptors for it, if it has any.
+    pub(crate) fn note_name(&self) {
+        if let (Some(holders), Some(me)) = (holders(), family::me())
+            && self.is_named_here()
+        {
+            holders.name(me, self.index());
+        }
     }
 
-    fn release_process(&'static self) {
-        if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.give_back();
+    /// Others see none, whatever there is.
+    pub(crate) fn hide_name(&self) {
+        if let (Some(holders), Some(me)) = (holders(), family::me()) {
+            holders.unname(me, self.index());
+        }
+    }
+
+    fn is_named_here(&self) -> bool {
+        self.local().is_some_and(|local| local.names.load(Ordering::Acquire) != 0)
+    }
+
+    /// Whether any descriptor stands for it, of any process.
+    pub(crate) fn is_named(&self) -> bool {
+        self.is_named_here()
+            || self.strangers.load(Ordering::Acquire) != 0
+            || family::others_name(self)
+    }
+
+    /// Only dead processes had it: nobody will look for what it has left where rings meet.
+    pub(crate) fn clear_away(&self) {
+        let key = self.meeting_key.load(Ordering::Acquire);
+        if key == 0
+            || self.is_adopted.load(Ordering::Relaxed)
+            || self.strangers.load(Ordering::Acquire) != 0
+        {
+            return;
+        }
+        match self.kind() {
+            Kind::Datagram => {
+                crate::datagram::withdraw_of_dead(key, self.cookie.load(Ordering::Relaxed));
+            }
+            Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => {
+                crate::meeting::withdraw_of_dead(self, key);
+            }
         }
     }
 
@@ -768,12 +842,8 @@ fn number(small: u32) -> u8 {
     u8::try_from(small).unwrap_or(u8::MAX)
 }
 
-/// Index and count of the top of the free list.
+/// The two halves of a word.
 fn split(top: u64) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = top.to_le_bytes();
     (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
-}
-
-fn join(index: u32, count: u32) -> u64 {
-    u64::from(index) | u64::from(count) << 32
 }

@@ -18,15 +18,16 @@ use std::sync::atomic::Ordering;
 use crate::lock::Lazy;
 use crate::slot::{self, Carrier, Kind, Slot};
 use crate::table::{self, Pin};
-use crate::{closing, config, datagram, meeting, raw, retreat, signal, sockets};
+use crate::{closing, config, datagram, family, meeting, raw, retreat, signal, sockets};
 
 /// What has been done for a program that is about to take this process over.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared {
-    /// Slots that this process no longer counts for.
-    lent: Vec<&'static Slot>,
-    /// Slots of which a descriptor goes with the program that was.
-    unnamed: Vec<&'static Slot>,
+    /// Slots of which this process has descriptors, and for those that others have too what it takes to
+    /// have them again.
+    unnamed: Vec<(&'static Slot, Option<u32>)>,
+    /// Those among them that the next program will have.
+    passed_on: Vec<&'static Slot>,
 }
 
 /// Whether any socket of this process uses shared memory.
@@ -92,41 +93,48 @@ pub(crate) unsafe fn prepare(
         }
     }
     if !signal::is_guest() {
-        table::each(0, usize::MAX, |fd| prepared.lend(fd));
+        table::each(0, usize::MAX, |fd| prepared.unname(fd));
         slot::leave_family();
+        // What it has besides descriptors goes when others see that it is another program.
+        family::leaves(true);
     }
     raw::set_errno(errno);
     prepared
 }
 
 impl Prepared {
-    /// Counts a descriptor no longer that this process is about to lose, if others have its socket.
-    fn lend(&mut self, fd: c_int) {
+    /// A descriptor counts no longer: this process is about to lose it, or to give it to whom we do not
+    /// know.
+    fn unname(&mut self, fd: c_int) {
         let Some(slot) = table::socket(fd).map(|pin| pin.slot()) else { return };
-        let is_lent = self.lent.iter().any(|known| std::ptr::eq(*known, slot));
-        if !is_lent && !slot.lend() {
-            return;
+        // A program that takes the rings over keeps the connection open.
+        let stays = slot.segment().is_some() && !raw::ends_with_program(fd);
+        if stays && !self.passed_on.iter().any(|known| std::ptr::eq(*known, slot)) {
+            slot.strangers.fetch_add(1, Ordering::AcqRel);
+            self.passed_on.push(slot);
         }
-        if !is_lent {
-            self.lent.push(slot);
-        }
-        // A program that takes the rings over keeps the connection open: then the name stays.
-        if slot.segment().is_none() || raw::ends_with_program(fd) {
-            slot.names.fetch_sub(1, Ordering::AcqRel);
-            self.unnamed.push(slot);
+        if !self.unnamed.iter().any(|(known, _)| std::ptr::eq(*known, slot)) {
+            slot.hide_name();
+            self.unnamed.push((slot, family::lend(slot)));
         }
     }
 
     /// It has not come to that, and `errno` says why.
     pub(crate) fn undo(self) {
-        if !signal::is_guest() {
-            slot::join_family(raw::process_id());
+        if signal::is_guest() {
+            return;
         }
-        for slot in self.lent {
-            slot.take_back();
+        slot::join_family(raw::process_id());
+        family::leaves(false);
+        for (slot, lent) in self.unnamed {
+            if lent.is_none_or(|since| family::regain(slot, since)) {
+                table::unchanged(|| slot.note_name());
+            } else {
+                table::disown(slot);
+            }
         }
-        for slot in self.unnamed {
-            slot.names.fetch_add(1, Ordering::AcqRel);
+        for slot in self.passed_on {
+            slot.strangers.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }

@@ -40,7 +40,47 @@ pub(crate) fn changes() -> &'static Lock {
 fn change(entry: &AtomicUsize, word: usize) -> usize {
     // Handlers of the program's that run in the midst of a fork have the lock already.
     let _held = (!thread::with(|thread| thread.is_prepared.get())).then(|| CHANGES.hold());
-    entry.swap(word, Ordering::AcqRel)
+    if let Some(slot) = slot_of(word) {
+        slot.name();
+    }
+    let old = entry.swap(word, Ordering::AcqRel);
+    if let Some(slot) = slot_of(old) {
+        slot.unname();
+    }
+    old
+}
+
+/// The slot that an entry says.
+fn slot_of(word: usize) -> Option<&'static Slot> {
+    let at = (word & SLOT != 0).then(|| ptr::with_exposed_provenance::<Slot>(word & !SLOT))?;
+    // SAFETY: the entry holds, or held, the address of a slot, which is never unmapped.
+    Some(unsafe { &*at })
+}
+
+/// Calls `f` while no entry changes.
+pub(crate) fn unchanged<T>(f: impl FnOnce() -> T) -> T {
+    let _held = (!thread::with(|thread| thread.is_prepared.get())).then(|| CHANGES.hold());
+    f()
+}
+
+/// Nothing stands for a slot any more, which is somebody else's: nobody is told.
+pub(crate) fn disown(slot: &Slot) {
+    disown_those(|word| slot_of(word).is_some_and(|known| ptr::eq(known, slot)));
+}
+
+/// In a child that is no heir: nothing stands for any.
+pub(crate) fn disown_all() {
+    disown_those(|word| word & SLOT != 0);
+}
+
+fn disown_those(is_it: impl Fn(usize) -> bool) {
+    each(0, usize::MAX, |fd| {
+        if let Some(entry) = entry(fd)
+            && is_it(entry.load(Ordering::Acquire))
+        {
+            entry.store(0, Ordering::Release);
+        }
+    });
 }
 
 /// One more than the highest page that exists.
@@ -105,12 +145,7 @@ pub(crate) fn socket(fd: c_int) -> Option<Pin> {
     let entry = entry(fd)?;
     loop {
         let found = entry.load(Ordering::Acquire);
-        if found & SLOT == 0 {
-            return None;
-        }
-        let at = ptr::with_exposed_provenance::<Slot>(found & !SLOT);
-        // SAFETY: the entry holds the address of a slot, which is never unmapped.
-        let slot: &'static Slot = unsafe { &*at };
+        let slot = slot_of(found)?;
         if slot.retain() {
             let pin = Pin(slot);
             if entry.load(Ordering::Acquire) == found {
@@ -163,7 +198,6 @@ pub(crate) fn set_socket(fd: c_int, slot: &'static Slot) {
     match entry_or_new(fd) {
         Some(entry) => {
             let word = ptr::from_ref(slot).expose_provenance() | SLOT;
-            slot.names.fetch_add(1, Ordering::Relaxed);
             slot.set_owner(raw::process_id(), fd);
             let_go(change(entry, word));
         }
@@ -183,23 +217,15 @@ pub(crate) fn set_epoll(fd: c_int, epoll: &'static Epoll) {
 /// Makes `fd` stand for nothing, and returns the socket whose reference the caller now has.
 pub(crate) fn clear(fd: c_int) -> Option<&'static Slot> {
     let old = change(entry(fd)?, 0);
-    if old & SLOT == 0 {
+    let slot = slot_of(old);
+    if slot.is_none() {
         let_go(old);
-        return None;
     }
-    let at = ptr::with_exposed_provenance::<Slot>(old & !SLOT);
-    // SAFETY: the entry held the address of a slot, which is never unmapped.
-    let slot: &'static Slot = unsafe { &*at };
-    slot.names.fetch_sub(1, Ordering::AcqRel);
-    Some(slot)
+    slot
 }
 
 fn let_go(old: usize) {
-    if old & SLOT != 0 {
-        let at = ptr::with_exposed_provenance::<Slot>(old & !SLOT);
-        // SAFETY: the entry held the address of a slot, which is never unmapped.
-        let slot: &'static Slot = unsafe { &*at };
-        slot.names.fetch_sub(1, Ordering::AcqRel);
+    if let Some(slot) = slot_of(old) {
         slot.release();
     } else if old & EPOLL != 0 {
         let at = ptr::with_exposed_provenance::<Epoll>(old & !EPOLL);
@@ -229,9 +255,6 @@ fn entries(first: usize, last: usize) -> impl Iterator<Item = c_int> {
 pub(crate) fn each_slot(mut f: impl FnMut(&'static Slot)) {
     each(0, usize::MAX, |fd| {
         let found = entry(fd).map_or(0, |entry| entry.load(Ordering::Acquire));
-        if found & SLOT != 0 {
-            // SAFETY: the entry holds the address of a slot, which is never unmapped.
-            f(unsafe { &*ptr::with_exposed_provenance::<Slot>(found & !SLOT) });
-        }
+        slot_of(found).into_iter().for_each(&mut f);
     });
 }

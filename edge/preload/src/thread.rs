@@ -29,8 +29,10 @@ pub(crate) struct Thread {
     pub(crate) handlers: Cell<u32>,
     /// It has taken all locks for a fork.
     pub(crate) is_prepared: Cell<bool>,
-    /// The number of the fork that it is in, whose child has been counted; 0: none.
-    pub(crate) forking: Cell<u32>,
+    /// It is in a fork by the function of that name.
+    pub(crate) is_forking: Cell<bool>,
+    /// The place of the child that it is about to have; see `holders.rs`.
+    pub(crate) heir: Cell<Option<u64>>,
     /// Where its stack is while it copies from or to the program; see `copy.rs`.
     pub(crate) landing: Cell<usize>,
 }
@@ -48,7 +50,8 @@ thread_local! {
             failures: Cell::new(0),
             handlers: Cell::new(0),
             is_prepared: Cell::new(false),
-            forking: Cell::new(0),
+            is_forking: Cell::new(false),
+            heir: Cell::new(None),
             landing: Cell::new(0),
         }
     };

@@ -44,17 +44,21 @@ struct Listed {
     about: AtomicU64,
 }
 
+/// The number of the network namespace that a socket is in.
+pub(super) fn network(fd: c_int) -> Option<u64> {
+    raw::option::<u64>(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).ok()
+}
+
 /// The namespaces that a socket is in, as a part of file names.
-fn spaces(fd: c_int) -> Option<String> {
+fn spaces(network: u64) -> String {
     static PROCESSES: Lazy<String> = Lazy::new();
-    let network = raw::option::<u64>(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).ok()?;
     let processes = PROCESSES.get_or_init(|| {
         let mut link = [0_u8; 64];
         let len = raw::read_link(c"/proc/self/ns/pid", &mut link).unwrap_or(0);
         let digits = link.get(..len).unwrap_or(&[]).iter().filter(|byte| byte.is_ascii_digit());
         digits.map(|digit| char::from(*digit)).collect()
     });
-    Some(format!("{network:x}.{processes}"))
+    format!("{network:x}.{processes}")
 }
 
 const SO_NETNS_COOKIE: c_int = 71;
@@ -69,12 +73,12 @@ pub(super) fn cookie(fd: c_int) -> Option<u64> {
 pub(super) fn of(fd: c_int) -> Option<&'static Directory> {
     static MAP: AtomicPtr<Directory> = AtomicPtr::new(std::ptr::null_mut());
     static SPACE: Lazy<u64> = Lazy::new();
-    let here = raw::option::<u64>(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).ok()?;
+    let here = network(fd)?;
     if *SPACE.get_or_init(|| here) != here {
         return None;
     }
     if MAP.load(Ordering::Acquire).is_null() {
-        let path = meeting::path(&format!("udp.{}", spaces(fd)?))?;
+        let path = meeting::path(&format!("udp.{}", spaces(here)))?;
         let file = raw::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC).ok()?;
         let len = size_of::<Directory>();
         let mapped = raw::set_size(file, len).and_then(|_| raw::map_file(file, len));
@@ -85,8 +89,8 @@ pub(super) fn of(fd: c_int) -> Option<&'static Directory> {
     Some(unsafe { &*MAP.load(Ordering::Acquire) })
 }
 
-fn path(fd: c_int, cookie: u64) -> Option<CString> {
-    meeting::path(&format!("udp.{}.{cookie:016x}", spaces(fd)?))
+fn path(network: u64, cookie: u64) -> Option<CString> {
+    meeting::path(&format!("udp.{}.{cookie:016x}", spaces(network)))
 }
 
 impl Directory {
@@ -171,7 +175,7 @@ pub(super) fn make(
     let (cookie, inode) = (cookie(fd)?, raw::inode(fd)?);
     let only = raw::option::<c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).unwrap_or(0);
     let about = About { cookie, inode, port, domain, is_v6_only: only != 0 };
-    let path = path(fd, cookie)?;
+    let path = path(network(fd)?, cookie)?;
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
     let file = raw::open(&path, flags).ok()?;
     let made = Mailbox::make(file, &about, limit);
@@ -188,12 +192,26 @@ pub(super) fn make(
 
 /// Opens a mailbox in the namespaces of a socket.
 pub(super) fn open(fd: c_int, cookie: u64) -> Option<(Mailbox, CString)> {
-    let path = path(fd, cookie)?;
+    let path = path(network(fd)?, cookie)?;
     let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let file = raw::open(&path, flags).ok()?;
     let mailbox = Mailbox::open(file, cookie);
     raw::close(file);
     Some((mailbox?, path))
+}
+
+/// Removes the mailbox of a socket that only dead processes had, of the family. Whoever was killed while
+/// it made one has not got far.
+pub(crate) fn withdraw_of_dead(network: u64, cookie: u64) {
+    let Some(path) = path(network, cookie) else { return };
+    let Ok(file) = raw::open(&path, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW) else {
+        return;
+    };
+    let mailbox = Mailbox::open(file, cookie);
+    raw::close(file);
+    if mailbox.map_or_else(|| meeting::is_blank(&path), |mailbox| mailbox.is_dead()) {
+        raw::unlink(&path);
+    }
 }
 
 /// Removes a mailbox that processes have left behind that were killed.

@@ -319,8 +319,13 @@ impl Mailbox {
             return;
         }
         let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-        let mut places = header.owners.iter();
-        if !places.any(|owner| owner.compare_exchange(0, me, o, r).is_ok()) {
+        let take = |owner: &AtomicU32, old| owner.compare_exchange(old, me, o, r).is_ok();
+        let of_dead = |owner: &AtomicU32| {
+            let old = owner.load(Ordering::Acquire);
+            raw::has_ended(old) && take(owner, old)
+        };
+        let mut owners = header.owners.iter();
+        if !owners.any(|owner| take(owner, 0)) && !header.owners.iter().any(of_dead) {
             header.is_crowded.store(1, Ordering::Release);
         }
     }
@@ -332,7 +337,8 @@ impl Mailbox {
         for owner in &header.owners {
             let _ = owner.compare_exchange(me, 0, o, r);
         }
-        let is_free = header.owners.iter().all(|owner| owner.load(Ordering::Acquire) == 0);
+        let mut owners = header.owners.iter().map(|owner| owner.load(Ordering::Acquire));
+        let is_free = owners.all(|owner| owner == 0 || raw::has_ended(owner));
         let is_last = is_free && header.is_crowded.load(Ordering::Acquire) == 0;
         if is_last {
             header.word.0.fetch_or(GONE, Ordering::AcqRel);

@@ -175,6 +175,10 @@ pub(super) fn set_up(slot: &Slot, fd: c_int) {
     let (Some(directory), Some(own)) = (post.directory, raw::name(fd, false)) else { return };
     let number = |name| raw::option::<c_int>(fd, libc::SOL_SOCKET, name).unwrap_or(0);
     let limit = u64::try_from(number(libc::SO_RCVBUF)).unwrap_or(0);
+    // If this process is killed while it makes the mailbox, others know where it is.
+    let (cookie, network) = (directory::cookie(fd), directory::network(fd));
+    slot.cookie.store(cookie.unwrap_or(0), Ordering::Relaxed);
+    slot.meeting_key.store(network.unwrap_or(0), Ordering::Relaxed);
     let Some((mailbox, path)) =
         directory::make(directory, fd, own.port(), number(libc::SO_DOMAIN), limit)
     else {
@@ -182,7 +186,6 @@ pub(super) fn set_up(slot: &Slot, fd: c_int) {
     };
     slot.port.store(own.port().into(), Ordering::Relaxed);
     post.publish(mailbox, path);
-    slot.cookie.store(crate::meeting::cookie(fd), Ordering::Relaxed);
     slot.has_inbox.store(true, Ordering::SeqCst);
     slot.set_why(Why::Rings);
     crate::sockets::explain(slot, fd, "mailbox");

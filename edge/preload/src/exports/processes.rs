@@ -16,10 +16,10 @@ use crate::{life, raw, signal};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fork() -> libc::pid_t {
-    let number = life::before_fork();
+    life::before_fork();
     let answer = real!(c"fork" as fn() -> libc::pid_t,);
     if answer != 0 {
-        life::after_fork(number, answer);
+        life::after_fork(answer);
     }
     answer
 }

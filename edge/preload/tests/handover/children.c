@@ -25,6 +25,7 @@ static void fail(int line, const char *what) {
 }
 
 #include "ends.h"
+#include "known.h"
 
 static int listener;
 static volatile int is_over;
@@ -85,29 +86,6 @@ static void *waits(void *fd) {
 	char byte;
 	CHECK(recv((int)(intptr_t)fd, &byte, 1, 0) == 1);
 	return NULL;
-}
-
-/* How many sockets the file of statistics knows: it says itself where they lie. */
-static int known(void) {
-	char path[1024], text[16384];
-	long refs, arena, slot, fresh;
-	int count = 0, fd;
-	uint32_t used, word;
-	snprintf(path, sizeof path, "%s/stat.%d", getenv("ADVERB_SOCKETS_SHM_DIR"), getpid());
-	if ((fd = open(path, O_RDONLY)) < 0) return 0;
-	ssize_t len = pread(fd, text, sizeof text - 1, 0);
-	CHECK(len > 0);
-	text[len] = 0;
-	char *at = strstr(text, "layout=refs:");
-	CHECK(at && sscanf(at, "layout=refs:%ld:", &refs) == 1);
-	CHECK((at = strstr(at, "| ")) && sscanf(at, "| %ld %ld %ld ", &arena, &slot, &fresh) == 3);
-	CHECK(pread(fd, &used, sizeof used, fresh) == sizeof used);
-	for (uint32_t i = 0; i < used; i++) {
-		CHECK(pread(fd, &word, sizeof word, arena + i * slot + refs) == sizeof word);
-		count += word != 0;
-	}
-	close(fd);
-	return count;
 }
 
 /* What a child does: it uses sockets of its own, and one that it has inherited, and closes both. */

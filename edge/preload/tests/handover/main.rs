@@ -106,6 +106,13 @@ fn a_child_forked_at_any_instant_can_use_what_it_has() {
     succeeds("children", &[&SHARED, &SPINNING], &[""]);
 }
 
+/// Goal: children that are killed leave nothing behind but what others have too, which lacks nothing.
+#[test]
+fn children_that_are_killed_leave_nothing_behind() {
+    let parts = ["instant", "families", "last", "written", "namespace", "program"];
+    succeeds("killed", &[&SHARED, &SPINNING], &parts);
+}
+
 fn free_port() -> String {
     support::free_port().to_string()
 }

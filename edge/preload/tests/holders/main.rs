@@ -1,0 +1,350 @@
+//! Who has which slots, with processes that end at any instant.
+//!
+//! The library's symbols are those of the C library, so that it has no tests within: its one module that
+//! makes no system calls is tested here.
+//!
+//! # Safety
+//!
+//! What is made of zeros are atomics, and structures and arrays of them.
+
+#[path = "../../src/holders.rs"]
+#[expect(dead_code, reason = "what is used depends on who includes it")]
+mod holders;
+
+use holders::{
+    Bits, Heir, Holders, Holding, PATIENCE_S, PLACES, Place, Places, Standing, Suspect, Vacancies,
+    WORDS,
+};
+use std::collections::HashSet;
+use std::mem::zeroed;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const SLOTS: usize = 256;
+const HERE: u64 = 7;
+
+/// Slots, a list for each test.
+static HOLDINGS: [[Holding; SLOTS]; 8] = {
+    // SAFETY: they are atomics, for which zeros are legal.
+    unsafe { zeroed() }
+};
+
+fn holding<const TEST: usize>(slot: u32) -> Option<&'static Holding> {
+    HOLDINGS.get(TEST)?.get(usize::try_from(slot).ok()?)
+}
+
+/// A family that begins with one process, of number 100.
+fn family<const TEST: usize>() -> Holders<'static> {
+    let bits = (0..(WORDS - 1) * SLOTS).map(|_| {
+        // SAFETY: they are atomics, for which zeros are legal.
+        unsafe { zeroed() }
+    });
+    let bits: Vec<Bits> = bits.collect();
+    // SAFETY: as above.
+    let places: Box<Places> = unsafe { Box::new_zeroed().assume_init() };
+    let free = Vec::from_iter((0..SLOTS / 64).map(|_| AtomicU64::new(0)));
+    let low = Box::leak(Box::new(AtomicU32::new(0)));
+    let holders = Holders {
+        places: Box::leak(places),
+        bits: bits.leak(),
+        slots_max: SLOTS,
+        vacancies: Vacancies { bits: free.leak(), low },
+        slot: holding::<TEST>,
+    };
+    holders.places.found(100, HERE);
+    holders
+}
+
+const ME: Place = Place::FOUNDER;
+
+/// A child of that number.
+fn child(holders: &Holders<'_>, process: u32) -> Place {
+    let heir = holders.places.expect(ME, HERE).expect("a place");
+    holders.places.born(heir, Some(process)).expect("its place");
+    heir.place
+}
+
+/// A slot that a process makes and has a descriptor of.
+fn make(holders: &Holders<'_>, place: Place, slot: u32) {
+    holders.places.more(place);
+    let life = (holders.slot)(slot).expect("a slot");
+    assert!(life.claim(place), "slot {slot} is not free");
+    holders.get_in_hand(place, slot);
+    life.settle(place);
+    holders.name(place, slot);
+}
+
+/// Another process has it too.
+fn share(holders: &Holders<'_>, place: Place, slot: u32) {
+    holders.get(place, slot);
+    holders.name(place, slot);
+}
+
+fn close(holders: &Holders<'_>, place: Place, slot: u32) {
+    holders.unname(place, slot);
+    holders.give_back(place, slot);
+}
+
+/// Those of the numbers are dead. Returns the slots that were cleared.
+fn sweep(holders: &Holders<'_>, me: Place, now_s: u32, dead: &[u32]) -> Option<Vec<u32>> {
+    let judge = |suspect: Suspect| suspect.space == HERE && dead.contains(&suspect.process);
+    let mut cleared = Vec::new();
+    let slots = u32::try_from(SLOTS).expect("few");
+    holders.sweep(me, slots, now_s, &judge, &mut |slot| cleared.push(slot))?;
+    Some(cleared)
+}
+
+/// Slots that can be had.
+fn free(holders: &Holders<'_>, place: Place) -> HashSet<u32> {
+    let slots = u32::try_from(SLOTS).expect("few");
+    let taken = std::iter::from_fn(|| holders.vacancies.take(slots));
+    taken.filter(|slot| (holders.slot)(*slot).is_some_and(|life| life.claim(place))).collect()
+}
+
+#[test]
+fn a_slot_is_free_when_the_last_process_gives_it_back() {
+    let holders = family::<0>();
+    let other = child(&holders, 101);
+    make(&holders, ME, 3);
+    share(&holders, other, 3);
+    close(&holders, ME, 3);
+    assert_eq!(holders.vacancies.take(64), None);
+    assert_eq!(holders.others(ME, 3).collect::<Vec<_>>(), [other]);
+    close(&holders, other, 3);
+    // To give back what one has not got changes nothing.
+    close(&holders, other, 3);
+    assert_eq!(holders.vacancies.take(64), Some(3));
+    assert_eq!(holders.vacancies.take(64), None);
+}
+
+#[test]
+fn what_the_dead_had_alone_is_free_and_what_others_have_is_theirs() {
+    let holders = family::<1>();
+    let (dead, alive) = (child(&holders, 101), child(&holders, 102));
+    make(&holders, dead, 1);
+    make(&holders, dead, 2);
+    share(&holders, alive, 2);
+    make(&holders, alive, 3);
+    assert_eq!(sweep(&holders, ME, 0, &[]), Some(vec![]));
+    assert_eq!(holders.others(alive, 2).collect::<Vec<_>>(), [dead]);
+    assert_eq!(sweep(&holders, ME, 0, &[101]), Some(vec![1]));
+    assert_eq!(holders.others(alive, 2).count(), 0);
+    assert_eq!(holders.places.standing(dead), Standing::Free);
+    // Whoever has the place next has none of it.
+    assert_eq!(child(&holders, 103), dead);
+    close(&holders, dead, 2);
+    let slots = u32::try_from(SLOTS).expect("few");
+    assert_eq!(free(&holders, ME), (0..slots).filter(|slot| ![2, 3].contains(slot)).collect());
+}
+
+/// Goal: whatever a process was about to do when it was killed, its slots are free afterwards, once.
+/// Method: every prefix of the steps of which making and closing consist.
+#[test]
+fn a_process_may_be_killed_between_any_two_steps() {
+    let holders = family::<2>();
+    for last in 0..9 {
+        let place = child(&holders, 101);
+        let life = holding::<2>(9).expect("a slot");
+        let steps: [&dyn Fn(); 8] = [
+            &|| holders.places.more(place),
+            &|| assert!(life.claim(place)),
+            &|| holders.get_in_hand(place, 9),
+            &|| life.settle(place),
+            &|| holders.name(place, 9),
+            &|| holders.unname(place, 9),
+            &|| holders.give_back(place, 9),
+            // A slot that was freed, and of which nobody was told.
+            &|| _ = holders.vacancies.take(64),
+        ];
+        steps.iter().take(last).for_each(|step| step());
+        let cleared = sweep(&holders, ME, 0, &[101]).expect("nobody else sweeps");
+        assert_eq!(!cleared.is_empty(), (3..7).contains(&last), "{last} steps");
+        // Whoever dies with slots has others look at all of them.
+        let other = child(&holders, 102);
+        holders.places.more(other);
+        sweep(&holders, ME, 0, &[102]).expect("nobody else sweeps");
+        assert!(last == 0 || free(&holders, ME).remove(&9), "{last} steps");
+        if last != 0 {
+            // It is in hand now: as if it had been used.
+            holders.get_in_hand(ME, 9);
+            life.settle(ME);
+            holders.give_back(ME, 9);
+            assert_eq!(holders.vacancies.take(64), Some(9));
+        }
+    }
+}
+
+#[test]
+fn a_sweeper_that_was_killed_is_followed_by_the_next() {
+    let holders = family::<3>();
+    let (dead, sweeper) = (child(&holders, 101), child(&holders, 102));
+    for slot in 0..10 {
+        make(&holders, dead, slot);
+    }
+    // It was killed in the midst: while it cleared a slot away, nobody else could sweep.
+    let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let judge = |suspect: Suspect| suspect.process == 101;
+        let mut count = 0;
+        holders.sweep(sweeper, 64, 0, &judge, &mut |_| {
+            count += 1;
+            assert_eq!(sweep(&holders, ME, 0, &[101]), None);
+            assert!(count < 5, "killed");
+        })
+    }));
+    assert!(killed.is_err());
+    assert_eq!(sweep(&holders, ME, 0, &[101]), None);
+    // The first five have been looked at; the last of those was in its hands.
+    assert_eq!(sweep(&holders, ME, 0, &[101, 102]), Some((5..10).collect()));
+    let again = child(&holders, 103);
+    holders.places.more(again);
+    assert_eq!(sweep(&holders, ME, 0, &[103]), Some(vec![]));
+    assert_eq!(free(&holders, ME).len(), SLOTS);
+}
+
+#[test]
+fn a_child_that_nobody_has_heard_of_is_waited_for() {
+    let holders = family::<4>();
+    let maker = child(&holders, 101);
+    let expect = || holders.places.expect(maker, HERE).expect("a place");
+    let (late, never, soon) = (expect(), expect(), expect());
+    for (slot, heir) in [late, never, soon].into_iter().enumerate() {
+        make(&holders, maker, u32::try_from(slot).expect("few"));
+        share(&holders, heir.place, u32::try_from(slot).expect("few"));
+    }
+    // The maker is killed while it forks.
+    assert_eq!(sweep(&holders, ME, 1000, &[101]), Some(vec![]));
+    assert_eq!(holders.places.standing(late.place), Standing::Unheard(1000));
+    assert!(holders.places.born(soon, Some(103)).is_ok());
+    assert_eq!(sweep(&holders, ME, 1000 + PATIENCE_S, &[]), Some(vec![]));
+    assert_eq!(sweep(&holders, ME, 1001 + PATIENCE_S, &[]), Some(vec![0, 1]));
+    assert!(holders.places.born(late, Some(104)).is_err());
+    // Somebody else has its place by now; nobody takes that for it.
+    let other = child(&holders, 105);
+    assert!([late.place, never.place].contains(&other) || other == maker);
+    assert!(holders.places.born(late, Some(104)).is_err());
+    holders.places.bear(late, 104);
+    assert_eq!(holders.places.standing(soon.place), Standing::Alive(103));
+}
+
+#[test]
+fn who_cannot_be_judged_is_left_alone() {
+    let holders = family::<5>();
+    let far = holders.places.expect(ME, HERE + 1).expect("a place");
+    holders.places.born(far, Some(101)).expect("its place");
+    let unknown = holders.places.expect(ME, HERE).expect("a place");
+    holders.places.born(unknown, None).expect("its place");
+    make(&holders, far.place, 1);
+    make(&holders, unknown.place, 2);
+    assert_eq!(sweep(&holders, ME, 0, &[0, 101]), Some(vec![]));
+    assert_eq!(holders.places.standing(unknown.place), Standing::Elsewhere);
+    // Its parent knows a number that means something.
+    holders.places.bear(unknown, 102);
+    assert_eq!(sweep(&holders, ME, 0, &[101, 102]), Some(vec![2]));
+    // Those for whom there was no place are not told apart.
+    share(&holders, Place::STRAYS, 5);
+    assert_eq!(holders.others(ME, 5).collect::<Vec<_>>(), [Place::STRAYS]);
+    close(&holders, Place::STRAYS, 5);
+    assert!(!holders.places.is_gone(Place::STRAYS, &|_| true));
+    assert_eq!(holders.others(ME, 5).count(), 1);
+}
+
+#[test]
+fn there_are_as_many_places_as_there_are() {
+    let holders = family::<6>();
+    let all: Vec<Heir> = std::iter::from_fn(|| holders.places.expect(ME, HERE)).collect();
+    assert_eq!(all.len(), PLACES - 2);
+    assert_eq!(holders.places.is_due(), (true, true));
+    let last = all.last().expect("many").place;
+    for (number, heir) in all.iter().enumerate() {
+        assert_eq!(Heir::unpack(heir.pack()), *heir);
+        let process = if number < 600 { 102 } else { 101 };
+        holders.places.born(*heir, Some(process)).expect("its place");
+    }
+    make(&holders, last, 200);
+    assert_eq!(holders.others(ME, 200).collect::<Vec<_>>(), [last]);
+    // Nobody is dead: it has to be looked again next time.
+    assert_eq!(sweep(&holders, ME, 0, &[]), Some(vec![]));
+    assert_eq!(holders.places.is_due(), (true, true));
+    assert_eq!(sweep(&holders, ME, 0, &[101]), Some(vec![200]));
+    // Before there is no place left again, those of the dead are looked for.
+    let more = || (!holders.places.is_due().0).then(|| holders.places.expect(ME, HERE));
+    let more: Vec<_> = std::iter::from_fn(more).collect();
+    assert!((100..400).contains(&more.len()) && more.iter().all(Option::is_some));
+    assert_eq!(sweep(&holders, ME, 0, &[102]), Some(vec![]));
+    assert_eq!(holders.places.is_due(), (false, false));
+    let again = holders.places.expect(ME, HERE).expect("a place");
+    assert_eq!(again.place, all[0].place);
+    holders.places.miscarry(again);
+    assert_eq!(holders.places.standing(again.place), Standing::Free);
+}
+
+/// Goal: slots are neither lost nor had twice, whoever makes, shares, lends, closes and sweeps at once.
+/// Method: threads as processes, some of which end in the midst and come back in another place.
+#[test]
+fn processes_and_sweepers_at_once_lose_no_slot() {
+    let holders = family::<7>();
+    let slots = u32::try_from(SLOTS).expect("few");
+    let owners: Vec<AtomicU32> = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
+    (0..slots).for_each(|slot| holders.vacancies.add(slot));
+    let dead: Vec<AtomicU32> = (0..64).map(|_| AtomicU32::new(0)).collect();
+    let judge = |suspect: Suspect| {
+        let index = usize::try_from(suspect.process).expect("few") / 1000;
+        suspect.process >= 1000 && dead[index].load(Ordering::SeqCst) >= suspect.process
+    };
+    std::thread::scope(|threads| {
+        for number in 1..7_u32 {
+            let other = child(&holders, 100);
+            let (holders, owners, dead, judge) = (&holders, &owners, &dead, &judge);
+            threads.spawn(move || {
+                for round in 0..300 {
+                    let process = number * 1000 + round;
+                    let heir = loop {
+                        // Whoever sweeps may be held up for long.
+                        if let Some(heir) = holders.places.expect(ME, HERE) {
+                            break heir;
+                        }
+                        std::thread::yield_now();
+                        holders.sweep(ME, slots, 0, judge, &mut |_| {});
+                    };
+                    holders.places.born(heir, Some(process)).expect("its place");
+                    let mut own = Vec::new();
+                    for _ in 0..20 {
+                        holders.places.more(heir.place);
+                        let Some(slot) = holders.vacancies.take(slots) else { break };
+                        let at = usize::try_from(slot).expect("few");
+                        if !(holders.slot)(slot).expect("a slot").claim(heir.place) {
+                            continue;
+                        }
+                        holders.get_in_hand(heir.place, slot);
+                        (holders.slot)(slot).expect("a slot").settle(heir.place);
+                        holders.name(heir.place, slot);
+                        assert_eq!(owners[at].swap(process, Ordering::SeqCst), 0, "slot {slot}");
+                        own.push(slot);
+                    }
+                    // Half of it is closed; the rest is what it is killed with.
+                    for (index, slot) in own.into_iter().enumerate() {
+                        let at = usize::try_from(slot).expect("few");
+                        if index % 3 == 0 {
+                            // What another has too is still there afterwards.
+                            share(holders, other, slot);
+                            let since = holders.lend(heir.place, slot).expect("it has it");
+                            assert!(holders.regain(heir.place, slot, since));
+                            close(holders, other, slot);
+                        }
+                        owners[at].store(0, Ordering::SeqCst);
+                        if index % 2 == 0 {
+                            close(holders, heir.place, slot);
+                        }
+                    }
+                    dead[usize::try_from(number).expect("few")].store(process, Ordering::SeqCst);
+                    if round % 3 == 0 {
+                        holders.sweep(ME, slots, 0, judge, &mut |_| {});
+                    }
+                }
+            });
+        }
+    });
+    let last = child(&holders, 999);
+    holders.places.more(last);
+    holders.sweep(ME, slots, 0, &|suspect| suspect.process != 100, &mut |_| {});
+    assert_eq!(free(&holders, ME).len(), SLOTS);
+}
