@@ -1186,6 +1186,18 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("sum", (count, sum));
         writer.join().unwrap();
     }),
+    ("signals say who has sent them, and none is lost", |log, p| {
+        send(p.c, b"x", 0).unwrap();
+        recv(p.s, 1, 0).unwrap();
+        log.see("told", queue_signals(p.c, p.s, 3000));
+    }),
+    ("handlers for one signal only", |log, p| {
+        send(p.c, b"x", 0).unwrap();
+        recv(p.s, 1, 0).unwrap();
+        handle(libc::SIGUSR2, libc::SA_RESETHAND);
+        log.see("flags", handled(libc::SIGUSR2).1 & libc::SA_RESETHAND != 0);
+        log.see("ran", handle_once(p.c, p.s, 500));
+    }),
 ];
 
 type Plain = fn(&mut Log, c_int);
