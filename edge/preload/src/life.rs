@@ -7,11 +7,13 @@
 //! and after them.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::lock::Lock;
-use crate::slot::{self, Kind, Slot};
-use crate::{config, doors, epoll, exports, meeting, raw, signal, sockets, table, thread};
+use crate::slot::{self, Carrier, Kind, Slot};
+use crate::{
+    config, doors, epoll, exports, meeting, raw, signal, sockets, successor, table, thread,
+};
 
 /// Called by the loader.
 #[used]
@@ -32,7 +34,7 @@ extern "C" fn begin() {
 
 /// The program ends in peace: its peers hear of it as if it had closed everything.
 extern "C" fn end() {
-    if signal::is_guest() {
+    if signal::is_guest() || IS_CONFINED.load(Ordering::Acquire) {
         return;
     }
     table::each(0, usize::MAX, |fd| {
@@ -46,7 +48,53 @@ extern "C" fn end() {
     }
 }
 
-/// The same, for a program that ends on the spot: perhaps in a handler, which must not wait for locks
+/// The program has confined itself to some system calls.
+static IS_CONFINED: AtomicBool = AtomicBool::new(false);
+/// Since then none of its sockets is known here.
+static IS_BARE: AtomicBool = AtomicBool::new(false);
+
+/// The program is about to confine itself to some system calls (`seccomp`), which we do not know: from now
+/// on it makes those alone that it would make without us. So all that can be done beforehand is done, as
+/// if it were about to end.
+pub(crate) fn confine() {
+    if signal::is_guest() || IS_CONFINED.load(Ordering::Acquire) {
+        return;
+    }
+    signal::guard();
+    let errno = raw::errno();
+    successor::give_up_all();
+    let mut is_bare = true;
+    table::each(0, usize::MAX, |fd| match table::epoll(fd) {
+        Some(epoll) if epoll.is_kernels_alone(fd) => {
+            table::clear(fd);
+        }
+        Some(_) => is_bare = false,
+        None => {}
+    });
+    table::each(0, usize::MAX, |fd| {
+        let Some(slot) = table::socket(fd) else { return };
+        let is_watched = slot.watchers.load(Ordering::Relaxed) > 0;
+        if slot.carrier() == Carrier::Kernel && !is_watched {
+            table::clear(fd).map(Slot::release).unwrap_or(());
+        } else {
+            is_bare = false;
+        }
+    });
+    if crate::stats::remove() {
+        meeting::clear_away();
+    }
+    signal::move_out();
+    IS_BARE.store(is_bare, Ordering::Release);
+    IS_CONFINED.store(true, Ordering::Release);
+    raw::set_errno(errno);
+}
+
+/// Whether the program has confined itself, and the kernel's own calls are all there is to its sockets.
+pub(crate) fn is_bare() -> bool {
+    IS_BARE.load(Ordering::Acquire)
+}
+
+/// The end of a program that ends on the spot: perhaps in a handler, which must not wait for locks
 /// that this very thread holds.
 pub(crate) fn end_at_once() {
     if !thread::holds_locks() {
@@ -71,7 +119,9 @@ pub(crate) fn after_fork(fork: u32, child: libc::pid_t) {
         uncount_child(fork);
     }
     release();
-    if let Ok(child @ 1..) = u32::try_from(child) {
+    if let Ok(child @ 1..) = u32::try_from(child)
+        && !IS_CONFINED.load(Ordering::Acquire)
+    {
         slot::join_family(child);
     }
 }
@@ -146,8 +196,10 @@ fn release() -> bool {
 /// In every child of a fork, whoever called it.
 extern "C" fn in_child() {
     thread::forget_id();
-    signal::settle_in();
-    slot::join_family(raw::process_id());
+    if !IS_CONFINED.load(Ordering::Acquire) {
+        signal::settle_in();
+        slot::join_family(raw::process_id());
+    }
     let fork = thread::with(|thread| thread.forking.replace(0));
     if thread::with(|thread| thread.is_prepared.replace(false)) {
         locks().for_each(Lock::let_go);
@@ -185,6 +237,9 @@ fn adopt_descriptors() {
 
 /// A descriptor that came from elsewhere: if it is a connection with rings, so it stays.
 pub(crate) fn adopt(fd: c_int) {
+    if sockets::is_over() {
+        return;
+    }
     let get = |name| raw::option::<c_int>(fd, libc::SOL_SOCKET, name);
     let (Ok(domain), Ok(kind)) = (get(libc::SO_DOMAIN), get(libc::SO_TYPE)) else { return };
     if ![libc::AF_INET, libc::AF_INET6].contains(&domain) || !config::get().is_on {

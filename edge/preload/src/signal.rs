@@ -40,6 +40,11 @@ pub(crate) fn settle_in() {
     PROCESS.store(raw::process_id(), Ordering::Relaxed);
 }
 
+/// Whose memory this is is not asked any more.
+pub(crate) fn move_out() {
+    PROCESS.store(0, Ordering::Relaxed);
+}
+
 /// Whether this is a process that borrows another's memory, until it executes something.
 pub(crate) fn is_guest() -> bool {
     let process = PROCESS.load(Ordering::Relaxed);

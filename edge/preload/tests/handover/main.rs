@@ -106,6 +106,13 @@ fn a_child_forked_at_any_instant_can_use_what_it_has() {
     succeeds("children", &[&SHARED, &SPINNING], &[""]);
 }
 
+/// Goal: a program that confines itself to some system calls makes no others because of us.
+#[test]
+fn a_program_that_confines_itself_goes_on() {
+    let ways = ["prctl poll", "prctl epoll", "seccomp poll", "seccomp epoll"];
+    succeeds("confined", &[&SHARED, &SPINNING, &PATIENT], &ways);
+}
+
 fn free_port() -> String {
     support::free_port().to_string()
 }
