@@ -1198,6 +1198,37 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("flags", handled(libc::SIGUSR2).1 & libc::SA_RESETHAND != 0);
         log.see("ran", handle_once(p.c, p.s, 500));
     }),
+    ("a full connection with unread bytes hides nothing else", |log, p| {
+        send(p.c, b"x", 0).unwrap();
+        recv(p.s, 1, 0).unwrap();
+        let (reader, writer) = pipe();
+        let e = epoll_create();
+        epoll_ctl(e, libc::EPOLL_CTL_ADD, p.c, libc::EPOLLOUT, 1).unwrap();
+        epoll_ctl(e, libc::EPOLL_CTL_ADD, reader, libc::EPOLLIN, 2).unwrap();
+        for round in 0..3 {
+            while send(p.c, &[1; 10_000], libc::MSG_DONTWAIT).is_ok() {}
+            send(p.s, b"unread", 0).unwrap();
+            settle();
+            let late = thread::spawn(move || {
+                settle();
+                write(writer, b"x").unwrap();
+            });
+            let fds = [(p.c, libc::POLLOUT), (reader, libc::POLLIN)];
+            match round {
+                0 => log.see("poll", poll(&fds, 3000)),
+                1 => {
+                    let found = select(&[reader], &[p.c], 3000);
+                    log.see("select", found.map(|(read, write)| (read == [reader], write)));
+                }
+                _ => log.see("epoll", epoll_wait(e, 3000)),
+            }
+            late.join().unwrap();
+            log.see("read", read(reader, 10));
+        }
+        close(e).unwrap();
+        close(reader).unwrap();
+        close(writer).unwrap();
+    }),
 ];
 
 type Plain = fn(&mut Log, c_int);
