@@ -1229,6 +1229,25 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         close(reader).unwrap();
         close(writer).unwrap();
     }),
+    ("one who sleeps hears of room that another has used up", |log, p| {
+        send(p.c, b"x", 0).unwrap();
+        recv(p.s, 1, 0).unwrap();
+        let e = epoll_create();
+        let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET;
+        epoll_ctl(e, libc::EPOLL_CTL_ADD, p.c, events, 1).unwrap();
+        // Shorter than the sleep of one that looks for itself in the end.
+        let mut wakes = 0;
+        for _ in 0..5 {
+            while epoll_wait(e, 5).unwrap() != [] {}
+            let sleeper = thread::spawn(move || epoll_wait(e, 200).unwrap());
+            settle();
+            while send(p.c, &[1; 10_000], libc::MSG_DONTWAIT).is_ok() {}
+            while recv_into(p.s, &mut [0; 100_000], libc::MSG_DONTWAIT).is_ok() {}
+            wakes += sleeper.join().unwrap().len();
+        }
+        log.see("wakes", wakes > 0);
+        close(e).unwrap();
+    }),
 ];
 
 type Plain = fn(&mut Log, c_int);
