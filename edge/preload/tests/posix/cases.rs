@@ -1238,7 +1238,7 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         // Shorter than the sleep of one that looks for itself in the end.
         let mut wakes = 0;
         for _ in 0..5 {
-            while epoll_wait(e, 5).unwrap() != [] {}
+            while !epoll_wait(e, 5).unwrap().is_empty() {}
             let sleeper = thread::spawn(move || epoll_wait(e, 200).unwrap());
             settle();
             while send(p.c, &[1; 10_000], libc::MSG_DONTWAIT).is_ok() {}
@@ -1553,6 +1553,32 @@ const ON_NOTHING: &[(&str, Plain)] = &[
         drop(pester);
         close(a).unwrap();
         close(b).unwrap();
+    }),
+    ("room is heard of in spite of bytes that nobody reads", |log, domain| {
+        let l = listener(domain);
+        let c = socket(domain, libc::SOCK_STREAM);
+        connect(c, domain, port(l)).unwrap();
+        while send(c, &[1; 10_000], libc::MSG_DONTWAIT).is_ok() {}
+        settle();
+        while send(c, &[1; 10_000], libc::MSG_DONTWAIT).is_ok() {}
+        let s = c_int::try_from(accept(l, 0).unwrap()).unwrap();
+        let e = epoll_create();
+        epoll_ctl(e, libc::EPOLL_CTL_ADD, s, libc::EPOLLOUT, 1).unwrap();
+        // Shorter than the sleep of one that looks for itself in the end.
+        let mut wakes = 0;
+        for _ in 0..5 {
+            while send(s, &[1; 10_000], libc::MSG_DONTWAIT).is_ok() {}
+            settle();
+            let sleeper = thread::spawn(move || epoll_wait(e, 200).unwrap());
+            settle();
+            while recv_into(c, &mut [0; 100_000], libc::MSG_DONTWAIT).is_ok() {}
+            wakes += sleeper.join().unwrap().len();
+        }
+        // The first may be about what was so before.
+        log.see("wakes", wakes > 1);
+        for fd in [e, s, c, l] {
+            close(fd).unwrap();
+        }
     }),
 ];
 
