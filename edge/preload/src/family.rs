@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::holders::{Heir, Holders, Place, Standing, Suspect};
 use crate::slot::{self, Slot};
-use crate::{raw, thread};
+use crate::{life, raw, thread};
 
 /// What this process knows of itself. A guest in our memory finds what its host does, for which it acts.
 #[derive(Debug)]
@@ -117,9 +117,14 @@ pub(crate) fn born(heir: Heir) -> bool {
     let Some(holders) = slot::holders() else { return true };
     let is_believed = holders.places.born(heir, is_at_home.then_some(me)).is_ok();
     if !is_believed {
-        OWN.place.store(Place::STRAYS.0, Ordering::Release);
+        goes_astray();
     }
     is_believed
+}
+
+/// The child may not find out who it is: it has what all have who are not told apart.
+pub(crate) fn goes_astray() {
+    OWN.place.store(Place::STRAYS.0, Ordering::Release);
 }
 
 /// This process is about to become another program, or goes on after all.
@@ -171,6 +176,7 @@ fn has_ended(suspect: Suspect, is_thorough: bool) -> bool {
     let Suspect { process, space, is_leaving } = suspect;
     let is_near = space != 0 && space == OWN.space.load(Ordering::Relaxed);
     is_near
+        && !life::is_confined()
         && process != OWN.process.load(Ordering::Relaxed)
         && (raw::is_waited_for(process).unwrap_or_else(|| raw::has_ended(process))
             || (is_thorough || is_leaving) && is_stranger(process))
@@ -229,7 +235,7 @@ static LAST_S: AtomicU32 = AtomicU32::new(0);
 /// Takes from the dead what they had.
 pub(crate) fn sweep(is_thorough: bool) {
     // A handler may have interrupted somebody who allocates memory.
-    if thread::with(|thread| thread.handlers.get()) != 0 {
+    if thread::with(|thread| thread.handlers.get()) != 0 || life::is_confined() {
         return;
     }
     let errno = raw::errno();

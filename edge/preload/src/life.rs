@@ -7,12 +7,14 @@
 //! and after them.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::holders::Heir;
 use crate::lock::Lock;
-use crate::slot::{self, Kind, Slot};
-use crate::{config, doors, epoll, exports, family, meeting, raw, signal, sockets, table, thread};
+use crate::slot::{self, Carrier, Kind, Slot};
+use crate::{
+    config, doors, epoll, exports, family, meeting, raw, signal, sockets, successor, table, thread,
+};
 
 /// Called by the loader.
 #[used]
@@ -33,7 +35,7 @@ extern "C" fn begin() {
 
 /// The program ends in peace: its peers hear of it as if it had closed everything.
 extern "C" fn end() {
-    if signal::is_guest() {
+    if signal::is_guest() || is_confined() {
         return;
     }
     table::each(0, usize::MAX, |fd| {
@@ -47,7 +49,58 @@ extern "C" fn end() {
     }
 }
 
-/// The same, for a program that ends on the spot: perhaps in a handler, which must not wait for locks
+/// The program has confined itself to some system calls.
+static IS_CONFINED: AtomicBool = AtomicBool::new(false);
+/// Since then none of its sockets is known here.
+static IS_BARE: AtomicBool = AtomicBool::new(false);
+
+/// The program is about to confine itself to some system calls (`seccomp`), which we do not know: from now
+/// on it makes those alone that it would make without us. So all that can be done beforehand is done, as
+/// if it were about to end.
+pub(crate) fn confine() {
+    if signal::is_guest() || is_confined() {
+        return;
+    }
+    signal::guard();
+    let errno = raw::errno();
+    successor::give_up_all();
+    let mut is_bare = true;
+    table::each(0, usize::MAX, |fd| match table::epoll(fd) {
+        Some(epoll) if epoll.is_kernels_alone(fd) => {
+            table::clear(fd);
+        }
+        Some(_) => is_bare = false,
+        None => {}
+    });
+    table::each(0, usize::MAX, |fd| {
+        let Some(slot) = table::socket(fd) else { return };
+        let is_watched = slot.watchers.load(Ordering::Relaxed) > 0;
+        if slot.carrier() == Carrier::Kernel && !is_watched {
+            table::clear(fd).map(Slot::release).unwrap_or(());
+        } else {
+            is_bare = false;
+        }
+    });
+    if crate::stats::remove() {
+        meeting::clear_away();
+    }
+    signal::move_out();
+    IS_BARE.store(is_bare, Ordering::Release);
+    IS_CONFINED.store(true, Ordering::Release);
+    raw::set_errno(errno);
+}
+
+/// Whether the program has confined itself.
+pub(crate) fn is_confined() -> bool {
+    IS_CONFINED.load(Ordering::Acquire)
+}
+
+/// Whether the program has confined itself, and the kernel's own calls are all there is to its sockets.
+pub(crate) fn is_bare() -> bool {
+    IS_BARE.load(Ordering::Acquire)
+}
+
+/// The end of a program that ends on the spot: perhaps in a handler, which must not wait for locks
 /// that this very thread holds.
 pub(crate) fn end_at_once() {
     if !thread::holds_locks() {
@@ -57,7 +110,9 @@ pub(crate) fn end_at_once() {
 
 /// Before a fork by the function of that name.
 pub(crate) fn before_fork() {
-    family::sweep_if_due();
+    if !is_confined() {
+        family::sweep_if_due();
+    }
     thread::with(|thread| thread.is_forking.set(true));
 }
 
@@ -74,7 +129,9 @@ pub(crate) fn after_fork(child: libc::pid_t) {
         }
     }
     release();
-    if let Ok(child @ 1..) = u32::try_from(child) {
+    if let Ok(child @ 1..) = u32::try_from(child)
+        && !is_confined()
+    {
         slot::join_family(child);
     }
 }
@@ -153,13 +210,19 @@ fn release() -> bool {
 extern "C" fn in_child() {
     thread::forget_id();
     thread::with(|thread| thread.is_forking.set(false));
-    if let Some(heir) = thread::with(|thread| thread.heir.take())
-        && !family::born(Heir::unpack(heir))
-    {
-        table::disown_all();
+    let is_confined = is_confined();
+    if let Some(heir) = thread::with(|thread| thread.heir.take()) {
+        if is_confined {
+            family::goes_astray();
+        }
+        if is_confined || !family::born(Heir::unpack(heir)) {
+            table::disown_all();
+        }
     }
-    signal::settle_in();
-    slot::join_family(raw::process_id());
+    if !is_confined {
+        signal::settle_in();
+        slot::join_family(raw::process_id());
+    }
     if thread::with(|thread| thread.is_prepared.replace(false)) {
         locks().for_each(Lock::let_go);
         epoll::after_fork();
@@ -191,6 +254,9 @@ fn adopt_descriptors() {
 
 /// A descriptor that came from elsewhere: if it is a connection with rings, so it stays.
 pub(crate) fn adopt(fd: c_int) {
+    if sockets::is_over() {
+        return;
+    }
     let get = |name| raw::option::<c_int>(fd, libc::SOL_SOCKET, name);
     let (Ok(domain), Ok(kind)) = (get(libc::SO_DOMAIN), get(libc::SO_TYPE)) else { return };
     if ![libc::AF_INET, libc::AF_INET6].contains(&domain) || !config::get().is_on {

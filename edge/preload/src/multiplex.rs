@@ -163,6 +163,7 @@ fn poll_inner(
         let Some(dozers) = doze(fds, &known) else {
             // Something is there, or about to come through the kernel.
             raw::nap(BLOCKED_NAP_NS);
+            looks = every;
             continue;
         };
         let since = raw::now_ns();
@@ -185,6 +186,8 @@ fn poll_inner(
             })
             .collect();
         if !cool(fds, &known) {
+            // That may be so for long, and only the kernel knows of the others.
+            looks = every;
             continue;
         }
         let since = raw::now_ns();

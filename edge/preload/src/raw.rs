@@ -356,6 +356,37 @@ pub(crate) fn raise(signal: c_int) {
     let _ = unsafe { syscall(libc::SYS_tgkill, [process, thread, word(signal), 0, 0, 0]) };
 }
 
+/// Sends the calling thread a signal once more that has come to it; without what is known about it, if the
+/// kernel does not take that.
+///
+/// # Safety
+///
+/// `info` is null, or what the kernel has said about the signal.
+pub(crate) unsafe fn raise_again(signal: c_int, info: *const libc::siginfo_t) {
+    let (process, thread) = (process_id() as usize, thread_id() as usize);
+    let args = [process, thread, word(signal), info as usize, 0, 0];
+    // SAFETY: the caller's promise.
+    if unsafe { syscall(libc::SYS_rt_tgsigqueueinfo, args) }.is_err() {
+        raise(signal);
+    }
+}
+
+/// The calling thread holds these signals back, one bit each.
+pub(crate) fn hold_back(signals: u64) {
+    change_mask(libc::SIG_BLOCK, signals);
+}
+
+/// The calling thread lets these signals through; those that wait come at once.
+pub(crate) fn let_through(signals: u64) {
+    change_mask(libc::SIG_UNBLOCK, signals);
+}
+
+fn change_mask(how: c_int, signals: u64) {
+    let args = [word(how), (&raw const signals) as usize, 0, size_of_val(&signals), 0, 0];
+    // SAFETY: the kernel reads a mask of 64 bits, which is ours.
+    let _ = unsafe { syscall(libc::SYS_rt_sigprocmask, args) };
+}
+
 /// Lets others run.
 pub(crate) fn give_way() {
     // SAFETY: no arguments.

@@ -2,7 +2,8 @@
 //!
 //! The program's handlers are called through one of ours, which counts. A handler that comes while
 //! this thread holds one of our locks waits until it has released it, since the handler may send on
-//! the very connection. What the program reads back is what it has set.
+//! the very connection: its signal goes back to the kernel, with all that is known about it, and is held
+//! back there. What the program reads back is what it has set.
 //!
 //! Faults are ours first: one in the middle of a copy from or to the program's buffers ends the copy,
 //! not the program (`copy.rs`). Every other has the effect it would have without us.
@@ -11,8 +12,10 @@
 //!
 //! 1. A handler that the program has given to `sigaction` is a function of one or three arguments;
 //!    calling it with three is right for both in the C calling convention of the machines we know.
-//! 2. [`on_signal`] does nothing but atomics, thread-local numbers and what the program's handler
-//!    does, so that it may run at any instant.
+//! 2. [`on_signal`] does nothing but atomics, thread-local numbers, plain system calls and what the
+//!    program's handler does, so that it may run at any instant.
+//! 3. What the kernel gives to a handler is there until it returns: the context of what it has interrupted,
+//!    which it may change, and what is known about the signal.
 
 #![expect(clippy::as_conversions, reason = "handlers are numbers to the kernel")]
 
@@ -35,6 +38,11 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// This process is whose memory this is, from now on.
 pub(crate) fn settle_in() {
     PROCESS.store(raw::process_id(), Ordering::Relaxed);
+}
+
+/// Whose memory this is is not asked any more.
+pub(crate) fn move_out() {
+    PROCESS.store(0, Ordering::Relaxed);
 }
 
 /// Whether this is a process that borrows another's memory, until it executes something.
@@ -61,7 +69,7 @@ extern "C-unwind" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
     let Some(index) = usize::try_from(signal).ok().filter(|index| *index < SIGNALS) else { return };
     let of =
         |table: &[AtomicI32; SIGNALS]| table.get(index).map(|flag| flag.load(Ordering::Relaxed));
-    let restarts = of(&FLAGS).is_some_and(|flags| flags & libc::SA_RESTART != 0);
+    let has_flag = |flag| of(&FLAGS).is_some_and(|flags| flags & flag != 0);
     // SAFETY: what the kernel says about a signal, or null.
     let is_real = unsafe { info.as_ref() }.is_some_and(|info| info.si_code > 0);
     // SAFETY: the kernel's own context, and this handler returns next.
@@ -70,23 +78,29 @@ extern "C-unwind" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
     }
     // The faults of the thread itself cannot wait.
     let is_fault =
-        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP].contains(&signal);
-    if !is_fault && thread::defer(signal) {
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS]
+            .contains(&signal);
+    // SAFETY: the kernel's own, and this handler returns next (rule 3).
+    if !is_fault && thread::holds_locks() && unsafe { put_off(signal, info, context) } {
         return;
     }
-    thread::count_interrupt(restarts);
+    thread::count_interrupt(has_flag(libc::SA_RESTART));
     let handler = HANDLERS.get(index).map_or(0, |handler| handler.load(Ordering::Acquire));
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        if GUARDED.contains(&signal) && (is_real || handler == libc::SIG_DFL) {
-            end_by(signal, is_real);
+        let is_given_up = has_flag(libc::SA_RESETHAND);
+        let is_ours = GUARDED.contains(&signal);
+        if is_ours && is_real || (is_ours || is_given_up) && handler == libc::SIG_DFL {
+            end_by(signal, is_real && is_fault);
         }
         return;
     }
-    if GUARDED.contains(&signal)
-        && of(&FLAGS).is_some_and(|flags| flags & libc::SA_RESETHAND != 0)
+    if has_flag(libc::SA_RESETHAND)
         && let Some(handler) = HANDLERS.get(index)
     {
         handler.store(libc::SIG_DFL, Ordering::Release);
+        if !GUARDED.contains(&signal) {
+            set_default(signal);
+        }
     }
     // SAFETY: the program has given this address to `sigaction` as its handler (rule 1).
     let call: extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
@@ -104,11 +118,47 @@ static IS_GUARDED: AtomicBool = AtomicBool::new(false);
 /// The C library's own flag, which it shows to whoever asks.
 const SA_RESTORER: c_int = 0x0400_0000;
 
-/// A signal that nobody handles ends the program, as if we had not been there.
-fn end_by(signal: c_int, is_fault: bool) {
+/// Sends a signal back to where it came from, to come again when this thread has released its locks.
+///
+/// # Safety
+///
+/// Both are what the kernel gave to the handler, or null, and the handler returns next.
+unsafe fn put_off(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> bool {
+    let Some(bit) = u32::try_from(signal - 1).ok().and_then(|place| 1_u64.checked_shl(place))
+    else {
+        return false;
+    };
+    if context.is_null() {
+        return false;
+    }
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: the context of what was interrupted (rule 3).
+    let mask = unsafe { &raw mut (*context).uc_sigmask }.cast::<u64>();
+    // SAFETY: the kernel's part of that mask, 64 bits.
+    let before = unsafe { mask.read() };
+    // A signal that was let in for the time of a wait only is held back by its program's own mask.
+    if before & bit == 0 {
+        thread::defer(bit);
+    }
+    // It must not come at once, which it would if it does not hold itself back.
+    raw::hold_back(bit);
+    // SAFETY: as above; what was interrupted goes on with this mask.
+    unsafe { mask.write(before | bit) };
+    // SAFETY: what the kernel has said about the signal, or null.
+    unsafe { raw::raise_again(signal, info) };
+    true
+}
+
+/// The next signal of this kind has its default effect.
+fn set_default(signal: c_int) {
     // SAFETY: all zeros is a legal value of this structure: the default, and an empty mask.
     let default: libc::sigaction = unsafe { std::mem::zeroed() };
     next_sigaction(signal, &raw const default, std::ptr::null_mut());
+}
+
+/// A signal that nobody handles ends the program, as if we had not been there.
+fn end_by(signal: c_int, is_fault: bool) {
+    set_default(signal);
     // A fault comes again as soon as this handler returns; a signal that was sent does not.
     if !is_fault {
         raw::raise(signal);
@@ -138,10 +188,12 @@ fn guard_now() {
     }
 }
 
+/// Flags that the kernel is told otherwise than the program has said.
+const PASSED_FLAGS: c_int = libc::SA_SIGINFO | libc::SA_RESETHAND;
+
 /// What the kernel is told when the program sets a handler, or none, for a signal that is guarded.
 fn guarded(new: &libc::sigaction) -> libc::sigaction {
     let mut passed = *new;
-    passed.sa_flags &= !libc::SA_RESETHAND;
     if [libc::SIG_DFL, libc::SIG_IGN].contains(&new.sa_sigaction) {
         passed.sa_flags |= libc::SA_ONSTACK;
     }
@@ -184,6 +236,8 @@ pub(crate) fn sigaction(
             let mut passed = if is_guarded { guarded(new) } else { *new };
             passed.sa_sigaction = ours;
             passed.sa_flags |= libc::SA_SIGINFO;
+            // A handler is given up when it runs, which may be later than we hear of the signal.
+            passed.sa_flags &= !libc::SA_RESETHAND;
             if ![libc::SIG_DFL, libc::SIG_IGN].contains(&new.sa_sigaction) {
                 HAS_HANDLERS.store(true, Ordering::Relaxed);
                 let is_hard = new.sa_flags & libc::SA_RESTART == 0;
@@ -209,7 +263,7 @@ pub(crate) fn sigaction(
             old.sa_flags = match is_guarded {
                 true if [libc::SIG_DFL, libc::SIG_IGN].contains(&before.0) => before.1,
                 true => before.1 | (was.sa_flags & SA_RESTORER),
-                false => (was.sa_flags & !libc::SA_SIGINFO) | (before.1 & libc::SA_SIGINFO),
+                false => (was.sa_flags & !PASSED_FLAGS) | (before.1 & PASSED_FLAGS),
             };
         }
     }

@@ -52,6 +52,11 @@ pub(crate) fn end_acceleration() {
     IS_OVER.store(true, Ordering::Release);
 }
 
+/// Whether they are.
+pub(crate) fn is_over() -> bool {
+    IS_OVER.load(Ordering::Acquire)
+}
+
 /// A socket that has no peer yet will not be accelerated, nor what it accepts.
 pub(crate) fn leave_alone(slot: &Slot) {
     if matches!(slot.kind(), Kind::Fresh | Kind::Listener) {
@@ -61,7 +66,7 @@ pub(crate) fn leave_alone(slot: &Slot) {
 }
 
 fn is_wanted() -> bool {
-    if IS_OVER.load(Ordering::Acquire) {
+    if is_over() {
         return false;
     }
     if WISH_COUNT.load(Ordering::Acquire) > 0 {

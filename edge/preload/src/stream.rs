@@ -552,6 +552,13 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
     if (is_full || is_stream) && widen(ring, fd, sent, is_stream) {
         sent += ring.write(from, is_stream).unwrap_or(0);
     }
+    // Another thread may sleep on an instance, having seen room: it is to hear of room to come.
+    if from.remaining() > 0
+        && slot.watchers.load(Ordering::SeqCst) > 0
+        && !arm(slot, segment, Want::Room)
+    {
+        sent += ring.write(from, is_stream).unwrap_or(0);
+    }
     slot.streamed.store(streamed.saturating_add(sent.try_into().unwrap_or(0)), Ordering::Relaxed);
     if sent == 0 {
         return if from.remaining() == 0 { Step::Moved(0) } else { Step::Nothing };

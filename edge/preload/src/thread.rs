@@ -13,7 +13,7 @@ pub(crate) struct Thread {
     id: Cell<u32>,
     /// How many of our locks it holds.
     depth: Cell<u32>,
-    /// Signals whose handlers wait until it holds none, one bit each.
+    /// Signals that are held back until it holds none, one bit each, as in the kernel's masks.
     deferred: Cell<u64>,
     /// Handlers that have run, which interrupt every wait.
     interrupts: Cell<u32>,
@@ -94,16 +94,7 @@ pub(crate) fn leave() {
         if thread.depth.get() == 0 { thread.deferred.replace(0) } else { 0 }
     });
     if due != 0 {
-        deliver(due);
-    }
-}
-
-#[cold]
-fn deliver(due: u64) {
-    for signal in 1..=63 {
-        if due & (1 << signal) != 0 {
-            raw::raise(signal);
-        }
+        raw::let_through(due);
     }
 }
 
@@ -112,15 +103,9 @@ pub(crate) fn holds_locks() -> bool {
     with(|thread| thread.depth.get() > 0)
 }
 
-/// Whether a handler has to wait now; if so, it is remembered.
-pub(crate) fn defer(signal: i32) -> bool {
-    with(|thread| {
-        let wait = thread.depth.get() > 0 && (1..=63).contains(&signal);
-        if wait {
-            thread.deferred.set(thread.deferred.get() | 1 << signal);
-        }
-        wait
-    })
+/// The calling thread lets these signals through when it has released its locks.
+pub(crate) fn defer(signals: u64) {
+    with(|thread| thread.deferred.set(thread.deferred.get() | signals));
 }
 
 /// A handler has run.

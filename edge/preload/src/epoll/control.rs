@@ -272,6 +272,13 @@ impl Epoll {
         ghosts.into_iter().for_each(|at| self.remove(at));
     }
 
+    /// Whether the kernel knows every registration as the program wants it, as soon as connections that had
+    /// rings are told to it.
+    pub(crate) fn is_kernels_alone(&self, epfd: c_int) -> bool {
+        self.sync(epfd);
+        self.with(|state| state.marks == 0 && state.kept.is_empty() && state.inners.is_empty())
+    }
+
     /// From now on the kernel knows an item under our mark. It says again what there is.
     fn mark(&self, at: usize, item: &mut Item, epfd: c_int) {
         (item.is_marked, item.rung) = (true, 0);

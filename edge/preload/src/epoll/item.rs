@@ -371,7 +371,15 @@ impl Item {
                 if self.events & writing != 0 && !segment.outgoing(slot.end()).has_much_room() {
                     stream::arm(slot, segment, Want::Room);
                 }
-                stream::drain(slot, segment, self.via, false);
+                let is_drained = stream::drain(slot, segment, self.via, false);
+                let waits_for_room =
+                    self.events & writing != 0 && !segment.outgoing(slot.end()).has_much_room();
+                if waits_for_room && !is_reader && !is_drained {
+                    // Bytes that the program does not read now may fill the kernel's queue, and no bell
+                    // gets past them.
+                    raw::nap(BLOCKED_NAP_NS);
+                    return false;
+                }
                 doorbell != 0 || self.due() == 0
             }
         }

@@ -30,6 +30,7 @@ impl Epoll {
         let (errno, seen) = (raw::errno(), Seen::now());
         // What rings have to say comes first; the kernel is asked after a while, or by the sleep.
         let mut looks = 0_usize;
+        let mut is_restless = false;
         let every = config.kernel_every;
         let mut patience: Option<Patience> = None;
         if self.count.load(Ordering::Relaxed) > 0 && self.is_dozing() {
@@ -47,6 +48,8 @@ impl Epoll {
             let look = match &mut patience {
                 _ if count > 0 => self.is_kernels_turn(config.kernel_skip),
                 _ if limit_ns == Some(0) => true,
+                // It may be so for long that it must not sleep, and only the kernel knows of the others.
+                _ if std::mem::take(&mut is_restless) => true,
                 None if has_hot => false,
                 patience => {
                     let start = || Patience::start(most_ns, limit_ns, Interrupts::All).since(seen);
@@ -89,7 +92,7 @@ impl Epoll {
                 Spin::TimedOut | Spin::Sleep => {}
             }
             if !self.fall_asleep(has_items) {
-                looks = 0;
+                (looks, is_restless) = (0, true);
                 continue;
             }
             let since = raw::now_ns();

@@ -1,7 +1,8 @@
 //! System calls by number: `syscall`.
 //!
 //! Those that move bytes, close or copy descriptors come to the functions of the same names here. Setting
-//! up an `io_uring` is the end of acceleration: what is asked of the kernel in a queue cannot be seen.
+//! up an `io_uring` is the end of acceleration: what is asked of the kernel in a queue cannot be seen. So is
+//! the program's confining itself to some calls.
 //! The Rust runtime within this library comes by here as well, so that the way of all others is short.
 //!
 //! # Safety
@@ -14,8 +15,8 @@
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
-use super::{bytes, descriptors, size};
-use crate::{raw, successor, table};
+use super::{bytes, descriptors, processes, size};
+use crate::{life, raw, successor, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn syscall(
@@ -54,6 +55,11 @@ unsafe extern "C-unwind" fn syscall(
         }
         libc::SYS_io_uring_setup => {
             successor::give_up_all();
+            // SAFETY: the program's promise (rule 1).
+            size(unsafe { raw::syscall(number, [a, b, c, d, e, f]) }) as c_long
+        }
+        libc::SYS_prctl | libc::SYS_seccomp if processes::confines(number, [a, b, c]) => {
+            life::confine();
             // SAFETY: the program's promise (rule 1).
             size(unsafe { raw::syscall(number, [a, b, c, d, e, f]) }) as c_long
         }

@@ -1,4 +1,4 @@
-//! Forks, and signal handlers.
+//! Forks, signal handlers, and programs that confine themselves.
 //!
 //! `vfork` is left alone: it returns twice into the same frame, which no function can wrap. Its
 //! child is recognised as a guest in our memory, and changes nothing.
@@ -9,7 +9,7 @@
 
 #![expect(clippy::as_conversions, reason = "C integers meet us here")]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long};
 
 use crate::real::real;
 use crate::{life, raw, signal};
@@ -86,4 +86,27 @@ unsafe extern "C-unwind" fn siginterrupt(number: c_int, interrupts: c_int) -> c_
         action.sa_flags |= libc::SA_RESTART;
     }
     signal::sigaction(number, Some(&action), None)
+}
+
+/// Five arguments at most, none of them floating: so they come in registers, however many are meant.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if confines(libc::SYS_prctl, [option as usize, a, b]) {
+        life::confine();
+    }
+    real!(c"prctl" as fn(c_int, usize, usize, usize, usize) -> c_int, option, a, b, c, d)
+}
+
+/// Whether a call with these first arguments confines the program to some system calls. Without a filter
+/// it asks whether it could.
+pub(super) fn confines(call: c_long, [a, b, c]: [usize; 3]) -> bool {
+    let (strict, filter) = match call {
+        libc::SYS_seccomp => (libc::SECCOMP_SET_MODE_STRICT, libc::SECCOMP_SET_MODE_FILTER),
+        _ if a == libc::PR_SET_SECCOMP as usize => {
+            return b == libc::SECCOMP_MODE_STRICT as usize
+                || b == libc::SECCOMP_MODE_FILTER as usize && c != 0;
+        }
+        _ => return false,
+    };
+    a == strict as usize || a == filter as usize && c != 0
 }

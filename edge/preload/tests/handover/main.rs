@@ -113,6 +113,13 @@ fn children_that_are_killed_leave_nothing_behind() {
     succeeds("killed", &[&SHARED, &SPINNING], &parts);
 }
 
+/// Goal: a program that confines itself to some system calls makes no others because of us.
+#[test]
+fn a_program_that_confines_itself_goes_on() {
+    let ways = ["prctl poll", "prctl epoll", "seccomp poll", "seccomp epoll"];
+    succeeds("confined", &[&SHARED, &SPINNING, &PATIENT], &ways);
+}
+
 fn free_port() -> String {
     support::free_port().to_string()
 }

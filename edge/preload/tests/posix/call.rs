@@ -971,3 +971,86 @@ pub(crate) fn close_range_with(first: c_int, last: c_int, flags: impl TryInto<c_
     // SAFETY: no pointers.
     answer(unsafe { libc::close_range(first as u32, last as u32, flags) }.into())
 }
+
+/// What a handler has been told: how often it ran, and how often it was told what it should not be.
+static TOLD: [std::sync::atomic::AtomicI32; 2] =
+    [const { std::sync::atomic::AtomicI32::new(0) }; 2];
+
+extern "C" fn told(signal: c_int, info: *const libc::siginfo_t, _: *const c_void) {
+    use std::sync::atomic::Ordering::Relaxed;
+    let number = TOLD[0].load(Relaxed);
+    // SAFETY: what the kernel says about a signal.
+    let (code, process) = unsafe { ((*info).si_code, (*info).si_pid()) };
+    let is_right = signal == libc::SIGRTMIN() + 3 && code == SI_QUEUE && process == MARK;
+    TOLD[1].fetch_add(i32::from(!is_right), Relaxed);
+    TOLD[0].store(number + 1, Relaxed);
+}
+
+const SI_QUEUE: c_int = -1;
+/// Stands where the kernel says who has sent a signal.
+const MARK: libc::pid_t = 7777;
+
+/// Queues a thread `count` signals, two at a time, and returns what the handler made of them. It moves
+/// bytes in both directions meanwhile.
+pub(crate) fn queue_signals(from: c_int, to: c_int, count: i32) -> (i32, i32) {
+    use std::sync::atomic::Ordering::Relaxed;
+    TOLD.iter().for_each(|told| told.store(0, Relaxed));
+    let signal = libc::SIGRTMIN() + 3;
+    // SAFETY: an action of this process, with a handler that has what it needs.
+    let (process, thread) = unsafe {
+        let mut action: libc::sigaction = zeroed();
+        action.sa_sigaction = told as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        (libc::getpid(), libc::gettid())
+    };
+    let sender = std::thread::spawn(move || {
+        for _ in 0..count / 2 {
+            for _ in 0..2 {
+                let info = [signal, 0, SI_QUEUE, 0, MARK, 0, 0, 0].map(i32::to_ne_bytes);
+                let mut bytes = [0_u8; 128];
+                bytes[..32].copy_from_slice(info.as_flattened());
+                let call = libc::SYS_rt_tgsigqueueinfo;
+                // SAFETY: a structure of 128 bytes, laid out as the kernel wants it.
+                unsafe { libc::syscall(call, process, thread, signal, bytes.as_ptr()) };
+            }
+            std::thread::sleep(std::time::Duration::from_micros(30));
+        }
+    });
+    let mut bytes = vec![1; 60_000];
+    let start = std::time::Instant::now();
+    while TOLD[0].load(Relaxed) < count && start.elapsed().as_secs() < 20 {
+        send(from, &bytes, 0).unwrap();
+        let mut got = 0;
+        while got < bytes.len() as i64 {
+            got += recv_into(to, &mut bytes, 0).unwrap();
+        }
+    }
+    sender.join().unwrap();
+    (TOLD[0].load(Relaxed), TOLD[1].load(Relaxed))
+}
+
+/// How many of `count` handlers that are for one signal only run, while bytes are moved.
+pub(crate) fn handle_once(from: c_int, to: c_int, count: i32) -> i32 {
+    // SAFETY: no preconditions.
+    let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
+    let mut bytes = vec![1; 60_000];
+    let mut ran = 0;
+    for _ in 0..count {
+        handle(libc::SIGUSR2, libc::SA_RESETHAND | libc::SA_RESTART);
+        let sender = std::thread::spawn(move || {
+            // SAFETY: no pointer.
+            unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGUSR2) };
+        });
+        while handled(libc::SIGUSR2).0 {
+            send(from, &bytes, 0).unwrap();
+            let mut got = 0;
+            while got < bytes.len() as i64 {
+                got += recv_into(to, &mut bytes, 0).unwrap();
+            }
+        }
+        sender.join().unwrap();
+        ran += 1;
+    }
+    ran
+}

@@ -1182,6 +1182,68 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("sum", (count, sum));
         writer.join().unwrap();
     }),
+    ("signals say who has sent them, and none is lost", |log, p| {
+        send(p.c, b"x", 0).unwrap();
+        recv(p.s, 1, 0).unwrap();
+        log.see("told", queue_signals(p.c, p.s, 3000));
+    }),
+    ("handlers for one signal only", |log, p| {
+        send(p.c, b"x", 0).unwrap();
+        recv(p.s, 1, 0).unwrap();
+        handle(libc::SIGUSR2, libc::SA_RESETHAND);
+        log.see("flags", handled(libc::SIGUSR2).1 & libc::SA_RESETHAND != 0);
+        log.see("ran", handle_once(p.c, p.s, 500));
+    }),
+    ("a full connection with unread bytes hides nothing else", |log, p| {
+        send(p.c, b"x", 0).unwrap();
+        recv(p.s, 1, 0).unwrap();
+        let (reader, writer) = pipe();
+        let e = epoll_create();
+        epoll_ctl(e, libc::EPOLL_CTL_ADD, p.c, libc::EPOLLOUT, 1).unwrap();
+        epoll_ctl(e, libc::EPOLL_CTL_ADD, reader, libc::EPOLLIN, 2).unwrap();
+        for round in 0..3 {
+            while send(p.c, &[1; 10_000], libc::MSG_DONTWAIT).is_ok() {}
+            send(p.s, b"unread", 0).unwrap();
+            settle();
+            let late = thread::spawn(move || {
+                settle();
+                write(writer, b"x").unwrap();
+            });
+            let fds = [(p.c, libc::POLLOUT), (reader, libc::POLLIN)];
+            match round {
+                0 => log.see("poll", poll(&fds, 3000)),
+                1 => {
+                    let found = select(&[reader], &[p.c], 3000);
+                    log.see("select", found.map(|(read, write)| (read == [reader], write)));
+                }
+                _ => log.see("epoll", epoll_wait(e, 3000)),
+            }
+            late.join().unwrap();
+            log.see("read", read(reader, 10));
+        }
+        close(e).unwrap();
+        close(reader).unwrap();
+        close(writer).unwrap();
+    }),
+    ("one who sleeps hears of room that another has used up", |log, p| {
+        send(p.c, b"x", 0).unwrap();
+        recv(p.s, 1, 0).unwrap();
+        let e = epoll_create();
+        let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET;
+        epoll_ctl(e, libc::EPOLL_CTL_ADD, p.c, events, 1).unwrap();
+        // Shorter than the sleep of one that looks for itself in the end.
+        let mut wakes = 0;
+        for _ in 0..5 {
+            while !epoll_wait(e, 5).unwrap().is_empty() {}
+            let sleeper = thread::spawn(move || epoll_wait(e, 200).unwrap());
+            settle();
+            while send(p.c, &[1; 10_000], libc::MSG_DONTWAIT).is_ok() {}
+            while recv_into(p.s, &mut [0; 100_000], libc::MSG_DONTWAIT).is_ok() {}
+            wakes += sleeper.join().unwrap().len();
+        }
+        log.see("wakes", wakes > 0);
+        close(e).unwrap();
+    }),
 ];
 
 type Plain = fn(&mut Log, c_int);
@@ -1487,6 +1549,32 @@ const ON_NOTHING: &[(&str, Plain)] = &[
         drop(pester);
         close(a).unwrap();
         close(b).unwrap();
+    }),
+    ("room is heard of in spite of bytes that nobody reads", |log, domain| {
+        let l = listener(domain);
+        let c = socket(domain, libc::SOCK_STREAM);
+        connect(c, domain, port(l)).unwrap();
+        while send(c, &[1; 10_000], libc::MSG_DONTWAIT).is_ok() {}
+        settle();
+        while send(c, &[1; 10_000], libc::MSG_DONTWAIT).is_ok() {}
+        let s = c_int::try_from(accept(l, 0).unwrap()).unwrap();
+        let e = epoll_create();
+        epoll_ctl(e, libc::EPOLL_CTL_ADD, s, libc::EPOLLOUT, 1).unwrap();
+        // Shorter than the sleep of one that looks for itself in the end.
+        let mut wakes = 0;
+        for _ in 0..5 {
+            while send(s, &[1; 10_000], libc::MSG_DONTWAIT).is_ok() {}
+            settle();
+            let sleeper = thread::spawn(move || epoll_wait(e, 200).unwrap());
+            settle();
+            while recv_into(c, &mut [0; 100_000], libc::MSG_DONTWAIT).is_ok() {}
+            wakes += sleeper.join().unwrap().len();
+        }
+        // The first may be about what was so before.
+        log.see("wakes", wakes > 1);
+        for fd in [e, s, c, l] {
+            close(fd).unwrap();
+        }
     }),
 ];
 

@@ -307,7 +307,9 @@ fn get(row: &Row, name: &str) -> u64 {
 fn sources(args: &StatArgs) -> Vec<Source> {
     let user = fs::metadata("/proc/self").map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));
     let meeting = format!("/dev/shm/adverb-sockets-{}", user.unwrap_or(0));
-    let directory = args.directory.clone().unwrap_or_else(|| PathBuf::from(meeting));
+    let named = std::env::var_os("ADVERB_SOCKETS_SHM_DIR").filter(|named| !named.is_empty());
+    let directory = args.directory.clone().or_else(|| named.map(PathBuf::from));
+    let directory = directory.unwrap_or_else(|| PathBuf::from(meeting));
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut found: Vec<Source> = entries
         .filter_map(|entry| {
