@@ -270,7 +270,9 @@ impl Epoll {
                 let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { return false };
                 item.is_dozing = false;
                 let idle = item.idle;
-                if let Target::Socket(slot) = &item.target
+                // Others may sleep on, who are to hear what comes while this one does something else.
+                if *asleep == 0
+                    && let Target::Socket(slot) = &item.target
                     && let Some(segment) = slot.mapped()
                 {
                     stream::disarm(slot, segment);
