@@ -84,7 +84,7 @@ impl Epoll {
 
     /// An item has changed while somebody may sleep on this instance who has not looked at it. Then the
     /// kernel says again what there is of it: a connection that can be written to, at least.
-    fn stir(&self, at: usize, epfd: c_int) {
+    pub(super) fn stir(&self, at: usize, epfd: c_int) {
         if !self.with(|state| state.asleep > 0 || state.is_watched) {
             return;
         }

@@ -5,7 +5,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use super::item::Target;
+use super::item::{Item, Target};
 use super::{Epoll, IDLE_MAX, MARK, State, crowding, heat, kernel_control, kernel_wait};
 use crate::config;
 use crate::copy;
@@ -73,6 +73,7 @@ impl Epoll {
                 if let Some(patience) = &patience {
                     patience.hit(most_ns);
                 }
+                self.pass_on(epfd, events.get(..count).unwrap_or(&[]));
                 raw::set_errno(errno);
                 return Ok(count);
             }
@@ -110,12 +111,14 @@ impl Epoll {
             let found = answer?;
             let kept = if self.is_to_sift() { self.sift(epfd, events, found) } else { found };
             if kept > 0 {
-                // Hot items that have been rung for come with the next call.
+                // Hot items that have been rung for come with the next call, or with another thread's.
+                self.pass_on(epfd, events.get(..kept).unwrap_or(&[]));
                 return Ok(kept);
             }
             if has_marks {
                 let (count, _) = self.scan(events);
                 if count > 0 {
+                    self.pass_on(epfd, events.get(..count).unwrap_or(&[]));
                     raw::set_errno(errno);
                     return Ok(count);
                 }
@@ -180,6 +183,26 @@ impl Epoll {
             }
             (count, hot.len())
         })
+    }
+
+    /// The caller is about to go with these events, and there may be more, for which nobody is rung since
+    /// the caller was awake. If others sleep here, one of them is to have them.
+    fn pass_on(&self, epfd: c_int, taken: &[libc::epoll_event]) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let next = self.with(|state| {
+            let State { items, hot, asleep, .. } = state;
+            let mut due = hot.iter().copied().filter(|at| {
+                let item = items.get(*at).and_then(Option::as_ref);
+                let is_taken = |item: &Item| taken.iter().any(|event| { event.u64 } == item.data);
+                item.is_some_and(|item| item.is_marked && !is_taken(item) && item.due() != 0)
+            });
+            if *asleep > 0 { due.next() } else { None }
+        });
+        if let Some(at) = next {
+            self.stir(at, epfd);
+        }
     }
 
     /// Whether the kernel's events are not the program's as they are. Asked once they are there: items

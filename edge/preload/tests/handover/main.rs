@@ -113,6 +113,12 @@ fn children_that_are_killed_leave_nothing_behind() {
     succeeds("killed", &[&SHARED, &SPINNING], &parts);
 }
 
+/// Goal: while one of many threads is busy with its event, the others hear of theirs.
+#[test]
+fn a_busy_thread_keeps_no_event_from_the_others() {
+    succeeds("crowd", &[&SHARED, &SPINNING], &["level", "oneshot", "edge"]);
+}
+
 /// Goal: a program that confines itself to some system calls makes no others because of us.
 #[test]
 fn a_program_that_confines_itself_goes_on() {
