@@ -37,8 +37,8 @@ pub(crate) fn me() -> Option<Place> {
     Some(OWN.place.load(Ordering::Relaxed)).filter(|place| *place != NOWHERE).map(Place)
 }
 
-/// The namespace of this process's number.
-fn own_space() -> u64 {
+/// The namespace of this process's number; 0 if that cannot be seen.
+pub(crate) fn own_space() -> u64 {
     let mut link = [0_u8; 64];
     let len = raw::read_link(c"/proc/self/ns/pid", &mut link).unwrap_or(0);
     let digits = link.iter().take(len).filter(|byte| byte.is_ascii_digit());

@@ -62,7 +62,8 @@ impl Heir {
     }
 }
 
-fn halves(word: u64) -> (u32, u32) {
+/// The lower half of a word, and the upper one.
+pub(crate) fn halves(word: u64) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
     (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
 }

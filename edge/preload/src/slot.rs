@@ -337,7 +337,7 @@ pub(crate) fn wanted_subject() -> Option<(c_int, i64)> {
     if subject.load(Ordering::Relaxed) == 0 || holder() != Some(raw::process_id()) {
         return None;
     }
-    let (fd, level) = split(subject.swap(0, Ordering::AcqRel));
+    let (fd, level) = holders::halves(subject.swap(0, Ordering::AcqRel));
     Some((c_int::try_from(fd.checked_sub(1)?).ok()?, i64::from(level.checked_sub(1)?)))
 }
 
@@ -840,10 +840,4 @@ impl Slot {
 
 fn number(small: u32) -> u8 {
     u8::try_from(small).unwrap_or(u8::MAX)
-}
-
-/// The two halves of a word.
-fn split(top: u64) -> (u32, u32) {
-    let [a, b, c, d, e, f, g, h] = top.to_le_bytes();
-    (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
 }

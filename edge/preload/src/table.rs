@@ -38,16 +38,16 @@ pub(crate) fn changes() -> &'static Lock {
 
 /// Makes an entry another one, and returns what it was.
 fn change(entry: &AtomicUsize, word: usize) -> usize {
-    // Handlers of the program's that run in the midst of a fork have the lock already.
-    let _held = (!thread::with(|thread| thread.is_prepared.get())).then(|| CHANGES.hold());
-    if let Some(slot) = slot_of(word) {
-        slot.name();
-    }
-    let old = entry.swap(word, Ordering::AcqRel);
-    if let Some(slot) = slot_of(old) {
-        slot.unname();
-    }
-    old
+    unchanged(|| {
+        if let Some(slot) = slot_of(word) {
+            slot.name();
+        }
+        let old = entry.swap(word, Ordering::AcqRel);
+        if let Some(slot) = slot_of(old) {
+            slot.unname();
+        }
+        old
+    })
 }
 
 /// The slot that an entry says.
@@ -57,8 +57,9 @@ fn slot_of(word: usize) -> Option<&'static Slot> {
     Some(unsafe { &*at })
 }
 
-/// Calls `f` while no entry changes.
+/// Calls `f` while nobody else changes an entry.
 pub(crate) fn unchanged<T>(f: impl FnOnce() -> T) -> T {
+    // Handlers of the program's that run in the midst of a fork have the lock already.
     let _held = (!thread::with(|thread| thread.is_prepared.get())).then(|| CHANGES.hold());
     f()
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::mailbox::{About, Mailbox};
 use crate::lock::Lazy;
-use crate::{meeting, raw};
+use crate::{family, meeting, raw};
 
 const PORTS: usize = 65_536;
 /// Mailboxes of one namespace and user; others stay with the kernel.
@@ -51,13 +51,8 @@ pub(super) fn network(fd: c_int) -> Option<u64> {
 
 /// The namespaces that a socket is in, as a part of file names.
 fn spaces(network: u64) -> String {
-    static PROCESSES: Lazy<String> = Lazy::new();
-    let processes = PROCESSES.get_or_init(|| {
-        let mut link = [0_u8; 64];
-        let len = raw::read_link(c"/proc/self/ns/pid", &mut link).unwrap_or(0);
-        let digits = link.get(..len).unwrap_or(&[]).iter().filter(|byte| byte.is_ascii_digit());
-        digits.map(|digit| char::from(*digit)).collect()
-    });
+    static PROCESSES: Lazy<u64> = Lazy::new();
+    let processes = PROCESSES.get_or_init(family::own_space);
     format!("{network:x}.{processes}")
 }
 

@@ -30,28 +30,6 @@ static void fail(int line, const char *what) {
 static int listener;
 static volatile int is_over;
 
-static void exchange(int a, int b, int times) {
-	char byte = 'x';
-	for (int i = 0; i < times; i++) {
-		CHECK(send(a, &byte, 1, 0) == 1 && recv(b, &byte, 1, 0) == 1);
-		CHECK(send(b, &byte, 1, 0) == 1 && recv(a, &byte, 1, 0) == 1);
-	}
-}
-
-static void pair(int listening, int *client, int *server) {
-	CHECK((*client = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
-	joins(*client, listening);
-	CHECK((*server = accept(listening, NULL, NULL)) >= 0);
-}
-
-static void mails(int *a, int *b) {
-	*a = bound(SOCK_DGRAM);
-	*b = bound(SOCK_DGRAM);
-	joins(*a, *b);
-	joins(*b, *a);
-	exchange(*a, *b, 5);
-}
-
 /* Connections and copies of them, some of them watched. */
 static void *makes(void *unused) {
 	int own = bound(SOCK_STREAM);
