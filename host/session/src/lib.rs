@@ -58,6 +58,7 @@
 mod adapter;
 mod auth;
 mod bed;
+mod biased;
 mod buffer;
 mod channel;
 mod client;
@@ -80,6 +81,7 @@ mod server;
 mod service;
 mod set_up;
 mod source;
+mod sync;
 mod worker;
 
 pub use adapter::Adapter;

@@ -1,9 +1,10 @@
 //! The inside of a channel: posting, reaping, and noticing that the peer is gone.
 //!
 //! A channel is a queue pair, a completion queue of its own or a shared one (`source.rs`), and two
-//! rings (`ring.rs`) that know what is in flight. Everything happens under one lock, which nobody holds
-//! while waiting. The queue is polled by whoever waits or polls, and by the threads of handlers;
-//! whatever completes is noted in the rings, for whoever it is for.
+//! rings (`ring.rs`) that know what is in flight. Everything happens under one lock (`biased.rs`), which
+//! nobody holds while waiting, and which a thread that is alone on the channel gets for little. The queue
+//! is polled by whoever waits or polls, and by the threads of handlers; whatever completes is noted in the
+//! rings, for whoever it is for.
 //!
 //! # Safety
 //!
@@ -11,13 +12,15 @@
 //!    nowhere else. An `Mr` never lends a reference to its bytes, so there is none that work could
 //!    make untrue, whatever it does and whenever it ends.
 //! 2. The [`Block`] that work uses lies in a ring from before the queue's lock is given back until
-//!    the work has completed, and keeps the memory registered. The queue pair is declared before the
-//!    rings, so it ends before they let go; another takes its place only when all work has ended.
+//!    the work has completed, and keeps the memory registered. The queue pair, and what watches it, are
+//!    declared before the rings, and nothing else has it for longer than a lock, so it ends before they let
+//!    go; another takes its place only when all work has ended.
 //! 3. A vector of events is said to be longer by one only when the place behind its last event, which is
 //!    part of its capacity, has been written.
 
 use super::Channel;
 use crate::adapter::Adapter;
+use crate::biased::{Biased, Guard};
 use crate::buffer::Block;
 use crate::config::Signal;
 use crate::error::ChannelError;
@@ -45,7 +48,9 @@ use tracing::{debug, warn};
 pub(crate) struct Shared {
     pub(super) name: Name,
     places: Places,
-    state: Mutex<State>,
+    /// The queue pair, for who wants to know about it and shall not disturb who uses it.
+    watched: Mutex<Arc<Qp<Rc>>>,
+    state: Biased<State>,
     pub(super) line: Arc<Line>,
     pub(super) adapter: Adapter,
     handler: OnceLock<Arc<dyn Handler>>,
@@ -62,7 +67,7 @@ impl fmt::Debug for Shared {
 }
 
 pub(super) struct State {
-    pub(super) qp: Qp<Rc>,
+    pub(super) qp: Arc<Qp<Rc>>,
     /// The number of the link that the queue pair belongs to.
     link: u32,
     pub(super) sends: Ring,
@@ -257,6 +262,8 @@ impl Shared {
         let inline = usize::try_from(queues.inline_bytes).unwrap_or(0);
         let Unlinked { name, qp, places } = unlinked;
         let number = qp.number().get();
+        let qp = Arc::new(qp);
+        let watched = Mutex::new(Arc::clone(&qp));
         let state = State {
             qp,
             link: line.link().number(),
@@ -278,7 +285,8 @@ impl Shared {
         let shared = Arc::new_cyclic(|itself| Self {
             name,
             places,
-            state: Mutex::new(state),
+            watched,
+            state: Biased::new(state),
             line: Arc::clone(line),
             adapter: adapter.clone(),
             handler: OnceLock::new(),
@@ -304,7 +312,11 @@ impl Shared {
 
     /// Packets of the peer's that have come.
     pub(crate) fn packets_received(&self) -> u64 {
-        self.lock().qp.counters().rcvd_pkts
+        self.watch().counters().rcvd_pkts
+    }
+
+    fn watch(&self) -> MutexGuard<'_, Arc<Qp<Rc>>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands events to `handler` from now on, unless there is one.
@@ -314,8 +326,8 @@ impl Shared {
     }
 
     #[inline]
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
     }
 
     #[inline]
@@ -497,8 +509,8 @@ impl Shared {
     #[inline]
     pub(super) fn reap<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
-    ) -> Result<(MutexGuard<'a, State>, bool), ChannelError> {
+        mut state: Guard<'a, State>,
+    ) -> Result<(Guard<'a, State>, bool), ChannelError> {
         if self.source().is_shared() {
             drop(state);
             let reaped = self.source().reap()?;
@@ -663,6 +675,7 @@ impl Shared {
     pub(crate) fn revive(&self, unlinked: Unlinked, link: u32) {
         // Its places are none: the old ones serve the new queue pair.
         let Unlinked { qp, places: _, .. } = unlinked;
+        let qp = Arc::new(qp);
         let mut state = self.lock();
         while state.sends.in_flight() + state.receives.in_flight() > 0 {
             // Somebody else has taken the last completions and is about to note them.
@@ -675,6 +688,7 @@ impl Shared {
             }
         }
         self.source().rename(state.qp.number().get(), qp.number().get());
+        *self.watch() = Arc::clone(&qp);
         let old = std::mem::replace(&mut state.qp, qp);
         state.link = link;
         state.unsignaled = 0;
@@ -701,10 +715,7 @@ impl Shared {
 
     /// Reaps until nothing has happened for a while. One look is not enough: the device takes so
     /// many packets at a time, and another thread may be just about to take some.
-    fn settle<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-    ) -> Result<MutexGuard<'a, State>, ChannelError> {
+    fn settle<'a>(&'a self, mut state: Guard<'a, State>) -> Result<Guard<'a, State>, ChannelError> {
         self.line.catch_up();
         let mut quiet = 0;
         let mut before = state.qp.counters();
@@ -795,3 +806,32 @@ const SETTLING_POLLS_MAX: u32 = 10_000;
 const _: () = assert!(QUIET_POLLS < SETTLING_POLLS_MAX);
 
 const NO_COMPLETION: WorkCompletion = WorkCompletion::EMPTY;
+
+#[cfg(test)]
+mod tests {
+    use crate::sync::{HABIT, me};
+    use crate::{ClientSession, Config, ServerSession};
+    use std::thread;
+    use std::time::Duration;
+
+    /// Goal: nothing that goes on by itself takes a channel from the thread that is alone on it. Method: the
+    /// time in which a peer has to be heard of passes several times.
+    #[test]
+    fn a_channel_stays_with_its_thread_while_peers_are_looked_after() {
+        let config = Config::default().silence_timeout(Duration::from_millis(100));
+        let mut server = ServerSession::bind("127.0.0.1:0", config.clone()).unwrap();
+        let address = server.local_addr();
+        let accepting = thread::spawn(move || server.accept(Duration::from_secs(60)).unwrap());
+        let client = ClientSession::new(config).unwrap().connect(address).unwrap();
+        let server = accepting.join().unwrap();
+        let ends = [client.channel("data").unwrap(), server.channel("data").unwrap()];
+        for end in &ends {
+            (0..HABIT).for_each(|_| assert!(end.poll().unwrap().is_none()));
+        }
+        thread::sleep(Duration::from_millis(500));
+        for end in &ends {
+            assert_eq!(end.shared.state.owner(), me());
+            assert!(end.poll().unwrap().is_none());
+        }
+    }
+}
