@@ -73,12 +73,14 @@ fn messages_go_there_and_back_in_every_mode() {
 struct Echo {
     said: Mutex<Vec<String>>,
     gone: Mutex<mpsc::Sender<Departure>>,
+    channels: Mutex<Vec<Channel>>,
 }
 
 impl Echo {
     fn new() -> (Arc<Self>, mpsc::Receiver<Departure>) {
         let (gone, told) = mpsc::channel();
-        (Arc::new(Self { said: Mutex::default(), gone: Mutex::new(gone) }), told)
+        let gone = Mutex::new(gone);
+        (Arc::new(Self { said: Mutex::default(), gone, channels: Mutex::default() }), told)
     }
 
     fn say(&self, what: &str) {
@@ -91,6 +93,7 @@ impl Handler for Echo {
         self.say("established");
         let buffer = endpoint.adapter().buffer(8, 64).expect("it works");
         endpoint.advertise("sink", &buffer).expect("it works");
+        self.channels.lock().expect("no panic").extend(endpoint.channels().iter().cloned());
         for channel in endpoint.channels() {
             for _ in 0..4 {
                 channel.post_recv(buffer.next()).expect("it works");
@@ -113,6 +116,10 @@ impl Handler for Echo {
     }
 
     fn gone(&self, _peer: &PeerInfo, how: Departure) {
+        // It may use the channels still, of which nobody holds a lock.
+        for channel in self.channels.lock().expect("no panic").drain(..) {
+            channel.in_flight();
+        }
         self.gone.lock().expect("no panic").send(how).expect("it works");
     }
 }

@@ -622,14 +622,14 @@ impl Shared {
             drop(turn);
             let mut state = self.lock();
             if !state.has_event() {
-                self.say_gone(handler.as_ref(), &mut state);
+                self.say_gone(handler.as_ref(), state);
                 return any;
             }
         }
     }
 
     /// Tells the handler, once for all channels, that the peer is gone.
-    fn say_gone(&self, handler: &dyn Handler, state: &mut State) {
+    fn say_gone(&self, handler: &dyn Handler, mut state: Guard<'_, State>) {
         let Some(Failure::Gone(how)) = state.failure else {
             return;
         };
@@ -637,6 +637,7 @@ impl Shared {
             return;
         }
         state.is_quiet = true;
+        drop(state); // The handler may use the channel.
         let link = self.line.link();
         let before = link.quiet_channels.fetch_add(1, Ordering::AcqRel);
         if before + 1 == link.peer.channels.len() {
