@@ -182,8 +182,12 @@ impl Requester {
             let Some(entry) = queue.get_mut(self.cursor) else {
                 break Emitted::All;
             };
+            // Asked once: a ring's reader may make room any time, and then nobody would come again.
+            if !host.room() {
+                break Emitted::NoRoom;
+            }
             let Some(sent) = self.step(unacked, entry, host) else {
-                break if host.room() { Emitted::All } else { Emitted::NoRoom };
+                break Emitted::All;
             };
             match sent {
                 Ok(packets) => self.advance(packets, entry.end()),
@@ -196,17 +200,14 @@ impl Requester {
         (outcome, self.next - before)
     }
 
-    /// Emits the next packet of `entry` and returns how many sequence numbers it takes; `None` if
-    /// it has to wait.
+    /// Emits the next packet of `entry`, for which the host has room, and returns how many sequence numbers it
+    /// takes; `None` if it has to wait.
     fn step(
         &mut self,
         unacked: u64,
         entry: &mut Entry,
         host: &mut impl Host,
     ) -> Option<Result<u32, WcStatus>> {
-        if !host.room() {
-            return None;
-        }
         if !entry.has_begun() {
             if self.held {
                 return None;
