@@ -64,6 +64,8 @@ pub(crate) fn rts() -> RtsAttributes {
 #[derive(Debug)]
 pub(crate) struct Desk {
     pub(crate) room: usize,
+    /// Room that is made as soon as there was none for somebody.
+    pub(crate) late_room: usize,
     pub(crate) emitted: Vec<(Headers, Payload)>,
     pub(crate) receives: VecDeque<Receive>,
     pub(crate) sent: Vec<SendDone>,
@@ -98,6 +100,7 @@ impl Desk {
     pub(crate) fn new() -> Self {
         Self {
             room: usize::MAX,
+            late_room: 0,
             emitted: Vec::new(),
             receives: VecDeque::new(),
             sent: Vec::new(),
@@ -148,7 +151,11 @@ impl Desk {
 
 impl Host for Desk {
     fn room(&mut self) -> bool {
-        self.emitted.len() < self.room
+        let has = self.emitted.len() < self.room;
+        if !has {
+            self.room += core::mem::take(&mut self.late_room);
+        }
+        has
     }
 
     fn emit(

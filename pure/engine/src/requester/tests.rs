@@ -58,6 +58,16 @@ fn the_window_bounds_what_is_under_way_and_its_last_packet_asks() {
     assert_eq!(emit(&mut requester, &mut queue, 4).len(), 4);
 }
 
+/// Goal: whoever finds no room says so, even if there is some a moment later. Method: a ring whose reader
+/// makes room right after the look in vain.
+#[test]
+fn room_that_is_made_a_moment_too_late_is_come_back_for() {
+    let (mut requester, mut queue) = with_work(&[(SEND, 600)]);
+    let mut desk = Desk { room: 1, late_room: 8, ..Desk::new() };
+    assert_eq!(requester.transmit(0, NOW, &mut queue, &mut desk), (Emitted::NoRoom, 1));
+    assert_eq!(requester.transmit(0, NOW, &mut queue, &mut desk), (Emitted::All, 2));
+}
+
 /// Goal: a repeated READ never asks for a range that differs from what was asked before, except
 /// that its beginning may be missing.
 #[test]
