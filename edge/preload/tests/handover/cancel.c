@@ -199,15 +199,6 @@ static void mapped(int *rings, int *mailboxes) {
 	fclose(maps);
 }
 
-/* One byte each way, so that both ends know what the other is. */
-static void exchange(void) {
-	char byte = 'x';
-	for (int i = 0; i < 3; i++) {
-		CHECK(send(client, &byte, 1, 0) == 1 && recv(server, &byte, 1, 0) == 1);
-		CHECK(send(server, &byte, 1, 0) == 1 && recv(client, &byte, 1, 0) == 1);
-	}
-}
-
 static void take(int fd, size_t count) {
 	while (count) {
 		ssize_t got = recv(fd, block, count < sizeof block ? count : sizeof block, 0);
@@ -264,7 +255,7 @@ static void round_of(int way, int after_us) {
 	joins(mail, friend);
 	joins(friend, mail);
 	CHECK((watch = epoll_create1(0)) >= 0);
-	exchange();
+	exchange(client, server, 3);
 	correspond();
 	mapped(&rings, &mailboxes);
 	CHECK(!is_shared() || (rings > 0 && mailboxes > 0));
@@ -286,7 +277,7 @@ static void round_of(int way, int after_us) {
 		CHECK(poll(&fd, 1, -1) == 1 && fd.revents == POLLIN);
 		CHECK(recv(server, &byte, 1, 0) == 1 && byte == 'y');
 		CHECK(epoll_wait(watch, events, 8, 0) == 0);
-		exchange();
+		exchange(client, server, 3);
 		CHECK(send(client, block, 50000, 0) == 50000);
 		take(server, 50000);
 	}
@@ -335,7 +326,7 @@ static void connect_round(int after_us, const char *then) {
 			CHECK(!getsockopt(early, SOL_SOCKET, SO_ERROR, &error, &len) && !error);
 		}
 		client = early, server = in;
-		exchange();
+		exchange(client, server, 3);
 		mapped(&rings, &mailboxes);
 		CHECK(!is_shared() || rings > 0);
 		CHECK(!close(early) && !close(in));

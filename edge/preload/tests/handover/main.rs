@@ -22,14 +22,19 @@ fn programs(place: &Place) -> Option<(PathBuf, PathBuf)> {
         let program = place.0.join(name);
         let mut command = Command::new("cc");
         command.args(["-O1", "-w", "-pthread"]).args(flags).arg("-o").arg(&program);
-        let built = command.arg(&source).status().is_ok_and(|status| status.success());
-        built.then_some(program)
+        built(command.arg(&source)).then_some(program)
     };
-    let built = build("talk", &[]).zip(build("talk-static", &["-static"]));
-    if built.is_none() {
+    build("talk", &[]).zip(build("talk-static", &["-static"]))
+}
+
+/// Runs a compiler. Returns false, and says so, if there is none.
+fn built(command: &mut Command) -> bool {
+    let Ok(status) = command.status() else {
         eprintln!("skipped: there is no compiler for C");
-    }
-    built
+        return false;
+    };
+    assert!(status.success(), "{command:?}");
+    true
 }
 
 /// A command that says what becomes of its connections.
@@ -66,8 +71,8 @@ fn succeeds(name: &str, modes: &[&[(&str, &str)]], arguments: &[&str]) {
     let program = place.0.join(name);
     let mut command = Command::new("cc");
     let command = command.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(source);
-    if !command.status().is_ok_and(|status| status.success()) {
-        return eprintln!("skipped: there is no compiler for C");
+    if !built(command) {
+        return;
     }
     let start = |mode: &[(&str, &str)], argument: &&str| {
         let mut command = place.command(&program);
@@ -358,8 +363,7 @@ fn the_extra_functions_answer() {
     let program = place.0.join("api");
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(source);
-    if !compiler.status().is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no compiler for C");
+    if !built(&mut compiler) {
         return;
     }
     let output = explaining(&place, &program).output().expect("a program");
