@@ -70,6 +70,28 @@ pub(crate) fn write(
     (storage, len.try_into().unwrap_or(0))
 }
 
+/// The address of a UNIX socket of ours that has a name of its network namespace, and no file.
+pub(crate) fn unfiled(name: u64) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut unix: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    unix.sun_family = libc::AF_UNIX.try_into().unwrap_or(0);
+    let digits = name.to_be_bytes().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let digits = digits.map(|digit| if digit < 10 { b'0' + digit } else { b'a' - 10 + digit });
+    let letters = UNFILED.into_iter().chain(digits);
+    for (place, letter) in unix.sun_path.iter_mut().zip(letters) {
+        *place = letter.cast_signed();
+    }
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    // SAFETY: there is room for it.
+    unsafe { (&raw mut storage).cast::<libc::sockaddr_un>().write(unix) };
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + UNFILED.len() + 16;
+    (storage, len.try_into().unwrap_or(0))
+}
+
+/// How such a name begins.
+const UNFILED: [u8; 8] = *b"\0adverb/";
+
 /// Reads an address that the program has given us; `None` if it is too short, of another family, or not
 /// there.
 ///

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::doorbell;
+use crate::doorbell::Doorbell;
 use crate::lock::Lock;
 use crate::raw::{self, Answer};
 use crate::slot::Slot;
@@ -52,8 +52,8 @@ struct State {
     is_watched: bool,
     /// Items that the kernel knows under our mark.
     marks: usize,
-    /// Who is rung for on behalf of all of them; 0 if there is no such doorbell.
-    doorbell: u32,
+    /// Who is rung for on behalf of all of them.
+    doorbell: Doorbell,
     /// Items that were hot until their watcher went to sleep.
     dozing: Vec<usize>,
     /// Places in `items` that nobody has.
@@ -94,6 +94,8 @@ unsafe impl Sync for Epoll {}
 
 /// The mark of our items in the kernel's instances: it is in the upper half of an event's data.
 const MARK: u64 = 0xad5e_71c3 << 32;
+/// Where an item would be: the doorbell.
+const BELL: u64 = u32::MAX as u64;
 /// An item that was looked at so often in vain goes cold.
 const IDLE_MAX: u32 = 2000;
 /// Items that can be hot before they are too many.
@@ -128,7 +130,7 @@ impl Epoll {
             asleep: 0,
             is_watched: false,
             marks: 0,
-            doorbell: 0,
+            doorbell: Doorbell::new(),
             dozing: Vec::new(),
             free: Vec::new(),
             places: BTreeMap::new(),
@@ -157,7 +159,7 @@ impl Epoll {
     pub(crate) fn release(&self) {
         if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
             let mut gone = self.with(|state| {
-                doorbell::give_back(std::mem::take(&mut state.doorbell));
+                state.doorbell.give_back();
                 for list in [
                     &mut state.hot,
                     &mut state.dozing,
@@ -205,7 +207,7 @@ impl Epoll {
         self.with(|state| {
             state.asleep = 0;
             // It is the parent's.
-            state.doorbell = 0;
+            state.doorbell.after_fork();
             // Whoever was about to write down a change is not here.
             state.changes = 0;
             state.items.iter_mut().flatten().for_each(Item::after_fork);
@@ -229,7 +231,7 @@ impl State {
     /// A thread sleeps no more.
     fn awakes(&mut self) {
         self.asleep = self.asleep.saturating_sub(1);
-        doorbell::set(self.doorbell, self.asleep > 0);
+        self.doorbell.set(self.asleep > 0);
     }
 }
 

@@ -13,7 +13,8 @@ use crate::holders::Heir;
 use crate::lock::Lock;
 use crate::slot::{self, Carrier, Kind, Slot};
 use crate::{
-    config, doors, epoll, exports, family, meeting, raw, signal, sockets, successor, table, thread,
+    config, doorbell, doors, epoll, exports, family, meeting, raw, signal, sockets, successor,
+    table, thread,
 };
 
 /// Called by the loader.
@@ -67,6 +68,7 @@ pub(crate) fn confine() {
     let mut is_bare = true;
     table::each(0, usize::MAX, |fd| match table::epoll(fd) {
         Some(epoll) if epoll.is_kernels_alone(fd) => {
+            epoll.ring_no_more();
             table::clear(fd);
         }
         Some(_) => is_bare = false,
@@ -166,6 +168,7 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
         sockets::wishes(),
         exports::streams(),
         doors::opening(),
+        doorbell::opening(),
         table::changes(),
     ]
     .into_iter()
@@ -223,6 +226,7 @@ extern "C" fn in_child() {
         signal::settle_in();
         slot::join_family(raw::process_id());
     }
+    doorbell::after_fork();
     if thread::with(|thread| thread.is_prepared.replace(false)) {
         locks().for_each(Lock::let_go);
         epoll::after_fork();

@@ -11,9 +11,11 @@
 #![expect(clippy::as_conversions, reason = "counts and times of the C library have other widths")]
 
 use std::ffi::c_int;
+use std::sync::atomic::{Ordering, fence};
 
 use crate::config;
 use crate::datagram::{self, Content};
+use crate::doorbell::{Borrowed, Doorbell};
 use crate::epoll::{self, Epoll};
 use crate::patience::{self, Patience, SLICE_NS, Spin};
 use crate::raw::{self, Errno};
@@ -185,18 +187,27 @@ fn poll_inner(
                 Some(Sleeper::new(slot, fd.events & libc::POLLOUT != 0))
             })
             .collect();
-        if !cool(fds, &known) {
+        let bell = fds.iter().zip(&known).any(rings_for_bytes).then(Borrowed::take).flatten();
+        if !cool(fds, &known, bell.as_deref()) {
             // That may be so for long, and only the kernel knows of the others.
             looks = every;
             continue;
         }
         let since = raw::now_ns();
         let mut asked = ask(fds, &known);
+        let bell_fd = bell.as_ref().and_then(|bell| bell.fd());
+        asked.extend(bell_fd.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
         let left_ns = match has_streams {
             true => Some(patience.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
             false => patience.slice_ns(),
         };
         let slept = kernel_sleep(&mut asked, left_ns, mask);
+        if let (Some(bell), Some(_)) = (&bell, bell_fd)
+            && asked.pop().is_some_and(|polled| polled.revents != 0)
+        {
+            bell.hear();
+        }
+        drop(bell);
         drop(sleepers);
         drop(dozers);
         patience.slept(since, most_ns);
@@ -394,16 +405,32 @@ fn look(
     count
 }
 
-/// Arms everything. Returns false if something has happened already.
-fn cool(fds: &[libc::pollfd], known: &[Known]) -> bool {
+/// Whether it is a connection with rings whose bytes are waited for.
+fn rings_for_bytes((fd, known): (&libc::pollfd, &Known)) -> bool {
+    fd.events & libc::POLLIN != 0 && known.rings().is_some()
+}
+
+/// Arms everything, together if there is a doorbell for that. Returns false if something has happened
+/// already.
+fn cool(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool {
     let mut is_quiet = true;
+    let number = bell.map_or(0, Doorbell::number);
+    let ready = |fd: &libc::pollfd, known: &Known| {
+        let Some((slot, segment)) = known.rings() else { return false };
+        let ready = epoll::events_of(slot, segment, fd.fd);
+        ready & (fd.events | libc::POLLERR | libc::POLLHUP) != 0
+    };
     for (fd, known) in fds.iter().zip(known) {
         match known {
             Known::Nothing | Known::Datagram(_) => {}
-            Known::Epoll(epoll) => is_quiet &= epoll.cool(false),
+            Known::Epoll(epoll) => is_quiet &= epoll.cool(None),
             Known::Socket(_) => {
                 let Some((slot, segment)) = known.rings() else { continue };
-                if fd.events & libc::POLLIN != 0 {
+                // What comes through the kernel, the kernel wakes for.
+                let number = if stream::kernel_speaks(slot, segment).0 { 0 } else { number };
+                if fd.events & libc::POLLIN != 0
+                    && !stream::arm_together(slot, segment, number, true)
+                {
                     stream::arm(slot, segment, Want::Read);
                 }
                 if fd.events & libc::POLLOUT != 0 {
@@ -417,10 +444,15 @@ fn cool(fds: &[libc::pollfd], known: &[Known]) -> bool {
                     stream::look_at_kernel(slot, fd.fd);
                     is_quiet = false;
                 }
-                let ready = epoll::events_of(slot, segment, fd.fd);
-                is_quiet &= ready & (fd.events | libc::POLLERR | libc::POLLHUP) == 0;
+                is_quiet &= number != 0 || !ready(fd, known);
             }
         }
+    }
+    if let Some(bell) = bell.filter(|_| number != 0) {
+        bell.set(true);
+        // Whoever has something for us sees that, or we see what it has.
+        fence(Ordering::SeqCst);
+        is_quiet = is_quiet && !fds.iter().zip(known).any(|(fd, known)| ready(fd, known));
     }
     is_quiet
 }

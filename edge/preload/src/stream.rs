@@ -386,13 +386,13 @@ pub(crate) fn ring_once(slot: &Slot, segment: &Segment, fd: c_int) {
     ring_unless(slot, segment, fd, || false);
 }
 
-/// The same, unless at the last moment `is_needless`.
-fn ring_unless(slot: &Slot, segment: &Segment, fd: c_int, is_needless: impl FnOnce() -> bool) {
+/// The same, unless at the last moment it `is_done` or needless.
+fn ring_unless(slot: &Slot, segment: &Segment, fd: c_int, is_done: impl FnOnce() -> bool) {
     let outgoing = segment.outgoing(slot.end()).direction;
     outgoing.producer.ringing.fetch_add(1, Ordering::SeqCst);
     let is_heard =
         outgoing.consumer.sleep.gone.load(Ordering::SeqCst) == 0 && !segment.is_leaving();
-    if is_heard && !is_needless() {
+    if is_heard && !is_done() {
         outgoing.producer.bells.fetch_add(1, Ordering::SeqCst);
         if raw::send(fd, &[0]).is_err() {
             outgoing.producer.bells.fetch_sub(1, Ordering::AcqRel);
@@ -569,7 +569,9 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
         TOGETHER => {
             let number = consumer.sleep.doorbell.load(Ordering::Relaxed);
             if doorbell::is_asleep(number) {
-                ring_unless(slot, segment, fd, || !doorbell::rouse(number));
+                let is_rung = || doorbell::ring(number).then(|| add(&slot.counters.bells_rung, 1));
+                let is_done = || !doorbell::rouse(number) || is_rung().is_some();
+                ring_unless(slot, segment, fd, is_done);
             }
         }
         _ => ring_bell(slot, &consumer.sleep.armed, fd),
@@ -740,7 +742,13 @@ pub(crate) fn sleep_on_word(slot: &Slot, segment: &Segment, left_ns: Option<u64>
         return false;
     }
     let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
-    if !matches!(armed.compare_exchange(0, ON_WORD, o, r), Ok(_) | Err(ON_WORD)) {
+    let is_only_one = || slot.sleepers.load(Ordering::SeqCst) <= 1;
+    let is_ours = match armed.load(Ordering::Relaxed) {
+        // It was armed by a poll that is over.
+        TOGETHER => is_only_one() && armed.compare_exchange(TOGETHER, ON_WORD, o, r).is_ok(),
+        _ => matches!(armed.compare_exchange(0, ON_WORD, o, r), Ok(_) | Err(ON_WORD)),
+    };
+    if !is_ours {
         return false;
     }
     fence(Ordering::SeqCst);
@@ -762,10 +770,11 @@ pub(crate) fn wake_on_word(armed: &AtomicU32) {
 
 /// Says that whoever has that doorbell looks here when it has been rung. Returns false if somebody
 /// else sleeps on this connection as well, or may. A full fence has to follow.
-pub(crate) fn arm_together(slot: &Slot, segment: &Segment, number: u32) -> bool {
+/// `polls`: the caller is a sleeper on this connection, rather than the instance that watches it.
+pub(crate) fn arm_together(slot: &Slot, segment: &Segment, number: u32, polls: bool) -> bool {
     let consumer = &segment.incoming(slot.end()).direction.consumer;
-    let is_alone = slot.watchers.load(Ordering::SeqCst) > 1
-        || slot.sleepers.load(Ordering::SeqCst) > 0
+    let is_alone = slot.watchers.load(Ordering::SeqCst) > u32::from(!polls)
+        || slot.sleepers.load(Ordering::SeqCst) > u32::from(polls)
         || consumer.sleep.armed.load(Ordering::Relaxed) == ALONE;
     if is_alone || number == 0 {
         return false;
@@ -803,14 +812,18 @@ impl<'a> Sleeper<'a> {
     /// Before anything is armed.
     pub(crate) fn new(slot: &'a Slot, is_writer: bool) -> Self {
         slot.sleepers.fetch_add(1, Ordering::SeqCst);
-        slot.writers.fetch_add(u32::from(is_writer), Ordering::SeqCst);
+        if is_writer {
+            slot.writers.fetch_add(1, Ordering::SeqCst);
+        }
         Self { slot, is_writer }
     }
 }
 
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
-        self.slot.writers.fetch_sub(u32::from(self.is_writer), Ordering::SeqCst);
+        if self.is_writer {
+            self.slot.writers.fetch_sub(1, Ordering::SeqCst);
+        }
         self.slot.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Thread {
     pub(crate) is_forking: Cell<bool>,
     /// The place of the child that it is about to have; see `holders.rs`.
     pub(crate) heir: Cell<Option<u64>>,
+    /// Which doorbell it had when it last slept in `poll`.
+    pub(crate) doorbell: Cell<usize>,
     /// Where its stack is while it copies from or to the program; see `copy.rs`.
     pub(crate) landing: Cell<usize>,
 }
@@ -52,6 +54,7 @@ thread_local! {
             is_prepared: Cell::new(false),
             is_forking: Cell::new(false),
             heir: Cell::new(None),
+            doorbell: Cell::new(0),
             landing: Cell::new(0),
         }
     };

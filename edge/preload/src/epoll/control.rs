@@ -279,6 +279,11 @@ impl Epoll {
         self.with(|state| state.marks == 0 && state.kept.is_empty() && state.inners.is_empty())
     }
 
+    /// Nobody who sleeps on it is rung for from now on: the kernel forgets the doorbell, too.
+    pub(crate) fn ring_no_more(&self) {
+        self.with(|state| state.doorbell.give_back());
+    }
+
     /// From now on the kernel knows an item under our mark. It says again what there is.
     fn mark(&self, at: usize, item: &mut Item, epfd: c_int) {
         (item.is_marked, item.rung) = (true, 0);

@@ -332,7 +332,7 @@ impl Item {
             return true;
         }
         match &self.target {
-            Target::Inner(inner) => inner.cool(false),
+            Target::Inner(inner) => inner.cool(None),
             Target::Datagram(slot) => {
                 let reading = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
                 let Some(mailbox) = datagram::mapped(slot) else { return true };
@@ -364,7 +364,7 @@ impl Item {
                 let is_reader = self.events & reading != 0;
                 // What the kernel wakes for stays cold when its watcher wakes: it is rung for alone.
                 let doorbell = if self.is_read_by_kernel() { 0 } else { doorbell };
-                let is_together = is_reader && stream::arm_together(slot, segment, doorbell);
+                let is_together = is_reader && stream::arm_together(slot, segment, doorbell, false);
                 if is_reader && !is_together {
                     stream::arm(slot, segment, Want::Read);
                 }

@@ -4,8 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
 use super::item::{Item, Target};
-use super::{Epoll, IDLE_MAX, State, crowding, kernel_wait};
-use crate::doorbell;
+use super::{BELL, Epoll, IDLE_MAX, MARK, State, crowding, kernel_control, kernel_wait};
 
 impl Epoll {
     /// Whether something in it has rings, so that the kernel's word about it is not the last.
@@ -46,17 +45,24 @@ impl Epoll {
     }
 
     /// Arms everything, so that the kernel's instance becomes readable when something happens.
-    /// Returns false if something has happened already. `is_own`: the caller is about to sleep on this
-    /// very instance, and wakes everything up again: then one bell is enough for all.
-    pub(crate) fn cool(&self, is_own: bool) -> bool {
+    /// Returns false if something has happened already. `own`: the caller is about to sleep on this
+    /// very instance, by this descriptor, and wakes everything up again: then one bell is enough for all.
+    pub(crate) fn cool(&self, own: Option<c_int>) -> bool {
         self.with(|state| {
-            if is_own && state.doorbell == 0 && state.marks > 0 {
-                state.doorbell = doorbell::take();
+            if let Some(epfd) = own
+                && state.doorbell.number() == 0
+                && state.marks > 0
+            {
+                state.doorbell.take();
+                if let Some(fd) = state.doorbell.fd() {
+                    let events = (libc::EPOLLIN | libc::EPOLLET).cast_unsigned();
+                    let _ = kernel_control(epfd, libc::EPOLL_CTL_ADD, fd, events, MARK | BELL);
+                }
             }
-            state.is_watched |= !is_own;
+            state.is_watched |= own.is_none();
             let State { items, hot, dozing, doorbell, .. } = state;
             let worth = DOZE_WORTH.saturating_mul(crowding(hot));
-            let number = if is_own { *doorbell } else { 0 };
+            let number = own.map_or(0, |_| doorbell.number());
             let mut each = |f: &mut dyn FnMut(&mut Item) -> bool| {
                 let mut is_quiet = true;
                 for at in hot.iter() {
@@ -70,7 +76,7 @@ impl Epoll {
                 item.cool(if item.idle > IDLE_MAX { 0 } else { number })
             });
             if number != 0 {
-                doorbell::set(number, true);
+                doorbell.set(true);
                 // Whoever has something for us sees that, or we see what it has.
                 fence(Ordering::SeqCst);
                 is_quiet = is_quiet && each(&mut |item| item.due() == 0);

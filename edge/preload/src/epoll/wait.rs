@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use super::item::{Item, Target};
-use super::{Epoll, IDLE_MAX, MARK, State, crowding, heat, kernel_control, kernel_wait};
+use super::{BELL, Epoll, IDLE_MAX, MARK, State, crowding, heat, kernel_control, kernel_wait};
 use crate::config;
 use crate::copy;
 use crate::patience::{self, Patience, SLICE_NS, Spin};
@@ -92,7 +92,7 @@ impl Epoll {
                 Spin::TimedOut if look => return Ok(0),
                 Spin::TimedOut | Spin::Sleep => {}
             }
-            if !self.fall_asleep(has_items) {
+            if !self.fall_asleep(epfd, has_items) {
                 (looks, is_restless) = (0, true);
                 continue;
             }
@@ -225,6 +225,10 @@ impl Epoll {
                 let Some(event) = events.get(read).copied() else { break };
                 let (mask, data) = (event.events, event.u64);
                 if data & !u64::from(u32::MAX) == MARK {
+                    if data == MARK | BELL {
+                        state.doorbell.hear_by_and_by();
+                        continue;
+                    }
                     let at = usize::try_from(data & u64::from(u32::MAX)).unwrap_or(usize::MAX);
                     let Some(item) = state.items.get_mut(at).and_then(Option::as_mut) else {
                         continue;
@@ -269,9 +273,9 @@ impl Epoll {
     }
 
     /// A thread is about to sleep on this instance. Returns false if it must not.
-    fn fall_asleep(&self, has_items: bool) -> bool {
+    fn fall_asleep(&self, epfd: c_int, has_items: bool) -> bool {
         self.with(|state| state.asleep += 1);
-        let sleeps = !has_items || self.cool(true);
+        let sleeps = !has_items || self.cool(Some(epfd));
         if !sleeps {
             self.with(State::awakes);
         }

@@ -13,10 +13,11 @@ use std::sync::atomic::Ordering;
 
 use crate::raw::Errno;
 use crate::real::real;
-use crate::{closing, copy, datagram, raw, signal, successor, table};
+use crate::{closing, copy, datagram, doorbell, raw, signal, successor, table};
 
 /// Before a descriptor is closed, however that comes.
 fn closes(fd: c_int) {
+    doorbell::closes(fd..=fd);
     if (table::socket(fd).is_some() || table::epoll(fd).is_some()) && !signal::is_guest() {
         let errno = raw::errno();
         closing::forget(fd);
@@ -101,6 +102,10 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
         (libc::CLOSE_RANGE_CLOEXEC as c_int, libc::CLOSE_RANGE_UNSHARE as c_int);
     // A wrong call closes nothing.
     let closes_all = flags & cloexec == 0 && flags & !unshare == 0 && first <= last;
+    if closes_all {
+        let number = |fd| c_int::try_from(fd).unwrap_or(c_int::MAX);
+        doorbell::closes(number(first)..=number(last));
+    }
     if closes_all && !signal::is_guest() {
         let others_keep_theirs = flags & unshare != 0 && raw::has_threads();
         let each = if others_keep_theirs { successor::prepare_standard } else { closes };

@@ -56,9 +56,11 @@ struct Talk<'a> {
     to_client: usize,
 }
 
-/// With rings and without; and with waits that spin for ever.
+/// With rings and without; with waits that spin for ever; and with waits that do not spin.
 const SHARED: [(&str, &str); 1] = [("ADVERB_SOCKETS_TRANSPORT", "shm")];
 const SPINNING: [(&str, &str); 1] = [("ADVERB_SOCKETS_TRANSPORT", "spin")];
+const SLEEPING: [(&str, &str); 2] =
+    [("ADVERB_SOCKETS_TRANSPORT", "shm"), ("ADVERB_SOCKETS_PROFILE", "frugal")];
 const PATIENT: [(&str, &str); 2] =
     [("ADVERB_SOCKETS_TRANSPORT", "shm"), ("ADVERB_SOCKETS_PROFILE", "latency")];
 
@@ -122,6 +124,17 @@ fn children_that_are_killed_leave_nothing_behind() {
 #[test]
 fn a_busy_thread_keeps_no_event_from_the_others() {
     succeeds("crowd", &[&SHARED, &SPINNING], &["level", "oneshot", "edge"]);
+}
+
+/// Goal: who sleeps on several connections is woken in time, and not by way of the kernel's streams; also in a
+/// program that closes descriptors which it has not opened, of which nothing else suffers.
+#[test]
+fn who_sleeps_is_rung_for() {
+    let rung = ["poll rung", "select rung", "epoll rung", "threads rung"];
+    let ringing = ["poll client", "select client", "epoll client"];
+    succeeds("bells", &[&SLEEPING], &[&rung[..], &ringing[..]].concat());
+    let closing = ["poll server", "select server", "epoll server"];
+    succeeds("bells", &[&SLEEPING, &SHARED, &SPINNING], &closing);
 }
 
 /// Goal: a program that confines itself to some system calls makes no others because of us.

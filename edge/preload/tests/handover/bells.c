@@ -1,0 +1,196 @@
+/*
+ * A server sleeps until one of its clients has something for it, and then the client until it is answered.
+ *
+ *   bells poll|select|epoll|threads how   how the server waits; and
+ *     rung    it is woken by bells, not by the kernel's streams
+ *     client  the same, though the client has closed descriptors that it had not opened, and has something else
+ *             by their numbers
+ *     server  it is woken somehow, though it has done so itself
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHECK(what) ((what) ? (void)0 : fail(__LINE__, #what))
+static void fail(int line, const char *what) {
+	fprintf(stderr, "%d, line %d: %s: %s\n", getpid(), line, what, strerror(errno));
+	_exit(1);
+}
+
+#include <linux/tcp.h>
+
+#include "ends.h"
+
+/* Whoever is not woken looks for itself after 250 ms. */
+enum { ENDS = 6, WARM = 60, ROUNDS = 240, LATE_MS = 200, LATE_MAX = 8, FD_MIN = 100, FD_MAX = 1100, MAILS = 8 };
+static int ends[ENDS], watch = -1;
+static const char *way, *how;
+
+static int takes_over(const char *who) { return !strcmp(how, who); }
+
+/* One that can be read. */
+static int next_ready(void) {
+	if (!strcmp(way, "epoll")) {
+		struct epoll_event event;
+		CHECK(epoll_wait(watch, &event, 1, -1) == 1);
+		return event.data.fd;
+	}
+	if (!strcmp(way, "select")) {
+		fd_set set;
+		FD_ZERO(&set);
+		for (int i = 0; i < ENDS; i++) FD_SET(ends[i], &set);
+		CHECK(select(FD_SETSIZE, &set, NULL, NULL, NULL) == 1);
+		for (int i = 0; i < ENDS; i++)
+			if (FD_ISSET(ends[i], &set)) return ends[i];
+	}
+	struct pollfd polled[ENDS];
+	for (int i = 0; i < ENDS; i++) polled[i] = (struct pollfd){ ends[i], POLLIN };
+	CHECK(poll(polled, ENDS, -1) == 1);
+	for (int i = 0; i < ENDS; i++)
+		if (polled[i].revents) return ends[i];
+	CHECK(!"something can be read");
+	return -1;
+}
+
+/* Segments with bytes that the kernel's streams have brought. */
+static unsigned brought(void) {
+	unsigned all = 0;
+	for (int i = 0; i < ENDS; i++) {
+		struct tcp_info info;
+		socklen_t len = sizeof info;
+		CHECK(!getsockopt(ends[i], IPPROTO_TCP, TCP_INFO, &info, &len));
+		all += info.tcpi_data_segs_in;
+	}
+	return all;
+}
+
+/*
+ * Something else by every number that this program has not used: sockets with datagrams to be stolen, and
+ * connections that take nothing for something sent.
+ */
+static void take_over(int stream) {
+	int mail[2];
+	CHECK(!socketpair(AF_UNIX, SOCK_DGRAM, 0, mail));
+	for (int fd = FD_MIN; fd < FD_MAX; fd++) {
+		if (fd % 3 == 0) close(fd);
+		CHECK(dup2(fd % 2 ? stream : mail[0], fd) == fd);
+	}
+	for (int i = 0; i < MAILS; i++) CHECK(send(mail[1], &i, sizeof i, 0) == sizeof i);
+}
+
+static void still_there(void) {
+	for (int i = 0, got; i < MAILS; i++)
+		CHECK(recv(FD_MIN, &got, sizeof got, MSG_DONTWAIT) == sizeof got && got == i);
+	char more;
+	CHECK(recv(FD_MIN, &more, sizeof more, MSG_DONTWAIT) < 0);
+}
+
+static void answer(void) {
+	char what;
+	int fd = next_ready();
+	CHECK(recv(fd, &what, 1, MSG_DONTWAIT) == 1);
+	CHECK(send(fd, &what, 1, 0) == 1);
+}
+
+static double now_ms(void) {
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
+}
+
+static void *answers(void *mine) {
+	int end = *(int *)mine;
+	for (int i = 0; i < WARM + ROUNDS; i++) {
+		struct pollfd both[2] = { { end, POLLIN }, { watch, POLLIN } };
+		char what;
+		CHECK(poll(both, 2, -1) == 1 && both[0].revents);
+		CHECK(recv(end, &what, 1, MSG_DONTWAIT) == 1 && send(end, &what, 1, 0) == 1);
+	}
+	return NULL;
+}
+
+static void serve(int listener) {
+	int idle[2];
+	CHECK(!pipe(idle));
+	watch = strcmp(way, "epoll") ? idle[0] : epoll_create1(0);
+	for (int i = 0; i < ENDS; i++) {
+		struct epoll_event event = { .events = EPOLLIN };
+		CHECK((event.data.fd = ends[i] = accept(listener, NULL, NULL)) >= 0);
+		CHECK(strcmp(way, "epoll") || !epoll_ctl(watch, EPOLL_CTL_ADD, ends[i], &event));
+	}
+	if (!strcmp(way, "threads")) {
+		pthread_t threads[ENDS];
+		for (int i = 0; i < ENDS; i++) CHECK(!pthread_create(&threads[i], NULL, answers, &ends[i]));
+		for (int i = 0; i < ENDS; i++) CHECK(!pthread_join(threads[i], NULL));
+		/* What came before there were rings is not known. */
+		CHECK(brought() < ENDS * (WARM + ROUNDS / 10));
+		_exit(0);
+	}
+	for (int i = 0; i < WARM * ENDS; i++) answer();
+	unsigned before = brought();
+	if (takes_over("server")) take_over(ends[0]);
+	for (int i = 0; i < ROUNDS * ENDS; i++) answer();
+	unsigned bytes = brought() - before;
+	if (takes_over("server")) still_there();
+	else if (bytes > ROUNDS * ENDS / 10) {
+		fprintf(stderr, "%u of %d came through the kernel\n", bytes, ROUNDS * ENDS);
+		_exit(1);
+	}
+	_exit(0);
+}
+
+static void client(int listener) {
+	int late = 0;
+	for (int i = 0; i < ENDS; i++) {
+		CHECK((ends[i] = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
+		joins(ends[i], listener);
+	}
+	for (int round = 0; round < WARM + ROUNDS; round++) {
+		if (round == WARM && takes_over("client")) take_over(ends[0]);
+		for (int i = 0; i < ENDS; i++) {
+			char what = 'a' + i;
+			/* The other end has fallen asleep, most of the time. */
+			usleep(200);
+			double start = now_ms();
+			CHECK(send(ends[i], &what, 1, 0) == 1);
+			struct pollfd polled = { ends[i], POLLIN };
+			CHECK(poll(&polled, 1, -1) == 1);
+			CHECK(recv(ends[i], &what, 1, MSG_DONTWAIT) == 1 && what == 'a' + i);
+			late += now_ms() - start > LATE_MS;
+		}
+	}
+	if (takes_over("client")) still_there();
+	if (late > LATE_MAX) {
+		fprintf(stderr, "%d answers were late\n", late);
+		_exit(1);
+	}
+	_exit(0);
+}
+
+int main(int argc, char **argv) {
+	CHECK(argc == 3);
+	way = argv[1];
+	how = argv[2];
+	int listener = bound(SOCK_STREAM);
+	CHECK(!listen(listener, ENDS));
+	pid_t server = fork();
+	if (server == 0) serve(listener);
+	pid_t asks = fork();
+	if (asks == 0) client(listener);
+	int status, all = 0;
+	for (int i = 0; i < 2; i++) {
+		CHECK(wait(&status) > 0);
+		all |= status;
+	}
+	return all != 0;
+}
