@@ -135,13 +135,15 @@ struct Rally {
 pub(crate) struct Link<E> {
     endpoint: E,
     layout: Layout,
+    /// Receives that were used and have not been posted again.
+    used: u32,
 }
 
 impl<E: Endpoint> Link<E> {
     /// Posts the receives that `layout` promises.
     pub(crate) fn new(mut endpoint: E, layout: Layout) -> Result<Self, Failure> {
         endpoint.post_receives(layout.half_bytes, layout.message_bytes_max, layout.receives)?;
-        Ok(Self { endpoint, layout })
+        Ok(Self { endpoint, layout, used: 0 })
     }
 
     /// What the loops run over.
@@ -165,12 +167,30 @@ impl<E: Endpoint> Link<E> {
     /// Takes completions, and posts a receive for each that was used.
     #[inline]
     fn poll(&mut self) -> Result<Reaped, Failure> {
+        let reaped = self.take()?;
+        self.refill()?;
+        Ok(reaped)
+    }
+
+    /// Takes completions. Whoever answers does that first, and posts receives while its answer is under way.
+    #[inline]
+    fn take(&mut self) -> Result<Reaped, Failure> {
         let reaped = self.endpoint.poll()?;
-        if reaped.receives > 0 {
-            let (at, bytes) = (self.layout.half_bytes, self.layout.message_bytes_max);
-            self.endpoint.post_receives(at, bytes, reaped.receives)?;
+        self.used += reaped.receives;
+        if self.used >= self.layout.receives {
+            self.refill()?;
         }
         Ok(reaped)
+    }
+
+    /// Posts receives for those that were used.
+    #[inline]
+    fn refill(&mut self) -> Result<(), Failure> {
+        if self.used == 0 {
+            return Ok(());
+        }
+        let (at, bytes) = (self.layout.half_bytes, self.layout.message_bytes_max);
+        self.endpoint.post_receives(at, bytes, std::mem::take(&mut self.used))
     }
 
     /// Posts one signaled request of the first block.
@@ -242,12 +262,13 @@ impl<E: Endpoint> Link<E> {
     fn echo_send(&mut self, bytes: usize, watch: &mut Watch<'_>) -> Result<(), Failure> {
         let mut unfinished = 0;
         loop {
-            let reaped = self.poll()?;
+            let reaped = self.take()?;
             unfinished -= reaped.requests;
             for _ in 0..reaped.receives {
                 self.post_one(Op::Send, bytes)?;
                 unfinished += 1;
             }
+            self.refill()?;
             if reaped != Reaped::default() {
                 watch.busy();
             } else if watch.stop_asked()? {
@@ -315,6 +336,7 @@ impl<E: Endpoint> Link<E> {
                 watch.peer_lives()?;
             }
         }
+        self.refill()?;
         watch.busy();
         Ok(())
     }

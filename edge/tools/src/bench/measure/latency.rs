@@ -36,8 +36,9 @@ impl<E: Endpoint> Link<E> {
         let samples = limit.time_turns(watch, |watch| {
             self.post_one(Op::Send, bytes)?;
             unfinished += 1;
+            self.refill()?;
             loop {
-                let reaped = self.poll()?;
+                let reaped = self.take()?;
                 unfinished -= reaped.requests;
                 if reaped.receives > 0 {
                     return Ok(());

@@ -181,6 +181,21 @@ fn completions_are_timed_one_by_one() {
     }
 }
 
+/// Goal: who answers has receives for what comes meanwhile, and posts others when it has answered.
+#[test]
+fn receives_are_replaced_after_the_answer_unless_none_is_left() {
+    for (receives, left) in [(2, 1), (1, 1)] {
+        let (one, mut other) = Fake::pair(2 * LAYOUT.half_bytes, DEPTH);
+        let mut link = Link::new(one, Layout { receives, ..LAYOUT }).unwrap();
+        let request = Request { op: Op::Send, local: 0, remote: 0, bytes: 64, signaled: true };
+        other.post(&[request]).unwrap();
+        assert_eq!(link.take().unwrap().receives, 1);
+        assert_eq!(other.peer_receives.lock().unwrap().len(), left);
+        link.refill().unwrap();
+        assert_eq!(u32::try_from(other.peer_receives.lock().unwrap().len()), Ok(receives));
+    }
+}
+
 /// More than 256 turns, so that the counter in the last byte wraps.
 #[test]
 fn ping_pongs_come_back_as_often_as_they_go() {
@@ -190,6 +205,8 @@ fn ping_pongs_come_back_as_often_as_they_go() {
         });
         assert_eq!(samples.unwrap().len(), 600);
         assert_eq!((here.posted.len(), there.posted.len()), (660, 660));
+        let receives = [here, there].map(|end| end.receives.lock().unwrap().len());
+        assert_eq!(receives, [64, 64], "receives are replaced");
 
         let (samples, here, there) = run(Pattern::EchoWrite, bytes, |link, watch| {
             link.write_round_trip(bytes, iters(600), watch)
