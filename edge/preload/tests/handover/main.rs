@@ -130,7 +130,7 @@ fn a_busy_thread_keeps_no_event_from_the_others() {
 /// program that closes descriptors which it has not opened, of which nothing else suffers.
 #[test]
 fn who_sleeps_is_rung_for() {
-    let rung = ["poll rung", "select rung", "epoll rung", "threads rung"];
+    let rung = ["poll rung", "select rung", "epoll rung", "fresh rung", "threads rung"];
     let ringing = ["poll client", "select client", "epoll client"];
     succeeds("bells", &[&SLEEPING], &[&rung[..], &ringing[..]].concat());
     let closing = ["poll server", "select server", "epoll server"];
