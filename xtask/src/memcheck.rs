@@ -23,7 +23,7 @@ impl Tool {
     /// Steps of each thread that take the tool about half a minute.
     const fn steps(self) -> &'static str {
         match self {
-            Self::Valgrind => "50000",
+            Self::Valgrind => "20000",
             Self::AddressSanitizer => "500000",
         }
     }
