@@ -186,7 +186,9 @@ fn call_again(port: u16) {
                 println!("gone");
             }
             Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+                // A process that is killed closes its listener last: whoever is in its queue then is reset.
+                let expected = [ErrorKind::ConnectionRefused, ErrorKind::ConnectionReset];
+                assert!(expected.contains(&error.kind()), "{error}");
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
