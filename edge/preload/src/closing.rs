@@ -1,12 +1,13 @@
 //! The end of a connection: closing and shutting down, so that the peer sees what TCP would show.
 
 use std::ffi::c_int;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::raw;
 use crate::ring::{ACCEPTED, NEVER, OFFERED, Segment, WITHDRAWN};
 use crate::slot::{Carrier, Slot, Why};
-use crate::{datagram, epoll, meeting, retreat, stats, stream, successor, table};
+use crate::stats::Counters;
+use crate::{datagram, epoll, habit, meeting, retreat, stats, stream, successor, table};
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
 /// one of its socket.
@@ -25,11 +26,28 @@ pub(crate) fn forget(fd: c_int) {
                 part(slot, segment, fd);
             }
         }
+        learn(slot);
         stats::heed();
         stats::dump(fd, slot);
         datagram::closing(slot);
     }
     slot.release();
+}
+
+/// Remembers whether the connection was a short one.
+fn learn(slot: &Slot) {
+    let destination = slot.destination.load(Ordering::Relaxed);
+    if destination == 0 {
+        return;
+    }
+    let counters = &slot.counters;
+    let sum =
+        |counts: [&AtomicU64; 4]| counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+    let Counters { rx_packets, rx_os_packets, tx_packets, tx_os_packets, .. } = counters;
+    let Counters { rx_bytes, rx_os_bytes, tx_bytes, tx_os_bytes, .. } = counters;
+    let messages = sum([rx_packets, rx_os_packets, tx_packets, tx_os_packets]);
+    let bytes = sum([rx_bytes, rx_os_bytes, tx_bytes, tx_os_bytes]);
+    habit::ended(destination, messages, bytes, raw::now_ns());
 }
 
 /// Says good-bye. What the kernel then sends, a FIN or a reset, is the peer's to see.

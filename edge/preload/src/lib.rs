@@ -37,6 +37,7 @@ mod doors;
 mod epoll;
 mod exports;
 mod family;
+mod habit;
 mod holders;
 mod life;
 mod lock;

@@ -227,6 +227,7 @@ extern "C" fn in_child() {
         slot::join_family(raw::process_id());
     }
     doorbell::after_fork();
+    meeting::after_fork();
     if thread::with(|thread| thread.is_prepared.replace(false)) {
         locks().for_each(Lock::let_go);
         epoll::after_fork();

@@ -16,13 +16,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::lock::Lazy;
 use crate::raw::Errno;
 use crate::ring::{ACCEPTED, End, Leaver, OFFERED, Segment, WITHDRAWN};
 use crate::slot::{Carrier, Slot, Why};
-use crate::{config, doors, raw};
+use crate::{config, doors, habit, raw, sockets};
 
 /// The directory, unless somebody has named another.
 pub(crate) fn default_place() -> String {
@@ -68,10 +68,29 @@ impl Name {
         self.and(space.get(..len).unwrap_or(&[]))
     }
 
-    /// Ends are asked by their numbers whether they live: they must mean the same to both.
+    /// Ends are asked by their numbers whether they live: they must mean the same to both. What they
+    /// mean to a process stays so: it looks once.
     fn of_processes() -> Self {
-        Self::EMPTY.and_link(c"/proc/self/ns/pid")
+        let (o, me) = (Ordering::Relaxed, raw::process_id());
+        let [a, b] = &SEEN;
+        if SEEN_BY.load(Ordering::Acquire) == me {
+            return Self([a.load(o), b.load(o)]);
+        }
+        let seen = Self::EMPTY.and_link(c"/proc/self/ns/pid");
+        let Self([first, second]) = seen;
+        a.store(first, o);
+        b.store(second, o);
+        SEEN_BY.store(me, Ordering::Release);
+        seen
     }
+}
+
+static SEEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+static SEEN_BY: AtomicU32 = AtomicU32::new(0);
+
+/// In the child: it may be in another namespace, and have its parent's number there.
+pub(crate) fn after_fork() {
+    SEEN_BY.store(0, Ordering::Relaxed);
 }
 
 /// The network namespace that a socket is in.
@@ -127,6 +146,11 @@ pub(crate) fn offer(slot: &Slot, fd: c_int) {
         return slot.leave_to_kernel(Why::PeerElsewhere);
     }
     slot.set_end(End::Client);
+    let destination = habit::destination(theirs);
+    slot.destination.store(destination, Ordering::Relaxed);
+    if !sockets::insists(slot) && !habit::is_worth(destination, raw::now_ns()) {
+        return slot.leave_to_kernel(Why::ShortLived);
+    }
     let name = name(space, ours, theirs);
     // If this process is killed while it makes them, others know where they are.
     store_name(slot, name);

@@ -77,10 +77,11 @@ pub(crate) enum Why {
     Listening = 11,
     Left = 12,
     Unproven = 13,
+    ShortLived = 14,
 }
 
 impl Why {
-    pub(crate) const ALL: [(Self, &'static str); 14] = [
+    pub(crate) const ALL: [(Self, &'static str); 15] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
         (Self::Off, "acceleration is off"),
@@ -95,6 +96,7 @@ impl Why {
         (Self::Listening, "listens, and looks for offers"),
         (Self::Left, "back from shared memory, for a program without the library"),
         (Self::Unproven, "nothing shows that the peer is in another namespace of this host"),
+        (Self::ShortLived, "connections to there are too short for shared memory to pay"),
     ];
 
     pub(crate) fn text(self) -> &'static str {
@@ -163,6 +165,8 @@ pub(crate) struct Slot {
     pub(crate) given: AtomicU64,
     /// The port that a UDP socket is known to have; 0 before it is.
     pub(crate) port: AtomicU32,
+    /// Where a connection goes that this end has made: see `habit.rs`.
+    pub(crate) destination: AtomicU32,
     /// How often a UDP socket has been connected.
     pub(crate) turns: AtomicU32,
     /// A UDP socket has a mailbox.
@@ -562,6 +566,7 @@ impl Slot {
         }
         self.looks.store(0, o);
         self.port.store(0, o);
+        self.destination.store(0, o);
         self.turns.store(0, o);
         self.multicast_by.store(0, o);
         for count in

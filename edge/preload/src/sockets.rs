@@ -156,6 +156,11 @@ pub(crate) fn may_share(slot: &Slot) -> bool {
     [BEST, SHARED].contains(&slot.allowed.load(Ordering::Relaxed))
 }
 
+/// Whether rules want shared memory, and nothing less, where there can be some.
+pub(crate) fn insists(slot: &Slot) -> bool {
+    slot.allowed.load(Ordering::Relaxed) == SHARED
+}
+
 /// Whether the kernel's own call is all there is to it: for good, and without spinning.
 #[inline]
 pub(crate) fn may_ring(slot: &Slot) -> bool {

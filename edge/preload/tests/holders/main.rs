@@ -1,15 +1,54 @@
 //! Who has which slots, with processes that end at any instant.
 //!
-//! The library's symbols are those of the C library, so that it has no tests within: its one module that
-//! makes no system calls is tested here.
+//! The library's symbols are those of the C library, so that it runs no tests within: its modules that can
+//! do without system calls are tested here.
 //!
 //! # Safety
 //!
 //! What is made of zeros are atomics, and structures and arrays of them.
 
+#[path = "../../src/habit.rs"]
+#[expect(dead_code, reason = "what is used depends on who includes it")]
+mod habit;
 #[path = "../../src/holders.rs"]
 #[expect(dead_code, reason = "what is used depends on who includes it")]
 mod holders;
+#[path = "../../src/datagram/listing.rs"]
+mod listing;
+
+/// What `listing.rs` reads with, by the standard library.
+mod raw {
+    use std::ffi::{CStr, OsStr};
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::unix::ffi::OsStrExt;
+
+    pub(crate) const PIECE_BYTES: usize = 4096;
+
+    pub(crate) fn read_pieces(
+        path: &CStr,
+        first: usize,
+        most: usize,
+        bytes: &mut Vec<u8>,
+        ends: &mut Vec<usize>,
+    ) -> Option<()> {
+        let mut file = File::open(OsStr::from_bytes(path.to_bytes())).ok()?;
+        bytes.clear();
+        ends.clear();
+        while bytes.len() < most {
+            let len = if ends.is_empty() { first.min(PIECE_BYTES) } else { PIECE_BYTES };
+            let mut piece = vec![0; len];
+            let got = file.read(&mut piece).ok()?;
+            piece.truncate(got);
+            if piece.is_empty() {
+                break;
+            }
+            bytes.append(&mut piece);
+            ends.push(bytes.len());
+        }
+        Some(())
+    }
+}
 
 use holders::{
     Bits, Heir, Holders, Holding, PATIENCE_S, PLACES, Place, Places, Standing, Suspect, Vacancies,

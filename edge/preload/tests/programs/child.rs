@@ -33,6 +33,8 @@ pub(crate) enum Role {
     CallAgain,
     /// Asks on as many connections as there can be at once.
     CallMost,
+    /// Asks once on each of so many connections, one after the other.
+    CallShort(usize),
     /// Asks from so many threads, on one short connection after another.
     CallStorm(usize),
     /// Asks on so many connections at once.
@@ -55,6 +57,7 @@ impl Role {
             Self::Call => ("call", 0),
             Self::CallAgain => ("call-again", 0),
             Self::CallMost => ("call-most", 0),
+            Self::CallShort(count) => ("call-short", count),
             Self::CallStorm(count) => ("call-storm", count),
             Self::CallTokio(count) => ("call-tokio", count),
             Self::CallWatched(count) => ("call-watched", count),
@@ -93,6 +96,7 @@ pub(crate) fn run() {
         "call" => talk(TcpStream::connect(("127.0.0.1", port)).expect("the server")),
         "call-again" => call_again(port),
         "call-most" => call_most(port),
+        "call-short" => call_short(port, count),
         "call-storm" => call_storm(port, count),
         "call-tokio" => echo::call(port, count),
         "call-watched" => call_watched(port, count),
@@ -217,6 +221,13 @@ fn call_most(port: u16) {
             ask(stream, &format!("<{number}>"));
         }
         println!("had {}", streams.len());
+    }
+}
+
+fn call_short(port: u16, count: usize) {
+    for number in 0..count {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server");
+        ask(&mut stream, &format!("<{number}>"));
     }
 }
 

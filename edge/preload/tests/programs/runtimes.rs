@@ -1,5 +1,6 @@
 //! Runtimes that wait for many sockets in ways of their own: asyncio, Node.js, tokio.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -57,7 +58,7 @@ fn runtimes_serve_each_other() {
             let before = ringed(&place);
             let said = succeed(&mut client.program(&place, "call", port));
             assert!(said.contains("right: 20"), "{client:?} of {server:?}: {said}");
-            let lines = std::fs::read_to_string(explained(&place)).expect("a file");
+            let lines = fs::read_to_string(explained(&place)).expect("a file");
             assert!(ringed(&place) > before, "{client:?} of {server:?} had no rings:\n{lines}");
         }
         let mut plain = Runtime::Tokio.program(&place, "call", port);
@@ -114,7 +115,7 @@ fn a_program_in_the_background_stays_where_rings_meet() {
         succeed(client.args(["-c", SPEAKER, port]));
         let numbers = place.rings().join(format!("stat.{process}"));
         assert!(numbers.exists(), "turn {turn}");
-        let said = std::fs::read_to_string(log).expect("a log");
+        let said = fs::read_to_string(log).expect("a log");
         assert!(said.contains("shared memory is offered"), "turn {turn}: {said}");
     }
 }
@@ -125,5 +126,23 @@ struct Stranger(u32);
 impl Drop for Stranger {
     fn drop(&mut self) {
         let _ = kill("KILL", &self.0.to_string());
+    }
+}
+
+/// Goal: a program that connects anew for each question does without rings, which cost it more than they
+/// bring, unless it insists on them.
+/// Method: what becomes of forty connections; those of the beginning teach it.
+#[test]
+fn who_connects_for_each_question_does_without_rings() {
+    let place = Place::new("short");
+    for (transport, few) in [("best", 1..40), ("shm", 40..41)] {
+        let port = free_port();
+        let _server = Running::serve(&mut Role::Serve.command(&place, port), port);
+        let mut client = Role::CallShort(40).command(&place, port);
+        client.env("ADVERB_SOCKETS_EXPLAIN", "1").env("ADVERB_SOCKETS_TRANSPORT", transport);
+        let lines = succeed(&mut client);
+        let offers = lines.matches("shared memory is offered").count();
+        let shorts = lines.matches("too short for shared memory").count();
+        assert!(few.contains(&offers) && offers + shorts == 40, "{transport}:\n{lines}");
     }
 }
