@@ -2,9 +2,9 @@
 //!
 //! To lay rings and to take them away again costs what some twenty messages by them save. A program that
 //! connects anew for each request would only lose. So each process remembers of each destination how many
-//! connections there have been over, one after the other, with next to nothing sent. After
-//! [`SHORTS`] of them the next ones stay the kernel's, as long as they come one soon after the other: rarer ones do not
-//! cost enough to matter. One that does last ends it.
+//! connections there were over, one after the other, with next to nothing sent. After [`SHORTS`] of them
+//! the next ones stay the kernel's, as long as they come soon after each other: rarer ones do not cost
+//! enough to matter. One that lasts ends it.
 //!
 //! A rule that asks for shared memory and nothing less is not second-guessed.
 
