@@ -60,7 +60,7 @@ fn part(slot: &Slot, segment: &Segment, fd: c_int) {
     }
     incoming.direction.consumer.sleep.gone.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
-    stream::wake_on_word(&outgoing.consumer.sleep.armed);
+    stream::wake_at_end(outgoing);
     if segment.is_leaving() {
         retreat::see_off(slot, fd);
         return meeting::withdraw(slot);
@@ -138,7 +138,7 @@ pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
     let Some(segment) = slot.segment() else { return true };
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
         slot.is_read_shut.store(true, Ordering::SeqCst);
-        stream::wake_on_word(&segment.incoming(slot.end()).direction.consumer.sleep.armed);
+        stream::wake_at_end(segment.incoming(slot.end()).direction);
     }
     if how == libc::SHUT_RD {
         return true;
@@ -153,7 +153,7 @@ pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
     let producer = &outgoing.producer;
     producer.fin.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
-    stream::wake_on_word(&outgoing.consumer.sleep.armed);
+    stream::wake_at_end(outgoing);
     if how == libc::SHUT_RDWR {
         return true;
     }

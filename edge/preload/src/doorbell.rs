@@ -13,6 +13,9 @@
 //! numbers: who receives there looks first what it is, and an empty datagram with an address does
 //! nothing to whatever else it may be.
 //!
+//! Who waits for nothing but bytes in rings sleeps on the bell alone, for a moment, and is rung for when a
+//! connection ends, too: the kernel has one descriptor to look at rather than all of them.
+//!
 //! The words lie in the meeting place, in memory that all processes of a user share, in whatever network
 //! namespace they are.
 //! Nobody has to be believed: a word that is wrong costs a bell too many, or the slice of time after
@@ -38,11 +41,23 @@ use crate::{address, life, raw, signal, thread};
 struct Entry {
     /// The process that has it; 0 if nobody has.
     owner: AtomicU32,
-    is_asleep: AtomicU32,
+    /// A [`Sleeping`].
+    sleeper: AtomicU32,
     /// The name of the socket that is rung; 0 if there is none.
     bell: AtomicU64,
     /// The network namespace that it is in.
     space: AtomicU64,
+}
+
+/// Whether somebody sleeps there, and on what.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub(crate) enum Sleeping {
+    Nobody = 0,
+    /// On the bell, and on all that the kernel knows of.
+    InKernel = 1,
+    /// On the bell alone: the end of a connection is to be rung for as well.
+    OnBell = 2,
 }
 
 /// Doorbells of one user. Who gets none is rung for by each connection.
@@ -86,6 +101,23 @@ impl Socket {
     fn get(&self) -> Option<c_int> {
         let fd = self.fd.load(Ordering::Acquire);
         (fd >= 0 && meeting::cookie(fd) == self.cookie.load(Ordering::Acquire)).then_some(fd)
+    }
+
+    /// The same, if it is looked at for the so many-th time: what lies there is asked for now and then only,
+    /// as most of those who close it say so.
+    fn get_at(&self, turn: u32) -> Option<c_int> {
+        if turn.is_multiple_of(LOOK_EVERY) {
+            return self.get();
+        }
+        Some(self.fd.load(Ordering::Acquire)).filter(|fd| *fd >= 0)
+    }
+
+    /// These descriptors are being closed, or become something else.
+    fn closes(&self, fds: &RangeInclusive<c_int>) {
+        let fd = self.fd.load(Ordering::Relaxed);
+        if fds.contains(&fd) {
+            let _ = self.fd.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     fn set(&self, fd: c_int) {
@@ -158,7 +190,7 @@ impl Doorbell {
         }) else {
             return;
         };
-        entry.is_asleep.store(0, Ordering::Relaxed);
+        entry.sleeper.store(Sleeping::Nobody as u32, Ordering::Relaxed);
         entry.bell.store(0, Ordering::Relaxed);
         self.number.store(number, Ordering::Relaxed);
         let Some(fd) = Socket::open() else { return };
@@ -172,30 +204,31 @@ impl Doorbell {
         entry.bell.store(name, Ordering::Release);
     }
 
-    /// Says whether somebody sleeps who wants to be rung for. Before it sleeps, a full fence follows, and
-    /// a look at everything.
+    /// Says who sleeps and wants to be rung for. Before it sleeps, a full fence follows, and a look at
+    /// everything.
     #[inline]
-    pub(crate) fn set(&self, is_asleep: bool) {
+    pub(crate) fn set(&self, sleeper: Sleeping) {
         if let Some(entry) = entry(self.number()) {
-            entry.is_asleep.store(is_asleep.into(), Ordering::Relaxed);
+            entry.sleeper.store(sleeper as u32, Ordering::Relaxed);
         }
     }
 
     /// It has been rung. Takes the bell out of the kernel's queue.
     pub(crate) fn hear(&self) {
-        self.take_out(1);
+        let turn = self.heard.fetch_add(1, Ordering::Relaxed);
+        self.take_out(self.socket.get_at(turn), 1);
     }
 
     /// The same for who is told of each bell once, whether it is taken out or not: some are left.
     pub(crate) fn hear_by_and_by(&self) {
         let heard = self.heard.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         if heard.is_multiple_of(LEFT_MAX) {
-            self.take_out(BELLS_MAX);
+            self.take_out(self.socket.get(), BELLS_MAX);
         }
     }
 
-    fn take_out(&self, most: usize) {
-        let Some(fd) = self.socket.get() else {
+    fn take_out(&self, fd: Option<c_int>, most: usize) {
+        let Some(fd) = fd else {
             // It has been closed: from now on connections ring.
             if let Some(entry) = entry(self.number()) {
                 entry.bell.store(0, Ordering::Relaxed);
@@ -225,13 +258,25 @@ impl Doorbell {
 /// Whether somebody sleeps there. A full fence lies between what there is to be seen and this.
 #[inline]
 pub(crate) fn is_asleep(number: u32) -> bool {
-    entry(number).is_none_or(|entry| entry.is_asleep.load(Ordering::Relaxed) != 0)
+    let nobody = Sleeping::Nobody as u32;
+    entry(number).is_none_or(|entry| entry.sleeper.load(Ordering::Relaxed) != nobody)
+}
+
+/// Rings for who sleeps on the bell alone, if anybody does.
+pub(crate) fn ring_alone(number: u32) {
+    let Some(entry) = entry(number) else { return };
+    let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+    let (alone, nobody) = (Sleeping::OnBell as u32, Sleeping::Nobody as u32);
+    if entry.sleeper.compare_exchange(alone, nobody, o, r).is_ok() {
+        ring(number);
+    }
 }
 
 /// The caller is about to ring. Returns false if somebody else has, or is about to.
 #[inline]
 pub(crate) fn rouse(number: u32) -> bool {
-    entry(number).is_none_or(|entry| entry.is_asleep.swap(0, Ordering::AcqRel) != 0)
+    let nobody = Sleeping::Nobody as u32;
+    entry(number).is_none_or(|entry| entry.sleeper.swap(nobody, Ordering::AcqRel) != nobody)
 }
 
 /// The socket that this process rings by.
@@ -240,7 +285,7 @@ static RINGER: Socket = Socket::new();
 static RINGER_SPACE: AtomicU64 = AtomicU64::new(0);
 /// How often it has rung.
 static RUNG: AtomicU32 = AtomicU32::new(0);
-/// Only each so many times it is looked whether the socket is still there, and opened if not.
+/// Only each so many times it is looked whether a socket of ours is still there.
 const LOOK_EVERY: u32 = 16;
 
 /// Rings. Returns false if there is nothing to ring there, or no way to.
@@ -250,11 +295,8 @@ pub(crate) fn ring(number: u32) -> bool {
     if name == 0 {
         return false;
     }
-    let fd = if RUNG.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) {
-        RINGER.get().or_else(open_ringer)
-    } else {
-        Some(RINGER.fd.load(Ordering::Acquire)).filter(|fd| *fd >= 0)
-    };
+    let turn = RUNG.fetch_add(1, Ordering::Relaxed);
+    let fd = RINGER.get_at(turn).or_else(|| turn.is_multiple_of(LOOK_EVERY).then(open_ringer)?);
     if entry.space.load(Ordering::Relaxed) != RINGER_SPACE.load(Ordering::Relaxed) {
         return false;
     }
@@ -263,12 +305,12 @@ pub(crate) fn ring(number: u32) -> bool {
 }
 
 /// These descriptors are being closed, or become something else: perhaps the one that this process rings
-/// by.
+/// by, or is rung by.
 #[inline]
 pub(crate) fn closes(fds: RangeInclusive<c_int>) {
-    let fd = RINGER.fd.load(Ordering::Relaxed);
-    if fds.contains(&fd) && !signal::is_guest() {
-        let _ = RINGER.fd.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed);
+    if *fds.end() >= FD_MIN && !signal::is_guest() {
+        RINGER.closes(&fds);
+        SPARES.iter().for_each(|spare| spare.bell.socket.closes(&fds));
     }
 }
 
@@ -334,7 +376,7 @@ impl std::ops::Deref for Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        self.0.bell.set(false);
+        self.0.bell.set(Sleeping::Nobody);
         self.0.is_taken.store(false, Ordering::Release);
     }
 }

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::doorbell::Doorbell;
+use crate::doorbell::{Doorbell, Sleeping};
 use crate::lock::Lock;
 use crate::raw::{self, Answer};
 use crate::slot::Slot;
@@ -231,7 +231,8 @@ impl State {
     /// A thread sleeps no more.
     fn awakes(&mut self) {
         self.asleep = self.asleep.saturating_sub(1);
-        self.doorbell.set(self.asleep > 0);
+        let is_asleep = self.asleep > 0;
+        self.doorbell.set(if is_asleep { Sleeping::InKernel } else { Sleeping::Nobody });
     }
 }
 

@@ -376,6 +376,8 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
 }
 
 /// Maps the rings that another process of this family has set up.
+#[cold]
+#[inline(never)]
 pub(crate) fn map_again(slot: &Slot) -> Option<&Segment> {
     let segment = open(&file(remembered(slot))?)?;
     slot.publish(segment);

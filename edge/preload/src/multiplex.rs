@@ -15,7 +15,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use crate::config;
 use crate::datagram::{self, Content};
-use crate::doorbell::{Borrowed, Doorbell};
+use crate::doorbell::{Borrowed, Doorbell, Sleeping};
 use crate::epoll::{self, Epoll};
 use crate::patience::{self, Patience, SLICE_NS, Spin};
 use crate::raw::{self, Errno};
@@ -162,38 +162,27 @@ fn poll_inner(
             Spin::Sleep => {}
         }
         looks = 0;
+        let since = raw::now_ns();
+        if sleep_on_memory(fds, &known, patience.left_ns(), mask)? {
+            patience.slept(since, most_ns);
+            match look(fds, &mut known, None) {
+                0 => continue,
+                count => return Ok(count),
+            }
+        }
         let Some(dozers) = doze(fds, &known) else {
             // Something is there, or about to come through the kernel.
             raw::nap(BLOCKED_NAP_NS);
             looks = every;
             continue;
         };
-        let since = raw::now_ns();
-        if let ([fd], [Known::Socket(slot)], None) = (&*fds, &*known, mask)
-            && fd.events & (libc::POLLIN | libc::POLLOUT) == libc::POLLIN
-            && let Some(segment) = slot.segment()
-        {
-            let _sleeper = Sleeper::new(slot, false);
-            if stream::sleep_on_word(slot, segment, patience.left_ns()) {
-                patience.slept(since, most_ns);
-                continue;
-            }
-        }
-        let sleepers: Vec<Sleeper<'_>> = fds
-            .iter()
-            .zip(&known)
-            .filter_map(|(fd, known)| {
-                let (slot, _) = known.rings()?;
-                Some(Sleeper::new(slot, fd.events & libc::POLLOUT != 0))
-            })
-            .collect();
+        let sleepers = sleepers(fds, &known);
         let bell = fds.iter().zip(&known).any(rings_for_bytes).then(Borrowed::take).flatten();
         if !cool(fds, &known, bell.as_deref()) {
             // That may be so for long, and only the kernel knows of the others.
             looks = every;
             continue;
         }
-        let since = raw::now_ns();
         let mut asked = ask(fds, &known);
         let bell_fd = bell.as_ref().and_then(|bell| bell.fd());
         asked.extend(bell_fd.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
@@ -416,9 +405,7 @@ fn cool(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool 
     let mut is_quiet = true;
     let number = bell.map_or(0, Doorbell::number);
     let ready = |fd: &libc::pollfd, known: &Known| {
-        let Some((slot, segment)) = known.rings() else { return false };
-        let ready = epoll::events_of(slot, segment, fd.fd);
-        ready & (fd.events | libc::POLLERR | libc::POLLHUP) != 0
+        known.rings().is_some_and(|(slot, segment)| is_ready(fd, slot, segment))
     };
     for (fd, known) in fds.iter().zip(known) {
         match known {
@@ -449,12 +436,88 @@ fn cool(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool 
         }
     }
     if let Some(bell) = bell.filter(|_| number != 0) {
-        bell.set(true);
+        bell.set(Sleeping::InKernel);
         // Whoever has something for us sees that, or we see what it has.
         fence(Ordering::SeqCst);
         is_quiet = is_quiet && !fds.iter().zip(known).any(|(fd, known)| ready(fd, known));
     }
     is_quiet
+}
+
+/// Everybody who has rings, as a sleeper.
+fn sleepers<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Vec<Sleeper<'a>> {
+    let sleeper = |(fd, known): (&libc::pollfd, &'a Known)| {
+        let (slot, _) = known.rings()?;
+        Some(Sleeper::new(slot, fd.events & libc::POLLOUT != 0))
+    };
+    fds.iter().zip(known).filter_map(sleeper).collect()
+}
+
+/// Where all there is to wait for are bytes in rings: sleeps where only their writers wake it, for a
+/// moment. Whoever has slept in vain sleeps on everything next. Returns whether it is worth looking.
+fn sleep_on_memory(
+    fds: &[libc::pollfd],
+    known: &[Known],
+    left_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<bool, Errno> {
+    if !fds.iter().zip(known).all(rings_for_bytes) {
+        return Ok(false);
+    }
+    let _sleepers = sleepers(fds, known);
+    if let ([fd], [known], None) = (fds, known, mask)
+        && fd.events & libc::POLLOUT == 0
+        && let Some((slot, segment)) = known.rings()
+    {
+        return Ok(stream::sleep_on_word(slot, segment, left_ns));
+    }
+    Borrowed::take().map_or(Ok(false), |bell| sleep_on_bell(fds, known, &bell, left_ns, mask))
+}
+
+/// The same, on a doorbell.
+fn sleep_on_bell(
+    fds: &[libc::pollfd],
+    known: &[Known],
+    bell: &Doorbell,
+    left_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<bool, Errno> {
+    let of_bytes = READING | libc::POLLRDHUP | libc::POLLPRI;
+    let is_together = |(fd, known): (&libc::pollfd, &Known)| {
+        known.rings().is_some_and(|(slot, segment)| {
+            fd.events & !of_bytes == 0
+                && stream::is_in_memory(slot, segment)
+                && stream::arm_together(slot, segment, bell.number(), true)
+        })
+    };
+    let Some(bell_fd) = bell.fd() else { return Ok(false) };
+    if !fds.iter().zip(known).all(is_together) {
+        return Ok(false);
+    }
+    bell.set(Sleeping::OnBell);
+    // Whoever has something for us sees that, or we see what it has.
+    fence(Ordering::SeqCst);
+    let has_changed = |(fd, known): (&libc::pollfd, &Known)| {
+        known.rings().is_none_or(|(slot, segment)| {
+            is_ready(fd, slot, segment) || !stream::is_in_memory(slot, segment)
+        })
+    };
+    let mut asked = [libc::pollfd { fd: bell_fd, events: libc::POLLIN, revents: 0 }];
+    let mut slept = Ok(1);
+    if !fds.iter().zip(known).any(has_changed) {
+        let most_ns = left_ns.unwrap_or(u64::MAX).min(stream::MOMENT_NS);
+        slept = kernel_sleep(&mut asked, Some(most_ns), mask);
+    }
+    bell.set(Sleeping::Nobody);
+    if asked.iter().any(|polled| polled.revents != 0) {
+        bell.hear();
+    }
+    slept.map(|count| count != 0)
+}
+
+fn is_ready(fd: &libc::pollfd, slot: &Pin, segment: &Segment) -> bool {
+    let ready = epoll::events_of(slot, segment, fd.fd);
+    ready & (fd.events | libc::POLLERR | libc::POLLHUP) != 0
 }
 
 /// How long a poller sleeps that cannot be woken.

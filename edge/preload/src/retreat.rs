@@ -139,7 +139,7 @@ fn refund(slot: &Slot, segment: &Segment, given: &[u8]) {
 /// Wakes the other end.
 fn ring_last(segment: &Segment, me: End, fd: c_int) {
     let outgoing = segment.outgoing(me).direction;
-    stream::wake_on_word(&outgoing.consumer.sleep.armed);
+    stream::wake_at_end(outgoing);
     let bells = &outgoing.producer.bells;
     bells.fetch_add(1, Ordering::SeqCst);
     if raw::send(fd, &[0]).is_err() {

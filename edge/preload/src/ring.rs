@@ -30,7 +30,7 @@ use crate::parts::{Cursor, Fault};
 use crate::raw;
 
 /// What the header says first.
-pub(crate) const MAGIC: u64 = 0x0006_6264_615f_6b73;
+pub(crate) const MAGIC: u64 = 0x0007_6264_615f_6b73;
 /// The segment has been offered, and nobody has taken it.
 pub(crate) const OFFERED: u32 = 1;
 /// Both ends have it.

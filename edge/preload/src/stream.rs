@@ -24,7 +24,9 @@ use crate::parts::{Cursor, PARTS_MAX};
 use crate::patience::{Patience, SLICE_NS, Spin};
 use crate::raw::{self, Answer, Errno};
 use crate::retreat;
-use crate::ring::{ACCEPTED, ALONE, Leaver, NEVER, ON_WORD, Ring, Segment, TOGETHER, Trouble};
+use crate::ring::{
+    ACCEPTED, ALONE, Direction, Leaver, NEVER, ON_WORD, Ring, Segment, TOGETHER, Trouble,
+};
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::sockets;
 use crate::stats::{add, rise};
@@ -567,7 +569,7 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
     match consumer.sleep.armed.load(Ordering::Relaxed) {
         0 => {}
         TOGETHER => {
-            let number = consumer.sleep.doorbell.load(Ordering::Relaxed);
+            let number = armed_by(ring.direction);
             if doorbell::is_asleep(number) {
                 let is_rung = || doorbell::ring(number).then(|| add(&slot.counters.bells_rung, 1));
                 let is_done = || !doorbell::rouse(number) || is_rung().is_some();
@@ -708,9 +710,15 @@ pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
         Want::Read => &segment.incoming(slot.end()).direction.consumer.sleep.armed,
         Want::Write | Want::Room => &segment.outgoing(slot.end()).direction.writer.armed,
     };
-    if bell.load(Ordering::Relaxed) != ALONE && bell.swap(ALONE, Ordering::AcqRel) == ON_WORD {
-        // From now on bells are in the kernel's stream, for that sleeper as well.
-        raw::wake(bell);
+    if bell.load(Ordering::Relaxed) != ALONE {
+        // From now on bells are in the kernel's stream, for who sleeps on something else as well.
+        match bell.swap(ALONE, Ordering::AcqRel) {
+            ON_WORD => raw::wake(bell),
+            TOGETHER if want == Want::Read => {
+                doorbell::ring_alone(armed_by(segment.incoming(slot.end()).direction));
+            }
+            _ => {}
+        }
     }
     fence(Ordering::SeqCst);
     // As long as the kernel's stream still matters, it is what the sleeper sleeps on.
@@ -756,16 +764,34 @@ pub(crate) fn sleep_on_word(slot: &Slot, segment: &Segment, left_ns: Option<u64>
     if is_worth_a_look(slot, Some(segment), Want::Read) || is_shut() {
         return true;
     }
-    let most_ns = left_ns.unwrap_or(u64::MAX).min(ON_WORD_NS);
+    let most_ns = left_ns.unwrap_or(u64::MAX).min(MOMENT_NS);
     !raw::sleep_on(armed, ON_WORD, i64::try_from(most_ns).unwrap_or(i64::MAX))
 }
 
-/// Wakes whoever sleeps on a ring's own word.
-pub(crate) fn wake_on_word(armed: &AtomicU32) {
+/// Whether nothing can happen to this connection, short of the peer's being killed, that is not seen in
+/// memory: whoever reads need not sleep on the kernel's stream.
+pub(crate) fn is_in_memory(slot: &Slot, segment: &Segment) -> bool {
+    slot.carrier() == Carrier::Rings
+        && !segment.is_leaving()
+        && kernel_speaks(slot, segment) == (false, false)
+        && segment.outgoing(slot.end()).direction.consumer.sleep.gone.load(Ordering::Relaxed) == 0
+        && !slot.is_peer_gone.load(Ordering::Relaxed)
+}
+
+/// Wakes whoever sleeps to read in this direction, and not on the kernel's stream: it has come to an end.
+pub(crate) fn wake_at_end(direction: &Direction) {
+    let armed = &direction.consumer.sleep.armed;
     let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
-    if armed.compare_exchange(ON_WORD, 0, o, r).is_ok() {
-        raw::wake(armed);
+    match armed.compare_exchange(ON_WORD, 0, o, r) {
+        Ok(_) => raw::wake(armed),
+        Err(TOGETHER) => doorbell::ring_alone(armed_by(direction)),
+        Err(_) => {}
     }
+}
+
+/// The doorbell of who sleeps to read in this direction.
+fn armed_by(direction: &Direction) -> u32 {
+    direction.consumer.sleep.doorbell.load(Ordering::Acquire)
 }
 
 /// Says that whoever has that doorbell looks here when it has been rung. Returns false if somebody
@@ -829,7 +855,7 @@ impl Drop for Sleeper<'_> {
 }
 
 /// How long a sleeper sleeps that the kernel cannot wake.
-const ON_WORD_NS: u64 = 20_000_000;
+pub(crate) const MOMENT_NS: u64 = 20_000_000;
 
 /// Sleeps until the kernel has something for this connection, at most so long.
 fn sleep(slot: &Slot, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result<(), Errno> {
@@ -1162,7 +1188,7 @@ pub(crate) fn kernel_speaks(slot: &Slot, segment: &Segment) -> (bool, bool) {
 /// Spinning waits look at the kernel once in so many rounds.
 const KERNEL_LOOK_ROUNDS: u32 = 4096;
 /// Reads that find nothing and do not wait look at the kernel no more often than this.
-const KERNEL_LOOK_NS: u64 = 2_000_000;
+const KERNEL_LOOK_NS: u64 = 20_000_000;
 /// After so many receptions in a row, without anything sent in between, a connection is a stream.
 const RUN_MIN: u32 = 64;
 /// Less than this is little.

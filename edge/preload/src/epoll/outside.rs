@@ -5,6 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::item::{Item, Target};
 use super::{BELL, Epoll, IDLE_MAX, MARK, State, crowding, kernel_control, kernel_wait};
+use crate::doorbell::Sleeping;
 
 impl Epoll {
     /// Whether something in it has rings, so that the kernel's word about it is not the last.
@@ -76,7 +77,7 @@ impl Epoll {
                 item.cool(if item.idle > IDLE_MAX { 0 } else { number })
             });
             if number != 0 {
-                doorbell.set(true);
+                doorbell.set(Sleeping::InKernel);
                 // Whoever has something for us sees that, or we see what it has.
                 fence(Ordering::SeqCst);
                 is_quiet = is_quiet && each(&mut |item| item.due() == 0);

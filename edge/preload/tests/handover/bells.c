@@ -3,6 +3,7 @@
  *
  *   bells poll|select|epoll|fresh|threads how   how the server waits, `fresh` on a new epoll instance each time; and
  *     rung    it is woken by bells, not by the kernel's streams
+ *     ends    it is woken by the ends of connections, too
  *     client  the same, though the client has closed descriptors that it had not opened, and has something else
  *             by their numbers
  *     server  it is woken somehow, though it has done so itself
@@ -16,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -32,8 +34,11 @@ static void fail(int line, const char *what) {
 #include "ends.h"
 
 /* Whoever is not woken looks for itself after 250 ms. */
-enum { ENDS = 6, WARM = 60, ROUNDS = 240, LATE_MS = 200, LATE_MAX = 8, FD_MIN = 100, FD_MAX = 1100, MAILS = 8 };
-static int ends[ENDS], watch = -1;
+/* Or, with nothing but connections that have rings, 20 ms after it has fallen asleep. */
+enum { ENDS = 6, WARM = 60, ROUNDS = 240, LATE_MS = 200, LATE_MAX = 8, EARLY_MS = 10, FD_MIN = 100, FD_MAX = 1100, MAILS = 8 };
+static int ends[ENDS], left = ENDS, watch = -1;
+/* When a connection has ended. */
+static double *ended_ms;
 static const char *way, *how;
 
 static int takes_over(const char *who) { return !strcmp(how, who); }
@@ -70,15 +75,15 @@ static int next_ready(void) {
 	if (!strcmp(way, "select")) {
 		fd_set set;
 		FD_ZERO(&set);
-		for (int i = 0; i < ENDS; i++) FD_SET(ends[i], &set);
+		for (int i = 0; i < left; i++) FD_SET(ends[i], &set);
 		CHECK(select(FD_SETSIZE, &set, NULL, NULL, NULL) == 1);
-		for (int i = 0; i < ENDS; i++)
+		for (int i = 0; i < left; i++)
 			if (FD_ISSET(ends[i], &set)) return ends[i];
 	}
 	struct pollfd polled[ENDS];
-	for (int i = 0; i < ENDS; i++) polled[i] = (struct pollfd){ ends[i], POLLIN };
-	CHECK(poll(polled, ENDS, -1) == 1);
-	for (int i = 0; i < ENDS; i++)
+	for (int i = 0; i < left; i++) polled[i] = (struct pollfd){ ends[i], POLLIN };
+	CHECK(poll(polled, left, -1) == 1);
+	for (int i = 0; i < left; i++)
 		if (polled[i].revents) return ends[i];
 	CHECK(!"something can be read");
 	return -1;
@@ -141,7 +146,56 @@ static void *answers(void *mine) {
 	return NULL;
 }
 
+/* Answers until each connection has ended, which it hears of before it would look for itself. */
+static void hear_ends(int listener) {
+	int late = 0;
+	for (int round = 0; round < WARM; round++) {
+		for (left = 0; left < ENDS; left++) CHECK((ends[left] = accept(listener, NULL, NULL)) >= 0);
+		while (left) {
+			char what;
+			int fd = next_ready(), got = recv(fd, &what, 1, MSG_DONTWAIT);
+			if (got == 1) {
+				CHECK(send(fd, &what, 1, 0) == 1);
+				continue;
+			}
+			CHECK(got == 0);
+			late += now_ms() - *ended_ms > EARLY_MS;
+			for (int i = 0; i < left; i++)
+				if (ends[i] == fd) ends[i] = ends[--left];
+			close(fd);
+		}
+	}
+	if (late > WARM * ENDS / 4) {
+		fprintf(stderr, "%d of %d ends were heard late\n", late, WARM * ENDS);
+		_exit(1);
+	}
+	_exit(0);
+}
+
+static void end_all(int listener) {
+	for (int round = 0; round < WARM; round++) {
+		for (int i = 0; i < ENDS; i++) {
+			CHECK((ends[i] = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
+			joins(ends[i], listener);
+		}
+		for (int i = 0; i < ENDS * ENDS; i++) {
+			char what = 'a';
+			CHECK(send(ends[i % ENDS], &what, 1, 0) == 1 && recv(ends[i % ENDS], &what, 1, 0) == 1);
+		}
+		for (int i = 0; i < ENDS; i++) {
+			char what;
+			usleep(1000);
+			*ended_ms = now_ms();
+			CHECK(!shutdown(ends[i], SHUT_WR));
+			CHECK(recv(ends[i], &what, 1, 0) == 0);
+			close(ends[i]);
+		}
+	}
+	_exit(0);
+}
+
 static void serve(int listener) {
+	if (takes_over("ends")) hear_ends(listener);
 	int idle[2];
 	CHECK(!pipe(idle));
 	watch = idle[0];
@@ -174,6 +228,7 @@ static void serve(int listener) {
 }
 
 static void client(int listener) {
+	if (takes_over("ends")) end_all(listener);
 	int late = 0;
 	for (int i = 0; i < ENDS; i++) {
 		CHECK((ends[i] = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
@@ -205,6 +260,9 @@ int main(int argc, char **argv) {
 	CHECK(argc == 3);
 	way = argv[1];
 	how = argv[2];
+	int shared = MAP_SHARED | MAP_ANONYMOUS;
+	ended_ms = mmap(NULL, sizeof *ended_ms, PROT_READ | PROT_WRITE, shared, -1, 0);
+	CHECK(ended_ms != MAP_FAILED);
 	int listener = bound(SOCK_STREAM);
 	CHECK(!listen(listener, ENDS));
 	pid_t server = fork();
