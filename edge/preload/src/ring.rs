@@ -24,7 +24,7 @@
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::parts::{Cursor, Fault};
 use crate::raw;
@@ -93,6 +93,7 @@ pub(crate) struct Owner {
 #[repr(C)]
 pub(crate) struct Direction {
     pub(crate) producer: Producer,
+    sender: Sender,
     pub(crate) consumer: Consumer,
     pub(crate) writer: Writer,
 }
@@ -104,8 +105,6 @@ pub(crate) struct Producer {
     head: AtomicU64,
     skip_from: AtomicU64,
     skip_to: AtomicU64,
-    /// What it last knew of the other end's cursor.
-    tail_seen: AtomicU64,
     /// How many bytes have gone through the kernel; [`NEVER`] before they go through the ring.
     pub(crate) switched_at: AtomicU64,
     /// How many bytes it has given to the kernel before.
@@ -118,6 +117,19 @@ pub(crate) struct Producer {
     pub(crate) bells: AtomicU64,
     /// From here on bytes lie in the larger ring; [`NEVER`] before it has grown.
     grown_at: AtomicU64,
+}
+
+/// What the end that sends has for itself. The other end does not look at it, so who sends need not wait
+/// until it has got back what the other end looks at all the time.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+struct Sender {
+    /// As in [`Producer`], from before bytes are published.
+    head: AtomicU64,
+    grown_at: AtomicU64,
+    is_switched: AtomicU32,
+    /// What it last knew of the other end's cursor.
+    tail_seen: AtomicU64,
     /// How much has gone through it while a larger one was wanted, and where the reader was when it was
     /// last found full.
     wanted: AtomicU64,
@@ -208,6 +220,8 @@ impl Sizes {
 pub(crate) struct Segment {
     base: NonNull<u8>,
     sizes: Sizes,
+    /// Where in each of the rings this process is going to write next, most likely.
+    next: [AtomicUsize; 2],
 }
 
 /// Which end of a connection: the one that connected, or the one that accepted.
@@ -224,6 +238,8 @@ const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 /// More bells than this are not waiting at once.
 const BELLS_MAX: usize = 1 << 16;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// Where an empty ring begins again rather than go on, in bytes from its start.
 const RESTART_BYTES: u64 = 8192;
 
@@ -287,7 +303,7 @@ impl Segment {
     /// The mapping is readable, writable, shared, and nobody else unmaps it.
     pub(crate) unsafe fn adopt(base: NonNull<u8>, sizes: Sizes) -> Self {
         debug_assert!(sizes.first.is_power_of_two());
-        Self { base, sizes }
+        Self { base, sizes, next: Default::default() }
     }
 
     /// Takes over a mapping of `len` bytes that somebody else has made; it is gone if its header does not
@@ -309,7 +325,7 @@ impl Segment {
             // SAFETY: the caller's promise; there is no segment that would use it.
             unsafe { raw::unmap(base.as_ptr(), len) };
         }
-        sizes.map(|sizes| Self { base, sizes })
+        sizes.map(|sizes| Self { base, sizes, next: Default::default() })
     }
 
     /// What a ring has at first.
@@ -324,6 +340,7 @@ impl Segment {
         for direction in &header.directions {
             direction.producer.switched_at.store(NEVER, Ordering::Relaxed);
             direction.producer.grown_at.store(NEVER, Ordering::Relaxed);
+            direction.sender.grown_at.store(NEVER, Ordering::Relaxed);
             // Whoever sleeps in the kernel without having heard of us has to be rung for.
             direction.consumer.sleep.armed.store(ALONE, Ordering::Relaxed);
         }
@@ -457,7 +474,11 @@ impl Segment {
         let Sizes { first, large } = self.sizes;
         let at = HEADER_BYTES + if second { first + large } else { 0 };
         let bytes = self.base.as_ptr().wrapping_add(at);
-        Ring { direction: if second { b } else { a }, bytes, sizes: self.sizes }
+        let ([of_a, of_b], sizes) = (&self.next, self.sizes);
+        match second {
+            false => Ring { direction: a, bytes, sizes, next: of_a },
+            true => Ring { direction: b, bytes, sizes, next: of_b },
+        }
     }
 }
 
@@ -474,6 +495,7 @@ pub(crate) struct Ring<'a> {
     pub(crate) direction: &'a Direction,
     bytes: *mut u8,
     sizes: Sizes,
+    next: &'a AtomicUsize,
 }
 
 fn word(len: usize) -> u64 {
@@ -481,13 +503,22 @@ fn word(len: usize) -> u64 {
 }
 
 impl Ring<'_> {
-    /// From where on bytes lie in the larger ring.
+    /// From where on bytes lie in the larger ring, for the reader.
     #[inline]
     fn grown_at(&self) -> u64 {
         if self.sizes.large == 0 {
             return NEVER;
         }
         self.direction.producer.grown_at.load(Ordering::Acquire)
+    }
+
+    /// The same for the sender.
+    #[inline]
+    fn grows_at(&self) -> u64 {
+        if self.sizes.large == 0 {
+            return NEVER;
+        }
+        self.direction.sender.grown_at.load(Ordering::Acquire)
     }
 
     /// Where the byte of that number lies, and how many lie behind one another from there on: whatever
@@ -511,8 +542,7 @@ impl Ring<'_> {
 
     /// How much room there is between those cursors, and how much there would be without them.
     #[inline]
-    fn room(&self, head: u64, tail: u64) -> (u64, u64) {
-        let grown_at = self.grown_at();
+    fn room(&self, head: u64, tail: u64, grown_at: u64) -> (u64, u64) {
         let (len, from) = if head < grown_at {
             (word(self.sizes.first), tail)
         } else {
@@ -541,12 +571,12 @@ impl Ring<'_> {
         self.direction.producer.head.load(Ordering::Acquire)
     }
 
-    /// Whether there is room for a byte.
+    /// Whether there is room for a byte, for the sender.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        let head = self.direction.producer.head.load(Ordering::Relaxed);
+        let head = self.direction.sender.head.load(Ordering::Acquire);
         let tail = self.direction.consumer.tail.load(Ordering::Acquire);
-        self.room(head, tail).0 > 0
+        self.room(head, tail, self.grows_at()).0 > 0
     }
 
     /// Bells that the sender of this ring has rung, and nobody has taken out of the kernel's queue.
@@ -563,13 +593,35 @@ impl Ring<'_> {
         rung.wrapping_sub(self.direction.consumer.heard.load(Ordering::Acquire))
     }
 
-    /// Whether there is so much room that it is worth waking a writer for: half of the ring.
+    /// Whether there is so much room that it is worth waking a writer for: half of the ring. For the sender.
     #[inline]
     pub(crate) fn has_much_room(&self) -> bool {
-        let head = self.direction.producer.head.load(Ordering::Acquire);
+        let head = self.direction.sender.head.load(Ordering::Acquire);
         let tail = self.direction.consumer.tail.load(Ordering::Acquire);
-        let (room, len) = self.room(head, tail);
+        let (room, len) = self.room(head, tail, self.grows_at());
         room >= len / 2
+    }
+
+    /// The same for the reader.
+    #[inline]
+    pub(crate) fn leaves_much_room(&self) -> bool {
+        let head = self.direction.producer.head.load(Ordering::Acquire);
+        let tail = self.direction.consumer.tail.load(Ordering::Relaxed);
+        let (room, len) = self.room(head, tail, self.grown_at());
+        room >= len / 2
+    }
+
+    /// Bytes go through the ring from here on: so many have gone through the kernel. Returns whether they
+    /// did not before. The lock for sending is held.
+    #[inline]
+    pub(crate) fn switch(&self) -> bool {
+        let Direction { producer, sender, .. } = self.direction;
+        let is_first = sender.is_switched.load(Ordering::Relaxed) == 0;
+        if is_first {
+            producer.switched_at.store(producer.given.load(Ordering::Acquire), Ordering::Release);
+            sender.is_switched.store(1, Ordering::Relaxed);
+        }
+        is_first
     }
 
     /// Where the reader is, and how many bytes it can read.
@@ -651,17 +703,26 @@ impl Ring<'_> {
         Ok(done)
     }
 
+    /// Bytes are about to be copied in. Their lines are the reader's, who does not look there yet: they come
+    /// while the rest is made ready.
+    #[inline]
+    pub(crate) fn prepare(&self) {
+        let at = self.bytes.wrapping_add(self.next.load(Ordering::Relaxed));
+        raw::claim(at);
+        raw::claim(at.wrapping_add(LINE));
+    }
+
     /// Copies bytes in for as long as there are some and there is room for them, and returns how
     /// many; none if a buffer is none. A stream in a ring that has grown does not begin again at the
     /// start: what comes next had better not lie where the reader still has it near itself.
     pub(crate) fn write(&self, from: &mut Cursor<'_>, is_stream: bool) -> Result<usize, Fault> {
         let begin = from.clone();
-        let Direction { producer, consumer, .. } = self.direction;
-        let mut head = producer.head.load(Ordering::Relaxed);
-        let mut tail = producer.tail_seen.load(Ordering::Relaxed);
-        let grown_at = self.grown_at();
+        let Direction { producer, sender, consumer, .. } = self.direction;
+        let mut head = sender.head.load(Ordering::Relaxed);
+        let mut tail = sender.tail_seen.load(Ordering::Relaxed);
+        let grown_at = self.grows_at();
         let wanted = word(from.remaining());
-        let (room, len) = self.room(head, tail);
+        let (room, len) = self.room(head, tail, grown_at);
         // Where the ring that is written to has begun, and how far into it that is.
         let origin = if head < grown_at { 0 } else { grown_at };
         let past = head.wrapping_sub(origin);
@@ -676,9 +737,9 @@ impl Ring<'_> {
                 producer.skip_to.store(start, Ordering::Relaxed);
                 (head, tail) = (start, start);
             }
-            producer.tail_seen.store(tail, Ordering::Relaxed);
+            sender.tail_seen.store(tail, Ordering::Relaxed);
         }
-        let mut room = usize::try_from(self.room(head, tail).0).unwrap_or(0);
+        let mut room = usize::try_from(self.room(head, tail, grown_at).0).unwrap_or(0);
         let mut done = 0;
         while room > 0 {
             let (offset, most) = self.place(head, grown_at);
@@ -696,7 +757,10 @@ impl Ring<'_> {
             head = head.wrapping_add(copied.try_into().unwrap_or(0));
         }
         if done > 0 {
+            // In this order: who is killed in between has sent it.
+            sender.head.store(head, Ordering::Release);
             producer.head.store(head, Ordering::Release);
+            self.next.store(self.place(head, grown_at).0, Ordering::Relaxed);
         }
         Ok(done)
     }
@@ -704,27 +768,29 @@ impl Ring<'_> {
     /// So much more has gone through a ring that is wanted larger: has it grow when that is a good deal,
     /// if there is memory. Returns whether it has grown.
     pub(crate) fn want_larger(&self, bytes: u64, has_memory: impl FnOnce() -> bool) -> bool {
-        let producer = &self.direction.producer;
-        if self.sizes.large == 0 || producer.grown_at.load(Ordering::Relaxed) != NEVER {
+        let Direction { producer, sender, .. } = self.direction;
+        if self.sizes.large == 0 || sender.grown_at.load(Ordering::Relaxed) != NEVER {
             return false;
         }
-        let before = producer.wanted.load(Ordering::Relaxed);
+        let before = sender.wanted.load(Ordering::Relaxed);
         let wanted = before.saturating_add(bytes);
-        producer.wanted.store(wanted, Ordering::Relaxed);
+        sender.wanted.store(wanted, Ordering::Relaxed);
         let due = WANTED_RINGS * word(self.sizes.first);
         if before / due == wanted / due || !has_memory() {
             return false;
         }
         // The reader hears of it with the first byte that lies there.
-        producer.grown_at.store(producer.head.load(Ordering::Relaxed), Ordering::Release);
+        let head = sender.head.load(Ordering::Relaxed);
+        producer.grown_at.store(head, Ordering::Release);
+        sender.grown_at.store(head, Ordering::Release);
         true
     }
 
     /// How far the reader has got since this was last asked.
     pub(crate) fn progress(&self) -> u64 {
-        let Direction { producer, consumer, .. } = self.direction;
+        let Direction { sender, consumer, .. } = self.direction;
         let tail = consumer.tail.load(Ordering::Relaxed);
-        tail.wrapping_sub(producer.full_at.swap(tail, Ordering::Relaxed))
+        tail.wrapping_sub(sender.full_at.swap(tail, Ordering::Relaxed))
     }
 }
 

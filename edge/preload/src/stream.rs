@@ -361,7 +361,7 @@ fn last_word(slot: &Slot, fd: c_int) -> Step {
 fn ring_for_room(slot: &Slot, ring: Ring<'_>, fd: c_int) {
     fence(Ordering::SeqCst);
     let writer = &ring.direction.writer;
-    if writer.armed.load(Ordering::Relaxed) != 0 && ring.has_much_room() {
+    if writer.armed.load(Ordering::Relaxed) != 0 && ring.leaves_much_room() {
         ring_bell(slot, &writer.armed, fd);
     }
 }
@@ -406,9 +406,7 @@ fn ring_unless(slot: &Slot, segment: &Segment, fd: c_int, is_done: impl FnOnce()
 
 /// From here on this end's bytes travel through its ring. The lock for sending is held.
 pub(crate) fn switch(slot: &Slot, segment: &Segment) {
-    let producer = &segment.outgoing(slot.end()).direction.producer;
-    if producer.switched_at.load(Ordering::Relaxed) == NEVER {
-        producer.switched_at.store(producer.given.load(Ordering::Acquire), Ordering::Release);
+    if segment.outgoing(slot.end()).switch() {
         slot.set_why(Why::Rings);
         slot.set_carrier(Carrier::Rings);
     }
@@ -1109,6 +1107,9 @@ pub(crate) struct Send {
 /// Sends, waiting as the socket's options and `how` say.
 pub(crate) fn send(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Send) -> Answer {
     raw::cancellation_point();
+    if let Some(segment) = slot.mapped() {
+        segment.outgoing(slot.end()).prepare();
+    }
     let now = how.now || slot.is_nonblocking.load(Ordering::Relaxed);
     let mut cursor = Cursor::new(parts);
     let wanted = cursor.remaining();

@@ -31,7 +31,7 @@ use crate::raw;
 pub(super) use records::{Front, Peeked, Pushed, Reserved};
 pub(super) use senders::{Expects, Origin, Sender, Sent};
 
-const MAGIC: u64 = 0x0002_7872_626d_6b73;
+const MAGIC: u64 = 0x0003_7872_626d_6b73;
 /// Senders that one mailbox knows at a time; others use the kernel.
 const SENDERS_MAX: usize = 64;
 /// Processes of one family that own a mailbox; if there are more, nobody asks whether they live.
@@ -92,6 +92,9 @@ struct Line<T>(T);
 #[repr(C, align(128))]
 struct Producer {
     lock: Lock,
+    /// How far senders have got, as the word says it, or is about to: readers look at that all the time, and
+    /// who sends need not wait until it is here. Never behind.
+    head: AtomicU64,
     /// What was last known of the readers' cursor, and of what they have released.
     tail_seen: AtomicU64,
     released_seen: AtomicU64,

@@ -28,6 +28,8 @@ const ROUTES: usize = 64;
 const PROBES: usize = 4;
 /// The most that a datagram of IPv4 carries.
 pub(super) const LEN_MAX: usize = 65_507;
+/// What is written before it is looked whether the readers are awake: copying more in vain costs more.
+const EAGER_LEN: usize = 2048;
 /// After so many datagrams one goes through the kernel.
 pub(super) const VERIFY: u32 = 4096;
 /// Datagrams that are sent between two looks at whether the receiver reads them.
@@ -49,6 +51,8 @@ pub(super) struct Way {
     pub(super) pushed_to: u64,
     /// Datagrams so far.
     looks: u32,
+    /// The readers were awake for the last one.
+    is_awake: bool,
 }
 
 impl Drop for Way {
@@ -354,11 +358,13 @@ impl Way {
     pub(super) fn new(mailbox: Mailbox, me: u64, source: SocketAddr) -> Option<Self> {
         let sender = mailbox.enter(me, source, None)?;
         let pushed_to = mailbox.head();
-        Some(Self { mailbox, sender, unverified: 0, guessed: 0, pushed_to, looks: 0 })
+        let (unverified, guessed, looks) = (0, 0, 0);
+        Some(Self { mailbox, sender, unverified, guessed, pushed_to, looks, is_awake: false })
     }
 
     /// Puts a datagram into the mailbox; `Asleep` if it is to go through the kernel for any reason.
     pub(super) fn send(&mut self, parts: &[libc::iovec]) -> Pushed {
+        self.mailbox.prepare(self.pushed_to);
         let mut cursor = Cursor::new(parts);
         let len = cursor.remaining();
         let Some(sender) = self.mailbox.sender(self.sender) else { return Pushed::Gone };
@@ -379,7 +385,10 @@ impl Way {
         }
         let mut rounds = 0;
         loop {
-            let pushed = self.mailbox.push(self.sender, sender.given(), &mut cursor, len);
+            let is_eager = self.is_awake && len <= EAGER_LEN;
+            let given = sender.given();
+            let pushed = self.mailbox.push(self.sender, given, &mut cursor, len, is_eager);
+            self.is_awake = matches!(pushed, Pushed::At(_));
             match pushed {
                 Pushed::At(end) => {
                     self.pushed_to = end;

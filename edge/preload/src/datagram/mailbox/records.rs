@@ -14,6 +14,7 @@ use super::{
 };
 use crate::lock::{Held, Lock};
 use crate::parts::{Cursor, Fault};
+use crate::raw;
 
 /// From where the datagram came that was last peeked at.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -105,8 +106,9 @@ impl Reserved<'_> {
     pub(in crate::datagram) fn publish(self) -> Option<u64> {
         let space = self.space?;
         let put = |now: u64| Some(space.end << SLEEPERS_SHIFT | now & (GONE | SLEEPERS));
-        let word = &self.mailbox.header().word.0;
-        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, put);
+        let Header { word, producer, .. } = self.mailbox.header();
+        producer.head.store(space.end, Ordering::Release);
+        let _ = word.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, put);
         self.mailbox.charge(&space);
         Some(space.end)
     }
@@ -155,45 +157,64 @@ impl Mailbox {
         unsafe { source.cast::<[u32; 4]>().read() }
     }
 
-    /// Puts a datagram of `len` bytes there.
+    /// A record is about to be written, most likely at this position.
+    #[inline]
+    pub(in crate::datagram) fn prepare(&self, cursor: u64) {
+        let (at, _) = self.at(cursor);
+        raw::claim(at);
+        raw::claim(at.wrapping_add(64));
+    }
+
+    /// Puts a datagram of `len` bytes there. `is_eager`: the readers are awake, most likely, so it is
+    /// written before it is looked whether that is so.
     pub(in crate::datagram) fn push(
         &self,
         sender: usize,
         before: u32,
         from: &mut Cursor<'_>,
         len: usize,
+        is_eager: bool,
     ) -> Pushed {
         let Header { word, producer, .. } = self.header();
-        if let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
+        if !is_eager && let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
             return refused;
         }
         let _held = producer.lock.hold();
-        let Some(space) = self.space(len) else { return Pushed::Full };
+        let start = match is_eager {
+            true => producer.head.load(Ordering::Relaxed),
+            false => word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT,
+        };
+        let Some(space) = self.space(start, len) else { return Pushed::Full };
         // The kernel says what there is to say about a buffer that is none.
         if !self.fill(&space, sender, before, from) {
             return Pushed::Asleep;
         }
         let end = space.end;
-        let mut now = word.0.load(Ordering::Acquire);
+        let mut now = start << SLEEPERS_SHIFT;
+        // First, so that nobody writes over what has been published if this sender is killed in between.
+        producer.head.store(end, Ordering::Release);
         loop {
-            if let Some(refused) = refusal(now) {
-                return refused;
-            }
             let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
             match word.0.compare_exchange_weak(now, end << SLEEPERS_SHIFT, o, r) {
                 Ok(_) => break,
                 Err(changed) => now = changed,
+            }
+            let reached = now >> SLEEPERS_SHIFT;
+            // If it is not where it has been: somebody was killed in between.
+            let missed = (reached != start).then_some(Pushed::Asleep);
+            if let Some(refused) = refusal(now).or(missed) {
+                producer.head.store(reached, Ordering::Release);
+                return refused;
             }
         }
         self.charge(&space);
         Pushed::At(end)
     }
 
-    /// Where a datagram of `len` bytes goes; `None` if there is no room for it. The senders' lock is
-    /// held.
-    fn space(&self, len: usize) -> Option<Space> {
-        let Header { word, producer, consumer, limit, .. } = self.header();
-        let start = word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT;
+    /// Where a datagram of `len` bytes goes, if senders have got as far as `start`; `None` if there is no
+    /// room for it. The senders' lock is held.
+    fn space(&self, start: u64, len: usize) -> Option<Space> {
+        let Header { producer, consumer, limit, .. } = self.header();
         let (total, charge) = (self.total(), charge_of(len));
         let needed = 1 + units(len);
         let limit = limit.load(Ordering::Relaxed);
@@ -269,7 +290,8 @@ impl Mailbox {
                 Err(changed) => now = changed,
             }
         }
-        Ok(Reserved { mailbox: self, space: self.space(len), _held: held })
+        let space = self.space(now >> SLEEPERS_SHIFT, len);
+        Ok(Reserved { mailbox: self, space, _held: held })
     }
 
     /// Whether a full ring is worth waiting for: its readers have read since the last wait in vain.
