@@ -142,16 +142,22 @@ fn prefetch(line: *mut u8) {
     let _ = line;
 }
 
-/// Asks the processor for a line, to write to it.
+/// Asks the processor for a line, to write to it. The compiler's own hint would become one to read, on
+/// processors that it does not know to have this one.
 #[inline]
 fn prefetch_for_writing(line: *mut u8) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        // SAFETY: a hint, which neither reads nor writes nor faults, whatever the address is.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(line.cast_const().cast()) };
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint, which neither reads nor writes nor faults, whatever the address is, and does nothing
+    // where the processor does not know it.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     let _ = line;
 }
 
