@@ -41,7 +41,7 @@ use crate::{address, life, raw, signal, thread};
 struct Entry {
     /// The process that has it; 0 if nobody has.
     owner: AtomicU32,
-    /// A [`Sleeping`].
+    /// The number of a [`Sleeping`].
     sleeper: AtomicU32,
     /// The name of the socket that is rung; 0 if there is none.
     bell: AtomicU64,
@@ -50,14 +50,23 @@ struct Entry {
 }
 
 /// Whether somebody sleeps there, and on what.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u32)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Sleeping {
-    Nobody = 0,
+    Nobody,
     /// On the bell, and on all that the kernel knows of.
-    InKernel = 1,
+    InKernel,
     /// On the bell alone: the end of a connection is to be rung for as well.
-    OnBell = 2,
+    OnBell,
+}
+
+impl Sleeping {
+    const fn number(self) -> u32 {
+        match self {
+            Self::Nobody => 0,
+            Self::InKernel => 1,
+            Self::OnBell => 2,
+        }
+    }
 }
 
 /// Doorbells of one user. Who gets none is rung for by each connection.
@@ -190,7 +199,7 @@ impl Doorbell {
         }) else {
             return;
         };
-        entry.sleeper.store(Sleeping::Nobody as u32, Ordering::Relaxed);
+        entry.sleeper.store(Sleeping::Nobody.number(), Ordering::Relaxed);
         entry.bell.store(0, Ordering::Relaxed);
         self.number.store(number, Ordering::Relaxed);
         let Some(fd) = Socket::open() else { return };
@@ -209,7 +218,7 @@ impl Doorbell {
     #[inline]
     pub(crate) fn set(&self, sleeper: Sleeping) {
         if let Some(entry) = entry(self.number()) {
-            entry.sleeper.store(sleeper as u32, Ordering::Relaxed);
+            entry.sleeper.store(sleeper.number(), Ordering::Relaxed);
         }
     }
 
@@ -258,7 +267,7 @@ impl Doorbell {
 /// Whether somebody sleeps there. A full fence lies between what there is to be seen and this.
 #[inline]
 pub(crate) fn is_asleep(number: u32) -> bool {
-    let nobody = Sleeping::Nobody as u32;
+    let nobody = Sleeping::Nobody.number();
     entry(number).is_none_or(|entry| entry.sleeper.load(Ordering::Relaxed) != nobody)
 }
 
@@ -266,7 +275,7 @@ pub(crate) fn is_asleep(number: u32) -> bool {
 pub(crate) fn ring_alone(number: u32) {
     let Some(entry) = entry(number) else { return };
     let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-    let (alone, nobody) = (Sleeping::OnBell as u32, Sleeping::Nobody as u32);
+    let (alone, nobody) = (Sleeping::OnBell.number(), Sleeping::Nobody.number());
     if entry.sleeper.compare_exchange(alone, nobody, o, r).is_ok() {
         ring(number);
     }
@@ -275,7 +284,7 @@ pub(crate) fn ring_alone(number: u32) {
 /// The caller is about to ring. Returns false if somebody else has, or is about to.
 #[inline]
 pub(crate) fn rouse(number: u32) -> bool {
-    let nobody = Sleeping::Nobody as u32;
+    let nobody = Sleeping::Nobody.number();
     entry(number).is_none_or(|entry| entry.sleeper.swap(nobody, Ordering::AcqRel) != nobody)
 }
 

@@ -142,7 +142,7 @@ fn poll_inner(
     let is_mixed = known.iter().zip(&*fds).any(|(known, fd)| known.needs_kernel(fd));
     let has_streams = known.iter().any(|known| matches!(known, Known::Socket(_) | Known::Epoll(_)));
     let every = if is_mixed { config.kernel_every } else { config.kernel_every.max(RINGS_ALONE) };
-    let mut looks = if is_mixed { every } else { 0 };
+    let mut looks = if is_mixed || is_due(&known, patience.start_ns()) { every } else { 0 };
     loop {
         let is_eager = known.iter().zip(&*fds).any(|(known, fd)| known.waits_for_kernel(fd));
         let kernel = is_eager || looks >= every || limit_ns == Some(0);
@@ -218,6 +218,17 @@ fn poll_inner(
             return Err(Errno::INTR);
         }
     }
+}
+
+/// Whether it is time to ask the kernel about connections with rings, however much they bring: that the
+/// other end has been killed only the kernel says.
+fn is_due(known: &[Known], now_ns: u64) -> bool {
+    let each = || known.iter().filter_map(Known::rings);
+    let is_due = each().any(|(slot, _)| stream::is_look_due(slot, now_ns));
+    if is_due {
+        each().for_each(|(slot, _)| slot.looked_ns.store(now_ns, Ordering::Relaxed));
+    }
+    is_due
 }
 
 /// Says of every datagram socket that is waited for that its owner sleeps. `None` if one has

@@ -55,6 +55,11 @@ impl Patience {
         }
     }
 
+    /// When it started.
+    pub(crate) fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
     /// What interrupts it.
     pub(crate) fn kind(&self) -> Interrupts {
         self.kind

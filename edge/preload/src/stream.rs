@@ -1036,12 +1036,17 @@ pub(crate) fn gather(slot: &Slot) {
     }
 }
 
+/// Whether the kernel has not been asked about a connection for so long that it had better be.
+#[inline]
+pub(crate) fn is_look_due(slot: &Slot, now_ns: u64) -> bool {
+    now_ns.saturating_sub(slot.looked_ns.load(Ordering::Relaxed)) > KERNEL_LOOK_NS
+}
+
 /// Nothing was there, and the program does not wait: before it is told so, now and then the kernel
 /// is asked whether the peer still lives.
 fn last_look(slot: &Slot, fd: c_int, mut attempt: impl FnMut() -> Step) -> Step {
     let now = raw::now_ns();
-    let last = slot.looked_ns.load(Ordering::Relaxed);
-    if slot.mapped().is_some() && now.saturating_sub(last) > KERNEL_LOOK_NS {
+    if slot.mapped().is_some() && is_look_due(slot, now) {
         slot.looked_ns.store(now, Ordering::Relaxed);
         look_at_kernel(slot, fd);
         if slot.is_peer_gone.load(Ordering::Relaxed) {
@@ -1188,7 +1193,8 @@ pub(crate) fn kernel_speaks(slot: &Slot, segment: &Segment) -> (bool, bool) {
 
 /// Spinning waits look at the kernel once in so many rounds.
 const KERNEL_LOOK_ROUNDS: u32 = 4096;
-/// Reads that find nothing and do not wait look at the kernel no more often than this.
+/// Reads that find nothing and do not wait, and polls of what is in memory, look at the kernel no more often
+/// than this.
 const KERNEL_LOOK_NS: u64 = 20_000_000;
 /// After so many receptions in a row, without anything sent in between, a connection is a stream.
 const RUN_MIN: u32 = 64;

@@ -4,6 +4,7 @@
  *   bells poll|select|epoll|fresh|threads how   how the server waits, `fresh` on a new epoll instance each time; and
  *     rung    it is woken by bells, not by the kernel's streams
  *     ends    it is woken by the ends of connections, too
+ *     killed  it hears that a client has been killed, however much the others have for it
  *     client  the same, though the client has closed descriptors that it had not opened, and has something else
  *             by their numbers
  *     server  it is woken somehow, though it has done so itself
@@ -13,6 +14,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,10 +37,10 @@ static void fail(int line, const char *what) {
 
 /* Whoever is not woken looks for itself after 250 ms. */
 /* Or, with nothing but connections that have rings, 20 ms after it has fallen asleep. */
-enum { ENDS = 6, WARM = 60, ROUNDS = 240, LATE_MS = 200, LATE_MAX = 8, EARLY_MS = 10, FD_MIN = 100, FD_MAX = 1100, MAILS = 8 };
+enum { ENDS = 6, WARM = 60, ROUNDS = 240, LATE_MS = 200, LATE_MAX = 8, EARLY_MS = 10, KILLS = 8, KILLED_MS = 5000, FD_MIN = 100, FD_MAX = 1100, MAILS = 8 };
 static int ends[ENDS], left = ENDS, watch = -1;
-/* When a connection has ended. */
-static double *ended_ms;
+/* When a connection has ended that nobody has heard of yet; 0 if there is none. */
+static volatile double *ended_ms;
 static const char *way, *how;
 
 static int takes_over(const char *who) { return !strcmp(how, who); }
@@ -76,13 +78,13 @@ static int next_ready(void) {
 		fd_set set;
 		FD_ZERO(&set);
 		for (int i = 0; i < left; i++) FD_SET(ends[i], &set);
-		CHECK(select(FD_SETSIZE, &set, NULL, NULL, NULL) == 1);
+		CHECK(select(FD_SETSIZE, &set, NULL, NULL, NULL) >= 1);
 		for (int i = 0; i < left; i++)
 			if (FD_ISSET(ends[i], &set)) return ends[i];
 	}
 	struct pollfd polled[ENDS];
 	for (int i = 0; i < left; i++) polled[i] = (struct pollfd){ ends[i], POLLIN };
-	CHECK(poll(polled, left, -1) == 1);
+	CHECK(poll(polled, left, -1) >= 1);
 	for (int i = 0; i < left; i++)
 		if (polled[i].revents) return ends[i];
 	CHECK(!"something can be read");
@@ -147,9 +149,9 @@ static void *answers(void *mine) {
 }
 
 /* Answers until each connection has ended, which it hears of before it would look for itself. */
-static void hear_ends(int listener) {
+static void hear_ends(int listener, int rounds) {
 	int late = 0;
-	for (int round = 0; round < WARM; round++) {
+	for (int round = 0; round < rounds; round++) {
 		for (left = 0; left < ENDS; left++) CHECK((ends[left] = accept(listener, NULL, NULL)) >= 0);
 		while (left) {
 			char what;
@@ -158,16 +160,57 @@ static void hear_ends(int listener) {
 				CHECK(send(fd, &what, 1, 0) == 1);
 				continue;
 			}
-			CHECK(got == 0);
-			late += now_ms() - *ended_ms > EARLY_MS;
+			CHECK(got == 0 || (errno == ECONNRESET && takes_over("killed")));
+			late += *ended_ms && now_ms() - *ended_ms > EARLY_MS;
+			*ended_ms = 0;
 			for (int i = 0; i < left; i++)
 				if (ends[i] == fd) ends[i] = ends[--left];
 			close(fd);
 		}
 	}
-	if (late > WARM * ENDS / 4) {
-		fprintf(stderr, "%d of %d ends were heard late\n", late, WARM * ENDS);
+	if (late > rounds * ENDS / 4 && takes_over("ends")) {
+		fprintf(stderr, "%d of %d ends were heard late\n", late, rounds * ENDS);
 		_exit(1);
+	}
+	_exit(0);
+}
+
+static void asks(int end) {
+	char what = 'a';
+	CHECK(send(end, &what, 1, 0) == 1 && recv(end, &what, 1, 0) == 1);
+}
+
+/* One of the clients is killed while the others have something for the server all the time. */
+static void kill_one(int listener) {
+	for (int round = 0; round < KILLS; round++) {
+		int ready[2];
+		char byte;
+		CHECK(!pipe(ready));
+		pid_t victim = fork();
+		CHECK((ends[0] = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
+		if (victim == 0) {
+			joins(ends[0], listener);
+			for (int i = 0; i < WARM; i++) asks(ends[0]);
+			CHECK(write(ready[1], "r", 1) == 1);
+			for (;;) pause();
+		}
+		close(ends[0]);
+		for (int i = 1; i < ENDS; i++) {
+			CHECK((ends[i] = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
+			joins(ends[i], listener);
+		}
+		CHECK(read(ready[0], &byte, 1) == 1);
+		close(ready[0]);
+		close(ready[1]);
+		for (int i = 0; i < WARM * ENDS; i++) asks(ends[1 + i % (ENDS - 1)]);
+		double start = now_ms();
+		*ended_ms = start;
+		CHECK(!kill(victim, SIGKILL) && wait(NULL) == victim);
+		for (int i = 0; *ended_ms; i++) {
+			asks(ends[1 + i % (ENDS - 1)]);
+			CHECK(now_ms() - start < KILLED_MS);
+		}
+		for (int i = 1; i < ENDS; i++) close(ends[i]);
 	}
 	_exit(0);
 }
@@ -179,8 +222,7 @@ static void end_all(int listener) {
 			joins(ends[i], listener);
 		}
 		for (int i = 0; i < ENDS * ENDS; i++) {
-			char what = 'a';
-			CHECK(send(ends[i % ENDS], &what, 1, 0) == 1 && recv(ends[i % ENDS], &what, 1, 0) == 1);
+			asks(ends[i % ENDS]);
 		}
 		for (int i = 0; i < ENDS; i++) {
 			char what;
@@ -195,7 +237,8 @@ static void end_all(int listener) {
 }
 
 static void serve(int listener) {
-	if (takes_over("ends")) hear_ends(listener);
+	if (takes_over("ends")) hear_ends(listener, WARM);
+	if (takes_over("killed")) hear_ends(listener, KILLS);
 	int idle[2];
 	CHECK(!pipe(idle));
 	watch = idle[0];
@@ -229,6 +272,7 @@ static void serve(int listener) {
 
 static void client(int listener) {
 	if (takes_over("ends")) end_all(listener);
+	if (takes_over("killed")) kill_one(listener);
 	int late = 0;
 	for (int i = 0; i < ENDS; i++) {
 		CHECK((ends[i] = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
@@ -267,12 +311,13 @@ int main(int argc, char **argv) {
 	CHECK(!listen(listener, ENDS));
 	pid_t server = fork();
 	if (server == 0) serve(listener);
-	pid_t asks = fork();
-	if (asks == 0) client(listener);
+	pid_t other = fork();
+	if (other == 0) client(listener);
 	int status, all = 0;
 	for (int i = 0; i < 2; i++) {
 		CHECK(wait(&status) > 0);
 		all |= status;
+		if (status) kill(server, SIGKILL), kill(other, SIGKILL);
 	}
 	return all != 0;
 }

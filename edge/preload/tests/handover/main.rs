@@ -133,7 +133,8 @@ fn who_sleeps_is_rung_for() {
     let rung = ["poll rung", "select rung", "epoll rung", "fresh rung", "threads rung"];
     let ringing = ["poll client", "select client", "epoll client"];
     succeeds("bells", &[&SLEEPING], &[&rung[..], &ringing[..]].concat());
-    succeeds("bells", &[&SLEEPING, &SHARED, &SPINNING], &["poll ends", "select ends"]);
+    let ends = ["poll ends", "select ends", "poll killed", "select killed"];
+    succeeds("bells", &[&SLEEPING, &SHARED, &SPINNING], &ends);
     let closing = ["poll server", "select server", "epoll server"];
     succeeds("bells", &[&SLEEPING, &SHARED, &SPINNING], &closing);
 }
