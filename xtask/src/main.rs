@@ -62,10 +62,12 @@ fn number(text: &str) -> Result<u64, Failure> {
     text.parse().map_err(|_| format!("{text} is not a number of seconds"))
 }
 
-/// The directory above this package's, wherever the command is called from.
+/// The directory above this package's, wherever the command is called from. Cargo says at run time where that
+/// is: a program that several checkouts build in one place may be another's.
 fn workspace_root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
+    let here = env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    here.parent().map_or_else(|| here.clone(), Path::to_path_buf)
 }
 
 const DEFAULT_SECONDS: u64 = 60;
