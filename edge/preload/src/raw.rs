@@ -78,21 +78,26 @@ pub(crate) unsafe fn syscall(number: i64, args: [usize; 6]) -> Answer {
     decode(answer)
 }
 
-/// The caller is about to write to `line`, which another processor reads: fetches it for that at once,
-/// rather than to read it first and then again to write it.
+/// The caller is about to write here, and another processor has been: fetches two cache lines for that at
+/// once, rather than to read them first and then again to write them.
 #[inline]
-pub(crate) fn claim<T>(line: *const T) {
-    // SAFETY: a hint, which changes nothing but caches and cannot fail.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
+pub(crate) fn claim(at: *const u8) {
+    for line in [at, at.wrapping_add(LINE)] {
+        // SAFETY: a hint, which changes nothing but caches and cannot fail.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
+        }
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
+        }
     }
 }
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 #[inline]
 fn decode(answer: isize) -> Answer {

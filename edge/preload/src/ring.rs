@@ -238,8 +238,6 @@ const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 /// More bells than this are not waiting at once.
 const BELLS_MAX: usize = 1 << 16;
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
 /// Where an empty ring begins again rather than go on, in bytes from its start.
 const RESTART_BYTES: u64 = 8192;
 
@@ -506,19 +504,18 @@ impl Ring<'_> {
     /// From where on bytes lie in the larger ring, for the reader.
     #[inline]
     fn grown_at(&self) -> u64 {
-        if self.sizes.large == 0 {
-            return NEVER;
-        }
-        self.direction.producer.grown_at.load(Ordering::Acquire)
+        self.growth(&self.direction.producer.grown_at)
     }
 
     /// The same for the sender.
     #[inline]
     fn grows_at(&self) -> u64 {
-        if self.sizes.large == 0 {
-            return NEVER;
-        }
-        self.direction.sender.grown_at.load(Ordering::Acquire)
+        self.growth(&self.direction.sender.grown_at)
+    }
+
+    #[inline]
+    fn growth(&self, grown_at: &AtomicU64) -> u64 {
+        if self.sizes.large == 0 { NEVER } else { grown_at.load(Ordering::Acquire) }
     }
 
     /// Where the byte of that number lies, and how many lie behind one another from there on: whatever
@@ -597,17 +594,20 @@ impl Ring<'_> {
     #[inline]
     pub(crate) fn has_much_room(&self) -> bool {
         let head = self.direction.sender.head.load(Ordering::Acquire);
-        let tail = self.direction.consumer.tail.load(Ordering::Acquire);
-        let (room, len) = self.room(head, tail, self.grows_at());
-        room >= len / 2
+        self.is_roomy(head, self.grows_at())
     }
 
     /// The same for the reader.
     #[inline]
     pub(crate) fn leaves_much_room(&self) -> bool {
         let head = self.direction.producer.head.load(Ordering::Acquire);
-        let tail = self.direction.consumer.tail.load(Ordering::Relaxed);
-        let (room, len) = self.room(head, tail, self.grown_at());
+        self.is_roomy(head, self.grown_at())
+    }
+
+    #[inline]
+    fn is_roomy(&self, head: u64, grown_at: u64) -> bool {
+        let tail = self.direction.consumer.tail.load(Ordering::Acquire);
+        let (room, len) = self.room(head, tail, grown_at);
         room >= len / 2
     }
 
@@ -707,9 +707,7 @@ impl Ring<'_> {
     /// while the rest is made ready.
     #[inline]
     pub(crate) fn prepare(&self) {
-        let at = self.bytes.wrapping_add(self.next.load(Ordering::Relaxed));
-        raw::claim(at);
-        raw::claim(at.wrapping_add(LINE));
+        raw::claim(self.bytes.wrapping_add(self.next.load(Ordering::Relaxed)));
     }
 
     /// Copies bytes in for as long as there are some and there is room for them, and returns how

@@ -160,9 +160,7 @@ impl Mailbox {
     /// A record is about to be written, most likely at this position.
     #[inline]
     pub(in crate::datagram) fn prepare(&self, cursor: u64) {
-        let (at, _) = self.at(cursor);
-        raw::claim(at);
-        raw::claim(at.wrapping_add(64));
+        raw::claim(self.at(cursor).0);
     }
 
     /// Puts a datagram of `len` bytes there. `is_eager`: the readers are awake, most likely, so it is
@@ -184,7 +182,9 @@ impl Mailbox {
             true => producer.head.load(Ordering::Relaxed),
             false => word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT,
         };
-        let Some(space) = self.space(start, len) else { return Pushed::Full };
+        let Some(space) = self.space(start, len) else {
+            return refusal(word.0.load(Ordering::Acquire)).unwrap_or(Pushed::Full);
+        };
         // The kernel says what there is to say about a buffer that is none.
         if !self.fill(&space, sender, before, from) {
             return Pushed::Asleep;
