@@ -324,6 +324,13 @@ impl QueuePair {
         posted.map_err(|(_, error)| Failure::Failed(format!("posting a request: {error}")))
     }
 
+    #[inline]
+    fn post_receive_batch(&self, batch: &[ReceiveWork<'_>]) -> Result<(), Failure> {
+        // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
+        let posted = unsafe { self.qp.post_recv(batch) };
+        posted.map_err(|(_, error)| Failure::Failed(format!("posting a receive: {error}")))
+    }
+
     /// Request `at` of a batch as the verbs want it.
     #[inline]
     fn work<'a>(&'a self, at: usize, request: &Request, piece: &'a [Sge]) -> SendWork<'a> {
@@ -381,14 +388,16 @@ impl Endpoint for QueuePair {
     #[inline]
     fn post_receives(&mut self, offset: usize, bytes: usize, count: u32) -> Result<(), Failure> {
         let sges = [self.memory.sge(offset, bytes).doing("posting a receive")?];
-        let works = [ReceiveWork { wr_id: 0, sges: &sges, buffer: None }; BATCH_MAX];
+        let work = ReceiveWork { wr_id: 0, sges: &sges, buffer: None };
+        if count == 1 {
+            return self.post_receive_batch(&[work]);
+        }
+        let works = [work; BATCH_MAX];
         let mut left = usize::try_from(count).doing("posting a receive")?;
         while left > 0 {
             let batch = works.get(..left).unwrap_or(&works);
             left -= batch.len();
-            // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
-            let posted = unsafe { self.qp.post_recv(batch) };
-            posted.map_err(|(_, error)| Failure::Failed(format!("posting a receive: {error}")))?;
+            self.post_receive_batch(batch)?;
         }
         Ok(())
     }
