@@ -20,8 +20,8 @@ use adverb_session::{
     ServerSession, WcStatus,
 };
 use adverb_verbs::{
-    Cq, Mr, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind, SendTo, SendWork,
-    WorkCompletion,
+    Context, ContextConfig, Cq, Mr, PathChoice, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData,
+    SendKind, SendTo, SendWork, WcOpcode, WorkCompletion,
 };
 use counted::{Operation, Outcome, ROUNDS};
 use std::thread;
@@ -33,7 +33,8 @@ const BATCH: usize = 16;
 const _: () = assert!(ROUNDS.is_multiple_of(BATCH));
 
 /// All of them, by their names.
-const OPERATIONS: [Operation<Bench>; 6] = [
+const OPERATIONS: [Operation<Bench>; 7] = [
+    ("turns", counted_turns),
     ("raw_poll", counted_raw_poll),
     ("session_poll", counted_session_poll),
     ("raw_send", counted_raw_send),
@@ -53,6 +54,18 @@ fn main() -> Outcome<()> {
         bench.session.write()?;
         Ok(bench)
     })
+}
+
+/// A SEND there and one back, as between two processes that spin: each looks once more after it has
+/// answered.
+#[inline(never)]
+fn counted_turns(bench: &mut Bench) -> Outcome<()> {
+    let [a, b] = &mut bench.players;
+    for _ in 0..ROUNDS / 2 {
+        a.play()?;
+        b.play()?;
+    }
+    Ok(())
 }
 
 #[inline(never)]
@@ -86,6 +99,7 @@ fn counted_session_write_batch(bench: &mut Bench) -> Outcome<()> {
 }
 
 struct Bench {
+    players: [Player; 2],
     raw: Raw,
     session: Session,
 }
@@ -98,7 +112,82 @@ impl Bench {
         let accepting = thread::spawn(move || server.accept(Duration::from_secs(60)));
         let client = ClientSession::new(config)?.connect(address)?;
         let server = accepting.join().map_err(|_| "the server has panicked")??;
-        Ok(Self { raw: Raw::new(&client)?, session: Session::new(client, server)? })
+        let players = Player::two()?;
+        Ok(Self { players, raw: Raw::new(&client)?, session: Session::new(client, server)? })
+    }
+}
+
+/// One of two devices of this process that play ping-pong.
+struct Player {
+    qp: Qp<Rc>,
+    cq: Cq,
+    mr: Mr,
+    completions: [WorkCompletion; BATCH],
+}
+
+impl Player {
+    fn new() -> Outcome<Self> {
+        let config = ContextConfig { path: Some(PathChoice::SharedMemory), exclusive: true };
+        let context = Context::open_with("soft_lo", &config)?;
+        let (pd, cq) = (context.alloc_pd(), context.create_cq(256)?);
+        let mr = pd.allocate(2 * SHORT_BYTES, Access::ALL)?;
+        let qp = pd.create_qp(&QpConfig::new(&cq))?;
+        Ok(Self { qp, cq, mr, completions: [WorkCompletion::EMPTY; BATCH] })
+    }
+
+    fn two() -> Outcome<[Self; 2]> {
+        let mut players = [Self::new()?, Self::new()?];
+        let [a, b] = [players[0].qp.address(1)?, players[1].qp.address(1)?];
+        players[0].qp.connect(&RcConnect::new(a, b))?;
+        players[1].qp.connect(&RcConnect::new(b, a))?;
+        players[0].receive()?;
+        players[1].receive()?;
+        players[1].send()?;
+        for _ in 0..ROUNDS {
+            players.iter_mut().try_for_each(Self::play)?;
+        }
+        Ok(players)
+    }
+
+    fn receive(&self) -> Outcome<()> {
+        let sges = [self.mr.sge(SHORT_BYTES, SHORT_BYTES)?];
+        let receive = ReceiveWork { wr_id: 2, sges: &sges, buffer: None };
+        // SAFETY: the region lives as long as the queue pair and lends no references.
+        Ok(unsafe { self.qp.post_recv(&[receive]) }.map_err(|(_, error)| error)?)
+    }
+
+    fn send(&self) -> Outcome<()> {
+        let sges = [self.mr.sge(0, SHORT_BYTES)?];
+        let work = SendWork {
+            to: SendTo::Peer,
+            wr_id: 1,
+            kind: SendKind::Send { imm: None },
+            data: SendData::Gather(&sges),
+            signaled: true,
+            solicited: false,
+            fence: false,
+            buffer: None,
+        };
+        // SAFETY: the region lives as long as the queue pair and lends no references.
+        Ok(unsafe { self.qp.post_send(&[work]) }.map_err(|(_, error)| error)?)
+    }
+
+    /// Takes completions; says whether a message has come.
+    fn poll(&mut self) -> Outcome<bool> {
+        let count = self.cq.poll(&mut self.completions)?;
+        let taken = self.completions.get(..count).unwrap_or_default();
+        match taken.iter().find(|wc| wc.status != WcStatus::Success) {
+            None => Ok(taken.iter().any(|wc| wc.opcode == WcOpcode::Receive)),
+            Some(wc) => Err(wc.status.to_string().into()),
+        }
+    }
+
+    /// Waits for a message and answers it.
+    fn play(&mut self) -> Outcome<()> {
+        while !self.poll()? {}
+        self.send()?;
+        self.receive()?;
+        self.poll().map(drop)
     }
 }
 
