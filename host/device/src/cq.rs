@@ -170,6 +170,39 @@ impl CqShared {
     }
 }
 
+/// Where a poll gets completions that it brings about itself: at once, without the queue in between.
+///
+/// Whoever holds one drives the device, so nobody else brings messages meanwhile. A completion goes here
+/// only while the queue is empty: so none overtakes another of its queue pair, whose lock is held.
+#[derive(Debug)]
+pub(crate) struct Tray<'a> {
+    queue: &'a CqShared,
+    places: &'a mut [Completion],
+    taken: usize,
+}
+
+impl Tray<'_> {
+    /// A completion of this queue can be put here.
+    #[inline]
+    pub(crate) fn takes(&self, queue: &CqShared) -> bool {
+        std::ptr::eq(self.queue, queue)
+            && queue.alert.is_none()
+            && self.taken < self.places.len()
+            && queue.queue.is_empty()
+    }
+
+    /// Puts one here, of which [`Tray::takes`] says that it can be.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, completion: Completion) {
+        debug_assert!(self.taken < self.places.len(), "the caller has asked");
+        if let Some(place) = self.places.get_mut(self.taken) {
+            *place = completion;
+            place.timestamp_ns = self.queue.timestamps.now();
+            self.taken += 1;
+        }
+    }
+}
+
 impl Drop for CqShared {
     fn drop(&mut self) {
         self.affiliation.retire();
@@ -295,8 +328,10 @@ impl Cq {
         let queue = &self.shared.queue;
         let mut taken = queue.take(out);
         if taken == 0 {
-            self.port.drive();
-            taken = queue.take(out);
+            let mut tray = Tray { queue: &self.shared, places: out, taken: 0 };
+            self.port.drive_for(&mut tray);
+            taken = tray.taken;
+            taken += queue.take(out.get_mut(taken..).unwrap_or_default());
         }
         if taken == 0 && queue.has_overrun() {
             return Err(Overrun);

@@ -1,7 +1,7 @@
 //! The transport's view of its surroundings: rings, regions, completion queues, the way out.
 
 use crate::burst::{Burst, Source};
-use crate::cq::{Completion, CqShared};
+use crate::cq::{Completion, CqShared, Tray};
 use crate::events::{Affiliation, EventKind};
 use crate::lane::{Cargo, Lent, Load};
 use crate::qp::Came;
@@ -78,6 +78,8 @@ pub(crate) struct Surroundings<'a, 'b> {
     pub(crate) cargo: Option<&'a mut Cargo<'b>>,
     /// The message that is being handed over is lent.
     pub(crate) lent: Option<Lent<'a>>,
+    /// Where a poll waits for completions.
+    pub(crate) tray: Option<&'a mut Tray<'b>>,
     /// What the call is about, where datagrams want to know.
     pub(crate) errand: Errand<'a>,
     /// Completions published during the call.
@@ -87,8 +89,19 @@ pub(crate) struct Surroundings<'a, 'b> {
 impl<'a> Surroundings<'a, '_> {
     /// Without a way out.
     pub(crate) fn quiet(own: &'a mut Own, regions: &'a Regions) -> Self {
-        let (burst, cargo, lent, errand) = (None, None, None, Errand::None);
-        Self { own, regions, burst, cargo, lent, errand, published: 0 }
+        let (burst, cargo, lent, tray, errand) = (None, None, None, None, Errand::None);
+        Self { own, regions, burst, cargo, lent, tray, errand, published: 0 }
+    }
+}
+
+impl Surroundings<'_, '_> {
+    /// The call ends: a queue pair whose completions were lost does not go on.
+    #[inline]
+    pub(crate) fn end(&mut self, engine: &mut adverb_engine::Qp) {
+        if self.own.overrun {
+            self.own.overrun = false;
+            engine.abort(self);
+        }
     }
 }
 
@@ -162,16 +175,22 @@ impl Surroundings<'_, '_> {
         }
     }
 
+    /// Publishes a completion, which is made where it will be: made elsewhere and copied, it would keep
+    /// the processor waiting for itself.
     #[inline(always)]
-    fn publish(&mut self, cq: Cq, completion: Completion, solicited: bool) {
+    fn publish(&mut self, cq: Cq, completion: impl Fn() -> Completion, solicited: bool) {
         let queue = match cq {
             Cq::Send => &self.own.send_cq,
             Cq::Receive => &self.own.recv_cq,
         };
-        if !queue.publish(completion, solicited) {
+        self.published += 1;
+        if let Some(tray) = self.tray.as_mut().filter(|tray| tray.takes(queue)) {
+            tray.put(completion());
+            return;
+        }
+        if !queue.publish(completion(), solicited) {
             self.own.overrun = true;
         }
-        self.published += 1;
     }
 }
 
@@ -402,9 +421,12 @@ impl Host for Surroundings<'_, '_> {
         self.lent.map(|lent| lent.total())
     }
 
-    #[inline]
+    #[inline(always)]
     fn fetch(&mut self, to: Target) -> Result<(), FetchError> {
-        self.fetch_lent(to)
+        match self.lent {
+            Some(Lent::Near(near)) => self.fetch_near(near, to),
+            Some(Lent::Far { .. }) | None => self.fetch_lent(to),
+        }
     }
 
     fn event(&mut self, event: QpEvent) {
@@ -431,13 +453,14 @@ impl Host for Surroundings<'_, '_> {
             return;
         }
         let posted = self.own.sends.get(done.index);
-        let completion = Completion {
+        let number = self.own.number;
+        let completion = || Completion {
             wr_id: posted.wr_id,
             status: done.status,
             opcode: done.opcode,
             byte_len: done.byte_len,
             imm: None,
-            qp: self.own.number,
+            qp: number,
             src_qp: Qpn::new(0),
             buffer: posted.buffer,
             ..Completion::EMPTY
@@ -445,7 +468,7 @@ impl Host for Surroundings<'_, '_> {
         self.publish(Cq::Send, completion, false);
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive_done(&mut self, done: ReceiveDone) {
         let (wr_id, buffer, srq) = match &mut self.own.receives {
             Receives::Own(ring) => {
@@ -466,7 +489,8 @@ impl Host for Surroundings<'_, '_> {
                 (wr_id, buffer, Some(srq))
             }
         };
-        let completion = Completion {
+        let number = self.own.number;
+        let completion = || Completion {
             wr_id,
             status: done.status,
             opcode: done.opcode,
@@ -475,7 +499,7 @@ impl Host for Surroundings<'_, '_> {
             invalidated: done.invalidated,
             grh: done.grh,
             pkey_index: done.pkey_index,
-            qp: self.own.number,
+            qp: number,
             src_qp: done.src_qp,
             buffer,
             srq,

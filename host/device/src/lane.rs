@@ -24,6 +24,7 @@ use crate::registry::SlotId;
 use crate::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
 use crate::shelf::{QpWord, Shelf};
 use crate::sync::Mutex;
+use crate::table::Place;
 use crate::vicinity::{Addresses, FULL_MAX_NANOS};
 use crate::work::{Local, Sge};
 use adverb_engine::{Access, AccessError, Brief, LOCAL_SEGMENT_BYTES};
@@ -852,6 +853,20 @@ pub(crate) struct Inlet {
     pub(crate) patience: usize,
     /// Messages to multicast groups have come.
     pub(crate) fans: bool,
+    /// The queue pair that most records are for lately, and the one of the last that was not.
+    favourite: Option<(Qpn, Place)>,
+    other: Qpn,
+}
+
+/// What is at the place where the next record will be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Seen {
+    /// Nothing, and there may be something any time.
+    Nothing,
+    /// A brief with its bytes behind it; to be given back with [`Inlet::release`], or to be taken.
+    Brief(Brief, InRing, Record),
+    /// Something to be taken, or nothing ever again.
+    Other,
 }
 
 /// A record that was taken.
@@ -882,7 +897,31 @@ pub(crate) enum Copied {
 
 impl Inlet {
     pub(crate) fn new(lane: Arc<Lane>) -> Self {
-        Self { lane, reader: Reader::default(), patience: 1, fans: false }
+        let (reader, favourite, other) = (Reader::default(), None, Qpn::new(0));
+        Self { lane, reader, patience: 1, fans: false, favourite, other }
+    }
+
+    /// Hands out the queue pair's place if it is the one that most records are for: to be given back.
+    /// `look_up` says where one lives that has come twice in a row.
+    #[inline]
+    pub(crate) fn lend_favourite(
+        &mut self,
+        qp: Qpn,
+        look_up: impl FnOnce() -> Option<Place>,
+    ) -> Option<(Qpn, Place)> {
+        if self.favourite.as_ref().is_some_and(|(known, _)| *known == qp) {
+            return self.favourite.take();
+        }
+        let twice = std::mem::replace(&mut self.other, qp) == qp;
+        if twice { Some((qp, look_up()?)) } else { None }
+    }
+
+    /// Takes it back.
+    #[inline]
+    pub(crate) fn take_back(&mut self, favourite: Option<(Qpn, Place)>) {
+        if favourite.is_some() {
+            self.favourite = favourite;
+        }
     }
 
     /// There may be something to take.
@@ -891,16 +930,34 @@ impl Inlet {
         self.reader.has_more(&self.lane.incoming)
     }
 
-    /// There is nothing to take, and there may be something any time.
-    #[inline]
-    pub(crate) fn is_calm(&mut self) -> bool {
+    /// Looks at the place where the next record will be.
+    #[inline(always)]
+    pub(crate) fn look(&mut self) -> Seen {
+        let Self { lane, reader, .. } = self;
+        let ring = &lane.incoming;
         // Two lines on their way at once: most messages take no more.
-        self.lane.incoming.fetch_soon(self.reader.place_after_next());
-        let calm = !self.has_more() && !self.lane.is_cut();
-        if calm {
-            self.patience = 1;
+        ring.fetch_soon(reader.place_after_next());
+        let Record { at, len, note } = match reader.next(ring) {
+            Ok(None) if !lane.is_cut() => return Seen::Nothing,
+            Ok(None) | Err(Broken) => return Seen::Other,
+            Ok(Some(record)) => record,
+        };
+        if note & NOTE_BRIEF == 0 || note & NOTE_LENT != 0 || len < Brief::LEN {
+            return Seen::Other;
         }
-        calm
+        let Some(source) = ring.bytes(at, len) else {
+            return Seen::Other;
+        };
+        // The writer may have had the second line since it was asked for: it is needed soon.
+        prefetch(source.wrapping_add(LINE));
+        // SAFETY: a brief's bytes within the record's, copied to words of our own (rules 1 and 2).
+        let words = unsafe { source.cast::<[u64; 2]>().read_unaligned() };
+        let near = u32::try_from(len - Brief::LEN)
+            .map(|len| InRing { start: source.wrapping_add(Brief::LEN), len });
+        match (Brief::parse(words), near) {
+            (Some(brief), Ok(near)) => Seen::Brief(brief, near, Record { at, len, note }),
+            (_, _) => Seen::Other,
+        }
     }
 
     /// Takes the next record into `buffer`.

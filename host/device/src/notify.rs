@@ -100,6 +100,12 @@ impl<T: Copy> Queue<T> {
         }
     }
 
+    /// It has no items, as far as anybody can know who does not hold its lock.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
+    }
+
     fn take_some(&self, out: &mut [T]) -> usize {
         let mut state = self.lock();
         let mut taken = 0;

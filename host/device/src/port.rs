@@ -233,10 +233,10 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Nobody waits for what the program does next.
+    /// What came as packets waits for the program's next call.
     #[inline]
-    const fn is_empty(&self) -> bool {
-        self.deferred.is_empty() && self.local.is_empty() && self.parked.is_empty()
+    const fn has_packets(&self) -> bool {
+        !self.deferred.is_empty() || !self.parked.is_empty()
     }
 }
 
@@ -578,17 +578,17 @@ impl Port {
     /// All numbers of the host are taken.
     pub fn create_qp(self: &Arc<Self>, config: &QpConfig) -> io::Result<Qp> {
         let number = self.take_number()?;
-        if let Some(slot) = self.table.slot(number) {
-            let inner = QpInner::new(number, config, self.device.active_mtu());
-            // Before anybody can learn of it, and connect.
-            if inner.takes_packets_alone()
-                && let Some(word) = self.commons.shelf().qp(number)
-            {
-                word.store(QpWord::ONLY_PACKETS.bits(), Ordering::SeqCst);
-            }
-            *lock(slot) = Some(Box::new(inner));
+        let unclaimed = || io::Error::other("a queue pair number that was never claimed");
+        let place = self.table.place_of(number).ok_or_else(unclaimed)?;
+        let inner = QpInner::new(number, config, self.device.active_mtu());
+        // Before anybody can learn of it, and connect.
+        if inner.takes_packets_alone()
+            && let Some(word) = self.commons.shelf().qp(number)
+        {
+            word.store(QpWord::ONLY_PACKETS.bits(), Ordering::SeqCst);
         }
-        Ok(Qp::new(Arc::clone(self), number))
+        place.fill(inner);
+        Ok(Qp::new(Arc::clone(self), number, place))
     }
 
     /// Makes a shared receive queue of an XRC domain, whose receives complete on `cq`. The caller has
@@ -685,10 +685,6 @@ impl Port {
 
     pub(crate) fn counters_ref(&self) -> &Arc<Counters> {
         &self.counters
-    }
-
-    pub(crate) fn table(&self) -> &QpTable {
-        &self.table
     }
 
     pub(crate) fn now(&self) -> Time {

@@ -34,6 +34,7 @@ use adverb_wire::{Flow, Marks, Packet, PathMtu, Qpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+pub(crate) use brief::Caller;
 pub use errors::{ConnectError, PostError};
 pub use handle::{Change, Qp, QpQuery, Side};
 pub(crate) use offices::{Directed, Waiters};
@@ -235,16 +236,22 @@ impl QpInner {
     }
 
     /// Shows neighbours what the peer may do by itself, if that has changed.
+    #[inline]
     fn show(&mut self, port: &Port) {
-        let open = self.is_local() && self.engine.is_open();
-        if !open && !self.shown.1 {
+        let shown = (self.engine.state(), self.is_local() && self.engine.is_open());
+        if self.shown != shown {
+            self.show_anew(shown, port);
+        }
+    }
+
+    #[cold]
+    fn show_anew(&mut self, shown: (QpState, bool), port: &Port) {
+        let (_, open) = shown;
+        let seen = self.shown.1;
+        self.shown = shown;
+        if !open && !seen {
             return; // They saw nothing, whatever its state was.
         }
-        let shown = (self.engine.state(), open);
-        if self.shown == shown {
-            return;
-        }
-        self.shown = shown;
         let asks = matches!(self.engine.kind(), QpType::Rc | QpType::XrcInitiator);
         let word = match self.own.peer.filter(|_| open && asks) {
             None if self.takes_packets_alone() => QpWord::ONLY_PACKETS,
@@ -279,15 +286,12 @@ impl QpInner {
         port: &Port,
         run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
     ) -> u32 {
-        let settled = self.settle(port);
+        let settled = self.settle(None, port);
         let Self { engine, own, .. } = self;
         let mut host = Surroundings::quiet(own, port.regions());
         (host.errand, host.lent) = (errand, lent);
         run(engine, &mut host);
-        if host.own.overrun {
-            host.own.overrun = false;
-            engine.abort(&mut host);
-        }
+        host.end(engine);
         let published = host.published;
         self.show(port);
         settled + published
@@ -435,7 +439,7 @@ impl QpInner {
     /// Emits what there is to emit.
     pub(crate) fn transmit(&mut self, now: Time, acks: Acks, port: &Port) -> Aftermath {
         self.held_back = HeldBack::default();
-        let mut published = self.settle(port);
+        let mut published = self.settle(None, port);
         self.report(port); // Whoever goes on from here shall know all that the peer knows.
         let Self { engine, own, link, .. } = self;
         let before = engine.counters().sent_pkts;

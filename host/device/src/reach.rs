@@ -266,6 +266,7 @@ impl<'a> Surroundings<'a, '_> {
     }
 
     /// Copies the bytes of the lent message that is being handed over.
+    #[inline(never)]
     pub(crate) fn fetch_lent(&mut self, to: Target) -> Result<(), FetchError> {
         let (lane, total, pieces) = match self.lent {
             None => return Err(FetchError::Lost),
@@ -304,8 +305,8 @@ impl<'a> Surroundings<'a, '_> {
     }
 
     /// Copies the bytes of a record out of the ring.
-    #[inline]
-    fn fetch_near(&mut self, near: InRing, to: Target) -> Result<(), FetchError> {
+    #[inline(always)]
+    pub(crate) fn fetch_near(&mut self, near: InRing, to: Target) -> Result<(), FetchError> {
         let len = usize::try_from(near.len()).unwrap_or(usize::MAX);
         let Target::Receive(receive) = to else {
             return self.fetch_piece(Place::Here(near.start), 0, len, to);

@@ -7,13 +7,41 @@ use crate::qp::QpInner;
 use crate::registry::{BLOCK_BITS, Block};
 use crate::sync::Mutex;
 use adverb_wire::Qpn;
-use std::sync::{MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 /// Where one queue pair lives, if the number is in use.
 pub(crate) type Slot = Mutex<Option<Box<QpInner>>>;
 
-type Chunk = Box<[Slot]>;
+type Chunk = Arc<[Slot]>;
 type Group = Box<[OnceLock<Chunk>]>;
+
+/// A slot that somebody uses again and again, and so does not look up every time.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    chunk: Chunk,
+    at: usize,
+}
+
+impl Place {
+    /// From now on this queue pair lives there.
+    pub(crate) fn fill(&self, inner: QpInner) {
+        if let Some(slot) = self.chunk.get(self.at) {
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(inner));
+        }
+    }
+
+    /// The queue pair there, locked.
+    #[inline]
+    pub(crate) fn lock(&self) -> Option<MutexGuard<'_, Option<Box<QpInner>>>> {
+        locked(self.chunk.get(self.at)?)
+    }
+}
+
+#[inline]
+fn locked(slot: &Slot) -> Option<MutexGuard<'_, Option<Box<QpInner>>>> {
+    let guard = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    guard.is_some().then_some(guard)
+}
 
 /// All queue pairs of a port.
 #[derive(Debug)]
@@ -50,14 +78,20 @@ impl QpTable {
     /// The queue pair with this number, locked.
     #[inline]
     pub(crate) fn lock(&self, qp: Qpn) -> Option<MutexGuard<'_, Option<Box<QpInner>>>> {
-        let guard = self.slot(qp)?.lock().unwrap_or_else(PoisonError::into_inner);
-        guard.is_some().then_some(guard)
+        locked(self.slot(qp)?)
+    }
+
+    /// Where the queue pair with this number lives, if this process has claimed that.
+    pub(crate) fn place_of(&self, qp: Qpn) -> Option<Place> {
+        let (group, chunk, at) = Self::place(qp);
+        let chunk = self.groups.get(group)?.get()?.get(chunk)?.get()?;
+        Some(Place { chunk: Arc::clone(chunk), at })
     }
 
     /// All queue pairs, each locked when its turn comes.
     pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Option<Box<QpInner>>>> {
         let chunks = self.groups.iter().filter_map(OnceLock::get).flatten();
-        let slots = chunks.filter_map(OnceLock::get).flatten();
+        let slots = chunks.filter_map(OnceLock::get).flat_map(|chunk| chunk.iter());
         slots
             .map(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner))
             .filter(|slot| slot.is_some())

@@ -361,16 +361,21 @@ impl Cq {
     #[inline]
     pub fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, PollError> {
         let taken = self.inner.device.poll(out).map_err(PollError)?;
-        let owners = |completion: &&WorkCompletion| completion.buffer.is_some();
-        let mut owners = out.iter().take(taken).filter(owners).peekable();
-        if owners.peek().is_some() {
-            let mut tables = self.lock();
-            for completion in owners {
-                let number = completion.buffer.map_or(u32::MAX, BufferNumber::get);
+        let new = out.get(..taken).unwrap_or_default();
+        if new.iter().any(|completion| completion.buffer.is_some()) {
+            self.release(new);
+        }
+        Ok(taken)
+    }
+
+    /// Releases the memory of requests that have ended, where they own some.
+    fn release(&self, completions: &[WorkCompletion]) {
+        let mut tables = self.lock();
+        for completion in completions {
+            if let Some(number) = completion.buffer.map(BufferNumber::get) {
                 tables.table(completion, |owned| owned.complete(number));
             }
         }
-        Ok(taken)
     }
 
     /// Gives back the memory of work that has completed, once.

@@ -195,7 +195,7 @@ impl Assembler {
     }
 
     /// Takes a whole SEND of `len` bytes, which the host holds, while no message has begun.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn on_brief(
         &mut self,
         brief: &Brief,
@@ -306,6 +306,7 @@ impl Assembler {
     }
 
     #[expect(clippy::too_many_arguments, reason = "they are the fields of one completion")]
+    #[inline]
     fn end(
         &self,
         into: InUse,

@@ -136,6 +136,7 @@ impl Completer {
     }
 
     /// Takes one acknowledgement.
+    #[inline]
     pub(crate) fn on_ack(
         &mut self,
         psn: Psn,
@@ -267,6 +268,7 @@ impl Completer {
     }
 
     /// Retires every request that ends before `hole`, in order.
+    #[inline]
     fn retire_before(&mut self, hole: u64, queue: &mut SendQueue, host: &mut impl Host) -> Retired {
         loop {
             let Some(entry) = queue.get(queue.head()) else {
@@ -291,6 +293,7 @@ impl Completer {
     }
 
     /// Moves the window's start forward; progress refills the budget.
+    #[inline]
     fn moved_to(&mut self, sequence: u64) {
         if sequence > self.unacked {
             self.unacked = sequence;

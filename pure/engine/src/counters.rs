@@ -226,6 +226,7 @@ impl QpCounters {
     }
 
     /// A receive has ended.
+    #[inline]
     pub(crate) fn note_receive(&mut self, status: WcStatus) {
         let counter = match status {
             WcStatus::Success => &mut self.rdma_recvs,

@@ -304,6 +304,7 @@ impl Qp {
 
     /// Does what an answer has led to. Before it, `before` was the oldest sequence number awaited and
     /// `head` the oldest request.
+    #[inline]
     fn follow(
         &mut self,
         before: u64,
@@ -327,7 +328,15 @@ impl Qp {
     }
 
     /// Carries a verdict of the completer to the requester.
+    #[inline]
     fn obey(&mut self, verdict: Verdict, now: Time, host: &mut impl Host) {
+        if !matches!(verdict, Verdict::Ignore | Verdict::Progress) {
+            self.obey_refusal(verdict, now, host);
+        }
+    }
+
+    #[cold]
+    fn obey_refusal(&mut self, verdict: Verdict, now: Time, host: &mut impl Host) {
         let Some(Sender::Reliable { requester, completer }) = self.sender.as_mut() else {
             return;
         };

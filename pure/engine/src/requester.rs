@@ -146,16 +146,20 @@ impl Requester {
         !self.reads.is_empty()
     }
 
-    /// The caller emits a packet that is a whole request, which was just posted; says its number, and
-    /// whether it asks for an acknowledgement: if it is to, or if the window needs one.
+    /// The number of the next packet, which the caller makes of a whole request, and whether it asks for
+    /// an acknowledgement: if it is to, or if the window needs one.
     #[inline]
-    pub(crate) fn emit_brief(&mut self, unacked: u64, ask: bool) -> (Psn, bool) {
-        let psn = self.psn(self.next);
+    pub(crate) fn plan_brief(&self, unacked: u64, ask: bool) -> (Psn, bool) {
         let allowed = self.window.room(self.next.saturating_sub(unacked));
         let ask = ask || allowed <= 1 || self.unasked + 1 >= self.window.ack_every();
-        self.unasked = if ask { 0 } else { self.unasked + 1 };
+        (self.psn(self.next), ask)
+    }
+
+    /// That packet was emitted, and `asked` for an acknowledgement.
+    #[inline]
+    pub(crate) fn note_brief(&mut self, asked: bool) {
+        self.unasked = if asked { 0 } else { self.unasked + 1 };
         self.advance(1, self.next + 1);
-        (psn, ask)
     }
 
     /// A request that nothing was before was carried out without having been queued.
@@ -412,6 +416,7 @@ impl Requester {
     }
 
     /// All before `unacked` is done with, `packets` of it newly.
+    #[inline]
     pub(crate) fn on_progress(&mut self, unacked: u64, packets: u64, queue: &SendQueue) {
         self.window.on_progress(packets);
         while self.reads.front().is_some_and(|&end| end <= unacked) {

@@ -173,22 +173,23 @@ impl Responder {
     }
 
     /// Serves the SEND of a brief that [`Responder::awaits`]. Its acknowledgement is owed.
-    #[inline]
+    ///
+    /// # Errors
+    ///
+    /// What refusing it has led to.
+    #[inline(always)]
     pub(crate) fn on_brief(
         &mut self,
         brief: &Brief,
         len: u32,
         counters: &mut QpCounters,
         host: &mut impl Host,
-    ) -> Served {
-        match self.assembler.on_brief(brief, len, counters, host) {
-            Ok(()) => {
-                (self.expected, self.msn) = (self.expected.plus(1), self.msn.next());
-                self.owed = Owed::Ack;
-                Served::Fine
-            }
-            Err(refusal) => self.refuse(refusal, counters, host),
-        }
+    ) -> Result<(), Served> {
+        let landed = self.assembler.on_brief(brief, len, counters, host);
+        landed.map_err(|refusal| self.refuse(refusal, counters, host))?;
+        (self.expected, self.msn) = (self.expected.plus(1), self.msn.next());
+        self.owed = Owed::Ack;
+        Ok(())
     }
 
     /// What is owed, if anything, is an acknowledgement that can ride on a request.
@@ -203,13 +204,17 @@ impl Responder {
         matches!(self.owed, Owed::Ack)
     }
 
-    /// The number up to which everything was executed, if that is owed: it is on its way now.
+    /// The number up to which everything was executed, if that is owed and nothing else.
     #[inline]
-    pub(crate) fn take_ack(&mut self) -> Option<Psn> {
-        debug_assert!(self.owes_little(), "the caller has asked");
-        let owes = matches!(self.owed, Owed::Ack);
+    pub(crate) fn plain_ack(&self) -> Option<Psn> {
+        self.owes_plain_ack().then(|| self.expected.minus(1))
+    }
+
+    /// What [`Responder::plain_ack`] says is on its way.
+    #[inline]
+    pub(crate) fn note_ack(&mut self) {
+        debug_assert!(matches!(self.owed, Owed::Nothing | Owed::Ack), "nothing else is owed");
         self.owed = Owed::Nothing;
-        owes.then(|| self.expected.minus(1))
     }
 
     /// Drops a packet because another is missing before it. The peer is told once.
@@ -254,6 +259,7 @@ impl Responder {
         self.refused = matches!(self.owed, Owed::Gap { .. });
     }
 
+    #[cold]
     fn refuse(
         &mut self,
         refusal: Refusal,

@@ -80,7 +80,7 @@ impl SendQueue {
 
     #[inline]
     pub(crate) fn push(&mut self, entry: Entry) -> Result<u64, PostError> {
-        if self.len() >= self.capacity {
+        if self.is_full() {
             return Err(PostError::Full);
         }
         let index = self.tail;
@@ -117,6 +117,12 @@ impl SendQueue {
 }
 
 impl SendQueue {
+    /// All slots are taken.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= self.capacity
+    }
+
     /// At least half of the slots are taken.
     #[inline]
     pub(crate) fn is_half_full(&self) -> bool {
@@ -139,18 +145,22 @@ impl SendQueue {
     }
 
     /// Ends the oldest request.
+    #[inline]
     pub(crate) fn retire(&mut self, status: WcStatus, host: &mut impl Host) {
-        let Some((index, entry)) = self.pop() else {
+        let index = self.head;
+        let Some(Entry { request, .. }) = self.get(index) else {
             return;
         };
         let flushed = status == WcStatus::WorkRequestFlushed;
-        host.send_done(SendDone {
+        let done = SendDone {
             index,
             status,
-            opcode: entry.request.kind.wc_opcode(),
-            byte_len: if flushed { 0 } else { entry.request.len },
-            report: entry.request.signaled || status != WcStatus::Success,
-        });
+            opcode: request.kind.wc_opcode(),
+            byte_len: if flushed { 0 } else { request.len },
+            report: request.signaled || status != WcStatus::Success,
+        };
+        self.head += 1;
+        host.send_done(done);
     }
 
     /// No request is outstanding that has begun.

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::ack::{AckPolicy, Deferred};
 use crate::channel::Hush;
+use crate::cq::Tray;
 use crate::endpoint::{FlowCache, gid_of};
 use crate::probe;
 use crate::qp::{Acks, Aftermath, Came, Directed, Origin, QpInner};
@@ -23,12 +24,23 @@ impl Port {
     /// there to do.
     #[inline]
     pub fn drive(&self) -> bool {
+        self.drive_with(None)
+    }
+
+    /// The same for a poll that waits for completions with this tray.
+    #[inline]
+    pub(crate) fn drive_for(&self, tray: &mut Tray<'_>) -> bool {
+        self.drive_with(Some(tray))
+    }
+
+    #[inline(always)]
+    fn drive_with(&self, mut tray: Option<&mut Tray<'_>>) -> bool {
         // Not a read-modify-write: the helper wants to know that it changes, not by how much.
         self.drives.store(self.drives().wrapping_add(1), Ordering::Relaxed);
         match self.receiver.try_lock() {
             Ok(mut receiver) => {
-                let busy =
-                    !self.is_calm(&mut receiver) && self.step(&mut receiver, Driver::Program);
+                let (taken, done) = self.glance(&mut receiver, &mut tray);
+                let busy = taken | (!done && self.step(&mut receiver, Driver::Program));
                 let quiet = receiver.quiet;
                 drop(receiver);
                 if quiet >= PATIENCE_STEPS && quiet.is_multiple_of(YIELD_STEPS) {
@@ -349,7 +361,8 @@ impl Port {
     #[inline]
     pub(crate) fn follow_up(&self, number: Qpn, inner: &mut QpInner, aftermath: Aftermath) {
         let Aftermath { deadline, more, .. } = aftermath;
-        if deadline.is_some() || (more && !inner.unfinished) {
+        let news = deadline.is_some() && !(deadline == Some(Time::UNKNOWN) && self.is_open(number));
+        if news || (more && !inner.unfinished) {
             self.follow_all_up(number, inner, aftermath);
         }
     }

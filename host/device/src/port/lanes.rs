@@ -10,11 +10,13 @@ use super::{Clock, Door, Driver, Held, Listeners, Port, Receiver, Waiting, lock}
 use crate::bell::Rope;
 use crate::channel::Hush;
 use crate::commons::Commons;
+use crate::cq::Tray;
 use crate::gid::{Device, devices};
-use crate::lane::{Copied, Inlet, Lane, Lent, PeerId, Rails, Taken};
+use crate::lane::{Copied, InRing, Inlet, Lane, Lent, PeerId, Rails, Seen, Taken};
 use crate::path::PathChoice;
-use crate::qp::{Acks, Change, ConnectError, Link, QpInner};
+use crate::qp::{Acks, Aftermath, Caller, Change, ConnectError, Link, QpInner};
 use crate::registry::{DomainClaim, DomainName, Registry};
+use crate::ring::Record;
 use crate::shelf;
 use crate::standby::Standby;
 use crate::usher::Usher;
@@ -238,23 +240,123 @@ impl Port {
         self.usher.as_ref().map(|_| &self.commons)
     }
 
-    /// A step of the program's finds nothing to do, as most steps of one that polls: no lane has brought
-    /// anything, nobody waits, and it is neither the clock's turn nor that of the sockets.
+    /// A step of the program's in which there is nothing to do but what there is in most: to find that
+    /// no lane has brought anything, or to take short messages. Says whether there were some, and whether
+    /// that was all, or else a whole step is needed.
     #[inline]
-    pub(super) fn is_calm(&self, receiver: &mut Receiver) -> bool {
+    pub(super) fn glance(
+        &self,
+        receiver: &mut Receiver,
+        tray: &mut Option<&mut Tray<'_>>,
+    ) -> (bool, bool) {
         let Receiver { inlets, waiting, steps, quiet, .. } = receiver;
-        let calm = !inlets.is_empty()
+        let usual = !inlets.is_empty()
             && *steps + 1 < LANE_CLOCK_STEPS
             && *quiet < QUIET_STEPS
-            && waiting.is_empty()
+            && !waiting.has_packets()
             && !self.has_unfinished.load(Ordering::Acquire)
-            && !self.standby.bell().is_suspect()
-            && inlets.iter_mut().all(Inlet::is_calm);
-        if calm {
-            *steps += 1;
-            *quiet += 1;
+            && !self.standby.bell().is_suspect();
+        let mut busy = false;
+        if !usual {
+            return (busy, false);
         }
-        calm
+        if waiting.pressing {
+            self.acknowledge_records(waiting, tray.as_deref_mut());
+        }
+        for inlet in inlets {
+            match self.take_briefs(inlet, waiting, tray) {
+                Some(taken) => busy |= taken,
+                None => return (busy, false),
+            }
+        }
+        if !busy && !waiting.local.is_empty() {
+            self.acknowledge_records(waiting, tray.as_deref_mut()); // There is time for those.
+        }
+        *steps += 1;
+        *quiet = if busy { 0 } else { *quiet + 1 };
+        (busy, true)
+    }
+
+    /// Takes the next records of a lane as far as they are briefs for one queue pair; says whether there
+    /// were any. `None` if there is something else.
+    #[inline(always)]
+    fn take_briefs(
+        &self,
+        inlet: &mut Inlet,
+        waiting: &mut Waiting,
+        tray: &mut Option<&mut Tray<'_>>,
+    ) -> Option<bool> {
+        let first = match inlet.look() {
+            Seen::Nothing => {
+                inlet.patience = 1;
+                return Some(false);
+            }
+            Seen::Brief(brief, near, record) => (brief, near, record),
+            Seen::Other => return None,
+        };
+        let number = first.0.dest_qp;
+        let favourite = inlet.lend_favourite(number, || self.table.place_of(number));
+        let _hush = Hush::begin();
+        let mut guard = match &favourite {
+            Some((_, place)) => place.lock(),
+            None => self.table.lock(number),
+        };
+        let known = guard.is_some();
+        if let Some(inner) = guard.as_deref_mut().and_then(Option::as_deref_mut) {
+            self.give_briefs(inner, first, inlet, waiting, tray);
+        }
+        drop(guard);
+        inlet.take_back(favourite);
+        known.then_some(true)
+    }
+
+    /// Gives a queue pair the brief that is the first of a lane, and those for it that follow.
+    #[inline(always)]
+    fn give_briefs(
+        &self,
+        inner: &mut QpInner,
+        (mut brief, mut near, mut record): (Brief, InRing, Record),
+        inlet: &mut Inlet,
+        waiting: &mut Waiting,
+        tray: &mut Option<&mut Tray<'_>>,
+    ) {
+        let number = brief.dest_qp;
+        let can_wait = waiting.local.len() < DEFERRED_MAX;
+        let (most, mut count) = (inlet.patience, 0);
+        let (mut published, mut only_served) = (0, true);
+        loop {
+            let (lent, lane) = (Lent::Near(near), &inlet.lane);
+            let caller = Caller { can_wait, tray: tray.as_deref_mut() };
+            let took = inner.on_brief(&brief, lent, lane, caller, || self.now(), self);
+            inlet.release(record);
+            published += took.published;
+            only_served &= took.only_served;
+            count += 1;
+            if count == most {
+                inlet.patience = (most * 2).min(RECORDS_MAX);
+                break;
+            }
+            match inlet.look() {
+                Seen::Brief(next, bytes, place) if next.dest_qp == number => {
+                    (brief, near, record) = (next, bytes, place);
+                }
+                Seen::Nothing => {
+                    inlet.patience = 1;
+                    break;
+                }
+                Seen::Brief(..) | Seen::Other => break,
+            }
+        }
+        let can_wait = can_wait && published > 0;
+        let aftermath = match can_wait {
+            true if only_served => Aftermath::default(),
+            true => inner.put_off(),
+            false => inner.transmit(self.now(), Acks::Now, self),
+        };
+        if can_wait {
+            self.list_debt(number, inner, waiting);
+        }
+        self.follow_up(number, inner, aftermath);
     }
 
     /// Takes what the lanes have; says whether there was something, and whether it completed work.
@@ -272,7 +374,7 @@ impl Port {
         let (mut busy, mut published) = (false, false);
         // The clock was read: this is one step of many, and nothing waits for longer.
         if waiting.pressing || clock.read.is_some() || driver == Driver::Helper {
-            published |= self.acknowledge_records(waiting);
+            published |= self.acknowledge_records(waiting, None);
         }
         let mut at = 0;
         while let Some(inlet) = inlets.get_mut(at) {
@@ -294,7 +396,7 @@ impl Port {
             }
         }
         if !busy && !waiting.local.is_empty() {
-            published |= self.acknowledge_records(waiting);
+            published |= self.acknowledge_records(waiting, None);
         }
         *quiet = if busy { 0 } else { quiet.saturating_add(1) };
         (busy, published)
@@ -324,7 +426,9 @@ impl Port {
                         && let Some(inner) = guard.as_mut()
                     {
                         let (lent, now) = (Lent::Near(near), || round.clock.now());
-                        *published += inner.on_brief(&brief, lent, lane, can_wait, now, self);
+                        let caller = Caller { can_wait, tray: None };
+                        let took = inner.on_brief(&brief, lent, lane, caller, now, self);
+                        *published += took.published;
                     }
                     inlet.release(record);
                 }
@@ -420,7 +524,10 @@ impl Port {
         };
         held.published += match message {
             Message::LentBrief { brief, pieces } => match Lent::parse(lane, pieces) {
-                Some(lent) => inner.on_brief(brief, lent, lane, can_wait, || clock.now(), self),
+                Some(lent) => {
+                    let caller = Caller { can_wait, tray: None };
+                    inner.on_brief(brief, lent, lane, caller, || clock.now(), self).published
+                }
                 None => 0,
             },
             Message::Datagram { packet, addresses, len } => {
@@ -473,22 +580,31 @@ impl Port {
             true => inner.put_off(),
             false => inner.transmit(round.clock.now(), Acks::Now, self),
         };
-        if can_wait && (inner.owes_ack() || inner.is_unsettled()) {
-            let waiting = &mut *round.waiting;
-            waiting.pressing |= inner.debt.is_pressing() || !inner.owes_plain_ack();
-            if !inner.debt.listed {
-                inner.debt.listed = true;
-                waiting.local.push(held.number);
-                self.helper.notice(Time::ZERO);
-            }
+        if can_wait {
+            self.list_debt(held.number, inner, round.waiting);
         }
         self.follow_up(held.number, inner, aftermath);
         held.published + aftermath.published > 0
     }
 
+    /// Remembers a queue pair that has put something off, if it has.
+    #[inline]
+    fn list_debt(&self, number: Qpn, inner: &mut QpInner, waiting: &mut Waiting) {
+        if !inner.owes_ack() && !inner.is_unsettled() {
+            return;
+        }
+        waiting.pressing |= inner.debt.is_pressing() || !inner.owes_plain_ack();
+        if !inner.debt.listed {
+            inner.debt.listed = true;
+            waiting.local.push(number);
+            self.helper.notice(Time::ZERO);
+        }
+    }
+
     /// Looks at what neighbours have acknowledged, and sends the acknowledgements that queue pairs still
     /// owe them; says whether that completed work.
-    fn acknowledge_records(&self, waiting: &mut Waiting) -> bool {
+    fn acknowledge_records(&self, waiting: &mut Waiting, mut tray: Option<&mut Tray<'_>>) -> bool {
+        let _hush = Hush::begin();
         let mut published = false;
         waiting.pressing = false;
         while let Some(number) = waiting.local.pop() {
@@ -499,7 +615,7 @@ impl Port {
                 continue;
             };
             inner.debt.listed = false;
-            published |= inner.settle(self) > 0;
+            published |= inner.settle(tray.as_deref_mut(), self) > 0;
             let aftermath = match inner.owes_ack() {
                 true => inner.acknowledge(self),
                 false => inner.put_off(),
@@ -513,13 +629,13 @@ impl Port {
     /// A queue pair's deadline is to be set by the next step that reads the clock: reading it takes as
     /// long as writing a small record. There is one place to remember it in.
     pub(super) fn open_deadline(&self, number: Qpn, inner: &mut QpInner) {
-        let place = &self.timeless;
-        let known = place.load(Ordering::Relaxed);
-        if known == number.get() {
+        if self.is_open(number) {
             return;
         }
-        let free =
-            place.compare_exchange(0, number.get(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let free = self
+            .timeless
+            .compare_exchange(0, number.get(), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
         if free {
             self.helper.notice(Time::ZERO);
             return;
@@ -527,6 +643,12 @@ impl Port {
         let aftermath = inner.on_clock(self.now());
         debug_assert!(aftermath.deadline != Some(Time::UNKNOWN), "it was set");
         self.follow_up(number, inner, aftermath);
+    }
+
+    /// It is this queue pair's deadline that was left open.
+    #[inline]
+    pub(super) fn is_open(&self, number: Qpn) -> bool {
+        self.timeless.load(Ordering::Relaxed) == number.get()
     }
 
     /// Sets the deadline that was left open, if there is one.

@@ -6,7 +6,8 @@
 //! the ring before the transport is asked, so that a mistake in a request's buffers is found while
 //! nothing has happened yet. The records of a batch become visible together.
 
-use super::{Acks, Aftermath, Errand, Link, Posted, QpInner, Surroundings};
+use super::{Acks, Aftermath, Link, Posted, QpInner, Surroundings};
+use crate::cq::Tray;
 use crate::host::Own;
 use crate::lane::{Cargo, Form, Lane, Lent, lent_bytes};
 use crate::port::Port;
@@ -57,7 +58,7 @@ impl QpInner {
     pub(super) fn post_briefly(&mut self, batch: &[SendWork<'_>], port: &Port) -> Posted {
         let mut posted = Posted::default();
         if self.late.is_some() && !self.has_room_for(batch) {
-            posted.published += self.settle(port);
+            posted.published += self.settle(None, port);
         }
         let Some(Link::Lane(lane)) = &self.link else {
             return posted;
@@ -107,13 +108,22 @@ impl QpInner {
     /// Looks at what the peer has acknowledged along with a message; says how many completions that
     /// published.
     #[inline]
-    pub(crate) fn settle(&mut self, port: &Port) -> u32 {
-        self.late.take().map_or(0, |brief| self.on_late(&brief, port))
+    pub(crate) fn settle(&mut self, tray: Option<&mut Tray<'_>>, port: &Port) -> u32 {
+        match self.late.take() {
+            None => 0,
+            Some(brief) => self.on_late(brief, tray, port),
+        }
     }
 
-    fn on_late(&mut self, brief: &Brief, port: &Port) -> u32 {
-        let now = || port.now();
-        self.quietly(port, |engine, host| engine.on_brief_ack(brief, now, host))
+    fn on_late(&mut self, brief: Brief, tray: Option<&mut Tray<'_>>, port: &Port) -> u32 {
+        let Self { engine, own, .. } = self;
+        let mut host = Surroundings::quiet(own, port.regions());
+        host.tray = tray;
+        engine.on_brief_ack(&brief, || port.now(), &mut host);
+        host.end(engine);
+        let published = host.published;
+        self.show(port);
+        published
     }
 
     /// What requests that were posted the short way leave for the port to do.
@@ -140,40 +150,64 @@ impl QpInner {
         self.transmit(Time::UNKNOWN, Acks::Now, port)
     }
 
-    /// Takes a brief of this lane, whose bytes are `lent`; says how many completions that published.
-    ///
-    /// A program that gets a message answers it at once, likely. So what came along with the message
-    /// that it waits for `can_wait`, until there is time or somebody wants to know.
-    #[inline]
+    /// Takes a brief of this lane, whose bytes are `lent`.
+    #[inline(always)]
     pub(crate) fn on_brief(
         &mut self,
         brief: &Brief,
         lent: Lent<'_>,
         lane: &Lane,
-        can_wait: bool,
+        caller: Caller<'_, '_>,
         now: impl FnOnce() -> Time,
         port: &Port,
-    ) -> u32 {
+    ) -> Took {
         let known = matches!(&self.link, Some(Link::Lane(own)) if own.peer() == lane.peer());
         if !known {
-            return 0;
+            return Took::default();
         }
+        let settled = self.settle(None, port);
         if brief.psn.is_some() {
             self.debt.on_brief(brief);
         }
-        let mut is_late = false;
-        let published = self.with_errand(Errand::None, Some(lent), port, |engine, host| {
-            engine.on_brief_message(brief, lent.total(), host);
-            is_late = can_wait && host.published > 0 && brief.acked.is_some();
-            if !is_late {
-                engine.on_brief_ack(brief, now, host);
-            }
-        });
+        let Self { engine, own, late, .. } = self;
+        let mut host = Surroundings::quiet(own, port.regions());
+        (host.lent, host.tray) = (Some(lent), caller.tray);
+        let served = engine.on_brief_message(brief, lent.total(), &mut host);
+        let is_late = caller.can_wait && host.published > 0 && brief.acked.is_some();
         if is_late {
-            self.late = Some(*brief);
+            *late = Some(*brief);
         }
-        published
+        let only_served = served && (is_late || brief.acked.is_none()) && !host.own.overrun;
+        if only_served && settled == 0 {
+            return Took { published: host.published, only_served };
+        }
+        if !is_late {
+            engine.on_brief_ack(brief, now, &mut host);
+        }
+        host.end(engine);
+        let published = settled + host.published;
+        self.show(port);
+        Took { published, only_served: false }
     }
+}
+
+/// Who takes a message.
+#[derive(Debug)]
+pub(crate) struct Caller<'a, 'b> {
+    /// A program that gets a message answers it at once, likely. So what came along with the message
+    /// that it waits for can wait, until there is time or somebody wants to know.
+    pub(crate) can_wait: bool,
+    /// Where he waits for completions.
+    pub(crate) tray: Option<&'a mut Tray<'b>>,
+}
+
+/// What a brief has led to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Took {
+    /// Completions published.
+    pub(crate) published: u32,
+    /// One of a receive, and nothing else but that an acknowledgement is owed, or may be waiting.
+    pub(crate) only_served: bool,
 }
 
 /// Posts and sends a SEND; `None` if it cannot go this way. Says whether an acknowledgement went along.
@@ -201,8 +235,9 @@ fn send_briefly(
         SendData::Inline(bytes) => cargo.draft(bytes)?,
         SendData::Gather(_) | SendData::Bind(_) => return None,
     };
-    let (index, brief) = engine.send_brief(request, lent)?;
+    let brief = engine.plan_brief(request, lent)?;
     cargo.commit(draft, &brief, Form { lent, more: several });
+    let index = engine.note_brief(request, lent, &brief);
     own.sends.put(index, work, None, None);
     Some(brief.acked.map(drop))
 }

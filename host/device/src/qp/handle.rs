@@ -5,6 +5,7 @@ use crate::channel::Hush;
 use crate::multicast::GroupError;
 use crate::path::DataPath;
 use crate::port::{Port, QpLimits};
+use crate::table::Place;
 use crate::way::check;
 use crate::work::{ReceiveWork, SendWork};
 use adverb_engine::{Attributes, Gid, QpCounters, QpState, QpType, Settings};
@@ -77,11 +78,12 @@ pub struct QpQuery {
 pub struct Qp {
     port: Arc<Port>,
     number: Qpn,
+    place: Place,
 }
 
 impl Qp {
-    pub(crate) fn new(port: Arc<Port>, number: Qpn) -> Self {
-        Self { port, number }
+    pub(crate) const fn new(port: Arc<Port>, number: Qpn, place: Place) -> Self {
+        Self { port, number, place }
     }
 
     /// Its number, unique on this host.
@@ -117,7 +119,7 @@ impl Qp {
 
     fn inner<R>(&self, run: impl FnOnce(&mut QpInner) -> R) -> R {
         self.briefly(|inner| {
-            inner.settle(&self.port);
+            inner.settle(None, &self.port);
             run(inner)
         })
     }
@@ -126,10 +128,10 @@ impl Qp {
     #[inline]
     fn briefly<R>(&self, run: impl FnOnce(&mut QpInner) -> R) -> R {
         let _hush = Hush::begin();
-        let mut guard =
-            self.port.table().lock(self.number).unwrap_or_else(|| {
-                unreachable!("a queue pair is in the table while its handle lives")
-            });
+        let mut guard = self
+            .place
+            .lock()
+            .unwrap_or_else(|| unreachable!("a queue pair is in the table while its handle lives"));
         let inner = guard
             .as_mut()
             .unwrap_or_else(|| unreachable!("the table hands out slots that are taken"));

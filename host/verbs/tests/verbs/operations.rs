@@ -6,10 +6,11 @@ use crate::pair::{FOREVER, Pair, Setup, assert_same, bytes_of, pattern, remote};
 use crate::path::{Path, on_every_path};
 use adverb_verbs::{
     Access, Completion, Imm, Memory, PathMtu, PollError, PostError, QpState, ReceiveWork, SendData,
-    SendKind, SendTo, SendWork, Sge, WcOpcode, WcStatus, Work, op,
+    SendKind, SendTo, SendWork, Sge, WcOpcode, WcStatus, Work, WorkCompletion, op,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
 
 on_every_path! {
     a_fenced_write_sends_what_the_read_before_it_brought,
@@ -17,6 +18,7 @@ on_every_path! {
     a_vector_can_be_given_away_as_a_region,
     an_atomic_write_is_seen_whole_or_not_at_all,
     both_directions_work_at_once,
+    completions_come_in_order_however_they_are_brought,
     every_operation_and_size_works_at_the_largest_path_mtu,
     every_operation_and_size_works_over_ipv6,
     every_operation_works_at_every_path_mtu,
@@ -65,6 +67,54 @@ fn with_b_elsewhere(pair: &Pair, test: impl FnOnce(&Receiver<Result<Completion, 
         let _stop = Stop(stop);
         test(&told);
     });
+}
+
+/// Goal: no completion overtakes another, whether it was there before a poll or the poll has brought it
+/// about, and however many it asks for.
+/// Method: batches of numbered messages; sometimes the devices take steps before anybody polls.
+fn completions_come_in_order_however_they_are_brought(path: Path) {
+    let pair = path.setup().pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let (origin, target) = (a.region(&[7; 8]), b.region(&[0; 8]));
+    let gather = [origin.sge(0, 8).expect("inside")];
+    let scatter = [target.sge(0, 8).expect("inside")];
+    let (mut sent, mut seen) = (0_u32, [0_u64; 2]);
+    for round in 0..300_u32 {
+        for _ in 0..1 + round % 7 {
+            b.post_recv(&[ReceiveWork { wr_id: sent.into(), sges: &scatter, buffer: None }])
+                .expect("room");
+            let send = SendWork {
+                to: SendTo::Peer,
+                wr_id: sent.into(),
+                kind: SendKind::Send { imm: Some(Imm(sent)) },
+                data: SendData::Gather(&gather),
+                signaled: true,
+                solicited: false,
+                fence: false,
+                buffer: None,
+            };
+            a.post_send(&[send]).expect("room");
+            sent += 1;
+        }
+        for _ in 0..round % 3 {
+            pair.drive();
+        }
+        let most = usize::try_from(1 + round % 4).expect("small");
+        let mut out = [WorkCompletion::EMPTY; 4];
+        let began = Instant::now();
+        while seen != [u64::from(sent); 2] {
+            for (side, seen) in [b, a].into_iter().zip(&mut seen) {
+                let taken = side.cq.poll(&mut out[..most]).expect("no overrun");
+                for completion in &out[..taken] {
+                    assert_eq!((completion.status, completion.wr_id), (WcStatus::Success, *seen));
+                    let imm = completion.imm.map_or(*seen, |Imm(number)| number.into());
+                    assert_eq!(imm, *seen);
+                    *seen += 1;
+                }
+            }
+            assert!(began.elapsed() < FOREVER, "{seen:?} of {sent}");
+        }
+    }
 }
 
 fn every_operation(setup: Setup, large: bool) {

@@ -7,6 +7,7 @@
 //! and the tests hold the two ways against each other.
 
 use super::{Progress, Qp, same_partition};
+use crate::attributes::Gid;
 use crate::brief::Brief;
 use crate::completer::Sent;
 use crate::host::{Host, Reach};
@@ -19,48 +20,64 @@ use crate::work::{Request, RequestKind, To};
 use adverb_wire::{Psn, Syndrome};
 
 impl Qp {
-    /// Posts a SEND that the caller writes at once, for which it has room and the bytes: a small one,
-    /// or one that is `lent`. Returns its index. `None`, and nothing has changed, if it has to go the
-    /// general way: [`Qp::post`], which also says what is wrong with it.
+    /// The brief of a SEND that the caller is about to post and writes at once, for which it has room and
+    /// the bytes: a small one, or one that is `lent`. Once it is written, [`Qp::note_brief`] has to
+    /// follow. `None` if it has to go the general way: [`Qp::post`], which also says what is wrong with
+    /// it.
     ///
-    /// [`Qp::next_deadline`] may be open afterwards, as after [`Qp::transmit`] at
-    /// [`Time::UNKNOWN`]. The acknowledgement that is owed goes along.
-    #[inline]
-    pub fn send_brief(&mut self, request: &Request, lent: bool) -> Option<(u64, Brief)> {
+    /// Nothing has changed so far: what is to be remembered is so while the peer reads the brief.
+    #[inline(always)]
+    pub fn plan_brief(&self, request: &Request, lent: bool) -> Option<Brief> {
         let RequestKind::Send { imm } = request.kind else {
             return None;
         };
         let here = self.local && self.state == QpState::Rts;
         let fits = lent || request.len <= crate::LOCAL_SEGMENT_BYTES;
-        if !here || request.to != To::Peer || !fits {
+        if !here || request.to != To::Peer || !fits || self.queue.is_full() {
             return None;
         }
-        let Some(Sender::Reliable { requester, completer }) = &mut self.sender else {
+        let Some(Sender::Reliable { requester, completer }) = &self.sender else {
             return None;
         };
-        let peer = self.peer.as_mut()?;
-        let responder = peer.receiver.as_mut()?.debtor_mut()?;
+        let peer = self.peer.as_ref()?;
+        let responder = peer.receiver.as_ref()?.debtor()?;
         let unacked = completer.unacked();
         if !responder.owes_little() || !requester.is_free(unacked, request.fence, &self.queue) {
             return None;
         }
         // Slots become free by acknowledgements only: who has few left, asks for one.
         let scarce = self.queue.is_half_full();
-        let (start, ask) = (requester.next(), request.signaled || scarce);
-        let index =
-            self.queue.push(Entry { start, packets: 1, lent, ..Entry::new(*request) }).ok()?;
-        let (psn, ack_request) = requester.emit_brief(unacked, ask);
-        completer.arm_if_idle(requester.next(), Time::UNKNOWN);
-        let brief = Brief {
+        let (psn, ack_request) = requester.plan_brief(unacked, request.signaled || scarce);
+        Some(Brief {
             dest_qp: peer.path.remote,
             psn: Some(psn),
             pkey: peer.path.pkey,
             ack_request,
             solicited: request.solicited,
             imm,
-            acked: responder.take_ack(),
-        };
-        Some((index, brief))
+            acked: responder.plain_ack(),
+        })
+    }
+
+    /// The brief that [`Qp::plan_brief`] has made of this SEND is written. Returns the request's index.
+    ///
+    /// [`Qp::next_deadline`] may be open afterwards, as after [`Qp::transmit`] at
+    /// [`Time::UNKNOWN`]. The acknowledgement that was owed went along.
+    #[inline]
+    pub fn note_brief(&mut self, request: &Request, lent: bool, brief: &Brief) -> u64 {
+        let index = self.queue.tail();
+        let receiver = self.peer.as_mut().and_then(|peer| peer.receiver.as_mut());
+        if let Some(Sender::Reliable { requester, completer }) = &mut self.sender {
+            let entry = Entry { start: requester.next(), packets: 1, ..Entry::new(*request) };
+            let posted = self.queue.push(Entry { lent, ..entry });
+            debug_assert!(posted == Ok(index), "there was room when it was planned");
+            requester.note_brief(brief.ack_request);
+            completer.arm_if_idle(requester.next(), Time::UNKNOWN);
+        }
+        if let Some(responder) = receiver.and_then(Receiver::debtor_mut) {
+            responder.note_ack();
+        }
+        index
     }
 
     /// The acknowledgement that is owed, for the caller to write at once, if there is nothing else to
@@ -72,7 +89,8 @@ impl Qp {
         }
         let peer = self.peer.as_mut()?;
         let responder = peer.receiver.as_mut()?.debtor_mut()?;
-        let acked = if responder.owes_plain_ack() { responder.take_ack() } else { None };
+        let acked = responder.plain_ack()?;
+        responder.note_ack();
         Some(Brief {
             dest_qp: peer.path.remote,
             psn: None,
@@ -80,7 +98,7 @@ impl Qp {
             ack_request: false,
             solicited: false,
             imm: None,
-            acked: Some(acked?),
+            acked: Some(acked),
         })
     }
 
@@ -98,12 +116,11 @@ impl Qp {
         self.on_brief_ack(brief, now, host);
     }
 
-    /// The first half of [`Qp::on_brief`]: the message, if there is one.
-    #[inline]
-    pub fn on_brief_message(&mut self, brief: &Brief, len: u32, host: &mut impl Host) {
-        if let Some(psn) = brief.psn {
-            self.on_brief_send(brief, psn, len, host);
-        }
+    /// The first half of [`Qp::on_brief`]: the message, if there is one. True if it has ended a receive
+    /// well, and all else is as it was but that an acknowledgement is owed.
+    #[inline(always)]
+    pub fn on_brief_message(&mut self, brief: &Brief, len: u32, host: &mut impl Host) -> bool {
+        brief.psn.is_some_and(|psn| self.on_brief_send(brief, psn, len, host))
     }
 
     /// The second half: what it acknowledges. It may come any time after the first, if nothing else is
@@ -134,15 +151,15 @@ impl Qp {
         }
     }
 
-    #[inline]
-    fn on_brief_send(&mut self, brief: &Brief, psn: Psn, len: u32, host: &mut impl Host) {
+    #[inline(always)]
+    fn on_brief_send(&mut self, brief: &Brief, psn: Psn, len: u32, host: &mut impl Host) -> bool {
         // A brief does not say which shared receive queue it is for.
         let open = self.state.receives()
             && self.progress != Progress::AwaitsPacket
             && self.kind() == QpType::Rc;
         let Some(peer) = &mut self.peer else {
             self.counters.dropped_pkts += 1;
-            return;
+            return false;
         };
         let same_partition = same_partition(brief.pkey, peer.path.pkey);
         if let Some(Receiver::Reliable(responder)) = &mut peer.receiver
@@ -152,16 +169,29 @@ impl Qp {
         {
             self.counters.rcvd_pkts += 1;
             let served = responder.on_brief(brief, len, &mut self.counters, host);
-            self.settle(served, host);
-            return;
+            return match served {
+                Ok(()) => true,
+                Err(served) => {
+                    self.settle(served, host);
+                    false
+                }
+            };
         }
         let gid = peer.gid;
+        self.on_unusual(*brief, psn, gid, host);
+        false
+    }
+
+    /// Takes the SEND of a brief as the packet that it stands for.
+    #[cold]
+    fn on_unusual(&mut self, brief: Brief, psn: Psn, source: Gid, host: &mut impl Host) {
         if let Some(packet) = brief.packet(psn) {
-            self.on_packet(&packet, gid, Time::ZERO, host); // Of a request, no time matters.
+            self.on_packet(&packet, source, Time::ZERO, host); // Of a request, no time matters.
         }
     }
 
     /// Everything up to `psn` was executed by the peer.
+    #[inline]
     fn on_acked(&mut self, psn: Psn, now: impl FnOnce() -> Time, host: &mut impl Host) {
         let Some(Sender::Reliable { requester, completer }) = self.sender.as_mut() else {
             return;

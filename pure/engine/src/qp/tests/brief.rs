@@ -329,3 +329,11 @@ fn nothing_is_reached_before_what_was_posted_before_or_where_the_host_cannot() {
     qp.send_brief(&request(SEND, 8), false).unwrap();
     assert!(!qp.can_reach(&request(WRITE, 8)));
 }
+
+impl Qp {
+    /// Posts and sends a SEND the short way.
+    fn send_brief(&mut self, request: &Request, lent: bool) -> Option<(u64, Brief)> {
+        let brief = self.plan_brief(request, lent)?;
+        Some((self.note_brief(request, lent, &brief), brief))
+    }
+}
