@@ -367,7 +367,7 @@ fn jobs(args: &BenchArgs, sizes: &[u64]) -> Vec<Job> {
     if wanted(Test::Bandwidth) {
         for op in ops.clone() {
             add(op, sizes, &[Quantity::Bandwidth(Buffers::RoundRobin)], library);
-            if op == Op::Write {
+            if op != Op::Send {
                 add(op, sizes, &[Quantity::Bandwidth(Buffers::One)], library);
             }
         }
