@@ -3,7 +3,7 @@
 use crate::burst::{Burst, Source};
 use crate::cq::{Completion, CqShared, Tray};
 use crate::events::{Affiliation, EventKind};
-use crate::lane::{Cargo, Lent, Load};
+use crate::lane::{Cargo, Lane, Lent, Load};
 use crate::qp::Came;
 use crate::reach::Views;
 use crate::region::{Pin, Regions, Serial};
@@ -76,6 +76,8 @@ pub(crate) struct Surroundings<'a, 'b> {
     pub(crate) burst: Option<&'a mut Burst<'b>>,
     /// The way to a neighbour, where the call may use one.
     pub(crate) cargo: Option<&'a mut Cargo<'b>>,
+    /// The lane to that neighbour, where the call may use his memory and no more.
+    pub(crate) lane: Option<&'a Lane>,
     /// The message that is being handed over is lent.
     pub(crate) lent: Option<Lent<'a>>,
     /// Where a poll waits for completions.
@@ -86,11 +88,18 @@ pub(crate) struct Surroundings<'a, 'b> {
     pub(crate) published: u32,
 }
 
-impl<'a> Surroundings<'a, '_> {
+impl<'a, 'b> Surroundings<'a, 'b> {
     /// Without a way out.
     pub(crate) fn quiet(own: &'a mut Own, regions: &'a Regions) -> Self {
-        let (burst, cargo, lent, tray, errand) = (None, None, None, None, Errand::None);
-        Self { own, regions, burst, cargo, lent, tray, errand, published: 0 }
+        let (burst, cargo, lane, lent, tray) = (None, None, None, None, None);
+        let errand = Errand::None;
+        Self { own, regions, burst, cargo, lane, lent, tray, errand, published: 0 }
+    }
+
+    /// The way to the peer's memory, if there is one.
+    #[inline]
+    pub(crate) fn lane(&self) -> Option<&'a Lane> {
+        self.lane.or_else(|| self.cargo.as_ref().map(|cargo| cargo.lane()))
     }
 }
 

@@ -129,8 +129,7 @@ struct Claim {
 impl<'a> Surroundings<'a, '_> {
     /// Carries out a one-sided request on the peer's memory.
     pub(crate) fn reach_peer(&mut self, index: u64, request: &Request, all_before: bool) -> Reach {
-        let Some(lane) = self.cargo.as_ref().map(|cargo| cargo.lane()).filter(|lane| lane.shares())
-        else {
+        let Some(lane) = self.lane().filter(|lane| lane.shares()) else {
             return Reach::Not;
         };
         if !all_before {

@@ -66,7 +66,9 @@ impl QpInner {
         if self.engine.state() != QpState::Rts || lane.is_cut() {
             return posted;
         }
-        let mut cargo = lane.load(batch.len() + 1);
+        // Most one-sided requests need no record.
+        let load = || lane.load(batch.len() + 1);
+        let mut cargo: Option<Cargo<'_>> = None;
         let several = batch.len() > 1;
         for work in batch {
             let Ok(request) = self.check_send(work, port) else {
@@ -74,13 +76,14 @@ impl QpInner {
             };
             let Self { engine, own, debt, .. } = self;
             let done = if let SendKind::Send { .. } = work.kind {
-                let sent = send_briefly(engine, own, work, &request, &mut cargo, several, port);
+                let cargo = cargo.get_or_insert_with(load);
+                let sent = send_briefly(engine, own, work, &request, cargo, several, port);
                 if sent == Some(Some(())) {
                     debt.on_paid();
                 }
                 sent.is_some()
             } else {
-                let reached = reach_briefly(engine, own, work, &request, &mut cargo, port);
+                let reached = reach_briefly(engine, own, work, &request, lane, port);
                 posted.published += reached.unwrap_or(0);
                 reached.is_some()
             };
@@ -91,9 +94,12 @@ impl QpInner {
         }
         // The program's next call takes along what is owed, whatever it posts.
         if posted.requests > 0 && self.engine.owes_plain_ack() {
-            acknowledge(&mut self.engine, &mut cargo, &mut self.debt);
+            let cargo = cargo.get_or_insert_with(load);
+            acknowledge(&mut self.engine, cargo, &mut self.debt);
         }
-        self.engine.count_sent(cargo.send());
+        if let Some(cargo) = cargo {
+            self.engine.count_sent(cargo.send());
+        }
         posted
     }
 
@@ -250,7 +256,7 @@ fn reach_briefly(
     own: &mut Own,
     work: &SendWork<'_>,
     request: &Request,
-    cargo: &mut Cargo<'_>,
+    lane: &Lane,
     port: &Port,
 ) -> Option<u32> {
     if !engine.can_reach(request) {
@@ -258,7 +264,7 @@ fn reach_briefly(
     }
     own.sends.put(engine.next_index(), work, None, None);
     let mut host = Surroundings::quiet(own, port.regions());
-    host.cargo = Some(cargo);
+    host.lane = Some(lane);
     engine.reach_at_once(request, &mut host).then_some(host.published)
 }
 
