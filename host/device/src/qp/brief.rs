@@ -1,7 +1,7 @@
 //! The short way of a queue pair whose peer is on this host: small SENDs as briefs, and one-sided
 //! requests that nothing stands before.
 //!
-//! What may go this way is for the transport to say (`Qp::send_brief`, `Qp::can_reach`); whatever it
+//! What may go this way is for the transport to say (`Qp::plan_brief`, `Qp::can_reach`); whatever it
 //! refuses, and whatever comes after that in a batch, goes the general way. Bytes are copied into
 //! the ring before the transport is asked, so that a mistake in a request's buffers is found while
 //! nothing has happened yet. The records of a batch become visible together.
