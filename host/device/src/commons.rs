@@ -66,18 +66,6 @@ impl Pages {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// Asks for huge pages.
-    ///
-    /// # Errors
-    ///
-    /// The kernel has none for this kind of memory; everything is as before.
-    pub fn prefer_huge_pages(&self) -> io::Result<()> {
-        match &self.hold {
-            Hold::Private(mapping) | Hold::Whole { mapping, .. } => mapping.prefer_huge_pages(),
-            Hold::Part { .. } => Err(io::ErrorKind::Unsupported.into()), // It is small.
-        }
-    }
 }
 
 impl Drop for Pages {

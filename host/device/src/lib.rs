@@ -86,7 +86,7 @@ pub use adverb_engine::{
     QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
     Settings, TransitionRule, WcOpcode, WcStatus, allowed, check_modify, transition,
 };
-pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes};
+pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes, prefer_huge_pages};
 pub use adverb_wire::{Grh, Imm, Marks, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use channel::{CompChannel, Notice};
 pub use commons::Pages;

@@ -155,7 +155,7 @@ impl Mapping {
     ///
     /// `EINVAL` if the kernel has no huge pages for this kind of memory; the range works as before.
     pub fn prefer_huge_pages(&self) -> io::Result<()> {
-        self.advise(Advice::LinuxHugepage)
+        prefer_huge_pages(self.base, self.len)
     }
 
     /// Makes a hole of whole pages of a file that this process shares: they read as zeros, for everybody,
@@ -185,13 +185,9 @@ impl Mapping {
     ///
     /// None in practice.
     pub fn keep_from_children(&self) -> io::Result<()> {
-        self.advise(Advice::LinuxDontFork)
-    }
-
-    fn advise(&self, advice: Advice) -> io::Result<()> {
-        // SAFETY: the range is ours (rule 1), and neither kind of advice that callers pass changes
-        // what the bytes are.
-        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }?;
+        let base = self.base.as_ptr().cast();
+        // SAFETY: the range is ours (rule 1), and what the bytes are does not change.
+        unsafe { rustix::mm::madvise(base, self.len, Advice::LinuxDontFork) }?;
         Ok(())
     }
 
@@ -255,6 +251,22 @@ pub fn is_sealed(file: impl AsFd) -> bool {
 /// Those of `fstat(2)`.
 pub fn file_len(file: impl AsFd) -> io::Result<usize> {
     usize::try_from(rustix::fs::fstat(file)?.st_size).map_err(io::Error::other)
+}
+
+/// Asks for huge pages behind these bytes, whoever has mapped them, as far as they are whole pages: those
+/// touched from now on may be huge, and those there already may be put together by and by.
+///
+/// # Errors
+///
+/// `EINVAL` if the kernel has no huge pages for this kind of memory, `ENOMEM` if some of it is not
+/// mapped; all bytes are as before.
+pub fn prefer_huge_pages(start: NonNull<u8>, len: usize) -> io::Result<()> {
+    let skip = start.as_ptr().align_offset(page_bytes());
+    let len = len.saturating_sub(skip) / page_bytes() * page_bytes();
+    let first = start.as_ptr().wrapping_add(skip).cast();
+    // SAFETY: this advice leaves the bytes and who may use them as they are, whatever is mapped there.
+    unsafe { rustix::mm::madvise(first, len, Advice::LinuxHugepage) }?;
+    Ok(())
 }
 
 /// The size of a page in bytes.
@@ -395,6 +407,7 @@ mod tests {
         put(&mapping, 0, 9);
         // Kernels built without huge pages refuse, which is fine too.
         let _ = mapping.prefer_huge_pages();
+        let _ = prefer_huge_pages(NonNull::from(&mut [0; 9]).cast(), 9);
         mapping.keep_from_children().unwrap();
         assert_eq!(get(&mapping, 0), 9);
     }

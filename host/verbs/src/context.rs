@@ -455,6 +455,9 @@ impl Pd {
 
     /// Registers memory that stays the caller's. IBTA Vol. 1 §10.6.3.
     ///
+    /// The kernel is asked for huge pages behind memory of 2 MiB or more (`MADV_HUGEPAGE` of madvise(2)),
+    /// unless `access` has [`Access::ON_DEMAND`]: it gives them to bytes that nobody has touched before.
+    ///
     /// # Errors
     ///
     /// [`AllocateError`].

@@ -659,12 +659,5 @@ impl From<MrSlice> for Memory {
 }
 
 fn pages(domain: &Domain, len: usize) -> Result<Pages, AllocateError> {
-    let pages = domain.pages(len).map_err(|error| AllocateError::Memory { len, error })?;
-    // Large buffers are cheaper in huge pages; where there are none, small ones do.
-    if len >= HUGE_PAGE_BYTES {
-        let _ = pages.prefer_huge_pages();
-    }
-    Ok(pages)
+    domain.pages(len).map_err(|error| AllocateError::Memory { len, error })
 }
-
-const HUGE_PAGE_BYTES: usize = 2 << 20;

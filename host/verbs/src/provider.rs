@@ -22,7 +22,7 @@ use adverb_device::{
     Access, AhAttr, Arm, AsyncEvent, Change, Completion, ConnectError, DataPath, Device,
     EventQueue, Gid, GroupError, Notice, OpenError, Overrun, Pages, PortConfig, PortCounters,
     PostError, QpCounters, QpQuery, QpState, QpType, Qpn, ReceiveWork, ResizeError, SendWork, Side,
-    SrqAttr, SrqError, Timestamps, Window, WindowKind,
+    SrqAttr, SrqError, Timestamps, Window, WindowKind, prefer_huge_pages,
 };
 use std::io;
 use std::ops::Deref;
@@ -433,6 +433,11 @@ impl Domain {
         len: usize,
         access: Access,
     ) -> Result<Region, AllocateError> {
+        // Neighbours copy to and from huge pages faster, and adapters have fewer of them to look up.
+        // Where there are none, small ones do.
+        if len >= HUGE_PAGE_BYTES && !access.contains(Access::ON_DEMAND) {
+            let _ = prefer_huge_pages(start, len);
+        }
         match self {
             Self::Soft(port, number) => {
                 // SAFETY: the caller's promise.
@@ -595,6 +600,9 @@ impl Domain {
 /// What only the software device has.
 pub(crate) const XRC: &str = "extended reliable connections (XRC)";
 const BLOCK_SELF_MULTICAST: &str = "queue pairs that do not hear themselves (block_self_multicast)";
+
+/// Registered memory of this length may have a huge page in it.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Rights that say how C's memory is to be treated, which is done otherwise here: addresses that start
 /// at 0 are asked for by themselves, and hints about pages are not passed on.
