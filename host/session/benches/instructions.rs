@@ -33,8 +33,9 @@ const BATCH: usize = 16;
 const _: () = assert!(ROUNDS.is_multiple_of(BATCH));
 
 /// All of them, by their names.
-const OPERATIONS: [Operation<Bench>; 7] = [
+const OPERATIONS: [Operation<Bench>; 8] = [
     ("turns", counted_turns),
+    ("puts", counted_puts),
     ("raw_poll", counted_raw_poll),
     ("session_poll", counted_session_poll),
     ("raw_send", counted_raw_send),
@@ -52,6 +53,10 @@ fn main() -> Outcome<()> {
         }
         bench.raw.write()?;
         bench.session.write()?;
+        let [a, b] = &mut bench.throwers;
+        for _ in 0..ROUNDS {
+            a.put(&b.mr)?;
+        }
         Ok(bench)
     })
 }
@@ -66,6 +71,13 @@ fn counted_turns(bench: &mut Bench) -> Outcome<()> {
         b.play()?;
     }
     Ok(())
+}
+
+/// WRITEs to the other device, one at a time.
+#[inline(never)]
+fn counted_puts(bench: &mut Bench) -> Outcome<()> {
+    let [a, b] = &mut bench.throwers;
+    (0..ROUNDS).try_for_each(|_| a.put(&b.mr))
 }
 
 #[inline(never)]
@@ -100,6 +112,7 @@ fn counted_session_write_batch(bench: &mut Bench) -> Outcome<()> {
 
 struct Bench {
     players: [Player; 2],
+    throwers: [Player; 2],
     raw: Raw,
     session: Session,
 }
@@ -112,8 +125,13 @@ impl Bench {
         let accepting = thread::spawn(move || server.accept(Duration::from_secs(60)));
         let client = ClientSession::new(config)?.connect(address)?;
         let server = accepting.join().map_err(|_| "the server has panicked")??;
-        let players = Player::two()?;
-        Ok(Self { players, raw: Raw::new(&client)?, session: Session::new(client, server)? })
+        let (players, throwers) = (Player::rally()?, Player::two()?);
+        Ok(Self {
+            players,
+            throwers,
+            raw: Raw::new(&client)?,
+            session: Session::new(client, server)?,
+        })
     }
 }
 
@@ -136,10 +154,16 @@ impl Player {
     }
 
     fn two() -> Outcome<[Self; 2]> {
-        let mut players = [Self::new()?, Self::new()?];
+        let players = [Self::new()?, Self::new()?];
         let [a, b] = [players[0].qp.address(1)?, players[1].qp.address(1)?];
         players[0].qp.connect(&RcConnect::new(a, b))?;
         players[1].qp.connect(&RcConnect::new(b, a))?;
+        Ok(players)
+    }
+
+    /// Two who have a message under way.
+    fn rally() -> Outcome<[Self; 2]> {
+        let mut players = Self::two()?;
         players[0].receive()?;
         players[1].receive()?;
         players[1].send()?;
@@ -157,11 +181,15 @@ impl Player {
     }
 
     fn send(&self) -> Outcome<()> {
+        self.post(SendKind::Send { imm: None })
+    }
+
+    fn post(&self, kind: SendKind) -> Outcome<()> {
         let sges = [self.mr.sge(0, SHORT_BYTES)?];
         let work = SendWork {
             to: SendTo::Peer,
             wr_id: 1,
-            kind: SendKind::Send { imm: None },
+            kind,
             data: SendData::Gather(&sges),
             signaled: true,
             solicited: false,
@@ -180,6 +208,13 @@ impl Player {
             None => Ok(taken.iter().any(|wc| wc.opcode == WcOpcode::Receive)),
             Some(wc) => Err(wc.status.to_string().into()),
         }
+    }
+
+    /// WRITEs a message, and waits for its completion.
+    fn put(&mut self, sink: &Mr) -> Outcome<()> {
+        self.post(SendKind::Write { va: sink.addr(), rkey: sink.rkey(), imm: None })?;
+        while self.cq.poll(&mut self.completions)? == 0 {}
+        Ok(())
     }
 
     /// Waits for a message and answers it.
