@@ -8,7 +8,7 @@
 use crate::arena::{Arena, Run};
 use crate::lane::Lane;
 use crate::port::Port;
-use crate::shelf::{Field, Shelf};
+use crate::shelf::Shelf;
 use crate::sync::Mutex;
 use adverb_sys::memory::Mapping;
 use adverb_sys::process::descriptors_max;
@@ -248,28 +248,27 @@ impl Commons {
         let (file, offset) = self.find(base, len).unwrap_or((0, 0));
         let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
-        for (field, value) in [
-            (Field::Va, va),
-            (Field::Len, number(len)),
-            (Field::Rights, u64::from(rights)),
-            (Field::Base, number(base)),
-            (Field::File, file),
-            (Field::Offset, offset),
-            (Field::Serial, serial),
+        let Some(record) = self.shelf.region(index) else {
+            return;
+        };
+        for (word, value) in [
+            (record.va, va),
+            (record.len, number(len)),
+            (record.rights, u64::from(rights)),
+            (record.base, number(base)),
+            (record.file, file),
+            (record.offset, offset),
+            (record.serial, serial),
         ] {
-            if let Some(word) = self.shelf.region(index, field) {
-                word.store(value, Ordering::Relaxed);
-            }
+            word.store(value, Ordering::Relaxed);
         }
-        if let Some(word) = self.shelf.region(index, Field::Key) {
-            word.store(u64::from(domain) << 32 | u64::from(key), Ordering::SeqCst);
-        }
+        record.key.store(u64::from(domain) << 32 | u64::from(key), Ordering::SeqCst);
     }
 
     /// Takes a region back; afterwards no neighbour is at it.
     pub(crate) fn withdraw(&self, index: u32) {
-        if let Some(word) = self.shelf.region(index, Field::Key)
-            && word.swap(0, Ordering::SeqCst) != 0
+        if let Some(record) = self.shelf.region(index)
+            && record.key.swap(0, Ordering::SeqCst) != 0
         {
             self.wait_for_neighbours();
         }

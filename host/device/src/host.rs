@@ -9,7 +9,7 @@ use crate::reach::Views;
 use crate::region::{Pin, Regions, Serial};
 use crate::srq::Drawn;
 use crate::vicinity::Leg;
-use crate::work::{Local, ReceiveRing, SendRing, Sge};
+use crate::work::{Local, ReceiveRing, SendRing, SendWork, Sge};
 use crate::xrc::Targets;
 use adverb_engine::{
     Access, AccessError, AtomicOp, EmitError, FetchError, Host, Invalidator, LOCAL_SEGMENT_BYTES,
@@ -78,6 +78,8 @@ pub(crate) struct Surroundings<'a, 'b> {
     pub(crate) cargo: Option<&'a mut Cargo<'b>>,
     /// The lane to that neighbour, where the call may use his memory and no more.
     pub(crate) lane: Option<&'a Lane>,
+    /// The request that is carried out without ever being queued.
+    pub(crate) at_once: Option<&'a SendWork<'a>>,
     /// The message that is being handed over is lent.
     pub(crate) lent: Option<Lent<'a>>,
     /// Where a poll waits for completions.
@@ -91,9 +93,9 @@ pub(crate) struct Surroundings<'a, 'b> {
 impl<'a, 'b> Surroundings<'a, 'b> {
     /// Without a way out.
     pub(crate) fn quiet(own: &'a mut Own, regions: &'a Regions) -> Self {
-        let (burst, cargo, lane, lent, tray) = (None, None, None, None, None);
+        let (burst, cargo, lane, at_once, lent, tray) = (None, None, None, None, None, None);
         let errand = Errand::None;
-        Self { own, regions, burst, cargo, lane, lent, tray, errand, published: 0 }
+        Self { own, regions, burst, cargo, lane, at_once, lent, tray, errand, published: 0 }
     }
 
     /// The way to the peer's memory, if there is one.
@@ -461,17 +463,23 @@ impl Host for Surroundings<'_, '_> {
         if !done.report {
             return;
         }
-        let posted = self.own.sends.get(done.index);
+        let (wr_id, buffer) = match self.at_once {
+            Some(work) => (work.wr_id, work.buffer),
+            None => {
+                let posted = self.own.sends.get(done.index);
+                (posted.wr_id, posted.buffer)
+            }
+        };
         let number = self.own.number;
         let completion = || Completion {
-            wr_id: posted.wr_id,
+            wr_id,
             status: done.status,
             opcode: done.opcode,
             byte_len: done.byte_len,
             imm: None,
             qp: number,
             src_qp: Qpn::new(0),
-            buffer: posted.buffer,
+            buffer,
             ..Completion::EMPTY
         };
         self.publish(Cq::Send, completion, false);

@@ -797,7 +797,7 @@ impl Load<'_> {
     }
 
     /// Shows each piece of the bytes, in order, while it is there.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn each_piece(
         &self,
         regions: &Regions,

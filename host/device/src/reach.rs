@@ -19,8 +19,8 @@
 use crate::host::{Own, Surroundings};
 use crate::lane::{InRing, Lane, Lent, Load, Visit};
 use crate::region::{Pin, Regions};
-use crate::shelf::{Field, QpWord};
-use crate::work::{Local, Sge};
+use crate::shelf::QpWord;
+use crate::work::{Local, SendWork, Sge};
 use adverb_engine::{
     Access, AccessError, AtomicOp, FetchError, LOCAL_SEGMENT_BYTES, LocalError, Reach, Request,
     RequestKind, Target,
@@ -91,7 +91,7 @@ impl Views {
     }
 
     /// The pages of a file, if they are mapped; they will be, otherwise.
-    #[inline]
+    #[inline(always)]
     fn pages(&mut self, lane: &Lane, file: u64) -> Option<&Mapping> {
         self.renew(lane);
         let known = |view: &Option<View>| view.as_ref().is_some_and(|view| view.file == file);
@@ -145,6 +145,12 @@ impl<'a> Surroundings<'a, '_> {
         }
     }
 
+    /// The local bytes of request number `index`.
+    #[inline]
+    fn local(&self, index: u64) -> Local<'_> {
+        self.at_once.map_or_else(|| self.own.sends.local(index), SendWork::local)
+    }
+
     /// A look ahead: it may be that the request can be carried out here.
     fn may_reach(&mut self, lane: &Lane, request: &Request) -> bool {
         let visit = lane.begin();
@@ -155,6 +161,7 @@ impl<'a> Surroundings<'a, '_> {
     }
 
     /// What a request wants of the peer, if its queue pair allows that.
+    #[inline(always)]
     fn claim(&self, lane: &Lane, request: &Request) -> Option<(Claim, RequestKind)> {
         let word = lane.peer_shelf().qp(self.own.peer?)?.load(Ordering::SeqCst);
         let peer = QpWord::from_bits(word);
@@ -179,6 +186,7 @@ impl<'a> Surroundings<'a, '_> {
         (allowed && !lane.is_cut()).then_some((claim, request.kind))
     }
 
+    #[inline]
     fn act(&mut self, lane: &Lane, visit: &Visit<'_>, index: u64, request: &Request) -> Option<()> {
         let (claim, kind) = self.claim(lane, request)?;
         if claim.len == 0 {
@@ -186,7 +194,7 @@ impl<'a> Surroundings<'a, '_> {
         }
         let (place, _hold) = self.place(lane, visit, claim)?;
         let domain = self.own.domain;
-        let local = self.own.sends.local(index);
+        let local = self.local(index);
         match kind {
             RequestKind::Write { .. } => {
                 let load = Load::Local { local, offset: 0, len: request.len, domain };
@@ -198,14 +206,7 @@ impl<'a> Surroundings<'a, '_> {
                 };
                 get(place, self.regions, domain, sges, claim.len).ok()
             }
-            RequestKind::AtomicWrite { .. } => {
-                let mut bytes = [0; 8];
-                let load = Load::Local { local, offset: 0, len: 8, domain };
-                let into = Place::Here(bytes.as_mut_ptr());
-                put(&load, self.regions, into).ok()?;
-                word_at(place, claim.va)?.store(u64::from_ne_bytes(bytes), Ordering::Release);
-                Some(())
-            }
+            RequestKind::AtomicWrite { .. } => self.write_word(place, claim.va, index),
             RequestKind::CompareSwap { compare, swap, .. } => {
                 self.run_atomic(place, claim.va, index, AtomicOp::CompareSwap { compare, swap })
             }
@@ -219,8 +220,18 @@ impl<'a> Surroundings<'a, '_> {
         }
     }
 
+    #[inline(never)]
+    fn write_word(&self, place: Place, va: u64, index: u64) -> Option<()> {
+        let mut bytes = [0; 8];
+        let Own { domain, .. } = *self.own;
+        let load = Load::Local { local: self.local(index), offset: 0, len: 8, domain };
+        put(&load, self.regions, Place::Here(bytes.as_mut_ptr())).ok()?;
+        word_at(place, va)?.store(u64::from_ne_bytes(bytes), Ordering::Release);
+        Some(())
+    }
+
     fn run_atomic(&self, place: Place, va: u64, index: u64, op: AtomicOp) -> Option<()> {
-        let Local::Gather(sges) = self.own.sends.local(index) else {
+        let Local::Gather(sges) = self.local(index) else {
             return None;
         };
         let domain = self.own.domain;
@@ -245,7 +256,7 @@ impl<'a> Surroundings<'a, '_> {
     }
 
     /// Where the bytes are that a claim is about, if it is right.
-    #[inline]
+    #[inline(always)]
     fn place(
         &mut self,
         lane: &Lane,
@@ -430,34 +441,32 @@ const LENT_MIN: u32 = 512;
 #[inline]
 fn file_of(lane: &Lane, sge: &Sge) -> u64 {
     let index = sge.lkey >> Regions::TAG_BITS;
-    lane.own_shelf().region(index, Field::File).map_or(0, |file| file.load(Ordering::Relaxed))
+    lane.own_shelf().region(index).map_or(0, |record| record.file.load(Ordering::Relaxed))
 }
 
 /// Where a neighbour's bytes are, if the claim is right and they can be reached.
-#[inline]
+#[inline(always)]
 fn neighbours_place(lane: &Lane, views: &mut Views, claim: Claim) -> Option<Place> {
     let Claim { key, va, len, rights, domain } = claim;
-    let shelf = lane.peer_shelf();
-    let index = key >> Regions::TAG_BITS;
-    let field = |field| Some(shelf.region(index, field)?.load(Ordering::Relaxed));
-    let there = shelf.region(index, Field::Key)?.load(Ordering::SeqCst);
-    if there != u64::from(domain) << 32 | u64::from(key) {
+    let record = lane.peer_shelf().region(key >> Regions::TAG_BITS)?;
+    if record.key.load(Ordering::SeqCst) != u64::from(domain) << 32 | u64::from(key) {
         return None;
     }
-    let known = Access::from_bits(u32::try_from(field(Field::Rights)?).ok()?);
-    let offset = va.checked_sub(field(Field::Va)?)?;
+    let value = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    let known = Access::from_bits(u32::try_from(value(record.rights)).ok()?);
+    let offset = va.checked_sub(value(record.va))?;
     let bytes = u64::try_from(len).ok()?;
-    if !known.contains(rights) || offset.checked_add(bytes)? > field(Field::Len)? {
+    if !known.contains(rights) || offset.checked_add(bytes)? > value(record.len) {
         return None;
     }
-    match field(Field::File)? {
+    match value(record.file) {
         0 => {
             let pid = lane.maps().process()?;
-            Some(Place::There { pid, address: field(Field::Base)?.checked_add(offset)? })
+            Some(Place::There { pid, address: value(record.base).checked_add(offset)? })
         }
         file => {
             let pages = views.pages(lane, file)?;
-            let start = usize::try_from(field(Field::Offset)?.checked_add(offset)?).ok()?;
+            let start = usize::try_from(value(record.offset).checked_add(offset)?).ok()?;
             let inside = start.checked_add(len)? <= pages.len(); // Rule 2.
             inside.then(|| Place::Here(pages.as_ptr().as_ptr().wrapping_add(start)))
         }
@@ -478,6 +487,7 @@ fn word_at<'a>(place: Place, va: u64) -> Option<&'a AtomicU64> {
 
 /// Copies a request's bytes to `place`. The last eight of a piece come last, and at once: whoever
 /// polls for them finds all before them.
+#[inline(always)]
 fn put(load: &Load<'_>, regions: &Regions, mut place: Place) -> Result<(), AccessError> {
     let mut result = Ok(());
     load.each_piece(regions, |source, len| {

@@ -35,23 +35,23 @@ mod layout {
 pub(crate) const VERSION: u32 = 3;
 const MAGIC: u64 = 0x4164_7673_6865_6c00 | 1;
 
-/// The words of one region's record.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Field {
+/// The record of one region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<'a> {
     /// The key in the low half, the protection domain in the high one. 0: no region.
-    Key = 0,
+    pub(crate) key: &'a AtomicU64,
     /// The address by which peers know the first byte.
-    Va = 1,
-    Len = 2,
-    Rights = 3,
+    pub(crate) va: &'a AtomicU64,
+    pub(crate) len: &'a AtomicU64,
+    pub(crate) rights: &'a AtomicU64,
     /// Where the first byte is in the owner.
-    Base = 4,
+    pub(crate) base: &'a AtomicU64,
     /// Which of the owner's files it is in, from 1; 0 if in none.
-    File = 5,
+    pub(crate) file: &'a AtomicU64,
     /// Where in the file.
-    Offset = 6,
+    pub(crate) offset: &'a AtomicU64,
     /// A number that no other region of the owner has or had.
-    Serial = 7,
+    pub(crate) serial: &'a AtomicU64,
 }
 
 /// What a queue pair shows: whose peer it is, and what that peer may do to its memory by itself.
@@ -196,13 +196,13 @@ impl Shelf {
         Some(self.word(layout::QPS + 8 * ((number << BLOCK_BITS) + within)))
     }
 
-    /// A word of the record of the region with this index.
+    /// The record of the region with this index.
     #[inline]
-    pub(crate) fn region(&self, index: u32, field: Field) -> Option<&AtomicU64> {
+    pub(crate) fn region(&self, index: u32) -> Option<Record<'_>> {
         let index = usize::try_from(index).ok().filter(|n| *n < layout::REGIONS_MAX)?;
-        #[expect(clippy::as_conversions, reason = "the number of a variant")]
-        let field = field as usize;
-        Some(self.word(layout::REGIONS + layout::REGION * index + 8 * field))
+        let words = self.memory.atomic_u64s(layout::REGIONS + layout::REGION * index)?;
+        let [key, va, len, rights, base, file, offset, serial] = words;
+        Some(Record { key, va, len, rights, base, file, offset, serial })
     }
 }
 
@@ -231,9 +231,9 @@ mod tests {
         mine.add_block(Block::of(qp), 3);
         mine.qp(qp).unwrap().store(7, Ordering::Relaxed);
         assert_eq!(theirs.qp(qp).unwrap().load(Ordering::Relaxed), 7);
-        mine.region(9, Field::Serial).unwrap().store(8, Ordering::Relaxed);
-        assert_eq!(theirs.region(9, Field::Serial).unwrap().load(Ordering::Relaxed), 8);
-        assert!(theirs.region(1 << 20, Field::Key).is_none());
+        mine.region(9).unwrap().serial.store(8, Ordering::Relaxed);
+        assert_eq!(theirs.region(9).unwrap().serial.load(Ordering::Relaxed), 8);
+        assert!(theirs.region(1 << 20).is_none());
         assert_eq!(mine.probe(), theirs.probe());
     }
 

@@ -85,6 +85,18 @@ pub struct SendWork<'a> {
     pub buffer: Option<BufferNumber>,
 }
 
+impl<'a> SendWork<'a> {
+    /// The local bytes, if it has any.
+    #[inline]
+    pub(crate) fn local(&self) -> Local<'a> {
+        match self.data {
+            SendData::Gather(sges) => Local::Gather(sges),
+            SendData::Inline(bytes) => Local::Inline(bytes),
+            SendData::Bind(_) => Local::Inline(&[]),
+        }
+    }
+}
+
 /// A receive. `struct ibv_recv_wr`.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_recv_wr")]

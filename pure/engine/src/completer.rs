@@ -136,7 +136,7 @@ impl Completer {
     }
 
     /// Takes one acknowledgement.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn on_ack(
         &mut self,
         psn: Psn,

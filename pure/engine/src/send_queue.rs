@@ -145,7 +145,7 @@ impl SendQueue {
     }
 
     /// Ends the oldest request.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn retire(&mut self, status: WcStatus, host: &mut impl Host) {
         let index = self.head;
         let Some(Entry { request, .. }) = self.get(index) else {

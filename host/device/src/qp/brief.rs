@@ -262,9 +262,8 @@ fn reach_briefly(
     if !engine.can_reach(request) {
         return None;
     }
-    own.sends.put(engine.next_index(), work, None, None);
     let mut host = Surroundings::quiet(own, port.regions());
-    host.lane = Some(lane);
+    (host.lane, host.at_once) = (Some(lane), Some(work));
     engine.reach_at_once(request, &mut host).then_some(host.published)
 }
 

@@ -220,9 +220,9 @@ impl Qp {
             && self.check(request).is_ok()
     }
 
-    /// Carries out a one-sided request of which [`Qp::can_reach`] says that it can be, and whose
-    /// bytes the host has put where those of request number [`Qp::next_index`] are. False, and
-    /// nothing has changed, if the host cannot: it has to go the general way.
+    /// Carries out a one-sided request of which [`Qp::can_reach`] says that it can be; it is number
+    /// [`Qp::next_index`], and never queued. False, and nothing has changed, if the host cannot: it has
+    /// to go the general way.
     #[inline]
     pub fn reach_at_once(&mut self, request: &Request, host: &mut impl Host) -> bool {
         debug_assert!(self.can_reach(request), "the caller has asked");
