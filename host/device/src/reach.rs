@@ -154,7 +154,7 @@ impl<'a> Surroundings<'a, '_> {
     /// A look ahead: it may be that the request can be carried out here.
     fn may_reach(&mut self, lane: &Lane, request: &Request) -> bool {
         let visit = lane.begin();
-        let Some((claim, _)) = self.claim(lane, request) else {
+        let Some(claim) = self.claim(lane, request) else {
             return false;
         };
         self.place(lane, &visit, claim).is_some()
@@ -162,7 +162,7 @@ impl<'a> Surroundings<'a, '_> {
 
     /// What a request wants of the peer, if its queue pair allows that.
     #[inline(always)]
-    fn claim(&self, lane: &Lane, request: &Request) -> Option<(Claim, RequestKind)> {
+    fn claim(&self, lane: &Lane, request: &Request) -> Option<Claim> {
         let word = lane.peer_shelf().qp(self.own.peer?)?.load(Ordering::SeqCst);
         let peer = QpWord::from_bits(word);
         let (va, key, rights, brings_back) = match request.kind {
@@ -183,19 +183,19 @@ impl<'a> Surroundings<'a, '_> {
             && (peer.has_resources() || !brings_back);
         let len = usize::try_from(request.len).ok()?;
         let claim = Claim { key: key.0, va, len, rights, domain: peer.domain() };
-        (allowed && !lane.is_cut()).then_some((claim, request.kind))
+        (allowed && !lane.is_cut()).then_some(claim)
     }
 
     #[inline]
     fn act(&mut self, lane: &Lane, visit: &Visit<'_>, index: u64, request: &Request) -> Option<()> {
-        let (claim, kind) = self.claim(lane, request)?;
+        let claim = self.claim(lane, request)?;
         if claim.len == 0 {
             return Some(()); // Key and address mean nothing then. IBTA Vol. 1 §9.7.4.1.5.
         }
         let (place, _hold) = self.place(lane, visit, claim)?;
         let domain = self.own.domain;
         let local = self.local(index);
-        match kind {
+        match request.kind {
             RequestKind::Write { .. } => {
                 let load = Load::Local { local, offset: 0, len: request.len, domain };
                 put(&load, self.regions, place).ok()

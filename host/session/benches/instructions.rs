@@ -185,19 +185,7 @@ impl Player {
     }
 
     fn post(&self, kind: SendKind) -> Outcome<()> {
-        let sges = [self.mr.sge(0, SHORT_BYTES)?];
-        let work = SendWork {
-            to: SendTo::Peer,
-            wr_id: 1,
-            kind,
-            data: SendData::Gather(&sges),
-            signaled: true,
-            solicited: false,
-            fence: false,
-            buffer: None,
-        };
-        // SAFETY: the region lives as long as the queue pair and lends no references.
-        Ok(unsafe { self.qp.post_send(&[work]) }.map_err(|(_, error)| error)?)
+        post(&self.qp, &self.mr, kind, SHORT_BYTES)
     }
 
     /// Takes completions; says whether a message has come.
@@ -226,6 +214,23 @@ impl Player {
     }
 }
 
+/// Posts a request of the first `len` bytes of `mr`.
+fn post(qp: &Qp<Rc>, mr: &Mr, kind: SendKind, len: usize) -> Outcome<()> {
+    let sges = [mr.sge(0, len)?];
+    let work = SendWork {
+        to: SendTo::Peer,
+        wr_id: 1,
+        kind,
+        data: SendData::Gather(&sges),
+        signaled: true,
+        solicited: false,
+        fence: false,
+        buffer: None,
+    };
+    // SAFETY: regions live as long as the queue pairs that use them, and lend no references.
+    Ok(unsafe { qp.post_send(&[work]) }.map_err(|(_, error)| error)?)
+}
+
 /// Two queue pairs, each with a completion queue, as the session's channels have.
 struct Raw {
     ends: [(Qp<Rc>, Cq); 2],
@@ -250,20 +255,7 @@ impl Raw {
     }
 
     fn post(&self, kind: SendKind, len: usize) -> Outcome<()> {
-        let sges = [self.mr.sge(0, len)?];
-        let work = SendWork {
-            to: SendTo::Peer,
-            wr_id: 1,
-            kind,
-            data: SendData::Gather(&sges),
-            signaled: true,
-            solicited: false,
-            fence: false,
-            buffer: None,
-        };
-        // SAFETY: the region lives as long as the queue pairs and lends no references.
-        unsafe { self.ends[0].0.post_send(&[work]) }.map_err(|(_, error)| error)?;
-        Ok(())
+        post(&self.ends[0].0, &self.mr, kind, len)
     }
 
     fn poll(&mut self, end: usize) -> Outcome<usize> {

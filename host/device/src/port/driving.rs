@@ -29,8 +29,8 @@ impl Port {
 
     /// The same for a poll that waits for completions with this tray.
     #[inline]
-    pub(crate) fn drive_for(&self, tray: &mut Tray<'_>) -> bool {
-        self.drive_with(Some(tray))
+    pub(crate) fn drive_for(&self, tray: &mut Tray<'_>) {
+        self.drive_with(Some(tray));
     }
 
     #[inline(always)]

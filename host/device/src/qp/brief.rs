@@ -2,9 +2,9 @@
 //! requests that nothing stands before.
 //!
 //! What may go this way is for the transport to say (`Qp::plan_brief`, `Qp::can_reach`); whatever it
-//! refuses, and whatever comes after that in a batch, goes the general way. Bytes are copied into
-//! the ring before the transport is asked, so that a mistake in a request's buffers is found while
-//! nothing has happened yet. The records of a batch become visible together.
+//! refuses, and whatever comes after that in a batch, goes the general way. Bytes are looked up, and
+//! room for them in the ring is found, before the transport is asked, so that a mistake in a request's
+//! buffers is found while nothing has happened yet. The records of a batch become visible together.
 
 use super::{Acks, Aftermath, Link, Posted, QpInner, Surroundings};
 use crate::cq::Tray;
