@@ -21,9 +21,10 @@ use adverb_session::{
 };
 use adverb_verbs::{
     Context, ContextConfig, Cq, Mr, PathChoice, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData,
-    SendKind, SendTo, SendWork, WcOpcode, WorkCompletion,
+    SendKind, SendTo, SendWork, Sge, WcOpcode, WorkCompletion,
 };
 use counted::{Operation, Outcome, ROUNDS};
+use std::array::from_fn;
 use std::thread;
 use std::time::Duration;
 
@@ -33,8 +34,9 @@ const BATCH: usize = 16;
 const _: () = assert!(ROUNDS.is_multiple_of(BATCH));
 
 /// All of them, by their names.
-const OPERATIONS: [Operation<Bench>; 8] = [
+const OPERATIONS: [Operation<Bench>; 9] = [
     ("turns", counted_turns),
+    ("stream", counted_stream),
     ("puts", counted_puts),
     ("raw_poll", counted_raw_poll),
     ("session_poll", counted_session_poll),
@@ -57,6 +59,10 @@ fn main() -> Outcome<()> {
         for _ in 0..ROUNDS {
             a.put(&b.mr)?;
         }
+        let [a, b] = &mut bench.streamers;
+        for _ in 0..ROUNDS / BATCH {
+            a.stream_to(b)?;
+        }
         Ok(bench)
     })
 }
@@ -71,6 +77,13 @@ fn counted_turns(bench: &mut Bench) -> Outcome<()> {
         b.play()?;
     }
     Ok(())
+}
+
+/// SENDs to the other device, [`BATCH`] in a post, of which the last is signaled.
+#[inline(never)]
+fn counted_stream(bench: &mut Bench) -> Outcome<()> {
+    let [a, b] = &mut bench.streamers;
+    (0..ROUNDS / BATCH).try_for_each(|_| a.stream_to(b))
 }
 
 /// WRITEs to the other device, one at a time.
@@ -113,6 +126,7 @@ fn counted_session_write_batch(bench: &mut Bench) -> Outcome<()> {
 struct Bench {
     players: [Player; 2],
     throwers: [Player; 2],
+    streamers: [Player; 2],
     raw: Raw,
     session: Session,
 }
@@ -126,9 +140,11 @@ impl Bench {
         let client = ClientSession::new(config)?.connect(address)?;
         let server = accepting.join().map_err(|_| "the server has panicked")??;
         let (players, throwers) = (Player::rally()?, Player::two()?);
+        let streamers = Player::two()?;
         Ok(Self {
             players,
             throwers,
+            streamers,
             raw: Raw::new(&client)?,
             session: Session::new(client, server)?,
         })
@@ -205,6 +221,27 @@ impl Player {
         Ok(())
     }
 
+    /// SENDs messages in one post, and waits until they have all come and it knows.
+    fn stream_to(&mut self, sink: &mut Self) -> Outcome<()> {
+        let sges = [sink.mr.sge(SHORT_BYTES, SHORT_BYTES)?];
+        let receives = [ReceiveWork { wr_id: 2, sges: &sges, buffer: None }; BATCH];
+        // SAFETY: the region lives as long as the queue pair and lends no references.
+        unsafe { sink.qp.post_recv(&receives) }.map_err(|(_, error)| error)?;
+        let sges = [self.mr.sge(0, SHORT_BYTES)?];
+        let works = from_fn(|at| send_work(SendKind::Send { imm: None }, &sges, at + 1 == BATCH));
+        let works: [SendWork<'_>; BATCH] = works;
+        // SAFETY: as for the receives.
+        unsafe { self.qp.post_send(&works) }.map_err(|(_, error)| error)?;
+        let mut come = 0;
+        while come < BATCH {
+            come += sink.cq.poll(&mut sink.completions)?;
+        }
+        while self.cq.poll(&mut self.completions)? == 0 {
+            sink.cq.poll(&mut sink.completions)?;
+        }
+        Ok(())
+    }
+
     /// Waits for a message and answers it.
     fn play(&mut self) -> Outcome<()> {
         while !self.poll()? {}
@@ -217,18 +254,22 @@ impl Player {
 /// Posts a request of the first `len` bytes of `mr`.
 fn post(qp: &Qp<Rc>, mr: &Mr, kind: SendKind, len: usize) -> Outcome<()> {
     let sges = [mr.sge(0, len)?];
-    let work = SendWork {
+    let work = send_work(kind, &sges, true);
+    // SAFETY: regions live as long as the queue pairs that use them, and lend no references.
+    Ok(unsafe { qp.post_send(&[work]) }.map_err(|(_, error)| error)?)
+}
+
+const fn send_work(kind: SendKind, sges: &[Sge], signaled: bool) -> SendWork<'_> {
+    SendWork {
         to: SendTo::Peer,
         wr_id: 1,
         kind,
-        data: SendData::Gather(&sges),
-        signaled: true,
+        data: SendData::Gather(sges),
+        signaled,
         solicited: false,
         fence: false,
         buffer: None,
-    };
-    // SAFETY: regions live as long as the queue pairs that use them, and lend no references.
-    Ok(unsafe { qp.post_send(&[work]) }.map_err(|(_, error)| error)?)
+    }
 }
 
 /// Two queue pairs, each with a completion queue, as the session's channels have.
