@@ -12,7 +12,6 @@ use adverb::verbs::{
     WcOpcode, WcStatus, WorkCompletion, WorkError, devices,
 };
 use serde::{Deserialize, Serialize};
-use std::array;
 use std::net::IpAddr;
 
 use super::control::{Answer, Control, Order, unexpected};
@@ -312,12 +311,11 @@ impl QueuePair {
                 *sge = piece.doing("posting a request")?;
             }
         }
-        let mut pieces = sges.chunks(1);
-        let mut rest = batch.iter().enumerate();
-        let works: [SendWork<'_>; N] = array::from_fn(|_| {
-            let piece = pieces.next().unwrap_or_default();
-            rest.next().map_or(NO_WORK, |(at, request)| self.work(at, request, piece))
-        });
+        let mut works = [NO_WORK; N];
+        let places = works.iter_mut().zip(sges.chunks(1));
+        for (at, (request, (work, piece))) in batch.iter().zip(places).enumerate() {
+            self.describe(work, at, request, piece);
+        }
         let works = works.get(..batch.len()).unwrap_or(&works);
         // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
         let posted = unsafe { self.qp.post_send(works) };
@@ -331,25 +329,28 @@ impl QueuePair {
         posted.map_err(|(_, error)| Failure::Failed(format!("posting a receive: {error}")))
     }
 
-    /// Request `at` of a batch as the verbs want it.
+    /// Makes `work` say what request `at` of a batch is, as the verbs want it.
     #[inline]
-    fn work<'a>(&'a self, at: usize, request: &Request, piece: &'a [Sge]) -> SendWork<'a> {
+    fn describe<'a>(
+        &'a self,
+        work: &mut SendWork<'a>,
+        at: usize,
+        request: &Request,
+        piece: &'a [Sge],
+    ) {
         let offset = u64::try_from(request.remote).unwrap_or(u64::MAX);
         let RemoteSlice { addr: va, rkey } = self.remote.plus(offset);
-        SendWork {
-            kind: match request.op {
-                Op::Send => SendKind::Send { imm: None },
-                Op::Write => SendKind::Write { va, rkey, imm: None },
-                Op::Read => SendKind::Read { va, rkey },
-            },
-            data: if self.inline.takes(request) {
-                SendData::Inline(self.inline.place(at, request.bytes))
-            } else {
-                SendData::Gather(piece)
-            },
-            signaled: request.signaled,
-            ..NO_WORK
+        match request.op {
+            Op::Send => {}
+            Op::Write => work.kind = SendKind::Write { va, rkey, imm: None },
+            Op::Read => work.kind = SendKind::Read { va, rkey },
         }
+        work.data = if self.inline.takes(request) {
+            SendData::Inline(self.inline.place(at, request.bytes))
+        } else {
+            SendData::Gather(piece)
+        };
+        work.signaled = request.signaled;
     }
 
     /// A request has failed: why, and what was counted on the way there.
@@ -447,7 +448,7 @@ pub(super) const BUSY_HOST_TIMEOUT: AckTimeout = match AckTimeout::from_exponent
 const POLL_MAX: usize = 32;
 /// Fills an array of pieces.
 const NO_SGE: Sge = Sge { addr: 0, len: 0, lkey: 0 };
-/// Fills an array of requests, and the rest of one.
+/// Fills an array of requests: a SEND of nothing.
 pub(super) const NO_WORK: SendWork<'static> = SendWork {
     to: SendTo::Peer,
     wr_id: 0,
