@@ -109,8 +109,13 @@ pub enum Timestamps {
 }
 
 impl Timestamps {
-    #[inline]
+    #[inline(always)]
     fn now(self) -> u64 {
+        if self == Self::None { 0 } else { self.read() }
+    }
+
+    #[cold]
+    fn read(self) -> u64 {
         match self {
             Self::None => 0,
             Self::Monotonic => clock::now_ns(),

@@ -161,7 +161,7 @@ impl Surroundings<'_, '_> {
     }
 
     /// Where a receive's bytes go: domain and buffers.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn receive_sges(&self, receive: Receive) -> (u32, &[Sge]) {
         match &self.own.receives {
             Receives::Own(ring) => (self.own.domain, ring.sges(receive.token)),
@@ -184,6 +184,31 @@ impl Surroundings<'_, '_> {
         if let Some(burst) = &mut self.burst {
             burst.flush();
         }
+    }
+
+    /// A request of its own has ended that asked for a completion, or that has failed.
+    #[inline]
+    fn report_send(&mut self, done: SendDone) {
+        let (wr_id, buffer) = match self.at_once {
+            Some(work) => (work.wr_id, work.buffer),
+            None => {
+                let posted = self.own.sends.get(done.index);
+                (posted.wr_id, posted.buffer)
+            }
+        };
+        let number = self.own.number;
+        let completion = || Completion {
+            wr_id,
+            status: done.status,
+            opcode: done.opcode,
+            byte_len: done.byte_len,
+            imm: None,
+            qp: number,
+            src_qp: Qpn::new(0),
+            buffer,
+            ..Completion::EMPTY
+        };
+        self.publish(Cq::Send, completion, false);
     }
 
     /// Publishes a completion, which is made where it will be: made elsewhere and copied, it would keep
@@ -458,31 +483,11 @@ impl Host for Surroundings<'_, '_> {
         self.own.affiliation.raise(kind);
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_done(&mut self, done: SendDone) {
-        if !done.report {
-            return;
+        if done.report {
+            self.report_send(done);
         }
-        let (wr_id, buffer) = match self.at_once {
-            Some(work) => (work.wr_id, work.buffer),
-            None => {
-                let posted = self.own.sends.get(done.index);
-                (posted.wr_id, posted.buffer)
-            }
-        };
-        let number = self.own.number;
-        let completion = || Completion {
-            wr_id,
-            status: done.status,
-            opcode: done.opcode,
-            byte_len: done.byte_len,
-            imm: None,
-            qp: number,
-            src_qp: Qpn::new(0),
-            buffer,
-            ..Completion::EMPTY
-        };
-        self.publish(Cq::Send, completion, false);
     }
 
     #[inline(always)]

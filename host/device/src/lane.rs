@@ -15,11 +15,13 @@
 //! 3. A record's bytes are written between `reserve` and `commit`, under the writer's lock, and read
 //!    between `next` and `release`, under the port's receive lock: honest sides never touch the same
 //!    bytes at once.
+//! 4. A mapping that rings lie in is as long as their layout: [`Ring::new`] sees to it.
 
 use crate::bell::Rope;
 use crate::commons::Commons;
+use crate::copying::copy_short;
 use crate::maps::Maps;
-use crate::region::{Pin, Regions, Serial};
+use crate::region::{Grip, Regions, Serial};
 use crate::registry::SlotId;
 use crate::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
 use crate::shelf::{QpWord, Shelf};
@@ -32,7 +34,9 @@ use adverb_sys::memory::{Mapping, file_len, is_sealed};
 use adverb_sys::vm::{self, Piece, Way};
 use adverb_wire::{HeaderBytes, Headers, Qpn};
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -80,14 +84,23 @@ pub(crate) struct PeerId {
 struct Ring {
     memory: Arc<Mapping>,
     base: usize,
+    /// Where its records are.
+    records: NonNull<u8>,
 }
 
+// SAFETY: an address within the mapping, which anybody may use: see rules 1 to 4.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
 impl Ring {
-    fn word(&self, at: usize) -> &AtomicU64 {
-        static NOWHERE: AtomicU64 = AtomicU64::new(0);
-        let word = self.memory.atomic_u64(self.base + at);
-        debug_assert!(word.is_some(), "the layout lies within the mapping");
-        word.unwrap_or(&NOWHERE)
+    /// One of `side`'s, of a mapping that was made for rails.
+    fn new(memory: Arc<Mapping>, side: usize) -> Self {
+        assert!(side < 2 && memory.len() >= LANE_BYTES, "the layout lies within the mapping");
+        let base = side * SIDE_BYTES;
+        // SAFETY: within the mapping, as just seen.
+        let records = unsafe { memory.as_ptr().add(base + HEAD_BYTES) };
+        Self { memory, base, records }
     }
 
     fn rung(&self) -> &AtomicU32 {
@@ -104,7 +117,7 @@ impl Ring {
         if at.checked_add(len).is_none_or(|end| end > RING_BYTES) {
             return None;
         }
-        Some(self.memory.as_ptr().as_ptr().wrapping_add(self.base + HEAD_BYTES + at))
+        Some(self.records.as_ptr().wrapping_add(at))
     }
 }
 
@@ -120,7 +133,7 @@ impl Ring {
 
     /// Asks for the lines at these places, to write to them soon.
     #[inline]
-    fn fetch(&self, places: impl Iterator<Item = u64>) {
+    fn fetch(&self, places: impl IntoIterator<Item = u64>) {
         for at in places {
             let at = usize::try_from(at).unwrap_or(0) % RING_BYTES;
             if let Some(line) = self.bytes(at, 1) {
@@ -170,12 +183,17 @@ impl Memory for Ring {
 
     #[inline]
     fn mark(&self, at: usize) -> &AtomicU64 {
-        self.word(HEAD_BYTES + at)
+        let word = self.records.as_ptr().wrapping_add(at % RING_BYTES / LINE * LINE).cast();
+        // SAFETY: a line of the ring, whole and within the mapping (rule 4), which lives as long as
+        // this borrow; marks are changed as atomics, but by records where nobody looks for one (rule 3).
+        unsafe { AtomicU64::from_ptr(word) }
     }
 
-    #[inline]
     fn read_up_to(&self) -> &AtomicU64 {
-        self.word(0)
+        static NOWHERE: AtomicU64 = AtomicU64::new(0);
+        let word = self.memory.atomic_u64(self.base);
+        debug_assert!(word.is_some(), "the layout lies within the mapping");
+        word.unwrap_or(&NOWHERE)
     }
 }
 
@@ -219,7 +237,7 @@ impl Rails {
     }
 
     fn ring(&self, side: usize) -> Ring {
-        Ring { memory: Arc::clone(&self.memory), base: side * SIDE_BYTES }
+        Ring::new(Arc::clone(&self.memory), side)
     }
 }
 
@@ -546,8 +564,8 @@ pub(crate) struct Draft<'a> {
     start: *mut u8,
     bytes: *const u8,
     len: usize,
-    /// Keeps the bytes in place: a borrow of them, or a pin if they are registered.
-    _pin: Option<Pin<'a>>,
+    /// Keeps the bytes in place: a borrow of them, or of a pin if they are registered.
+    _kept: PhantomData<&'a [u8]>,
 }
 
 /// What goes behind a record's headers.
@@ -664,53 +682,47 @@ impl<'a> Cargo<'a> {
     /// happened then, and with the draft neither.
     #[inline]
     pub(crate) fn draft<'r>(&mut self, bytes: &'r [u8]) -> Option<Draft<'r>> {
-        self.draft_from(bytes.as_ptr(), bytes.len(), None)
+        self.draft_from(bytes.as_ptr(), bytes.len())
     }
 
     /// The same, of registered bytes.
     #[inline]
-    pub(crate) fn draft_registered<'r>(
+    pub(crate) fn draft_registered<'g>(
         &mut self,
         sge: &Sge,
         domain: u32,
-        regions: &'r Regions,
-    ) -> Option<Draft<'r>> {
-        let pin = regions.pin_local(sge.lkey, domain).ok()?;
+        grip: &'g mut Grip<'_>,
+    ) -> Option<Draft<'g>> {
+        let pin = grip.pin_local(sge.lkey, domain).ok()?;
         let len = usize::try_from(sge.len).ok()?;
         let bytes = pin.range(sge.addr, len, Access::NONE).ok()?;
-        self.draft_from(bytes.cast_const(), len, Some(pin))
+        self.draft_from(bytes.cast_const(), len)
     }
 
     /// The same, of words.
     #[inline]
     pub(crate) fn draft_words<'r>(&mut self, words: &'r [u64]) -> Option<Draft<'r>> {
-        self.draft_from(words.as_ptr().cast(), size_of_val(words), None)
+        self.draft_from(words.as_ptr().cast(), size_of_val(words))
     }
 
     #[inline(always)]
-    fn draft_from<'r>(
-        &mut self,
-        bytes: *const u8,
-        len: usize,
-        pin: Option<Pin<'r>>,
-    ) -> Option<Draft<'r>> {
+    fn draft_from<'r>(&mut self, bytes: *const u8, len: usize) -> Option<Draft<'r>> {
         let total = Brief::LEN + len;
         if self.budget == 0 || total > RECORD_MAX || self.lane.is_cut() {
             return None;
         }
         let ring = &self.lane.outgoing;
         let start = ring.bytes(self.writer.reserve(ring, total)?, total)?;
-        Some(Draft { start, bytes, len, _pin: pin })
+        Some(Draft { start, bytes, len, _kept: PhantomData })
     }
 
     /// Writes the draft that was made last: with the bytes of its message, or with where they are. If
     /// more is about to come, others see it with [`Cargo::send`] only.
     #[inline(always)]
-    pub(crate) fn commit(&mut self, draft: Draft<'_>, brief: &Brief, form: Form) {
+    pub(crate) fn commit(&mut self, draft: Draft<'_>, brief: [u64; 2], form: Form) {
         let Form { lent, more } = form;
         let note = if lent { NOTE_BRIEF | NOTE_LENT } else { NOTE_BRIEF };
         let Draft { start, bytes, len, .. } = draft;
-        let head = brief.emit();
         // The reader looks at the first line all the time, and takes it away with every look: so it
         // is written last, all of it at once, and the mark with it.
         let first = len.min(FIRST_BYTES);
@@ -718,16 +730,19 @@ impl<'a> Cargo<'a> {
         let rest = unsafe { start.add(Brief::LEN + first) };
         // SAFETY: `len` bytes are borrowed or pinned, and the draft has room for them; what is
         // registered never lies in a ring (rules 1 and 3).
-        unsafe { rest.copy_from_nonoverlapping(bytes.wrapping_add(first), len - first) };
+        unsafe { copy_short(bytes.wrapping_add(first), rest, len - first) };
         // SAFETY: the draft has room for the brief (rules 1 and 3).
-        unsafe { start.cast::<[u64; 2]>().write_unaligned(head) };
+        unsafe { start.cast::<[u64; 2]>().write_unaligned(brief) };
         // SAFETY: `Brief::LEN` bytes lie within the draft's (rule 1).
         let body = unsafe { start.add(Brief::LEN) };
         // SAFETY: as for the rest.
-        unsafe { body.copy_from_nonoverlapping(bytes, first) };
+        unsafe { copy_short(bytes, body, first) };
         self.budget -= 1;
         self.emitted += 1;
         let ring = &self.lane.outgoing;
+        if more {
+            ring.fetch(self.writer.places_ahead());
+        }
         match more {
             true => self.writer.commit_unseen(ring, Brief::LEN + len, note),
             false => self.writer.commit(ring, Brief::LEN + len, note),

@@ -33,6 +33,7 @@ mod burst;
 mod capture;
 mod channel;
 mod commons;
+mod copying;
 mod counters;
 mod cq;
 mod deputy;

@@ -34,7 +34,7 @@ use adverb_wire::{Flow, Marks, Packet, PathMtu, Qpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub(crate) use brief::Caller;
+pub(crate) use brief::{Caller, Took};
 pub use errors::{ConnectError, PostError};
 pub use handle::{Change, Qp, QpQuery, Side};
 pub(crate) use offices::{Directed, Waiters};

@@ -16,9 +16,10 @@
 //!    everybody else does (`region.rs`, rule 1).
 //! 4. Local bytes are registered and pinned while they are copied (`region.rs`, rule 2).
 
+use crate::copying::copy_short;
 use crate::host::{Own, Surroundings};
 use crate::lane::{InRing, Lane, Lent, Load, Visit};
-use crate::region::{Pin, Regions};
+use crate::region::{Grip, Pin, Regions};
 use crate::shelf::QpWord;
 use crate::work::{Local, SendWork, Sge};
 use adverb_engine::{
@@ -321,23 +322,12 @@ impl<'a> Surroundings<'a, '_> {
         let Target::Receive(receive) = to else {
             return self.fetch_piece(Place::Here(near.start), 0, len, to);
         };
-        let (domain, [Sge { addr, lkey, .. }]) = self.receive_sges(receive) else {
+        let (domain, [sge]) = self.receive_sges(receive) else {
             return self.fetch_piece(Place::Here(near.start), 0, len, to);
         };
-        if len == 0 {
-            return Ok(());
-        }
         // The transport has seen to it that the receive is long enough.
         let refused = |_| FetchError::Local(LocalError::Protection);
-        let pin = self.regions.pin_local(*lkey, domain).map_err(refused)?;
-        if pin.keeps_nothing() {
-            return Ok(());
-        }
-        let target = pin.range(*addr, len, Access::LOCAL_WRITE).map_err(refused)?;
-        // SAFETY: the bytes are in the ring until the record is released, and `len` of them are pinned
-        // in the target (rule 4); the ring is not registered memory, so they do not overlap.
-        unsafe { target.copy_from_nonoverlapping(near.start, len) };
-        Ok(())
+        land(near, sge, domain, &mut Grip::new(self.regions)).map_err(refused)
     }
 
     fn fetch_piece(
@@ -396,16 +386,39 @@ impl<'a> Surroundings<'a, '_> {
         let Local::Gather(sges) = self.own.sends.local(index) else {
             return false;
         };
-        let ours = |sge: &Sge| is_ours(self.regions, self.own.domain, sge);
-        lends_all(lane, sges) && sges.iter().all(ours)
+        let mut grip = Grip::new(self.regions);
+        lends_all(lane, sges) && sges.iter().all(|sge| is_ours(&mut grip, self.own.domain, sge))
     }
+}
+
+/// Copies the bytes of a record to this buffer, which is long enough.
+#[inline(always)]
+pub(crate) fn land(
+    near: InRing,
+    sge: &Sge,
+    domain: u32,
+    grip: &mut Grip<'_>,
+) -> Result<(), AccessError> {
+    let len = usize::try_from(near.len()).unwrap_or(usize::MAX);
+    if len == 0 {
+        return Ok(());
+    }
+    let pin = grip.pin_local(sge.lkey, domain)?;
+    if pin.keeps_nothing() {
+        return Ok(());
+    }
+    let target = pin.range(sge.addr, len, Access::LOCAL_WRITE)?;
+    // SAFETY: the bytes are in the ring until the record is released, and `len` of them are pinned
+    // in the target (rule 4); the ring is not registered memory, so they do not overlap.
+    unsafe { copy_short(near.start, target, len) };
+    Ok(())
 }
 
 /// These are registered bytes of ours: what is wrong with others, a peer could not say.
 #[inline]
-fn is_ours(regions: &Regions, domain: u32, sge: &Sge) -> bool {
+fn is_ours(grip: &mut Grip<'_>, domain: u32, sge: &Sge) -> bool {
     let len = usize::try_from(sge.len).unwrap_or(usize::MAX);
-    let pin = regions.pin_local(sge.lkey, domain);
+    let pin = grip.pin_local(sge.lkey, domain);
     sge.len == 0 || pin.is_ok_and(|pin| pin.range(sge.addr, len, Access::NONE).is_ok())
 }
 
@@ -421,7 +434,7 @@ pub(crate) fn lends_all(lane: &Lane, sges: &[Sge]) -> bool {
 /// Whoever is at the other end can reach these bytes of ours, and they are so many that he had better
 /// fetch them than get them through the lane. To be followed by a brief, which is one record.
 #[inline]
-pub(crate) fn lends_one(lane: &Lane, own: &mut Own, regions: &Regions, sge: &Sge) -> bool {
+pub(crate) fn lends_one(lane: &Lane, own: &mut Own, grip: &mut Grip<'_>, sge: &Sge) -> bool {
     if sge.len < LENT_MIN || !lane.shares() || lane.is_cut() {
         return false;
     }
@@ -430,7 +443,7 @@ pub(crate) fn lends_one(lane: &Lane, own: &mut Own, regions: &Regions, sge: &Sge
             0 => sge.len > LOCAL_SEGMENT_BYTES && lane.has_lent(0),
             file => own.views.has_lent(lane, file),
         };
-    reaches && is_ours(regions, own.domain, sge)
+    reaches && is_ours(grip, own.domain, sge)
 }
 
 /// The shortest message that is fetched from pages that both sides have mapped, in bytes. A shorter one

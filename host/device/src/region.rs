@@ -753,6 +753,38 @@ impl Drop for Pin<'_> {
     }
 }
 
+/// A hold on the region that was used last: pieces that are used in a row mostly lie in one, and
+/// letting go of it waits until all that was written before is where others see it.
+#[derive(Debug)]
+pub(crate) struct Grip<'a> {
+    regions: &'a Regions,
+    /// Its key and domain.
+    held: Option<(u32, u32, Pin<'a>)>,
+}
+
+impl<'a> Grip<'a> {
+    pub(crate) fn new(regions: &'a Regions) -> Self {
+        Self { regions, held: None }
+    }
+
+    /// As [`Regions::pin_local`], but the pin lasts until another region is asked for.
+    #[inline(always)]
+    pub(crate) fn pin_local(&mut self, key: u32, domain: u32) -> Result<&Pin<'a>, AccessError> {
+        let asked = (key, domain);
+        if !matches!(&self.held, Some((key, domain, _)) if (*key, *domain) == asked) {
+            self.let_go();
+            self.held = Some((key, domain, self.regions.pin_local(key, domain)?));
+        }
+        self.held.as_ref().map(|(_, _, pin)| pin).ok_or(AccessError::UnknownKey)
+    }
+
+    /// Ends the pin.
+    #[inline]
+    pub(crate) fn let_go(&mut self) {
+        self.held = None;
+    }
+}
+
 /// A pin without a lifetime, for lists that outlive a borrow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawPin {

@@ -72,12 +72,16 @@ const FILLER: u64 = 1 << 62;
 const NOTE_SHIFT: u32 = 32;
 /// Bytes of records that are kept from the reader: with more, it had better begin.
 const UNSEEN_MAX: u64 = 4096;
+/// A writer of many records asks for lines so many bytes before it writes to them: five records of two
+/// lines.
+const AHEAD: usize = 10 * LINE;
 /// The reader tells how far it is this many times a round.
 const TELLS: u64 = 8;
 
 /// Bytes that a record of `len` bytes takes.
 const fn taken(len: usize) -> usize {
-    (MARK + len).next_multiple_of(LINE)
+    const { assert!(LINE.is_power_of_two()) };
+    (MARK + len + LINE - 1) & !(LINE - 1)
 }
 
 /// The longest record that a ring of `size` bytes takes: so that it fits whenever the reader has
@@ -89,7 +93,7 @@ pub(crate) const fn longest(size: usize) -> usize {
 impl Writer {
     /// Where a record of `len` bytes can be written; `None` if there is no room now. To be followed
     /// by [`Writer::commit`], or by nothing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reserve(&mut self, memory: &impl Memory, len: usize) -> Option<usize> {
         debug_assert!(len <= longest(memory.size()), "no record is longer");
         let size = memory.size();
@@ -113,6 +117,11 @@ impl Writer {
         let tail = self.tail;
         let line = count(LINE);
         (1..=3).map(move |n| tail.wrapping_add(n * line))
+    }
+
+    /// The same when many are written in a row: of a record some way ahead.
+    pub(crate) fn places_ahead(&self) -> [u64; 2] {
+        [AHEAD, AHEAD + LINE].map(|ahead| self.tail.wrapping_add(count(ahead)))
     }
 
     /// There is room for one record of `len` bytes at least.

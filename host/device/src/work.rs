@@ -248,6 +248,18 @@ impl SendRing {
         }
     }
 
+    /// The same for a request whose bytes are one piece, and which goes to the peer.
+    #[inline(always)]
+    pub(crate) fn put_one(&mut self, index: u64, work: &SendWork<'_>, sge: &Sge) {
+        let slot = self.slot(index);
+        if let Some(place) = self.sges.get_mut(slot * self.sges_max) {
+            *place = *sge;
+        }
+        if let Some(place) = self.posted.get_mut(slot) {
+            *place = Posted { wr_id: work.wr_id, buffer: work.buffer, sges: 1, inline: None };
+        }
+    }
+
     /// What was remembered of request number `index`.
     pub(crate) fn get(&self, index: u64) -> Posted {
         self.posted.get(self.slot(index)).copied().unwrap_or_default()
@@ -280,11 +292,11 @@ impl SendRing {
 
 /// A posted receive.
 #[derive(Clone, Copy, Debug, Default)]
-struct Waiting {
-    wr_id: u64,
-    buffer: Option<BufferNumber>,
+pub(crate) struct Waiting {
+    pub(crate) wr_id: u64,
+    pub(crate) buffer: Option<BufferNumber>,
     sges: u32,
-    len: u32,
+    pub(crate) len: u32,
 }
 
 /// A ring of receives with their scatter entries.
@@ -364,6 +376,25 @@ impl ReceiveRing {
     /// Receives that wait.
     pub(crate) fn len(&self) -> u64 {
         self.tail - self.taken
+    }
+
+    /// The oldest receive and its scatter entries.
+    #[inline(always)]
+    pub(crate) fn next(&self) -> Option<(Waiting, &[Sge])> {
+        if self.taken == self.tail {
+            return None;
+        }
+        let slot = self.slot(self.taken);
+        let (waiting, start) = (*self.waiting.get(slot)?, slot * self.sges_max);
+        Some((waiting, self.sges.get(start..start + size(waiting.sges))?))
+    }
+
+    /// The oldest receive is done without having been taken; nor is any other.
+    #[inline]
+    pub(crate) fn skip(&mut self) {
+        debug_assert!(self.done == self.taken && self.taken < self.tail, "it is the next");
+        self.done += 1;
+        self.taken += 1;
     }
 
     /// Takes the oldest receive.

@@ -51,12 +51,15 @@ impl Brief {
     pub const LEN: usize = 16;
 
     /// The value of words that somebody wrote; `None` if they make no sense.
-    #[inline]
+    #[inline(always)]
     pub fn parse([to, back]: [u64; 2]) -> Option<Self> {
         let flags = back >> FLAGS_SHIFT & 0xff;
         let has = |flag| flags & flag != 0;
         let half = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or(0);
-        (flags & !KNOWN == 0).then(|| Self {
+        if flags & !KNOWN != 0 {
+            return None;
+        }
+        Some(Self {
             dest_qp: Qpn::new(half(to & LOW_24)),
             psn: has(SENDS).then(|| Psn::new(half(to >> 24 & LOW_24))),
             pkey: Pkey(u16::try_from(to >> 48).unwrap_or(0)),
@@ -73,16 +76,11 @@ impl Brief {
     /// until all it wrote before is where others see it.
     #[inline]
     pub fn emit(&self) -> [u64; 2] {
-        let flag = |set, flag| if set { flag } else { 0 };
-        let flags = flag(self.ack_request, ASKS)
-            | flag(self.solicited, SOLICITED)
-            | flag(self.imm.is_some(), IMM)
-            | flag(self.acked.is_some(), ACKED)
-            | flag(self.psn.is_some(), SENDS);
-        let psn = |psn: Option<Psn>| u64::from(psn.map_or(0, Psn::get));
-        let to = u64::from(self.dest_qp.get()) | psn(self.psn) << 24 | u64::from(self.pkey.0) << 48;
-        let imm = u64::from(self.imm.map_or(0, |imm| imm.0));
-        [to, psn(self.acked) | flags << FLAGS_SHIFT | imm << 32]
+        let [to, acked] = [to(self.dest_qp, self.pkey), acked(self.acked)];
+        match self.psn {
+            None => [to, acked | says(self.ack_request, self.solicited, self.imm)],
+            Some(psn) => send(to, psn, acked | says(self.ack_request, self.solicited, self.imm)),
+        }
     }
 
     /// The packet that the SEND numbered `psn` stands for, its bytes still where they are.
@@ -106,6 +104,33 @@ impl Brief {
         let headers = Headers { bth, deth: None, xrceth: None, extension };
         Some(Packet { headers, payload: &[] })
     }
+}
+
+/// The first word, but the PSN.
+#[inline]
+pub(crate) fn to(dest_qp: Qpn, pkey: Pkey) -> u64 {
+    u64::from(dest_qp.get()) | u64::from(pkey.0) << 48
+}
+
+/// What the second word says of the other direction.
+#[inline]
+pub(crate) fn acked(psn: Option<Psn>) -> u64 {
+    psn.map_or(0, |psn| u64::from(psn.get()) | ACKED << FLAGS_SHIFT)
+}
+
+/// What the second word says of a SEND besides.
+#[inline(always)]
+pub(crate) fn says(ack_request: bool, solicited: bool, imm: Option<Imm>) -> u64 {
+    const { assert!(ASKS == 1 && SOLICITED == 2) };
+    let flags = u64::from(ack_request) | u64::from(solicited) << 1;
+    let imm = imm.map_or(0, |imm| u64::from(imm.0) << 32 | IMM << FLAGS_SHIFT);
+    flags << FLAGS_SHIFT | imm
+}
+
+/// The words of the SEND with this number.
+#[inline]
+pub(crate) fn send(to: u64, psn: Psn, back: u64) -> [u64; 2] {
+    [to | u64::from(psn.get()) << 24, back | SENDS << FLAGS_SHIFT]
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ pub use host::{
     NoReceive, Payload, Range, Reach, Receive, ReceiveDone, SendDone, Target,
 };
 pub use port::{Dropped, accept};
-pub use qp::{Qp, QpOptions};
+pub use qp::{Briefs, Origin, Planned, Qp, QpOptions};
 pub use responder::Standing;
 pub use status::{Behaviour, Processing, QpEvent, QpState, WcOpcode, WcStatus};
 pub use time::{AckTimeout, Time, TooLong};

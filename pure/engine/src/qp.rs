@@ -8,6 +8,8 @@ mod brief;
 mod deputy;
 mod modify;
 
+pub use brief::{Briefs, Origin, Planned};
+
 use crate::attributes::{Gid, Settings};
 use crate::completer::{Completer, Sent, Verdict};
 use crate::counters::QpCounters;

@@ -133,12 +133,18 @@ impl Requester {
         self.paused_until
     }
 
+    /// Nothing waits to be emitted, and nothing would have to but for the window and a fence.
+    #[inline]
+    pub(crate) fn is_idle(&self, queue: &SendQueue) -> bool {
+        let stuck = self.paused_until.is_some() || self.broken.is_some() || self.held;
+        self.cursor == queue.tail() && !stuck
+    }
+
     /// Nothing keeps a request of one packet that is posted now from being emitted now.
     #[inline]
     pub(crate) fn is_free(&self, unacked: u64, fence: bool, queue: &SendQueue) -> bool {
-        let stuck = self.paused_until.is_some() || self.broken.is_some() || self.held;
         let room = self.window.room(self.next.saturating_sub(unacked)) > 0;
-        self.cursor == queue.tail() && !stuck && room && (!fence || self.reads.is_empty())
+        self.is_idle(queue) && room && (!fence || self.reads.is_empty())
     }
 
     /// READs or atomics are under way.
@@ -146,16 +152,22 @@ impl Requester {
         !self.reads.is_empty()
     }
 
-    /// The number of the next packet, which the caller makes of a whole request, and whether it asks for
-    /// an acknowledgement: if it is to, or if the window needs one.
+    /// Requests of one packet that may be emitted now, and how many of them need not ask for an
+    /// acknowledgement as far as the window goes.
     #[inline]
-    pub(crate) fn plan_brief(&self, unacked: u64, ask: bool) -> (Psn, bool) {
-        let allowed = self.window.room(self.next.saturating_sub(unacked));
-        let ask = ask || allowed <= 1 || self.unasked + 1 >= self.window.ack_every();
-        (self.psn(self.next), ask)
+    pub(crate) fn allowance(&self, unacked: u64) -> (u32, u32) {
+        let room = self.window.room(self.next.saturating_sub(unacked));
+        let quiet = self.window.ack_every().saturating_sub(self.unasked + 1);
+        (room, quiet.min(room.saturating_sub(1)))
     }
 
-    /// That packet was emitted, and `asked` for an acknowledgement.
+    /// The number of the next packet.
+    #[inline]
+    pub(crate) fn next_psn(&self) -> Psn {
+        self.psn(self.next)
+    }
+
+    /// The next packet was made of a whole request and emitted, and `asked` for an acknowledgement.
     #[inline]
     pub(crate) fn note_brief(&mut self, asked: bool) {
         self.unasked = if asked { 0 } else { self.unasked + 1 };

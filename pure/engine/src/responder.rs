@@ -187,9 +187,15 @@ impl Responder {
     ) -> Result<(), Served> {
         let landed = self.assembler.on_brief(brief, len, counters, host);
         landed.map_err(|refusal| self.refuse(refusal, counters, host))?;
+        self.note_brief();
+        Ok(())
+    }
+
+    /// The SEND that was expected next was served. Its acknowledgement is owed.
+    #[inline]
+    pub(crate) fn note_brief(&mut self) {
         (self.expected, self.msn) = (self.expected.plus(1), self.msn.next());
         self.owed = Owed::Ack;
-        Ok(())
     }
 
     /// What is owed, if anything, is an acknowledgement that can ride on a request.

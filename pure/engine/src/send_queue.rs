@@ -123,10 +123,16 @@ impl SendQueue {
         self.len() >= self.capacity
     }
 
-    /// At least half of the slots are taken.
+    /// Slots that are free.
     #[inline]
-    pub(crate) fn is_half_full(&self) -> bool {
-        2 * self.len() >= self.capacity
+    pub(crate) fn room(&self) -> u64 {
+        self.capacity.saturating_sub(self.len())
+    }
+
+    /// Requests to post until half of the slots are taken.
+    #[inline]
+    pub(crate) fn room_to_half(&self) -> u64 {
+        self.capacity.div_ceil(2).saturating_sub(self.len())
     }
 
     /// A request was carried out that was never queued, while the queue was empty.

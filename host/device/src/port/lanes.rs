@@ -14,7 +14,8 @@ use crate::cq::Tray;
 use crate::gid::{Device, devices};
 use crate::lane::{Copied, InRing, Inlet, Lane, Lent, PeerId, Rails, Seen, Taken};
 use crate::path::PathChoice;
-use crate::qp::{Acks, Aftermath, Caller, Change, ConnectError, Link, QpInner};
+use crate::qp::{Acks, Aftermath, Caller, Change, ConnectError, Link, QpInner, Took};
+use crate::region::Grip;
 use crate::registry::{DomainClaim, DomainName, Registry};
 use crate::ring::Record;
 use crate::shelf;
@@ -323,11 +324,20 @@ impl Port {
         let number = brief.dest_qp;
         let can_wait = waiting.local.len() < DEFERRED_MAX;
         let (most, mut count) = (inlet.patience, 0);
-        let (mut published, mut only_served) = (0, true);
+        let (mut published, mut only_served, mut grip) = (0, true, Grip::new(&self.regions));
         loop {
-            let (lent, lane) = (Lent::Near(near), &inlet.lane);
-            let caller = Caller { can_wait, tray: tray.as_deref_mut() };
-            let took = inner.on_brief(&brief, lent, lane, caller, || self.now(), self);
+            let lane = &inlet.lane;
+            let plain = match tray.as_deref_mut() {
+                Some(tray) if can_wait => inner.take_plainly(&brief, near, lane, tray, &mut grip),
+                Some(_) | None => false,
+            };
+            let took = if plain {
+                Took { published: 1, only_served: true }
+            } else {
+                grip.let_go(); // Before anything that may wait for pins.
+                let caller = Caller { can_wait, tray: tray.as_deref_mut() };
+                inner.on_brief(&brief, Lent::Near(near), lane, caller, || self.now(), self)
+            };
             inlet.release(record);
             published += took.published;
             only_served &= took.only_served;
@@ -347,6 +357,7 @@ impl Port {
                 Seen::Brief(..) | Seen::Other => break,
             }
         }
+        grip.let_go();
         let can_wait = can_wait && published > 0;
         let aftermath = match can_wait {
             true if only_served => Aftermath::default(),

@@ -1,19 +1,23 @@
 //! The short way of a queue pair whose peer is on this host: small SENDs as briefs, and one-sided
 //! requests that nothing stands before.
 //!
-//! What may go this way is for the transport to say (`Qp::plan_brief`, `Qp::can_reach`); whatever it
+//! What may go this way is for the transport to say (`Qp::briefs`, `Qp::can_reach`); whatever it
 //! refuses, and whatever comes after that in a batch, goes the general way. Bytes are looked up, and
 //! room for them in the ring is found, before the transport is asked, so that a mistake in a request's
 //! buffers is found while nothing has happened yet. The records of a batch become visible together.
 
 use super::{Acks, Aftermath, Link, Posted, QpInner, Surroundings};
-use crate::cq::Tray;
-use crate::host::Own;
-use crate::lane::{Cargo, Form, Lane, Lent, lent_bytes};
+use crate::cq::{Completion, Tray};
+use crate::host::{Own, Receives};
+use crate::lane::{Cargo, Draft, Form, InRing, Lane, Lent, lent_bytes};
 use crate::port::Port;
-use crate::reach::lends_one;
+use crate::reach::{land, lends_one};
+use crate::region::Grip;
+use crate::way::SendTo;
 use crate::work::{SendData, SendKind, SendWork};
-use adverb_engine::{Brief, LOCAL_SEGMENT_BYTES, QpState, Request, Time};
+use adverb_engine::{
+    Brief, Briefs, LOCAL_SEGMENT_BYTES, QpState, Request, Time, To, WcOpcode, WcStatus,
+};
 
 /// What is known of the acknowledgement that a queue pair owes a neighbour.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,27 +74,26 @@ impl QpInner {
         let load = || lane.load(batch.len() + 1);
         let mut cargo: Option<Cargo<'_>> = None;
         let several = batch.len() > 1;
-        for work in batch {
-            let Ok(request) = self.check_send(work, port) else {
-                break; // The general way says what is wrong with it.
-            };
-            let Self { engine, own, debt, .. } = self;
+        let mut grip = Grip::new(port.regions());
+        while let Some(rest @ [work, ..]) = batch.get(posted.requests..) {
             let done = if let SendKind::Send { .. } = work.kind {
                 let cargo = cargo.get_or_insert_with(load);
-                let sent = send_briefly(engine, own, work, &request, cargo, several, port);
-                if sent == Some(Some(())) {
-                    debt.on_paid();
-                }
-                sent.is_some()
+                let Self { engine, own, debt, signal_all, .. } = self;
+                let mut outgoing = Outgoing { own, debt, signal_all: *signal_all, several };
+                outgoing.send(rest, engine, cargo, &mut grip)
             } else {
+                let Ok(request) = self.check_send(work, port) else {
+                    break; // The general way says what is wrong with it.
+                };
+                let Self { engine, own, .. } = self;
                 let reached = reach_briefly(engine, own, work, &request, lane, port);
                 posted.published += reached.unwrap_or(0);
-                reached.is_some()
+                usize::from(reached.is_some())
             };
-            if !done {
+            posted.requests += done;
+            if done == 0 {
                 break;
             }
-            posted.requests += 1;
         }
         // The program's next call takes along what is owed, whatever it posts.
         if posted.requests > 0 && self.engine.owes_plain_ack() {
@@ -156,6 +159,60 @@ impl QpInner {
         self.transmit(Time::UNKNOWN, Acks::Now, port)
     }
 
+    /// Its peer is at the other end of this lane.
+    #[inline]
+    fn knows(&self, lane: &Lane) -> bool {
+        matches!(&self.link, Some(Link::Lane(own)) if own.peer() == lane.peer())
+    }
+
+    /// Takes a brief of this lane whose bytes are `near`, and completes the receive that it is for, if
+    /// there is nothing else to do: what it acknowledges is looked at later. Of [`QpInner::on_brief`],
+    /// this is the part that nearly all messages take; where it does not apply, nothing has happened.
+    #[inline(always)]
+    pub(crate) fn take_plainly(
+        &mut self,
+        brief: &Brief,
+        near: InRing,
+        lane: &Lane,
+        tray: &mut Tray<'_>,
+        grip: &mut Grip<'_>,
+    ) -> bool {
+        if !self.knows(lane) || self.late.is_some() {
+            return false;
+        }
+        let Self { engine, own, .. } = self;
+        let (Some(origin), Receives::Own(ring)) = (engine.awaits_brief(brief), &mut own.receives)
+        else {
+            return false;
+        };
+        let Some((next, [sge])) = ring.next() else {
+            return false;
+        };
+        let fits = near.len() <= next.len && tray.takes(&own.recv_cq);
+        if !fits || land(near, sge, own.domain, grip).is_err() {
+            return false;
+        }
+        tray.put(Completion {
+            wr_id: next.wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Receive,
+            byte_len: near.len(),
+            imm: brief.imm,
+            pkey_index: origin.pkey_index,
+            qp: own.number,
+            src_qp: origin.src_qp,
+            buffer: next.buffer,
+            ..Completion::EMPTY
+        });
+        ring.skip();
+        engine.note_taken();
+        self.debt.on_brief(brief);
+        if brief.acked.is_some() {
+            self.late = Some(*brief);
+        }
+        true
+    }
+
     /// Takes a brief of this lane, whose bytes are `lent`.
     #[inline(always)]
     pub(crate) fn on_brief(
@@ -167,8 +224,7 @@ impl QpInner {
         now: impl FnOnce() -> Time,
         port: &Port,
     ) -> Took {
-        let known = matches!(&self.link, Some(Link::Lane(own)) if own.peer() == lane.peer());
-        if !known {
+        if !self.knows(lane) {
             return Took::default();
         }
         let settled = self.settle(None, port);
@@ -216,36 +272,98 @@ pub(crate) struct Took {
     pub(crate) only_served: bool,
 }
 
-/// Posts and sends a SEND; `None` if it cannot go this way. Says whether an acknowledgement went along.
-#[inline(always)]
-fn send_briefly(
-    engine: &mut adverb_engine::Qp,
-    own: &mut Own,
-    work: &SendWork<'_>,
-    request: &Request,
-    cargo: &mut Cargo<'_>,
+/// What sending briefs takes of a queue pair, besides its transport.
+struct Outgoing<'a> {
+    own: &'a mut Own,
+    debt: &'a mut Debt,
+    signal_all: bool,
+    /// More than one request was posted at once.
     several: bool,
-    port: &Port,
-) -> Option<Option<()>> {
-    let mut lent = false;
-    let words;
-    let draft = match work.data {
-        SendData::Gather([sge]) if lends_one(cargo.lane(), own, port.regions(), sge) => {
-            lent = true;
-            words = lent_bytes(sge);
-            cargo.draft_words(&words)?
+}
+
+impl Outgoing<'_> {
+    /// Posts and sends the SENDs that are first in the list, as many as can go this way; says how many.
+    #[inline(always)]
+    fn send(
+        &mut self,
+        list: &[SendWork<'_>],
+        engine: &mut adverb_engine::Qp,
+        cargo: &mut Cargo<'_>,
+        grip: &mut Grip<'_>,
+    ) -> usize {
+        let Some(mut briefs) = engine.briefs() else {
+            return 0;
+        };
+        let sent = |work: &&_| self.send_one(work, &mut briefs, cargo, grip).is_some();
+        list.iter().take_while(sent).count()
+    }
+
+    /// `None` if it cannot go this way: nothing has happened then.
+    #[inline(always)]
+    fn send_one(
+        &mut self,
+        work: &SendWork<'_>,
+        briefs: &mut Briefs<'_>,
+        cargo: &mut Cargo<'_>,
+        grip: &mut Grip<'_>,
+    ) -> Option<()> {
+        let (SendKind::Send { imm }, SendTo::Peer) = (work.kind, work.to) else {
+            return None;
+        };
+        let request = |len| Request {
+            kind: SendKind::Send { imm },
+            to: To::Peer,
+            len,
+            signaled: work.signaled || self.signal_all,
+            solicited: work.solicited,
+            fence: work.fence,
+        };
+        // What is wrong with others, the general way says.
+        match work.data {
+            SendData::Gather([sge])
+                if self.own.sends.sges_max() > 0 && sge.len <= Request::LEN_MAX =>
+            {
+                let lent = lends_one(cargo.lane(), self.own, grip, sge);
+                let words;
+                let draft = if lent {
+                    words = lent_bytes(sge);
+                    cargo.draft_words(&words)?
+                } else if sge.len <= LOCAL_SEGMENT_BYTES {
+                    cargo.draft_registered(sge, self.own.domain, grip)?
+                } else {
+                    return None;
+                };
+                let index = self.leave(&request(sge.len), lent, draft, briefs, cargo)?;
+                self.own.sends.put_one(index, work, sge);
+            }
+            SendData::Inline(bytes) if bytes.len() <= self.own.sends.inline_max() => {
+                let len = u32::try_from(bytes.len()).ok()?;
+                let draft = cargo.draft(bytes)?;
+                let index = self.leave(&request(len), false, draft, briefs, cargo)?;
+                self.own.sends.put(index, work, None, None);
+            }
+            SendData::Gather(_) | SendData::Inline(_) | SendData::Bind(_) => return None,
         }
-        SendData::Gather([sge]) if request.len <= LOCAL_SEGMENT_BYTES => {
-            cargo.draft_registered(sge, own.domain, port.regions())?
+        Some(())
+    }
+
+    /// The request's brief leaves, with what was drafted for it. Says which number the request has.
+    #[inline(always)]
+    fn leave(
+        &mut self,
+        request: &Request,
+        lent: bool,
+        draft: Draft<'_>,
+        briefs: &mut Briefs<'_>,
+        cargo: &mut Cargo<'_>,
+    ) -> Option<u64> {
+        let planned = briefs.plan(request, lent)?;
+        cargo.commit(draft, planned.words, Form { lent, more: self.several });
+        if planned.acks {
+            self.debt.on_paid();
         }
-        SendData::Inline(bytes) => cargo.draft(bytes)?,
-        SendData::Gather(_) | SendData::Bind(_) => return None,
-    };
-    let brief = engine.plan_brief(request, lent)?;
-    cargo.commit(draft, &brief, Form { lent, more: several });
-    let index = engine.note_brief(request, lent, &brief);
-    own.sends.put(index, work, None, None);
-    Some(brief.acked.map(drop))
+        Some(briefs.note(request, lent, &planned))
+    }
 }
 
 /// Carries out a one-sided request; `None` if it cannot go this way. Says how many completions that
@@ -276,7 +394,7 @@ fn acknowledge(engine: &mut adverb_engine::Qp, cargo: &mut Cargo<'_>, debt: &mut
     let Some(brief) = engine.acknowledge_briefly() else {
         return false;
     };
-    cargo.commit(draft, &brief, Form { lent: false, more: false });
+    cargo.commit(draft, brief.emit(), Form { lent: false, more: false });
     debt.on_paid();
     true
 }

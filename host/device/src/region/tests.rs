@@ -151,6 +151,31 @@ fn dropping_a_region_waits_for_accesses_under_way() {
 }
 
 #[test]
+fn a_grip_holds_the_region_that_was_asked_for_last_and_no_other() {
+    let table = table();
+    let mut memory = [[0_u64; 1]; 2];
+    let [one, other] = &mut memory;
+    let regions = [region(&table, one, Rights::NONE), region(&table, other, Rights::NONE)];
+    let keys = regions.each_ref().map(|region| region.key().0);
+    let users = |grip: &mut Grip<'_>, key| {
+        grip.pin_local(key, 7).map(|pin| pin.slot.users.load(Ordering::SeqCst))
+    };
+    let held =
+        || keys.map(|key| table.pin_local(key, 7).unwrap().slot.users.load(Ordering::SeqCst) - 1);
+    let mut grip = Grip::new(&table);
+    assert_eq!((users(&mut grip, keys[0]), users(&mut grip, keys[0])), (Ok(1), Ok(1)));
+    assert_eq!(users(&mut grip, keys[1]), Ok(1));
+    assert_eq!(held(), [0, 1]);
+    for (key, domain) in [(keys[1], 8), (keys[0] ^ 1, 7)] {
+        assert_eq!(grip.pin_local(key, domain).map(drop).unwrap_err(), AccessError::UnknownKey);
+        assert_eq!(held(), [0, 0]);
+    }
+    assert_eq!(users(&mut grip, keys[0]), Ok(1));
+    grip.let_go();
+    assert_eq!(held(), [0, 0]);
+}
+
+#[test]
 fn remote_writing_needs_local_writing() {
     let table = table();
     let mut memory = [0_u64; 1];

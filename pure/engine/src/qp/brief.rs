@@ -8,76 +8,43 @@
 
 use super::{Progress, Qp, same_partition};
 use crate::attributes::Gid;
-use crate::brief::Brief;
-use crate::completer::Sent;
+use crate::brief::{self, Brief};
+use crate::completer::{Completer, Sent};
 use crate::host::{Host, Reach};
+use crate::packetizer::Path;
+use crate::requester::Requester;
+use crate::responder::Responder;
 use crate::roles::{Receiver, Sender};
-use crate::send_queue::Entry;
-use crate::status::QpState;
+use crate::send_queue::{Entry, SendQueue};
+use crate::status::{QpState, WcStatus};
 use crate::time::Time;
 use crate::transport::QpType;
 use crate::work::{Request, RequestKind, To};
-use adverb_wire::{Psn, Syndrome};
+use adverb_wire::{Psn, Qpn, Syndrome};
 
 impl Qp {
-    /// The brief of a SEND that the caller is about to post and writes at once, for which it has room and
-    /// the bytes: a small one, or one that is `lent`. Once it is written, [`Qp::note_brief`] has to
-    /// follow. `None` if it has to go the general way: [`Qp::post`], which also says what is wrong with
-    /// it.
-    ///
-    /// Nothing has changed so far: what is to be remembered is so while the peer reads the brief.
+    /// SENDs that the caller is about to post can go as briefs now, one after another, as long as each is
+    /// planned. `None`, and nothing has changed, if they have to go the general way: [`Qp::post`], which
+    /// also says what is wrong with them.
     #[inline(always)]
-    pub fn plan_brief(&self, request: &Request, lent: bool) -> Option<Brief> {
-        let RequestKind::Send { imm } = request.kind else {
+    pub fn briefs(&mut self) -> Option<Briefs<'_>> {
+        if !self.local || self.state != QpState::Rts {
+            return None;
+        }
+        let Some(Sender::Reliable { requester, completer }) = &mut self.sender else {
             return None;
         };
-        let here = self.local && self.state == QpState::Rts;
-        let fits = lent || request.len <= crate::LOCAL_SEGMENT_BYTES;
-        if !here || request.to != To::Peer || !fits || self.queue.is_full() {
+        let peer = self.peer.as_mut()?;
+        let responder = peer.receiver.as_mut()?.debtor_mut()?;
+        if !responder.owes_little() || !requester.is_idle(&self.queue) {
             return None;
         }
-        let Some(Sender::Reliable { requester, completer }) = &self.sender else {
-            return None;
-        };
-        let peer = self.peer.as_ref()?;
-        let responder = peer.receiver.as_ref()?.debtor()?;
-        let unacked = completer.unacked();
-        if !responder.owes_little() || !requester.is_free(unacked, request.fence, &self.queue) {
-            return None;
-        }
-        // Slots become free by acknowledgements only: who has few left, asks for one.
-        let scarce = self.queue.is_half_full();
-        let (psn, ack_request) = requester.plan_brief(unacked, request.signaled || scarce);
-        Some(Brief {
-            dest_qp: peer.path.remote,
-            psn: Some(psn),
-            pkey: peer.path.pkey,
-            ack_request,
-            solicited: request.solicited,
-            imm,
-            acked: responder.plain_ack(),
-        })
-    }
-
-    /// The brief that [`Qp::plan_brief`] has made of this SEND is written. Returns the request's index.
-    ///
-    /// [`Qp::next_deadline`] may be open afterwards, as after [`Qp::transmit`] at
-    /// [`Time::UNKNOWN`]. The acknowledgement that was owed went along.
-    #[inline]
-    pub fn note_brief(&mut self, request: &Request, lent: bool, brief: &Brief) -> u64 {
-        let index = self.queue.tail();
-        let receiver = self.peer.as_mut().and_then(|peer| peer.receiver.as_mut());
-        if let Some(Sender::Reliable { requester, completer }) = &mut self.sender {
-            let entry = Entry { start: requester.next(), packets: 1, ..Entry::new(*request) };
-            let posted = self.queue.push(Entry { lent, ..entry });
-            debug_assert!(posted == Ok(index), "there was room when it was planned");
-            requester.note_brief(brief.ack_request);
-            completer.arm_if_idle(requester.next(), Time::UNKNOWN);
-        }
-        if let Some(responder) = receiver.and_then(Receiver::debtor_mut) {
-            responder.note_ack();
-        }
-        index
+        let acked = brief::acked(responder.plain_ack());
+        let (to, queue) = (brief::to(peer.path.remote, peer.path.pkey), &mut self.queue);
+        let mut briefs =
+            Briefs { requester, completer, responder, queue, to, acked, left: 0, quiet: 0 };
+        briefs.look_ahead();
+        Some(briefs)
     }
 
     /// The acknowledgement that is owed, for the caller to write at once, if there is nothing else to
@@ -100,6 +67,40 @@ impl Qp {
             imm: None,
             acked: Some(acked),
         })
+    }
+
+    /// The SEND of this brief is the next one, and there is nothing to do but to put it into a receive of
+    /// the queue pair's own: the host may do that, and complete it, by itself. [`Qp::note_taken`] has to
+    /// follow then. Says who sent it.
+    #[inline(always)]
+    pub fn awaits_brief(&self, brief: &Brief) -> Option<Origin> {
+        let (psn, peer) = (brief.psn?, self.peer.as_ref()?);
+        let responder = peer.receiver.as_ref()?.debtor()?;
+        let usual = self.takes_briefs()
+            && same_partition(brief.pkey, peer.path.pkey)
+            && responder.awaits(psn);
+        let Path { remote, pkey_index, .. } = peer.path;
+        usual.then_some(Origin { src_qp: remote, pkey_index })
+    }
+
+    /// The SEND that [`Qp::awaits_brief`] told of was taken, and its receive completed. An acknowledgement
+    /// is owed.
+    #[inline]
+    pub fn note_taken(&mut self) {
+        let receiver = self.peer.as_mut().and_then(|peer| peer.receiver.as_mut());
+        if let Some(responder) = receiver.and_then(Receiver::debtor_mut) {
+            responder.note_brief();
+            self.counters.rcvd_pkts += 1;
+            self.counters.note_receive(WcStatus::Success);
+        }
+    }
+
+    /// SENDs of briefs can be for it. A brief does not say which shared receive queue it is for.
+    #[inline]
+    fn takes_briefs(&self) -> bool {
+        self.state.receives()
+            && self.progress != Progress::AwaitsPacket
+            && self.kind() == QpType::Rc
     }
 
     /// Takes a brief of a SEND of `len` bytes, which the host holds: [`Host::lent`] says how many,
@@ -153,10 +154,7 @@ impl Qp {
 
     #[inline(always)]
     fn on_brief_send(&mut self, brief: &Brief, psn: Psn, len: u32, host: &mut impl Host) -> bool {
-        // A brief does not say which shared receive queue it is for.
-        let open = self.state.receives()
-            && self.progress != Progress::AwaitsPacket
-            && self.kind() == QpType::Rc;
+        let open = self.takes_briefs();
         let Some(peer) = &mut self.peer else {
             self.counters.dropped_pkts += 1;
             return false;
@@ -237,5 +235,96 @@ impl Qp {
         self.counters.note_sends(1);
         self.queue.pass(request, host);
         true
+    }
+}
+
+/// Who sent a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Origin {
+    /// The sender's queue pair.
+    pub src_qp: Qpn,
+    /// Index of the partition in the port's table.
+    pub pkey_index: u16,
+}
+
+/// A queue pair while SENDs of its own leave as briefs: nothing waits to be sent.
+#[derive(Debug)]
+pub struct Briefs<'a> {
+    requester: &'a mut Requester,
+    completer: &'a mut Completer,
+    responder: &'a mut Responder,
+    queue: &'a mut SendQueue,
+    /// What all briefs say of their way.
+    to: u64,
+    /// What the next one acknowledges.
+    acked: u64,
+    /// SENDs that may still leave.
+    left: u64,
+    /// The next so many of them need not ask for an acknowledgement.
+    quiet: u64,
+}
+
+/// A brief that is about to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned {
+    /// What is to be written.
+    pub words: [u64; 2],
+    /// It takes along the acknowledgement that was owed.
+    pub acks: bool,
+    asks: bool,
+}
+
+impl Briefs<'_> {
+    #[inline(always)]
+    fn look_ahead(&mut self) {
+        let (room, quiet) = self.requester.allowance(self.completer.unacked());
+        self.left = self.queue.room().min(room.into());
+        // Slots become free by acknowledgements only: who has few left, asks for one.
+        self.quiet = self.queue.room_to_half().min(quiet.into());
+    }
+
+    /// The brief of the next SEND, for which the caller has room and the bytes: a small one, or one that
+    /// is `lent`. Once it is written, [`Briefs::note`] has to follow. `None` if it has to go the general
+    /// way.
+    ///
+    /// Nothing has changed so far: what is to be remembered is so while the peer reads the brief.
+    #[inline(always)]
+    pub fn plan(&self, request: &Request, lent: bool) -> Option<Planned> {
+        let RequestKind::Send { imm } = request.kind else {
+            return None;
+        };
+        let fits = lent || request.len <= crate::LOCAL_SEGMENT_BYTES;
+        if request.to != To::Peer || !fits || self.left == 0 {
+            return None;
+        }
+        if request.fence && self.requester.awaits_data() {
+            return None;
+        }
+        let asks = request.signaled || self.quiet == 0;
+        let back = self.acked | brief::says(asks, request.solicited, imm);
+        let words = brief::send(self.to, self.requester.next_psn(), back);
+        Some(Planned { words, acks: self.acked != 0, asks })
+    }
+
+    /// The brief that [`Briefs::plan`] has made of this SEND is written. Returns the request's index.
+    ///
+    /// [`Qp::next_deadline`] may be open afterwards, as after [`Qp::transmit`] at
+    /// [`Time::UNKNOWN`]. The acknowledgement that was owed went along.
+    #[inline(always)]
+    pub fn note(&mut self, request: &Request, lent: bool, planned: &Planned) -> u64 {
+        let index = self.queue.tail();
+        let entry = Entry { start: self.requester.next(), packets: 1, ..Entry::new(*request) };
+        let posted = self.queue.push(Entry { lent, ..entry });
+        debug_assert!(posted == Ok(index), "there was room when it was planned");
+        self.requester.note_brief(planned.asks);
+        self.completer.arm_if_idle(self.requester.next(), Time::UNKNOWN);
+        self.responder.note_ack();
+        self.acked = 0;
+        self.left -= 1;
+        self.quiet = self.quiet.saturating_sub(1);
+        if planned.asks {
+            self.look_ahead();
+        }
+        index
     }
 }

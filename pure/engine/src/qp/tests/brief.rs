@@ -1,13 +1,14 @@
 //! The short way between neighbours, held against the general one: after the same events, both leave
 //! the same queue pair behind, and have told their host the same.
 
+use super::super::Origin;
 use super::local::neighbour;
 use super::*;
 use crate::brief::Brief;
 use crate::host::{FetchError, LocalError, Reach};
 use crate::testing::kind_of;
 use crate::transport::RequestOp;
-use crate::work::Request;
+use crate::work::{Request, RequestKind};
 use adverb_wire::{Extension, Imm, Pkey};
 use alloc::format;
 use alloc::string::String;
@@ -75,6 +76,54 @@ fn a_brief_does_what_its_packet_does() {
             }
         }
     }
+}
+
+/// Goal: a host that takes a message by itself leaves what one leaves that is told to.
+#[test]
+fn a_brief_that_is_awaited_may_be_taken_without_being_handed_over() {
+    let prepare: [fn(&mut Qp, &mut Desk); 5] = [
+        |_, _| {},
+        |qp, desk| qp.on_packet(&asking(send_only(0)), PEER, NOW, desk),
+        |qp, desk| qp.on_packet(&asking(send_only(5)), PEER, NOW, desk),
+        |qp, desk| {
+            qp.on_packet(&packet(Operation::SendFirst, 0, Extension::None, 0), PEER, NOW, desk)
+        },
+        |qp, desk| qp.to_err(desk),
+    ];
+    let mut awaited = Vec::new();
+    for (before, prepare) in prepare.into_iter().enumerate() {
+        for at in 0..3 {
+            let ready = || {
+                let (mut qp, mut desk) = (neighbour(), desk(3, 100));
+                prepare(&mut qp, &mut desk);
+                desk.received.clear();
+                (qp, desk)
+            };
+            let (mut alone, _) = ready();
+            let Some(origin) = alone.awaits_brief(&brief(at)) else {
+                continue;
+            };
+            alone.note_taken();
+            let (mut told_to, mut desk) = ready();
+            assert!(told_to.on_brief_message(&brief(at), 10, &mut desk));
+            assert_eq!(told(&alone), told(&told_to), "{before}, SEND {at}");
+            let done = desk.received[0];
+            assert_eq!(origin, Origin { src_qp: done.src_qp, pkey_index: done.pkey_index });
+            awaited.push((before, at));
+        }
+    }
+    assert_eq!(awaited, [(0, 0), (1, 1)]);
+    let others = [
+        Brief { pkey: Pkey(0x8001), ..brief(0) },
+        Brief { psn: None, acked: Some(FIRST), ..brief(0) },
+    ];
+    assert!(others.iter().all(|brief| neighbour().awaits_brief(brief).is_none()));
+    assert!(
+        [QpState::Init, QpState::Rtr]
+            .map(in_state)
+            .iter()
+            .all(|qp| qp.awaits_brief(&brief(0)).is_none())
+    );
 }
 
 #[test]
@@ -210,6 +259,41 @@ fn what_cannot_go_briefly_is_left_alone() {
     assert_eq!(in_state(QpState::Rts).send_brief(&request(SEND, 8), false), None, "over a network");
 }
 
+/// Goal: SENDs in a row say what they say one by one, and leave the same.
+#[test]
+fn briefs_in_a_row_are_those_of_single_requests() {
+    for signaled in [None, Some(1), Some(3)] {
+        let run = |row: bool| {
+            let (mut qp, mut desk) = (neighbour(), desk(1, 100));
+            qp.on_brief_message(&brief(0), 10, &mut desk); // Which is to be acknowledged.
+            let requests = (0..10).map(|at| {
+                let imm = (at == 2).then_some(Imm(7));
+                let kind = RequestKind::Send { imm };
+                Request { signaled: signaled == Some(at), solicited: at == 4, ..request(kind, 8) }
+            });
+            let mut log = Vec::new();
+            if row {
+                let mut briefs = qp.briefs().unwrap();
+                for request in requests {
+                    let Some(planned) = briefs.plan(&request, false) else {
+                        break;
+                    };
+                    log.push((
+                        briefs.note(&request, false, &planned),
+                        Brief::parse(planned.words).unwrap(),
+                    ));
+                }
+            } else {
+                log.extend(requests.map_while(|request| qp.send_brief(&request, false)));
+            }
+            (log, told(&qp))
+        };
+        let (log, told) = run(true);
+        assert_eq!((log.clone(), told), run(false), "{signaled:?}");
+        assert_eq!((log.len(), log[0].1.acked, log[1].1.acked), (8, Some(FIRST), None));
+    }
+}
+
 #[test]
 fn the_queue_takes_briefly_as_many_as_it_holds_and_asks_when_few_are_left() {
     let mut qp = neighbour();
@@ -333,7 +417,9 @@ fn nothing_is_reached_before_what_was_posted_before_or_where_the_host_cannot() {
 impl Qp {
     /// Posts and sends a SEND the short way.
     fn send_brief(&mut self, request: &Request, lent: bool) -> Option<(u64, Brief)> {
-        let brief = self.plan_brief(request, lent)?;
-        Some((self.note_brief(request, lent, &brief), brief))
+        let mut briefs = self.briefs()?;
+        let planned = briefs.plan(request, lent)?;
+        let brief = Brief::parse(planned.words)?;
+        Some((briefs.note(request, lent, &planned), brief))
     }
 }

@@ -1,0 +1,59 @@
+//! Copies of few bytes, without a call: many messages are short.
+//!
+//! # Safety
+//!
+//! Bytes are copied by pointer, and whoever asks for it answers for both places.
+
+use std::ptr;
+
+/// As [`ptr::copy_nonoverlapping`]. 8 to 64 bytes are copied as two pieces, which overlap unless the
+/// length is twice theirs.
+///
+/// # Safety
+///
+/// As there.
+#[inline(always)]
+pub(crate) unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
+    match len {
+        // SAFETY: the caller's promise; the piece is no longer than `len`.
+        8..16 => unsafe { copy_ends::<8>(from, to, len) },
+        // SAFETY: as above.
+        16..32 => unsafe { copy_ends::<16>(from, to, len) },
+        // SAFETY: as above.
+        32..=64 => unsafe { copy_ends::<32>(from, to, len) },
+        // SAFETY: the caller's promise.
+        _ => unsafe { ptr::copy_nonoverlapping(from, to, len) },
+    }
+}
+
+/// Copies the first and the last `N` bytes of `len`.
+///
+/// # Safety
+///
+/// As [`ptr::copy_nonoverlapping`], and `N <= len`.
+#[inline(always)]
+unsafe fn copy_ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
+    let last = len - N;
+    // SAFETY: `N` bytes from the start, of `len` (the caller's promise).
+    unsafe { ptr::copy_nonoverlapping(from, to, N) };
+    // SAFETY: `N` bytes up to the end, of `len`.
+    unsafe { ptr::copy_nonoverlapping(from.wrapping_add(last), to.wrapping_add(last), N) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::copy_short;
+
+    #[test]
+    fn every_length_is_copied_and_nothing_else() {
+        let from: Vec<u8> = (1..=100).collect();
+        for len in 0..=from.len() {
+            let mut to = vec![0; from.len()];
+            // SAFETY: both have `len` bytes, and are not the same.
+            unsafe { copy_short(from.as_ptr(), to.as_mut_ptr(), len) };
+            let (copied, rest) = to.split_at(len);
+            assert_eq!(copied, &from[..len]);
+            assert!(rest.iter().all(|byte| *byte == 0), "{len} bytes");
+        }
+    }
+}
