@@ -20,12 +20,12 @@
 use crate::bell::Rope;
 use crate::commons::Commons;
 use crate::copying::copy_short;
+use crate::latch::{Latch, Latched};
 use crate::maps::Maps;
 use crate::region::{Grip, Regions, Serial};
 use crate::registry::SlotId;
 use crate::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
 use crate::shelf::{QpWord, Shelf};
-use crate::sync::Mutex;
 use crate::table::Place;
 use crate::vicinity::{Addresses, FULL_MAX_NANOS};
 use crate::work::{Local, Sge};
@@ -37,8 +37,8 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of a ring's records.
@@ -248,7 +248,7 @@ pub(crate) struct Lane {
     rails: Rails,
     outgoing: Ring,
     incoming: Ring,
-    writer: Mutex<Writer>,
+    writer: Latch<Writer>,
     rope: Rope,
     cut: AtomicBool,
     /// Since when datagrams have found it full, in nanoseconds; 0 if they have not.
@@ -266,7 +266,7 @@ impl Lane {
             rails,
             outgoing,
             incoming,
-            writer: Mutex::default(),
+            writer: Latch::default(),
             rope,
             cut: AtomicBool::new(false),
             full_since: AtomicU64::new(0),
@@ -438,7 +438,7 @@ impl Lane {
     /// Begins to write records, `budget` at most; others of this process wait.
     #[inline]
     pub(crate) fn load(&self, budget: usize) -> Cargo<'_> {
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let writer = self.writer.lock();
         Cargo { lane: self, writer, budget, emitted: 0, sinks: false }
     }
 }
@@ -532,7 +532,7 @@ impl<'a> Lent<'a> {
 #[derive(Debug)]
 pub(crate) struct Cargo<'a> {
     lane: &'a Lane,
-    writer: MutexGuard<'a, Writer>,
+    writer: Latched<'a, Writer>,
     budget: usize,
     emitted: u64,
     /// What is emitted is lost.

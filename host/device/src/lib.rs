@@ -43,6 +43,7 @@ mod gid;
 mod helper;
 mod host;
 mod lane;
+mod latch;
 mod ledger;
 mod letter;
 #[doc(hidden)]

@@ -70,7 +70,7 @@ pub fn taken() -> [Tally; KINDS_MAX] {
 }
 
 #[inline]
-fn tally<T>() {
+pub(crate) fn tally<T>() {
     #[cfg(debug_assertions)]
     counts::add(std::any::type_name::<T>());
 }

@@ -27,6 +27,7 @@ use crate::events::{Audience, EventQueue};
 use crate::gid::{Device, devices, look};
 use crate::helper::Helper;
 use crate::lane::{Inlet, Lane};
+use crate::latch::{Latch, Latched};
 use crate::ledger::Ledger;
 use crate::monitor::Monitor;
 use crate::multicast::Group;
@@ -277,7 +278,7 @@ pub struct Port {
     counters: Arc<Counters>,
     /// What queue pairs have counted that have gone. Locked before any that has not.
     gone: Mutex<QpCounters>,
-    receiver: Mutex<Receiver>,
+    receiver: Latch<Receiver>,
     endpoints: Mutex<HashMap<u8, Arc<Endpoint>>>,
     capture: Option<Arc<Capture>>,
     registry: Registry,
@@ -397,7 +398,7 @@ impl Port {
             timers: Timers::new(),
             counters: Arc::clone(&counters),
             gone: Mutex::default(),
-            receiver: Mutex::new(Receiver {
+            receiver: Latch::new(Receiver {
                 inlets: Vec::new(),
                 departed: VecDeque::new(),
                 doors: Vec::new(),
@@ -648,7 +649,7 @@ impl Port {
         };
         let _hush = Hush::begin();
         let mut counted = lock(&self.gone);
-        let mut guard = lock(slot);
+        let mut guard = slot.lock();
         if let Some(inner) = guard.as_mut() {
             inner.transmit(self.now(), Acks::Now, self);
             inner.leave(self);
@@ -708,7 +709,7 @@ impl Port {
 
     /// An acknowledgement waits for the program's next call, or somebody drives and may defer one.
     pub(crate) fn has_deferred(&self) -> bool {
-        self.receiver.try_lock().map_or(true, |receiver| {
+        self.receiver.try_lock().is_none_or(|receiver| {
             let Waiting { deferred, held, .. } = &receiver.waiting;
             !deferred.is_empty() || !held.is_empty()
         })
@@ -723,7 +724,7 @@ impl Drop for Port {
         }
         // A socket leaves its group when its last descriptor is closed: that has to be below.
         self.helper.forget_sockets();
-        let receiver = self.receiver.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let receiver = self.receiver.get_mut();
         receiver.doors.clear();
         let endpoints =
             std::mem::take(self.endpoints.get_mut().unwrap_or_else(PoisonError::into_inner));
@@ -746,7 +747,7 @@ impl Drop for Port {
 /// A queue pair that is being given packets.
 struct Held<'a> {
     number: Qpn,
-    guard: MutexGuard<'a, Option<Box<QpInner>>>,
+    guard: Latched<'a, Option<Box<QpInner>>>,
     published: u32,
 }
 

@@ -5,6 +5,7 @@
 
 use super::{Acks, Arrival, Clock, Door, Driver, Port, Receiver, Waiting, lock};
 use crate::channel::Hush;
+use crate::latch::Latched;
 use crate::letter::{Charge, Condition, Dismissal, Letter, Report, Subject};
 use crate::qp::{Came, Origin, QpInner, Waiters};
 use crate::registry::{Member, SlotId};
@@ -16,7 +17,7 @@ use adverb_wire::{Packet, Qpn};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Deputies of a port at once; beyond that, those go whose targets have gone, or the idlest one.
 const DEPUTIES_MAX: usize = 1024;
@@ -205,7 +206,7 @@ impl Port {
             let domain = domain.unwrap_or_else(|| Xrcd::new(&port));
             let inner = make(&domain, &port)?;
             let number = self.take_number().ok()?;
-            let mut guard = lock(self.table.slot(number)?);
+            let mut guard = self.table.slot(number)?.lock();
             *guard = Some(Box::new(inner));
             drop(guard);
             let domain = Arc::downgrade(&domain.shared);
@@ -265,7 +266,7 @@ impl Port {
         };
         let _hush = Hush::begin();
         let mut counted = lock(&self.gone);
-        let gone = lock(slot).take();
+        let gone = slot.lock().take();
         if let Some(inner) = &gone {
             *counted += inner.counters();
         }
@@ -310,7 +311,7 @@ impl Port {
     pub(super) fn on_deputy_timer(
         &self,
         number: Qpn,
-        mut guard: MutexGuard<'_, Option<Box<QpInner>>>,
+        mut guard: Latched<'_, Option<Box<QpInner>>>,
         now: Time,
     ) {
         let Some(inner) = guard.as_mut() else {

@@ -30,7 +30,7 @@ impl Port {
         let endpoint = self.open_endpoint(entry.addr).map_err(failed)?;
         endpoints.insert(gid_index, Arc::clone(&endpoint));
         drop(endpoints);
-        let mut receiver = lock(&self.receiver);
+        let mut receiver = self.receiver.lock();
         let mut door = Door::new(Arc::clone(&endpoint));
         if receiver.marks {
             door.show_marks();
@@ -60,7 +60,7 @@ impl Port {
     /// From now on arrivals show how they are marked: somebody takes datagrams, which have it in front
     /// of them. Asking for it makes each receive call a little dearer.
     pub(crate) fn show_marks(&self) {
-        let mut receiver = lock(&self.receiver);
+        let mut receiver = self.receiver.lock();
         if !receiver.marks {
             receiver.marks = true;
             receiver.doors.iter_mut().for_each(Door::show_marks);
@@ -70,7 +70,7 @@ impl Port {
     /// Attaches a queue pair to a multicast group.
     pub(crate) fn attach(&self, gid: Gid, qp: Qpn) -> Result<(), GroupError> {
         Group::check(gid, self.device.loopback)?;
-        let known = lock(&self.receiver).doors.iter().any(|door| door.is_of(gid));
+        let known = self.receiver.lock().doors.iter().any(|door| door.is_of(gid));
         // Under no lock. Neighbours send records from now on; those that come too early are lost.
         let mut claim = if known { None } else { self.claim_group(gid) };
         let attached = self.attach_with(&mut claim, gid, qp);
@@ -86,7 +86,7 @@ impl Port {
         gid: Gid,
         qp: Qpn,
     ) -> Result<(), GroupError> {
-        let mut receiver = lock(&self.receiver);
+        let mut receiver = self.receiver.lock();
         for door in &mut receiver.doors {
             if let Some(group) = door.group.as_mut().filter(|group| group.is(gid)) {
                 return group.attach(qp, &door.endpoint);
@@ -124,7 +124,7 @@ impl Port {
     /// Detaches a queue pair from a multicast group, or from all; false if it was attached to none.
     pub(crate) fn detach(&self, gid: Option<Gid>, qp: Qpn) -> bool {
         let mut detached = false;
-        let mut receiver = lock(&self.receiver);
+        let mut receiver = self.receiver.lock();
         for door in &mut receiver.doors {
             let wanted = |group: &&mut Group| gid.is_none_or(|gid| group.is(gid));
             if let Some(group) = door.group.as_mut().filter(wanted) {

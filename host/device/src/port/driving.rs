@@ -38,7 +38,7 @@ impl Port {
         // Not a read-modify-write: the helper wants to know that it changes, not by how much.
         self.drives.store(self.drives().wrapping_add(1), Ordering::Relaxed);
         match self.receiver.try_lock() {
-            Ok(mut receiver) => {
+            Some(mut receiver) => {
                 let (taken, done) = self.glance(&mut receiver, &mut tray);
                 let busy = taken | (!done && self.step(&mut receiver, Driver::Program));
                 let quiet = receiver.quiet;
@@ -49,7 +49,7 @@ impl Port {
                 }
                 busy
             }
-            Err(_) => false,
+            None => false,
         }
     }
 
@@ -58,7 +58,7 @@ impl Port {
     /// Unlike [`Port::drive`], it waits for whoever is driving: that thread may have taken packets
     /// and not yet looked at them. A peer that goes on sending is not waited for.
     pub fn settle(&self) {
-        let mut receiver = lock(&self.receiver);
+        let mut receiver = self.receiver.lock();
         for _ in 0..SETTLING_STEPS_MAX {
             if !self.step(&mut receiver, Driver::Helper) {
                 break;
@@ -74,8 +74,8 @@ impl Port {
     /// Takes a step on behalf of nobody; true if something was there to do.
     pub(crate) fn help(&self) -> bool {
         match self.receiver.try_lock() {
-            Ok(mut receiver) => self.step(&mut receiver, Driver::Helper),
-            Err(_) => false,
+            Some(mut receiver) => self.step(&mut receiver, Driver::Helper),
+            None => false,
         }
     }
 

@@ -200,7 +200,7 @@ impl Port {
     /// From now on records are taken from this lane.
     pub(crate) fn add_inlet(&self, lane: &Arc<Lane>) {
         self.commons.add_lane(lane);
-        lock(&self.receiver).inlets.push(Inlet::new(Arc::clone(lane)));
+        self.receiver.lock().inlets.push(Inlet::new(Arc::clone(lane)));
     }
 
     /// Queue pairs use this lane from now on, unless there is one already.
@@ -227,13 +227,13 @@ impl Port {
 
     /// A lane may have brought something, or somebody looks after that right now.
     pub(crate) fn has_record(&self) -> bool {
-        self.receiver.try_lock().map_or(true, |receiver| receiver.has_record())
+        self.receiver.try_lock().is_none_or(|receiver| receiver.has_record())
     }
 
     /// A lane has brought something that nobody has looked at. Whoever is about to sleep waits for whoever
     /// looks right now, and may need this very processor for that.
     pub(crate) fn has_record_left(&self) -> bool {
-        lock(&self.receiver).has_record()
+        self.receiver.lock().has_record()
     }
 
     /// What neighbours can see and use, if they can.
@@ -809,7 +809,7 @@ mod tests {
     fn who_is_about_to_sleep_waits_for_whoever_looks() {
         let port = open(PathChoice::Auto);
         let channel = port.create_comp_channel().unwrap();
-        let looks = lock(&port.receiver);
+        let looks = port.receiver.lock();
         let before = port.drives();
         let sleeper = thread::spawn(move || channel.get(Some(Duration::from_millis(200))));
         while port.drives() == before {
