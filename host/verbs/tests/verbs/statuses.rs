@@ -20,6 +20,7 @@ on_every_path! {
     a_read_into_read_only_memory_fails_here,
     a_receive_into_memory_of_another_domain_fails_on_both_sides,
     a_region_without_the_right_is_refused,
+    a_send_longer_than_its_receive_changes_nothing_behind_it,
     a_send_longer_than_its_receive_fails_on_both_sides,
     a_write_with_immediate_waits_for_a_receive_too,
     a_wrong_key_is_refused,
@@ -206,6 +207,26 @@ fn a_read_into_read_only_memory_fails_here(path: Path) {
     pair.a.qp.post(Work::read(slice, remote(&target))).expect("room");
     assert_eq!(pair.a.status(), WcStatus::LocalProtection);
     assert_eq!(bytes_of(&read_only, 0, 64), [0; 64]);
+}
+
+/// Method: the region goes on behind the receive, and it is the receiver that polls.
+fn a_send_longer_than_its_receive_changes_nothing_behind_it(path: Path) {
+    for len in [11, 64, 600] {
+        let pair = path.setup().pair();
+        let (a, b) = (&pair.a, &pair.b);
+        let target = b.region(&[0; 1000]);
+        let scatter = [target.sge(0, 10).expect("inside")];
+        b.post_recv(&[ReceiveWork { wr_id: 1, sges: &scatter, buffer: None }]).expect("room");
+        a.qp.post(Work::send(a.buffer(&vec![1; len]))).expect("room");
+        let refused = b.wait();
+        assert_eq!(
+            (refused.wc.wr_id, refused.wc.status),
+            (1, WcStatus::LocalLength),
+            "{len} bytes"
+        );
+        assert_eq!(a.status(), WcStatus::RemoteInvalidRequest, "{len} bytes");
+        assert_eq!(bytes_of(&target, 10, 990), [0; 990]);
+    }
 }
 
 fn a_send_longer_than_its_receive_fails_on_both_sides(path: Path) {
