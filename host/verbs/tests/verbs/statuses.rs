@@ -7,8 +7,8 @@
 use crate::pair::{Pair, Setup, bytes_of, eventually, remote};
 use crate::path::{Path, on_every_path};
 use adverb_verbs::{
-    Access, Memory, Mr, PathMtu, PostFailure, QpState, Rc, ReceiveWork, RemoteSlice, Rkey,
-    SendData, SendKind, SendTo, SendWork, Supports, WcOpcode, WcStatus, Work,
+    Access, Memory, Mr, PathMtu, PostFailure, QpState, Rc, RcConnect, ReceiveWork, RemoteQp,
+    RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, Supports, WcOpcode, WcStatus, Work,
 };
 
 on_every_path! {
@@ -242,6 +242,41 @@ fn a_send_longer_than_its_receive_fails_on_both_sides(path: Path) {
         assert_eq!((second.wc.wr_id, second.wc.status), (2, WcStatus::WorkRequestFlushed));
         assert!(first.memory.is_some() && second.memory.is_some());
         assert_eq!((a.qp.state(), b.qp.state()), (QpState::Err, QpState::Err));
+    }
+}
+
+/// Goal: between processes the lane says who somebody is, and not what he writes into it. Method: a third
+/// device, whose lane is in use, connects to a queue pair that has a peer, and numbers its messages as
+/// that peer would.
+#[test]
+fn a_neighbour_that_poses_as_the_peer_is_not_heard() {
+    for path in [Path::Ring, Path::SharedMemory] {
+        let pair = path.setup().pair();
+        let (a, b) = (&pair.a, &pair.b);
+        let setup = Setup { timeout: 12, retry_count: 1, ..path.setup() };
+        let context = path.context();
+        let (third, known, friend) =
+            (setup.side(&context), setup.side(&context), setup.side(&pair.far));
+        let [here, there] = [&known, &friend].map(|side| side.qp.address(1).expect("it is there"));
+        known.qp.connect(&path.setup().to(RcConnect::new(here, there))).expect("connected");
+        friend.qp.connect(&path.setup().to(RcConnect::new(there, here))).expect("connected");
+        friend.qp.post(Work::recv(friend.buffer(&[0; 8]))).expect("room");
+        known.qp.post(Work::send(known.buffer(&[2; 8]))).expect("room");
+        assert_eq!((friend.status(), known.status()), (WcStatus::Success, WcStatus::Success));
+        let [peer, victim, own] =
+            [a, b, &third].map(|side| side.qp.address(1).expect("it is there"));
+        let posing = RemoteQp { psn: peer.psn, ..own };
+        third.qp.connect(&setup.to(RcConnect::new(posing, victim))).expect("connected");
+        let target = b.region(&[0; 8]);
+        let scatter = [target.sge(0, 8).expect("inside")];
+        b.post_recv(&[ReceiveWork { wr_id: 1, sges: &scatter, buffer: None }]).expect("room");
+        third.qp.post(Work::send(third.buffer(&[9; 8]))).expect("room");
+        assert!(b.is_quiet());
+        assert_eq!(third.status(), WcStatus::RetryExceeded);
+        assert_eq!(bytes_of(&target, 0, 8), [0; 8]);
+        a.qp.post(Work::send(a.buffer(&[1; 8]))).expect("room");
+        assert_eq!((b.status(), a.status()), (WcStatus::Success, WcStatus::Success));
+        assert_eq!(bytes_of(&target, 0, 8), [1; 8]);
     }
 }
 
