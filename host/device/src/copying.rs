@@ -15,6 +15,13 @@ use std::ptr;
 #[inline(always)]
 pub(crate) unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
     match len {
+        0 => {}
+        // SAFETY: the caller's promise.
+        1 => unsafe { copy_ends::<1>(from, to, len) },
+        // SAFETY: as above.
+        2..4 => unsafe { copy_ends::<2>(from, to, len) },
+        // SAFETY: as above.
+        4..8 => unsafe { copy_ends::<4>(from, to, len) },
         // SAFETY: the caller's promise; the piece is no longer than `len`.
         8..16 => unsafe { copy_ends::<8>(from, to, len) },
         // SAFETY: as above.
