@@ -54,6 +54,9 @@ const PHASES: usize = 2 * SIDE_BYTES;
 const ACTIVE: usize = PHASES + 2 * 128;
 const LANE_BYTES: usize = ACTIVE + 4 * 128;
 
+/// Bytes of a record that are asked for as soon as it is seen.
+const FETCHED_MAX: usize = 8 * LINE;
+
 /// The longest record: headers, and a payload or the pieces of a lent message.
 pub(crate) const RECORD_MAX: usize = Headers::MAX_LEN + PAYLOAD_MAX;
 #[expect(clippy::as_conversions, reason = "a constant that fits")]
@@ -154,6 +157,18 @@ fn prefetch(line: *mut u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = line;
+}
+
+/// Asks for the lines of a record behind its first, which starts so close before `start`, as far as the
+/// processor would not by itself. The writer may have had the second one since it was asked for.
+#[inline]
+fn fetch_rest(start: *mut u8, len: usize) {
+    let end = len.min(FETCHED_MAX) + MARK;
+    let mut at = LINE;
+    while at < end {
+        prefetch(start.wrapping_add(at - MARK));
+        at += LINE;
+    }
 }
 
 /// Asks the processor for a line, to write to it. The compiler's own hint would become one to read, on
@@ -723,20 +738,19 @@ impl<'a> Cargo<'a> {
         let Form { lent, more } = form;
         let note = if lent { NOTE_BRIEF | NOTE_LENT } else { NOTE_BRIEF };
         let Draft { start, bytes, len, .. } = draft;
-        // The reader looks at the first line all the time, and takes it away with every look: so it
-        // is written last, all of it at once, and the mark with it.
         let first = len.min(FIRST_BYTES);
-        // SAFETY: `Brief::LEN + first` bytes lie within the draft's (rule 1).
-        let rest = unsafe { start.add(Brief::LEN + first) };
-        // SAFETY: `len` bytes are borrowed or pinned, and the draft has room for them; what is
-        // registered never lies in a ring (rules 1 and 3).
-        unsafe { copy_short(bytes.wrapping_add(first), rest, len - first) };
         // SAFETY: the draft has room for the brief (rules 1 and 3).
         unsafe { start.cast::<[u64; 2]>().write_unaligned(brief) };
         // SAFETY: `Brief::LEN` bytes lie within the draft's (rule 1).
         let body = unsafe { start.add(Brief::LEN) };
-        // SAFETY: as for the rest.
+        // The bytes of the first line by themselves: those of the next may have to wait for theirs.
+        // SAFETY: `len` bytes are borrowed or pinned, and the draft has room for them; what is
+        // registered never lies in a ring (rules 1 and 3).
         unsafe { copy_short(bytes, body, first) };
+        // SAFETY: `first <= len` (rule 1).
+        let rest = unsafe { body.add(first) };
+        // SAFETY: as for the first.
+        unsafe { copy_short(bytes.wrapping_add(first), rest, len - first) };
         self.budget -= 1;
         self.emitted += 1;
         let ring = &self.lane.outgoing;
@@ -757,7 +771,7 @@ impl<'a> Cargo<'a> {
         if emitted > 0 {
             // The next record's lines are the reader's from a round ago. They come while nobody
             // waits for them.
-            lane.outgoing.fetch(writer.next_places());
+            lane.outgoing.fetch(writer.prepare(&lane.outgoing));
         }
         drop(writer);
         if emitted > 0 {
@@ -963,8 +977,7 @@ impl Inlet {
         let Some(source) = ring.bytes(at, len) else {
             return Seen::Other;
         };
-        // The writer may have had the second line since it was asked for: it is needed soon.
-        prefetch(source.wrapping_add(LINE));
+        fetch_rest(source, len);
         // SAFETY: a brief's bytes within the record's, copied to words of our own (rules 1 and 2).
         let words = unsafe { source.cast::<[u64; 2]>().read_unaligned() };
         let near = u32::try_from(len - Brief::LEN)
@@ -992,8 +1005,7 @@ impl Inlet {
         let Record { at, len, note } = record;
         let source = ring.bytes(at, len).filter(|_| len <= buffer.len())?;
         if note & NOTE_BRIEF != 0 && len >= Brief::LEN {
-            // The writer may have had the second line since it was asked for: it is needed soon.
-            prefetch(source.wrapping_add(LINE));
+            fetch_rest(source, len);
             // SAFETY: a brief's bytes within the record's, copied to words of our own (rules 1 and 2).
             let words = unsafe { source.cast::<[u64; 2]>().read_unaligned() };
             let start = source.wrapping_add(Brief::LEN);

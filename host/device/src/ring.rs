@@ -15,6 +15,8 @@
 //! try every interleaving: `tests/ring_model.rs`.
 
 use super::sync::{AtomicU64, Ordering};
+use std::iter::StepBy;
+use std::ops::Range;
 
 /// Records start at multiples of this many bytes: a cache line.
 pub(crate) const LINE: usize = 64;
@@ -55,6 +57,13 @@ pub(crate) struct Writer {
     read: u64,
     /// Where a record is whose mark was not set yet, and the mark: nobody sees what comes after it.
     held: Option<(u64, u64)>,
+    /// The end of the place that was given out for a record.
+    given: u64,
+    /// Lines behind the tail, and behind the record that is being written, begin with a mark that is
+    /// clear, up to this one.
+    clear: u64,
+    /// Lines up to this one were asked for.
+    asked: u64,
 }
 
 /// The reading side.
@@ -75,6 +84,9 @@ const UNSEEN_MAX: u64 = 4096;
 /// A writer of many records asks for lines so many bytes before it writes to them: five records of two
 /// lines.
 const AHEAD: usize = 10 * LINE;
+/// Marks are cleared in so many lines behind the tail, and twice as many are asked for, when no record is
+/// about to be written.
+const KEPT: usize = 3 * LINE;
 /// The reader tells how far it is this many times a round.
 const TELLS: u64 = 8;
 
@@ -100,23 +112,41 @@ impl Writer {
         let start = offset(self.tail, size);
         let left = size - start;
         let need = taken(len);
-        if need <= left {
-            self.has_room(memory, need).then_some(start + MARK)
+        let place = if need <= left {
+            self.has_room(memory, need).then_some(start + MARK)?
         } else {
             if !self.has_room(memory, left + need) {
                 return None;
             }
             self.set_mark(memory, FILLER | count(left), left);
-            Some(MARK)
+            MARK
+        };
+        let end = self.tail + count(need);
+        if end < self.given {
+            self.clear = 0; // Bytes of a longer one that was given up may be where a mark will be.
         }
+        self.given = self.given.max(end);
+        Some(place)
     }
 
-    /// Places, modulo the ring's size, of the lines that small records will be written to next: behind
-    /// the one whose mark the reader waits for.
-    pub(crate) fn next_places(&self) -> impl Iterator<Item = u64> {
-        let tail = self.tail;
-        let line = count(LINE);
-        (1..=3).map(move |n| tail.wrapping_add(n * line))
+    /// Clears the marks behind small records that are yet to be written, so that nothing has to be done
+    /// between their bytes and their own marks. Gives the places, modulo the ring's size, whose lines the
+    /// caller had better ask for: to be cleared the next time.
+    #[inline]
+    pub(crate) fn prepare(&mut self, memory: &impl Memory) -> StepBy<Range<u64>> {
+        let (line, size) = (count(LINE), count(memory.size()));
+        let end = (self.tail + count(KEPT)).min(self.asked);
+        let mut at = self.clear.max(self.tail);
+        if end.wrapping_sub(self.read) < size {
+            while at < end {
+                at += line;
+                memory.mark(offset(at, memory.size())).store(0, Ordering::Relaxed);
+                self.clear = at;
+            }
+        }
+        let from = self.asked.max(self.tail);
+        self.asked = self.tail + count(2 * KEPT);
+        (from + line..self.asked + line).step_by(LINE)
     }
 
     /// The same when many are written in a row: of a record some way ahead.
@@ -167,9 +197,12 @@ impl Writer {
     /// Clears the mark behind a record of so many bytes. Nobody looks there before the record's own
     /// mark is set.
     #[inline]
-    fn clear_mark(&self, memory: &impl Memory, bytes: usize) {
+    fn clear_mark(&mut self, memory: &impl Memory, bytes: usize) {
         let next = self.tail + count(bytes);
-        memory.mark(offset(next, memory.size())).store(0, Ordering::Relaxed);
+        if self.clear < next {
+            memory.mark(offset(next, memory.size())).store(0, Ordering::Relaxed);
+            self.clear = next;
+        }
     }
 
     #[inline]

@@ -58,6 +58,13 @@ fn write(writer: &mut Writer, memory: &Words, values: &[u64], note: u16) -> bool
     true
 }
 
+/// Twice, for what is asked for the first time is cleared the second time.
+fn prepare(writer: &mut Writer, memory: &Words) {
+    for _ in 0..2 {
+        drop(writer.prepare(memory));
+    }
+}
+
 fn read(reader: &mut Reader, memory: &Words) -> Option<(u16, Vec<u64>)> {
     let record = reader.next(memory).unwrap()?;
     let words = &memory.words[record.at / 8..][..record.len / 8];
@@ -78,6 +85,7 @@ fn records_arrive_whole_in_order_and_once() {
             assert!(write(&mut writer, &memory, &[RECORDS[0][0]; 1], round));
             assert!(read(&mut reader, &memory).is_some());
         }
+        prepare(&mut writer, &memory);
         let there = Arc::clone(&memory);
         let writing = thread::spawn(move || {
             let mut sent = 0;
@@ -85,6 +93,7 @@ fn records_arrive_whole_in_order_and_once() {
                 if !write(&mut writer, &there, values, note) {
                     break;
                 }
+                prepare(&mut writer, &there);
                 sent += 1;
             }
             sent
@@ -131,6 +140,44 @@ fn a_full_ring_waits_for_its_reader() {
             }
             assert_eq!(read(&mut reader, &memory), None);
         }
+    });
+}
+
+/// Goal: a writer clears marks ahead of what it writes, and nothing that the reader has yet to read; what
+/// it wrote for a record that it gave up is no mark. Method: no place but the next record's is looked at
+/// by a reader that has read everything, so whatever is left there would be taken for a record.
+#[test]
+fn marks_are_cleared_ahead_and_a_record_may_be_given_up() {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 100_000; // All in one thread.
+    builder.check(|| {
+        let memory = Words::new(16);
+        let (mut writer, mut reader) = (Writer::default(), Reader::default());
+        for round in 0..40_u16 {
+            prepare(&mut writer, &memory);
+            if let Some(at) = writer.reserve(&memory, 144).filter(|_| round % 3 == 0) {
+                for word in &memory.words[at / 8..][..18] {
+                    word.store(1 << 63 | 8, Ordering::Relaxed);
+                }
+            }
+            let values = vec![1 << 63 | 8; usize::from(round % 4 * 7 + 1)];
+            assert!(write(&mut writer, &memory, &values, round));
+            if round % 5 == 0 {
+                prepare(&mut writer, &memory);
+            }
+            assert_eq!(read(&mut reader, &memory), Some((round, values)));
+            assert_eq!(read(&mut reader, &memory), None, "round {round}");
+        }
+        // Nothing is read from now on: what is cleared is behind what is written.
+        let mut sent = 0;
+        while write(&mut writer, &memory, &[7; 7], sent) {
+            prepare(&mut writer, &memory);
+            sent += 1;
+        }
+        for note in 0..sent {
+            assert_eq!(read(&mut reader, &memory), Some((note, vec![7; 7])));
+        }
+        assert!(sent > 10);
     });
 }
 
