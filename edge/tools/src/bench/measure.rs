@@ -196,30 +196,43 @@ impl<E: Endpoint> Link<E> {
     /// Posts one signaled request of the first block.
     #[inline]
     fn post_one(&mut self, op: Op, bytes: usize) -> Result<(), Failure> {
-        let remote = match op {
-            Op::Send | Op::Write => self.layout.half_bytes,
-            Op::Read => 0,
-        };
-        self.endpoint.post(&[Request { op, local: 0, remote, bytes, signaled: true }])
+        self.post_at(op, 0, bytes)
     }
 
-    /// Lets neighbours map one another's memory, which they do on first use and by the way.
+    /// Posts one signaled request of the block that lies at `at` in either half.
+    #[inline]
+    fn post_at(&mut self, op: Op, at: usize, bytes: usize) -> Result<(), Failure> {
+        let remote = match op {
+            Op::Send | Op::Write => self.layout.half_bytes + at,
+            Op::Read => at,
+        };
+        self.endpoint.post(&[Request { op, local: at, remote, bytes, signaled: true }])
+    }
+
+    /// Lets neighbours map one another's memory, which they do on first use and by the way; and uses all of
+    /// it once, so that no page is new to either while we measure.
     ///
     /// The other side may read its control connection meanwhile: its device answers for it.
     pub(crate) fn get_acquainted(&mut self) -> Result<(), Failure> {
         let bytes = self.layout.message_bytes_max;
         for _ in 0..FIRST_USES {
-            for op in [Op::Write, Op::Read] {
-                self.post_one(op, bytes)?;
-                let deadline = Instant::now() + FIRST_USE_TIME_MAX;
-                while self.poll()?.requests == 0 {
-                    if Instant::now() > deadline {
-                        return Err(Failure::failed("the first requests were never completed"));
-                    }
-                    thread::sleep(FIRST_USE_PAUSE);
-                }
-            }
+            self.use_block(0, bytes)?;
             thread::sleep(FIRST_USE_PAUSE);
+        }
+        (1..self.layout.blocks(bytes)).try_for_each(|n| self.use_block(n * stride(bytes), bytes))
+    }
+
+    /// Writes and reads the block that lies at `at`.
+    fn use_block(&mut self, at: usize, bytes: usize) -> Result<(), Failure> {
+        for op in [Op::Write, Op::Read] {
+            self.post_at(op, at, bytes)?;
+            let deadline = Instant::now() + FIRST_USE_TIME_MAX;
+            while self.poll()?.requests == 0 {
+                if Instant::now() > deadline {
+                    return Err(Failure::failed("the first requests were never completed"));
+                }
+                thread::sleep(FIRST_USE_PAUSE);
+            }
         }
         Ok(())
     }
