@@ -75,6 +75,8 @@ pub(crate) struct Responder {
     refused: bool,
     replies: Replies,
     owed: Owed,
+    /// There was no room for the acknowledgement that is owed: it goes before requests, next time.
+    overdue: bool,
 }
 
 impl Responder {
@@ -88,6 +90,7 @@ impl Responder {
             refused: false,
             replies: Replies::new(path, usize::from(attributes.max_dest_rd_atomic)),
             owed: Owed::Nothing,
+            overdue: false,
         }
     }
 
@@ -421,14 +424,20 @@ impl Responder {
         !matches!(self.owed, Owed::Nothing)
     }
 
-    /// Emits the responses that are owed, as far as the host has room.
+    /// Emits the responses that are owed, and an acknowledgement that is overdue, as far as the host has
+    /// room.
     pub(crate) fn transmit_data(
         &mut self,
         counters: &mut QpCounters,
         host: &mut impl Host,
     ) -> Served {
         match self.replies.transmit(host) {
-            Ok(()) => Served::Fine,
+            Ok(()) => {
+                if self.overdue {
+                    self.transmit_ack(host);
+                }
+                Served::Fine
+            }
             Err(psn) => {
                 // The region went away between the request and its answer.
                 counters.note_refusal(Nak::RemoteAccess);
@@ -441,7 +450,8 @@ impl Responder {
 
     /// Emits the acknowledgement that is owed, if all data before it is out and there is room.
     pub(crate) fn transmit_ack(&mut self, host: &mut impl Host) {
-        if self.owes_data() || !host.room() {
+        self.overdue = self.owes_ack() && (self.owes_data() || !host.room());
+        if self.overdue {
             return;
         }
         let (psn, syndrome) = match self.owed {

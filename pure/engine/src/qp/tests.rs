@@ -202,6 +202,26 @@ fn acknowledgements_can_be_held_back_and_then_cover_more() {
     assert!(!qp.owes_ack());
 }
 
+/// Goal: who has requests to send without end acknowledges all the same, and before the peer's patience
+/// ends. Method: room for one packet at a time.
+#[test]
+fn a_stream_of_requests_does_not_hold_back_the_acknowledgement() {
+    for before in 0..2 {
+        let mut qp = in_state(QpState::Rts);
+        let mut desk = Desk { room: 1, ..Desk::with_receives(1, 100) };
+        for _ in 0..8 {
+            qp.post(request(SEND, 100)).unwrap();
+        }
+        (0..before).for_each(|_| assert!(qp.transmit(NOW, true, &mut desk)));
+        qp.on_packet(&asking(send_only(0)), PEER, NOW, &mut desk);
+        for _ in 0..3 {
+            desk.room = desk.emitted.len() + 1;
+            assert!(qp.transmit(NOW, true, &mut desk), "more requests wait");
+        }
+        assert_eq!(desk.acks(), [(0, Syndrome::ACK, 1)], "{before} before");
+    }
+}
+
 #[test]
 fn a_reset_forgets_everything_without_a_word() {
     let mut qp = in_state(QpState::Rts);
