@@ -58,7 +58,6 @@
 mod adapter;
 mod auth;
 mod bed;
-mod biased;
 mod buffer;
 mod channel;
 mod client;
@@ -81,7 +80,6 @@ mod server;
 mod service;
 mod set_up;
 mod source;
-mod sync;
 mod worker;
 
 pub use adapter::Adapter;

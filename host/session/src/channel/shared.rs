@@ -1,7 +1,7 @@
 //! The inside of a channel: posting, reaping, and noticing that the peer is gone.
 //!
 //! A channel is a queue pair, a completion queue of its own or a shared one (`source.rs`), and two
-//! rings (`ring.rs`) that know what is in flight. Everything happens under one lock (`biased.rs`), which
+//! rings (`ring.rs`) that know what is in flight. Everything happens under one lock (`adverb_sys::latch`), which
 //! nobody holds while waiting, and which a thread that is alone on the channel gets for little. The queue
 //! is polled by whoever waits or polls, and by the threads of handlers; whatever completes is noted in the
 //! rings, for whoever it is for.
@@ -20,7 +20,6 @@
 
 use super::Channel;
 use crate::adapter::Adapter;
-use crate::biased::{Biased, Guard};
 use crate::buffer::Block;
 use crate::config::Signal;
 use crate::error::ChannelError;
@@ -34,6 +33,7 @@ use crate::remote::RemoteBlock;
 use crate::ring::{Claim, Event, Operation, Queue, Ring, Ticket};
 use crate::set_up::Unlinked;
 use crate::source::{Places, Source};
+use adverb_sys::latch::{Latch, Latched};
 use adverb_verbs::{
     Imm, PollError, Qp, Rc, ReceiveWork, SendData, SendKind, SendTo, SendWork, WcOpcode, WcStatus,
     WorkCompletion,
@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     places: Places,
     /// The queue pair, for who wants to know about it and shall not disturb who uses it.
     watched: Mutex<Arc<Qp<Rc>>>,
-    state: Biased<State>,
+    state: Latch<State>,
     pub(super) line: Arc<Line>,
     pub(super) adapter: Adapter,
     handler: OnceLock<Arc<dyn Handler>>,
@@ -286,7 +286,7 @@ impl Shared {
             name,
             places,
             watched,
-            state: Biased::new(state),
+            state: Latch::new(state),
             line: Arc::clone(line),
             adapter: adapter.clone(),
             handler: OnceLock::new(),
@@ -326,7 +326,7 @@ impl Shared {
     }
 
     #[inline]
-    pub(super) fn lock(&self) -> Guard<'_, State> {
+    pub(super) fn lock(&self) -> Latched<'_, State> {
         self.state.lock()
     }
 
@@ -509,8 +509,8 @@ impl Shared {
     #[inline]
     pub(super) fn reap<'a>(
         &'a self,
-        mut state: Guard<'a, State>,
-    ) -> Result<(Guard<'a, State>, bool), ChannelError> {
+        mut state: Latched<'a, State>,
+    ) -> Result<(Latched<'a, State>, bool), ChannelError> {
         if self.source().is_shared() {
             drop(state);
             let reaped = self.source().reap()?;
@@ -629,7 +629,7 @@ impl Shared {
     }
 
     /// Tells the handler, once for all channels, that the peer is gone.
-    fn say_gone(&self, handler: &dyn Handler, mut state: Guard<'_, State>) {
+    fn say_gone(&self, handler: &dyn Handler, mut state: Latched<'_, State>) {
         let Some(Failure::Gone(how)) = state.failure else {
             return;
         };
@@ -716,7 +716,10 @@ impl Shared {
 
     /// Reaps until nothing has happened for a while. One look is not enough: the device takes so
     /// many packets at a time, and another thread may be just about to take some.
-    fn settle<'a>(&'a self, mut state: Guard<'a, State>) -> Result<Guard<'a, State>, ChannelError> {
+    fn settle<'a>(
+        &'a self,
+        mut state: Latched<'a, State>,
+    ) -> Result<Latched<'a, State>, ChannelError> {
         self.line.catch_up();
         let mut quiet = 0;
         let mut before = state.qp.counters();
@@ -810,7 +813,6 @@ const NO_COMPLETION: WorkCompletion = WorkCompletion::EMPTY;
 
 #[cfg(test)]
 mod tests {
-    use crate::sync::{HABIT, me};
     use crate::{ClientSession, Config, ServerSession};
     use std::thread;
     use std::time::Duration;
@@ -827,11 +829,11 @@ mod tests {
         let server = accepting.join().unwrap();
         let ends = [client.channel("data").unwrap(), server.channel("data").unwrap()];
         for end in &ends {
-            (0..HABIT).for_each(|_| assert!(end.poll().unwrap().is_none()));
+            (0..10_000).for_each(|_| assert!(end.poll().unwrap().is_none()));
         }
         thread::sleep(Duration::from_millis(500));
         for end in &ends {
-            assert_eq!(end.shared.state.owner(), me());
+            assert!(end.shared.state.is_mine());
             assert!(end.poll().unwrap().is_none());
         }
     }
