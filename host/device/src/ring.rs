@@ -149,7 +149,7 @@ impl Writer {
         (from + line..self.asked + line).step_by(LINE)
     }
 
-    /// The same when many are written in a row: of a record some way ahead.
+    /// Places to ask for when many records are written in a row: those of a record some way ahead.
     pub(crate) fn places_ahead(&self) -> [u64; 2] {
         [AHEAD, AHEAD + LINE].map(|ahead| self.tail.wrapping_add(count(ahead)))
     }

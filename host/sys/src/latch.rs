@@ -250,7 +250,7 @@ impl<T> Latch<T> {
     }
 
     /// Lets go, who has turned the word.
-    #[inline]
+    #[inline(never)]
     fn release(&self) {
         // SAFETY: the caller has turned the word (rule 2).
         let habit = unsafe { &mut *self.habit.get() };
@@ -261,11 +261,6 @@ impl<T> Latch<T> {
         if self.sleepers.load(Ordering::Relaxed) > 0 {
             wake(&self.word);
         }
-    }
-
-    #[inline(never)]
-    fn release_by_word(&self) {
-        self.release();
     }
 }
 
@@ -315,7 +310,7 @@ impl<T> Drop for Latched<'_, T> {
     fn drop(&mut self) {
         match self.owns {
             true => self.latch.inside.store(0, Ordering::Release),
-            false => self.latch.release_by_word(),
+            false => self.latch.release(),
         }
     }
 }
