@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::{DEFAULT_SECONDS, Failure, tidy};
+use crate::{DEFAULT_SECONDS, Failure, suite, tidy};
 
 /// One step of the gate.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,14 +18,13 @@ enum Step {
     Tidy,
     Test,
     Doc,
-    Doctest,
     Seeds,
 }
 
 impl Step {
     /// In the order in which they run: the quick ones first.
-    const ALL: [Self; 7] =
-        [Self::Fmt, Self::Clippy, Self::Tidy, Self::Doc, Self::Test, Self::Doctest, Self::Seeds];
+    const ALL: [Self; 6] =
+        [Self::Fmt, Self::Clippy, Self::Tidy, Self::Doc, Self::Test, Self::Seeds];
 
     const fn name(self) -> &'static str {
         match self {
@@ -34,7 +33,6 @@ impl Step {
             Self::Tidy => "tidy",
             Self::Test => "test",
             Self::Doc => "doc",
-            Self::Doctest => "doctest",
             Self::Seeds => "seeds",
         }
     }
@@ -55,12 +53,11 @@ impl Step {
                 cargo(root, &["clippy", "--package", "adverb", "--", "-D", "warnings"], &[])
             }
             Self::Tidy => tidy::tidy(root),
-            Self::Test => test(root),
+            Self::Test => suite::test(root),
             Self::Doc => {
                 let args = ["doc", "--workspace", "--no-deps"];
                 cargo(root, &args, &[("RUSTDOCFLAGS", "-Dwarnings")])
             }
-            Self::Doctest => cargo(root, &["test", "--workspace", "--doc"], &[]),
             Self::Seeds => seeds(root, DEFAULT_SECONDS),
         }
     }
@@ -95,27 +92,7 @@ pub(crate) fn seed(root: &Path, seed: &str) -> Result<(), Failure> {
 pub(crate) fn fuzz(root: &Path, seconds: u64) -> Result<(), Failure> {
     let seconds = seconds.to_string();
     let environment = [("ADVERB_FUZZ_SECONDS", seconds.as_str())];
-    if root.join("fuzz/Cargo.toml").exists() {
-        let args = ["test", "--release", "--manifest-path", "fuzz/Cargo.toml", "--", "--nocapture"];
-        return cargo(root, &args, &environment);
-    }
-    let args = ["test", "--release", "-p", "adverb-wire", "--test", "fuzz", "--", "--nocapture"];
-    cargo(root, &args, &environment)
-}
-
-/// All tests; with `nextest` where it is installed, because it runs each in a process of its own.
-fn test(root: &Path) -> Result<(), Failure> {
-    if has_nextest() {
-        return cargo(root, &["nextest", "run", "--workspace"], &[]);
-    }
-    eprintln!("xtask: cargo-nextest is not installed; `cargo test` does instead");
-    cargo(root, &["test", "--workspace", "--lib", "--bins", "--tests"], &[])
-}
-
-fn has_nextest() -> bool {
-    let mut probe = Command::new("cargo");
-    probe.args(["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
-    probe.status().is_ok_and(|status| status.success())
+    cargo(root, &FUZZ, &environment)
 }
 
 /// Runs `cargo` in the workspace, and says what it runs.
@@ -129,8 +106,10 @@ fn cargo(root: &Path, args: &[&str], environment: &[(&str, &str)]) -> Result<(),
     if status.success() { Ok(()) } else { Err(format!("{line} failed: {status}")) }
 }
 
-const SEEDS: [&str; 8] =
-    ["test", "--release", "-p", "adverb-fabric", "--test", "seeds", "--", "--nocapture"];
+const SEEDS: [&str; 9] =
+    ["test", "--profile", "gate", "-p", "adverb-fabric", "--test", "seeds", "--", "--nocapture"];
+const FUZZ: [&str; 9] =
+    ["test", "--profile", "gate", "-p", "adverb-fuzz", "--test", "targets", "--", "--nocapture"];
 
 #[cfg(test)]
 mod tests {
@@ -141,7 +120,7 @@ mod tests {
         for step in Step::ALL {
             assert_eq!(Step::named(step.name()), Ok(step));
         }
-        assert!(Step::named("all").unwrap_err().contains("fmt clippy tidy doc test doctest seeds"));
+        assert!(Step::named("all").unwrap_err().contains("fmt clippy tidy doc test seeds"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod memcheck;
 mod program;
 mod record;
 mod source;
+mod suite;
 mod tidy;
 
 use std::env;
@@ -49,6 +50,7 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ["seed", seed] => gate::seed(&root, seed),
         ["seeds"] => gate::seeds(&root, DEFAULT_SECONDS),
         ["seeds", "--seconds", seconds] => gate::seeds(&root, number(seconds)?),
+        ["test"] => suite::test(&root),
         ["tidy"] => tidy::tidy(&root),
         ["help" | "--help" | "-h"] | [] => {
             print!("{USAGE}");
@@ -75,7 +77,8 @@ const DEFAULT_SECONDS: u64 = 60;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  check [STEP ...]       the gate: all of fmt clippy tidy doc test doctest seeds, or the steps named
+  check [STEP ...]       the gate: all of fmt clippy tidy doc test seeds, or the steps named
+  test                   all tests and examples once; lists those that cannot run here
   tidy                   facts about the tree that must hold, and oddities worth a look
   seeds [--seconds N]    random runs of the simulated network for N seconds (60)
   seed 0xSEED            the one run that this seed stands for

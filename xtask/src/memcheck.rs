@@ -75,6 +75,7 @@ fn build(root: &Path, tool: Tool) -> Result<String, Failure> {
     } else {
         cargo.arg("test");
     }
-    cargo.args(["-p", "adverb-verbs", "--test", "stress"]);
+    // With the features that all other tests are built with, so that nothing is built twice.
+    cargo.args(["--workspace", "--test", "stress"]);
     program::build(root, cargo)
 }

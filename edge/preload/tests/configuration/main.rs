@@ -24,7 +24,7 @@ fn said(name: &str, environment: &[(&str, &str)]) -> String {
     fs::write(place.0.join("toml"), TOML).expect("a file");
     let directory = place.0.to_str().expect("a path in Unicode");
     let mut command = Command::new(std::env::current_exe().expect("a path of this test"));
-    command.args(["the_child", "--exact", "--nocapture", "--test-threads=1"]);
+    command.args(["the_child", "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
     command.env("ADVERB_TEST_CHILD", "1").env("LD_PRELOAD", library::library());
     command.env("ADVERB_SOCKETS_SHM_DIR", place.rings()).env("ADVERB_SOCKETS_EXPLAIN", "1");
     command.env("VMA_LOG_FILE", format!("{directory}/log-%d"));
@@ -118,6 +118,7 @@ fn nothing_is_accelerated_if_so_said() {
 
 /// The program of these tests' own children.
 #[test]
+#[ignore = "the child of another test"]
 fn the_child() {
     if std::env::var_os("ADVERB_TEST_CHILD").is_none() {
         return;

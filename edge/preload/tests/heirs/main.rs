@@ -31,7 +31,13 @@ struct Talker(Child, BufReader<ChildStdout>);
 
 impl Talker {
     fn start(mut command: Command, role: &str) -> Self {
-        command.args(["the_child", "--exact", "--nocapture", "--test-threads=1"]);
+        command.args([
+            "the_child",
+            "--exact",
+            "--include-ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
         command.env("ADVERB_TEST_ROLE", role).env("ADVERB_SOCKETS_EXPLAIN", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("a child");
@@ -90,6 +96,7 @@ fn datagrams_in_a_mailbox_are_there_for_a_program_without_the_library() {
 
 /// The program of these tests' own children.
 #[test]
+#[ignore = "the child of another test"]
 fn the_child() {
     let Ok(role) = std::env::var("ADVERB_TEST_ROLE") else { return };
     match role.split_once(' ') {
@@ -126,7 +133,7 @@ fn receive(how: &str) {
     // SAFETY: the descriptor is this socket's, and the command has no pointer.
     unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
     let mut heir = Command::new(myself());
-    heir.args(["the_child", "--exact", "--nocapture", "--test-threads=1"]);
+    heir.args(["the_child", "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
     heir.env("ADVERB_TEST_ROLE", "heir").env("ADVERB_TEST_FD", fd.to_string());
     heir.env_remove("LD_PRELOAD");
     if how == "exec" {

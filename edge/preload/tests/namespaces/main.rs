@@ -130,7 +130,13 @@ struct Program<'a> {
 impl Program<'_> {
     fn start(&self, role: &str, name: &str) -> Talker {
         let mut command = self.space.command(myself());
-        command.args(["the_child", "--exact", "--nocapture", "--test-threads=1"]);
+        command.args([
+            "the_child",
+            "--exact",
+            "--include-ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
         command.env("ADVERB_TEST_ROLE", role).env("ADVERB_TEST_AT", self.at.to_string());
         command.env("ADVERB_TEST_TAG", self.tag);
         let log = std::env::temp_dir().join(format!("adverb-{name}-{}", std::process::id()));
@@ -368,6 +374,7 @@ fn two_addresses_of_one_namespace_share_memory() {
 
 /// The program of these tests' own children.
 #[test]
+#[ignore = "the child of another test"]
 fn the_child() {
     let Ok(role) = std::env::var("ADVERB_TEST_ROLE") else { return };
     let at = std::env::var("ADVERB_TEST_AT").expect("an address").parse().expect("an address");

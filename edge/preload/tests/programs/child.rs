@@ -75,7 +75,9 @@ impl Role {
     pub(crate) fn limited(self, place: &Place, port: u16, descriptors: &str) -> Command {
         let (name, count) = self.name();
         let mut command = place.command("sh");
-        let run = format!("ulimit -n {descriptors}; exec \"$0\" the_child --exact --nocapture");
+        let run = format!(
+            "ulimit -n {descriptors}; exec \"$0\" the_child --exact --include-ignored --nocapture"
+        );
         command.arg("-c").arg(run).arg(std::env::current_exe().expect("a path of this test"));
         command.env("ADVERB_TEST_ROLE", format!("{name} {port} {count}"));
         command

@@ -19,6 +19,7 @@ mod web;
 
 /// The program of this test's own children.
 #[test]
+#[ignore = "the child of another test"]
 fn the_child() {
     child::run();
 }

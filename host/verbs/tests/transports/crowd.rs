@@ -26,6 +26,7 @@ fn way(side: &Side) -> Ah {
 
 /// Not a test: the other process, if the environment says that this is it.
 #[test]
+#[ignore = "the child of another test"]
 fn listener() {
     if std::env::var_os(VARIABLE).is_none() {
         return;

@@ -153,6 +153,7 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
 
 /// Serves, if this process was started to; nothing otherwise.
 #[test]
+#[ignore = "the child of another test"]
 fn sharer() {
     if std::env::var_os(VARIABLE).is_none() {
         return;

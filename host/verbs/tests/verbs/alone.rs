@@ -54,7 +54,7 @@ fn alone_on(path: Option<&str>, name: &str, test: impl FnOnce()) {
         assert!(!output.status.success(), "the test has not run: {text}");
     }
     if path.is_some() && std::env::var("ADVERB_PATH").as_deref() != Ok("udp") {
-        println!("no namespace to be had: {name} is skipped, for the path is not UDP");
+        println!("skipped: no network namespace, and the path is not UDP");
         return;
     }
     println!("no namespace to be had: {name} runs among the others");

@@ -20,7 +20,7 @@ pub(crate) struct Talker {
 impl Talker {
     /// Has `command` run the test `role`, which looks for `variable` in its environment.
     pub(crate) fn start(mut command: Command, role: &str, variable: &str) -> Self {
-        command.args(["--exact", role, "--nocapture", "--test-threads=1"]);
+        command.args(["--exact", role, "--include-ignored", "--nocapture", "--test-threads=1"]);
         command.env(variable, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("a process");
         let stdin = child.stdin.take().expect("piped");
