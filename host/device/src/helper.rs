@@ -15,7 +15,6 @@ use crate::sync::Mutex;
 use adverb_engine::Time;
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Events, Interest};
-use adverb_sys::latch::abstain;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -119,7 +118,6 @@ impl Helper {
 
 impl Shared {
     fn run(&self, port: &Weak<Port>) {
-        abstain();
         crate::burst::prepare();
         Hush::prepare();
         let mut events = Events::with_capacity(16);

@@ -4,7 +4,7 @@
 use crate::locks::tally;
 pub(crate) use adverb_sys::latch::Latched;
 
-/// A value that one thread at a time has, and one thread has for less.
+/// A mutex, counted where debug assertions are on.
 #[derive(Debug, Default)]
 pub(crate) struct Latch<T>(adverb_sys::latch::Latch<T>);
 
@@ -13,14 +13,14 @@ impl<T> Latch<T> {
         Self(adverb_sys::latch::Latch::new(value))
     }
 
-    /// Waits until nobody else has the value.
+    /// Waits until the mutex is free.
     #[inline(always)]
     pub(crate) fn lock(&self) -> Latched<'_, T> {
         tally::<T>();
         self.0.lock()
     }
 
-    /// `None` if somebody has it.
+    /// `None` if the mutex is held.
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<Latched<'_, T>> {
         let value = self.0.try_lock()?;
@@ -28,13 +28,7 @@ impl<T> Latch<T> {
         Some(value)
     }
 
-    /// The calling thread is the one that has it for less.
-    #[cfg(test)]
-    pub(crate) fn is_mine(&self) -> bool {
-        self.0.is_mine()
-    }
-
-    /// The value, for whoever has the lock for himself.
+    /// The value, without locking.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }

@@ -17,7 +17,6 @@ use crate::shelf::{Shelf, VERSION};
 use crate::sync::Mutex;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::eventfd::EventFd;
-use adverb_sys::latch::abstain;
 use adverb_sys::poll;
 use adverb_sys::unix::{Listener, Stream};
 use std::collections::HashMap;
@@ -225,7 +224,6 @@ fn invalid() -> io::Error {
 
 impl Shared {
     fn run(&self, port: &Weak<Port>) {
-        abstain();
         let mut events = Events::with_capacity(16);
         while !self.stop.load(Ordering::Acquire) {
             if self.epoll.wait(&mut events, None).is_err() {

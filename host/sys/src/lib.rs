@@ -8,7 +8,6 @@
 //! `rustix` alone. Read the section of a file before changing it.
 
 pub mod affinity;
-pub mod barrier;
 pub mod clock;
 pub mod epoll;
 pub mod eventfd;

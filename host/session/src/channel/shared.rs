@@ -1,9 +1,8 @@
 //! The inside of a channel: posting, reaping, and noticing that the peer is gone.
 //!
 //! A channel is a queue pair, a completion queue of its own or a shared one (`source.rs`), and two
-//! rings (`ring.rs`) that know what is in flight. Everything happens under one lock (`adverb_sys::latch`), which
-//! nobody holds while waiting, and which a thread that is alone on the channel gets for little. The queue
-//! is polled by whoever waits or polls, and by the threads of handlers; whatever completes is noted in the
+//! rings (`ring.rs`) that know what is in flight. Everything happens under one mutex (`adverb_sys::latch`), which
+//! is not held while waiting. The queue is polled by whoever waits or polls, and by the threads of handlers; whatever completes is noted in the
 //! rings, for whoever it is for.
 //!
 //! # Safety
@@ -810,31 +809,3 @@ const SETTLING_POLLS_MAX: u32 = 10_000;
 const _: () = assert!(QUIET_POLLS < SETTLING_POLLS_MAX);
 
 const NO_COMPLETION: WorkCompletion = WorkCompletion::EMPTY;
-
-#[cfg(test)]
-mod tests {
-    use crate::{ClientSession, Config, ServerSession};
-    use std::thread;
-    use std::time::Duration;
-
-    /// Goal: nothing that goes on by itself takes a channel from the thread that is alone on it. Method: the
-    /// time in which a peer has to be heard of passes several times.
-    #[test]
-    fn a_channel_stays_with_its_thread_while_peers_are_looked_after() {
-        let config = Config::default().silence_timeout(Duration::from_millis(100));
-        let mut server = ServerSession::bind("127.0.0.1:0", config.clone()).unwrap();
-        let address = server.local_addr();
-        let accepting = thread::spawn(move || server.accept(Duration::from_secs(60)).unwrap());
-        let client = ClientSession::new(config).unwrap().connect(address).unwrap();
-        let server = accepting.join().unwrap();
-        let ends = [client.channel("data").unwrap(), server.channel("data").unwrap()];
-        for end in &ends {
-            (0..10_000).for_each(|_| assert!(end.poll().unwrap().is_none()));
-        }
-        thread::sleep(Duration::from_millis(500));
-        for end in &ends {
-            assert!(end.shared.state.is_mine());
-            assert!(end.poll().unwrap().is_none());
-        }
-    }
-}
