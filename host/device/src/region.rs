@@ -30,9 +30,11 @@
 
 use crate::access::Access as Rights;
 use crate::commons::{Commons, Published};
+use crate::shelf::random;
 use crate::sync::Mutex;
 use crate::window;
 use adverb_engine::{Access, AccessError, AtomicOp};
+use std::collections::VecDeque;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -117,7 +119,7 @@ pub(crate) struct Slot {
     pub(crate) va: AtomicU64,
     pub(crate) access: AtomicU32,
     pub(crate) domain: AtomicU32,
-    /// Keys this slot has had: the tag of the next one.
+    /// The tag of the next key: a random number, and one more for each key that this slot has had.
     pub(crate) generation: AtomicU32,
     /// Which registration or window lives here.
     pub(crate) serial: SerialCell,
@@ -143,7 +145,7 @@ impl Slot {
             va: AtomicU64::new(0),
             access: AtomicU32::new(0),
             domain: AtomicU32::new(0),
-            generation: AtomicU32::new(0),
+            generation: AtomicU32::new(u32::try_from(random() & u64::from(u32::MAX)).unwrap_or(0)),
             serial: SerialCell::empty(),
             windows: AtomicU32::new(0),
             under: AtomicU32::new(0),
@@ -174,8 +176,8 @@ type Chunk = Box<[Slot]>;
 /// All regions and windows of a port.
 pub(crate) struct Regions {
     chunks: Box<[OnceLock<Chunk>]>,
-    /// Indices that were used and are free again, and the first that never was.
-    free: Mutex<(Vec<u32>, u32)>,
+    /// Indices that were used and are free again, the oldest first, and the first that never was used.
+    free: Mutex<(VecDeque<u32>, u32)>,
     /// Where neighbours see the regions, if they do.
     commons: Option<Arc<Commons>>,
 }
@@ -185,6 +187,9 @@ impl Regions {
     const CHUNKS: u32 = 4096;
     /// Regions and windows that a port can have at once.
     pub(crate) const COUNT_MAX: u32 = Self::CHUNK * Self::CHUNKS;
+    /// Free indices that are not used again while there are others: a key comes back after so many registrations
+    /// for each of its tags, at the earliest.
+    const RESTING: usize = 64;
     /// A key is an index and a tag of this many bits.
     pub(crate) const TAG_BITS: u32 = 8;
 
@@ -192,7 +197,7 @@ impl Regions {
         Self {
             chunks: (0..Self::CHUNKS).map(|_| OnceLock::new()).collect(),
             // Index 0 is never used, so that no key is small and zero is none.
-            free: Mutex::new((Vec::new(), 1)),
+            free: Mutex::new((VecDeque::new(), 1)),
             commons: None,
         }
     }
@@ -291,12 +296,9 @@ impl Regions {
     pub(crate) fn take_index(&self) -> Option<u32> {
         let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (used, fresh) = &mut *free;
-        if let Some(index) = used.pop() {
-            return Some(index);
-        }
         let index = *fresh;
-        if index >= Self::COUNT_MAX {
-            return None;
+        if used.len() > Self::RESTING || index >= Self::COUNT_MAX {
+            return used.pop_front();
         }
         *fresh += 1;
         Some(index)
@@ -304,7 +306,7 @@ impl Regions {
 
     pub(crate) fn give_back(&self, index: u32) {
         let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        free.0.push(index);
+        free.0.push_back(index);
     }
 
     /// Holds the region with this key in place, for work of its owner, if it belongs to `domain`.

@@ -199,3 +199,21 @@ fn atomics_change_aligned_words_and_return_what_was_there() {
     assert_eq!(pin.atomic(va + 1, swap), Err(AccessError::Misaligned));
     assert_eq!(region.load_u64(0), Some(9));
 }
+
+/// Goal: a key that has gone does not come back soon, and the first key of a process cannot be told.
+/// Method: regions one after the other, more than there are tags.
+#[test]
+fn keys_start_at_random_and_come_back_late() {
+    let first = || {
+        let (table, mut memory) = (table(), [0_u64; 1]);
+        region(&table, &mut memory, Rights::NONE).key().0
+    };
+    let firsts: std::collections::BTreeSet<u32> = (0..32).map(|_| first()).collect();
+    assert!(firsts.len() > 8, "{firsts:x?}");
+    let (table, mut memory) = (table(), [0_u64; 1]);
+    let mut seen = std::collections::BTreeSet::new();
+    for n in 0..16 << Regions::TAG_BITS {
+        let key = region(&table, &mut memory, Rights::NONE).key().0;
+        assert!(seen.insert(key), "{key:#x} again after {n} others");
+    }
+}
