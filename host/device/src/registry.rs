@@ -489,9 +489,18 @@ impl Registry {
         Some(high << 32 | low)
     }
 
-    /// A slot relays from this port.
+    /// A device that lives relays from this port. The port of a process that was killed may be anybody's by now.
     pub(crate) fn is_relay_port(&self, port: u16) -> bool {
-        Self::slots().any(|slot| self.relay_port(slot) == Some(port))
+        let relays = |slot: &SlotId| self.relay_port(*slot) == Some(port);
+        Self::slots().filter(relays).any(|slot| self.is_alive(slot))
+    }
+
+    /// Leaves in a free slot what a killed device leaves there that relayed from `port`.
+    #[cfg(test)]
+    pub(crate) fn leave_as_if_killed(&self, port: u16) -> Option<SlotId> {
+        let slot = Self::slots().find(|slot| !self.is_alive(*slot))?;
+        self.slot_word(slot, layout::SLOT_RELAY_PORT).store(u32::from(port), Ordering::Release);
+        Some(slot)
     }
 
     /// No other device of this host is in the registry, as far as one can see at a glance.

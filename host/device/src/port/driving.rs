@@ -167,15 +167,25 @@ impl Port {
         if relayed == receiver.relayed && driver == Driver::Program {
             return false;
         }
-        receiver.relayed = relayed;
         if self.ledger.as_ref().is_some_and(|ledger| !ledger.has_answered(self.registry.asked())) {
             self.helper.notice(Time::ZERO);
         }
         let mut busy = false;
-        let Receiver { doors, buffer, waiting, .. } = receiver;
-        while let Ok((from, message)) = self.relay.take(buffer) {
+        let Receiver { doors, buffer, waiting, relayed: seen, .. } = receiver;
+        // Messages in a row are from one device mostly, and to look for it takes long.
+        let mut known: Option<(u16, bool)> = None;
+        for _ in 0..RELAYED_MAX {
+            let Ok((from, message)) = self.relay.take(buffer) else {
+                *seen = relayed;
+                return busy;
+            };
             busy = true;
-            let trusted = from.ip().is_loopback() && self.registry.is_relay_port(from.port());
+            let trusted = match known {
+                _ if !from.ip().is_loopback() => false,
+                Some((port, trusted)) if port == from.port() => trusted,
+                _ => self.registry.is_relay_port(from.port()),
+            };
+            known = Some((from.port(), trusted));
             let passed = match message.filter(|_| trusted) {
                 None => continue,
                 Some(Message::Letter(letter, passed)) => {
@@ -484,7 +494,79 @@ const PATIENCE_STEPS: u32 = 2048;
 const YIELD_STEPS: u32 = 512;
 /// Bursts taken from one socket before others have their turn.
 const BURSTS_MAX: usize = 16;
+/// Messages of the relay socket taken at once: anybody on this host can send there, without end.
+const RELAYED_MAX: usize = 16;
 /// Steps after which a peer that goes on sending is not waited for.
 const SETTLING_STEPS_MAX: u32 = 10_000;
 /// What arrives in so few bytes at once is looked at before more is taken: somebody may poll for it.
 const LITTLE_BYTES: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::{PathChoice, PortConfig};
+    use crate::port::Port;
+    use crate::relay::Relay;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn open() -> Arc<Port> {
+        let config = PortConfig { path: Some(PathChoice::Udp), exclusive: true };
+        let port = Port::open_with("soft_lo", &config).unwrap();
+        port.endpoint(1).unwrap();
+        port
+    }
+
+    fn message() -> Passed<'static> {
+        let source = SocketAddr::new(HERE, adverb_wire::ROCE_PORT);
+        Passed { source, target: HERE, marks: Default::default(), segment: None, bytes: &[0; 64] }
+    }
+
+    /// Has the helper's look at the relay socket, `times` times, until `port` has counted so many messages.
+    fn take_relayed(port: &Port, times: usize, expected: u64) -> u64 {
+        for _ in 0..times {
+            let mut receiver = port.receiver.lock();
+            port.receive_relayed(&mut receiver, &mut Clock::new(), Driver::Helper);
+            if port.counters.relayed.get() == expected {
+                break;
+            }
+        }
+        port.counters.relayed.get()
+    }
+
+    /// Goal: what comes from a device that lives is a packet; the same message from a stranger's socket is not,
+    /// nor is one from the port of a device that was killed.
+    #[test]
+    fn only_devices_that_live_can_pass_packets_on() {
+        let [port, other] = [(); 2].map(|()| open());
+        let to = port.relay.port();
+        other.relay.pass(to, message()).unwrap();
+        assert_eq!(take_relayed(&port, 1000, 1), 1);
+        let stranger = Relay::open().unwrap();
+        stranger.pass(to, message()).unwrap();
+        assert_eq!(take_relayed(&port, 100, 2), 1);
+        // As a kill leaves it: the port is still written down, and the lock of the slot has gone.
+        let killed = port.registry.leave_as_if_killed(stranger.port());
+        assert!(!port.registry.is_relay_port(stranger.port()), "{killed:?}");
+        stranger.pass(to, message()).unwrap();
+        assert_eq!(take_relayed(&port, 100, 2), 1);
+    }
+
+    /// Goal: a stranger that sends to the relay socket without end does not keep a step from its other work.
+    /// Method: more messages than a step takes are left where they are.
+    #[test]
+    fn a_step_takes_so_many_relayed_messages_and_no_more() {
+        let [port, other] = [(); 2].map(|()| open());
+        let most = u64::try_from(RELAYED_MAX).unwrap();
+        let mut receiver = port.receiver.lock(); // The helper takes none of them.
+        (0..3 * RELAYED_MAX).for_each(|_| other.relay.pass(port.relay.port(), message()).unwrap());
+        while port.counters.relayed.get() < 3 * most {
+            let before = port.counters.relayed.get();
+            port.receive_relayed(&mut receiver, &mut Clock::new(), Driver::Helper);
+            let now = port.counters.relayed.get();
+            assert!(now - before <= most, "{now} after {before}");
+        }
+    }
+}

@@ -9,7 +9,7 @@ use crate::stranger::{ANOTHERS, PEERS, Stranger, VICTIM, headers, write};
 use adverb_sys::poll;
 use adverb_sys::udp::{BindOptions, Destination, GatherBuffer, Socket};
 use adverb_verbs::{Context, CqConfig, Mr, PortCounters, QpState, Qpn, Rkey, WcStatus, Work};
-use adverb_wire::{Aeth, Extension, Flow, Msn, Operation, ROCE_PORT, Reth, Syndrome};
+use adverb_wire::{Aeth, Extension, Msn, Operation, ROCE_PORT, Reth, Syndrome};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -391,27 +391,18 @@ fn strangers_do_not_keep_sleepers_awake() {
     });
 }
 
-/// Goal: what anybody on this host sends to the port for passing on is no packet, and does not keep
-/// anybody awake.
+/// Goal: what a stranger on this host sends to the relay port changes nothing and keeps no device awake. (That a
+/// forged message is not taken either: the device's own tests, which know its form.)
 #[test]
-fn strangers_cannot_pass_packets_on() {
-    over_udp("hostile::strangers_cannot_pass_packets_on", || {
+fn what_strangers_send_to_relay_ports_is_dropped() {
+    over_udp("hostile::what_strangers_send_to_relay_ports_is_dropped", || {
         let scene = Scene::new();
         let mut agent = Agent::start("soft_lo", 1);
         let ports = relay_ports();
         assert!(ports.len() >= 2, "both processes can be passed packets");
         let stranger = Stranger::at(PEERS);
-        let mut message = b"advf".to_vec();
-        message.extend([0; 10].into_iter().chain([0xff, 0xff, 127, 0, 0, 1]));
-        message.extend([0; 10].into_iter().chain([0xff, 0xff, 127, 0, 0, 1]));
-        message.extend(4791_u32.to_be_bytes().into_iter().chain([0; 8]));
-        let flow = Flow::v4(PEERS.octets(), PEERS.octets(), ROCE_PORT, ROCE_PORT);
-        let forger = Stranger { socket: stranger.socket.try_clone().expect("a copy"), flow };
-        let (a, b) = (&scene.pair.a, &scene.pair.b);
-        let headers = write(b.qp.number(), a.qp.first_psn(), &scene.target, &[9; 16]);
-        message.extend(forger.packet(headers, &[9; 16]));
         for port in &ports {
-            for bytes in [&b""[..], b"x", &[0; 2000], &message] {
+            for bytes in [&b""[..], b"x", &[0; 2000]] {
                 stranger.socket.send_to(bytes, (PEERS, *port)).expect("sent");
             }
         }
