@@ -61,6 +61,7 @@ mod reception;
 mod region;
 mod registry;
 mod relay;
+mod rendezvous;
 mod ring;
 mod shelf;
 mod srq;

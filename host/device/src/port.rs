@@ -287,7 +287,7 @@ pub struct Port {
     relay: Relay,
     numbers: Mutex<Numbers>,
     choice: PathChoice,
-    usher: Option<Usher>,
+    usher: Usher,
     lanes: Mutex<HashMap<SlotId, Arc<Lane>>>,
     /// Held while a lane is made, so that none is made twice; by slot.
     meetings: [Mutex<()>; lanes::MEETINGS],
@@ -366,7 +366,8 @@ impl Port {
             .transpose()
             .map_err(failed("write the file that ADVERB_PCAP names"))?;
         let memory = if capture.is_some() { PathChoice::Udp } else { choice };
-        let registry = Registry::join().map_err(failed("join the host's registry in /dev/shm"))?;
+        let registry =
+            Registry::join().map_err(failed("join the registry of this network namespace"))?;
         let ledger = Ledger::new(name).ok();
         if let Some(ledger) = &ledger {
             registry.set_counters(ledger.descriptor());
@@ -380,16 +381,12 @@ impl Port {
         helper.watch(relay.socket()).map_err(failed("prepare the helper thread"))?;
         helper.watch(standby.bell().fd()).map_err(failed("prepare the helper thread"))?;
         let commons = Arc::new(Commons::new(Arc::clone(standby.bell().shelf()), memory.shares()));
-        let usher = match memory.allows_memory() {
-            true => Some(
-                lanes::open_usher(device, &registry, &standby, &commons)
-                    .map_err(failed("listen for neighbours"))?,
-            ),
-            false => None,
-        };
+        let usher =
+            lanes::open_usher(device, &registry, &standby, &commons, memory.allows_memory())
+                .map_err(failed("listen for neighbours"))?;
         let port = Arc::new(Self {
             device: device.clone(),
-            regions: Arc::new(match usher.is_some() {
+            regions: Arc::new(match usher.lends() {
                 true => Regions::new().with_commons(Arc::clone(&commons)),
                 false => Regions::new(),
             }),
@@ -441,9 +438,7 @@ impl Port {
         });
         port.deputies.set_port(&port);
         port.helper.start(&port).map_err(failed("start the helper thread"))?;
-        if let Some(usher) = &port.usher {
-            usher.start(&port).map_err(failed("start the usher thread"))?;
-        }
+        port.usher.start(&port).map_err(failed("start the usher thread"))?;
         Ok(port)
     }
 
@@ -719,9 +714,7 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         self.helper.stop();
-        if let Some(usher) = &self.usher {
-            usher.stop();
-        }
+        self.usher.stop();
         // A socket leaves its group when its last descriptor is closed: that has to be below.
         self.helper.forget_sockets();
         let receiver = self.receiver.get_mut();

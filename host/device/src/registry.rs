@@ -1,15 +1,17 @@
 //! The host's registry: which process has which queue pair numbers, and which socket in the group
 //! of each address is whose; who has which XRC domains open, and who is in which multicast groups.
 //!
-//! It is one file of shared memory per user and network namespace, of fixed size, made by whoever
-//! comes first. Everything in it is 32-bit words. Changes are made under a file lock that the
-//! kernel releases when its holder dies; a process holds a lock on its own slot's byte for as long
+//! It is one file of shared memory per user and network namespace, of fixed size, made by the first process that
+//! opens a device and found by the others as `rendezvous.rs` says. Everything in it is 32-bit words. Changes are
+//! made under a file lock that the kernel releases when its holder dies; a process holds a lock on its own slot's byte for as long
 //! as it lives, so that a dead one's things can be told and taken back. Nothing in here is ever
 //! waited for on the data path.
 
+use crate::rendezvous::{self, Place};
 use adverb_sys::lock::{self, FileLock};
 use adverb_sys::memory::Mapping;
-use adverb_sys::{clock, netns, process};
+use adverb_sys::unix::Listener;
+use adverb_sys::{clock, process};
 use adverb_wire::Qpn;
 use std::fs::{File, Metadata};
 use std::io;
@@ -183,7 +185,7 @@ mod layout {
 /// A megabyte for all processes of a user on a host together.
 const _: () = assert!(layout::WORDS * WORD_BYTES <= 1 << 20);
 const MAGIC: u32 = 0x4164_7672;
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 const WORD_BYTES: usize = size_of::<u32>();
 /// How long others may change things, which takes them milliseconds, unless they are stopped.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -193,17 +195,34 @@ const LOCKS_START: u64 = 1 << 32;
 /// The registry, seen by one device of one process.
 #[derive(Debug)]
 pub(crate) struct Registry {
+    /// Where this process can open the file again.
     path: PathBuf,
     file: File,
     memory: Mapping,
     slot: SlotId,
     user: u32,
+    /// Where newcomers ask for the file; `None` if another user has the name.
+    listener: Option<Listener>,
 }
 
 impl Registry {
     /// Takes a slot in the registry of this user and network namespace.
+    ///
+    /// # Errors
+    ///
+    /// Other processes that have devices open do not answer, or are of another version; no memory, or no slot left.
     pub(crate) fn join() -> io::Result<Self> {
-        Self::join_at(&usual_path()?)
+        let place = Place::current()?;
+        let founding = place.found()?;
+        let bytes = Mapping::whole(layout::WORDS * WORD_BYTES);
+        let file = match place.find(VERSION, bytes, slots_max())? {
+            Some(file) => file,
+            None => place.make(bytes)?,
+        };
+        let mut registry = Self::join_by(file)?;
+        registry.listener = place.listen(registry.slot.0)?;
+        drop(founding);
+        Ok(registry)
     }
 
     /// The user whose registry it is.
@@ -211,22 +230,27 @@ impl Registry {
         self.user
     }
 
-    pub(crate) fn join_at(path: &Path) -> io::Result<Self> {
-        let file = open(path)?;
-        let user = file.metadata()?.uid();
-        let exclusive = lock_file(path)?;
-        let bytes = layout::WORDS * WORD_BYTES;
-        let len = u64::try_from(bytes).map_err(io::Error::other)?;
-        let fresh = !is_ours(&file, len)?;
-        if fresh {
-            if is_in_use(&file)? {
-                return Err(foreign(path));
-            }
-            file.set_len(0)?;
-            file.set_len(len)?;
+    /// Where newcomers ask for the registry.
+    pub(crate) fn listener(&self) -> Option<&Listener> {
+        self.listener.as_ref()
+    }
+
+    /// Answers the newcomers that wait.
+    pub(crate) fn answer_newcomers(&self) {
+        if let Some(listener) = &self.listener {
+            rendezvous::answer(listener, self.user, VERSION, &self.file);
         }
-        let memory = Mapping::shared(&file, bytes)?;
-        let mut registry = Self { path: path.to_owned(), file, memory, slot: SlotId::NONE, user };
+    }
+
+    /// Takes a slot in the registry that is `file`, an open file description of our own.
+    fn join_by(file: File) -> io::Result<Self> {
+        let path = rendezvous::path_of(&file);
+        let user = file.metadata()?.uid();
+        let exclusive = lock_file(&path)?;
+        let fresh = !is_ours(&file)?;
+        let memory = Mapping::shared(&file, layout::WORDS * WORD_BYTES)?;
+        let (slot, listener) = (SlotId::NONE, None);
+        let mut registry = Self { path, file, memory, slot, user, listener };
         if fresh {
             registry.word(layout::MAGIC).store(MAGIC, Ordering::Relaxed);
             registry.word(layout::VERSION).store(VERSION, Ordering::Relaxed);
@@ -749,24 +773,16 @@ pub(crate) struct Visit {
 }
 
 impl Visit {
-    /// Opens the registry of this user and network namespace; `None` if there is none of this
-    /// version.
+    /// Opens the registry of this user and network namespace; `None` if there is none.
     pub(crate) fn begin() -> io::Result<Option<Self>> {
-        Self::begin_at(&usual_path()?)
+        let place = Place::current()?;
+        let bytes = Mapping::whole(layout::WORDS * WORD_BYTES);
+        place.find(VERSION, bytes, slots_max())?.map(Self::begin_by).transpose()
     }
 
-    pub(crate) fn begin_at(path: &Path) -> io::Result<Option<Self>> {
-        let bytes = layout::WORDS * WORD_BYTES;
-        let len = u64::try_from(bytes).map_err(io::Error::other)?;
-        let file = match open_existing(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
-        if !is_ours(&file, len)? {
-            return Ok(None);
-        }
-        let memory = Mapping::shared(&file, bytes)?;
-        Ok(Some(Self { file, memory }))
+    fn begin_by(file: File) -> io::Result<Self> {
+        let memory = Mapping::shared(&file, layout::WORDS * WORD_BYTES)?;
+        Ok(Self { file, memory })
     }
 
     /// Those who live and show their counters.
@@ -792,14 +808,8 @@ impl Visit {
     }
 }
 
-/// The file of this user and network namespace.
-fn usual_path() -> io::Result<PathBuf> {
-    let namespace = netns::current_id()?;
-    // The owner of our own entry in /proc is the effective user.
-    let user = std::fs::metadata("/proc/self")?.uid();
-    let shared = Path::new("/dev/shm");
-    let place = if shared.is_dir() { shared } else { Path::new("/tmp") };
-    Ok(place.join(format!("adverb-{user}-{namespace}")))
+fn slots_max() -> u32 {
+    u32::try_from(layout::SLOT_COUNT).unwrap_or(0)
 }
 
 fn word(memory: &Mapping, at: usize) -> &AtomicU32 {
@@ -819,11 +829,7 @@ fn index(word: u32) -> usize {
     usize::try_from(word).unwrap_or(usize::MAX)
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    lock::open_private(path)
-}
-
-/// Waits for the file to be ours alone. Never makes it: who removed it had a reason.
+/// Waits for the file to be ours alone.
 fn lock_file(path: &Path) -> io::Result<FileLock> {
     lock_file_within(path, PATIENCE)
 }
@@ -834,9 +840,7 @@ fn lock_file_within(path: &Path, patience: Duration) -> io::Result<FileLock> {
             return error;
         }
         let message = format!(
-            "somebody has kept {} locked for {patience:?}, who is stopped perhaps; `fuser` says who has \
-             it open",
-            path.display()
+            "a process has kept the registry of devices locked for {patience:?}: it is stopped perhaps"
         );
         io::Error::new(io::ErrorKind::TimedOut, message)
     })
@@ -846,11 +850,8 @@ fn open_existing(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).open(path)
 }
 
-/// The file has this version's layout.
-fn is_ours(file: &File, len: u64) -> io::Result<bool> {
-    if file.metadata()?.len() != len {
-        return Ok(false);
-    }
+/// The file has been filled in.
+fn is_ours(file: &File) -> io::Result<bool> {
     let mut start = [0; 2 * WORD_BYTES];
     file.read_exact_at(&mut start, 0)?;
     let [m0, m1, m2, m3, v0, v1, v2, v3] = start;
@@ -858,39 +859,32 @@ fn is_ours(file: &File, len: u64) -> io::Result<bool> {
     Ok(magic == MAGIC && u32::from_ne_bytes([v0, v1, v2, v3]) == VERSION)
 }
 
-/// Somebody alive has a slot. The place of the locks is the same in all versions.
-fn is_in_use(file: &File) -> io::Result<bool> {
-    for slot in 0..u64::try_from(layout::SLOT_COUNT).unwrap_or(0) {
-        if lock::is_byte_locked(file, LOCKS_START + slot)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-fn foreign(path: &Path) -> io::Error {
-    io::Error::other(format!(
-        "{} belongs to another version of this software; stop the programs that use it and remove \
-         the file",
-        path.display()
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn scratch(name: &str) -> PathBuf {
-        let path = Path::new("/dev/shm").join(format!("adverb-test-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        path
+    /// A registry file of a test's own, and a new description of it whenever it is asked for.
+    struct Scratch(File);
+
+    impl Scratch {
+        fn new() -> Self {
+            Self(Place::current().unwrap().make(layout::WORDS * WORD_BYTES).unwrap())
+        }
+
+        fn open(&self) -> File {
+            open_existing(&rendezvous::path_of(&self.0)).unwrap()
+        }
+
+        fn join(&self) -> io::Result<Registry> {
+            Registry::join_by(self.open())
+        }
     }
 
     #[test]
     fn two_devices_never_get_the_same_numbers() {
-        let path = scratch("numbers");
-        let first = Registry::join_at(&path).unwrap();
-        let second = Registry::join_at(&path).unwrap();
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        let second = scratch.join().unwrap();
         assert_ne!(first.slot(), second.slot());
         assert!(!first.is_alone());
         let blocks: Vec<_> = (0..20)
@@ -902,14 +896,13 @@ mod tests {
         }
         assert_eq!(first.owner(blocks[0].first()), Some(first.slot()));
         assert_eq!(first.owner(blocks[1].first()), Some(second.slot()));
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn what_a_gone_device_had_is_free_again() {
-        let path = scratch("gone");
-        let first = Registry::join_at(&path).unwrap();
-        let second = Registry::join_at(&path).unwrap();
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        let second = scratch.join().unwrap();
         let slot = second.slot();
         let block = second.claim_block().unwrap();
         first
@@ -927,17 +920,16 @@ mod tests {
                 Ok(())
             })
             .unwrap();
-        assert_eq!(Registry::join_at(&path).unwrap().slot(), slot);
-        std::fs::remove_file(&path).unwrap();
+        assert_eq!(scratch.join().unwrap().slot(), slot);
     }
 
     /// Goal: a host full of processes works, and the next one is told. Method: each handle has a slot
     /// as a process has, for locks belong to descriptors.
     #[test]
     fn a_thousand_and_more_have_places_and_numbers_of_their_own_and_the_next_is_refused() {
-        let path = scratch("thousand");
+        let scratch = Scratch::new();
         let mut members: Vec<_> =
-            (0..layout::SLOT_COUNT).map(|_| Registry::join_at(&path).unwrap()).collect();
+            (0..layout::SLOT_COUNT).map(|_| scratch.join().unwrap()).collect();
         assert!(members.len() >= 1000);
         let slots: std::collections::BTreeSet<_> = members.iter().map(|m| m.slot().0).collect();
         assert_eq!(slots.len(), members.len());
@@ -945,7 +937,7 @@ mod tests {
         for (member, block) in members.iter().zip(&blocks) {
             assert_eq!(members[0].owner(block.first()), Some(member.slot()));
         }
-        let refused = Registry::join_at(&path).unwrap_err().to_string();
+        let refused = scratch.join().unwrap_err().to_string();
         assert!(refused.contains("1024 processes"), "{refused}");
         for (member, block) in members.iter().zip(&blocks) {
             assert_eq!(member.owner(block.first()), Some(member.slot()), "nothing has changed");
@@ -953,8 +945,7 @@ mod tests {
         // The place of one who leaves is taken again.
         let freed = members.remove(500).slot();
         assert_eq!(members[0].owner(blocks[500].first()), None);
-        assert_eq!(Registry::join_at(&path).unwrap().slot(), freed);
-        std::fs::remove_file(&path).unwrap();
+        assert_eq!(scratch.join().unwrap().slot(), freed);
     }
 
     /// Goal: the number of a process that is in a slot is a hint: it may be that of one that is dead, of
@@ -962,22 +953,21 @@ mod tests {
     /// slot nor a slot away for good. Method: with words as deaths at any instruction leave them.
     #[test]
     fn slots_are_told_by_their_locks_whatever_their_words_say() {
-        let path = scratch("hints");
-        let [first, second] = [(); 2].map(|()| Registry::join_at(&path).unwrap());
+        let scratch = Scratch::new();
+        let [first, second] = [(); 2].map(|()| scratch.join().unwrap());
         let pid = |slot| first.slot_word(slot, layout::SLOT_PID);
         pid(second.slot()).store(0, Ordering::Relaxed); // It has locked it and not yet said so.
-        let third = Registry::join_at(&path).unwrap();
+        let third = scratch.join().unwrap();
         assert!(third.slot() != first.slot() && third.slot() != second.slot());
         pid(third.slot()).store(DEAD, Ordering::Relaxed);
-        assert_eq!(Registry::join_at(&path).unwrap().slot(), SlotId(3));
+        assert_eq!(scratch.join().unwrap().slot(), SlotId(3));
         // Of those that are free the first that looks so is taken, and the rest when there is no other.
         for slot in Registry::slots().skip(3) {
             pid(slot).store(std::process::id(), Ordering::Relaxed);
         }
         pid(SlotId(900)).store(DEAD, Ordering::Relaxed);
-        let joined = [(); 3].map(|()| Registry::join_at(&path).unwrap());
+        let joined = [(); 3].map(|()| scratch.join().unwrap());
         assert_eq!(joined.each_ref().map(Registry::slot), [900, 3, 4].map(SlotId));
-        std::fs::remove_file(&path).unwrap();
     }
 
     /// No process has such a number.
@@ -985,9 +975,9 @@ mod tests {
 
     #[test]
     fn a_group_lists_its_members_in_order_and_leads_to_their_numbers() {
-        let path = scratch("group");
-        let first = Registry::join_at(&path).unwrap();
-        let second = Registry::join_at(&path).unwrap();
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        let second = scratch.join().unwrap();
         let (a, b) = (first.claim_block().unwrap(), second.claim_block().unwrap());
         for registry in [&first, &second] {
             registry
@@ -1002,14 +992,13 @@ mod tests {
             .unwrap();
         routes.sort_unstable_by_key(|(_, place)| *place);
         assert_eq!(routes, [(a, 0), (b, 1)]);
-        std::fs::remove_file(&path).unwrap();
     }
 
     /// Goal: who takes the slot of a process that was killed does not inherit its place, which would
     /// put everybody's places out.
     #[test]
     fn a_newcomer_is_not_taken_for_the_dead_whose_slot_it_has() {
-        let path = scratch("heir");
+        let scratch = Scratch::new();
         let join = |registry: &Registry| {
             let joined = registry.with_group([2; 16], 0, |r, members| {
                 members.push(r.slot());
@@ -1017,24 +1006,23 @@ mod tests {
             });
             joined.unwrap()
         };
-        let [first, killed, third] = [(); 3].map(|()| Registry::join_at(&path).unwrap());
+        let [first, killed, third] = [(); 3].map(|()| scratch.join().unwrap());
         join(&first);
         join(&killed);
         assert_eq!(join(&third), [first.slot(), killed.slot(), third.slot()]);
         let slot = killed.slot();
         drop(killed); // It has not left the group.
-        let heir = Registry::join_at(&path).unwrap();
+        let heir = scratch.join().unwrap();
         assert_eq!(heir.slot(), slot);
         assert_eq!(join(&heir), [first.slot(), third.slot(), heir.slot()]);
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn a_domain_is_there_while_somebody_has_claimed_it() {
-        let path = scratch("domains");
-        let first = Registry::join_at(&path).unwrap();
-        let second = Registry::join_at(&path).unwrap();
-        let metadata = std::fs::metadata(&path).unwrap();
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        let second = scratch.join().unwrap();
+        let metadata = scratch.open().metadata().unwrap();
         let name = DomainName::new(1, &metadata);
         let other = DomainName::new(2, &metadata);
         assert_ne!(name, other);
@@ -1060,16 +1048,15 @@ mod tests {
         drop(second);
         assert!(!first.lives(gone));
         first.claim_domain(name, told(false)).unwrap();
-        let third = Registry::join_at(&path).unwrap();
+        let third = scratch.join().unwrap();
         assert!(third.me().slot == gone.slot && third.me() != gone);
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn a_census_finds_who_is_where_even_if_one_is_silent() {
-        let path = scratch("census");
-        let first = Registry::join_at(&path).unwrap();
-        let second = Registry::join_at(&path).unwrap();
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        let second = scratch.join().unwrap();
         let members = [first.slot(), second.slot()];
         let swapped = first.census(
             &members,
@@ -1102,30 +1089,27 @@ mod tests {
             || false,
         );
         assert_eq!(contradictory, None);
-        std::fs::remove_file(&path).unwrap();
     }
 
     /// Goal: whoever is stopped in the midst of a change keeps nobody for ever, and they learn why.
     #[test]
     fn a_file_that_somebody_keeps_locked_is_an_error_that_says_so() {
-        let path = scratch("locked");
-        let registry = Registry::join_at(&path).unwrap();
-        let kept = lock_file(&path).unwrap();
-        let refused = lock_file_within(&path, Duration::from_millis(5)).unwrap_err();
+        let scratch = Scratch::new();
+        let registry = scratch.join().unwrap();
+        let kept = lock_file(&registry.path).unwrap();
+        let refused = lock_file_within(&registry.path, Duration::from_millis(5)).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
         assert!(refused.to_string().contains("stopped"), "{refused}");
         drop(kept);
         registry.claim_block().unwrap();
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn a_visitor_sees_those_who_live_and_show_something_and_can_ask_them() {
-        let path = scratch("visit");
-        assert!(Visit::begin_at(&path).unwrap().is_none());
-        let first = Registry::join_at(&path).unwrap();
-        let second = Registry::join_at(&path).unwrap();
-        let visit = Visit::begin_at(&path).unwrap().unwrap();
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        let second = scratch.join().unwrap();
+        let visit = Visit::begin_by(scratch.open()).unwrap();
         assert_eq!(visit.exhibitors().count(), 0);
         second.set_counters(0);
         let found: Vec<_> = visit.exhibitors().collect();
@@ -1133,21 +1117,5 @@ mod tests {
         assert_eq!((visit.ask(&found[0]), second.asked(), first.asked()), (1, 1, 0));
         drop(second);
         assert_eq!(visit.exhibitors().count(), 0);
-        std::fs::write(&path, "something else").unwrap();
-        assert!(Visit::begin_at(&path).unwrap().is_none());
-        std::fs::remove_file(&path).unwrap();
-    }
-
-    #[test]
-    fn a_file_of_another_version_is_refused_with_advice_while_it_is_in_use() {
-        let path = scratch("version");
-        std::fs::write(&path, "something else").unwrap();
-        let other = File::options().write(true).open(&path).unwrap();
-        assert!(lock::lock_byte(&other, LOCKS_START + 5).unwrap());
-        let error = Registry::join_at(&path).unwrap_err();
-        assert!(error.to_string().contains("another version"));
-        drop(other);
-        Registry::join_at(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -3,7 +3,8 @@
 //! Each device listens by a name that the registry lets others find. Whoever needs a lane to another
 //! device connects and says hello, with the descriptors of the lane, of its own shelf and bell; the
 //! other answers with its own. The connection stays: that it hangs up is how either learns of the
-//! other's end, however that came. Only processes of the same user are let in.
+//! other's end, however that came. Only processes of the same user are let in. A device that uses no memory of
+//! others has the thread, too: it hands the registry to newcomers.
 //!
 //! The thread sleeps but for introductions and deaths; packets are none of its business.
 
@@ -12,7 +13,7 @@ use crate::commons::Commons;
 use crate::lane::{Lane, PeerId, Rails};
 use crate::maps::Message;
 use crate::port::Port;
-use crate::registry::SlotId;
+use crate::registry::{Registry, SlotId};
 use crate::shelf::{Shelf, VERSION};
 use crate::sync::Mutex;
 use adverb_sys::epoll::{Epoll, Events, Interest};
@@ -40,7 +41,8 @@ struct Shared {
     user: u32,
     bell: Arc<Bell>,
     commons: Arc<Commons>,
-    listener: Listener,
+    /// None if the device makes no lanes.
+    listener: Option<Listener>,
     epoll: Epoll,
     wake: EventFd,
     stop: AtomicBool,
@@ -58,7 +60,8 @@ struct Guest {
 
 const WAKE: u64 = 0;
 const LISTENER: u64 = 1;
-const FIRST_GUEST: u64 = 2;
+const NEWCOMERS: u64 = 2;
+const FIRST_GUEST: u64 = 3;
 /// How long another device has to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often to look whether it is in vain to wait.
@@ -108,19 +111,21 @@ impl Hello {
 }
 
 impl Usher {
-    /// Listens; nobody is answered before [`Usher::start`].
+    /// Listens, also for lanes if the device `lends` memory; nobody is answered before [`Usher::start`].
     pub(crate) fn new(
         me: PeerId,
-        user: u32,
+        registry: &Registry,
         bell: &Arc<Bell>,
         commons: &Arc<Commons>,
+        lends: bool,
     ) -> io::Result<Self> {
+        let user = registry.user();
         let shared = Shared {
             me,
             user,
             bell: Arc::clone(bell),
             commons: Arc::clone(commons),
-            listener: Listener::bind(name(user, me).as_bytes())?,
+            listener: lends.then(|| Listener::bind(name(user, me).as_bytes())).transpose()?,
             epoll: Epoll::new()?,
             wake: EventFd::new()?,
             stop: AtomicBool::new(false),
@@ -128,7 +133,12 @@ impl Usher {
             tokens: AtomicU64::new(FIRST_GUEST),
         };
         shared.epoll.add(&shared.wake, WAKE, Interest::Readable)?;
-        shared.epoll.add(&shared.listener, LISTENER, Interest::Readable)?;
+        if let Some(listener) = &shared.listener {
+            shared.epoll.add(listener, LISTENER, Interest::Readable)?;
+        }
+        if let Some(listener) = registry.listener() {
+            shared.epoll.add(listener, NEWCOMERS, Interest::Readable)?;
+        }
         Ok(Self { shared: Arc::new(shared), thread: Mutex::default() })
     }
 
@@ -138,6 +148,11 @@ impl Usher {
         let thread = thread::Builder::new().name("adverb-usher".to_owned()).spawn(run)?;
         *lock(&self.thread) = Some(thread);
         Ok(())
+    }
+
+    /// The device makes lanes to others.
+    pub(crate) fn lends(&self) -> bool {
+        self.shared.listener.is_some()
     }
 
     /// Ends the thread, and waits for it unless it is the caller.
@@ -233,6 +248,11 @@ impl Shared {
                 match event.token {
                     WAKE => drop(self.wake.drain()),
                     LISTENER => self.let_in(),
+                    NEWCOMERS => {
+                        if let Some(port) = port.upgrade() {
+                            port.registry().answer_newcomers();
+                        }
+                    }
                     guest => self.attend(guest, port),
                 }
             }
@@ -251,7 +271,9 @@ impl Shared {
     }
 
     fn let_in(&self) {
-        while let Ok(stream) = self.listener.accept() {
+        let Some(listener) = &self.listener else { return };
+        for _ in 0..NAMELESS_MAX {
+            let Ok(stream) = listener.accept() else { return };
             if stream.peer().is_ok_and(|peer| peer.uid == self.user) {
                 self.show_out_nameless();
                 let _ = self.keep(stream, None);

@@ -100,6 +100,12 @@ impl Mapping {
         Ok((Self::shared(&file, len)?, file))
     }
 
+    /// `len` rounded up to whole pages: what a mapping of `len` bytes has.
+    #[must_use]
+    pub fn whole(len: usize) -> usize {
+        whole_pages(len).unwrap_or(len)
+    }
+
     /// Where the range starts: aligned to a page.
     #[inline]
     #[must_use]
@@ -226,6 +232,17 @@ pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create(name, flags)?;
     rustix::fs::ftruncate(&file, u64::try_from(len).map_err(io::Error::other)?)?;
     Ok(file)
+}
+
+/// Makes the first `len` bytes of `file` take memory now: touching them later cannot fail for want of it, which would
+/// be `SIGBUS`.
+///
+/// # Errors
+///
+/// `ENOSPC` or `ENOMEM` if there is not as much; `EOPNOTSUPP` if the file system cannot tell.
+pub fn reserve(file: impl AsFd, len: usize) -> io::Result<()> {
+    let len = u64::try_from(len).map_err(io::Error::other)?;
+    Ok(rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, len)?)
 }
 
 /// Fixes the length of a file made by [`memfd`], for everybody and for good.

@@ -57,8 +57,7 @@ fn this(args: &[&str]) -> Result<Command> {
 
 /// Runs all of it again where nobody else is, if that is to be had.
 fn alone() -> Result<()> {
-    let script = "ip link set lo up && \"$@\"; status=$?; \
-        rm -f /dev/shm/adverb-$(id -u)-$(stat -Lc %i /proc/self/ns/net); exit $status";
+    let script = "ip link set lo up && exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["-rn", "sh", "-c", script, "sh"]).arg(std::env::current_exe()?).arg("alone");
     match command.status() {

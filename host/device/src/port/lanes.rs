@@ -31,6 +31,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Port {
+    /// Who makes lanes to other devices of this host; `None` if this device does not.
+    fn neighbours(&self) -> Option<&Usher> {
+        Some(&self.usher).filter(|usher| usher.lends())
+    }
+
     /// The way to the peer that a queue pair is to be connected with; that of one that is not
     /// `connected` to one peer, or takes packets alone, is the network.
     pub(crate) fn link(
@@ -76,7 +81,7 @@ impl Port {
     /// Both addresses are of this namespace, and whoever is at the second one may be near: what records
     /// between them say.
     pub(crate) fn near(&self, source: Gid, destination: Gid, marks: Marks) -> Option<Near> {
-        self.usher.as_ref()?;
+        self.neighbours()?;
         let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == destination);
         let interface = match mentions(&self.device) {
             true => self.device.index,
@@ -87,7 +92,7 @@ impl Port {
 
     /// Some of those in a multicast group may be near.
     pub(crate) fn near_group(&self, source: Gid, group: Gid, marks: Marks) -> Option<Near> {
-        self.usher.as_ref()?;
+        self.neighbours()?;
         let addresses = Addresses { source, destination: group, marks };
         Some(Near { addresses, interface: self.device.index, group: true })
     }
@@ -107,7 +112,7 @@ impl Port {
     /// Tells neighbours that there are queue pairs in a multicast group here; `None` if they cannot know,
     /// and it has to come by way of the network.
     pub(crate) fn claim_group(&self, group: Gid) -> Option<DomainClaim> {
-        self.usher.as_ref()?;
+        self.neighbours()?;
         let name = DomainName::of_group(self.device.index, group.0);
         self.registry.claim_domain(name, |_| Ok(())).ok()
     }
@@ -178,7 +183,7 @@ impl Port {
             self.remember_lane(&lane);
             return Ok(lane);
         }
-        let met = self.usher.as_ref().map(|usher| usher.meet(peer, in_vain));
+        let met = self.neighbours().map(|usher| usher.meet(peer, in_vain));
         let Some(Ok(lane)) = met else {
             // It has died, or is stopped: a cable whose other end nobody has plugged in.
             let lane = self.own_lane(peer)?;
@@ -238,7 +243,7 @@ impl Port {
 
     /// What neighbours can see and use, if they can.
     pub(crate) fn commons(&self) -> Option<&Arc<Commons>> {
-        self.usher.as_ref().map(|_| &self.commons)
+        self.neighbours().map(|_| &self.commons)
     }
 
     /// A step of the program's in which there is nothing to do but what there is in most: to find that
@@ -773,11 +778,14 @@ pub(super) fn open_usher(
     registry: &Registry,
     standby: &Standby,
     commons: &Arc<Commons>,
+    lends: bool,
 ) -> io::Result<Usher> {
     let nonce = shelf::random();
     let me = PeerId { slot: registry.slot(), nonce };
-    let usher = Usher::new(me, registry.user(), standby.bell(), commons)?;
-    registry.set_lends(shelf::VERSION, nonce, device.index);
+    let usher = Usher::new(me, registry, standby.bell(), commons, lends)?;
+    if lends {
+        registry.set_lends(shelf::VERSION, nonce, device.index);
+    }
     Ok(usher)
 }
 

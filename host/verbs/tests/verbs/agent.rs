@@ -461,33 +461,48 @@ impl Servant {
     }
 }
 
-/// Tries the door of each device of a user's, and the file in which they meet.
+/// Tries the door of each device of a user's, and asks each for the registry.
 fn knock(user: &str) -> String {
+    use adverb_sys::unix::Stream;
     let names = std::fs::read_to_string("/proc/net/unix").expect("proc");
-    let prefix = format!("@adverb-{user}-");
-    let doors = names.lines().filter_map(|line| line.split(' ').next_back()).filter_map(|name| {
-        let at_home = name.starts_with(&prefix);
-        at_home.then(|| name.trim_start_matches('@').to_owned())
-    });
-    let mut entered: Vec<bool> = doors
-        .map(|name| {
-            let stream = adverb_sys::unix::Stream::connect(name.as_bytes()).expect("it listens");
+    let doors = |prefix: String| {
+        let names = names.lines().filter_map(|line| line.split(' ').next_back());
+        let names = names.filter_map(move |name| name.strip_prefix('@'));
+        names.filter(move |name| name.starts_with(&prefix)).map(|name| {
+            let stream = Stream::connect(name.as_bytes()).expect("it listens");
             // Who is shut out hears so at once; who is let in is waited for.
             let wait = Some(Duration::from_millis(500));
-            let ended = adverb_sys::poll::readable(&stream, std::iter::empty(), wait);
-            !ended.expect("poll")
+            let heard = adverb_sys::poll::readable(&stream, std::iter::empty(), wait);
+            (stream, heard.expect("poll"))
+        })
+    };
+    let mut entered: Vec<bool> =
+        doors(format!("adverb-{user}-")).map(|(_, ended)| !ended).collect();
+    entered.dedup();
+    let mut given: Vec<bool> = doors(format!("adverb-registry-{user}-"))
+        .map(|(stream, _)| {
+            let mut files = Vec::new();
+            let _ = stream.recv(&mut [0; 64], &mut files);
+            !files.is_empty()
         })
         .collect();
-    entered.dedup();
-    let namespace = adverb_sys::netns::current_id().expect("an id");
-    let file = format!("/dev/shm/adverb-{user}-{namespace}");
-    let opened = std::fs::File::options().read(true).write(true).open(&file);
-    let read = std::fs::File::open(&file);
-    match (entered.as_slice(), opened.is_ok(), read.is_ok()) {
-        ([true], true, true) => "let in, and the registry is open".to_owned(),
-        ([false], false, false) => "shut out, and the registry is closed".to_owned(),
+    given.dedup();
+    match (entered.as_slice(), given.as_slice()) {
+        ([true], [true]) => "let in, and the registry is open".to_owned(),
+        ([false], [false]) => "shut out, and the registry is closed".to_owned(),
         other => format!("{other:?}"),
     }
+}
+
+/// The registry that a process has open, by a description of our own.
+pub(crate) fn registry_of(pid: u32) -> Option<std::fs::File> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.filter_map(Result::ok);
+    let is_registry = |path: &std::path::PathBuf| {
+        let name = std::fs::read_link(path).unwrap_or_default();
+        name.to_string_lossy().starts_with("/memfd:adverb-registry-")
+    };
+    let path = entries.map(|entry| entry.path()).find(is_registry)?;
+    std::fs::File::options().read(true).write(true).open(path).ok()
 }
 
 fn far(addr: &str, rkey: &str) -> RemoteSlice {

@@ -1,15 +1,15 @@
 //! Processes that are stopped in the midst of something: nobody waits for them for ever, newcomers come in,
 //! and whoever goes on either goes on, or sees that its queue pair works no more.
 
-use crate::agent::{Agent, Remote};
+use crate::agent::{Agent, Remote, registry_of};
 use crate::alone::program;
 use crate::pair::{FOREVER, Setup, eventually, pattern};
 use crate::path::{Path, between_processes};
 use crate::talker::{Talker, signal};
 use adverb_sys::lock::FileLock;
-use adverb_sys::{netns, process};
+use adverb_sys::process;
+use adverb_sys::unix::Stream;
 use adverb_verbs::{Context, Memory, Mr, QpState, WcStatus, Work};
-use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -97,11 +97,13 @@ fn who_is_stopped_while_it_comes_keeps_nobody_out(path: Path) {
 }
 
 fn is_registry_free() -> bool {
-    let user = std::fs::metadata("/proc/self").expect("proc").uid();
-    let namespace = netns::current_id().expect("an id");
-    let file =
-        File::options().read(true).write(true).open(format!("/dev/shm/adverb-{user}-{namespace}"));
-    let lock = FileLock::try_lock(file.expect("we have a place in it"));
+    let file = registry_of(std::process::id()).expect("we have a place in it");
+    let user = file.metadata().expect("it is open").uid();
+    let founding = format!("adverb-registry-{user}-founding");
+    if Stream::connect(founding.as_bytes()).is_ok() {
+        return false; // It looks for the registry.
+    }
+    let lock = FileLock::try_lock(file);
     lock.expect("it can be locked").is_some()
 }
 

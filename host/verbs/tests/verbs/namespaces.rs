@@ -49,10 +49,6 @@ impl Hosts {
 impl Drop for Hosts {
     fn drop(&mut self) {
         for name in &self.names {
-            let inode = format!("ip netns exec {name} stat -Lc %i /proc/self/ns/net");
-            if let Ok(inode) = run(&inode) {
-                let _ = std::fs::remove_file(format!("/dev/shm/adverb-0-{}", inode.trim()));
-            }
             let _ = run(&format!("ip netns del {name}"));
         }
     }

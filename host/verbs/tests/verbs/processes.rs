@@ -1,11 +1,12 @@
 //! Several processes on one address: data between them, wrong steering, and sudden death.
 
-use crate::agent::Agent;
+use crate::agent::{Agent, registry_of};
 use crate::alone::{alone, is_alone, over_udp};
 use crate::pair::{FOREVER, Setup, eventually, pattern};
 use adverb_sys::udp::steering;
 use adverb_sys::udp::{BindOptions, Socket};
 use adverb_verbs::{Context, QpState, WcStatus, Work};
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 const MB: usize = 1 << 20;
@@ -238,14 +239,9 @@ fn a_peer_may_be_killed_at_any_moment() {
 fn a_dead_process_leaves_its_place_to_the_next() {
     alone("processes::a_dead_process_leaves_its_place_to_the_next", || {
         let pids = |known: &[u32]| {
-            let id = adverb_sys::netns::current_id().expect("an id");
-            let name =
-                |entry: &std::path::Path| entry.to_string_lossy().ends_with(&format!("-{id}"));
-            let entries = std::fs::read_dir("/dev/shm").expect("a directory");
-            let path =
-                entries.filter_map(Result::ok).map(|entry| entry.path()).find(|path| name(path));
-            let bytes =
-                std::fs::read(path.expect("the registry of this namespace")).expect("readable");
+            let mut file = registry_of(known[0]).expect("it has a place in it");
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).expect("readable");
             let words: Vec<_> =
                 bytes.as_chunks::<4>().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
             // 16 words of header, then 16 words a slot, of which the first is the process.
