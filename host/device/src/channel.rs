@@ -83,8 +83,9 @@ struct Interest {
 pub(crate) struct ChannelShared {
     mail: Mailbox<Arc<Notice>>,
     bell: EventFd,
-    /// The bell and the port's sockets, for programs that sleep on them.
-    set: OnceLock<Arc<Epoll>>,
+    /// The bell and the port's sockets, for programs that sleep on them; `None` if the port has too many
+    /// such sets, and the helper stands in.
+    set: OnceLock<Option<Arc<Epoll>>>,
     interest: Mutex<Interest>,
     standby: Arc<Standby>,
     /// Looks that have found nothing.
@@ -92,6 +93,11 @@ pub(crate) struct ChannelShared {
 }
 
 impl ChannelShared {
+    /// The program may sleep on the port's sockets.
+    fn has_set(&self) -> bool {
+        matches!(self.set.get(), Some(Some(_)))
+    }
+
     fn interest(&self) -> MutexGuard<'_, Interest> {
         self.interest.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -271,7 +277,7 @@ impl CompChannel {
     /// of states or of changes.
     pub fn try_get(&self) -> Option<Arc<Notice>> {
         let shared = &*self.shared;
-        if shared.set.get().is_some() {
+        if shared.has_set() {
             shared.standby.bell().suspect(); // It may be what has woken the program.
         }
         let mut notice = shared.take();
@@ -285,7 +291,7 @@ impl CompChannel {
                 break;
             }
         }
-        if notice.is_some() || shared.set.get().is_none() {
+        if notice.is_some() || !shared.has_set() {
             return notice;
         }
         // What waits for the program's next call would wait for long; and what a stranger has sent
@@ -344,19 +350,21 @@ impl CompChannel {
 
     /// A descriptor that can be read while there are events, and when a packet comes that may
     /// bring one: whoever wakes calls [`CompChannel::try_get`] until it has nothing. From now on
-    /// each packet costs a call-back in the kernel.
+    /// each packet costs a call-back in the kernel. Where a device has many of them already, it is that of
+    /// [`CompChannel::watch_events`].
     ///
     /// # Errors
     ///
     /// No descriptors left.
     pub fn watch(&self) -> io::Result<BorrowedFd<'_>> {
         let shared = &*self.shared;
-        if let Some(set) = shared.set.get() {
-            return Ok(set.as_fd());
+        if shared.set.get().is_none() {
+            let new = shared.standby.new_set(&shared.bell)?;
+            shared.mail.watch(|| drop(shared.bell.signal()));
+            let _ = shared.set.set(new);
         }
-        let new = shared.standby.new_set(&shared.bell)?;
-        shared.mail.watch(|| drop(shared.bell.signal()));
-        Ok(shared.set.get_or_init(|| new).as_fd())
+        let set = shared.set.get().and_then(Option::as_ref);
+        Ok(set.map_or_else(|| self.watch_events(), |set| set.as_fd()))
     }
 
     /// A descriptor that can be read exactly while there are events. From now on the helper drives

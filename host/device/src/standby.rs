@@ -47,6 +47,10 @@ pub(crate) struct Standby {
 const SOCKETS_MAX: usize = poll::FDS_MAX - 1;
 /// Threads that wait for the sockets at once: each packet wakes all of them.
 const SLEEPERS_MAX: u32 = 4;
+/// Sets that hold the sockets: each packet wakes whoever sleeps on one, and the kernel refuses more than
+/// 500 ways from a descriptor through two epoll sets, and 100 through three (`path_limits` of
+/// fs/eventpoll.c).
+const SETS_MAX: usize = 64;
 
 impl Standby {
     pub(crate) fn new() -> io::Result<Self> {
@@ -93,11 +97,15 @@ impl Standby {
     }
 
     /// A set that can be read when `bell` rings or a packet arrives: whoever sleeps on it drives
-    /// when he wakes.
-    pub(crate) fn new_set(&self, bell: &EventFd) -> io::Result<Arc<Epoll>> {
+    /// when he wakes. `None` if there are too many of them.
+    pub(crate) fn new_set(&self, bell: &EventFd) -> io::Result<Option<Arc<Epoll>>> {
+        let mut sets = self.sets();
+        sets.retain(|set| set.strong_count() > 0);
+        if sets.len() >= SETS_MAX {
+            return Ok(None);
+        }
         let set = Epoll::new()?;
         set.add(bell, 0, Interest::Readable)?;
-        let mut sets = self.sets();
         for socket in self.sockets.iter().filter_map(OnceLock::get) {
             set.add(socket, 0, Interest::Readable)?;
         }
@@ -105,7 +113,7 @@ impl Standby {
         self.bell.announce();
         let set = Arc::new(set);
         sets.push(Arc::downgrade(&set));
-        Ok(set)
+        Ok(Some(set))
     }
 
     /// The helper has to stand in now, until [`Standby::disengage`].
@@ -235,7 +243,7 @@ mod tests {
         let bell = EventFd::new().unwrap();
         let sockets = [EventFd::new().unwrap(), EventFd::new().unwrap()];
         standby.watch(&sockets[0]).unwrap();
-        let set = standby.new_set(&bell).unwrap();
+        let set = standby.new_set(&bell).unwrap().unwrap();
         standby.watch(&sockets[1]).unwrap();
         let ready = || poll::readable(&*set, std::iter::empty(), NOW).unwrap();
         assert!(!ready());
@@ -245,6 +253,17 @@ mod tests {
             source.drain().unwrap();
             assert!(!ready());
         }
+    }
+
+    #[test]
+    fn there_are_so_many_sets_at_once() {
+        let standby = Standby::new().unwrap();
+        let bell = EventFd::new().unwrap();
+        let set = || standby.new_set(&bell).unwrap();
+        let mut sets: Vec<_> = (0..SETS_MAX).map(|_| set().unwrap()).collect();
+        assert!(set().is_none());
+        sets.pop();
+        assert!(set().is_some());
     }
 
     #[test]

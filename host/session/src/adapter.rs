@@ -37,7 +37,7 @@ struct Inner {
     config: Config,
     /// Listens to peers; started by the first endpoint.
     keeper: Mutex<Option<Keeper>>,
-    /// Where all sleep who do so on one set.
+    /// Where all sleep who do so on one completion channel.
     bed: Mutex<Option<Arc<Bed>>>,
     /// Shared completion queues by key.
     sources: Mutex<HashMap<String, Weak<Source>>>,
@@ -173,12 +173,15 @@ impl Adapter {
         keeper.as_ref().map_or(Ok(()), |keeper| keeper.keep(link))
     }
 
-    /// Where all sleep who do so on one set.
+    /// Where all sleep who do so on one completion channel.
     pub(crate) fn bed(&self) -> io::Result<Arc<Bed>> {
         let mut bed = self.inner.bed.lock().unwrap_or_else(PoisonError::into_inner);
         match &*bed {
             Some(bed) => Ok(Arc::clone(bed)),
-            None => Ok(Arc::clone(bed.insert(Arc::new(Bed::on_set()?)))),
+            None => {
+                let channel = self.context().create_comp_channel()?;
+                Ok(Arc::clone(bed.insert(Arc::new(Bed::of_many(channel)?))))
+            }
         }
     }
 

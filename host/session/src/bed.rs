@@ -7,12 +7,16 @@
 //! for, arm the completion queue, take what it has, look again, and only then [`Bed::sleep`] with that
 //! epoch. A wake-up that somebody else has taken in between has changed the epoch.
 
-use adverb_sys::epoll::{Epoll, Events, Interest};
+#[cfg(feature = "tokio")]
+use crate::source::Source;
 use adverb_sys::eventfd::EventFd;
 use adverb_sys::poll;
 use adverb_verbs::CompChannel;
+#[cfg(feature = "tokio")]
 use std::collections::HashMap;
 use std::io;
+#[cfg(feature = "tokio")]
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
@@ -26,6 +30,10 @@ pub(crate) struct Bed {
     state: Mutex<State>,
     woken: Condvar,
     alarm: Alarm,
+    /// Those whose completions the bed's task takes, by the numbers that their queues carry; `None`:
+    /// there is no such task.
+    #[cfg(feature = "tokio")]
+    pub(crate) served: Mutex<Option<HashMap<u64, Weak<Source>>>>,
 }
 
 #[derive(Debug, Default)]
@@ -41,30 +49,20 @@ struct State {
 enum Alarm {
     /// Nothing: those that poll without rest do not sleep.
     Nothing,
-    /// One completion channel, and a bell once others take its events too.
+    /// A completion channel, and a bell if others can take its events too.
     Channel { channel: CompChannel, bell: OnceLock<EventFd> },
-    /// Many of them.
-    Set(Set),
-}
-
-#[derive(Debug)]
-struct Set {
-    epoll: Epoll,
-    bell: EventFd,
-    channels: Mutex<Channels>,
-    /// Used by the one who watches.
-    events: Mutex<Events>,
-}
-
-#[derive(Debug, Default)]
-struct Channels {
-    known: HashMap<u64, CompChannel>,
-    next: u64,
 }
 
 impl Bed {
     fn with(alarm: Alarm) -> Self {
-        Self { epoch: AtomicU64::new(0), state: Mutex::default(), woken: Condvar::new(), alarm }
+        Self {
+            epoch: AtomicU64::new(0),
+            state: Mutex::default(),
+            woken: Condvar::new(),
+            alarm,
+            #[cfg(feature = "tokio")]
+            served: Mutex::default(),
+        }
     }
 
     /// For those that poll without rest.
@@ -77,34 +75,18 @@ impl Bed {
         Self::with(Alarm::Channel { channel, bell: OnceLock::new() })
     }
 
-    /// One that many completion channels wake from.
-    pub(crate) fn on_set() -> io::Result<Self> {
-        let (epoll, bell) = (Epoll::new()?, EventFd::new()?);
-        epoll.add(&bell, BELL, Interest::Readable)?;
-        let events = Mutex::new(Events::with_capacity(EVENTS_MAX));
-        Ok(Self::with(Alarm::Set(Set { epoll, bell, channels: Mutex::default(), events })))
+    /// One in which all of an adapter sleep: its completion channel has many queues.
+    pub(crate) fn of_many(channel: CompChannel) -> io::Result<Self> {
+        let bed = Self::on_channel(channel);
+        bed.share()?;
+        Ok(bed)
     }
 
-    /// Lets another completion channel wake, if there can be several. Returns its number.
-    pub(crate) fn add(&self, channel: &CompChannel) -> io::Result<u64> {
-        let Alarm::Set(set) = &self.alarm else {
-            return Ok(0);
-        };
-        let mut channels = set.channels();
-        let number = channels.next;
-        channels.next += 1;
-        channels.known.insert(number, channel.clone());
-        set.epoll.add(channel.poll_fd()?, number, Interest::Readable)?;
-        Ok(number)
-    }
-
-    /// The completion channel with this number wakes no more.
-    pub(crate) fn remove(&self, number: u64) {
-        if let Alarm::Set(set) = &self.alarm
-            && let Some(channel) = set.channels().known.remove(&number)
-            && let Ok(fd) = channel.poll_fd()
-        {
-            let _ = set.epoll.remove(fd);
+    /// The completion channel, if one wakes.
+    pub(crate) fn channel(&self) -> Option<&CompChannel> {
+        match &self.alarm {
+            Alarm::Nothing => None,
+            Alarm::Channel { channel, .. } => Some(channel),
         }
     }
 
@@ -151,28 +133,26 @@ impl Bed {
                     bell.drain()?;
                 }
             },
-            Alarm::Set(set) => set.watch(most)?,
         }
         Ok(())
     }
 
-    /// Wakes everybody who can be woken.
-    pub(crate) fn kick(&self) {
+    /// Wakes everybody who can be woken. Returns the epoch that this begins.
+    pub(crate) fn kick(&self) -> u64 {
         let state = self.lock();
         let watched = state.watched;
-        self.wake(state);
+        let epoch = self.wake(state);
         let bell = match &self.alarm {
             Alarm::Nothing => None,
             Alarm::Channel { bell, .. } => bell.get(),
-            Alarm::Set(set) => Some(&set.bell),
         };
         if let Some(bell) = bell.filter(|_| watched) {
             let _ = bell.signal();
         }
+        epoch
     }
 
-    /// Somebody else takes events of the completion channel too, and says so with [`Bed::kick`].
-    #[cfg(feature = "tokio")]
+    /// Others take events of the completion channel too, and say so with [`Bed::kick`].
     pub(crate) fn share(&self) -> io::Result<()> {
         if let Alarm::Channel { bell, .. } = &self.alarm
             && bell.get().is_none()
@@ -191,8 +171,8 @@ impl Bed {
         }
     }
 
-    fn wake(&self, mut state: MutexGuard<'_, State>) {
-        self.epoch.fetch_add(1, Ordering::AcqRel);
+    fn wake(&self, mut state: MutexGuard<'_, State>) -> u64 {
+        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
         let sleepers = state.sleepers;
         for waker in state.wakers.drain(..) {
             waker.wake();
@@ -201,6 +181,7 @@ impl Bed {
         if sleepers > 0 {
             self.woken.notify_all();
         }
+        epoch
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -208,29 +189,5 @@ impl Bed {
     }
 }
 
-impl Set {
-    fn channels(&self) -> MutexGuard<'_, Channels> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn watch(&self, most: Duration) -> io::Result<()> {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        self.epoll.wait(&mut events, Some(most))?;
-        for event in events.iter() {
-            if event.token == BELL {
-                self.bell.drain()?;
-                continue;
-            }
-            let channel = self.channels().known.get(&event.token).cloned();
-            // Those who sleep have armed their queues, and look at them when they are awake.
-            while channel.as_ref().and_then(CompChannel::try_get_event).is_some() {}
-        }
-        Ok(())
-    }
-}
-
-/// Not the number of a channel: they count from 0.
-const BELL: u64 = u64::MAX;
-const EVENTS_MAX: usize = 64;
 /// How long who cannot be woken sleeps.
 const NAP: Duration = Duration::from_millis(1);

@@ -8,6 +8,7 @@
 //! A future that is dropped has taken nothing: work that it posted goes on, and its event is lost with
 //! it; an event that it would have brought stays for the next who asks.
 
+use crate::bed::Bed;
 use crate::buffer::Block;
 use crate::channel::{Channel, Shared, word};
 use crate::error::{ChannelError, MessageError};
@@ -16,10 +17,11 @@ use crate::remote::RemoteBlock;
 use crate::ring::Event;
 use crate::source::Source;
 use adverb_verbs::AsyncCompChannel;
+use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 
 /// A channel that tasks wait on.
@@ -373,42 +375,90 @@ impl Messages<'_> {
 /// Starts the task that takes completions, unless it runs or is not needed.
 fn drive(channel: &Arc<Shared>) -> io::Result<()> {
     let source = channel.source();
-    let Some(events) = source.events() else {
+    let bed = source.bed();
+    let Some(events) = bed.channel() else {
         return Ok(());
     };
-    if source.claim_task() {
-        source.bed().share()?;
+    let mut served = lock(bed);
+    if served.is_none() {
+        bed.share()?;
         let events = AsyncCompChannel::new(events.clone())?;
-        tokio::spawn(take(Arc::downgrade(source), events));
+        tokio::spawn(take(Arc::clone(bed), events));
+    }
+    let sources = served.get_or_insert_default();
+    if sources.insert(source.number(), Arc::downgrade(source)).is_none() {
+        drop(served);
+        bed.kick();
     }
     Ok(())
 }
 
-/// Takes completions for as long as there is somebody who waits for them.
-async fn take(source: Weak<Source>, events: AsyncCompChannel) {
-    while let Some(strong) = source.upgrade() {
-        let bed = Arc::clone(strong.bed());
-        let epoch = bed.epoch();
-        strong.arm();
-        let reaped = strong.reap();
-        if matches!(reaped, Ok(true)) {
-            continue;
+fn lock(bed: &Bed) -> MutexGuard<'_, Option<HashMap<u64, Weak<Source>>>> {
+    bed.served.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the service when the task does, so that another can begin.
+struct Service {
+    bed: Arc<Bed>,
+    ended: bool,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if !self.ended {
+            *lock(&self.bed) = None;
         }
-        // It may end while this task sleeps.
-        drop(strong);
+    }
+}
+
+/// Takes completions for as long as there is somebody who waits for them.
+async fn take(bed: Arc<Bed>, events: AsyncCompChannel) {
+    let mut service = Service { bed: Arc::clone(&bed), ended: false };
+    // The queue whose event was the only thing that has happened in this epoch.
+    let mut only: Option<(u64, u64)> = None;
+    loop {
+        let epoch = bed.epoch();
+        let fired = only.filter(|(begun, _)| *begun == epoch).map(|(_, number)| number);
+        let Some(due) = due(&bed, fired) else {
+            service.ended = true; // Another may have begun.
+            return;
+        };
+        for source in due {
+            source.arm();
+            while matches!(source.reap(), Ok(true)) {
+                source.arm();
+            }
+        }
         let mut event = pin!(events.event());
         let woken = poll_fn(|context| {
             // Threads that sleep in the same bed may take the event.
             bed.register(context.waker());
             if bed.epoch() != epoch {
-                return Poll::Ready(Ok(()));
+                return Poll::Ready(Ok(None));
             }
-            event.as_mut().poll(context).map(|event| event.map(drop))
+            event.as_mut().poll(context).map(|event| event.map(|event| Some(event.context())))
         });
-        if woken.await.is_err() {
+        let Ok(number) = woken.await else {
             return; // The runtime ends.
-        }
+        };
         // Threads that sleep for the event which this task has taken.
-        bed.kick();
+        only = number.map(|number| (bed.kick(), number)).filter(|(begun, _)| *begun == epoch + 1);
     }
+}
+
+/// The sources to look at: the one whose queue has fired, or all; `None`, and the end of the service, if
+/// there are none any more.
+fn due(bed: &Bed, fired: Option<u64>) -> Option<Vec<Arc<Source>>> {
+    let mut served = lock(bed);
+    let sources = served.as_mut()?;
+    if let Some(source) = fired.and_then(|number| sources.get(&number)) {
+        return Some(source.upgrade().into_iter().collect());
+    }
+    let mut all = Vec::with_capacity(sources.len());
+    sources.retain(|_, source| source.upgrade().map(|source| all.push(source)).is_some());
+    if sources.is_empty() {
+        *served = None;
+        return None;
+    }
+    Some(all)
 }

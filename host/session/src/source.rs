@@ -9,20 +9,17 @@ use crate::bed::Bed;
 use crate::channel::Shared;
 use crate::config::WorkMode;
 use crate::error::SetUpError;
-use adverb_verbs::{CompChannel, Cq, CqConfig, PollError, WorkCompletion};
+use adverb_verbs::{Cq, CqConfig, PollError, WorkCompletion};
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 /// A completion queue and the channels that it serves.
 #[derive(Debug)]
 pub(crate) struct Source {
     cq: Cq,
-    events: Option<CompChannel>,
     bed: Arc<Bed>,
-    /// Its number in the bed.
-    number: u64,
     is_shared: bool,
     /// Completions that may come.
     places: Mutex<u32>,
@@ -33,9 +30,6 @@ pub(crate) struct Source {
     ready: Mutex<VecDeque<Arc<Shared>>>,
     /// Its threads were started.
     has_workers: AtomicBool,
-    /// Its task was started.
-    #[cfg(feature = "tokio")]
-    has_task: AtomicBool,
 }
 
 /// Room in a completion queue, for as long as a channel needs it.
@@ -63,35 +57,27 @@ impl Source {
         let failed = |error| SetUpError::System { doing: "make a completion channel", error };
         let context = adapter.context();
         let mode = adapter.config().work_mode;
-        let events = match mode {
-            WorkMode::BusyPoll => None,
-            WorkMode::CompletionChannel | WorkMode::Epoll => {
-                Some(context.create_comp_channel().map_err(failed)?)
+        let bed = match mode {
+            WorkMode::BusyPoll => Arc::new(Bed::of_nails()),
+            WorkMode::CompletionChannel => {
+                Arc::new(Bed::on_channel(context.create_comp_channel().map_err(failed)?))
             }
-        };
-        let bed = match (&events, mode) {
-            (Some(_), WorkMode::Epoll) => adapter.bed().map_err(failed)?,
-            (Some(events), _) => Arc::new(Bed::on_channel(events.clone())),
-            (None, _) => Arc::new(Bed::of_nails()),
+            WorkMode::Epoll => adapter.bed().map_err(failed)?,
         };
         let cqe = adapter.config().queues.cq_size.unwrap_or(0).max(least);
-        let config = CqConfig { channel: events.as_ref(), ..CqConfig::new(cqe) };
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let config = CqConfig { channel: bed.channel(), context: number, ..CqConfig::new(cqe) };
         let cq = context.create_cq_with(&config)?;
-        let number = events.as_ref().map_or(Ok(0), |events| bed.add(events)).map_err(failed)?;
         let scratch = if is_shared { COMPLETIONS_MAX } else { 0 };
         Ok(Self {
             cq,
-            events,
             bed,
-            number,
             is_shared,
             places: Mutex::new(0),
             taking: Mutex::new(vec![WorkCompletion::EMPTY; scratch].into()),
             members: RwLock::default(),
             ready: Mutex::default(),
             has_workers: AtomicBool::new(false),
-            #[cfg(feature = "tokio")]
-            has_task: AtomicBool::new(false),
         })
     }
 
@@ -118,15 +104,16 @@ impl Source {
         &self.bed
     }
 
+    /// The number that events of its completion queue carry.
     #[cfg(feature = "tokio")]
-    pub(crate) fn events(&self) -> Option<&CompChannel> {
-        self.events.as_ref()
+    pub(crate) fn number(&self) -> u64 {
+        self.cq.context()
     }
 
     /// Nobody is to sleep: completions are polled for.
     #[inline]
     pub(crate) fn is_polled(&self) -> bool {
-        self.events.is_none()
+        self.bed.channel().is_none()
     }
 
     #[inline]
@@ -154,7 +141,7 @@ impl Source {
     /// Asks for a wake-up when the next completion comes.
     #[inline]
     pub(crate) fn arm(&self) {
-        if self.events.is_some() {
+        if !self.is_polled() {
             let armed = self.cq.req_notify(false);
             debug_assert!(armed.is_ok(), "the queue has a channel");
         }
@@ -228,26 +215,24 @@ impl Source {
         !self.has_workers.swap(true, Ordering::AcqRel)
     }
 
-    /// True for the first who asks.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn claim_task(&self) -> bool {
-        !self.has_task.swap(true, Ordering::AcqRel)
-    }
-
     /// Sleeps in the source's bed. See [`Bed::sleep`].
     pub(crate) fn sleep(&self, epoch: u64, most: std::time::Duration) -> io::Result<()> {
         self.bed.sleep(epoch, most)
     }
 }
 
+#[cfg(feature = "tokio")]
 impl Drop for Source {
     fn drop(&mut self) {
-        if self.events.is_some() {
-            self.bed.remove(self.number);
+        // A task may still wait for its events.
+        if !self.is_polled() {
+            self.bed.kick();
         }
     }
 }
 
+/// Numbers of sources.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
 /// Completions taken at once.
 const COMPLETIONS_MAX: usize = 64;
 
