@@ -15,7 +15,6 @@ use adverb::session::{
 };
 
 use crate::args::PingpongArgs;
-use crate::bench::LOCAL_DEVICE;
 use crate::bench::client::addresses;
 use crate::bench::stats::{self, Samples};
 use crate::child::{Child, end_with_parent};
@@ -38,52 +37,32 @@ pub(crate) fn run(args: &PingpongArgs) -> Result<(), Failure> {
     test(endpoint.map_err(|failure| failure.during(what))?, args)
 }
 
-/// The session's settings, for a connection between the two addresses.
-fn config(args: &PingpongArgs, peer: IpAddr) -> Result<Config, Failure> {
-    let devices = adverb::verbs::devices().doing("listing the RDMA devices")?;
-    let here = local_address(peer);
+/// The session's settings. The device is that of the connection, unless one is named.
+fn config(args: &PingpongArgs) -> Result<Config, Failure> {
     let connection = &args.connection;
-    let device = match &connection.device {
-        Some(name) => devices.iter().find(|device| device.name == *name),
-        None => devices
-            .iter()
-            .find(|d| d.gids.iter().any(|gid| Some(gid.ip()) == here))
-            .or_else(|| devices.iter().find(|device| device.name == LOCAL_DEVICE)),
-    };
-    let device = device.ok_or_else(|| {
-        Failure::failed(format!("no such device; there are: {}", device_names(&devices)))
-    })?;
-    let same = device.gids.iter().find(|gid| Some(gid.ip()) == here);
-    let like = device.gids.iter().find(|gid| gid.ip().is_ipv4() == peer.is_ipv4());
-    let index = connection.gid_index.or(same.or(like).map(|gid| gid.index)).unwrap_or(1);
-    let largest =
-        [4096, 2048, 1024, 512, 256].into_iter().find(|mtu| *mtu <= u32::from(connection.mtu));
     let mut config = Config::default()
         .name("pingpong")
-        .device(device.name.clone())
-        .gid_index(index)
         .traffic_class(connection.traffic_class)
         .hop_limit(connection.hop_limit)
         .channels(["control", "data"])
         .connect_timeout(PATIENCE)
         .work_timeout(PATIENCE);
-    // The largest that fits the device, unless less was asked for.
-    let asked = PathMtu::ALL.into_iter().find(|mtu| Some(mtu.bytes()) == largest);
-    if let Some(mtu) = asked.filter(|mtu| mtu.bytes() < device.active_mtu().bytes()) {
+    if let Some(name) = &connection.device {
+        let devices = adverb::verbs::devices().doing("listing the RDMA devices")?;
+        if !devices.iter().any(|device| device.name == *name) {
+            let names = device_names(&devices);
+            return Err(Failure::failed(format!("there is no device {name}; there are: {names}")));
+        }
+        config = config.device(name);
+    }
+    if let Some(index) = connection.gid_index {
+        config = config.gid_index(index);
+    }
+    let fits = |mtu: &PathMtu| mtu.bytes() <= u32::from(connection.mtu);
+    if let Some(mtu) = PathMtu::ALL.into_iter().filter(fits).max_by_key(|mtu| mtu.bytes()) {
         config = config.path_mtu(mtu);
     }
     Ok(config)
-}
-
-/// The address from which this machine reaches `peer`.
-fn local_address(peer: IpAddr) -> Option<IpAddr> {
-    let any: IpAddr = match peer {
-        IpAddr::V4(_) => [0, 0, 0, 0].into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = std::net::UdpSocket::bind((any, 0)).ok()?;
-    socket.connect((peer, 9)).ok()?;
-    socket.local_addr().ok().map(|address| address.ip())
 }
 
 /// One side of the test.
@@ -174,7 +153,7 @@ fn connect(addresses: &[SocketAddr], args: &PingpongArgs) -> Result<Endpoint, Fa
     let patience = patience / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
     let mut errors = Vec::new();
     for to in addresses {
-        let config = config(args, to.ip())?.connect_timeout(patience);
+        let config = config(args)?.connect_timeout(patience);
         let session = ClientSession::new(config).doing("opening the device")?;
         match session.connect(*to) {
             Ok(endpoint) => return Ok(endpoint),
@@ -238,9 +217,7 @@ fn serve(args: &PingpongArgs) -> Result<(), Failure> {
     let any = IpAddr::from(Ipv6Addr::UNSPECIFIED);
     let (port, child) = (args.connection.port, args.connection.child);
     let bind = args.connection.bind.unwrap_or(any);
-    // With every address, the device is that of the loopback, unless another is named.
-    let peer = if bind.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { bind };
-    let config = config(args, peer)?;
+    let config = config(args)?;
     let mut server = ServerSession::bind((bind, port), config.clone());
     if args.connection.bind.is_none() && server.is_err() {
         server = ServerSession::bind(("0.0.0.0", port), config);
@@ -376,7 +353,7 @@ mod tests {
             panic!("`pingpong` was asked for");
         };
         let here = IpAddr::from([127, 0, 0, 1]);
-        let server = ServerSession::bind((here, 0), config(&args, here).unwrap());
+        let server = ServerSession::bind((here, 0), config(&args).unwrap());
         let mut server = server.unwrap();
         // Nobody listens at port 1.
         let mut addresses = [server.local_addr(); 60];

@@ -16,8 +16,8 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 /// Connects to the members before this one, and waits for those after it.
 fn join(rank: usize, addresses: &[SocketAddr]) -> Outcome<Group> {
     let config = Config::default().name(rank.to_string()).work_mode(WorkMode::Epoll);
-    let adapter = Adapter::open(config)?;
     let own = *addresses.get(rank).ok_or("there is no such rank")?;
+    let adapter = Adapter::open_at(own, config)?;
     let mut server = ServerSession::bind_on(own, adapter.clone())?;
     let session = ClientSession::on(adapter);
     let mut peers: Vec<Option<Messenger>> = vec![None; addresses.len()];

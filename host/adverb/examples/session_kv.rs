@@ -64,7 +64,7 @@ fn get(
 fn main() -> Result<(), Box<dyn Error>> {
     let mut server = ServerSession::bind("127.0.0.1:0", Config::default())?;
     let address = server.local_addr();
-    let table = server.adapter().buffer(SLOTS, SLOT_BYTES)?;
+    let table = server.adapter()?.buffer(SLOTS, SLOT_BYTES)?;
     put(&table, 1, "one")?;
     put(&table, 42, "the answer")?;
     let accepting = thread::spawn(move || server.accept(Duration::MAX));

@@ -153,6 +153,19 @@ impl Device {
         }
     }
 
+    /// The place of the GID table that has the local address of a connection, as `getsockname(2)` gives
+    /// it. On the loopback interface each loopback address stands for the one of its family.
+    pub fn entry_at(&self, local: SocketAddr) -> Option<&GidEntry> {
+        let ip = local.ip().to_canonical();
+        let is_loopback = self.loopback && ip.is_loopback();
+        self.gids.iter().find(|entry| {
+            let (ours, theirs) = (zone(entry.addr), zone(local));
+            let same_zone = ours == theirs || ours == 0 || theirs == 0;
+            let stands_for = is_loopback && entry.ip().is_ipv4() == ip.is_ipv4();
+            (entry.ip() == ip && same_zone) || (stands_for && entry.ip().is_loopback())
+        })
+    }
+
     /// Bytes that IPv6, UDP and the longest RoCE headers with the ICRC take of a packet.
     const OVERHEAD_BYTES: u32 = 40 + 8 + 12 + 28 + 4;
 
@@ -192,6 +205,14 @@ impl Device {
             gids,
             provider: Provider::Soft,
         }
+    }
+}
+
+/// The interface's number that an address carries, or 0.
+fn zone(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(address) => address.scope_id(),
     }
 }
 
@@ -289,6 +310,46 @@ mod tests {
     fn ipv4_stays_at_1_without_a_link_local_address() {
         assert_eq!(places(&["127.0.0.1", "::1"]), want(&[(0, "::1"), (1, "127.0.0.1")]));
         assert_eq!(places(&["127.0.0.1"]), want(&[(1, "127.0.0.1")]));
+    }
+
+    /// A device of the interface 7 with these addresses.
+    fn device(loopback: bool, addresses: &[&str]) -> Device {
+        let address = |ip: &&str| Address {
+            scope_id: if ip.starts_with("fe80") { 7 } else { 0 },
+            ..address(ip)
+        };
+        Device::like(&Interface {
+            name: "x".to_owned(),
+            index: 7,
+            mtu: 1500,
+            up: true,
+            running: true,
+            loopback,
+            mac: None,
+            addresses: addresses.iter().map(address).collect(),
+        })
+    }
+
+    #[test]
+    fn a_connection_finds_the_place_of_its_local_address() {
+        let eth = device(false, &["192.0.2.2", "fd00::2", "fe80::1"]);
+        let lo = device(true, &["127.0.0.1", "::1", "192.0.2.9"]);
+        for (device, local, index) in [
+            (&eth, "192.0.2.2:1", Some(1)),
+            (&eth, "[::ffff:192.0.2.2]:1", Some(1)),
+            (&eth, "[fd00::2]:1", Some(2)),
+            (&eth, "[fe80::1%7]:1", Some(0)),
+            (&eth, "[fe80::1%8]:1", None),
+            (&eth, "127.0.0.1:1", None),
+            (&lo, "127.0.0.1:1", Some(1)),
+            (&lo, "127.3.2.1:1", Some(1)),
+            (&lo, "[::1]:1", Some(0)),
+            (&lo, "192.0.2.9:1", Some(2)),
+            (&lo, "192.0.2.2:1", None),
+        ] {
+            let found = device.entry_at(local.parse().unwrap()).map(|entry| entry.index);
+            assert_eq!(found, index, "{local} on {}", device.name);
+        }
     }
 
     #[test]

@@ -8,10 +8,11 @@ use crate::frame::Name;
 use crate::keeper::Keeper;
 use crate::link::Link;
 use crate::source::Source;
-use adverb_verbs::{Access, Context, Gid, PathMtu, Pd, QpLimits};
+use adverb_verbs::{Access, Context, Device, Gid, GidEntry, PathMtu, Pd, QpLimits};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tracing::{debug, info};
@@ -29,8 +30,8 @@ pub struct Adapter {
 struct Inner {
     pd: Pd,
     context: Context,
-    gid: Gid,
-    path_mtu: PathMtu,
+    /// Where connections are that have no place of their own in the GID table.
+    place: GidEntry,
     name: Name,
     device: Name,
     channels: Vec<Name>,
@@ -53,32 +54,60 @@ impl fmt::Debug for Adapter {
 }
 
 impl Adapter {
-    /// Opens the device that `config` names.
+    /// Opens the device that `config` names, or else the loopback device, which reaches this host alone.
     ///
     /// # Errors
     ///
     /// [`AdapterError`], for each setting that cannot be.
     pub fn open(config: Config) -> Result<Self, AdapterError> {
-        check_bounds(&config)?;
-        let channels = channel_names(&config.channels)?;
-        let context = Context::open(&config.adapter.device)?;
-        let index = config.adapter.gid_index;
-        let gid = context.gids().iter().find(|entry| entry.index == index);
-        let gid = gid.ok_or_else(|| AdapterError::NoSuchGid {
-            index,
-            known: context.gids().iter().map(|e| (e.index, e.ip())).collect(),
-        })?;
-        let largest = context.query_port().active_mtu;
-        let path_mtu = config.adapter.path_mtu.unwrap_or(largest);
-        if path_mtu.bytes() > largest.bytes() {
-            return Err(AdapterError::PathMtu { asked: path_mtu, largest });
+        check(&config)?;
+        if let Some(name) = config.adapter.device.clone() {
+            return Self::open_device(&name, config);
         }
+        let all = devices()?;
+        let loopback = all.iter().find(|device| device.loopback);
+        let loopback = loopback.ok_or(AdapterError::NoLoopback)?;
+        Self::open_device(&loopback.name, config)
+    }
+
+    /// Opens the device that `config` names, or else the one that has the address `local`; its port
+    /// number means nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`AdapterError`], for each setting that cannot be.
+    pub fn open_at(local: SocketAddr, config: Config) -> Result<Self, AdapterError> {
+        check(&config)?;
+        if let Some(name) = config.adapter.device.clone() {
+            return Self::open_device(&name, config);
+        }
+        let all = devices()?;
+        match all.iter().find(|device| device.entry_at(local).is_some()) {
+            Some(device) => Self::open_device(&device.name, config),
+            None => Err(AdapterError::NoDevice {
+                local: local.ip(),
+                known: all.into_iter().map(|device| device.name).collect(),
+            }),
+        }
+    }
+
+    fn open_device(name: &str, config: Config) -> Result<Self, AdapterError> {
+        let context = Context::open(name)?;
+        let index = config.adapter.gid_index;
+        let gids = || context.gids().iter();
+        let place = match index {
+            Some(index) => gids().find(|entry| entry.index == index),
+            None => gids().find(|entry| entry.ip().is_ipv4()).or(gids().next()),
+        };
+        let place = *place.ok_or_else(|| AdapterError::NoSuchGid {
+            index: index.unwrap_or(0),
+            known: gids().map(|e| (e.index, e.ip())).collect(),
+        })?;
         let inner = Inner {
-            gid: gid.gid,
-            path_mtu,
+            place,
             name: Name::new(&config.name)?,
             device: Name::new(&context.device().name)?,
-            channels,
+            channels: channel_names(&config.channels)?,
             pd: context.alloc_pd(),
             context,
             config,
@@ -90,9 +119,8 @@ impl Adapter {
         info!(
             name = %inner.name,
             device = %inner.device,
-            gid_index = index,
-            gid = %inner.gid,
-            path_mtu = inner.path_mtu.bytes(),
+            gid_index = place.index,
+            gid = %place.gid,
             traffic_class = inner.config.adapter.traffic_class,
             hop_limit = inner.config.adapter.hop_limit,
             work_mode = ?inner.config.work_mode,
@@ -142,14 +170,29 @@ impl Adapter {
         &self.inner.pd
     }
 
-    /// The address that peers are told.
+    /// The address that peers are told, unless their connections come to another one of the device's.
     pub fn gid(&self) -> Gid {
-        self.inner.gid
+        self.inner.place.gid
     }
 
-    /// The path MTU that peers are offered.
+    /// The place in the GID table for a connection with this local address: its own, unless the settings
+    /// name one, or else the first of its family.
+    pub(crate) fn place(&self, local: SocketAddr) -> GidEntry {
+        if self.config().adapter.gid_index.is_some() {
+            return self.inner.place;
+        }
+        let is_v4 = local.ip().to_canonical().is_ipv4();
+        let device = self.context().device();
+        let like = || device.gids.iter().find(|entry| entry.ip().is_ipv4() == is_v4);
+        device.entry_at(local).or_else(like).copied().unwrap_or(self.inner.place)
+    }
+
+    /// The path MTU that peers are offered now: the largest that fits the interface, unless the settings
+    /// say less.
     pub fn path_mtu(&self) -> PathMtu {
-        self.inner.path_mtu
+        let largest = self.context().query_port().active_mtu;
+        let asked = self.config().adapter.path_mtu;
+        asked.filter(|mtu| mtu.bytes() < largest.bytes()).unwrap_or(largest)
     }
 
     pub(crate) fn name(&self) -> &Name {
@@ -217,6 +260,69 @@ impl Adapter {
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
+}
+
+/// The adapters of a session: one, or one for each device that connections come to.
+#[derive(Debug)]
+pub(crate) struct Adapters {
+    config: Config,
+    only: Option<Adapter>,
+    open: Mutex<Vec<Adapter>>,
+}
+
+impl Adapters {
+    /// One, if the settings name its device.
+    pub(crate) fn new(config: Config) -> Result<Self, AdapterError> {
+        match config.adapter.device {
+            Some(_) => Adapter::open(config).map(Self::of),
+            None => {
+                check(&config)?;
+                Ok(Self { config, only: None, open: Mutex::default() })
+            }
+        }
+    }
+
+    /// This one alone.
+    pub(crate) fn of(adapter: Adapter) -> Self {
+        let config = adapter.config().clone();
+        Self { config, only: Some(adapter), open: Mutex::default() }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn only(&self) -> Result<&Adapter, AdapterError> {
+        self.only.as_ref().ok_or(AdapterError::NotOne)
+    }
+
+    /// The adapter for a connection with this local address.
+    pub(crate) fn at(&self, local: SocketAddr) -> Result<Adapter, AdapterError> {
+        if let Some(only) = &self.only {
+            return Ok(only.clone());
+        }
+        let is_active = |adapter: &Adapter| adapter.context().query_port().active;
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = open.iter().find(|known| known.context().device().entry_at(local).is_some());
+        if let Some(known) = known.filter(|known| is_active(known)) {
+            return Ok(known.clone());
+        }
+        let adapter = Adapter::open_at(local, self.config.clone())?;
+        open.retain(is_active); // The interfaces of the others have gone.
+        open.push(adapter.clone());
+        Ok(adapter)
+    }
+}
+
+fn devices() -> Result<Vec<Device>, AdapterError> {
+    adverb_verbs::devices().map_err(|error| AdapterError::List { error })
+}
+
+/// Whether the settings can be, whatever the device.
+fn check(config: &Config) -> Result<(), AdapterError> {
+    check_bounds(config)?;
+    Name::new(&config.name)?;
+    channel_names(&config.channels).map(drop)
 }
 
 fn check_bounds(config: &Config) -> Result<(), AdapterError> {

@@ -1,6 +1,6 @@
 //! The side that connects.
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, Adapters};
 use crate::auth::Role;
 use crate::config::Config;
 use crate::connector::{self, Connector, Deadline, unexpected};
@@ -11,6 +11,7 @@ use crate::link::PeerInfo;
 use crate::set_up::{self, Failure, Unlinked};
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use tracing::debug;
@@ -18,27 +19,33 @@ use tracing::debug;
 /// Connects to servers, each an [`Endpoint`].
 #[derive(Clone, Debug)]
 pub struct ClientSession {
-    adapter: Adapter,
+    adapters: Arc<Adapters>,
 }
 
 impl ClientSession {
-    /// A client with these settings.
+    /// A client with these settings. If they name no device, each connection opens the one that has its
+    /// local address.
     ///
     /// # Errors
     ///
     /// [`AdapterError`].
     pub fn new(config: Config) -> Result<Self, AdapterError> {
-        Adapter::open(config).map(Self::on)
+        Ok(Self { adapters: Arc::new(Adapters::new(config)?) })
     }
 
     /// A client on an adapter that is open already.
-    pub const fn on(adapter: Adapter) -> Self {
-        Self { adapter }
+    pub fn on(adapter: Adapter) -> Self {
+        Self { adapters: Arc::new(Adapters::of(adapter)) }
     }
 
-    /// The adapter.
-    pub const fn adapter(&self) -> &Adapter {
-        &self.adapter
+    /// The adapter of all its endpoints.
+    ///
+    /// # Errors
+    ///
+    /// [`AdapterError::NotOne`] if the device is chosen for each connection: then each endpoint has its
+    /// adapter.
+    pub fn adapter(&self) -> Result<&Adapter, AdapterError> {
+        self.adapters.only()
     }
 
     /// Connects to a server. While there is none, or it is too busy, it tries again until the
@@ -48,7 +55,7 @@ impl ClientSession {
     ///
     /// [`ConnectError`].
     pub fn connect(&self, to: impl ToSocketAddrs) -> Result<Endpoint, ConnectError> {
-        let deadline = Deadline::after(self.adapter.config().timeouts.connect);
+        let deadline = Deadline::after(self.adapters.config().timeouts.connect);
         let failed = |error| ConnectError::Address { error };
         let addresses: Vec<_> = to.to_socket_addrs().map_err(failed)?.collect();
         let mut attempt =
@@ -73,9 +80,9 @@ impl ClientSession {
     }
 
     fn try_connect(&self, to: SocketAddr, deadline: Deadline) -> Result<Endpoint, ConnectError> {
-        let make = || set_up::make(&self.adapter, self.adapter.channel_names());
-        let Met { peer, connector, channels } = self.meet(to, deadline, &make)?;
-        Endpoint::new(&self.adapter, peer, connector, channels, Some(to))
+        let make = |adapter: &Adapter| set_up::make(adapter, adapter.channel_names());
+        let Met { adapter, peer, connector, channels } = self.meet(to, deadline, &make)?;
+        Endpoint::new(&adapter, peer, connector, channels, Some(to))
             .map_err(|error| ConnectError::Handshake { to, error })
     }
 
@@ -90,19 +97,17 @@ impl ClientSession {
         let left = deadline.left().max(Duration::from_millis(1));
         let stream = TcpStream::connect_timeout(&to, left)
             .map_err(|error| ConnectError::Unreachable { to, waited: deadline.allowed, error })?;
+        let unreachable = |error| ConnectError::Unreachable { to, waited: deadline.allowed, error };
+        let local = stream.local_addr().map_err(unreachable)?;
         // A connection to a free port of this host can meet itself.
-        if stream.local_addr().is_ok_and(|local| local == to) {
-            return Err(ConnectError::Unreachable {
-                to,
-                waited: deadline.allowed,
-                error: io::ErrorKind::ConnectionRefused.into(),
-            });
+        if local == to {
+            return Err(unreachable(io::ErrorKind::ConnectionRefused.into()));
         }
-        connector::mark(&stream, &self.adapter.config().adapter);
+        connector::mark(&stream, &self.adapters.config().adapter);
         let refused = |error| ConnectError::Handshake { to, error };
         let mut connector = Connector::new(stream).map_err(refused)?;
-        match self.shake_hands(&mut connector, to, deadline, make) {
-            Ok((peer, channels)) => Ok(Met { peer, connector, channels }),
+        match self.shake_hands(&mut connector, (local, to), deadline, make) {
+            Ok((adapter, peer, channels)) => Ok(Met { adapter, peer, connector, channels }),
             Err(Failure::Connector(error)) => {
                 connector.refuse(&error);
                 Err(refused(error))
@@ -118,13 +123,14 @@ impl ClientSession {
     fn shake_hands(
         &self,
         connector: &mut Connector,
-        to: SocketAddr,
+        (local, to): (SocketAddr, SocketAddr),
         deadline: Deadline,
         make: Make<'_>,
-    ) -> Result<(PeerInfo, Vec<Unlinked>), Failure> {
-        let adapter = &self.adapter;
-        let channels = make()?;
-        let hello = set_up::hello(adapter, &channels, adapter.path_mtu(), Features::OURS)?;
+    ) -> Result<(Adapter, PeerInfo, Vec<Unlinked>), Failure> {
+        let adapter = self.adapters.at(local).map_err(SetUpError::Adapter)?;
+        let (channels, place) = (make(&adapter)?, adapter.place(local));
+        let (mtu, features) = (adapter.path_mtu(), Features::OURS);
+        let hello = set_up::hello(&adapter, &channels, place, mtu, features)?;
         let hello = Frame::Hello(hello);
         connector.send(&hello, deadline)?;
         let mut proved = false;
@@ -135,7 +141,7 @@ impl ClientSession {
                     connector.send(&answer.map_err(ConnectorError::Secret)?, deadline)?;
                     proved = true;
                 }
-                Frame::Welcome(_) if !proved && adapter.config().secret.is_some() => {
+                Frame::Welcome(_) if !proved && self.adapters.config().secret.is_some() => {
                     return Err(ConnectorError::Secret(SecretError::Unasked).into());
                 }
                 Frame::Welcome(theirs) => break theirs,
@@ -150,10 +156,10 @@ impl ClientSession {
                 | Frame::Refuse(_)) => return Err(unexpected("Welcome", other).into()),
             }
         };
-        let peer = set_up::agree(adapter, &theirs, to)?;
-        set_up::connect(adapter, &channels, &peer)?;
+        let peer = set_up::agree(&adapter, place, &theirs, to)?;
+        set_up::connect(&adapter, &channels, &peer)?;
         connector.send(&Frame::Ready, deadline)?;
-        Ok((peer, channels))
+        Ok((adapter, peer, channels))
     }
 }
 
@@ -165,7 +171,7 @@ impl ClientSession {
         nonce: &[u8; NONCE_BYTES],
         proof: &[u8; PROOF_BYTES],
     ) -> Result<Frame, SecretError> {
-        let secret = self.adapter.config().secret.as_ref().ok_or(SecretError::Missing)?;
+        let secret = self.adapters.config().secret.as_ref().ok_or(SecretError::Missing)?;
         match secret.is_proved(Role::Server, hello, nonce, proof) {
             true => Ok(Frame::Proof(secret.prove(Role::Client, hello, nonce))),
             false => Err(SecretError::Wrong),
@@ -174,10 +180,11 @@ impl ClientSession {
 }
 
 /// Makes the queue pairs of an endpoint.
-pub(crate) type Make<'a> = &'a dyn Fn() -> Result<Vec<Unlinked>, SetUpError>;
+pub(crate) type Make<'a> = &'a dyn Fn(&Adapter) -> Result<Vec<Unlinked>, SetUpError>;
 
 /// A server that has been met.
 pub(crate) struct Met {
+    pub(crate) adapter: Adapter,
     pub(crate) peer: PeerInfo,
     pub(crate) connector: Connector,
     pub(crate) channels: Vec<Unlinked>,

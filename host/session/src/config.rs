@@ -1,4 +1,4 @@
-//! Settings, each with a default that works over the loopback device.
+//! Settings, each with a default: the device is that of each connection, if none is named.
 //!
 //! Nothing is checked here: opening an [`crate::Adapter`] does that, and says what is wrong.
 
@@ -80,21 +80,22 @@ impl Config {
         self
     }
 
-    /// Sets the name of the device.
+    /// Sets the name of the device, which is otherwise that of each connection's local address.
     #[must_use]
     pub fn device(mut self, name: impl Into<String>) -> Self {
-        self.adapter.device = name.into();
+        self.adapter.device = Some(name.into());
         self
     }
 
-    /// Sets the place of the address to use in the device's GID table.
+    /// Sets the place of the address to use in the device's GID table, which is otherwise that of each
+    /// connection's local address.
     #[must_use]
     pub const fn gid_index(mut self, index: u8) -> Self {
-        self.adapter.gid_index = index;
+        self.adapter.gid_index = Some(index);
         self
     }
 
-    /// Sets the path MTU, which is otherwise the largest that fits the device.
+    /// Sets the largest path MTU to use.
     #[must_use]
     pub const fn path_mtu(mut self, mtu: PathMtu) -> Self {
         self.adapter.path_mtu = Some(mtu);
@@ -226,11 +227,13 @@ impl Config {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AdapterConfig {
-    /// Name of the device; `soft_lo` unless set, which reaches this host alone.
-    pub device: String,
-    /// Place of the address to use in the device's GID table; 1 unless set.
-    pub gid_index: u8,
-    /// Path MTU; `None`: the largest that fits the device. The smaller one of both sides is used.
+    /// Name of the device; `None`: the one that has the local address of each connection.
+    pub device: Option<String>,
+    /// Place of the address to use in the device's GID table; `None`: that of the local address of each
+    /// connection, or else the first of its family.
+    pub gid_index: Option<u8>,
+    /// The largest path MTU to use; `None`: any. Each connection has the largest that fits the interfaces
+    /// of both sides when it is made, and that both sides allow.
     pub path_mtu: Option<PathMtu>,
     /// Traffic class of all packets to peers, of queue pairs and of the connector: DSCP in the upper six
     /// bits, ECN below, which the connector leaves to TCP. Each side has its own.
@@ -253,8 +256,8 @@ pub struct AdapterConfig {
 impl Default for AdapterConfig {
     fn default() -> Self {
         Self {
-            device: "soft_lo".to_owned(),
-            gid_index: 1,
+            device: None,
+            gid_index: None,
             path_mtu: None,
             traffic_class: 0,
             hop_limit: 0,
@@ -435,7 +438,7 @@ pub enum WorkMode {
     BusyPoll,
     /// They sleep on the completion channel of one completion queue.
     CompletionChannel,
-    /// They sleep on one epoll set for all completion queues of the adapter.
+    /// They sleep on one completion channel for all completion queues of the adapter.
     Epoll,
 }
 

@@ -6,7 +6,7 @@ use crate::frame::{FrameError, Name, NameError, Refusal};
 use crate::link::Departure;
 use crate::ring::{Operation, Ticket};
 use adverb_verbs::{
-    AllocateError, CreateError, Gid, OpenError, PathMtu, PollError, PostError, RangeError, WcStatus,
+    AllocateError, CreateError, Gid, OpenError, PollError, PostError, RangeError, WcStatus,
 };
 use std::error::Error;
 use std::fmt;
@@ -23,8 +23,24 @@ pub enum AdapterError {
         /// The name.
         name: Name,
     },
+    /// The system would not list its network interfaces.
+    List {
+        /// What it said.
+        error: io::Error,
+    },
     /// Something cannot have this name.
     Name(NameError),
+    /// No device has this address.
+    NoDevice {
+        /// The local address of a connection.
+        local: IpAddr,
+        /// The names of the devices there are.
+        known: Vec<String>,
+    },
+    /// The loopback interface is down, or has no address.
+    NoLoopback,
+    /// The session has not one adapter for all its endpoints.
+    NotOne,
     /// No entry of the device's GID table has this index.
     NoSuchGid {
         /// What was asked.
@@ -43,13 +59,6 @@ pub enum AdapterError {
         /// What is allowed, at least and at most.
         allowed: (u32, u32),
     },
-    /// The device's interface cannot carry packets of this path MTU.
-    PathMtu {
-        /// What was asked.
-        asked: PathMtu,
-        /// The largest that fits.
-        largest: PathMtu,
-    },
 }
 
 impl fmt::Display for AdapterError {
@@ -58,7 +67,20 @@ impl fmt::Display for AdapterError {
             Self::ChannelTwice { name } => {
                 write!(f, "two channels are called {name}: give each a name of its own")
             }
+            Self::List { error } => write!(f, "cannot list the network interfaces: {error}"),
             Self::Name(error) => fmt::Display::fmt(error, f),
+            Self::NoDevice { local, known } => {
+                write!(f, "no device has the address {local}; there are:")?;
+                known.iter().try_for_each(|name| write!(f, " {name}"))?;
+                f.write_str("; name one of them")
+            }
+            Self::NoLoopback => f.write_str(
+                "the loopback interface is down or has no address: `ip link set lo up` brings it up",
+            ),
+            Self::NotOne => f.write_str(
+                "the session chooses a device for each connection: ask an endpoint for its adapter, \
+                 or name a device",
+            ),
             Self::NoSuchGid { index, known } => {
                 write!(f, "the device has no GID with index {index}; it has:")?;
                 known.iter().try_for_each(|(index, ip)| write!(f, " {index} ({ip})"))
@@ -67,13 +89,6 @@ impl fmt::Display for AdapterError {
             Self::OutOfRange { what, asked, allowed: (least, most) } => {
                 write!(f, "{what} = {asked}, but it must be from {least} to {most}")
             }
-            Self::PathMtu { asked, largest } => write!(
-                f,
-                "a path MTU of {} bytes does not fit the packets of the device's interface: {} is \
-                 the largest that does",
-                asked.bytes(),
-                largest.bytes()
-            ),
         }
     }
 }
@@ -81,12 +96,15 @@ impl fmt::Display for AdapterError {
 impl Error for AdapterError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
+            Self::List { error } => Some(error),
             Self::Name(error) => Some(error),
             Self::Open(error) => Some(error),
             Self::ChannelTwice { .. }
+            | Self::NoDevice { .. }
+            | Self::NoLoopback
             | Self::NoSuchGid { .. }
-            | Self::OutOfRange { .. }
-            | Self::PathMtu { .. } => None,
+            | Self::NotOne
+            | Self::OutOfRange { .. } => None,
         }
     }
 }
@@ -301,6 +319,8 @@ impl Error for SecretError {}
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SetUpError {
+    /// The connection's device was not opened.
+    Adapter(AdapterError),
     /// The server answered with other channels than it was asked for.
     Channels,
     /// A queue pair was not connected.
@@ -319,6 +339,13 @@ pub enum SetUpError {
         /// The peer's.
         remote: Gid,
     },
+    /// One side uses the loopback device, which reaches its own host alone.
+    Loopback {
+        /// The local address.
+        local: Gid,
+        /// The peer's.
+        remote: Gid,
+    },
     /// The system refused something.
     System {
         /// What we were doing.
@@ -331,6 +358,7 @@ pub enum SetUpError {
 impl fmt::Display for SetUpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Adapter(error) => fmt::Display::fmt(error, f),
             Self::Channels => {
                 f.write_str("the server answered with other channels than it was asked for")
             }
@@ -347,6 +375,11 @@ impl fmt::Display for SetUpError {
                 "the GIDs {local} and {remote} are not both IPv4 or both IPv6: choose another \
                  gid_index on one side"
             ),
+            Self::Loopback { local, remote } => write!(
+                f,
+                "the GIDs are {local} here and {remote} there, and a loopback device reaches its own \
+                 host alone: let each side use the device of the connection by naming none"
+            ),
         }
     }
 }
@@ -354,11 +387,20 @@ impl fmt::Display for SetUpError {
 impl Error for SetUpError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
+            Self::Adapter(error) => Some(error),
             Self::Connect(error) => Some(error),
             Self::Create(error) => Some(error),
             Self::System { error, .. } => Some(error),
-            Self::Channels | Self::CqFull { .. } | Self::Family { .. } => None,
+            Self::Channels | Self::CqFull { .. } | Self::Family { .. } | Self::Loopback { .. } => {
+                None
+            }
         }
+    }
+}
+
+impl From<AdapterError> for SetUpError {
+    fn from(error: AdapterError) -> Self {
+        Self::Adapter(error)
     }
 }
 

@@ -160,8 +160,8 @@ impl Line {
     fn try_once(self: &Arc<Self>, server: SocketAddr) -> Result<(), ConnectError> {
         let channels: Vec<_> = self.channels().iter().filter_map(Weak::upgrade).collect();
         let session = ClientSession::on(self.adapter.clone());
-        let make = || {
-            let again = |channel: &Arc<Shared>| set_up::make_again(&self.adapter, channel);
+        let make = |adapter: &Adapter| {
+            let again = |channel: &Arc<Shared>| set_up::make_again(adapter, channel);
             channels.iter().map(again).collect()
         };
         let deadline = Deadline::after(self.adapter.config().timeouts.connect);

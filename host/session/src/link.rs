@@ -33,6 +33,8 @@ pub struct PeerInfo {
     pub node_guid: u64,
     /// Address of its port.
     pub gid: Gid,
+    /// Address of this side's port, which the peer was told, and its place in the device's GID table.
+    pub local: (u8, Gid),
     /// The path MTU that both sides use.
     pub path_mtu: PathMtu,
     /// READs and atomics that can be under way to it at once, on each channel.

@@ -1,14 +1,15 @@
 //! The side that is connected to.
 //!
-//! Newcomers are served side by side, so that one who says nothing keeps nobody else waiting. Each
+//! The device of each endpoint is the one that has the local address of its connection, unless the
+//! settings name one. Newcomers are served side by side, so that one who says nothing keeps nobody else waiting. Each
 //! has a deadline; who misses it, or says something else than a client does, is told so and gone.
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, Adapters};
 use crate::auth::{self, Role, Secret};
 use crate::config::Config;
 use crate::connector::{self, Connector, Deadline, system, unexpected};
 use crate::endpoint::Endpoint;
-use crate::error::{AcceptError, BindError, ConnectorError, SecretError};
+use crate::error::{AcceptError, AdapterError, BindError, ConnectorError, SecretError, SetUpError};
 use crate::frame::{Frame, Hello, NONCE_BYTES, Name, Reason, Refusal};
 use crate::link::PeerInfo;
 use crate::set_up::{self, Failure, Unlinked};
@@ -28,7 +29,7 @@ pub struct ServerSession {
     epoll: Epoll,
     newcomers: Vec<Newcomer>,
     bell: Option<Arc<EventFd>>,
-    adapter: Adapter,
+    adapters: Adapters,
 }
 
 /// What can happen to a server.
@@ -44,6 +45,8 @@ pub(crate) enum Next {
 #[derive(Debug)]
 struct Newcomer {
     from: SocketAddr,
+    /// The address that it came to.
+    local: SocketAddr,
     connector: Connector,
     deadline: Deadline,
     stage: Stage,
@@ -56,17 +59,26 @@ enum Stage {
     /// It has, and was asked whether it knows the secret. It has no queue pairs here as yet.
     Challenged { hello: Frame, nonce: [u8; NONCE_BYTES] },
     /// It was answered, and has not said that it can receive.
-    Answered { peer: PeerInfo, channels: Vec<Unlinked> },
+    Answered { adapter: Adapter, peer: PeerInfo, channels: Vec<Unlinked> },
 }
 
 impl ServerSession {
-    /// A server that listens on `address`; port 0 takes a free one.
+    /// A server that listens on `address`; port 0 takes a free one. If the settings name no device, it
+    /// uses the one that has this address; a server on all addresses chooses it for each client, by the
+    /// address that the client has come to.
     ///
     /// # Errors
     ///
     /// [`BindError`].
     pub fn bind(address: impl ToSocketAddrs, config: Config) -> Result<Self, BindError> {
-        Self::bind_on(address, Adapter::open(config)?)
+        let adapters = Adapters::new(config)?;
+        let mut server = Self::listen(address, adapters)?;
+        let local = server.local_addr;
+        if server.adapters.only().is_err() && !local.ip().is_unspecified() {
+            let config = server.adapters.config().clone();
+            server.adapters = Adapters::of(Adapter::open_at(local, config)?);
+        }
+        Ok(server)
     }
 
     /// A server on an adapter that is open already.
@@ -75,17 +87,21 @@ impl ServerSession {
     ///
     /// [`BindError::Listen`].
     pub fn bind_on(address: impl ToSocketAddrs, adapter: Adapter) -> Result<Self, BindError> {
+        Self::listen(address, Adapters::of(adapter))
+    }
+
+    fn listen(address: impl ToSocketAddrs, adapters: Adapters) -> Result<Self, BindError> {
         let unknown = |error| BindError::Listen { addresses: Vec::new(), error };
         let addresses: Vec<_> = address.to_socket_addrs().map_err(unknown)?.collect();
         let failed = |error| BindError::Listen { addresses: addresses.clone(), error };
         let listener = TcpListener::bind(addresses.as_slice()).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        connector::mark(&listener, &adapter.config().adapter);
+        connector::mark(&listener, &adapters.config().adapter);
         let epoll = Epoll::new().map_err(failed)?;
         epoll.add(&listener, 0, Interest::Readable).map_err(failed)?;
         let local_addr = listener.local_addr().map_err(failed)?;
         info!(address = %local_addr, "server listens");
-        Ok(Self { local_addr, listener, epoll, newcomers: Vec::new(), bell: None, adapter })
+        Ok(Self { local_addr, listener, epoll, newcomers: Vec::new(), bell: None, adapters })
     }
 
     /// Where it listens.
@@ -93,9 +109,14 @@ impl ServerSession {
         self.local_addr
     }
 
-    /// The adapter.
-    pub const fn adapter(&self) -> &Adapter {
-        &self.adapter
+    /// The adapter of all its endpoints.
+    ///
+    /// # Errors
+    ///
+    /// [`AdapterError::NotOne`] if the device is chosen for each client: then each endpoint has its
+    /// adapter.
+    pub fn adapter(&self) -> Result<&Adapter, AdapterError> {
+        self.adapters.only()
     }
 
     /// Waits for the next client.
@@ -167,6 +188,7 @@ impl ServerSession {
     }
 
     fn welcome(&mut self, stream: TcpStream, from: SocketAddr) -> io::Result<()> {
+        let local = stream.local_addr()?;
         let Ok(mut connector) = Connector::new(stream) else {
             return Ok(()); // It is gone already.
         };
@@ -179,8 +201,9 @@ impl ServerSession {
         self.epoll.add(connector.stream(), 1, Interest::Readable)?;
         self.newcomers.push(Newcomer {
             from,
+            local,
             connector,
-            deadline: Deadline::after(self.adapter.config().timeouts.handshake),
+            deadline: Deadline::after(self.adapters.config().timeouts.handshake),
             stage: Stage::Silent,
         });
         Ok(())
@@ -190,14 +213,14 @@ impl ServerSession {
     fn serve_newcomers(&mut self) -> Option<Result<Endpoint, AcceptError>> {
         for at in 0..self.newcomers.len() {
             let newcomer = self.newcomers.get_mut(at)?;
-            let step = newcomer.step(&self.adapter);
+            let step = newcomer.step(&self.adapters);
             if matches!(step, Ok(Step::Wait)) {
                 continue;
             }
             let newcomer = self.newcomers.swap_remove(at);
             // It may be closed already, and is forgotten then by itself.
             let _ = self.epoll.remove(newcomer.connector.stream());
-            let finished = newcomer.finish(step, &self.adapter);
+            let finished = newcomer.finish(step);
             if let Err(error) = &finished {
                 warn!("{error}");
             }
@@ -215,22 +238,22 @@ enum Step {
 
 impl Newcomer {
     /// Goes as far as it goes without waiting.
-    fn step(&mut self, adapter: &Adapter) -> Result<Step, Failure> {
+    fn step(&mut self, adapters: &Adapters) -> Result<Step, Failure> {
         while let Some(frame) = self.connector.try_receive()? {
             match (&self.stage, frame) {
-                (Stage::Silent, hello @ Frame::Hello(_)) if adapter.config().secret.is_some() => {
-                    self.challenge(adapter, hello)?;
+                (Stage::Silent, hello @ Frame::Hello(_)) if adapters.config().secret.is_some() => {
+                    self.challenge(adapters, hello)?;
                 }
-                (Stage::Silent, Frame::Hello(theirs)) => self.answer(adapter, &theirs)?,
+                (Stage::Silent, Frame::Hello(theirs)) => self.answer(adapters, &theirs)?,
                 (Stage::Challenged { hello, nonce }, Frame::Proof(proof)) => {
-                    let secret = adapter.config().secret.as_ref();
+                    let secret = adapters.config().secret.as_ref();
                     let good = |s: &Secret| s.is_proved(Role::Client, hello, nonce, &proof);
                     let Some(Frame::Hello(theirs)) = secret.is_some_and(good).then_some(hello)
                     else {
                         return Err(ConnectorError::Secret(SecretError::Wrong).into());
                     };
                     let theirs = theirs.clone();
-                    self.answer(adapter, &theirs)?;
+                    self.answer(adapters, &theirs)?;
                 }
                 (Stage::Answered { .. }, Frame::Ready) => return Ok(Step::Done),
                 (_, other) => return Err(unexpected(self.due(), other).into()),
@@ -254,9 +277,9 @@ impl Newcomer {
     }
 
     /// Shows that this side knows the secret, and asks whether the newcomer does.
-    fn challenge(&mut self, adapter: &Adapter, hello: Frame) -> Result<(), Failure> {
+    fn challenge(&mut self, adapters: &Adapters, hello: Frame) -> Result<(), Failure> {
         let nonce = auth::nonce().map_err(system("get random bytes"))?;
-        if let Some(secret) = &adapter.config().secret {
+        if let Some(secret) = &adapters.config().secret {
             let proof = secret.prove(Role::Server, &hello, &nonce);
             self.connector.send(&Frame::Challenge { nonce, proof }, self.deadline)?;
         }
@@ -264,26 +287,24 @@ impl Newcomer {
         Ok(())
     }
 
-    fn answer(&mut self, adapter: &Adapter, theirs: &Hello) -> Result<(), Failure> {
-        let peer = set_up::agree(adapter, theirs, self.from)?;
+    fn answer(&mut self, adapters: &Adapters, theirs: &Hello) -> Result<(), Failure> {
+        let adapter = adapters.at(self.local).map_err(SetUpError::Adapter)?;
+        let place = adapter.place(self.local);
+        let peer = set_up::agree(&adapter, place, theirs, self.from)?;
         let names: Vec<Name> = theirs.channels.iter().map(|c| c.name.clone()).collect();
-        let channels = set_up::make(adapter, &names)?;
-        set_up::connect(adapter, &channels, &peer)?;
-        let ours = set_up::hello(adapter, &channels, peer.path_mtu, peer.features)?;
+        let channels = set_up::make(&adapter, &names)?;
+        set_up::connect(&adapter, &channels, &peer)?;
+        let ours = set_up::hello(&adapter, &channels, place, peer.path_mtu, peer.features)?;
         self.connector.send(&Frame::Welcome(ours), self.deadline)?;
-        self.stage = Stage::Answered { peer, channels };
+        self.stage = Stage::Answered { adapter, peer, channels };
         Ok(())
     }
 
-    fn finish(
-        mut self,
-        step: Result<Step, Failure>,
-        adapter: &Adapter,
-    ) -> Result<Endpoint, AcceptError> {
+    fn finish(mut self, step: Result<Step, Failure>) -> Result<Endpoint, AcceptError> {
         let from = self.from;
         match (step, self.stage) {
-            (Ok(_), Stage::Answered { peer, channels }) => {
-                Endpoint::new(adapter, peer, self.connector, channels, None)
+            (Ok(_), Stage::Answered { adapter, peer, channels }) => {
+                Endpoint::new(&adapter, peer, self.connector, channels, None)
                     .map_err(|error| AcceptError::Stranger { from, error })
             }
             (Ok(_), Stage::Silent | Stage::Challenged { .. }) => {

@@ -7,9 +7,9 @@ use crate::error::{ConnectorError, SetUpError};
 use crate::frame::{ChannelHello, Features, Hello, Name};
 use crate::link::PeerInfo;
 use crate::source::Places;
-use adverb_verbs::{PathMtu, Qp, QpConfig, Rc, RcConnect, RemoteQp};
+use adverb_verbs::{Gid, GidEntry, PathMtu, Qp, QpConfig, Rc, RcConnect, RemoteQp};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tracing::info;
 
@@ -72,12 +72,13 @@ fn make_on(adapter: &Adapter, name: &Name, places: Places) -> Result<Unlinked, S
 pub(crate) fn hello(
     adapter: &Adapter,
     channels: &[Unlinked],
+    place: GidEntry,
     path_mtu: PathMtu,
     features: Features,
 ) -> Result<Hello, SetUpError> {
     let config = adapter.config();
     let channel = |channel: &Unlinked| {
-        let RemoteQp { qpn, psn, .. } = channel.qp.address(config.adapter.gid_index)?;
+        let RemoteQp { qpn, psn, .. } = channel.qp.address(place.index)?;
         Ok::<_, SetUpError>(ChannelHello {
             name: channel.name.clone(),
             qpn,
@@ -90,7 +91,7 @@ pub(crate) fn hello(
         session: adapter.name().clone(),
         device: adapter.device_name().clone(),
         node_guid: adapter.context().query_device().node_guid,
-        gid: adapter.gid(),
+        gid: place.gid,
         path_mtu,
         reads: config.adapter.reads,
         features,
@@ -103,12 +104,16 @@ pub(crate) fn hello(
 /// What both sides will do: of each bound the smaller one.
 pub(crate) fn agree(
     adapter: &Adapter,
+    place: GidEntry,
     theirs: &Hello,
     addr: SocketAddr,
 ) -> Result<PeerInfo, SetUpError> {
-    let (local, remote) = (adapter.gid(), theirs.gid);
+    let (local, remote) = (place.gid, theirs.gid);
     if local.v4().is_some() != remote.v4().is_some() {
         return Err(SetUpError::Family { local, remote });
+    }
+    if is_loopback(local) != is_loopback(remote) {
+        return Err(SetUpError::Loopback { local, remote });
     }
     let smaller = [adapter.path_mtu(), theirs.path_mtu].into_iter().min_by_key(|mtu| mtu.bytes());
     Ok(PeerInfo {
@@ -117,11 +122,16 @@ pub(crate) fn agree(
         device: theirs.device.clone(),
         node_guid: theirs.node_guid,
         gid: remote,
+        local: (place.index, local),
         path_mtu: smaller.unwrap_or(theirs.path_mtu),
         reads: adapter.config().adapter.reads.min(theirs.reads),
         features: Features::OURS.and(theirs.features),
         channels: theirs.channels.clone(),
     })
+}
+
+fn is_loopback(gid: Gid) -> bool {
+    gid.v4().map_or_else(|| IpAddr::from(gid.0), IpAddr::from).is_loopback()
 }
 
 /// Connects each queue pair to the peer's of the same name.
@@ -136,10 +146,11 @@ pub(crate) fn connect(
         return Err(SetUpError::Channels);
     }
     let config = &adapter.config().adapter;
+    let (gid_index, _) = peer.local;
     for (ours, theirs) in pairs() {
         let remote = RemoteQp { gid: peer.gid, qpn: theirs.qpn, psn: theirs.psn };
         let how = RcConnect {
-            gid_index: config.gid_index,
+            gid_index,
             traffic_class: config.traffic_class,
             hop_limit: config.hop_limit,
             path_mtu: peer.path_mtu,
@@ -149,7 +160,7 @@ pub(crate) fn connect(
             min_rnr_timer: config.min_rnr_timer,
             max_rd_atomic: peer.reads,
             max_dest_rd_atomic: peer.reads,
-            ..RcConnect::new(ours.qp.address(config.gid_index)?, remote)
+            ..RcConnect::new(ours.qp.address(gid_index)?, remote)
         };
         ours.qp.connect(&how)?;
         info!("{}", Table { adapter, peer, name: &ours.name, how: &how });

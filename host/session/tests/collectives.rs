@@ -39,7 +39,7 @@ fn group(size: usize, member: impl Fn(&mut Group) + Send + Sync + 'static) {
                     let messenger = Messenger::open(endpoint, "data", MessengerConfig::default());
                     Some(messenger.expect("a messenger").with_timeout(PATIENCE))
                 };
-                let session = ClientSession::on(server.adapter().clone());
+                let session = ClientSession::on(server.adapter().unwrap().clone());
                 for (before, address) in addresses.iter().enumerate().take(rank) {
                     peers[before] = open(&session.connect(address).expect("an endpoint"));
                 }

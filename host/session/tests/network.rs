@@ -8,7 +8,8 @@ mod alone;
 mod support;
 
 use adverb_session::{
-    ChannelError, ClientSession, Config, Departure, Reconnect, ThreadMode, WorkMode,
+    ChannelError, ClientSession, Config, Departure, Endpoint, PathMtu, Reconnect, ServerSession,
+    ThreadMode, WorkMode,
 };
 use std::env;
 use std::net::SocketAddr;
@@ -21,7 +22,8 @@ use support::process::{Process, address};
 /// What the other end's namespace needs before its program can start.
 const FAR_SCRIPT: &str = "
 until ip link show far >/dev/null 2>&1; do sleep 0.05; done
-ip link set lo up && ip address add 10.99.0.2/24 dev far && ip link set far up && exec \"$@\"
+ip link set lo up && ip link set far mtu 9000 up && ip address add 10.99.0.2/24 dev far &&
+ip address add fd99::2/64 dev far nodad && ip address add fe80::99:2/64 dev far nodad && exec \"$@\"
 ";
 
 /// How long a peer may be silent.
@@ -37,11 +39,11 @@ fn ip(words: &str) {
 }
 
 /// A server behind a cable, whose near end is the interface `near`.
-fn server_behind_cable() -> (Process, SocketAddr) {
-    let address = "10.99.0.2:7471".parse().unwrap();
+fn server_behind_cable(role: &str, address: &str) -> (Process, SocketAddr) {
+    let address = address.parse().unwrap();
     let mut command = Command::new("unshare");
     command.args(["-n", "sh", "-c", FAR_SCRIPT, "sh"]).arg(env::current_exe().unwrap());
-    let process = Process::start_by(command, "far_server", address);
+    let process = Process::start_by(command, role, address);
     let id = process.0.id();
     // It is in a namespace of its own as soon as that is another than ours.
     let namespace = |id: &str| std::fs::read_link(format!("/proc/{id}/ns/net")).unwrap();
@@ -50,7 +52,9 @@ fn server_behind_cable() -> (Process, SocketAddr) {
     }
     ip(&format!("link add near type veth peer name far netns {id}"));
     ip("address add 10.99.0.1/24 dev near");
-    ip("link set near up");
+    ip("address add fd99::1/64 dev near nodad");
+    ip("address add fe80::99:1/64 dev near nodad");
+    ip("link set near mtu 9000 up");
     (process, address)
 }
 
@@ -78,7 +82,7 @@ fn cut_and_mend() {
         );
         return;
     }
-    let (_server, at) = server_behind_cable();
+    let (_server, at) = server_behind_cable("far_server", "10.99.0.2:7471");
     let patient = Reconnect::default().attempts(10_000).longest_pause(Duration::from_millis(100));
     for work in [WorkMode::BusyPoll, WorkMode::CompletionChannel, WorkMode::Epoll] {
         for threads in [ThreadMode::PerChannel, ThreadMode::SHARED] {
@@ -120,4 +124,73 @@ fn cut_and_mend() {
             endpoint.close().unwrap();
         }
     }
+}
+
+#[test]
+#[ignore = "the child of another test"]
+fn far_server_everywhere() {
+    let Some(address) = address() else { return };
+    let mut server = ServerSession::bind(address, Config::default()).unwrap();
+    let mut endpoints = Vec::new();
+    loop {
+        let Ok(endpoint) = server.accept(LONG) else { continue };
+        endpoint.advertise("sink", &endpoint.adapter().buffer(1, LEN).unwrap()).unwrap();
+        endpoints.push(endpoint);
+    }
+}
+
+/// Bytes of more than one packet.
+const LEN: usize = 20_000;
+
+/// Goal: without a word about devices, both sides use that of the connection's addresses: over IPv4,
+/// IPv6, and a link-local address with its zone. The path MTU is that of the moment of connecting.
+/// Method: one server on all addresses in another namespace; everything is written and read back.
+#[test]
+fn sessions_use_the_device_and_the_path_mtu_of_each_connection() {
+    alone::alone("sessions_use_the_device_and_the_path_mtu_of_each_connection", follow);
+}
+
+fn follow() {
+    if !alone::is_alone() {
+        println!("skipped: no network namespaces");
+        return;
+    }
+    let (server, _) = server_behind_cable("far_server_everywhere", "[::]:7472");
+    let session = ClientSession::new(Config::default().connect_timeout(LONG)).unwrap();
+    session.adapter().unwrap_err();
+    let zone = adverb_verbs::devices().unwrap();
+    let zone = zone.iter().find(|device| device.name == "soft_near").unwrap().index;
+    let link_local = format!("[fe80::99:2%{zone}]:7472");
+    for at in ["10.99.0.2:7472", "[fd99::2]:7472", &link_local] {
+        let at: SocketAddr = at.parse().unwrap();
+        let endpoint = session.connect(at).unwrap_or_else(|error| panic!("{at}: {error}"));
+        assert_eq!(endpoint.adapter().context().device().name, "soft_near", "{at}");
+        assert_eq!(endpoint.peer().device.as_str(), "soft_far", "{at}");
+        assert_eq!(endpoint.peer().path_mtu, PathMtu::B4096, "{at}");
+        there_and_back(&endpoint);
+    }
+    let id = server.0.id().to_string();
+    for (far, near, due) in [
+        ("1500", "9000", PathMtu::B1024),
+        ("9000", "1500", PathMtu::B1024),
+        ("9000", "9000", PathMtu::B4096),
+    ] {
+        let far = ["-t", &id, "-n", "ip", "link", "set", "far", "mtu", far];
+        assert!(Command::new("nsenter").args(far).status().unwrap().success());
+        ip(&format!("link set near mtu {near}"));
+        let endpoint = session.connect("10.99.0.2:7472").unwrap();
+        assert_eq!(endpoint.peer().path_mtu, due, "{far:?} {near}");
+        there_and_back(&endpoint);
+    }
+}
+
+fn there_and_back(endpoint: &Endpoint) {
+    let local = endpoint.adapter().buffer(2, LEN).unwrap();
+    let (from, to) = (local.at(0).unwrap(), local.at(1).unwrap());
+    from.write(0, &support::pattern(7, LEN)).unwrap();
+    let channel = endpoint.channel("data").unwrap().with_timeout(LONG);
+    let sink = endpoint.remote_buffer("sink").unwrap();
+    channel.write(from.clone(), sink.at(0).unwrap()).unwrap();
+    channel.read(to.clone(), sink.at(0).unwrap()).unwrap();
+    assert_eq!(from.to_vec(), to.to_vec());
 }

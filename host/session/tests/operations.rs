@@ -247,7 +247,7 @@ fn a_server_serves_several_clients_and_they_share_its_buffers() {
         let session = ClientSession::new(Config::default()).unwrap();
         let endpoints: Vec<_> = (0..5).map(|_| session.connect(address).unwrap()).collect();
         for (index, endpoint) in endpoints.iter().enumerate() {
-            let buffer = session.adapter().buffer(1, 8).unwrap();
+            let buffer = endpoint.adapter().buffer(1, 8).unwrap();
             buffer.fill(u8::try_from(index).unwrap() + 1).unwrap();
             let to = endpoint.remote_buffer("sink").unwrap().at(index).unwrap();
             let channel = endpoint.channel("data").unwrap();
@@ -257,7 +257,7 @@ fn a_server_serves_several_clients_and_they_share_its_buffers() {
             endpoint.close().unwrap();
         }
     });
-    let sink = server.adapter().buffer(5, 8).unwrap();
+    let sink = server.adapter().unwrap().buffer(5, 8).unwrap();
     let endpoints: Vec<_> = (0..5)
         .map(|_| {
             let endpoint = server.accept(LONG).unwrap();

@@ -124,8 +124,8 @@ fn start(args: &BenchArgs, path: Option<&str>) -> Result<LocalServer, Failure> {
 
 fn measure(args: &BenchArgs, server: &LocalServer) -> Outcome<Report> {
     let config = config(args);
-    let device = config.adapter.device.clone();
     let endpoint = ClientSession::new(config)?.connect(("127.0.0.1", server.port))?;
+    let device = endpoint.adapter().context().device().name.clone();
     let (mut layers, way) = layers(&endpoint)?;
     let (control, word) = (endpoint.channel("control")?, endpoint.adapter().buffer(1, 8)?);
     let mut best = vec![[Duration::MAX; 2]; layers.len()];
@@ -254,7 +254,7 @@ impl Raw {
     /// Both sides tell one another where they are by buffers of the session.
     fn new(endpoint: &Endpoint) -> Outcome<Self> {
         let adapter = endpoint.adapter();
-        let gid_index = adapter.config().adapter.gid_index;
+        let (gid_index, _) = endpoint.peer().local;
         let cq = adapter.context().create_cq(256)?;
         let qp = adapter.pd().create_qp(&QpConfig::new(&cq))?;
         let mr = adapter.pd().allocate(LONG_BYTES, Access::ALL)?;

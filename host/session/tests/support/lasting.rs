@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Serves one client after the other.
 pub(crate) fn run(address: SocketAddr, config: Config) {
     let mut server = ServerSession::bind(address, config).expect("a server");
-    let table = server.adapter().buffer(2, 8).expect("a buffer");
+    let table = server.adapter().expect("one address").buffer(2, 8).expect("a buffer");
     loop {
         let Ok(endpoint) = server.accept(LONG * 10) else { continue };
         // The client of a test that has ended is not there any more.
