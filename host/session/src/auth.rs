@@ -6,13 +6,11 @@
 //! What follows on the connection, and the traffic of the queue pairs, is not protected by it.
 
 use crate::frame::{Frame, NONCE_BYTES, PROOF_BYTES};
+use adverb_sys::random;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::fs::File;
-use std::hash::BuildHasher;
-use std::io::{self, Read};
+use std::io;
 
 /// A secret that both sides of an endpoint know, of any length. It is never sent, and never shown.
 #[derive(Clone, Eq, PartialEq)]
@@ -92,12 +90,7 @@ impl Secret {
 /// The system gives no random bytes.
 pub(crate) fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
     let mut bytes = [0; NONCE_BYTES];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    // Were the device something else than it should be, the numbers of one process still differ.
-    let salt = RandomState::new().hash_one(bytes).to_ne_bytes();
-    for (byte, salt) in bytes.iter_mut().zip(salt) {
-        *byte ^= salt;
-    }
+    random::fill(&mut bytes)?;
     Ok(bytes)
 }
 

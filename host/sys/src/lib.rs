@@ -20,6 +20,7 @@ pub mod netlink;
 pub mod netns;
 pub mod poll;
 pub mod process;
+pub mod random;
 mod sockopt;
 mod sync;
 pub mod tcp;
