@@ -44,10 +44,21 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
+    /// On the loopback address of IPv4, or where a host has none, of IPv6.
     pub(crate) fn open() -> io::Result<Self> {
-        let mut options = BindOptions::new(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0));
-        options.gro = false;
-        Ok(Self { socket: Socket::bind(&options)?, gather: Mutex::new(GatherBuffer::new()) })
+        let at = |ip: IpAddr| {
+            let mut options = BindOptions::new(SocketAddr::new(ip, 0));
+            options.gro = false;
+            Socket::bind(&options)
+        };
+        let socket = at(Ipv4Addr::LOCALHOST.into())
+            .or_else(|error| at(Ipv6Addr::LOCALHOST.into()).map_err(|_| error))?;
+        Ok(Self { socket, gather: Mutex::new(GatherBuffer::new()) })
+    }
+
+    /// The relay of this host that has this port: all of a host are on the same address.
+    fn at(&self, port: u16) -> Destination {
+        Destination::new(SocketAddr::new(self.socket.local_addr().ip(), port))
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -60,7 +71,7 @@ impl Relay {
 
     /// Passes packets on to the device whose relay has this port.
     pub(crate) fn pass(&self, port: u16, passed: Passed<'_>) -> io::Result<()> {
-        let destination = Destination::new(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
+        let destination = self.at(port);
         // A burst that fills a datagram leaves no room for the header: it goes in two parts.
         let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
         let most = (BURST_BYTES_MAX - HEADER_BYTES) / step * step;
@@ -83,7 +94,7 @@ impl Relay {
         letter: &Letter,
         passed: Option<Passed<'_>>,
     ) -> io::Result<()> {
-        let destination = Destination::new(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
+        let destination = self.at(port);
         let letter = letter.emit();
         let header = passed.map(|passed| passed.header());
         let mut buffer = self.gather.lock().unwrap_or_else(PoisonError::into_inner);
