@@ -17,6 +17,8 @@ use std::collections::HashMap;
 use std::io;
 #[cfg(feature = "tokio")]
 use std::sync::Weak;
+#[cfg(feature = "tokio")]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
@@ -30,6 +32,9 @@ pub(crate) struct Bed {
     state: Mutex<State>,
     woken: Condvar,
     alarm: Alarm,
+    /// Threads have taken events since the task has looked.
+    #[cfg(feature = "tokio")]
+    taken: AtomicBool,
     /// Those whose completions the bed's task takes, by the numbers that their queues carry; `None`:
     /// there is no such task.
     #[cfg(feature = "tokio")]
@@ -60,6 +65,8 @@ impl Bed {
             state: Mutex::default(),
             woken: Condvar::new(),
             alarm,
+            #[cfg(feature = "tokio")]
+            taken: AtomicBool::new(false),
             #[cfg(feature = "tokio")]
             served: Mutex::default(),
         }
@@ -115,6 +122,8 @@ impl Bed {
         state.watched = true;
         drop(state);
         let watched = self.watch(most);
+        #[cfg(feature = "tokio")]
+        self.taken.store(true, Ordering::Release);
         let mut state = self.lock();
         state.watched = false;
         self.wake(state);
@@ -137,11 +146,11 @@ impl Bed {
         Ok(())
     }
 
-    /// Wakes everybody who can be woken. Returns the epoch that this begins.
-    pub(crate) fn kick(&self) -> u64 {
+    /// Wakes everybody who can be woken.
+    pub(crate) fn kick(&self) {
         let state = self.lock();
         let watched = state.watched;
-        let epoch = self.wake(state);
+        self.wake(state);
         let bell = match &self.alarm {
             Alarm::Nothing => None,
             Alarm::Channel { bell, .. } => bell.get(),
@@ -149,7 +158,6 @@ impl Bed {
         if let Some(bell) = bell.filter(|_| watched) {
             let _ = bell.signal();
         }
-        epoch
     }
 
     /// Others take events of the completion channel too, and say so with [`Bed::kick`].
@@ -162,6 +170,12 @@ impl Bed {
         Ok(())
     }
 
+    /// Whether threads may have taken events since the last call.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_taken(&self) -> bool {
+        self.taken.swap(false, Ordering::AcqRel)
+    }
+
     /// Has `waker` woken once, at the next wake-up.
     #[cfg(feature = "tokio")]
     pub(crate) fn register(&self, waker: &Waker) {
@@ -171,8 +185,8 @@ impl Bed {
         }
     }
 
-    fn wake(&self, mut state: MutexGuard<'_, State>) -> u64 {
-        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
         let sleepers = state.sleepers;
         for waker in state.wakers.drain(..) {
             waker.wake();
@@ -181,7 +195,6 @@ impl Bed {
         if sleepers > 0 {
             self.woken.notify_all();
         }
-        epoch
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -5,12 +5,12 @@
 
 mod shared;
 
-pub(crate) use self::shared::Shared;
 use self::shared::{AWAITED, Failure, POSTED, State};
+pub(crate) use self::shared::{Shared, post_nothing};
 use crate::adapter::Adapter;
 use crate::buffer::Block;
 use crate::connector::Deadline;
-use crate::error::ChannelError;
+use crate::error::{ChannelError, Route};
 use crate::handler::Handler;
 use crate::line::Line;
 use crate::remote::RemoteBlock;
@@ -99,6 +99,11 @@ impl Channel {
     /// Its queue pair's number. A channel that has lost its peer and found it again has another.
     pub fn qpn(&self) -> Qpn {
         self.shared.lock().qp.number()
+    }
+
+    /// From where to where its packets go, and how.
+    pub fn route(&self) -> Route {
+        self.shared.route()
     }
 
     /// What its queue pair is like: its state, the way to the peer, and what it can hold.

@@ -81,17 +81,18 @@ impl ClientSession {
 
     fn try_connect(&self, to: SocketAddr, deadline: Deadline) -> Result<Endpoint, ConnectError> {
         let make = |adapter: &Adapter| set_up::make(adapter, adapter.channel_names());
-        let Met { adapter, peer, connector, channels } = self.meet(to, deadline, &make)?;
+        let Met { adapter, peer, connector, channels } = self.meet(to, deadline, (&make, true))?;
         Endpoint::new(&adapter, peer, connector, channels, Some(to))
             .map_err(|error| ConnectError::Handshake { to, error })
     }
 
-    /// Connects queue pairs that `make` makes to a server, once.
+    /// Connects queue pairs that `make` makes to a server, once. With `true` they have no channels yet,
+    /// and the first is tried.
     pub(crate) fn meet(
         &self,
         to: SocketAddr,
         deadline: Deadline,
-        make: Make<'_>,
+        make: (Make<'_>, bool),
     ) -> Result<Met, ConnectError> {
         // The standard library refuses to wait for no time at all.
         let left = deadline.left().max(Duration::from_millis(1));
@@ -125,7 +126,7 @@ impl ClientSession {
         connector: &mut Connector,
         (local, to): (SocketAddr, SocketAddr),
         deadline: Deadline,
-        make: Make<'_>,
+        (make, is_new): (Make<'_>, bool),
     ) -> Result<(Adapter, PeerInfo, Vec<Unlinked>), Failure> {
         let adapter = self.adapters.at(local).map_err(SetUpError::Adapter)?;
         let (channels, place) = (make(&adapter)?, adapter.place(local));
@@ -158,6 +159,9 @@ impl ClientSession {
         };
         let peer = set_up::agree(&adapter, place, &theirs, to)?;
         set_up::connect(&adapter, &channels, &peer)?;
+        if is_new {
+            set_up::probe(&channels, &peer, deadline)?;
+        }
         connector.send(&Frame::Ready, deadline)?;
         Ok((adapter, peer, channels))
     }

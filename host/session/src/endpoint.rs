@@ -12,6 +12,7 @@ use crate::link::{Departure, Link, PeerInfo};
 use crate::remote::RemoteBuffer;
 use crate::set_up::Unlinked;
 use adverb_sys::eventfd::EventFd;
+use adverb_verbs::DataPath;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -108,6 +109,11 @@ impl Endpoint {
     /// Who is at the other end, or was there last.
     pub fn peer(&self) -> Arc<PeerInfo> {
         Arc::clone(&self.line.link().peer)
+    }
+
+    /// How packets go to the peer; `None` until that is known.
+    pub fn path(&self) -> Option<DataPath> {
+        self.channels.first().and_then(|channel| channel.route().path)
     }
 
     /// The adapter that its channels are of, and that makes buffers for them.

@@ -6,13 +6,49 @@ use crate::frame::{FrameError, Name, NameError, Refusal};
 use crate::link::Departure;
 use crate::ring::{Operation, Ticket};
 use adverb_verbs::{
-    AllocateError, CreateError, Gid, OpenError, PollError, PostError, RangeError, WcStatus,
+    AllocateError, CreateError, DataPath, Gid, OpenError, PollError, PostError, RangeError,
+    WcStatus,
 };
 use std::error::Error;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+
+/// From where to where the packets of an endpoint go, and how.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Route {
+    /// The address of this side's port.
+    pub local: Gid,
+    /// The address of the peer's.
+    pub remote: Gid,
+    /// How; `None` until it is known.
+    pub path: Option<DataPath>,
+}
+
+impl Route {
+    /// Says that nothing comes back, and what usually is the cause.
+    fn write_silence(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { local, remote, path } = self;
+        write!(f, "GID {remote} does not answer GID {local}")?;
+        if let Some(path) = path {
+            write!(f, " over {path}")?;
+        }
+        let memory = matches!(path, Some(DataPath::SharedMemory | DataPath::InProcess));
+        f.write_str(if memory {
+            ": its process may be stopped, or run in another container, where ADVERB_PATH=udp on one \
+             side takes the network instead"
+        } else {
+            ": a firewall may close UDP port 4791 on either side, or its process be stopped, or run in \
+             another container with a /dev/shm of its own"
+        })?;
+        if local.is_loopback() {
+            f.write_str("; a loopback device reaches its own host alone")?;
+        }
+        Ok(())
+    }
+}
 
 /// Why an adapter was not opened.
 #[derive(Debug)]
@@ -69,6 +105,11 @@ impl fmt::Display for AdapterError {
             }
             Self::List { error } => write!(f, "cannot list the network interfaces: {error}"),
             Self::Name(error) => fmt::Display::fmt(error, f),
+            Self::NoDevice { local, .. } if local.is_loopback() => write!(
+                f,
+                "no device has the address {local}: the loopback interface is down or has no address; \
+                 `ip link set lo up` brings it up"
+            ),
             Self::NoDevice { local, known } => {
                 write!(f, "no device has the address {local}; there are:")?;
                 known.iter().try_for_each(|name| write!(f, " {name}"))?;
@@ -353,6 +394,8 @@ pub enum SetUpError {
         /// What it said.
         error: io::Error,
     },
+    /// The connection is there, but the queue pairs do not reach each other.
+    Unanswered(Route),
 }
 
 impl fmt::Display for SetUpError {
@@ -380,6 +423,10 @@ impl fmt::Display for SetUpError {
                 "the GIDs are {local} here and {remote} there, and a loopback device reaches its own \
                  host alone: let each side use the device of the connection by naming none"
             ),
+            Self::Unanswered(route) => {
+                f.write_str("the queue pairs do not reach each other: ")?;
+                route.write_silence(f)
+            }
         }
     }
 }
@@ -391,9 +438,11 @@ impl Error for SetUpError {
             Self::Connect(error) => Some(error),
             Self::Create(error) => Some(error),
             Self::System { error, .. } => Some(error),
-            Self::Channels | Self::CqFull { .. } | Self::Family { .. } | Self::Loopback { .. } => {
-                None
-            }
+            Self::Channels
+            | Self::CqFull { .. }
+            | Self::Family { .. }
+            | Self::Loopback { .. }
+            | Self::Unanswered(_) => None,
         }
     }
 }
@@ -497,6 +546,9 @@ impl fmt::Display for AcceptError {
             Self::Listen { error } => write!(f, "cannot accept connections: {error}"),
             Self::SetUp { from, error } => {
                 write!(f, "cannot set up the channels to {from}: {error}")
+            }
+            Self::Stranger { from, error: error @ ConnectorError::Refused(_) } => {
+                write!(f, "{from} has gone again: {error}")
             }
             Self::Stranger { from, error } => write!(f, "{from} is not a client: {error}"),
             Self::Timeout { waited } => write!(f, "nobody connected within {waited:?}"),
@@ -743,6 +795,14 @@ pub enum ChannelError {
         /// Bytes of the peer's.
         remote: usize,
     },
+    /// The work was sent again and again without an answer ([`WcStatus::RetryExceeded`]), and the channel
+    /// has ended.
+    Unanswered {
+        /// What it was.
+        operation: Operation,
+        /// Where it did not arrive, or its answer.
+        route: Route,
+    },
     /// The work failed, and the channel with it.
     Work {
         /// What it was.
@@ -791,6 +851,10 @@ impl fmt::Display for ChannelError {
                 f,
                 "the local block has {local} bytes, but the peer's has {remote}: take a part of it"
             ),
+            Self::Unanswered { operation, route } => {
+                write!(f, "{operation} failed: {}: ", WcStatus::RetryExceeded)?;
+                route.write_silence(f)
+            }
             Self::Work { operation, status } => {
                 write!(f, "{operation} failed: ")?;
                 write_status(f, *status)
@@ -835,6 +899,7 @@ impl Error for ChannelError {
             | Self::Taken(_)
             | Self::Timeout { .. }
             | Self::TooLong { .. }
+            | Self::Unanswered { .. }
             | Self::Work { .. } => None,
         }
     }

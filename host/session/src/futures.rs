@@ -386,11 +386,20 @@ fn drive(channel: &Arc<Shared>) -> io::Result<()> {
         tokio::spawn(take(Arc::clone(bed), events));
     }
     let sources = served.get_or_insert_default();
-    if sources.insert(source.number(), Arc::downgrade(source)).is_none() {
-        drop(served);
-        bed.kick();
+    let is_new = sources.insert(source.number(), Arc::downgrade(source)).is_none();
+    drop(served);
+    if is_new {
+        empty(source);
     }
     Ok(())
+}
+
+/// Takes what has completed, and has the next completion raise an event.
+fn empty(source: &Source) {
+    source.arm();
+    while matches!(source.reap(), Ok(true)) {
+        source.arm();
+    }
 }
 
 fn lock(bed: &Bed) -> MutexGuard<'_, Option<HashMap<u64, Weak<Source>>>> {
@@ -414,21 +423,16 @@ impl Drop for Service {
 /// Takes completions for as long as there is somebody who waits for them.
 async fn take(bed: Arc<Bed>, events: AsyncCompChannel) {
     let mut service = Service { bed: Arc::clone(&bed), ended: false };
-    // The queue whose event was the only thing that has happened in this epoch.
-    let mut only: Option<(u64, u64)> = None;
+    // The queue whose event this task has taken.
+    let mut fired = None;
     loop {
         let epoch = bed.epoch();
-        let fired = only.filter(|(begun, _)| *begun == epoch).map(|(_, number)| number);
         let Some(due) = due(&bed, fired) else {
             service.ended = true; // Another may have begun.
             return;
         };
-        for source in due {
-            source.arm();
-            while matches!(source.reap(), Ok(true)) {
-                source.arm();
-            }
-        }
+        due.iter().for_each(|source| empty(source));
+        drop(due);
         let mut event = pin!(events.event());
         let woken = poll_fn(|context| {
             // Threads that sleep in the same bed may take the event.
@@ -441,24 +445,25 @@ async fn take(bed: Arc<Bed>, events: AsyncCompChannel) {
         let Ok(number) = woken.await else {
             return; // The runtime ends.
         };
-        // Threads that sleep for the event which this task has taken.
-        only = number.map(|number| (bed.kick(), number)).filter(|(begun, _)| *begun == epoch + 1);
+        fired = number;
+        if fired.is_some() {
+            bed.kick(); // Threads may sleep for the event.
+        }
     }
 }
 
-/// The sources to look at: the one whose queue has fired, or all; `None`, and the end of the service, if
-/// there are none any more.
+/// The sources to look at: the one whose queue has fired, or all if threads have taken events; `None`,
+/// and the end of the service, if there are none any more.
 fn due(bed: &Bed, fired: Option<u64>) -> Option<Vec<Arc<Source>>> {
     let mut served = lock(bed);
-    let sources = served.as_mut()?;
-    if let Some(source) = fired.and_then(|number| sources.get(&number)) {
-        return Some(source.upgrade().into_iter().collect());
-    }
-    let mut all = Vec::with_capacity(sources.len());
-    sources.retain(|_, source| source.upgrade().map(|source| all.push(source)).is_some());
-    if sources.is_empty() {
+    let sources = served.as_ref().filter(|sources| !sources.is_empty());
+    let due = sources.map(|sources| match (bed.has_taken(), fired) {
+        (true, _) => sources.values().filter_map(Weak::upgrade).collect(),
+        (false, Some(number)) => sources.get(&number).and_then(Weak::upgrade).into_iter().collect(),
+        (false, None) => Vec::new(),
+    });
+    if due.is_none() {
         *served = None;
-        return None;
     }
-    Some(all)
+    due
 }

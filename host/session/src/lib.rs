@@ -84,8 +84,8 @@ mod worker;
 
 pub use adapter::Adapter;
 pub use adverb_verbs::{
-    Access, AckTimeout, AhAttr, Gid, PathMtu, QpAttr, RetryCount, Rkey, RnrRetry, RnrTimer,
-    WcStatus,
+    Access, AckTimeout, AhAttr, DataPath, Gid, PathMtu, QpAttr, RetryCount, Rkey, RnrRetry,
+    RnrTimer, WcStatus,
 };
 pub use auth::Secret;
 pub use buffer::{Block, Buffer};
@@ -99,7 +99,7 @@ pub use config::{
 pub use endpoint::Endpoint;
 pub use error::{
     AcceptError, AdapterError, BindError, BlockError, BufferError, ChannelError, ConnectError,
-    ConnectorError, ExchangeError, MessageError, NoSuchChannel, SecretError, SetUpError,
+    ConnectorError, ExchangeError, MessageError, NoSuchChannel, Route, SecretError, SetUpError,
 };
 #[cfg(feature = "tokio")]
 pub use futures::{AsyncChannel, AsyncMessenger, Messages};

@@ -165,7 +165,7 @@ impl Line {
             channels.iter().map(again).collect()
         };
         let deadline = Deadline::after(self.adapter.config().timeouts.connect);
-        let met = session.meet(server, deadline, &make)?;
+        let met = session.meet(server, deadline, (&make, false))?;
         let old = self.link();
         let link =
             Arc::new(Link::new(met.peer, met.connector, old.number().wrapping_add(1).max(1)));

@@ -188,8 +188,7 @@ impl ServerSession {
     }
 
     fn welcome(&mut self, stream: TcpStream, from: SocketAddr) -> io::Result<()> {
-        let local = stream.local_addr()?;
-        let Ok(mut connector) = Connector::new(stream) else {
+        let (Ok(local), Ok(mut connector)) = (stream.local_addr(), Connector::new(stream)) else {
             return Ok(()); // It is gone already.
         };
         if self.newcomers.len() >= NEWCOMERS_MAX {
@@ -281,7 +280,7 @@ impl Newcomer {
         let nonce = auth::nonce().map_err(system("get random bytes"))?;
         if let Some(secret) = &adapters.config().secret {
             let proof = secret.prove(Role::Server, &hello, &nonce);
-            self.connector.send(&Frame::Challenge { nonce, proof }, self.deadline)?;
+            self.connector.send(&Frame::Challenge { nonce, proof }, at_once())?;
         }
         self.stage = Stage::Challenged { hello, nonce };
         Ok(())
@@ -295,7 +294,7 @@ impl Newcomer {
         let channels = set_up::make(&adapter, &names)?;
         set_up::connect(&adapter, &channels, &peer)?;
         let ours = set_up::hello(&adapter, &channels, place, peer.path_mtu, peer.features)?;
-        self.connector.send(&Frame::Welcome(ours), self.deadline)?;
+        self.connector.send(&Frame::Welcome(ours), at_once())?;
         self.stage = Stage::Answered { adapter, peer, channels };
         Ok(())
     }
@@ -321,6 +320,12 @@ impl Newcomer {
             }
         }
     }
+}
+
+/// Frames to newcomers are sent at once or not at all: others would wait meanwhile. An empty connection has
+/// room for the longest.
+fn at_once() -> Deadline {
+    Deadline::after(Duration::ZERO)
 }
 
 const BELL: u64 = 2;

@@ -2,14 +2,16 @@
 
 use crate::adapter::Adapter;
 use crate::auth;
-use crate::channel::Shared;
-use crate::error::{ConnectorError, SetUpError};
+use crate::channel::{Shared, post_nothing};
+use crate::connector::Deadline;
+use crate::error::{ConnectorError, Route, SetUpError};
 use crate::frame::{ChannelHello, Features, Hello, Name};
 use crate::link::PeerInfo;
 use crate::source::Places;
-use adverb_verbs::{Gid, GidEntry, PathMtu, Qp, QpConfig, Rc, RcConnect, RemoteQp};
+use adverb_verbs::{DataPath, GidEntry, PathMtu, Qp, QpConfig, Rc, RcConnect, RemoteQp, WcStatus};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tracing::info;
 
@@ -112,7 +114,7 @@ pub(crate) fn agree(
     if local.v4().is_some() != remote.v4().is_some() {
         return Err(SetUpError::Family { local, remote });
     }
-    if is_loopback(local) != is_loopback(remote) {
+    if local.is_loopback() != remote.is_loopback() {
         return Err(SetUpError::Loopback { local, remote });
     }
     let smaller = [adapter.path_mtu(), theirs.path_mtu].into_iter().min_by_key(|mtu| mtu.bytes());
@@ -128,10 +130,6 @@ pub(crate) fn agree(
         features: Features::OURS.and(theirs.features),
         channels: theirs.channels.clone(),
     })
-}
-
-fn is_loopback(gid: Gid) -> bool {
-    gid.v4().map_or_else(|| IpAddr::from(gid.0), IpAddr::from).is_loopback()
 }
 
 /// Connects each queue pair to the peer's of the same name.
@@ -163,9 +161,36 @@ pub(crate) fn connect(
             ..RcConnect::new(ours.qp.address(gid_index)?, remote)
         };
         ours.qp.connect(&how)?;
-        info!("{}", Table { adapter, peer, name: &ours.name, how: &how });
+        info!("{}", Table { adapter, peer, name: &ours.name, path: ours.qp.path(), how: &how });
     }
     Ok(())
+}
+
+/// Has the peer's device answer on the first of the queue pairs, which the peer has ready: whatever keeps
+/// packets of the two apart is found here, and not by the program's first work.
+pub(crate) fn probe(
+    channels: &[Unlinked],
+    peer: &PeerInfo,
+    deadline: Deadline,
+) -> Result<(), SetUpError> {
+    let Some(Unlinked { qp, places, .. }) = channels.first() else {
+        return Ok(());
+    };
+    let refused = |error: &dyn fmt::Display| SetUpError::System {
+        doing: "reach the peer's queue pair",
+        error: io::Error::other(error.to_string()),
+    };
+    post_nothing(qp, 0).map_err(|error| refused(&error))?;
+    let first = places.source().first(qp.number(), deadline).map_err(|error| refused(&error))?;
+    match first {
+        Some(WcStatus::Success) => Ok(()),
+        Some(WcStatus::RetryExceeded) | None => Err(SetUpError::Unanswered(Route {
+            local: peer.local.1,
+            remote: peer.gid,
+            path: qp.path(),
+        })),
+        Some(status) => Err(refused(&status)),
+    }
 }
 
 /// Both sides of a channel, for the log.
@@ -173,13 +198,15 @@ struct Table<'a> {
     adapter: &'a Adapter,
     peer: &'a PeerInfo,
     name: &'a Name,
+    path: Option<DataPath>,
     how: &'a RcConnect,
 }
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { adapter, peer, name, how } = self;
+        let Self { adapter, peer, name, path, how } = self;
         write!(f, "channel {name} connected, path MTU {}", how.path_mtu.bytes())?;
+        path.map_or(Ok(()), |path| write!(f, ", path {path}"))?;
         let (local, remote) = (how.local, how.remote);
         let mut row = |what: &str, local: &dyn fmt::Display, remote: &dyn fmt::Display| {
             // Not every type pads itself.

@@ -8,12 +8,15 @@ use crate::adapter::Adapter;
 use crate::bed::Bed;
 use crate::channel::Shared;
 use crate::config::WorkMode;
+use crate::connector::Deadline;
 use crate::error::SetUpError;
-use adverb_verbs::{Cq, CqConfig, PollError, WorkCompletion};
+use adverb_verbs::{Cq, CqConfig, PollError, Qpn, WcStatus, WorkCompletion};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::thread;
+use std::time::Duration;
 
 /// A completion queue and the channels that it serves.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub(crate) struct Source {
     /// Where completions of a shared queue are put when they are taken.
     taking: Mutex<Box<[WorkCompletion]>>,
     members: RwLock<HashMap<u32, Weak<Shared>>>,
+    /// Queue pairs that have no channel as yet and wait for their first completion, and those completions.
+    firsts: Mutex<HashMap<u32, Option<WcStatus>>>,
     /// Channels with handlers that have events.
     ready: Mutex<VecDeque<Arc<Shared>>>,
     /// Its threads were started.
@@ -76,6 +81,7 @@ impl Source {
             places: Mutex::new(0),
             taking: Mutex::new(vec![WorkCompletion::EMPTY; scratch].into()),
             members: RwLock::default(),
+            firsts: Mutex::default(),
             ready: Mutex::default(),
             has_workers: AtomicBool::new(false),
         })
@@ -165,7 +171,12 @@ impl Source {
                 let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
                 let found = members.get(&number).and_then(Weak::upgrade);
                 drop(members);
-                // The last work of a channel that has ended.
+                if found.is_none() {
+                    // The first work of a channel that begins, or the last of one that has ended.
+                    self.firsts()
+                        .entry(number)
+                        .and_modify(|first| *first = Some(completion.status));
+                }
                 current = found.map(|channel| (number, channel));
             }
             if let Some((_, channel)) = &current {
@@ -173,6 +184,37 @@ impl Source {
             }
         }
         Ok(true)
+    }
+
+    /// Waits for the only completion of a queue pair that has no channel as yet; `None` if it does not
+    /// come in time.
+    pub(crate) fn first(&self, qp: Qpn, deadline: Deadline) -> Result<Option<WcStatus>, PollError> {
+        let number = qp.get();
+        self.firsts().insert(number, None);
+        let look = || -> Result<_, PollError> {
+            if self.is_shared {
+                self.reap()?;
+                return Ok(self.firsts().get(&number).copied().flatten());
+            }
+            let mut one = [WorkCompletion::EMPTY];
+            let count = self.cq.poll(&mut one)?;
+            Ok(one.first().filter(|_| count > 0).map(|completion| completion.status))
+        };
+        let mut looks = 0_u32;
+        let first = loop {
+            match look() {
+                Ok(None) if !deadline.has_passed() => {}
+                answer => break answer,
+            }
+            looks = looks.saturating_add(1);
+            if looks < LOOKS_PER_NAP { thread::yield_now() } else { thread::sleep(NAP) }
+        };
+        self.firsts().remove(&number);
+        first
+    }
+
+    fn firsts(&self) -> MutexGuard<'_, HashMap<u32, Option<WcStatus>>> {
+        self.firsts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn one(&self) -> Option<Arc<Shared>> {
@@ -216,7 +258,7 @@ impl Source {
     }
 
     /// Sleeps in the source's bed. See [`Bed::sleep`].
-    pub(crate) fn sleep(&self, epoch: u64, most: std::time::Duration) -> io::Result<()> {
+    pub(crate) fn sleep(&self, epoch: u64, most: Duration) -> io::Result<()> {
         self.bed.sleep(epoch, most)
     }
 }
@@ -224,13 +266,21 @@ impl Source {
 #[cfg(feature = "tokio")]
 impl Drop for Source {
     fn drop(&mut self) {
-        // A task may still wait for its events.
-        if !self.is_polled() {
-            self.bed.kick();
+        let mut served = self.bed.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = served.as_mut().map(|served| {
+            served.remove(&self.number());
+            served.len()
+        });
+        drop(served);
+        if others == Some(0) {
+            self.bed.kick(); // The task that serves them ends.
         }
     }
 }
 
+/// Looks for a queue pair's first completion before it is slept in between, and for how long then.
+const LOOKS_PER_NAP: u32 = 1000;
+const NAP: Duration = Duration::from_micros(200);
 /// Numbers of sources.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 /// Completions taken at once.

@@ -8,8 +8,8 @@ mod alone;
 mod support;
 
 use adverb_session::{
-    ChannelError, ClientSession, Config, Departure, Endpoint, PathMtu, Reconnect, ServerSession,
-    ThreadMode, WorkMode,
+    ChannelError, ClientSession, Config, ConnectError, DataPath, Departure, Endpoint, PathMtu,
+    Reconnect, ServerSession, SetUpError, ThreadMode, WorkMode,
 };
 use std::env;
 use std::net::SocketAddr;
@@ -182,6 +182,38 @@ fn follow() {
         assert_eq!(endpoint.peer().path_mtu, due, "{far:?} {near}");
         there_and_back(&endpoint);
     }
+}
+
+/// Goal: a network that does not carry the packets of queue pairs is found when connecting, and said to be
+/// what it is, on both sides.
+/// Method: the far namespace lets in TCP, and no UDP to port 4791.
+#[test]
+fn a_closed_port_of_queue_pairs_is_found_when_connecting() {
+    alone::alone("a_closed_port_of_queue_pairs_is_found_when_connecting", closed);
+}
+
+fn closed() {
+    if !alone::is_alone() {
+        println!("skipped: no network namespaces");
+        return;
+    }
+    let (server, at) = server_behind_cable("far_server_everywhere", "10.99.0.2:7473");
+    let id = server.0.id().to_string();
+    // The rule comes before the one for local addresses, which is the first of all.
+    let wall = "ip rule add pref 10 iif far ipproto udp dport 4791 blackhole &&
+        ip rule add pref 20 lookup local && ip rule del pref 0";
+    let wall = ["-t", &id, "-n", "sh", "-c", wall];
+    if !Command::new("nsenter").args(wall).status().is_ok_and(|status| status.success()) {
+        println!("skipped: no rules for packets");
+        return;
+    }
+    let session = ClientSession::new(Config::default().connect_timeout(LONG)).unwrap();
+    let error = session.connect(at).unwrap_err();
+    let ConnectError::SetUp { error: SetUpError::Unanswered(route), .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(route.path, Some(DataPath::Udp));
+    assert!(error.to_string().contains("UDP port 4791"), "{error}");
 }
 
 fn there_and_back(endpoint: &Endpoint) {

@@ -9,7 +9,7 @@ mod support;
 
 use adverb_session::{
     AckTimeout, ChannelError, ClientSession, Config, Departure, Endpoint, Handler, Operation,
-    PeerInfo, RetryCount, ServerSession, ThreadMode, WcStatus, WorkMode,
+    PeerInfo, RetryCount, ServerSession, ThreadMode, WorkMode,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -185,8 +185,13 @@ fn frozen_and_another() {
     // The signal may take a moment to stop all of its threads.
     let write = || channel.write(local.at(0).unwrap(), remote.at(0).unwrap());
     let error = std::iter::from_fn(|| Some(write())).find_map(Result::err);
-    let (operation, status) = (Operation::Write, WcStatus::RetryExceeded);
-    assert_eq!(error, Some(ChannelError::Work { operation, status }));
+    let (operation, route) = (Operation::Write, channel.route());
+    assert_eq!(error, Some(ChannelError::Unanswered { operation, route }));
+    assert_eq!((route.local, route.remote), (endpoint.adapter().gid(), endpoint.peer().gid));
+    let said = error.map(|error| error.to_string()).unwrap_or_default();
+    for word in [route.local.to_string(), "over udp".to_owned(), "4791".to_owned()] {
+        assert!(said.contains(&word), "{said}");
+    }
     assert_eq!(endpoint.departure(), None);
 
     // Each takes the place of the one before, which was killed.

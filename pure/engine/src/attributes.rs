@@ -17,6 +17,14 @@ impl Gid {
         Self([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d])
     }
 
+    /// It is an address of the loopback interface, which reaches its own host alone.
+    pub const fn is_loopback(&self) -> bool {
+        match self.v4() {
+            Some([first, ..]) => first == 127,
+            None => u128::from_be_bytes(self.0) == 1,
+        }
+    }
+
     /// The IPv4 address within, if it is one.
     pub const fn v4(&self) -> Option<[u8; 4]> {
         match self.0 {

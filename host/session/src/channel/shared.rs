@@ -21,7 +21,7 @@ use super::Channel;
 use crate::adapter::Adapter;
 use crate::buffer::Block;
 use crate::config::Signal;
-use crate::error::ChannelError;
+use crate::error::{ChannelError, Route};
 use crate::frame::Name;
 use crate::handler::Handler;
 use crate::line::Line;
@@ -34,8 +34,8 @@ use crate::set_up::Unlinked;
 use crate::source::{Places, Source};
 use adverb_sys::latch::{Latch, Latched};
 use adverb_verbs::{
-    Imm, PollError, Qp, Rc, ReceiveWork, SendData, SendKind, SendTo, SendWork, WcOpcode, WcStatus,
-    WorkCompletion,
+    Imm, PollError, PostError, Qp, Rc, ReceiveWork, SendData, SendKind, SendTo, SendWork, WcOpcode,
+    WcStatus, WorkCompletion,
 };
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -483,21 +483,9 @@ impl Shared {
     /// Posts a WRITE of nothing, which completes when all work before it has.
     pub(super) fn post_marker(&self, state: &mut State) -> Result<(), ChannelError> {
         let ticket = state.sends.next_ticket();
-        let work = SendWork {
-            to: SendTo::Peer,
-            wr_id: ticket.to_wr_id(),
-            kind: SendKind::Write { va: 0, rkey: adverb_verbs::Rkey(0), imm: None },
-            data: SendData::Gather(&[]),
-            signaled: true,
-            solicited: false,
-            fence: false,
-            buffer: None,
-        };
         // There is room: the work that fills the queue asks for a completion itself.
         debug_assert!(state.sends.room() > 0, "there is room while `unsignaled` is not 0");
-        // SAFETY: the request has no scatter/gather entries, so there is no memory to hold.
-        let posted = unsafe { state.qp.post_send(&[work]) };
-        posted.map_err(|(_, error)| ChannelError::Post(error))?;
+        post_nothing(&state.qp, ticket.to_wr_id()).map_err(ChannelError::Post)?;
         state.sends.post(Operation::Write, None, Claim::Anybody);
         state.unsignaled = 0;
         Ok(())
@@ -740,12 +728,23 @@ impl Shared {
         Ok(state)
     }
 
+    /// From where to where its packets go, and how.
+    pub(crate) fn route(&self) -> Route {
+        let peer = Arc::clone(&self.line.link().peer);
+        let path = self.watch().path();
+        Route { local: peer.local.1, remote: peer.gid, path }
+    }
+
     /// The event, if its work succeeded; otherwise why it failed, as far as that is known.
     pub(super) fn judge(&self, event: Event) -> Result<Event, ChannelError> {
         let (operation, status) = (event.operation, event.status);
         if status == WcStatus::Success {
             return Ok(event);
         }
+        let unanswered = || match status == WcStatus::RetryExceeded {
+            true => ChannelError::Unanswered { operation, route: self.route() },
+            false => ChannelError::Work { operation, status },
+        };
         let cause = if status == WcStatus::WorkRequestFlushed {
             let state = self.lock();
             state.failure.or(state.before).map(Failure::error)
@@ -754,7 +753,7 @@ impl Shared {
         } else {
             None
         };
-        Err(cause.unwrap_or(ChannelError::Work { operation, status }))
+        Err(cause.unwrap_or_else(unanswered))
     }
 }
 
@@ -777,6 +776,22 @@ fn handle(handler: &dyn Handler, channel: &Channel, event: Event) {
         Operation::Receive => handler.received(channel, event),
         Operation::WriteReceived => handler.write_received(channel, event),
     }
+}
+
+/// Posts a WRITE of nothing, which the peer acknowledges.
+pub(crate) fn post_nothing(qp: &Qp<Rc>, wr_id: u64) -> Result<(), PostError> {
+    let work = SendWork {
+        to: SendTo::Peer,
+        wr_id,
+        kind: SendKind::Write { va: 0, rkey: adverb_verbs::Rkey(0), imm: None },
+        data: SendData::Gather(&[]),
+        signaled: true,
+        solicited: false,
+        fence: false,
+        buffer: None,
+    };
+    // SAFETY: the request has no scatter/gather entries, so there is no memory to hold.
+    unsafe { qp.post_send(&[work]) }.map_err(|(_, error)| error)
 }
 
 /// It may have failed because the peer was gone.
