@@ -4,8 +4,11 @@
 //! with a [`Failure`], whose kind decides the exit code; this file is the only one that exits.
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
+use signal_hook::consts::SIGTERM;
 
 use crate::args::{Args, Command};
 
@@ -26,6 +29,7 @@ mod sockets;
 fn main() -> ExitCode {
     panics::report_them();
     let args = Args::parse();
+    end_on_sigterm();
     if let Err(error) = adverb::log_to_stderr() {
         let failure = failure::Failure::usage(error.to_string());
         complain(&failure);
@@ -48,6 +52,15 @@ fn main() -> ExitCode {
             complain(&failure);
             failure.exit_code()
         }
+    }
+}
+
+/// The kernel gives the first process of a container no signal that it has not asked for.
+fn end_on_sigterm() {
+    if std::process::id() == 1 {
+        let at_once = Arc::new(AtomicBool::new(true));
+        // Without a handler it ends as before: by SIGKILL.
+        let _ = signal_hook::flag::register_conditional_shutdown(SIGTERM, 128 + SIGTERM, at_once);
     }
 }
 

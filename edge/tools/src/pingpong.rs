@@ -6,12 +6,12 @@
 //! what it wrote. Every byte is compared.
 
 use std::io::{ErrorKind, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use adverb::session::{
-    BindError, Block, Buffer, Channel, ClientSession, Config, Endpoint, PathMtu, RemoteBuffer,
-    ServerSession,
+    BindError, Block, Buffer, Channel, ClientSession, Config, ConnectError, ConnectorError,
+    Endpoint, PathMtu, RemoteBuffer, ServerSession,
 };
 
 use crate::args::PingpongArgs;
@@ -29,8 +29,9 @@ pub(crate) fn run(args: &PingpongArgs) -> Result<(), Failure> {
         return serve(args);
     }
     let Some(host) = &connection.host else {
-        let (_server, port) = start_server(args)?;
-        return test(connect(&[SocketAddr::from(([127, 0, 0, 1], port))], args)?, args);
+        let here = local_address();
+        let (_server, port) = start_server(args, here)?;
+        return test(connect(&[SocketAddr::new(here, port)], args)?, args);
     };
     let endpoint = connect(&addresses(host, connection.port)?, args);
     let what = format!("connecting to {host} port {}", connection.port);
@@ -79,7 +80,7 @@ struct Side {
 
 impl Side {
     /// Greets the peer, and exchanges sinks with it. Returns what it said.
-    fn set_up(endpoint: Endpoint, bytes: Option<usize>) -> Result<(Self, String), Failure> {
+    fn set_up(endpoint: Endpoint, asked: Option<(usize, u64)>) -> Result<(Self, String), Failure> {
         let control = endpoint.channel("control").doing("looking for a channel")?;
         let data = endpoint.channel("data").doing("looking for a channel")?;
         let words = endpoint.adapter().buffer(2, GREETING_BYTES).doing("allocating")?;
@@ -87,8 +88,10 @@ impl Side {
         // Each knows by the peer's greeting that it can be sent to.
         endpoint.advertise("greetings", &words).doing("greeting")?;
         endpoint.remote_buffer("greetings").doing("waiting for the peer to be greeted")?;
-        let hello = match bytes {
-            Some(bytes) => format!("hello from the client: blocks of {bytes} bytes"),
+        let hello = match asked {
+            Some((bytes, rounds)) => {
+                format!("hello from the client: {rounds} rounds of blocks of {bytes} bytes")
+            }
             None => "hello from the server".to_owned(),
         };
         let mine = block(&words, 0)?;
@@ -97,8 +100,11 @@ impl Side {
         let heard = control.recv().doing("waiting for a greeting")?;
         let said = heard.block.first(heard.bytes).doing("reading a greeting")?.to_vec();
         let said = String::from_utf8_lossy(&said).into_owned();
-        let asked = || said.strip_suffix(" bytes")?.rsplit(' ').next()?.parse::<usize>().ok();
-        let bytes = bytes.or_else(asked).filter(|bytes| (1..=BLOCK_BYTES_MAX).contains(bytes));
+        let told = || said.strip_suffix(" bytes")?.rsplit(' ').next()?.parse::<usize>().ok();
+        let bytes = asked
+            .map(|(bytes, _)| bytes)
+            .or_else(told)
+            .filter(|bytes| (1..=BLOCK_BYTES_MAX).contains(bytes));
         let bytes = bytes.ok_or_else(|| Failure::failed(format!("the peer said {said:?}")))?;
         let sink = endpoint.adapter().buffer(BLOCKS, bytes).doing("allocating a sink")?;
         let local = endpoint.adapter().buffer(BLOCKS, bytes).doing("allocating blocks")?;
@@ -157,7 +163,7 @@ fn connect(addresses: &[SocketAddr], args: &PingpongArgs) -> Result<Endpoint, Fa
         let session = ClientSession::new(config).doing("opening the device")?;
         match session.connect(*to) {
             Ok(endpoint) => return Ok(endpoint),
-            Err(error) => errors.push(format!("setting up: {error}")),
+            Err(error) => errors.push(format!("setting up: {error}{}", hint(&error))),
         }
     }
     Err(Failure::failed(if errors.is_empty() {
@@ -167,11 +173,23 @@ fn connect(addresses: &[SocketAddr], args: &PingpongArgs) -> Result<Endpoint, Fa
     }))
 }
 
+/// What to do about a server that is there and does not do as ours.
+fn hint(error: &ConnectError) -> &'static str {
+    let ConnectError::Handshake { error, .. } = error else {
+        return "";
+    };
+    let is_another = matches!(
+        error,
+        ConnectorError::Timeout { .. } | ConnectorError::Closed | ConnectorError::Frame(_)
+    );
+    if is_another { "; is it `adverb pingpong --server`?" } else { "" }
+}
+
 /// The client: greets, tests, and says what came of it.
 fn test(endpoint: Endpoint, args: &PingpongArgs) -> Result<(), Failure> {
     let bytes = usize::try_from(args.size).doing("allocating a block")?;
     println!("connected to {}", who(&endpoint));
-    let (side, said) = Side::set_up(endpoint, Some(bytes))?;
+    let (side, said) = Side::set_up(endpoint, Some((bytes, args.iters)))?;
     println!("the peer says: {said}; its sink is {BLOCKS} blocks of {bytes} bytes");
     let mut samples = Samples::new();
     for round in 0..args.iters {
@@ -255,13 +273,20 @@ fn nothing() -> Result<(), Failure> {
 
 /// Answers one client until it goes; says how many rounds there were.
 fn answer(endpoint: Endpoint) -> Result<u64, Failure> {
-    let (side, _) = Side::set_up(endpoint, None)?;
+    let (side, said) = Side::set_up(endpoint, None)?;
+    let due = rounds_of(&said);
     let mut round = 0;
     loop {
         let seed = round * 4;
         if let Err(failure) = side.expect(seed, imm(round)) {
             use adverb::session::Departure;
             return match side.endpoint.departure() {
+                Some(Departure::Closed) if due.is_some_and(|due| round < due) => {
+                    let due = due.unwrap_or_default();
+                    Err(Failure::failed(format!(
+                        "the client has ended after {round} of {due} rounds"
+                    )))
+                }
                 Some(Departure::Closed) => Ok(round),
                 Some(_) | None => Err(failure),
             };
@@ -271,10 +296,16 @@ fn answer(endpoint: Endpoint) -> Result<u64, Failure> {
     }
 }
 
+/// How many rounds the client will have, if its greeting says so.
+fn rounds_of(greeting: &str) -> Option<u64> {
+    greeting.split_once(" rounds of ")?.0.rsplit(' ').next()?.parse().ok()
+}
+
 fn who(endpoint: &Endpoint) -> String {
     let peer = endpoint.peer();
+    let path = endpoint.path().map(|path| format!(", path {path}")).unwrap_or_default();
     format!(
-        "{} (device {}, GID {}, path MTU {})",
+        "{} (device {}, GID {}, path MTU {}{path})",
         peer.addr,
         peer.device,
         peer.gid,
@@ -312,11 +343,21 @@ fn imm(round: u64) -> u32 {
     u32::try_from(round % (1 << 31)).unwrap_or(0)
 }
 
+/// An address of this host: that of the loopback, or where there is none, of any device.
+fn local_address() -> IpAddr {
+    let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let devices = adverb::verbs::devices().unwrap_or_default();
+    let others = devices.iter().flat_map(|device| &device.gids).map(|gid| gid.ip());
+    let is_here = |ip: &IpAddr| TcpListener::bind((*ip, 0)).is_ok();
+    loopback.into_iter().chain(others).find(is_here).unwrap_or(Ipv4Addr::LOCALHOST.into())
+}
+
 /// Starts this same program as a server for one client.
-fn start_server(args: &PingpongArgs) -> Result<(Child, u16), Failure> {
+fn start_server(args: &PingpongArgs, here: IpAddr) -> Result<(Child, u16), Failure> {
     let connection = &args.connection;
     let mut command = Child::command()?;
-    command.args(["pingpong", "--server", "--child", "--bind", "127.0.0.1", "--port", "0"]);
+    command.args(["pingpong", "--server", "--child", "--port", "0"]);
+    command.args(["--bind", &here.to_string()]);
     command.args(["--mtu", &connection.mtu.to_string()]);
     command.args(["--tclass", &connection.traffic_class.to_string()]);
     command.args(["--hop-limit", &connection.hop_limit.to_string()]);

@@ -78,6 +78,53 @@ fn run(command: &str) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
+/// Goal: two hosts need no word about devices, and each side is told how packets go; a client that ends
+/// too early is not a success for the server.
+#[test]
+fn a_pingpong_between_hosts_needs_no_options() {
+    let Some(hosts) = Hosts::new(2) else {
+        return;
+    };
+    let mut server = hosts.on(0, &["pingpong", "--server"]).spawn().expect("the command starts");
+    let output = hosts.on(1, &["pingpong", &address(0), "-n", "5"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let said = stdout(&output);
+    assert!(said.contains("device soft_eth0") && said.contains("path udp"), "{said}");
+    let words = ["pingpong", &address(0), "-n", "100000000"];
+    let mut client = hosts.on(1, &words).spawn().expect("the command starts");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    client.kill().expect("a child of ours");
+    client.wait().expect("a child of ours");
+    // It has taken note when it serves the next.
+    let output = hosts.on(1, &["pingpong", &address(0), "-n", "1"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    server.kill().expect("a child of ours");
+    let output = server.wait_with_output().expect("a child of ours");
+    assert_eq!(stdout(&output).matches("every byte right").count(), 2, "{}", stdout(&output));
+    assert!(!stderr(&output).is_empty());
+}
+
+/// Goal: a host without IPv4 tests itself over IPv6; one whose loopback is down hears what to do.
+#[test]
+fn a_pingpong_on_one_host_takes_the_loopback_there_is() {
+    let inside = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-n", "sh", "-c", &format!("{script} exec \"$@\""), "sh"]);
+        command.args([env!("CARGO_BIN_EXE_adverb"), "pingpong", "-n", "2"]);
+        command.output().expect("unshare")
+    };
+    let output = inside("ip link set lo up || exit 99; ip addr del 127.0.0.1/8 dev lo || exit 99;");
+    if output.status.code() == Some(99) || stderr(&output).contains("unshare") {
+        println!("skipped: no network namespaces: {}", stderr(&output));
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("connected to [::1]"), "{}", stdout(&output));
+    let output = inside("");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("ip link set lo up"), "{}", stderr(&output));
+}
+
 #[test]
 fn every_host_of_a_mesh_has_the_whole_matrix() {
     let Some(hosts) = Hosts::new(3) else {

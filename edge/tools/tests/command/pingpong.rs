@@ -60,6 +60,7 @@ fn a_server_of_another_kind_is_a_failure_that_says_so() {
     let output = adverb(&["pingpong", "127.0.0.1", "-p", &server.port, "-n", "1"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("another program"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("adverb pingpong --server"), "{}", stderr(&output));
 }
 
 #[test]
