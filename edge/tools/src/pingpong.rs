@@ -385,6 +385,25 @@ mod tests {
     use crate::args::{Args, Command};
     use clap::Parser;
 
+    /// Goal: a client that says goodbye before its rounds are over has failed for the server too.
+    #[test]
+    fn a_client_that_ends_early_is_a_failure() {
+        let words = ["adverb", "pingpong"];
+        let Ok(Args { command: Command::Pingpong(args) }) = Args::try_parse_from(words) else {
+            panic!("`pingpong` was asked for");
+        };
+        let mut server = ServerSession::bind("127.0.0.1:0", config(&args).unwrap()).unwrap();
+        let address = server.local_addr();
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(move || answer(server.accept(PATIENCE * 6).unwrap()));
+            let endpoint = connect(&[address], &args).unwrap();
+            let (side, _) = Side::set_up(endpoint, Some((64, 10))).unwrap();
+            drop(side);
+            let error = serving.join().unwrap().unwrap_err();
+            assert!(error.to_string().contains("after 0 of 10 rounds"), "{error}");
+        });
+    }
+
     /// Goal: a host of which one address does not answer is reached at another.
     /// Method: the one that does not comes first; the other gets almost all of a minute, in many parts.
     #[test]

@@ -95,12 +95,15 @@ fn a_pingpong_between_hosts_needs_no_options() {
     std::thread::sleep(std::time::Duration::from_secs(1));
     client.kill().expect("a child of ours");
     client.wait().expect("a child of ours");
-    // It has taken note when it serves the next.
-    let output = hosts.on(1, &["pingpong", &address(0), "-n", "1"]).output().expect("it runs");
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    // What became of a client is told before the next is served.
+    for _ in 0..2 {
+        let output = hosts.on(1, &["pingpong", &address(0), "-n", "1"]).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    }
     server.kill().expect("a child of ours");
     let output = server.wait_with_output().expect("a child of ours");
-    assert_eq!(stdout(&output).matches("every byte right").count(), 2, "{}", stdout(&output));
+    let right = stdout(&output).matches("every byte right").count();
+    assert!((2..=3).contains(&right), "{}", stdout(&output));
     assert!(!stderr(&output).is_empty());
 }
 
