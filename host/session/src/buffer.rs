@@ -283,6 +283,11 @@ impl Block {
         self.offset - self.buffer.inner.start
     }
 
+    /// It starts where `other` does, in the same memory.
+    pub(crate) fn starts_with(&self, other: &Self) -> bool {
+        self.sge().lkey == other.sge().lkey && self.sge().addr == other.sge().addr
+    }
+
     /// Its bytes.
     #[inline]
     pub fn len(&self) -> usize {

@@ -441,6 +441,11 @@ impl Channel {
         })
     }
 
+    /// Has all who wait look once more.
+    pub(crate) fn wake(&self) {
+        self.shared.wake();
+    }
+
     /// Posts work that is claimed, and waits for its end.
     #[inline]
     fn awaited(

@@ -926,8 +926,16 @@ pub enum MessageError {
     Channel(ChannelError),
     /// A claim on a buffer that it cannot meet.
     Claim(BlockError),
+    /// There is no memory for a long message. It was not sent; one to be received is still the next.
+    Memory {
+        /// Bytes of the message.
+        len: usize,
+    },
     /// The peer may not read the block: its buffer needs `Access::REMOTE_READ`. Nothing was sent.
     NotReadable,
+    /// Nothing may be written to the block: its buffer needs `Access::LOCAL_WRITE`. Nothing was
+    /// received.
+    NotWritable,
     /// The messenger was not opened: memory, a name, or the peer was missing.
     Open {
         /// Which.
@@ -969,8 +977,16 @@ impl fmt::Display for MessageError {
             }
             Self::Channel(error) => fmt::Display::fmt(error, f),
             Self::Claim(error) => fmt::Display::fmt(error, f),
+            Self::Memory { len } => write!(
+                f,
+                "there is no memory for a message of {len} bytes: free some and try again"
+            ),
             Self::NotReadable => f.write_str(
                 "the peer may not read the block: allocate its buffer with Access::REMOTE_READ",
+            ),
+            Self::NotWritable => f.write_str(
+                "a message cannot be written to the block: allocate its buffer with \
+                 Access::LOCAL_WRITE",
             ),
             Self::Open { what } => write!(f, "cannot open the messenger: {what}"),
             Self::Shallow { what, depth, least } => {
@@ -991,7 +1007,9 @@ impl Error for MessageError {
             Self::Channel(error) => Some(error),
             Self::Claim(error) => Some(error),
             Self::Block { .. }
+            | Self::Memory { .. }
             | Self::NotReadable
+            | Self::NotWritable
             | Self::Open { .. }
             | Self::Shallow { .. }
             | Self::Timeout { .. }

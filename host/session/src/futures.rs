@@ -301,8 +301,8 @@ impl AsyncMessenger {
         self.until(|messenger| Ok(messenger.try_send(message)?.then_some(()))).await
     }
 
-    /// Waits for the next message. Cancel-safe, except while a long message is read: that is then
-    /// read again.
+    /// Waits for the next message. Cancel-safe: the READ of a long message goes on, and the next call
+    /// takes it.
     ///
     /// # Errors
     ///

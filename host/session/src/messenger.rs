@@ -10,11 +10,14 @@
 //! are kept for them too, so that they pass when both sides are stuck with data.
 //!
 //! A message that is longer than a block is offered: the receiver READs it when the program asks for
-//! it, and counts it as taken.
+//! it, and counts it as taken. The offer stays first in line until the READ has ended: a call that has
+//! no memory for it, or no time, leaves it for the next call, which goes on with the same READ.
 //!
 //! One lock guards all of it. Whoever calls makes progress for everybody: there is no thread here.
 
 mod header;
+#[cfg(test)]
+mod tests;
 
 use self::header::{HEADER_BYTES, Header, Kind, OFFER_BYTES};
 use crate::buffer::{Block, Buffer};
@@ -23,7 +26,7 @@ use crate::connector::Deadline;
 use crate::endpoint::Endpoint;
 use crate::error::{ChannelError, HAS_ONE, MessageError};
 use crate::remote::{RemoteBlock, RemoteBuffer};
-use crate::ring::{Event, Operation};
+use crate::ring::{Event, Operation, Ticket};
 use adverb_verbs::{Access, Rkey};
 use std::collections::VecDeque;
 use std::fmt;
@@ -93,6 +96,9 @@ struct Inner {
     version: AtomicU64,
     /// Threads that have taken events from the channel and not noted them yet.
     noting: AtomicUsize,
+    /// There is memory for long messages.
+    #[cfg(test)]
+    has_memory: std::sync::atomic::AtomicBool,
     state: Mutex<State>,
 }
 
@@ -120,13 +126,21 @@ struct State {
     /// Messages that have come and nobody has asked for.
     inbox: VecDeque<Arrival>,
     /// Offers that the peer has not taken; the oldest has the number `taken_by_peer`.
-    offers: VecDeque<Block>,
+    offers: VecDeque<Offered>,
     taken_by_peer: u32,
     /// Memory of large messages that is not in use.
     landings: Vec<Buffer>,
     failure: Option<MessageError>,
     /// Tasks that wait.
     wakers: Vec<Waker>,
+}
+
+/// Memory that the peer was offered.
+enum Offered {
+    /// The messenger's, for the copy of a message.
+    Copy(Block),
+    /// The program's, held until the peer has read it.
+    Lent { _block: Block },
 }
 
 /// Something that has come.
@@ -136,7 +150,44 @@ enum Arrival {
     Offer {
         remote: RemoteBuffer,
         len: usize,
+        /// Of the first in line, once it was asked for.
+        read: Option<Reading>,
     },
+}
+
+/// The READ of a message that was offered.
+struct Reading {
+    ticket: Ticket,
+    block: Block,
+    target: Target,
+    has_ended: bool,
+}
+
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Target {
+    /// Memory of the messenger's: any call may take the message.
+    Landing,
+    /// The block of a call that waits for it.
+    Awaited,
+    /// The block of a call that has given up.
+    Left,
+}
+
+/// Where a call wants a message to be.
+enum Into<'a> {
+    /// In memory of the messenger's, which has been got for it.
+    Memory(&'a mut Option<Block>),
+    /// In this block of the program's.
+    Block(&'a Block),
+}
+
+/// What a call has taken from the inbox.
+enum Taken {
+    Message(Body, usize),
+    /// It was read into the caller's block.
+    Read(usize),
+    /// Nothing yet: memory of this length is needed.
+    Needs(usize),
 }
 
 /// How much a messenger has on its hands.
@@ -233,6 +284,8 @@ impl Messenger {
             theirs,
             version: AtomicU64::new(0),
             noting: AtomicUsize::new(0),
+            #[cfg(test)]
+            has_memory: std::sync::atomic::AtomicBool::new(true),
             state: Mutex::new(state),
         };
         Ok(Self { inner: Arc::new(inner), timeout })
@@ -277,7 +330,8 @@ impl Messenger {
         }
         let copy = self.inner.landing(message.len())?;
         copy.write(0, message)?;
-        self.until(|inner, state| inner.offer(state, &copy)).map(drop)
+        let offered = self.until(|inner, state| inner.offer(state, &copy, false)).map(drop);
+        offered.inspect_err(|_| self.inner.give_back(&mut self.inner.lock(), copy))
     }
 
     /// Sends a copy of `message` if there is room for it now; false if there is none.
@@ -292,10 +346,18 @@ impl Messenger {
             let state = &mut *self.inner.lock();
             return Ok(self.inner.send_copy(state, message)?.is_some());
         }
+        if !self.inner.can_offer(&self.inner.lock())? {
+            return Ok(false);
+        }
         let copy = self.inner.landing(message.len())?;
         copy.write(0, message)?;
         let state = &mut *self.inner.lock();
-        Ok(self.inner.offer(state, &copy)?.is_some())
+        // Another thread may have taken the room meanwhile.
+        let offered = self.inner.offer(state, &copy, false);
+        if !matches!(offered, Ok(Some(_))) {
+            self.inner.give_back(state, copy);
+        }
+        Ok(offered?.is_some())
     }
 
     /// Sends a block without a copy: the peer reads it where it is. Returns when it has, so that the
@@ -309,7 +371,7 @@ impl Messenger {
         if !block.buffer().access().contains(Access::REMOTE_READ) {
             return Err(MessageError::NotReadable);
         }
-        let number = self.until(|inner, state| inner.offer(state, block))?;
+        let number = self.until(|inner, state| inner.offer(state, block, true))?;
         self.until(|_, state| {
             let taken = state.taken_by_peer.wrapping_sub(number).cast_signed() > 0;
             Ok(taken.then_some(()))
@@ -340,25 +402,42 @@ impl Messenger {
     ///
     /// # Errors
     ///
-    /// [`MessageError`]; [`MessageError::Timeout`] if none came within [`crate::Timeouts::work`] or
-    /// what [`Messenger::with_timeout`] says: a server that may be idle for longer asks again. What came
-    /// before the peer went comes first.
+    /// [`MessageError`]; [`MessageError::Timeout`] if none came whole within [`crate::Timeouts::work`] or
+    /// what [`Messenger::with_timeout`] says, [`MessageError::Memory`] if there is no memory for a long
+    /// one. Nothing is lost then: ask again. What came before the peer went comes first.
     pub fn recv(&self) -> Result<Message, MessageError> {
-        let arrival = self.until(|_, state| Ok(state.inbox.pop_front()))?;
-        self.finish(arrival)
+        let mut memory = None;
+        let mut deadline = None;
+        loop {
+            let into = &mut memory;
+            let taken = self
+                .until_by(&mut deadline, |inner, state| inner.take(state, &mut Into::Memory(into)));
+            if let Some(message) = self.settle(taken.map(Some), &mut memory)? {
+                return Ok(message);
+            }
+        }
     }
 
-    /// Takes the next message if there is one. A long one is read now.
+    /// Takes the next message if there is one. A long one that has been offered is asked for, and taken
+    /// by a later call, once it has been read.
     ///
     /// # Errors
     ///
     /// As [`Messenger::recv`].
     pub fn try_recv(&self) -> Result<Option<Message>, MessageError> {
         self.inner.progress()?;
-        let arrival = self.inner.lock().inbox.pop_front();
-        match arrival {
-            Some(arrival) => self.finish(arrival).map(Some),
-            None => self.inner.lock().failure.map_or(Ok(None), Err),
+        let mut memory = None;
+        loop {
+            let mut state = self.inner.lock();
+            let taken = self.inner.take(&mut state, &mut Into::Memory(&mut memory));
+            let failure = state.failure;
+            drop(state);
+            let is_done = matches!(taken, Ok(None));
+            match self.settle(taken, &mut memory)? {
+                Some(message) => return Ok(Some(message)),
+                None if is_done => return failure.map_or(Ok(None), Err),
+                None => {}
+            }
         }
     }
 
@@ -367,27 +446,23 @@ impl Messenger {
     ///
     /// # Errors
     ///
-    /// As [`Messenger::recv`]; [`MessageError::TooLong`] if it does not fit: it is still the next.
+    /// As [`Messenger::recv`], and the message is still the next: [`MessageError::TooLong`] if it does
+    /// not fit, [`MessageError::NotWritable`] if the block's buffer lacks [`Access::LOCAL_WRITE`]. After
+    /// [`MessageError::Timeout`] a long message may still be read into the block: ask again with it.
     pub fn recv_into(&self, block: &Block) -> Result<usize, MessageError> {
-        let arrival = self.until(|_, state| {
-            let len = match state.inbox.front() {
-                Some(Arrival::Message(_, len) | Arrival::Offer { len, .. }) => *len,
-                None => return Ok(None),
-            };
-            match len <= block.len() {
-                true => Ok(state.inbox.pop_front()),
-                false => Err(MessageError::TooLong { len, max: block.len() }),
-            }
-        })?;
-        match arrival {
-            Arrival::Message(from, len) => {
-                let message = Message::new(self, Body::Receive(from), len);
-                message.copy_to(block)?;
+        if !block.buffer().access().contains(Access::LOCAL_WRITE) {
+            return Err(MessageError::NotWritable);
+        }
+        let taken = self.until(|inner, state| inner.take(state, &mut Into::Block(block)));
+        match taken {
+            Ok(Taken::Message(body, len)) => {
+                Message::new(self, body, len).copy_to(block)?;
                 Ok(len)
             }
-            Arrival::Offer { remote, len } => {
-                self.fetch(&remote, &block.clone().first(len)?)?;
-                Ok(len)
+            Ok(Taken::Read(len) | Taken::Needs(len)) => Ok(len),
+            Err(error) => {
+                self.inner.leave(block);
+                Err(error)
             }
         }
     }
@@ -439,42 +514,40 @@ impl Messenger {
         }
     }
 
-    fn finish(&self, arrival: Arrival) -> Result<Message, MessageError> {
-        match arrival {
-            Arrival::Message(block, len) => Ok(Message::new(self, Body::Receive(block), len)),
-            Arrival::Offer { remote, len } => {
-                let landing = self.inner.landing(len)?;
-                self.fetch(&remote, &landing)?;
-                Ok(Message::new(self, Body::Landing(landing), len))
-            }
+    /// Makes a message of what was taken, or gets the memory that it needs.
+    fn settle(
+        &self,
+        taken: Result<Option<Taken>, MessageError>,
+        memory: &mut Option<Block>,
+    ) -> Result<Option<Message>, MessageError> {
+        if let Some(unused) = memory.take() {
+            self.inner.give_back(&mut self.inner.lock(), unused);
         }
-    }
-
-    /// Reads what was offered, and tells the peer.
-    fn fetch(&self, remote: &RemoteBuffer, to: &Block) -> Result<(), MessageError> {
-        let channel = self.inner.channel.with_timeout(self.timeout);
-        let read = loop {
-            match channel.read(to.clone(), remote.at(0)?) {
-                // Of events that nobody has taken.
-                Err(ChannelError::Full { .. }) => self.inner.progress()?,
-                ended => break ended,
+        match taken? {
+            Some(Taken::Message(body, len)) => Ok(Some(Message::new(self, body, len))),
+            Some(Taken::Needs(len)) => {
+                *memory = Some(self.inner.landing(len)?);
+                Ok(None)
             }
-        };
-        let state = &mut *self.inner.lock();
-        read.map_err(|error| state.fail(MessageError::Channel(error)))?;
-        state.taken = state.taken.wrapping_add(1);
-        // The offer's own receive was posted again when it was noted.
-        self.inner.tell(state)?;
-        Ok(())
+            Some(Taken::Read(_)) | None => Ok(None),
+        }
     }
 
     /// Makes progress until `done` has an answer, or the time is over.
     fn until<T>(
         &self,
+        done: impl FnMut(&Inner, &mut State) -> Result<Option<T>, MessageError>,
+    ) -> Result<T, MessageError> {
+        self.until_by(&mut None, done)
+    }
+
+    /// As [`Messenger::until`], in several parts of which all have the time together.
+    fn until_by<T>(
+        &self,
+        deadline: &mut Option<Deadline>,
         mut done: impl FnMut(&Inner, &mut State) -> Result<Option<T>, MessageError>,
     ) -> Result<T, MessageError> {
         let inner = &*self.inner;
-        let mut deadline = None;
         loop {
             let version = inner.version.load(Ordering::Acquire);
             inner.progress()?;
@@ -570,12 +643,23 @@ impl Inner {
         Ok(Some(()))
     }
 
-    /// Offers a block, if there is room; returns the offer's number.
-    fn offer(&self, state: &mut State, block: &Block) -> Result<Option<u32>, MessageError> {
+    /// There is room for an offer.
+    fn can_offer(&self, state: &State) -> Result<bool, MessageError> {
         if let Some(failure) = state.failure {
             return Err(failure);
         }
-        if self.credit(state) == 0 || !self.has_place()? || state.offers.len() >= OFFERS_MAX {
+        Ok(self.credit(state) > 0 && self.has_place()? && state.offers.len() < OFFERS_MAX)
+    }
+
+    /// Offers a block, which is the program's if it `is_lent`, if there is room; returns the offer's
+    /// number.
+    fn offer(
+        &self,
+        state: &mut State,
+        block: &Block,
+        is_lent: bool,
+    ) -> Result<Option<u32>, MessageError> {
+        if !self.can_offer(state)? {
             return Ok(None);
         }
         let offset = u64::try_from(block.offset()).unwrap_or(u64::MAX);
@@ -588,8 +672,115 @@ impl Inner {
         let number = state.taken_by_peer.wrapping_add(ahead);
         self.post(state, kind, &[])?;
         state.sent = state.sent.wrapping_add(1);
-        state.offers.push_back(block.clone());
+        let block = block.clone();
+        state.offers.push_back(match is_lent {
+            true => Offered::Lent { _block: block },
+            false => Offered::Copy(block),
+        });
         Ok(Some(number))
+    }
+
+    /// Takes what is first in the inbox, if it is whole. Has it read, if it was offered; it stays first
+    /// until that has ended.
+    fn take(&self, state: &mut State, into: &mut Into<'_>) -> Result<Option<Taken>, MessageError> {
+        let (Some(Arrival::Message(_, len)) | Some(Arrival::Offer { len, .. })) =
+            state.inbox.front()
+        else {
+            return Ok(None);
+        };
+        let len = *len;
+        if let Into::Block(block) = into
+            && len > block.len()
+        {
+            return Err(MessageError::TooLong { len, max: block.len() });
+        }
+        if let Some(Arrival::Offer { read, .. }) = state.inbox.front_mut() {
+            let is_ours = |reading: &Reading| match &*into {
+                Into::Memory(_) => false,
+                Into::Block(block) => reading.block.starts_with(block),
+            };
+            match read {
+                Some(reading) if reading.target == Target::Left && is_ours(reading) => {
+                    reading.target = Target::Awaited;
+                }
+                // It ends in a block that is not ours, for a call that does not want it any more.
+                Some(reading) if reading.target == Target::Left => *read = None,
+                Some(_) | None => {}
+            }
+            match read {
+                None => return self.ask(state, len, into),
+                Some(reading) if !reading.has_ended => return Ok(None),
+                // Another call's.
+                Some(reading) if reading.target == Target::Awaited && !is_ours(reading) => {
+                    return Ok(None);
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(match state.inbox.pop_front() {
+            Some(Arrival::Message(block, len)) => Some(Taken::Message(Body::Receive(block), len)),
+            Some(Arrival::Offer { read: Some(Reading { block, target, .. }), .. }) => {
+                state.taken = state.taken.wrapping_add(1);
+                // What cannot be told now is told with what comes next.
+                let _ = self.tell(state);
+                self.wake_others(state);
+                Some(match target {
+                    Target::Landing => Taken::Message(Body::Landing(block), len),
+                    Target::Awaited | Target::Left => Taken::Read(len),
+                })
+            }
+            Some(Arrival::Offer { read: None, .. }) | None => None,
+        })
+    }
+
+    /// Posts the READ of the offer that is first in the inbox, of `len` bytes, if there is a place.
+    fn ask(
+        &self,
+        state: &mut State,
+        len: usize,
+        into: &mut Into<'_>,
+    ) -> Result<Option<Taken>, MessageError> {
+        let (block, target) = match into {
+            Into::Memory(Some(block)) if block.len() == len => (block.clone(), Target::Landing),
+            Into::Memory(_) => return Ok(Some(Taken::Needs(len))),
+            Into::Block(block) => ((*block).clone().first(len)?, Target::Awaited),
+        };
+        let Some(Arrival::Offer { remote, read, .. }) = state.inbox.front_mut() else {
+            return Ok(None);
+        };
+        if self.channel.room().0 <= u64::from(COUNTS_MAX) {
+            self.channel.nudge()?;
+            return Ok(None);
+        }
+        let ticket = self.channel.post_read(block.clone(), remote.at(0)?)?;
+        if let Into::Memory(memory) = into {
+            **memory = None;
+        }
+        *read = Some(Reading { ticket, block, target, has_ended: false });
+        self.channel.nudge()?;
+        Ok(None)
+    }
+
+    /// A call that had a message read into `block` has given up.
+    fn leave(&self, block: &Block) {
+        let state = &mut *self.lock();
+        if let Some(Arrival::Offer { read: Some(reading), .. }) = state.inbox.front_mut()
+            && reading.target == Target::Awaited
+            && reading.block.starts_with(block)
+        {
+            reading.target = Target::Left;
+            self.wake_others(state);
+        }
+    }
+
+    /// What is first in the inbox is another now, or free for another call.
+    fn wake_others(&self, state: &mut State) {
+        if state.inbox.is_empty() {
+            return;
+        }
+        self.version.fetch_add(1, Ordering::AcqRel);
+        state.wakers.drain(..).for_each(Waker::wake);
+        self.channel.wake();
     }
 
     /// Posts something with the counts as they are.
@@ -629,7 +820,12 @@ impl Inner {
             None => {
                 let bytes = len.max(1).next_multiple_of(LANDING_STEP);
                 let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-                self.endpoint.adapter().buffer_with(1, bytes, access)?
+                #[cfg(test)]
+                if !self.has_memory.load(Ordering::Relaxed) {
+                    return Err(MessageError::Memory { len });
+                }
+                let buffer = self.endpoint.adapter().buffer_with(1, bytes, access);
+                buffer.map_err(|_| MessageError::Memory { len })?
             }
         };
         Ok(buffer.at(0)?.first(len)?)
@@ -637,8 +833,7 @@ impl Inner {
 
     /// Takes back memory that [`Inner::landing`] gave, or lets it go.
     fn give_back(&self, state: &mut State, block: Block) {
-        let own = block.buffer().access() == Access::LOCAL_WRITE | Access::REMOTE_READ;
-        if own && block.buffer().blocks() == 1 && state.landings.len() < LANDINGS_MAX {
+        if state.landings.len() < LANDINGS_MAX {
             state.landings.push(block.buffer().clone());
         }
     }
@@ -686,7 +881,14 @@ impl Inner {
                     state.fail(MessageError::Channel(error));
                 }
             }
-            Operation::Write | Operation::Read | Operation::FetchAdd | Operation::CompareSwap => {}
+            Operation::Read => {
+                if let Some(Arrival::Offer { read: Some(reading), .. }) = state.inbox.front_mut()
+                    && reading.ticket == event.ticket
+                {
+                    reading.has_ended = true;
+                }
+            }
+            Operation::Write | Operation::FetchAdd | Operation::CompareSwap => {}
         }
     }
 
@@ -713,7 +915,7 @@ impl Inner {
                 if state.inbox.len() >= state.inbox.capacity().max(INBOX_MIN) {
                     return Err(MessageError::Unruly { what: "it offers more than it may" });
                 }
-                state.inbox.push_back(Arrival::Offer { remote, len });
+                state.inbox.push_back(Arrival::Offer { remote, len, read: None });
             }
         }
         Ok(())
@@ -732,7 +934,7 @@ impl Inner {
             return Err(MessageError::Unruly { what: "it takes what was not offered" });
         }
         for _ in 0..taken {
-            if let Some(block) = state.offers.pop_front() {
+            if let Some(Offered::Copy(block)) = state.offers.pop_front() {
                 self.give_back(state, block);
             }
         }
