@@ -432,10 +432,27 @@ mod tests {
     fn advice_leaves_the_bytes_alone() {
         let mapping = Mapping::anonymous(4 << 20).unwrap();
         put(&mapping, 0, 9);
+        assert!(!is_advised(&mapping, "hg") && !is_advised(&mapping, "dc"));
         // Kernels built without huge pages refuse, which is fine too.
-        let _ = mapping.prefer_huge_pages();
+        let huge = mapping.prefer_huge_pages().is_ok();
         let _ = prefer_huge_pages(NonNull::from(&mut [0; 9]).cast(), 9);
         mapping.keep_from_children().unwrap();
+        assert_eq!(is_advised(&mapping, "hg"), huge);
+        assert!(is_advised(&mapping, "dc"), "children would have it");
         assert_eq!(get(&mapping, 0), 9);
+    }
+
+    /// The kernel has this flag (proc_pid_smaps(5)) for the mapping.
+    fn is_advised(mapping: &Mapping, flag: &str) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let at = mapping.as_ptr().addr().get();
+        let holds = |line: &str| {
+            let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+            let bound = |text| usize::from_str_radix(text, 16).ok();
+            Some((bound(start)?..bound(end)?).contains(&at))
+        };
+        let mut lines = maps.lines().skip_while(|line| holds(line) != Some(true));
+        let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+        flags.split_whitespace().any(|known| known == flag)
     }
 }
