@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A completion channel, for any number of completion queues. `struct ibv_comp_channel`.
 ///
@@ -109,8 +109,11 @@ impl CompChannel {
     ///
     /// None in practice: those of `poll(2)`.
     pub fn get_event_timeout(&self, timeout: Duration) -> io::Result<Option<CqEvent>> {
+        let start = Instant::now();
         loop {
-            let Some(wake) = self.inner.get(Some(timeout))? else {
+            // An event of a queue that is gone takes its time, and gives no more.
+            let left = timeout.saturating_sub(start.elapsed());
+            let Some(wake) = self.inner.get(Some(left))? else {
                 return Ok(None);
             };
             if let Some(event) = self.event(wake) {

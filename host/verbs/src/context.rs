@@ -368,7 +368,6 @@ impl Pd {
     ///
     /// [`AllocateError::NotSealed`] unless its length is sealed, [`AllocateError::FileTooShort`],
     /// [`AllocateError::Memory`] if it cannot be mapped for reading and writing.
-    #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn register_fd(
         &self,
         file: impl AsFd,

@@ -10,7 +10,6 @@ use adverb_device::locks::Mutex;
 use adverb_device::{BufferNumber, ResizeError, Timestamps, WcStatus};
 use std::fmt;
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::Duration;
 
 /// A work completion. `struct ibv_wc`; IBTA Vol. 1 §11.4.2.1.
 #[doc(alias = "ibv_wc")]
@@ -295,13 +294,6 @@ impl Cq {
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, cqe: u32) -> Result<(), ResizeError> {
         self.inner.device.resize(cqe)
-    }
-
-    /// Asks for fewer events: at most one for `count` completions or `period`. A hint, which the
-    /// software device accepts and does not follow: it has no interrupts to spare.
-    #[doc(alias = "ibv_modify_cq")]
-    pub fn moderate(&self, count: u16, period: Duration) {
-        let _ = (count, period);
     }
 
     /// Asks for one event on the channel when the next completion comes, or, with

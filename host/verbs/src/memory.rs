@@ -246,14 +246,10 @@ impl Mr {
     }
 
     fn out_of_bounds(&self, offset: usize, len: usize) -> RangeError {
-        if self.inner.region.is_writable() || self.fits(offset, len) {
-            let memory = self.len();
-            return match self.fits(offset, len) {
-                true => RangeError::ReadOnly,
-                false => RangeError::OutOfBounds { offset, len, memory },
-            };
+        match self.fits(offset, len) {
+            true => RangeError::ReadOnly,
+            false => RangeError::OutOfBounds { offset, len, memory: self.len() },
         }
-        RangeError::OutOfBounds { offset, len, memory: self.len() }
     }
 
     fn fits(&self, offset: usize, len: usize) -> bool {
@@ -346,7 +342,7 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// [`RangeError::OutOfBounds`], also for more than 2 GiB.
+    /// [`RangeError::OutOfBounds`], also for 4 GiB and more.
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Result<MrSlice, RangeError> {
         let short = u32::try_from(len).ok().filter(|_| self.fits(offset, len));

@@ -13,7 +13,7 @@ use crate::provider::{self, Domain, Events, Port};
 use crate::scope::Lent;
 use crate::srq::Srq;
 use crate::story;
-use crate::transport::{Receives, Sends, Supports, Transport};
+use crate::transport::{Connected, Receives, Sends, Supports, Transport};
 use crate::work::{Kind, Work};
 use adverb_device::locks::Mutex;
 use adverb_device::{
@@ -410,8 +410,15 @@ impl<T: Transport> Qp<T> {
         Ok(())
     }
 
-    /// Posts a request with memory that a [`Scope`](crate::Scope) lends. It is signaled.
-    /// IBTA Vol. 1 §11.4.1.1.
+    /// Posts a request to the peer with memory that a [`Scope`](crate::Scope) lends. It is signaled. Of
+    /// transports that have a peer, and not one for each request. IBTA Vol. 1 §11.4.1.1.
+    ///
+    /// ```compile_fail,E0277
+    /// # fn with(qp: &adverb_verbs::Qp<adverb_verbs::Ud>, bytes: &adverb_verbs::Lent<'_>) {
+    /// // A datagram needs an address.
+    /// let _ = qp.post_send_lent(adverb_verbs::SendKind::Send { imm: None }, bytes, 1);
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -424,7 +431,7 @@ impl<T: Transport> Qp<T> {
         wr_id: u64,
     ) -> Result<(), PostError>
     where
-        T: Sends,
+        T: Connected + Receives,
     {
         let to = SendTo::Peer;
         let (sges, signaled, solicited, fence) = ([bytes.sge()], true, false, false);
