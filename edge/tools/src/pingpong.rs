@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use adverb::session::{
     BindError, Block, Buffer, Channel, ClientSession, Config, ConnectError, ConnectorError,
-    Endpoint, PathMtu, RemoteBuffer, ServerSession,
+    Endpoint, PathMtu, RemoteBuffer, ServerSession, WorkMode,
 };
 
 use crate::args::PingpongArgs;
@@ -46,6 +46,7 @@ fn config(args: &PingpongArgs) -> Result<Config, Failure> {
         .traffic_class(connection.traffic_class)
         .hop_limit(connection.hop_limit)
         .channels(["control", "data"])
+        .work_mode(WorkMode::BusyPoll)
         .connect_timeout(PATIENCE)
         .work_timeout(PATIENCE);
     if let Some(name) = &connection.device {

@@ -17,7 +17,7 @@ mod counted;
 
 use adverb_session::{
     Access, Block, Buffer, Channel, ClientSession, Config, Endpoint, Event, RemoteBuffer,
-    ServerSession, WcStatus,
+    ServerSession, WcStatus, WorkMode,
 };
 use adverb_verbs::{
     Context, ContextConfig, Cq, Mr, PathChoice, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData,
@@ -133,7 +133,8 @@ struct Bench {
 
 impl Bench {
     fn new() -> Outcome<Self> {
-        let config = Config::default().silence_timeout(Duration::from_secs(3600));
+        let config = Config::default().work_mode(WorkMode::BusyPoll);
+        let config = config.silence_timeout(Duration::from_secs(3600));
         let mut server = ServerSession::bind("127.0.0.1:0", config.clone())?;
         let address = server.local_addr();
         let accepting = thread::spawn(move || server.accept(Duration::from_secs(60)));

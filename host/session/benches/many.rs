@@ -5,7 +5,7 @@
 //! endpoints may follow `--`.
 
 use adverb_session::{
-    Channel, ClientSession, Config, Endpoint, Operation, ServerSession, ThreadMode,
+    Channel, ClientSession, Config, Endpoint, Operation, ServerSession, ThreadMode, WorkMode,
 };
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,7 +22,8 @@ const ROUNDS: usize = 7;
 const LONG: Duration = Duration::from_secs(60);
 
 fn config() -> Config {
-    Config::default().thread_mode(ThreadMode::SHARED).connect_timeout(LONG).work_timeout(LONG)
+    let polled = Config::default().work_mode(WorkMode::BusyPoll);
+    polled.thread_mode(ThreadMode::SHARED).connect_timeout(LONG).work_timeout(LONG)
 }
 
 fn main() -> Outcome<()> {

@@ -109,6 +109,7 @@ impl Bed {
     ///
     /// None in practice: those of `poll(2)` and `epoll_wait(2)`.
     pub(crate) fn sleep(&self, epoch: u64, most: Duration) -> io::Result<()> {
+        let most = most.min(SLEEP_MAX);
         let mut state = self.lock();
         if self.epoch() != epoch {
             return Ok(());
@@ -202,5 +203,7 @@ impl Bed {
     }
 }
 
+/// The longest sleep at once; who sleeps without a limit looks again after it.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
 /// How long who cannot be woken sleeps.
 const NAP: Duration = Duration::from_millis(1);

@@ -220,7 +220,8 @@ impl Buffer {
         Ok(self.block(index))
     }
 
-    /// The next block in turn: 0, 1, … and from the last to 0 again.
+    /// The next block in turn: 0, 1, … and from the last to 0 again. Whether posted work still uses it
+    /// is not looked at: have less in flight than there are blocks.
     #[inline]
     pub fn next(&self) -> Block {
         self.block(self.inner.turns.next(self.inner.blocks))

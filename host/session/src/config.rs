@@ -39,7 +39,7 @@ pub struct Config {
     pub queues: QueueConfig,
     /// How long to wait for what.
     pub timeouts: Timeouts,
-    /// How calls and threads that wait do it; [`WorkMode::BusyPoll`] unless set.
+    /// How calls and threads that wait do it; [`WorkMode::CompletionChannel`] unless set: they sleep.
     pub work_mode: WorkMode,
     /// Which completions come together, and which threads take them.
     pub thread_mode: ThreadMode,
@@ -57,7 +57,7 @@ impl Default for Config {
             adapter: AdapterConfig::default(),
             queues: QueueConfig::default(),
             timeouts: Timeouts::default(),
-            work_mode: WorkMode::BusyPoll,
+            work_mode: WorkMode::default(),
             thread_mode: ThreadMode::default(),
             secret: None,
             reconnect: None,
@@ -158,10 +158,10 @@ impl Config {
         self
     }
 
-    /// Sets how long the waiting calls of channels and endpoints wait.
+    /// Sets how long the waiting calls of channels, messengers and endpoints wait.
     #[must_use]
     pub const fn work_timeout(mut self, timeout: Duration) -> Self {
-        self.timeouts.work = timeout;
+        self.timeouts.work = Some(timeout);
         self
     }
 
@@ -326,12 +326,26 @@ pub struct Timeouts {
     pub connect: Duration,
     /// For a newcomer to say who it is; 3 s unless set.
     pub handshake: Duration,
-    /// For calls that wait for work on a channel, for a message, or for the peer to advertise a buffer;
-    /// 10 s unless set. The waiting is over then, not the channel: one may ask again.
-    pub work: Duration,
+    /// For calls that wait for work on a channel or for a message; `None`, unless set: until it is there
+    /// or the peer is gone. The waiting is over then, not the channel: one may ask again. Calls that set
+    /// something up or end it, such as [`crate::Endpoint::remote_buffer`] and [`crate::Endpoint::close`],
+    /// wait as long as this too, and as long as `connect` if it is `None`.
+    pub work: Option<Duration>,
     /// For a peer that nothing is heard of, also when it is asked; `None`: for ever. At least 20 ms; 5 s
     /// unless set.
     pub silence: Option<Duration>,
+}
+
+impl Timeouts {
+    /// For work and messages.
+    pub(crate) fn work(&self) -> Duration {
+        self.work.unwrap_or(Duration::MAX)
+    }
+
+    /// For what sets something up or ends it.
+    pub(crate) fn change(&self) -> Duration {
+        self.work.unwrap_or(self.connect)
+    }
 }
 
 impl Default for Timeouts {
@@ -339,7 +353,7 @@ impl Default for Timeouts {
         Self {
             connect: Duration::from_secs(10),
             handshake: Duration::from_secs(3),
-            work: Duration::from_secs(10),
+            work: None,
             silence: Some(Duration::from_secs(5)),
         }
     }
@@ -434,9 +448,9 @@ impl Reconnect {
 #[non_exhaustive]
 pub enum WorkMode {
     /// They poll without rest: the shortest latency for a whole core.
-    #[default]
     BusyPoll,
     /// They sleep on the completion channel of one completion queue.
+    #[default]
     CompletionChannel,
     /// They sleep on one completion channel for all completion queues of the adapter.
     Epoll,

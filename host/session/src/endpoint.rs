@@ -4,7 +4,7 @@ use crate::adapter::Adapter;
 use crate::buffer::Buffer;
 use crate::channel::Channel;
 use crate::client::ClientSession;
-use crate::connector::{Connector, system};
+use crate::connector::{Connector, Deadline, system};
 use crate::error::{ChannelError, ConnectError, ConnectorError, ExchangeError, NoSuchChannel};
 use crate::handler::Handler;
 use crate::line::Line;
@@ -149,7 +149,7 @@ impl Endpoint {
         if !self.adapter.is(buffer.adapter()) {
             return Err(ExchangeError::ForeignBuffer);
         }
-        let timeout = self.adapter.config().timeouts.work;
+        let timeout = self.adapter.config().timeouts.change();
         self.line.link().advertise(name, buffer, timeout)
     }
 
@@ -164,8 +164,13 @@ impl Endpoint {
     ///
     /// [`ExchangeError`].
     pub fn remote_buffer(&self, name: &str) -> Result<RemoteBuffer, ExchangeError> {
-        let timeout = self.adapter.config().timeouts.work;
+        let timeout = self.adapter.config().timeouts.change();
         self.line.link().remote_buffer(name, timeout)
+    }
+
+    /// It is a handle of the same endpoint.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.line, &other.line)
     }
 
     /// Looks how the peer went; `None` while it is there.
@@ -183,16 +188,33 @@ impl Endpoint {
         self.line.link().ring_when_gone(Arc::clone(bell));
     }
 
-    /// Waits until what was posted to all channels is done, and says goodbye.
+    /// Waits until what was posted to all channels is done, and says goodbye. All channels together have
+    /// the time that [`crate::Timeouts::work`] gives, or [`crate::Timeouts::connect`] without one.
     ///
     /// # Errors
     ///
     /// What ended the first channel that did not get there, or [`ChannelError::Timeout`]; the
     /// endpoint is closed then too.
     pub fn close(self) -> Result<(), ChannelError> {
-        let drained = self.channels.iter().try_for_each(Channel::drain);
+        let most = self.adapter.config().timeouts.change();
+        self.close_by(&Deadline::after(most))
+    }
+
+    /// Closes it as [`Endpoint::close`] does, by then.
+    pub(crate) fn close_by(self, deadline: &Deadline) -> Result<(), ChannelError> {
+        self.nudge();
+        let drain = |channel: &Channel| channel.with_timeout(deadline.left()).drain();
+        let drained = self.channels.iter().try_for_each(drain);
         self.line.close();
         drained
+    }
+
+    /// Sees to it that all that was posted to its channels ends, and waits for nothing.
+    pub(crate) fn nudge(&self) {
+        for channel in &self.channels {
+            // What cannot be posted says so when it is waited for.
+            let _ = channel.nudge();
+        }
     }
 }
 

@@ -186,7 +186,8 @@ impl Line {
         info!(peer = %link.peer.addr, name = %link.peer.name, "connected again");
         for (name, buffer) in old.advertised() {
             // Whoever cannot be told has gone again, which the keeper notices.
-            let told = link.advertise(name.as_str(), &buffer, self.adapter.config().timeouts.work);
+            let told =
+                link.advertise(name.as_str(), &buffer, self.adapter.config().timeouts.change());
             if let Err(error) = told {
                 warn!(%name, "a buffer could not be advertised again: {error}");
             }

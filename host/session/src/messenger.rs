@@ -276,7 +276,7 @@ impl Messenger {
             failure: None,
             wakers: Vec::new(),
         };
-        let timeout = adapter.config().timeouts.work;
+        let timeout = adapter.config().timeouts.work();
         let inner = Inner {
             channel,
             endpoint: endpoint.clone(),
@@ -480,13 +480,17 @@ impl Messenger {
         })
     }
 
-    /// Sends everything, says goodbye, and ends the endpoint, other channels included.
+    /// Sends everything, says goodbye, and ends the endpoint, other channels included. It waits as long
+    /// as [`crate::Timeouts::work`] or [`Messenger::with_timeout`] says, and [`crate::Timeouts::connect`]
+    /// if both are for ever.
     ///
     /// # Errors
     ///
     /// As [`Messenger::flush`]; the endpoint is closed then too.
     pub fn close(&self) -> Result<(), MessageError> {
-        let flushed = self.flush();
+        let most = self.inner.endpoint.adapter().config().timeouts.change();
+        let most = if self.timeout == Duration::MAX { most } else { self.timeout };
+        let flushed = self.with_timeout(most).flush();
         let closed = self.inner.endpoint.clone().close();
         flushed.and(closed.map_err(MessageError::Channel))
     }
@@ -573,6 +577,7 @@ impl Theirs {
     fn ask(endpoint: &Endpoint, channel: &Channel, title: &str) -> Result<Self, MessageError> {
         let remote = endpoint.remote_buffer(title)?;
         let facts = endpoint.adapter().buffer_with(1, FACTS_BYTES, Access::LOCAL_WRITE)?.at(0)?;
+        let channel = channel.with_timeout(endpoint.adapter().config().timeouts.change());
         channel.read(facts.clone(), remote.at(0)?.first(FACTS_BYTES)?)?;
         let word = |place: usize| -> Result<u64, MessageError> {
             let mut bytes = [0; size_of::<u64>()];

@@ -93,7 +93,8 @@ impl RemoteBuffer {
         Ok(self.block(index))
     }
 
-    /// The next block in turn: 0, 1, … and from the last to 0 again.
+    /// The next block in turn: 0, 1, … and from the last to 0 again. Whether the peer has done with what
+    /// is there is not known here.
     #[inline]
     pub fn next(&self) -> RemoteBlock {
         self.block(self.turns.next(self.blocks))

@@ -119,6 +119,10 @@ impl ServerSession {
         self.adapters.only()
     }
 
+    pub(crate) fn config(&self) -> &Config {
+        self.adapters.config()
+    }
+
     /// Waits for the next client.
     ///
     /// # Errors

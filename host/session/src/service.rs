@@ -1,5 +1,6 @@
 //! A server that runs: a thread of its own accepts clients, and a handler is told of what they do.
 
+use crate::connector::Deadline;
 use crate::endpoint::Endpoint;
 use crate::error::AcceptError;
 use crate::handler::Handler;
@@ -11,6 +12,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use tracing::warn;
 
 /// A server that runs. Dropping it stops it.
 pub struct Service {
@@ -67,7 +69,9 @@ impl Service {
         self.shared.endpoints().iter().filter(here).cloned().collect()
     }
 
-    /// Stops accepting, and closes all endpoints, each of them once what was posted is done.
+    /// Stops accepting, and closes all endpoints, each of them once what was posted is done. All together
+    /// have the time that one [`Endpoint::close`] has; whatever is not done then is left behind. A
+    /// [`Handler::established`] that still runs is not waited for.
     pub fn stop(mut self) {
         self.end();
     }
@@ -94,7 +98,7 @@ impl Shared {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, server: &mut ServerSession) {
+    fn run(self: &Arc<Self>, server: &mut ServerSession) {
         while !self.stopped.load(Ordering::Acquire) {
             match server.next(None) {
                 Next::Came(endpoint) => self.welcome(endpoint),
@@ -110,18 +114,50 @@ impl Shared {
             self.endpoints().retain(|endpoint| !endpoint.is_quiet());
         }
         let endpoints = std::mem::take(&mut *self.endpoints());
+        // All of them at once, so that the slowest alone is waited for.
+        endpoints.iter().for_each(Endpoint::nudge);
+        let deadline = Deadline::after(server.config().timeouts.change());
         for endpoint in endpoints {
             // Who does not take what it was sent is left behind.
-            let _ = endpoint.close();
+            let _ = endpoint.close_by(&deadline);
         }
     }
 
-    fn welcome(&self, endpoint: Endpoint) {
+    /// Lets a peer in, on a thread of its own: the program's part may take long.
+    fn welcome(self: &Arc<Self>, endpoint: Endpoint) {
         endpoint.ring_when_gone(&self.bell);
-        self.handler.established(&endpoint);
+        self.endpoints().push(endpoint.clone());
+        let welcome = Welcome { shared: Arc::clone(self), endpoint, is_served: false };
         // Without threads nothing can be served: whoever came is told so by the end.
-        if endpoint.handle(Arc::clone(&self.handler)).is_ok() {
-            self.endpoints().push(endpoint);
+        let started =
+            thread::Builder::new().name("adverb-welcome".to_owned()).spawn(move || welcome.run());
+        if let Err(error) = started {
+            warn!(%error, "no thread for a peer that has come");
+        }
+    }
+}
+
+/// A peer that is being let in. It is sent away if that does not succeed.
+struct Welcome {
+    shared: Arc<Shared>,
+    endpoint: Endpoint,
+    is_served: bool,
+}
+
+impl Welcome {
+    fn run(mut self) {
+        self.shared.handler.established(&self.endpoint);
+        match self.endpoint.handle(Arc::clone(&self.shared.handler)) {
+            Ok(()) => self.is_served = true,
+            Err(error) => warn!(%error, "no thread for the events of a peer that has come"),
+        }
+    }
+}
+
+impl Drop for Welcome {
+    fn drop(&mut self) {
+        if !self.is_served {
+            self.shared.endpoints().retain(|known| !known.is(&self.endpoint));
         }
     }
 }

@@ -8,13 +8,13 @@ mod alone;
 mod support;
 
 use adverb_session::{
-    AckTimeout, ChannelError, ClientSession, Config, Departure, Endpoint, Handler, Operation,
-    PeerInfo, RetryCount, ServerSession, ThreadMode, WorkMode,
+    AckTimeout, Channel, ChannelError, ClientSession, Config, Departure, Endpoint, Event, Handler,
+    Operation, PeerInfo, RetryCount, ServerSession, ThreadMode, WorkMode,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::process::{Process, address};
-use support::{LONG, pattern};
+use support::{LONG, departure, pattern};
 
 fn server() -> ServerSession {
     ServerSession::bind("127.0.0.1:0", Config::default()).expect("a server")
@@ -48,8 +48,7 @@ fn every_byte_goes_there_and_back_between_two_processes() {
         assert!(message == pattern(round, len), "round {round} differs");
     }
     assert!(process.0.wait().unwrap().success());
-    while endpoint.departure().is_none() {}
-    assert_eq!(endpoint.departure(), Some(Departure::Closed));
+    assert_eq!(departure(&endpoint), Departure::Closed);
 }
 
 #[test]
@@ -256,6 +255,8 @@ impl Handler for Tell {
     fn gone(&self, _peer: &PeerInfo, how: Departure) {
         self.0.lock().expect("no panic").send(how).expect("somebody listens");
     }
+
+    fn received(&self, _channel: &Channel, _event: Event) {}
 }
 
 /// Goal: whoever leaves as soon as it has a message has acknowledged it: its sender is not told that

@@ -8,8 +8,8 @@ mod alone;
 mod support;
 
 use adverb_session::{
-    ChannelError, ClientSession, Config, Departure, Endpoint, Handler, Reconnect, ServerSession,
-    ThreadMode, WorkMode,
+    Channel, ChannelError, ClientSession, Config, Departure, Endpoint, Event, Handler, Reconnect,
+    ServerSession, ThreadMode, WorkMode,
 };
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
@@ -195,6 +195,8 @@ impl Handler for Tell {
         let count = self.1.fetch_add(1, Ordering::Relaxed) + 1;
         self.0.send(count).expect("somebody listens");
     }
+
+    fn received(&self, _channel: &Channel, _event: Event) {}
 }
 
 /// Goal: who closes an endpoint that is on its way back stays away.

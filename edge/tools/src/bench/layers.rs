@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use adverb::session::{
     Block, Buffer, Channel, ClientSession, Config, Endpoint, Event, Operation, RemoteBuffer,
-    ServerSession,
+    ServerSession, WorkMode,
 };
 use adverb::verbs::{
     Access, Cq, Mr, Psn, Qp, QpConfig, Qpn, Rc, RcConnect, ReceiveWork, RemoteQp, Rkey, SendData,
@@ -110,6 +110,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
 fn config(args: &BenchArgs) -> Config {
     let mut config = Config::default()
         .device(args.connection.device.clone().unwrap_or_else(|| LOCAL_DEVICE.to_owned()))
+        .work_mode(WorkMode::BusyPoll)
         .channels(["control", "plain"]);
     config.adapter.ack_timeout = BUSY_HOST_TIMEOUT;
     config

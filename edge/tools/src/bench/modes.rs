@@ -185,7 +185,7 @@ impl Handler for Asker {
     }
 
     fn failed(&self, _channel: &Channel, _event: Event) {
-        // Whoever waits for the end waits in vain, and says so.
+        // Who waits for the end waits in vain, and says so.
     }
 }
 
