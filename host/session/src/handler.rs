@@ -60,11 +60,10 @@ pub trait Handler: Send + Sync + 'static {
     /// failed, or the peer was gone, at the level of `debug`.
     fn failed(&self, channel: &Channel, event: Event) {
         let (operation, status) = (event.operation, event.status);
-        match status {
-            WcStatus::WorkRequestFlushed => {
-                debug!(channel = channel.name(), %operation, "work has ended with its channel");
-            }
-            _ => warn!(channel = channel.name(), %operation, ?status, "work has failed"),
+        if status == WcStatus::WorkRequestFlushed {
+            debug!(channel = channel.name(), %operation, "work has ended with its channel");
+        } else {
+            warn!(channel = channel.name(), %operation, ?status, "work has failed");
         }
     }
 

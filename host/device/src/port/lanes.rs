@@ -820,9 +820,10 @@ mod tests {
         let looks = port.receiver.lock();
         let before = port.drives();
         let sleeper = thread::spawn(move || channel.get(Some(Duration::from_millis(200))));
-        while port.drives() == before {
+        while port.drives() == before && !sleeper.is_finished() {
             thread::yield_now();
         }
+        assert!(port.drives() > before, "it slept without a look");
         thread::sleep(Duration::from_millis(50));
         let drives = port.drives() - before;
         drop(looks);
