@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 use support::LONG;
 
 fn serve(config: Config, handler: Arc<dyn Handler>) -> Service {
-    let server = ServerSession::bind("127.0.0.1:0", config.handshake_timeout(LONG)).unwrap();
-    server.serve(handler).unwrap()
+    let server =
+        ServerSession::bind("127.0.0.1:0", config.handshake_timeout(LONG)).expect("a server");
+    server.serve(handler).expect("a service")
 }
 
 fn connect(address: SocketAddr) -> Endpoint {
-    let session = ClientSession::new(Config::default().connect_timeout(LONG)).unwrap();
-    session.connect(address).unwrap()
+    let session = ClientSession::new(Config::default().connect_timeout(LONG)).expect("a client");
+    session.connect(address).expect("an endpoint")
 }
 
 /// Its first peer is not let in before it is told.
