@@ -354,6 +354,8 @@ impl Servant {
                 }
                 "polled".to_owned()
             }
+            ["scribble", kind, seed] => crate::scribbler::scribble(kind, number(seed)),
+            ["babble", seed] => crate::scribbler::babble(number(seed)),
             ["mtu"] => self.context.query_port().active_mtu.bytes().to_string(),
             ["netns"] => adverb_sys::netns::current_id().expect("an id").to_string(),
             _ => panic!("nobody taught me {words:?}"),

@@ -17,6 +17,7 @@
 //! | `neighbours.rs` | shared memory between processes: order, dropped regions, sudden death |
 //! | `crowded.rs` | many processes, and few processors |
 //! | `frozen.rs` | processes that are stopped in the midst of something |
+//! | `scribbler.rs` | a hostile process of the same user: nonsense in shared memory and at the rendezvous |
 //! | `huge.rs` | huge pages, where the system has them |
 //! | `users.rs` | processes of another user: packets, and no memory |
 //! | `namespaces.rs` | two hosts, as far as the network can tell |
@@ -44,6 +45,7 @@ mod passive;
 mod path;
 mod processes;
 mod rogue;
+mod scribbler;
 mod set_up;
 mod statuses;
 mod stranger;
