@@ -144,7 +144,7 @@ pub(crate) struct BenchArgs {
     #[arg(short, long, value_name = "BYTES", value_delimiter = ',', value_parser = size)]
     pub(crate) size: Vec<u64>,
 
-    /// All sizes: every power of two from 1 byte to 8 MiB (the default without --quick)
+    /// All sizes: every power of two from 1 byte to 8 MiB (the default of tables without --quick)
     #[arg(short, long, conflicts_with_all = ["size", "quick"])]
     pub(crate) all: bool,
 
@@ -164,9 +164,14 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_delimiter = ',')]
     pub(crate) test: Vec<Test>,
 
-    /// Fewer sizes and less time: the whole run in about 15 seconds
+    /// Fewer rounds, and in tables fewer sizes and less time: about 15 seconds
     #[arg(long)]
     pub(crate) quick: bool,
+
+    /// Print tables of all sizes instead of the main figures. The default with --json, --csv, --output
+    /// and wherever sizes, operations, quantities or ways to post are chosen
+    #[arg(long)]
+    pub(crate) tables: bool,
 
     /// How often each test is run; the median counts
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=99))]

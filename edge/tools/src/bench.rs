@@ -13,7 +13,7 @@ use self::local::LocalServer;
 use self::machine::Machine;
 use self::plan::Plan;
 use self::rdma::DeviceChoice;
-use self::report::{Limits, Path, Record, Report};
+use self::report::{Limits, Path, Record, Report, Screen};
 use self::server::ServerOptions;
 use crate::args::BenchArgs;
 use crate::failure::{Doing, Failure};
@@ -56,17 +56,26 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     choice.check()?;
     let output = args.output.as_deref().map(Output::create).transpose()?;
+    let mut screen = Screen::new(args.report_gbits);
     let report = match &connection.host {
-        Some(host) => measure(host, connection.port, &plan, &choice)?,
-        None => measure_here(&plan, &choice)?,
+        Some(host) => measure(host, connection.port, &plan, &choice, &mut screen)?,
+        None => measure_here(&plan, &choice, &mut screen)?,
     };
-    write(&report, args, output)?;
+    if plan.is_summary() {
+        screen.conclude(&report)?;
+    } else {
+        write(&report, args, output)?;
+    }
     report.check(Limits { gbits: args.limit_bw, mmsgs: args.limit_msgrate, usec: args.limit_lat })
 }
 
 /// Both ends on this machine: over UDP beside what sockets do, and then through shared memory beside
 /// what the memory does; or by the way that the environment asks for.
-fn measure_here(plan: &Plan, choice: &DeviceChoice) -> Result<Report, Failure> {
+fn measure_here(
+    plan: &Plan,
+    choice: &DeviceChoice,
+    screen: &mut Screen,
+) -> Result<Report, Failure> {
     let asked = std::env::var_os(LOCAL_PATH).is_some_and(|path| !path.is_empty());
     // Before this process binds itself to a processor, which a child would inherit.
     let server = LocalServer::start(choice, (!asked).then_some("udp"))?;
@@ -74,10 +83,11 @@ fn measure_here(plan: &Plan, choice: &DeviceChoice) -> Result<Report, Failure> {
         true => None,
         false => Some(LocalServer::start(choice, Some("auto"))?),
     };
-    let mut report = measure("127.0.0.1", server.port, plan, choice)?;
+    let first = if neighbour.is_some() { plan.before_neighbours() } else { plan.clone() };
+    let mut report = measure("127.0.0.1", server.port, &first, choice, screen)?;
     drop(server);
     if let Some(neighbour) = neighbour {
-        let more = measure("127.0.0.1", neighbour.port, &plan.of_neighbours(), choice)?;
+        let more = measure("127.0.0.1", neighbour.port, &plan.of_neighbours(), choice, screen)?;
         // Where neighbours cannot share memory there is nothing new to say.
         report.shm_rounds = more.results.iter().any(Record::is_beyond_udp).then_some(more.rounds);
         report.results.extend(more.results.into_iter().filter(Record::is_beyond_udp));
@@ -87,11 +97,18 @@ fn measure_here(plan: &Plan, choice: &DeviceChoice) -> Result<Report, Failure> {
 }
 
 /// The client's whole run against a server at `host`.
-fn measure(host: &str, port: u16, plan: &Plan, choice: &DeviceChoice) -> Result<Report, Failure> {
+fn measure(
+    host: &str,
+    port: u16,
+    plan: &Plan,
+    choice: &DeviceChoice,
+    screen: &mut Screen,
+) -> Result<Report, Failure> {
     let _ = cpu::count(); // Asked before this process is bound to one.
     let mut control = client::greet(host, port, plan.pin)?;
     let pinned = plan.pin && cpu::pin(cpu::End::Client);
-    let findings = client::run(plan, choice, &mut control)?;
+    screen.machine(Machine::look(pinned));
+    let findings = client::run(plan, choice, &mut control, screen)?;
     Ok(findings.report(Machine::look(pinned), plan))
 }
 

@@ -10,7 +10,7 @@ use super::measure::{Endpoint, Link, Pattern};
 use super::plan::{Job, Memory, Plan, Quantity};
 use super::progress::Progress;
 use super::rdma::{self, DeviceChoice};
-use super::report::{Findings, Path};
+use super::report::{Findings, Path, Screen};
 use super::stats::{Percentiles, per_second};
 use crate::args::{Op, Test};
 use crate::failure::{Doing, Failure};
@@ -63,11 +63,13 @@ fn reach(host: &str, port: u16) -> Result<TcpStream, Failure> {
     )))
 }
 
-/// Runs the whole plan. Floors and tests take turns, so that both see the same machine.
+/// Runs the whole plan. Floors and tests take turns, so that both see the same machine. Each of the main
+/// figures is shown on the `screen` as soon as it is known.
 pub(crate) fn run(
     plan: &Plan,
     choice: &DeviceChoice,
     control: &mut Control,
+    screen: &mut Screen,
 ) -> Result<Findings, Failure> {
     let mut memory = Memory::Library;
     let mut link = rdma::connect(control, choice, &plan.tuning(memory))?;
@@ -75,7 +77,27 @@ pub(crate) fn run(
     let mut findings = Findings::of(link.endpoint().device(), mtu, path);
     let mut floors = Floors::new(plan, path, control)?;
     let jobs = plan.jobs_on(path);
-    let mut progress = Progress::new(jobs.len() * usize::try_from(plan.rounds).unwrap_or(1));
+    let mut progress = Progress::new(plan.steps_on(path));
+    if plan.is_summary() {
+        findings.rounds = plan.rounds;
+        for job in &jobs {
+            if job.memory != memory {
+                memory = job.memory;
+                link = rdma::connect(control, choice, &plan.tuning(memory))?;
+            }
+            for _ in 0..plan.rounds {
+                progress.step(job);
+                if let Some(spec) = plan.floor(*job, path, mtu) {
+                    floors.measure(spec, control, &mut findings)?;
+                }
+                let figure = run_job(&mut link, *job, path, plan, control);
+                findings.add(*job, figure.map_err(|failure| failure.during(job))?);
+            }
+            progress.clear();
+            screen.show(&findings, *job, plan)?;
+        }
+        return Ok(findings);
+    }
     let began = Instant::now();
     for round in 1..=plan.rounds {
         // As long as the rounds before have taken, so long will this one.

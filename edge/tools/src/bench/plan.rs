@@ -15,8 +15,8 @@ use crate::failure::Failure;
 /// Everything the client will do.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// In the order in which they run, and in which results are printed.
-    pub(crate) jobs: Vec<Job>,
+    /// In the order in which they run, and in which results are printed; `None`: the main figures of each path.
+    jobs: Option<Vec<Job>>,
     /// How often the whole list is run.
     pub(crate) rounds: u32,
     /// No further round is begun if the run would then take longer.
@@ -29,6 +29,8 @@ pub(crate) struct Plan {
     pub(crate) pin: bool,
     /// The rounds of neighbours that share memory, if they follow those over UDP.
     neighbours: (u32, Option<Duration>, Limit),
+    /// They follow.
+    neighbours_follow: bool,
     /// What the queue pair is like.
     pub(crate) tuning: Tuning,
     /// How streams are posted.
@@ -121,6 +123,7 @@ impl Plan {
     /// [`Failure::Usage`] if two options contradict each other.
     pub(crate) fn new(args: &BenchArgs) -> Result<Self, Failure> {
         let posting = Posting::new(args)?;
+        let is_summary = is_summary(args);
         let sizes = sizes(args);
         let largest = sizes.iter().copied().max().unwrap_or(1);
         let largest = usize::try_from(largest).map_err(|_| Failure::usage("-s is too large"))?;
@@ -134,14 +137,17 @@ impl Plan {
             };
         let limits = limit(args);
         let short = if timed { limits } else { Limit::time(NEIGHBOURS_TIME) };
-        let (rounds, budget, limit) = tempo([ROUNDS; 2], [BUDGET, QUICK_BUDGET], limits);
-        let neighbours = tempo(NEIGHBOURS_ROUNDS, NEIGHBOURS_BUDGETS, short);
+        let usual = if is_summary { SUMMARY_ROUNDS } else { [ROUNDS; 2] };
+        let (rounds, budget, limit) = tempo(usual, [BUDGET, QUICK_BUDGET], limits);
+        let usual = if is_summary { SUMMARY_NEIGHBOURS_ROUNDS } else { NEIGHBOURS_ROUNDS };
+        let neighbours = tempo(usual, NEIGHBOURS_BUDGETS, short);
         Ok(Self {
-            jobs: jobs(args, &sizes),
+            jobs: (!is_summary).then(|| jobs(args, &sizes)),
             rounds,
             budget,
             limit,
             neighbours,
+            neighbours_follow: false,
             floors: !args.no_floor,
             pin: !args.no_pin,
             tuning: Tuning {
@@ -161,13 +167,43 @@ impl Plan {
     /// less time, and varies more from one moment to the next.
     pub(crate) fn of_neighbours(&self) -> Self {
         let (rounds, budget, limit) = self.neighbours;
-        Self { rounds, budget, limit, ..self.clone() }
+        Self { rounds, budget, limit, neighbours_follow: false, ..self.clone() }
+    }
+
+    /// The same over UDP, when those of neighbours follow.
+    pub(crate) fn before_neighbours(&self) -> Self {
+        Self { neighbours_follow: true, ..self.clone() }
+    }
+
+    /// Only the main figures are wanted, each as soon as it is known.
+    pub(crate) const fn is_summary(&self) -> bool {
+        self.jobs.is_none()
     }
 
     /// What there is to do on this way: only neighbours tell whose memory it is.
     pub(crate) fn jobs_on(&self, path: Path) -> Vec<Job> {
+        let Some(jobs) = &self.jobs else {
+            return summary(path);
+        };
         let of_path = |job: &&Job| path == Path::Shm || job.memory == Memory::Library;
-        self.jobs.iter().filter(of_path).copied().collect()
+        jobs.iter().filter(of_path).copied().collect()
+    }
+
+    /// How often a job is run, and as how many of those what follows counts by its time.
+    pub(crate) fn steps_on(&self, path: Path) -> (u32, u32) {
+        let count = |path, rounds| {
+            u32::try_from(self.jobs_on(path).len()).unwrap_or(u32::MAX).saturating_mul(rounds)
+        };
+        let (rounds, _, limit) = self.neighbours;
+        let later = match (self.neighbours_follow, limit.duration, self.limit.duration) {
+            (false, ..) => 0.0,
+            (true, Some(theirs), Some(ours)) => theirs.div_duration_f64(ours),
+            (true, ..) => 1.0,
+        };
+        let later = f64::from(count(Path::Shm, rounds)) * later;
+        #[expect(clippy::as_conversions, reason = "an estimate, which saturates")]
+        let later = later as u32;
+        (count(path, self.rounds), later)
     }
 
     /// What the queue pair of a job is like.
@@ -322,6 +358,43 @@ impl Posting {
     }
 }
 
+/// The user wants the main figures, and has not said which others.
+fn is_summary(args: &BenchArgs) -> bool {
+    let wants_data = args.json || args.csv || args.output.is_some();
+    let chooses = !(args.size.is_empty() && args.op.is_empty() && args.test.is_empty());
+    let tunes = args.tx_depth.is_some() || args.post_list.is_some() || args.cq_mod.is_some();
+    !(args.tables || args.all || wants_data || chooses || tunes)
+}
+
+/// The main figures of a path, in the order in which they are printed.
+fn summary(path: Path) -> Vec<Job> {
+    use Quantity::{Bandwidth, Completion, HalfRoundTrip, Rate};
+    let job = |op, bytes, quantity| Job { op, bytes, quantity, memory: Memory::Library };
+    let mut jobs = vec![
+        job(Op::Send, RATE_BYTES, HalfRoundTrip),
+        job(Op::Write, RATE_BYTES, HalfRoundTrip),
+        job(Op::Read, RATE_BYTES, Completion),
+    ];
+    if path == Path::Shm {
+        let long = job(Op::Write, CALLER_BYTES_MIN, Bandwidth(Buffers::RoundRobin));
+        jobs.extend([
+            job(Op::Send, RATE_BYTES, Rate { list: 1 }),
+            job(Op::Send, RATE_BYTES, Rate { list: RATE_LIST }),
+            job(Op::Write, RATE_BYTES, Rate { list: RATE_LIST }),
+            long,
+            job(Op::Write, CALLER_BYTES_MIN, Bandwidth(Buffers::One)),
+            Job { memory: Memory::Caller, ..long },
+        ]);
+    } else {
+        jobs.extend([
+            job(Op::Write, STREAM_BYTES, Bandwidth(Buffers::RoundRobin)),
+            job(Op::Read, STREAM_BYTES, Bandwidth(Buffers::RoundRobin)),
+            job(Op::Send, RATE_BYTES, Rate { list: 1 }),
+        ]);
+    }
+    jobs
+}
+
 /// Message sizes to measure.
 fn sizes(args: &BenchArgs) -> Vec<u64> {
     if !args.size.is_empty() {
@@ -412,6 +485,12 @@ const RATE_LIST: u32 = 32;
 const RING_BYTES: u64 = 64;
 /// Shortest message measured in the caller's memory, where the user has not said.
 const CALLER_BYTES_MIN: u64 = 64 << 10;
+/// Message length of the main figures' streams of packets.
+const STREAM_BYTES: u64 = 1 << 20;
+/// How often each of the main figures is measured over packets; the same for a quick run.
+const SUMMARY_ROUNDS: [u32; 2] = [9, 3];
+/// The same for neighbours.
+const SUMMARY_NEIGHBOURS_ROUNDS: [u32; 2] = [15, 5];
 /// How often each job of neighbours is run, where the user has not said; the same for a quick run.
 const NEIGHBOURS_ROUNDS: [u32; 2] = [5, 3];
 /// How long their run may take; the same for a quick run.

@@ -1,7 +1,7 @@
 //! What a run has found, in the shape in which it leaves the program.
 //!
 //! The types here are the JSON that `docs/bench-json.md` promises: a change of a name is a change of
-//! an interface. `csv.rs` and `table.rs` print the same for spreadsheets and for people.
+//! an interface. `csv.rs` and `table.rs` print the same for spreadsheets and for people, `summary.rs` the main figures.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,9 +18,11 @@ use crate::failure::Failure;
 use adverb::verbs::DataPath;
 
 mod csv;
+mod summary;
 mod table;
 
 pub(crate) use self::csv::csv;
+pub(crate) use self::summary::Screen;
 pub(crate) use self::table::tables;
 
 /// Everything that a run has found.
@@ -230,48 +232,49 @@ impl Findings {
 
     /// Medians over the rounds, each result beside its floor.
     pub(crate) fn report(&self, machine: Machine, plan: &Plan) -> Report {
-        let machine = Machine { device: self.device.clone(), mtu: self.mtu, ..machine };
-        let floors: BTreeMap<_, _> = self
-            .floors
-            .iter()
-            .filter_map(|(&spec, values)| Some((spec, median_floor(values)?)))
-            .collect();
-        let tcp_stream = floors.get(&FloorSpec::TcpStream).copied();
-        let results = self.jobs.iter().filter_map(|(job, figures)| {
-            let value = median_value(job.quantity, figures)?;
-            let floor = plan
-                .floor(*job, self.path, self.mtu)
-                .and_then(|spec| beside(value, spec, *floors.get(&spec)?));
-            Some(Record {
-                test: job.quantity.test(),
-                op: job.op,
-                path: self.path,
-                bytes: job.bytes,
-                buffers: match job.quantity {
-                    Quantity::Bandwidth(buffers) => Some(buffers),
-                    Quantity::Completion | Quantity::HalfRoundTrip | Quantity::Rate { .. } => None,
-                },
-                memory: (job.memory == Memory::Caller).then_some(job.memory),
-                post_list: match job.quantity {
-                    Quantity::Rate { list } => Some(list),
-                    Quantity::Completion | Quantity::HalfRoundTrip | Quantity::Bandwidth(_) => None,
-                },
-                value,
-                ratio: floor.as_ref().and_then(|floor| ratio(value.compared(), floor.value)),
-                floor,
-                tcp_ratio: tcp_stream.and_then(|floor| value.to_tcp(floor)),
-            })
+        let floors = self.floors.iter().filter_map(|(&spec, values)| {
+            Some(FloorRecord::new(spec, self.path, median_floor(values)?))
         });
         Report {
-            machine,
+            machine: self.machine(machine),
             rounds: self.rounds,
             shm_rounds: None,
-            results: results.collect(),
-            floors: floors
-                .into_iter()
-                .map(|(spec, value)| FloorRecord::new(spec, self.path, value))
-                .collect(),
+            results: self.jobs.iter().filter_map(|(job, _)| self.record(*job, plan)).collect(),
+            floors: floors.collect(),
         }
+    }
+
+    /// The machine, with the device that was used.
+    fn machine(&self, machine: Machine) -> Machine {
+        Machine { device: self.device.clone(), mtu: self.mtu, ..machine }
+    }
+
+    /// The median over the rounds of one job, beside that of its floor; `None` if it was not run.
+    fn record(&self, job: Job, plan: &Plan) -> Option<Record> {
+        let (_, figures) = self.jobs.iter().find(|(known, _)| *known == job)?;
+        let floor = |spec| median_floor(self.floors.get(&spec)?);
+        let value = median_value(job.quantity, figures)?;
+        let beside = |spec| beside(value, spec, floor(spec)?);
+        let floor_of_job = plan.floor(job, self.path, self.mtu).and_then(beside);
+        Some(Record {
+            test: job.quantity.test(),
+            op: job.op,
+            path: self.path,
+            bytes: job.bytes,
+            buffers: match job.quantity {
+                Quantity::Bandwidth(buffers) => Some(buffers),
+                Quantity::Completion | Quantity::HalfRoundTrip | Quantity::Rate { .. } => None,
+            },
+            memory: (job.memory == Memory::Caller).then_some(job.memory),
+            post_list: match job.quantity {
+                Quantity::Rate { list } => Some(list),
+                Quantity::Completion | Quantity::HalfRoundTrip | Quantity::Bandwidth(_) => None,
+            },
+            value,
+            ratio: floor_of_job.as_ref().and_then(|floor| ratio(value.compared(), floor.value)),
+            floor: floor_of_job,
+            tcp_ratio: floor(FloorSpec::TcpStream).and_then(|floor| value.to_tcp(floor)),
+        })
     }
 }
 

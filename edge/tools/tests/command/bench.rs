@@ -1,5 +1,8 @@
 //! `adverb bench`: what it prints has the shape that `docs/bench-json.md` promises.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
 use serde_json::Value;
 
 use super::{Server, adverb, stderr, stdout};
@@ -170,6 +173,37 @@ fn csv_has_the_documented_columns() {
     assert_eq!(lines.len(), 2 * (5 + 5 + 6) + 3, "{text}");
     let fields = header.split(',').count();
     assert!(lines.iter().all(|line| line.split(',').count() == fields), "{text}");
+}
+
+#[test]
+fn without_options_the_answer_is_a_dozen_figures_and_a_sentence() {
+    let output = adverb(&["bench", "-n", "20"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.lines().count() <= 30, "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+    for word in ["udp (RoCEv2)", "shm (shared memory)"] {
+        assert!(text.contains(word), "{word} in\n{text}");
+    }
+    let figures = text.lines().filter(|line| line.contains("B, "));
+    let ends_in_ratio =
+        |line: &str| line.rsplit(' ').next().is_some_and(|ratio| ratio.parse::<f64>().is_ok());
+    assert_eq!(figures.filter(|line| ends_in_ratio(line)).count(), 6 + 9, "{text}");
+    assert!(text.contains("Over UDP, small messages take"), "{text}");
+    assert!(stderr(&output).is_empty(), "no progress where nobody looks: {}", stderr(&output));
+}
+
+#[test]
+fn figures_are_shown_as_they_are_measured() {
+    let mut command = super::command(&["bench", "-D", "0.2", "--no-floor"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut lines = lines.map(|line| line.expect("text"));
+    let first = lines.find(|line| line.contains("half round trip")).expect("a figure");
+    assert!(child.try_wait().expect("ours").is_none(), "all at once, at the end: {first}");
+    drop(lines);
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 #[test]

@@ -8,21 +8,54 @@ fn plan(words: &[&str]) -> Result<Plan, Failure> {
     Plan::new(&BenchArgs::try_parse_from(["bench"].iter().chain(words)).unwrap())
 }
 
+impl Plan {
+    /// Neighbours have all jobs.
+    fn all(&self) -> Vec<Job> {
+        self.jobs_on(Path::Shm)
+    }
+}
+
+/// What is asked for decides between the main figures and tables.
+#[test]
+fn without_a_choice_a_run_is_a_dozen_figures() {
+    for words in [&[][..], &["--quick"], &["-n", "7"], &["--report_gbits"], &["-m", "1024"]] {
+        let plan = plan(words).unwrap();
+        assert!(plan.is_summary(), "{words:?}");
+        let figures = [Path::Udp, Path::Shm].map(|path| plan.jobs_on(path).len());
+        assert_eq!(figures, [6, 9]);
+    }
+    for words in
+        [&["--tables"][..], &["--json"], &["-s", "64"], &["--op", "read"], &["-a"], &["-l", "2"]]
+    {
+        assert!(!plan(words).unwrap().is_summary(), "{words:?}");
+    }
+}
+
+#[test]
+fn what_follows_counts_by_its_time() {
+    let plan = plan(&["--op", "read", "--test", "latency", "-s", "8,16", "--json"]).unwrap();
+    assert_eq!(plan.steps_on(Path::Udp), (6, 0));
+    let first = plan.before_neighbours();
+    assert_eq!(first.steps_on(Path::Udp), (6, 4), "10 jobs of 10 ms are as long as 4 of 25 ms");
+    assert_eq!(first.of_neighbours().steps_on(Path::Shm), (10, 0));
+}
+
 fn quantities(plan: &Plan, op: Op) -> Vec<Quantity> {
     let mut quantities: Vec<_> =
-        plan.jobs.iter().filter(|job| job.op == op).map(|job| job.quantity).collect();
+        plan.all().iter().filter(|job| job.op == op).map(|job| job.quantity).collect();
     quantities.dedup();
     quantities
 }
 
 #[test]
 fn a_run_without_options_covers_one_byte_to_eight_mebibytes() {
-    let plan = plan(&[]).unwrap();
+    let plan = plan(&["--tables"]).unwrap();
     let sizes = |quantity| {
         let of = move |j: &&Job| {
             j.op == Op::Write && j.quantity == quantity && j.memory == Memory::Library
         };
-        let jobs = plan.jobs.iter().filter(of);
+        let all = plan.all();
+        let jobs = all.iter().filter(of);
         jobs.map(|job| job.bytes).collect::<Vec<_>>()
     };
     let powers: Vec<u64> = (0..=23).map(|exponent| 1 << exponent).collect();
@@ -37,9 +70,9 @@ fn a_run_without_options_covers_one_byte_to_eight_mebibytes() {
 
 #[test]
 fn a_quick_run_keeps_the_sizes_that_people_ask_for_and_plans_twelve_seconds() {
-    let plan = plan(&["--quick"]).unwrap();
+    let plan = plan(&["--quick", "--json"]).unwrap();
     for bytes in [1, 64, 4096, 1 << 20, 8 << 20] {
-        assert!(plan.jobs.iter().any(|job| job.bytes == bytes), "{bytes}");
+        assert!(plan.all().iter().any(|job| job.bytes == bytes), "{bytes}");
     }
     let jobs = plan.jobs_on(Path::Udp);
     let floors: Vec<_> = jobs.iter().filter_map(|job| plan.floor(*job, Path::Udp, 4096)).collect();
@@ -59,7 +92,7 @@ fn a_quick_run_keeps_the_sizes_that_people_ask_for_and_plans_twelve_seconds() {
 
 #[test]
 fn neighbours_alone_are_measured_in_memory_of_the_callers_and_more_often() {
-    let plan = plan(&[]).unwrap();
+    let plan = plan(&["-a"]).unwrap();
     let caller = |path| {
         let jobs = plan.jobs_on(path).into_iter().filter(|job| job.memory == Memory::Caller);
         jobs.map(|job| (job.op, job.bytes)).collect::<Vec<_>>()
@@ -71,7 +104,7 @@ fn neighbours_alone_are_measured_in_memory_of_the_callers_and_more_often() {
         Plan::new(&BenchArgs::try_parse_from(["bench", "-s", "64", "--rounds", "2"]).unwrap());
     let asked = asked.unwrap().of_neighbours();
     assert_eq!(asked.rounds, 2);
-    assert!(asked.jobs.iter().any(|job| job.memory == Memory::Caller && job.bytes == 64));
+    assert!(asked.all().iter().any(|job| job.memory == Memory::Caller && job.bytes == 64));
 }
 
 #[test]
@@ -83,7 +116,7 @@ fn operations_and_tests_can_be_chosen() {
         [&[Quantity::Completion][..], &rates[..1], &rates[1..]].concat()
     );
     assert!(quantities(&plan, Op::Send).is_empty());
-    assert_eq!(plan.jobs.len(), 6);
+    assert_eq!(plan.all().len(), 6);
 }
 
 #[test]
@@ -104,14 +137,14 @@ fn a_full_queue_always_holds_a_signaled_request() {
         let words: Vec<_> =
             all.iter().zip(values).flat_map(|(&flag, value)| [flag, value]).collect();
         let plan = plan(&words).unwrap();
-        for &job in &plan.jobs {
+        for job in plan.all() {
             let Stream { depth, list, signal_every, .. } = plan.stream(job);
             assert!(signal_every >= 1 && signal_every <= depth - list + 1, "{words:?} {job}");
         }
     }
-    for words in [&["-l", "100"][..], &["-Q", "128"], &[]] {
+    for words in [&["-l", "100"][..], &["-Q", "128"], &["--tables"]] {
         let plan = plan(words).unwrap();
-        for &job in &plan.jobs {
+        for job in plan.all() {
             let Stream { depth, list, signal_every, .. } = plan.stream(job);
             assert!(signal_every >= 1 && signal_every <= depth - list + 1, "{words:?} {job}");
             assert!(depth <= plan.tuning.tx_depth, "{words:?} {job}");

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
+use super::summary::headline;
 use super::{FloorFigure, Path, Record, Report, Value};
 use crate::args::{Op, Test};
-use crate::bench::machine::Machine;
 use crate::bench::plan::{Buffers, Memory};
 use crate::bench::stats::{Percentiles, to_f64};
 
@@ -28,7 +28,8 @@ pub(crate) fn tables(report: &Report, gbits: bool) -> String {
 
 /// All tables of one path.
 fn tables_of(report: &Report, gbits: bool) -> String {
-    let mut text = headline(report);
+    let path = report.results.first().map_or(Path::Udp, |record| record.path);
+    let mut text = headline(&report.machine, Some(path));
     text.push_str(&sockets(report, gbits));
     for op in OPS {
         text.push_str(&latency(report, op));
@@ -43,16 +44,6 @@ fn tables_of(report: &Report, gbits: bool) -> String {
     }
     text.push_str(&rates(report));
     text
-}
-
-/// The way that the bytes went and the machine, in two lines.
-fn headline(report: &Report) -> String {
-    let Machine { cpu, cpus, kernel, device, mtu, adverb, pinned, .. } = &report.machine;
-    let path = report.results.first().map_or(Path::Udp, |record| record.path);
-    let bound = if *pinned { "client and server bound to one each" } else { "not bound" };
-    format!(
-        "adverb {adverb}, device {device}, path {path}, path MTU {mtu}\n{cpu}, {cpus} processors ({bound}), Linux {kernel}\n"
-    )
 }
 
 /// What plain sockets reach, in one line.
@@ -272,7 +263,7 @@ fn usec(ns: u64) -> String {
 }
 
 /// A length, short where it is a power of two.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     match bytes {
         _ if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
         _ if bytes.is_multiple_of(1 << 10) => format!("{}K", bytes >> 10),

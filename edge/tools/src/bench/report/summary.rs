@@ -1,0 +1,189 @@
+//! The main figures of a run, a line each, as soon as each is known, and what they come to.
+
+use std::io::Write;
+
+use super::table::size;
+use super::{Findings, Path, Record, Report, Value};
+use crate::args::Test;
+use crate::bench::machine::Machine;
+use crate::bench::plan::{Buffers, Job, Plan};
+use crate::bench::stats::to_f64;
+use crate::failure::{Doing, Failure};
+
+/// What the user sees of a run whose main figures are wanted.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    gbits: bool,
+    machine: Option<Machine>,
+    /// Of the last line.
+    path: Option<Path>,
+}
+
+impl Screen {
+    /// Nothing is on it. Bandwidth is in Gbit/s or GB/s.
+    pub(crate) fn new(gbits: bool) -> Self {
+        Self { gbits, machine: None, path: None }
+    }
+
+    /// A run on this machine begins.
+    pub(crate) fn machine(&mut self, machine: Machine) {
+        self.machine = Some(machine);
+    }
+
+    /// Shows what a job has come to.
+    pub(crate) fn show(
+        &mut self,
+        findings: &Findings,
+        job: Job,
+        plan: &Plan,
+    ) -> Result<(), Failure> {
+        let Some(record) = findings.record(job, plan) else {
+            return Ok(());
+        };
+        let mut text = String::new();
+        if let Some(machine) = self.machine.take() {
+            if self.path.is_none() {
+                text = headline(&findings.machine(machine), None);
+            }
+            text.push('\n');
+            text.push_str(&heads(&record));
+        }
+        self.path = Some(record.path);
+        text.push_str(&line(&record, self.gbits));
+        print(&text)
+    }
+
+    /// Says what all figures come to, and where there are more.
+    pub(crate) fn conclude(&self, report: &Report) -> Result<(), Failure> {
+        let verdict = verdict(&report.results).unwrap_or_default();
+        print(&format!("\n{verdict}Every size and operation: --tables; for programs: --json.\n"))
+    }
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    let mut screen = std::io::stdout().lock();
+    screen.write_all(text.as_bytes()).and_then(|()| screen.flush()).doing("printing the results")
+}
+
+/// The device, the way that the bytes went if it is one, and the machine, in two lines.
+pub(super) fn headline(machine: &Machine, path: Option<Path>) -> String {
+    let Machine { cpu, cpus, kernel, device, mtu, adverb, pinned, .. } = machine;
+    let bound = if *pinned { "client and server bound to one each" } else { "not bound" };
+    let path = path.map(|path| format!(", path {path}")).unwrap_or_default();
+    format!(
+        "adverb {adverb}, device {device}{path}, path MTU {mtu}\n\
+         {cpu}, {cpus} processors ({bound}), Linux {kernel}\n"
+    )
+}
+
+/// The heads of the columns of a path, whose first record this is.
+fn heads(first: &Record) -> String {
+    let [floor, ratio] = if first.floor.is_some() { ["floor", "ratio"] } else { [""; 2] };
+    let path = first.path.to_string();
+    row([&path, "Adverb", floor, "", ratio])
+}
+
+/// One figure beside its floor.
+fn line(record: &Record, gbits: bool) -> String {
+    let ours = figure(record.value, record.value.compared(), gbits);
+    let floor = record.floor.as_ref();
+    let theirs = floor.map(|floor| figure(record.value, floor.value, gbits)).unwrap_or_default();
+    let ratio = record.ratio.map(short).unwrap_or_default();
+    row([&what(record), &ours, &theirs, floor.map_or("", |floor| plain(&floor.name)), &ratio])
+}
+
+fn row([what, ours, floor, name, ratio]: [&str; 5]) -> String {
+    let line = format!("{what:<46}{ours:>14}{floor:>14}  {name:<15}{ratio:>6}");
+    format!("{}\n", line.trim_end())
+}
+
+/// What was measured.
+fn what(record: &Record) -> String {
+    let how = match (record.value, record.buffers, record.post_list) {
+        (Value::HalfRoundTrip(_), ..) => "half round trip",
+        (Value::Completion(_), ..) => "post to completion",
+        (Value::BytesPerSecond(_), ..) if record.memory.is_some() => {
+            "bandwidth, the caller's memory"
+        }
+        (Value::BytesPerSecond(_), Some(Buffers::One), _) => "bandwidth, one buffer",
+        (Value::BytesPerSecond(_), Some(Buffers::RoundRobin) | None, _) => "bandwidth",
+        (Value::MessagesPerSecond(_), _, Some(1) | None) => "message rate",
+        (Value::MessagesPerSecond(_), _, Some(list)) => {
+            return format!("{} {}B, message rate, {list} in a post", record.op, bytes(record));
+        }
+    };
+    format!("{} {}B, {how}", record.op, bytes(record))
+}
+
+/// A length before its unit: "64 ", "64 Ki".
+fn bytes(record: &Record) -> String {
+    let size = size(record.bytes);
+    match size.strip_suffix(['K', 'M']) {
+        Some(number) => format!("{number} {}i", &size[number.len()..]),
+        None => format!("{size} "),
+    }
+}
+
+/// A number with the unit of `value`.
+fn figure(value: Value, number: u64, gbits: bool) -> String {
+    let number = to_f64(number);
+    match value {
+        Value::Completion(_) | Value::HalfRoundTrip(_) => format!("{} µs", short(number / 1e3)),
+        Value::BytesPerSecond(_) if gbits => format!("{} Gbit/s", short(number * 8.0 / 1e9)),
+        Value::BytesPerSecond(_) => format!("{} GB/s", short(number / 1e9)),
+        Value::MessagesPerSecond(_) => format!("{} million/s", short(number / 1e6)),
+    }
+}
+
+/// Two digits, or all before the point.
+fn short(number: f64) -> String {
+    match number {
+        0.0..1.0 => format!("{number:.2}"),
+        1.0..10.0 => format!("{number:.1}"),
+        _ => format!("{number:.0}"),
+    }
+}
+
+/// How a floor was measured, for people.
+fn plain(floor: &str) -> &str {
+    match floor {
+        "udp_pingpong" => "UDP ping-pong",
+        "udp_stream" => "UDP stream",
+        "tcp_pingpong" => "TCP ping-pong",
+        "shm_pingpong" => "a cache line",
+        "ring" => "the bare ring",
+        other => other,
+    }
+}
+
+/// One sentence on how far the figures are from their floors; `None` without floors.
+fn verdict(results: &[Record]) -> Option<String> {
+    let clauses: Vec<_> = [Path::Hw, Path::Udp, Path::Shm, Path::Local]
+        .into_iter()
+        .filter_map(|path| {
+            let of = |test| {
+                let of = |record: &&Record| record.path == path && record.test == test;
+                middle(results.iter().filter(of).filter_map(|record| record.ratio).collect())
+            };
+            let (latency, bandwidth) = (of(Test::Latency)?, of(Test::Bandwidth)?);
+            let [way, trip, stream] = match path {
+                Path::Udp => ["Over UDP", "bare datagrams", "their bandwidth"],
+                Path::Hw => ["Over the NIC", "bare datagrams", "their bandwidth"],
+                Path::Shm => ["through shared memory", "a cache line", "memcpy"],
+                Path::Local => ["within the process", "bare datagrams", "their bandwidth"],
+            };
+            Some(format!(
+                "{way}, small messages take {} times as long as {trip}, and streams reach {} of {stream}",
+                short(latency),
+                short(bandwidth)
+            ))
+        })
+        .collect();
+    (!clauses.is_empty()).then(|| format!("{}.\n", clauses.join(";\n")))
+}
+
+/// The median; of an even number the lower of the two.
+fn middle(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len().checked_sub(1)? / 2).copied()
+}
