@@ -4,6 +4,7 @@
 //! `libadverb_sockets.so` does the rest, and `LD_PRELOAD` by hand does the same. `sockets/stat.rs`
 //! looks at programs that run so, and `parameters` lists what can be set.
 
+mod program;
 mod stat;
 
 use std::ffi::OsString;
@@ -100,6 +101,11 @@ fn become_program(args: &SocketsArgs) -> Result<(), Failure> {
     let Some((program, arguments)) = args.command.split_first() else {
         return Err(Failure::Usage("a command to run is missing".to_owned()));
     };
+    if !args.quiet
+        && let Some(why) = program::obstacle(program)
+    {
+        eprintln!("adverb: {why}; its sockets are the kernel's");
+    }
     let mut command = Command::new(program);
     command.args(arguments);
     let mut preload = library.into_os_string();
@@ -149,7 +155,10 @@ fn library(args: &SocketsArgs) -> Result<PathBuf, Failure> {
     let places = [beside.clone(), beside.join("deps"), beside.join("../lib")];
     let found = places.iter().map(|place| place.join(NAME)).find(|file| file.exists());
     found.and_then(|file| file.canonicalize().ok()).ok_or_else(|| {
-        Failure::Failed(format!("{NAME} is not beside this command: name it with --library"))
+        Failure::Failed(format!(
+            "{NAME} is not beside this command: build it (cargo build --release -p adverb-sockets), or name it \
+             with --library"
+        ))
     })
 }
 

@@ -86,3 +86,36 @@ fn statistics_of_nobody_are_a_failure_that_says_so() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("Failed to identify process"), "{}", stderr(&output));
 }
+
+/// Goal: whoever has built the command alone is told what else to build, and of a program that takes no library
+/// before it runs as ever.
+#[test]
+fn what_stands_in_the_way_of_acceleration_is_told() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = std::env::temp_dir().join(format!("adverb-alone-{}", std::process::id()));
+    std::fs::create_dir_all(&place).expect("a directory");
+    let (alone, program) = (place.join("adverb"), place.join("program"));
+    std::fs::copy(env!("CARGO_BIN_EXE_adverb"), &alone).expect("a copy");
+    let output = std::process::Command::new(&alone).args(["sockets", "--", "true"]).output();
+    let output = output.expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("cargo build --release -p adverb-sockets"),
+        "{}",
+        stderr(&output)
+    );
+
+    std::fs::copy("/bin/true", &program).expect("a copy");
+    let mode = std::fs::Permissions::from_mode(0o2755);
+    std::fs::set_permissions(&program, mode).expect("a file of ours");
+    let run = |words: &[&str]| {
+        let output = command(words).arg(&program).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stderr(&output)
+    };
+    let words = run(&["sockets", "--library", "/dev/null", "--"]);
+    assert!(words.contains("is set-group-ID"), "{words}");
+    let words = run(&["sockets", "--library", "/dev/null", "-q", "--"]);
+    assert!(!words.contains("is set-group-ID"), "{words}");
+    std::fs::remove_dir_all(&place).expect("it is ours");
+}
