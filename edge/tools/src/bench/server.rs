@@ -1,7 +1,10 @@
-//! The server of a run: follows one client's orders after another's.
+//! The server of a run: follows the orders of its clients, each on a thread of its own.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use super::control::{ANSWER_TIME, Answer, Control, Order, PROTOCOL, Received, Watch};
@@ -25,7 +28,7 @@ pub(crate) struct ServerOptions {
     pub(crate) child: bool,
 }
 
-/// Listens, and serves clients one at a time.
+/// Listens, and serves clients. A child has one, and ends with it.
 pub(crate) fn run(options: &ServerOptions) -> Result<(), Failure> {
     options.choice.check()?;
     if options.child {
@@ -39,21 +42,110 @@ pub(crate) fn run(options: &ServerOptions) -> Result<(), Failure> {
         writeln!(std::io::stdout(), "listening on {local}; stop with Ctrl-C")
     };
     announced.doing("printing the port")?;
+    let hall = Arc::new(Hall::default());
+    if options.child {
+        let (stream, _) = accept(&listener)?;
+        let visit = hall.enter(&stream);
+        let _ = answer(stream, &visit, &options.choice); // The parent has been told, or is gone.
+        return Ok(());
+    }
     loop {
         let (stream, client) = accept(&listener)?;
-        let served = Control::new(stream).and_then(|mut control| {
-            serve(&mut control, &options.choice).inspect_err(|failure| {
-                // It may be gone, which is then the reason.
-                let _ = control.send(&Answer::Refused { why: failure.to_string() });
-            })
-        });
-        if options.child {
-            return Ok(()); // The parent has been told, or is gone.
-        }
-        match served {
-            Ok(tests) => println!("{client}: {tests} tests"),
+        let (visit, choice) = (hall.enter(&stream), options.choice.clone());
+        let serve = move || match answer(stream, &visit, &choice) {
+            Ok(tests) => {
+                let beside =
+                    if visit.had_company() { ", beside those of other clients" } else { "" };
+                println!("{client}: {tests} tests{beside}");
+            }
             Err(failure) => eprintln!("{client}: {failure}"),
+        };
+        if let Err(error) = thread::Builder::new().name("client".to_owned()).spawn(serve) {
+            eprintln!("{client}: no thread for it: {error}");
         }
+    }
+}
+
+/// Serves a client to its end, and tells it what went wrong.
+fn answer(stream: TcpStream, visit: &Visit, choice: &DeviceChoice) -> Result<u64, Failure> {
+    let mut control = Control::new(stream)?;
+    serve(&mut control, visit, choice).inspect_err(|failure| {
+        // It may be gone, which is then the reason.
+        let _ = control.send(&Answer::Refused { why: failure.to_string() });
+    })
+}
+
+/// Who is connected.
+#[derive(Debug, Default)]
+struct Hall(Mutex<Clients>);
+
+#[derive(Debug, Default)]
+struct Clients {
+    next: u64,
+    /// Those that have not greeted yet, the oldest first.
+    strangers: VecDeque<(u64, TcpStream)>,
+    /// Those that have, and whether another one was there at the same time.
+    guests: Vec<(u64, bool)>,
+}
+
+/// One client's time there, which ends with this.
+#[derive(Debug)]
+struct Visit {
+    hall: Arc<Hall>,
+    number: u64,
+}
+
+impl Hall {
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client has connected. If there are too many that say nothing, the oldest of them goes.
+    fn enter(self: &Arc<Self>, stream: &TcpStream) -> Visit {
+        let mut clients = self.clients();
+        let number = clients.next;
+        clients.next += 1;
+        if clients.strangers.len() >= STRANGERS_MAX
+            && let Some((_, oldest)) = clients.strangers.pop_front()
+        {
+            let _ = oldest.shutdown(Shutdown::Both); // It may have gone already.
+        }
+        if let Ok(handle) = stream.try_clone() {
+            clients.strangers.push_back((number, handle));
+        }
+        Visit { hall: Arc::clone(self), number }
+    }
+}
+
+impl Visit {
+    /// The client has greeted; an error if there are too many that have.
+    fn is_welcome(&self) -> Result<(), Failure> {
+        let mut clients = self.hall.clients();
+        clients.strangers.retain(|(number, _)| *number != self.number);
+        let others = clients.guests.len();
+        if others >= GUESTS_MAX {
+            return Err(Failure::Failed(format!(
+                "this server has {others} clients, which is its bound: try again when one has ended"
+            )));
+        }
+        clients.guests.push((self.number, false));
+        if others > 0 {
+            clients.guests.iter_mut().for_each(|(_, company)| *company = true);
+        }
+        Ok(())
+    }
+
+    /// Another client was served at the same time.
+    fn had_company(&self) -> bool {
+        self.hall.clients().guests.contains(&(self.number, true))
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        let mut clients = self.hall.clients();
+        clients.strangers.retain(|(number, _)| *number != self.number);
+        clients.guests.retain(|(number, _)| *number != self.number);
     }
 }
 
@@ -86,14 +178,18 @@ fn accept(listener: &TcpListener) -> Result<(TcpStream, SocketAddr), Failure> {
         match listener.accept() {
             // A client that has hung up while it waited in line is no reason to stop serving.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+            // Nor is a bound of the system that clients have reached and will leave again.
+            Err(error) if matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) => {
+                thread::sleep(REST);
+            }
             accepted => return accepted.doing("waiting for a client"),
         }
     }
 }
 
 /// Follows one client's orders until it hangs up. Returns how many tests there were.
-fn serve(control: &mut Control, choice: &DeviceChoice) -> Result<u64, Failure> {
-    greet(control)?;
+fn serve(control: &mut Control, visit: &Visit, choice: &DeviceChoice) -> Result<u64, Failure> {
+    greet(control, visit)?;
     let mut tests = 0;
     let mut link = None;
     let mut pages = None;
@@ -121,7 +217,7 @@ fn serve(control: &mut Control, choice: &DeviceChoice) -> Result<u64, Failure> {
 }
 
 /// Exchanges the first lines.
-fn greet(control: &mut Control) -> Result<(), Failure> {
+fn greet(control: &mut Control, visit: &Visit) -> Result<(), Failure> {
     let order = control.receive(HELLO_TIME)?;
     let Order::Hello { protocol, pin } = order else {
         return Err(Failure::Failed(format!("an order before the greeting: {order:?}")));
@@ -131,6 +227,7 @@ fn greet(control: &mut Control) -> Result<(), Failure> {
             "this server speaks {PROTOCOL}, the client {protocol}: use the same version of adverb"
         )));
     }
+    visit.is_welcome()?;
     if pin {
         cpu::pin(cpu::End::Server);
     }
@@ -151,8 +248,17 @@ fn run_test<E: Endpoint>(
     control.send(&Answer::Done(Received::default()))
 }
 
-/// How long a stranger may hold the only place without a word.
+/// How long a stranger may hold a place without a word.
 const HELLO_TIME: Duration = Duration::from_secs(5);
+/// Clients at once that have not greeted.
+const STRANGERS_MAX: usize = 128;
+/// Clients at once that have: each has memory, and those that measure disturb each other.
+const GUESTS_MAX: usize = 64;
+/// Before a server without descriptors looks whether there are some.
+const REST: Duration = Duration::from_millis(20);
+/// No descriptors left, of the process or the system (`accept(2)`).
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
 /// How long a client may take between two orders: it may be measuring something by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 const _: () = assert!(PATIENCE.as_secs() > ANSWER_TIME.as_secs());

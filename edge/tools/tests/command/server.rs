@@ -214,3 +214,26 @@ fn stat(pid: u32) -> Option<(String, u32)> {
     let mut fields = rest.split_whitespace();
     Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
 }
+
+/// Goal: connections that say nothing keep a client from nothing, whether they have greeted or not, however many.
+#[test]
+fn a_server_serves_others_while_clients_are_silent() {
+    let server = Server::start("bench", "127.0.0.1");
+    let greeted = server.connect();
+    let hello = "{\"hello\":{\"protocol\":\"adverb-bench-2\",\"pin\":false}}\n";
+    (&greeted).write_all(hello.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    BufReader::new(&greeted).read_line(&mut answer).expect("it answers");
+    let silent: Vec<_> = (0..300).map(|_| server.connect()).collect();
+    let words = ["bench", "127.0.0.1", "-p", &server.port, "-n", "10", "-s", "64", "--no-floor"];
+    let client = adverb(&words);
+    assert_eq!(client.status.code(), Some(0), "{}", stderr(&client));
+    // Those of the greeting's time limit have not been sent away when the client is served.
+    let still_there = |stream: &TcpStream| {
+        stream.set_nonblocking(true).expect("a socket");
+        let looked = (&*stream).read(&mut [0; 1]);
+        looked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    assert!(still_there(&greeted), "a silent client that has greeted was sent away");
+    drop(silent);
+}
