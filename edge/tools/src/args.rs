@@ -3,13 +3,14 @@
 //! Options that perftest has carry perftest's names and letters, with `-` or `_`. A value that no run
 //! could use is refused here, with the values that are allowed; `bench/plan.rs` fills in defaults.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use adverb::session::WorkMode;
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::rdma::DeviceChoice;
@@ -17,10 +18,40 @@ use crate::bench::rdma::DeviceChoice;
 /// RDMA on any machine: measure it, check it, look at its devices.
 #[derive(Debug, Parser)]
 #[command(name = "adverb", version, propagate_version = true)]
+#[command(after_help = "\
+Environment of every program that uses the library, this one included:
+  ADVERB_PATH=udp     packets to all peers, also where memory could be shared; auto: the best way there is
+  ADVERB_PCAP=FILE    writes all packets of the process to FILE.PID, which Wireshark reads
+  ADVERB_LOG=LEVEL    error, warn, info, debug or trace, on standard error
+  ADVERB_IBVERBS=FILE the library to use for hardware instead of the system's libibverbs; off: none")]
 pub(crate) struct Args {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Args {
+    /// Those of this process; ends it if they cannot be.
+    pub(crate) fn read() -> Self {
+        Self::of(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    }
+
+    fn of<W: Into<OsString> + Clone>(
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Self, clap::Error> {
+        let mut command = take_negative(Self::command());
+        let matches = command.try_get_matches_from_mut(words)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+}
+
+/// A number below zero is a value of an option, which says what is allowed.
+fn take_negative(command: clap::Command) -> clap::Command {
+    let command = command.mut_subcommands(take_negative);
+    command.mut_args(|arg| match !arg.is_positional() && arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    })
 }
 
 /// What to do.
@@ -140,7 +171,7 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) connection: ConnectionArgs,
 
-    /// Message size in bytes; K, M as suffix; several with commas
+    /// Message size in bytes; K, M, G as suffix; several with commas
     #[arg(short, long, value_name = "BYTES", value_delimiter = ',', value_parser = size)]
     pub(crate) size: Vec<u64>,
 
@@ -386,7 +417,7 @@ pub(crate) struct AllreduceArgs {
     #[arg(long, value_name = "N", default_value = "4", value_parser = nodes)]
     pub(crate) local: usize,
 
-    /// Bytes of the vector, a multiple of 4; K, M as suffix
+    /// Bytes of the vector, a multiple of 4; K, M, G as suffix
     #[arg(short, long, value_name = "BYTES", default_value = "1M", value_parser = size)]
     pub(crate) size: u64,
 
@@ -447,7 +478,7 @@ pub(crate) struct MeshArgs {
     #[arg(short, long, default_value_t = 18600, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
 
-    /// Block size in bytes; K, M as suffix
+    /// Block size in bytes; K, M, G as suffix
     #[arg(short, long, value_name = "BYTES", default_value = "4096", value_parser = size)]
     pub(crate) size: u64,
 
@@ -498,7 +529,7 @@ pub(crate) struct PingpongArgs {
     #[command(flatten)]
     pub(crate) connection: ConnectionArgs,
 
-    /// Message size in bytes; K, M as suffix
+    /// Message size in bytes; K, M, G as suffix
     #[arg(short, long, value_name = "BYTES", default_value = "4096", value_parser = size)]
     pub(crate) size: u64,
 
@@ -513,17 +544,13 @@ pub(crate) struct PingpongArgs {
 
 /// Reads a message size such as `64`, `64K` or `1M`.
 fn size(text: &str) -> Result<u64, String> {
-    let (digits, unit) = match text.strip_suffix(['K', 'k']) {
-        Some(digits) => (digits, 1 << 10),
-        None => match text.strip_suffix(['M', 'm']) {
-            Some(digits) => (digits, 1 << 20),
-            None => (text, 1),
-        },
-    };
+    let units = [(['K', 'k'], 1 << 10), (['M', 'm'], 1 << 20), (['G', 'g'], 1 << 30)];
+    let suffixed = |(suffix, unit)| Some((text.strip_suffix(suffix)?, unit));
+    let (digits, unit) = units.into_iter().find_map(suffixed).unwrap_or((text, 1));
     let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
     match bytes {
         Some(bytes @ 1..=SIZE_MAX) => Ok(bytes),
-        _ => Err("a size is 1 to 1024M bytes, e.g. 64, 64K or 1M".to_owned()),
+        _ => Err("a size is 1 byte to 1G, e.g. 64, 64K or 1M".to_owned()),
     }
 }
 
@@ -609,7 +636,7 @@ mod tests {
 
     fn bench(words: &[&str]) -> Result<Box<BenchArgs>, clap::Error> {
         let words = ["adverb", "bench"].iter().chain(words);
-        Args::try_parse_from(words).map(|args| match args.command {
+        Args::of(words).map(|args| match args.command {
             Command::Bench(args) => args,
             Command::Allreduce(_)
             | Command::Counters(_)
@@ -623,24 +650,25 @@ mod tests {
 
     #[test]
     fn the_definition_of_the_command_line_is_consistent() {
-        use clap::CommandFactory;
         Args::command().debug_assert();
     }
 
     #[test]
     fn sizes_take_suffixes_and_commas() {
-        let args = bench(&["-s", "1,64K,8M"]).unwrap();
-        assert_eq!(args.size, [1, 64 << 10, 8 << 20]);
+        let args = bench(&["-s", "1,64K,8M,1G"]).unwrap();
+        assert_eq!(args.size, [1, 64 << 10, 8 << 20, 1 << 30]);
     }
 
     #[test]
     fn values_that_no_run_could_use_are_refused_with_what_is_allowed() {
         for (flag, value, hint) in [
-            ("-s", "0", "1 to 1024M"),
-            ("-s", "99999M", "1 to 1024M"),
-            ("-s", "18446744073709551615M", "1 to 1024M"),
-            ("-s", "12q", "1 to 1024M"),
+            ("-s", "0", "1 byte to 1G"),
+            ("-s", "99999M", "1 byte to 1G"),
+            ("-s", "18446744073709551615M", "1 byte to 1G"),
+            ("-s", "-5", "1 byte to 1G"),
+            ("-s", "12q", "1 byte to 1G"),
             ("-m", "1500", "256, 512, 1024, 2048 or 4096"),
+            ("-D", "-1", "0.001 to 86400"),
             ("-D", "0", "0.001 to 86400"),
             ("-D", "NaN", "0.001 to 86400"),
             ("-n", "0", "1.."),

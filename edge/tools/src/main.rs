@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::Parser;
 use signal_hook::consts::SIGTERM;
 
 use crate::args::{Args, Command};
@@ -28,7 +27,7 @@ mod sockets;
 
 fn main() -> ExitCode {
     panics::report_them();
-    let args = Args::parse();
+    let args = Args::read();
     end_on_sigterm();
     if let Err(error) = adverb::log_to_stderr() {
         let failure = failure::Failure::usage(error.to_string());

@@ -139,6 +139,7 @@ fn finish(report: &Report, args: &MeshArgs, files: Files) -> Result<(), Failure>
 fn verdict(report: &Report) -> Result<(), Failure> {
     match (report.errors(), report.failed()) {
         (0, 0) => Ok(()),
+        (0, 1) => Err(Failure::failed("1 node failed")),
         (0, failed) => Err(Failure::failed(format!("{failed} nodes failed"))),
         (errors, _) => {
             Err(Failure::failed(format!("{errors} blocks were spoilt, lost or repeated")))

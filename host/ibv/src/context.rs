@@ -12,12 +12,13 @@
 use crate::layout::{
     self, AsyncEvent, DeviceAttr, GidEntry, PortAttr, QueryPort, VerbsContext, value,
 };
-use crate::library::{Library, library};
+use crate::library::{self, Library, library};
 use crate::object::addr_of_context;
 use std::ffi::CStr;
 use std::io;
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::ptr::NonNull;
 
 /// A device that the library knows.
@@ -39,8 +40,12 @@ struct List {
 }
 
 impl List {
-    /// `None` if there is no library, or it says that there is nothing to list.
+    /// `None` if there is no library, or it says that there is nothing to list. Where the kernel has no device,
+    /// the system's own library is not asked: it warns of limits on locked memory that then matter to nothing.
     fn new() -> Option<Self> {
+        if !library::is_named() && has_no_device(Path::new("/sys/class")) {
+            return None;
+        }
         let library = library()?;
         let mut len = 0;
         // SAFETY: a place for the number of devices.
@@ -70,6 +75,14 @@ impl Drop for List {
     fn drop(&mut self) {
         // SAFETY: a list that was got from the library, once.
         unsafe { (self.library.ibv_free_device_list)(self.first.as_ptr()) }
+    }
+}
+
+/// The kernel says that it has no RDMA device, in `classes` of sysfs.
+fn has_no_device(classes: &Path) -> bool {
+    match std::fs::read_dir(classes.join("infiniband")) {
+        Ok(mut devices) => devices.next().is_none(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound && classes.is_dir(),
     }
 }
 
@@ -350,4 +363,22 @@ pub(crate) fn nonblocking(fd: impl AsFd) -> io::Result<()> {
     // SAFETY: an open descriptor, and a command whose argument is a number.
     let set = unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) };
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_believed_where_it_says_something() {
+        let classes = std::env::temp_dir().join(format!("adverb-classes-{}", std::process::id()));
+        assert!(!has_no_device(&classes), "sysfs is not there: nothing is known");
+        std::fs::create_dir_all(classes.join("net")).unwrap();
+        assert!(has_no_device(&classes));
+        std::fs::create_dir(classes.join("infiniband")).unwrap();
+        assert!(has_no_device(&classes));
+        std::fs::create_dir(classes.join("infiniband/rxe0")).unwrap();
+        assert!(!has_no_device(&classes));
+        std::fs::remove_dir_all(&classes).unwrap();
+    }
 }

@@ -162,6 +162,11 @@ pub(crate) fn library() -> Option<&'static Library> {
     LIBRARY.get_or_init(load).as_ref()
 }
 
+/// The environment names a library, or none.
+pub(crate) fn is_named() -> bool {
+    std::env::var_os(VARIABLE).is_some_and(|name| !name.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,9 +4,11 @@
 //! goes is connected to again until the time is over, which begins when all are here. Among the blocks
 //! go rows (`board.rs`); the last one goes when this node has sent and received all that it will.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -109,6 +111,8 @@ struct Node {
     /// Keeps those that are sent to, and those that send, level.
     outward: Pace,
     inward: Pace,
+    /// Why each peer could not be reached, when that was tried last.
+    trouble: Mutex<BTreeMap<usize, String>>,
     /// When blocks began to be sent.
     start: OnceLock<Instant>,
     /// When it was asked to end.
@@ -150,6 +154,7 @@ pub(crate) fn run(task: Task, say: impl Fn(&Row, &Report)) -> Result<Report, Fai
         born: Instant::now(),
         outward: Pace::new(task.place.nodes.len()),
         inward: Pace::new(task.place.nodes.len()),
+        trouble: Mutex::default(),
         start: OnceLock::new(),
         stopped: OnceLock::new(),
         adapter,
@@ -182,6 +187,13 @@ pub(crate) fn run(task: Task, say: impl Fn(&Row, &Report)) -> Result<Report, Fai
         if said.elapsed() >= SAY_EVERY {
             said = Instant::now();
             say(&node.speak(false), &node.board.report(node.elapsed()));
+        }
+    }
+    for (rank, why) in &*node.trouble() {
+        // A peer that was reached may have ended first.
+        let was_reached = |counts: &Counts| counts.sent.load(Ordering::Relaxed) > 0;
+        if !node.counts.get(*rank).is_some_and(was_reached) {
+            eprintln!("adverb: node {rank} was not reached: {why}");
         }
     }
     let row = node.speak(true);
@@ -410,14 +422,27 @@ impl Node {
         };
         let mut sending = Some(Counted::new(&self.sending));
         while !self.is_over() {
-            let Ok(address) = self.task.place.address(rank) else {
-                thread::sleep(TRY); // Its name may become known.
-                continue;
+            let address = match self.task.place.address(rank) {
+                Ok(address) => address,
+                Err(failure) => {
+                    // Its name may become known, as that of a container that is still to start.
+                    let is_first = self.note(rank, &failure);
+                    if is_first {
+                        eprintln!("adverb: node {rank}: {failure}; trying again");
+                    }
+                    thread::sleep(TRY);
+                    continue;
+                }
             };
-            let Ok(endpoint) = ClientSession::on(self.adapter.clone()).connect(address) else {
-                thread::sleep(TICK);
-                continue;
+            let endpoint = match ClientSession::on(self.adapter.clone()).connect(address) {
+                Ok(endpoint) => endpoint,
+                Err(error) => {
+                    self.note(rank, &error);
+                    thread::sleep(TICK);
+                    continue;
+                }
             };
+            self.trouble().remove(&rank);
             let sent = self.send_on(&endpoint, counts, rank, &mut sending);
             counts.up.store(false, Ordering::Relaxed);
             match sent {
@@ -427,6 +452,15 @@ impl Node {
                 Err(_) => drop(counts.losses.fetch_add(1, Ordering::Relaxed)),
             }
         }
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, BTreeMap<usize, String>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A peer could not be reached; true if it is the first time in a row.
+    fn note(&self, rank: usize, why: &dyn fmt::Display) -> bool {
+        self.trouble().insert(rank, why.to_string()).is_none()
     }
 
     fn send_on(

@@ -120,11 +120,11 @@ impl Report {
         stats::to_f64(rate) * 8.0 / 1e9
     }
 
-    /// The largest rate of a pair over the smallest.
-    pub(crate) fn fairness(&self) -> f64 {
+    /// The largest rate of a pair over the smallest; `None` if that is zero.
+    pub(crate) fn fairness(&self) -> Option<f64> {
         let rates = || self.pairs().map(|(_, _, pair)| pair.received);
         let (least, most) = (rates().min().unwrap_or(0), rates().max().unwrap_or(0));
-        stats::ratio(most, least).unwrap_or(f64::INFINITY)
+        stats::ratio(most, least)
     }
 
     /// A line for each node.
@@ -177,11 +177,11 @@ impl Report {
         }
         let _ = writeln!(
             text,
-            "\n{:.1} s; {:.3} Gbit/s in all; fastest pair over slowest: {:.2}; {} spoilt, lost or \
+            "\n{:.1} s; {:.3} Gbit/s in all; fastest pair over slowest: {}; {} spoilt, lost or \
              repeated",
             self.elapsed.as_secs_f64(),
             self.gbits(self.total_bytes()),
-            self.fairness(),
+            self.fairness().map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
             self.errors(),
         );
         text
@@ -287,7 +287,7 @@ mod tests {
             "{}",
             report.matrix()
         );
-        assert_eq!(report.fairness(), 2.0);
+        assert_eq!(report.fairness(), Some(2.0));
         let svg = report.svg();
         assert_eq!(svg.matches("<rect").count(), 4);
         assert!(svg.contains("0 to 1: 2.00 Gbit/s"), "{svg}");

@@ -181,7 +181,7 @@ fn a_host_that_dies_is_missed_by_the_others() {
     victim.wait().expect("a child of ours");
     for output in children.into_iter().map(finish) {
         assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
-        assert!(stderr(&output).contains("1 nodes failed"), "{}", stderr(&output));
+        assert!(stderr(&output).contains("1 node failed"), "{}", stderr(&output));
         let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
         let lives = [0, 1, 2].map(|rank| report["nodes"][rank]["life"].as_str().unwrap());
         assert_eq!(lives, ["done", "done", "failed"], "{report}");

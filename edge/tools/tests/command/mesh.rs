@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
 use std::fs;
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -94,6 +95,21 @@ fn what_cannot_be_a_mesh_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(stderr(&output).contains(hint), "{words:?}: {}", stderr(&output));
     }
+}
+
+#[test]
+fn a_node_that_cannot_be_found_is_named_at_once_and_at_the_end() {
+    let port =
+        TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let nodes = format!("127.0.0.1:{port},nosuch.invalid");
+    let output = adverb(&["mesh", "--nodes", &nodes, "--rank", "0", "-D", "0.5"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = stderr(&output);
+    let of_node =
+        |line: &&str| line.starts_with("adverb: node 1") && line.contains("nosuch.invalid");
+    assert_eq!(said.lines().filter(of_node).count(), 2, "at once and at the end: {said}");
+    assert!(said.contains("1 node failed"), "{said}");
+    assert!(stdout(&output).contains("over slowest: -"), "{}", stdout(&output));
 }
 
 #[test]

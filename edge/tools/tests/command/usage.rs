@@ -30,7 +30,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_allowed() {
         (&["bnech"], "bench"),
         (&["bench", "--no-such-flag"], "--help"),
         (&["bench", "-m", "1500"], "256, 512, 1024, 2048 or 4096"),
-        (&["bench", "-s", "0"], "1 to 1024M"),
+        (&["bench", "-s", "0"], "1 byte to 1G"),
         (&["bench", "-n", "x"], "invalid value 'x'"),
         (&["bench", "-n", "5", "-D", "1"], "cannot be used with"),
         (&["bench", "--op", "atomic"], "send, write, read"),
