@@ -29,14 +29,23 @@ pub(crate) fn set<T: Copy>(
 
 /// Reads an option whose value is a C integer.
 pub(crate) fn get(socket: impl AsFd, level: c_int, name: c_int) -> io::Result<c_int> {
-    let mut value: c_int = 0;
-    let mut len = libc::socklen_t::try_from(size_of::<c_int>()).map_err(io::Error::other)?;
+    get_all::<1>(socket, level, name).map(|[value]| value)
+}
+
+/// Reads an option whose value is a structure of `N` C integers. Those that the kernel does not fill are 0.
+pub(crate) fn get_all<const N: usize>(
+    socket: impl AsFd,
+    level: c_int,
+    name: c_int,
+) -> io::Result<[c_int; N]> {
+    let mut values = [0; N];
+    let mut len = libc::socklen_t::try_from(size_of_val(&values)).map_err(io::Error::other)?;
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY:
-    // - Writable: `value` and `len` are locals, and `len` is the size of `value`; the kernel writes
-    //   no more than that, and any bytes it writes are a valid integer.
+    // - Writable: `values` and `len` are locals, and `len` is the size of `values`; the kernel writes
+    //   no more than that, and any bytes it writes are valid integers.
     // - Open: `socket` lends its descriptor for the length of this call.
     let result =
-        unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+        unsafe { libc::getsockopt(fd, level, name, (&raw mut values).cast(), &raw mut len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(values) }
 }

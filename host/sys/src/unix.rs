@@ -10,8 +10,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
+
+use crate::sockopt;
 
 /// Descriptors that one message carries at most.
 pub const FDS_MAX: usize = 4;
@@ -85,9 +87,9 @@ impl Stream {
     ///
     /// None in practice.
     pub fn peer(&self) -> io::Result<Credentials> {
-        let found = sockopt::socket_peercred(&self.fd)?;
-        let pid = u32::try_from(found.pid.as_raw_nonzero().get()).unwrap_or(0);
-        Ok(Credentials { pid, uid: found.uid.as_raw() })
+        // Not by way of `rustix`, whose type of a process's number has no 0.
+        let [pid, uid, _gid] = sockopt::get_all(&self.fd, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
+        Ok(Credentials { pid: u32::try_from(pid).unwrap_or(0), uid: uid.cast_unsigned() })
     }
 
     /// Sends one message with these descriptors, at most [`FDS_MAX`].
@@ -179,6 +181,35 @@ mod tests {
             let peer = end.peer().unwrap();
             assert_eq!(peer.pid, std::process::id());
             assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        }
+    }
+
+    /// Where the other process of the next test finds the name to connect to.
+    const NAME: &str = "ADVERB_TEST_NAME";
+
+    /// Goal: a process whose number means nothing here has the number 0, and a user. Method: this test runs again
+    /// in a process namespace of its own, which cannot see who started it.
+    #[test]
+    fn a_process_that_cannot_be_seen_from_here_has_number_0() {
+        if let Some(name) = std::env::var_os(NAME) {
+            let peer = Stream::connect(name.as_encoded_bytes()).unwrap().peer().unwrap();
+            assert_eq!(peer, Credentials { pid: 0, uid: rustix::process::geteuid().as_raw() });
+            return;
+        }
+        let name = format!("adverb-test-unseen-{}", std::process::id());
+        let _listener = Listener::bind(name.as_bytes()).unwrap();
+        let mut command = std::process::Command::new("unshare");
+        command.args(["-p", "-f", "--kill-child"]).arg(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "unix::tests::a_process_that_cannot_be_seen_from_here_has_number_0"]);
+        let output = command.env(NAME, name).output();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match output {
+            Ok(output) if text(&output.stdout).contains("running 1 test") => {
+                assert!(output.status.success(), "{}", text(&output.stdout));
+            }
+            Ok(output) => println!("skipped: no process namespace: {}", text(&output.stderr)),
+            Err(error) => println!("skipped: unshare: {error}"),
         }
     }
 
