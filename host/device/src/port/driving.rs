@@ -91,7 +91,9 @@ impl Port {
         }
         let mut busy = false;
         let mut published = false;
-        if !receiver.inlets.is_empty() {
+        // A bell may ring without a lane: that of one that was cut, or of one that was never made. It is silenced, or
+        // whoever sleeps on it wakes at once.
+        if !receiver.inlets.is_empty() || self.standby.bell().is_suspect() {
             (busy, published) = self.receive_records(receiver, &mut clock, driver);
         }
         if receiver.looks_at_sockets(driver) {
@@ -507,8 +509,10 @@ mod tests {
     use crate::path::{PathChoice, PortConfig};
     use crate::port::Port;
     use crate::relay::Relay;
+    use adverb_sys::poll;
     use std::net::{IpAddr, Ipv4Addr, SocketAddr};
     use std::sync::Arc;
+    use std::time::{Duration, Instant};
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -552,6 +556,21 @@ mod tests {
         assert!(!port.registry.is_relay_port(stranger.port()), "{killed:?}");
         stranger.pass(to, message()).unwrap();
         assert_eq!(take_relayed(&port, 100, 2), 1);
+    }
+
+    /// Goal: the helper can sleep again when the bell has rung and there is no lane that it could have rung for.
+    #[test]
+    fn a_bell_that_rings_without_a_lane_is_silenced() {
+        let config = PortConfig { path: Some(PathChoice::SharedMemory), exclusive: true };
+        let port = Port::open_with("soft_lo", &config).unwrap();
+        let bell = Arc::clone(port.standby.bell());
+        bell.fd().signal().unwrap();
+        let rings = || poll::readable(bell.fd(), std::iter::empty(), Some(Duration::ZERO)).unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while rings() {
+            assert!(Instant::now() < until, "it rings for ever");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Goal: a stranger that sends to the relay socket without end does not keep a step from its other work.
