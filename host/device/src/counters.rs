@@ -88,6 +88,8 @@ counters! {
     forwarded,
     /// Packets that other processes passed on to this one.
     relayed,
+    /// Processes of this host that posed as another one's device, or asked for too many lanes.
+    refused_neighbours,
     /// Completion queues that have overrun.
     num_cqovf,
     /// Asynchronous events that found their queue full.

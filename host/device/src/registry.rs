@@ -200,7 +200,7 @@ pub(crate) struct Registry {
     file: File,
     memory: Mapping,
     slot: SlotId,
-    user: u32,
+    place: Place,
     /// Where newcomers ask for the file; `None` if another user has the name.
     listener: Option<Listener>,
 }
@@ -219,15 +219,15 @@ impl Registry {
             Some(file) => file,
             None => place.make(bytes)?,
         };
-        let mut registry = Self::join_by(file)?;
+        let mut registry = Self::join_by(file, place)?;
         registry.listener = place.listen(registry.slot.0)?;
         drop(founding);
         Ok(registry)
     }
 
-    /// The user whose registry it is.
-    pub(crate) fn user(&self) -> u32 {
-        self.user
+    /// Whose registry it is.
+    pub(crate) fn place(&self) -> Place {
+        self.place
     }
 
     /// Where newcomers ask for the registry.
@@ -238,19 +238,18 @@ impl Registry {
     /// Answers the newcomers that wait.
     pub(crate) fn answer_newcomers(&self) {
         if let Some(listener) = &self.listener {
-            rendezvous::answer(listener, self.user, VERSION, &self.file);
+            rendezvous::answer(listener, self.place.user(), VERSION, &self.file);
         }
     }
 
     /// Takes a slot in the registry that is `file`, an open file description of our own.
-    fn join_by(file: File) -> io::Result<Self> {
+    fn join_by(file: File, place: Place) -> io::Result<Self> {
         let path = rendezvous::path_of(&file);
-        let user = file.metadata()?.uid();
         let exclusive = lock_file(&path)?;
         let fresh = !is_ours(&file)?;
         let memory = Mapping::shared(&file, layout::WORDS * WORD_BYTES)?;
         let (slot, listener) = (SlotId::NONE, None);
-        let mut registry = Self { path, file, memory, slot, user, listener };
+        let mut registry = Self { path, file, memory, slot, place, listener };
         if fresh {
             registry.word(layout::MAGIC).store(MAGIC, Ordering::Relaxed);
             registry.word(layout::VERSION).store(VERSION, Ordering::Relaxed);
@@ -876,7 +875,7 @@ mod tests {
         }
 
         fn join(&self) -> io::Result<Registry> {
-            Registry::join_by(self.open())
+            Registry::join_by(self.open(), Place::current().unwrap())
         }
     }
 

@@ -23,7 +23,10 @@ use std::time::{Duration, Instant};
 /// Where registries are found: those of one user in one network namespace.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Place {
+    /// The user, as this process's user namespace numbers it.
     user: u32,
+    /// The user, as its names have it: whose programs share a registry may be in user namespaces of their own.
+    label: u32,
     namespace: u64,
 }
 
@@ -39,6 +42,10 @@ const MAGIC: [u8; 4] = *b"advr";
 const ANSWER_BYTES: usize = 8;
 /// How long a device has to answer, which takes it microseconds unless it is stopped or the machine is busy.
 const ANSWER_TIME: Duration = Duration::from_millis(500);
+/// The same for the others, once one has not answered: if one is stopped, many may be.
+const NEXT_ANSWER_TIME: Duration = Duration::from_millis(20);
+/// Devices that do not answer, before no more are asked.
+const SILENT_MAX: u32 = 32;
 /// How long another newcomer may take.
 const FOUNDING_TIME: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(1);
@@ -48,22 +55,31 @@ const PROCESSES_MAX: usize = 1 << 16;
 impl Place {
     /// That of this process.
     pub(crate) fn current() -> io::Result<Self> {
-        // The owner of our own entry in /proc is the effective user.
-        let user = std::fs::metadata("/proc/self")?.uid();
-        Ok(Self { user, namespace: netns::current_id()? })
+        let (user, label) = (process::user(), process::user_outside());
+        Ok(Self { user, label, namespace: netns::current_id()? })
+    }
+
+    /// The user, as this process's user namespace numbers it.
+    pub(crate) const fn user(self) -> u32 {
+        self.user
+    }
+
+    /// The user, as names have it that processes of several user namespaces know.
+    pub(crate) const fn label(self) -> u32 {
+        self.label
     }
 
     /// What the file is called in `/proc/PID/fd`.
     fn file_name(self) -> String {
-        format!("adverb-registry-{}-{}", self.user, self.namespace)
+        format!("adverb-registry-{}-{}", self.label, self.namespace)
     }
 
     fn slot_name(self, slot: u32) -> String {
-        format!("adverb-registry-{}-{slot}", self.user)
+        format!("adverb-registry-{}-{slot}", self.label)
     }
 
     fn founding_name(self) -> String {
-        format!("adverb-registry-{}-founding", self.user)
+        format!("adverb-registry-{}-founding", self.label)
     }
 
     /// Waits until no other newcomer is at it.
@@ -91,8 +107,8 @@ impl Place {
                 _ if Instant::now() < until => std::thread::sleep(PAUSE),
                 Ok(holder) => {
                     let message = format!(
-                        "process {} has been opening a device for {FOUNDING_TIME:?}: it is stopped perhaps",
-                        holder.pid
+                        "{} has been opening a device for {FOUNDING_TIME:?}: it is stopped perhaps",
+                        who(holder.pid)
                     );
                     return Err(io::Error::new(io::ErrorKind::TimedOut, message));
                 }
@@ -125,7 +141,7 @@ impl Place {
     ///
     /// The registry is of another version, or the processes that have it neither answer nor show it.
     pub(crate) fn find(self, version: u32, len: usize, slots: u32) -> io::Result<Option<File>> {
-        let mut silent = None;
+        let (mut silent, mut time, mut left) = (None, ANSWER_TIME, SILENT_MAX);
         for slot in 0..slots {
             let stream = match Stream::connect(self.slot_name(slot).as_bytes()) {
                 Ok(stream) => stream,
@@ -139,7 +155,7 @@ impl Place {
             let Some(peer) = stream.peer().ok().filter(|peer| peer.uid == self.user) else {
                 continue;
             };
-            match take_answer(&stream)? {
+            match take_answer(&stream, time)? {
                 Answer::Registry { version: theirs, .. } if theirs != version => {
                     return Err(foreign(theirs));
                 }
@@ -149,7 +165,11 @@ impl Place {
                 Answer::Registry { .. } | Answer::Nonsense => {}
                 Answer::Nothing => {
                     silent = silent.or(Some(peer.pid));
-                    break; // If one is stopped, many may be: they are not asked one after the other.
+                    time = NEXT_ANSWER_TIME;
+                    left -= 1;
+                    if left == 0 {
+                        break;
+                    }
                 }
             }
         }
@@ -214,8 +234,8 @@ enum Answer {
     Nothing,
 }
 
-fn take_answer(stream: &Stream) -> io::Result<Answer> {
-    if !poll::readable(stream, std::iter::empty(), Some(ANSWER_TIME))? {
+fn take_answer(stream: &Stream, time: Duration) -> io::Result<Answer> {
+    if !poll::readable(stream, std::iter::empty(), Some(time))? {
         return Ok(Answer::Nothing);
     }
     let (mut bytes, mut fds) = ([0; ANSWER_BYTES + 1], Vec::new());
@@ -256,12 +276,16 @@ fn foreign(version: u32) -> io::Error {
 }
 
 fn unanswered(pid: u32) -> io::Error {
-    let who = match pid {
-        0 => "a process of another process namespace".to_owned(),
-        pid => format!("process {pid}"),
-    };
+    let who = who(pid);
     let message = format!("{who} has devices open and does not answer: it is stopped perhaps");
     io::Error::new(io::ErrorKind::TimedOut, message)
+}
+
+fn who(pid: u32) -> String {
+    match pid {
+        0 => "a process of another process namespace".to_owned(),
+        pid => format!("process {pid}"),
+    }
 }
 
 #[cfg(test)]
@@ -317,7 +341,7 @@ mod tests {
         let file = place.make(1 << 12).unwrap();
         let newcomer = Stream::connect(name.as_bytes()).unwrap();
         answer(&listener, place.user, 7, &file);
-        let got = take_answer(&newcomer).unwrap();
+        let got = take_answer(&newcomer, ANSWER_TIME).unwrap();
         assert!(
             matches!(&got, Answer::Registry { version: 7, file } if fits(file, 1 << 12)),
             "{got:?}"
@@ -325,15 +349,18 @@ mod tests {
         for nonsense in [&b""[..], b"advr", b"advr00000", b"xdvr0000", b"advr0000"] {
             let newcomer = Stream::connect(name.as_bytes()).unwrap();
             listener.accept().unwrap().send(nonsense, &[]).unwrap();
-            let got = take_answer(&newcomer).unwrap();
+            let got = take_answer(&newcomer, ANSWER_TIME).unwrap();
             assert!(matches!(got, Answer::Nonsense), "{nonsense:?}: {got:?}");
         }
         let newcomer = Stream::connect(name.as_bytes()).unwrap();
         answer(&listener, place.user + 1, 7, &file);
-        assert!(matches!(take_answer(&newcomer).unwrap(), Answer::Nonsense), "of another user");
+        assert!(
+            matches!(take_answer(&newcomer, ANSWER_TIME).unwrap(), Answer::Nonsense),
+            "of another user"
+        );
         // The device goes while somebody waits.
         let newcomer = Stream::connect(name.as_bytes()).unwrap();
         drop(listener);
-        assert!(matches!(take_answer(&newcomer).unwrap(), Answer::Nonsense));
+        assert!(matches!(take_answer(&newcomer, ANSWER_TIME).unwrap(), Answer::Nonsense));
     }
 }

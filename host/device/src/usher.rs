@@ -3,8 +3,9 @@
 //! Each device listens by a name that the registry lets others find. Whoever needs a lane to another
 //! device connects and says hello, with the descriptors of the lane, of its own shelf and bell; the
 //! other answers with its own. The connection stays: that it hangs up is how either learns of the
-//! other's end, however that came. Only processes of the same user are let in. A device that uses no memory of
-//! others has the thread, too: it hands the registry to newcomers.
+//! other's end, however that came. Only processes of the same user are let in, and each only as the device that
+//! it is: the kernel says which process has connected, and which one listens by the name of the device that the
+//! hello names. A device that uses no memory of others has the thread, too: it hands the registry to newcomers.
 //!
 //! The thread sleeps but for introductions and deaths; packets are none of its business.
 
@@ -14,6 +15,7 @@ use crate::lane::{Lane, PeerId, Rails};
 use crate::maps::Message;
 use crate::port::Port;
 use crate::registry::{Registry, SlotId};
+use crate::rendezvous::Place;
 use crate::shelf::{Shelf, VERSION};
 use crate::sync::Mutex;
 use adverb_sys::epoll::{Epoll, Events, Interest};
@@ -38,7 +40,7 @@ pub(crate) struct Usher {
 #[derive(Debug)]
 struct Shared {
     me: PeerId,
-    user: u32,
+    place: Place,
     bell: Arc<Bell>,
     commons: Arc<Commons>,
     /// None if the device makes no lanes.
@@ -68,10 +70,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const GLANCE: Duration = Duration::from_millis(10);
 /// Connections that have not said hello, at once: strangers cannot take all descriptors.
 const NAMELESS_MAX: usize = 64;
+/// Lanes to one device at once. Two that meet each other at the same time have two.
+const LANES_MAX: usize = 8;
+/// How long to leave connections alone that cannot be accepted, for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// The name by which a device is found. Abstract names belong to the network namespace.
-fn name(user: u32, peer: PeerId) -> String {
-    format!("adverb-{user}-{}-{:016x}", peer.slot.number(), peer.nonce)
+fn name(place: Place, peer: PeerId) -> String {
+    format!("adverb-{}-{}-{:016x}", place.label(), peer.slot.number(), peer.nonce)
 }
 
 /// What devices say when they meet.
@@ -119,13 +125,13 @@ impl Usher {
         commons: &Arc<Commons>,
         lends: bool,
     ) -> io::Result<Self> {
-        let user = registry.user();
+        let place = registry.place();
         let shared = Shared {
             me,
-            user,
+            place,
             bell: Arc::clone(bell),
             commons: Arc::clone(commons),
-            listener: lends.then(|| Listener::bind(name(user, me).as_bytes())).transpose()?,
+            listener: lends.then(|| Listener::bind(name(place, me).as_bytes())).transpose()?,
             epoll: Epoll::new()?,
             wake: EventFd::new()?,
             stop: AtomicBool::new(false),
@@ -180,8 +186,8 @@ impl Usher {
         if in_vain() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let stream = connect(name(shared.user, peer).as_bytes(), over)?;
-        if stream.peer()?.uid != shared.user {
+        let stream = connect(name(shared.place, peer).as_bytes(), over)?;
+        if stream.peer()?.uid != shared.place.user() {
             return Err(invalid());
         }
         let (rails, file) = Rails::lay()?;
@@ -247,7 +253,7 @@ impl Shared {
             for event in events.iter() {
                 match event.token {
                     WAKE => drop(self.wake.drain()),
-                    LISTENER => self.let_in(),
+                    LISTENER => self.let_in(port),
                     NEWCOMERS => {
                         if let Some(port) = port.upgrade() {
                             port.registry().answer_newcomers();
@@ -259,7 +265,7 @@ impl Shared {
         }
     }
 
-    fn keep(&self, stream: Stream, lane: Option<Arc<Lane>>) -> io::Result<()> {
+    fn keep(&self, stream: Stream, lane: Option<Arc<Lane>>) -> io::Result<u64> {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let stream = Arc::new(stream);
         if let Some(lane) = &lane {
@@ -267,16 +273,27 @@ impl Shared {
         }
         let guest = Guest { stream: Arc::clone(&stream), lane, since: Instant::now() };
         lock(&self.guests).insert(token, guest);
-        self.epoll.add(&*stream, token, Interest::Readable)
+        self.epoll.add(&*stream, token, Interest::Readable)?;
+        Ok(token)
     }
 
-    fn let_in(&self) {
+    fn let_in(&self, port: &Weak<Port>) {
         let Some(listener) = &self.listener else { return };
         for _ in 0..NAMELESS_MAX {
-            let Ok(stream) = listener.accept() else { return };
-            if stream.peer().is_ok_and(|peer| peer.uid == self.user) {
+            let stream = match listener.accept() {
+                Ok(stream) => stream,
+                Err(error) => {
+                    if error.kind() != io::ErrorKind::WouldBlock {
+                        thread::sleep(ACCEPT_PAUSE); // It can still be read: no wait would be one.
+                    }
+                    return;
+                }
+            };
+            if stream.peer().is_ok_and(|peer| peer.uid == self.place.user()) {
                 self.show_out_nameless();
-                let _ = self.keep(stream, None);
+                if let Ok(token) = self.keep(stream, None) {
+                    self.attend(token, port); // The hello is there already, mostly.
+                }
             }
         }
     }
@@ -311,14 +328,19 @@ impl Shared {
         match result {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => {
-                let _ = self.epoll.remove(&*guest.stream);
-                let guest = lock(&self.guests).remove(&token);
-                if let Some(lane) = guest.and_then(|guest| guest.lane) {
-                    lane.cut();
-                    port.forget_lane(&lane);
-                }
-            }
+            Err(_) => self.show_out(token, &port),
+        }
+    }
+
+    /// Ends a connection, and what it was about.
+    fn show_out(&self, token: u64, port: &Port) {
+        let Some(guest) = lock(&self.guests).remove(&token) else {
+            return;
+        };
+        let _ = self.epoll.remove(&*guest.stream);
+        if let Some(lane) = guest.lane {
+            lane.cut();
+            port.forget_lane(&lane);
         }
     }
 
@@ -337,10 +359,39 @@ impl Shared {
         Ok(())
     }
 
+    /// The process at the other end is the one whose device it says it is: that device is open, and the process
+    /// that listens by its name is the same, as far as the kernel shows it. Processes of other process namespaces
+    /// may all have the number 0.
+    fn is_itself(&self, peer: PeerId, stream: &Stream, port: &Port) -> bool {
+        if port.registry().lends(peer.slot, VERSION) != Some(peer.nonce) {
+            return false;
+        }
+        let listens = Stream::connect(name(self.place, peer).as_bytes());
+        let listens = listens.and_then(|stream| stream.peer());
+        matches!((listens, stream.peer()), (Ok(one), Ok(other)) if one == other)
+    }
+
+    /// There may be one more lane to this device. Those that it has given up go.
+    fn makes_room(&self, peer: PeerId, port: &Port) -> bool {
+        let guests = lock(&self.guests);
+        let lanes = guests.iter().filter_map(|(token, guest)| Some((*token, guest.lane.as_ref()?)));
+        let (gone, there): (Vec<_>, Vec<_>) = lanes
+            .filter(|(_, lane)| lane.peer() == peer)
+            .map(|(token, lane)| (token, lane.is_given_up()))
+            .partition(|(_, given_up)| *given_up);
+        drop(guests);
+        gone.into_iter().for_each(|(token, _)| self.show_out(token, port));
+        there.len() < LANES_MAX
+    }
+
     /// Somebody says hello.
     fn welcome(&self, stream: &Arc<Stream>, port: &Port) -> io::Result<Arc<Lane>> {
         let (hello, mut fds) = receive(stream)?;
         let hello = hello.ok_or_else(invalid)?;
+        if !self.is_itself(hello.peer, stream, port) || !self.makes_room(hello.peer, port) {
+            port.count_refused_neighbour();
+            return Err(invalid());
+        }
         let rope = rope(&mut fds)?;
         let rails = Rails::open(fds.pop().ok_or_else(invalid)?)?;
         let lane = Arc::new(Lane::new(hello.peer, rails, rope, &self.commons));

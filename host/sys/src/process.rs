@@ -74,6 +74,32 @@ pub fn is_stopped(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
+/// The user that this process acts for, as its own user namespace numbers it.
+#[must_use]
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The same user, as the user namespace around this process's own numbers it: the same number in all user
+/// namespaces that a user has made.
+#[must_use]
+pub fn user_outside() -> u32 {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    outside(&map, user()).unwrap_or_else(user)
+}
+
+/// What `user` is outside of a namespace with this map: lines of the first number inside, the first one outside, and
+/// how many.
+fn outside(map: &str, user: u32) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let numbers: Vec<u32> =
+            line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        let [inside, outside, count] = *numbers else { return None };
+        let place = user.checked_sub(inside).filter(|place| *place < count)?;
+        outside.checked_add(place)
+    })
+}
+
 /// The kernel never reports a negative time; if it did, it would count as none.
 fn duration(time: libc::timeval) -> Duration {
     let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
@@ -130,6 +156,18 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!is_stopped(child.id()));
+    }
+
+    #[test]
+    fn users_have_the_numbers_outside_that_the_map_says() {
+        let map = "         0       1000          1\n         1     100000      65536\n";
+        for (inside, expected) in
+            [(0, Some(1000)), (1, Some(100_000)), (65_536, Some(165_535)), (65_537, None)]
+        {
+            assert_eq!(outside(map, inside), expected);
+        }
+        assert_eq!(outside("0 0 4294967295\n", 7), Some(7));
+        assert_eq!(outside("nonsense\n1 2", 7), None);
     }
 
     #[test]

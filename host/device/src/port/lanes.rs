@@ -225,6 +225,11 @@ impl Port {
         self.standby.bell().suspect();
     }
 
+    /// A neighbour was not let in.
+    pub(crate) fn count_refused_neighbour(&self) {
+        self.counters.refused_neighbours.add(1);
+    }
+
     /// Waits until no neighbour acts on what it was shown before the call.
     pub(crate) fn wait_for_neighbours(&self) {
         self.commons.wait_for_neighbours();
@@ -829,6 +834,23 @@ mod tests {
         drop(looks);
         assert!(sleeper.join().unwrap().unwrap().is_none());
         assert!(drives < 10, "{drives} looks, all in vain");
+    }
+
+    fn id(port: &Port) -> PeerId {
+        let slot = port.registry.slot();
+        PeerId { slot, nonce: port.registry.lends(slot, shelf::VERSION).unwrap() }
+    }
+
+    /// Goal: a neighbour that asks for lane after lane gets so many, and more once it has given some up.
+    #[test]
+    fn a_neighbour_has_few_lanes_at_once() {
+        let [here, there] = [PathChoice::Auto; 2].map(open);
+        let meet = || here.usher.meet(id(&there), || false);
+        let lanes: Vec<_> = std::iter::from_fn(|| meet().ok()).take(1000).collect();
+        assert_eq!((lanes.len(), there.counters.refused_neighbours.get()), (8, 1));
+        lanes.iter().take(3).for_each(|lane| lane.cut());
+        let more = std::iter::from_fn(|| meet().ok()).take(1000).count();
+        assert_eq!((more, there.counters.refused_neighbours.get()), (3, 2));
     }
 
     /// Goal: a device that lends memory of another version, or is at another interface, is reached by

@@ -283,6 +283,8 @@ impl Servant {
             }
             ["path", index] => self.qp(index).path().expect("connected").to_string(),
             ["knock", user] => knock(user),
+            ["door"] => own_door(),
+            ["pose", whose, as_whose] => pose(whose, as_whose),
             ["state", index] => self.qp(index).state().to_string(),
             ["memory"] => format!("{} {}", self.mr.addr(), self.mr.rkey().0),
             ["fill", at, len, seed] => {
@@ -492,6 +494,41 @@ fn knock(user: &str) -> String {
     match (entered.as_slice(), given.as_slice()) {
         ([true], [true]) => "let in, and the registry is open".to_owned(),
         ([false], [false]) => "shut out, and the registry is closed".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// The name by which this process's device is met.
+fn own_door() -> String {
+    let entries = std::fs::read_dir("/proc/self/fd").expect("proc").filter_map(Result::ok);
+    let own: Vec<_> = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
+    let all = std::fs::read_to_string("/proc/net/unix").expect("proc");
+    let found = all.lines().find_map(|line| {
+        let [.., inode, name] = *line.split_whitespace().collect::<Vec<_>>() else { return None };
+        let name = name.strip_prefix("@adverb-").filter(|name| !name.starts_with("registry"))?;
+        let is_own =
+            own.iter().any(|file| file.as_os_str() == format!("socket:[{inode}]").as_str());
+        is_own.then(|| format!("adverb-{name}"))
+    });
+    found.expect("it listens")
+}
+
+/// Says hello at somebody's door, as the device that has another one; says what comes of it.
+fn pose(whose: &str, as_whose: &str) -> String {
+    const VERSION: u32 = 3;
+    let mut parts = as_whose.rsplit('-');
+    let nonce = parts.next().and_then(|nonce| u64::from_str_radix(nonce, 16).ok());
+    let slot = parts.next().map(number).expect("a slot");
+    let mut hello = b"advh".to_vec();
+    hello.extend(VERSION.to_ne_bytes());
+    hello.extend(slot.to_ne_bytes());
+    hello.extend(nonce.expect("a nonce").to_ne_bytes());
+    let stream = adverb_sys::unix::Stream::connect(whose.as_bytes()).expect("it listens");
+    stream.send(&hello, &[]).expect("sent");
+    let heard = adverb_sys::poll::readable(&stream, std::iter::empty(), Some(FOREVER));
+    let len = stream.recv(&mut [0; 64], &mut Vec::new());
+    match (heard, len) {
+        (Ok(true), Ok(0) | Err(_)) => "refused".to_owned(),
         other => format!("{other:?}"),
     }
 }

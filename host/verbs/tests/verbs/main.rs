@@ -20,6 +20,7 @@
 //! | `scribbler.rs` | a hostile process of the same user: nonsense in shared memory and at the rendezvous |
 //! | `huge.rs` | huge pages, where the system has them |
 //! | `users.rs` | processes of another user: packets, and no memory |
+//! | `containers.rs` | processes of one address in containers of their own |
 //! | `namespaces.rs` | two hosts, as far as the network can tell |
 //! | `path.rs` | the paths that each test of a transport runs over |
 //! | `pair.rs`, `agent.rs`, `talker.rs`, `alone.rs`, `stranger.rs` | what the tests are made of |
@@ -29,6 +30,7 @@
 mod agent;
 mod alone;
 mod capture;
+mod containers;
 mod counters;
 mod crowded;
 mod fallback;

@@ -76,7 +76,7 @@ fn both_ways(hosts: &Hosts, setup: Setup) {
 }
 
 /// Data of many sizes by WRITE, READ, SEND and an atomic.
-fn one_way(from: &mut Agent, to: &mut Agent, here: Remote, there: Remote) {
+pub(crate) fn one_way(from: &mut Agent, to: &mut Agent, here: Remote, there: Remote) {
     let far = to.memory();
     let (qp, addr, rkey) = (here.index, far.addr, far.rkey.0);
     for (seed, len) in (1..).zip([1, 1500, 9001, MB + 3, 8 * MB]) {
