@@ -90,6 +90,8 @@ counters! {
     relayed,
     /// Processes of this host that posed as another one's device, or asked for too many lanes.
     refused_neighbours,
+    /// Lanes from other processes of this host that were cut, because what they wrote makes no sense.
+    broken_lanes,
     /// Completion queues that have overrun.
     num_cqovf,
     /// Asynchronous events that found their queue full.

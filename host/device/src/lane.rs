@@ -31,6 +31,7 @@ use crate::vicinity::{Addresses, FULL_MAX_NANOS};
 use crate::work::{Local, Sge};
 use adverb_engine::{Access, AccessError, Brief, LOCAL_SEGMENT_BYTES};
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
+use adverb_sys::udp::BURST_BYTES_MAX;
 use adverb_sys::vm::{self, Piece, Way};
 use adverb_wire::{HeaderBytes, Headers, Qpn};
 use std::io;
@@ -62,6 +63,8 @@ pub(crate) const RECORD_MAX: usize = Headers::MAX_LEN + PAYLOAD_MAX;
 #[expect(clippy::as_conversions, reason = "a constant that fits")]
 const PAYLOAD_MAX: usize = LOCAL_SEGMENT_BYTES as usize;
 const _: () = assert!(RECORD_MAX <= longest(RING_BYTES));
+/// Whatever the other end writes fits the buffer of a step: a record that did not would be looked at for ever.
+const _: () = assert!(longest(RING_BYTES) <= BURST_BYTES_MAX);
 const _: () = assert!(Brief::LEN <= Headers::MAX_LEN);
 
 /// What a record's note says: the length of its headers, and of which kind it is.
@@ -387,6 +390,12 @@ impl Lane {
             }
         }
         ended
+    }
+
+    /// Writes what makes no sense where the other end reads next, if nothing was written before.
+    #[cfg(test)]
+    pub(crate) fn spoil(&self) {
+        self.outgoing.mark(0).store(1, Ordering::Release);
     }
 
     /// Who is at the other end.
@@ -882,6 +891,8 @@ pub(crate) struct Inlet {
     pub(crate) patience: usize,
     /// Messages to multicast groups have come.
     pub(crate) fans: bool,
+    /// The other end has written nonsense.
+    pub(crate) broken: bool,
     /// The queue pair that most records are for lately, and the one of the last that was not.
     favourite: Option<(Qpn, Place)>,
     other: Qpn,
@@ -927,7 +938,7 @@ pub(crate) enum Copied {
 impl Inlet {
     pub(crate) fn new(lane: Arc<Lane>) -> Self {
         let (reader, favourite, other) = (Reader::default(), None, Qpn::new(0));
-        Self { lane, reader, patience: 1, fans: false, favourite, other }
+        Self { lane, reader, patience: 1, fans: false, broken: false, favourite, other }
     }
 
     /// Hands out the queue pair's place if it is the one that most records are for: to be given back.
@@ -991,13 +1002,14 @@ impl Inlet {
     /// Takes the next record into `buffer`.
     #[inline]
     pub(crate) fn take(&mut self, buffer: &mut [u8]) -> Option<Taken> {
-        let Self { lane, reader, .. } = self;
+        let Self { lane, reader, broken, .. } = self;
         let ring = &lane.incoming;
         // Two lines on their way at once: most messages take no more.
         ring.fetch_soon(reader.place_after_next());
         let record = match reader.next(ring) {
             Ok(record) => record?,
             Err(Broken) => {
+                *broken = true;
                 lane.cut(); // And nothing is read from it any more.
                 return None;
             }

@@ -407,6 +407,7 @@ impl Port {
             busy |= taken > 0;
             if taken == 0 && inlet.lane.is_cut() {
                 let inlet = inlets.swap_remove(at);
+                self.counters.broken_lanes.add(u64::from(inlet.broken));
                 if inlet.fans {
                     departed.truncate(Departed::MAX - 1);
                     let shelf = inlet.lane.keep_peer_shelf();
@@ -809,7 +810,7 @@ mod tests {
     use super::*;
     use crate::path::PortConfig;
     use std::thread;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     fn open(path: PathChoice) -> Arc<Port> {
         let config = PortConfig { path: Some(path), exclusive: true };
@@ -841,6 +842,14 @@ mod tests {
         PeerId { slot, nonce: port.registry.lends(slot, shelf::VERSION).unwrap() }
     }
 
+    fn eventually(what: &str, holds: impl Fn() -> bool) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !holds() {
+            assert!(Instant::now() < until, "it never came to this: {what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Goal: a neighbour that asks for lane after lane gets so many, and more once it has given some up.
     #[test]
     fn a_neighbour_has_few_lanes_at_once() {
@@ -851,6 +860,24 @@ mod tests {
         lanes.iter().take(3).for_each(|lane| lane.cut());
         let more = std::iter::from_fn(|| meet().ok()).take(1000).count();
         assert_eq!((more, there.counters.refused_neighbours.get()), (3, 2));
+    }
+
+    /// Goal: a lane into which nonsense was written is cut and counted, once, and another one takes its place.
+    #[test]
+    fn nonsense_in_a_lane_cuts_it_and_is_counted_once() {
+        let [here, there] = [PathChoice::Auto; 2].map(open);
+        let lane = here.lane_to(id(&there)).unwrap();
+        assert!(!lane.is_given_up());
+        lane.spoil();
+        eventually("it is cut", || {
+            there.drive();
+            lane.is_given_up()
+        });
+        for _ in 0..1000 {
+            there.drive();
+        }
+        assert_eq!(there.counters.broken_lanes.get(), 1);
+        assert!(!here.lane_to(id(&there)).unwrap().is_given_up());
     }
 
     /// Goal: a device that lends memory of another version, or is at another interface, is reached by
