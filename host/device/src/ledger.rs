@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -222,7 +223,7 @@ impl Book {
         if !target.as_os_str().as_encoded_bytes().starts_with(b"/memfd:adverb-counters") {
             return None;
         }
-        Self::of(&File::open(path).ok()?, pid)
+        Self::of(&memory::open_again(Path::new(&path), false).ok()?, pid)
     }
 
     /// `None` unless all of the layout is there for good, and is this version's.

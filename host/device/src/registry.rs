@@ -154,6 +154,8 @@ mod layout {
     pub(super) const SLOT_SERIAL: usize = 6;
     /// The number of its network interface.
     pub(super) const SLOT_INTERFACE: usize = 7;
+    /// The namespace that the process's number is of.
+    pub(super) const SLOT_PROCESSES: usize = 8;
     /// One more than the number of the descriptor behind which it shows its counters; 0 for none.
     pub(super) const SLOT_COUNTERS: usize = 14;
     /// How often others have asked for them.
@@ -185,7 +187,7 @@ mod layout {
 /// A megabyte for all processes of a user on a host together.
 const _: () = assert!(layout::WORDS * WORD_BYTES <= 1 << 20);
 const MAGIC: u32 = 0x4164_7672;
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 const WORD_BYTES: usize = size_of::<u32>();
 /// How long others may change things, which takes them milliseconds, unless they are stopped.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -201,7 +203,9 @@ pub(crate) struct Registry {
     memory: Mapping,
     slot: SlotId,
     place: Place,
-    /// Where newcomers ask for the file; `None` if another user has the name.
+    /// The namespace that this process's number is of.
+    processes: u32,
+    /// Where newcomers ask for the file; `None` while the device joins.
     listener: Option<Listener>,
 }
 
@@ -220,7 +224,7 @@ impl Registry {
             None => place.make(bytes)?,
         };
         let mut registry = Self::join_by(file, place)?;
-        registry.listener = place.listen(registry.slot.0)?;
+        registry.listener = Some(place.listen(registry.slot.0)?);
         drop(founding);
         Ok(registry)
     }
@@ -248,8 +252,8 @@ impl Registry {
         let exclusive = lock_file(&path)?;
         let fresh = !is_ours(&file)?;
         let memory = Mapping::shared(&file, layout::WORDS * WORD_BYTES)?;
-        let (slot, listener) = (SlotId::NONE, None);
-        let mut registry = Self { path, file, memory, slot, place, listener };
+        let (slot, processes, listener) = (SlotId::NONE, process::namespace().unwrap_or(0), None);
+        let mut registry = Self { path, file, memory, slot, place, processes, listener };
         if fresh {
             registry.word(layout::MAGIC).store(MAGIC, Ordering::Relaxed);
             registry.word(layout::VERSION).store(VERSION, Ordering::Relaxed);
@@ -285,6 +289,7 @@ impl Registry {
             self.forget_domains_of(slot);
             self.slot_word(slot, layout::SLOT_SERIAL).fetch_add(1, Ordering::Relaxed);
             self.slot_word(slot, layout::SLOT_PID).store(std::process::id(), Ordering::Relaxed);
+            self.slot_word(slot, layout::SLOT_PROCESSES).store(self.processes, Ordering::Relaxed);
             for field in [
                 layout::SLOT_RELAY_PORT,
                 layout::SLOT_LENDS,
@@ -305,9 +310,19 @@ impl Registry {
         (0..layout::SLOT_COUNT).filter_map(|n| u32::try_from(n).ok()).map(SlotId)
     }
 
-    /// The process that was there last has not left, and there is one of its number.
+    /// The process that was there last has not left, and there is one of its number, or it cannot be seen.
     fn seems_taken(&self, slot: SlotId) -> bool {
-        process::exists(self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed))
+        match self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed) {
+            0 => false,
+            _ => self.pid_of(slot).is_none_or(process::exists),
+        }
+    }
+
+    /// The number here of the process that was in a slot last; `None` if it is of another namespace.
+    fn pid_of(&self, slot: SlotId) -> Option<u32> {
+        let [pid, processes] = [layout::SLOT_PID, layout::SLOT_PROCESSES]
+            .map(|field| self.slot_word(slot, field).load(Ordering::Relaxed));
+        (processes == self.processes).then_some(pid)
     }
 
     fn is_alive(&self, slot: SlotId) -> bool {
@@ -472,7 +487,7 @@ impl Registry {
 
     /// The process in `slot` is stopped, as far as one can see from here.
     pub(crate) fn is_stopped(&self, slot: SlotId) -> bool {
-        process::is_stopped(self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed))
+        self.pid_of(slot).is_some_and(process::is_stopped)
     }
 
     /// Says that other devices of the host can come by way of shared memory of this version, by which
@@ -784,15 +799,17 @@ impl Visit {
         Ok(Self { file, memory })
     }
 
-    /// Those who live and show their counters.
+    /// Those of this process namespace who live and show their counters.
     pub(crate) fn exhibitors(&self) -> impl Iterator<Item = Exhibitor> + '_ {
-        Registry::slots().filter_map(|slot| {
+        let here = process::namespace().unwrap_or(0);
+        Registry::slots().filter_map(move |slot| {
             let field = |field| word(&self.memory, slot_place(slot, field)).load(Ordering::Acquire);
             let descriptor = field(layout::SLOT_COUNTERS).checked_sub(1)?;
             let relay_port = u16::try_from(field(layout::SLOT_RELAY_PORT)).ok()?;
             let byte = LOCKS_START + u64::from(slot.0);
             let alive = lock::is_byte_locked(&self.file, byte).ok()?;
             let pid = field(layout::SLOT_PID);
+            let alive = alive && field(layout::SLOT_PROCESSES) == here;
             alive.then_some(Exhibitor { slot, pid, descriptor, relay_port })
         })
     }
@@ -963,6 +980,8 @@ mod tests {
         // Of those that are free the first that looks so is taken, and the rest when there is no other.
         for slot in Registry::slots().skip(3) {
             pid(slot).store(std::process::id(), Ordering::Relaxed);
+            let processes = first.slot_word(slot, layout::SLOT_PROCESSES);
+            processes.store(first.processes, Ordering::Relaxed);
         }
         pid(SlotId(900)).store(DEAD, Ordering::Relaxed);
         let joined = [(); 3].map(|()| scratch.join().unwrap());

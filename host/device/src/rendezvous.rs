@@ -10,6 +10,7 @@
 //! its slot: one newcomer at a time. A process that has a registry and does not answer may be stopped; its
 //! descriptor is then taken by way of `/proc`.
 
+use crate::shelf;
 use adverb_sys::memory::{self, Mapping};
 use adverb_sys::unix::{Listener, Stream};
 use adverb_sys::{netns, poll, process};
@@ -46,6 +47,8 @@ const ANSWER_TIME: Duration = Duration::from_millis(500);
 const NEXT_ANSWER_TIME: Duration = Duration::from_millis(20);
 /// Devices that do not answer, before no more are asked.
 const SILENT_MAX: u32 = 32;
+/// Devices that are asked by names that are not of a slot.
+const UNUSUAL_MAX: usize = 4096;
 /// How long another newcomer may take.
 const FOUNDING_TIME: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(1);
@@ -125,14 +128,28 @@ impl Place {
         reopen(&file)
     }
 
-    /// Listens by the name of a slot. `None` if another user has that name: newcomers then find the file by another
-    /// device, or in `/proc`.
-    pub(crate) fn listen(self, slot: u32) -> io::Result<Option<Listener>> {
+    /// Listens by the name of a slot, or if another user has that, by one that cannot be guessed.
+    pub(crate) fn listen(self, slot: u32) -> io::Result<Listener> {
         match Listener::bind(self.slot_name(slot).as_bytes()) {
-            Ok(listener) => Ok(Some(listener)),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
-            Err(error) => Err(error),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                let name = format!("{}{:016x}", self.unusual_prefix(), shelf::random());
+                Listener::bind(name.as_bytes())
+            }
+            result => result,
         }
+    }
+
+    /// How names begin that are not of a slot.
+    fn unusual_prefix(self) -> String {
+        format!("adverb-registry-{}-x", self.label)
+    }
+
+    /// Names by which devices listen whose usual ones another user has.
+    fn unusual_names(self) -> io::Result<Vec<String>> {
+        let all = std::fs::read_to_string("/proc/thread-self/net/unix")?;
+        let names = all.lines().filter_map(|line| line.rsplit(' ').next()?.strip_prefix('@'));
+        let unusual = names.filter(|name| name.starts_with(&self.unusual_prefix()));
+        Ok(unusual.take(UNUSUAL_MAX).map(str::to_owned).collect())
     }
 
     /// The registry of the devices that are open, whose slots are below `slots`; `None` if there is none.
@@ -141,39 +158,21 @@ impl Place {
     ///
     /// The registry is of another version, or the processes that have it neither answer nor show it.
     pub(crate) fn find(self, version: u32, len: usize, slots: u32) -> io::Result<Option<File>> {
-        let (mut silent, mut time, mut left) = (None, ANSWER_TIME, SILENT_MAX);
+        let mut search =
+            Search { place: self, version, len, others: false, silent: None, left: SILENT_MAX };
         for slot in 0..slots {
-            let stream = match Stream::connect(self.slot_name(slot).as_bytes()) {
-                Ok(stream) => stream,
-                // Too many wait for an answer: its process is stopped.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    silent = silent.or(Some(0));
-                    continue;
-                }
-                Err(_) => continue,
-            };
-            let Some(peer) = stream.peer().ok().filter(|peer| peer.uid == self.user) else {
-                continue;
-            };
-            match take_answer(&stream, time)? {
-                Answer::Registry { version: theirs, .. } if theirs != version => {
-                    return Err(foreign(theirs));
-                }
-                Answer::Registry { file, .. } if fits(&file, len) => {
-                    return reopen(&file).map(Some);
-                }
-                Answer::Registry { .. } | Answer::Nonsense => {}
-                Answer::Nothing => {
-                    silent = silent.or(Some(peer.pid));
-                    time = NEXT_ANSWER_TIME;
-                    left -= 1;
-                    if left == 0 {
-                        break;
-                    }
+            if let Some(file) = search.ask(&self.slot_name(slot))? {
+                return Ok(Some(file));
+            }
+        }
+        if search.others {
+            for name in self.unusual_names()? {
+                if let Some(file) = search.ask(&name)? {
+                    return Ok(Some(file));
                 }
             }
         }
-        match silent {
+        match search.silent {
             None => Ok(None),
             Some(pid) => match self.find_in_proc(len) {
                 Some(file) => Ok(Some(file)),
@@ -202,6 +201,55 @@ impl Place {
         same.filter_map(|entry| open(&entry.path()).ok()).find(|file| {
             fits(file, len) && file.metadata().is_ok_and(|found| found.uid() == self.user)
         })
+    }
+}
+
+/// A newcomer's questions.
+#[derive(Debug)]
+struct Search {
+    place: Place,
+    version: u32,
+    len: usize,
+    /// Other users listen by names of this one's.
+    others: bool,
+    /// The first process that has not answered; 0 if it cannot be seen.
+    silent: Option<u32>,
+    /// Processes that need not answer, before no more are asked.
+    left: u32,
+}
+
+impl Search {
+    /// The registry that the device of this name has; `None` if nothing comes of it.
+    fn ask(&mut self, name: &str) -> io::Result<Option<File>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let stream = match Stream::connect(name.as_bytes()) {
+            Ok(stream) => stream,
+            Err(error) => {
+                // Too many wait for an answer: its process is stopped.
+                if error.kind() == io::ErrorKind::WouldBlock {
+                    self.silent = self.silent.or(Some(0));
+                }
+                return Ok(None);
+            }
+        };
+        let peer = stream.peer()?;
+        if peer.uid != self.place.user {
+            self.others = true;
+            return Ok(None);
+        }
+        let time = if self.left == SILENT_MAX { ANSWER_TIME } else { NEXT_ANSWER_TIME };
+        match take_answer(&stream, time)? {
+            Answer::Registry { version, .. } if version != self.version => Err(foreign(version)),
+            Answer::Registry { file, .. } if fits(&file, self.len) => reopen(&file).map(Some),
+            Answer::Registry { .. } | Answer::Nonsense => Ok(None),
+            Answer::Nothing => {
+                self.silent = self.silent.or(Some(peer.pid));
+                self.left -= 1;
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -265,7 +313,7 @@ pub(crate) fn path_of(file: impl AsFd) -> PathBuf {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).open(path)
+    memory::open_again(path, true)
 }
 
 fn foreign(version: u32) -> io::Error {
@@ -283,7 +331,7 @@ fn unanswered(pid: u32) -> io::Error {
 
 fn who(pid: u32) -> String {
     match pid {
-        0 => "a process of another process namespace".to_owned(),
+        0 => "a process that cannot be seen from this process namespace".to_owned(),
         pid => format!("process {pid}"),
     }
 }

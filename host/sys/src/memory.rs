@@ -12,8 +12,11 @@
 //! 3. Pages of a file that has been cut short raise `SIGBUS` when they are touched. Whoever maps a
 //!    descriptor from a stranger first checks its seals ([`is_sealed`]).
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -234,6 +237,16 @@ pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
+/// Opens a file in memory once more, by its path in `/proc/PID/fd`, also to write to it. Whatever may be there by
+/// now, opening it does not wait.
+///
+/// # Errors
+///
+/// Those of `open(2)`.
+pub fn open_again(path: &Path, write: bool) -> io::Result<File> {
+    File::options().read(true).write(write).custom_flags(libc::O_NONBLOCK).open(path)
+}
+
 /// Makes the first `len` bytes of `file` take memory now: touching them later cannot fail for want of it, which would
 /// be `SIGBUS`.
 ///
@@ -415,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_file_on_disk_knows_no_seals() {
-        let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+        let file = File::open(std::env::current_exe().unwrap()).unwrap();
         assert!(!is_sealed(&file));
         assert!(seal(&file).is_err());
     }

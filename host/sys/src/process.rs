@@ -6,6 +6,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -72,6 +73,16 @@ pub fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The state comes after the name, which may have anything in it.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
+/// A number that two processes of one machine share exactly if their numbers are of one namespace.
+///
+/// # Errors
+///
+/// `/proc` is not mounted.
+pub fn namespace() -> io::Result<u32> {
+    let inode = std::fs::metadata("/proc/self/ns/pid")?.ino();
+    u32::try_from(inode).map_err(io::Error::other) // The kernel numbers namespaces by 32 bits.
 }
 
 /// The user that this process acts for, as its own user namespace numbers it.

@@ -34,7 +34,7 @@ fn obstacle_of(path: &Path, scripts: u32) -> Option<String> {
     let file = File::open(path).ok()?;
     let facts = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
     let mode = facts.mode();
-    if mode & SET_USER_ID != 0 && Some(facts.uid()) != user() {
+    if mode & SET_USER_ID != 0 && facts.uid() != adverb_sys::process::user() {
         return Some(format!("{name} is set-user-ID: the system loads no library into it"));
     }
     if mode & SET_GROUP_ID != 0 {
@@ -58,11 +58,6 @@ fn obstacle_of(path: &Path, scripts: u32) -> Option<String> {
         ));
     }
     None
-}
-
-/// The effective user of this process, which owns its files in `/proc`.
-fn user() -> Option<u32> {
-    std::fs::metadata("/proc/self").ok().map(|facts| facts.uid())
 }
 
 /// That of a script.

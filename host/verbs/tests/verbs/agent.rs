@@ -178,6 +178,7 @@ struct Servant {
     cq: Cq,
     mr: Mr,
     qps: Vec<Option<Qp<Rc>>>,
+    squatted: Vec<adverb_sys::unix::Listener>,
 }
 
 /// Not a test: the other process, if the environment says that this is it.
@@ -241,7 +242,7 @@ impl Servant {
         let pd = context.alloc_pd();
         let cq = context.create_cq(4096).expect("a completion queue");
         let mr = pd.allocate(MEMORY_BYTES, Access::ALL).expect("memory");
-        Self { gid_index, context, pd, cq, mr, qps: Vec::new() }
+        Self { gid_index, context, pd, cq, mr, qps: Vec::new(), squatted: Vec::new() }
     }
 
     fn qp(&self, word: &str) -> &Qp<Rc> {
@@ -284,6 +285,12 @@ impl Servant {
             ["path", index] => self.qp(index).path().expect("connected").to_string(),
             ["knock", user] => knock(user),
             ["door"] => own_door(),
+            ["squat", user] => {
+                let names = (0..8).map(|slot| format!("adverb-registry-{user}-{slot}"));
+                let bind = |name: String| adverb_sys::unix::Listener::bind(name.as_bytes());
+                self.squatted = names.filter_map(|name| bind(name).ok()).collect();
+                format!("has {}", self.squatted.len())
+            }
             ["pose", whose, as_whose] => pose(whose, as_whose),
             ["state", index] => self.qp(index).state().to_string(),
             ["memory"] => format!("{} {}", self.mr.addr(), self.mr.rkey().0),

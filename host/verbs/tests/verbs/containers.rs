@@ -157,6 +157,24 @@ fn a_stopped_process_keeps_no_container_out() {
     });
 }
 
+/// Goal: another user who takes all names by which devices would be found keeps them from nothing.
+#[test]
+fn names_that_another_user_has_taken_keep_no_two_apart() {
+    alone("containers::names_that_another_user_has_taken_keep_no_two_apart", || {
+        let mut nobody = Command::new("setpriv");
+        nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program());
+        if !has_containers(PROCESSES) {
+            return;
+        }
+        let mut squatter = start(nobody);
+        assert_eq!(squatter.ask(&format!("squat {}", process::user())), "has 8");
+        let mut here = start(Command::new(program()));
+        let mut there = start(contained(PROCESSES, ""));
+        share_memory(&mut here, &mut there);
+        share_memory(&mut here, &mut start(Command::new(program())));
+    });
+}
+
 /// Goal: a process of the same user that poses as another one's device is refused, and counted; the one that it poses
 /// as is reached as before.
 #[test]
