@@ -1,16 +1,21 @@
 //! An arena: one file of memory that holds many small buffers, so that each does not cost a descriptor
 //! here and a mapping in each neighbour.
 //!
-//! Buffers are runs of whole pages; what is given back becomes a hole again, which reads as zeros and
-//! takes no memory. Who may look at which bytes is said by the records of regions, not by files. A neighbour
-//! that was stopped in the midst of a visit is not waited for for ever (`lane.rs`): then all arenas are
-//! retired, so that what it still writes hits nobody's bytes.
+//! All buffers of an arena belong to one protection domain and one [`Class`]: who is given the file reaches every
+//! byte of it, whatever the records of regions say. An arena that peers may not write to is sealed
+//! ([`adverb_sys::memory::seal_for_readers`]): only the mapping here can write to it.
+//!
+//! Buffers are runs of whole pages, which read as zeros when they are taken. What is given back becomes a hole
+//! again, which takes no memory; in a sealed file the kernel makes no holes, so its runs are overwritten, and their
+//! memory is free when the arena goes. A neighbour that was stopped in the midst of a visit is not waited for for
+//! ever (`lane.rs`): then all arenas are retired, so that what it still writes hits nobody's bytes.
 //!
 //! # Safety
 //!
 //! A run belongs to whoever took it until it is given back; nobody else changes its bytes, but peers that
 //! its owner has let at them (`region.rs`). The mapping lives as long as the arena.
 
+use crate::commons::{Class, Home};
 use crate::sync::Mutex;
 use adverb_sys::memory::{Mapping, page_bytes};
 use std::collections::BTreeMap;
@@ -25,6 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Arena {
     /// Its number among the device's files.
     number: u64,
+    home: Home,
     mapping: Mapping,
     /// Runs of free bytes, none next to another: where they start, and how long they are.
     free: Mutex<BTreeMap<usize, usize>>,
@@ -40,10 +46,15 @@ impl Arena {
     const _ASSERT: () = assert!(Self::BUFFER_MAX <= Self::BYTES);
 
     /// One with room everywhere, and its file.
-    pub(crate) fn new(number: u64) -> io::Result<(Self, OwnedFd)> {
-        let (mapping, file) = Mapping::memfd("adverb-arena", Self::BYTES)?;
+    pub(crate) fn new(number: u64, home: Home) -> io::Result<(Self, OwnedFd)> {
+        let (mapping, file) = home.class.file("adverb-arena", Self::BYTES)?;
         let free = Mutex::new(BTreeMap::from([(0, mapping.len())]));
-        Ok((Self { number, mapping, free, retired: AtomicBool::new(false) }, file))
+        Ok((Self { number, home, mapping, free, retired: AtomicBool::new(false) }, file))
+    }
+
+    /// Whose regions it is for.
+    pub(crate) fn home(&self) -> Home {
+        self.home
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -90,14 +101,29 @@ impl Arena {
         unsafe { self.mapping.as_ptr().add(run.start) }
     }
 
-    /// Takes a run back; true if everything is free now. If the kernel will not make a hole of it, the run
-    /// is lost: it would not read as zeros.
+    /// Nothing of it is taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.get(&0) == Some(&self.mapping.len())
+    }
+
+    /// Makes zeros of a run that was given up; false if the kernel does not.
+    fn wipe(&self, run: Run) -> bool {
+        if self.home.class == Class::Open {
+            // SAFETY: the run's owner has given it up, and regions in it are gone, with all who used them.
+            return unsafe { self.mapping.discard(run.start, run.len) }.is_ok();
+        }
+        // SAFETY: within the mapping, and this process alone writes to it; others that read see either.
+        unsafe { self.place(run).as_ptr().write_bytes(0, run.len) };
+        true
+    }
+
+    /// Takes a run back; true if everything is free now. If it cannot be made to read as zeros, it is lost.
     pub(crate) fn give_back(&self, run: Run) -> bool {
-        let Run { mut start, mut len } = run;
-        // SAFETY: the run's owner has given it up, and regions in it are gone, with all who used them.
-        if unsafe { self.mapping.discard(start, len) }.is_err() {
+        if !self.wipe(run) {
             return false;
         }
+        let Run { mut start, mut len } = run;
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((&before, &room)) = free.range(..start).next_back()
             && before + room == start
@@ -137,7 +163,12 @@ mod tests {
 
     #[test]
     fn runs_do_not_overlap_and_what_was_given_back_is_zeros_again() {
-        let (arena, _file) = Arena::new(1).unwrap();
+        for class in [Class::Local, Class::Readable, Class::Open] {
+            run_through(&Arena::new(1, Home { domain: 1, class }).unwrap().0);
+        }
+    }
+
+    fn run_through(arena: &Arena) {
         let page = page_bytes();
         let mut runs: Vec<_> = (0..64).map(|n| arena.take(n % 5 * page + 1).unwrap()).collect();
         let mut places: Vec<_> = runs.iter().map(|run| (run.start, run.start + run.len)).collect();
@@ -145,7 +176,7 @@ mod tests {
         assert!(places.windows(2).all(|two| two[0].1 <= two[1].0));
         for run in &runs {
             // SAFETY: the run is this test's.
-            unsafe { first(&arena, *run).write_bytes(7, run.len) };
+            unsafe { first(arena, *run).write_bytes(7, run.len) };
         }
         // In any order; the last one leaves nothing but free bytes.
         let mut n = 0;
@@ -157,7 +188,7 @@ mod tests {
         let all = arena.take(Arena::BYTES).unwrap();
         assert!(arena.take(1).is_none());
         for at in (0..Arena::BYTES).step_by(page / 2) {
-            let byte = first(&arena, all).wrapping_add(at);
+            let byte = first(arena, all).wrapping_add(at);
             // SAFETY: within the run, which is this test's.
             assert_eq!(unsafe { byte.read_volatile() }, 0);
         }

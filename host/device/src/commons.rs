@@ -1,11 +1,17 @@
 //! What a device has in common with its neighbours on the host: memory in files that they can map,
 //! and the records of its regions, which it takes back only when nobody is at them any more.
 //!
+//! A neighbour that has mapped a file can do to all of it what the file allows, whether or not it runs our code. So
+//! a file holds buffers of one protection domain and one [`Class`] of rights, and what no file can hold to, rights
+//! to write without rights to read, is in none: neighbours use system calls or the ring.
+//!
 //! # Safety
 //!
 //! [`Pages`] lends the address of its mapping, whose rules are those of `adverb_sys::memory`.
 
+use crate::access::Access;
 use crate::arena::{Arena, Run};
+use crate::copying::copy_long;
 use crate::lane::Lane;
 use crate::port::Port;
 use crate::shelf::Shelf;
@@ -16,8 +22,69 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+
+/// What neighbours can do to a file that they were given.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Class {
+    /// Buffers that no peer has rights to: neighbours can map them for reading once a message in them was lent.
+    Local,
+    /// Peers may READ: neighbours can map them for reading.
+    Readable,
+    /// Peers may READ and WRITE, or run atomics.
+    Open,
+}
+
+impl Class {
+    /// That of regions with these rights; `None` if no mapping allows just that.
+    fn of(access: Access) -> Option<Self> {
+        let [read, write, atomic] =
+            [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC]
+                .map(|right| access.contains(right));
+        match (read, write, atomic) {
+            (false, false, false) => Some(Self::Local),
+            (true, false, false) => Some(Self::Readable),
+            (false, true, false) => None,
+            // An atomic operation reads and writes any word.
+            (true, true, false) | (_, _, true) => Some(Self::Open),
+        }
+    }
+
+    /// The peer of a queue pair that allows this may be given such files when it asks.
+    pub(crate) fn allows(self, peer: adverb_engine::Access) -> bool {
+        use adverb_engine::Access as Rights;
+        let has = |right| peer.contains(right);
+        match self {
+            Self::Local => false,
+            Self::Readable => has(Rights::REMOTE_READ),
+            Self::Open => {
+                has(Rights::REMOTE_ATOMIC) || has(Rights::REMOTE_READ) && has(Rights::REMOTE_WRITE)
+            }
+        }
+    }
+
+    /// A file for such buffers.
+    pub(crate) fn file(self, name: &str, len: usize) -> io::Result<(Mapping, OwnedFd)> {
+        match self {
+            Self::Local | Self::Readable => Mapping::memfd_for_readers(name, len),
+            Self::Open => Mapping::memfd(name, len),
+        }
+    }
+}
+
+/// Whose regions a file is for: those of one protection domain and one class of rights.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Home {
+    pub(crate) domain: u32,
+    pub(crate) class: Class,
+}
+
+impl Home {
+    fn of(domain: u32, access: Access) -> Option<Self> {
+        Class::of(access).map(|class| Self { domain, class })
+    }
+}
 
 /// Memory for buffers: whole pages, which neighbours can map where that is possible.
 #[derive(Debug)]
@@ -30,7 +97,7 @@ enum Hold {
     /// Nobody else's.
     Private(Mapping),
     /// A file of its own, by its number among the device's.
-    Whole { mapping: Mapping, file: u64, commons: Arc<Commons> },
+    Whole { mapping: Mapping, file: u64, home: Home, commons: Arc<Commons> },
     /// A part of one.
     Part { arena: Arc<Arena>, run: Run, commons: Arc<Commons> },
 }
@@ -66,28 +133,48 @@ impl Pages {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Regions of this domain with these rights may lie in them: neighbours that can map the pages have no more
+    /// rights than the peers of those.
+    pub fn suit(&self, domain: u32, access: Access) -> bool {
+        let home = match &self.hold {
+            Hold::Private(_) => return true,
+            Hold::Whole { home, .. } => *home,
+            Hold::Part { arena, .. } => arena.home(),
+        };
+        Home::of(domain, access) == Some(home)
+    }
+
+    /// Copies the bytes of other pages, as many as there is room for.
+    pub fn copy_from(&mut self, other: &Self) {
+        let len = self.len().min(other.len());
+        // SAFETY: both mappings have `len` bytes and are not the same; these pages are nobody else's as long as
+        // they are borrowed mutably, and those may change meanwhile.
+        unsafe { copy_long(other.as_ptr().as_ptr(), self.as_ptr().as_ptr(), len) };
+    }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
         match &self.hold {
             Hold::Private(_) => {}
-            Hold::Whole { mapping, file, commons } => commons.close(*file, mapping.as_ptr()),
+            Hold::Whole { mapping, file, commons, .. } => commons.close(*file, mapping.as_ptr()),
             Hold::Part { arena, run, commons } => commons.give_back(arena, *run),
         }
     }
 }
 
 impl Port {
-    /// Takes `len` bytes of zeros from the system, rounded up to whole pages.
+    /// Takes `len` bytes of zeros from the system, rounded up to whole pages, for a region of this domain with
+    /// these rights.
     ///
     /// # Errors
     ///
     /// There is no memory.
-    pub fn allocate(&self, len: usize) -> io::Result<Pages> {
-        match self.commons() {
-            Some(commons) => Commons::allocate(commons, len),
-            None => Pages::private(len),
+    pub fn allocate(&self, len: usize, domain: u32, access: Access) -> io::Result<Pages> {
+        match (self.commons(), Home::of(domain, access)) {
+            (Some(commons), Some(home)) => Commons::allocate(commons, len, home),
+            (_, _) => Pages::private(len),
         }
     }
 }
@@ -96,6 +183,7 @@ impl Port {
 #[derive(Debug)]
 struct Shared {
     number: u64,
+    home: Home,
     len: usize,
     file: OwnedFd,
     /// It holds many buffers.
@@ -116,6 +204,8 @@ pub(crate) struct Commons {
     lanes: Mutex<Vec<Weak<Lane>>>,
     /// Held while neighbours are waited for.
     waiting: Mutex<()>,
+    /// The device ended while a neighbour that was stopped may have been at its memory.
+    deserted: AtomicBool,
 }
 
 /// Files at once, and which part of the descriptors that the process may have: the others are the
@@ -134,6 +224,7 @@ impl Commons {
             serials: AtomicU64::new(1),
             lanes: Mutex::default(),
             waiting: Mutex::default(),
+            deserted: AtomicBool::new(false),
         }
     }
 
@@ -158,63 +249,74 @@ impl Commons {
         lock(&self.lanes).iter().filter_map(Weak::upgrade).filter(|lane| !lane.is_own()).collect()
     }
 
-    fn allocate(commons: &Arc<Self>, len: usize) -> io::Result<Pages> {
+    fn allocate(commons: &Arc<Self>, len: usize, home: Home) -> io::Result<Pages> {
         let shared = match (commons.shares, len <= Arena::BUFFER_MAX) {
             (false, _) => None,
-            (true, true) => commons.take_run(len).map(|(arena, run)| {
+            (true, true) => commons.take_run(len, home).map(|(arena, run)| {
                 let commons = Arc::clone(commons);
                 Hold::Part { arena, run, commons }
             }),
-            (true, false) => commons.take_file(len).map(|(mapping, file)| {
+            (true, false) => commons.take_file(len, home).map(|(mapping, file)| {
                 let commons = Arc::clone(commons);
-                Hold::Whole { mapping, file, commons }
+                Hold::Whole { mapping, file, home, commons }
             }),
         };
-        // Or no descriptors are left: neighbours reach it in other ways.
+        // Or the kernel cannot seal files for readers, or no descriptors are left: neighbours reach it in other ways.
         shared.map_or_else(|| Pages::private(len), |hold| Ok(Pages { hold }))
     }
 
     /// A file of its own for a buffer.
-    fn take_file(&self, len: usize) -> Option<(Mapping, u64)> {
+    fn take_file(&self, len: usize, home: Home) -> Option<(Mapping, u64)> {
         let mut files = lock(&self.files);
         let own = files.values().filter(|file| file.arena.is_none()).count();
         if own >= self.files_max / 2 {
             return None;
         }
-        let (mapping, file) = Mapping::memfd("adverb", len).ok()?;
+        let (mapping, file) = home.class.file("adverb", len).ok()?;
         let number = self.next_file.fetch_add(1, Ordering::Relaxed);
         let (base, len) = (mapping.as_ptr().addr().get(), mapping.len());
-        files.insert(base, Shared { number, len, file, arena: None });
+        files.insert(base, Shared { number, home, len, file, arena: None });
         Some((mapping, number))
     }
 
     /// A part of a file that holds many buffers.
-    fn take_run(&self, len: usize) -> Option<(Arc<Arena>, Run)> {
+    fn take_run(&self, len: usize, home: Home) -> Option<(Arc<Arena>, Run)> {
         let mut files = lock(&self.files);
-        let mut arenas = files.values().filter_map(|file| file.arena.as_ref());
-        let found = arenas.clone().find_map(|arena| Some((Arc::clone(arena), arena.take(len)?)));
-        if found.is_some() || arenas.by_ref().count() >= self.files_max / 2 {
+        let arenas = files.values().filter_map(|file| file.arena.as_ref());
+        let mut of_home = arenas.clone().filter(|arena| arena.home() == home);
+        let found = of_home.find_map(|arena| Some((Arc::clone(arena), arena.take(len)?)));
+        if found.is_some() || arenas.count() >= self.files_max / 2 {
             return found;
         }
-        let (arena, file) = Arena::new(self.next_file.fetch_add(1, Ordering::Relaxed)).ok()?;
+        let (arena, file) =
+            Arena::new(self.next_file.fetch_add(1, Ordering::Relaxed), home).ok()?;
         let run = arena.take(len)?;
         let (base, arena) = (arena.base().addr().get(), Arc::new(arena));
         let (number, len) = (arena.number(), arena.len());
-        files.insert(base, Shared { number, len, file, arena: Some(Arc::clone(&arena)) });
+        files.insert(base, Shared { number, home, len, file, arena: Some(Arc::clone(&arena)) });
         Some((arena, run))
     }
 
-    /// Takes a part of a file back. One without buffers stays only if it is the last.
+    /// Takes a part of a file back. One file without buffers stays, the last that became so.
     fn give_back(&self, arena: &Arena, run: Run) {
         let mut files = lock(&self.files);
-        let last = files.values().filter(|file| file.arena.is_some()).count() == 1;
-        if !arena.give_back(run) || (last && !arena.is_retired()) {
+        if !arena.give_back(run) {
             return;
         }
-        let gone = files.remove(&arena.base().addr().get());
+        let mut gone = Vec::new();
+        files.retain(|_, file| {
+            let Some(other) = file.arena.as_ref().filter(|other| other.is_empty()) else {
+                return true;
+            };
+            let stays = other.number() == arena.number() && !arena.is_retired();
+            if !stays {
+                gone.push(other.number());
+            }
+            stays
+        });
         drop(files);
-        if gone.is_some() {
-            self.lanes().iter().for_each(|lane| lane.maps().on_own_gone(arena.number()));
+        for number in gone {
+            self.lanes().iter().for_each(|lane| lane.maps().on_own_gone(number));
         }
     }
 
@@ -223,20 +325,21 @@ impl Commons {
         self.lanes().iter().for_each(|lane| lane.maps().on_own_gone(number));
     }
 
-    /// Which file these bytes lie in, and where.
-    fn find(&self, base: usize, len: usize) -> Option<(u64, u64)> {
+    /// Which file for regions of this kind these bytes lie in, and where.
+    fn find(&self, base: usize, len: usize, home: Option<Home>) -> Option<(u64, u64)> {
         let files = lock(&self.files);
         let (start, file) = files.range(..=base).next_back()?;
         let offset = base - start;
         let inside = offset.checked_add(len).is_some_and(|end| end <= file.len);
-        inside.then(|| (file.number, u64::try_from(offset).unwrap_or(u64::MAX)))
+        let found = inside && home == Some(file.home);
+        found.then(|| (file.number, u64::try_from(offset).unwrap_or(0)))
     }
 
-    /// A copy of the descriptor of a file.
-    pub(crate) fn descriptor(&self, number: u64) -> Option<OwnedFd> {
+    /// Whose regions a file is for, and a copy of its descriptor.
+    pub(crate) fn descriptor(&self, number: u64) -> Option<(Home, OwnedFd)> {
         let files = lock(&self.files);
         let file = files.values().find(|file| file.number == number)?;
-        file.file.as_fd().try_clone_to_owned().ok()
+        Some((file.home, file.file.as_fd().try_clone_to_owned().ok()?))
     }
 
     /// Shows neighbours a region.
@@ -245,7 +348,8 @@ impl Commons {
             return;
         }
         let Published { va, base, len, rights } = region;
-        let (file, offset) = self.find(base, len).unwrap_or((0, 0));
+        let home = Home::of(domain, Access::from_bits(rights));
+        let (file, offset) = self.find(base, len, home).unwrap_or((0, 0));
         let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
         let Some(record) = self.shelf.region(index) else {
@@ -265,28 +369,44 @@ impl Commons {
         record.key.store(u64::from(domain) << 32 | u64::from(key), Ordering::SeqCst);
     }
 
-    /// Takes a region back; afterwards no neighbour is at it.
-    pub(crate) fn withdraw(&self, index: u32) {
-        if let Some(record) = self.shelf.region(index)
-            && record.key.swap(0, Ordering::SeqCst) != 0
-        {
-            self.wait_for_neighbours();
+    /// Takes a region back; afterwards no neighbour is at it. False if one that was stopped may be, and what it
+    /// writes does not go to a file, which it hits without harm ([`Commons::wait_for_neighbours`]).
+    #[must_use]
+    pub(crate) fn withdraw(&self, index: u32) -> bool {
+        let Some(record) = self.shelf.region(index) else {
+            return true;
+        };
+        let left = match record.key.swap(0, Ordering::SeqCst) {
+            0 => !self.deserted.load(Ordering::Acquire),
+            _ => self.wait_for_neighbours(),
+        };
+        left || record.file.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes back all regions up to this index, before the device loses sight of its neighbours.
+    pub(crate) fn withdraw_all(&self, end: u32) {
+        let records = (0..end).map_while(|index| self.shelf.region(index));
+        let shown = records.filter(|record| record.key.swap(0, Ordering::SeqCst) != 0).count();
+        if shown > 0 && !self.wait_for_neighbours() {
+            self.deserted.store(true, Ordering::Release);
         }
     }
 
-    /// Waits until no neighbour is at something that was there before the call.
-    pub(crate) fn wait_for_neighbours(&self) {
+    /// Waits until no neighbour is at something that was there before the call. False if one that was stopped may
+    /// be: then nothing is taken from the files that it may write to.
+    pub(crate) fn wait_for_neighbours(&self) -> bool {
         let lanes = self.lanes();
         if lanes.is_empty() {
-            return;
+            return true;
         }
         let _waiting = lock(&self.waiting);
         // Each is waited for, whatever became of those before.
-        let cut_off = lanes.iter().filter(|lane| !lane.wait_for_peer()).count();
-        if cut_off > 0 {
+        let stalled = lanes.iter().filter(|lane| !lane.wait_for_peer()).count();
+        if stalled > 0 {
             let files = lock(&self.files);
             files.values().filter_map(|file| file.arena.as_ref()).for_each(|arena| arena.retire());
         }
+        stalled == 0
     }
 }
 
@@ -311,15 +431,72 @@ mod tests {
         Arc::new(Commons::new(Arc::new(Shelf::new().unwrap()), true))
     }
 
+    const HOME: Home = Home { domain: 1, class: Class::Open };
+
+    fn allocate(commons: &Arc<Commons>, len: usize) -> Pages {
+        Commons::allocate(commons, len, HOME).unwrap()
+    }
+
     fn file_of(commons: &Commons, pages: &Pages) -> Option<(u64, u64)> {
-        commons.find(pages.as_ptr().addr().get(), pages.len())
+        commons.find(pages.as_ptr().addr().get(), pages.len(), Some(HOME))
+    }
+
+    /// Goal: a file that a neighbour is given holds nothing of another domain, nor of other rights; and only one
+    /// that peers may write to can be mapped for writing.
+    #[test]
+    fn a_file_is_of_one_domain_and_one_class_and_only_open_ones_can_be_written_to() {
+        let commons = commons();
+        for len in [100, Arena::BUFFER_MAX + 1] {
+            let mut numbers = Vec::new();
+            let mut kept = Vec::new();
+            for domain in 1..4 {
+                for class in [Class::Local, Class::Readable, Class::Open] {
+                    let home = Home { domain, class };
+                    let pages = Commons::allocate(&commons, len, home).unwrap();
+                    let base = pages.as_ptr().addr().get();
+                    let (number, _) = commons.find(base, pages.len(), Some(home)).unwrap();
+                    let (found, file) = commons.descriptor(number).unwrap();
+                    assert_eq!(found, home);
+                    let writable = Mapping::shared(&file, 4096).is_ok();
+                    assert_eq!(writable, class == Class::Open, "{home:?}, {len} bytes");
+                    assert!(Mapping::shared_for_reading(&file, 4096).is_ok());
+                    numbers.push(number);
+                    kept.push(pages);
+                }
+            }
+            numbers.sort_unstable();
+            numbers.dedup();
+            assert_eq!(numbers.len(), kept.len());
+        }
+    }
+
+    #[test]
+    fn memory_that_peers_may_only_write_to_is_in_no_file() {
+        let all = [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
+        for bits in 0..8 {
+            let chosen = |n: usize| bits >> n & 1 == 1;
+            let rights = all.iter().enumerate().filter(|(n, _)| chosen(*n));
+            let access = rights.fold(Access::LOCAL_WRITE, |access, (_, right)| access | *right);
+            let class = Class::of(access | Access::MW_BIND);
+            let expected = match bits {
+                0b000 => Some(Class::Local),
+                0b001 => Some(Class::Readable),
+                0b010 => None,
+                _ => Some(Class::Open),
+            };
+            assert_eq!(class, expected, "{access}");
+            // Who has rights to a region may be given its file.
+            if let Some(class) = class {
+                assert_eq!(class.allows(access.transport()), class != Class::Local, "{access}");
+            }
+        }
     }
 
     /// Goal: thousands of buffers can be mapped by neighbours, and cost few descriptors.
     #[test]
     fn small_buffers_share_files_and_no_two_share_a_page() {
         let commons = commons();
-        let all: Vec<_> = (0..5000).map(|_| Commons::allocate(&commons, 8192).unwrap()).collect();
+        let all: Vec<_> = (0..5000).map(|_| allocate(&commons, 8192)).collect();
         let mut places: Vec<_> =
             all.iter().map(|pages| file_of(&commons, pages).expect("in a file")).collect();
         places.sort_unstable();
@@ -336,25 +513,24 @@ mod tests {
         let commons = commons();
         let len = Arena::BUFFER_MAX + 1;
         let most = commons.files_max / 2;
-        let all: Vec<_> =
-            (0..most + 10).map(|_| Commons::allocate(&commons, len).unwrap()).collect();
+        let all: Vec<_> = (0..most + 10).map(|_| allocate(&commons, len)).collect();
         let shared = all.iter().filter(|pages| file_of(&commons, pages).is_some()).count();
         assert_eq!(shared, most);
         drop(all);
         assert_eq!(lock(&commons.files).len(), 0);
-        let again = Commons::allocate(&commons, len).unwrap();
+        let again = allocate(&commons, len);
         assert!(file_of(&commons, &again).is_some());
     }
 
     #[test]
     fn an_arena_that_is_retired_goes_with_its_last_buffer() {
         let commons = commons();
-        let before = Commons::allocate(&commons, 1).unwrap();
+        let before = allocate(&commons, 1);
         let (old, _) = file_of(&commons, &before).unwrap();
         lock(&commons.files).values().filter_map(|file| file.arena.as_ref()).for_each(|arena| {
             arena.retire();
         });
-        let after = Commons::allocate(&commons, 1).unwrap();
+        let after = allocate(&commons, 1);
         assert_ne!(file_of(&commons, &after).unwrap().0, old);
         drop(before);
         assert!(commons.descriptor(old).is_none());

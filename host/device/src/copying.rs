@@ -36,6 +36,17 @@ pub(crate) unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// Copies any number of bytes, of which others may change some meanwhile.
+///
+/// # Safety
+///
+/// As [`ptr::copy_nonoverlapping`].
+#[inline]
+pub(crate) unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { ptr::copy_nonoverlapping(from, to, len) };
+}
+
 /// Copies the first and the last `N` bytes of `len`.
 ///
 /// # Safety

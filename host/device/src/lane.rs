@@ -269,6 +269,10 @@ pub(crate) struct Lane {
     writer: Latch<Writer>,
     rope: Rope,
     cut: AtomicBool,
+    /// The other end is no more: nobody is at our memory from there.
+    gone: AtomicBool,
+    /// The other end was waited for as long as anybody is, and was at our memory still.
+    stalled: AtomicBool,
     /// Since when datagrams have found it full, in nanoseconds; 0 if they have not.
     full_since: AtomicU64,
     commons: Arc<Commons>,
@@ -287,6 +291,8 @@ impl Lane {
             writer: Latch::default(),
             rope,
             cut: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
             full_since: AtomicU64::new(0),
             commons: Arc::clone(commons),
             maps: Maps::default(),
@@ -324,6 +330,12 @@ impl Lane {
     #[inline]
     pub(crate) fn shares(&self) -> bool {
         self.commons.shares()
+    }
+
+    /// A queue pair of this end allows its peer at the other this, in this domain, until the grant is dropped.
+    pub(crate) fn grant(self: &Arc<Self>, qp: Qpn, domain: u32, access: Access) -> Grant {
+        self.maps.grant(qp, domain, access);
+        Grant { lane: Arc::clone(self), qp }
     }
 
     /// The other end can fetch what lies in this file of ours.
@@ -372,24 +384,26 @@ impl Lane {
     /// Waits until every visit of the other end that has begun before the call has ended; one call
     /// at a time. The counters change places twice, so that new visits do not prolong the wait.
     ///
-    /// An end that is stopped in the midst of a visit for [`VISIT_MAX`] is cut off; false then, and it may
-    /// be at it still.
+    /// An end that is stopped in the midst of a visit for [`VISIT_MAX`] is cut off, and is not waited for again;
+    /// false as long as it may be at it still.
     pub(crate) fn wait_for_peer(&self) -> bool {
         let side = 1 - self.rails.side;
-        let until = Instant::now() + VISIT_MAX;
-        let mut ended = true;
+        let patience =
+            if self.stalled.load(Ordering::Relaxed) { Duration::ZERO } else { VISIT_MAX };
+        let until = Instant::now() + patience;
         for _ in 0..2 {
             let old = self.phase(side).fetch_xor(1, Ordering::SeqCst) & 1;
             let visitors = self.visitors(side, usize::from(old != 0));
-            while visitors.load(Ordering::SeqCst) != 0 && !self.is_cut() {
-                if Instant::now() > until {
+            while visitors.load(Ordering::SeqCst) != 0 && !self.gone.load(Ordering::Acquire) {
+                if Instant::now() >= until {
+                    self.stalled.store(true, Ordering::Relaxed);
                     self.cut();
-                    ended = false;
+                    return false;
                 }
                 std::thread::yield_now();
             }
         }
-        ended
+        true
     }
 
     /// Writes what makes no sense where the other end reads next, if nothing was written before.
@@ -419,12 +433,24 @@ impl Lane {
         self.outgoing.left().store(1, Ordering::Release);
     }
 
+    /// The other end is no more.
+    pub(crate) fn end(&self) {
+        self.gone.store(true, Ordering::Release);
+        self.cut();
+    }
+
     /// As [`Lane::is_cut`], or the other end has cut it: for whoever is about to use it anew.
     pub(crate) fn is_given_up(&self) -> bool {
         if self.incoming.left().load(Ordering::Acquire) != 0 {
             self.cut();
         }
         self.is_cut()
+    }
+
+    /// The other end is not at our memory.
+    pub(crate) fn is_vacant(&self) -> bool {
+        let side = 1 - self.rails.side;
+        (0..2).all(|phase| self.visitors(side, phase).load(Ordering::SeqCst) == 0)
     }
 
     /// There is room for datagrams, or there is not; says for how many nanoseconds it has been so.
@@ -467,6 +493,19 @@ impl Lane {
     }
 }
 
+/// What a queue pair allows its peer at the other end.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    lane: Arc<Lane>,
+    qp: Qpn,
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        self.lane.maps.revoke(self.qp);
+    }
+}
+
 /// What becomes of a datagram in a lane.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Takes {
@@ -494,7 +533,10 @@ impl Drop for Visit<'_> {
 }
 
 /// How long a visit lasts at most: a copy, by a process that may have lost its processor.
-const VISIT_MAX: Duration = Duration::from_secs(10);
+const VISIT_MAX: Duration = match cfg!(test) {
+    true => Duration::from_millis(100),
+    false => Duration::from_secs(10),
+};
 
 /// A message that is being handed over, whose bytes are where the sender has put them.
 #[derive(Clone, Copy, Debug)]

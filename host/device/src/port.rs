@@ -642,7 +642,7 @@ impl Port {
         let Some(slot) = self.table.slot(number) else {
             return;
         };
-        let _hush = Hush::begin();
+        let hush = Hush::begin();
         let mut counted = lock(&self.gone);
         let mut guard = slot.lock();
         if let Some(inner) = guard.as_mut() {
@@ -656,8 +656,10 @@ impl Port {
         }
         self.timers.forget(number);
         drop(guard);
-        self.wait_for_neighbours();
         drop(counted);
+        drop(hush);
+        // A neighbour may be stopped: whoever waits for it holds up nobody else.
+        self.wait_for_neighbours();
         drop(gone);
         lock(&self.numbers).free.push_back(number);
     }
@@ -714,6 +716,7 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         self.helper.stop();
+        self.regions.withdraw_all();
         self.usher.stop();
         // A socket leaves its group when its last descriptor is closed: that has to be below.
         self.helper.forget_sockets();

@@ -15,7 +15,7 @@ use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::events::{Affiliation, Element, EventQueue};
 use crate::host::{Errand, Own, Receives, Surroundings};
-use crate::lane::{Lane, Lent, PeerId, Takes};
+use crate::lane::{Grant, Lane, Lent, PeerId, Takes};
 use crate::ledger::QpRow;
 use crate::path::DataPath;
 use crate::port::Port;
@@ -111,6 +111,8 @@ pub(crate) struct QpInner {
     pub(crate) unfinished: bool,
     /// The state that neighbours were last shown, and whether the peer may do something in it.
     shown: (QpState, bool),
+    /// What the peer may have of our memory, if it is a neighbour.
+    grant: Option<Grant>,
 }
 
 /// Requests that wait for company: under a stream of posts a system call for each would cost more
@@ -232,6 +234,7 @@ impl QpInner {
             late: None,
             unfinished: false,
             shown: (QpState::Reset, false),
+            grant: None,
         }
     }
 
@@ -262,6 +265,12 @@ impl QpInner {
                 QpWord::new(peer, settings.access, resources, self.own.domain)
             }
         };
+        self.grant = None;
+        if let Some(Link::Lane(lane)) = self.link.as_ref().filter(|_| open) {
+            // Before the peer can learn of it, and ask for what it may have.
+            let access = self.engine.settings().access;
+            self.grant = Some(lane.grant(self.own.number, self.own.domain, access));
+        }
         if let Some(place) = port.commons().and_then(|commons| commons.shelf().qp(self.own.number))
         {
             place.store(word.bits(), Ordering::SeqCst);
@@ -756,6 +765,8 @@ impl QpInner {
         if let Some(link) = &link {
             self.engine.set_local(matches!(link, Link::Lane(_)));
         }
+        // What neighbours are shown holds the rights, too, which may change while the state does not.
+        self.shown.0 = QpState::Reset;
         let mut result = Ok(());
         let published = self.quietly(port, |engine, host| {
             result = engine.modify(to, &attributes, host);

@@ -11,7 +11,8 @@
 //! 1. Between [`Lane::begin`] and the end of its [`Visit`] the owner keeps a region in place whose key
 //!    was seen during the visit: it waits for visits before it lets go of memory (`lane.rs`).
 //! 2. Pages that both have mapped are of sealed files: they cannot be cut short. Offsets are checked
-//!    against our own mapping of them, whatever the owner published.
+//!    against our own mapping of them, whatever the owner published; and what is mapped for reading is
+//!    claimed for reading only.
 //! 3. The bytes may change at any time: they are copied by pointer, or accessed as atomics, as
 //!    everybody else does (`region.rs`, rule 1).
 //! 4. Local bytes are registered and pinned while they are copied (`region.rs`, rule 2).
@@ -19,6 +20,7 @@
 use crate::copying::copy_short;
 use crate::host::{Own, Surroundings};
 use crate::lane::{InRing, Lane, Lent, Load, Visit};
+use crate::maps::Theirs;
 use crate::region::{Grip, Pin, Regions};
 use crate::shelf::QpWord;
 use crate::work::{Local, SendWork, Sge};
@@ -26,7 +28,6 @@ use adverb_engine::{
     Access, AccessError, AtomicOp, FetchError, LOCAL_SEGMENT_BYTES, LocalError, Reach, Request,
     RequestKind, Target,
 };
-use adverb_sys::memory::Mapping;
 use adverb_sys::vm::{self, Piece, Way};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -68,7 +69,7 @@ const VIEWS: usize = 4;
 #[derive(Debug)]
 struct View {
     file: u64,
-    pages: Arc<Mapping>,
+    pages: Arc<Theirs>,
 }
 
 impl Views {
@@ -93,7 +94,7 @@ impl Views {
 
     /// The pages of a file, if they are mapped; they will be, otherwise.
     #[inline(always)]
-    fn pages(&mut self, lane: &Lane, file: u64) -> Option<&Mapping> {
+    fn pages(&mut self, lane: &Lane, file: u64) -> Option<&Theirs> {
         self.renew(lane);
         let known = |view: &Option<View>| view.as_ref().is_some_and(|view| view.file == file);
         let at = match self.recent.iter().position(known) {
@@ -387,7 +388,7 @@ impl<'a> Surroundings<'a, '_> {
             return false;
         };
         let mut grip = Grip::new(self.regions);
-        lends_all(lane, sges) && sges.iter().all(|sge| is_ours(&mut grip, self.own.domain, sge))
+        sges.iter().all(|sge| is_ours(&mut grip, self.own.domain, sge)) && lends_all(lane, sges)
     }
 }
 
@@ -435,15 +436,15 @@ pub(crate) fn lends_all(lane: &Lane, sges: &[Sge]) -> bool {
 /// fetch them than get them through the lane. To be followed by a brief, which is one record.
 #[inline]
 pub(crate) fn lends_one(lane: &Lane, own: &mut Own, grip: &mut Grip<'_>, sge: &Sge) -> bool {
-    if sge.len < LENT_MIN || !lane.shares() || lane.is_cut() {
-        return false;
+    let can = sge.len >= LENT_MIN && lane.shares() && !lane.is_cut();
+    if !can || !is_ours(grip, own.domain, sge) {
+        return false; // And nothing is offered of what is another domain's.
     }
-    let reaches = lane.is_own()
+    lane.is_own()
         || match file_of(lane, sge) {
             0 => sge.len > LOCAL_SEGMENT_BYTES && lane.has_lent(0),
             file => own.views.has_lent(lane, file),
-        };
-    reaches && is_ours(grip, own.domain, sge)
+        }
 }
 
 /// The shortest message that is fetched from pages that both sides have mapped, in bytes. A shorter one
@@ -478,10 +479,12 @@ fn neighbours_place(lane: &Lane, views: &mut Views, claim: Claim) -> Option<Plac
             Some(Place::There { pid, address: value(record.base).checked_add(offset)? })
         }
         file => {
-            let pages = views.pages(lane, file)?;
+            let Theirs { pages, is_writable } = views.pages(lane, file)?;
             let start = usize::try_from(value(record.offset).checked_add(offset)?).ok()?;
             let inside = start.checked_add(len)? <= pages.len(); // Rule 2.
-            inside.then(|| Place::Here(pages.as_ptr().as_ptr().wrapping_add(start)))
+            let reads = rights == Access::NONE || rights == Access::REMOTE_READ;
+            (inside && (*is_writable || reads))
+                .then(|| Place::Here(pages.as_ptr().as_ptr().wrapping_add(start)))
         }
     }
 }

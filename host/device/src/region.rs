@@ -12,8 +12,8 @@
 //! 1. Registered bytes are never seen through `&[u8]` or `&mut [u8]`, here or by the owner: a peer
 //!    may change them at any time, and a reference would promise that nobody does. They are copied
 //!    by pointer, or accessed as atomics.
-//! 2. Whoever registers memory promises that it stays mapped until the [`Region`] is dropped.
-//!    Dropping clears the slot's key and then waits until its user count is zero; a pin counts
+//! 2. Whoever registers memory promises that it stays mapped until the [`Region`] is dropped, or for ever if
+//!    [`Region::end`] says so. Dropping clears the slot's key and then waits until its user count is zero; a pin counts
 //!    itself before it reads the key. Both sides use sequentially consistent operations, so either
 //!    the pin sees the cleared key or the drop sees the pin: no pin outlives the promise.
 //! 3. A pin's checks compare offsets, never pointers, so that no address outside the region is
@@ -290,7 +290,8 @@ impl Regions {
             let base = base.as_ptr().expose_provenance();
             commons.publish(index, key, domain, Published { va, base, len, rights });
         }
-        Ok(Region { table: Arc::clone(self), key: Key(key), base, len, va, access, domain })
+        let (table, key, ended) = (Arc::clone(self), Key(key), false);
+        Ok(Region { table, key, base, len, va, access, domain, ended })
     }
 
     pub(crate) fn take_index(&self) -> Option<u32> {
@@ -302,6 +303,14 @@ impl Regions {
         }
         *fresh += 1;
         Some(index)
+    }
+
+    /// Neighbours see no region any more.
+    pub(crate) fn withdraw_all(&self) {
+        if let Some(commons) = &self.commons {
+            let end = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner).1;
+            commons.withdraw_all(end);
+        }
     }
 
     pub(crate) fn give_back(&self, index: u32) {
@@ -405,6 +414,8 @@ pub struct Region {
     va: u64,
     access: Rights,
     domain: u32,
+    /// It is in the table no more.
+    ended: bool,
 }
 
 // SAFETY: a region is an address and a length. Bytes behind it are touched only by pointer copies
@@ -456,21 +467,6 @@ impl Region {
     /// It is in the table of `port`.
     pub fn is_of(&self, port: &crate::Port) -> bool {
         std::ptr::eq(&raw const *self.table, port.regions())
-    }
-
-    /// Registers the same memory once more, for another domain or with other rights.
-    ///
-    /// # Errors
-    ///
-    /// [`RegionError`].
-    ///
-    /// # Safety
-    ///
-    /// The promise under which this region was registered holds for the new rights too, until the
-    /// new region is dropped.
-    pub unsafe fn again(&self, domain: u32, access: Rights) -> Result<Self, RegionError> {
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { self.table.register(domain, self.base, self.len, access) }
     }
 
     /// Length in bytes.
@@ -612,14 +608,36 @@ impl Region {
     }
 }
 
+impl Region {
+    /// Ends the registration. False if the memory must stay mapped, and unused, for ever: a process of this host
+    /// was stopped while it copied to it or from it, was waited for, and may go on.
+    #[must_use]
+    pub fn end(mut self) -> bool {
+        self.ended = true;
+        self.withdraw()
+    }
+
+    fn withdraw(&self) -> bool {
+        let Some(slot) = self.slot() else {
+            return true;
+        };
+        let left = self.table.commons.as_ref().is_none_or(|commons| commons.withdraw(self.index()));
+        slot.close();
+        self.table.give_back(self.index());
+        left
+    }
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot() {
-            if let Some(commons) = &self.table.commons {
-                commons.withdraw(self.index());
-            }
-            slot.close();
-            self.table.give_back(self.index());
+        let may_write = Rights::REMOTE_WRITE.bits() | Rights::REMOTE_ATOMIC.bits();
+        if !self.ended && !self.withdraw() && self.access.bits() & may_write != 0 {
+            // The memory is about to be used for something else (rule 2), and would be written to.
+            eprintln!(
+                "adverb: a process of this host was stopped while it wrote to a memory region that ends, and may go \
+                 on when its memory has another use: this process ends"
+            );
+            std::process::abort();
         }
     }
 }

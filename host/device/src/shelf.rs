@@ -1,8 +1,8 @@
 //! What a device lays out in shared memory for the other processes of its user: whether it sleeps,
 //! the states of its queue pairs, and its registered regions.
 //!
-//! Only the owner writes, but for nothing; the others look. It is one sealed file without a name,
-//! large and almost all of it holes. A record of a region is valid while its key is: whoever uses
+//! The owner writes; the others can map it for reading only, so that none of them can show a third process rights
+//! that the owner has not granted. It is one sealed file without a name, large and almost all of it holes. A record of a region is valid while its key is: whoever uses
 //! one says so first (`lane.rs`), so that the owner can wait for it after taking the key away.
 
 use crate::registry::{BLOCK_BITS, Block};
@@ -122,7 +122,10 @@ pub(crate) struct Shelf {
 impl Shelf {
     /// An empty one.
     pub(crate) fn new() -> io::Result<Self> {
-        let (memory, file) = Mapping::memfd("adverb-shelf", layout::BYTES)?;
+        // Kernels before 5.1 cannot keep others from writing.
+        let name = "adverb-shelf";
+        let (memory, file) = Mapping::memfd_for_readers(name, layout::BYTES)
+            .or_else(|_| Mapping::memfd(name, layout::BYTES))?;
         let probe = Box::new(AtomicU64::new(random()));
         let shelf = Self { memory, file, probe };
         let address = std::ptr::from_ref(&*shelf.probe).addr();
@@ -139,7 +142,7 @@ impl Shelf {
         if !is_sealed(&file) || file_len(&file)? < layout::BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a device's shelf"));
         }
-        let memory = Mapping::shared(&file, layout::BYTES)?;
+        let memory = Mapping::shared_for_reading(&file, layout::BYTES)?;
         let shelf = Self { memory, file, probe: Box::default() };
         if shelf.word(layout::MAGIC).load(Ordering::Acquire) != MAGIC {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a device's shelf"));
@@ -235,6 +238,7 @@ mod tests {
         assert_eq!(theirs.region(9).unwrap().serial.load(Ordering::Relaxed), 8);
         assert!(theirs.region(1 << 20).is_none());
         assert_eq!(mine.probe(), theirs.probe());
+        assert!(Mapping::shared(theirs.as_fd(), layout::BYTES).is_err(), "others can write to it");
     }
 
     #[test]

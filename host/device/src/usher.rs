@@ -328,18 +328,25 @@ impl Shared {
         match result {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => self.show_out(token, &port),
+            Err(error) => {
+                let hung_up = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
+                self.show_out(token, &port, hung_up.contains(&error.kind()));
+            }
         }
     }
 
-    /// Ends a connection, and what it was about.
-    fn show_out(&self, token: u64, port: &Port) {
+    /// Ends a connection, and what it was about. The other side is no more if `hung_up`.
+    fn show_out(&self, token: u64, port: &Port, hung_up: bool) {
         let Some(guest) = lock(&self.guests).remove(&token) else {
             return;
         };
         let _ = self.epoll.remove(&*guest.stream);
         if let Some(lane) = guest.lane {
-            lane.cut();
+            if hung_up {
+                lane.end();
+            } else {
+                lane.cut();
+            }
             port.forget_lane(&lane);
         }
     }
@@ -371,16 +378,17 @@ impl Shared {
         matches!((listens, stream.peer()), (Ok(one), Ok(other)) if one == other)
     }
 
-    /// There may be one more lane to this device. Those that it has given up go.
+    /// There may be one more lane to this device. Those that it has given up go, but for one by which it is at our
+    /// memory still.
     fn makes_room(&self, peer: PeerId, port: &Port) -> bool {
         let guests = lock(&self.guests);
         let lanes = guests.iter().filter_map(|(token, guest)| Some((*token, guest.lane.as_ref()?)));
         let (gone, there): (Vec<_>, Vec<_>) = lanes
             .filter(|(_, lane)| lane.peer() == peer)
-            .map(|(token, lane)| (token, lane.is_given_up()))
+            .map(|(token, lane)| (token, lane.is_given_up() && lane.is_vacant()))
             .partition(|(_, given_up)| *given_up);
         drop(guests);
-        gone.into_iter().for_each(|(token, _)| self.show_out(token, port));
+        gone.into_iter().for_each(|(token, _)| self.show_out(token, port, false));
         there.len() < LANES_MAX
     }
 

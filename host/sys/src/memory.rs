@@ -103,6 +103,20 @@ impl Mapping {
         Ok((Self::shared(&file, len)?, file))
     }
 
+    /// As [`Mapping::memfd`], but only this mapping can write to the file: others can map it for reading
+    /// ([`seal_for_readers`]).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`memfd`], [`seal_for_readers`] and [`Mapping::shared`].
+    pub fn memfd_for_readers(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
+        let len = whole_pages(len)?;
+        let file = memfd(name, len)?;
+        let mapping = Self::shared(&file, len)?;
+        seal_for_readers(&file)?;
+        Ok((mapping, file))
+    }
+
     /// `len` rounded up to whole pages: what a mapping of `len` bytes has.
     #[must_use]
     pub fn whole(len: usize) -> usize {
@@ -182,7 +196,8 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the pages are not of a shared file, or not inside; they are as before.
+    /// `EINVAL` if the pages are not of a shared file, or not inside; `EPERM` if the file is sealed against
+    /// writing; they are as before.
     ///
     /// # Safety
     ///
@@ -416,9 +431,7 @@ mod tests {
 
     #[test]
     fn what_is_sealed_for_readers_is_written_through_the_old_mapping_alone() {
-        let file = memfd("readers", 4096).unwrap();
-        let mine = Mapping::shared(&file, 4096).unwrap();
-        seal_for_readers(&file).unwrap();
+        let (mine, file) = Mapping::memfd_for_readers("readers", 4096).unwrap();
         assert!(is_sealed(&file));
         assert!(Mapping::shared(&file, 4096).is_err());
         let theirs = Mapping::shared_for_reading(&file, 4096).unwrap();

@@ -2,12 +2,13 @@
 //!
 //! # Safety
 //!
-//! 1. The memory behind an [`Mr`] or a [`Buf`] lives in the same value as its registration, and is
-//!    given back after it: fields are dropped in the order of their declaration.
+//! 1. The memory behind an [`Mr`] or a [`Buf`] lives in the same value as its registration, a [`Registered`], which
+//!    gives it back after the registration has ended; never if the device says that it may still be used.
 //! 2. An [`Mr`] never gives out a reference to its bytes.
 //! 3. A [`Buf`] is registered for local access only, and its key is known to this crate alone. It
 //!    is posted by value: while work is outstanding it lies in a completion queue's table, where
-//!    nobody can reach it. So whoever has it, has it alone.
+//!    nobody can reach it. Other processes can map its pages for reading at most, those of a hostile neighbour
+//!    included (`Class::Local` of the device). So whoever has it, has it alone.
 
 use crate::context::Pd;
 use crate::error::{AllocateError, RangeError};
@@ -15,6 +16,7 @@ use crate::provider::{Domain, Port, Region};
 use crate::story;
 use adverb_device::{Access, Mapping, Pages, Rkey, Sge, page_bytes};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -24,7 +26,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 enum Backing {
     /// Pages of our own.
-    Pages(#[expect(dead_code, reason = "held until the region is gone")] Pages),
+    Pages(Pages),
     /// Pages of somebody's file.
     File(#[expect(dead_code, reason = "held until the region is gone")] Mapping),
     /// A vector that the caller gave away.
@@ -35,10 +37,39 @@ enum Backing {
     Device(#[expect(dead_code, reason = "held until the region is gone")] Dm),
 }
 
+/// A registration, and the memory behind it.
 #[derive(Debug)]
 struct Registered {
-    region: Region,
-    backing: Backing,
+    region: ManuallyDrop<Region>,
+    backing: ManuallyDrop<Backing>,
+}
+
+impl Registered {
+    fn new(region: Region, backing: Backing) -> Self {
+        Self { region: ManuallyDrop::new(region), backing: ManuallyDrop::new(backing) }
+    }
+
+    fn into_parts(self) -> (Region, Backing) {
+        let mut whole = ManuallyDrop::new(self);
+        // SAFETY: taken once, out of a value that is dropped and used no more.
+        let region = unsafe { ManuallyDrop::take(&mut whole.region) };
+        // SAFETY: as above.
+        (region, unsafe { ManuallyDrop::take(&mut whole.backing) })
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // SAFETY: taken once, and nothing uses it after `drop`.
+        let region = unsafe { ManuallyDrop::take(&mut self.region) };
+        // SAFETY: as above.
+        let backing = unsafe { ManuallyDrop::take(&mut self.backing) };
+        if matches!(backing, Backing::Promise) {
+            drop(region); // What the owner does with it next cannot be prevented: the process ends if need be.
+        } else if !region.end() {
+            std::mem::forget(backing);
+        }
+    }
 }
 
 /// A memory region. `struct ibv_mr`; IBTA Vol. 1 §10.6.
@@ -53,7 +84,7 @@ pub struct Mr {
 
 impl Mr {
     fn of(region: Region, backing: Backing) -> Self {
-        let mr = Self { inner: Arc::new(Registered { region, backing }) };
+        let mr = Self { inner: Arc::new(Registered::new(region, backing)) };
         story::registered(&mr);
         mr
     }
@@ -63,7 +94,7 @@ impl Mr {
         len: usize,
         access: Access,
     ) -> Result<Self, AllocateError> {
-        let pages = pages(domain, len)?;
+        let pages = pages(domain, len, access)?;
         // SAFETY: the pages stay mapped for as long as `Backing::Pages` holds them, which is
         // dropped after the region (rule 1); nobody gets a reference to them (rule 2).
         let region = unsafe { domain.register(pages.as_ptr(), len, access) }?;
@@ -132,7 +163,7 @@ impl Mr {
             return Err(AllocateError::Range(RangeError::OutOfBounds { offset, len, memory }));
         }
         // SAFETY: `offset` lies in the memory, as just checked.
-        let start = unsafe { dm.inner.pages.as_ptr().add(offset) };
+        let start = unsafe { dm.inner.region.start().add(offset) };
         let access = access | Access::ZERO_BASED;
         // SAFETY: the pages stay mapped for as long as `Backing::Device` holds them (rule 1), and
         // nobody gets a reference to them (rule 2).
@@ -174,8 +205,9 @@ impl Mr {
         &self.inner.region
     }
 
-    /// Registers the same memory anew: in another domain, with other rights. Its keys change.
-    /// IBTA Vol. 1 §10.6.
+    /// Registers the same memory anew: in another domain, with other rights. Its keys change. Memory of
+    /// [`crate::Pd::allocate`] moves, so that [`Mr::addr`] changes, too: peers of this host may have mapped it with
+    /// the old rights. IBTA Vol. 1 §10.6.
     ///
     /// # Errors
     ///
@@ -197,18 +229,43 @@ impl Mr {
                 return failed(Self { inner }, AllocateError::InUse { handles });
             }
         };
-        // SAFETY: the backing keeps its promise until the new region is gone too, because it moves
-        // to the new registration (rule 1); memory that was a promise was promised for as long as
-        // the handle lives, and for whatever rights: `Pd::register` says so.
-        let again = unsafe { pd.domain().register_again(&registered.region, access) };
-        match again {
-            Ok(region) => {
-                let Registered { region: old, backing } = registered;
-                drop(old);
-                Ok(Self::of(region, backing))
+        let domain = pd.domain();
+        let len = registered.region.len();
+        let moved = match &*registered.backing {
+            Backing::Pages(old) if !domain.suits(old, access) => {
+                pages(domain, len, access).map(Some)
             }
-            Err(error) => failed(Self { inner: Arc::new(registered) }, error),
-        }
+            Backing::Pages(_)
+            | Backing::File(_)
+            | Backing::Vector(_)
+            | Backing::Promise
+            | Backing::Device(_) => Ok(None),
+        };
+        let again = moved.and_then(|moved| {
+            let start = moved.as_ref().map_or(registered.region.start(), Pages::as_ptr);
+            // SAFETY: the backing keeps its promise until the new region is gone too, because it moves
+            // to the new registration (rule 1), as do pages that take its place; memory that was a promise
+            // was promised for as long as the handle lives, and for whatever rights: `Pd::register` says so.
+            Ok((unsafe { domain.register(start, len, access) }?, moved))
+        });
+        let (region, moved) = match again {
+            Ok(again) => again,
+            Err(error) => return failed(Self { inner: Arc::new(registered) }, error),
+        };
+        let (old, backing) = registered.into_parts();
+        let ended = old.end();
+        let backing = match (moved, backing) {
+            (Some(mut pages), Backing::Pages(old)) => {
+                pages.copy_from(&old);
+                if !ended {
+                    std::mem::forget(old);
+                }
+                Backing::Pages(pages)
+            }
+            // Whoever may be at it still is waited for again when the new region ends.
+            (_, backing) => backing,
+        };
+        Ok(Self::of(region, backing))
     }
 
     /// Address of the first byte: what a peer has to be told, with [`Mr::rkey`].
@@ -407,26 +464,20 @@ impl std::error::Error for ReregisterError {}
 #[doc(alias = "ibv_dm")]
 #[doc(alias = "ibv_free_dm")]
 pub struct Dm {
-    inner: Arc<DmInner>,
-}
-
-#[derive(Debug)]
-struct DmInner {
     /// In a domain that no queue pair is of.
-    region: Region,
-    pages: Pages,
+    inner: Arc<Registered>,
 }
 
 impl Dm {
     pub(crate) fn allocate(port: &Port, len: usize) -> Result<Self, AllocateError> {
         port.soft("memory of its own for programs")?;
         let domain = port.new_domain();
-        let pages = pages(&domain, len)?;
         let access = Access::LOCAL_WRITE;
+        let pages = pages(&domain, len, access)?;
         // SAFETY: the pages stay mapped until after the region is gone (rule 1), and nobody gets a
         // reference to them.
         let region = unsafe { domain.register(pages.as_ptr(), len, access) }?;
-        Ok(Self { inner: Arc::new(DmInner { region, pages }) })
+        Ok(Self { inner: Arc::new(Registered::new(region, Backing::Pages(pages))) })
     }
 
     /// Length in bytes.
@@ -534,19 +585,18 @@ impl MrSlice {
 ///
 /// Posting it gives it away; its completion gives it back.
 pub struct Buf {
-    region: Region,
-    pages: Pages,
+    inner: Registered,
     len: usize,
 }
 
 impl Buf {
     pub(crate) fn allocate(domain: &Domain, len: usize) -> Result<Self, AllocateError> {
-        let pages = pages(domain, len.max(1))?;
+        let pages = pages(domain, len.max(1), Access::LOCAL_WRITE)?;
         let start = pages.as_ptr();
         // SAFETY: the pages stay mapped until after the region is gone (rule 1). The device touches
         // them only for work that is outstanding, while nobody can reach the `Buf` (rule 3).
         let region = unsafe { domain.register(start, len.max(1), Access::LOCAL_WRITE) }?;
-        Ok(Self { region, pages, len })
+        Ok(Self { inner: Registered::new(region, Backing::Pages(pages)), len })
     }
 
     /// Shortens it to `len` bytes, or lengthens it again, at most to what was allocated.
@@ -555,8 +605,8 @@ impl Buf {
     ///
     /// [`RangeError::OutOfBounds`]; the length has not changed then.
     pub fn resize(&mut self, len: usize) -> Result<(), RangeError> {
-        if len > self.region.len() {
-            let memory = self.region.len();
+        if len > self.inner.region.len() {
+            let memory = self.inner.region.len();
             return Err(RangeError::OutOfBounds { offset: 0, len, memory });
         }
         self.len = len;
@@ -565,7 +615,7 @@ impl Buf {
 
     fn sge(&self) -> Sge {
         let len = u32::try_from(self.len).unwrap_or(u32::MAX);
-        Sge { addr: self.region.addr(), len, lkey: self.region.lkey() }
+        Sge { addr: self.inner.region.addr(), len, lkey: self.inner.region.lkey() }
     }
 }
 
@@ -575,14 +625,14 @@ impl Deref for Buf {
     fn deref(&self) -> &[u8] {
         // SAFETY: `len` bytes are mapped (rule 1) and initialised (fresh pages are zero), and as
         // long as `self` is borrowed nobody writes to them (rule 3).
-        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.inner.region.start().as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `self` is borrowed mutably, so that nobody reads either.
-        unsafe { std::slice::from_raw_parts_mut(self.pages.as_ptr().as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.inner.region.start().as_ptr(), self.len) }
     }
 }
 
@@ -623,7 +673,7 @@ impl Memory {
     /// Queue pairs of this protection domain may use it.
     pub(crate) fn is_of(&self, domain: u32) -> bool {
         match self {
-            Self::Buf(buf) => buf.region.domain() == domain,
+            Self::Buf(buf) => buf.inner.region.domain() == domain,
             Self::Nothing => true,
             Self::Slice(slice) => slice.mr.inner.region.domain() == domain,
         }
@@ -654,6 +704,6 @@ impl From<MrSlice> for Memory {
     }
 }
 
-fn pages(domain: &Domain, len: usize) -> Result<Pages, AllocateError> {
-    domain.pages(len).map_err(|error| AllocateError::Memory { len, error })
+fn pages(domain: &Domain, len: usize, access: Access) -> Result<Pages, AllocateError> {
+    domain.pages(len, access).map_err(|error| AllocateError::Memory { len, error })
 }

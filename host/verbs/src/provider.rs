@@ -414,10 +414,10 @@ impl Domain {
         }
     }
 
-    /// Takes memory from the system.
-    pub(crate) fn pages(&self, len: usize) -> io::Result<Pages> {
+    /// Takes memory from the system, for a region with these rights.
+    pub(crate) fn pages(&self, len: usize, access: Access) -> io::Result<Pages> {
         match self {
-            Self::Soft(port, _) => port.allocate(len),
+            Self::Soft(port, number) => port.allocate(len, *number, access),
             Self::Hw(_) => Pages::private(len),
         }
     }
@@ -464,18 +464,12 @@ impl Domain {
         }
     }
 
-    /// Registers the memory of `region` once more, for this domain or with other rights.
-    ///
-    /// # Safety
-    ///
-    /// Rule 2, for the new region too.
-    pub(crate) unsafe fn register_again(
-        &self,
-        region: &Region,
-        access: Access,
-    ) -> Result<Region, AllocateError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.register(region.start(), region.len(), access) }
+    /// A region of this domain with these rights may lie in these pages.
+    pub(crate) fn suits(&self, pages: &Pages, access: Access) -> bool {
+        match self {
+            Self::Soft(_, number) => pages.suit(*number, access),
+            Self::Hw(_) => true,
+        }
     }
 
     /// The memory of `region` can be registered here too.
@@ -652,6 +646,18 @@ impl Region {
         match self {
             Self::Soft(region) => region.key().0,
             Self::Hw(hardware) => hardware.mr.rkey(),
+        }
+    }
+
+    /// Ends the registration; false if its memory must be kept for ever ([`adverb_device::Region::end`]).
+    pub(crate) fn end(self) -> bool {
+        match self {
+            Self::Soft(region) => region.end(),
+            Self::Hw(hardware) => {
+                let Hardware { mr, region } = *hardware;
+                drop(mr); // First (rule 1).
+                region.end()
+            }
         }
     }
 }

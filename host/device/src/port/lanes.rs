@@ -232,7 +232,7 @@ impl Port {
 
     /// Waits until no neighbour acts on what it was shown before the call.
     pub(crate) fn wait_for_neighbours(&self) {
-        self.commons.wait_for_neighbours();
+        let _ = self.commons.wait_for_neighbours();
     }
 
     /// A lane may have brought something, or somebody looks after that right now.

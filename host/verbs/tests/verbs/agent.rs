@@ -292,6 +292,7 @@ impl Servant {
                 format!("has {}", self.squatted.len())
             }
             ["pose", whose, as_whose] => pose(whose, as_whose),
+            ["ask", "for", "files", up_to] => crate::isolation::ask_for_files(number(up_to)),
             ["state", index] => self.qp(index).state().to_string(),
             ["memory"] => format!("{} {}", self.mr.addr(), self.mr.rkey().0),
             ["fill", at, len, seed] => {

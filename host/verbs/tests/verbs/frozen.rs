@@ -2,14 +2,14 @@
 //! and whoever goes on either goes on, or sees that its queue pair works no more.
 
 use crate::agent::{Agent, Remote, registry_of};
-use crate::alone::program;
+use crate::alone::{alone, program};
 use crate::pair::{FOREVER, Setup, eventually, pattern};
 use crate::path::{Path, between_processes};
 use crate::talker::{Talker, signal};
 use adverb_sys::lock::FileLock;
 use adverb_sys::process;
 use adverb_sys::unix::Stream;
-use adverb_verbs::{Context, Memory, Mr, QpState, WcStatus, Work};
+use adverb_verbs::{Access, Context, Memory, Mr, QpState, WcStatus, Work};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -18,6 +18,65 @@ between_processes! {
     who_is_stopped_before_anybody_has_met_it_is_a_cable_without_an_end,
     who_is_stopped_while_it_comes_keeps_nobody_out,
     who_is_stopped_in_the_midst_of_a_stream_keeps_neither_others_nor_memory,
+}
+
+/// A process that was stopped while it copied to memory by a system call goes on with the address that it has. So
+/// that memory never has another use.
+///
+/// Goal: who lets go of a vector or of a queue pair waits for such a process for a while, holds up nobody else, and the
+/// vector is not freed then. Method: at other moments, until one is in the midst of a copy; the wait tells.
+#[test]
+fn memory_that_a_stopped_process_may_write_to_is_never_freed() {
+    alone("frozen::memory_that_a_stopped_process_may_write_to_is_never_freed", || {
+        const LEN: usize = 4 << 20; // The allocator maps so much by itself.
+        let path = Path::SharedMemory;
+        let context = path.context();
+        for round in 0..12 {
+            let side = setup().side(&context);
+            let mut frozen = Agent::start_over(path);
+            let there = frozen.connect_to(&side.qp, &setup());
+            let mr = side.pd.register_vec(vec![0; LEN], Access::ALL).expect("memory");
+            stream(&mut frozen, there, &mr, 0);
+            std::thread::sleep(Duration::from_millis(20 + round));
+            stop(frozen.pid());
+            let start = usize::try_from(mr.addr()).expect("an address");
+            assert!(is_mapped(start, LEN));
+            let begun = Instant::now();
+            std::thread::scope(|scope| {
+                let dropping = scope.spawn(move || drop((side, mr)));
+                // Counters do not wait for it.
+                std::thread::sleep(Duration::from_millis(100));
+                let _ = context.qp_counters();
+                let waits = !dropping.is_finished();
+                dropping.join().expect("no panic");
+                assert_eq!(waits, begun.elapsed() > Duration::from_secs(5), "counters waited");
+            });
+            let gave_up = begun.elapsed() > Duration::from_secs(5);
+            assert_eq!(is_mapped(start, LEN), gave_up, "round {round}");
+            signal(frozen.pid(), "-CONT");
+            assert_ne!(frozen.answer(), "Success", "what it wrote to has gone");
+            if gave_up {
+                talk(&context, &mut frozen);
+                return;
+            }
+        }
+        println!("skipped: no process was stopped in the midst of a copy");
+    });
+}
+
+/// All of these bytes are mapped here.
+fn is_mapped(start: usize, len: usize) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("proc");
+    let mut at = start;
+    for line in maps.lines() {
+        let (range, _) = line.split_once(' ').expect("a range");
+        let (from, to) = range.split_once('-').expect("two addresses");
+        let [from, to] = [from, to].map(|word| usize::from_str_radix(word, 16).expect("hex"));
+        if from <= at && at < to {
+            at = to;
+        }
+    }
+    at >= start + len
 }
 
 /// Gives up within some seconds.

@@ -18,6 +18,7 @@
 //! | `crowded.rs` | many processes, and few processors |
 //! | `frozen.rs` | processes that are stopped in the midst of something |
 //! | `scribbler.rs` | a hostile process of the same user: nonsense in shared memory and at the rendezvous |
+//! | `isolation.rs` | what a process can do to another's memory without our code |
 //! | `huge.rs` | huge pages, where the system has them |
 //! | `users.rs` | processes of another user: packets, and no memory |
 //! | `containers.rs` | processes of one address in containers of their own |
@@ -38,6 +39,7 @@ mod fork;
 mod frozen;
 mod hostile;
 mod huge;
+mod isolation;
 mod longest;
 mod namespaces;
 mod neighbours;

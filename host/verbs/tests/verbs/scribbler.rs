@@ -45,7 +45,6 @@ fn lanes_scribbled_over_hold_up_nobody() {
 }
 
 #[test]
-#[ignore = "fails: neighbours map a device's shelf for writing"]
 fn shelves_scribbled_over_hold_up_nobody() {
     scribbled("shelves");
 }
