@@ -8,6 +8,7 @@
 //! waited for on the data path.
 
 use crate::rendezvous::{self, Place};
+use crate::shelf;
 use adverb_sys::lock::{self, FileLock};
 use adverb_sys::memory::Mapping;
 use adverb_sys::unix::Listener;
@@ -139,6 +140,8 @@ mod layout {
     pub(super) const VERSION: usize = 1;
     /// Grows whenever a name is claimed or given up.
     pub(super) const DOMAIN_CHANGES: usize = 2;
+    /// What devices of this registry know and other users do not, in two words.
+    pub(super) const SECRET: usize = 3;
     pub(super) const SLOTS: usize = 16;
     pub(super) const SLOT_WORDS: usize = 16;
     /// Processes (each with each device it has open) at once.
@@ -257,6 +260,11 @@ impl Registry {
         if fresh {
             registry.word(layout::MAGIC).store(MAGIC, Ordering::Relaxed);
             registry.word(layout::VERSION).store(VERSION, Ordering::Relaxed);
+            let secret = shelf::random();
+            for (n, half) in [secret & 0xffff_ffff, secret >> 32].into_iter().enumerate() {
+                let half = u32::try_from(half).unwrap_or(0);
+                registry.word(layout::SECRET + n).store(half, Ordering::Relaxed);
+            }
         }
         registry.slot = registry.take_slot()?;
         drop(exclusive);
@@ -527,18 +535,11 @@ impl Registry {
         Some(high << 32 | low)
     }
 
-    /// A device that lives relays from this port. The port of a process that was killed may be anybody's by now.
-    pub(crate) fn is_relay_port(&self, port: u16) -> bool {
-        let relays = |slot: &SlotId| self.relay_port(*slot) == Some(port);
-        Self::slots().filter(relays).any(|slot| self.is_alive(slot))
-    }
-
-    /// Leaves in a free slot what a killed device leaves there that relayed from `port`.
-    #[cfg(test)]
-    pub(crate) fn leave_as_if_killed(&self, port: u16) -> Option<SlotId> {
-        let slot = Self::slots().find(|slot| !self.is_alive(*slot))?;
-        self.slot_word(slot, layout::SLOT_RELAY_PORT).store(u32::from(port), Ordering::Release);
-        Some(slot)
+    /// What devices of this registry know and other users do not.
+    pub(crate) fn secret(&self) -> u64 {
+        let [low, high] =
+            [0, 1].map(|n| u64::from(self.word(layout::SECRET + n).load(Ordering::Relaxed)));
+        high << 32 | low
     }
 
     /// No other device of this host is in the registry, as far as one can see at a glance.

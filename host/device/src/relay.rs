@@ -3,7 +3,8 @@
 //! Steering is a hint; this makes it correct. Each device has a second socket, on the loopback
 //! address, whose port the registry knows. A message there is a short header, which says whose
 //! packets these are and where they came from, and the packets as they arrived. A letter (`letter.rs`)
-//! goes the same way, with a packet or without.
+//! goes the same way, with a packet or without. Both begin with a number that only devices of the same registry know:
+//! ports tell nothing, because that of a process that was killed may be a stranger's.
 
 use crate::letter::Letter;
 use crate::sync::Mutex;
@@ -39,13 +40,15 @@ pub(crate) enum Message<'a> {
 #[derive(Debug)]
 pub(crate) struct Relay {
     socket: Socket,
+    /// How messages begin.
+    secret: [u8; SECRET_BYTES],
     /// Used by whoever receives, one at a time; made once.
     gather: Mutex<GatherBuffer>,
 }
 
 impl Relay {
     /// On the loopback address of IPv4, or where a host has none, of IPv6.
-    pub(crate) fn open() -> io::Result<Self> {
+    pub(crate) fn open(secret: u64) -> io::Result<Self> {
         let at = |ip: IpAddr| {
             let mut options = BindOptions::new(SocketAddr::new(ip, 0));
             options.gro = false;
@@ -53,7 +56,16 @@ impl Relay {
         };
         let socket = at(Ipv4Addr::LOCALHOST.into())
             .or_else(|error| at(Ipv6Addr::LOCALHOST.into()).map_err(|_| error))?;
-        Ok(Self { socket, gather: Mutex::new(GatherBuffer::new()) })
+        let (secret, gather) = (secret.to_ne_bytes(), Mutex::new(GatherBuffer::new()));
+        Ok(Self { socket, secret, gather })
+    }
+
+    /// A stranger's, with a port that a device had.
+    #[cfg(test)]
+    pub(crate) fn at_port(port: u16, secret: u64) -> Self {
+        let options = BindOptions::new(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
+        let (socket, secret) = (Socket::bind(&options).unwrap(), secret.to_ne_bytes());
+        Self { socket, secret, gather: Mutex::new(GatherBuffer::new()) }
     }
 
     /// The relay of this host that has this port: all of a host are on the same address.
@@ -74,12 +86,13 @@ impl Relay {
         let destination = self.at(port);
         // A burst that fills a datagram leaves no room for the header: it goes in two parts.
         let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
-        let most = (BURST_BYTES_MAX - HEADER_BYTES) / step * step;
+        let most = (BURST_BYTES_MAX - SECRET_BYTES - HEADER_BYTES) / step * step;
         for bytes in passed.bytes.chunks(most.max(1)) {
             let header = Passed { bytes, ..passed }.header();
             let mut buffer = self.gather.lock().unwrap_or_else(PoisonError::into_inner);
             let mut gather = buffer.begin();
-            // Two places always fit.
+            // Three places always fit.
+            let _ = gather.push(&self.secret);
             let _ = gather.push(&header);
             let _ = gather.push(bytes);
             self.socket.send(&gather, &destination, None)?;
@@ -99,7 +112,8 @@ impl Relay {
         let header = passed.map(|passed| passed.header());
         let mut buffer = self.gather.lock().unwrap_or_else(PoisonError::into_inner);
         let mut gather = buffer.begin();
-        // Three places always fit.
+        // Four places always fit.
+        let _ = gather.push(&self.secret);
         let _ = gather.push(&letter);
         if let (Some(header), Some(passed)) = (&header, passed) {
             let _ = gather.push(header);
@@ -108,13 +122,16 @@ impl Relay {
         self.socket.send(&gather, &destination, None).map(|_| ())
     }
 
-    /// Takes one message; returns who sent it, and what it is, if it is one at all.
+    /// Takes one message; returns who sent it, and what it is, if it is one of a device of this registry at all.
     pub(crate) fn take<'a>(
         &self,
         buffer: &'a mut [u8],
     ) -> io::Result<(SocketAddr, Option<Message<'a>>)> {
         let received = self.socket.recv(buffer)?;
         let message = buffer.get(..received.len).unwrap_or_default();
+        let Some(message) = message.strip_prefix(&self.secret) else {
+            return Ok((received.source, None));
+        };
         let message = match Letter::parse(message) {
             Some((letter, [])) => Some(Message::Letter(letter, None)),
             Some((letter, rest)) => {
@@ -126,6 +143,7 @@ impl Relay {
     }
 }
 
+const SECRET_BYTES: usize = 8;
 const MAGIC: [u8; 4] = *b"advg";
 const HEADER_BYTES: usize = 4 + 16 + 16 + 4 + 4 + 4 + 4 + 2;
 
@@ -197,7 +215,7 @@ mod tests {
 
     #[test]
     fn what_is_passed_on_arrives_as_it_was() {
-        let (here, there) = (Relay::open().unwrap(), Relay::open().unwrap());
+        let [here, there] = [(); 2].map(|()| Relay::open(7).unwrap());
         for (source, target) in [("10.0.0.1:50000", "10.0.0.2"), ("[fe80::1%2]:4791", "fe80::2")] {
             let bytes = [7_u8; 100];
             let (source, target) = (source.parse().unwrap(), target.parse().unwrap());

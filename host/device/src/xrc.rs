@@ -98,7 +98,7 @@ impl Xrcd {
     /// user; those of `fstat(2)`.
     pub fn open(port: &Arc<Port>, file: impl AsFd, how: OpenXrcd) -> io::Result<Self> {
         let metadata = File::from(file.as_fd().try_clone_to_owned()?).metadata()?;
-        let (owner, user) = (metadata.uid(), port.registry().place().user());
+        let (owner, user) = (metadata.uid(), adverb_sys::process::user());
         if owner != user {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
