@@ -13,6 +13,7 @@
 //!    after the burst was sent or forgotten. The table of regions outlives the burst (`regions`).
 //! 3. Registered bytes are copied by pointer and never borrowed (`region.rs`, rule 1).
 
+use crate::copying::{copy_long, copy_short};
 use crate::counters::Counters;
 use crate::endpoint::Endpoint;
 use crate::port::Port;
@@ -300,7 +301,7 @@ impl Burst<'_> {
         let target = unsafe { self.staging.add(self.staged) };
         // SAFETY: `piece` is a borrowed slice, inline data, or pinned registered memory (rules 2
         // and 3); the target has room, and nothing else lies in the staging area's free part.
-        unsafe { ptr::copy_nonoverlapping(piece.start, target, piece.len) };
+        unsafe { copy_short(piece.start, target, piece.len) };
         self.staged = end;
         Some(target)
     }
@@ -498,7 +499,7 @@ fn update_from_memory(icrc: &mut Icrc, piece: Piece) {
         let start = unsafe { piece.start.add(done) };
         // SAFETY: `part` bytes from there are in the piece, which is pinned (rule 2), and in the
         // block, which is on the stack.
-        unsafe { ptr::copy_nonoverlapping(start, block.as_mut_ptr(), part) };
+        unsafe { copy_long(start, block.as_mut_ptr(), part) };
         icrc.update(block.get(..part).unwrap_or_default());
         done += part;
     }

@@ -19,7 +19,7 @@
 
 use crate::bell::Rope;
 use crate::commons::Commons;
-use crate::copying::copy_short;
+use crate::copying::{copy_short, read_word};
 use crate::latch::{Latch, Latched};
 use crate::maps::Maps;
 use crate::region::{Grip, Regions, Serial};
@@ -550,18 +550,40 @@ pub(crate) enum Lent<'a> {
         pieces: &'a [u8],
     },
     /// In the ring.
-    Near(InRing),
+    Near(InRing<'a>),
 }
 
-/// The bytes of a record that is being handed over: in the ring, and the sender's to change if it is
-/// malicious (rule 2). They are there until [`Inlet::release`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct InRing {
-    pub(crate) start: *mut u8,
+/// A record with a brief, which stays in the ring until it is given to [`Inlet::release`].
+#[derive(Debug)]
+pub(crate) struct BriefRecord {
+    record: Record,
+    start: *mut u8,
     len: u32,
 }
 
-impl InRing {
+impl BriefRecord {
+    /// The bytes behind the brief.
+    #[inline(always)]
+    pub(crate) const fn near(&self) -> InRing<'_> {
+        InRing { start: self.start, len: self.len, record: PhantomData }
+    }
+}
+
+/// The bytes of a record that is being handed over: in the ring, and the sender's to change if it is
+/// malicious (rule 2).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InRing<'r> {
+    start: *mut u8,
+    len: u32,
+    record: PhantomData<&'r BriefRecord>,
+}
+
+impl InRing<'_> {
+    #[inline]
+    pub(crate) const fn start(self) -> *mut u8 {
+        self.start
+    }
+
     #[inline]
     pub(crate) const fn len(self) -> u32 {
         self.len
@@ -734,7 +756,7 @@ impl<'a> Cargo<'a> {
             return load.check(regions); // Lost on the way; but not every mistake with it.
         };
         // SAFETY: room for `total` bytes, which is more (rules 1 and 3).
-        unsafe { target.copy_from_nonoverlapping(head.as_ptr(), head.len()) };
+        unsafe { copy_short(head.as_ptr(), target, head.len()) };
         // SAFETY: `head.len() <= total` (rule 1).
         let target = unsafe { target.add(head.len()) };
         load.copy_to(target, regions)?;
@@ -858,7 +880,7 @@ impl Load<'_> {
         if let Self::Lent { sges, len } = self {
             let mut put = |bytes: [u8; 8]| {
                 // SAFETY: the caller has room for all of them (rules 1 and 3).
-                unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+                unsafe { copy_short(bytes.as_ptr(), target, bytes.len()) };
                 target = target.wrapping_add(bytes.len());
             };
             put(u64::from(*len).to_ne_bytes());
@@ -871,7 +893,7 @@ impl Load<'_> {
         self.each_piece(regions, |start, len| {
             // SAFETY: the piece is a borrowed slice, or registered memory that is pinned during the
             // call; the target has room for all pieces, and no piece lies in the ring (rule 3).
-            unsafe { target.copy_from_nonoverlapping(start, len) };
+            unsafe { copy_short(start, target, len) };
             target = target.wrapping_add(len);
         })
     }
@@ -941,22 +963,21 @@ pub(crate) struct Inlet {
 }
 
 /// What is at the place where the next record will be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Seen {
     /// Nothing, and there may be something any time.
     Nothing,
     /// A brief with its bytes behind it; to be given back with [`Inlet::release`], or to be taken.
-    Brief(Brief, InRing, Record),
+    Brief(Brief, BriefRecord),
     /// Something to be taken, or nothing ever again.
     Other,
 }
 
 /// A record that was taken.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Taken {
-    /// What it says, if that makes sense, and where its bytes are; to be given back with
-    /// [`Inlet::release`].
-    Brief { brief: Option<Brief>, near: InRing, record: Record },
+    /// What it says, if that makes sense, and its bytes; to be given back with [`Inlet::release`].
+    Brief { brief: Option<Brief>, held: BriefRecord },
     /// It is in the buffer.
     Copied(Copied),
 }
@@ -1032,11 +1053,13 @@ impl Inlet {
         };
         fetch_rest(source, len);
         // SAFETY: a brief's bytes within the record's, copied to words of our own (rules 1 and 2).
-        let words = unsafe { source.cast::<[u64; 2]>().read_unaligned() };
-        let near = u32::try_from(len - Brief::LEN)
-            .map(|len| InRing { start: source.wrapping_add(Brief::LEN), len });
-        match (Brief::parse(words), near) {
-            (Some(brief), Ok(near)) => Seen::Brief(brief, near, Record { at, len, note }),
+        let words = [0, 8].map(|at| unsafe { read_word(source.wrapping_add(at)) });
+        let start = source.wrapping_add(Brief::LEN);
+        match (Brief::parse(words), u32::try_from(len - Brief::LEN)) {
+            (Some(brief), Ok(size)) => Seen::Brief(
+                brief,
+                BriefRecord { record: Record { at, len, note }, start, len: size },
+            ),
             (_, _) => Seen::Other,
         }
     }
@@ -1061,22 +1084,22 @@ impl Inlet {
         if note & NOTE_BRIEF != 0 && len >= Brief::LEN {
             fetch_rest(source, len);
             // SAFETY: a brief's bytes within the record's, copied to words of our own (rules 1 and 2).
-            let words = unsafe { source.cast::<[u64; 2]>().read_unaligned() };
+            let words = [0, 8].map(|at| unsafe { read_word(source.wrapping_add(at)) });
             let start = source.wrapping_add(Brief::LEN);
             if note & NOTE_LENT != 0 {
                 let len = len - Brief::LEN;
                 // SAFETY: so many bytes are left of the record's, and fewer than in the buffer, which
                 // is our own (rules 1 and 2).
-                unsafe { start.copy_to_nonoverlapping(buffer.as_mut_ptr(), len) };
+                unsafe { copy_short(start, buffer.as_mut_ptr(), len) };
                 reader.release(ring, record);
                 return Some(Taken::Copied(Copied::LentBrief { brief: Brief::parse(words), len }));
             }
-            let near = InRing { start, len: u32::try_from(len - Brief::LEN).ok()? };
-            return Some(Taken::Brief { brief: Brief::parse(words), near, record });
+            let held = BriefRecord { record, start, len: u32::try_from(len - Brief::LEN).ok()? };
+            return Some(Taken::Brief { brief: Brief::parse(words), held });
         }
         // SAFETY: `len` bytes within the ring, as just checked, and within the buffer, which is our
         // own (rules 1 and 2).
-        unsafe { source.copy_to_nonoverlapping(buffer.as_mut_ptr(), len) };
+        unsafe { copy_short(source, buffer.as_mut_ptr(), len) };
         reader.release(ring, record);
         let head = usize::from(note & NOTE_LEN);
         let (lent, addressed) = (note & NOTE_LENT != 0, note & NOTE_ADDRESSED != 0);
@@ -1085,7 +1108,7 @@ impl Inlet {
 
     /// A brief that was taken is done with.
     #[inline]
-    pub(crate) fn release(&mut self, record: Record) {
-        self.reader.release(&self.lane.incoming, record);
+    pub(crate) fn release(&mut self, held: BriefRecord) {
+        self.reader.release(&self.lane.incoming, held.record);
     }
 }

@@ -17,7 +17,7 @@
 //!    everybody else does (`region.rs`, rule 1).
 //! 4. Local bytes are registered and pinned while they are copied (`region.rs`, rule 2).
 
-use crate::copying::copy_short;
+use crate::copying::{copy_short, copy_word, move_long};
 use crate::host::{Own, Surroundings};
 use crate::lane::{InRing, Lane, Lent, Load, Visit};
 use crate::maps::Theirs;
@@ -29,27 +29,51 @@ use adverb_engine::{
     RequestKind, Target,
 };
 use adverb_sys::vm::{self, Piece, Way};
+use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// Where bytes of the peer's are.
+/// Where bytes of the peer's are, for as long as it keeps them in place: a visit, a record, a pin.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+struct Place<'v> {
+    spot: Spot,
+    held: PhantomData<&'v [AtomicU8]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Spot {
     /// Mapped here.
     Here(*mut u8),
     /// At this address of process `pid`.
     There { pid: u32, address: u64 },
 }
 
-impl Place {
+impl<'v> Place<'v> {
+    /// # Safety
+    ///
+    /// As many bytes as were claimed are there for `'v`, and can be copied as the claim says.
+    unsafe fn new(spot: Spot) -> Self {
+        Self { spot, held: PhantomData }
+    }
+
+    /// Bytes of our own.
+    fn of(bytes: &'v mut [u8]) -> Self {
+        Self { spot: Spot::Here(bytes.as_mut_ptr()), held: PhantomData }
+    }
+
+    fn of_record(near: InRing<'v>) -> Self {
+        Self { spot: Spot::Here(near.start()), held: PhantomData }
+    }
+
     fn skip(self, bytes: usize) -> Self {
-        match self {
-            Self::Here(start) => Self::Here(start.wrapping_add(bytes)),
-            Self::There { pid, address } => {
+        let spot = match self.spot {
+            Spot::Here(start) => Spot::Here(start.wrapping_add(bytes)),
+            Spot::There { pid, address } => {
                 let address = address.wrapping_add(u64::try_from(bytes).unwrap_or(u64::MAX));
-                Self::There { pid, address }
+                Spot::There { pid, address }
             }
-        }
+        };
+        Self { spot, ..self }
     }
 }
 
@@ -223,25 +247,23 @@ impl<'a> Surroundings<'a, '_> {
     }
 
     #[inline(never)]
-    fn write_word(&self, place: Place, va: u64, index: u64) -> Option<()> {
+    fn write_word(&self, place: Place<'_>, va: u64, index: u64) -> Option<()> {
         let mut bytes = [0; 8];
         let Own { domain, .. } = *self.own;
         let load = Load::Local { local: self.local(index), offset: 0, len: 8, domain };
-        put(&load, self.regions, Place::Here(bytes.as_mut_ptr())).ok()?;
+        put(&load, self.regions, Place::of(&mut bytes)).ok()?;
         word_at(place, va)?.store(u64::from_ne_bytes(bytes), Ordering::Release);
         Some(())
     }
 
-    fn run_atomic(&self, place: Place, va: u64, index: u64, op: AtomicOp) -> Option<()> {
+    fn run_atomic(&self, place: Place<'_>, va: u64, index: u64, op: AtomicOp) -> Option<()> {
         let Local::Gather(sges) = self.local(index) else {
             return None;
         };
         let domain = self.own.domain;
         // The answer has to have a home before anything is changed.
         let mut old = [0; 8];
-        let home = |old: &mut [u8; 8]| {
-            get(Place::Here(old.as_mut_ptr()), self.regions, domain, sges, old.len()).ok()
-        };
+        let home = |old: &mut [u8; 8]| get(Place::of(old), self.regions, domain, sges, 8).ok();
         let word = word_at(place, va)?;
         each_target(self.regions, domain, sges, old.len(), |_, _| Ok(())).ok()?;
         let found = match op {
@@ -257,23 +279,25 @@ impl<'a> Surroundings<'a, '_> {
         Some(())
     }
 
-    /// Where the bytes are that a claim is about, if it is right.
+    /// Where the bytes are that a claim is about, if it is right, and what has to be kept beside the visit
+    /// until they have been copied.
     #[inline(always)]
-    fn place(
+    fn place<'v>(
         &mut self,
         lane: &Lane,
-        _visit: &Visit<'_>,
+        visit: &'v Visit<'_>,
         claim: Claim,
-    ) -> Option<(Place, Hold<'a>)> {
+    ) -> Option<(Place<'v>, Hold<'a>)> {
         let Claim { key, va, len, rights, domain } = claim;
         if lane.is_own() {
             // Windows of type 2 are tied to the peer's queue pair: those are for it to look at.
             let regions: &'a Regions = self.regions;
             let pin = regions.pin_remote(key, domain, self.own.serial).ok()?;
             let start = pin.range(va, len, rights).ok()?;
-            return Some((Place::Here(start), Hold::Own(pin)));
+            // SAFETY: pinned as long as the pin is kept, which goes with the place.
+            return Some((unsafe { Place::new(Spot::Here(start)) }, Hold::Own(pin)));
         }
-        let place = neighbours_place(lane, &mut self.own.views, claim)?;
+        let place = neighbours_place(lane, visit, &mut self.own.views, claim)?;
         Some((place, Hold::Neighbour))
     }
 
@@ -287,7 +311,7 @@ impl<'a> Surroundings<'a, '_> {
         };
         let word = self.own.peer.and_then(|remote| lane.peer_shelf().qp(remote));
         let word = QpWord::from_bits(word.ok_or(FetchError::Lost)?.load(Ordering::SeqCst));
-        let _visit = lane.begin();
+        let visit = lane.begin();
         let mut at = 0_u32;
         for piece in pieces.chunks_exact(crate::lane::PIECE_BYTES) {
             let Sge { addr, len, lkey } = Lent::piece(piece).ok_or(FetchError::Lost)?;
@@ -305,9 +329,10 @@ impl<'a> Surroundings<'a, '_> {
                     pin = self.regions.pin_local(lkey, word.domain()).ok();
                     let start =
                         pin.as_ref().and_then(|pin| pin.range(addr, size, Access::NONE).ok());
-                    start.map(Place::Here)
+                    // SAFETY: pinned until the piece has been copied.
+                    start.map(|start| unsafe { Place::new(Spot::Here(start)) })
                 }
-                false => neighbours_place(lane, &mut self.own.views, claim),
+                false => neighbours_place(lane, &visit, &mut self.own.views, claim),
             };
             let place = place.ok_or(FetchError::Lost)?;
             self.fetch_piece(place, at, size, to)?;
@@ -318,13 +343,13 @@ impl<'a> Surroundings<'a, '_> {
 
     /// Copies the bytes of a record out of the ring.
     #[inline(always)]
-    pub(crate) fn fetch_near(&mut self, near: InRing, to: Target) -> Result<(), FetchError> {
+    pub(crate) fn fetch_near(&mut self, near: InRing<'_>, to: Target) -> Result<(), FetchError> {
         let len = usize::try_from(near.len()).unwrap_or(usize::MAX);
         let Target::Receive(receive) = to else {
-            return self.fetch_piece(Place::Here(near.start), 0, len, to);
+            return self.fetch_piece(Place::of_record(near), 0, len, to);
         };
         let (domain, [sge]) = self.receive_sges(receive) else {
-            return self.fetch_piece(Place::Here(near.start), 0, len, to);
+            return self.fetch_piece(Place::of_record(near), 0, len, to);
         };
         // The transport has seen to it that the receive is long enough.
         let refused = |_| FetchError::Local(LocalError::Protection);
@@ -333,7 +358,7 @@ impl<'a> Surroundings<'a, '_> {
 
     fn fetch_piece(
         &mut self,
-        from: Place,
+        from: Place<'_>,
         at: u32,
         len: usize,
         to: Target,
@@ -395,7 +420,7 @@ impl<'a> Surroundings<'a, '_> {
 /// Copies the bytes of a record to this buffer, which is long enough.
 #[inline(always)]
 pub(crate) fn land(
-    near: InRing,
+    near: InRing<'_>,
     sge: &Sge,
     domain: u32,
     grip: &mut Grip<'_>,
@@ -411,7 +436,7 @@ pub(crate) fn land(
     let target = pin.range(sge.addr, len, Access::LOCAL_WRITE)?;
     // SAFETY: the bytes are in the ring until the record is released, and `len` of them are pinned
     // in the target (rule 4); the ring is not registered memory, so they do not overlap.
-    unsafe { copy_short(near.start, target, len) };
+    unsafe { copy_short(near.start(), target, len) };
     Ok(())
 }
 
@@ -460,7 +485,12 @@ fn file_of(lane: &Lane, sge: &Sge) -> u64 {
 
 /// Where a neighbour's bytes are, if the claim is right and they can be reached.
 #[inline(always)]
-fn neighbours_place(lane: &Lane, views: &mut Views, claim: Claim) -> Option<Place> {
+fn neighbours_place<'v>(
+    lane: &Lane,
+    _visit: &'v Visit<'_>,
+    views: &mut Views,
+    claim: Claim,
+) -> Option<Place<'v>> {
     let Claim { key, va, len, rights, domain } = claim;
     let record = lane.peer_shelf().region(key >> Regions::TAG_BITS)?;
     if record.key.load(Ordering::SeqCst) != u64::from(domain) << 32 | u64::from(key) {
@@ -476,22 +506,26 @@ fn neighbours_place(lane: &Lane, views: &mut Views, claim: Claim) -> Option<Plac
     match value(record.file) {
         0 => {
             let pid = lane.maps().process()?;
-            Some(Place::There { pid, address: value(record.base).checked_add(offset)? })
+            let spot = Spot::There { pid, address: value(record.base).checked_add(offset)? };
+            // SAFETY: within the region, which the owner keeps in place (rule 1).
+            Some(unsafe { Place::new(spot) })
         }
         file => {
             let Theirs { pages, is_writable } = views.pages(lane, file)?;
             let start = usize::try_from(value(record.offset).checked_add(offset)?).ok()?;
             let inside = start.checked_add(len)? <= pages.len(); // Rule 2.
             let reads = rights == Access::NONE || rights == Access::REMOTE_READ;
-            (inside && (*is_writable || reads))
-                .then(|| Place::Here(pages.as_ptr().as_ptr().wrapping_add(start)))
+            let spot = Spot::Here(pages.as_ptr().as_ptr().wrapping_add(start));
+            // SAFETY: within our mapping, and of rights that it has (rule 2); the views keep it until they are
+            // renewed, which they are not while the place is in use.
+            (inside && (*is_writable || reads)).then(|| unsafe { Place::new(spot) })
         }
     }
 }
 
 /// The word at `place`, which peers know by address `va`, if it can be used as an atomic.
-fn word_at<'a>(place: Place, va: u64) -> Option<&'a AtomicU64> {
-    let Place::Here(start) = place else {
+fn word_at(place: Place<'_>, va: u64) -> Option<&AtomicU64> {
+    let Spot::Here(start) = place.spot else {
         return None;
     };
     let start = start.cast::<u64>();
@@ -504,26 +538,23 @@ fn word_at<'a>(place: Place, va: u64) -> Option<&'a AtomicU64> {
 /// Copies a request's bytes to `place`. The last eight of a piece come last, and at once: whoever
 /// polls for them finds all before them.
 #[inline(always)]
-fn put(load: &Load<'_>, regions: &Regions, mut place: Place) -> Result<(), AccessError> {
+fn put(load: &Load<'_>, regions: &Regions, mut place: Place<'_>) -> Result<(), AccessError> {
     let mut result = Ok(());
     load.each_piece(regions, |source, len| {
-        match place {
-            Place::Here(target) => {
+        match place.spot {
+            Spot::Here(target) => {
                 let (body, tail) = if len < TAIL { (len, 0) } else { (len - TAIL, TAIL) };
                 // SAFETY: the target was claimed for all pieces together (rules 1 and 2); the source
                 // is inline data or pinned (rule 4). They may overlap: a peer may be told to write
                 // onto itself.
-                unsafe { target.copy_from(source, body) };
+                unsafe { move_long(source, target, body) };
                 if tail > 0 {
                     fence(Ordering::Release);
                     // SAFETY: the eight bytes behind the body, as above.
-                    let last = unsafe { source.wrapping_add(body).cast::<u64>().read_unaligned() };
-                    let target = target.wrapping_add(body).cast::<u64>();
-                    // SAFETY: the eight bytes of the target that are left, as above.
-                    unsafe { target.write_unaligned(last) };
+                    unsafe { copy_word(source.wrapping_add(body), target.wrapping_add(body)) };
                 }
             }
-            Place::There { pid, address } => {
+            Spot::There { pid, address } => {
                 let here = [Piece { start: source.cast_mut(), len }];
                 // SAFETY: the source is inline data or pinned (rule 4), and only read.
                 let copied = unsafe { vm::copy(pid, Way::Write, &here, address) };
@@ -541,7 +572,7 @@ const TAIL: usize = 8;
 
 /// Copies bytes from `place` to local buffers.
 fn get(
-    mut place: Place,
+    mut place: Place<'_>,
     regions: &Regions,
     domain: u32,
     sges: &[Sge],
@@ -585,15 +616,15 @@ fn each_target(
     if left == 0 { Ok(()) } else { Err(FetchError::Local(LocalError::Protection)) }
 }
 
-fn copy(from: Place, target: *mut u8, len: usize) -> Result<(), FetchError> {
-    match from {
-        Place::Here(source) => {
+fn copy(from: Place<'_>, target: *mut u8, len: usize) -> Result<(), FetchError> {
+    match from.spot {
+        Spot::Here(source) => {
             // SAFETY: the source was claimed for the visit (rules 1 and 2), the target is pinned
             // (rule 4); they may overlap.
-            unsafe { target.copy_from(source, len) };
+            unsafe { move_long(source, target, len) };
             Ok(())
         }
-        Place::There { pid, address } => {
+        Spot::There { pid, address } => {
             let here = [Piece { start: target, len }];
             // SAFETY: the target is pinned and writable (rule 4).
             unsafe { vm::copy(pid, Way::Read, &here, address) }.map_err(|_| FetchError::Lost)

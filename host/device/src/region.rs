@@ -30,6 +30,7 @@
 
 use crate::access::Access as Rights;
 use crate::commons::{Commons, Published};
+use crate::copying::copy_short;
 use crate::shelf::random;
 use crate::sync::Mutex;
 use crate::window;
@@ -533,7 +534,7 @@ impl Region {
         // - In bounds: `at` has checked `offset + target.len() <= self.len`.
         // - Mapped and readable: the promise of `Regions::register`, while `self` lives (rule 2).
         // - Disjoint: `target` is a reference, and there are none to registered bytes (rule 1).
-        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target.as_mut_ptr(), target.len()) }
+        unsafe { copy_short(source.as_ptr(), target.as_mut_ptr(), target.len()) }
         true
     }
 
@@ -551,7 +552,7 @@ impl Region {
         // - In bounds: `at` has checked `offset + bytes.len() <= self.len`.
         // - Mapped and writable: the promise of `Regions::register`, and `is_writable` (rule 2).
         // - Disjoint: `bytes` is a reference, and there are none to registered bytes (rule 1).
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) }
+        unsafe { copy_short(bytes.as_ptr(), target.as_ptr(), bytes.len()) }
         true
     }
 
@@ -715,7 +716,7 @@ impl Pin<'_> {
         // - Disjoint: `bytes` is a reference, and there are none to registered bytes (rule 1).
         // - Ordered: the owner may look only after the completion that reports this write, which
         //   the completion queue publishes under its lock, or through `Region::load_u64`.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) }
+        unsafe { copy_short(bytes.as_ptr(), target, bytes.len()) }
         // A poller that acquires the last word must see the words before it.
         std::sync::atomic::fence(Ordering::Release);
         Ok(())

@@ -12,12 +12,11 @@ use crate::channel::Hush;
 use crate::commons::Commons;
 use crate::cq::Tray;
 use crate::gid::{Device, devices};
-use crate::lane::{Copied, InRing, Inlet, Lane, Lent, PeerId, Rails, Seen, Taken};
+use crate::lane::{BriefRecord, Copied, Inlet, Lane, Lent, PeerId, Rails, Seen, Taken};
 use crate::path::PathChoice;
 use crate::qp::{Acks, Aftermath, Caller, Change, ConnectError, Link, QpInner, Took};
 use crate::region::Grip;
 use crate::registry::{DomainClaim, DomainName, Registry};
-use crate::ring::Record;
 use crate::shelf;
 use crate::standby::Standby;
 use crate::usher::Usher;
@@ -302,7 +301,7 @@ impl Port {
                 inlet.patience = 1;
                 return Some(false);
             }
-            Seen::Brief(brief, near, record) => (brief, near, record),
+            Seen::Brief(brief, held) => (brief, held),
             Seen::Other => return None,
         };
         let number = first.0.dest_qp;
@@ -326,7 +325,7 @@ impl Port {
     fn give_briefs(
         &self,
         inner: &mut QpInner,
-        (mut brief, mut near, mut record): (Brief, InRing, Record),
+        (mut brief, mut held): (Brief, BriefRecord),
         inlet: &mut Inlet,
         waiting: &mut Waiting,
         tray: &mut Option<&mut Tray<'_>>,
@@ -338,7 +337,9 @@ impl Port {
         loop {
             let lane = &inlet.lane;
             let plain = match tray.as_deref_mut() {
-                Some(tray) if can_wait => inner.take_plainly(&brief, near, lane, tray, &mut grip),
+                Some(tray) if can_wait => {
+                    inner.take_plainly(&brief, held.near(), lane, tray, &mut grip)
+                }
                 Some(_) | None => false,
             };
             let took = if plain {
@@ -346,9 +347,9 @@ impl Port {
             } else {
                 grip.let_go(); // Before anything that may wait for pins.
                 let caller = Caller { can_wait, tray: tray.as_deref_mut() };
-                inner.on_brief(&brief, Lent::Near(near), lane, caller, || self.now(), self)
+                inner.on_brief(&brief, Lent::Near(held.near()), lane, caller, || self.now(), self)
             };
-            inlet.release(record);
+            inlet.release(held);
             published += took.published;
             only_served &= took.only_served;
             count += 1;
@@ -357,8 +358,8 @@ impl Port {
                 break;
             }
             match inlet.look() {
-                Seen::Brief(next, bytes, place) if next.dest_qp == number => {
-                    (brief, near, record) = (next, bytes, place);
+                Seen::Brief(next, after) if next.dest_qp == number => {
+                    (brief, held) = (next, after);
                 }
                 Seen::Nothing => {
                     inlet.patience = 1;
@@ -441,22 +442,22 @@ impl Port {
             taken += 1;
             // Of most of them somebody waits for every move that is made.
             match record {
-                Taken::Brief { brief: Some(brief), near, record } => {
+                Taken::Brief { brief: Some(brief), held } => {
                     published |= self.hold(brief.dest_qp, &mut current, round);
                     let (lane, can_wait) = (&inlet.lane, round.can_wait());
                     if let Some(Held { guard, published, .. }) = &mut current
                         && let Some(inner) = guard.as_mut()
                     {
-                        let (lent, now) = (Lent::Near(near), || round.clock.now());
+                        let (lent, now) = (Lent::Near(held.near()), || round.clock.now());
                         let caller = Caller { can_wait, tray: None };
                         let took = inner.on_brief(&brief, lent, lane, caller, now, self);
                         *published += took.published;
                     }
-                    inlet.release(record);
+                    inlet.release(held);
                 }
-                Taken::Brief { brief: None, record, .. } => {
+                Taken::Brief { brief: None, held } => {
                     self.counters.malformed.add(1);
-                    inlet.release(record);
+                    inlet.release(held);
                 }
                 Taken::Copied(copied) => match Message::of(copied, buffer) {
                     None => self.counters.malformed.add(1),

@@ -172,7 +172,7 @@ impl QpInner {
     pub(crate) fn take_plainly(
         &mut self,
         brief: &Brief,
-        near: InRing,
+        near: InRing<'_>,
         lane: &Lane,
         tray: &mut Tray<'_>,
         grip: &mut Grip<'_>,
