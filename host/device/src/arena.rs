@@ -35,6 +35,8 @@ pub(crate) struct Arena {
     /// Runs of free bytes, none next to another: where they start, and how long they are.
     free: Mutex<BTreeMap<usize, usize>>,
     /// Nothing is taken from it any more.
+    /// Nothing of it is taken. Written with the lock of `free`.
+    is_free: AtomicBool,
     retired: AtomicBool,
 }
 
@@ -49,7 +51,17 @@ impl Arena {
     pub(crate) fn new(number: u64, home: Home) -> io::Result<(Self, OwnedFd)> {
         let (mapping, file) = home.class.file("adverb-arena", Self::BYTES)?;
         let free = Mutex::new(BTreeMap::from([(0, mapping.len())]));
-        Ok((Self { number, home, mapping, free, retired: AtomicBool::new(false) }, file))
+        Ok((
+            Self {
+                number,
+                home,
+                mapping,
+                free,
+                is_free: AtomicBool::new(true),
+                retired: AtomicBool::new(false),
+            },
+            file,
+        ))
     }
 
     /// Whose regions it is for.
@@ -89,6 +101,7 @@ impl Arena {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let (&start, &room) = free.iter().find(|(_, room)| **room >= len)?;
         free.remove(&start);
+        self.is_free.store(false, Ordering::Relaxed);
         if room > len {
             free.insert(start + len, room - len);
         }
@@ -103,8 +116,7 @@ impl Arena {
 
     /// Nothing of it is taken.
     pub(crate) fn is_empty(&self) -> bool {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free.get(&0) == Some(&self.mapping.len())
+        self.is_free.load(Ordering::Relaxed)
     }
 
     /// Makes zeros of a run that was given up; false if the kernel does not.
@@ -135,7 +147,9 @@ impl Arena {
             len += room;
         }
         free.insert(start, len);
-        len == self.mapping.len()
+        let all = len == self.mapping.len();
+        self.is_free.store(all, Ordering::Relaxed);
+        all
     }
 }
 

@@ -60,14 +60,6 @@ impl Relay {
         Ok(Self { socket, secret, gather })
     }
 
-    /// A stranger's, with a port that a device had.
-    #[cfg(test)]
-    pub(crate) fn at_port(port: u16, secret: u64) -> Self {
-        let options = BindOptions::new(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
-        let (socket, secret) = (Socket::bind(&options).unwrap(), secret.to_ne_bytes());
-        Self { socket, secret, gather: Mutex::new(GatherBuffer::new()) }
-    }
-
     /// The relay of this host that has this port: all of a host are on the same address.
     fn at(&self, port: u16) -> Destination {
         Destination::new(SocketAddr::new(self.socket.local_addr().ip(), port))

@@ -2,7 +2,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "a test may panic")]
 
-use crate::pair::{FOREVER, Pair, Setup, assert_same, bytes_of, pattern, remote};
+use crate::pair::{FOREVER, Pair, Setup, assert_same, bytes_of, eventually, pattern, remote};
 use crate::path::{Path, on_every_path};
 use adverb_verbs::{
     Access, Completion, Imm, Memory, PathMtu, PollError, PostError, QpState, ReceiveWork, SendData,
@@ -230,10 +230,11 @@ fn an_atomic_write_is_seen_whole_or_not_at_all(path: Path) {
     let pair = path.setup().pair();
     let (a, b) = (&pair.a, &pair.b);
     let words = b.region(&[0; 16]);
-    let done = AtomicBool::new(false);
+    let [began, done] = [(); 2].map(|()| AtomicBool::new(false));
     std::thread::scope(|scope| {
         let seen = scope.spawn(|| {
             let mut seen = std::collections::BTreeSet::new();
+            began.store(true, Ordering::Relaxed);
             while !done.load(Ordering::Relaxed) {
                 let [first, rest @ ..] = words.load_u64(8).expect("it fits").to_ne_bytes();
                 assert_eq!(rest, [first; 7], "a mix");
@@ -241,6 +242,7 @@ fn an_atomic_write_is_seen_whole_or_not_at_all(path: Path) {
             }
             seen.len()
         });
+        eventually("the reader reads", || began.load(Ordering::Relaxed));
         for round in 0..2000_u32 {
             let bytes = [u8::try_from(round % 200).expect("small"); 8];
             a.qp.post(Work::atomic_write(a.buffer(&bytes), remote(&words).plus(8))).expect("room");
