@@ -3,6 +3,7 @@
 //! The commands call `cargo` and `git` and are otherwise self-contained; nothing in the product
 //! depends on this package. `gate` and `record` run other programs, `tidy` reads the tree.
 
+mod coverage;
 mod gate;
 mod memcheck;
 mod program;
@@ -36,6 +37,8 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ["check", steps @ ..] => gate::check(&root, steps),
         ["fuzz"] => gate::fuzz(&root, DEFAULT_SECONDS),
         ["fuzz", "--seconds", seconds] => gate::fuzz(&root, number(seconds)?),
+        ["fuzz", "--coverage"] => coverage::fuzz(&root, DEFAULT_SECONDS),
+        ["fuzz", "--coverage", "--seconds", seconds] => coverage::fuzz(&root, number(seconds)?),
         ["memcheck", rest @ ..] => {
             let (tool, rest) = match rest {
                 ["--asan", rest @ ..] => (memcheck::Tool::AddressSanitizer, rest),
@@ -84,6 +87,7 @@ usage: cargo xtask COMMAND
   seed 0xSEED            the one run that this seed stands for
   record [--write]       instructions of each operation, compared with benches/record, or put there
   memcheck [--asan] [SEED ...]
-                         random use of all objects under valgrind, or AddressSanitizer (nightly)
-  fuzz [--seconds N]     random bytes into the parsers for N seconds (60)
+                         random use of all objects under valgrind, or AddressSanitizer
+  fuzz [--coverage] [--seconds N]
+                         random bytes into the parsers for N seconds (60), also guided by coverage (libFuzzer)
 ";

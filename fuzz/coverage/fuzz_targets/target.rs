@@ -1,7 +1,7 @@
 //! One target of `adverb-fuzz` under libFuzzer, which keeps the inputs that reach code no input reached before.
 //!
-//! `ADVERB_FUZZ_TARGET` names the target. With `ADVERB_FUZZ_CORPUS` set to a folder, the target's good inputs are
-//! written there, to start from, and nothing else is done. `docs/security.md` has the commands.
+//! `ADVERB_FUZZ_TARGET` names the target; `list` prints all names and ends. With `ADVERB_FUZZ_CORPUS` set to a folder, the target's good inputs are
+//! written there, to start from, and nothing else is done. `cargo xtask fuzz --coverage` does all of it.
 
 #![no_main]
 
@@ -19,6 +19,10 @@ fuzz_target!(init: start(), |bytes: &[u8]| {
 
 fn start() {
     let name = std::env::var("ADVERB_FUZZ_TARGET").expect("ADVERB_FUZZ_TARGET names a target");
+    if name == "list" {
+        TARGETS.iter().for_each(|target| println!("{}", target.name));
+        std::process::exit(0);
+    }
     let target = TARGETS.iter().find(|target| target.name == name).expect("a target's name");
     if let Some(folder) = std::env::var_os("ADVERB_FUZZ_CORPUS") {
         for (number, input) in (target.corpus)().into_iter().enumerate() {
