@@ -759,7 +759,8 @@ impl<'a> Cargo<'a> {
         unsafe { copy_short(head.as_ptr(), target, head.len()) };
         // SAFETY: `head.len() <= total` (rule 1).
         let target = unsafe { target.add(head.len()) };
-        load.copy_to(target, regions)?;
+        // SAFETY: what is left of `total` bytes is that (rule 1), and this end alone writes to its ring (rule 3).
+        unsafe { load.copy_to(target, regions) }?;
         let lent = if matches!(load, Load::Lent { .. }) { NOTE_LENT } else { 0 };
         let note = u16::try_from(head.len()).unwrap_or(0) | lent | kind;
         self.writer.commit(ring, total, note);
@@ -874,9 +875,13 @@ impl Load<'_> {
         self.each_piece(regions, |_, _| {})
     }
 
-    /// Copies what there is to `target`, which has room for [`Load::len`] bytes.
+    /// Copies what there is to `target`.
+    ///
+    /// # Safety
+    ///
+    /// It has room for [`Load::len`] bytes, which nobody else writes to.
     #[inline]
-    fn copy_to(&self, mut target: *mut u8, regions: &Regions) -> Result<(), AccessError> {
+    unsafe fn copy_to(&self, mut target: *mut u8, regions: &Regions) -> Result<(), AccessError> {
         if let Self::Lent { sges, len } = self {
             let mut put = |bytes: [u8; 8]| {
                 // SAFETY: the caller has room for all of them (rules 1 and 3).
