@@ -8,42 +8,127 @@
 //!
 //! # Safety
 //!
-//! A file that is found may be anything. It is mapped for as long as it is, its header is checked
-//! before it is used, and its length is compared with what the header says.
+//! A file that is found may be anything. It is used only if it is this user's alone ([`open_own`]), as
+//! the directory has to be ([`Trust`]). It is mapped for as long as it is, its header is checked before it
+//! is used, and its length is compared with what the header says.
 
 use std::ffi::{CStr, CString, OsStr, c_int};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use adverb_sockconf::Level;
 
 use crate::lock::Lazy;
 use crate::raw::Errno;
 use crate::ring::{ACCEPTED, End, Leaver, OFFERED, Segment, WITHDRAWN};
 use crate::slot::{Carrier, Slot, Why};
-use crate::{config, doors, habit, raw, sockets};
+use crate::{config, doors, habit, log, raw, sockets};
 
 /// The directory, unless somebody has named another.
 pub(crate) fn default_place() -> String {
     format!("/dev/shm/adverb-sockets-{}", raw::user_id())
 }
 
-fn place() -> &'static str {
-    static PLACE: Lazy<String> = Lazy::new();
-    PLACE.get_or_init(|| {
-        let place = config::meeting_place();
-        if let Ok(path) = CString::new(place.as_str()) {
-            raw::make_dir(&path);
-        }
-        place
-    })
+/// The directory, and whether it may be used.
+#[derive(Debug)]
+struct Place {
+    path: String,
+    trust: Trust,
 }
 
-/// The path of a file in the meeting place.
-pub(crate) fn path(name: &str) -> Option<CString> {
-    CString::new(format!("{}/{name}", place())).ok()
+/// Whether nobody but this user can put files into the directory, or take any away.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Trust {
+    Own,
+    /// It belongs to another user, or others may write to it.
+    Foreign,
+    /// It is not there, cannot be opened, or is no directory.
+    Absent,
 }
+
+impl Trust {
+    /// A link in the place of the directory is not followed.
+    fn of(path: &CStr) -> Self {
+        raw::make_dir(path);
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        let Ok(directory) = raw::open(path, flags) else { return Self::Absent };
+        let about = raw::about(directory);
+        raw::close(directory);
+        let others = libc::S_IWGRP | libc::S_IWOTH;
+        let is_own =
+            |about: libc::stat| about.st_uid == raw::user_id() && about.st_mode & others == 0;
+        if about.is_some_and(is_own) { Self::Own } else { Self::Foreign }
+    }
+}
+
+fn whole_place() -> &'static Place {
+    static PLACE: Lazy<Place> = Lazy::new();
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    let is_new = PLACE.get().is_none();
+    let place = PLACE.get_or_init(|| {
+        let path = config::meeting_place();
+        let trust = CString::new(path.as_str()).map_or(Trust::Absent, |path| Trust::of(&path));
+        Place { path, trust }
+    });
+    if is_new && place.trust != Trust::Own && !IS_SAID.swap(true, Ordering::Relaxed) {
+        complain(place);
+    }
+    place
+}
+
+/// Says why there is no meeting place. A system without one for anybody is no reason for a warning.
+fn complain(place: &Place) {
+    let is_usual = place.trust == Trust::Absent && place.path == default_place();
+    let level = if is_usual { Level::Debug } else { Level::Warning };
+    let what = match place.trust {
+        Trust::Own => return,
+        Trust::Foreign => "belongs to another user, or others may write to it",
+        Trust::Absent => "cannot be opened as a directory, or is a symbolic link",
+    };
+    log::print(level, || {
+        let Place { path, .. } = place;
+        format!(
+            "{path} {what}: all sockets stay with the kernel. Shared memory needs a directory of user {} \
+             with mode 0700; ADVERB_SOCKETS_SHM_DIR names one",
+            raw::user_id()
+        )
+    });
+}
+
+/// The directory, if it may be used.
+fn place() -> Option<&'static str> {
+    let place = whole_place();
+    (place.trust == Trust::Own).then_some(place.path.as_str())
+}
+
+/// The path of a file in the meeting place, if that may be used.
+pub(crate) fn path(name: &str) -> Option<CString> {
+    CString::new(format!("{}/{name}", place()?)).ok()
+}
+
+/// Opens a file in the meeting place, to read and write, with more flags; one that is there already has
+/// to be a file of this user that no other may open, and with no other name than doors give it.
+pub(crate) fn open_own(path: &CStr, more: c_int) -> Option<c_int> {
+    let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK | more;
+    let file = raw::open(path, flags).ok()?;
+    let others = libc::S_IRWXG | libc::S_IRWXO;
+    let is_own = raw::about(file).is_some_and(|about| {
+        about.st_mode & libc::S_IFMT == libc::S_IFREG
+            && about.st_uid == raw::user_id()
+            && about.st_mode & others == 0
+            && about.st_nlink <= NAMES_MAX
+    });
+    if !is_own {
+        raw::close(file);
+    }
+    is_own.then_some(file)
+}
+
+/// Names of one file: the one under which it was made, and that of a door (`doors.rs`).
+const NAMES_MAX: libc::nlink_t = 2;
 
 /// A name of 128 bits, made of everything that has to be the same.
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +223,9 @@ pub(crate) fn offer(slot: &Slot, fd: c_int) {
     let (Some((ours, theirs)), Some(space)) = (ends(fd), space(fd)) else {
         return slot.leave_to_kernel(Why::PeerElsewhere);
     };
+    if place().is_none() {
+        return slot.leave_to_kernel(Why::NoPlace);
+    }
     let is_near = is_near(ours, theirs);
     if is_near && !listens(theirs.port()) {
         return slot.leave_to_kernel(Why::PeerSilent);
@@ -252,7 +340,7 @@ pub(crate) fn refund(slot: &Slot) -> Option<CString> {
 
 /// The directory.
 pub(crate) fn directory() -> &'static str {
-    place()
+    &whole_place().path
 }
 
 /// Bells are single bytes, which Nagle's algorithm would hold back.
@@ -289,7 +377,7 @@ fn make(name: [u64; 2], fd: c_int) -> Option<Segment> {
 
 /// Maps the rings of that name, if they are there and what they should be.
 fn open(path: &CStr) -> Option<Segment> {
-    let file = raw::open(path, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW).ok()?;
+    let file = open_own(path, 0)?;
     let mapped = raw::file_size(file).and_then(|len| Ok((raw::map_file(file, len)?, len)));
     raw::close(file);
     let (base, len) = mapped.ok()?;
@@ -299,7 +387,7 @@ fn open(path: &CStr) -> Option<Segment> {
 
 /// Whether there is memory for rings that grow: most of what the meeting place may have is free.
 pub(crate) fn is_roomy() -> bool {
-    let Ok(path) = CString::new(place()) else { return false };
+    let Some(path) = place().and_then(|place| CString::new(place).ok()) else { return false };
     raw::free_share(&path).is_ok_and(|(free, all)| free >= all / 2)
 }
 
@@ -310,6 +398,10 @@ pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
         slot.leave_to_kernel(Why::PeerElsewhere);
         return false;
     };
+    if place().is_none() {
+        slot.leave_to_kernel(Why::NoPlace);
+        return false;
+    }
     if !is_near(ours, theirs) {
         // Who asks for the door does so as soon as it has connected: about now.
         let is_early = slot.looks.load(Ordering::Relaxed) <= LOOKS_EARLY && doors::is_announced();
@@ -428,7 +520,7 @@ pub(crate) fn is_blank(path: &CStr) -> bool {
 /// Removes what processes have left behind that were killed.
 pub(crate) fn tidy_up() {
     let _stays = raw::Uncancelled::new();
-    let Ok(entries) = std::fs::read_dir(place()) else { return };
+    let Some(Ok(entries)) = place().map(std::fs::read_dir) else { return };
     for entry in entries.flatten().take(TIDY_MAX) {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
@@ -453,7 +545,8 @@ pub(crate) fn tidy_up() {
 /// directory. Whoever starts at this very moment makes its own.
 pub(crate) fn clear_away() {
     let _stays = raw::Uncancelled::new();
-    let Ok(entries) = std::fs::read_dir(place()) else { return };
+    let Some(place) = place() else { return };
+    let Ok(entries) = std::fs::read_dir(place) else { return };
     let names = entries.flatten().take(TIDY_MAX).map(|entry| entry.file_name().into_string());
     let Ok(names) = names.collect::<Result<Vec<String>, _>>() else { return };
     let is_shared = |name: &String| {
@@ -470,8 +563,8 @@ pub(crate) fn clear_away() {
         }
     }
     // A directory that somebody has named may be there for other reasons too.
-    if place() == default_place() {
-        let _ = std::fs::remove_dir(place());
+    if place == default_place() {
+        let _ = std::fs::remove_dir(place);
     }
 }
 
@@ -495,7 +588,7 @@ pub(crate) fn map_shared(kind: &str, reach: Reach, len: usize) -> Option<*mut u8
         Reach::Network => Name::of_processes().and_link(c"/proc/self/ns/net"),
         Reach::Host => Name::of_processes(),
     };
-    let file = raw::open(&path(&format!("{kind}.{a:016x}"))?, libc::O_RDWR | libc::O_CREAT).ok()?;
+    let file = open_own(&path(&format!("{kind}.{a:016x}"))?, libc::O_CREAT)?;
     let mapped = raw::set_size(file, len).and_then(|_| raw::map_file(file, len));
     raw::close(file);
     mapped.ok()

@@ -599,11 +599,16 @@ pub(crate) const PIECE_BYTES: usize = 4096;
 
 /// The number by which the kernel lists a socket.
 pub(crate) fn inode(fd: c_int) -> Option<u64> {
+    about(fd).map(|about| about.st_ino)
+}
+
+/// What the kernel knows of an open file.
+pub(crate) fn about(fd: c_int) -> Option<libc::stat> {
     // SAFETY: all zeros is a legal value of this structure of integers.
     let mut about: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: room for an answer.
     unsafe { syscall(libc::SYS_fstat, [word(fd), &raw mut about as usize, 0, 0, 0, 0]) }.ok()?;
-    Some(about.st_ino)
+    Some(about)
 }
 
 /// Writes bytes of ours.
@@ -621,9 +626,9 @@ pub(crate) fn read_link(path: &std::ffi::CStr, into: &mut [u8]) -> Answer {
 }
 
 /// The user that this process acts for.
-pub(crate) fn user_id() -> usize {
+pub(crate) fn user_id() -> u32 {
     // SAFETY: no arguments.
-    unsafe { syscall(libc::SYS_geteuid, [0; 6]) }.unwrap_or(0)
+    unsafe { syscall(libc::SYS_geteuid, [0; 6]) }.map_or(0, |id| id as u32)
 }
 
 /// Whether there is a process of that number.

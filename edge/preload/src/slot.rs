@@ -78,10 +78,12 @@ pub(crate) enum Why {
     Left = 12,
     Unproven = 13,
     ShortLived = 14,
+    NoPlace = 15,
+    Broken = 16,
 }
 
 impl Why {
-    pub(crate) const ALL: [(Self, &'static str); 15] = [
+    pub(crate) const ALL: [(Self, &'static str); 17] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
         (Self::Off, "acceleration is off"),
@@ -97,6 +99,11 @@ impl Why {
         (Self::Left, "back from shared memory, for a program without the library"),
         (Self::Unproven, "nothing shows that the peer is in another namespace of this host"),
         (Self::ShortLived, "connections to there are too short for shared memory to pay"),
+        (Self::NoPlace, "there is no directory of this user alone where shared memory could be"),
+        (
+            Self::Broken,
+            "the peer has written nonsense to shared memory, and the connection is reset",
+        ),
     ];
 
     pub(crate) fn text(self) -> &'static str {

@@ -201,11 +201,7 @@ pub(crate) fn takes_over(over: c_int) -> bool {
     let Ok([process, user, _]) = peer else { return false };
     // SAFETY: the function has no preconditions.
     let parent = u32::try_from(unsafe { libc::getppid() }).unwrap_or(0);
-    if process == 0
-        || process == raw::process_id()
-        || process == parent
-        || usize::try_from(user) != Ok(raw::user_id())
-    {
+    if process == 0 || process == raw::process_id() || process == parent || user != raw::user_id() {
         return false;
     }
     let read = |name| {

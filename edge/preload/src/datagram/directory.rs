@@ -74,7 +74,7 @@ pub(super) fn of(fd: c_int) -> Option<&'static Directory> {
     }
     if MAP.load(Ordering::Acquire).is_null() {
         let path = meeting::path(&format!("udp.{}", spaces(here)))?;
-        let file = raw::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC).ok()?;
+        let file = meeting::open_own(&path, libc::O_CREAT)?;
         let len = size_of::<Directory>();
         let mapped = raw::set_size(file, len).and_then(|_| raw::map_file(file, len));
         raw::close(file);
@@ -188,8 +188,7 @@ pub(super) fn make(
 /// Opens a mailbox in the namespaces of a socket.
 pub(super) fn open(fd: c_int, cookie: u64) -> Option<(Mailbox, CString)> {
     let path = path(network(fd)?, cookie)?;
-    let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    let file = raw::open(&path, flags).ok()?;
+    let file = meeting::open_own(&path, 0)?;
     let mailbox = Mailbox::open(file, cookie);
     raw::close(file);
     Some((mailbox?, path))
@@ -199,9 +198,7 @@ pub(super) fn open(fd: c_int, cookie: u64) -> Option<(Mailbox, CString)> {
 /// it made one has not got far.
 pub(crate) fn withdraw_of_dead(network: u64, cookie: u64) {
     let Some(path) = path(network, cookie) else { return };
-    let Ok(file) = raw::open(&path, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW) else {
-        return;
-    };
+    let Some(file) = meeting::open_own(&path, 0) else { return };
     let mailbox = Mailbox::open(file, cookie);
     raw::close(file);
     if mailbox.map_or_else(|| meeting::is_blank(&path), |mailbox| mailbox.is_dead()) {
@@ -217,8 +214,7 @@ pub(crate) fn tidy_up(name: &str) {
     let (Ok(cookie), Some(path)) = (u64::from_str_radix(cookie, 16), meeting::path(name)) else {
         return;
     };
-    let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    let Ok(file) = raw::open(&path, flags) else { return };
+    let Some(file) = meeting::open_own(&path, 0) else { return };
     if Mailbox::open(file, cookie).is_some_and(|mailbox| mailbox.is_dead()) {
         raw::unlink(&path);
     }

@@ -1,0 +1,40 @@
+//! Neighbours that mean harm: another user in the place where rings meet, and nonsense in shared memory.
+//!
+//! # Safety
+//!
+//! Calls into the C library take numbers alone, or arrays that live through the call.
+
+#![expect(clippy::indexing_slicing, reason = "a test may panic")]
+
+mod meeting;
+#[path = "../programs/running.rs"]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+mod running;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+mod support;
+
+use std::process::Command;
+
+use support::Place;
+
+/// A program of this test's own, with the library in front of it: see [`the_child`].
+fn child(place: &Place, role: &str) -> Command {
+    let mut command = place.command(std::env::current_exe().expect("a path of this test"));
+    command.args(["the_child", "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
+    command.env("ADVERB_TEST_ROLE", role).env("ADVERB_SOCKETS_EXPLAIN", "1");
+    command
+}
+
+/// The program of this test's own children.
+#[test]
+#[ignore = "the child of another test"]
+fn the_child() {
+    let Ok(role) = std::env::var("ADVERB_TEST_ROLE") else { return };
+    let fields: Vec<&str> = role.split(' ').collect();
+    match fields[..] {
+        ["alone"] => meeting::talk_to_itself(),
+        ["stay"] => meeting::stay(),
+        _ => panic!("no such role: {role}"),
+    }
+}
