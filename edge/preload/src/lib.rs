@@ -51,6 +51,7 @@ mod raw;
 mod real;
 mod retreat;
 mod ring;
+mod shelter;
 mod signal;
 mod slot;
 mod sockets;

@@ -16,7 +16,6 @@ use std::ffi::{CStr, CString, OsStr, c_int};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use adverb_sockconf::Level;
@@ -24,6 +23,7 @@ use adverb_sockconf::Level;
 use crate::lock::Lazy;
 use crate::raw::Errno;
 use crate::ring::{ACCEPTED, End, Leaver, OFFERED, Segment, WITHDRAWN};
+use crate::shelter::Mapping;
 use crate::slot::{Carrier, Slot, Why};
 use crate::{config, doors, habit, log, raw, sockets};
 
@@ -360,17 +360,12 @@ fn make(name: [u64; 2], fd: c_int) -> Option<Segment> {
     });
     let file = opened.ok()?;
     let sizes = config::get().rings;
-    let mapped = raw::set_size(file, sizes.file())
-        .and_then(|_| raw::map_file(file, sizes.file()))
-        .ok()
-        .and_then(NonNull::new);
+    let made = has_room(MAKE_SHARE).then(|| Segment::make(file, sizes)).flatten();
     raw::close(file);
-    let Some(base) = mapped else {
+    let Some(segment) = made else {
         raw::unlink(&path);
         return None;
     };
-    // SAFETY: mapped just now, shared, of this size, and handed over.
-    let segment = unsafe { Segment::adopt(base, sizes) };
     segment.prepare(cookie(fd), name);
     Some(segment)
 }
@@ -378,17 +373,20 @@ fn make(name: [u64; 2], fd: c_int) -> Option<Segment> {
 /// Maps the rings of that name, if they are there and what they should be.
 fn open(path: &CStr) -> Option<Segment> {
     let file = open_own(path, 0)?;
-    let mapped = raw::file_size(file).and_then(|len| Ok((raw::map_file(file, len)?, len)));
+    let mapped = raw::file_size(file).and_then(|len| Mapping::new(file, len));
     raw::close(file);
-    let (base, len) = mapped.ok()?;
-    // SAFETY: mapped just now, shared, of this length, and handed over.
-    unsafe { Segment::open(NonNull::new(base)?, len) }
+    Segment::open(mapped.ok()?)
 }
 
 /// Whether there is memory for rings that grow: most of what the meeting place may have is free.
 pub(crate) fn is_roomy() -> bool {
+    has_room(2)
+}
+
+/// Whether at least one of so many parts of what the meeting place may hold is free.
+pub(crate) fn has_room(parts: u64) -> bool {
     let Some(path) = place().and_then(|place| CString::new(place).ok()) else { return false };
-    raw::free_share(&path).is_ok_and(|(free, all)| free >= all / 2)
+    raw::free_share(&path).is_ok_and(|(free, all)| free >= all / parts)
 }
 
 /// The end that accepted: takes the rings that the peer has offered, if it has. Nobody else may be
@@ -454,7 +452,7 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
         slot.set_end(end);
         slot.nodelay.store(true, Ordering::Relaxed);
         segment.share(end);
-        if matches!(segment.leaver(), Leaver::Leaves(who) | Leaver::Left(who) if who == end) {
+        if matches!(segment.leaver(), Ok(Leaver::Leaves(who) | Leaver::Left(who)) if who == end) {
             continue;
         }
         slot.is_adopted.store(true, Ordering::Relaxed);
@@ -589,10 +587,20 @@ pub(crate) fn map_shared(kind: &str, reach: Reach, len: usize) -> Option<*mut u8
         Reach::Host => Name::of_processes(),
     };
     let file = open_own(&path(&format!("{kind}.{a:016x}"))?, libc::O_CREAT)?;
-    let mapped = raw::set_size(file, len).and_then(|_| raw::map_file(file, len));
+    let mapped = map_whole(file, len);
     raw::close(file);
-    mapped.ok()
+    mapped.map(Mapping::keep)
 }
+
+/// Maps a file of that length whose memory is put aside from the start.
+pub(crate) fn map_whole(file: c_int, len: usize) -> Option<Mapping> {
+    raw::set_size(file, len).ok()?;
+    raw::reserve(file, 0, len).ok()?;
+    Mapping::new(file, len).ok()
+}
+
+/// Connections get rings while more than this part of what the file system may hold is free.
+const MAKE_SHARE: u64 = 4;
 
 /// Ports on which accelerated programs listen: one byte each, shared by all of a namespace.
 fn ports() -> Option<&'static [AtomicU8; PORTS]> {

@@ -25,6 +25,7 @@ pub(crate) struct Errno(pub(crate) c_int);
 impl Errno {
     pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
     pub(crate) const FAULT: Self = Self(libc::EFAULT);
+    pub(crate) const NOMEM: Self = Self(libc::ENOMEM);
     pub(crate) const INTR: Self = Self(libc::EINTR);
     pub(crate) const PIPE: Self = Self(libc::EPIPE);
     pub(crate) const CONNRESET: Self = Self(libc::ECONNRESET);
@@ -480,6 +481,40 @@ pub(crate) fn map_file(fd: c_int, len: usize) -> Result<*mut u8, Errno> {
     // SAFETY: the kernel chooses the address, so that nothing in use is replaced.
     let base = unsafe { syscall(libc::SYS_mmap, [0, len, access, flags, word(fd), 0]) }?;
     Ok(base as *mut u8)
+}
+
+/// Puts zeros in the place of a page that is missing, which children share. Returns whether it has.
+///
+/// # Safety
+///
+/// The page is one of a mapping of the caller's, in which zeros are legal.
+pub(crate) unsafe fn replace_page(at: usize, len: usize) -> bool {
+    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = word(libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+    // SAFETY: the caller's promise.
+    unsafe { syscall(libc::SYS_mmap, [at, len, access, flags, usize::MAX, 0]) }.is_ok()
+}
+
+/// Has the kernel make the pages of a mapping from there on, without a signal if there are none left.
+///
+/// # Safety
+///
+/// The pages are those of a mapping of the caller's; what is in them stays.
+pub(crate) unsafe fn populate(base: *mut u8, len: usize) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { syscall(libc::SYS_madvise, [base as usize, len, MADV_POPULATE_WRITE, 0, 0, 0]) }
+}
+
+const MADV_POPULATE_WRITE: usize = 23;
+
+/// Has the file system put pages aside for a part of a file, so that they are not missing later. File systems
+/// that cannot say so have them.
+pub(crate) fn reserve(fd: c_int, from: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: no pointer.
+    match unsafe { syscall(libc::SYS_fallocate, [word(fd), 0, from, len, 0, 0]) } {
+        Ok(_) | Err(Errno(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Unmaps what one of the two functions above has mapped.

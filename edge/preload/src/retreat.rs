@@ -20,6 +20,9 @@
 //! itself, which takes the place of the old one. If both leave, and the second has bytes in its ring
 //! that it has not read, nobody can send them again: the connection is reset, rather than have a hole.
 //!
+//! An end that finds nonsense in the rings resets the connection as well ([`poison`]): it is the kernel's
+//! from then on, which says what has happened.
+//!
 //! # Safety
 //!
 //! Addresses passed to the kernel are arrays on this stack; bytes of a ring are passed to it under
@@ -33,14 +36,19 @@ use std::sync::atomic::Ordering;
 use crate::closing;
 use crate::meeting;
 use crate::raw::{self, Errno};
-use crate::ring::{ACCEPTED, End, Leaver, NEVER, Ring, Segment};
+use crate::ring::{ACCEPTED, Broken, End, Leaver, NEVER, Ring, Segment};
 use crate::slot::{Carrier, Slot, Why};
+use crate::stats::add;
 use crate::{log, stream, table};
 
 /// Gives a connection back to the kernel for good. `fd` stands for it in this process.
 pub(crate) fn leave(slot: &Slot, fd: c_int) {
     stream::settle(slot, fd);
     slot.leave_to_kernel(Why::HandedOver);
+    leave_as(slot, fd, Why::Left);
+}
+
+fn leave_as(slot: &Slot, fd: c_int, why: Why) {
     let _receiving = slot.receiving.hold();
     let _sending = slot.sending.hold();
     let Some(segment) = slot.segment() else { return };
@@ -51,6 +59,9 @@ pub(crate) fn leave(slot: &Slot, fd: c_int) {
     }
     let me = slot.end();
     if !segment.begin_to_leave(me) {
+        if why == Why::NoRoom {
+            return;
+        }
         return follow_to_the_end(slot, segment, fd);
     }
     stream::switch(slot, segment);
@@ -66,24 +77,52 @@ pub(crate) fn leave(slot: &Slot, fd: c_int) {
     }
     let is_alone = segment.outgoing(me).direction.consumer.sleep.gone.load(Ordering::SeqCst) != 0
         || segment.is_abandoned(me);
-    let given = empty_queue(incoming, fd, is_alone && incoming.has_bytes());
+    let Some(given) = empty_queue(incoming, fd, is_alone && incoming.has_bytes()) else {
+        return poison(slot, fd);
+    };
     if is_alone {
         inherit(slot, segment, fd, given);
+    } else if !refund(slot, segment, &given) {
+        return poison(slot, fd);
     } else {
-        refund(slot, segment, &given);
         ring_last(segment, me, fd);
     }
     segment.has_left(me);
     finish(slot, fd);
+    slot.set_why(why);
+}
+
+/// There is no memory for what this end has to send: the connection goes back to the kernel, with all that is
+/// in its rings. Returns false if it cannot do so yet, as the other end would have to be given back what has
+/// come through the kernel: then the ring is full.
+#[cold]
+pub(crate) fn leave_for_want_of_memory(slot: &Slot, fd: c_int) -> bool {
+    let me = slot.end();
+    {
+        let _receiving = slot.receiving.hold();
+        let Some(segment) = slot.segment() else { return true };
+        if segment.is_leaving() {
+            return true;
+        }
+        let incoming = segment.incoming(me);
+        let is_free = incoming.bells_left() == 0 || is_past(incoming);
+        if !is_free {
+            raw::nap(NAP_NS);
+            return false;
+        }
+    }
+    leave_as(slot, fd, Why::NoRoom);
+    true
 }
 
 /// Takes bells out of the kernel's queue, and returns the bytes in front of them. If there are no
-/// bells, these stay where they are, unless `all` are wanted.
-fn empty_queue(incoming: Ring<'_>, fd: c_int, all: bool) -> Vec<u8> {
+/// bells, these stay where they are, unless `all` are wanted. `None` if there cannot be as many as the
+/// other end says.
+fn empty_queue(incoming: Ring<'_>, fd: c_int, all: bool) -> Option<Vec<u8>> {
     let (producer, consumer) = (&incoming.direction.producer, &incoming.direction.consumer);
     let bells = incoming.bells_left();
     if bells == 0 && !all {
-        return Vec::new();
+        return Some(Vec::new());
     }
     let taken = consumer.taken.load(Ordering::Acquire);
     let until = match producer.switched_at.load(Ordering::Acquire) {
@@ -91,12 +130,16 @@ fn empty_queue(incoming: Ring<'_>, fd: c_int, all: bool) -> Vec<u8> {
         switched => switched,
     };
     let mut given = Vec::new();
-    take_exactly(fd, until.saturating_sub(taken), |bytes| given.extend_from_slice(bytes));
+    let waiting = until.saturating_sub(taken);
+    if waiting.max(bells) > QUEUE_MAX {
+        return None;
+    }
+    take_exactly(fd, waiting, |bytes| given.extend_from_slice(bytes));
     consumer.taken.fetch_add(given.len() as u64, Ordering::AcqRel);
     take_exactly(fd, bells, |bytes| {
         consumer.heard.fetch_add(bytes.len() as u64, Ordering::AcqRel);
     });
-    given
+    Some(given)
 }
 
 /// Receives so many bytes that are known to come.
@@ -119,21 +162,22 @@ fn take_exactly(fd: c_int, mut count: u64, mut take: impl FnMut(&[u8])) {
     }
 }
 
-/// Leaves bytes where the other end finds them, to send them again.
-fn refund(slot: &Slot, segment: &Segment, given: &[u8]) {
+/// Leaves bytes where the other end finds them, to send them again. Returns whether there was room for all.
+fn refund(slot: &Slot, segment: &Segment, given: &[u8]) -> bool {
     if given.is_empty() {
-        return;
+        return true;
     }
-    let Some(path) = meeting::refund(slot) else { return };
+    let Some(path) = meeting::refund(slot) else { return false };
     raw::unlink(&path);
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-    let Ok(file) = raw::open(&path, flags) else { return };
+    let Ok(file) = raw::open(&path, flags) else { return false };
     let mut rest = given;
     while let Ok(written @ 1..) = raw::write(file, rest) {
         rest = rest.get(written..).unwrap_or(&[]);
     }
     raw::close(file);
     segment.header().refund.store((given.len() - rest.len()) as u64, Ordering::Release);
+    rest.is_empty()
 }
 
 /// Wakes the other end.
@@ -160,50 +204,85 @@ fn finish(slot: &Slot, fd: c_int) {
 }
 
 /// The other end leaves, or has left: does what can be done now. Called with every use of the
-/// connection until nothing is left to do.
+/// connection until nothing is left to do. Returns false if the other end is still about to leave, so
+/// that nothing can be done yet.
 #[cold]
-pub(crate) fn follow(slot: &Slot, fd: c_int) {
+pub(crate) fn follow(slot: &Slot, fd: c_int) -> bool {
     let _receiving = slot.receiving.hold();
     let _sending = slot.sending.hold();
-    if let Some(segment) = slot.segment() {
-        follow_held(slot, segment, fd);
-    }
+    slot.segment().is_none_or(|segment| follow_held(slot, segment, fd))
 }
 
-/// The same, with both locks held. Returns whether there is nothing left to do.
+/// The same, with both locks held.
 fn follow_held(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
     let me = slot.end();
     for round in 0..LEAVING_ROUNDS {
         match segment.leaver() {
-            Leaver::Nobody => return false,
-            Leaver::Leaves(who) | Leaver::Left(who) if who == me => {
+            Err(Broken) | Ok(Leaver::Nobody) => {
+                poison(slot, fd);
+                return true;
+            }
+            Ok(Leaver::Leaves(who) | Leaver::Left(who)) if who == me => {
                 // Another program that had this end too has left.
                 slot.set_why(Why::Left);
                 slot.set_carrier(Carrier::Kernel);
                 return true;
             }
-            Leaver::Left(_) => break,
-            Leaver::Leaves(_) if segment.is_abandoned(me) => break,
-            Leaver::Leaves(_) => {}
+            Ok(Leaver::Leaves(_)) if !segment.is_abandoned(me) => {}
+            Ok(Leaver::Leaves(_) | Leaver::Left(_)) => return follow_left(slot, segment, fd),
         }
         if round < 64 { raw::give_way() } else { raw::nap(NAP_NS) }
     }
+    let (now, o) = (raw::now_ns(), Ordering::Relaxed);
+    let since = match slot.leaving_since_ns.compare_exchange(0, now, o, o) {
+        Ok(_) => now,
+        Err(since) => since,
+    };
+    let is_over = now.saturating_sub(since) > PATIENCE_NS;
+    if is_over {
+        poison(slot, fd);
+    }
+    is_over
+}
+
+fn follow_left(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
     if slot.carrier() != Carrier::Leaving {
         slot.set_carrier(Carrier::Leaving);
     }
-    let is_sent = send_again(slot, segment, fd);
-    if is_sent && is_heard(segment, me, fd) {
-        finish(slot, fd);
-        meeting::withdraw(slot);
+    match send_again(slot, segment, fd) {
+        Err(Broken) => poison(slot, fd),
+        Ok(true) if is_heard(slot, segment, fd) => {
+            finish(slot, fd);
+            meeting::withdraw(slot);
+        }
+        Ok(_) => {}
     }
-    slot.carrier() == Carrier::Kernel
+    true
+}
+
+/// The other end has written nonsense, or has not left for ever so long: both ends see a connection that
+/// is reset, and this one is the kernel's.
+#[cold]
+pub(crate) fn poison(slot: &Slot, fd: c_int) {
+    if slot.carrier() == Carrier::Kernel {
+        return;
+    }
+    disconnect(fd);
+    slot.set_why(Why::Broken);
+    slot.set_carrier(Carrier::Kernel);
+    add(&slot.counters.rings_broken, 1);
+    if let Some(segment) = slot.mapped() {
+        stream::wake_at_end(segment.incoming(slot.end()).direction);
+    }
+    meeting::withdraw(slot);
+    log::print(adverb_sockconf::Level::Warning, || format!("fd {fd}: {}", Why::Broken.text()));
 }
 
 /// This end has to leave as well. It can, once all that it has sent is with the kernel, if all that
 /// was sent to it through its ring has been read.
 fn follow_to_the_end(slot: &Slot, segment: &Segment, fd: c_int) {
     let start = raw::now_ns();
-    while !follow_held(slot, segment, fd) {
+    while !(follow_held(slot, segment, fd) && slot.carrier() == Carrier::Kernel) {
         let incoming = segment.incoming(slot.end());
         if incoming.has_bytes()
             || !is_past(incoming)
@@ -223,9 +302,10 @@ fn is_past(incoming: Ring<'_>) -> bool {
     switched != NEVER && incoming.direction.consumer.taken.load(Ordering::Relaxed) >= switched
 }
 
-/// Whether everything that came otherwise than it will from now on has been read. Drops bells.
-pub(crate) fn is_heard(segment: &Segment, me: End, fd: c_int) -> bool {
-    let incoming = segment.incoming(me);
+/// Whether everything that came otherwise than it will from now on has been read. Drops bells. Those that
+/// do not come any more, since the kernel's stream has ended, are not waited for.
+pub(crate) fn is_heard(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
+    let incoming = segment.incoming(slot.end());
     if !is_past(incoming) || incoming.has_bytes() {
         return false;
     }
@@ -236,25 +316,38 @@ pub(crate) fn is_heard(segment: &Segment, me: End, fd: c_int) -> bool {
             return true;
         }
         let most = left.min(bells.len());
-        let Ok(got @ 1..) = raw::recv(fd, bells.get_mut(..most).unwrap_or(&mut []), 0) else {
-            return false;
-        };
-        incoming.direction.consumer.heard.fetch_add(got as u64, Ordering::AcqRel);
+        match raw::recv(fd, bells.get_mut(..most).unwrap_or(&mut []), 0) {
+            Ok(0) => return true,
+            Ok(got) => {
+                incoming.direction.consumer.heard.fetch_add(got as u64, Ordering::AcqRel);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => return false,
+            Err(Errno(error)) => {
+                // The kernel says it once: now.
+                slot.pending_error.store(u8::try_from(error).unwrap_or(0), Ordering::Relaxed);
+                return true;
+            }
+        }
     }
 }
 
 /// Whether everything that the end that left has not read has been sent again.
 pub(crate) fn is_pumped(segment: &Segment, me: End) -> bool {
     let header = segment.header();
-    header.refunded.load(Ordering::Acquire) >= header.refund.load(Ordering::Acquire)
+    header.refunded.load(Ordering::Acquire) >= refund_of(segment)
         && !segment.outgoing(me).has_bytes()
+}
+
+/// Bytes that the end that left has left to be sent again.
+fn refund_of(segment: &Segment) -> u64 {
+    segment.header().refund.load(Ordering::Acquire).min(QUEUE_MAX)
 }
 
 /// Sends again what the end that left has not read, as far as the kernel takes it. Returns whether
 /// that was all.
-fn send_again(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
+fn send_again(slot: &Slot, segment: &Segment, fd: c_int) -> Result<bool, Broken> {
     let header = segment.header();
-    let refund = header.refund.load(Ordering::Acquire).min(REFUND_MAX);
+    let refund = refund_of(segment);
     let done = header.refunded.load(Ordering::Acquire);
     if done < refund {
         let given = meeting::refund(slot)
@@ -265,7 +358,7 @@ fn send_again(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
         let sent = give(fd, rest.as_ptr(), rest.len());
         header.refunded.fetch_add(sent as u64, Ordering::AcqRel);
         if sent < rest.len() {
-            return false;
+            return Ok(false);
         }
         header.refunded.store(refund, Ordering::Release);
         if let Some(path) = meeting::refund(slot) {
@@ -308,11 +401,14 @@ pub(crate) fn see_off(slot: &Slot, fd: c_int) {
 fn inherit(slot: &Slot, segment: &Segment, fd: c_int, given: Vec<u8>) {
     let mut bytes = given;
     let incoming = segment.incoming(slot.end());
-    incoming.forward(|run, len| {
+    let is_whole = incoming.forward(|run, len| {
         // SAFETY: a run of the ring, mapped and initialised.
         bytes.extend((0..len).map(|at| unsafe { run.wrapping_add(at).read_volatile() }));
         len
     });
+    if is_whole.is_err() {
+        return poison(slot, fd);
+    }
     if bytes.is_empty() {
         return;
     }
@@ -423,9 +519,9 @@ fn disconnect(fd: c_int) {
 const NAP_NS: i64 = 50_000;
 /// How often for a bell that is being rung: a second.
 const RINGING_ROUNDS: u32 = 20_000;
-/// How often for an end that leaves: ten seconds.
-const LEAVING_ROUNDS: u32 = 200_000;
-/// How long for bytes on their way, and for room for those that are to be sent again.
+/// How often for an end that leaves, with each use of the connection: some 20 ms.
+const LEAVING_ROUNDS: u32 = 400;
+/// How long for bytes on their way, for room for those that are to be sent again, and for an end that leaves.
 const PATIENCE_NS: u64 = 10_000_000_000;
 /// More than the kernel holds for a connection.
-const REFUND_MAX: u64 = 1 << 30;
+const QUEUE_MAX: u64 = 1 << 30;

@@ -13,21 +13,25 @@
 //!
 //! # Safety
 //!
-//! 1. A segment is mapped from `base` for [`Sizes::file`] bytes until it is dropped. Its header
+//! 1. A segment is mapped for [`Sizes::file`] bytes until it is dropped. Its header
 //!    is made of atomics, for which every bit pattern is legal, so a shared reference to it is
 //!    sound whatever the other process writes there.
 //! 2. Bytes of a ring are never seen through references. They are copied, between bounds that are
 //!    computed from this end's own cursor and masked by this end's own idea of the sizes; what the
 //!    other end claims is checked first ([`Broken`]), or cannot lead out of the ring
 //!    ([`Ring::place`]).
+//!
+//! Positions that make no sense count as something to look at: whoever looks finds the ring broken, and no
+//! waiter waits for a word that means nothing.
 
+use std::ffi::c_int;
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::parts::{Cursor, Fault};
-use crate::raw;
+use crate::shelter::Mapping;
+use crate::{meeting, raw};
 
 /// What the header says first.
 pub(crate) const MAGIC: u64 = 0x0007_6264_615f_6b73;
@@ -134,6 +138,9 @@ struct Sender {
     /// last found full.
     wanted: AtomicU64,
     full_at: AtomicU64,
+    /// So many bytes from the start of the ring have memory, and of the larger one.
+    reserved: AtomicU64,
+    reserved_large: AtomicU64,
 }
 
 /// Written by the end that receives.
@@ -172,13 +179,21 @@ pub(crate) struct Writer {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Broken;
 
-/// Why nothing has been read.
+/// Why nothing has been read or written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Trouble {
     /// The other end has written nonsense.
     Broken,
     /// The program's buffer is none.
     Fault,
+    /// There is no more memory for the ring.
+    NoMemory,
+}
+
+impl From<Fault> for Trouble {
+    fn from(_: Fault) -> Self {
+        Self::Fault
+    }
 }
 
 impl From<Broken> for Trouble {
@@ -218,7 +233,7 @@ impl Sizes {
 /// A mapped segment.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    base: NonNull<u8>,
+    mapping: Mapping,
     sizes: Sizes,
     /// Where in each of the rings this process is going to write next, most likely.
     next: [AtomicUsize; 2],
@@ -294,36 +309,34 @@ pub(crate) fn ip_words(ip: IpAddr) -> [u64; 2] {
 }
 
 impl Segment {
-    /// Takes over a mapping of [`Sizes::file`] bytes that somebody has just made.
-    ///
-    /// # Safety
-    ///
-    /// The mapping is readable, writable, shared, and nobody else unmaps it.
-    pub(crate) unsafe fn adopt(base: NonNull<u8>, sizes: Sizes) -> Self {
+    /// Takes over a mapping of a file of [`Sizes::file`] bytes that somebody has just made, and puts memory
+    /// aside for what every connection needs of it; `None` if there is not enough.
+    pub(crate) fn make(file: c_int, sizes: Sizes) -> Option<Self> {
         debug_assert!(sizes.first.is_power_of_two());
-        Self { base, sizes, next: Default::default() }
+        let len = sizes.file();
+        raw::set_size(file, len).ok()?;
+        let least = if can_populate() { LEAST_BYTES.min(sizes.first) } else { sizes.first };
+        raw::reserve(file, 0, HEADER_BYTES + least).ok()?;
+        raw::reserve(file, HEADER_BYTES + sizes.first + sizes.large, least).ok()?;
+        let segment =
+            Self { mapping: Mapping::new(file, len).ok()?, sizes, next: Default::default() };
+        for direction in &segment.header().directions {
+            direction.sender.reserved.store(word(least), Ordering::Relaxed);
+        }
+        Some(segment)
     }
 
-    /// Takes over a mapping of `len` bytes that somebody else has made; it is gone if its header does not
-    /// say that it is a segment of this length.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Segment::adopt`].
-    pub(crate) unsafe fn open(base: NonNull<u8>, len: usize) -> Option<Self> {
-        let sizes = if len < HEADER_BYTES {
-            None
-        } else {
-            // SAFETY: mapped, aligned to a page, made of atomics, and as long as that (rule 1).
-            let header = unsafe { base.cast::<Header>().as_ref() };
-            let is_segment = header.magic.load(Ordering::Acquire) == MAGIC;
-            is_segment.then(|| Sizes::of(header, len)).flatten()
-        };
-        if sizes.is_none() {
-            // SAFETY: the caller's promise; there is no segment that would use it.
-            unsafe { raw::unmap(base.as_ptr(), len) };
+    /// Takes over a mapping that somebody else has made; it is gone if its header does not say that it is a
+    /// segment of this length.
+    pub(crate) fn open(mapping: Mapping) -> Option<Self> {
+        if mapping.len() < HEADER_BYTES {
+            return None;
         }
-        sizes.map(|sizes| Self { base, sizes, next: Default::default() })
+        // SAFETY: mapped, aligned to a page, made of atomics, and as long as that (rule 1).
+        let header = unsafe { mapping.base().cast::<Header>().as_ref() };
+        let is_segment = header.magic.load(Ordering::Acquire) == MAGIC;
+        let sizes = is_segment.then(|| Sizes::of(header, mapping.len())).flatten()?;
+        Some(Self { mapping, sizes, next: Default::default() })
     }
 
     /// What a ring has at first.
@@ -354,7 +367,7 @@ impl Segment {
 
     pub(crate) fn header(&self) -> &Header {
         // SAFETY: mapped, aligned to a page, and made of atomics (rule 1).
-        unsafe { self.base.cast::<Header>().as_ref() }
+        unsafe { self.mapping.base().cast::<Header>().as_ref() }
     }
 
     /// Says which connection it is for, to those who do not find it by its name, before anybody can know
@@ -396,20 +409,26 @@ impl Segment {
 
     /// Who goes back to the kernel.
     #[inline]
-    pub(crate) fn leaver(&self) -> Leaver {
+    pub(crate) fn leaver(&self) -> Result<Leaver, Broken> {
+        if self.mapping.is_spoilt().load(Ordering::Relaxed) {
+            return Err(Broken);
+        }
         match self.header().leaver.load(Ordering::SeqCst) {
-            1 => Leaver::Leaves(End::Client),
-            2 => Leaver::Leaves(End::Server),
-            3 => Leaver::Left(End::Client),
-            4 => Leaver::Left(End::Server),
-            _ => Leaver::Nobody,
+            0 => Ok(Leaver::Nobody),
+            1 => Ok(Leaver::Leaves(End::Client)),
+            2 => Ok(Leaver::Leaves(End::Server)),
+            3 => Ok(Leaver::Left(End::Client)),
+            4 => Ok(Leaver::Left(End::Server)),
+            _ => Err(Broken),
         }
     }
 
-    /// Whether either end goes back to the kernel.
+    /// Whether either end goes back to the kernel, or the word for that means nothing, or a page has been
+    /// missing: then whoever follows finds that out.
     #[inline]
     pub(crate) fn is_leaving(&self) -> bool {
         self.header().leaver.load(Ordering::SeqCst) != 0
+            || self.mapping.is_spoilt().load(Ordering::Relaxed)
     }
 
     /// This end goes back to the kernel, unless the other does so already.
@@ -471,19 +490,13 @@ impl Segment {
         let [a, b] = &self.header().directions;
         let Sizes { first, large } = self.sizes;
         let at = HEADER_BYTES + if second { first + large } else { 0 };
-        let bytes = self.base.as_ptr().wrapping_add(at);
+        let bytes = self.mapping.base().as_ptr().wrapping_add(at);
         let ([of_a, of_b], sizes) = (&self.next, self.sizes);
+        let is_spoilt = self.mapping.is_spoilt();
         match second {
-            false => Ring { direction: a, bytes, sizes, next: of_a },
-            true => Ring { direction: b, bytes, sizes, next: of_b },
+            false => Ring { direction: a, bytes, sizes, next: of_a, is_spoilt },
+            true => Ring { direction: b, bytes, sizes, next: of_b, is_spoilt },
         }
-    }
-}
-
-impl Drop for Segment {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours (rule 1), and whoever drops a segment was its last user.
-        unsafe { raw::unmap(self.base.as_ptr(), self.sizes.file()) };
     }
 }
 
@@ -494,6 +507,20 @@ pub(crate) struct Ring<'a> {
     bytes: *mut u8,
     sizes: Sizes,
     next: &'a AtomicUsize,
+    /// A page has been missing.
+    is_spoilt: &'a AtomicBool,
+}
+
+/// Whether the kernel makes pages ahead of their use (Linux 5.14). If not, rings have all of their memory from
+/// the start, and do not grow.
+fn can_populate() -> bool {
+    static KNOWN: AtomicU32 = AtomicU32::new(0);
+    if KNOWN.load(Ordering::Relaxed) == 0 {
+        // SAFETY: of no page, so nothing is touched.
+        let answer = unsafe { raw::populate(std::ptr::null_mut(), 0) };
+        KNOWN.store(if answer.is_ok() { 1 } else { 2 }, Ordering::Relaxed);
+    }
+    KNOWN.load(Ordering::Relaxed) == 1
 }
 
 fn word(len: usize) -> u64 {
@@ -546,7 +573,17 @@ impl Ring<'_> {
             // What lies in the first ring takes no room in the other.
             (word(self.sizes.large), tail.max(grown_at))
         };
-        (len.saturating_sub(head.wrapping_sub(from)), len)
+        // A reader that is where it cannot be has as much as there is: who sends next finds that out.
+        let ahead = head.wrapping_sub(from);
+        let room = if self.is_possible(ahead) { len.saturating_sub(ahead) } else { len };
+        (room, len)
+    }
+
+    /// Whether a sender may be so far ahead of its reader: by all there is, and by what it has skipped and
+    /// the reader has not.
+    #[inline]
+    fn is_possible(&self, ahead: u64) -> bool {
+        ahead <= 2 * word(self.sizes.first + self.sizes.large)
     }
 
     /// Whether there are bytes to read.
@@ -671,6 +708,9 @@ impl Ring<'_> {
             available -= copied;
             tail = tail.wrapping_add(copied.try_into().unwrap_or(0));
         }
+        if self.is_spoilt.load(Ordering::Relaxed) {
+            return Err(Trouble::Broken);
+        }
         if done > 0 && !peek {
             self.direction.consumer.tail.store(tail, Ordering::Release);
         }
@@ -678,17 +718,25 @@ impl Ring<'_> {
     }
 
     /// Takes bytes out again, and hands them to `take`, which says of how many it has disposed, until
-    /// it has disposed of none. Returns whether the ring is empty.
-    pub(crate) fn forward(&self, mut take: impl FnMut(*const u8, usize) -> usize) -> bool {
+    /// it has disposed of none, or of more than there can be at once. Returns whether the ring is empty.
+    pub(crate) fn forward(
+        &self,
+        mut take: impl FnMut(*const u8, usize) -> usize,
+    ) -> Result<bool, Broken> {
+        let mut left = self.sizes.first + self.sizes.large;
         loop {
-            let Ok((tail, available @ 1..)) = self.readable() else { return true };
+            let (tail, available) = self.readable()?;
+            if available == 0 {
+                return Ok(true);
+            }
             let (offset, most) = self.place(tail, self.grown_at());
             // In bounds: `offset` and the rest of the ring from there (rule 2).
-            let run = available.min(most);
+            let run = available.min(most).min(left);
             let done = take(self.bytes.wrapping_add(offset), run).min(run);
             if done == 0 {
-                return false;
+                return Ok(false);
             }
+            left -= done;
             let tail = tail.wrapping_add(done.try_into().unwrap_or(0));
             self.direction.consumer.tail.store(tail, Ordering::Release);
         }
@@ -711,9 +759,9 @@ impl Ring<'_> {
     }
 
     /// Copies bytes in for as long as there are some and there is room for them, and returns how
-    /// many; none if a buffer is none. A stream in a ring that has grown does not begin again at the
+    /// many; none if a buffer is none, or if the reader says to be where it cannot be. A stream in a ring that has grown does not begin again at the
     /// start: what comes next had better not lie where the reader still has it near itself.
-    pub(crate) fn write(&self, from: &mut Cursor<'_>, is_stream: bool) -> Result<usize, Fault> {
+    pub(crate) fn write(&self, from: &mut Cursor<'_>, is_stream: bool) -> Result<usize, Trouble> {
         let begin = from.clone();
         let Direction { producer, sender, consumer, .. } = self.direction;
         let mut head = sender.head.load(Ordering::Relaxed);
@@ -729,6 +777,9 @@ impl Ring<'_> {
         let is_far = restarts && head.wrapping_sub(tail) >= RESTART_BYTES;
         if room < wanted || is_far {
             tail = consumer.tail.load(Ordering::Acquire);
+            if !self.is_possible(head.wrapping_sub(tail)) {
+                return Err(Trouble::Broken);
+            }
             if tail == head && restarts {
                 let start = origin.wrapping_add(past | (len - 1)).wrapping_add(1);
                 producer.skip_from.store(head, Ordering::Relaxed);
@@ -741,11 +792,14 @@ impl Ring<'_> {
         let mut done = 0;
         while room > 0 {
             let (offset, most) = self.place(head, grown_at);
-            let run = room.min(most);
+            let run = self.reserved(offset, room.min(most).min(from.remaining()));
+            if run == 0 && from.remaining() > 0 && done == 0 {
+                return Err(Trouble::NoMemory);
+            }
             // In bounds: `offset + most` is at most the ring's length (rule 2).
             let Ok(copied) = from.drain(self.bytes.wrapping_add(offset), run) else {
                 *from = begin;
-                return Err(Fault);
+                return Err(Trouble::Fault);
             };
             if copied == 0 {
                 break;
@@ -753,6 +807,9 @@ impl Ring<'_> {
             done += copied;
             room -= copied;
             head = head.wrapping_add(copied.try_into().unwrap_or(0));
+        }
+        if self.is_spoilt.load(Ordering::Relaxed) {
+            return Err(Trouble::Broken);
         }
         if done > 0 {
             // In this order: who is killed in between has sent it.
@@ -763,11 +820,48 @@ impl Ring<'_> {
         Ok(done)
     }
 
+    /// How many of `len` bytes from `offset` on have memory; more is put aside if it has to be.
+    #[inline]
+    fn reserved(&self, offset: usize, len: usize) -> usize {
+        let Sizes { first, .. } = self.sizes;
+        let Sender { reserved, reserved_large, .. } = &self.direction.sender;
+        let (start, known) = if offset < first { (0, reserved) } else { (first, reserved_large) };
+        let has = usize::try_from(known.load(Ordering::Relaxed)).unwrap_or(0);
+        if offset - start + len <= has {
+            return len;
+        }
+        let has = self.reserve(start, known, has, offset - start + len);
+        has.saturating_sub(offset - start).min(len)
+    }
+
+    /// Puts memory aside for the ring that begins at `start`, of which `has` bytes have some: in steps, as
+    /// most connections need little. Returns how many have some now.
+    #[cold]
+    fn reserve(&self, start: usize, known: &AtomicU64, has: usize, wanted: usize) -> usize {
+        let Sizes { first, large } = self.sizes;
+        let (all, step) = if start == 0 { (first, STEP_BYTES) } else { (large, LARGE_STEP_BYTES) };
+        let next = wanted.next_multiple_of(step).min(all);
+        if has >= next || !can_populate() || !meeting::has_room(STEP_SHARE) {
+            return has.min(all);
+        }
+        // In bounds: from `has` to `next` is within the ring (rule 2).
+        let at = self.bytes.wrapping_add(start + has);
+        // SAFETY: pages of the mapping, which hold bytes (rule 2).
+        if unsafe { raw::populate(at, next - has) }.is_err() {
+            return has;
+        }
+        known.store(word(next), Ordering::Relaxed);
+        next
+    }
+
     /// So much more has gone through a ring that is wanted larger: has it grow when that is a good deal,
     /// if there is memory. Returns whether it has grown.
     pub(crate) fn want_larger(&self, bytes: u64, has_memory: impl FnOnce() -> bool) -> bool {
         let Direction { producer, sender, .. } = self.direction;
-        if self.sizes.large == 0 || sender.grown_at.load(Ordering::Relaxed) != NEVER {
+        if self.sizes.large == 0
+            || !can_populate()
+            || sender.grown_at.load(Ordering::Relaxed) != NEVER
+        {
             return false;
         }
         let before = sender.wanted.load(Ordering::Relaxed);
@@ -791,6 +885,13 @@ impl Ring<'_> {
         tail.wrapping_sub(sender.full_at.swap(tail, Ordering::Relaxed))
     }
 }
+
+/// Memory of a ring that is put aside from the start, and in steps later on.
+const LEAST_BYTES: usize = 8192;
+const STEP_BYTES: usize = 1 << 16;
+const LARGE_STEP_BYTES: usize = 1 << 18;
+/// A step is taken while more than this part of what the file system may hold is free.
+const STEP_SHARE: u64 = 8;
 
 /// A ring grows when it has been wanted larger for so many times its bytes, and is asked again whether
 /// there is memory after as many more.

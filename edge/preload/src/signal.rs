@@ -6,7 +6,7 @@
 //! back there. What the program reads back is what it has set.
 //!
 //! Faults are ours first: one in the middle of a copy from or to the program's buffers ends the copy,
-//! not the program (`copy.rs`). Every other has the effect it would have without us.
+//! not the program (`copy.rs`), and one on shared memory of ours that is missing is mended (`shelter.rs`). Every other has the effect it would have without us.
 //!
 //! # Safety
 //!
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering}
 
 use crate::real::real;
 use crate::thread::Interrupts;
-use crate::{copy, raw, thread};
+use crate::{copy, raw, shelter, thread};
 
 const SIGNALS: usize = 65;
 
@@ -72,6 +72,11 @@ extern "C-unwind" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
     let has_flag = |flag| of(&FLAGS).is_some_and(|flags| flags & flag != 0);
     // SAFETY: what the kernel says about a signal, or null.
     let is_real = unsafe { info.as_ref() }.is_some_and(|info| info.si_code > 0);
+    // SAFETY: what the kernel says about a fault.
+    let address = || unsafe { info.as_ref().map(|info| info.si_addr().addr()) };
+    if signal == libc::SIGBUS && is_real && address().is_some_and(shelter::replace) {
+        return;
+    }
     // SAFETY: the kernel's own context, and this handler returns next.
     if GUARDED.contains(&signal) && is_real && unsafe { copy::land(context) } {
         return;

@@ -153,6 +153,8 @@ pub(crate) struct Slot {
     pub(crate) writers: AtomicU32,
     /// When the kernel was last asked whether the peer is still there.
     pub(crate) looked_ns: AtomicU64,
+    /// Since when the peer is about to go back to the kernel; 0 if it is not.
+    pub(crate) leaving_since_ns: AtomicU64,
     /// How often there was no room for all that was to be sent.
     pub(crate) fulls: AtomicU32,
     /// Bytes sent on rings since something was last received.
@@ -238,6 +240,8 @@ const HEAD_BYTES: usize = size_of::<Arena>()
     + SLOTS_MAX * size_of::<Slot>()
     + memberships::COUNT * size_of::<Membership>();
 const _: () = assert!(HEAD_BYTES.is_multiple_of(align_of::<Bits>()));
+/// What of the arena is put aside from the start: its head, and the first slots.
+pub(crate) const HEAD_PAGES: usize = size_of::<Arena>() + 64 * size_of::<Slot>();
 /// Length of the arena. Only what has been touched is there.
 const ARENA_BYTES: usize = HEAD_BYTES + BITS_COUNT * size_of::<Bits>();
 const BITS_COUNT: usize = (holders::WORDS - 1) * SLOTS_MAX;
@@ -578,6 +582,8 @@ impl Slot {
         self.multicast_by.store(0, o);
         for count in
             [&self.looked_ns, &self.taken, &self.given, &self.receive_limit_ns, &self.send_limit_ns]
+                .into_iter()
+                .chain([&self.leaving_since_ns])
         {
             count.store(0, o);
         }

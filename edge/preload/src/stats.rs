@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use adverb_sockconf::Level;
 
+use crate::shelter::Mapping;
 use crate::slot::{self, Kind, Slot};
 use crate::{config, datagram, log, meeting, raw, ring, table};
 
@@ -44,6 +45,8 @@ pub(crate) struct Counters {
     pub(crate) rx_dropped_bytes: AtomicU64,
     pub(crate) rx_dropped_packets: AtomicU64,
     pub(crate) rx_limit_bytes: AtomicU64,
+    /// Connections that were reset because the peer had written nonsense to shared memory.
+    pub(crate) rings_broken: AtomicU64,
 }
 
 /// Remembers `now` if it is more than ever. Returns whether it is.
@@ -67,7 +70,7 @@ pub(crate) fn add(counter: &AtomicU64, count: usize) {
 
 impl Counters {
     /// Where each lies, for the text in front of the file.
-    pub(crate) const FIELDS: [(&'static str, usize); 20] = [
+    pub(crate) const FIELDS: [(&'static str, usize); 21] = [
         ("rx_bytes", offset_of!(Self, rx_bytes)),
         ("rx_packets", offset_of!(Self, rx_packets)),
         ("rx_os_bytes", offset_of!(Self, rx_os_bytes)),
@@ -88,9 +91,10 @@ impl Counters {
         ("rx_dropped_bytes", offset_of!(Self, rx_dropped_bytes)),
         ("rx_dropped_packets", offset_of!(Self, rx_dropped_packets)),
         ("rx_limit_bytes", offset_of!(Self, rx_limit_bytes)),
+        ("rings_broken", offset_of!(Self, rings_broken)),
     ];
 
-    fn all(&self) -> [&AtomicU64; 20] {
+    fn all(&self) -> [&AtomicU64; 21] {
         [
             &self.rx_bytes,
             &self.rx_packets,
@@ -112,6 +116,7 @@ impl Counters {
             &self.rx_dropped_bytes,
             &self.rx_dropped_packets,
             &self.rx_limit_bytes,
+            &self.rings_broken,
         ]
     }
 
@@ -242,9 +247,15 @@ fn file(len: usize) -> Option<*mut u8> {
     raw::unlink(&path);
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
     let fd = raw::open(&path, flags).ok()?;
-    let mapped = raw::set_size(fd, len).and_then(|_| raw::map_file(fd, len));
+    let mapped = raw::set_size(fd, len)
+        .and_then(|_| raw::reserve(fd, 0, slot::HEAD_PAGES))
+        .and_then(|()| Mapping::new(fd, len));
     raw::close(fd);
-    let base = mapped.ok()?;
+    let Ok(mapping) = mapped else {
+        raw::unlink(&path);
+        return None;
+    };
+    let base = mapping.keep();
     let list = |places: &[usize]| places.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let text = format!(
         "adverb-sockets 1 pid={pid} fds={} ring={} box={} layout={} why={} command={}\0",

@@ -130,7 +130,7 @@ pub(crate) fn try_receive(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Re
         return Step::Failed(Errno(error));
     }
     arrive(slot, fd);
-    loop {
+    for _ in 0..FOLLOWS_MAX {
         let held = slot.receiving.hold();
         match slot.segment() {
             None => return receive_unsettled(slot, fd, into, how),
@@ -138,8 +138,22 @@ pub(crate) fn try_receive(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Re
             Some(segment) => return receive_settled(slot, segment, fd, into, how),
         }
         drop(held);
-        retreat::follow(slot, fd);
+        if !retreat::follow(slot, fd) {
+            return Step::Nothing;
+        }
     }
+    broken(slot, fd)
+}
+
+/// Attempts that find anew that the other end goes back to the kernel, before its word is no more believed.
+const FOLLOWS_MAX: u32 = 8;
+
+/// The other end has written nonsense: the connection is reset, which is said once.
+#[cold]
+fn broken(slot: &Slot, fd: c_int) -> Step {
+    retreat::poison(slot, fd);
+    let _ = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+    Step::Failed(Errno::CONNRESET)
 }
 
 /// Whether the other end goes back to the kernel, and this one has not begun to follow.
@@ -207,11 +221,11 @@ fn receive_settled(
 ) -> Step {
     let ring = segment.incoming(slot.end());
     let (producer, consumer) = (&ring.direction.producer, &ring.direction.consumer);
-    loop {
+    for _ in 0..SETTLING_LOOKS_MAX {
         let switched = producer.switched_at.load(Ordering::Acquire);
         let taken = consumer.taken.load(Ordering::Relaxed);
         if switched != NEVER && taken >= switched {
-            break;
+            return receive_ring(slot, ring, fd, into, how);
         }
         let most = if switched == NEVER {
             // What is in the queue before the peer has switched is no bell.
@@ -244,7 +258,8 @@ fn receive_settled(
         };
         into.skip(got);
         if !how.peek {
-            consumer.taken.store(taken + u64::try_from(got).unwrap_or(0), Ordering::Release);
+            let taken = taken.wrapping_add(got.try_into().unwrap_or(0));
+            consumer.taken.store(taken, Ordering::Release);
             add(&slot.counters.rx_os_packets, 1);
             add(&slot.counters.rx_os_bytes, got);
             if slot.carrier() == Carrier::Offered {
@@ -253,8 +268,11 @@ fn receive_settled(
         }
         return Step::Moved(got);
     }
-    receive_ring(slot, ring, fd, into, how)
+    if into.remaining() == 0 { Step::Moved(0) } else { Step::Nothing }
 }
+
+/// Looks at where the bytes are, each of which finds that this has just changed.
+const SETTLING_LOOKS_MAX: u32 = 64;
 
 /// The peer has answered through the kernel, though rings are offered to it. It looks for them with
 /// the first bytes that it gets: if it has answered a few times, it is not going to take them.
@@ -280,8 +298,8 @@ fn receive_ring(
         ring.read(into, how.peek)
     };
     match read {
-        Err(Trouble::Broken) => Step::Failed(Errno::CONNRESET),
-        Err(Trouble::Fault) => Step::Failed(Errno::FAULT),
+        Err(Trouble::Broken) => broken(slot, fd),
+        Err(Trouble::Fault | Trouble::NoMemory) => Step::Failed(Errno::FAULT),
         Ok(0) if into.remaining() == 0 => Step::Moved(0),
         Ok(0) if slot.is_read_shut.load(Ordering::Relaxed) => Step::Ended,
         Ok(0) if ring.direction.producer.fin.load(Ordering::Acquire) != 0 => {
@@ -315,15 +333,18 @@ fn receive_ring(
 
 /// Whether the peer has gone back to the kernel.
 fn is_left(slot: &Slot) -> bool {
-    slot.mapped().is_some_and(|segment| matches!(segment.leaver(), Leaver::Left(_)))
+    slot.mapped().is_some_and(|segment| matches!(segment.leaver(), Ok(Leaver::Left(_))))
 }
 
 /// The peer has gone back to the kernel, and the ring is empty: what comes now comes from there.
 fn receive_after_ring(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive) -> Step {
     let Some(segment) = slot.mapped() else { return Step::Nothing };
-    if !retreat::is_heard(segment, slot.end(), fd) {
+    if !retreat::is_heard(slot, segment, fd) {
         let has_bytes = segment.incoming(slot.end()).has_bytes();
         return if has_bytes { Step::Moved(0) } else { Step::Nothing };
+    }
+    if let Some(error) = slot.take_error() {
+        return Step::Failed(Errno(error));
     }
     match kernel_receive(fd, into, usize::MAX, how) {
         Ok(0) if into.remaining() > 0 => Step::Ended,
@@ -361,17 +382,11 @@ fn last_word(slot: &Slot, fd: c_int) -> Step {
 fn ring_for_room(slot: &Slot, ring: Ring<'_>, fd: c_int) {
     fence(Ordering::SeqCst);
     let writer = &ring.direction.writer;
-    if writer.armed.load(Ordering::Relaxed) != 0 && ring.leaves_much_room() {
-        ring_bell(slot, &writer.armed, fd);
-    }
-}
-
-/// Rings for a sleeper who has armed `bell`, unless somebody else does.
-fn ring_bell(slot: &Slot, bell: &AtomicU32, fd: c_int) {
-    match bell.swap(0, Ordering::AcqRel) {
-        0 => return,
-        ON_WORD => return raw::wake(bell),
-        _ => {}
+    if writer.armed.load(Ordering::Relaxed) == 0
+        || !ring.leaves_much_room()
+        || !wants_bell(&writer.armed)
+    {
+        return;
     }
     let Some(segment) = slot.mapped() else { return };
     let outgoing = segment.outgoing(slot.end()).direction;
@@ -381,6 +396,19 @@ fn ring_bell(slot: &Slot, bell: &AtomicU32, fd: c_int) {
         switch(slot, segment);
     }
     ring_once(slot, segment, fd);
+}
+
+/// Wakes a sleeper who has armed `bell` and sleeps on that very word. Returns whether there is one who has to
+/// be rung for, by the caller.
+fn wants_bell(bell: &AtomicU32) -> bool {
+    match bell.swap(0, Ordering::AcqRel) {
+        0 => false,
+        ON_WORD => {
+            raw::wake(bell);
+            false
+        }
+        _ => true,
+    }
 }
 
 /// Rings, unless the other end has closed or leaves: both wait for whoever is about to.
@@ -450,7 +478,11 @@ pub(crate) fn try_send(slot: &Slot, fd: c_int, from: &mut Cursor<'_>, more: bool
     if slot.carrier() == Carrier::Open {
         look_for_offer(slot, fd);
     }
-    loop {
+    let mut is_short = false;
+    for _ in 0..FOLLOWS_MAX {
+        if is_short && !retreat::leave_for_want_of_memory(slot, fd) {
+            return Step::Nothing;
+        }
         let held = slot.sending.hold();
         if slot.is_write_shut.load(Ordering::Relaxed) {
             return Step::Failed(Errno::PIPE);
@@ -461,6 +493,10 @@ pub(crate) fn try_send(slot: &Slot, fd: c_int, from: &mut Cursor<'_>, more: bool
         if !is_left_behind(slot, segment) {
             let step = send_settled(slot, segment, fd, from, more);
             drop(held);
+            if matches!(step, Step::Failed(Errno::NOMEM)) && slot.carrier() == Carrier::Rings {
+                is_short = true;
+                continue;
+            }
             if is_left_behind(slot, segment) {
                 // The other end did not wait for these bytes: they follow it.
                 retreat::follow(slot, fd);
@@ -468,8 +504,11 @@ pub(crate) fn try_send(slot: &Slot, fd: c_int, from: &mut Cursor<'_>, more: bool
             return step;
         }
         drop(held);
-        retreat::follow(slot, fd);
+        if !retreat::follow(slot, fd) {
+            return Step::Nothing;
+        }
     }
+    broken(slot, fd)
 }
 
 fn send_settled(
@@ -544,7 +583,12 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
     }
     let streamed = slot.streamed.load(Ordering::Relaxed);
     let is_stream = streamed >= STREAM_BYTES;
-    let Ok(mut sent) = ring.write(from, is_stream) else { return Step::Failed(Errno::FAULT) };
+    let mut sent = match ring.write(from, is_stream) {
+        Ok(sent) => sent,
+        Err(Trouble::Broken) => return broken(slot, fd),
+        Err(Trouble::Fault) => return Step::Failed(Errno::FAULT),
+        Err(Trouble::NoMemory) => return Step::Failed(Errno::NOMEM),
+    };
     let is_full = from.remaining() > 0;
     if is_full {
         slot.fulls.fetch_add(1, Ordering::AcqRel);
@@ -574,7 +618,8 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
                 ring_unless(slot, segment, fd, is_done);
             }
         }
-        _ => ring_bell(slot, &consumer.sleep.armed, fd),
+        _ if wants_bell(&consumer.sleep.armed) => ring_once(slot, segment, fd),
+        _ => {}
     }
     end_run(slot);
     add(&slot.counters.tx_packets, 1);
@@ -1069,15 +1114,16 @@ pub(crate) fn receive(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Receiv
     let mut done = 0;
     loop {
         let step = wait(slot, fd, Want::Read, now, || {
-            loop {
+            for _ in 0..EMPTY_LOOKS_MAX {
                 match try_receive(slot, fd, &mut cursor, how) {
                     // The ring was found empty and then not: look again.
                     Step::Moved(0) if wanted > 0 => {}
                     step @ (Step::Moved(_) | Step::Ended | Step::Nothing | Step::Failed(_)) => {
-                        break step;
+                        return step;
                     }
                 }
             }
+            Step::Nothing
         });
         match step {
             Step::Moved(count) => {
@@ -1097,6 +1143,9 @@ pub(crate) fn receive(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Receiv
         }
     }
 }
+
+/// Looks that find a ring empty that has bytes just after.
+const EMPTY_LOOKS_MAX: u32 = 64;
 
 /// How to send.
 #[derive(Clone, Copy, Debug, Default)]

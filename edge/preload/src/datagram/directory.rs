@@ -76,9 +76,9 @@ pub(super) fn of(fd: c_int) -> Option<&'static Directory> {
         let path = meeting::path(&format!("udp.{}", spaces(here)))?;
         let file = meeting::open_own(&path, libc::O_CREAT)?;
         let len = size_of::<Directory>();
-        let mapped = raw::set_size(file, len).and_then(|_| raw::map_file(file, len));
+        let mapped = meeting::map_whole(file, len);
         raw::close(file);
-        MAP.store(mapped.ok()?.cast(), Ordering::Release);
+        MAP.store(mapped?.keep().cast(), Ordering::Release);
     }
     // SAFETY: mapped for good, of this length, and made of atomics.
     Some(unsafe { &*MAP.load(Ordering::Acquire) })

@@ -22,11 +22,11 @@ mod senders;
 
 use std::ffi::c_int;
 use std::mem::offset_of;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::lock::Lock;
-use crate::raw;
+use crate::shelter::Mapping;
+use crate::{meeting, raw};
 
 pub(super) use records::{Front, Peeked, Pushed, Reserved};
 pub(super) use senders::{Expects, Origin, Sender, Sent};
@@ -155,15 +155,9 @@ pub(super) struct About {
 /// A mapped mailbox.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    base: NonNull<u8>,
+    mapping: Mapping,
     ring_bytes: usize,
 }
-
-// SAFETY: the mapping is nobody's in particular, and everything in it is atomics, or bytes that are
-// copied under a lock (rules 1 to 3).
-unsafe impl Send for Mailbox {}
-// SAFETY: as above.
-unsafe impl Sync for Mailbox {}
 
 /// Length of a mailbox with a ring of that size.
 pub(super) const fn size(ring_bytes: usize) -> usize {
@@ -199,25 +193,12 @@ fn shows_number(shows: Shows) -> u32 {
 }
 
 impl Mailbox {
-    /// Takes over a mapping of `size(ring_bytes)` bytes; `ring_bytes` is a power of two.
-    ///
-    /// # Safety
-    ///
-    /// The mapping is readable, writable, shared, and nobody else unmaps it.
-    unsafe fn adopt(base: NonNull<u8>, ring_bytes: usize) -> Self {
-        debug_assert!(ring_bytes.is_power_of_two());
-        Self { base, ring_bytes }
-    }
-
     /// Makes a mailbox in a file that nobody has seen yet. Its maker holds senders off until it
     /// says otherwise.
     pub(super) fn make(file: c_int, about: &About, limit: u64) -> Option<Self> {
         let About { cookie, inode, port, domain, is_v6_only } = *about;
         let ring_bytes = ring_bytes_for(limit);
-        raw::set_size(file, size(ring_bytes)).ok()?;
-        let base = NonNull::new(raw::map_file(file, size(ring_bytes)).ok()?)?;
-        // SAFETY: mapped just now, shared, of this size, and handed over.
-        let mailbox = unsafe { Self::adopt(base, ring_bytes) };
+        let mailbox = Self { mapping: meeting::map_whole(file, size(ring_bytes))?, ring_bytes };
         let header = mailbox.header();
         header.ring_bytes.store(ring_bytes.try_into().unwrap_or(0), Ordering::Relaxed);
         header.cookie.store(cookie, Ordering::Relaxed);
@@ -241,9 +222,7 @@ impl Mailbox {
         if !ring_bytes.is_power_of_two() || !(RING_MIN..=RING_MAX).contains(&ring_bytes) {
             return None;
         }
-        let base = NonNull::new(raw::map_file(file, len).ok()?)?;
-        // SAFETY: mapped just now, shared, of this size, and handed over.
-        let mailbox = unsafe { Self::adopt(base, ring_bytes) };
+        let mailbox = Self { mapping: Mapping::new(file, len).ok()?, ring_bytes };
         let header = mailbox.header();
         let is_it = header.magic.load(Ordering::Acquire) == MAGIC
             && header.cookie.load(Ordering::Relaxed) == cookie
@@ -253,7 +232,7 @@ impl Mailbox {
 
     fn header(&self) -> &Header {
         // SAFETY: mapped, aligned to a page, and made of atomics (rule 1).
-        unsafe { self.base.cast::<Header>().as_ref() }
+        unsafe { self.mapping.base().cast::<Header>().as_ref() }
     }
 
     pub(super) fn cookie(&self) -> u64 {
@@ -449,12 +428,5 @@ impl Mailbox {
             let down = |count: u32| count.checked_sub(1);
             let _ = seen.fetch_update(Ordering::SeqCst, Ordering::SeqCst, down);
         }
-    }
-}
-
-impl Drop for Mailbox {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours (rule 1), and whoever drops a mailbox was its last user.
-        unsafe { raw::unmap(self.base.as_ptr(), size(self.ring_bytes)) };
     }
 }

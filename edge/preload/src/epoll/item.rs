@@ -391,6 +391,10 @@ impl Item {
 pub(crate) fn events_of(slot: &Slot, segment: &crate::ring::Segment, fd: c_int) -> i16 {
     if segment.is_leaving() {
         stream::settle(slot, fd);
+        if slot.segment().is_none() {
+            let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+            return raw::poll_now(fd, all).unwrap_or(0);
+        }
     }
     let mut ready = stream::readiness(slot, segment);
     let (reading, writing) = stream::kernel_speaks(slot, segment);

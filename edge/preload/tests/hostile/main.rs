@@ -7,6 +7,8 @@
 #![expect(clippy::indexing_slicing, reason = "a test may panic")]
 
 mod meeting;
+mod memory;
+mod nonsense;
 #[path = "../programs/running.rs"]
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 mod running;
@@ -35,6 +37,14 @@ fn the_child() {
     match fields[..] {
         ["alone"] => meeting::talk_to_itself(),
         ["stay"] => meeting::stay(),
+        ["threads", port] => nonsense::serve_from_threads(number(port)),
+        ["events", port] => nonsense::serve_events(number(port)),
+        ["crowd", count, fill] => memory::crowd_of(number(count).into(), fill == "fill"),
+        ["call", port] => nonsense::call(number(port)),
         _ => panic!("no such role: {role}"),
     }
+}
+
+fn number(text: &str) -> u16 {
+    text.parse().expect("a port")
 }

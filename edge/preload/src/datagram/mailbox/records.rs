@@ -140,7 +140,7 @@ impl Mailbox {
     fn at(&self, cursor: u64) -> (*mut u8, usize) {
         let offset = usize::try_from(cursor & (self.total() - 1)).unwrap_or(0) * UNIT;
         // In bounds: the offset is masked by our own idea of the size (rule 2).
-        (self.base.as_ptr().wrapping_add(HEADER_BYTES + offset), self.ring_bytes - offset)
+        (self.mapping.base().as_ptr().wrapping_add(HEADER_BYTES + offset), self.ring_bytes - offset)
     }
 
     fn write_head(&self, cursor: u64, words: [u32; 4]) {

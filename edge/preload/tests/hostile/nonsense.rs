@@ -1,0 +1,331 @@
+//! A process of the same user writes nonsense over rings that are in use: every call ends, and the server
+//! goes on serving others.
+//!
+//! # Safety
+//!
+//! 1. A file is mapped for as long as a [`Mapped`] lives, and its words are written as atomics, within its
+//!    length.
+//! 2. Arrays passed to `epoll_wait` are on this stack.
+
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::child;
+use crate::running::{Running, until};
+use crate::support::{Place, free_port};
+
+/// Bytes in front of the rings.
+const HEADER_BYTES: usize = 4096;
+/// How long calls may take that do not wait, and answers to others, on a busy machine.
+const HANG: Duration = Duration::from_secs(20);
+/// Attackers of each kind: `ADVERB_SCRIBBLES` says how many.
+const ROUNDS: u64 = 4;
+
+#[derive(Debug)]
+struct Mapped {
+    base: *mut AtomicU64,
+    len: usize,
+}
+
+impl Mapped {
+    fn new(path: &Path) -> Option<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+        let len = usize::try_from(file.metadata().ok()?.len()).ok().filter(|len| *len > 0)?;
+        let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        // SAFETY: the kernel chooses the address.
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, fd, 0) };
+        (base != libc::MAP_FAILED).then_some(Self { base: base.cast(), len })
+    }
+
+    fn words(&self) -> usize {
+        self.len / size_of::<u64>()
+    }
+
+    fn store(&self, word: usize, value: u64) {
+        assert!(word < self.words());
+        // SAFETY: within the mapping, which is there as long as this is (rule 1).
+        unsafe { (*self.base.add(word)).store(value, Ordering::Relaxed) };
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped when this was made, and not used any more (rule 1).
+        unsafe { libc::munmap(self.base.cast(), self.len) };
+    }
+}
+
+/// Numbers that look random, and are the same each time.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, most: usize) -> usize {
+        usize::try_from(self.next() % u64::try_from(most).expect("a number")).expect("a number")
+    }
+
+    /// A value of a kind that words of the header have, or never have.
+    fn value(&mut self) -> u64 {
+        match self.next() % 6 {
+            0 => 0,
+            1 => u64::MAX,
+            2 => self.next() % 6,
+            3 => self.next() % (1 << 20),
+            4 => (self.next() % 6) << 32 | self.next() % 6,
+            _ => self.next(),
+        }
+    }
+}
+
+/// What is written over.
+#[derive(Clone, Copy, Debug)]
+enum Extent {
+    /// One word of the header after the other.
+    Word,
+    /// The header.
+    Header,
+    /// All of it.
+    All,
+    /// Nothing: the file is cut off.
+    Cut,
+}
+
+const EXTENTS: [Extent; 4] = [Extent::Word, Extent::Header, Extent::All, Extent::Cut];
+
+fn scribble(rings: &[Mapped], extent: Extent, random: &mut Random) {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(40) {
+        for rings in rings {
+            let most = match extent {
+                Extent::Word | Extent::Header => HEADER_BYTES / size_of::<u64>(),
+                Extent::All | Extent::Cut => rings.words(),
+            };
+            let count = if matches!(extent, Extent::Word) { 1 } else { most };
+            for _ in 0..count {
+                rings.store(random.below(most), random.value());
+            }
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Rings that are in use now.
+fn rings(place: &Place) -> Vec<Mapped> {
+    let entries = fs::read_dir(place.rings()).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.file_name().len() == 32);
+    files.filter_map(|file| Mapped::new(&file.path())).collect()
+}
+
+/// Leaves nothing of them.
+fn cut(place: &Place) {
+    let entries = fs::read_dir(place.rings()).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().len() == 32) {
+        // It may be gone by now.
+        let _ = OpenOptions::new().write(true).open(entry.path()).and_then(|file| file.set_len(0));
+    }
+}
+
+/// An honest client, which is not accelerated, gets its answer.
+fn is_served(port: u16) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server");
+    stream.set_read_timeout(Some(HANG)).expect("a time");
+    for _ in 0..3 {
+        stream.write_all(b"honest").expect("the server");
+        let mut answer = [0; 6];
+        stream.read_exact(&mut answer).expect("the server answers others");
+        assert_eq!(&answer, b"honest");
+    }
+}
+
+/// Connections that the server has, besides the one that asks.
+fn others(port: u16) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server");
+    stream.set_read_timeout(Some(HANG)).expect("a time");
+    stream.write_all(b"?").expect("the server");
+    let mut answer = [0; 10];
+    let got = stream.read(&mut answer).expect("the server answers others");
+    String::from_utf8_lossy(&answer[..got]).into_owned()
+}
+
+fn survives(name: &str, extent: Extent) {
+    let rounds = std::env::var("ADVERB_SCRIBBLES")
+        .map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
+    for seed in 0..rounds {
+        let (place, port) = (Place::new(&format!("nonsense-{name}-{seed}")), free_port());
+        let role = |role: &str| {
+            let mut command = child(&place, &format!("{role} {port}"));
+            command.stderr(Stdio::null()).stdout(Stdio::null());
+            command
+        };
+        let mut server = Running::serve(&mut role(name), port);
+        let mut clients: Vec<_> = (0..3).map(|_| Running::start(&mut role("call"))).collect();
+        until("there are rings", || rings(&place).len() >= 2);
+        let mut random = Random(seed);
+        let mapped = rings(&place);
+        match extent {
+            Extent::Cut => cut(&place),
+            Extent::Word | Extent::Header | Extent::All => scribble(&mapped, extent, &mut random),
+        }
+        let start = Instant::now();
+        is_served(port);
+        // One client is killed, two look by themselves whether each of their calls has ended.
+        clients.truncate(2);
+        for client in &mut clients {
+            assert!(
+                client.end().success(),
+                "{name} {extent:?} {seed}: a call of the client's hung"
+            );
+        }
+        is_served(port);
+        until("the server has no other connection", || others(port) == "0");
+        assert!(start.elapsed() < 3 * HANG, "{name} {extent:?} {seed}");
+        assert_eq!(server.has_ended(), None, "{name} {extent:?} {seed}: the server has ended");
+        // It is not poisoned itself: who comes next is served, with rings.
+        assert!(Running::start(&mut role("call")).end().success(), "{name} {extent:?} {seed}");
+    }
+}
+
+/// Goal: a server that has a thread for each connection survives nonsense in rings.
+#[test]
+fn threads_survive_nonsense_in_rings() {
+    EXTENTS.into_iter().for_each(|extent| survives("threads", extent));
+}
+
+/// Goal: a server that does everything from one thread, and waits for nothing but events, survives it, too.
+#[test]
+fn events_survive_nonsense_in_rings() {
+    EXTENTS.into_iter().for_each(|extent| survives("events", extent));
+}
+
+/// Echoes from a thread for each connection. Who sends a `?` first is told how many others are there.
+pub(crate) fn serve_from_threads(port: u16) {
+    let listener = TcpListener::bind(("127.0.0.1", port)).expect("a port");
+    let there = Arc::new(AtomicUsize::new(0));
+    for stream in listener.incoming().flatten() {
+        let there = Arc::clone(&there);
+        there.fetch_add(1, Ordering::SeqCst);
+        std::thread::spawn(move || {
+            let (mut stream, mut buffer) = (stream, vec![0; 60_000]);
+            let others = || there.load(Ordering::SeqCst) - 1;
+            while let Ok(got @ 1..) = stream.read(&mut buffer) {
+                if stream.write_all(&answer(&buffer[..got], others())).is_err() {
+                    break;
+                }
+            }
+            there.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}
+
+fn answer(asked: &[u8], others: usize) -> Vec<u8> {
+    if asked == b"?" { others.to_string().into_bytes() } else { asked.to_vec() }
+}
+
+/// One that an instance watches.
+#[derive(Debug)]
+struct Watched {
+    stream: TcpStream,
+    unsent: Vec<u8>,
+}
+
+impl Watched {
+    /// Reads and writes what can be, and returns whether the connection goes on. No call may take long.
+    fn step(&mut self, others: usize) -> bool {
+        let mut buffer = vec![0; 60_000];
+        if self.unsent.is_empty() {
+            match timed(|| self.stream.read(&mut buffer)) {
+                Ok(got @ 1..) => self.unsent = answer(&buffer[..got], others),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Ok(_) | Err(_) => return false,
+            }
+        }
+        match timed(|| self.stream.write(&self.unsent)) {
+            Ok(sent) => drop(self.unsent.drain(..sent)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return false,
+        }
+        true
+    }
+}
+
+/// Fails if a call takes long that does not wait.
+fn timed<T>(call: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let answer = call();
+    assert!(start.elapsed() < HANG, "a call took {:?}", start.elapsed());
+    answer
+}
+
+/// Echoes from one thread, by epoll, without ever waiting for a connection.
+pub(crate) fn serve_events(port: u16) {
+    let listener = TcpListener::bind(("127.0.0.1", port)).expect("a port");
+    listener.set_nonblocking(true).expect("a listener");
+    // SAFETY: the call has no preconditions.
+    let instance = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    let events = |events: libc::c_int| u32::try_from(events).expect("a mask");
+    let control = |how, fd: i32, mask: u32| {
+        let mut event = libc::epoll_event { events: mask, u64: u64::try_from(fd).expect("open") };
+        // SAFETY: the event is on this stack (rule 2).
+        let answer = unsafe { libc::epoll_ctl(instance, how, fd, &raw mut event) };
+        assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
+    };
+    control(libc::EPOLL_CTL_ADD, listener.as_raw_fd(), events(libc::EPOLLIN));
+    let mut watched: Vec<Watched> = Vec::new();
+    loop {
+        let mut found = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        // SAFETY: the array is on this stack (rule 2).
+        let count = unsafe { libc::epoll_wait(instance, found.as_mut_ptr(), 16, 1000) };
+        for event in &found[..usize::try_from(count).unwrap_or(0)] {
+            let fd = i32::try_from(event.u64).expect("a descriptor");
+            if fd == listener.as_raw_fd() {
+                while let Ok((stream, _)) = listener.accept() {
+                    stream.set_nonblocking(true).expect("a connection");
+                    control(libc::EPOLL_CTL_ADD, stream.as_raw_fd(), events(libc::EPOLLIN));
+                    watched.push(Watched { stream, unsent: Vec::new() });
+                }
+                continue;
+            }
+            let others = watched.len() - 1;
+            let Some(at) = watched.iter().position(|one| one.stream.as_raw_fd() == fd) else {
+                continue;
+            };
+            if watched[at].step(others) {
+                let room = if watched[at].unsent.is_empty() { 0 } else { libc::EPOLLOUT };
+                control(libc::EPOLL_CTL_MOD, fd, events(libc::EPOLLIN | room));
+            } else {
+                drop(watched.swap_remove(at));
+            }
+        }
+    }
+}
+
+/// Asks for half a second, again and again, and gives up a connection on which nothing comes: no call takes
+/// long, whatever its rings say.
+pub(crate) fn call(port: u16) {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(500) {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server");
+        stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a time");
+        stream.set_write_timeout(Some(Duration::from_millis(100))).expect("a time");
+        let mut buffer = vec![7; 30_000];
+        while start.elapsed() < Duration::from_millis(500)
+            && timed(|| stream.write(&buffer[..1000])).is_ok()
+            && timed(|| stream.read(&mut buffer)).is_ok_and(|got| got > 0)
+        {}
+        timed(|| drop(stream));
+    }
+}
