@@ -67,6 +67,7 @@ pub(crate) fn get() -> &'static Config {
 #[cold]
 fn start() -> &'static Config {
     let _stays = raw::Uncancelled::new();
+    let _errno = raw::KeptErrno::new();
     let mut messages = Vec::new();
     let config = CONFIG.get_or_init(|| {
         let (config, lines) = Config::read();

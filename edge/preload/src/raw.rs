@@ -464,6 +464,22 @@ pub(crate) fn errno() -> Errno {
     Errno(unsafe { at.read() })
 }
 
+/// As long as this lives, calls of ours into the C library leave `errno` as it was when it is dropped.
+#[derive(Debug)]
+pub(crate) struct KeptErrno(Errno);
+
+impl KeptErrno {
+    pub(crate) fn new() -> Self {
+        Self(errno())
+    }
+}
+
+impl Drop for KeptErrno {
+    fn drop(&mut self) {
+        set_errno(self.0);
+    }
+}
+
 /// Maps `len` bytes of zeros, pages of which come into being when they are touched.
 pub(crate) fn map_zeros(len: usize, shared: bool) -> Result<*mut u8, Errno> {
     let visibility = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };

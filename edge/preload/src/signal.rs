@@ -72,9 +72,10 @@ extern "C-unwind" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
     let has_flag = |flag| of(&FLAGS).is_some_and(|flags| flags & flag != 0);
     // SAFETY: what the kernel says about a signal, or null.
     let is_real = unsafe { info.as_ref() }.is_some_and(|info| info.si_code > 0);
-    // SAFETY: what the kernel says about a fault.
-    let address = || unsafe { info.as_ref().map(|info| info.si_addr().addr()) };
-    if signal == libc::SIGBUS && is_real && address().is_some_and(shelter::replace) {
+    // SAFETY: what the kernel says about a signal, or null.
+    let fault = unsafe { info.as_ref() }.filter(|_| signal == libc::SIGBUS && is_real);
+    // SAFETY: the kernel says of this signal where the fault is.
+    if fault.is_some_and(|info| shelter::replace(unsafe { info.si_addr() }.addr())) {
         return;
     }
     // SAFETY: the kernel's own context, and this handler returns next.

@@ -273,6 +273,7 @@ fn arena() -> Option<&'static Arena> {
 
 #[cold]
 fn set_up() -> Option<NonNull<Arena>> {
+    let _errno = raw::KeptErrno::new();
     let locals_len = SLOTS_MAX * size_of::<Local>();
     let locals = raw::map_zeros(locals_len, false).ok()?;
     let arena_len = ARENA_BYTES;

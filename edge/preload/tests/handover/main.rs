@@ -386,3 +386,21 @@ fn the_extra_functions_answer() {
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("a rule says os"), "{said}");
 }
+
+/// Goal: a call that succeeds leaves `errno` as it was, also if it is the first of the process.
+#[test]
+fn the_first_call_leaves_errno_alone() {
+    let place = Place::new("first");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handover/first.c");
+    let program = place.0.join("first");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-w", "-o"]).arg(&program).arg(source);
+    if !built(&mut compiler) {
+        return;
+    }
+    for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW] {
+        let output = place.command(&program).arg(kind.to_string()).output().expect("a program");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{kind}: {said}");
+    }
+}

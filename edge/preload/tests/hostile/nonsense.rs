@@ -51,8 +51,11 @@ impl Mapped {
 
     fn store(&self, word: usize, value: u64) {
         assert!(word < self.words());
-        // SAFETY: within the mapping, which is there as long as this is (rule 1).
-        unsafe { (*self.base.add(word)).store(value, Ordering::Relaxed) };
+        // SAFETY: within the mapping (rule 1).
+        let at = unsafe { self.base.add(word) };
+        // SAFETY: the mapping is there as long as this is (rule 1).
+        let at = unsafe { &*at };
+        at.store(value, Ordering::Relaxed);
     }
 }
 
@@ -85,7 +88,7 @@ impl Random {
             1 => u64::MAX,
             2 => self.next() % 6,
             3 => self.next() % (1 << 20),
-            4 => (self.next() % 6) << 32 | self.next() % 6,
+            4 => ((self.next() % 6) << 32) | (self.next() % 6),
             _ => self.next(),
         }
     }
