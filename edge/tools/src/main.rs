@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 
 use signal_hook::consts::SIGTERM;
 
@@ -27,6 +28,26 @@ mod sockets;
 
 fn main() -> ExitCode {
     panics::report_them();
+    // With a stack of its own: what the system gives the first thread (`ulimit -s`) may be too small for the
+    // command line.
+    let command =
+        thread::Builder::new().name("adverb".to_owned()).stack_size(STACK_BYTES).spawn(run);
+    match command.map(thread::JoinHandle::join) {
+        Ok(Ok(code)) => code,
+        Ok(Err(_)) => ExitCode::from(PANICKED),
+        Err(error) => {
+            complain(&failure::Failure::failed(format!("no memory for a thread: {error}")));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What the main thread mostly has.
+const STACK_BYTES: usize = 8 << 20;
+/// What Rust programs end with after a panic.
+const PANICKED: u8 = 101;
+
+fn run() -> ExitCode {
     let args = Args::read();
     end_on_sigterm();
     if let Err(error) = adverb::log_to_stderr() {

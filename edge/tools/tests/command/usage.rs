@@ -148,3 +148,12 @@ fn a_reader_that_goes_away_is_no_panic() {
     assert_eq!(stderr(&output), "");
     assert_eq!(output.status.code(), Some(0));
 }
+
+#[test]
+fn a_small_stack_is_enough() {
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "ulimit -s 64 && exec \"$0\" devices", env!("CARGO_BIN_EXE_adverb")]);
+    let output = shell.output().expect("a shell");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("soft_lo"), "{}", stdout(&output));
+}
