@@ -60,13 +60,13 @@ impl fmt::Debug for Channel {
 impl Channel {
     pub(crate) fn new(unlinked: Unlinked, line: &Arc<Line>, adapter: &Adapter) -> Self {
         Self {
-            timeout: adapter.config().timeouts.work(),
+            timeout: adapter.config().timeouts.work_limit(),
             shared: Shared::new(unlinked, line, adapter),
         }
     }
 
     pub(crate) fn of(shared: Arc<Shared>) -> Self {
-        Self { timeout: shared.adapter.config().timeouts.work(), shared }
+        Self { timeout: shared.adapter.config().timeouts.work_limit(), shared }
     }
 
     pub(crate) fn downgrade(&self) -> Weak<Shared> {

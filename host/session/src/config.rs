@@ -338,7 +338,7 @@ pub struct Timeouts {
 
 impl Timeouts {
     /// For work and messages.
-    pub(crate) fn work(&self) -> Duration {
+    pub(crate) fn work_limit(&self) -> Duration {
         self.work.unwrap_or(Duration::MAX)
     }
 

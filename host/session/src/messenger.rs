@@ -276,7 +276,7 @@ impl Messenger {
             failure: None,
             wakers: Vec::new(),
         };
-        let timeout = adapter.config().timeouts.work();
+        let timeout = adapter.config().timeouts.work_limit();
         let inner = Inner {
             channel,
             endpoint: endpoint.clone(),
