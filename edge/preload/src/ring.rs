@@ -410,7 +410,7 @@ impl Segment {
     /// Who goes back to the kernel.
     #[inline]
     pub(crate) fn leaver(&self) -> Result<Leaver, Broken> {
-        if self.mapping.is_spoilt().load(Ordering::Relaxed) {
+        if self.is_spoilt() {
             return Err(Broken);
         }
         match self.header().leaver.load(Ordering::SeqCst) {
@@ -423,12 +423,16 @@ impl Segment {
         }
     }
 
-    /// Whether either end goes back to the kernel, or the word for that means nothing, or a page has been
-    /// missing: then whoever follows finds that out.
+    /// Whether a page of it has been missing.
+    pub(crate) fn is_spoilt(&self) -> bool {
+        self.mapping.is_spoilt().load(Ordering::Relaxed)
+    }
+
+    /// Whether either end goes back to the kernel, or the word for that means nothing: then whoever
+    /// follows finds that out.
     #[inline]
     pub(crate) fn is_leaving(&self) -> bool {
         self.header().leaver.load(Ordering::SeqCst) != 0
-            || self.mapping.is_spoilt().load(Ordering::Relaxed)
     }
 
     /// This end goes back to the kernel, unless the other does so already.
@@ -667,7 +671,12 @@ impl Ring<'_> {
         let head = producer.head.load(Ordering::Acquire);
         let mut tail = consumer.tail.load(Ordering::Relaxed);
         if head == tail {
-            return Ok((tail, 0));
+            // Nothing is there, or no header.
+            return if self.is_spoilt.load(Ordering::Relaxed) {
+                Err(Broken)
+            } else {
+                Ok((tail, 0))
+            };
         }
         if producer.skip_from.load(Ordering::Relaxed) == tail {
             let to = producer.skip_to.load(Ordering::Relaxed);
@@ -767,7 +776,8 @@ impl Ring<'_> {
         let mut head = sender.head.load(Ordering::Relaxed);
         let mut tail = sender.tail_seen.load(Ordering::Relaxed);
         let grown_at = self.grows_at();
-        let wanted = word(from.remaining());
+        let all = from.remaining();
+        let wanted = word(all);
         let (room, len) = self.room(head, tail, grown_at);
         // Where the ring that is written to has begun, and how far into it that is.
         let origin = if head < grown_at { 0 } else { grown_at };
@@ -792,8 +802,9 @@ impl Ring<'_> {
         let mut done = 0;
         while room > 0 {
             let (offset, most) = self.place(head, grown_at);
-            let run = self.reserved(offset, room.min(most).min(from.remaining()));
-            if run == 0 && from.remaining() > 0 && done == 0 {
+            let left = all.saturating_sub(done);
+            let run = self.reserved(offset, room.min(most).min(left));
+            if run == 0 && left > 0 && done == 0 {
                 return Err(Trouble::NoMemory);
             }
             // In bounds: `offset + most` is at most the ring's length (rule 2).

@@ -104,7 +104,7 @@ fn kernel_send(fd: c_int, cursor: &mut Cursor<'_>, more: bool) -> Answer {
 /// A connection that was on its way may have arrived: then it is time to offer rings. One whose other
 /// end has gone back to the kernel follows.
 pub(crate) fn settle(slot: &Slot, fd: c_int) {
-    if slot.segment().is_some_and(Segment::is_leaving) {
+    if slot.segment().is_some_and(|segment| segment.is_leaving() || segment.is_spoilt()) {
         retreat::follow(slot, fd);
     }
     arrive(slot, fd);

@@ -389,7 +389,7 @@ impl Item {
 /// What `poll` would say about a connection with rings: from memory, and from the kernel as long as
 /// bytes still come through it.
 pub(crate) fn events_of(slot: &Slot, segment: &crate::ring::Segment, fd: c_int) -> i16 {
-    if segment.is_leaving() {
+    if segment.is_leaving() || segment.is_spoilt() {
         stream::settle(slot, fd);
         if slot.segment().is_none() {
             let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
