@@ -4,77 +4,25 @@
 //! it: whoever posts or polls drives the transport, and a helper thread takes over when nobody
 //! does. Several processes share an address through the host's registry.
 //!
-//! | to change | see |
+//! | room | what is in it |
 //! |---|---|
-//! | which devices exist, their addresses | `gid.rs` |
-//! | what a key may touch | `region.rs`, `window.rs` |
-//! | how packets leave | `burst.rs`, `endpoint.rs` |
-//! | how packets arrive, who drives | `port.rs`, `reception.rs`, `helper.rs`, `standby.rs` |
-//! | when to acknowledge | `ack.rs` |
-//! | records between processes of one host | `ring.rs`, `lane.rs`, `bell.rs`, `port/lanes.rs` |
-//! | what neighbours see, and who they are | `shelf.rs`, `commons.rs`, `maps.rs`, `usher.rs`, `path.rs` |
-//! | direct access to a neighbour's memory | `reach.rs` |
-//! | who is told that a completion came | `notify.rs`, `channel.rs` |
-//! | asynchronous events | `events.rs`, `monitor.rs` |
-//! | what a queue pair owns | `qp.rs`, `host.rs`, `work.rs`, `srq.rs` |
-//! | shared receive queues over XRC | `xrc.rs`; of other processes: `steward.rs`, `deputy.rs`, `letter.rs`, `port/deputies.rs` |
-//! | where datagrams go, and to how many | `way.rs`, `vicinity.rs`, `multicast.rs` |
-//! | several processes on one address | `registry.rs`, `relay.rs`, `probe.rs` |
-//! | what is counted, and who can see it | `counters.rs`, `ledger.rs` |
+//! | `registry/` | several processes on one address; what is counted, and who can see it |
+//! | `memory/` | regions, windows, keys, and what neighbours can map |
+//! | `link/` | ways between ports: `udp/`, `shm/`, and which of them a peer is reached by |
+//! | `objects/` | queue pairs, completion queues, shared receive queues, channels, events |
+//! | `progress/` | the port: what takes steps, and what sleeps meanwhile |
 //!
 //! The safe API that programs use is `adverb-verbs`; this crate trusts its caller in what its
 //! documentation says, and nobody else.
 
-mod access;
-mod ack;
-mod arena;
-mod bell;
-mod burst;
-mod capture;
-mod channel;
-mod commons;
-mod copying;
-mod counters;
-mod cq;
-mod deputy;
-mod endpoint;
-mod events;
-mod gid;
-mod helper;
-mod host;
-mod lane;
 mod latch;
-mod ledger;
-mod letter;
+mod link;
 #[doc(hidden)]
 pub mod locks;
-mod maps;
-mod monitor;
-mod multicast;
-mod notify;
-mod path;
-mod port;
-mod probe;
-mod qp;
-mod reach;
-mod reception;
-mod region;
+mod memory;
+mod objects;
+mod progress;
 mod registry;
-mod relay;
-mod rendezvous;
-mod ring;
-mod shelf;
-mod srq;
-mod standby;
-mod steward;
-mod table;
-mod timers;
-mod usher;
-mod vicinity;
-mod way;
-mod window;
-mod work;
-mod xrc;
 
 /// What `notify.rs` and `ring.rs` are built from; their models put in other ones.
 mod sync {
@@ -83,7 +31,6 @@ mod sync {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 }
 
-pub use access::Access;
 pub use adverb_engine::{
     AckTimeout, AttributeSet, Attributes, GRH_LEN, Gid, InitAttributes, ModifyError, Partition,
     QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
@@ -91,24 +38,27 @@ pub use adverb_engine::{
 };
 pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes, prefer_huge_pages};
 pub use adverb_wire::{Grh, Imm, Marks, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
-pub use channel::{CompChannel, Notice};
-pub use commons::Pages;
-pub use counters::{PortCounters, diag_counters, hw_counters};
-pub use cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
-pub use events::{AsyncEvent, Element, EventKind, EventQueue};
-pub use gid::{Device, GidEntry, GidKind, Nature, NodeType, Provider, devices, interface_name};
-pub use ledger::{DeviceReport, QpRow, survey};
-pub use multicast::{GroupError, GroupLimits};
-pub use notify::Arm;
-pub use path::{DataPath, PathChoice, PortConfig, neighbours_path};
-pub use port::{OpenError, Port, QpLimits};
-pub use qp::{Change, ConnectError, PostError, Qp, QpConfig, QpQuery, Side};
-pub use region::{Key, Region, RegionError};
-pub use srq::{Srq, SrqAttr, SrqConfig, SrqError};
-pub use way::{Ah, AhAttr, SendTo};
-pub use window::{Bind, BindError, BindTo, Window, WindowKind};
-pub use work::{BufferNumber, ReceiveWork, SendData, SendKind, SendWork, Sge};
-pub use xrc::{OpenXrcd, XRC_SRQS_MAX, Xrcd};
+pub use link::gid::{
+    Device, GidEntry, GidKind, Nature, NodeType, Provider, devices, interface_name,
+};
+pub use link::path::{DataPath, PathChoice, PortConfig, neighbours_path};
+pub use link::udp::multicast::{GroupError, GroupLimits};
+pub use link::way::{Ah, AhAttr, SendTo};
+pub use memory::access::Access;
+pub use memory::commons::Pages;
+pub use memory::region::{Key, Region, RegionError};
+pub use memory::window::{Bind, BindError, BindTo, Window, WindowKind};
+pub use objects::channel::{CompChannel, Notice};
+pub use objects::cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
+pub use objects::events::{AsyncEvent, Element, EventKind, EventQueue};
+pub use objects::notify::Arm;
+pub use objects::qp::{Change, ConnectError, PostError, Qp, QpConfig, QpQuery, Side};
+pub use objects::srq::{Srq, SrqAttr, SrqConfig, SrqError};
+pub use objects::work::{BufferNumber, ReceiveWork, SendData, SendKind, SendWork, Sge};
+pub use objects::xrc::{OpenXrcd, XRC_SRQS_MAX, Xrcd};
+pub use progress::{OpenError, Port, QpLimits};
+pub use registry::counters::{PortCounters, diag_counters, hw_counters};
+pub use registry::ledger::{DeviceReport, QpRow, survey};
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -12,7 +12,7 @@ mod sync {
     pub(crate) use loom::sync::{Mutex, MutexGuard};
 }
 
-#[path = "../src/notify.rs"]
+#[path = "../src/objects/notify.rs"]
 mod notify;
 
 use loom::sync::{Arc, Condvar, Mutex};

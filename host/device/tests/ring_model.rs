@@ -11,7 +11,7 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 }
 
-#[path = "../src/ring.rs"]
+#[path = "../src/link/shm/ring.rs"]
 mod ring;
 
 use loom::sync::Arc;

@@ -1,0 +1,363 @@
+//! Which devices there are, and which addresses each has.
+//!
+//! A device is a network interface that is up and has an address: `soft_<interface>`. The GID
+//! table keeps the places that users of RoCE expect: 0 is the link-local address where there is
+//! one, 1 the first IPv4 address, and the rest follows.
+
+use crate::link::udp::endpoint::gid_of;
+use adverb_engine::Gid;
+use adverb_sys::netdev::{self, Address, Interface};
+use adverb_wire::PathMtu;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+/// A device that can be opened.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[doc(alias = "ibv_device")]
+#[doc(alias = "ibv_get_device_name")]
+#[doc(alias = "ibv_get_device_guid")]
+#[doc(alias = "ibv_get_device_index")]
+pub struct Device {
+    /// `soft_` and the interface's name; of a device that is not ours, the kernel's.
+    pub name: String,
+    /// The interface.
+    pub interface: String,
+    /// The interface's number.
+    pub index: u32,
+    /// The node's identifier: made from the hardware address, or for an interface without one from
+    /// its number.
+    pub guid: u64,
+    /// Largest IP packet of the interface, in bytes.
+    pub interface_mtu: u32,
+    /// The interface has a carrier.
+    pub active: bool,
+    /// The interface leads back to this host.
+    pub loopback: bool,
+    /// The GID table.
+    pub gids: Vec<GidEntry>,
+    /// What is behind it.
+    pub provider: Provider,
+}
+
+/// What is behind a device.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Provider {
+    /// This crate.
+    Soft,
+    /// The system's libibverbs: RDMA hardware, or a driver of the kernel's.
+    Hw(Nature),
+}
+
+impl Provider {
+    /// `soft` or `hw`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Soft => "soft",
+            Self::Hw(_) => "hw",
+        }
+    }
+}
+
+/// What a device that is not ours says of itself.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Nature {
+    /// What kind of node it is.
+    pub node_type: NodeType,
+    /// The largest path MTU that its first port takes now.
+    pub active_mtu: PathMtu,
+}
+
+/// A place in a GID table.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct GidEntry {
+    /// The place.
+    pub index: u8,
+    /// The identifier.
+    pub gid: Gid,
+    /// What packets from there look like.
+    pub kind: GidKind,
+    /// The address to bind: with the interface's number where IPv6 asks for it.
+    pub(crate) addr: SocketAddr,
+}
+
+/// What packets from a place of a GID table look like. `enum ibv_gid_type`.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[doc(alias = "ibv_gid_type")]
+pub enum GidKind {
+    /// InfiniBand.
+    Ib,
+    /// RoCE over Ethernet alone.
+    RoceV1,
+    /// RoCE over UDP.
+    RoceV2,
+}
+
+impl std::fmt::Display for GidKind {
+    /// As `ibv_devinfo` has it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ib => "IB/RoCE v1",
+            Self::RoceV1 => "RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+        })
+    }
+}
+
+impl GidEntry {
+    /// A place in the table of a device that is not ours.
+    pub fn foreign(index: u8, gid: Gid, kind: GidKind) -> Self {
+        let ip = match gid.v4() {
+            Some(octets) => IpAddr::from(octets),
+            None => IpAddr::from(gid.0),
+        };
+        Self { index, gid, kind, addr: SocketAddr::new(ip, adverb_wire::ROCE_PORT) }
+    }
+
+    /// The address.
+    pub fn ip(&self) -> IpAddr {
+        self.addr.ip()
+    }
+}
+
+/// What kind of node a device is. `enum ibv_node_type`.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+#[doc(alias = "ibv_node_type")]
+#[doc(alias = "ibv_node_type_str")]
+pub enum NodeType {
+    /// A channel adapter, of InfiniBand or RoCE.
+    Ca,
+    /// An iWARP adapter.
+    Rnic,
+    /// Its driver does not say.
+    Unspecified,
+}
+
+impl std::fmt::Display for NodeType {
+    /// As `ibv_node_type_str` has it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ca => "InfiniBand channel adapter",
+            Self::Rnic => "iWARP NIC",
+            Self::Unspecified => "unspecified",
+        })
+    }
+}
+
+impl Device {
+    /// What kind of node it is: RoCE devices are channel adapters.
+    pub const fn node_type(&self) -> NodeType {
+        match self.provider {
+            Provider::Soft => NodeType::Ca,
+            Provider::Hw(nature) => nature.node_type,
+        }
+    }
+
+    /// The place of the GID table that has the local address of a connection, as `getsockname(2)` gives
+    /// it. On the loopback interface each loopback address stands for the one of its family.
+    pub fn entry_at(&self, local: SocketAddr) -> Option<&GidEntry> {
+        let ip = local.ip().to_canonical();
+        let is_loopback = self.loopback && ip.is_loopback();
+        self.gids.iter().find(|entry| {
+            let (ours, theirs) = (zone(entry.addr), zone(local));
+            let same_zone = ours == theirs || ours == 0 || theirs == 0;
+            let stands_for = is_loopback && entry.ip().is_ipv4() == ip.is_ipv4();
+            (entry.ip() == ip && same_zone) || (stands_for && entry.ip().is_loopback())
+        })
+    }
+
+    /// Bytes that IPv6, UDP and the longest RoCE headers with the ICRC take of a packet.
+    const OVERHEAD_BYTES: u32 = 40 + 8 + 12 + 28 + 4;
+
+    /// The largest path MTU that fits the interface's packets.
+    ///
+    /// An interface that cannot carry even the smallest gets that; its packets will not pass. A device
+    /// that is not ours says itself what it takes.
+    pub fn active_mtu(&self) -> PathMtu {
+        if let Provider::Hw(nature) = self.provider {
+            return nature.active_mtu;
+        }
+        let payload = self.interface_mtu.saturating_sub(Self::OVERHEAD_BYTES);
+        PathMtu::largest_below(payload).unwrap_or(PathMtu::B256)
+    }
+
+    /// An interface that is up and has an address.
+    fn of(interface: &Interface) -> Option<Self> {
+        Some(Self::like(interface)).filter(|device| interface.up && !device.gids.is_empty())
+    }
+
+    /// What an interface is like as a device, whether or not it can be used as one now.
+    fn like(interface: &Interface) -> Self {
+        let gids = table(&interface.addresses);
+        let guid = match interface.mac {
+            // EUI-64 with the universal bit flipped, as IPv6 makes it. RFC 4291, appendix A.
+            Some([a, b, c, d, e, f]) => u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]),
+            None => u64::from(interface.index) | 0x0200_0000_0000_0000,
+        };
+        Self {
+            name: format!("{PREFIX}{}", interface.name),
+            interface: interface.name.clone(),
+            index: interface.index,
+            guid,
+            interface_mtu: interface.mtu,
+            active: interface.up && interface.running,
+            loopback: interface.loopback,
+            gids,
+            provider: Provider::Soft,
+        }
+    }
+}
+
+/// The interface's number that an address carries, or 0.
+fn zone(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(address) => address.scope_id(),
+    }
+}
+
+/// What the names of our devices start with.
+const PREFIX: &str = "soft_";
+
+/// Entries that a GID table can have.
+const GIDS_MAX: usize = 128;
+
+/// The devices of this network namespace, in the kernel's order.
+///
+/// # Errors
+///
+/// Those of `getifaddrs(3)`.
+pub fn devices() -> io::Result<Vec<Device>> {
+    Ok(netdev::interfaces()?.iter().filter_map(Device::of).collect())
+}
+
+/// Name and MTU of the interface with this number.
+pub fn interface_name(index: u32) -> Option<(String, u32)> {
+    let all = netdev::interfaces().ok()?;
+    let found = all.into_iter().find(|interface| interface.index == index)?;
+    Some((found.name, found.mtu))
+}
+
+/// What the interface with this number is like now; `None` if it has gone.
+///
+/// # Errors
+///
+/// Those of `getifaddrs(3)`.
+pub(crate) fn look(index: u32) -> io::Result<Option<Device>> {
+    let all = netdev::interfaces()?;
+    Ok(all.iter().find(|interface| interface.index == index).map(Device::like))
+}
+
+fn table(addresses: &[Address]) -> Vec<GidEntry> {
+    let is_link_local = |address: &&Address| match address.ip {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    let link_local = addresses.iter().find(is_link_local);
+    let first_v4 = addresses.iter().find(|address| address.ip.is_ipv4());
+    let rest = addresses
+        .iter()
+        .filter(|address| Some(*address) != link_local && Some(*address) != first_v4);
+    let mut rest = rest.peekable();
+    // Without a link-local address another IPv6 address takes its place, so that IPv4 stays at 1.
+    let zero = link_local.or_else(|| rest.next_if(|address| address.ip.is_ipv6()));
+    let fixed = [(0, zero), (1, first_v4)];
+    let fixed = fixed.into_iter().filter_map(|(index, address)| Some((index, address?)));
+    fixed
+        .chain((2..).zip(rest))
+        .take(GIDS_MAX)
+        .map(|(index, address)| GidEntry {
+            index,
+            gid: gid_of(address.ip),
+            kind: GidKind::RoceV2,
+            addr: match address.ip {
+                IpAddr::V4(ip) => SocketAddr::new(ip.into(), adverb_wire::ROCE_PORT),
+                IpAddr::V6(ip) => {
+                    let port = adverb_wire::ROCE_PORT;
+                    std::net::SocketAddrV6::new(ip, port, 0, address.scope_id).into()
+                }
+            },
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(ip: &str) -> Address {
+        Address { ip: ip.parse().unwrap(), prefix: 24, scope_id: 0 }
+    }
+
+    fn places(addresses: &[&str]) -> Vec<(u8, String)> {
+        let addresses: Vec<_> = addresses.iter().map(|ip| address(ip)).collect();
+        table(&addresses).iter().map(|e| (e.index, e.ip().to_string())).collect()
+    }
+
+    fn want(places: &[(u8, &str)]) -> Vec<(u8, String)> {
+        places.iter().map(|(i, ip)| (*i, (*ip).to_owned())).collect()
+    }
+
+    #[test]
+    fn link_local_is_0_ipv4_is_1_and_the_rest_follows() {
+        assert_eq!(
+            places(&["192.0.2.2", "192.0.2.3", "fd00::2", "fe80::1"]),
+            want(&[(0, "fe80::1"), (1, "192.0.2.2"), (2, "192.0.2.3"), (3, "fd00::2")])
+        );
+    }
+
+    #[test]
+    fn ipv4_stays_at_1_without_a_link_local_address() {
+        assert_eq!(places(&["127.0.0.1", "::1"]), want(&[(0, "::1"), (1, "127.0.0.1")]));
+        assert_eq!(places(&["127.0.0.1"]), want(&[(1, "127.0.0.1")]));
+    }
+
+    /// A device of the interface 7 with these addresses.
+    fn device(loopback: bool, addresses: &[&str]) -> Device {
+        let address = |ip: &&str| Address {
+            scope_id: if ip.starts_with("fe80") { 7 } else { 0 },
+            ..address(ip)
+        };
+        Device::like(&Interface {
+            name: "x".to_owned(),
+            index: 7,
+            mtu: 1500,
+            up: true,
+            running: true,
+            loopback,
+            mac: None,
+            addresses: addresses.iter().map(address).collect(),
+        })
+    }
+
+    #[test]
+    fn a_connection_finds_the_place_of_its_local_address() {
+        let eth = device(false, &["192.0.2.2", "fd00::2", "fe80::1"]);
+        let lo = device(true, &["127.0.0.1", "::1", "192.0.2.9"]);
+        for (device, local, index) in [
+            (&eth, "192.0.2.2:1", Some(1)),
+            (&eth, "[::ffff:192.0.2.2]:1", Some(1)),
+            (&eth, "[fd00::2]:1", Some(2)),
+            (&eth, "[fe80::1%7]:1", Some(0)),
+            (&eth, "[fe80::1%8]:1", None),
+            (&eth, "127.0.0.1:1", None),
+            (&lo, "127.0.0.1:1", Some(1)),
+            (&lo, "127.3.2.1:1", Some(1)),
+            (&lo, "[::1]:1", Some(0)),
+            (&lo, "192.0.2.9:1", Some(2)),
+            (&lo, "192.0.2.2:1", None),
+        ] {
+            let found = device.entry_at(local.parse().unwrap()).map(|entry| entry.index);
+            assert_eq!(found, index, "{local} on {}", device.name);
+        }
+    }
+
+    #[test]
+    fn the_loopback_interface_is_a_device() {
+        let devices = devices().unwrap();
+        let lo = devices.iter().find(|device| device.name == "soft_lo").unwrap();
+        assert!(lo.loopback);
+        assert_eq!(lo.active_mtu(), PathMtu::B4096);
+        assert!(lo.gids.iter().any(|entry| entry.index == 1 && entry.ip().is_loopback()));
+    }
+}

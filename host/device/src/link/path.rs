@@ -1,0 +1,127 @@
+//! By which way the packets of a queue pair go.
+
+use std::fmt;
+use std::io;
+
+/// The way of a queue pair's packets, chosen when it learns of its peer.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum DataPath {
+    /// RoCE over UDP: to a peer anywhere.
+    Udp,
+    /// Shared memory: to a peer in another process of this host and user, or of another device.
+    SharedMemory,
+    /// Memory of this process: to a peer on the same device.
+    InProcess,
+}
+
+impl fmt::Display for DataPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Udp => "udp",
+            Self::SharedMemory => "shm",
+            Self::InProcess => "in-process",
+        })
+    }
+}
+
+/// Which ways the queue pairs of a device may take: what `ADVERB_PATH` asks for, unless the program
+/// does.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum PathChoice {
+    /// Memory where both sides can, else UDP. `auto`.
+    #[default]
+    Auto,
+    /// As `Auto`, but between neighbours everything goes through the ring: this device shows no memory
+    /// and looks at none. `ring`.
+    Ring,
+    /// Memory, or not at all. `shm`.
+    SharedMemory,
+    /// UDP always. `udp`.
+    Udp,
+}
+
+/// How to open a device.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct PortConfig {
+    /// Which ways its queue pairs may take; `None`: what `ADVERB_PATH` says.
+    pub path: Option<PathChoice>,
+    /// It is nobody else's: to the others of this process it is what another process's would be.
+    pub exclusive: bool,
+}
+
+/// How queue pairs that are connected from now on reach those of neighbours, who agree to it: as
+/// `ADVERB_PATH` asks, and over UDP where `ADVERB_PCAP` wants to see packets.
+///
+/// # Errors
+///
+/// `ADVERB_PATH` asks for something that does not exist.
+pub fn neighbours_path() -> io::Result<DataPath> {
+    let seen =
+        std::env::var_os(crate::link::udp::capture::VARIABLE).is_some_and(|path| !path.is_empty());
+    let memory = PathChoice::from_environment()?.allows_memory() && !seen;
+    Ok(if memory { DataPath::SharedMemory } else { DataPath::Udp })
+}
+
+/// The environment variable.
+pub(crate) const VARIABLE: &str = "ADVERB_PATH";
+
+impl PathChoice {
+    pub(crate) fn from_environment() -> io::Result<Self> {
+        let value = std::env::var_os(VARIABLE).unwrap_or_default();
+        Self::parse(&value.to_string_lossy())
+    }
+
+    fn parse(value: &str) -> io::Result<Self> {
+        match value {
+            "" | "auto" => Ok(Self::Auto),
+            "ring" => Ok(Self::Ring),
+            "shm" => Ok(Self::SharedMemory),
+            "udp" => Ok(Self::Udp),
+            other => {
+                let message = format!("{VARIABLE}={other}: it can be auto, ring, shm or udp");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+            }
+        }
+    }
+
+    /// There may be rings between this device and others.
+    pub(crate) fn allows_memory(self) -> bool {
+        match self {
+            Self::Auto | Self::Ring | Self::SharedMemory => true,
+            Self::Udp => false,
+        }
+    }
+
+    /// Neighbours may reach one another's registered memory.
+    pub(crate) fn shares(self) -> bool {
+        match self {
+            Self::Auto | Self::SharedMemory => true,
+            Self::Ring | Self::Udp => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_can_be_asked_for_and_a_mistake_is_explained() {
+        for (value, choice, shares) in [
+            ("", PathChoice::Auto, true),
+            ("auto", PathChoice::Auto, true),
+            ("ring", PathChoice::Ring, false),
+            ("shm", PathChoice::SharedMemory, true),
+        ] {
+            assert_eq!(PathChoice::parse(value).unwrap(), choice);
+            assert!(choice.allows_memory());
+            assert_eq!(choice.shares(), shares);
+        }
+        let udp = PathChoice::parse("udp").unwrap();
+        assert!(!udp.allows_memory() && !udp.shares());
+        let error = PathChoice::parse("tcp").unwrap_err().to_string();
+        assert_eq!(error, "ADVERB_PATH=tcp: it can be auto, ring, shm or udp");
+    }
+}

@@ -1,0 +1,100 @@
+//! How other processes wake this one: only while somebody sleeps, and once for each sleep.
+//!
+//! Whoever goes to sleep says so on the shelf ([`Bell::announce`]) and only then looks whether there
+//! is something to do; whoever has written something looks for sleepers afterwards. Both use
+//! sequentially consistent operations, so that one of the two sees the other. That a bell has been
+//! rung is kept for each lane by itself: one that died in the act silences nobody else.
+
+use crate::memory::shelf::Shelf;
+use adverb_sys::eventfd::EventFd;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+
+/// A device's own bell.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    fd: EventFd,
+    shelf: Arc<Shelf>,
+    /// It may have been rung since it was last silenced.
+    suspect: AtomicBool,
+}
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (fd, shelf) = (EventFd::new()?, Arc::new(Shelf::new()?));
+        Ok(Self { fd, shelf, suspect: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn fd(&self) -> &EventFd {
+        &self.fd
+    }
+
+    pub(crate) fn shelf(&self) -> &Arc<Shelf> {
+        &self.shelf
+    }
+
+    /// Somebody is about to sleep, and wakes when the bell rings. What has come before is to be
+    /// looked for now.
+    pub(crate) fn announce(&self) {
+        self.shelf.sleepers().fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// He sleeps no more, and may have been woken by the bell.
+    pub(crate) fn retire(&self) {
+        self.shelf.sleepers().fetch_sub(1, Ordering::SeqCst);
+        self.suspect.store(true, Ordering::SeqCst);
+    }
+
+    /// Somebody may have been woken by it.
+    pub(crate) fn suspect(&self) {
+        self.suspect.store(true, Ordering::SeqCst);
+    }
+
+    /// Somebody may have been woken by it.
+    #[inline]
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.suspect.load(Ordering::Relaxed)
+    }
+
+    /// Silences the bell if somebody may have been woken by it; true if so. What the lanes remember of having
+    /// rung is then to be forgotten, before they are looked at.
+    #[inline]
+    pub(crate) fn silence(&self) -> bool {
+        if !self.is_suspect() {
+            return false;
+        }
+        self.suspect.store(false, Ordering::SeqCst);
+        let _ = self.fd.drain();
+        true
+    }
+}
+
+/// Another device's bell, rung from one lane.
+#[derive(Debug)]
+pub(crate) struct Rope {
+    fd: EventFd,
+    shelf: Arc<Shelf>,
+}
+
+impl Rope {
+    pub(crate) fn new(fd: EventFd, shelf: Arc<Shelf>) -> Self {
+        Self { fd, shelf }
+    }
+
+    pub(crate) fn shelf(&self) -> &Arc<Shelf> {
+        &self.shelf
+    }
+
+    /// Something was written: wakes the device if it sleeps and `rung`, the lane's memory of having
+    /// done so, does not say that it was woken already.
+    #[inline]
+    pub(crate) fn pull(&self, rung: &AtomicU32) {
+        fence(Ordering::SeqCst);
+        if self.shelf.sleepers().load(Ordering::Relaxed) > 0 && rung.swap(1, Ordering::AcqRel) == 0
+        {
+            let _ = self.fd.signal();
+        }
+    }
+}

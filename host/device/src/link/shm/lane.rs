@@ -1,0 +1,1119 @@
+//! A lane: the way between two devices of one host, a ring in shared memory for each direction.
+//!
+//! What goes through is what would go over the network: headers as `adverb-wire` emits them and a
+//! payload, without addresses, padding and checksums. A message may also be *lent*: then the record
+//! says where its bytes are, and the receiver fetches them (`reach.rs`). A lane whose other end has
+//! died, or writes nonsense, is *cut*: what is sent into it is lost, as in a cable.
+//!
+//! # Safety
+//!
+//! 1. The rings lie within a mapping that the lane holds. Places and lengths come from `ring.rs`,
+//!    which keeps them within the ring; they are checked once more before bytes are copied.
+//! 2. Bytes in a ring may change at any time, if the other side is malicious: they are copied by
+//!    pointer, to memory of our own or to the receive that they are for, before anybody looks at
+//!    them, and never borrowed.
+//! 3. A record's bytes are written between `reserve` and `commit`, under the writer's lock, and read
+//!    between `next` and `release`, under the port's receive lock: honest sides never touch the same
+//!    bytes at once.
+//! 4. A mapping that rings lie in is as long as their layout: [`Ring::new`] sees to it.
+
+use crate::latch::{Latch, Latched};
+use crate::link::shm::bell::Rope;
+use crate::link::shm::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
+use crate::link::vicinity::{Addresses, FULL_MAX_NANOS};
+use crate::memory::commons::Commons;
+use crate::memory::copying::{copy_short, read_word};
+use crate::memory::maps::Maps;
+use crate::memory::region::{Grip, Regions, Serial};
+use crate::memory::shelf::{QpWord, Shelf};
+use crate::objects::table::Place;
+use crate::objects::work::{Local, Sge};
+use crate::registry::SlotId;
+use adverb_engine::{Access, AccessError, Brief, LOCAL_SEGMENT_BYTES};
+use adverb_sys::memory::{Mapping, file_len, is_sealed};
+use adverb_sys::udp::BURST_BYTES_MAX;
+use adverb_sys::vm::{self, Piece, Way};
+use adverb_wire::{HeaderBytes, Headers, Qpn};
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes of a ring's records.
+const RING_BYTES: usize = 256 << 10;
+/// Bytes before them: how far the reader has come, whether it was woken, and whether the writer has given
+/// the lane up.
+const HEAD_BYTES: usize = 256;
+const RUNG: usize = 128;
+const LEFT: usize = 192;
+const SIDE_BYTES: usize = HEAD_BYTES + RING_BYTES;
+/// Behind both rings: who of either side is at the other's memory. A line each.
+const PHASES: usize = 2 * SIDE_BYTES;
+const ACTIVE: usize = PHASES + 2 * 128;
+const LANE_BYTES: usize = ACTIVE + 4 * 128;
+
+/// Bytes of a record that are asked for as soon as it is seen.
+const FETCHED_MAX: usize = 8 * LINE;
+
+/// The longest record: headers, and a payload or the pieces of a lent message.
+pub(crate) const RECORD_MAX: usize = Headers::MAX_LEN + PAYLOAD_MAX;
+#[expect(clippy::as_conversions, reason = "a constant that fits")]
+const PAYLOAD_MAX: usize = LOCAL_SEGMENT_BYTES as usize;
+const _: () = assert!(RECORD_MAX <= longest(RING_BYTES));
+/// Whatever the other end writes fits the buffer of a step: a record that did not would be looked at for ever.
+const _: () = assert!(longest(RING_BYTES) <= BURST_BYTES_MAX);
+const _: () = assert!(Brief::LEN <= Headers::MAX_LEN);
+
+/// What a record's note says: the length of its headers, and of which kind it is.
+const NOTE_LEN: u16 = 63;
+const NOTE_LENT: u16 = 1 << 15;
+/// Its headers end with addresses (`vicinity.rs`).
+const NOTE_ADDRESSED: u16 = 1 << 14;
+/// It has a brief in the place of headers.
+const NOTE_BRIEF: u16 = 1 << 13;
+const _: () = assert!(Headers::MAX_LEN <= 63 && DATAGRAM_HEAD_MAX <= 63);
+/// Headers of a datagram are no longer: those of transport and datagram, and an immediate.
+const DATAGRAM_HEAD_MAX: usize = 12 + 8 + 4 + Addresses::LEN;
+
+/// A device of this host, as long as it lives: another in its slot is another peer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct PeerId {
+    pub(crate) slot: SlotId,
+    pub(crate) nonce: u64,
+}
+
+/// One ring within a lane's memory.
+#[derive(Debug)]
+struct Ring {
+    memory: Arc<Mapping>,
+    base: usize,
+    /// Where its records are.
+    records: NonNull<u8>,
+}
+
+// SAFETY: an address within the mapping, which anybody may use: see rules 1 to 4.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// One of `side`'s, of a mapping that was made for rails.
+    fn new(memory: Arc<Mapping>, side: usize) -> Self {
+        assert!(side < 2 && memory.len() >= LANE_BYTES, "the layout lies within the mapping");
+        let base = side * SIDE_BYTES;
+        // SAFETY: within the mapping, as just seen.
+        let records = unsafe { memory.as_ptr().add(base + HEAD_BYTES) };
+        Self { memory, base, records }
+    }
+
+    fn rung(&self) -> &AtomicU32 {
+        half(&self.memory, self.base + RUNG)
+    }
+
+    fn left(&self) -> &AtomicU32 {
+        half(&self.memory, self.base + LEFT)
+    }
+
+    /// The `len` bytes of records from `at` on; `None` if they are not all in the ring.
+    #[inline]
+    fn bytes(&self, at: usize, len: usize) -> Option<*mut u8> {
+        if at.checked_add(len).is_none_or(|end| end > RING_BYTES) {
+            return None;
+        }
+        Some(self.records.as_ptr().wrapping_add(at))
+    }
+}
+
+impl Ring {
+    /// Asks for the line at this place, to read it.
+    #[inline]
+    fn fetch_soon(&self, at: u64) {
+        let at = usize::try_from(at).unwrap_or(0) % RING_BYTES;
+        if let Some(line) = self.bytes(at, 1) {
+            prefetch(line);
+        }
+    }
+
+    /// Asks for the lines at these places, to write to them soon.
+    #[inline]
+    fn fetch(&self, places: impl IntoIterator<Item = u64>) {
+        for at in places {
+            let at = usize::try_from(at).unwrap_or(0) % RING_BYTES;
+            if let Some(line) = self.bytes(at, 1) {
+                prefetch_for_writing(line);
+            }
+        }
+    }
+}
+
+/// Asks the processor for a line, to read it.
+#[inline]
+fn prefetch(line: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, which neither reads nor faults, whatever the address is.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast_const().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// Asks for the lines of a record behind its first, which starts so close before `start`, as far as the
+/// processor would not by itself. The writer may have had the second one since it was asked for.
+#[inline]
+fn fetch_rest(start: *mut u8, len: usize) {
+    let end = len.min(FETCHED_MAX) + MARK;
+    let mut at = LINE;
+    while at < end {
+        prefetch(start.wrapping_add(at - MARK));
+        at += LINE;
+    }
+}
+
+/// Asks the processor for a line, to write to it. The compiler's own hint would become one to read, on
+/// processors that it does not know to have this one.
+#[inline]
+fn prefetch_for_writing(line: *mut u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint, which neither reads nor writes nor faults, whatever the address is, and does nothing
+    // where the processor does not know it.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = line;
+}
+
+impl Memory for Ring {
+    #[inline]
+    fn size(&self) -> usize {
+        RING_BYTES
+    }
+
+    #[inline]
+    fn mark(&self, at: usize) -> &AtomicU64 {
+        let word = self.records.as_ptr().wrapping_add(at % RING_BYTES / LINE * LINE).cast();
+        // SAFETY: a line of the ring, whole and within the mapping (rule 4), which lives as long as
+        // this borrow; marks are changed as atomics, but by records where nobody looks for one (rule 3).
+        unsafe { AtomicU64::from_ptr(word) }
+    }
+
+    fn read_up_to(&self) -> &AtomicU64 {
+        static NOWHERE: AtomicU64 = AtomicU64::new(0);
+        let word = self.memory.atomic_u64(self.base);
+        debug_assert!(word.is_some(), "the layout lies within the mapping");
+        word.unwrap_or(&NOWHERE)
+    }
+}
+
+fn half(memory: &Mapping, at: usize) -> &AtomicU32 {
+    static NOWHERE: AtomicU32 = AtomicU32::new(0);
+    let word = memory.atomic_u32(at);
+    debug_assert!(word.is_some(), "the layout lies within the mapping");
+    word.unwrap_or(&NOWHERE)
+}
+
+/// Memory for both directions.
+#[derive(Debug)]
+pub(crate) struct Rails {
+    memory: Arc<Mapping>,
+    /// Which side this is: who made the rails is 0.
+    side: usize,
+    /// Both ends are this device: one ring is enough.
+    own: bool,
+}
+
+impl Rails {
+    /// For a device and itself.
+    pub(crate) fn own() -> io::Result<Self> {
+        let memory = Arc::new(Mapping::anonymous(LANE_BYTES)?);
+        Ok(Self { memory, side: 0, own: true })
+    }
+
+    /// For this device and another, which gets the descriptor.
+    pub(crate) fn lay() -> io::Result<(Self, OwnedFd)> {
+        let (memory, file) = Mapping::memfd("adverb-lane", LANE_BYTES)?;
+        Ok((Self { memory: Arc::new(memory), side: 0, own: false }, file))
+    }
+
+    /// From the other device's descriptor.
+    pub(crate) fn open(file: impl AsFd) -> io::Result<Self> {
+        if !is_sealed(&file) || file_len(&file)? < LANE_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a lane"));
+        }
+        let memory = Arc::new(Mapping::shared(&file, LANE_BYTES)?);
+        Ok(Self { memory, side: 1, own: false })
+    }
+
+    fn ring(&self, side: usize) -> Ring {
+        Ring::new(Arc::clone(&self.memory), side)
+    }
+}
+
+/// A lane, seen from one end.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    peer: PeerId,
+    rails: Rails,
+    outgoing: Ring,
+    incoming: Ring,
+    writer: Latch<Writer>,
+    rope: Rope,
+    cut: AtomicBool,
+    /// The other end is no more: nobody is at our memory from there.
+    gone: AtomicBool,
+    /// The other end was waited for as long as anybody is, and was at our memory still.
+    stalled: AtomicBool,
+    /// Since when datagrams have found it full, in nanoseconds; 0 if they have not.
+    full_since: AtomicU64,
+    commons: Arc<Commons>,
+    maps: Maps,
+}
+
+impl Lane {
+    pub(crate) fn new(peer: PeerId, rails: Rails, rope: Rope, commons: &Arc<Commons>) -> Self {
+        let outgoing = rails.ring(rails.side);
+        let incoming = rails.ring(if rails.own { 0 } else { 1 - rails.side });
+        Self {
+            peer,
+            rails,
+            outgoing,
+            incoming,
+            writer: Latch::default(),
+            rope,
+            cut: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
+            full_since: AtomicU64::new(0),
+            commons: Arc::clone(commons),
+            maps: Maps::default(),
+        }
+    }
+
+    /// What is known of the memory of either side.
+    pub(crate) fn maps(&self) -> &Maps {
+        &self.maps
+    }
+
+    /// What the other end publishes.
+    #[inline]
+    pub(crate) fn peer_shelf(&self) -> &Shelf {
+        self.rope.shelf()
+    }
+
+    /// What the other end says of one of its queue pairs.
+    pub(crate) fn peer_word(&self, qp: Qpn) -> QpWord {
+        let word = self.peer_shelf().qp(qp).map(|word| word.load(Ordering::SeqCst));
+        word.map_or(QpWord::CLOSED, QpWord::from_bits)
+    }
+
+    /// The other end's shelf, to be kept.
+    pub(crate) fn keep_peer_shelf(&self) -> Arc<Shelf> {
+        Arc::clone(self.rope.shelf())
+    }
+
+    /// What this end publishes.
+    pub(crate) fn own_shelf(&self) -> &Shelf {
+        self.commons.shelf()
+    }
+
+    /// Memory is used besides the ring, as far as this end is asked.
+    #[inline]
+    pub(crate) fn shares(&self) -> bool {
+        self.commons.shares()
+    }
+
+    /// A queue pair of this end allows its peer at the other this, in this domain, until the grant is dropped.
+    pub(crate) fn grant(self: &Arc<Self>, qp: Qpn, domain: u32, access: Access) -> Grant {
+        self.maps.grant(qp, domain, access);
+        Grant { lane: Arc::clone(self), qp }
+    }
+
+    /// The other end can fetch what lies in this file of ours.
+    pub(crate) fn has_lent(&self, file: u64) -> bool {
+        self.maps.has_lent(file, || self.commons.descriptor(file))
+    }
+
+    /// Finds out whether the other process's memory can be read and written from here.
+    pub(crate) fn probe(&self, pid: u32) {
+        if !self.shares() {
+            return;
+        }
+        let (address, expected) = self.peer_shelf().probe();
+        let mut found = [0; 8];
+        let here = [Piece { start: found.as_mut_ptr(), len: found.len() }];
+        // SAFETY: the piece is an array of our own that nobody looks at meanwhile.
+        let read = unsafe { vm::copy(pid, Way::Read, &here, address) };
+        if pid != 0 && read.is_ok() && u64::from_ne_bytes(found) == expected {
+            self.maps.set_process(pid);
+        }
+    }
+
+    /// Somebody of either side is at the other's memory.
+    fn visitors(&self, side: usize, phase: usize) -> &AtomicU32 {
+        half(&self.rails.memory, ACTIVE + (2 * side + phase) * 128)
+    }
+
+    /// Which of two counters visitors of a side use: the other side's to change.
+    fn phase(&self, side: usize) -> &AtomicU32 {
+        half(&self.rails.memory, PHASES + side * 128)
+    }
+
+    /// Goes to look at the other's memory: what is published there now stays until the visit ends.
+    #[inline]
+    pub(crate) fn begin(&self) -> Visit<'_> {
+        if self.rails.own {
+            return Visit { visitors: None }; // Pins do it.
+        }
+        let side = self.rails.side;
+        let phase = usize::from(self.phase(side).load(Ordering::Relaxed) & 1 != 0);
+        let visitors = self.visitors(side, phase);
+        visitors.fetch_add(1, Ordering::SeqCst);
+        Visit { visitors: Some(visitors) }
+    }
+
+    /// Waits until every visit of the other end that has begun before the call has ended; one call
+    /// at a time. The counters change places twice, so that new visits do not prolong the wait.
+    ///
+    /// An end that is stopped in the midst of a visit for [`VISIT_MAX`] is cut off, and is not waited for again;
+    /// false as long as it may be at it still.
+    pub(crate) fn wait_for_peer(&self) -> bool {
+        let side = 1 - self.rails.side;
+        let patience =
+            if self.stalled.load(Ordering::Relaxed) { Duration::ZERO } else { VISIT_MAX };
+        let until = Instant::now() + patience;
+        for _ in 0..2 {
+            let old = self.phase(side).fetch_xor(1, Ordering::SeqCst) & 1;
+            let visitors = self.visitors(side, usize::from(old != 0));
+            while visitors.load(Ordering::SeqCst) != 0 && !self.gone.load(Ordering::Acquire) {
+                if Instant::now() >= until {
+                    self.stalled.store(true, Ordering::Relaxed);
+                    self.cut();
+                    return false;
+                }
+                std::thread::yield_now();
+            }
+        }
+        true
+    }
+
+    /// Writes what makes no sense where the other end reads next, if nothing was written before.
+    #[cfg(test)]
+    pub(crate) fn spoil(&self) {
+        self.outgoing.mark(0).store(1, Ordering::Release);
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// Both ends are this device.
+    pub(crate) fn is_own(&self) -> bool {
+        self.rails.own
+    }
+
+    /// Nothing arrives at the other end any more.
+    #[inline]
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn cut(&self) {
+        self.cut.store(true, Ordering::Release);
+        self.outgoing.left().store(1, Ordering::Release);
+    }
+
+    /// The other end is no more.
+    pub(crate) fn end(&self) {
+        self.gone.store(true, Ordering::Release);
+        self.cut();
+    }
+
+    /// As [`Lane::is_cut`], or the other end has cut it: for whoever is about to use it anew.
+    pub(crate) fn is_given_up(&self) -> bool {
+        if self.incoming.left().load(Ordering::Acquire) != 0 {
+            self.cut();
+        }
+        self.is_cut()
+    }
+
+    /// The other end is not at our memory.
+    pub(crate) fn is_vacant(&self) -> bool {
+        let side = 1 - self.rails.side;
+        (0..2).all(|phase| self.visitors(side, phase).load(Ordering::SeqCst) == 0)
+    }
+
+    /// There is room for datagrams, or there is not; says for how many nanoseconds it has been so.
+    pub(crate) fn note_full(&self, full: bool, now: u64) -> u64 {
+        let since = self.full_since.load(Ordering::Relaxed);
+        match (full, since) {
+            (false, 0) => 0,
+            (false, _) => {
+                self.full_since.store(0, Ordering::Relaxed);
+                0
+            }
+            (true, 0) => {
+                self.full_since.store(now.max(1), Ordering::Relaxed);
+                0
+            }
+            (true, since) => now.saturating_sub(since),
+        }
+    }
+
+    /// Says that this end has seen its bell ring.
+    pub(crate) fn forget_ringing(&self) {
+        self.incoming.rung().swap(0, Ordering::AcqRel);
+    }
+
+    /// Whether a datagram of many may be written, or else is lost: nobody waits for a lane for long.
+    pub(crate) fn takes(&self, now: u64) -> Takes {
+        let full = !self.load(1).room();
+        match (self.note_full(full, now), full) {
+            (_, false) => Takes::It,
+            (since, true) if since > FULL_MAX_NANOS => Takes::Nothing,
+            (_, true) => Takes::ItSoon,
+        }
+    }
+
+    /// Begins to write records, `budget` at most; others of this process wait.
+    #[inline]
+    pub(crate) fn load(&self, budget: usize) -> Cargo<'_> {
+        let writer = self.writer.lock();
+        Cargo { lane: self, writer, budget, emitted: 0, sinks: false }
+    }
+}
+
+/// What a queue pair allows its peer at the other end.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    lane: Arc<Lane>,
+    qp: Qpn,
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        self.lane.maps.revoke(self.qp);
+    }
+}
+
+/// What becomes of a datagram in a lane.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Takes {
+    /// There is room.
+    It,
+    /// There is none now.
+    ItSoon,
+    /// It is lost.
+    Nothing,
+}
+
+/// Somebody is at the other end's memory.
+#[derive(Debug)]
+pub(crate) struct Visit<'a> {
+    visitors: Option<&'a AtomicU32>,
+}
+
+impl Drop for Visit<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(visitors) = self.visitors {
+            visitors.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+/// How long a visit lasts at most: a copy, by a process that may have lost its processor.
+const VISIT_MAX: Duration = match cfg!(test) {
+    true => Duration::from_millis(100),
+    false => Duration::from_secs(10),
+};
+
+/// A message that is being handed over, whose bytes are where the sender has put them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Lent<'a> {
+    /// In the sender's memory.
+    Far {
+        lane: &'a Lane,
+        /// Bytes in all.
+        total: u32,
+        /// The record's list of pieces, [`PIECE_BYTES`] each.
+        pieces: &'a [u8],
+    },
+    /// In the ring.
+    Near(InRing<'a>),
+}
+
+/// A record with a brief, which stays in the ring until it is given to [`Inlet::release`].
+#[derive(Debug)]
+pub(crate) struct BriefRecord {
+    record: Record,
+    start: *mut u8,
+    len: u32,
+}
+
+impl BriefRecord {
+    /// The bytes behind the brief.
+    #[inline(always)]
+    pub(crate) const fn near(&self) -> InRing<'_> {
+        InRing { start: self.start, len: self.len, record: PhantomData }
+    }
+}
+
+/// The bytes of a record that is being handed over: in the ring, and the sender's to change if it is
+/// malicious (rule 2).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InRing<'r> {
+    start: *mut u8,
+    len: u32,
+    record: PhantomData<&'r BriefRecord>,
+}
+
+impl InRing<'_> {
+    #[inline]
+    pub(crate) const fn start(self) -> *mut u8 {
+        self.start
+    }
+
+    #[inline]
+    pub(crate) const fn len(self) -> u32 {
+        self.len
+    }
+}
+
+impl<'a> Lent<'a> {
+    pub(crate) fn parse(lane: &'a Lane, bytes: &'a [u8]) -> Option<Self> {
+        let (total, pieces) = bytes.split_first_chunk::<LENT_BYTES>()?;
+        let total = u32::try_from(u64::from_ne_bytes(*total)).ok()?;
+        Some(Self::Far { lane, total, pieces })
+    }
+
+    /// Bytes in all.
+    #[inline]
+    pub(crate) const fn total(&self) -> u32 {
+        match self {
+            Self::Far { total, .. } => *total,
+            Self::Near(near) => near.len,
+        }
+    }
+
+    pub(crate) fn piece(bytes: &[u8]) -> Option<Sge> {
+        let (first, rest) = bytes.split_first_chunk::<8>()?;
+        let both = u64::from_ne_bytes(*first);
+        let addr = u64::from_ne_bytes(*rest.first_chunk::<8>()?);
+        let lkey = u32::try_from(both >> 32).ok()?;
+        let len = u32::try_from(both & 0xffff_ffff).ok()?;
+        Some(Sge { addr, len, lkey })
+    }
+}
+
+/// Records on their way out.
+#[derive(Debug)]
+pub(crate) struct Cargo<'a> {
+    lane: &'a Lane,
+    writer: Latched<'a, Writer>,
+    budget: usize,
+    emitted: u64,
+    /// What is emitted is lost.
+    sinks: bool,
+}
+
+/// Bytes behind a brief that are in the line of its mark.
+const FIRST_BYTES: usize = LINE - MARK - Brief::LEN;
+
+/// What is to be said of a draft.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
+    /// Its bytes say where those of the message are: [`lent_bytes`].
+    pub(crate) lent: bool,
+    /// More records are about to come.
+    pub(crate) more: bool,
+}
+
+/// What the record of a lent message in one piece says.
+#[inline]
+pub(crate) fn lent_bytes(sge: &Sge) -> [u64; 3] {
+    let Sge { addr, len, lkey } = *sge;
+    [u64::from(len), u64::from(lkey) << 32 | u64::from(len), addr]
+}
+
+/// A place for a record, and the bytes that go into it behind a brief.
+#[derive(Debug)]
+pub(crate) struct Draft<'a> {
+    start: *mut u8,
+    bytes: *const u8,
+    len: usize,
+    /// Keeps the bytes in place: a borrow of them, or of a pin if they are registered.
+    _kept: PhantomData<&'a [u8]>,
+}
+
+/// What goes behind a record's headers.
+#[derive(Debug)]
+pub(crate) enum Load<'a> {
+    Nothing,
+    /// Bytes `offset..offset + len` of a request's own.
+    Local {
+        local: Local<'a>,
+        offset: u32,
+        len: u32,
+        domain: u32,
+    },
+    /// Registered bytes that the peer reads.
+    Remote {
+        rkey: u32,
+        va: u64,
+        len: u32,
+        domain: u32,
+        qp: Serial,
+    },
+    /// All bytes of a request, which the peer fetches.
+    Lent {
+        sges: &'a [Sge],
+        len: u32,
+    },
+}
+
+impl<'a> Cargo<'a> {
+    /// One more record may be written.
+    #[inline]
+    pub(crate) fn room(&mut self) -> bool {
+        self.budget > 0
+            && (self.sinks
+                || self.lane.is_cut()
+                || self.writer.can_take(&self.lane.outgoing, RECORD_MAX))
+    }
+
+    pub(crate) fn lane(&self) -> &'a Lane {
+        self.lane
+    }
+
+    /// From now on what is emitted gets lost.
+    pub(crate) fn sink(&mut self) {
+        self.sinks = true;
+    }
+
+    /// Writes one record.
+    #[inline]
+    pub(crate) fn emit(
+        &mut self,
+        headers: &Headers,
+        load: &Load<'_>,
+        regions: &Regions,
+    ) -> Result<(), AccessError> {
+        let mut bytes = HeaderBytes::default();
+        headers.emit(&mut bytes);
+        self.write(bytes.as_slice(), 0, load, regions)
+    }
+
+    /// Writes the record of one datagram.
+    pub(crate) fn emit_to(
+        &mut self,
+        addresses: Addresses,
+        headers: &Headers,
+        load: &Load<'_>,
+        regions: &Regions,
+    ) -> Result<(), AccessError> {
+        let mut bytes = HeaderBytes::default();
+        headers.emit(&mut bytes);
+        let mut head = [0; DATAGRAM_HEAD_MAX];
+        let addresses = addresses.emit();
+        let parts = bytes.as_slice().iter().chain(&addresses).copied().enumerate();
+        let mut len = 0;
+        for (place, (at, byte)) in head.iter_mut().zip(parts) {
+            (*place, len) = (byte, at + 1);
+        }
+        self.write(head.get(..len).unwrap_or_default(), NOTE_ADDRESSED, load, regions)
+    }
+
+    /// Writes a record with these headers, of this kind.
+    #[inline]
+    fn write(
+        &mut self,
+        head: &[u8],
+        kind: u16,
+        load: &Load<'_>,
+        regions: &Regions,
+    ) -> Result<(), AccessError> {
+        let payload = load.len();
+        let ring = &self.lane.outgoing;
+        self.budget = self.budget.saturating_sub(1);
+        self.emitted += 1;
+        let total = head.len() + payload;
+        let at = match self.sinks || self.lane.is_cut() || total > RECORD_MAX {
+            true => None,
+            false => self.writer.reserve(ring, total),
+        };
+        let Some(target) = at.and_then(|at| ring.bytes(at, total)) else {
+            return load.check(regions); // Lost on the way; but not every mistake with it.
+        };
+        // SAFETY: room for `total` bytes, which is more (rules 1 and 3).
+        unsafe { copy_short(head.as_ptr(), target, head.len()) };
+        // SAFETY: `head.len() <= total` (rule 1).
+        let target = unsafe { target.add(head.len()) };
+        // SAFETY: what is left of `total` bytes is that (rule 1), and this end alone writes to its ring (rule 3).
+        unsafe { load.copy_to(target, regions) }?;
+        let lent = if matches!(load, Load::Lent { .. }) { NOTE_LENT } else { 0 };
+        let note = u16::try_from(head.len()).unwrap_or(0) | lent | kind;
+        self.writer.commit(ring, total, note);
+        Ok(())
+    }
+
+    /// Makes sure that a brief can be written with these bytes behind it: `None` if not. Nothing has
+    /// happened then, and with the draft neither.
+    #[inline]
+    pub(crate) fn draft<'r>(&mut self, bytes: &'r [u8]) -> Option<Draft<'r>> {
+        self.draft_from(bytes.as_ptr(), bytes.len())
+    }
+
+    /// The same, of registered bytes.
+    #[inline]
+    pub(crate) fn draft_registered<'g>(
+        &mut self,
+        sge: &Sge,
+        domain: u32,
+        grip: &'g mut Grip<'_>,
+    ) -> Option<Draft<'g>> {
+        let pin = grip.pin_local(sge.lkey, domain).ok()?;
+        let len = usize::try_from(sge.len).ok()?;
+        let bytes = pin.range(sge.addr, len, Access::NONE).ok()?;
+        self.draft_from(bytes.cast_const(), len)
+    }
+
+    /// The same, of words.
+    #[inline]
+    pub(crate) fn draft_words<'r>(&mut self, words: &'r [u64]) -> Option<Draft<'r>> {
+        self.draft_from(words.as_ptr().cast(), size_of_val(words))
+    }
+
+    #[inline(always)]
+    fn draft_from<'r>(&mut self, bytes: *const u8, len: usize) -> Option<Draft<'r>> {
+        let total = Brief::LEN + len;
+        if self.budget == 0 || total > RECORD_MAX || self.lane.is_cut() {
+            return None;
+        }
+        let ring = &self.lane.outgoing;
+        let start = ring.bytes(self.writer.reserve(ring, total)?, total)?;
+        Some(Draft { start, bytes, len, _kept: PhantomData })
+    }
+
+    /// Writes the draft that was made last: with the bytes of its message, or with where they are. If
+    /// more is about to come, others see it with [`Cargo::send`] only.
+    #[inline(always)]
+    pub(crate) fn commit(&mut self, draft: Draft<'_>, brief: [u64; 2], form: Form) {
+        let Form { lent, more } = form;
+        let note = if lent { NOTE_BRIEF | NOTE_LENT } else { NOTE_BRIEF };
+        let Draft { start, bytes, len, .. } = draft;
+        let first = len.min(FIRST_BYTES);
+        // SAFETY: the draft has room for the brief (rules 1 and 3).
+        unsafe { start.cast::<[u64; 2]>().write_unaligned(brief) };
+        // SAFETY: `Brief::LEN` bytes lie within the draft's (rule 1).
+        let body = unsafe { start.add(Brief::LEN) };
+        // The bytes of the first line by themselves: those of the next may have to wait for theirs.
+        // SAFETY: `len` bytes are borrowed or pinned, and the draft has room for them; what is
+        // registered never lies in a ring (rules 1 and 3).
+        unsafe { copy_short(bytes, body, first) };
+        // SAFETY: `first <= len` (rule 1).
+        let rest = unsafe { body.add(first) };
+        // SAFETY: as for the first.
+        unsafe { copy_short(bytes.wrapping_add(first), rest, len - first) };
+        self.budget -= 1;
+        self.emitted += 1;
+        let ring = &self.lane.outgoing;
+        if more {
+            ring.fetch(self.writer.places_ahead());
+        }
+        match more {
+            true => self.writer.commit_unseen(ring, Brief::LEN + len, note),
+            false => self.writer.commit(ring, Brief::LEN + len, note),
+        }
+    }
+
+    /// Wakes the other end if need be; says how many records there were.
+    #[inline]
+    pub(crate) fn send(self) -> u64 {
+        let Self { lane, mut writer, emitted, .. } = self;
+        writer.publish(&lane.outgoing);
+        if emitted > 0 {
+            // The next record's lines are the reader's from a round ago. They come while nobody
+            // waits for them.
+            lane.outgoing.fetch(writer.prepare(&lane.outgoing));
+        }
+        drop(writer);
+        if emitted > 0 {
+            lane.rope.pull(lane.outgoing.rung());
+        }
+        emitted
+    }
+}
+
+/// Bytes of one piece of a lent message, as a record says it: key, length, address.
+pub(crate) const PIECE_BYTES: usize = 16;
+/// Bytes before them: the length of all.
+const LENT_BYTES: usize = 8;
+
+impl Load<'_> {
+    fn len(&self) -> usize {
+        let size = |len: &u32| usize::try_from(*len).unwrap_or(usize::MAX);
+        match self {
+            Self::Nothing => 0,
+            Self::Local { len, .. } | Self::Remote { len, .. } => size(len),
+            Self::Lent { sges, .. } => LENT_BYTES + PIECE_BYTES * sges.len(),
+        }
+    }
+
+    /// Says whether the bytes are there to be copied.
+    fn check(&self, regions: &Regions) -> Result<(), AccessError> {
+        self.each_piece(regions, |_, _| {})
+    }
+
+    /// Copies what there is to `target`.
+    ///
+    /// # Safety
+    ///
+    /// It has room for [`Load::len`] bytes, which nobody else writes to.
+    #[inline]
+    unsafe fn copy_to(&self, mut target: *mut u8, regions: &Regions) -> Result<(), AccessError> {
+        if let Self::Lent { sges, len } = self {
+            let mut put = |bytes: [u8; 8]| {
+                // SAFETY: the caller has room for all of them (rules 1 and 3).
+                unsafe { copy_short(bytes.as_ptr(), target, bytes.len()) };
+                target = target.wrapping_add(bytes.len());
+            };
+            put(u64::from(*len).to_ne_bytes());
+            for Sge { addr, len, lkey } in *sges {
+                put((u64::from(*lkey) << 32 | u64::from(*len)).to_ne_bytes());
+                put(addr.to_ne_bytes());
+            }
+            return Ok(());
+        }
+        self.each_piece(regions, |start, len| {
+            // SAFETY: the piece is a borrowed slice, or registered memory that is pinned during the
+            // call; the target has room for all pieces, and no piece lies in the ring (rule 3).
+            unsafe { copy_short(start, target, len) };
+            target = target.wrapping_add(len);
+        })
+    }
+
+    /// Shows each piece of the bytes, in order, while it is there.
+    #[inline(always)]
+    pub(crate) fn each_piece(
+        &self,
+        regions: &Regions,
+        mut show: impl FnMut(*const u8, usize),
+    ) -> Result<(), AccessError> {
+        match *self {
+            Self::Nothing | Self::Lent { .. } => Ok(()),
+            Self::Remote { rkey, va, len, domain, qp } => {
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                let pin = regions.pin_remote(rkey, domain, qp)?;
+                let start = pin.range(va, len, Access::REMOTE_READ)?;
+                show(start, len);
+                Ok(())
+            }
+            Self::Local { local: Local::Inline(bytes), offset, len, .. } => {
+                let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                let part = offset.checked_add(len).and_then(|end| bytes.get(offset..end));
+                let part = part.ok_or(AccessError::OutOfBounds)?;
+                show(part.as_ptr(), part.len());
+                Ok(())
+            }
+            Self::Local { local: Local::Gather(sges), offset, len, domain } => {
+                let (mut skip, mut left) = (offset, len);
+                for sge in sges {
+                    if left == 0 {
+                        break;
+                    }
+                    if skip >= sge.len {
+                        skip -= sge.len;
+                        continue;
+                    }
+                    let part = (sge.len - skip).min(left);
+                    let bytes = usize::try_from(part).unwrap_or(usize::MAX);
+                    let va = sge.addr.wrapping_add(u64::from(skip));
+                    let pin = regions.pin_local(sge.lkey, domain)?;
+                    show(pin.range(va, bytes, Access::NONE)?, bytes);
+                    (skip, left) = (0, left - part);
+                }
+                if left == 0 { Ok(()) } else { Err(AccessError::OutOfBounds) }
+            }
+        }
+    }
+}
+
+/// The receiving end, under the port's receive lock.
+#[derive(Debug)]
+pub(crate) struct Inlet {
+    pub(crate) lane: Arc<Lane>,
+    reader: Reader,
+    /// Records to take in a row: one from somebody whose records come one at a time, for a look at
+    /// the next place, which is likely being written to, takes long; more from somebody in a hurry.
+    pub(crate) patience: usize,
+    /// Messages to multicast groups have come.
+    pub(crate) fans: bool,
+    /// The other end has written nonsense.
+    pub(crate) broken: bool,
+    /// The queue pair that most records are for lately, and the one of the last that was not.
+    favourite: Option<(Qpn, Place)>,
+    other: Qpn,
+}
+
+/// What is at the place where the next record will be.
+#[derive(Debug)]
+pub(crate) enum Seen {
+    /// Nothing, and there may be something any time.
+    Nothing,
+    /// A brief with its bytes behind it; to be given back with [`Inlet::release`], or to be taken.
+    Brief(Brief, BriefRecord),
+    /// Something to be taken, or nothing ever again.
+    Other,
+}
+
+/// A record that was taken.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// What it says, if that makes sense, and its bytes; to be given back with [`Inlet::release`].
+    Brief { brief: Option<Brief>, held: BriefRecord },
+    /// It is in the buffer.
+    Copied(Copied),
+}
+
+/// A record in the buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Copied {
+    /// How long its headers are and all of it.
+    Packet {
+        head: usize,
+        len: usize,
+        /// Behind the headers it says where its bytes are.
+        lent: bool,
+        /// Its headers end with addresses.
+        addressed: bool,
+    },
+    /// What it says, if that makes sense; where its bytes are is in the buffer, so long.
+    LentBrief { brief: Option<Brief>, len: usize },
+}
+
+impl Inlet {
+    pub(crate) fn new(lane: Arc<Lane>) -> Self {
+        let (reader, favourite, other) = (Reader::default(), None, Qpn::new(0));
+        Self { lane, reader, patience: 1, fans: false, broken: false, favourite, other }
+    }
+
+    /// Hands out the queue pair's place if it is the one that most records are for: to be given back.
+    /// `look_up` says where one lives that has come twice in a row.
+    #[inline]
+    pub(crate) fn lend_favourite(
+        &mut self,
+        qp: Qpn,
+        look_up: impl FnOnce() -> Option<Place>,
+    ) -> Option<(Qpn, Place)> {
+        if self.favourite.as_ref().is_some_and(|(known, _)| *known == qp) {
+            return self.favourite.take();
+        }
+        let twice = std::mem::replace(&mut self.other, qp) == qp;
+        if twice { Some((qp, look_up()?)) } else { None }
+    }
+
+    /// Takes it back.
+    #[inline]
+    pub(crate) fn take_back(&mut self, favourite: Option<(Qpn, Place)>) {
+        if favourite.is_some() {
+            self.favourite = favourite;
+        }
+    }
+
+    /// There may be something to take.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        self.reader.has_more(&self.lane.incoming)
+    }
+
+    /// Looks at the place where the next record will be.
+    #[inline(always)]
+    pub(crate) fn look(&mut self) -> Seen {
+        let Self { lane, reader, .. } = self;
+        let ring = &lane.incoming;
+        // Two lines on their way at once: most messages take no more.
+        ring.fetch_soon(reader.place_after_next());
+        let Record { at, len, note } = match reader.next(ring) {
+            Ok(None) if !lane.is_cut() => return Seen::Nothing,
+            Ok(None) | Err(Broken) => return Seen::Other,
+            Ok(Some(record)) => record,
+        };
+        if note & NOTE_BRIEF == 0 || note & NOTE_LENT != 0 || len < Brief::LEN {
+            return Seen::Other;
+        }
+        let Some(source) = ring.bytes(at, len) else {
+            return Seen::Other;
+        };
+        fetch_rest(source, len);
+        // SAFETY: a brief's bytes within the record's, copied to words of our own (rules 1 and 2).
+        let words = [0, 8].map(|at| unsafe { read_word(source.wrapping_add(at)) });
+        let start = source.wrapping_add(Brief::LEN);
+        match (Brief::parse(words), u32::try_from(len - Brief::LEN)) {
+            (Some(brief), Ok(size)) => Seen::Brief(
+                brief,
+                BriefRecord { record: Record { at, len, note }, start, len: size },
+            ),
+            (_, _) => Seen::Other,
+        }
+    }
+
+    /// Takes the next record into `buffer`.
+    #[inline]
+    pub(crate) fn take(&mut self, buffer: &mut [u8]) -> Option<Taken> {
+        let Self { lane, reader, broken, .. } = self;
+        let ring = &lane.incoming;
+        // Two lines on their way at once: most messages take no more.
+        ring.fetch_soon(reader.place_after_next());
+        let record = match reader.next(ring) {
+            Ok(record) => record?,
+            Err(Broken) => {
+                *broken = true;
+                lane.cut(); // And nothing is read from it any more.
+                return None;
+            }
+        };
+        let Record { at, len, note } = record;
+        let source = ring.bytes(at, len).filter(|_| len <= buffer.len())?;
+        if note & NOTE_BRIEF != 0 && len >= Brief::LEN {
+            fetch_rest(source, len);
+            // SAFETY: a brief's bytes within the record's, copied to words of our own (rules 1 and 2).
+            let words = [0, 8].map(|at| unsafe { read_word(source.wrapping_add(at)) });
+            let start = source.wrapping_add(Brief::LEN);
+            if note & NOTE_LENT != 0 {
+                let len = len - Brief::LEN;
+                // SAFETY: so many bytes are left of the record's, and fewer than in the buffer, which
+                // is our own (rules 1 and 2).
+                unsafe { copy_short(start, buffer.as_mut_ptr(), len) };
+                reader.release(ring, record);
+                return Some(Taken::Copied(Copied::LentBrief { brief: Brief::parse(words), len }));
+            }
+            let held = BriefRecord { record, start, len: u32::try_from(len - Brief::LEN).ok()? };
+            return Some(Taken::Brief { brief: Brief::parse(words), held });
+        }
+        // SAFETY: `len` bytes within the ring, as just checked, and within the buffer, which is our
+        // own (rules 1 and 2).
+        unsafe { copy_short(source, buffer.as_mut_ptr(), len) };
+        reader.release(ring, record);
+        let head = usize::from(note & NOTE_LEN);
+        let (lent, addressed) = (note & NOTE_LENT != 0, note & NOTE_ADDRESSED != 0);
+        Some(Taken::Copied(Copied::Packet { head, len, lent, addressed }))
+    }
+
+    /// A brief that was taken is done with.
+    #[inline]
+    pub(crate) fn release(&mut self, held: BriefRecord) {
+        self.reader.release(&self.lane.incoming, held.record);
+    }
+}

@@ -1,0 +1,9 @@
+//! Records in memory that two processes of one host share.
+
+pub(crate) mod bell;
+pub(crate) mod lane;
+pub(crate) mod reach;
+pub(crate) mod ring;
+pub(crate) mod usher;
+
+use crate::sync;

@@ -1,0 +1,633 @@
+//! What a queue pair does to its peer's memory by itself, where the peer is on this host.
+//!
+//! A WRITE, a READ or an atomic acts on the other process's registered memory directly: through
+//! pages that both have mapped, or by one system call that copies between processes. The checks are
+//! those that the peer's own device would make, on what it publishes (`shelf.rs`): the queue pair's
+//! state and rights, then the region's key, domain, rights and bounds. Whatever does not pass is not
+//! refused here but sent, so that the peer refuses it, and everything is as it is over a network.
+//!
+//! # Safety
+//!
+//! 1. Between [`Lane::begin`] and the end of its [`Visit`] the owner keeps a region in place whose key
+//!    was seen during the visit: it waits for visits before it lets go of memory (`lane.rs`).
+//! 2. Pages that both have mapped are of sealed files: they cannot be cut short. Offsets are checked
+//!    against our own mapping of them, whatever the owner published; and what is mapped for reading is
+//!    claimed for reading only.
+//! 3. The bytes may change at any time: they are copied by pointer, or accessed as atomics, as
+//!    everybody else does (`region.rs`, rule 1).
+//! 4. Local bytes are registered and pinned while they are copied (`region.rs`, rule 2).
+
+use crate::link::shm::lane::{InRing, Lane, Lent, Load, Visit};
+use crate::memory::copying::{copy_short, copy_word, move_long};
+use crate::memory::maps::Theirs;
+use crate::memory::region::{Grip, Pin, Regions};
+use crate::memory::shelf::QpWord;
+use crate::objects::host::{Own, Surroundings};
+use crate::objects::work::{Local, SendWork, Sge};
+use adverb_engine::{
+    Access, AccessError, AtomicOp, FetchError, LOCAL_SEGMENT_BYTES, LocalError, Reach, Request,
+    RequestKind, Target,
+};
+use adverb_sys::vm::{self, Piece, Way};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+
+/// Where bytes of the peer's are, for as long as it keeps them in place: a visit, a record, a pin.
+#[derive(Clone, Copy, Debug)]
+struct Place<'v> {
+    spot: Spot,
+    held: PhantomData<&'v [AtomicU8]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Spot {
+    /// Mapped here.
+    Here(*mut u8),
+    /// At this address of process `pid`.
+    There { pid: u32, address: u64 },
+}
+
+impl<'v> Place<'v> {
+    /// # Safety
+    ///
+    /// As many bytes as were claimed are there for `'v`, and can be copied as the claim says.
+    unsafe fn new(spot: Spot) -> Self {
+        Self { spot, held: PhantomData }
+    }
+
+    /// Bytes of our own.
+    fn of(bytes: &'v mut [u8]) -> Self {
+        Self { spot: Spot::Here(bytes.as_mut_ptr()), held: PhantomData }
+    }
+
+    fn of_record(near: InRing<'v>) -> Self {
+        Self { spot: Spot::Here(near.start()), held: PhantomData }
+    }
+
+    fn skip(self, bytes: usize) -> Self {
+        let spot = match self.spot {
+            Spot::Here(start) => Spot::Here(start.wrapping_add(bytes)),
+            Spot::There { pid, address } => {
+                let address = address.wrapping_add(u64::try_from(bytes).unwrap_or(u64::MAX));
+                Spot::There { pid, address }
+            }
+        };
+        Self { spot, ..self }
+    }
+}
+
+/// Files of neighbours that a queue pair has used lately.
+#[derive(Debug, Default)]
+pub(crate) struct Views {
+    recent: [Option<View>; VIEWS],
+    next: usize,
+    /// A file of our own that the neighbour has; 0 is none. Numbers are not used again.
+    lent: u64,
+    /// The state of the lane's maps that all this is from.
+    version: u64,
+}
+
+const VIEWS: usize = 4;
+
+#[derive(Debug)]
+struct View {
+    file: u64,
+    pages: Arc<Theirs>,
+}
+
+impl Views {
+    /// Forgets what is of another lane, or was of this one.
+    #[inline]
+    fn renew(&mut self, lane: &Lane) {
+        let version = lane.maps().version();
+        if self.version != version {
+            *self = Self { version, ..Self::default() };
+        }
+    }
+
+    /// The neighbour has this file of ours.
+    #[inline]
+    fn has_lent(&mut self, lane: &Lane, file: u64) -> bool {
+        self.renew(lane);
+        if self.lent != file && lane.has_lent(file) {
+            self.lent = file;
+        }
+        self.lent == file
+    }
+
+    /// The pages of a file, if they are mapped; they will be, otherwise.
+    #[inline(always)]
+    fn pages(&mut self, lane: &Lane, file: u64) -> Option<&Theirs> {
+        self.renew(lane);
+        let known = |view: &Option<View>| view.as_ref().is_some_and(|view| view.file == file);
+        let at = match self.recent.iter().position(known) {
+            Some(at) => at,
+            None => {
+                let pages = lane.maps().file(file)?;
+                let at = self.next % VIEWS;
+                self.next = at + 1;
+                *self.recent.get_mut(at)? = Some(View { file, pages });
+                at
+            }
+        };
+        self.recent.get(at)?.as_ref().map(|view| &*view.pages)
+    }
+}
+
+/// Something that keeps the peer's bytes in place.
+#[derive(Debug)]
+enum Hold<'a> {
+    Own(#[expect(dead_code, reason = "held")] Pin<'a>),
+    Neighbour,
+}
+
+/// A claim on bytes of the peer's, whose queue pair says this of itself.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    key: u32,
+    va: u64,
+    len: usize,
+    rights: Access,
+    domain: u32,
+}
+
+impl<'a> Surroundings<'a, '_> {
+    /// Carries out a one-sided request on the peer's memory.
+    pub(crate) fn reach_peer(&mut self, index: u64, request: &Request, all_before: bool) -> Reach {
+        let Some(lane) = self.lane().filter(|lane| lane.shares()) else {
+            return Reach::Not;
+        };
+        if !all_before {
+            // Small WRITEs follow what is under way; the rest is better off waiting.
+            let write = matches!(request.kind, RequestKind::Write { .. });
+            let sent = write && request.len <= LOCAL_SEGMENT_BYTES;
+            return if sent || !self.may_reach(lane, request) { Reach::Not } else { Reach::Later };
+        }
+        let visit = lane.begin();
+        match self.act(lane, &visit, index, request) {
+            Some(()) => Reach::Done,
+            None => Reach::Not,
+        }
+    }
+
+    /// The local bytes of request number `index`.
+    #[inline]
+    fn local(&self, index: u64) -> Local<'_> {
+        self.at_once.map_or_else(|| self.own.sends.local(index), SendWork::local)
+    }
+
+    /// A look ahead: it may be that the request can be carried out here.
+    fn may_reach(&mut self, lane: &Lane, request: &Request) -> bool {
+        let visit = lane.begin();
+        let Some(claim) = self.claim(lane, request) else {
+            return false;
+        };
+        self.place(lane, &visit, claim).is_some()
+    }
+
+    /// What a request wants of the peer, if its queue pair allows that.
+    #[inline(always)]
+    fn claim(&self, lane: &Lane, request: &Request) -> Option<Claim> {
+        let word = lane.peer_shelf().qp(self.own.peer?)?.load(Ordering::SeqCst);
+        let peer = QpWord::from_bits(word);
+        let (va, key, rights, brings_back) = match request.kind {
+            RequestKind::Write { va, rkey, .. } | RequestKind::AtomicWrite { va, rkey } => {
+                (va, rkey, Access::REMOTE_WRITE, false)
+            }
+            RequestKind::Read { va, rkey } => (va, rkey, Access::REMOTE_READ, true),
+            RequestKind::CompareSwap { va, rkey, .. } | RequestKind::FetchAdd { va, rkey, .. } => {
+                (va, rkey, Access::REMOTE_ATOMIC, true)
+            }
+            RequestKind::Send { .. }
+            | RequestKind::SendInvalidate { .. }
+            | RequestKind::LocalInvalidate { .. }
+            | RequestKind::BindWindow => return None,
+        };
+        let allowed = peer.remote() == self.own.number
+            && peer.access().contains(rights)
+            && (peer.has_resources() || !brings_back);
+        let len = usize::try_from(request.len).ok()?;
+        let claim = Claim { key: key.0, va, len, rights, domain: peer.domain() };
+        (allowed && !lane.is_cut()).then_some(claim)
+    }
+
+    #[inline]
+    fn act(&mut self, lane: &Lane, visit: &Visit<'_>, index: u64, request: &Request) -> Option<()> {
+        let claim = self.claim(lane, request)?;
+        if claim.len == 0 {
+            return Some(()); // Key and address mean nothing then. IBTA Vol. 1 §9.7.4.1.5.
+        }
+        let (place, _hold) = self.place(lane, visit, claim)?;
+        let domain = self.own.domain;
+        let local = self.local(index);
+        match request.kind {
+            RequestKind::Write { .. } => {
+                let load = Load::Local { local, offset: 0, len: request.len, domain };
+                put(&load, self.regions, place).ok()
+            }
+            RequestKind::Read { .. } => {
+                let Local::Gather(sges) = local else {
+                    return None;
+                };
+                get(place, self.regions, domain, sges, claim.len).ok()
+            }
+            RequestKind::AtomicWrite { .. } => self.write_word(place, claim.va, index),
+            RequestKind::CompareSwap { compare, swap, .. } => {
+                self.run_atomic(place, claim.va, index, AtomicOp::CompareSwap { compare, swap })
+            }
+            RequestKind::FetchAdd { add, .. } => {
+                self.run_atomic(place, claim.va, index, AtomicOp::FetchAdd { add })
+            }
+            RequestKind::Send { .. }
+            | RequestKind::SendInvalidate { .. }
+            | RequestKind::LocalInvalidate { .. }
+            | RequestKind::BindWindow => None,
+        }
+    }
+
+    #[inline(never)]
+    fn write_word(&self, place: Place<'_>, va: u64, index: u64) -> Option<()> {
+        let mut bytes = [0; 8];
+        let Own { domain, .. } = *self.own;
+        let load = Load::Local { local: self.local(index), offset: 0, len: 8, domain };
+        put(&load, self.regions, Place::of(&mut bytes)).ok()?;
+        word_at(place, va)?.store(u64::from_ne_bytes(bytes), Ordering::Release);
+        Some(())
+    }
+
+    fn run_atomic(&self, place: Place<'_>, va: u64, index: u64, op: AtomicOp) -> Option<()> {
+        let Local::Gather(sges) = self.local(index) else {
+            return None;
+        };
+        let domain = self.own.domain;
+        // The answer has to have a home before anything is changed.
+        let mut old = [0; 8];
+        let home = |old: &mut [u8; 8]| get(Place::of(old), self.regions, domain, sges, 8).ok();
+        let word = word_at(place, va)?;
+        each_target(self.regions, domain, sges, old.len(), |_, _| Ok(())).ok()?;
+        let found = match op {
+            AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
+            AtomicOp::CompareSwap { compare, swap } => word
+                .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
+                .unwrap_or_else(|found| found),
+        };
+        old = found.to_ne_bytes();
+        // The region is the owner's to keep: if it went this very moment, the answer is lost, as it
+        // would be if it went while the answer was under way.
+        let _ = home(&mut old);
+        Some(())
+    }
+
+    /// Where the bytes are that a claim is about, if it is right, and what has to be kept beside the visit
+    /// until they have been copied.
+    #[inline(always)]
+    fn place<'v>(
+        &mut self,
+        lane: &Lane,
+        visit: &'v Visit<'_>,
+        claim: Claim,
+    ) -> Option<(Place<'v>, Hold<'a>)> {
+        let Claim { key, va, len, rights, domain } = claim;
+        if lane.is_own() {
+            // Windows of type 2 are tied to the peer's queue pair: those are for it to look at.
+            let regions: &'a Regions = self.regions;
+            let pin = regions.pin_remote(key, domain, self.own.serial).ok()?;
+            let start = pin.range(va, len, rights).ok()?;
+            // SAFETY: pinned as long as the pin is kept, which goes with the place.
+            return Some((unsafe { Place::new(Spot::Here(start)) }, Hold::Own(pin)));
+        }
+        let place = neighbours_place(lane, visit, &mut self.own.views, claim)?;
+        Some((place, Hold::Neighbour))
+    }
+
+    /// Copies the bytes of the lent message that is being handed over.
+    #[inline(never)]
+    pub(crate) fn fetch_lent(&mut self, to: Target) -> Result<(), FetchError> {
+        let (lane, total, pieces) = match self.lent {
+            None => return Err(FetchError::Lost),
+            Some(Lent::Near(near)) => return self.fetch_near(near, to),
+            Some(Lent::Far { lane, total, pieces }) => (lane, total, pieces),
+        };
+        let word = self.own.peer.and_then(|remote| lane.peer_shelf().qp(remote));
+        let word = QpWord::from_bits(word.ok_or(FetchError::Lost)?.load(Ordering::SeqCst));
+        let visit = lane.begin();
+        let mut at = 0_u32;
+        for piece in pieces.chunks_exact(crate::link::shm::lane::PIECE_BYTES) {
+            let Sge { addr, len, lkey } = Lent::piece(piece).ok_or(FetchError::Lost)?;
+            let size = usize::try_from(len).unwrap_or(usize::MAX);
+            let claim = Claim {
+                key: lkey,
+                va: addr,
+                len: size,
+                rights: Access::NONE,
+                domain: word.domain(),
+            };
+            let pin;
+            let place = match lane.is_own() {
+                true => {
+                    pin = self.regions.pin_local(lkey, word.domain()).ok();
+                    let start =
+                        pin.as_ref().and_then(|pin| pin.range(addr, size, Access::NONE).ok());
+                    // SAFETY: pinned until the piece has been copied.
+                    start.map(|start| unsafe { Place::new(Spot::Here(start)) })
+                }
+                false => neighbours_place(lane, &visit, &mut self.own.views, claim),
+            };
+            let place = place.ok_or(FetchError::Lost)?;
+            self.fetch_piece(place, at, size, to)?;
+            at = at.checked_add(len).ok_or(FetchError::Lost)?;
+        }
+        if at == total { Ok(()) } else { Err(FetchError::Lost) }
+    }
+
+    /// Copies the bytes of a record out of the ring.
+    #[inline(always)]
+    pub(crate) fn fetch_near(&mut self, near: InRing<'_>, to: Target) -> Result<(), FetchError> {
+        let len = usize::try_from(near.len()).unwrap_or(usize::MAX);
+        let Target::Receive(receive) = to else {
+            return self.fetch_piece(Place::of_record(near), 0, len, to);
+        };
+        let (domain, [sge]) = self.receive_sges(receive) else {
+            return self.fetch_piece(Place::of_record(near), 0, len, to);
+        };
+        // The transport has seen to it that the receive is long enough.
+        let refused = |_| FetchError::Local(LocalError::Protection);
+        land(near, sge, domain, &mut Grip::new(self.regions)).map_err(refused)
+    }
+
+    fn fetch_piece(
+        &mut self,
+        from: Place<'_>,
+        at: u32,
+        len: usize,
+        to: Target,
+    ) -> Result<(), FetchError> {
+        match to {
+            Target::Receive(receive) => {
+                let (domain, sges) = self.receive_sges(receive);
+                let mut skip = usize::try_from(at).unwrap_or(usize::MAX);
+                let mut left = len;
+                let mut from = from;
+                for sge in sges {
+                    let size = usize::try_from(sge.len).unwrap_or(usize::MAX);
+                    if skip >= size {
+                        skip -= size;
+                        continue;
+                    }
+                    let part = (size - skip).min(left);
+                    let va = sge.addr.wrapping_add(u64::try_from(skip).unwrap_or(u64::MAX));
+                    let sge = Sge { addr: va, len: u32::try_from(part).unwrap_or(0), ..*sge };
+                    get(from, self.regions, domain, &[sge], part)?;
+                    (skip, left, from) = (0, left - part, from.skip(part));
+                    if left == 0 {
+                        break;
+                    }
+                }
+                if left == 0 { Ok(()) } else { Err(FetchError::Local(LocalError::Protection)) }
+            }
+            Target::Region { rkey, va } => {
+                let pin = self.pin(rkey).map_err(FetchError::Access)?;
+                let va = va.wrapping_add(u64::from(at));
+                let target =
+                    pin.range(va, len, Access::REMOTE_WRITE).map_err(FetchError::Access)?;
+                copy(from, target, len)
+            }
+        }
+    }
+
+    /// The message of a request can be lent: whoever gets it can reach the bytes.
+    pub(crate) fn can_lend(&self, index: u64, request: &Request) -> bool {
+        let carries = matches!(
+            request.kind,
+            RequestKind::Send { .. }
+                | RequestKind::SendInvalidate { .. }
+                | RequestKind::Write { .. }
+        );
+        let long = request.len > LOCAL_SEGMENT_BYTES;
+        let Some(lane) = self.cargo.as_ref().map(|cargo| cargo.lane()).filter(|_| carries && long)
+        else {
+            return false;
+        };
+        let Local::Gather(sges) = self.own.sends.local(index) else {
+            return false;
+        };
+        let mut grip = Grip::new(self.regions);
+        sges.iter().all(|sge| is_ours(&mut grip, self.own.domain, sge)) && lends_all(lane, sges)
+    }
+}
+
+/// Copies the bytes of a record to this buffer, which is long enough.
+#[inline(always)]
+pub(crate) fn land(
+    near: InRing<'_>,
+    sge: &Sge,
+    domain: u32,
+    grip: &mut Grip<'_>,
+) -> Result<(), AccessError> {
+    let len = usize::try_from(near.len()).unwrap_or(usize::MAX);
+    if len == 0 {
+        return Ok(());
+    }
+    let pin = grip.pin_local(sge.lkey, domain)?;
+    if pin.keeps_nothing() {
+        return Ok(());
+    }
+    let target = pin.range(sge.addr, len, Access::LOCAL_WRITE)?;
+    // SAFETY: the bytes are in the ring until the record is released, and `len` of them are pinned
+    // in the target (rule 4); the ring is not registered memory, so they do not overlap.
+    unsafe { copy_short(near.start(), target, len) };
+    Ok(())
+}
+
+/// These are registered bytes of ours: what is wrong with others, a peer could not say.
+#[inline]
+fn is_ours(grip: &mut Grip<'_>, domain: u32, sge: &Sge) -> bool {
+    let len = usize::try_from(sge.len).unwrap_or(usize::MAX);
+    let pin = grip.pin_local(sge.lkey, domain);
+    sge.len == 0 || pin.is_ok_and(|pin| pin.range(sge.addr, len, Access::NONE).is_ok())
+}
+
+/// Whoever is at the other end can reach these bytes of ours.
+#[inline]
+pub(crate) fn lends_all(lane: &Lane, sges: &[Sge]) -> bool {
+    if lane.is_own() || !lane.shares() {
+        return lane.shares();
+    }
+    !lane.is_cut() && sges.iter().all(|sge| lane.has_lent(file_of(lane, sge)))
+}
+
+/// Whoever is at the other end can reach these bytes of ours, and they are so many that he had better
+/// fetch them than get them through the lane. To be followed by a brief, which is one record.
+#[inline]
+pub(crate) fn lends_one(lane: &Lane, own: &mut Own, grip: &mut Grip<'_>, sge: &Sge) -> bool {
+    let can = sge.len >= LENT_MIN && lane.shares() && !lane.is_cut();
+    if !can || !is_ours(grip, own.domain, sge) {
+        return false; // And nothing is offered of what is another domain's.
+    }
+    lane.is_own()
+        || match file_of(lane, sge) {
+            0 => sge.len > LOCAL_SEGMENT_BYTES && lane.has_lent(0),
+            file => own.views.has_lent(lane, file),
+        }
+}
+
+/// The shortest message that is fetched from pages that both sides have mapped, in bytes. A shorter one
+/// is there sooner through the lane.
+const LENT_MIN: u32 = 512;
+
+/// The file that these bytes of ours are in; 0: none that others can map.
+#[inline]
+fn file_of(lane: &Lane, sge: &Sge) -> u64 {
+    let index = sge.lkey >> Regions::TAG_BITS;
+    lane.own_shelf().region(index).map_or(0, |record| record.file.load(Ordering::Relaxed))
+}
+
+/// Where a neighbour's bytes are, if the claim is right and they can be reached.
+#[inline(always)]
+fn neighbours_place<'v>(
+    lane: &Lane,
+    _visit: &'v Visit<'_>,
+    views: &mut Views,
+    claim: Claim,
+) -> Option<Place<'v>> {
+    let Claim { key, va, len, rights, domain } = claim;
+    let record = lane.peer_shelf().region(key >> Regions::TAG_BITS)?;
+    if record.key.load(Ordering::SeqCst) != u64::from(domain) << 32 | u64::from(key) {
+        return None;
+    }
+    let value = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    let known = Access::from_bits(u32::try_from(value(record.rights)).ok()?);
+    let offset = va.checked_sub(value(record.va))?;
+    let bytes = u64::try_from(len).ok()?;
+    if !known.contains(rights) || offset.checked_add(bytes)? > value(record.len) {
+        return None;
+    }
+    match value(record.file) {
+        0 => {
+            let pid = lane.maps().process()?;
+            let spot = Spot::There { pid, address: value(record.base).checked_add(offset)? };
+            // SAFETY: within the region, which the owner keeps in place (rule 1).
+            Some(unsafe { Place::new(spot) })
+        }
+        file => {
+            let Theirs { pages, is_writable } = views.pages(lane, file)?;
+            let start = usize::try_from(value(record.offset).checked_add(offset)?).ok()?;
+            let inside = start.checked_add(len)? <= pages.len(); // Rule 2.
+            let reads = rights == Access::NONE || rights == Access::REMOTE_READ;
+            let spot = Spot::Here(pages.as_ptr().as_ptr().wrapping_add(start));
+            // SAFETY: within our mapping, and of rights that it has (rule 2); the views keep it until they are
+            // renewed, which they are not while the place is in use.
+            (inside && (*is_writable || reads)).then(|| unsafe { Place::new(spot) })
+        }
+    }
+}
+
+/// The word at `place`, which peers know by address `va`, if it can be used as an atomic.
+fn word_at(place: Place<'_>, va: u64) -> Option<&AtomicU64> {
+    let Spot::Here(start) = place.spot else {
+        return None;
+    };
+    let start = start.cast::<u64>();
+    let fits = va.is_multiple_of(8) && start.is_aligned();
+    // SAFETY: 8 bytes were claimed and found in place for the visit (rules 1 and 2), aligned as just
+    // checked; everybody shares them as atomics or by copies (rule 3).
+    fits.then(|| unsafe { AtomicU64::from_ptr(start) })
+}
+
+/// Copies a request's bytes to `place`. The last eight of a piece come last, and at once: whoever
+/// polls for them finds all before them.
+#[inline(always)]
+fn put(load: &Load<'_>, regions: &Regions, mut place: Place<'_>) -> Result<(), AccessError> {
+    let mut result = Ok(());
+    load.each_piece(regions, |source, len| {
+        match place.spot {
+            Spot::Here(target) => {
+                let (body, tail) = if len < TAIL { (len, 0) } else { (len - TAIL, TAIL) };
+                // SAFETY: the target was claimed for all pieces together (rules 1 and 2); the source
+                // is inline data or pinned (rule 4). They may overlap: a peer may be told to write
+                // onto itself.
+                unsafe { move_long(source, target, body) };
+                if tail > 0 {
+                    fence(Ordering::Release);
+                    // SAFETY: the eight bytes behind the body, as above.
+                    unsafe { copy_word(source.wrapping_add(body), target.wrapping_add(body)) };
+                }
+            }
+            Spot::There { pid, address } => {
+                let here = [Piece { start: source.cast_mut(), len }];
+                // SAFETY: the source is inline data or pinned (rule 4), and only read.
+                let copied = unsafe { vm::copy(pid, Way::Write, &here, address) };
+                if copied.is_err() {
+                    result = Err(AccessError::Denied);
+                }
+            }
+        }
+        place = place.skip(len);
+    })?;
+    result
+}
+
+const TAIL: usize = 8;
+
+/// Copies bytes from `place` to local buffers.
+fn get(
+    mut place: Place<'_>,
+    regions: &Regions,
+    domain: u32,
+    sges: &[Sge],
+    len: usize,
+) -> Result<(), FetchError> {
+    each_target(regions, domain, sges, len, |target, part| {
+        if let Some(target) = target {
+            copy(place, target, part)?;
+        }
+        place = place.skip(part);
+        Ok(())
+    })
+}
+
+/// Shows each piece of `len` bytes of local buffers, in order, while it is there; `None` for bytes
+/// that nobody wants to keep.
+fn each_target(
+    regions: &Regions,
+    domain: u32,
+    sges: &[Sge],
+    len: usize,
+    mut show: impl FnMut(Option<*mut u8>, usize) -> Result<(), FetchError>,
+) -> Result<(), FetchError> {
+    let mut left = len;
+    for sge in sges {
+        let part = usize::try_from(sge.len).unwrap_or(usize::MAX).min(left);
+        if part == 0 {
+            continue;
+        }
+        let refused = |_| FetchError::Local(LocalError::Protection);
+        let pin = regions.pin_local(sge.lkey, domain).map_err(refused)?;
+        match pin.keeps_nothing() {
+            true => show(None, part)?,
+            false => {
+                let target = pin.range(sge.addr, part, Access::LOCAL_WRITE).map_err(refused)?;
+                show(Some(target), part)?;
+            }
+        }
+        left -= part;
+    }
+    if left == 0 { Ok(()) } else { Err(FetchError::Local(LocalError::Protection)) }
+}
+
+fn copy(from: Place<'_>, target: *mut u8, len: usize) -> Result<(), FetchError> {
+    match from.spot {
+        Spot::Here(source) => {
+            // SAFETY: the source was claimed for the visit (rules 1 and 2), the target is pinned
+            // (rule 4); they may overlap.
+            unsafe { move_long(source, target, len) };
+            Ok(())
+        }
+        Spot::There { pid, address } => {
+            let here = [Piece { start: target, len }];
+            // SAFETY: the target is pinned and writable (rule 4).
+            unsafe { vm::copy(pid, Way::Read, &here, address) }.map_err(|_| FetchError::Lost)
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The usher: a thread that introduces devices of one host to one another, and notices their deaths.
+//!
+//! Each device listens by a name that the registry lets others find. Whoever needs a lane to another
+//! device connects and says hello, with the descriptors of the lane, of its own shelf and bell; the
+//! other answers with its own. The connection stays: that it hangs up is how either learns of the
+//! other's end, however that came. Only processes of the same user are let in, and each only as the device that
+//! it is: the kernel says which process has connected, and which one listens by the name of the device that the
+//! hello names. A device that uses no memory of others has the thread, too: it hands the registry to newcomers.
+//!
+//! The thread sleeps but for introductions and deaths; packets are none of its business.
+
+use crate::link::shm::bell::{Bell, Rope};
+use crate::link::shm::lane::{Lane, PeerId, Rails};
+use crate::memory::commons::Commons;
+use crate::memory::maps::Message;
+use crate::memory::shelf::{Shelf, VERSION};
+use crate::progress::Port;
+use crate::registry::rendezvous::Place;
+use crate::registry::{Registry, SlotId};
+use crate::sync::Mutex;
+use adverb_sys::epoll::{Epoll, Events, Interest};
+use adverb_sys::eventfd::EventFd;
+use adverb_sys::poll;
+use adverb_sys::unix::{Listener, Stream};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The thread, seen from the port.
+#[derive(Debug)]
+pub(crate) struct Usher {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    me: PeerId,
+    place: Place,
+    bell: Arc<Bell>,
+    commons: Arc<Commons>,
+    /// None if the device makes no lanes.
+    listener: Option<Listener>,
+    epoll: Epoll,
+    wake: EventFd,
+    stop: AtomicBool,
+    guests: Mutex<HashMap<u64, Guest>>,
+    tokens: AtomicU64,
+}
+
+/// A connection, and the lane that it is about; none before the other side has said hello.
+#[derive(Clone, Debug)]
+struct Guest {
+    stream: Arc<Stream>,
+    lane: Option<Arc<Lane>>,
+    since: Instant,
+}
+
+const WAKE: u64 = 0;
+const LISTENER: u64 = 1;
+const NEWCOMERS: u64 = 2;
+const FIRST_GUEST: u64 = 3;
+/// How long another device has to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often to look whether it is in vain to wait.
+const GLANCE: Duration = Duration::from_millis(10);
+/// Connections that have not said hello, at once: strangers cannot take all descriptors.
+const NAMELESS_MAX: usize = 64;
+/// Lanes to one device at once. Two that meet each other at the same time have two.
+const LANES_MAX: usize = 8;
+/// How long to leave connections alone that cannot be accepted, for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// The name by which a device is found. Abstract names belong to the network namespace.
+fn name(place: Place, peer: PeerId) -> String {
+    format!("adverb-{}-{}-{:016x}", place.label(), peer.slot.number(), peer.nonce)
+}
+
+/// What devices say when they meet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Hello {
+    peer: PeerId,
+}
+
+const HELLO_BYTES: usize = 24;
+const MAGIC: [u8; 4] = *b"advh";
+
+impl Hello {
+    fn emit(self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        let parts: [&[u8]; 4] = [
+            &MAGIC,
+            &VERSION.to_ne_bytes(),
+            &u64::from(self.peer.slot.number()).to_ne_bytes(),
+            &self.peer.nonce.to_ne_bytes(),
+        ];
+        for (place, byte) in bytes.iter_mut().zip(parts.into_iter().flatten()) {
+            *place = *byte;
+        }
+        bytes
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (magic, rest) = bytes.split_first_chunk::<4>()?;
+        let (version, rest) = rest.split_first_chunk::<4>()?;
+        let (slot, rest) = rest.split_first_chunk::<8>()?;
+        let (nonce, rest) = rest.split_first_chunk::<8>()?;
+        let fits = *magic == MAGIC && *version == VERSION.to_ne_bytes() && rest.is_empty();
+        let slot = u32::try_from(u64::from_ne_bytes(*slot)).ok().and_then(SlotId::new)?;
+        let nonce = u64::from_ne_bytes(*nonce);
+        fits.then_some(Self { peer: PeerId { slot, nonce } })
+    }
+}
+
+impl Usher {
+    /// Listens, also for lanes if the device `lends` memory; nobody is answered before [`Usher::start`].
+    pub(crate) fn new(
+        me: PeerId,
+        registry: &Registry,
+        bell: &Arc<Bell>,
+        commons: &Arc<Commons>,
+        lends: bool,
+    ) -> io::Result<Self> {
+        let place = registry.place();
+        let shared = Shared {
+            me,
+            place,
+            bell: Arc::clone(bell),
+            commons: Arc::clone(commons),
+            listener: lends.then(|| Listener::bind(name(place, me).as_bytes())).transpose()?,
+            epoll: Epoll::new()?,
+            wake: EventFd::new()?,
+            stop: AtomicBool::new(false),
+            guests: Mutex::default(),
+            tokens: AtomicU64::new(FIRST_GUEST),
+        };
+        shared.epoll.add(&shared.wake, WAKE, Interest::Readable)?;
+        if let Some(listener) = &shared.listener {
+            shared.epoll.add(listener, LISTENER, Interest::Readable)?;
+        }
+        if let Some(listener) = registry.listener() {
+            shared.epoll.add(listener, NEWCOMERS, Interest::Readable)?;
+        }
+        Ok(Self { shared: Arc::new(shared), thread: Mutex::default() })
+    }
+
+    pub(crate) fn start(&self, port: &Arc<Port>) -> io::Result<()> {
+        let (shared, weak) = (Arc::clone(&self.shared), Arc::downgrade(port));
+        let run = move || shared.run(&weak);
+        let thread = thread::Builder::new().name("adverb-usher".to_owned()).spawn(run)?;
+        *lock(&self.thread) = Some(thread);
+        Ok(())
+    }
+
+    /// The device makes lanes to others.
+    pub(crate) fn lends(&self) -> bool {
+        self.shared.listener.is_some()
+    }
+
+    /// Ends the thread, and waits for it unless it is the caller.
+    pub(crate) fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        let _ = self.shared.wake.signal();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
+        {
+            let _ = thread.join();
+        }
+        lock(&self.shared.guests).clear();
+    }
+
+    /// Makes a lane to another device, which answers within [`PATIENCE`] unless it is stopped, or until
+    /// it is `in_vain` to wait.
+    ///
+    /// # Errors
+    ///
+    /// It has gone, or does not answer, or makes no sense.
+    pub(crate) fn meet(&self, peer: PeerId, in_vain: impl Fn() -> bool) -> io::Result<Arc<Lane>> {
+        let shared = &*self.shared;
+        let until = Instant::now() + PATIENCE;
+        let over = || Instant::now() >= until || in_vain();
+        if in_vain() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let stream = connect(name(shared.place, peer).as_bytes(), over)?;
+        if stream.peer()?.uid != shared.place.user() {
+            return Err(invalid());
+        }
+        let (rails, file) = Rails::lay()?;
+        let bell = &shared.bell;
+        let fds = [file.as_fd(), bell.shelf().as_fd(), bell.fd().as_fd()];
+        stream.send(&Hello { peer: shared.me }.emit(), &fds)?;
+        while !poll::readable(&stream, std::iter::empty(), Some(GLANCE))? {
+            if over() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        let (hello, mut fds) = receive(&stream)?;
+        let hello = hello.filter(|hello| hello.peer == peer).ok_or_else(invalid)?;
+        let rope = rope(&mut fds)?;
+        let lane = Arc::new(Lane::new(hello.peer, rails, rope, &shared.commons));
+        let pid = stream.peer()?.pid;
+        shared.keep(stream, Some(Arc::clone(&lane)))?;
+        lane.probe(pid);
+        Ok(lane)
+    }
+}
+
+/// Connects, and tries again while the other has too many waiting.
+fn connect(name: &[u8], over: impl Fn() -> bool) -> io::Result<Stream> {
+    loop {
+        match Stream::connect(name) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !over() => {
+                thread::yield_now();
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Takes one message, which may be the end.
+fn receive(stream: &Stream) -> io::Result<(Option<Hello>, Vec<OwnedFd>)> {
+    let (mut bytes, mut fds) = ([0; HELLO_BYTES + 1], Vec::new());
+    let len = stream.recv(&mut bytes, &mut fds)?;
+    if len == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok((Hello::parse(bytes.get(..len).unwrap_or_default()), fds))
+}
+
+/// The last two descriptors: shelf and bell.
+fn rope(fds: &mut Vec<OwnedFd>) -> io::Result<Rope> {
+    let bell = fds.pop().ok_or_else(invalid)?;
+    let shelf = Shelf::open(fds.pop().ok_or_else(invalid)?)?;
+    Ok(Rope::new(EventFd::from(bell), Arc::new(shelf)))
+}
+
+fn invalid() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "another device of this host makes no sense")
+}
+
+impl Shared {
+    fn run(&self, port: &Weak<Port>) {
+        let mut events = Events::with_capacity(16);
+        while !self.stop.load(Ordering::Acquire) {
+            if self.epoll.wait(&mut events, None).is_err() {
+                return;
+            }
+            for event in events.iter() {
+                match event.token {
+                    WAKE => drop(self.wake.drain()),
+                    LISTENER => self.let_in(port),
+                    NEWCOMERS => {
+                        if let Some(port) = port.upgrade() {
+                            port.registry().answer_newcomers();
+                        }
+                    }
+                    guest => self.attend(guest, port),
+                }
+            }
+        }
+    }
+
+    fn keep(&self, stream: Stream, lane: Option<Arc<Lane>>) -> io::Result<u64> {
+        let token = self.tokens.fetch_add(1, Ordering::Relaxed);
+        let stream = Arc::new(stream);
+        if let Some(lane) = &lane {
+            lane.maps().attach(&stream);
+        }
+        let guest = Guest { stream: Arc::clone(&stream), lane, since: Instant::now() };
+        lock(&self.guests).insert(token, guest);
+        self.epoll.add(&*stream, token, Interest::Readable)?;
+        Ok(token)
+    }
+
+    fn let_in(&self, port: &Weak<Port>) {
+        let Some(listener) = &self.listener else { return };
+        for _ in 0..NAMELESS_MAX {
+            let stream = match listener.accept() {
+                Ok(stream) => stream,
+                Err(error) => {
+                    if error.kind() != io::ErrorKind::WouldBlock {
+                        thread::sleep(ACCEPT_PAUSE); // It can still be read: no wait would be one.
+                    }
+                    return;
+                }
+            };
+            if stream.peer().is_ok_and(|peer| peer.uid == self.place.user()) {
+                self.show_out_nameless();
+                if let Ok(token) = self.keep(stream, None) {
+                    self.attend(token, port); // The hello is there already, mostly.
+                }
+            }
+        }
+    }
+
+    /// Of too many who do not say who they are, the oldest go.
+    fn show_out_nameless(&self) {
+        let mut guests = lock(&self.guests);
+        let nameless = guests.iter().filter(|(_, guest)| guest.lane.is_none());
+        if nameless.clone().count() >= NAMELESS_MAX {
+            let oldest = nameless.min_by_key(|(_, guest)| guest.since).map(|(token, _)| *token);
+            if let Some(guest) = oldest.and_then(|token| guests.remove(&token)) {
+                let _ = self.epoll.remove(&*guest.stream);
+            }
+        }
+    }
+
+    fn attend(&self, token: u64, port: &Weak<Port>) {
+        let Some(guest) = lock(&self.guests).get(&token).cloned() else {
+            return;
+        };
+        let Some(port) = port.upgrade() else {
+            return;
+        };
+        let result = match &guest.lane {
+            None => self.welcome(&guest.stream, &port).map(|lane| {
+                if let Some(guest) = lock(&self.guests).get_mut(&token) {
+                    guest.lane = Some(lane);
+                }
+            }),
+            Some(lane) => self.listen(&guest.stream, lane),
+        };
+        match result {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                let hung_up = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
+                self.show_out(token, &port, hung_up.contains(&error.kind()));
+            }
+        }
+    }
+
+    /// Ends a connection, and what it was about. The other side is no more if `hung_up`.
+    fn show_out(&self, token: u64, port: &Port, hung_up: bool) {
+        let Some(guest) = lock(&self.guests).remove(&token) else {
+            return;
+        };
+        let _ = self.epoll.remove(&*guest.stream);
+        if let Some(lane) = guest.lane {
+            if hung_up {
+                lane.end();
+            } else {
+                lane.cut();
+            }
+            port.forget_lane(&lane);
+        }
+    }
+
+    /// A neighbour says something about memory, or nothing any more.
+    fn listen(&self, stream: &Stream, lane: &Lane) -> io::Result<()> {
+        let (mut bytes, mut fds) = ([0; Message::BYTES + 1], Vec::new());
+        let len = stream.recv(&mut bytes, &mut fds)?;
+        if len == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let message = Message::parse(bytes.get(..len).unwrap_or_default());
+        let descriptor = |number| self.commons.descriptor(number);
+        let message = message.ok_or_else(invalid)?;
+        let file = fds.pop().filter(|_| lane.shares());
+        lane.maps().on_message(message, file, descriptor);
+        Ok(())
+    }
+
+    /// The process at the other end is the one whose device it says it is: that device is open, and the process
+    /// that listens by its name is the same, as far as the kernel shows it. Processes of other process namespaces
+    /// may all have the number 0.
+    fn is_itself(&self, peer: PeerId, stream: &Stream, port: &Port) -> bool {
+        if port.registry().lends(peer.slot, VERSION) != Some(peer.nonce) {
+            return false;
+        }
+        let listens = Stream::connect(name(self.place, peer).as_bytes());
+        let listens = listens.and_then(|stream| stream.peer());
+        matches!((listens, stream.peer()), (Ok(one), Ok(other)) if one == other)
+    }
+
+    /// There may be one more lane to this device. Those that it has given up go, but for one by which it is at our
+    /// memory still.
+    fn makes_room(&self, peer: PeerId, port: &Port) -> bool {
+        let guests = lock(&self.guests);
+        let lanes = guests.iter().filter_map(|(token, guest)| Some((*token, guest.lane.as_ref()?)));
+        let (gone, there): (Vec<_>, Vec<_>) = lanes
+            .filter(|(_, lane)| lane.peer() == peer)
+            .map(|(token, lane)| (token, lane.is_given_up() && lane.is_vacant()))
+            .partition(|(_, given_up)| *given_up);
+        drop(guests);
+        gone.into_iter().for_each(|(token, _)| self.show_out(token, port, false));
+        there.len() < LANES_MAX
+    }
+
+    /// Somebody says hello.
+    fn welcome(&self, stream: &Arc<Stream>, port: &Port) -> io::Result<Arc<Lane>> {
+        let (hello, mut fds) = receive(stream)?;
+        let hello = hello.ok_or_else(invalid)?;
+        if !self.is_itself(hello.peer, stream, port) || !self.makes_room(hello.peer, port) {
+            port.count_refused_neighbour();
+            return Err(invalid());
+        }
+        let rope = rope(&mut fds)?;
+        let rails = Rails::open(fds.pop().ok_or_else(invalid)?)?;
+        let lane = Arc::new(Lane::new(hello.peer, rails, rope, &self.commons));
+        lane.maps().attach(stream);
+        port.add_inlet(&lane);
+        let fds = [self.bell.shelf().as_fd(), self.bell.fd().as_fd()];
+        if let Err(error) = stream.send(&Hello { peer: self.me }.emit(), &fds) {
+            lane.cut(); // Who has waited too long has gone, and nothing will tell of it again.
+            return Err(error);
+        }
+        port.remember_lane(&lane);
+        lane.probe(stream.peer()?.pid);
+        Ok(lane)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_says_who_and_nothing_else_is_one() {
+        let slot = SlotId::new(7).unwrap();
+        let hello = Hello { peer: PeerId { slot, nonce: 0x0102_0304_0506_0708 } };
+        let bytes = hello.emit();
+        assert_eq!(Hello::parse(&bytes), Some(hello));
+        for at in 0..16 {
+            let mut other = bytes;
+            other[at] ^= 0xff;
+            assert_ne!(Hello::parse(&other), Some(hello), "{at}");
+        }
+        for len in 0..HELLO_BYTES {
+            assert_eq!(Hello::parse(&bytes[..len]), None);
+        }
+        assert_eq!(Hello::parse(&[0; HELLO_BYTES + 1]), None);
+    }
+}

@@ -1,0 +1,506 @@
+//! Packets on their way out: gathered into bursts that leave in one system call.
+//!
+//! A burst is a run of packets of one queue pair that are equally long, but for the last, which
+//! may be shorter: the kernel cuts it into datagrams (UDP_SEGMENT), and numbers them 0, 1, 2 … in
+//! the IP ID, which the ICRC covers. Headers, small payloads and ICRCs lie in a staging area;
+//! large payloads are gathered straight from registered memory.
+//!
+//! # Safety
+//!
+//! 1. The staging area is one allocation that never moves. Pointers into it are pushed to the
+//!    gather list; bytes that a pointer covers are not written again before the burst is sent.
+//! 2. Pointers into regions are pushed only while the region is pinned, and pins are given up only
+//!    after the burst was sent or forgotten. The table of regions outlives the burst (`regions`).
+//! 3. Registered bytes are copied by pointer and never borrowed (`region.rs`, rule 1).
+
+use crate::link::udp::endpoint::Endpoint;
+use crate::link::way::Way;
+use crate::memory::copying::{copy_long, copy_short};
+use crate::memory::region::{Pin, RawPin, Regions, Serial};
+use crate::objects::work::{Local, Sge};
+use crate::progress::Port;
+use crate::registry::counters::Counters;
+use adverb_engine::{Access, AccessError};
+use adverb_sys::udp::{
+    BURST_BYTES_MAX, Destination, Gather, GatherBuffer, SEGMENTS_MAX, refuses_bursts,
+};
+use adverb_wire::{Flow, HeaderBytes, Headers, ICRC_LEN, Icrc, Marks};
+use std::cell::RefCell;
+use std::io::ErrorKind;
+use std::ptr;
+use std::time::Duration;
+
+/// Payloads up to this length are copied next to their headers: cheaper than one more place for
+/// the kernel to gather from.
+const COPY_BYTES_MAX: usize = 1024;
+/// Registered bytes are copied through a block of this size for their ICRC.
+const ICRC_BLOCK_BYTES: usize = 2048;
+/// Pieces of one packet's payload: as many as a request has scatter/gather entries.
+pub(crate) const PIECES_MAX: usize = 32;
+/// Regions pinned by one burst.
+const PINS_MAX: usize = 1024;
+/// How long to wait for room in the network's queue before a burst counts as lost.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// Memory for bursts, one a thread.
+struct Scratch {
+    staging: Box<[u8]>,
+    gather: GatherBuffer,
+    pins: Vec<(u32, RawPin)>,
+    linear: Box<[u8]>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+        staging: vec![0; BURST_BYTES_MAX].into(),
+        gather: GatherBuffer::new(),
+        pins: Vec::with_capacity(PINS_MAX),
+        linear: Box::default(),
+    });
+}
+
+/// Where bursts go.
+#[derive(Debug)]
+pub(crate) struct Route<'a> {
+    pub(crate) endpoint: &'a Endpoint,
+    pub(crate) destination: &'a Destination,
+    pub(crate) flow: &'a Flow,
+    pub(crate) marks: Marks,
+    pub(crate) regions: &'a Regions,
+    pub(crate) counters: &'a Counters,
+}
+
+impl<'a> Route<'a> {
+    /// Packets of this port that go this way.
+    pub(crate) fn new(way: &'a Way, port: &'a Port) -> Self {
+        let Way { endpoint, destination, flow, marks, near: _ } = way;
+        let (regions, counters) = (port.regions(), port.counters_ref());
+        Self { endpoint, destination, flow, marks: *marks, regions, counters }
+    }
+}
+
+/// Bytes that a peer reads, or a request's own.
+#[derive(Debug)]
+pub(crate) enum Source<'a> {
+    None,
+    Local { local: Local<'a>, offset: u32, len: u32, domain: u32 },
+    Remote { rkey: u32, va: u64, len: u32, domain: u32, qp: Serial, copy: bool },
+}
+
+/// A burst being gathered.
+pub(crate) struct Burst<'a> {
+    route: Route<'a>,
+    gather: Gather<'a>,
+    staging: *mut u8,
+    staging_len: usize,
+    staged: usize,
+    pins: &'a mut Vec<(u32, RawPin)>,
+    linear: &'a mut Box<[u8]>,
+    /// Length of the packets of the burst.
+    segment: usize,
+    packets: usize,
+    /// A shorter packet has ended it.
+    closed: bool,
+    /// Packets that may still be emitted before the caller looks at what has arrived.
+    budget: usize,
+    emitted: u64,
+}
+
+impl std::fmt::Debug for Burst<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Burst").field("packets", &self.packets).finish_non_exhaustive()
+    }
+}
+
+/// A run of bytes somewhere in memory.
+#[derive(Clone, Copy)]
+struct Piece {
+    start: *const u8,
+    len: usize,
+}
+
+/// Makes this thread's memory for bursts now, and not with the first packet.
+pub(crate) fn prepare() {
+    let _ = SCRATCH.try_with(|_| ());
+}
+
+/// Lends a burst with room for `budget` packets to `fill`, sends what is in it afterwards, and
+/// says how many packets there were.
+pub(crate) fn with_burst<R>(
+    route: Route<'_>,
+    budget: usize,
+    fill: impl FnOnce(&mut Burst<'_>) -> R,
+) -> Option<(R, u64)> {
+    // Without the thread's scratch memory the thread is ending: whatever is owed is then sent by
+    // the helper.
+    SCRATCH
+        .try_with(|scratch| {
+            let Ok(mut scratch) = scratch.try_borrow_mut() else {
+                return None;
+            };
+            let Scratch { staging, gather, pins, linear } = &mut *scratch;
+            let mut burst = Burst {
+                route,
+                gather: gather.begin(),
+                staging: staging.as_mut_ptr(),
+                staging_len: staging.len(),
+                staged: 0,
+                pins,
+                linear,
+                segment: 0,
+                packets: 0,
+                closed: false,
+                budget,
+                emitted: 0,
+            };
+            let result = fill(&mut burst);
+            burst.flush();
+            Some((result, burst.emitted))
+        })
+        .ok()
+        .flatten()
+}
+
+impl Burst<'_> {
+    /// One more packet may be emitted.
+    #[inline]
+    pub(crate) fn room(&self) -> bool {
+        self.budget > 0
+    }
+
+    /// Packets in the burst so far.
+    pub(crate) fn packets(&self) -> usize {
+        self.packets
+    }
+
+    /// Adds one packet.
+    pub(crate) fn emit(
+        &mut self,
+        headers: &Headers,
+        source: Source<'_>,
+    ) -> Result<(), AccessError> {
+        let mut bytes = HeaderBytes::default();
+        headers.emit(&mut bytes);
+        let head = bytes.as_slice();
+        let payload = source.len();
+        let pad = headers.bth.pad.len();
+        let total = head.len() + payload + pad + ICRC_LEN;
+        if !self.fits(total) {
+            self.flush();
+        }
+        let mut pieces = [Piece { start: ptr::null(), len: 0 }; PIECES_MAX];
+        let (pieces, copy) = match source {
+            Source::None => (pieces.get(..0), true),
+            Source::Remote { rkey, va, len, domain, qp, copy } => {
+                let len = usize::try_from(len).unwrap_or(0);
+                let pin = self.route.regions.pin_remote(rkey, domain, qp)?;
+                let start = self.keep(pin, rkey, va, len, Access::REMOTE_READ)?;
+                if let Some(piece) = pieces.first_mut() {
+                    *piece = Piece { start, len };
+                }
+                (pieces.get(..1), copy || len <= COPY_BYTES_MAX)
+            }
+            Source::Local { local: Local::Inline(bytes), offset, len, .. } => {
+                let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                let part = offset.checked_add(len).and_then(|end| bytes.get(offset..end));
+                let part = part.ok_or(AccessError::OutOfBounds)?;
+                if let Some(piece) = pieces.first_mut() {
+                    *piece = Piece { start: part.as_ptr(), len: part.len() };
+                }
+                (pieces.get(..1), true)
+            }
+            Source::Local { local: Local::Gather(sges), offset, len, domain } => {
+                let used = self.resolve(sges, offset, len, domain, &mut pieces)?;
+                let size = usize::try_from(len).unwrap_or(0);
+                (pieces.get(..used), size <= COPY_BYTES_MAX)
+            }
+        };
+        let id = if self.route.endpoint.gso() { self.packets } else { 0 };
+        let (Ok(total16), Ok(id)) = (u16::try_from(total), u16::try_from(id)) else {
+            return Err(AccessError::OutOfBounds);
+        };
+        let mut icrc = self.route.flow.icrc(total16, id);
+        icrc.headers(head);
+        self.stage(head);
+        for piece in pieces.unwrap_or(&[]) {
+            if copy {
+                self.stage_piece(*piece, &mut icrc);
+            } else {
+                update_from_memory(&mut icrc, *piece);
+                // SAFETY: the piece is pinned until the burst is sent (rule 2).
+                let pushed = unsafe { self.gather.push_raw(piece.start, piece.len) };
+                debug_assert!(pushed.is_ok(), "`fits` has left room for the pieces");
+            }
+        }
+        let zeros = [0; 3];
+        let pad = zeros.get(..pad).unwrap_or(&[]);
+        icrc.update(pad);
+        self.stage(pad);
+        self.stage(&icrc.finish());
+        self.account(total);
+        Ok(())
+    }
+
+    /// A packet of `total` bytes can join the burst.
+    fn fits(&self, total: usize) -> bool {
+        if self.packets == 0 {
+            return true;
+        }
+        !self.closed
+            && total <= self.segment
+            && self.packets < SEGMENTS_MAX
+            && self.route.endpoint.gso()
+            && self.gather.len() + total <= BURST_BYTES_MAX
+            && self.gather.room() > PIECES_MAX + 2
+            && self.pins.len() + PIECES_MAX < PINS_MAX
+    }
+
+    fn account(&mut self, total: usize) {
+        if self.packets == 0 {
+            self.segment = total;
+        } else if total < self.segment {
+            self.closed = true;
+        }
+        self.packets += 1;
+        self.emitted += 1;
+        self.budget = self.budget.saturating_sub(1);
+    }
+
+    /// Copies bytes to the staging area and queues them.
+    fn stage(&mut self, bytes: &[u8]) {
+        let piece = Piece { start: bytes.as_ptr(), len: bytes.len() };
+        if let Some(start) = self.copy_to_staging(piece) {
+            // SAFETY: bytes of the staging area that are not written again (rule 1).
+            let pushed = unsafe { self.gather.push_raw(start, bytes.len()) };
+            debug_assert!(pushed.is_ok(), "`fits` has left room");
+        }
+    }
+
+    /// Copies a piece of payload to the staging area, and takes its ICRC from there: the bytes that
+    /// are sent are the bytes that were summed, even if their owner changes them meanwhile.
+    fn stage_piece(&mut self, piece: Piece, icrc: &mut Icrc) {
+        let Some(start) = self.copy_to_staging(piece) else {
+            return;
+        };
+        // SAFETY: the bytes were just written, belong to this thread's staging area, and nobody
+        // writes to them during the borrow (rule 1).
+        icrc.update(unsafe { std::slice::from_raw_parts(start, piece.len) });
+        // SAFETY: bytes of the staging area that are not written again (rule 1).
+        let pushed = unsafe { self.gather.push_raw(start, piece.len) };
+        debug_assert!(pushed.is_ok(), "`fits` has left room");
+    }
+
+    fn copy_to_staging(&mut self, piece: Piece) -> Option<*const u8> {
+        let end = self.staged.checked_add(piece.len)?;
+        if end > self.staging_len {
+            debug_assert!(false, "a burst is never longer than the staging area");
+            return None;
+        }
+        // SAFETY: `staged <= staging_len` (rule 1).
+        let target = unsafe { self.staging.add(self.staged) };
+        // SAFETY: `piece` is a borrowed slice, inline data, or pinned registered memory (rules 2
+        // and 3); the target has room, and nothing else lies in the staging area's free part.
+        unsafe { copy_short(piece.start, target, piece.len) };
+        self.staged = end;
+        Some(target)
+    }
+
+    /// Finds the bytes `offset..offset + len` of a scatter/gather list.
+    fn resolve(
+        &mut self,
+        sges: &[Sge],
+        offset: u32,
+        len: u32,
+        domain: u32,
+        pieces: &mut [Piece],
+    ) -> Result<usize, AccessError> {
+        let (mut skip, mut left, mut used) = (offset, len, 0);
+        for sge in sges {
+            if left == 0 {
+                break;
+            }
+            if skip >= sge.len {
+                skip -= sge.len;
+                continue;
+            }
+            let part = (sge.len - skip).min(left);
+            let bytes = usize::try_from(part).unwrap_or(usize::MAX);
+            let va = sge.addr.wrapping_add(u64::from(skip));
+            let pin = self.route.regions.pin_local(sge.lkey, domain)?;
+            let start = self.keep(pin, sge.lkey, va, bytes, Access::NONE)?;
+            let place = pieces.get_mut(used).ok_or(AccessError::OutOfBounds)?;
+            *place = Piece { start, len: bytes };
+            (skip, left, used) = (0, left - part, used + 1);
+        }
+        if left == 0 { Ok(used) } else { Err(AccessError::OutOfBounds) }
+    }
+
+    /// Finds a range in what is pinned, and keeps the pin for the rest of the burst.
+    fn keep(
+        &mut self,
+        pin: Pin<'_>,
+        key: u32,
+        va: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<*const u8, AccessError> {
+        let start = pin.range(va, len, access)?;
+        // Bursts read from few regions: one pin each is enough, and cheap to find again.
+        if self.pins.last().is_none_or(|(known, _)| *known != key) {
+            self.pins.push((key, pin.into_raw()));
+        }
+        Ok(start.cast_const())
+    }
+
+    /// Sends the burst, gives up its pins and starts the next.
+    pub(crate) fn flush(&mut self) {
+        if self.packets > 0 {
+            self.capture();
+            self.send();
+        }
+        for (_, pin) in self.pins.drain(..) {
+            // SAFETY: the table outlives the burst, and each pin is drained once (rule 2).
+            unsafe { pin.unpin() };
+        }
+        self.gather.clear();
+        self.staged = 0;
+        self.packets = 0;
+        self.closed = false;
+    }
+
+    fn send(&mut self) {
+        let endpoint = self.route.endpoint;
+        let segment = match self.packets {
+            1 => None,
+            _ => u16::try_from(self.segment).ok(),
+        };
+        let mut waited = false;
+        let packets = u64::try_from(self.packets).unwrap_or(u64::MAX);
+        loop {
+            let result = endpoint.socket.send(&self.gather, self.route.destination, segment);
+            let Err(error) = result else {
+                self.route.counters.sent_pkts.add(packets);
+                return;
+            };
+            let kind = error.kind();
+            if kind == ErrorKind::Interrupted {
+                continue;
+            }
+            if kind == ErrorKind::WouldBlock && !waited {
+                waited = true;
+                let _ = endpoint.socket.wait_writable(PATIENCE);
+                continue;
+            }
+            if segment.is_some() && refuses_bursts(&error) {
+                self.send_singly();
+            } else {
+                self.route.counters.send_dropped.add(packets);
+            }
+            return;
+        }
+    }
+
+    /// The route does not cut bursts: cuts this one by hand, and from now on makes none.
+    ///
+    /// Each datagram then leaves with IP ID 0, so the ICRCs of all but the first change. A CRC is
+    /// linear: the change is that of a packet of zeros.
+    fn send_singly(&mut self) {
+        let segment = self.segment;
+        let Self { route, linear, .. } = self;
+        let total = self.gather.copy_to(linear_of(linear));
+        for (index, packet) in
+            linear.get_mut(..total).unwrap_or_default().chunks_mut(segment.max(1)).enumerate()
+        {
+            renumber(packet, index, route.flow);
+            let mut buffer = GatherBuffer::new(); // Once in the life of an endpoint.
+            let mut gather = buffer.begin();
+            let _ = gather.push(packet);
+            match route.endpoint.socket.send(&gather, route.destination, None) {
+                Ok(_) => {
+                    // Where not even single packets pass, bursts were not what was wrong.
+                    route.endpoint.give_up_gso();
+                    route.counters.sent_pkts.add(1);
+                }
+                Err(_) => route.counters.send_dropped.add(1),
+            }
+        }
+    }
+
+    /// Writes the burst to the capture file, if there is one.
+    fn capture(&mut self) {
+        let Some(capture) = self.route.endpoint.capture.as_deref() else {
+            return;
+        };
+        let total = self.gather.copy_to(linear_of(self.linear));
+        let bytes = self.linear.get(..total).unwrap_or_default();
+        let endpoint = self.route.endpoint;
+        let peer = self.route.destination.addr();
+        let numbered = endpoint.gso();
+        for (index, packet) in bytes.chunks(self.segment.max(1)).enumerate() {
+            let id = if numbered { u16::try_from(index).unwrap_or(0) } else { 0 };
+            capture.packet((endpoint.addr, peer), id, self.route.marks, packet);
+        }
+    }
+}
+
+impl Drop for Burst<'_> {
+    fn drop(&mut self) {
+        self.packets = 0; // After a panic nothing is sent, but pins are given up.
+        self.flush();
+    }
+}
+
+impl Source<'_> {
+    fn len(&self) -> usize {
+        let len = match self {
+            Self::None => 0,
+            Self::Local { len, .. } | Self::Remote { len, .. } => *len,
+        };
+        usize::try_from(len).unwrap_or(usize::MAX)
+    }
+}
+
+/// The linear buffer, which only captures and refused bursts need.
+fn linear_of(linear: &mut Box<[u8]>) -> &mut [u8] {
+    if linear.is_empty() {
+        *linear = vec![0; BURST_BYTES_MAX].into();
+    }
+    linear
+}
+
+/// Replaces the ICRC of a packet made for IP ID `id` by that for ID 0.
+fn renumber(packet: &mut [u8], id: usize, flow: &Flow) {
+    let (Ok(len), Ok(id)) = (u16::try_from(packet.len()), u16::try_from(id)) else {
+        return;
+    };
+    let covered = packet.len().saturating_sub(ICRC_LEN);
+    let of_zeros = |id| {
+        let mut icrc = flow.icrc(len, id);
+        for _ in 0..covered {
+            icrc.update(&[0]);
+        }
+        icrc.finish()
+    };
+    let (made, wanted) = (of_zeros(id), of_zeros(0));
+    let icrc = packet.get_mut(covered..).unwrap_or_default();
+    for ((byte, made), wanted) in icrc.iter_mut().zip(made).zip(wanted) {
+        *byte ^= made ^ wanted;
+    }
+}
+
+/// Adds registered bytes to an ICRC, by way of a block that is nobody else's (rule 3).
+fn update_from_memory(icrc: &mut Icrc, piece: Piece) {
+    let mut block = [0_u8; ICRC_BLOCK_BYTES];
+    let mut done = 0;
+    while done < piece.len {
+        let part = (piece.len - done).min(ICRC_BLOCK_BYTES);
+        // SAFETY: `done < piece.len`, so the address is in the piece.
+        let start = unsafe { piece.start.add(done) };
+        // SAFETY: `part` bytes from there are in the piece, which is pinned (rule 2), and in the
+        // block, which is on the stack.
+        unsafe { copy_long(start, block.as_mut_ptr(), part) };
+        icrc.update(block.get(..part).unwrap_or_default());
+        done += part;
+    }
+}

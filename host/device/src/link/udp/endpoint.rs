@@ -1,0 +1,154 @@
+//! One local address: its socket, and what is known about the ways to and from it.
+
+use crate::link::udp::capture::Capture;
+use adverb_engine::Gid;
+use adverb_sys::udp::{self, BindOptions, Destination, Socket};
+use adverb_wire::{Flow, Marks, ROCE_PORT};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A socket on the RoCE port of one address.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) socket: Socket,
+    pub(crate) addr: SocketAddr,
+    /// The interface's number.
+    interface: u32,
+    pub(crate) capture: Option<Arc<Capture>>,
+    /// Bursts leave in one call. Cleared for good when the route refuses one.
+    gso: AtomicBool,
+    /// Hop limit of packets of which nothing else is said.
+    hop_limit: u8,
+}
+
+impl Endpoint {
+    /// Binds the RoCE port of `addr`, shared with other processes of this user.
+    pub(crate) fn bind(
+        addr: SocketAddr,
+        interface: u32,
+        capture: Option<Arc<Capture>>,
+    ) -> io::Result<Self> {
+        let mut options = BindOptions::new(addr);
+        options.reuse_port = true;
+        let socket = Socket::bind(&options)?;
+        let gso = AtomicBool::new(socket.gso());
+        let hop_limit = socket.usual_hop_limit().unwrap_or(Marks::USUAL.hop_limit);
+        // An interface that knows no groups says so when one is joined.
+        let _ = socket.set_multicast_interface(interface);
+        Ok(Self { socket, addr, interface, capture, gso, hop_limit })
+    }
+
+    /// The address of a multicast group on an interface, as one binds and sends to it.
+    pub(crate) fn group(group: Gid, interface: u32) -> SocketAddr {
+        match ip_of(group) {
+            IpAddr::V4(ip) => SocketAddr::new(ip.into(), ROCE_PORT),
+            IpAddr::V6(ip) => std::net::SocketAddrV6::new(ip, ROCE_PORT, 0, interface).into(),
+        }
+    }
+
+    pub(crate) fn gso(&self) -> bool {
+        self.gso.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn give_up_gso(&self) {
+        self.gso.store(false, Ordering::Relaxed);
+    }
+
+    /// The address and port of a peer's device, as seen from this address.
+    pub(crate) fn peer(&self, gid: Gid) -> SocketAddr {
+        let ip = ip_of(gid);
+        if ip.is_multicast() {
+            return Self::group(gid, self.interface);
+        }
+        match (ip, self.addr) {
+            (IpAddr::V6(ip), SocketAddr::V6(own)) => {
+                std::net::SocketAddrV6::new(ip, ROCE_PORT, 0, own.scope_id()).into()
+            }
+            (ip, _) => SocketAddr::new(ip, ROCE_PORT),
+        }
+    }
+
+    /// Where to send packets for `peer` that are marked in this way, and how they then are when they
+    /// leave. What is marked as it would be anyway costs nothing more.
+    pub(crate) fn destination(&self, peer: SocketAddr, marks: Marks) -> (Destination, Marks) {
+        let usual = if peer.ip().is_multicast() { GROUP_HOP_LIMIT } else { self.hop_limit };
+        let Marks { traffic_class, hop_limit, flow_label } = marks;
+        let asked = if hop_limit == usual { 0 } else { hop_limit };
+        let order = udp::Marks { traffic_class, hop_limit: asked, flow_label };
+        let hop_limit = if hop_limit == 0 { usual } else { hop_limit };
+        (Destination::new(peer).marked(order), Marks { hop_limit, ..marks })
+    }
+
+    /// The flow of packets from this address to `peer`; `None` if they are of different kinds.
+    pub(crate) fn flow_to(&self, peer: SocketAddr) -> Option<Flow> {
+        flow(self.addr, peer)
+    }
+
+    /// The flow of packets from `source` to this address.
+    pub(crate) fn flow_from(&self, source: SocketAddr) -> Option<Flow> {
+        flow(source, self.addr)
+    }
+}
+
+/// Packets to a group pass no router unless it is said that they may.
+const GROUP_HOP_LIMIT: u8 = 1;
+
+/// The address in a GID.
+pub(crate) fn ip_of(gid: Gid) -> IpAddr {
+    match gid.v4() {
+        Some(v4) => IpAddr::from(v4),
+        None => IpAddr::V6(Ipv6Addr::from(gid.0)),
+    }
+}
+
+/// The GID of an address.
+pub(crate) fn gid_of(ip: IpAddr) -> Gid {
+    match ip {
+        IpAddr::V4(v4) => Gid::from_v4(v4.octets()),
+        IpAddr::V6(v6) => Gid(v6.octets()),
+    }
+}
+
+fn flow(from: SocketAddr, to: SocketAddr) -> Option<Flow> {
+    match (from.ip(), to.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            Some(Flow::v4(src.octets(), dst.octets(), from.port(), to.port()))
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            Some(Flow::v6(src.octets(), dst.octets(), from.port(), to.port()))
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
+    }
+}
+
+/// Flows of recent sources, so that a packet's costs one comparison and not a CRC of addresses.
+#[derive(Debug)]
+pub(crate) struct FlowCache {
+    entries: Box<[Option<(SocketAddr, Flow)>]>,
+}
+
+impl FlowCache {
+    const LEN: usize = 64;
+
+    pub(crate) fn new() -> Self {
+        Self { entries: std::iter::repeat_with(|| None).take(Self::LEN).collect() }
+    }
+
+    /// The flow from `source` to `endpoint`.
+    #[inline]
+    pub(crate) fn get(&mut self, source: SocketAddr, endpoint: &Endpoint) -> Option<&Flow> {
+        let last = match source.ip() {
+            IpAddr::V4(ip) => ip.octets()[3],
+            IpAddr::V6(ip) => ip.octets()[15],
+        };
+        let at = usize::from(last ^ source.port().to_le_bytes()[0]) % Self::LEN;
+        let entry = self.entries.get_mut(at)?;
+        let hit = entry.as_ref().is_some_and(|(known, _)| *known == source);
+        if !hit {
+            *entry = Some((source, endpoint.flow_from(source)?));
+        }
+        entry.as_ref().map(|(_, flow)| flow)
+    }
+}

@@ -1,0 +1,547 @@
+//! What a device has in common with its neighbours on the host: memory in files that they can map,
+//! and the records of its regions, which it takes back only when nobody is at them any more.
+//!
+//! A neighbour that has mapped a file can do to all of it what the file allows, whether or not it runs our code. So
+//! a file holds buffers of one protection domain and one [`Class`] of rights, and what no file can hold to, rights
+//! to write without rights to read, is in none: neighbours use system calls or the ring.
+//!
+//! # Safety
+//!
+//! [`Pages`] lends the address of its mapping, whose rules are those of `adverb_sys::memory`.
+
+use crate::link::shm::lane::Lane;
+use crate::memory::access::Access;
+use crate::memory::arena::{Arena, Run};
+use crate::memory::copying::copy_long;
+use crate::memory::shelf::Shelf;
+use crate::progress::Port;
+use crate::sync::Mutex;
+use adverb_sys::memory::Mapping;
+use adverb_sys::process::descriptors_max;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+
+/// What neighbours can do to a file that they were given.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Class {
+    /// Buffers that no peer has rights to: neighbours can map them for reading once a message in them was lent.
+    Local,
+    /// Peers may READ: neighbours can map them for reading.
+    Readable,
+    /// Peers may READ and WRITE, or run atomics.
+    Open,
+}
+
+impl Class {
+    /// That of regions with these rights; `None` if no mapping allows just that.
+    fn of(access: Access) -> Option<Self> {
+        let [read, write, atomic] =
+            [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC]
+                .map(|right| access.contains(right));
+        match (read, write, atomic) {
+            (false, false, false) => Some(Self::Local),
+            (true, false, false) => Some(Self::Readable),
+            (false, true, false) => None,
+            // An atomic operation reads and writes any word.
+            (true, true, false) | (_, _, true) => Some(Self::Open),
+        }
+    }
+
+    /// The peer of a queue pair that allows this may be given such files when it asks.
+    pub(crate) fn allows(self, peer: adverb_engine::Access) -> bool {
+        use adverb_engine::Access as Rights;
+        let has = |right| peer.contains(right);
+        match self {
+            Self::Local => false,
+            Self::Readable => has(Rights::REMOTE_READ),
+            Self::Open => {
+                has(Rights::REMOTE_ATOMIC) || has(Rights::REMOTE_READ) && has(Rights::REMOTE_WRITE)
+            }
+        }
+    }
+
+    /// A file for such buffers.
+    pub(crate) fn file(self, name: &str, len: usize) -> io::Result<(Mapping, OwnedFd)> {
+        match self {
+            Self::Local | Self::Readable => Mapping::memfd_for_readers(name, len),
+            Self::Open => Mapping::memfd(name, len),
+        }
+    }
+}
+
+/// Whose regions a file is for: those of one protection domain and one class of rights.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Home {
+    pub(crate) domain: u32,
+    pub(crate) class: Class,
+}
+
+impl Home {
+    fn of(domain: u32, access: Access) -> Option<Self> {
+        Class::of(access).map(|class| Self { domain, class })
+    }
+}
+
+/// Memory for buffers: whole pages, which neighbours can map where that is possible.
+#[derive(Debug)]
+pub struct Pages {
+    hold: Hold,
+}
+
+#[derive(Debug)]
+enum Hold {
+    /// Nobody else's.
+    Private(Mapping),
+    /// A file of its own, by its number among the device's.
+    Whole { mapping: Mapping, file: u64, home: Home, commons: Arc<Commons> },
+    /// A part of one.
+    Part { arena: Arc<Arena>, run: Run, commons: Arc<Commons> },
+}
+
+impl Pages {
+    /// Takes `len` bytes of zeros from the system, rounded up to whole pages, which no neighbour maps.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory.
+    pub fn private(len: usize) -> io::Result<Self> {
+        Ok(Self { hold: Hold::Private(Mapping::anonymous(len)?) })
+    }
+
+    /// Where they start.
+    #[inline]
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        match &self.hold {
+            Hold::Private(mapping) | Hold::Whole { mapping, .. } => mapping.as_ptr(),
+            Hold::Part { arena, run, .. } => arena.place(*run),
+        }
+    }
+
+    /// Length in bytes: what was asked for, rounded up to whole pages.
+    pub fn len(&self) -> usize {
+        match &self.hold {
+            Hold::Private(mapping) | Hold::Whole { mapping, .. } => mapping.len(),
+            Hold::Part { run, .. } => run.len(),
+        }
+    }
+
+    /// Never true.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Regions of this domain with these rights may lie in them: neighbours that can map the pages have no more
+    /// rights than the peers of those.
+    pub fn suit(&self, domain: u32, access: Access) -> bool {
+        let home = match &self.hold {
+            Hold::Private(_) => return true,
+            Hold::Whole { home, .. } => *home,
+            Hold::Part { arena, .. } => arena.home(),
+        };
+        Home::of(domain, access) == Some(home)
+    }
+
+    /// Copies the bytes of other pages, as many as there is room for.
+    pub fn copy_from(&mut self, other: &Self) {
+        let len = self.len().min(other.len());
+        // SAFETY: both mappings have `len` bytes and are not the same; these pages are nobody else's as long as
+        // they are borrowed mutably, and those may change meanwhile.
+        unsafe { copy_long(other.as_ptr().as_ptr(), self.as_ptr().as_ptr(), len) };
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        match &self.hold {
+            Hold::Private(_) => {}
+            Hold::Whole { mapping, file, commons, .. } => commons.close(*file, mapping.as_ptr()),
+            Hold::Part { arena, run, commons } => commons.give_back(arena, *run),
+        }
+    }
+}
+
+impl Port {
+    /// Takes `len` bytes of zeros from the system, rounded up to whole pages, for a region of this domain with
+    /// these rights.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory.
+    pub fn allocate(&self, len: usize, domain: u32, access: Access) -> io::Result<Pages> {
+        match (self.commons(), Home::of(domain, access)) {
+            (Some(commons), Some(home)) => Commons::allocate(commons, len, home),
+            (_, _) => Pages::private(len),
+        }
+    }
+}
+
+/// A file that others can map.
+#[derive(Debug)]
+struct Shared {
+    number: u64,
+    home: Home,
+    len: usize,
+    file: OwnedFd,
+    /// It holds many buffers.
+    arena: Option<Arc<Arena>>,
+}
+
+/// What this device has in common with others.
+#[derive(Debug)]
+pub(crate) struct Commons {
+    shelf: Arc<Shelf>,
+    /// Memory is shown to neighbours, and theirs is looked at.
+    shares: bool,
+    files: Mutex<BTreeMap<usize, Shared>>,
+    /// Files at once: each costs a descriptor.
+    files_max: usize,
+    next_file: AtomicU64,
+    serials: AtomicU64,
+    lanes: Mutex<Vec<Weak<Lane>>>,
+    /// Held while neighbours are waited for.
+    waiting: Mutex<()>,
+    /// The device ended while a neighbour that was stopped may have been at its memory.
+    deserted: AtomicBool,
+}
+
+/// Files at once, and which part of the descriptors that the process may have: the others are the
+/// program's. Arenas leave some for large buffers, and those leave some for arenas.
+const FILES_MAX: usize = 1024;
+const FILES_SHARE: usize = 4;
+
+/// Arenas without buffers that are kept: each may have 16 MiB.
+const EMPTY_MAX: usize = 4;
+
+impl Commons {
+    pub(crate) fn new(shelf: Arc<Shelf>, shares: bool) -> Self {
+        Self {
+            shelf,
+            shares,
+            files: Mutex::default(),
+            files_max: FILES_MAX.min(descriptors_max() / FILES_SHARE),
+            next_file: AtomicU64::new(1),
+            serials: AtomicU64::new(1),
+            lanes: Mutex::default(),
+            waiting: Mutex::default(),
+            deserted: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    /// Memory is shown to neighbours, and theirs is looked at; otherwise everything goes through rings.
+    #[inline]
+    pub(crate) fn shares(&self) -> bool {
+        self.shares
+    }
+
+    /// Whoever is at the other end may use what is published here.
+    pub(crate) fn add_lane(&self, lane: &Arc<Lane>) {
+        let mut lanes = lock(&self.lanes);
+        lanes.retain(|lane| lane.strong_count() > 0);
+        lanes.push(Arc::downgrade(lane));
+    }
+
+    fn lanes(&self) -> Vec<Arc<Lane>> {
+        lock(&self.lanes).iter().filter_map(Weak::upgrade).filter(|lane| !lane.is_own()).collect()
+    }
+
+    fn allocate(commons: &Arc<Self>, len: usize, home: Home) -> io::Result<Pages> {
+        let shared = match (commons.shares, len <= Arena::BUFFER_MAX) {
+            (false, _) => None,
+            (true, true) => commons.take_run(len, home).map(|(arena, run)| {
+                let commons = Arc::clone(commons);
+                Hold::Part { arena, run, commons }
+            }),
+            (true, false) => commons.take_file(len, home).map(|(mapping, file)| {
+                let commons = Arc::clone(commons);
+                Hold::Whole { mapping, file, home, commons }
+            }),
+        };
+        // Or the kernel cannot seal files for readers, or no descriptors are left: neighbours reach it in other ways.
+        shared.map_or_else(|| Pages::private(len), |hold| Ok(Pages { hold }))
+    }
+
+    /// A file of its own for a buffer.
+    fn take_file(&self, len: usize, home: Home) -> Option<(Mapping, u64)> {
+        let mut files = lock(&self.files);
+        let own = files.values().filter(|file| file.arena.is_none()).count();
+        if own >= self.files_max / 2 {
+            return None;
+        }
+        let (mapping, file) = home.class.file("adverb", len).ok()?;
+        let number = self.next_file.fetch_add(1, Ordering::Relaxed);
+        let (base, len) = (mapping.as_ptr().addr().get(), mapping.len());
+        files.insert(base, Shared { number, home, len, file, arena: None });
+        Some((mapping, number))
+    }
+
+    /// A part of a file that holds many buffers.
+    fn take_run(&self, len: usize, home: Home) -> Option<(Arc<Arena>, Run)> {
+        let mut files = lock(&self.files);
+        let arenas = files.values().filter_map(|file| file.arena.as_ref());
+        let mut of_home = arenas.clone().filter(|arena| arena.home() == home);
+        let found = of_home.find_map(|arena| Some((Arc::clone(arena), arena.take(len)?)));
+        if found.is_some() || arenas.count() >= self.files_max / 2 {
+            return found;
+        }
+        let (arena, file) =
+            Arena::new(self.next_file.fetch_add(1, Ordering::Relaxed), home).ok()?;
+        let run = arena.take(len)?;
+        let (base, arena) = (arena.base().addr().get(), Arc::new(arena));
+        let (number, len) = (arena.number(), arena.len());
+        files.insert(base, Shared { number, home, len, file, arena: Some(Arc::clone(&arena)) });
+        Some((arena, run))
+    }
+
+    /// Takes a part of a file back. Some files without buffers stay, for those who take and give back in turn.
+    fn give_back(&self, arena: &Arena, run: Run) {
+        let mut files = lock(&self.files);
+        if !arena.give_back(run) {
+            return;
+        }
+        let number = arena.number();
+        let empty = files.iter().filter_map(|(base, file)| {
+            let arena = file.arena.as_ref().filter(|other| other.is_empty())?;
+            Some((arena.is_retired(), arena.number() != number, *base))
+        });
+        let retired = empty.clone().filter(|(retired, ..)| *retired).count();
+        let count = empty.clone().count().saturating_sub(EMPTY_MAX).max(retired);
+        if count == 0 {
+            return;
+        }
+        // Those that are retired go first, this one last.
+        let mut empty: Vec<_> = empty.collect();
+        empty.sort_unstable_by_key(|(retired, other, base)| (!retired, !other, *base));
+        let gone = empty.into_iter().take(count);
+        let gone: Vec<_> =
+            gone.filter_map(|(.., base)| Some(files.remove(&base)?.number)).collect();
+        drop(files);
+        for number in gone {
+            self.lanes().iter().for_each(|lane| lane.maps().on_own_gone(number));
+        }
+    }
+
+    fn close(&self, number: u64, base: NonNull<u8>) {
+        lock(&self.files).remove(&base.addr().get());
+        self.lanes().iter().for_each(|lane| lane.maps().on_own_gone(number));
+    }
+
+    /// Which file for regions of this kind these bytes lie in, and where.
+    fn find(&self, base: usize, len: usize, home: Option<Home>) -> Option<(u64, u64)> {
+        let files = lock(&self.files);
+        let (start, file) = files.range(..=base).next_back()?;
+        let offset = base - start;
+        let inside = offset.checked_add(len).is_some_and(|end| end <= file.len);
+        let found = inside && home == Some(file.home);
+        found.then(|| (file.number, u64::try_from(offset).unwrap_or(0)))
+    }
+
+    /// Whose regions a file is for, and a copy of its descriptor.
+    pub(crate) fn descriptor(&self, number: u64) -> Option<(Home, OwnedFd)> {
+        let files = lock(&self.files);
+        let file = files.values().find(|file| file.number == number)?;
+        Some((file.home, file.file.as_fd().try_clone_to_owned().ok()?))
+    }
+
+    /// Shows neighbours a region.
+    pub(crate) fn publish(&self, index: u32, key: u32, domain: u32, region: Published) {
+        if !self.shares {
+            return;
+        }
+        let Published { va, base, len, rights } = region;
+        let home = Home::of(domain, Access::from_bits(rights));
+        let (file, offset) = self.find(base, len, home).unwrap_or((0, 0));
+        let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+        let serial = self.serials.fetch_add(1, Ordering::Relaxed);
+        let Some(record) = self.shelf.region(index) else {
+            return;
+        };
+        for (word, value) in [
+            (record.va, va),
+            (record.len, number(len)),
+            (record.rights, u64::from(rights)),
+            (record.base, number(base)),
+            (record.file, file),
+            (record.offset, offset),
+            (record.serial, serial),
+        ] {
+            word.store(value, Ordering::Relaxed);
+        }
+        record.key.store(u64::from(domain) << 32 | u64::from(key), Ordering::SeqCst);
+    }
+
+    /// Takes a region back; afterwards no neighbour is at it. False if one that was stopped may be, and what it
+    /// writes does not go to a file, which it hits without harm ([`Commons::wait_for_neighbours`]).
+    #[must_use]
+    pub(crate) fn withdraw(&self, index: u32) -> bool {
+        let Some(record) = self.shelf.region(index) else {
+            return true;
+        };
+        let left = match record.key.swap(0, Ordering::SeqCst) {
+            0 => !self.deserted.load(Ordering::Acquire),
+            _ => self.wait_for_neighbours(),
+        };
+        left || record.file.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes back all regions up to this index, before the device loses sight of its neighbours.
+    pub(crate) fn withdraw_all(&self, end: u32) {
+        let records = (0..end).map_while(|index| self.shelf.region(index));
+        let shown = records.filter(|record| record.key.swap(0, Ordering::SeqCst) != 0).count();
+        if shown > 0 && !self.wait_for_neighbours() {
+            self.deserted.store(true, Ordering::Release);
+        }
+    }
+
+    /// Waits until no neighbour is at something that was there before the call. False if one that was stopped may
+    /// be: then nothing is taken from the files that it may write to.
+    pub(crate) fn wait_for_neighbours(&self) -> bool {
+        let lanes = self.lanes();
+        if lanes.is_empty() {
+            return true;
+        }
+        let _waiting = lock(&self.waiting);
+        // Each is waited for, whatever became of those before.
+        let stalled = lanes.iter().filter(|lane| !lane.wait_for_peer()).count();
+        if stalled > 0 {
+            let files = lock(&self.files);
+            files.values().filter_map(|file| file.arena.as_ref()).for_each(|arena| arena.retire());
+        }
+        stalled == 0
+    }
+}
+
+/// What neighbours are shown of a region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Published {
+    pub(crate) va: u64,
+    pub(crate) base: usize,
+    pub(crate) len: usize,
+    pub(crate) rights: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn commons() -> Arc<Commons> {
+        Arc::new(Commons::new(Arc::new(Shelf::new().unwrap()), true))
+    }
+
+    const HOME: Home = Home { domain: 1, class: Class::Open };
+
+    fn allocate(commons: &Arc<Commons>, len: usize) -> Pages {
+        Commons::allocate(commons, len, HOME).unwrap()
+    }
+
+    fn file_of(commons: &Commons, pages: &Pages) -> Option<(u64, u64)> {
+        commons.find(pages.as_ptr().addr().get(), pages.len(), Some(HOME))
+    }
+
+    /// Goal: a file that a neighbour is given holds nothing of another domain, nor of other rights; and only one
+    /// that peers may write to can be mapped for writing.
+    #[test]
+    fn a_file_is_of_one_domain_and_one_class_and_only_open_ones_can_be_written_to() {
+        let commons = commons();
+        for len in [100, Arena::BUFFER_MAX + 1] {
+            let mut numbers = Vec::new();
+            let mut kept = Vec::new();
+            for domain in 1..4 {
+                for class in [Class::Local, Class::Readable, Class::Open] {
+                    let home = Home { domain, class };
+                    let pages = Commons::allocate(&commons, len, home).unwrap();
+                    let base = pages.as_ptr().addr().get();
+                    let (number, _) = commons.find(base, pages.len(), Some(home)).unwrap();
+                    let (found, file) = commons.descriptor(number).unwrap();
+                    assert_eq!(found, home);
+                    let writable = Mapping::shared(&file, 4096).is_ok();
+                    assert_eq!(writable, class == Class::Open, "{home:?}, {len} bytes");
+                    assert!(Mapping::shared_for_reading(&file, 4096).is_ok());
+                    numbers.push(number);
+                    kept.push(pages);
+                }
+            }
+            numbers.sort_unstable();
+            numbers.dedup();
+            assert_eq!(numbers.len(), kept.len());
+        }
+    }
+
+    #[test]
+    fn memory_that_peers_may_only_write_to_is_in_no_file() {
+        let all = [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
+        for bits in 0..8 {
+            let chosen = |n: usize| bits >> n & 1 == 1;
+            let rights = all.iter().enumerate().filter(|(n, _)| chosen(*n));
+            let access = rights.fold(Access::LOCAL_WRITE, |access, (_, right)| access | *right);
+            let class = Class::of(access | Access::MW_BIND);
+            let expected = match bits {
+                0b000 => Some(Class::Local),
+                0b001 => Some(Class::Readable),
+                0b010 => None,
+                _ => Some(Class::Open),
+            };
+            assert_eq!(class, expected, "{access}");
+            // Who has rights to a region may be given its file.
+            if let Some(class) = class {
+                assert_eq!(class.allows(access.transport()), class != Class::Local, "{access}");
+            }
+        }
+    }
+
+    /// Goal: thousands of buffers can be mapped by neighbours, and cost few descriptors.
+    #[test]
+    fn small_buffers_share_files_and_no_two_share_a_page() {
+        let commons = commons();
+        let all: Vec<_> = (0..5000).map(|_| allocate(&commons, 8192)).collect();
+        let mut places: Vec<_> =
+            all.iter().map(|pages| file_of(&commons, pages).expect("in a file")).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), all.len());
+        let files = lock(&commons.files).len();
+        assert!(files <= 5000 * 8192 / Arena::BYTES + 1, "{files}");
+        drop(all);
+        assert!(lock(&commons.files).len() <= EMPTY_MAX, "some stay");
+    }
+
+    #[test]
+    fn large_buffers_have_files_of_their_own_up_to_a_bound() {
+        let commons = commons();
+        let len = Arena::BUFFER_MAX + 1;
+        let most = commons.files_max / 2;
+        let all: Vec<_> = (0..most + 10).map(|_| allocate(&commons, len)).collect();
+        let shared = all.iter().filter(|pages| file_of(&commons, pages).is_some()).count();
+        assert_eq!(shared, most);
+        drop(all);
+        assert_eq!(lock(&commons.files).len(), 0);
+        let again = allocate(&commons, len);
+        assert!(file_of(&commons, &again).is_some());
+    }
+
+    #[test]
+    fn an_arena_that_is_retired_goes_with_its_last_buffer() {
+        let commons = commons();
+        let before = allocate(&commons, 1);
+        let (old, _) = file_of(&commons, &before).unwrap();
+        lock(&commons.files).values().filter_map(|file| file.arena.as_ref()).for_each(|arena| {
+            arena.retire();
+        });
+        let after = allocate(&commons, 1);
+        assert_ne!(file_of(&commons, &after).unwrap().0, old);
+        drop(before);
+        assert!(commons.descriptor(old).is_none());
+        assert_eq!(lock(&commons.files).len(), 1);
+    }
+}

@@ -1,0 +1,10 @@
+//! Registered memory: regions, windows, their keys, and what neighbours can map of it.
+
+pub(crate) mod access;
+pub(crate) mod arena;
+pub(crate) mod commons;
+pub(crate) mod copying;
+pub(crate) mod maps;
+pub(crate) mod region;
+pub(crate) mod shelf;
+pub(crate) mod window;

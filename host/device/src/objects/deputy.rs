@@ -1,0 +1,89 @@
+//! A deputy: serves the requests to another process's target queue pair that name queues of this one.
+//!
+//! It is a queue pair that the program does not see. It has a place in the table under a number of this
+//! process, and calls itself by the target's number: that is what completions say. Packets reach it with
+//! the letters of the target's process (`letter.rs`), in an order that the steward there has made; it
+//! answers the peer itself, and reports to the steward first. `steward.rs` has the whole of it.
+
+use crate::registry::Member;
+use crate::registry::letter::{Charge, Condition, Report, Subject, Task};
+use adverb_engine::{Qp, QpEvent, QpState};
+
+/// What makes a queue pair a deputy.
+#[derive(Debug)]
+pub(crate) struct Deputy {
+    /// The target, and the process that it belongs to.
+    subject: Subject,
+    /// The last charge's.
+    term: u64,
+    /// Why a request was refused, if no completion tells.
+    event: Option<QpEvent>,
+    /// What the steward was last told, unless it is to be told anyway.
+    reported: Option<Report>,
+    /// A timer runs that looks whether the steward lives.
+    pub(crate) watched: bool,
+}
+
+impl Deputy {
+    pub(crate) fn new(charge: &Charge) -> Self {
+        Self {
+            subject: charge.subject,
+            term: charge.term,
+            event: None,
+            reported: None,
+            watched: false,
+        }
+    }
+
+    /// The target, and the process that it belongs to.
+    pub(crate) fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// Something has happened to the queue pair.
+    pub(crate) fn note(&mut self, event: QpEvent) {
+        if matches!(event, QpEvent::QpFatal | QpEvent::QpReqErr | QpEvent::QpAccessErr) {
+            self.event = Some(event);
+        }
+    }
+
+    /// Says whether a charge is still of use; one of a new term begins where the steward says.
+    pub(crate) fn accept(&mut self, charge: &Charge) -> Option<Begin> {
+        match charge.task {
+            Task::Again => Some(Begin::GoOn),
+            Task::Serve | Task::Report if charge.term < self.term => None,
+            Task::Serve | Task::Report if charge.term > self.term => {
+                (self.term, self.reported) = (charge.term, None);
+                Some(Begin::Anew)
+            }
+            Task::Serve | Task::Report => Some(Begin::GoOn),
+        }
+    }
+
+    /// The steward is to be told, whatever it was told before.
+    pub(crate) fn forget_report(&mut self) {
+        self.reported = None;
+    }
+
+    /// What the steward is to be told, if it was not.
+    pub(crate) fn report(&mut self, engine: &Qp, me: Member) -> Option<Report> {
+        let condition = match (engine.state() == QpState::Err, engine.owes_data()) {
+            (true, _) => Condition::Refused(self.event),
+            (false, true) => Condition::Busy,
+            (false, false) => Condition::Idle,
+        };
+        let subject = Subject { from: me, ..self.subject };
+        let standing = engine.standing()?;
+        let report = Report { subject, term: self.term, standing, condition };
+        (self.reported.replace(report) != Some(report)).then_some(report)
+    }
+}
+
+/// Where a deputy begins.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Begin {
+    /// Where it is.
+    GoOn,
+    /// Where the steward says.
+    Anew,
+}

@@ -1,0 +1,532 @@
+//! The transport's view of its surroundings: rings, regions, completion queues, the way out.
+
+use crate::link::shm::lane::{Cargo, Lane, Lent, Load};
+use crate::link::shm::reach::Views;
+use crate::link::udp::burst::{Burst, Source};
+use crate::link::vicinity::Leg;
+use crate::memory::region::{Pin, Regions, Serial};
+use crate::objects::cq::{Completion, CqShared, Tray};
+use crate::objects::events::{Affiliation, EventKind};
+use crate::objects::qp::Came;
+use crate::objects::srq::Drawn;
+use crate::objects::work::{Local, ReceiveRing, SendRing, SendWork, Sge};
+use crate::objects::xrc::Targets;
+use adverb_engine::{
+    Access, AccessError, AtomicOp, EmitError, FetchError, Host, Invalidator, LOCAL_SEGMENT_BYTES,
+    Landing, LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request,
+    Route, SendDone, Target,
+};
+use adverb_wire::{Grh, Headers, Packet, Qpn, Rkey};
+use std::sync::Arc;
+
+/// Where a queue pair's receives come from.
+#[derive(Debug)]
+pub(crate) enum Receives {
+    /// A ring of its own.
+    Own(ReceiveRing),
+    /// A queue that it shares.
+    Shared(Drawn),
+    /// Those of an XRC domain, which each message names one of.
+    Xrc(Targets),
+}
+
+/// What a queue pair owns besides its transport.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(crate) number: Qpn,
+    pub(crate) domain: u32,
+    /// The queue pair's peer, once it is known.
+    pub(crate) peer: Option<Qpn>,
+    /// Neighbours' memory that it uses.
+    pub(crate) views: Views,
+    /// What windows of type 2 are tied to; numbers are used again.
+    pub(crate) serial: Serial,
+    pub(crate) sends: SendRing,
+    pub(crate) receives: Receives,
+    pub(crate) send_cq: Arc<CqShared>,
+    pub(crate) recv_cq: Arc<CqShared>,
+    /// A completion found its queue full: the queue pair cannot go on.
+    pub(crate) overrun: bool,
+    /// Where its asynchronous events go.
+    pub(crate) affiliation: Arc<Affiliation>,
+}
+
+impl Own {
+    /// A target has no protection domain of its own: that of the queue that a packet names counts.
+    #[inline]
+    pub(crate) fn meet_queue(&mut self, packet: &Packet<'_>) {
+        if let (Receives::Xrc(targets), Some(xrceth)) = (&mut self.receives, packet.headers.xrceth)
+        {
+            self.domain = targets.meet(xrceth.srqn).unwrap_or(0);
+        }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.affiliation.retire();
+    }
+}
+
+/// The surroundings, for the length of one call.
+pub(crate) struct Surroundings<'a, 'b> {
+    pub(crate) own: &'a mut Own,
+    pub(crate) regions: &'a Regions,
+    /// The way out, where the call may use one.
+    pub(crate) burst: Option<&'a mut Burst<'b>>,
+    /// The way to a neighbour, where the call may use one.
+    pub(crate) cargo: Option<&'a mut Cargo<'b>>,
+    /// The lane to that neighbour, where the call may use his memory and no more.
+    pub(crate) lane: Option<&'a Lane>,
+    /// The request that is carried out without ever being queued.
+    pub(crate) at_once: Option<&'a SendWork<'a>>,
+    /// The message that is being handed over is lent.
+    pub(crate) lent: Option<Lent<'a>>,
+    /// Where a poll waits for completions.
+    pub(crate) tray: Option<&'a mut Tray<'b>>,
+    /// What the call is about, where datagrams want to know.
+    pub(crate) errand: Errand<'a>,
+    /// Completions published during the call.
+    pub(crate) published: u32,
+}
+
+impl<'a, 'b> Surroundings<'a, 'b> {
+    /// Without a way out.
+    pub(crate) fn quiet(own: &'a mut Own, regions: &'a Regions) -> Self {
+        let (burst, cargo, lane, at_once, lent, tray) = (None, None, None, None, None, None);
+        let errand = Errand::None;
+        Self { own, regions, burst, cargo, lane, at_once, lent, tray, errand, published: 0 }
+    }
+
+    /// The way to the peer's memory, if there is one.
+    #[inline]
+    pub(crate) fn lane(&self) -> Option<&'a Lane> {
+        self.lane.or_else(|| self.cargo.as_ref().map(|cargo| cargo.lane()))
+    }
+}
+
+impl Surroundings<'_, '_> {
+    /// The call ends: a queue pair whose completions were lost does not go on.
+    #[inline]
+    pub(crate) fn end(&mut self, engine: &mut adverb_engine::Qp) {
+        if self.own.overrun {
+            self.own.overrun = false;
+            engine.abort(self);
+        }
+    }
+}
+
+/// What datagrams want to know of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Errand<'a> {
+    /// Nothing.
+    None,
+    /// A packet has come.
+    Arrival(Came<'a>),
+    /// Packets leave by this leg; request number `next` is the next.
+    /// A lane of its fan that is full for long loses them; of others there has to be room.
+    Departure { leg: &'a Leg, next: u64, sinks: bool },
+}
+
+impl Surroundings<'_, '_> {
+    /// Copies `bytes` into the buffers `sges`, `offset` bytes from their start.
+    #[inline]
+    fn scatter_to(
+        &self,
+        domain: u32,
+        sges: &[Sge],
+        offset: u32,
+        bytes: &[u8],
+    ) -> Result<(), LocalError> {
+        let mut skip = offset;
+        let mut left = bytes;
+        for sge in sges {
+            if left.is_empty() {
+                break;
+            }
+            if skip >= sge.len {
+                skip -= sge.len;
+                continue;
+            }
+            let part = usize::try_from(sge.len - skip).unwrap_or(usize::MAX).min(left.len());
+            let (now, later) = left.split_at(part);
+            let va = sge.addr.wrapping_add(u64::from(skip));
+            self.regions
+                .pin_local(sge.lkey, domain)
+                .and_then(|pin| pin.write(va, now, Access::LOCAL_WRITE))
+                .map_err(|_| LocalError::Protection)?;
+            (skip, left) = (0, later);
+        }
+        if left.is_empty() { Ok(()) } else { Err(LocalError::Protection) }
+    }
+
+    /// Where a receive's bytes go: domain and buffers.
+    #[inline(always)]
+    pub(crate) fn receive_sges(&self, receive: Receive) -> (u32, &[Sge]) {
+        match &self.own.receives {
+            Receives::Own(ring) => (self.own.domain, ring.sges(receive.token)),
+            Receives::Shared(drawn) => (drawn.domain(), drawn.sges()),
+            Receives::Xrc(targets) => targets
+                .current()
+                .map_or((self.own.domain, &[]), |drawn| (drawn.domain(), drawn.sges())),
+        }
+    }
+
+    /// Holds what the peer's key names.
+    #[inline]
+    pub(crate) fn pin(&self, rkey: Rkey) -> Result<Pin<'_>, AccessError> {
+        self.regions.pin_remote(rkey.0, self.own.domain, self.own.serial)
+    }
+
+    /// Gives up the pins of a burst that is being gathered, by sending it: what follows waits for
+    /// pins (`region.rs`, rule 6).
+    fn let_go(&mut self) {
+        if let Some(burst) = &mut self.burst {
+            burst.flush();
+        }
+    }
+
+    /// A request of its own has ended that asked for a completion, or that has failed.
+    #[inline]
+    fn report_send(&mut self, done: SendDone) {
+        let (wr_id, buffer) = match self.at_once {
+            Some(work) => (work.wr_id, work.buffer),
+            None => {
+                let posted = self.own.sends.get(done.index);
+                (posted.wr_id, posted.buffer)
+            }
+        };
+        let number = self.own.number;
+        let completion = || Completion {
+            wr_id,
+            status: done.status,
+            opcode: done.opcode,
+            byte_len: done.byte_len,
+            imm: None,
+            qp: number,
+            src_qp: Qpn::new(0),
+            buffer,
+            ..Completion::EMPTY
+        };
+        self.publish(Cq::Send, completion, false);
+    }
+
+    /// Publishes a completion, which is made where it will be: made elsewhere and copied, it would keep
+    /// the processor waiting for itself.
+    #[inline(always)]
+    fn publish(&mut self, cq: Cq, completion: impl Fn() -> Completion, solicited: bool) {
+        let queue = match cq {
+            Cq::Send => &self.own.send_cq,
+            Cq::Receive => &self.own.recv_cq,
+        };
+        self.published += 1;
+        if let Some(tray) = self.tray.as_mut().filter(|tray| tray.takes(queue)) {
+            tray.put(completion());
+            return;
+        }
+        if !queue.publish(completion(), solicited) {
+            self.own.overrun = true;
+        }
+    }
+}
+
+/// Which of a queue pair's completion queues.
+#[derive(Clone, Copy, Debug)]
+enum Cq {
+    Send,
+    Receive,
+}
+
+impl Host for Surroundings<'_, '_> {
+    #[inline]
+    fn room(&mut self) -> bool {
+        let same_way = match self.errand {
+            Errand::None | Errand::Arrival(_) => true,
+            // A burst goes one way.
+            Errand::Departure { leg, next, sinks } => {
+                let fan = leg.fan.as_deref().unwrap_or_default();
+                if !sinks && fan.iter().any(|lane| !lane.load(1).room()) {
+                    return false;
+                }
+                let sends = &self.own.sends;
+                sends.leg(sends.route(next)).is_some_and(|other| leg.is_same(other))
+            }
+        };
+        if let Some(cargo) = &mut self.cargo {
+            return same_way && cargo.room();
+        }
+        same_way && self.burst.as_ref().is_some_and(|burst| burst.room())
+    }
+
+    fn emit(
+        &mut self,
+        headers: &Headers,
+        payload: Payload,
+        _route: Option<Route>, // `room` has seen to it that the burst goes that way.
+    ) -> Result<(), EmitError> {
+        let mut near = None;
+        let mut fan = &[][..];
+        if let Errand::Departure { leg, next, .. } = &mut self.errand {
+            *next += 1; // A datagram is one packet.
+            fan = leg.fan.as_deref().unwrap_or_default();
+            near = leg.way.near.map(|near| near.addresses);
+        }
+        let domain = self.own.domain;
+        if let Some(cargo) = self.cargo.as_mut() {
+            let load = match payload {
+                Payload::None => Load::Nothing,
+                Payload::Request { index, len, .. } if len > LOCAL_SEGMENT_BYTES => {
+                    match self.own.sends.local(index) {
+                        Local::Gather(sges) => Load::Lent { sges, len },
+                        Local::Inline(_) => Load::Nothing, // Never as long.
+                    }
+                }
+                Payload::Request { index, offset, len } => {
+                    Load::Local { local: self.own.sends.local(index), offset, len, domain }
+                }
+                Payload::Region { range: Range { rkey, va, len }, .. } => {
+                    let qp = self.own.serial;
+                    Load::Remote { rkey: rkey.0, va, len, domain, qp }
+                }
+            };
+            let mut emitted = match near {
+                None => cargo.emit(headers, &load, self.regions),
+                Some(addresses) => cargo.emit_to(addresses, headers, &load, self.regions),
+            };
+            if let (Err(_), Receives::Xrc(targets), Payload::Region { range, .. }) =
+                (emitted, &self.own.receives, payload)
+            {
+                // Meanwhile a record for a queue of another protection domain may have come.
+                let Range { rkey, va, len } = range;
+                let qp = self.own.serial;
+                for domain in targets.domains().filter(|other| *other != domain) {
+                    let load = Load::Remote { rkey: rkey.0, va, len, domain, qp };
+                    emitted = emitted.or_else(|_| cargo.emit(headers, &load, self.regions));
+                }
+            }
+            return emitted.map_err(|error| match payload {
+                Payload::None | Payload::Request { .. } => EmitError::Local(LocalError::Protection),
+                Payload::Region { .. } => EmitError::Remote(error),
+            });
+        }
+        if let (Payload::Request { .. } | Payload::None, Some(addresses)) = (payload, near) {
+            let load = match payload {
+                Payload::Request { index, offset, len } => {
+                    Load::Local { local: self.own.sends.local(index), offset, len, domain }
+                }
+                Payload::None | Payload::Region { .. } => Load::Nothing,
+            };
+            // Before the packet: whoever gets a copy of it shall have had the record.
+            for lane in fan {
+                let mut cargo = lane.load(1);
+                let emitted = cargo.emit_to(addresses, headers, &load, self.regions);
+                emitted.map_err(|_| EmitError::Local(LocalError::Protection))?;
+                cargo.send();
+            }
+        }
+        let Some(burst) = self.burst.as_mut() else {
+            return Ok(()); // The transport asks for room first, and there is none.
+        };
+        match payload {
+            Payload::None => {
+                let result = burst.emit(headers, Source::None);
+                debug_assert!(result.is_ok(), "headers alone always fit");
+                Ok(())
+            }
+            Payload::Request { index, offset, len } => {
+                let local = self.own.sends.local(index);
+                let source = Source::Local { local, offset, len, domain };
+                let refused = |_| EmitError::Local(LocalError::Protection);
+                burst.emit(headers, source).map_err(refused)
+            }
+            Payload::Region { range, again } => {
+                let Range { rkey, va, len } = range;
+                let qp = self.own.serial;
+                let read =
+                    |domain| Source::Remote { rkey: rkey.0, va, len, domain, qp, copy: again };
+                let emitted = burst.emit(headers, read(domain));
+                // Meanwhile a packet for a queue of another protection domain may have come.
+                let (Err(_), Receives::Xrc(targets)) = (emitted, &self.own.receives) else {
+                    return emitted.map_err(EmitError::Remote);
+                };
+                let others = targets.domains().filter(|other| *other != domain);
+                others
+                    .fold(emitted, |emitted, other| {
+                        emitted.or_else(|_| burst.emit(headers, read(other)))
+                    })
+                    .map_err(EmitError::Remote)
+            }
+        }
+    }
+
+    #[inline]
+    fn take_receive(&mut self, srq: Option<Qpn>) -> Result<Receive, NoReceive> {
+        let receive = match (&mut self.own.receives, srq) {
+            (Receives::Own(ring), None) => ring.take(),
+            (Receives::Shared(drawn), None) => drawn.take(),
+            (Receives::Xrc(targets), Some(srq)) => return targets.take(srq),
+            (Receives::Xrc(_), None) => return Err(NoReceive::Empty),
+            (Receives::Own(_) | Receives::Shared(_), Some(_)) => {
+                return Err(NoReceive::NoSuchQueue);
+            }
+        };
+        receive.ok_or(NoReceive::Empty)
+    }
+
+    fn put_back_receive(&mut self, _receive: Receive, _srq: Option<Qpn>) {
+        match &mut self.own.receives {
+            Receives::Own(ring) => ring.put_back(),
+            Receives::Shared(drawn) => drawn.put_back(),
+            Receives::Xrc(targets) => targets.put_back(),
+        }
+    }
+
+    fn grh(&self) -> [u8; 40] {
+        match self.errand {
+            Errand::Arrival(Came { from, len }) => Grh::emit(from.flow, from.marks, len),
+            Errand::None | Errand::Departure { .. } => [0; 40], // Nobody asks then.
+        }
+    }
+
+    #[inline]
+    fn scatter(&mut self, to: Landing, offset: u32, bytes: &[u8]) -> Result<(), LocalError> {
+        let domain = self.own.domain;
+        match to {
+            Landing::Receive(receive) => match &self.own.receives {
+                Receives::Own(ring) => {
+                    self.scatter_to(domain, ring.sges(receive.token), offset, bytes)
+                }
+                Receives::Shared(drawn) => {
+                    self.scatter_to(drawn.domain(), drawn.sges(), offset, bytes)
+                }
+                Receives::Xrc(targets) => {
+                    let drawn = targets.current().ok_or(LocalError::Protection)?;
+                    self.scatter_to(drawn.domain(), drawn.sges(), offset, bytes)
+                }
+            },
+            Landing::Request(index) => match self.own.sends.local(index) {
+                Local::Gather(sges) => self.scatter_to(domain, sges, offset, bytes),
+                // Inline data is refused for requests that bring data back.
+                Local::Inline(_) if bytes.is_empty() => Ok(()),
+                Local::Inline(_) => Err(LocalError::Protection),
+            },
+        }
+    }
+
+    fn check(&self, range: Range, access: Access) -> Result<(), AccessError> {
+        let len = usize::try_from(range.len).unwrap_or(usize::MAX);
+        self.pin(range.rkey)?.range(range.va, len, access).map(|_| ())
+    }
+
+    #[inline]
+    fn write(&mut self, rkey: Rkey, va: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        self.pin(rkey)?.write(va, bytes, Access::REMOTE_WRITE)
+    }
+
+    fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        self.pin(rkey)?.atomic(va, op)
+    }
+
+    fn atomic_write(&mut self, rkey: Rkey, va: u64, bytes: [u8; 8]) -> Result<(), AccessError> {
+        self.pin(rkey)?.atomic_write(va, bytes)
+    }
+
+    fn invalidate(&mut self, rkey: Rkey, by: Invalidator) -> Result<(), AccessError> {
+        self.let_go();
+        let Own { domain, serial, .. } = *self.own;
+        self.regions.invalidate(rkey.0, domain, serial, by)
+    }
+
+    fn bind(&mut self, index: u64) -> Result<(), AccessError> {
+        self.let_go();
+        let Own { domain, serial, .. } = *self.own;
+        let bind = self.own.sends.bind(index).ok_or(AccessError::UnknownKey)?;
+        self.regions.bind(&bind, domain, serial)
+    }
+
+    #[inline]
+    fn reach(&mut self, index: u64, request: &Request, all_before: bool) -> Reach {
+        self.reach_peer(index, request, all_before)
+    }
+
+    fn lends(&self, index: u64, request: &Request) -> bool {
+        self.can_lend(index, request)
+    }
+
+    fn lent(&self) -> Option<u32> {
+        self.lent.map(|lent| lent.total())
+    }
+
+    #[inline(always)]
+    fn fetch(&mut self, to: Target) -> Result<(), FetchError> {
+        match self.lent {
+            Some(Lent::Near(near)) => self.fetch_near(near, to),
+            Some(Lent::Far { .. }) | None => self.fetch_lent(to),
+        }
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        if let Receives::Xrc(targets) = &mut self.own.receives
+            && let Some(deputy) = targets.deputy_mut()
+        {
+            deputy.note(event);
+        }
+        let kind = match event {
+            QpEvent::CommEst => EventKind::CommEst,
+            QpEvent::LastWqeReached => EventKind::LastWqeReached,
+            QpEvent::QpAccessErr => EventKind::QpAccessErr,
+            QpEvent::QpFatal => EventKind::QpFatal,
+            QpEvent::QpReqErr => EventKind::QpReqErr,
+            QpEvent::SqDrained => EventKind::SqDrained,
+            _ => return,
+        };
+        self.own.affiliation.raise(kind);
+    }
+
+    #[inline(always)]
+    fn send_done(&mut self, done: SendDone) {
+        if done.report {
+            self.report_send(done);
+        }
+    }
+
+    #[inline(always)]
+    fn receive_done(&mut self, done: ReceiveDone) {
+        let (wr_id, buffer, srq) = match &mut self.own.receives {
+            Receives::Own(ring) => {
+                let (wr_id, buffer) = ring.finish(done.receive.token);
+                (wr_id, buffer, None)
+            }
+            Receives::Shared(drawn) => {
+                let (wr_id, buffer, srq) = drawn.finish();
+                (wr_id, buffer, Some(srq))
+            }
+            Receives::Xrc(targets) => {
+                let Some((wr_id, buffer, srq)) = targets.finish() else {
+                    return;
+                };
+                if let Some(cq) = targets.current().and_then(Drawn::cq) {
+                    self.own.recv_cq = Arc::clone(cq); // It is the queue's that counts.
+                }
+                (wr_id, buffer, Some(srq))
+            }
+        };
+        let number = self.own.number;
+        let completion = || Completion {
+            wr_id,
+            status: done.status,
+            opcode: done.opcode,
+            byte_len: done.byte_len,
+            imm: done.imm,
+            invalidated: done.invalidated,
+            grh: done.grh,
+            pkey_index: done.pkey_index,
+            qp: number,
+            src_qp: done.src_qp,
+            buffer,
+            srq,
+            ..Completion::EMPTY
+        };
+        self.publish(Cq::Receive, completion, done.solicited);
+    }
+}

@@ -1,0 +1,17 @@
+//! What programs make: queue pairs, completion queues, shared receive queues, channels, events.
+
+pub(crate) mod ack;
+pub(crate) mod channel;
+pub(crate) mod cq;
+pub(crate) mod deputy;
+pub(crate) mod events;
+pub(crate) mod host;
+pub(crate) mod notify;
+pub(crate) mod qp;
+pub(crate) mod srq;
+pub(crate) mod steward;
+pub(crate) mod table;
+pub(crate) mod work;
+pub(crate) mod xrc;
+
+use crate::sync;

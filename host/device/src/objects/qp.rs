@@ -1,0 +1,862 @@
+//! A queue pair: the transport's state machine, its rings, and the link to the network.
+//!
+//! [`QpInner`] lives in the port's table, behind the only lock of the data path. Its owner has a handle
+//! ([`Qp`], `qp/handle.rs`); dropping that ends the queue pair.
+
+mod brief;
+mod errors;
+mod handle;
+mod offices;
+
+use self::brief::Debt;
+use crate::link::path::DataPath;
+use crate::link::shm::lane::{Grant, Lane, Lent, PeerId, Takes};
+use crate::link::shm::reach::Views;
+use crate::link::udp::burst::{Route, with_burst};
+use crate::link::udp::endpoint::Endpoint;
+use crate::link::vicinity::{Addresses, FULL_MAX_NANOS, Fan, Vicinity};
+use crate::link::way::{SendTo, Way};
+use crate::memory::region::Serial;
+use crate::memory::shelf::QpWord;
+use crate::objects::ack::AckPolicy;
+use crate::objects::cq::Cq;
+use crate::objects::events::{Affiliation, Element, EventQueue};
+use crate::objects::host::{Errand, Own, Receives, Surroundings};
+use crate::objects::srq::{Drawn, Srq};
+use crate::objects::work::{
+    ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len,
+};
+use crate::objects::xrc::{Office, Targets, Xrcd};
+use crate::progress::Port;
+use crate::registry::ledger::QpRow;
+use adverb_engine::{
+    Brief, Datagram, Gid, QpCounters, QpOptions, QpState, QpType, Request, Time, To, allowed,
+};
+use adverb_wire::{Flow, Marks, Packet, PathMtu, Qpn};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub(crate) use brief::{Caller, Took};
+pub use errors::{ConnectError, PostError};
+pub use handle::{Change, Qp, QpQuery, Side};
+pub(crate) use offices::{Directed, Waiters};
+
+/// What a queue pair is made of.
+#[derive(Clone, Debug)]
+pub struct QpConfig {
+    /// The protection domain.
+    pub domain: u32,
+    /// Its type.
+    pub kind: QpType,
+    /// Where send requests complete.
+    pub send_cq: Cq,
+    /// Where receives complete.
+    pub recv_cq: Cq,
+    /// Where its receives come from, if it has none of its own.
+    pub srq: Option<Srq>,
+    /// Where an XRC target finds shared receive queues.
+    pub xrcd: Option<Xrcd>,
+    /// Where its asynchronous events go.
+    pub events: Option<Arc<EventQueue>>,
+    /// Names the queue pair in its events.
+    pub context: u64,
+    /// Send requests outstanding at once, 1 to [`crate::QpLimits::WR_MAX`].
+    pub max_send_wr: u32,
+    /// Receives outstanding at once, 0 to [`crate::QpLimits::WR_MAX`].
+    pub max_recv_wr: u32,
+    /// Pieces of a send request's buffer, 1 to [`crate::QpLimits::SGE_MAX`].
+    pub max_send_sge: u32,
+    /// Pieces of a receive's buffer, 1 to [`crate::QpLimits::SGE_MAX`].
+    pub max_recv_sge: u32,
+    /// Bytes that a send request can carry inline, 0 to [`crate::QpLimits::INLINE_MAX`].
+    pub max_inline: u32,
+    /// Every send request completes visibly.
+    pub signal_all: bool,
+    /// What it sends to a multicast group does not come back to it.
+    pub block_self_multicast: bool,
+}
+
+/// The way to the peer, once it is known.
+#[derive(Debug)]
+pub(crate) enum Link {
+    Network(Way),
+    Lane(Arc<Lane>),
+}
+
+/// A queue pair as the port holds it.
+#[derive(Debug)]
+pub(crate) struct QpInner {
+    engine: adverb_engine::Qp,
+    own: Own,
+    /// The way to the peer, once it is known.
+    link: Option<Link>,
+    /// Who has been sent datagrams on this host.
+    vicinity: Vicinity,
+    /// Place of its own address in the GID table, once it is known.
+    gid_index: u8,
+    /// How its packets are to be marked.
+    marks: Marks,
+    signal_all: bool,
+    block_self_multicast: bool,
+    reads_allowed: bool,
+    /// Posted since packets were last emitted.
+    held_back: HeldBack,
+    /// The deadline that the port's timers hold for this queue pair.
+    armed: Option<Time>,
+    /// The acknowledgement that is owed, over a network.
+    pub(crate) acks: AckPolicy,
+    /// The same, to a neighbour.
+    pub(crate) debt: Debt,
+    /// What the peer has acknowledged along with its last message, and nobody has looked at yet.
+    late: Option<Brief>,
+    /// It is on the port's list of those that have more to emit.
+    pub(crate) unfinished: bool,
+    /// The state that neighbours were last shown, and whether the peer may do something in it.
+    shown: (QpState, bool),
+    /// What the peer may have of our memory, if it is a neighbour.
+    grant: Option<Grant>,
+}
+
+/// Requests that wait for company: under a stream of posts a system call for each would cost more
+/// than the packets.
+#[derive(Clone, Copy, Debug, Default)]
+struct HeldBack {
+    requests: u64,
+    bytes: u64,
+}
+
+impl HeldBack {
+    /// With fewer requests under way than this, nothing waits: latency is what counts then.
+    const UNDER_WAY_MIN: u64 = 8;
+    /// As many as leave in one burst.
+    const REQUESTS_MAX: u64 = 64;
+    const BYTES_MAX: u64 = 32 << 10;
+
+    /// They may wait for the next post or poll.
+    fn can_wait(&self, outstanding: u64) -> bool {
+        outstanding.saturating_sub(self.requests) >= Self::UNDER_WAY_MIN
+            && self.requests < Self::REQUESTS_MAX
+            && self.bytes < Self::BYTES_MAX
+    }
+}
+
+/// When an acknowledgement that is owed goes out.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Acks {
+    /// With this call.
+    Now,
+    /// With this call if it makes a burst anyway. A lone packet that an acknowledgement joins
+    /// becomes a burst, which costs the kernel, and the receiver, more than a packet.
+    WithCompany,
+}
+
+/// Where packets have come from, all of a burst alike.
+#[derive(Debug)]
+pub(crate) struct Origin<'a> {
+    pub(crate) source: Gid,
+    pub(crate) flow: &'a Flow,
+    /// How they were marked.
+    pub(crate) marks: Marks,
+}
+
+/// How a packet has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Came<'a> {
+    pub(crate) from: &'a Origin<'a>,
+    /// Length of the datagram that it came in.
+    pub(crate) len: u16,
+}
+
+/// What a call on a queue pair leaves for the port to do.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Aftermath {
+    /// There is more to emit.
+    pub(crate) more: bool,
+    /// Something was emitted.
+    pub(crate) moved: bool,
+    /// Wake it then.
+    pub(crate) deadline: Option<Time>,
+    /// Completions published.
+    pub(crate) published: u32,
+}
+
+/// Requests that were posted the short way, and completions that this published.
+#[derive(Clone, Copy, Debug, Default)]
+struct Posted {
+    requests: usize,
+    published: u32,
+}
+
+/// Packets that one call may emit before it looks at what has arrived.
+const EMIT_BUDGET: usize = 128;
+
+impl QpInner {
+    pub(crate) fn new(number: Qpn, config: &QpConfig, port_mtu: PathMtu) -> Self {
+        let sends = SendRing::new(config.max_send_wr, config.max_send_sge, config.max_inline);
+        let sends = if config.kind == QpType::Ud { sends.with_legs() } else { sends };
+        Self {
+            engine: adverb_engine::Qp::new(QpOptions {
+                shared_receives: config.srq.is_some(),
+                port_mtu,
+                ..QpOptions::of(config.kind, number, config.max_send_wr)
+            }),
+            own: Own {
+                number,
+                domain: config.domain,
+                peer: None,
+                views: Views::default(),
+                serial: Serial::new(),
+                sends,
+                receives: match (&config.srq, &config.xrcd) {
+                    (_, Some(xrcd)) => Receives::Xrc(Targets::new(xrcd)),
+                    (Some(srq), None) => Receives::Shared(Drawn::new(srq)),
+                    (None, None) => {
+                        Receives::Own(ReceiveRing::new(config.max_recv_wr, config.max_recv_sge))
+                    }
+                },
+                send_cq: Arc::clone(&config.send_cq.shared),
+                recv_cq: Arc::clone(&config.recv_cq.shared),
+                overrun: false,
+                affiliation: Affiliation::new(
+                    config.events.clone(),
+                    Element::Qp { number, context: config.context },
+                ),
+            },
+            link: None,
+            vicinity: Vicinity::default(),
+            gid_index: 0,
+            marks: Marks::default(),
+            signal_all: config.signal_all,
+            block_self_multicast: config.block_self_multicast,
+            reads_allowed: false,
+            held_back: HeldBack::default(),
+            armed: None,
+            acks: AckPolicy::default(),
+            debt: Debt::default(),
+            late: None,
+            unfinished: false,
+            shown: (QpState::Reset, false),
+            grant: None,
+        }
+    }
+
+    /// Shows neighbours what the peer may do by itself, if that has changed.
+    #[inline]
+    fn show(&mut self, port: &Port) {
+        let shown = (self.engine.state(), self.is_local() && self.engine.is_open());
+        if self.shown != shown {
+            self.show_anew(shown, port);
+        }
+    }
+
+    #[cold]
+    fn show_anew(&mut self, shown: (QpState, bool), port: &Port) {
+        let (_, open) = shown;
+        let seen = self.shown.1;
+        self.shown = shown;
+        if !open && !seen {
+            return; // They saw nothing, whatever its state was.
+        }
+        let asks = matches!(self.engine.kind(), QpType::Rc | QpType::XrcInitiator);
+        let word = match self.own.peer.filter(|_| open && asks) {
+            None if self.takes_packets_alone() => QpWord::ONLY_PACKETS,
+            None => QpWord::CLOSED,
+            Some(peer) => {
+                let settings = self.engine.settings();
+                let resources = settings.max_dest_rd_atomic > 0;
+                QpWord::new(peer, settings.access, resources, self.own.domain)
+            }
+        };
+        self.grant = None;
+        if let Some(Link::Lane(lane)) = self.link.as_ref().filter(|_| open) {
+            // Before the peer can learn of it, and ask for what it may have.
+            let access = self.engine.settings().access;
+            self.grant = Some(lane.grant(self.own.number, self.own.domain, access));
+        }
+        if let Some(place) = port.commons().and_then(|commons| commons.shelf().qp(self.own.number))
+        {
+            place.store(word.bits(), Ordering::SeqCst);
+        }
+    }
+
+    /// Lends the surroundings without a way out.
+    fn quietly(
+        &mut self,
+        port: &Port,
+        run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
+    ) -> u32 {
+        self.with_errand(Errand::None, None, port, run)
+    }
+
+    /// Lends the surroundings for an errand without a way out.
+    #[inline]
+    fn with_errand(
+        &mut self,
+        errand: Errand<'_>,
+        lent: Option<Lent<'_>>,
+        port: &Port,
+        run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
+    ) -> u32 {
+        let settled = self.settle(None, port);
+        let Self { engine, own, .. } = self;
+        let mut host = Surroundings::quiet(own, port.regions());
+        (host.errand, host.lent) = (errand, lent);
+        run(engine, &mut host);
+        host.end(engine);
+        let published = host.published;
+        self.show(port);
+        settled + published
+    }
+
+    /// Takes a packet; says how many completions that published.
+    #[inline]
+    pub(crate) fn on_packet(
+        &mut self,
+        packet: &Packet<'_>,
+        came: Came<'_>,
+        now: Time,
+        port: &Port,
+    ) -> u32 {
+        self.own.meet_queue(packet);
+        self.with_errand(Errand::Arrival(came), None, port, |engine, host| {
+            engine.on_packet(packet, came.from.source, now, host);
+        })
+    }
+
+    /// Takes a record of this lane; says how many completions that published. `lent`: where the bytes
+    /// of its message are.
+    #[inline]
+    pub(crate) fn on_record(
+        &mut self,
+        packet: &Packet<'_>,
+        lent: Option<&[u8]>,
+        lane: &Lane,
+        now: Time,
+        port: &Port,
+    ) -> u32 {
+        let Some(Link::Lane(own)) = &self.link else {
+            return 0;
+        };
+        let Some((source, _)) = self.engine.remote().filter(|_| own.peer() == lane.peer()) else {
+            return 0;
+        };
+        self.debt.on_packet();
+        let lent = match lent {
+            None => None,
+            Some(bytes) => match Lent::parse(lane, bytes) {
+                None => return 0,
+                lent => lent,
+            },
+        };
+        self.own.meet_queue(packet);
+        self.with_errand(Errand::None, lent, port, |engine, host| {
+            engine.on_packet(packet, source, now, host);
+        })
+    }
+
+    /// It is a target whose packets others may have to be given (`steward.rs`).
+    pub(crate) fn takes_packets_alone(&self) -> bool {
+        match &self.own.receives {
+            Receives::Xrc(targets) => !matches!(targets.office, Office::Alone),
+            Receives::Own(_) | Receives::Shared(_) => false,
+        }
+    }
+
+    /// What it sends to a multicast group that it is attached to comes back to it.
+    pub(crate) fn hears_itself(&self) -> bool {
+        !self.block_self_multicast
+    }
+
+    /// The queue pair goes for good.
+    pub(crate) fn leave(&mut self, port: &Port) {
+        self.end_term(false, port);
+    }
+
+    /// Takes the record of a datagram that would have been `len` bytes long; says how many completions
+    /// that published.
+    pub(crate) fn on_datagram(
+        &mut self,
+        packet: &Packet<'_>,
+        addresses: Addresses,
+        len: u16,
+        now: Time,
+        port: &Port,
+    ) -> u32 {
+        let Some(flow) = addresses.flow().filter(|_| self.engine.kind() == QpType::Ud) else {
+            return 0;
+        };
+        let Addresses { source, marks, .. } = addresses;
+        let from = Origin { source, flow: &flow, marks };
+        self.on_packet(packet, Came { from: &from, len }, now, port)
+    }
+
+    /// The device that a request is for, if it is a datagram for a neighbour that was not met yet.
+    #[inline]
+    fn stranger(&mut self, work: &SendWork<'_>, port: &Port) -> Option<PeerId> {
+        let SendTo::Datagram { ah, remote, .. } = work.to else {
+            return None;
+        };
+        let near = ah.way.near?;
+        if near.group {
+            let destination = near.addresses.destination;
+            return if remote == Qpn::MULTICAST { self.absentee(destination, port) } else { None };
+        }
+        let peer = port.neighbour(remote, near.interface)?;
+        match self.vicinity.find(peer) {
+            None => Some(peer),
+            Some(_) => None,
+        }
+    }
+
+    /// The lane that a request is to take, if it is a datagram for a neighbour.
+    #[inline]
+    fn lane_for<'a>(&'a self, work: &SendWork<'_>, port: &Port) -> Option<&'a Arc<Lane>> {
+        let SendTo::Datagram { ah, remote, .. } = work.to else {
+            return None;
+        };
+        let near = ah.way.near.filter(|near| !near.group)?;
+        let peer = port.neighbour(remote, near.interface)?;
+        self.vicinity.find(peer)?
+    }
+
+    /// Lanes that a request is to take besides, if it is a datagram for a multicast group.
+    #[inline]
+    fn fan_for<'a>(&'a self, work: &SendWork<'_>) -> Option<&'a Fan> {
+        let SendTo::Datagram { ah, remote: Qpn::MULTICAST, .. } = work.to else {
+            return None;
+        };
+        let near = ah.way.near.filter(|near| near.group)?;
+        self.vicinity.fan(near.addresses.destination)
+    }
+
+    /// A neighbour that is in a multicast group and was not met yet.
+    fn absentee(&mut self, group: Gid, port: &Port) -> Option<PeerId> {
+        let changes = port.registry().domain_changes();
+        let has_lane = |peer| port.has_lane(peer);
+        if self.vicinity.knows(group, changes, has_lane) {
+            return None;
+        }
+        self.vicinity.gather(group, changes, &port.members(group), has_lane)
+    }
+
+    /// The time that the port's timers held has come. True if an acknowledgement is late.
+    pub(crate) fn on_timer(&mut self, now: Time, port: &Port) -> bool {
+        self.armed = None;
+        let before = self.engine.counters().ack_timeout;
+        self.quietly(port, |engine, host| engine.on_timer(now, host));
+        self.engine.counters().ack_timeout > before
+    }
+
+    /// Emits what there is to emit.
+    pub(crate) fn transmit(&mut self, now: Time, acks: Acks, port: &Port) -> Aftermath {
+        self.held_back = HeldBack::default();
+        let mut published = self.settle(None, port);
+        self.report(port); // Whoever goes on from here shall know all that the peer knows.
+        let Self { engine, own, link, .. } = self;
+        let before = engine.counters().sent_pkts;
+        let mut more = false;
+        if let Some(Link::Lane(lane)) = link {
+            let mut cargo = lane.load(EMIT_BUDGET);
+            let mut host = Surroundings::quiet(own, port.regions());
+            host.cargo = Some(&mut cargo);
+            more = engine.transmit(now, true, &mut host);
+            published += host.published;
+            let sent = cargo.send();
+            engine.count_sent(sent);
+            if more && sent == 0 {
+                engine.on_no_room(now); // Its other end may be stopped.
+            }
+        } else if let Some(Link::Network(link)) = link {
+            let route = Route::new(link, port);
+            let sent = with_burst(route, EMIT_BUDGET, |burst| {
+                let regions = port.regions();
+                let mut host = Surroundings::quiet(own, regions);
+                host.burst = Some(burst);
+                let mut more = engine.transmit(now, acks == Acks::Now, &mut host);
+                let company = host.burst.as_ref().is_some_and(|burst| burst.packets() > 1);
+                if acks == Acks::WithCompany && company {
+                    more = engine.transmit(now, true, &mut host);
+                }
+                (more, host.published)
+            });
+            if let Some(((rest, done), packets)) = sent {
+                engine.count_sent(packets);
+                (more, published) = (rest, published + done);
+            }
+        } else {
+            let (rest, done) = self.transmit_datagrams(now, port);
+            (more, published) = (rest, published + done);
+            published += self.quietly(port, |engine, host| {
+                engine.transmit(now, acks == Acks::Now, host);
+            });
+        }
+        if self.own.overrun {
+            published += self.quietly(port, |_, _| {});
+        }
+        if !self.engine.owes_ack() {
+            self.acks.on_sent();
+            self.debt.on_paid();
+        }
+        self.report(port);
+        self.show(port);
+        let moved = self.engine.counters().sent_pkts > before;
+        Aftermath { more, moved, deadline: self.new_deadline(), published }
+    }
+
+    /// Emits datagrams: a burst for each run of requests that go the same way. True if there is more
+    /// to emit.
+    fn transmit_datagrams(&mut self, now: Time, port: &Port) -> (bool, u32) {
+        let Self { engine, own, .. } = self;
+        let (mut budget, mut published) = (EMIT_BUDGET, 0);
+        while budget > 0 && engine.outstanding() > 0 {
+            let head = engine.next_index() - engine.outstanding();
+            let Some(leg) = own.sends.leg(own.sends.route(head)).cloned() else {
+                return (false, published); // It is no datagram.
+            };
+            let errand = Errand::Departure { leg: &leg, next: head, sinks: false };
+            if let Some(lane) = &leg.lane {
+                let mut cargo = lane.load(budget);
+                let full = !cargo.room();
+                if lane.note_full(full, now.nanos()) > FULL_MAX_NANOS {
+                    cargo.sink();
+                } else if full {
+                    return (true, published);
+                }
+                let mut host = Surroundings::quiet(own, port.regions());
+                (host.cargo, host.errand) = (Some(&mut cargo), errand);
+                engine.transmit(now, true, &mut host);
+                published += host.published;
+                let packets = cargo.send();
+                engine.count_sent(packets);
+                if packets == 0 {
+                    return (false, published); // Not in a state to send.
+                }
+                budget = budget.saturating_sub(usize::try_from(packets).unwrap_or(usize::MAX));
+                continue;
+            }
+            let lanes = leg.fan.as_deref().unwrap_or_default();
+            let takes = |wanted| lanes.iter().any(|lane| lane.takes(now.nanos()) == wanted);
+            if takes(Takes::ItSoon) {
+                return (true, published);
+            }
+            let sinks = takes(Takes::Nothing);
+            let errand = Errand::Departure { leg: &leg, next: head, sinks };
+            let most = if sinks { 1 } else { budget };
+            let sent = with_burst(Route::new(&leg.way, port), most, |burst| {
+                let mut host = Surroundings::quiet(own, port.regions());
+                (host.burst, host.errand) = (Some(burst), errand);
+                engine.transmit(now, true, &mut host);
+                host.published
+            });
+            let Some((done, packets)) = sent.filter(|(_, packets)| *packets > 0) else {
+                // Not in a state to send, or others have filled a lane meanwhile.
+                return (takes(Takes::ItSoon), published);
+            };
+            engine.count_sent(packets);
+            published += done;
+            budget = budget.saturating_sub(usize::try_from(packets).unwrap_or(usize::MAX));
+        }
+        (engine.outstanding() > 0, published)
+    }
+
+    /// The time is known: sets the deadline that was left open.
+    pub(crate) fn on_clock(&mut self, now: Time) -> Aftermath {
+        self.engine.on_clock(now);
+        Aftermath { deadline: self.new_deadline(), ..Aftermath::default() }
+    }
+
+    /// Emits nothing for now.
+    pub(crate) fn put_off(&mut self) -> Aftermath {
+        let more = self.engine.has_more();
+        Aftermath { more, deadline: self.new_deadline(), ..Aftermath::default() }
+    }
+
+    /// The deadline, if the port's timers do not hold one that is early enough.
+    fn new_deadline(&mut self) -> Option<Time> {
+        let deadline = self.engine.next_deadline()?;
+        if deadline == Time::UNKNOWN {
+            return Some(deadline); // The port sets it.
+        }
+        if self.armed.is_some_and(|armed| armed <= deadline) {
+            return None;
+        }
+        self.armed = Some(deadline);
+        Some(deadline)
+    }
+
+    /// The peer has the same address, and so is a process of this host.
+    pub(crate) fn peer_is_here(&self) -> bool {
+        match &self.link {
+            Some(Link::Network(way)) => way.stays_here(),
+            Some(Link::Lane(_)) | None => false,
+        }
+    }
+
+    /// Its packets are records in memory.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.link, Some(Link::Lane(_)))
+    }
+
+    fn path(&self) -> Option<DataPath> {
+        Some(match self.link.as_ref()? {
+            Link::Network(_) => DataPath::Udp,
+            Link::Lane(lane) if lane.is_own() => DataPath::InProcess,
+            Link::Lane(_) => DataPath::SharedMemory,
+        })
+    }
+
+    /// The peer has acknowledged something that nobody has looked at yet.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.late.is_some()
+    }
+
+    pub(crate) fn owes_ack(&self) -> bool {
+        self.engine.owes_ack()
+    }
+
+    /// What is owed is an acknowledgement of what went well.
+    pub(crate) fn owes_plain_ack(&self) -> bool {
+        self.engine.owes_plain_ack()
+    }
+
+    /// An acknowledgement waits for company.
+    pub(crate) fn count_deferred(&mut self) {
+        self.engine.count_deferred();
+    }
+
+    pub(crate) fn counters(&self) -> QpCounters {
+        self.engine.counters()
+    }
+
+    /// What others are shown of it.
+    pub(crate) fn row(&self) -> QpRow {
+        QpRow {
+            number: self.own.number,
+            peer: self.engine.remote().map(|(_, peer)| peer),
+            state: self.engine.state(),
+            counters: self.engine.counters(),
+        }
+    }
+
+    /// Checks one request and says what the transport needs to know of it.
+    #[inline(always)]
+    fn check_send(&self, work: &SendWork<'_>, port: &Port) -> Result<Request, PostError> {
+        let (kind, operation) = (self.engine.kind(), work.kind.operation());
+        if !allowed(kind, operation) {
+            return Err(PostError::Operation { kind, operation });
+        }
+        let brings_data = work.kind.awaits_data();
+        let len = match work.data {
+            SendData::Gather(sges) => {
+                let (count, max) = (sges.len(), self.own.sends.sges_max());
+                if count > max {
+                    return Err(PostError::TooManySges { count, max });
+                }
+                total_len(sges).filter(|len| *len <= Request::LEN_MAX).ok_or(PostError::TooLong)?
+            }
+            SendData::Inline(_) if brings_data => return Err(PostError::InlineForRead),
+            SendData::Inline(bytes) => {
+                let (len, max) = (bytes.len(), self.own.sends.inline_max());
+                if len > max {
+                    return Err(PostError::InlineTooLong { len, max });
+                }
+                u32::try_from(len).map_err(|_| PostError::TooLong)?
+            }
+            SendData::Bind(bind) if bind.domain() == self.own.domain => 0,
+            SendData::Bind(_) => return Err(PostError::ForeignWindow),
+        };
+        let binds = matches!(work.data, SendData::Bind(_));
+        if binds != matches!(work.kind, SendKind::BindWindow) {
+            return Err(PostError::NotABind);
+        }
+        if work.kind.fixed_len().is_some_and(|fixed| fixed != len) {
+            return Err(PostError::AtomicLength { len });
+        }
+        if brings_data && !self.reads_allowed && self.engine.state() != QpState::Err {
+            return Err(PostError::ReadsNotAllowed);
+        }
+        Ok(Request {
+            kind: work.kind,
+            to: self.to(work, port)?,
+            len,
+            signaled: work.signaled || self.signal_all,
+            solicited: work.solicited,
+            fence: work.fence,
+        })
+    }
+
+    /// Whom a request is for, as the transport wants to know it.
+    #[inline(always)]
+    fn to(&self, work: &SendWork<'_>, port: &Port) -> Result<To, PostError> {
+        Ok(match work.to {
+            SendTo::Peer => To::Peer,
+            SendTo::SharedQueue(number) => To::SharedQueue(Qpn::new(number)),
+            SendTo::Datagram { ah, remote, qkey } => {
+                if ah.domain != self.own.domain || !std::ptr::eq(&raw const *ah.port, port) {
+                    return Err(PostError::ForeignAddress);
+                }
+                let route = self.own.sends.route(self.engine.next_index());
+                To::Datagram(Datagram { route, remote, qkey })
+            }
+        })
+    }
+
+    /// What the transport has said against a request.
+    fn refusal(&self, error: adverb_engine::PostError) -> PostError {
+        use adverb_engine::PostError as Engine;
+        match error {
+            Engine::Address { kind } => PostError::Address { kind },
+            Engine::Length { len, allowed: mtu } if self.engine.kind() == QpType::Ud => {
+                PostError::DatagramTooLong { len, mtu }
+            }
+            Engine::Length { .. } => PostError::TooLong, // Others were checked before.
+            Engine::Operation { kind, operation } => PostError::Operation { kind, operation },
+            Engine::State(state) => PostError::NotReady { state },
+            // The only one that is left.
+            Engine::Full | _ => PostError::QueueFull { capacity: self.own.sends.capacity() },
+        }
+    }
+
+    fn post_send(&mut self, work: &SendWork<'_>, port: &Port) -> Result<(), PostError> {
+        let state = self.engine.state();
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(PostError::NotReady { state });
+        }
+        let request = self.check_send(work, port)?;
+        let index = self.engine.post(request).map_err(|error| self.refusal(error))?;
+        let (lane, fan) = (self.lane_for(work, port).cloned(), self.fan_for(work).cloned());
+        self.own.sends.put(index, work, lane, fan);
+        self.held_back.requests += 1;
+        self.held_back.bytes += u64::from(request.len);
+        Ok(())
+    }
+
+    /// Emits what was posted, now or soon.
+    fn send_off(&mut self, port: &Port) -> Aftermath {
+        let streaming = !self.is_local() && self.held_back.can_wait(self.engine.outstanding());
+        if streaming && self.engine.state() == QpState::Rts {
+            return Aftermath { more: true, ..Aftermath::default() };
+        }
+        let acks = if self.acks.on_answer() { Acks::Now } else { Acks::WithCompany };
+        let now = if self.is_local() { Time::UNKNOWN } else { port.now() };
+        self.transmit(now, acks, port)
+    }
+
+    fn modify(
+        &mut self,
+        to: QpState,
+        change: &Change,
+        link: Option<Link>,
+        port: &Port,
+        forgotten: &mut impl FnMut(Side, u32),
+    ) -> Result<Aftermath, ConnectError> {
+        let mut attributes = change.attributes;
+        let known = link.as_ref().or(self.link.as_ref());
+        if let Some(known) = known.filter(|_| attributes.window_packets.is_none()) {
+            let settings = self.engine.settings();
+            let mtu = attributes.path_mtu.unwrap_or(settings.path_mtu);
+            attributes.window_packets = Some(match known {
+                Link::Network(way) => window_packets(&way.endpoint, mtu),
+                Link::Lane(_) => LANE_WINDOW,
+            });
+        }
+        self.engine.may_modify(to, &attributes)?;
+        if to == QpState::Reset {
+            self.forget_sends(forgotten);
+        }
+        if let Some(link) = &link {
+            self.engine.set_local(matches!(link, Link::Lane(_)));
+        }
+        // What neighbours are shown holds the rights, too, which may change while the state does not.
+        self.shown.0 = QpState::Reset;
+        let mut result = Ok(());
+        let published = self.quietly(port, |engine, host| {
+            result = engine.modify(to, &attributes, host);
+        });
+        result?;
+        match to {
+            QpState::Reset | QpState::Rtr => self.end_term(false, port),
+            QpState::Err => self.end_term(true, port),
+            QpState::Init | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
+        }
+        if to == QpState::Reset {
+            match &mut self.own.receives {
+                Receives::Own(ring) => ring.clear(|buffer| forgotten(Side::Receive, buffer)),
+                Receives::Shared(drawn) => drawn.put_back(),
+                Receives::Xrc(targets) => targets.put_back(),
+            }
+            (self.link, self.gid_index, self.armed) = (None, 0, None);
+            self.marks = Marks::default();
+            self.own.peer = None;
+            (self.held_back, self.acks) = (HeldBack::default(), AckPolicy::default());
+            self.debt.on_paid();
+        }
+        if let Some(link) = link {
+            (self.link, self.gid_index) = (Some(link), change.gid_index);
+            self.marks = change.marks;
+            self.own.peer = self.engine.remote().map(|(_, qp)| qp);
+        }
+        self.reads_allowed = self.engine.settings().max_rd_atomic > 0;
+        let aftermath = match to {
+            QpState::Rts => self.transmit(port.now(), Acks::WithCompany, port),
+            QpState::Reset
+            | QpState::Init
+            | QpState::Rtr
+            | QpState::Sqd
+            | QpState::Sqe
+            | QpState::Err => Aftermath::default(),
+        };
+        Ok(Aftermath { published: aftermath.published + published, ..aftermath })
+    }
+
+    /// Forgets posted requests, of which no completion will tell.
+    fn forget_sends(&mut self, forgotten: &mut impl FnMut(Side, u32)) {
+        let end = self.engine.next_index();
+        for index in end - self.engine.outstanding()..end {
+            if let Some(buffer) = self.own.sends.get(index).buffer {
+                forgotten(Side::Send, buffer.get());
+            }
+        }
+        self.own.sends.clear();
+    }
+
+    fn post_receive(&mut self, work: &ReceiveWork<'_>) -> Result<(), PostError> {
+        let state = self.engine.state();
+        if state == QpState::Reset {
+            return Err(PostError::NotReady { state });
+        }
+        let kind = self.engine.kind();
+        if matches!(kind, QpType::XrcInitiator | QpType::XrcTarget) {
+            return Err(PostError::NoReceives { kind });
+        }
+        let Receives::Own(receives) = &mut self.own.receives else {
+            return Err(PostError::SharedReceives);
+        };
+        let (count, max) = (work.sges.len(), receives.sges_max());
+        if count > max {
+            return Err(PostError::TooManySges { count, max });
+        }
+        let len = total_len(work.sges).ok_or(PostError::TooLong)?;
+        if receives.room() == 0 {
+            return Err(PostError::QueueFull { capacity: receives.capacity() });
+        }
+        receives.push(work, len);
+        Ok(())
+    }
+}
+
+/// Packets that may be under way to one peer: what its socket's buffer holds for sure, if it is like
+/// ours. The kernel charges up to twice the payload; half is left to other peers.
+fn window_packets(endpoint: &Endpoint, mtu: PathMtu) -> u32 {
+    let buffer = endpoint.socket.recv_buffer_bytes().unwrap_or(WINDOW_BYTES_MAX);
+    let bytes = (buffer / 4).min(WINDOW_BYTES_MAX);
+    let packets = u32::try_from(bytes).unwrap_or(u32::MAX) / mtu.bytes();
+    packets.clamp(WINDOW_PACKETS.0, WINDOW_PACKETS.1)
+}
+
+/// Records under way to one queue pair: a lane has room for fewer long ones, and then waits.
+const LANE_WINDOW: u32 = 1024;
+/// Bytes under way to one peer, at most: more does not fit the cache.
+const WINDOW_BYTES_MAX: usize = 4 << 20;
+/// Packets under way to one peer, at least and at most.
+const WINDOW_PACKETS: (u32, u32) = (16, 1024);

@@ -1,0 +1,400 @@
+//! The short way of a queue pair whose peer is on this host: small SENDs as briefs, and one-sided
+//! requests that nothing stands before.
+//!
+//! What may go this way is for the transport to say (`Qp::briefs`, `Qp::can_reach`); whatever it
+//! refuses, and whatever comes after that in a batch, goes the general way. Bytes are looked up, and
+//! room for them in the ring is found, before the transport is asked, so that a mistake in a request's
+//! buffers is found while nothing has happened yet. The records of a batch become visible together.
+
+use super::{Acks, Aftermath, Link, Posted, QpInner, Surroundings};
+use crate::link::shm::lane::{Cargo, Draft, Form, InRing, Lane, Lent, lent_bytes};
+use crate::link::shm::reach::{land, lends_one};
+use crate::link::way::SendTo;
+use crate::memory::region::Grip;
+use crate::objects::cq::{Completion, Tray};
+use crate::objects::host::{Own, Receives};
+use crate::objects::work::{SendData, SendKind, SendWork};
+use crate::progress::Port;
+use adverb_engine::{
+    Brief, Briefs, LOCAL_SEGMENT_BYTES, QpState, Request, Time, To, WcOpcode, WcStatus,
+};
+
+/// What is known of the acknowledgement that a queue pair owes a neighbour.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Debt {
+    /// It is on the port's list of those that owe one.
+    pub(crate) listed: bool,
+    /// The peer waits for it.
+    asked: bool,
+    /// Messages that it stands for.
+    messages: u32,
+}
+
+/// Messages that an acknowledgement nobody waits for stands for, at most.
+const MESSAGES_MAX: u32 = 32;
+
+impl Debt {
+    /// A packet came that was no brief: whoever sent it may wait.
+    pub(crate) fn on_packet(&mut self) {
+        self.asked = true;
+    }
+
+    fn on_brief(&mut self, brief: &Brief) {
+        self.asked |= brief.ack_request;
+        self.messages = self.messages.saturating_add(1);
+    }
+
+    /// It has left, or nothing was owed.
+    pub(crate) fn on_paid(&mut self) {
+        (self.asked, self.messages) = (false, 0);
+    }
+
+    /// It should leave with the program's next call, and not wait for a quiet moment.
+    pub(crate) fn is_pressing(&self) -> bool {
+        self.asked || self.messages >= MESSAGES_MAX
+    }
+}
+
+impl QpInner {
+    /// Posts and sends the first requests of a batch, as many as can go the short way; says how many,
+    /// and how many completions that published.
+    #[inline(always)]
+    pub(super) fn post_briefly(&mut self, batch: &[SendWork<'_>], port: &Port) -> Posted {
+        let mut posted = Posted::default();
+        if self.late.is_some() && !self.has_room_for(batch) {
+            posted.published += self.settle(None, port);
+        }
+        let Some(Link::Lane(lane)) = &self.link else {
+            return posted;
+        };
+        if self.engine.state() != QpState::Rts || lane.is_cut() {
+            return posted;
+        }
+        // Most one-sided requests need no record.
+        let load = || lane.load(batch.len() + 1);
+        let mut cargo: Option<Cargo<'_>> = None;
+        let several = batch.len() > 1;
+        let mut grip = Grip::new(port.regions());
+        while let Some(rest @ [work, ..]) = batch.get(posted.requests..) {
+            let done = if let SendKind::Send { .. } = work.kind {
+                let cargo = cargo.get_or_insert_with(load);
+                let Self { engine, own, debt, signal_all, .. } = self;
+                let mut outgoing = Outgoing { own, debt, signal_all: *signal_all, several };
+                outgoing.send(rest, engine, cargo, &mut grip)
+            } else {
+                let Ok(request) = self.check_send(work, port) else {
+                    break; // The general way says what is wrong with it.
+                };
+                let Self { engine, own, .. } = self;
+                let reached = reach_briefly(engine, own, work, &request, lane, port);
+                posted.published += reached.unwrap_or(0);
+                usize::from(reached.is_some())
+            };
+            posted.requests += done;
+            if done == 0 {
+                break;
+            }
+        }
+        // The program's next call takes along what is owed, whatever it posts.
+        if posted.requests > 0 && self.engine.owes_plain_ack() {
+            let cargo = cargo.get_or_insert_with(load);
+            acknowledge(&mut self.engine, cargo, &mut self.debt);
+        }
+        if let Some(cargo) = cargo {
+            self.engine.count_sent(cargo.send());
+        }
+        posted
+    }
+
+    /// There is plenty of room for these requests, and whether others have ended does not matter to
+    /// them.
+    fn has_room_for(&self, batch: &[SendWork<'_>]) -> bool {
+        let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        batch.iter().all(|work| matches!(work.kind, SendKind::Send { .. }))
+            && self.engine.outstanding().saturating_add(count) < self.own.sends.capacity() / 2
+    }
+
+    /// Looks at what the peer has acknowledged along with a message; says how many completions that
+    /// published.
+    #[inline]
+    pub(crate) fn settle(&mut self, tray: Option<&mut Tray<'_>>, port: &Port) -> u32 {
+        match self.late.take() {
+            None => 0,
+            Some(brief) => self.on_late(brief, tray, port),
+        }
+    }
+
+    fn on_late(&mut self, brief: Brief, tray: Option<&mut Tray<'_>>, port: &Port) -> u32 {
+        let Self { engine, own, .. } = self;
+        let mut host = Surroundings::quiet(own, port.regions());
+        host.tray = tray;
+        engine.on_brief_ack(&brief, || port.now(), &mut host);
+        host.end(engine);
+        let published = host.published;
+        self.show(port);
+        published
+    }
+
+    /// What requests that were posted the short way leave for the port to do.
+    #[inline(always)]
+    pub(super) fn after_brief(&mut self, posted: Posted, port: &Port) -> Aftermath {
+        if self.own.overrun {
+            self.quietly(port, |_, _| {});
+        }
+        let (deadline, published) = (self.new_deadline(), posted.published);
+        Aftermath { deadline, published, ..Aftermath::default() }
+    }
+
+    /// Sends the acknowledgement that is owed to a neighbour, and whatever else there is to emit.
+    pub(crate) fn acknowledge(&mut self, port: &Port) -> Aftermath {
+        let Some(Link::Lane(lane)) = &self.link else {
+            return Aftermath::default();
+        };
+        let mut cargo = lane.load(1);
+        if acknowledge(&mut self.engine, &mut cargo, &mut self.debt) {
+            self.engine.count_sent(cargo.send());
+            return Aftermath::default();
+        }
+        drop(cargo);
+        self.transmit(Time::UNKNOWN, Acks::Now, port)
+    }
+
+    /// Its peer is at the other end of this lane.
+    #[inline]
+    fn knows(&self, lane: &Lane) -> bool {
+        matches!(&self.link, Some(Link::Lane(own)) if own.peer() == lane.peer())
+    }
+
+    /// Takes a brief of this lane whose bytes are `near`, and completes the receive that it is for, if
+    /// there is nothing else to do: what it acknowledges is looked at later. Of [`QpInner::on_brief`],
+    /// this is the part that nearly all messages take; where it does not apply, nothing has happened.
+    #[inline(always)]
+    pub(crate) fn take_plainly(
+        &mut self,
+        brief: &Brief,
+        near: InRing<'_>,
+        lane: &Lane,
+        tray: &mut Tray<'_>,
+        grip: &mut Grip<'_>,
+    ) -> bool {
+        if !self.knows(lane) || self.late.is_some() {
+            return false;
+        }
+        let Self { engine, own, .. } = self;
+        let (Some(origin), Receives::Own(ring)) = (engine.awaits_brief(brief), &mut own.receives)
+        else {
+            return false;
+        };
+        let Some((next, [sge])) = ring.next() else {
+            return false;
+        };
+        let fits = near.len() <= next.len && tray.takes(&own.recv_cq);
+        if !fits || land(near, sge, own.domain, grip).is_err() {
+            return false;
+        }
+        tray.put(Completion {
+            wr_id: next.wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Receive,
+            byte_len: near.len(),
+            imm: brief.imm,
+            pkey_index: origin.pkey_index,
+            qp: own.number,
+            src_qp: origin.src_qp,
+            buffer: next.buffer,
+            ..Completion::EMPTY
+        });
+        ring.skip();
+        engine.note_taken();
+        self.debt.on_brief(brief);
+        if brief.acked.is_some() {
+            self.late = Some(*brief);
+        }
+        true
+    }
+
+    /// Takes a brief of this lane, whose bytes are `lent`.
+    #[inline(always)]
+    pub(crate) fn on_brief(
+        &mut self,
+        brief: &Brief,
+        lent: Lent<'_>,
+        lane: &Lane,
+        caller: Caller<'_, '_>,
+        now: impl FnOnce() -> Time,
+        port: &Port,
+    ) -> Took {
+        if !self.knows(lane) {
+            return Took::default();
+        }
+        let settled = self.settle(None, port);
+        if brief.psn.is_some() {
+            self.debt.on_brief(brief);
+        }
+        let Self { engine, own, late, .. } = self;
+        let mut host = Surroundings::quiet(own, port.regions());
+        (host.lent, host.tray) = (Some(lent), caller.tray);
+        let served = engine.on_brief_message(brief, lent.total(), &mut host);
+        let is_late = caller.can_wait && host.published > 0 && brief.acked.is_some();
+        if is_late {
+            *late = Some(*brief);
+        }
+        let only_served = served && (is_late || brief.acked.is_none()) && !host.own.overrun;
+        if only_served && settled == 0 {
+            return Took { published: host.published, only_served };
+        }
+        if !is_late {
+            engine.on_brief_ack(brief, now, &mut host);
+        }
+        host.end(engine);
+        let published = settled + host.published;
+        self.show(port);
+        Took { published, only_served: false }
+    }
+}
+
+/// Who takes a message.
+#[derive(Debug)]
+pub(crate) struct Caller<'a, 'b> {
+    /// A program that gets a message answers it at once, likely. So what came along with the message
+    /// that it waits for can wait, until there is time or somebody wants to know.
+    pub(crate) can_wait: bool,
+    /// Where he waits for completions.
+    pub(crate) tray: Option<&'a mut Tray<'b>>,
+}
+
+/// What a brief has led to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Took {
+    /// Completions published.
+    pub(crate) published: u32,
+    /// One of a receive, and nothing else but that an acknowledgement is owed, or may be waiting.
+    pub(crate) only_served: bool,
+}
+
+/// What sending briefs takes of a queue pair, besides its transport.
+struct Outgoing<'a> {
+    own: &'a mut Own,
+    debt: &'a mut Debt,
+    signal_all: bool,
+    /// More than one request was posted at once.
+    several: bool,
+}
+
+impl Outgoing<'_> {
+    /// Posts and sends the SENDs that are first in the list, as many as can go this way; says how many.
+    #[inline(always)]
+    fn send(
+        &mut self,
+        list: &[SendWork<'_>],
+        engine: &mut adverb_engine::Qp,
+        cargo: &mut Cargo<'_>,
+        grip: &mut Grip<'_>,
+    ) -> usize {
+        let Some(mut briefs) = engine.briefs() else {
+            return 0;
+        };
+        let sent = |work: &&_| self.send_one(work, &mut briefs, cargo, grip).is_some();
+        list.iter().take_while(sent).count()
+    }
+
+    /// `None` if it cannot go this way: nothing has happened then.
+    #[inline(always)]
+    fn send_one(
+        &mut self,
+        work: &SendWork<'_>,
+        briefs: &mut Briefs<'_>,
+        cargo: &mut Cargo<'_>,
+        grip: &mut Grip<'_>,
+    ) -> Option<()> {
+        let (SendKind::Send { imm }, SendTo::Peer) = (work.kind, work.to) else {
+            return None;
+        };
+        let request = |len| Request {
+            kind: SendKind::Send { imm },
+            to: To::Peer,
+            len,
+            signaled: work.signaled || self.signal_all,
+            solicited: work.solicited,
+            fence: work.fence,
+        };
+        // What is wrong with others, the general way says.
+        match work.data {
+            SendData::Gather([sge])
+                if self.own.sends.sges_max() > 0 && sge.len <= Request::LEN_MAX =>
+            {
+                let lent = lends_one(cargo.lane(), self.own, grip, sge);
+                let words;
+                let draft = if lent {
+                    words = lent_bytes(sge);
+                    cargo.draft_words(&words)?
+                } else if sge.len <= LOCAL_SEGMENT_BYTES {
+                    cargo.draft_registered(sge, self.own.domain, grip)?
+                } else {
+                    return None;
+                };
+                let index = self.leave(&request(sge.len), lent, draft, briefs, cargo)?;
+                self.own.sends.put_one(index, work, sge);
+            }
+            SendData::Inline(bytes) if bytes.len() <= self.own.sends.inline_max() => {
+                let len = u32::try_from(bytes.len()).ok()?;
+                let draft = cargo.draft(bytes)?;
+                let index = self.leave(&request(len), false, draft, briefs, cargo)?;
+                self.own.sends.put(index, work, None, None);
+            }
+            SendData::Gather(_) | SendData::Inline(_) | SendData::Bind(_) => return None,
+        }
+        Some(())
+    }
+
+    /// The request's brief leaves, with what was drafted for it. Says which number the request has.
+    #[inline(always)]
+    fn leave(
+        &mut self,
+        request: &Request,
+        lent: bool,
+        draft: Draft<'_>,
+        briefs: &mut Briefs<'_>,
+        cargo: &mut Cargo<'_>,
+    ) -> Option<u64> {
+        let planned = briefs.plan(request, lent)?;
+        cargo.commit(draft, planned.words, Form { lent, more: self.several });
+        if planned.acks {
+            self.debt.on_paid();
+        }
+        Some(briefs.note(request, lent, &planned))
+    }
+}
+
+/// Carries out a one-sided request; `None` if it cannot go this way. Says how many completions that
+/// published.
+#[inline]
+fn reach_briefly(
+    engine: &mut adverb_engine::Qp,
+    own: &mut Own,
+    work: &SendWork<'_>,
+    request: &Request,
+    lane: &Lane,
+    port: &Port,
+) -> Option<u32> {
+    if !engine.can_reach(request) {
+        return None;
+    }
+    let mut host = Surroundings::quiet(own, port.regions());
+    (host.lane, host.at_once) = (Some(lane), Some(work));
+    engine.reach_at_once(request, &mut host).then_some(host.published)
+}
+
+/// Writes the acknowledgement that is owed, if it can go this way.
+#[inline]
+fn acknowledge(engine: &mut adverb_engine::Qp, cargo: &mut Cargo<'_>, debt: &mut Debt) -> bool {
+    let Some(draft) = cargo.draft(&[]) else {
+        return false;
+    };
+    let Some(brief) = engine.acknowledge_briefly() else {
+        return false;
+    };
+    cargo.commit(draft, brief.emit(), Form { lent: false, more: false });
+    debt.on_paid();
+    true
+}

@@ -1,0 +1,269 @@
+//! Why something that was asked of a queue pair was not done.
+
+use adverb_engine::{Gid, ModifyError, QpState, QpType, RequestOp};
+use adverb_wire::Qpn;
+use std::fmt;
+use std::io;
+
+/// Why a request was not posted. The caller's mistake; nothing was queued.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum PostError {
+    /// Datagrams need an address, XRC requests a shared receive queue, and others neither.
+    Address {
+        /// The type of the queue pair.
+        kind: QpType,
+    },
+    /// An atomic's buffer is not 8 bytes.
+    AtomicLength {
+        /// Its length.
+        len: u32,
+    },
+    /// A datagram does not fit one packet.
+    DatagramTooLong {
+        /// Its length in bytes.
+        len: u32,
+        /// What is allowed: the port's MTU.
+        mtu: u32,
+    },
+    /// The address handle is of another protection domain, or of another device.
+    ForeignAddress,
+    /// The memory window belongs to another protection domain than the queue pair.
+    ForeignWindow,
+    /// READs and atomics bring data back, and an inline buffer cannot take it.
+    InlineForRead,
+    /// More inline bytes than the queue pair was made for.
+    InlineTooLong {
+        /// What was asked.
+        len: usize,
+        /// What is allowed.
+        max: usize,
+    },
+    /// Queue pairs of this type have no receives.
+    NoReceives {
+        /// The type.
+        kind: QpType,
+    },
+    /// What says how to bind a memory window came with another operation, or was left out.
+    NotABind,
+    /// The state of the queue pair does not allow posting.
+    NotReady {
+        /// The state.
+        state: QpState,
+    },
+    /// Queue pairs of this type do not have the operation.
+    Operation {
+        /// The type of the queue pair.
+        kind: QpType,
+        /// What was asked.
+        operation: RequestOp,
+    },
+    /// All slots of the queue are taken.
+    QueueFull {
+        /// How many there are.
+        capacity: u64,
+    },
+    /// The queue pair takes its receives from a shared receive queue.
+    SharedReceives,
+    /// READs and atomics were given no room when the queue pair was connected.
+    ReadsNotAllowed,
+    /// A device that is not ours refused it.
+    Refused {
+        /// What the system said, as `errno` has it.
+        errno: i32,
+    },
+    /// The pieces together exceed 2 GiB.
+    TooLong,
+    /// More pieces than the queue pair was made for.
+    TooManySges {
+        /// What was asked.
+        count: usize,
+        /// What is allowed.
+        max: usize,
+    },
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address { kind: QpType::Ud } => {
+                f.write_str("a datagram needs an address handle, a queue pair number and a Q_Key")
+            }
+            Self::Address { kind: QpType::XrcInitiator } => {
+                f.write_str("an XRC request needs the number of a shared receive queue")
+            }
+            Self::Address { kind } => {
+                write!(f, "a request over {kind} goes to the connected peer and nowhere else")
+            }
+            Self::DatagramTooLong { len, mtu } => {
+                write!(f, "a datagram of {len} bytes, but the port's MTU allows {mtu}")
+            }
+            Self::ForeignAddress => f.write_str(
+                "the address handle is of another protection domain or device than the queue pair",
+            ),
+            Self::Operation { kind, operation } => {
+                write!(f, "queue pairs of type {kind} do not have the operation {operation}")
+            }
+            Self::AtomicLength { len } => {
+                write!(f, "an atomic returns 8 bytes, but the buffer has {len}")
+            }
+            Self::ForeignWindow => f.write_str(
+                "the memory window and the queue pair are of different protection domains",
+            ),
+            Self::NotABind => f.write_str(
+                "binding a memory window, and nothing else, is posted with what to bind it to",
+            ),
+            Self::InlineForRead => {
+                f.write_str("READs and atomics need a registered buffer, not inline data")
+            }
+            Self::InlineTooLong { len, max } => {
+                write!(f, "{len} bytes inline, but the queue pair was made for {max} (max_inline)")
+            }
+            Self::NoReceives { kind } => {
+                write!(f, "queue pairs of type {kind} have no receives of their own")
+            }
+            Self::NotReady { state } => {
+                write!(f, "the queue pair is in {state}: connect it before posting")
+            }
+            Self::QueueFull { capacity } => write!(
+                f,
+                "all {capacity} slots of the queue are taken: poll for completions, or create the \
+                 queue pair with more"
+            ),
+            Self::ReadsNotAllowed => f.write_str(
+                "the queue pair was connected with max_rd_atomic = 0, so it cannot READ",
+            ),
+            Self::SharedReceives => f.write_str(
+                "the queue pair takes its receives from a shared receive queue: post them there",
+            ),
+            Self::Refused { errno } => {
+                write!(f, "the device refused it: {}", io::Error::from_raw_os_error(*errno))
+            }
+            Self::TooLong => f.write_str("the buffer is longer than 2 GiB, the longest message"),
+            Self::TooManySges { count, max } => {
+                write!(f, "{count} pieces of buffer, but the queue pair was made for {max}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PostError {}
+
+/// Why a queue pair did not change its state.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// An attribute has a value that does not exist here.
+    Attribute {
+        /// Which one, as the verbs spell it.
+        what: &'static str,
+        /// What was asked.
+        asked: u32,
+        /// What is allowed, at least and at most.
+        allowed: (u32, u32),
+    },
+    /// No entry of the GID table has this index.
+    NoSuchGid {
+        /// What was asked.
+        index: u8,
+    },
+    /// The peer's address is of another kind than the local one.
+    OtherFamily {
+        /// The local address.
+        local: Gid,
+        /// The peer's.
+        remote: Gid,
+    },
+    /// The RoCE port of the local address could not be opened.
+    Socket {
+        /// The local address.
+        local: Gid,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Shared memory was asked for, and the peer is not a device of this host that lends any.
+    NoSharedMemory {
+        /// The peer's address.
+        remote: Gid,
+        /// Its queue pair.
+        qp: Qpn,
+    },
+    /// A device that is not ours refused it.
+    Refused {
+        /// Its name.
+        device: String,
+        /// What was asked of it.
+        doing: &'static str,
+        /// What it said.
+        error: io::Error,
+    },
+    /// The state does not allow it.
+    State(ModifyError),
+    /// The system refused memory or descriptors for the way to a neighbour.
+    System(io::Error),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Attribute { what, asked, allowed: (least, most) } => {
+                write!(f, "{what} = {asked}, but it must be from {least} to {most}")
+            }
+            Self::NoSuchGid { index } => {
+                write!(f, "the port has no GID with index {index}: `adverb devices` lists them")
+            }
+            Self::OtherFamily { local, remote } => write!(
+                f,
+                "the local GID {local} and the remote GID {remote} are not both IPv4 or both IPv6: \
+                 choose another gid_index"
+            ),
+            Self::Socket { local, error } if error.kind() == io::ErrorKind::AddrInUse => write!(
+                f,
+                "UDP port 4791 of {local} is taken: by the kernel's own RoCE driver (unload \
+                 rdma_rxe, or use another network namespace) or by a program of another user"
+            ),
+            Self::Socket { local, error } => {
+                write!(f, "cannot open UDP port 4791 of {local}: {error}")
+            }
+            Self::NoSharedMemory { remote, qp } => write!(
+                f,
+                "{} asks for shared memory, but queue pair {:#x} at {remote} is not of a device of \
+                 this host and user that lends any",
+                crate::link::path::VARIABLE,
+                qp.get()
+            ),
+            Self::Refused { device, doing, error } => {
+                write!(f, "{device} refused to {doing}: {error}")?;
+                if error.kind() != io::ErrorKind::TimedOut {
+                    return Ok(());
+                }
+                f.write_str(
+                    " (nobody answers for the remote GID: is it routable from this gid_index?)",
+                )
+            }
+            Self::State(error) => fmt::Display::fmt(error, f),
+            Self::System(error) => write!(f, "cannot make a way to the peer's process: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Refused { error, .. } | Self::Socket { error, .. } | Self::System(error) => {
+                Some(error)
+            }
+            Self::State(error) => Some(error),
+            Self::Attribute { .. }
+            | Self::NoSharedMemory { .. }
+            | Self::NoSuchGid { .. }
+            | Self::OtherFamily { .. } => None,
+        }
+    }
+}
+
+impl From<ModifyError> for ConnectError {
+    fn from(error: ModifyError) -> Self {
+        Self::State(error)
+    }
+}

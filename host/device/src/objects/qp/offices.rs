@@ -1,0 +1,411 @@
+//! What a queue pair does as the steward of a target, or as the deputy of another process's.
+//!
+//! `steward.rs` decides, `letter.rs` says how it is written, and `port/deputies.rs` carries it from and to
+//! the relay socket.
+
+use super::{Acks, Aftermath, Came, Link, QpConfig, QpInner};
+use crate::link::udp::endpoint::Endpoint;
+use crate::link::way::Way;
+use crate::objects::cq::{Cq, CqConfig};
+use crate::objects::deputy::{Begin, Deputy};
+use crate::objects::host::{Errand, Receives};
+use crate::objects::qp::ConnectError;
+use crate::objects::steward::{Head, Own, Parked, Step, Steward};
+use crate::objects::xrc::{Office, Xrcd};
+use crate::progress::Port;
+use crate::registry::Member;
+use crate::registry::letter::{Charge, Condition, Dismissal, Letter, Report, Subject, Task, Terms};
+use crate::registry::relay::Passed;
+use adverb_engine::{Attributes, Gid, Partition, QpState, QpType, Time};
+use adverb_wire::{Operation, Packet};
+use std::sync::Arc;
+
+/// Where a packet to a target has gone.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Directed {
+    /// It was served here, and published so many completions.
+    Served(u32),
+    /// Somebody else has it, or nobody.
+    Elsewhere,
+    /// It waits.
+    Parked,
+}
+
+/// How packets are that were parked.
+#[derive(Debug)]
+pub(crate) enum Waiters {
+    /// There are none.
+    None,
+    /// Their turn has not come.
+    Waiting,
+    /// Their turn has come.
+    Ready(Parked),
+}
+
+impl QpInner {
+    fn steward_mut(&mut self) -> Option<&mut Steward> {
+        match &mut self.own.receives {
+            Receives::Xrc(targets) => targets.steward_mut(),
+            Receives::Own(_) | Receives::Shared(_) => None,
+        }
+    }
+
+    fn deputy_mut(&mut self) -> Option<&mut Deputy> {
+        match &mut self.own.receives {
+            Receives::Xrc(targets) => targets.deputy_mut(),
+            Receives::Own(_) | Receives::Shared(_) => None,
+        }
+    }
+
+    /// What the target's own responder is at.
+    fn own_part(&self) -> Option<Own> {
+        let standing = self.engine.standing()?;
+        let (mid_message, owes_data) = (self.engine.is_mid_message(), self.engine.owes_data());
+        Some(Own { standing, mid_message, owes_data })
+    }
+
+    /// Takes a packet that may be for a queue of another process.
+    pub(crate) fn direct(
+        &mut self,
+        packet: &Packet<'_>,
+        came: Came<'_>,
+        passed: &Passed<'_>,
+        now: Time,
+        port: &Port,
+    ) -> Directed {
+        let registry = port.registry();
+        let (Some(steward), Some(xrceth)) = (self.steward_mut(), packet.headers.xrceth) else {
+            return Directed::Served(self.on_packet(packet, came, now, port));
+        };
+        let owner = steward.owner(xrceth.srqn, registry);
+        if owner.is_none() && steward.is_at_rest() {
+            return Directed::Served(self.on_packet(packet, came, now, port));
+        }
+        let mut admitted = false;
+        self.quietly(port, |engine, host| admitted = engine.admit(packet, came.from.source, host));
+        let operation = packet.headers.bth.opcode.operation();
+        if !admitted || !operation.is_request() {
+            return Directed::Elsewhere;
+        }
+        let psn = packet.headers.bth.psn;
+        let at_work = self.steward_mut().and_then(|steward| steward.deputy());
+        let owner = owner.filter(|owner| at_work == Some(*owner) || registry.lives(*owner));
+        let late = self.steward_mut().is_some_and(|steward| steward.is_late(psn));
+        if at_work.is_some_and(|deputy| late && !registry.lives(deputy)) {
+            self.replace_dead_deputy(port);
+        }
+        if owner.is_some() && self.engine.owes_data() {
+            // Nobody else's answers may overtake ours.
+            self.transmit(now, Acks::Now, port);
+        }
+        let head = Head {
+            psn,
+            span: self.engine.span(packet),
+            is_end: operation.is_end(),
+            brings_data: matches!(
+                operation,
+                Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd
+            ),
+        };
+        let Some(own) = self.own_part() else {
+            return Directed::Elsewhere;
+        };
+        let step = self.steward_mut().map_or(Step::Drop, |steward| {
+            let step = steward.on_request(head, owner, own);
+            if step == Step::Park {
+                steward.park(head, passed);
+            }
+            step
+        });
+        match step {
+            Step::Serve => Directed::Served(self.serve_admitted(packet, came, now, port)),
+            Step::Resume(standing) => {
+                self.quietly(port, |engine, host| engine.resume(standing, host));
+                Directed::Served(self.serve_admitted(packet, came, now, port))
+            }
+            Step::Charge(who) => self.charge(who, Task::Serve, Some(*passed), port),
+            Step::Again(who) => self.charge(who, Task::Again, Some(*passed), port),
+            Step::Park => Directed::Parked,
+            Step::Drop => Directed::Elsewhere,
+        }
+    }
+
+    fn serve_admitted(
+        &mut self,
+        packet: &Packet<'_>,
+        came: Came<'_>,
+        now: Time,
+        port: &Port,
+    ) -> u32 {
+        self.own.meet_queue(packet);
+        let errand = Errand::Arrival(came);
+        self.with_errand(errand, None, port, |engine, host| {
+            engine.on_admitted(packet, now, host);
+        })
+    }
+
+    /// The deputy at work has gone: goes on from what it has reported.
+    fn replace_dead_deputy(&mut self, port: &Port) {
+        if let Some(standing) = self.steward_mut().and_then(Steward::on_death) {
+            self.quietly(port, |engine, host| engine.resume(standing, host));
+        }
+    }
+
+    /// Writes to another process.
+    fn charge(
+        &mut self,
+        who: Member,
+        task: Task,
+        passed: Option<Passed<'_>>,
+        port: &Port,
+    ) -> Directed {
+        let (target, settings, marks) = (self.own.number, *self.engine.settings(), self.marks);
+        let own = self.engine.standing();
+        let from = port.registry().me();
+        if let Some(steward) = self.steward_mut()
+            && let Some(known) = steward.known().or(own)
+        {
+            let subject = Subject { from, target, life: steward.life() };
+            let terms = Terms {
+                peer: settings.remote,
+                path_mtu: settings.path_mtu,
+                pkey: settings.partition.pkey,
+                access: settings.access,
+                min_rnr_timer: settings.min_rnr_timer,
+                max_dest_rd_atomic: settings.max_dest_rd_atomic,
+                marks,
+            };
+            let (term, domain) = (steward.term(), steward.name());
+            let charge = Charge { subject, term, task, known, domain, terms };
+            port.send_letter(who, &Letter::Charge(charge), passed);
+        }
+        Directed::Elsewhere
+    }
+
+    /// Looks after packets that are parked.
+    pub(crate) fn look_after_parked(&mut self, now: Time, port: &Port) -> Waiters {
+        let Some(steward) = self.steward_mut().filter(|steward| steward.has_parked()) else {
+            return Waiters::None;
+        };
+        if let Some(deputy) = steward.deputy()
+            && steward.asks(now)
+        {
+            match port.registry().lives(deputy) {
+                true => _ = self.charge(deputy, Task::Report, None, port),
+                false => self.replace_dead_deputy(port),
+            }
+        }
+        if self.engine.owes_data() {
+            self.transmit(now, Acks::Now, port);
+        }
+        let Some(own) = self.own_part() else {
+            return Waiters::None;
+        };
+        match self.steward_mut() {
+            Some(steward) if steward.has_parked() => {
+                steward.unpark(own).map_or(Waiters::Waiting, Waiters::Ready)
+            }
+            Some(_) | None => Waiters::None,
+        }
+    }
+
+    /// Those that were parked have had their turn.
+    pub(crate) fn take_back(&mut self, parked: Parked) {
+        if let Some(steward) = self.steward_mut() {
+            steward.take_back(parked);
+        }
+    }
+
+    /// A deputy reports. What it is to be told, if anything.
+    pub(crate) fn on_report(&mut self, report: &Report, port: &Port) -> Option<Dismissal> {
+        let Report { subject, term, standing, condition } = *report;
+        let (from, target) = (subject.from, subject.target);
+        let dismissal = |life| {
+            let subject = Subject { from: port.registry().me(), target, life };
+            Some(Dismissal { subject, flush: false })
+        };
+        let Some(steward) = self.steward_mut().filter(|steward| steward.life() == subject.life)
+        else {
+            return dismissal(subject.life);
+        };
+        match condition {
+            Condition::Busy | Condition::Idle => {
+                steward.on_report(from, term, standing, condition == Condition::Idle);
+                None
+            }
+            Condition::Gone => {
+                if steward.deputy() == Some(from) && steward.term() == term {
+                    self.replace_dead_deputy(port);
+                }
+                None
+            }
+            Condition::Refused(event) => {
+                if !steward.on_report(from, term, standing, true) {
+                    return None;
+                }
+                steward.begin();
+                self.quietly(port, |engine, host| engine.on_refused_elsewhere(event, host));
+                dismissal(subject.life)
+            }
+        }
+    }
+
+    /// The target is no more what it was: its deputy goes, and with it what it was at.
+    pub(super) fn end_term(&mut self, flush: bool, port: &Port) {
+        let target = self.own.number;
+        if let Some(steward) = self.steward_mut() {
+            let (deputy, life) = (steward.deputy(), steward.life());
+            steward.begin();
+            if let Some(deputy) = deputy {
+                let subject = Subject { from: port.registry().me(), target, life };
+                port.send_letter(deputy, &Letter::Dismissal(Dismissal { subject, flush }), None);
+            }
+        }
+    }
+}
+
+/// As a deputy.
+impl QpInner {
+    /// A deputy of the target that a charge is about, whose peer is at `remote`.
+    pub(crate) fn deputy(
+        charge: &Charge,
+        domain: &Xrcd,
+        endpoint: Arc<Endpoint>,
+        remote: Gid,
+        port: &Arc<Port>,
+    ) -> Result<Self, ConnectError> {
+        let Charge { subject, known, terms, .. } = *charge;
+        let cq = Cq::new(Arc::clone(port), &CqConfig { capacity: 1, ..CqConfig::default() });
+        let config = QpConfig {
+            domain: 0,
+            kind: QpType::XrcTarget,
+            send_cq: cq.clone(),
+            recv_cq: cq,
+            srq: None,
+            xrcd: Some(domain.clone()),
+            events: None,
+            context: 0,
+            max_send_wr: 1,
+            max_recv_wr: 0,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+            signal_all: false,
+            block_self_multicast: false,
+        };
+        let mut deputy = Self::new(subject.target, &config, port.device().active_mtu());
+        if let Receives::Xrc(targets) = &mut deputy.own.receives {
+            targets.office = Office::Deputy(Box::new(Deputy::new(charge)));
+        }
+        let init = Attributes {
+            partition: Some(Partition { index: 0, pkey: terms.pkey }),
+            port: Some(1),
+            access: Some(terms.access),
+            ..Attributes::default()
+        };
+        let rtr = Attributes {
+            remote_gid: Some(remote),
+            remote: Some(terms.peer),
+            path_mtu: Some(terms.path_mtu),
+            expected_psn: Some(known.expected),
+            max_dest_rd_atomic: Some(terms.max_dest_rd_atomic),
+            min_rnr_timer: Some(terms.min_rnr_timer),
+            ..Attributes::default()
+        };
+        let way = Way::new(endpoint, remote, terms.marks)?;
+        let mut result = Ok(());
+        deputy.quietly(port, |engine, host| {
+            result = engine
+                .modify(QpState::Init, &init, host)
+                .and_then(|()| engine.modify(QpState::Rtr, &rtr, host));
+            engine.resume(known, host);
+        });
+        result?;
+        deputy.link = Some(Link::Network(way));
+        deputy.own.peer = Some(terms.peer);
+        Ok(deputy)
+    }
+
+    /// The target and the process that this is a deputy for, if it is one.
+    pub(crate) fn deputy_of(&mut self) -> Option<Subject> {
+        self.deputy_mut().map(|deputy| *deputy.subject())
+    }
+
+    /// It is at nothing, and the steward knows how far it has come.
+    pub(crate) fn is_idle_deputy(&self) -> bool {
+        !self.engine.is_mid_message() && !self.engine.owes_data()
+    }
+
+    /// A charge has come, with a packet or without; says how many completions that published.
+    pub(crate) fn on_charge(
+        &mut self,
+        charge: &Charge,
+        packet: Option<(&Packet<'_>, Came<'_>)>,
+        now: Time,
+        port: &Port,
+    ) -> u32 {
+        let Some(deputy) = self.deputy_mut() else {
+            return 0;
+        };
+        match deputy.accept(charge) {
+            None => return 0,
+            Some(Begin::GoOn) => {}
+            Some(Begin::Anew) => {
+                self.quietly(port, |engine, host| engine.resume(charge.known, host));
+            }
+        }
+        self.engine.adjust(charge.terms.access, charge.terms.min_rnr_timer);
+        let expected = self.engine.standing().map(|standing| standing.expected);
+        let late = packet
+            .zip(expected)
+            .is_none_or(|((packet, _), expected)| packet.headers.bth.psn.since(expected) < 0);
+        if (late || self.engine.state() == QpState::Err)
+            && let Some(deputy) = self.deputy_mut()
+        {
+            deputy.forget_report(); // It may have got lost.
+        }
+        match packet {
+            Some((packet, came)) if late || charge.task == Task::Serve => {
+                self.on_packet(packet, came, now, port)
+            }
+            Some(_) | None => 0,
+        }
+    }
+
+    /// Tells the steward how far this deputy has come, if that is new.
+    pub(super) fn report(&mut self, port: &Port) {
+        if let Receives::Xrc(targets) = &mut self.own.receives
+            && let Some(deputy) = targets.deputy_mut()
+            && let Some(report) = deputy.report(&self.engine, port.registry().me())
+        {
+            port.send_letter(deputy.subject().from, &Letter::Report(report), None);
+        }
+    }
+
+    /// The target's process says that it is over.
+    pub(crate) fn on_dismissal(&mut self, flush: bool, port: &Port) {
+        if flush {
+            self.quietly(port, |engine, host| engine.to_err(host));
+        }
+    }
+
+    /// A receive is drawn, and somebody has to look whether its message still comes; true if nobody
+    /// does yet.
+    pub(crate) fn is_to_be_watched(&mut self) -> bool {
+        let mid_message = self.engine.is_mid_message();
+        self.deputy_mut().is_some_and(|deputy| {
+            let begins = mid_message && !deputy.watched;
+            deputy.watched |= begins;
+            begins
+        })
+    }
+
+    /// Looks whether the message still comes; `None` if the target's process is gone.
+    pub(crate) fn watch(&mut self, now: Time, port: &Port) -> Option<Aftermath> {
+        let deputy = self.deputy_mut()?;
+        deputy.watched = false;
+        deputy.forget_report(); // If the target is gone, its process answers to that.
+        let from = deputy.subject().from;
+        port.registry().lives(from).then(|| self.transmit(now, Acks::Now, port))
+    }
+}

@@ -1,0 +1,391 @@
+//! The part of a port that carries letters between targets and their deputies in other processes.
+//!
+//! Letters are taken under the receive lock, as packets are. Who is charged with what is said in
+//! `steward.rs`, and what a deputy is in `deputy.rs`.
+
+use super::{Acks, Arrival, Clock, Door, Driver, Port, Receiver, Waiting, lock};
+use crate::latch::Latched;
+use crate::objects::channel::Hush;
+use crate::objects::qp::{Came, Origin, QpInner, Waiters};
+use crate::objects::xrc::{Xrcd, XrcdShared};
+use crate::registry::letter::{Charge, Condition, Dismissal, Letter, Report, Subject};
+use crate::registry::relay::Passed;
+use crate::registry::{Member, SlotId};
+use crate::sync::Mutex;
+use adverb_engine::{Time, accept};
+use adverb_wire::{Packet, Qpn};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Deputies of a port at once; beyond that, those go whose targets have gone, or the idlest one.
+const DEPUTIES_MAX: usize = 1024;
+/// How often a deputy that has drawn a receive looks whether its steward lives.
+const WATCH_NANOS: u64 = 500_000_000;
+
+/// Deputies of this port, by whose targets they stand for.
+#[derive(Debug, Default)]
+pub(super) struct Deputies {
+    places: Mutex<HashMap<(SlotId, Qpn), Place>>,
+    charges: AtomicU64,
+    /// The port itself.
+    port: OnceLock<Weak<Port>>,
+}
+
+#[derive(Debug)]
+struct Place {
+    from: Member,
+    life: u64,
+    domain: Weak<XrcdShared>,
+    /// Its place in the table.
+    number: Qpn,
+    /// Later than that of those that were charged before.
+    charged: u64,
+}
+
+impl Deputies {
+    pub(super) fn set_port(&self, port: &Arc<Port>) {
+        let _ = self.port.set(Arc::downgrade(port));
+    }
+}
+
+impl Place {
+    fn is_of(&self, subject: &Subject) -> bool {
+        self.from == subject.from && self.life == subject.life
+    }
+}
+
+impl Port {
+    /// Sends a letter, which may get lost.
+    pub(crate) fn send_letter(&self, to: Member, letter: &Letter, passed: Option<Passed<'_>>) {
+        let there = self.registry.relay_port(to.slot);
+        if there.is_some_and(|there| self.relay.send(there, letter, passed).is_ok()) {
+            self.registry.note_relayed(to.slot);
+            self.counters.forwarded.add(u64::from(passed.is_some()));
+        }
+    }
+
+    /// A letter has come. It is the writer's, if it is from where the registry says.
+    pub(super) fn on_letter(
+        &self,
+        from: SocketAddr,
+        letter: &Letter,
+        passed: Option<Passed<'_>>,
+        doors: &mut [Door],
+        now: Time,
+    ) {
+        let subject = *letter.subject();
+        let writer = subject.from;
+        let honest = self.registry.relay_port(writer.slot) == Some(from.port())
+            && self.registry.member(writer.slot) == writer;
+        if !honest {
+            return;
+        }
+        match letter {
+            Letter::Charge(charge) => self.on_charge(charge, passed, doors, now),
+            Letter::Report(report) => self.on_report(report),
+            Letter::Dismissal(dismissal) => {
+                let key = (writer.slot, subject.target);
+                let mut places = lock(&self.deputies.places);
+                if let Some(place) = places.get(&key).filter(|place| place.is_of(&subject)) {
+                    let number = place.number;
+                    places.remove(&key);
+                    drop(places);
+                    if let Some(mut guard) = self.table.lock(number)
+                        && let Some(inner) = guard.as_mut()
+                    {
+                        inner.on_dismissal(dismissal.flush, self);
+                    }
+                    self.end_deputy(number);
+                }
+            }
+        }
+    }
+
+    fn on_report(&self, report: &Report) {
+        let Report { subject, .. } = report;
+        let mut guard = self.table.lock(subject.target);
+        let dismissal = match guard.as_mut().and_then(|guard| guard.as_mut()) {
+            Some(inner) => inner.on_report(report, self),
+            None => {
+                let subject = Subject { from: self.registry.me(), ..*subject };
+                Some(Dismissal { subject, flush: false })
+            }
+        };
+        drop(guard);
+        if let Some(dismissal) = dismissal.filter(|_| report.condition != Condition::Gone) {
+            self.send_letter(subject.from, &Letter::Dismissal(dismissal), None);
+        }
+    }
+
+    fn on_charge(
+        &self,
+        charge: &Charge,
+        passed: Option<Passed<'_>>,
+        doors: &mut [Door],
+        now: Time,
+    ) {
+        let Charge { subject, .. } = charge;
+        let Some(passed) = passed else {
+            match self.deputy(subject) {
+                Some(number) => self.give_to_deputy(number, charge, None, now),
+                None => self.report_gone(charge),
+            }
+            return;
+        };
+        let door = doors.iter_mut().find(|door| door.endpoint.addr.ip() == passed.target);
+        let Some(Door { endpoint, flows, .. }) = door else {
+            return;
+        };
+        let Some(flow) = flows.get(passed.source, endpoint) else {
+            return;
+        };
+        let Ok(packet) = accept(passed.bytes, flow, 0) else {
+            self.counters.malformed.add(1);
+            return;
+        };
+        if packet.headers.bth.dest_qp != subject.target || packet.headers.xrceth.is_none() {
+            return;
+        }
+        self.counters.relayed.add(1);
+        let source = crate::link::udp::endpoint::gid_of(passed.source.ip());
+        let len = u16::try_from(passed.bytes.len()).unwrap_or(u16::MAX);
+        let number = self.deputy(subject).or_else(|| {
+            let make = |domain: &Xrcd, port: &Arc<Self>| {
+                QpInner::deputy(charge, domain, Arc::clone(endpoint), source, port).ok()
+            };
+            self.add_deputy(charge, make)
+        });
+        if let Some(number) = number {
+            let from = Origin { source, flow, marks: passed.marks };
+            let came = Came { from: &from, len };
+            self.give_to_deputy(number, charge, Some((&packet, came)), now);
+        }
+    }
+
+    /// The deputy of a target, if there is one for this life of it.
+    fn deputy(&self, subject: &Subject) -> Option<Qpn> {
+        let mut places = lock(&self.deputies.places);
+        let place = places.get_mut(&(subject.from.slot, subject.target))?;
+        place.charged = self.deputies.charges.fetch_add(1, Ordering::Relaxed);
+        place.is_of(subject).then_some(place.number)
+    }
+
+    fn report_gone(&self, charge: &Charge) {
+        let subject = Subject { from: self.registry.me(), ..charge.subject };
+        let (term, standing) = (charge.term, charge.known);
+        let report = Report { subject, term, standing, condition: Condition::Gone };
+        self.send_letter(charge.subject.from, &Letter::Report(report), None);
+    }
+
+    fn add_deputy(
+        &self,
+        charge: &Charge,
+        make: impl FnOnce(&Xrcd, &Arc<Self>) -> Option<QpInner>,
+    ) -> Option<Qpn> {
+        let subject = charge.subject;
+        let port = self.deputies.port.get()?.upgrade()?;
+        let key = (subject.from.slot, subject.target);
+        let mut places = lock(&self.deputies.places);
+        if places
+            .get(&key)
+            .is_some_and(|place| place.from == subject.from && place.life > subject.life)
+        {
+            return None; // The letter is late.
+        }
+        let before = places.remove(&key).map(|place| place.number);
+        let victims = match places.len() >= DEPUTIES_MAX {
+            true => self.make_room(&mut places),
+            false => Vec::new(),
+        };
+        let added = (places.len() < DEPUTIES_MAX).then(|| {
+            // Who has not opened the domain has no queues in it, and its deputy says so.
+            let open = self.registry.claimants(charge.domain).any(|member| member == subject.from);
+            let domain = Xrcd::known(charge.domain, &port).filter(|_| open);
+            let domain = domain.unwrap_or_else(|| Xrcd::new(&port));
+            let inner = make(&domain, &port)?;
+            let number = self.take_number().ok()?;
+            let mut guard = self.table.slot(number)?.lock();
+            *guard = Some(Box::new(inner));
+            drop(guard);
+            let domain = Arc::downgrade(&domain.shared);
+            let (from, life) = (subject.from, subject.life);
+            let charged = self.deputies.charges.fetch_add(1, Ordering::Relaxed);
+            places.insert(key, Place { from, life, domain, number, charged });
+            Some(number)
+        });
+        drop(places);
+        before.into_iter().chain(victims).for_each(|number| self.end_deputy(number));
+        added.flatten()
+    }
+
+    /// Takes deputies out of their places whose targets are gone; if there are none, the one that is at
+    /// nothing for longest.
+    fn make_room(&self, places: &mut HashMap<(SlotId, Qpn), Place>) -> Vec<Qpn> {
+        let mut victims = Vec::new();
+        places.retain(|_, place| {
+            let lives = self.registry.lives(place.from);
+            if !lives {
+                victims.push(place.number);
+            }
+            lives
+        });
+        let idle = |place: &&Place| {
+            let mut guard = self.table.lock(place.number);
+            let inner = guard.as_mut().and_then(|guard| guard.as_mut());
+            inner.is_none_or(|inner| inner.is_idle_deputy())
+        };
+        if victims.is_empty()
+            && let Some(idlest) = places.values().filter(idle).min_by_key(|place| place.charged)
+        {
+            let number = idlest.number;
+            places.retain(|_, place| place.number != number);
+            victims.push(number);
+        }
+        victims
+    }
+
+    /// The last queue of a domain has gone from this process, and so do its deputies.
+    pub(crate) fn end_deputies_in(&self, domain: &XrcdShared) {
+        let mut ended = Vec::new();
+        lock(&self.deputies.places).retain(|_, place| {
+            let stays = !std::ptr::eq(place.domain.as_ptr(), domain);
+            if !stays {
+                ended.push(place.number);
+            }
+            stays
+        });
+        ended.into_iter().for_each(|number| self.end_deputy(number));
+    }
+
+    /// Ends a deputy that has no place any more. Nobody can be at its memory but by way of the engine.
+    fn end_deputy(&self, number: Qpn) {
+        let Some(slot) = self.table.slot(number) else {
+            return;
+        };
+        let _hush = Hush::begin();
+        let mut counted = lock(&self.gone);
+        let gone = slot.lock().take();
+        if let Some(inner) = &gone {
+            *counted += inner.counters();
+        }
+        drop(counted);
+        self.timers.forget(number);
+        drop(gone);
+        self.give_number_back(number);
+    }
+
+    fn give_to_deputy(
+        &self,
+        number: Qpn,
+        charge: &Charge,
+        packet: Option<(&Packet<'_>, Came<'_>)>,
+        now: Time,
+    ) {
+        let _hush = Hush::begin();
+        let Some(mut guard) = self.table.lock(number) else {
+            return;
+        };
+        let Some(inner) = guard.as_mut() else {
+            return;
+        };
+        if inner.deputy_of() != Some(charge.subject) {
+            return;
+        }
+        inner.on_charge(charge, packet, now, self);
+        let aftermath = inner.transmit(now, Acks::Now, self);
+        self.follow_up(number, inner, aftermath);
+        if inner.is_to_be_watched() {
+            self.arm_watch(number, now);
+        }
+    }
+
+    fn arm_watch(&self, number: Qpn, now: Time) {
+        let at = Time::from_nanos(now.nanos().saturating_add(WATCH_NANOS));
+        self.timers.arm(number, at);
+        self.helper.notice(at);
+    }
+
+    /// Looks whether a deputy's target is still there.
+    pub(super) fn on_deputy_timer(
+        &self,
+        number: Qpn,
+        mut guard: Latched<'_, Option<Box<QpInner>>>,
+        now: Time,
+    ) {
+        let Some(inner) = guard.as_mut() else {
+            return;
+        };
+        if let Some(aftermath) = inner.watch(now, self) {
+            self.follow_up(number, inner, aftermath);
+            if inner.is_to_be_watched() {
+                self.arm_watch(number, now);
+            }
+            return;
+        }
+        drop(guard);
+        lock(&self.deputies.places).retain(|_, place| place.number != number);
+        self.end_deputy(number);
+    }
+
+    /// Packets of this target wait.
+    pub(super) fn note_parked(&self, number: Qpn, now: Time, waiting: &mut Waiting) {
+        if !waiting.parked.contains(&number) {
+            waiting.parked.push(number);
+            self.arm_parked(number, now);
+        }
+    }
+
+    fn arm_parked(&self, number: Qpn, now: Time) {
+        let at = now.nanos().saturating_add(crate::objects::steward::Steward::ASK_NANOS);
+        self.timers.arm(number, Time::from_nanos(at));
+        self.helper.notice(Time::from_nanos(at));
+    }
+
+    /// Takes packets that were parked and whose turn has come; says whether there were any.
+    pub(super) fn look_after_parked(
+        &self,
+        receiver: &mut Receiver,
+        clock: &mut Clock,
+        driver: Driver,
+    ) -> bool {
+        let Receiver { doors, waiting, .. } = receiver;
+        let now = clock.now();
+        let mut busy = false;
+        for _ in 0..waiting.parked.len() {
+            let number = waiting.parked.remove(0);
+            let mut guard = self.table.lock(number);
+            let waiters = guard
+                .as_mut()
+                .and_then(|guard| guard.as_mut())
+                .map_or(Waiters::None, |inner| inner.look_after_parked(now, self));
+            drop(guard);
+            match waiters {
+                Waiters::None => {}
+                Waiters::Waiting => {
+                    waiting.parked.push(number);
+                    self.arm_parked(number, now);
+                }
+                Waiters::Ready(parked) => {
+                    busy = true;
+                    for passed in parked.iter() {
+                        let target = passed.target;
+                        let door = doors.iter_mut().find(|door| door.endpoint.addr.ip() == target);
+                        if let Some(Door { endpoint, flows, .. }) = door {
+                            let (group, relayed) = (None, true);
+                            let arrival = Arrival { passed, endpoint, group, now, driver, relayed };
+                            self.take(&arrival, flows, waiting);
+                        }
+                    }
+                    if let Some(mut guard) = self.table.lock(number)
+                        && let Some(inner) = guard.as_mut()
+                    {
+                        inner.take_back(parked);
+                    }
+                }
+            }
+        }
+        busy
+    }
+}

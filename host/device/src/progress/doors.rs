@@ -1,0 +1,233 @@
+//! The part of a port that opens sockets: one for each address and multicast group, shared with the
+//! other processes that have the same address, and steered to whoever has a packet's queue pair.
+
+use super::{Door, Port, lock};
+use crate::link::udp::endpoint::{Endpoint, gid_of};
+use crate::link::udp::multicast::{Group, GroupError, GroupLimits};
+use crate::objects::qp::ConnectError;
+use crate::registry::probe;
+use crate::registry::{BLOCK_BITS, Block, DomainClaim};
+use adverb_engine::Gid;
+use adverb_sys::clock;
+use adverb_sys::epoll::{Epoll, Interest};
+use adverb_sys::udp::{Destination, GatherBuffer, steering};
+use adverb_wire::Qpn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Port {
+    /// The socket of the address at `gid_index`, opened when first asked for.
+    pub(crate) fn endpoint(&self, gid_index: u8) -> Result<Arc<Endpoint>, ConnectError> {
+        let mut endpoints = lock(&self.endpoints);
+        if let Some(endpoint) = endpoints.get(&gid_index) {
+            return Ok(Arc::clone(endpoint));
+        }
+        let entry = self.device.gids.iter().find(|entry| entry.index == gid_index);
+        let entry = entry.ok_or(ConnectError::NoSuchGid { index: gid_index })?;
+        let failed = |error| ConnectError::Socket { local: entry.gid, error };
+        let endpoint = self.open_endpoint(entry.addr).map_err(failed)?;
+        endpoints.insert(gid_index, Arc::clone(&endpoint));
+        drop(endpoints);
+        let mut receiver = self.receiver.lock();
+        let mut door = Door::new(Arc::clone(&endpoint));
+        if receiver.marks {
+            door.show_marks();
+        }
+        receiver.doors.push(door);
+        drop(receiver);
+        self.helper.watch(&endpoint.socket).map_err(failed)?;
+        Ok(endpoint)
+    }
+
+    /// Opens the sockets of all addresses, for those who listen to all of them.
+    ///
+    /// # Errors
+    ///
+    /// None of them could be opened.
+    pub(crate) fn open_all(&self) -> Result<(), ConnectError> {
+        let mut result = Err(ConnectError::NoSuchGid { index: 0 });
+        for entry in &self.device.gids {
+            let opened = self.endpoint(entry.index).map(drop);
+            if result.is_err() {
+                result = opened;
+            }
+        }
+        result
+    }
+
+    /// From now on arrivals show how they are marked: somebody takes datagrams, which have it in front
+    /// of them. Asking for it makes each receive call a little dearer.
+    pub(crate) fn show_marks(&self) {
+        let mut receiver = self.receiver.lock();
+        if !receiver.marks {
+            receiver.marks = true;
+            receiver.doors.iter_mut().for_each(Door::show_marks);
+        }
+    }
+
+    /// Attaches a queue pair to a multicast group.
+    pub(crate) fn attach(&self, gid: Gid, qp: Qpn) -> Result<(), GroupError> {
+        Group::check(gid, self.device.loopback)?;
+        let known = self.receiver.lock().doors.iter().any(|door| door.is_of(gid));
+        // Under no lock. Neighbours send records from now on; those that come too early are lost.
+        let mut claim = if known { None } else { self.claim_group(gid) };
+        let attached = self.attach_with(&mut claim, gid, qp);
+        if let Some(unused) = claim {
+            self.registry.release_domain(unused);
+        }
+        attached
+    }
+
+    fn attach_with(
+        &self,
+        claim: &mut Option<DomainClaim>,
+        gid: Gid,
+        qp: Qpn,
+    ) -> Result<(), GroupError> {
+        let mut receiver = self.receiver.lock();
+        for door in &mut receiver.doors {
+            if let Some(group) = door.group.as_mut().filter(|group| group.is(gid)) {
+                return group.attach(qp, &door.endpoint);
+            }
+        }
+        let groups = receiver.doors.iter().filter(|door| door.group.is_some()).count();
+        if groups >= GroupLimits::GROUPS_MAX {
+            return Err(GroupError::TooManyGroups { max: GroupLimits::GROUPS_MAX });
+        }
+        let failed = |error| GroupError::System { gid, error };
+        let interface = self.device.index;
+        let addr = Endpoint::group(gid, interface);
+        let endpoint = Endpoint::bind(addr, interface, self.capture.clone()).map_err(failed)?;
+        let endpoint = Arc::new(endpoint);
+        let mut group = Group::new(gid, interface);
+        let set = match receiver.groups.take() {
+            Some(set) => set,
+            None => {
+                let set = Epoll::new().map_err(failed)?;
+                self.helper.watch(&set).map_err(failed)?;
+                set
+            }
+        };
+        let added = set.add(&endpoint.socket, 0, Interest::Readable);
+        receiver.groups = Some(set);
+        added.map_err(failed)?;
+        group.attach(qp, &endpoint)?;
+        group.claim = claim.take();
+        let mut door = Door { group: Some(group), ..Door::new(endpoint) };
+        door.show_marks();
+        receiver.doors.push(door);
+        Ok(())
+    }
+
+    /// Detaches a queue pair from a multicast group, or from all; false if it was attached to none.
+    pub(crate) fn detach(&self, gid: Option<Gid>, qp: Qpn) -> bool {
+        let mut detached = false;
+        let mut receiver = self.receiver.lock();
+        for door in &mut receiver.doors {
+            let wanted = |group: &&mut Group| gid.is_none_or(|gid| group.is(gid));
+            if let Some(group) = door.group.as_mut().filter(wanted) {
+                detached |= group.detach(qp, &door.endpoint);
+                if let Some(claim) = group.claim.take_if(|_| group.members.is_empty()) {
+                    self.registry.release_domain(claim);
+                }
+            }
+        }
+        receiver.doors.retain(|door| door.group.as_ref().is_none_or(|group| !group.is_empty()));
+        detached
+    }
+
+    pub(super) fn open_endpoint(&self, addr: SocketAddr) -> io::Result<Arc<Endpoint>> {
+        self.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
+            let endpoint = Endpoint::bind(addr, self.device.index, self.capture.clone())?;
+            members.push(registry.slot());
+            steer(&endpoint, registry.routes(members))?;
+            Ok(Arc::new(endpoint))
+        })
+    }
+
+    /// Tells the kernel which numbers are whose, on every address of this port.
+    pub(super) fn steer_again(&self) -> io::Result<()> {
+        let endpoints: Vec<_> = lock(&self.endpoints).values().cloned().collect();
+        for endpoint in endpoints {
+            let addr = endpoint.addr;
+            self.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
+                steer(&endpoint, registry.routes(members))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Puts steering right if it has gone wrong. The helper looks after this, now and then.
+    pub(crate) fn mend_steering(&self) {
+        let now = clock::now_ns();
+        let soon = now < self.mended.load(Ordering::Relaxed).saturating_add(MENDING_NANOS);
+        if soon || self.misled.load(Ordering::Relaxed) < MISLED_MAX {
+            return;
+        }
+        self.mended.store(now, Ordering::Relaxed);
+        if self.registry.is_alone() {
+            self.misled.store(0, Ordering::Relaxed); // Late, then, for another reason.
+            return;
+        }
+        let endpoints: Vec<_> = lock(&self.endpoints).values().cloned().collect();
+        for endpoint in endpoints {
+            // If the answers make no sense, things stay as they are: slower, but correct.
+            let _ = self.mend_steering_of(&endpoint);
+        }
+        self.misled.store(0, Ordering::Relaxed);
+    }
+
+    fn mend_steering_of(&self, endpoint: &Endpoint) -> io::Result<Option<()>> {
+        let addr = endpoint.addr;
+        let here = Destination::new(addr);
+        let until = clock::now_ns() + CENSUS_NANOS;
+        // Nothing waits here, for the helper has packets to look after.
+        self.registry.try_with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
+            steer(endpoint, registry.routes(members))?;
+            let ask = |place, nonce| {
+                let probe = probe::emit(place, nonce);
+                let mut buffer = GatherBuffer::new();
+                let mut gather = buffer.begin();
+                let _ = gather.push(&probe); // One place always fits.
+                endpoint.socket.send(&gather, &here, None).map(|_| ())
+            };
+            let wait = || {
+                self.help();
+                std::thread::yield_now();
+                clock::now_ns() < until
+            };
+            if let Some(found) = registry.census(members, ask, wait) {
+                *members = found;
+            }
+            steer(endpoint, registry.routes(members))
+        })
+    }
+}
+
+pub(super) fn steer(
+    endpoint: &Endpoint,
+    routes: impl Iterator<Item = (Block, u32)>,
+) -> io::Result<()> {
+    let routes: Vec<_> = routes
+        .map(|(block, index)| steering::Route { block: block.index(), index })
+        .take(steering::ROUTES_MAX)
+        .collect();
+    let program = steering::program(BLOCK_BITS, Block::PROBE.index(), &routes)?;
+    endpoint.socket.attach_reuseport_filter(&program)
+}
+
+pub(super) fn scope(addr: SocketAddr) -> u32 {
+    match addr {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(addr) => addr.scope_id(),
+    }
+}
+
+/// Packets for others after which steering is looked at.
+pub(super) const MISLED_MAX: u32 = 16;
+/// How long to leave steering alone after an attempt to put it right.
+const MENDING_NANOS: u64 = 200_000_000;
+/// How long others have to answer a probe: they may be asleep, or have lost their processor.
+const CENSUS_NANOS: u64 = 20_000_000;

@@ -1,0 +1,579 @@
+//! The part of a port that takes steps: it receives, and does what is due.
+//!
+//! Packets arrive under the receive lock, which whoever drives takes if it is free; they are
+//! parsed in the receive buffer and copied once, to where they belong. What comes by way of lanes is in
+//! `lanes.rs`, and who sleeps meanwhile in `standby.rs`.
+
+use super::doors::MISLED_MAX;
+use super::{
+    Arrival, Clock, DEFERRED_MAX, Door, Driver, Held, Listeners, Port, Receiver, Waiting, lock,
+};
+use crate::link::udp::endpoint::{FlowCache, gid_of};
+use crate::objects::ack::{AckPolicy, Deferred};
+use crate::objects::channel::Hush;
+use crate::objects::cq::Tray;
+use crate::objects::qp::{Acks, Aftermath, Came, Directed, Origin, QpInner};
+use crate::registry::probe;
+use crate::registry::relay::{Message, Passed};
+use adverb_engine::{Dropped, Gid, Time, accept};
+use adverb_wire::{Packet, Qpn, Transport};
+use std::sync::atomic::Ordering;
+
+impl Port {
+    /// Takes a step on behalf of the program: receives, and does what is due. True if something was
+    /// there to do.
+    #[inline]
+    pub fn drive(&self) -> bool {
+        self.drive_with(None)
+    }
+
+    /// The same for a poll that waits for completions with this tray.
+    #[inline]
+    pub(crate) fn drive_for(&self, tray: &mut Tray<'_>) {
+        self.drive_with(Some(tray));
+    }
+
+    #[inline(always)]
+    fn drive_with(&self, mut tray: Option<&mut Tray<'_>>) -> bool {
+        // Not a read-modify-write: the helper wants to know that it changes, not by how much.
+        self.drives.store(self.drives().wrapping_add(1), Ordering::Relaxed);
+        match self.receiver.try_lock() {
+            Some(mut receiver) => {
+                let (taken, done) = self.glance(&mut receiver, &mut tray);
+                let busy = taken | (!done && self.step(&mut receiver, Driver::Program));
+                let quiet = receiver.quiet;
+                drop(receiver);
+                if quiet >= PATIENCE_STEPS && quiet.is_multiple_of(YIELD_STEPS) {
+                    // The neighbour may be waiting for this very processor.
+                    std::thread::yield_now();
+                }
+                busy
+            }
+            None => false,
+        }
+    }
+
+    /// Takes in all that has arrived, and answers all that waits for an answer.
+    ///
+    /// Unlike [`Port::drive`], it waits for whoever is driving: that thread may have taken packets
+    /// and not yet looked at them. A peer that goes on sending is not waited for.
+    pub fn settle(&self) {
+        let mut receiver = self.receiver.lock();
+        for _ in 0..SETTLING_STEPS_MAX {
+            if !self.step(&mut receiver, Driver::Helper) {
+                break;
+            }
+        }
+    }
+
+    /// Acknowledges what a queue pair has received, which it may have put off.
+    pub(crate) fn pay_debt(&self, number: Qpn) {
+        self.acknowledge_if(number, self.now(), |_| true);
+    }
+
+    /// Takes a step on behalf of nobody; true if something was there to do.
+    pub(crate) fn help(&self) -> bool {
+        match self.receiver.try_lock() {
+            Some(mut receiver) => self.step(&mut receiver, Driver::Helper),
+            None => false,
+        }
+    }
+
+    fn step(&self, receiver: &mut Receiver, driver: Driver) -> bool {
+        // Reading the clock is a good part of a step that finds nothing.
+        receiver.steps += 1;
+        let rarely = if receiver.inlets.is_empty() { CLOCK_STEPS } else { LANE_CLOCK_STEPS };
+        let due = receiver.steps >= rarely || !receiver.waiting.deferred.is_empty();
+        let mut clock = Clock::new();
+        if due || driver == Driver::Helper {
+            receiver.steps = 0;
+            self.acknowledge(&mut receiver.waiting, clock.now(), driver);
+        }
+        let mut busy = false;
+        let mut published = false;
+        // A bell may ring without a lane: that of one that was cut, or of one that was never made. It is silenced, or
+        // whoever sleeps on it wakes at once.
+        if !receiver.inlets.is_empty() || self.standby.bell().is_suspect() {
+            (busy, published) = self.receive_records(receiver, &mut clock, driver);
+        }
+        if receiver.looks_at_sockets(driver) {
+            let (received, completed) = self.receive(receiver, &mut clock, driver);
+            busy |= received | self.receive_relayed(receiver, &mut clock, driver);
+            published |= completed;
+        }
+        if !receiver.waiting.parked.is_empty() {
+            busy |= self.look_after_parked(receiver, &mut clock, driver);
+        }
+        // After receiving: whoever was kept from its processor for long finds the answers that it
+        // thinks late in its socket.
+        if let Some(now) = clock.read {
+            self.close_deadline(now);
+            while let Some(number) = self.timers.due(now) {
+                self.on_timer(number, now);
+            }
+        }
+        if self.has_unfinished.load(Ordering::Acquire) {
+            // A program that has completions to look at often posts more at once, and then all of
+            // it leaves together; but nobody waits for that twice.
+            receiver.postponed = published && !receiver.postponed && driver == Driver::Program;
+            // A lane may be full for long, if its other end is stopped: that is no reason to hurry.
+            busy |= receiver.postponed || self.finish_unfinished(clock.now());
+        }
+        busy
+    }
+
+    /// Takes what the sockets have; says whether there was something, and whether it completed work.
+    fn receive(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> (bool, bool) {
+        let Receiver { doors, buffer, waiting, inlets, departed, .. } = receiver;
+        let (mut busy, mut published) = (false, false);
+        for door in doors {
+            for _ in 0..BURSTS_MAX {
+                let Some((received, marks)) = door.recv(buffer) else {
+                    break;
+                };
+                let Door { endpoint, flows, group, .. } = &mut *door;
+                busy = true;
+                if received.len == 0 {
+                    self.counters.malformed.add(1); // It has no pieces to go through below.
+                    continue;
+                }
+                if received.truncated {
+                    self.counters.truncated.add(1);
+                    continue;
+                }
+                let passed = Passed {
+                    source: received.source,
+                    target: endpoint.addr.ip(),
+                    marks,
+                    segment: received.segment,
+                    bytes: buffer.get(..received.len).unwrap_or_default(),
+                };
+                let now = clock.now();
+                let group = group.as_ref().map(|group| Listeners { group, inlets, departed });
+                let arrival = Arrival { passed, endpoint, group, now, driver, relayed: false };
+                let completed = self.take(&arrival, flows, waiting) > 0;
+                published |= completed;
+                // The program has something to look at: completions, or a little in its memory.
+                let little = received.len <= LITTLE_BYTES;
+                if driver == Driver::Program && (completed || little) {
+                    break;
+                }
+            }
+        }
+        (busy, published)
+    }
+
+    fn receive_relayed(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> bool {
+        let relayed = self.registry.relayed();
+        // The helper looks anyway: what a stranger sends would wake it again and again.
+        if relayed == receiver.relayed && driver == Driver::Program {
+            return false;
+        }
+        if self.ledger.as_ref().is_some_and(|ledger| !ledger.has_answered(self.registry.asked())) {
+            self.helper.notice(Time::ZERO);
+        }
+        let mut busy = false;
+        let Receiver { doors, buffer, waiting, relayed: seen, .. } = receiver;
+        for _ in 0..RELAYED_MAX {
+            let Ok((from, message)) = self.relay.take(buffer) else {
+                *seen = relayed;
+                return busy;
+            };
+            busy = true;
+            let passed = match message.filter(|_| from.ip().is_loopback()) {
+                None => continue,
+                Some(Message::Letter(letter, passed)) => {
+                    self.on_letter(from, &letter, passed, doors, clock.now());
+                    continue;
+                }
+                Some(Message::Passed(passed)) => passed,
+            };
+            let found = doors.iter_mut().find(|door| door.endpoint.addr.ip() == passed.target);
+            if let Some(Door { endpoint, flows, .. }) = found {
+                self.counters.relayed.add(1);
+                let now = clock.now();
+                let arrival = Arrival { passed, endpoint, group: None, now, driver, relayed: true };
+                self.take(&arrival, flows, waiting);
+            }
+        }
+        busy
+    }
+
+    /// Takes what arrived at once from one source; says how many completions that published.
+    pub(super) fn take(
+        &self,
+        arrival: &Arrival<'_>,
+        flows: &mut FlowCache,
+        waiting: &mut Waiting,
+    ) -> u32 {
+        let _hush = Hush::begin();
+        let Arrival { passed, endpoint, now, .. } = arrival;
+        let Some(flow) = flows.get(passed.source, endpoint) else {
+            return 0;
+        };
+        let source = gid_of(passed.source.ip());
+        let from = Origin { source, flow, marks: passed.marks };
+        let mut published = 0;
+        let mut current: Option<Held<'_>> = None;
+        let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
+        for (index, datagram) in passed.bytes.chunks(step).enumerate() {
+            let guess = u16::try_from(index).unwrap_or(0);
+            if let Some(capture) = endpoint.capture.as_deref()
+                && probe::parse(datagram).is_none()
+            {
+                let id = flow.verify(datagram, guess).unwrap_or(guess);
+                capture.packet((passed.source, endpoint.addr), id, passed.marks, datagram);
+            }
+            let packet = match accept(datagram, flow, guess) {
+                Ok(packet) => packet,
+                Err(Dropped::Corrupt) => {
+                    self.counters.icrc_errors.add(1);
+                    continue;
+                }
+                Err(Dropped::Malformed(_)) => {
+                    self.on_malformed(datagram, arrival);
+                    continue;
+                }
+            };
+            let number = packet.headers.bth.dest_qp;
+            let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
+            let came = Came { from: &from, len };
+            if let Some(group) = &arrival.group {
+                published += self.give_to_all(group, &packet, came, arrival, waiting);
+                continue;
+            }
+            if current.as_ref().is_none_or(|held| held.number != number) {
+                if let Some(held) = current.take() {
+                    published += self.release(held, arrival, waiting);
+                }
+                let Some(guard) = self.table.lock(number) else {
+                    self.pass_on(number, datagram, arrival);
+                    continue;
+                };
+                current = Some(Held { number, guard, published: 0 });
+            }
+            self.counters.rcvd_pkts.add(1);
+            if let Some(Held { guard, published, .. }) = current.as_mut()
+                && let Some(inner) = guard.as_mut().filter(|inner| !inner.is_local())
+            {
+                if packet.headers.xrceth.is_none() {
+                    *published += inner.on_packet(&packet, came, *now, self);
+                    continue;
+                }
+                let one = Passed { segment: None, bytes: datagram, ..*passed };
+                match inner.direct(&packet, came, &one, *now, self) {
+                    Directed::Served(count) => *published += count,
+                    Directed::Elsewhere => {}
+                    Directed::Parked => self.note_parked(number, *now, waiting),
+                }
+            }
+        }
+        if let Some(held) = current {
+            published += self.release(held, arrival, waiting);
+        }
+        published
+    }
+
+    /// Gives a copy to each queue pair of a group; says how many completions that published.
+    fn give_to_all(
+        &self,
+        listeners: &Listeners<'_>,
+        packet: &Packet<'_>,
+        came: Came<'_>,
+        arrival: &Arrival<'_>,
+        waiting: &mut Waiting,
+    ) -> u32 {
+        let bth = &packet.headers.bth;
+        if bth.dest_qp != Qpn::MULTICAST || bth.opcode.transport() != Transport::Ud {
+            self.counters.bad_multicast.add(1);
+            return 0;
+        }
+        let sender = packet.headers.deth.map(|deth| deth.src_qp);
+        if sender.is_some_and(|sender| self.is_heard_by_lane(listeners, sender, came.from.source)) {
+            return 0;
+        }
+        self.counters.rcvd_pkts.add(1);
+        let mut completions = 0;
+        for number in listeners.group.members.iter().copied() {
+            let Some(mut guard) = self.table.lock(number) else {
+                continue;
+            };
+            let own = sender == Some(number) && self.has_address(came.from.source);
+            if let Some(inner) = guard.as_mut().filter(|inner| !own || inner.hears_itself()) {
+                let published = inner.on_packet(packet, came, arrival.now, self);
+                completions += self.release(Held { number, guard, published }, arrival, waiting);
+            }
+        }
+        completions
+    }
+
+    /// An address is one of this port's.
+    fn has_address(&self, gid: Gid) -> bool {
+        self.device.gids.iter().any(|entry| entry.gid == gid)
+    }
+
+    /// What is no packet may be a probe; it comes from the address that it is sent to.
+    fn on_malformed(&self, datagram: &[u8], arrival: &Arrival<'_>) {
+        let own = arrival.passed.source.ip() == arrival.endpoint.addr.ip();
+        match probe::parse(datagram).filter(|_| own && !arrival.relayed) {
+            Some((place, nonce)) => self.registry.answer(place, nonce),
+            None => self.counters.malformed.add(1),
+        }
+    }
+
+    /// Lets a queue pair answer what it was given, and lets it go.
+    fn release(&self, mut held: Held<'_>, arrival: &Arrival<'_>, waiting: &mut Waiting) -> u32 {
+        let Some(inner) = held.guard.as_mut() else {
+            return 0;
+        };
+        let can_wait = arrival.driver == Driver::Program && waiting.deferred.len() < DEFERRED_MAX;
+        // The program shall have its completion before its peer has an answer: often it has one of
+        // its own, and then both leave in one burst.
+        let aftermath = match (can_wait, held.published) {
+            (true, 1..) => inner.put_off(),
+            (true, 0) => inner.transmit(arrival.now, Acks::WithCompany, self),
+            (false, _) => inner.transmit(arrival.now, Acks::Now, self),
+        };
+        if can_wait && inner.owes_ack() && inner.acks.on_messages(held.published.max(1)) {
+            inner.count_deferred();
+            waiting.deferred.push(held.number);
+            // If the program never calls again, the helper has to send it; it may be asleep.
+            self.helper.notice(Time::ZERO);
+        }
+        self.follow_up(held.number, inner, aftermath);
+        held.published + aftermath.published
+    }
+
+    /// A packet for a queue pair that is not ours: passed on to whose it is.
+    fn pass_on(&self, number: Qpn, datagram: &[u8], arrival: &Arrival<'_>) {
+        let owner = self.registry.owner(number).filter(|owner| *owner != self.registry.slot());
+        let port = owner.and_then(|owner| Some((owner, self.registry.relay_port(owner)?)));
+        // What was passed on once and is still not ours has lost its owner meanwhile.
+        let Some((owner, port)) = port.filter(|_| !arrival.relayed) else {
+            self.counters.unknown_qp.add(1);
+            return;
+        };
+        let passed = Passed { segment: None, bytes: datagram, ..arrival.passed };
+        if self.relay.pass(port, passed).is_ok() {
+            self.counters.forwarded.add(1);
+            self.misled.fetch_add(1, Ordering::Relaxed);
+            self.registry.note_relayed(owner);
+        }
+    }
+
+    /// Notes what a queue pair wants next.
+    #[inline]
+    pub(crate) fn follow_up(&self, number: Qpn, inner: &mut QpInner, aftermath: Aftermath) {
+        let Aftermath { deadline, more, .. } = aftermath;
+        let news = deadline.is_some() && !(deadline == Some(Time::UNKNOWN) && self.is_open(number));
+        if news || (more && !inner.unfinished) {
+            self.follow_all_up(number, inner, aftermath);
+        }
+    }
+
+    fn follow_all_up(&self, number: Qpn, inner: &mut QpInner, aftermath: Aftermath) {
+        if aftermath.deadline == Some(Time::UNKNOWN) {
+            self.open_deadline(number, inner);
+        } else if let Some(deadline) = aftermath.deadline {
+            self.timers.arm(number, deadline);
+            self.helper.notice(deadline);
+        }
+        if aftermath.more && !inner.unfinished {
+            inner.unfinished = true;
+            lock(&self.unfinished).push_back(number);
+            self.has_unfinished.store(true, Ordering::Release);
+            self.helper.notice(Time::ZERO);
+        }
+    }
+
+    /// Looks at the acknowledgements that wait.
+    fn acknowledge(&self, waiting: &mut Waiting, now: Time, driver: Driver) {
+        let Waiting { deferred, held, .. } = waiting;
+        while let Some(number) = deferred.pop() {
+            let send = self.acknowledge_if(number, now, |acks| {
+                acks.on_next_call(now) == Deferred::Send || driver == Driver::Helper
+            });
+            if send == Some(false) {
+                held.push_back((number, now));
+            }
+        }
+        while let Some(&(number, since)) = held.front() {
+            if AckPolicy::due(since) > now && driver == Driver::Program {
+                break;
+            }
+            held.pop_front();
+            self.acknowledge_if(number, now, |acks| {
+                let silent = acks.is_held_since(since);
+                if silent && driver == Driver::Program {
+                    acks.on_silence();
+                }
+                silent
+            });
+        }
+    }
+
+    /// Sends what a queue pair owes if `policy` says so. `None` if it owes nothing.
+    fn acknowledge_if(
+        &self,
+        number: Qpn,
+        now: Time,
+        policy: impl FnOnce(&mut AckPolicy) -> bool,
+    ) -> Option<bool> {
+        let _hush = Hush::begin();
+        let mut guard = self.table.lock(number)?;
+        let inner = guard.as_mut()?;
+        let send = policy(&mut inner.acks);
+        if !inner.owes_ack() {
+            inner.acks.on_sent();
+            return None;
+        }
+        if send {
+            let aftermath = inner.transmit(now, Acks::Now, self);
+            self.follow_up(number, inner, aftermath);
+        }
+        Some(send)
+    }
+
+    /// Gives each queue pair that has more to emit one turn; says whether one of them got further.
+    fn finish_unfinished(&self, now: Time) -> bool {
+        let _hush = Hush::begin();
+        let mut moved = false;
+        let turns = lock(&self.unfinished).len();
+        for _ in 0..turns {
+            let Some(number) = lock(&self.unfinished).pop_front() else {
+                break;
+            };
+            let Some(mut guard) = self.table.lock(number) else {
+                continue;
+            };
+            if let Some(inner) = guard.as_mut() {
+                inner.unfinished = false;
+                let aftermath = inner.transmit(now, Acks::Now, self);
+                moved |= aftermath.moved || aftermath.published > 0 || !aftermath.more;
+                self.follow_up(number, inner, aftermath);
+            }
+        }
+        let unfinished = lock(&self.unfinished);
+        self.has_unfinished.store(!unfinished.is_empty(), Ordering::Release);
+        moved
+    }
+
+    fn on_timer(&self, number: Qpn, now: Time) {
+        let _hush = Hush::begin();
+        let Some(mut guard) = self.table.lock(number) else {
+            return;
+        };
+        if guard.as_mut().is_some_and(|inner| inner.deputy_of().is_some()) {
+            return self.on_deputy_timer(number, guard, now);
+        }
+        if let Some(inner) = guard.as_mut() {
+            let late = inner.on_timer(now, self);
+            if late && inner.peer_is_here() {
+                // Its packets, or our answers, may go to somebody who does not run.
+                self.misled.fetch_add(MISLED_MAX, Ordering::Relaxed);
+            }
+            let aftermath = inner.transmit(now, Acks::Now, self);
+            self.follow_up(number, inner, aftermath);
+        }
+    }
+}
+
+/// Steps that find nothing, between looks at the clock.
+const CLOCK_STEPS: u32 = 8;
+/// The same, where there are lanes: a look at them is short.
+pub(super) const LANE_CLOCK_STEPS: u32 = 64;
+/// Steps in which no lane brings anything, before others are let to the processor, and again after so
+/// many more: some 50 µs, and some 10.
+const PATIENCE_STEPS: u32 = 2048;
+const YIELD_STEPS: u32 = 512;
+/// Bursts taken from one socket before others have their turn.
+const BURSTS_MAX: usize = 16;
+/// Messages of the relay socket taken at once: anybody on this host can send there, without end.
+const RELAYED_MAX: usize = 16;
+/// Steps after which a peer that goes on sending is not waited for.
+const SETTLING_STEPS_MAX: u32 = 10_000;
+/// What arrives in so few bytes at once is looked at before more is taken: somebody may poll for it.
+const LITTLE_BYTES: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::path::{PathChoice, PortConfig};
+    use crate::progress::Port;
+    use crate::registry::relay::Relay;
+    use adverb_sys::poll;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn open() -> Arc<Port> {
+        let config = PortConfig { path: Some(PathChoice::Udp), exclusive: true };
+        let port = Port::open_with("soft_lo", &config).unwrap();
+        port.endpoint(1).unwrap();
+        port
+    }
+
+    fn message() -> Passed<'static> {
+        let source = SocketAddr::new(HERE, adverb_wire::ROCE_PORT);
+        Passed { source, target: HERE, marks: Default::default(), segment: None, bytes: &[0; 64] }
+    }
+
+    /// Has the helper's look at the relay socket, `times` times, until `port` has counted so many messages.
+    fn take_relayed(port: &Port, times: usize, expected: u64) -> u64 {
+        for _ in 0..times {
+            let mut receiver = port.receiver.lock();
+            port.receive_relayed(&mut receiver, &mut Clock::new(), Driver::Helper);
+            if port.counters.relayed.get() == expected {
+                break;
+            }
+        }
+        port.counters.relayed.get()
+    }
+
+    /// Goal: what comes from a device is a packet, also if that has ended meanwhile; the same message from a
+    /// stranger is not.
+    #[test]
+    fn only_devices_of_this_registry_can_pass_packets_on() {
+        let [port, other] = [(); 2].map(|()| open());
+        let to = port.relay.port();
+        other.relay.pass(to, message()).unwrap();
+        drop(other);
+        assert_eq!(take_relayed(&port, 1000, 1), 1);
+        let stranger = Relay::open(port.registry.secret() ^ 1).unwrap();
+        stranger.pass(to, message()).unwrap();
+        assert_eq!(take_relayed(&port, 100, 2), 1);
+    }
+
+    /// Goal: the helper can sleep again when the bell has rung and there is no lane that it could have rung for.
+    #[test]
+    fn a_bell_that_rings_without_a_lane_is_silenced() {
+        let config = PortConfig { path: Some(PathChoice::SharedMemory), exclusive: true };
+        let port = Port::open_with("soft_lo", &config).unwrap();
+        let bell = Arc::clone(port.standby.bell());
+        bell.fd().signal().unwrap();
+        let rings = || poll::readable(bell.fd(), std::iter::empty(), Some(Duration::ZERO)).unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while rings() {
+            assert!(Instant::now() < until, "it rings for ever");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Goal: a stranger that sends to the relay socket without end does not keep a step from its other work.
+    /// Method: more messages than a step takes are left where they are.
+    #[test]
+    fn a_step_takes_so_many_relayed_messages_and_no_more() {
+        let [port, other] = [(); 2].map(|()| open());
+        let most = u64::try_from(RELAYED_MAX).unwrap();
+        let mut receiver = port.receiver.lock(); // The helper takes none of them.
+        (0..3 * RELAYED_MAX).for_each(|_| other.relay.pass(port.relay.port(), message()).unwrap());
+        while port.counters.relayed.get() < 3 * most {
+            let before = port.counters.relayed.get();
+            port.receive_relayed(&mut receiver, &mut Clock::new(), Driver::Helper);
+            let now = port.counters.relayed.get();
+            assert!(now - before <= most, "{now} after {before}");
+        }
+    }
+}

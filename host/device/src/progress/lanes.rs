@@ -1,0 +1,905 @@
+//! The part of a port that talks to other devices of the host: which way a queue pair's packets go,
+//! and records, which are to lanes what packets are to sockets.
+//!
+//! Records are taken under the receive lock, as packets are. What lanes, shelves and visits are is said
+//! in their own files.
+
+use super::DEFERRED_MAX;
+use super::driving::LANE_CLOCK_STEPS;
+use super::{Clock, Door, Driver, Held, Listeners, Port, Receiver, Waiting, lock};
+use crate::link::gid::{Device, devices};
+use crate::link::path::PathChoice;
+use crate::link::shm::bell::Rope;
+use crate::link::shm::lane::{BriefRecord, Copied, Inlet, Lane, Lent, PeerId, Rails, Seen, Taken};
+use crate::link::shm::usher::Usher;
+use crate::link::vicinity::{Addresses, Departed, Near, datagram_len};
+use crate::link::way::Way;
+use crate::memory::commons::Commons;
+use crate::memory::region::Grip;
+use crate::memory::shelf;
+use crate::objects::channel::Hush;
+use crate::objects::cq::Tray;
+use crate::objects::qp::{Acks, Aftermath, Caller, Change, ConnectError, Link, QpInner, Took};
+use crate::progress::standby::Standby;
+use crate::registry::{DomainClaim, DomainName, Registry};
+use adverb_engine::{Brief, Gid, Time};
+use adverb_wire::{Headers, Marks, Packet, Qpn};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Port {
+    /// Who makes lanes to other devices of this host; `None` if this device does not.
+    fn neighbours(&self) -> Option<&Usher> {
+        Some(&self.usher).filter(|usher| usher.lends())
+    }
+
+    /// The way to the peer that a queue pair is to be connected with; that of one that is not
+    /// `connected` to one peer, or takes packets alone, is the network.
+    pub(crate) fn link(
+        &self,
+        connected: bool,
+        change: &Change,
+        remote: Gid,
+    ) -> Result<Link, ConnectError> {
+        let index = change.gid_index;
+        let entry = self.device.gids.iter().find(|entry| entry.index == index);
+        let local = entry.ok_or(ConnectError::NoSuchGid { index })?.gid;
+        let same_kind = local.v4().is_some() == remote.v4().is_some();
+        if let Some(qp) = change.attributes.remote.filter(|_| connected && same_kind)
+            && let Some(lane) = self.lane(local, remote, qp)?
+            && !lane.peer_word(qp).is_for_packets()
+        {
+            return Ok(Link::Lane(lane));
+        }
+        Ok(Link::Network(Way::new(self.endpoint(index)?, remote, change.marks)?))
+    }
+
+    /// The lane to whoever has this queue pair number, if both sides can use memory; `None` if the
+    /// way is the network.
+    pub(crate) fn lane(
+        &self,
+        local: Gid,
+        remote: Gid,
+        qp: Qpn,
+    ) -> Result<Option<Arc<Lane>>, ConnectError> {
+        let near = self.near(local, remote, Marks::USUAL);
+        let peer = near.and_then(|near| self.neighbour(qp, near.interface));
+        let lives = |peer: &PeerId| self.registry.lends(peer.slot, shelf::VERSION).is_some();
+        let peer = peer.filter(lives);
+        match peer {
+            Some(peer) => self.lane_to(peer).map(Some).map_err(ConnectError::System),
+            None if self.choice == PathChoice::SharedMemory => {
+                Err(ConnectError::NoSharedMemory { remote, qp })
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Both addresses are of this namespace, and whoever is at the second one may be near: what records
+    /// between them say.
+    pub(crate) fn near(&self, source: Gid, destination: Gid, marks: Marks) -> Option<Near> {
+        self.neighbours()?;
+        let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == destination);
+        let interface = match mentions(&self.device) {
+            true => self.device.index,
+            false => devices().ok()?.into_iter().find(mentions)?.index,
+        };
+        Some(Near { addresses: Addresses { source, destination, marks }, interface, group: false })
+    }
+
+    /// Some of those in a multicast group may be near.
+    pub(crate) fn near_group(&self, source: Gid, group: Gid, marks: Marks) -> Option<Near> {
+        self.neighbours()?;
+        let addresses = Addresses { source, destination: group, marks };
+        Some(Near { addresses, interface: self.device.index, group: true })
+    }
+
+    /// The devices that live and have queue pairs in a multicast group, this one perhaps among them.
+    pub(crate) fn members(&self, group: Gid) -> Vec<PeerId> {
+        let name = DomainName::of_group(self.device.index, group.0);
+        let mut members = Vec::new();
+        for slot in self.registry.holders(name) {
+            let nonce = self.registry.lends(slot, shelf::VERSION);
+            let known = members.iter().any(|member: &PeerId| member.slot == slot);
+            members.extend(nonce.filter(|_| !known).map(|nonce| PeerId { slot, nonce }));
+        }
+        members
+    }
+
+    /// Tells neighbours that there are queue pairs in a multicast group here; `None` if they cannot know,
+    /// and it has to come by way of the network.
+    pub(crate) fn claim_group(&self, group: Gid) -> Option<DomainClaim> {
+        self.neighbours()?;
+        let name = DomainName::of_group(self.device.index, group.0);
+        self.registry.claim_domain(name, |_| Ok(())).ok()
+    }
+
+    /// There is a lane to this device.
+    pub(crate) fn has_lane(&self, peer: PeerId) -> bool {
+        let lanes = lock(&self.lanes);
+        lanes.get(&peer.slot).is_some_and(|lane| lane.peer() == peer && !lane.is_cut())
+    }
+
+    /// The sender of a message to a multicast group is a neighbour, which has sent it by way of a lane.
+    pub(super) fn is_heard_by_lane(
+        &self,
+        audience: &Listeners<'_>,
+        sender: Qpn,
+        from: Gid,
+    ) -> bool {
+        let Listeners { group, inlets, departed } = audience;
+        if group.claim.is_none() || !self.is_at(from) {
+            return false;
+        }
+        inlets.iter().any(|inlet| inlet.lane.peer_shelf().qp(sender).is_some())
+            || departed.iter().filter(|gone| gone.had(sender)).any(|gone| {
+                // Its numbers may be somebody else's now.
+                self.registry.owner(sender).is_none_or(|slot| slot == gone.peer.slot)
+            })
+    }
+
+    /// The device of this interface that has this queue pair, if it lends memory.
+    #[inline]
+    pub(crate) fn neighbour(&self, qp: Qpn, interface: u32) -> Option<PeerId> {
+        let slot = self.registry.owner(qp)?;
+        if self.registry.interface(slot) != interface {
+            return None;
+        }
+        let nonce = self.registry.lent(slot, shelf::VERSION)?;
+        Some(PeerId { slot, nonce })
+    }
+
+    /// The lane to a device; `None` if it does not answer, which one that is stopped is not waited for.
+    pub(crate) fn meet(&self, peer: PeerId) -> Option<Arc<Lane>> {
+        self.registry.lends(peer.slot, shelf::VERSION).filter(|nonce| *nonce == peer.nonce)?;
+        let stopped = || self.registry.is_stopped(peer.slot);
+        self.lane_unless(peer, stopped).ok().filter(|lane| !lane.is_cut())
+    }
+
+    /// It has this address.
+    fn is_at(&self, gid: Gid) -> bool {
+        self.device.gids.iter().any(|entry| entry.gid == gid)
+    }
+
+    fn lane_to(&self, peer: PeerId) -> io::Result<Arc<Lane>> {
+        self.lane_unless(peer, || false)
+    }
+
+    /// The lane to a device, or one that is cut, if it has gone, does not answer, or is not there so far
+    /// and it is `in_vain` to wait for an answer.
+    fn lane_unless(&self, peer: PeerId, in_vain: impl Fn() -> bool) -> io::Result<Arc<Lane>> {
+        let place = usize::try_from(peer.slot.number()).unwrap_or(0) % MEETINGS;
+        let _meeting = self.meetings.get(place).map(lock);
+        let known = lock(&self.lanes).get(&peer.slot).cloned();
+        if let Some(lane) = known.filter(|lane| lane.peer() == peer && !lane.is_given_up()) {
+            return Ok(lane);
+        }
+        if peer.slot == self.registry.slot() {
+            let lane = Arc::new(self.own_lane(peer)?);
+            self.add_inlet(&lane);
+            self.remember_lane(&lane);
+            return Ok(lane);
+        }
+        let met = self.neighbours().map(|usher| usher.meet(peer, in_vain));
+        let Some(Ok(lane)) = met else {
+            // It has died, or is stopped: a cable whose other end nobody has plugged in.
+            let lane = self.own_lane(peer)?;
+            lane.cut();
+            return Ok(Arc::new(lane));
+        };
+        self.add_inlet(&lane);
+        self.remember_lane(&lane);
+        Ok(lane)
+    }
+
+    fn own_lane(&self, peer: PeerId) -> io::Result<Lane> {
+        let bell = self.standby.bell();
+        let fd = bell.fd().as_fd().try_clone_to_owned()?;
+        let rope = Rope::new(fd.into(), Arc::clone(bell.shelf()));
+        Ok(Lane::new(peer, Rails::own()?, rope, &self.commons))
+    }
+
+    /// From now on records are taken from this lane.
+    pub(crate) fn add_inlet(&self, lane: &Arc<Lane>) {
+        self.commons.add_lane(lane);
+        self.receiver.lock().inlets.push(Inlet::new(Arc::clone(lane)));
+    }
+
+    /// Queue pairs use this lane from now on, unless there is one already.
+    pub(crate) fn remember_lane(&self, lane: &Arc<Lane>) {
+        let mut lanes = lock(&self.lanes);
+        let known = lanes.get(&lane.peer().slot);
+        if known.is_none_or(|known| known.is_given_up() || known.peer() != lane.peer()) {
+            lanes.insert(lane.peer().slot, Arc::clone(lane));
+        }
+    }
+
+    /// The device at the other end is gone. What it has sent is still taken.
+    pub(crate) fn forget_lane(&self, lane: &Arc<Lane>) {
+        lock(&self.lanes).retain(|_, known| !Arc::ptr_eq(known, lane));
+        // Whoever sleeps may be waiting for what it has left behind.
+        let _ = self.standby.bell().fd().signal();
+        self.standby.bell().suspect();
+    }
+
+    /// A neighbour was not let in.
+    pub(crate) fn count_refused_neighbour(&self) {
+        self.counters.refused_neighbours.add(1);
+    }
+
+    /// Waits until no neighbour acts on what it was shown before the call.
+    pub(crate) fn wait_for_neighbours(&self) {
+        let _ = self.commons.wait_for_neighbours();
+    }
+
+    /// A lane may have brought something, or somebody looks after that right now.
+    pub(crate) fn has_record(&self) -> bool {
+        self.receiver.try_lock().is_none_or(|receiver| receiver.has_record())
+    }
+
+    /// A lane has brought something that nobody has looked at. Whoever is about to sleep waits for whoever
+    /// looks right now, and may need this very processor for that.
+    pub(crate) fn has_record_left(&self) -> bool {
+        self.receiver.lock().has_record()
+    }
+
+    /// What neighbours can see and use, if they can.
+    pub(crate) fn commons(&self) -> Option<&Arc<Commons>> {
+        self.neighbours().map(|_| &self.commons)
+    }
+
+    /// A step of the program's in which there is nothing to do but what there is in most: to find that
+    /// no lane has brought anything, or to take short messages. Says whether there were some, and whether
+    /// that was all, or else a whole step is needed.
+    #[inline]
+    pub(super) fn glance(
+        &self,
+        receiver: &mut Receiver,
+        tray: &mut Option<&mut Tray<'_>>,
+    ) -> (bool, bool) {
+        let Receiver { inlets, waiting, steps, quiet, .. } = receiver;
+        let usual = !inlets.is_empty()
+            && *steps + 1 < LANE_CLOCK_STEPS
+            && *quiet < QUIET_STEPS
+            && !waiting.has_packets()
+            && !self.has_unfinished.load(Ordering::Acquire)
+            && !self.standby.bell().is_suspect();
+        let mut busy = false;
+        if !usual {
+            return (busy, false);
+        }
+        if waiting.pressing {
+            self.acknowledge_records(waiting, tray.as_deref_mut());
+        }
+        for inlet in inlets {
+            match self.take_briefs(inlet, waiting, tray) {
+                Some(taken) => busy |= taken,
+                None => return (busy, false),
+            }
+        }
+        if !busy && !waiting.local.is_empty() {
+            self.acknowledge_records(waiting, tray.as_deref_mut()); // There is time for those.
+        }
+        *steps += 1;
+        *quiet = if busy { 0 } else { *quiet + 1 };
+        (busy, true)
+    }
+
+    /// Takes the next records of a lane as far as they are briefs for one queue pair; says whether there
+    /// were any. `None` if there is something else.
+    #[inline(always)]
+    fn take_briefs(
+        &self,
+        inlet: &mut Inlet,
+        waiting: &mut Waiting,
+        tray: &mut Option<&mut Tray<'_>>,
+    ) -> Option<bool> {
+        let first = match inlet.look() {
+            Seen::Nothing => {
+                inlet.patience = 1;
+                return Some(false);
+            }
+            Seen::Brief(brief, held) => (brief, held),
+            Seen::Other => return None,
+        };
+        let number = first.0.dest_qp;
+        let favourite = inlet.lend_favourite(number, || self.table.place_of(number));
+        let _hush = Hush::begin();
+        let mut guard = match &favourite {
+            Some((_, place)) => place.lock(),
+            None => self.table.lock(number),
+        };
+        let known = guard.is_some();
+        if let Some(inner) = guard.as_deref_mut().and_then(Option::as_deref_mut) {
+            self.give_briefs(inner, first, inlet, waiting, tray);
+        }
+        drop(guard);
+        inlet.take_back(favourite);
+        known.then_some(true)
+    }
+
+    /// Gives a queue pair the brief that is the first of a lane, and those for it that follow.
+    #[inline(always)]
+    fn give_briefs(
+        &self,
+        inner: &mut QpInner,
+        (mut brief, mut held): (Brief, BriefRecord),
+        inlet: &mut Inlet,
+        waiting: &mut Waiting,
+        tray: &mut Option<&mut Tray<'_>>,
+    ) {
+        let number = brief.dest_qp;
+        let can_wait = waiting.local.len() < DEFERRED_MAX;
+        let (most, mut count) = (inlet.patience, 0);
+        let (mut published, mut only_served, mut grip) = (0, true, Grip::new(&self.regions));
+        loop {
+            let lane = &inlet.lane;
+            let plain = match tray.as_deref_mut() {
+                Some(tray) if can_wait => {
+                    inner.take_plainly(&brief, held.near(), lane, tray, &mut grip)
+                }
+                Some(_) | None => false,
+            };
+            let took = if plain {
+                Took { published: 1, only_served: true }
+            } else {
+                grip.let_go(); // Before anything that may wait for pins.
+                let caller = Caller { can_wait, tray: tray.as_deref_mut() };
+                inner.on_brief(&brief, Lent::Near(held.near()), lane, caller, || self.now(), self)
+            };
+            inlet.release(held);
+            published += took.published;
+            only_served &= took.only_served;
+            count += 1;
+            if count == most {
+                inlet.patience = (most * 2).min(RECORDS_MAX);
+                break;
+            }
+            match inlet.look() {
+                Seen::Brief(next, after) if next.dest_qp == number => {
+                    (brief, held) = (next, after);
+                }
+                Seen::Nothing => {
+                    inlet.patience = 1;
+                    break;
+                }
+                Seen::Brief(..) | Seen::Other => break,
+            }
+        }
+        grip.let_go();
+        let can_wait = can_wait && published > 0;
+        let aftermath = match can_wait {
+            true if only_served => Aftermath::default(),
+            true => inner.put_off(),
+            false => inner.transmit(self.now(), Acks::Now, self),
+        };
+        if can_wait {
+            self.list_debt(number, inner, waiting);
+        }
+        self.follow_up(number, inner, aftermath);
+    }
+
+    /// Takes what the lanes have; says whether there was something, and whether it completed work.
+    pub(super) fn receive_records(
+        &self,
+        receiver: &mut Receiver,
+        clock: &mut Clock,
+        driver: Driver,
+    ) -> (bool, bool) {
+        let _hush = Hush::begin();
+        let Receiver { inlets, departed, doors, buffer, waiting, quiet, .. } = receiver;
+        if self.standby.bell().silence() {
+            inlets.iter().for_each(|inlet| inlet.lane.forget_ringing());
+        }
+        let (mut busy, mut published) = (false, false);
+        // The clock was read: this is one step of many, and nothing waits for longer.
+        if waiting.pressing || clock.read.is_some() || driver == Driver::Helper {
+            published |= self.acknowledge_records(waiting, None);
+        }
+        let mut at = 0;
+        while let Some(inlet) = inlets.get_mut(at) {
+            let most = if driver == Driver::Helper { RECORDS_MAX } else { inlet.patience };
+            let mut round = Round { doors, waiting, clock, driver };
+            let (taken, completed) = self.receive_from(inlet, most, buffer, &mut round);
+            inlet.patience = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
+            published |= completed;
+            busy |= taken > 0;
+            if taken == 0 && inlet.lane.is_cut() {
+                let inlet = inlets.swap_remove(at);
+                self.counters.broken_lanes.add(u64::from(inlet.broken));
+                if inlet.fans {
+                    departed.truncate(Departed::MAX - 1);
+                    let shelf = inlet.lane.keep_peer_shelf();
+                    departed.push_front(Departed { peer: inlet.lane.peer(), shelf });
+                }
+            } else {
+                at += 1;
+            }
+        }
+        if !busy && !waiting.local.is_empty() {
+            published |= self.acknowledge_records(waiting, None);
+        }
+        *quiet = if busy { 0 } else { quiet.saturating_add(1) };
+        (busy, published)
+    }
+
+    /// Takes up to `most` records of one lane; says how many there were, and whether they completed
+    /// work.
+    fn receive_from(
+        &self,
+        inlet: &mut Inlet,
+        most: usize,
+        buffer: &mut [u8],
+        round: &mut Round<'_>,
+    ) -> (usize, bool) {
+        let mut current: Option<Held<'_>> = None;
+        let (mut taken, mut published) = (0, false);
+        while taken < most
+            && let Some(record) = inlet.take(buffer)
+        {
+            taken += 1;
+            // Of most of them somebody waits for every move that is made.
+            match record {
+                Taken::Brief { brief: Some(brief), held } => {
+                    published |= self.hold(brief.dest_qp, &mut current, round);
+                    let (lane, can_wait) = (&inlet.lane, round.can_wait());
+                    if let Some(Held { guard, published, .. }) = &mut current
+                        && let Some(inner) = guard.as_mut()
+                    {
+                        let (lent, now) = (Lent::Near(held.near()), || round.clock.now());
+                        let caller = Caller { can_wait, tray: None };
+                        let took = inner.on_brief(&brief, lent, lane, caller, now, self);
+                        *published += took.published;
+                    }
+                    inlet.release(held);
+                }
+                Taken::Brief { brief: None, held } => {
+                    self.counters.malformed.add(1);
+                    inlet.release(held);
+                }
+                Taken::Copied(copied) => match Message::of(copied, buffer) {
+                    None => self.counters.malformed.add(1),
+                    Some(message) => {
+                        published |= self.receive_message(&message, inlet, &mut current, round);
+                    }
+                },
+            }
+        }
+        (taken, published | (current.is_some() && self.let_go(&mut current, round)))
+    }
+
+    /// Takes what is no brief with its bytes behind it; says whether that completed work.
+    fn receive_message<'a>(
+        &'a self,
+        message: &Message<'_>,
+        inlet: &mut Inlet,
+        current: &mut Option<Held<'a>>,
+        round: &mut Round<'_>,
+    ) -> bool {
+        let number = message.dest_qp();
+        match message {
+            Message::Datagram { packet, addresses, len } if number == Qpn::MULTICAST => {
+                inlet.fans = true;
+                let mut published = self.let_go(current, round);
+                for mut held in self.copies(round.doors, packet, *addresses, *len) {
+                    published |= self.release_local(&mut held, round);
+                }
+                published
+            }
+            Message::Datagram { addresses, .. } if !self.is_at(addresses.destination) => {
+                self.counters.unknown_qp.add(1);
+                false
+            }
+            Message::Datagram { .. } | Message::Packet { .. } | Message::LentBrief { .. } => {
+                let published = self.hold(number, current, round);
+                let can_wait = round.can_wait();
+                if let Some(held) = current {
+                    self.hand_over(message, &inlet.lane, held, can_wait, round.clock);
+                }
+                published
+            }
+        }
+    }
+
+    /// Sees to it that it is this queue pair that is held, if there is such a one; says whether letting go
+    /// of another completed work.
+    #[inline(always)]
+    fn hold<'a>(
+        &'a self,
+        number: Qpn,
+        current: &mut Option<Held<'a>>,
+        round: &mut Round<'_>,
+    ) -> bool {
+        if current.as_ref().is_some_and(|held| held.number == number) {
+            return false;
+        }
+        let published = current.is_some() && self.let_go(current, round);
+        match self.table.lock(number) {
+            None => self.counters.unknown_qp.add(1),
+            Some(guard) => *current = Some(Held { number, guard, published: 0 }),
+        }
+        published
+    }
+
+    /// Lets go of the queue pair that is held, if one is; says whether that completed work.
+    fn let_go(&self, current: &mut Option<Held<'_>>, round: &mut Round<'_>) -> bool {
+        let Some(held) = current else {
+            return false;
+        };
+        let published = self.release_local(held, round);
+        *current = None;
+        published
+    }
+
+    #[inline]
+    fn hand_over(
+        &self,
+        message: &Message<'_>,
+        lane: &Lane,
+        held: &mut Held<'_>,
+        can_wait: bool,
+        clock: &mut Clock,
+    ) {
+        let Some(inner) = held.guard.as_mut() else {
+            return;
+        };
+        held.published += match message {
+            Message::LentBrief { brief, pieces } => match Lent::parse(lane, pieces) {
+                Some(lent) => {
+                    let caller = Caller { can_wait, tray: None };
+                    inner.on_brief(brief, lent, lane, caller, || clock.now(), self).published
+                }
+                None => 0,
+            },
+            Message::Datagram { packet, addresses, len } => {
+                inner.on_datagram(packet, *addresses, *len, Time::ZERO, self)
+            }
+            Message::Packet { packet, lent } => {
+                // Requests do not care about the time, and reading it takes a while.
+                let now = match packet.headers.bth.opcode.operation().is_request() {
+                    true => Time::ZERO,
+                    false => clock.now(),
+                };
+                inner.on_record(packet, *lent, lane, now, self)
+            }
+        };
+    }
+
+    /// Gives a copy of a message to each queue pair of a multicast group that wants one.
+    fn copies<'a>(
+        &'a self,
+        doors: &'a [Door],
+        packet: &'a Packet<'a>,
+        addresses: Addresses,
+        len: u16,
+    ) -> impl Iterator<Item = Held<'a>> {
+        let groups = doors.iter().filter_map(|door| door.group.as_ref());
+        let mut groups = groups.filter(move |group| group.is(addresses.destination));
+        let members = groups.next().map_or(&[][..], |group| &group.members);
+        let sender = packet.headers.deth.map(|deth| deth.src_qp);
+        members.iter().filter_map(move |number| {
+            let number = *number;
+            let mut guard = self.table.lock(number)?;
+            let inner = guard.as_mut()?;
+            if sender == Some(number) && !inner.hears_itself() {
+                return None;
+            }
+            let published = inner.on_datagram(packet, addresses, len, Time::ZERO, self);
+            Some(Held { number, guard, published })
+        })
+    }
+
+    /// Lets a queue pair answer the records that it was given; says whether they completed work.
+    fn release_local(&self, held: &mut Held<'_>, round: &mut Round<'_>) -> bool {
+        let Some(inner) = held.guard.as_mut() else {
+            return false;
+        };
+        // The program shall have its completion first; its answer, or its next call, takes the
+        // acknowledgement along.
+        let can_wait = held.published > 0 && round.can_wait();
+        let aftermath = match can_wait {
+            true => inner.put_off(),
+            false => inner.transmit(round.clock.now(), Acks::Now, self),
+        };
+        if can_wait {
+            self.list_debt(held.number, inner, round.waiting);
+        }
+        self.follow_up(held.number, inner, aftermath);
+        held.published + aftermath.published > 0
+    }
+
+    /// Remembers a queue pair that has put something off, if it has.
+    #[inline]
+    fn list_debt(&self, number: Qpn, inner: &mut QpInner, waiting: &mut Waiting) {
+        if !inner.owes_ack() && !inner.is_unsettled() {
+            return;
+        }
+        waiting.pressing |= inner.debt.is_pressing() || !inner.owes_plain_ack();
+        if !inner.debt.listed {
+            inner.debt.listed = true;
+            waiting.local.push(number);
+            self.helper.notice(Time::ZERO);
+        }
+    }
+
+    /// Looks at what neighbours have acknowledged, and sends the acknowledgements that queue pairs still
+    /// owe them; says whether that completed work.
+    fn acknowledge_records(&self, waiting: &mut Waiting, mut tray: Option<&mut Tray<'_>>) -> bool {
+        let _hush = Hush::begin();
+        let mut published = false;
+        waiting.pressing = false;
+        while let Some(number) = waiting.local.pop() {
+            let Some(mut guard) = self.table.lock(number) else {
+                continue;
+            };
+            let Some(inner) = guard.as_mut() else {
+                continue;
+            };
+            inner.debt.listed = false;
+            published |= inner.settle(tray.as_deref_mut(), self) > 0;
+            let aftermath = match inner.owes_ack() {
+                true => inner.acknowledge(self),
+                false => inner.put_off(),
+            };
+            published |= aftermath.published > 0;
+            self.follow_up(number, inner, aftermath);
+        }
+        published
+    }
+
+    /// A queue pair's deadline is to be set by the next step that reads the clock: reading it takes as
+    /// long as writing a small record. There is one place to remember it in.
+    pub(super) fn open_deadline(&self, number: Qpn, inner: &mut QpInner) {
+        if self.is_open(number) {
+            return;
+        }
+        let free = self
+            .timeless
+            .compare_exchange(0, number.get(), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        if free {
+            self.helper.notice(Time::ZERO);
+            return;
+        }
+        let aftermath = inner.on_clock(self.now());
+        debug_assert!(aftermath.deadline != Some(Time::UNKNOWN), "it was set");
+        self.follow_up(number, inner, aftermath);
+    }
+
+    /// It is this queue pair's deadline that was left open.
+    #[inline]
+    pub(super) fn is_open(&self, number: Qpn) -> bool {
+        self.timeless.load(Ordering::Relaxed) == number.get()
+    }
+
+    /// Sets the deadline that was left open, if there is one.
+    pub(super) fn close_deadline(&self, now: Time) {
+        if self.timeless.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let number = Qpn::new(self.timeless.swap(0, Ordering::AcqRel));
+        let Some(mut guard) = self.table.lock(number) else {
+            return;
+        };
+        if let Some(inner) = guard.as_mut() {
+            let aftermath = inner.on_clock(now);
+            self.follow_up(number, inner, aftermath);
+        }
+    }
+}
+
+impl Receiver {
+    /// A lane has brought something, or somebody is owed something for that.
+    fn has_record(&self) -> bool {
+        !self.waiting.local.is_empty() || self.inlets.iter().any(Inlet::has_more)
+    }
+
+    /// The sockets' turn has come. A look costs a system call each, which a program that talks to
+    /// its neighbours does not want to pay every time.
+    pub(super) fn looks_at_sockets(&self, driver: Driver) -> bool {
+        self.inlets.is_empty()
+            || driver == Driver::Helper
+            || self.quiet >= QUIET_STEPS
+            || self.steps == 0
+    }
+}
+
+/// The headers of a record, and its addresses if it has any.
+#[inline]
+fn parse(head: &[u8], addressed: bool) -> Option<(Headers, Option<Addresses>)> {
+    match (Headers::parse(head).ok()?, addressed) {
+        ((headers, []), false) => Some((headers, None)),
+        ((headers, rest), true) => Some((headers, Some(Addresses::parse(rest)?))),
+        ((_, [_, ..]), false) => None,
+    }
+}
+
+/// What taking the records of all lanes once needs.
+struct Round<'a> {
+    doors: &'a [Door],
+    waiting: &'a mut Waiting,
+    clock: &'a mut Clock,
+    driver: Driver,
+}
+
+impl Round<'_> {
+    /// What does not concern the message itself can be done later: the program calls again, or the helper
+    /// comes.
+    #[inline]
+    fn can_wait(&self) -> bool {
+        self.driver == Driver::Program && self.waiting.local.len() < DEFERRED_MAX
+    }
+}
+
+/// What a record says.
+enum Message<'a> {
+    Packet { packet: Packet<'a>, lent: Option<&'a [u8]> },
+    Datagram { packet: Packet<'a>, addresses: Addresses, len: u16 },
+    LentBrief { brief: Brief, pieces: &'a [u8] },
+}
+
+impl<'a> Message<'a> {
+    /// The message of a record that is in `buffer`, unless it makes no sense.
+    fn of(record: Copied, buffer: &'a [u8]) -> Option<Self> {
+        match record {
+            Copied::LentBrief { brief, len } => {
+                let pieces = buffer.get(..len).unwrap_or_default();
+                Some(Self::LentBrief { brief: brief?, pieces })
+            }
+            Copied::Packet { head, len, lent, addressed } => {
+                let bytes = buffer.get(..len).unwrap_or_default();
+                let (head, rest) = bytes.split_at(head.min(bytes.len()));
+                let (headers, addresses) = parse(head, addressed)?;
+                Some(match (addresses, lent) {
+                    (Some(addresses), _) => {
+                        let packet = Packet { headers, payload: rest };
+                        let len = datagram_len(head.len() - Addresses::LEN, rest.len());
+                        Self::Datagram { packet, addresses, len }
+                    }
+                    (None, true) => {
+                        Self::Packet { packet: Packet { headers, payload: &[] }, lent: Some(rest) }
+                    }
+                    (None, false) => {
+                        Self::Packet { packet: Packet { headers, payload: rest }, lent: None }
+                    }
+                })
+            }
+        }
+    }
+
+    #[inline]
+    const fn dest_qp(&self) -> Qpn {
+        match self {
+            Self::Packet { packet, .. } | Self::Datagram { packet, .. } => {
+                packet.headers.bth.dest_qp
+            }
+            Self::LentBrief { brief, .. } => brief.dest_qp,
+        }
+    }
+}
+
+pub(super) fn open_usher(
+    device: &Device,
+    registry: &Registry,
+    standby: &Standby,
+    commons: &Arc<Commons>,
+    lends: bool,
+) -> io::Result<Usher> {
+    let nonce = shelf::random();
+    let me = PeerId { slot: registry.slot(), nonce };
+    let usher = Usher::new(me, registry, standby.bell(), commons, lends)?;
+    if lends {
+        registry.set_lends(shelf::VERSION, nonce, device.index);
+    }
+    Ok(usher)
+}
+
+/// Devices that are met at once, unless their slots are alike: whoever meets one that is stopped holds
+/// few others up.
+pub(super) const MEETINGS: usize = 64;
+
+/// Records taken from one lane before others have their turn.
+const RECORDS_MAX: usize = 32;
+
+/// Steps in which no lane brings anything, before sockets are looked at in every step.
+const QUIET_STEPS: u32 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::path::PortConfig;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    fn open(path: PathChoice) -> Arc<Port> {
+        let config = PortConfig { path: Some(path), exclusive: true };
+        Port::open_with("soft_lo", &config).unwrap()
+    }
+
+    /// Goal: a thread that is about to sleep does not spin while another one looks after the lanes.
+    /// Method: the other one, here, takes its time; who spins drives again and again meanwhile.
+    #[test]
+    fn who_is_about_to_sleep_waits_for_whoever_looks() {
+        let port = open(PathChoice::Auto);
+        let channel = port.create_comp_channel().unwrap();
+        let looks = port.receiver.lock();
+        let before = port.drives();
+        let sleeper = thread::spawn(move || channel.get(Some(Duration::from_millis(200))));
+        while port.drives() == before && !sleeper.is_finished() {
+            thread::yield_now();
+        }
+        assert!(port.drives() > before, "it slept without a look");
+        thread::sleep(Duration::from_millis(50));
+        let drives = port.drives() - before;
+        drop(looks);
+        assert!(sleeper.join().unwrap().unwrap().is_none());
+        assert!(drives < 10, "{drives} looks, all in vain");
+    }
+
+    fn id(port: &Port) -> PeerId {
+        let slot = port.registry.slot();
+        PeerId { slot, nonce: port.registry.lends(slot, shelf::VERSION).unwrap() }
+    }
+
+    fn eventually(what: &str, holds: impl Fn() -> bool) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !holds() {
+            assert!(Instant::now() < until, "it never came to this: {what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Goal: a neighbour that asks for lane after lane gets so many, and more once it has given some up.
+    #[test]
+    fn a_neighbour_has_few_lanes_at_once() {
+        let [here, there] = [PathChoice::Auto; 2].map(open);
+        let meet = || here.usher.meet(id(&there), || false);
+        let lanes: Vec<_> = std::iter::from_fn(|| meet().ok()).take(1000).collect();
+        assert_eq!((lanes.len(), there.counters.refused_neighbours.get()), (8, 1));
+        lanes.iter().take(3).for_each(|lane| lane.cut());
+        let more = std::iter::from_fn(|| meet().ok()).take(1000).count();
+        assert_eq!((more, there.counters.refused_neighbours.get()), (3, 2));
+    }
+
+    /// Goal: a lane into which nonsense was written is cut and counted, once, and another one takes its place.
+    #[test]
+    fn nonsense_in_a_lane_cuts_it_and_is_counted_once() {
+        let [here, there] = [PathChoice::Auto; 2].map(open);
+        let lane = here.lane_to(id(&there)).unwrap();
+        assert!(!lane.is_given_up());
+        lane.spoil();
+        eventually("it is cut", || {
+            there.drive();
+            lane.is_given_up()
+        });
+        for _ in 0..1000 {
+            there.drive();
+        }
+        assert_eq!(there.counters.broken_lanes.get(), 1);
+        assert!(!here.lane_to(id(&there)).unwrap().is_given_up());
+    }
+
+    /// Goal: a device that lends memory of another version, or is at another interface, is reached by
+    /// packets, and whoever wants nothing but memory is told.
+    /// Method: it says of itself that it is so.
+    #[test]
+    fn memory_of_another_version_or_place_is_not_used() {
+        let [here, strict, there] =
+            [PathChoice::Auto, PathChoice::SharedMemory, PathChoice::Auto].map(open);
+        let local = here.device.gids.iter().find(|entry| entry.index == 1).unwrap().gid;
+        let qp = there.take_number().unwrap();
+        let me = there.device.index;
+        let nonce = there.registry.lends(there.registry.slot(), shelf::VERSION).unwrap();
+        assert!(here.lane(local, local, qp).unwrap().is_some());
+        for (version, interface) in [(shelf::VERSION + 1, me), (shelf::VERSION, me + 1), (0, me)] {
+            there.registry.set_lends(version, nonce, interface);
+            assert!(here.lane(local, local, qp).unwrap().is_none());
+            let refused = strict.lane(local, local, qp).unwrap_err().to_string();
+            assert!(refused.contains("asks for shared memory"), "{refused}");
+        }
+        there.registry.set_lends(shelf::VERSION, nonce, me);
+        assert!(strict.lane(local, local, qp).unwrap().is_some());
+    }
+}

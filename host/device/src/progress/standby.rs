@@ -1,0 +1,284 @@
+//! Who waits for packets while the program sleeps: its own threads, or the helper for them.
+//!
+//! A thread that sleeps until a completion comes waits for the port's sockets itself and drives when
+//! something arrives, so that a packet wakes one thread and not two. A program that sleeps elsewhere,
+//! in a set of its own, can put a [`Standby::new_set`] into it, which becomes readable when a packet
+//! comes. Where neither will do, the helper has to stand in from the moment somebody asks for an
+//! event: [`Standby::engage`].
+//!
+//! Whoever announces that it sleeps does so first and looks for reasons not to second; whoever makes
+//! a reason does it the other way round. All of it is sequentially consistent, so that one of the
+//! two sees the other.
+
+use crate::link::shm::bell::Bell;
+use crate::sync::Mutex;
+use adverb_sys::epoll::{Epoll, Interest};
+use adverb_sys::eventfd::EventFd;
+use adverb_sys::poll;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+/// What the helper and sleeping threads know of one another.
+#[derive(Debug)]
+pub(crate) struct Standby {
+    /// Wakes the helper.
+    wake: EventFd,
+    /// Rung by other devices of this host.
+    bell: Arc<Bell>,
+    /// Events asked for by those who cannot drive while they sleep.
+    engaged: AtomicI32,
+    /// Threads that wait for the sockets.
+    sleepers: AtomicU32,
+    /// The helper only looks, now and then, whether the program still drives.
+    looking: AtomicBool,
+    /// The helper sleeps and leaves the sockets to the sleepers.
+    blind: AtomicBool,
+    sockets: [OnceLock<OwnedFd>; SOCKETS_MAX],
+    /// Sockets watched; those past the array's end are the helper's alone.
+    used: AtomicUsize,
+    /// Sets that hold the sockets for programs to sleep on.
+    sets: Mutex<Vec<Weak<Epoll>>>,
+}
+
+/// Sockets that a sleeping thread waits for; a port with more leaves them to the helper.
+const SOCKETS_MAX: usize = poll::FDS_MAX - 1;
+/// Threads that wait for the sockets at once: each packet wakes all of them.
+const SLEEPERS_MAX: u32 = 4;
+/// Sets that hold the sockets: each packet wakes whoever sleeps on one, and the kernel refuses more than
+/// 500 ways from a descriptor through two epoll sets, and 100 through three (`path_limits` of
+/// fs/eventpoll.c).
+const SETS_MAX: usize = 64;
+
+impl Standby {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            wake: EventFd::new()?,
+            bell: Arc::new(Bell::new()?),
+            engaged: AtomicI32::new(0),
+            sleepers: AtomicU32::new(0),
+            looking: AtomicBool::new(false),
+            blind: AtomicBool::new(false),
+            sockets: [const { OnceLock::new() }; SOCKETS_MAX],
+            used: AtomicUsize::new(0),
+            sets: Mutex::default(),
+        })
+    }
+
+    fn sets(&self) -> MutexGuard<'_, Vec<Weak<Epoll>>> {
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What other devices of this host ring.
+    pub(crate) fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+
+    /// What wakes the helper.
+    pub(crate) fn wake(&self) -> &EventFd {
+        &self.wake
+    }
+
+    /// Sleepers wait for this socket too, from their next sleep on.
+    pub(crate) fn watch(&self, socket: impl AsFd) -> io::Result<()> {
+        let copy = socket.as_fd().try_clone_to_owned()?;
+        let mut sets = self.sets();
+        let at = self.used.fetch_add(1, Ordering::SeqCst);
+        if let Some(place) = self.sockets.get(at) {
+            let socket = place.get_or_init(|| copy);
+            sets.retain(|set| set.strong_count() > 0);
+            for set in sets.iter().filter_map(Weak::upgrade) {
+                set.add(socket, 0, Interest::Readable)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A set that can be read when `bell` rings or a packet arrives: whoever sleeps on it drives
+    /// when he wakes. `None` if there are too many of them.
+    pub(crate) fn new_set(&self, bell: &EventFd) -> io::Result<Option<Arc<Epoll>>> {
+        let mut sets = self.sets();
+        sets.retain(|set| set.strong_count() > 0);
+        if sets.len() >= SETS_MAX {
+            return Ok(None);
+        }
+        let set = Epoll::new()?;
+        set.add(bell, 0, Interest::Readable)?;
+        for socket in self.sockets.iter().filter_map(OnceLock::get) {
+            set.add(socket, 0, Interest::Readable)?;
+        }
+        // Whoever has it may sleep on it at any time.
+        self.bell.announce();
+        let set = Arc::new(set);
+        sets.push(Arc::downgrade(&set));
+        Ok(Some(set))
+    }
+
+    /// The helper has to stand in now, until [`Standby::disengage`].
+    pub(crate) fn engage(&self, count: i32) {
+        if count == 0 {
+            return;
+        }
+        self.engaged.fetch_add(count, Ordering::SeqCst);
+        if self.looking.load(Ordering::SeqCst) {
+            let _ = self.wake.signal();
+        }
+    }
+
+    /// Takes back an [`Standby::engage`].
+    pub(crate) fn disengage(&self, count: i32) {
+        self.engaged.fetch_sub(count, Ordering::SeqCst);
+    }
+
+    /// Somebody needs the helper to stand in.
+    pub(crate) fn is_engaged(&self) -> bool {
+        self.engaged.load(Ordering::SeqCst) > 0
+    }
+
+    /// Sleeps until `bell` rings or a packet arrives, and says whether that was so; at most for
+    /// `timeout`.
+    pub(crate) fn sleep(&self, bell: &EventFd, timeout: Option<Duration>) -> io::Result<bool> {
+        let few = self.used.load(Ordering::SeqCst) <= SOCKETS_MAX;
+        if few && self.sleepers.fetch_add(1, Ordering::SeqCst) < SLEEPERS_MAX {
+            let sockets = self.sockets.iter().filter_map(|socket| Some(socket.get()?.as_fd()));
+            let result = poll::readable(bell, sockets, timeout);
+            self.leave();
+            return result;
+        }
+        if few {
+            self.leave();
+        }
+        self.engage(1);
+        let result = poll::readable(bell, std::iter::empty(), timeout);
+        self.disengage(1);
+        result
+    }
+
+    fn leave(&self) {
+        let last = self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.blind.load(Ordering::SeqCst) {
+            let _ = self.wake.signal();
+        }
+    }
+
+    /// The helper begins to look only now and then; false if somebody needs more than that.
+    pub(crate) fn begin_looking(&self) -> bool {
+        self.looking.store(true, Ordering::SeqCst);
+        let enough = !self.is_engaged();
+        if !enough {
+            self.end_looking();
+        }
+        enough
+    }
+
+    pub(crate) fn end_looking(&self) {
+        self.looking.store(false, Ordering::SeqCst);
+    }
+
+    /// The helper goes to sleep; true if others wait for the sockets, so that it need not.
+    pub(crate) fn begin_blindness(&self) -> bool {
+        self.blind.store(true, Ordering::SeqCst);
+        let others = self.sleepers.load(Ordering::SeqCst) > 0;
+        if !others {
+            self.end_blindness();
+        }
+        others
+    }
+
+    pub(crate) fn end_blindness(&self) {
+        self.blind.store(false, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Option<Duration> = Some(Duration::ZERO);
+
+    #[test]
+    fn the_helper_is_woken_only_if_it_merely_looks() {
+        let standby = Standby::new().unwrap();
+        standby.engage(1);
+        assert_eq!(standby.wake().drain().unwrap(), 0);
+        assert!(!standby.begin_looking());
+        standby.disengage(1);
+        assert!(standby.begin_looking());
+        standby.engage(1);
+        assert_eq!(standby.wake().drain().unwrap(), 1);
+    }
+
+    #[test]
+    fn the_last_sleeper_to_leave_wakes_a_helper_that_left_the_sockets_to_it() {
+        let standby = Standby::new().unwrap();
+        let bell = EventFd::new().unwrap();
+        assert!(!standby.begin_blindness());
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| assert!(standby.sleep(&bell, None).unwrap()));
+            while !standby.begin_blindness() {
+                std::thread::yield_now();
+            }
+            bell.signal().unwrap();
+            sleeper.join().unwrap();
+        });
+        assert_eq!(standby.wake().drain().unwrap(), 1);
+    }
+
+    #[test]
+    fn a_socket_that_can_be_read_ends_the_sleep() {
+        let standby = Standby::new().unwrap();
+        let (bell, socket) = (EventFd::new().unwrap(), EventFd::new().unwrap());
+        standby.watch(&socket).unwrap();
+        socket.signal().unwrap();
+        assert!(standby.sleep(&bell, None).unwrap());
+        socket.drain().unwrap();
+        assert!(!standby.sleep(&bell, NOW).unwrap());
+    }
+
+    #[test]
+    fn a_set_can_be_read_for_packets_at_sockets_from_before_and_after_it() {
+        let standby = Standby::new().unwrap();
+        let bell = EventFd::new().unwrap();
+        let sockets = [EventFd::new().unwrap(), EventFd::new().unwrap()];
+        standby.watch(&sockets[0]).unwrap();
+        let set = standby.new_set(&bell).unwrap().unwrap();
+        standby.watch(&sockets[1]).unwrap();
+        let ready = || poll::readable(&*set, std::iter::empty(), NOW).unwrap();
+        assert!(!ready());
+        for source in [&bell, &sockets[0], &sockets[1]] {
+            source.signal().unwrap();
+            assert!(ready());
+            source.drain().unwrap();
+            assert!(!ready());
+        }
+    }
+
+    #[test]
+    fn there_are_so_many_sets_at_once() {
+        let standby = Standby::new().unwrap();
+        let bell = EventFd::new().unwrap();
+        let set = || standby.new_set(&bell).unwrap();
+        let mut sets: Vec<_> = (0..SETS_MAX).map(|_| set().unwrap()).collect();
+        assert!(set().is_none());
+        sets.pop();
+        assert!(set().is_some());
+    }
+
+    #[test]
+    fn sleepers_beyond_the_bound_engage_the_helper() {
+        let standby = Standby::new().unwrap();
+        let bell = EventFd::new().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..=SLEEPERS_MAX {
+                scope.spawn(|| assert!(standby.sleep(&bell, None).unwrap()));
+            }
+            while !standby.is_engaged() {
+                std::thread::yield_now();
+            }
+            bell.signal().unwrap();
+        });
+        assert!(!standby.is_engaged());
+    }
+}

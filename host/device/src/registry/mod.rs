@@ -1,0 +1,1147 @@
+//! The host's registry: which process has which queue pair numbers, and which socket in the group
+//! of each address is whose; who has which XRC domains open, and who is in which multicast groups.
+//!
+//! It is one file of shared memory per user and network namespace, of fixed size, made by the first process that
+//! opens a device and found by the others as `rendezvous.rs` says. Everything in it is 32-bit words. Changes are
+//! made under a file lock that the kernel releases when its holder dies; a process holds a lock on its own slot's byte for as long
+//! as it lives, so that a dead one's things can be told and taken back. Nothing in here is ever
+//! waited for on the data path.
+
+pub(crate) mod counters;
+pub(crate) mod ledger;
+pub(crate) mod letter;
+pub(crate) mod probe;
+pub(crate) mod relay;
+pub(crate) mod rendezvous;
+
+use self::rendezvous::Place;
+use crate::memory::shelf;
+use adverb_sys::lock::{self, FileLock};
+use adverb_sys::memory::Mapping;
+use adverb_sys::unix::Listener;
+use adverb_sys::{clock, process};
+use adverb_wire::Qpn;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Devices of one user and network namespace at once.
+pub(crate) const SLOTS_MAX: usize = layout::SLOT_COUNT;
+
+/// Queue pair numbers are handed out in blocks of this many bits.
+pub(crate) const BLOCK_BITS: u32 = 8;
+
+/// A block of queue pair numbers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Block(u32);
+
+impl Block {
+    /// Numbers that are nobody's: they stand for places in a group, and ask who is there.
+    pub(crate) const PROBE: Self = Self(0xfffe);
+
+    /// The block that a number is in.
+    pub(crate) const fn of(qp: Qpn) -> Self {
+        Self(qp.get() >> BLOCK_BITS)
+    }
+
+    /// Its lowest number.
+    pub(crate) const fn first(self) -> Qpn {
+        Qpn::new(self.0 << BLOCK_BITS)
+    }
+
+    /// All its numbers.
+    pub(crate) fn numbers(self) -> impl Iterator<Item = Qpn> {
+        let first = self.first().get();
+        (first..first + (1 << BLOCK_BITS)).map(Qpn::new)
+    }
+
+    /// The block's own number, as steering knows it.
+    pub(crate) const fn index(self) -> u32 {
+        self.0
+    }
+}
+
+/// A process's place in the registry.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct SlotId(u32);
+
+impl SlotId {
+    /// Nobody's, of a registry that has not found one yet.
+    const NONE: Self = Self(u32::MAX);
+
+    /// The slot with this number, if there is one.
+    pub(crate) fn new(number: u32) -> Option<Self> {
+        (index(number) < layout::SLOT_COUNT).then_some(Self(number))
+    }
+
+    /// Its number.
+    pub(crate) const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// Tells a device from all that had its slot before.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Member {
+    pub(crate) slot: SlotId,
+    pub(crate) serial: u32,
+}
+
+/// What several processes have in common is known by on this host: an XRC domain with a file by the
+/// interface and the file's inode, a multicast group by the interface and its address.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct DomainName([u32; Self::WORDS]);
+
+impl DomainName {
+    pub(crate) const WORDS: usize = 5;
+
+    /// The domain that a file stands for on the device of this interface.
+    pub(crate) fn new(interface: u32, file: &Metadata) -> Self {
+        let halves = |number: u64| {
+            let [a, b, c, d, e, f, g, h] = number.to_ne_bytes();
+            [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
+        };
+        let ([d0, d1], [i0, i1]) = (halves(file.dev()), halves(file.ino()));
+        Self([interface, d0, d1, i0, i1])
+    }
+
+    /// A multicast group, as it is on the network of this interface.
+    pub(crate) fn of_group(interface: u32, group: [u8; 16]) -> Self {
+        let [g0, g1, g2, g3] = std::array::from_fn(|n| {
+            let at = 4 * n;
+            group
+                .get(at..)
+                .and_then(<[u8]>::first_chunk)
+                .map_or(0, |word| u32::from_ne_bytes(*word))
+        });
+        Self([interface | Self::GROUP, g0, g1, g2, g3])
+    }
+
+    /// The number of an interface has no such bit.
+    const GROUP: u32 = 1 << 31;
+
+    /// As it is in a message.
+    pub(crate) const fn words(self) -> [u32; Self::WORDS] {
+        self.0
+    }
+
+    /// The name in a message.
+    pub(crate) const fn from_words(words: [u32; Self::WORDS]) -> Self {
+        Self(words)
+    }
+}
+
+/// A device's claim on an XRC domain, or its part in a multicast group: its place in the registry.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct DomainClaim(usize);
+
+/// Somebody's socket in the group of an address: its index is its place in the list.
+pub(crate) type Members = Vec<SlotId>;
+
+/// The layout, in words. A change of any of it is a change of [`VERSION`].
+mod layout {
+    pub(super) const MAGIC: usize = 0;
+    pub(super) const VERSION: usize = 1;
+    /// Grows whenever a name is claimed or given up.
+    pub(super) const DOMAIN_CHANGES: usize = 2;
+    /// What devices of this registry know and other users do not, in two words.
+    pub(super) const SECRET: usize = 3;
+    pub(super) const SLOTS: usize = 16;
+    pub(super) const SLOT_WORDS: usize = 16;
+    /// Processes (each with each device it has open) at once.
+    pub(super) const SLOT_COUNT: usize = 1024;
+    pub(super) const SLOT_PID: usize = 0;
+    pub(super) const SLOT_RELAY_PORT: usize = 1;
+    pub(super) const SLOT_RELAYED: usize = 2;
+    /// Version of the shared memory that the device lends, 0 if it does not; and a number that no
+    /// device in this slot had before, in two words.
+    pub(super) const SLOT_LENDS: usize = 3;
+    pub(super) const SLOT_NONCE: usize = 4;
+    /// Another number for each device that takes the slot.
+    pub(super) const SLOT_SERIAL: usize = 6;
+    /// The number of its network interface.
+    pub(super) const SLOT_INTERFACE: usize = 7;
+    /// The namespace that the process's number is of.
+    pub(super) const SLOT_PROCESSES: usize = 8;
+    /// One more than the number of the descriptor behind which it shows its counters; 0 for none.
+    pub(super) const SLOT_COUNTERS: usize = 14;
+    /// How often others have asked for them.
+    pub(super) const SLOT_ASKED: usize = 15;
+    pub(super) const BLOCKS: usize = SLOTS + SLOT_WORDS * SLOT_COUNT;
+    pub(super) const BLOCK_COUNT: usize = 1 << (24 - super::BLOCK_BITS);
+    pub(super) const GROUPS: usize = BLOCKS + BLOCK_COUNT;
+    /// Addresses in use at once.
+    pub(super) const GROUP_COUNT: usize = 64;
+    pub(super) const GROUP_ADDRESS: usize = 0;
+    pub(super) const GROUP_SCOPE: usize = 4;
+    pub(super) const GROUP_LEN: usize = 5;
+    pub(super) const GROUP_MEMBERS: usize = 6;
+    pub(super) const GROUP_WORDS: usize = GROUP_MEMBERS + SLOT_COUNT;
+    pub(super) const CENSUS_NONCE: usize = GROUPS + GROUP_WORDS * GROUP_COUNT;
+    pub(super) const CENSUS_SEEN: usize = CENSUS_NONCE + 1;
+    /// Sockets of one address that a census can count.
+    pub(super) const CENSUS_COUNT: usize = adverb_sys::udp::steering::PROBES_MAX;
+    pub(super) const DOMAINS: usize = CENSUS_SEEN + CENSUS_COUNT;
+    /// XRC domains of files that are open at once, and multicast groups, counted once for each device of
+    /// each process.
+    pub(super) const DOMAIN_COUNT: usize = 1024;
+    pub(super) const DOMAIN_OWNER: usize = 0;
+    pub(super) const DOMAIN_NAME: usize = 1;
+    pub(super) const DOMAIN_WORDS: usize = DOMAIN_NAME + super::DomainName::WORDS;
+    pub(super) const WORDS: usize = DOMAINS + DOMAIN_COUNT * DOMAIN_WORDS;
+}
+
+/// A megabyte for all processes of a user on a host together.
+const _: () = assert!(layout::WORDS * WORD_BYTES <= 1 << 20);
+const MAGIC: u32 = 0x4164_7672;
+const VERSION: u32 = 7;
+const WORD_BYTES: usize = size_of::<u32>();
+/// How long others may change things, which takes them milliseconds, unless they are stopped.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Byte of the file whose lock stands for slot 0; beyond its end, so that it is nothing else.
+const LOCKS_START: u64 = 1 << 32;
+
+/// The registry, seen by one device of one process.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    /// Where this process can open the file again.
+    path: PathBuf,
+    file: File,
+    memory: Mapping,
+    slot: SlotId,
+    place: Place,
+    /// The namespace that this process's number is of.
+    processes: u32,
+    /// Where newcomers ask for the file; `None` while the device joins.
+    listener: Option<Listener>,
+}
+
+impl Registry {
+    /// Takes a slot in the registry of this user and network namespace.
+    ///
+    /// # Errors
+    ///
+    /// Other processes that have devices open do not answer, or are of another version; no memory, or no slot left.
+    pub(crate) fn join() -> io::Result<Self> {
+        let place = Place::current()?;
+        let founding = place.found()?;
+        let bytes = Mapping::whole(layout::WORDS * WORD_BYTES);
+        let file = match place.find(VERSION, bytes, slots_max())? {
+            Some(file) => file,
+            None => place.make(bytes)?,
+        };
+        let mut registry = Self::join_by(file, place)?;
+        registry.listener = Some(place.listen(registry.slot.0)?);
+        drop(founding);
+        Ok(registry)
+    }
+
+    /// Whose registry it is.
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Where newcomers ask for the registry.
+    pub(crate) fn listener(&self) -> Option<&Listener> {
+        self.listener.as_ref()
+    }
+
+    /// Answers the newcomers that wait.
+    pub(crate) fn answer_newcomers(&self) {
+        if let Some(listener) = &self.listener {
+            rendezvous::answer(listener, self.place.user(), VERSION, &self.file);
+        }
+    }
+
+    /// Takes a slot in the registry that is `file`, an open file description of our own.
+    fn join_by(file: File, place: Place) -> io::Result<Self> {
+        let path = rendezvous::path_of(&file);
+        let exclusive = lock_file(&path)?;
+        let fresh = !is_ours(&file)?;
+        let memory = Mapping::shared(&file, layout::WORDS * WORD_BYTES)?;
+        let (slot, processes, listener) = (SlotId::NONE, process::namespace().unwrap_or(0), None);
+        let mut registry = Self { path, file, memory, slot, place, processes, listener };
+        if fresh {
+            registry.word(layout::MAGIC).store(MAGIC, Ordering::Relaxed);
+            registry.word(layout::VERSION).store(VERSION, Ordering::Relaxed);
+            let secret = shelf::random();
+            for (n, half) in [secret & 0xffff_ffff, secret >> 32].into_iter().enumerate() {
+                let half = u32::try_from(half).unwrap_or(0);
+                registry.word(layout::SECRET + n).store(half, Ordering::Relaxed);
+            }
+        }
+        registry.slot = registry.take_slot()?;
+        drop(exclusive);
+        Ok(registry)
+    }
+
+    /// This device's slot.
+    pub(crate) fn slot(&self) -> SlotId {
+        self.slot
+    }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        word(&self.memory, at)
+    }
+
+    fn slot_word(&self, slot: SlotId, field: usize) -> &AtomicU32 {
+        self.word(slot_place(slot, field))
+    }
+
+    fn take_slot(&self) -> io::Result<SlotId> {
+        // To look at a thousand locks takes the kernel several milliseconds. The numbers of processes are
+        // hints alone: those of dead ones may be somebody else's, or of another namespace. Locks decide.
+        let likely = Self::slots().filter(|slot| !self.seems_taken(*slot));
+        for slot in likely.chain(Self::slots()) {
+            if !lock::lock_byte(&self.file, LOCKS_START + u64::from(slot.0))? {
+                continue;
+            }
+            self.forget_blocks_of(slot);
+            self.leave_groups(slot);
+            self.forget_domains_of(slot);
+            self.slot_word(slot, layout::SLOT_SERIAL).fetch_add(1, Ordering::Relaxed);
+            self.slot_word(slot, layout::SLOT_PID).store(std::process::id(), Ordering::Relaxed);
+            self.slot_word(slot, layout::SLOT_PROCESSES).store(self.processes, Ordering::Relaxed);
+            for field in [
+                layout::SLOT_RELAY_PORT,
+                layout::SLOT_LENDS,
+                layout::SLOT_COUNTERS,
+                layout::SLOT_ASKED,
+            ] {
+                self.slot_word(slot, field).store(0, Ordering::Relaxed);
+            }
+            return Ok(slot);
+        }
+        Err(io::Error::other(format!(
+            "{} processes of this user have RDMA devices open already, and more is not possible",
+            layout::SLOT_COUNT
+        )))
+    }
+
+    fn slots() -> impl Iterator<Item = SlotId> + Clone {
+        (0..layout::SLOT_COUNT).filter_map(|n| u32::try_from(n).ok()).map(SlotId)
+    }
+
+    /// The process that was there last has not left, and there is one of its number, or it cannot be seen.
+    fn seems_taken(&self, slot: SlotId) -> bool {
+        match self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed) {
+            0 => false,
+            _ => self.pid_of(slot).is_none_or(process::exists),
+        }
+    }
+
+    /// The number here of the process that was in a slot last; `None` if it is of another namespace.
+    fn pid_of(&self, slot: SlotId) -> Option<u32> {
+        let [pid, processes] = [layout::SLOT_PID, layout::SLOT_PROCESSES]
+            .map(|field| self.slot_word(slot, field).load(Ordering::Relaxed));
+        (processes == self.processes).then_some(pid)
+    }
+
+    fn is_alive(&self, slot: SlotId) -> bool {
+        let byte = LOCKS_START + u64::from(slot.0);
+        slot == self.slot || lock::is_byte_locked(&self.file, byte).unwrap_or(true)
+    }
+
+    fn block_word(&self, block: Block) -> &AtomicU32 {
+        self.word(layout::BLOCKS + index(block.0).min(layout::BLOCK_COUNT - 1))
+    }
+
+    fn blocks() -> impl Iterator<Item = Block> + Clone {
+        (0..layout::BLOCK_COUNT).filter_map(|n| u32::try_from(n).ok()).map(Block)
+    }
+
+    fn forget_blocks_of(&self, slot: SlotId) {
+        for block in Self::blocks() {
+            let word = self.block_word(block);
+            if word.load(Ordering::Relaxed) == slot.0 + 1 {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// This device.
+    pub(crate) fn me(&self) -> Member {
+        self.member(self.slot)
+    }
+
+    /// Whoever is in a slot.
+    pub(crate) fn member(&self, slot: SlotId) -> Member {
+        let serial = self.slot_word(slot, layout::SLOT_SERIAL).load(Ordering::Relaxed);
+        Member { slot, serial }
+    }
+
+    /// A device has not gone yet.
+    pub(crate) fn lives(&self, member: Member) -> bool {
+        self.member(member.slot) == member && self.is_alive(member.slot)
+    }
+
+    fn domain_word(&self, place: usize, field: usize) -> &AtomicU32 {
+        let place = place.min(layout::DOMAIN_COUNT - 1);
+        self.word(layout::DOMAINS + place * layout::DOMAIN_WORDS + field)
+    }
+
+    fn forget_domains_of(&self, slot: SlotId) {
+        for place in 0..layout::DOMAIN_COUNT {
+            let owner = self.domain_word(place, layout::DOMAIN_OWNER);
+            if owner.load(Ordering::Relaxed) == slot.0 + 1 {
+                self.release_domain(DomainClaim(place));
+            }
+        }
+    }
+
+    /// Places of claims, and whose they are; not necessarily alive.
+    fn claims(&self) -> impl Iterator<Item = (usize, Option<SlotId>, DomainName)> + '_ {
+        (0..layout::DOMAIN_COUNT).map(|place| {
+            let owner = self.domain_word(place, layout::DOMAIN_OWNER).load(Ordering::Acquire);
+            let field = |n| self.domain_word(place, layout::DOMAIN_NAME + n);
+            let words = std::array::from_fn(|n| field(n).load(Ordering::Relaxed));
+            (place, owner.checked_sub(1).and_then(SlotId::new), DomainName(words))
+        })
+    }
+
+    /// Claims a name for this device if `allow` agrees, which is told whether somebody alive
+    /// has claimed it.
+    pub(crate) fn claim_domain(
+        &self,
+        name: DomainName,
+        allow: impl FnOnce(bool) -> io::Result<()>,
+    ) -> io::Result<DomainClaim> {
+        let exclusive = lock_file(&self.path)?;
+        let (mut exists, mut free) = (false, None);
+        for (place, owner, known) in self.claims() {
+            match owner {
+                None => free = free.or(Some(place)),
+                Some(owner) if known == name || free.is_none() => match self.is_alive(owner) {
+                    true => exists |= known == name,
+                    false => free = free.or(Some(place)),
+                },
+                Some(_) => {}
+            }
+        }
+        allow(exists)?;
+        let most = layout::DOMAIN_COUNT;
+        let place = free.ok_or_else(|| {
+            io::Error::other(format!(
+                "{most} XRC domains of files and multicast groups are in use, the most possible"
+            ))
+        })?;
+        for (n, word) in name.0.into_iter().enumerate() {
+            self.domain_word(place, layout::DOMAIN_NAME + n).store(word, Ordering::Relaxed);
+        }
+        self.domain_word(place, layout::DOMAIN_OWNER).store(self.slot.0 + 1, Ordering::Release);
+        self.word(layout::DOMAIN_CHANGES).fetch_add(1, Ordering::Release);
+        drop(exclusive);
+        Ok(DomainClaim(place))
+    }
+
+    /// Gives a claim up.
+    pub(crate) fn release_domain(&self, claim: DomainClaim) {
+        self.domain_word(claim.0, layout::DOMAIN_OWNER).store(0, Ordering::Release);
+        self.word(layout::DOMAIN_CHANGES).fetch_add(1, Ordering::Release);
+    }
+
+    /// How often names were claimed or given up.
+    #[inline]
+    pub(crate) fn domain_changes(&self) -> u32 {
+        self.word(layout::DOMAIN_CHANGES).load(Ordering::Acquire)
+    }
+
+    /// The other devices that have claimed a name; not necessarily alive.
+    pub(crate) fn claimants(&self, name: DomainName) -> impl Iterator<Item = Member> + '_ {
+        let others = self.holders(name).filter(|owner| *owner != self.slot);
+        others.map(|owner| self.member(owner))
+    }
+
+    /// Whoever has claimed a name, this device included; not necessarily alive.
+    pub(crate) fn holders(&self, name: DomainName) -> impl Iterator<Item = SlotId> + '_ {
+        self.claims().filter(move |(_, _, known)| *known == name).filter_map(|(_, owner, _)| owner)
+    }
+
+    /// Claims a block of queue pair numbers that nobody alive has.
+    pub(crate) fn claim_block(&self) -> io::Result<Block> {
+        let exclusive = lock_file(&self.path)?;
+        // Start anywhere, so that numbers are not used again soon after their process has gone.
+        // The first block holds the special numbers 0 and 1, the last the multicast number; the one
+        // before is for probes.
+        let count = layout::BLOCK_COUNT - 3;
+        let start = usize::try_from(clock::now_ns() >> 10).unwrap_or(0) % count;
+        let free =
+            Self::blocks().skip(1).take(count).cycle().skip(start).take(count).find(|block| {
+                match self.block_word(*block).load(Ordering::Relaxed) {
+                    0 => true,
+                    owner => !self.is_alive(SlotId(owner - 1)),
+                }
+            });
+        let block =
+            free.ok_or_else(|| io::Error::other("all queue pair numbers of this host are in use"))?;
+        self.block_word(block).store(self.slot.0 + 1, Ordering::Release);
+        drop(exclusive);
+        Ok(block)
+    }
+
+    /// Who has this queue pair number; not necessarily alive.
+    pub(crate) fn owner(&self, qp: Qpn) -> Option<SlotId> {
+        let owner = self.block_word(Block::of(qp)).load(Ordering::Acquire);
+        owner.checked_sub(1).map(SlotId)
+    }
+
+    /// Says where packets for this slot can be passed on.
+    pub(crate) fn set_relay_port(&self, port: u16) {
+        let word = self.slot_word(self.slot, layout::SLOT_RELAY_PORT);
+        word.store(u32::from(port), Ordering::Release);
+    }
+
+    /// Where packets for `slot` can be passed on.
+    pub(crate) fn relay_port(&self, slot: SlotId) -> Option<u16> {
+        let port = self.slot_word(slot, layout::SLOT_RELAY_PORT).load(Ordering::Acquire);
+        u16::try_from(port).ok().filter(|port| *port != 0)
+    }
+
+    /// The process in `slot` is stopped, as far as one can see from here.
+    pub(crate) fn is_stopped(&self, slot: SlotId) -> bool {
+        self.pid_of(slot).is_some_and(process::is_stopped)
+    }
+
+    /// Says that other devices of the host can come by way of shared memory of this version, by which
+    /// number they know this device, and which network interface it is.
+    pub(crate) fn set_lends(&self, version: u32, nonce: u64, interface: u32) {
+        let word = self.slot_word(self.slot, layout::SLOT_INTERFACE);
+        word.store(interface, Ordering::Relaxed);
+        let [low, high] = [nonce & 0xffff_ffff, nonce >> 32];
+        for (n, half) in [low, high].into_iter().enumerate() {
+            let word = self.slot_word(self.slot, layout::SLOT_NONCE + n);
+            word.store(u32::try_from(half).unwrap_or(0), Ordering::Relaxed);
+        }
+        self.slot_word(self.slot, layout::SLOT_LENDS).store(version, Ordering::Release);
+    }
+
+    /// The network interface of the device in `slot`, if it lends memory.
+    #[inline]
+    pub(crate) fn interface(&self, slot: SlotId) -> u32 {
+        self.slot_word(slot, layout::SLOT_INTERFACE).load(Ordering::Relaxed)
+    }
+
+    /// The number of the device in `slot`, if it lives and lends memory of this version.
+    pub(crate) fn lends(&self, slot: SlotId, version: u32) -> Option<u64> {
+        self.lent(slot, version).filter(|_| self.is_alive(slot))
+    }
+
+    /// The number of the device in `slot`, if it lends memory of this version; not necessarily alive.
+    #[inline]
+    pub(crate) fn lent(&self, slot: SlotId, version: u32) -> Option<u64> {
+        let word = self.slot_word(slot, layout::SLOT_LENDS);
+        if word.load(Ordering::Acquire) != version {
+            return None;
+        }
+        let [low, high] = [0, 1].map(|n| {
+            u64::from(self.slot_word(slot, layout::SLOT_NONCE + n).load(Ordering::Relaxed))
+        });
+        Some(high << 32 | low)
+    }
+
+    /// What devices of this registry know and other users do not.
+    pub(crate) fn secret(&self) -> u64 {
+        let [low, high] =
+            [0, 1].map(|n| u64::from(self.word(layout::SECRET + n).load(Ordering::Relaxed)));
+        high << 32 | low
+    }
+
+    /// No other device of this host is in the registry, as far as one can see at a glance.
+    pub(crate) fn is_alone(&self) -> bool {
+        Self::slots()
+            .filter(|slot| *slot != self.slot)
+            .all(|slot| self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed) == 0)
+    }
+
+    /// Says behind which descriptor of this process its counters are.
+    pub(crate) fn set_counters(&self, descriptor: u32) {
+        let word = self.slot_word(self.slot, layout::SLOT_COUNTERS);
+        word.store(descriptor.saturating_add(1), Ordering::Release);
+    }
+
+    /// How often others have asked for this slot's counters.
+    #[inline]
+    pub(crate) fn asked(&self) -> u32 {
+        self.slot_word(self.slot, layout::SLOT_ASKED).load(Ordering::Acquire)
+    }
+
+    /// Packets were passed on to `slot`.
+    pub(crate) fn note_relayed(&self, slot: SlotId) {
+        self.slot_word(slot, layout::SLOT_RELAYED).fetch_add(1, Ordering::Release);
+    }
+
+    /// How often packets were passed on to this slot.
+    #[inline]
+    pub(crate) fn relayed(&self) -> u32 {
+        self.slot_word(self.slot, layout::SLOT_RELAYED).load(Ordering::Acquire)
+    }
+
+    /// Changes the group of an address: `change` gets its members in the order of their sockets,
+    /// without those that have died, and does with the sockets what it does with the list.
+    pub(crate) fn with_group<R>(
+        &self,
+        address: [u8; 16],
+        scope: u32,
+        change: impl FnOnce(&Self, &mut Members) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let exclusive = lock_file(&self.path)?;
+        self.change_group(&exclusive, address, scope, change)
+    }
+
+    /// As [`Registry::with_group`], but does nothing if somebody else is changing things now.
+    pub(crate) fn try_with_group<R>(
+        &self,
+        address: [u8; 16],
+        scope: u32,
+        change: impl FnOnce(&Self, &mut Members) -> io::Result<R>,
+    ) -> io::Result<Option<R>> {
+        let Some(exclusive) = FileLock::try_lock(open_existing(&self.path)?)? else {
+            return Ok(None);
+        };
+        self.change_group(&exclusive, address, scope, change).map(Some)
+    }
+
+    fn change_group<R>(
+        &self,
+        _exclusive: &FileLock,
+        address: [u8; 16],
+        scope: u32,
+        change: impl FnOnce(&Self, &mut Members) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let (base, mut members) = self.find_group(address, scope)?;
+        let result = change(self, &mut members);
+        self.write_members(base, &members);
+        result
+    }
+
+    /// Finds out who is where in a group, by asking: `ask` sends a probe to a place, `wait` gives
+    /// the answers time and says whether there is any left. To be called within
+    /// [`Registry::try_with_group`], which keeps the group as it is meanwhile.
+    ///
+    /// Those who do not answer, as a stopped process, get the places that are left: with one of
+    /// them that is exact. `None` if the answers contradict each other.
+    pub(crate) fn census(
+        &self,
+        members: &[SlotId],
+        mut ask: impl FnMut(u8, u32) -> io::Result<()>,
+        mut wait: impl FnMut() -> bool,
+    ) -> Option<Members> {
+        let places = 0..members.len();
+        if members.len() > layout::CENSUS_COUNT {
+            return None;
+        }
+        let seen = |place: usize| self.word(layout::CENSUS_SEEN + place);
+        places.clone().for_each(|place| seen(place).store(0, Ordering::Relaxed));
+        let nonce = u32::try_from(clock::now_ns() & 0xffff_ffff).unwrap_or(0);
+        self.word(layout::CENSUS_NONCE).store(nonce, Ordering::Release);
+        for place in places.clone() {
+            ask(u8::try_from(place).ok()?, nonce).ok()?;
+        }
+        let answers = || places.clone().map(|place| seen(place).load(Ordering::Acquire));
+        while answers().any(|answer| answer == 0) && wait() {}
+        self.word(layout::CENSUS_NONCE).store(0, Ordering::Release);
+        let found: Vec<_> = answers().map(|answer| answer.checked_sub(1).map(SlotId)).collect();
+        let mut silent = members.iter().filter(|member| !found.contains(&Some(**member))).copied();
+        let all: Option<Members> =
+            found.iter().map(|slot| slot.or_else(|| silent.next())).collect();
+        all.filter(|all| members.iter().all(|member| all.contains(member)))
+    }
+
+    /// A probe for this place came here.
+    pub(crate) fn answer(&self, place: u8, nonce: u32) {
+        if nonce != 0 && self.word(layout::CENSUS_NONCE).load(Ordering::Acquire) == nonce {
+            let seen = self.word(layout::CENSUS_SEEN + usize::from(place));
+            seen.store(self.slot.0 + 1, Ordering::Release);
+        }
+    }
+
+    /// Where queue pair numbers of these members lead: block and place, the lowest block first.
+    pub(crate) fn routes(&self, members: &[SlotId]) -> impl Iterator<Item = (Block, u32)> + '_ {
+        let mut places = vec![None; layout::SLOT_COUNT];
+        for (place, slot) in (0..).zip(members) {
+            if let Some(known) = places.get_mut(index(slot.0)) {
+                *known = Some(place);
+            }
+        }
+        Self::blocks().filter_map(move |block| {
+            let owner = self.block_word(block).load(Ordering::Relaxed).checked_sub(1)?;
+            Some((block, (*places.get(index(owner))?)?))
+        })
+    }
+
+    /// The place of a group, and its members that live.
+    fn find_group(&self, address: [u8; 16], scope: u32) -> io::Result<(usize, Members)> {
+        let [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3] = address;
+        let key = [
+            u32::from_be_bytes([a0, a1, a2, a3]),
+            u32::from_be_bytes([b0, b1, b2, b3]),
+            u32::from_be_bytes([c0, c1, c2, c3]),
+            u32::from_be_bytes([d0, d1, d2, d3]),
+            scope,
+        ];
+        let bases = (0..layout::GROUP_COUNT).map(|n| layout::GROUPS + n * layout::GROUP_WORDS);
+        for base in bases.clone() {
+            let known: [u32; 5] = std::array::from_fn(|n| {
+                self.word(base + layout::GROUP_ADDRESS + n).load(Ordering::Relaxed)
+            });
+            // An empty one may be an old place of a group that has another one now.
+            if known == key && self.word(base + layout::GROUP_LEN).load(Ordering::Relaxed) > 0 {
+                let members = self.read_members(base);
+                if !members.is_empty() {
+                    return Ok((base, members));
+                }
+            }
+        }
+        let free = bases
+            .clone()
+            .find(|base| !self.listed_members(*base).any(|member| self.is_alive(member)));
+        let base = free.ok_or_else(|| {
+            let most = layout::GROUP_COUNT;
+            io::Error::other(format!(
+                "RDMA devices are open on {most} addresses, the most possible"
+            ))
+        })?;
+        for (n, word) in key.into_iter().enumerate() {
+            self.word(base + layout::GROUP_ADDRESS + n).store(word, Ordering::Relaxed);
+        }
+        self.word(base + layout::GROUP_LEN).store(0, Ordering::Relaxed);
+        const { assert!(layout::GROUP_SCOPE == layout::GROUP_ADDRESS + 4) };
+        Ok((base, Members::new()))
+    }
+
+    /// The members of a group, in order; not necessarily alive.
+    fn listed_members(&self, base: usize) -> impl Iterator<Item = SlotId> + '_ {
+        let len = self.word(base + layout::GROUP_LEN).load(Ordering::Relaxed);
+        (0..index(len).min(layout::SLOT_COUNT))
+            .map(move |n| self.word(base + layout::GROUP_MEMBERS + n).load(Ordering::Relaxed))
+            .map(|slot| SlotId(slot.min(u32::try_from(layout::SLOT_COUNT - 1).unwrap_or(0))))
+    }
+
+    /// The members of a group that live. The kernel fills a dead one's place with the last, and so
+    /// does this.
+    fn read_members(&self, base: usize) -> Members {
+        let mut members: Members = self.listed_members(base).collect();
+        let mut at = 0;
+        while let Some(member) = members.get(at) {
+            if self.is_alive(*member) {
+                at += 1;
+            } else {
+                members.swap_remove(at);
+            }
+        }
+        members
+    }
+
+    /// Takes a dead process's sockets out of all groups: nobody can tell that it is dead once its slot
+    /// is somebody else's.
+    fn leave_groups(&self, slot: SlotId) {
+        for base in (0..layout::GROUP_COUNT).map(|n| layout::GROUPS + n * layout::GROUP_WORDS) {
+            let mut members: Members = self.listed_members(base).collect();
+            let before = members.len();
+            while let Some(at) = members.iter().position(|member| *member == slot) {
+                members.swap_remove(at);
+            }
+            if members.len() != before {
+                self.write_members(base, &members);
+            }
+        }
+    }
+
+    fn write_members(&self, base: usize, members: &[SlotId]) {
+        for (n, slot) in members.iter().take(layout::SLOT_COUNT).enumerate() {
+            self.word(base + layout::GROUP_MEMBERS + n).store(slot.0, Ordering::Relaxed);
+        }
+        let len = u32::try_from(members.len().min(layout::SLOT_COUNT)).unwrap_or(0);
+        self.word(base + layout::GROUP_LEN).store(len, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        if self.slot == SlotId::NONE {
+            return; // Nothing in there is ours, and we hold the lock.
+        }
+        self.slot_word(self.slot, layout::SLOT_LENDS).store(0, Ordering::Release);
+        self.slot_word(self.slot, layout::SLOT_RELAY_PORT).store(0, Ordering::Release);
+        self.slot_word(self.slot, layout::SLOT_PID).store(0, Ordering::Relaxed);
+        self.slot_word(self.slot, layout::SLOT_COUNTERS).store(0, Ordering::Relaxed);
+        if let Ok(_exclusive) = lock_file(&self.path) {
+            self.forget_blocks_of(self.slot);
+            self.forget_domains_of(self.slot);
+        }
+    }
+}
+
+/// A device of some process that shows its counters.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Exhibitor {
+    slot: SlotId,
+    /// Its process.
+    pub(crate) pid: u32,
+    /// The descriptor there.
+    pub(crate) descriptor: u32,
+    /// Where it can be woken.
+    pub(crate) relay_port: u16,
+}
+
+/// The registry, seen by somebody who has no slot in it.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    file: File,
+    memory: Mapping,
+}
+
+impl Visit {
+    /// Opens the registry of this user and network namespace; `None` if there is none.
+    pub(crate) fn begin() -> io::Result<Option<Self>> {
+        let place = Place::current()?;
+        let bytes = Mapping::whole(layout::WORDS * WORD_BYTES);
+        place.find(VERSION, bytes, slots_max())?.map(Self::begin_by).transpose()
+    }
+
+    fn begin_by(file: File) -> io::Result<Self> {
+        let memory = Mapping::shared(&file, layout::WORDS * WORD_BYTES)?;
+        Ok(Self { file, memory })
+    }
+
+    /// Those of this process namespace who live and show their counters.
+    pub(crate) fn exhibitors(&self) -> impl Iterator<Item = Exhibitor> + '_ {
+        let here = process::namespace().unwrap_or(0);
+        Registry::slots().filter_map(move |slot| {
+            let field = |field| word(&self.memory, slot_place(slot, field)).load(Ordering::Acquire);
+            let descriptor = field(layout::SLOT_COUNTERS).checked_sub(1)?;
+            let relay_port = u16::try_from(field(layout::SLOT_RELAY_PORT)).ok()?;
+            let byte = LOCKS_START + u64::from(slot.0);
+            let alive = lock::is_byte_locked(&self.file, byte).ok()?;
+            let pid = field(layout::SLOT_PID);
+            let alive = alive && field(layout::SLOT_PROCESSES) == here;
+            alive.then_some(Exhibitor { slot, pid, descriptor, relay_port })
+        })
+    }
+
+    /// Asks for somebody's counters; says what his answer will be called.
+    pub(crate) fn ask(&self, whom: &Exhibitor) -> u32 {
+        let field = |field| word(&self.memory, slot_place(whom.slot, field));
+        let asked = field(layout::SLOT_ASKED).fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        // Whoever drives there looks at what is passed on only when this says that there is some.
+        field(layout::SLOT_RELAYED).fetch_add(1, Ordering::Release);
+        asked
+    }
+}
+
+fn slots_max() -> u32 {
+    u32::try_from(layout::SLOT_COUNT).unwrap_or(0)
+}
+
+fn word(memory: &Mapping, at: usize) -> &AtomicU32 {
+    // The layout is a constant, and the mapping as long as it says.
+    static NOWHERE: AtomicU32 = AtomicU32::new(0);
+    let word = memory.atomic_u32(at * WORD_BYTES);
+    debug_assert!(word.is_some(), "the layout lies within the mapping");
+    word.unwrap_or(&NOWHERE)
+}
+
+fn slot_place(slot: SlotId, field: usize) -> usize {
+    let slot = index(slot.0).min(layout::SLOT_COUNT - 1);
+    layout::SLOTS + slot * layout::SLOT_WORDS + field
+}
+
+fn index(word: u32) -> usize {
+    usize::try_from(word).unwrap_or(usize::MAX)
+}
+
+/// Waits for the file to be ours alone.
+fn lock_file(path: &Path) -> io::Result<FileLock> {
+    lock_file_within(path, PATIENCE)
+}
+
+fn lock_file_within(path: &Path, patience: Duration) -> io::Result<FileLock> {
+    FileLock::lock_within(&open_existing(path)?, patience).map_err(|error| {
+        if error.kind() != io::ErrorKind::TimedOut {
+            return error;
+        }
+        let message = format!(
+            "a process has kept the registry of devices locked for {patience:?}: it is stopped perhaps"
+        );
+        io::Error::new(io::ErrorKind::TimedOut, message)
+    })
+}
+
+fn open_existing(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).open(path)
+}
+
+/// The file has been filled in.
+fn is_ours(file: &File) -> io::Result<bool> {
+    let mut start = [0; 2 * WORD_BYTES];
+    file.read_exact_at(&mut start, 0)?;
+    let [m0, m1, m2, m3, v0, v1, v2, v3] = start;
+    let magic = u32::from_ne_bytes([m0, m1, m2, m3]);
+    Ok(magic == MAGIC && u32::from_ne_bytes([v0, v1, v2, v3]) == VERSION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A registry file of a test's own, and a new description of it whenever it is asked for.
+    struct Scratch(File);
+
+    impl Scratch {
+        fn new() -> Self {
+            Self(Place::current().unwrap().make(layout::WORDS * WORD_BYTES).unwrap())
+        }
+
+        fn open(&self) -> File {
+            open_existing(&rendezvous::path_of(&self.0)).unwrap()
+        }
+
+        fn join(&self) -> io::Result<Registry> {
+            Registry::join_by(self.open(), Place::current().unwrap())
+        }
+    }
+
+    #[test]
+    fn two_devices_never_get_the_same_numbers() {
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        let second = scratch.join().unwrap();
+        assert_ne!(first.slot(), second.slot());
+        assert!(!first.is_alone());
+        let blocks: Vec<_> = (0..20)
+            .flat_map(|_| [first.claim_block().unwrap(), second.claim_block().unwrap()])
+            .collect();
+        for (n, block) in blocks.iter().enumerate() {
+            assert!(!blocks[..n].contains(block));
+            assert!(block.first().get() > 1);
+        }
+        assert_eq!(first.owner(blocks[0].first()), Some(first.slot()));
+        assert_eq!(first.owner(blocks[1].first()), Some(second.slot()));
+    }
+
+    #[test]
+    fn what_a_gone_device_had_is_free_again() {
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        let second = scratch.join().unwrap();
+        let slot = second.slot();
+        let block = second.claim_block().unwrap();
+        first
+            .with_group([7; 16], 0, |_, members| {
+                members.push(slot);
+                Ok(())
+            })
+            .unwrap();
+        drop(second);
+        assert!(first.is_alone());
+        assert_eq!(first.owner(block.first()), None);
+        first
+            .with_group([7; 16], 0, |_, members| {
+                assert!(members.is_empty());
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(scratch.join().unwrap().slot(), slot);
+    }
+
+    /// Goal: a host full of processes works, and the next one is told. Method: each handle has a slot
+    /// as a process has, for locks belong to descriptors.
+    #[test]
+    fn a_thousand_and_more_have_places_and_numbers_of_their_own_and_the_next_is_refused() {
+        let scratch = Scratch::new();
+        let mut members: Vec<_> =
+            (0..layout::SLOT_COUNT).map(|_| scratch.join().unwrap()).collect();
+        assert!(members.len() >= 1000);
+        let slots: std::collections::BTreeSet<_> = members.iter().map(|m| m.slot().0).collect();
+        assert_eq!(slots.len(), members.len());
+        let blocks: Vec<_> = members.iter().map(|m| m.claim_block().unwrap()).collect();
+        for (member, block) in members.iter().zip(&blocks) {
+            assert_eq!(members[0].owner(block.first()), Some(member.slot()));
+        }
+        let refused = scratch.join().unwrap_err().to_string();
+        assert!(refused.contains("1024 processes"), "{refused}");
+        for (member, block) in members.iter().zip(&blocks) {
+            assert_eq!(member.owner(block.first()), Some(member.slot()), "nothing has changed");
+        }
+        // The place of one who leaves is taken again.
+        let freed = members.remove(500).slot();
+        assert_eq!(members[0].owner(blocks[500].first()), None);
+        assert_eq!(scratch.join().unwrap().slot(), freed);
+    }
+
+    /// Goal: the number of a process that is in a slot is a hint: it may be that of one that is dead, of
+    /// one that has got a dead one's number, or missing where somebody is, and neither takes two to one
+    /// slot nor a slot away for good. Method: with words as deaths at any instruction leave them.
+    #[test]
+    fn slots_are_told_by_their_locks_whatever_their_words_say() {
+        let scratch = Scratch::new();
+        let [first, second] = [(); 2].map(|()| scratch.join().unwrap());
+        let pid = |slot| first.slot_word(slot, layout::SLOT_PID);
+        pid(second.slot()).store(0, Ordering::Relaxed); // It has locked it and not yet said so.
+        let third = scratch.join().unwrap();
+        assert!(third.slot() != first.slot() && third.slot() != second.slot());
+        pid(third.slot()).store(DEAD, Ordering::Relaxed);
+        assert_eq!(scratch.join().unwrap().slot(), SlotId(3));
+        // Of those that are free the first that looks so is taken, and the rest when there is no other.
+        for slot in Registry::slots().skip(3) {
+            pid(slot).store(std::process::id(), Ordering::Relaxed);
+            let processes = first.slot_word(slot, layout::SLOT_PROCESSES);
+            processes.store(first.processes, Ordering::Relaxed);
+        }
+        pid(SlotId(900)).store(DEAD, Ordering::Relaxed);
+        let joined = [(); 3].map(|()| scratch.join().unwrap());
+        assert_eq!(joined.each_ref().map(Registry::slot), [900, 3, 4].map(SlotId));
+    }
+
+    /// No process has such a number.
+    const DEAD: u32 = 1 << 30;
+
+    #[test]
+    fn a_group_lists_its_members_in_order_and_leads_to_their_numbers() {
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        let second = scratch.join().unwrap();
+        let (a, b) = (first.claim_block().unwrap(), second.claim_block().unwrap());
+        for registry in [&first, &second] {
+            registry
+                .with_group([1; 16], 3, |r, members| {
+                    members.push(r.slot());
+                    Ok(())
+                })
+                .unwrap();
+        }
+        let mut routes = first
+            .with_group([1; 16], 3, |r, members| Ok(r.routes(members).collect::<Vec<_>>()))
+            .unwrap();
+        routes.sort_unstable_by_key(|(_, place)| *place);
+        assert_eq!(routes, [(a, 0), (b, 1)]);
+    }
+
+    /// Goal: who takes the slot of a process that was killed does not inherit its place, which would
+    /// put everybody's places out.
+    #[test]
+    fn a_newcomer_is_not_taken_for_the_dead_whose_slot_it_has() {
+        let scratch = Scratch::new();
+        let join = |registry: &Registry| {
+            let joined = registry.with_group([2; 16], 0, |r, members| {
+                members.push(r.slot());
+                Ok(members.clone())
+            });
+            joined.unwrap()
+        };
+        let [first, killed, third] = [(); 3].map(|()| scratch.join().unwrap());
+        join(&first);
+        join(&killed);
+        assert_eq!(join(&third), [first.slot(), killed.slot(), third.slot()]);
+        let slot = killed.slot();
+        drop(killed); // It has not left the group.
+        let heir = scratch.join().unwrap();
+        assert_eq!(heir.slot(), slot);
+        assert_eq!(join(&heir), [first.slot(), third.slot(), heir.slot()]);
+    }
+
+    #[test]
+    fn a_domain_is_there_while_somebody_has_claimed_it() {
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        let second = scratch.join().unwrap();
+        let metadata = scratch.open().metadata().unwrap();
+        let name = DomainName::new(1, &metadata);
+        let other = DomainName::new(2, &metadata);
+        assert_ne!(name, other);
+        assert_eq!(DomainName::from_words(name.words()), name);
+        let told = |expected| {
+            move |exists: bool| {
+                assert_eq!(exists, expected);
+                Ok(())
+            }
+        };
+        let changes = first.domain_changes();
+        let claim = first.claim_domain(name, told(false)).unwrap();
+        second.claim_domain(name, told(true)).unwrap();
+        second.claim_domain(other, told(false)).unwrap();
+        assert_ne!(second.domain_changes(), changes);
+        assert_eq!(first.claimants(name).collect::<Vec<_>>(), [second.me()]);
+        let refused = first.claim_domain(name, |_| Err(io::ErrorKind::NotFound.into()));
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::NotFound);
+        first.release_domain(claim);
+        assert_eq!(second.claimants(name).count(), 0);
+        let gone = second.me();
+        assert!(first.lives(gone));
+        drop(second);
+        assert!(!first.lives(gone));
+        first.claim_domain(name, told(false)).unwrap();
+        let third = scratch.join().unwrap();
+        assert!(third.me().slot == gone.slot && third.me() != gone);
+    }
+
+    #[test]
+    fn a_census_finds_who_is_where_even_if_one_is_silent() {
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        let second = scratch.join().unwrap();
+        let members = [first.slot(), second.slot()];
+        let swapped = first.census(
+            &members,
+            |place, nonce| {
+                let there = if place == 0 { &second } else { &first };
+                there.answer(place, nonce ^ 1); // Not an answer to this question.
+                there.answer(place, nonce);
+                Ok(())
+            },
+            || false,
+        );
+        assert_eq!(swapped, Some(vec![second.slot(), first.slot()]));
+        let with_one_silent = first.census(
+            &members,
+            |place, nonce| {
+                if place == 1 {
+                    first.answer(place, nonce);
+                }
+                Ok(())
+            },
+            || false,
+        );
+        assert_eq!(with_one_silent, Some(vec![second.slot(), first.slot()]));
+        let contradictory = first.census(
+            &members,
+            |place, nonce| {
+                first.answer(place, nonce);
+                Ok(())
+            },
+            || false,
+        );
+        assert_eq!(contradictory, None);
+    }
+
+    /// Goal: whoever is stopped in the midst of a change keeps nobody for ever, and they learn why.
+    #[test]
+    fn a_file_that_somebody_keeps_locked_is_an_error_that_says_so() {
+        let scratch = Scratch::new();
+        let registry = scratch.join().unwrap();
+        let kept = lock_file(&registry.path).unwrap();
+        let refused = lock_file_within(&registry.path, Duration::from_millis(5)).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+        assert!(refused.to_string().contains("stopped"), "{refused}");
+        drop(kept);
+        registry.claim_block().unwrap();
+    }
+
+    #[test]
+    fn a_visitor_sees_those_who_live_and_show_something_and_can_ask_them() {
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        let second = scratch.join().unwrap();
+        let visit = Visit::begin_by(scratch.open()).unwrap();
+        assert_eq!(visit.exhibitors().count(), 0);
+        second.set_counters(0);
+        let found: Vec<_> = visit.exhibitors().collect();
+        assert_eq!((found.len(), found[0].pid, found[0].descriptor), (1, std::process::id(), 0));
+        assert_eq!((visit.ask(&found[0]), second.asked(), first.asked()), (1, 1, 0));
+        drop(second);
+        assert_eq!(visit.exhibitors().count(), 0);
+    }
+}
