@@ -11,6 +11,7 @@
 //! | `link/` | ways between ports: `udp/`, `shm/`, and which of them a peer is reached by |
 //! | `objects/` | queue pairs, completion queues, shared receive queues, channels, events |
 //! | `progress/` | the port: what takes steps, and what sleeps meanwhile |
+//! | `port/` | what programs hold: the port, opened, and its queue pairs |
 //!
 //! The safe API that programs use is `adverb-verbs`; this crate trusts its caller in what its
 //! documentation says, and nobody else.
@@ -21,6 +22,7 @@ mod link;
 pub mod locks;
 mod memory;
 mod objects;
+mod port;
 mod progress;
 mod registry;
 
@@ -38,25 +40,32 @@ pub use adverb_engine::{
 };
 pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes, prefer_huge_pages};
 pub use adverb_wire::{Grh, Imm, Marks, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
+pub use link::errors::{ConnectError, OpenError};
 pub use link::gid::{
     Device, GidEntry, GidKind, Nature, NodeType, Provider, devices, interface_name,
 };
 pub use link::path::{DataPath, PathChoice, PortConfig, neighbours_path};
 pub use link::udp::multicast::{GroupError, GroupLimits};
-pub use link::way::{Ah, AhAttr, SendTo};
 pub use memory::access::Access;
 pub use memory::commons::Pages;
+pub use memory::local::{BufferNumber, Sge};
 pub use memory::region::{Key, Region, RegionError};
 pub use memory::window::{Bind, BindError, BindTo, Window, WindowKind};
-pub use objects::channel::{CompChannel, Notice};
-pub use objects::cq::{Completion, Cq, CqConfig, Overrun, ResizeError, Timestamps};
+pub use objects::ah::{Ah, AhAttr, SendTo};
+pub use objects::channel::CompChannel;
+pub use objects::completion::{Completion, Overrun, Timestamps};
+pub use objects::cq::{CompletionQueue, CqConfig, ResizeError};
 pub use objects::events::{AsyncEvent, Element, EventKind, EventQueue};
+pub use objects::limits::QpLimits;
+pub use objects::notice::Notice;
 pub use objects::notify::Arm;
-pub use objects::qp::{Change, ConnectError, PostError, Qp, QpConfig, QpQuery, Side};
+pub use objects::qp::{Change, PostError, QpConfig, QpQuery, Side};
 pub use objects::srq::{Srq, SrqAttr, SrqConfig, SrqError};
-pub use objects::work::{BufferNumber, ReceiveWork, SendData, SendKind, SendWork, Sge};
+pub use objects::work::{ReceiveWork, SendData, SendKind, SendWork};
 pub use objects::xrc::{OpenXrcd, XRC_SRQS_MAX, Xrcd};
-pub use progress::{OpenError, Port, QpLimits};
+pub use port::cq::Cq;
+pub use port::qp::Qp;
+pub use progress::Port;
 pub use registry::counters::{PortCounters, diag_counters, hw_counters};
 pub use registry::ledger::{DeviceReport, QpRow, survey};
 
@@ -76,8 +85,5 @@ pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Resul
 
 /// A packet sequence number that nobody can guess from the last one.
 pub fn random_psn() -> Psn {
-    use std::hash::{BuildHasher, Hasher};
-    // Each `RandomState` has keys of its own, from the system's source of randomness.
-    let number = std::hash::RandomState::new().build_hasher().finish();
-    Psn::new(u32::try_from(number & 0x00ff_ffff).unwrap_or(0))
+    Psn::new(u32::try_from(adverb_sys::random::number() & 0x00ff_ffff).unwrap_or(0))
 }

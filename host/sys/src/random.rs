@@ -1,6 +1,7 @@
 //! Random bytes from the kernel, which need no file.
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 
 /// Fills `bytes` with random bytes; waits until the kernel has some, early after boot.
@@ -18,6 +19,16 @@ pub fn fill(bytes: &mut [u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A number that nobody can guess: random bytes, or, if the kernel has none for this process, the keys of the
+/// standard library's hash maps.
+pub fn number() -> u64 {
+    let mut bytes = [0; 8];
+    match fill(&mut bytes) {
+        Ok(()) => u64::from_ne_bytes(bytes),
+        Err(_) => RandomState::new().build_hasher().finish(),
+    }
 }
 
 #[cfg(test)]

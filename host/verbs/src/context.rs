@@ -100,7 +100,7 @@ impl DeviceAttr {
         phys_port_cnt: 1,
         max_qp_wr: QpLimits::WR_MAX,
         max_sge: QpLimits::SGE_MAX,
-        max_cqe: adverb_device::Cq::CAPACITY_MAX,
+        max_cqe: adverb_device::CompletionQueue::CAPACITY_MAX,
         max_qp_rd_atom: QpLimits::RD_ATOMIC_MAX,
         max_qp_init_rd_atom: QpLimits::RD_ATOMIC_MAX,
         max_inline: QpLimits::INLINE_MAX,

@@ -249,7 +249,7 @@ fn bounds(found: &adverb_ibv::Found, context: &Context) -> io::Result<DeviceAttr
         phys_port_cnt: attr.phys_port_cnt,
         max_qp_wr: at_most(attr.max_qp_wr, QpLimits::WR_MAX),
         max_sge: at_most(attr.max_sge, QpLimits::SGE_MAX),
-        max_cqe: at_most(attr.max_cqe, adverb_device::Cq::CAPACITY_MAX),
+        max_cqe: at_most(attr.max_cqe, adverb_device::CompletionQueue::CAPACITY_MAX),
         max_qp_rd_atom: few(attr.max_qp_rd_atom),
         max_qp_init_rd_atom: few(attr.max_qp_init_rd_atom),
         max_inline: QpLimits::INLINE_MAX,

@@ -475,7 +475,7 @@ impl Domain {
     /// The memory of `region` can be registered here too.
     pub(crate) fn is_of_the_same_device(&self, region: &Region) -> bool {
         match (self, region) {
-            (Self::Soft(port, _), Region::Soft(region)) => region.is_of(port),
+            (Self::Soft(port, _), Region::Soft(region)) => port.owns(region),
             (Self::Hw(domain), Region::Hw(hardware)) => {
                 Arc::ptr_eq(hardware.mr.pd().context(), domain.port().context())
             }
@@ -535,8 +535,8 @@ impl Domain {
                 let made = port.create_qp(&adverb_device::QpConfig {
                     domain: *number,
                     kind,
-                    send_cq: send_cq.clone(),
-                    recv_cq: recv_cq.clone(),
+                    send_cq: (**send_cq).clone(),
+                    recv_cq: (**recv_cq).clone(),
                     srq: config.srq.and_then(|srq| srq.device().soft()).cloned(),
                     xrcd: xrcd.cloned(),
                     events: events.soft().cloned(),

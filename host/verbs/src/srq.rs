@@ -134,7 +134,7 @@ impl Srq {
             return Err(CreateError::ForeignCq);
         }
         let cq_of_device = cq.device().soft().ok_or(CreateError::ForeignCq)?;
-        if !xrcd.is_of(soft) {
+        if !soft.owns_xrcd(xrcd) {
             return Err(CreateError::ForeignXrcd);
         }
         let number = pd.domain().number();

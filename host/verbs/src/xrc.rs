@@ -57,7 +57,7 @@ impl Context {
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(&self) -> Xrcd {
         let (port, events) = self.parts();
-        let device = port.soft(XRC).ok().map(adverb_device::Xrcd::new);
+        let device = port.soft(XRC).ok().map(|port| port.create_xrcd());
         Xrcd { device, port: port.clone(), events: events.clone() }
     }
 
@@ -80,7 +80,7 @@ impl Context {
         let (port, events) = self.parts();
         let soft =
             port.soft(XRC).map_err(|lacks| io::Error::new(io::ErrorKind::Unsupported, lacks))?;
-        let device = Some(adverb_device::Xrcd::open(soft, file, how)?);
+        let device = Some(soft.open_xrcd(file, how)?);
         Ok(Xrcd { device, port: port.clone(), events: events.clone() })
     }
 }

@@ -1,8 +1,134 @@
 //! Links: the ways by which packets and records go from port to port.
 
+pub(crate) mod errors;
 pub(crate) mod gid;
 pub(crate) mod path;
 pub(crate) mod shm;
 pub(crate) mod udp;
 pub(crate) mod vicinity;
 pub(crate) mod way;
+
+use self::gid::{Device, devices};
+use self::path::PathChoice;
+use self::shm::lane::{Lane, PeerId};
+use self::vicinity::{Addresses, Near};
+use crate::memory::commons::Commons;
+use crate::memory::region::Regions;
+use crate::memory::shelf;
+use crate::registry::counters::Counters;
+use crate::registry::letter::Letter;
+use crate::registry::relay::{Passed, Relay};
+use crate::registry::{DomainClaim, DomainName, Member, Registry, SlotId};
+use crate::sync::Mutex;
+use adverb_engine::{Gid, Time};
+use adverb_sys::clock;
+use adverb_wire::{Marks, Qpn};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+/// What queue pairs share of a device: its memory, its place in the registry, and its links to others.
+#[derive(Debug)]
+pub(crate) struct Links {
+    pub(crate) device: Device,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) commons: Arc<Commons>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) registry: Registry,
+    pub(crate) relay: Relay,
+    pub(crate) choice: PathChoice,
+    /// Other devices of this host may have lanes to this one.
+    pub(crate) lends: bool,
+    pub(crate) lanes: Mutex<HashMap<SlotId, Arc<Lane>>>,
+}
+
+impl Links {
+    pub(crate) fn now(&self) -> Time {
+        Time::from_nanos(clock::now_ns())
+    }
+
+    #[inline]
+    pub(crate) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    /// What neighbours can see and use, if they can.
+    pub(crate) fn commons(&self) -> Option<&Arc<Commons>> {
+        Some(&self.commons).filter(|_| self.lends)
+    }
+
+    /// Both addresses are of this namespace, and whoever is at the second one may be near: what records
+    /// between them say.
+    pub(crate) fn near(&self, source: Gid, destination: Gid, marks: Marks) -> Option<Near> {
+        if !self.lends {
+            return None;
+        }
+        let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == destination);
+        let interface = match mentions(&self.device) {
+            true => self.device.index,
+            false => devices().ok()?.into_iter().find(mentions)?.index,
+        };
+        Some(Near { addresses: Addresses { source, destination, marks }, interface, group: false })
+    }
+
+    /// Some of those in a multicast group may be near.
+    pub(crate) fn near_group(&self, source: Gid, group: Gid, marks: Marks) -> Option<Near> {
+        if !self.lends {
+            return None;
+        }
+        let addresses = Addresses { source, destination: group, marks };
+        Some(Near { addresses, interface: self.device.index, group: true })
+    }
+
+    /// The devices that live and have queue pairs in a multicast group, this one perhaps among them.
+    pub(crate) fn members(&self, group: Gid) -> Vec<PeerId> {
+        let name = DomainName::of_group(self.device.index, group.0);
+        let mut members = Vec::new();
+        for slot in self.registry.holders(name) {
+            let nonce = self.registry.lends(slot, shelf::VERSION);
+            let known = members.iter().any(|member: &PeerId| member.slot == slot);
+            members.extend(nonce.filter(|_| !known).map(|nonce| PeerId { slot, nonce }));
+        }
+        members
+    }
+
+    /// Tells neighbours that there are queue pairs in a multicast group here; `None` if they cannot know,
+    /// and it has to come by way of the network.
+    pub(crate) fn claim_group(&self, group: Gid) -> Option<DomainClaim> {
+        if !self.lends {
+            return None;
+        }
+        let name = DomainName::of_group(self.device.index, group.0);
+        self.registry.claim_domain(name, |_| Ok(())).ok()
+    }
+
+    /// There is a lane to this device.
+    pub(crate) fn has_lane(&self, peer: PeerId) -> bool {
+        let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.get(&peer.slot).is_some_and(|lane| lane.peer() == peer && !lane.is_cut())
+    }
+
+    /// The device of this interface that has this queue pair, if it lends memory.
+    #[inline]
+    pub(crate) fn neighbour(&self, qp: Qpn, interface: u32) -> Option<PeerId> {
+        let slot = self.registry.owner(qp)?;
+        if self.registry.interface(slot) != interface {
+            return None;
+        }
+        let nonce = self.registry.lent(slot, shelf::VERSION)?;
+        Some(PeerId { slot, nonce })
+    }
+
+    /// It has this address.
+    pub(crate) fn is_at(&self, gid: Gid) -> bool {
+        self.device.gids.iter().any(|entry| entry.gid == gid)
+    }
+
+    /// Sends a letter, which may get lost.
+    pub(crate) fn send_letter(&self, to: Member, letter: &Letter, passed: Option<Passed<'_>>) {
+        let there = self.registry.relay_port(to.slot);
+        if there.is_some_and(|there| self.relay.send(there, letter, passed).is_ok()) {
+            self.registry.note_relayed(to.slot);
+            self.counters.forwarded.add(u64::from(passed.is_some()));
+        }
+    }
+}

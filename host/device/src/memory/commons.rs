@@ -9,16 +9,15 @@
 //!
 //! [`Pages`] lends the address of its mapping, whose rules are those of `adverb_sys::memory`.
 
-use crate::link::shm::lane::Lane;
 use crate::memory::access::Access;
 use crate::memory::arena::{Arena, Run};
 use crate::memory::copying::copy_long;
 use crate::memory::shelf::Shelf;
-use crate::progress::Port;
 use crate::sync::Mutex;
 use adverb_sys::memory::Mapping;
 use adverb_sys::process::descriptors_max;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -112,6 +111,20 @@ impl Pages {
         Ok(Self { hold: Hold::Private(Mapping::anonymous(len)?) })
     }
 
+    /// Takes `len` bytes of zeros from the system, rounded up to whole pages, for a region of this domain with
+    /// these rights.
+    pub(crate) fn new(
+        commons: &Arc<Commons>,
+        len: usize,
+        domain: u32,
+        access: Access,
+    ) -> io::Result<Self> {
+        match Home::of(domain, access) {
+            Some(home) => Commons::allocate(commons, len, home),
+            None => Self::private(len),
+        }
+    }
+
     /// Where they start.
     #[inline]
     pub fn as_ptr(&self) -> NonNull<u8> {
@@ -164,21 +177,6 @@ impl Drop for Pages {
     }
 }
 
-impl Port {
-    /// Takes `len` bytes of zeros from the system, rounded up to whole pages, for a region of this domain with
-    /// these rights.
-    ///
-    /// # Errors
-    ///
-    /// There is no memory.
-    pub fn allocate(&self, len: usize, domain: u32, access: Access) -> io::Result<Pages> {
-        match (self.commons(), Home::of(domain, access)) {
-            (Some(commons), Some(home)) => Commons::allocate(commons, len, home),
-            (_, _) => Pages::private(len),
-        }
-    }
-}
-
 /// A file that others can map.
 #[derive(Debug)]
 struct Shared {
@@ -188,6 +186,15 @@ struct Shared {
     file: OwnedFd,
     /// It holds many buffers.
     arena: Option<Arc<Arena>>,
+}
+
+/// Another process that may be at this one's memory.
+pub(crate) trait Neighbour: fmt::Debug + Send + Sync {
+    /// Waits until it is at nothing that was there before the call. False if it may still be: it is stopped.
+    fn wait(&self) -> bool;
+
+    /// This file is no more.
+    fn file_is_gone(&self, number: u64);
 }
 
 /// What this device has in common with others.
@@ -201,7 +208,7 @@ pub(crate) struct Commons {
     files_max: usize,
     next_file: AtomicU64,
     serials: AtomicU64,
-    lanes: Mutex<Vec<Weak<Lane>>>,
+    neighbours: Mutex<Vec<Weak<dyn Neighbour>>>,
     /// Held while neighbours are waited for.
     waiting: Mutex<()>,
     /// The device ended while a neighbour that was stopped may have been at its memory.
@@ -225,7 +232,7 @@ impl Commons {
             files_max: FILES_MAX.min(descriptors_max() / FILES_SHARE),
             next_file: AtomicU64::new(1),
             serials: AtomicU64::new(1),
-            lanes: Mutex::default(),
+            neighbours: Mutex::default(),
             waiting: Mutex::default(),
             deserted: AtomicBool::new(false),
         }
@@ -241,15 +248,15 @@ impl Commons {
         self.shares
     }
 
-    /// Whoever is at the other end may use what is published here.
-    pub(crate) fn add_lane(&self, lane: &Arc<Lane>) {
-        let mut lanes = lock(&self.lanes);
-        lanes.retain(|lane| lane.strong_count() > 0);
-        lanes.push(Arc::downgrade(lane));
+    /// It may use what is published here.
+    pub(crate) fn add_neighbour(&self, neighbour: Weak<dyn Neighbour>) {
+        let mut neighbours = lock(&self.neighbours);
+        neighbours.retain(|known| known.strong_count() > 0);
+        neighbours.push(neighbour);
     }
 
-    fn lanes(&self) -> Vec<Arc<Lane>> {
-        lock(&self.lanes).iter().filter_map(Weak::upgrade).filter(|lane| !lane.is_own()).collect()
+    fn neighbours(&self) -> Vec<Arc<dyn Neighbour>> {
+        lock(&self.neighbours).iter().filter_map(Weak::upgrade).collect()
     }
 
     fn allocate(commons: &Arc<Self>, len: usize, home: Home) -> io::Result<Pages> {
@@ -324,13 +331,13 @@ impl Commons {
             gone.filter_map(|(.., base)| Some(files.remove(&base)?.number)).collect();
         drop(files);
         for number in gone {
-            self.lanes().iter().for_each(|lane| lane.maps().on_own_gone(number));
+            self.neighbours().iter().for_each(|neighbour| neighbour.file_is_gone(number));
         }
     }
 
     fn close(&self, number: u64, base: NonNull<u8>) {
         lock(&self.files).remove(&base.addr().get());
-        self.lanes().iter().for_each(|lane| lane.maps().on_own_gone(number));
+        self.neighbours().iter().for_each(|neighbour| neighbour.file_is_gone(number));
     }
 
     /// Which file for regions of this kind these bytes lie in, and where.
@@ -403,13 +410,13 @@ impl Commons {
     /// Waits until no neighbour is at something that was there before the call. False if one that was stopped may
     /// be: then nothing is taken from the files that it may write to.
     pub(crate) fn wait_for_neighbours(&self) -> bool {
-        let lanes = self.lanes();
-        if lanes.is_empty() {
+        let neighbours = self.neighbours();
+        if neighbours.is_empty() {
             return true;
         }
         let _waiting = lock(&self.waiting);
         // Each is waited for, whatever became of those before.
-        let stalled = lanes.iter().filter(|lane| !lane.wait_for_peer()).count();
+        let stalled = neighbours.iter().filter(|neighbour| !neighbour.wait()).count();
         if stalled > 0 {
             let files = lock(&self.files);
             files.values().filter_map(|file| file.arena.as_ref()).for_each(|arena| arena.retire());

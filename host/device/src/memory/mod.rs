@@ -4,6 +4,7 @@ pub(crate) mod access;
 pub(crate) mod arena;
 pub(crate) mod commons;
 pub(crate) mod copying;
+pub(crate) mod local;
 pub(crate) mod maps;
 pub(crate) mod region;
 pub(crate) mod shelf;

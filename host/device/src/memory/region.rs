@@ -31,10 +31,10 @@
 use crate::memory::access::Access as Rights;
 use crate::memory::commons::{Commons, Published};
 use crate::memory::copying::copy_short;
-use crate::memory::shelf::random;
 use crate::memory::window;
 use crate::sync::Mutex;
 use adverb_engine::{Access, AccessError, AtomicOp};
+use adverb_sys::random;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ptr::NonNull;
@@ -146,7 +146,9 @@ impl Slot {
             va: AtomicU64::new(0),
             access: AtomicU32::new(0),
             domain: AtomicU32::new(0),
-            generation: AtomicU32::new(u32::try_from(random() & u64::from(u32::MAX)).unwrap_or(0)),
+            generation: AtomicU32::new(
+                u32::try_from(random::number() & u64::from(u32::MAX)).unwrap_or(0),
+            ),
             serial: SerialCell::empty(),
             windows: AtomicU32::new(0),
             under: AtomicU32::new(0),
@@ -465,9 +467,9 @@ impl Region {
         self.base
     }
 
-    /// It is in the table of `port`.
-    pub fn is_of(&self, port: &crate::Port) -> bool {
-        std::ptr::eq(&raw const *self.table, port.regions())
+    /// It is in this table.
+    pub(crate) fn is_of(&self, table: &Regions) -> bool {
+        std::ptr::eq(&raw const *self.table, table)
     }
 
     /// Length in bytes.

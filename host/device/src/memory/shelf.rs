@@ -8,6 +8,7 @@
 use crate::registry::{BLOCK_BITS, Block};
 use adverb_engine::Access;
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
+use adverb_sys::random;
 use adverb_wire::Qpn;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -126,7 +127,7 @@ impl Shelf {
         let name = "adverb-shelf";
         let (memory, file) = Mapping::memfd_for_readers(name, layout::BYTES)
             .or_else(|_| Mapping::memfd(name, layout::BYTES))?;
-        let probe = Box::new(AtomicU64::new(random()));
+        let probe = Box::new(AtomicU64::new(random::number()));
         let shelf = Self { memory, file, probe };
         let address = std::ptr::from_ref(&*shelf.probe).addr();
         let value = shelf.probe.load(Ordering::Relaxed);
@@ -213,12 +214,6 @@ impl AsFd for Shelf {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
-}
-
-/// A number that nobody can guess.
-pub(crate) fn random() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::hash::RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]

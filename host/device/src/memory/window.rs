@@ -19,7 +19,6 @@
 
 use crate::memory::access::Access as Rights;
 use crate::memory::region::{Key, Region, RegionError, Regions, Serial, Slot};
-use crate::progress::Port;
 use adverb_engine::{AccessError, Invalidator};
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -201,11 +200,6 @@ impl Window {
     /// The protection domain it belongs to.
     pub fn domain(&self) -> u32 {
         self.domain
-    }
-
-    /// It is in the table of `port`.
-    pub fn is_of(&self, port: &Port) -> bool {
-        std::ptr::eq(&raw const *self.table, port.regions())
     }
 
     /// The key that it has, or had last: it means something only while the window is bound.

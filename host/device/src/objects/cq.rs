@@ -1,133 +1,18 @@
 //! Completion queues: what was posted comes back here.
 
-use crate::objects::channel::{ChannelShared, CompChannel, Notice};
-use crate::objects::events::{Affiliation, Element, EventKind, EventQueue};
+use crate::objects::channel::CompChannel;
+use crate::objects::completion::{Alert, CqShared, Timestamps};
+use crate::objects::events::{Affiliation, Element, EventQueue};
+use crate::objects::notice::Notice;
 use crate::objects::notify::{Arm, Queue};
-use crate::objects::work::BufferNumber;
-use crate::progress::Port;
 use crate::registry::counters::Counters;
-use adverb_engine::{WcOpcode, WcStatus};
-use adverb_sys::clock;
-use adverb_wire::{Imm, Nak, Qpn, Rkey, Syndrome};
 use std::fmt;
 use std::sync::Arc;
-
-/// A work completion. `struct ibv_wc`.
-///
-/// Three of its fields are missing because RoCE leaves them at zero: `slid`, `sl` and
-/// `dlid_path_bits`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Completion {
-    /// What the request was posted with.
-    pub wr_id: u64,
-    /// How it ended.
-    pub status: WcStatus,
-    /// What it was.
-    pub opcode: WcOpcode,
-    /// Bytes that a receive, READ or atomic brought, the network header of a datagram included;
-    /// otherwise the length of what was sent.
-    pub byte_len: u32,
-    /// Immediate data, if the message had some.
-    pub imm: Option<Imm>,
-    /// The key that the message invalidated, if it did. `IBV_WC_WITH_INV`.
-    pub invalidated: Option<Rkey>,
-    /// The first [`crate::GRH_LEN`] bytes of the buffers are the network header: UD.
-    /// `IBV_WC_GRH`.
-    pub grh: bool,
-    /// Place of the message's partition in the port's table.
-    pub pkey_index: u16,
-    /// The local queue pair.
-    pub qp: Qpn,
-    /// The peer's queue pair, for receives.
-    pub src_qp: Qpn,
-    /// The buffer's number, if the poster gave one.
-    pub buffer: Option<BufferNumber>,
-    /// The shared receive queue that the receive came from.
-    pub srq: Option<u32>,
-    /// When the work completed, by the clock that the queue was made with: see [`Timestamps`].
-    pub timestamp_ns: u64,
-}
-
-impl Completion {
-    /// No completion: for arrays to poll into.
-    pub const EMPTY: Self = Self {
-        wr_id: 0,
-        status: WcStatus::General,
-        opcode: WcOpcode::Send,
-        byte_len: 0,
-        imm: None,
-        invalidated: None,
-        grh: false,
-        pkey_index: 0,
-        qp: Qpn::new(0),
-        src_qp: Qpn::new(0),
-        buffer: None,
-        srq: None,
-        timestamp_ns: 0,
-    };
-
-    /// What went wrong, as a number of this device: 0 for work that succeeded, the syndrome of the
-    /// peer's refusal (IBTA Vol. 1 §9.7.5.2.8) if there was one, otherwise that of the status.
-    pub fn vendor_err(&self) -> u32 {
-        let refusals = [
-            (WcStatus::RemoteInvalidRequest, Nak::InvalidRequest),
-            (WcStatus::RemoteAccess, Nak::RemoteAccess),
-            (WcStatus::RemoteOperation, Nak::RemoteOperation),
-        ];
-        let refusal = refusals.into_iter().find(|(status, _)| *status == self.status);
-        let code = refusal.map_or(self.status.code(), |(_, nak)| Syndrome::Nak(nak).code());
-        u32::from(code)
-    }
-}
-
-/// The queue was full when a completion came: completions were lost, and its queue pairs are in
-/// the error state.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Overrun;
-
-impl fmt::Display for Overrun {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "the completion queue was too small for the work of its queue pairs: completions were \
-             lost; create it with at least as many entries as requests can be outstanding",
-        )
-    }
-}
-
-impl std::error::Error for Overrun {}
-
-/// Which clock completions of a queue are stamped with.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Timestamps {
-    /// None: stamps are 0.
-    #[default]
-    None,
-    /// Nanoseconds since an arbitrary start, never going back (`CLOCK_MONOTONIC`).
-    Monotonic,
-    /// Nanoseconds since 1970-01-01 00:00 UTC.
-    WallClock,
-}
-
-impl Timestamps {
-    #[inline(always)]
-    fn now(self) -> u64 {
-        if self == Self::None { 0 } else { self.read() }
-    }
-
-    #[cold]
-    fn read(self) -> u64 {
-        match self {
-            Self::None => 0,
-            Self::Monotonic => clock::now_ns(),
-            Self::WallClock => clock::unix_ns(),
-        }
-    }
-}
 
 /// What a completion queue is made of.
 #[derive(Clone, Debug, Default)]
 pub struct CqConfig {
-    /// Completions it holds, 1 to [`Cq::CAPACITY_MAX`].
+    /// Completions it holds, 1 to [`CompletionQueue::CAPACITY_MAX`].
     pub capacity: u32,
     /// Comes back with its events.
     pub context: u64,
@@ -137,84 +22,6 @@ pub struct CqConfig {
     pub events: Option<Arc<EventQueue>>,
     /// The clock.
     pub timestamps: Timestamps,
-}
-
-/// Where a completion queue says that it has something.
-#[derive(Debug)]
-struct Alert {
-    channel: Arc<ChannelShared>,
-    notice: Arc<Notice>,
-}
-
-/// The part of a completion queue that queue pairs share.
-#[derive(Debug)]
-pub(crate) struct CqShared {
-    queue: Queue<Completion>,
-    alert: Option<Alert>,
-    affiliation: Arc<Affiliation>,
-    timestamps: Timestamps,
-    counters: Arc<Counters>,
-}
-
-impl CqShared {
-    /// Adds a completion; false if there was no room for it. `solicited`: its sender asked for an
-    /// event.
-    #[inline(always)]
-    pub(crate) fn publish(&self, mut completion: Completion, solicited: bool) -> bool {
-        completion.timestamp_ns = self.timestamps.now();
-        let urgent = solicited || completion.status != WcStatus::Success;
-        let published = self.queue.publish(completion, urgent);
-        if published.first_overrun {
-            self.counters.num_cqovf.add(1);
-            self.affiliation.raise(EventKind::CqErr);
-        }
-        if let Some(Alert { channel, notice }) = self.alert.as_ref().filter(|_| published.wake) {
-            channel.fire(notice);
-        }
-        published.stored
-    }
-}
-
-/// Where a poll gets completions that it brings about itself: at once, without the queue in between.
-///
-/// Whoever holds one drives the device, so nobody else brings messages meanwhile. A completion goes here
-/// only while the queue is empty: so none overtakes another of its queue pair, whose lock is held.
-#[derive(Debug)]
-pub(crate) struct Tray<'a> {
-    queue: &'a CqShared,
-    places: &'a mut [Completion],
-    taken: usize,
-}
-
-impl Tray<'_> {
-    /// A completion of this queue can be put here.
-    #[inline]
-    pub(crate) fn takes(&self, queue: &CqShared) -> bool {
-        std::ptr::eq(self.queue, queue)
-            && queue.alert.is_none()
-            && self.taken < self.places.len()
-            && queue.queue.is_empty()
-    }
-
-    /// Puts one here, of which [`Tray::takes`] says that it can be.
-    #[inline(always)]
-    pub(crate) fn put(&mut self, completion: Completion) {
-        debug_assert!(self.taken < self.places.len(), "the caller has asked");
-        if let Some(place) = self.places.get_mut(self.taken) {
-            *place = completion;
-            place.timestamp_ns = self.queue.timestamps.now();
-            self.taken += 1;
-        }
-    }
-}
-
-impl Drop for CqShared {
-    fn drop(&mut self) {
-        self.affiliation.retire();
-        if let Some(Alert { channel, notice }) = &self.alert {
-            channel.detach(notice, self.queue.disarm());
-        }
-    }
 }
 
 /// Why a completion queue does not change its size. The caller's mistake; nothing has changed.
@@ -252,18 +59,17 @@ impl fmt::Display for ResizeError {
 
 impl std::error::Error for ResizeError {}
 
-/// A completion queue.
+/// A completion queue, as its queue pairs see it. A handle: clones are the same queue.
 #[derive(Clone, Debug)]
-pub struct Cq {
-    pub(crate) port: Arc<Port>,
+pub struct CompletionQueue {
     pub(crate) shared: Arc<CqShared>,
 }
 
-impl Cq {
+impl CompletionQueue {
     /// Completions that a queue can be made for.
     pub const CAPACITY_MAX: u32 = 1 << 22;
 
-    pub(crate) fn new(port: Arc<Port>, config: &CqConfig) -> Self {
+    pub(crate) fn new(config: &CqConfig, counters: &Arc<Counters>) -> Self {
         let capacity = config.capacity.clamp(1, Self::CAPACITY_MAX);
         let capacity = usize::try_from(capacity).unwrap_or(1);
         let alert = config.channel.as_ref().map(|channel| {
@@ -277,9 +83,9 @@ impl Cq {
             alert,
             affiliation: Affiliation::new(config.events.clone(), element),
             timestamps: config.timestamps,
-            counters: Arc::clone(port.counters_ref()),
+            counters: Arc::clone(counters),
         };
-        Self { port, shared: Arc::new(shared) }
+        Self { shared: Arc::new(shared) }
     }
 
     /// Completions that it can hold.
@@ -321,26 +127,5 @@ impl Cq {
             channel.armed();
         }
         true
-    }
-
-    /// Takes completions, oldest first, and says how many; drives the device if there are none.
-    ///
-    /// # Errors
-    ///
-    /// [`Overrun`], for good, once all completions from before it are taken.
-    #[inline]
-    pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Overrun> {
-        let queue = &self.shared.queue;
-        let mut taken = queue.take(out);
-        if taken == 0 {
-            let mut tray = Tray { queue: &self.shared, places: out, taken: 0 };
-            self.port.drive_for(&mut tray);
-            taken = tray.taken;
-            taken += queue.take(out.get_mut(taken..).unwrap_or_default());
-        }
-        if taken == 0 && queue.has_overrun() {
-            return Err(Overrun);
-        }
-        Ok(taken)
     }
 }

@@ -1,22 +1,22 @@
 //! The transport's view of its surroundings: rings, regions, completion queues, the way out.
 
-use crate::link::shm::lane::{Cargo, Lane, Lent, Load};
-use crate::link::shm::reach::Views;
+use crate::link::shm::direct::{self, Direct, Sink, Views, land};
+use crate::link::shm::lane::{Cargo, InRing, Lane, Lent, Load};
 use crate::link::udp::burst::{Burst, Source};
 use crate::link::vicinity::Leg;
-use crate::memory::region::{Pin, Regions, Serial};
-use crate::objects::cq::{Completion, CqShared, Tray};
+use crate::memory::local::{Local, Sge};
+use crate::memory::region::{Grip, Pin, Regions, Serial};
+use crate::objects::completion::{Completion, CqShared, Tray};
 use crate::objects::events::{Affiliation, EventKind};
-use crate::objects::qp::Came;
 use crate::objects::srq::Drawn;
-use crate::objects::work::{Local, ReceiveRing, SendRing, SendWork, Sge};
+use crate::objects::work::{ReceiveRing, SendRing, SendWork};
 use crate::objects::xrc::Targets;
 use adverb_engine::{
-    Access, AccessError, AtomicOp, EmitError, FetchError, Host, Invalidator, LOCAL_SEGMENT_BYTES,
-    Landing, LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request,
-    Route, SendDone, Target,
+    Access, AccessError, AtomicOp, EmitError, FetchError, Gid, Host, Invalidator,
+    LOCAL_SEGMENT_BYTES, Landing, LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive,
+    ReceiveDone, Request, RequestKind, Route, SendDone, Target,
 };
-use adverb_wire::{Grh, Headers, Packet, Qpn, Rkey};
+use adverb_wire::{Flow, Grh, Headers, Marks, Packet, Qpn, Rkey};
 use std::sync::Arc;
 
 /// Where a queue pair's receives come from.
@@ -28,6 +28,20 @@ pub(crate) enum Receives {
     Shared(Drawn),
     /// Those of an XRC domain, which each message names one of.
     Xrc(Targets),
+}
+
+impl Receives {
+    /// Where a receive's bytes go: protection domain and buffers. That of the queue pair is `own`.
+    #[inline(always)]
+    fn sges(&self, receive: Receive, own: u32) -> (u32, &[Sge]) {
+        match self {
+            Self::Own(ring) => (own, ring.sges(receive.token)),
+            Self::Shared(drawn) => (drawn.domain(), drawn.sges()),
+            Self::Xrc(targets) => {
+                targets.current().map_or((own, &[]), |drawn| (drawn.domain(), drawn.sges()))
+            }
+        }
+    }
 }
 
 /// What a queue pair owns besides its transport.
@@ -116,6 +130,23 @@ impl Surroundings<'_, '_> {
     }
 }
 
+/// Where packets have come from, all of a burst alike.
+#[derive(Debug)]
+pub(crate) struct Origin<'a> {
+    pub(crate) source: Gid,
+    pub(crate) flow: &'a Flow,
+    /// How they were marked.
+    pub(crate) marks: Marks,
+}
+
+/// How a packet has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Came<'a> {
+    pub(crate) from: &'a Origin<'a>,
+    /// Length of the datagram that it came in.
+    pub(crate) len: u16,
+}
+
 /// What datagrams want to know of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Errand<'a> {
@@ -126,6 +157,95 @@ pub(crate) enum Errand<'a> {
     /// Packets leave by this leg; request number `next` is the next.
     /// A lane of its fan that is full for long loses them; of others there has to be room.
     Departure { leg: &'a Leg, next: u64, sinks: bool },
+}
+
+impl<'a> Surroundings<'a, '_> {
+    /// Carries out a one-sided request on the peer's memory.
+    fn reach_peer(&mut self, index: u64, request: &Request, all_before: bool) -> Reach {
+        let Some(lane) = self.lane().filter(|lane| lane.shares()) else {
+            return Reach::Not;
+        };
+        let Own { number, peer, domain, serial, views, sends, .. } = &mut *self.own;
+        let (number, peer, domain, serial) = (*number, *peer, *domain, *serial);
+        let mut direct =
+            Direct { lane, regions: self.regions, views, number, peer, domain, serial };
+        if !all_before {
+            // Small WRITEs follow what is under way; the rest is better off waiting.
+            let write = matches!(request.kind, RequestKind::Write { .. });
+            let sent = write && request.len <= LOCAL_SEGMENT_BYTES;
+            return if sent || !direct.may_reach(request) { Reach::Not } else { Reach::Later };
+        }
+        let local = self.at_once.map_or_else(|| sends.local(index), SendWork::local);
+        match direct.act(request, local) {
+            Some(()) => Reach::Done,
+            None => Reach::Not,
+        }
+    }
+
+    /// Copies the bytes of the lent message that is being handed over.
+    #[inline(never)]
+    fn fetch_lent(&mut self, to: Target) -> Result<(), FetchError> {
+        let (lane, total, pieces) = match self.lent {
+            None => return Err(FetchError::Lost),
+            Some(Lent::Near(near)) => return self.fetch_near(near, to),
+            Some(Lent::Far { lane, total, pieces }) => (lane, total, pieces),
+        };
+        let regions = self.regions;
+        let Own { number, peer, domain, serial, views, receives, .. } = &mut *self.own;
+        let (number, peer, domain, serial) = (*number, *peer, *domain, *serial);
+        let pin;
+        let sink = match to {
+            Target::Receive(receive) => {
+                let (domain, sges) = receives.sges(receive, domain);
+                Sink::Buffers { domain, sges }
+            }
+            Target::Region { rkey, va } => {
+                pin = regions.pin_remote(rkey.0, domain, serial).map_err(FetchError::Access)?;
+                Sink::Region { pin: &pin, va }
+            }
+        };
+        Direct { lane, regions, views, number, peer, domain, serial }.fetch(pieces, total, sink)
+    }
+
+    /// Copies the bytes of a record out of the ring.
+    #[inline(always)]
+    fn fetch_near(&mut self, near: InRing<'_>, to: Target) -> Result<(), FetchError> {
+        match to {
+            Target::Receive(receive) => match self.own.receives.sges(receive, self.own.domain) {
+                (domain, [sge]) => {
+                    // The transport has seen to it that the receive is long enough.
+                    let refused = |_| FetchError::Local(LocalError::Protection);
+                    land(near, sge, domain, &mut Grip::new(self.regions)).map_err(refused)
+                }
+                (domain, sges) => {
+                    direct::fetch_near(near, self.regions, Sink::Buffers { domain, sges })
+                }
+            },
+            Target::Region { rkey, va } => {
+                let pin = self.pin(rkey).map_err(FetchError::Access)?;
+                direct::fetch_near(near, self.regions, Sink::Region { pin: &pin, va })
+            }
+        }
+    }
+
+    /// The message of a request can be lent: the peer can reach the bytes.
+    fn can_lend(&self, index: u64, request: &Request) -> bool {
+        let carries = matches!(
+            request.kind,
+            RequestKind::Send { .. }
+                | RequestKind::SendInvalidate { .. }
+                | RequestKind::Write { .. }
+        );
+        let long = request.len > LOCAL_SEGMENT_BYTES;
+        let Some(lane) = self.cargo.as_ref().map(|cargo| cargo.lane()).filter(|_| carries && long)
+        else {
+            return false;
+        };
+        let Local::Gather(sges) = self.own.sends.local(index) else {
+            return false;
+        };
+        direct::can_lend(lane, self.regions, self.own.domain, sges)
+    }
 }
 
 impl Surroundings<'_, '_> {
@@ -160,21 +280,9 @@ impl Surroundings<'_, '_> {
         if left.is_empty() { Ok(()) } else { Err(LocalError::Protection) }
     }
 
-    /// Where a receive's bytes go: domain and buffers.
-    #[inline(always)]
-    pub(crate) fn receive_sges(&self, receive: Receive) -> (u32, &[Sge]) {
-        match &self.own.receives {
-            Receives::Own(ring) => (self.own.domain, ring.sges(receive.token)),
-            Receives::Shared(drawn) => (drawn.domain(), drawn.sges()),
-            Receives::Xrc(targets) => targets
-                .current()
-                .map_or((self.own.domain, &[]), |drawn| (drawn.domain(), drawn.sges())),
-        }
-    }
-
     /// Holds what the peer's key names.
     #[inline]
-    pub(crate) fn pin(&self, rkey: Rkey) -> Result<Pin<'_>, AccessError> {
+    fn pin(&self, rkey: Rkey) -> Result<Pin<'_>, AccessError> {
         self.regions.pin_remote(rkey.0, self.own.domain, self.own.serial)
     }
 
@@ -392,18 +500,10 @@ impl Host for Surroundings<'_, '_> {
     fn scatter(&mut self, to: Landing, offset: u32, bytes: &[u8]) -> Result<(), LocalError> {
         let domain = self.own.domain;
         match to {
-            Landing::Receive(receive) => match &self.own.receives {
-                Receives::Own(ring) => {
-                    self.scatter_to(domain, ring.sges(receive.token), offset, bytes)
-                }
-                Receives::Shared(drawn) => {
-                    self.scatter_to(drawn.domain(), drawn.sges(), offset, bytes)
-                }
-                Receives::Xrc(targets) => {
-                    let drawn = targets.current().ok_or(LocalError::Protection)?;
-                    self.scatter_to(drawn.domain(), drawn.sges(), offset, bytes)
-                }
-            },
+            Landing::Receive(receive) => {
+                let (domain, sges) = self.own.receives.sges(receive, domain);
+                self.scatter_to(domain, sges, offset, bytes)
+            }
             Landing::Request(index) => match self.own.sends.local(index) {
                 Local::Gather(sges) => self.scatter_to(domain, sges, offset, bytes),
                 // Inline data is refused for requests that bring data back.

@@ -1,14 +1,20 @@
 //! What programs make: queue pairs, completion queues, shared receive queues, channels, events.
 
 pub(crate) mod ack;
+pub(crate) mod ah;
 pub(crate) mod channel;
+pub(crate) mod completion;
 pub(crate) mod cq;
 pub(crate) mod deputy;
 pub(crate) mod events;
 pub(crate) mod host;
+pub(crate) mod limits;
+pub(crate) mod notice;
 pub(crate) mod notify;
+pub(crate) mod progress;
 pub(crate) mod qp;
 pub(crate) mod srq;
+pub(crate) mod standby;
 pub(crate) mod steward;
 pub(crate) mod table;
 pub(crate) mod work;

@@ -4,41 +4,42 @@
 //! ([`Qp`], `qp/handle.rs`); dropping that ends the queue pair.
 
 mod brief;
-mod errors;
-mod handle;
+mod change;
+pub(crate) mod errors;
 mod offices;
 
 use self::brief::Debt;
+use crate::link::Links;
+use crate::link::errors::ConnectError;
 use crate::link::path::DataPath;
+use crate::link::shm::direct::Views;
 use crate::link::shm::lane::{Grant, Lane, Lent, PeerId, Takes};
-use crate::link::shm::reach::Views;
 use crate::link::udp::burst::{Route, with_burst};
 use crate::link::udp::endpoint::Endpoint;
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS, Fan, Vicinity};
-use crate::link::way::{SendTo, Way};
+use crate::link::way::Way;
+use crate::memory::local::total_len;
 use crate::memory::region::Serial;
 use crate::memory::shelf::QpWord;
 use crate::objects::ack::AckPolicy;
-use crate::objects::cq::Cq;
+use crate::objects::ah::SendTo;
+use crate::objects::cq::CompletionQueue;
 use crate::objects::events::{Affiliation, Element, EventQueue};
-use crate::objects::host::{Errand, Own, Receives, Surroundings};
+use crate::objects::host::{Came, Errand, Origin, Own, Receives, Surroundings};
 use crate::objects::srq::{Drawn, Srq};
-use crate::objects::work::{
-    ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork, total_len,
-};
+use crate::objects::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork};
 use crate::objects::xrc::{Office, Targets, Xrcd};
-use crate::progress::Port;
 use crate::registry::ledger::QpRow;
 use adverb_engine::{
     Brief, Datagram, Gid, QpCounters, QpOptions, QpState, QpType, Request, Time, To, allowed,
 };
-use adverb_wire::{Flow, Marks, Packet, PathMtu, Qpn};
+use adverb_wire::{Marks, Packet, PathMtu, Qpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(crate) use brief::{Caller, Took};
-pub use errors::{ConnectError, PostError};
-pub use handle::{Change, Qp, QpQuery, Side};
+pub use change::{Change, QpQuery, Side};
+pub use errors::PostError;
 pub(crate) use offices::{Directed, Waiters};
 
 /// What a queue pair is made of.
@@ -49,9 +50,9 @@ pub struct QpConfig {
     /// Its type.
     pub kind: QpType,
     /// Where send requests complete.
-    pub send_cq: Cq,
+    pub send_cq: CompletionQueue,
     /// Where receives complete.
-    pub recv_cq: Cq,
+    pub recv_cq: CompletionQueue,
     /// Where its receives come from, if it has none of its own.
     pub srq: Option<Srq>,
     /// Where an XRC target finds shared receive queues.
@@ -86,16 +87,16 @@ pub(crate) enum Link {
 /// A queue pair as the port holds it.
 #[derive(Debug)]
 pub(crate) struct QpInner {
-    engine: adverb_engine::Qp,
+    pub(crate) engine: adverb_engine::Qp,
     own: Own,
     /// The way to the peer, once it is known.
     link: Option<Link>,
     /// Who has been sent datagrams on this host.
-    vicinity: Vicinity,
+    pub(crate) vicinity: Vicinity,
     /// Place of its own address in the GID table, once it is known.
-    gid_index: u8,
+    pub(crate) gid_index: u8,
     /// How its packets are to be marked.
-    marks: Marks,
+    pub(crate) marks: Marks,
     signal_all: bool,
     block_self_multicast: bool,
     reads_allowed: bool,
@@ -150,23 +151,6 @@ pub(crate) enum Acks {
     WithCompany,
 }
 
-/// Where packets have come from, all of a burst alike.
-#[derive(Debug)]
-pub(crate) struct Origin<'a> {
-    pub(crate) source: Gid,
-    pub(crate) flow: &'a Flow,
-    /// How they were marked.
-    pub(crate) marks: Marks,
-}
-
-/// How a packet has come.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Came<'a> {
-    pub(crate) from: &'a Origin<'a>,
-    /// Length of the datagram that it came in.
-    pub(crate) len: u16,
-}
-
 /// What a call on a queue pair leaves for the port to do.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Aftermath {
@@ -182,9 +166,9 @@ pub(crate) struct Aftermath {
 
 /// Requests that were posted the short way, and completions that this published.
 #[derive(Clone, Copy, Debug, Default)]
-struct Posted {
-    requests: usize,
-    published: u32,
+pub(crate) struct Posted {
+    pub(crate) requests: usize,
+    pub(crate) published: u32,
 }
 
 /// Packets that one call may emit before it looks at what has arrived.
@@ -242,15 +226,15 @@ impl QpInner {
 
     /// Shows neighbours what the peer may do by itself, if that has changed.
     #[inline]
-    fn show(&mut self, port: &Port) {
+    pub(crate) fn show(&mut self, links: &Links) {
         let shown = (self.engine.state(), self.is_local() && self.engine.is_open());
         if self.shown != shown {
-            self.show_anew(shown, port);
+            self.show_anew(shown, links);
         }
     }
 
     #[cold]
-    fn show_anew(&mut self, shown: (QpState, bool), port: &Port) {
+    fn show_anew(&mut self, shown: (QpState, bool), links: &Links) {
         let (_, open) = shown;
         let seen = self.shown.1;
         self.shown = shown;
@@ -273,19 +257,19 @@ impl QpInner {
             let access = self.engine.settings().access;
             self.grant = Some(lane.grant(self.own.number, self.own.domain, access));
         }
-        if let Some(place) = port.commons().and_then(|commons| commons.shelf().qp(self.own.number))
+        if let Some(place) = links.commons().and_then(|commons| commons.shelf().qp(self.own.number))
         {
             place.store(word.bits(), Ordering::SeqCst);
         }
     }
 
     /// Lends the surroundings without a way out.
-    fn quietly(
+    pub(crate) fn quietly(
         &mut self,
-        port: &Port,
+        links: &Links,
         run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
     ) -> u32 {
-        self.with_errand(Errand::None, None, port, run)
+        self.with_errand(Errand::None, None, links, run)
     }
 
     /// Lends the surroundings for an errand without a way out.
@@ -294,17 +278,17 @@ impl QpInner {
         &mut self,
         errand: Errand<'_>,
         lent: Option<Lent<'_>>,
-        port: &Port,
+        links: &Links,
         run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
     ) -> u32 {
-        let settled = self.settle(None, port);
+        let settled = self.settle(None, links);
         let Self { engine, own, .. } = self;
-        let mut host = Surroundings::quiet(own, port.regions());
+        let mut host = Surroundings::quiet(own, links.regions());
         (host.errand, host.lent) = (errand, lent);
         run(engine, &mut host);
         host.end(engine);
         let published = host.published;
-        self.show(port);
+        self.show(links);
         settled + published
     }
 
@@ -315,10 +299,10 @@ impl QpInner {
         packet: &Packet<'_>,
         came: Came<'_>,
         now: Time,
-        port: &Port,
+        links: &Links,
     ) -> u32 {
         self.own.meet_queue(packet);
-        self.with_errand(Errand::Arrival(came), None, port, |engine, host| {
+        self.with_errand(Errand::Arrival(came), None, links, |engine, host| {
             engine.on_packet(packet, came.from.source, now, host);
         })
     }
@@ -332,7 +316,7 @@ impl QpInner {
         lent: Option<&[u8]>,
         lane: &Lane,
         now: Time,
-        port: &Port,
+        links: &Links,
     ) -> u32 {
         let Some(Link::Lane(own)) = &self.link else {
             return 0;
@@ -349,7 +333,7 @@ impl QpInner {
             },
         };
         self.own.meet_queue(packet);
-        self.with_errand(Errand::None, lent, port, |engine, host| {
+        self.with_errand(Errand::None, lent, links, |engine, host| {
             engine.on_packet(packet, source, now, host);
         })
     }
@@ -368,8 +352,8 @@ impl QpInner {
     }
 
     /// The queue pair goes for good.
-    pub(crate) fn leave(&mut self, port: &Port) {
-        self.end_term(false, port);
+    pub(crate) fn leave(&mut self, links: &Links) {
+        self.end_term(false, links);
     }
 
     /// Takes the record of a datagram that would have been `len` bytes long; says how many completions
@@ -380,28 +364,28 @@ impl QpInner {
         addresses: Addresses,
         len: u16,
         now: Time,
-        port: &Port,
+        links: &Links,
     ) -> u32 {
         let Some(flow) = addresses.flow().filter(|_| self.engine.kind() == QpType::Ud) else {
             return 0;
         };
         let Addresses { source, marks, .. } = addresses;
         let from = Origin { source, flow: &flow, marks };
-        self.on_packet(packet, Came { from: &from, len }, now, port)
+        self.on_packet(packet, Came { from: &from, len }, now, links)
     }
 
     /// The device that a request is for, if it is a datagram for a neighbour that was not met yet.
     #[inline]
-    fn stranger(&mut self, work: &SendWork<'_>, port: &Port) -> Option<PeerId> {
+    pub(crate) fn stranger(&mut self, work: &SendWork<'_>, links: &Links) -> Option<PeerId> {
         let SendTo::Datagram { ah, remote, .. } = work.to else {
             return None;
         };
         let near = ah.way.near?;
         if near.group {
             let destination = near.addresses.destination;
-            return if remote == Qpn::MULTICAST { self.absentee(destination, port) } else { None };
+            return if remote == Qpn::MULTICAST { self.absentee(destination, links) } else { None };
         }
-        let peer = port.neighbour(remote, near.interface)?;
+        let peer = links.neighbour(remote, near.interface)?;
         match self.vicinity.find(peer) {
             None => Some(peer),
             Some(_) => None,
@@ -410,12 +394,12 @@ impl QpInner {
 
     /// The lane that a request is to take, if it is a datagram for a neighbour.
     #[inline]
-    fn lane_for<'a>(&'a self, work: &SendWork<'_>, port: &Port) -> Option<&'a Arc<Lane>> {
+    fn lane_for<'a>(&'a self, work: &SendWork<'_>, links: &Links) -> Option<&'a Arc<Lane>> {
         let SendTo::Datagram { ah, remote, .. } = work.to else {
             return None;
         };
         let near = ah.way.near.filter(|near| !near.group)?;
-        let peer = port.neighbour(remote, near.interface)?;
+        let peer = links.neighbour(remote, near.interface)?;
         self.vicinity.find(peer)?
     }
 
@@ -430,34 +414,34 @@ impl QpInner {
     }
 
     /// A neighbour that is in a multicast group and was not met yet.
-    fn absentee(&mut self, group: Gid, port: &Port) -> Option<PeerId> {
-        let changes = port.registry().domain_changes();
-        let has_lane = |peer| port.has_lane(peer);
+    fn absentee(&mut self, group: Gid, links: &Links) -> Option<PeerId> {
+        let changes = links.registry.domain_changes();
+        let has_lane = |peer| links.has_lane(peer);
         if self.vicinity.knows(group, changes, has_lane) {
             return None;
         }
-        self.vicinity.gather(group, changes, &port.members(group), has_lane)
+        self.vicinity.gather(group, changes, &links.members(group), has_lane)
     }
 
     /// The time that the port's timers held has come. True if an acknowledgement is late.
-    pub(crate) fn on_timer(&mut self, now: Time, port: &Port) -> bool {
+    pub(crate) fn on_timer(&mut self, now: Time, links: &Links) -> bool {
         self.armed = None;
         let before = self.engine.counters().ack_timeout;
-        self.quietly(port, |engine, host| engine.on_timer(now, host));
+        self.quietly(links, |engine, host| engine.on_timer(now, host));
         self.engine.counters().ack_timeout > before
     }
 
     /// Emits what there is to emit.
-    pub(crate) fn transmit(&mut self, now: Time, acks: Acks, port: &Port) -> Aftermath {
+    pub(crate) fn transmit(&mut self, now: Time, acks: Acks, links: &Links) -> Aftermath {
         self.held_back = HeldBack::default();
-        let mut published = self.settle(None, port);
-        self.report(port); // Whoever goes on from here shall know all that the peer knows.
+        let mut published = self.settle(None, links);
+        self.report(links); // Whoever goes on from here shall know all that the peer knows.
         let Self { engine, own, link, .. } = self;
         let before = engine.counters().sent_pkts;
         let mut more = false;
         if let Some(Link::Lane(lane)) = link {
             let mut cargo = lane.load(EMIT_BUDGET);
-            let mut host = Surroundings::quiet(own, port.regions());
+            let mut host = Surroundings::quiet(own, links.regions());
             host.cargo = Some(&mut cargo);
             more = engine.transmit(now, true, &mut host);
             published += host.published;
@@ -467,9 +451,9 @@ impl QpInner {
                 engine.on_no_room(now); // Its other end may be stopped.
             }
         } else if let Some(Link::Network(link)) = link {
-            let route = Route::new(link, port);
+            let route = Route::new(link, links.regions(), &links.counters);
             let sent = with_burst(route, EMIT_BUDGET, |burst| {
-                let regions = port.regions();
+                let regions = links.regions();
                 let mut host = Surroundings::quiet(own, regions);
                 host.burst = Some(burst);
                 let mut more = engine.transmit(now, acks == Acks::Now, &mut host);
@@ -484,28 +468,28 @@ impl QpInner {
                 (more, published) = (rest, published + done);
             }
         } else {
-            let (rest, done) = self.transmit_datagrams(now, port);
+            let (rest, done) = self.transmit_datagrams(now, links);
             (more, published) = (rest, published + done);
-            published += self.quietly(port, |engine, host| {
+            published += self.quietly(links, |engine, host| {
                 engine.transmit(now, acks == Acks::Now, host);
             });
         }
         if self.own.overrun {
-            published += self.quietly(port, |_, _| {});
+            published += self.quietly(links, |_, _| {});
         }
         if !self.engine.owes_ack() {
             self.acks.on_sent();
             self.debt.on_paid();
         }
-        self.report(port);
-        self.show(port);
+        self.report(links);
+        self.show(links);
         let moved = self.engine.counters().sent_pkts > before;
         Aftermath { more, moved, deadline: self.new_deadline(), published }
     }
 
     /// Emits datagrams: a burst for each run of requests that go the same way. True if there is more
     /// to emit.
-    fn transmit_datagrams(&mut self, now: Time, port: &Port) -> (bool, u32) {
+    fn transmit_datagrams(&mut self, now: Time, links: &Links) -> (bool, u32) {
         let Self { engine, own, .. } = self;
         let (mut budget, mut published) = (EMIT_BUDGET, 0);
         while budget > 0 && engine.outstanding() > 0 {
@@ -522,7 +506,7 @@ impl QpInner {
                 } else if full {
                     return (true, published);
                 }
-                let mut host = Surroundings::quiet(own, port.regions());
+                let mut host = Surroundings::quiet(own, links.regions());
                 (host.cargo, host.errand) = (Some(&mut cargo), errand);
                 engine.transmit(now, true, &mut host);
                 published += host.published;
@@ -542,12 +526,13 @@ impl QpInner {
             let sinks = takes(Takes::Nothing);
             let errand = Errand::Departure { leg: &leg, next: head, sinks };
             let most = if sinks { 1 } else { budget };
-            let sent = with_burst(Route::new(&leg.way, port), most, |burst| {
-                let mut host = Surroundings::quiet(own, port.regions());
-                (host.burst, host.errand) = (Some(burst), errand);
-                engine.transmit(now, true, &mut host);
-                host.published
-            });
+            let sent =
+                with_burst(Route::new(&leg.way, links.regions(), &links.counters), most, |burst| {
+                    let mut host = Surroundings::quiet(own, links.regions());
+                    (host.burst, host.errand) = (Some(burst), errand);
+                    engine.transmit(now, true, &mut host);
+                    host.published
+                });
             let Some((done, packets)) = sent.filter(|(_, packets)| *packets > 0) else {
                 // Not in a state to send, or others have filled a lane meanwhile.
                 return (takes(Takes::ItSoon), published);
@@ -597,7 +582,7 @@ impl QpInner {
         matches!(self.link, Some(Link::Lane(_)))
     }
 
-    fn path(&self) -> Option<DataPath> {
+    pub(crate) fn path(&self) -> Option<DataPath> {
         Some(match self.link.as_ref()? {
             Link::Network(_) => DataPath::Udp,
             Link::Lane(lane) if lane.is_own() => DataPath::InProcess,
@@ -640,7 +625,7 @@ impl QpInner {
 
     /// Checks one request and says what the transport needs to know of it.
     #[inline(always)]
-    fn check_send(&self, work: &SendWork<'_>, port: &Port) -> Result<Request, PostError> {
+    fn check_send(&self, work: &SendWork<'_>, links: &Links) -> Result<Request, PostError> {
         let (kind, operation) = (self.engine.kind(), work.kind.operation());
         if !allowed(kind, operation) {
             return Err(PostError::Operation { kind, operation });
@@ -677,7 +662,7 @@ impl QpInner {
         }
         Ok(Request {
             kind: work.kind,
-            to: self.to(work, port)?,
+            to: self.to(work, links)?,
             len,
             signaled: work.signaled || self.signal_all,
             solicited: work.solicited,
@@ -687,12 +672,12 @@ impl QpInner {
 
     /// Whom a request is for, as the transport wants to know it.
     #[inline(always)]
-    fn to(&self, work: &SendWork<'_>, port: &Port) -> Result<To, PostError> {
+    fn to(&self, work: &SendWork<'_>, links: &Links) -> Result<To, PostError> {
         Ok(match work.to {
             SendTo::Peer => To::Peer,
             SendTo::SharedQueue(number) => To::SharedQueue(Qpn::new(number)),
             SendTo::Datagram { ah, remote, qkey } => {
-                if ah.domain != self.own.domain || !std::ptr::eq(&raw const *ah.port, port) {
+                if !ah.is_for(links, self.own.domain) {
                     return Err(PostError::ForeignAddress);
                 }
                 let route = self.own.sends.route(self.engine.next_index());
@@ -717,14 +702,18 @@ impl QpInner {
         }
     }
 
-    fn post_send(&mut self, work: &SendWork<'_>, port: &Port) -> Result<(), PostError> {
+    pub(crate) fn post_send(
+        &mut self,
+        work: &SendWork<'_>,
+        links: &Links,
+    ) -> Result<(), PostError> {
         let state = self.engine.state();
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostError::NotReady { state });
         }
-        let request = self.check_send(work, port)?;
+        let request = self.check_send(work, links)?;
         let index = self.engine.post(request).map_err(|error| self.refusal(error))?;
-        let (lane, fan) = (self.lane_for(work, port).cloned(), self.fan_for(work).cloned());
+        let (lane, fan) = (self.lane_for(work, links).cloned(), self.fan_for(work).cloned());
         self.own.sends.put(index, work, lane, fan);
         self.held_back.requests += 1;
         self.held_back.bytes += u64::from(request.len);
@@ -732,22 +721,22 @@ impl QpInner {
     }
 
     /// Emits what was posted, now or soon.
-    fn send_off(&mut self, port: &Port) -> Aftermath {
+    pub(crate) fn send_off(&mut self, links: &Links) -> Aftermath {
         let streaming = !self.is_local() && self.held_back.can_wait(self.engine.outstanding());
         if streaming && self.engine.state() == QpState::Rts {
             return Aftermath { more: true, ..Aftermath::default() };
         }
         let acks = if self.acks.on_answer() { Acks::Now } else { Acks::WithCompany };
-        let now = if self.is_local() { Time::UNKNOWN } else { port.now() };
-        self.transmit(now, acks, port)
+        let now = if self.is_local() { Time::UNKNOWN } else { links.now() };
+        self.transmit(now, acks, links)
     }
 
-    fn modify(
+    pub(crate) fn modify(
         &mut self,
         to: QpState,
         change: &Change,
         link: Option<Link>,
-        port: &Port,
+        links: &Links,
         forgotten: &mut impl FnMut(Side, u32),
     ) -> Result<Aftermath, ConnectError> {
         let mut attributes = change.attributes;
@@ -770,13 +759,13 @@ impl QpInner {
         // What neighbours are shown holds the rights, too, which may change while the state does not.
         self.shown.0 = QpState::Reset;
         let mut result = Ok(());
-        let published = self.quietly(port, |engine, host| {
+        let published = self.quietly(links, |engine, host| {
             result = engine.modify(to, &attributes, host);
         });
         result?;
         match to {
-            QpState::Reset | QpState::Rtr => self.end_term(false, port),
-            QpState::Err => self.end_term(true, port),
+            QpState::Reset | QpState::Rtr => self.end_term(false, links),
+            QpState::Err => self.end_term(true, links),
             QpState::Init | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
         }
         if to == QpState::Reset {
@@ -798,7 +787,7 @@ impl QpInner {
         }
         self.reads_allowed = self.engine.settings().max_rd_atomic > 0;
         let aftermath = match to {
-            QpState::Rts => self.transmit(port.now(), Acks::WithCompany, port),
+            QpState::Rts => self.transmit(links.now(), Acks::WithCompany, links),
             QpState::Reset
             | QpState::Init
             | QpState::Rtr
@@ -820,7 +809,7 @@ impl QpInner {
         self.own.sends.clear();
     }
 
-    fn post_receive(&mut self, work: &ReceiveWork<'_>) -> Result<(), PostError> {
+    pub(crate) fn post_receive(&mut self, work: &ReceiveWork<'_>) -> Result<(), PostError> {
         let state = self.engine.state();
         if state == QpState::Reset {
             return Err(PostError::NotReady { state });

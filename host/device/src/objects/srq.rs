@@ -7,12 +7,13 @@
 //!
 //! Read IBTA Vol. 1 §10.2.9 (shared receive queues) before changing this file.
 
-use crate::objects::cq::CqShared;
+use crate::memory::local::{BufferNumber, Sge, total_len};
+use crate::objects::completion::CqShared;
 use crate::objects::events::{Affiliation, Element, EventKind, EventQueue};
-use crate::objects::qp::PostError;
-use crate::objects::work::{BufferNumber, ReceiveRing, ReceiveWork, Sge, total_len};
+use crate::objects::progress::Progress;
+use crate::objects::qp::errors::PostError;
+use crate::objects::work::{ReceiveRing, ReceiveWork};
 use crate::objects::xrc::XrcdShared;
-use crate::progress::Port;
 use crate::sync::Mutex;
 use adverb_engine::Receive;
 use adverb_wire::Qpn;
@@ -136,7 +137,7 @@ pub(crate) struct Tie {
     pub(crate) domain: Arc<XrcdShared>,
     pub(crate) cq: Arc<CqShared>,
     /// Whose number it has.
-    pub(crate) port: Weak<Port>,
+    pub(crate) port: Weak<dyn Progress>,
 }
 
 impl SrqShared {

@@ -5,27 +5,14 @@
 
 use crate::link::shm::lane::Lane;
 use crate::link::vicinity::{Fan, Leg};
-use crate::link::way::SendTo;
+use crate::memory::local::{BufferNumber, Local, Sge};
 use crate::memory::window::Bind;
+use crate::objects::ah::SendTo;
 use adverb_engine::{Receive, RequestKind, Route};
 use std::iter;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 pub use adverb_engine::RequestKind as SendKind;
-
-/// One piece of a local buffer. `struct ibv_sge`, and laid out like it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(C)]
-#[doc(alias = "ibv_sge")]
-pub struct Sge {
-    /// Address of the first byte.
-    pub addr: u64,
-    /// Length in bytes. Zero is zero, not 2 GiB.
-    pub len: u32,
-    /// Key of the region that covers it.
-    pub lkey: u32,
-}
 
 /// Where the bytes of a send request are.
 #[derive(Clone, Copy, Debug)]
@@ -36,31 +23,6 @@ pub enum SendData<'a> {
     Inline(&'a [u8]),
     /// There are none: [`RequestKind::BindWindow`], and nothing else, has this.
     Bind(&'a Bind),
-}
-
-/// A number that a caller gave to a buffer.
-///
-/// An `Option` of it is one word, written at once and read at once. Of two words that are read as one
-/// the processor makes whoever reads them wait for all earlier writes, of which some are to memory
-/// that another processor has.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct BufferNumber(NonZeroU32);
-
-impl BufferNumber {
-    /// Any number but 2^32 − 1.
-    #[inline]
-    pub const fn new(number: u32) -> Option<Self> {
-        match NonZeroU32::new(!number) {
-            Some(bits) => Some(Self(bits)),
-            None => None,
-        }
-    }
-
-    /// The number.
-    #[inline]
-    pub const fn get(self) -> u32 {
-        !self.0.get()
-    }
 }
 
 /// A request for the send queue. `struct ibv_send_wr`.
@@ -116,13 +78,6 @@ pub(crate) struct Posted {
     pub(crate) buffer: Option<BufferNumber>,
     sges: u32,
     inline: Option<u32>,
-}
-
-/// Local bytes of a posted request.
-#[derive(Debug)]
-pub(crate) enum Local<'a> {
-    Gather(&'a [Sge]),
-    Inline(&'a [u8]),
 }
 
 /// Rings of requests with their scatter/gather entries and inline bytes.
@@ -445,11 +400,6 @@ impl ReceiveRing {
     }
 }
 
-/// Bytes of a list together; `None` if they exceed 2³² − 1.
-pub(crate) fn total_len(sges: &[Sge]) -> Option<u32> {
-    sges.iter().try_fold(0_u32, |sum, sge| sum.checked_add(sge.len))
-}
-
 fn size(n: u32) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
@@ -477,12 +427,5 @@ mod tests {
         assert_eq!(ring.room(), 1);
         assert_eq!(ring.take().unwrap().len, 8);
         assert!(ring.take().is_none());
-    }
-
-    #[test]
-    fn lengths_that_do_not_fit_are_noticed() {
-        let half = Sge { addr: 0, len: 1 << 31, lkey: 0 };
-        assert_eq!(total_len(&[half]), Some(1 << 31));
-        assert_eq!(total_len(&[half, half]), None);
     }
 }

@@ -12,11 +12,11 @@
 //! Read IBTA Vol. 1 Annex A14 (extended reliable connection) before changing this file.
 
 use crate::locks::Mutex;
+use crate::memory::local::BufferNumber;
 use crate::objects::deputy::Deputy;
+use crate::objects::progress::Progress;
 use crate::objects::srq::{Drawn, Srq, SrqShared};
 use crate::objects::steward::Steward;
-use crate::objects::work::BufferNumber;
-use crate::progress::Port;
 use crate::registry::{DomainClaim, DomainName};
 use adverb_engine::{NoReceive, Receive};
 use adverb_wire::Qpn;
@@ -55,7 +55,7 @@ pub struct Xrcd {
 #[derive(Debug)]
 pub(crate) struct XrcdShared {
     /// Whose targets and queues: each port has its own part of a domain.
-    port: Weak<Port>,
+    port: Weak<dyn Progress>,
     /// What processes share of a file's domain.
     claim: Option<Claim>,
     /// Grows whenever a queue comes or goes.
@@ -68,14 +68,14 @@ pub(crate) struct XrcdShared {
 struct Claim {
     name: DomainName,
     place: DomainClaim,
-    port: Weak<Port>,
+    port: Weak<dyn Progress>,
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         // A port that goes takes its claims along.
         if let Some(port) = self.port.upgrade() {
-            port.registry().release_domain(self.place);
+            port.links().registry.release_domain(self.place);
         }
     }
 }
@@ -85,7 +85,7 @@ static OPEN: Mutex<Vec<Weak<XrcdShared>>> = Mutex::new(Vec::new());
 
 impl Xrcd {
     /// A domain that nobody else can open.
-    pub fn new(port: &Arc<Port>) -> Self {
+    pub(crate) fn new(port: &Arc<dyn Progress>) -> Self {
         Self::of(port, None)
     }
 
@@ -96,7 +96,11 @@ impl Xrcd {
     ///
     /// `AlreadyExists` and `NotFound`, as `how` has it; `PermissionDenied` if the file belongs to another
     /// user; those of `fstat(2)`.
-    pub fn open(port: &Arc<Port>, file: impl AsFd, how: OpenXrcd) -> io::Result<Self> {
+    pub(crate) fn open(
+        port: &Arc<dyn Progress>,
+        file: impl AsFd,
+        how: OpenXrcd,
+    ) -> io::Result<Self> {
         let metadata = File::from(file.as_fd().try_clone_to_owned()?).metadata()?;
         let (owner, user) = (metadata.uid(), adverb_sys::process::user());
         if owner != user {
@@ -108,24 +112,24 @@ impl Xrcd {
                 ),
             ));
         }
-        let name = DomainName::new(port.device().index, &metadata);
+        let name = DomainName::new(port.links().device.index, &metadata);
         let mut open = lock(&OPEN);
         open.retain(|domain| domain.strong_count() > 0);
         if let Some(shared) = find(&open, name, port) {
             return how.allow(true).map(|()| Self { shared });
         }
-        let place = port.registry().claim_domain(name, |exists| how.allow(exists))?;
+        let place = port.links().registry.claim_domain(name, |exists| how.allow(exists))?;
         let domain = Self::of(port, Some(Claim { name, place, port: Arc::downgrade(port) }));
         open.push(Arc::downgrade(&domain.shared));
         Ok(domain)
     }
 
     /// This port's part of a domain that another process knows by this name.
-    pub(crate) fn known(name: DomainName, port: &Arc<Port>) -> Option<Self> {
+    pub(crate) fn known(name: DomainName, port: &Arc<dyn Progress>) -> Option<Self> {
         find(&lock(&OPEN), name, port).map(|shared| Self { shared })
     }
 
-    fn of(port: &Arc<Port>, claim: Option<Claim>) -> Self {
+    fn of(port: &Arc<dyn Progress>, claim: Option<Claim>) -> Self {
         let shared = XrcdShared {
             port: Arc::downgrade(port),
             claim,
@@ -141,7 +145,7 @@ impl Xrcd {
     }
 
     /// It is of this port.
-    pub fn is_of(&self, port: &Arc<Port>) -> bool {
+    pub(crate) fn is_of(&self, port: &Arc<dyn Progress>) -> bool {
         self.shared.is_of(port)
     }
 
@@ -167,7 +171,11 @@ impl OpenXrcd {
     }
 }
 
-fn find(open: &[Weak<XrcdShared>], name: DomainName, port: &Arc<Port>) -> Option<Arc<XrcdShared>> {
+fn find(
+    open: &[Weak<XrcdShared>],
+    name: DomainName,
+    port: &Arc<dyn Progress>,
+) -> Option<Arc<XrcdShared>> {
     let is_it = |domain: &Arc<XrcdShared>| {
         domain.is_of(port) && domain.claim.as_ref().is_some_and(|claim| claim.name == name)
     };
@@ -175,8 +183,8 @@ fn find(open: &[Weak<XrcdShared>], name: DomainName, port: &Arc<Port>) -> Option
 }
 
 impl XrcdShared {
-    fn is_of(&self, port: &Arc<Port>) -> bool {
-        std::ptr::eq(self.port.as_ptr(), Arc::as_ptr(port))
+    fn is_of(&self, port: &Arc<dyn Progress>) -> bool {
+        std::ptr::addr_eq(self.port.as_ptr(), Arc::as_ptr(port))
     }
 
     /// A queue has come; false if there are too many.
@@ -198,11 +206,17 @@ impl XrcdShared {
         self.version.fetch_add(1, Ordering::Release);
         let last = srqs.is_empty();
         drop(srqs);
-        if let Some(port) = self.claim.as_ref().and_then(|claim| claim.port.upgrade())
+        if let Some((claim, port)) =
+            self.claim.as_ref().and_then(|claim| Some((claim, claim.port.upgrade()?)))
             && last
         {
-            port.end_deputies_in(self); // They would keep the domain open.
+            port.end_deputies_in(claim.name); // They would keep the domain open.
         }
+    }
+
+    /// What processes know it by, if several can have it open.
+    pub(crate) fn name(&self) -> Option<DomainName> {
+        self.claim.as_ref().map(|claim| claim.name)
     }
 
     fn find(&self, number: u32) -> Option<Srq> {

@@ -5,12 +5,14 @@
 
 use super::{Acks, Arrival, Clock, Door, Driver, Port, Receiver, Waiting, lock};
 use crate::latch::Latched;
-use crate::objects::channel::Hush;
-use crate::objects::qp::{Came, Origin, QpInner, Waiters};
+use crate::objects::host::{Came, Origin};
+use crate::objects::notice::Hush;
+use crate::objects::progress::Progress;
+use crate::objects::qp::{QpInner, Waiters};
 use crate::objects::xrc::{Xrcd, XrcdShared};
 use crate::registry::letter::{Charge, Condition, Dismissal, Letter, Report, Subject};
 use crate::registry::relay::Passed;
-use crate::registry::{Member, SlotId};
+use crate::registry::{DomainName, Member, SlotId};
 use crate::sync::Mutex;
 use adverb_engine::{Time, accept};
 use adverb_wire::{Packet, Qpn};
@@ -30,7 +32,7 @@ pub(super) struct Deputies {
     places: Mutex<HashMap<(SlotId, Qpn), Place>>,
     charges: AtomicU64,
     /// The port itself.
-    port: OnceLock<Weak<Port>>,
+    port: OnceLock<Weak<dyn Progress>>,
 }
 
 #[derive(Debug)]
@@ -46,7 +48,7 @@ struct Place {
 
 impl Deputies {
     pub(super) fn set_port(&self, port: &Arc<Port>) {
-        let _ = self.port.set(Arc::downgrade(port));
+        let _ = self.port.set(Arc::<Port>::downgrade(port));
     }
 }
 
@@ -57,15 +59,6 @@ impl Place {
 }
 
 impl Port {
-    /// Sends a letter, which may get lost.
-    pub(crate) fn send_letter(&self, to: Member, letter: &Letter, passed: Option<Passed<'_>>) {
-        let there = self.registry.relay_port(to.slot);
-        if there.is_some_and(|there| self.relay.send(there, letter, passed).is_ok()) {
-            self.registry.note_relayed(to.slot);
-            self.counters.forwarded.add(u64::from(passed.is_some()));
-        }
-    }
-
     /// A letter has come. It is the writer's, if it is from where the registry says.
     pub(super) fn on_letter(
         &self,
@@ -77,8 +70,8 @@ impl Port {
     ) {
         let subject = *letter.subject();
         let writer = subject.from;
-        let honest = self.registry.relay_port(writer.slot) == Some(from.port())
-            && self.registry.member(writer.slot) == writer;
+        let honest = self.links.registry.relay_port(writer.slot) == Some(from.port())
+            && self.links.registry.member(writer.slot) == writer;
         if !honest {
             return;
         }
@@ -95,7 +88,7 @@ impl Port {
                     if let Some(mut guard) = self.table.lock(number)
                         && let Some(inner) = guard.as_mut()
                     {
-                        inner.on_dismissal(dismissal.flush, self);
+                        inner.on_dismissal(dismissal.flush, &self.links);
                     }
                     self.end_deputy(number);
                 }
@@ -107,15 +100,15 @@ impl Port {
         let Report { subject, .. } = report;
         let mut guard = self.table.lock(subject.target);
         let dismissal = match guard.as_mut().and_then(|guard| guard.as_mut()) {
-            Some(inner) => inner.on_report(report, self),
+            Some(inner) => inner.on_report(report, &self.links),
             None => {
-                let subject = Subject { from: self.registry.me(), ..*subject };
+                let subject = Subject { from: self.links.registry.me(), ..*subject };
                 Some(Dismissal { subject, flush: false })
             }
         };
         drop(guard);
         if let Some(dismissal) = dismissal.filter(|_| report.condition != Condition::Gone) {
-            self.send_letter(subject.from, &Letter::Dismissal(dismissal), None);
+            self.links.send_letter(subject.from, &Letter::Dismissal(dismissal), None);
         }
     }
 
@@ -142,18 +135,18 @@ impl Port {
             return;
         };
         let Ok(packet) = accept(passed.bytes, flow, 0) else {
-            self.counters.malformed.add(1);
+            self.links.counters.malformed.add(1);
             return;
         };
         if packet.headers.bth.dest_qp != subject.target || packet.headers.xrceth.is_none() {
             return;
         }
-        self.counters.relayed.add(1);
+        self.links.counters.relayed.add(1);
         let source = crate::link::udp::endpoint::gid_of(passed.source.ip());
         let len = u16::try_from(passed.bytes.len()).unwrap_or(u16::MAX);
         let number = self.deputy(subject).or_else(|| {
-            let make = |domain: &Xrcd, port: &Arc<Self>| {
-                QpInner::deputy(charge, domain, Arc::clone(endpoint), source, port).ok()
+            let make = |domain: &Xrcd| {
+                QpInner::deputy(charge, domain, Arc::clone(endpoint), source, &self.links).ok()
             };
             self.add_deputy(charge, make)
         });
@@ -173,16 +166,16 @@ impl Port {
     }
 
     fn report_gone(&self, charge: &Charge) {
-        let subject = Subject { from: self.registry.me(), ..charge.subject };
+        let subject = Subject { from: self.links.registry.me(), ..charge.subject };
         let (term, standing) = (charge.term, charge.known);
         let report = Report { subject, term, standing, condition: Condition::Gone };
-        self.send_letter(charge.subject.from, &Letter::Report(report), None);
+        self.links.send_letter(charge.subject.from, &Letter::Report(report), None);
     }
 
     fn add_deputy(
         &self,
         charge: &Charge,
-        make: impl FnOnce(&Xrcd, &Arc<Self>) -> Option<QpInner>,
+        make: impl FnOnce(&Xrcd) -> Option<QpInner>,
     ) -> Option<Qpn> {
         let subject = charge.subject;
         let port = self.deputies.port.get()?.upgrade()?;
@@ -201,10 +194,11 @@ impl Port {
         };
         let added = (places.len() < DEPUTIES_MAX).then(|| {
             // Who has not opened the domain has no queues in it, and its deputy says so.
-            let open = self.registry.claimants(charge.domain).any(|member| member == subject.from);
+            let open =
+                self.links.registry.claimants(charge.domain).any(|member| member == subject.from);
             let domain = Xrcd::known(charge.domain, &port).filter(|_| open);
             let domain = domain.unwrap_or_else(|| Xrcd::new(&port));
-            let inner = make(&domain, &port)?;
+            let inner = make(&domain)?;
             let number = self.take_number().ok()?;
             let mut guard = self.table.slot(number)?.lock();
             *guard = Some(Box::new(inner));
@@ -225,7 +219,7 @@ impl Port {
     fn make_room(&self, places: &mut HashMap<(SlotId, Qpn), Place>) -> Vec<Qpn> {
         let mut victims = Vec::new();
         places.retain(|_, place| {
-            let lives = self.registry.lives(place.from);
+            let lives = self.links.registry.lives(place.from);
             if !lives {
                 victims.push(place.number);
             }
@@ -247,10 +241,11 @@ impl Port {
     }
 
     /// The last queue of a domain has gone from this process, and so do its deputies.
-    pub(crate) fn end_deputies_in(&self, domain: &XrcdShared) {
+    pub(crate) fn end_deputies_in(&self, domain: DomainName) {
         let mut ended = Vec::new();
         lock(&self.deputies.places).retain(|_, place| {
-            let stays = !std::ptr::eq(place.domain.as_ptr(), domain);
+            let known = place.domain.upgrade().and_then(|known| known.name());
+            let stays = known != Some(domain);
             if !stays {
                 ended.push(place.number);
             }
@@ -293,8 +288,8 @@ impl Port {
         if inner.deputy_of() != Some(charge.subject) {
             return;
         }
-        inner.on_charge(charge, packet, now, self);
-        let aftermath = inner.transmit(now, Acks::Now, self);
+        inner.on_charge(charge, packet, now, &self.links);
+        let aftermath = inner.transmit(now, Acks::Now, &self.links);
         self.follow_up(number, inner, aftermath);
         if inner.is_to_be_watched() {
             self.arm_watch(number, now);
@@ -317,7 +312,7 @@ impl Port {
         let Some(inner) = guard.as_mut() else {
             return;
         };
-        if let Some(aftermath) = inner.watch(now, self) {
+        if let Some(aftermath) = inner.watch(now, &self.links) {
             self.follow_up(number, inner, aftermath);
             if inner.is_to_be_watched() {
                 self.arm_watch(number, now);
@@ -359,7 +354,7 @@ impl Port {
             let waiters = guard
                 .as_mut()
                 .and_then(|guard| guard.as_mut())
-                .map_or(Waiters::None, |inner| inner.look_after_parked(now, self));
+                .map_or(Waiters::None, |inner| inner.look_after_parked(now, &self.links));
             drop(guard);
             match waiters {
                 Waiters::None => {}

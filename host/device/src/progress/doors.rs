@@ -2,15 +2,16 @@
 //! other processes that have the same address, and steered to whoever has a packet's queue pair.
 
 use super::{Door, Port, lock};
+use crate::link::errors::ConnectError;
 use crate::link::udp::endpoint::{Endpoint, gid_of};
 use crate::link::udp::multicast::{Group, GroupError, GroupLimits};
-use crate::objects::qp::ConnectError;
+use crate::link::udp::steering::{scope, steer};
+use crate::registry::DomainClaim;
 use crate::registry::probe;
-use crate::registry::{BLOCK_BITS, Block, DomainClaim};
 use adverb_engine::Gid;
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Interest};
-use adverb_sys::udp::{Destination, GatherBuffer, steering};
+use adverb_sys::udp::{Destination, GatherBuffer};
 use adverb_wire::Qpn;
 use std::io;
 use std::net::SocketAddr;
@@ -24,7 +25,7 @@ impl Port {
         if let Some(endpoint) = endpoints.get(&gid_index) {
             return Ok(Arc::clone(endpoint));
         }
-        let entry = self.device.gids.iter().find(|entry| entry.index == gid_index);
+        let entry = self.links.device.gids.iter().find(|entry| entry.index == gid_index);
         let entry = entry.ok_or(ConnectError::NoSuchGid { index: gid_index })?;
         let failed = |error| ConnectError::Socket { local: entry.gid, error };
         let endpoint = self.open_endpoint(entry.addr).map_err(failed)?;
@@ -48,7 +49,7 @@ impl Port {
     /// None of them could be opened.
     pub(crate) fn open_all(&self) -> Result<(), ConnectError> {
         let mut result = Err(ConnectError::NoSuchGid { index: 0 });
-        for entry in &self.device.gids {
+        for entry in &self.links.device.gids {
             let opened = self.endpoint(entry.index).map(drop);
             if result.is_err() {
                 result = opened;
@@ -69,13 +70,13 @@ impl Port {
 
     /// Attaches a queue pair to a multicast group.
     pub(crate) fn attach(&self, gid: Gid, qp: Qpn) -> Result<(), GroupError> {
-        Group::check(gid, self.device.loopback)?;
+        Group::check(gid, self.links.device.loopback)?;
         let known = self.receiver.lock().doors.iter().any(|door| door.is_of(gid));
         // Under no lock. Neighbours send records from now on; those that come too early are lost.
-        let mut claim = if known { None } else { self.claim_group(gid) };
+        let mut claim = if known { None } else { self.links.claim_group(gid) };
         let attached = self.attach_with(&mut claim, gid, qp);
         if let Some(unused) = claim {
-            self.registry.release_domain(unused);
+            self.links.registry.release_domain(unused);
         }
         attached
     }
@@ -97,7 +98,7 @@ impl Port {
             return Err(GroupError::TooManyGroups { max: GroupLimits::GROUPS_MAX });
         }
         let failed = |error| GroupError::System { gid, error };
-        let interface = self.device.index;
+        let interface = self.links.device.index;
         let addr = Endpoint::group(gid, interface);
         let endpoint = Endpoint::bind(addr, interface, self.capture.clone()).map_err(failed)?;
         let endpoint = Arc::new(endpoint);
@@ -130,7 +131,7 @@ impl Port {
             if let Some(group) = door.group.as_mut().filter(wanted) {
                 detached |= group.detach(qp, &door.endpoint);
                 if let Some(claim) = group.claim.take_if(|_| group.members.is_empty()) {
-                    self.registry.release_domain(claim);
+                    self.links.registry.release_domain(claim);
                 }
             }
         }
@@ -139,8 +140,8 @@ impl Port {
     }
 
     pub(super) fn open_endpoint(&self, addr: SocketAddr) -> io::Result<Arc<Endpoint>> {
-        self.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
-            let endpoint = Endpoint::bind(addr, self.device.index, self.capture.clone())?;
+        self.links.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
+            let endpoint = Endpoint::bind(addr, self.links.device.index, self.capture.clone())?;
             members.push(registry.slot());
             steer(&endpoint, registry.routes(members))?;
             Ok(Arc::new(endpoint))
@@ -152,9 +153,11 @@ impl Port {
         let endpoints: Vec<_> = lock(&self.endpoints).values().cloned().collect();
         for endpoint in endpoints {
             let addr = endpoint.addr;
-            self.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
-                steer(&endpoint, registry.routes(members))
-            })?;
+            self.links.registry.with_group(
+                gid_of(addr.ip()).0,
+                scope(addr),
+                |registry, members| steer(&endpoint, registry.routes(members)),
+            )?;
         }
         Ok(())
     }
@@ -167,7 +170,7 @@ impl Port {
             return;
         }
         self.mended.store(now, Ordering::Relaxed);
-        if self.registry.is_alone() {
+        if self.links.registry.is_alone() {
             self.misled.store(0, Ordering::Relaxed); // Late, then, for another reason.
             return;
         }
@@ -184,7 +187,7 @@ impl Port {
         let here = Destination::new(addr);
         let until = clock::now_ns() + CENSUS_NANOS;
         // Nothing waits here, for the helper has packets to look after.
-        self.registry.try_with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
+        self.links.registry.try_with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
             steer(endpoint, registry.routes(members))?;
             let ask = |place, nonce| {
                 let probe = probe::emit(place, nonce);
@@ -203,25 +206,6 @@ impl Port {
             }
             steer(endpoint, registry.routes(members))
         })
-    }
-}
-
-pub(super) fn steer(
-    endpoint: &Endpoint,
-    routes: impl Iterator<Item = (Block, u32)>,
-) -> io::Result<()> {
-    let routes: Vec<_> = routes
-        .map(|(block, index)| steering::Route { block: block.index(), index })
-        .take(steering::ROUTES_MAX)
-        .collect();
-    let program = steering::program(BLOCK_BITS, Block::PROBE.index(), &routes)?;
-    endpoint.socket.attach_reuseport_filter(&program)
-}
-
-pub(super) fn scope(addr: SocketAddr) -> u32 {
-    match addr {
-        SocketAddr::V4(_) => 0,
-        SocketAddr::V6(addr) => addr.scope_id(),
     }
 }
 

@@ -10,9 +10,10 @@ use super::{
 };
 use crate::link::udp::endpoint::{FlowCache, gid_of};
 use crate::objects::ack::{AckPolicy, Deferred};
-use crate::objects::channel::Hush;
-use crate::objects::cq::Tray;
-use crate::objects::qp::{Acks, Aftermath, Came, Directed, Origin, QpInner};
+use crate::objects::completion::Tray;
+use crate::objects::host::{Came, Origin};
+use crate::objects::notice::Hush;
+use crate::objects::qp::{Acks, Aftermath, Directed, QpInner};
 use crate::registry::probe;
 use crate::registry::relay::{Message, Passed};
 use adverb_engine::{Dropped, Gid, Time, accept};
@@ -68,7 +69,7 @@ impl Port {
 
     /// Acknowledges what a queue pair has received, which it may have put off.
     pub(crate) fn pay_debt(&self, number: Qpn) {
-        self.acknowledge_if(number, self.now(), |_| true);
+        self.acknowledge_if(number, self.links.now(), |_| true);
     }
 
     /// Takes a step on behalf of nobody; true if something was there to do.
@@ -134,11 +135,11 @@ impl Port {
                 let Door { endpoint, flows, group, .. } = &mut *door;
                 busy = true;
                 if received.len == 0 {
-                    self.counters.malformed.add(1); // It has no pieces to go through below.
+                    self.links.counters.malformed.add(1); // It has no pieces to go through below.
                     continue;
                 }
                 if received.truncated {
-                    self.counters.truncated.add(1);
+                    self.links.counters.truncated.add(1);
                     continue;
                 }
                 let passed = Passed {
@@ -164,18 +165,22 @@ impl Port {
     }
 
     fn receive_relayed(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> bool {
-        let relayed = self.registry.relayed();
+        let relayed = self.links.registry.relayed();
         // The helper looks anyway: what a stranger sends would wake it again and again.
         if relayed == receiver.relayed && driver == Driver::Program {
             return false;
         }
-        if self.ledger.as_ref().is_some_and(|ledger| !ledger.has_answered(self.registry.asked())) {
+        if self
+            .ledger
+            .as_ref()
+            .is_some_and(|ledger| !ledger.has_answered(self.links.registry.asked()))
+        {
             self.helper.notice(Time::ZERO);
         }
         let mut busy = false;
         let Receiver { doors, buffer, waiting, relayed: seen, .. } = receiver;
         for _ in 0..RELAYED_MAX {
-            let Ok((from, message)) = self.relay.take(buffer) else {
+            let Ok((from, message)) = self.links.relay.take(buffer) else {
                 *seen = relayed;
                 return busy;
             };
@@ -190,7 +195,7 @@ impl Port {
             };
             let found = doors.iter_mut().find(|door| door.endpoint.addr.ip() == passed.target);
             if let Some(Door { endpoint, flows, .. }) = found {
-                self.counters.relayed.add(1);
+                self.links.counters.relayed.add(1);
                 let now = clock.now();
                 let arrival = Arrival { passed, endpoint, group: None, now, driver, relayed: true };
                 self.take(&arrival, flows, waiting);
@@ -227,7 +232,7 @@ impl Port {
             let packet = match accept(datagram, flow, guess) {
                 Ok(packet) => packet,
                 Err(Dropped::Corrupt) => {
-                    self.counters.icrc_errors.add(1);
+                    self.links.counters.icrc_errors.add(1);
                     continue;
                 }
                 Err(Dropped::Malformed(_)) => {
@@ -252,16 +257,16 @@ impl Port {
                 };
                 current = Some(Held { number, guard, published: 0 });
             }
-            self.counters.rcvd_pkts.add(1);
+            self.links.counters.rcvd_pkts.add(1);
             if let Some(Held { guard, published, .. }) = current.as_mut()
                 && let Some(inner) = guard.as_mut().filter(|inner| !inner.is_local())
             {
                 if packet.headers.xrceth.is_none() {
-                    *published += inner.on_packet(&packet, came, *now, self);
+                    *published += inner.on_packet(&packet, came, *now, &self.links);
                     continue;
                 }
                 let one = Passed { segment: None, bytes: datagram, ..*passed };
-                match inner.direct(&packet, came, &one, *now, self) {
+                match inner.direct(&packet, came, &one, *now, &self.links) {
                     Directed::Served(count) => *published += count,
                     Directed::Elsewhere => {}
                     Directed::Parked => self.note_parked(number, *now, waiting),
@@ -285,14 +290,14 @@ impl Port {
     ) -> u32 {
         let bth = &packet.headers.bth;
         if bth.dest_qp != Qpn::MULTICAST || bth.opcode.transport() != Transport::Ud {
-            self.counters.bad_multicast.add(1);
+            self.links.counters.bad_multicast.add(1);
             return 0;
         }
         let sender = packet.headers.deth.map(|deth| deth.src_qp);
         if sender.is_some_and(|sender| self.is_heard_by_lane(listeners, sender, came.from.source)) {
             return 0;
         }
-        self.counters.rcvd_pkts.add(1);
+        self.links.counters.rcvd_pkts.add(1);
         let mut completions = 0;
         for number in listeners.group.members.iter().copied() {
             let Some(mut guard) = self.table.lock(number) else {
@@ -300,7 +305,7 @@ impl Port {
             };
             let own = sender == Some(number) && self.has_address(came.from.source);
             if let Some(inner) = guard.as_mut().filter(|inner| !own || inner.hears_itself()) {
-                let published = inner.on_packet(packet, came, arrival.now, self);
+                let published = inner.on_packet(packet, came, arrival.now, &self.links);
                 completions += self.release(Held { number, guard, published }, arrival, waiting);
             }
         }
@@ -309,15 +314,15 @@ impl Port {
 
     /// An address is one of this port's.
     fn has_address(&self, gid: Gid) -> bool {
-        self.device.gids.iter().any(|entry| entry.gid == gid)
+        self.links.device.gids.iter().any(|entry| entry.gid == gid)
     }
 
     /// What is no packet may be a probe; it comes from the address that it is sent to.
     fn on_malformed(&self, datagram: &[u8], arrival: &Arrival<'_>) {
         let own = arrival.passed.source.ip() == arrival.endpoint.addr.ip();
         match probe::parse(datagram).filter(|_| own && !arrival.relayed) {
-            Some((place, nonce)) => self.registry.answer(place, nonce),
-            None => self.counters.malformed.add(1),
+            Some((place, nonce)) => self.links.registry.answer(place, nonce),
+            None => self.links.counters.malformed.add(1),
         }
     }
 
@@ -331,8 +336,8 @@ impl Port {
         // its own, and then both leave in one burst.
         let aftermath = match (can_wait, held.published) {
             (true, 1..) => inner.put_off(),
-            (true, 0) => inner.transmit(arrival.now, Acks::WithCompany, self),
-            (false, _) => inner.transmit(arrival.now, Acks::Now, self),
+            (true, 0) => inner.transmit(arrival.now, Acks::WithCompany, &self.links),
+            (false, _) => inner.transmit(arrival.now, Acks::Now, &self.links),
         };
         if can_wait && inner.owes_ack() && inner.acks.on_messages(held.published.max(1)) {
             inner.count_deferred();
@@ -346,18 +351,19 @@ impl Port {
 
     /// A packet for a queue pair that is not ours: passed on to whose it is.
     fn pass_on(&self, number: Qpn, datagram: &[u8], arrival: &Arrival<'_>) {
-        let owner = self.registry.owner(number).filter(|owner| *owner != self.registry.slot());
-        let port = owner.and_then(|owner| Some((owner, self.registry.relay_port(owner)?)));
+        let owner =
+            self.links.registry.owner(number).filter(|owner| *owner != self.links.registry.slot());
+        let port = owner.and_then(|owner| Some((owner, self.links.registry.relay_port(owner)?)));
         // What was passed on once and is still not ours has lost its owner meanwhile.
         let Some((owner, port)) = port.filter(|_| !arrival.relayed) else {
-            self.counters.unknown_qp.add(1);
+            self.links.counters.unknown_qp.add(1);
             return;
         };
         let passed = Passed { segment: None, bytes: datagram, ..arrival.passed };
-        if self.relay.pass(port, passed).is_ok() {
-            self.counters.forwarded.add(1);
+        if self.links.relay.pass(port, passed).is_ok() {
+            self.links.counters.forwarded.add(1);
             self.misled.fetch_add(1, Ordering::Relaxed);
-            self.registry.note_relayed(owner);
+            self.links.registry.note_relayed(owner);
         }
     }
 
@@ -428,7 +434,7 @@ impl Port {
             return None;
         }
         if send {
-            let aftermath = inner.transmit(now, Acks::Now, self);
+            let aftermath = inner.transmit(now, Acks::Now, &self.links);
             self.follow_up(number, inner, aftermath);
         }
         Some(send)
@@ -448,7 +454,7 @@ impl Port {
             };
             if let Some(inner) = guard.as_mut() {
                 inner.unfinished = false;
-                let aftermath = inner.transmit(now, Acks::Now, self);
+                let aftermath = inner.transmit(now, Acks::Now, &self.links);
                 moved |= aftermath.moved || aftermath.published > 0 || !aftermath.more;
                 self.follow_up(number, inner, aftermath);
             }
@@ -467,12 +473,12 @@ impl Port {
             return self.on_deputy_timer(number, guard, now);
         }
         if let Some(inner) = guard.as_mut() {
-            let late = inner.on_timer(now, self);
+            let late = inner.on_timer(now, &self.links);
             if late && inner.peer_is_here() {
                 // Its packets, or our answers, may go to somebody who does not run.
                 self.misled.fetch_add(MISLED_MAX, Ordering::Relaxed);
             }
-            let aftermath = inner.transmit(now, Acks::Now, self);
+            let aftermath = inner.transmit(now, Acks::Now, &self.links);
             self.follow_up(number, inner, aftermath);
         }
     }
@@ -525,11 +531,11 @@ mod tests {
         for _ in 0..times {
             let mut receiver = port.receiver.lock();
             port.receive_relayed(&mut receiver, &mut Clock::new(), Driver::Helper);
-            if port.counters.relayed.get() == expected {
+            if port.links.counters.relayed.get() == expected {
                 break;
             }
         }
-        port.counters.relayed.get()
+        port.links.counters.relayed.get()
     }
 
     /// Goal: what comes from a device is a packet, also if that has ended meanwhile; the same message from a
@@ -537,11 +543,11 @@ mod tests {
     #[test]
     fn only_devices_of_this_registry_can_pass_packets_on() {
         let [port, other] = [(); 2].map(|()| open());
-        let to = port.relay.port();
-        other.relay.pass(to, message()).unwrap();
+        let to = port.links.relay.port();
+        other.links.relay.pass(to, message()).unwrap();
         drop(other);
         assert_eq!(take_relayed(&port, 1000, 1), 1);
-        let stranger = Relay::open(port.registry.secret() ^ 1).unwrap();
+        let stranger = Relay::open(port.links.registry.secret() ^ 1).unwrap();
         stranger.pass(to, message()).unwrap();
         assert_eq!(take_relayed(&port, 100, 2), 1);
     }
@@ -568,11 +574,12 @@ mod tests {
         let [port, other] = [(); 2].map(|()| open());
         let most = u64::try_from(RELAYED_MAX).unwrap();
         let mut receiver = port.receiver.lock(); // The helper takes none of them.
-        (0..3 * RELAYED_MAX).for_each(|_| other.relay.pass(port.relay.port(), message()).unwrap());
-        while port.counters.relayed.get() < 3 * most {
-            let before = port.counters.relayed.get();
+        (0..3 * RELAYED_MAX)
+            .for_each(|_| other.links.relay.pass(port.links.relay.port(), message()).unwrap());
+        while port.links.counters.relayed.get() < 3 * most {
+            let before = port.links.counters.relayed.get();
             port.receive_relayed(&mut receiver, &mut Clock::new(), Driver::Helper);
-            let now = port.counters.relayed.get();
+            let now = port.links.counters.relayed.get();
             assert!(now - before <= most, "{now} after {before}");
         }
     }

@@ -8,9 +8,9 @@
 //! again and nobody needs more than that, the helper goes back to looking. Who needs it, and who
 //! waits for the sockets in its place, is written down in `standby.rs`.
 
-use crate::objects::channel::Hush;
+use crate::objects::notice::Hush;
+use crate::objects::standby::Standby;
 use crate::progress::Port;
-use crate::progress::standby::Standby;
 use crate::sync::Mutex;
 use adverb_engine::Time;
 use adverb_sys::clock;

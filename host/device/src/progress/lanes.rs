@@ -6,23 +6,25 @@
 
 use super::DEFERRED_MAX;
 use super::driving::LANE_CLOCK_STEPS;
-use super::{Clock, Door, Driver, Held, Listeners, Port, Receiver, Waiting, lock};
-use crate::link::gid::{Device, devices};
+use super::{Clock, Door, Driver, Held, Inlet, Listeners, Port, Receiver, Waiting, lock};
+use crate::link::errors::ConnectError;
+use crate::link::gid::Device;
 use crate::link::path::PathChoice;
 use crate::link::shm::bell::Rope;
-use crate::link::shm::lane::{BriefRecord, Copied, Inlet, Lane, Lent, PeerId, Rails, Seen, Taken};
-use crate::link::shm::usher::Usher;
-use crate::link::vicinity::{Addresses, Departed, Near, datagram_len};
+use crate::link::shm::lane::{BriefRecord, Copied, Lane, Lent, PeerId, Rails, Seen, Taken};
+use crate::link::shm::usher::{Meeting, Usher};
+use crate::link::vicinity::{Addresses, Departed, datagram_len};
 use crate::link::way::Way;
 use crate::memory::commons::Commons;
 use crate::memory::region::Grip;
 use crate::memory::shelf;
-use crate::objects::channel::Hush;
-use crate::objects::cq::Tray;
-use crate::objects::qp::{Acks, Aftermath, Caller, Change, ConnectError, Link, QpInner, Took};
-use crate::progress::standby::Standby;
-use crate::registry::{DomainClaim, DomainName, Registry};
+use crate::objects::completion::Tray;
+use crate::objects::notice::Hush;
+use crate::objects::qp::{Acks, Aftermath, Caller, Change, Link, QpInner, Took};
+use crate::objects::standby::Standby;
+use crate::registry::Registry;
 use adverb_engine::{Brief, Gid, Time};
+use adverb_sys::random;
 use adverb_wire::{Headers, Marks, Packet, Qpn};
 use std::io;
 use std::os::fd::AsFd;
@@ -44,7 +46,7 @@ impl Port {
         remote: Gid,
     ) -> Result<Link, ConnectError> {
         let index = change.gid_index;
-        let entry = self.device.gids.iter().find(|entry| entry.index == index);
+        let entry = self.links.device.gids.iter().find(|entry| entry.index == index);
         let local = entry.ok_or(ConnectError::NoSuchGid { index })?.gid;
         let same_kind = local.v4().is_some() == remote.v4().is_some();
         if let Some(qp) = change.attributes.remote.filter(|_| connected && same_kind)
@@ -64,62 +66,17 @@ impl Port {
         remote: Gid,
         qp: Qpn,
     ) -> Result<Option<Arc<Lane>>, ConnectError> {
-        let near = self.near(local, remote, Marks::USUAL);
-        let peer = near.and_then(|near| self.neighbour(qp, near.interface));
-        let lives = |peer: &PeerId| self.registry.lends(peer.slot, shelf::VERSION).is_some();
+        let near = self.links.near(local, remote, Marks::USUAL);
+        let peer = near.and_then(|near| self.links.neighbour(qp, near.interface));
+        let lives = |peer: &PeerId| self.links.registry.lends(peer.slot, shelf::VERSION).is_some();
         let peer = peer.filter(lives);
         match peer {
             Some(peer) => self.lane_to(peer).map(Some).map_err(ConnectError::System),
-            None if self.choice == PathChoice::SharedMemory => {
+            None if self.links.choice == PathChoice::SharedMemory => {
                 Err(ConnectError::NoSharedMemory { remote, qp })
             }
             None => Ok(None),
         }
-    }
-
-    /// Both addresses are of this namespace, and whoever is at the second one may be near: what records
-    /// between them say.
-    pub(crate) fn near(&self, source: Gid, destination: Gid, marks: Marks) -> Option<Near> {
-        self.neighbours()?;
-        let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == destination);
-        let interface = match mentions(&self.device) {
-            true => self.device.index,
-            false => devices().ok()?.into_iter().find(mentions)?.index,
-        };
-        Some(Near { addresses: Addresses { source, destination, marks }, interface, group: false })
-    }
-
-    /// Some of those in a multicast group may be near.
-    pub(crate) fn near_group(&self, source: Gid, group: Gid, marks: Marks) -> Option<Near> {
-        self.neighbours()?;
-        let addresses = Addresses { source, destination: group, marks };
-        Some(Near { addresses, interface: self.device.index, group: true })
-    }
-
-    /// The devices that live and have queue pairs in a multicast group, this one perhaps among them.
-    pub(crate) fn members(&self, group: Gid) -> Vec<PeerId> {
-        let name = DomainName::of_group(self.device.index, group.0);
-        let mut members = Vec::new();
-        for slot in self.registry.holders(name) {
-            let nonce = self.registry.lends(slot, shelf::VERSION);
-            let known = members.iter().any(|member: &PeerId| member.slot == slot);
-            members.extend(nonce.filter(|_| !known).map(|nonce| PeerId { slot, nonce }));
-        }
-        members
-    }
-
-    /// Tells neighbours that there are queue pairs in a multicast group here; `None` if they cannot know,
-    /// and it has to come by way of the network.
-    pub(crate) fn claim_group(&self, group: Gid) -> Option<DomainClaim> {
-        self.neighbours()?;
-        let name = DomainName::of_group(self.device.index, group.0);
-        self.registry.claim_domain(name, |_| Ok(())).ok()
-    }
-
-    /// There is a lane to this device.
-    pub(crate) fn has_lane(&self, peer: PeerId) -> bool {
-        let lanes = lock(&self.lanes);
-        lanes.get(&peer.slot).is_some_and(|lane| lane.peer() == peer && !lane.is_cut())
     }
 
     /// The sender of a message to a multicast group is a neighbour, which has sent it by way of a lane.
@@ -130,37 +87,24 @@ impl Port {
         from: Gid,
     ) -> bool {
         let Listeners { group, inlets, departed } = audience;
-        if group.claim.is_none() || !self.is_at(from) {
+        if group.claim.is_none() || !self.links.is_at(from) {
             return false;
         }
         inlets.iter().any(|inlet| inlet.lane.peer_shelf().qp(sender).is_some())
             || departed.iter().filter(|gone| gone.had(sender)).any(|gone| {
                 // Its numbers may be somebody else's now.
-                self.registry.owner(sender).is_none_or(|slot| slot == gone.peer.slot)
+                self.links.registry.owner(sender).is_none_or(|slot| slot == gone.peer.slot)
             })
-    }
-
-    /// The device of this interface that has this queue pair, if it lends memory.
-    #[inline]
-    pub(crate) fn neighbour(&self, qp: Qpn, interface: u32) -> Option<PeerId> {
-        let slot = self.registry.owner(qp)?;
-        if self.registry.interface(slot) != interface {
-            return None;
-        }
-        let nonce = self.registry.lent(slot, shelf::VERSION)?;
-        Some(PeerId { slot, nonce })
     }
 
     /// The lane to a device; `None` if it does not answer, which one that is stopped is not waited for.
     pub(crate) fn meet(&self, peer: PeerId) -> Option<Arc<Lane>> {
-        self.registry.lends(peer.slot, shelf::VERSION).filter(|nonce| *nonce == peer.nonce)?;
-        let stopped = || self.registry.is_stopped(peer.slot);
+        self.links
+            .registry
+            .lends(peer.slot, shelf::VERSION)
+            .filter(|nonce| *nonce == peer.nonce)?;
+        let stopped = || self.links.registry.is_stopped(peer.slot);
         self.lane_unless(peer, stopped).ok().filter(|lane| !lane.is_cut())
-    }
-
-    /// It has this address.
-    fn is_at(&self, gid: Gid) -> bool {
-        self.device.gids.iter().any(|entry| entry.gid == gid)
     }
 
     fn lane_to(&self, peer: PeerId) -> io::Result<Arc<Lane>> {
@@ -172,11 +116,11 @@ impl Port {
     fn lane_unless(&self, peer: PeerId, in_vain: impl Fn() -> bool) -> io::Result<Arc<Lane>> {
         let place = usize::try_from(peer.slot.number()).unwrap_or(0) % MEETINGS;
         let _meeting = self.meetings.get(place).map(lock);
-        let known = lock(&self.lanes).get(&peer.slot).cloned();
+        let known = lock(&self.links.lanes).get(&peer.slot).cloned();
         if let Some(lane) = known.filter(|lane| lane.peer() == peer && !lane.is_given_up()) {
             return Ok(lane);
         }
-        if peer.slot == self.registry.slot() {
+        if peer.slot == self.links.registry.slot() {
             let lane = Arc::new(self.own_lane(peer)?);
             self.add_inlet(&lane);
             self.remember_lane(&lane);
@@ -198,40 +142,12 @@ impl Port {
         let bell = self.standby.bell();
         let fd = bell.fd().as_fd().try_clone_to_owned()?;
         let rope = Rope::new(fd.into(), Arc::clone(bell.shelf()));
-        Ok(Lane::new(peer, Rails::own()?, rope, &self.commons))
-    }
-
-    /// From now on records are taken from this lane.
-    pub(crate) fn add_inlet(&self, lane: &Arc<Lane>) {
-        self.commons.add_lane(lane);
-        self.receiver.lock().inlets.push(Inlet::new(Arc::clone(lane)));
-    }
-
-    /// Queue pairs use this lane from now on, unless there is one already.
-    pub(crate) fn remember_lane(&self, lane: &Arc<Lane>) {
-        let mut lanes = lock(&self.lanes);
-        let known = lanes.get(&lane.peer().slot);
-        if known.is_none_or(|known| known.is_given_up() || known.peer() != lane.peer()) {
-            lanes.insert(lane.peer().slot, Arc::clone(lane));
-        }
-    }
-
-    /// The device at the other end is gone. What it has sent is still taken.
-    pub(crate) fn forget_lane(&self, lane: &Arc<Lane>) {
-        lock(&self.lanes).retain(|_, known| !Arc::ptr_eq(known, lane));
-        // Whoever sleeps may be waiting for what it has left behind.
-        let _ = self.standby.bell().fd().signal();
-        self.standby.bell().suspect();
-    }
-
-    /// A neighbour was not let in.
-    pub(crate) fn count_refused_neighbour(&self) {
-        self.counters.refused_neighbours.add(1);
+        Ok(Lane::new(peer, Rails::own()?, rope, &self.links.commons))
     }
 
     /// Waits until no neighbour acts on what it was shown before the call.
     pub(crate) fn wait_for_neighbours(&self) {
-        let _ = self.commons.wait_for_neighbours();
+        let _ = self.links.commons.wait_for_neighbours();
     }
 
     /// A lane may have brought something, or somebody looks after that right now.
@@ -243,11 +159,6 @@ impl Port {
     /// looks right now, and may need this very processor for that.
     pub(crate) fn has_record_left(&self) -> bool {
         self.receiver.lock().has_record()
-    }
-
-    /// What neighbours can see and use, if they can.
-    pub(crate) fn commons(&self) -> Option<&Arc<Commons>> {
-        self.neighbours().map(|_| &self.commons)
     }
 
     /// A step of the program's in which there is nothing to do but what there is in most: to find that
@@ -333,7 +244,7 @@ impl Port {
         let number = brief.dest_qp;
         let can_wait = waiting.local.len() < DEFERRED_MAX;
         let (most, mut count) = (inlet.patience, 0);
-        let (mut published, mut only_served, mut grip) = (0, true, Grip::new(&self.regions));
+        let (mut published, mut only_served, mut grip) = (0, true, Grip::new(&self.links.regions));
         loop {
             let lane = &inlet.lane;
             let plain = match tray.as_deref_mut() {
@@ -347,7 +258,14 @@ impl Port {
             } else {
                 grip.let_go(); // Before anything that may wait for pins.
                 let caller = Caller { can_wait, tray: tray.as_deref_mut() };
-                inner.on_brief(&brief, Lent::Near(held.near()), lane, caller, || self.now(), self)
+                inner.on_brief(
+                    &brief,
+                    Lent::Near(held.near()),
+                    lane,
+                    caller,
+                    || self.links.now(),
+                    &self.links,
+                )
             };
             inlet.release(held);
             published += took.published;
@@ -373,7 +291,7 @@ impl Port {
         let aftermath = match can_wait {
             true if only_served => Aftermath::default(),
             true => inner.put_off(),
-            false => inner.transmit(self.now(), Acks::Now, self),
+            false => inner.transmit(self.links.now(), Acks::Now, &self.links),
         };
         if can_wait {
             self.list_debt(number, inner, waiting);
@@ -408,7 +326,7 @@ impl Port {
             busy |= taken > 0;
             if taken == 0 && inlet.lane.is_cut() {
                 let inlet = inlets.swap_remove(at);
-                self.counters.broken_lanes.add(u64::from(inlet.broken));
+                self.links.counters.broken_lanes.add(u64::from(inlet.broken));
                 if inlet.fans {
                     departed.truncate(Departed::MAX - 1);
                     let shelf = inlet.lane.keep_peer_shelf();
@@ -450,17 +368,17 @@ impl Port {
                     {
                         let (lent, now) = (Lent::Near(held.near()), || round.clock.now());
                         let caller = Caller { can_wait, tray: None };
-                        let took = inner.on_brief(&brief, lent, lane, caller, now, self);
+                        let took = inner.on_brief(&brief, lent, lane, caller, now, &self.links);
                         *published += took.published;
                     }
                     inlet.release(held);
                 }
                 Taken::Brief { brief: None, held } => {
-                    self.counters.malformed.add(1);
+                    self.links.counters.malformed.add(1);
                     inlet.release(held);
                 }
                 Taken::Copied(copied) => match Message::of(copied, buffer) {
-                    None => self.counters.malformed.add(1),
+                    None => self.links.counters.malformed.add(1),
                     Some(message) => {
                         published |= self.receive_message(&message, inlet, &mut current, round);
                     }
@@ -488,8 +406,8 @@ impl Port {
                 }
                 published
             }
-            Message::Datagram { addresses, .. } if !self.is_at(addresses.destination) => {
-                self.counters.unknown_qp.add(1);
+            Message::Datagram { addresses, .. } if !self.links.is_at(addresses.destination) => {
+                self.links.counters.unknown_qp.add(1);
                 false
             }
             Message::Datagram { .. } | Message::Packet { .. } | Message::LentBrief { .. } => {
@@ -517,7 +435,7 @@ impl Port {
         }
         let published = current.is_some() && self.let_go(current, round);
         match self.table.lock(number) {
-            None => self.counters.unknown_qp.add(1),
+            None => self.links.counters.unknown_qp.add(1),
             Some(guard) => *current = Some(Held { number, guard, published: 0 }),
         }
         published
@@ -549,12 +467,12 @@ impl Port {
             Message::LentBrief { brief, pieces } => match Lent::parse(lane, pieces) {
                 Some(lent) => {
                     let caller = Caller { can_wait, tray: None };
-                    inner.on_brief(brief, lent, lane, caller, || clock.now(), self).published
+                    inner.on_brief(brief, lent, lane, caller, || clock.now(), &self.links).published
                 }
                 None => 0,
             },
             Message::Datagram { packet, addresses, len } => {
-                inner.on_datagram(packet, *addresses, *len, Time::ZERO, self)
+                inner.on_datagram(packet, *addresses, *len, Time::ZERO, &self.links)
             }
             Message::Packet { packet, lent } => {
                 // Requests do not care about the time, and reading it takes a while.
@@ -562,7 +480,7 @@ impl Port {
                     true => Time::ZERO,
                     false => clock.now(),
                 };
-                inner.on_record(packet, *lent, lane, now, self)
+                inner.on_record(packet, *lent, lane, now, &self.links)
             }
         };
     }
@@ -586,7 +504,7 @@ impl Port {
             if sender == Some(number) && !inner.hears_itself() {
                 return None;
             }
-            let published = inner.on_datagram(packet, addresses, len, Time::ZERO, self);
+            let published = inner.on_datagram(packet, addresses, len, Time::ZERO, &self.links);
             Some(Held { number, guard, published })
         })
     }
@@ -601,7 +519,7 @@ impl Port {
         let can_wait = held.published > 0 && round.can_wait();
         let aftermath = match can_wait {
             true => inner.put_off(),
-            false => inner.transmit(round.clock.now(), Acks::Now, self),
+            false => inner.transmit(round.clock.now(), Acks::Now, &self.links),
         };
         if can_wait {
             self.list_debt(held.number, inner, round.waiting);
@@ -638,9 +556,9 @@ impl Port {
                 continue;
             };
             inner.debt.listed = false;
-            published |= inner.settle(tray.as_deref_mut(), self) > 0;
+            published |= inner.settle(tray.as_deref_mut(), &self.links) > 0;
             let aftermath = match inner.owes_ack() {
-                true => inner.acknowledge(self),
+                true => inner.acknowledge(&self.links),
                 false => inner.put_off(),
             };
             published |= aftermath.published > 0;
@@ -663,7 +581,7 @@ impl Port {
             self.helper.notice(Time::ZERO);
             return;
         }
-        let aftermath = inner.on_clock(self.now());
+        let aftermath = inner.on_clock(self.links.now());
         debug_assert!(aftermath.deadline != Some(Time::UNKNOWN), "it was set");
         self.follow_up(number, inner, aftermath);
     }
@@ -687,6 +605,38 @@ impl Port {
             let aftermath = inner.on_clock(now);
             self.follow_up(number, inner, aftermath);
         }
+    }
+}
+
+impl Meeting for Port {
+    fn registry(&self) -> &Registry {
+        &self.links.registry
+    }
+
+    fn add_inlet(&self, lane: &Arc<Lane>) {
+        if !lane.is_own() {
+            self.links.commons.add_neighbour(Arc::<Lane>::downgrade(lane));
+        }
+        self.receiver.lock().inlets.push(Inlet::new(Arc::clone(lane)));
+    }
+
+    fn remember_lane(&self, lane: &Arc<Lane>) {
+        let mut lanes = lock(&self.links.lanes);
+        let known = lanes.get(&lane.peer().slot);
+        if known.is_none_or(|known| known.is_given_up() || known.peer() != lane.peer()) {
+            lanes.insert(lane.peer().slot, Arc::clone(lane));
+        }
+    }
+
+    fn forget_lane(&self, lane: &Arc<Lane>) {
+        lock(&self.links.lanes).retain(|_, known| !Arc::ptr_eq(known, lane));
+        // Whoever sleeps may be waiting for what it has left behind.
+        let _ = self.standby.bell().fd().signal();
+        self.standby.bell().suspect();
+    }
+
+    fn count_refused_neighbour(&self) {
+        self.links.counters.refused_neighbours.add(1);
     }
 }
 
@@ -787,7 +737,7 @@ pub(super) fn open_usher(
     commons: &Arc<Commons>,
     lends: bool,
 ) -> io::Result<Usher> {
-    let nonce = shelf::random();
+    let nonce = random::number();
     let me = PeerId { slot: registry.slot(), nonce };
     let usher = Usher::new(me, registry, standby.bell(), commons, lends)?;
     if lends {
@@ -839,8 +789,8 @@ mod tests {
     }
 
     fn id(port: &Port) -> PeerId {
-        let slot = port.registry.slot();
-        PeerId { slot, nonce: port.registry.lends(slot, shelf::VERSION).unwrap() }
+        let slot = port.links.registry.slot();
+        PeerId { slot, nonce: port.links.registry.lends(slot, shelf::VERSION).unwrap() }
     }
 
     fn eventually(what: &str, holds: impl Fn() -> bool) {
@@ -857,10 +807,10 @@ mod tests {
         let [here, there] = [PathChoice::Auto; 2].map(open);
         let meet = || here.usher.meet(id(&there), || false);
         let lanes: Vec<_> = std::iter::from_fn(|| meet().ok()).take(1000).collect();
-        assert_eq!((lanes.len(), there.counters.refused_neighbours.get()), (8, 1));
+        assert_eq!((lanes.len(), there.links.counters.refused_neighbours.get()), (8, 1));
         lanes.iter().take(3).for_each(|lane| lane.cut());
         let more = std::iter::from_fn(|| meet().ok()).take(1000).count();
-        assert_eq!((more, there.counters.refused_neighbours.get()), (3, 2));
+        assert_eq!((more, there.links.counters.refused_neighbours.get()), (3, 2));
     }
 
     /// Goal: a lane into which nonsense was written is cut and counted, once, and another one takes its place.
@@ -877,7 +827,7 @@ mod tests {
         for _ in 0..1000 {
             there.drive();
         }
-        assert_eq!(there.counters.broken_lanes.get(), 1);
+        assert_eq!(there.links.counters.broken_lanes.get(), 1);
         assert!(!here.lane_to(id(&there)).unwrap().is_given_up());
     }
 
@@ -888,18 +838,19 @@ mod tests {
     fn memory_of_another_version_or_place_is_not_used() {
         let [here, strict, there] =
             [PathChoice::Auto, PathChoice::SharedMemory, PathChoice::Auto].map(open);
-        let local = here.device.gids.iter().find(|entry| entry.index == 1).unwrap().gid;
+        let local = here.links.device.gids.iter().find(|entry| entry.index == 1).unwrap().gid;
         let qp = there.take_number().unwrap();
-        let me = there.device.index;
-        let nonce = there.registry.lends(there.registry.slot(), shelf::VERSION).unwrap();
+        let me = there.links.device.index;
+        let nonce =
+            there.links.registry.lends(there.links.registry.slot(), shelf::VERSION).unwrap();
         assert!(here.lane(local, local, qp).unwrap().is_some());
         for (version, interface) in [(shelf::VERSION + 1, me), (shelf::VERSION, me + 1), (0, me)] {
-            there.registry.set_lends(version, nonce, interface);
+            there.links.registry.set_lends(version, nonce, interface);
             assert!(here.lane(local, local, qp).unwrap().is_none());
             let refused = strict.lane(local, local, qp).unwrap_err().to_string();
             assert!(refused.contains("asks for shared memory"), "{refused}");
         }
-        there.registry.set_lends(shelf::VERSION, nonce, me);
+        there.links.registry.set_lends(shelf::VERSION, nonce, me);
         assert!(strict.lane(local, local, qp).unwrap().is_some());
     }
 }

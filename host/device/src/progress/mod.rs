@@ -5,11 +5,6 @@
 //! devices of the host in `port/lanes.rs`.
 //!
 //! Locks are taken in this order: receive state, queue pair, completion queue or timers.
-//!
-//! # Safety
-//!
-//! [`Port::register`] passes its caller's promise on to the table of regions, which says what it is
-//! good for (`region.rs`). Nothing else here is unsafe.
 
 mod deputies;
 mod doors;
@@ -17,40 +12,36 @@ mod driving;
 pub(crate) mod helper;
 mod lanes;
 pub(crate) mod monitor;
-pub(crate) mod standby;
 pub(crate) mod timers;
 
 use crate::latch::{Latch, Latched};
-use crate::link::gid::{Device, devices, look};
-use crate::link::path::{PathChoice, PortConfig};
-use crate::link::shm::lane::{Inlet, Lane};
+use crate::link::Links;
+use crate::link::errors::OpenError;
+use crate::link::gid::devices;
+use crate::link::path::PathChoice;
+use crate::link::shm::lane::{self};
 use crate::link::shm::usher::Usher;
 use crate::link::udp::capture::{self, Capture};
 use crate::link::udp::endpoint::{Endpoint, FlowCache, gid_of};
 use crate::link::udp::multicast::Group;
 use crate::link::udp::reception::{Mode, Reception, Switch};
+use crate::link::udp::steering::{scope, steer};
 use crate::link::vicinity::Departed;
-use crate::link::way::{Ah, AhAttr};
-use crate::memory::access::Access;
 use crate::memory::commons::Commons;
-use crate::memory::region::{Region, RegionError, Regions};
-use crate::memory::shelf::QpWord;
-use crate::memory::window::{Window, WindowKind};
-use crate::objects::channel::{CompChannel, Hush};
-use crate::objects::cq::{Cq, CqConfig};
-use crate::objects::events::{Audience, EventQueue};
-use crate::objects::qp::{Acks, ConnectError, Qp, QpConfig, QpInner};
-use crate::objects::srq::{Srq, SrqConfig, Tie};
-use crate::objects::table::QpTable;
-use crate::objects::xrc::Xrcd;
+use crate::memory::region::Regions;
+use crate::objects::events::Audience;
+use crate::objects::notice::Hush;
+use crate::objects::progress::Progress;
+use crate::objects::qp::{Acks, QpInner};
+use crate::objects::standby::Standby;
+use crate::objects::table::{Place, QpTable};
 use crate::progress::helper::Helper;
 use crate::progress::monitor::Monitor;
-use crate::progress::standby::Standby;
 use crate::progress::timers::Timers;
-use crate::registry::counters::{Counters, PortCounters};
+use crate::registry::counters::Counters;
 use crate::registry::ledger::Ledger;
 use crate::registry::relay::{Passed, Relay};
-use crate::registry::{Registry, SlotId};
+use crate::registry::{DomainName, Registry};
 use crate::sync::Mutex;
 use adverb_engine::{Gid, QpCounters, Time};
 use adverb_sys::clock;
@@ -58,74 +49,11 @@ use adverb_sys::epoll::Epoll;
 use adverb_sys::udp::{self, BURST_BYTES_MAX, Received};
 use adverb_wire::{Marks, Qpn};
 use deputies::Deputies;
-use doors::{scope, steer};
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::io;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
-
-/// Bounds of what a queue pair can be made of.
-#[derive(Clone, Copy, Debug)]
-pub struct QpLimits;
-
-impl QpLimits {
-    /// Requests outstanding in one queue.
-    pub const WR_MAX: u32 = 1 << 20;
-    /// Pieces of one buffer.
-    pub const SGE_MAX: u32 = 32;
-    /// Bytes inline.
-    pub const INLINE_MAX: u32 = 4096;
-    /// READs and atomics under way, each way.
-    pub const RD_ATOMIC_MAX: u8 = 128;
-    const _ASSERT: () = assert!(crate::link::udp::burst::PIECES_MAX == 32);
-}
-
-/// Why a device could not be opened.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// There is no such device.
-    NotFound {
-        /// What was asked.
-        name: String,
-        /// What there is.
-        known: Vec<String>,
-    },
-    /// The system refused something.
-    System {
-        /// What we were doing.
-        doing: &'static str,
-        /// What it said.
-        error: io::Error,
-    },
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotFound { name, known } if known.is_empty() => write!(
-                f,
-                "there is no device {name}, nor another: no network interface that is up has an address"
-            ),
-            Self::NotFound { name, known } => {
-                write!(f, "there is no device {name}; there are: {}", known.join(", "))
-            }
-            Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::NotFound { .. } => None,
-            Self::System { error, .. } => Some(error),
-        }
-    }
-}
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Queue pair numbers of this port: those free, oldest first, so that none is used again soon.
 #[derive(Debug, Default)]
@@ -197,6 +125,9 @@ impl Door {
         Some((received, marks))
     }
 }
+
+/// The receiving end of a lane, and where the queue pair lives that most of its records are for.
+type Inlet = lane::Inlet<Place>;
 
 /// What receiving needs, under the receive lock.
 #[derive(Debug)]
@@ -274,25 +205,18 @@ pub(crate) enum Driver {
 /// A device that is open in this process.
 #[derive(Debug)]
 pub struct Port {
-    device: Device,
-    regions: Arc<Regions>,
-    commons: Arc<Commons>,
-    table: QpTable,
+    pub(crate) links: Links,
+    pub(crate) table: QpTable,
     timers: Timers,
-    counters: Arc<Counters>,
     /// What queue pairs have counted that have gone. Locked before any that has not.
-    gone: Mutex<QpCounters>,
+    pub(crate) gone: Mutex<QpCounters>,
     receiver: Latch<Receiver>,
     endpoints: Mutex<HashMap<u8, Arc<Endpoint>>>,
     capture: Option<Arc<Capture>>,
-    registry: Registry,
     /// Where others see the counters, unless the system has no room for that.
     ledger: Option<Ledger>,
-    relay: Relay,
     numbers: Mutex<Numbers>,
-    choice: PathChoice,
     usher: Usher,
-    lanes: Mutex<HashMap<SlotId, Arc<Lane>>>,
     /// Held while a lane is made, so that none is made twice; by slot.
     meetings: [Mutex<()>; lanes::MEETINGS],
     /// Grows whenever the program drives; the helper watches it.
@@ -307,55 +231,15 @@ pub struct Port {
     /// When that was last tried, in nanoseconds.
     mended: AtomicU64,
     helper: Helper,
-    standby: Arc<Standby>,
-    audience: Arc<Audience>,
-    monitor: Mutex<Option<Monitor>>,
+    pub(crate) standby: Arc<Standby>,
+    pub(crate) audience: Arc<Audience>,
+    pub(crate) monitor: Mutex<Option<Monitor>>,
     deputies: Deputies,
 }
 
-/// A port that others of this process can have too: those who ask for the same.
-#[derive(Debug)]
-struct Opened {
-    name: String,
-    path: Option<PathChoice>,
-    port: Weak<Port>,
-}
-
-static OPEN: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
-
 impl Port {
-    /// Opens a device; twice, and both share what there is.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError`].
-    pub fn open(name: &str) -> Result<Arc<Self>, OpenError> {
-        Self::open_with(name, &PortConfig::default())
-    }
-
-    /// Opens a device in a way of one's own; twice in the same way, and both share what there is, unless
-    /// it is to be exclusive.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError`].
-    pub fn open_with(name: &str, config: &PortConfig) -> Result<Arc<Self>, OpenError> {
-        let PortConfig { path, exclusive } = *config;
-        if exclusive {
-            return Self::start(name, path);
-        }
-        let mut open = lock(&OPEN);
-        open.retain(|known| known.port.strong_count() > 0);
-        let known = open.iter().find(|known| known.name == name && known.path == path);
-        if let Some(port) = known.and_then(|known| known.port.upgrade()) {
-            return Ok(port);
-        }
-        let port = Self::start(name, path)?;
-        open.push(Opened { name: name.to_owned(), path, port: Arc::downgrade(&port) });
-        Ok(port)
-    }
-
-    fn start(name: &str, path: Option<PathChoice>) -> Result<Arc<Self>, OpenError> {
+    /// Opens a device, whether or not it is open already.
+    pub(crate) fn start(name: &str, path: Option<PathChoice>) -> Result<Arc<Self>, OpenError> {
         let failed = |doing| move |error| OpenError::System { doing, error };
         let all = devices().map_err(failed("list the network interfaces"))?;
         let Some(device) = all.iter().find(|device| device.name == name) else {
@@ -389,16 +273,24 @@ impl Port {
         let usher =
             lanes::open_usher(device, &registry, &standby, &commons, memory.allows_memory())
                 .map_err(failed("listen for neighbours"))?;
+        let relayed = registry.relayed();
         let port = Arc::new(Self {
-            device: device.clone(),
-            regions: Arc::new(match usher.lends() {
-                true => Regions::new().with_commons(Arc::clone(&commons)),
-                false => Regions::new(),
-            }),
-            commons: Arc::clone(&commons),
+            links: Links {
+                device: device.clone(),
+                regions: Arc::new(match usher.lends() {
+                    true => Regions::new().with_commons(Arc::clone(&commons)),
+                    false => Regions::new(),
+                }),
+                commons,
+                counters: Arc::clone(&counters),
+                registry,
+                relay,
+                choice,
+                lends: usher.lends(),
+                lanes: Mutex::default(),
+            },
             table: QpTable::new(),
             timers: Timers::new(),
-            counters: Arc::clone(&counters),
             gone: Mutex::default(),
             receiver: Latch::new(Receiver {
                 inlets: Vec::new(),
@@ -413,7 +305,7 @@ impl Port {
                     pressing: false,
                     parked: Vec::new(),
                 },
-                relayed: registry.relayed(),
+                relayed,
                 postponed: false,
                 steps: 0,
                 quiet: 0,
@@ -421,13 +313,9 @@ impl Port {
             }),
             endpoints: Mutex::new(HashMap::new()),
             capture: capture.map(Arc::new),
-            registry,
             ledger,
-            relay,
             numbers: Mutex::new(Numbers::default()),
-            choice,
             usher,
-            lanes: Mutex::default(),
             meetings: std::array::from_fn(|_| Mutex::default()),
             drives: AtomicU64::new(0),
             unfinished: Mutex::new(VecDeque::with_capacity(DEFERRED_MAX)),
@@ -443,33 +331,15 @@ impl Port {
         });
         port.deputies.set_port(&port);
         port.helper.start(&port).map_err(failed("start the helper thread"))?;
-        port.usher.start(&port).map_err(failed("start the usher thread"))?;
+        port.usher
+            .start(Arc::<Self>::downgrade(&port))
+            .map_err(failed("start the usher thread"))?;
         Ok(port)
-    }
-
-    /// The device.
-    pub fn device(&self) -> &Device {
-        &self.device
-    }
-
-    /// What was counted since this process opened the device.
-    pub fn counters(&self) -> PortCounters {
-        self.counters.snapshot()
-    }
-
-    /// What all queue pairs have counted, those that have gone included.
-    pub fn qp_counters(&self) -> QpCounters {
-        let gone = lock(&self.gone);
-        let mut total = *gone;
-        self.table.each().flat_map(|slot| slot.as_ref().map(|qp| qp.counters())).for_each(|qp| {
-            total += qp;
-        });
-        total
     }
 
     /// Shows others the counters, if somebody has asked. For the helper.
     pub(crate) fn show_counters(&self) {
-        let asked = self.registry.asked();
+        let asked = self.links.registry.asked();
         if let Some(ledger) = self.ledger.as_ref().filter(|ledger| !ledger.has_answered(asked)) {
             let gone = lock(&self.gone);
             let rows = self.table.each().filter_map(|slot| slot.as_ref().map(|qp| qp.row()));
@@ -477,163 +347,14 @@ impl Port {
         }
     }
 
-    /// A protection domain's number, never used before: in this process, so that what belongs to another
-    /// device is never taken for this one's.
-    pub fn new_domain(&self) -> u32 {
-        static DOMAINS: AtomicU32 = AtomicU32::new(1);
-        DOMAINS.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Registers memory.
-    ///
-    /// # Errors
-    ///
-    /// [`RegionError`].
-    ///
-    /// # Safety
-    ///
-    /// `base..base + len` stays mapped until the region is dropped: readable, and writable if
-    /// `access` allows any writing. Until then nobody holds a reference to bytes of it that an
-    /// access by the device or a peer could make untrue: no `&[u8]` where somebody may write, no
-    /// `&mut [u8]` where somebody may read.
-    pub unsafe fn register(
-        &self,
-        domain: u32,
-        base: NonNull<u8>,
-        len: usize,
-        access: Access,
-    ) -> Result<Region, RegionError> {
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { self.regions.register(domain, base, len, access) }
-    }
-
-    /// Registers a place that takes what is written to it and keeps nothing, and from which local
-    /// work reads zeros.
-    ///
-    /// # Errors
-    ///
-    /// [`RegionError::TooMany`].
-    pub fn register_null(&self, domain: u32) -> Result<Region, RegionError> {
-        self.regions.register_null(domain)
-    }
-
-    /// Makes a memory window for protection domain `domain`, bound to nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`RegionError::TooMany`].
-    pub fn alloc_window(&self, domain: u32, kind: WindowKind) -> Result<Window, RegionError> {
-        self.regions.alloc_window(domain, kind)
-    }
-
-    /// Makes a completion queue. The caller has checked the limits, and that the channel is this
-    /// port's.
-    pub fn create_cq(self: &Arc<Self>, config: &CqConfig) -> Cq {
-        Cq::new(Arc::clone(self), config)
-    }
-
-    /// Makes a completion channel.
-    ///
-    /// # Errors
-    ///
-    /// No descriptors left.
-    pub fn create_comp_channel(self: &Arc<Self>) -> io::Result<CompChannel> {
-        CompChannel::new(Arc::clone(self), Arc::clone(&self.standby))
-    }
-
-    /// Starts to listen for changes of the network interface, unless somebody has before.
-    ///
-    /// # Errors
-    ///
-    /// No descriptors or threads left.
-    pub fn monitor(&self) -> io::Result<()> {
-        let mut monitor = lock(&self.monitor);
-        if monitor.is_none() {
-            *monitor = Some(Monitor::start(&self.device, Arc::clone(&self.audience))?);
-        }
-        Ok(())
-    }
-
-    /// The device as it is now, and not when it was opened; `None` if its interface has gone.
-    ///
-    /// # Errors
-    ///
-    /// The system would not list its network interfaces.
-    pub fn look(&self) -> io::Result<Option<Device>> {
-        look(self.device.index)
-    }
-
-    /// Makes a queue of asynchronous events, which hears what happens to the port from now on.
-    ///
-    /// # Errors
-    ///
-    /// No descriptors left.
-    pub fn create_event_queue(&self) -> io::Result<Arc<EventQueue>> {
-        self.audience.join()
-    }
-
-    /// Makes a queue pair in RESET. The caller has checked the limits.
-    ///
-    /// # Errors
-    ///
-    /// All numbers of the host are taken.
-    pub fn create_qp(self: &Arc<Self>, config: &QpConfig) -> io::Result<Qp> {
-        let number = self.take_number()?;
-        let unclaimed = || io::Error::other("a queue pair number that was never claimed");
-        let place = self.table.place_of(number).ok_or_else(unclaimed)?;
-        let inner = QpInner::new(number, config, self.device.active_mtu());
-        // Before anybody can learn of it, and connect.
-        if inner.takes_packets_alone()
-            && let Some(word) = self.commons.shelf().qp(number)
-        {
-            word.store(QpWord::ONLY_PACKETS.bits(), Ordering::SeqCst);
-        }
-        place.fill(inner);
-        Ok(Qp::new(Arc::clone(self), number, place))
-    }
-
-    /// Makes a shared receive queue of an XRC domain, whose receives complete on `cq`. The caller has
-    /// checked the limits.
-    ///
-    /// # Errors
-    ///
-    /// All numbers of the host are taken, or the domain has [`crate::XRC_SRQS_MAX`] queues.
-    pub fn create_xrc_srq(
-        self: &Arc<Self>,
-        config: &SrqConfig,
-        xrcd: &Xrcd,
-        cq: &Cq,
-    ) -> io::Result<Srq> {
-        let number = self.take_number()?;
-        let tie = Tie {
-            domain: Arc::clone(&xrcd.shared),
-            cq: Arc::clone(&cq.shared),
-            port: Arc::downgrade(self),
-        };
-        if xrcd.is_of_file() {
-            // What targets of other processes pass on has come by way of any address, or none of ours.
-            self.open_all().map_err(io::Error::other)?;
-        }
-        let srq = Srq::with_number(config, number.get(), Some(tie));
-        match xrcd.shared.enter(&srq.shared) {
-            true => Ok(srq),
-            false => Err(io::Error::other("the XRC domain has as many queues as possible")),
-        }
-    }
-
-    /// A number that [`Port::take_number`] gave is free again.
-    pub(crate) fn give_number_back(&self, number: Qpn) {
-        lock(&self.numbers).free.push_back(number);
-    }
-
-    fn take_number(&self) -> io::Result<Qpn> {
+    pub(crate) fn take_number(&self) -> io::Result<Qpn> {
         let mut numbers = lock(&self.numbers);
         if let Some(number) = numbers.free.pop_front() {
             return Ok(number);
         }
-        let block = self.registry.claim_block()?;
+        let block = self.links.registry.claim_block()?;
         self.table.add_block(block);
-        self.commons.shelf().add_block(block, numbers.blocks);
+        self.links.commons.shelf().add_block(block, numbers.blocks);
         numbers.blocks += 1;
         numbers.free.extend(block.numbers());
         let number = numbers.free.pop_front();
@@ -651,12 +372,12 @@ impl Port {
         let mut counted = lock(&self.gone);
         let mut guard = slot.lock();
         if let Some(inner) = guard.as_mut() {
-            inner.transmit(self.now(), Acks::Now, self);
-            inner.leave(self);
+            inner.transmit(self.links.now(), Acks::Now, &self.links);
+            inner.leave(&self.links);
             *counted += inner.counters();
         }
         let gone = guard.take();
-        if let Some(word) = self.commons.shelf().qp(number) {
+        if let Some(word) = self.links.commons.shelf().qp(number) {
             word.store(0, Ordering::SeqCst);
         }
         self.timers.forget(number);
@@ -667,31 +388,6 @@ impl Port {
         self.wait_for_neighbours();
         drop(gone);
         lock(&self.numbers).free.push_back(number);
-    }
-
-    /// Makes an address handle.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError::NoSuchGid`], [`ConnectError::OtherFamily`] and [`ConnectError::Socket`].
-    pub fn create_ah(self: &Arc<Self>, domain: u32, attr: AhAttr) -> Result<Ah, ConnectError> {
-        Ah::new(Arc::clone(self), domain, attr)
-    }
-
-    pub(crate) fn registry(&self) -> &Registry {
-        &self.registry
-    }
-
-    pub(crate) fn regions(&self) -> &Regions {
-        &self.regions
-    }
-
-    pub(crate) fn counters_ref(&self) -> &Arc<Counters> {
-        &self.counters
-    }
-
-    pub(crate) fn now(&self) -> Time {
-        Clock::new().now()
     }
 
     /// How often the program has driven.
@@ -718,10 +414,40 @@ impl Port {
     }
 }
 
+impl Progress for Port {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+
+    fn drive(&self) -> bool {
+        self.drive()
+    }
+
+    fn help(&self) -> bool {
+        self.help()
+    }
+
+    fn has_deferred(&self) -> bool {
+        self.has_deferred()
+    }
+
+    fn has_record_left(&self) -> bool {
+        self.has_record_left()
+    }
+
+    fn give_number_back(&self, number: Qpn) {
+        lock(&self.numbers).free.push_back(number);
+    }
+
+    fn end_deputies_in(&self, domain: DomainName) {
+        self.end_deputies_in(domain);
+    }
+}
+
 impl Drop for Port {
     fn drop(&mut self) {
         self.helper.stop();
-        self.regions.withdraw_all();
+        self.links.regions.withdraw_all();
         self.usher.stop();
         // A socket leaves its group when its last descriptor is closed: that has to be below.
         self.helper.forget_sockets();
@@ -732,15 +458,18 @@ impl Drop for Port {
         for endpoint in endpoints.into_values() {
             let addr = endpoint.addr;
             // The group's last socket takes the place of the one that goes, in the kernel as here.
-            let _ =
-                self.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
+            let _ = self.links.registry.with_group(
+                gid_of(addr.ip()).0,
+                scope(addr),
+                |registry, members| {
                     if let Some(at) = members.iter().position(|slot| *slot == registry.slot()) {
                         members.swap_remove(at);
                     }
                     steer(&endpoint, registry.routes(members))?;
                     drop(endpoint);
                     Ok(())
-                });
+                },
+            );
         }
     }
 }

@@ -15,7 +15,6 @@ pub(crate) mod relay;
 pub(crate) mod rendezvous;
 
 use self::rendezvous::Place;
-use crate::memory::shelf;
 use adverb_sys::lock::{self, FileLock};
 use adverb_sys::memory::Mapping;
 use adverb_sys::unix::Listener;
@@ -267,7 +266,7 @@ impl Registry {
         if fresh {
             registry.word(layout::MAGIC).store(MAGIC, Ordering::Relaxed);
             registry.word(layout::VERSION).store(VERSION, Ordering::Relaxed);
-            let secret = shelf::random();
+            let secret = adverb_sys::random::number();
             for (n, half) in [secret & 0xffff_ffff, secret >> 32].into_iter().enumerate() {
                 let half = u32::try_from(half).unwrap_or(0);
                 registry.word(layout::SECRET + n).store(half, Ordering::Relaxed);

@@ -10,7 +10,6 @@
 //! its slot: one newcomer at a time. A process that has a registry and does not answer may be stopped; its
 //! descriptor is then taken by way of `/proc`.
 
-use crate::memory::shelf;
 use adverb_sys::memory::{self, Mapping};
 use adverb_sys::unix::{Listener, Stream};
 use adverb_sys::{netns, poll, process};
@@ -132,7 +131,8 @@ impl Place {
     pub(crate) fn listen(self, slot: u32) -> io::Result<Listener> {
         match Listener::bind(self.slot_name(slot).as_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                let name = format!("{}{:016x}", self.unusual_prefix(), shelf::random());
+                let name =
+                    format!("{}{:016x}", self.unusual_prefix(), adverb_sys::random::number());
                 Listener::bind(name.as_bytes())
             }
             result => result,

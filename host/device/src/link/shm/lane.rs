@@ -21,13 +21,12 @@ use crate::latch::{Latch, Latched};
 use crate::link::shm::bell::Rope;
 use crate::link::shm::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS};
-use crate::memory::commons::Commons;
+use crate::memory::commons::{Commons, Neighbour};
 use crate::memory::copying::{copy_short, read_word};
+use crate::memory::local::{Local, Sge};
 use crate::memory::maps::Maps;
 use crate::memory::region::{Grip, Regions, Serial};
 use crate::memory::shelf::{QpWord, Shelf};
-use crate::objects::table::Place;
-use crate::objects::work::{Local, Sge};
 use crate::registry::SlotId;
 use adverb_engine::{Access, AccessError, Brief, LOCAL_SEGMENT_BYTES};
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
@@ -952,7 +951,7 @@ impl Load<'_> {
 
 /// The receiving end, under the port's receive lock.
 #[derive(Debug)]
-pub(crate) struct Inlet {
+pub(crate) struct Inlet<P> {
     pub(crate) lane: Arc<Lane>,
     reader: Reader,
     /// Records to take in a row: one from somebody whose records come one at a time, for a look at
@@ -963,8 +962,18 @@ pub(crate) struct Inlet {
     /// The other end has written nonsense.
     pub(crate) broken: bool,
     /// The queue pair that most records are for lately, and the one of the last that was not.
-    favourite: Option<(Qpn, Place)>,
+    favourite: Option<(Qpn, P)>,
     other: Qpn,
+}
+
+impl Neighbour for Lane {
+    fn wait(&self) -> bool {
+        self.wait_for_peer()
+    }
+
+    fn file_is_gone(&self, number: u64) {
+        self.maps.on_own_gone(number);
+    }
 }
 
 /// What is at the place where the next record will be.
@@ -1003,7 +1012,7 @@ pub(crate) enum Copied {
     LentBrief { brief: Option<Brief>, len: usize },
 }
 
-impl Inlet {
+impl<P> Inlet<P> {
     pub(crate) fn new(lane: Arc<Lane>) -> Self {
         let (reader, favourite, other) = (Reader::default(), None, Qpn::new(0));
         Self { lane, reader, patience: 1, fans: false, broken: false, favourite, other }
@@ -1015,8 +1024,8 @@ impl Inlet {
     pub(crate) fn lend_favourite(
         &mut self,
         qp: Qpn,
-        look_up: impl FnOnce() -> Option<Place>,
-    ) -> Option<(Qpn, Place)> {
+        look_up: impl FnOnce() -> Option<P>,
+    ) -> Option<(Qpn, P)> {
         if self.favourite.as_ref().is_some_and(|(known, _)| *known == qp) {
             return self.favourite.take();
         }
@@ -1026,7 +1035,7 @@ impl Inlet {
 
     /// Takes it back.
     #[inline]
-    pub(crate) fn take_back(&mut self, favourite: Option<(Qpn, Place)>) {
+    pub(crate) fn take_back(&mut self, favourite: Option<(Qpn, P)>) {
         if favourite.is_some() {
             self.favourite = favourite;
         }

@@ -1,8 +1,8 @@
 //! Records in memory that two processes of one host share.
 
 pub(crate) mod bell;
+pub(crate) mod direct;
 pub(crate) mod lane;
-pub(crate) mod reach;
 pub(crate) mod ring;
 pub(crate) mod usher;
 

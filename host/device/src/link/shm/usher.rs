@@ -14,7 +14,6 @@ use crate::link::shm::lane::{Lane, PeerId, Rails};
 use crate::memory::commons::Commons;
 use crate::memory::maps::Message;
 use crate::memory::shelf::{Shelf, VERSION};
-use crate::progress::Port;
 use crate::registry::rendezvous::Place;
 use crate::registry::{Registry, SlotId};
 use crate::sync::Mutex;
@@ -29,6 +28,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+/// A port that has an usher.
+pub(crate) trait Meeting: Send + Sync {
+    fn registry(&self) -> &Registry;
+
+    /// From now on records are taken from this lane.
+    fn add_inlet(&self, lane: &Arc<Lane>);
+
+    /// Queue pairs use this lane from now on, unless there is one already.
+    fn remember_lane(&self, lane: &Arc<Lane>);
+
+    /// The device at the other end is gone. What it has sent is still taken.
+    fn forget_lane(&self, lane: &Arc<Lane>);
+
+    /// A neighbour was not let in.
+    fn count_refused_neighbour(&self);
+}
 
 /// The thread, seen from the port.
 #[derive(Debug)]
@@ -148,9 +164,9 @@ impl Usher {
         Ok(Self { shared: Arc::new(shared), thread: Mutex::default() })
     }
 
-    pub(crate) fn start(&self, port: &Arc<Port>) -> io::Result<()> {
-        let (shared, weak) = (Arc::clone(&self.shared), Arc::downgrade(port));
-        let run = move || shared.run(&weak);
+    pub(crate) fn start(&self, port: Weak<dyn Meeting>) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let run = move || shared.run(&port);
         let thread = thread::Builder::new().name("adverb-usher".to_owned()).spawn(run)?;
         *lock(&self.thread) = Some(thread);
         Ok(())
@@ -244,7 +260,7 @@ fn invalid() -> io::Error {
 }
 
 impl Shared {
-    fn run(&self, port: &Weak<Port>) {
+    fn run(&self, port: &Weak<dyn Meeting>) {
         let mut events = Events::with_capacity(16);
         while !self.stop.load(Ordering::Acquire) {
             if self.epoll.wait(&mut events, None).is_err() {
@@ -277,7 +293,7 @@ impl Shared {
         Ok(token)
     }
 
-    fn let_in(&self, port: &Weak<Port>) {
+    fn let_in(&self, port: &Weak<dyn Meeting>) {
         let Some(listener) = &self.listener else { return };
         for _ in 0..NAMELESS_MAX {
             let stream = match listener.accept() {
@@ -310,7 +326,7 @@ impl Shared {
         }
     }
 
-    fn attend(&self, token: u64, port: &Weak<Port>) {
+    fn attend(&self, token: u64, port: &Weak<dyn Meeting>) {
         let Some(guest) = lock(&self.guests).get(&token).cloned() else {
             return;
         };
@@ -318,7 +334,7 @@ impl Shared {
             return;
         };
         let result = match &guest.lane {
-            None => self.welcome(&guest.stream, &port).map(|lane| {
+            None => self.welcome(&guest.stream, &*port).map(|lane| {
                 if let Some(guest) = lock(&self.guests).get_mut(&token) {
                     guest.lane = Some(lane);
                 }
@@ -330,13 +346,13 @@ impl Shared {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 let hung_up = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
-                self.show_out(token, &port, hung_up.contains(&error.kind()));
+                self.show_out(token, &*port, hung_up.contains(&error.kind()));
             }
         }
     }
 
     /// Ends a connection, and what it was about. The other side is no more if `hung_up`.
-    fn show_out(&self, token: u64, port: &Port, hung_up: bool) {
+    fn show_out(&self, token: u64, port: &dyn Meeting, hung_up: bool) {
         let Some(guest) = lock(&self.guests).remove(&token) else {
             return;
         };
@@ -369,7 +385,7 @@ impl Shared {
     /// The process at the other end is the one whose device it says it is: that device is open, and the process
     /// that listens by its name is the same, as far as the kernel shows it. Processes of other process namespaces
     /// may all have the number 0.
-    fn is_itself(&self, peer: PeerId, stream: &Stream, port: &Port) -> bool {
+    fn is_itself(&self, peer: PeerId, stream: &Stream, port: &dyn Meeting) -> bool {
         if port.registry().lends(peer.slot, VERSION) != Some(peer.nonce) {
             return false;
         }
@@ -380,7 +396,7 @@ impl Shared {
 
     /// There may be one more lane to this device. Those that it has given up go, but for one by which it is at our
     /// memory still.
-    fn makes_room(&self, peer: PeerId, port: &Port) -> bool {
+    fn makes_room(&self, peer: PeerId, port: &dyn Meeting) -> bool {
         let guests = lock(&self.guests);
         let lanes = guests.iter().filter_map(|(token, guest)| Some((*token, guest.lane.as_ref()?)));
         let (gone, there): (Vec<_>, Vec<_>) = lanes
@@ -393,7 +409,7 @@ impl Shared {
     }
 
     /// Somebody says hello.
-    fn welcome(&self, stream: &Arc<Stream>, port: &Port) -> io::Result<Arc<Lane>> {
+    fn welcome(&self, stream: &Arc<Stream>, port: &dyn Meeting) -> io::Result<Arc<Lane>> {
         let (hello, mut fds) = receive(stream)?;
         let hello = hello.ok_or_else(invalid)?;
         if !self.is_itself(hello.peer, stream, port) || !self.makes_room(hello.peer, port) {

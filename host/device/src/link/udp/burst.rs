@@ -16,9 +16,8 @@
 use crate::link::udp::endpoint::Endpoint;
 use crate::link::way::Way;
 use crate::memory::copying::{copy_long, copy_short};
+use crate::memory::local::{Local, Sge};
 use crate::memory::region::{Pin, RawPin, Regions, Serial};
-use crate::objects::work::{Local, Sge};
-use crate::progress::Port;
 use crate::registry::counters::Counters;
 use adverb_engine::{Access, AccessError};
 use adverb_sys::udp::{
@@ -71,10 +70,9 @@ pub(crate) struct Route<'a> {
 }
 
 impl<'a> Route<'a> {
-    /// Packets of this port that go this way.
-    pub(crate) fn new(way: &'a Way, port: &'a Port) -> Self {
+    /// Packets that go this way, with bytes of these regions.
+    pub(crate) fn new(way: &'a Way, regions: &'a Regions, counters: &'a Counters) -> Self {
         let Way { endpoint, destination, flow, marks, near: _ } = way;
-        let (regions, counters) = (port.regions(), port.counters_ref());
         Self { endpoint, destination, flow, marks: *marks, regions, counters }
     }
 }

@@ -5,3 +5,4 @@ pub(crate) mod capture;
 pub(crate) mod endpoint;
 pub(crate) mod multicast;
 pub(crate) mod reception;
+pub(crate) mod steering;

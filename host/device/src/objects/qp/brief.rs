@@ -7,14 +7,15 @@
 //! buffers is found while nothing has happened yet. The records of a batch become visible together.
 
 use super::{Acks, Aftermath, Link, Posted, QpInner, Surroundings};
+use crate::link::Links;
+use crate::link::shm::direct::{land, lends_one};
 use crate::link::shm::lane::{Cargo, Draft, Form, InRing, Lane, Lent, lent_bytes};
-use crate::link::shm::reach::{land, lends_one};
-use crate::link::way::SendTo;
 use crate::memory::region::Grip;
-use crate::objects::cq::{Completion, Tray};
+use crate::objects::ah::SendTo;
+use crate::objects::completion::{Completion, Tray};
+
 use crate::objects::host::{Own, Receives};
 use crate::objects::work::{SendData, SendKind, SendWork};
-use crate::progress::Port;
 use adverb_engine::{
     Brief, Briefs, LOCAL_SEGMENT_BYTES, QpState, Request, Time, To, WcOpcode, WcStatus,
 };
@@ -59,10 +60,10 @@ impl QpInner {
     /// Posts and sends the first requests of a batch, as many as can go the short way; says how many,
     /// and how many completions that published.
     #[inline(always)]
-    pub(super) fn post_briefly(&mut self, batch: &[SendWork<'_>], port: &Port) -> Posted {
+    pub(crate) fn post_briefly(&mut self, batch: &[SendWork<'_>], links: &Links) -> Posted {
         let mut posted = Posted::default();
         if self.late.is_some() && !self.has_room_for(batch) {
-            posted.published += self.settle(None, port);
+            posted.published += self.settle(None, links);
         }
         let Some(Link::Lane(lane)) = &self.link else {
             return posted;
@@ -74,7 +75,7 @@ impl QpInner {
         let load = || lane.load(batch.len() + 1);
         let mut cargo: Option<Cargo<'_>> = None;
         let several = batch.len() > 1;
-        let mut grip = Grip::new(port.regions());
+        let mut grip = Grip::new(links.regions());
         while let Some(rest @ [work, ..]) = batch.get(posted.requests..) {
             let done = if let SendKind::Send { .. } = work.kind {
                 let cargo = cargo.get_or_insert_with(load);
@@ -82,11 +83,11 @@ impl QpInner {
                 let mut outgoing = Outgoing { own, debt, signal_all: *signal_all, several };
                 outgoing.send(rest, engine, cargo, &mut grip)
             } else {
-                let Ok(request) = self.check_send(work, port) else {
+                let Ok(request) = self.check_send(work, links) else {
                     break; // The general way says what is wrong with it.
                 };
                 let Self { engine, own, .. } = self;
-                let reached = reach_briefly(engine, own, work, &request, lane, port);
+                let reached = reach_briefly(engine, own, work, &request, lane, links);
                 posted.published += reached.unwrap_or(0);
                 usize::from(reached.is_some())
             };
@@ -117,36 +118,36 @@ impl QpInner {
     /// Looks at what the peer has acknowledged along with a message; says how many completions that
     /// published.
     #[inline]
-    pub(crate) fn settle(&mut self, tray: Option<&mut Tray<'_>>, port: &Port) -> u32 {
+    pub(crate) fn settle(&mut self, tray: Option<&mut Tray<'_>>, links: &Links) -> u32 {
         match self.late.take() {
             None => 0,
-            Some(brief) => self.on_late(brief, tray, port),
+            Some(brief) => self.on_late(brief, tray, links),
         }
     }
 
-    fn on_late(&mut self, brief: Brief, tray: Option<&mut Tray<'_>>, port: &Port) -> u32 {
+    fn on_late(&mut self, brief: Brief, tray: Option<&mut Tray<'_>>, links: &Links) -> u32 {
         let Self { engine, own, .. } = self;
-        let mut host = Surroundings::quiet(own, port.regions());
+        let mut host = Surroundings::quiet(own, links.regions());
         host.tray = tray;
-        engine.on_brief_ack(&brief, || port.now(), &mut host);
+        engine.on_brief_ack(&brief, || links.now(), &mut host);
         host.end(engine);
         let published = host.published;
-        self.show(port);
+        self.show(links);
         published
     }
 
     /// What requests that were posted the short way leave for the port to do.
     #[inline(always)]
-    pub(super) fn after_brief(&mut self, posted: Posted, port: &Port) -> Aftermath {
+    pub(crate) fn after_brief(&mut self, posted: Posted, links: &Links) -> Aftermath {
         if self.own.overrun {
-            self.quietly(port, |_, _| {});
+            self.quietly(links, |_, _| {});
         }
         let (deadline, published) = (self.new_deadline(), posted.published);
         Aftermath { deadline, published, ..Aftermath::default() }
     }
 
     /// Sends the acknowledgement that is owed to a neighbour, and whatever else there is to emit.
-    pub(crate) fn acknowledge(&mut self, port: &Port) -> Aftermath {
+    pub(crate) fn acknowledge(&mut self, links: &Links) -> Aftermath {
         let Some(Link::Lane(lane)) = &self.link else {
             return Aftermath::default();
         };
@@ -156,7 +157,7 @@ impl QpInner {
             return Aftermath::default();
         }
         drop(cargo);
-        self.transmit(Time::UNKNOWN, Acks::Now, port)
+        self.transmit(Time::UNKNOWN, Acks::Now, links)
     }
 
     /// Its peer is at the other end of this lane.
@@ -222,17 +223,17 @@ impl QpInner {
         lane: &Lane,
         caller: Caller<'_, '_>,
         now: impl FnOnce() -> Time,
-        port: &Port,
+        links: &Links,
     ) -> Took {
         if !self.knows(lane) {
             return Took::default();
         }
-        let settled = self.settle(None, port);
+        let settled = self.settle(None, links);
         if brief.psn.is_some() {
             self.debt.on_brief(brief);
         }
         let Self { engine, own, late, .. } = self;
-        let mut host = Surroundings::quiet(own, port.regions());
+        let mut host = Surroundings::quiet(own, links.regions());
         (host.lent, host.tray) = (Some(lent), caller.tray);
         let served = engine.on_brief_message(brief, lent.total(), &mut host);
         let is_late = caller.can_wait && host.published > 0 && brief.acked.is_some();
@@ -248,7 +249,7 @@ impl QpInner {
         }
         host.end(engine);
         let published = settled + host.published;
-        self.show(port);
+        self.show(links);
         Took { published, only_served: false }
     }
 }
@@ -323,7 +324,8 @@ impl Outgoing<'_> {
             SendData::Gather([sge])
                 if self.own.sends.sges_max() > 0 && sge.len <= Request::LEN_MAX =>
             {
-                let lent = lends_one(cargo.lane(), self.own, grip, sge);
+                let Own { views, domain, .. } = &mut *self.own;
+                let lent = lends_one(cargo.lane(), views, *domain, grip, sge);
                 let words;
                 let draft = if lent {
                     words = lent_bytes(sge);
@@ -375,12 +377,12 @@ fn reach_briefly(
     work: &SendWork<'_>,
     request: &Request,
     lane: &Lane,
-    port: &Port,
+    links: &Links,
 ) -> Option<u32> {
     if !engine.can_reach(request) {
         return None;
     }
-    let mut host = Surroundings::quiet(own, port.regions());
+    let mut host = Surroundings::quiet(own, links.regions());
     (host.lane, host.at_once) = (Some(lane), Some(work));
     engine.reach_at_once(request, &mut host).then_some(host.published)
 }

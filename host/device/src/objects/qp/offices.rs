@@ -3,16 +3,16 @@
 //! `steward.rs` decides, `letter.rs` says how it is written, and `port/deputies.rs` carries it from and to
 //! the relay socket.
 
-use super::{Acks, Aftermath, Came, Link, QpConfig, QpInner};
+use super::{Acks, Aftermath, Link, QpConfig, QpInner};
+use crate::link::Links;
+use crate::link::errors::ConnectError;
 use crate::link::udp::endpoint::Endpoint;
 use crate::link::way::Way;
-use crate::objects::cq::{Cq, CqConfig};
+use crate::objects::cq::{CompletionQueue, CqConfig};
 use crate::objects::deputy::{Begin, Deputy};
-use crate::objects::host::{Errand, Receives};
-use crate::objects::qp::ConnectError;
+use crate::objects::host::{Came, Errand, Receives};
 use crate::objects::steward::{Head, Own, Parked, Step, Steward};
 use crate::objects::xrc::{Office, Xrcd};
-use crate::progress::Port;
 use crate::registry::Member;
 use crate::registry::letter::{Charge, Condition, Dismissal, Letter, Report, Subject, Task, Terms};
 use crate::registry::relay::Passed;
@@ -71,18 +71,18 @@ impl QpInner {
         came: Came<'_>,
         passed: &Passed<'_>,
         now: Time,
-        port: &Port,
+        links: &Links,
     ) -> Directed {
-        let registry = port.registry();
+        let registry = &links.registry;
         let (Some(steward), Some(xrceth)) = (self.steward_mut(), packet.headers.xrceth) else {
-            return Directed::Served(self.on_packet(packet, came, now, port));
+            return Directed::Served(self.on_packet(packet, came, now, links));
         };
         let owner = steward.owner(xrceth.srqn, registry);
         if owner.is_none() && steward.is_at_rest() {
-            return Directed::Served(self.on_packet(packet, came, now, port));
+            return Directed::Served(self.on_packet(packet, came, now, links));
         }
         let mut admitted = false;
-        self.quietly(port, |engine, host| admitted = engine.admit(packet, came.from.source, host));
+        self.quietly(links, |engine, host| admitted = engine.admit(packet, came.from.source, host));
         let operation = packet.headers.bth.opcode.operation();
         if !admitted || !operation.is_request() {
             return Directed::Elsewhere;
@@ -92,11 +92,11 @@ impl QpInner {
         let owner = owner.filter(|owner| at_work == Some(*owner) || registry.lives(*owner));
         let late = self.steward_mut().is_some_and(|steward| steward.is_late(psn));
         if at_work.is_some_and(|deputy| late && !registry.lives(deputy)) {
-            self.replace_dead_deputy(port);
+            self.replace_dead_deputy(links);
         }
         if owner.is_some() && self.engine.owes_data() {
             // Nobody else's answers may overtake ours.
-            self.transmit(now, Acks::Now, port);
+            self.transmit(now, Acks::Now, links);
         }
         let head = Head {
             psn,
@@ -118,13 +118,13 @@ impl QpInner {
             step
         });
         match step {
-            Step::Serve => Directed::Served(self.serve_admitted(packet, came, now, port)),
+            Step::Serve => Directed::Served(self.serve_admitted(packet, came, now, links)),
             Step::Resume(standing) => {
-                self.quietly(port, |engine, host| engine.resume(standing, host));
-                Directed::Served(self.serve_admitted(packet, came, now, port))
+                self.quietly(links, |engine, host| engine.resume(standing, host));
+                Directed::Served(self.serve_admitted(packet, came, now, links))
             }
-            Step::Charge(who) => self.charge(who, Task::Serve, Some(*passed), port),
-            Step::Again(who) => self.charge(who, Task::Again, Some(*passed), port),
+            Step::Charge(who) => self.charge(who, Task::Serve, Some(*passed), links),
+            Step::Again(who) => self.charge(who, Task::Again, Some(*passed), links),
             Step::Park => Directed::Parked,
             Step::Drop => Directed::Elsewhere,
         }
@@ -135,19 +135,19 @@ impl QpInner {
         packet: &Packet<'_>,
         came: Came<'_>,
         now: Time,
-        port: &Port,
+        links: &Links,
     ) -> u32 {
         self.own.meet_queue(packet);
         let errand = Errand::Arrival(came);
-        self.with_errand(errand, None, port, |engine, host| {
+        self.with_errand(errand, None, links, |engine, host| {
             engine.on_admitted(packet, now, host);
         })
     }
 
     /// The deputy at work has gone: goes on from what it has reported.
-    fn replace_dead_deputy(&mut self, port: &Port) {
+    fn replace_dead_deputy(&mut self, links: &Links) {
         if let Some(standing) = self.steward_mut().and_then(Steward::on_death) {
-            self.quietly(port, |engine, host| engine.resume(standing, host));
+            self.quietly(links, |engine, host| engine.resume(standing, host));
         }
     }
 
@@ -157,11 +157,11 @@ impl QpInner {
         who: Member,
         task: Task,
         passed: Option<Passed<'_>>,
-        port: &Port,
+        links: &Links,
     ) -> Directed {
         let (target, settings, marks) = (self.own.number, *self.engine.settings(), self.marks);
         let own = self.engine.standing();
-        let from = port.registry().me();
+        let from = links.registry.me();
         if let Some(steward) = self.steward_mut()
             && let Some(known) = steward.known().or(own)
         {
@@ -177,26 +177,26 @@ impl QpInner {
             };
             let (term, domain) = (steward.term(), steward.name());
             let charge = Charge { subject, term, task, known, domain, terms };
-            port.send_letter(who, &Letter::Charge(charge), passed);
+            links.send_letter(who, &Letter::Charge(charge), passed);
         }
         Directed::Elsewhere
     }
 
     /// Looks after packets that are parked.
-    pub(crate) fn look_after_parked(&mut self, now: Time, port: &Port) -> Waiters {
+    pub(crate) fn look_after_parked(&mut self, now: Time, links: &Links) -> Waiters {
         let Some(steward) = self.steward_mut().filter(|steward| steward.has_parked()) else {
             return Waiters::None;
         };
         if let Some(deputy) = steward.deputy()
             && steward.asks(now)
         {
-            match port.registry().lives(deputy) {
-                true => _ = self.charge(deputy, Task::Report, None, port),
-                false => self.replace_dead_deputy(port),
+            match links.registry.lives(deputy) {
+                true => _ = self.charge(deputy, Task::Report, None, links),
+                false => self.replace_dead_deputy(links),
             }
         }
         if self.engine.owes_data() {
-            self.transmit(now, Acks::Now, port);
+            self.transmit(now, Acks::Now, links);
         }
         let Some(own) = self.own_part() else {
             return Waiters::None;
@@ -217,11 +217,11 @@ impl QpInner {
     }
 
     /// A deputy reports. What it is to be told, if anything.
-    pub(crate) fn on_report(&mut self, report: &Report, port: &Port) -> Option<Dismissal> {
+    pub(crate) fn on_report(&mut self, report: &Report, links: &Links) -> Option<Dismissal> {
         let Report { subject, term, standing, condition } = *report;
         let (from, target) = (subject.from, subject.target);
         let dismissal = |life| {
-            let subject = Subject { from: port.registry().me(), target, life };
+            let subject = Subject { from: links.registry.me(), target, life };
             Some(Dismissal { subject, flush: false })
         };
         let Some(steward) = self.steward_mut().filter(|steward| steward.life() == subject.life)
@@ -235,7 +235,7 @@ impl QpInner {
             }
             Condition::Gone => {
                 if steward.deputy() == Some(from) && steward.term() == term {
-                    self.replace_dead_deputy(port);
+                    self.replace_dead_deputy(links);
                 }
                 None
             }
@@ -244,21 +244,21 @@ impl QpInner {
                     return None;
                 }
                 steward.begin();
-                self.quietly(port, |engine, host| engine.on_refused_elsewhere(event, host));
+                self.quietly(links, |engine, host| engine.on_refused_elsewhere(event, host));
                 dismissal(subject.life)
             }
         }
     }
 
     /// The target is no more what it was: its deputy goes, and with it what it was at.
-    pub(super) fn end_term(&mut self, flush: bool, port: &Port) {
+    pub(crate) fn end_term(&mut self, flush: bool, links: &Links) {
         let target = self.own.number;
         if let Some(steward) = self.steward_mut() {
             let (deputy, life) = (steward.deputy(), steward.life());
             steward.begin();
             if let Some(deputy) = deputy {
-                let subject = Subject { from: port.registry().me(), target, life };
-                port.send_letter(deputy, &Letter::Dismissal(Dismissal { subject, flush }), None);
+                let subject = Subject { from: links.registry.me(), target, life };
+                links.send_letter(deputy, &Letter::Dismissal(Dismissal { subject, flush }), None);
             }
         }
     }
@@ -272,10 +272,11 @@ impl QpInner {
         domain: &Xrcd,
         endpoint: Arc<Endpoint>,
         remote: Gid,
-        port: &Arc<Port>,
+        links: &Links,
     ) -> Result<Self, ConnectError> {
         let Charge { subject, known, terms, .. } = *charge;
-        let cq = Cq::new(Arc::clone(port), &CqConfig { capacity: 1, ..CqConfig::default() });
+        let config = CqConfig { capacity: 1, ..CqConfig::default() };
+        let cq = CompletionQueue::new(&config, &links.counters);
         let config = QpConfig {
             domain: 0,
             kind: QpType::XrcTarget,
@@ -293,7 +294,7 @@ impl QpInner {
             signal_all: false,
             block_self_multicast: false,
         };
-        let mut deputy = Self::new(subject.target, &config, port.device().active_mtu());
+        let mut deputy = Self::new(subject.target, &config, links.device.active_mtu());
         if let Receives::Xrc(targets) = &mut deputy.own.receives {
             targets.office = Office::Deputy(Box::new(Deputy::new(charge)));
         }
@@ -314,7 +315,7 @@ impl QpInner {
         };
         let way = Way::new(endpoint, remote, terms.marks)?;
         let mut result = Ok(());
-        deputy.quietly(port, |engine, host| {
+        deputy.quietly(links, |engine, host| {
             result = engine
                 .modify(QpState::Init, &init, host)
                 .and_then(|()| engine.modify(QpState::Rtr, &rtr, host));
@@ -342,7 +343,7 @@ impl QpInner {
         charge: &Charge,
         packet: Option<(&Packet<'_>, Came<'_>)>,
         now: Time,
-        port: &Port,
+        links: &Links,
     ) -> u32 {
         let Some(deputy) = self.deputy_mut() else {
             return 0;
@@ -351,7 +352,7 @@ impl QpInner {
             None => return 0,
             Some(Begin::GoOn) => {}
             Some(Begin::Anew) => {
-                self.quietly(port, |engine, host| engine.resume(charge.known, host));
+                self.quietly(links, |engine, host| engine.resume(charge.known, host));
             }
         }
         self.engine.adjust(charge.terms.access, charge.terms.min_rnr_timer);
@@ -366,26 +367,26 @@ impl QpInner {
         }
         match packet {
             Some((packet, came)) if late || charge.task == Task::Serve => {
-                self.on_packet(packet, came, now, port)
+                self.on_packet(packet, came, now, links)
             }
             Some(_) | None => 0,
         }
     }
 
     /// Tells the steward how far this deputy has come, if that is new.
-    pub(super) fn report(&mut self, port: &Port) {
+    pub(crate) fn report(&mut self, links: &Links) {
         if let Receives::Xrc(targets) = &mut self.own.receives
             && let Some(deputy) = targets.deputy_mut()
-            && let Some(report) = deputy.report(&self.engine, port.registry().me())
+            && let Some(report) = deputy.report(&self.engine, links.registry.me())
         {
-            port.send_letter(deputy.subject().from, &Letter::Report(report), None);
+            links.send_letter(deputy.subject().from, &Letter::Report(report), None);
         }
     }
 
     /// The target's process says that it is over.
-    pub(crate) fn on_dismissal(&mut self, flush: bool, port: &Port) {
+    pub(crate) fn on_dismissal(&mut self, flush: bool, links: &Links) {
         if flush {
-            self.quietly(port, |engine, host| engine.to_err(host));
+            self.quietly(links, |engine, host| engine.to_err(host));
         }
     }
 
@@ -401,11 +402,11 @@ impl QpInner {
     }
 
     /// Looks whether the message still comes; `None` if the target's process is gone.
-    pub(crate) fn watch(&mut self, now: Time, port: &Port) -> Option<Aftermath> {
+    pub(crate) fn watch(&mut self, now: Time, links: &Links) -> Option<Aftermath> {
         let deputy = self.deputy_mut()?;
         deputy.watched = false;
         deputy.forget_report(); // If the target is gone, its process answers to that.
         let from = deputy.subject().from;
-        port.registry().lives(from).then(|| self.transmit(now, Acks::Now, port))
+        links.registry.lives(from).then(|| self.transmit(now, Acks::Now, links))
     }
 }

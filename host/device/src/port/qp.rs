@@ -1,77 +1,16 @@
 //! The handle of a queue pair, and what its owner can ask and tell it.
 
-use super::{ConnectError, PostError, QpInner};
+use crate::link::errors::ConnectError;
 use crate::link::path::DataPath;
 use crate::link::udp::multicast::GroupError;
-use crate::link::way::check;
-use crate::objects::channel::Hush;
+use crate::objects::notice::Hush;
+use crate::objects::qp::{Change, PostError, QpInner, QpQuery, Side};
 use crate::objects::table::Place;
 use crate::objects::work::{ReceiveWork, SendWork};
-use crate::progress::{Port, QpLimits};
-use adverb_engine::{Attributes, Gid, QpCounters, QpState, QpType, Settings};
-use adverb_wire::{Marks, Qpn};
+use crate::progress::Port;
+use adverb_engine::{Gid, QpCounters, QpState, QpType};
+use adverb_wire::Qpn;
 use std::sync::Arc;
-
-/// What is to be changed of a queue pair.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Change {
-    /// The attributes.
-    pub attributes: Attributes,
-    /// With a peer's address: the place of its own in the GID table.
-    pub gid_index: u8,
-    /// With a peer's address: how packets are to be marked. Between queue pairs of one host there are
-    /// none.
-    pub marks: Marks,
-}
-
-impl Change {
-    /// Says whether the attributes have values that exist here.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError::Attribute`].
-    pub fn check(&self) -> Result<(), ConnectError> {
-        let Attributes { partition, port, max_rd_atomic, max_dest_rd_atomic, .. } = self.attributes;
-        check(self.marks)?;
-        let reads_max = u32::from(QpLimits::RD_ATOMIC_MAX);
-        let checks = [
-            ("pkey_index", partition.map(|partition| partition.index.into()), (0, 0)),
-            ("port_num", port.map(u32::from), (1, 1)),
-            ("max_rd_atomic", max_rd_atomic.map(u32::from), (0, reads_max)),
-            ("max_dest_rd_atomic", max_dest_rd_atomic.map(u32::from), (0, reads_max)),
-        ];
-        for (what, asked, allowed) in checks {
-            if let Some(asked) = asked.filter(|asked| *asked < allowed.0 || *asked > allowed.1) {
-                return Err(ConnectError::Attribute { what, asked, allowed });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A queue of a queue pair.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Side {
-    /// Its receive queue.
-    Receive,
-    /// Its send queue.
-    Send,
-}
-
-/// What a queue pair is set to.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct QpQuery {
-    /// Its state.
-    pub state: QpState,
-    /// In SQD: requests that had begun have not all ended.
-    pub draining: bool,
-    /// Place of its own address in the GID table, once it is known.
-    pub gid_index: u8,
-    /// How its packets are to be marked.
-    pub marks: Marks,
-    /// Its attributes.
-    pub settings: Settings,
-}
 
 /// A queue pair. `struct ibv_qp`.
 #[derive(Debug)]
@@ -119,7 +58,7 @@ impl Qp {
 
     fn inner<R>(&self, run: impl FnOnce(&mut QpInner) -> R) -> R {
         self.briefly(|inner| {
-            inner.settle(None, &self.port);
+            inner.settle(None, &self.port.links);
             run(inner)
         })
     }
@@ -136,7 +75,7 @@ impl Qp {
             .as_mut()
             .unwrap_or_else(|| unreachable!("the table hands out slots that are taken"));
         let result = run(inner);
-        inner.show(&self.port);
+        inner.show(&self.port.links);
         result
     }
 
@@ -175,7 +114,7 @@ impl Qp {
             port.pay_debt(self.number);
         }
         self.inner(|inner| {
-            let aftermath = inner.modify(to, change, link, port, &mut forgotten)?;
+            let aftermath = inner.modify(to, change, link, &port.links, &mut forgotten)?;
             port.follow_up(self.number, inner, aftermath);
             Ok::<(), ConnectError>(())
         })?;
@@ -201,8 +140,8 @@ impl Qp {
         let port = &self.port;
         port.pay_debt(self.number);
         self.inner(|inner| {
-            inner.quietly(port, |engine, host| engine.to_err(host));
-            inner.end_term(true, port);
+            inner.quietly(&port.links, |engine, host| engine.to_err(host));
+            inner.end_term(true, &port.links);
         });
         port.wait_for_neighbours();
     }
@@ -219,9 +158,9 @@ impl Qp {
         let mut next = 0;
         loop {
             let (result, stranger) = self.briefly(|inner| {
-                let short = inner.post_briefly(batch.get(next..).unwrap_or_default(), port);
+                let short = inner.post_briefly(batch.get(next..).unwrap_or_default(), &port.links);
                 if short.requests > 0 {
-                    let aftermath = inner.after_brief(short, port);
+                    let aftermath = inner.after_brief(short, &port.links);
                     port.follow_up(self.number, inner, aftermath);
                     next += short.requests;
                     if next == batch.len() {
@@ -230,17 +169,17 @@ impl Qp {
                 }
                 let (mut result, mut stranger) = (Ok(()), None);
                 for (at, work) in batch.iter().enumerate().skip(next) {
-                    stranger = inner.stranger(work, port);
+                    stranger = inner.stranger(work, &port.links);
                     if stranger.is_some() {
                         next = at;
                         break;
                     }
-                    if let Err(error) = inner.post_send(work, port) {
+                    if let Err(error) = inner.post_send(work, &port.links) {
                         result = Err((at, error));
                         break;
                     }
                 }
-                let aftermath = inner.send_off(port);
+                let aftermath = inner.send_off(&port.links);
                 port.follow_up(self.number, inner, aftermath);
                 (result, stranger)
             });
@@ -268,7 +207,7 @@ impl Qp {
                 .enumerate()
                 .try_for_each(|(at, work)| inner.post_receive(work).map_err(|error| (at, error)));
             if inner.engine.state() == QpState::Err {
-                inner.quietly(port, |engine, host| engine.flush(host));
+                inner.quietly(&port.links, |engine, host| engine.flush(host));
             }
             posted
         })

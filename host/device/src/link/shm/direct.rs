@@ -17,18 +17,18 @@
 //!    everybody else does (`region.rs`, rule 1).
 //! 4. Local bytes are registered and pinned while they are copied (`region.rs`, rule 2).
 
-use crate::link::shm::lane::{InRing, Lane, Lent, Load, Visit};
+use crate::link::shm::lane::{InRing, Lane, Lent, Load, PIECE_BYTES, Visit};
 use crate::memory::copying::{copy_short, copy_word, move_long};
+use crate::memory::local::{Local, Sge};
 use crate::memory::maps::Theirs;
-use crate::memory::region::{Grip, Pin, Regions};
+use crate::memory::region::{Grip, Pin, Regions, Serial};
 use crate::memory::shelf::QpWord;
-use crate::objects::host::{Own, Surroundings};
-use crate::objects::work::{Local, SendWork, Sge};
 use adverb_engine::{
-    Access, AccessError, AtomicOp, FetchError, LOCAL_SEGMENT_BYTES, LocalError, Reach, Request,
-    RequestKind, Target,
+    Access, AccessError, AtomicOp, FetchError, LOCAL_SEGMENT_BYTES, LocalError, Request,
+    RequestKind,
 };
 use adverb_sys::vm::{self, Piece, Way};
+use adverb_wire::Qpn;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
@@ -152,44 +152,77 @@ struct Claim {
     domain: u32,
 }
 
-impl<'a> Surroundings<'a, '_> {
-    /// Carries out a one-sided request on the peer's memory.
-    pub(crate) fn reach_peer(&mut self, index: u64, request: &Request, all_before: bool) -> Reach {
-        let Some(lane) = self.lane().filter(|lane| lane.shares()) else {
-            return Reach::Not;
-        };
-        if !all_before {
-            // Small WRITEs follow what is under way; the rest is better off waiting.
-            let write = matches!(request.kind, RequestKind::Write { .. });
-            let sent = write && request.len <= LOCAL_SEGMENT_BYTES;
-            return if sent || !self.may_reach(lane, request) { Reach::Not } else { Reach::Later };
-        }
-        let visit = lane.begin();
-        match self.act(lane, &visit, index, request) {
-            Some(()) => Reach::Done,
-            None => Reach::Not,
-        }
-    }
+/// What one queue pair does to its peer's memory, over a lane.
+pub(crate) struct Direct<'a> {
+    pub(crate) lane: &'a Lane,
+    pub(crate) regions: &'a Regions,
+    pub(crate) views: &'a mut Views,
+    /// Its number, its peer's, and its protection domain.
+    pub(crate) number: Qpn,
+    pub(crate) peer: Option<Qpn>,
+    pub(crate) domain: u32,
+    pub(crate) serial: Serial,
+}
 
-    /// The local bytes of request number `index`.
-    #[inline]
-    fn local(&self, index: u64) -> Local<'_> {
-        self.at_once.map_or_else(|| self.own.sends.local(index), SendWork::local)
-    }
+/// Where the bytes of a message go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sink<'a> {
+    /// Into buffers of this protection domain.
+    Buffers { domain: u32, sges: &'a [Sge] },
+    /// Into registered memory, from this address on.
+    Region { pin: &'a Pin<'a>, va: u64 },
+}
 
+impl<'a> Direct<'a> {
     /// A look ahead: it may be that the request can be carried out here.
-    fn may_reach(&mut self, lane: &Lane, request: &Request) -> bool {
-        let visit = lane.begin();
-        let Some(claim) = self.claim(lane, request) else {
+    pub(crate) fn may_reach(&mut self, request: &Request) -> bool {
+        let visit = self.lane.begin();
+        let Some(claim) = self.claim(request) else {
             return false;
         };
-        self.place(lane, &visit, claim).is_some()
+        self.place(&visit, claim).is_some()
+    }
+
+    /// Carries out a one-sided request whose own bytes are these. `None` if it has to be sent.
+    #[inline]
+    pub(crate) fn act(&mut self, request: &Request, local: Local<'_>) -> Option<()> {
+        let lane = self.lane;
+        let visit = lane.begin();
+        let claim = self.claim(request)?;
+        if claim.len == 0 {
+            return Some(()); // Key and address mean nothing then. IBTA Vol. 1 §9.7.4.1.5.
+        }
+        let (place, _hold) = self.place(&visit, claim)?;
+        let domain = self.domain;
+        match request.kind {
+            RequestKind::Write { .. } => {
+                let load = Load::Local { local, offset: 0, len: request.len, domain };
+                put(&load, self.regions, place).ok()
+            }
+            RequestKind::Read { .. } => {
+                let Local::Gather(sges) = local else {
+                    return None;
+                };
+                get(place, self.regions, domain, sges, claim.len).ok()
+            }
+            RequestKind::AtomicWrite { .. } => self.write_word(place, claim.va, local),
+            RequestKind::CompareSwap { compare, swap, .. } => {
+                self.run_atomic(place, claim.va, local, AtomicOp::CompareSwap { compare, swap })
+            }
+            RequestKind::FetchAdd { add, .. } => {
+                self.run_atomic(place, claim.va, local, AtomicOp::FetchAdd { add })
+            }
+            RequestKind::Send { .. }
+            | RequestKind::SendInvalidate { .. }
+            | RequestKind::LocalInvalidate { .. }
+            | RequestKind::BindWindow => None,
+        }
     }
 
     /// What a request wants of the peer, if its queue pair allows that.
     #[inline(always)]
-    fn claim(&self, lane: &Lane, request: &Request) -> Option<Claim> {
-        let word = lane.peer_shelf().qp(self.own.peer?)?.load(Ordering::SeqCst);
+    fn claim(&self, request: &Request) -> Option<Claim> {
+        let word = self.lane.peer_shelf().qp(self.peer?)?.load(Ordering::SeqCst);
         let peer = QpWord::from_bits(word);
         let (va, key, rights, brings_back) = match request.kind {
             RequestKind::Write { va, rkey, .. } | RequestKind::AtomicWrite { va, rkey } => {
@@ -204,63 +237,28 @@ impl<'a> Surroundings<'a, '_> {
             | RequestKind::LocalInvalidate { .. }
             | RequestKind::BindWindow => return None,
         };
-        let allowed = peer.remote() == self.own.number
+        let allowed = peer.remote() == self.number
             && peer.access().contains(rights)
             && (peer.has_resources() || !brings_back);
         let len = usize::try_from(request.len).ok()?;
         let claim = Claim { key: key.0, va, len, rights, domain: peer.domain() };
-        (allowed && !lane.is_cut()).then_some(claim)
-    }
-
-    #[inline]
-    fn act(&mut self, lane: &Lane, visit: &Visit<'_>, index: u64, request: &Request) -> Option<()> {
-        let claim = self.claim(lane, request)?;
-        if claim.len == 0 {
-            return Some(()); // Key and address mean nothing then. IBTA Vol. 1 §9.7.4.1.5.
-        }
-        let (place, _hold) = self.place(lane, visit, claim)?;
-        let domain = self.own.domain;
-        let local = self.local(index);
-        match request.kind {
-            RequestKind::Write { .. } => {
-                let load = Load::Local { local, offset: 0, len: request.len, domain };
-                put(&load, self.regions, place).ok()
-            }
-            RequestKind::Read { .. } => {
-                let Local::Gather(sges) = local else {
-                    return None;
-                };
-                get(place, self.regions, domain, sges, claim.len).ok()
-            }
-            RequestKind::AtomicWrite { .. } => self.write_word(place, claim.va, index),
-            RequestKind::CompareSwap { compare, swap, .. } => {
-                self.run_atomic(place, claim.va, index, AtomicOp::CompareSwap { compare, swap })
-            }
-            RequestKind::FetchAdd { add, .. } => {
-                self.run_atomic(place, claim.va, index, AtomicOp::FetchAdd { add })
-            }
-            RequestKind::Send { .. }
-            | RequestKind::SendInvalidate { .. }
-            | RequestKind::LocalInvalidate { .. }
-            | RequestKind::BindWindow => None,
-        }
+        (allowed && !self.lane.is_cut()).then_some(claim)
     }
 
     #[inline(never)]
-    fn write_word(&self, place: Place<'_>, va: u64, index: u64) -> Option<()> {
+    fn write_word(&self, place: Place<'_>, va: u64, local: Local<'_>) -> Option<()> {
         let mut bytes = [0; 8];
-        let Own { domain, .. } = *self.own;
-        let load = Load::Local { local: self.local(index), offset: 0, len: 8, domain };
+        let load = Load::Local { local, offset: 0, len: 8, domain: self.domain };
         put(&load, self.regions, Place::of(&mut bytes)).ok()?;
         word_at(place, va)?.store(u64::from_ne_bytes(bytes), Ordering::Release);
         Some(())
     }
 
-    fn run_atomic(&self, place: Place<'_>, va: u64, index: u64, op: AtomicOp) -> Option<()> {
-        let Local::Gather(sges) = self.local(index) else {
+    fn run_atomic(&self, place: Place<'_>, va: u64, local: Local<'_>, op: AtomicOp) -> Option<()> {
+        let Local::Gather(sges) = local else {
             return None;
         };
-        let domain = self.own.domain;
+        let domain = self.domain;
         // The answer has to have a home before anything is changed.
         let mut old = [0; 8];
         let home = |old: &mut [u8; 8]| get(Place::of(old), self.regions, domain, sges, 8).ok();
@@ -282,38 +280,34 @@ impl<'a> Surroundings<'a, '_> {
     /// Where the bytes are that a claim is about, if it is right, and what has to be kept beside the visit
     /// until they have been copied.
     #[inline(always)]
-    fn place<'v>(
-        &mut self,
-        lane: &Lane,
-        visit: &'v Visit<'_>,
-        claim: Claim,
-    ) -> Option<(Place<'v>, Hold<'a>)> {
+    fn place<'v>(&mut self, visit: &'v Visit<'_>, claim: Claim) -> Option<(Place<'v>, Hold<'a>)> {
         let Claim { key, va, len, rights, domain } = claim;
-        if lane.is_own() {
+        if self.lane.is_own() {
             // Windows of type 2 are tied to the peer's queue pair: those are for it to look at.
             let regions: &'a Regions = self.regions;
-            let pin = regions.pin_remote(key, domain, self.own.serial).ok()?;
+            let pin = regions.pin_remote(key, domain, self.serial).ok()?;
             let start = pin.range(va, len, rights).ok()?;
             // SAFETY: pinned as long as the pin is kept, which goes with the place.
             return Some((unsafe { Place::new(Spot::Here(start)) }, Hold::Own(pin)));
         }
-        let place = neighbours_place(lane, visit, &mut self.own.views, claim)?;
+        let place = neighbours_place(self.lane, visit, self.views, claim)?;
         Some((place, Hold::Neighbour))
     }
 
-    /// Copies the bytes of the lent message that is being handed over.
+    /// Copies the bytes of a lent message of `total` bytes, which are in these pieces.
     #[inline(never)]
-    pub(crate) fn fetch_lent(&mut self, to: Target) -> Result<(), FetchError> {
-        let (lane, total, pieces) = match self.lent {
-            None => return Err(FetchError::Lost),
-            Some(Lent::Near(near)) => return self.fetch_near(near, to),
-            Some(Lent::Far { lane, total, pieces }) => (lane, total, pieces),
-        };
-        let word = self.own.peer.and_then(|remote| lane.peer_shelf().qp(remote));
+    pub(crate) fn fetch(
+        &mut self,
+        pieces: &[u8],
+        total: u32,
+        sink: Sink<'_>,
+    ) -> Result<(), FetchError> {
+        let lane = self.lane;
+        let word = self.peer.and_then(|remote| lane.peer_shelf().qp(remote));
         let word = QpWord::from_bits(word.ok_or(FetchError::Lost)?.load(Ordering::SeqCst));
         let visit = lane.begin();
         let mut at = 0_u32;
-        for piece in pieces.chunks_exact(crate::link::shm::lane::PIECE_BYTES) {
+        for piece in pieces.chunks_exact(PIECE_BYTES) {
             let Sge { addr, len, lkey } = Lent::piece(piece).ok_or(FetchError::Lost)?;
             let size = usize::try_from(len).unwrap_or(usize::MAX);
             let claim = Claim {
@@ -332,89 +326,68 @@ impl<'a> Surroundings<'a, '_> {
                     // SAFETY: pinned until the piece has been copied.
                     start.map(|start| unsafe { Place::new(Spot::Here(start)) })
                 }
-                false => neighbours_place(lane, &visit, &mut self.own.views, claim),
+                false => neighbours_place(lane, &visit, self.views, claim),
             };
             let place = place.ok_or(FetchError::Lost)?;
-            self.fetch_piece(place, at, size, to)?;
+            fetch_piece(self.regions, place, at, size, sink)?;
             at = at.checked_add(len).ok_or(FetchError::Lost)?;
         }
         if at == total { Ok(()) } else { Err(FetchError::Lost) }
     }
+}
 
-    /// Copies the bytes of a record out of the ring.
-    #[inline(always)]
-    pub(crate) fn fetch_near(&mut self, near: InRing<'_>, to: Target) -> Result<(), FetchError> {
-        let len = usize::try_from(near.len()).unwrap_or(usize::MAX);
-        let Target::Receive(receive) = to else {
-            return self.fetch_piece(Place::of_record(near), 0, len, to);
-        };
-        let (domain, [sge]) = self.receive_sges(receive) else {
-            return self.fetch_piece(Place::of_record(near), 0, len, to);
-        };
-        // The transport has seen to it that the receive is long enough.
-        let refused = |_| FetchError::Local(LocalError::Protection);
-        land(near, sge, domain, &mut Grip::new(self.regions)).map_err(refused)
-    }
+/// Copies the bytes of a record out of the ring.
+#[inline]
+pub(crate) fn fetch_near(
+    near: InRing<'_>,
+    regions: &Regions,
+    sink: Sink<'_>,
+) -> Result<(), FetchError> {
+    let len = usize::try_from(near.len()).unwrap_or(usize::MAX);
+    fetch_piece(regions, Place::of_record(near), 0, len, sink)
+}
 
-    fn fetch_piece(
-        &mut self,
-        from: Place<'_>,
-        at: u32,
-        len: usize,
-        to: Target,
-    ) -> Result<(), FetchError> {
-        match to {
-            Target::Receive(receive) => {
-                let (domain, sges) = self.receive_sges(receive);
-                let mut skip = usize::try_from(at).unwrap_or(usize::MAX);
-                let mut left = len;
-                let mut from = from;
-                for sge in sges {
-                    let size = usize::try_from(sge.len).unwrap_or(usize::MAX);
-                    if skip >= size {
-                        skip -= size;
-                        continue;
-                    }
-                    let part = (size - skip).min(left);
-                    let va = sge.addr.wrapping_add(u64::try_from(skip).unwrap_or(u64::MAX));
-                    let sge = Sge { addr: va, len: u32::try_from(part).unwrap_or(0), ..*sge };
-                    get(from, self.regions, domain, &[sge], part)?;
-                    (skip, left, from) = (0, left - part, from.skip(part));
-                    if left == 0 {
-                        break;
-                    }
+fn fetch_piece(
+    regions: &Regions,
+    from: Place<'_>,
+    at: u32,
+    len: usize,
+    sink: Sink<'_>,
+) -> Result<(), FetchError> {
+    match sink {
+        Sink::Buffers { domain, sges } => {
+            let mut skip = usize::try_from(at).unwrap_or(usize::MAX);
+            let mut left = len;
+            let mut from = from;
+            for sge in sges {
+                let size = usize::try_from(sge.len).unwrap_or(usize::MAX);
+                if skip >= size {
+                    skip -= size;
+                    continue;
                 }
-                if left == 0 { Ok(()) } else { Err(FetchError::Local(LocalError::Protection)) }
+                let part = (size - skip).min(left);
+                let va = sge.addr.wrapping_add(u64::try_from(skip).unwrap_or(u64::MAX));
+                let sge = Sge { addr: va, len: u32::try_from(part).unwrap_or(0), ..*sge };
+                get(from, regions, domain, &[sge], part)?;
+                (skip, left, from) = (0, left - part, from.skip(part));
+                if left == 0 {
+                    break;
+                }
             }
-            Target::Region { rkey, va } => {
-                let pin = self.pin(rkey).map_err(FetchError::Access)?;
-                let va = va.wrapping_add(u64::from(at));
-                let target =
-                    pin.range(va, len, Access::REMOTE_WRITE).map_err(FetchError::Access)?;
-                copy(from, target, len)
-            }
+            if left == 0 { Ok(()) } else { Err(FetchError::Local(LocalError::Protection)) }
+        }
+        Sink::Region { pin, va } => {
+            let va = va.wrapping_add(u64::from(at));
+            let target = pin.range(va, len, Access::REMOTE_WRITE).map_err(FetchError::Access)?;
+            copy(from, target, len)
         }
     }
+}
 
-    /// The message of a request can be lent: whoever gets it can reach the bytes.
-    pub(crate) fn can_lend(&self, index: u64, request: &Request) -> bool {
-        let carries = matches!(
-            request.kind,
-            RequestKind::Send { .. }
-                | RequestKind::SendInvalidate { .. }
-                | RequestKind::Write { .. }
-        );
-        let long = request.len > LOCAL_SEGMENT_BYTES;
-        let Some(lane) = self.cargo.as_ref().map(|cargo| cargo.lane()).filter(|_| carries && long)
-        else {
-            return false;
-        };
-        let Local::Gather(sges) = self.own.sends.local(index) else {
-            return false;
-        };
-        let mut grip = Grip::new(self.regions);
-        sges.iter().all(|sge| is_ours(&mut grip, self.own.domain, sge)) && lends_all(lane, sges)
-    }
+/// Messages in these buffers can be lent: they are registered bytes of ours, and the peer can reach them.
+pub(crate) fn can_lend(lane: &Lane, regions: &Regions, domain: u32, sges: &[Sge]) -> bool {
+    let mut grip = Grip::new(regions);
+    sges.iter().all(|sge| is_ours(&mut grip, domain, sge)) && lends_all(lane, sges)
 }
 
 /// Copies the bytes of a record to this buffer, which is long enough.
@@ -450,7 +423,7 @@ fn is_ours(grip: &mut Grip<'_>, domain: u32, sge: &Sge) -> bool {
 
 /// Whoever is at the other end can reach these bytes of ours.
 #[inline]
-pub(crate) fn lends_all(lane: &Lane, sges: &[Sge]) -> bool {
+fn lends_all(lane: &Lane, sges: &[Sge]) -> bool {
     if lane.is_own() || !lane.shares() {
         return lane.shares();
     }
@@ -460,15 +433,21 @@ pub(crate) fn lends_all(lane: &Lane, sges: &[Sge]) -> bool {
 /// Whoever is at the other end can reach these bytes of ours, and they are so many that he had better
 /// fetch them than get them through the lane. To be followed by a brief, which is one record.
 #[inline]
-pub(crate) fn lends_one(lane: &Lane, own: &mut Own, grip: &mut Grip<'_>, sge: &Sge) -> bool {
+pub(crate) fn lends_one(
+    lane: &Lane,
+    views: &mut Views,
+    domain: u32,
+    grip: &mut Grip<'_>,
+    sge: &Sge,
+) -> bool {
     let can = sge.len >= LENT_MIN && lane.shares() && !lane.is_cut();
-    if !can || !is_ours(grip, own.domain, sge) {
+    if !can || !is_ours(grip, domain, sge) {
         return false; // And nothing is offered of what is another domain's.
     }
     lane.is_own()
         || match file_of(lane, sge) {
             0 => sge.len > LOCAL_SEGMENT_BYTES && lane.has_lent(0),
-            file => own.views.has_lent(lane, file),
+            file => views.has_lent(lane, file),
         }
 }
 

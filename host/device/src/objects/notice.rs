@@ -1,0 +1,260 @@
+//! What completion queues tell their channel: that they have fired.
+//!
+//! A queue that was armed puts its [`Notice`] into the channel's mail, once for each time it was armed.
+
+use crate::objects::notify::Mailbox;
+use crate::objects::standby::Standby;
+use crate::sync::Mutex;
+use adverb_sys::epoll::Epoll;
+use adverb_sys::eventfd::EventFd;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
+
+/// What a channel says about a completion queue: that it has fired.
+#[derive(Debug)]
+pub struct Notice {
+    /// The queue's name: no other queue of this process has or had it.
+    id: u64,
+    /// What the queue's maker gave it.
+    context: u64,
+    /// Times that it is in the mail; changed under the mail's lock.
+    pending: AtomicU32,
+    /// Events taken and not yet acknowledged.
+    unacknowledged: AtomicU32,
+}
+
+impl Notice {
+    pub(crate) fn new(context: u64) -> Self {
+        static NAMES: AtomicU64 = AtomicU64::new(1);
+        Self {
+            id: NAMES.fetch_add(1, Ordering::Relaxed),
+            context,
+            pending: AtomicU32::new(0),
+            unacknowledged: AtomicU32::new(0),
+        }
+    }
+
+    /// The queue's name in this process.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// What the queue's maker gave it.
+    pub fn context(&self) -> u64 {
+        self.context
+    }
+
+    /// Events that were taken and not acknowledged.
+    pub fn unacknowledged(&self) -> u32 {
+        self.unacknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Acknowledges `count` events, or as many as there are.
+    pub fn acknowledge(&self, count: u32) {
+        let less = |all: u32| Some(all.saturating_sub(count));
+        let _ = self.unacknowledged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+}
+
+/// Who needs the helper.
+#[derive(Debug, Default)]
+pub(crate) struct Interest {
+    /// Queues that are armed. A queue may fire before it is counted.
+    pub(crate) armed: i32,
+    /// Queues that use the channel.
+    attached: usize,
+    /// The program is to be woken for events alone.
+    pub(crate) watched: bool,
+}
+
+/// The part of a channel that completion queues share.
+#[derive(Debug)]
+pub(crate) struct ChannelShared {
+    pub(crate) mail: Mailbox<Arc<Notice>>,
+    pub(crate) bell: EventFd,
+    /// The bell and the port's sockets, for programs that sleep on them; `None` if the port has too many
+    /// such sets, and the helper stands in.
+    pub(crate) set: OnceLock<Option<Arc<Epoll>>>,
+    interest: Mutex<Interest>,
+    pub(crate) standby: Arc<Standby>,
+    /// Looks that have found nothing.
+    pub(crate) idle: AtomicU32,
+}
+
+impl ChannelShared {
+    pub(crate) fn new(standby: Arc<Standby>) -> io::Result<Self> {
+        Ok(Self {
+            mail: Mailbox::new(0),
+            bell: EventFd::new()?,
+            set: OnceLock::new(),
+            interest: Mutex::default(),
+            standby,
+            idle: AtomicU32::new(0),
+        })
+    }
+
+    /// The program may sleep on the port's sockets.
+    pub(crate) fn has_set(&self) -> bool {
+        matches!(self.set.get(), Some(Some(_)))
+    }
+
+    pub(crate) fn interest(&self) -> MutexGuard<'_, Interest> {
+        self.interest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more queue: its notice always finds room.
+    pub(crate) fn attach(&self) {
+        let mut interest = self.interest();
+        interest.attached += 1;
+        let room = interest.attached;
+        let reserve = |mail: &mut VecDeque<Arc<Notice>>| {
+            mail.reserve(room.saturating_sub(mail.len()));
+        };
+        self.mail.take(reserve, || drop(self.bell.drain()));
+    }
+
+    /// A queue goes, and its events with it.
+    pub(crate) fn detach(&self, notice: &Arc<Notice>, was_armed: bool) {
+        if was_armed {
+            self.disarmed();
+        }
+        self.interest().attached -= 1;
+        let others = |known: &Arc<Notice>| !Arc::ptr_eq(known, notice);
+        self.mail.take(|mail| mail.retain(others), || drop(self.bell.drain()));
+    }
+
+    /// A queue was armed.
+    pub(crate) fn armed(&self) {
+        let mut interest = self.interest();
+        interest.armed += 1;
+        if interest.watched {
+            self.standby.engage(1);
+        }
+    }
+
+    fn disarmed(&self) {
+        let mut interest = self.interest();
+        interest.armed -= 1;
+        if interest.watched {
+            self.standby.disengage(1);
+        }
+    }
+
+    /// An armed queue has something for its owner.
+    pub(crate) fn fire(self: &Arc<Self>, notice: &Arc<Notice>) {
+        self.disarmed();
+        let add = |mail: &mut VecDeque<Arc<Notice>>| {
+            if notice.pending.fetch_add(1, Ordering::Relaxed) == 0 {
+                mail.push_back(Arc::clone(notice));
+            }
+        };
+        if self.mail.post(add) {
+            Hush::ring(self);
+        }
+    }
+
+    fn ring(&self) {
+        let _ = self.bell.signal();
+        self.mail.rang(|| drop(self.bell.drain()));
+    }
+
+    pub(crate) fn take(&self) -> Option<Arc<Notice>> {
+        self.mail.take(next, || drop(self.bell.drain()))
+    }
+
+    /// Takes the oldest event after `drive`, which may make some.
+    pub(crate) fn take_after(&self, drive: impl FnOnce()) -> Option<Arc<Notice>> {
+        self.mail.begin_look();
+        drive();
+        let (notice, ring) = self.mail.end_look(next, || drop(self.bell.drain()));
+        if ring {
+            self.ring();
+        }
+        notice
+    }
+}
+
+/// While one of these lives, bells that this thread is to ring wait until the last is dropped.
+///
+/// Whoever holds the lock of a queue pair holds one for longer: a thread that wakes wants that lock
+/// next, and on the same processor it wakes at once, only to go to sleep again.
+#[derive(Debug)]
+pub(crate) struct Hush(PhantomData<*const ()>);
+
+thread_local! {
+    /// How many of them live.
+    static HUSHES: Cell<u32> = const { Cell::new(0) };
+    /// Bells that wait.
+    static HUSHED: RefCell<Vec<Arc<ChannelShared>>> = const { RefCell::new(Vec::new()) };
+    /// There are such.
+    static WAITING: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Hush {
+    #[inline]
+    pub(crate) fn begin() -> Self {
+        HUSHES.set(HUSHES.get() + 1);
+        Self(PhantomData)
+    }
+
+    /// Makes room for this thread's bells, so that none takes memory later.
+    pub(crate) fn prepare() {
+        let _ = HUSHED.try_with(|bells| bells.borrow_mut().reserve(BELLS));
+    }
+
+    fn ring(channel: &Arc<ChannelShared>) {
+        let wait = |bells: &RefCell<Vec<_>>| bells.borrow_mut().push(Arc::clone(channel));
+        // A thread that ends has no place left for them, and rings at once.
+        if HUSHES.get() > 0 && HUSHED.try_with(wait).is_ok() {
+            WAITING.set(true);
+        } else {
+            channel.ring();
+        }
+    }
+}
+
+impl Drop for Hush {
+    #[inline]
+    fn drop(&mut self) {
+        let left = HUSHES.get() - 1;
+        HUSHES.set(left);
+        if left == 0 && WAITING.get() {
+            ring_hushed();
+        }
+    }
+}
+
+/// Rings all bells that have waited.
+#[cold]
+fn ring_hushed() {
+    WAITING.set(false);
+    while let Ok(Some(channel)) = HUSHED.try_with(|bells| bells.borrow_mut().pop()) {
+        channel.ring();
+    }
+}
+
+/// Hands out the oldest event.
+fn next(mail: &mut VecDeque<Arc<Notice>>) -> Option<Arc<Notice>> {
+    let notice = mail.pop_front()?;
+    notice.unacknowledged.fetch_add(1, Ordering::Relaxed);
+    if notice.pending.fetch_sub(1, Ordering::Relaxed) > 1 {
+        mail.push_back(Arc::clone(&notice)); // It has fired again meanwhile.
+    }
+    Some(notice)
+}
+
+impl Drop for ChannelShared {
+    fn drop(&mut self) {
+        let interest = self.interest.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if interest.watched {
+            self.standby.disengage(interest.armed);
+        }
+    }
+}
+
+/// Bells of one thread that wait, as many as it has room for from the start.
+const BELLS: usize = 64;

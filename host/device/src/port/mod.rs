@@ -1,0 +1,309 @@
+//! What programs hold of a device: the port, opened, and what is made with it.
+//!
+//! # Safety
+//!
+//! [`Port::register`] passes its caller's promise on to the table of regions, which says what it is
+//! good for (`region.rs`). Nothing else here is unsafe.
+
+pub(crate) mod cq;
+pub(crate) mod qp;
+
+use self::cq::Cq;
+use self::qp::Qp;
+use crate::link::errors::{ConnectError, OpenError};
+use crate::link::gid::{Device, look};
+use crate::link::path::{PathChoice, PortConfig};
+use crate::link::udp::endpoint::{gid_of, ip_of};
+use crate::link::way::Way;
+use crate::memory::access::Access;
+use crate::memory::commons::Pages;
+use crate::memory::region::{Region, RegionError};
+use crate::memory::shelf::QpWord;
+use crate::memory::window::{Window, WindowKind};
+use crate::objects::ah::{Ah, AhAttr};
+use crate::objects::channel::CompChannel;
+use crate::objects::cq::{CompletionQueue, CqConfig};
+use crate::objects::events::EventQueue;
+use crate::objects::progress::Progress;
+use crate::objects::qp::{QpConfig, QpInner};
+use crate::objects::srq::{Srq, SrqConfig, Tie};
+use crate::objects::xrc::{OpenXrcd, Xrcd};
+use crate::progress::Port;
+use crate::progress::monitor::Monitor;
+use crate::registry::counters::PortCounters;
+use crate::sync::Mutex;
+use adverb_engine::QpCounters;
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+
+/// A port that others of this process can have too: those who ask for the same.
+#[derive(Debug)]
+struct Opened {
+    name: String,
+    path: Option<PathChoice>,
+    port: Weak<Port>,
+}
+
+static OPEN: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+
+impl Port {
+    fn progress(self: &Arc<Self>) -> Arc<dyn Progress> {
+        Arc::<Self>::clone(self)
+    }
+
+    /// Opens a device; twice, and both share what there is.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn open(name: &str) -> Result<Arc<Self>, OpenError> {
+        Self::open_with(name, &PortConfig::default())
+    }
+
+    /// Opens a device in a way of one's own; twice in the same way, and both share what there is, unless
+    /// it is to be exclusive.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn open_with(name: &str, config: &PortConfig) -> Result<Arc<Self>, OpenError> {
+        let PortConfig { path, exclusive } = *config;
+        if exclusive {
+            return Self::start(name, path);
+        }
+        let mut open = lock(&OPEN);
+        open.retain(|known| known.port.strong_count() > 0);
+        let known = open.iter().find(|known| known.name == name && known.path == path);
+        if let Some(port) = known.and_then(|known| known.port.upgrade()) {
+            return Ok(port);
+        }
+        let port = Self::start(name, path)?;
+        open.push(Opened { name: name.to_owned(), path, port: Arc::downgrade(&port) });
+        Ok(port)
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.links.device
+    }
+
+    /// What was counted since this process opened the device.
+    pub fn counters(&self) -> PortCounters {
+        self.links.counters.snapshot()
+    }
+
+    /// What all queue pairs have counted, those that have gone included.
+    pub fn qp_counters(&self) -> QpCounters {
+        let gone = lock(&self.gone);
+        let mut total = *gone;
+        self.table.each().flat_map(|slot| slot.as_ref().map(|qp| qp.counters())).for_each(|qp| {
+            total += qp;
+        });
+        total
+    }
+
+    /// A protection domain's number, never used before: in this process, so that what belongs to another
+    /// device is never taken for this one's.
+    pub fn new_domain(&self) -> u32 {
+        static DOMAINS: AtomicU32 = AtomicU32::new(1);
+        DOMAINS.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Registers memory.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`].
+    ///
+    /// # Safety
+    ///
+    /// `base..base + len` stays mapped until the region is dropped: readable, and writable if
+    /// `access` allows any writing. Until then nobody holds a reference to bytes of it that an
+    /// access by the device or a peer could make untrue: no `&[u8]` where somebody may write, no
+    /// `&mut [u8]` where somebody may read.
+    pub unsafe fn register(
+        &self,
+        domain: u32,
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<Region, RegionError> {
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { self.links.regions.register(domain, base, len, access) }
+    }
+
+    /// Takes `len` bytes of zeros from the system, rounded up to whole pages, for a region of this domain with
+    /// these rights.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory.
+    pub fn allocate(&self, len: usize, domain: u32, access: Access) -> io::Result<Pages> {
+        match self.links.commons() {
+            Some(commons) => Pages::new(commons, len, domain, access),
+            None => Pages::private(len),
+        }
+    }
+
+    /// A region was registered here, and not with another device.
+    pub fn owns(&self, region: &Region) -> bool {
+        region.is_of(&self.links.regions)
+    }
+
+    /// Registers a place that takes what is written to it and keeps nothing, and from which local
+    /// work reads zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::TooMany`].
+    pub fn register_null(&self, domain: u32) -> Result<Region, RegionError> {
+        self.links.regions.register_null(domain)
+    }
+
+    /// Makes a memory window for protection domain `domain`, bound to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::TooMany`].
+    pub fn alloc_window(&self, domain: u32, kind: WindowKind) -> Result<Window, RegionError> {
+        self.links.regions.alloc_window(domain, kind)
+    }
+
+    /// Makes a completion queue. The caller has checked the limits, and that the channel is this
+    /// port's.
+    pub fn create_cq(self: &Arc<Self>, config: &CqConfig) -> Cq {
+        Cq::new(Arc::clone(self), CompletionQueue::new(config, &self.links.counters))
+    }
+
+    /// Makes a completion channel.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors left.
+    pub fn create_comp_channel(self: &Arc<Self>) -> io::Result<CompChannel> {
+        CompChannel::new(self.progress(), Arc::clone(&self.standby))
+    }
+
+    /// Starts to listen for changes of the network interface, unless somebody has before.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors or threads left.
+    pub fn monitor(&self) -> io::Result<()> {
+        let mut monitor = lock(&self.monitor);
+        if monitor.is_none() {
+            *monitor = Some(Monitor::start(&self.links.device, Arc::clone(&self.audience))?);
+        }
+        Ok(())
+    }
+
+    /// The device as it is now, and not when it was opened; `None` if its interface has gone.
+    ///
+    /// # Errors
+    ///
+    /// The system would not list its network interfaces.
+    pub fn look(&self) -> io::Result<Option<Device>> {
+        look(self.links.device.index)
+    }
+
+    /// Makes a queue of asynchronous events, which hears what happens to the port from now on.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors left.
+    pub fn create_event_queue(&self) -> io::Result<Arc<EventQueue>> {
+        self.audience.join()
+    }
+
+    /// Makes a queue pair in RESET. The caller has checked the limits.
+    ///
+    /// # Errors
+    ///
+    /// All numbers of the host are taken.
+    pub fn create_qp(self: &Arc<Self>, config: &QpConfig) -> io::Result<Qp> {
+        let number = self.take_number()?;
+        let unclaimed = || io::Error::other("a queue pair number that was never claimed");
+        let place = self.table.place_of(number).ok_or_else(unclaimed)?;
+        let inner = QpInner::new(number, config, self.links.device.active_mtu());
+        // Before anybody can learn of it, and connect.
+        if inner.takes_packets_alone()
+            && let Some(word) = self.links.commons.shelf().qp(number)
+        {
+            word.store(QpWord::ONLY_PACKETS.bits(), Ordering::SeqCst);
+        }
+        place.fill(inner);
+        Ok(Qp::new(Arc::clone(self), number, place))
+    }
+
+    /// Makes a shared receive queue of an XRC domain, whose receives complete on `cq`. The caller has
+    /// checked the limits.
+    ///
+    /// # Errors
+    ///
+    /// All numbers of the host are taken, or the domain has [`crate::XRC_SRQS_MAX`] queues.
+    pub fn create_xrc_srq(
+        self: &Arc<Self>,
+        config: &SrqConfig,
+        xrcd: &Xrcd,
+        cq: &Cq,
+    ) -> io::Result<Srq> {
+        let number = self.take_number()?;
+        let tie = Tie {
+            domain: Arc::clone(&xrcd.shared),
+            cq: Arc::clone(&cq.shared),
+            port: Arc::downgrade(&self.progress()),
+        };
+        if xrcd.is_of_file() {
+            // What targets of other processes pass on has come by way of any address, or none of ours.
+            self.open_all().map_err(io::Error::other)?;
+        }
+        let srq = Srq::with_number(config, number.get(), Some(tie));
+        match xrcd.shared.enter(&srq.shared) {
+            true => Ok(srq),
+            false => Err(io::Error::other("the XRC domain has as many queues as possible")),
+        }
+    }
+
+    /// Makes an XRC domain that nobody else can open.
+    pub fn create_xrcd(self: &Arc<Self>) -> Xrcd {
+        Xrcd::new(&self.progress())
+    }
+
+    /// The XRC domain of a file, for this process and others of this user. The file is not read, and can be
+    /// closed afterwards.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists` and `NotFound`, as `how` has it; `PermissionDenied` if the file belongs to another
+    /// user; those of `fstat(2)`.
+    pub fn open_xrcd(self: &Arc<Self>, file: impl AsFd, how: OpenXrcd) -> io::Result<Xrcd> {
+        Xrcd::open(&self.progress(), file, how)
+    }
+
+    /// An XRC domain was made here, and not with another device.
+    pub fn owns_xrcd(self: &Arc<Self>, xrcd: &Xrcd) -> bool {
+        xrcd.is_of(&self.progress())
+    }
+
+    /// Makes an address handle.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::NoSuchGid`], [`ConnectError::OtherFamily`] and [`ConnectError::Socket`].
+    pub fn create_ah(self: &Arc<Self>, domain: u32, attr: AhAttr) -> Result<Ah, ConnectError> {
+        let mut way = Way::new(self.endpoint(attr.gid_index)?, attr.gid, attr.marks())?;
+        let source = gid_of(way.endpoint.addr.ip());
+        way.near = match ip_of(attr.gid).is_multicast() {
+            true => self.links.near_group(source, attr.gid, way.marks),
+            false => self.links.near(source, attr.gid, way.marks),
+        };
+        Ok(Ah::new(Arc::new(way), self.progress(), domain, attr))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
