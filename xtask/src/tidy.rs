@@ -5,6 +5,7 @@
 
 mod facts;
 mod oddities;
+mod rooms;
 mod storeys;
 
 use std::path::Path;
@@ -16,8 +17,10 @@ pub(crate) fn tidy(root: &Path) -> Result<(), Failure> {
     let sources = source::tree(root)?;
     let mut broken: Vec<String> = sources.iter().flat_map(facts::broken).collect();
     broken.extend(storeys::broken(root)?);
+    broken.extend(rooms::broken(&sources));
 
     println!("{}", oddities::report(&sources));
+    println!("{}", rooms::drawing(&sources));
     for fact in &broken {
         eprintln!("tidy: {fact}");
     }
