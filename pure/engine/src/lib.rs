@@ -37,6 +37,7 @@ mod connected;
 mod counters;
 mod datagram;
 mod host;
+mod link;
 mod packetizer;
 mod port;
 mod qp;
@@ -65,6 +66,7 @@ pub use host::{
     AccessError, AtomicOp, EmitError, FetchError, GRH_LEN, Host, Invalidator, Landing, LocalError,
     NoReceive, Payload, Range, Reach, Receive, ReceiveDone, SendDone, Target,
 };
+pub use link::Capabilities;
 pub use port::{Dropped, accept};
 pub use qp::{Briefs, Origin, Planned, Qp, QpOptions};
 pub use responder::Standing;
@@ -74,9 +76,5 @@ pub use transition::{
     AttributeSet, ModifyError, TransitionRule, check as check_modify, transition,
 };
 pub use transport::{QpType, RequestOp, allowed};
-
-/// The longest payload of a packet between queue pairs of one host, in bytes; messages that are
-/// lent whole are longer.
-pub const LOCAL_SEGMENT_BYTES: u32 = 8192;
 
 pub use work::{Datagram, PostError, Request, RequestKind, Route, To};

@@ -4,6 +4,7 @@
 //! Read IBTA Vol. 1 §9.4 (operations) before changing this file.
 
 use crate::host::Payload;
+use crate::link::Capabilities;
 use crate::segment::Segment;
 use crate::send_queue::Entry;
 use crate::work::{Request, RequestKind, To};
@@ -21,8 +22,7 @@ pub(crate) struct Path {
     /// Index of `pkey` in the port's table, for completions.
     pub(crate) pkey_index: u16,
     pub(crate) mtu: Segment,
-    /// The peer is on this host.
-    pub(crate) local: bool,
+    pub(crate) link: Capabilities,
 }
 
 /// One packet of a request.

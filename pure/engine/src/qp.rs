@@ -14,6 +14,7 @@ use crate::attributes::{Gid, Settings};
 use crate::completer::{Completer, Sent, Verdict};
 use crate::counters::QpCounters;
 use crate::host::{Host, ReceiveDone};
+use crate::link::Capabilities;
 use crate::packetizer::Path;
 use crate::requester::{Emitted, Requester};
 use crate::responder::Served;
@@ -65,8 +66,8 @@ pub struct Qp {
     progress: Progress,
     /// Requests go before responses the next time, so that neither starves the other.
     requests_first: bool,
-    /// The peer is on this host.
-    local: bool,
+    /// What the link to the peer can do.
+    link: Capabilities,
     counters: QpCounters,
 }
 
@@ -102,7 +103,7 @@ impl Qp {
             sender: None,
             progress: Progress::Settled,
             requests_first: false,
-            local: false,
+            link: Capabilities::PACKETS,
             counters: QpCounters::default(),
         }
     }

@@ -231,7 +231,7 @@ impl Requester {
             if entry.request.kind.is_local() {
                 return self.run_local(unacked, entry, host);
             }
-            if self.path.local {
+            if self.path.link.direct {
                 let all_before = self.next == unacked;
                 match self.reach(all_before, &entry.request, host) {
                     Reach::Done => {
@@ -242,8 +242,8 @@ impl Requester {
                     Reach::Later => return None,
                     Reach::Not => {}
                 }
-                entry.lent = host.lends(self.cursor, &entry.request);
             }
+            entry.lent = self.path.link.by_reference && host.lends(self.cursor, &entry.request);
             entry.start = self.next;
             entry.packets = match entry.lent {
                 true => 1,
@@ -291,6 +291,12 @@ impl Requester {
             | RequestKind::LocalInvalidate { .. }
             | RequestKind::BindWindow => false,
         }
+    }
+
+    /// The longest payload of a packet, in bytes.
+    #[inline]
+    pub(crate) fn segment(&self) -> u32 {
+        self.path.mtu.bytes()
     }
 
     /// How many requests were carried out on the peer's memory since the last call.

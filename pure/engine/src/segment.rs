@@ -1,5 +1,4 @@
-//! How long a packet's payload is at most: the path MTU on a network, more between two queue pairs
-//! of one host, whose packets are records in shared memory.
+//! How long a packet's payload is at most: the path MTU, unless the link has another bound.
 
 use adverb_wire::PathMtu;
 
@@ -10,12 +9,14 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Between queue pairs of one host.
-    pub(crate) const LOCAL: Self = Self { bytes: crate::LOCAL_SEGMENT_BYTES };
-
-    /// On a network.
+    /// Of packets with this path MTU.
     pub(crate) const fn of(mtu: PathMtu) -> Self {
         Self { bytes: mtu.bytes() }
+    }
+
+    /// Of a link with a bound of its own, in bytes.
+    pub(crate) const fn of_link(bytes: u32) -> Self {
+        Self { bytes }
     }
 
     /// In bytes.
@@ -42,6 +43,6 @@ mod tests {
         for len in [0, 1, 255, 256, 257, 512, 513, 1 << 31] {
             assert_eq!(segment.packets(len), mtu.packets(len), "{len}");
         }
-        assert_eq!(Segment::LOCAL.packets(Segment::LOCAL.bytes() + 1), 2);
+        assert_eq!(Segment::of_link(8192).packets(8193), 2);
     }
 }

@@ -7,6 +7,7 @@ use crate::host::{
     AccessError, AtomicOp, EmitError, FetchError, Host, Invalidator, Landing, LocalError,
     NoReceive, Payload, Range, Reach, Receive, ReceiveDone, SendDone, Target,
 };
+use crate::link::Capabilities;
 use crate::packetizer::Path;
 use crate::segment::Segment;
 use crate::status::QpEvent;
@@ -35,8 +36,14 @@ pub(crate) const PATH: Path = Path {
     pkey: Pkey::DEFAULT,
     pkey_index: 0,
     mtu: Segment::of(MTU),
-    local: false,
+    link: Capabilities::PACKETS,
 };
+
+/// The longest payload of a packet over [`SHARED_MEMORY`].
+pub(crate) const SEGMENT: u32 = 8192;
+/// A link that can do everything.
+pub(crate) const SHARED_MEMORY: Capabilities =
+    Capabilities { segment: SEGMENT, by_reference: true, direct: true, eager: true };
 
 pub(crate) const INIT: InitAttributes = InitAttributes { pkey: Pkey::DEFAULT, access: Access::ALL };
 

@@ -1,5 +1,6 @@
 //! The transport's view of its surroundings: rings, regions, completion queues, the way out.
 
+use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::direct::{self, Direct, Sink, Views, land};
 use crate::link::shm::lane::{Cargo, InRing, Lane, Lent, Load};
 use crate::link::udp::burst::{Burst, Source};
@@ -12,9 +13,9 @@ use crate::objects::srq::Drawn;
 use crate::objects::work::{ReceiveRing, SendRing, SendWork};
 use crate::objects::xrc::Targets;
 use adverb_engine::{
-    Access, AccessError, AtomicOp, EmitError, FetchError, Gid, Host, Invalidator,
-    LOCAL_SEGMENT_BYTES, Landing, LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive,
-    ReceiveDone, Request, RequestKind, Route, SendDone, Target,
+    Access, AccessError, AtomicOp, EmitError, FetchError, Gid, Host, Invalidator, Landing,
+    LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request,
+    RequestKind, Route, SendDone, Target,
 };
 use adverb_wire::{Flow, Grh, Headers, Marks, Packet, Qpn, Rkey};
 use std::sync::Arc;
@@ -162,7 +163,7 @@ pub(crate) enum Errand<'a> {
 impl<'a> Surroundings<'a, '_> {
     /// Carries out a one-sided request on the peer's memory.
     fn reach_peer(&mut self, index: u64, request: &Request, all_before: bool) -> Reach {
-        let Some(lane) = self.lane().filter(|lane| lane.shares()) else {
+        let Some(lane) = self.lane() else {
             return Reach::Not;
         };
         let Own { number, peer, domain, serial, views, sends, .. } = &mut *self.own;
@@ -172,7 +173,7 @@ impl<'a> Surroundings<'a, '_> {
         if !all_before {
             // Small WRITEs follow what is under way; the rest is better off waiting.
             let write = matches!(request.kind, RequestKind::Write { .. });
-            let sent = write && request.len <= LOCAL_SEGMENT_BYTES;
+            let sent = write && request.len <= SEGMENT_BYTES;
             return if sent || !direct.may_reach(request) { Reach::Not } else { Reach::Later };
         }
         let local = self.at_once.map_or_else(|| sends.local(index), SendWork::local);
@@ -236,7 +237,7 @@ impl<'a> Surroundings<'a, '_> {
                 | RequestKind::SendInvalidate { .. }
                 | RequestKind::Write { .. }
         );
-        let long = request.len > LOCAL_SEGMENT_BYTES;
+        let long = request.len > SEGMENT_BYTES;
         let Some(lane) = self.cargo.as_ref().map(|cargo| cargo.lane()).filter(|_| carries && long)
         else {
             return false;
@@ -383,7 +384,7 @@ impl Host for Surroundings<'_, '_> {
         if let Some(cargo) = self.cargo.as_mut() {
             let load = match payload {
                 Payload::None => Load::Nothing,
-                Payload::Request { index, len, .. } if len > LOCAL_SEGMENT_BYTES => {
+                Payload::Request { index, len, .. } if len > SEGMENT_BYTES => {
                     match self.own.sends.local(index) {
                         Local::Gather(sges) => Load::Lent { sges, len },
                         Local::Inline(_) => Load::Nothing, // Never as long.

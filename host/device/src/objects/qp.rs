@@ -12,6 +12,7 @@ use self::brief::Debt;
 use crate::link::Links;
 use crate::link::errors::ConnectError;
 use crate::link::path::DataPath;
+use crate::link::shm;
 use crate::link::shm::direct::Views;
 use crate::link::shm::lane::{Grant, Lane, Lent, PeerId, Takes};
 use crate::link::udp::burst::{Route, with_burst};
@@ -31,7 +32,8 @@ use crate::objects::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRin
 use crate::objects::xrc::{Office, Targets, Xrcd};
 use crate::registry::ledger::QpRow;
 use adverb_engine::{
-    Brief, Datagram, Gid, QpCounters, QpOptions, QpState, QpType, Request, Time, To, allowed,
+    Brief, Capabilities, Datagram, Gid, QpCounters, QpOptions, QpState, QpType, Request, Time, To,
+    allowed,
 };
 use adverb_wire::{Marks, Packet, PathMtu, Qpn};
 use std::sync::Arc;
@@ -82,6 +84,16 @@ pub struct QpConfig {
 pub(crate) enum Link {
     Network(Way),
     Lane(Arc<Lane>),
+}
+
+impl Link {
+    /// What the transport can make use of.
+    fn capabilities(&self) -> Capabilities {
+        match self {
+            Self::Network(_) => Capabilities::PACKETS,
+            Self::Lane(lane) => shm::capabilities(lane.shares()),
+        }
+    }
 }
 
 /// A queue pair as the port holds it.
@@ -227,7 +239,7 @@ impl QpInner {
     /// Shows neighbours what the peer may do by itself, if that has changed.
     #[inline]
     pub(crate) fn show(&mut self, links: &Links) {
-        let shown = (self.engine.state(), self.is_local() && self.engine.is_open());
+        let shown = (self.engine.state(), self.has_lane() && self.engine.is_open());
         if self.shown != shown {
             self.show_anew(shown, links);
         }
@@ -578,7 +590,7 @@ impl QpInner {
     }
 
     /// Its packets are records in memory.
-    pub(crate) fn is_local(&self) -> bool {
+    pub(crate) fn has_lane(&self) -> bool {
         matches!(self.link, Some(Link::Lane(_)))
     }
 
@@ -722,12 +734,12 @@ impl QpInner {
 
     /// Emits what was posted, now or soon.
     pub(crate) fn send_off(&mut self, links: &Links) -> Aftermath {
-        let streaming = !self.is_local() && self.held_back.can_wait(self.engine.outstanding());
+        let streaming = !self.has_lane() && self.held_back.can_wait(self.engine.outstanding());
         if streaming && self.engine.state() == QpState::Rts {
             return Aftermath { more: true, ..Aftermath::default() };
         }
         let acks = if self.acks.on_answer() { Acks::Now } else { Acks::WithCompany };
-        let now = if self.is_local() { Time::UNKNOWN } else { links.now() };
+        let now = if self.has_lane() { Time::UNKNOWN } else { links.now() };
         self.transmit(now, acks, links)
     }
 
@@ -754,7 +766,7 @@ impl QpInner {
             self.forget_sends(forgotten);
         }
         if let Some(link) = &link {
-            self.engine.set_local(matches!(link, Link::Lane(_)));
+            self.engine.set_link(link.capabilities());
         }
         // What neighbours are shown holds the rights, too, which may change while the state does not.
         self.shown.0 = QpState::Reset;

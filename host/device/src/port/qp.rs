@@ -96,7 +96,7 @@ impl Qp {
         self.inner(|inner| inner.engine.may_modify(to, &change.attributes))?;
         // Sockets are opened under no queue pair's lock.
         let (kind, local, packets) = self
-            .inner(|inner| (inner.engine.kind(), inner.is_local(), inner.takes_packets_alone()));
+            .inner(|inner| (inner.engine.kind(), inner.has_lane(), inner.takes_packets_alone()));
         let link = match change.attributes.remote_gid {
             // The peer stays the one that it is, whatever its address is called.
             Some(_) if local && to != QpState::Rtr => None,

@@ -259,7 +259,7 @@ impl Port {
             }
             self.links.counters.rcvd_pkts.add(1);
             if let Some(Held { guard, published, .. }) = current.as_mut()
-                && let Some(inner) = guard.as_mut().filter(|inner| !inner.is_local())
+                && let Some(inner) = guard.as_mut().filter(|inner| !inner.has_lane())
             {
                 if packet.headers.xrceth.is_none() {
                     *published += inner.on_packet(&packet, came, *now, &self.links);

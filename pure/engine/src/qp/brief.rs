@@ -28,7 +28,7 @@ impl Qp {
     /// also says what is wrong with them.
     #[inline(always)]
     pub fn briefs(&mut self) -> Option<Briefs<'_>> {
-        if !self.local || self.state != QpState::Rts {
+        if !self.link.eager || self.state != QpState::Rts {
             return None;
         }
         let Some(Sender::Reliable { requester, completer }) = &mut self.sender else {
@@ -51,7 +51,7 @@ impl Qp {
     /// emit. `None`, and nothing has changed, if it has to go the general way: [`Qp::transmit`].
     #[inline]
     pub fn acknowledge_briefly(&mut self) -> Option<Brief> {
-        if !self.local || !self.state.receives() || self.has_more() {
+        if !self.link.eager || !self.state.receives() || self.has_more() {
             return None;
         }
         let peer = self.peer.as_mut()?;
@@ -210,7 +210,7 @@ impl Qp {
         let Some(Sender::Reliable { requester, completer }) = &self.sender else {
             return false;
         };
-        self.local
+        self.link.direct
             && self.state == QpState::Rts
             && self.queue.len() == 0
             && requester.is_free(completer.unacked(), request.fence, &self.queue)
@@ -293,7 +293,7 @@ impl Briefs<'_> {
         let RequestKind::Send { imm } = request.kind else {
             return None;
         };
-        let fits = lent || request.len <= crate::LOCAL_SEGMENT_BYTES;
+        let fits = lent || request.len <= self.requester.segment();
         if request.to != To::Peer || !fits || self.left == 0 {
             return None;
         }

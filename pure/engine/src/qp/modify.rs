@@ -5,6 +5,7 @@
 use super::{Peer, Progress, Qp};
 use crate::attributes::{Attributes, InitAttributes, RtrAttributes, RtsAttributes, Settings};
 use crate::host::Host;
+use crate::link::Capabilities;
 use crate::packetizer::Path;
 use crate::roles::{Receiver, Sender};
 use crate::segment::Segment;
@@ -67,12 +68,11 @@ impl Qp {
         self.change(QpState::Rtr, &attributes.into())
     }
 
-    /// Says whether the peer is on this host, so that packets are records in memory and the host can
-    /// [`Host::reach`] what the peer registered. For connected queue pairs, before RTR: afterwards it
-    /// changes nothing.
-    pub fn set_local(&mut self, local: bool) {
+    /// Says what the link to the peer can do: [`Capabilities::PACKETS`] unless it is said. For connected
+    /// queue pairs, before RTR: afterwards it changes nothing.
+    pub fn set_link(&mut self, link: Capabilities) {
         if self.peer.is_none() {
-            self.local = local;
+            self.link = link;
         }
     }
 
@@ -133,16 +133,18 @@ impl Qp {
 
     fn path(&self) -> Path {
         let Settings { partition, remote, path_mtu, .. } = self.settings;
-        let mtu =
-            match self.kind() {
-                QpType::Ud => Segment::of(self.options.port_mtu),
-                QpType::Rc | QpType::Uc | QpType::XrcInitiator | QpType::XrcTarget => {
-                    if self.local { Segment::LOCAL } else { Segment::of(path_mtu) }
+        let mtu = match self.kind() {
+            QpType::Ud => Segment::of(self.options.port_mtu),
+            QpType::Rc | QpType::Uc | QpType::XrcInitiator | QpType::XrcTarget => {
+                match self.link.segment {
+                    0 => Segment::of(path_mtu),
+                    bytes => Segment::of_link(bytes),
                 }
-            };
-        let local = self.local;
+            }
+        };
+        let link = self.link;
         let transport = self.kind().transport();
-        Path { transport, remote, pkey: partition.pkey, pkey_index: partition.index, mtu, local }
+        Path { transport, remote, pkey: partition.pkey, pkey_index: partition.index, mtu, link }
     }
 
     fn make_peer(&mut self) {

@@ -17,16 +17,14 @@
 //!    everybody else does (`region.rs`, rule 1).
 //! 4. Local bytes are registered and pinned while they are copied (`region.rs`, rule 2).
 
+use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::lane::{InRing, Lane, Lent, Load, PIECE_BYTES, Visit};
 use crate::memory::copying::{copy_short, copy_word, move_long};
 use crate::memory::local::{Local, Sge};
 use crate::memory::maps::Theirs;
 use crate::memory::region::{Grip, Pin, Regions, Serial};
 use crate::memory::shelf::QpWord;
-use adverb_engine::{
-    Access, AccessError, AtomicOp, FetchError, LOCAL_SEGMENT_BYTES, LocalError, Request,
-    RequestKind,
-};
+use adverb_engine::{Access, AccessError, AtomicOp, FetchError, LocalError, Request, RequestKind};
 use adverb_sys::vm::{self, Piece, Way};
 use adverb_wire::Qpn;
 use std::marker::PhantomData;
@@ -446,7 +444,7 @@ pub(crate) fn lends_one(
     }
     lane.is_own()
         || match file_of(lane, sge) {
-            0 => sge.len > LOCAL_SEGMENT_BYTES && lane.has_lent(0),
+            0 => sge.len > SEGMENT_BYTES && lane.has_lent(0),
             file => views.has_lent(lane, file),
         }
 }

@@ -18,6 +18,7 @@
 //! 4. A mapping that rings lie in is as long as their layout: [`Ring::new`] sees to it.
 
 use crate::latch::{Latch, Latched};
+use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::bell::Rope;
 use crate::link::shm::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS};
@@ -28,7 +29,7 @@ use crate::memory::maps::Maps;
 use crate::memory::region::{Grip, Regions, Serial};
 use crate::memory::shelf::{QpWord, Shelf};
 use crate::registry::SlotId;
-use adverb_engine::{Access, AccessError, Brief, LOCAL_SEGMENT_BYTES};
+use adverb_engine::{Access, AccessError, Brief};
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
 use adverb_sys::udp::BURST_BYTES_MAX;
 use adverb_sys::vm::{self, Piece, Way};
@@ -60,7 +61,7 @@ const FETCHED_MAX: usize = 8 * LINE;
 /// The longest record: headers, and a payload or the pieces of a lent message.
 pub(crate) const RECORD_MAX: usize = Headers::MAX_LEN + PAYLOAD_MAX;
 #[expect(clippy::as_conversions, reason = "a constant that fits")]
-const PAYLOAD_MAX: usize = LOCAL_SEGMENT_BYTES as usize;
+const PAYLOAD_MAX: usize = SEGMENT_BYTES as usize;
 const _: () = assert!(RECORD_MAX <= longest(RING_BYTES));
 /// Whatever the other end writes fits the buffer of a step: a record that did not would be looked at for ever.
 const _: () = assert!(longest(RING_BYTES) <= BURST_BYTES_MAX);

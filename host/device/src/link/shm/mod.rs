@@ -7,3 +7,12 @@ pub(crate) mod ring;
 pub(crate) mod usher;
 
 use crate::sync;
+use adverb_engine::Capabilities;
+
+/// The longest payload of a record, in bytes.
+pub(crate) const SEGMENT_BYTES: u32 = 8192;
+
+/// What a lane can do; those by which memory is not shared carry records, and no more.
+pub(crate) const fn capabilities(shares: bool) -> Capabilities {
+    Capabilities { segment: SEGMENT_BYTES, by_reference: shares, direct: shares, eager: true }
+}

@@ -8,6 +8,7 @@
 
 use super::{Acks, Aftermath, Link, Posted, QpInner, Surroundings};
 use crate::link::Links;
+use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::direct::{land, lends_one};
 use crate::link::shm::lane::{Cargo, Draft, Form, InRing, Lane, Lent, lent_bytes};
 use crate::memory::region::Grip;
@@ -16,9 +17,7 @@ use crate::objects::completion::{Completion, Tray};
 
 use crate::objects::host::{Own, Receives};
 use crate::objects::work::{SendData, SendKind, SendWork};
-use adverb_engine::{
-    Brief, Briefs, LOCAL_SEGMENT_BYTES, QpState, Request, Time, To, WcOpcode, WcStatus,
-};
+use adverb_engine::{Brief, Briefs, QpState, Request, Time, To, WcOpcode, WcStatus};
 
 /// What is known of the acknowledgement that a queue pair owes a neighbour.
 #[derive(Clone, Copy, Debug, Default)]
@@ -330,7 +329,7 @@ impl Outgoing<'_> {
                 let draft = if lent {
                     words = lent_bytes(sge);
                     cargo.draft_words(&words)?
-                } else if sge.len <= LOCAL_SEGMENT_BYTES {
+                } else if sge.len <= SEGMENT_BYTES {
                     cargo.draft_registered(sge, self.own.domain, grip)?
                 } else {
                     return None;

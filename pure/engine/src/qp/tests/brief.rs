@@ -6,7 +6,7 @@ use super::local::neighbour;
 use super::*;
 use crate::brief::Brief;
 use crate::host::{FetchError, LocalError, Reach};
-use crate::testing::kind_of;
+use crate::testing::{SEGMENT, kind_of};
 use crate::transport::RequestOp;
 use crate::work::{Request, RequestKind};
 use adverb_wire::{Extension, Imm, Pkey};
@@ -187,7 +187,7 @@ fn a_request_that_is_sent_briefly_leaves_what_one_that_was_emitted_leaves() {
 
 #[test]
 fn a_lent_message_goes_briefly_as_it_does_in_a_packet() {
-    for len in [600, crate::LOCAL_SEGMENT_BYTES, 10 * crate::LOCAL_SEGMENT_BYTES] {
+    for len in [600, SEGMENT, 10 * SEGMENT] {
         let run = |short: bool| {
             let (mut qp, mut desk) = (neighbour(), Desk { lent: Some(len), ..Desk::new() });
             if short {
@@ -206,7 +206,7 @@ fn a_lent_message_goes_briefly_as_it_does_in_a_packet() {
 /// enough to go through the lane then.
 #[test]
 fn a_lent_message_that_is_refused_goes_again_whole() {
-    for len in [600, crate::LOCAL_SEGMENT_BYTES, 10 * crate::LOCAL_SEGMENT_BYTES] {
+    for len in [600, SEGMENT, 10 * SEGMENT] {
         let (mut qp, mut desk) = (neighbour(), Desk::new());
         qp.send_brief(&request(SEND, len), true).unwrap();
         qp.on_packet(
@@ -228,7 +228,7 @@ fn a_lent_message_that_is_refused_goes_again_whole() {
 #[test]
 fn what_cannot_go_briefly_is_left_alone() {
     type Obstacle = fn(&mut Qp, &mut Desk);
-    let long = crate::LOCAL_SEGMENT_BYTES + 1;
+    let long = SEGMENT + 1;
     let obstacles: [(Request, Obstacle); 8] = [
         (request(SEND, long), |_, _| {}),
         (request(WRITE, 8), |_, _| {}),

@@ -1,16 +1,16 @@
-//! A queue pair whose peer is on this host: what is carried out at once, what waits, what is sent, and
+//! A queue pair whose link can do more than carry packets: what is carried out at once, what waits, what is sent, and
 //! messages that are lent.
 
 use super::*;
 use crate::host::{FetchError, LocalError, Reach, Receive, Target};
 use crate::status::WcStatus;
-use crate::testing::{RKEY, VA};
+use crate::testing::{RKEY, SEGMENT, SHARED_MEMORY, VA};
 use adverb_wire::{Extension, Reth};
 
-/// In RTS, with the peer on this host.
+/// In RTS, with the peer at the other end of shared memory.
 pub(super) fn neighbour() -> Qp {
     let mut qp = Qp::new(QpOptions::rc(Qpn::new(0x11), 8));
-    qp.set_local(true);
+    qp.set_link(SHARED_MEMORY);
     qp.to_init(INIT).unwrap();
     qp.to_rtr(RTR).unwrap();
     qp.to_rts(rts()).unwrap();
@@ -56,7 +56,7 @@ fn what_can_be_reached_waits_for_what_was_sent_before() {
 fn what_cannot_be_reached_is_sent_in_pieces_of_the_lane_and_not_of_the_path_mtu() {
     let mut desk = Desk::new();
     let mut qp = neighbour();
-    qp.post(request(WRITE, crate::LOCAL_SEGMENT_BYTES + 1)).unwrap();
+    qp.post(request(WRITE, SEGMENT + 1)).unwrap();
     qp.transmit(NOW, true, &mut desk);
     assert_eq!(operations(&desk), [Operation::WriteFirst, Operation::WriteLast]);
 }
@@ -77,7 +77,7 @@ fn a_deadline_that_was_left_open_is_set_by_the_next_look_at_the_clock() {
 
 #[test]
 fn a_lent_message_is_one_packet_however_long_it_is() {
-    let len = 10 * crate::LOCAL_SEGMENT_BYTES;
+    let len = 10 * SEGMENT;
     let mut desk = Desk { lent: Some(len), ..Desk::new() };
     let mut qp = neighbour();
     qp.post(request(SEND, len)).unwrap();

@@ -1,0 +1,20 @@
+//! What a link between two ports can do, as far as a queue pair makes use of it.
+
+/// Capabilities of the link to a connected queue pair's peer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Capabilities {
+    /// The longest payload of a packet, in bytes; 0: the path MTU.
+    pub segment: u32,
+    /// A message can go by reference: one packet, whatever its length, whose bytes the receiver copies from
+    /// where they are ([`crate::Host::lends`], [`crate::Host::fetch`]).
+    pub by_reference: bool,
+    /// One-sided requests can be carried out on the peer's memory ([`crate::Host::reach`]).
+    pub direct: bool,
+    /// A SEND of one packet can have a header of sixteen bytes ([`crate::Brief`]).
+    pub eager: bool,
+}
+
+impl Capabilities {
+    /// Those of a network: packets.
+    pub const PACKETS: Self = Self { segment: 0, by_reference: false, direct: false, eager: false };
+}
