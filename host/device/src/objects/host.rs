@@ -2,10 +2,10 @@
 
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::direct::{self, Direct, Sink, Views, land};
-use crate::link::shm::lane::{Cargo, InRing, Lane, Lent, Load};
-use crate::link::udp::burst::{Burst, Source};
-use crate::link::vicinity::Leg;
-use crate::memory::local::{Local, Sge};
+use crate::link::shm::lane::{Cargo, InRing, Lane, Lent};
+use crate::link::udp::burst::Burst;
+use crate::link::vicinity::{Addresses, Leg};
+use crate::memory::local::{Local, Sge, Source, parts};
 use crate::memory::region::{Grip, Pin, Regions, Serial};
 use crate::objects::completion::{Completion, CqShared, Tray};
 use crate::objects::events::{Affiliation, EventKind};
@@ -87,14 +87,8 @@ impl Drop for Own {
 pub(crate) struct Surroundings<'a, 'b> {
     pub(crate) own: &'a mut Own,
     pub(crate) regions: &'a Regions,
-    /// The way out, where the call may use one.
-    pub(crate) burst: Option<&'a mut Burst<'b>>,
-    /// The way to a neighbour, where the call may use one.
-    pub(crate) cargo: Option<&'a mut Cargo<'b>>,
-    /// The lane to that neighbour, where the call may use his memory and no more.
-    pub(crate) lane: Option<&'a Lane>,
-    /// The request that is carried out without ever being queued.
-    pub(crate) at_once: Option<&'a SendWork<'a>>,
+    /// The way out.
+    pub(crate) out: Out<'a, 'b>,
     /// The message that is being handed over is lent.
     pub(crate) lent: Option<Lent<'a>>,
     /// Where a poll waits for completions.
@@ -105,18 +99,114 @@ pub(crate) struct Surroundings<'a, 'b> {
     pub(crate) published: u32,
 }
 
+/// The way out of a call.
+#[derive(Debug)]
+pub(crate) enum Out<'a, 'b> {
+    /// There is none.
+    None,
+    /// Packets, in a burst.
+    Packets(&'a mut Burst<'b>),
+    /// Records of a lane.
+    Records(&'a mut Cargo<'b>),
+    /// The peer's memory, and for this request alone, which is never queued.
+    Direct { lane: &'a Lane, work: &'a SendWork<'a> },
+}
+
 impl<'a, 'b> Surroundings<'a, 'b> {
+    pub(crate) fn new(own: &'a mut Own, regions: &'a Regions, out: Out<'a, 'b>) -> Self {
+        Self { own, regions, out, lent: None, tray: None, errand: Errand::None, published: 0 }
+    }
+
     /// Without a way out.
     pub(crate) fn quiet(own: &'a mut Own, regions: &'a Regions) -> Self {
-        let (burst, cargo, lane, at_once, lent, tray) = (None, None, None, None, None, None);
-        let errand = Errand::None;
-        Self { own, regions, burst, cargo, lane, at_once, lent, tray, errand, published: 0 }
+        Self::new(own, regions, Out::None)
     }
 
     /// The way to the peer's memory, if there is one.
     #[inline]
-    pub(crate) fn lane(&self) -> Option<&'a Lane> {
-        self.lane.or_else(|| self.cargo.as_ref().map(|cargo| cargo.lane()))
+    fn lane(&self) -> Option<&'a Lane> {
+        match &self.out {
+            Out::None | Out::Packets(_) => None,
+            Out::Records(cargo) => Some(cargo.lane()),
+            Out::Direct { lane, .. } => Some(lane),
+        }
+    }
+}
+
+impl Out<'_, '_> {
+    /// Takes a packet with bytes that the peer reads, after those were not found: meanwhile a request for a queue
+    /// of another protection domain may have come. `None` if they are nowhere.
+    #[cold]
+    fn emit_in_other_domains(
+        &mut self,
+        headers: &Headers,
+        payload: Payload,
+        own: &Own,
+        near: Option<Addresses>,
+        regions: &Regions,
+    ) -> Option<()> {
+        let Receives::Xrc(targets) = &own.receives else {
+            return None;
+        };
+        let others = targets.domains().filter(|other| *other != own.domain);
+        others
+            .map(|domain| source_in(own, payload, domain))
+            .find_map(|source| self.emit(headers, payload, &source, near, &[], regions).ok())
+    }
+
+    /// Takes a packet with these bytes. A datagram goes by a record if it is for a neighbour whose addresses are
+    /// `near`, and to the neighbours of a multicast group by the lanes of `fan`.
+    #[inline(always)]
+    fn emit(
+        &mut self,
+        headers: &Headers,
+        payload: Payload,
+        source: &Source<'_>,
+        near: Option<Addresses>,
+        fan: &[Arc<Lane>],
+        regions: &Regions,
+    ) -> Result<(), AccessError> {
+        match (self, near, source) {
+            (Self::Records(cargo), _, Source::Local { local: Local::Gather(sges), len, .. })
+                if *len > SEGMENT_BYTES =>
+            {
+                cargo.emit_lent(headers, sges, *len, regions)
+            }
+            (Self::Records(cargo), None, _) => cargo.emit(headers, source, regions),
+            (Self::Records(cargo), Some(near), _) => cargo.emit_to(near, headers, source, regions),
+            (Self::Packets(burst), near, _) => {
+                // Before the packet: a process that gets a copy of it has had the record then.
+                for lane in near.iter().flat_map(|_| fan) {
+                    let mut cargo = lane.load(1);
+                    near.map_or(Ok(()), |near| cargo.emit_to(near, headers, source, regions))?;
+                    cargo.send();
+                }
+                let again = matches!(payload, Payload::Region { again: true, .. });
+                burst.emit(headers, source, again)
+            }
+            // The transport asks for room first, and there is none.
+            (Self::None | Self::Direct { .. }, ..) => Ok(()),
+        }
+    }
+}
+
+/// The bytes that a packet or a record carries.
+#[inline(always)]
+fn source_of(own: &Own, payload: Payload) -> Source<'_> {
+    source_in(own, payload, own.domain)
+}
+
+/// The same, where they are of this protection domain.
+#[inline(always)]
+fn source_in(own: &Own, payload: Payload, domain: u32) -> Source<'_> {
+    match payload {
+        Payload::None => Source::None,
+        Payload::Request { index, offset, len } => {
+            Source::Local { local: own.sends.local(index), offset, len, domain }
+        }
+        Payload::Region { range: Range { rkey, va, len }, .. } => {
+            Source::Remote { rkey: rkey.0, va, len, domain, qp: own.serial }
+        }
     }
 }
 
@@ -176,7 +266,10 @@ impl<'a> Surroundings<'a, '_> {
             let sent = write && request.len <= SEGMENT_BYTES;
             return if sent || !direct.may_reach(request) { Reach::Not } else { Reach::Later };
         }
-        let local = self.at_once.map_or_else(|| sends.local(index), SendWork::local);
+        let local = match &self.out {
+            Out::Direct { work, .. } => work.local(),
+            Out::None | Out::Packets(_) | Out::Records(_) => sends.local(index),
+        };
         match direct.act(request, local) {
             Some(()) => Reach::Done,
             None => Reach::Not,
@@ -238,8 +331,7 @@ impl<'a> Surroundings<'a, '_> {
                 | RequestKind::Write { .. }
         );
         let long = request.len > SEGMENT_BYTES;
-        let Some(lane) = self.cargo.as_ref().map(|cargo| cargo.lane()).filter(|_| carries && long)
-        else {
+        let Some(lane) = self.lane().filter(|_| carries && long) else {
             return false;
         };
         let Local::Gather(sges) = self.own.sends.local(index) else {
@@ -259,26 +351,18 @@ impl Surroundings<'_, '_> {
         offset: u32,
         bytes: &[u8],
     ) -> Result<(), LocalError> {
-        let mut skip = offset;
         let mut left = bytes;
-        for sge in sges {
-            if left.is_empty() {
-                break;
-            }
-            if skip >= sge.len {
-                skip -= sge.len;
-                continue;
-            }
-            let part = usize::try_from(sge.len - skip).unwrap_or(usize::MAX).min(left.len());
-            let (now, later) = left.split_at(part);
-            let va = sge.addr.wrapping_add(u64::from(skip));
+        let mut parts = parts(sges, offset, u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        for Sge { addr, len, lkey } in parts.by_ref() {
+            let len = usize::try_from(len).unwrap_or(usize::MAX).min(left.len());
+            let (now, later) = left.split_at(len);
             self.regions
-                .pin_local(sge.lkey, domain)
-                .and_then(|pin| pin.write(va, now, Access::LOCAL_WRITE))
+                .pin_local(lkey, domain)
+                .and_then(|pin| pin.write(addr, now, Access::LOCAL_WRITE))
                 .map_err(|_| LocalError::Protection)?;
-            (skip, left) = (0, later);
+            left = later;
         }
-        if left.is_empty() { Ok(()) } else { Err(LocalError::Protection) }
+        if parts.is_done() { Ok(()) } else { Err(LocalError::Protection) }
     }
 
     /// Holds what the peer's key names.
@@ -290,7 +374,7 @@ impl Surroundings<'_, '_> {
     /// Gives up the pins of a burst that is being gathered, by sending it: what follows waits for
     /// pins (`region.rs`, rule 6).
     fn let_go(&mut self) {
-        if let Some(burst) = &mut self.burst {
+        if let Out::Packets(burst) = &mut self.out {
             burst.flush();
         }
     }
@@ -298,9 +382,9 @@ impl Surroundings<'_, '_> {
     /// A request of its own has ended that asked for a completion, or that has failed.
     #[inline]
     fn report_send(&mut self, done: SendDone) {
-        let (wr_id, buffer) = match self.at_once {
-            Some(work) => (work.wr_id, work.buffer),
-            None => {
+        let (wr_id, buffer) = match &self.out {
+            Out::Direct { work, .. } => (work.wr_id, work.buffer),
+            Out::None | Out::Packets(_) | Out::Records(_) => {
                 let posted = self.own.sends.get(done.index);
                 (posted.wr_id, posted.buffer)
             }
@@ -361,10 +445,11 @@ impl Host for Surroundings<'_, '_> {
                 sends.leg(sends.route(next)).is_some_and(|other| leg.is_same(other))
             }
         };
-        if let Some(cargo) = &mut self.cargo {
-            return same_way && cargo.room();
+        match &mut self.out {
+            Out::Records(cargo) => same_way && cargo.room(),
+            Out::Packets(burst) => same_way && burst.room(),
+            Out::None | Out::Direct { .. } => false,
         }
-        same_way && self.burst.as_ref().is_some_and(|burst| burst.room())
     }
 
     fn emit(
@@ -380,92 +465,16 @@ impl Host for Surroundings<'_, '_> {
             fan = leg.fan.as_deref().unwrap_or_default();
             near = leg.way.near.map(|near| near.addresses);
         }
-        let domain = self.own.domain;
-        if let Some(cargo) = self.cargo.as_mut() {
-            let load = match payload {
-                Payload::None => Load::Nothing,
-                Payload::Request { index, len, .. } if len > SEGMENT_BYTES => {
-                    match self.own.sends.local(index) {
-                        Local::Gather(sges) => Load::Lent { sges, len },
-                        Local::Inline(_) => Load::Nothing, // Never as long.
-                    }
-                }
-                Payload::Request { index, offset, len } => {
-                    Load::Local { local: self.own.sends.local(index), offset, len, domain }
-                }
-                Payload::Region { range: Range { rkey, va, len }, .. } => {
-                    let qp = self.own.serial;
-                    Load::Remote { rkey: rkey.0, va, len, domain, qp }
-                }
-            };
-            let mut emitted = match near {
-                None => cargo.emit(headers, &load, self.regions),
-                Some(addresses) => cargo.emit_to(addresses, headers, &load, self.regions),
-            };
-            if let (Err(_), Receives::Xrc(targets), Payload::Region { range, .. }) =
-                (emitted, &self.own.receives, payload)
-            {
-                // Meanwhile a record for a queue of another protection domain may have come.
-                let Range { rkey, va, len } = range;
-                let qp = self.own.serial;
-                for domain in targets.domains().filter(|other| *other != domain) {
-                    let load = Load::Remote { rkey: rkey.0, va, len, domain, qp };
-                    emitted = emitted.or_else(|_| cargo.emit(headers, &load, self.regions));
-                }
-            }
-            return emitted.map_err(|error| match payload {
-                Payload::None | Payload::Request { .. } => EmitError::Local(LocalError::Protection),
-                Payload::Region { .. } => EmitError::Remote(error),
-            });
-        }
-        if let (Payload::Request { .. } | Payload::None, Some(addresses)) = (payload, near) {
-            let load = match payload {
-                Payload::Request { index, offset, len } => {
-                    Load::Local { local: self.own.sends.local(index), offset, len, domain }
-                }
-                Payload::None | Payload::Region { .. } => Load::Nothing,
-            };
-            // Before the packet: whoever gets a copy of it shall have had the record.
-            for lane in fan {
-                let mut cargo = lane.load(1);
-                let emitted = cargo.emit_to(addresses, headers, &load, self.regions);
-                emitted.map_err(|_| EmitError::Local(LocalError::Protection))?;
-                cargo.send();
-            }
-        }
-        let Some(burst) = self.burst.as_mut() else {
-            return Ok(()); // The transport asks for room first, and there is none.
+        let Self { own, regions, out, .. } = self;
+        let emitted = out.emit(headers, payload, &source_of(own, payload), near, fan, regions);
+        let Err(error) = emitted else {
+            return Ok(());
         };
-        match payload {
-            Payload::None => {
-                let result = burst.emit(headers, Source::None);
-                debug_assert!(result.is_ok(), "headers alone always fit");
-                Ok(())
-            }
-            Payload::Request { index, offset, len } => {
-                let local = self.own.sends.local(index);
-                let source = Source::Local { local, offset, len, domain };
-                let refused = |_| EmitError::Local(LocalError::Protection);
-                burst.emit(headers, source).map_err(refused)
-            }
-            Payload::Region { range, again } => {
-                let Range { rkey, va, len } = range;
-                let qp = self.own.serial;
-                let read =
-                    |domain| Source::Remote { rkey: rkey.0, va, len, domain, qp, copy: again };
-                let emitted = burst.emit(headers, read(domain));
-                // Meanwhile a packet for a queue of another protection domain may have come.
-                let (Err(_), Receives::Xrc(targets)) = (emitted, &self.own.receives) else {
-                    return emitted.map_err(EmitError::Remote);
-                };
-                let others = targets.domains().filter(|other| *other != domain);
-                others
-                    .fold(emitted, |emitted, other| {
-                        emitted.or_else(|_| burst.emit(headers, read(other)))
-                    })
-                    .map_err(EmitError::Remote)
-            }
-        }
+        let Payload::Region { .. } = payload else {
+            return Err(EmitError::Local(LocalError::Protection));
+        };
+        out.emit_in_other_domains(headers, payload, own, near, regions)
+            .ok_or(EmitError::Remote(error))
     }
 
     #[inline]

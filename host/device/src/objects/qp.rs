@@ -26,7 +26,7 @@ use crate::objects::ack::AckPolicy;
 use crate::objects::ah::SendTo;
 use crate::objects::cq::CompletionQueue;
 use crate::objects::events::{Affiliation, Element, EventQueue};
-use crate::objects::host::{Came, Errand, Origin, Own, Receives, Surroundings};
+use crate::objects::host::{Came, Errand, Origin, Out, Own, Receives, Surroundings};
 use crate::objects::srq::{Drawn, Srq};
 use crate::objects::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork};
 use crate::objects::xrc::{Office, Targets, Xrcd};
@@ -453,8 +453,7 @@ impl QpInner {
         let mut more = false;
         if let Some(Link::Lane(lane)) = link {
             let mut cargo = lane.load(EMIT_BUDGET);
-            let mut host = Surroundings::quiet(own, links.regions());
-            host.cargo = Some(&mut cargo);
+            let mut host = Surroundings::new(own, links.regions(), Out::Records(&mut cargo));
             more = engine.transmit(now, true, &mut host);
             published += host.published;
             let sent = cargo.send();
@@ -466,10 +465,9 @@ impl QpInner {
             let route = Route::new(link, links.regions(), &links.counters);
             let sent = with_burst(route, EMIT_BUDGET, |burst| {
                 let regions = links.regions();
-                let mut host = Surroundings::quiet(own, regions);
-                host.burst = Some(burst);
+                let mut host = Surroundings::new(own, regions, Out::Packets(burst));
                 let mut more = engine.transmit(now, acks == Acks::Now, &mut host);
-                let company = host.burst.as_ref().is_some_and(|burst| burst.packets() > 1);
+                let company = matches!(&host.out, Out::Packets(burst) if burst.packets() > 1);
                 if acks == Acks::WithCompany && company {
                     more = engine.transmit(now, true, &mut host);
                 }
@@ -518,8 +516,8 @@ impl QpInner {
                 } else if full {
                     return (true, published);
                 }
-                let mut host = Surroundings::quiet(own, links.regions());
-                (host.cargo, host.errand) = (Some(&mut cargo), errand);
+                let mut host = Surroundings::new(own, links.regions(), Out::Records(&mut cargo));
+                host.errand = errand;
                 engine.transmit(now, true, &mut host);
                 published += host.published;
                 let packets = cargo.send();
@@ -540,8 +538,8 @@ impl QpInner {
             let most = if sinks { 1 } else { budget };
             let sent =
                 with_burst(Route::new(&leg.way, links.regions(), &links.counters), most, |burst| {
-                    let mut host = Surroundings::quiet(own, links.regions());
-                    (host.burst, host.errand) = (Some(burst), errand);
+                    let mut host = Surroundings::new(own, links.regions(), Out::Packets(burst));
+                    host.errand = errand;
                     engine.transmit(now, true, &mut host);
                     host.published
                 });

@@ -18,9 +18,9 @@
 //! 4. Local bytes are registered and pinned while they are copied (`region.rs`, rule 2).
 
 use crate::link::shm::SEGMENT_BYTES;
-use crate::link::shm::lane::{InRing, Lane, Lent, Load, PIECE_BYTES, Visit};
+use crate::link::shm::lane::{InRing, Lane, Lent, PIECE_BYTES, Visit};
 use crate::memory::copying::{copy_short, copy_word, move_long};
-use crate::memory::local::{Local, Sge};
+use crate::memory::local::{Local, Sge, Source, parts};
 use crate::memory::maps::Theirs;
 use crate::memory::region::{Grip, Pin, Regions, Serial};
 use crate::memory::shelf::QpWord;
@@ -194,8 +194,8 @@ impl<'a> Direct<'a> {
         let domain = self.domain;
         match request.kind {
             RequestKind::Write { .. } => {
-                let load = Load::Local { local, offset: 0, len: request.len, domain };
-                put(&load, self.regions, place).ok()
+                let bytes = Source::Local { local, offset: 0, len: request.len, domain };
+                put(&bytes, self.regions, place).ok()
             }
             RequestKind::Read { .. } => {
                 let Local::Gather(sges) = local else {
@@ -246,8 +246,8 @@ impl<'a> Direct<'a> {
     #[inline(never)]
     fn write_word(&self, place: Place<'_>, va: u64, local: Local<'_>) -> Option<()> {
         let mut bytes = [0; 8];
-        let load = Load::Local { local, offset: 0, len: 8, domain: self.domain };
-        put(&load, self.regions, Place::of(&mut bytes)).ok()?;
+        let source = Source::Local { local, offset: 0, len: 8, domain: self.domain };
+        put(&source, self.regions, Place::of(&mut bytes)).ok()?;
         word_at(place, va)?.store(u64::from_ne_bytes(bytes), Ordering::Release);
         Some(())
     }
@@ -354,25 +354,14 @@ fn fetch_piece(
 ) -> Result<(), FetchError> {
     match sink {
         Sink::Buffers { domain, sges } => {
-            let mut skip = usize::try_from(at).unwrap_or(usize::MAX);
-            let mut left = len;
             let mut from = from;
-            for sge in sges {
-                let size = usize::try_from(sge.len).unwrap_or(usize::MAX);
-                if skip >= size {
-                    skip -= size;
-                    continue;
-                }
-                let part = (size - skip).min(left);
-                let va = sge.addr.wrapping_add(u64::try_from(skip).unwrap_or(u64::MAX));
-                let sge = Sge { addr: va, len: u32::try_from(part).unwrap_or(0), ..*sge };
-                get(from, regions, domain, &[sge], part)?;
-                (skip, left, from) = (0, left - part, from.skip(part));
-                if left == 0 {
-                    break;
-                }
+            let mut parts = parts(sges, at, u32::try_from(len).unwrap_or(u32::MAX));
+            for part in parts.by_ref() {
+                let size = usize::try_from(part.len).unwrap_or(usize::MAX);
+                get(from, regions, domain, &[part], size)?;
+                from = from.skip(size);
             }
-            if left == 0 { Ok(()) } else { Err(FetchError::Local(LocalError::Protection)) }
+            if parts.is_done() { Ok(()) } else { Err(FetchError::Local(LocalError::Protection)) }
         }
         Sink::Region { pin, va } => {
             let va = va.wrapping_add(u64::from(at));
@@ -515,9 +504,8 @@ fn word_at(place: Place<'_>, va: u64) -> Option<&AtomicU64> {
 /// Copies a request's bytes to `place`. The last eight of a piece come last, and at once: whoever
 /// polls for them finds all before them.
 #[inline(always)]
-fn put(load: &Load<'_>, regions: &Regions, mut place: Place<'_>) -> Result<(), AccessError> {
-    let mut result = Ok(());
-    load.each_piece(regions, |source, len| {
+fn put(bytes: &Source<'_>, regions: &Regions, mut place: Place<'_>) -> Result<(), AccessError> {
+    bytes.each_piece(regions, |source, len, _pin| {
         match place.spot {
             Spot::Here(target) => {
                 let (body, tail) = if len < TAIL { (len, 0) } else { (len - TAIL, TAIL) };
@@ -535,14 +523,12 @@ fn put(load: &Load<'_>, regions: &Regions, mut place: Place<'_>) -> Result<(), A
                 let here = [Piece { start: source.cast_mut(), len }];
                 // SAFETY: the source is inline data or pinned (rule 4), and only read.
                 let copied = unsafe { vm::copy(pid, Way::Write, &here, address) };
-                if copied.is_err() {
-                    result = Err(AccessError::Denied);
-                }
+                copied.map_err(|_| AccessError::Denied)?;
             }
         }
         place = place.skip(len);
-    })?;
-    result
+        Ok(())
+    })
 }
 
 const TAIL: usize = 8;
@@ -573,24 +559,20 @@ fn each_target(
     len: usize,
     mut show: impl FnMut(Option<*mut u8>, usize) -> Result<(), FetchError>,
 ) -> Result<(), FetchError> {
-    let mut left = len;
-    for sge in sges {
-        let part = usize::try_from(sge.len).unwrap_or(usize::MAX).min(left);
-        if part == 0 {
-            continue;
-        }
-        let refused = |_| FetchError::Local(LocalError::Protection);
-        let pin = regions.pin_local(sge.lkey, domain).map_err(refused)?;
+    let refused = |_| FetchError::Local(LocalError::Protection);
+    let mut parts = parts(sges, 0, u32::try_from(len).unwrap_or(u32::MAX));
+    for Sge { addr, len, lkey } in parts.by_ref() {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let pin = regions.pin_local(lkey, domain).map_err(refused)?;
         match pin.keeps_nothing() {
-            true => show(None, part)?,
+            true => show(None, len)?,
             false => {
-                let target = pin.range(sge.addr, part, Access::LOCAL_WRITE).map_err(refused)?;
-                show(Some(target), part)?;
+                let target = pin.range(addr, len, Access::LOCAL_WRITE).map_err(refused)?;
+                show(Some(target), len)?;
             }
         }
-        left -= part;
     }
-    if left == 0 { Ok(()) } else { Err(FetchError::Local(LocalError::Protection)) }
+    if parts.is_done() { Ok(()) } else { Err(FetchError::Local(LocalError::Protection)) }
 }
 
 fn copy(from: Place<'_>, target: *mut u8, len: usize) -> Result<(), FetchError> {

@@ -24,9 +24,9 @@ use crate::link::shm::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer,
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS};
 use crate::memory::commons::{Commons, Neighbour};
 use crate::memory::copying::{copy_short, read_word};
-use crate::memory::local::{Local, Sge};
+use crate::memory::local::{Sge, Source};
 use crate::memory::maps::Maps;
-use crate::memory::region::{Grip, Regions, Serial};
+use crate::memory::region::{Grip, Regions};
 use crate::memory::shelf::{QpWord, Shelf};
 use crate::registry::SlotId;
 use adverb_engine::{Access, AccessError, Brief};
@@ -657,29 +657,12 @@ pub(crate) struct Draft<'a> {
 }
 
 /// What goes behind a record's headers.
-#[derive(Debug)]
-pub(crate) enum Load<'a> {
-    Nothing,
-    /// Bytes `offset..offset + len` of a request's own.
-    Local {
-        local: Local<'a>,
-        offset: u32,
-        len: u32,
-        domain: u32,
-    },
-    /// Registered bytes that the peer reads.
-    Remote {
-        rkey: u32,
-        va: u64,
-        len: u32,
-        domain: u32,
-        qp: Serial,
-    },
-    /// All bytes of a request, which the peer fetches.
-    Lent {
-        sges: &'a [Sge],
-        len: u32,
-    },
+#[derive(Clone, Copy, Debug)]
+enum Load<'a> {
+    /// The bytes of its message.
+    Bytes(&'a Source<'a>),
+    /// Where all bytes of a request are, for the peer to fetch them.
+    Lent { sges: &'a [Sge], len: u32 },
 }
 
 impl<'a> Cargo<'a> {
@@ -706,12 +689,25 @@ impl<'a> Cargo<'a> {
     pub(crate) fn emit(
         &mut self,
         headers: &Headers,
-        load: &Load<'_>,
+        source: &Source<'_>,
         regions: &Regions,
     ) -> Result<(), AccessError> {
         let mut bytes = HeaderBytes::default();
         headers.emit(&mut bytes);
-        self.write(bytes.as_slice(), 0, load, regions)
+        self.write(bytes.as_slice(), 0, Load::Bytes(source), regions)
+    }
+
+    /// Writes the record of a message of `len` bytes that is lent.
+    pub(crate) fn emit_lent(
+        &mut self,
+        headers: &Headers,
+        sges: &[Sge],
+        len: u32,
+        regions: &Regions,
+    ) -> Result<(), AccessError> {
+        let mut bytes = HeaderBytes::default();
+        headers.emit(&mut bytes);
+        self.write(bytes.as_slice(), 0, Load::Lent { sges, len }, regions)
     }
 
     /// Writes the record of one datagram.
@@ -719,7 +715,7 @@ impl<'a> Cargo<'a> {
         &mut self,
         addresses: Addresses,
         headers: &Headers,
-        load: &Load<'_>,
+        source: &Source<'_>,
         regions: &Regions,
     ) -> Result<(), AccessError> {
         let mut bytes = HeaderBytes::default();
@@ -731,7 +727,12 @@ impl<'a> Cargo<'a> {
         for (place, (at, byte)) in head.iter_mut().zip(parts) {
             (*place, len) = (byte, at + 1);
         }
-        self.write(head.get(..len).unwrap_or_default(), NOTE_ADDRESSED, load, regions)
+        self.write(
+            head.get(..len).unwrap_or_default(),
+            NOTE_ADDRESSED,
+            Load::Bytes(source),
+            regions,
+        )
     }
 
     /// Writes a record with these headers, of this kind.
@@ -740,7 +741,7 @@ impl<'a> Cargo<'a> {
         &mut self,
         head: &[u8],
         kind: u16,
-        load: &Load<'_>,
+        load: Load<'_>,
         regions: &Regions,
     ) -> Result<(), AccessError> {
         let payload = load.len();
@@ -861,18 +862,19 @@ pub(crate) const PIECE_BYTES: usize = 16;
 const LENT_BYTES: usize = 8;
 
 impl Load<'_> {
-    fn len(&self) -> usize {
-        let size = |len: &u32| usize::try_from(*len).unwrap_or(usize::MAX);
+    fn len(self) -> usize {
         match self {
-            Self::Nothing => 0,
-            Self::Local { len, .. } | Self::Remote { len, .. } => size(len),
+            Self::Bytes(source) => source.len(),
             Self::Lent { sges, .. } => LENT_BYTES + PIECE_BYTES * sges.len(),
         }
     }
 
     /// Says whether the bytes are there to be copied.
-    fn check(&self, regions: &Regions) -> Result<(), AccessError> {
-        self.each_piece(regions, |_, _| {})
+    fn check(self, regions: &Regions) -> Result<(), AccessError> {
+        match self {
+            Self::Bytes(source) => source.each_piece(regions, |_, _, _| Ok(())),
+            Self::Lent { .. } => Ok(()),
+        }
     }
 
     /// Copies what there is to `target`.
@@ -881,70 +883,26 @@ impl Load<'_> {
     ///
     /// It has room for [`Load::len`] bytes, which nobody else writes to.
     #[inline]
-    unsafe fn copy_to(&self, mut target: *mut u8, regions: &Regions) -> Result<(), AccessError> {
-        if let Self::Lent { sges, len } = self {
-            let mut put = |bytes: [u8; 8]| {
-                // SAFETY: the caller has room for all of them (rules 1 and 3).
-                unsafe { copy_short(bytes.as_ptr(), target, bytes.len()) };
-                target = target.wrapping_add(bytes.len());
-            };
-            put(u64::from(*len).to_ne_bytes());
-            for Sge { addr, len, lkey } in *sges {
-                put((u64::from(*lkey) << 32 | u64::from(*len)).to_ne_bytes());
-                put(addr.to_ne_bytes());
-            }
-            return Ok(());
-        }
-        self.each_piece(regions, |start, len| {
-            // SAFETY: the piece is a borrowed slice, or registered memory that is pinned during the
-            // call; the target has room for all pieces, and no piece lies in the ring (rule 3).
+    unsafe fn copy_to(self, mut target: *mut u8, regions: &Regions) -> Result<(), AccessError> {
+        let mut put = |start: *const u8, len: usize| {
+            // SAFETY: the piece is on the stack, a borrowed slice, or registered memory that is pinned during the
+            // call; the target has room for all pieces, and no piece lies in the ring (rules 1 and 3).
             unsafe { copy_short(start, target, len) };
             target = target.wrapping_add(len);
-        })
-    }
-
-    /// Shows each piece of the bytes, in order, while it is there.
-    #[inline(always)]
-    pub(crate) fn each_piece(
-        &self,
-        regions: &Regions,
-        mut show: impl FnMut(*const u8, usize),
-    ) -> Result<(), AccessError> {
-        match *self {
-            Self::Nothing | Self::Lent { .. } => Ok(()),
-            Self::Remote { rkey, va, len, domain, qp } => {
-                let len = usize::try_from(len).unwrap_or(usize::MAX);
-                let pin = regions.pin_remote(rkey, domain, qp)?;
-                let start = pin.range(va, len, Access::REMOTE_READ)?;
-                show(start, len);
+        };
+        match self {
+            Self::Bytes(source) => source.each_piece(regions, |start, len, _pin| {
+                put(start, len);
                 Ok(())
-            }
-            Self::Local { local: Local::Inline(bytes), offset, len, .. } => {
-                let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-                let len = usize::try_from(len).unwrap_or(usize::MAX);
-                let part = offset.checked_add(len).and_then(|end| bytes.get(offset..end));
-                let part = part.ok_or(AccessError::OutOfBounds)?;
-                show(part.as_ptr(), part.len());
-                Ok(())
-            }
-            Self::Local { local: Local::Gather(sges), offset, len, domain } => {
-                let (mut skip, mut left) = (offset, len);
-                for sge in sges {
-                    if left == 0 {
-                        break;
-                    }
-                    if skip >= sge.len {
-                        skip -= sge.len;
-                        continue;
-                    }
-                    let part = (sge.len - skip).min(left);
-                    let bytes = usize::try_from(part).unwrap_or(usize::MAX);
-                    let va = sge.addr.wrapping_add(u64::from(skip));
-                    let pin = regions.pin_local(sge.lkey, domain)?;
-                    show(pin.range(va, bytes, Access::NONE)?, bytes);
-                    (skip, left) = (0, left - part);
+            }),
+            Self::Lent { sges, len } => {
+                let mut word = |word: u64| put(word.to_ne_bytes().as_ptr(), size_of_val(&word));
+                word(u64::from(len));
+                for Sge { addr, len, lkey } in sges {
+                    word(u64::from(*lkey) << 32 | u64::from(*len));
+                    word(*addr);
                 }
-                if left == 0 { Ok(()) } else { Err(AccessError::OutOfBounds) }
+                Ok(())
             }
         }
     }

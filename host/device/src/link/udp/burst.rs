@@ -16,17 +16,16 @@
 use crate::link::udp::endpoint::Endpoint;
 use crate::link::way::Way;
 use crate::memory::copying::{copy_long, copy_short};
-use crate::memory::local::{Local, Sge};
-use crate::memory::region::{Pin, RawPin, Regions, Serial};
+use crate::memory::local::Source;
+use crate::memory::region::{RawPin, Regions};
 use crate::registry::counters::Counters;
-use adverb_engine::{Access, AccessError};
+use adverb_engine::AccessError;
 use adverb_sys::udp::{
     BURST_BYTES_MAX, Destination, Gather, GatherBuffer, SEGMENTS_MAX, refuses_bursts,
 };
 use adverb_wire::{Flow, HeaderBytes, Headers, ICRC_LEN, Icrc, Marks};
 use std::cell::RefCell;
 use std::io::ErrorKind;
-use std::ptr;
 use std::time::Duration;
 
 /// Payloads up to this length are copied next to their headers: cheaper than one more place for
@@ -46,6 +45,8 @@ struct Scratch {
     staging: Box<[u8]>,
     gather: GatherBuffer,
     pins: Vec<(u32, RawPin)>,
+    /// Where the payload of the packet at hand is.
+    pieces: Vec<Piece>,
     linear: Box<[u8]>,
 }
 
@@ -54,6 +55,7 @@ thread_local! {
         staging: vec![0; BURST_BYTES_MAX].into(),
         gather: GatherBuffer::new(),
         pins: Vec::with_capacity(PINS_MAX),
+        pieces: Vec::with_capacity(PIECES_MAX),
         linear: Box::default(),
     });
 }
@@ -77,14 +79,6 @@ impl<'a> Route<'a> {
     }
 }
 
-/// Bytes that a peer reads, or a request's own.
-#[derive(Debug)]
-pub(crate) enum Source<'a> {
-    None,
-    Local { local: Local<'a>, offset: u32, len: u32, domain: u32 },
-    Remote { rkey: u32, va: u64, len: u32, domain: u32, qp: Serial, copy: bool },
-}
-
 /// A burst being gathered.
 pub(crate) struct Burst<'a> {
     route: Route<'a>,
@@ -93,6 +87,7 @@ pub(crate) struct Burst<'a> {
     staging_len: usize,
     staged: usize,
     pins: &'a mut Vec<(u32, RawPin)>,
+    pieces: &'a mut Vec<Piece>,
     linear: &'a mut Box<[u8]>,
     /// Length of the packets of the burst.
     segment: usize,
@@ -136,7 +131,7 @@ pub(crate) fn with_burst<R>(
             let Ok(mut scratch) = scratch.try_borrow_mut() else {
                 return None;
             };
-            let Scratch { staging, gather, pins, linear } = &mut *scratch;
+            let Scratch { staging, gather, pins, pieces, linear } = &mut *scratch;
             let mut burst = Burst {
                 route,
                 gather: gather.begin(),
@@ -144,6 +139,7 @@ pub(crate) fn with_burst<R>(
                 staging_len: staging.len(),
                 staged: 0,
                 pins,
+                pieces,
                 linear,
                 segment: 0,
                 packets: 0,
@@ -171,11 +167,12 @@ impl Burst<'_> {
         self.packets
     }
 
-    /// Adds one packet.
+    /// Adds one packet. If `copy`, its bytes are copied however many they are.
     pub(crate) fn emit(
         &mut self,
         headers: &Headers,
-        source: Source<'_>,
+        source: &Source<'_>,
+        copy: bool,
     ) -> Result<(), AccessError> {
         let mut bytes = HeaderBytes::default();
         headers.emit(&mut bytes);
@@ -186,34 +183,24 @@ impl Burst<'_> {
         if !self.fits(total) {
             self.flush();
         }
-        let mut pieces = [Piece { start: ptr::null(), len: 0 }; PIECES_MAX];
-        let (pieces, copy) = match source {
-            Source::None => (pieces.get(..0), true),
-            Source::Remote { rkey, va, len, domain, qp, copy } => {
-                let len = usize::try_from(len).unwrap_or(0);
-                let pin = self.route.regions.pin_remote(rkey, domain, qp)?;
-                let start = self.keep(pin, rkey, va, len, Access::REMOTE_READ)?;
-                if let Some(piece) = pieces.first_mut() {
-                    *piece = Piece { start, len };
+        let mut copy = copy || payload <= COPY_BYTES_MAX;
+        let Self { route, pins, pieces, .. } = self;
+        pieces.clear();
+        source.each_piece(route.regions, |start, len, pinned| {
+            if pieces.len() == PIECES_MAX {
+                return Err(AccessError::OutOfBounds);
+            }
+            pieces.push(Piece { start, len });
+            match pinned {
+                // Bursts read from few regions: one pin each is enough, and cheap to find again.
+                Some((key, pin)) if pins.last().is_none_or(|(known, _)| *known != key) => {
+                    pins.push((key, pin.into_raw()));
                 }
-                (pieces.get(..1), copy || len <= COPY_BYTES_MAX)
+                Some(_) => {}
+                None => copy = true,
             }
-            Source::Local { local: Local::Inline(bytes), offset, len, .. } => {
-                let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-                let len = usize::try_from(len).unwrap_or(usize::MAX);
-                let part = offset.checked_add(len).and_then(|end| bytes.get(offset..end));
-                let part = part.ok_or(AccessError::OutOfBounds)?;
-                if let Some(piece) = pieces.first_mut() {
-                    *piece = Piece { start: part.as_ptr(), len: part.len() };
-                }
-                (pieces.get(..1), true)
-            }
-            Source::Local { local: Local::Gather(sges), offset, len, domain } => {
-                let used = self.resolve(sges, offset, len, domain, &mut pieces)?;
-                let size = usize::try_from(len).unwrap_or(0);
-                (pieces.get(..used), size <= COPY_BYTES_MAX)
-            }
-        };
+            Ok(())
+        })?;
         let id = if self.route.endpoint.gso() { self.packets } else { 0 };
         let (Ok(total16), Ok(id)) = (u16::try_from(total), u16::try_from(id)) else {
             return Err(AccessError::OutOfBounds);
@@ -221,11 +208,12 @@ impl Burst<'_> {
         let mut icrc = self.route.flow.icrc(total16, id);
         icrc.headers(head);
         self.stage(head);
-        for piece in pieces.unwrap_or(&[]) {
+        for at in 0..self.pieces.len() {
+            let Some(&piece) = self.pieces.get(at) else { break };
             if copy {
-                self.stage_piece(*piece, &mut icrc);
+                self.stage_piece(piece, &mut icrc);
             } else {
-                update_from_memory(&mut icrc, *piece);
+                update_from_memory(&mut icrc, piece);
                 // SAFETY: the piece is pinned until the burst is sent (rule 2).
                 let pushed = unsafe { self.gather.push_raw(piece.start, piece.len) };
                 debug_assert!(pushed.is_ok(), "`fits` has left room for the pieces");
@@ -302,53 +290,6 @@ impl Burst<'_> {
         unsafe { copy_short(piece.start, target, piece.len) };
         self.staged = end;
         Some(target)
-    }
-
-    /// Finds the bytes `offset..offset + len` of a scatter/gather list.
-    fn resolve(
-        &mut self,
-        sges: &[Sge],
-        offset: u32,
-        len: u32,
-        domain: u32,
-        pieces: &mut [Piece],
-    ) -> Result<usize, AccessError> {
-        let (mut skip, mut left, mut used) = (offset, len, 0);
-        for sge in sges {
-            if left == 0 {
-                break;
-            }
-            if skip >= sge.len {
-                skip -= sge.len;
-                continue;
-            }
-            let part = (sge.len - skip).min(left);
-            let bytes = usize::try_from(part).unwrap_or(usize::MAX);
-            let va = sge.addr.wrapping_add(u64::from(skip));
-            let pin = self.route.regions.pin_local(sge.lkey, domain)?;
-            let start = self.keep(pin, sge.lkey, va, bytes, Access::NONE)?;
-            let place = pieces.get_mut(used).ok_or(AccessError::OutOfBounds)?;
-            *place = Piece { start, len: bytes };
-            (skip, left, used) = (0, left - part, used + 1);
-        }
-        if left == 0 { Ok(used) } else { Err(AccessError::OutOfBounds) }
-    }
-
-    /// Finds a range in what is pinned, and keeps the pin for the rest of the burst.
-    fn keep(
-        &mut self,
-        pin: Pin<'_>,
-        key: u32,
-        va: u64,
-        len: usize,
-        access: Access,
-    ) -> Result<*const u8, AccessError> {
-        let start = pin.range(va, len, access)?;
-        // Bursts read from few regions: one pin each is enough, and cheap to find again.
-        if self.pins.last().is_none_or(|(known, _)| *known != key) {
-            self.pins.push((key, pin.into_raw()));
-        }
-        Ok(start.cast_const())
     }
 
     /// Sends the burst, gives up its pins and starts the next.
@@ -446,16 +387,6 @@ impl Drop for Burst<'_> {
     fn drop(&mut self) {
         self.packets = 0; // After a panic nothing is sent, but pins are given up.
         self.flush();
-    }
-}
-
-impl Source<'_> {
-    fn len(&self) -> usize {
-        let len = match self {
-            Self::None => 0,
-            Self::Local { len, .. } | Self::Remote { len, .. } => *len,
-        };
-        usize::try_from(len).unwrap_or(usize::MAX)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::memory::region::Grip;
 use crate::objects::ah::SendTo;
 use crate::objects::completion::{Completion, Tray};
 
-use crate::objects::host::{Own, Receives};
+use crate::objects::host::{Out, Own, Receives};
 use crate::objects::work::{SendData, SendKind, SendWork};
 use adverb_engine::{Brief, Briefs, QpState, Request, Time, To, WcOpcode, WcStatus};
 
@@ -381,8 +381,7 @@ fn reach_briefly(
     if !engine.can_reach(request) {
         return None;
     }
-    let mut host = Surroundings::quiet(own, links.regions());
-    (host.lane, host.at_once) = (Some(lane), Some(work));
+    let mut host = Surroundings::new(own, links.regions(), Out::Direct { lane, work });
     engine.reach_at_once(request, &mut host).then_some(host.published)
 }
 
