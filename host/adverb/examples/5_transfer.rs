@@ -3,7 +3,7 @@
 
 use adverb::verbs::{
     Access, Completion, Connected, Context, Cq, InDomain, Memory, Mr, Pd, Qp, QpConfig, Rc,
-    RcConnect, RemoteQp, RemoteSlice, Supports, Uc, UcConnect, Work, op,
+    RemoteSlice, Supports, Uc, Work, op,
 };
 use std::error::Error;
 
@@ -19,14 +19,13 @@ struct Pair<T: Connected> {
 }
 
 impl<T: Connected + InDomain> Pair<T> {
-    fn new(context: &Context, how: impl Fn(RemoteQp, RemoteQp) -> T::Connect) -> Result<Self> {
+    fn new(context: &Context) -> Result<Self> {
         let pd = context.alloc_pd();
         let (sent, received) = (context.create_cq(16)?, context.create_cq(16)?);
         let a = pd.create_qp_of::<T>(&QpConfig::new(&sent))?;
         let b = pd.create_qp_of::<T>(&QpConfig::new(&received))?;
-        let (here, there) = (a.address(1)?, b.address(1)?);
-        a.connect(&how(here, there))?;
-        b.connect(&how(there, here))?;
+        a.connect(b.address()?)?;
+        b.connect(a.address()?)?;
         Ok(Self { pd, sent, received, a, b })
     }
 
@@ -81,7 +80,7 @@ impl<T: Connected + InDomain> Pair<T> {
 fn main() -> Result<()> {
     let context = Context::open("soft_lo")?;
 
-    let rc = Pair::<Rc>::new(&context, RcConnect::new)?;
+    let rc = Pair::<Rc>::new(&context)?;
     let target = rc.pd.allocate(64, Access::ALL)?;
     let far = RemoteSlice { addr: target.addr(), rkey: target.rkey() };
     rc.send_and_write(&target)?;
@@ -94,7 +93,7 @@ fn main() -> Result<()> {
     println!("  there: {}", target.load_u64(8)?);
     rc.run("ATOMIC WRITE", Work::atomic_write(rc.message("8 bytes!")?, word))?;
 
-    let uc = Pair::<Uc>::new(&context, UcConnect::new)?;
+    let uc = Pair::<Uc>::new(&context)?;
     let target = uc.pd.allocate(64, Access::ALL)?;
     uc.send_and_write(&target)
 }

@@ -1,7 +1,7 @@
 //! Exercise 7: many queue pairs that take their receives from one shared receive queue, which says
 //! when it runs low.
 
-use adverb::verbs::{Context, Pd, Qp, QpConfig, Rc, RcConnect, Srq, SrqConfig, Work};
+use adverb::verbs::{Context, Pd, Qp, QpConfig, Rc, Srq, SrqConfig, Work};
 use std::error::Error;
 
 const PAIRS: u64 = 4;
@@ -49,7 +49,7 @@ fn post(pd: &Pd, srq: &Srq, wr_id: u64) -> Result<(), Box<dyn Error>> {
 }
 
 fn connect(a: &Qp<Rc>, b: &Qp<Rc>) -> Result<(), Box<dyn Error>> {
-    let (here, there) = (a.address(1)?, b.address(1)?);
-    a.connect(&RcConnect::new(here, there))?;
-    Ok(b.connect(&RcConnect::new(there, here))?)
+    let (here, there) = (a.address()?, b.address()?);
+    a.connect(there)?;
+    Ok(b.connect(here)?)
 }

@@ -55,7 +55,7 @@ fn main() -> Result<()> {
     let (client, server) = (Side::new(&context)?, Side::new(&context)?);
 
     // The server's address and number: told by other means.
-    let there = server.qp.address(1)?;
+    let there = server.qp.address()?;
     let ah = client.pd.create_ah(&AhAttr::new(there.gid))?;
     client.send("who is there?", &ah, there.qpn)?;
 

@@ -38,6 +38,8 @@ pub use adverb_engine::{
     QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
     Settings, TransitionRule, WcOpcode, WcStatus, allowed, check_modify, transition,
 };
+#[doc(hidden)]
+pub use adverb_sys::debug_as_display;
 pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes, prefer_huge_pages};
 pub use adverb_wire::{Grh, Imm, Marks, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use link::errors::{ConnectError, OpenError};

@@ -172,9 +172,9 @@ impl Player {
 
     fn two() -> Outcome<[Self; 2]> {
         let players = [Self::new()?, Self::new()?];
-        let [a, b] = [players[0].qp.address(1)?, players[1].qp.address(1)?];
-        players[0].qp.connect(&RcConnect::new(a, b))?;
-        players[1].qp.connect(&RcConnect::new(b, a))?;
+        let [a, b] = [players[0].qp.address()?, players[1].qp.address()?];
+        players[0].qp.connect(b)?;
+        players[1].qp.connect(a)?;
         Ok(players)
     }
 
@@ -289,10 +289,10 @@ impl Raw {
             Ok((adapter.pd().create_qp(&QpConfig::new(&cq))?, cq))
         };
         let ends = [end()?, end()?];
-        let [a, b] = [ends[0].0.address(1)?, ends[1].0.address(1)?];
+        let [a, b] = [ends[0].0.address()?, ends[1].0.address()?];
         let path_mtu = adapter.path_mtu();
-        ends[0].0.connect(&RcConnect { path_mtu, ..RcConnect::new(a, b) })?;
-        ends[1].0.connect(&RcConnect { path_mtu, ..RcConnect::new(b, a) })?;
+        ends[0].0.connect(RcConnect::new(b).path_mtu(path_mtu))?;
+        ends[1].0.connect(RcConnect::new(a).path_mtu(path_mtu))?;
         Ok(Self { ends, mr, completions: [WorkCompletion::EMPTY; BATCH] })
     }
 

@@ -8,7 +8,7 @@ use crate::error::{ConnectorError, Route, SetUpError};
 use crate::frame::{ChannelHello, Features, Hello, Name};
 use crate::link::PeerInfo;
 use crate::source::Places;
-use adverb_verbs::{DataPath, GidEntry, PathMtu, Qp, QpConfig, Rc, RcConnect, RemoteQp, WcStatus};
+use adverb_verbs::{GidEntry, PathMtu, Qp, QpConfig, Qpn, Rc, RcConnect, RemoteQp, WcStatus};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -80,7 +80,7 @@ pub(crate) fn hello(
 ) -> Result<Hello, SetUpError> {
     let config = adapter.config();
     let channel = |channel: &Unlinked| {
-        let RemoteQp { qpn, psn, .. } = channel.qp.address(place.index)?;
+        let RemoteQp { qpn, psn, .. } = channel.qp.address_at(place.index)?;
         Ok::<_, SetUpError>(ChannelHello {
             name: channel.name.clone(),
             qpn,
@@ -147,21 +147,19 @@ pub(crate) fn connect(
     let (gid_index, _) = peer.local;
     for (ours, theirs) in pairs() {
         let remote = RemoteQp { gid: peer.gid, qpn: theirs.qpn, psn: theirs.psn };
-        let how = RcConnect {
-            gid_index,
-            traffic_class: config.traffic_class,
-            hop_limit: config.hop_limit,
-            path_mtu: peer.path_mtu,
-            timeout: config.ack_timeout,
-            retry_count: config.retry_count,
-            rnr_retry: config.rnr_retry,
-            min_rnr_timer: config.min_rnr_timer,
-            max_rd_atomic: peer.reads,
-            max_dest_rd_atomic: peer.reads,
-            ..RcConnect::new(ours.qp.address(gid_index)?, remote)
-        };
-        ours.qp.connect(&how)?;
-        info!("{}", Table { adapter, peer, name: &ours.name, path: ours.qp.path(), how: &how });
+        let how = RcConnect::new(remote)
+            .gid_index(gid_index)
+            .traffic_class(config.traffic_class)
+            .hop_limit(config.hop_limit)
+            .path_mtu(peer.path_mtu)
+            .timeout(config.ack_timeout)
+            .retry_count(config.retry_count)
+            .rnr_retry(config.rnr_retry)
+            .min_rnr_timer(config.min_rnr_timer)
+            .max_rd_atomic(peer.reads)
+            .max_dest_rd_atomic(peer.reads);
+        ours.qp.connect(how)?;
+        info!("{}", Table { adapter, peer, name: &ours.name, qp: &ours.qp, remote });
     }
     Ok(())
 }
@@ -198,16 +196,15 @@ struct Table<'a> {
     adapter: &'a Adapter,
     peer: &'a PeerInfo,
     name: &'a Name,
-    path: Option<DataPath>,
-    how: &'a RcConnect,
+    qp: &'a Qp<Rc>,
+    remote: RemoteQp,
 }
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { adapter, peer, name, path, how } = self;
-        write!(f, "channel {name} connected, path MTU {}", how.path_mtu.bytes())?;
-        path.map_or(Ok(()), |path| write!(f, ", path {path}"))?;
-        let (local, remote) = (how.local, how.remote);
+        let Self { adapter, peer, name, qp, remote } = self;
+        write!(f, "channel {name} connected, path MTU {}", peer.path_mtu.bytes())?;
+        qp.path().map_or(Ok(()), |path| write!(f, ", path {path}"))?;
         let mut row = |what: &str, local: &dyn fmt::Display, remote: &dyn fmt::Display| {
             // Not every type pads itself.
             let (local, remote) = (local.to_string(), remote.to_string());
@@ -216,10 +213,10 @@ impl fmt::Display for Table<'_> {
         row("", &"local", &"remote")?;
         row("session", adapter.name(), &peer.name)?;
         row("device", adapter.device_name(), &peer.device)?;
-        let number = |qp: &RemoteQp| format!("{:#08x}", qp.qpn.get());
-        row("queue pair", &number(&local), &number(&remote))?;
-        row("GID", &local.gid, &remote.gid)?;
-        row("first PSN", &local.psn.get(), &remote.psn.get())
+        let number = |qpn: Qpn| format!("{:#08x}", qpn.get());
+        row("queue pair", &number(qp.number()), &number(remote.qpn))?;
+        row("GID", &peer.local.1, &remote.gid)?;
+        row("first PSN", &qp.first_psn().get(), &remote.psn.get())
     }
 }
 

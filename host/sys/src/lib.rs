@@ -27,3 +27,15 @@ pub mod tcp;
 pub mod udp;
 pub mod unix;
 pub mod vm;
+
+/// Makes `Debug` of errors read like `Display`: it is what a program's `main` prints of them.
+#[macro_export]
+macro_rules! debug_as_display {
+    ($($error:ty),+ $(,)?) => {$(
+        impl ::std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                ::std::fmt::Display::fmt(self, f)
+            }
+        }
+    )+};
+}

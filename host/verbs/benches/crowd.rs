@@ -123,8 +123,8 @@ fn rounds(path: &str) -> Result<[Duration; 3]> {
         let qp = context.alloc_pd().create_qp(&QpConfig::new(&cq))?;
         let created = start.elapsed();
         let start = Instant::now();
-        let here = qp.address(GID_INDEX)?;
-        qp.connect(&RcConnect::new(here, here))?;
+        let here = qp.address_at(GID_INDEX)?;
+        qp.connect(here)?;
         let connected = start.elapsed();
         for (best, time) in best.iter_mut().zip([opened, created, connected]) {
             *best = time.min(*best);
@@ -138,8 +138,8 @@ fn guest() -> Result<()> {
     let context = Context::open("soft_lo")?;
     let cq = context.create_cq(16)?;
     let qp = context.alloc_pd().create_qp(&QpConfig::new(&cq))?;
-    let here = qp.address(GID_INDEX)?;
-    qp.connect(&RcConnect::new(here, here))?;
+    let here = qp.address_at(GID_INDEX)?;
+    qp.connect(here)?;
     println!("here");
     std::io::stdin().lines().for_each(drop);
     Ok(())
@@ -259,18 +259,18 @@ impl Side {
     }
 
     fn address(&self) -> Result<String> {
-        let RemoteQp { qpn, psn, .. } = self.qp.address(GID_INDEX)?;
+        let RemoteQp { qpn, psn, .. } = self.qp.address_at(GID_INDEX)?;
         Ok(format!("{} {}", qpn.get(), psn.get()))
     }
 
     /// Connects, and posts the first receive.
     fn connect(&self, there: &str) -> Result<()> {
         let (qpn, psn) = there.split_once(' ').ok_or("no address")?;
-        let here = self.qp.address(GID_INDEX)?;
+        let here = self.qp.address_at(GID_INDEX)?;
         let there =
             RemoteQp { gid: here.gid, qpn: Qpn::new(qpn.parse()?), psn: Psn::new(psn.parse()?) };
         let timeout = AckTimeout::from_exponent(20).map_err(|_| "five bits")?;
-        self.qp.connect(&RcConnect { timeout, ..RcConnect::new(here, there) })?;
+        self.qp.connect(RcConnect::new(there).timeout(timeout))?;
         self.qp.post(Work::recv(self.memory()?))?;
         Ok(())
     }

@@ -11,8 +11,8 @@
 mod counted;
 
 use adverb_verbs::{
-    Access, Context, Cq, Mr, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind, SendTo,
-    SendWork, Sge, Srq, SrqConfig, WcStatus, WorkCompletion,
+    Access, Context, Cq, Mr, Qp, QpConfig, Rc, ReceiveWork, SendData, SendKind, SendTo, SendWork,
+    Sge, Srq, SrqConfig, WcStatus, WorkCompletion,
 };
 use counted::{Operation, Outcome, ROUNDS};
 use tracing::subscriber::NoSubscriber;
@@ -166,9 +166,9 @@ impl Bench {
         let (a, b) = (pd.create_qp(&usual)?, pd.create_qp(&usual)?);
         let (c, d) = (pd.create_qp(&usual)?, pd.create_qp(&shared)?);
         for (one, other) in [(&a, &b), (&c, &d)] {
-            let (here, there) = (one.address(1)?, other.address(1)?);
-            one.connect(&RcConnect::new(here, there))?;
-            other.connect(&RcConnect::new(there, here))?;
+            let (here, there) = (one.address()?, other.address()?);
+            one.connect(there)?;
+            other.connect(here)?;
         }
         Ok(Self { cq, memory, whole, word, a, b, c, _d: d, srq })
     }

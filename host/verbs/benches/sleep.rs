@@ -13,9 +13,8 @@
 use adverb_sys::affinity;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_verbs::{
-    Access, CompChannel, Context, Cq, CqConfig, Mr, Psn, Qp, QpConfig, Qpn, Rc, RcConnect,
-    ReceiveWork, RemoteQp, SendData, SendKind, SendTo, SendWork, WcOpcode, WcStatus,
-    WorkCompletion,
+    Access, CompChannel, Context, Cq, CqConfig, Mr, Psn, Qp, QpConfig, Qpn, Rc, ReceiveWork,
+    RemoteQp, SendData, SendKind, SendTo, SendWork, WcOpcode, WcStatus, WorkCompletion,
 };
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -181,15 +180,15 @@ impl Side {
     }
 
     fn address(&self) -> Result<String> {
-        let RemoteQp { qpn, psn, .. } = self.qp.address(1)?;
+        let RemoteQp { qpn, psn, .. } = self.qp.address()?;
         Ok(format!("{} {}", qpn.get(), psn.get()))
     }
 
     fn connect(&self, line: &str) -> Result<()> {
         let (qpn, psn) = line.split_once(' ').ok_or("no address")?;
-        let here = self.qp.address(1)?;
+        let here = self.qp.address()?;
         let (qpn, psn) = (Qpn::new(qpn.parse()?), Psn::new(psn.parse()?));
-        self.qp.connect(&RcConnect::new(here, RemoteQp { gid: here.gid, qpn, psn }))?;
+        self.qp.connect(RemoteQp { gid: here.gid, qpn, psn })?;
         for _ in 0..64 {
             self.post_receive()?;
         }

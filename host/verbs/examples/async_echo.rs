@@ -3,8 +3,7 @@
 //! Run with `cargo run -p adverb-verbs --features tokio --example async_echo`.
 
 use adverb_verbs::{
-    AsyncCompChannel, Context, CqConfig, Pd, Qp, QpConfig, Rc, RcConnect, WcOpcode, Work,
-    WorkCompletion,
+    AsyncCompChannel, Context, CqConfig, Pd, Qp, QpConfig, Rc, WcOpcode, Work, WorkCompletion,
 };
 use std::error::Error;
 
@@ -23,9 +22,9 @@ fn main() -> Outcome<()> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let context = Context::open("soft_lo")?;
         let (client, server) = (Side::new(&context)?, Side::new(&context)?);
-        let (here, there) = (client.qp.address(1)?, server.qp.address(1)?);
-        client.qp.connect(&RcConnect::new(here, there))?;
-        server.qp.connect(&RcConnect::new(there, here))?;
+        let (here, there) = (client.qp.address()?, server.qp.address()?);
+        client.qp.connect(there)?;
+        server.qp.connect(here)?;
         for side in [&client, &server] {
             for _ in 0..ROUNDS {
                 side.qp.post(Work::recv(side.pd.buffer(64)?))?;

@@ -147,31 +147,25 @@ impl Peer {
 
     fn address(&self, gid_index: u8) -> Anything<RemoteQp> {
         Ok(match self {
-            Self::Rc(qp) => qp.address(gid_index),
-            Self::Uc(qp) => qp.address(gid_index),
-            Self::Ud(qp, _) => qp.address(gid_index),
+            Self::Rc(qp) => qp.address_at(gid_index),
+            Self::Uc(qp) => qp.address_at(gid_index),
+            Self::Ud(qp, _) => qp.address_at(gid_index),
         }?)
     }
 
-    fn connect(
-        &mut self,
-        options: &Options,
-        pd: &Pd,
-        own: RemoteQp,
-        remote: RemoteQp,
-    ) -> Anything<()> {
+    fn connect(&mut self, options: &Options, pd: &Pd, remote: RemoteQp) -> Anything<()> {
         let (gid_index, path_mtu) = (options.gid_index, options.path_mtu);
         match self {
-            Self::Rc(qp) => qp.connect(&RcConnect {
-                gid_index,
-                path_mtu,
-                timeout: AckTimeout::from_exponent(17)?,
-                max_rd_atomic: 1,
-                max_dest_rd_atomic: 1,
-                ..RcConnect::new(own, remote)
-            })?,
+            Self::Rc(qp) => qp.connect(
+                RcConnect::new(remote)
+                    .gid_index(gid_index)
+                    .path_mtu(path_mtu)
+                    .timeout(AckTimeout::from_exponent(17)?)
+                    .max_rd_atomic(1)
+                    .max_dest_rd_atomic(1),
+            )?,
             Self::Uc(qp) => {
-                qp.connect(&UcConnect { gid_index, path_mtu, ..UcConnect::new(own, remote) })?;
+                qp.connect(UcConnect::new(remote).gid_index(gid_index).path_mtu(path_mtu))?;
             }
             Self::Ud(qp, far) => {
                 qp.activate(QKEY)?;
@@ -249,7 +243,7 @@ fn main() -> Anything<()> {
 
     let (qpn, psn) = (Qpn::new(theirs.qpn), Psn::new(theirs.psn));
     let remote = RemoteQp { gid: Gid(theirs.gid), qpn, psn };
-    qp.connect(&options, &pd, own, remote)?;
+    qp.connect(&options, &pd, remote)?;
     let received = usize::try_from(theirs.receives)?;
     for n in 0..received {
         let slice = mr.slice(place_of(n), RECEIVE_BYTES)?;

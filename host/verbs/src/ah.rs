@@ -26,7 +26,7 @@ use std::net::Ipv4Addr;
 /// b.post(Work::recv(pd.buffer(GRH_LEN + 5)?).wr_id(1))?;
 /// let mut message = pd.buffer(5)?;
 /// message.copy_from_slice(b"hello");
-/// let ah = pd.create_ah(&AhAttr::new(b.address(1)?.gid))?;
+/// let ah = pd.create_ah(&AhAttr::new(b.address()?.gid))?;
 /// a.post(Work::send_to(message, &ah, b.number(), qkey).wr_id(2))?;
 /// for _ in 0..2 {
 ///     let done = cq.wait()?.ok()?;
@@ -93,7 +93,6 @@ pub(crate) fn is_multicast(gid: Gid) -> bool {
 }
 
 /// Why an address handle was not made.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum AhError {
     /// There is no way to the address.
@@ -146,3 +145,5 @@ impl From<ConnectError> for AhError {
         Self::Connect(error)
     }
 }
+
+adverb_device::debug_as_display!(AhError);

@@ -19,15 +19,15 @@ use std::time::{Duration, Instant};
 /// for the event; after it, arm again before polling.
 ///
 /// ```
-/// use adverb_verbs::{Context, CqConfig, QpConfig, RcConnect, Work, WorkCompletion};
+/// use adverb_verbs::{Context, CqConfig, QpConfig, Work, WorkCompletion};
 ///
 /// let context = Context::open("soft_lo")?;
 /// let channel = context.create_comp_channel()?;
 /// let cq = context.create_cq_with(&CqConfig { channel: Some(&channel), ..CqConfig::new(16) })?;
 /// let pd = context.alloc_pd();
 /// let (a, b) = (pd.create_qp(&QpConfig::new(&cq))?, pd.create_qp(&QpConfig::new(&cq))?);
-/// a.connect(&RcConnect::new(a.address(1)?, b.address(1)?))?;
-/// b.connect(&RcConnect::new(b.address(1)?, a.address(1)?))?;
+/// a.connect(b.address()?)?;
+/// b.connect(a.address()?)?;
 ///
 /// cq.req_notify(false)?;
 /// b.post(Work::recv(pd.buffer(8)?))?;

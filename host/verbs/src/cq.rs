@@ -10,6 +10,7 @@ use adverb_device::locks::Mutex;
 use adverb_device::{BufferNumber, ResizeError, Timestamps, WcStatus};
 use std::fmt;
 use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 /// A work completion. `struct ibv_wc`; IBTA Vol. 1 §11.4.2.1.
 #[doc(alias = "ibv_wc")]
@@ -405,11 +406,35 @@ impl Cq {
         }
     }
 
+    /// The same, for `timeout` at most: `None` if there is no completion by then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cq::poll`].
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<Completion>, PollError> {
+        let start = Instant::now();
+        loop {
+            // Reading the clock takes as long as some polls that find nothing.
+            for _ in 0..POLLS {
+                if let Some(completion) = self.next()? {
+                    return Ok(Some(completion));
+                }
+                std::hint::spin_loop();
+            }
+            if start.elapsed() >= timeout {
+                return Ok(None);
+            }
+        }
+    }
+
     /// Takes the completions that there are, one after the other.
     pub fn completions(&mut self) -> Completions<'_> {
         Completions { cq: self }
     }
 }
+
+/// Polls between looks at the clock.
+const POLLS: u32 = 16;
 
 /// A completion with the memory that comes back.
 #[derive(Debug)]

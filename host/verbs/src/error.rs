@@ -9,7 +9,7 @@ use std::io;
 pub use adverb_device::OpenError;
 
 /// The device has nothing of the kind.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Eq, PartialEq)]
 pub struct Lacks {
     /// Its name.
     pub device: String,
@@ -26,7 +26,6 @@ impl fmt::Display for Lacks {
 impl std::error::Error for Lacks {}
 
 /// Why memory was not registered.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum AllocateError {
     /// The file is shorter than the range that was to be registered.
@@ -115,7 +114,7 @@ impl From<RegionError> for AllocateError {
 }
 
 /// A range that does not lie in its memory, or an operation that the memory does not allow.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum RangeError {
     /// An atomic access to an address that is not a multiple of 8.
@@ -153,7 +152,7 @@ impl fmt::Display for RangeError {
 impl std::error::Error for RangeError {}
 
 /// Why a memory window was not bound by the verb for it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum BindMwError {
     /// It cannot be bound like this.
@@ -174,7 +173,6 @@ impl fmt::Display for BindMwError {
 impl std::error::Error for BindMwError {}
 
 /// Why a completion queue or queue pair was not made.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum CreateError {
     /// A completion channel belongs to another device than the completion queue.
@@ -233,7 +231,7 @@ impl From<Lacks> for CreateError {
 }
 
 /// Why polling failed: the queue overran, and completions were lost.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 pub struct PollError(pub(crate) adverb_device::Overrun);
 
 impl fmt::Display for PollError {
@@ -245,7 +243,7 @@ impl fmt::Display for PollError {
 impl std::error::Error for PollError {}
 
 /// Why work that owns its memory was not posted.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum PostFailure {
     /// The memory belongs to another protection domain.
@@ -304,12 +302,6 @@ pub struct Rejected {
     pub memory: Option<Memory>,
 }
 
-impl fmt::Debug for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rejected").field("error", &self.error).finish_non_exhaustive()
-    }
-}
-
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.error, f)
@@ -322,8 +314,30 @@ impl std::error::Error for Rejected {
     }
 }
 
+/// Work of a batch that was not posted, from the first that was refused on, with its memory.
+pub struct RejectedBatch {
+    /// Requests before it, which are posted.
+    pub posted: usize,
+    /// Why the first was refused.
+    pub error: PostFailure,
+    /// The memory that would have been given away, in order.
+    pub memory: Vec<Memory>,
+}
+
+impl fmt::Display for RejectedBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "number {} of the batch, from 0: {}", self.posted, self.error)
+    }
+}
+
+impl std::error::Error for RejectedBatch {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
 /// Work that was posted and failed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 pub struct WorkError(pub WorkCompletion);
 
 impl fmt::Display for WorkError {
@@ -338,7 +352,7 @@ impl std::error::Error for WorkError {}
 
 /// The completion queue was made without a completion channel, so that there is no place for an
 /// event. Nothing was armed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 pub struct NotifyError;
 
 impl fmt::Display for NotifyError {
@@ -375,3 +389,17 @@ impl<T> fmt::Display for Busy<T> {
 }
 
 impl<T: fmt::Debug> std::error::Error for Busy<T> {}
+
+adverb_device::debug_as_display!(
+    Lacks,
+    AllocateError,
+    RangeError,
+    BindMwError,
+    CreateError,
+    PollError,
+    PostFailure,
+    Rejected,
+    RejectedBatch,
+    WorkError,
+    NotifyError
+);

@@ -5,15 +5,15 @@
 //! module, no privilege.
 //!
 //! ```
-//! use adverb_verbs::{Access, Context, QpConfig, RcConnect, Work};
+//! use adverb_verbs::{Access, Context, QpConfig, Work};
 //!
 //! let context = Context::open("soft_lo")?;
 //! let pd = context.alloc_pd();
 //! let cq = context.create_cq(16)?;
 //! let a = pd.create_qp(&QpConfig::new(&cq))?;
 //! let b = pd.create_qp(&QpConfig::new(&cq))?;
-//! a.connect(&RcConnect::new(a.address(1)?, b.address(1)?))?;
-//! b.connect(&RcConnect::new(b.address(1)?, a.address(1)?))?;
+//! a.connect(b.address()?)?;
+//! b.connect(a.address()?)?;
 //!
 //! let target = pd.allocate(64, Access::LOCAL_WRITE)?;
 //! b.post(Work::recv(target.slice(0, 64)?).wr_id(1))?;
@@ -103,6 +103,7 @@ mod memory;
 mod mw;
 mod provider;
 mod qp;
+mod remote;
 mod scope;
 mod srq;
 mod story;
@@ -127,21 +128,22 @@ pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
 pub use cq::{Completion, Completions, Cq, CqConfig, WorkCompletion};
 pub use error::{
     AllocateError, BindMwError, Busy, CreateError, Lacks, NotifyError, OpenError, PollError,
-    PostFailure, RangeError, Rejected, WorkError,
+    PostFailure, RangeError, Rejected, RejectedBatch, WorkError,
 };
 pub use events::AsyncEvents;
 #[cfg(feature = "tokio")]
 pub use futures::{AsyncCompChannel, AsyncEventStream};
 pub use memory::{Buf, DeregisterError, Dm, Memory, Mr, MrSlice, NullMr, ReregisterError};
 pub use mw::{Mw, MwBind};
-pub use qp::{Modify, Qp, QpAttr, QpCap, QpConfig, RcConnect, RemoteQp, UcConnect};
+pub use qp::{Modify, Qp, QpAttr, QpCap, QpConfig, RcConnect, UcConnect};
+pub use remote::{ParseRemoteError, RemoteQp, RemoteSlice};
 pub use scope::{Lent, Scope};
 pub use srq::{Srq, SrqConfig};
 pub use transport::{
     Connected, InDomain, Rc, Receives, Sends, Supports, Transport, Uc, Ud, XrcInitiator, XrcTarget,
     op,
 };
-pub use work::{RemoteSlice, Work};
+pub use work::Work;
 pub use xrc::Xrcd;
 
 /// Bytes in front of every datagram in its receive: its network header.

@@ -422,7 +422,6 @@ impl Mr {
 }
 
 /// Why a region was not deregistered, and the region as it was.
-#[derive(Debug)]
 pub struct DeregisterError {
     /// The region.
     pub mr: Mr,
@@ -439,7 +438,6 @@ impl fmt::Display for DeregisterError {
 impl std::error::Error for DeregisterError {}
 
 /// Why a region was not registered anew, and the region as it was.
-#[derive(Debug)]
 pub struct ReregisterError {
     /// The region.
     pub mr: Mr,
@@ -707,3 +705,5 @@ impl From<MrSlice> for Memory {
 fn pages(domain: &Domain, len: usize, access: Access) -> Result<Pages, AllocateError> {
     domain.pages(len, access).map_err(|error| AllocateError::Memory { len, error })
 }
+
+adverb_device::debug_as_display!(DeregisterError, ReregisterError);

@@ -19,14 +19,14 @@ use adverb_device::{
 /// whatever it was bound to: memory that is no longer registered is out of reach.
 ///
 /// ```
-/// use adverb_verbs::{Access, Context, MwBind, MwKind, QpConfig, RcConnect, RemoteSlice, Work};
+/// use adverb_verbs::{Access, Context, MwBind, MwKind, QpConfig, RemoteSlice, Work};
 ///
 /// let context = Context::open("soft_lo")?;
 /// let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
 /// let a = pd.create_qp(&QpConfig::new(&cq))?;
 /// let b = pd.create_qp(&QpConfig::new(&cq))?;
-/// a.connect(&RcConnect::new(a.address(1)?, b.address(1)?))?;
-/// b.connect(&RcConnect::new(b.address(1)?, a.address(1)?))?;
+/// a.connect(b.address()?)?;
+/// b.connect(a.address()?)?;
 ///
 /// // No peer can reach the region itself.
 /// let mr = pd.allocate(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;

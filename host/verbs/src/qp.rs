@@ -10,6 +10,7 @@ use crate::context::DeviceAttr;
 use crate::cq::{Cq, Link};
 use crate::error::{CreateError, PostFailure, Rejected};
 use crate::provider::{self, Domain, Events, Port};
+use crate::remote::RemoteQp;
 use crate::scope::Lent;
 use crate::srq::Srq;
 use crate::story;
@@ -17,17 +18,18 @@ use crate::transport::{Connected, Receives, Sends, Supports, Transport};
 use crate::work::{Kind, Work};
 use adverb_device::locks::Mutex;
 use adverb_device::{
-    Access, AckTimeout, BufferNumber, ConnectError, DataPath, Gid, PathMtu, Pkey, PostError, Psn,
-    QpCounters, QpState, QpType, Qpn, ReceiveWork, RetryCount, RnrRetry, RnrTimer, SendData,
-    SendKind, SendTo, SendWork,
+    BufferNumber, ConnectError, DataPath, PostError, Psn, QpCounters, QpState, QpType, Qpn,
+    ReceiveWork, SendData, SendKind, SendTo, SendWork,
 };
 use std::marker::PhantomData;
 use std::sync::PoisonError;
 
+mod batch;
 mod connect;
 mod modify;
 
-pub(crate) use self::connect::Steps;
+pub(crate) use self::connect::{Own, Steps};
+pub use self::connect::{RcConnect, UcConnect};
 pub use self::modify::{Modify, QpAttr};
 
 /// What a queue pair is made of. `struct ibv_qp_init_attr`.
@@ -111,123 +113,8 @@ pub struct QpCap {
     pub max_inline: u32,
 }
 
-/// How to reach a queue pair: what the two sides have to tell each other before they connect.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct RemoteQp {
-    /// Address of its port.
-    pub gid: Gid,
-    /// Its number.
-    pub qpn: Qpn,
-    /// Sequence number of the first packet it will send.
-    pub psn: Psn,
-}
-
-/// How to connect a reliable queue pair: the attributes of the ways to INIT, RTR and RTS. An XRC
-/// initiator has no use for what says how to serve, a target none for what says how to request.
-/// `struct ibv_qp_attr`; IBTA Vol. 1 §11.2.5.2.
-#[derive(Clone, Copy, Debug)]
-#[doc(alias = "ibv_qp_attr")]
-pub struct RcConnect {
-    /// This side, as [`Qp::address`] said it.
-    pub local: RemoteQp,
-    /// The other side.
-    pub remote: RemoteQp,
-    /// Place of this side's address in the GID table.
-    pub gid_index: u8,
-    /// The flow label of IPv6, 20 bits; 0 leaves it to the system. `grh.flow_label`.
-    pub flow_label: u32,
-    /// The traffic class of its packets: [`AhAttr::traffic_class`](crate::AhAttr::traffic_class).
-    pub traffic_class: u8,
-    /// How many routers they may pass; 0 leaves it to the system. `grh.hop_limit`.
-    pub hop_limit: u8,
-    /// The partition.
-    pub pkey: Pkey,
-    /// What the peer may do.
-    pub access: Access,
-    /// Size of the parts into which both sides cut messages. Both sides need the same.
-    pub path_mtu: PathMtu,
-    /// How long to wait for an acknowledgement before sending again.
-    pub timeout: AckTimeout,
-    /// How often to send again then.
-    pub retry_count: RetryCount,
-    /// How often to send again when the peer has no receive posted.
-    pub rnr_retry: RnrRetry,
-    /// How long the peer is told to wait when no receive is posted here.
-    pub min_rnr_timer: RnrTimer,
-    /// READs and atomics under way at once, 0 to [`DeviceAttr::max_qp_init_rd_atom`]; at most what the
-    /// peer remembers.
-    pub max_rd_atomic: u8,
-    /// READs and atomics of the peer that are remembered, 0 to [`DeviceAttr::max_qp_rd_atom`].
-    pub max_dest_rd_atomic: u8,
-}
-
-/// How to connect an unreliable queue pair: the attributes of the ways to INIT, RTR and RTS. Nothing
-/// is sent again, so there is nothing to say of that.
-#[derive(Clone, Copy, Debug)]
-#[doc(alias = "ibv_qp_attr")]
-pub struct UcConnect {
-    /// This side, as [`Qp::address`] said it.
-    pub local: RemoteQp,
-    /// The other side.
-    pub remote: RemoteQp,
-    /// Place of this side's address in the GID table.
-    pub gid_index: u8,
-    /// The flow label of IPv6, 20 bits; 0 leaves it to the system. `grh.flow_label`.
-    pub flow_label: u32,
-    /// The traffic class of its packets: [`AhAttr::traffic_class`](crate::AhAttr::traffic_class).
-    pub traffic_class: u8,
-    /// How many routers they may pass; 0 leaves it to the system. `grh.hop_limit`.
-    pub hop_limit: u8,
-    /// The partition.
-    pub pkey: Pkey,
-    /// What the peer may do.
-    pub access: Access,
-    /// Size of the parts into which both sides cut messages. Both sides need the same.
-    pub path_mtu: PathMtu,
-}
-
-impl UcConnect {
-    /// The usual: path MTU 1024, all rights.
-    pub fn new(local: RemoteQp, remote: RemoteQp) -> Self {
-        Self {
-            local,
-            remote,
-            gid_index: 1,
-            flow_label: 0,
-            traffic_class: 0,
-            hop_limit: 0,
-            pkey: Pkey::DEFAULT,
-            access: Access::ALL,
-            path_mtu: PathMtu::B1024,
-        }
-    }
-}
-
-impl RcConnect {
-    /// The usual: path MTU 1024, 67 ms until sending again, 7 times, RNR for ever, 16 READs.
-    pub fn new(local: RemoteQp, remote: RemoteQp) -> Self {
-        Self {
-            local,
-            remote,
-            gid_index: 1,
-            flow_label: 0,
-            traffic_class: 0,
-            hop_limit: 0,
-            pkey: Pkey::DEFAULT,
-            access: Access::ALL,
-            path_mtu: PathMtu::B1024,
-            timeout: AckTimeout::from_exponent(14).unwrap_or(AckTimeout::FOREVER),
-            retry_count: RetryCount::MAX,
-            rnr_retry: RnrRetry::FOREVER,
-            min_rnr_timer: connect::RNR_TIMER,
-            max_rd_atomic: 16,
-            max_dest_rd_atomic: 16,
-        }
-    }
-}
-
 /// Unsignaled requests that hold their memory until a signaled one is posted, which takes them over.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Chain {
     last: Option<Link>,
     len: u32,
@@ -313,12 +200,23 @@ impl<T: Transport> Qp<T> {
         })
     }
 
-    /// What the peer has to know to connect to this queue pair over the address at `gid_index`.
+    /// What the peer has to know to connect to this queue pair over the device's usual address: its IPv4
+    /// address if it has one.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::NoSuchGid`]: the device has no address.
+    pub fn address(&self) -> Result<RemoteQp, ConnectError> {
+        self.address_at(connect::usual_gid(&self.port.device().gids, None))
+    }
+
+    /// What the peer has to know to connect to this queue pair over the address at `gid_index` of the device's
+    /// GID table.
     ///
     /// # Errors
     ///
     /// [`ConnectError::NoSuchGid`].
-    pub fn address(&self, gid_index: u8) -> Result<RemoteQp, ConnectError> {
+    pub fn address_at(&self, gid_index: u8) -> Result<RemoteQp, ConnectError> {
         let gids = &self.port.device().gids;
         let entry = gids.iter().find(|entry| entry.index == gid_index);
         let entry = entry.ok_or(ConnectError::NoSuchGid { index: gid_index })?;
@@ -345,7 +243,7 @@ impl<T: Transport> Qp<T> {
         self.post_any(work.any())
     }
 
-    fn post_any(&self, work: Work) -> Result<(), Rejected> {
+    pub(crate) fn post_any(&self, work: Work) -> Result<(), Rejected> {
         if !work.memory.is_of(self.domain) {
             let memory = Some(work.memory);
             return Err(Rejected { error: PostFailure::ForeignMemory, memory });
@@ -520,7 +418,7 @@ impl<T: Transport> Qp<T> {
         self.inner.counters()
     }
 
-    /// Sequence number of its first packet, unless [`RcConnect::local`] says otherwise: random, so
+    /// Sequence number of its first packet, unless [`RcConnect::first_psn`] says otherwise: random, so
     /// that packets of an earlier life find nobody.
     pub fn first_psn(&self) -> Psn {
         self.psn

@@ -54,12 +54,12 @@ impl Pd {
     /// fails with [`crate::WcStatus::LocalProtection`], and touches nothing.
     ///
     /// ```
-    /// # use adverb_verbs::{Context, QpConfig, RcConnect, SendKind};
+    /// # use adverb_verbs::{Context, QpConfig, SendKind};
     /// # let context = Context::open("soft_lo")?;
     /// # let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
     /// # let (a, b) = (pd.create_qp(&QpConfig::new(&cq))?, pd.create_qp(&QpConfig::new(&cq))?);
-    /// # a.connect(&RcConnect::new(a.address(1)?, b.address(1)?))?;
-    /// # b.connect(&RcConnect::new(b.address(1)?, a.address(1)?))?;
+    /// # a.connect(b.address()?)?;
+    /// # b.connect(a.address()?)?;
     /// let (message, mut room) = (*b"hello", [0; 5]);
     /// pd.scope(|scope| {
     ///     b.post_recv_lent(&scope.lend_mut(&mut room)?, 1)?;

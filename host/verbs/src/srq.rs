@@ -59,15 +59,15 @@ impl SrqConfig {
 /// A handle: clones are the same queue.
 ///
 /// ```
-/// use adverb_verbs::{Context, QpConfig, RcConnect, SrqConfig, Work};
+/// use adverb_verbs::{Context, QpConfig, SrqConfig, Work};
 ///
 /// let context = Context::open("soft_lo")?;
 /// let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
 /// let srq = pd.create_srq(&SrqConfig::new(16))?;
 /// let a = pd.create_qp(&QpConfig::new(&cq))?;
 /// let b = pd.create_qp(&QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) })?;
-/// a.connect(&RcConnect::new(a.address(1)?, b.address(1)?))?;
-/// b.connect(&RcConnect::new(b.address(1)?, a.address(1)?))?;
+/// a.connect(b.address()?)?;
+/// b.connect(a.address()?)?;
 ///
 /// srq.post(Work::recv(pd.buffer(8)?).wr_id(1))?;
 /// a.post(Work::send(pd.buffer(8)?).wr_id(2))?;

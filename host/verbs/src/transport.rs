@@ -6,7 +6,8 @@
 //!
 //! Read IBTA Vol. 1 §9.2 and §10.8 before changing it.
 
-use crate::qp::Steps;
+use crate::qp::{Own, Steps};
+use crate::remote::RemoteQp;
 use adverb_device::QpType;
 #[cfg(test)]
 use adverb_device::{RequestOp, allowed};
@@ -27,11 +28,11 @@ pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
 /// A transport whose queue pairs have one peer each, chosen once.
 pub trait Connected: Transport {
     /// How to connect.
-    type Connect;
+    type Connect: From<RemoteQp>;
 
     /// What changes on the ways to INIT, RTR and RTS.
     #[doc(hidden)]
-    fn steps(how: &Self::Connect) -> Steps;
+    fn steps(how: &Self::Connect, own: Own<'_>) -> Steps;
 }
 
 /// A transport whose queue pairs send requests.

@@ -5,27 +5,11 @@ use crate::hw;
 use crate::memory::Memory;
 use crate::mw::{Mw, MwBind};
 use crate::provider;
+use crate::remote::RemoteSlice;
 use crate::transport::op;
 use adverb_device::{Bind, BindError, Imm, Key, PostError, Qkey, Qpn, Rkey, SendKind, SendTo};
 use std::fmt;
 use std::marker::PhantomData;
-
-/// Memory of a peer: what the peer said of it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct RemoteSlice {
-    /// Address of the first byte, there.
-    pub addr: u64,
-    /// Key of the region, there.
-    pub rkey: Rkey,
-}
-
-impl RemoteSlice {
-    /// The memory `bytes` further on.
-    #[must_use]
-    pub const fn plus(self, bytes: u64) -> Self {
-        Self { addr: self.addr.wrapping_add(bytes), rkey: self.rkey }
-    }
-}
 
 /// What the work is.
 #[derive(Clone, Copy, Debug)]

@@ -17,16 +17,16 @@ use std::os::fd::AsFd;
 /// One queue pair a process pair serves any number of queues at the far end:
 ///
 /// ```
-/// use adverb_verbs::{Context, QpConfig, RcConnect, SrqConfig, Work, XrcInitiator};
+/// use adverb_verbs::{Context, QpConfig, SrqConfig, Work, XrcInitiator};
 ///
 /// let context = Context::open("soft_lo")?;
 /// let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
 /// let xrcd = context.open_xrcd();
 /// let target = xrcd.create_target(0)?;
 /// let initiator = pd.create_qp_of::<XrcInitiator>(&QpConfig::new(&cq))?;
-/// let [here, there] = [initiator.address(1)?, target.address(1)?];
-/// initiator.connect(&RcConnect::new(here, there))?;
-/// target.connect(&RcConnect::new(there, here))?;
+/// let [here, there] = [initiator.address()?, target.address()?];
+/// initiator.connect(there)?;
+/// target.connect(here)?;
 ///
 /// let queues = [(); 2].map(|()| pd.create_xrc_srq(&SrqConfig::new(4), &xrcd, &cq));
 /// for (n, srq) in (0..).zip(queues) {

@@ -11,7 +11,7 @@
 #[expect(dead_code, reason = "the other tests use all of it")]
 mod fake;
 
-use adverb_verbs::{Access, CqConfig, QpConfig, RcConnect, SrqConfig, Ud, Work};
+use adverb_verbs::{Access, CqConfig, QpConfig, SrqConfig, Ud, Work};
 use std::ffi::CString;
 
 /// Objects of the double that have not ended.
@@ -42,9 +42,9 @@ fn nothing_is_left_whatever_goes_first() {
         let a = pd.create_qp(&QpConfig::new(&cq)).unwrap();
         let b = pd.create_qp(&QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) }).unwrap();
         let ud = pd.create_qp_of::<Ud>(&QpConfig::new(&cq)).unwrap();
-        let [here, there] = [&a, &b].map(|qp| qp.address(1).unwrap());
-        a.connect(&RcConnect::new(here, there)).unwrap();
-        b.connect(&RcConnect::new(there, here)).unwrap();
+        let [here, there] = [&a, &b].map(|qp| qp.address().unwrap());
+        a.connect(there).unwrap();
+        b.connect(here).unwrap();
         let mr = pd.allocate(64, Access::ALL).unwrap();
         // Outstanding, and never received.
         a.post(Work::recv(mr.slice(0, 8).unwrap())).unwrap();

@@ -14,7 +14,7 @@ mod support;
 use adverb_verbs::{
     Access, Ah, AhAttr, Buf, BufferNumber, CompChannel, Context, Cq, CqConfig, InDomain, Memory,
     Modify, Mr, Mw, MwBind, MwKind, Pd, Qkey, Qp, QpConfig, QpState, Rc, RcConnect, Rejected,
-    RemoteSlice, Rkey, RnrRetry, SendKind, Srq, SrqConfig, Uc, UcConnect, Ud, Work, WorkCompletion,
+    RemoteSlice, Rkey, RnrRetry, SendKind, Srq, SrqConfig, Uc, Ud, Work, WorkCompletion,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -234,27 +234,27 @@ impl World {
         match random.below(6) {
             0 => {
                 let qp = self.make_qp::<Ud>(random)?;
-                let gid = qp.address(1).unwrap().gid;
+                let gid = qp.address().unwrap().gid;
                 qp.activate(QKEY).unwrap();
                 self.ahs.put(self.pd(random).create_ah(&AhAttr::new(gid)).unwrap(), random);
                 self.qps.put(Arc::new(AnyQp::Ud(qp)), random);
             }
             1 => {
                 let (a, b) = (self.make_qp::<Uc>(random)?, self.make_qp::<Uc>(random)?);
-                let [here, there] = [a.address(1).unwrap(), b.address(1).unwrap()];
-                a.connect(&UcConnect::new(here, there)).unwrap();
-                b.connect(&UcConnect::new(there, here)).unwrap();
+                let [here, there] = [a.address().unwrap(), b.address().unwrap()];
+                a.connect(there).unwrap();
+                b.connect(here).unwrap();
                 self.qps.put(Arc::new(AnyQp::Uc(a)), random);
                 self.qps.put(Arc::new(AnyQp::Uc(b)), random);
             }
             _ => {
                 let (a, b) = (self.make_qp::<Rc>(random)?, self.make_qp::<Rc>(random)?);
-                let [here, there] = [a.address(1).unwrap(), b.address(1).unwrap()];
-                for (qp, local, remote) in [(&a, here, there), (&b, there, here)] {
+                let [here, there] = [a.address().unwrap(), b.address().unwrap()];
+                for (qp, remote) in [(&a, there), (&b, here)] {
                     if !random.one_in(16) {
                         let rnr_retry = RnrRetry::new(1).unwrap();
-                        let how = RcConnect { rnr_retry, ..RcConnect::new(local, remote) };
-                        qp.connect(&how).unwrap();
+                        let how = RcConnect::new(remote).rnr_retry(rnr_retry);
+                        qp.connect(how).unwrap();
                     }
                 }
                 self.qps.put(Arc::new(AnyQp::Rc(a)), random);

@@ -16,8 +16,8 @@ mod support;
 
 use adverb_verbs::{
     Access, AllocateError, BindError, BindMwError, Completion, Cq, Mr, Mw, MwBind, MwKind, Pd,
-    PostError, PostFailure, Qp, QpConfig, QpState, Rc, RcConnect, RemoteSlice, Rkey, SendData,
-    SendKind, SendTo, SendWork, Uc, UcConnect, WcOpcode, WcStatus, Work, XrcInitiator,
+    PostError, PostFailure, Qp, QpConfig, QpState, Rc, RemoteSlice, Rkey, SendData, SendKind,
+    SendTo, SendWork, Uc, WcOpcode, WcStatus, Work, XrcInitiator,
 };
 use path::{Path, on_every_path};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -380,9 +380,9 @@ fn windows_work_over_unreliable_connections_where_a_refusal_is_a_dropped_message
     let make = |pd: &Pd, cq: &Cq| pd.create_qp_of::<Uc>(&QpConfig::new(cq)).unwrap();
     let owner = make(&scene.bench.pd, &scene.cq);
     let peer = make(&scene.bench.far_pd, &scene.peer_cq);
-    let [here, there] = [owner.address(1).unwrap(), peer.address(1).unwrap()];
-    owner.connect(&UcConnect::new(here, there)).unwrap();
-    peer.connect(&UcConnect::new(there, here)).unwrap();
+    let [here, there] = [owner.address().unwrap(), peer.address().unwrap()];
+    owner.connect(there).unwrap();
+    peer.connect(here).unwrap();
     let open = scene.bench.pd.allocate(64, Access::ALL).unwrap();
     let open = RemoteSlice { addr: open.addr(), rkey: open.rkey() };
     let write = |to, byte| {
@@ -415,8 +415,8 @@ fn an_xrc_initiator_binds_windows_that_others_use() {
     let scene = Scene::new();
     let config = QpConfig::new(&scene.cq);
     let qp = scene.bench.pd.create_qp_of::<XrcInitiator>(&config).unwrap();
-    let here = qp.address(1).unwrap();
-    qp.connect(&RcConnect::new(here, here)).unwrap();
+    let here = qp.address().unwrap();
+    qp.connect(here).unwrap();
     let mw = scene.window(MwKind::Type1);
     let part = scene.part(0, 64);
     let rkey = qp.bind_mw(&mw, &part, 0).unwrap();

@@ -5,6 +5,8 @@ use crate::time::AckTimeout;
 use crate::transition::AttributeSet;
 use adverb_wire::{PathMtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 use core::fmt;
+use core::net::{AddrParseError, IpAddr};
+use core::str::FromStr;
 
 /// A global identifier: the address of a port. For RoCEv2 an IPv6 or an IPv4-mapped address.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -45,6 +47,18 @@ impl fmt::Display for Gid {
             }
         }
         Ok(())
+    }
+}
+
+/// As an IPv6 address is written; an IPv4 address is one of those (`::ffff:10.0.0.1`), or written by itself.
+impl FromStr for Gid {
+    type Err = AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, AddrParseError> {
+        match text.parse()? {
+            IpAddr::V4(address) => Ok(Self::from_v4(address.octets())),
+            IpAddr::V6(address) => Ok(Self(address.octets())),
+        }
     }
 }
 

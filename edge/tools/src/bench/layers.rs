@@ -259,7 +259,7 @@ impl Raw {
         let cq = adapter.context().create_cq(256)?;
         let qp = adapter.pd().create_qp(&QpConfig::new(&cq))?;
         let mr = adapter.pd().allocate(LONG_BYTES, Access::ALL)?;
-        let local = qp.address(gid_index)?;
+        let local = qp.address_at(gid_index)?;
         let facts = adapter.buffer(2, FACTS * size_of::<u64>())?;
         let (qpn, psn) = (u64::from(local.qpn.get()), u64::from(local.psn.get()));
         let words = [qpn, psn, mr.addr(), u64::from(mr.rkey().0)];
@@ -276,8 +276,8 @@ impl Raw {
             psn: Psn::new(u32::try_from(word(1)?)?),
         };
         let path_mtu = endpoint.peer().path_mtu;
-        let usual = RcConnect::new(local, remote);
-        qp.connect(&RcConnect { path_mtu, gid_index, timeout: BUSY_HOST_TIMEOUT, ..usual })?;
+        let usual = RcConnect::new(remote);
+        qp.connect(usual.path_mtu(path_mtu).gid_index(gid_index).timeout(BUSY_HOST_TIMEOUT))?;
         let remote = (word(2)?, Rkey(u32::try_from(word(3)?)?));
         Ok(Self { qp, cq, mr, remote, completions: [WorkCompletion::EMPTY; 16] })
     }

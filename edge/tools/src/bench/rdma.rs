@@ -251,7 +251,7 @@ impl QueuePair {
     }
 
     fn contact(&self) -> Result<Contact, Failure> {
-        let address = self.qp.address(self.gid_index).doing("asking for an address")?;
+        let address = self.qp.address_at(self.gid_index).doing("asking for an address")?;
         Ok(Contact {
             qpn: address.qpn.get(),
             psn: address.psn.get(),
@@ -266,18 +266,13 @@ impl QueuePair {
         let theirs = PathMtu::largest_below(contact.mtu).unwrap_or(PathMtu::B256);
         self.mtu = self.mtu.min(theirs);
         self.remote = RemoteSlice { addr: contact.addr, rkey: Rkey(contact.rkey) };
-        let local = self.qp.address(self.gid_index).doing("asking for an address")?;
-        let usual = RcConnect::new(local, contact.remote());
-        self.qp
-            .connect(&RcConnect {
-                gid_index: self.gid_index,
-                traffic_class: self.marks.0,
-                hop_limit: self.marks.1,
-                path_mtu: self.mtu,
-                timeout: if self.on_one_host { BUSY_HOST_TIMEOUT } else { usual.timeout },
-                ..usual
-            })
-            .doing("connecting the queue pair")
+        let how = RcConnect::new(contact.remote())
+            .gid_index(self.gid_index)
+            .traffic_class(self.marks.0)
+            .hop_limit(self.marks.1)
+            .path_mtu(self.mtu);
+        let how = if self.on_one_host { how.timeout(BUSY_HOST_TIMEOUT) } else { how };
+        self.qp.connect(how).doing("connecting the queue pair")
     }
 
     /// The path MTU that both sides keep to, in bytes.

@@ -6,7 +6,6 @@ use std::fmt;
 use std::io;
 
 /// Why a queue pair did not change its state.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// An attribute has a value that does not exist here.
@@ -125,7 +124,6 @@ impl From<ModifyError> for ConnectError {
 }
 
 /// Why a device could not be opened.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
     /// There is no such device.
@@ -167,3 +165,5 @@ impl std::error::Error for OpenError {
         }
     }
 }
+
+adverb_sys::debug_as_display!(ConnectError, OpenError);

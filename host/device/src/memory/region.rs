@@ -46,7 +46,7 @@ use std::sync::{Arc, OnceLock};
 pub struct Key(pub u32);
 
 /// Why memory was not registered. The caller's fault, or the table's end.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum RegionError {
     /// Remote writing or atomics without local writing. IBTA Vol. 1 §10.6.3.1.
@@ -835,6 +835,8 @@ impl RawPin {
 const NULL: u32 = 1 << 31;
 /// What a null region reads as: as much as a packet carries at most.
 static ZEROS: [u8; 4096] = [0; 4096];
+
+adverb_sys::debug_as_display!(RegionError);
 
 #[cfg(test)]
 mod tests;

@@ -54,7 +54,7 @@ pub struct BindTo<'a> {
 }
 
 /// Why a window cannot be bound like this. The caller's mistake.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum BindError {
     /// Remote writing or atomics in a region without local writing. IBTA Vol. 1 §10.6.7.2.2.
@@ -437,5 +437,8 @@ fn lock(slot: &Slot) -> MutexGuard<'_, Option<State>> {
 
 #[cfg(test)]
 mod model;
+
+adverb_sys::debug_as_display!(BindError);
+
 #[cfg(test)]
 mod tests;

@@ -81,7 +81,7 @@ impl Completion {
 
 /// The queue was full when a completion came: completions were lost, and its queue pairs are in
 /// the error state.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 pub struct Overrun;
 
 impl fmt::Display for Overrun {
@@ -209,3 +209,5 @@ impl Drop for CqShared {
         }
     }
 }
+
+adverb_sys::debug_as_display!(Overrun);

@@ -25,7 +25,7 @@ pub struct CqConfig {
 }
 
 /// Why a completion queue does not change its size. The caller's mistake; nothing has changed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum ResizeError {
     /// The completions in the queue do not fit.
@@ -129,3 +129,5 @@ impl CompletionQueue {
         true
     }
 }
+
+adverb_sys::debug_as_display!(ResizeError);

@@ -51,7 +51,7 @@ pub struct SrqAttr {
 }
 
 /// Why a shared receive queue was not changed. The caller's mistake; nothing has changed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum SrqError {
     /// The receives in the queue do not fit.
@@ -411,6 +411,8 @@ impl Drop for Drawn {
         self.put_back();
     }
 }
+
+adverb_sys::debug_as_display!(SrqError);
 
 #[cfg(test)]
 mod tests {

@@ -1,17 +1,222 @@
 //! The easy way to connect: every attribute of the ways to INIT, RTR and RTS in one value.
 
-use super::{Qp, RcConnect, UcConnect};
+use super::Qp;
+use crate::remote::RemoteQp;
 use crate::transport::{Connected, Rc, Uc, Ud, XrcInitiator, XrcTarget};
 use adverb_device::{
-    Attributes, Change, ConnectError, Gid, GroupError, Marks, Partition, Pkey, Qkey, QpLimits,
-    QpState, RnrTimer,
+    AckTimeout, Attributes, Change, ConnectError, Gid, GidEntry, GroupError, Marks, Partition,
+    PathMtu, Pkey, Psn, Qkey, QpLimits, QpState, RetryCount, RnrRetry, RnrTimer,
 };
+
+/// How to connect an unreliable queue pair: the attributes of the ways to INIT, RTR and RTS. Nothing is sent
+/// again, so there is nothing to say of that. `struct ibv_qp_attr`; IBTA Vol. 1 §11.2.5.2.
+///
+/// A [`RemoteQp`] is one with the usual attributes: path MTU 1024, all rights.
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_qp_attr")]
+pub struct UcConnect {
+    remote: RemoteQp,
+    gid_index: Option<u8>,
+    marks: Marks,
+    pkey: Pkey,
+    access: crate::Access,
+    path_mtu: PathMtu,
+    first_psn: Option<Psn>,
+}
+
+/// How to connect a reliable queue pair: the attributes of the ways to INIT, RTR and RTS. An XRC initiator has
+/// no use for what says how to serve, a target none for what says how to request. `struct ibv_qp_attr`; IBTA
+/// Vol. 1 §11.2.5.2.
+///
+/// A [`RemoteQp`] is one with the usual attributes: path MTU 1024, all rights, 67 ms until sending again, 7
+/// times, RNR for ever, 16 READs.
+///
+/// ```
+/// # use adverb_verbs::{AckTimeout, PathMtu, Qp, Rc, RcConnect, RemoteQp};
+/// # fn with(a: &Qp<Rc>, b: RemoteQp) -> Result<(), adverb_verbs::ConnectError> {
+/// a.connect(RcConnect::new(b).path_mtu(PathMtu::B4096).timeout(AckTimeout::FOREVER))?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_qp_attr")]
+pub struct RcConnect {
+    common: UcConnect,
+    timeout: AckTimeout,
+    retry_count: RetryCount,
+    rnr_retry: RnrRetry,
+    min_rnr_timer: RnrTimer,
+    max_rd_atomic: u8,
+    max_dest_rd_atomic: u8,
+}
+
+/// Setters of what both have.
+macro_rules! common_setters {
+    ($type:ident, $($path:ident).*) => {
+        impl $type {
+            /// Place of this side's address in the GID table. Unless it is said, the first of the peer's family,
+            /// IPv4 or IPv6.
+            #[must_use]
+            pub const fn gid_index(mut self, gid_index: u8) -> Self {
+                self.$($path.)*gid_index = Some(gid_index);
+                self
+            }
+
+            /// The flow label of IPv6, 20 bits; 0 leaves it to the system. `grh.flow_label`.
+            #[must_use]
+            pub const fn flow_label(mut self, flow_label: u32) -> Self {
+                self.$($path.)*marks.flow_label = flow_label;
+                self
+            }
+
+            /// The traffic class of its packets: [`AhAttr::traffic_class`](crate::AhAttr::traffic_class).
+            #[must_use]
+            pub const fn traffic_class(mut self, traffic_class: u8) -> Self {
+                self.$($path.)*marks.traffic_class = traffic_class;
+                self
+            }
+
+            /// How many routers they may pass; 0 leaves it to the system. `grh.hop_limit`.
+            #[must_use]
+            pub const fn hop_limit(mut self, hop_limit: u8) -> Self {
+                self.$($path.)*marks.hop_limit = hop_limit;
+                self
+            }
+
+            /// The partition.
+            #[must_use]
+            pub const fn pkey(mut self, pkey: Pkey) -> Self {
+                self.$($path.)*pkey = pkey;
+                self
+            }
+
+            /// What the peer may do.
+            #[must_use]
+            pub const fn access(mut self, access: crate::Access) -> Self {
+                self.$($path.)*access = access;
+                self
+            }
+
+            /// Size of the parts into which both sides cut messages. Both sides need the same.
+            #[must_use]
+            pub const fn path_mtu(mut self, path_mtu: PathMtu) -> Self {
+                self.$($path.)*path_mtu = path_mtu;
+                self
+            }
+
+            /// Sequence number of the first packet to send: [`Qp::first_psn`] unless it is said. The peer has to
+            /// know it.
+            #[must_use]
+            pub const fn first_psn(mut self, first_psn: Psn) -> Self {
+                self.$($path.)*first_psn = Some(first_psn);
+                self
+            }
+        }
+    };
+}
+
+common_setters!(UcConnect,);
+common_setters!(RcConnect, common);
+
+impl UcConnect {
+    /// To this queue pair, with the usual attributes.
+    pub const fn new(remote: RemoteQp) -> Self {
+        Self {
+            remote,
+            gid_index: None,
+            marks: Marks { traffic_class: 0, hop_limit: 0, flow_label: 0 },
+            pkey: Pkey::DEFAULT,
+            access: crate::Access::ALL,
+            path_mtu: PathMtu::B1024,
+            first_psn: None,
+        }
+    }
+}
+
+impl RcConnect {
+    /// To this queue pair, with the usual attributes.
+    pub fn new(remote: RemoteQp) -> Self {
+        Self {
+            common: UcConnect::new(remote),
+            timeout: AckTimeout::from_exponent(14).unwrap_or(AckTimeout::FOREVER),
+            retry_count: RetryCount::MAX,
+            rnr_retry: RnrRetry::FOREVER,
+            min_rnr_timer: RNR_TIMER,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+        }
+    }
+
+    /// How long to wait for an acknowledgement before sending again.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: AckTimeout) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How often to send again then.
+    #[must_use]
+    pub const fn retry_count(mut self, retry_count: RetryCount) -> Self {
+        self.retry_count = retry_count;
+        self
+    }
+
+    /// How often to send again when the peer has no receive posted.
+    #[must_use]
+    pub const fn rnr_retry(mut self, rnr_retry: RnrRetry) -> Self {
+        self.rnr_retry = rnr_retry;
+        self
+    }
+
+    /// How long the peer is told to wait when no receive is posted here.
+    #[must_use]
+    pub const fn min_rnr_timer(mut self, min_rnr_timer: RnrTimer) -> Self {
+        self.min_rnr_timer = min_rnr_timer;
+        self
+    }
+
+    /// READs and atomics under way at once, 0 to
+    /// [`DeviceAttr::max_qp_init_rd_atom`](crate::DeviceAttr::max_qp_init_rd_atom); at most what the peer
+    /// remembers.
+    #[must_use]
+    pub const fn max_rd_atomic(mut self, max_rd_atomic: u8) -> Self {
+        self.max_rd_atomic = max_rd_atomic;
+        self
+    }
+
+    /// READs and atomics of the peer that are remembered, 0 to
+    /// [`DeviceAttr::max_qp_rd_atom`](crate::DeviceAttr::max_qp_rd_atom).
+    #[must_use]
+    pub const fn max_dest_rd_atomic(mut self, max_dest_rd_atomic: u8) -> Self {
+        self.max_dest_rd_atomic = max_dest_rd_atomic;
+        self
+    }
+}
+
+impl From<RemoteQp> for UcConnect {
+    fn from(remote: RemoteQp) -> Self {
+        Self::new(remote)
+    }
+}
+
+impl From<RemoteQp> for RcConnect {
+    fn from(remote: RemoteQp) -> Self {
+        Self::new(remote)
+    }
+}
+
+/// Place of the address that is meant unless it is said: the first IPv4 address of the table, or of the family of
+/// `remote`; if there is none, the first of all.
+pub(super) fn usual_gid(gids: &[GidEntry], remote: Option<Gid>) -> u8 {
+    let v4 = remote.is_none_or(|remote| remote.v4().is_some());
+    let found = gids.iter().find(|entry| entry.gid.v4().is_some() == v4);
+    found.or(gids.first()).map_or(0, |entry| entry.index)
+}
 
 /// What changes on the ways to INIT, RTR and RTS.
 pub(crate) type Steps = [Change; 3];
 
 impl UcConnect {
-    fn steps(&self) -> Steps {
+    fn steps(&self, own: Own<'_>) -> Steps {
         let partition = Partition { index: 0, pkey: self.pkey };
         let init = Attributes {
             partition: Some(partition),
@@ -26,23 +231,22 @@ impl UcConnect {
             path_mtu: Some(self.path_mtu),
             ..Attributes::default()
         };
-        let rts = Attributes { first_psn: Some(self.local.psn), ..Attributes::default() };
-        let Self { gid_index, flow_label, traffic_class, hop_limit, .. } = *self;
-        let marks = Marks { traffic_class, hop_limit, flow_label };
+        let first_psn = self.first_psn.unwrap_or(own.first_psn);
+        let rts = Attributes { first_psn: Some(first_psn), ..Attributes::default() };
+        let usual = || usual_gid(own.gids, Some(self.remote.gid));
+        let (gid_index, marks) = (self.gid_index.unwrap_or_else(usual), self.marks);
         [init, rtr, rts].map(|attributes| Change { attributes, gid_index, marks })
     }
 }
 
-impl RcConnect {
-    /// What an unreliable connection needs too.
-    fn common(&self) -> Steps {
-        let Self { local, remote, gid_index, pkey, access, path_mtu, .. } = *self;
-        let Self { flow_label, traffic_class, hop_limit, .. } = *self;
-        let marked =
-            UcConnect { flow_label, traffic_class, hop_limit, ..UcConnect::new(local, remote) };
-        UcConnect { gid_index, pkey, access, path_mtu, ..marked }.steps()
-    }
+/// What a queue pair knows of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Own<'a> {
+    first_psn: Psn,
+    gids: &'a [GidEntry],
+}
 
+impl RcConnect {
     fn serve(&self, rtr: &mut Change) {
         let most = self.max_dest_rd_atomic.min(QpLimits::RD_ATOMIC_MAX);
         rtr.attributes.max_dest_rd_atomic = Some(most);
@@ -60,8 +264,8 @@ impl RcConnect {
 impl Connected for Rc {
     type Connect = RcConnect;
 
-    fn steps(how: &RcConnect) -> Steps {
-        let [init, mut rtr, mut rts] = how.common();
+    fn steps(how: &RcConnect, own: Own<'_>) -> Steps {
+        let [init, mut rtr, mut rts] = how.common.steps(own);
         how.serve(&mut rtr);
         how.request(&mut rts);
         [init, rtr, rts]
@@ -71,16 +275,16 @@ impl Connected for Rc {
 impl Connected for Uc {
     type Connect = UcConnect;
 
-    fn steps(how: &UcConnect) -> Steps {
-        how.steps()
+    fn steps(how: &UcConnect, own: Own<'_>) -> Steps {
+        how.steps(own)
     }
 }
 
 impl Connected for XrcInitiator {
     type Connect = RcConnect;
 
-    fn steps(how: &RcConnect) -> Steps {
-        let [init, rtr, mut rts] = how.common();
+    fn steps(how: &RcConnect, own: Own<'_>) -> Steps {
+        let [init, rtr, mut rts] = how.common.steps(own);
         how.request(&mut rts);
         [init, rtr, rts]
     }
@@ -89,8 +293,8 @@ impl Connected for XrcInitiator {
 impl Connected for XrcTarget {
     type Connect = RcConnect;
 
-    fn steps(how: &RcConnect) -> Steps {
-        let [init, mut rtr, mut rts] = how.common();
+    fn steps(how: &RcConnect, own: Own<'_>) -> Steps {
+        let [init, mut rtr, mut rts] = how.common.steps(own);
         how.serve(&mut rtr);
         rts.attributes.timeout = Some(how.timeout);
         [init, rtr, rts]
@@ -105,9 +309,10 @@ impl<T: Connected> Qp<T> {
     ///
     /// [`ConnectError`]; the queue pair may have come as far as INIT or RTR.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn connect(&self, how: &T::Connect) -> Result<(), ConnectError> {
+    pub fn connect(&self, how: impl Into<T::Connect>) -> Result<(), ConnectError> {
         let attr = self.port.attr();
-        let steps = T::steps(how);
+        let own = Own { first_psn: self.psn, gids: &self.port.device().gids };
+        let steps = T::steps(&how.into(), own);
         for (state, step) in [QpState::Init, QpState::Rtr, QpState::Rts].into_iter().zip(steps) {
             let mut step = step;
             let Attributes { max_rd_atomic, max_dest_rd_atomic, .. } = &mut step.attributes;
@@ -172,4 +377,4 @@ impl Qp<Ud> {
 }
 
 /// The wait that peers without a receive are told unless they say otherwise: 0.64 ms.
-pub(super) const RNR_TIMER: RnrTimer = RnrTimer::new(12);
+const RNR_TIMER: RnrTimer = RnrTimer::new(12);

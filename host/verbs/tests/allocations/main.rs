@@ -122,8 +122,8 @@ impl Announced {
         let from = pd.create_qp(&QpConfig::new(&sends)).expect("a queue pair");
         let to = pd.create_qp(&shared).expect("a queue pair");
         let setup = Setup { timeout: 0, ..Setup::default() };
-        from.connect(&setup.attributes(&from, &to)).expect("connected");
-        to.connect(&setup.attributes(&to, &from)).expect("connected");
+        from.connect(setup.attributes(&to)).expect("connected");
+        to.connect(setup.attributes(&from)).expect("connected");
         Self { context, channel, sends, receives, srq, memory, from, _to: to }
     }
 
@@ -433,8 +433,8 @@ fn queue_pairs() {
         for pair in qps.as_chunks::<2>().0 {
             let [a, b] = pair;
             let setup = Setup::default();
-            a.connect(&setup.attributes(a, b)).expect("connected");
-            b.connect(&setup.attributes(b, a)).expect("connected");
+            a.connect(setup.attributes(b)).expect("connected");
+            b.connect(setup.attributes(a)).expect("connected");
         }
         let connected = (counts().1 - before) / COUNT;
         println!("{name} queue pair: {made} bytes, connected {connected} bytes");

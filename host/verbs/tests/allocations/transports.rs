@@ -2,8 +2,8 @@
 
 use crate::pair::wait;
 use adverb_verbs::{
-    Access, Ah, AhAttr, Context, Cq, GRH_LEN, Mr, Qkey, Qp, QpConfig, Qpn, RcConnect, Srq,
-    SrqConfig, Uc, UcConnect, Ud, Work, XrcInitiator, XrcTarget,
+    Access, Ah, AhAttr, Context, Cq, GRH_LEN, Mr, Qkey, Qp, QpConfig, Qpn, Srq, SrqConfig, Uc, Ud,
+    Work, XrcInitiator, XrcTarget,
 };
 
 const LEN: usize = 64;
@@ -28,9 +28,9 @@ impl Transports {
         let (pd, cq) = (context.alloc_pd(), context.create_cq(256).expect("a queue"));
         let config = QpConfig::new(&cq);
         let uc = [(); 2].map(|()| pd.create_qp_of::<Uc>(&config).expect("a queue pair"));
-        let [here, there] = [&uc[0], &uc[1]].map(|qp| qp.address(1).expect("an address"));
-        uc[0].connect(&UcConnect::new(here, there)).expect("connected");
-        uc[1].connect(&UcConnect::new(there, here)).expect("connected");
+        let [here, there] = [&uc[0], &uc[1]].map(|qp| qp.address().expect("an address"));
+        uc[0].connect(there).expect("connected");
+        uc[1].connect(here).expect("connected");
         let ud = [(); 2].map(|()| pd.create_qp_of::<Ud>(&config).expect("a queue pair"));
         ud.iter().for_each(|qp| qp.activate(QKEY).expect("ready"));
         let group = adverb_verbs::Gid::from_v4([239, 7, 7, 77]);
@@ -39,9 +39,9 @@ impl Transports {
         let xrcd = context.open_xrcd();
         let target = xrcd.create_target(0).expect("a target");
         let initiator = pd.create_qp_of::<XrcInitiator>(&config).expect("an initiator");
-        let [x, y] = [initiator.address(1), target.address(1)].map(|end| end.expect("an address"));
-        initiator.connect(&RcConnect::new(x, y)).expect("connected");
-        target.connect(&RcConnect::new(y, x)).expect("connected");
+        let [x, y] = [initiator.address(), target.address()].map(|end| end.expect("an address"));
+        initiator.connect(y).expect("connected");
+        target.connect(x).expect("connected");
         let srq = || pd.create_xrc_srq(&SrqConfig::new(8), &xrcd, &cq).expect("a queue");
         Self {
             memory: pd.allocate(LEN + GRH_LEN, Access::ALL).expect("memory"),

@@ -14,9 +14,9 @@ mod fake;
 use adverb_verbs::{
     Access, AhAttr, AllocateError, Buf, Connected, Context, Cq, CqConfig, CreateError, EventKind,
     GRH_LEN, InDomain, Memory, Modify, MwKind, Pd, PostError, PostFailure, Provider, Qkey, Qp,
-    QpConfig, QpState, Rc, RcConnect, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork,
-    SrqConfig, Supports, Timestamps, Uc, UcConnect, Ud, WcOpcode, WcStatus, Work, WorkCompletion,
-    XrcInitiator, devices, op,
+    QpConfig, QpState, Rc, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, SrqConfig,
+    Supports, Timestamps, Uc, Ud, WcOpcode, WcStatus, Work, WorkCompletion, XrcInitiator, devices,
+    op,
 };
 use std::time::{Duration, Instant};
 
@@ -65,17 +65,17 @@ fn bytes(memory: Option<Memory>) -> Vec<u8> {
 
 fn rc(context: &Context) -> Pair<Rc> {
     let pair = Pair::<Rc>::new(context);
-    let [a, b] = [&pair.a, &pair.b].map(|qp| qp.address(1).unwrap());
-    pair.a.connect(&RcConnect::new(a, b)).unwrap();
-    pair.b.connect(&RcConnect::new(b, a)).unwrap();
+    let [a, b] = [&pair.a, &pair.b].map(|qp| qp.address().unwrap());
+    pair.a.connect(b).unwrap();
+    pair.b.connect(a).unwrap();
     pair
 }
 
 fn uc(context: &Context) -> Pair<Uc> {
     let pair = Pair::<Uc>::new(context);
-    let [a, b] = [&pair.a, &pair.b].map(|qp| qp.address(1).unwrap());
-    pair.a.connect(&UcConnect::new(a, b)).unwrap();
-    pair.b.connect(&UcConnect::new(b, a)).unwrap();
+    let [a, b] = [&pair.a, &pair.b].map(|qp| qp.address().unwrap());
+    pair.a.connect(b).unwrap();
+    pair.b.connect(a).unwrap();
     pair
 }
 
@@ -191,7 +191,7 @@ fn datagrams_go_where_their_address_handle_says() {
     pair.a.activate(qkey).unwrap();
     pair.b.activate(qkey).unwrap();
     pair.b.post(Work::recv(pair.pd.buffer(GRH_LEN + 8).unwrap()).wr_id(1)).unwrap();
-    let ah = pair.pd.create_ah(&AhAttr::new(pair.b.address(1).unwrap().gid)).unwrap();
+    let ah = pair.pd.create_ah(&AhAttr::new(pair.b.address().unwrap().gid)).unwrap();
     let message = Work::send_to(pair.buffer(b"datagram"), &ah, pair.b.number(), qkey).wr_id(2);
     pair.a.post(message).unwrap();
     drop(ah); // The request holds it.
@@ -201,14 +201,14 @@ fn datagrams_go_where_their_address_handle_says() {
     assert_eq!(&bytes(done.remove(0).1)[GRH_LEN..], b"datagram");
 
     let soft = Context::open("soft_lo").unwrap().alloc_pd();
-    let foreign = soft.create_ah(&AhAttr::new(pair.b.address(1).unwrap().gid));
+    let foreign = soft.create_ah(&AhAttr::new(pair.b.address().unwrap().gid));
     if let Ok(foreign) = foreign {
         let work = Work::send_to(pair.buffer(b"x"), &foreign, pair.b.number(), qkey);
         let refused = pair.a.post(work).unwrap_err();
         assert_eq!(refused.error, PostError::ForeignAddress);
     }
     let long = pair.pd.buffer(8192).unwrap();
-    let ah = pair.pd.create_ah(&AhAttr::new(pair.b.address(1).unwrap().gid)).unwrap();
+    let ah = pair.pd.create_ah(&AhAttr::new(pair.b.address().unwrap().gid)).unwrap();
     let refused = pair.a.post(Work::send_to(long, &ah, pair.b.number(), qkey)).unwrap_err();
     let too_long = PostFailure::Refused(PostError::DatagramTooLong {
         len: 8192,
@@ -224,9 +224,9 @@ fn a_shared_receive_queue_feeds_queue_pairs_and_tells_when_it_is_low() {
     let srq = pd.create_srq(&SrqConfig { context: 77, ..SrqConfig::new(8) }).unwrap();
     let a = pd.create_qp(&QpConfig::new(&cq)).unwrap();
     let b = pd.create_qp(&QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) }).unwrap();
-    let [here, there] = [&a, &b].map(|qp| qp.address(1).unwrap());
-    a.connect(&RcConnect::new(here, there)).unwrap();
-    b.connect(&RcConnect::new(there, here)).unwrap();
+    let [here, there] = [&a, &b].map(|qp| qp.address().unwrap());
+    a.connect(there).unwrap();
+    b.connect(here).unwrap();
     let events = context.async_events().unwrap();
     for wr_id in 0..4 {
         srq.post(Work::recv(pd.buffer(4).unwrap()).wr_id(wr_id)).unwrap();
@@ -269,9 +269,9 @@ fn an_armed_queue_wakes_its_channel() {
     let quiet = context.create_cq(64).unwrap();
     let a = pd.create_qp(&QpConfig::new(&quiet)).unwrap();
     let b = pd.create_qp(&QpConfig::new(&cq)).unwrap();
-    let [here, there] = [&a, &b].map(|qp| qp.address(1).unwrap());
-    a.connect(&RcConnect::new(here, there)).unwrap();
-    b.connect(&RcConnect::new(there, here)).unwrap();
+    let [here, there] = [&a, &b].map(|qp| qp.address().unwrap());
+    a.connect(there).unwrap();
+    b.connect(here).unwrap();
     assert!(quiet.req_notify(false).is_err(), "it has no channel");
     assert!(channel.try_get_event().is_none());
     assert!(channel.get_event_timeout(Duration::from_millis(1)).unwrap().is_none());
@@ -354,13 +354,13 @@ fn a_queue_pair_that_is_reset_forgets_its_work_and_can_begin_anew() {
     pair.b.post(Work::recv(lent.slice(0, 8).unwrap()).wr_id(1)).unwrap();
     pair.b.modify(&Modify::to(QpState::Reset)).unwrap();
     lent.deregister().unwrap(); // Nothing outstanding holds it.
-    let here = pair.b.address(1).unwrap();
+    let here = pair.b.address().unwrap();
     let refused = pair.b.post(Work::send(pair.buffer(b"x"))).unwrap_err();
     assert_eq!(refused.error, PostError::NotReady { state: QpState::Reset });
     pair.a.modify(&Modify::to(QpState::Reset)).unwrap();
-    let there = pair.a.address(1).unwrap();
-    pair.b.connect(&RcConnect::new(here, there)).unwrap();
-    pair.a.connect(&RcConnect::new(there, here)).unwrap();
+    let there = pair.a.address().unwrap();
+    pair.b.connect(there).unwrap();
+    pair.a.connect(here).unwrap();
     let attr = pair.b.query();
     assert_eq!((attr.state, attr.remote.unwrap().1), (QpState::Rts, pair.a.number()));
     let reads = context.query_device().max_qp_init_rd_atom.min(16);
@@ -376,7 +376,7 @@ fn mistakes_are_errors_before_anything_is_queued() {
     let pair = Pair::<Rc>::new(&context);
     let missing = pair.a.modify(&Modify::to(QpState::Init)).unwrap_err().to_string();
     assert!(missing.contains("needs qp_access_flags, pkey_index, port_num"), "{missing}");
-    let no_gid = pair.a.address(200).unwrap_err().to_string();
+    let no_gid = pair.a.address_at(200).unwrap_err().to_string();
     assert!(no_gid.contains("200"), "{no_gid}");
 
     let soft = Context::open("soft_lo").unwrap();
@@ -394,9 +394,9 @@ fn mistakes_are_errors_before_anything_is_queued() {
         let config = QpConfig { max_inline: 129, ..QpConfig::new(&pair.cq) };
         let error = pair.pd.create_qp(&config).unwrap_err().to_string();
         assert!(error.starts_with("fake0 refused a queue pair of 128"), "{error}");
-        let [a, mut b] = [&pair.a, &pair.b].map(|qp| qp.address(1).unwrap());
+        let mut b = pair.b.address().unwrap();
         b.gid.0[15] = 66;
-        let error = pair.a.connect(&RcConnect::new(a, b)).unwrap_err().to_string();
+        let error = pair.a.connect(b).unwrap_err().to_string();
         assert!(error.contains("fake0 refused to take a queue pair to RTR"), "{error}");
         assert!(error.contains("is it routable"), "{error}");
     }

@@ -7,8 +7,8 @@
 #![allow(dead_code, reason = "the test and the bench each use a part of it")]
 
 use adverb_verbs::{
-    Access, Context, Cq, Mr, Pd, Qp, QpConfig, Rc, RcConnect, ReceiveWork, SendData, SendKind,
-    SendTo, SendWork, WcOpcode, WcStatus, WorkCompletion,
+    Access, Context, Cq, Mr, Pd, Qp, QpConfig, Rc, ReceiveWork, SendData, SendKind, SendTo,
+    SendWork, WcOpcode, WcStatus, WorkCompletion,
 };
 use std::time::{Duration, Instant};
 
@@ -49,9 +49,9 @@ impl Field {
         for _ in 0..count / 2 {
             let pair = [(); 2].map(|()| self.pd.create_qp(&config).expect("a queue pair"));
             let [a, b] = &pair;
-            let (here, there) = (a.address(1).expect("a GID"), b.address(1).expect("a GID"));
-            a.connect(&RcConnect::new(here, there)).expect("connected");
-            b.connect(&RcConnect::new(there, here)).expect("connected");
+            let (here, there) = (a.address().expect("a GID"), b.address().expect("a GID"));
+            a.connect(there).expect("connected");
+            b.connect(here).expect("connected");
             pairs.push(pair);
         }
         self.pairs.append(&mut pairs);

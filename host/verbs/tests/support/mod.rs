@@ -44,9 +44,9 @@ impl Bench {
 }
 
 pub(crate) fn connect(a: &Qp<Rc>, b: &Qp<Rc>) {
-    let [here, there] = [a.address(1).unwrap(), b.address(1).unwrap()];
+    let [here, there] = [a.address().unwrap(), b.address().unwrap()];
     // Whoever serves the other end may wait long for a processor.
     let timeout = AckTimeout::from_exponent(19).unwrap();
-    a.connect(&RcConnect { timeout, ..RcConnect::new(here, there) }).unwrap();
-    b.connect(&RcConnect { timeout, ..RcConnect::new(there, here) }).unwrap();
+    a.connect(RcConnect::new(there).timeout(timeout)).unwrap();
+    b.connect(RcConnect::new(here).timeout(timeout)).unwrap();
 }

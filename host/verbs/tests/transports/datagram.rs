@@ -65,7 +65,7 @@ impl Side {
     }
 
     pub(crate) fn ah(&self, gid_index: u8) -> Ah {
-        let gid = self.qp.address(gid_index).expect("an address").gid;
+        let gid = self.qp.address_at(gid_index).expect("an address").gid;
         self.pd.create_ah(&AhAttr { gid_index, ..AhAttr::new(gid) }).expect("a way")
     }
 
@@ -189,7 +189,7 @@ fn a_datagram_can_be_answered_to_where_it_came_from(path: Path) {
         a.send(b"question", &a.ah(gid_index), b.qp.number(), QKEY);
         let (done, grh, _) = b.received();
         let attr = b.pd.ah_attr_from(&done.wc, &grh).expect("an address");
-        let gid = a.qp.address(gid_index).expect("an address").gid;
+        let gid = a.qp.address_at(gid_index).expect("an address").gid;
         assert_eq!((attr.gid, attr.gid_index), (gid, gid_index));
         let back = b.pd.create_ah_from(&done.wc, &grh).expect("a way");
         a.recv(6);

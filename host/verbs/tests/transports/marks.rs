@@ -28,7 +28,7 @@ fn of(gid_index: u8, marks: Marks) -> Marks {
 }
 
 fn ah(side: &Side, gid_index: u8, marks: Marks) -> Ah {
-    let gid = side.qp.address(gid_index).expect("an address").gid;
+    let gid = side.qp.address_at(gid_index).expect("an address").gid;
     side.pd.create_ah(&AhAttr { gid_index, ..AhAttr::new(gid) }.marked(marks)).expect("a way")
 }
 
@@ -126,15 +126,19 @@ fn connections_send_as_each_side_was_told() {
             let setup = Setup { gid_index, ..Setup::default() };
             let context = Context::open("soft_lo").expect("the device");
             let [a, b] = [setup.side(&context), setup.side(&context)];
-            let address = |qp: &Qp<_>| qp.address(gid_index).expect("an address");
+            let address = |qp: &Qp<_>| qp.address_at(gid_index).expect("an address");
             let marked = |usual: RcConnect, marks: Marks| {
                 let Marks { traffic_class, hop_limit, flow_label } = marks;
-                RcConnect { traffic_class, hop_limit, flow_label, ..setup.to(usual) }
+                setup
+                    .to(usual)
+                    .traffic_class(traffic_class)
+                    .hop_limit(hop_limit)
+                    .flow_label(flow_label)
             };
             let other = Marks { traffic_class: 0x28, hop_limit: 99, flow_label: 0x12 };
             let [here, there] = [address(&a.qp), address(&b.qp)];
-            a.qp.connect(&marked(RcConnect::new(here, there), MARKS)).expect("connected");
-            b.qp.connect(&marked(RcConnect::new(there, here), other)).expect("connected");
+            a.qp.connect(marked(RcConnect::new(there), MARKS)).expect("connected");
+            b.qp.connect(marked(RcConnect::new(here), other)).expect("connected");
             assert_eq!(a.qp.query().ah.expect("an address").marks(), MARKS);
             assert_eq!(b.qp.query().ah.expect("an address").marks(), other);
             // Long enough for bursts; the acknowledgements are the other side's to mark.
@@ -165,14 +169,18 @@ fn unreliable_connections_send_as_they_were_told() {
         let (pd, cq) = (context.alloc_pd(), context.create_cq(16).expect("a queue"));
         for gid_index in [0, 1] {
             let [a, b] = [(); 2].map(|()| pd.create_qp_of::<Uc>(&QpConfig::new(&cq)).expect("one"));
-            let address = |qp: &Qp<Uc>| qp.address(gid_index).expect("an address");
-            let how = |local: RemoteQp, remote: RemoteQp| -> <Uc as Connected>::Connect {
+            let address = |qp: &Qp<Uc>| qp.address_at(gid_index).expect("an address");
+            let how = |remote: RemoteQp| -> <Uc as Connected>::Connect {
                 let Marks { traffic_class, hop_limit, flow_label } = MARKS;
-                let usual = UcConnect::new(local, remote);
-                UcConnect { gid_index, traffic_class, hop_limit, flow_label, ..usual }
+                let usual = UcConnect::new(remote);
+                usual
+                    .gid_index(gid_index)
+                    .traffic_class(traffic_class)
+                    .hop_limit(hop_limit)
+                    .flow_label(flow_label)
             };
-            a.connect(&how(address(&a), address(&b))).expect("connected");
-            b.connect(&how(address(&b), address(&a))).expect("connected");
+            a.connect(how(address(&b))).expect("connected");
+            b.connect(how(address(&a))).expect("connected");
             b.post(Work::recv(pd.buffer(5000).expect("memory"))).expect("room");
             a.post(Work::send(pd.buffer(5000).expect("memory"))).expect("room");
             for _ in 0..2 {
@@ -190,7 +198,7 @@ fn a_label_longer_than_20_bits_is_refused_before_anything_changes() {
     let name = "marks::a_label_longer_than_20_bits_is_refused_before_anything_changes";
     alone(name, || {
         let a = Side::new(QKEY);
-        let gid = a.qp.address(0).expect("an address").gid;
+        let gid = a.qp.address_at(0).expect("an address").gid;
         let most = Marks::FLOW_LABEL_MAX;
         let attr = AhAttr { gid_index: 0, flow_label: most + 1, ..AhAttr::new(gid) };
         let refused = a.pd.create_ah(&attr).expect_err("too long").to_string();
@@ -198,9 +206,9 @@ fn a_label_longer_than_20_bits_is_refused_before_anything_changes() {
         let setup = Setup { gid_index: 0, ..Setup::default() };
         let context = Context::open("soft_lo").expect("the device");
         let side = setup.side(&context);
-        let own = side.qp.address(0).expect("an address");
-        let how = RcConnect { flow_label: most + 1, ..setup.to(RcConnect::new(own, own)) };
-        let refused = side.qp.connect(&how).expect_err("too long");
+        let own = side.qp.address_at(0).expect("an address");
+        let how = setup.to(RcConnect::new(own)).flow_label(most + 1);
+        let refused = side.qp.connect(how).expect_err("too long");
         assert!(matches!(refused, ConnectError::Attribute { what: "flow_label", .. }));
         assert_eq!(side.qp.state(), QpState::Reset);
     });

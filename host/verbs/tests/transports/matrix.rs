@@ -28,22 +28,21 @@ struct End {
 }
 
 /// A pair of unreliable connections.
-fn uc(path: Path, how: impl Fn(&Qp<Uc>, &Qp<Uc>) -> UcConnect) -> [End; 2] {
+fn uc(path: Path, how: impl Fn(&Qp<Uc>) -> UcConnect) -> [End; 2] {
     let ends = path.contexts().map(|context| {
         let (pd, cq) = (context.alloc_pd(), context.create_cq(256).expect("a queue"));
         let qp = pd.create_qp_of::<Uc>(&QpConfig::new(&cq)).expect("a queue pair");
         End { context, pd, cq, qp }
     });
     let [a, b] = &ends;
-    a.qp.connect(&how(&a.qp, &b.qp)).expect("connected");
-    b.qp.connect(&how(&b.qp, &a.qp)).expect("connected");
+    a.qp.connect(how(&b.qp)).expect("connected");
+    b.qp.connect(how(&a.qp)).expect("connected");
     assert_eq!(a.qp.path(), Some(path.expected()));
     ends
 }
 
-fn usual(own: &Qp<Uc>, peer: &Qp<Uc>) -> UcConnect {
-    let [here, there] = [own, peer].map(|qp| qp.address(1).expect("an address"));
-    UcConnect::new(here, there)
+fn usual(peer: &Qp<Uc>) -> UcConnect {
+    UcConnect::new(peer.address().expect("an address"))
 }
 
 fn buffer(pd: &Pd, bytes: &[u8]) -> Buf {
@@ -144,7 +143,7 @@ fn raw_requests_that_a_transport_does_not_have_are_refused_by_name(path: Path) {
     }
     let datagram = pd.create_qp_of::<Ud>(&QpConfig::new(&cq)).expect("a queue pair");
     datagram.activate(Qkey(1)).expect("ready");
-    let own = datagram.address(1).expect("an address").gid;
+    let own = datagram.address().expect("an address").gid;
     let ah = pd.create_ah(&adverb_verbs::AhAttr::new(own)).expect("a way");
     for kind in KINDS {
         let operation = kind.operation();
@@ -195,9 +194,9 @@ fn an_unreliable_connection_drops_what_it_may_not_do(path: Path) {
 fn an_unreliable_connection_works_with_every_path_mtu_and_address(path: Path) {
     for gid_index in [0, 1] {
         for path_mtu in [PathMtu::B256, PathMtu::B4096] {
-            let [a, b] = uc(path, |own, peer| {
-                let [here, there] = [own, peer].map(|qp| qp.address(gid_index).expect("there"));
-                UcConnect { gid_index, path_mtu, ..UcConnect::new(here, there) }
+            let [a, b] = uc(path, |peer| {
+                let there = peer.address_at(gid_index).expect("there");
+                UcConnect::new(there).gid_index(gid_index).path_mtu(path_mtu)
             });
             let data = pattern(5, 20_000);
             b.qp.post(Work::recv(b.pd.buffer(20_000).expect("memory"))).expect("room");

@@ -47,16 +47,15 @@ impl Scene {
     fn new(target: &mut Sharer) -> (Self, usize, u32) {
         // Three processes take turns on a machine that may be busy.
         let timeout = AckTimeout::from_exponent(16).expect("five bits");
-        Self::with(target, |how| RcConnect { timeout, ..how })
+        Self::with(target, |how| how.timeout(timeout))
     }
 
     /// A peer that is silent for long is dead, and one that is not ready is so for good.
     fn impatient(target: &mut Sharer) -> (Self, usize, u32) {
-        Self::with(target, |how| RcConnect {
-            timeout: AckTimeout::from_exponent(14).expect("five bits"),
-            retry_count: RetryCount::new(4).expect("three bits"),
-            rnr_retry: RnrRetry::new(2).expect("three bits"),
-            ..how
+        Self::with(target, |how| {
+            how.timeout(AckTimeout::from_exponent(14).expect("five bits"))
+                .retry_count(RetryCount::new(4).expect("three bits"))
+                .rnr_retry(RnrRetry::new(2).expect("three bits"))
         })
     }
 
@@ -68,9 +67,9 @@ impl Scene {
         let (pd, cq) = (context.alloc_pd(), context.create_cq(512).expect("a queue"));
         let initiator = pd.create_qp_of::<XrcInitiator>(&QpConfig::new(&cq)).expect("an initiator");
         let (target, there) = sharer.target();
-        let here = initiator.address(1).expect("an address");
+        let here = initiator.address().expect("an address");
         sharer.connect(target, here);
-        initiator.connect(&change(RcConnect::new(here, there))).expect("connected");
+        initiator.connect(change(RcConnect::new(there))).expect("connected");
         (Self { context, pd, cq, initiator }, target, there.qpn.get())
     }
 

@@ -6,7 +6,7 @@ use crate::pair::{pattern, wait};
 use crate::talker::{Talker, reply};
 use adverb_verbs::{
     Access, AsyncEvents, Buf, CompChannel, Context, Cq, CqConfig, Gid, Memory, Mr, OpenXrcd, Pd,
-    Psn, Qp, Qpn, RcConnect, RemoteQp, RemoteSlice, Rkey, Srq, SrqConfig, Work, XrcTarget, Xrcd,
+    Psn, Qp, Qpn, RemoteQp, RemoteSlice, Rkey, Srq, SrqConfig, Work, XrcTarget, Xrcd,
 };
 use std::fs::File;
 use std::ops::{Deref, DerefMut};
@@ -214,7 +214,7 @@ impl Servant {
             }
             ["target"] => {
                 let target = self.xrcd().create_target(0).expect("a target");
-                let RemoteQp { gid, qpn, psn } = target.address(1).expect("an address");
+                let RemoteQp { gid, qpn, psn } = target.address().expect("an address");
                 self.targets.push(Some(target));
                 let (index, gid) = (self.targets.len() - 1, u128::from_be_bytes(gid.0));
                 format!("{index} {gid} {} {}", qpn.get(), psn.get())
@@ -223,8 +223,7 @@ impl Servant {
                 let target = self.target(index);
                 let gid = Gid(number::<u128>(gid).to_be_bytes());
                 let peer = RemoteQp { gid, qpn: Qpn::new(number(qpn)), psn: Psn::new(number(psn)) };
-                let here = target.address(1).expect("an address");
-                target.connect(&RcConnect::new(here, peer)).expect("connected");
+                target.connect(peer).expect("connected");
                 "connected".to_owned()
             }
             ["state", index] => {

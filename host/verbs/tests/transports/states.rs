@@ -4,8 +4,7 @@ use crate::pair::{Pair, Setup, eventually, pattern, wait};
 use crate::path::{Path, on_every_path};
 use adverb_verbs::{
     Access, AhAttr, ConnectError, Context, Element, EventKind, Modify, PathMtu, PostError, Psn,
-    Qkey, Qp, QpConfig, QpState, Rc, RetryCount, RnrRetry, RnrTimer, Uc, UcConnect, Ud, WcStatus,
-    Work,
+    Qkey, Qp, QpConfig, QpState, Rc, RetryCount, RnrRetry, RnrTimer, Uc, Ud, WcStatus, Work,
 };
 
 on_every_path! {
@@ -25,7 +24,7 @@ fn init() -> Modify {
 }
 
 fn rtr(peer: &Qp<Rc>) -> Modify {
-    let peer = peer.address(1).expect("an address");
+    let peer = peer.address().expect("an address");
     Modify {
         ah: Some(AhAttr::new(peer.gid)),
         path_mtu: Some(PathMtu::B1024),
@@ -170,9 +169,9 @@ fn a_failed_send_queue_works_again_when_told_to() {
     let (pd, cq) = (context.alloc_pd(), context.create_cq(64).expect("a queue"));
     let make = || pd.create_qp_of::<Uc>(&QpConfig::new(&cq)).expect("a queue pair");
     let [a, b] = [make(), make()];
-    let [here, there] = [&a, &b].map(|qp| qp.address(1).expect("an address"));
-    a.connect(&UcConnect::new(here, there)).expect("connected");
-    b.connect(&UcConnect::new(there, here)).expect("connected");
+    let [here, there] = [&a, &b].map(|qp| qp.address().expect("an address"));
+    a.connect(there).expect("connected");
+    b.connect(here).expect("connected");
     let mut short = [1_u8; 3000];
     let send = adverb_verbs::SendKind::Send { imm: None };
     // The loan ends while the request waits in SQD, so that its memory is gone when it is sent.
@@ -247,7 +246,7 @@ fn a_query_returns_what_was_set() {
     a.qp.modify(&rtr(&b.qp)).expect("RTR");
     a.qp.modify(&rts(&a.qp)).expect("RTS");
     let attr = a.qp.query();
-    let peer = b.qp.address(1).expect("an address");
+    let peer = b.qp.address().expect("an address");
     assert_eq!((attr.state, attr.remote), (QpState::Rts, Some((peer.gid, peer.qpn))));
     assert_eq!(attr.ah.map(|ah| (ah.gid, ah.gid_index)), Some((peer.gid, 1)));
     assert_eq!((attr.path_mtu, attr.pkey_index, attr.port), (PathMtu::B1024, 0, 1));

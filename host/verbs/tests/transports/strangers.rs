@@ -5,8 +5,7 @@ use crate::datagram::{QKEY, Side};
 use crate::pair::{eventually, pattern, wait};
 use crate::stranger::{ANOTHERS, PEERS, Stranger, headers_of as headers};
 use adverb_verbs::{
-    Context, Pkey, Psn, Qkey, Qp, QpConfig, Qpn, RcConnect, SrqConfig, Uc, UcConnect, WcStatus,
-    Work, XrcInitiator,
+    Context, Pkey, Psn, Qkey, Qp, QpConfig, Qpn, SrqConfig, Uc, WcStatus, Work, XrcInitiator,
 };
 use adverb_wire::{Deth, Headers, Opcode, Operation, XrcEth};
 
@@ -109,7 +108,7 @@ fn victim<T: adverb_verbs::InDomain>(
     let context = Context::open("soft_lo").expect("the loopback device");
     let (pd, cq) = (context.alloc_pd(), context.create_cq(64).expect("a queue"));
     let qp = pd.create_qp_of::<T>(&QpConfig::new(&cq)).expect("a queue pair");
-    let own = qp.address(1).expect("an address");
+    let own = qp.address().expect("an address");
     let peer = adverb_verbs::RemoteQp { qpn: Qpn::new(0x55), psn: Psn::new(100), ..own };
     connect(&qp, own, peer);
     (context, pd, cq, qp)
@@ -124,8 +123,8 @@ fn broken_messages_over_an_unreliable_connection_are_dropped_whole() {
 }
 
 fn broken_messages() {
-    let (context, pd, cq, qp) = victim::<Uc>(|qp, own, peer| {
-        qp.connect(&UcConnect::new(own, peer)).expect("connected");
+    let (context, pd, cq, qp) = victim::<Uc>(|qp, _, peer| {
+        qp.connect(peer).expect("connected");
     });
     let stranger = Stranger::at(PEERS);
     let send = |operation, psn, payload: &[u8]| {
@@ -189,9 +188,9 @@ fn nonsense_for_a_target() {
         (Operation::SendOnly, Qpn::new(srq.number()), 2000), // Longer than the path MTU.
     ] {
         let target = xrcd.create_target(0).expect("a target");
-        let own = target.address(1).expect("an address");
+        let own = target.address().expect("an address");
         let peer = adverb_verbs::RemoteQp { qpn: Qpn::new(0x55), psn: Psn::new(1), ..own };
-        target.connect(&RcConnect::new(own, peer)).expect("connected");
+        target.connect(peer).expect("connected");
         let headers = headers(xrc(operation), target.number(), Psn::new(1), len);
         let headers = Headers { xrceth: Some(XrcEth { srqn }), ..headers };
         stranger.send(&stranger.packet(headers, &vec![0; len]));
@@ -204,9 +203,9 @@ fn nonsense_for_a_target() {
     let initiator = pd.create_qp_of::<XrcInitiator>(&QpConfig::new(&cq)).expect("an initiator");
     let target = xrcd.create_target(0).expect("a target");
     let [here, there] =
-        [initiator.address(1).expect("an address"), target.address(1).expect("an address")];
-    initiator.connect(&RcConnect::new(here, there)).expect("connected");
-    target.connect(&RcConnect::new(there, here)).expect("connected");
+        [initiator.address().expect("an address"), target.address().expect("an address")];
+    initiator.connect(there).expect("connected");
+    target.connect(here).expect("connected");
     let headers = headers(xrc(Operation::SendOnly), initiator.number(), there.psn, 4);
     let srqn = Qpn::new(srq.number());
     let headers = Headers { xrceth: Some(XrcEth { srqn }), ..headers };

@@ -5,8 +5,8 @@ use crate::pair::{bytes_of, eventually, pattern, remote, wait};
 use crate::path::{Path, on_every_path};
 use adverb_verbs::{
     Access, Buf, Completion, Context, Cq, CreateError, DataPath, Imm, Memory, OpenXrcd, Pd,
-    PostError, Qp, QpConfig, QpState, RcConnect, Rkey, Srq, SrqConfig, WcOpcode, WcStatus, Work,
-    XrcInitiator, XrcTarget, Xrcd,
+    PostError, Qp, QpConfig, QpState, Rkey, Srq, SrqConfig, WcOpcode, WcStatus, Work, XrcInitiator,
+    XrcTarget, Xrcd,
 };
 use std::io::ErrorKind;
 
@@ -71,10 +71,10 @@ impl Scene {
 fn connect(pd: &Pd, cq: &Cq, xrcd: &Xrcd) -> (Qp<XrcInitiator>, Qp<XrcTarget>) {
     let target = xrcd.create_target(0).expect("a target");
     let initiator = pd.create_qp_of::<XrcInitiator>(&QpConfig::new(cq)).expect("an initiator");
-    let here = initiator.address(1).expect("an address");
-    let there = target.address(1).expect("an address");
-    initiator.connect(&RcConnect::new(here, there)).expect("connected");
-    target.connect(&RcConnect::new(there, here)).expect("connected");
+    let here = initiator.address().expect("an address");
+    let there = target.address().expect("an address");
+    initiator.connect(there).expect("connected");
+    target.connect(here).expect("connected");
     (initiator, target)
 }
 

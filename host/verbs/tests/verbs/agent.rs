@@ -72,9 +72,9 @@ impl Agent {
     /// Connects a new queue pair of this process with a new one there.
     pub(crate) fn connect_to(&mut self, qp: &Qp<Rc>, setup: &Setup) -> Remote {
         let there = self.qp();
-        let here = qp.address(setup.gid_index).expect("an address");
+        let here = qp.address_at(setup.gid_index).expect("an address");
         self.connect(&there, here, setup);
-        qp.connect(&setup.to(RcConnect::new(here, there.qp))).expect("connected");
+        qp.connect(setup.to(RcConnect::new(there.qp))).expect("connected");
         there
     }
 
@@ -253,14 +253,13 @@ impl Servant {
         match words {
             ["qp"] => {
                 let qp = Setup::default().qp(&self.pd, &self.cq);
-                let RemoteQp { gid, qpn, psn } = qp.address(self.gid_index).expect("an address");
+                let RemoteQp { gid, qpn, psn } = qp.address_at(self.gid_index).expect("an address");
                 self.qps.push(Some(qp));
                 let index = self.qps.len() - 1;
                 format!("{index} {} {} {}", hex(&gid.0), qpn.get(), psn.get())
             }
             ["connect", index, gid, qpn, psn, mtu, timeout, retry_count, class] => {
                 let qp = self.qp(index);
-                let local = qp.address(self.gid_index).expect("an address");
                 let short = |word: &str| u32::try_from(number(word)).expect("short");
                 let (qpn, psn) = (Qpn::new(short(qpn)), Psn::new(short(psn)));
                 let remote = RemoteQp { gid: unhex(gid), qpn, psn };
@@ -272,7 +271,7 @@ impl Servant {
                     traffic_class: class.parse().expect("eight bits"),
                     ..Setup::default()
                 };
-                match qp.connect(&setup.to(RcConnect::new(local, remote))) {
+                match qp.connect(setup.to(RcConnect::new(remote))) {
                     Ok(()) => "connected".to_owned(),
                     Err(error) => error.to_string(),
                 }

@@ -72,8 +72,8 @@ fn overflows_are_counted_under_the_names_of_the_hardware() {
         let context = Context::open("soft_lo").expect("the loopback device");
         let side = Setup { cqe: 1, ..Setup::default() }.side(&context);
         let peer = Setup::default().side(&context);
-        let how = Setup::default().attributes(&side.qp, &peer.qp);
-        side.qp.connect(&how).expect("connected");
+        let how = Setup::default().attributes(&peer.qp);
+        side.qp.connect(how).expect("connected");
         for _ in 0..3 {
             side.qp.post(Work::recv(side.buffer(&[0; 8]))).expect("room");
         }
@@ -137,8 +137,8 @@ fn a_process_that_sleeps_answers_too() {
         let setup = Setup::default();
         let (pd, peer) = (context.alloc_pd(), setup.side(&context));
         let qp = setup.qp(&pd, &cq);
-        qp.connect(&setup.attributes(&qp, &peer.qp)).expect("connected");
-        peer.qp.connect(&setup.attributes(&peer.qp, &qp)).expect("connected");
+        qp.connect(setup.attributes(&peer.qp)).expect("connected");
+        peer.qp.connect(setup.attributes(&qp)).expect("connected");
         qp.post(Work::recv(pd.buffer(8).expect("memory"))).expect("room");
         cq.req_notify(false).expect("it has a channel");
         std::thread::scope(|scope| {

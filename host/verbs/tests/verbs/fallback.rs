@@ -28,11 +28,10 @@ fn observed(setup: Setup) -> (Context, Side, UdpSocket) {
     let side = setup.side(&context);
     let peer = UdpSocket::bind((THERE, ROCE_PORT)).expect("nobody else is there");
     peer.set_read_timeout(Some(FOREVER)).expect("a limit");
-    let local = side.qp.address(1).expect("an address");
     let gid = Gid::from_v4(THERE.octets());
     let remote = RemoteQp { gid, qpn: Qpn::new(77), psn: Psn::new(0) };
     let setup = Setup { timeout: 0, ..setup }; // Never twice.
-    side.qp.connect(&setup.to(RcConnect::new(local, remote))).expect("connected");
+    side.qp.connect(setup.to(RcConnect::new(remote))).expect("connected");
     (context, side, peer)
 }
 

@@ -117,10 +117,9 @@ fn who_is_stopped_before_anybody_has_met_it_is_a_cable_without_an_end(path: Path
     let there = frozen.qp();
     stop(frozen.pid());
     let side = setup().side(&context);
-    let here = side.qp.address(1).expect("an address");
-    let usual = adverb_verbs::RcConnect::new(here, there.qp);
+    let usual = adverb_verbs::RcConnect::new(there.qp);
     std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| side.qp.connect(&setup().to(usual)));
+        let connecting = scope.spawn(|| side.qp.connect(setup().to(usual)));
         talk(&context, &mut other);
         connecting.join().expect("no panic").expect("a cable without an end");
     });

@@ -5,17 +5,20 @@
 use crate::pair::{FOREVER, Pair, Setup, assert_same, bytes_of, pattern, remote};
 use crate::path::{Path, on_every_path};
 use adverb_verbs::{
-    Access, Completion, Imm, Memory, PathMtu, PollError, PostError, QpState, ReceiveWork, SendData,
-    SendKind, SendTo, SendWork, Sge, WcOpcode, WcStatus, Work, WorkCompletion, op,
+    Access, Completion, Imm, Memory, PathMtu, PollError, PostError, PostFailure, QpState,
+    ReceiveWork, SendData, SendKind, SendTo, SendWork, Sge, WcOpcode, WcStatus, Work,
+    WorkCompletion, op,
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 on_every_path! {
+    a_batch_is_posted_in_order_and_what_is_refused_comes_back,
     a_fenced_write_sends_what_the_read_before_it_brought,
     a_full_queue_says_so_and_gives_the_memory_back,
     a_vector_can_be_given_away_as_a_region,
+    a_wait_has_an_end,
     an_atomic_write_is_seen_whole_or_not_at_all,
     both_directions_work_at_once,
     completions_come_in_order_however_they_are_brought,
@@ -310,6 +313,67 @@ fn both_directions_work_at_once(path: Path) {
     });
     assert_same(&bytes_of(&at_a, 0, 1 << 20), &y, "to a");
     assert_same(&bytes_of(&at_b, 0, 1 << 20), &x, "to b");
+}
+
+/// Goal: a batch is what its requests one by one are, and a mistake in it costs nothing but what is behind it.
+/// Method: more than go to the device at once, signaled and not, with a READ in the midst and receives beside; then
+/// memory of another protection domain in the midst, and more than the queue holds.
+fn a_batch_is_posted_in_order_and_what_is_refused_comes_back(path: Path) {
+    let pair = path.setup().pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let region = b.region(&[9; 8]);
+    let far = remote(&region);
+    let count = 70_u8;
+    let message = |at: u8| Work::send(a.buffer(&[at; 8])).wr_id(at.into()).any();
+    b.qp.post_all((0..count).map(|_| Work::recv(b.buffer(&[0; 8])))).expect("room");
+    let works = (0..count).map(|at| match at {
+        40 => Work::read(a.buffer(&[0; 8]), far).wr_id(40).any(),
+        at if at % 2 == 1 && at != count - 1 => message(at).unsignaled(),
+        at => message(at),
+    });
+    a.qp.post_all(works).expect("room");
+    for at in (0..count).filter(|at| *at != 40) {
+        let done = b.wait().ok().expect("received");
+        let got = done.memory.and_then(Memory::into_buf).expect("a buffer");
+        assert_eq!(got[..], [at; 8]);
+    }
+    for at in (0..count).filter(|at| at % 2 == 0 || *at == count - 1) {
+        let done = a.wait().ok().expect("done");
+        assert_eq!(done.wc.wr_id, u64::from(at));
+        let got = done.memory.and_then(Memory::into_buf).expect("a buffer");
+        assert_eq!(got[..], [if at == 40 { 9 } else { at }; 8]);
+    }
+    let foreign = pair.context.alloc_pd().buffer(8).expect("memory");
+    b.qp.post_all((0..3).map(|_| Work::recv(b.buffer(&[0; 8])))).expect("room");
+    let works = [0, 1].map(message).into_iter().chain([Work::send(foreign).any(), message(3)]);
+    let refused = a.qp.post_all(works).expect_err("memory of another domain");
+    assert_eq!((refused.posted, refused.error), (2, PostFailure::ForeignMemory));
+    let lens = refused.memory.into_iter().map(|memory| memory.into_buf().map(|buf| buf.len()));
+    assert_eq!(lens.collect::<Vec<_>>(), [Some(8), Some(8)]);
+    for _ in 0..2 {
+        assert_eq!((b.status(), a.status()), (WcStatus::Success, WcStatus::Success));
+    }
+    assert!(a.is_quiet());
+    let most = path.setup().wr;
+    let refused = a.qp.post_all((0..most + 5).map(|_| message(0).unsignaled()));
+    let refused = refused.expect_err("more than there is room for");
+    let posted = u32::try_from(refused.posted).expect("few");
+    assert!(posted >= 1 && posted <= most, "{posted} of {most}: {}", refused.error);
+    assert_eq!(refused.memory.len(), usize::try_from(most + 5 - posted).expect("few"));
+}
+
+/// Goal: a wait ends after its time, and not before a completion that comes in it.
+fn a_wait_has_an_end(path: Path) {
+    let pair = path.setup().pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let start = Instant::now();
+    assert!(b.cq.wait_timeout(Duration::from_millis(20)).expect("no overrun").is_none());
+    assert!(start.elapsed() >= Duration::from_millis(20));
+    b.qp.post(Work::recv(b.buffer(&[0; 8]))).expect("room");
+    a.qp.post(Work::send(a.buffer(&[1; 8]))).expect("room");
+    let done = b.cq.wait_timeout(FOREVER).expect("no overrun").expect("it has come");
+    assert_eq!(done.wc.status, WcStatus::Success);
+    assert_eq!(a.status(), WcStatus::Success);
 }
 
 fn raw(wr_id: u64, kind: SendKind, data: SendData<'_>) -> SendWork<'_> {

@@ -105,23 +105,21 @@ impl Setup {
         pd.create_qp(&config).expect("a queue pair")
     }
 
-    pub(crate) fn attributes(&self, local: &Qp<Rc>, remote: &Qp<Rc>) -> RcConnect {
-        let address = |qp: &Qp<Rc>| qp.address(self.gid_index).expect("the address is there");
-        self.to(RcConnect::new(address(local), address(remote)))
+    pub(crate) fn attributes(&self, remote: &Qp<Rc>) -> RcConnect {
+        let address = |qp: &Qp<Rc>| qp.address_at(self.gid_index).expect("the address is there");
+        self.to(RcConnect::new(address(remote)))
     }
 
     pub(crate) fn to(&self, usual: RcConnect) -> RcConnect {
-        RcConnect {
-            gid_index: self.gid_index,
-            traffic_class: self.traffic_class,
-            path_mtu: self.path_mtu,
-            timeout: AckTimeout::from_exponent(self.timeout).expect("five bits"),
-            retry_count: RetryCount::new(self.retry_count).expect("three bits"),
-            rnr_retry: RnrRetry::new(self.rnr_retry).expect("three bits"),
-            max_rd_atomic: self.max_rd_atomic,
-            access: self.access,
-            ..usual
-        }
+        usual
+            .gid_index(self.gid_index)
+            .traffic_class(self.traffic_class)
+            .path_mtu(self.path_mtu)
+            .timeout(AckTimeout::from_exponent(self.timeout).expect("five bits"))
+            .retry_count(RetryCount::new(self.retry_count).expect("three bits"))
+            .rnr_retry(RnrRetry::new(self.rnr_retry).expect("three bits"))
+            .max_rd_atomic(self.max_rd_atomic)
+            .access(self.access)
     }
 
     /// The devices of both ends.
@@ -152,8 +150,8 @@ impl Setup {
 
     fn connected(&self, [context, far]: [Context; 2]) -> Pair {
         let (a, b) = (self.side(&context), self.side(&far));
-        a.qp.connect(&self.attributes(&a.qp, &b.qp)).expect("connected");
-        b.qp.connect(&self.attributes(&b.qp, &a.qp)).expect("connected");
+        a.qp.connect(self.attributes(&b.qp)).expect("connected");
+        b.qp.connect(self.attributes(&a.qp)).expect("connected");
         if let Some(path) = self.path {
             assert_eq!((a.qp.path(), b.qp.path()), (Some(path.expected()), a.qp.path()));
         }

@@ -45,8 +45,7 @@ impl Scene {
         let (_, end) = gid.split_at_mut(10);
         end.copy_from_slice(&[0xff, 0xff, 127, 0, 0, 2]);
         let remote = RemoteQp { gid: Gid(gid), qpn: NUMBER, psn: FIRST };
-        let local = side.qp.address(setup.gid_index).expect("the address is there");
-        side.qp.connect(&setup.to(RcConnect::new(local, remote))).expect("connected");
+        side.qp.connect(setup.to(RcConnect::new(remote))).expect("connected");
         Self { context, side, peer }
     }
 

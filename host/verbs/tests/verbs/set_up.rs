@@ -56,13 +56,15 @@ fn capacities_out_of_range_are_named_with_their_bounds() {
 fn addresses_that_do_not_fit_are_refused() {
     let context = context();
     let side = Setup::default().side(&context);
-    let error = side.qp.address(99).expect_err("there is none");
+    let error = side.qp.address_at(99).expect_err("there is none");
     assert!(matches!(error, ConnectError::NoSuchGid { index: 99 }), "{error}");
+    // What `main` prints of it.
+    assert_eq!(format!("{error:?}"), error.to_string());
 
-    let local = side.qp.address(1).expect("127.0.0.1");
+    let local = side.qp.address().expect("127.0.0.1");
     let mut remote = local;
     remote.gid = Gid([0xfd; 16]);
-    let error = side.qp.connect(&RcConnect::new(local, remote)).expect_err("IPv4 and IPv6");
+    let error = side.qp.connect(RcConnect::new(remote).gid_index(1)).expect_err("IPv4 and IPv6");
     assert!(matches!(error, ConnectError::OtherFamily { .. }), "{error}");
     assert_eq!(side.qp.state(), QpState::Init, "as far as it came");
 }
@@ -70,8 +72,8 @@ fn addresses_that_do_not_fit_are_refused() {
 #[test]
 fn a_queue_pair_connects_once() {
     let pair = Setup::default().pair();
-    let again = Setup::default().attributes(&pair.a.qp, &pair.b.qp);
-    let error = pair.a.qp.connect(&again).expect_err("it is connected");
+    let again = Setup::default().attributes(&pair.b.qp);
+    let error = pair.a.qp.connect(again).expect_err("it is connected");
     assert!(matches!(error, ConnectError::State(_)), "{error}");
     assert_eq!(pair.a.qp.state(), QpState::Rts);
 }
@@ -86,8 +88,8 @@ fn a_port_that_is_taken_is_named_with_the_cure() {
         };
         let context = context();
         let side = Setup::default().side(&context);
-        let local = side.qp.address(1).expect("127.0.0.1");
-        let error = side.qp.connect(&RcConnect::new(local, local)).expect_err("it is taken");
+        let local = side.qp.address().expect("127.0.0.1");
+        let error = side.qp.connect(local).expect_err("it is taken");
         let text = error.to_string();
         assert!(text.contains("4791") && text.contains("rdma_rxe"), "{text}");
     });

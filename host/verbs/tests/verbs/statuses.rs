@@ -7,8 +7,8 @@
 use crate::pair::{Pair, Setup, bytes_of, eventually, remote};
 use crate::path::{Path, on_every_path};
 use adverb_verbs::{
-    Access, Memory, Mr, PathMtu, PostFailure, QpState, Rc, RcConnect, ReceiveWork, RemoteQp,
-    RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, Supports, WcOpcode, WcStatus, Work,
+    Access, Memory, Mr, PathMtu, PostFailure, QpState, Rc, RcConnect, ReceiveWork, RemoteSlice,
+    Rkey, SendData, SendKind, SendTo, SendWork, Supports, WcOpcode, WcStatus, Work,
 };
 
 on_every_path! {
@@ -257,16 +257,14 @@ fn a_neighbour_that_poses_as_the_peer_is_not_heard() {
         let context = path.context();
         let (third, known, friend) =
             (setup.side(&context), setup.side(&context), setup.side(&pair.far));
-        let [here, there] = [&known, &friend].map(|side| side.qp.address(1).expect("it is there"));
-        known.qp.connect(&path.setup().to(RcConnect::new(here, there))).expect("connected");
-        friend.qp.connect(&path.setup().to(RcConnect::new(there, here))).expect("connected");
+        let [here, there] = [&known, &friend].map(|side| side.qp.address().expect("it is there"));
+        known.qp.connect(path.setup().to(RcConnect::new(there))).expect("connected");
+        friend.qp.connect(path.setup().to(RcConnect::new(here))).expect("connected");
         friend.qp.post(Work::recv(friend.buffer(&[0; 8]))).expect("room");
         known.qp.post(Work::send(known.buffer(&[2; 8]))).expect("room");
         assert_eq!((friend.status(), known.status()), (WcStatus::Success, WcStatus::Success));
-        let [peer, victim, own] =
-            [a, b, &third].map(|side| side.qp.address(1).expect("it is there"));
-        let posing = RemoteQp { psn: peer.psn, ..own };
-        third.qp.connect(&setup.to(RcConnect::new(posing, victim))).expect("connected");
+        let [peer, victim] = [a, b].map(|side| side.qp.address().expect("it is there"));
+        third.qp.connect(setup.to(RcConnect::new(victim)).first_psn(peer.psn)).expect("connected");
         let target = b.region(&[0; 8]);
         let scatter = [target.sge(0, 8).expect("inside")];
         b.post_recv(&[ReceiveWork { wr_id: 1, sges: &scatter, buffer: None }]).expect("room");

@@ -83,7 +83,7 @@ fn an_address_of_another_user_is_refused_with_advice() {
         let pair = Setup { path: Some(Path::Udp), ..setup }.pair();
         let mut agent = Agent::start_by(somebody_else(), "soft_lo", 1);
         let there = agent.qp();
-        let here = pair.a.qp.address(1).expect("an address");
+        let here = pair.a.qp.address().expect("an address");
         let refused = agent.refused(&there, here, &setup);
         assert!(refused.contains("by a program of another user"), "{refused}");
         let target = pair.b.region(&[0; 8]);
@@ -97,8 +97,8 @@ fn an_address_of_another_user_is_refused_with_advice() {
         let strict = Context::open_with("soft_lo", &crate::path::only_memory()).expect("loopback");
         let side = setup.side(&strict);
         let RemoteQp { gid, qpn, psn } = there.qp;
-        let how = RcConnect::new(here, RemoteQp { gid, qpn, psn });
-        let refused = side.qp.connect(&setup.to(how)).expect_err("of another user").to_string();
+        let how = RcConnect::new(RemoteQp { gid, qpn, psn });
+        let refused = side.qp.connect(setup.to(how)).expect_err("of another user").to_string();
         assert!(refused.contains("not of a device of this host and user"), "{refused}");
     });
 }

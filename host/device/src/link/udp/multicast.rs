@@ -36,7 +36,6 @@ impl GroupLimits {
 }
 
 /// Why a queue pair was not attached or detached. Nothing has changed.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum GroupError {
     /// The loopback interface has no way to groups of IPv6, but to those of IPv4.
@@ -174,3 +173,5 @@ impl Group {
         true
     }
 }
+
+adverb_sys::debug_as_display!(GroupError);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 
 /// Why a request was not posted. The caller's mistake; nothing was queued.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum PostError {
     /// Datagrams need an address, XRC requests a shared receive queue, and others neither.
@@ -147,3 +147,5 @@ impl fmt::Display for PostError {
 }
 
 impl std::error::Error for PostError {}
+
+adverb_sys::debug_as_display!(PostError);
