@@ -234,7 +234,7 @@ static LAST_S: AtomicU32 = AtomicU32::new(0);
 
 /// Takes from the dead what they had.
 pub(crate) fn sweep(is_thorough: bool) {
-    // A handler may have interrupted somebody who allocates memory.
+    // A handler may have interrupted a call that is about to use what is swept away.
     if thread::with(|thread| thread.handlers.get()) != 0 || life::is_confined() {
         return;
     }

@@ -16,6 +16,7 @@
 //! epoll, multiplex, doorbell                  signal, life  handlers, forks, new programs
 //! config, log, stats                          raw, real     system calls, the real functions
 //! memberships for statistics                 family, holders  processes that share all this
+//! heap        memory, but not the program's
 //! ```
 //!
 //! Not here: what rules and parameters mean (`adverb-sockconf`).
@@ -37,7 +38,9 @@ mod doors;
 mod epoll;
 mod exports;
 mod family;
+mod few;
 mod habit;
+mod heap;
 mod holders;
 mod life;
 mod lock;

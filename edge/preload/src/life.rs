@@ -13,8 +13,8 @@ use crate::holders::Heir;
 use crate::lock::Lock;
 use crate::slot::{self, Carrier, Kind, Slot};
 use crate::{
-    config, doorbell, doors, epoll, exports, family, meeting, raw, signal, sockets, successor,
-    table, thread,
+    config, doorbell, doors, epoll, exports, family, heap, meeting, raw, signal, sockets,
+    successor, table, thread,
 };
 
 /// Called by the loader.
@@ -64,6 +64,7 @@ pub(crate) fn confine() {
     }
     signal::guard();
     let errno = raw::errno();
+    heap::provide();
     successor::give_up_all();
     let mut is_bare = true;
     table::each(0, usize::MAX, |fd| match table::epoll(fd) {

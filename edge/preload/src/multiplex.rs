@@ -17,6 +17,7 @@ use crate::config;
 use crate::datagram::{self, Content};
 use crate::doorbell::{Borrowed, Doorbell, Sleeping};
 use crate::epoll::{self, Epoll};
+use crate::few::Few;
 use crate::patience::{self, Patience, SLICE_NS, Spin};
 use crate::raw::{self, Errno};
 use crate::real::real;
@@ -131,7 +132,7 @@ fn poll_inner(
     if fds.is_empty() || limit_ns == Some(0) && !fds.iter().any(|fd| is_known(fd.fd)) {
         return kernel_sleep(fds, limit_ns, mask);
     }
-    let mut known: Vec<Known> = fds.iter().map(|fd| Known::of(fd.fd)).collect();
+    let mut known = Few::of(fds.iter().map(|fd| Known::of(fd.fd)), || Known::Nothing);
     let has_rings = known.iter().any(|known| !matches!(known, Known::Nothing));
     let most_ns = config.select_spin_ns;
     let mut patience = Patience::start(most_ns, limit_ns, Interrupts::All).since(seen);
@@ -177,7 +178,7 @@ fn poll_inner(
             continue;
         };
         let sleepers = sleepers(fds, &known);
-        let bell = fds.iter().zip(&known).any(rings_for_bytes).then(Borrowed::take).flatten();
+        let bell = fds.iter().zip(&*known).any(rings_for_bytes).then(Borrowed::take).flatten();
         if !cool(fds, &known, bell.as_deref()) {
             // That may be so for long, and only the kernel knows of the others.
             looks = every;
@@ -185,14 +186,16 @@ fn poll_inner(
         }
         let mut asked = ask(fds, &known);
         let bell_fd = bell.as_ref().and_then(|bell| bell.fd());
-        asked.extend(bell_fd.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
+        if let Some(fd) = bell_fd {
+            asked.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        }
         let left_ns = match has_streams {
             true => Some(patience.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
             false => patience.slice_ns(),
         };
         let slept = kernel_sleep(&mut asked, left_ns, mask);
         if let (Some(bell), Some(_)) = (&bell, bell_fd)
-            && asked.pop().is_some_and(|polled| polled.revents != 0)
+            && asked.last().is_some_and(|polled| polled.revents != 0)
         {
             bell.hear();
         }
@@ -200,7 +203,7 @@ fn poll_inner(
         drop(sleepers);
         drop(dozers);
         patience.slept(since, most_ns);
-        for (asked, known) in asked.iter().zip(&known) {
+        for (asked, known) in asked.iter().zip(&*known) {
             if let Some((slot, segment)) = known.rings() {
                 stream::heed(slot, asked.revents);
                 if asked.revents & libc::POLLIN != 0 {
@@ -233,13 +236,16 @@ fn is_due(known: &[Known], now_ns: u64) -> bool {
 
 /// Says of every datagram socket that is waited for that its owner sleeps. `None` if one has
 /// something already.
-fn doze<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Option<Vec<datagram::Sleeper<'a>>> {
-    let mut dozers = Vec::new();
+fn doze<'a>(
+    fds: &[libc::pollfd],
+    known: &'a [Known],
+) -> Option<Few<Option<datagram::Sleeper<'a>>>> {
+    let mut dozers = Few::new(|| None);
     for (fd, known) in fds.iter().zip(known) {
         let Known::Datagram(slot) = known else { continue };
         datagram::mind(slot, fd.fd);
         if fd.events & READING != 0 {
-            dozers.push(datagram::Sleeper::new(slot, fd.fd)?);
+            dozers.push(Some(datagram::Sleeper::new(slot, fd.fd)?));
         }
     }
     Some(dozers)
@@ -303,7 +309,7 @@ fn spin_then_sleep(
 
 /// The set as the kernel is asked about it: bells and ends of connections with rings, everything
 /// of the others.
-fn ask(fds: &[libc::pollfd], known: &[Known]) -> Vec<libc::pollfd> {
+fn ask(fds: &[libc::pollfd], known: &[Known]) -> Few<libc::pollfd> {
     let each = fds.iter().zip(known).map(|(fd, known)| match known.rings() {
         None => libc::pollfd { fd: fd.fd, events: fd.events, revents: 0 },
         Some((slot, segment)) => {
@@ -315,11 +321,11 @@ fn ask(fds: &[libc::pollfd], known: &[Known]) -> Vec<libc::pollfd> {
             libc::pollfd { fd: fd.fd, events, revents: 0 }
         }
     });
-    each.collect()
+    Few::of(each, || libc::pollfd { fd: -1, events: 0, revents: 0 })
 }
 
 /// Asks the kernel about the set, now.
-fn ask_now(fds: &[libc::pollfd], known: &[Known]) -> Vec<libc::pollfd> {
+fn ask_now(fds: &[libc::pollfd], known: &[Known]) -> Few<libc::pollfd> {
     let mut asked = ask(fds, known);
     kernel_poll(&mut asked);
     asked
@@ -329,7 +335,7 @@ fn ask_now(fds: &[libc::pollfd], known: &[Known]) -> Vec<libc::pollfd> {
 fn look(
     fds: &mut [libc::pollfd],
     known: &mut [Known],
-    mut asked: Option<Vec<libc::pollfd>>,
+    mut asked: Option<Few<libc::pollfd>>,
 ) -> usize {
     let kernel = asked.is_some();
     let mut has_changed = false;
@@ -346,7 +352,7 @@ fn look(
         asked = Some(ask_now(fds, known));
     }
     if let Some(asked) = asked {
-        for ((fd, known), asked) in fds.iter_mut().zip(known.iter_mut()).zip(&asked) {
+        for ((fd, known), asked) in fds.iter_mut().zip(known.iter_mut()).zip(&*asked) {
             fd.revents = 0;
             match known {
                 Known::Socket(slot) => stream::heed(slot, asked.revents),
@@ -456,12 +462,12 @@ fn cool(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool 
 }
 
 /// Everybody who has rings, as a sleeper.
-fn sleepers<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Vec<Sleeper<'a>> {
+fn sleepers<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Few<Option<Sleeper<'a>>> {
     let sleeper = |(fd, known): (&libc::pollfd, &'a Known)| {
         let (slot, _) = known.rings()?;
         Some(Sleeper::new(slot, fd.events & libc::POLLOUT != 0))
     };
-    fds.iter().zip(known).filter_map(sleeper).collect()
+    Few::of(fds.iter().zip(known).map(sleeper).filter(Option::is_some), || None)
 }
 
 /// Where all there is to wait for are bytes in rings: sleeps where only their writers wake it, for a
@@ -546,26 +552,25 @@ fn has(set: Option<&[u64]>, fd: usize) -> bool {
     set.and_then(|set| set.get(fd / 64)).is_some_and(|word| word & (1 << (fd % 64)) != 0)
 }
 
-/// Leaves in `set` the descriptors of `fds` for which `keep` says so. Returns how many.
+/// Leaves in `set` the descriptors of `fds`, which ascend, for which `keep` says so. Returns how many.
 fn keep(
     set: Option<&mut [u64]>,
     fds: &[libc::pollfd],
     keep: impl Fn(&libc::pollfd) -> bool,
 ) -> usize {
-    let Some(set) = set else { return 0 };
     let mut count = 0;
-    let mut new = vec![0_u64; set.len()];
-    for fd in fds {
-        let Ok(number) = usize::try_from(fd.fd) else { continue };
-        if has(Some(set), number)
-            && keep(fd)
-            && let Some(word) = new.get_mut(number / 64)
-        {
-            *word |= 1 << (number % 64);
-            count += 1;
+    let mut fds = fds.iter().filter_map(|fd| Some((usize::try_from(fd.fd).ok()?, fd))).peekable();
+    for (at, word) in set.into_iter().flatten().enumerate() {
+        let mut kept = 0;
+        while let Some((number, fd)) = fds.next_if(|(number, _)| number / 64 == at) {
+            let bit = 1 << (number % 64);
+            if *word & bit != 0 && keep(fd) {
+                kept |= bit;
+                count += 1;
+            }
         }
+        *word = kept;
     }
-    set.copy_from_slice(&new);
     count
 }
 
@@ -577,7 +582,7 @@ pub(crate) fn select(
     mask: Option<&libc::sigset_t>,
 ) -> Result<usize, Errno> {
     let Sets { read, write, except } = sets;
-    let mut fds = Vec::new();
+    let mut fds = Few::new(|| libc::pollfd { fd: -1, events: 0, revents: 0 });
     for fd in 0..count {
         let mut events = 0;
         if has(read.as_deref(), fd) {

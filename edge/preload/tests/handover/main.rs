@@ -93,6 +93,13 @@ fn succeeds(name: &str, modes: &[&[(&str, &str)]], arguments: &[&str]) {
     }
 }
 
+/// Goal: calls that a handler may make ask the program's `malloc` for nothing, which the handler may have
+/// interrupted.
+#[test]
+fn a_handler_may_interrupt_malloc() {
+    succeeds("handlers", &[&SHARED, &SPINNING, &SLEEPING], &["first", "again", "count"]);
+}
+
 /// Goal: a thread that is cancelled while it waits ends there, and nothing is left in disorder.
 #[test]
 fn a_thread_that_is_cancelled_leaves_everything_usable() {
