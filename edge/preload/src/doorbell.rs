@@ -161,6 +161,12 @@ pub(crate) struct Doorbell {
     heard: AtomicU32,
 }
 
+impl Default for Doorbell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Doorbell {
     pub(crate) const fn new() -> Self {
         Self { number: AtomicU32::new(0), socket: Socket::new(), heard: AtomicU32::new(0) }

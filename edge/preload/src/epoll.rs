@@ -13,7 +13,8 @@
 //!
 //! 1. `state` is touched only while `lock` is held.
 //! 2. Instances are made by `Box::leak` and never freed, so that an entry of the table is always
-//!    good to follow.
+//!    good to follow. One is used again when nothing counts it any longer: no entry, no thread that is
+//!    inside, and no instance that watches it.
 
 #![expect(clippy::as_conversions, reason = "the kernel's event masks have two widths")]
 
@@ -26,17 +27,20 @@ mod wait;
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
+use std::ops::Deref;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::doorbell::{Doorbell, Sleeping};
-use crate::lock::Lock;
+use crate::lock::{Guarded, Lock};
 use crate::raw::{self, Answer};
 use crate::slot::Slot;
 
 pub(crate) use self::changes::note_change;
-use self::item::Item;
 pub(crate) use self::item::events_of;
+use self::item::{Item, Target};
 
+#[derive(Default)]
 struct State {
     items: Vec<Option<Item>>,
     hot: Vec<usize>,
@@ -72,7 +76,12 @@ struct State {
 
 /// One epoll instance.
 pub(crate) struct Epoll {
-    refs: AtomicUsize,
+    /// Descriptors that stand for it.
+    descriptors: AtomicUsize,
+    /// These, and everything else that uses it; 0 if it is free.
+    users: AtomicUsize,
+    /// Other instances may watch it.
+    is_inner: AtomicBool,
     lock: Lock,
     /// Threads that wait for the lock.
     wanting: AtomicUsize,
@@ -91,6 +100,36 @@ impl std::fmt::Debug for Epoll {
 
 // SAFETY: `state` is touched only while `lock` is held (rule 1); the rest is atomics.
 unsafe impl Sync for Epoll {}
+
+/// An instance in use: it stays what it is until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Instance(&'static Epoll);
+
+impl Deref for Instance {
+    type Target = Epoll;
+
+    #[inline]
+    fn deref(&self) -> &Epoll {
+        self.0
+    }
+}
+
+impl Drop for Instance {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.recycle();
+        }
+    }
+}
+
+/// Instances that nothing uses.
+static FREE: Guarded<Vec<&'static Epoll>> = Guarded::new(Vec::new());
+
+/// The lock on those, for a fork.
+pub(crate) fn free() -> &'static Lock {
+    FREE.lock()
+}
 
 /// The mark of our items in the kernel's instances: it is in the upper half of an event's data.
 const MARK: u64 = 0xad5e_71c3 << 32;
@@ -120,63 +159,78 @@ fn kernel_control(epfd: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> 
 
 impl Epoll {
     /// A new instance, for the table.
-    pub(crate) fn create() -> &'static Self {
-        let state = State {
-            items: Vec::new(),
-            hot: Vec::new(),
-            changes: 0,
-            stale: Vec::new(),
-            skipped: 0,
-            asleep: 0,
-            is_watched: false,
-            marks: 0,
-            doorbell: Doorbell::new(),
-            dozing: Vec::new(),
-            free: Vec::new(),
-            places: BTreeMap::new(),
-            datagrams: Vec::new(),
-            inners: Vec::new(),
-            next_check: 0,
-            kept: Vec::new(),
-        };
-        let epoll: &'static Self = Box::leak(Box::new(Self {
-            refs: AtomicUsize::new(0),
-            lock: Lock::new(),
-            wanting: AtomicUsize::new(0),
-            count: AtomicUsize::new(0),
-            has_marked: AtomicBool::new(false),
-            state: UnsafeCell::new(state),
-        }));
-        with_all(|all| all.push(epoll));
+    pub(crate) fn create() -> Instance {
+        let free = FREE.with(Vec::pop);
+        let epoll: &'static Self = free.unwrap_or_else(|| {
+            Box::leak(Box::new(Self {
+                descriptors: AtomicUsize::new(0),
+                users: AtomicUsize::new(0),
+                is_inner: AtomicBool::new(false),
+                lock: Lock::new(),
+                wanting: AtomicUsize::new(0),
+                count: AtomicUsize::new(0),
+                has_marked: AtomicBool::new(false),
+                state: UnsafeCell::default(),
+            }))
+        });
+        epoll.users.store(1, Ordering::Release);
+        Instance(epoll)
+    }
+
+    /// One user more, unless it is free.
+    #[inline]
+    pub(crate) fn retain(&'static self) -> Option<Instance> {
+        let more = |users: usize| (users != 0).then(|| users.wrapping_add(1));
+        self.users.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
+        Some(Instance(self))
+    }
+
+    /// One descriptor more, which takes over the caller's use.
+    pub(crate) fn name(instance: Instance) -> &'static Self {
+        let epoll = instance.0;
+        std::mem::forget(instance);
+        if epoll.descriptors.fetch_add(1, Ordering::AcqRel) == 0 {
+            with_all(|all| all.push(epoll));
+        }
         epoll
     }
 
-    pub(crate) fn retain(&self) {
-        self.refs.fetch_add(1, Ordering::AcqRel);
+    /// One descriptor less. The last one empties the instance.
+    pub(crate) fn unname(&'static self) {
+        let _used = Instance(self);
+        if self.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
+            with_all(|all| {
+                all.retain(|known| !ptr::eq(*known, self));
+                if self.is_inner.load(Ordering::Acquire) {
+                    all.iter().for_each(|epoll| epoll.forget_inner(self));
+                }
+            });
+            self.empty();
+        }
     }
 
-    /// One descriptor less. The last one empties the instance.
-    pub(crate) fn release(&self) {
-        if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let mut gone = self.with(|state| {
-                state.doorbell.give_back();
-                for list in [
-                    &mut state.hot,
-                    &mut state.dozing,
-                    &mut state.datagrams,
-                    &mut state.inners,
-                    &mut state.stale,
-                    &mut state.free,
-                ] {
-                    *list = Vec::new();
-                }
-                (state.places, state.marks) = (BTreeMap::new(), 0);
-                std::mem::take(&mut state.items)
-            });
-            self.count.store(0, Ordering::Release);
-            gone.iter_mut().flatten().for_each(Item::part);
-            with_all(|all| all.retain(|known| !std::ptr::eq(*known, self)));
-        }
+    /// Nothing is registered any longer.
+    fn empty(&self) {
+        let mut gone = self.with(|state| {
+            state.doorbell.give_back();
+            let asleep = state.asleep;
+            let gone = std::mem::take(state);
+            state.asleep = asleep;
+            gone
+        });
+        self.count.store(0, Ordering::Release);
+        gone.items.iter_mut().flatten().for_each(Item::part);
+    }
+
+    /// Its last user has gone.
+    #[cold]
+    fn recycle(&'static self) {
+        // A thread that was inside may have registered something after the last descriptor was closed.
+        self.empty();
+        self.with(|state| state.asleep = 0);
+        self.is_inner.store(false, Ordering::Relaxed);
+        self.has_marked.store(false, Ordering::Relaxed);
+        FREE.with(|free| free.push(self));
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
@@ -324,4 +378,20 @@ pub(crate) fn each_slot(mut f: impl FnMut(&'static Slot)) {
 pub(crate) fn after_fork() {
     ALL.lock.let_go();
     with_all(|all| all.iter().for_each(|epoll| epoll.after_fork()));
+}
+
+/// The same, if that thread is inside no call: what the child has is all that uses an instance.
+pub(crate) fn count_again() {
+    with_all(|all| {
+        for epoll in all.iter() {
+            epoll.users.store(epoll.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let count = |item: &Item| {
+            if let Target::Inner(inner) = &item.target {
+                inner.users.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        all.iter()
+            .for_each(|epoll| epoll.with(|state| state.items.iter().flatten().for_each(count)));
+    });
 }

@@ -170,6 +170,7 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
         exports::streams(),
         doors::opening(),
         doorbell::opening(),
+        epoll::free(),
         table::changes(),
     ]
     .into_iter()
@@ -233,6 +234,7 @@ extern "C" fn in_child() {
         locks().for_each(Lock::let_go);
         epoll::after_fork();
         if thread::with(|thread| thread.handlers.get()) == 0 {
+            epoll::count_again();
             slot::after_fork();
         }
     } else {

@@ -16,7 +16,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::config;
 use crate::datagram::{self, Content};
 use crate::doorbell::{Borrowed, Doorbell, Sleeping};
-use crate::epoll::{self, Epoll};
+use crate::epoll::{self, Instance};
 use crate::few::Few;
 use crate::patience::{self, Patience, SLICE_NS, Spin};
 use crate::raw::{self, Errno};
@@ -33,7 +33,7 @@ enum Known {
     Socket(Pin),
     /// One that has a mailbox, or may get one while we wait.
     Datagram(Pin),
-    Epoll(&'static Epoll),
+    Epoll(Instance),
 }
 
 impl Known {

@@ -8,15 +8,14 @@
 //! # Safety
 //!
 //! An entry is 0, the address of a slot with the last bit set, or the address of an epoll instance
-//! with the second last bit set. Slots are never unmapped; epoll instances never freed while an
-//! entry or a reference counts them.
+//! with the second last bit set. Slots are never unmapped, epoll instances never freed.
 
 use std::ffi::c_int;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use crate::epoll::Epoll;
+use crate::epoll::{Epoll, Instance};
 use crate::lock::Lock;
 use crate::raw::{self, Errno};
 use crate::slot::Slot;
@@ -183,13 +182,21 @@ pub(crate) fn find(is_it: impl Fn(c_int) -> bool) -> Option<c_int> {
 }
 
 /// The epoll instance that a descriptor stands for.
-pub(crate) fn epoll(fd: c_int) -> Option<&'static Epoll> {
-    let found = entry(fd)?.load(Ordering::Acquire);
-    if found & EPOLL == 0 {
-        return None;
+pub(crate) fn epoll(fd: c_int) -> Option<Instance> {
+    let entry = entry(fd)?;
+    loop {
+        let found = entry.load(Ordering::Acquire);
+        let instance = epoll_of(found)?.retain();
+        if instance.is_some() && entry.load(Ordering::Acquire) == found {
+            return instance;
+        }
     }
-    let at = ptr::with_exposed_provenance::<Epoll>(found & !EPOLL);
-    // SAFETY: the entry holds the address of an instance, which is never freed.
+}
+
+/// The instance that an entry says.
+fn epoll_of(word: usize) -> Option<&'static Epoll> {
+    let at = (word & EPOLL != 0).then(|| ptr::with_exposed_provenance::<Epoll>(word & !EPOLL))?;
+    // SAFETY: the entry holds, or held, the address of an instance, which is never freed.
     Some(unsafe { &*at })
 }
 
@@ -207,10 +214,9 @@ pub(crate) fn set_socket(fd: c_int, slot: &'static Slot) {
 }
 
 /// Makes `fd` stand for an epoll instance.
-pub(crate) fn set_epoll(fd: c_int, epoll: &'static Epoll) {
+pub(crate) fn set_epoll(fd: c_int, instance: Instance) {
     if let Some(entry) = entry_or_new(fd) {
-        epoll.retain();
-        let word = ptr::from_ref(epoll).expose_provenance() | EPOLL;
+        let word = ptr::from_ref(Epoll::name(instance)).expose_provenance() | EPOLL;
         let_go(change(entry, word));
     }
 }
@@ -228,10 +234,8 @@ pub(crate) fn clear(fd: c_int) -> Option<&'static Slot> {
 fn let_go(old: usize) {
     if let Some(slot) = slot_of(old) {
         slot.release();
-    } else if old & EPOLL != 0 {
-        let at = ptr::with_exposed_provenance::<Epoll>(old & !EPOLL);
-        // SAFETY: the entry held the address of an instance, which is never freed.
-        unsafe { &*at }.release();
+    } else if let Some(epoll) = epoll_of(old) {
+        epoll.unname();
     }
 }
 

@@ -126,7 +126,7 @@ impl Epoll {
 
     /// A descriptor that is about to be closed stands for a socket that others have as well: they are
     /// what it is looked at by from now on, and if it has been removed here, it is now.
-    pub(super) fn lay(&'static self, fd: c_int, slot: &Slot) {
+    pub(super) fn lay(&self, fd: c_int, slot: &Slot) {
         let places: Vec<usize> = self.with(|state| state.items_of(slot.index()).collect());
         if places.is_empty() {
             return;
@@ -169,11 +169,12 @@ impl Epoll {
             state.inners.iter().copied().find(|at| {
                 let item = state.items.get(*at).and_then(Option::as_ref);
                 let target = item.filter(|item| item.fd == fd).map(|item| &item.target);
-                matches!(target, Some(Target::Inner(known)) if std::ptr::eq(*known, inner))
+                matches!(target, Some(Target::Inner(known)) if std::ptr::eq(&**known, &*inner))
             })
         });
         match (op, at) {
             (libc::EPOLL_CTL_ADD, _) => {
+                inner.is_inner.store(true, Ordering::Release);
                 self.insert(Item::new(fd, Target::Inner(inner), events, data));
             }
             (libc::EPOLL_CTL_MOD, Some(at)) => self.with(|state| {
@@ -244,6 +245,18 @@ impl Epoll {
     /// Forgets a socket whose last descriptor is being closed.
     pub(super) fn forget(&self, slot: &Slot) {
         while let Some(at) = self.with(|state| state.items_of(slot.index()).next()) {
+            self.remove(at);
+        }
+    }
+
+    /// Forgets an instance whose last descriptor is being closed.
+    pub(super) fn forget_inner(&self, inner: &Self) {
+        let is_it = |item: &Item| matches!(&item.target, Target::Inner(known) if std::ptr::eq(&**known, inner));
+        let next = |state: &mut State| {
+            let mut inners = state.inners.iter().copied();
+            inners.find(|at| state.items.get(*at).and_then(Option::as_ref).is_some_and(is_it))
+        };
+        while let Some(at) = self.with(next) {
             self.remove(at);
         }
     }

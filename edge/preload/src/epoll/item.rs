@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use super::{Epoll, note_change};
+use super::{Instance, note_change};
 use crate::datagram::{self, Content};
 use crate::raw;
 use crate::slot::Slot;
@@ -23,7 +23,7 @@ pub(super) enum Target {
     /// besides.
     Datagram(Pin),
     /// Another instance.
-    Inner(&'static Epoll),
+    Inner(Instance),
 }
 
 /// One registration of a connection, or of another instance.
@@ -43,7 +43,7 @@ pub(super) struct Item {
     /// It was hot until its watcher went to sleep, and is hot again when that wakes.
     pub(super) is_dozing: bool,
     /// The program has removed it, by this descriptor of the instance, and the kernel still has it;
-    /// see [`Epoll::bury`].
+    /// see [`super::Epoll::bury`].
     pub(super) ghost_of: Option<c_int>,
     /// It was reported once, and once was asked for.
     pub(super) is_spent: bool,

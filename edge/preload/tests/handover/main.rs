@@ -100,6 +100,13 @@ fn a_handler_may_interrupt_malloc() {
     succeeds("handlers", &[&SHARED, &SPINNING, &SLEEPING], &["first", "again", "count"]);
 }
 
+/// Goal: epoll instances come and go, as one for each request does, and cost no memory; one that is closed while a
+/// thread waits there is no other one's meanwhile.
+#[test]
+fn an_instance_that_is_closed_is_used_again() {
+    succeeds("instances", &[&SHARED, &SPINNING, &SLEEPING], &["requests", "inner", "closed"]);
+}
+
 /// Goal: a thread that is cancelled while it waits ends there, and nothing is left in disorder.
 #[test]
 fn a_thread_that_is_cancelled_leaves_everything_usable() {
