@@ -139,6 +139,8 @@ const BELL: u64 = u32::MAX as u64;
 const IDLE_MAX: u32 = 2000;
 /// Items that can be hot before they are too many.
 const CROWD: usize = 64;
+/// How long a fork waits for those that hold an instance.
+const HOLDERS_NAP_NS: i64 = 20_000;
 /// How often one who spins gives way to those who want the instance, before it looks again.
 const LET_IN_MAX: u32 = 64;
 
@@ -337,7 +339,7 @@ pub(crate) fn before_fork() {
         let held: Option<Vec<_>> = all.iter().map(|epoll| epoll.lock.try_hold()).collect();
         match held {
             Some(held) => break held,
-            None => raw::give_way(),
+            None => raw::nap(HOLDERS_NAP_NS),
         }
     };
     held.into_iter().for_each(std::mem::forget);

@@ -1,6 +1,7 @@
 //! A lock that processes share, and that survives the death of its holder.
 //!
-//! It is held for the length of a copy, never across a wait. A holder that has died is recognised
+//! It is held for the length of a copy, never across a wait. Whoever waits for it spins, yields, and then sleeps for
+//! moments, so that a holder of lower real-time priority runs. A holder that has died is recognised
 //! by its thread number, and the lock is taken from it: what it guards is counters that only move
 //! forward, each of which is right at every instant.
 //!
@@ -22,6 +23,12 @@ use crate::{raw, thread};
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Lock(AtomicU32);
+
+/// Looks at a lock between two sleeps; the first of them without a system call.
+const ROUNDS: u32 = 512;
+const SPINS: u32 = 64;
+/// How long whoever waits for a lock sleeps at a time.
+const NAP_NS: i64 = 50_000;
 
 /// The lock is held until this is dropped.
 #[derive(Debug)]
@@ -57,27 +64,28 @@ impl Lock {
 
     #[cold]
     fn wait(&self, me: u32) {
+        let (o, r) = (Ordering::Acquire, Ordering::Relaxed);
         let mut rounds = 0_u32;
         loop {
-            match self.0.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(holder) => {
-                    rounds = rounds.wrapping_add(1);
-                    let is_dead = || holder != 0 && !raw::is_alive(holder);
-                    if rounds.is_multiple_of(1024) && is_dead() {
-                        let steal = self.0.compare_exchange(
-                            holder,
-                            me,
-                            Ordering::Acquire,
-                            Ordering::Relaxed,
-                        );
-                        if steal.is_ok() {
-                            return;
-                        }
-                    }
-                }
+            let holder = self.0.load(r);
+            if holder == 0 && self.0.compare_exchange_weak(0, me, o, r).is_ok() {
+                return;
             }
-            if rounds < 64 { std::hint::spin_loop() } else { raw::give_way() }
+            rounds = rounds.wrapping_add(1);
+            match rounds % ROUNDS {
+                0 if holder == 0 => {}
+                0 => {
+                    let is_dead = !raw::is_alive(holder);
+                    if is_dead && self.0.compare_exchange(holder, me, o, r).is_ok() {
+                        return;
+                    }
+                    // Whoever holds it may have to wait for this processor, which to yield does not give it
+                    // if its priority is lower. It wakes nobody: that would cost each release.
+                    raw::sleep_on(&self.0, holder, NAP_NS);
+                }
+                1..SPINS => std::hint::spin_loop(),
+                _ => raw::give_way(),
+            }
         }
     }
 

@@ -3,12 +3,16 @@
 //!
 //! The programs are in C, because a program without the library is best one that is linked statically.
 //! Where there is no compiler, the tests are skipped, and say so.
+//!
+//! # Safety
+//!
+//! System calls are made for the calling thread, with memory of its own.
 
 #[path = "../support/mod.rs"]
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -105,6 +109,27 @@ fn a_handler_may_interrupt_malloc() {
 #[test]
 fn an_instance_that_is_closed_is_used_again() {
     succeeds("instances", &[&SHARED, &SPINNING, &SLEEPING], &["requests", "inner", "closed"]);
+}
+
+/// Goal: a thread that wants what one of lower real-time priority has, on the same processor, lets it run.
+#[test]
+fn a_thread_of_high_priority_lets_a_lower_one_finish() {
+    if let Some(error) = refuses_real_time() {
+        eprintln!("skipped: no SCHED_FIFO: {error}");
+        return;
+    }
+    succeeds("priorities", &[&SHARED], &[""]);
+}
+
+/// Whether this process may have threads that others do not interrupt: why not, if so.
+fn refuses_real_time() -> Option<io::Error> {
+    let attempt = || {
+        let param = libc::sched_param { sched_priority: 1 };
+        // SAFETY: the calling thread, and a structure of ours.
+        let answer = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) };
+        (answer < 0).then(io::Error::last_os_error)
+    };
+    std::thread::spawn(attempt).join().expect("a thread")
 }
 
 /// Goal: a thread that is cancelled while it waits ends there, and nothing is left in disorder.
