@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 
 use crate::lock::Lock;
 use crate::meeting::{self, Reach};
-use crate::{address, life, raw, signal, thread};
+use crate::{address, alive, life, raw, signal, thread};
 
 /// One doorbell, with a cache line for itself.
 #[derive(Debug)]
@@ -188,23 +188,25 @@ impl Doorbell {
     /// Takes one for this process, if there is one that is free. Nobody else does so for the same sleeper.
     pub(crate) fn take(&self) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let me = raw::process_id();
+        let me = alive::me();
         let turn = NEXT.fetch_add(1, Ordering::Relaxed);
         let first = me.wrapping_mul(0x9e37_79b9).wrapping_add(turn);
         let count = u32::try_from(COUNT).unwrap_or(1);
-        let is_mine = |entry: &Entry| {
+        let is_mine = |entry: &Entry, has_ended: fn(u32) -> bool| {
             let owner = entry.owner.load(Ordering::Acquire);
-            let is_free = owner == 0 || owner != me && !raw::is_process(owner);
+            let is_free = owner == 0 || owner != me && has_ended(owner);
             let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
             is_free && entry.owner.compare_exchange(owner, me, o, r).is_ok()
         };
-        let mut numbers = (0..PROBES).map(|step| first.wrapping_add(step) % count);
-        let Some((number, entry)) = numbers.find_map(|number| {
-            let entry = entry(number)?;
-            is_mine(entry).then_some((number, entry))
-        }) else {
-            return;
+        let find = |has_ended| {
+            let mut numbers = (0..PROBES).map(|step| first.wrapping_add(step) % count);
+            numbers.find_map(|number| {
+                let entry = entry(number)?;
+                is_mine(entry, has_ended).then_some((number, entry))
+            })
         };
+        let found = find(alive::is_missing).or_else(|| find(alive::has_ended));
+        let Some((number, entry)) = found else { return };
         entry.sleeper.store(Sleeping::Nobody.number(), Ordering::Relaxed);
         entry.bell.store(0, Ordering::Relaxed);
         self.number.store(number, Ordering::Relaxed);
@@ -258,7 +260,7 @@ impl Doorbell {
         if let Some(entry) = entry(self.number.swap(0, Ordering::Relaxed)) {
             entry.bell.store(0, Ordering::Relaxed);
             let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-            let _ = entry.owner.compare_exchange(raw::process_id(), 0, o, r);
+            let _ = entry.owner.compare_exchange(alive::me(), 0, o, r);
         }
         self.socket.close();
     }

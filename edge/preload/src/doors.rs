@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::lock::Lock;
 use crate::meeting::{self, Reach};
 use crate::ring::ip_words;
-use crate::{address, config, raw};
+use crate::{address, alive, config, raw};
 
 /// One port on which a process listens.
 #[derive(Debug)]
@@ -109,9 +109,9 @@ impl Entry {
     }
 
     /// Takes a place that is free, or whose process has ended.
-    fn seize(&self) -> bool {
-        let (owner, me) = (self.owner.load(Ordering::Acquire), raw::process_id());
-        let is_free = owner == 0 || owner != me && !raw::is_process(owner);
+    fn seize(&self, has_ended: fn(u32) -> bool) -> bool {
+        let (owner, me) = (self.owner.load(Ordering::Acquire), alive::me());
+        let is_free = owner == 0 || owner != me && has_ended(owner);
         let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
         is_free && self.owner.compare_exchange(owner, me, o, r).is_ok()
     }
@@ -146,9 +146,10 @@ pub(crate) fn announce(fd: c_int, at: SocketAddr) {
         return;
     }
     let Some(place) = OWN.iter().find(|place| place.load(Ordering::Acquire) == 0) else { return };
-    if let Some((number, entry)) = places(at.port()).find(|(_, entry)| entry.seize()) {
+    let seize = |has_ended| places(at.port()).find(|(_, entry)| entry.seize(has_ended));
+    if let Some((number, entry)) = seize(alive::is_missing).or_else(|| seize(alive::has_ended)) {
         entry.fill(at.port(), space, &addresses);
-        let own = u64::from(raw::process_id()) << 32 | u64::from(number + 1);
+        let own = u64::from(alive::me()) << 32 | u64::from(number + 1);
         place.store(own, Ordering::Release);
     }
 }

@@ -16,7 +16,7 @@
 //! epoll, multiplex, doorbell                  signal, life  handlers, forks, new programs
 //! config, log, stats                          raw, real     system calls, the real functions
 //! memberships for statistics                 family, holders  processes that share all this
-//! heap        memory, but not the program's
+//! heap        memory, but not the program's      alive     who lives
 //! ```
 //!
 //! Not here: what rules and parameters mean (`adverb-sockconf`).
@@ -29,6 +29,7 @@
 //! saturates.
 
 mod address;
+mod alive;
 mod closing;
 mod config;
 mod copy;

@@ -13,7 +13,7 @@ use crate::holders::Heir;
 use crate::lock::Lock;
 use crate::slot::{self, Carrier, Kind, Slot};
 use crate::{
-    config, doorbell, doors, epoll, exports, family, heap, meeting, raw, signal, sockets,
+    alive, config, doorbell, doors, epoll, exports, family, heap, meeting, raw, signal, sockets,
     successor, table, thread,
 };
 
@@ -65,6 +65,7 @@ pub(crate) fn confine() {
     signal::guard();
     let errno = raw::errno();
     heap::provide();
+    alive::confine();
     successor::give_up_all();
     let mut is_bare = true;
     table::each(0, usize::MAX, |fd| match table::epoll(fd) {
@@ -226,8 +227,9 @@ extern "C" fn in_child() {
     }
     if !is_confined {
         signal::settle_in();
-        slot::join_family(raw::process_id());
+        slot::join_family(alive::me());
     }
+    alive::after_fork();
     doorbell::after_fork();
     meeting::after_fork();
     if thread::with(|thread| thread.is_prepared.replace(false)) {

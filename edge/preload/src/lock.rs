@@ -2,7 +2,7 @@
 //!
 //! It is held for the length of a copy, never across a wait. Whoever waits for it spins, yields, and then sleeps for
 //! moments, so that a holder of lower real-time priority runs. A holder that has died is recognised
-//! by its thread number, and the lock is taken from it: what it guards is counters that only move
+//! by its word (`alive.rs`), and the lock is taken from it: what it guards is counters that only move
 //! forward, each of which is right at every instant.
 //!
 //! What a process has for itself is copied by a fork at whatever instant that comes: [`Guarded`] is held
@@ -17,9 +17,9 @@ use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use crate::{raw, thread};
+use crate::{alive, raw, thread};
 
-/// A lock: the number of the thread that holds it, or 0.
+/// A lock: the thread that holds it, or 0.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Lock(AtomicU32);
@@ -27,6 +27,8 @@ pub(crate) struct Lock(AtomicU32);
 /// Looks at a lock between two sleeps; the first of them without a system call.
 const ROUNDS: u32 = 512;
 const SPINS: u32 = 64;
+/// Looks between two at whether its holder's number is another's by now.
+const THOROUGH_ROUNDS: u32 = 16 * ROUNDS;
 /// How long whoever waits for a lock sleeps at a time.
 const NAP_NS: i64 = 50_000;
 
@@ -75,7 +77,11 @@ impl Lock {
             match rounds % ROUNDS {
                 0 if holder == 0 => {}
                 0 => {
-                    let is_dead = !raw::is_alive(holder);
+                    let is_dead = if rounds.is_multiple_of(THOROUGH_ROUNDS) {
+                        alive::has_thread_ended(holder)
+                    } else {
+                        alive::is_thread_missing(holder)
+                    };
                     if is_dead && self.0.compare_exchange(holder, me, o, r).is_ok() {
                         return;
                     }
@@ -98,7 +104,7 @@ impl Lock {
     /// Whether whoever held it last has died with it.
     pub(crate) fn is_abandoned(&self) -> bool {
         let holder = self.0.load(Ordering::Acquire);
-        holder != 0 && !raw::is_alive(holder)
+        holder != 0 && alive::has_thread_ended(holder)
     }
 
     /// For a child just forked whose parent's other threads may have held it.

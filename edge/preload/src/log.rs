@@ -24,11 +24,11 @@ impl Log {
         let details = crate::slot::wanted_log().1.unwrap_or(self.details);
         let who = match details {
             0 => String::new(),
-            1 => format!("Tid: {} ", crate::thread::id()),
-            2 => format!("Pid: {} Tid: {} ", raw::process_id(), crate::thread::id()),
+            1 => format!("Tid: {} ", raw::thread_id()),
+            2 => format!("Pid: {} Tid: {} ", raw::process_id(), raw::thread_id()),
             _ => {
                 let ms = raw::now_ns().saturating_sub(self.started_ns) / 1_000_000;
-                format!("Time: {ms} Pid: {} Tid: {} ", raw::process_id(), crate::thread::id())
+                format!("Time: {ms} Pid: {} Tid: {} ", raw::process_id(), raw::thread_id())
             }
         };
         let line = format!("{who}VMA {}: {text}", level.word());

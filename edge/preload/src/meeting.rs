@@ -25,7 +25,7 @@ use crate::raw::Errno;
 use crate::ring::{ACCEPTED, End, Leaver, OFFERED, Segment, WITHDRAWN};
 use crate::shelter::Mapping;
 use crate::slot::{Carrier, Slot, Why};
-use crate::{config, doors, habit, log, raw, sockets};
+use crate::{alive, config, doors, habit, log, raw, sockets};
 
 /// The directory, unless somebody has named another.
 pub(crate) fn default_place() -> String {
@@ -161,7 +161,7 @@ impl Name {
         if SEEN_BY.load(Ordering::Acquire) == me {
             return Self([a.load(o), b.load(o)]);
         }
-        let seen = Self::EMPTY.and_link(c"/proc/self/ns/pid");
+        let seen = Self::EMPTY.and(&FORMAT).and_link(c"/proc/self/ns/pid");
         let Self([first, second]) = seen;
         a.store(first, o);
         b.store(second, o);
@@ -169,6 +169,9 @@ impl Name {
         seen
     }
 }
+
+/// Another one, where what lies in the meeting place has come to mean something else.
+const FORMAT: [u8; 1] = [2];
 
 static SEEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 static SEEN_BY: AtomicU32 = AtomicU32::new(0);
@@ -415,7 +418,7 @@ pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
         return false;
     };
     let header = segment.header();
-    if !raw::is_process(header.maker.load(Ordering::Relaxed)) {
+    if alive::is_missing(header.maker.load(Ordering::Relaxed)) {
         return false;
     }
     slot.set_end(End::Server);
@@ -531,7 +534,7 @@ pub(crate) fn tidy_up() {
             }),
             None => None,
         };
-        if maker.is_some_and(|maker| !raw::is_process(maker))
+        if maker.is_some_and(alive::has_ended)
             && let Some(path) = path(name)
         {
             raw::unlink(&path);

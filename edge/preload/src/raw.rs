@@ -365,7 +365,7 @@ pub(crate) fn parent_id() -> u32 {
 }
 
 /// Whether there is a thread of that number.
-pub(crate) fn is_alive(thread: u32) -> bool {
+pub(crate) fn is_thread(thread: u32) -> bool {
     // SAFETY: signal 0 is none.
     let found = unsafe { syscall(libc::SYS_tkill, [thread as usize, 0, 0, 0, 0, 0]) };
     found != Err(Errno(libc::ESRCH))

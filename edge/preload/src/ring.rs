@@ -31,10 +31,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use crate::parts::{Cursor, Fault};
 use crate::shelter::Mapping;
-use crate::{meeting, raw};
+use crate::{alive, meeting, raw};
 
 /// What the header says first.
-pub(crate) const MAGIC: u64 = 0x0007_6264_615f_6b73;
+pub(crate) const MAGIC: u64 = 0x0008_6264_615f_6b73;
 /// The segment has been offered, and nobody has taken it.
 pub(crate) const OFFERED: u32 = 1;
 /// Both ends have it.
@@ -358,7 +358,7 @@ impl Segment {
         let Sizes { first, large } = self.sizes;
         header.first_bytes.store(first.try_into().unwrap_or(0), Ordering::Relaxed);
         header.large_bytes.store(large.try_into().unwrap_or(0), Ordering::Relaxed);
-        header.maker.store(raw::process_id(), Ordering::Relaxed);
+        header.maker.store(alive::me(), Ordering::Relaxed);
         header.cookie.store(cookie, Ordering::Relaxed);
         self.own(End::Client);
         header.state.store(OFFERED, Ordering::Relaxed);
@@ -464,12 +464,12 @@ impl Segment {
         };
         let Owner { process, is_shared } = self.owner(other);
         let process = process.load(Ordering::Acquire);
-        process != 0 && is_shared.load(Ordering::Acquire) == 0 && !raw::is_process(process)
+        process != 0 && is_shared.load(Ordering::Acquire) == 0 && alive::has_ended(process)
     }
 
     /// This process, and no other, has this end.
     pub(crate) fn own(&self, end: End) {
-        self.owner(end).process.store(raw::process_id(), Ordering::Release);
+        self.owner(end).process.store(alive::me(), Ordering::Release);
     }
 
     /// Others may have this end from now on.

@@ -25,7 +25,7 @@ use crate::lock::Lock;
 use crate::memberships::{self, Membership};
 use crate::ring::{End, Segment};
 use crate::stats::Counters;
-use crate::{epoll, family, raw, table};
+use crate::{alive, epoll, family, raw, table};
 
 /// What a socket is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -291,7 +291,7 @@ fn set_up() -> Option<NonNull<Arena>> {
         Ok(_) => {
             let made = NonNull::new(base.cast());
             hold(crate::stats::maker());
-            join_family(raw::process_id());
+            join_family(alive::me());
             made
         }
         Err(other) => {
@@ -379,30 +379,43 @@ pub(crate) fn holder() -> Option<u32> {
 /// That process has the arena too.
 pub(crate) fn join_family(process: u32) {
     let Some(arena) = existing() else { return };
-    if arena.family.iter().any(|place| place.load(Ordering::Acquire) == process) {
+    let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+    if let Some((place, known)) = known_as(arena, process) {
+        // Its parent knows its number only.
+        if alive::number(process) != process {
+            let _ = place.compare_exchange(known, process, o, r);
+        }
         return;
     }
-    let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
     let _ = arena.family.iter().any(|place| {
         let known = place.load(Ordering::Acquire);
-        let is_free = known == 0 || raw::has_ended(known);
+        let is_free = known == 0 || alive::has_ended(known);
         is_free && place.compare_exchange(known, process, o, r).is_ok()
     });
 }
 
 /// It has it no longer.
 pub(crate) fn leave_family() {
-    let (Some(arena), me) = (existing(), raw::process_id()) else { return };
-    for place in &arena.family {
-        let _ = place.compare_exchange(me, 0, Ordering::AcqRel, Ordering::Relaxed);
+    let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+    if let Some(arena) = existing()
+        && let Some((place, known)) = known_as(arena, raw::process_id())
+    {
+        let _ = place.compare_exchange(known, 0, o, r);
     }
 }
 
-/// Another process that has it.
+/// The place of a process of that number.
+fn known_as(arena: &Arena, process: u32) -> Option<(&AtomicU32, u32)> {
+    let mut known = arena.family.iter().map(|place| (place, place.load(Ordering::Acquire)));
+    known.find(|(_, known)| alive::number(*known) == alive::number(process))
+}
+
+/// The number of another process that has it.
 pub(crate) fn heir() -> Option<u32> {
     let me = raw::process_id();
     let mut family = existing()?.family.iter().map(|place| place.load(Ordering::Acquire));
-    family.find(|other| ![0, me].contains(other) && !raw::has_ended(*other))
+    let is_other = |other: &u32| ![0, me].contains(&alive::number(*other));
+    family.find(|other| is_other(other) && !alive::has_ended(*other)).map(alive::number)
 }
 
 /// The memberships of all sockets.

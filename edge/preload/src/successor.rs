@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use crate::lock::Lazy;
 use crate::slot::{self, Carrier, Kind, Slot};
 use crate::table::{self, Pin};
-use crate::{closing, config, datagram, family, meeting, raw, retreat, signal, sockets};
+use crate::{alive, closing, config, datagram, family, meeting, raw, retreat, signal, sockets};
 
 /// What has been done for a program that is about to take this process over.
 #[derive(Debug, Default)]
@@ -124,7 +124,7 @@ impl Prepared {
         if signal::is_guest() {
             return;
         }
-        slot::join_family(raw::process_id());
+        slot::join_family(alive::me());
         family::leaves(false);
         for (slot, lent) in self.unnamed {
             if lent.is_none_or(|since| family::regain(slot, since)) {

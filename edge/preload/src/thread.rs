@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use crate::raw;
+use crate::{alive, raw};
 
 /// One thread's own numbers.
 #[derive(Debug)]
@@ -66,12 +66,12 @@ pub(crate) fn with<T>(f: impl FnOnce(&Thread) -> T) -> T {
     THREAD.with(f)
 }
 
-/// The number of the calling thread.
+/// The calling thread, as others know it; see `alive.rs`.
 #[inline]
 pub(crate) fn id() -> u32 {
     with(|thread| match thread.id.get() {
         0 => {
-            thread.id.set(raw::thread_id());
+            thread.id.set(alive::thread(raw::thread_id()));
             thread.id.get()
         }
         id => id,

@@ -120,11 +120,11 @@ impl Directory {
     /// Enters a mailbox.
     fn enter(&self, port: u16, cookie: u64) -> bool {
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-        let about = u64::from(port) | u64::from(raw::process_id()) << 32;
+        let about = u64::from(port) | u64::from(crate::alive::me()) << 32;
         for place in self.places(port) {
             let known = place.cookie.load(Ordering::Acquire);
             let process = u32::try_from(place.about.load(Ordering::Acquire) >> 32).unwrap_or(0);
-            let is_free = known == 0 || known != BUSY && raw::has_ended(process);
+            let is_free = known == 0 || known != BUSY && crate::alive::has_ended(process);
             if is_free && place.cookie.compare_exchange(known, BUSY, o, r).is_ok() {
                 place.about.store(about, Ordering::Release);
                 place.cookie.store(cookie, Ordering::Release);

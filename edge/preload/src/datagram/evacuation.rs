@@ -54,6 +54,7 @@ fn send(lender: c_int, bytes: &[u8], own: SocketAddr, from: SocketAddr) -> bool 
 /// A descriptor of the socket that has sent.
 fn borrow(origin: Origin) -> Option<c_int> {
     let Origin { cookie, process, .. } = origin;
+    let process = crate::alive::number(process);
     if process == raw::process_id() {
         let mut all = retreat::descriptors().into_iter();
         let fd = all.find(|fd| meeting::cookie(*fd) == cookie)?;

@@ -31,7 +31,7 @@ use crate::{meeting, raw};
 pub(super) use records::{Front, Peeked, Pushed, Reserved};
 pub(super) use senders::{Expects, Origin, Sender, Sent};
 
-const MAGIC: u64 = 0x0003_7872_626d_6b73;
+const MAGIC: u64 = 0x0004_7872_626d_6b73;
 /// Senders that one mailbox knows at a time; others use the kernel.
 const SENDERS_MAX: usize = 64;
 /// Processes of one family that own a mailbox; if there are more, nobody asks whether they live.
@@ -296,7 +296,7 @@ impl Mailbox {
 
     /// This process has the socket.
     pub(super) fn own(&self) {
-        let (me, header) = (raw::process_id(), self.header());
+        let (me, header) = (crate::alive::me(), self.header());
         if header.owners.iter().any(|owner| owner.load(Ordering::Acquire) == me) {
             return;
         }
@@ -304,7 +304,7 @@ impl Mailbox {
         let take = |owner: &AtomicU32, old| owner.compare_exchange(old, me, o, r).is_ok();
         let of_dead = |owner: &AtomicU32| {
             let old = owner.load(Ordering::Acquire);
-            raw::has_ended(old) && take(owner, old)
+            crate::alive::has_ended(old) && take(owner, old)
         };
         let mut owners = header.owners.iter();
         if !owners.any(|owner| take(owner, 0)) && !header.owners.iter().any(of_dead) {
@@ -314,13 +314,13 @@ impl Mailbox {
 
     /// This process has the socket no longer. Returns whether nobody has.
     pub(super) fn disown(&self) -> bool {
-        let (me, header) = (raw::process_id(), self.header());
+        let (me, header) = (crate::alive::me(), self.header());
         let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
         for owner in &header.owners {
             let _ = owner.compare_exchange(me, 0, o, r);
         }
         let mut owners = header.owners.iter().map(|owner| owner.load(Ordering::Acquire));
-        let is_free = owners.all(|owner| owner == 0 || raw::has_ended(owner));
+        let is_free = owners.all(|owner| owner == 0 || crate::alive::has_ended(owner));
         let is_last = is_free && header.is_crowded.load(Ordering::Acquire) == 0;
         if is_last {
             header.word.0.fetch_or(GONE, Ordering::AcqRel);
@@ -335,7 +335,7 @@ impl Mailbox {
         let mut owners = header.owners.iter().map(|owner| owner.load(Ordering::Acquire));
         word & GONE != 0
             || header.is_crowded.load(Ordering::Acquire) == 0
-                && owners.all(|owner| owner == 0 || raw::has_ended(owner))
+                && owners.all(|owner| owner == 0 || crate::alive::has_ended(owner))
     }
 
     // Sleep.

@@ -94,6 +94,10 @@ fn succeeds(name: &str, modes: &[&[(&str, &str)]], arguments: &[&str]) {
         .collect();
     for (mode, what, said) in ended {
         assert!(said.is_ok(), "{mode:?}, {what}: {said:?}");
+        let said = said.unwrap_or_default();
+        said.lines()
+            .filter(|line| line.starts_with("skipped: "))
+            .for_each(|line| eprintln!("{line}"));
     }
 }
 
@@ -130,6 +134,12 @@ fn refuses_real_time() -> Option<io::Error> {
         (answer < 0).then(io::Error::last_os_error)
     };
     std::thread::spawn(attempt).join().expect("a thread")
+}
+
+/// Goal: what a process had that was killed is not kept by another one that has its number by now.
+#[test]
+fn a_number_is_another_process_s_after_a_while() {
+    succeeds("numbers", &[&SHARED], &[""]);
 }
 
 /// Goal: a thread that is cancelled while it waits ends there, and nothing is left in disorder.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::{LOOPBACK, Mailbox};
-use crate::raw;
+use crate::alive;
 
 /// One sender, as this socket sees it; and further entries for the groups to which it sends, which say
 /// what is known of those, while what is counted is counted in the first.
@@ -180,12 +180,12 @@ impl Mailbox {
             let known = sender.cookie.load(Ordering::Acquire);
             let is_same = sender.matches(from) && sender.is_about(group);
             if known == cookie && is_same {
-                sender.process.store(raw::process_id(), Ordering::Relaxed);
+                sender.process.store(alive::me(), Ordering::Relaxed);
                 sender.users.fetch_add(1, Ordering::Relaxed);
                 return Some(index);
             }
             let process = sender.process.load(Ordering::Relaxed);
-            let is_free = known == 0 || is_empty && (process == 0 || raw::has_ended(process));
+            let is_free = known == 0 || is_empty && (process == 0 || alive::has_ended(process));
             if !is_free && is_same {
                 return None;
             }
@@ -211,7 +211,7 @@ impl Mailbox {
             count.store(0, Ordering::Relaxed);
         }
         sender.users.store(1, Ordering::Relaxed);
-        sender.process.store(raw::process_id(), Ordering::Relaxed);
+        sender.process.store(alive::me(), Ordering::Relaxed);
         header.used.fetch_max(u32::try_from(index + 1).unwrap_or(0), Ordering::AcqRel);
         sender.cookie.store(cookie, Ordering::Release);
         Some(index)
