@@ -100,7 +100,8 @@ fn pause(round: u64) {
 #[test]
 fn clients_that_are_killed_under_load_leave_nothing_behind() {
     let (place, port) = (Place::new("kill-client"), free_port());
-    let server = Running::serve(&mut Role::Serve.command(&place, port), port);
+    let mut server = Role::Serve.command(&place, port);
+    let server = Running::serve(explain(&place, &mut server), port);
     until("the server is alone", || others(port) == "0");
     let before = held(&server, &place);
     for round in 0..kills() {
@@ -110,6 +111,7 @@ fn clients_that_are_killed_under_load_leave_nothing_behind() {
         assert_eq!(client.running.has_ended(), None, "the client found something wrong");
         drop(client);
     }
+    assert!(ringed(&place) > 0, "no connection had rings");
     until("the server is alone", || others(port) == "0");
     until("the rings are gone", || ring_count(&place) == 0);
     until("the server has what it had", || is_held(&server, &place, before));
@@ -123,7 +125,8 @@ fn servers_that_are_killed_under_load_leave_nothing_behind() {
     let mut client = Speaking::start(Role::CallAgain, &place, port);
     let mut before = None;
     for round in 0..kills() {
-        let server = Running::start(Role::Serve.command(&place, port).stdout(Stdio::null()));
+        let mut server = Role::Serve.command(&place, port);
+        let server = Running::start(explain(&place, &mut server).stdout(Stdio::null()));
         client.wait_for("talking");
         pause(round);
         server.signal("KILL");
@@ -132,6 +135,7 @@ fn servers_that_are_killed_under_load_leave_nothing_behind() {
         assert_eq!(client.running.has_ended(), None, "the client found something wrong");
         before = before.or_else(|| Some(held(&client.running, &place)));
     }
+    assert!(ringed(&place) > 0, "no connection had rings");
     until("the client has what it had", || {
         before.is_none_or(|before| is_held(&client.running, &place, before))
     });
@@ -143,7 +147,8 @@ fn servers_that_are_killed_under_load_leave_nothing_behind() {
 fn servers_of_datagrams_that_are_killed_refuse() {
     let (place, port) = (Place::new("kill-udp"), free_port());
     for round in 0..kills() {
-        let server = Running::start(Role::ServeUdp.command(&place, port).stdout(Stdio::null()));
+        let mut server = Role::ServeUdp.command(&place, port);
+        let server = Running::start(explain(&place, &mut server).stdout(Stdio::null()));
         let mut client = Speaking::start(Role::CallUdp, &place, port);
         client.wait_for("talking");
         pause(round);
@@ -151,6 +156,7 @@ fn servers_of_datagrams_that_are_killed_refuse() {
         let ended = client.running.end();
         assert!(ended.success(), "the client found something wrong, round {round}");
     }
+    assert!(ringed(&place) > 0, "no server had a mailbox");
     // The next program that starts cleans up after those that were killed.
     succeed(&mut Role::CallUdpOnce.command(&place, port));
     let names = fs::read_dir(place.rings()).expect("a directory").flatten();

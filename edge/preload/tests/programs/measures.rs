@@ -4,7 +4,9 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::running::{A_MINUTE, Running, are_installed, succeed, until};
+use crate::running::{
+    A_MINUTE, Running, are_installed, explain, explained, ringed, succeed, until,
+};
 use crate::support::{Place, free_port};
 
 #[test]
@@ -17,13 +19,16 @@ fn iperf3_sends_and_receives() {
         let port = free_port().to_string();
         let mut server = place.command("iperf3");
         let server = server.args(["-s", "-1", "-p", &port]).stdout(Stdio::null());
-        let mut server = Running::start(server);
+        let mut server = Running::start(explain(&place, server));
+        let before = ringed(&place);
         wait_for(&port, "tcp");
         let mut client = place.command("iperf3");
         client.args(["-c", "127.0.0.1", "-p", &port]).args(arguments);
         let said = succeed(&mut client);
         assert!(said.contains("receiver"), "{said}");
         server.end();
+        let lines = fs::read_to_string(explained(&place)).expect("a file");
+        assert!(ringed(&place) > before, "{arguments:?} had no rings:\n{lines}");
     }
 }
 

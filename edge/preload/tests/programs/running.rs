@@ -83,7 +83,7 @@ pub(crate) fn explained(place: &Place) -> PathBuf {
     place.0.join("explained")
 }
 
-/// How many connections have been accepted so far that have rings.
+/// How many connections have been accepted so far that have rings, and mailboxes been opened.
 pub(crate) fn ringed(place: &Place) -> usize {
     let lines = fs::read(explained(place)).expect("a file");
     String::from_utf8_lossy(&lines).matches("shared memory with the peer").count()
