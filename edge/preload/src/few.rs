@@ -14,7 +14,7 @@ pub(crate) struct Few<T> {
 }
 
 /// Most calls are about fewer descriptors than that.
-const FEW: usize = 16;
+const FEW: usize = 8;
 
 impl<T> Few<T> {
     /// An empty list.
@@ -40,7 +40,12 @@ impl<T> Few<T> {
     /// A list of all that there is.
     pub(crate) fn of(all: impl Iterator<Item = T>, nothing: fn() -> T) -> Self {
         let mut list = Self::new(nothing);
-        all.for_each(|element| list.push(element));
+        if all.size_hint().0 > FEW {
+            list.many = all.collect();
+            list.count = list.many.len();
+        } else {
+            all.for_each(|element| list.push(element));
+        }
         list
     }
 }
