@@ -1,16 +1,19 @@
 //! A list that lies on the stack as long as it is short.
+//!
+//! # Safety
+//!
+//! While `many` is empty, the first `count` places of `few` hold elements, and the others none. Otherwise none does.
 
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
+use std::slice;
 
 /// A list; its first [`FEW`] elements ask for no memory.
-#[derive(Debug)]
 pub(crate) struct Few<T> {
-    few: [T; FEW],
+    few: [MaybeUninit<T>; FEW],
+    count: usize,
     /// All of them, once they are more.
     many: Vec<T>,
-    count: usize,
-    /// What is where there is no element.
-    nothing: fn() -> T,
 }
 
 /// Most calls are about fewer descriptors than that.
@@ -18,31 +21,41 @@ const FEW: usize = 8;
 
 impl<T> Few<T> {
     /// An empty list.
-    pub(crate) fn new(nothing: fn() -> T) -> Self {
-        Self { few: std::array::from_fn(|_| nothing()), many: Vec::new(), count: 0, nothing }
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { few: [const { MaybeUninit::uninit() }; FEW], count: 0, many: Vec::new() }
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, element: T) {
         match self.few.get_mut(self.count) {
-            Some(place) => *place = element,
-            None => {
-                if self.many.is_empty() {
-                    let nothing = self.nothing;
-                    let few = self.few.iter_mut();
-                    self.many.extend(few.map(|place| std::mem::replace(place, nothing())));
-                }
-                self.many.push(element);
+            Some(place) if self.many.is_empty() => {
+                place.write(element);
+                self.count += 1;
             }
+            _ => self.push_many(element),
         }
-        self.count += 1;
     }
 
-    /// A list of all that there is.
-    pub(crate) fn of(all: impl Iterator<Item = T>, nothing: fn() -> T) -> Self {
-        let mut list = Self::new(nothing);
+    #[cold]
+    fn push_many(&mut self, element: T) {
+        if self.many.is_empty() {
+            self.many.reserve(2 * FEW);
+            for place in self.few.iter().take(std::mem::take(&mut self.count)) {
+                // SAFETY: it holds an element, which is moved, and counts as empty from now on.
+                self.many.push(unsafe { place.assume_init_read() });
+            }
+        }
+        self.many.push(element);
+    }
+}
+
+impl<T> FromIterator<T> for Few<T> {
+    #[inline]
+    fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Self {
+        let (mut list, all) = (Self::new(), all.into_iter());
         if all.size_hint().0 > FEW {
-            list.many = all.collect();
-            list.count = list.many.len();
+            list.many.extend(all);
         } else {
             all.for_each(|element| list.push(element));
         }
@@ -55,17 +68,31 @@ impl<T> Deref for Few<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        if self.many.is_empty() { self.few.get(..self.count).unwrap_or(&[]) } else { &self.many }
+        if !self.many.is_empty() {
+            return &self.many;
+        }
+        // SAFETY: so many hold elements.
+        unsafe { slice::from_raw_parts(self.few.as_ptr().cast(), self.count) }
     }
 }
 
 impl<T> DerefMut for Few<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        if self.many.is_empty() {
-            self.few.get_mut(..self.count).unwrap_or(&mut [])
-        } else {
-            &mut self.many
+        if !self.many.is_empty() {
+            return &mut self.many;
+        }
+        // SAFETY: so many hold elements, and nobody else has them.
+        unsafe { slice::from_raw_parts_mut(self.few.as_mut_ptr().cast(), self.count) }
+    }
+}
+
+impl<T> Drop for Few<T> {
+    #[inline]
+    fn drop(&mut self) {
+        for place in self.few.iter_mut().take(self.count) {
+            // SAFETY: it holds an element, and is looked at for the last time.
+            unsafe { place.assume_init_drop() };
         }
     }
 }

@@ -132,7 +132,7 @@ fn poll_inner(
     if fds.is_empty() || limit_ns == Some(0) && !fds.iter().any(|fd| is_known(fd.fd)) {
         return kernel_sleep(fds, limit_ns, mask);
     }
-    let mut known = Few::of(fds.iter().map(|fd| Known::of(fd.fd)), || Known::Nothing);
+    let mut known = fds.iter().map(|fd| Known::of(fd.fd)).collect::<Few<_>>();
     let has_rings = known.iter().any(|known| !matches!(known, Known::Nothing));
     let most_ns = config.select_spin_ns;
     let mut patience = Patience::start(most_ns, limit_ns, Interrupts::All).since(seen);
@@ -236,16 +236,13 @@ fn is_due(known: &[Known], now_ns: u64) -> bool {
 
 /// Says of every datagram socket that is waited for that its owner sleeps. `None` if one has
 /// something already.
-fn doze<'a>(
-    fds: &[libc::pollfd],
-    known: &'a [Known],
-) -> Option<Few<Option<datagram::Sleeper<'a>>>> {
-    let mut dozers = Few::new(|| None);
+fn doze<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Option<Few<datagram::Sleeper<'a>>> {
+    let mut dozers = Few::new();
     for (fd, known) in fds.iter().zip(known) {
         let Known::Datagram(slot) = known else { continue };
         datagram::mind(slot, fd.fd);
         if fd.events & READING != 0 {
-            dozers.push(Some(datagram::Sleeper::new(slot, fd.fd)?));
+            dozers.push(datagram::Sleeper::new(slot, fd.fd)?);
         }
     }
     Some(dozers)
@@ -321,7 +318,7 @@ fn ask(fds: &[libc::pollfd], known: &[Known]) -> Few<libc::pollfd> {
             libc::pollfd { fd: fd.fd, events, revents: 0 }
         }
     });
-    Few::of(each, || libc::pollfd { fd: -1, events: 0, revents: 0 })
+    each.collect()
 }
 
 /// Asks the kernel about the set, now.
@@ -462,12 +459,12 @@ fn cool(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool 
 }
 
 /// Everybody who has rings, as a sleeper.
-fn sleepers<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Few<Option<Sleeper<'a>>> {
+fn sleepers<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Few<Sleeper<'a>> {
     let sleeper = |(fd, known): (&libc::pollfd, &'a Known)| {
         let (slot, _) = known.rings()?;
         Some(Sleeper::new(slot, fd.events & libc::POLLOUT != 0))
     };
-    Few::of(fds.iter().zip(known).map(sleeper).filter(Option::is_some), || None)
+    fds.iter().zip(known).filter_map(sleeper).collect()
 }
 
 /// Where all there is to wait for are bytes in rings: sleeps where only their writers wake it, for a
@@ -582,7 +579,7 @@ pub(crate) fn select(
     mask: Option<&libc::sigset_t>,
 ) -> Result<usize, Errno> {
     let Sets { read, write, except } = sets;
-    let mut fds = Few::new(|| libc::pollfd { fd: -1, events: 0, revents: 0 });
+    let mut fds = Few::new();
     for fd in 0..count {
         let mut events = 0;
         if has(read.as_deref(), fd) {

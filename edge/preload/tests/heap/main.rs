@@ -1,11 +1,14 @@
 //! The library's heap, which this program allocates from as well: whatever the tests do, harness and threads, they
-//! do with it.
+//! do with it; and lists that mostly do without.
 
+#[path = "../../src/few.rs"]
+mod few;
 #[path = "../../src/heap.rs"]
 mod heap;
 mod raw;
 
 use std::hint::black_box;
+use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread;
 
@@ -106,4 +109,23 @@ fn blocks_are_used_again() {
     let after = lists(100_000);
     // Other tests run in this process: each of them has some megabytes.
     assert!(after < before + (1 << 27), "{before} bytes became {after}");
+}
+
+/// Goal: a list has what was put into it, however long it becomes, and drops each element once.
+#[test]
+fn a_short_list_becomes_a_long_one() {
+    for len in 0..40 {
+        let elements: Vec<Rc<usize>> = (0..len).map(Rc::new).collect();
+        let counts = || elements.iter().map(Rc::strong_count).collect::<Vec<_>>();
+        let mut pushed = few::Few::new();
+        elements.iter().for_each(|element| pushed.push(element.clone()));
+        let collected: few::Few<_> = elements.iter().cloned().collect();
+        let guessed: few::Few<_> = elements.iter().filter(|_| true).cloned().collect();
+        for mut list in [pushed, collected, guessed] {
+            assert_eq!(*list, *elements);
+            list.reverse();
+            assert!(list.iter().rev().eq(&elements));
+        }
+        assert_eq!(counts(), vec![1; len]);
+    }
 }
