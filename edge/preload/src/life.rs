@@ -7,6 +7,7 @@
 //! and after them.
 
 use std::ffi::c_int;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::holders::Heir;
@@ -252,10 +253,8 @@ extern "C" fn in_child() {
 /// A program that has just taken this process over may have got connections with rings: from the
 /// one before it, or from whoever started it.
 fn adopt_descriptors() {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
-    let fds: Vec<c_int> =
-        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    for fd in fds {
+    let names = raw::names(Path::new("/proc/self/fd"), usize::MAX).unwrap_or_default();
+    for fd in names.iter().filter_map(|name| name.to_str()?.parse().ok()) {
         if table::socket(fd).is_none() {
             adopt(fd);
         }

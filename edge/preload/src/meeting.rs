@@ -12,7 +12,7 @@
 //! the directory has to be ([`Trust`]). It is mapped for as long as it is, its header is checked before it
 //! is used, and its length is compared with what the header says.
 
-use std::ffi::{CStr, CString, OsStr, c_int};
+use std::ffi::{CStr, CString, OsStr, OsString, c_int};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -520,10 +520,8 @@ pub(crate) fn is_blank(path: &CStr) -> bool {
 
 /// Removes what processes have left behind that were killed.
 pub(crate) fn tidy_up() {
-    let _stays = raw::Uncancelled::new();
-    let Some(Ok(entries)) = place().map(std::fs::read_dir) else { return };
-    for entry in entries.flatten().take(TIDY_MAX) {
-        let name = entry.file_name();
+    let names = place().and_then(|place| raw::names(Path::new(place), TIDY_MAX));
+    for name in names.unwrap_or_default() {
         let Some(name) = name.to_str() else { continue };
         crate::datagram::tidy_up(name);
         let maker = match name.strip_prefix("stat.") {
@@ -545,10 +543,9 @@ pub(crate) fn tidy_up() {
 /// This process ends: if nobody else has anything here, what all of them shared goes, and the
 /// directory. Whoever starts at this very moment makes its own.
 pub(crate) fn clear_away() {
-    let _stays = raw::Uncancelled::new();
     let Some(place) = place() else { return };
-    let Ok(entries) = std::fs::read_dir(place) else { return };
-    let names = entries.flatten().take(TIDY_MAX).map(|entry| entry.file_name().into_string());
+    let Some(names) = raw::names(Path::new(place), TIDY_MAX) else { return };
+    let names = names.into_iter().map(OsString::into_string);
     let Ok(names) = names.collect::<Result<Vec<String>, _>>() else { return };
     let is_shared = |name: &String| {
         let (kind, rest) = name.split_once('.').unwrap_or((name, "."));

@@ -12,7 +12,9 @@
 
 #![expect(clippy::as_conversions, reason = "the kernel's arguments and answers are machine words")]
 
-use std::ffi::c_int;
+use std::ffi::{CStr, CString, OsStr, OsString, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::AtomicU32;
 
 /// What the kernel answered: a number, or the number of an error.
@@ -544,7 +546,7 @@ pub(crate) unsafe fn unmap(base: *mut u8, len: usize) {
 }
 
 /// Opens a file; one that is made is for its owner alone.
-pub(crate) fn open(path: &std::ffi::CStr, flags: c_int) -> Result<c_int, Errno> {
+pub(crate) fn open(path: &CStr, flags: c_int) -> Result<c_int, Errno> {
     let here = libc::AT_FDCWD as isize as usize;
     let args = [here, path.as_ptr() as usize, word(flags), 0o600, 0, 0];
     // SAFETY: the path is a C string, borrowed for the length of the call.
@@ -553,14 +555,14 @@ pub(crate) fn open(path: &std::ffi::CStr, flags: c_int) -> Result<c_int, Errno> 
 }
 
 /// Removes a file, if it is there.
-pub(crate) fn unlink(path: &std::ffi::CStr) {
+pub(crate) fn unlink(path: &CStr) {
     let here = libc::AT_FDCWD as isize as usize;
     // SAFETY: the path is a C string, borrowed for the length of the call.
     let _ = unsafe { syscall(libc::SYS_unlinkat, [here, path.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
 /// Gives a file a second name, which nobody has.
-pub(crate) fn link(path: &std::ffi::CStr, second: &std::ffi::CStr) -> Answer {
+pub(crate) fn link(path: &CStr, second: &CStr) -> Answer {
     let here = libc::AT_FDCWD as isize as usize;
     let (old, new) = (path.as_ptr() as usize, second.as_ptr() as usize);
     // SAFETY: the paths are C strings, borrowed for the length of the call.
@@ -577,7 +579,7 @@ pub(crate) fn secret() -> u64 {
 }
 
 /// Makes a directory for its owner alone; it may be there already.
-pub(crate) fn make_dir(path: &std::ffi::CStr) {
+pub(crate) fn make_dir(path: &CStr) {
     let here = libc::AT_FDCWD as isize as usize;
     // SAFETY: the path is a C string, borrowed for the length of the call.
     let _ = unsafe { syscall(libc::SYS_mkdirat, [here, path.as_ptr() as usize, 0o700, 0, 0, 0]) };
@@ -590,7 +592,7 @@ pub(crate) fn set_size(fd: c_int, len: usize) -> Answer {
 }
 
 /// How many blocks of a file system are free, and how many there are.
-pub(crate) fn free_share(path: &std::ffi::CStr) -> Result<(u64, u64), Errno> {
+pub(crate) fn free_share(path: &CStr) -> Result<(u64, u64), Errno> {
     // SAFETY: all zeros is a legal value of this structure of integers.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
     let args = [path.as_ptr() as usize, &raw mut stat as usize, 0, 0, 0, 0];
@@ -607,17 +609,17 @@ pub(crate) fn file_size(fd: c_int) -> Answer {
 
 /// Reads at most `most` bytes of a file. Without the C library, whose `read` is ours: a guest in our
 /// memory has other descriptors than we know.
-pub(crate) fn read_file(path: &std::path::Path, most: usize) -> Option<Vec<u8>> {
-    let path = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+pub(crate) fn read_file(path: &Path, most: usize) -> Option<Vec<u8>> {
+    let path = path.as_os_str().as_bytes();
     let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-    read_pieces(&std::ffi::CString::new(path).ok()?, PIECE_BYTES, most, &mut bytes, &mut ends)?;
+    read_pieces(&CString::new(path).ok()?, PIECE_BYTES, most, &mut bytes, &mut ends)?;
     Some(bytes)
 }
 
 /// The same, into memory that is there already, and emptied first; `ends` says where each call of `read`
 /// has ended, the first of which asks for `first` bytes, and each other one for [`PIECE_BYTES`].
 pub(crate) fn read_pieces(
-    path: &std::ffi::CStr,
+    path: &CStr,
     first: usize,
     most: usize,
     bytes: &mut Vec<u8>,
@@ -645,6 +647,33 @@ pub(crate) fn read_pieces(
     Some(())
 }
 
+/// At most so many names in a directory. Without the C library, which asks the program's `malloc` for a buffer.
+pub(crate) fn names(path: &Path, most: usize) -> Option<Vec<OsString>> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let directory = open(&path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC).ok()?;
+    let (mut names, mut piece) = (Vec::new(), [0_u8; PIECE_BYTES]);
+    while names.len() < most {
+        let args = [word(directory), piece.as_mut_ptr() as usize, piece.len(), 0, 0, 0];
+        // SAFETY: the buffer is ours, and the kernel fills at most its length.
+        let Ok(got @ 1..) = (unsafe { syscall(libc::SYS_getdents64, args) }) else { break };
+        let mut rest = piece.get(..got).unwrap_or(&[]);
+        // Two numbers, the length of all of it, a kind, and a name with its end.
+        while let Some(&[low, high]) = rest.get(16..18) {
+            let len = usize::from(u16::from_ne_bytes([low, high]));
+            let Some((entry, next)) = rest.split_at_checked(len).filter(|_| len > 0) else { break };
+            let name = entry.get(19..).and_then(|name| CStr::from_bytes_until_nul(name).ok());
+            let name = name.map_or(&b""[..], CStr::to_bytes);
+            if ![&b""[..], b".", b".."].contains(&name) {
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+            rest = next;
+        }
+    }
+    close(directory);
+    names.truncate(most);
+    Some(names)
+}
+
 /// What is read of a file at a time.
 pub(crate) const PIECE_BYTES: usize = 4096;
 
@@ -669,7 +698,7 @@ pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Answer {
 }
 
 /// Reads where a symbolic link points to, and returns how many bytes that is.
-pub(crate) fn read_link(path: &std::ffi::CStr, into: &mut [u8]) -> Answer {
+pub(crate) fn read_link(path: &CStr, into: &mut [u8]) -> Answer {
     let here = libc::AT_FDCWD as isize as usize;
     let (base, len) = (into.as_mut_ptr() as usize, into.len());
     // SAFETY: the path is a C string, the buffer is borrowed, and the kernel fills at most `len`.
@@ -730,8 +759,7 @@ const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
 /// Whether this process has more threads than the calling one.
 pub(crate) fn has_threads() -> bool {
-    let _stays = Uncancelled::new();
-    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1)
+    names(Path::new("/proc/self/task"), 2).is_some_and(|threads| threads.len() > 1)
 }
 
 /// Whether a process has ended, even if its parent has not taken note of that yet.

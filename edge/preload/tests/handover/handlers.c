@@ -2,7 +2,7 @@
  * What POSIX allows in a handler (signal-safety(7)) asks the program's malloc for nothing: it may be what the handler has
  * interrupted. The malloc here is the program's own. It says so and ends if it is called inside itself.
  *
- *   handlers first   a handler in the middle of malloc makes a connection, and calls everything for the first time
+ *   handlers first   a handler in the middle of malloc makes the first sockets, and calls everything for the first time
  *   handlers again   the same on connections that move their bytes through rings already
  *   handlers count   polls of 1, 8 and 300 descriptors call malloc not once, whether they sleep or not
  */
@@ -111,8 +111,13 @@ static void moves_by_rings(int fd, int bytes) {
 	CHECK(!transport || strcmp(transport, "shm") || info.tcpi_bytes_acked < bytes);
 }
 
+static void listens(void) {
+	CHECK((listening = bound(SOCK_STREAM)) >= 0 && !listen(listening, 5));
+}
+
 static void first(int number) {
 	struct epoll_event event = { .events = EPOLLIN };
+	listens();
 	pair(listening, &client, &server);
 	CHECK((watch = epoll_create1(0)) >= 0 && !epoll_ctl(watch, EPOLL_CTL_ADD, client, &event));
 	everything(client, server);
@@ -131,9 +136,9 @@ static void again(int number) {
 int main(int count, char **arguments) {
 	const char *what = count > 1 ? arguments[1] : "first";
 	alarm(100);
-	CHECK((listening = bound(SOCK_STREAM)) >= 0 && !listen(listening, 5));
 	if (strcmp(what, "first")) {
 		struct epoll_event event = { .events = EPOLLIN };
+		listens();
 		pair(listening, &client, &server);
 		CHECK((watch = epoll_create1(0)) >= 0 && !epoll_ctl(watch, EPOLL_CTL_ADD, client, &event));
 		exchange(client, server, WARM);
