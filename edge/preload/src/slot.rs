@@ -276,8 +276,8 @@ fn set_up() -> Option<NonNull<Arena>> {
     let _errno = raw::KeptErrno::new();
     let locals_len = SLOTS_MAX * size_of::<Local>();
     let locals = raw::map_zeros(locals_len, false).ok()?;
-    let arena_len = ARENA_BYTES;
-    let base = crate::stats::map_arena(arena_len)?;
+    let mapped = crate::stats::map_arena(ARENA_BYTES)?;
+    let base = mapped.base();
     // SAFETY: mapped for good unless another thread is faster, and zeros are legal (rule 1).
     family::found(&holders_of(unsafe { &*base.cast::<Arena>() }));
     let null = ptr::null_mut();
@@ -289,16 +289,13 @@ fn set_up() -> Option<NonNull<Arena>> {
     }
     match ARENA.compare_exchange(ptr::null_mut(), base.cast(), o, r) {
         Ok(_) => {
+            mapped.keep();
             let made = NonNull::new(base.cast());
             hold(crate::stats::maker());
             join_family(alive::me());
             made
         }
-        Err(other) => {
-            // SAFETY: the mapping lost the race, and nobody has seen it.
-            unsafe { raw::unmap(base, arena_len) };
-            NonNull::new(other)
-        }
+        Err(other) => NonNull::new(other), // Nobody has seen ours, which goes.
     }
 }
 

@@ -196,8 +196,39 @@ impl std::fmt::Debug for About {
 
 /// Maps the memory that slots lie in: a file that others can look at, or nameless memory if there
 /// cannot be one.
-pub(crate) fn map_arena(len: usize) -> Option<*mut u8> {
-    file(len).or_else(|| raw::map_zeros(len, true).ok())
+pub(crate) fn map_arena(len: usize) -> Option<Mapped> {
+    let nameless = || Some(Mapped::Nameless { base: raw::map_zeros(len, true).ok()?, len });
+    file(len).map(Mapped::File).or_else(nameless)
+}
+
+/// Memory for slots: unmapped if it is dropped, and there for good once it is kept.
+#[derive(Debug)]
+pub(crate) enum Mapped {
+    File(Mapping),
+    Nameless { base: *mut u8, len: usize },
+}
+
+impl Mapped {
+    pub(crate) fn base(&self) -> *mut u8 {
+        match self {
+            Self::File(mapping) => mapping.base().as_ptr(),
+            Self::Nameless { base, .. } => *base,
+        }
+    }
+
+    /// It stays for good.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if let Self::Nameless { base, len } = *self {
+            // SAFETY: mapped by `map_arena`; it was not kept, so nobody uses it.
+            unsafe { raw::unmap(base, len) };
+        }
+    }
 }
 
 /// Where the file of a process is; `None` if there is to be none.
@@ -239,7 +270,7 @@ pub(crate) fn remove() -> bool {
     config::get().stats_dir.is_none()
 }
 
-fn file(len: usize) -> Option<*mut u8> {
+fn file(len: usize) -> Option<Mapping> {
     let pid = raw::process_id();
     meeting::tidy_up();
     let path = path(pid)?;
@@ -255,7 +286,7 @@ fn file(len: usize) -> Option<*mut u8> {
         raw::unlink(&path);
         return None;
     };
-    let base = mapping.keep();
+    let base = mapping.base().as_ptr();
     let list = |places: &[usize]| places.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let text = format!(
         "adverb-sockets 1 pid={pid} fds={} ring={} box={} layout={} why={} command={}\0",
@@ -269,7 +300,7 @@ fn file(len: usize) -> Option<*mut u8> {
     let count = text.len().min(ABOUT_BYTES - 1);
     // SAFETY: the mapping is longer than the text, and nobody else has seen it yet.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), base, count) };
-    Some(base)
+    Some(mapping)
 }
 
 /// Remembers how much the kernel keeps for a socket.
