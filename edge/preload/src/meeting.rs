@@ -12,9 +12,8 @@
 //! the directory has to be ([`Trust`]). It is mapped for as long as it is, its header is checked before it
 //! is used, and its length is compared with what the header says.
 
-use std::ffi::{CStr, CString, OsStr, OsString, c_int};
+use std::ffi::{CStr, CString, OsString, c_int};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -514,8 +513,16 @@ pub(crate) fn withdraw_of_dead(slot: &Slot, key: u64) {
 
 /// Whether nobody has written what a file is.
 pub(crate) fn is_blank(path: &CStr) -> bool {
-    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-    raw::read_file(path, size_of::<u64>()).is_some_and(|head| head.iter().all(|byte| *byte == 0))
+    read_own(path, size_of::<u64>()).is_some_and(|head| head.iter().all(|byte| *byte == 0))
+}
+
+/// The first bytes of a file in the meeting place, `most` at most, if it is one that [`open_own`] opens.
+pub(crate) fn read_own(path: &CStr, most: usize) -> Option<Vec<u8>> {
+    let file = open_own(path, 0)?;
+    let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+    raw::read_open(file, raw::PIECE_BYTES, most, &mut bytes, &mut ends);
+    raw::close(file);
+    Some(bytes)
 }
 
 /// Removes what processes have left behind that were killed.

@@ -626,6 +626,19 @@ pub(crate) fn read_pieces(
     ends: &mut Vec<usize>,
 ) -> Option<()> {
     let file = open(path, libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
+    read_open(file, first, most, bytes, ends);
+    close(file);
+    Some(())
+}
+
+/// The same, of a file that is open.
+pub(crate) fn read_open(
+    file: c_int,
+    first: usize,
+    most: usize,
+    bytes: &mut Vec<u8>,
+    ends: &mut Vec<usize>,
+) {
     bytes.clear();
     ends.clear();
     let mut piece = [0_u8; PIECE_BYTES];
@@ -642,9 +655,7 @@ pub(crate) fn read_pieces(
             Ok(_) | Err(_) => break,
         }
     }
-    close(file);
     bytes.truncate(most);
-    Some(())
 }
 
 /// At most so many names in a directory. Without the C library, which asks the program's `malloc` for a buffer.

@@ -45,39 +45,56 @@ use crate::{log, stream, table};
 pub(crate) fn leave(slot: &Slot, fd: c_int) {
     stream::settle(slot, fd);
     slot.leave_to_kernel(Why::HandedOver);
-    leave_as(slot, fd, Why::Left);
+    if leave_as(slot, fd, Why::Left) == Departure::OtherFirst {
+        follow_to_the_end(slot, fd);
+    }
 }
 
-fn leave_as(slot: &Slot, fd: c_int, why: Why) {
+/// What has come of an attempt to leave.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Departure {
+    /// The connection is the kernel's.
+    Gone,
+    /// The other end has begun to leave before.
+    OtherFirst,
+}
+
+fn leave_as(slot: &Slot, fd: c_int, why: Why) -> Departure {
     let _receiving = slot.receiving.hold();
     let _sending = slot.sending.hold();
-    let Some(segment) = slot.segment() else { return };
+    let Some(segment) = slot.segment() else { return Departure::Gone };
     if segment.header().state.load(Ordering::Acquire) != ACCEPTED
         && closing::take_back(slot, segment, fd)
     {
-        return;
+        return Departure::Gone;
     }
     let me = slot.end();
     if !segment.begin_to_leave(me) {
-        if why == Why::NoRoom {
-            return;
-        }
-        return follow_to_the_end(slot, segment, fd);
+        return Departure::OtherFirst;
     }
     stream::switch(slot, segment);
+    leave_first(slot, segment, fd);
+    slot.set_why(if slot.why() == Why::Broken { Why::Broken } else { why });
+    Departure::Gone
+}
+
+/// Leaves before the other end does, with both locks held; waits for that for [`LEAVE_NS`] at most.
+fn leave_first(slot: &Slot, segment: &Segment, fd: c_int) {
+    let me = slot.end();
+    let until = raw::now_ns() + LEAVE_NS;
     let incoming = segment.incoming(me);
     // Whoever rings for us has a moment to finish: then bells can be counted.
-    for round in 0..RINGING_ROUNDS {
-        if incoming.direction.producer.ringing.load(Ordering::SeqCst) == 0
-            || segment.is_abandoned(me)
-        {
-            break;
-        }
+    let mut round = 0_u32;
+    while incoming.direction.producer.ringing.load(Ordering::SeqCst) != 0
+        && !segment.is_abandoned(me)
+        && raw::now_ns() < until
+    {
+        round += 1;
         if round < 64 { raw::give_way() } else { raw::nap(NAP_NS) }
     }
     let is_alone = segment.outgoing(me).direction.consumer.sleep.gone.load(Ordering::SeqCst) != 0
         || segment.is_abandoned(me);
-    let Some(given) = empty_queue(incoming, fd, is_alone && incoming.has_bytes()) else {
+    let Some(given) = empty_queue(incoming, fd, is_alone && incoming.has_bytes(), until) else {
         return poison(slot, fd);
     };
     if is_alone {
@@ -89,7 +106,6 @@ fn leave_as(slot: &Slot, fd: c_int, why: Why) {
     }
     segment.has_left(me);
     finish(slot, fd);
-    slot.set_why(why);
 }
 
 /// There is no memory for what this end has to send: the connection goes back to the kernel, with all that is
@@ -116,50 +132,52 @@ pub(crate) fn leave_for_want_of_memory(slot: &Slot, fd: c_int) -> bool {
 }
 
 /// Takes bells out of the kernel's queue, and returns the bytes in front of them. If there are no
-/// bells, these stay where they are, unless `all` are wanted. `None` if there cannot be as many as the
-/// other end says.
-fn empty_queue(incoming: Ring<'_>, fd: c_int, all: bool) -> Option<Vec<u8>> {
+/// bells, these stay where they are, unless `all` are wanted. `None` if there are not as many by then as the
+/// other end says: what comes later could not be told apart from its data.
+fn empty_queue(incoming: Ring<'_>, fd: c_int, all: bool, until: u64) -> Option<Vec<u8>> {
     let (producer, consumer) = (&incoming.direction.producer, &incoming.direction.consumer);
     let bells = incoming.bells_left();
     if bells == 0 && !all {
         return Some(Vec::new());
     }
     let taken = consumer.taken.load(Ordering::Acquire);
-    let until = match producer.switched_at.load(Ordering::Acquire) {
+    let end = match producer.switched_at.load(Ordering::Acquire) {
         NEVER => producer.given.load(Ordering::Acquire),
         switched => switched,
     };
     let mut given = Vec::new();
-    let waiting = until.saturating_sub(taken);
+    let waiting = end.saturating_sub(taken);
     if waiting.max(bells) > QUEUE_MAX {
         return None;
     }
-    take_exactly(fd, waiting, |bytes| given.extend_from_slice(bytes));
+    let is_whole = take_exactly(fd, waiting, until, |bytes| given.extend_from_slice(bytes));
     consumer.taken.fetch_add(given.len() as u64, Ordering::AcqRel);
-    take_exactly(fd, bells, |bytes| {
+    let is_heard = take_exactly(fd, bells, until, |bytes| {
         consumer.heard.fetch_add(bytes.len() as u64, Ordering::AcqRel);
     });
-    Some(given)
+    (is_whole && is_heard).then_some(given)
 }
 
-/// Receives so many bytes that are known to come.
-fn take_exactly(fd: c_int, mut count: u64, mut take: impl FnMut(&[u8])) {
+/// Receives so many bytes that are known to come. Returns whether they have, or never will, as the kernel's stream
+/// has ended.
+fn take_exactly(fd: c_int, mut count: u64, until: u64, mut take: impl FnMut(&[u8])) -> bool {
     let mut buffer = vec![0; usize::try_from(count).unwrap_or(usize::MAX).min(65_536)];
-    let start = raw::now_ns();
     while count > 0 {
         let most = usize::try_from(count).unwrap_or(usize::MAX).min(buffer.len());
         match raw::recv(fd, buffer.get_mut(..most).unwrap_or(&mut []), 0) {
-            Ok(0) => return,
+            Ok(0) => return true,
             Ok(got) => {
                 take(buffer.get(..got).unwrap_or(&[]));
                 count = count.saturating_sub(got as u64);
             }
-            Err(Errno::AGAIN | Errno::INTR) if raw::now_ns() - start < PATIENCE_NS => {
+            Err(Errno::AGAIN | Errno::INTR) if raw::now_ns() < until => {
                 let _ = raw::poll_for(fd, libc::POLLIN, 10);
             }
-            Err(_) => return,
+            Err(Errno::AGAIN | Errno::INTR) => return false,
+            Err(_) => return true,
         }
     }
+    true
 }
 
 /// Leaves bytes where the other end finds them, to send them again. Returns whether there was room for all.
@@ -279,19 +297,27 @@ pub(crate) fn poison(slot: &Slot, fd: c_int) {
 }
 
 /// This end has to leave as well. It can, once all that it has sent is with the kernel, if all that
-/// was sent to it through its ring has been read.
-fn follow_to_the_end(slot: &Slot, segment: &Segment, fd: c_int) {
+/// was sent to it through its ring has been read. No lock is held while the kernel is waited for.
+fn follow_to_the_end(slot: &Slot, fd: c_int) {
     let start = raw::now_ns();
-    while !(follow_held(slot, segment, fd) && slot.carrier() == Carrier::Kernel) {
-        let incoming = segment.incoming(slot.end());
-        if incoming.has_bytes()
-            || !is_past(incoming)
-            || raw::now_ns().saturating_sub(start) > PATIENCE_NS
-        {
-            disconnect(fd);
-            return finish(slot, fd);
-        }
-        let events = if is_pumped(segment, slot.end()) { libc::POLLIN } else { libc::POLLOUT };
+    loop {
+        let events = {
+            let _receiving = slot.receiving.hold();
+            let _sending = slot.sending.hold();
+            let Some(segment) = slot.segment() else { return };
+            if follow_held(slot, segment, fd) && slot.carrier() == Carrier::Kernel {
+                return;
+            }
+            let incoming = segment.incoming(slot.end());
+            if incoming.has_bytes()
+                || !is_past(incoming)
+                || raw::now_ns().saturating_sub(start) > PATIENCE_NS
+            {
+                disconnect(fd);
+                return finish(slot, fd);
+            }
+            if is_pumped(segment, slot.end()) { libc::POLLIN } else { libc::POLLOUT }
+        };
         let _ = raw::poll_for(fd, events, 10);
     }
 }
@@ -351,11 +377,10 @@ fn send_again(slot: &Slot, segment: &Segment, fd: c_int) -> Result<bool, Broken>
     let done = header.refunded.load(Ordering::Acquire);
     if done < refund {
         let given = meeting::refund(slot)
-            .and_then(|path| path.into_string().ok())
-            .and_then(|path| raw::read_file(path.as_ref(), usize::try_from(refund).ok()?))
+            .and_then(|path| meeting::read_own(&path, usize::try_from(refund).ok()?))
             .unwrap_or_default();
         let rest = given.get(usize::try_from(done).unwrap_or(usize::MAX)..).unwrap_or(&[]);
-        let sent = give(fd, rest.as_ptr(), rest.len());
+        let sent = give(fd, rest.as_ptr(), rest.len())?;
         header.refunded.fetch_add(sent as u64, Ordering::AcqRel);
         if sent < rest.len() {
             return Ok(false);
@@ -365,22 +390,31 @@ fn send_again(slot: &Slot, segment: &Segment, fd: c_int) -> Result<bool, Broken>
             raw::unlink(&path);
         }
     }
-    segment.outgoing(slot.end()).forward(|bytes, len| give(fd, bytes, len))
+    let mut is_torn = false;
+    let is_all = segment.outgoing(slot.end()).forward(|bytes, len| {
+        give(fd, bytes, len).unwrap_or_else(|Broken| {
+            is_torn = true;
+            0
+        })
+    });
+    if is_torn { Err(Broken) } else { is_all }
 }
 
-/// Gives the kernel what it takes. A connection that has ended takes everything.
-fn give(fd: c_int, bytes: *const u8, len: usize) -> usize {
+/// Gives the kernel what it takes. A connection that has ended takes everything; a ring whose file has been cut
+/// off has nothing to give.
+fn give(fd: c_int, bytes: *const u8, len: usize) -> Result<usize, Broken> {
     let mut done = 0;
     while done < len {
         // SAFETY: the callers' bytes are mapped: a slice, or a run of a ring.
         match unsafe { raw::send_from(fd, bytes.wrapping_add(done), len - done) } {
             Ok(sent) => done += sent,
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return done,
-            Err(_) => return len,
+            Err(Errno::AGAIN) => return Ok(done),
+            Err(Errno(libc::EFAULT)) => return Err(Broken),
+            Err(_) => return Ok(len),
         }
     }
-    len
+    Ok(len)
 }
 
 /// A connection whose other end has left is being closed: what it has not read must be on its way.
@@ -416,7 +450,7 @@ fn inherit(slot: &Slot, segment: &Segment, fd: c_int, given: Vec<u8>) {
     let Some((writer, reader)) = pair(domain.unwrap_or(libc::AF_INET)) else {
         return disconnect(fd);
     };
-    if give(writer, bytes.as_ptr(), bytes.len()) < bytes.len() {
+    if give(writer, bytes.as_ptr(), bytes.len()).is_ok_and(|given| given < bytes.len()) {
         disconnect(fd);
     } else {
         raw::shut(writer, libc::SHUT_WR);
@@ -517,11 +551,11 @@ fn disconnect(fd: c_int) {
 
 /// Naps of whoever waits for the other end to finish what takes it a moment.
 const NAP_NS: i64 = 50_000;
-/// How often for a bell that is being rung: a second.
-const RINGING_ROUNDS: u32 = 20_000;
+/// How long an end that leaves waits for the other to finish what it has begun: a bell, bytes on their way.
+const LEAVE_NS: u64 = 500_000_000;
 /// How often for an end that leaves, with each use of the connection: some 20 ms.
 const LEAVING_ROUNDS: u32 = 400;
-/// How long for bytes on their way, for room for those that are to be sent again, and for an end that leaves.
+/// How long for room for bytes that are to be sent again, and for an end that leaves.
 const PATIENCE_NS: u64 = 10_000_000_000;
 /// More than the kernel holds for a connection.
 const QUEUE_MAX: u64 = 1 << 30;
