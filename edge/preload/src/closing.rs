@@ -69,10 +69,8 @@ fn part(slot: &Slot, segment: &Segment, fd: c_int) {
     // that nobody has heard turns the FIN into a reset.
     incoming.direction.consumer.sleep.armed.store(0, Ordering::SeqCst);
     outgoing.writer.armed.store(0, Ordering::SeqCst);
-    for _ in 0..PATIENCE_ROUNDS {
-        if incoming.direction.producer.ringing.load(Ordering::SeqCst) == 0 {
-            break;
-        }
+    let until = raw::now_ns() + RINGING_NS;
+    while incoming.direction.producer.ringing.load(Ordering::SeqCst) != 0 && raw::now_ns() < until {
         raw::give_way();
     }
     if is_unread {
@@ -163,4 +161,5 @@ pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
     false
 }
 
-const PATIENCE_ROUNDS: u32 = 2000;
+/// How long for a bell that is being rung: to give way takes long where processors are busy.
+const RINGING_NS: u64 = 100_000_000;

@@ -234,7 +234,9 @@ pub(crate) fn follow(slot: &Slot, fd: c_int) -> bool {
 /// The same, with both locks held.
 fn follow_held(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
     let me = slot.end();
-    for round in 0..LEAVING_ROUNDS {
+    let mut round = 0_u32;
+    let until = raw::now_ns() + LEAVING_NS;
+    loop {
         match segment.leaver() {
             Err(Broken) | Ok(Leaver::Nobody) => {
                 poison(slot, fd);
@@ -249,6 +251,11 @@ fn follow_held(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
             Ok(Leaver::Leaves(_)) if !segment.is_abandoned(me) => {}
             Ok(Leaver::Leaves(_) | Leaver::Left(_)) => return follow_left(slot, segment, fd),
         }
+        // Naps are long where processors are busy.
+        if raw::now_ns() >= until {
+            break;
+        }
+        round += 1;
         if round < 64 { raw::give_way() } else { raw::nap(NAP_NS) }
     }
     let (now, o) = (raw::now_ns(), Ordering::Relaxed);
@@ -553,8 +560,8 @@ fn disconnect(fd: c_int) {
 const NAP_NS: i64 = 50_000;
 /// How long an end that leaves waits for the other to finish what it has begun: a bell, bytes on their way.
 const LEAVE_NS: u64 = 500_000_000;
-/// How often for an end that leaves, with each use of the connection: some 20 ms.
-const LEAVING_ROUNDS: u32 = 400;
+/// How long for an end that leaves, with each use of the connection.
+const LEAVING_NS: u64 = 20_000_000;
 /// How long for room for bytes that are to be sent again, and for an end that leaves.
 const PATIENCE_NS: u64 = 10_000_000_000;
 /// More than the kernel holds for a connection.

@@ -41,6 +41,7 @@ fn the_child() {
         ["events", port] => nonsense::serve_events(number(port)),
         ["crowd", count, fill] => memory::crowd_of(number(count).into(), fill == "fill"),
         ["call", port] => nonsense::call(number(port)),
+        ["leave", port] => nonsense::leave(number(port)),
         _ => panic!("no such role: {role}"),
     }
 }
