@@ -39,7 +39,7 @@ fn welcome(endpoint: &Endpoint) -> Result<(), Box<dyn Error>> {
     let buffer = endpoint.adapter().buffer(8, 4096)?;
     for channel in endpoint.channels() {
         for _ in 0..4 {
-            channel.post_recv(buffer.next())?;
+            channel.post_recv(buffer.next()?)?;
         }
     }
     Ok(())

@@ -98,7 +98,7 @@ fn client(address: SocketAddr, count: usize) -> Outcome<()> {
     let first = session.connect(address)?;
     let channel = first.channel("data")?;
     let buffer = first.adapter().buffer(4, BYTES)?;
-    channel.post_recv(buffer.next())?;
+    channel.post_recv(buffer.next()?)?;
     thread::spawn(move || echo(&channel, &buffer).map_err(|error| error.to_string()));
     std::io::stdin().read_exact(&mut [0; 5])?;
     let others = (1..count).map(|_| session.connect(address)).collect::<Result<Vec<_>, _>>()?;
@@ -114,7 +114,7 @@ fn echo(channel: &Channel, buffer: &adverb_session::Buffer) -> Outcome<()> {
             continue;
         };
         if event.operation == Operation::Receive {
-            channel.post_recv(buffer.next())?;
+            channel.post_recv(buffer.next()?)?;
             channel.post_send(event.block)?;
         }
     }

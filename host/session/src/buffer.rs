@@ -1,18 +1,18 @@
 //! Buffers: registered memory of equal blocks.
 //!
 //! Bytes that a peer may change are never lent as slices, so everything here copies. A [`Block`] is
-//! what is posted; it keeps its buffer registered.
+//! what is posted; it keeps its buffer registered, and itself from being handed out as free.
 
 use crate::adapter::Adapter;
 use crate::error::{BlockError, BufferError};
 use adverb_verbs::{Access, Mr, Rkey, Sge};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use tracing::info;
 
 /// Registered memory of equal blocks, one after the other.
 ///
-/// A handle: clones are the same memory, with the same round robin.
+/// A handle: clones are the same memory, with the same blocks in use.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     inner: Arc<Inner>,
@@ -30,7 +30,12 @@ struct Inner {
     is_part: bool,
     blocks: usize,
     block_bytes: usize,
-    turns: Turns,
+    /// How many [`Block`]s there are of each block, of all the blocks that this is a part of.
+    uses: Arc<[AtomicU32]>,
+    /// Where its first block is among those.
+    first: usize,
+    /// Where [`Buffer::next`] looks first.
+    turn: AtomicUsize,
     adapter: Adapter,
 }
 
@@ -40,25 +45,6 @@ impl Drop for Inner {
             return;
         }
         info!(addr = format_args!("{:#x}", self.mr.addr()), "buffer deregistered");
-    }
-}
-
-/// Whose turn it is, of so many.
-#[derive(Debug, Default)]
-pub(crate) struct Turns(AtomicUsize);
-
-impl Turns {
-    /// The next one's index, below `count`, which is not 0.
-    pub(crate) fn next(&self, count: usize) -> usize {
-        let following = |turn: usize| (turn + 1).checked_rem(count);
-        let turn = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, following);
-        turn.unwrap_or(0)
-    }
-
-    /// The index that `next` gave last; the last of all if it has given none.
-    pub(crate) fn last(&self, count: usize) -> usize {
-        let turn = self.0.load(Ordering::Relaxed);
-        (turn + count.saturating_sub(1)).checked_rem(count).unwrap_or(0)
     }
 }
 
@@ -78,8 +64,9 @@ impl Buffer {
                 max: Self::BLOCK_BYTES_MAX,
             });
         }
-        let too_large = BufferError::TooLarge { blocks, block_bytes };
-        let len = blocks.checked_mul(block_bytes).ok_or(too_large)?;
+        let too_large = || BufferError::TooLarge { blocks, block_bytes };
+        let len = blocks.checked_mul(block_bytes).ok_or_else(too_large)?;
+        let uses = no_uses(blocks).ok_or_else(too_large)?;
         let mr = adapter.pd().allocate(len, access)?;
         info!(
             addr = format_args!("{:#x}", mr.addr()),
@@ -99,15 +86,17 @@ impl Buffer {
                 is_part: false,
                 blocks,
                 block_bytes,
-                turns: Turns::default(),
+                uses,
+                first: 0,
+                turn: AtomicUsize::new(0),
                 adapter: adapter.clone(),
             }),
         })
     }
 
     /// The `blocks` blocks from number `first` on, as a buffer of its own: the same memory and key, its
-    /// own count of blocks and round robin. A peer that is told of it learns its address and length
-    /// alone, but the key opens all of the memory.
+    /// own count of blocks. A block that is in use in one is in use in the other. A peer that is told of
+    /// it learns its address and length alone, but the key opens all of the memory.
     ///
     /// # Errors
     ///
@@ -120,8 +109,9 @@ impl Buffer {
     ///
     /// let buffer = Adapter::open(Config::default())?.buffer(8, 64)?;
     /// let half = buffer.part(4, 4)?;
-    /// half.at(0)?.write(0, b"in the middle")?;
-    /// assert_eq!(buffer.at(4)?.to_vec(), half.next().to_vec());
+    /// let block = half.next()?;
+    /// block.write(0, b"in the middle")?;
+    /// assert_eq!(buffer.at(4)?.to_vec(), block.to_vec());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn part(&self, first: usize, blocks: usize) -> Result<Self, BlockError> {
@@ -132,16 +122,17 @@ impl Buffer {
             return Err(BlockError::NoSuchBlock { index, blocks: known });
         }
         let start = self.inner.start + first * self.inner.block_bytes;
-        Ok(self.seen_as(start, blocks, self.inner.block_bytes))
+        let uses = (Arc::clone(&self.inner.uses), self.inner.first + first);
+        Ok(self.seen_as(start, blocks, self.inner.block_bytes, uses))
     }
 
     /// The same memory in blocks of another length, as a buffer of its own. Bytes at the end that do not
-    /// fill a block are left out.
+    /// fill a block are left out. Blocks of one length do not count as uses of those of the other.
     ///
     /// # Errors
     ///
     /// [`BufferError::Empty`] for blocks of nothing, [`BufferError::BlockTooLong`] for blocks longer
-    /// than all of it.
+    /// than all of it, [`BufferError::TooLarge`] for more than 2³² blocks.
     pub fn in_blocks_of(&self, block_bytes: usize) -> Result<Self, BufferError> {
         let len = self.len();
         let blocks = len.checked_div(block_bytes).ok_or(BufferError::Empty)?;
@@ -152,15 +143,34 @@ impl Buffer {
             let max = Self::BLOCK_BYTES_MAX;
             return Err(BufferError::BlockTooLong { asked: block_bytes, max });
         }
-        Ok(self.seen_as(self.inner.start, blocks, block_bytes))
+        let uses = no_uses(blocks).ok_or(BufferError::TooLarge { blocks, block_bytes })?;
+        Ok(self.seen_as(self.inner.start, blocks, block_bytes, (uses, 0)))
     }
 
-    fn seen_as(&self, start: usize, blocks: usize, block_bytes: usize) -> Self {
+    fn seen_as(
+        &self,
+        start: usize,
+        blocks: usize,
+        block_bytes: usize,
+        (uses, first): (Arc<[AtomicU32]>, usize),
+    ) -> Self {
         let Inner { mr, adapter, .. } = &*self.inner;
-        let (mr, adapter, turns) = (mr.clone(), adapter.clone(), Turns::default());
+        let (mr, adapter, turn) = (mr.clone(), adapter.clone(), AtomicUsize::new(0));
         let Inner { addr, lkey, .. } = *self.inner;
-        let inner =
-            Inner { mr, addr, lkey, start, is_part: true, blocks, block_bytes, turns, adapter };
+        let is_part = true;
+        let inner = Inner {
+            mr,
+            addr,
+            lkey,
+            start,
+            is_part,
+            blocks,
+            block_bytes,
+            uses,
+            first,
+            turn,
+            adapter,
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -207,7 +217,8 @@ impl Buffer {
         &self.inner.mr
     }
 
-    /// Block number `index`, the first being 0.
+    /// Block number `index`, the first being 0, whether it is in use or not: to look at bytes that a
+    /// peer writes, for example. It is in use from now on.
     ///
     /// # Errors
     ///
@@ -217,26 +228,73 @@ impl Buffer {
         if index >= self.inner.blocks {
             return Err(BlockError::NoSuchBlock { index, blocks: self.inner.blocks });
         }
+        if let Some(uses) = self.uses(index) {
+            uses.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(self.block(index))
     }
 
-    /// The next block in turn: 0, 1, … and from the last to 0 again. Whether posted work still uses it
-    /// is not looked at: have less in flight than there are blocks.
+    /// A block that is not in use: the next one in turn, and after the last the first again.
+    ///
+    /// A block is in use for as long as there is a [`Block`] of it: with the program, in posted work, or
+    /// in the event of that work. So it is free again when the event was taken and dropped, or at once
+    /// if it was not posted.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError::AllInUse`]. Take events of posted work, with [`Channel::poll`](crate::Channel::poll)
+    /// or a call that waits, and drop them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use adverb_session::{Adapter, BlockError, Config};
+    ///
+    /// let buffer = Adapter::open(Config::default())?.buffer(2, 64)?;
+    /// let (one, two) = (buffer.next()?, buffer.next()?);
+    /// assert!(matches!(buffer.next(), Err(BlockError::AllInUse { blocks: 2 })));
+    /// drop(two);
+    /// assert_eq!((one.index(), buffer.next()?.index()), (0, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
-    pub fn next(&self) -> Block {
-        self.block(self.inner.turns.next(self.inner.blocks))
+    pub fn next(&self) -> Result<Block, BlockError> {
+        let Inner { blocks, turn, .. } = &*self.inner;
+        let first = turn.load(Ordering::Relaxed);
+        for index in (first..*blocks).chain(0..first) {
+            if self.claim(index) {
+                // Others may do so too: it says where to look, and the use alone whose block it is.
+                let following = (index + 1).checked_rem(*blocks).unwrap_or(0);
+                turn.store(following, Ordering::Relaxed);
+                return Ok(self.block(index));
+            }
+        }
+        Err(BlockError::AllInUse { blocks: *blocks })
     }
 
-    /// The block that [`Buffer::next`] gave last; the buffer's last if it has given none.
+    /// Whether block `index` was free, and is in use now.
     #[inline]
-    pub fn last(&self) -> Block {
-        self.block(self.inner.turns.last(self.inner.blocks))
+    fn claim(&self, index: usize) -> bool {
+        self.uses(index).is_some_and(|uses| {
+            uses.load(Ordering::Relaxed) == 0
+                // What was done with the block before it became free was done before this.
+                && uses.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        })
     }
 
+    /// The count of block `index`, of which there always is one.
+    #[inline]
+    fn uses(&self, index: usize) -> Option<&AtomicU32> {
+        self.inner.uses.get(self.inner.first + index)
+    }
+
+    /// Block `index`, whose use has been counted.
+    #[inline]
     fn block(&self, index: usize) -> Block {
         Block {
             offset: self.inner.start + index * self.inner.block_bytes,
-            len: self.inner.block_bytes,
+            len: u32::try_from(self.inner.block_bytes).unwrap_or(u32::MAX),
+            place: u32::try_from(self.inner.first + index).unwrap_or(u32::MAX),
             buffer: self.clone(),
         }
     }
@@ -255,8 +313,14 @@ impl Buffer {
     }
 }
 
-/// A block of a buffer, or a part of one: what is posted. It keeps the buffer registered.
-#[derive(Clone, Debug)]
+/// Counts for so many blocks, none of which is in use; `None` if there are too many to be told apart.
+fn no_uses(blocks: usize) -> Option<Arc<[AtomicU32]>> {
+    u32::try_from(blocks).ok().map(|blocks| (0..blocks).map(|_| AtomicU32::new(0)).collect())
+}
+
+/// A block of a buffer, or a part of one: what is posted. It keeps the buffer registered, and the block
+/// in use (see [`Buffer::next`]).
+#[derive(Debug)]
 // Blocks are moved whole, and out of an `Option`, whose mark is the buffer. With the buffer last both are
 // moves of the same 16 and 8 bytes. A load that does not match the store before it waits until that store,
 // and all before it, has reached the cache.
@@ -264,11 +328,38 @@ impl Buffer {
 pub struct Block {
     /// From the start of the region.
     offset: usize,
-    len: usize,
+    len: u32,
+    /// Where its use is counted.
+    place: u32,
     buffer: Buffer,
 }
 
+impl Clone for Block {
+    fn clone(&self) -> Self {
+        if let Some(uses) = self.uses() {
+            uses.fetch_add(1, Ordering::Relaxed);
+        }
+        let Self { offset, len, place, ref buffer } = *self;
+        Self { offset, len, place, buffer: buffer.clone() }
+    }
+}
+
+impl Drop for Block {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(uses) = self.uses() {
+            // What was done with the block happens before it is claimed again.
+            uses.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
 impl Block {
+    #[inline]
+    fn uses(&self) -> Option<&AtomicU32> {
+        self.buffer.inner.uses.get(usize::try_from(self.place).ok()?)
+    }
+
     /// The buffer that it is a block of.
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
@@ -276,7 +367,7 @@ impl Block {
 
     /// Its number in the buffer.
     pub fn index(&self) -> usize {
-        self.offset().checked_div(self.buffer.block_bytes()).unwrap_or(0)
+        usize::try_from(self.place).unwrap_or(usize::MAX) - self.buffer.inner.first
     }
 
     /// Where it starts in the buffer, in bytes.
@@ -292,7 +383,7 @@ impl Block {
     /// Its bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len
+        usize::try_from(self.len).unwrap_or(usize::MAX)
     }
 
     /// It has no bytes.
@@ -316,9 +407,10 @@ impl Block {
     ///
     /// [`BlockError::OutOfBlock`].
     #[inline]
-    pub fn part(self, offset: usize, len: usize) -> Result<Self, BlockError> {
-        let start = self.place(offset, len)?;
-        Ok(Self { offset: start, len, buffer: self.buffer })
+    pub fn part(mut self, offset: usize, len: usize) -> Result<Self, BlockError> {
+        self.offset = self.start_of(offset, len)?;
+        self.len = u32::try_from(len).unwrap_or(u32::MAX);
+        Ok(self)
     }
 
     /// Copies its bytes from `offset` on into `target`.
@@ -328,13 +420,13 @@ impl Block {
     /// [`BlockError::OutOfBlock`]; nothing was copied then.
     #[inline]
     pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), BlockError> {
-        let start = self.place(offset, target.len())?;
+        let start = self.start_of(offset, target.len())?;
         Ok(self.buffer.inner.mr.read(start, target)?)
     }
 
     /// A copy of its bytes.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.len];
+        let mut bytes = vec![0; self.len()];
         let copied = self.read(0, &mut bytes);
         debug_assert!(copied.is_ok(), "a block lies in its buffer");
         bytes
@@ -348,7 +440,7 @@ impl Block {
     /// [`Access::LOCAL_WRITE`]; nothing was copied then.
     #[inline]
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), BlockError> {
-        let start = self.place(offset, bytes.len())?;
+        let start = self.start_of(offset, bytes.len())?;
         Ok(self.buffer.inner.mr.write(start, bytes)?)
     }
 
@@ -358,7 +450,7 @@ impl Block {
     ///
     /// [`BlockError::Memory`] if the buffer was registered without [`Access::LOCAL_WRITE`].
     pub fn fill(&self, byte: u8) -> Result<(), BlockError> {
-        Ok(self.buffer.inner.mr.fill(self.offset, self.len, byte)?)
+        Ok(self.buffer.inner.mr.fill(self.offset, self.len(), byte)?)
     }
 
     /// Reads the 8 bytes at `offset` in one go, in the machine's byte order. Whoever sees a value
@@ -370,7 +462,7 @@ impl Block {
     /// multiple of 8.
     #[inline]
     pub fn load_u64(&self, offset: usize) -> Result<u64, BlockError> {
-        let start = self.place(offset, size_of::<u64>())?;
+        let start = self.start_of(offset, size_of::<u64>())?;
         Ok(self.buffer.inner.mr.load_u64(start)?)
     }
 
@@ -381,15 +473,15 @@ impl Block {
     /// As [`Block::load_u64`], and as [`Block::write`]; nothing was written then.
     #[inline]
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), BlockError> {
-        let start = self.place(offset, size_of::<u64>())?;
+        let start = self.start_of(offset, size_of::<u64>())?;
         Ok(self.buffer.inner.mr.store_u64(start, value)?)
     }
 
     #[inline]
-    fn place(&self, offset: usize, len: usize) -> Result<usize, BlockError> {
+    fn start_of(&self, offset: usize, len: usize) -> Result<usize, BlockError> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(self.offset + offset),
-            Some(_) | None => Err(BlockError::OutOfBlock { offset, len, block: self.len }),
+            Some(end) if end <= self.len() => Ok(self.offset + offset),
+            Some(_) | None => Err(BlockError::OutOfBlock { offset, len, block: self.len() }),
         }
     }
 
@@ -398,8 +490,7 @@ impl Block {
     pub(crate) fn sge(&self) -> Sge {
         let Inner { addr, lkey, .. } = *self.buffer.inner;
         let start = u64::try_from(self.offset).unwrap_or(u64::MAX);
-        let len = u32::try_from(self.len).unwrap_or(u32::MAX);
-        Sge { addr: addr.wrapping_add(start), len, lkey }
+        Sge { addr: addr.wrapping_add(start), len: self.len, lkey }
     }
 }
 
@@ -408,6 +499,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use adverb_verbs::RangeError;
+    use std::thread;
 
     fn adapter() -> Adapter {
         Adapter::open(Config::default()).unwrap()
@@ -441,8 +533,6 @@ mod tests {
         assert_eq!((last.index(), last.offset()), (1, 8));
         last.store_u64(0, 9).unwrap();
         assert_eq!(buffer.at(4).unwrap().load_u64(0).unwrap(), 9);
-        assert_eq!((part.next().index(), part.next().index()), (0, 1));
-        assert_eq!(buffer.next().index(), 0);
         drop(buffer);
         assert_eq!(part.at(2).unwrap().load_u64(0).unwrap(), 9);
         assert!(part.at(3).is_err());
@@ -465,13 +555,65 @@ mod tests {
     }
 
     #[test]
-    fn next_goes_round_and_last_is_the_one_before() {
+    fn next_goes_round_and_leaves_out_what_is_in_use() {
         let buffer = adapter().buffer(3, 8).unwrap();
-        assert_eq!(buffer.last().index(), 2);
         for round in 0..10 {
-            assert_eq!(buffer.next().index(), round % 3);
-            assert_eq!(buffer.last().index(), round % 3);
+            assert_eq!(buffer.next().unwrap().index(), round % 3);
         }
+        let kept = [buffer.next().unwrap(), buffer.at(2).unwrap()];
+        assert_eq!(buffer.next().unwrap().index(), 0);
+        assert_eq!(buffer.next().unwrap().index(), 0);
+        let last = buffer.next().unwrap().part(2, 3).unwrap();
+        let error = buffer.next().unwrap_err();
+        assert!(matches!(error, BlockError::AllInUse { blocks: 3 }), "{error}");
+        // A clone is a use as well, and so is an attempt at a part that is not there.
+        let clone = last.clone();
+        drop(last);
+        assert!(buffer.next().is_err());
+        assert!(clone.part(0, 9).is_err());
+        assert_eq!(buffer.next().unwrap().index(), 0);
+        drop(kept);
+        assert_eq!(buffer.next().unwrap().index(), 1);
+    }
+
+    #[test]
+    fn a_block_in_use_is_in_use_in_all_parts_that_have_it() {
+        let buffer = adapter().buffer(6, 8).unwrap();
+        let inner = buffer.part(2, 3).unwrap().part(1, 2).unwrap();
+        let block = inner.next().unwrap();
+        assert_eq!((block.index(), block.offset()), (0, 0));
+        let others: Vec<_> = (0..5).map(|_| buffer.next().unwrap()).collect();
+        assert_eq!(others.iter().map(Block::index).collect::<Vec<_>>(), [0, 1, 2, 4, 5]);
+        assert!(buffer.next().is_err());
+        assert!(inner.next().is_err());
+        drop(block);
+        assert_eq!(buffer.next().unwrap().index(), 3);
+    }
+
+    #[test]
+    fn no_two_threads_are_given_the_same_block() {
+        let buffer = adapter().buffer(3, 8).unwrap();
+        let take = || {
+            for mark in 0..2000_u64 {
+                let Ok(block) = buffer.next() else {
+                    thread::yield_now();
+                    continue;
+                };
+                let own = block.load_u64(0).unwrap() + 1;
+                block.store_u64(0, own).unwrap();
+                if mark % 64 == 0 {
+                    thread::yield_now();
+                }
+                assert_eq!(block.load_u64(0).unwrap(), own, "another thread wrote to it");
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(take);
+            }
+        });
+        let all: Vec<_> = (0..3).map(|_| buffer.next().unwrap()).collect();
+        assert!(buffer.next().is_err(), "{all:?}");
     }
 
     #[test]

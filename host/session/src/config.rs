@@ -309,7 +309,9 @@ impl Default for QueueConfig {
 /// Which posted work asks the device for a completion.
 ///
 /// All work has its event whatever is chosen here; without a completion of its own it has it when
-/// later work completes. Calls that wait ask always, and so does the work that fills the queue.
+/// later work completes. Calls that wait ask always, and so does the work that fills the queue. Buffers
+/// whose blocks come from [`Buffer::next`](crate::Buffer::next) have more blocks than that, or
+/// [`Channel::drain`](crate::Channel::drain) brings the events.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Signal {
     /// All of it.

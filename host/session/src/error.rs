@@ -213,6 +213,11 @@ impl From<AllocateError> for BufferError {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum BlockError {
+    /// No block is free: each is in posted work, in an event, or with the program.
+    AllInUse {
+        /// How many there are.
+        blocks: usize,
+    },
     /// The memory does not allow it.
     Memory(RangeError),
     /// The buffer has no such block.
@@ -236,6 +241,11 @@ pub enum BlockError {
 impl fmt::Display for BlockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::AllInUse { blocks } => write!(
+                f,
+                "all blocks of the buffer, {blocks}, are in use: take events of posted work and drop \
+                 them, or have more blocks"
+            ),
             Self::Memory(error) => fmt::Display::fmt(error, f),
             Self::NoSuchBlock { index, blocks } => write!(
                 f,

@@ -3,11 +3,11 @@
 //! Everything in this file is the peer's word. Its own device checks each access against what it
 //! really registered, so a lie costs the liar's request and nothing else.
 
-use crate::buffer::Turns;
 use crate::error::BlockError;
 use crate::frame::Advertisement;
 use adverb_verbs::{RemoteSlice, Rkey};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A buffer of the peer's.
 ///
@@ -18,7 +18,8 @@ pub struct RemoteBuffer {
     link: u32,
     blocks: usize,
     block_bytes: usize,
-    turns: Arc<Turns>,
+    /// Whose turn it is.
+    turn: Arc<AtomicUsize>,
 }
 
 impl RemoteBuffer {
@@ -31,7 +32,7 @@ impl RemoteBuffer {
             link: ANY_LINK,
             blocks: blocks.max(1),
             block_bytes,
-            turns: Arc::default(),
+            turn: Arc::default(),
         }
     }
 
@@ -77,7 +78,7 @@ impl RemoteBuffer {
             let index = first.saturating_add(blocks.saturating_sub(1)).max(self.blocks);
             return Err(BlockError::NoSuchBlock { index, blocks: self.blocks });
         }
-        Ok(Self { first: self.block(first).start, blocks, turns: Arc::default(), ..self.clone() })
+        Ok(Self { first: self.block(first).start, blocks, turn: Arc::default(), ..self.clone() })
     }
 
     /// Block number `index`, the first being 0.
@@ -93,17 +94,16 @@ impl RemoteBuffer {
         Ok(self.block(index))
     }
 
-    /// The next block in turn: 0, 1, … and from the last to 0 again. Whether the peer has done with what
-    /// is there is not known here.
+    /// The next block in turn: 0, 1, … and from the last to 0 again.
+    ///
+    /// Unlike [`Buffer::next`](crate::Buffer::next) it has no look at what is in use. That a WRITE is done
+    /// does not say that the peer has read what is there, and only the peer knows: let it say how many
+    /// blocks it has done with, by messages or by a count that it writes.
     #[inline]
     pub fn next(&self) -> RemoteBlock {
-        self.block(self.turns.next(self.blocks))
-    }
-
-    /// The block that [`RemoteBuffer::next`] gave last; the buffer's last if it has given none.
-    #[inline]
-    pub fn last(&self) -> RemoteBlock {
-        self.block(self.turns.last(self.blocks))
+        let following = |turn: usize| (turn + 1).checked_rem(self.blocks);
+        let turn = self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, following);
+        self.block(turn.unwrap_or(0))
     }
 
     fn block(&self, index: usize) -> RemoteBlock {
@@ -194,6 +194,5 @@ mod tests {
         assert!(buffer.part(2, 2).is_err());
         let turns: Vec<_> = (0..4).map(|_| buffer.next().start().addr).collect();
         assert_eq!(turns, [1000, 1064, 1128, 1000]);
-        assert_eq!(buffer.last().start().addr, 1000);
     }
 }

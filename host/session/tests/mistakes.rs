@@ -149,9 +149,9 @@ fn queues_that_are_full_say_so_until_events_are_taken() {
     let receiver = server.channel("data").unwrap();
     let sink = server.adapter().buffer(4, 8).unwrap();
     for _ in 0..3 {
-        receiver.post_recv(sink.next()).unwrap();
+        receiver.post_recv(sink.next().unwrap()).unwrap();
     }
-    let error = receiver.post_recv(sink.next()).unwrap_err();
+    let error = receiver.post_recv(sink.next().unwrap()).unwrap_err();
     let operation = Operation::Receive;
     assert_eq!(error, ChannelError::Full { operation, depth: 3 });
 
@@ -232,12 +232,12 @@ fn what_arrived_before_the_peer_closed_comes_first_and_then_the_news() {
     let receiver = server.channel("data").unwrap();
     let sink = server.adapter().buffer(5, 8).unwrap();
     for _ in 0..5 {
-        receiver.post_recv(sink.next()).unwrap();
+        receiver.post_recv(sink.next().unwrap()).unwrap();
     }
     let channel = client.channel("data").unwrap();
     let local = client.adapter().buffer(3, 8).unwrap();
     for _ in 0..3 {
-        channel.post_send(local.next()).unwrap();
+        channel.post_send(local.next().unwrap()).unwrap();
     }
     client.close().unwrap();
     let here = ChannelError::PeerGone(Departure::Here);
@@ -255,7 +255,7 @@ fn what_arrived_before_the_peer_closed_comes_first_and_then_the_news() {
     assert_eq!(receiver.recv().unwrap_err(), gone);
     assert_eq!(receiver.recv().unwrap_err(), gone); // The other receive that was posted.
     assert_eq!(receiver.recv().unwrap_err(), ChannelError::NothingPosted);
-    assert_eq!(receiver.post_recv(sink.next()).unwrap_err(), gone);
+    assert_eq!(receiver.post_recv(sink.next().unwrap()).unwrap_err(), gone);
     assert_eq!(server.departure(), Some(Departure::Closed));
     assert!(server.remote_buffer("sink").is_err());
 }

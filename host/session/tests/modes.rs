@@ -31,11 +31,11 @@ fn messages_go_there_and_back_in_every_mode() {
             let echoes = ["control", "data"].map(|name| {
                 let channel = server.channel(name).unwrap().with_timeout(LONG);
                 let buffer = server.adapter().buffer(4, 3000).unwrap();
-                channel.post_recv(buffer.next()).unwrap();
+                channel.post_recv(buffer.next().unwrap()).unwrap();
                 thread::spawn(move || {
                     for _ in 0..50 {
                         let event = channel.recv().unwrap();
-                        channel.post_recv(buffer.next()).unwrap();
+                        channel.post_recv(buffer.next().unwrap()).unwrap();
                         channel.send(event.block.first(event.bytes).unwrap()).unwrap();
                     }
                 })
@@ -96,7 +96,7 @@ impl Handler for Echo {
         self.channels.lock().expect("no panic").extend(endpoint.channels().iter().cloned());
         for channel in endpoint.channels() {
             for _ in 0..4 {
-                channel.post_recv(buffer.next()).expect("it works");
+                channel.post_recv(buffer.next().expect("it is free")).expect("it works");
             }
         }
     }

@@ -66,12 +66,12 @@ fn the_data_path_does_not_allocate() {
     let local = client.adapter().buffer(8, 9000).unwrap();
     let work = || {
         for round in 0..200 {
-            let block = local.next().first(1 + round * 40).unwrap();
+            let block = local.next().unwrap().first(1 + round * 40).unwrap();
             block.fill(7).unwrap();
-            far.post_recv(sink.next()).unwrap();
+            far.post_recv(sink.next().unwrap()).unwrap();
             near.send(block.clone()).unwrap();
             far.recv().unwrap();
-            far.post_recv(sink.next()).unwrap();
+            far.post_recv(sink.next().unwrap()).unwrap();
             near.write_with_imm(block.clone(), remote.next(), 1).unwrap();
             far.recv().unwrap();
             near.read(block.clone(), remote.next()).unwrap();

@@ -4,8 +4,8 @@
 mod support;
 
 use adverb_session::{
-    Access, ChannelError, ClientSession, Config, Departure, ExchangeError, Operation, PathMtu,
-    ServerSession, Signal, Ticket,
+    Access, BlockError, ChannelError, ClientSession, Config, Departure, ExchangeError, Operation,
+    PathMtu, ServerSession, Signal, Ticket,
 };
 use std::num::NonZeroU32;
 use std::thread;
@@ -21,7 +21,7 @@ fn messages_of_all_sizes_arrive_whole_and_in_order() {
         let channel = server.channel("data").unwrap();
         let buffer = server.adapter().buffer(sizes.len(), 100_000).unwrap();
         for _ in sizes {
-            channel.post_recv(buffer.next()).unwrap();
+            channel.post_recv(buffer.next().unwrap()).unwrap();
         }
         let received = sizes.map(|_| channel.recv().unwrap());
         server.close().unwrap();
@@ -38,6 +38,34 @@ fn messages_of_all_sizes_arrive_whole_and_in_order() {
     for ((seed, len), message) in (0..).zip(sizes).zip(received) {
         assert!(message == pattern(seed, len), "{len} bytes differ");
     }
+}
+
+/// Goal: a block of posted work is not handed out before the event of that work was dropped.
+/// Method: a SEND that cannot be done, because the peer has posted no receive.
+#[test]
+fn blocks_in_flight_are_not_handed_out_until_their_events_were_taken() {
+    let (client, server) = pair(Config::default());
+    let (near, far) = (client.channel("data").unwrap(), server.channel("data").unwrap());
+    let local = client.adapter().buffer(5, 64).unwrap();
+    let sink = server.adapter().buffer(5, 64).unwrap();
+    for _ in 0..5 {
+        let block = local.next().unwrap();
+        block.fill(u8::try_from(block.index()).unwrap()).unwrap();
+        near.post_send(block).unwrap();
+    }
+    let error = local.next().unwrap_err();
+    assert_eq!(error, BlockError::AllInUse { blocks: 5 });
+    for index in 0..5 {
+        far.post_recv(sink.next().unwrap()).unwrap();
+        assert_eq!(far.recv().unwrap().block.to_vec(), [index; 64]);
+    }
+    near.drain().unwrap();
+    assert!(local.next().is_err(), "nobody has taken the events");
+    let event = near.poll().unwrap().unwrap();
+    assert!(local.next().is_err(), "the event is still there");
+    drop(event);
+    assert_eq!(local.next().unwrap().index(), 0);
+    assert_eq!(far.in_flight().events, 0);
 }
 
 #[test]

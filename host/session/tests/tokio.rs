@@ -41,7 +41,7 @@ async fn channels_send_receive_write_and_read() {
         let local = client.adapter().buffer(4, 64).unwrap();
         let receives = server.adapter().buffer(3, 64).unwrap();
         for _ in 0..3 {
-            far.channel().post_recv(receives.next()).unwrap();
+            far.channel().post_recv(receives.next().unwrap()).unwrap();
         }
         let receiving = tokio::spawn(async move {
             let first = far.recv().await.unwrap();
@@ -118,7 +118,7 @@ async fn futures_can_be_dropped() {
     let sink = server.adapter().buffer(20, 64).unwrap();
     let local = client.adapter().buffer(1, 64).unwrap();
     for _ in 0..20 {
-        far.channel().post_recv(sink.next()).unwrap();
+        far.channel().post_recv(sink.next().unwrap()).unwrap();
         // What is dropped before there was room was not sent.
         while near.channel().room().0 == 0 {
             assert!(near.channel().poll().unwrap().is_none(), "it is for nobody");

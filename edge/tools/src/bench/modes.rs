@@ -205,8 +205,8 @@ impl Handler for Answerer {
         };
         for channel in endpoint.channels() {
             // Two more than are ever on their way.
-            for _ in 0..3 {
-                let _ = channel.post_recv(buffer.next());
+            for block in (0..3).map_while(|_| buffer.next().ok()) {
+                let _ = channel.post_recv(block);
             }
         }
     }
