@@ -1,8 +1,9 @@
 //! The side that is connected to.
 //!
 //! The device of each endpoint is the one that has the local address of its connection, unless the
-//! settings name one. Newcomers are served side by side, so that one who says nothing keeps nobody else waiting. Each
-//! has a deadline; who misses it, or says something else than a client does, is told so and gone.
+//! settings name one. Newcomers are served side by side, so that one that says nothing keeps no other waiting. Each
+//! has a deadline; one that misses it, or says something else than a client does, is told so and gone. If there are
+//! too many, the oldest that has not said who it is goes.
 
 use crate::adapter::{Adapter, Adapters};
 use crate::auth::{self, Role, Secret};
@@ -27,6 +28,7 @@ pub struct ServerSession {
     listener: TcpListener,
     local_addr: SocketAddr,
     epoll: Epoll,
+    /// The oldest first.
     newcomers: Vec<Newcomer>,
     bell: Option<Arc<EventFd>>,
     adapters: Adapters,
@@ -127,8 +129,8 @@ impl ServerSession {
     ///
     /// # Errors
     ///
-    /// [`AcceptError`], once for each who did not become an endpoint. The server goes on: call
-    /// again.
+    /// [`AcceptError`], once for each that did not become an endpoint, except those that were too many. The
+    /// server goes on: call again.
     pub fn accept(&mut self, timeout: Duration) -> Result<Endpoint, AcceptError> {
         match self.next(Some(Deadline::after(timeout))) {
             Next::Came(endpoint) => Ok(endpoint),
@@ -142,16 +144,21 @@ impl ServerSession {
         let failed = |error| Next::Refused(AcceptError::Listen { error });
         let mut events = Events::with_capacity(NEWCOMERS_MAX + 2);
         loop {
-            if let Err(error) = self.let_in() {
-                return failed(error);
-            }
             match self.serve_newcomers() {
                 Some(Ok(endpoint)) => return Next::Came(endpoint),
                 Some(Err(error)) => return Next::Refused(error),
                 None => {}
             }
+            // Only now, when all that newcomers have said was heard: one of them may have to go.
+            let came = match self.let_in() {
+                Ok(came) => came,
+                Err(error) => return failed(error),
+            };
             if deadline.is_some_and(|deadline| deadline.has_passed()) {
                 return Next::Timeout;
+            }
+            if came {
+                continue;
             }
             let patience = self.newcomers.iter().map(|n| n.deadline.left()).min();
             let most = patience.into_iter().chain(deadline.map(|deadline| deadline.left())).min();
@@ -177,27 +184,32 @@ impl ServerSession {
         Ok(bell)
     }
 
-    /// Lets in those who knock.
-    fn let_in(&mut self) -> io::Result<()> {
-        // Somebody changed their mind, or a signal came.
+    /// Lets in as many of those that knock as there are places, or one if there is none. Whether any
+    /// came.
+    fn let_in(&mut self) -> io::Result<bool> {
+        // A connection was given up while it waited, or a signal came.
         let fleeting = [ErrorKind::ConnectionAborted, ErrorKind::Interrupted];
-        loop {
+        let mut came = false;
+        for _ in 0..NEWCOMERS_MAX.saturating_sub(self.newcomers.len()).max(1) {
             match self.listener.accept() {
-                Ok((stream, from)) => self.welcome(stream, from)?,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Ok((stream, from)) => {
+                    came = true;
+                    self.welcome(stream, from)?;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if fleeting.contains(&error.kind()) => {}
                 Err(error) => return Err(error),
             }
         }
+        Ok(came)
     }
 
     fn welcome(&mut self, stream: TcpStream, from: SocketAddr) -> io::Result<()> {
         let (Ok(local), Ok(mut connector)) = (stream.local_addr(), Connector::new(stream)) else {
             return Ok(()); // It is gone already.
         };
-        if self.newcomers.len() >= NEWCOMERS_MAX {
-            let text = "the server is busy with others: try again";
-            connector.part(&Frame::Refuse(Refusal::new(Reason::Busy, text)));
+        if self.newcomers.len() >= NEWCOMERS_MAX && !self.make_room() {
+            connector.part(&busy());
             return Ok(());
         }
         debug!(%from, "somebody has connected");
@@ -212,6 +224,25 @@ impl ServerSession {
         Ok(())
     }
 
+    /// Sends away the oldest of those that have not said, or not proved, who they are. False if all have.
+    fn make_room(&mut self) -> bool {
+        let is_unknown = |n: &Newcomer| !matches!(n.stage, Stage::Answered { .. });
+        let Some(oldest) = self.newcomers.iter().position(is_unknown) else {
+            return false;
+        };
+        let mut newcomer = self.remove(oldest);
+        debug!(from = %newcomer.from, "there are too many newcomers: the oldest has to go");
+        newcomer.connector.part(&busy());
+        true
+    }
+
+    fn remove(&mut self, at: usize) -> Newcomer {
+        let newcomer = self.newcomers.remove(at);
+        // It may be closed already, and is forgotten then by itself.
+        let _ = self.epoll.remove(newcomer.connector.stream());
+        newcomer
+    }
+
     /// Hears what newcomers have to say, until one of them is done one way or the other.
     fn serve_newcomers(&mut self) -> Option<Result<Endpoint, AcceptError>> {
         for at in 0..self.newcomers.len() {
@@ -220,10 +251,7 @@ impl ServerSession {
             if matches!(step, Ok(Step::Wait)) {
                 continue;
             }
-            let newcomer = self.newcomers.swap_remove(at);
-            // It may be closed already, and is forgotten then by itself.
-            let _ = self.epoll.remove(newcomer.connector.stream());
-            let finished = newcomer.finish(step);
+            let finished = self.remove(at).finish(step);
             if let Err(error) = &finished {
                 warn!("{error}");
             }
@@ -332,6 +360,11 @@ fn at_once() -> Deadline {
     Deadline::after(Duration::ZERO)
 }
 
+fn busy() -> Frame {
+    Frame::Refuse(Refusal::new(Reason::Busy, "the server is busy with others: try again"))
+}
+
 const BELL: u64 = 2;
-/// Newcomers at once; more are told to come back.
+/// Newcomers at once. For more of them the oldest that has not said who it is goes; if all have, they are told
+/// to come back.
 const NEWCOMERS_MAX: usize = 64;

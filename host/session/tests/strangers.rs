@@ -172,10 +172,30 @@ fn silent_strangers_do_not_hold_up_clients() {
     }
 }
 
+/// Goal: neither do more than a server has places for.
+#[test]
+fn a_crowd_of_silent_strangers_does_not_hold_up_clients() {
+    let (address, results) = server(Config::default().handshake_timeout(10 * LONG));
+    let mut silent: Vec<_> = (0..300).map(|_| TcpStream::connect(address).unwrap()).collect();
+    connects(address);
+    results.recv_timeout(LONG).unwrap().unwrap();
+    // Those that came first have gone for it.
+    assert_eq!(refusal(&hear(&mut silent[0])).reason, Reason::Busy);
+    connects(address);
+    drop(silent);
+}
+
 #[test]
 fn more_newcomers_than_a_server_serves_are_told_to_come_again() {
     let (address, results) = server(Config::default().handshake_timeout(10 * LONG));
-    let crowd: Vec<_> = (0..64).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let crowd: Vec<_> = (0..64)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&Frame::Hello(hello("data")).emit()).unwrap();
+            stream.read_exact(&mut [0]).unwrap(); // The server has said Welcome.
+            stream
+        })
+        .collect();
     let mut late = TcpStream::connect(address).unwrap();
     assert_eq!(refusal(&hear(&mut late)).reason, Reason::Busy);
     // A client comes again by itself.
