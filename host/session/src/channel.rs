@@ -6,7 +6,7 @@
 mod shared;
 
 use self::shared::{AWAITED, Failure, POSTED, State};
-pub(crate) use self::shared::{Shared, post_nothing};
+pub(crate) use self::shared::{Shared, post_probe};
 use crate::adapter::Adapter;
 use crate::buffer::Block;
 use crate::connector::Deadline;

@@ -81,18 +81,17 @@ impl ClientSession {
 
     fn try_connect(&self, to: SocketAddr, deadline: Deadline) -> Result<Endpoint, ConnectError> {
         let make = |adapter: &Adapter| set_up::make(adapter, adapter.channel_names());
-        let Met { adapter, peer, connector, channels } = self.meet(to, deadline, (&make, true))?;
+        let Met { adapter, peer, connector, channels } = self.meet(to, deadline, &make)?;
         Endpoint::new(&adapter, peer, connector, channels, Some(to))
             .map_err(|error| ConnectError::Handshake { to, error })
     }
 
-    /// Connects queue pairs that `make` makes to a server, once. With `true` they have no channels yet,
-    /// and the first is tried.
+    /// Connects queue pairs that `make` makes to a server, once, and tries the first.
     pub(crate) fn meet(
         &self,
         to: SocketAddr,
         deadline: Deadline,
-        make: (Make<'_>, bool),
+        make: Make<'_>,
     ) -> Result<Met, ConnectError> {
         // The standard library refuses to wait for no time at all.
         let left = deadline.left().max(Duration::from_millis(1));
@@ -126,7 +125,7 @@ impl ClientSession {
         connector: &mut Connector,
         (local, to): (SocketAddr, SocketAddr),
         deadline: Deadline,
-        (make, is_new): (Make<'_>, bool),
+        make: Make<'_>,
     ) -> Result<(Adapter, PeerInfo, Vec<Unlinked>), Failure> {
         let adapter = self.adapters.at(local).map_err(SetUpError::Adapter)?;
         let (channels, place) = (make(&adapter)?, adapter.place(local));
@@ -159,9 +158,7 @@ impl ClientSession {
         };
         let peer = set_up::agree(&adapter, place, &theirs, to)?;
         set_up::connect(&adapter, &channels, &peer)?;
-        if is_new {
-            set_up::probe(&channels, &peer, deadline)?;
-        }
+        set_up::probe(&channels, &peer, deadline)?;
         connector.send(&Frame::Ready, deadline)?;
         Ok((adapter, peer, channels))
     }

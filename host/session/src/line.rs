@@ -14,7 +14,7 @@ use crate::client::ClientSession;
 use crate::config::Reconnect;
 use crate::connector::{Deadline, system};
 use crate::endpoint::Endpoint;
-use crate::error::{ChannelError, ConnectError};
+use crate::error::{ChannelError, ConnectError, SetUpError};
 use crate::handler::Handler;
 use crate::link::{Departure, Link};
 use crate::set_up;
@@ -165,7 +165,7 @@ impl Line {
             channels.iter().map(again).collect()
         };
         let deadline = Deadline::after(self.adapter.config().timeouts.connect);
-        let met = session.meet(server, deadline, (&make, false))?;
+        let met = session.meet(server, deadline, &make)?;
         let old = self.link();
         let link =
             Arc::new(Link::new(met.peer, met.connector, old.number().wrapping_add(1).max(1)));
@@ -235,7 +235,10 @@ fn come_back(line: &Weak<Line>, pause: &Pause, policy: Reconnect, server: Socket
             Ok(()) => return,
             Err(error) => {
                 warn!(%server, attempt = attempt + 1, of = policy.attempts, "{error}");
-                if error.is_final() {
+                // What keeps packets apart may pass, as what kept the two sides apart did.
+                let is_apart =
+                    matches!(error, ConnectError::SetUp { error: SetUpError::Unanswered(_), .. });
+                if error.is_final() && !is_apart {
                     break;
                 }
             }

@@ -28,6 +28,9 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// Work on a queue pair that its channel does not have yet: no ring knows it.
+    pub(crate) const PROBE: Self = Self { queue: Queue::Send, number: u64::MAX >> 1 };
+
     /// As the number that the device gives back.
     pub(crate) const fn to_wr_id(self) -> u64 {
         match self.queue {

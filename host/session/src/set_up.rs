@@ -2,7 +2,7 @@
 
 use crate::adapter::Adapter;
 use crate::auth;
-use crate::channel::{Shared, post_nothing};
+use crate::channel::{Shared, post_probe};
 use crate::connector::Deadline;
 use crate::error::{ConnectorError, Route, SetUpError};
 use crate::frame::{ChannelHello, Features, Hello, Name};
@@ -178,9 +178,13 @@ pub(crate) fn probe(
         doing: "reach the peer's queue pair",
         error: io::Error::other(error.to_string()),
     };
-    post_nothing(qp, 0).map_err(|error| refused(&error))?;
-    let first = places.source().first(qp.number(), deadline).map_err(|error| refused(&error))?;
-    match first {
+    let (source, number) = (places.source(), qp.number());
+    source.expect(number);
+    let first = post_probe(qp)
+        .map_err(|error| refused(&error))
+        .and_then(|()| source.first(number, deadline).map_err(|error| refused(&error)));
+    source.forget(number);
+    match first? {
         Some(WcStatus::Success) => Ok(()),
         Some(WcStatus::RetryExceeded) | None => Err(SetUpError::Unanswered(Route {
             local: peer.local.1,

@@ -29,7 +29,7 @@ pub(crate) struct Source {
     /// Where completions of a shared queue are put when they are taken.
     taking: Mutex<Box<[WorkCompletion]>>,
     members: RwLock<HashMap<u32, Weak<Shared>>>,
-    /// Queue pairs that have no channel as yet and wait for their first completion, and those completions.
+    /// Queue pairs on a shared queue that no channel has as yet and that wait for their first completion, and those completions.
     firsts: Mutex<HashMap<u32, Option<WcStatus>>>,
     /// Channels with handlers that have events.
     ready: Mutex<VecDeque<Arc<Shared>>>,
@@ -172,7 +172,7 @@ impl Source {
                 let found = members.get(&number).and_then(Weak::upgrade);
                 drop(members);
                 if found.is_none() {
-                    // The first work of a channel that begins, or the last of one that has ended.
+                    // The probe of a queue pair that begins, or the last work of one that has ended.
                     self.firsts()
                         .entry(number)
                         .and_modify(|first| *first = Some(completion.status));
@@ -186,31 +186,41 @@ impl Source {
         Ok(true)
     }
 
-    /// Waits for the only completion of a queue pair that has no channel as yet; `None` if it does not
-    /// come in time.
+    /// Keeps the completion of a queue pair that no channel has as yet, whichever thread takes it, until
+    /// [`Source::forget`]. Said before there can be one.
+    pub(crate) fn expect(&self, qp: Qpn) {
+        self.firsts().insert(qp.get(), None);
+    }
+
+    pub(crate) fn forget(&self, qp: Qpn) {
+        self.firsts().remove(&qp.get());
+    }
+
+    /// Waits for the only completion of a queue pair that no channel has as yet, that of its probe; `None` if
+    /// it does not come in time.
     pub(crate) fn first(&self, qp: Qpn, deadline: Deadline) -> Result<Option<WcStatus>, PollError> {
-        let number = qp.get();
-        self.firsts().insert(number, None);
         let look = || -> Result<_, PollError> {
             if self.is_shared {
                 self.reap()?;
-                return Ok(self.firsts().get(&number).copied().flatten());
+                return Ok(self.firsts().get(&qp.get()).copied().flatten());
+            }
+            // A client that comes back: others may poll the queue too, for the channel that it is of.
+            if let Some(channel) = self.one() {
+                return channel.probed(qp);
             }
             let mut one = [WorkCompletion::EMPTY];
             let count = self.cq.poll(&mut one)?;
             Ok(one.first().filter(|_| count > 0).map(|completion| completion.status))
         };
         let mut looks = 0_u32;
-        let first = loop {
+        loop {
             match look() {
                 Ok(None) if !deadline.has_passed() => {}
-                answer => break answer,
+                answer => return answer,
             }
             looks = looks.saturating_add(1);
             if looks < LOOKS_PER_NAP { thread::yield_now() } else { thread::sleep(NAP) }
-        };
-        self.firsts().remove(&number);
-        first
+        }
     }
 
     fn firsts(&self) -> MutexGuard<'_, HashMap<u32, Option<WcStatus>>> {

@@ -216,6 +216,62 @@ fn closed() {
     assert!(error.to_string().contains("UDP port 4791"), "{error}");
 }
 
+/// Goal: such a network is found by a client that comes back, too, which goes on trying.
+/// Method: the network goes away, returns without the packets of queue pairs, and is then mended.
+#[test]
+fn a_client_comes_back_when_the_packets_of_queue_pairs_do() {
+    alone::alone("a_client_comes_back_when_the_packets_of_queue_pairs_do", close_and_open);
+}
+
+fn close_and_open() {
+    if !alone::is_alone() {
+        println!("skipped: no network namespaces");
+        return;
+    }
+    let (server, at) = server_behind_cable("far_server", "10.99.0.2:7474");
+    let id = server.0.id().to_string();
+    let far = |script: &str| {
+        let words = ["-t", &id, "-n", "sh", "-c", script];
+        Command::new("nsenter").args(words).status().is_ok_and(|status| status.success())
+    };
+    let wall = "ip rule add pref 10 iif far ipproto udp dport 4791 blackhole";
+    if !far("ip rule add pref 20 lookup local && ip rule del pref 0") || !far(wall) {
+        println!("skipped: no rules for packets");
+        return;
+    }
+    let mend = "ip rule del pref 10";
+    let patient = Reconnect::default().attempts(10_000).longest_pause(Duration::from_millis(100));
+    for (work, threads) in [
+        (WorkMode::BusyPoll, ThreadMode::PerChannel),
+        (WorkMode::Epoll, ThreadMode::PerChannel),
+        (WorkMode::Epoll, ThreadMode::SHARED),
+    ] {
+        assert!(far(mend));
+        let config = config("soft_near").work_mode(work).thread_mode(threads).reconnect(patient);
+        let endpoint = ClientSession::new(config).unwrap().connect(at).unwrap();
+        let sink = endpoint.adapter().buffer(1, 8).unwrap();
+        endpoint.advertise("sink", &sink).unwrap();
+        let channel = endpoint.channel("data").unwrap().with_timeout(LONG);
+        await_word(&sink);
+        channel.post_recv(sink.at(0).unwrap()).unwrap();
+        ip("link set near down");
+        let silent = ChannelError::PeerGone(Departure::Silent);
+        assert_eq!(channel.recv().unwrap_err(), silent, "{work:?} {threads:?}");
+        assert!(far(wall));
+        ip("link set near up");
+        // As long as they do not pass, which is no fault of the channel's, nothing is posted.
+        let error = endpoint.wait_until_up(2 * SILENCE).unwrap_err();
+        assert!(matches!(error, ChannelError::Timeout { .. }), "{work:?} {threads:?}: {error}");
+        assert_eq!(channel.failure(), Some(silent), "{work:?} {threads:?}");
+        assert!(far(mend));
+        endpoint.wait_until_up(LONG).unwrap();
+        await_word(&sink);
+        use_all(&endpoint, &channel);
+        endpoint.close().unwrap();
+        assert!(far(wall));
+    }
+}
+
 fn there_and_back(endpoint: &Endpoint) {
     let local = endpoint.adapter().buffer(2, LEN).unwrap();
     let (from, to) = (local.at(0).unwrap(), local.at(1).unwrap());

@@ -34,8 +34,8 @@ use crate::set_up::Unlinked;
 use crate::source::{Places, Source};
 use adverb_sys::latch::{Latch, Latched};
 use adverb_verbs::{
-    Imm, PollError, PostError, Qp, Rc, ReceiveWork, SendData, SendKind, SendTo, SendWork, WcOpcode,
-    WcStatus, WorkCompletion,
+    Imm, PollError, PostError, Qp, Qpn, Rc, ReceiveWork, SendData, SendKind, SendTo, SendWork,
+    WcOpcode, WcStatus, WorkCompletion,
 };
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -81,6 +81,8 @@ pub(super) struct State {
     before: Option<Failure>,
     /// Where completions are put when they are taken.
     completions: [WorkCompletion; COMPLETIONS_MAX],
+    /// How the last probe ended that came over the channel's queue, and of which queue pair.
+    probed: Option<(Qpn, WcStatus)>,
     /// Where inline data is put together.
     inline: Box<[u8]>,
     /// It is among those that are ready, for its handler.
@@ -155,9 +157,13 @@ impl State {
     /// Notes completions.
     #[inline]
     fn note(&mut self, count: usize) {
-        let Self { sends, receives, failure, completions, .. } = self;
+        let Self { sends, receives, failure, completions, probed, .. } = self;
         for completion in completions.iter().take(count) {
             let Told { ticket, status, arrived } = told(completion);
+            if ticket == Ticket::PROBE {
+                *probed = Some((completion.qp, status));
+                continue;
+            }
             let operation = match ticket.queue {
                 Queue::Send => sends.complete(ticket.number, status, arrived),
                 Queue::Receive => receives.complete(ticket.number, status, arrived),
@@ -187,7 +193,7 @@ impl State {
     /// Notes completions, and takes events as far as there is room.
     #[inline]
     fn note_into(&mut self, count: usize, events: &mut Vec<Event>) {
-        let Self { sends, receives, failure, completions, .. } = self;
+        let Self { sends, receives, failure, completions, probed, .. } = self;
         for completion in completions.iter().take(count) {
             let Told { ticket, status, arrived } = told(completion);
             let ring = match ticket.queue {
@@ -203,6 +209,8 @@ impl State {
                 let len = events.len() + 1;
                 // SAFETY: the place is the first of the spare capacity, and was just written (rule 3).
                 unsafe { events.set_len(len) };
+            } else if ticket == Ticket::PROBE {
+                *probed = Some((completion.qp, status));
             } else {
                 let operation = ring.complete(ticket.number, status, arrived);
                 note_cause(operation, status, failure);
@@ -276,6 +284,7 @@ impl Shared {
             failure: None,
             before: None,
             completions: [NO_COMPLETION; COMPLETIONS_MAX],
+            probed: None,
             inline: vec![0; inline].into(),
             is_ready: false,
             is_quiet: false,
@@ -548,6 +557,14 @@ impl Shared {
         Ok(())
     }
 
+    /// Takes what has completed on a queue that is the channel's own, and says how a probe of queue pair
+    /// `qp`, which the channel does not have yet, has ended.
+    pub(crate) fn probed(&self, qp: Qpn) -> Result<Option<WcStatus>, PollError> {
+        let state = &mut *self.lock();
+        self.reap_here(state)?;
+        Ok(state.probed.take_if(|(known, _)| *known == qp).map(|(_, status)| status))
+    }
+
     /// Takes what has completed on a queue that is the channel's own; false if nothing had.
     pub(crate) fn reap_own(&self) -> Result<bool, PollError> {
         self.reap_here(&mut self.lock())
@@ -778,8 +795,13 @@ fn handle(handler: &dyn Handler, channel: &Channel, event: Event) {
     }
 }
 
+/// Has the peer's device answer on a queue pair that no channel has yet.
+pub(crate) fn post_probe(qp: &Qp<Rc>) -> Result<(), PostError> {
+    post_nothing(qp, Ticket::PROBE.to_wr_id())
+}
+
 /// Posts a WRITE of nothing, which the peer acknowledges.
-pub(crate) fn post_nothing(qp: &Qp<Rc>, wr_id: u64) -> Result<(), PostError> {
+fn post_nothing(qp: &Qp<Rc>, wr_id: u64) -> Result<(), PostError> {
     let work = SendWork {
         to: SendTo::Peer,
         wr_id,
