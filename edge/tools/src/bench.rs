@@ -13,7 +13,8 @@ use self::local::LocalServer;
 use self::machine::Machine;
 use self::plan::Plan;
 use self::rdma::DeviceChoice;
-use self::report::{Limits, Path, Record, Report, Screen};
+use self::report::screen::{Screen, Style};
+use self::report::{Limits, Path, Record, Report};
 use self::server::ServerOptions;
 use crate::args::BenchArgs;
 use crate::failure::{Doing, Failure};
@@ -56,15 +57,20 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     choice.check()?;
     let output = args.output.as_deref().map(Output::create).transpose()?;
-    let mut screen = Screen::new(args.report_gbits);
+    let style = match plan.is_summary() {
+        true => Style::Summary,
+        false if output.is_none() && (args.json || args.csv) => Style::Nothing,
+        false => Style::Tables,
+    };
+    let mut screen = Screen::new(style, args.report_gbits);
     let report = match &connection.host {
         Some(host) => measure(host, connection.port, &plan, &choice, &mut screen)?,
         None => measure_here(&plan, &choice, &mut screen)?,
     };
-    if plan.is_summary() {
-        screen.conclude(&report)?;
-    } else {
-        write(&report, args, output)?;
+    match (style, output) {
+        (Style::Summary, _) => screen.conclude(&report)?,
+        (Style::Tables, None) => {}
+        (Style::Nothing | Style::Tables, output) => write(&report, args, output)?,
     }
     report.check(Limits { gbits: args.limit_bw, mmsgs: args.limit_msgrate, usec: args.limit_lat })
 }
@@ -112,27 +118,18 @@ fn measure(
     Ok(findings.report(Machine::look(pinned), plan))
 }
 
-/// Prints the report, and writes it to the file that the user has named.
+/// Writes the report for programs, to the file that the user has named or to the screen.
 fn write(report: &Report, args: &BenchArgs, output: Option<Output>) -> Result<(), Failure> {
     let in_csv = args.csv
         || args.output.as_deref().is_some_and(|path| path.extension().is_some_and(|e| e == "csv"));
-    let for_programs = || {
-        if in_csv && !args.json {
-            Ok(report::csv(report))
-        } else {
-            let json = serde_json::to_string_pretty(report).doing("writing JSON")?;
-            Ok(json + "\n")
-        }
+    let text = match in_csv && !args.json {
+        true => report::csv::csv(report),
+        false => serde_json::to_string_pretty(report).doing("writing JSON")? + "\n",
     };
-    let on_screen = if output.is_none() && (args.json || args.csv) {
-        for_programs()?
-    } else {
-        report::tables(report, args.report_gbits)
-    };
-    if let Some(output) = output {
-        output.write(&for_programs()?)?;
+    match output {
+        Some(output) => output.write(&text),
+        None => std::io::stdout().write_all(text.as_bytes()).doing("printing the results"),
     }
-    std::io::stdout().write_all(on_screen.as_bytes()).doing("printing the results")
 }
 
 /// What chooses the way between two processes of one machine.

@@ -1,6 +1,5 @@
 //! The client of a run: orders each test, runs its active side, and collects the figures.
 
-use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,8 @@ use super::measure::{Endpoint, Link, Pattern};
 use super::plan::{Job, Memory, Plan, Quantity};
 use super::progress::Progress;
 use super::rdma::{self, DeviceChoice};
-use super::report::{Findings, Path, Screen};
+use super::report::screen::Screen;
+use super::report::{Findings, Path};
 use super::stats::{Percentiles, per_second};
 use crate::args::{Op, Test};
 use crate::failure::{Doing, Failure};
@@ -63,8 +63,8 @@ fn reach(host: &str, port: u16) -> Result<TcpStream, Failure> {
     )))
 }
 
-/// Runs the whole plan. Floors and tests take turns, so that both see the same machine. Each of the main
-/// figures is shown on the `screen` as soon as it is known.
+/// Runs the whole plan, row by row of what is shown: all rounds of one, in which its floors and its tests take
+/// turns, so that both see the same machine. Each is on the `screen` as soon as it is known.
 pub(crate) fn run(
     plan: &Plan,
     choice: &DeviceChoice,
@@ -75,51 +75,49 @@ pub(crate) fn run(
     let mut link = rdma::connect(control, choice, &plan.tuning(memory))?;
     let (path, mtu) = (link.endpoint().path(), link.endpoint().mtu());
     let mut findings = Findings::of(link.endpoint().device(), mtu, path);
+    if plan.is_of_neighbours() && path == Path::Udp {
+        return Ok(findings); // They cannot share memory: there is nothing new to say.
+    }
     let mut floors = Floors::new(plan, path, control)?;
+    floors.begin(control, &mut findings)?;
     let jobs = plan.jobs_on(path);
     let mut progress = Progress::new(plan.steps_on(path));
-    if plan.is_summary() {
-        findings.rounds = plan.rounds;
-        for job in &jobs {
-            if job.memory != memory {
-                memory = job.memory;
-                link = rdma::connect(control, choice, &plan.tuning(memory))?;
+    findings.rounds = plan.rounds;
+    let (began, mut done) = (Instant::now(), 0);
+    for row in jobs.chunk_by(|one, next| one.is_in_row_of(*next)) {
+        done += row.len();
+        let end = plan.budget.map(|budget| share(budget, done, jobs.len()));
+        let mut last = Duration::ZERO;
+        for round in 0..plan.rounds {
+            let start = began.elapsed();
+            // It will take as long as the one before.
+            if round > 0 && end.is_some_and(|end| start + last > end) {
+                findings.rounds = findings.rounds.min(round);
+                progress.skip((plan.rounds - round) * u32::try_from(row.len()).unwrap_or(1));
+                break;
             }
-            for _ in 0..plan.rounds {
+            for job in row {
                 progress.step(job);
-                if let Some(spec) = plan.floor(*job, path, mtu) {
-                    floors.measure(spec, control, &mut findings)?;
+                if job.memory != memory {
+                    memory = job.memory;
+                    link = rdma::connect(control, choice, &plan.tuning(memory))?;
                 }
+                floors.measure_for(*job, mtu, control, &mut findings)?;
                 let figure = run_job(&mut link, *job, path, plan, control);
                 findings.add(*job, figure.map_err(|failure| failure.during(job))?);
             }
-            progress.clear();
-            screen.show(&findings, *job, plan)?;
+            last = began.elapsed() - start;
         }
-        return Ok(findings);
-    }
-    let began = Instant::now();
-    for round in 1..=plan.rounds {
-        // As long as the rounds before have taken, so long will this one.
-        let until_then = began.elapsed() * round;
-        if round > 1 && plan.budget.is_some_and(|budget| until_then > budget * (round - 1)) {
-            break;
-        }
-        findings.rounds = round;
-        floors.begin_round(control, &mut findings)?;
-        for job in &jobs {
-            progress.step(format_args!("round {round}, {job}"));
-            if job.memory != memory {
-                memory = job.memory;
-                link = rdma::connect(control, choice, &plan.tuning(memory))?;
-            }
-            floors.measure_for(*job, mtu, control, &mut findings)?;
-            let figure = run_job(&mut link, *job, path, plan, control);
-            let figure = figure.map_err(|failure| failure.during(job))?;
-            findings.add(*job, figure);
-        }
+        progress.clear();
+        screen.show(&findings, row, plan)?;
     }
     Ok(findings)
+}
+
+/// When so many of all jobs are to be done, if each has as much of the budget.
+fn share(budget: Duration, done: usize, all: usize) -> Duration {
+    let part = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    budget * part(done) / part(all).max(1)
 }
 
 /// Floors between the tests.
@@ -128,8 +126,6 @@ struct Floors<'a> {
     plan: &'a Plan,
     path: Path,
     pages: Option<Pages>,
-    /// What was measured in this round.
-    seen: BTreeSet<FloorSpec>,
     /// Of which streams TCP's floor was measured last.
     streaming: Option<(Op, Quantity, Memory)>,
 }
@@ -140,33 +136,24 @@ impl<'a> Floors<'a> {
             Path::Shm if plan.floors => Some(Pages::open(plan.tuning.layout.half_bytes, control)?),
             Path::Shm | Path::Udp | Path::Local | Path::Hw => None,
         };
-        Ok(Self { plan, path, pages, seen: BTreeSet::new(), streaming: None })
+        Ok(Self { plan, path, pages, streaming: None })
     }
 
-    /// What the machine is like, whatever the jobs.
-    fn begin_round(
-        &mut self,
-        control: &mut Control,
-        findings: &mut Findings,
-    ) -> Result<(), Failure> {
-        self.seen.clear();
-        self.streaming = None;
-        if !self.plan.floors {
+    /// What the machine is like, whatever the jobs: at the head of tables.
+    fn begin(&self, control: &mut Control, findings: &mut Findings) -> Result<(), Failure> {
+        if !self.plan.floors || self.plan.is_summary() {
             return Ok(());
         }
         let more = if self.path == Path::Shm { &ON_ONE_HOST[..] } else { &[] };
-        for spec in ALWAYS.iter().chain(more) {
-            self.measure(*spec, control, findings)?;
-            self.seen.insert(*spec);
+        for _ in 0..self.plan.rounds {
+            for spec in ALWAYS.iter().chain(more) {
+                self.measure(*spec, control, findings)?;
+            }
         }
         Ok(())
     }
 
-    /// What a job stands on, just before it.
-    ///
-    /// What a stream reaches depends on what else the machine does, far more than a latency of
-    /// sockets: each has its own floor, and TCP's a few times a round. So has every latency of shared
-    /// memory, because processors are closer to each other at one moment than at the next.
+    /// What a job stands on, just before it. Tables say more: what others use for the same.
     fn measure_for(
         &mut self,
         job: Job,
@@ -177,24 +164,33 @@ impl<'a> Floors<'a> {
         let Some(spec) = self.plan.floor(job, self.path, mtu) else {
             return Ok(());
         };
-        let kind =
-            (job.quantity.test() == Test::Bandwidth).then_some((job.op, job.quantity, job.memory));
-        if kind.is_some() && kind != self.streaming {
-            self.measure(FloorSpec::TcpStream, control, findings)?;
-        }
-        self.streaming = kind;
-        for spec in self.compared(job) {
-            if self.seen.insert(spec) {
-                self.measure(spec, control, findings)?;
+        if !self.plan.is_summary() {
+            // What a stream reaches depends on what else the machine does: TCP's is measured a few times.
+            let kind = (job.quantity.test() == Test::Bandwidth).then_some((
+                job.op,
+                job.quantity,
+                job.memory,
+            ));
+            if kind.is_some() && kind != self.streaming {
+                self.measure(FloorSpec::TcpStream, control, findings)?;
+            }
+            self.streaming = kind;
+            for spec in self.compared(job) {
+                if findings.lacks(spec, self.plan.rounds) {
+                    self.measure(spec, control, findings)?;
+                }
             }
         }
-        if self.path == Path::Shm || spec.is_stream() || self.seen.insert(spec) {
+        // Streams, and latencies of memory, are as the machine is at the moment; a ping-pong of sockets that
+        // other rows have is good for this one.
+        let is_of_moment = self.path == Path::Shm || spec.is_stream() || self.plan.is_summary();
+        if is_of_moment || findings.lacks(spec, self.plan.rounds) {
             self.measure(spec, control, findings)?;
         }
         Ok(())
     }
 
-    /// What somebody on one host would use instead of SEND.
+    /// What a program on one host would use instead of SEND.
     fn compared(&self, job: Job) -> impl Iterator<Item = FloorSpec> + use<> {
         let Job { bytes, .. } = job;
         let exchange = floor::Exchange { bytes, reply_bytes: bytes };
@@ -276,7 +272,7 @@ fn measure_job<E: Endpoint>(
 
 /// How long one address of a host may take to answer.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// Measured at the start of every round, whatever the jobs: what the machine is like.
+/// Measured before the jobs, whatever they are: what the machine is like.
 const ALWAYS: [FloorSpec; 3] = [
     FloorSpec::UdpPingpong(floor::Exchange { bytes: 64, reply_bytes: 64 }),
     FloorSpec::TcpPingpong(floor::Exchange { bytes: 64, reply_bytes: 64 }),

@@ -15,11 +15,11 @@ use crate::failure::Failure;
 /// Everything the client will do.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// In the order in which they run, and in which results are printed; `None`: the main figures of each path.
+    /// In the order in which they run and are shown; `None`: the main figures of each path.
     jobs: Option<Vec<Job>>,
     /// How often the whole list is run.
     pub(crate) rounds: u32,
-    /// No further round is begun if the run would then take longer.
+    /// No job has another round if the run would then take longer, were all as slow.
     pub(crate) budget: Option<Duration>,
     /// How long each job goes on.
     pub(crate) limit: Limit,
@@ -29,12 +29,22 @@ pub(crate) struct Plan {
     pub(crate) pin: bool,
     /// The rounds of neighbours that share memory, if they follow those over UDP.
     neighbours: (u32, Option<Duration>, Limit),
-    /// They follow.
-    neighbours_follow: bool,
+    turn: Turn,
     /// What the queue pair is like.
     pub(crate) tuning: Tuning,
     /// How streams are posted.
     pub(crate) posting: Posting,
+}
+
+/// Where a run stands beside that of neighbours that share memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Turn {
+    /// There is one run.
+    Only,
+    /// Theirs follows.
+    Before,
+    /// It is theirs.
+    Neighbours,
 }
 
 /// One figure to find.
@@ -147,7 +157,7 @@ impl Plan {
             budget,
             limit,
             neighbours,
-            neighbours_follow: false,
+            turn: Turn::Only,
             floors: !args.no_floor,
             pin: !args.no_pin,
             tuning: Tuning {
@@ -167,12 +177,17 @@ impl Plan {
     /// less time, and varies more from one moment to the next.
     pub(crate) fn of_neighbours(&self) -> Self {
         let (rounds, budget, limit) = self.neighbours;
-        Self { rounds, budget, limit, neighbours_follow: false, ..self.clone() }
+        Self { rounds, budget, limit, turn: Turn::Neighbours, ..self.clone() }
     }
 
     /// The same over UDP, when those of neighbours follow.
     pub(crate) fn before_neighbours(&self) -> Self {
-        Self { neighbours_follow: true, ..self.clone() }
+        Self { turn: Turn::Before, ..self.clone() }
+    }
+
+    /// It is worth while only between neighbours that share memory.
+    pub(crate) fn is_of_neighbours(&self) -> bool {
+        self.turn == Turn::Neighbours
     }
 
     /// Only the main figures are wanted, each as soon as it is known.
@@ -195,7 +210,7 @@ impl Plan {
             u32::try_from(self.jobs_on(path).len()).unwrap_or(u32::MAX).saturating_mul(rounds)
         };
         let (rounds, _, limit) = self.neighbours;
-        let later = match (self.neighbours_follow, limit.duration, self.limit.duration) {
+        let later = match (self.turn == Turn::Before, limit.duration, self.limit.duration) {
             (false, ..) => 0.0,
             (true, Some(theirs), Some(ours)) => theirs.div_duration_f64(ours),
             (true, ..) => 1.0,
@@ -267,6 +282,12 @@ impl Tuning {
 }
 
 impl Job {
+    /// Both are figures of one row of a table.
+    pub(crate) fn is_in_row_of(self, other: Self) -> bool {
+        let row = |job: Self| (job.op, job.bytes, job.memory, job.quantity.test());
+        row(self) == row(other) && self.quantity.test() == Test::Latency
+    }
+
     /// What plain sockets would have to do for the same.
     ///
     /// A message that fits one packet is compared with UDP, a longer one with TCP, since it would
@@ -445,19 +466,19 @@ fn jobs(args: &BenchArgs, sizes: &[u64]) -> Vec<Job> {
             }
         }
     }
-    if wanted(Test::Rate) {
-        for op in ops.clone() {
-            for list in post_lists(args) {
-                add(op, rate_sizes, &[Quantity::Rate { list }], library);
-            }
-        }
-    }
     if wanted(Test::Bandwidth) {
         let asked = !args.size.is_empty();
         let long: Vec<_> =
             sizes.iter().copied().filter(|&bytes| asked || bytes >= CALLER_BYTES_MIN).collect();
         let quantities = [Quantity::Bandwidth(Buffers::RoundRobin)];
-        ops.for_each(|op| add(op, &long, &quantities, Memory::Caller));
+        ops.clone().for_each(|op| add(op, &long, &quantities, Memory::Caller));
+    }
+    if wanted(Test::Rate) {
+        for op in ops {
+            for list in post_lists(args) {
+                add(op, rate_sizes, &[Quantity::Rate { list }], library);
+            }
+        }
     }
     jobs
 }

@@ -36,6 +36,11 @@ impl Progress {
         }
     }
 
+    /// So many steps are left out.
+    pub(crate) const fn skip(&mut self, steps: u32) {
+        self.total = self.total.saturating_sub(steps);
+    }
+
     /// How long the rest will take, by what was done in this time.
     fn left(&self, elapsed: Duration) -> Option<Duration> {
         let done = self.begun.checked_sub(1).filter(|&done| done > 0)?;
@@ -76,6 +81,9 @@ mod tests {
         assert_eq!(progress.left(second), None);
         progress.step("the second");
         assert_eq!(progress.left(second), Some(11 * second));
+        progress.skip(4);
+        assert_eq!(progress.left(second), Some(7 * second));
+        progress.total = 8;
         progress.begun = 9;
         assert_eq!(progress.left(8 * second), Some(4 * second));
     }

@@ -1,7 +1,8 @@
 //! What a run has found, in the shape in which it leaves the program.
 //!
 //! The types here are the JSON that `docs/bench-json.md` promises: a change of a name is a change of
-//! an interface. `csv.rs` and `table.rs` print the same for spreadsheets and for people, `summary.rs` the main figures.
+//! an interface. `csv.rs` prints the same for spreadsheets, `screen.rs` for people as it comes: in tables
+//! (`table.rs`) or as the main figures (`summary.rs`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,13 +18,10 @@ use crate::args::{Op, Test};
 use crate::failure::Failure;
 use adverb::verbs::DataPath;
 
-mod csv;
+pub(crate) mod csv;
+pub(crate) mod screen;
 mod summary;
 mod table;
-
-pub(crate) use self::csv::csv;
-pub(crate) use self::summary::Screen;
-pub(crate) use self::table::tables;
 
 /// Everything that a run has found.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -198,7 +196,7 @@ pub(crate) struct Findings {
     device: String,
     mtu: u16,
     path: Path,
-    /// How often everything was measured.
+    /// How often everything was measured, at least.
     pub(crate) rounds: u32,
     jobs: Vec<(Job, Vec<Figure>)>,
     floors: BTreeMap<FloorSpec, Vec<FloorValue>>,
@@ -230,18 +228,29 @@ impl Findings {
         self.floors.entry(spec).or_default().push(value);
     }
 
+    /// A floor has not been measured as often as this.
+    pub(crate) fn lacks(&self, spec: FloorSpec, rounds: u32) -> bool {
+        let count = self.floors.get(&spec).map_or(0, Vec::len);
+        u32::try_from(count).is_ok_and(|count| count < rounds)
+    }
+
     /// Medians over the rounds, each result beside its floor.
     pub(crate) fn report(&self, machine: Machine, plan: &Plan) -> Report {
-        let floors = self.floors.iter().filter_map(|(&spec, values)| {
-            Some(FloorRecord::new(spec, self.path, median_floor(values)?))
-        });
         Report {
             machine: self.machine(machine),
             rounds: self.rounds,
             shm_rounds: None,
             results: self.jobs.iter().filter_map(|(job, _)| self.record(*job, plan)).collect(),
-            floors: floors.collect(),
+            floors: self.floors(),
         }
+    }
+
+    /// Medians of all floors over the rounds.
+    fn floors(&self) -> Vec<FloorRecord> {
+        let record = |(&spec, values): (&FloorSpec, &Vec<FloorValue>)| {
+            Some(FloorRecord::new(spec, self.path, median_floor(values)?))
+        };
+        self.floors.iter().filter_map(record).collect()
     }
 
     /// The machine, with the device that was used.

@@ -193,17 +193,24 @@ fn without_options_the_answer_is_a_dozen_figures_and_a_sentence() {
     assert!(stderr(&output).is_empty(), "no progress where nobody looks: {}", stderr(&output));
 }
 
+/// Goal: nobody waits for the end of a run, which may take minutes.
+/// Method: a run that is killed at its first figure has not said its last, which would take seconds more.
 #[test]
 fn figures_are_shown_as_they_are_measured() {
-    let mut command = super::command(&["bench", "-D", "0.2", "--no-floor"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
-    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let mut lines = lines.map(|line| line.expect("text"));
-    let first = lines.find(|line| line.contains("half round trip")).expect("a figure");
-    assert!(child.try_wait().expect("ours").is_none(), "all at once, at the end: {first}");
-    drop(lines);
-    let _ = child.kill();
-    let _ = child.wait();
+    let rows = ["--rounds", "3", "-s", "64,4096"];
+    for (more, figure, last) in
+        [(&[][..], "half round trip", "Every size"), (&rows, "     64  ", "Message rate")]
+    {
+        let words = [&["bench", "-D", "0.2", "--no-floor"], more].concat();
+        let mut command = super::command(&words);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut lines = lines.map(|line| line.expect("text"));
+        lines.find(|line| line.contains(figure)).expect("a figure");
+        let _ = child.kill();
+        assert!(!lines.any(|line| line.contains(last)), "all at once, at the end");
+        let _ = child.wait();
+    }
 }
 
 #[test]

@@ -1,90 +1,20 @@
-//! The main figures of a run, a line each, as soon as each is known, and what they come to.
-
-use std::io::Write;
+//! The main figures of a run, a line each, and what they come to.
 
 use super::table::size;
-use super::{Findings, Path, Record, Report, Value};
+use super::{Path, Record, Value};
 use crate::args::Test;
-use crate::bench::machine::Machine;
-use crate::bench::plan::{Buffers, Job, Plan};
+use crate::bench::plan::Buffers;
 use crate::bench::stats::to_f64;
-use crate::failure::{Doing, Failure};
-
-/// What the user sees of a run whose main figures are wanted.
-#[derive(Debug)]
-pub(crate) struct Screen {
-    gbits: bool,
-    machine: Option<Machine>,
-    /// Of the last line.
-    path: Option<Path>,
-}
-
-impl Screen {
-    /// Nothing is on it. Bandwidth is in Gbit/s or GB/s.
-    pub(crate) fn new(gbits: bool) -> Self {
-        Self { gbits, machine: None, path: None }
-    }
-
-    /// A run on this machine begins.
-    pub(crate) fn machine(&mut self, machine: Machine) {
-        self.machine = Some(machine);
-    }
-
-    /// Shows what a job has come to.
-    pub(crate) fn show(
-        &mut self,
-        findings: &Findings,
-        job: Job,
-        plan: &Plan,
-    ) -> Result<(), Failure> {
-        let Some(record) = findings.record(job, plan) else {
-            return Ok(());
-        };
-        let mut text = String::new();
-        if let Some(machine) = self.machine.take() {
-            if self.path.is_none() {
-                text = headline(&findings.machine(machine), None);
-            }
-            text.push('\n');
-            text.push_str(&heads(&record));
-        }
-        self.path = Some(record.path);
-        text.push_str(&line(&record, self.gbits));
-        print(&text)
-    }
-
-    /// Says what all figures come to, and where there are more.
-    pub(crate) fn conclude(&self, report: &Report) -> Result<(), Failure> {
-        let verdict = verdict(&report.results).unwrap_or_default();
-        print(&format!("\n{verdict}Every size and operation: --tables; for programs: --json.\n"))
-    }
-}
-
-fn print(text: &str) -> Result<(), Failure> {
-    let mut screen = std::io::stdout().lock();
-    screen.write_all(text.as_bytes()).and_then(|()| screen.flush()).doing("printing the results")
-}
-
-/// The device, the way that the bytes went if it is one, and the machine, in two lines.
-pub(super) fn headline(machine: &Machine, path: Option<Path>) -> String {
-    let Machine { cpu, cpus, kernel, device, mtu, adverb, pinned, .. } = machine;
-    let bound = if *pinned { "client and server bound to one each" } else { "not bound" };
-    let path = path.map(|path| format!(", path {path}")).unwrap_or_default();
-    format!(
-        "adverb {adverb}, device {device}{path}, path MTU {mtu}\n\
-         {cpu}, {cpus} processors ({bound}), Linux {kernel}\n"
-    )
-}
 
 /// The heads of the columns of a path, whose first record this is.
-fn heads(first: &Record) -> String {
+pub(super) fn heads(first: &Record) -> String {
     let [floor, ratio] = if first.floor.is_some() { ["floor", "ratio"] } else { [""; 2] };
     let path = first.path.to_string();
     row([&path, "Adverb", floor, "", ratio])
 }
 
 /// One figure beside its floor.
-fn line(record: &Record, gbits: bool) -> String {
+pub(super) fn line(record: &Record, gbits: bool) -> String {
     let ours = figure(record.value, record.value.compared(), gbits);
     let floor = record.floor.as_ref();
     let theirs = floor.map(|floor| figure(record.value, floor.value, gbits)).unwrap_or_default();
@@ -157,7 +87,7 @@ fn plain(floor: &str) -> &str {
 }
 
 /// One sentence on how far the figures are from their floors; `None` without floors.
-fn verdict(results: &[Record]) -> Option<String> {
+pub(super) fn verdict(results: &[Record]) -> Option<String> {
     let clauses: Vec<_> = [Path::Hw, Path::Udp, Path::Shm, Path::Local]
         .into_iter()
         .filter_map(|path| {

@@ -3,6 +3,8 @@
 use clap::Parser;
 use serde_json::{Value as Json, json};
 
+use super::csv::csv;
+use super::screen::{Screen, Style};
 use super::*;
 use crate::args::BenchArgs;
 use crate::bench::floor::Exchange;
@@ -17,6 +19,21 @@ fn report(floors: bool) -> Report {
 }
 
 fn report_of(path: Path, floors: bool) -> Report {
+    let (findings, plan) = findings(path, floors);
+    findings.report(machine(), &plan)
+}
+
+/// The tables of the same, row by row.
+fn tables(path: Path, floors: bool, gbits: bool) -> String {
+    let (findings, plan) = findings(path, floors);
+    let mut screen = Screen::new(Style::Tables, gbits);
+    screen.machine(machine());
+    let jobs = plan.jobs_on(path);
+    let rows = jobs.chunk_by(|one, next| one.is_in_row_of(*next));
+    rows.map(|row| screen.text(&findings, row, &plan)).collect()
+}
+
+fn findings(path: Path, floors: bool) -> (Findings, Plan) {
     let no_floor = if floors { &[][..] } else { &["--no-floor"] };
     let words = ["bench", "-s", "64"].iter().chain(no_floor);
     let plan = Plan::new(&BenchArgs::try_parse_from(words).unwrap()).unwrap();
@@ -34,12 +51,12 @@ fn report_of(path: Path, floors: bool) -> Report {
             let Some(spec) = plan.floor(job, path, 4096) else {
                 continue;
             };
-            let value = match spec.is_stream() {
-                true if spec.post_list().is_some() => {
+            let value = match job.quantity.test() {
+                Test::Rate if spec.post_list().is_some() => {
                     FloorValue::MessagesPerSecond(round * 4_000_000_000)
                 }
-                true => FloorValue::BytesPerSecond(round * 4_000_000_000),
-                false => FloorValue::RoundTrip(latency),
+                Test::Rate | Test::Bandwidth => FloorValue::BytesPerSecond(round * 4_000_000_000),
+                Test::Latency => FloorValue::RoundTrip(latency),
             };
             findings.add_floor(spec, value);
         }
@@ -50,7 +67,7 @@ fn report_of(path: Path, floors: bool) -> Report {
             findings.add_floor(FloorSpec::TcpStream, rate);
         }
     }
-    findings.report(machine(), &plan)
+    (findings, plan)
 }
 
 fn find(json: &Json, test: &str, op: &str, key: &str) -> Json {
@@ -121,7 +138,7 @@ fn shared_memory_stands_on_floors_of_its_own() {
     };
     assert_eq!(floor("memcpy", "buffers"), ["one", "round_robin"]);
     assert_eq!(floor("ring", "post_list"), [1, 32]);
-    let text = tables(&report_of(Path::Shm, true), true);
+    let text = tables(Path::Shm, true, true);
     for line in ["bare ring", "memcpy", "Bandwidth of READ, memory of the caller's own, Gbit/s"] {
         assert!(text.contains(line), "no {line:?} in\n{text}");
     }
@@ -141,7 +158,7 @@ fn without_floors_there_is_neither_floor_nor_ratio() {
     let report = report(false);
     assert!(report.floors.is_empty());
     assert!(report.results.iter().all(|r| r.floor.is_none() && r.ratio.is_none()));
-    assert!(!tables(&report, false).contains("plain sockets"));
+    assert!(!tables(Path::Udp, false, false).contains("plain sockets"));
 }
 
 #[test]
@@ -157,7 +174,7 @@ fn csv_has_as_many_fields_in_every_line() {
 
 #[test]
 fn tables_show_both_latencies_and_both_bandwidths() {
-    let text = tables(&report(true), true);
+    let text = tables(Path::Udp, true, true);
     let squeezed: Vec<String> =
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     for line in [
@@ -171,12 +188,12 @@ fn tables_show_both_latencies_and_both_bandwidths() {
     ] {
         assert!(squeezed.iter().any(|l| l == line), "no line {line:?} in\n{text}");
     }
-    assert!(tables(&report(true), false).contains("1907.3"), "MiB/s");
+    assert!(tables(Path::Udp, true, false).contains("1907.3"), "MiB/s");
 }
 
 #[test]
 fn columns_are_flush_right() {
-    let text = tables(&report(true), true);
+    let text = tables(Path::Udp, true, true);
     let table: Vec<_> =
         text.lines().skip_while(|l| !l.starts_with("Bandwidth")).skip(1).take(2).collect();
     assert_eq!(table[0].chars().count(), table[1].chars().count(), "{table:?}");
