@@ -321,8 +321,12 @@ pub(crate) struct CountersArgs {
     pub(crate) device: Option<String>,
 
     /// Again every so many seconds, until interrupted
-    #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub(crate) watch: Option<u64>,
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) watch: Option<f64>,
+
+    /// Also what is 0; JSON has it always
+    #[arg(short, long)]
+    pub(crate) all: bool,
 
     /// Print JSON, one object a line
     #[arg(long)]

@@ -35,10 +35,14 @@ impl Child {
     /// Starts a server, and waits until it listens: its first line is its port.
     pub(crate) fn listen(command: Command) -> Result<(Self, u16), Failure> {
         let mut server = Self::start(command, "a server process")?;
-        // What it has not listened for it has said on standard error, which is also ours.
-        let port = server.line()?.trim().parse();
-        let port = port.map_err(|_| Failure::failed("the server process did not listen"))?;
-        Ok((server, port))
+        if let Ok(port) = server.line()?.trim().parse() {
+            return Ok((server, port));
+        }
+        // Why is on standard error, which is also ours, unless it was killed.
+        Err(match server.wait().is_ok_and(|status| status.code().is_some_and(|code| code != 0)) {
+            true => Failure::Told,
+            false => Failure::failed("the server process did not listen"),
+        })
     }
 
     /// The next line that it prints; an empty one if it has ended.

@@ -38,11 +38,11 @@ pub(crate) fn run(args: &CountersArgs) -> Result<(), Failure> {
     }
     loop {
         let reports = verbs::survey().doing("asking the processes for their counters")?;
-        show(&collect(&names, reports), args.json)?;
+        show(&collect(&names, reports), args)?;
         let Some(seconds) = args.watch else {
             return Ok(());
         };
-        std::thread::sleep(Duration::from_secs(seconds));
+        std::thread::sleep(Duration::from_secs_f64(seconds));
     }
 }
 
@@ -63,13 +63,13 @@ fn collect(names: &[String], reports: Vec<DeviceReport>) -> Devices {
     devices
 }
 
-/// Prints all counters of all devices once.
-fn show(devices: &Devices, json: bool) -> Result<(), Failure> {
-    let text = if json {
+/// Prints the counters of all devices once.
+fn show(devices: &Devices, args: &CountersArgs) -> Result<(), Failure> {
+    let text = if args.json {
         let all = devices.iter().map(|(name, device)| (name.clone(), as_json(device)));
         Value::Object(all.collect()).to_string() + "\n"
     } else {
-        devices.iter().map(|(name, device)| as_text(name, device)).collect()
+        devices.iter().map(|(name, device)| as_text(name, device, args.all)).collect()
     };
     let mut out = std::io::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).doing("printing the counters")
@@ -111,12 +111,17 @@ fn qp_as_json(qp: &QpRow) -> Value {
     Value::Object(all)
 }
 
-/// All counters of the device, and of each queue pair those that are not 0.
-fn as_text(name: &str, device: &Device) -> String {
+/// The counters of the device, and of each queue pair, that are not 0; of the device, all if asked for.
+fn as_text(name: &str, device: &Device, all: bool) -> String {
     let mut text = format!("{name}\n");
     // Writing to a string does not fail.
     for (name, value) in counters(&device.port, &device.total) {
-        let _ = writeln!(text, "    {name:<24}{value}");
+        if all || value > 0 {
+            let _ = writeln!(text, "    {name:<24}{value}");
+        }
+    }
+    if device.processes.is_empty() {
+        text.push_str("    no process of this user has it open\n");
     }
     for process in &device.processes {
         let stale = if process.fresh { "" } else { ", does not answer" };
@@ -135,4 +140,17 @@ fn as_text(name: &str, device: &Device) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_no_process_has_open_says_so() {
+        let text = as_text("soft_lo", &Device::default(), false);
+        assert_eq!(text, "soft_lo\n    no process of this user has it open\n");
+        let text = as_text("soft_lo", &Device::default(), true);
+        assert!(text.contains("sent_pkts               0\n"), "{text}");
+    }
 }

@@ -8,6 +8,8 @@ use std::process::ExitCode;
 pub(crate) enum Failure {
     /// Something did not work: exit code 1.
     Failed(String),
+    /// A child has failed, and has said why: exit code 1.
+    Told,
     /// It worked, and a result is worse than a limit that the user set: exit code 3.
     LimitNotMet(String),
     /// This machine lacks what the test needs: exit code 77.
@@ -31,7 +33,9 @@ impl Failure {
     pub(crate) fn during(self, what: impl fmt::Display) -> Self {
         match self {
             Self::Failed(why) => Self::Failed(format!("{what}: {why}")),
-            other @ (Self::LimitNotMet(_) | Self::Skipped(_) | Self::Usage(_)) => other,
+            other @ (Self::Told | Self::LimitNotMet(_) | Self::Skipped(_) | Self::Usage(_)) => {
+                other
+            }
         }
     }
 
@@ -39,14 +43,14 @@ impl Failure {
     pub(crate) fn is_closed_output(&self) -> bool {
         match self {
             Self::Failed(what) => what.starts_with("printing") && what.ends_with(BROKEN_PIPE),
-            Self::LimitNotMet(_) | Self::Skipped(_) | Self::Usage(_) => false,
+            Self::Told | Self::LimitNotMet(_) | Self::Skipped(_) | Self::Usage(_) => false,
         }
     }
 
     /// What the process answers to its parent.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Failed(_) => 1,
+            Self::Failed(_) | Self::Told => 1,
             Self::Usage(_) => 2,
             Self::LimitNotMet(_) => 3,
             Self::Skipped(_) => 77,
@@ -58,6 +62,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Failed(what) => f.write_str(what),
+            Self::Told => f.write_str("a process that was started has failed"),
             Self::LimitNotMet(what) => write!(f, "limit not met: {what}"),
             Self::Skipped(what) => write!(f, "skipped: {what}"),
             Self::Usage(what) => write!(f, "{what}\nFor more information, try '--help'."),

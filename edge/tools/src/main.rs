@@ -86,6 +86,9 @@ fn end_on_sigterm() {
 
 /// Says why, in one piece: other processes may write to the same place.
 fn complain(failure: &failure::Failure) {
+    if matches!(failure, failure::Failure::Told) {
+        return;
+    }
     let line = format!("adverb: {failure}\n");
     eprint!("{line}");
 }

@@ -164,7 +164,7 @@ fn connect(addresses: &[SocketAddr], args: &PingpongArgs) -> Result<Endpoint, Fa
         let session = ClientSession::new(config).doing("opening the device")?;
         match session.connect(*to) {
             Ok(endpoint) => return Ok(endpoint),
-            Err(error) => errors.push(format!("setting up: {error}{}", hint(&error))),
+            Err(error) => errors.push(format!("{error}{}", hint(&error))),
         }
     }
     Err(Failure::failed(if errors.is_empty() {

@@ -47,13 +47,20 @@ fn a_device_that_does_not_exist_is_a_failure_that_names_those_that_do() {
         let text = stderr(&output);
         assert!(text.contains("there is no device mlx5_0"), "{text}");
     }
-    assert_eq!(adverb(&["counters", "-w", "0"]).status.code(), Some(2));
+    for seconds in ["0", "-1", "often"] {
+        let output = adverb(&["counters", "-w", seconds]);
+        assert_eq!(output.status.code(), Some(2), "{seconds}");
+        assert!(stderr(&output).contains("a duration is 0.001"), "{}", stderr(&output));
+    }
 }
 
 #[test]
 fn counters_are_printed_by_name() {
-    let text = stdout(&["counters", "-d", "soft_lo"]);
+    let text = stdout(&["counters", "-d", "soft_lo", "--all"]);
     assert!(text.starts_with("soft_lo\n") && text.contains("icrc_errors"), "{text}");
+    let text = stdout(&["counters", "-d", "soft_lo"]);
+    let is_zero = |line: &str| line.ends_with(" 0");
+    assert!(text.starts_with("soft_lo\n") && !text.lines().any(is_zero), "{text}");
     let json: serde_json::Value =
         serde_json::from_str(&stdout(&["counters", "--json"])).expect("JSON");
     for name in ["sent_pkts", "link_downed", "num_cqovf", "sq_num_tree", "icrc_errors"] {

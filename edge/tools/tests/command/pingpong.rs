@@ -84,5 +84,6 @@ fn a_server_that_cannot_listen_says_what_to_change() {
         assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
         let said = stderr(&output);
         assert!(said.contains(helps) && !said.contains(does_not), "{words:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{words:?}: {said}");
     }
 }
