@@ -11,7 +11,7 @@
 //! to be done is known here too: the target goes on from there, without it. Nobody is waited for except
 //! in the order of requests, and the peer's patience bounds that.
 //!
-//! Nothing here reads a packet or sends a letter; `port/deputies.rs` does.
+//! Nothing here reads a packet or sends a letter; `progress/deputies.rs` does.
 
 use crate::registry::relay::Passed;
 use crate::registry::{DomainName, Member, Registry};

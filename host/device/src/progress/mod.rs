@@ -1,8 +1,8 @@
 //! A port: one network interface as an RDMA port of this process.
 //!
-//! Those who drive it (`port/driving.rs`) are the program's own threads, when they post or poll, and the
-//! helper (`helper.rs`) when they do not. Its sockets are in `port/doors.rs`, and its ways to other
-//! devices of the host in `port/lanes.rs`.
+//! Those who drive it (`driving.rs`) are the program's own threads, when they post or poll, and the
+//! helper (`helper.rs`) when they do not. Its sockets are in `doors.rs`, and its ways to other
+//! devices of the host in `lanes.rs`.
 //!
 //! Locks are taken in this order: receive state, queue pair, completion queue or timers.
 

@@ -2,7 +2,7 @@
 //!
 //! What goes through is what would go over the network: headers as `adverb-wire` emits them and a
 //! payload, without addresses, padding and checksums. A message may also be *lent*: then the record
-//! says where its bytes are, and the receiver fetches them (`reach.rs`). A lane whose other end has
+//! says where its bytes are, and the receiver fetches them (`direct.rs`). A lane whose other end has
 //! died, or writes nonsense, is *cut*: what is sent into it is lost, as in a cable.
 //!
 //! # Safety

@@ -1,6 +1,6 @@
 //! What a queue pair does as the steward of a target, or as the deputy of another process's.
 //!
-//! `steward.rs` decides, `letter.rs` says how it is written, and `port/deputies.rs` carries it from and to
+//! `steward.rs` decides, `letter.rs` says how it is written, and `progress/deputies.rs` carries it from and to
 //! the relay socket.
 
 use super::{Acks, Aftermath, Link, QpConfig, QpInner};
