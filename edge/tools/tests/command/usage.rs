@@ -123,7 +123,8 @@ fn the_log_is_silent_unless_asked_and_tells_of_devices_pairs_and_peers_if_it_is(
         "session::buffer: buffer registered",
         "session::link: buffer advertised",
         "session::link: the peer advertises a buffer",
-        "session::link: the peer has closed the endpoint",
+        // Either side may be the first to say so, and the program ends before the other does.
+        " has closed the endpoint",
     ];
     for part in story {
         assert!(stderr(&told).contains(part), "{part:?} in\n{}", stderr(&told));
