@@ -53,6 +53,21 @@ impl Lock {
         Held(self)
     }
 
+    /// Waits for the lock, for so long at most: a holder that is no part of this program may be stopped, or have
+    /// written nonsense.
+    #[inline]
+    pub(crate) fn hold_within(&self, most_ns: u64) -> Option<Held<'_>> {
+        thread::enter();
+        let me = thread::id();
+        if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err()
+            && !self.wait_until(me, raw::now_ns().saturating_add(most_ns))
+        {
+            thread::leave();
+            return None;
+        }
+        Some(Held(self))
+    }
+
     /// The lock, if nobody holds it.
     #[inline]
     pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
@@ -66,16 +81,22 @@ impl Lock {
 
     #[cold]
     fn wait(&self, me: u32) {
+        self.wait_until(me, u64::MAX);
+    }
+
+    /// Returns whether the lock was there in time.
+    #[cold]
+    fn wait_until(&self, me: u32, until: u64) -> bool {
         let (o, r) = (Ordering::Acquire, Ordering::Relaxed);
         let mut rounds = 0_u32;
         loop {
             let holder = self.0.load(r);
             if holder == 0 && self.0.compare_exchange_weak(0, me, o, r).is_ok() {
-                return;
+                return true;
             }
             rounds = rounds.wrapping_add(1);
             match rounds % ROUNDS {
-                0 if holder == 0 => {}
+                0 if holder == 0 && until == u64::MAX => {}
                 0 => {
                     let is_dead = if rounds.is_multiple_of(THOROUGH_ROUNDS) {
                         alive::has_thread_ended(holder)
@@ -83,7 +104,10 @@ impl Lock {
                         alive::is_thread_missing(holder)
                     };
                     if is_dead && self.0.compare_exchange(holder, me, o, r).is_ok() {
-                        return;
+                        return true;
+                    }
+                    if until != u64::MAX && raw::now_ns() >= until {
+                        return false;
                     }
                     // Whoever holds it may have to wait for this processor, which to yield does not give it
                     // if its priority is lower. It wakes nobody: that would cost each release.

@@ -606,8 +606,8 @@ pub(crate) fn map_whole(file: c_int, len: usize) -> Option<Mapping> {
     Mapping::new(file, len).ok()
 }
 
-/// Connections get rings while more than this part of what the file system may hold is free.
-const MAKE_SHARE: u64 = 4;
+/// Connections get rings, and sockets mailboxes, while more than this part of what the file system may hold is free.
+pub(crate) const MAKE_SHARE: u64 = 4;
 
 /// Ports on which accelerated programs listen: one byte each, shared by all of a namespace.
 fn ports() -> Option<&'static [AtomicU8; PORTS]> {

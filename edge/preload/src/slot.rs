@@ -80,10 +80,11 @@ pub(crate) enum Why {
     ShortLived = 14,
     NoPlace = 15,
     Broken = 16,
+    Spoilt = 17,
 }
 
 impl Why {
-    pub(crate) const ALL: [(Self, &'static str); 17] = [
+    pub(crate) const ALL: [(Self, &'static str); 18] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
         (Self::Off, "acceleration is off"),
@@ -104,6 +105,7 @@ impl Why {
             Self::Broken,
             "the peer has written nonsense to shared memory, and the connection is reset",
         ),
+        (Self::Spoilt, "the mailbox held nonsense, or was cut off: the kernel brings everything"),
     ];
 
     pub(crate) fn text(self) -> &'static str {

@@ -170,6 +170,9 @@ pub(super) fn make(
     let (cookie, inode) = (cookie(fd)?, raw::inode(fd)?);
     let only = raw::option::<c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).unwrap_or(0);
     let about = About { cookie, inode, port, domain, is_v6_only: only != 0 };
+    if !meeting::has_room(meeting::MAKE_SHARE) {
+        return None;
+    }
     let path = path(network(fd)?, cookie)?;
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
     let file = raw::open(&path, flags).ok()?;

@@ -219,7 +219,10 @@ fn attempt(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
 
 /// The mailbox first, the kernel's queue when it is empty, or has to wait for what is there.
 fn from_both(slot: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> Outcome {
-    let _held = mailbox.readers().hold();
+    let Some(_held) = mailbox.hold_readers() else {
+        post::give_up(slot, fd);
+        return from_kernel(slot, fd, request, request.flags | libc::MSG_DONTWAIT, false);
+    };
     mailbox.let_senders(slot.sleepers.load(Ordering::SeqCst), slot.watchers.load(Ordering::SeqCst));
     show_groups(slot, fd, mailbox);
     let front = mailbox.front();
@@ -503,7 +506,7 @@ const MCAST_INCLUDE: u32 = 1;
 fn take_note(slot: &Pin, fd: c_int, request: Request<'_>, arrival: &Arrival) {
     match post::inbox(slot, fd) {
         Some(inbox) => {
-            let _held = inbox.mailbox.readers().hold();
+            let Some(_held) = inbox.mailbox.hold_readers() else { return };
             show_groups(slot, fd, &inbox.mailbox);
             count(&inbox.mailbox, request, arrival);
         }
@@ -557,7 +560,7 @@ fn is_here(fd: c_int, from: SocketAddr) -> bool {
 /// The size of the next datagram, as `FIONREAD` has it; `None` if the kernel is to be asked.
 pub(crate) fn next_len(slot: &Pin, fd: c_int) -> Option<usize> {
     let mailbox = &post::inbox(slot, fd)?.mailbox;
-    let _held = mailbox.readers().hold();
+    let _held = mailbox.hold_readers()?;
     if mailbox.peeked() == Peeked::Kernel {
         return None;
     }
@@ -580,7 +583,7 @@ pub(crate) fn content(mailbox: &Mailbox, fd: c_int) -> Content {
     if !mailbox.has_record() {
         return Content::Nothing;
     }
-    let _held = mailbox.readers().hold();
+    let Some(_held) = mailbox.hold_readers() else { return Content::Nothing };
     let Some(front) = mailbox.front() else { return Content::Nothing };
     // What is waited for may have been dropped.
     let goes = !mailbox.is_blocked(&front)

@@ -24,7 +24,7 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::lock::Lock;
+use crate::lock::{Held, Lock};
 use crate::shelter::Mapping;
 use crate::{meeting, raw};
 
@@ -46,6 +46,14 @@ const SLEEPERS_SHIFT: u32 = 16;
 const SLEEPERS: u64 = 0x3fff;
 /// In the word: a datagram for several mailboxes is about to be published, and nobody goes to sleep.
 const COMING: u64 = 0x4000;
+/// How long a datagram may be about to be published, and how long to nap meanwhile: giving way alone would keep a
+/// sender of lower real-time priority from its processor.
+const COMING_NS: u64 = 100_000_000;
+const NAP_NS: i64 = 50_000;
+/// How long to wait for the lock of those who read, which are of one program and its children, and for that of those
+/// who send, which may be anybody of this user.
+const READERS_NS: u64 = 200_000_000;
+const SENDERS_NS: u64 = 50_000_000;
 /// In the word: the socket is closed.
 const GONE: u64 = 0x8000;
 /// The loopback device, in every network namespace.
@@ -230,6 +238,46 @@ impl Mailbox {
         is_it.then_some(mailbox)
     }
 
+    /// A page of it has been missing, or one of its locks was not let go of: it is not used any more, and the kernel
+    /// brings everything.
+    #[inline]
+    pub(super) fn is_spoilt(&self) -> bool {
+        self.mapping.is_spoilt().load(Ordering::Relaxed)
+    }
+
+    pub(super) fn spoil(&self) {
+        self.mapping.is_spoilt().store(true, Ordering::Relaxed);
+    }
+
+    /// The readers' lock; `None` if the mailbox is spoilt.
+    #[inline]
+    pub(super) fn hold_readers(&self) -> Option<Held<'_>> {
+        self.hold_readers_for(READERS_NS)
+    }
+
+    fn hold_readers_for(&self, most_ns: u64) -> Option<Held<'_>> {
+        let held = self.header().consumer.lock.hold_within(most_ns);
+        if held.is_none() {
+            self.spoil();
+        }
+        held.filter(|_| !self.is_spoilt())
+    }
+
+    /// The senders' lock; `None` if the mailbox is spoilt.
+    #[inline]
+    fn hold_senders(&self) -> Option<Held<'_>> {
+        let held = self.header().producer.lock.hold_within(SENDERS_NS);
+        if held.is_none() {
+            self.spoil();
+        }
+        held.filter(|_| !self.is_spoilt())
+    }
+
+    /// Its owner does not read it any more: nobody sends here.
+    pub(super) fn give_up(&self) {
+        self.header().word.0.fetch_or(GONE, Ordering::AcqRel);
+    }
+
     fn header(&self) -> &Header {
         // SAFETY: mapped, aligned to a page, and made of atomics (rule 1).
         unsafe { self.mapping.base().cast::<Header>().as_ref() }
@@ -375,27 +423,33 @@ impl Mailbox {
     }
 
     /// From now on the kernel brings what comes, whatever is here already. What is about to be here
-    /// is waited for.
+    /// is waited for, but not for ever: a sender may be stopped, or have written nonsense.
     pub(crate) fn hold(&self) {
         let up = |now: u64| (now & (SLEEPERS | COMING) < SLEEPERS).then_some(now + 1);
         let word = &self.header().word.0;
+        let until = raw::now_ns() + COMING_NS;
         let mut rounds = 0_u32;
         while let Err(now) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, up) {
             if now & COMING == 0 {
                 return;
             }
             rounds = rounds.wrapping_add(1);
-            if rounds.is_multiple_of(1024) {
+            if raw::now_ns() > until {
+                word.fetch_and(!COMING, Ordering::AcqRel);
+            } else if rounds < 64 {
+                raw::give_way();
+            } else {
                 self.forget_the_dead();
+                raw::nap(NAP_NS);
             }
-            raw::give_way();
         }
     }
 
-    /// A sender has died between two steps: what it was about to publish does not come.
+    /// A sender has died between two steps, or none is about to publish: what was to come does not come.
     fn forget_the_dead(&self) {
         let Header { word, producer, .. } = self.header();
-        if producer.lock.is_abandoned() {
+        let held = producer.lock.try_hold();
+        if held.is_some() || producer.lock.is_abandoned() {
             word.0.fetch_and(!COMING, Ordering::AcqRel);
         }
     }

@@ -368,6 +368,9 @@ impl Way {
         let mut cursor = Cursor::new(parts);
         let len = cursor.remaining();
         let Some(sender) = self.mailbox.sender(self.sender) else { return Pushed::Gone };
+        if self.mailbox.is_spoilt() {
+            return Pushed::Gone;
+        }
         if len > LEN_MAX {
             return Pushed::Asleep;
         }

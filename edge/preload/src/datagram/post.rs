@@ -12,14 +12,15 @@ use std::ffi::{CString, c_int};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, compiler_fence};
 
-use adverb_sockconf::{Role, Socket, Transport};
+use adverb_sockconf::{Level, Role, Socket, Transport};
 
 use super::directory::{self, Directory};
 use super::mailbox::Mailbox;
 use super::outbox::Outbox;
 use crate::lock::Held;
 use crate::slot::{Slot, Why};
-use crate::{config, epoll, raw};
+use crate::stats::add;
+use crate::{config, epoll, log, raw};
 
 /// The mailbox of a socket.
 #[derive(Debug)]
@@ -138,9 +139,25 @@ pub(super) fn inbox(slot: &Slot, fd: c_int) -> Option<&Inbox> {
         return None;
     }
     match slot.post().and_then(Post::inbox) {
+        Some(inbox) if inbox.mailbox.is_spoilt() => give_up(slot, fd),
         Some(inbox) => Some(inbox),
         None => join(slot, fd),
     }
+}
+
+/// The mailbox is spoilt: from now on the kernel brings everything, and senders are told.
+#[cold]
+pub(super) fn give_up(slot: &Slot, fd: c_int) -> Option<&Inbox> {
+    if slot.has_inbox.swap(false, Ordering::SeqCst) {
+        if let Some(inbox) = mapped(slot) {
+            inbox.mailbox.give_up();
+        }
+        slot.set_why(Why::Spoilt);
+        add(&slot.counters.rings_broken, 1);
+        epoll::note_change(slot);
+        log::print(Level::Warning, || format!("fd {fd}: {}", Why::Spoilt.text()));
+    }
+    None
 }
 
 /// The mailbox of a socket, if this process has mapped it.
@@ -172,6 +189,9 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) {
 #[cold]
 pub(super) fn set_up(slot: &Slot, fd: c_int) {
     let Some(post) = slot.post_or_new(|| Post::new(slot, fd)) else { return };
+    if post.inbox().is_some() {
+        return; // It was given up.
+    }
     let (Some(directory), Some(own)) = (post.directory, raw::name(fd, false)) else { return };
     let number = |name| raw::option::<c_int>(fd, libc::SOL_SOCKET, name).unwrap_or(0);
     let limit = u64::try_from(number(libc::SO_RCVBUF)).unwrap_or(0);

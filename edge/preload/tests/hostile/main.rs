@@ -40,7 +40,10 @@ fn the_child() {
         ["threads", port] => nonsense::serve_from_threads(number(port)),
         ["events", port] => nonsense::serve_events(number(port)),
         ["crowd", count, fill] => memory::crowd_of(number(count).into(), fill == "fill"),
+        ["datagrams", count] => memory::datagrams_of(number(count).into()),
         ["call", port] => nonsense::call(number(port)),
+        ["answer", port] => nonsense::answer_datagrams(number(port)),
+        ["ask", port] => nonsense::ask_by_datagrams(number(port)),
         ["leave", port] => nonsense::leave(number(port)),
         _ => panic!("no such role: {role}"),
     }

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Barrier;
@@ -22,6 +22,10 @@ fn mount_point(place: &Place) -> PathBuf {
 
 /// Runs a crowd of connections where shared memory is mounted like this. `None` if that cannot be.
 fn crowd(name: &str, mount: &str, count: u16, fill: &str) -> Option<String> {
+    run(name, mount, count, &format!("crowd {count} {fill}"))
+}
+
+fn run(name: &str, mount: &str, count: u16, role: &str) -> Option<String> {
     let place = Place::new(name);
     let at = mount_point(&place);
     fs::create_dir(&at).expect("a directory");
@@ -30,7 +34,7 @@ fn crowd(name: &str, mount: &str, count: u16, fill: &str) -> Option<String> {
         eprintln!("skipped: no mount namespace can be made here");
         return None;
     }
-    let inner = child(&place, &format!("crowd {count} {fill}"));
+    let inner = child(&place, role);
     let mut command = Command::new("unshare");
     let script = format!("{mount} && LD_PRELOAD=\"$LIBRARY\" exec \"$@\"");
     command.args(["-m", "sh", "-c", &script, "sh"]).arg(inner.get_program()).args(inner.get_args());
@@ -85,6 +89,41 @@ fn no_file_system_does_no_harm() {
             return;
         }
     }
+}
+
+/// Goal: mailboxes of UDP sockets leave a quarter of the file system free, and sockets without one are served.
+#[test]
+fn mailboxes_leave_room() {
+    let mount = "mount -t tmpfs -o size=16m none \"$AT\"";
+    let Some(said) = run("memory-boxes", mount, 100, "datagrams 100") else { return };
+    let boxes = said.matches(" mailbox ").count();
+    assert!((10..100).contains(&boxes), "{boxes}");
+    let free = said.split("free pages in a hundred: ").nth(1).and_then(|rest| rest.lines().next());
+    let free: u64 = free.and_then(|free| free.parse().ok()).expect("a number");
+    assert!((20..60).contains(&free), "{free}");
+}
+
+/// So many UDP sockets of a program, which send to themselves.
+pub(crate) fn datagrams_of(count: usize) {
+    let bind = |_| UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let sockets: Vec<_> = (0..count).map(bind).collect();
+    let (mut right, mut buffer) = (0, [0; 1000]);
+    for (number, socket) in sockets.iter().enumerate() {
+        socket.connect(socket.local_addr().expect("an address")).expect("a socket");
+        let sent = bytes(number, 1);
+        let all = (0..20).all(|_| {
+            socket.send(&sent[..1000]).expect("a socket");
+            socket.recv(&mut buffer).expect("a socket") == 1000 && buffer == sent[..1000]
+        });
+        right += usize::from(all);
+    }
+    println!("right: {right}");
+    let place = std::env::var("ADVERB_SOCKETS_SHM_DIR").expect("a place");
+    let told = Command::new("df").args(["--output=pcent", &place]).output().expect("df");
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let used = told.lines().nth(1).map(|line| line.trim().trim_end_matches('%'));
+    let used: u64 = used.and_then(|used| used.parse().ok()).expect("a number");
+    println!("free pages in a hundred: {}", 100 - used);
 }
 
 /// So many connections of a program with itself: both ends send, and then both read.

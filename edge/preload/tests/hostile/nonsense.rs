@@ -7,12 +7,13 @@
 //!    length.
 //! 2. Arrays passed to `epoll_wait` are on this stack; other calls of C take numbers.
 
+use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -129,19 +130,34 @@ fn scribble(rings: &[Mapped], extent: Extent, random: &mut Random) {
     }
 }
 
-/// Rings that are in use now.
-fn rings(place: &Place) -> Vec<Mapped> {
+/// Files that are in use now: rings of connections.
+fn is_ring(name: &OsStr) -> bool {
+    name.len() == 32
+}
+
+/// Mailboxes of UDP sockets, and the directory of them.
+fn is_mailbox(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b"udp.")
+}
+
+fn files(place: &Place, wanted: fn(&OsStr) -> bool) -> Vec<PathBuf> {
     let entries = fs::read_dir(place.rings()).into_iter().flatten().flatten();
-    let files = entries.filter(|entry| entry.file_name().len() == 32);
-    files.filter_map(|file| Mapped::new(&file.path())).collect()
+    entries.filter(|entry| wanted(&entry.file_name())).map(|entry| entry.path()).collect()
+}
+
+fn mapped(place: &Place, wanted: fn(&OsStr) -> bool) -> Vec<Mapped> {
+    files(place, wanted).iter().filter_map(|file| Mapped::new(file)).collect()
+}
+
+fn rings(place: &Place) -> Vec<Mapped> {
+    mapped(place, is_ring)
 }
 
 /// Leaves nothing of them.
-fn cut(place: &Place) {
-    let entries = fs::read_dir(place.rings()).into_iter().flatten().flatten();
-    for entry in entries.filter(|entry| entry.file_name().len() == 32) {
+fn cut(place: &Place, wanted: fn(&OsStr) -> bool) {
+    for file in files(place, wanted) {
         // It may be gone by now.
-        let _ = OpenOptions::new().write(true).open(entry.path()).and_then(|file| file.set_len(0));
+        let _ = OpenOptions::new().write(true).open(file).and_then(|file| file.set_len(0));
     }
 }
 
@@ -183,7 +199,7 @@ fn survives(name: &str, extent: Extent) {
         let mut random = Random(seed);
         let mapped = rings(&place);
         match extent {
-            Extent::Cut => cut(&place),
+            Extent::Cut => cut(&place, is_ring),
             Extent::Word | Extent::Header | Extent::All => scribble(&mapped, extent, &mut random),
         }
         let start = Instant::now();
@@ -215,6 +231,86 @@ fn threads_survive_nonsense_in_rings() {
 #[test]
 fn events_survive_nonsense_in_rings() {
     EXTENTS.into_iter().for_each(|extent| survives("events", extent));
+}
+
+/// Goal: datagrams: every call ends, and others are served, whatever is written into mailboxes and their directory.
+#[test]
+fn sockets_survive_nonsense_in_mailboxes() {
+    let rounds = std::env::var("ADVERB_SCRIBBLES")
+        .map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
+    for (extent, seed) in
+        EXTENTS.into_iter().flat_map(|extent| (0..rounds).map(move |s| (extent, s)))
+    {
+        let (place, port) = (Place::new(&format!("nonsense-boxes-{seed}")), free_port());
+        let start = |what: &str| {
+            let mut command = role(&place, &format!("{what} {port}"));
+            Running::start(command.stdout(Stdio::null()))
+        };
+        let mut server = start("answer");
+        is_answered(port);
+        let mut clients: Vec<_> = (0..3).map(|_| start("ask")).collect();
+        until("there are mailboxes", || files(&place, is_mailbox).len() >= 3);
+        let boxes = mapped(&place, is_mailbox);
+        eprintln!("{extent:?} {seed}");
+        match extent {
+            Extent::Cut => cut(&place, is_mailbox),
+            Extent::Word | Extent::Header | Extent::All => {
+                scribble(&boxes, extent, &mut Random(seed));
+            }
+        }
+        is_answered(port);
+        clients.truncate(2); // One is killed.
+        for client in &mut clients {
+            assert!(client.end().success(), "{extent:?} {seed}: a call of a client's hung");
+        }
+        is_answered(port);
+        assert_eq!(server.has_ended(), None, "{extent:?} {seed}: the server has ended");
+    }
+}
+
+/// A client that is not accelerated gets its answer. Datagrams may get lost, so it asks again.
+fn is_answered(port: u16) {
+    let socket = UdpSocket::bind(("127.0.0.1", 0)).expect("a port");
+    socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a time");
+    let mut answer = [0; 6];
+    until("the server answers others", || {
+        let _ = socket.send_to(b"honest", ("127.0.0.1", port));
+        socket.recv(&mut answer).is_ok_and(|got| &answer[..got] == b"honest")
+    });
+}
+
+/// Answers datagrams.
+pub(crate) fn answer_datagrams(port: u16) {
+    Lateness::watch();
+    let socket = UdpSocket::bind(("127.0.0.1", port)).expect("a port");
+    socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a time");
+    let mut buffer = vec![0; 60_000];
+    loop {
+        if let Ok((got, from)) = timed("receive", || socket.recv_from(&mut buffer)) {
+            let _ = timed("send", || socket.send_to(&buffer[..got], from));
+        }
+    }
+}
+
+/// Asks for half a second, with sockets that come and go.
+pub(crate) fn ask_by_datagrams(port: u16) {
+    Lateness::watch();
+    let start = Instant::now();
+    let mut buffer = vec![7; 1000];
+    while start.elapsed() < Duration::from_millis(500) {
+        let socket = UdpSocket::bind(("127.0.0.1", 0)).expect("a port");
+        socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a time");
+        for _ in 0..2000 {
+            let _ = timed("send", || socket.send_to(&buffer, ("127.0.0.1", port)));
+            if timed("receive", || socket.recv(&mut buffer)).is_err() {
+                break;
+            }
+            if start.elapsed() > Duration::from_millis(500) {
+                break;
+            }
+        }
+        timed("close", || drop(socket));
+    }
 }
 
 /// Echoes from a thread for each connection. Who sends a `?` first is told how many others are there.
@@ -343,7 +439,7 @@ fn a_neighbour_that_stops_in_the_midst_does_not_keep_an_end_from_leaving() {
 
 fn role(place: &Place, role: &str) -> Command {
     let mut command = child(place, role);
-    command.stderr(Stdio::null());
+    command.stderr(Stdio::inherit());
     command
 }
 

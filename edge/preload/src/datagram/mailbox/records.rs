@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use super::{
-    COMING, CURSOR_MASK, GONE, HEADER_BYTES, Header, Mailbox, Origin, Producer, SLEEPERS,
-    SLEEPERS_SHIFT, Sender,
+    COMING, CURSOR_MASK, GONE, HEADER_BYTES, Header, Mailbox, Origin, Producer, SENDERS_NS,
+    SLEEPERS, SLEEPERS_SHIFT, Sender,
 };
-use crate::lock::{Held, Lock};
+use crate::lock::Held;
 use crate::parts::{Cursor, Fault};
 use crate::raw;
 
@@ -177,7 +177,7 @@ impl Mailbox {
         if !is_eager && let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
             return refused;
         }
-        let _held = producer.lock.hold();
+        let Some(_held) = self.hold_senders() else { return Pushed::Gone };
         let start = match is_eager {
             true => producer.head.load(Ordering::Relaxed),
             false => word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT,
@@ -274,11 +274,11 @@ impl Mailbox {
     /// The same in steps, for a datagram that several mailboxes get, or none: nobody goes to sleep
     /// here until the answer is dropped. Refused if somebody sleeps, or nobody is there.
     pub(in crate::datagram) fn reserve(&self, len: usize) -> Result<Reserved<'_>, Pushed> {
-        let Header { word, producer, .. } = self.header();
+        let Header { word, .. } = self.header();
         if let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
             return Err(refused);
         }
-        let held = producer.lock.hold();
+        let held = self.hold_senders().ok_or(Pushed::Gone)?;
         let mut now = word.0.load(Ordering::Acquire);
         loop {
             if let Some(refused) = refusal(now) {
@@ -338,11 +338,6 @@ impl Mailbox {
         distance(tail, position) <= CURSOR_MASK / 2
     }
 
-    /// The lock of those who read.
-    pub(in crate::datagram) fn readers(&self) -> &Lock {
-        &self.header().consumer.lock
-    }
-
     /// The first record. The readers' lock is held.
     pub(in crate::datagram) fn front(&self) -> Option<Front> {
         let Header { word, consumer, .. } = self.header();
@@ -351,8 +346,12 @@ impl Mailbox {
         if head == tail {
             return None;
         }
-        let mut words = self.read_head(tail);
         let available = distance(head, tail);
+        if available > self.total() || tail > CURSOR_MASK {
+            self.spoil();
+            return None;
+        }
+        let mut words = self.read_head(tail);
         if let [SKIP, rest, ..] = words
             && u64::from(rest) < available
         {
@@ -365,8 +364,8 @@ impl Mailbox {
         let needed = units(len).saturating_add(1);
         let sender = usize::try_from(sender).unwrap_or(usize::MAX);
         if needed > distance(head, tail) || self.sender(sender).is_none() {
-            // Nonsense, which only a process of this user can have written: forget all of it.
-            consumer.tail.store(head, Ordering::Release);
+            // Nonsense, which only a process of this user can have written.
+            self.spoil();
             return None;
         }
         let next = tail.wrapping_add(needed) & CURSOR_MASK;
@@ -392,7 +391,8 @@ impl Mailbox {
         if since == 0 {
             consumer.blocked_ns.store(now_ns.max(1), Ordering::Relaxed);
         }
-        let is_old = since != 0 && now_ns.saturating_sub(since) > BLOCKED_MAX_NS;
+        // A time that is still to come was never written by a reader.
+        let is_old = since != 0 && (since > now_ns || now_ns - since > BLOCKED_MAX_NS);
         let is_dropped = consumer.drops.swap(drops, Ordering::Relaxed) != drops;
         if !is_old && !is_dropped {
             return false;
@@ -471,8 +471,9 @@ impl Mailbox {
     /// Takes out everything, for a socket whose mailbox nobody is going to read: calls `f` with whence
     /// each datagram is, and its bytes; those of which it returns false are dropped.
     pub(in crate::datagram) fn take_all(&self, mut f: impl FnMut(Origin, &[u8]) -> bool) {
-        let _held = self.readers().hold();
-        while let Some(front) = self.front() {
+        let Some(_held) = self.hold_readers() else { return };
+        for _ in 0..self.total() {
+            let Some(front) = self.front() else { return };
             let mut bytes = vec![0_u8; front.len];
             let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
             let _ = self.copy(&front, &mut Cursor::new(&[part]));
@@ -489,8 +490,9 @@ impl Mailbox {
     /// Takes out what a sender has put here, for a mailbox whose owners are dead: calls `f` with
     /// each datagram of its.
     pub(in crate::datagram) fn take_back(&self, sender: usize, mut f: impl FnMut(&[u8])) {
-        let _held = self.readers().hold();
-        while let Some(front) = self.front() {
+        let Some(_held) = self.hold_readers_for(SENDERS_NS) else { return };
+        for _ in 0..self.total() {
+            let Some(front) = self.front() else { return };
             if front.sender == sender {
                 let mut bytes = vec![0_u8; front.len];
                 let part =

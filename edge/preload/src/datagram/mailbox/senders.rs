@@ -173,7 +173,7 @@ impl Mailbox {
         group: Option<IpAddr>,
     ) -> Option<usize> {
         let header = self.header();
-        let _held = header.producer.lock.hold();
+        let _held = self.hold_senders()?;
         let is_empty = !self.has_record();
         let mut free = None;
         for (index, sender) in header.senders.iter().enumerate() {
@@ -219,7 +219,7 @@ impl Mailbox {
 
     /// A sender has closed its socket. Its address is needed for as long as records are here.
     pub(in crate::datagram) fn leave(&self, index: usize) {
-        let _held = self.header().producer.lock.hold();
+        let Some(_held) = self.hold_senders() else { return };
         if let Some(sender) = self.sender(index) {
             let users = sender.users.load(Ordering::Relaxed).saturating_sub(1);
             sender.users.store(users, Ordering::Relaxed);
