@@ -67,7 +67,11 @@ pub use host::{
     NoReceive, Payload, Range, Reach, Receive, ReceiveDone, SendDone, Target,
 };
 pub use link::Capabilities;
-pub use port::{Dropped, accept};
+pub use port::{
+    AckPolicy, Acks, Aftermath, Company, Driver, Dropped, Given, Hints, Listing, Look, Pacing,
+    Patience, Schedule, Seat, Seats, Surface, Waiting, accept, follow_up, serve_ready,
+    set_open_deadline,
+};
 pub use qp::{Briefs, Origin, Planned, Qp, QpOptions};
 pub use responder::Standing;
 pub use status::{Behaviour, Processing, QpEvent, QpState, WcOpcode, WcStatus};

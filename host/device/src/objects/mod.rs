@@ -1,6 +1,5 @@
 //! What programs make: queue pairs, completion queues, shared receive queues, channels, events.
 
-pub(crate) mod ack;
 pub(crate) mod ah;
 pub(crate) mod channel;
 pub(crate) mod completion;

@@ -8,7 +8,6 @@ mod change;
 pub(crate) mod errors;
 mod offices;
 
-use self::brief::Debt;
 use crate::link::Links;
 use crate::link::errors::ConnectError;
 use crate::link::path::DataPath;
@@ -22,7 +21,6 @@ use crate::link::way::Way;
 use crate::memory::local::total_len;
 use crate::memory::region::Serial;
 use crate::memory::shelf::QpWord;
-use crate::objects::ack::AckPolicy;
 use crate::objects::ah::SendTo;
 use crate::objects::cq::CompletionQueue;
 use crate::objects::events::{Affiliation, Element, EventQueue};
@@ -32,8 +30,8 @@ use crate::objects::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRin
 use crate::objects::xrc::{Office, Targets, Xrcd};
 use crate::registry::ledger::QpRow;
 use adverb_engine::{
-    Brief, Capabilities, Datagram, Gid, QpCounters, QpOptions, QpState, QpType, Request, Time, To,
-    allowed,
+    Acks, Aftermath, Capabilities, Datagram, Gid, Pacing, Patience, QpCounters, QpOptions, QpState,
+    QpType, Request, Time, To, allowed,
 };
 use adverb_wire::{Marks, Packet, PathMtu, Qpn};
 use std::sync::Arc;
@@ -94,6 +92,14 @@ impl Link {
             Self::Lane(lane) => shm::capabilities(lane.shares()),
         }
     }
+
+    /// What an acknowledgement costs.
+    fn patience(&self) -> Patience {
+        match self {
+            Self::Network(_) => Patience::Packets,
+            Self::Lane(_) => Patience::Records,
+        }
+    }
 }
 
 /// A queue pair as the port holds it.
@@ -112,68 +118,12 @@ pub(crate) struct QpInner {
     signal_all: bool,
     block_self_multicast: bool,
     reads_allowed: bool,
-    /// Posted since packets were last emitted.
-    held_back: HeldBack,
-    /// The deadline that the port's timers hold for this queue pair.
-    armed: Option<Time>,
-    /// The acknowledgement that is owed, over a network.
-    pub(crate) acks: AckPolicy,
-    /// The same, to a neighbour.
-    pub(crate) debt: Debt,
-    /// What the peer has acknowledged along with its last message, and nobody has looked at yet.
-    late: Option<Brief>,
-    /// It is on the port's list of those that have more to emit.
-    pub(crate) unfinished: bool,
+    /// When it sends, and acknowledges.
+    pub(crate) pacing: Pacing,
     /// The state that neighbours were last shown, and whether the peer may do something in it.
     shown: (QpState, bool),
     /// What the peer may have of our memory, if it is a neighbour.
     grant: Option<Grant>,
-}
-
-/// Requests that wait for company: under a stream of posts a system call for each would cost more
-/// than the packets.
-#[derive(Clone, Copy, Debug, Default)]
-struct HeldBack {
-    requests: u64,
-    bytes: u64,
-}
-
-impl HeldBack {
-    /// With fewer requests under way than this, nothing waits: latency is what counts then.
-    const UNDER_WAY_MIN: u64 = 8;
-    /// As many as leave in one burst.
-    const REQUESTS_MAX: u64 = 64;
-    const BYTES_MAX: u64 = 32 << 10;
-
-    /// They may wait for the next post or poll.
-    fn can_wait(&self, outstanding: u64) -> bool {
-        outstanding.saturating_sub(self.requests) >= Self::UNDER_WAY_MIN
-            && self.requests < Self::REQUESTS_MAX
-            && self.bytes < Self::BYTES_MAX
-    }
-}
-
-/// When an acknowledgement that is owed goes out.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Acks {
-    /// With this call.
-    Now,
-    /// With this call if it makes a burst anyway. A lone packet that an acknowledgement joins
-    /// becomes a burst, which costs the kernel, and the receiver, more than a packet.
-    WithCompany,
-}
-
-/// What a call on a queue pair leaves for the port to do.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Aftermath {
-    /// There is more to emit.
-    pub(crate) more: bool,
-    /// Something was emitted.
-    pub(crate) moved: bool,
-    /// Wake it then.
-    pub(crate) deadline: Option<Time>,
-    /// Completions published.
-    pub(crate) published: u32,
 }
 
 /// Requests that were posted the short way, and completions that this published.
@@ -225,12 +175,7 @@ impl QpInner {
             signal_all: config.signal_all,
             block_self_multicast: config.block_self_multicast,
             reads_allowed: false,
-            held_back: HeldBack::default(),
-            armed: None,
-            acks: AckPolicy::default(),
-            debt: Debt::default(),
-            late: None,
-            unfinished: false,
+            pacing: Pacing::default(),
             shown: (QpState::Reset, false),
             grant: None,
         }
@@ -336,7 +281,7 @@ impl QpInner {
         let Some((source, _)) = self.engine.remote().filter(|_| own.peer() == lane.peer()) else {
             return 0;
         };
-        self.debt.on_packet();
+        self.pacing.acks.on_message(true);
         let lent = match lent {
             None => None,
             Some(bytes) => match Lent::parse(lane, bytes) {
@@ -437,7 +382,7 @@ impl QpInner {
 
     /// The time that the port's timers held has come. True if an acknowledgement is late.
     pub(crate) fn on_timer(&mut self, now: Time, links: &Links) -> bool {
-        self.armed = None;
+        self.pacing.on_due();
         let before = self.engine.counters().ack_timeout;
         self.quietly(links, |engine, host| engine.on_timer(now, host));
         self.engine.counters().ack_timeout > before
@@ -445,7 +390,7 @@ impl QpInner {
 
     /// Emits what there is to emit.
     pub(crate) fn transmit(&mut self, now: Time, acks: Acks, links: &Links) -> Aftermath {
-        self.held_back = HeldBack::default();
+        self.pacing.on_transmit();
         let mut published = self.settle(None, links);
         self.report(links); // Whoever goes on from here shall know all that the peer knows.
         let Self { engine, own, link, .. } = self;
@@ -487,14 +432,9 @@ impl QpInner {
         if self.own.overrun {
             published += self.quietly(links, |_, _| {});
         }
-        if !self.engine.owes_ack() {
-            self.acks.on_sent();
-            self.debt.on_paid();
-        }
         self.report(links);
         self.show(links);
-        let moved = self.engine.counters().sent_pkts > before;
-        Aftermath { more, moved, deadline: self.new_deadline(), published }
+        self.pacing.on_transmitted(&self.engine, before, more, published)
     }
 
     /// Emits datagrams: a burst for each run of requests that go the same way. True if there is more
@@ -554,31 +494,6 @@ impl QpInner {
         (engine.outstanding() > 0, published)
     }
 
-    /// The time is known: sets the deadline that was left open.
-    pub(crate) fn on_clock(&mut self, now: Time) -> Aftermath {
-        self.engine.on_clock(now);
-        Aftermath { deadline: self.new_deadline(), ..Aftermath::default() }
-    }
-
-    /// Emits nothing for now.
-    pub(crate) fn put_off(&mut self) -> Aftermath {
-        let more = self.engine.has_more();
-        Aftermath { more, deadline: self.new_deadline(), ..Aftermath::default() }
-    }
-
-    /// The deadline, if the port's timers do not hold one that is early enough.
-    fn new_deadline(&mut self) -> Option<Time> {
-        let deadline = self.engine.next_deadline()?;
-        if deadline == Time::UNKNOWN {
-            return Some(deadline); // The port sets it.
-        }
-        if self.armed.is_some_and(|armed| armed <= deadline) {
-            return None;
-        }
-        self.armed = Some(deadline);
-        Some(deadline)
-    }
-
     /// The peer has the same address, and so is a process of this host.
     pub(crate) fn peer_is_here(&self) -> bool {
         match &self.link {
@@ -598,25 +513,6 @@ impl QpInner {
             Link::Lane(lane) if lane.is_own() => DataPath::InProcess,
             Link::Lane(_) => DataPath::SharedMemory,
         })
-    }
-
-    /// The peer has acknowledged something that nobody has looked at yet.
-    pub(crate) fn is_unsettled(&self) -> bool {
-        self.late.is_some()
-    }
-
-    pub(crate) fn owes_ack(&self) -> bool {
-        self.engine.owes_ack()
-    }
-
-    /// What is owed is an acknowledgement of what went well.
-    pub(crate) fn owes_plain_ack(&self) -> bool {
-        self.engine.owes_plain_ack()
-    }
-
-    /// An acknowledgement waits for company.
-    pub(crate) fn count_deferred(&mut self) {
-        self.engine.count_deferred();
     }
 
     pub(crate) fn counters(&self) -> QpCounters {
@@ -725,18 +621,16 @@ impl QpInner {
         let index = self.engine.post(request).map_err(|error| self.refusal(error))?;
         let (lane, fan) = (self.lane_for(work, links).cloned(), self.fan_for(work).cloned());
         self.own.sends.put(index, work, lane, fan);
-        self.held_back.requests += 1;
-        self.held_back.bytes += u64::from(request.len);
+        self.pacing.company.on_post(request.len);
         Ok(())
     }
 
     /// Emits what was posted, now or soon.
     pub(crate) fn send_off(&mut self, links: &Links) -> Aftermath {
-        let streaming = !self.has_lane() && self.held_back.can_wait(self.engine.outstanding());
-        if streaming && self.engine.state() == QpState::Rts {
+        if self.pacing.may_wait(&self.engine) && self.engine.state() == QpState::Rts {
             return Aftermath { more: true, ..Aftermath::default() };
         }
-        let acks = if self.acks.on_answer() { Acks::Now } else { Acks::WithCompany };
+        let acks = if self.pacing.acks.on_answer() { Acks::Now } else { Acks::WithCompany };
         let now = if self.has_lane() { Time::UNKNOWN } else { links.now() };
         self.transmit(now, acks, links)
     }
@@ -784,13 +678,13 @@ impl QpInner {
                 Receives::Shared(drawn) => drawn.put_back(),
                 Receives::Xrc(targets) => targets.put_back(),
             }
-            (self.link, self.gid_index, self.armed) = (None, 0, None);
+            (self.link, self.gid_index) = (None, 0);
             self.marks = Marks::default();
             self.own.peer = None;
-            (self.held_back, self.acks) = (HeldBack::default(), AckPolicy::default());
-            self.debt.on_paid();
+            self.pacing.reset();
         }
         if let Some(link) = link {
+            self.pacing.set_patience(link.patience());
             (self.link, self.gid_index) = (Some(link), change.gid_index);
             self.marks = change.marks;
             self.own.peer = self.engine.remote().map(|(_, qp)| qp);

@@ -3,7 +3,7 @@
 //! Letters are taken under the receive lock, as packets are. Who is charged with what is said in
 //! `steward.rs`, and what a deputy is in `deputy.rs`.
 
-use super::{Acks, Arrival, Clock, Door, Driver, Port, Receiver, Waiting, lock};
+use super::{Arrival, Clock, Door, Port, Receiver, lock};
 use crate::latch::Latched;
 use crate::objects::host::{Came, Origin};
 use crate::objects::notice::Hush;
@@ -14,7 +14,7 @@ use crate::registry::letter::{Charge, Condition, Dismissal, Letter, Report, Subj
 use crate::registry::relay::Passed;
 use crate::registry::{DomainName, Member, SlotId};
 use crate::sync::Mutex;
-use adverb_engine::{Time, accept};
+use adverb_engine::{Acks, Driver, Time, accept};
 use adverb_wire::{Packet, Qpn};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -266,7 +266,7 @@ impl Port {
             *counted += inner.counters();
         }
         drop(counted);
-        self.timers.forget(number);
+        self.schedule.with(|schedule| schedule.forget(number));
         drop(gone);
         self.give_number_back(number);
     }
@@ -298,7 +298,7 @@ impl Port {
 
     fn arm_watch(&self, number: Qpn, now: Time) {
         let at = Time::from_nanos(now.nanos().saturating_add(WATCH_NANOS));
-        self.timers.arm(number, at);
+        self.schedule.with(|schedule| schedule.arm(number, at));
         self.helper.notice(at);
     }
 
@@ -325,17 +325,18 @@ impl Port {
     }
 
     /// Packets of this target wait.
-    pub(super) fn note_parked(&self, number: Qpn, now: Time, waiting: &mut Waiting) {
-        if !waiting.parked.contains(&number) {
-            waiting.parked.push(number);
+    pub(super) fn note_parked(&self, number: Qpn, now: Time, parked: &mut Vec<Qpn>) {
+        if !parked.contains(&number) {
+            parked.push(number);
             self.arm_parked(number, now);
         }
     }
 
     fn arm_parked(&self, number: Qpn, now: Time) {
         let at = now.nanos().saturating_add(crate::objects::steward::Steward::ASK_NANOS);
-        self.timers.arm(number, Time::from_nanos(at));
-        self.helper.notice(Time::from_nanos(at));
+        let at = Time::from_nanos(at);
+        self.schedule.with(|schedule| schedule.arm(number, at));
+        self.helper.notice(at);
     }
 
     /// Takes packets that were parked and whose turn has come; says whether there were any.
@@ -345,11 +346,11 @@ impl Port {
         clock: &mut Clock,
         driver: Driver,
     ) -> bool {
-        let Receiver { doors, waiting, .. } = receiver;
+        let Receiver { doors, waiting, parked: all, .. } = receiver;
         let now = clock.now();
         let mut busy = false;
-        for _ in 0..waiting.parked.len() {
-            let number = waiting.parked.remove(0);
+        for _ in 0..all.len() {
+            let number = all.remove(0);
             let mut guard = self.table.lock(number);
             let waiters = guard
                 .as_mut()
@@ -359,7 +360,7 @@ impl Port {
             match waiters {
                 Waiters::None => {}
                 Waiters::Waiting => {
-                    waiting.parked.push(number);
+                    all.push(number);
                     self.arm_parked(number, now);
                 }
                 Waiters::Ready(parked) => {
@@ -370,7 +371,7 @@ impl Port {
                         if let Some(Door { endpoint, flows, .. }) = door {
                             let (group, relayed) = (None, true);
                             let arrival = Arrival { passed, endpoint, group, now, driver, relayed };
-                            self.take(&arrival, flows, waiting);
+                            self.take(&arrival, flows, waiting, all);
                         }
                     }
                     if let Some(mut guard) = self.table.lock(number)

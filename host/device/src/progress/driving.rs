@@ -5,18 +5,19 @@
 //! `lanes.rs`, and who sleeps meanwhile in `standby.rs`.
 
 use super::doors::MISLED_MAX;
-use super::{
-    Arrival, Clock, DEFERRED_MAX, Door, Driver, Held, Listeners, Port, Receiver, Waiting, lock,
-};
+use super::seats::{Seated, Table};
+use super::{Arrival, Clock, Door, Held, Listeners, Port, Receiver};
 use crate::link::udp::endpoint::{FlowCache, gid_of};
-use crate::objects::ack::{AckPolicy, Deferred};
 use crate::objects::completion::Tray;
 use crate::objects::host::{Came, Origin};
 use crate::objects::notice::Hush;
-use crate::objects::qp::{Acks, Aftermath, Directed, QpInner};
+use crate::objects::qp::Directed;
 use crate::registry::probe;
 use crate::registry::relay::{Message, Passed};
-use adverb_engine::{Dropped, Gid, Time, accept};
+use adverb_engine::{
+    Acks, Driver, Dropped, Gid, Given, Look, Seats, Time, Waiting, accept, serve_ready,
+    set_open_deadline,
+};
 use adverb_wire::{Packet, Qpn, Transport};
 use std::sync::atomic::Ordering;
 
@@ -69,7 +70,10 @@ impl Port {
 
     /// Acknowledges what a queue pair has received, which it may have put off.
     pub(crate) fn pay_debt(&self, number: Qpn) {
-        self.acknowledge_if(number, self.links.now(), |_| true);
+        let mut clock = Clock::new();
+        if let Some(mut seat) = (Table { port: self, clock: &mut clock, tray: None }).seat(number) {
+            Waiting::pay(&mut seat);
+        }
     }
 
     /// Takes a step on behalf of nobody; true if something was there to do.
@@ -84,48 +88,58 @@ impl Port {
         // Reading the clock is a good part of a step that finds nothing.
         receiver.steps += 1;
         let rarely = if receiver.inlets.is_empty() { CLOCK_STEPS } else { LANE_CLOCK_STEPS };
-        let due = receiver.steps >= rarely || !receiver.waiting.deferred.is_empty();
+        let due = receiver.steps >= rarely || receiver.waiting.has_packets();
         let mut clock = Clock::new();
+        let (mut busy, mut published) = (false, false);
         if due || driver == Driver::Helper {
             receiver.steps = 0;
-            self.acknowledge(&mut receiver.waiting, clock.now(), driver);
+            let now = clock.now();
+            let look = if driver == Driver::Helper { Look::Everything } else { Look::Usual };
+            let mut table = Table { port: self, clock: &mut clock, tray: None };
+            published |= receiver.waiting.acknowledge(&mut table, look);
+            receiver.waiting.acknowledge_held(&mut table, now, look);
+        } else if receiver.waiting.is_pressing() {
+            let mut table = Table { port: self, clock: &mut clock, tray: None };
+            published |= receiver.waiting.acknowledge(&mut table, Look::Usual);
         }
-        let mut busy = false;
-        let mut published = false;
         // A bell may ring without a lane: that of one that was cut, or of one that was never made. It is silenced, or
         // whoever sleeps on it wakes at once.
         if !receiver.inlets.is_empty() || self.standby.bell().is_suspect() {
-            (busy, published) = self.receive_records(receiver, &mut clock, driver);
+            let (received, completed) = self.receive_records(receiver, &mut clock, driver);
+            busy |= received;
+            published |= completed;
         }
         if receiver.looks_at_sockets(driver) {
             let (received, completed) = self.receive(receiver, &mut clock, driver);
             busy |= received | self.receive_relayed(receiver, &mut clock, driver);
             published |= completed;
         }
-        if !receiver.waiting.parked.is_empty() {
+        if !receiver.parked.is_empty() {
             busy |= self.look_after_parked(receiver, &mut clock, driver);
         }
         // After receiving: whoever was kept from its processor for long finds the answers that it
         // thinks late in its socket.
         if let Some(now) = clock.read {
-            self.close_deadline(now);
-            while let Some(number) = self.timers.due(now) {
+            set_open_deadline(&mut Table { port: self, clock: &mut clock, tray: None });
+            while let Some(number) = self.schedule.due(now) {
                 self.on_timer(number, now);
             }
         }
-        if self.has_unfinished.load(Ordering::Acquire) {
+        if self.schedule.is_ready() {
             // A program that has completions to look at often posts more at once, and then all of
             // it leaves together; but nobody waits for that twice.
             receiver.postponed = published && !receiver.postponed && driver == Driver::Program;
             // A lane may be full for long, if its other end is stopped: that is no reason to hurry.
-            busy |= receiver.postponed || self.finish_unfinished(clock.now());
+            clock.now();
+            busy |= receiver.postponed
+                || serve_ready(&mut Table { port: self, clock: &mut clock, tray: None });
         }
         busy
     }
 
     /// Takes what the sockets have; says whether there was something, and whether it completed work.
     fn receive(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> (bool, bool) {
-        let Receiver { doors, buffer, waiting, inlets, departed, .. } = receiver;
+        let Receiver { doors, buffer, waiting, parked, inlets, departed, .. } = receiver;
         let (mut busy, mut published) = (false, false);
         for door in doors {
             for _ in 0..BURSTS_MAX {
@@ -152,7 +166,7 @@ impl Port {
                 let now = clock.now();
                 let group = group.as_ref().map(|group| Listeners { group, inlets, departed });
                 let arrival = Arrival { passed, endpoint, group, now, driver, relayed: false };
-                let completed = self.take(&arrival, flows, waiting) > 0;
+                let completed = self.take(&arrival, flows, waiting, parked) > 0;
                 published |= completed;
                 // The program has something to look at: completions, or a little in its memory.
                 let little = received.len <= LITTLE_BYTES;
@@ -178,7 +192,7 @@ impl Port {
             self.helper.notice(Time::ZERO);
         }
         let mut busy = false;
-        let Receiver { doors, buffer, waiting, relayed: seen, .. } = receiver;
+        let Receiver { doors, buffer, waiting, parked, relayed: seen, .. } = receiver;
         for _ in 0..RELAYED_MAX {
             let Ok((from, message)) = self.links.relay.take(buffer) else {
                 *seen = relayed;
@@ -198,7 +212,7 @@ impl Port {
                 self.links.counters.relayed.add(1);
                 let now = clock.now();
                 let arrival = Arrival { passed, endpoint, group: None, now, driver, relayed: true };
-                self.take(&arrival, flows, waiting);
+                self.take(&arrival, flows, waiting, parked);
             }
         }
         busy
@@ -210,6 +224,7 @@ impl Port {
         arrival: &Arrival<'_>,
         flows: &mut FlowCache,
         waiting: &mut Waiting,
+        parked: &mut Vec<Qpn>,
     ) -> u32 {
         let _hush = Hush::begin();
         let Arrival { passed, endpoint, now, .. } = arrival;
@@ -269,7 +284,7 @@ impl Port {
                 match inner.direct(&packet, came, &one, *now, &self.links) {
                     Directed::Served(count) => *published += count,
                     Directed::Elsewhere => {}
-                    Directed::Parked => self.note_parked(number, *now, waiting),
+                    Directed::Parked => self.note_parked(number, *now, parked),
                 }
             }
         }
@@ -328,25 +343,13 @@ impl Port {
 
     /// Lets a queue pair answer what it was given, and lets it go.
     fn release(&self, mut held: Held<'_>, arrival: &Arrival<'_>, waiting: &mut Waiting) -> u32 {
-        let Some(inner) = held.guard.as_mut() else {
+        let Some(inner) = held.guard.as_deref_mut() else {
             return 0;
         };
-        let can_wait = arrival.driver == Driver::Program && waiting.deferred.len() < DEFERRED_MAX;
-        // The program shall have its completion before its peer has an answer: often it has one of
-        // its own, and then both leave in one burst.
-        let aftermath = match (can_wait, held.published) {
-            (true, 1..) => inner.put_off(),
-            (true, 0) => inner.transmit(arrival.now, Acks::WithCompany, &self.links),
-            (false, _) => inner.transmit(arrival.now, Acks::Now, &self.links),
-        };
-        if can_wait && inner.owes_ack() && inner.acks.on_messages(held.published.max(1)) {
-            inner.count_deferred();
-            waiting.deferred.push(held.number);
-            // If the program never calls again, the helper has to send it; it may be asleep.
-            self.helper.notice(Time::ZERO);
-        }
-        self.follow_up(held.number, inner, aftermath);
-        held.published + aftermath.published
+        let (number, mut clock) = (held.number, Clock::at(arrival.now));
+        let mut seat = Seated { port: self, number, inner, clock: &mut clock, tray: None };
+        let given = Given { published: held.published, only_served: false };
+        held.published + waiting.release(&mut seat, given, arrival.driver)
     }
 
     /// A packet for a queue pair that is not ours: passed on to whose it is.
@@ -365,103 +368,6 @@ impl Port {
             self.misled.fetch_add(1, Ordering::Relaxed);
             self.links.registry.note_relayed(owner);
         }
-    }
-
-    /// Notes what a queue pair wants next.
-    #[inline]
-    pub(crate) fn follow_up(&self, number: Qpn, inner: &mut QpInner, aftermath: Aftermath) {
-        let Aftermath { deadline, more, .. } = aftermath;
-        let news = deadline.is_some() && !(deadline == Some(Time::UNKNOWN) && self.is_open(number));
-        if news || (more && !inner.unfinished) {
-            self.follow_all_up(number, inner, aftermath);
-        }
-    }
-
-    fn follow_all_up(&self, number: Qpn, inner: &mut QpInner, aftermath: Aftermath) {
-        if aftermath.deadline == Some(Time::UNKNOWN) {
-            self.open_deadline(number, inner);
-        } else if let Some(deadline) = aftermath.deadline {
-            self.timers.arm(number, deadline);
-            self.helper.notice(deadline);
-        }
-        if aftermath.more && !inner.unfinished {
-            inner.unfinished = true;
-            lock(&self.unfinished).push_back(number);
-            self.has_unfinished.store(true, Ordering::Release);
-            self.helper.notice(Time::ZERO);
-        }
-    }
-
-    /// Looks at the acknowledgements that wait.
-    fn acknowledge(&self, waiting: &mut Waiting, now: Time, driver: Driver) {
-        let Waiting { deferred, held, .. } = waiting;
-        while let Some(number) = deferred.pop() {
-            let send = self.acknowledge_if(number, now, |acks| {
-                acks.on_next_call(now) == Deferred::Send || driver == Driver::Helper
-            });
-            if send == Some(false) {
-                held.push_back((number, now));
-            }
-        }
-        while let Some(&(number, since)) = held.front() {
-            if AckPolicy::due(since) > now && driver == Driver::Program {
-                break;
-            }
-            held.pop_front();
-            self.acknowledge_if(number, now, |acks| {
-                let silent = acks.is_held_since(since);
-                if silent && driver == Driver::Program {
-                    acks.on_silence();
-                }
-                silent
-            });
-        }
-    }
-
-    /// Sends what a queue pair owes if `policy` says so. `None` if it owes nothing.
-    fn acknowledge_if(
-        &self,
-        number: Qpn,
-        now: Time,
-        policy: impl FnOnce(&mut AckPolicy) -> bool,
-    ) -> Option<bool> {
-        let _hush = Hush::begin();
-        let mut guard = self.table.lock(number)?;
-        let inner = guard.as_mut()?;
-        let send = policy(&mut inner.acks);
-        if !inner.owes_ack() {
-            inner.acks.on_sent();
-            return None;
-        }
-        if send {
-            let aftermath = inner.transmit(now, Acks::Now, &self.links);
-            self.follow_up(number, inner, aftermath);
-        }
-        Some(send)
-    }
-
-    /// Gives each queue pair that has more to emit one turn; says whether one of them got further.
-    fn finish_unfinished(&self, now: Time) -> bool {
-        let _hush = Hush::begin();
-        let mut moved = false;
-        let turns = lock(&self.unfinished).len();
-        for _ in 0..turns {
-            let Some(number) = lock(&self.unfinished).pop_front() else {
-                break;
-            };
-            let Some(mut guard) = self.table.lock(number) else {
-                continue;
-            };
-            if let Some(inner) = guard.as_mut() {
-                inner.unfinished = false;
-                let aftermath = inner.transmit(now, Acks::Now, &self.links);
-                moved |= aftermath.moved || aftermath.published > 0 || !aftermath.more;
-                self.follow_up(number, inner, aftermath);
-            }
-        }
-        let unfinished = lock(&self.unfinished);
-        self.has_unfinished.store(!unfinished.is_empty(), Ordering::Release);
-        moved
     }
 
     fn on_timer(&self, number: Qpn, now: Time) {

@@ -4,9 +4,9 @@
 //! Records are taken under the receive lock, as packets are. What lanes, shelves and visits are is said
 //! in their own files.
 
-use super::DEFERRED_MAX;
 use super::driving::LANE_CLOCK_STEPS;
-use super::{Clock, Door, Driver, Held, Inlet, Listeners, Port, Receiver, Waiting, lock};
+use super::seats::{Seated, Table};
+use super::{Clock, Door, Held, Inlet, Listeners, Port, Receiver, lock};
 use crate::link::errors::ConnectError;
 use crate::link::gid::Device;
 use crate::link::path::PathChoice;
@@ -20,16 +20,15 @@ use crate::memory::region::Grip;
 use crate::memory::shelf;
 use crate::objects::completion::Tray;
 use crate::objects::notice::Hush;
-use crate::objects::qp::{Acks, Aftermath, Caller, Change, Link, QpInner, Took};
+use crate::objects::qp::{Caller, Change, Link, QpInner, Took};
 use crate::objects::standby::Standby;
 use crate::registry::Registry;
-use adverb_engine::{Brief, Gid, Time};
+use adverb_engine::{Brief, Driver, Gid, Given, Look, Time, Waiting};
 use adverb_sys::random;
 use adverb_wire::{Headers, Marks, Packet, Qpn};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Port {
     /// Who makes lanes to other devices of this host; `None` if this device does not.
@@ -170,19 +169,20 @@ impl Port {
         receiver: &mut Receiver,
         tray: &mut Option<&mut Tray<'_>>,
     ) -> (bool, bool) {
-        let Receiver { inlets, waiting, steps, quiet, .. } = receiver;
+        let Receiver { inlets, waiting, parked, steps, quiet, .. } = receiver;
         let usual = !inlets.is_empty()
             && *steps + 1 < LANE_CLOCK_STEPS
             && *quiet < QUIET_STEPS
             && !waiting.has_packets()
-            && !self.has_unfinished.load(Ordering::Acquire)
+            && parked.is_empty()
+            && !self.schedule.is_ready()
             && !self.standby.bell().is_suspect();
         let mut busy = false;
         if !usual {
             return (busy, false);
         }
-        if waiting.pressing {
-            self.acknowledge_records(waiting, tray.as_deref_mut());
+        if waiting.is_pressing() {
+            self.acknowledge(waiting, tray.as_deref_mut());
         }
         for inlet in inlets {
             match self.take_briefs(inlet, waiting, tray) {
@@ -190,8 +190,8 @@ impl Port {
                 None => return (busy, false),
             }
         }
-        if !busy && !waiting.local.is_empty() {
-            self.acknowledge_records(waiting, tray.as_deref_mut()); // There is time for those.
+        if !busy && !waiting.is_empty() {
+            self.acknowledge(waiting, tray.as_deref_mut()); // There is time for those.
         }
         *steps += 1;
         *quiet = if busy { 0 } else { *quiet + 1 };
@@ -242,7 +242,7 @@ impl Port {
         tray: &mut Option<&mut Tray<'_>>,
     ) {
         let number = brief.dest_qp;
-        let can_wait = waiting.local.len() < DEFERRED_MAX;
+        let can_wait = waiting.takes(Driver::Program);
         let (most, mut count) = (inlet.patience, 0);
         let (mut published, mut only_served, mut grip) = (0, true, Grip::new(&self.links.regions));
         loop {
@@ -287,16 +287,9 @@ impl Port {
             }
         }
         grip.let_go();
-        let can_wait = can_wait && published > 0;
-        let aftermath = match can_wait {
-            true if only_served => Aftermath::default(),
-            true => inner.put_off(),
-            false => inner.transmit(self.links.now(), Acks::Now, &self.links),
-        };
-        if can_wait {
-            self.list_debt(number, inner, waiting);
-        }
-        self.follow_up(number, inner, aftermath);
+        let mut clock = Clock::new();
+        let mut seat = Seated { port: self, number, inner, clock: &mut clock, tray: None };
+        waiting.release(&mut seat, Given { published, only_served }, Driver::Program);
     }
 
     /// Takes what the lanes have; says whether there was something, and whether it completed work.
@@ -312,10 +305,6 @@ impl Port {
             inlets.iter().for_each(|inlet| inlet.lane.forget_ringing());
         }
         let (mut busy, mut published) = (false, false);
-        // The clock was read: this is one step of many, and nothing waits for longer.
-        if waiting.pressing || clock.read.is_some() || driver == Driver::Helper {
-            published |= self.acknowledge_records(waiting, None);
-        }
         let mut at = 0;
         while let Some(inlet) = inlets.get_mut(at) {
             let most = if driver == Driver::Helper { RECORDS_MAX } else { inlet.patience };
@@ -336,8 +325,8 @@ impl Port {
                 at += 1;
             }
         }
-        if !busy && !waiting.local.is_empty() {
-            published |= self.acknowledge_records(waiting, None);
+        if !busy && !waiting.is_empty() {
+            published |= self.acknowledge(waiting, None); // There is time for those.
         }
         *quiet = if busy { 0 } else { quiet.saturating_add(1) };
         (busy, published)
@@ -511,100 +500,20 @@ impl Port {
 
     /// Lets a queue pair answer the records that it was given; says whether they completed work.
     fn release_local(&self, held: &mut Held<'_>, round: &mut Round<'_>) -> bool {
-        let Some(inner) = held.guard.as_mut() else {
+        let Some(inner) = held.guard.as_deref_mut() else {
             return false;
         };
-        // The program shall have its completion first; its answer, or its next call, takes the
-        // acknowledgement along.
-        let can_wait = held.published > 0 && round.can_wait();
-        let aftermath = match can_wait {
-            true => inner.put_off(),
-            false => inner.transmit(round.clock.now(), Acks::Now, &self.links),
-        };
-        if can_wait {
-            self.list_debt(held.number, inner, round.waiting);
-        }
-        self.follow_up(held.number, inner, aftermath);
-        held.published + aftermath.published > 0
-    }
-
-    /// Remembers a queue pair that has put something off, if it has.
-    #[inline]
-    fn list_debt(&self, number: Qpn, inner: &mut QpInner, waiting: &mut Waiting) {
-        if !inner.owes_ack() && !inner.is_unsettled() {
-            return;
-        }
-        waiting.pressing |= inner.debt.is_pressing() || !inner.owes_plain_ack();
-        if !inner.debt.listed {
-            inner.debt.listed = true;
-            waiting.local.push(number);
-            self.helper.notice(Time::ZERO);
-        }
+        let Round { waiting, clock, driver, .. } = round;
+        let mut seat = Seated { port: self, number: held.number, inner, clock, tray: None };
+        let given = Given { published: held.published, only_served: false };
+        held.published + waiting.release(&mut seat, given, *driver) > 0
     }
 
     /// Looks at what neighbours have acknowledged, and sends the acknowledgements that queue pairs still
-    /// owe them; says whether that completed work.
-    fn acknowledge_records(&self, waiting: &mut Waiting, mut tray: Option<&mut Tray<'_>>) -> bool {
-        let _hush = Hush::begin();
-        let mut published = false;
-        waiting.pressing = false;
-        while let Some(number) = waiting.local.pop() {
-            let Some(mut guard) = self.table.lock(number) else {
-                continue;
-            };
-            let Some(inner) = guard.as_mut() else {
-                continue;
-            };
-            inner.debt.listed = false;
-            published |= inner.settle(tray.as_deref_mut(), &self.links) > 0;
-            let aftermath = match inner.owes_ack() {
-                true => inner.acknowledge(&self.links),
-                false => inner.put_off(),
-            };
-            published |= aftermath.published > 0;
-            self.follow_up(number, inner, aftermath);
-        }
-        published
-    }
-
-    /// A queue pair's deadline is to be set by the next step that reads the clock: reading it takes as
-    /// long as writing a small record. There is one place to remember it in.
-    pub(super) fn open_deadline(&self, number: Qpn, inner: &mut QpInner) {
-        if self.is_open(number) {
-            return;
-        }
-        let free = self
-            .timeless
-            .compare_exchange(0, number.get(), Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok();
-        if free {
-            self.helper.notice(Time::ZERO);
-            return;
-        }
-        let aftermath = inner.on_clock(self.links.now());
-        debug_assert!(aftermath.deadline != Some(Time::UNKNOWN), "it was set");
-        self.follow_up(number, inner, aftermath);
-    }
-
-    /// It is this queue pair's deadline that was left open.
-    #[inline]
-    pub(super) fn is_open(&self, number: Qpn) -> bool {
-        self.timeless.load(Ordering::Relaxed) == number.get()
-    }
-
-    /// Sets the deadline that was left open, if there is one.
-    pub(super) fn close_deadline(&self, now: Time) {
-        if self.timeless.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let number = Qpn::new(self.timeless.swap(0, Ordering::AcqRel));
-        let Some(mut guard) = self.table.lock(number) else {
-            return;
-        };
-        if let Some(inner) = guard.as_mut() {
-            let aftermath = inner.on_clock(now);
-            self.follow_up(number, inner, aftermath);
-        }
+    /// owe; says whether that completed work.
+    fn acknowledge(&self, waiting: &mut Waiting, tray: Option<&mut Tray<'_>>) -> bool {
+        let mut clock = Clock::new();
+        waiting.acknowledge(&mut Table { port: self, clock: &mut clock, tray }, Look::Usual)
     }
 }
 
@@ -643,7 +552,7 @@ impl Meeting for Port {
 impl Receiver {
     /// A lane has brought something, or somebody is owed something for that.
     fn has_record(&self) -> bool {
-        !self.waiting.local.is_empty() || self.inlets.iter().any(Inlet::has_more)
+        !self.waiting.is_empty() || self.inlets.iter().any(Inlet::has_more)
     }
 
     /// The sockets' turn has come. A look costs a system call each, which a program that talks to
@@ -679,7 +588,7 @@ impl Round<'_> {
     /// comes.
     #[inline]
     fn can_wait(&self) -> bool {
-        self.driver == Driver::Program && self.waiting.local.len() < DEFERRED_MAX
+        self.waiting.takes(self.driver)
     }
 }
 

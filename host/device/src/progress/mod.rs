@@ -4,7 +4,8 @@
 //! helper (`helper.rs`) when they do not. Its sockets are in `doors.rs`, and its ways to other
 //! devices of the host in `lanes.rs`.
 //!
-//! Locks are taken in this order: receive state, queue pair, completion queue or timers.
+//! Locks are taken in this order: receive state, queue pair, completion queue or schedule. What is decided with
+//! them, when a queue pair sends and acknowledges, is the engine's; `seats.rs` lends it what it needs.
 
 mod deputies;
 mod doors;
@@ -12,7 +13,8 @@ mod driving;
 pub(crate) mod helper;
 mod lanes;
 pub(crate) mod monitor;
-pub(crate) mod timers;
+mod schedule;
+mod seats;
 
 use crate::latch::{Latch, Latched};
 use crate::link::Links;
@@ -32,18 +34,18 @@ use crate::memory::region::Regions;
 use crate::objects::events::Audience;
 use crate::objects::notice::Hush;
 use crate::objects::progress::Progress;
-use crate::objects::qp::{Acks, QpInner};
+use crate::objects::qp::QpInner;
 use crate::objects::standby::Standby;
 use crate::objects::table::{Place, QpTable};
 use crate::progress::helper::Helper;
 use crate::progress::monitor::Monitor;
-use crate::progress::timers::Timers;
+use crate::progress::schedule::SharedSchedule;
 use crate::registry::counters::Counters;
 use crate::registry::ledger::Ledger;
 use crate::registry::relay::{Passed, Relay};
 use crate::registry::{DomainName, Registry};
 use crate::sync::Mutex;
-use adverb_engine::{Gid, QpCounters, Time};
+use adverb_engine::{Acks, Driver, Gid, QpCounters, Time, Waiting};
 use adverb_sys::clock;
 use adverb_sys::epoll::Epoll;
 use adverb_sys::udp::{self, BURST_BYTES_MAX, Received};
@@ -52,7 +54,7 @@ use deputies::Deputies;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Queue pair numbers of this port: those free, oldest first, so that none is used again soon.
@@ -141,6 +143,8 @@ pub(crate) struct Receiver {
     buffer: Box<[u8]>,
     /// Acknowledgements that wait.
     waiting: Waiting,
+    /// Targets with packets whose turn has not come: `steward.rs`.
+    parked: Vec<Qpn>,
     /// How often packets had been passed on to us when we last looked.
     relayed: u32,
     /// What was left to emit has waited for the program once.
@@ -151,29 +155,6 @@ pub(crate) struct Receiver {
     quiet: u32,
     /// Sockets show how packets are marked.
     marks: bool,
-}
-
-/// Queue pairs that wait; those whose acknowledgements do, for what `ack.rs` says.
-#[derive(Debug)]
-struct Waiting {
-    /// For the program's next call.
-    deferred: Vec<Qpn>,
-    /// For a quiet moment, or for the program's next call if one of them is pressing: where the way is
-    /// a lane.
-    local: Vec<Qpn>,
-    pressing: bool,
-    /// For more messages, or for time to pass; the longest first.
-    held: VecDeque<(Qpn, Time)>,
-    /// Targets with packets whose turn has not come: `steward.rs`.
-    parked: Vec<Qpn>,
-}
-
-impl Waiting {
-    /// What came as packets waits for the program's next call.
-    #[inline]
-    const fn has_packets(&self) -> bool {
-        !self.deferred.is_empty() || !self.parked.is_empty()
-    }
 }
 
 /// The time of a step: read when first asked for.
@@ -187,19 +168,22 @@ impl Clock {
         Self { read: None }
     }
 
+    /// It was read a moment ago.
+    const fn at(now: Time) -> Self {
+        Self { read: Some(now) }
+    }
+
+    /// The time for a queue pair to emit at: where records are written, it is not asked for on their account.
+    fn for_link(&mut self, inner: &QpInner) -> Time {
+        match self.read {
+            None if inner.has_lane() => Time::UNKNOWN,
+            Some(_) | None => self.now(),
+        }
+    }
+
     fn now(&mut self) -> Time {
         *self.read.get_or_insert_with(|| Time::from_nanos(clock::now_ns()))
     }
-}
-
-/// Who drives: what is polite for a program's thread is not for the helper.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Driver {
-    /// A thread of the program: it gets its completions first, and acknowledgements go out with
-    /// its next call.
-    Program,
-    /// The helper: everything at once.
-    Helper,
 }
 
 /// A device that is open in this process.
@@ -207,7 +191,7 @@ pub(crate) enum Driver {
 pub struct Port {
     pub(crate) links: Links,
     pub(crate) table: QpTable,
-    timers: Timers,
+    schedule: SharedSchedule,
     /// What queue pairs have counted that have gone. Locked before any that has not.
     pub(crate) gone: Mutex<QpCounters>,
     receiver: Latch<Receiver>,
@@ -221,11 +205,6 @@ pub struct Port {
     meetings: [Mutex<()>; lanes::MEETINGS],
     /// Grows whenever the program drives; the helper watches it.
     drives: AtomicU64,
-    unfinished: Mutex<VecDeque<Qpn>>,
-    /// Whether `unfinished` has something in it, to be seen without its lock.
-    has_unfinished: AtomicBool,
-    /// The queue pair whose deadline was left open; 0 if there is none.
-    timeless: AtomicU32,
     /// Packets for others that came here since steering was last put right.
     misled: AtomicU32,
     /// When that was last tried, in nanoseconds.
@@ -290,7 +269,7 @@ impl Port {
                 lanes: Mutex::default(),
             },
             table: QpTable::new(),
-            timers: Timers::new(),
+            schedule: SharedSchedule::new(),
             gone: Mutex::default(),
             receiver: Latch::new(Receiver {
                 inlets: Vec::new(),
@@ -298,13 +277,8 @@ impl Port {
                 doors: Vec::new(),
                 groups: None,
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
-                waiting: Waiting {
-                    deferred: Vec::with_capacity(DEFERRED_MAX),
-                    held: VecDeque::with_capacity(DEFERRED_MAX),
-                    local: Vec::with_capacity(DEFERRED_MAX),
-                    pressing: false,
-                    parked: Vec::new(),
-                },
+                waiting: Waiting::default(),
+                parked: Vec::new(),
                 relayed,
                 postponed: false,
                 steps: 0,
@@ -318,9 +292,6 @@ impl Port {
             usher,
             meetings: std::array::from_fn(|_| Mutex::default()),
             drives: AtomicU64::new(0),
-            unfinished: Mutex::new(VecDeque::with_capacity(DEFERRED_MAX)),
-            has_unfinished: AtomicBool::new(false),
-            timeless: AtomicU32::new(0),
             misled: AtomicU32::new(0),
             mended: AtomicU64::new(0),
             helper,
@@ -380,7 +351,7 @@ impl Port {
         if let Some(word) = self.links.commons.shelf().qp(number) {
             word.store(0, Ordering::SeqCst);
         }
-        self.timers.forget(number);
+        self.schedule.with(|schedule| schedule.forget(number));
         drop(guard);
         drop(counted);
         drop(hush);
@@ -397,20 +368,17 @@ impl Port {
 
     /// When the earliest timer runs out.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        self.timers.next()
+        self.schedule.deadline()
     }
 
     /// There is something to emit that only waits for its turn.
     pub(crate) fn has_unfinished(&self) -> bool {
-        self.has_unfinished.load(Ordering::Acquire) || self.timeless.load(Ordering::Acquire) != 0
+        self.schedule.is_ready() || self.schedule.has_open()
     }
 
     /// An acknowledgement waits for the program's next call, or somebody drives and may defer one.
     pub(crate) fn has_deferred(&self) -> bool {
-        self.receiver.try_lock().is_none_or(|receiver| {
-            let Waiting { deferred, held, .. } = &receiver.waiting;
-            !deferred.is_empty() || !held.is_empty()
-        })
+        self.receiver.try_lock().is_none_or(|receiver| receiver.waiting.owes_packets())
     }
 }
 
@@ -499,9 +467,6 @@ struct Arrival<'a> {
     /// They came by way of another process.
     relayed: bool,
 }
-
-/// Queue pairs whose acknowledgements wait at once.
-const DEFERRED_MAX: usize = 1024;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

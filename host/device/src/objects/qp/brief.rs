@@ -6,7 +6,7 @@
 //! room for them in the ring is found, before the transport is asked, so that a mistake in a request's
 //! buffers is found while nothing has happened yet. The records of a batch become visible together.
 
-use super::{Acks, Aftermath, Link, Posted, QpInner, Surroundings};
+use super::{Aftermath, Link, Posted, QpInner, Surroundings};
 use crate::link::Links;
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::direct::{land, lends_one};
@@ -17,43 +17,7 @@ use crate::objects::completion::{Completion, Tray};
 
 use crate::objects::host::{Out, Own, Receives};
 use crate::objects::work::{SendData, SendKind, SendWork};
-use adverb_engine::{Brief, Briefs, QpState, Request, Time, To, WcOpcode, WcStatus};
-
-/// What is known of the acknowledgement that a queue pair owes a neighbour.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Debt {
-    /// It is on the port's list of those that owe one.
-    pub(crate) listed: bool,
-    /// The peer waits for it.
-    asked: bool,
-    /// Messages that it stands for.
-    messages: u32,
-}
-
-/// Messages that an acknowledgement nobody waits for stands for, at most.
-const MESSAGES_MAX: u32 = 32;
-
-impl Debt {
-    /// A packet came that was no brief: whoever sent it may wait.
-    pub(crate) fn on_packet(&mut self) {
-        self.asked = true;
-    }
-
-    fn on_brief(&mut self, brief: &Brief) {
-        self.asked |= brief.ack_request;
-        self.messages = self.messages.saturating_add(1);
-    }
-
-    /// It has left, or nothing was owed.
-    pub(crate) fn on_paid(&mut self) {
-        (self.asked, self.messages) = (false, 0);
-    }
-
-    /// It should leave with the program's next call, and not wait for a quiet moment.
-    pub(crate) fn is_pressing(&self) -> bool {
-        self.asked || self.messages >= MESSAGES_MAX
-    }
-}
+use adverb_engine::{AckPolicy, Brief, Briefs, QpState, Request, Time, To, WcOpcode, WcStatus};
 
 impl QpInner {
     /// Posts and sends the first requests of a batch, as many as can go the short way; says how many,
@@ -61,7 +25,7 @@ impl QpInner {
     #[inline(always)]
     pub(crate) fn post_briefly(&mut self, batch: &[SendWork<'_>], links: &Links) -> Posted {
         let mut posted = Posted::default();
-        if self.late.is_some() && !self.has_room_for(batch) {
+        if self.pacing.late.is_some() && !self.has_room_for(batch) {
             posted.published += self.settle(None, links);
         }
         let Some(Link::Lane(lane)) = &self.link else {
@@ -78,8 +42,9 @@ impl QpInner {
         while let Some(rest @ [work, ..]) = batch.get(posted.requests..) {
             let done = if let SendKind::Send { .. } = work.kind {
                 let cargo = cargo.get_or_insert_with(load);
-                let Self { engine, own, debt, signal_all, .. } = self;
-                let mut outgoing = Outgoing { own, debt, signal_all: *signal_all, several };
+                let Self { engine, own, pacing, signal_all, .. } = self;
+                let (acks, signal_all) = (&mut pacing.acks, *signal_all);
+                let mut outgoing = Outgoing { own, acks, signal_all, several };
                 outgoing.send(rest, engine, cargo, &mut grip)
             } else {
                 let Ok(request) = self.check_send(work, links) else {
@@ -98,7 +63,7 @@ impl QpInner {
         // The program's next call takes along what is owed, whatever it posts.
         if posted.requests > 0 && self.engine.owes_plain_ack() {
             let cargo = cargo.get_or_insert_with(load);
-            acknowledge(&mut self.engine, cargo, &mut self.debt);
+            acknowledge(&mut self.engine, cargo, &mut self.pacing.acks);
         }
         if let Some(cargo) = cargo {
             self.engine.count_sent(cargo.send());
@@ -118,7 +83,7 @@ impl QpInner {
     /// published.
     #[inline]
     pub(crate) fn settle(&mut self, tray: Option<&mut Tray<'_>>, links: &Links) -> u32 {
-        match self.late.take() {
+        match self.pacing.late.take() {
             None => 0,
             Some(brief) => self.on_late(brief, tray, links),
         }
@@ -141,22 +106,21 @@ impl QpInner {
         if self.own.overrun {
             self.quietly(links, |_, _| {});
         }
-        let (deadline, published) = (self.new_deadline(), posted.published);
+        let (deadline, published) = (self.pacing.deadline(&self.engine), posted.published);
         Aftermath { deadline, published, ..Aftermath::default() }
     }
 
-    /// Sends the acknowledgement that is owed to a neighbour, and whatever else there is to emit.
-    pub(crate) fn acknowledge(&mut self, links: &Links) -> Aftermath {
+    /// Sends the acknowledgement that is owed to a neighbour, if there is nothing else to emit.
+    pub(crate) fn acknowledge_briefly(&mut self) -> bool {
         let Some(Link::Lane(lane)) = &self.link else {
-            return Aftermath::default();
+            return false;
         };
         let mut cargo = lane.load(1);
-        if acknowledge(&mut self.engine, &mut cargo, &mut self.debt) {
+        let sent = acknowledge(&mut self.engine, &mut cargo, &mut self.pacing.acks);
+        if sent {
             self.engine.count_sent(cargo.send());
-            return Aftermath::default();
         }
-        drop(cargo);
-        self.transmit(Time::UNKNOWN, Acks::Now, links)
+        sent
     }
 
     /// Its peer is at the other end of this lane.
@@ -177,7 +141,7 @@ impl QpInner {
         tray: &mut Tray<'_>,
         grip: &mut Grip<'_>,
     ) -> bool {
-        if !self.knows(lane) || self.late.is_some() {
+        if !self.knows(lane) || self.pacing.late.is_some() {
             return false;
         }
         let Self { engine, own, .. } = self;
@@ -206,9 +170,9 @@ impl QpInner {
         });
         ring.skip();
         engine.note_taken();
-        self.debt.on_brief(brief);
+        self.pacing.acks.on_message(brief.ack_request);
         if brief.acked.is_some() {
-            self.late = Some(*brief);
+            self.pacing.late = Some(*brief);
         }
         true
     }
@@ -229,15 +193,15 @@ impl QpInner {
         }
         let settled = self.settle(None, links);
         if brief.psn.is_some() {
-            self.debt.on_brief(brief);
+            self.pacing.acks.on_message(brief.ack_request);
         }
-        let Self { engine, own, late, .. } = self;
+        let Self { engine, own, pacing, .. } = self;
         let mut host = Surroundings::quiet(own, links.regions());
         (host.lent, host.tray) = (Some(lent), caller.tray);
         let served = engine.on_brief_message(brief, lent.total(), &mut host);
         let is_late = caller.can_wait && host.published > 0 && brief.acked.is_some();
         if is_late {
-            *late = Some(*brief);
+            pacing.late = Some(*brief);
         }
         let only_served = served && (is_late || brief.acked.is_none()) && !host.own.overrun;
         if only_served && settled == 0 {
@@ -275,7 +239,7 @@ pub(crate) struct Took {
 /// What sending briefs takes of a queue pair, besides its transport.
 struct Outgoing<'a> {
     own: &'a mut Own,
-    debt: &'a mut Debt,
+    acks: &'a mut AckPolicy,
     signal_all: bool,
     /// More than one request was posted at once.
     several: bool,
@@ -361,7 +325,7 @@ impl Outgoing<'_> {
         let planned = briefs.plan(request, lent)?;
         cargo.commit(draft, planned.words, Form { lent, more: self.several });
         if planned.acks {
-            self.debt.on_paid();
+            self.acks.on_sent();
         }
         Some(briefs.note(request, lent, &planned))
     }
@@ -387,7 +351,11 @@ fn reach_briefly(
 
 /// Writes the acknowledgement that is owed, if it can go this way.
 #[inline]
-fn acknowledge(engine: &mut adverb_engine::Qp, cargo: &mut Cargo<'_>, debt: &mut Debt) -> bool {
+fn acknowledge(
+    engine: &mut adverb_engine::Qp,
+    cargo: &mut Cargo<'_>,
+    acks: &mut AckPolicy,
+) -> bool {
     let Some(draft) = cargo.draft(&[]) else {
         return false;
     };
@@ -395,6 +363,6 @@ fn acknowledge(engine: &mut adverb_engine::Qp, cargo: &mut Cargo<'_>, debt: &mut
         return false;
     };
     cargo.commit(draft, brief.emit(), Form { lent: false, more: false });
-    debt.on_paid();
+    acks.on_sent();
     true
 }

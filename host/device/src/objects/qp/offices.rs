@@ -3,7 +3,7 @@
 //! `steward.rs` decides, `letter.rs` says how it is written, and `progress/deputies.rs` carries it from and to
 //! the relay socket.
 
-use super::{Acks, Aftermath, Link, QpConfig, QpInner};
+use super::{Link, QpConfig, QpInner};
 use crate::link::Links;
 use crate::link::errors::ConnectError;
 use crate::link::udp::endpoint::Endpoint;
@@ -16,7 +16,7 @@ use crate::objects::xrc::{Office, Xrcd};
 use crate::registry::Member;
 use crate::registry::letter::{Charge, Condition, Dismissal, Letter, Report, Subject, Task, Terms};
 use crate::registry::relay::Passed;
-use adverb_engine::{Attributes, Gid, Partition, QpState, QpType, Time};
+use adverb_engine::{Acks, Aftermath, Attributes, Gid, Partition, QpState, QpType, Time};
 use adverb_wire::{Operation, Packet};
 use std::sync::Arc;
 

@@ -1,0 +1,250 @@
+//! When to acknowledge: an acknowledgement costs as much as a message, so it should go with one,
+//! or stand for several.
+//!
+//! While the program drives, the acknowledgement of what has completed work is *listed* until the
+//! program's next call, so that the program has its completion before its peer has an answer. What
+//! happens then depends on what an acknowledgement costs on the link ([`Patience`]):
+//!
+//! - As a packet it costs both sides a system call. If the program has answered the message, two
+//!   programs are having a conversation; the peer, busy with the answer, rarely waits for the
+//!   acknowledgement, and it is *held* until a few messages need one or [`HOLD_NANOS`] have passed. A
+//!   peer that does wait, as some ping-pongs do, shows by its silence; then acknowledgements leave with
+//!   the answers for a while.
+//! - As a record in memory it costs the cache lines that it is in. It waits for a moment in which
+//!   nothing arrives, or for the program's own next record, unless the peer asks for it or many
+//!   messages need one.
+//!
+//! The specification lets a responder coalesce acknowledgements as it likes: IBTA Vol. 1 §9.7.5.1.2.
+
+use crate::time::Time;
+
+/// Messages that one held acknowledgement stands for, as a packet.
+const PACKET_MESSAGES_MAX: u32 = 4;
+/// Messages that an acknowledgement stands for that the peer does not ask for, as a record.
+const RECORD_MESSAGES_MAX: u32 = 32;
+/// How long an acknowledgement is held.
+const HOLD_NANOS: u64 = 20_000;
+/// Answers that take the acknowledgement along after a peer has waited for one.
+const IMPATIENT_ANSWERS: u32 = 64;
+
+/// What an acknowledgement costs on a link, and so how it waits.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Patience {
+    /// A packet.
+    #[default]
+    Packets,
+    /// A record in memory.
+    Records,
+}
+
+/// What is known of the acknowledgement that a queue pair owes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AckPolicy {
+    patience: Patience,
+    /// The queue pair is on the port's list.
+    listed: bool,
+    /// It is among those held, since then.
+    held: Option<Time>,
+    /// Messages received that it stands for.
+    messages: u32,
+    /// The peer waits for it.
+    asked: bool,
+    /// The program has posted something since the last message.
+    answered: bool,
+    /// Answers left that take acknowledgements along.
+    impatient: u32,
+}
+
+/// What becomes of a queue pair that owes an acknowledgement.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[must_use]
+pub struct Listing {
+    /// It has to be put on the port's list.
+    pub list: bool,
+    /// The list is to be looked at with the program's next call, and not in a quiet moment.
+    pub pressing: bool,
+}
+
+impl AckPolicy {
+    /// Nothing is owed, over a link of this kind.
+    pub fn new(patience: Patience) -> Self {
+        Self { patience, ..Self::default() }
+    }
+
+    /// How acknowledgements wait on its link.
+    pub fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    /// A message has come; the peer has `asked` for its acknowledgement.
+    #[inline(always)]
+    pub fn on_message(&mut self, asked: bool) {
+        self.asked |= asked;
+        self.messages = self.messages.saturating_add(1);
+    }
+
+    /// `count` messages have completed work; an acknowledgement is owed, `plain` if it is one of what went
+    /// well.
+    #[inline]
+    pub fn on_owed(&mut self, count: u32, plain: bool) -> Listing {
+        match self.patience {
+            Patience::Packets => {
+                self.messages = self.messages.saturating_add(count);
+                self.answered = false;
+                let holds = self.held.is_some() && self.messages < PACKET_MESSAGES_MAX;
+                let list = !self.listed && !holds;
+                self.listed |= list;
+                Listing { list, pressing: list }
+            }
+            Patience::Records => {
+                // Those messages were noted as they came.
+                let pressing = self.asked || self.messages >= RECORD_MESSAGES_MAX || !plain;
+                let list = !self.listed;
+                self.listed = true;
+                Listing { list, pressing }
+            }
+        }
+    }
+
+    /// The program posts something. True if what is owed should leave with it, whatever the cost.
+    #[inline]
+    pub fn on_answer(&mut self) -> bool {
+        self.answered = true;
+        let waiting = self.listed || self.held.is_some();
+        if waiting && self.impatient > 0 {
+            self.impatient -= 1;
+            return true;
+        }
+        !waiting
+    }
+
+    /// The port looks at its list, and takes the queue pair off it. True if the acknowledgement leaves
+    /// now, or else it is to be held; `everything` leaves now.
+    #[inline]
+    pub fn on_look(&mut self, everything: bool) -> bool {
+        self.listed = false;
+        let holds = self.patience == Patience::Packets
+            && !everything
+            && self.answered
+            && self.impatient == 0
+            && self.messages < PACKET_MESSAGES_MAX;
+        !holds
+    }
+
+    /// It is held from now on.
+    pub fn on_hold(&mut self, now: Time) {
+        self.held = Some(now);
+    }
+
+    /// It is due if it is still the one that is held since `since`.
+    pub fn is_held_since(&self, since: Time) -> bool {
+        self.held == Some(since)
+    }
+
+    /// The peer has been silent for as long as an acknowledgement is held.
+    pub fn on_silence(&mut self) {
+        self.impatient = IMPATIENT_ANSWERS;
+    }
+
+    /// Nothing is owed any more.
+    #[inline(always)]
+    pub fn on_sent(&mut self) {
+        (self.held, self.messages, self.asked) = (None, 0, false);
+    }
+
+    /// When an acknowledgement held since `since` is due.
+    pub const fn due(since: Time) -> Time {
+        since.plus_nanos(HOLD_NANOS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time::from_nanos(1000);
+
+    fn look(policy: &mut AckPolicy) -> bool {
+        let leaves = policy.on_look(false);
+        if !leaves {
+            policy.on_hold(NOW);
+        }
+        leaves
+    }
+
+    #[test]
+    fn a_message_that_is_not_answered_is_acknowledged_with_the_next_call() {
+        let mut policy = AckPolicy::default();
+        assert_eq!(policy.on_owed(1, true), Listing { list: true, pressing: true });
+        assert_eq!(policy.on_owed(1, true), Listing::default()); // On the list already.
+        assert!(look(&mut policy));
+    }
+
+    #[test]
+    fn in_a_conversation_one_acknowledgement_stands_for_four_messages() {
+        let mut policy = AckPolicy::default();
+        assert!(policy.on_owed(1, true).list);
+        assert!(!policy.on_answer());
+        assert!(!look(&mut policy));
+        for _ in 0..2 {
+            assert!(!policy.on_owed(1, true).list);
+            assert!(!policy.on_answer());
+        }
+        assert!(policy.on_owed(1, true).list);
+        assert!(!policy.on_answer());
+        assert!(look(&mut policy));
+        policy.on_sent();
+        assert!(!policy.is_held_since(NOW));
+        assert!(policy.on_owed(1, true).list);
+    }
+
+    #[test]
+    fn the_helper_holds_nothing() {
+        let mut policy = AckPolicy::default();
+        assert!(policy.on_owed(1, true).list);
+        assert!(!policy.on_answer());
+        assert!(policy.on_look(true));
+    }
+
+    #[test]
+    fn a_peer_that_waits_gets_its_acknowledgements_with_the_answers_for_a_while() {
+        let mut policy = AckPolicy::default();
+        assert!(policy.on_owed(1, true).list);
+        assert!(!policy.on_answer());
+        assert!(!look(&mut policy));
+        assert!(policy.is_held_since(NOW));
+        policy.on_silence();
+        policy.on_sent();
+        for _ in 0..IMPATIENT_ANSWERS {
+            let _ = policy.on_owed(1, true);
+            assert!(policy.on_answer());
+            policy.on_sent();
+            let _ = look(&mut policy); // Nothing is owed by then.
+            policy.on_sent();
+        }
+        assert!(policy.on_owed(1, true).list);
+        assert!(!policy.on_answer());
+    }
+
+    #[test]
+    fn work_that_answers_nothing_takes_along_what_is_owed() {
+        assert!(AckPolicy::default().on_answer());
+    }
+
+    #[test]
+    fn as_a_record_it_waits_for_a_quiet_moment_unless_the_peer_asks_or_many_messages_need_it() {
+        let mut policy = AckPolicy::new(Patience::Records);
+        policy.on_message(false);
+        assert_eq!(policy.on_owed(1, true), Listing { list: true, pressing: false });
+        assert_eq!(policy.on_owed(1, true), Listing::default());
+        assert!(policy.on_owed(1, false).pressing, "a refusal is waited for");
+        policy.on_message(true);
+        assert!(policy.on_owed(1, true).pressing);
+        assert!(look(&mut policy), "it is never held");
+        policy.on_sent();
+        (1..RECORD_MESSAGES_MAX).for_each(|_| policy.on_message(false));
+        assert!(!policy.on_owed(1, true).pressing);
+        policy.on_message(false);
+        assert!(policy.on_owed(1, true).pressing);
+    }
+}

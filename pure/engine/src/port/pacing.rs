@@ -1,0 +1,112 @@
+//! What a port knows of one of its queue pairs, besides the transport's state.
+
+use super::acks::{AckPolicy, Patience};
+use super::company::Company;
+use crate::brief::Brief;
+use crate::qp::Qp;
+use crate::time::Time;
+
+/// When an acknowledgement that is owed goes out.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Acks {
+    /// With this call.
+    Now,
+    /// With this call if it makes a burst anyway. A lone packet that an acknowledgement joins
+    /// becomes a burst, which costs the kernel, and the receiver, more than a packet.
+    WithCompany,
+}
+
+/// What a call on a queue pair leaves for the port to do.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Aftermath {
+    /// There is more to emit.
+    pub more: bool,
+    /// Something was emitted.
+    pub moved: bool,
+    /// Wake it then; [`Time::UNKNOWN`]: the deadline was left open.
+    pub deadline: Option<Time>,
+    /// Completions published.
+    pub published: u32,
+}
+
+/// When a queue pair sends, and acknowledges.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pacing {
+    /// The acknowledgement that is owed.
+    pub acks: AckPolicy,
+    /// Posted since packets were last emitted.
+    pub company: Company,
+    /// What the peer has acknowledged along with its last message, and nobody has looked at yet.
+    pub late: Option<Brief>,
+    /// The deadline that the port's schedule holds for this queue pair.
+    armed: Option<Time>,
+    /// It is on the schedule's list of those that have more to emit.
+    pub(super) ready: bool,
+}
+
+impl Pacing {
+    /// The link to the peer is known, or another one: what an acknowledgement costs there.
+    pub fn set_patience(&mut self, patience: Patience) {
+        if self.acks.patience() != patience {
+            self.acks = AckPolicy::new(patience);
+        }
+    }
+
+    /// The queue pair has begun anew.
+    pub fn reset(&mut self) {
+        let Self { ready, .. } = *self;
+        *self = Self { ready, ..Self::default() };
+    }
+
+    /// What was posted may wait for the next post or poll.
+    pub fn may_wait(&self, qp: &Qp) -> bool {
+        self.acks.patience() == Patience::Packets && self.company.can_wait(qp.outstanding())
+    }
+
+    /// The queue pair begins to emit.
+    #[inline]
+    pub fn on_transmit(&mut self) {
+        self.company = Company::default();
+    }
+
+    /// It has emitted what it could, `sent_before` packets having been sent before.
+    #[inline]
+    pub fn on_transmitted(
+        &mut self,
+        qp: &Qp,
+        sent_before: u64,
+        more: bool,
+        published: u32,
+    ) -> Aftermath {
+        if !qp.owes_ack() {
+            self.acks.on_sent();
+        }
+        let moved = qp.counters().sent_pkts > sent_before;
+        Aftermath { more, moved, deadline: self.deadline(qp), published }
+    }
+
+    /// It emits nothing for now.
+    #[inline]
+    pub fn put_off(&mut self, qp: &Qp) -> Aftermath {
+        Aftermath { more: qp.has_more(), deadline: self.deadline(qp), ..Aftermath::default() }
+    }
+
+    /// The deadline, if the schedule does not hold one that is early enough.
+    #[inline(always)]
+    pub fn deadline(&mut self, qp: &Qp) -> Option<Time> {
+        let deadline = qp.next_deadline()?;
+        if deadline == Time::UNKNOWN {
+            return Some(deadline); // The port sets it.
+        }
+        if self.armed.is_some_and(|armed| armed <= deadline) {
+            return None;
+        }
+        self.armed = Some(deadline);
+        Some(deadline)
+    }
+
+    /// The deadline that the schedule held has passed.
+    pub fn on_due(&mut self) {
+        self.armed = None;
+    }
+}
