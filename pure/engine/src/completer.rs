@@ -130,6 +130,13 @@ impl Completer {
         }
     }
 
+    /// Nothing waits for room: what there was to do is emitted, or was done without packets.
+    pub(crate) fn on_room(&mut self) {
+        if self.awaits_room {
+            (self.deadline, self.awaits_room) = (None, false);
+        }
+    }
+
     /// The sequence number that `psn` stands for, given that it is near the window.
     fn sequence(&self, psn: Psn, unacked_psn: Psn) -> Option<u64> {
         self.unacked.checked_add_signed(i64::from(psn.since(unacked_psn)))

@@ -417,6 +417,8 @@ impl Qp {
                 self.counters.note_sends(requester.take_reached());
                 if packets > 0 {
                     completer.arm_if_idle(requester.next(), now);
+                } else if emitted != Emitted::NoRoom {
+                    completer.on_room();
                 }
                 completer.retire_local(&mut self.queue, host);
                 if emitted == Emitted::Broken {

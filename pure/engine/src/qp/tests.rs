@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::attributes::Attributes;
+use crate::host::Reach;
 use crate::testing::{
-    ATOMIC, BYTES, Desk, FIRST, INIT, PEER, READ, REMOTE, RTR, SEND, WRITE, ack, asking, packet,
-    read_request, request, rts, send_only,
+    ATOMIC, BYTES, Desk, FIRST, INIT, PEER, READ, REMOTE, RTR, SEND, SHARED_MEMORY, WRITE, ack,
+    asking, packet, read_request, request, rts, send_only,
 };
 use adverb_wire::{Nak, Operation, Psn, Syndrome, Transport};
 use alloc::vec::Vec;
@@ -140,6 +141,26 @@ fn requests_for_which_there_is_no_room_run_out_of_time() {
     }
     assert_eq!(qp.state(), QpState::Err);
     assert!(qp.counters().ack_timeout > 0);
+}
+
+/// Goal: a queue pair that has waited for room, and then needed none, has no deadline: it would go to ERR with
+/// nothing under way.
+#[test]
+fn what_is_carried_out_on_the_peers_memory_waits_for_no_room() {
+    let mut qp = in_state(QpState::Reset);
+    qp.set_link(SHARED_MEMORY);
+    qp.to_init(INIT).unwrap();
+    qp.to_rtr(RTR).unwrap();
+    qp.to_rts(rts()).unwrap();
+    let mut desk = Desk { room: 0, ..Desk::new() };
+    qp.post(request(WRITE, 1)).unwrap();
+    assert!(qp.transmit(NOW, true, &mut desk));
+    qp.on_no_room(NOW);
+    assert!(qp.next_deadline().is_some());
+    desk.reach = Reach::Done;
+    desk.room = usize::MAX;
+    assert!(!qp.transmit(NOW, true, &mut desk));
+    assert_eq!((qp.outstanding(), qp.next_deadline()), (0, None));
 }
 
 #[test]
