@@ -80,6 +80,11 @@ pub(crate) fn seeds(root: &Path, seconds: u64) -> Result<(), Failure> {
     cargo(root, &SEEDS, &[("ADVERB_SEED_SECONDS", &seconds.to_string())])
 }
 
+/// Random runs of simulated hosts with ports; a failing one prints its seed.
+pub(crate) fn sim(root: &Path, seconds: u64) -> Result<(), Failure> {
+    cargo(root, &SIM, &[("ADVERB_SIM_SECONDS", &seconds.to_string())])
+}
+
 /// The run that `seed` stands for, and its trace.
 pub(crate) fn seed(root: &Path, seed: &str) -> Result<(), Failure> {
     let digits =
@@ -108,6 +113,8 @@ fn cargo(root: &Path, args: &[&str], environment: &[(&str, &str)]) -> Result<(),
 
 const SEEDS: [&str; 9] =
     ["test", "--profile", "gate", "-p", "adverb-fabric", "--test", "seeds", "--", "--nocapture"];
+const SIM: [&str; 9] =
+    ["test", "--profile", "gate", "-p", "adverb-fabric", "--test", "worlds", "--", "--nocapture"];
 const FUZZ: [&str; 9] =
     ["test", "--profile", "gate", "-p", "adverb-fuzz", "--test", "targets", "--", "--nocapture"];
 

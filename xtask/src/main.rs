@@ -53,6 +53,9 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ["seed", seed] => gate::seed(&root, seed),
         ["seeds"] => gate::seeds(&root, DEFAULT_SECONDS),
         ["seeds", "--seconds", seconds] => gate::seeds(&root, number(seconds)?),
+        ["sim"] => gate::sim(&root, DEFAULT_SECONDS),
+        ["sim", "--seconds", seconds] => gate::sim(&root, number(seconds)?),
+        ["sim", "--hours", hours] => gate::sim(&root, number(hours)?.saturating_mul(3600)),
         ["test"] => suite::test(&root),
         ["tidy"] => tidy::tidy(&root),
         ["help" | "--help" | "-h"] | [] => {
@@ -84,6 +87,8 @@ usage: cargo xtask COMMAND
   test                   all tests and examples once; lists those that cannot run here
   tidy                   facts about the tree that must hold, and oddities worth a look
   seeds [--seconds N]    random runs of the simulated network for N seconds (60)
+  sim [--seconds N | --hours N]
+                         random runs of simulated hosts, whose processes are stopped and killed
   seed 0xSEED            the one run that this seed stands for
   record [--write]       instructions of each operation, compared with benches/record, or put there
   memcheck [--asan] [SEED ...]

@@ -38,6 +38,7 @@ mod random;
 mod receives;
 mod setup;
 mod trace;
+mod world;
 
 pub use link::{Fault, Link};
 pub use memory::{Region, Target};
@@ -45,3 +46,4 @@ pub use net::{A, A_TO_B, B, B_TO_A, LinkId, Net, NodeId, Stuck};
 pub use node::{Node, Window, Work};
 pub use random::Random;
 pub use setup::Setup;
+pub use world::{Medium, Plan, Tally, Weather, World};

@@ -105,6 +105,11 @@ impl Pacing {
         Some(deadline)
     }
 
+    /// The schedule knows that there is more to emit.
+    pub fn is_ready(&self) -> bool {
+        self.ready
+    }
+
     /// The deadline that the schedule held has passed.
     pub fn on_due(&mut self) {
         self.armed = None;

@@ -68,6 +68,11 @@ impl Waiting {
         self.listed.is_empty()
     }
 
+    /// This queue pair is listed, or its acknowledgement held.
+    pub fn has(&self, number: Qpn) -> bool {
+        self.listed.contains(&number) || self.held.iter().any(|(held, _)| *held == number)
+    }
+
     /// A packet is owed, now or later.
     pub fn owes_packets(&self) -> bool {
         self.packets || !self.held.is_empty()

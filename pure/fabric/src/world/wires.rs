@@ -1,0 +1,281 @@
+//! What is between processes: a network that treats packets badly, or rings in shared memory.
+
+use crate::random::Random;
+use adverb_engine::{Brief, Time};
+use adverb_wire::{Headers, Qpn};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+
+/// What is between two processes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Medium {
+    /// Packets that may get lost.
+    Network,
+    /// Records in memory; messages by reference and requests carried out on the peer's memory, too.
+    Memory,
+    /// Records in memory, and nothing else of the peer's.
+    RecordsOnly,
+}
+
+impl Medium {
+    pub(super) const fn is_memory(self) -> bool {
+        matches!(self, Self::Memory | Self::RecordsOnly)
+    }
+}
+
+/// What the network does to packets, each in a million.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Weather {
+    /// They get lost.
+    pub loss_ppm: u32,
+    /// They come twice.
+    pub duplication_ppm: u32,
+    /// They come late.
+    pub reordering_ppm: u32,
+}
+
+/// What travels.
+#[derive(Clone, Debug)]
+pub(super) enum Cargo {
+    Packet {
+        headers: Headers,
+        payload: Vec<u8>,
+    },
+    /// A packet whose bytes are where they were posted.
+    Lent {
+        headers: Headers,
+        bytes: Option<Rc<Vec<u8>>>,
+        len: u32,
+    },
+    Brief {
+        words: [u64; 2],
+        payload: Vec<u8>,
+    },
+}
+
+impl Cargo {
+    pub(super) fn dest(&self) -> Option<Qpn> {
+        match self {
+            Self::Packet { headers, .. } | Self::Lent { headers, .. } => Some(headers.bth.dest_qp),
+            Self::Brief { words, .. } => Brief::parse(*words).map(|brief| brief.dest_qp),
+        }
+    }
+}
+
+/// A ring from one process to another.
+#[derive(Debug)]
+struct Ring {
+    records: VecDeque<(Time, Cargo)>,
+    /// The last record is to be seen then; none overtakes another.
+    last: Time,
+    /// One end has gone, or nonsense was found: nothing goes in or comes out.
+    cut: bool,
+}
+
+impl Ring {
+    const fn new(last: Time) -> Self {
+        Self { records: VecDeque::new(), last, cut: false }
+    }
+}
+
+impl Default for Ring {
+    fn default() -> Self {
+        Self::new(Time::ZERO)
+    }
+}
+
+/// Packets on their way to a process, by when they arrive; and where they are from.
+type Inbox = BTreeMap<(Time, u64), (usize, Cargo)>;
+
+/// Records that a ring holds.
+const RING_RECORDS: usize = 6;
+/// Packets that wait for a process at once: what is more gets lost.
+const INBOX_PACKETS: usize = 256;
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Wires {
+    weather: Weather,
+    nonsense: bool,
+    mistakes: bool,
+    random: Random,
+    media: BTreeMap<(usize, usize), Medium>,
+    rings: BTreeMap<(usize, usize), Ring>,
+    /// Packets, by where they go.
+    inboxes: BTreeMap<usize, Inbox>,
+    next: u64,
+    /// Packets that found no room.
+    lost: u64,
+}
+
+impl Wires {
+    pub(super) fn new(weather: Weather, nonsense: bool, mistakes: bool, random: Random) -> Self {
+        Self {
+            weather,
+            nonsense,
+            mistakes,
+            random,
+            media: BTreeMap::new(),
+            rings: BTreeMap::new(),
+            inboxes: BTreeMap::new(),
+            next: 0,
+            lost: 0,
+        }
+    }
+
+    /// Programs ask for what they were not granted, now and then.
+    pub(super) const fn allows_mistakes(&self) -> bool {
+        self.mistakes
+    }
+
+    /// Packets that found no room.
+    pub(super) const fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    pub(super) fn medium(&self, a: usize, b: usize) -> Option<Medium> {
+        self.media.get(&(a.min(b), a.max(b))).copied()
+    }
+
+    pub(super) fn connect(&mut self, a: usize, b: usize, medium: Medium) {
+        self.media.insert((a.min(b), a.max(b)), medium);
+        if medium.is_memory() {
+            self.rings.entry((a, b)).or_default();
+            self.rings.entry((b, a)).or_default();
+        }
+    }
+
+    /// There is another ring where one was cut.
+    pub(super) fn mend(&mut self, [a, b]: [usize; 2]) {
+        for way in [(a, b), (b, a)] {
+            if let Some(ring) = self.rings.get_mut(&way).filter(|ring| ring.cut) {
+                *ring = Ring::new(ring.last);
+            }
+        }
+    }
+
+    /// A process has ended: the rings to and from it are cut, but what it has written can be read.
+    pub(super) fn forget(&mut self, process: usize) {
+        for ((from, to), ring) in &mut self.rings {
+            if *to == process {
+                ring.records.clear();
+            }
+            ring.cut |= *from == process || *to == process;
+        }
+        self.inboxes.remove(&process);
+    }
+
+    pub(super) fn cut(&mut self, from: usize, to: usize) {
+        for way in [(from, to), (to, from)] {
+            if let Some(ring) = self.rings.get_mut(&way) {
+                ring.cut = true;
+                ring.records.clear();
+            }
+        }
+    }
+
+    pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.rings.get(&(from, to)).is_some_and(|ring| ring.cut)
+    }
+
+    pub(super) fn has_room(&self, from: usize, to: usize) -> bool {
+        self.rings
+            .get(&(from, to))
+            .is_none_or(|ring| !ring.cut && ring.records.len() < RING_RECORDS)
+    }
+
+    /// Takes what a process sends.
+    pub(super) fn carry(&mut self, from: usize, to: usize, cargo: Cargo, now: Time) {
+        match self.medium(from, to).filter(|medium| medium.is_memory()) {
+            Some(_) => self.write(from, to, cargo, now),
+            None => self.transmit(from, to, cargo, now),
+        }
+    }
+
+    fn write(&mut self, from: usize, to: usize, mut cargo: Cargo, now: Time) {
+        let Self { rings, random, .. } = self;
+        if self.nonsense && random.below(2_000) == 0 {
+            spoil(&mut cargo, random);
+        }
+        let ring = rings.entry((from, to)).or_default();
+        if ring.cut {
+            return;
+        }
+        // Most are seen at once, some when the cache line has come.
+        let late = if random.below(4) == 0 { random.below(3_000) } else { random.below(100) };
+        ring.last = ring.last.max(now.plus_nanos(late));
+        ring.records.push_back((ring.last, cargo));
+    }
+
+    fn transmit(&mut self, from: usize, to: usize, cargo: Cargo, now: Time) {
+        let Self { random, weather, inboxes, next, lost, .. } = self;
+        if random.chance(weather.loss_ppm) {
+            return;
+        }
+        let inbox = inboxes.entry(to).or_default();
+        let copies = 1 + usize::from(random.chance(weather.duplication_ppm));
+        for _ in 0..copies {
+            let detour = match random.chance(weather.reordering_ppm) {
+                true => random.below(50_000),
+                false => 0,
+            };
+            if inbox.len() < INBOX_PACKETS {
+                *next += 1;
+                // What takes no detour keeps its order.
+                let at = now.plus_nanos(3_000 + detour);
+                inbox.insert((at, *next), (from, cargo.clone()));
+            } else {
+                *lost += 1;
+            }
+        }
+    }
+
+    /// When something is there for a process, at the earliest.
+    pub(super) fn next_arrival(&self, process: usize) -> Option<Time> {
+        let packet = self.inboxes.get(&process).and_then(|inbox| inbox.keys().next());
+        let packet = packet.map(|(at, _)| *at);
+        let rings = self.rings.iter().filter(|((_, to), _)| *to == process);
+        let record = rings.filter_map(|(_, ring)| ring.records.front().map(|(at, _)| *at)).min();
+        [packet, record].into_iter().flatten().min()
+    }
+
+    /// Takes the next record for a process that can be seen; and where it is from.
+    pub(super) fn take_record(&mut self, process: usize, now: Time) -> Option<(usize, Cargo)> {
+        let mut rings = self.rings.iter_mut().filter(|((_, to), _)| *to == process);
+        rings.find_map(|((from, _), ring)| {
+            ring.records.front().filter(|(at, _)| *at <= now)?;
+            ring.records.pop_front().map(|(_, cargo)| (*from, cargo))
+        })
+    }
+
+    /// Takes the next packet for a process that has arrived; and where it is from.
+    pub(super) fn take_packet(&mut self, process: usize, now: Time) -> Option<(usize, Cargo)> {
+        let inbox = self.inboxes.get_mut(&process)?;
+        let entry = inbox.first_entry().filter(|entry| entry.key().0 <= now)?;
+        Some(entry.remove())
+    }
+}
+
+/// Writes nonsense into a record.
+fn spoil(cargo: &mut Cargo, random: &mut Random) {
+    match cargo {
+        Cargo::Packet { headers, payload } => match random.below(3) {
+            0 => payload.truncate(payload.len() / 2),
+            1 => {
+                headers.bth.psn =
+                    headers.bth.psn.plus(random.below(1 << 23).try_into().unwrap_or(1))
+            }
+            _ => headers.bth.dest_qp = Qpn::new(random.below(1 << 24).try_into().unwrap_or(1)),
+        },
+        Cargo::Lent { len, bytes, .. } => match random.below(2) {
+            0 => *len = random.below(1 << 32).try_into().unwrap_or(7),
+            _ => *bytes = None,
+        },
+        Cargo::Brief { words, payload } => match random.below(3) {
+            0 => payload.truncate(payload.len() / 2),
+            1 => words[0] ^= 1 << random.below(64),
+            _ => words[1] ^= 1 << random.below(64),
+        },
+    }
+}
