@@ -2,6 +2,8 @@
 
 pub(crate) mod errors;
 pub(crate) mod gid;
+pub(crate) mod kind;
+pub(crate) mod out;
 pub(crate) mod path;
 pub(crate) mod shm;
 pub(crate) mod udp;

@@ -1,9 +1,9 @@
 //! The transport's view of its surroundings: rings, regions, completion queues, the way out.
 
+use crate::link::out::Out;
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::direct::{self, Direct, Sink, Views, land};
-use crate::link::shm::lane::{Cargo, InRing, Lane, Lent};
-use crate::link::udp::burst::Burst;
+use crate::link::shm::lane::{InRing, Lane, Lent};
 use crate::link::vicinity::{Addresses, Leg};
 use crate::memory::local::{Local, Sge, Source, parts};
 use crate::memory::region::{Grip, Pin, Regions, Serial};
@@ -88,7 +88,7 @@ pub(crate) struct Surroundings<'a, 'b> {
     pub(crate) own: &'a mut Own,
     pub(crate) regions: &'a Regions,
     /// The way out.
-    pub(crate) out: Out<'a, 'b>,
+    pub(crate) out: Exit<'a, 'b>,
     /// The message that is being handed over is lent.
     pub(crate) lent: Option<Lent<'a>>,
     /// Where a poll waits for completions.
@@ -99,41 +99,71 @@ pub(crate) struct Surroundings<'a, 'b> {
     pub(crate) published: u32,
 }
 
-/// The way out of a call.
+/// What a call can do for the requests that are outstanding.
 #[derive(Debug)]
-pub(crate) enum Out<'a, 'b> {
-    /// There is none.
+pub(crate) enum Exit<'a, 'b> {
+    /// Nothing.
     None,
-    /// Packets, in a burst.
-    Packets(&'a mut Burst<'b>),
-    /// Records of a lane.
-    Records(&'a mut Cargo<'b>),
-    /// The peer's memory, and for this request alone, which is never queued.
+    /// Emit packets.
+    Link(Out<'a, 'b>),
+    /// Use the peer's memory, and for this request alone, which is never queued.
     Direct { lane: &'a Lane, work: &'a SendWork<'a> },
 }
 
 impl<'a, 'b> Surroundings<'a, 'b> {
     pub(crate) fn new(own: &'a mut Own, regions: &'a Regions, out: Out<'a, 'b>) -> Self {
+        Self::by(own, regions, Exit::Link(out))
+    }
+
+    #[inline]
+    pub(crate) fn by(own: &'a mut Own, regions: &'a Regions, out: Exit<'a, 'b>) -> Self {
         Self { own, regions, out, lent: None, tray: None, errand: Errand::None, published: 0 }
     }
 
     /// Without a way out.
     pub(crate) fn quiet(own: &'a mut Own, regions: &'a Regions) -> Self {
-        Self::new(own, regions, Out::None)
+        Self::by(own, regions, Exit::None)
     }
 
     /// The way to the peer's memory, if there is one.
     #[inline]
     fn lane(&self) -> Option<&'a Lane> {
         match &self.out {
-            Out::None | Out::Packets(_) => None,
-            Out::Records(cargo) => Some(cargo.lane()),
-            Out::Direct { lane, .. } => Some(lane),
+            Exit::None => None,
+            Exit::Link(out) => out.lane(),
+            Exit::Direct { lane, .. } => Some(lane),
+        }
+    }
+
+    /// An acknowledgement costs less than a packet of its own.
+    pub(crate) fn takes_along(&self) -> bool {
+        match &self.out {
+            Exit::Link(out) => out.takes_along(),
+            Exit::None | Exit::Direct { .. } => false,
         }
     }
 }
 
-impl Out<'_, '_> {
+impl Exit<'_, '_> {
+    /// Takes a packet with these bytes (`Out::emit`).
+    #[inline(always)]
+    fn emit(
+        &mut self,
+        headers: &Headers,
+        payload: Payload,
+        source: &Source<'_>,
+        near: Option<Addresses>,
+        fan: &[Arc<Lane>],
+        regions: &Regions,
+    ) -> Result<(), AccessError> {
+        let again = matches!(payload, Payload::Region { again: true, .. });
+        match self {
+            Self::Link(out) => out.emit(headers, again, source, near, fan, regions),
+            // The transport asks for room first, and there is none.
+            Self::None | Self::Direct { .. } => Ok(()),
+        }
+    }
+
     /// Takes a packet with bytes that the peer reads, after those were not found: meanwhile a request for a queue
     /// of another protection domain may have come. `None` if they are nowhere.
     #[cold]
@@ -152,41 +182,6 @@ impl Out<'_, '_> {
         others
             .map(|domain| source_in(own, payload, domain))
             .find_map(|source| self.emit(headers, payload, &source, near, &[], regions).ok())
-    }
-
-    /// Takes a packet with these bytes. A datagram goes by a record if it is for a neighbour whose addresses are
-    /// `near`, and to the neighbours of a multicast group by the lanes of `fan`.
-    #[inline(always)]
-    fn emit(
-        &mut self,
-        headers: &Headers,
-        payload: Payload,
-        source: &Source<'_>,
-        near: Option<Addresses>,
-        fan: &[Arc<Lane>],
-        regions: &Regions,
-    ) -> Result<(), AccessError> {
-        match (self, near, source) {
-            (Self::Records(cargo), _, Source::Local { local: Local::Gather(sges), len, .. })
-                if *len > SEGMENT_BYTES =>
-            {
-                cargo.emit_lent(headers, sges, *len, regions)
-            }
-            (Self::Records(cargo), None, _) => cargo.emit(headers, source, regions),
-            (Self::Records(cargo), Some(near), _) => cargo.emit_to(near, headers, source, regions),
-            (Self::Packets(burst), near, _) => {
-                // Before the packet: a process that gets a copy of it has had the record then.
-                for lane in near.iter().flat_map(|_| fan) {
-                    let mut cargo = lane.load(1);
-                    near.map_or(Ok(()), |near| cargo.emit_to(near, headers, source, regions))?;
-                    cargo.send();
-                }
-                let again = matches!(payload, Payload::Region { again: true, .. });
-                burst.emit(headers, source, again)
-            }
-            // The transport asks for room first, and there is none.
-            (Self::None | Self::Direct { .. }, ..) => Ok(()),
-        }
     }
 }
 
@@ -267,8 +262,8 @@ impl<'a> Surroundings<'a, '_> {
             return if sent || !direct.may_reach(request) { Reach::Not } else { Reach::Later };
         }
         let local = match &self.out {
-            Out::Direct { work, .. } => work.local(),
-            Out::None | Out::Packets(_) | Out::Records(_) => sends.local(index),
+            Exit::Direct { work, .. } => work.local(),
+            Exit::None | Exit::Link(_) => sends.local(index),
         };
         match direct.act(request, local) {
             Some(()) => Reach::Done,
@@ -371,11 +366,10 @@ impl Surroundings<'_, '_> {
         self.regions.pin_remote(rkey.0, self.own.domain, self.own.serial)
     }
 
-    /// Gives up the pins of a burst that is being gathered, by sending it: what follows waits for
-    /// pins (`region.rs`, rule 6).
+    /// Gives up the pins of what is being gathered (`Out::let_go`).
     fn let_go(&mut self) {
-        if let Out::Packets(burst) = &mut self.out {
-            burst.flush();
+        if let Exit::Link(out) = &mut self.out {
+            out.let_go();
         }
     }
 
@@ -383,8 +377,8 @@ impl Surroundings<'_, '_> {
     #[inline]
     fn report_send(&mut self, done: SendDone) {
         let (wr_id, buffer) = match &self.out {
-            Out::Direct { work, .. } => (work.wr_id, work.buffer),
-            Out::None | Out::Packets(_) | Out::Records(_) => {
+            Exit::Direct { work, .. } => (work.wr_id, work.buffer),
+            Exit::None | Exit::Link(_) => {
                 let posted = self.own.sends.get(done.index);
                 (posted.wr_id, posted.buffer)
             }
@@ -446,9 +440,8 @@ impl Host for Surroundings<'_, '_> {
             }
         };
         match &mut self.out {
-            Out::Records(cargo) => same_way && cargo.room(),
-            Out::Packets(burst) => same_way && burst.room(),
-            Out::None | Out::Direct { .. } => false,
+            Exit::Link(out) => same_way && out.room(),
+            Exit::None | Exit::Direct { .. } => false,
         }
     }
 

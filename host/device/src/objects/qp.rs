@@ -10,28 +10,26 @@ mod offices;
 
 use crate::link::Links;
 use crate::link::errors::ConnectError;
+use crate::link::kind::Link;
+use crate::link::out::{on_lane, on_way};
 use crate::link::path::DataPath;
-use crate::link::shm;
 use crate::link::shm::direct::Views;
 use crate::link::shm::lane::{Grant, Lane, Lent, PeerId, Takes};
-use crate::link::udp::burst::{Route, with_burst};
-use crate::link::udp::endpoint::Endpoint;
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS, Fan, Vicinity};
-use crate::link::way::Way;
 use crate::memory::local::total_len;
 use crate::memory::region::Serial;
 use crate::memory::shelf::QpWord;
 use crate::objects::ah::SendTo;
 use crate::objects::cq::CompletionQueue;
 use crate::objects::events::{Affiliation, Element, EventQueue};
-use crate::objects::host::{Came, Errand, Origin, Out, Own, Receives, Surroundings};
+use crate::objects::host::{Came, Errand, Origin, Own, Receives, Surroundings};
 use crate::objects::srq::{Drawn, Srq};
 use crate::objects::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork};
 use crate::objects::xrc::{Office, Targets, Xrcd};
 use crate::registry::ledger::QpRow;
 use adverb_engine::{
-    Acks, Aftermath, Capabilities, Datagram, Gid, Pacing, Patience, QpCounters, QpOptions, QpState,
-    QpType, Request, Time, To, allowed,
+    Acks, Aftermath, Datagram, Gid, Pacing, QpCounters, QpOptions, QpState, QpType, Request, Time,
+    To, allowed,
 };
 use adverb_wire::{Marks, Packet, PathMtu, Qpn};
 use std::sync::Arc;
@@ -75,31 +73,6 @@ pub struct QpConfig {
     pub signal_all: bool,
     /// What it sends to a multicast group does not come back to it.
     pub block_self_multicast: bool,
-}
-
-/// The way to the peer, once it is known.
-#[derive(Debug)]
-pub(crate) enum Link {
-    Network(Way),
-    Lane(Arc<Lane>),
-}
-
-impl Link {
-    /// What the transport can make use of.
-    fn capabilities(&self) -> Capabilities {
-        match self {
-            Self::Network(_) => Capabilities::PACKETS,
-            Self::Lane(lane) => shm::capabilities(lane.shares()),
-        }
-    }
-
-    /// What an acknowledgement costs.
-    fn patience(&self) -> Patience {
-        match self {
-            Self::Network(_) => Patience::Packets,
-            Self::Lane(_) => Patience::Records,
-        }
-    }
 }
 
 /// A queue pair as the port holds it.
@@ -209,7 +182,7 @@ impl QpInner {
             }
         };
         self.grant = None;
-        if let Some(Link::Lane(lane)) = self.link.as_ref().filter(|_| open) {
+        if let Some(lane) = self.lane().filter(|_| open) {
             // Before the peer can learn of it, and ask for what it may have.
             let access = self.engine.settings().access;
             self.grant = Some(lane.grant(self.own.number, self.own.domain, access));
@@ -275,10 +248,7 @@ impl QpInner {
         now: Time,
         links: &Links,
     ) -> u32 {
-        let Some(Link::Lane(own)) = &self.link else {
-            return 0;
-        };
-        let Some((source, _)) = self.engine.remote().filter(|_| own.peer() == lane.peer()) else {
+        let Some((source, _)) = self.engine.remote().filter(|_| self.knows(lane)) else {
             return 0;
         };
         self.pacing.acks.on_message(true);
@@ -396,24 +366,12 @@ impl QpInner {
         let Self { engine, own, link, .. } = self;
         let before = engine.counters().sent_pkts;
         let mut more = false;
-        if let Some(Link::Lane(lane)) = link {
-            let mut cargo = lane.load(EMIT_BUDGET);
-            let mut host = Surroundings::new(own, links.regions(), Out::Records(&mut cargo));
-            more = engine.transmit(now, true, &mut host);
-            published += host.published;
-            let sent = cargo.send();
-            engine.count_sent(sent);
-            if more && sent == 0 {
-                engine.on_no_room(now); // Its other end may be stopped.
-            }
-        } else if let Some(Link::Network(link)) = link {
-            let route = Route::new(link, links.regions(), &links.counters);
-            let sent = with_burst(route, EMIT_BUDGET, |burst| {
-                let regions = links.regions();
-                let mut host = Surroundings::new(own, regions, Out::Packets(burst));
-                let mut more = engine.transmit(now, acks == Acks::Now, &mut host);
-                let company = matches!(&host.out, Out::Packets(burst) if burst.packets() > 1);
-                if acks == Acks::WithCompany && company {
+        if let Some(link) = link {
+            let sent = link.emit(EMIT_BUDGET, links, |out| {
+                let all = acks == Acks::Now || out.takes_along();
+                let mut host = Surroundings::new(own, links.regions(), out);
+                let mut more = engine.transmit(now, all, &mut host);
+                if !all && acks == Acks::WithCompany && host.takes_along() {
                     more = engine.transmit(now, true, &mut host);
                 }
                 (more, host.published)
@@ -421,6 +379,9 @@ impl QpInner {
             if let Some(((rest, done), packets)) = sent {
                 engine.count_sent(packets);
                 (more, published) = (rest, published + done);
+                if more && packets == 0 {
+                    engine.on_no_room(now); // Its other end may be stopped.
+                }
             }
         } else {
             let (rest, done) = self.transmit_datagrams(now, links);
@@ -456,11 +417,13 @@ impl QpInner {
                 } else if full {
                     return (true, published);
                 }
-                let mut host = Surroundings::new(own, links.regions(), Out::Records(&mut cargo));
-                host.errand = errand;
-                engine.transmit(now, true, &mut host);
-                published += host.published;
-                let packets = cargo.send();
+                let (done, packets) = on_lane(cargo, |out| {
+                    let mut host = Surroundings::new(own, links.regions(), out);
+                    host.errand = errand;
+                    engine.transmit(now, true, &mut host);
+                    host.published
+                });
+                published += done;
                 engine.count_sent(packets);
                 if packets == 0 {
                     return (false, published); // Not in a state to send.
@@ -476,13 +439,12 @@ impl QpInner {
             let sinks = takes(Takes::Nothing);
             let errand = Errand::Departure { leg: &leg, next: head, sinks };
             let most = if sinks { 1 } else { budget };
-            let sent =
-                with_burst(Route::new(&leg.way, links.regions(), &links.counters), most, |burst| {
-                    let mut host = Surroundings::new(own, links.regions(), Out::Packets(burst));
-                    host.errand = errand;
-                    engine.transmit(now, true, &mut host);
-                    host.published
-                });
+            let sent = on_way(&leg.way, most, links, |out| {
+                let mut host = Surroundings::new(own, links.regions(), out);
+                host.errand = errand;
+                engine.transmit(now, true, &mut host);
+                host.published
+            });
             let Some((done, packets)) = sent.filter(|(_, packets)| *packets > 0) else {
                 // Not in a state to send, or others have filled a lane meanwhile.
                 return (takes(Takes::ItSoon), published);
@@ -494,25 +456,25 @@ impl QpInner {
         (engine.outstanding() > 0, published)
     }
 
-    /// The peer has the same address, and so is a process of this host.
-    pub(crate) fn peer_is_here(&self) -> bool {
-        match &self.link {
-            Some(Link::Network(way)) => way.stays_here(),
-            Some(Link::Lane(_)) | None => false,
-        }
+    /// What it sends may reach another process of this host than the peer's.
+    pub(crate) fn can_be_misled(&self) -> bool {
+        self.link.as_ref().is_some_and(Link::can_be_misled)
+    }
+
+    /// The memory that it shares with its peer.
+    #[inline]
+    fn lane(&self) -> Option<&Arc<Lane>> {
+        self.link.as_ref()?.lane()
     }
 
     /// Its packets are records in memory.
+    #[inline]
     pub(crate) fn has_lane(&self) -> bool {
-        matches!(self.link, Some(Link::Lane(_)))
+        self.lane().is_some()
     }
 
     pub(crate) fn path(&self) -> Option<DataPath> {
-        Some(match self.link.as_ref()? {
-            Link::Network(_) => DataPath::Udp,
-            Link::Lane(lane) if lane.is_own() => DataPath::InProcess,
-            Link::Lane(_) => DataPath::SharedMemory,
-        })
+        self.link.as_ref().map(Link::path)
     }
 
     pub(crate) fn counters(&self) -> QpCounters {
@@ -648,10 +610,7 @@ impl QpInner {
         if let Some(known) = known.filter(|_| attributes.window_packets.is_none()) {
             let settings = self.engine.settings();
             let mtu = attributes.path_mtu.unwrap_or(settings.path_mtu);
-            attributes.window_packets = Some(match known {
-                Link::Network(way) => window_packets(&way.endpoint, mtu),
-                Link::Lane(_) => LANE_WINDOW,
-            });
+            attributes.window_packets = Some(known.window_packets(mtu));
         }
         self.engine.may_modify(to, &attributes)?;
         if to == QpState::Reset {
@@ -737,19 +696,3 @@ impl QpInner {
         Ok(())
     }
 }
-
-/// Packets that may be under way to one peer: what its socket's buffer holds for sure, if it is like
-/// ours. The kernel charges up to twice the payload; half is left to other peers.
-fn window_packets(endpoint: &Endpoint, mtu: PathMtu) -> u32 {
-    let buffer = endpoint.socket.recv_buffer_bytes().unwrap_or(WINDOW_BYTES_MAX);
-    let bytes = (buffer / 4).min(WINDOW_BYTES_MAX);
-    let packets = u32::try_from(bytes).unwrap_or(u32::MAX) / mtu.bytes();
-    packets.clamp(WINDOW_PACKETS.0, WINDOW_PACKETS.1)
-}
-
-/// Records under way to one queue pair: a lane has room for fewer long ones, and then waits.
-const LANE_WINDOW: u32 = 1024;
-/// Bytes under way to one peer, at most: more does not fit the cache.
-const WINDOW_BYTES_MAX: usize = 4 << 20;
-/// Packets under way to one peer, at least and at most.
-const WINDOW_PACKETS: (u32, u32) = (16, 1024);

@@ -380,7 +380,7 @@ impl Port {
         }
         if let Some(inner) = guard.as_mut() {
             let late = inner.on_timer(now, &self.links);
-            if late && inner.peer_is_here() {
+            if late && inner.can_be_misled() {
                 // Its packets, or our answers, may go to somebody who does not run.
                 self.misled.fetch_add(MISLED_MAX, Ordering::Relaxed);
             }

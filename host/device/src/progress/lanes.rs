@@ -9,6 +9,7 @@ use super::seats::{Seated, Table};
 use super::{Clock, Door, Held, Inlet, Listeners, Port, Receiver, lock};
 use crate::link::errors::ConnectError;
 use crate::link::gid::Device;
+use crate::link::kind::Link;
 use crate::link::path::PathChoice;
 use crate::link::shm::bell::Rope;
 use crate::link::shm::lane::{BriefRecord, Copied, Lane, Lent, PeerId, Rails, Seen, Taken};
@@ -20,7 +21,7 @@ use crate::memory::region::Grip;
 use crate::memory::shelf;
 use crate::objects::completion::Tray;
 use crate::objects::notice::Hush;
-use crate::objects::qp::{Caller, Change, Link, QpInner, Took};
+use crate::objects::qp::{Caller, Change, QpInner, Took};
 use crate::objects::standby::Standby;
 use crate::registry::Registry;
 use adverb_engine::{Brief, Driver, Gid, Given, Look, Time, Waiting};
@@ -52,9 +53,9 @@ impl Port {
             && let Some(lane) = self.lane(local, remote, qp)?
             && !lane.peer_word(qp).is_for_packets()
         {
-            return Ok(Link::Lane(lane));
+            return Ok(Link::Shm(lane));
         }
-        Ok(Link::Network(Way::new(self.endpoint(index)?, remote, change.marks)?))
+        Ok(Link::Udp(Way::new(self.endpoint(index)?, remote, change.marks)?))
     }
 
     /// The lane to whoever has this queue pair number, if both sides can use memory; `None` if the

@@ -6,8 +6,9 @@
 //! room for them in the ring is found, before the transport is asked, so that a mistake in a request's
 //! buffers is found while nothing has happened yet. The records of a batch become visible together.
 
-use super::{Aftermath, Link, Posted, QpInner, Surroundings};
+use super::{Aftermath, Posted, QpInner, Surroundings};
 use crate::link::Links;
+use crate::link::kind::Link;
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::direct::{land, lends_one};
 use crate::link::shm::lane::{Cargo, Draft, Form, InRing, Lane, Lent, lent_bytes};
@@ -15,7 +16,7 @@ use crate::memory::region::Grip;
 use crate::objects::ah::SendTo;
 use crate::objects::completion::{Completion, Tray};
 
-use crate::objects::host::{Out, Own, Receives};
+use crate::objects::host::{Exit, Own, Receives};
 use crate::objects::work::{SendData, SendKind, SendWork};
 use adverb_engine::{AckPolicy, Brief, Briefs, QpState, Request, Time, To, WcOpcode, WcStatus};
 
@@ -28,7 +29,7 @@ impl QpInner {
         if self.pacing.late.is_some() && !self.has_room_for(batch) {
             posted.published += self.settle(None, links);
         }
-        let Some(Link::Lane(lane)) = &self.link else {
+        let Some(lane) = self.link.as_ref().and_then(Link::lane) else {
             return posted;
         };
         if self.engine.state() != QpState::Rts || lane.is_cut() {
@@ -112,7 +113,7 @@ impl QpInner {
 
     /// Sends the acknowledgement that is owed to a neighbour, if there is nothing else to emit.
     pub(crate) fn acknowledge_briefly(&mut self) -> bool {
-        let Some(Link::Lane(lane)) = &self.link else {
+        let Some(lane) = self.link.as_ref().and_then(Link::lane) else {
             return false;
         };
         let mut cargo = lane.load(1);
@@ -125,8 +126,8 @@ impl QpInner {
 
     /// Its peer is at the other end of this lane.
     #[inline]
-    fn knows(&self, lane: &Lane) -> bool {
-        matches!(&self.link, Some(Link::Lane(own)) if own.peer() == lane.peer())
+    pub(super) fn knows(&self, lane: &Lane) -> bool {
+        self.lane().is_some_and(|own| own.peer() == lane.peer())
     }
 
     /// Takes a brief of this lane whose bytes are `near`, and completes the receive that it is for, if
@@ -345,7 +346,7 @@ fn reach_briefly(
     if !engine.can_reach(request) {
         return None;
     }
-    let mut host = Surroundings::new(own, links.regions(), Out::Direct { lane, work });
+    let mut host = Surroundings::by(own, links.regions(), Exit::Direct { lane, work });
     engine.reach_at_once(request, &mut host).then_some(host.published)
 }
 

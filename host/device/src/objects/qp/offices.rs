@@ -3,9 +3,10 @@
 //! `steward.rs` decides, `letter.rs` says how it is written, and `progress/deputies.rs` carries it from and to
 //! the relay socket.
 
-use super::{Link, QpConfig, QpInner};
+use super::{QpConfig, QpInner};
 use crate::link::Links;
 use crate::link::errors::ConnectError;
+use crate::link::kind::Link;
 use crate::link::udp::endpoint::Endpoint;
 use crate::link::way::Way;
 use crate::objects::cq::{CompletionQueue, CqConfig};
@@ -322,7 +323,7 @@ impl QpInner {
             engine.resume(known, host);
         });
         result?;
-        deputy.link = Some(Link::Network(way));
+        deputy.link = Some(Link::Udp(way));
         deputy.own.peer = Some(terms.peer);
         Ok(deputy)
     }

@@ -1,0 +1,90 @@
+//! The links that a connected queue pair can have to its peer, behind one seam.
+//!
+//! What a queue pair does depends on what its link can do ([`Link::capabilities`]), not on which it is.
+//! Another link is a folder here, an arm in this file and in `out.rs`, and a line in the port's choice
+//! (`Port::link`).
+
+use crate::link::Links;
+use crate::link::out::{Out, on_lane, on_way};
+use crate::link::path::DataPath;
+use crate::link::shm::lane::Lane;
+use crate::link::way::Way;
+use crate::link::{shm, udp};
+use adverb_engine::{Capabilities, Patience};
+use adverb_wire::PathMtu;
+use std::sync::Arc;
+
+/// The link of a connected queue pair to its peer.
+#[derive(Debug)]
+pub(crate) enum Link {
+    /// RoCEv2 packets over a UDP socket.
+    Udp(Way),
+    /// Records in memory that both processes map.
+    Shm(Arc<Lane>),
+}
+
+impl Link {
+    /// What the transport can make use of.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        match self {
+            Self::Udp(_) => Capabilities::PACKETS,
+            Self::Shm(lane) => shm::capabilities(lane.shares()),
+        }
+    }
+
+    /// What an acknowledgement costs.
+    pub(crate) fn patience(&self) -> Patience {
+        match self {
+            Self::Udp(_) => Patience::Packets,
+            Self::Shm(_) => Patience::Records,
+        }
+    }
+
+    /// Packets that may be under way to the peer.
+    pub(crate) fn window_packets(&self, mtu: PathMtu) -> u32 {
+        match self {
+            Self::Udp(way) => udp::window_packets(&way.endpoint, mtu),
+            Self::Shm(_) => shm::WINDOW_RECORDS,
+        }
+    }
+
+    pub(crate) fn path(&self) -> DataPath {
+        match self {
+            Self::Udp(_) => DataPath::Udp,
+            Self::Shm(lane) if lane.is_own() => DataPath::InProcess,
+            Self::Shm(_) => DataPath::SharedMemory,
+        }
+    }
+
+    /// What is sent may reach another process of this host than the peer's.
+    pub(crate) fn can_be_misled(&self) -> bool {
+        match self {
+            Self::Udp(way) => way.stays_here(),
+            Self::Shm(_) => false,
+        }
+    }
+
+    /// Memory that both ends share, for what is carried out on it without the transport's packets.
+    #[inline]
+    pub(crate) fn lane(&self) -> Option<&Arc<Lane>> {
+        match self {
+            Self::Udp(_) => None,
+            Self::Shm(lane) => Some(lane),
+        }
+    }
+
+    /// Lends a way out with room for `budget` packets to `run`, and sends what was emitted; says how many
+    /// packets there were. `None`: nothing can be sent right now.
+    #[inline]
+    pub(crate) fn emit<R>(
+        &self,
+        budget: usize,
+        links: &Links,
+        run: impl FnOnce(Out<'_, '_>) -> R,
+    ) -> Option<(R, u64)> {
+        match self {
+            Self::Udp(way) => on_way(way, budget, links, run),
+            Self::Shm(lane) => Some(on_lane(lane.load(budget), run)),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The way out of a call: what takes the packets that the transport emits.
+
+use crate::link::Links;
+use crate::link::shm::SEGMENT_BYTES;
+use crate::link::shm::lane::{Cargo, Lane};
+use crate::link::udp::burst::{Burst, Route, with_burst};
+use crate::link::vicinity::Addresses;
+use crate::link::way::Way;
+use crate::memory::local::{Local, Source};
+use crate::memory::region::Regions;
+use adverb_engine::AccessError;
+use adverb_wire::Headers;
+use std::sync::Arc;
+
+/// What takes the packets that a call emits.
+#[derive(Debug)]
+pub(crate) enum Out<'a, 'b> {
+    /// A burst of packets.
+    Packets(&'a mut Burst<'b>),
+    /// Records of a lane.
+    Records(&'a mut Cargo<'b>),
+}
+
+/// Lends a burst that goes this way to `run`, and sends it; says how many packets there were. `None`: this
+/// thread has no memory for one any more.
+pub(crate) fn on_way<R>(
+    way: &Way,
+    budget: usize,
+    links: &Links,
+    run: impl FnOnce(Out<'_, '_>) -> R,
+) -> Option<(R, u64)> {
+    let route = Route::new(way, links.regions(), &links.counters);
+    with_burst(route, budget, |burst| run(Out::Packets(burst)))
+}
+
+/// Lends records to `run`, and sends them; says how many there were.
+#[inline]
+pub(crate) fn on_lane<R>(mut cargo: Cargo<'_>, run: impl FnOnce(Out<'_, '_>) -> R) -> (R, u64) {
+    let result = run(Out::Records(&mut cargo));
+    (result, cargo.send())
+}
+
+impl<'b> Out<'_, 'b> {
+    /// One more packet may be emitted.
+    #[inline]
+    pub(crate) fn room(&mut self) -> bool {
+        match self {
+            Self::Packets(burst) => burst.room(),
+            Self::Records(cargo) => cargo.room(),
+        }
+    }
+
+    /// An acknowledgement costs less than a packet of its own: it leaves with others, or is a record.
+    #[inline]
+    pub(crate) fn takes_along(&self) -> bool {
+        match self {
+            Self::Packets(burst) => burst.packets() > 1,
+            Self::Records(_) => true,
+        }
+    }
+
+    /// The peer's memory, if the packets go to where it is mapped.
+    #[inline]
+    pub(crate) fn lane(&self) -> Option<&'b Lane> {
+        match self {
+            Self::Packets(_) => None,
+            Self::Records(cargo) => Some(cargo.lane()),
+        }
+    }
+
+    /// Gives up the pins of what is being gathered, by sending it: what follows waits for pins
+    /// (`region.rs`, rule 6).
+    #[inline]
+    pub(crate) fn let_go(&mut self) {
+        match self {
+            Self::Packets(burst) => burst.flush(),
+            Self::Records(_) => {}
+        }
+    }
+
+    /// Takes a packet with these bytes; `again`: its bytes were sent before. A datagram goes by a record if it is
+    /// for a neighbour whose addresses are `near`, and to the neighbours of a multicast group by the
+    /// lanes of `fan`.
+    #[inline(always)]
+    pub(crate) fn emit(
+        &mut self,
+        headers: &Headers,
+        again: bool,
+        source: &Source<'_>,
+        near: Option<Addresses>,
+        fan: &[Arc<Lane>],
+        regions: &Regions,
+    ) -> Result<(), AccessError> {
+        match (self, near, source) {
+            (Self::Records(cargo), _, Source::Local { local: Local::Gather(sges), len, .. })
+                if *len > SEGMENT_BYTES =>
+            {
+                cargo.emit_lent(headers, sges, *len, regions)
+            }
+            (Self::Records(cargo), None, _) => cargo.emit(headers, source, regions),
+            (Self::Records(cargo), Some(near), _) => cargo.emit_to(near, headers, source, regions),
+            (Self::Packets(burst), near, _) => {
+                // Before the packet: a process that gets a copy of it has had the record then.
+                for lane in near.iter().flat_map(|_| fan) {
+                    let mut cargo = lane.load(1);
+                    near.map_or(Ok(()), |near| cargo.emit_to(near, headers, source, regions))?;
+                    cargo.send();
+                }
+                burst.emit(headers, source, again)
+            }
+        }
+    }
+}
