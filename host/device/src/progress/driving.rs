@@ -111,7 +111,12 @@ impl Port {
         }
         if receiver.looks_at_sockets(driver) {
             let (received, completed) = self.receive(receiver, &mut clock, driver);
-            busy |= received | self.receive_relayed(receiver, &mut clock, driver);
+            // The helper looks anyway: what a stranger sends would wake it again and again.
+            let news = self.links.registry.relayed() != receiver.relayed;
+            if news || driver == Driver::Helper {
+                busy |= self.receive_relayed(receiver, &mut clock, driver);
+            }
+            busy |= received;
             published |= completed;
         }
         if !receiver.parked.is_empty() {
@@ -178,12 +183,9 @@ impl Port {
         (busy, published)
     }
 
+    /// Takes what the relay socket has.
     fn receive_relayed(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> bool {
         let relayed = self.links.registry.relayed();
-        // The helper looks anyway: what a stranger sends would wake it again and again.
-        if relayed == receiver.relayed && driver == Driver::Program {
-            return false;
-        }
         if self
             .ledger
             .as_ref()
