@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::{DEFAULT_SECONDS, Failure, suite, tidy};
+use crate::{DEFAULT_SECONDS, Failure, api, suite, tidy};
 
 /// One step of the gate.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,13 +18,14 @@ enum Step {
     Tidy,
     Test,
     Doc,
+    Api,
     Seeds,
 }
 
 impl Step {
     /// In the order in which they run: the quick ones first.
-    const ALL: [Self; 6] =
-        [Self::Fmt, Self::Clippy, Self::Tidy, Self::Doc, Self::Test, Self::Seeds];
+    const ALL: [Self; 7] =
+        [Self::Fmt, Self::Clippy, Self::Tidy, Self::Doc, Self::Api, Self::Test, Self::Seeds];
 
     const fn name(self) -> &'static str {
         match self {
@@ -33,6 +34,7 @@ impl Step {
             Self::Tidy => "tidy",
             Self::Test => "test",
             Self::Doc => "doc",
+            Self::Api => "api",
             Self::Seeds => "seeds",
         }
     }
@@ -58,6 +60,7 @@ impl Step {
                 let args = ["doc", "--workspace", "--no-deps"];
                 cargo(root, &args, &[("RUSTDOCFLAGS", "-Dwarnings")])
             }
+            Self::Api => api::compare(root),
             Self::Seeds => seeds(root, DEFAULT_SECONDS),
         }
     }
@@ -127,7 +130,7 @@ mod tests {
         for step in Step::ALL {
             assert_eq!(Step::named(step.name()), Ok(step));
         }
-        assert!(Step::named("all").unwrap_err().contains("fmt clippy tidy doc test seeds"));
+        assert!(Step::named("all").unwrap_err().contains("fmt clippy tidy doc api test seeds"));
     }
 
     #[test]

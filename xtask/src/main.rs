@@ -3,6 +3,7 @@
 //! The commands call `cargo` and `git` and are otherwise self-contained; nothing in the product
 //! depends on this package. `gate` and `record` run other programs, `tidy` reads the tree.
 
+mod api;
 mod coverage;
 mod gate;
 mod memcheck;
@@ -48,6 +49,8 @@ fn run(words: &[&str]) -> Result<(), Failure> {
             let seeds = if rest.is_empty() { vec![1, 2] } else { seeds? };
             memcheck::memcheck(&root, tool, &seeds)
         }
+        ["api"] => api::compare(&root),
+        ["api", "--write"] => api::write(&root),
         ["record"] => record::compare(&root),
         ["record", "--write"] => record::write(&root),
         ["seed", seed] => gate::seed(&root, seed),
@@ -83,13 +86,14 @@ const DEFAULT_SECONDS: u64 = 60;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  check [STEP ...]       the gate: all of fmt clippy tidy doc test seeds, or the steps named
+  check [STEP ...]       the gate: all of fmt clippy tidy doc api test seeds, or the steps named
   test                   all tests and examples once; lists those that cannot run here
   tidy                   facts about the tree that must hold, and oddities worth a look
   seeds [--seconds N]    random runs of the simulated network for N seconds (60)
   sim [--seconds N | --hours N]
                          random runs of simulated hosts, whose processes are stopped and killed
   seed 0xSEED            the one run that this seed stands for
+  api [--write]          the public API, compared with docs/api, or put there
   record [--write]       instructions of each operation, compared with benches/record, or put there
   memcheck [--asan] [SEED ...]
                          random use of all objects under valgrind, or AddressSanitizer
