@@ -194,7 +194,7 @@ impl Player {
         let sges = [self.mr.sge(SHORT_BYTES, SHORT_BYTES)?];
         let receive = ReceiveWork { wr_id: 2, sges: &sges, buffer: None };
         // SAFETY: the region lives as long as the queue pair and lends no references.
-        Ok(unsafe { self.qp.post_recv(&[receive]) }.map_err(|(_, error)| error)?)
+        Ok(unsafe { self.qp.post_recv(&[receive]) }.map_err(|refused| refused.error)?)
     }
 
     fn send(&self) -> Outcome<()> {
@@ -227,12 +227,12 @@ impl Player {
         let sges = [sink.mr.sge(SHORT_BYTES, SHORT_BYTES)?];
         let receives = [ReceiveWork { wr_id: 2, sges: &sges, buffer: None }; BATCH];
         // SAFETY: the region lives as long as the queue pair and lends no references.
-        unsafe { sink.qp.post_recv(&receives) }.map_err(|(_, error)| error)?;
+        unsafe { sink.qp.post_recv(&receives) }.map_err(|refused| refused.error)?;
         let sges = [self.mr.sge(0, SHORT_BYTES)?];
         let works = from_fn(|at| send_work(SendKind::Send { imm: None }, &sges, at + 1 == BATCH));
         let works: [SendWork<'_>; BATCH] = works;
         // SAFETY: as for the receives.
-        unsafe { self.qp.post_send(&works) }.map_err(|(_, error)| error)?;
+        unsafe { self.qp.post_send(&works) }.map_err(|refused| refused.error)?;
         let mut come = 0;
         while come < BATCH {
             come += sink.cq.poll(&mut sink.completions)?;
@@ -257,7 +257,7 @@ fn post(qp: &Qp<Rc>, mr: &Mr, kind: SendKind, len: usize) -> Outcome<()> {
     let sges = [mr.sge(0, len)?];
     let work = send_work(kind, &sges, true);
     // SAFETY: regions live as long as the queue pairs that use them, and lend no references.
-    Ok(unsafe { qp.post_send(&[work]) }.map_err(|(_, error)| error)?)
+    Ok(unsafe { qp.post_send(&[work]) }.map_err(|refused| refused.error)?)
 }
 
 const fn send_work(kind: SendKind, sges: &[Sge], signaled: bool) -> SendWork<'_> {
@@ -313,7 +313,7 @@ impl Raw {
         let sges = [self.mr.sge(LONG_BYTES, SHORT_BYTES)?];
         let receive = ReceiveWork { wr_id: 2, sges: &sges, buffer: None };
         // SAFETY: the region lives as long as the queue pairs and lends no references.
-        unsafe { self.ends[1].0.post_recv(&[receive]) }.map_err(|(_, error)| error)?;
+        unsafe { self.ends[1].0.post_recv(&[receive]) }.map_err(|refused| refused.error)?;
         self.post(SendKind::Send { imm: None }, SHORT_BYTES)?;
         while self.poll(1)? == 0 {}
         while self.poll(0)? == 0 {}

@@ -91,7 +91,7 @@ fn counted_send_64_inline_srq(bench: &mut Bench) -> Outcome<()> {
     for _ in 0..ROUNDS {
         bench.receive_shared()?;
         // SAFETY: inline data is copied when it is posted.
-        unsafe { bench.c.post_send(&[bench.send()]) }.map_err(|(_, error)| error)?;
+        unsafe { bench.c.post_send(&[bench.send()]) }.map_err(|refused| refused.error)?;
         bench.wait(2)?;
     }
     Ok(())
@@ -194,19 +194,19 @@ impl Bench {
 
     fn post(&self, batch: &[SendWork<'_>]) -> Outcome<()> {
         // SAFETY: the region lives as long as the queue pairs and lends no references.
-        Ok(unsafe { self.a.post_send(batch) }.map_err(|(_, error)| error)?)
+        Ok(unsafe { self.a.post_send(batch) }.map_err(|refused| refused.error)?)
     }
 
     fn receive(&self, at: &Qp<Rc>) -> Outcome<()> {
         let work = ReceiveWork { wr_id: 2, sges: &self.whole, buffer: None };
         // SAFETY: the region lives as long as the queue pairs and lends no references.
-        Ok(unsafe { at.post_recv(&[work]) }.map_err(|(_, error)| error)?)
+        Ok(unsafe { at.post_recv(&[work]) }.map_err(|refused| refused.error)?)
     }
 
     fn receive_shared(&self) -> Outcome<()> {
         let work = ReceiveWork { wr_id: 2, sges: &self.whole, buffer: None };
         // SAFETY: the region lives as long as the queue pairs and lends no references.
-        Ok(unsafe { self.srq.post_recv(&[work]) }.map_err(|(_, error)| error)?)
+        Ok(unsafe { self.srq.post_recv(&[work]) }.map_err(|refused| refused.error)?)
     }
 
     fn poll(&self) -> Outcome<usize> {

@@ -199,7 +199,7 @@ impl Side {
         let sges = [self.memory.sge(0, BYTES)?];
         let work = ReceiveWork { wr_id: 0, sges: &sges, buffer: None };
         // SAFETY: the region outlives the queue pair's work and lends no references.
-        Ok(unsafe { self.qp.post_recv(&[work]) }.map_err(|(_, error)| error)?)
+        Ok(unsafe { self.qp.post_recv(&[work]) }.map_err(|refused| refused.error)?)
     }
 
     fn send(&self) -> Result<()> {
@@ -214,7 +214,7 @@ impl Side {
             buffer: None,
         };
         // SAFETY: inline data is copied when it is posted.
-        Ok(unsafe { self.qp.post_send(&[work]) }.map_err(|(_, error)| error)?)
+        Ok(unsafe { self.qp.post_send(&[work]) }.map_err(|refused| refused.error)?)
     }
 
     /// Sleeps until a message has come.

@@ -242,95 +242,45 @@ impl fmt::Display for PollError {
 
 impl std::error::Error for PollError {}
 
-/// Why work that owns its memory was not posted.
-#[derive(Clone, Copy, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum PostFailure {
-    /// The memory belongs to another protection domain.
-    ForeignMemory,
-    /// The device refused it.
-    Refused(PostError),
-    /// As many unsignaled requests hold their memory as the queue has room for.
-    TooManyUnsignaled {
-        /// How many may.
-        max: u32,
-    },
-}
-
-impl fmt::Display for PostFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ForeignMemory => {
-                f.write_str("the memory was registered in another protection domain")
-            }
-            Self::Refused(error) => fmt::Display::fmt(error, f),
-            Self::TooManyUnsignaled { max } => write!(
-                f,
-                "{max} unsignaled requests hold their memory until a signaled one completes: \
-                 post one that is"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for PostFailure {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Refused(error) => Some(error),
-            Self::ForeignMemory | Self::TooManyUnsignaled { .. } => None,
-        }
-    }
-}
-
-impl PartialEq<PostError> for PostFailure {
-    fn eq(&self, other: &PostError) -> bool {
-        *self == Self::Refused(*other)
-    }
-}
-
-impl From<PostError> for PostFailure {
-    fn from(error: PostError) -> Self {
-        Self::Refused(error)
-    }
-}
-
-/// Work that was not posted, with its memory.
+/// Requests that were not posted, from the first that was refused on, with their memory. No completion tells of
+/// them.
 pub struct Rejected {
-    /// Why.
-    pub error: PostFailure,
-    /// The memory that would have been given away.
-    pub memory: Option<Memory>,
+    /// Requests of the same call before it, which are posted.
+    pub posted: usize,
+    /// Why the first was refused.
+    pub error: PostError,
+    /// The memory that would have been given away, in order; none of raw requests.
+    pub memory: Vec<Memory>,
+}
+
+impl Rejected {
+    /// The first `posted` requests are posted, and the next one is refused; it owned this memory.
+    #[cold]
+    pub(crate) fn new(
+        posted: usize,
+        error: PostError,
+        memory: impl IntoIterator<Item = Memory>,
+    ) -> Self {
+        Self { posted, error, memory: memory.into_iter().collect() }
+    }
+
+    /// The device refuses a raw request.
+    #[cold]
+    pub(crate) fn raw((posted, error): (usize, PostError)) -> Self {
+        Self { posted, error, memory: Vec::new() }
+    }
 }
 
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.error, f)
+        match self.posted {
+            0 => fmt::Display::fmt(&self.error, f),
+            posted => write!(f, "number {posted} of the batch, from 0: {}", self.error),
+        }
     }
 }
 
 impl std::error::Error for Rejected {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
-
-/// Work of a batch that was not posted, from the first that was refused on, with its memory.
-pub struct RejectedBatch {
-    /// Requests before it, which are posted.
-    pub posted: usize,
-    /// Why the first was refused.
-    pub error: PostFailure,
-    /// The memory that would have been given away, in order.
-    pub memory: Vec<Memory>,
-}
-
-impl fmt::Display for RejectedBatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "number {} of the batch, from 0: {}", self.posted, self.error)
-    }
-}
-
-impl std::error::Error for RejectedBatch {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }
@@ -397,9 +347,7 @@ adverb_device::debug_as_display!(
     BindMwError,
     CreateError,
     PollError,
-    PostFailure,
     Rejected,
-    RejectedBatch,
     WorkError,
     NotifyError
 );

@@ -128,16 +128,16 @@ pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
 pub use cq::{Completion, Completions, Cq, CqConfig, WorkCompletion};
 pub use error::{
     AllocateError, BindMwError, Busy, CreateError, Lacks, NotifyError, OpenError, PollError,
-    PostFailure, RangeError, Rejected, RejectedBatch, WorkError,
+    RangeError, Rejected, WorkError,
 };
 pub use events::AsyncEvents;
 #[cfg(feature = "tokio")]
 pub use futures::{AsyncCompChannel, AsyncEventStream};
-pub use memory::{Buf, DeregisterError, Dm, Memory, Mr, MrSlice, NullMr, ReregisterError};
+pub use memory::{Buf, DeregisterError, Dm, Lent, Memory, Mr, MrSlice, NullMr, ReregisterError};
 pub use mw::{Mw, MwBind};
 pub use qp::{Modify, Qp, QpAttr, QpCap, QpConfig, RcConnect, UcConnect};
 pub use remote::{ParseRemoteError, RemoteQp, RemoteSlice};
-pub use scope::{Lent, Scope};
+pub use scope::Scope;
 pub use srq::{Srq, SrqConfig};
 pub use transport::{
     Connected, InDomain, Rc, Receives, Sends, Supports, Transport, Uc, Ud, XrcInitiator, XrcTarget,

@@ -14,13 +14,14 @@ use crate::context::Pd;
 use crate::error::{AllocateError, RangeError};
 use crate::provider::{Domain, Port, Region};
 use crate::story;
-use adverb_device::{Access, Mapping, Pages, Rkey, Sge, page_bytes};
+use adverb_device::locks::Mutex;
+use adverb_device::{Access, Mapping, Pages, PostError, Rkey, Sge, page_bytes};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// What keeps registered memory mapped.
 #[derive(Debug)]
@@ -648,11 +649,52 @@ impl fmt::Debug for Buf {
     }
 }
 
+/// Memory that is lent for the length of a [`Scope`](crate::Scope). Work takes it like any other memory, and gives
+/// it back with its completion.
+#[derive(Clone)]
+pub struct Lent {
+    inner: Arc<LentInner>,
+}
+
+struct LentInner {
+    sge: Sge,
+    domain: u32,
+    /// `None` once the scope has ended.
+    region: Mutex<Option<Region>>,
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lent").field("len", &self.inner.sge.len).finish_non_exhaustive()
+    }
+}
+
+impl Lent {
+    pub(crate) fn new(sge: Sge, domain: u32, region: Region) -> Self {
+        Self { inner: Arc::new(LentInner { sge, domain, region: Mutex::new(Some(region)) }) }
+    }
+
+    /// Its protection domain, while it is lent.
+    fn domain(&self) -> Result<u32, PostError> {
+        let region = self.inner.region.lock().unwrap_or_else(PoisonError::into_inner);
+        region.as_ref().map(|_| self.inner.domain).ok_or(PostError::ScopeEnded)
+    }
+
+    /// The scope ends.
+    pub(crate) fn end(&self) {
+        let mut region = self.inner.region.lock().unwrap_or_else(PoisonError::into_inner);
+        *region = None;
+    }
+}
+
 /// Memory that work owns while it is outstanding.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Memory {
     /// A local buffer.
     Buf(Buf),
+    /// Memory of the program's own, lent for a while.
+    Lent(Lent),
     /// None: of work that becomes no packet.
     Nothing,
     /// A part of a region.
@@ -663,18 +705,22 @@ impl Memory {
     pub(crate) fn sge(&self) -> Sge {
         match self {
             Self::Buf(buf) => buf.sge(),
+            Self::Lent(lent) => lent.inner.sge,
             Self::Nothing => Sge { addr: 0, len: 0, lkey: 0 },
             Self::Slice(slice) => slice.sge(),
         }
     }
 
-    /// Queue pairs of this protection domain may use it.
-    pub(crate) fn is_of(&self, domain: u32) -> bool {
-        match self {
-            Self::Buf(buf) => buf.inner.region.domain() == domain,
-            Self::Nothing => true,
-            Self::Slice(slice) => slice.mr.inner.region.domain() == domain,
-        }
+    /// Says why queue pairs of this protection domain may not use it.
+    #[inline]
+    pub(crate) fn check(&self, domain: u32) -> Result<(), PostError> {
+        let own = match self {
+            Self::Buf(buf) => buf.inner.region.domain(),
+            Self::Lent(lent) => lent.domain()?,
+            Self::Nothing => domain,
+            Self::Slice(slice) => slice.mr.inner.region.domain(),
+        };
+        if own == domain { Ok(()) } else { Err(PostError::ForeignMemory) }
     }
 
     pub(crate) fn is_nothing(&self) -> bool {
@@ -685,7 +731,7 @@ impl Memory {
     pub fn into_buf(self) -> Option<Buf> {
         match self {
             Self::Buf(buf) => Some(buf),
-            Self::Nothing | Self::Slice(_) => None,
+            Self::Lent(_) | Self::Nothing | Self::Slice(_) => None,
         }
     }
 }
@@ -693,6 +739,12 @@ impl Memory {
 impl From<Buf> for Memory {
     fn from(buf: Buf) -> Self {
         Self::Buf(buf)
+    }
+}
+
+impl From<Lent> for Memory {
+    fn from(lent: Lent) -> Self {
+        Self::Lent(lent)
     }
 }
 

@@ -8,18 +8,17 @@
 
 use crate::context::DeviceAttr;
 use crate::cq::{Cq, Link};
-use crate::error::{CreateError, PostFailure, Rejected};
+use crate::error::{CreateError, Rejected};
 use crate::provider::{self, Domain, Events, Port};
 use crate::remote::RemoteQp;
-use crate::scope::Lent;
 use crate::srq::Srq;
 use crate::story;
-use crate::transport::{Connected, Receives, Sends, Supports, Transport};
+use crate::transport::{Receives, Sends, Supports, Transport};
 use crate::work::{Kind, Work};
 use adverb_device::locks::Mutex;
 use adverb_device::{
     BufferNumber, ConnectError, DataPath, PostError, Psn, QpCounters, QpState, QpType, Qpn,
-    ReceiveWork, SendData, SendKind, SendTo, SendWork,
+    ReceiveWork, SendData, SendKind, SendWork,
 };
 use std::marker::PhantomData;
 use std::sync::PoisonError;
@@ -244,9 +243,8 @@ impl<T: Transport> Qp<T> {
     }
 
     pub(crate) fn post_any(&self, work: Work) -> Result<(), Rejected> {
-        if !work.memory.is_of(self.domain) {
-            let memory = Some(work.memory);
-            return Err(Rejected { error: PostFailure::ForeignMemory, memory });
+        if let Err(error) = work.memory.check(self.domain) {
+            return Err(Rejected::new(0, error, [work.memory]));
         }
         match work.kind {
             Kind::Send(kind) => {
@@ -264,10 +262,9 @@ impl<T: Transport> Qp<T> {
                     sges: &sges,
                     buffer: BufferNumber::new(number),
                 };
-                self.inner.post_receive(&[receive]).map_err(|(_, error)| Rejected {
-                    error: error.into(),
-                    memory: self.recv_cq.take_back(number),
-                })
+                self.inner
+                    .post_receive(&[receive])
+                    .map_err(|(_, error)| Rejected::new(0, error, self.recv_cq.take_back(number)))
             }
         }
     }
@@ -283,8 +280,7 @@ impl<T: Transport> Qp<T> {
         let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         let max = self.cap.max_send_wr;
         if !signaled && chain.len >= max {
-            let error = PostFailure::TooManyUnsignaled { max };
-            return Err(Rejected { error, memory: Some(memory) });
+            return Err(Rejected::new(0, PostError::TooManyUnsignaled { max }, [memory]));
         }
         let link = self.send_cq.put(memory, chain.last);
         let buffer = BufferNumber::new(link.number);
@@ -298,8 +294,7 @@ impl<T: Transport> Qp<T> {
                 .and_then(|(to, whom)| qp.post_send(&[send(to)], whom).map_err(|(_, error)| error)),
         };
         if let Err(error) = posted {
-            let memory = self.send_cq.take_back(link.number);
-            return Err(Rejected { error: error.into(), memory });
+            return Err(Rejected::new(0, error, self.send_cq.take_back(link.number)));
         }
         *chain = match signaled {
             true => Chain::default(),
@@ -308,57 +303,11 @@ impl<T: Transport> Qp<T> {
         Ok(())
     }
 
-    /// Posts a request to the peer with memory that a [`Scope`](crate::Scope) lends. It is signaled. Of
-    /// transports that have a peer, and not one for each request. IBTA Vol. 1 §11.4.1.1.
-    ///
-    /// ```compile_fail,E0277
-    /// # fn with(qp: &adverb_verbs::Qp<adverb_verbs::Ud>, bytes: &adverb_verbs::Lent<'_>) {
-    /// // A datagram needs an address.
-    /// let _ = qp.post_send_lent(adverb_verbs::SendKind::Send { imm: None }, bytes, 1);
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`PostError`]; nothing was posted then.
-    #[doc(alias = "ibv_post_send")]
-    pub fn post_send_lent(
-        &self,
-        kind: SendKind,
-        bytes: &Lent<'_>,
-        wr_id: u64,
-    ) -> Result<(), PostError>
-    where
-        T: Connected + Receives,
-    {
-        let to = SendTo::Peer;
-        let (sges, signaled, solicited, fence) = ([bytes.sge()], true, false, false);
-        let data = SendData::Gather(&sges);
-        let work = SendWork { wr_id, to, kind, data, signaled, solicited, fence, buffer: None };
-        self.inner.post_send(&[work]).map_err(|(_, error)| error)
-    }
-
-    /// Posts a receive into memory that a [`Scope`](crate::Scope) lends. IBTA Vol. 1 §11.4.1.2.
-    ///
-    /// # Errors
-    ///
-    /// [`PostError`]; nothing was posted then.
-    #[doc(alias = "ibv_post_recv")]
-    pub fn post_recv_lent(&self, bytes: &Lent<'_>, wr_id: u64) -> Result<(), PostError>
-    where
-        T: Receives,
-    {
-        let sges = [bytes.sge()];
-        let work = ReceiveWork { wr_id, sges: &sges, buffer: None };
-        self.inner.post_receive(&[work]).map_err(|(_, error)| error)
-    }
-
     /// Posts raw send requests, in order. Their `buffer` must be `None`. IBTA Vol. 1 §11.4.1.1.
     ///
     /// # Errors
     ///
-    /// The first mistake and the request it is in; those before it are posted, those from it on
-    /// are not.
+    /// [`Rejected`]: the first mistake and the request it is in.
     ///
     /// # Safety
     ///
@@ -366,32 +315,31 @@ impl<T: Transport> Qp<T> {
     /// entries that the request changes, nor a `&mut` reference to those that it reads.
     #[doc(alias = "ibv_post_send")]
     #[inline]
-    pub unsafe fn post_send(&self, batch: &[SendWork<'_>]) -> Result<(), (usize, PostError)>
+    pub unsafe fn post_send(&self, batch: &[SendWork<'_>]) -> Result<(), Rejected>
     where
         T: Sends,
     {
         debug_assert!(batch.iter().all(|work| work.buffer.is_none()), "numbers are ours to give");
-        self.inner.post_send(batch)
+        self.inner.post_send(batch).map_err(Rejected::raw)
     }
 
     /// Posts raw receives, in order. Their `buffer` must be `None`. IBTA Vol. 1 §11.4.1.2.
     ///
     /// # Errors
     ///
-    /// The first mistake and the receive it is in; those before it are posted, those from it on
-    /// are not.
+    /// [`Rejected`]: the first mistake and the receive it is in.
     ///
     /// # Safety
     ///
     /// Until a receive has completed, nobody holds a reference to bytes of its scatter entries.
     #[doc(alias = "ibv_post_recv")]
     #[inline]
-    pub unsafe fn post_recv(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)>
+    pub unsafe fn post_recv(&self, batch: &[ReceiveWork<'_>]) -> Result<(), Rejected>
     where
         T: Receives,
     {
         debug_assert!(batch.iter().all(|work| work.buffer.is_none()), "numbers are ours to give");
-        self.inner.post_receive(batch)
+        self.inner.post_receive(batch).map_err(Rejected::raw)
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! # Safety
 //!
-//! 1. Slices are borrowed for `'env`, which outlives the call of [`Pd::scope`]; their registrations
-//!    are kept by a value on that call's stack, of which the closure sees a reference. So they end
-//!    before the call does, however it ends, and nobody can leak them.
+//! 1. Slices are borrowed for `'env`, which outlives the call of [`Pd::scope`]; a value on that call's stack,
+//!    of which the closure sees a reference, ends their registrations when it is dropped. So they end before
+//!    the call does, however it ends, and cannot be leaked. A [`Lent`] may stay longer: it has no
+//!    registration any more then, and is refused where it is posted.
 //! 2. A registration that has ended is out of the device's reach, whatever work is outstanding: the
 //!    device looks up a key at each access, and ending waits for accesses under way. Drivers of
 //!    hardware promise the same; see `provider.rs`.
@@ -13,7 +14,7 @@
 
 use crate::context::Pd;
 use crate::error::AllocateError;
-use crate::provider::Region;
+use crate::memory::Lent;
 use adverb_device::locks::Mutex;
 use adverb_device::{Access, Sge};
 use std::fmt;
@@ -24,7 +25,7 @@ use std::sync::PoisonError;
 /// Lends slices of the program's own to work. See [`Pd::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
     pd: &'env Pd,
-    regions: Mutex<Vec<Region>>,
+    lent: Registrations,
     /// Invariant in both, like `std::thread::Scope`.
     lifetimes: PhantomData<(&'scope mut &'scope (), &'env mut &'env ())>,
 }
@@ -35,16 +36,14 @@ impl fmt::Debug for Scope<'_, '_> {
     }
 }
 
-/// Memory that is lent for the length of a scope.
-#[derive(Clone, Copy, Debug)]
-pub struct Lent<'scope> {
-    sge: Sge,
-    scope: PhantomData<&'scope ()>,
-}
+/// What a scope has lent; it ends with this.
+#[derive(Default)]
+struct Registrations(Mutex<Vec<Lent>>);
 
-impl Lent<'_> {
-    pub(crate) fn sge(&self) -> Sge {
-        self.sge
+impl Drop for Registrations {
+    fn drop(&mut self) {
+        let lent = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        lent.iter().for_each(Lent::end);
     }
 }
 
@@ -54,7 +53,7 @@ impl Pd {
     /// fails with [`crate::WcStatus::LocalProtection`], and touches nothing.
     ///
     /// ```
-    /// # use adverb_verbs::{Context, QpConfig, SendKind};
+    /// # use adverb_verbs::{Context, QpConfig, Work};
     /// # let context = Context::open("soft_lo")?;
     /// # let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
     /// # let (a, b) = (pd.create_qp(&QpConfig::new(&cq))?, pd.create_qp(&QpConfig::new(&cq))?);
@@ -62,8 +61,8 @@ impl Pd {
     /// # b.connect(a.address()?)?;
     /// let (message, mut room) = (*b"hello", [0; 5]);
     /// pd.scope(|scope| {
-    ///     b.post_recv_lent(&scope.lend_mut(&mut room)?, 1)?;
-    ///     a.post_send_lent(SendKind::Send { imm: None }, &scope.lend(&message)?, 2)?;
+    ///     b.post(Work::recv(scope.lend_mut(&mut room)?))?;
+    ///     a.post(Work::send(scope.lend(&message)?))?;
     ///     cq.wait()?.ok()?;
     ///     cq.wait()?.ok()?;
     ///     Ok::<(), Box<dyn std::error::Error>>(())
@@ -95,7 +94,7 @@ impl Pd {
         &'env self,
         work: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
     ) -> R {
-        let scope = Scope { pd: self, regions: Mutex::default(), lifetimes: PhantomData };
+        let scope = Scope { pd: self, lent: Registrations::default(), lifetimes: PhantomData };
         work(&scope)
     }
 }
@@ -106,7 +105,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Errors
     ///
     /// [`AllocateError`], also for no bytes and for more than 4 GiB.
-    pub fn lend(&'scope self, bytes: &'env [u8]) -> Result<Lent<'scope>, AllocateError> {
+    pub fn lend(&'scope self, bytes: &'env [u8]) -> Result<Lent, AllocateError> {
         let start = NonNull::from(bytes).cast::<u8>();
         // SAFETY: shared for `'env`, registered for less (rules 1 and 2), for reading (rule 3).
         unsafe { self.enter(start, bytes.len(), Access::NONE) }
@@ -118,7 +117,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Errors
     ///
     /// [`AllocateError`], also for no bytes and for more than 4 GiB.
-    pub fn lend_mut(&'scope self, bytes: &'env mut [u8]) -> Result<Lent<'scope>, AllocateError> {
+    pub fn lend_mut(&'scope self, bytes: &'env mut [u8]) -> Result<Lent, AllocateError> {
         let len = bytes.len();
         let start = NonNull::from(bytes).cast::<u8>();
         // SAFETY: nobody else's for `'env`, registered for less (rules 1 to 3).
@@ -133,12 +132,13 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         start: NonNull<u8>,
         len: usize,
         access: Access,
-    ) -> Result<Lent<'scope>, AllocateError> {
+    ) -> Result<Lent, AllocateError> {
         let short = u32::try_from(len).map_err(|_| AllocateError::TooLong { len })?;
         // SAFETY: the caller's promise; the region ends with the scope (rules 1 and 2).
         let region = unsafe { self.pd.register_region(start, len, access) }?;
         let sge = Sge { addr: region.addr(), len: short, lkey: region.lkey() };
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(region);
-        Ok(Lent { sge, scope: PhantomData })
+        let lent = Lent::new(sge, self.pd.domain().number(), region);
+        self.lent.0.lock().unwrap_or_else(PoisonError::into_inner).push(lent.clone());
+        Ok(lent)
     }
 }

@@ -6,12 +6,12 @@
 
 use crate::context::{DeviceAttr, Pd};
 use crate::cq::{Cq, Owned};
-use crate::error::{Busy, CreateError, PostFailure, Rejected};
+use crate::error::{Busy, CreateError, Rejected};
 use crate::provider::{self, Domain, Events, Port};
 use crate::transport::op;
 use crate::work::Work;
 use adverb_device::locks::Mutex;
-use adverb_device::{BufferNumber, PostError, ReceiveWork, SrqAttr, SrqError};
+use adverb_device::{BufferNumber, ReceiveWork, SrqAttr, SrqError};
 use std::fmt;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
@@ -212,34 +212,32 @@ impl Srq {
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post(&self, work: Work<op::Receive>) -> Result<(), Rejected> {
         let Work { memory, wr_id, .. } = work;
-        let rejected = |why, memory| Rejected { error: why, memory: Some(memory) };
-        if !memory.is_of(self.inner.domain) {
-            return Err(rejected(PostFailure::ForeignMemory, memory));
+        if let Err(error) = memory.check(self.inner.domain) {
+            return Err(Rejected::new(0, error, [memory]));
         }
         let sges = [memory.sge()];
         let number = self.inner.owned().put(memory, None).number;
         let work = ReceiveWork { wr_id, sges: &sges, buffer: BufferNumber::new(number) };
-        self.inner.device.post_receive(&[work]).map_err(|(_, error)| Rejected {
-            error: error.into(),
-            memory: self.inner.owned().take_back(number),
-        })
+        self.inner
+            .device
+            .post_receive(&[work])
+            .map_err(|(_, error)| Rejected::new(0, error, self.inner.owned().take_back(number)))
     }
 
     /// Posts raw receives, in order. Their `buffer` must be `None`. IBTA Vol. 1 §11.4.1.2.
     ///
     /// # Errors
     ///
-    /// The first mistake and the receive it is in; those before it are posted, those from it on
-    /// are not.
+    /// [`Rejected`]: the first mistake and the receive it is in.
     ///
     /// # Safety
     ///
     /// Until a receive has completed, nobody holds a reference to bytes of its scatter entries.
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
-    pub unsafe fn post_recv(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)> {
+    pub unsafe fn post_recv(&self, batch: &[ReceiveWork<'_>]) -> Result<(), Rejected> {
         debug_assert!(batch.iter().all(|work| work.buffer.is_none()), "numbers are ours to give");
-        self.inner.device.post_receive(batch)
+        self.inner.device.post_receive(batch).map_err(Rejected::raw)
     }
 
     /// Ends the queue, or says why it cannot end yet. Dropping the last handle does so without

@@ -5,12 +5,10 @@
 mod support;
 
 use adverb_verbs::{
-    Access, BufferNumber, Context, PostError, PostFailure, QpConfig, QpState, RemoteSlice,
-    SendKind, WcStatus, Work, WorkCompletion,
+    Access, BufferNumber, Context, PostError, QpConfig, QpState, RemoteSlice, SrqConfig, WcStatus,
+    Work, WorkCompletion,
 };
 use support::Bench;
-
-const SEND: SendKind = SendKind::Send { imm: None };
 
 #[test]
 fn unsignaled_work_gives_its_memory_free_when_a_later_request_completes() {
@@ -81,7 +79,7 @@ fn unsignaled_work_without_end_is_refused_before_it_fills_memory() {
             Err(rejected) => break rejected.error,
         }
     };
-    assert_eq!((posted, refused), (4, PostFailure::TooManyUnsignaled { max: 4 }));
+    assert_eq!((posted, refused), (4, PostError::TooManyUnsignaled { max: 4 }));
     while a.post(work()).is_err() {
         bench.context.drive();
     }
@@ -121,7 +119,7 @@ fn slices_come_back_at_the_end_of_their_scope_whatever_is_outstanding() {
     let [a, b] = bench.pair(&cq, &cq);
     let mut room = [7; 8];
     bench.pd.scope(|scope| {
-        b.post_recv_lent(&scope.lend_mut(&mut room).unwrap(), 1).unwrap();
+        b.post(Work::recv(scope.lend_mut(&mut room).unwrap()).wr_id(1)).unwrap();
     });
     room[0] = 8;
     a.post(Work::send(bench.pd.buffer(8).unwrap())).unwrap();
@@ -129,6 +127,34 @@ fn slices_come_back_at_the_end_of_their_scope_whatever_is_outstanding() {
     statuses.sort_unstable_by_key(|status| *status == WcStatus::RemoteOperation);
     assert_eq!(statuses, [WcStatus::LocalProtection, WcStatus::RemoteOperation]);
     assert_eq!(room, [8, 7, 7, 7, 7, 7, 7, 7]);
+}
+
+/// Goal: what a scope has lent is refused once it has ended, by a queue pair and by a shared queue, and comes back;
+/// so is what was lent in another domain.
+#[test]
+fn what_a_scope_has_lent_is_refused_when_it_has_ended() {
+    let bench = Bench::new();
+    let cq = bench.context.create_cq(64).unwrap();
+    let [a, _b] = bench.pair(&cq, &cq);
+    let srq = bench.pd.create_srq(&SrqConfig::new(4)).unwrap();
+    let (mut room, text) = ([7; 8], *b"text");
+    let [room, text] =
+        bench.pd.scope(|scope| [scope.lend_mut(&mut room).unwrap(), scope.lend(&text).unwrap()]);
+    let refused = [
+        a.post(Work::recv(room.clone())).unwrap_err(),
+        srq.post(Work::recv(room)).unwrap_err(),
+        a.post(Work::send(text.clone())).unwrap_err(),
+        a.post_all([Work::send(text.clone()), Work::send(text)]).unwrap_err(),
+    ];
+    for (refused, memory) in refused.into_iter().zip([1, 1, 1, 2]) {
+        assert_eq!((refused.posted, refused.error), (0, PostError::ScopeEnded));
+        assert_eq!(refused.memory.len(), memory);
+    }
+    let other = bench.context.alloc_pd();
+    other.scope(|scope| {
+        let refused = a.post(Work::send(scope.lend(b"text").unwrap())).unwrap_err();
+        assert_eq!(refused.error, PostError::ForeignMemory);
+    });
 }
 
 #[test]
@@ -139,7 +165,7 @@ fn slices_come_back_when_a_scope_panics() {
     let mut room = [7; 8];
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         bench.pd.scope(|scope| {
-            b.post_recv_lent(&scope.lend_mut(&mut room).unwrap(), 1).unwrap();
+            b.post(Work::recv(scope.lend_mut(&mut room).unwrap()).wr_id(1)).unwrap();
             panic!("on purpose");
         })
     }));
@@ -157,8 +183,8 @@ fn a_shared_slice_cannot_be_written_through_work() {
     let [a, b] = bench.pair(&cq, &cq);
     let text = *b"constant";
     bench.pd.scope(|scope| {
-        b.post_recv_lent(&scope.lend(&text).unwrap(), 1).unwrap();
-        a.post_send_lent(SEND, &scope.lend(&text).unwrap(), 2).unwrap();
+        b.post(Work::recv(scope.lend(&text).unwrap()).wr_id(1)).unwrap();
+        a.post(Work::send(scope.lend(&text).unwrap()).wr_id(2)).unwrap();
         let statuses = [cq.wait().unwrap().wc.status, cq.wait().unwrap().wc.status];
         assert!(statuses.contains(&WcStatus::LocalProtection), "{statuses:?}");
     });
@@ -223,7 +249,7 @@ fn posting_in_the_wrong_state_names_the_state_and_gives_the_memory_back() {
     ] {
         let rejected = qp.post(work).unwrap_err();
         assert_eq!(rejected.error, PostError::NotReady { state: QpState::Reset });
-        assert!(rejected.memory.is_some());
+        assert_eq!(rejected.memory.len(), 1);
         assert!(rejected.to_string().contains("RESET"), "{rejected}");
     }
 }

@@ -14,7 +14,7 @@ mod support;
 use adverb_verbs::{
     Access, Ah, AhAttr, Buf, BufferNumber, CompChannel, Context, Cq, CqConfig, InDomain, Memory,
     Modify, Mr, Mw, MwBind, MwKind, Pd, Qkey, Qp, QpConfig, QpState, Rc, RcConnect, Rejected,
-    RemoteSlice, Rkey, RnrRetry, SendKind, Srq, SrqConfig, Uc, Ud, Work, WorkCompletion,
+    RemoteSlice, Rkey, RnrRetry, Srq, SrqConfig, Uc, Ud, Work, WorkCompletion,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -385,7 +385,7 @@ impl World {
         let work = if random.one_in(4) { work.unsignaled() } else { work };
         let work = if random.one_in(4) { work.fence() } else { work };
         if let Err(rejected) = qp.post(work) {
-            self.give_back(rejected.memory, random);
+            self.give_back(rejected.memory.into_iter().next(), random);
         }
         Some(())
     }
@@ -401,7 +401,7 @@ impl World {
             Some(_) | None => qp.post(work.any()),
         };
         if let Err(rejected) = posted {
-            self.give_back(rejected.memory, random);
+            self.give_back(rejected.memory.into_iter().next(), random);
         }
         Some(())
     }
@@ -476,12 +476,11 @@ impl World {
         let (mut room, text) = ([0x5a; 200], [0xa5; 200]);
         pd.scope(|scope| {
             let lent = scope.lend_mut(&mut room).ok()?;
-            let _ = with!(&*qp, qp => qp.post_recv_lent(&lent, 1));
-            let send = SendKind::Send { imm: None };
-            let lent = scope.lend(&text).ok()?;
+            let _ = with!(&*qp, qp => qp.post(Work::recv(lent).wr_id(1)));
+            let work = Work::send(scope.lend(&text).ok()?).wr_id(2);
             let _ = match &*qp {
-                AnyQp::Rc(qp) => qp.post_send_lent(send, &lent, 2),
-                AnyQp::Uc(qp) => qp.post_send_lent(send, &lent, 2),
+                AnyQp::Rc(qp) => qp.post(work),
+                AnyQp::Uc(qp) => qp.post(work),
                 AnyQp::Ud(_) => Ok(()), // It has no peer.
             };
             Some(())
@@ -508,7 +507,7 @@ fn memory_len(memory: &Memory) -> usize {
     match memory {
         Memory::Buf(buf) => buf.len(),
         Memory::Slice(slice) => usize::try_from(slice.len()).unwrap(),
-        Memory::Nothing => 0,
+        Memory::Lent(_) | Memory::Nothing | _ => 0,
     }
 }
 

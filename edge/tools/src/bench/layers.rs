@@ -293,7 +293,7 @@ impl Raw {
         let sges = [self.mr.sge(0, len)?];
         let work = SendWork { kind, data: SendData::Gather(&sges), signaled: true, ..NO_WORK };
         // SAFETY: the range is of the region beside the queue pair (rule 1).
-        unsafe { self.qp.post_send(&[work]) }.map_err(|(_, error)| error)?;
+        unsafe { self.qp.post_send(&[work]) }.map_err(|refused| refused.error)?;
         Ok(())
     }
 }
@@ -307,7 +307,7 @@ impl Layer for Raw {
         let sges = [self.mr.sge(SHORT_BYTES, SHORT_BYTES)?];
         let receive = ReceiveWork { wr_id: 0, sges: &sges, buffer: None };
         // SAFETY: the range is of the region beside the queue pair (rule 1).
-        unsafe { self.qp.post_recv(&[receive]) }.map_err(|(_, error)| error)?;
+        unsafe { self.qp.post_recv(&[receive]) }.map_err(|refused| refused.error)?;
         Ok(())
     }
 

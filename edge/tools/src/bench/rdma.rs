@@ -314,14 +314,14 @@ impl QueuePair {
         let works = works.get(..batch.len()).unwrap_or(&works);
         // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
         let posted = unsafe { self.qp.post_send(works) };
-        posted.map_err(|(_, error)| Failure::Failed(format!("posting a request: {error}")))
+        posted.map_err(|refused| Failure::Failed(format!("posting a request: {refused}")))
     }
 
     #[inline]
     fn post_receive_batch(&self, batch: &[ReceiveWork<'_>]) -> Result<(), Failure> {
         // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
         let posted = unsafe { self.qp.post_recv(batch) };
-        posted.map_err(|(_, error)| Failure::Failed(format!("posting a receive: {error}")))
+        posted.map_err(|refused| Failure::Failed(format!("posting a receive: {refused}")))
     }
 
     /// Makes `work` say what request `at` of a batch is, as the verbs want it.

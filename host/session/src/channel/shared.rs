@@ -465,7 +465,7 @@ impl Shared {
         // block is kept until the work has completed (rule 2), for which it is put into the ring
         // below, before the lock is given back.
         let posted = unsafe { state.qp.post_send(&work) };
-        posted.map_err(|(_, error)| ChannelError::Post(error))?;
+        posted.map_err(|refused| ChannelError::Post(refused.error))?;
         state.sends.post(operation, Some(block), how.claim);
         state.unsignaled = match signaled {
             true => 0,
@@ -484,7 +484,7 @@ impl Shared {
         // SAFETY: `sges` is the range of a block, to which there are no references (rule 1); the
         // block is put into the ring below, before the lock is given back (rule 2).
         let posted = unsafe { state.qp.post_recv(&work) };
-        posted.map_err(|(_, error)| ChannelError::Post(error))?;
+        posted.map_err(|refused| ChannelError::Post(refused.error))?;
         state.receives.post(Operation::Receive, Some(block), Claim::Anybody);
         Ok(ticket)
     }
@@ -813,7 +813,7 @@ fn post_nothing(qp: &Qp<Rc>, wr_id: u64) -> Result<(), PostError> {
         buffer: None,
     };
     // SAFETY: the request has no scatter/gather entries, so there is no memory to hold.
-    unsafe { qp.post_send(&[work]) }.map_err(|(_, error)| error)
+    unsafe { qp.post_send(&[work]) }.map_err(|refused| refused.error)
 }
 
 /// It may have failed because the peer was gone.

@@ -2,12 +2,12 @@
 
 use super::{Chain, Qp};
 use crate::cq::Link;
-use crate::error::{PostFailure, RejectedBatch};
+use crate::error::Rejected;
 use crate::memory::Memory;
 use crate::provider;
 use crate::transport::{Supports, Transport};
 use crate::work::{Kind, Work};
-use adverb_device::{BufferNumber, SendData, SendKind, SendTo, SendWork, Sge};
+use adverb_device::{BufferNumber, PostError, SendData, SendKind, SendTo, SendWork, Sge};
 use std::sync::PoisonError;
 
 /// Requests that go to the device at once. As many as it sends in one burst of short packets.
@@ -27,11 +27,11 @@ impl<T: Transport> Qp<T> {
     ///
     /// # Errors
     ///
-    /// [`RejectedBatch`] says which one was refused, and has its memory and that of all work behind it. What was
+    /// [`Rejected`] says which one was refused, and has its memory and that of all work behind it. What was
     /// before it is posted.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
-    pub fn post_all<O>(&self, works: impl IntoIterator<Item = Work<O>>) -> Result<(), RejectedBatch>
+    pub fn post_all<O>(&self, works: impl IntoIterator<Item = Work<O>>) -> Result<(), Rejected>
     where
         T: Supports<O>,
     {
@@ -51,8 +51,8 @@ impl<T: Transport> Qp<T> {
                 continue;
             };
             let rest = batch.into_iter().skip(at + 1).flatten().chain(works);
-            let memory = refused.into_iter().chain(rest.map(|work| work.memory)).collect();
-            return Err(RejectedBatch { posted: posted + at, error, memory });
+            let memory = refused.into_iter().chain(rest.map(|work| work.memory));
+            return Err(Rejected::new(posted + at, error, memory));
         }
     }
 
@@ -62,7 +62,7 @@ impl<T: Transport> Qp<T> {
         &self,
         batch: &mut [Option<Work>],
         refused: &mut Option<Memory>,
-    ) -> Result<(), (usize, PostFailure)> {
+    ) -> Result<(), (usize, PostError)> {
         let mut at = 0;
         while at < batch.len() {
             let is_send = |work: &Option<Work>| {
@@ -83,7 +83,7 @@ impl<T: Transport> Qp<T> {
                 provider::Qp::Soft(_) | provider::Qp::Hw(_) => {
                     if let Some(work) = rest.first_mut().and_then(Option::take) {
                         self.post_any(work).map_err(|rejected| {
-                            *refused = rejected.memory;
+                            *refused = rejected.memory.into_iter().next();
                             (at, rejected.error)
                         })?;
                     }
@@ -99,7 +99,7 @@ impl<T: Transport> Qp<T> {
         &self,
         qp: &adverb_device::Qp,
         run: &mut [Option<Work>],
-    ) -> Result<(), (usize, PostFailure)> {
+    ) -> Result<(), (usize, PostError)> {
         // Held until the requests are posted, so that they are in the chain in their order.
         let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sges = [[Sge { addr: 0, len: 0, lkey: 0 }; 1]; BATCH];
@@ -114,12 +114,12 @@ impl<T: Transport> Qp<T> {
             };
             let max = self.cap.max_send_wr;
             let before = chains.get(at).copied().unwrap_or_default();
-            if !work.memory.is_of(self.domain) {
-                refused = Some((at, PostFailure::ForeignMemory));
+            if let Err(error) = work.memory.check(self.domain) {
+                refused = Some((at, error));
                 break;
             }
             if !work.signaled && before.len >= max {
-                refused = Some((at, PostFailure::TooManyUnsignaled { max }));
+                refused = Some((at, PostError::TooManyUnsignaled { max }));
                 break;
             }
             *sge = [work.memory.sge()];
@@ -141,7 +141,7 @@ impl<T: Transport> Qp<T> {
             let to = match work.to.soft() {
                 Ok(to) => to,
                 Err(error) => {
-                    refused = Some((made, error.into()));
+                    refused = Some((made, error));
                     break;
                 }
             };
@@ -158,7 +158,7 @@ impl<T: Transport> Qp<T> {
         let result = qp.post_send(requests.get(..made).unwrap_or_default());
         let (posted, error) = match result {
             Ok(()) => (made, refused),
-            Err((at, error)) => (at, Some((at, error.into()))),
+            Err((at, error)) => (at, Some((at, error))),
         };
         *chain = chains.get(posted).copied().unwrap_or_default();
         for (work, link) in run.iter_mut().zip(&links).skip(posted) {

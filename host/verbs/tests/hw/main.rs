@@ -13,10 +13,9 @@ mod fake;
 
 use adverb_verbs::{
     Access, AhAttr, AllocateError, Buf, Connected, Context, Cq, CqConfig, CreateError, EventKind,
-    GRH_LEN, InDomain, Memory, Modify, MwKind, Pd, PostError, PostFailure, Provider, Qkey, Qp,
-    QpConfig, QpState, Rc, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, SrqConfig,
-    Supports, Timestamps, Uc, Ud, WcOpcode, WcStatus, Work, WorkCompletion, XrcInitiator, devices,
-    op,
+    GRH_LEN, InDomain, Memory, Modify, MwKind, Pd, PostError, Provider, Qkey, Qp, QpConfig,
+    QpState, Rc, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, SrqConfig, Supports,
+    Timestamps, Uc, Ud, WcOpcode, WcStatus, Work, WorkCompletion, XrcInitiator, devices, op,
 };
 use std::time::{Duration, Instant};
 
@@ -210,10 +209,8 @@ fn datagrams_go_where_their_address_handle_says() {
     let long = pair.pd.buffer(8192).unwrap();
     let ah = pair.pd.create_ah(&AhAttr::new(pair.b.address().unwrap().gid)).unwrap();
     let refused = pair.a.post(Work::send_to(long, &ah, pair.b.number(), qkey)).unwrap_err();
-    let too_long = PostFailure::Refused(PostError::DatagramTooLong {
-        len: 8192,
-        mtu: context.query_port().active_mtu.bytes(),
-    });
+    let too_long =
+        PostError::DatagramTooLong { len: 8192, mtu: context.query_port().active_mtu.bytes() };
     assert_eq!(refused.error, too_long);
 }
 
@@ -385,7 +382,7 @@ fn mistakes_are_errors_before_anything_is_queued() {
     assert!(matches!(error, CreateError::ForeignCq), "{error}");
     let foreign = soft.alloc_pd().buffer(8).unwrap();
     let refused = pair.a.post(Work::recv(foreign)).unwrap_err();
-    assert_eq!(refused.error, PostFailure::ForeignMemory);
+    assert_eq!(refused.error, PostError::ForeignMemory);
 
     let most = context.query_device().max_sge;
     let config = QpConfig { max_send_sge: most + 1, ..QpConfig::new(&pair.cq) };
@@ -433,9 +430,8 @@ fn slices_are_lent_for_the_length_of_a_scope() {
     let pair = rc(&fake::open());
     let (message, mut room) = (*b"hello", [0; 5]);
     pair.pd.scope(|scope| {
-        pair.b.post_recv_lent(&scope.lend_mut(&mut room).unwrap(), 1).unwrap();
-        let kind = SendKind::Send { imm: None };
-        pair.a.post_send_lent(kind, &scope.lend(&message).unwrap(), 2).unwrap();
+        pair.b.post(Work::recv(scope.lend_mut(&mut room).unwrap()).wr_id(1)).unwrap();
+        pair.a.post(Work::send(scope.lend(&message).unwrap()).wr_id(2)).unwrap();
         let done = pair.wait(2);
         assert!(done.iter().all(|(wc, _)| wc.status == WcStatus::Success), "{done:?}");
     });

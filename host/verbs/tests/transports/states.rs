@@ -173,12 +173,11 @@ fn a_failed_send_queue_works_again_when_told_to() {
     a.connect(there).expect("connected");
     b.connect(here).expect("connected");
     let mut short = [1_u8; 3000];
-    let send = adverb_verbs::SendKind::Send { imm: None };
     // The loan ends while the request waits in SQD, so that its memory is gone when it is sent.
     a.modify(&Modify::to(QpState::Sqd)).expect("SQD");
     pd.scope(|scope| {
         let lent = scope.lend_mut(&mut short).expect("memory");
-        a.post_send_lent(send, &lent, 1).expect("room");
+        a.post(Work::send(lent).wr_id(1)).expect("room");
     });
     a.modify(&Modify::to(QpState::Rts)).expect("RTS");
     let failed = wait(&cq);

@@ -218,7 +218,7 @@ fn nothing_is_posted_to_a_target_and_no_receives_to_an_initiator(path: Path) {
         "queue pairs of type XRC initiator have no receives of their own"
     );
     let refused = scene.target.post(Work::send(scene.buffer(b"x")).any()).expect_err("no sends");
-    assert!(matches!(refused.error, adverb_verbs::PostFailure::ForeignMemory), "{refused}");
+    assert!(matches!(refused.error, PostError::ForeignMemory), "{refused}");
     let refused = scene.initiator.post(Work::send(scene.buffer(b"x")).any()).expect_err("to whom?");
     let kind = adverb_verbs::QpType::XrcInitiator;
     assert_eq!(refused.error, PostError::Address { kind });

@@ -185,13 +185,13 @@ impl Side {
     /// Posts raw requests.
     pub(crate) fn post_send(&self, batch: &[SendWork<'_>]) -> Result<(), (usize, PostError)> {
         // SAFETY: the requests name bytes of regions, to which nobody holds a reference (header).
-        unsafe { self.qp.post_send(batch) }
+        unsafe { self.qp.post_send(batch) }.map_err(|refused| (refused.posted, refused.error))
     }
 
     /// Posts raw receives.
     pub(crate) fn post_recv(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)> {
         // SAFETY: the receives name bytes of regions, to which nobody holds a reference (header).
-        unsafe { self.qp.post_recv(batch) }
+        unsafe { self.qp.post_recv(batch) }.map_err(|refused| (refused.posted, refused.error))
     }
 
     pub(crate) fn wait(&self) -> Completion {

@@ -27,6 +27,9 @@ pub enum PostError {
     },
     /// The address handle is of another protection domain, or of another device.
     ForeignAddress,
+    /// The memory was registered in another protection domain than the queue pair's. Of work that owns its memory;
+    /// of raw requests the completion says so.
+    ForeignMemory,
     /// The memory window belongs to another protection domain than the queue pair.
     ForeignWindow,
     /// READs and atomics bring data back, and an inline buffer cannot take it.
@@ -62,6 +65,8 @@ pub enum PostError {
         /// How many there are.
         capacity: u64,
     },
+    /// The scope that lent the memory has ended.
+    ScopeEnded,
     /// The queue pair takes its receives from a shared receive queue.
     SharedReceives,
     /// READs and atomics were given no room when the queue pair was connected.
@@ -73,6 +78,11 @@ pub enum PostError {
     },
     /// The pieces together exceed 2 GiB.
     TooLong,
+    /// As many unsignaled requests hold their memory as the queue has room for.
+    TooManyUnsignaled {
+        /// How many may.
+        max: u32,
+    },
     /// More pieces than the queue pair was made for.
     TooManySges {
         /// What was asked.
@@ -106,6 +116,9 @@ impl fmt::Display for PostError {
             Self::AtomicLength { len } => {
                 write!(f, "an atomic returns 8 bytes, but the buffer has {len}")
             }
+            Self::ForeignMemory => {
+                f.write_str("the memory was registered in another protection domain")
+            }
             Self::ForeignWindow => f.write_str(
                 "the memory window and the queue pair are of different protection domains",
             ),
@@ -132,6 +145,7 @@ impl fmt::Display for PostError {
             Self::ReadsNotAllowed => f.write_str(
                 "the queue pair was connected with max_rd_atomic = 0, so it cannot READ",
             ),
+            Self::ScopeEnded => f.write_str("the scope that lent the memory has ended"),
             Self::SharedReceives => f.write_str(
                 "the queue pair takes its receives from a shared receive queue: post them there",
             ),
@@ -139,6 +153,11 @@ impl fmt::Display for PostError {
                 write!(f, "the device refused it: {}", io::Error::from_raw_os_error(*errno))
             }
             Self::TooLong => f.write_str("the buffer is longer than 2 GiB, the longest message"),
+            Self::TooManyUnsignaled { max } => write!(
+                f,
+                "{max} unsignaled requests hold their memory until a signaled one completes: \
+                 post one that is"
+            ),
             Self::TooManySges { count, max } => {
                 write!(f, "{count} pieces of buffer, but the queue pair was made for {max}")
             }
