@@ -3,7 +3,8 @@
 //! The device of each endpoint is the one that has the local address of its connection, unless the
 //! settings name one. Newcomers are served side by side, so that one that says nothing keeps no other waiting. Each
 //! has a deadline; one that misses it, or says something else than a client does, is told so and gone. If there are
-//! too many, the oldest that has not said who it is goes.
+//! too many, the oldest that has not said who it is goes; if all have, the one that has owed its last word the
+//! longest, and for longer than [`READY_TIME`].
 
 use crate::adapter::{Adapter, Adapters};
 use crate::auth::{self, Role, Secret};
@@ -19,7 +20,7 @@ use adverb_sys::eventfd::EventFd;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 
 /// Accepts clients, each an [`Endpoint`].
@@ -61,7 +62,7 @@ enum Stage {
     /// It has, and was asked whether it knows the secret. It has no queue pairs here as yet.
     Challenged { hello: Frame, nonce: [u8; NONCE_BYTES] },
     /// It was answered, and has not said that it can receive.
-    Answered { adapter: Adapter, peer: PeerInfo, channels: Vec<Unlinked> },
+    Answered { adapter: Adapter, peer: PeerInfo, channels: Vec<Unlinked>, since: Instant },
 }
 
 impl ServerSession {
@@ -224,16 +225,28 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Sends away the oldest of those that have not said, or not proved, who they are. False if all have.
+    /// Sends away the oldest of those that have not said, or not proved, who they are; or else the one that was
+    /// answered the longest ago, if it has had time to say that it can receive. False if there is none.
     fn make_room(&mut self) -> bool {
         let is_unknown = |n: &Newcomer| !matches!(n.stage, Stage::Answered { .. });
-        let Some(oldest) = self.newcomers.iter().position(is_unknown) else {
+        let oldest = self.newcomers.iter().position(is_unknown);
+        let Some(at) = oldest.or_else(|| self.longest_answered()) else {
             return false;
         };
-        let mut newcomer = self.remove(oldest);
+        let mut newcomer = self.remove(at);
         debug!(from = %newcomer.from, "there are too many newcomers: the oldest has to go");
         newcomer.connector.part(&busy());
         true
+    }
+
+    /// The newcomer that was answered the longest ago, and [`READY_TIME`] at least.
+    fn longest_answered(&self) -> Option<usize> {
+        let answered = self.newcomers.iter().enumerate().filter_map(|(at, n)| match n.stage {
+            Stage::Answered { since, .. } => Some((since, at)),
+            Stage::Silent | Stage::Challenged { .. } => None,
+        });
+        let (since, at) = answered.min()?;
+        (since.elapsed() >= READY_TIME).then_some(at)
     }
 
     fn remove(&mut self, at: usize) -> Newcomer {
@@ -327,14 +340,14 @@ impl Newcomer {
         set_up::connect(&adapter, &channels, &peer)?;
         let ours = set_up::hello(&adapter, &channels, place, peer.path_mtu, peer.features)?;
         self.connector.send(&Frame::Welcome(ours), at_once())?;
-        self.stage = Stage::Answered { adapter, peer, channels };
+        self.stage = Stage::Answered { adapter, peer, channels, since: Instant::now() };
         Ok(())
     }
 
     fn finish(mut self, step: Result<Step, Failure>) -> Result<Endpoint, AcceptError> {
         let from = self.from;
         match (step, self.stage) {
-            (Ok(_), Stage::Answered { adapter, peer, channels }) => {
+            (Ok(_), Stage::Answered { adapter, peer, channels, .. }) => {
                 Endpoint::new(&adapter, peer, self.connector, channels, None)
                     .map_err(|error| AcceptError::Stranger { from, error })
             }
@@ -365,6 +378,8 @@ fn busy() -> Frame {
 }
 
 const BELL: u64 = 2;
-/// Newcomers at once. For more of them the oldest that has not said who it is goes; if all have, they are told
-/// to come back.
+/// How long a newcomer that was answered keeps its place when there is none left for others. A client needs a round
+/// trip, unless its packets are lost on the way.
+const READY_TIME: Duration = Duration::from_secs(1);
+/// Newcomers at once. More of them are told to come back, if none has to go.
 const NEWCOMERS_MAX: usize = 64;

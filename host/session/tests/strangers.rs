@@ -207,6 +207,25 @@ fn more_newcomers_than_a_server_serves_are_told_to_come_again() {
     assert_eq!(served.count(), 1);
 }
 
+/// Goal: newcomers that say who they are and then fall silent keep a client out for a second, and not until their
+/// time is over.
+/// Method: they take all places, and stay; their patience is longer than the test's.
+#[test]
+fn newcomers_that_fall_silent_after_the_welcome_do_not_keep_a_client_out() {
+    let (address, results) = server(Config::default().handshake_timeout(10 * LONG));
+    let silent: Vec<_> = (0..64)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&Frame::Hello(hello("data")).emit()).unwrap();
+            stream.read_exact(&mut [0]).unwrap(); // The server has said Welcome.
+            stream
+        })
+        .collect();
+    connects(address);
+    results.recv_timeout(LONG).unwrap().unwrap();
+    drop(silent);
+}
+
 /// A server that says these bytes to whoever comes, and hangs up when told.
 fn impostor(bytes: Vec<u8>) -> (SocketAddr, mpsc::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
