@@ -6,8 +6,7 @@ use crate::link::errors::ConnectError;
 use crate::link::udp::endpoint::{Endpoint, gid_of};
 use crate::link::udp::multicast::{Group, GroupError, GroupLimits};
 use crate::link::udp::steering::{scope, steer};
-use crate::registry::DomainClaim;
-use crate::registry::probe;
+use crate::registry::{DomainClaim, Members, probe};
 use adverb_engine::Gid;
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Interest};
@@ -156,10 +155,38 @@ impl Port {
             self.links.registry.with_group(
                 gid_of(addr.ip()).0,
                 scope(addr),
-                |registry, members| steer(&endpoint, registry.routes(members)),
+                |registry, members| {
+                    self.keep_place(members);
+                    steer(&endpoint, registry.routes(members))
+                },
             )?;
         }
         Ok(())
+    }
+
+    /// The list of an address's sockets leaves this port's out only if it was written over. A census finds its place.
+    fn keep_place(&self, members: &mut Members) {
+        let me = self.links.registry.slot();
+        if !members.contains(&me) {
+            members.push(me);
+            self.links.counters.registry_repairs.add(1);
+        }
+    }
+
+    /// Puts right what others have written over of this port's part of the registry. The helper looks after this, now
+    /// and then, and so does whoever is about to meet another device.
+    pub(crate) fn mend_registry(&self) {
+        let registry = &self.links.registry;
+        self.links.counters.registry_repairs.add(registry.mend());
+        let now = clock::now_ns();
+        if now < self.listed.load(Ordering::Relaxed).saturating_add(MENDING_NANOS) {
+            return;
+        }
+        self.listed.store(now, Ordering::Relaxed);
+        let addrs: Vec<_> = lock(&self.endpoints).values().map(|endpoint| endpoint.addr).collect();
+        if addrs.into_iter().any(|addr| !registry.is_in_group(gid_of(addr.ip()).0, scope(addr))) {
+            self.misled.store(MISLED_MAX, Ordering::Relaxed);
+        }
     }
 
     /// Puts steering right if it has gone wrong. The helper looks after this, now and then.
@@ -188,6 +215,7 @@ impl Port {
         let until = clock::now_ns() + CENSUS_NANOS;
         // Nothing waits here, for the helper has packets to look after.
         self.links.registry.try_with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
+            self.keep_place(members);
             steer(endpoint, registry.routes(members))?;
             let ask = |place, nonce| {
                 let probe = probe::emit(place, nonce);

@@ -135,6 +135,7 @@ impl Shared {
                 self.standby.end_looking();
                 self.silence(&events);
                 if let Some(port) = port.upgrade() {
+                    port.mend_registry();
                     port.mend_steering();
                     port.show_counters();
                 }
@@ -170,6 +171,7 @@ impl Shared {
             if port.help() {
                 last_busy = now;
             } else if now.saturating_sub(last_busy) > nanos(LINGER) {
+                port.mend_registry();
                 port.mend_steering();
                 self.sleep(port, events);
                 last_busy = clock::now_ns();

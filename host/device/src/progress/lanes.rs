@@ -126,6 +126,7 @@ impl Port {
             self.remember_lane(&lane);
             return Ok(lane);
         }
+        self.mend_registry(); // By which the other sees that this device is who it says it is.
         let met = self.neighbours().map(|usher| usher.meet(peer, in_vain));
         let Some(Ok(lane)) = met else {
             // It has died, or is stopped: a cable whose other end nobody has plugged in.
@@ -543,6 +544,15 @@ impl Meeting for Port {
         // Whoever sleeps may be waiting for what it has left behind.
         let _ = self.standby.bell().fd().signal();
         self.standby.bell().suspect();
+    }
+
+    fn mend_registry(&self) {
+        self.mend_registry();
+    }
+
+    fn answer_newcomers(&self) {
+        let mended = self.links.registry.answer_newcomers();
+        self.links.counters.registry_repairs.add(mended);
     }
 
     fn count_refused_neighbour(&self) {

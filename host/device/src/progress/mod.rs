@@ -209,6 +209,8 @@ pub struct Port {
     misled: AtomicU32,
     /// When that was last tried, in nanoseconds.
     mended: AtomicU64,
+    /// When it was last looked whether this port's sockets are listed where they belong.
+    listed: AtomicU64,
     helper: Helper,
     pub(crate) standby: Arc<Standby>,
     pub(crate) audience: Arc<Audience>,
@@ -294,6 +296,7 @@ impl Port {
             drives: AtomicU64::new(0),
             misled: AtomicU32::new(0),
             mended: AtomicU64::new(0),
+            listed: AtomicU64::new(0),
             helper,
             standby,
             audience: Arc::new(Audience::counting_in(counters)),
@@ -319,6 +322,7 @@ impl Port {
     }
 
     pub(crate) fn take_number(&self) -> io::Result<Qpn> {
+        self.mend_registry(); // By which others find what has the number.
         let mut numbers = lock(&self.numbers);
         if let Some(number) = numbers.free.pop_front() {
             return Ok(number);

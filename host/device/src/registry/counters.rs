@@ -92,6 +92,8 @@ counters! {
     refused_neighbours,
     /// Lanes from other processes of this host that were cut, because what they wrote makes no sense.
     broken_lanes,
+    /// Places in the registry where other processes of this user had written nonsense, and that were put right.
+    registry_repairs,
     /// Completion queues that have overrun.
     num_cqovf,
     /// Asynchronous events that found their queue full.

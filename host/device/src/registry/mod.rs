@@ -10,11 +10,14 @@
 pub(crate) mod counters;
 pub(crate) mod ledger;
 pub(crate) mod letter;
+mod own;
 pub(crate) mod probe;
 pub(crate) mod relay;
 pub(crate) mod rendezvous;
 
+use self::own::{Own, halves};
 use self::rendezvous::Place;
+use crate::sync::Mutex;
 use adverb_sys::lock::{self, FileLock};
 use adverb_sys::memory::Mapping;
 use adverb_sys::unix::Listener;
@@ -22,6 +25,7 @@ use adverb_sys::{clock, process};
 use adverb_wire::Qpn;
 use std::fs::{File, Metadata};
 use std::io;
+use std::mem;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -216,6 +220,8 @@ pub(crate) struct Registry {
     processes: u32,
     /// Where newcomers ask for the file; `None` while the device joins.
     listener: Option<Listener>,
+    /// What this device has written into the file.
+    own: Mutex<Own>,
 }
 
 impl Registry {
@@ -248,11 +254,13 @@ impl Registry {
         self.listener.as_ref()
     }
 
-    /// Answers the newcomers that wait.
-    pub(crate) fn answer_newcomers(&self) {
+    /// Answers the newcomers that wait; says how many words of what they look at first had to be put right.
+    pub(crate) fn answer_newcomers(&self) -> u64 {
+        let mended = self.mend_head();
         if let Some(listener) = &self.listener {
             rendezvous::answer(listener, self.place.user(), VERSION, &self.file);
         }
+        mended
     }
 
     /// Takes a slot in the registry that is `file`, an open file description of our own.
@@ -262,16 +270,13 @@ impl Registry {
         let fresh = !is_ours(&file)?;
         let memory = Mapping::shared(&file, layout::WORDS * WORD_BYTES)?;
         let (slot, processes, listener) = (SlotId::NONE, process::namespace().unwrap_or(0), None);
-        let mut registry = Self { path, file, memory, slot, place, processes, listener };
-        if fresh {
-            registry.word(layout::MAGIC).store(MAGIC, Ordering::Relaxed);
-            registry.word(layout::VERSION).store(VERSION, Ordering::Relaxed);
-            let secret = adverb_sys::random::number();
-            for (n, half) in [secret & 0xffff_ffff, secret >> 32].into_iter().enumerate() {
-                let half = u32::try_from(half).unwrap_or(0);
-                registry.word(layout::SECRET + n).store(half, Ordering::Relaxed);
-            }
-        }
+        let own = Mutex::default();
+        let mut registry = Self { path, file, memory, slot, place, processes, listener, own };
+        registry.remember_secret(match fresh {
+            true => adverb_sys::random::number(),
+            false => registry.written_secret(),
+        });
+        registry.mend_head();
         registry.slot = registry.take_slot()?;
         drop(exclusive);
         Ok(registry)
@@ -301,16 +306,20 @@ impl Registry {
             self.forget_blocks_of(slot);
             self.leave_groups(slot);
             self.forget_domains_of(slot);
-            self.slot_word(slot, layout::SLOT_SERIAL).fetch_add(1, Ordering::Relaxed);
-            self.slot_word(slot, layout::SLOT_PID).store(std::process::id(), Ordering::Relaxed);
-            self.slot_word(slot, layout::SLOT_PROCESSES).store(self.processes, Ordering::Relaxed);
-            for field in [
-                layout::SLOT_RELAY_PORT,
-                layout::SLOT_LENDS,
-                layout::SLOT_COUNTERS,
-                layout::SLOT_ASKED,
+            let serial = self.slot_word(slot, layout::SLOT_SERIAL).load(Ordering::Relaxed);
+            for (field, value) in [
+                (layout::SLOT_SERIAL, serial.wrapping_add(1)),
+                (layout::SLOT_PID, std::process::id()),
+                (layout::SLOT_PROCESSES, self.processes),
+                (layout::SLOT_RELAY_PORT, 0),
+                (layout::SLOT_LENDS, 0),
+                (layout::SLOT_NONCE, 0),
+                (layout::SLOT_NONCE + 1, 0),
+                (layout::SLOT_INTERFACE, 0),
+                (layout::SLOT_COUNTERS, 0),
+                (layout::SLOT_ASKED, 0),
             ] {
-                self.slot_word(slot, field).store(0, Ordering::Relaxed);
+                self.set_field(slot, field, value);
             }
             return Ok(slot);
         }
@@ -342,6 +351,15 @@ impl Registry {
     fn is_alive(&self, slot: SlotId) -> bool {
         let byte = LOCKS_START + u64::from(slot.0);
         slot == self.slot || lock::is_byte_locked(&self.file, byte).unwrap_or(true)
+    }
+
+    /// As [`Registry::is_alive`], but the kernel is asked once for each slot: nonsense may name one everywhere.
+    fn liveness(&self) -> impl FnMut(SlotId) -> bool {
+        let mut known = vec![None; layout::SLOT_COUNT];
+        move |slot| match known.get_mut(index(slot.0)) {
+            Some(known) => *known.get_or_insert_with(|| self.is_alive(slot)),
+            None => false,
+        }
     }
 
     fn block_word(&self, block: Block) -> &AtomicU32 {
@@ -386,7 +404,7 @@ impl Registry {
         for place in 0..layout::DOMAIN_COUNT {
             let owner = self.domain_word(place, layout::DOMAIN_OWNER);
             if owner.load(Ordering::Relaxed) == slot.0 + 1 {
-                self.release_domain(DomainClaim(place));
+                self.vacate_domain(place);
             }
         }
     }
@@ -431,6 +449,7 @@ impl Registry {
             self.domain_word(place, layout::DOMAIN_NAME + n).store(word, Ordering::Relaxed);
         }
         self.domain_word(place, layout::DOMAIN_OWNER).store(self.slot.0 + 1, Ordering::Release);
+        self.remember_claim(place, name);
         self.word(layout::DOMAIN_CHANGES).fetch_add(1, Ordering::Release);
         drop(exclusive);
         Ok(DomainClaim(place))
@@ -438,7 +457,12 @@ impl Registry {
 
     /// Gives a claim up.
     pub(crate) fn release_domain(&self, claim: DomainClaim) {
-        self.domain_word(claim.0, layout::DOMAIN_OWNER).store(0, Ordering::Release);
+        self.forget_claim(claim.0);
+        self.vacate_domain(claim.0);
+    }
+
+    fn vacate_domain(&self, place: usize) {
+        self.domain_word(place, layout::DOMAIN_OWNER).store(0, Ordering::Release);
         self.word(layout::DOMAIN_CHANGES).fetch_add(1, Ordering::Release);
     }
 
@@ -467,16 +491,18 @@ impl Registry {
         // before is for probes.
         let count = layout::BLOCK_COUNT - 3;
         let start = usize::try_from(clock::now_ns() >> 10).unwrap_or(0) % count;
+        let mut is_alive = self.liveness();
         let free =
             Self::blocks().skip(1).take(count).cycle().skip(start).take(count).find(|block| {
                 match self.block_word(*block).load(Ordering::Relaxed) {
                     0 => true,
-                    owner => !self.is_alive(SlotId(owner - 1)),
+                    owner => !is_alive(SlotId(owner - 1)),
                 }
             });
         let block =
             free.ok_or_else(|| io::Error::other("all queue pair numbers of this host are in use"))?;
         self.block_word(block).store(self.slot.0 + 1, Ordering::Release);
+        self.remember_block(block);
         drop(exclusive);
         Ok(block)
     }
@@ -489,8 +515,7 @@ impl Registry {
 
     /// Says where packets for this slot can be passed on.
     pub(crate) fn set_relay_port(&self, port: u16) {
-        let word = self.slot_word(self.slot, layout::SLOT_RELAY_PORT);
-        word.store(u32::from(port), Ordering::Release);
+        self.set_field(self.slot, layout::SLOT_RELAY_PORT, u32::from(port));
     }
 
     /// Where packets for `slot` can be passed on.
@@ -507,14 +532,11 @@ impl Registry {
     /// Says that other devices of the host can come by way of shared memory of this version, by which
     /// number they know this device, and which network interface it is.
     pub(crate) fn set_lends(&self, version: u32, nonce: u64, interface: u32) {
-        let word = self.slot_word(self.slot, layout::SLOT_INTERFACE);
-        word.store(interface, Ordering::Relaxed);
-        let [low, high] = [nonce & 0xffff_ffff, nonce >> 32];
-        for (n, half) in [low, high].into_iter().enumerate() {
-            let word = self.slot_word(self.slot, layout::SLOT_NONCE + n);
-            word.store(u32::try_from(half).unwrap_or(0), Ordering::Relaxed);
+        self.set_field(self.slot, layout::SLOT_INTERFACE, interface);
+        for (n, half) in halves(nonce).into_iter().enumerate() {
+            self.set_field(self.slot, layout::SLOT_NONCE + n, half);
         }
-        self.slot_word(self.slot, layout::SLOT_LENDS).store(version, Ordering::Release);
+        self.set_field(self.slot, layout::SLOT_LENDS, version);
     }
 
     /// The network interface of the device in `slot`, if it lends memory.
@@ -541,8 +563,8 @@ impl Registry {
         Some(high << 32 | low)
     }
 
-    /// What devices of this registry know and other users do not.
-    pub(crate) fn secret(&self) -> u64 {
+    /// The secret, as it is in the file.
+    fn written_secret(&self) -> u64 {
         let [low, high] =
             [0, 1].map(|n| u64::from(self.word(layout::SECRET + n).load(Ordering::Relaxed)));
         high << 32 | low
@@ -557,8 +579,7 @@ impl Registry {
 
     /// Says behind which descriptor of this process its counters are.
     pub(crate) fn set_counters(&self, descriptor: u32) {
-        let word = self.slot_word(self.slot, layout::SLOT_COUNTERS);
-        word.store(descriptor.saturating_add(1), Ordering::Release);
+        self.set_field(self.slot, layout::SLOT_COUNTERS, descriptor.saturating_add(1));
     }
 
     /// How often others have asked for this slot's counters.
@@ -673,30 +694,15 @@ impl Registry {
 
     /// The place of a group, and its members that live.
     fn find_group(&self, address: [u8; 16], scope: u32) -> io::Result<(usize, Members)> {
-        let [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3] = address;
-        let key = [
-            u32::from_be_bytes([a0, a1, a2, a3]),
-            u32::from_be_bytes([b0, b1, b2, b3]),
-            u32::from_be_bytes([c0, c1, c2, c3]),
-            u32::from_be_bytes([d0, d1, d2, d3]),
-            scope,
-        ];
-        let bases = (0..layout::GROUP_COUNT).map(|n| layout::GROUPS + n * layout::GROUP_WORDS);
-        for base in bases.clone() {
-            let known: [u32; 5] = std::array::from_fn(|n| {
-                self.word(base + layout::GROUP_ADDRESS + n).load(Ordering::Relaxed)
-            });
+        let (key, mut is_alive) = (group_key(address, scope), self.liveness());
+        for base in self.bases_of(key) {
             // An empty one may be an old place of a group that has another one now.
-            if known == key && self.word(base + layout::GROUP_LEN).load(Ordering::Relaxed) > 0 {
-                let members = self.read_members(base);
-                if !members.is_empty() {
-                    return Ok((base, members));
-                }
+            let members = self.read_members(base, &mut is_alive);
+            if !members.is_empty() {
+                return Ok((base, members));
             }
         }
-        let free = bases
-            .clone()
-            .find(|base| !self.listed_members(*base).any(|member| self.is_alive(member)));
+        let free = bases().find(|base| !self.listed_members(*base).any(&mut is_alive));
         let base = free.ok_or_else(|| {
             let most = layout::GROUP_COUNT;
             io::Error::other(format!(
@@ -711,6 +717,20 @@ impl Registry {
         Ok((base, Members::new()))
     }
 
+    /// Where a group is, or was.
+    fn bases_of(&self, key: [u32; 5]) -> impl Iterator<Item = usize> + '_ {
+        bases().filter(move |base| {
+            let known = |n| self.word(base + layout::GROUP_ADDRESS + n).load(Ordering::Relaxed);
+            std::array::from_fn(known) == key
+        })
+    }
+
+    /// This device is in the group of an address, as far as one can see at a glance.
+    pub(crate) fn is_in_group(&self, address: [u8; 16], scope: u32) -> bool {
+        self.bases_of(group_key(address, scope))
+            .any(|base| self.listed_members(base).any(|member| member == self.slot))
+    }
+
     /// The members of a group, in order; not necessarily alive.
     fn listed_members(&self, base: usize) -> impl Iterator<Item = SlotId> + '_ {
         let len = self.word(base + layout::GROUP_LEN).load(Ordering::Relaxed);
@@ -720,12 +740,15 @@ impl Registry {
     }
 
     /// The members of a group that live. The kernel fills a dead one's place with the last, and so
-    /// does this.
-    fn read_members(&self, base: usize) -> Members {
+    /// does this. Each has one socket: that it is there twice is nonsense.
+    fn read_members(&self, base: usize, mut is_alive: impl FnMut(SlotId) -> bool) -> Members {
         let mut members: Members = self.listed_members(base).collect();
+        let mut is_there = vec![false; layout::SLOT_COUNT];
         let mut at = 0;
         while let Some(member) = members.get(at) {
-            if self.is_alive(*member) {
+            let is_new =
+                is_there.get_mut(index(member.0)).is_some_and(|there| !mem::replace(there, true));
+            if is_new && is_alive(*member) {
                 at += 1;
             } else {
                 members.swap_remove(at);
@@ -737,7 +760,7 @@ impl Registry {
     /// Takes a dead process's sockets out of all groups: nobody can tell that it is dead once its slot
     /// is somebody else's.
     fn leave_groups(&self, slot: SlotId) {
-        for base in (0..layout::GROUP_COUNT).map(|n| layout::GROUPS + n * layout::GROUP_WORDS) {
+        for base in bases() {
             let mut members: Members = self.listed_members(base).collect();
             let before = members.len();
             while let Some(at) = members.iter().position(|member| *member == slot) {
@@ -848,6 +871,23 @@ fn slot_place(slot: SlotId, field: usize) -> usize {
     layout::SLOTS + slot * layout::SLOT_WORDS + field
 }
 
+/// What a group is known by: an address, and the scope of one that needs it.
+fn group_key(address: [u8; 16], scope: u32) -> [u32; 5] {
+    let [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3] = address;
+    [
+        u32::from_be_bytes([a0, a1, a2, a3]),
+        u32::from_be_bytes([b0, b1, b2, b3]),
+        u32::from_be_bytes([c0, c1, c2, c3]),
+        u32::from_be_bytes([d0, d1, d2, d3]),
+        scope,
+    ]
+}
+
+/// Where groups are.
+fn bases() -> impl Iterator<Item = usize> {
+    (0..layout::GROUP_COUNT).map(|n| layout::GROUPS + n * layout::GROUP_WORDS)
+}
+
 fn index(word: u32) -> usize {
     usize::try_from(word).unwrap_or(usize::MAX)
 }
@@ -887,10 +927,10 @@ mod tests {
     use super::*;
 
     /// A registry file of a test's own, and a new description of it whenever it is asked for.
-    struct Scratch(File);
+    pub(super) struct Scratch(File);
 
     impl Scratch {
-        fn new() -> Self {
+        pub(super) fn new() -> Self {
             Self(Place::current().unwrap().make(layout::WORDS * WORD_BYTES).unwrap())
         }
 
@@ -898,7 +938,7 @@ mod tests {
             open_existing(&rendezvous::path_of(&self.0)).unwrap()
         }
 
-        fn join(&self) -> io::Result<Registry> {
+        pub(super) fn join(&self) -> io::Result<Registry> {
             Registry::join_by(self.open(), Place::current().unwrap())
         }
     }

@@ -7,7 +7,7 @@
 //! `ADVERB_SCRIBBLE_SECONDS` says how long each test runs, 8 if it says nothing; `ADVERB_SCRIBBLE_SEED=0x…` chooses
 //! the first seed, which the output names.
 
-use crate::agent::Agent;
+use crate::agent::{Agent, registry_of};
 use crate::alone::alone;
 use crate::pair::{Setup, Side, eventually, pattern};
 use crate::path::Path;
@@ -15,8 +15,9 @@ use adverb_sys::memory;
 use adverb_sys::unix::Stream;
 use adverb_verbs::{Context, RemoteSlice, WcStatus, Work};
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -24,6 +25,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// No call takes longer: what waits for a neighbour gives up after ten seconds.
 const CALL_MAX: Duration = Duration::from_secs(40);
+/// Nor than this where nobody waits for a neighbour's visit, nor for packets that were lost.
+const PROMPT_MAX: Duration = Duration::from_secs(1);
 /// How long a neighbour is hostile before it is killed.
 const ROUND: Duration = Duration::from_millis(250);
 /// Anonymous memory that may be kept between the first rounds and the last.
@@ -35,7 +38,9 @@ const DESCRIPTORS_MAX: usize = 100;
 fn scribbled(kind: &'static str) {
     let name = format!("scribbler::{kind}_scribbled_over_hold_up_nobody");
     alone(&name, || {
-        Scene::new().rounds(|agent, seed| agent.tell(&format!("scribble {kind} {seed}")));
+        let call_max = if kind == "lanes" { CALL_MAX } else { PROMPT_MAX };
+        let scene = Scene { call_max, ..Scene::new() };
+        scene.rounds(|agent, seed| agent.tell(&format!("scribble {kind} {seed}")));
     });
 }
 
@@ -54,6 +59,28 @@ fn counters_scribbled_over_hold_up_nobody() {
     scribbled("counters");
 }
 
+/// Goal: nonsense in the registry keeps nobody from what he has, and is put right when somebody comes. Method: as
+/// above, with holes besides, and attempts to cut the file short; those who come meanwhile may fail, later not.
+fn registries_scribbled_over(path: Path, name: &str) {
+    alone(name, || {
+        let call_max = if path == Path::Udp { CALL_MAX } else { PROMPT_MAX };
+        let scene = Scene { call_max, withholds: true, ..Scene::over(path) };
+        scene.rounds(|agent, seed| agent.tell(&format!("scribble registry {seed}")));
+    });
+}
+
+#[test]
+fn registries_scribbled_over_hold_up_nobody() {
+    let name = "scribbler::registries_scribbled_over_hold_up_nobody";
+    registries_scribbled_over(Path::SharedMemory, name);
+}
+
+#[test]
+fn registries_scribbled_over_hold_up_no_packets() {
+    let name = "scribbler::registries_scribbled_over_hold_up_no_packets";
+    registries_scribbled_over(Path::Udp, name);
+}
+
 /// Goal: nonsense at the sockets of the rendezvous keeps no newcomer out. Method: seeded messages of all lengths,
 /// and hellos that are nearly right, with descriptors of every wrong kind.
 #[test]
@@ -65,6 +92,11 @@ fn nonsense_at_the_rendezvous_holds_up_nobody() {
 
 /// The victim, its honest neighbour, and what is watched.
 struct Scene {
+    path: Path,
+    /// How long each call may take.
+    call_max: Duration,
+    /// Newcomers may fail as long as a neighbour is hostile.
+    withholds: bool,
     watch: Watch,
     context: Context,
     honest: Agent,
@@ -74,12 +106,16 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let (watch, context) = (Watch::start(), Path::SharedMemory.context());
-        let side = setup().side(&context);
-        let mut honest = Agent::start_over(Path::SharedMemory);
-        honest.connect_to(&side.qp, &setup());
+        Self::over(Path::SharedMemory)
+    }
+
+    fn over(path: Path) -> Self {
+        let (watch, context) = (Watch::start(), path.context());
+        let side = setup(path).side(&context);
+        let mut honest = Agent::start_over(path);
+        honest.connect_to(&side.qp, &setup(path));
         let far = honest.memory();
-        Self { watch, context, honest, side, far }
+        Self { path, call_max: PROMPT_MAX, withholds: false, watch, context, honest, side, far }
     }
 
     /// One hostile neighbour after the other, until the time is over.
@@ -101,13 +137,19 @@ impl Scene {
         let grown = resident_kib().saturating_sub(memory);
         assert!(grown <= GROWTH_MAX_KIB, "{grown} KiB more after {round} rounds");
         self.is_idle();
-        println!("{round} rounds; the longest call: {:?}", self.watch.longest());
+        let longest = self.watch.longest();
+        println!("{round} rounds; the longest call: {longest:?}");
+        assert!(longest <= self.call_max, "a call took {longest:?}");
+    }
+
+    fn setup(&self) -> Setup {
+        setup(self.path)
     }
 
     fn round(&mut self, seed: u64, hostile: &impl Fn(&mut Agent, u64)) {
-        let side = setup().side(&self.context);
-        let mut agent = Agent::start_over(Path::SharedMemory);
-        agent.connect_to(&side.qp, &setup());
+        let side = self.setup().side(&self.context);
+        let mut agent = Agent::start_over(self.path);
+        agent.connect_to(&side.qp, &self.setup());
         let far = agent.memory();
         let _ = side.qp.post(Work::write(side.buffer(&[1; 4096]), far));
         assert_eq!(side.status(), WcStatus::Success, "before it is hostile");
@@ -119,16 +161,28 @@ impl Scene {
             self.use_honest(step);
             step = step.wrapping_add(1);
         }
+        let agent = match self.withholds {
+            true => {
+                agent.kill();
+                None
+            }
+            false => Some(agent),
+        };
         // A newcomer finds its way in, and is served.
-        let mut newcomer = Agent::start_over(Path::SharedMemory);
-        let other = setup().side(&self.context);
-        self.watch.call("connect", || newcomer.connect_to(&other.qp, &setup()));
+        let mut newcomer = Agent::start_over(self.path);
+        let other = self.setup().side(&self.context);
+        self.watch.call("connect", || newcomer.connect_to(&other.qp, &self.setup()));
         let far = newcomer.memory();
         other.qp.post(Work::write(other.buffer(&pattern(seed, 9000)), far)).expect("room");
         assert_eq!(other.status(), WcStatus::Success, "seed {seed:#x}: a newcomer");
         assert!(newcomer.has(0, 9000, seed), "seed {seed:#x}: a newcomer");
+        let far = self.honest.memory();
+        let (from, _) = Agent::introduce(&mut newcomer, &mut self.honest, &setup(self.path));
+        let write = format!("write {} 0 9000 {} {}", from.index, far.addr, far.rkey.0);
+        assert_eq!(newcomer.ask(&write), "Success", "seed {seed:#x}: two others");
+        assert!(self.honest.has(0, 9000, seed), "seed {seed:#x}: two others");
         drop(newcomer);
-        agent.kill();
+        drop(agent);
         self.watch.call("drop", || drop(side));
         self.watch.call("drop", || drop(other));
         self.use_honest(seed);
@@ -187,9 +241,10 @@ impl Scene {
     }
 }
 
-/// Queue pairs to neighbours that may be kept from their processor.
-fn setup() -> Setup {
-    Setup { timeout: 20, ..Setup::default() }
+/// Queue pairs to neighbours that may be kept from their processor. Packets may get lost.
+fn setup(path: Path) -> Setup {
+    let timeout = if path == Path::Udp { 16 } else { 20 };
+    Setup { timeout, ..Setup::default() }
 }
 
 /// Since when a call has lasted, and which; and how long the longest took.
@@ -305,16 +360,21 @@ impl Random {
 /// `/proc/self/mem`, so that what it hits in its own address space is no reference of Rust's.
 pub(crate) fn scribble(kind: &str, seed: u64) -> ! {
     let file = match kind {
-        "lanes" => "adverb-lane",
-        "shelves" => "adverb-shelf",
-        "counters" => "adverb-counters",
+        "lanes" => "adverb-lane ",
+        "shelves" => "adverb-shelf ",
+        "counters" => "adverb-counters ",
+        "registry" => "adverb-registry-",
         _ => panic!("no such memory: {kind}"),
     };
-    let mappings = writable(&format!("/memfd:{file} "));
+    let mappings = writable(&format!("/memfd:{file}"));
     assert!(!mappings.is_empty(), "nothing to scribble over");
     let memory = File::options().write(true).open("/proc/self/mem").expect("proc");
+    let registry = registry_of(std::process::id()).filter(|_| kind == "registry");
     let mut random = Random::new(seed);
     loop {
+        if let Some(registry) = registry.as_ref().filter(|_| random.next().is_multiple_of(1024)) {
+            cut(registry, &mut random);
+        }
         let (start, len) = *pick(&mappings, random.next());
         // The beginning, where the words are on which much depends, as often as the rest.
         let len = if random.next().is_multiple_of(2) { len.min(4096) } else { len };
@@ -332,6 +392,16 @@ pub(crate) fn scribble(kind: &str, seed: u64) -> ! {
             std::thread::sleep(Duration::from_micros(100));
         }
     }
+}
+
+/// Takes pages out of a file, and tries to make it shorter, which its seals forbid.
+fn cut(file: &File, random: &mut Random) {
+    let _ = file.set_len(random.next() % 8192);
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    let at = (random.next() % 256 * 4096).to_string();
+    let mut punch = Command::new("fallocate");
+    // Where there is no such command, there are no holes.
+    let _ = punch.args(["--punch-hole", "--offset", &at, "--length", "8192", &path]).status();
 }
 
 /// Start and length of the writable shared mappings of files of this name.

@@ -42,6 +42,12 @@ pub(crate) trait Meeting: Send + Sync {
     /// The device at the other end is gone. What it has sent is still taken.
     fn forget_lane(&self, lane: &Arc<Lane>);
 
+    /// Puts right what others have written over of this port's part of the registry.
+    fn mend_registry(&self);
+
+    /// Hands the registry to the newcomers that wait.
+    fn answer_newcomers(&self);
+
     /// A neighbour was not let in.
     fn count_refused_neighbour(&self);
 }
@@ -272,7 +278,8 @@ impl Shared {
                     LISTENER => self.let_in(port),
                     NEWCOMERS => {
                         if let Some(port) = port.upgrade() {
-                            port.registry().answer_newcomers();
+                            port.mend_registry();
+                            port.answer_newcomers();
                         }
                     }
                     guest => self.attend(guest, port),

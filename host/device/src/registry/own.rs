@@ -1,0 +1,211 @@
+//! A device's own part of the registry, as the device itself knows it, and how that is put right.
+//!
+//! Every process of the user can write everywhere in the registry (`mod.rs`), also one whose memory is corrupt. So each
+//! device remembers what it has written there, compares now and then, and writes again what differs: its slot, its
+//! blocks of queue pair numbers, its claims on names, and for newcomers the head of the file. What others have there is
+//! theirs to put right. Places in groups of sockets are looked after where the sockets are (`progress/doors.rs`).
+
+use super::{Block, DomainName, MAGIC, Registry, SlotId, VERSION, layout};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{MutexGuard, PoisonError};
+
+/// What a device has in the registry.
+#[derive(Debug, Default)]
+pub(super) struct Own {
+    /// What it has written into its slot, in the order of [`FIELDS`].
+    fields: [u32; FIELDS.len()],
+    blocks: Vec<Block>,
+    claims: Vec<(usize, DomainName)>,
+    /// As it was when the device joined.
+    secret: u64,
+    /// How often something was put right that another live device is said to have.
+    contests: u32,
+}
+
+/// Words of a slot that only its device writes. What says that the others hold comes last.
+const FIELDS: [usize; 9] = [
+    layout::SLOT_PID,
+    layout::SLOT_PROCESSES,
+    layout::SLOT_SERIAL,
+    layout::SLOT_INTERFACE,
+    layout::SLOT_NONCE,
+    layout::SLOT_NONCE + 1,
+    layout::SLOT_COUNTERS,
+    layout::SLOT_RELAY_PORT,
+    layout::SLOT_LENDS,
+];
+/// Two devices have the same numbers if the first one's claim was wiped out when the second looked for free ones. Each
+/// says that they are its own so many times, then leaves it at that.
+const CONTESTS_MAX: u32 = 1 << 16;
+
+impl Registry {
+    fn own(&self) -> MutexGuard<'_, Own> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a word of `slot`, which is this device's.
+    pub(super) fn set_field(&self, slot: SlotId, field: usize, value: u32) {
+        let mut own = self.own();
+        for (known, place) in own.fields.iter_mut().zip(FIELDS) {
+            if place == field {
+                *known = value;
+            }
+        }
+        self.slot_word(slot, field).store(value, Ordering::Release);
+    }
+
+    pub(super) fn remember_secret(&self, secret: u64) {
+        self.own().secret = secret;
+    }
+
+    pub(super) fn remember_block(&self, block: Block) {
+        self.own().blocks.push(block);
+    }
+
+    pub(super) fn remember_claim(&self, place: usize, name: DomainName) {
+        self.own().claims.push((place, name));
+    }
+
+    pub(super) fn forget_claim(&self, place: usize) {
+        self.own().claims.retain(|(known, _)| *known != place);
+    }
+
+    /// What devices of this registry know and other users do not.
+    pub(crate) fn secret(&self) -> u64 {
+        self.own().secret
+    }
+
+    /// Puts right what others have written over of this device's part; says how many places that were.
+    pub(crate) fn mend(&self) -> u64 {
+        let mut own = self.own();
+        let Own { fields, blocks, claims, contests, .. } = &mut *own;
+        let mut mended = 0;
+        for (field, value) in FIELDS.into_iter().zip(*fields) {
+            mended += u64::from(put_right(self.slot_word(self.slot, field), value));
+        }
+        for block in blocks {
+            mended += u64::from(self.mend_owner(self.block_word(*block), contests));
+        }
+        for (place, name) in claims {
+            let field = |n| self.domain_word(*place, layout::DOMAIN_NAME + n);
+            let words = name.words().into_iter().enumerate();
+            let renamed = words.filter(|(n, word)| put_right(field(*n), *word)).count() > 0;
+            let owner = self.domain_word(*place, layout::DOMAIN_OWNER);
+            if self.mend_owner(owner, contests) || renamed {
+                self.word(layout::DOMAIN_CHANGES).fetch_add(1, Ordering::Release);
+                mended += 1;
+            }
+        }
+        mended
+    }
+
+    /// Puts right what newcomers look at first, as [`Registry::mend`].
+    pub(super) fn mend_head(&self) -> u64 {
+        let secret = halves(self.secret());
+        let head = [(layout::MAGIC, MAGIC), (layout::VERSION, VERSION)].into_iter();
+        let secret = (layout::SECRET..).zip(secret);
+        let wrong = head.chain(secret).filter(|(at, value)| put_right(self.word(*at), *value));
+        u64::try_from(wrong.count()).unwrap_or(u64::MAX)
+    }
+
+    /// Lets a word say again that this device has the place.
+    fn mend_owner(&self, word: &AtomicU32, contests: &mut u32) -> bool {
+        let (found, mine) = (word.load(Ordering::Acquire), self.slot.0 + 1);
+        if found == mine {
+            return false;
+        }
+        if let Some(other) = found.checked_sub(1).and_then(SlotId::new) {
+            if *contests >= CONTESTS_MAX {
+                return false;
+            }
+            *contests += u32::from(self.is_alive(other));
+        }
+        word.compare_exchange(found, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Two words, the lower one first.
+pub(super) fn halves(number: u64) -> [u32; 2] {
+    [number & 0xffff_ffff, number >> 32].map(|half| u32::try_from(half).unwrap_or(0))
+}
+
+fn put_right(word: &AtomicU32, value: u32) -> bool {
+    let is_wrong = word.load(Ordering::Relaxed) != value;
+    if is_wrong {
+        word.store(value, Ordering::Release);
+    }
+    is_wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Scratch;
+    use super::*;
+
+    /// Goal: nonsense in the registry lasts until its owner looks. Method: every word is overwritten, with each of
+    /// some patterns, while two devices are open.
+    #[test]
+    fn what_a_device_has_is_put_right_and_counted_once() {
+        let scratch = Scratch::new();
+        let [first, second] = [(); 2].map(|()| scratch.join().unwrap());
+        first.set_relay_port(99);
+        first.set_lends(3, 0x1_0000_0002, 7);
+        first.set_counters(5);
+        let block = first.claim_block().unwrap();
+        let name = DomainName::from_words([1, 2, 3, 4, 5]);
+        let claim = first.claim_domain(name, |_| Ok(())).unwrap();
+        let (me, secret) = (first.me(), first.secret());
+        assert_eq!((first.mend(), first.mend_head()), (0, 0));
+        for nonsense in [0, 1, 2, 7, 0x8000_0000, u32::MAX] {
+            (0..layout::WORDS).for_each(|at| second.word(at).store(nonsense, Ordering::Relaxed));
+            assert!(first.mend_head() >= 3, "{nonsense}");
+            assert!(first.mend() > 5, "{nonsense}");
+            second.mend();
+            assert_eq!((first.mend(), first.mend_head()), (0, 0), "{nonsense}");
+            assert_eq!(second.owner(block.first()), Some(first.slot()));
+            assert_eq!(second.relay_port(first.slot()), Some(99));
+            assert_eq!(second.lends(first.slot(), 3), Some(0x1_0000_0002));
+            assert_eq!(second.interface(first.slot()), 7);
+            let members: Vec<_> = second.claimants(name).collect();
+            assert_eq!((members, second.lives(me)), (vec![me], true), "{nonsense}");
+            assert_eq!(scratch.join().unwrap().secret(), secret, "{nonsense}");
+        }
+        first.release_domain(claim);
+        assert_eq!((first.mend(), second.claimants(name).count()), (0, 0));
+    }
+
+    /// Goal: two devices that have the same numbers do not overwrite one another's claim for ever.
+    #[test]
+    fn a_block_that_two_have_is_contested_for_a_limited_time() {
+        let scratch = Scratch::new();
+        let [first, second] = [(); 2].map(|()| scratch.join().unwrap());
+        let block = first.claim_block().unwrap();
+        second.remember_block(block);
+        let rounds = (0..=CONTESTS_MAX).take_while(|_| second.mend() + first.mend() > 0).count();
+        assert!(rounds > 1 && rounds <= usize::try_from(CONTESTS_MAX).unwrap());
+        assert!(second.owner(block.first()).is_some());
+    }
+
+    /// Goal: whatever is in the registry, no call runs on and on. Method: as above, but it is not put right; each
+    /// call either fails or does what it says.
+    #[test]
+    fn calls_end_in_a_registry_of_nonsense() {
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        for nonsense in [0, 1, 2, 1024, 1025, 0x8000_0000, u32::MAX] {
+            (0..layout::WORDS).for_each(|at| first.word(at).store(nonsense, Ordering::Relaxed));
+            let joined = scratch.join().unwrap();
+            assert_ne!(joined.slot(), first.slot(), "{nonsense}");
+            if let Ok(block) = joined.claim_block() {
+                assert_eq!(first.owner(block.first()), Some(joined.slot()), "{nonsense}");
+            }
+            let _ = joined.with_group([3; 16], 0, |registry, members| {
+                members.push(registry.slot());
+                assert!(members.len() <= 2, "{nonsense}: {members:?}");
+                assert!(registry.routes(members).count() <= layout::BLOCK_COUNT);
+                Ok(())
+            });
+            let _ = joined.claim_domain(DomainName::from_words([nonsense; 5]), |_| Ok(()));
+        }
+    }
+}
