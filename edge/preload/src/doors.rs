@@ -16,10 +16,8 @@
 //!
 //! # Safety
 //!
-//! 1. The table is mapped once, for good, for its whole length. It is made of atomics, for which every
-//!    bit pattern is legal.
-//! 2. The list of the kernel's addresses is read between its making and its release, and each entry of
-//!    it is of the family that it says.
+//! The table is mapped once, for good, for its whole length. It is made of atomics, for which every
+//! bit pattern is legal.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +27,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::lock::Lock;
 use crate::meeting::{self, Reach};
 use crate::ring::ip_words;
-use crate::{address, alive, config, raw};
+use crate::{address, alive, config, locals, raw};
 
 /// One port on which a process listens.
 #[derive(Debug)]
@@ -85,7 +83,7 @@ fn table() -> Option<&'static [Entry; ENTRIES]> {
         at = meeting::map_shared("doors", Reach::Host, size_of::<[Entry; ENTRIES]>())?.cast();
         MAP.store(at, Ordering::Release);
     }
-    // SAFETY: mapped for good, of this length, and made of atomics (rule 1).
+    // SAFETY: mapped for good, of this length, and made of atomics.
     Some(unsafe { &*at })
 }
 
@@ -137,7 +135,8 @@ pub(crate) fn announce(fd: c_int, at: SocketAddr) {
         return;
     }
     let Some(space) = meeting::space(fd) else { return };
-    let addresses = if at.ip().is_unspecified() { own_addresses() } else { vec![at.ip()] };
+    let addresses =
+        if at.ip().is_unspecified() { locals::addresses(ADDRESSES_MAX) } else { vec![at.ip()] };
     let is_known = |entry: &Entry| {
         addresses.iter().all(|ip| entry.is_at(SocketAddr::new(*ip, at.port())))
             && entry.space.load(Ordering::Relaxed) == space
@@ -163,45 +162,6 @@ fn mine() -> impl Iterator<Item = &'static Entry> {
         // Somebody else may have it by now, if the process that made it has ended.
         (u64::from(entry.owner.load(Ordering::Acquire)) == own >> 32).then_some(entry)
     })
-}
-
-/// The addresses of this namespace that mean something in others.
-fn own_addresses() -> Vec<IpAddr> {
-    let _stays = raw::Uncancelled::new();
-    let mut found = Vec::new();
-    let mut list: *mut libc::ifaddrs = ptr::null_mut();
-    // SAFETY: room for an answer.
-    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return found;
-    }
-    let mut at = list;
-    while let Some(entry) = ptr::NonNull::new(at) {
-        // SAFETY: an entry of the list, which is released below (rule 2).
-        let entry = unsafe { entry.as_ref() };
-        if let Some(ip) = ip_of(entry.ifa_addr)
-            && !ip.is_loopback()
-            && found.len() < ADDRESSES_MAX
-        {
-            found.push(ip);
-        }
-        at = entry.ifa_next;
-    }
-    // SAFETY: the list is the kernel's answer from above, and nobody has it any more.
-    unsafe { libc::freeifaddrs(list) };
-    found
-}
-
-fn ip_of(addr: *const libc::sockaddr) -> Option<IpAddr> {
-    let addr = ptr::NonNull::new(addr.cast_mut())?;
-    // SAFETY: an address of the list begins with its family (rule 2).
-    let family = c_int::from(unsafe { addr.as_ref() }.sa_family);
-    let len = match family {
-        libc::AF_INET => size_of::<libc::sockaddr_in>(),
-        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
-        _ => return None,
-    };
-    // SAFETY: the family says that it is so long (rule 2).
-    unsafe { address::given(addr.as_ptr(), len.try_into().ok()?) }.map(|addr| addr.ip())
 }
 
 /// Whether a program of this user says that it listens there, and asks for its door if so. An address

@@ -10,7 +10,7 @@
 //! exports/    the functions, as the C library has them: convert, call, answer
 //! sockets     what becomes of a socket        table, slot   descriptors and sockets
 //! stream      bytes in and out                ring, meeting shared memory, and how ends find it
-//! doors       ends in other namespaces
+//! doors       ends in other namespaces    locals        addresses of this host
 //! datagram    UDP, and its mailboxes
 //! closing     FIN, reset, shutdown            patience      spin or sleep
 //! epoll, multiplex, doorbell                  signal, life  handlers, forks, new programs
@@ -44,6 +44,7 @@ mod habit;
 mod heap;
 mod holders;
 mod life;
+mod locals;
 mod lock;
 mod log;
 mod meeting;

@@ -7,7 +7,6 @@
 //! and after them.
 
 use std::ffi::c_int;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::holders::Heir;
@@ -253,8 +252,7 @@ extern "C" fn in_child() {
 /// A program that has just taken this process over may have got connections with rings: from the
 /// one before it, or from whoever started it.
 fn adopt_descriptors() {
-    let names = raw::names(Path::new("/proc/self/fd"), usize::MAX).unwrap_or_default();
-    for fd in names.iter().filter_map(|name| name.to_str()?.parse().ok()) {
+    for fd in raw::descriptors_of("self").unwrap_or_default() {
         if table::socket(fd).is_none() {
             adopt(fd);
         }

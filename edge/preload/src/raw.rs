@@ -685,6 +685,12 @@ pub(crate) fn names(path: &Path, most: usize) -> Option<Vec<OsString>> {
     Some(names)
 }
 
+/// The descriptors of a process, by its number or `self`; `None` if they cannot be listed.
+pub(crate) fn descriptors_of(process: &str) -> Option<Vec<c_int>> {
+    let names = names(Path::new(&format!("/proc/{process}/fd")), usize::MAX)?;
+    Some(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
+}
+
 /// What is read of a file at a time.
 pub(crate) const PIECE_BYTES: usize = 4096;
 

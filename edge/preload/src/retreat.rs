@@ -475,13 +475,11 @@ fn inherit(slot: &Slot, segment: &Segment, fd: c_int, given: Vec<u8>) {
 
 /// The descriptors that are open in this process.
 pub(crate) fn descriptors() -> Vec<c_int> {
-    let _stays = raw::Uncancelled::new();
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
+    raw::descriptors_of("self").unwrap_or_else(|| {
         let mut known = Vec::new();
         table::each(0, usize::MAX, |fd| known.push(fd));
-        return known;
-    };
-    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+        known
+    })
 }
 
 /// Two ends of a connection of this process with itself.

@@ -63,11 +63,9 @@ fn borrow(origin: Origin) -> Option<c_int> {
     if process == 0 || cookie == 0 {
         return None;
     }
-    let _stays = raw::Uncancelled::new();
     let of = raw::open_process(process)?;
-    let entries = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut sockets = numbers.filter_map(|number: c_int| {
+    let numbers = raw::descriptors_of(&process.to_string()).unwrap_or_default();
+    let mut sockets = numbers.into_iter().filter_map(|number| {
         let copy = raw::copy_from(of, number)?;
         let is_it = meeting::cookie(copy) == cookie;
         if !is_it {

@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define CHECK(what) ((what) ? (void)0 : fail(__LINE__, #what))
@@ -115,6 +117,35 @@ static void listens(void) {
 	CHECK((listening = bound(SOCK_STREAM)) >= 0 && !listen(listening, 5));
 }
 
+/* Who listens on all addresses is found from other network namespaces by those that the kernel lists. */
+static void listens_anywhere(void) {
+	struct sockaddr_in address = { .sin_family = AF_INET };
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&address, sizeof address) && !listen(fd, 5) && !close(fd));
+}
+
+/* A program without the library gets one end of a connection, and a datagram: they go back to the kernel before. */
+static void hands_over(int client, int server) {
+	char *const arguments[] = { "true", NULL }, *const environment[] = { NULL };
+	int status, from, to;
+	char bytes[2] = "xy";
+	mails(&from, &to);
+	exchange(from, to, WARM);
+	CHECK(!fcntl(from, F_SETFD, FD_CLOEXEC) && !fcntl(client, F_SETFD, FD_CLOEXEC));
+	CHECK(send(from, bytes, 1, 0) == 1 && send(client, bytes, 1, 0) == 1);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		execve("/bin/true", arguments, environment);
+		_exit(9);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+	CHECK(send(client, bytes + 1, 1, 0) == 1);
+	CHECK(recv(server, bytes, 1, 0) == 1 && recv(server, bytes + 1, 1, 0) == 1 && !memcmp(bytes, "xy", 2));
+	CHECK(recv(to, bytes + 1, 1, 0) == 1 && bytes[1] == 'x');
+	CHECK(!close(from) && !close(to));
+}
+
 static void first(int number) {
 	struct epoll_event event = { .events = EPOLLIN };
 	listens();
@@ -124,6 +155,8 @@ static void first(int number) {
 	exchange(client, server, WARM);
 	everything(client, server);
 	moves_by_rings(server, WARM);
+	listens_anywhere();
+	hands_over(client, server);
 	CHECK(!shutdown(client, SHUT_WR) && !close(client) && !close(server) && !close(watch));
 	ran = 1;
 }
