@@ -501,12 +501,12 @@ pub(crate) fn map_file(fd: c_int, len: usize) -> Result<*mut u8, Errno> {
     Ok(base as *mut u8)
 }
 
-/// Puts zeros in the place of a page that is missing, which children share. Returns whether it has.
+/// Puts zeros in the place of pages of which one is missing, which children share. Returns whether it has.
 ///
 /// # Safety
 ///
-/// The page is one of a mapping of the caller's, in which zeros are legal.
-pub(crate) unsafe fn replace_page(at: usize, len: usize) -> bool {
+/// The pages are of a mapping of the caller's, in which zeros are legal.
+pub(crate) unsafe fn replace_pages(at: usize, len: usize) -> bool {
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = word(libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
     // SAFETY: the caller's promise.

@@ -29,7 +29,7 @@ use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::parts::{Cursor, Fault};
+use crate::parts::Cursor;
 use crate::shelter::Mapping;
 use crate::{alive, meeting, raw};
 
@@ -188,12 +188,6 @@ pub(crate) enum Trouble {
     Fault,
     /// There is no more memory for the ring.
     NoMemory,
-}
-
-impl From<Fault> for Trouble {
-    fn from(_: Fault) -> Self {
-        Self::Fault
-    }
 }
 
 impl From<Broken> for Trouble {
@@ -708,7 +702,7 @@ impl Ring<'_> {
             // In bounds: `offset + most` is at most the ring's length (rule 2).
             let Ok(copied) = into.fill(self.bytes.wrapping_add(offset), run) else {
                 *into = start;
-                return Err(Trouble::Fault);
+                return Err(self.trouble());
             };
             if copied == 0 {
                 break;
@@ -810,7 +804,7 @@ impl Ring<'_> {
             // In bounds: `offset + most` is at most the ring's length (rule 2).
             let Ok(copied) = from.drain(self.bytes.wrapping_add(offset), run) else {
                 *from = begin;
-                return Err(Trouble::Fault);
+                return Err(self.trouble());
             };
             if copied == 0 {
                 break;
@@ -829,6 +823,15 @@ impl Ring<'_> {
             self.next.store(self.place(head, grown_at).0, Ordering::Relaxed);
         }
         Ok(done)
+    }
+
+    /// What it means that a copy has found no memory: a page of the ring, or of the program's buffer.
+    #[cold]
+    fn trouble(&self) -> Trouble {
+        match self.is_spoilt.load(Ordering::Relaxed) {
+            true => Trouble::Broken,
+            false => Trouble::Fault,
+        }
     }
 
     /// How many of `len` bytes from `offset` on have memory; more is put aside if it has to be.

@@ -8,7 +8,7 @@
 //! # Safety
 //!
 //! 1. An entry says base and length of a mapping of ours from before anybody touches it until nobody does.
-//! 2. A page is replaced only inside of such a mapping, which holds atomics and bytes that are copied: zeros
+//! 2. Pages are replaced only inside of such a mapping, which holds atomics and bytes that are copied: zeros
 //!    are legal there.
 
 #![expect(clippy::as_conversions, reason = "addresses are numbers to the kernel")]
@@ -124,5 +124,11 @@ pub(crate) fn replace(address: usize) -> bool {
     entry.is_spoilt.store(true, Ordering::SeqCst);
     let at = address & !(PAGE_BYTES - 1);
     // SAFETY: a page of a mapping of ours, where zeros are legal (rule 2).
-    unsafe { raw::replace_page(at, PAGE_BYTES) }
+    if unsafe { raw::replace_pages(at, PAGE_BYTES) } {
+        return true;
+    }
+    // A page by itself is one mapping more than this process may have, perhaps; all of them together are not.
+    let (base, len) = (entry.base.load(Ordering::Acquire), entry.len.load(Ordering::Relaxed));
+    // SAFETY: the mapping is in use, as its page was touched (rule 1), and ours (rule 2).
+    unsafe { raw::replace_pages(base, len) }
 }

@@ -294,6 +294,9 @@ fn from_ring(
         rise(&counters.rx_waiting_packets_max, mailbox.waiting());
     }
     let Ok(copied) = mailbox.copy(front, &mut Cursor::new(request.parts)) else {
+        if mailbox.is_spoilt() {
+            return Err(Errno::AGAIN); // A page of the mailbox is missing, which is given up.
+        }
         // As the kernel has it: what could not be delivered is gone.
         if !request.peeks() {
             mailbox.advance(front);

@@ -44,6 +44,7 @@ fn the_child() {
         ["call", port] => nonsense::call(number(port)),
         ["answer", port] => nonsense::answer_datagrams(number(port)),
         ["ask", port] => nonsense::ask_by_datagrams(number(port)),
+        ["unmappable", port] => nonsense::talk_without_mappings(number(port)),
         ["leave", port] => nonsense::leave(number(port)),
         _ => panic!("no such role: {role}"),
     }

@@ -153,11 +153,12 @@ fn rings(place: &Place) -> Vec<Mapped> {
     mapped(place, is_ring)
 }
 
-/// Leaves nothing of them.
-fn cut(place: &Place, wanted: fn(&OsStr) -> bool) {
+/// Leaves no more of them than that.
+fn cut(place: &Place, wanted: fn(&OsStr) -> bool, len: usize) {
+    let len = u64::try_from(len).expect("a length");
     for file in files(place, wanted) {
         // It may be gone by now.
-        let _ = OpenOptions::new().write(true).open(file).and_then(|file| file.set_len(0));
+        let _ = OpenOptions::new().write(true).open(file).and_then(|file| file.set_len(len));
     }
 }
 
@@ -199,7 +200,7 @@ fn survives(name: &str, extent: Extent) {
         let mut random = Random(seed);
         let mapped = rings(&place);
         match extent {
-            Extent::Cut => cut(&place, is_ring),
+            Extent::Cut => cut(&place, is_ring, 0),
             Extent::Word | Extent::Header | Extent::All => scribble(&mapped, extent, &mut random),
         }
         let start = Instant::now();
@@ -253,7 +254,7 @@ fn sockets_survive_nonsense_in_mailboxes() {
         let boxes = mapped(&place, is_mailbox);
         eprintln!("{extent:?} {seed}");
         match extent {
-            Extent::Cut => cut(&place, is_mailbox),
+            Extent::Cut => cut(&place, is_mailbox, 0),
             Extent::Word | Extent::Header | Extent::All => {
                 scribble(&boxes, extent, &mut Random(seed));
             }
@@ -435,6 +436,64 @@ fn a_neighbour_that_stops_in_the_midst_does_not_keep_an_end_from_leaving() {
         until("the server has no other connection", || others(port) == "0");
         assert_eq!(server.has_ended(), None, "{name}: the server has ended");
     }
+}
+
+/// Goal: memory of a ring that is missing resets the connection; it is neither a signal nor an `EFAULT`, which says
+/// that the program's buffer is none. Method: the file is cut, to nothing or to its header, while a program that uses
+/// it has so many mappings that a single page cannot be replaced.
+#[test]
+fn missing_memory_of_a_ring_is_no_fault_of_the_program() {
+    for len in [0, HEADER_BYTES] {
+        let (place, port) = (Place::new(&format!("nonsense-unmappable-{len}")), free_port());
+        let mut server = role(&place, &format!("threads {port}"));
+        let mut server = Running::serve(server.stdout(Stdio::null()), port);
+        let mut client = role(&place, &format!("unmappable {port}"));
+        client.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut client = client.spawn().expect("a client");
+        let mut said = BufReader::new(client.stdout.take().expect("a pipe")).lines();
+        assert!(said.any(|line| line.is_ok_and(|line| line.contains("ready"))), "{len}");
+        assert!(!rings(&place).is_empty(), "{len}: there are no rings");
+        cut(&place, is_ring, len);
+        client.stdin.take().expect("a pipe").write_all(b"go\n").expect("the client");
+        let status = client.wait().expect("the client");
+        assert!(status.success(), "{len}: {status}");
+        is_served(port);
+        assert_eq!(server.has_ended(), None, "{len}: the server has ended");
+    }
+}
+
+/// Talks by rings, and, once it is told to, again, when the kernel gives this process no more mappings.
+pub(crate) fn talk_without_mappings(port: u16) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server");
+    let mut answer = [0; 5];
+    for _ in 0..100 {
+        stream.write_all(b"hello").expect("the server");
+        stream.read_exact(&mut answer).expect("the server");
+    }
+    use_up_mappings();
+    println!("ready");
+    std::io::stdin().read_line(&mut String::new()).expect("a line");
+    let ended = stream.write_all(b"hello").and_then(|()| stream.read_exact(&mut answer));
+    let kind = ended.expect_err("a connection that is broken").kind();
+    let reset = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::ConnectionAborted];
+    assert!(reset.contains(&kind), "{kind:?}");
+}
+
+/// Each other page of a long mapping gets rights of its own, until the kernel refuses.
+fn use_up_mappings() {
+    const PAGE_BYTES: usize = 4096;
+    const PAGES: usize = 1 << 22;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let (len, none) = (PAGES * PAGE_BYTES, libc::PROT_NONE);
+    // SAFETY: the kernel chooses the address.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), len, none, flags, -1, 0) };
+    assert_ne!(base, libc::MAP_FAILED);
+    let refused = (0..PAGES).step_by(2).any(|page| {
+        let at = base.wrapping_byte_add(page * PAGE_BYTES);
+        // SAFETY: a page of the mapping from above, which holds nothing.
+        unsafe { libc::mprotect(at, PAGE_BYTES, libc::PROT_READ) != 0 }
+    });
+    assert!(refused, "there are more mappings than pages");
 }
 
 fn role(place: &Place, role: &str) -> Command {
