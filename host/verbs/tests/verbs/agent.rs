@@ -179,6 +179,8 @@ struct Servant {
     mr: Mr,
     qps: Vec<Option<Qp<Rc>>>,
     squatted: Vec<adverb_sys::unix::Listener>,
+    /// Connections to doors, over which nothing is said.
+    held: Vec<adverb_sys::unix::Stream>,
 }
 
 /// Not a test: the other process, if the environment says that this is it.
@@ -242,7 +244,16 @@ impl Servant {
         let pd = context.alloc_pd();
         let cq = context.create_cq(4096).expect("a completion queue");
         let mr = pd.allocate(MEMORY_BYTES, Access::ALL).expect("memory");
-        Self { gid_index, context, pd, cq, mr, qps: Vec::new(), squatted: Vec::new() }
+        Self {
+            gid_index,
+            context,
+            pd,
+            cq,
+            mr,
+            qps: Vec::new(),
+            squatted: Vec::new(),
+            held: Vec::new(),
+        }
     }
 
     fn qp(&self, word: &str) -> &Qp<Rc> {
@@ -291,6 +302,18 @@ impl Servant {
                 format!("has {}", self.squatted.len())
             }
             ["pose", whose, as_whose] => pose(whose, as_whose),
+            ["enter", whose, count] => {
+                let enter = |_| adverb_sys::unix::Stream::connect(whose.as_bytes());
+                self.held.extend((0..small(count)).map(|n| enter(n).expect("it listens")));
+                "entered".to_owned()
+            }
+            ["inside"] => {
+                let ended = |stream| {
+                    adverb_sys::poll::readable(stream, std::iter::empty(), Some(Duration::ZERO))
+                };
+                let inside = self.held.iter().filter(|stream| !ended(*stream).expect("poll"));
+                inside.count().to_string()
+            }
             ["ask", "for", "files", up_to] => crate::isolation::ask_for_files(number(up_to)),
             ["state", index] => self.qp(index).state().to_string(),
             ["memory"] => format!("{} {}", self.mr.addr(), self.mr.rkey().0),
@@ -506,7 +529,7 @@ fn knock(user: &str) -> String {
 }
 
 /// The name by which this process's device is met.
-fn own_door() -> String {
+pub(crate) fn own_door() -> String {
     let entries = std::fs::read_dir("/proc/self/fd").expect("proc").filter_map(Result::ok);
     let own: Vec<_> = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
     let all = std::fs::read_to_string("/proc/net/unix").expect("proc");

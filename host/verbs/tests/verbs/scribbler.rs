@@ -7,7 +7,7 @@
 //! `ADVERB_SCRIBBLE_SECONDS` says how long each test runs, 8 if it says nothing; `ADVERB_SCRIBBLE_SEED=0x…` chooses
 //! the first seed, which the output names.
 
-use crate::agent::{Agent, registry_of};
+use crate::agent::{Agent, own_door, registry_of};
 use crate::alone::alone;
 use crate::pair::{Setup, Side, eventually, pattern};
 use crate::path::Path;
@@ -82,11 +82,30 @@ fn registries_scribbled_over_hold_up_no_packets() {
 }
 
 /// Goal: nonsense at the sockets of the rendezvous keeps no newcomer out. Method: seeded messages of all lengths,
-/// and hellos that are nearly right, with descriptors of every wrong kind.
+/// and hellos that are nearly right, with descriptors of every wrong kind; on connections that stay, silent, and from
+/// every other process as fast as it can.
 #[test]
 fn nonsense_at_the_rendezvous_holds_up_nobody() {
     alone("scribbler::nonsense_at_the_rendezvous_holds_up_nobody", || {
         Scene::new().rounds(|agent, seed| agent.tell(&format!("babble {seed}")));
+    });
+}
+
+/// Goal: a crowd that enters and says nothing does not drive out one that is about to say hello. Method: a process
+/// that has entered, and does not come to speak, while another one enters 500 times.
+#[test]
+fn silent_strangers_make_room_for_others() {
+    alone("scribbler::silent_strangers_make_room_for_others", || {
+        let context = Path::SharedMemory.context();
+        let [mut newcomer, mut crowd] = [(); 2].map(|()| Agent::start_over(Path::SharedMemory));
+        let door = own_door();
+        assert_eq!(newcomer.ask(&format!("enter {door} 1")), "entered");
+        assert_eq!(crowd.ask(&format!("enter {door} 500")), "entered");
+        let inside =
+            |agent: &mut Agent| -> usize { agent.ask("inside").parse().expect("a number") };
+        eventually("most of the crowd are shown out", || inside(&mut crowd) < 100);
+        assert_eq!(inside(&mut newcomer), 1);
+        drop(context);
     });
 }
 
@@ -417,7 +436,8 @@ fn writable(name: &str) -> Vec<(usize, usize)> {
     .collect()
 }
 
-/// In the hostile process: sends nonsense to every socket of the rendezvous until it is killed.
+/// In the hostile process: sends nonsense to every socket of the rendezvous until it is killed; without a pause, if the
+/// seed is odd.
 pub(crate) fn babble(seed: u64) -> ! {
     let mut random = Random::new(seed);
     let wrong = wrong_descriptors();
@@ -427,7 +447,7 @@ pub(crate) fn babble(seed: u64) -> ! {
             let Ok(stream) = Stream::connect(name.as_bytes()) else {
                 continue;
             };
-            for _ in 0..=random.below(3) {
+            for _ in 0..random.below(4) {
                 let fds: Vec<BorrowedFd<'_>> =
                     (0..random.below(5)).map(|_| pick(&wrong, random.next()).as_fd()).collect();
                 let _ = stream.send(&message(&mut random, &name), &fds);
@@ -437,7 +457,9 @@ pub(crate) fn babble(seed: u64) -> ! {
         if held.len() > 500 || random.next().is_multiple_of(16) {
             held.clear();
         }
-        std::thread::sleep(Duration::from_micros(200));
+        if seed.is_multiple_of(2) {
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 }
 

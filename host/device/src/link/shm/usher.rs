@@ -78,6 +78,8 @@ struct Shared {
 #[derive(Clone, Debug)]
 struct Guest {
     stream: Arc<Stream>,
+    /// The process at the other end; 0 for one that cannot be seen.
+    pid: u32,
     lane: Option<Arc<Lane>>,
     since: Instant,
 }
@@ -88,7 +90,9 @@ const NEWCOMERS: u64 = 2;
 const FIRST_GUEST: u64 = 3;
 /// How long another device has to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often to look whether it is in vain to wait.
+/// How often a device is asked again that wants to be asked later.
+const LATERS_MAX: u32 = 32;
+/// How often to look whether it is in vain to wait, and how long to leave a device alone that says so.
 const GLANCE: Duration = Duration::from_millis(10);
 /// Connections that have not said hello, at once: strangers cannot take all descriptors.
 const NAMELESS_MAX: usize = 64;
@@ -110,6 +114,8 @@ struct Hello {
 
 const HELLO_BYTES: usize = 24;
 const MAGIC: [u8; 4] = *b"advh";
+/// What is said instead to who cannot be seen to listen for now, as strangers crowd there.
+const LATER: &[u8] = b"advl";
 
 impl Hello {
     fn emit(self) -> [u8; HELLO_BYTES] {
@@ -202,13 +208,26 @@ impl Usher {
     ///
     /// It has gone, or does not answer, or makes no sense.
     pub(crate) fn meet(&self, peer: PeerId, in_vain: impl Fn() -> bool) -> io::Result<Arc<Lane>> {
-        let shared = &*self.shared;
         let until = Instant::now() + PATIENCE;
         let over = || Instant::now() >= until || in_vain();
-        if in_vain() {
-            return Err(io::ErrorKind::TimedOut.into());
+        for _ in 0..LATERS_MAX {
+            if in_vain() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match self.introduce(peer, over) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && !over() => {
+                    thread::sleep(GLANCE);
+                }
+                result => return result,
+            }
         }
-        let stream = connect(name(shared.place, peer).as_bytes(), over)?;
+        self.introduce(peer, over)
+    }
+
+    /// Says hello to another device, and waits for its answer until it is `over`.
+    fn introduce(&self, peer: PeerId, over: impl Fn() -> bool) -> io::Result<Arc<Lane>> {
+        let shared = &*self.shared;
+        let stream = connect(name(shared.place, peer).as_bytes(), &over)?;
         if stream.peer()?.uid != shared.place.user() {
             return Err(invalid());
         }
@@ -244,14 +263,18 @@ fn connect(name: &[u8], over: impl Fn() -> bool) -> io::Result<Stream> {
     }
 }
 
-/// Takes one message, which may be the end.
+/// Takes one message, which may be the end, or that there is no answer now.
 fn receive(stream: &Stream) -> io::Result<(Option<Hello>, Vec<OwnedFd>)> {
     let (mut bytes, mut fds) = ([0; HELLO_BYTES + 1], Vec::new());
     let len = stream.recv(&mut bytes, &mut fds)?;
     if len == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok((Hello::parse(bytes.get(..len).unwrap_or_default()), fds))
+    let bytes = bytes.get(..len).unwrap_or_default();
+    if bytes == LATER {
+        return Err(io::ErrorKind::ResourceBusy.into());
+    }
+    Ok((Hello::parse(bytes), fds))
 }
 
 /// The last two descriptors: shelf and bell.
@@ -294,7 +317,8 @@ impl Shared {
         if let Some(lane) = &lane {
             lane.maps().attach(&stream);
         }
-        let guest = Guest { stream: Arc::clone(&stream), lane, since: Instant::now() };
+        let pid = stream.peer()?.pid;
+        let guest = Guest { stream: Arc::clone(&stream), pid, lane, since: Instant::now() };
         lock(&self.guests).insert(token, guest);
         self.epoll.add(&*stream, token, Interest::Readable)?;
         Ok(token)
@@ -321,11 +345,16 @@ impl Shared {
         }
     }
 
-    /// Of too many who do not say who they are, the oldest go.
+    /// Of too many who do not say who they are, the oldest go of the process that most of them are of: the others may
+    /// be about to.
     fn show_out_nameless(&self) {
         let mut guests = lock(&self.guests);
         let nameless = guests.iter().filter(|(_, guest)| guest.lane.is_none());
         if nameless.clone().count() >= NAMELESS_MAX {
+            let mut crowds = HashMap::new();
+            nameless.clone().for_each(|(_, guest)| *crowds.entry(guest.pid).or_insert(0) += 1);
+            let crowd = crowds.into_iter().max_by_key(|(_, count)| *count).map(|(pid, _)| pid);
+            let nameless = nameless.filter(|(_, guest)| Some(guest.pid) == crowd);
             let oldest = nameless.min_by_key(|(_, guest)| guest.since).map(|(token, _)| *token);
             if let Some(guest) = oldest.and_then(|token| guests.remove(&token)) {
                 let _ = self.epoll.remove(&*guest.stream);
@@ -392,13 +421,20 @@ impl Shared {
     /// The process at the other end is the one whose device it says it is: that device is open, and the process
     /// that listens by its name is the same, as far as the kernel shows it. Processes of other process namespaces
     /// may all have the number 0.
-    fn is_itself(&self, peer: PeerId, stream: &Stream, port: &dyn Meeting) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// `ResourceBusy` if strangers crowd where it listens, so that this cannot be seen now.
+    fn is_itself(&self, peer: PeerId, stream: &Stream, port: &dyn Meeting) -> io::Result<bool> {
         if port.registry().lends(peer.slot, VERSION) != Some(peer.nonce) {
-            return false;
+            return Ok(false);
         }
         let listens = Stream::connect(name(self.place, peer).as_bytes());
+        if listens.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
         let listens = listens.and_then(|stream| stream.peer());
-        matches!((listens, stream.peer()), (Ok(one), Ok(other)) if one == other)
+        Ok(matches!((listens, stream.peer()), (Ok(one), Ok(other)) if one == other))
     }
 
     /// There may be one more lane to this device. Those that it has given up go, but for one by which it is at our
@@ -419,7 +455,10 @@ impl Shared {
     fn welcome(&self, stream: &Arc<Stream>, port: &dyn Meeting) -> io::Result<Arc<Lane>> {
         let (hello, mut fds) = receive(stream)?;
         let hello = hello.ok_or_else(invalid)?;
-        if !self.is_itself(hello.peer, stream, port) || !self.makes_room(hello.peer, port) {
+        let is_itself = self.is_itself(hello.peer, stream, port).inspect_err(|_| {
+            let _ = stream.send(LATER, &[]); // And that is all that is said to it.
+        })?;
+        if !is_itself || !self.makes_room(hello.peer, port) {
             port.count_refused_neighbour();
             return Err(invalid());
         }
