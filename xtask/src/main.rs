@@ -40,6 +40,7 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ["fuzz", "--seconds", seconds] => gate::fuzz(&root, number(seconds)?),
         ["fuzz", "--coverage"] => coverage::fuzz(&root, DEFAULT_SECONDS),
         ["fuzz", "--coverage", "--seconds", seconds] => coverage::fuzz(&root, number(seconds)?),
+        ["memcheck", "--processes"] => memcheck::processes(&root),
         ["memcheck", rest @ ..] => {
             let (tool, rest) = match rest {
                 ["--asan", rest @ ..] => (memcheck::Tool::AddressSanitizer, rest),
@@ -97,6 +98,7 @@ usage: cargo xtask COMMAND
   record [--write]       instructions of each operation, compared with benches/record, or put there
   memcheck [--asan] [SEED ...]
                          random use of all objects under valgrind, or AddressSanitizer
+  memcheck --processes   tests of several processes under AddressSanitizer: hostile, stopped and killed neighbours
   fuzz [--coverage] [--seconds N]
                          random bytes into the parsers for N seconds (60), also guided by coverage (libFuzzer)
 ";

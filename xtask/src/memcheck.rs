@@ -1,4 +1,4 @@
-//! The stress test under a tool that sees every use of memory that has gone.
+//! The stress test, and tests of several processes, under a tool that sees every use of memory that has gone.
 //!
 //! valgrind runs the program as it is, slowly; AddressSanitizer is built in, which a stable compiler does if it
 //! is told to take options of nightly ones. Neither sees all: valgrind knows the heap and what was mapped, AddressSanitizer the stack
@@ -47,7 +47,7 @@ pub(crate) fn memcheck(root: &Path, tool: Tool, seeds: &[u64]) -> Result<(), Fai
         let prepared = |mut command: Command| {
             command.current_dir(root).stdin(Stdio::null());
             command.env("ADVERB_STRESS_SEED", &seed).env("ADVERB_STRESS_STEPS", tool.steps());
-            command.env("ASAN_OPTIONS", "detect_leaks=0"); // The test leaks on purpose.
+            command.env("ASAN_OPTIONS", LEAKS_ALLOWED);
             command
         };
         let can_be_alone = program::run(program::alone(&["true"])).is_ok();
@@ -64,7 +64,43 @@ pub(crate) fn memcheck(root: &Path, tool: Tool, seeds: &[u64]) -> Result<(), Fai
     Ok(())
 }
 
+/// Tests of `host/verbs/tests/verbs` that run other processes, which are the same program, and so under the same tool.
+const OF_PROCESSES: [&str; 7] = [
+    "frozen::",
+    "hostile::",
+    "isolation::",
+    "neighbours::",
+    "processes::",
+    "rogue::",
+    "scribbler::",
+];
+/// That takes a minute and a half on two processors.
+const PROCESSES_SECONDS_MAX: &str = "900";
+/// Tests leak on purpose.
+const LEAKS_ALLOWED: &str = "detect_leaks=0";
+/// Some look how much memory they have: what was freed is not kept back for long.
+const LITTLE_KEPT: &str = "detect_leaks=0:quarantine_size_mb=4:thread_local_quarantine_size_kb=64";
+
+/// Builds the tests of several processes with AddressSanitizer, and runs them.
+pub(crate) fn processes(root: &Path) -> Result<(), Failure> {
+    let program =
+        build_test(root, Tool::AddressSanitizer, &["-p", "adverb-verbs", "--test", "verbs"])?;
+    let mut command = Command::new("timeout");
+    command.args([PROCESSES_SECONDS_MAX, &program]).args(OF_PROCESSES).current_dir(root);
+    command.stdin(Stdio::null()).env("ASAN_OPTIONS", LITTLE_KEPT);
+    let status = command.status().map_err(|error| format!("cannot run {program}: {error}"))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("tests of several processes: {status}")),
+    }
+}
+
 fn build(root: &Path, tool: Tool) -> Result<String, Failure> {
+    // With the features that all other tests are built with, so that nothing is built twice.
+    build_test(root, tool, &["--workspace", "--test", "stress"])
+}
+
+fn build_test(root: &Path, tool: Tool, which: &[&str]) -> Result<String, Failure> {
     let mut cargo = Command::new("cargo");
     if tool == Tool::AddressSanitizer {
         // A target of its own, so that build scripts and macros are built without it.
@@ -73,7 +109,6 @@ fn build(root: &Path, tool: Tool) -> Result<String, Failure> {
     } else {
         cargo.arg("test");
     }
-    // With the features that all other tests are built with, so that nothing is built twice.
-    cargo.args(["--workspace", "--test", "stress"]);
+    cargo.args(which);
     program::build(root, cargo)
 }
