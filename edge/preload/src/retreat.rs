@@ -113,22 +113,21 @@ fn leave_first(slot: &Slot, segment: &Segment, fd: c_int) {
 /// come through the kernel: then the ring is full.
 #[cold]
 pub(crate) fn leave_for_want_of_memory(slot: &Slot, fd: c_int) -> bool {
-    let me = slot.end();
-    {
+    let is_free = {
         let _receiving = slot.receiving.hold();
         let Some(segment) = slot.segment() else { return true };
         if segment.is_leaving() {
             return true;
         }
-        let incoming = segment.incoming(me);
-        let is_free = incoming.bells_left() == 0 || is_past(incoming);
-        if !is_free {
-            raw::nap(NAP_NS);
-            return false;
-        }
+        let incoming = segment.incoming(slot.end());
+        incoming.bells_left() == 0 || is_past(incoming)
+    };
+    if is_free {
+        leave_as(slot, fd, Why::NoRoom);
+    } else {
+        raw::nap(NAP_NS);
     }
-    leave_as(slot, fd, Why::NoRoom);
-    true
+    is_free
 }
 
 /// Takes bells out of the kernel's queue, and returns the bytes in front of them. If there are no

@@ -6,6 +6,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "a test may panic")]
 
+mod bells;
 mod meeting;
 mod memory;
 mod nonsense;

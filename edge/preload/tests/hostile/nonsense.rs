@@ -33,7 +33,7 @@ const CALL: Duration = Duration::from_secs(1);
 const ROUNDS: u64 = 4;
 
 #[derive(Debug)]
-struct Mapped {
+pub(crate) struct Mapped {
     base: *mut AtomicU64,
     len: usize,
 }
@@ -149,7 +149,7 @@ fn mapped(place: &Place, wanted: fn(&OsStr) -> bool) -> Vec<Mapped> {
     files(place, wanted).iter().filter_map(|file| Mapped::new(file)).collect()
 }
 
-fn rings(place: &Place) -> Vec<Mapped> {
+pub(crate) fn rings(place: &Place) -> Vec<Mapped> {
     mapped(place, is_ring)
 }
 
@@ -163,7 +163,7 @@ fn cut(place: &Place, wanted: fn(&OsStr) -> bool, len: usize) {
 }
 
 /// An honest client, which is not accelerated, gets its answer.
-fn is_served(port: u16) {
+pub(crate) fn is_served(port: u16) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server");
     stream.set_read_timeout(Some(HANG)).expect("a time");
     for _ in 0..3 {
