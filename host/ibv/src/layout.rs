@@ -12,6 +12,10 @@
 //! Nothing is called here. The types of the library's functions are `unsafe`, for their contract is that
 //! of the manual pages: pointers to objects of the library that live, and to places for answers.
 
+mod extended;
+
+pub use extended::*;
+
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t};
 
 /// `struct ibv_device`.
@@ -25,9 +29,12 @@ pub struct Device {
     pub transport_type: c_int,
     /// The kernel's name, such as `mlx5_0`.
     pub name: [c_char; 64],
-    dev_name: [c_char; 64],
-    dev_path: [c_char; 256],
-    ibdev_path: [c_char; 256],
+    /// The name of its command device, such as `uverbs0`.
+    pub dev_name: [c_char; 64],
+    /// Where the command device is in sysfs.
+    pub dev_path: [c_char; 256],
+    /// Where the device is in sysfs.
+    pub ibdev_path: [c_char; 256],
 }
 
 /// A function that is reached by another way.
@@ -38,7 +45,12 @@ pub type Unused = *mut c_void;
 #[repr(C)]
 pub struct ContextOps {
     compat_1: [Unused; 7],
-    memory_windows: [Unused; 3],
+    /// `ibv_alloc_mw`.
+    pub alloc_mw: Option<unsafe extern "C" fn(*mut Pd, c_int) -> *mut Mw>,
+    /// `ibv_bind_mw`.
+    pub bind_mw: Option<unsafe extern "C" fn(*mut Qp, *mut Mw, *mut MwBind) -> c_int>,
+    /// `ibv_dealloc_mw`.
+    pub dealloc_mw: Option<unsafe extern "C" fn(*mut Mw) -> c_int>,
     compat_2: Unused,
     /// `ibv_poll_cq`.
     pub poll_cq: Option<unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int>,
@@ -70,7 +82,8 @@ pub struct Context {
     pub async_fd: c_int,
     /// Completion vectors.
     pub num_comp_vectors: c_int,
-    mutex: pthread_mutex_t,
+    /// Held while it is changed, by what waits for its events to be acknowledged too.
+    pub mutex: pthread_mutex_t,
     /// All ones if the context lies in a [`VerbsContext`].
     pub abi_compat: *mut c_void,
 }
@@ -84,7 +97,8 @@ pub type QueryPort = unsafe extern "C" fn(*mut Context, u8, *mut PortAttr, usize
 pub struct VerbsContext {
     /// `ibv_query_port`, with room for all of [`PortAttr`].
     pub query_port: Option<QueryPort>,
-    extensions: [Unused; 38],
+    /// The extended interfaces.
+    pub extensions: Extensions,
     /// Size of what the library has, in bytes: the last of it is known.
     pub sz: usize,
     /// The context that programs see.
@@ -97,7 +111,8 @@ pub struct VerbsContext {
 pub struct Pd {
     /// Whose it is.
     pub context: *mut Context,
-    handle: u32,
+    /// The maker's own.
+    pub handle: u32,
 }
 
 /// `struct ibv_mr`.
@@ -112,7 +127,8 @@ pub struct Mr {
     pub addr: *mut c_void,
     /// Bytes.
     pub length: usize,
-    handle: u32,
+    /// The maker's own.
+    pub handle: u32,
     /// Local key.
     pub lkey: u32,
     /// Remote key.
@@ -127,7 +143,8 @@ pub struct CompChannel {
     pub context: *mut Context,
     /// Where events come from.
     pub fd: c_int,
-    refcnt: c_int,
+    /// Completion queues that use it.
+    pub refcnt: c_int,
 }
 
 /// `struct ibv_cq`.
@@ -140,12 +157,18 @@ pub struct Cq {
     pub channel: *mut CompChannel,
     /// What its maker gave it.
     pub cq_context: *mut c_void,
-    handle: u32,
+    /// The maker's own.
+    pub handle: u32,
     /// Completions that it holds.
     pub cqe: c_int,
-    mutex: pthread_mutex_t,
-    cond: pthread_cond_t,
-    events: [u32; 2],
+    /// Held while it is changed, by what waits for its events to be acknowledged too.
+    pub mutex: pthread_mutex_t,
+    /// Signaled when an event is acknowledged.
+    pub cond: pthread_cond_t,
+    /// Completion events that are acknowledged.
+    pub comp_events_completed: u32,
+    /// Asynchronous events that are acknowledged.
+    pub async_events_completed: u32,
 }
 
 /// `struct ibv_srq`.
@@ -158,10 +181,14 @@ pub struct Srq {
     pub srq_context: *mut c_void,
     /// Its domain.
     pub pd: *mut Pd,
-    handle: u32,
-    mutex: pthread_mutex_t,
-    cond: pthread_cond_t,
-    events: u32,
+    /// The maker's own.
+    pub handle: u32,
+    /// Held while it is changed, by what waits for its events to be acknowledged too.
+    pub mutex: pthread_mutex_t,
+    /// Signaled when an event is acknowledged.
+    pub cond: pthread_cond_t,
+    /// Asynchronous events that are acknowledged.
+    pub events_completed: u32,
 }
 
 /// `struct ibv_qp`.
@@ -174,17 +201,26 @@ pub struct Qp {
     pub qp_context: *mut c_void,
     /// Its domain.
     pub pd: *mut Pd,
-    send_cq: *mut Cq,
-    recv_cq: *mut Cq,
-    srq: *mut Srq,
-    handle: u32,
+    /// Where sends complete.
+    pub send_cq: *mut Cq,
+    /// Where receives complete.
+    pub recv_cq: *mut Cq,
+    /// Where receives come from, or null.
+    pub srq: *mut Srq,
+    /// The maker's own.
+    pub handle: u32,
     /// Its number.
     pub qp_num: u32,
-    state: c_int,
-    qp_type: c_int,
-    mutex: pthread_mutex_t,
-    cond: pthread_cond_t,
-    events: u32,
+    /// `enum ibv_qp_state`, as last changed or asked.
+    pub state: c_int,
+    /// `enum ibv_qp_type`.
+    pub qp_type: c_int,
+    /// Held while it is changed, by what waits for its events to be acknowledged too.
+    pub mutex: pthread_mutex_t,
+    /// Signaled when an event is acknowledged.
+    pub cond: pthread_cond_t,
+    /// Asynchronous events that are acknowledged.
+    pub events_completed: u32,
 }
 
 /// `struct ibv_ah`.
@@ -195,7 +231,8 @@ pub struct Ah {
     pub context: *mut Context,
     /// Its domain.
     pub pd: *mut Pd,
-    handle: u32,
+    /// The maker's own.
+    pub handle: u32,
 }
 
 /// `struct ibv_wc`.

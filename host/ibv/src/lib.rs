@@ -6,7 +6,7 @@
 //!
 //! | to change | see |
 //! |---|---|
-//! | what a structure looks like | `layout.rs` |
+//! | what a structure looks like | `layout.rs`, extended interfaces: `layout/extended.rs` |
 //! | which library is opened, which functions of it are used | `library.rs` |
 //! | devices and contexts, events | `context.rs` |
 //! | memory, queues, queue pairs, address handles | `object.rs` |

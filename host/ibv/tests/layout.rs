@@ -34,17 +34,24 @@ macro_rules! numbers {
 
 fn ours() -> Facts {
     let mut facts = facts! {
-        "ibv_device" Device { node_type transport_type name }
-        "ibv_context_ops" ContextOps { poll_cq req_notify_cq post_srq_recv post_send post_recv }
-        "ibv_context" Context { device ops cmd_fd async_fd num_comp_vectors abi_compat }
+        "ibv_device" Device { node_type transport_type name dev_name dev_path ibdev_path }
+        "ibv_context_ops" ContextOps { poll_cq req_notify_cq post_srq_recv post_send post_recv alloc_mw
+            bind_mw dealloc_mw
+        }
+        "ibv_context" Context { device ops cmd_fd async_fd num_comp_vectors mutex abi_compat }
         "verbs_context" VerbsContext { query_port sz context }
-        "ibv_pd" Pd { context }
-        "ibv_mr" Mr { context pd addr length lkey rkey }
-        "ibv_comp_channel" CompChannel { context fd }
-        "ibv_cq" Cq { context channel cq_context cqe }
-        "ibv_srq" Srq { context srq_context pd }
-        "ibv_qp" Qp { context qp_context pd qp_num }
-        "ibv_ah" Ah { context pd }
+        "ibv_pd" Pd { context handle }
+        "ibv_mr" Mr { context pd addr length handle lkey rkey }
+        "ibv_comp_channel" CompChannel { context fd refcnt }
+        "ibv_cq" Cq {
+            context channel cq_context handle cqe mutex cond comp_events_completed async_events_completed
+        }
+        "ibv_srq" Srq { context srq_context pd handle mutex cond events_completed }
+        "ibv_qp" Qp {
+            context qp_context pd send_cq recv_cq srq handle qp_num state qp_type mutex cond
+            events_completed
+        }
+        "ibv_ah" Ah { context pd handle }
         "ibv_wc" Wc {
             wr_id status opcode vendor_err byte_len imm_data qp_num src_qp wc_flags pkey_index slid sl
             dlid_path_bits
@@ -76,6 +83,44 @@ fn ours() -> Facts {
         "ibv_srq_attr" SrqAttr { max_wr max_sge srq_limit }
         "ibv_srq_init_attr" SrqInitAttr { srq_context attr }
         "ibv_async_event" AsyncEvent { element event_type }
+        "ibv_mw" Mw { context pd rkey handle }
+        "ibv_mw_bind_info" MwBindInfo { mr addr length mw_access_flags }
+        "ibv_mw_bind" MwBind { wr_id send_flags bind_info }
+        "ibv_td" Td { context }
+        "ibv_td_init_attr" TdInitAttr { comp_mask }
+        "ibv_parent_domain_init_attr" ParentDomainInitAttr { pd td comp_mask pd_context }
+        "ibv_xrcd" Xrcd { context }
+        "ibv_xrcd_init_attr" XrcdInitAttr { comp_mask fd oflags }
+        "ibv_dm" Dm { context memcpy_to_dm memcpy_from_dm comp_mask handle }
+        "ibv_alloc_dm_attr" AllocDmAttr { length log_align_req comp_mask }
+        "ibv_cq_ex" CqEx {
+            comp_mask status wr_id start_poll next_poll end_poll read_opcode read_vendor_err
+            read_byte_len read_imm_data read_qp_num read_src_qp read_wc_flags read_slid read_sl
+            read_dlid_path_bits read_completion_ts read_cvlan read_flow_tag
+            read_completion_wallclock_ns
+        }
+        "ibv_qp_ex" QpEx {
+            qp_base comp_mask wr_id wr_flags wr_atomic_cmp_swp wr_atomic_fetch_add wr_bind_mw
+            wr_local_inv wr_rdma_read wr_rdma_write wr_rdma_write_imm wr_send wr_send_imm
+            wr_send_inv wr_set_ud_addr wr_set_xrc_srqn wr_set_inline_data
+            wr_set_inline_data_list wr_set_sge wr_set_sge_list wr_start wr_complete wr_abort
+            wr_atomic_write
+        }
+        "ibv_data_buf" DataBuf { addr length }
+        "ibv_cq_init_attr_ex" CqInitAttrEx {
+            cqe cq_context channel comp_vector wc_flags comp_mask flags parent_domain
+        }
+        "ibv_qp_init_attr_ex" QpInitAttrEx {
+            qp_context send_cq recv_cq srq cap qp_type sq_sig_all comp_mask pd xrcd create_flags
+            max_tso_header source_qpn send_ops_flags
+        }
+        "ibv_qp_open_attr" QpOpenAttr { comp_mask qp_num xrcd qp_context qp_type }
+        "ibv_srq_init_attr_ex" SrqInitAttrEx { srq_context attr comp_mask srq_type pd xrcd cq }
+        "ibv_device_attr_ex" DeviceAttrEx {
+            orig_attr comp_mask odp_caps completion_timestamp_mask hca_core_clock
+            device_cap_flags_ex max_dm_size xrc_odp_caps phys_port_cnt_ex
+        }
+        "ibv_odp_caps" OdpCaps { general_caps }
     };
     let number = |n: usize| i64::try_from(n).unwrap();
     let wr = offset_of!(SendWr, wr);
@@ -88,6 +133,24 @@ fn ours() -> Facts {
         ("wr.ud.remote_qkey", wr + offset_of!(Datagram, remote_qkey)),
     ] {
         facts.insert(format!("offsetof(struct ibv_send_wr, {c})"), number(ours));
+    }
+    macro_rules! extensions {
+        ($($field:ident)*) => {$(facts.insert(
+            concat!("offsetof(struct verbs_context, ", stringify!($field), ")").to_owned(),
+            number(offset_of!(VerbsContext, extensions.$field)),
+        );)*};
+    }
+    extensions! {
+        advise_mr alloc_null_mr reg_dm_mr alloc_dm free_dm alloc_parent_domain dealloc_td
+        alloc_td create_cq_ex query_device_ex open_qp create_qp_ex get_srq_num create_srq_ex
+        open_xrcd close_xrcd
+    }
+    for (c, ours) in [
+        ("struct verbs_context, priv", offset_of!(VerbsContext, extensions.private)),
+        ("struct ibv_mw, type", offset_of!(Mw, kind)),
+        ("struct ibv_odp_caps, per_transport_caps", offset_of!(OdpCaps, rc_odp_caps)),
+    ] {
+        facts.insert(format!("offsetof({c})"), number(ours));
     }
     numbers! { facts:
         "IBV_" {
