@@ -1,5 +1,5 @@
 //! The layouts are the header's: a C program that is compiled against it says the same sizes, offsets
-//! and numbers as ours. Where there is no header, or no compiler, there is nothing to compare with.
+//! and numbers as ours. Without a header or a compiler it is skipped.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
@@ -201,7 +201,7 @@ fn every_layout_and_number_is_the_headers() {
     let binary = folder.join("layout");
     std::fs::write(&probe, "#include <infiniband/verbs.h>\n").unwrap();
     if !runs(Command::new("cc").args(["-fsyntax-only"]).arg(&probe)) {
-        eprintln!("no compiler, or no header of libibverbs: nothing to compare with");
+        println!("skipped: no compiler, or no header of libibverbs, to compare layouts with");
         return;
     }
     let ours = ours();
