@@ -9,6 +9,8 @@
 
 use crate::attributes::{RnrRetry, RtsAttributes};
 use crate::host::{Host, Landing};
+use crate::packetizer::Path;
+use crate::round_trip::RoundTrip;
 use crate::segment::Segment;
 use crate::send_queue::{NOT_STARTED, SendQueue};
 use crate::status::WcStatus;
@@ -26,6 +28,8 @@ pub(crate) enum Verdict {
     Ignore,
     /// Send again from this sequence number, but not before `until`.
     Pause { from: u64, until: Time },
+    /// Send the packet with this sequence number and the last one again, so that the peer says where it is.
+    Probe { from: u64 },
     /// The window has moved, or not even that.
     Progress,
     /// Send again from this sequence number.
@@ -58,11 +62,16 @@ pub(crate) struct Completer {
     budget: Budget,
     timeout_ns: Option<u64>,
     deadline: Option<Time>,
+    /// Packets may be lost: probes are sent, if there is a time-out.
+    lossy: bool,
+    trip: RoundTrip,
+    /// When a probe is due, if nothing is acknowledged until then.
+    probe_at: Option<Time>,
     /// The clock was set when there was no room to emit anything.
     awaits_room: bool,
-    /// A hole for which packets were sent again already. Answers to the first attempt may still
-    /// be on their way and show the same hole; only the clock may act on it once more.
-    known_hole: Option<u64>,
+    /// A hole in the data for which they were asked again already, and when. Answers to the first attempt may
+    /// still be on their way and show the same hole: it is not acted on again before an answer is late.
+    known_hole: Option<(u64, Time)>,
 }
 
 /// How long to believe that answers which show a known hole belong to an earlier attempt, if no
@@ -70,15 +79,18 @@ pub(crate) struct Completer {
 const HOLE_PATIENCE_NS: u64 = 67_108_864;
 
 impl Completer {
-    pub(crate) fn new(mtu: Segment, attributes: &RtsAttributes) -> Self {
+    pub(crate) fn new(path: &Path, attributes: &RtsAttributes) -> Self {
         let limits = Budget { retries: attributes.retry_count.get(), rnr: attributes.rnr_retry };
         Self {
-            mtu,
+            mtu: path.mtu,
             unacked: 0,
             limits,
             budget: limits,
             timeout_ns: attributes.timeout.nanos(),
             deadline: None,
+            lossy: path.link.lossy,
+            trip: RoundTrip::default(),
+            probe_at: None,
             awaits_room: false,
             known_hole: None,
         }
@@ -88,8 +100,21 @@ impl Completer {
         self.unacked
     }
 
+    /// When [`Completer::on_timer`] wants to be called.
+    #[inline]
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.deadline
+        match self.probe_at {
+            None => self.deadline,
+            probe => self.deadline.min(probe).or(probe),
+        }
+    }
+
+    /// The packet with this sequence number has been sent for the first time.
+    #[inline]
+    pub(crate) fn on_emit(&mut self, sequence: u64, now: Time) {
+        if self.lossy {
+            self.trip.on_emit(sequence, now);
+        }
     }
 
     /// Sets the clock for the oldest packet under way. `next` is the first one not emitted.
@@ -98,6 +123,26 @@ impl Completer {
         self.deadline = match self.timeout_ns {
             Some(_) if self.unacked < next && now == Time::UNKNOWN => Some(Time::UNKNOWN),
             Some(wait) if self.unacked < next => Some(now.plus_nanos(wait)),
+            Some(_) | None => None,
+        };
+        self.arm_probe(now);
+    }
+
+    /// The window has moved.
+    #[inline]
+    pub(crate) fn on_progress(&mut self, now: Time) {
+        if self.lossy {
+            self.trip.on_progress(self.unacked, now);
+        }
+    }
+
+    /// Sets the clock for a probe: with an ACK time-out that runs, which it comes well before.
+    #[inline]
+    fn arm_probe(&mut self, now: Time) {
+        self.probe_at = match self.deadline {
+            Some(deadline) if self.lossy && now != Time::UNKNOWN => {
+                Some(now.plus_nanos(self.trip.probe_after_ns())).filter(|at| *at < deadline)
+            }
             Some(_) | None => None,
         };
     }
@@ -111,7 +156,7 @@ impl Completer {
 
     /// Stops the clock.
     pub(crate) fn disarm(&mut self) {
-        self.deadline = None;
+        (self.deadline, self.probe_at) = (None, None);
     }
 
     /// Sets the clock unless it runs for a packet under way.
@@ -126,7 +171,7 @@ impl Completer {
     pub(crate) fn arm_for_room(&mut self, now: Time) {
         if self.deadline.is_none() && now != Time::UNKNOWN {
             self.deadline = self.timeout_ns.map(|wait| now.plus_nanos(wait));
-            self.awaits_room = true;
+            (self.awaits_room, self.probe_at) = (true, None);
         }
     }
 
@@ -173,7 +218,7 @@ impl Completer {
                 let until = sent.now.plus_nanos(timer.nanos());
                 self.pause_or_fail(hole, until)
             }
-            Syndrome::Nak(Nak::SequenceError) => self.resend_or_fail(hole),
+            Syndrome::Nak(Nak::SequenceError) => self.resend_or_fail(hole, sent.now),
             Syndrome::Nak(Nak::InvalidRequest) => Verdict::Fail(WcStatus::RemoteInvalidRequest),
             Syndrome::Nak(Nak::RemoteAccess) => Verdict::Fail(WcStatus::RemoteAccess),
             Syndrome::Nak(Nak::RemoteOperation) => Verdict::Fail(WcStatus::RemoteOperation),
@@ -247,11 +292,14 @@ impl Completer {
 
     /// The clock has run out, or has it? `None` if there is nothing to do.
     pub(crate) fn on_timer(&mut self, now: Time) -> Option<Verdict> {
-        if self.deadline? > now {
-            return None;
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.disarm();
+            return Some(self.resend_or_fail(self.unacked, now));
         }
-        self.deadline = None;
-        Some(self.resend_or_fail(self.unacked))
+        self.probe_at.filter(|at| *at <= now)?;
+        self.trip.on_probe();
+        self.arm_probe(now);
+        Some(Verdict::Probe { from: self.unacked })
     }
 
     /// Retires the requests at the head that were carried out without a packet.
@@ -309,19 +357,25 @@ impl Completer {
         }
     }
 
-    fn resend_or_fail(&mut self, from: u64) -> Verdict {
+    fn resend_or_fail(&mut self, from: u64, now: Time) -> Verdict {
         let Some(left) = self.budget.retries.checked_sub(1) else {
             return Verdict::Fail(WcStatus::RetryExceeded);
         };
         self.budget.retries = left;
-        self.known_hole = Some(from);
+        self.known_hole = Some((from, now));
+        self.trip.on_resend();
         Verdict::Resend { from }
     }
 
     /// An answer shows that the oldest packet's data got lost: a refusal that nobody wrote down.
     fn resend_around_known(&mut self, now: Time) -> Verdict {
-        if self.known_hole != Some(self.unacked) {
-            return self.resend_or_fail(self.unacked);
+        let late = |since: Time| match self.lossy {
+            true => since.plus_nanos(self.trip.late_after_ns()) <= now,
+            false => false,
+        };
+        match self.known_hole {
+            Some((hole, since)) if hole == self.unacked && !late(since) => {}
+            Some(_) | None => return self.resend_or_fail(self.unacked, now),
         }
         if self.timeout_ns.is_none() && self.deadline.is_none() {
             self.deadline = Some(now.plus_nanos(HOLE_PATIENCE_NS));

@@ -60,6 +60,8 @@ counted! {
     ack_timeout,
     /// Times the requester went back and sent again.
     completer_retry_err,
+    /// Times the requester asked after what was late, before the ACK time-out.
+    probes,
     /// Requests that failed for want of an acknowledgement.
     retry_exceeded_err,
     /// Requests that failed for want of a receive.
@@ -158,7 +160,7 @@ impl QpCounters {
 
     /// The counters under the names of rxe's `hw_counters`, and the few that it lacks after them;
     /// `link_downed` is the device's to count.
-    pub fn hardware(&self) -> [(&'static str, u64); 19] {
+    pub fn hardware(&self) -> [(&'static str, u64); 20] {
         [
             ("sent_pkts", self.sent_pkts),
             ("rcvd_pkts", self.rcvd_pkts),
@@ -179,6 +181,7 @@ impl QpCounters {
             ("dropped_pkts", self.dropped_pkts),
             ("bad_pkey", self.bad_pkey),
             ("qkey_viol", self.qkey_viol),
+            ("probes", self.probes),
         ]
     }
 
@@ -283,6 +286,7 @@ mod tests {
             ack_deferred: 1,
             ack_timeout: 1,
             completer_retry_err: 1,
+            probes: 1,
             retry_exceeded_err: 1,
             retry_rnr_exceeded_err: 1,
             send_nak_err: 1,
@@ -314,7 +318,7 @@ mod tests {
         assert_eq!((twice.sent_pkts, twice.sq_num_roe), (2, 2));
         assert_eq!(QpCounters::from_array(twice.to_array()), twice);
         let sum = |list: &[(&str, u64)]| list.iter().map(|(_, count)| count).sum::<u64>();
-        assert_eq!(sum(&all.hardware()), 19);
+        assert_eq!(sum(&all.hardware()), 20);
         // Sixteen of their own, and eight that the first list has under other names.
         assert_eq!(sum(&all.diagnostics()), 16 + 8);
     }

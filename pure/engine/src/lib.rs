@@ -44,6 +44,7 @@ mod qp;
 mod requester;
 mod responder;
 mod roles;
+mod round_trip;
 mod segment;
 mod send_queue;
 mod status;

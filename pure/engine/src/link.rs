@@ -12,9 +12,12 @@ pub struct Capabilities {
     pub direct: bool,
     /// A SEND of one packet can have a header of sixteen bytes ([`crate::Brief`]).
     pub eager: bool,
+    /// Packets get lost on the way: what is late is asked after long before the ACK time-out.
+    pub lossy: bool,
 }
 
 impl Capabilities {
     /// Those of a network: packets.
-    pub const PACKETS: Self = Self { segment: 0, by_reference: false, direct: false, eager: false };
+    pub const PACKETS: Self =
+        Self { segment: 0, by_reference: false, direct: false, eager: false, lossy: true };
 }

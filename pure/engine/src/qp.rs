@@ -322,6 +322,7 @@ impl Qp {
         self.counters.note_sends(self.queue.head() - head);
         let unacked = completer.unacked();
         if unacked > before {
+            completer.on_progress(now);
             requester.on_progress(unacked, unacked - before, &self.queue);
             completer.arm(requester.next(), now);
         }
@@ -356,6 +357,10 @@ impl Qp {
             Verdict::Pause { from, until } => {
                 requester.rewind(from, false, &self.queue);
                 requester.pause(until);
+            }
+            Verdict::Probe { from } => {
+                self.counters.probes += 1;
+                requester.probe(from, &self.queue);
             }
             Verdict::Fail(status) => self.fail_oldest(status, host),
         }
@@ -412,8 +417,11 @@ impl Qp {
         let emitted = match self.sender.as_mut().filter(|_| sends) {
             None => return false,
             Some(Sender::Reliable { requester, completer }) => {
-                let unacked = completer.unacked();
+                let (unacked, top) = (completer.unacked(), requester.top());
                 let (emitted, packets) = requester.transmit(unacked, now, &mut self.queue, host);
+                if requester.top() > top {
+                    completer.on_emit(requester.top() - 1, now);
+                }
                 self.counters.note_sends(requester.take_reached());
                 if packets > 0 {
                     completer.arm_if_idle(requester.next(), now);
@@ -525,7 +533,7 @@ impl Qp {
         };
         requester.on_timer(now);
         if let Some(verdict) = completer.on_timer(now) {
-            self.counters.ack_timeout += 1;
+            self.counters.ack_timeout += u64::from(!matches!(verdict, Verdict::Probe { .. }));
             self.obey(verdict, now, host);
         }
     }

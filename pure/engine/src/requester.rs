@@ -20,7 +20,7 @@ use crate::status::WcStatus;
 use crate::time::Time;
 use crate::window::Window;
 use crate::work::{Request, RequestKind};
-use adverb_wire::{AtomicEth, Extension, Operation, Psn, Reth};
+use adverb_wire::{AtomicEth, Bth, Extension, Headers, Operation, Psn, Reth};
 use alloc::collections::VecDeque;
 
 /// What became of an attempt to emit packets.
@@ -53,6 +53,8 @@ pub(crate) struct Requester {
     /// Packets emitted since one asked for an acknowledgement.
     unasked: u32,
     paused_until: Option<Time>,
+    /// Packets to be emitted again, before any others.
+    again: VecDeque<u64>,
     /// The request at the cursor failed here, like this; nothing more is emitted.
     broken: Option<WcStatus>,
     /// Requests that have not begun have to wait.
@@ -75,6 +77,7 @@ impl Requester {
             window: Window::new(attributes.window_packets),
             unasked: 0,
             paused_until: None,
+            again: VecDeque::new(),
             broken: None,
             held: false,
             reached: 0,
@@ -126,7 +129,7 @@ impl Requester {
     /// Requests may wait to be emitted.
     pub(crate) fn has_work(&self, queue: &SendQueue) -> bool {
         let next = queue.get(self.cursor);
-        next.is_some_and(|entry| !self.held || entry.has_begun())
+        next.is_some_and(|entry| !self.held || entry.has_begun()) || !self.again.is_empty()
     }
 
     pub(crate) fn paused_until(&self) -> Option<Time> {
@@ -193,6 +196,9 @@ impl Requester {
         self.on_timer(now);
         if self.paused_until.is_some() || self.broken.is_some() {
             return (Emitted::All, 0);
+        }
+        if !self.again.is_empty() && !self.transmit_again(unacked, queue, host) {
+            return (Emitted::NoRoom, 0);
         }
         let outcome = loop {
             let Some(entry) = queue.get_mut(self.cursor) else {
@@ -449,11 +455,61 @@ impl Requester {
         }
     }
 
+    /// Emits again what is to be emitted again, as far as the host has room: false if it has none. What cannot be
+    /// had any more is left to the ACK time-out.
+    #[cold]
+    fn transmit_again(&mut self, unacked: u64, queue: &SendQueue, host: &mut impl Host) -> bool {
+        while let Some(&sequence) = self.again.front() {
+            if sequence >= unacked && sequence < self.next {
+                if !host.room() {
+                    return false;
+                }
+                self.emit_again(sequence, queue, host);
+            }
+            self.again.pop_front();
+        }
+        true
+    }
+
+    /// Emits the packet with this sequence number again, or asks again for the data from there on.
+    fn emit_again(&mut self, sequence: u64, queue: &SendQueue, host: &mut impl Host) -> Option<()> {
+        let (index, entry) = queue.find(sequence)?;
+        let at = u32::try_from(sequence - entry.start).ok()?;
+        if entry.lent {
+            return None;
+        }
+        let (headers, payload) = if entry.request.kind.awaits_data() {
+            let packets = self.piece(at, entry.packets);
+            let (operation, extension) = self.question(at, packets, entry)?;
+            let mut headers = self.path.headers(operation, self.psn(sequence), 0, extension)?;
+            headers.xrceth = entry.request.to.xrceth();
+            (headers, Payload::None)
+        } else {
+            let cut = self.path.cut(at, self.psn(sequence), index, entry)?;
+            (cut.headers, cut.payload)
+        };
+        let bth = Bth { ack_request: true, ..headers.bth };
+        host.emit(&Headers { bth, ..headers }, payload, None).ok()
+    }
+
+    /// Sends this packet and the last one again: the first fills a hole of which the peer has told once, the
+    /// other shows the peer the next one.
+    pub(crate) fn probe(&mut self, first: u64, queue: &SendQueue) {
+        let last = self.next.saturating_sub(1).max(first);
+        let data = queue.find(last).is_some_and(|(_, entry)| !entry.request.kind.awaits_data());
+        self.again.clear();
+        self.again.push_back(first);
+        if last > first && data {
+            self.again.push_back(last);
+        }
+    }
+
     /// Goes back: the next packet is the one with this sequence number.
     pub(crate) fn rewind(&mut self, to: u64, lossy: bool, queue: &SendQueue) {
         debug_assert!(to <= self.top, "nothing beyond the top was ever emitted");
         self.next = to;
         self.unasked = 0;
+        self.again.clear();
         while self.reads.back().is_some_and(|&end| end > to) {
             self.reads.pop_back();
         }

@@ -119,6 +119,10 @@ impl Receiver {
 }
 
 /// The roles that send requests.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one in a queue pair, and each packet looks into it"
+)]
 #[derive(Debug)]
 pub(crate) enum Sender {
     Reliable { requester: Requester, completer: Completer },
@@ -139,7 +143,7 @@ impl Sender {
         match kind {
             QpType::Rc | QpType::XrcInitiator => Some(Self::Reliable {
                 requester: Requester::new(path, &rts).start_at(queue.head()),
-                completer: Completer::new(path.mtu, &rts),
+                completer: Completer::new(&path, &rts),
             }),
             QpType::Uc | QpType::Ud => Some(Self::Unreliable(Streamer::new(
                 path,

@@ -107,6 +107,23 @@ impl SendQueue {
         self.slots.get_mut(at)?.as_mut()
     }
 
+    /// The request that the packet with this sequence number belongs to, and its index.
+    pub(crate) fn find(&self, sequence: u64) -> Option<(u64, &Entry)> {
+        let (mut low, mut high) = (self.head, self.tail);
+        // Ends grow with indices; what has not begun comes last, and requests without packets end where they start.
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let entry = self.get(middle)?;
+            if entry.has_begun() && entry.end() <= sequence {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let entry = self.get(low)?;
+        (entry.has_begun() && entry.start <= sequence).then_some((low, entry))
+    }
+
     /// Takes the oldest request off.
     pub(crate) fn pop(&mut self) -> Option<(u64, Entry)> {
         let index = self.head;

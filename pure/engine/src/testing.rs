@@ -43,7 +43,7 @@ pub(crate) const PATH: Path = Path {
 pub(crate) const SEGMENT: u32 = 8192;
 /// A link that can do everything.
 pub(crate) const SHARED_MEMORY: Capabilities =
-    Capabilities { segment: SEGMENT, by_reference: true, direct: true, eager: true };
+    Capabilities { segment: SEGMENT, by_reference: true, direct: true, eager: true, lossy: false };
 
 pub(crate) const INIT: InitAttributes = InitAttributes { pkey: Pkey::DEFAULT, access: Access::ALL };
 

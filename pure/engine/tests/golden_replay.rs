@@ -21,10 +21,10 @@
 #![expect(clippy::indexing_slicing, reason = "a test may panic")]
 
 use adverb_engine::{
-    Access, AccessError, AckTimeout, AtomicOp, Attributes, Datagram as Whither, EmitError, GRH_LEN,
-    Gid, Host, Invalidator, Landing, LocalError, NoReceive, Partition, Payload, Qp, QpEvent,
-    QpOptions, QpState, QpType, Range, Receive, ReceiveDone, Request, RequestKind, RetryCount,
-    RnrRetry, Route, SendDone, Time, To, WcStatus, accept,
+    Access, AccessError, AckTimeout, AtomicOp, Attributes, Capabilities, Datagram as Whither,
+    EmitError, GRH_LEN, Gid, Host, Invalidator, Landing, LocalError, NoReceive, Partition, Payload,
+    Qp, QpEvent, QpOptions, QpState, QpType, Range, Receive, ReceiveDone, Request, RequestKind,
+    RetryCount, RnrRetry, Route, SendDone, Time, To, WcStatus, accept,
 };
 use adverb_wire::ip::Datagram;
 use adverb_wire::pcap::Reader;
@@ -216,6 +216,7 @@ fn connected(case: &Case, first: u32, expected: u32) -> Qp {
     let options =
         QpOptions { port_mtu: case.mtu, ..QpOptions::of(case.kind, Qpn::new(case.qpn), 16) };
     let mut qp = Qp::new(options);
+    qp.set_link(Capabilities { lossy: false, ..Capabilities::PACKETS }); // rxe waits for its time-out.
     let reliable = case.kind.is_reliable();
     let connected = case.kind.is_connected();
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::status::WcOpcode;
-use crate::testing::{ATOMIC, Desk, FIRST, MTU, READ, SEND, WRITE, request, rts};
+use crate::testing::{ATOMIC, Desk, FIRST, MTU, PATH, READ, SEND, WRITE, request, rts};
 use crate::time::AckTimeout;
 use crate::work::RequestKind;
 use alloc::vec::Vec;
@@ -32,7 +32,7 @@ fn in_flight_with(attributes: &RtsAttributes, work: &[(RequestKind, u32)]) -> Fl
         queue.push(crate::send_queue::Entry { request, start: top, packets, lent: false }).unwrap();
         top += u64::from(packets);
     }
-    let mut completer = Completer::new(Segment::of(MTU), attributes);
+    let mut completer = Completer::new(&PATH, attributes);
     completer.arm(top, NOW);
     Flight { completer, queue, desk: Desk::new(), top, paused: false }
 }
@@ -203,11 +203,16 @@ fn data_without_a_place_to_land_fail_the_request() {
 }
 
 #[test]
-fn the_clock_resends_from_the_oldest_packet_and_then_gives_up() {
+fn the_clock_probes_resends_from_the_oldest_packet_and_then_gives_up() {
     let mut flight = in_flight(&[(WRITE, 600)]);
-    let deadline = flight.completer.deadline().expect("a clock");
-    assert_eq!(deadline.nanos() - NOW.nanos(), 4096 << 10);
+    let deadline = NOW.plus_nanos(4096 << 10);
     assert_eq!(flight.completer.on_timer(NOW), None);
+    for millis in [1, 3] {
+        let probe = NOW.plus_nanos(millis * 1_000_000);
+        assert_eq!(flight.completer.deadline(), Some(probe));
+        assert_eq!(flight.completer.on_timer(probe), Some(Verdict::Probe { from: 0 }));
+    }
+    assert_eq!(flight.completer.deadline(), Some(deadline), "a probe does not move the time-out");
     assert_eq!(flight.completer.on_timer(deadline), Some(Verdict::Resend { from: 0 }));
     assert_eq!(flight.completer.on_timer(deadline), None, "the clock has to be set again");
     flight.completer.arm(3, deadline);

@@ -362,6 +362,7 @@ impl Process {
             by_reference: shares,
             direct: shares,
             eager: true,
+            lossy: false,
         };
         let memory = medium.is_memory();
         qp.set_link(if memory { link } else { Capabilities::PACKETS });

@@ -1,0 +1,157 @@
+//! How long an acknowledgement takes: smoothed round trips, and when to ask after what is late.
+//!
+//! One packet at a time is timed. A packet that was sent again is not, since its acknowledgement may be that
+//! of either copy (Karn's algorithm). The arithmetic is that of RFC 6298, in integers; the wait it leads to
+//! is no retransmission time-out but that of a *probe*: a packet or two that make the peer say where it is.
+//! The ACK time-out of the verbs stays what the caller has set, and alone spends the retries.
+
+use crate::time::Time;
+
+/// Round trips of one queue pair.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RoundTrip {
+    /// Zero: there was no sample yet.
+    smoothed_ns: u64,
+    variation_ns: u64,
+    /// The packet that is timed, and when it was sent.
+    timed: Option<(u64, Time)>,
+    /// Probes since the peer last made progress.
+    probes: u32,
+}
+
+impl RoundTrip {
+    /// The shortest wait before a probe, in nanoseconds. A software peer answers when its thread runs, so
+    /// less would probe peers that only were not scheduled.
+    const WAIT_MIN_NS: u64 = 250_000;
+    /// The wait before a probe while no round trip is known, in nanoseconds.
+    const WAIT_FIRST_NS: u64 = 1_000_000;
+    /// A sample longer than this counts as this, in nanoseconds: the sum below cannot overflow.
+    const SAMPLE_MAX_NS: u64 = 1 << 40;
+    /// Doublings of the wait.
+    const DOUBLINGS_MAX: u32 = 16;
+
+    /// A packet is sent for the first time, and asks for an acknowledgement.
+    #[inline]
+    pub(crate) fn on_emit(&mut self, sequence: u64, now: Time) {
+        if self.timed.is_none() && now != Time::UNKNOWN {
+            self.timed = Some((sequence, now));
+        }
+    }
+
+    /// Everything before `unacked` has been acknowledged, some of it newly.
+    #[inline]
+    pub(crate) fn on_progress(&mut self, unacked: u64, now: Time) {
+        self.probes = 0;
+        if let Some((sequence, sent)) = self.timed
+            && sequence < unacked
+        {
+            self.timed = None;
+            if now != Time::UNKNOWN {
+                self.sample(now.nanos().saturating_sub(sent.nanos()));
+            }
+        }
+    }
+
+    /// What is on its way is sent again.
+    pub(crate) fn on_resend(&mut self) {
+        self.timed = None;
+    }
+
+    /// A probe is sent.
+    pub(crate) fn on_probe(&mut self) {
+        self.timed = None;
+        self.probes = (self.probes + 1).min(Self::DOUBLINGS_MAX);
+    }
+
+    /// RFC 6298 §2.2 and §2.3: gains of an eighth and a quarter.
+    fn sample(&mut self, nanos: u64) {
+        let nanos = nanos.clamp(1, Self::SAMPLE_MAX_NS);
+        if self.smoothed_ns == 0 {
+            (self.smoothed_ns, self.variation_ns) = (nanos, nanos / 2);
+            return;
+        }
+        let off = self.smoothed_ns.abs_diff(nanos);
+        self.variation_ns = (3 * self.variation_ns + off) / 4;
+        self.smoothed_ns = ((7 * self.smoothed_ns + nanos) / 8).max(1);
+    }
+
+    /// After this long, in nanoseconds, an answer is late.
+    pub(crate) fn late_after_ns(&self) -> u64 {
+        match self.smoothed_ns {
+            0 => Self::WAIT_FIRST_NS,
+            smoothed => (smoothed + 4 * self.variation_ns).max(Self::WAIT_MIN_NS),
+        }
+    }
+
+    /// After this long without progress, in nanoseconds, a probe is due.
+    pub(crate) fn probe_after_ns(&self) -> u64 {
+        self.late_after_ns() << self.probes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: u64) -> Time {
+        Time::from_nanos(micros * 1000)
+    }
+
+    fn with_samples(micros: &[u64]) -> RoundTrip {
+        let mut trip = RoundTrip::default();
+        for (sequence, &sample) in (0..).zip(micros) {
+            trip.on_emit(sequence, at(1_000));
+            trip.on_progress(sequence + 1, at(1_000 + sample));
+        }
+        trip
+    }
+
+    /// The second source is RFC 6298 §2: R = 800 gives SRTT 800 and RTTVAR 400, then R' = 1600 gives RTTVAR
+    /// 3/4 · 400 + 1/4 · 800 = 500 and SRTT 7/8 · 800 + 1/8 · 1600 = 900.
+    #[test]
+    fn the_wait_is_that_of_rfc_6298() {
+        assert_eq!(RoundTrip::default().late_after_ns(), RoundTrip::WAIT_FIRST_NS);
+        assert_eq!(with_samples(&[800]).late_after_ns(), (800 + 4 * 400) * 1000);
+        assert_eq!(with_samples(&[800, 1600]).late_after_ns(), (900 + 4 * 500) * 1000);
+        assert_eq!(with_samples(&[5; 40]).late_after_ns(), RoundTrip::WAIT_MIN_NS);
+    }
+
+    #[test]
+    fn what_was_sent_again_is_no_sample() {
+        let mut trip = RoundTrip::default();
+        trip.on_emit(0, at(0));
+        trip.on_resend();
+        trip.on_progress(1, at(900_000));
+        assert_eq!(trip.late_after_ns(), RoundTrip::WAIT_FIRST_NS);
+        trip.on_emit(1, at(0));
+        trip.on_probe();
+        trip.on_progress(2, at(900_000));
+        assert_eq!(trip.late_after_ns(), RoundTrip::WAIT_FIRST_NS);
+    }
+
+    #[test]
+    fn each_probe_doubles_the_wait_and_progress_ends_that() {
+        let mut trip = with_samples(&[800]);
+        let wait = trip.probe_after_ns();
+        trip.on_probe();
+        trip.on_probe();
+        assert_eq!(trip.probe_after_ns(), 4 * wait);
+        (0..100).for_each(|_| trip.on_probe());
+        assert!(trip.probe_after_ns() > wait);
+        trip.on_progress(2, at(0));
+        assert_eq!(trip.probe_after_ns(), wait);
+    }
+
+    #[test]
+    fn absurd_times_do_no_harm() {
+        let mut trip = RoundTrip::default();
+        trip.on_emit(0, at(5));
+        trip.on_progress(1, Time::UNKNOWN);
+        trip.on_emit(1, at(5));
+        trip.on_progress(2, at(4)); // The clock went back.
+        trip.on_emit(2, Time::ZERO);
+        trip.on_progress(3, Time::from_nanos(u64::MAX - 1));
+        (0..100).for_each(|_| trip.on_probe());
+        assert!(Time::from_nanos(5).plus_nanos(trip.probe_after_ns()) > at(5));
+    }
+}
