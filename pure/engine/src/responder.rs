@@ -63,7 +63,7 @@ enum Owed {
 }
 
 /// The serving half of a reliable queue pair.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Responder {
     path: Path,
     assembler: Assembler,
@@ -223,7 +223,7 @@ impl Responder {
     #[inline]
     pub(crate) fn note_ack(&mut self) {
         debug_assert!(matches!(self.owed, Owed::Nothing | Owed::Ack), "nothing else is owed");
-        self.owed = Owed::Nothing;
+        (self.owed, self.overdue) = (Owed::Nothing, false);
     }
 
     /// Drops a packet because another is missing before it. The peer is told once.

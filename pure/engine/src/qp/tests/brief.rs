@@ -325,6 +325,25 @@ fn an_acknowledgement_goes_once_and_covers_what_was_executed() {
     }
 }
 
+/// Goal: an acknowledgement that found no room, and has left with a brief since, does not go before later requests.
+#[test]
+fn an_acknowledgement_that_has_left_with_a_brief_is_overdue_no_more() {
+    let run = |short: bool| {
+        let (mut qp, mut desk) = (neighbour(), desk(3, 100));
+        qp.on_brief(&brief(0), 10, || NOW, &mut desk);
+        desk.room = 0;
+        qp.transmit(Time::UNKNOWN, true, &mut desk);
+        assert!(desk.emitted.is_empty() && qp.owes_ack());
+        desk.room = usize::MAX;
+        match short {
+            true => assert!(qp.acknowledge_briefly().is_some()),
+            false => _ = qp.transmit(Time::UNKNOWN, true, &mut desk),
+        }
+        told(&qp)
+    };
+    assert_eq!(run(true), run(false));
+}
+
 #[test]
 fn an_acknowledgement_in_a_brief_does_what_its_packet_does() {
     // The last ones were never sent, or come twice.
