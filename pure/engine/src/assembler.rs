@@ -88,7 +88,7 @@ struct Ending {
 }
 
 /// Messages on their way in.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Assembler {
     path: Path,
     access: Access,

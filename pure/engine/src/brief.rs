@@ -83,8 +83,8 @@ impl Brief {
         }
     }
 
-    /// The packet that the SEND numbered `psn` stands for, its bytes still where they are.
-    pub(crate) fn packet(&self, psn: Psn) -> Option<Packet<'static>> {
+    /// The packet that a brief with the SEND numbered `psn` stands for, its bytes still where they are.
+    pub fn packet(&self, psn: Psn) -> Option<Packet<'static>> {
         let (operation, extension) = match self.imm {
             None => (Operation::SendOnly, Extension::None),
             Some(imm) => (Operation::SendOnlyImm, Extension::Imm(imm)),

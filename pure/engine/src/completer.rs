@@ -53,7 +53,7 @@ enum Retired {
 }
 
 /// The retiring half of a reliable requester.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Completer {
     mtu: Segment,
     /// Sequence number of the oldest packet that is not acknowledged, or whose data is awaited.

@@ -20,7 +20,7 @@ use adverb_wire::{Nak, Packet, Psn};
 const LATE_PACKETS_MAX: i32 = 1 << 12;
 
 /// The serving half of an unreliable connection.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ConnectedResponder {
     assembler: Assembler,
     expected: Psn,

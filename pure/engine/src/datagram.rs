@@ -13,7 +13,7 @@ use crate::status::{WcOpcode, WcStatus};
 use adverb_wire::{Extension, Packet, Qkey, Qpn};
 
 /// The serving half of a datagram queue pair.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DatagramResponder {
     path: Path,
     qkey: Qkey,

@@ -55,7 +55,7 @@ impl QpOptions {
 }
 
 /// A queue pair.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Qp {
     options: QpOptions,
     state: QpState,
@@ -72,7 +72,7 @@ pub struct Qp {
 }
 
 /// What exists once packets can be understood.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Peer {
     gid: Gid,
     path: Path,

@@ -36,7 +36,7 @@ pub(crate) enum Emitted {
 }
 
 /// The sending half of a reliable queue pair.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Requester {
     path: Path,
     first_psn: Psn,

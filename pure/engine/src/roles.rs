@@ -19,7 +19,7 @@ use crate::transport::QpType;
 use adverb_wire::{Packet, Qpn};
 
 /// The role that serves a peer's requests.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Receiver {
     Reliable(Responder),
     Connected(ConnectedResponder),
@@ -123,7 +123,7 @@ impl Receiver {
     clippy::large_enum_variant,
     reason = "there is one in a queue pair, and each packet looks into it"
 )]
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Sender {
     Reliable { requester: Requester, completer: Completer },
     Unreliable(Streamer),

@@ -42,7 +42,7 @@ impl Entry {
 }
 
 /// A ring of entries: `head..tail` are outstanding.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SendQueue {
     /// A power of two of them, so that finding one takes no division; as many as `capacity` are used.
     slots: Box<[Option<Entry>]>,

@@ -16,7 +16,7 @@ use crate::work::To;
 use adverb_wire::{Deth, Psn, Qkey, Qpn};
 
 /// The sending half of an unreliable queue pair.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Streamer {
     path: Path,
     /// This queue pair and its key, as datagrams name them.

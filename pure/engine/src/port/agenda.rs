@@ -37,6 +37,11 @@ impl Agenda {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
+    /// Deadlines that count.
+    pub(super) fn len(&self) -> usize {
+        self.valid.len()
+    }
+
     /// Wakes `qp` at `at`, and not at the time it was to be woken before.
     pub(super) fn arm(&mut self, qp: Qpn, at: Time) {
         self.valid.insert(qp, at);

@@ -28,6 +28,11 @@ impl Schedule {
         Hints { deadline: self.agenda.next(), ready: !self.ready.is_empty() }
     }
 
+    /// Deadlines and turns that it holds: what counts of either is no more than there are queue pairs.
+    pub fn lens(&self) -> (usize, usize) {
+        (self.agenda.len(), self.ready.len())
+    }
+
     /// Wakes a queue pair then, and not at the time it was to be woken before.
     pub fn arm(&mut self, qp: Qpn, at: Time) {
         self.agenda.arm(qp, at);
@@ -38,9 +43,10 @@ impl Schedule {
         self.agenda.due(now)
     }
 
-    /// A queue pair has gone, or what its deadline was for.
+    /// A queue pair has gone.
     pub fn forget(&mut self, qp: Qpn) {
         self.agenda.forget(qp);
+        self.ready.retain(|ready| *ready != qp);
     }
 
     /// A queue pair has more to emit.

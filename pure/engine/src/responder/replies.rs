@@ -11,7 +11,7 @@ use adverb_wire::{Aeth, Extension, Msn, Operation, Psn, Syndrome};
 use alloc::collections::VecDeque;
 
 /// Answers that are owed, and what is needed to give some of them again.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Replies {
     path: Path,
     /// New answers at once, and repeated ones, and atomics that are remembered.

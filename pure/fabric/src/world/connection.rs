@@ -1,6 +1,6 @@
 //! A connection, as the two programs know it: what each has asked for, and what must come of it.
 
-use super::Tally;
+use super::tally::Tally;
 use super::wires::Medium;
 use crate::memory::Target;
 use crate::random::Random;
@@ -53,6 +53,8 @@ pub(super) struct Side {
     pub(super) messages: u64,
     pub(super) writes: u64,
     adds: u64,
+    /// Additions that were executed.
+    added: u64,
     /// Messages that have arrived here.
     pub(super) arrived: u64,
     /// Requests that were posted, in all lives.
@@ -86,6 +88,7 @@ impl Connection {
             messages: 0,
             writes: 0,
             adds: 0,
+            added: 0,
             arrived: 0,
             posted: 0,
             over: true,
@@ -132,7 +135,7 @@ impl Connection {
         (self.broken, self.exact) = (false, true);
         for side in &mut self.sides {
             assert!(side.pending.is_empty(), "all requests have ended");
-            (side.messages, side.writes, side.adds, side.arrived) = (0, 0, 0, 0);
+            (side.messages, side.writes, side.adds, side.added, side.arrived) = (0, 0, 0, 0, 0);
             side.over = false;
         }
         // Far from those before: what is still on its way belongs to another life.
@@ -223,13 +226,15 @@ impl Connection {
                 (Asked::Read { len }, kind, Vec::new(), usize::try_from(len).unwrap_or(0))
             }
             _ => {
-                let to = self.target(1 - side, SLOTS * SLOT_BYTES + STILL_BYTES);
-                (
-                    Asked::Add,
-                    RequestKind::FetchAdd { va: to.va, rkey: to.rkey, add: 1 },
-                    Vec::new(),
-                    8,
-                )
+                let compare = one.adds;
+                one.adds += 1;
+                let Target { va, rkey } = self.target(1 - side, SLOTS * SLOT_BYTES + STILL_BYTES);
+                // Requests are executed in order: what is there then is known.
+                let kind = match random.below(2) {
+                    0 => RequestKind::FetchAdd { va, rkey, add: 1 },
+                    _ => RequestKind::CompareSwap { va, rkey, compare, swap: compare + 1 },
+                };
+                (Asked::Add, kind, Vec::new(), 8)
             }
         }
     }
@@ -265,8 +270,8 @@ impl Connection {
             }
             Asked::Add => {
                 let found = landed.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
-                assert_eq!(found, Some(one.adds), "an addition is executed once");
-                one.adds += 1;
+                assert_eq!(found, Some(one.added), "an addition is executed once");
+                one.added += 1;
             }
             Asked::Write { .. } | Asked::Forbidden => {}
         }

@@ -4,9 +4,9 @@ use super::wires::{Cargo, Medium, Wires};
 use crate::memory::Memory;
 use crate::random::Random;
 use adverb_engine::{
-    Access, AccessError, AtomicOp, EmitError, FetchError, Host, Invalidator, Landing, LocalError,
-    NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request, RequestKind, Route,
-    SendDone, Target, Time,
+    Access, AccessError, AtomicOp, EmitError, FetchError, Gid, Host, Invalidator, Landing,
+    LocalError, NoReceive, Payload, QpEvent, Range, Reach, Receive, ReceiveDone, Request,
+    RequestKind, Route, SendDone, Target, Time,
 };
 use adverb_wire::{Headers, Qpn, Rkey};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -18,7 +18,7 @@ use core::cell::{Cell, RefCell};
 pub(super) const SEGMENT_BYTES: u32 = 512;
 
 /// A request with its local bytes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Posted {
     /// What is sent.
     pub(super) bytes: Rc<Vec<u8>>,
@@ -27,7 +27,7 @@ pub(super) struct Posted {
 }
 
 /// What belongs to one queue pair.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Own {
     pub(super) requests: BTreeMap<u64, Posted>,
     pub(super) receives: VecDeque<Receive>,
@@ -64,6 +64,11 @@ pub(super) struct Lent {
     pub(super) len: u32,
 }
 
+/// An atomic operation brings what was there.
+fn landed(found: Result<u64, AccessError>, posted: &mut Posted) -> bool {
+    found.map(|found| posted.landed.copy_from_slice(&found.to_ne_bytes())).is_ok()
+}
+
 /// What is lent for one call.
 pub(super) struct Desk<'a> {
     pub(super) me: usize,
@@ -75,6 +80,8 @@ pub(super) struct Desk<'a> {
     pub(super) now: Time,
     /// Packets that may still be emitted; none without a way out.
     pub(super) left: usize,
+    /// The peer's memory is reached whenever it can be.
+    pub(super) willing: bool,
     pub(super) emitted: u64,
     pub(super) published: u32,
     pub(super) lent: Option<Lent>,
@@ -190,7 +197,8 @@ impl Host for Desk<'_> {
 
     fn reach(&mut self, index: u64, request: &Request, all_before: bool) -> Reach {
         let cut = self.wires.borrow().is_cut(self.me, self.peer.process);
-        if cut || !self.peer.open.get() || self.random.borrow_mut().below(8) == 0 {
+        let shy = !self.willing && self.random.borrow_mut().below(8) == 0;
+        if cut || !self.peer.open.get() || shy {
             return Reach::Not; // It may be refused for many reasons, as when the peer is being looked at.
         }
         if !all_before {
@@ -209,13 +217,14 @@ impl Host for Desk<'_> {
                 found.is_ok()
             }
             RequestKind::FetchAdd { va, rkey, add } => {
-                let found = memory.atomic(rkey, va, AtomicOp::FetchAdd { add });
-                found.map(|found| posted.landed.copy_from_slice(&found.to_ne_bytes())).is_ok()
+                landed(memory.atomic(rkey, va, AtomicOp::FetchAdd { add }), posted)
+            }
+            RequestKind::CompareSwap { va, rkey, compare, swap } => {
+                landed(memory.atomic(rkey, va, AtomicOp::CompareSwap { compare, swap }), posted)
             }
             RequestKind::Send { .. }
             | RequestKind::SendInvalidate { .. }
             | RequestKind::Write { .. }
-            | RequestKind::CompareSwap { .. }
             | RequestKind::AtomicWrite { .. }
             | RequestKind::LocalInvalidate { .. }
             | RequestKind::BindWindow => false,
@@ -262,4 +271,10 @@ impl Host for Desk<'_> {
         let bytes = self.own.buffers.remove(&done.receive.token).expect("a receive ends once");
         self.own.received.push_back((done, bytes));
     }
+}
+
+/// A process's address.
+pub(super) fn gid(process: usize) -> Gid {
+    let [.., low] = process.to_be_bytes();
+    Gid::from_v4([10, 0, 0, low])
 }

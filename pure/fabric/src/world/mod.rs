@@ -7,9 +7,10 @@
 //! records that the reader may see late and a few at a time, messages by reference, requests that are
 //! carried out on the peer's memory, and SENDs as briefs.
 //!
-//! Processes are killed, started again with the same numbers and keys, stopped and continued; regions
-//! are deregistered while they are used; records become nonsense. After each step the world checks what
-//! a program may rely on, and panics if it does not hold:
+//! Processes are killed or stopped in the midst of a step, and continued; devices are closed; both are started
+//! again with the same numbers and keys; regions are deregistered while they are used; records become nonsense, or
+//! come twice. Now and then a copy of a queue pair does the general way what the queue pair does in a shorter one
+//! (`twin.rs`). After each step the world checks what a program may rely on, and panics if it does not hold:
 //!
 //! - each request and each receive ends once, requests in the order of posting;
 //! - messages arrive once, in order and whole; a SEND that has succeeded has arrived;
@@ -17,16 +18,20 @@
 //!   granted are as they were;
 //! - what is put off is on some list: when everything rests, nothing is owed, and where nothing got lost no
 //!   ACK time-out has helped;
-//! - lists are no longer than there are queue pairs.
+//! - lists of turns and deadlines are no longer than there are queue pairs;
+//! - a short way leaves what the general one leaves.
 
 mod connection;
 mod desk;
 mod process;
+mod tally;
+mod twin;
 mod wires;
 
 use self::connection::Connection;
 use self::desk::Peer;
 use self::process::Process;
+pub use self::tally::Tally;
 use self::wires::Wires;
 pub use self::wires::{Medium, Weather};
 use crate::random::Random;
@@ -56,43 +61,6 @@ pub struct Plan {
     pub nonsense: bool,
 }
 
-/// What came of a run.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Tally {
-    /// Requests that have ended well.
-    pub succeeded: u64,
-    /// Requests that have failed, or were flushed.
-    pub failed: u64,
-    /// Messages that have arrived.
-    pub received: u64,
-    /// Steps that processes have taken.
-    pub steps: u64,
-    /// Messages that were taken as briefs without the general machinery.
-    pub plain: u64,
-    /// Requests that were carried out on the peer's memory.
-    pub direct: u64,
-    /// Messages whose bytes were fetched from where they were.
-    pub fetched: u64,
-    /// Acknowledgements that waited for company.
-    pub deferred: u64,
-    /// Connections that were made anew.
-    pub again: u64,
-}
-
-impl core::ops::AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.succeeded += other.succeeded;
-        self.failed += other.failed;
-        self.received += other.received;
-        self.steps += other.steps;
-        self.plain += other.plain;
-        self.direct += other.direct;
-        self.fetched += other.fetched;
-        self.deferred += other.deferred;
-        self.again += other.again;
-    }
-}
-
 /// Processes, and what is between them.
 #[derive(Debug)]
 pub struct World {
@@ -107,6 +75,8 @@ pub struct World {
 
 /// Steps that one run may take: enough for any, few enough to end.
 const STEPS_MAX: u64 = 20_000_000;
+/// Parts of a step, after each of which it may end.
+const PHASES: u64 = 5;
 /// Virtual time in which everything comes to rest.
 const PATIENCE_NANOS: u64 = 3_600_000_000_000;
 
@@ -161,7 +131,9 @@ impl World {
             self.step(at);
         }
         self.judge_rest();
-        self.tally
+        let mut tally = self.tally;
+        self.wires.borrow().count(&mut tally);
+        tally
     }
 
     /// The process that takes the next step, and when.
@@ -175,24 +147,18 @@ impl World {
     fn step(&mut self, at: usize) {
         let (now, accidents) = (self.now, self.plan.accidents);
         let lot = if accidents { self.random.borrow_mut().below(20_000) } else { u64::MAX };
-        match lot {
-            0..2 => return self.kill(at),
-            2..6 => {
-                let most = if lot == 2 { 200_000_000 } else { 2_000_000 };
-                let nanos = self.random.borrow_mut().below(most);
-                self.process_mut(at).pause(now.plus_nanos(nanos));
-                return;
-            }
-            _ => {}
+        if lot < 7 {
+            return self.suffer(at, lot);
         }
         if self.plan.deregisters && self.random.borrow_mut().below(20_000) == 0 {
-            let Self { processes, random, .. } = self;
+            let Self { processes, random, tally, .. } = self;
             let process = processes.get_mut(at).expect("the process exists");
-            process.deregister_something(&mut random.borrow_mut());
+            let gone = process.deregister_something(&mut random.borrow_mut());
+            tally.deregistered += u64::from(gone);
         }
+        self.drive(at, PHASES);
         let Self { processes, connections, wires, random, tally, .. } = self;
         let process = processes.get_mut(at).expect("the process exists");
-        process.step(now, wires, random, tally);
         process.act(now, connections, wires, random, tally);
         process.judge();
         for at in 0..self.connections.len() {
@@ -204,15 +170,55 @@ impl World {
         self.processes.get_mut(at).expect("the process exists")
     }
 
+    /// So many phases of a process's step.
+    fn drive(&mut self, at: usize, phases: u64) {
+        let Self { processes, wires, random, tally, now, .. } = self;
+        let process = processes.get_mut(at).expect("the process exists");
+        process.step((*now, phases), wires, random, tally);
+    }
+
+    /// An accident befalls a process, after a part of its step.
+    fn suffer(&mut self, at: usize, lot: u64) {
+        let (phases, pause) = {
+            let mut random = self.random.borrow_mut();
+            let most = if lot == 2 { 200_000_000 } else { 2_000_000 };
+            (random.below(PHASES + 1), random.below(most))
+        };
+        let until = self.now.plus_nanos(pause);
+        self.drive(at, phases);
+        let Self { processes, connections, wires, random, tally, now, .. } = self;
+        let process = processes.get_mut(at).expect("the process exists");
+        process.take_stock(*now, connections, wires, random, tally);
+        match lot {
+            0..2 => self.kill(at, until),
+            2..6 => {
+                self.tally.stopped += 1;
+                let process = self.process_mut(at);
+                process.pause(until);
+                process.judge();
+            }
+            _ => self.reopen(at, until),
+        }
+    }
+
     /// A process ends without a word, and starts again a little later.
-    fn kill(&mut self, at: usize) {
-        let pause = self.random.borrow_mut().below(3_000_000);
-        let now = self.now.plus_nanos(pause);
-        let stations = self.process_mut(at).die(now);
-        self.wires.borrow_mut().forget(at);
+    fn kill(&mut self, at: usize, until: Time) {
+        self.tally.killed += 1;
+        let stations = self.process_mut(at).die(until);
+        self.tally.torn += self.wires.borrow_mut().forget(at, Some(self.now));
         for connection in &mut self.connections {
             connection.on_death(at, &stations, &mut self.tally);
         }
+    }
+
+    /// A device is closed, with all that it has, and opened again a little later.
+    fn reopen(&mut self, at: usize, until: Time) {
+        let Self { processes, connections, wires, random, tally, now, .. } = self;
+        tally.reopened += 1;
+        let process = processes.get_mut(at).expect("the process exists");
+        process.close((*now, until), connections, wires, random, tally);
+        let nothing = wires.borrow_mut().forget(at, None);
+        debug_assert_eq!(nothing, 0, "what was written is complete");
     }
 
     /// Makes a connection anew that has ended on both sides.

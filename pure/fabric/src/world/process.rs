@@ -1,14 +1,15 @@
 //! A process: a program that posts and polls, a helper that stands in for it, and the port that both
 //! drive. What is decided is decided by `adverb_engine`; what is here moves bytes.
 
-use super::Tally;
 use super::connection::{Asked, Connection, REGION_BYTES, SLOT_BYTES, SLOTS, STILL_BYTES, still};
-use super::desk::{Desk, Lent, Own, Peer, Posted, SEGMENT_BYTES};
+use super::desk::{Desk, Lent, Own, Peer, Posted, SEGMENT_BYTES, gid};
+use super::tally::Tally;
+use super::twin::Twin;
 use super::wires::{Cargo, Medium, Wires};
-use crate::memory::Memory;
+use crate::memory::{Memory, Region};
 use crate::random::Random;
 use adverb_engine::{
-    Access, AckTimeout, Acks, Aftermath, Attributes, Brief, Capabilities, Driver, Gid, Given, Look,
+    Access, AckTimeout, Acks, Aftermath, Attributes, Brief, Capabilities, Driver, Given, Look,
     Pacing, Partition, Patience, Qp, QpOptions, QpState, QpType, ReceiveDone, Request, RetryCount,
     RnrRetry, Schedule, Seat, Seats, Surface, Time, To, Waiting, WcOpcode, WcStatus, follow_up,
     serve_ready, set_open_deadline,
@@ -118,17 +119,21 @@ impl Station {
             random,
             now,
             left,
+            willing: false,
             emitted,
             published,
             lent,
             direct,
             fetched,
         };
+        let before = qp.counters();
         let result = run(qp, &mut desk);
         let Desk { emitted, published, direct, fetched, .. } = desk;
         around.count(|tally| {
             tally.direct += direct;
             tally.fetched += fetched;
+            tally.timeouts += qp.counters().ack_timeout - before.ack_timeout;
+            tally.not_ready += qp.counters().send_rnr_err - before.send_rnr_err;
         });
         qp.count_sent(emitted);
         self.open.set(self.qp.is_open());
@@ -440,22 +445,23 @@ impl Process {
         region.bytes.get_mut(from..from + still.len()).expect("it fits").copy_from_slice(&still);
     }
 
-    /// Takes a region from under those who use it.
-    pub(super) fn deregister_something(&mut self, random: &mut Random) {
+    /// Takes a region from under those who use it, if there is one.
+    pub(super) fn deregister_something(&mut self, random: &mut Random) -> bool {
         let mut memory = self.memory.borrow_mut();
         let at = random.index(memory.regions.len());
-        if let Some(region) =
-            memory.regions.get_mut(at).filter(|region| region.rkey != SECRET && !region.gone)
-        {
-            region.gone = true;
-            self.buried.insert(region.rkey.0, region.bytes.clone());
-        }
+        let usual = |region: &&mut Region| region.rkey != SECRET && !region.gone;
+        let Some(region) = memory.regions.get_mut(at).filter(usual) else {
+            return false;
+        };
+        region.gone = true;
+        self.buried.insert(region.rkey.0, region.bytes.clone());
+        true
     }
 
-    /// A step of the program or of its helper.
+    /// A step of the program or of its helper, or its first few phases.
     pub(super) fn step(
         &mut self,
-        now: Time,
+        (now, phases): (Time, u64),
         wires: &RefCell<Wires>,
         random: &RefCell<Random>,
         tally: &mut Tally,
@@ -502,36 +508,78 @@ impl Process {
         let everything = driver == Driver::Helper;
         let look = if everything { Look::Everything } else { Look::Usual };
         let clock = everything || *steps % CLOCK_STEPS == 0 || waiting.has_packets();
-        if clock {
-            waiting.acknowledge(&mut table, look);
-            waiting.acknowledge_held(&mut table, now, look);
-        } else if waiting.is_pressing() {
-            waiting.acknowledge(&mut table, Look::Usual);
-        }
         let most = around.below(12);
-        let records = take_all(most, || wires.borrow_mut().take_record(*id, now));
-        let quiet = records.is_empty();
-        receive(&mut table, waiting, records, driver);
-        if quiet && !waiting.is_empty() {
-            waiting.acknowledge(&mut table, Look::Usual);
-        }
-        let packets = take_all(most, || wires.borrow_mut().take_packet(*id, now));
-        receive(&mut table, waiting, packets, driver);
-        if clock {
-            set_open_deadline(&mut table);
-            while let Some(number) = board.schedule(|schedule| schedule.due(now)) {
-                if let Some(mut seat) = table.seat(number) {
-                    seat.station.pacing.on_due();
-                    seat.station.lend(around, 0, None, |qp, desk| qp.on_timer(now, desk));
-                    let aftermath = seat.transmit(Acks::Now);
-                    follow_up(&mut seat, aftermath);
+        for phase in 0..phases {
+            match phase {
+                0 if clock => {
+                    waiting.acknowledge(&mut table, look);
+                    waiting.acknowledge_held(&mut table, now, look);
                 }
+                0 if waiting.is_pressing() => {
+                    waiting.acknowledge(&mut table, Look::Usual);
+                }
+                1 => {
+                    let records = take_all(most, || wires.borrow_mut().take_record(*id, now));
+                    let quiet = records.is_empty();
+                    receive(&mut table, waiting, records, driver);
+                    if quiet && !waiting.is_empty() {
+                        waiting.acknowledge(&mut table, Look::Usual);
+                    }
+                }
+                2 => {
+                    let packets = take_all(most, || wires.borrow_mut().take_packet(*id, now));
+                    receive(&mut table, waiting, packets, driver);
+                }
+                3 if clock => serve_timers(&mut table),
+                4 if board.schedule.borrow().hints().ready => {
+                    serve_ready(&mut table);
+                }
+                _ => {}
             }
         }
-        if board.schedule.borrow().hints().ready {
-            serve_ready(&mut table);
+        *tally = counted.get();
+    }
+
+    /// What has arrived has, even if the program does not live to see it.
+    pub(super) fn take_stock(
+        &mut self,
+        now: Time,
+        connections: &mut [Connection],
+        wires: &RefCell<Wires>,
+        random: &RefCell<Random>,
+        tally: &mut Tally,
+    ) {
+        let counted = Cell::new(*tally);
+        let Self { id, board, stations, memory, .. } = self;
+        let around = Around { me: *id, now, board, memory, wires, random, tally: &counted };
+        for (number, station) in stations.iter_mut() {
+            let connection = connections.get_mut(station.connection).expect("it exists");
+            reap_received(&mut Seated { around, number: *number, station }, connection);
         }
         *tally = counted.get();
+    }
+
+    /// Destroys all queue pairs, which ends what they were at, and forgets all that the device had.
+    pub(super) fn close(
+        &mut self,
+        (now, until): (Time, Time),
+        connections: &mut [Connection],
+        wires: &RefCell<Wires>,
+        random: &RefCell<Random>,
+        tally: &mut Tally,
+    ) {
+        let counted = Cell::new(*tally);
+        let Self { id, board, stations, memory, .. } = self;
+        let around = Around { me: *id, now, board, memory, wires, random, tally: &counted };
+        for (number, station) in stations.iter_mut() {
+            let connection = connections.get_mut(station.connection).expect("it exists");
+            connection.broken = true;
+            destroy(&mut Seated { around, number: *number, station }, connection);
+        }
+        *tally = counted.get();
+        self.judge();
+        self.judge_buried();
+        self.die(until);
     }
 
     /// The program looks at what has ended, and asks for more.
@@ -561,13 +609,7 @@ impl Process {
             reap(&mut seat, connection);
             let waits = around.below(8) != 0;
             if connection.broken && !waits {
-                let (_, _, _) = seat.station.lend(around, 0, None, |qp, desk| qp.to_err(desk));
-                reap(&mut seat, connection);
-                let side = connection.side_mut(seat.station.side);
-                assert!(side.pending.is_empty(), "all requests are flushed");
-                side.over = true;
-                seat.station.open.set(false);
-                board.schedule.borrow_mut().forget(*number);
+                destroy(&mut seat, connection);
                 return false;
             }
             post(&mut seat, connection);
@@ -590,6 +632,9 @@ impl Process {
             let known = self.waiting.has(*number) || pacing.is_ready();
             assert!(!owes || known, "{number:?} owes something that is on no list");
         }
+        let most = self.stations.len();
+        let (deadlines, turns) = self.board.schedule.borrow().lens();
+        assert!(deadlines <= most && turns <= most, "{deadlines} deadlines, {turns} turns");
     }
 
     fn judge_buried(&self) {
@@ -620,6 +665,33 @@ impl Process {
     }
 }
 
+/// Ends what a queue pair is at; its place is to be given up.
+fn destroy(seat: &mut Seated<'_>, connection: &mut Connection) {
+    let around = seat.around;
+    let (_, _, _) = seat.station.lend(around, 0, None, |qp, desk| qp.to_err(desk));
+    reap(seat, connection);
+    let side = connection.side_mut(seat.station.side);
+    assert!(side.pending.is_empty(), "all requests are flushed");
+    side.over = true;
+    seat.station.open.set(false);
+    around.board.schedule.borrow_mut().forget(seat.number);
+}
+
+/// Lets queue pairs whose time has come do what it has come for.
+fn serve_timers(table: &mut Table<'_>) {
+    let Around { now, board, .. } = table.around;
+    set_open_deadline(table);
+    while let Some(number) = board.schedule(|schedule| schedule.due(now)) {
+        if let Some(mut seat) = table.seat(number) {
+            seat.station.pacing.on_due();
+            let around = seat.around;
+            seat.station.lend(around, 0, None, |qp, desk| qp.on_timer(now, desk));
+            let aftermath = seat.transmit(Acks::Now);
+            follow_up(&mut seat, aftermath);
+        }
+    }
+}
+
 fn take_all(most: u64, mut next: impl FnMut() -> Option<(usize, Cargo)>) -> Vec<(usize, Cargo)> {
     (0..most).map_while(|_| next()).collect()
 }
@@ -635,7 +707,11 @@ fn receive(
     while let Some((from, first)) = arrivals.next() {
         let number = first.dest();
         let me = table.around.me;
-        let Some(mut seat) = number.and_then(|number| table.seat(number)) else {
+        let Some(number) = number else {
+            table.around.wires.borrow_mut().cut(from, me); // That was nonsense.
+            continue;
+        };
+        let Some(mut seat) = table.seat(number) else {
             continue;
         };
         let is_record = table_medium(&seat, from);
@@ -645,11 +721,11 @@ fn receive(
         let mut given = Given { published: 0, only_served: true };
         let mut cargo = Some(first);
         while let Some(one) = cargo.take() {
-            let (published, only_served) = take(&mut seat, one, waiting.takes(driver), (from, me));
+            let (published, only_served) = take(&mut seat, one, waiting.takes(driver), from);
             given.published += published;
             given.only_served &= only_served;
             cargo = arrivals
-                .next_if(|(next, cargo)| *next == from && cargo.dest() == number)
+                .next_if(|(next, cargo)| *next == from && cargo.dest() == Some(number))
                 .map(|(_, cargo)| cargo);
         }
         let before = seat.station.qp.counters().ack_deferred;
@@ -665,21 +741,13 @@ fn table_medium(seat: &Seated<'_>, from: usize) -> bool {
 
 /// Gives a queue pair one message or packet; says how many completions that published, and whether they were
 /// of receives and nothing else happened.
-fn take(
-    seat: &mut Seated<'_>,
-    cargo: Cargo,
-    can_wait: bool,
-    (from, me): (usize, usize),
-) -> (u32, bool) {
+fn take(seat: &mut Seated<'_>, cargo: Cargo, can_wait: bool, from: usize) -> (u32, bool) {
     let around = seat.around;
     let station = &mut *seat.station;
     let source = gid(from);
     match cargo {
         Cargo::Brief { words, payload } => match Brief::parse(words) {
-            None => {
-                around.wires.borrow_mut().cut(from, me);
-                (0, false)
-            }
+            None => (0, false),
             Some(brief) => take_brief(station, &brief, payload, can_wait, around),
         },
         Cargo::Packet { headers, payload } => {
@@ -715,6 +783,8 @@ fn take_brief(
     around: Around<'_>,
 ) -> (u32, bool) {
     let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    let twin = (station.pacing.late.is_none() && around.below(TWINS) == 0)
+        .then(|| station.twin(around).take(brief, &payload));
     let plain = can_wait && station.pacing.late.is_none() && around.below(4) != 0;
     if plain
         && let Some(origin) = station.qp.awaits_brief(brief)
@@ -738,6 +808,7 @@ fn take_brief(
         };
         station.own.received.push_back((done, bytes));
         station.qp.note_taken();
+        station.compare(twin, around);
         station.pacing.acks.on_message(brief.ack_request);
         if brief.acked.is_some() {
             station.pacing.late = Some(*brief);
@@ -752,6 +823,7 @@ fn take_brief(
     let lent = Some(Lent { bytes: Some(Rc::new(payload)), len });
     let (served, _, published) =
         station.lend(around, 0, lent, |qp, desk| qp.on_brief_message(brief, len, desk));
+    station.compare(twin, around);
     let is_late = can_wait && published > 0 && brief.acked.is_some() && around.below(4) != 0;
     if is_late {
         station.pacing.late = Some(*brief);
@@ -763,8 +835,8 @@ fn take_brief(
     (settled + published + more, served && settled == 0 && brief.acked.is_none())
 }
 
-/// The program sees what has ended.
-fn reap(seat: &mut Seated<'_>, connection: &mut Connection) {
+/// Messages that have arrived.
+fn reap_received(seat: &mut Seated<'_>, connection: &mut Connection) {
     let around = seat.around;
     let station = &mut *seat.station;
     let side = station.side;
@@ -779,12 +851,23 @@ fn reap(seat: &mut Seated<'_>, connection: &mut Connection) {
             connection.broken = true;
         }
     }
+}
+
+/// The program sees what has ended.
+fn reap(seat: &mut Seated<'_>, connection: &mut Connection) {
+    reap_received(seat, connection);
+    let around = seat.around;
+    let station = &mut *seat.station;
+    let side = station.side;
     while let Some(done) = station.own.sent.pop_front() {
         let posted = station.own.requests.remove(&done.index).expect("a request ends once");
         let well = done.status == WcStatus::Success;
         around.count(|tally| match well {
             true => tally.succeeded += 1,
-            false => tally.failed += 1,
+            false => {
+                tally.failed += 1;
+                tally.refused += u64::from(done.status == WcStatus::RemoteAccess);
+            }
         });
         let memory = station.peer.memory.borrow();
         let rkey = connection.rkey(1 - side);
@@ -845,9 +928,32 @@ fn post(seat: &mut Seated<'_>, connection: &mut Connection) {
     }
 }
 
+/// One of so many steps that can go a short way is held against the general one.
+const TWINS: u64 = 32;
+
 impl Station {
     fn is_full(&self) -> bool {
         self.qp.outstanding() >= self.capacity
+    }
+
+    fn twin(&self, Around { me, now, memory, .. }: Around<'_>) -> Twin {
+        Twin::new(self.qp.clone(), self.own.clone(), &self.peer, memory, (me, now))
+    }
+
+    /// The short way has left what the general one has left.
+    fn compare(&self, twin: Option<Twin>, around: Around<'_>) {
+        if let Some(twin) = twin {
+            twin.judge(&self.qp, &self.own);
+            around.count(|tally| tally.compared += 1);
+        }
+    }
+
+    /// As [`Station::compare`], after a request that was carried out at once.
+    fn compare_ended(&self, twin: Option<Twin>, around: Around<'_>) {
+        if let Some(twin) = twin {
+            twin.judge_ended(&self.qp, &self.own, &self.peer);
+            around.count(|tally| tally.compared += 1);
+        }
     }
 }
 
@@ -862,10 +968,13 @@ fn send(seat: &mut Seated<'_>, request: Request, posted: Posted) -> u64 {
     if short && seat.station.pacing.late.is_some() {
         seat.settle();
     }
+    let twin = (short && around.below(TWINS) == 0).then(|| seat.station.twin(around));
     if short && seat.station.qp.can_reach(&request) {
+        let twin = twin.clone().map(|twin| twin.reach(request));
         let (reached, _, _) =
             seat.station.lend(around, 0, None, |qp, desk| qp.reach_at_once(&request, desk));
         if reached {
+            seat.station.compare_ended(twin, around);
             return index;
         }
     }
@@ -881,6 +990,8 @@ fn send(seat: &mut Seated<'_>, request: Request, posted: Posted) -> u64 {
                 station.pacing.acks.on_sent();
             }
             let payload = bytes.to_vec();
+            let twin = twin.map(|twin| twin.send(request, planned.words, &payload));
+            station.compare(twin, around);
             station.lend(around, 1, None, |_, desk| desk.carry_brief(planned.words, payload));
             let deadline = station.pacing.deadline(&station.qp);
             follow_up(seat, Aftermath { deadline, ..Aftermath::default() });
@@ -892,10 +1003,4 @@ fn send(seat: &mut Seated<'_>, request: Request, posted: Posted) -> u64 {
     assert_eq!(found, index, "requests are numbered in the order of posting");
     station.pacing.company.on_post(request.len);
     index
-}
-
-/// A process's address.
-fn gid(process: usize) -> Gid {
-    let [.., low] = process.to_be_bytes();
-    Gid::from_v4([10, 0, 0, low])
 }

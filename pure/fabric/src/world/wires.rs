@@ -1,5 +1,6 @@
 //! What is between processes: a network that treats packets badly, or rings in shared memory.
 
+use super::tally::Tally;
 use crate::random::Random;
 use adverb_engine::{Brief, Time};
 use adverb_wire::{Headers, Qpn};
@@ -88,8 +89,8 @@ impl Default for Ring {
 /// Packets on their way to a process, by when they arrive; and where they are from.
 type Inbox = BTreeMap<(Time, u64), (usize, Cargo)>;
 
-/// Records that a ring holds.
-const RING_RECORDS: usize = 6;
+/// Records that a ring holds, at least and at most.
+const RING_RECORDS: [u64; 2] = [3, 40];
 /// Packets that wait for a process at once: what is more gets lost.
 const INBOX_PACKETS: usize = 256;
 
@@ -105,13 +106,34 @@ pub(super) struct Wires {
     /// Packets, by where they go.
     inboxes: BTreeMap<usize, Inbox>,
     next: u64,
+    /// Records that a ring holds.
+    ring_records: u64,
     /// Packets that found no room.
     lost: u64,
+    seen: Seen,
+}
+
+/// What has happened on the way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    lost: u64,
+    duplicated: u64,
+    reordered: u64,
+    spoiled: u64,
+    twice: u64,
+    cut: u64,
 }
 
 impl Wires {
-    pub(super) fn new(weather: Weather, nonsense: bool, mistakes: bool, random: Random) -> Self {
+    pub(super) fn new(
+        weather: Weather,
+        nonsense: bool,
+        mistakes: bool,
+        mut random: Random,
+    ) -> Self {
+        let [least, most] = RING_RECORDS;
         Self {
+            ring_records: random.between(least, most),
             weather,
             nonsense,
             mistakes,
@@ -121,7 +143,32 @@ impl Wires {
             inboxes: BTreeMap::new(),
             next: 0,
             lost: 0,
+            seen: Seen::default(),
         }
+    }
+
+    /// What is between two processes, and nothing else.
+    pub(super) fn between(a: usize, b: usize, medium: Medium) -> Self {
+        let mut wires = Self::new(Weather::default(), false, false, Random::new(0));
+        wires.connect(a, b, medium);
+        wires
+    }
+
+    /// All records on their way from one process to another.
+    pub(super) fn records(&self, from: usize, to: usize) -> impl Iterator<Item = &Cargo> {
+        let ring = self.rings.get(&(from, to));
+        ring.into_iter().flat_map(|ring| ring.records.iter().map(|(_, cargo)| cargo))
+    }
+
+    /// Adds what has happened on the way.
+    pub(super) fn count(&self, tally: &mut Tally) {
+        let Seen { lost, duplicated, reordered, spoiled, twice, cut } = self.seen;
+        tally.lost += lost + self.lost;
+        tally.duplicated += duplicated;
+        tally.reordered += reordered;
+        tally.spoiled += spoiled;
+        tally.twice += twice;
+        tally.cut += cut;
     }
 
     /// Programs ask for what they were not granted, now and then.
@@ -155,18 +202,30 @@ impl Wires {
         }
     }
 
-    /// A process has ended: the rings to and from it are cut, but what it has written can be read.
-    pub(super) fn forget(&mut self, process: usize) {
+    /// A process has ended: the rings to and from it are cut, but what it has written can be read. One that
+    /// has `died` may have been in the midst of writing what nobody has seen; says how many records that were.
+    pub(super) fn forget(&mut self, process: usize, died: Option<Time>) -> u64 {
+        let mut torn = 0;
         for ((from, to), ring) in &mut self.rings {
             if *to == process {
                 ring.records.clear();
             }
+            while *from == process
+                && let Some(now) = died
+                && ring.records.back().is_some_and(|(at, _)| *at > now)
+                && self.random.below(2) == 0
+            {
+                ring.records.pop_back();
+                torn += 1;
+            }
             ring.cut |= *from == process || *to == process;
         }
         self.inboxes.remove(&process);
+        torn
     }
 
     pub(super) fn cut(&mut self, from: usize, to: usize) {
+        self.seen.cut += 1;
         for way in [(from, to), (to, from)] {
             if let Some(ring) = self.rings.get_mut(&way) {
                 ring.cut = true;
@@ -182,7 +241,7 @@ impl Wires {
     pub(super) fn has_room(&self, from: usize, to: usize) -> bool {
         self.rings
             .get(&(from, to))
-            .is_none_or(|ring| !ring.cut && ring.records.len() < RING_RECORDS)
+            .is_none_or(|ring| !ring.cut && count(ring.records.len()) < self.ring_records)
     }
 
     /// Takes what a process sends.
@@ -194,8 +253,10 @@ impl Wires {
     }
 
     fn write(&mut self, from: usize, to: usize, mut cargo: Cargo, now: Time) {
-        let Self { rings, random, .. } = self;
-        if self.nonsense && random.below(2_000) == 0 {
+        let Self { rings, random, seen, .. } = self;
+        let lot = if self.nonsense { random.below(500) } else { u64::MAX };
+        if lot == 0 {
+            seen.spoiled += 1;
             spoil(&mut cargo, random);
         }
         let ring = rings.entry((from, to)).or_default();
@@ -205,21 +266,28 @@ impl Wires {
         // Most are seen at once, some when the cache line has come.
         let late = if random.below(4) == 0 { random.below(3_000) } else { random.below(100) };
         ring.last = ring.last.max(now.plus_nanos(late));
+        if lot == 1 {
+            seen.twice += 1;
+            ring.records.push_back((ring.last, cargo.clone()));
+        }
         ring.records.push_back((ring.last, cargo));
     }
 
     fn transmit(&mut self, from: usize, to: usize, cargo: Cargo, now: Time) {
-        let Self { random, weather, inboxes, next, lost, .. } = self;
+        let Self { random, weather, inboxes, next, lost, seen, .. } = self;
         if random.chance(weather.loss_ppm) {
+            seen.lost += 1;
             return;
         }
         let inbox = inboxes.entry(to).or_default();
-        let copies = 1 + usize::from(random.chance(weather.duplication_ppm));
+        let copies = 1 + u64::from(random.chance(weather.duplication_ppm));
+        seen.duplicated += copies - 1;
         for _ in 0..copies {
             let detour = match random.chance(weather.reordering_ppm) {
                 true => random.below(50_000),
                 false => 0,
             };
+            seen.reordered += u64::from(detour > 0);
             if inbox.len() < INBOX_PACKETS {
                 *next += 1;
                 // What takes no detour keeps its order.
@@ -257,6 +325,10 @@ impl Wires {
     }
 }
 
+fn count(records: usize) -> u64 {
+    u64::try_from(records).unwrap_or(u64::MAX)
+}
+
 /// Writes nonsense into a record.
 fn spoil(cargo: &mut Cargo, random: &mut Random) {
     match cargo {
@@ -272,10 +344,12 @@ fn spoil(cargo: &mut Cargo, random: &mut Random) {
             0 => *len = random.below(1 << 32).try_into().unwrap_or(7),
             _ => *bytes = None,
         },
-        Cargo::Brief { words, payload } => match random.below(3) {
+        Cargo::Brief { words: [to, back], payload } => match random.below(5) {
             0 => payload.truncate(payload.len() / 2),
-            1 => words[0] ^= 1 << random.below(64),
-            _ => words[1] ^= 1 << random.below(64),
+            1 => payload.iter_mut().for_each(|byte| *byte = !*byte),
+            2 => *to ^= 1 << random.below(64),
+            3 => *back ^= 1 << random.below(64),
+            _ => *back |= 0xe0 << 24, // Flags that there are not.
         },
     }
 }
