@@ -3,7 +3,7 @@
 //!
 //! Without a name it says what there is. With one it runs that operation, for callgrind to count:
 //! `valgrind --tool=callgrind --toggle-collect='*counted_NAME*' PROGRAM NAME`. Both ends are in this
-//! process, on the loopback device; whoever posts also drives. `adverb bench --layers` says the same in
+//! process, on the loopback device; a post also drives the device. `adverb bench --layers` says the same in
 //! time.
 //!
 //! # Safety
@@ -178,7 +178,7 @@ impl Player {
         Ok(players)
     }
 
-    /// Two who have a message under way.
+    /// Two endpoints with a message under way.
     fn rally() -> Outcome<[Self; 2]> {
         let mut players = Self::two()?;
         players[0].receive()?;

@@ -38,7 +38,7 @@ struct Inner {
     config: Config,
     /// Listens to peers; started by the first endpoint.
     keeper: Mutex<Option<Keeper>>,
-    /// Where all sleep who do so on one completion channel.
+    /// The wait set of all channels that share one completion channel.
     bed: Mutex<Option<Arc<Bed>>>,
     /// Shared completion queues by key.
     sources: Mutex<HashMap<String, Weak<Source>>>,
@@ -216,7 +216,7 @@ impl Adapter {
         keeper.as_ref().map_or(Ok(()), |keeper| keeper.keep(link))
     }
 
-    /// Where all sleep who do so on one completion channel.
+    /// The wait set of all channels that share one completion channel.
     pub(crate) fn bed(&self) -> io::Result<Arc<Bed>> {
         let mut bed = self.inner.bed.lock().unwrap_or_else(PoisonError::into_inner);
         match &*bed {

@@ -1,4 +1,4 @@
-//! Who knows the secret: a challenge, and proofs that a stranger cannot give.
+//! Authentication by a shared secret: a challenge, and a proof from each side.
 //!
 //! A proof is an HMAC-SHA-256 (RFC 2104) over the side's role, the server's nonce and the client's
 //! Hello, which holds the client's nonce and its queue pairs: a proof of one connection is of no use in
@@ -83,7 +83,7 @@ impl Secret {
     }
 }
 
-/// A number that nobody has used, and nobody can guess.
+/// A nonce: 16 random bytes of the kernel, never used twice.
 ///
 /// # Errors
 ///

@@ -1,11 +1,11 @@
 //! Where threads and tasks sleep until completion queues have something.
 //!
-//! Of those that sleep in one bed, one watches the descriptors and the others wait for it: whoever
-//! wakes may take completions that somebody else waits for, so all are woken and look for themselves.
+//! One of the sleepers watches the descriptors and the others wait for it. A sleeper that wakes may take
+//! completions that another one waits for, so all are woken and look for themselves.
 //!
 //! The way to sleep without missing anything: ask for the bed's [`Bed::epoch`], look for what is waited
 //! for, arm the completion queue, take what it has, look again, and only then [`Bed::sleep`] with that
-//! epoch. A wake-up that somebody else has taken in between has changed the epoch.
+//! epoch. A wake-up that another sleeper has taken in between has changed the epoch.
 
 #[cfg(feature = "tokio")]
 use crate::source::Source;
@@ -43,7 +43,7 @@ pub(crate) struct Bed {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Somebody watches the descriptors.
+    /// One of the sleepers watches the descriptors.
     watched: bool,
     sleepers: u32,
     wakers: Vec<Waker>,
@@ -147,7 +147,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Wakes everybody who can be woken.
+    /// Wakes all sleepers that can be woken.
     pub(crate) fn kick(&self) {
         let state = self.lock();
         let watched = state.watched;
@@ -203,7 +203,7 @@ impl Bed {
     }
 }
 
-/// The longest sleep at once; who sleeps without a limit looks again after it.
+/// The longest sleep at once; a sleep without a limit looks again after it.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
-/// How long who cannot be woken sleeps.
+/// How long a sleeper that cannot be woken sleeps.
 const NAP: Duration = Duration::from_millis(1);

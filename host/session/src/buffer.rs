@@ -453,8 +453,8 @@ impl Block {
         Ok(self.buffer.inner.mr.fill(self.offset, self.len(), byte)?)
     }
 
-    /// Reads the 8 bytes at `offset` in one go, in the machine's byte order. Whoever sees a value
-    /// that a peer wrote also sees what the same request wrote before it.
+    /// Reads the 8 bytes at `offset` in one go, in the machine's byte order. A reader that sees a value
+    /// of a peer's request also sees what the same request wrote before it.
     ///
     /// # Errors
     ///

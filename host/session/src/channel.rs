@@ -1,7 +1,7 @@
 //! Channels: the operations, each posted or waited for.
 //!
 //! This is what users see; what happens behind it, under the channel's lock, is in
-//! `channel/shared.rs`. Waiting is here: nobody holds the lock meanwhile.
+//! `channel/shared.rs`. Waiting is here, without the lock.
 
 mod shared;
 
@@ -43,7 +43,7 @@ pub struct InFlight {
     pub sends: u64,
     /// Receives posted and not done.
     pub receives: u64,
-    /// Events that nobody has taken.
+    /// Events that have not been taken.
     pub events: u64,
 }
 
@@ -331,7 +331,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Taken`] if somebody has taken its event; otherwise as [`Channel::send`].
+    /// [`ChannelError::Taken`] if its event has been taken; otherwise as [`Channel::send`].
     pub fn wait(&self, ticket: Ticket) -> Result<Event, ChannelError> {
         let mut state = self.shared.lock();
         state.ring(ticket.queue).claim(ticket.number, Claim::Waiter);
@@ -441,7 +441,7 @@ impl Channel {
         })
     }
 
-    /// Has all who wait look once more.
+    /// Has all waiters look once more.
     pub(crate) fn wake(&self) {
         self.shared.wake();
     }
@@ -455,7 +455,7 @@ impl Channel {
         loop {
             match post(&self.shared) {
                 Ok(ticket) => return self.finish(ticket),
-                // Places that others hold, who wait as we do, will be free soon.
+                // Places held by other threads that wait will be free soon.
                 Err(full @ ChannelError::Full { .. }) => {
                     self.until(|state| match state.sends.room() {
                         0 if state.sends.is_held_up() => Err(full),
@@ -478,7 +478,7 @@ impl Channel {
         });
         if matches!(event, Err(ChannelError::Timeout { .. })) {
             let mut state = self.shared.lock();
-            state.ring(ticket.queue).claim(ticket.number, Claim::Anybody);
+            state.ring(ticket.queue).claim(ticket.number, Claim::Poll);
         }
         self.shared.judge(event?)
     }
@@ -629,7 +629,7 @@ impl Channel {
         }
     }
 
-    /// Nobody waits for the work any more, and nobody is to hear of it.
+    /// The work has no waiter any more, and its event is dropped.
     pub(crate) fn abandon(&self, ticket: Ticket) {
         self.shared.lock().ring(ticket.queue).abandon(ticket.number);
     }

@@ -165,7 +165,7 @@ impl ClientSession {
 }
 
 impl ClientSession {
-    /// The answer to a server's challenge, if it is one of somebody who knows the secret.
+    /// The answer to a server's challenge, if the challenge proves that the server knows the secret.
     fn answer(
         &self,
         hello: &Frame,

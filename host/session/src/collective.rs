@@ -4,12 +4,12 @@
 //! order, with buffers of the same length. Every number of a result is computed by one member, or by
 //! all in the same order, so that all have the same bits; which order that is [`Topology`] says.
 //!
-//! Members send to and receive from one another at the same time: whoever has sent all that it may
-//! takes what comes meanwhile, because a messenger notes arrivals while it waits. Long messages are
-//! only taken when they are asked for, though: everybody sends and asks in the same order, and nobody
+//! Members send to and receive from one another at the same time: a member that has sent all that it
+//! may takes what comes meanwhile, because a messenger notes arrivals while it waits. Long messages are
+//! only taken when they are asked for, though: all members send and ask in the same order, and none
 //! sends more than [`LAG`] of them before it asks.
 //!
-//! Who is above whom in a tree is in `collective/tree.rs`, the numbers are in `collective/number.rs`,
+//! The shapes of trees are in `collective/tree.rs`, the numbers are in `collective/number.rs`,
 //! and how long vectors go over the full mesh in `collective/inbox.rs`.
 
 mod inbox;
@@ -44,8 +44,8 @@ pub enum Topology {
         /// Members below each, at least 1.
         width: usize,
     },
-    /// Half of the vector up one binary tree and half up another, and down again. Whoever is a leaf
-    /// of one has others below it in the other. The order is as for a tree.
+    /// Half of the vector up one binary tree and half up another, and down again. A leaf
+    /// of one has members below it in the other. The order is as for a tree.
     DoubleTree,
 }
 
@@ -227,7 +227,7 @@ impl Group {
         let met = self.barrier();
         for (rank, peer) in self.others() {
             match peer.close() {
-                // Those who are first with this have got everything.
+                // The members that close first have everything.
                 Ok(()) | Err(MessageError::Channel(ChannelError::PeerGone(Departure::Closed))) => {}
                 Err(error) => return met.and(Err(GroupError::Member { rank, error })),
             }

@@ -151,7 +151,7 @@ impl Config {
         self
     }
 
-    /// Sets how long a server gives a newcomer to say who it is.
+    /// Sets how long a server waits for the Hello of a new connection.
     #[must_use]
     pub const fn handshake_timeout(mut self, timeout: Duration) -> Self {
         self.timeouts.handshake = timeout;
@@ -326,7 +326,7 @@ pub enum Signal {
 pub struct Timeouts {
     /// For a server to be there and to answer, all tries together; 10 s unless set.
     pub connect: Duration,
-    /// For a newcomer to say who it is; 3 s unless set.
+    /// For the Hello of a new connection; 3 s unless set.
     pub handshake: Duration,
     /// For calls that wait for work on a channel or for a message; `None`, unless set: until it is there
     /// or the peer is gone. The waiting is over then, not the channel: one may ask again. Calls that set

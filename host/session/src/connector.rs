@@ -1,6 +1,6 @@
 //! The connector: frames over a TCP connection, never waiting longer than it is told.
 //!
-//! The socket is non-blocking for good; whoever wants to wait does so with a deadline. What frames
+//! The socket is non-blocking for good; waits have a deadline. What frames
 //! are is the business of `frame.rs`, what they mean of `set_up.rs` and `link.rs`.
 
 use crate::config::AdapterConfig;
@@ -99,9 +99,9 @@ impl Connector {
 
     /// Sends last words, without waiting for anything, and ends the connection.
     pub(crate) fn part(&mut self, last: &Frame) {
-        // Who is gone or does not listen need not be told.
+        // A peer that is gone or does not listen need not be told.
         let _ = self.send(last, Deadline::after(Duration::ZERO));
-        // Bytes that nobody has read would make the kernel reset the connection, and the last words
+        // Bytes that have not been read would make the kernel reset the connection, and the last words
         // would be lost.
         let mut rest = [0; READ_BYTES];
         for _ in 0..READS_MAX {
@@ -155,7 +155,7 @@ pub(crate) fn unexpected(due: &'static str, frame: Frame) -> ConnectorError {
     }
 }
 
-/// Sends a frame. The caller sees to it that nobody else sends meanwhile.
+/// Sends a frame. The caller sees to it that no other thread sends meanwhile.
 pub(crate) fn send(
     stream: &TcpStream,
     frame: &Frame,
@@ -199,7 +199,7 @@ pub(crate) fn wait(stream: &TcpStream, interest: Interest, most: Duration) -> io
     // Made anew each time: waiting is rare, and an idle endpoint holds one descriptor less.
     let epoll = Epoll::new()?;
     epoll.add(stream, 0, interest)?;
-    // Rounded up, so that a caller who looks at the clock then finds the time over.
+    // Rounded up, so that the deadline has passed by the clock when the wait ends.
     let most = most.saturating_add(Duration::from_millis(1));
     epoll.wait(&mut Events::with_capacity(1), Some(most))?;
     Ok(())

@@ -106,7 +106,7 @@ impl Endpoint {
         self.line.wait_until_up(timeout)
     }
 
-    /// Who is at the other end, or was there last.
+    /// The peer at the other end, or the last one there.
     pub fn peer(&self) -> Arc<PeerInfo> {
         Arc::clone(&self.line.link().peer)
     }

@@ -347,7 +347,7 @@ pub enum SecretError {
     Missing,
     /// This side has a secret, and the server does not ask for one.
     Unasked,
-    /// The peer's proof is not that of somebody who knows the secret.
+    /// The peer's proof was not made with this secret.
     Wrong,
 }
 
@@ -531,19 +531,19 @@ pub enum AcceptError {
     },
     /// Its channels were not set up.
     SetUp {
-        /// Who it was.
+        /// Its address.
         from: SocketAddr,
         /// Why.
         error: SetUpError,
     },
-    /// Somebody came who does not do as clients do. It was told so, and is gone.
+    /// A connection did not follow the protocol of clients. It was told so, and is closed.
     Stranger {
-        /// Who it was.
+        /// Its address.
         from: SocketAddr,
         /// What was wrong.
         error: ConnectorError,
     },
-    /// Nobody came.
+    /// No client connected.
     Timeout {
         /// How long we waited.
         waited: Duration,
@@ -561,7 +561,7 @@ impl fmt::Display for AcceptError {
                 write!(f, "{from} has gone again: {error}")
             }
             Self::Stranger { from, error } => write!(f, "{from} is not a client: {error}"),
-            Self::Timeout { waited } => write!(f, "nobody connected within {waited:?}"),
+            Self::Timeout { waited } => write!(f, "no client connected within {waited:?}"),
         }
     }
 }
@@ -595,7 +595,7 @@ pub enum ConnectError {
     },
     /// The two sides did not come to terms.
     Handshake {
-        /// Who was there.
+        /// The server's address.
         to: SocketAddr,
         /// Why.
         error: ConnectorError,
@@ -604,12 +604,12 @@ pub enum ConnectError {
     NotAClient,
     /// The channels were not set up.
     SetUp {
-        /// Who was there.
+        /// The server's address.
         to: SocketAddr,
         /// Why.
         error: SetUpError,
     },
-    /// Nobody was there.
+    /// No server answered.
     Unreachable {
         /// Where.
         to: SocketAddr,

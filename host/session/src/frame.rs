@@ -13,8 +13,8 @@
 //! The client says [`Frame::Hello`]; the server has its queue pairs ready to receive when it answers
 //! with [`Frame::Welcome`]; the client has when it says [`Frame::Ready`]. A server with a secret says
 //! [`Frame::Challenge`] before, and goes on once the client has answered with [`Frame::Proof`]. From
-//! then on each side may say [`Frame::Advertise`] and, last of all, [`Frame::Bye`]; whoever hears
-//! [`Frame::Ping`] says [`Frame::Pong`]. Either side may say [`Frame::Refuse`] instead of what the
+//! then on each side may say [`Frame::Advertise`] and, last of all, [`Frame::Bye`]; the answer to
+//! [`Frame::Ping`] is [`Frame::Pong`]. Either side may say [`Frame::Refuse`] instead of what the
 //! other expects, and closes then.
 //!
 //! Parsing forgives nothing: a frame with a byte too many is no frame.
@@ -98,9 +98,9 @@ impl std::error::Error for NameError {}
 /// Something that one side says to the other.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Frame {
-    /// The client's start: who it is, and the channels that it wants.
+    /// The client's start: its name and queue pairs, and the channels that it wants.
     Hello(Hello),
-    /// The server's answer: who it is, with its queue pairs for the same channels in the same order.
+    /// The server's answer: its name, and its queue pairs for the same channels in the same order.
     Welcome(Hello),
     /// The client can receive: the endpoint is up on both sides.
     Ready,
@@ -125,7 +125,7 @@ pub enum Frame {
     Refuse(Refusal),
 }
 
-/// Who a side is, and how to reach its queue pairs.
+/// The name of a side, and how to reach its queue pairs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Hello {
     /// Name of the session.

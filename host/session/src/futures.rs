@@ -1,12 +1,12 @@
 //! Futures of channels and messengers.
 //!
-//! A future looks at its channel's state and leaves a waker there; whoever notes a completion wakes
-//! all of them. Somebody has to take completions while all tasks wait: a task of the runtime, one for
-//! each completion queue, sleeps on its completion channel. With busy polling the tasks take turns in
+//! A future looks at its channel's state and leaves a waker there; a completion that is noted wakes
+//! all of them. While all tasks wait, completions are taken by a task of the runtime, one for each
+//! completion queue, which sleeps on its completion channel. With busy polling the tasks take turns in
 //! polling instead, and the runtime never rests.
 //!
 //! A future that is dropped has taken nothing: work that it posted goes on, and its event is lost with
-//! it; an event that it would have brought stays for the next who asks.
+//! it; an event that it would have brought stays for the next call.
 
 use crate::bed::Bed;
 use crate::buffer::Block;
@@ -219,7 +219,7 @@ impl AsyncChannel {
                 Err(error) => Err(error),
             })
             .await?;
-        // Dropped before its end, the work's event is for nobody.
+        // Dropped before its end, the work's event is dropped, too.
         let claim = Claimed { channel: &self.channel, ticket };
         let event = self.until(|channel| channel.take_claimed(ticket)).await?;
         std::mem::forget(claim);
@@ -250,7 +250,7 @@ impl AsyncChannel {
     }
 }
 
-/// Work whose event somebody waits for.
+/// Work with a waiter for its event.
 struct Claimed<'a> {
     channel: &'a Channel,
     ticket: crate::Ticket,
@@ -420,7 +420,7 @@ impl Drop for Service {
     }
 }
 
-/// Takes completions for as long as there is somebody who waits for them.
+/// Takes completions for as long as there are waiters for them.
 async fn take(bed: Arc<Bed>, events: AsyncCompChannel) {
     let mut service = Service { bed: Arc::clone(&bed), ended: false };
     // The queue whose event this task has taken.

@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 /// or [`crate::ServerSession::serve`].
 ///
 /// The events of one channel come one after the other and in order, those of several channels side by
-/// side if there are several threads. Work whose event somebody waits for, as [`Channel::send`] does,
+/// side if there are several threads. Work whose event is waited for, as by [`Channel::send`],
 /// has none here. A handler that takes long holds up the other channels of its thread.
 ///
 /// What a handler does not say anything about is not lost in silence: errors are logged, and receives
@@ -25,7 +25,7 @@ pub trait Handler: Send + Sync + 'static {
     /// posted again.
     fn established(&self, endpoint: &Endpoint) {}
 
-    /// Somebody came and was not let in.
+    /// A connection was refused.
     fn refused(&self, error: &AcceptError) {
         warn!(%error, "a newcomer was not let in");
     }

@@ -48,7 +48,7 @@ struct State {
 pub(crate) enum Stage {
     /// There is a link, or there was one until just now.
     Up,
-    /// There is none, and somebody tries to have one again.
+    /// There is none, and a thread tries to connect again.
     Trying,
     /// There will be none any more.
     Over,
@@ -185,7 +185,7 @@ impl Line {
         drop(state);
         info!(peer = %link.peer.addr, name = %link.peer.name, "connected again");
         for (name, buffer) in old.advertised() {
-            // Whoever cannot be told has gone again, which the keeper notices.
+            // A peer that cannot be told has gone again, which the keeper notices.
             let told =
                 link.advertise(name.as_str(), &buffer, self.adapter.config().timeouts.change());
             if let Err(error) = told {

@@ -1,4 +1,4 @@
-//! The link to a peer once it is up: who it is, what it has advertised, and whether it is still there.
+//! The link to a peer once it is up: its name, what it has advertised, and whether it is still there.
 //!
 //! The TCP connection outlives the handshake: buffers are advertised over it, it says goodbye, its end
 //! tells that the peer's process has ended, however that came, and a peer that is silent is asked over
@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, trace};
 
-/// Who is at the other end of an endpoint.
+/// The peer of an endpoint.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct PeerInfo {
@@ -276,7 +276,7 @@ impl Link {
 
     /// Sends a frame that need not be sent.
     fn offer(&self, frame: &Frame) {
-        // Whoever sends something else shows that we live as well.
+        // Any other frame shows as well that this side lives.
         if let Ok(_writer) = self.writer.try_lock()
             && !connector::offer(&self.stream, frame)
         {
@@ -348,7 +348,7 @@ impl Link {
         if first.is_ok() {
             info!(peer = %self.peer.addr, name = %self.peer.name, "{how}");
         }
-        // Under the lock, so that nobody misses it between looking and waiting.
+        // Under the lock, so that no thread misses it between looking and waiting.
         drop(self.lock());
         self.heard.notify_all();
     }

@@ -13,7 +13,7 @@
 //! it, and counts it as taken. The offer stays first in line until the READ has ended: a call that has
 //! no memory for it, or no time, leaves it for the next call, which goes on with the same READ.
 //!
-//! One lock guards all of it. Whoever calls makes progress for everybody: there is no thread here.
+//! One lock guards all of it. Each call makes progress for all callers: there is no thread here.
 
 mod header;
 #[cfg(test)]
@@ -92,7 +92,7 @@ struct Inner {
     endpoint: Endpoint,
     config: MessengerConfig,
     theirs: Theirs,
-    /// Changes whenever `state` does in a way that somebody may wait for.
+    /// Changes whenever `state` does in a way that a call may wait for.
     version: AtomicU64,
     /// Threads that have taken events from the channel and not noted them yet.
     noting: AtomicUsize,
@@ -123,7 +123,7 @@ struct State {
     /// Offers of the peer's that were taken, and of those what it was told.
     taken: u32,
     taken_told: u32,
-    /// Messages that have come and nobody has asked for.
+    /// Messages that have come and have not been asked for.
     inbox: VecDeque<Arrival>,
     /// Offers that the peer has not taken; the oldest has the number `taken_by_peer`.
     offers: VecDeque<Offered>,
@@ -495,7 +495,7 @@ impl Messenger {
         flushed.and(closed.map_err(MessageError::Channel))
     }
 
-    /// Has a task woken when somebody else has noted something.
+    /// Has a task woken when another thread has noted something.
     #[cfg(feature = "tokio")]
     pub(crate) fn register(&self, waker: &Waker) {
         let state = &mut *self.inner.lock();
@@ -954,7 +954,7 @@ impl Inner {
                 || self.noting.load(Ordering::Acquire) > 0
         };
         match self.channel.with_timeout(most).until_event_or(changed) {
-            // Whoever is noting has taken what we wait for, perhaps.
+            // The thread that notes events has taken the awaited one, perhaps.
             Ok(()) => thread::yield_now(),
             Err(ChannelError::Timeout { .. }) => {}
             Err(error) => return Err(MessageError::Channel(error)),

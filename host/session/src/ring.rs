@@ -1,7 +1,7 @@
 //! Work in flight on one queue of a channel, and the events that come of it.
 //!
 //! A queue takes work in order and ends it in order, so all that is needed is a ring with three
-//! marks: what was posted, what is done, and what somebody has taken the event of. Only then is a
+//! marks: what was posted, what is done, and what has had its event taken. Only then is a
 //! place free again, which bounds the work and the events together. There is no device here.
 
 use crate::buffer::Block;
@@ -136,30 +136,30 @@ pub(crate) struct Outcome {
     pub(crate) status: WcStatus,
 }
 
-/// Whose event it will be.
+/// What the event of a piece of work is for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Claim {
-    /// Whoever polls.
-    Anybody,
-    /// Who waits for this very work.
+    /// A poll.
+    Poll,
+    /// A call that waits for this very work.
     Waiter,
-    /// Nobody's: it is forgotten when it is done.
-    Nobody,
+    /// Nothing: it is forgotten when it is done.
+    Dropped,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// `None` when the place is free, or nobody is to hear of the work.
+    /// `None` when the place is free, or the work has no event.
     block: Option<Block>,
     outcome: Outcome,
     claim: Claim,
 }
 
 impl Slot {
-    /// The event of its work, if that is for whoever polls and nobody has taken it.
+    /// The event of its work, if that is for polls and has not been taken.
     #[inline(always)]
     fn event(&mut self, ticket: Ticket) -> Option<Event> {
-        if self.claim != Claim::Anybody {
+        if self.claim != Claim::Poll {
             return None;
         }
         let block = self.block.take()?;
@@ -181,7 +181,7 @@ pub(crate) struct Ring {
     done: u64,
     /// The next work's number.
     posted: u64,
-    /// There is, or was, work that nobody hears of: places become free when it is done.
+    /// There is, or was, work without an event: places become free when it is done.
     has_silent: bool,
 }
 
@@ -203,7 +203,7 @@ impl Ring {
                 imm: None,
                 status: WcStatus::Success,
             },
-            claim: Claim::Anybody,
+            claim: Claim::Poll,
         };
         let slots = (0..depth.next_power_of_two()).map(|_| empty()).collect();
         Self { queue, slots, depth, free: 0, done: 0, posted: 0, has_silent: false }
@@ -226,7 +226,7 @@ impl Ring {
         self.posted - self.done
     }
 
-    /// Work that is done and whose event nobody has taken.
+    /// Work that is done and whose event has not been taken.
     #[inline]
     pub(crate) fn untaken(&self) -> u64 {
         self.done - self.free
@@ -239,7 +239,7 @@ impl Ring {
     }
 
     /// Notes work that was posted under [`Ring::next_ticket`]. The caller has checked the room.
-    /// Nobody hears of work without a block.
+    /// Work without a block has no event.
     #[inline]
     pub(crate) fn post(&mut self, operation: Operation, block: Option<Block>, claim: Claim) {
         debug_assert!(self.room() > 0, "the caller checks the room");
@@ -284,12 +284,11 @@ impl Ring {
         operation
     }
 
-    /// Work `number` is the oldest that is neither done nor taken, and its event for whoever polls.
+    /// Work `number` is the oldest that is neither done nor taken, and its event for polls.
     #[inline(always)]
     pub(crate) fn is_next(&mut self, number: u64) -> bool {
         let is_oldest = number == self.free && number == self.done && number < self.posted;
-        is_oldest
-            && self.slot(number).is_some_and(|s| s.claim == Claim::Anybody && s.block.is_some())
+        is_oldest && self.slot(number).is_some_and(|s| s.claim == Claim::Poll && s.block.is_some())
     }
 
     /// The work that [`Ring::is_next`] is about has succeeded. Its event, which is taken at once.
@@ -312,7 +311,7 @@ impl Ring {
     #[inline]
     fn advance(&mut self) {
         while self.free < self.done
-            && self.slot(self.free).is_some_and(|s| s.block.is_none() || s.claim == Claim::Nobody)
+            && self.slot(self.free).is_some_and(|s| s.block.is_none() || s.claim == Claim::Dropped)
         {
             if let Some(slot) = self.slot(self.free) {
                 slot.block = None;
@@ -324,13 +323,13 @@ impl Ring {
     fn event(&mut self, number: u64) -> Option<Event> {
         let queue = self.queue;
         let slot = self.slot(number)?;
-        slot.claim = Claim::Anybody;
+        slot.claim = Claim::Poll;
         let event = slot.event(Ticket { queue, number })?;
         self.advance();
         Some(event)
     }
 
-    /// Takes the oldest event that nobody else waits for.
+    /// Takes the oldest event that no call waits for.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<Event> {
         let queue = self.queue;
@@ -343,7 +342,7 @@ impl Ring {
         None
     }
 
-    /// Takes events that nobody else waits for, the oldest first, as many as there is room for.
+    /// Takes events that no call waits for, the oldest first, as many as there is room for.
     #[inline(always)]
     pub(crate) fn take_into(&mut self, events: &mut Vec<Event>) {
         if self.free == self.done {
@@ -365,23 +364,20 @@ impl Ring {
     /// [`Ring::next`] would give one.
     pub(crate) fn has_event(&mut self) -> bool {
         (self.free..self.done).any(|number| {
-            self.slot(number)
-                .is_some_and(|slot| slot.block.is_some() && slot.claim == Claim::Anybody)
+            self.slot(number).is_some_and(|slot| slot.block.is_some() && slot.claim == Claim::Poll)
         })
     }
 
-    /// Something was posted that will have an event for whoever polls.
+    /// Something was posted that will have an event for polls.
     pub(crate) fn awaits_anything(&mut self) -> bool {
         (self.free..self.posted).any(|number| {
-            self.slot(number)
-                .is_some_and(|slot| slot.block.is_some() && slot.claim == Claim::Anybody)
+            self.slot(number).is_some_and(|slot| slot.block.is_some() && slot.claim == Claim::Poll)
         })
     }
 
-    /// The oldest event is one that somebody has to poll for before places are free again.
+    /// The oldest event is one that has to be polled for before places are free again.
     pub(crate) fn is_held_up(&mut self) -> bool {
-        self.free < self.done
-            && self.slot(self.free).is_some_and(|slot| slot.claim == Claim::Anybody)
+        self.free < self.done && self.slot(self.free).is_some_and(|slot| slot.claim == Claim::Poll)
     }
 
     /// Takes the event of work `number`, if it is done.
@@ -396,7 +392,7 @@ impl Ring {
         self.event(number).map_or(Fate::Taken, Fate::Done)
     }
 
-    /// Nobody is to hear of work `number`. Its block stays until it is done.
+    /// Work `number` is to have no event. Its block stays until it is done.
     #[cfg(feature = "tokio")]
     pub(crate) fn abandon(&mut self, number: u64) {
         if (self.free..self.done).contains(&number) {
@@ -404,14 +400,14 @@ impl Ring {
         } else if (self.done..self.posted).contains(&number)
             && let Some(slot) = self.slot(number)
         {
-            slot.claim = Claim::Nobody;
+            slot.claim = Claim::Dropped;
             self.has_silent = true;
         }
     }
 
     /// Changes whose event that of work `number` will be.
     pub(crate) fn claim(&mut self, number: u64, claim: Claim) {
-        self.has_silent |= claim == Claim::Nobody;
+        self.has_silent |= claim == Claim::Dropped;
         if (self.free..self.posted).contains(&number)
             && let Some(slot) = self.slot(number)
         {

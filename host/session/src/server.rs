@@ -3,7 +3,7 @@
 //! The device of each endpoint is the one that has the local address of its connection, unless the
 //! settings name one. Newcomers are served side by side, so that one that says nothing keeps no other waiting. Each
 //! has a deadline; one that misses it, or says something else than a client does, is told so and gone. If there are
-//! too many, the oldest that has not said who it is goes; if all have, the one that has owed its last word the
+//! too many, the oldest that has not said Hello goes; if all have, the one that has owed its last word the
 //! longest, and for longer than [`READY_TIME`].
 
 use crate::adapter::{Adapter, Adapters};
@@ -44,7 +44,7 @@ pub(crate) enum Next {
     Timeout,
 }
 
-/// Somebody who has connected and is not an endpoint yet.
+/// A connection that is not an endpoint yet.
 #[derive(Debug)]
 struct Newcomer {
     from: SocketAddr,
@@ -57,7 +57,7 @@ struct Newcomer {
 
 #[derive(Debug)]
 enum Stage {
-    /// It has not said who it is.
+    /// It has not said Hello.
     Silent,
     /// It has, and was asked whether it knows the secret. It has no queue pairs here as yet.
     Challenged { hello: Frame, nonce: [u8; NONCE_BYTES] },
@@ -177,7 +177,7 @@ impl ServerSession {
         }
     }
 
-    /// A bell that wakes who waits for clients.
+    /// A bell that wakes a thread that waits for clients.
     pub(crate) fn bell(&mut self) -> io::Result<Arc<EventFd>> {
         let bell = Arc::new(EventFd::new()?);
         self.epoll.add(&*bell, BELL, Interest::Readable)?;
@@ -213,7 +213,7 @@ impl ServerSession {
             connector.part(&busy());
             return Ok(());
         }
-        debug!(%from, "somebody has connected");
+        debug!(%from, "a connection has come");
         self.epoll.add(connector.stream(), 1, Interest::Readable)?;
         self.newcomers.push(Newcomer {
             from,
@@ -225,7 +225,7 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Sends away the oldest of those that have not said, or not proved, who they are; or else the one that was
+    /// Sends away the oldest of those that have not said Hello, or not proved that they know the secret; or else the one that was
     /// answered the longest ago, if it has had time to say that it can receive. False if there is none.
     fn make_room(&mut self) -> bool {
         let is_unknown = |n: &Newcomer| !matches!(n.stage, Stage::Answered { .. });
@@ -352,7 +352,7 @@ impl Newcomer {
                     .map_err(|error| AcceptError::Stranger { from, error })
             }
             (Ok(_), Stage::Silent | Stage::Challenged { .. }) => {
-                unreachable!("only who was answered can be done")
+                unreachable!("only a connection that was answered can be done")
             }
             (Err(Failure::Connector(error)), _) => {
                 self.connector.refuse(&error);

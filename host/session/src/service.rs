@@ -118,7 +118,7 @@ impl Shared {
         endpoints.iter().for_each(Endpoint::nudge);
         let deadline = Deadline::after(server.config().timeouts.change());
         for endpoint in endpoints {
-            // Who does not take what it was sent is left behind.
+            // A peer that does not take what it was sent is not waited for.
             let _ = endpoint.close_by(&deadline);
         }
     }
@@ -128,7 +128,7 @@ impl Shared {
         endpoint.ring_when_gone(&self.bell);
         self.endpoints().push(endpoint.clone());
         let welcome = Welcome { shared: Arc::clone(self), endpoint, is_served: false };
-        // Without threads nothing can be served: whoever came is told so by the end.
+        // Without threads nothing can be served: the end of the connection tells the client.
         let started =
             thread::Builder::new().name("adverb-welcome".to_owned()).spawn(move || welcome.run());
         if let Err(error) = started {

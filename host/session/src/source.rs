@@ -1,4 +1,4 @@
-//! Where completions of one channel come from, or of many: a completion queue, and who it serves.
+//! A source of completions for one channel or many: a completion queue, and the channels that it serves.
 //!
 //! A channel that has a source of its own polls it under its own lock (`channel/shared.rs`). One that
 //! many share is polled under a lock of its own, which is held until what was taken is noted in the
@@ -116,7 +116,7 @@ impl Source {
         self.cq.context()
     }
 
-    /// Nobody is to sleep: completions are polled for.
+    /// No thread is to sleep: completions are polled for.
     #[inline]
     pub(crate) fn is_polled(&self) -> bool {
         self.bed.channel().is_none()
@@ -252,7 +252,7 @@ impl Source {
         }
     }
 
-    /// Nobody is served any more.
+    /// All its channels have gone.
     pub(crate) fn is_deserted(&self) -> bool {
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
         members.values().all(|known| known.strong_count() == 0)
@@ -262,7 +262,7 @@ impl Source {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True for the first who asks.
+    /// True for the first call.
     pub(crate) fn claim_workers(&self) -> bool {
         !self.has_workers.swap(true, Ordering::AcqRel)
     }

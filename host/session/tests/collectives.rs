@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs `member` in a thread for each member of a group.
 fn group(size: usize, member: impl Fn(&mut Group) + Send + Sync + 'static) {
-    // Many threads on few processors: nobody is given up because he has not had his turn.
+    // Many threads on few processors: no member is given up because it has not had its turn.
     let config = Config::default().work_mode(WorkMode::Epoll).silence_timeout(PATIENCE);
     let config = config.connect_timeout(PATIENCE).handshake_timeout(PATIENCE);
     let server = |rank| ServerSession::bind("127.0.0.1:0", config.clone().name(format!("{rank}")));

@@ -32,7 +32,7 @@ fn messengers(config: Config, settings: MessengerConfig) -> (Messenger, Messenge
     (open(&client, settings), other.join().expect("no panic"))
 }
 
-/// Nobody was ever told to wait for a receive.
+/// No sender was ever told to wait for a receive.
 fn assert_no_rnr(messengers: &[&Messenger]) {
     for messenger in messengers {
         let counters = messenger.channel().counters();

@@ -114,7 +114,7 @@ fn calls_that_wait_give_up_in_time_and_the_work_goes_on() {
     let sink = server.adapter().buffer(2, 8).unwrap();
     receiver.post_recv(sink.at(0).unwrap()).unwrap();
     receiver.recv().unwrap();
-    // The event of the work that nobody waits for comes by polling.
+    // The event of work without a waiter comes by polling.
     let event = loop {
         if let Some(event) = channel.poll().unwrap() {
             break event;
@@ -163,7 +163,7 @@ fn queues_that_are_full_say_so_until_events_are_taken() {
     let full = ChannelError::Full { operation: Operation::Send, depth: 2 };
     assert_eq!(post().unwrap_err(), full);
     channel.drain().unwrap();
-    assert_eq!(post().unwrap_err(), full); // Done, but nobody has taken the events.
+    assert_eq!(post().unwrap_err(), full); // Done, but the events have not been taken.
     assert_eq!(channel.in_flight().events, 2);
     assert!(channel.poll().unwrap().is_some());
     post().unwrap();

@@ -116,7 +116,7 @@ impl Handler for Echo {
     }
 
     fn gone(&self, _peer: &PeerInfo, how: Departure) {
-        // It may use the channels still, of which nobody holds a lock.
+        // It may use the channels still, whose locks are free.
         for channel in self.channels.lock().expect("no panic").drain(..) {
             channel.in_flight();
         }

@@ -60,7 +60,7 @@ fn blocks_in_flight_are_not_handed_out_until_their_events_were_taken() {
         assert_eq!(far.recv().unwrap().block.to_vec(), [index; 64]);
     }
     near.drain().unwrap();
-    assert!(local.next().is_err(), "nobody has taken the events");
+    assert!(local.next().is_err(), "the events have not been taken");
     let event = near.poll().unwrap().unwrap();
     assert!(local.next().is_err(), "the event is still there");
     drop(event);

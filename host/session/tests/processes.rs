@@ -20,7 +20,7 @@ fn server() -> ServerSession {
     ServerSession::bind("127.0.0.1:0", Config::default()).expect("a server")
 }
 
-/// The child's endpoint; `None` if nobody has started this process as one.
+/// The child's endpoint; `None` if this process was not started as one.
 fn child() -> Option<Endpoint> {
     let address = address()?;
     let session = ClientSession::new(Config::default()).expect("a client");
@@ -206,7 +206,7 @@ fn frozen_and_another() {
 }
 
 /// Goal: a peer that is frozen is noticed although nothing is sent to it, in every mode, also by a
-/// handler, and who is there is not taken for gone.
+/// handler, and a peer that is there is not taken for gone.
 /// Method: two processes, of which one is stopped; both have nothing to say.
 #[test]
 fn a_silent_peer_is_noticed_in_every_mode_and_an_idle_one_stays() {
@@ -255,13 +255,13 @@ struct Tell(Mutex<std::sync::mpsc::Sender<Departure>>);
 
 impl Handler for Tell {
     fn gone(&self, _peer: &PeerInfo, how: Departure) {
-        self.0.lock().expect("no panic").send(how).expect("somebody listens");
+        self.0.lock().expect("no panic").send(how).expect("the parent listens");
     }
 
     fn received(&self, _channel: &Channel, _event: Event) {}
 }
 
-/// Goal: whoever leaves as soon as it has a message has acknowledged it: its sender is not told that
+/// Goal: a peer that leaves as soon as it has a message has acknowledged it: its sender is not told that
 /// the peer is gone instead.
 #[test]
 fn a_message_that_has_arrived_is_a_success_although_the_peer_leaves_at_once() {

@@ -136,7 +136,7 @@ mod tasks {
     }
 }
 
-/// Goal: the number of tries is bounded; who waits then hears that the peer will not come back.
+/// Goal: the number of tries is bounded; a call that waits then hears that the peer will not come back.
 #[test]
 fn a_client_gives_up_after_so_many_tries() {
     alone::alone("a_client_gives_up_after_so_many_tries", || {
@@ -155,7 +155,7 @@ fn gone_for_good(endpoint: &Endpoint) -> ChannelError {
     let limit = Instant::now() + LONG;
     loop {
         match endpoint.wait_until_up(LONG) {
-            Ok(()) => assert!(Instant::now() < limit, "nobody has noticed"),
+            Ok(()) => assert!(Instant::now() < limit, "it was not noticed"),
             Err(error) => return error,
         }
         thread::sleep(Duration::from_millis(1));
@@ -193,13 +193,13 @@ struct Tell(mpsc::Sender<u32>, AtomicU32);
 impl Handler for Tell {
     fn established(&self, _endpoint: &Endpoint) {
         let count = self.1.fetch_add(1, Ordering::Relaxed) + 1;
-        self.0.send(count).expect("somebody listens");
+        self.0.send(count).expect("the test listens");
     }
 
     fn received(&self, _channel: &Channel, _event: Event) {}
 }
 
-/// Goal: who closes an endpoint that is on its way back stays away.
+/// Goal: an endpoint that is closed on its way back stays away.
 #[test]
 fn an_endpoint_that_is_closed_does_not_come_back() {
     let config = Config::default().reconnect(patient().after_goodbye(true));

@@ -1,5 +1,5 @@
-//! Who comes to a server's port, and what clients find at an address: each gets an error and, where
-//! it listens, a short refusal; nobody hangs, and the server goes on.
+//! Strangers at a server's port, and at an address that a client connects to: each gets an error and, where
+//! it listens, a short refusal; no call hangs, and the server goes on.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod support;
@@ -35,12 +35,12 @@ fn server(config: Config) -> (SocketAddr, mpsc::Receiver<Result<(), AcceptError>
     (address, receiver)
 }
 
-/// For those who say nothing.
+/// For strangers that say nothing.
 fn impatient() -> Config {
     Config::default().handshake_timeout(Duration::from_millis(150))
 }
 
-/// For those who say something, and on a busy machine not at once.
+/// For strangers that say something, and on a busy machine not at once.
 fn patient() -> Config {
     Config::default().handshake_timeout(LONG)
 }
@@ -158,7 +158,7 @@ fn who_answers_no_more_after_the_welcome_is_given_up_on() {
     connects(address);
 }
 
-/// Goal: those who say nothing keep nobody waiting.
+/// Goal: strangers that say nothing keep no client waiting.
 /// Method: their patience is longer than the test's.
 #[test]
 fn silent_strangers_do_not_hold_up_clients() {
@@ -207,7 +207,7 @@ fn more_newcomers_than_a_server_serves_are_told_to_come_again() {
     assert_eq!(served.count(), 1);
 }
 
-/// Goal: newcomers that say who they are and then fall silent keep a client out for a second, and not until their
+/// Goal: newcomers that say Hello and then fall silent keep a client out for a second, and not until their
 /// time is over.
 /// Method: they take all places, and stay; their patience is longer than the test's.
 #[test]
@@ -226,13 +226,13 @@ fn newcomers_that_fall_silent_after_the_welcome_do_not_keep_a_client_out() {
     drop(silent);
 }
 
-/// A server that says these bytes to whoever comes, and hangs up when told.
+/// A server that says these bytes to each connection, and hangs up when told.
 fn impostor(bytes: Vec<u8>) -> (SocketAddr, mpsc::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("a port");
     let (sender, receiver) = mpsc::channel::<()>();
     thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("somebody comes");
+        let (mut stream, _) = listener.accept().expect("the client comes");
         stream.write_all(&bytes).expect("it listens");
         let _ = receiver.recv();
     });
@@ -242,7 +242,7 @@ fn impostor(bytes: Vec<u8>) -> (SocketAddr, mpsc::Sender<()>) {
 #[test]
 fn clients_notice_when_the_server_is_none() {
     let connect = |bytes: Vec<u8>| {
-        // Only who says nothing is waited for in vain.
+        // Only a stranger that says nothing is waited for in vain.
         let patience = if bytes.is_empty() { Duration::from_millis(200) } else { LONG };
         let config = Config::default().connect_timeout(patience);
         let (address, _stays) = impostor(bytes);
@@ -312,7 +312,7 @@ fn a_peer_that_turns_unruly_is_hung_up_on() {
     }
 }
 
-/// Goal: only who knows the secret becomes an endpoint, and only of a server that knows it.
+/// Goal: only a client that knows the secret becomes an endpoint, and only of a server that knows it.
 #[test]
 fn both_sides_need_the_same_secret() {
     let with = |secret: Option<&str>| match secret {
@@ -330,7 +330,7 @@ fn both_sides_need_the_same_secret() {
         assert!(error.to_string().contains(text), "{error}");
         assert!(matches!(error, ConnectError::Handshake { error: ConnectorError::Secret(_), .. }));
         assert!(results.recv_timeout(LONG).unwrap().is_err());
-        // The server goes on with those who know it.
+        // The server goes on with clients that know it.
         ClientSession::new(with(theirs)).unwrap().connect(address).unwrap();
         results.recv_timeout(LONG).unwrap().unwrap();
     }

@@ -111,7 +111,7 @@ async fn futures_can_be_dropped() {
         assert_eq!(message.to_vec(), pattern(seed, 20));
     }
 
-    // Sends that nobody waits for any more are done, and leave their places.
+    // Sends without a waiter are done, and leave their places.
     let (client, server) = pair(config.send_depth(4));
     let near = AsyncChannel::new(client.channel("data").unwrap()).unwrap();
     let far = AsyncChannel::new(server.channel("data").unwrap()).unwrap();
@@ -121,7 +121,7 @@ async fn futures_can_be_dropped() {
         far.channel().post_recv(sink.next().unwrap()).unwrap();
         // What is dropped before there was room was not sent.
         while near.channel().room().0 == 0 {
-            assert!(near.channel().poll().unwrap().is_none(), "it is for nobody");
+            assert!(near.channel().poll().unwrap().is_none(), "its event was dropped");
         }
         let sending = near.send(local.at(0).unwrap());
         let mut sending = std::pin::pin!(sending);

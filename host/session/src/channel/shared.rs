@@ -2,8 +2,8 @@
 //!
 //! A channel is a queue pair, a completion queue of its own or a shared one (`source.rs`), and two
 //! rings (`ring.rs`) that know what is in flight. Everything happens under one mutex (`adverb_sys::latch`), which
-//! is not held while waiting. The queue is polled by whoever waits or polls, and by the threads of handlers; whatever completes is noted in the
-//! rings, for whoever it is for.
+//! is not held while waiting. The queue is polled by threads that wait or poll, and by the threads of handlers;
+//! each completion is noted in its ring, for the thread that it is for.
 //!
 //! # Safety
 //!
@@ -47,7 +47,7 @@ use tracing::{debug, warn};
 pub(crate) struct Shared {
     pub(super) name: Name,
     places: Places,
-    /// The queue pair, for who wants to know about it and shall not disturb who uses it.
+    /// The queue pair, for questions about it that must not wait for the lock of the state.
     watched: Mutex<Arc<Qp<Rc>>>,
     state: Latch<State>,
     pub(super) line: Arc<Line>,
@@ -116,7 +116,7 @@ pub(super) struct Posting {
     signal: bool,
 }
 
-pub(super) const POSTED: Posting = Posting { claim: Claim::Anybody, signal: false };
+pub(super) const POSTED: Posting = Posting { claim: Claim::Poll, signal: false };
 pub(super) const AWAITED: Posting = Posting { claim: Claim::Waiter, signal: true };
 
 impl State {
@@ -128,13 +128,13 @@ impl State {
         }
     }
 
-    /// Somebody who polls may get an event without looking for completions.
+    /// A poll may get an event without looking for completions.
     #[inline]
     pub(super) fn has_untaken(&self) -> bool {
         self.sends.untaken() + self.receives.untaken() > 0
     }
 
-    /// Somebody who polls would get an event.
+    /// A poll would get an event.
     pub(super) fn has_event(&mut self) -> bool {
         self.receives.has_event() || self.sends.has_event()
     }
@@ -172,7 +172,7 @@ impl State {
         }
     }
 
-    /// Notes completions, and takes the first event that is for whoever polls.
+    /// Notes completions, and takes the first event that is for polls.
     #[inline]
     fn note_and_take(&mut self, count: usize) -> Option<Event> {
         if count == 1 {
@@ -485,7 +485,7 @@ impl Shared {
         // block is put into the ring below, before the lock is given back (rule 2).
         let posted = unsafe { state.qp.post_recv(&work) };
         posted.map_err(|refused| ChannelError::Post(refused.error))?;
-        state.receives.post(Operation::Receive, Some(block), Claim::Anybody);
+        state.receives.post(Operation::Receive, Some(block), Claim::Poll);
         Ok(ticket)
     }
 
@@ -495,7 +495,7 @@ impl Shared {
         // There is room: the work that fills the queue asks for a completion itself.
         debug_assert!(state.sends.room() > 0, "there is room while `unsignaled` is not 0");
         post_nothing(&state.qp, ticket.to_wr_id()).map_err(ChannelError::Post)?;
-        state.sends.post(Operation::Write, None, Claim::Anybody);
+        state.sends.post(Operation::Write, None, Claim::Poll);
         state.unsignaled = 0;
         Ok(())
     }
@@ -601,14 +601,14 @@ impl Shared {
         }
     }
 
-    /// Hands events to the handler, if nobody else is doing so; false if there was none.
+    /// Hands events to the handler, unless another thread does so; false if there was none.
     pub(crate) fn serve(&self) -> bool {
         let (Some(handler), Some(itself)) = (self.handler.get(), self.itself.upgrade()) else {
             return false;
         };
         let mut any = false;
         loop {
-            // Whoever has it looks once more after it has let go.
+            // The thread that has it looks once more after it has let go.
             let Ok(turn) = self.handling.try_lock() else {
                 return any;
             };
@@ -683,7 +683,7 @@ impl Shared {
         let qp = Arc::new(qp);
         let mut state = self.lock();
         while state.sends.in_flight() + state.receives.in_flight() > 0 {
-            // Somebody else has taken the last completions and is about to note them.
+            // Another thread has taken the last completions and is about to note them.
             drop(state);
             thread::yield_now();
             match self.reap(self.lock()) {
@@ -709,7 +709,7 @@ impl Shared {
         self.line.stage() == Stage::Over
     }
 
-    /// Wakes all who wait, for something has changed.
+    /// Wakes all waiters, for something has changed.
     pub(crate) fn wake(&self) {
         let mut state = self.lock();
         state.wake();

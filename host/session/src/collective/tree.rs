@@ -1,4 +1,4 @@
-//! Trees that members of a group form: who is above and below each. There are no messages here.
+//! Trees of the members of a group: the parent and the children of each. There are no messages here.
 //!
 //! Read Sanders, Speck, Träff, *Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan* (2009), before changing the double tree.
@@ -6,9 +6,9 @@
 /// The place of a member in a tree.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Tree {
-    /// Whom it reports to; nobody is above the root.
+    /// The member that it reports to; the root has none.
     pub(super) above: Option<usize>,
-    /// Who reports to it, in the order of their ranks.
+    /// The members that report to it, in the order of their ranks.
     pub(super) below: Vec<usize>,
 }
 
@@ -28,7 +28,7 @@ impl Tree {
         })
     }
 
-    /// Two binary trees. Whoever has members below in one has none in the other, but for the roots.
+    /// Two binary trees. A member with others below it in one has none in the other, but for the roots.
     pub(super) fn double(rank: usize, size: usize) -> [Self; 2] {
         let first = Self::new(rank, size, |member| in_order(member, size));
         // Even places have members below. Turned round, or by one, they are the odd ones.
@@ -44,7 +44,7 @@ impl Tree {
     }
 }
 
-/// Who is above a place of a binary tree whose places are numbered from left to right: a place is as
+/// The parent of a place of a binary tree whose places are numbered from left to right: a place is as
 /// high as its number has zeros at the end.
 fn in_order(place: usize, size: usize) -> Option<usize> {
     if place == 0 {

@@ -17,7 +17,7 @@ fn ring(depth: u32, posted: u64) -> Ring {
     let mut ring = Ring::new(Queue::Send, depth);
     let block = block();
     for _ in 0..posted {
-        ring.post(Operation::Write, Some(block.clone()), Claim::Anybody);
+        ring.post(Operation::Write, Some(block.clone()), Claim::Poll);
     }
     ring
 }
@@ -70,7 +70,7 @@ fn a_claimed_event_waits_for_its_waiter() {
 #[test]
 fn nobody_hears_of_work_without_a_block() {
     let mut ring = ring(2, 1);
-    ring.post(Operation::Write, None, Claim::Anybody);
+    ring.post(Operation::Write, None, Claim::Poll);
     ring.complete(1, WcStatus::Success, None);
     assert_eq!(numbers(&mut ring), [0]);
     assert_eq!(ring.room(), 2);
@@ -124,7 +124,7 @@ proptest! {
             match step {
                 Step::Post if ring.room() > 0 => {
                     prop_assert_eq!(ring.next_ticket().number, posted);
-                    ring.post(Operation::Send, Some(block.clone()), Claim::Anybody);
+                    ring.post(Operation::Send, Some(block.clone()), Claim::Poll);
                     list.push_back((posted, false, false));
                     posted += 1;
                 }
@@ -137,7 +137,7 @@ proptest! {
                     }
                 }
                 Step::Finish => {
-                    // The oldest can be done and taken at once, if nobody else waits for it.
+                    // The oldest can be done and taken at once, if no call waits for it.
                     let number = ring.done;
                     let is_next = list.front().is_some_and(|w| *w == (number, false, false));
                     prop_assert_eq!(ring.is_next(number), is_next);

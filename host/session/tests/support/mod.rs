@@ -35,7 +35,7 @@ pub(crate) fn departure(endpoint: &Endpoint) -> Departure {
         if let Some(how) = endpoint.departure() {
             return how;
         }
-        assert!(Instant::now() < limit, "nobody has noticed");
+        assert!(Instant::now() < limit, "it was not noticed");
         thread::sleep(Duration::from_millis(1));
     }
 }

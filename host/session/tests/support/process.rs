@@ -52,7 +52,7 @@ impl Drop for Process {
     }
 }
 
-/// A port that is free now, and not among those that the system gives to whoever wants any: it may
+/// A port that is free now, and not among those that the system gives to any program: it may
 /// have to be free again later.
 pub(crate) fn free_address() -> SocketAddr {
     static TRIED: AtomicU16 = AtomicU16::new(0);
@@ -71,7 +71,7 @@ pub(crate) fn free_address() -> SocketAddr {
 const FIRST_PORT: u16 = 20_000;
 const PORT_COUNT: u16 = 12_000;
 
-/// Where the parent is, or this process is to listen; `None` if nobody has started it as a child.
+/// Where the parent is, or this process is to listen; `None` if it was not started as a child.
 pub(crate) fn address() -> Option<SocketAddr> {
     Some(env::var(ADDRESS).ok()?.parse().expect("an address"))
 }
