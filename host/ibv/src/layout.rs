@@ -299,8 +299,22 @@ pub struct SendWr {
     pub imm_data: u32,
     /// `wr`: RDMA, atomic or datagram.
     pub wr: Remote,
-    xrc: u64,
-    bind_mw: [u64; 6],
+    /// `qp_type.xrc.remote_srqn`.
+    pub remote_srqn: u32,
+    /// `bind_mw`.
+    pub bind_mw: BindWr,
+}
+
+/// `bind_mw` of `struct ibv_send_wr`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct BindWr {
+    /// The window.
+    pub mw: *mut Mw,
+    /// The key that it is to have.
+    pub rkey: u32,
+    /// To what.
+    pub bind_info: MwBindInfo,
 }
 
 /// The union `wr` of `struct ibv_send_wr`.
@@ -368,8 +382,17 @@ impl SendWr {
         send_flags: 0,
         imm_data: 0,
         wr: Remote { atomic: Atomic { remote_addr: 0, compare_add: 0, swap: 0, rkey: 0 } },
-        xrc: 0,
-        bind_mw: [0; 6],
+        remote_srqn: 0,
+        bind_mw: BindWr {
+            mw: std::ptr::null_mut(),
+            rkey: 0,
+            bind_info: MwBindInfo {
+                mr: std::ptr::null_mut(),
+                addr: 0,
+                length: 0,
+                mw_access_flags: 0,
+            },
+        },
     };
 }
 
@@ -621,6 +644,55 @@ pub mod value {
     pub const QPT_RC: c_int = 2;
     pub const QPT_UC: c_int = 3;
     pub const QPT_UD: c_int = 4;
+    pub const QPT_XRC_SEND: c_int = 9;
+    pub const QPT_XRC_RECV: c_int = 10;
+    pub const MW_TYPE_1: c_int = 1;
+    pub const MW_TYPE_2: c_int = 2;
+    pub const SRQT_BASIC: c_int = 0;
+    pub const SRQT_XRC: c_int = 1;
+    pub const ACCESS_OPTIONAL_RANGE: c_uint = 0x3ff0_0000;
+    pub const REREG_MR_CHANGE_TRANSLATION: c_int = 1;
+    pub const REREG_MR_CHANGE_PD: c_int = 1 << 1;
+    pub const REREG_MR_CHANGE_ACCESS: c_int = 1 << 2;
+    pub const REREG_MR_ERR_INPUT: c_int = -1;
+    pub const REREG_MR_ERR_CMD: c_int = -4;
+    pub const QP_INIT_ATTR_PD: u32 = 1;
+    pub const QP_INIT_ATTR_XRCD: u32 = 1 << 1;
+    pub const QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
+    pub const QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
+    pub const QP_CREATE_BLOCK_SELF_MCAST_LB: u32 = 1 << 1;
+    pub const SRQ_INIT_ATTR_TYPE: u32 = 1;
+    pub const SRQ_INIT_ATTR_PD: u32 = 1 << 1;
+    pub const SRQ_INIT_ATTR_XRCD: u32 = 1 << 2;
+    pub const SRQ_INIT_ATTR_CQ: u32 = 1 << 3;
+    pub const SRQ_INIT_ATTR_TM: u32 = 1 << 4;
+    pub const CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
+    pub const CQ_INIT_ATTR_MASK_PD: u32 = 1 << 1;
+    pub const CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1;
+    pub const CREATE_CQ_ATTR_IGNORE_OVERRUN: u32 = 1 << 1;
+    pub const WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
+    pub const WC_EX_WITH_CVLAN: u64 = 1 << 8;
+    pub const WC_EX_WITH_FLOW_TAG: u64 = 1 << 9;
+    pub const WC_EX_WITH_TM_INFO: u64 = 1 << 10;
+    pub const WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
+    pub const VALUES_MASK_RAW_CLOCK: u32 = 1;
+    pub const XRCD_INIT_ATTR_FD: u32 = 1;
+    pub const XRCD_INIT_ATTR_OFLAGS: u32 = 1 << 1;
+    pub const QP_OPEN_ATTR_NUM: u32 = 1;
+    pub const QP_OPEN_ATTR_XRCD: u32 = 1 << 1;
+    pub const QP_OPEN_ATTR_CONTEXT: u32 = 1 << 2;
+    pub const QP_OPEN_ATTR_TYPE: u32 = 1 << 3;
+    pub const ATOMIC_HCA: c_int = 1;
+    pub const DEVICE_CURR_QP_STATE_MOD: c_uint = 1 << 7;
+    pub const DEVICE_PORT_ACTIVE_EVENT: c_uint = 1 << 10;
+    pub const DEVICE_SYS_IMAGE_GUID: c_uint = 1 << 11;
+    pub const DEVICE_RC_RNR_NAK_GEN: c_uint = 1 << 12;
+    pub const DEVICE_SRQ_RESIZE: c_uint = 1 << 13;
+    pub const DEVICE_MEM_WINDOW: c_uint = 1 << 17;
+    pub const DEVICE_XRC: c_uint = 1 << 20;
+    pub const DEVICE_MEM_MGT_EXTENSIONS: c_uint = 1 << 21;
+    pub const DEVICE_MEM_WINDOW_TYPE_2B: c_uint = 1 << 24;
+    pub const QPF_GRH_REQUIRED: u8 = 1;
 
     pub const WR_RDMA_WRITE: c_int = 0;
     pub const WR_RDMA_WRITE_WITH_IMM: c_int = 1;
@@ -630,13 +702,23 @@ pub mod value {
     pub const WR_ATOMIC_CMP_AND_SWP: c_int = 5;
     pub const WR_ATOMIC_FETCH_AND_ADD: c_int = 6;
     pub const WR_LOCAL_INV: c_int = 7;
+    pub const WR_BIND_MW: c_int = 8;
     pub const WR_SEND_WITH_INV: c_int = 9;
+    pub const WR_ATOMIC_WRITE: c_int = 15;
 
     pub const SEND_FENCE: c_uint = 1;
     pub const SEND_SIGNALED: c_uint = 1 << 1;
     pub const SEND_SOLICITED: c_uint = 1 << 2;
     pub const SEND_INLINE: c_uint = 1 << 3;
 
+    pub const WC_SEND: c_int = 0;
+    pub const WC_RDMA_WRITE: c_int = 1;
+    pub const WC_RDMA_READ: c_int = 2;
+    pub const WC_COMP_SWAP: c_int = 3;
+    pub const WC_FETCH_ADD: c_int = 4;
+    pub const WC_BIND_MW: c_int = 5;
+    pub const WC_LOCAL_INV: c_int = 6;
+    pub const WC_ATOMIC_WRITE: c_int = 9;
     pub const WC_RECV: c_int = 128;
     pub const WC_RECV_RDMA_WITH_IMM: c_int = 129;
     pub const WC_FLAG_GRH: c_uint = 1;
@@ -657,9 +739,11 @@ pub mod value {
     pub const QP_RNR_RETRY: c_int = 1 << 11;
     pub const QP_RQ_PSN: c_int = 1 << 12;
     pub const QP_MAX_QP_RD_ATOMIC: c_int = 1 << 13;
+    pub const QP_ALT_PATH: c_int = 1 << 14;
     pub const QP_MIN_RNR_TIMER: c_int = 1 << 15;
     pub const QP_SQ_PSN: c_int = 1 << 16;
     pub const QP_MAX_DEST_RD_ATOMIC: c_int = 1 << 17;
+    pub const QP_PATH_MIG_STATE: c_int = 1 << 18;
     pub const QP_CAP: c_int = 1 << 19;
     pub const QP_DEST_QPN: c_int = 1 << 20;
 

@@ -58,7 +58,7 @@ fn ours() -> Facts {
         }
         "ibv_sge" Sge { addr length lkey }
         "ibv_send_wr" SendWr {
-            wr_id next sg_list num_sge opcode send_flags imm_data wr
+            wr_id next sg_list num_sge opcode send_flags imm_data wr bind_mw
         }
         "ibv_recv_wr" RecvWr { wr_id next sg_list num_sge }
         "ibv_device_attr" DeviceAttr {

@@ -57,6 +57,12 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// Its packets are those of IPv6, and not of IPv4.
+    #[inline]
+    pub const fn is_ipv6(&self) -> bool {
+        matches!(self.addresses, Addresses::V6 { .. })
+    }
+
     /// From one IPv4 address and port to another. The RoCE destination port is
     /// [`ROCE_PORT`](crate::ROCE_PORT).
     pub fn v4(src: [u8; 4], dst: [u8; 4], src_port: u16, dst_port: u16) -> Self {

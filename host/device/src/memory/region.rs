@@ -238,15 +238,32 @@ impl Regions {
         len: usize,
         access: Rights,
     ) -> Result<Region, RegionError> {
+        let va = match access.contains(Rights::ZERO_BASED) {
+            true => 0,
+            false => u64::try_from(base.as_ptr().addr()).unwrap_or(u64::MAX),
+        };
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { self.register_at(domain, base, len, access, va) }
+    }
+
+    /// Registers memory whose first byte is known by the address `va`.
+    ///
+    /// # Safety
+    ///
+    /// As [`Regions::register`].
+    pub(crate) unsafe fn register_at(
+        self: &Arc<Self>,
+        domain: u32,
+        base: NonNull<u8>,
+        len: usize,
+        access: Rights,
+        va: u64,
+    ) -> Result<Region, RegionError> {
         let remote_writing = Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC;
         let writes = access.bits() & remote_writing.bits() != 0;
         if writes && !access.contains(Rights::LOCAL_WRITE) {
             return Err(RegionError::AccessWithoutLocalWrite);
         }
-        let va = match access.contains(Rights::ZERO_BASED) {
-            true => 0,
-            false => u64::try_from(base.as_ptr().addr()).unwrap_or(u64::MAX),
-        };
         // SAFETY: the caller's promise is the one asked for.
         unsafe { self.enter(domain, base, len, (access, access.transport().bits()), va) }
     }

@@ -33,6 +33,8 @@ pub struct Completion {
     /// The first [`crate::GRH_LEN`] bytes of the buffers are the network header: UD.
     /// `IBV_WC_GRH`.
     pub grh: bool,
+    /// That header is of IPv6, and not of IPv4.
+    pub ipv6: bool,
     /// Place of the message's partition in the port's table.
     pub pkey_index: u16,
     /// The local queue pair.
@@ -57,6 +59,7 @@ impl Completion {
         imm: None,
         invalidated: None,
         grh: false,
+        ipv6: false,
         pkey_index: 0,
         qp: Qpn::new(0),
         src_qp: Qpn::new(0),

@@ -6,6 +6,7 @@ use crate::objects::events::{Affiliation, Element, EventQueue};
 use crate::objects::notice::Notice;
 use crate::objects::notify::{Arm, Queue};
 use crate::registry::counters::Counters;
+use adverb_wire::Qpn;
 use std::fmt;
 use std::sync::Arc;
 
@@ -104,6 +105,11 @@ impl CompletionQueue {
         let size = usize::try_from(capacity).ok().filter(|_| (1..=max).contains(&capacity));
         let size = size.ok_or(ResizeError::OutOfRange { asked, max })?;
         self.shared.queue.resize(size).map_err(|used| ResizeError::InUse { asked, used })
+    }
+
+    /// Forgets completions of this queue pair, which has ended or been reset.
+    pub fn forget(&self, qp: Qpn) {
+        self.shared.queue.retain(|completion| completion.qp != qp);
     }
 
     /// What its channel calls it, if it has one.

@@ -615,6 +615,10 @@ impl Host for Surroundings<'_, '_> {
             }
         };
         let number = self.own.number;
+        let ipv6 = match self.errand {
+            Errand::Arrival(Came { from, .. }) => from.flow.is_ipv6(),
+            Errand::None | Errand::Departure { .. } => false,
+        };
         let completion = || Completion {
             wr_id,
             status: done.status,
@@ -623,6 +627,7 @@ impl Host for Surroundings<'_, '_> {
             imm: done.imm,
             invalidated: done.invalidated,
             grh: done.grh,
+            ipv6: done.grh && ipv6,
             pkey_index: done.pkey_index,
             qp: number,
             src_qp: done.src_qp,

@@ -120,6 +120,13 @@ impl<T: Copy> Queue<T> {
         taken
     }
 
+    /// Keeps the items that pass.
+    pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
+        let mut state = self.lock();
+        state.items.retain(keep);
+        self.len.store(state.items.len(), Ordering::Release);
+    }
+
     /// Asks to be woken for the next item; says whether nothing had been asked before. Asking for
     /// less than before changes nothing. IBTA Vol. 1 §11.4.2.2.
     pub(crate) fn arm(&self, arm: Arm) -> bool {

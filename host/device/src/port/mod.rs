@@ -135,6 +135,28 @@ impl Port {
         unsafe { self.links.regions.register(domain, base, len, access) }
     }
 
+    /// Registers memory whose first byte is known to work requests and peers by the address `va`.
+    /// `ibv_reg_mr_iova`.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Port::register`].
+    pub unsafe fn register_at(
+        &self,
+        domain: u32,
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+        va: u64,
+    ) -> Result<Region, RegionError> {
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { self.links.regions.register_at(domain, base, len, access, va) }
+    }
+
     /// Takes `len` bytes of zeros from the system, rounded up to whole pages, for a region of this domain with
     /// these rights.
     ///

@@ -35,7 +35,7 @@ pub struct Extensions {
     modify_cq: Unused,
     post_srq_ops: Unused,
     work_queues: [Unused; 5],
-    query_rt_values: Unused,
+    pub query_rt_values: Option<unsafe extern "C" fn(*mut Context, *mut ValuesEx) -> c_int>,
     pub create_cq_ex: Option<unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx>,
     /// Private to the library, which calls what it finds there.
     pub private: *mut c_void,
@@ -50,6 +50,25 @@ pub struct Extensions {
     pub open_xrcd: Option<unsafe extern "C" fn(*mut Context, *mut XrcdInitAttr) -> *mut Xrcd>,
     pub close_xrcd: Option<unsafe extern "C" fn(*mut Xrcd) -> c_int>,
     placeholder: u64,
+}
+
+/// `struct ibv_values_ex`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the names are the header's, and it says no more")]
+pub struct ValuesEx {
+    pub comp_mask: u32,
+    pub raw_clock: libc::timespec,
+}
+
+/// `struct ibv_ece`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the names are the header's, and it says no more")]
+pub struct Ece {
+    pub vendor_id: u32,
+    pub options: u32,
+    pub comp_mask: u32,
 }
 
 /// `struct ibv_mw`.

@@ -318,6 +318,7 @@ fn completion(wc: &Wc, book: &Book, entry: &Entry) -> Completion {
         imm: has(value::WC_FLAG_WITH_IMM).then(|| Imm(u32::from_be(wc.imm_data))),
         invalidated: has(value::WC_FLAG_WITH_INV).then_some(Rkey(wc.imm_data)),
         grh: receive && has(value::WC_FLAG_GRH),
+        ipv6: false,
         pkey_index: wc.pkey_index,
         qp: Qpn::new(wc.qp_num),
         src_qp: Qpn::new(if receive && done { wc.src_qp } else { 0 }),

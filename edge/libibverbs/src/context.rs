@@ -1,0 +1,134 @@
+//! Contexts: a device that a program has opened, with the tables of functions that the header calls.
+//!
+//! # Safety
+//!
+//! 1. As in `export.rs`.
+//! 2. A context is the last member of a [`layout::VerbsContext`], which is the first member of a [`Whole`]; the
+//!    program's pointer is to the member. `abi_compat` says so, and `private` that it is ours.
+//! 3. Functions of the real library that do not know us call what they find behind `private`. There is a function at
+//!    every place, which says so and ends the program.
+
+use crate::descriptor::Descriptor;
+use crate::errno::{Answer, Errno, INVALID};
+use crate::export::export;
+use adverb_device::{EventQueue, Port};
+use adverb_ibv::layout;
+use libc::{c_int, c_void};
+use std::fs;
+use std::mem::offset_of;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// A context with what is ours.
+#[repr(C)]
+struct Whole {
+    verbs: layout::VerbsContext,
+    inner: Inner,
+}
+
+/// What is ours of a context.
+pub(crate) struct Inner {
+    pub(crate) port: Arc<Port>,
+    pub(crate) events: Arc<EventQueue>,
+    pub(crate) async_fd: Descriptor,
+    /// Names the device to those that the descriptor is given to.
+    #[expect(dead_code, reason = "held until the context is closed")]
+    pub(crate) command: OwnedFd,
+}
+
+/// What the real library would take for a provider's functions (rule 3).
+static NOT_A_PROVIDER: [unsafe extern "C" fn(); 512] = [reached; 512];
+
+unsafe extern "C" fn reached() {
+    eprintln!(
+        "adverb: a function of the system's libibverbs that Adverb does not know was called with an object of a \
+         software device"
+    );
+    std::process::abort();
+}
+
+fn mark() -> *mut c_void {
+    (&raw const NOT_A_PROVIDER).cast_mut().cast()
+}
+
+/// The context is one of ours; null is, and is refused there.
+///
+/// # Safety
+///
+/// It is a context that lives, or null.
+pub(crate) unsafe fn is_ours(context: *mut layout::Context) -> bool {
+    if context.is_null() {
+        return true;
+    }
+    // SAFETY: every context has this field.
+    let compat = unsafe { (&raw const (*context).abi_compat).read() };
+    if compat.addr() != usize::MAX {
+        return false;
+    }
+    let verbs = verbs_of(context);
+    // SAFETY: a context with this mark is the member of a `VerbsContext`, ours or another's.
+    let extensions = unsafe { &raw const (*verbs).extensions };
+    // SAFETY: as above.
+    unsafe { (&raw const (*extensions).private).read() == mark() }
+}
+
+fn verbs_of(context: *mut layout::Context) -> *mut layout::VerbsContext {
+    context.wrapping_byte_sub(offset_of!(layout::VerbsContext, context)).cast()
+}
+
+/// What is ours of a context.
+///
+/// # Safety
+///
+/// It is one of ours, or null.
+pub(crate) unsafe fn of<'a>(context: *mut layout::Context) -> Answer<&'a Inner> {
+    if context.is_null() {
+        return Err(INVALID);
+    }
+    let whole: *const Whole = verbs_of(context).cast();
+    // SAFETY: rule 2.
+    Ok(unsafe { &(*whole).inner })
+}
+
+/// Makes a context, which is the program's from now on.
+pub(crate) fn give(mut verbs: layout::VerbsContext, inner: Inner) -> *mut layout::Context {
+    verbs.extensions.private = mark();
+    let whole = Box::into_raw(Box::new(Whole { verbs, inner }));
+    // SAFETY: within what was just made (rule 2).
+    unsafe { &raw mut (*whole).verbs.context }
+}
+
+/// A file that is named after a device.
+pub(crate) fn named_file(device: &str) -> Answer<OwnedFd> {
+    let name = std::ffi::CString::new(format!("{FILE}{device}")).map_err(|_| INVALID)?;
+    // SAFETY: a name that ends with a zero.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: a new descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The device whose command descriptor this is.
+pub(crate) fn name_behind(fd: c_int) -> Option<String> {
+    let target = fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
+    let target = target.to_str()?;
+    let name = target.strip_prefix("/memfd:")?.strip_prefix(FILE)?;
+    Some(name.strip_suffix(" (deleted)").unwrap_or(name).to_owned())
+}
+
+const FILE: &str = "adverb-device-";
+
+export! {
+    minus "IBVERBS_1.1"
+    fn ibv_close_device(context: *mut layout::Context) -> c_int, of context is is_ours, {
+        if context.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let whole: *mut Whole = verbs_of(context).cast();
+        // SAFETY: made by `open` (rule 2), and the program does not use it any more.
+        drop(unsafe { Box::from_raw(whole) });
+        Ok(())
+    }
+}

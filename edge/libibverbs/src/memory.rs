@@ -1,0 +1,752 @@
+//! Protection domains, memory regions, memory windows, memory of the device.
+//!
+//! # Safety
+//!
+//! 1. As in `export.rs` and `boxed.rs`.
+//! 2. A program that registers memory promises what `ibv_reg_mr(3)` asks for: it stays mapped until the region is
+//!    deregistered. Whether it is mapped with the rights that are asked for is checked when it is registered.
+//!    References of Rust to it there are none: the program is C's.
+//! 3. Memory of the device lives as long as an object that refers to it.
+
+use crate::boxed::{Boxed, Plain};
+use crate::context;
+use crate::errno::{Answer, BUSY, Errno, INVALID, UNSUPPORTED};
+use crate::export::{export, guarded, style};
+use crate::query::DM_MAX;
+use adverb_device::{
+    Access, Pages, Port, Region, Window, WindowKind, page_bytes, prefer_huge_pages,
+};
+use adverb_ibv::layout::{self, value};
+use libc::{c_int, c_uint, c_void};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Something that others refer to: it is in use while there is another handle.
+pub(crate) type Use = Arc<()>;
+
+/// Nobody else refers to it.
+pub(crate) fn free(used: &Use) -> Answer<()> {
+    if Arc::strong_count(used) > 1 { Err(BUSY) } else { Ok(()) }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A protection domain.
+pub(crate) struct PdInner {
+    pub(crate) port: Arc<Port>,
+    /// Its number.
+    pub(crate) domain: u32,
+    pub(crate) uses: Use,
+    /// What a parent domain is made of.
+    _of: Vec<Use>,
+    /// It was made by this process by that name, and not imported.
+    original: bool,
+}
+
+pub(crate) type Pd = Boxed<layout::Pd, PdInner>;
+
+/// What other contexts of this process can import, by handle.
+enum Shared {
+    Pd,
+    Mr { length: usize, lkey: u32, rkey: u32 },
+    Dm(Arc<Dm>),
+}
+
+static SHARED: Mutex<BTreeMap<(Kind, u32), Shared>> = Mutex::new(BTreeMap::new());
+
+#[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+enum Kind {
+    Pd,
+    Mr,
+    Dm,
+}
+
+/// The domain behind a program's pointer.
+///
+/// # Safety
+///
+/// It is one of ours, or null.
+pub(crate) unsafe fn pd_of<'a>(pd: *mut layout::Pd) -> Answer<&'a Pd> {
+    if pd.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { Pd::of(pd) })
+}
+
+fn give_pd(
+    context: *mut layout::Context,
+    port: &Arc<Port>,
+    domain: u32,
+    of: Vec<Use>,
+    original: bool,
+) -> *mut layout::Pd {
+    let mut c = layout::Pd::zeroed();
+    (c.context, c.handle) = (context, domain);
+    let uses = Use::default();
+    Pd::give(c, PdInner { port: Arc::clone(port), domain, uses, _of: of, original })
+}
+
+export! {
+    pointer "IBVERBS_1.1"
+    fn ibv_alloc_pd(context: *mut layout::Context) -> *mut layout::Pd, of context is context::is_ours, {
+        // SAFETY: one of ours.
+        let inner = unsafe { context::of(context) }?;
+        let domain = inner.port.new_domain();
+        lock(&SHARED).insert((Kind::Pd, domain), Shared::Pd);
+        Ok(give_pd(context, &inner.port, domain, Vec::new(), true))
+    }
+}
+
+export! {
+    code "IBVERBS_1.1"
+    fn ibv_dealloc_pd(pd: *mut layout::Pd) -> c_int, of pd {
+        // SAFETY: one of ours.
+        let inner = unsafe { pd_of(pd) }?;
+        free(&inner.uses)?;
+        if inner.original {
+            lock(&SHARED).remove(&(Kind::Pd, inner.domain));
+        }
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { Pd::take(pd) });
+        Ok(())
+    }
+}
+
+export! {
+    pointer "IBVERBS_1.10"
+    fn ibv_import_pd(context: *mut layout::Context, handle: u32) -> *mut layout::Pd,
+    of context is context::is_ours, {
+        // SAFETY: one of ours.
+        let inner = unsafe { context::of(context) }?;
+        if !lock(&SHARED).contains_key(&(Kind::Pd, handle)) {
+            return Err(Errno(libc::ENOENT));
+        }
+        Ok(give_pd(context, &inner.port, handle, Vec::new(), false))
+    }
+}
+
+export! {
+    value "IBVERBS_1.10"
+    fn ibv_unimport_pd(pd: *mut layout::Pd) -> (), of pd {
+        // SAFETY: one of ours.
+        let imported = unsafe { pd_of(pd) }?;
+        if !imported.original {
+            // SAFETY: the program does not use it any more.
+            drop(unsafe { Pd::take(pd) });
+        }
+        Ok(())
+    }
+}
+
+/// A thread domain.
+type Td = Boxed<layout::Td, Use>;
+
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut layout::Context,
+    attr: *mut layout::TdInitAttr,
+) -> *mut layout::Td {
+    style!(
+        pointer,
+        guarded(|| {
+            // SAFETY: the program's structure, or null.
+            let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
+            if attr.comp_mask != 0 {
+                return Err(INVALID);
+            }
+            let mut c = layout::Td::zeroed();
+            c.context = context;
+            Ok(Td::give(c, Use::default()))
+        })
+    )
+}
+
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut layout::Td) -> c_int {
+    style!(
+        code,
+        guarded(|| {
+            if td.is_null() {
+                return Err(INVALID);
+            }
+            // SAFETY: one of ours.
+            free(unsafe { Td::of(td) })?;
+            // SAFETY: nothing uses it any more.
+            drop(unsafe { Td::take(td) });
+            Ok(())
+        })
+    )
+}
+
+/// With functions of the program's own for memory, which are not called, and with a context of its own.
+const PARENT_DOMAIN_KNOWN: u32 = 0b11;
+
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut layout::Context,
+    attr: *mut layout::ParentDomainInitAttr,
+) -> *mut layout::Pd {
+    style!(
+        pointer,
+        guarded(|| {
+            // SAFETY: the program's structure, or null.
+            let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
+            if attr.comp_mask & !PARENT_DOMAIN_KNOWN != 0 {
+                return Err(INVALID);
+            }
+            // SAFETY: one of ours, or null.
+            let pd = unsafe { pd_of(attr.pd) }?;
+            let mut of = vec![Arc::clone(&pd.uses)];
+            if !attr.td.is_null() {
+                // SAFETY: one of ours.
+                of.push(Arc::clone(unsafe { Td::of(attr.td) }));
+            }
+            Ok(give_pd(context, &pd.port, pd.domain, of, false))
+        })
+    )
+}
+
+/// A memory region.
+pub(crate) struct MrInner {
+    /// Goes before what it looks at.
+    pub(crate) region: Option<Region>,
+    /// Memory of the device that it lies in.
+    _dm: Option<Arc<Dm>>,
+    /// The domain.
+    _pd: Use,
+    imported: bool,
+}
+
+pub(crate) type Mr = Boxed<layout::Mr, MrInner>;
+
+/// The rights that a program asks for.
+fn rights(access: c_uint) -> Answer<Access> {
+    let rights = Access::from_bits(access);
+    let unknown = access & !rights.bits() & !value::ACCESS_OPTIONAL_RANGE;
+    if unknown == 0 { Ok(rights) } else { Err(INVALID) }
+}
+
+/// Memory is mapped with the rights that are needed, and present.
+fn prepare(start: NonNull<u8>, len: usize, access: Access) -> Answer<()> {
+    const FAULT: Errno = Errno(libc::EFAULT);
+    let page = page_bytes();
+    let first = start.addr().get() & !(page - 1);
+    let end = start.addr().get().checked_add(len).ok_or(INVALID)?;
+    let end = end.checked_next_multiple_of(page).ok_or(FAULT)?;
+    let at: *mut c_void = start.as_ptr().with_addr(first).cast();
+    let on_demand = access.contains(Access::ON_DEMAND);
+    if len >= HUGE_PAGE_BYTES && !on_demand {
+        let _ = prefer_huge_pages(start, len);
+    }
+    if !on_demand {
+        let writes = access.contains(Access::LOCAL_WRITE);
+        let how = if writes { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+        // SAFETY: it makes pages present as an access would, and changes nothing in them.
+        if unsafe { libc::madvise(at, end - first, how) } == 0 {
+            return Ok(());
+        }
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINVAL) => {} // An older kernel, or memory of a device.
+            _ => return Err(FAULT),
+        }
+    }
+    // SAFETY: it says whether all of it is mapped, and writes to files that the program maps what is due anyway.
+    match unsafe { libc::msync(at, end - first, libc::MS_ASYNC) } {
+        0 => Ok(()),
+        _ => Err(FAULT),
+    }
+}
+
+/// Memory of this length may have a huge page in it.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Registers a program's memory under this address.
+fn register(pd: &Pd, addr: *mut c_void, len: usize, iova: u64, access: c_uint) -> Answer<Region> {
+    let access = rights(access)?;
+    if len == 0 {
+        return Err(INVALID);
+    }
+    let Some(start) = NonNull::new(addr.cast::<u8>()) else {
+        let implicit = access.contains(Access::ON_DEMAND) && len == usize::MAX;
+        return Err(if implicit { UNSUPPORTED } else { Errno(libc::EFAULT) });
+    };
+    prepare(start, len, access)?;
+    let own = u64::try_from(addr.expose_provenance()).unwrap_or(0);
+    let port = &pd.port;
+    if iova == own || access.contains(Access::ZERO_BASED) {
+        // SAFETY: rule 2.
+        return Ok(unsafe { port.register(pd.domain, start, len, access) }?);
+    }
+    // SAFETY: rule 2.
+    Ok(unsafe { port.register_at(pd.domain, start, len, access, iova) }?)
+}
+
+fn give_mr(
+    pd: *mut layout::Pd,
+    of: &Pd,
+    region: Region,
+    addr: *mut c_void,
+    length: usize,
+    dm: Option<Arc<Dm>>,
+) -> *mut layout::Mr {
+    let key = region.key().0;
+    let mut c = layout::Mr::zeroed();
+    // SAFETY: one of ours.
+    c.context = unsafe { (*pd).context };
+    (c.pd, c.addr, c.length, c.handle, c.lkey, c.rkey) = (pd, addr, length, key, key, key);
+    lock(&SHARED).insert((Kind::Mr, key), Shared::Mr { length, lkey: key, rkey: key });
+    let inner =
+        MrInner { region: Some(region), _dm: dm, _pd: Arc::clone(&of.uses), imported: false };
+    Mr::give(c, inner)
+}
+
+fn new_mr(
+    pd: *mut layout::Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> Answer<*mut layout::Mr> {
+    // SAFETY: one of ours, or null.
+    let of = unsafe { pd_of(pd) }?;
+    let region = register(of, addr, length, iova, access)?;
+    Ok(give_mr(pd, of, region, addr, length, None))
+}
+
+fn own_address(addr: *mut c_void) -> u64 {
+    u64::try_from(addr.expose_provenance()).unwrap_or(0)
+}
+
+export! {
+    pointer "IBVERBS_1.1"
+    fn ibv_reg_mr(pd: *mut layout::Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut layout::Mr,
+    of pd {
+        new_mr(pd, addr, length, own_address(addr), access.cast_unsigned())
+    }
+}
+
+export! {
+    pointer "IBVERBS_1.7"
+    fn ibv_reg_mr_iova(
+        pd: *mut layout::Pd, addr: *mut c_void, length: usize, iova: u64, access: c_int,
+    ) -> *mut layout::Mr, of pd {
+        new_mr(pd, addr, length, iova, access.cast_unsigned())
+    }
+}
+
+export! {
+    pointer "IBVERBS_1.8"
+    fn ibv_reg_mr_iova2(
+        pd: *mut layout::Pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint,
+    ) -> *mut layout::Mr, of pd {
+        new_mr(pd, addr, length, iova, access)
+    }
+}
+
+export! {
+    pointer "IBVERBS_1.12"
+    fn ibv_reg_dmabuf_mr(
+        pd: *mut layout::Pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int,
+    ) -> *mut layout::Mr, of pd {
+        let _ = (offset, length, iova, fd, access);
+        Err(UNSUPPORTED)
+    }
+}
+
+/// The region behind a program's pointer.
+///
+/// # Safety
+///
+/// It is one of ours, or null.
+pub(crate) unsafe fn mr_of<'a>(mr: *mut layout::Mr) -> Answer<&'a Mr> {
+    if mr.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { Mr::of(mr) })
+}
+
+export! {
+    value "IBVERBS_1.1"
+    fn ibv_rereg_mr(
+        mr: *mut layout::Mr,
+        flags: c_int,
+        pd: *mut layout::Pd,
+        addr: *mut c_void,
+        length: usize,
+        access: c_int,
+    ) -> c_int, of mr {
+        rereg(mr, flags, pd, addr, length, access)
+    }
+}
+
+fn rereg(
+    mr: *mut layout::Mr,
+    flags: c_int,
+    pd: *mut layout::Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> Answer<c_int> {
+    // SAFETY: one of ours, or null.
+    let old = unsafe { mr_of(mr) }?;
+    let changes = |flag| flags & flag != 0;
+    let known = value::REREG_MR_CHANGE_TRANSLATION
+        | value::REREG_MR_CHANGE_PD
+        | value::REREG_MR_CHANGE_ACCESS;
+    let region = old.region.as_ref().ok_or(INVALID)?;
+    if flags == 0 || flags & !known != 0 || region.windows() > 0 {
+        return Err(if flags & !known == 0 && flags != 0 { BUSY } else { INVALID });
+    }
+    let c = old.c();
+    // SAFETY: a field of a region that lives.
+    let pd = if changes(value::REREG_MR_CHANGE_PD) { pd } else { unsafe { (*c).pd } };
+    // SAFETY: one of ours, or null.
+    let of = unsafe { pd_of(pd) }?;
+    // SAFETY: as above.
+    let before = unsafe { ((*c).addr, (*c).length) };
+    let moves = changes(value::REREG_MR_CHANGE_TRANSLATION);
+    let (addr, length) = if moves { (addr, length) } else { before };
+    let access = match changes(value::REREG_MR_CHANGE_ACCESS) {
+        true => access.cast_unsigned(),
+        false => region.access().bits(),
+    };
+    let new = register(of, addr, length, own_address(addr), access)?;
+    let key = new.key().0;
+    lock(&SHARED).insert((Kind::Mr, key), Shared::Mr { length, lkey: key, rkey: key });
+    // SAFETY: the program does not use the region while it is registered anew.
+    let whole = unsafe { Mr::of_mut(mr) };
+    lock(&SHARED).remove(&(Kind::Mr, whole.region.as_ref().map_or(0, |old| old.key().0)));
+    let inner = whole.ours_mut();
+    (inner.region, inner._pd) = (Some(new), Arc::clone(&of.uses));
+    // SAFETY: as above.
+    let c = unsafe { &mut *c };
+    (c.pd, c.addr, c.length) = (pd, addr, length);
+    (c.handle, c.lkey, c.rkey) = (key, key, key);
+    Ok(0)
+}
+
+export! {
+    code "IBVERBS_1.1"
+    fn ibv_dereg_mr(mr: *mut layout::Mr) -> c_int, of mr {
+        // SAFETY: one of ours, or null.
+        let inner = unsafe { mr_of(mr) }?;
+        if let Some(region) = &inner.region {
+            if region.windows() > 0 {
+                return Err(BUSY);
+            }
+            lock(&SHARED).remove(&(Kind::Mr, region.key().0));
+        }
+        // SAFETY: the program does not use it any more.
+        drop(unsafe { Mr::take(mr) });
+        Ok(())
+    }
+}
+
+export! {
+    pointer "IBVERBS_1.10"
+    fn ibv_import_mr(pd: *mut layout::Pd, handle: u32) -> *mut layout::Mr, of pd {
+        // SAFETY: one of ours, or null.
+        let of = unsafe { pd_of(pd) }?;
+        let shared = lock(&SHARED);
+        let Some(Shared::Mr { length, lkey, rkey }) = shared.get(&(Kind::Mr, handle)) else {
+            return Err(Errno(libc::ENOENT));
+        };
+        let mut c = layout::Mr::zeroed();
+        // SAFETY: one of ours.
+        c.context = unsafe { (*pd).context };
+        (c.pd, c.length, c.handle, c.lkey, c.rkey) = (pd, *length, handle, *lkey, *rkey);
+        let inner = MrInner { region: None, _dm: None, _pd: Arc::clone(&of.uses), imported: true };
+        Ok(Mr::give(c, inner))
+    }
+}
+
+export! {
+    value "IBVERBS_1.10"
+    fn ibv_unimport_mr(mr: *mut layout::Mr) -> (), of mr {
+        // SAFETY: one of ours, or null.
+        if unsafe { mr_of(mr) }?.imported {
+            // SAFETY: the program does not use it any more.
+            drop(unsafe { Mr::take(mr) });
+        }
+        Ok(())
+    }
+}
+
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut layout::Pd) -> *mut layout::Mr {
+    style!(
+        pointer,
+        guarded(|| {
+            // SAFETY: one of ours, or null.
+            let of = unsafe { pd_of(pd) }?;
+            let region = of.port.register_null(of.domain)?;
+            Ok(give_mr(pd, of, region, std::ptr::null_mut(), usize::MAX, None))
+        })
+    )
+}
+
+/// Prefetch for reading, for writing, without faults.
+const ADVICES: c_int = 3;
+
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut layout::Pd,
+    advice: c_int,
+    flags: u32,
+    list: *mut layout::Sge,
+    count: u32,
+) -> c_int {
+    style!(
+        code,
+        guarded(|| {
+            // SAFETY: one of ours, or null.
+            unsafe { pd_of(pd) }?;
+            // Pages are read in when they are used: there is nothing to prepare.
+            match (0..ADVICES).contains(&advice) {
+                false => Err(UNSUPPORTED),
+                true if flags & !1 != 0 || list.is_null() || count == 0 => Err(INVALID),
+                true => Ok(()),
+            }
+        })
+    )
+}
+
+/// Memory of the device.
+struct Dm {
+    /// Goes before the pages. In a domain that no queue pair is of.
+    region: Region,
+    pages: Pages,
+    len: usize,
+}
+
+type DmBox = Boxed<layout::Dm, DmInner>;
+
+struct DmInner {
+    dm: Arc<Dm>,
+    handle: u32,
+    imported: bool,
+}
+
+fn give_dm(
+    context: *mut layout::Context,
+    dm: Arc<Dm>,
+    handle: u32,
+    imported: bool,
+) -> *mut layout::Dm {
+    let mut c = layout::Dm::zeroed();
+    (c.context, c.handle) = (context, handle);
+    c.memcpy_to_dm = Some(memcpy_to_dm);
+    c.memcpy_from_dm = Some(memcpy_from_dm);
+    DmBox::give(c, DmInner { dm, handle, imported })
+}
+
+pub(crate) unsafe extern "C" fn alloc_dm(
+    context: *mut layout::Context,
+    attr: *mut layout::AllocDmAttr,
+) -> *mut layout::Dm {
+    style!(
+        pointer,
+        guarded(|| {
+            // SAFETY: one of ours, or null.
+            let inner = unsafe { context::of(context) }?;
+            // SAFETY: the program's structure, or null.
+            let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
+            let page = page_bytes().trailing_zeros();
+            if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > page {
+                return Err(INVALID);
+            }
+            if u64::try_from(attr.length).unwrap_or(u64::MAX) > DM_MAX {
+                return Err(Errno(libc::ENOMEM));
+            }
+            let port = &inner.port;
+            let domain = port.new_domain();
+            let access = Access::LOCAL_WRITE;
+            let pages = port.allocate(attr.length, domain, access)?;
+            // SAFETY: the pages go after the region (rule 3); there are no references to them.
+            let region = unsafe { port.register(domain, pages.as_ptr(), attr.length, access) }?;
+            let handle = region.key().0;
+            let dm = Arc::new(Dm { region, pages, len: attr.length });
+            lock(&SHARED).insert((Kind::Dm, handle), Shared::Dm(Arc::clone(&dm)));
+            Ok(give_dm(context, dm, handle, false))
+        })
+    )
+}
+
+unsafe fn dm_of<'a>(dm: *mut layout::Dm) -> Answer<&'a DmBox> {
+    if dm.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { DmBox::of(dm) })
+}
+
+pub(crate) unsafe extern "C" fn free_dm(dm: *mut layout::Dm) -> c_int {
+    style!(
+        code,
+        guarded(|| {
+            // SAFETY: one of ours, or null.
+            let inner = unsafe { dm_of(dm) }?;
+            // One handle is the program's, one is in the table.
+            if !inner.imported && Arc::strong_count(&inner.dm) > 2 {
+                return Err(BUSY);
+            }
+            if !inner.imported {
+                lock(&SHARED).remove(&(Kind::Dm, inner.handle));
+            }
+            // SAFETY: the program does not use it any more.
+            drop(unsafe { DmBox::take(dm) });
+            Ok(())
+        })
+    )
+}
+
+export! {
+    pointer "IBVERBS_1.13"
+    fn ibv_import_dm(context: *mut layout::Context, handle: u32) -> *mut layout::Dm,
+    of context is context::is_ours, {
+        // SAFETY: one of ours, or null.
+        unsafe { context::of(context) }?;
+        let shared = lock(&SHARED);
+        match shared.get(&(Kind::Dm, handle)) {
+            Some(Shared::Dm(dm)) => Ok(give_dm(context, Arc::clone(dm), handle, true)),
+            Some(Shared::Pd | Shared::Mr { .. }) | None => Err(Errno(libc::ENOENT)),
+        }
+    }
+}
+
+export! {
+    value "IBVERBS_1.13"
+    fn ibv_unimport_dm(dm: *mut layout::Dm) -> (), of dm {
+        // SAFETY: one of ours, or null.
+        if unsafe { dm_of(dm) }?.imported {
+            // SAFETY: the program does not use it any more.
+            drop(unsafe { DmBox::take(dm) });
+        }
+        Ok(())
+    }
+}
+
+/// Copies go by words of so many bytes.
+const DM_UNIT: usize = 4;
+
+/// A part of the device's memory.
+fn dm_part(dm: &Dm, offset: u64, len: usize) -> Answer<usize> {
+    let offset = usize::try_from(offset).map_err(|_| INVALID)?;
+    let fits = offset.checked_add(len).is_some_and(|end| end <= dm.len);
+    if fits { Ok(offset) } else { Err(INVALID) }
+}
+
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut layout::Dm,
+    offset: u64,
+    from: *const c_void,
+    len: usize,
+) -> c_int {
+    style!(
+        code,
+        guarded(|| {
+            // SAFETY: one of ours, or null.
+            let dm = &unsafe { dm_of(dm) }?.dm;
+            let offset = dm_part(dm, offset, len)?;
+            if from.is_null() || !offset.is_multiple_of(DM_UNIT) || !len.is_multiple_of(DM_UNIT) {
+                return Err(INVALID);
+            }
+            // SAFETY: the program's bytes, for the length of the call.
+            let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) };
+            if dm.region.write(offset, bytes) { Ok(()) } else { Err(INVALID) }
+        })
+    )
+}
+
+unsafe extern "C" fn memcpy_from_dm(
+    to: *mut c_void,
+    dm: *mut layout::Dm,
+    offset: u64,
+    len: usize,
+) -> c_int {
+    style!(
+        code,
+        guarded(|| {
+            // SAFETY: one of ours, or null.
+            let dm = &unsafe { dm_of(dm) }?.dm;
+            let offset = dm_part(dm, offset, len)?;
+            if to.is_null() || !offset.is_multiple_of(DM_UNIT) || !len.is_multiple_of(DM_UNIT) {
+                return Err(INVALID);
+            }
+            // SAFETY: the program's room, for the length of the call.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), len) };
+            if dm.region.read(offset, bytes) { Ok(()) } else { Err(INVALID) }
+        })
+    )
+}
+
+pub(crate) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut layout::Pd,
+    dm: *mut layout::Dm,
+    offset: u64,
+    length: usize,
+    access: c_uint,
+) -> *mut layout::Mr {
+    style!(
+        pointer,
+        guarded(|| {
+            // SAFETY: one of ours, or null.
+            let of = unsafe { pd_of(pd) }?;
+            // SAFETY: one of ours, or null.
+            let dm = &unsafe { dm_of(dm) }?.dm;
+            let offset = dm_part(dm, offset, length)?;
+            let access = rights(access)?;
+            if !access.contains(Access::ZERO_BASED) {
+                return Err(INVALID);
+            }
+            // SAFETY: within the pages.
+            let start = unsafe { dm.pages.as_ptr().add(offset) };
+            // SAFETY: the pages stay for as long as the region has a handle of them (rule 3).
+            let region = unsafe { of.port.register(of.domain, start, length, access) }?;
+            Ok(give_mr(pd, of, region, std::ptr::null_mut(), length, Some(Arc::clone(dm))))
+        })
+    )
+}
+
+/// A memory window.
+pub(crate) struct MwInner {
+    pub(crate) window: Window,
+    _pd: Use,
+}
+
+pub(crate) type Mw = Boxed<layout::Mw, MwInner>;
+
+pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut layout::Pd, kind: c_int) -> *mut layout::Mw {
+    style!(
+        pointer,
+        guarded(|| {
+            // SAFETY: one of ours, or null.
+            let of = unsafe { pd_of(pd) }?;
+            let window_kind = match kind {
+                value::MW_TYPE_1 => WindowKind::Type1,
+                value::MW_TYPE_2 => WindowKind::Type2,
+                _ => return Err(INVALID),
+            };
+            let window = of.port.alloc_window(of.domain, window_kind)?;
+            let mut c = layout::Mw::zeroed();
+            // SAFETY: one of ours.
+            c.context = unsafe { (*pd).context };
+            (c.pd, c.rkey, c.handle, c.kind) = (pd, window.key().0, window.key().0, kind);
+            Ok(Mw::give(c, MwInner { window, _pd: Arc::clone(&of.uses) }))
+        })
+    )
+}
+
+pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut layout::Mw) -> c_int {
+    style!(
+        code,
+        guarded(|| {
+            if mw.is_null() {
+                return Err(INVALID);
+            }
+            // SAFETY: the program does not use it any more.
+            drop(unsafe { Mw::take(mw) });
+            Ok(())
+        })
+    )
+}

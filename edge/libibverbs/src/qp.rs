@@ -1,0 +1,529 @@
+//! Queue pairs: made, taken through their states, asked, ended.
+//!
+//! # Safety
+//!
+//! As in `export.rs` and `boxed.rs`.
+
+use crate::acknowledge::wait_acknowledged;
+use crate::boxed::{Boxed, Plain, name_of};
+use crate::context;
+use crate::cq::cq_of;
+use crate::errno::{Answer, INVALID, UNSUPPORTED};
+use crate::export::{export, guarded, style};
+use crate::memory::{Use, pd_of};
+use crate::srq::srq_of;
+use crate::way::{group, way, way_for_c};
+use crate::work::{self, Builder};
+use crate::xrc::xrcd_of;
+use adverb_device::{
+    Access, AckTimeout, AhAttr, Attributes, Change, CompletionQueue, Gid, Partition, PathMtu, Psn,
+    Qkey, QpConfig, QpLimits, QpQuery, QpState, QpType, Qpn, RetryCount, RnrRetry, RnrTimer,
+};
+use adverb_ibv::layout::{self, value};
+use libc::c_int;
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What is ours of a queue pair.
+pub(crate) struct QpInner {
+    /// There until the queue pair is destroyed.
+    pub(crate) qp: Option<adverb_device::Qp>,
+    /// Events that the program has taken.
+    pub(crate) events: AtomicU32,
+    kind: QpType,
+    cap: layout::QpCap,
+    signal_all: bool,
+    cqs: Vec<CompletionQueue>,
+    _of: Vec<Use>,
+    /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
+    pub(crate) builder: UnsafeCell<Builder>,
+    pub(crate) is_extended: bool,
+}
+
+impl QpInner {
+    /// Requests outstanding at once.
+    pub(crate) fn max_send_wr(&self) -> u64 {
+        self.cap.max_send_wr.max(1).into()
+    }
+
+    /// Bytes of one request inline.
+    pub(crate) fn max_inline(&self) -> usize {
+        usize::try_from(self.cap.max_inline_data).unwrap_or(0)
+    }
+}
+
+/// Every queue pair has room for what an extended one has.
+pub(crate) type Qp = Boxed<layout::QpEx, QpInner>;
+
+/// The queue pair behind a program's pointer.
+///
+/// # Safety
+///
+/// It is one of ours, or null.
+pub(crate) unsafe fn qp_of<'a>(qp: *mut layout::Qp) -> Answer<&'a Qp> {
+    if qp.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { Qp::of(qp.cast()) })
+}
+
+fn kind_of(kind: c_int) -> Answer<QpType> {
+    Ok(match kind {
+        value::QPT_RC => QpType::Rc,
+        value::QPT_UC => QpType::Uc,
+        value::QPT_UD => QpType::Ud,
+        value::QPT_XRC_SEND => QpType::XrcInitiator,
+        value::QPT_XRC_RECV => QpType::XrcTarget,
+        _ => return Err(UNSUPPORTED),
+    })
+}
+
+/// Bytes that every queue pair takes inline, whatever was asked.
+const INLINE_MIN: u32 = 256;
+
+/// What a queue pair is made of beyond the plain attributes.
+#[derive(Default)]
+struct Extra {
+    xrcd: Option<*mut layout::Xrcd>,
+    block_self_multicast: bool,
+    is_extended: bool,
+}
+
+fn create(
+    context: *mut layout::Context,
+    pd: *mut layout::Pd,
+    attr: &mut layout::QpInitAttr,
+    extra: &Extra,
+) -> Answer<*mut layout::Qp> {
+    // SAFETY: one of ours, or null.
+    let inner = unsafe { context::of(context) }?;
+    let kind = kind_of(attr.qp_type)?;
+    let target = kind == QpType::XrcTarget;
+    let mut uses = Vec::new();
+    let domain = match (target, extra.xrcd) {
+        (true, Some(xrcd)) => {
+            // SAFETY: one of ours, or null.
+            uses.push(Arc::clone(&unsafe { xrcd_of(xrcd) }?.uses));
+            inner.port.new_domain()
+        }
+        (true, None) => return Err(INVALID),
+        (false, _) => {
+            // SAFETY: one of ours, or null.
+            let pd = unsafe { pd_of(pd) }?;
+            uses.push(Arc::clone(&pd.uses));
+            pd.domain
+        }
+    };
+    let receives = matches!(kind, QpType::Rc | QpType::Uc | QpType::Ud);
+    let mut cap = attr.cap;
+    if target {
+        (cap.max_send_wr, cap.max_send_sge, cap.max_inline_data) = (0, 0, 0);
+    } else {
+        cap.max_inline_data = cap.max_inline_data.max(INLINE_MIN);
+    }
+    if !receives || !attr.srq.is_null() {
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
+    let fits = cap.max_send_wr <= QpLimits::WR_MAX
+        && cap.max_recv_wr <= QpLimits::WR_MAX
+        && cap.max_send_sge <= QpLimits::SGE_MAX
+        && cap.max_recv_sge <= QpLimits::SGE_MAX
+        && cap.max_inline_data <= QpLimits::INLINE_MAX;
+    if !fits {
+        return Err(INVALID);
+    }
+    let unused =
+        || inner.port.create_cq(&adverb_device::CqConfig { capacity: 1, ..Default::default() });
+    let (send_cq, recv_cq) = match kind {
+        QpType::XrcTarget => {
+            let cq = unused();
+            ((*cq).clone(), (*cq).clone())
+        }
+        QpType::Rc | QpType::Uc | QpType::Ud | QpType::XrcInitiator => {
+            // SAFETY: one of ours, or null.
+            let send = unsafe { cq_of(attr.send_cq) }?;
+            let recv = match kind {
+                QpType::XrcInitiator => send,
+                QpType::Rc | QpType::Uc | QpType::Ud | QpType::XrcTarget => {
+                    // SAFETY: one of ours, or null.
+                    unsafe { cq_of(attr.recv_cq) }?
+                }
+            };
+            uses.extend([Arc::clone(&send.uses), Arc::clone(&recv.uses)]);
+            let queue = |cq: &crate::cq::Cq| Some((**cq.cq.as_ref()?).clone());
+            (queue(send).ok_or(INVALID)?, queue(recv).ok_or(INVALID)?)
+        }
+    };
+    let srq = match receives && !attr.srq.is_null() {
+        true => {
+            // SAFETY: one of ours.
+            let srq = unsafe { srq_of(attr.srq) }?;
+            uses.push(Arc::clone(&srq.uses));
+            srq.srq.clone()
+        }
+        false => None,
+    };
+    let xrcd = match (target, extra.xrcd) {
+        // SAFETY: one of ours, or null.
+        (true, Some(xrcd)) => Some(unsafe { xrcd_of(xrcd) }?.xrcd.clone()),
+        _ => None,
+    };
+    let mut c = layout::QpEx::zeroed();
+    c.qp_base.context = context;
+    c.qp_base.qp_context = attr.qp_context;
+    if !target {
+        (c.qp_base.pd, c.qp_base.send_cq) = (pd, attr.send_cq);
+        c.qp_base.recv_cq = attr.recv_cq;
+        c.qp_base.srq = attr.srq;
+    }
+    c.qp_base.qp_type = attr.qp_type;
+    if extra.is_extended {
+        work::fill(&mut c);
+    }
+    let signal_all = attr.sq_sig_all != 0;
+    let made = Qp::give(
+        c,
+        QpInner {
+            qp: None,
+            events: AtomicU32::new(0),
+            kind,
+            cap,
+            signal_all,
+            cqs: vec![send_cq.clone(), recv_cq.clone()],
+            _of: uses,
+            builder: UnsafeCell::new(Builder::default()),
+            is_extended: extra.is_extended,
+        },
+    );
+    let created = inner.port.create_qp(&QpConfig {
+        domain,
+        kind,
+        send_cq,
+        recv_cq,
+        srq,
+        xrcd,
+        events: Some(Arc::clone(&inner.events)),
+        context: name_of(made),
+        max_send_wr: cap.max_send_wr.max(1),
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge.max(1),
+        max_recv_sge: cap.max_recv_sge.max(1),
+        max_inline: cap.max_inline_data,
+        signal_all,
+        block_self_multicast: extra.block_self_multicast,
+    });
+    let qp = match created {
+        Ok(qp) => qp,
+        Err(error) => {
+            // SAFETY: nobody has it.
+            drop(unsafe { Qp::take(made) });
+            return Err(error.into());
+        }
+    };
+    // SAFETY: just made; nobody else has it.
+    let whole = unsafe { Qp::of_mut(made) };
+    let base = whole.c().cast::<layout::Qp>();
+    // SAFETY: fields of it.
+    unsafe { (&raw mut (*base).qp_num).write(qp.number().get()) };
+    // SAFETY: as above.
+    unsafe { (&raw mut (*base).handle).write(qp.number().get()) };
+    whole.ours_mut().qp = Some(qp);
+    attr.cap = cap;
+    Ok(base)
+}
+
+export! {
+    pointer "IBVERBS_1.1"
+    fn ibv_create_qp(pd: *mut layout::Pd, attr: Option<&mut layout::QpInitAttr>) -> *mut layout::Qp,
+    of pd {
+        if pd.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: one of ours.
+        let context = unsafe { (*pd).context };
+        create(context, pd, attr.ok_or(INVALID)?, &Extra::default())
+    }
+}
+
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut layout::Context,
+    attr: *mut layout::QpInitAttrEx,
+) -> *mut layout::Qp {
+    style!(
+        pointer,
+        guarded(|| {
+            // SAFETY: the program's structure, or null.
+            let attr = unsafe { attr.as_mut() }.ok_or(INVALID)?;
+            let given = |mask| attr.comp_mask & mask != 0;
+            let known = value::QP_INIT_ATTR_PD
+                | value::QP_INIT_ATTR_XRCD
+                | value::QP_INIT_ATTR_CREATE_FLAGS
+                | value::QP_INIT_ATTR_SEND_OPS_FLAGS;
+            if given(!known) {
+                return Err(UNSUPPORTED);
+            }
+            let flags = if given(value::QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
+            if flags & !value::QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
+                return Err(UNSUPPORTED);
+            }
+            let extra = Extra {
+                xrcd: given(value::QP_INIT_ATTR_XRCD).then_some(attr.xrcd),
+                block_self_multicast: flags != 0,
+                is_extended: given(value::QP_INIT_ATTR_SEND_OPS_FLAGS),
+            };
+            if extra.is_extended && !work::supports(kind_of(attr.qp_type)?, attr.send_ops_flags) {
+                return Err(UNSUPPORTED);
+            }
+            let pd = if given(value::QP_INIT_ATTR_PD) { attr.pd } else { std::ptr::null_mut() };
+            let mut plain = layout::QpInitAttr {
+                qp_context: attr.qp_context,
+                send_cq: attr.send_cq,
+                recv_cq: attr.recv_cq,
+                srq: attr.srq,
+                cap: attr.cap,
+                qp_type: attr.qp_type,
+                sq_sig_all: attr.sq_sig_all,
+            };
+            let made = create(context, pd, &mut plain, &extra)?;
+            attr.cap = plain.cap;
+            Ok(made)
+        })
+    )
+}
+
+pub(crate) unsafe extern "C" fn open_qp(
+    context: *mut layout::Context,
+    attr: *mut layout::QpOpenAttr,
+) -> *mut layout::Qp {
+    let _ = (context, attr);
+    style!(pointer, Err(UNSUPPORTED))
+}
+
+export! {
+    pointer "IBVERBS_1.6"
+    fn ibv_qp_to_qp_ex(qp: *mut layout::Qp) -> *mut layout::QpEx, of qp {
+        // SAFETY: one of ours, or null.
+        let inner = unsafe { qp_of(qp) }?;
+        if inner.is_extended { Ok(qp.cast()) } else { Err(INVALID) }
+    }
+}
+
+fn state_of(code: c_int) -> Answer<QpState> {
+    let state = usize::try_from(code).ok().and_then(|at| QpState::ALL.get(at));
+    state.copied().ok_or(INVALID)
+}
+
+pub(crate) fn state_for_c(state: QpState) -> c_int {
+    let at = QpState::ALL.iter().position(|known| *known == state);
+    c_int::try_from(at.unwrap_or(0)).unwrap_or(0)
+}
+
+/// What can be changed here.
+const KNOWN: c_int = value::QP_STATE
+    | value::QP_CUR_STATE
+    | value::QP_EN_SQD_ASYNC_NOTIFY
+    | value::QP_ACCESS_FLAGS
+    | value::QP_PKEY_INDEX
+    | value::QP_PORT
+    | value::QP_QKEY
+    | value::QP_AV
+    | value::QP_PATH_MTU
+    | value::QP_TIMEOUT
+    | value::QP_RETRY_CNT
+    | value::QP_RNR_RETRY
+    | value::QP_RQ_PSN
+    | value::QP_MAX_QP_RD_ATOMIC
+    | value::QP_MIN_RNR_TIMER
+    | value::QP_SQ_PSN
+    | value::QP_MAX_DEST_RD_ATOMIC
+    | value::QP_PATH_MIG_STATE
+    | value::QP_DEST_QPN;
+
+/// A queue pair has migrated: the only state of migration without alternate paths.
+const MIGRATED: c_int = 0;
+
+fn change(attr: &layout::QpAttr, mask: c_int) -> Answer<Change> {
+    let given = |flag| mask & flag != 0;
+    if mask & !KNOWN != 0 || given(value::QP_PATH_MIG_STATE) && attr.path_mig_state != MIGRATED {
+        return Err(INVALID);
+    }
+    let way = if given(value::QP_AV) { Some(way(&attr.ah_attr)?) } else { None };
+    macro_rules! some {
+        ($flag:ident, $made:expr) => {
+            if given(value::$flag) { Some($made) } else { None }
+        };
+    }
+    let mtu = u8::try_from(attr.path_mtu).ok().and_then(PathMtu::from_code);
+    let attributes = Attributes {
+        current: some!(QP_CUR_STATE, state_of(attr.cur_qp_state)?),
+        window_packets: None,
+        partition: some!(QP_PKEY_INDEX, Partition { index: attr.pkey_index, ..Partition::DEFAULT }),
+        port: some!(QP_PORT, attr.port_num),
+        access: some!(QP_ACCESS_FLAGS, Access::from_bits(attr.qp_access_flags).into()),
+        qkey: some!(QP_QKEY, Qkey(attr.qkey)),
+        remote_gid: way.map(|way| way.gid),
+        remote: some!(QP_DEST_QPN, Qpn::new(attr.dest_qp_num)),
+        path_mtu: some!(QP_PATH_MTU, mtu.ok_or(INVALID)?),
+        expected_psn: some!(QP_RQ_PSN, Psn::new(attr.rq_psn)),
+        max_dest_rd_atomic: some!(QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic),
+        min_rnr_timer: some!(QP_MIN_RNR_TIMER, RnrTimer::new(attr.min_rnr_timer)),
+        first_psn: some!(QP_SQ_PSN, Psn::new(attr.sq_psn)),
+        timeout: some!(QP_TIMEOUT, AckTimeout::from_exponent(attr.timeout).map_err(|_| INVALID)?),
+        retry_count: some!(QP_RETRY_CNT, RetryCount::new(attr.retry_cnt).ok_or(INVALID)?),
+        rnr_retry: some!(QP_RNR_RETRY, RnrRetry::new(attr.rnr_retry).ok_or(INVALID)?),
+        max_rd_atomic: some!(QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic),
+        notify_drained: some!(QP_EN_SQD_ASYNC_NOTIFY, attr.en_sqd_async_notify != 0),
+    };
+    let (gid_index, marks) = way.map_or_else(Default::default, |way| (way.gid_index, way.marks()));
+    Ok(Change { attributes, gid_index, marks })
+}
+
+export! {
+    code "IBVERBS_1.1"
+    fn ibv_modify_qp(qp: *mut layout::Qp, attr: Option<&layout::QpAttr>, mask: c_int) -> c_int, of qp {
+        // SAFETY: one of ours, or null.
+        let inner = unsafe { qp_of(qp) }?;
+        let (pair, attr) = (inner.qp.as_ref().ok_or(INVALID)?, attr.ok_or(INVALID)?);
+        let to = match mask & value::QP_STATE {
+            0 => pair.state(),
+            _ => state_of(attr.qp_state)?,
+        };
+        let modified = pair.modify(to, &change(attr, mask)?, |_, _| {});
+        show_state(qp, pair.state());
+        modified?;
+        if to == QpState::Reset {
+            inner.cqs.iter().for_each(|cq| cq.forget(pair.number()));
+        }
+        Ok(())
+    }
+}
+
+/// Writes down the state where the program can see it.
+fn show_state(qp: *mut layout::Qp, state: QpState) {
+    // SAFETY: a field of a queue pair that lives (rule 3 of `boxed.rs`).
+    unsafe { (&raw mut (*qp).state).write(state_for_c(state)) };
+}
+
+fn attr_for_c(inner: &QpInner, query: &QpQuery, remote: Option<(Gid, Qpn)>) -> layout::QpAttr {
+    let QpQuery { state, draining, gid_index, marks, settings } = *query;
+    let gid = remote.map_or(Gid([0; 16]), |(gid, _)| gid);
+    let mut attr = layout::QpAttr::zeroed();
+    attr.qp_state = state_for_c(state);
+    attr.cur_qp_state = attr.qp_state;
+    attr.path_mtu = settings.path_mtu.code().into();
+    attr.path_mig_state = MIGRATED;
+    attr.qkey = settings.qkey.0;
+    attr.rq_psn = settings.expected_psn.get();
+    attr.sq_psn = settings.first_psn.get();
+    attr.dest_qp_num = remote.map_or(0, |(_, qpn)| qpn.get());
+    attr.qp_access_flags = settings.access.bits();
+    attr.cap = inner.cap;
+    if remote.is_some() {
+        attr.ah_attr = way_for_c(&AhAttr { gid_index, ..AhAttr::new(gid) }.marked(marks));
+    }
+    attr.pkey_index = settings.partition.index;
+    attr.en_sqd_async_notify = settings.notify_drained.into();
+    attr.sq_draining = draining.into();
+    attr.max_rd_atomic = settings.max_rd_atomic;
+    attr.max_dest_rd_atomic = settings.max_dest_rd_atomic;
+    attr.min_rnr_timer = settings.min_rnr_timer.code();
+    attr.port_num = settings.port;
+    attr.timeout = settings.timeout.exponent();
+    attr.retry_cnt = settings.retry_count.get();
+    attr.rnr_retry = settings.rnr_retry.get();
+    attr
+}
+
+export! {
+    code "IBVERBS_1.1"
+    fn ibv_query_qp(
+        qp: *mut layout::Qp,
+        attr: Option<&mut std::mem::MaybeUninit<layout::QpAttr>>,
+        mask: c_int,
+        init: Option<&mut std::mem::MaybeUninit<layout::QpInitAttr>>,
+    ) -> c_int, of qp {
+        let _ = mask;
+        // SAFETY: one of ours, or null.
+        let inner = unsafe { qp_of(qp) }?;
+        let pair = inner.qp.as_ref().ok_or(INVALID)?;
+        let query = pair.query();
+        attr.ok_or(INVALID)?.write(attr_for_c(inner, &query, pair.remote()));
+        // SAFETY: fields of a queue pair that lives.
+        let init_attr = unsafe {
+            layout::QpInitAttr {
+                qp_context: (*qp).qp_context,
+                send_cq: (*qp).send_cq,
+                recv_cq: (*qp).recv_cq,
+                srq: (*qp).srq,
+                cap: inner.cap,
+                qp_type: (*qp).qp_type,
+                sq_sig_all: inner.signal_all.into(),
+            }
+        };
+        init.ok_or(INVALID)?.write(init_attr);
+        show_state(qp, query.state);
+        Ok(())
+    }
+}
+
+export! {
+    value "IBVERBS_1.14"
+    fn ibv_query_qp_data_in_order(qp: *mut layout::Qp, operation: c_int, flags: u32) -> c_int, of qp {
+        let _ = (qp, operation, flags);
+        Ok(0)
+    }
+}
+
+export! {
+    code "IBVERBS_1.1"
+    fn ibv_destroy_qp(qp: *mut layout::Qp) -> c_int, of qp {
+        // SAFETY: one of ours, or null.
+        unsafe { qp_of(qp) }?;
+        // SAFETY: the program does not use it any more.
+        let whole = unsafe { Qp::of_mut(qp.cast()) };
+        if let Some(pair) = whole.ours_mut().qp.take() {
+            let number = pair.number();
+            drop(pair);
+            whole.cqs.iter().for_each(|cq| cq.forget(number));
+        }
+        let taken = whole.events.load(Ordering::Acquire);
+        // SAFETY: fields of a queue pair that lives.
+        let (mutex, cond, done) = unsafe {
+            (&raw mut (*qp).mutex, &raw mut (*qp).cond, &raw const (*qp).events_completed)
+        };
+        wait_acknowledged(mutex, cond, &[(done, taken)]);
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { Qp::take(qp.cast()) });
+        Ok(())
+    }
+}
+
+export! {
+    code "IBVERBS_1.1"
+    fn ibv_attach_mcast(qp: *mut layout::Qp, gid: Option<&[u8; 16]>, lid: u16) -> c_int, of qp {
+        let _ = lid;
+        // SAFETY: one of ours, or null.
+        let pair = unsafe { qp_of(qp) }?.qp.as_ref().ok_or(INVALID)?;
+        if kind_behind(qp)? != QpType::Ud {
+            return Err(INVALID);
+        }
+        Ok(pair.attach(group(*gid.ok_or(INVALID)?))?)
+    }
+}
+
+export! {
+    code "IBVERBS_1.1"
+    fn ibv_detach_mcast(qp: *mut layout::Qp, gid: Option<&[u8; 16]>, lid: u16) -> c_int, of qp {
+        let _ = lid;
+        // SAFETY: one of ours, or null.
+        let pair = unsafe { qp_of(qp) }?.qp.as_ref().ok_or(INVALID)?;
+        Ok(pair.detach(group(*gid.ok_or(INVALID)?))?)
+    }
+}
+
+fn kind_behind(qp: *mut layout::Qp) -> Answer<QpType> {
+    // SAFETY: one of ours, or null.
+    Ok(unsafe { qp_of(qp) }?.kind)
+}

@@ -1,0 +1,366 @@
+//! Posting by `ibv_wr_start`, `ibv_wr_*` and `ibv_wr_complete`: requests are put together one after another, and
+//! posted at once.
+//!
+//! # Safety
+//!
+//! 1. As in `export.rs` and `boxed.rs`.
+//! 2. What is put together belongs to the thread that called `ibv_wr_start`, until it calls `ibv_wr_complete` or
+//!    `ibv_wr_abort`: it holds a lock meanwhile.
+//! 3. Pieces are copied when they are given, and inline bytes, too. Address handles live until the requests are posted.
+
+use crate::ah::ah_of;
+use crate::boxed::Boxed;
+use crate::errno::{Answer, Errno, INVALID};
+use crate::export::{guarded, style};
+use crate::post::{NOTHING, binding};
+use crate::qp::QpInner;
+use adverb_device::{
+    Bind, Imm, Qkey, QpType, Qpn, Rkey, SendData, SendKind, SendTo, SendWork, Sge,
+};
+use adverb_ibv::layout::{self, DataBuf, MwBindInfo, QpEx, value};
+use libc::{c_int, c_uint, c_void, pthread_mutex_t};
+use std::cell::UnsafeCell;
+use std::ops::Range;
+
+/// Requests that are being put together.
+pub(crate) struct Builder {
+    lock: UnsafeCell<pthread_mutex_t>,
+    requests: Vec<Request>,
+    sges: Vec<Sge>,
+    bytes: Vec<u8>,
+    mistake: Option<Errno>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            lock: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+            requests: Vec::new(),
+            sges: Vec::new(),
+            bytes: Vec::new(),
+            mistake: None,
+        }
+    }
+}
+
+/// Where the bytes of a request are.
+enum Local {
+    Gather(Range<usize>),
+    Inline(Range<usize>),
+    Bind(Bind),
+}
+
+/// Whom a request is for.
+enum Whom {
+    Peer,
+    Datagram { ah: *mut layout::Ah, remote: Qpn, qkey: Qkey },
+    SharedQueue(u32),
+}
+
+struct Request {
+    wr_id: u64,
+    flags: c_uint,
+    kind: SendKind,
+    local: Local,
+    whom: Whom,
+}
+
+impl Builder {
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.sges.clear();
+        self.bytes.clear();
+        self.mistake = None;
+    }
+}
+
+type Qp = Boxed<QpEx, QpInner>;
+
+/// The requests of a queue pair, for the thread that is putting them together.
+fn builder<'a>(qp: *mut QpEx) -> &'a mut Builder {
+    // SAFETY: one of ours.
+    let inner = unsafe { Qp::of(qp) };
+    // SAFETY: rule 2.
+    unsafe { &mut *inner.builder.get() }
+}
+
+/// What queue pairs of this type can be asked for.
+pub(crate) fn supports(kind: QpType, operations: u64) -> bool {
+    const WRITE: u64 = 1;
+    const WRITE_IMM: u64 = 1 << 1;
+    const SEND: u64 = 1 << 2;
+    const SEND_IMM: u64 = 1 << 3;
+    const READ: u64 = 1 << 4;
+    const ATOMICS: u64 = 0b11 << 5;
+    const INVALIDATE: u64 = 1 << 7;
+    const BIND: u64 = 1 << 8;
+    const SEND_INV: u64 = 1 << 9;
+    const ATOMIC_WRITE: u64 = 1 << 12;
+    let sends = SEND | SEND_IMM;
+    let writes = WRITE | WRITE_IMM;
+    let reliable = READ | ATOMICS | ATOMIC_WRITE | SEND_INV;
+    let known = match kind {
+        QpType::Ud => sends,
+        QpType::Uc => sends | writes | SEND_INV | INVALIDATE | BIND,
+        QpType::Rc | QpType::XrcInitiator => sends | writes | reliable | INVALIDATE | BIND,
+        QpType::XrcTarget => 0,
+    };
+    operations & !known == 0
+}
+
+/// Fills in the functions.
+pub(crate) fn fill(qp: &mut QpEx) {
+    qp.wr_atomic_cmp_swp = Some(cmp_swp);
+    qp.wr_atomic_fetch_add = Some(fetch_add);
+    qp.wr_bind_mw = Some(bind);
+    qp.wr_local_inv = Some(local_inv);
+    qp.wr_rdma_read = Some(read);
+    qp.wr_rdma_write = Some(write);
+    qp.wr_rdma_write_imm = Some(write_imm);
+    qp.wr_send = Some(send);
+    qp.wr_send_imm = Some(send_imm);
+    qp.wr_send_inv = Some(send_inv);
+    qp.wr_set_ud_addr = Some(set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
+    qp.wr_set_inline_data = Some(set_inline_data);
+    qp.wr_set_inline_data_list = Some(set_inline_data_list);
+    qp.wr_set_sge = Some(set_sge);
+    qp.wr_set_sge_list = Some(set_sge_list);
+    qp.wr_start = Some(start);
+    qp.wr_complete = Some(complete);
+    qp.wr_abort = Some(abort);
+    qp.wr_atomic_write = Some(atomic_write);
+}
+
+unsafe extern "C" fn start(qp: *mut QpEx) {
+    // SAFETY: one of ours.
+    let inner = unsafe { Qp::of(qp) };
+    // SAFETY: a field of it, by its address alone: another thread may have the rest.
+    let lock = unsafe { &raw const (*inner.builder.get()).lock };
+    // SAFETY: a mutex that lives as long as the queue pair.
+    unsafe { libc::pthread_mutex_lock(UnsafeCell::raw_get(lock)) };
+    builder(qp).clear();
+}
+
+fn unlock(builder: &Builder) {
+    // SAFETY: locked by `start`.
+    unsafe { libc::pthread_mutex_unlock(builder.lock.get()) };
+}
+
+unsafe extern "C" fn abort(qp: *mut QpEx) {
+    let builder = builder(qp);
+    builder.clear();
+    unlock(builder);
+}
+
+unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
+    let builder = builder(qp);
+    let posted = guarded(|| {
+        // SAFETY: one of ours.
+        let inner = unsafe { Qp::of(qp) };
+        post(inner, builder)
+    });
+    builder.clear();
+    unlock(builder);
+    style!(code, posted)
+}
+
+/// Requests that go to the device together.
+const BATCH: usize = 16;
+
+fn post(inner: &QpInner, builder: &Builder) -> Answer<()> {
+    if let Some(error) = builder.mistake {
+        return Err(error);
+    }
+    let pair = inner.qp.as_ref().ok_or(INVALID)?;
+    let new = u64::try_from(builder.requests.len()).unwrap_or(u64::MAX);
+    if pair.outstanding().saturating_add(new) > inner.max_send_wr() {
+        return Err(Errno(libc::ENOMEM));
+    }
+    for part in builder.requests.chunks(BATCH) {
+        let mut batch = [NOTHING; BATCH];
+        for (place, request) in batch.iter_mut().zip(part) {
+            *place = request.work(builder)?;
+        }
+        pair.post_send(batch.get(..part.len()).unwrap_or_default()).map_err(|(_, error)| error)?;
+    }
+    Ok(())
+}
+
+impl Request {
+    fn work<'a>(&'a self, builder: &'a Builder) -> Answer<SendWork<'a>> {
+        let flag = |flag: c_uint| self.flags & flag != 0;
+        Ok(SendWork {
+            wr_id: self.wr_id,
+            to: match self.whom {
+                Whom::Peer => SendTo::Peer,
+                Whom::Datagram { ah, remote, qkey } => {
+                    // SAFETY: one of ours, or null; it lives (rule 3).
+                    let ah = unsafe { ah_of(ah) }?;
+                    SendTo::Datagram { ah: &ah.ah, remote, qkey }
+                }
+                Whom::SharedQueue(number) => SendTo::SharedQueue(number),
+            },
+            kind: self.kind,
+            data: match &self.local {
+                Local::Gather(range) => {
+                    SendData::Gather(builder.sges.get(range.clone()).unwrap_or_default())
+                }
+                Local::Inline(range) => {
+                    SendData::Inline(builder.bytes.get(range.clone()).unwrap_or_default())
+                }
+                Local::Bind(bind) => SendData::Bind(bind),
+            },
+            signaled: flag(value::SEND_SIGNALED),
+            solicited: flag(value::SEND_SOLICITED),
+            fence: flag(value::SEND_FENCE),
+            buffer: None,
+        })
+    }
+}
+
+/// Begins a request, with the number and the flags that the program has set.
+fn begin(qp: *mut QpEx, kind: SendKind) {
+    // SAFETY: fields of a queue pair that lives.
+    let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    let local = Local::Gather(0..0);
+    builder(qp).requests.push(Request { wr_id, flags, kind, local, whom: Whom::Peer });
+}
+
+unsafe extern "C" fn cmp_swp(qp: *mut QpEx, rkey: u32, va: u64, compare: u64, swap: u64) {
+    begin(qp, SendKind::CompareSwap { va, rkey: Rkey(rkey), compare, swap });
+}
+
+unsafe extern "C" fn fetch_add(qp: *mut QpEx, rkey: u32, va: u64, add: u64) {
+    begin(qp, SendKind::FetchAdd { va, rkey: Rkey(rkey), add });
+}
+
+unsafe extern "C" fn local_inv(qp: *mut QpEx, rkey: u32) {
+    begin(qp, SendKind::LocalInvalidate { rkey: Rkey(rkey) });
+}
+
+unsafe extern "C" fn read(qp: *mut QpEx, rkey: u32, va: u64) {
+    begin(qp, SendKind::Read { va, rkey: Rkey(rkey) });
+}
+
+unsafe extern "C" fn write(qp: *mut QpEx, rkey: u32, va: u64) {
+    begin(qp, SendKind::Write { va, rkey: Rkey(rkey), imm: None });
+}
+
+unsafe extern "C" fn write_imm(qp: *mut QpEx, rkey: u32, va: u64, imm: u32) {
+    begin(qp, SendKind::Write { va, rkey: Rkey(rkey), imm: Some(Imm(u32::from_be(imm))) });
+}
+
+unsafe extern "C" fn send(qp: *mut QpEx) {
+    begin(qp, SendKind::Send { imm: None });
+}
+
+unsafe extern "C" fn send_imm(qp: *mut QpEx, imm: u32) {
+    begin(qp, SendKind::Send { imm: Some(Imm(u32::from_be(imm))) });
+}
+
+unsafe extern "C" fn send_inv(qp: *mut QpEx, rkey: u32) {
+    begin(qp, SendKind::SendInvalidate { rkey: Rkey(rkey) });
+}
+
+unsafe extern "C" fn atomic_write(qp: *mut QpEx, rkey: u32, va: u64, from: *const c_void) {
+    begin(qp, SendKind::AtomicWrite { va, rkey: Rkey(rkey) });
+    // SAFETY: eight bytes of the program's.
+    let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), 8) };
+    inline(qp, [bytes]);
+}
+
+unsafe extern "C" fn bind(qp: *mut QpEx, mw: *mut layout::Mw, rkey: u32, info: *const MwBindInfo) {
+    begin(qp, SendKind::BindWindow);
+    let bound = guarded(|| {
+        // SAFETY: the program's structure, or null.
+        let info = unsafe { info.as_ref() }.ok_or(INVALID)?;
+        binding(mw, info, Some(rkey))
+    });
+    let builder = builder(qp);
+    match bound {
+        Ok(bound) => {
+            if let Some(last) = builder.requests.last_mut() {
+                last.local = Local::Bind(bound);
+            }
+        }
+        Err(error) => builder.mistake = builder.mistake.or(Some(error)),
+    }
+}
+
+unsafe extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut layout::Ah, remote: u32, qkey: u32) {
+    if let Some(last) = builder(qp).requests.last_mut() {
+        last.whom = Whom::Datagram { ah, remote: Qpn::new(remote), qkey: Qkey(qkey) };
+    }
+}
+
+unsafe extern "C" fn set_xrc_srqn(qp: *mut QpEx, number: u32) {
+    if let Some(last) = builder(qp).requests.last_mut() {
+        last.whom = Whom::SharedQueue(number);
+    }
+}
+
+/// The bytes of the last request.
+fn inline<'a>(qp: *mut QpEx, parts: impl IntoIterator<Item = &'a [u8]>) {
+    // SAFETY: one of ours.
+    let most = unsafe { Qp::of(qp) }.max_inline();
+    let builder = builder(qp);
+    let start = builder.bytes.len();
+    for part in parts {
+        if builder.bytes.len() - start + part.len() > most {
+            builder.mistake = builder.mistake.or(Some(Errno(libc::ENOMEM)));
+            return;
+        }
+        builder.bytes.extend_from_slice(part);
+    }
+    if let Some(last) = builder.requests.last_mut() {
+        last.local = Local::Inline(start..builder.bytes.len());
+    }
+}
+
+unsafe extern "C" fn set_inline_data(qp: *mut QpEx, from: *mut c_void, len: usize) {
+    if from.is_null() || len == 0 {
+        return inline(qp, []);
+    }
+    // SAFETY: the program's bytes.
+    inline(qp, [unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) }]);
+}
+
+unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *const DataBuf) {
+    if list.is_null() || count == 0 {
+        return inline(qp, []);
+    }
+    // SAFETY: the program's list.
+    let list = unsafe { std::slice::from_raw_parts(list, count) };
+    let some = list.iter().filter(|part| part.length > 0 && !part.addr.is_null());
+    inline(
+        qp,
+        some.map(|part| {
+            // SAFETY: the program's bytes.
+            unsafe { std::slice::from_raw_parts(part.addr.cast::<u8>(), part.length) }
+        }),
+    );
+}
+
+/// The pieces of the last request.
+fn gather(qp: *mut QpEx, pieces: impl IntoIterator<Item = Sge>) {
+    let builder = builder(qp);
+    let start = builder.sges.len();
+    builder.sges.extend(pieces);
+    if let Some(last) = builder.requests.last_mut() {
+        last.local = Local::Gather(start..builder.sges.len());
+    }
+}
+
+unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, len: u32) {
+    gather(qp, [Sge { addr, len, lkey }]);
+}
+
+unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const layout::Sge) {
+    if list.is_null() || count == 0 {
+        return gather(qp, []);
+    }
+    // SAFETY: the program's list.
+    let list = unsafe { std::slice::from_raw_parts(list, count) };
+    gather(qp, list.iter().map(|sge| Sge { addr: sge.addr, len: sge.length, lkey: sge.lkey }));
+}
