@@ -22,6 +22,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use crate::config;
+use crate::extra::stamps;
 use crate::multiplex;
 use crate::patience::{self, Patience, Spin};
 use crate::raw::{self, Answer, Errno};
@@ -167,7 +168,7 @@ const BY_UNKNOWN: u64 = u64::MAX;
 /// The program has set an option. What is not known to be harmless needs the kernel.
 pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
     let is_harmless = match level {
-        libc::SOL_SOCKET => HARMLESS_ANY.contains(&name),
+        libc::SOL_SOCKET => HARMLESS_ANY.contains(&name) || stamps::is_known(fd, name),
         libc::IPPROTO_IP => {
             [&HARMLESS_V4[..], &MEMBERSHIP_V4, &WAY_V4].iter().any(|some| some.contains(&name))
         }
@@ -215,7 +216,7 @@ pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
     }
 }
 
-const HARMLESS_ANY: [c_int; 15] = [
+const HARMLESS_ANY: [c_int; 16] = [
     libc::SO_REUSEADDR,
     libc::SO_REUSEPORT,
     libc::SO_RCVBUF,
@@ -231,6 +232,7 @@ const HARMLESS_ANY: [c_int; 15] = [
     libc::SO_BUSY_POLL,
     libc::SO_NO_CHECK,
     libc::SO_INCOMING_CPU,
+    libc::SO_MAX_PACING_RATE,
 ];
 const HARMLESS_V4: [c_int; 7] = [
     libc::IP_TTL,

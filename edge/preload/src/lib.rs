@@ -15,6 +15,7 @@
 //! closing     FIN, reset, shutdown            patience      spin or sleep
 //! epoll, multiplex, doorbell                  signal, life  handlers, forks, new programs
 //! config, log, stats                          raw, real     system calls, the real functions
+//! extra       time stamps, pacing
 //! memberships for statistics                 family, holders  processes that share all this
 //! heap        memory, but not the program's      alive     who lives
 //! ```
@@ -38,6 +39,7 @@ mod doorbell;
 mod doors;
 mod epoll;
 mod exports;
+mod extra;
 mod family;
 mod few;
 mod habit;

@@ -9,6 +9,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::extra::stamps;
 use crate::holders::Heir;
 use crate::lock::Lock;
 use crate::slot::{self, Carrier, Kind, Slot};
@@ -280,6 +281,8 @@ pub(crate) fn adopt(fd: c_int) {
     let nonblocking = raw::file_flags(fd).unwrap_or(0) & libc::O_NONBLOCK != 0;
     slot.is_nonblocking.store(nonblocking, Ordering::Relaxed);
     sockets::read_limits(slot, fd);
+    slot.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
+    slot.paced.learn(fd);
     if kind == Kind::Stream && !meeting::inherit(slot, fd) {
         // Whoever had it before may have sent and received without our counting.
         slot.leave_to_kernel(slot::Why::HandedOver);

@@ -450,6 +450,14 @@ pub(crate) fn now_ns() -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
+/// The system's clock: seconds, and nanoseconds beyond them.
+pub(crate) fn real_time() -> (i64, i64) {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: as above.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
+    (time.tv_sec, time.tv_nsec)
+}
+
 /// Sets `errno`.
 pub(crate) fn set_errno(errno: Errno) {
     // SAFETY: the function has no preconditions.

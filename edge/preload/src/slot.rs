@@ -20,6 +20,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::datagram::Post;
+use crate::extra::pacing::Paced;
 use crate::holders::{self, Bits, Holders, Holding, Place, Places, Vacancies};
 use crate::lock::Lock;
 use crate::memberships::{self, Membership};
@@ -204,6 +205,10 @@ pub(crate) struct Slot {
     /// Time limits of receiving and sending, in nanoseconds; 0 is none.
     pub(crate) receive_limit_ns: AtomicU64,
     pub(crate) send_limit_ns: AtomicU64,
+    /// Time stamps that the program wants of what it receives; see `extra/stamps.rs`.
+    pub(crate) stamps: AtomicU32,
+    /// The rate that sends keep.
+    pub(crate) paced: Paced,
     pub(crate) counters: Counters,
 }
 
@@ -589,6 +594,8 @@ impl Slot {
             count.store(0, o);
         }
         self.looks.store(0, o);
+        self.stamps.store(0, o);
+        self.paced.reset();
         self.port.store(0, o);
         self.destination.store(0, o);
         self.turns.store(0, o);

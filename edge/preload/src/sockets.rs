@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use adverb_sockconf::{Level, Role, Socket, Transport};
 
 use crate::config;
+use crate::extra::stamps;
 use crate::lock::{Guarded, Lock};
 use crate::ring::End;
 use crate::slot::{Carrier, Kind, Slot, Why};
@@ -228,6 +229,8 @@ pub(crate) fn accepted(listener: &Pin, fd: c_int, flags: c_int) {
         new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     slot.is_abortive.store(listener.is_abortive.load(Ordering::Relaxed), Ordering::Relaxed);
+    slot.stamps.store(listener.stamps.load(Ordering::Relaxed), Ordering::Relaxed);
+    slot.paced.inherit(&listener.paced);
     options(fd);
     match allowed {
         OS => slot.leave_to_kernel(Why::Rule),
@@ -264,6 +267,11 @@ pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | libc::SO_LINGER) => {
             read_limits(slot, fd);
         }
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING)
+            if stamps::is_known(fd, name) =>
+        {
+            slot.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
+        }
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_RCVLOWAT | libc::SO_TIMESTAMPING)
         | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => {
             slot.leave_to_kernel(Why::Feature);
@@ -274,6 +282,14 @@ pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
             let _ = raw::set_option(fd, level, name, 1);
         }
         _ => {}
+    }
+}
+
+/// The program wants of a socket what only the kernel has.
+pub(crate) fn keep_to_kernel(fd: c_int) {
+    if let Some(slot) = table::socket(fd) {
+        datagram::keep_to_kernel(&slot, fd);
+        slot.leave_to_kernel(Why::Feature);
     }
 }
 

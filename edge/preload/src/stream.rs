@@ -13,11 +13,12 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use adverb_sockconf::Level;
+use adverb_sockconf::{Level, Load};
 
 use crate::closing;
 use crate::config;
 use crate::doorbell;
+use crate::extra::pacing;
 use crate::log;
 use crate::meeting;
 use crate::parts::{Cursor, PARTS_MAX};
@@ -1169,7 +1170,13 @@ pub(crate) fn send(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Send) -> 
     let wanted = cursor.remaining();
     let mut done = 0;
     loop {
-        let step = wait(slot, fd, Want::Write, now, || try_send(slot, fd, &mut cursor, how.more));
+        let step = wait(slot, fd, Want::Write, now, || match slot.paced.is_on() {
+            false => try_send(slot, fd, &mut cursor, how.more),
+            true => {
+                let patience = pacing::Patience::of(now, done > 0);
+                try_send_paced(slot, fd, &mut cursor, how.more, patience)
+            }
+        });
         match step {
             Step::Moved(count) => {
                 done += count;
@@ -1189,6 +1196,35 @@ pub(crate) fn send(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Send) -> 
             }
         }
     }
+}
+
+/// Sends what is due at the socket's rate, once something is.
+#[cold]
+fn try_send_paced(
+    slot: &Slot,
+    fd: c_int,
+    from: &mut Cursor<'_>,
+    more: bool,
+    patience: pacing::Patience,
+) -> Step {
+    let wanted = u64::try_from(from.remaining()).unwrap_or(u64::MAX);
+    if wanted == 0 {
+        return try_send(slot, fd, from, more);
+    }
+    let limit_ns = slot.send_limit_ns.load(Ordering::Relaxed);
+    let is_still = || table::still(fd, slot);
+    let granted = match slot.paced.admit(Load::Stream(wanted), patience, limit_ns, is_still) {
+        Ok(granted) => granted,
+        Err(error) => return Step::Failed(error),
+    };
+    let mut parts = NO_PARTS;
+    let count = from.rest(usize::try_from(granted).unwrap_or(usize::MAX), &mut parts);
+    let mut part = Cursor::new(parts.get(..count).unwrap_or(&[]));
+    let step = try_send(slot, fd, &mut part, more);
+    let moved = if let Step::Moved(moved) = step { moved } else { 0 };
+    from.skip(moved);
+    slot.paced.give_back(granted.saturating_sub(u64::try_from(moved).unwrap_or(0)));
+    step
 }
 
 /// What `poll` would say about a connection with rings, asking memory alone.

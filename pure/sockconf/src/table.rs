@@ -57,7 +57,7 @@ pub const PARAMETERS: &[Parameter] = &[
     row("VMA_RX_POLL", "Rx Poll Loops", Kind::Integer(-1, 100_000_000), Number(100_000), Approximated("loops; unless set by name, the time is bounded by ADVERB_SOCKETS_SPIN_USEC")),
     row("VMA_RX_POLL_INIT", "Rx Poll Init Loops", Kind::Integer(-1, 100_000_000), Number(0), None("datagram sockets spin from the start")),
     row("VMA_RX_UDP_POLL_OS_RATIO", "Rx UDP Poll OS Ratio", Kind::Integer(0, 1_000_000), Number(100), None("the kernel's socket is the one polled")),
-    row("VMA_HW_TS_CONVERSION", "HW TS Conversion", Kind::Integer(0, 4), Number(3), None("time stamps are the kernel's")),
+    row("VMA_HW_TS_CONVERSION", "HW TS Conversion", Kind::Integer(0, 4), Number(3), None("there are no hardware clocks, and software time stamps need no conversion")),
     row("VMA_RX_POLL_YIELD", "Rx Poll Yield", Kind::Flag, Number(0), Active),
     row("VMA_RX_PREFETCH_BYTES", "Rx Prefetch Bytes", Kind::Integer(32, 65_536), Number(256), None("not needed")),
     row("VMA_RX_PREFETCH_BYTES_BEFORE_POLL", "Rx Prefetch Bytes Before Poll", Kind::Integer(0, 65_536), Number(0), None("not needed")),

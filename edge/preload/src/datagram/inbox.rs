@@ -14,6 +14,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
 use super::post::Inbox;
 use super::{outbox, post, sleep_until_readable};
+use crate::extra::stamps::Control;
 use crate::parts::Cursor;
 use crate::patience::{self, Patience, Spin};
 use crate::raw::{self, Errno};
@@ -316,12 +317,14 @@ fn from_ring(
         mailbox.set_peeked(Peeked::Nothing);
     }
     let cut = if is_cut { libc::MSG_TRUNC } else { 0 };
+    let mut control = Control::new(request.control, request.control_len);
+    control.stamp(slot.stamps.load(Ordering::Relaxed));
     Ok(Arrival {
         len: if request.flags & libc::MSG_TRUNC != 0 { front.len } else { copied },
         from,
         from_len,
-        flags: request.flags & libc::MSG_CMSG_CLOEXEC | cut,
-        control_len: 0,
+        flags: request.flags & libc::MSG_CMSG_CLOEXEC | cut | control.flags,
+        control_len: control.len,
         is_from_ring: true,
         sent: Sent::Somewhere,
     })
@@ -350,7 +353,7 @@ impl Arrival {
 fn from_kernel(slot: &Slot, fd: c_int, request: Request<'_>, flags: c_int, waits: bool) -> Outcome {
     let is_ours =
         slot.has_inbox.load(Ordering::Relaxed) && !slot.is_kernel_only.load(Ordering::Relaxed);
-    let mut control = Control([0; CONTROL_BYTES]);
+    let mut control = Room([0; CONTROL_BYTES]);
     let mut arrival = Arrival { is_from_ring: false, ..Arrival::empty() };
     // SAFETY: all zeros is a legal value of this structure of integers and pointers.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -376,6 +379,12 @@ fn from_kernel(slot: &Slot, fd: c_int, request: Request<'_>, flags: c_int, waits
     arrival.flags = message.msg_flags;
     if is_ours {
         arrival.sent = sent_to(&message);
+        let mut control = Control::new(request.control, request.control_len);
+        if slot.stamps.load(Ordering::Relaxed) != 0 {
+            // SAFETY: the kernel has just filled it in, and the buffer is on this stack.
+            unsafe { control.pass_on(&message) };
+        }
+        (arrival.control_len, arrival.flags) = (control.len, arrival.flags | control.flags);
     } else {
         arrival.control_len = message.msg_controllen;
     }
@@ -384,21 +393,31 @@ fn from_kernel(slot: &Slot, fd: c_int, request: Request<'_>, flags: c_int, waits
 
 /// Room for what the kernel says of a datagram.
 #[repr(align(8))]
-struct Control([u8; CONTROL_BYTES]);
+struct Room([u8; CONTROL_BYTES]);
 
-const CONTROL_BYTES: usize = 128;
+const CONTROL_BYTES: usize = 256;
 
 /// Where a datagram was sent to, if the kernel has said so.
 fn sent_to(message: &libc::msghdr) -> Sent {
     // SAFETY: the header is the kernel's answer about a buffer of ours, which is still there.
-    let control = unsafe { libc::CMSG_FIRSTHDR(message) };
-    if control.is_null() {
-        return Sent::Somewhere;
+    let mut control = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !control.is_null() {
+        // SAFETY: not null, and within the control data.
+        let header = unsafe { control.read() };
+        // SAFETY: as above.
+        let data = unsafe { libc::CMSG_DATA(control) };
+        match destination(&header, data) {
+            Sent::Somewhere => {}
+            sent @ (Sent::Here | Sent::Group(..)) => return sent,
+        }
+        // SAFETY: the header and one of its control messages.
+        control = unsafe { libc::CMSG_NXTHDR(message, control) };
     }
-    // SAFETY: not null, and within the control data.
-    let header = unsafe { control.read() };
-    // SAFETY: as above.
-    let data = unsafe { libc::CMSG_DATA(control) };
+    Sent::Somewhere
+}
+
+/// Where a datagram was sent to, if that is what a control message says: its header, and where its data lies.
+fn destination(header: &libc::cmsghdr, data: *const u8) -> Sent {
     let (group, interface) = match (header.cmsg_level, header.cmsg_type) {
         (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
             // SAFETY: that is what a message of this type carries; any bits are legal.

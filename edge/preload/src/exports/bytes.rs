@@ -12,11 +12,16 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
+use adverb_sockconf::Load;
+
 use super::{answer, int, size};
 use crate::datagram::{Arrival, Request};
+use crate::extra::pacing::Patience;
+use crate::extra::stamps::Control;
 use crate::parts::Cursor;
 use crate::raw::{self, Answer, Errno};
 use crate::real::real;
+use crate::slot::Kind;
 use crate::sockets::{is_plain, may_ring};
 use crate::stream::{self, Receive, Send};
 use crate::table::{self, Pin};
@@ -173,6 +178,9 @@ fn send_any(
     call: impl FnOnce() -> libc::ssize_t,
 ) -> libc::ssize_t {
     let Some(slot) = table::socket(fd) else { return call() };
+    if let Err(error) = pace(&slot, fd, parts, flags) {
+        return size(Err(error));
+    }
     if is_plain(&slot) {
         return sent(&slot, call());
     }
@@ -189,6 +197,19 @@ fn send_any(
     let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
     let is_special = flags & !known != 0 || to.is_special;
     size(datagram::send(&slot, fd, parts, to.addr, is_special, || answer(call())))
+}
+
+/// Before a datagram is sent: waits until its socket's rate allows it.
+#[inline]
+fn pace(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Result<(), Errno> {
+    if !slot.paced.is_on() || slot.kind() != Kind::Datagram {
+        return Ok(());
+    }
+    let now = flags & libc::MSG_DONTWAIT != 0 || slot.is_nonblocking.load(Ordering::Relaxed);
+    let load = Load::Datagram(u64::try_from(Cursor::new(parts).remaining()).unwrap_or(u64::MAX));
+    let limit_ns = slot.send_limit_ns.load(Ordering::Relaxed);
+    let is_still = || table::still(fd, slot);
+    slot.paced.admit(load, Patience::of(now, false), limit_ns, is_still).map(|_| ())
 }
 
 /// Where a datagram goes, if the call says so, and whether it asks for what only the kernel has.
@@ -449,7 +470,12 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
         let list = unsafe { list(header.msg_iov, header.msg_iovlen) };
         let Some(list) = list else { return block() };
         if let Some(answer) = receive(&slot, fd, list, flags) {
-            (header.msg_namelen, header.msg_controllen, header.msg_flags) = (0, 0, 0);
+            let mut control = Control::new(header.msg_control, header.msg_controllen);
+            if matches!(answer, Ok(1..)) {
+                control.stamp(slot.stamps.load(Ordering::Relaxed));
+            }
+            (header.msg_namelen, header.msg_controllen) = (0, control.len);
+            header.msg_flags = control.flags;
             // SAFETY: the program's promise: a valid header.
             let is_there = unsafe { copy::write(message, header) };
             return size(answer.and_then(|got| if is_there { Ok(got) } else { Err(Errno::FAULT) }));
@@ -776,6 +802,13 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     let Some(header) = (unsafe { copy::read(message) }) else { return call() };
     let slot = table::socket(fd);
     let is_ours = slot.as_ref().is_some_and(|slot| may_ring(slot) || datagram::has_post(slot));
+    if let Some(slot) = slot.as_ref().filter(|_| !is_ours) {
+        // SAFETY: the program's promise about the array.
+        let parts = unsafe { list(header.msg_iov, header.msg_iovlen.min(PARTS_KERNEL_MAX)) };
+        if let Err(error) = pace(slot, fd, parts.unwrap_or(&[]), flags) {
+            return size(Err(error));
+        }
+    }
     if !is_ours {
         let is_there = copy::is_readable(header.msg_control, header.msg_controllen);
         if !header.msg_control.is_null() && is_there {
@@ -805,7 +838,8 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    if !table::socket(fd).is_some_and(|slot| may_ring(&slot) || datagram::has_post(&slot)) {
+    let is_ours = |slot: &Pin| may_ring(slot) || datagram::has_post(slot) || slot.paced.is_on();
+    if !table::socket(fd).is_some_and(|slot| is_ours(&slot)) {
         return real!(
             c"sendmmsg" as fn(c_int, *mut libc::mmsghdr, c_uint, c_int) -> c_int,
             fd,

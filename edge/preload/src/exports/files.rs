@@ -13,10 +13,11 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::{setup, size};
+use super::size;
 use crate::lock::{Guarded, Lock};
 use crate::raw::{self, Answer, Errno};
 use crate::real::real;
+use crate::sockets;
 use crate::sockets::may_ring;
 use crate::{stream, table};
 
@@ -110,7 +111,7 @@ unsafe extern "C-unwind" fn sendfile(
         // SAFETY: the program's promise: null, or a position.
         return size(send_file(to, from, unsafe { offset.as_mut() }, count));
     }
-    setup::keep_to_kernel(to);
+    sockets::keep_to_kernel(to);
     real!(
         c"sendfile" as fn(c_int, c_int, *mut libc::off_t, usize) -> libc::ssize_t,
         to,
@@ -177,8 +178,8 @@ unsafe extern "C-unwind" fn splice(
     if is_ringed(from) || is_ringed(to) {
         return size(splice_rings(from, to, count, flags));
     }
-    setup::keep_to_kernel(from);
-    setup::keep_to_kernel(to);
+    sockets::keep_to_kernel(from);
+    sockets::keep_to_kernel(to);
     real!(
         c"splice"
             as fn(
@@ -262,7 +263,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc:
         }
         return file;
     }
-    setup::keep_to_kernel(fd);
+    sockets::keep_to_kernel(fd);
     static NEXT: crate::real::Next = crate::real::Next::new(c"fdopen");
     let address = NEXT.address();
     // SAFETY: the function of that name has this type in the C library (rule 1 of `real`).

@@ -11,9 +11,10 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
 use super::extra;
+use crate::extra::pacing;
 use crate::raw::{self, Errno};
 use crate::real::real;
-use crate::slot::{Kind, Slot, Why};
+use crate::slot::{Kind, Slot};
 use crate::sockets::{self, is_plain};
 use crate::{address, closing, config, copy, datagram, memberships, stream, table};
 
@@ -187,6 +188,20 @@ unsafe extern "C-unwind" fn setsockopt(
         raw::set_errno(Errno(libc::EOPNOTSUPP));
         return -1;
     }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) {
+        let call = |value: *const c_void, len: libc::socklen_t| {
+            real!(
+                c"setsockopt" as fn(c_int, c_int, c_int, *const c_void, libc::socklen_t) -> c_int,
+                fd,
+                level,
+                name,
+                value,
+                len
+            )
+        };
+        // SAFETY: the program's promise about the value.
+        return unsafe { pacing::set(&slot.paced, value, len as usize, call) };
+    }
     let is_buffer = (level, name) == (libc::SOL_SOCKET, libc::SO_RCVBUF);
     let answer = if is_buffer && len as usize >= size_of::<c_int>() && !value.is_null() {
         // SAFETY: the program's promise: `len` bytes, which is at least an integer; any is legal.
@@ -277,12 +292,4 @@ unsafe extern "C-unwind" fn getsockopt(
         stream::settle(&slot, fd);
     }
     answer
-}
-
-/// A socket of which the program wants what only the kernel has.
-pub(super) fn keep_to_kernel(fd: c_int) {
-    if let Some(slot) = table::socket(fd) {
-        datagram::keep_to_kernel(&slot, fd);
-        slot.leave_to_kernel(Why::Feature);
-    }
 }

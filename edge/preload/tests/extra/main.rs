@@ -1,0 +1,73 @@
+//! What goes beyond plain sockets, used by programs in C as other people's programs use it.
+//!
+//! Where there is no compiler, the tests are skipped, and say so.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::Place;
+
+/// With shared memory, and without.
+const SHARED: [(&str, &str); 2] = [("ADVERB_SOCKETS_TRANSPORT", "shm"), ("WANT_RINGS", "1")];
+const SPINNING: [(&str, &str); 1] = [("ADVERB_SOCKETS_TRANSPORT", "spin")];
+
+/// Builds a program of this directory; `None`, and said so, without a compiler.
+fn built(place: &Place, name: &str) -> Option<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = place.0.join(name);
+    let mut command = Command::new("cc");
+    command
+        .args(["-O1", "-Wall", "-Wno-unused-function", "-pthread", "-I"])
+        .arg(here.join("include"));
+    command.arg("-o").arg(&program).arg(here.join("tests/extra").join(format!("{name}.c")));
+    let Ok(status) = command.status() else {
+        eprintln!("skipped: there is no compiler for C");
+        return None;
+    };
+    assert!(status.success(), "{command:?}");
+    Some(program)
+}
+
+/// Runs a program in several modes and with several arguments; each says by its status whether all was well.
+fn succeeds(name: &str, modes: &[&[(&str, &str)]], arguments: &[&str]) {
+    let place = Place::new(name);
+    let Some(program) = built(&place, name) else { return };
+    for mode in modes {
+        for argument in arguments {
+            let mut command = place.command(&program);
+            command.args(argument.split_whitespace()).envs(mode.iter().copied());
+            command.env("PORT", support::free_port().to_string());
+            ends_well(&mut command);
+        }
+    }
+}
+
+/// Runs a command that has to end well before long.
+fn ends_well(command: &mut Command) {
+    let mut child = command.stdout(Stdio::null()).spawn().expect("a program");
+    let until = Instant::now() + Duration::from_secs(120);
+    loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return assert!(status.success(), "{command:?}: {status}");
+        }
+        if Instant::now() > until {
+            let _ = child.kill();
+            panic!("{command:?} does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_comes_through_shared_memory_is_stamped() {
+    succeeds("stamps", &[&SHARED, &SPINNING], &[""]);
+}
+
+/// Goal: no more is sent than a rate allows, whether calls wait or not.
+#[test]
+fn a_rate_is_kept() {
+    succeeds("pacing", &[&SHARED, &SPINNING], &[""]);
+}

@@ -1,0 +1,84 @@
+/* Pacing: a rate that is set is kept. What took too long is no fault: the machine may be busy.
+   pacing CHECKS; pacing RATE SECONDS KIND [SIZE] measures, for the documentation. */
+#include "ends.h"
+
+struct rate_limit { uint32_t rate, max_burst_sz; uint16_t typical_pkt_sz; };
+
+static void *drink(void *at) {
+	static __thread char sink[1 << 16];
+	int fd = *(int *)at;
+	while (recv(fd, sink, sizeof sink, 0) > 0) {}
+	return NULL;
+}
+
+/* Sends `total` bytes in pieces, and returns how long it took, in ns. */
+static uint64_t push(int fd, size_t total, size_t piece) {
+	static char bytes[1 << 20];
+	uint64_t start = now_ns(CLOCK_MONOTONIC);
+	for (size_t sent = 0; sent < total;) {
+		size_t rest = total - sent < piece ? total - sent : piece;
+		ssize_t done = send(fd, bytes, rest, 0);
+		CHECK(done > 0 || errno == EAGAIN);
+		if (done > 0) sent += done;
+	}
+	return now_ns(CLOCK_MONOTONIC) - start;
+}
+
+static void try(int domain, int kind, int is_struct, int is_nonblocking) {
+	int ends[2];
+	pthread_t drinker;
+	(kind == SOCK_DGRAM ? mail : stream)(domain, ends);
+	warm_up(ends);
+	pthread_create(&drinker, NULL, drink, &ends[1]);
+	uint32_t rate = 20000000, burst = 20000;
+	struct rate_limit limit = { rate / 125, burst, 1000 };
+	if (is_struct) CHECK(!setsockopt(ends[0], SOL_SOCKET, SO_MAX_PACING_RATE, &limit, sizeof limit));
+	else CHECK(!setsockopt(ends[0], SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate));
+	uint64_t said = 0;
+	socklen_t len = sizeof said;
+	CHECK(!getsockopt(ends[0], SOL_SOCKET, SO_MAX_PACING_RATE, &said, &len));
+	CHECK(said == rate);
+	if (is_nonblocking) fcntl(ends[0], F_SETFL, O_NONBLOCK);
+	size_t total = 2000000;
+	uint64_t took = push(ends[0], total, kind == SOCK_DGRAM ? 1400 : 300000);
+	/* 100 ms but for the burst. The kernel paces its own TCP, and buffers what a program sends. */
+	if (kind == SOCK_DGRAM || getenv("WANT_RINGS"))
+		CHECK(took >= (total - 2 * burst) * 1000000000ull / rate);
+	/* Without a limit there is none: what would take 50 s takes less, whatever else runs. */
+	rate = ~0u;
+	CHECK(!setsockopt(ends[0], SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate));
+	fcntl(ends[0], F_SETFL, 0);
+	CHECK(push(ends[0], 10000000, 1400) < 50000000000ull);
+	shutdown(ends[0], SHUT_RDWR);
+	close(ends[0]);
+	if (kind == SOCK_STREAM) pthread_join(drinker, NULL);
+}
+
+int main(int count, char **arguments) {
+	if (count > 3) {
+		int ends[2], kind = arguments[3][0] == 'u' ? SOCK_DGRAM : SOCK_STREAM;
+		pthread_t drinker;
+		uint64_t rate = strtoull(arguments[1], NULL, 0);
+		size_t size = count > 4 ? strtoul(arguments[4], NULL, 0) : 1400;
+		(kind == SOCK_DGRAM ? mail : stream)(AF_INET, ends);
+		warm_up(ends);
+		pthread_create(&drinker, NULL, drink, &ends[1]);
+		CHECK(!setsockopt(ends[0], SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate));
+		size_t total = rate * strtod(arguments[2], NULL);
+		uint64_t took = push(ends[0], total, size);
+		printf("%s %zu B: %.4f of %.1f MB/s\n", arguments[3], size, total * 1e9 / took / rate, rate / 1e6);
+		return 0;
+	}
+	for (int six = 0; six < 2; six++)
+		for (int nonblocking = 0; nonblocking < 2; nonblocking++)
+			for (int form = 0; form < 2; form++) {
+				try(six ? AF_INET6 : AF_INET, SOCK_DGRAM, form, nonblocking);
+				try(six ? AF_INET6 : AF_INET, SOCK_STREAM, form, nonblocking);
+			}
+	/* Nonsense is refused. */
+	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, NULL, 4) < 0 && errno == EFAULT);
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, NULL, 12) < 0 && errno == EFAULT);
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &fd, 2) < 0 && errno == EINVAL);
+	return 0;
+}

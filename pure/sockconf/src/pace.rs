@@ -1,0 +1,221 @@
+//! Packet pacing: how many bytes may be sent now, so that no more than a rate allows are sent in all.
+//!
+//! A token bucket, written as one number that processes can share: the time at which it will be full again.
+//! While the number lies in the past, the bucket is full; what is taken moves it on. Time is an argument.
+//!
+//! Read RFC 2697 (token buckets) and socket(7), `SO_MAX_PACING_RATE`, before changing this file.
+
+/// A rate, and how far it may be exceeded for a moment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Pace {
+    bytes_per_second: u64,
+    burst_bytes: u64,
+    least_bytes: u64,
+}
+
+/// What a bucket gives.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Grant {
+    /// So many bytes may be sent, and the bucket is full again at that time, in [`TICKS`].
+    Bytes(u64, u64),
+    /// Nothing yet: it is worth asking again after so many nanoseconds.
+    Wait(u64),
+}
+
+/// What is to be sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Load {
+    /// A stream of so many bytes, of which any part may go.
+    Stream(u64),
+    /// A datagram of so many bytes, which goes as a whole.
+    Datagram(u64),
+}
+
+/// Parts of a nanosecond that a bucket counts in: at 10 GB/s a byte takes a tenth of one.
+pub const TICKS: u64 = 64;
+
+impl Pace {
+    /// A rate in bytes per second; `None` if it is 0 or the largest number, both of which mean no limit.
+    ///
+    /// `burst_bytes` is how much may be sent at once after a pause, 0 for as much as is due in a millisecond, at
+    /// least 3,000 bytes. `least_bytes` is the least part of a stream that is worth sending, 0 for a quarter of
+    /// a burst.
+    pub fn new(bytes_per_second: u64, burst_bytes: u64, least_bytes: u64) -> Option<Self> {
+        if [0, u64::MAX].contains(&bytes_per_second) {
+            return None;
+        }
+        let burst_bytes = match burst_bytes {
+            0 => (bytes_per_second / 1000).max(BURST_MIN),
+            given => given,
+        };
+        let least_bytes = match least_bytes {
+            0 => (burst_bytes / 4).max(1),
+            given => given.min(burst_bytes),
+        };
+        Some(Self { bytes_per_second, burst_bytes, least_bytes })
+    }
+
+    /// Takes from the bucket what may be sent at `now_ns`. `full_at` is the bucket: when it is full again, in
+    /// [`TICKS`], 0 at first.
+    ///
+    /// A datagram that is longer than a burst waits for a full bucket, and the next one for longer.
+    pub fn take(&self, full_at: u64, now_ns: u64, load: Load) -> Grant {
+        let now = now_ns.saturating_mul(TICKS);
+        // A bucket that is further from full than any load makes it was damaged, or the clock was set back.
+        let debt_max = self.ticks(self.burst_bytes.saturating_add(LOAD_MAX));
+        let full_at = full_at.clamp(now, now.saturating_add(debt_max));
+        let (bytes, least) = match load {
+            Load::Stream(bytes) => (bytes.min(self.burst_bytes), bytes.min(self.least_bytes)),
+            Load::Datagram(bytes) => (bytes, bytes.min(self.burst_bytes)),
+        };
+        let depth = self.ticks(self.burst_bytes);
+        // The bucket holds `least` from this time on.
+        let ready_at = full_at.saturating_add(self.ticks(least)).saturating_sub(depth);
+        if ready_at > now {
+            return Grant::Wait((ready_at - now).div_ceil(TICKS));
+        }
+        let granted = match load {
+            Load::Stream(_) => {
+                bytes.min(self.bytes(depth.saturating_sub(full_at - now))).max(least)
+            }
+            Load::Datagram(_) => bytes,
+        };
+        Grant::Bytes(granted, full_at.saturating_add(self.ticks(granted)))
+    }
+
+    /// The bucket after bytes have been given back that were taken, and could not be sent.
+    pub fn give_back(&self, full_at: u64, bytes: u64) -> u64 {
+        full_at.saturating_sub(self.ticks(bytes))
+    }
+
+    /// How long so many bytes take.
+    fn ticks(&self, bytes: u64) -> u64 {
+        let ticks = u128::from(bytes) * u128::from(SECOND) / u128::from(self.bytes_per_second);
+        u64::try_from(ticks).unwrap_or(u64::MAX)
+    }
+
+    /// How many bytes so long a time allows.
+    fn bytes(&self, ticks: u64) -> u64 {
+        let bytes = u128::from(ticks) * u128::from(self.bytes_per_second) / u128::from(SECOND);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+}
+
+const SECOND: u64 = 1_000_000_000 * TICKS;
+
+/// The least burst that is chosen where none is given: two packets of Ethernet.
+const BURST_MIN: u64 = 3000;
+
+/// The longest datagram.
+const LOAD_MAX: u64 = 65_535;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: u64 = 10_000_000;
+    const BURST: u64 = 15_000;
+    /// Long enough after the start that a mistaken subtraction shows.
+    const START_NS: u64 = 77_000_000_007;
+
+    /// Sends as much as it may from `START_NS` on for `for_ns`, and returns when how much went.
+    fn sent(pace: &Pace, load: Load, for_ns: u64) -> alloc::vec::Vec<(u64, u64)> {
+        let (mut full_at, mut now, mut sent) = (0, START_NS, alloc::vec::Vec::new());
+        while now < START_NS + for_ns {
+            match pace.take(full_at, now, load) {
+                Grant::Bytes(bytes, next) => {
+                    full_at = next;
+                    sent.push((now, bytes));
+                }
+                Grant::Wait(wait_ns) => now += wait_ns.max(1),
+            }
+        }
+        sent
+    }
+
+    fn loads() -> [Load; 4] {
+        [Load::Stream(1 << 20), Load::Stream(100), Load::Datagram(1472), Load::Datagram(64)]
+    }
+
+    #[test]
+    fn a_second_carries_what_the_rate_allows() {
+        // The fastest for a shorter time, which carries enough.
+        for (rate, part) in [(3_000, 1), (RATE, 1), (9_999_999_999, 200)] {
+            for load in loads() {
+                let pace = Pace::new(rate, 0, 0).unwrap();
+                let sent = sent(&pace, load, 1_000_000_000 / part);
+                let total: u64 = sent.iter().map(|(_, bytes)| bytes).sum();
+                let due = rate / part;
+                // The first burst is in addition.
+                let most = due + due / 50 + (rate / 1000).max(BURST_MIN) + 1472;
+                assert!((due - due / 50..=most).contains(&total), "{rate} {load:?}: {total}");
+            }
+        }
+    }
+
+    /// Goal: in no stretch of time more than a burst goes beyond the rate. Method: every stretch is looked at.
+    #[test]
+    fn no_stretch_of_time_exceeds_the_burst() {
+        let pace = Pace::new(RATE, BURST, 0).unwrap();
+        for load in loads() {
+            let sent = sent(&pace, load, 50_000_000);
+            for (at, (start, _)) in sent.iter().enumerate().step_by(7) {
+                let mut total = 0;
+                for (now, bytes) in &sent[at..] {
+                    total += bytes;
+                    let allowed = BURST + (now - start) * RATE / 1_000_000_000 + 2;
+                    assert!(total <= allowed, "{load:?}: {total} in {} ns", now - start);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_pause_gives_one_burst_and_no_more() {
+        let pace = Pace::new(RATE, BURST, 0).unwrap();
+        let Grant::Bytes(BURST, full_at) = pace.take(0, START_NS, Load::Stream(1 << 20)) else {
+            panic!("no burst");
+        };
+        let later_ns = START_NS + 3_600_000_000_000;
+        let again = pace.take(full_at, later_ns, Load::Stream(1 << 20));
+        assert!(matches!(again, Grant::Bytes(BURST, _)), "{again:?}");
+    }
+
+    #[test]
+    fn a_datagram_beyond_the_burst_goes_and_makes_the_next_one_wait() {
+        let pace = Pace::new(RATE, 1000, 0).unwrap();
+        let Grant::Bytes(9000, full_at) = pace.take(0, START_NS, Load::Datagram(9000)) else {
+            panic!("it has to go");
+        };
+        // 9000 bytes take 900 us.
+        assert_eq!(pace.take(full_at, START_NS, Load::Datagram(9000)), Grant::Wait(900_000));
+        // The burst may go 100 us before the bucket is full.
+        assert_eq!(pace.take(full_at, START_NS, Load::Datagram(1)), Grant::Wait(800_100));
+    }
+
+    #[test]
+    fn what_is_given_back_may_be_sent() {
+        let pace = Pace::new(RATE, BURST, 0).unwrap();
+        let Grant::Bytes(granted, full_at) = pace.take(0, START_NS, Load::Stream(BURST)) else {
+            panic!("no burst");
+        };
+        let full_at = pace.give_back(full_at, granted);
+        let again = pace.take(full_at, START_NS, Load::Stream(BURST));
+        assert!(matches!(again, Grant::Bytes(BURST, _)), "{again:?}");
+    }
+
+    #[test]
+    fn a_damaged_bucket_delays_for_no_longer_than_a_datagram() {
+        let pace = Pace::new(RATE, BURST, 0).unwrap();
+        let Grant::Wait(wait_ns) = pace.take(u64::MAX, START_NS, Load::Stream(1)) else {
+            panic!("the bucket is empty");
+        };
+        assert!(wait_ns <= 10_000_000, "{wait_ns}");
+    }
+
+    #[test]
+    fn no_limit_is_no_pace() {
+        assert_eq!(Pace::new(0, 0, 0), None);
+        assert_eq!(Pace::new(u64::MAX, 0, 0), None);
+    }
+}
