@@ -5,6 +5,9 @@
 //! One call asks whether a descriptor is a terminal; it takes a number.
 
 use std::ffi::CString;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use adverb_sockconf::{
@@ -12,9 +15,10 @@ use adverb_sockconf::{
 };
 
 use crate::lock::{Guarded, Lazy, Lock};
-use crate::log::Log;
+use crate::log::{self, Log};
+use crate::meeting;
+use crate::raw::{self, Errno};
 use crate::ring::Sizes;
-use crate::{meeting, raw};
 
 /// Everything that is decided at the start.
 #[derive(Debug)]
@@ -104,26 +108,46 @@ pub(crate) fn command() -> String {
 impl Config {
     /// Reads everything, and returns what is to be printed about it.
     fn read() -> (Self, Vec<(Level, String)>) {
-        let environment: Vec<(String, String)> = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect();
-        let File { pairs: file, rules: first, complaint } = File::read(&environment);
+        let File { pairs: file, rules: first, complaint } = File::read();
         let mut lines: Vec<(Level, String)> =
             complaint.into_iter().map(|complaint| (Level::Warning, complaint)).collect();
         let (settings, warnings) = Settings::resolve(
             file.iter().map(|(name, value)| (name.as_str(), value.as_str())),
-            environment.iter().map(|(name, value)| (name.as_str(), value.as_str())),
+            std::env::vars_os().map(|(name, value)| (name.into_vec(), value.into_vec())),
         );
-        let (rules, more) = rules(&settings, &first);
+        let (rules, more, complaint) = rules(&settings, &first);
+        lines.extend(complaint.map(|complaint| (Level::Warning, complaint)));
         // Whoever else reads it at the same time may be further, and have added some.
         RULES.with(|known| _ = known.get_or_insert(rules));
-        let config = Self::of(&settings);
+        let mut config = Self::of(&settings);
+        lines.extend(config.check_files().map(|complaint| (Level::Warning, complaint)));
         if !settings.is_on("ADVERB_SOCKETS_QUIET") {
             lines.splice(0..0, banner(&settings, env!("CARGO_PKG_VERSION"), &command()));
         }
         let warnings = warnings.iter().chain(&more).map(Warning::to_string);
         lines.extend(warnings.map(|warning| (Level::Warning, warning)));
         (config, lines)
+    }
+
+    /// Files that are to be written have to be there: one that cannot be opened is done without, and said.
+    fn check_files(&mut self) -> impl Iterator<Item = String> {
+        let check = |file: &mut Option<CString>, name: &str, instead: &str| {
+            let path = file.as_ref()?;
+            let error = match log::open(path) {
+                Ok(fd) => {
+                    raw::close(fd);
+                    return None;
+                }
+                Err(Errno(errno)) => io::Error::from_raw_os_error(errno),
+            };
+            let text =
+                format!("{name}: {} cannot be opened: {error}; {instead}", path.to_string_lossy());
+            *file = None;
+            Some(text)
+        };
+        let log = check(&mut self.log.file, "VMA_LOG_FILE", "lines go to the standard error");
+        let stats = check(&mut self.stats_file, "VMA_STATS_FILE", "there are no reports");
+        log.into_iter().chain(stats)
     }
 
     fn of(settings: &Settings) -> Self {
@@ -234,16 +258,15 @@ struct File {
 }
 
 impl File {
-    fn read(environment: &[(String, String)]) -> Self {
-        let path = environment.iter().find(|(name, _)| name == "ADVERB_SOCKETS_CONFIG");
-        let Some((_, path)) = path.filter(|(_, path)| !path.is_empty()) else {
+    fn read() -> Self {
+        let path = std::env::var("ADVERB_SOCKETS_CONFIG").unwrap_or_default();
+        if path.is_empty() {
             return Self::default();
-        };
+        }
         let mut file = Self::default();
-        let parsed =
-            std::fs::read_to_string(path).map_err(|error| error.to_string()).and_then(|text| {
-                text.parse::<toml::Table>().map_err(|error| error.message().to_owned())
-            });
+        let parsed = text_of(&path).map_err(|error| error.to_string()).and_then(|text| {
+            text.parse::<toml::Table>().map_err(|error| error.message().to_owned())
+        });
         match parsed {
             Ok(table) => file.take("", &table),
             Err(error) => file.complaint = Some(format!("{path}: {error}")),
@@ -278,12 +301,43 @@ impl File {
 
 /// The rules for this program: of the file that is named, or of the default one, or the default.
 ///
-/// Those of the TOML file come first.
-fn rules(settings: &Settings, first: &str) -> (Rules, Vec<Warning>) {
-    let text = std::fs::read_to_string(settings.text("VMA_CONFIG_FILE"));
-    let text = text.unwrap_or_else(|_| DEFAULT_FILE.to_owned());
-    Rules::parse(&(first.to_owned() + &text), &program(), settings.text("VMA_APPLICATION_ID"))
+/// Those of the TOML file come first. With them: what is wrong with lines, and with the file as a whole.
+fn rules(settings: &Settings, first: &str) -> (Rules, Vec<Warning>, Option<String>) {
+    let path = settings.text("VMA_CONFIG_FILE");
+    let is_default = settings.origin("VMA_CONFIG_FILE") == Origin::Default;
+    let (text, complaint) = match text_of(path) {
+        Ok(text) => (text, None),
+        Err(error) if is_default && error.kind() == ErrorKind::NotFound => {
+            (DEFAULT_FILE.to_owned(), None)
+        }
+        Err(error) => {
+            let complaint = format!("VMA_CONFIG_FILE: {path}: {error}; the default rules hold");
+            (DEFAULT_FILE.to_owned(), Some(complaint))
+        }
+    };
+    let all = first.to_owned() + &text;
+    let (rules, warnings) = Rules::parse(&all, &program(), settings.text("VMA_APPLICATION_ID"));
+    (rules, warnings, complaint)
 }
+
+/// The text of a file of settings, which has to be an ordinary file: a FIFO would be waited for.
+fn text_of(path: &str) -> io::Result<String> {
+    let refused = |why: &str| Err(io::Error::new(ErrorKind::InvalidInput, why));
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let facts = file.metadata()?;
+    if !facts.is_file() {
+        return refused("is not an ordinary file");
+    }
+    if facts.len() > TEXT_BYTES_MAX {
+        return refused("is longer than 1 MiB");
+    }
+    let mut bytes = Vec::new();
+    file.take(TEXT_BYTES_MAX).read_to_end(&mut bytes)?;
+    String::from_utf8(bytes).or_else(|_| refused("is not UTF-8"))
+}
+
+/// The length of a file of settings, at most.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// Where the rings meet, if somebody has said so.
 pub(crate) fn meeting_place() -> String {

@@ -1,9 +1,10 @@
 //! Lines for people: to the standard error, or to the file that `VMA_LOG_FILE` names.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString, c_int};
 
 use adverb_sockconf::Level;
 
+use crate::raw::Errno;
 use crate::{config, raw};
 
 /// How lines look and where they go.
@@ -84,10 +85,16 @@ pub(crate) fn print(level: Level, text: impl FnOnce() -> String) {
     }
 }
 
-/// Adds to the end of a file; a file that cannot be written is nobody's problem.
-pub(crate) fn append(path: &CString, text: &str) {
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
-    if let Ok(fd) = raw::open(path, flags) {
+/// Opens a file to add to its end. A FIFO that nothing reads is an error, instead of a wait.
+pub(crate) fn open(path: &CStr) -> Result<c_int, Errno> {
+    let flags =
+        libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    raw::open(path, flags)
+}
+
+/// Adds to the end of a file. One that cannot be opened has been warned of at the start (`config.rs`).
+pub(crate) fn append(path: &CStr, text: &str) {
+    if let Ok(fd) = open(path) {
         let _ = raw::write(fd, text.as_bytes());
         raw::close(fd);
     }

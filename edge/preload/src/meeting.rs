@@ -46,11 +46,16 @@ enum Trust {
     Foreign,
     /// It is not there, cannot be opened, or is no directory.
     Absent,
+    /// Its path is not absolute: each process would mean another one.
+    Relative,
 }
 
 impl Trust {
     /// A link in the place of the directory is not followed.
     fn of(path: &CStr) -> Self {
+        if path.to_bytes().first() != Some(&b'/') {
+            return Self::Relative;
+        }
         raw::make_dir(path);
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         let Ok(directory) = raw::open(path, flags) else { return Self::Absent };
@@ -86,6 +91,7 @@ fn complain(place: &Place) {
         Trust::Own => return,
         Trust::Foreign => "belongs to another user, or others may write to it",
         Trust::Absent => "cannot be opened as a directory, or is a symbolic link",
+        Trust::Relative => "is not an absolute path",
     };
     log::print(level, || {
         let Place { path, .. } = place;

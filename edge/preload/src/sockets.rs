@@ -84,10 +84,17 @@ fn is_wanted() -> bool {
 /// A socket has been made.
 pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
     table::clear(fd).map(Slot::release).unwrap_or(());
-    if ![libc::AF_INET, libc::AF_INET6].contains(&domain) || !is_wanted() {
+    if ![libc::AF_INET, libc::AF_INET6].contains(&domain) {
         return;
     }
     let config = config::get();
+    if !is_wanted() {
+        if config.explain {
+            let text = format!("fd {fd} socket: {}, also for what it accepts", Why::Off.text());
+            config.log.print(Level::Info, &text);
+        }
+        return;
+    }
     let slot_kind = match kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
         libc::SOCK_STREAM => Kind::Fresh,
         libc::SOCK_DGRAM => Kind::Datagram,

@@ -8,6 +8,7 @@ mod program;
 mod stat;
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -163,12 +164,8 @@ fn library(args: &SocketsArgs) -> Result<PathBuf, Failure> {
 }
 
 fn parameters(json: bool) -> Result<(), Failure> {
-    // What is not UTF-8 is none of our parameters.
-    let environment: Vec<(String, String)> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
-    let pairs = environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let (settings, warnings) = Settings::resolve([], pairs);
+    let environment = std::env::vars_os().map(|(name, value)| (name.into_vec(), value.into_vec()));
+    let (settings, warnings) = Settings::resolve([], environment);
     for warning in warnings {
         eprintln!("adverb: {warning}");
     }

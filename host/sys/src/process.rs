@@ -91,6 +91,12 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// Whether who runs this file gets capabilities by it (`capabilities(7)`).
+#[must_use]
+pub fn has_capabilities(file: impl std::os::fd::AsFd) -> bool {
+    rustix::fs::fgetxattr(file, c"security.capability", &mut [0_u8; 0]).is_ok_and(|bytes| bytes > 0)
+}
+
 /// The same user, as the user namespace around this process's own numbers it: the same number in all user
 /// namespaces that a user has made.
 #[must_use]
@@ -124,6 +130,23 @@ mod tests {
     use std::hint::black_box;
 
     use super::*;
+
+    #[test]
+    fn capabilities_of_a_file_are_seen() {
+        let path = std::env::temp_dir().join(format!("adverb-capable-{}", std::process::id()));
+        std::fs::write(&path, "").unwrap();
+        let is_capable = || has_capabilities(std::fs::File::open(&path).unwrap());
+        assert!(!is_capable());
+        // `struct vfs_cap_data` of version 2: CAP_NET_RAW is permitted (`linux/capability.h`).
+        let words = [0x0200_0000_u32, 1 << 13, 0, 0, 0].map(u32::to_le_bytes);
+        let flags = rustix::fs::XattrFlags::empty();
+        let set = rustix::fs::setxattr(&path, "security.capability", &words.concat(), flags);
+        match set {
+            Ok(()) => assert!(is_capable()),
+            Err(error) => println!("skipped: capabilities of files cannot be set: {error}"),
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn work_shows_up_as_processor_time() {

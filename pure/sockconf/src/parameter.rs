@@ -45,7 +45,9 @@ pub enum Kind {
     Integer(i64, i64),
     /// One of these numbers, which also have names. The first name of a number is the one printed.
     Choice(&'static [(i64, &'static str)]),
-    /// A text: a path, a name, a list of processors.
+    /// Processors: `-1` for any, a mask (`0x3`), or a list of numbers and ranges (`0,2-5`).
+    Processors,
+    /// A text: a path, a name.
     Text,
 }
 
@@ -127,6 +129,7 @@ impl Parameter {
         let trimmed = text.trim();
         match self.kind {
             Kind::Text => Some(Value::Text(text.to_owned())),
+            Kind::Processors => is_processors(trimmed).then(|| Value::Text(trimmed.to_owned())),
             Kind::Flag => flag(trimmed).map(Value::Number),
             Kind::Integer(low, high) => {
                 let number = integer(trimmed)?;
@@ -147,6 +150,7 @@ impl Parameter {
     #[must_use]
     pub fn allowed(&self) -> String {
         match self.kind {
+            Kind::Processors => "-1, a mask like 0x3, or a list like 0,2-5".to_owned(),
             Kind::Text => "a text".to_owned(),
             Kind::Flag => "0 or 1".to_owned(),
             Kind::Integer(low, high) => alloc::format!("a number from {low} to {high}"),
@@ -170,7 +174,7 @@ impl Parameter {
                 let choice = choices.iter().find(|(choice, _)| choice == number);
                 choice.map_or_else(|| alloc::format!("{number}"), |(_, name)| (*name).to_owned())
             }
-            (Kind::Integer(..) | Kind::Text, _) | (_, Value::Text(_)) => {
+            (Kind::Integer(..) | Kind::Processors | Kind::Text, _) | (_, Value::Text(_)) => {
                 alloc::format!("{value}")
             }
         }
@@ -187,6 +191,22 @@ fn flag(text: &str) -> Option<i64> {
     } else {
         None
     }
+}
+
+/// Whether a text names processors.
+fn is_processors(text: &str) -> bool {
+    let number = |digits: &str| digits.parse::<u16>().ok();
+    let is_mask =
+        |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let is_place = |place: &str| match place.split_once('-') {
+        Some((first, last)) => {
+            number(first).zip(number(last)).is_some_and(|(first, last)| first <= last)
+        }
+        None => number(place).is_some(),
+    };
+    text == "-1"
+        || text.strip_prefix("0x").is_some_and(is_mask)
+        || text.split(',').all(|place| is_place(place.trim()))
 }
 
 /// Reads a decimal or `0x` hexadecimal number, perhaps with `_` between digits.
@@ -227,6 +247,14 @@ mod tests {
             (Kind::Choice(&[(0, "none"), (10, "ultra"), (10, "best")]), "BEST", number(10)),
             (Kind::Choice(&[(0, "none"), (10, "ultra")]), "10", number(10)),
             (Kind::Choice(&[(0, "none")]), "7", None),
+            (Kind::Processors, "-1", Some(Value::Text("-1".to_owned()))),
+            (Kind::Processors, "0x3f", Some(Value::Text("0x3f".to_owned()))),
+            (Kind::Processors, " 0,2-5 ", Some(Value::Text("0,2-5".to_owned()))),
+            (Kind::Processors, "0-99,zz", None),
+            (Kind::Processors, "5-2", None),
+            (Kind::Processors, "0x", None),
+            (Kind::Processors, "-2", None),
+            (Kind::Processors, "", None),
             (Kind::Text, " /tmp ", Some(Value::Text(" /tmp ".to_owned()))),
         ];
         for (kind, text, expected) in cases {

@@ -56,11 +56,12 @@ impl Settings {
     /// Works out all values from what a file and the environment say, as pairs of name and value.
     ///
     /// Names that do not begin like ours are none of our business. Names in a file may leave out
-    /// the prefix `ADVERB_SOCKETS_`, in any case. What is unknown or out of range becomes a warning.
+    /// the prefix `ADVERB_SOCKETS_`, in any case. The environment is bytes, which need not be UTF-8. What is
+    /// unknown, out of range or no text becomes a warning.
     #[must_use]
     pub fn resolve<'a>(
         file: impl IntoIterator<Item = (&'a str, &'a str)>,
-        environment: impl IntoIterator<Item = (&'a str, &'a str)>,
+        environment: impl IntoIterator<Item = (impl AsRef<[u8]>, impl AsRef<[u8]>)>,
     ) -> (Self, Vec<Warning>) {
         let settings = PARAMETERS.iter().map(|parameter| Setting {
             parameter,
@@ -74,8 +75,14 @@ impl Settings {
             all.set(&name, text, Origin::File, &mut warnings);
         }
         for (name, text) in environment {
-            if PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
-                all.set(name, text, Origin::Environment, &mut warnings);
+            // A name that is not UTF-8 is none of our parameters.
+            let Ok(name) = core::str::from_utf8(name.as_ref()) else { continue };
+            if !PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+                continue;
+            }
+            match core::str::from_utf8(text.as_ref()) {
+                Ok(text) => all.set(name, text, Origin::Environment, &mut warnings),
+                Err(_) => warnings.push(Warning::NoText { name: name.to_owned() }),
             }
         }
         all.apply_profile();
@@ -172,6 +179,11 @@ const RENAMED: [(&str, &str); 2] =
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Warning {
+    /// A value that is not UTF-8.
+    NoText {
+        /// The parameter.
+        name: String,
+    },
     /// A line of the file of rules.
     Rule {
         /// Its number, from 1.
@@ -202,6 +214,9 @@ pub enum Warning {
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoText { name } => {
+                write!(f, "the value of {name} is not UTF-8, and changes nothing")
+            }
             Self::Rule { line, text, error } => {
                 write!(f, "configuration line {line}, `{text}`: {error}")
             }
@@ -273,6 +288,26 @@ mod tests {
         );
         assert_eq!(settings.number("VMA_STATS_FD_NUM"), 100);
         assert_eq!(settings.origin("VMA_STATS_FD_NUM"), Origin::Default);
+    }
+
+    #[test]
+    fn a_value_that_is_no_text_warns_and_changes_nothing() {
+        let environment: [(&[u8], &[u8]); 4] = [
+            (b"VMA_RX_POLL", b"1\xff"),
+            (b"VMA_LOG_FILE", b"/\xc3"),
+            (b"PATH", b"\xff"),
+            (b"VMA_\xff", b"1"),
+        ];
+        let (settings, warnings) = Settings::resolve([], environment);
+        let warnings: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            warnings,
+            ["VMA_RX_POLL", "VMA_LOG_FILE"].map(|name| alloc::format!(
+                "the value of {name} is not UTF-8, and changes nothing"
+            ))
+        );
+        assert_eq!(settings.origin("VMA_RX_POLL"), Origin::Default);
+        assert_eq!(settings.text("VMA_LOG_FILE"), "");
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub const PARAMETERS: &[Parameter] = &[
     row("VMA_AVOID_SYS_CALLS_ON_TCP_FD", "Avoid sys-calls on tcp fd", Kind::Flag, Number(0), None("options go to the kernel")),
     row("VMA_ALLOW_PRIVILEGED_SOCK_OPT", "Allow privileged sock opt", Kind::Flag, Number(1), None("options go to the kernel")),
     row("VMA_WAIT_AFTER_JOIN_MSEC", "Delay after join (msec)", Kind::Integer(0, 1_000_000), Number(0), None("the kernel joins groups")),
-    row("VMA_INTERNAL_THREAD_AFFINITY", "Internal Thread Affinity", Kind::Text, Text("-1"), None("no internal thread")),
+    row("VMA_INTERNAL_THREAD_AFFINITY", "Internal Thread Affinity", Kind::Processors, Text("-1"), None("no internal thread")),
     row("VMA_INTERNAL_THREAD_CPUSET", "Internal Thread Cpuset", Kind::Text, Text(""), None("no internal thread")),
     row("VMA_INTERNAL_THREAD_ARM_CQ", "Internal Thread Arm CQ", Kind::Flag, Number(0), None("no internal thread")),
     row("VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING", "Internal Thread TCP Handling", Kind::Choice(TIMER_HANDLING), Number(0), None("no internal thread")),

@@ -5,10 +5,13 @@
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 mod support;
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
+use std::os::unix::ffi::OsStringExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use support::{Place, library};
 
@@ -18,7 +21,22 @@ const RULED: &str = "a rule says os";
 /// A program that talks to itself over one connection, in this environment, and what is in its log; `%` in
 /// values is the test's directory.
 fn said(name: &str, environment: &[(&str, &str)]) -> String {
-    let place = Place::new(name);
+    said_in(&Place::new(name), environment).log.expect("a log of that name")
+}
+
+/// What there is of such a program.
+struct Said {
+    /// The file that `VMA_LOG_FILE` names, unless the environment says another.
+    log: Option<String>,
+    /// The standard error.
+    error: String,
+}
+
+fn said_in(place: &Place, environment: &[(&str, &str)]) -> Said {
+    finish(the_command(place, environment), place, environment)
+}
+
+fn the_command(place: &Place, environment: &[(&str, &str)]) -> Command {
     fs::write(place.0.join("rules"), RULES).expect("a file");
     fs::write(place.0.join("groups"), GROUPS).expect("a file");
     fs::write(place.0.join("toml"), TOML).expect("a file");
@@ -31,13 +49,30 @@ fn said(name: &str, environment: &[(&str, &str)]) -> String {
     for (variable, value) in environment {
         command.env(variable, value.replace('%', directory));
     }
-    let child = command.stdout(std::process::Stdio::null()).spawn().expect("a child");
+    command
+}
+
+fn finish(mut command: Command, place: &Place, environment: &[(&str, &str)]) -> Said {
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("a child");
+    let until = Instant::now() + PATIENCE;
+    while child.try_wait().expect("a child").is_none() {
+        if Instant::now() > until {
+            child.kill().expect("a child");
+            panic!("the child has not ended: {environment:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let id = child.id();
     let output = child.wait_with_output().expect("a child");
-    assert!(output.status.success(), "{environment:?}");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{environment:?}: {error}");
     // The manual's `%d` is the number of the process.
-    fs::read_to_string(place.0.join(format!("log-{id}"))).expect("a log of that name")
+    Said { log: fs::read_to_string(place.0.join(format!("log-{id}"))).ok(), error }
 }
+
+/// How long a child may take, so that one that hangs is a failure.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const RULES: &str = "# Everything is the kernel's.\nuse os tcp_server *:*\nuse os tcp_client *:*\n";
 const GROUPS: &str = "application-id configuration* mine\nuse os tcp_server *:*\nuse os tcp_client *:*\n\
@@ -111,9 +146,81 @@ fn a_transport_is_the_most_that_a_program_gets() {
 }
 
 #[test]
-fn nothing_is_accelerated_if_so_said() {
+fn nothing_is_accelerated_if_so_said_and_that_is_explained() {
     let said = said("off", &[("VMA_OFFLOADED_SOCKETS", "0")]);
     assert!(!said.contains(SHARED), "{said}");
+    // Of the listener and of the client, which are all sockets that the program makes.
+    assert_eq!(said.matches("acceleration is off").count(), 2, "{said}");
+}
+
+/// How often a text warns of something.
+fn warnings(said: &str, of: &str) -> usize {
+    said.lines().filter(|line| line.contains("VMA WARNING: ") && line.contains(of)).count()
+}
+
+#[test]
+fn a_file_of_rules_that_cannot_be_one_is_warned_of_once_and_not_waited_for() {
+    let place = Place::new("bad-rules");
+    fs::create_dir(place.0.join("directory")).expect("a directory");
+    fs::write(place.0.join("random"), [0xff, 0xfe, 0, 0x80]).expect("a file");
+    fs::write(place.0.join("long"), vec![b'#'; (1 << 20) + 1]).expect("a file");
+    let fifo = Command::new("mkfifo").arg(place.0.join("fifo")).status().expect("mkfifo");
+    assert!(fifo.success());
+    for (file, why) in [
+        ("directory", "not an ordinary file"),
+        ("fifo", "not an ordinary file"),
+        ("random", "not UTF-8"),
+        ("long", "longer than 1 MiB"),
+        ("absent", "No such file"),
+    ] {
+        for variable in ["VMA_CONFIG_FILE", "ADVERB_SOCKETS_CONFIG"] {
+            let path = format!("%/{file}");
+            let said = said_in(&place, &[(variable, &path)]).log.expect("a log");
+            assert_eq!(warnings(&said, why), 1, "{variable} {file}: {said}");
+            assert!(said.contains(SHARED), "{variable} {file}: {said}");
+        }
+    }
+}
+
+#[test]
+fn files_that_cannot_be_written_are_warned_of_once() {
+    for variable in ["VMA_LOG_FILE", "VMA_STATS_FILE"] {
+        for path in ["%/nowhere/file", "%"] {
+            let place = Place::new("unwritable");
+            let Said { log, error } = said_in(&place, &[(variable, path)]);
+            let said = log.unwrap_or(error);
+            assert_eq!(warnings(&said, variable), 1, "{variable} {path}: {said}");
+            assert!(said.contains(SHARED), "{variable} {path}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_meeting_place_that_cannot_be_one_is_warned_of_once() {
+    let long = format!("/dev/shm/{}", "x".repeat(300));
+    let file = "%/rules";
+    for (path, why) in [
+        ("somewhere", "not an absolute path"),
+        (long.as_str(), "cannot be opened as a directory"),
+        (file, "cannot be opened as a directory"),
+        ("/proc/self", "cannot be opened as a directory"),
+    ] {
+        let said = said("no-place", &[("ADVERB_SOCKETS_SHM_DIR", path)]);
+        assert_eq!(warnings(&said, why), 1, "{path}: {said}");
+        assert!(!said.contains(SHARED), "{path}: {said}");
+    }
+}
+
+#[test]
+fn values_that_mean_nothing_are_warned_of_once() {
+    let said = said("affinity", &[("VMA_INTERNAL_THREAD_AFFINITY", "0-99,zz")]);
+    assert_eq!(warnings(&said, "VMA_INTERNAL_THREAD_AFFINITY=0-99,zz is not"), 1, "{said}");
+    let place = Place::new("no-text");
+    let mut command = the_command(&place, &[]);
+    command.env("VMA_RX_POLL", OsString::from_vec(vec![b'1', 0xff]));
+    let said = finish(command, &place, &[]).log.expect("a log");
+    assert_eq!(warnings(&said, "the value of VMA_RX_POLL is not UTF-8"), 1, "{said}");
+    assert!(said.contains(SHARED), "{said}");
 }
 
 /// The program of these tests' own children.

@@ -40,6 +40,9 @@ fn obstacle_of(path: &Path, scripts: u32) -> Option<String> {
     if mode & SET_GROUP_ID != 0 {
         return Some(format!("{name} is set-group-ID: the system loads no library into it"));
     }
+    if adverb_sys::process::user() != 0 && adverb_sys::process::has_capabilities(&file) {
+        return Some(format!("{name} has capabilities: the system loads no library into it"));
+    }
     let mut reader = BufReader::new(file);
     if let Some(interpreter) = interpreter(&mut reader) {
         return obstacle_of(&interpreter, scripts.checked_sub(1)?);
