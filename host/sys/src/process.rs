@@ -94,7 +94,8 @@ pub fn user() -> u32 {
 /// Whether who runs this file gets capabilities by it (`capabilities(7)`).
 #[must_use]
 pub fn has_capabilities(file: impl std::os::fd::AsFd) -> bool {
-    rustix::fs::fgetxattr(file, c"security.capability", &mut [0_u8; 0]).is_ok_and(|bytes| bytes > 0)
+    // `struct vfs_cap_data` has 24 bytes at most.
+    rustix::fs::fgetxattr(file, "security.capability", &mut [0_u8; 64]).is_ok_and(|bytes| bytes > 0)
 }
 
 /// The same user, as the user namespace around this process's own numbers it: the same number in all user
