@@ -128,12 +128,13 @@ impl Completer {
         self.arm_probe(now);
     }
 
-    /// The window has moved.
+    /// The window has moved. If that ends a round trip, says how long it took and how long the shortest one did.
     #[inline]
-    pub(crate) fn on_progress(&mut self, now: Time) {
-        if self.lossy {
-            self.trip.on_progress(self.unacked, now);
+    pub(crate) fn on_progress(&mut self, now: Time) -> Option<(u64, u64)> {
+        if !self.lossy {
+            return None;
         }
+        self.trip.on_progress(self.unacked, now)
     }
 
     /// Sets the clock for a probe: with an ACK time-out that runs, which it comes well before.
@@ -291,13 +292,16 @@ impl Completer {
     }
 
     /// The clock has run out, or has it? `None` if there is nothing to do.
-    pub(crate) fn on_timer(&mut self, now: Time) -> Option<Verdict> {
+    ///
+    /// `next` is the first sequence number that is not under way, and nothing from `top` on was ever sent.
+    pub(crate) fn on_timer(&mut self, next: u64, top: u64, now: Time) -> Option<Verdict> {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.disarm();
+            self.trip.on_silence(top);
             return Some(self.resend_or_fail(self.unacked, now));
         }
         self.probe_at.filter(|at| *at <= now)?;
-        self.trip.on_probe();
+        self.trip.on_probe(self.unacked, next.saturating_sub(1));
         self.arm_probe(now);
         Some(Verdict::Probe { from: self.unacked })
     }

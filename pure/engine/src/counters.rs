@@ -60,6 +60,10 @@ counted! {
     ack_timeout,
     /// Times the requester went back and sent again.
     completer_retry_err,
+    /// Congestion notifications that were sent: packets of the peer's came marked.
+    np_cnp_sent,
+    /// Congestion notifications that came.
+    rp_cnp_handled,
     /// Times the requester asked after what was late, before the ACK time-out.
     probes,
     /// Requests that failed for want of an acknowledgement.
@@ -160,7 +164,7 @@ impl QpCounters {
 
     /// The counters under the names of rxe's `hw_counters`, and the few that it lacks after them;
     /// `link_downed` is the device's to count.
-    pub fn hardware(&self) -> [(&'static str, u64); 20] {
+    pub fn hardware(&self) -> [(&'static str, u64); 22] {
         [
             ("sent_pkts", self.sent_pkts),
             ("rcvd_pkts", self.rcvd_pkts),
@@ -182,6 +186,8 @@ impl QpCounters {
             ("bad_pkey", self.bad_pkey),
             ("qkey_viol", self.qkey_viol),
             ("probes", self.probes),
+            ("np_cnp_sent", self.np_cnp_sent),
+            ("rp_cnp_handled", self.rp_cnp_handled),
         ]
     }
 
@@ -286,6 +292,8 @@ mod tests {
             ack_deferred: 1,
             ack_timeout: 1,
             completer_retry_err: 1,
+            np_cnp_sent: 1,
+            rp_cnp_handled: 1,
             probes: 1,
             retry_exceeded_err: 1,
             retry_rnr_exceeded_err: 1,
@@ -318,7 +326,7 @@ mod tests {
         assert_eq!((twice.sent_pkts, twice.sq_num_roe), (2, 2));
         assert_eq!(QpCounters::from_array(twice.to_array()), twice);
         let sum = |list: &[(&str, u64)]| list.iter().map(|(_, count)| count).sum::<u64>();
-        assert_eq!(sum(&all.hardware()), 20);
+        assert_eq!(sum(&all.hardware()), 22);
         // Sixteen of their own, and eight that the first list has under other names.
         assert_eq!(sum(&all.diagnostics()), 16 + 8);
     }

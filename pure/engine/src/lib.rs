@@ -38,6 +38,7 @@ mod counters;
 mod datagram;
 mod host;
 mod link;
+mod marked;
 mod packetizer;
 mod port;
 mod qp;

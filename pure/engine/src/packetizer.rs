@@ -58,6 +58,13 @@ impl Path {
         Some(Headers { bth, deth: None, xrceth: None, extension })
     }
 
+    /// Headers of a congestion notification: BECN, and nothing of the stream. IBTA Vol. 1 Annex A17.
+    pub(crate) fn notification(&self) -> Option<Headers> {
+        let path = Self { transport: Transport::Cnp, ..*self };
+        let headers = path.headers(Operation::Cnp, Psn::new(0), 0, Extension::Cnp)?;
+        Some(Headers { bth: Bth { becn: true, ..headers.bth }, ..headers })
+    }
+
     /// Packets that a request is cut into.
     pub(crate) fn packets(&self, kind: &RequestKind, len: u32) -> u32 {
         if kind.is_local() {

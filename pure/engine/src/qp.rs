@@ -13,8 +13,9 @@ pub use brief::{Briefs, Origin, Planned};
 use crate::attributes::{Gid, Settings};
 use crate::completer::{Completer, Sent, Verdict};
 use crate::counters::QpCounters;
-use crate::host::{Host, ReceiveDone};
+use crate::host::{Host, Payload, ReceiveDone};
 use crate::link::Capabilities;
+use crate::marked::Marked;
 use crate::packetizer::Path;
 use crate::requester::{Emitted, Requester};
 use crate::responder::Served;
@@ -24,7 +25,7 @@ use crate::status::{Processing, QpEvent, QpState, WcOpcode, WcStatus};
 use crate::time::Time;
 use crate::transport::{QpType, allowed};
 use crate::work::{PostError, Request, To};
-use adverb_wire::{Extension, Operation, Packet, PathMtu, Pkey, Qpn};
+use adverb_wire::{Extension, Operation, Packet, PathMtu, Pkey, Qpn, Transport};
 
 /// What a queue pair is made with. `struct ibv_qp_init_attr`, as far as the transport knows it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -68,6 +69,8 @@ pub struct Qp {
     requests_first: bool,
     /// What the link to the peer can do.
     link: Capabilities,
+    /// Packets of the peer's come marked, and it is to be told.
+    marks: Marked,
     counters: QpCounters,
 }
 
@@ -104,6 +107,7 @@ impl Qp {
             progress: Progress::Settled,
             requests_first: false,
             link: Capabilities::PACKETS,
+            marks: Marked::default(),
             counters: QpCounters::default(),
         }
     }
@@ -234,7 +238,9 @@ impl Qp {
             return false;
         };
         let same_partition = same_partition(bth.pkey, peer.path.pkey);
-        let known = bth.opcode.transport() == kind.transport()
+        let transport = bth.opcode.transport();
+        let known = (transport == kind.transport()
+            || (transport == Transport::Cnp && kind.is_reliable()))
             && (source == peer.gid || !kind.is_connected());
         if !known || !same_partition {
             self.counters.bad_pkey += u64::from(!same_partition);
@@ -275,6 +281,11 @@ impl Qp {
         };
         let before = completer.unacked();
         let bth = &packet.headers.bth;
+        if bth.opcode.transport() == Transport::Cnp {
+            self.counters.rp_cnp_handled += 1;
+            requester.on_marks(before);
+            return;
+        }
         let sent = Sent {
             unacked_psn: requester.psn(before),
             top: requester.top(),
@@ -322,8 +333,10 @@ impl Qp {
         self.counters.note_sends(self.queue.head() - head);
         let unacked = completer.unacked();
         if unacked > before {
-            completer.on_progress(now);
             requester.on_progress(unacked, unacked - before, &self.queue);
+            if let Some((nanos, base_ns)) = completer.on_progress(now) {
+                requester.on_round_trip(nanos, base_ns, unacked);
+            }
             completer.arm(requester.next(), now);
         }
         self.obey(verdict, now, host);
@@ -348,14 +361,15 @@ impl Qp {
             Verdict::Ignore | Verdict::Progress => {}
             Verdict::Resend { from } => {
                 self.counters.completer_retry_err += 1;
-                requester.rewind(from, true, &self.queue);
+                requester.on_loss(completer.unacked());
+                requester.rewind(from, &self.queue);
                 match requester.paused_until() {
                     Some(_) => completer.disarm(), // Nothing is sent, so nothing is late.
                     None => completer.arm(requester.top(), now),
                 }
             }
             Verdict::Pause { from, until } => {
-                requester.rewind(from, false, &self.queue);
+                requester.rewind(from, &self.queue);
                 requester.pause(until);
             }
             Verdict::Probe { from } => {
@@ -400,6 +414,9 @@ impl Qp {
             more |= self.transmit_requests(now, host);
         }
         self.requests_first = !self.requests_first;
+        if self.marks.is_owed() {
+            self.transmit_notification(host);
+        }
         let receiver = self.peer.as_mut().and_then(|peer| peer.receiver.as_mut());
         if let Some(responder) = receiver.and_then(Receiver::debtor_mut) {
             if acks {
@@ -411,19 +428,37 @@ impl Qp {
         more
     }
 
+    /// A packet of the peer's has come that a switch has marked as having met congestion (RFC 3168 §5). A reliable
+    /// peer is told with the next call of [`Qp::transmit`], but not too often.
+    pub fn on_mark(&mut self, now: Time) {
+        if self.kind().is_reliable() && self.state.receives() {
+            self.marks.on_mark(now);
+        }
+    }
+
+    #[cold]
+    fn transmit_notification(&mut self, host: &mut impl Host) {
+        let Some(peer) = self.peer.as_ref().filter(|_| host.room()) else {
+            return;
+        };
+        self.marks.on_sent();
+        if let Some(headers) = peer.path.notification() {
+            self.counters.np_cnp_sent += 1;
+            let _ = host.emit(&headers, Payload::None, None); // Cannot fail: there is room, and no payload.
+        }
+    }
+
     /// Emits requests; true if there is more to emit than there was room for.
     fn transmit_requests(&mut self, now: Time, host: &mut impl Host) -> bool {
         let sends = self.sends();
         let emitted = match self.sender.as_mut().filter(|_| sends) {
             None => return false,
             Some(Sender::Reliable { requester, completer }) => {
-                let (unacked, top) = (completer.unacked(), requester.top());
+                let unacked = completer.unacked();
                 let (emitted, packets) = requester.transmit(unacked, now, &mut self.queue, host);
-                if requester.top() > top {
-                    completer.on_emit(requester.top() - 1, now);
-                }
                 self.counters.note_sends(requester.take_reached());
                 if packets > 0 {
+                    completer.on_emit(requester.next() - packets, now);
                     completer.arm_if_idle(requester.next(), now);
                 } else if emitted != Emitted::NoRoom {
                     completer.on_room();
@@ -486,12 +521,12 @@ impl Qp {
 
     /// An acknowledgement waits to be emitted.
     pub fn owes_ack(&self) -> bool {
-        self.debtor().is_some_and(|responder| responder.owes_ack())
+        self.marks.is_owed() || self.debtor().is_some_and(|responder| responder.owes_ack())
     }
 
     /// Nothing but an acknowledgement of what went well waits to be emitted.
     pub fn owes_plain_ack(&self) -> bool {
-        self.debtor().is_some_and(|responder| responder.owes_plain_ack())
+        !self.marks.is_owed() && self.debtor().is_some_and(|responder| responder.owes_plain_ack())
     }
 
     /// Counts packets that were emitted; the host knows best.
@@ -532,7 +567,7 @@ impl Qp {
             return;
         };
         requester.on_timer(now);
-        if let Some(verdict) = completer.on_timer(now) {
+        if let Some(verdict) = completer.on_timer(requester.next(), requester.top(), now) {
             self.counters.ack_timeout += u64::from(!matches!(verdict, Verdict::Probe { .. }));
             self.obey(verdict, now, host);
         }

@@ -74,7 +74,7 @@ impl Requester {
             cursor: 0,
             reads: VecDeque::with_capacity(reads_max),
             reads_max,
-            window: Window::new(attributes.window_packets),
+            window: Window::new(attributes.window_packets, path.link.lossy),
             unasked: 0,
             paused_until: None,
             again: VecDeque::new(),
@@ -263,6 +263,7 @@ impl Requester {
         }
         let allowed = self.window.room(self.next.saturating_sub(unacked));
         if allowed == 0 {
+            self.window.on_full();
             return None;
         }
         let at = u32::try_from(self.next - entry.start).ok()?;
@@ -370,6 +371,9 @@ impl Requester {
         // One piece is always allowed; more only as a whole.
         let fits = packets <= allowed || allowed == self.window.limit();
         if self.reads.len() >= self.reads_max || !fits {
+            if !fits {
+                self.window.on_full();
+            }
             return None;
         }
         let Some((operation, extension)) = self.question(at, packets, entry) else {
@@ -504,17 +508,29 @@ impl Requester {
         }
     }
 
+    /// A round trip has ended that took so many nanoseconds; the shortest one took `base_ns`.
+    pub(crate) fn on_round_trip(&mut self, nanos: u64, base_ns: u64, unacked: u64) {
+        self.window.on_round_trip(nanos, base_ns, unacked, self.top);
+    }
+
+    /// The peer has got marked packets.
+    pub(crate) fn on_marks(&mut self, unacked: u64) {
+        self.window.on_marks(unacked, self.top);
+    }
+
+    /// Packets were lost.
+    pub(crate) fn on_loss(&mut self, unacked: u64) {
+        self.window.on_loss(unacked, self.top);
+    }
+
     /// Goes back: the next packet is the one with this sequence number.
-    pub(crate) fn rewind(&mut self, to: u64, lossy: bool, queue: &SendQueue) {
+    pub(crate) fn rewind(&mut self, to: u64, queue: &SendQueue) {
         debug_assert!(to <= self.top, "nothing beyond the top was ever emitted");
         self.next = to;
         self.unasked = 0;
         self.again.clear();
         while self.reads.back().is_some_and(|&end| end > to) {
             self.reads.pop_back();
-        }
-        if lossy {
-            self.window.on_loss();
         }
         self.find_cursor(queue);
     }

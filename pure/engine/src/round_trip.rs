@@ -13,10 +13,14 @@ pub(crate) struct RoundTrip {
     /// Zero: there was no sample yet.
     smoothed_ns: u64,
     variation_ns: u64,
+    /// The shortest one of late, or zero.
+    base_ns: u64,
     /// The packet that is timed, and when it was sent.
     timed: Option<(u64, Time)>,
-    /// Probes since the peer last made progress.
+    /// Probes since the last sample: as long as none comes, the wait may be too short for this path.
     probes: u32,
+    /// Packets before this sequence number were sent again, and nobody knows which copies have arrived.
+    unclear_until: u64,
 }
 
 impl RoundTrip {
@@ -27,59 +31,79 @@ impl RoundTrip {
     const WAIT_FIRST_NS: u64 = 1_000_000;
     /// A sample longer than this counts as this, in nanoseconds: the sum below cannot overflow.
     const SAMPLE_MAX_NS: u64 = 1 << 40;
-    /// Doublings of the wait.
+    /// By this share of itself the shortest round trip grows with each that is longer.
+    const BASE_DRIFT: u64 = 1 << 14;
+    /// Doublings of the wait, and how many are left when the peer makes progress, once a round trip is known.
     const DOUBLINGS_MAX: u32 = 16;
+    const DOUBLINGS_KEPT: u32 = 1;
 
-    /// A packet is sent for the first time, and asks for an acknowledgement.
+    /// A packet is sent of which no other copy can be acknowledged: for the first time, or after a refusal that says
+    /// that the peer does not have it.
     #[inline]
     pub(crate) fn on_emit(&mut self, sequence: u64, now: Time) {
-        if self.timed.is_none() && now != Time::UNKNOWN {
+        if self.timed.is_none() && now != Time::UNKNOWN && sequence >= self.unclear_until {
             self.timed = Some((sequence, now));
         }
     }
 
-    /// Everything before `unacked` has been acknowledged, some of it newly.
+    /// Everything before `unacked` has been acknowledged, some of it newly. If that ends a round trip, says how long
+    /// it took and how long the shortest one did, in nanoseconds.
     #[inline]
-    pub(crate) fn on_progress(&mut self, unacked: u64, now: Time) {
-        self.probes = 0;
-        if let Some((sequence, sent)) = self.timed
-            && sequence < unacked
-        {
-            self.timed = None;
-            if now != Time::UNKNOWN {
-                self.sample(now.nanos().saturating_sub(sent.nanos()));
-            }
+    pub(crate) fn on_progress(&mut self, unacked: u64, now: Time) -> Option<(u64, u64)> {
+        if self.smoothed_ns != 0 {
+            self.probes = self.probes.min(Self::DOUBLINGS_KEPT);
         }
+        let (sequence, sent) = self.timed?;
+        if sequence >= unacked {
+            return None;
+        }
+        self.timed = None;
+        if now == Time::UNKNOWN {
+            return None;
+        }
+        let nanos = now.nanos().saturating_sub(sent.nanos()).clamp(1, Self::SAMPLE_MAX_NS);
+        self.sample(nanos);
+        Some((nanos, self.base_ns))
     }
 
-    /// What is on its way is sent again.
+    /// What is on its way is sent again, because the peer does not have it.
     pub(crate) fn on_resend(&mut self) {
         self.timed = None;
     }
 
-    /// A probe is sent.
-    pub(crate) fn on_probe(&mut self) {
-        self.timed = None;
+    /// What is on its way, up to this sequence number, is sent again, because nothing was heard of it.
+    pub(crate) fn on_silence(&mut self, top: u64) {
+        (self.timed, self.unclear_until) = (None, top);
+    }
+
+    /// The first and the last packet under way are sent again.
+    pub(crate) fn on_probe(&mut self, first: u64, last: u64) {
+        self.timed = self.timed.filter(|&(sequence, _)| sequence != first && sequence != last);
         self.probes = (self.probes + 1).min(Self::DOUBLINGS_MAX);
     }
 
     /// RFC 6298 §2.2 and §2.3: gains of an eighth and a quarter.
     fn sample(&mut self, nanos: u64) {
-        let nanos = nanos.clamp(1, Self::SAMPLE_MAX_NS);
+        self.probes = 0;
         if self.smoothed_ns == 0 {
-            (self.smoothed_ns, self.variation_ns) = (nanos, nanos / 2);
+            (self.smoothed_ns, self.variation_ns, self.base_ns) = (nanos, nanos / 2, nanos);
             return;
         }
         let off = self.smoothed_ns.abs_diff(nanos);
         self.variation_ns = (3 * self.variation_ns + off) / 4;
         self.smoothed_ns = ((7 * self.smoothed_ns + nanos) / 8).max(1);
+        // It rises slowly, for the way may have become longer.
+        self.base_ns = nanos.min(self.base_ns + self.base_ns / Self::BASE_DRIFT);
     }
 
     /// After this long, in nanoseconds, an answer is late.
     pub(crate) fn late_after_ns(&self) -> u64 {
         match self.smoothed_ns {
             0 => Self::WAIT_FIRST_NS,
-            smoothed => (smoothed + 4 * self.variation_ns).max(Self::WAIT_MIN_NS),
+            smoothed => {
+                let margin = (4 * self.variation_ns).max(smoothed / 4);
+                (smoothed + margin).max(Self::WAIT_MIN_NS)
+            }
         }
     }
 
@@ -101,7 +125,7 @@ mod tests {
         let mut trip = RoundTrip::default();
         for (sequence, &sample) in (0..).zip(micros) {
             trip.on_emit(sequence, at(1_000));
-            trip.on_progress(sequence + 1, at(1_000 + sample));
+            let _ = trip.on_progress(sequence + 1, at(1_000 + sample));
         }
         trip
     }
@@ -121,37 +145,49 @@ mod tests {
         let mut trip = RoundTrip::default();
         trip.on_emit(0, at(0));
         trip.on_resend();
-        trip.on_progress(1, at(900_000));
+        let _ = trip.on_progress(1, at(900_000));
         assert_eq!(trip.late_after_ns(), RoundTrip::WAIT_FIRST_NS);
+        for (first, last) in [(1, 5), (0, 1)] {
+            trip.on_emit(1, at(0));
+            trip.on_probe(first, last);
+            assert_eq!(trip.on_progress(2, at(900_000)), None);
+        }
         trip.on_emit(1, at(0));
-        trip.on_probe();
-        trip.on_progress(2, at(900_000));
-        assert_eq!(trip.late_after_ns(), RoundTrip::WAIT_FIRST_NS);
+        trip.on_silence(10);
+        trip.on_emit(9, at(0));
+        assert_eq!(trip.on_progress(10, at(900_000)), None);
+        trip.on_emit(10, at(0));
+        trip.on_probe(9, 11); // It was between the two.
+        assert_eq!(trip.on_progress(11, at(900)), Some((900_000, 900_000)));
     }
 
     #[test]
-    fn each_probe_doubles_the_wait_and_progress_ends_that() {
+    fn each_probe_doubles_the_wait_until_there_is_a_sample() {
         let mut trip = with_samples(&[800]);
         let wait = trip.probe_after_ns();
-        trip.on_probe();
-        trip.on_probe();
+        trip.on_probe(0, 0);
+        trip.on_probe(0, 0);
         assert_eq!(trip.probe_after_ns(), 4 * wait);
-        (0..100).for_each(|_| trip.on_probe());
+        (0..100).for_each(|_| trip.on_probe(0, 0));
+        trip.on_emit(5, at(0));
+        trip.on_probe(3, 5);
+        assert_eq!(trip.on_progress(6, at(800)), None, "either copy may have been acknowledged");
         assert!(trip.probe_after_ns() > wait);
-        trip.on_progress(2, at(0));
-        assert_eq!(trip.probe_after_ns(), wait);
+        trip.on_emit(6, at(0));
+        assert!(trip.on_progress(7, at(800)).is_some());
+        assert!(trip.probe_after_ns() <= wait);
     }
 
     #[test]
     fn absurd_times_do_no_harm() {
         let mut trip = RoundTrip::default();
         trip.on_emit(0, at(5));
-        trip.on_progress(1, Time::UNKNOWN);
+        let _ = trip.on_progress(1, Time::UNKNOWN);
         trip.on_emit(1, at(5));
-        trip.on_progress(2, at(4)); // The clock went back.
+        let _ = trip.on_progress(2, at(4)); // The clock went back.
         trip.on_emit(2, Time::ZERO);
-        trip.on_progress(3, Time::from_nanos(u64::MAX - 1));
-        (0..100).for_each(|_| trip.on_probe());
+        let _ = trip.on_progress(3, Time::from_nanos(u64::MAX - 1));
+        (0..100).for_each(|_| trip.on_probe(0, 0));
         assert!(Time::from_nanos(5).plus_nanos(trip.probe_after_ns()) > at(5));
     }
 }

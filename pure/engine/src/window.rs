@@ -1,30 +1,77 @@
-//! How many packets may be under way: grows while all goes well, halves when something is lost.
+//! How many packets may be under way: the congestion control of a reliable requester.
 //!
-//! The specification leaves this to the requester. A software receiver's buffer is a socket buffer
-//! of a size we do not know, and a burst that overflows it costs a whole go-back; so the window
-//! backs off as TCP's does, and recovers by one part in [`Window::GROWTH`] a window.
+//! The specification leaves this to the requester. The window opens fast, to all that the host allows, which is
+//! what a receiver's socket buffer holds for sure; acknowledgements pace it, and on an idle path it costs
+//! nothing but that. What makes it smaller, once in a round trip at most:
+//!
+//! - *delay*: round trips that take much longer than the shortest one, in the manner of Swift;
+//! - *marks*: congestion notifications (CNPs) that the peer sends for packets that a switch has marked, in the
+//!   manner of DCQCN: the more often they come, the more each takes;
+//! - *loss*, which halves it.
+//!
+//! It grows by a fixed number of packets in a round trip that filled it: as much for a large window as for a small
+//! one, so that queue pairs that share a queue come to equal shares. Where the shortest round trip is long,
+//! it may exceed what the host allows, for then most packets are on the way and not in a buffer.
+//!
+//! Read docs/design.md, "Congestion", before changing this file.
 
 /// The limit on packets under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     limit: u32,
     max: u32,
-    /// Acknowledged packets since the limit last grew.
+    /// Acknowledged packets since the last round trip ended.
     credit: u32,
+    /// How often the peer tells of marks: from 0 to [`Window::ALWAYS`].
+    marked: u32,
+    /// Reactions are over when everything before this sequence number is acknowledged.
+    recovered_at: u64,
+    /// There was more to emit than the window allowed.
+    full: bool,
+    /// There was no sign of congestion so far.
+    opening: bool,
+    /// The shortest round trip is long.
+    long: bool,
 }
 
 impl Window {
     /// The window never closes below this, so that a lossy path still moves.
-    const LIMIT_MIN: u32 = 8;
+    const LIMIT_MIN: u32 = 2;
+    /// What the host allows is never less than this, so that a READ can be asked for in pieces.
+    const MAX_MIN: u32 = 8;
     /// The window never opens beyond this, so that a PSN names one packet: IBTA Vol. 1 §9.7.1 allows
     /// 2²³ packets under way, and an answer may be as far behind.
     const LIMIT_MAX: u32 = 1 << 22;
-    /// Share of itself by which the window grows when a whole window was acknowledged.
-    const GROWTH: u32 = 8;
+    /// The window of a path of which nothing is known: many that begin at once must not flood it.
+    const LIMIT_FIRST: u32 = 16;
+    /// Packets by which the window grows in a round trip, at least, and as a share of what the host allows.
+    const STEP_MIN: u32 = 4;
+    const STEP_SHARE: u32 = 64;
+    /// Peers that tell of marks all the time.
+    const ALWAYS: u32 = 1024;
+    /// Share of the way from the old estimate of marks to a new observation.
+    const MARK_GAIN: u32 = 16;
+    /// A round trip is long from here on, in nanoseconds: more than a software peer's own delays.
+    const LONG_NS: u64 = 1_000_000;
+    /// Time that packets may wait, in nanoseconds, besides a quarter of the shortest round trip: a software peer whose
+    /// thread is not scheduled takes milliseconds, and a window that such delays close stays closed.
+    const DELAY_NS: u64 = 8_000_000;
+    /// Delay closes the window no further than this, for the same reason.
+    const DELAY_LIMIT_MIN: u32 = 64;
 
-    pub(crate) fn new(max: u32) -> Self {
-        let max = max.clamp(Self::LIMIT_MIN, Self::LIMIT_MAX);
-        Self { limit: max, max, credit: 0 }
+    /// The window of a path that allows so many packets, and may lose some of them.
+    pub(crate) fn new(max: u32, lossy: bool) -> Self {
+        let max = max.clamp(Self::MAX_MIN, Self::LIMIT_MAX);
+        Self {
+            limit: if lossy { max.min(Self::LIMIT_FIRST) } else { max },
+            max,
+            credit: 0,
+            marked: Self::ALWAYS,
+            recovered_at: 0,
+            full: false,
+            opening: true,
+            long: false,
+        }
     }
 
     /// Packets that may be under way.
@@ -47,17 +94,80 @@ impl Window {
         self.max / 4
     }
 
+    /// Something waits to be emitted, and the window is full.
+    pub(crate) fn on_full(&mut self) {
+        self.full = true;
+    }
+
+    #[inline]
     pub(crate) fn on_progress(&mut self, packets: u64) {
         self.credit = self.credit.saturating_add(u32::try_from(packets).unwrap_or(u32::MAX));
-        if self.limit < self.max && self.credit >= self.limit {
-            self.credit = 0;
-            self.limit = (self.limit + (self.limit / Self::GROWTH).max(1)).min(self.max);
+        if self.credit >= self.limit {
+            self.on_round();
         }
     }
 
-    pub(crate) fn on_loss(&mut self) {
+    fn step(&self) -> u32 {
+        (self.max / Self::STEP_SHARE).max(Self::STEP_MIN)
+    }
+
+    /// A whole window was acknowledged.
+    #[cold]
+    fn on_round(&mut self) {
         self.credit = 0;
-        self.limit = (self.limit / 2).max(Self::LIMIT_MIN);
+        self.marked -= self.marked / Self::MARK_GAIN;
+        let (cap, step) = match (self.long, self.opening) {
+            (true, true) => (Self::LIMIT_MAX, self.limit.min(self.max)),
+            (true, false) => (Self::LIMIT_MAX, self.step()),
+            (false, true) => (self.max, self.limit),
+            (false, false) => (self.max, self.step()),
+        };
+        if self.full && self.limit < cap {
+            self.limit = (self.limit + step).min(cap);
+        }
+        self.full = false;
+    }
+
+    /// A packet was acknowledged after so many nanoseconds; the shortest time so far is `base_ns`. Everything
+    /// before `unacked` is acknowledged, and nothing from `top` on was sent yet.
+    pub(crate) fn on_round_trip(&mut self, nanos: u64, base_ns: u64, unacked: u64, top: u64) {
+        self.long = base_ns >= Self::LONG_NS;
+        let allowed = base_ns + base_ns / 4 + Self::DELAY_NS;
+        if nanos > allowed && self.limit > Self::DELAY_LIMIT_MIN && self.reacts(unacked) {
+            // What is too long is taken off, but no more than half.
+            let keep = u64::from(self.limit).saturating_mul(allowed) / nanos;
+            let least = (self.limit / 2).max(Self::DELAY_LIMIT_MIN);
+            let keep = u32::try_from(keep).unwrap_or(self.limit).max(least);
+            self.limit_to(keep, unacked, top);
+        }
+    }
+
+    /// The peer has got packets that a switch has marked.
+    pub(crate) fn on_marks(&mut self, unacked: u64, top: u64) {
+        if self.reacts(unacked) {
+            self.marked += (Self::ALWAYS - self.marked) / Self::MARK_GAIN;
+            let share =
+                u64::from(self.limit) * u64::from(self.marked) / u64::from(2 * Self::ALWAYS);
+            let share = u32::try_from(share).unwrap_or(0);
+            self.limit_to(self.limit.saturating_sub(share), unacked, top);
+        }
+    }
+
+    pub(crate) fn on_loss(&mut self, unacked: u64, top: u64) {
+        if self.reacts(unacked) {
+            self.limit_to(self.limit / 2, unacked, top);
+        }
+    }
+
+    /// A window was acknowledged since the last reaction, so that what happens is no consequence of what was before.
+    fn reacts(&self, unacked: u64) -> bool {
+        unacked >= self.recovered_at
+    }
+
+    fn limit_to(&mut self, limit: u32, unacked: u64, top: u64) {
+        (self.credit, self.opening) = (0, false);
+        self.limit = limit.max(Self::LIMIT_MIN);
+        self.recovered_at = top.min(unacked + u64::from(self.limit));
     }
 }
 
@@ -65,28 +175,110 @@ impl Window {
 mod tests {
     use super::*;
 
+    /// A window whose round trips are over as soon as they begin.
+    fn rounds(window: &mut Window, count: u32) {
+        for _ in 0..count {
+            window.on_full();
+            window.on_progress(window.limit().into());
+        }
+    }
+
     #[test]
     fn a_loss_halves_the_window_and_whole_windows_bring_it_back() {
-        let mut window = Window::new(64);
-        window.on_loss();
+        let mut window = Window::new(64, false);
+        window.on_loss(0, 10);
         assert_eq!(window.limit(), 32);
+        window.on_full();
         window.on_progress(31);
         assert_eq!(window.limit(), 32);
         window.on_progress(1);
         assert_eq!(window.limit(), 36);
-        for _ in 0..10 {
-            window.on_progress(64);
-        }
+        rounds(&mut window, 10);
         assert_eq!(window.limit(), 64);
     }
 
     #[test]
-    fn the_window_never_closes() {
-        let mut window = Window::new(1);
-        for _ in 0..10 {
-            window.on_loss();
+    fn the_window_of_a_network_opens_fast_until_there_is_a_sign_of_congestion() {
+        let mut window = Window::new(1000, true);
+        for expected in [16, 32, 64] {
+            assert_eq!(window.limit(), expected);
+            rounds(&mut window, 1);
         }
-        assert_eq!(window.limit(), 8);
+        window.on_marks(0, 1000);
+        let after = window.limit();
+        assert!(after < 128);
+        rounds(&mut window, 1);
+        assert_eq!(window.limit(), after + window.step());
+    }
+
+    #[test]
+    fn a_window_that_nobody_fills_does_not_grow() {
+        let mut window = Window::new(64, false);
+        window.on_loss(0, 10);
+        window.on_progress(1000);
+        assert_eq!(window.limit(), 32);
+    }
+
+    #[test]
+    fn losses_of_one_round_trip_count_once() {
+        let mut window = Window::new(64, false);
+        window.on_loss(0, 64);
+        window.on_loss(20, 64);
+        window.on_marks(31, 70);
+        assert_eq!(window.limit(), 32);
+        window.on_loss(32, 70);
+        assert_eq!(window.limit(), 16);
+    }
+
+    #[test]
+    fn the_window_never_closes() {
+        let mut window = Window::new(1, false);
+        for at in 0..10 {
+            window.on_loss(at, at + 1);
+            window.on_marks(at, at + 1);
+            window.on_round_trip(u64::MAX / 2, 1, at, at + 1);
+        }
+        assert_eq!(window.limit(), Window::LIMIT_MIN);
         assert!(window.ack_every() > 0);
+    }
+
+    /// Goal: rare marks take little, frequent ones half.
+    #[test]
+    fn marks_take_the_more_the_more_often_they_come() {
+        let mut window = Window::new(1024, false);
+        rounds(&mut window, 200); // None came for long.
+        window.on_marks(0, 1);
+        let rare = window.limit();
+        assert!((900..1024).contains(&rare), "{rare}");
+        for at in 1..200 {
+            window.on_marks(at, at + 1);
+            window = Window { limit: 1024, ..window };
+        }
+        window.on_marks(200, 201);
+        assert!((512..560).contains(&window.limit()), "{}", window.limit());
+    }
+
+    #[test]
+    fn round_trips_that_take_too_long_close_the_window_to_what_the_queue_may_hold() {
+        let base = 100_000;
+        let mut window = Window::new(1000, false);
+        window.on_round_trip(base + Window::DELAY_NS, base, 0, 1);
+        assert_eq!(window.limit(), 1000);
+        let allowed = base + base / 4 + Window::DELAY_NS;
+        window.on_round_trip(allowed * 5 / 4, base, 1, 2);
+        assert_eq!(window.limit(), 800);
+        window.on_round_trip(allowed * 100, base, 2, 3);
+        assert_eq!(window.limit(), 400);
+    }
+
+    /// Goal: over a long way the window opens fast, and beyond what a buffer holds; over a short one it does not.
+    #[test]
+    fn a_long_path_takes_more_than_a_buffer() {
+        for (base, expected) in [(20_000_000, 1000 * 11), (50_000, 1000)] {
+            let mut window = Window::new(1000, false);
+            window.on_round_trip(base, base, 0, 1);
+            rounds(&mut window, 10);
+            assert_eq!(window.limit(), expected);
+        }
     }
 }

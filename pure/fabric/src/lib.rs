@@ -30,6 +30,7 @@
 
 extern crate alloc;
 
+mod bottleneck;
 mod link;
 mod memory;
 mod net;
@@ -40,6 +41,7 @@ mod setup;
 mod trace;
 mod world;
 
+pub use bottleneck::{Bottleneck, Passage};
 pub use link::{Fault, Link};
 pub use memory::{Region, Target};
 pub use net::{A, A_TO_B, B, B_TO_A, LinkId, Net, NodeId, Stuck};

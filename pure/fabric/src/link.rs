@@ -75,6 +75,8 @@ pub(crate) struct Datagram {
     pub(crate) bytes: Vec<u8>,
     /// Bits were flipped that matter.
     pub(crate) damaged: bool,
+    /// A switch has marked it: it has met congestion.
+    pub(crate) marked: bool,
 }
 
 impl Line {
@@ -96,7 +98,7 @@ impl Line {
         };
         self.free_at = self.free_at.max(now).plus_nanos(self.link.spacing_ns);
         let at = self.free_at.plus_nanos(self.link.delay_ns);
-        let datagram = Datagram { bytes, damaged: false };
+        let datagram = Datagram { bytes, damaged: false, marked: false };
         let arrivals = match fault {
             Fault::None => Vec::from([(at, datagram)]),
             Fault::Corrupt => Vec::from([(at, self.damage(datagram))]),

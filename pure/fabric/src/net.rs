@@ -1,5 +1,6 @@
 //! The network: nodes, links, and the events between them in virtual time.
 
+use crate::bottleneck::{Bottleneck, Passage, Switch};
 use crate::link::{Datagram, Fault, Line};
 use crate::memory::{Memory, Target};
 use crate::node::{Around, Node, Work};
@@ -66,6 +67,9 @@ pub struct Net {
     /// Number of the next event: events of the same moment happen in the order of their making.
     next_event: u64,
     trace: Trace,
+    switches: Vec<Switch>,
+    /// What goes over the links is written down.
+    traced: bool,
     /// Damaged datagrams that a checksum of 16 bits let pass; the network withdraws them.
     undetected: u64,
 }
@@ -76,6 +80,8 @@ struct Station {
     node: Node,
     line: Line,
     peer: NodeId,
+    /// The bottleneck that the line leads through, if there is one.
+    switch: Option<usize>,
     first_psn: Psn,
     ack_delay_ns: u64,
     /// A moment for emitting acknowledgements is planned.
@@ -87,6 +93,7 @@ struct Station {
 #[derive(Debug)]
 enum Event {
     Arrival { to: NodeId, datagram: Datagram },
+    Entry { switch: usize, to: NodeId, datagram: Datagram },
     Acks { node: NodeId },
     LinkFree { node: NodeId },
 }
@@ -101,6 +108,8 @@ impl Net {
             events: BTreeMap::new(),
             next_event: 0,
             trace: Trace::default(),
+            switches: Vec::new(),
+            traced: true,
             undetected: 0,
         }
     }
@@ -131,6 +140,7 @@ impl Net {
                 node,
                 line,
                 peer,
+                switch: None,
                 first_psn: first,
                 ack_delay_ns,
                 acks_planned: false,
@@ -355,13 +365,42 @@ impl Net {
 
     /// Hands a node a datagram that seems to come from its peer.
     pub fn inject(&mut self, to: NodeId, bytes: Vec<u8>) {
-        let datagram = Datagram { bytes, damaged: false };
+        let datagram = Datagram { bytes, damaged: false, marked: false };
         self.plan(self.now, Event::Arrival { to, datagram });
     }
 
     /// The way by which datagrams come to a node.
     pub fn flow_to(&self, to: NodeId) -> Flow {
         self.node(self.station(to).peer).around.flow
+    }
+
+    /// Leads links through a bottleneck, which all of them share; returns its number.
+    pub fn join(&mut self, links: &[LinkId], bottleneck: Bottleneck) -> usize {
+        let switch = self.switches.len();
+        self.switches.push(Switch::new(bottleneck));
+        for link in links {
+            self.station_mut(link.0).switch = Some(switch);
+        }
+        switch
+    }
+
+    /// What the bottleneck with this number has done.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such bottleneck.
+    pub fn passage(&self, bottleneck: usize) -> Passage {
+        self.switches.get(bottleneck).expect("the bottleneck exists").passage
+    }
+
+    /// Writes nothing down any more of what goes over the links: for long runs.
+    pub fn stop_tracing(&mut self) {
+        self.traced = false;
+    }
+
+    /// The way that leads away from a node.
+    pub fn link_from(&self, id: NodeId) -> LinkId {
+        LinkId(id)
     }
 
     /// Lets time pass until nobody has anything to do, or wait for.
@@ -420,6 +459,12 @@ impl Net {
             happened += 1;
             match entry.remove() {
                 Event::Arrival { to, datagram } => self.arrive(to, &datagram),
+                Event::Entry { switch, to, mut datagram } => {
+                    let switch = self.switches.get_mut(switch).expect("it was joined");
+                    if let Some(at) = switch.carry(&mut datagram, now) {
+                        self.plan(at, Event::Arrival { to, datagram });
+                    }
+                }
                 Event::Acks { node } => {
                     self.station_mut(node).acks_planned = false;
                     self.emit(node, true);
@@ -450,6 +495,9 @@ impl Net {
             // 65536 looks whole. The transport cannot know better.
             Ok(_) if datagram.damaged => self.undetected += 1,
             Ok(packet) if is_for(packet.headers.bth.dest_qp, qp.number()) => {
+                if datagram.marked {
+                    qp.on_mark(now);
+                }
                 qp.on_packet(&packet, source, now, around);
                 self.transmit(to);
             }
@@ -499,9 +547,16 @@ impl Net {
         };
         let (now, len) = (self.now, bytes.len());
         let (fault, arrivals) = self.station_mut(from).line.carry(bytes, now);
-        self.trace.record(now, LinkId(from), headers, base, len, fault);
+        if self.traced {
+            self.trace.record(now, LinkId(from), headers, base, len, fault);
+        }
+        let switch = self.station(from).switch;
         for (at, datagram) in arrivals {
-            self.plan(at, Event::Arrival { to, datagram });
+            let event = match switch {
+                Some(switch) => Event::Entry { switch, to, datagram },
+                None => Event::Arrival { to, datagram },
+            };
+            self.plan(at, event);
         }
     }
 

@@ -197,6 +197,21 @@ impl Node {
         &self.around.sent
     }
 
+    /// Forgets the requests that have ended, with their bytes: for long runs. Says how many bytes they had in all.
+    ///
+    /// # Panics
+    ///
+    /// If one of them has failed.
+    pub fn forget_ended(&mut self) -> u64 {
+        let mut bytes = 0;
+        for done in self.around.sent.drain(..) {
+            assert_eq!(done.status, adverb_engine::WcStatus::Success, "request {}", done.index);
+            bytes += u64::from(done.byte_len);
+            self.around.requests.remove(&done.index);
+        }
+        bytes
+    }
+
     /// Every receive that has ended, in the order of ending.
     pub fn received(&self) -> &[ReceiveDone] {
         &self.around.received

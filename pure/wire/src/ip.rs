@@ -49,6 +49,12 @@ pub struct Marks {
 }
 
 impl Marks {
+    /// A router has marked the packet: it has met congestion. RFC 3168 §5.
+    #[inline]
+    pub const fn met_congestion(&self) -> bool {
+        self.traffic_class & 0b11 == 0b11
+    }
+
     /// The largest flow label.
     pub const FLOW_LABEL_MAX: u32 = 0xf_ffff;
     /// What most hosts put into packets of which nobody says anything else.

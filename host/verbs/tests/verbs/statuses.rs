@@ -280,12 +280,14 @@ fn a_neighbour_that_poses_as_the_peer_is_not_heard() {
 
 fn without_a_receive_and_without_patience_a_send_fails_at_once(path: Path) {
     for rnr_retry in [0, 1, 3] {
-        // An acknowledgement that is late on a busy machine is not asked for again.
+        // On a busy machine a refusal may be late, and asked for again.
         let pair = Setup { rnr_retry, timeout: 20, ..path.setup() }.pair();
         pair.a.qp.post(Work::send(with(&pair, 1))).expect("room");
         assert_eq!(pair.a.status(), WcStatus::RnrRetryExceeded);
         let told = u64::from(rnr_retry) + 1;
-        assert_eq!(pair.b.qp.counters().send_rnr_err, told, "rnr_retry {rnr_retry}");
+        let at_most = told + pair.a.qp.counters().probes;
+        let times = pair.b.qp.counters().send_rnr_err;
+        assert!((told..=at_most).contains(&times), "rnr_retry {rnr_retry}: {times} times");
         assert_eq!(pair.a.qp.counters().retry_rnr_exceeded_err, 1);
         assert_eq!((pair.a.qp.state(), pair.b.qp.state()), (QpState::Err, QpState::Rts));
     }

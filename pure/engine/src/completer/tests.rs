@@ -171,8 +171,8 @@ fn without_a_timeout_a_known_hole_has_its_own_clock() {
     assert_eq!(flight.completer.deadline(), None);
     assert_eq!(flight.data(2, MIDDLE, 256), Verdict::Progress);
     let deadline = flight.completer.deadline().expect("a clock");
-    assert_eq!(flight.completer.on_timer(NOW), None);
-    let verdict = flight.completer.on_timer(deadline);
+    assert_eq!(flight.completer.on_timer(8, 8, NOW), None);
+    let verdict = flight.completer.on_timer(8, 8, deadline);
     assert_eq!(verdict, Some(Verdict::Fail(WcStatus::RetryExceeded)));
 }
 
@@ -206,18 +206,18 @@ fn data_without_a_place_to_land_fail_the_request() {
 fn the_clock_probes_resends_from_the_oldest_packet_and_then_gives_up() {
     let mut flight = in_flight(&[(WRITE, 600)]);
     let deadline = NOW.plus_nanos(4096 << 10);
-    assert_eq!(flight.completer.on_timer(NOW), None);
+    assert_eq!(flight.completer.on_timer(8, 8, NOW), None);
     for millis in [1, 3] {
         let probe = NOW.plus_nanos(millis * 1_000_000);
         assert_eq!(flight.completer.deadline(), Some(probe));
-        assert_eq!(flight.completer.on_timer(probe), Some(Verdict::Probe { from: 0 }));
+        assert_eq!(flight.completer.on_timer(8, 8, probe), Some(Verdict::Probe { from: 0 }));
     }
     assert_eq!(flight.completer.deadline(), Some(deadline), "a probe does not move the time-out");
-    assert_eq!(flight.completer.on_timer(deadline), Some(Verdict::Resend { from: 0 }));
-    assert_eq!(flight.completer.on_timer(deadline), None, "the clock has to be set again");
+    assert_eq!(flight.completer.on_timer(8, 8, deadline), Some(Verdict::Resend { from: 0 }));
+    assert_eq!(flight.completer.on_timer(8, 8, deadline), None, "the clock has to be set again");
     flight.completer.arm(3, deadline);
     let late = deadline.plus_nanos(1 << 40);
-    assert_eq!(flight.completer.on_timer(late), Some(Verdict::Fail(WcStatus::RetryExceeded)));
+    assert_eq!(flight.completer.on_timer(8, 8, late), Some(Verdict::Fail(WcStatus::RetryExceeded)));
 }
 
 #[test]

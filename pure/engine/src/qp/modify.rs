@@ -6,6 +6,7 @@ use super::{Peer, Progress, Qp};
 use crate::attributes::{Attributes, InitAttributes, RtrAttributes, RtsAttributes, Settings};
 use crate::host::Host;
 use crate::link::Capabilities;
+use crate::marked::Marked;
 use crate::packetizer::Path;
 use crate::roles::{Receiver, Sender};
 use crate::segment::Segment;
@@ -188,6 +189,7 @@ impl Qp {
         self.settings = Settings::new(self.options.port_mtu);
         self.peer = None;
         self.sender = None;
+        self.marks = Marked::default();
         self.progress = Progress::Settled;
         while self.queue.pop().is_some() {}
     }

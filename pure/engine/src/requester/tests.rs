@@ -76,10 +76,10 @@ fn a_read_is_cut_at_the_same_places_whatever_the_window_is() {
     let first = emit(&mut requester, &mut queue, 0);
     assert_eq!(first, [(Operation::ReadRequest, 0), (Operation::ReadRequest, 4)]);
 
-    requester.rewind(0, true, &queue);
+    requester.rewind(0, &queue);
     assert_eq!(emit(&mut requester, &mut queue, 0), first);
     requester.on_progress(3, 3, &queue);
-    requester.rewind(3, true, &queue);
+    requester.rewind(3, &queue);
     let mut desk = Desk::new();
     let _ = requester.transmit(3, NOW, &mut queue, &mut desk);
     let len = |(headers, _): &(Headers, Payload)| {
@@ -138,7 +138,7 @@ fn a_fence_holds_a_request_and_all_behind_it_until_the_data_are_there() {
 fn going_back_starts_in_the_middle_of_a_message() {
     let (mut requester, mut queue) = with_work(&[(SEND, 1), (WRITE, 600), (SEND, 1)]);
     assert_eq!(emit(&mut requester, &mut queue, 0).len(), 5);
-    requester.rewind(2, false, &queue);
+    requester.rewind(2, &queue);
     let expected =
         [(Operation::WriteMiddle, 2), (Operation::WriteLast, 3), (Operation::SendOnly, 4)];
     assert_eq!(emit(&mut requester, &mut queue, 2), expected);
@@ -149,7 +149,7 @@ fn going_back_starts_in_the_middle_of_a_message() {
 fn acknowledgements_that_overtake_the_second_attempt_shorten_it() {
     let (mut requester, mut queue) = with_work(&[(WRITE, 256 * 8)]);
     assert_eq!(emit(&mut requester, &mut queue, 0).len(), 8);
-    requester.rewind(1, true, &queue);
+    requester.rewind(1, &queue);
     requester.on_progress(6, 5, &queue);
     let expected = [(Operation::WriteMiddle, 6), (Operation::WriteLast, 7)];
     assert_eq!(emit(&mut requester, &mut queue, 6), expected);
@@ -183,7 +183,7 @@ fn what_cannot_be_read_breaks_the_request_and_is_tried_again_after_going_back() 
     assert_eq!(requester.transmit(0, NOW, &mut queue, &mut desk), (Emitted::Broken, 0));
     assert_eq!(requester.broken(), Some((0, WcStatus::LocalProtection)));
     assert_eq!(emit(&mut requester, &mut queue, 0), []);
-    requester.rewind(0, false, &queue);
+    requester.rewind(0, &queue);
     assert_eq!(emit(&mut requester, &mut queue, 0), [(Operation::WriteOnly, 0)]);
 }
 
@@ -195,7 +195,7 @@ fn the_list_of_reads_never_grows() {
     for unacked in 0..40 {
         let _ = emit(&mut requester, &mut queue, unacked);
         assert!(requester.reads.len() <= 2);
-        requester.rewind(unacked, true, &queue);
+        requester.rewind(unacked, &queue);
         let _ = emit(&mut requester, &mut queue, unacked);
         requester.on_progress(unacked + 1, 1, &queue);
     }
@@ -212,7 +212,7 @@ fn local_requests_are_carried_out_once_and_take_no_number() {
     let expected = [(Operation::SendOnly, 0), (Operation::SendOnly, 1)];
     let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
     assert_eq!(desk.operations(), expected);
-    requester.rewind(0, false, &queue);
+    requester.rewind(0, &queue);
     let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
     assert_eq!(desk.operations(), expected);
     assert_eq!(desk.bound, [1]);
@@ -269,7 +269,7 @@ fn what_is_held_waits_unless_it_has_begun() {
     let expected = [(Operation::SendMiddle, 1), (Operation::SendLast, 2)];
     assert_eq!(emit(&mut requester, &mut queue, 0), expected);
     assert!(!requester.has_work(&queue));
-    requester.rewind(0, false, &queue);
+    requester.rewind(0, &queue);
     assert_eq!(emit(&mut requester, &mut queue, 0).len(), 3);
     requester.hold(false);
     assert_eq!(emit(&mut requester, &mut queue, 0), [(Operation::SendOnly, 3)]);
@@ -286,7 +286,7 @@ fn a_local_request_that_ends_under_the_cursor_does_not_hold_the_rest() {
     desk.room = 2;
     let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
     assert_eq!(desk.bound, [1]);
-    requester.rewind(0, false, &queue);
+    requester.rewind(0, &queue);
     desk.emitted.clear();
     desk.room = 1;
     let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
