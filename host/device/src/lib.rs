@@ -30,7 +30,7 @@ mod registry;
 mod sync {
     pub(crate) use crate::locks::Mutex;
     pub(crate) use std::sync::MutexGuard;
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 }
 
 pub use adverb_engine::{

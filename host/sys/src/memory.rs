@@ -154,6 +154,28 @@ impl Mapping {
         Some(unsafe { AtomicU32::from_ptr(word) })
     }
 
+    /// The 32-bit word at this place of a layout, which lies within the mapping: its maker has seen to that.
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
+    #[inline]
+    #[must_use]
+    pub fn half(&self, offset: usize) -> &AtomicU32 {
+        self.atomic_u32(offset).unwrap_or_else(|| beyond(offset))
+    }
+
+    /// The 64-bit word at this place of a layout, like [`Mapping::half`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Mapping::half`].
+    #[inline]
+    #[must_use]
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        self.atomic_u64(offset).unwrap_or_else(|| beyond(offset))
+    }
+
     /// The 64-bit word at `offset` bytes, like [`Mapping::atomic_u32`].
     #[inline]
     #[must_use]
@@ -340,6 +362,11 @@ fn whole_pages(len: usize) -> io::Result<usize> {
 }
 
 const FIXED_LENGTH: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK);
+
+#[cold]
+fn beyond(offset: usize) -> ! {
+    panic!("offset {offset} of a layout does not lie within its mapping")
+}
 
 #[cfg(test)]
 mod tests {

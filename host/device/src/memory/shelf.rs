@@ -131,10 +131,10 @@ impl Shelf {
         let shelf = Self { memory, file, probe };
         let address = std::ptr::from_ref(&*shelf.probe).addr();
         let value = shelf.probe.load(Ordering::Relaxed);
-        shelf.word(layout::PROBE).store(value, Ordering::Relaxed);
+        shelf.memory.word(layout::PROBE).store(value, Ordering::Relaxed);
         let address = u64::try_from(address).unwrap_or(0);
-        shelf.word(layout::PROBE_ADDRESS).store(address, Ordering::Relaxed);
-        shelf.word(layout::MAGIC).store(MAGIC, Ordering::Release);
+        shelf.memory.word(layout::PROBE_ADDRESS).store(address, Ordering::Relaxed);
+        shelf.memory.word(layout::MAGIC).store(MAGIC, Ordering::Release);
         Ok(shelf)
     }
 
@@ -145,36 +145,21 @@ impl Shelf {
         }
         let memory = Mapping::shared_for_reading(&file, layout::BYTES)?;
         let shelf = Self { memory, file, probe: Box::default() };
-        if shelf.word(layout::MAGIC).load(Ordering::Acquire) != MAGIC {
+        if shelf.memory.word(layout::MAGIC).load(Ordering::Acquire) != MAGIC {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a device's shelf"));
         }
         Ok(shelf)
     }
 
-    fn word(&self, at: usize) -> &AtomicU64 {
-        // The layout is a constant, and the mapping as long as it says.
-        static NOWHERE: AtomicU64 = AtomicU64::new(0);
-        let word = self.memory.atomic_u64(at);
-        debug_assert!(word.is_some(), "the layout lies within the mapping");
-        word.unwrap_or(&NOWHERE)
-    }
-
-    fn half(&self, at: usize) -> &AtomicU32 {
-        static NOWHERE: AtomicU32 = AtomicU32::new(0);
-        let word = self.memory.atomic_u32(at);
-        debug_assert!(word.is_some(), "the layout lies within the mapping");
-        word.unwrap_or(&NOWHERE)
-    }
-
     /// Those of the device who sleep and want to be woken.
     #[inline]
     pub(crate) fn sleepers(&self) -> &AtomicU32 {
-        self.half(layout::SLEEPERS)
+        self.memory.half(layout::SLEEPERS)
     }
 
     /// What is found at which address of the owner, by those who may look.
     pub(crate) fn probe(&self) -> (u64, u64) {
-        let load = |at| self.word(at).load(Ordering::Relaxed);
+        let load = |at| self.memory.word(at).load(Ordering::Relaxed);
         (load(layout::PROBE_ADDRESS), load(layout::PROBE))
     }
 
@@ -188,7 +173,7 @@ impl Shelf {
 
     fn directory(&self, block: Block) -> &AtomicU32 {
         let block = usize::try_from(block.index()).unwrap_or(0) % (1 << 16);
-        self.half(layout::DIRECTORY + 4 * block)
+        self.memory.half(layout::DIRECTORY + 4 * block)
     }
 
     /// The word of a queue pair, if the owner has made room for it.
@@ -197,7 +182,7 @@ impl Shelf {
         let number = self.directory(Block::of(qp)).load(Ordering::Acquire).checked_sub(1)?;
         let number = usize::try_from(number).ok().filter(|n| *n < layout::BLOCKS_MAX)?;
         let within = usize::try_from(qp.get()).ok()? % (1 << BLOCK_BITS);
-        Some(self.word(layout::QPS + 8 * ((number << BLOCK_BITS) + within)))
+        Some(self.memory.word(layout::QPS + 8 * ((number << BLOCK_BITS) + within)))
     }
 
     /// The record of the region with this index.

@@ -9,7 +9,7 @@
 //! # Safety
 //!
 //! 1. Between [`Lane::begin`] and the end of its [`Visit`] the owner keeps a region in place whose key
-//!    was seen during the visit: it waits for visits before it lets go of memory (`lane.rs`).
+//!    was seen during the visit: it waits for visits before it lets go of memory (`visits.rs`).
 //! 2. Pages that both have mapped are of sealed files: they cannot be cut short. Offsets are checked
 //!    against our own mapping of them, whatever the owner published; and what is mapped for reading is
 //!    claimed for reading only.
@@ -18,7 +18,8 @@
 //! 4. Local bytes are registered and pinned while they are copied (`region.rs`, rule 2).
 
 use crate::link::shm::SEGMENT_BYTES;
-use crate::link::shm::lane::{InRing, Lane, Lent, PIECE_BYTES, Visit};
+use crate::link::shm::lane::{InRing, Lane, Lent, PIECE_BYTES};
+use crate::link::shm::visits::Visit;
 use crate::memory::copying::{copy_short, copy_word, move_long};
 use crate::memory::local::{Local, Sge, Source, parts};
 use crate::memory::maps::Theirs;

@@ -21,6 +21,7 @@ use crate::latch::{Latch, Latched};
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::bell::Rope;
 use crate::link::shm::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
+use crate::link::shm::visits::{self, Counters, Visit};
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS};
 use crate::memory::commons::{Commons, Neighbour};
 use crate::memory::copying::{copy_short, read_word};
@@ -110,11 +111,11 @@ impl Ring {
     }
 
     fn rung(&self) -> &AtomicU32 {
-        half(&self.memory, self.base + RUNG)
+        self.memory.half(self.base + RUNG)
     }
 
     fn left(&self) -> &AtomicU32 {
-        half(&self.memory, self.base + LEFT)
+        self.memory.half(self.base + LEFT)
     }
 
     /// The `len` bytes of records from `at` on; `None` if they are not all in the ring.
@@ -208,18 +209,8 @@ impl Memory for Ring {
     }
 
     fn read_up_to(&self) -> &AtomicU64 {
-        static NOWHERE: AtomicU64 = AtomicU64::new(0);
-        let word = self.memory.atomic_u64(self.base);
-        debug_assert!(word.is_some(), "the layout lies within the mapping");
-        word.unwrap_or(&NOWHERE)
+        self.memory.word(self.base)
     }
-}
-
-fn half(memory: &Mapping, at: usize) -> &AtomicU32 {
-    static NOWHERE: AtomicU32 = AtomicU32::new(0);
-    let word = memory.atomic_u32(at);
-    debug_assert!(word.is_some(), "the layout lies within the mapping");
-    word.unwrap_or(&NOWHERE)
 }
 
 /// Memory for both directions.
@@ -358,52 +349,41 @@ impl Lane {
         }
     }
 
-    /// Somebody of either side is at the other's memory.
-    fn visitors(&self, side: usize, phase: usize) -> &AtomicU32 {
-        half(&self.rails.memory, ACTIVE + (2 * side + phase) * 128)
-    }
-
-    /// Which of two counters visitors of a side use: the other side's to change.
-    fn phase(&self, side: usize) -> &AtomicU32 {
-        half(&self.rails.memory, PHASES + side * 128)
-    }
-
     /// Goes to look at the other's memory: what is published there now stays until the visit ends.
     #[inline]
     pub(crate) fn begin(&self) -> Visit<'_> {
-        if self.rails.own {
-            return Visit { visitors: None }; // Pins do it.
+        match self.rails.own {
+            true => Visit::UNCOUNTED, // Pins do it.
+            false => Visit::begin(self.visitors(self.rails.side)),
         }
-        let side = self.rails.side;
-        let phase = usize::from(self.phase(side).load(Ordering::Relaxed) & 1 != 0);
-        let visitors = self.visitors(side, phase);
-        visitors.fetch_add(1, Ordering::SeqCst);
-        Visit { visitors: Some(visitors) }
+    }
+
+    /// Those of this side at the other's memory.
+    #[inline]
+    fn visitors(&self, side: usize) -> Visitors<'_> {
+        Visitors { memory: &self.rails.memory, side }
     }
 
     /// Waits until every visit of the other end that has begun before the call has ended; one call
-    /// at a time. The counters change places twice, so that new visits do not prolong the wait.
+    /// at a time.
     ///
     /// An end that is stopped in the midst of a visit for [`VISIT_MAX`] is cut off, and is not waited for again;
     /// false as long as it may be at it still.
     pub(crate) fn wait_for_peer(&self) -> bool {
-        let side = 1 - self.rails.side;
         let patience =
             if self.stalled.load(Ordering::Relaxed) { Duration::ZERO } else { VISIT_MAX };
         let until = Instant::now() + patience;
-        for _ in 0..2 {
-            let old = self.phase(side).fetch_xor(1, Ordering::SeqCst) & 1;
-            let visitors = self.visitors(side, usize::from(old != 0));
-            while visitors.load(Ordering::SeqCst) != 0 && !self.gone.load(Ordering::Acquire) {
-                if Instant::now() >= until {
-                    self.stalled.store(true, Ordering::Relaxed);
-                    self.cut();
-                    return false;
-                }
-                std::thread::yield_now();
-            }
+        let waits = || {
+            std::thread::yield_now();
+            !self.gone.load(Ordering::Acquire) && Instant::now() < until
+        };
+        let visitors = self.visitors(1 - self.rails.side);
+        if visits::wait(visitors, waits) || self.gone.load(Ordering::Acquire) {
+            return true;
         }
-        true
+        self.stalled.store(true, Ordering::Relaxed);
+        self.cut();
+        false
     }
 
     /// Writes what makes no sense where the other end reads next, if nothing was written before.
@@ -449,8 +429,7 @@ impl Lane {
 
     /// The other end is not at our memory.
     pub(crate) fn is_vacant(&self) -> bool {
-        let side = 1 - self.rails.side;
-        (0..2).all(|phase| self.visitors(side, phase).load(Ordering::SeqCst) == 0)
+        visits::is_vacant(self.visitors(1 - self.rails.side))
     }
 
     /// There is room for datagrams, or there is not; says for how many nanoseconds it has been so.
@@ -493,6 +472,25 @@ impl Lane {
     }
 }
 
+/// The counters of one side's visits, in the memory of a lane.
+#[derive(Clone, Copy, Debug)]
+struct Visitors<'a> {
+    memory: &'a Mapping,
+    side: usize,
+}
+
+impl<'a> Counters<'a> for Visitors<'a> {
+    #[inline]
+    fn phase(self) -> &'a AtomicU32 {
+        self.memory.half(PHASES + self.side * 128)
+    }
+
+    #[inline]
+    fn visitors(self, phase: bool) -> &'a AtomicU32 {
+        self.memory.half(ACTIVE + (2 * self.side + usize::from(phase)) * 128)
+    }
+}
+
 /// What a queue pair allows its peer at the other end.
 #[derive(Debug)]
 pub(crate) struct Grant {
@@ -515,21 +513,6 @@ pub(crate) enum Takes {
     ItSoon,
     /// It is lost.
     Nothing,
-}
-
-/// Somebody is at the other end's memory.
-#[derive(Debug)]
-pub(crate) struct Visit<'a> {
-    visitors: Option<&'a AtomicU32>,
-}
-
-impl Drop for Visit<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(visitors) = self.visitors {
-            visitors.fetch_sub(1, Ordering::Release);
-        }
-    }
 }
 
 /// How long a visit lasts at most: a copy, by a process that may have lost its processor.

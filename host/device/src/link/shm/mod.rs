@@ -5,6 +5,7 @@ pub(crate) mod direct;
 pub(crate) mod lane;
 pub(crate) mod ring;
 pub(crate) mod usher;
+pub(crate) mod visits;
 
 use crate::sync;
 use adverb_engine::Capabilities;

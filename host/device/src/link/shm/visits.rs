@@ -1,0 +1,67 @@
+//! Visits of one process to another one's memory, and how the owner waits for them before it lets go of memory.
+//!
+//! A visitor counts itself in, looks whether what it wants is still published, uses it, and counts itself out. The
+//! owner takes back what it has published, then waits until all visits have ended that may have seen it. There
+//! are two counters, and a phase that says which one newcomers use: the owner changes it, so that newcomers do not
+//! prolong the wait. It changes it twice, for a visitor may read the phase long before it counts itself in.
+//!
+//! `tests/visits_model.rs` tries every interleaving.
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// Where the counters of one side's visitors are.
+pub(crate) trait Counters<'a>: Copy {
+    /// Which of two counters newcomers use: the lowest bit. The owner's to change.
+    fn phase(self) -> &'a AtomicU32;
+
+    /// Visits under way that have begun in a phase.
+    fn visitors(self, phase: bool) -> &'a AtomicU32;
+}
+
+/// A visit: what was published when it began stays until it ends.
+#[derive(Debug)]
+pub(crate) struct Visit<'a> {
+    visitors: Option<&'a AtomicU32>,
+}
+
+impl<'a> Visit<'a> {
+    /// One that no owner waits for.
+    pub(crate) const UNCOUNTED: Self = Self { visitors: None };
+
+    #[inline]
+    pub(crate) fn begin(counters: impl Counters<'a>) -> Self {
+        let phase = counters.phase().load(Ordering::Relaxed) & 1 != 0;
+        let visitors = counters.visitors(phase);
+        visitors.fetch_add(1, Ordering::SeqCst);
+        Self { visitors: Some(visitors) }
+    }
+}
+
+impl Drop for Visit<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(visitors) = self.visitors {
+            visitors.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+/// Waits until every visit has ended that has begun before the call; one call at a time. `goes_on` is called
+/// between looks; false as soon as that is.
+pub(crate) fn wait<'a>(counters: impl Counters<'a>, mut goes_on: impl FnMut() -> bool) -> bool {
+    (0..2).all(|_| {
+        let old = counters.phase().fetch_xor(1, Ordering::SeqCst) & 1 != 0;
+        let visitors = counters.visitors(old);
+        while visitors.load(Ordering::SeqCst) != 0 {
+            if !goes_on() {
+                return false;
+            }
+        }
+        true
+    })
+}
+
+/// No visit is under way.
+pub(crate) fn is_vacant<'a>(counters: impl Counters<'a>) -> bool {
+    [false, true].iter().all(|phase| counters.visitors(*phase).load(Ordering::SeqCst) == 0)
+}
