@@ -6,8 +6,9 @@
 //! that is ours). Nothing else here is unsafe.
 
 use crate::ah::{self, Ah, AhError, GlobalRoute};
+use crate::attr::{DeviceAttr, PortAttr};
 use crate::channel::CompChannel;
-use crate::cq::{COMP_VECTORS, Cq, CqConfig, WorkCompletion};
+use crate::cq::{Cq, CqConfig, WorkCompletion};
 use crate::error::{AllocateError, CreateError, OpenError};
 use crate::events::AsyncEvents;
 use crate::memory::{Buf, Dm, Mr, NullMr};
@@ -18,8 +19,8 @@ use crate::srq::{Srq, SrqConfig};
 use crate::story;
 use crate::transport::{InDomain, Rc};
 use adverb_device::{
-    Access, AhAttr, Device, GidEntry, GroupLimits, PathMtu, Pkey, PortConfig as ContextConfig,
-    PortCounters, QpCounters, QpLimits, WindowKind as MwKind,
+    Access, AhAttr, Device, GidEntry, Pkey, PortConfig as ContextConfig, PortCounters, QpCounters,
+    WindowKind as MwKind,
 };
 use std::io;
 use std::os::fd::AsFd;
@@ -51,99 +52,6 @@ pub fn devices() -> io::Result<Vec<Device>> {
 pub struct Context {
     port: Port,
     events: Events,
-}
-
-/// Bounds of a device. `struct ibv_device_attr`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-#[doc(alias = "ibv_device_attr")]
-pub struct DeviceAttr {
-    /// Identifier of the node.
-    pub node_guid: u64,
-    /// Who made it: 0xffffff for software devices.
-    pub vendor_id: u32,
-    /// Its maker's number for what it is.
-    pub vendor_part_id: u32,
-    /// Its maker's number for its version.
-    pub hw_ver: u32,
-    /// Ports; they count from 1. The first is used.
-    pub phys_port_cnt: u8,
-    /// Requests outstanding in one queue.
-    pub max_qp_wr: u32,
-    /// Pieces of one buffer.
-    pub max_sge: u32,
-    /// Completions in one queue.
-    pub max_cqe: u32,
-    /// READs and atomics of peers that one queue pair remembers.
-    pub max_qp_rd_atom: u8,
-    /// READs and atomics under way from one queue pair.
-    pub max_qp_init_rd_atom: u8,
-    /// Bytes inline.
-    pub max_inline: u32,
-    /// Multicast groups that queue pairs of one process are attached to at once.
-    pub max_mcast_grp: u32,
-    /// Queue pairs of one process that are attached to one multicast group.
-    pub max_mcast_qp_attach: u32,
-    /// The same, to all groups together.
-    pub max_total_mcast_qp_attach: u32,
-    /// Completion vectors: what [`crate::CqConfig::comp_vector`] can be, and one more.
-    pub num_comp_vectors: u32,
-}
-
-impl DeviceAttr {
-    /// What every software device has in common; the identifier is left out.
-    pub const SOFT: Self = Self {
-        node_guid: 0,
-        vendor_id: 0x00ff_ffff,
-        vendor_part_id: 0,
-        hw_ver: 0,
-        phys_port_cnt: 1,
-        max_qp_wr: QpLimits::WR_MAX,
-        max_sge: QpLimits::SGE_MAX,
-        max_cqe: adverb_device::CompletionQueue::CAPACITY_MAX,
-        max_qp_rd_atom: QpLimits::RD_ATOMIC_MAX,
-        max_qp_init_rd_atom: QpLimits::RD_ATOMIC_MAX,
-        max_inline: QpLimits::INLINE_MAX,
-        max_mcast_grp: GroupLimits::GROUPS,
-        max_mcast_qp_attach: GroupLimits::MEMBERS,
-        max_total_mcast_qp_attach: GroupLimits::GROUPS * GroupLimits::MEMBERS,
-        num_comp_vectors: COMP_VECTORS,
-    };
-}
-
-/// What a port is like now. `struct ibv_port_attr`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-#[doc(alias = "ibv_port_attr")]
-pub struct PortAttr {
-    /// It carries traffic.
-    pub active: bool,
-    /// The largest path MTU there is.
-    pub max_mtu: PathMtu,
-    /// The largest path MTU that fits the interface.
-    pub active_mtu: PathMtu,
-    /// Entries of the GID table.
-    pub gid_tbl_len: usize,
-    /// Entries of the P_Key table.
-    pub pkey_tbl_len: usize,
-    /// The longest message, in bytes.
-    pub max_msg_sz: u32,
-}
-
-impl PortAttr {
-    /// What the port of a software device is like, which is `now` like this, or has gone.
-    pub(crate) fn of(device: &Device, now: Option<&Device>) -> Self {
-        let active = now.is_some_and(|device| device.active);
-        let device = now.unwrap_or(device);
-        Self {
-            active,
-            max_mtu: PathMtu::B4096,
-            active_mtu: device.active_mtu(),
-            gid_tbl_len: device.gids.len(),
-            pkey_tbl_len: 1,
-            max_msg_sz: 1 << 31,
-        }
-    }
 }
 
 impl Context {

@@ -198,9 +198,6 @@ impl CqConfig<'_> {
     }
 }
 
-/// Completion vectors of a software device.
-pub(crate) const COMP_VECTORS: u32 = 1;
-
 impl fmt::Debug for Cq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cq").field("capacity", &self.capacity()).finish_non_exhaustive()

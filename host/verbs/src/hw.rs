@@ -15,8 +15,7 @@ pub(crate) use self::cq::Cq;
 pub(crate) use self::qp::{Makings, Qp, To};
 pub(crate) use self::srq::Srq;
 
-use crate::ah::AhError;
-use crate::context::{DeviceAttr, PortAttr};
+use crate::attr::{DeviceAttr, PortAttr};
 use adverb_device::locks::Mutex;
 use adverb_device::{
     AhAttr, AsyncEvent, ConnectError, Device, Element, EventKind, Gid, GidEntry, GidKind, Marks,
@@ -309,10 +308,10 @@ impl Domain {
     }
 
     /// Makes an address handle.
-    pub(crate) fn create_ah(&self, attr: AhAttr) -> Result<Ah, AhError> {
+    pub(crate) fn create_ah(&self, attr: AhAttr) -> Result<Ah, ConnectError> {
         let port = &self.port;
         port.has_gid(attr.gid_index)?;
-        let failed = |error| AhError::Connect(port.refused("make an address handle", error));
+        let failed = |error| port.refused("make an address handle", error);
         let pd = self.pd().map_err(failed)?;
         let raw = adverb_ibv::Ah::new(pd, way(attr)).map_err(failed)?;
         Ok(Ah { raw: Arc::new(raw), attr })

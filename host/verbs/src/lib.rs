@@ -91,6 +91,7 @@
 //! in any order, with work outstanding, or leaked.
 
 mod ah;
+mod attr;
 mod channel;
 mod context;
 mod cq;
@@ -123,8 +124,9 @@ pub use adverb_device::{
     WcStatus, WindowKind as MwKind, diag_counters, hw_counters, neighbours_path, survey,
 };
 pub use ah::{Ah, AhError, GlobalRoute};
+pub use attr::{DeviceAttr, PortAttr, QpCap};
 pub use channel::{CompChannel, CqEvent};
-pub use context::{Context, DeviceAttr, Pd, PortAttr, devices};
+pub use context::{Context, Pd, devices};
 pub use cq::{Completion, Completions, Cq, CqConfig, WorkCompletion};
 pub use error::{
     AllocateError, BindMwError, Busy, CreateError, Lacks, NotifyError, OpenError, PollError,
@@ -135,7 +137,7 @@ pub use events::AsyncEvents;
 pub use futures::{AsyncCompChannel, AsyncEventStream};
 pub use memory::{Buf, DeregisterError, Dm, Lent, Memory, Mr, MrSlice, NullMr, ReregisterError};
 pub use mw::{Mw, MwBind};
-pub use qp::{Modify, Qp, QpAttr, QpCap, QpConfig, RcConnect, UcConnect};
+pub use qp::{Modify, Qp, QpAttr, QpConfig, RcConnect, UcConnect};
 pub use remote::{ParseRemoteError, RemoteQp, RemoteSlice};
 pub use scope::Scope;
 pub use srq::{Srq, SrqConfig};

@@ -6,7 +6,7 @@
 //! against its table of regions, so that a wrong one is a failed request and not a wild access; what
 //! it cannot know is whether somebody holds a reference to the bytes. That is the caller's promise.
 
-use crate::context::DeviceAttr;
+use crate::attr::{DeviceAttr, QpCap};
 use crate::cq::{Cq, Link};
 use crate::error::{CreateError, Rejected};
 use crate::provider::{self, Domain, Events, Port};
@@ -94,22 +94,6 @@ impl<'a> QpConfig<'a> {
         }
         Ok(())
     }
-}
-
-/// What a queue pair can hold. `struct ibv_qp_cap`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[doc(alias = "ibv_qp_cap")]
-pub struct QpCap {
-    /// Send requests outstanding at once.
-    pub max_send_wr: u32,
-    /// Receives outstanding at once; 0 with a shared receive queue.
-    pub max_recv_wr: u32,
-    /// Pieces of a send request's buffer.
-    pub max_send_sge: u32,
-    /// Pieces of a receive's buffer.
-    pub max_recv_sge: u32,
-    /// Bytes inline.
-    pub max_inline: u32,
 }
 
 /// Unsignaled requests that hold their memory until a signaled one is posted, which takes them over.

@@ -4,7 +4,8 @@
 //!
 //! Raw posting hands addresses and keys to the device as they are: see `qp.rs`.
 
-use crate::context::{DeviceAttr, Pd};
+use crate::attr::DeviceAttr;
+use crate::context::Pd;
 use crate::cq::{Cq, Owned};
 use crate::error::{Busy, CreateError, Rejected};
 use crate::provider::{self, Domain, Events, Port};

@@ -28,7 +28,7 @@ const CIRCLES: [(&str, usize, &str); 4] = [
         "the benchmark's arguments, plan and report are written against one another",
     ),
     ("host/session", 19, "channels, endpoints and links own one another"),
-    ("host/verbs", 21, "each object names the provider's enum, and that all objects"),
+    ("host/verbs", 19, "each object names the provider's enum, and that all objects"),
 ];
 
 /// Files of a crate, by the module that each is, and the modules that it uses.

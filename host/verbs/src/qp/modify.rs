@@ -1,6 +1,7 @@
 //! Every state and attribute by itself: modify and query, as C has them.
 
-use super::{Chain, Qp, QpCap};
+use super::{Chain, Qp};
+use crate::attr::QpCap;
 use crate::srq::Srq;
 use crate::story;
 use crate::transport::Transport;
