@@ -53,9 +53,9 @@ impl Window {
     const MARK_GAIN: u32 = 16;
     /// A round trip is long from here on, in nanoseconds: more than a software peer's own delays.
     const LONG_NS: u64 = 1_000_000;
-    /// Time that packets may wait, in nanoseconds, besides a quarter of the shortest round trip: a software peer whose
-    /// thread is not scheduled takes milliseconds, and a window that such delays close stays closed.
-    const DELAY_NS: u64 = 8_000_000;
+    /// Time that packets may wait, in nanoseconds, besides a quarter of the shortest round trip: a software peer on a
+    /// busy machine takes tens of milliseconds to be scheduled, which is no queue, and a small window makes it worse.
+    const DELAY_NS: u64 = 200_000_000;
     /// Delay closes the window no further than this, for the same reason.
     const DELAY_LIMIT_MIN: u32 = 64;
 
