@@ -39,7 +39,7 @@ pub(crate) use inbox::{
     Arrival, Content, Request, Sleeper, content, dropped, next_len, receive as receive_one,
 };
 pub(crate) use mailbox::{Mailbox, counts};
-pub(crate) use outbox::{mind, send};
+pub(crate) use outbox::{mind, send, warm};
 pub(crate) use post::Post;
 
 /// Whether a socket is one whose datagrams may go into, or come out of, a mailbox.

@@ -9,6 +9,7 @@ mod bytes;
 mod descriptors;
 mod extra;
 mod files;
+mod lending;
 mod multiplexing;
 mod numbers;
 mod printing;

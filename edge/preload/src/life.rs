@@ -9,7 +9,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::extra::stamps;
+use crate::extra::{loans, stamps};
 use crate::holders::Heir;
 use crate::lock::Lock;
 use crate::slot::{self, Carrier, Kind, Slot};
@@ -172,6 +172,7 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
         exports::streams(),
         doors::opening(),
         doorbell::opening(),
+        loans::lock(),
         epoll::free(),
         table::changes(),
     ]

@@ -34,7 +34,7 @@ use crate::shelter::Mapping;
 use crate::{alive, meeting, raw};
 
 /// What the header says first.
-pub(crate) const MAGIC: u64 = 0x0008_6264_615f_6b73;
+pub(crate) const MAGIC: u64 = 0x0009_6264_615f_6b73;
 /// The segment has been offered, and nobody has taken it.
 pub(crate) const OFFERED: u32 = 1;
 /// Both ends have it.
@@ -148,6 +148,8 @@ struct Sender {
 #[repr(C, align(128))]
 pub(crate) struct Consumer {
     tail: AtomicU64,
+    /// So many bytes behind it the program still has, where they lie: no room for the sender.
+    held: AtomicU64,
     /// How many bytes it has taken from the kernel.
     pub(crate) taken: AtomicU64,
     /// How many bells it has taken from the kernel.
@@ -603,11 +605,70 @@ impl Ring<'_> {
         self.direction.producer.head.load(Ordering::Acquire)
     }
 
+    /// Up to where the sender may write again: the reader's cursor, less what its program still has. In this
+    /// order: the reader says first that it lends more, and then that it has got further.
+    #[inline]
+    fn free_to(&self) -> u64 {
+        let Consumer { tail, held, .. } = &self.direction.consumer;
+        let tail = tail.load(Ordering::Acquire);
+        tail.wrapping_sub(held.load(Ordering::Acquire))
+    }
+
+    /// The reader has got from one position to another. If its program has some of what lies behind, it has it
+    /// still.
+    #[inline]
+    fn advance(&self, from: u64, to: u64) {
+        let Consumer { tail, held, .. } = &self.direction.consumer;
+        let before = held.load(Ordering::Relaxed);
+        if before != 0 {
+            held.store(before.wrapping_add(to.wrapping_sub(from)), Ordering::Release);
+        }
+        tail.store(to, Ordering::Release);
+    }
+
+    /// Lends bytes where they lie, at most `most`, in as many pieces as there is room for in `parts`. Returns how
+    /// many pieces and bytes, and the position of the first. The lock for receiving is held.
+    ///
+    /// The sender can change what is lent, as it can change everything in the ring.
+    pub(crate) fn lend(
+        &self,
+        most: usize,
+        parts: &mut [libc::iovec],
+    ) -> Result<(usize, usize, u64), Broken> {
+        let (start, available) = self.readable()?;
+        let grown_at = self.grown_at();
+        let (mut count, mut done, mut at) = (0, 0, start);
+        for part in parts {
+            let (offset, room) = self.place(at, grown_at);
+            let run = available.min(most).saturating_sub(done).min(room);
+            if run == 0 {
+                break;
+            }
+            // In bounds: `offset + room` is at most the ring's length (rule 2).
+            let base = self.bytes.wrapping_add(offset).cast();
+            *part = libc::iovec { iov_base: base, iov_len: run };
+            (count, done, at) = (count + 1, done + run, at.wrapping_add(word(run)));
+        }
+        if done > 0 {
+            let Consumer { tail, held, .. } = &self.direction.consumer;
+            held.fetch_add(word(done), Ordering::AcqRel);
+            tail.store(at, Ordering::Release);
+        }
+        Ok((count, done, start))
+    }
+
+    /// The program has given back what it had before `oldest`, or everything. The lock for receiving is held.
+    pub(crate) fn take_back(&self, oldest: Option<u64>) {
+        let Consumer { tail, held, .. } = &self.direction.consumer;
+        let tail = tail.load(Ordering::Relaxed);
+        held.store(oldest.map_or(0, |oldest| tail.wrapping_sub(oldest)), Ordering::Release);
+    }
+
     /// Whether there is room for a byte, for the sender.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         let head = self.direction.sender.head.load(Ordering::Acquire);
-        let tail = self.direction.consumer.tail.load(Ordering::Acquire);
+        let tail = self.free_to();
         self.room(head, tail, self.grows_at()).0 > 0
     }
 
@@ -641,7 +702,7 @@ impl Ring<'_> {
 
     #[inline]
     fn is_roomy(&self, head: u64, grown_at: u64) -> bool {
-        let tail = self.direction.consumer.tail.load(Ordering::Acquire);
+        let tail = self.free_to();
         let (room, len) = self.room(head, tail, grown_at);
         room >= len / 2
     }
@@ -675,8 +736,8 @@ impl Ring<'_> {
         if producer.skip_from.load(Ordering::Relaxed) == tail {
             let to = producer.skip_to.load(Ordering::Relaxed);
             if to > tail && to.wrapping_sub(tail) <= word(self.sizes.first + self.sizes.large) {
+                self.advance(tail, to);
                 tail = to;
-                consumer.tail.store(tail, Ordering::Release);
             }
         }
         let available = head.wrapping_sub(tail);
@@ -693,6 +754,7 @@ impl Ring<'_> {
     pub(crate) fn read(&self, into: &mut Cursor<'_>, peek: bool) -> Result<usize, Trouble> {
         let start = into.clone();
         let (mut tail, mut available) = self.readable()?;
+        let begin = tail;
         // After the sender's cursor: what has grown by then is known.
         let grown_at = self.grown_at();
         let mut done = 0;
@@ -715,7 +777,7 @@ impl Ring<'_> {
             return Err(Trouble::Broken);
         }
         if done > 0 && !peek {
-            self.direction.consumer.tail.store(tail, Ordering::Release);
+            self.advance(begin, tail);
         }
         Ok(done)
     }
@@ -749,8 +811,7 @@ impl Ring<'_> {
     pub(crate) fn discard(&self, len: usize) -> Result<usize, Broken> {
         let (tail, available) = self.readable()?;
         let done = available.min(len);
-        let tail = tail.wrapping_add(done.try_into().unwrap_or(0));
-        self.direction.consumer.tail.store(tail, Ordering::Release);
+        self.advance(tail, tail.wrapping_add(word(done)));
         Ok(done)
     }
 
@@ -766,7 +827,7 @@ impl Ring<'_> {
     /// start: what comes next had better not lie where the reader still has it near itself.
     pub(crate) fn write(&self, from: &mut Cursor<'_>, is_stream: bool) -> Result<usize, Trouble> {
         let begin = from.clone();
-        let Direction { producer, sender, consumer, .. } = self.direction;
+        let Direction { producer, sender, .. } = self.direction;
         let mut head = sender.head.load(Ordering::Relaxed);
         let mut tail = sender.tail_seen.load(Ordering::Relaxed);
         let grown_at = self.grows_at();
@@ -780,7 +841,7 @@ impl Ring<'_> {
         // The reader's cursor is in its cache: a stream looks at it once in so many bytes.
         let is_far = restarts && head.wrapping_sub(tail) >= RESTART_BYTES;
         if room < wanted || is_far {
-            tail = consumer.tail.load(Ordering::Acquire);
+            tail = self.free_to();
             if !self.is_possible(head.wrapping_sub(tail)) {
                 return Err(Trouble::Broken);
             }

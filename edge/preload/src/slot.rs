@@ -205,6 +205,9 @@ pub(crate) struct Slot {
     /// Time limits of receiving and sending, in nanoseconds; 0 is none.
     pub(crate) receive_limit_ns: AtomicU64,
     pub(crate) send_limit_ns: AtomicU64,
+    /// What the program has said of it for completions, if it has.
+    pub(crate) user_data: AtomicU64,
+    pub(crate) has_user_data: AtomicBool,
     /// Time stamps that the program wants of what it receives; see `extra/stamps.rs`.
     pub(crate) stamps: AtomicU32,
     /// The rate that sends keep.
@@ -581,6 +584,7 @@ impl Slot {
             &self.is_kernel_only,
             &self.shows_groups,
             &self.is_loop_off,
+            &self.has_user_data,
         ] {
             flag.store(false, o);
         }

@@ -18,6 +18,7 @@ use adverb_sockconf::{Level, Load};
 use crate::closing;
 use crate::config;
 use crate::doorbell;
+use crate::extra::loans::Loan;
 use crate::extra::pacing;
 use crate::log;
 use crate::meeting;
@@ -49,7 +50,7 @@ pub(crate) enum Step {
 
 /// How to receive.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Receive {
+pub(crate) struct Receive<'a> {
     /// What is read stays where it is.
     pub(crate) peek: bool,
     /// All that was asked for, or nothing yet.
@@ -58,9 +59,11 @@ pub(crate) struct Receive {
     pub(crate) discard: bool,
     /// Do not wait.
     pub(crate) now: bool,
+    /// What comes out of a ring may be lent where it lies, rather than copied.
+    pub(crate) loan: Option<&'a Loan<'a>>,
 }
 
-impl Receive {
+impl Receive<'_> {
     fn kernel_flags(self) -> c_int {
         let peek = if self.peek { libc::MSG_PEEK } else { 0 };
         let discard = if self.discard { libc::MSG_TRUNC } else { 0 };
@@ -80,7 +83,7 @@ const NO_PARTS: [libc::iovec; PARTS_MAX] =
     [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
 
 /// Receives at most `most` bytes from the kernel, without waiting.
-fn kernel_receive(fd: c_int, cursor: &mut Cursor<'_>, most: usize, how: Receive) -> Answer {
+fn kernel_receive(fd: c_int, cursor: &mut Cursor<'_>, most: usize, how: Receive<'_>) -> Answer {
     let mut parts = NO_PARTS;
     let count = cursor.rest(most, &mut parts);
     let mut message = message(parts.get_mut(..count).unwrap_or(&mut []));
@@ -126,7 +129,7 @@ fn arrive(slot: &Slot, fd: c_int) {
 }
 
 /// Receives what is there. The cursor moves by as many bytes as the answer says.
-pub(crate) fn try_receive(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive) -> Step {
+pub(crate) fn try_receive(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
     if let Some(error) = slot.take_error() {
         return Step::Failed(Errno(error));
     }
@@ -165,7 +168,7 @@ fn is_left_behind(slot: &Slot, segment: &Segment) -> bool {
 
 /// Through the kernel. The first bytes of a connection that was accepted are the moment to look for
 /// an offer: a peer that makes one does so before it sends.
-fn receive_unsettled(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive) -> Step {
+fn receive_unsettled(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
     match kernel_receive(fd, into, usize::MAX, how) {
         Ok(0) if into.remaining() > 0 => Step::Ended,
         Ok(got) => {
@@ -218,7 +221,7 @@ fn receive_settled(
     segment: &Segment,
     fd: c_int,
     into: &mut Cursor<'_>,
-    how: Receive,
+    how: Receive<'_>,
 ) -> Step {
     let ring = segment.incoming(slot.end());
     let (producer, consumer) = (&ring.direction.producer, &ring.direction.consumer);
@@ -291,9 +294,11 @@ fn receive_ring(
     ring: Ring<'_>,
     fd: c_int,
     into: &mut Cursor<'_>,
-    how: Receive,
+    how: Receive<'_>,
 ) -> Step {
-    let read = if how.discard && !how.peek {
+    let read = if let Some(loan) = how.loan {
+        loan.lend(false, |pieces| ring.lend(loan.most, pieces)).map_err(Trouble::from)
+    } else if how.discard && !how.peek {
         ring.discard(into.remaining()).map_err(Trouble::from)
     } else {
         ring.read(into, how.peek)
@@ -338,7 +343,7 @@ fn is_left(slot: &Slot) -> bool {
 }
 
 /// The peer has gone back to the kernel, and the ring is empty: what comes now comes from there.
-fn receive_after_ring(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive) -> Step {
+fn receive_after_ring(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
     let Some(segment) = slot.mapped() else { return Step::Nothing };
     if !retreat::is_heard(slot, segment, fd) {
         let has_bytes = segment.incoming(slot.end()).has_bytes();
@@ -397,6 +402,25 @@ fn ring_for_room(slot: &Slot, ring: Ring<'_>, fd: c_int) {
         switch(slot, segment);
     }
     ring_once(slot, segment, fd);
+}
+
+/// Goes the way of a send as far as the ring that it would write to. Returns whether there is one.
+pub(crate) fn warm(slot: &Slot, fd: c_int) -> bool {
+    arrive(slot, fd);
+    let _held = slot.sending.hold();
+    let Some(segment) = slot.segment().filter(|_| slot.carrier() == Carrier::Rings) else {
+        return false;
+    };
+    let ring = segment.outgoing(slot.end());
+    ring.prepare();
+    std::hint::black_box(ring.has_room());
+    std::hint::black_box(ring.direction.consumer.sleep.armed.load(Ordering::Relaxed));
+    true
+}
+
+/// What was lent of a ring has come back: there may be room for a writer that waits.
+pub(crate) fn returned(slot: &Slot, ring: Ring<'_>, fd: c_int) {
+    ring_for_room(slot, ring, fd);
 }
 
 /// Wakes a sleeper who has armed `bell` and sleeps on that very word. Returns whether there is one who has to
@@ -1107,7 +1131,7 @@ fn last_look(slot: &Slot, fd: c_int, mut attempt: impl FnMut() -> Step) -> Step 
 }
 
 /// Receives, waiting as the socket's options and `how` say.
-pub(crate) fn receive(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Receive) -> Answer {
+pub(crate) fn receive(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Receive<'_>) -> Answer {
     raw::cancellation_point();
     let now = how.now || slot.is_nonblocking.load(Ordering::Relaxed);
     let mut cursor = Cursor::new(parts);

@@ -10,12 +10,14 @@
 //! An entry is 0, the address of a slot with the last bit set, or the address of an epoll instance
 //! with the second last bit set. Slots are never unmapped, epoll instances never freed.
 
+use std::any::Any;
 use std::ffi::c_int;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::epoll::{Epoll, Instance};
+use crate::extra::loans::Keep;
 use crate::lock::Lock;
 use crate::raw::{self, Errno};
 use crate::slot::Slot;
@@ -120,6 +122,24 @@ pub(crate) struct Pin(&'static Slot);
 impl Pin {
     pub(crate) fn slot(&self) -> &'static Slot {
         self.0
+    }
+}
+
+impl Clone for Pin {
+    fn clone(&self) -> Self {
+        // It is in use, so it can be used once more.
+        self.0.retain();
+        Self(self.0)
+    }
+}
+
+impl Keep for Pin {
+    fn key(&self) -> usize {
+        ptr::from_ref(self.0).addr()
+    }
+
+    fn keep(&self) -> Box<dyn Any + Send> {
+        Box::new(self.clone())
     }
 }
 

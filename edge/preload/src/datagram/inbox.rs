@@ -7,6 +7,7 @@
 
 #![expect(clippy::as_conversions, reason = "lengths of the C library have other widths")]
 
+use std::convert::Infallible;
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{Ordering, fence};
@@ -14,6 +15,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
 use super::post::Inbox;
 use super::{outbox, post, sleep_until_readable};
+use crate::extra::loans::Loan;
 use crate::extra::stamps::Control;
 use crate::parts::Cursor;
 use crate::patience::{self, Patience, Spin};
@@ -32,6 +34,8 @@ pub(crate) struct Request<'a> {
     pub(crate) control: *mut c_void,
     pub(crate) control_len: usize,
     pub(crate) flags: c_int,
+    /// What comes out of a mailbox may be lent where it lies, rather than copied.
+    pub(crate) loan: Option<&'a Loan<'a>>,
 }
 
 impl Request<'_> {
@@ -275,7 +279,8 @@ fn has_stranger(slot: &Slot, fd: c_int, mailbox: &Mailbox) -> bool {
     if raw::poll_now(fd, libc::POLLIN) != Ok(libc::POLLIN) {
         return false;
     }
-    let request = Request { parts: &[], control: std::ptr::null_mut(), control_len: 0, flags: 0 };
+    let request =
+        Request { parts: &[], control: std::ptr::null_mut(), control_len: 0, flags: 0, loan: None };
     match from_kernel(slot, fd, request, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) {
         Ok(arrival) => address::read(&arrival.from).is_some_and(|from| !mailbox.knows(from)),
         // An error that is pending is the program's to see, and this call has taken it.
@@ -294,6 +299,17 @@ fn from_ring(
     if rise(&counters.rx_waiting_bytes_max, mailbox.waiting_bytes(front)) {
         rise(&counters.rx_waiting_packets_max, mailbox.waiting());
     }
+    let from = mailbox.address(front);
+    if let Some(loan) = request.loan.filter(|_| !request.peeks()) {
+        let take = |pieces: &mut _| {
+            let (count, start) = mailbox.lend(front, pieces);
+            Ok::<_, Infallible>((count, front.len, start))
+        };
+        let _ = loan.lend(true, take);
+        mailbox.set_peeked(Peeked::Nothing);
+        let (from, from_len) = sender_of(mailbox, from);
+        return Ok(Arrival { len: front.len, from, from_len, ..Arrival::empty() });
+    }
     let Ok(copied) = mailbox.copy(front, &mut Cursor::new(request.parts)) else {
         if mailbox.is_spoilt() {
             return Err(Errno::AGAIN); // A page of the mailbox is missing, which is given up.
@@ -305,11 +321,7 @@ fn from_ring(
         return Err(Errno::FAULT);
     };
     let is_cut = copied < front.len;
-    let from = mailbox.address(front);
-    let (from, from_len) = match from {
-        Some(from) => address::write(from, mailbox.domain()),
-        None => (Arrival::empty().from, 0),
-    };
+    let (from, from_len) = sender_of(mailbox, from);
     if request.peeks() {
         mailbox.set_peeked(Peeked::Ring);
     } else {
@@ -328,6 +340,17 @@ fn from_ring(
         is_from_ring: true,
         sent: Sent::Somewhere,
     })
+}
+
+/// The address of a sender as the program gets it, and its length.
+fn sender_of(
+    mailbox: &Mailbox,
+    from: Option<SocketAddr>,
+) -> (libc::sockaddr_storage, libc::socklen_t) {
+    match from {
+        Some(from) => address::write(from, mailbox.domain()),
+        None => (Arrival::empty().from, 0),
+    }
 }
 
 impl Arrival {

@@ -31,7 +31,7 @@ use crate::{meeting, raw};
 pub(super) use records::{Front, Peeked, Pushed, Reserved};
 pub(super) use senders::{Expects, Origin, Sender, Sent};
 
-const MAGIC: u64 = 0x0004_7872_626d_6b73;
+const MAGIC: u64 = 0x0005_7872_626d_6b73;
 /// Senders that one mailbox knows at a time; others use the kernel.
 const SENDERS_MAX: usize = 64;
 /// Processes of one family that own a mailbox; if there are more, nobody asks whether they live.
@@ -106,6 +106,9 @@ struct Producer {
     /// What was last known of the readers' cursor, and of what they have released.
     tail_seen: AtomicU64,
     released_seen: AtomicU64,
+    /// From where to where senders have skipped when they last began again at the start of the ring.
+    skip_from: AtomicU64,
+    skip_to: AtomicU64,
     /// Bytes charged so far.
     charged: AtomicU64,
     /// Where the readers' cursor was when somebody last waited for room in vain.
@@ -121,6 +124,8 @@ struct Producer {
 #[repr(C, align(128))]
 struct Consumer {
     tail: AtomicU64,
+    /// So much behind it, as cursors count, the program still has where it lies: no room for senders.
+    held: AtomicU64,
     released: AtomicU64,
     /// Datagrams so far.
     taken: AtomicU64,
@@ -218,6 +223,7 @@ impl Mailbox {
         header.consumer.hold.store(1, Ordering::Relaxed);
         header.word.0.store(1, Ordering::Relaxed);
         header.producer.stalled_at.store(u64::MAX, Ordering::Relaxed);
+        header.producer.skip_from.store(u64::MAX, Ordering::Relaxed);
         mailbox.own();
         header.magic.store(MAGIC, Ordering::Release);
         Some(mailbox)
@@ -251,7 +257,7 @@ impl Mailbox {
 
     /// The readers' lock; `None` if the mailbox is spoilt.
     #[inline]
-    pub(super) fn hold_readers(&self) -> Option<Held<'_>> {
+    pub(crate) fn hold_readers(&self) -> Option<Held<'_>> {
         self.hold_readers_for(READERS_NS)
     }
 

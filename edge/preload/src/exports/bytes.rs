@@ -79,6 +79,7 @@ fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option
         all: flags & libc::MSG_WAITALL != 0,
         discard: flags & libc::MSG_TRUNC != 0,
         now: flags & libc::MSG_DONTWAIT != 0,
+        loan: None,
     };
     Some(stream::receive(slot, fd, parts, how))
 }
@@ -113,7 +114,11 @@ fn arrival(
         return None;
     }
     let (control, control_len) = control;
-    Some(datagram::receive_one(slot, fd, Request { parts, control, control_len, flags }))
+    Some(datagram::receive_one(
+        slot,
+        fd,
+        Request { parts, control, control_len, flags, loan: None },
+    ))
 }
 
 /// The same, for calls that want neither address nor control data.
@@ -139,9 +144,9 @@ unsafe fn put_address(from: *mut c_void, room: libc::socklen_t, arrival: &Arriva
 
 /// Where a call wants an address and its length.
 #[derive(Clone, Copy)]
-struct Wanted {
-    from: *mut libc::sockaddr,
-    len: *mut libc::socklen_t,
+pub(super) struct Wanted {
+    pub(super) from: *mut libc::sockaddr,
+    pub(super) len: *mut libc::socklen_t,
 }
 
 impl Wanted {
@@ -150,7 +155,7 @@ impl Wanted {
     /// # Safety
     ///
     /// If anything is there, both are what the program has promised.
-    unsafe fn fill(self, arrival: &Arrival) -> Result<(), Errno> {
+    pub(super) unsafe fn fill(self, arrival: &Arrival) -> Result<(), Errno> {
         if self.from.is_null() {
             return Ok(());
         }
@@ -177,6 +182,9 @@ fn send_any(
     flags: c_int,
     call: impl FnOnce() -> libc::ssize_t,
 ) -> libc::ssize_t {
+    if flags & DUMMY != 0 {
+        return size(dummy(fd, parts, to()));
+    }
     let Some(slot) = table::socket(fd) else { return call() };
     if let Err(error) = pace(&slot, fd, parts, flags) {
         return size(Err(error));
@@ -197,6 +205,25 @@ fn send_any(
     let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
     let is_special = flags & !known != 0 || to.is_special;
     size(datagram::send(&slot, fd, parts, to.addr, is_special, || answer(call())))
+}
+
+/// `VMA_SND_FLAGS_DUMMY`: everything is made ready, and nothing is sent.
+const DUMMY: c_int = 0x400;
+
+/// Goes the way of a send as far as the memory that it would write to, so that what it takes is near the
+/// processor. Only where shared memory is that way.
+fn dummy(fd: c_int, parts: &[libc::iovec], to: Destination) -> Answer {
+    let slot = table::socket(fd).filter(|slot| !is_plain(slot));
+    let is_warm = slot.is_some_and(|slot| match may_ring(&slot) {
+        true => stream::warm(&slot, fd),
+        false => datagram::has_post(&slot) && datagram::warm(&slot, fd, to.addr),
+    });
+    let is_there = parts.iter().all(|part| copy::is_readable(part.iov_base, part.iov_len));
+    match (is_warm, is_there) {
+        (true, true) => Ok(Cursor::new(parts).remaining()),
+        (true, false) => Err(Errno::FAULT),
+        (false, _) => Err(Errno(libc::EINVAL)),
+    }
 }
 
 /// Before a datagram is sent: waits until its socket's rate allows it.
@@ -802,6 +829,9 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     let Some(header) = (unsafe { copy::read(message) }) else { return call() };
     let slot = table::socket(fd);
     let is_ours = slot.as_ref().is_some_and(|slot| may_ring(slot) || datagram::has_post(slot));
+    if !is_ours && flags & DUMMY != 0 {
+        return size(Err(Errno(libc::EINVAL)));
+    }
     if let Some(slot) = slot.as_ref().filter(|_| !is_ours) {
         // SAFETY: the program's promise about the array.
         let parts = unsafe { list(header.msg_iov, header.msg_iovlen.min(PARTS_KERNEL_MAX)) };
@@ -839,7 +869,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     let is_ours = |slot: &Pin| may_ring(slot) || datagram::has_post(slot) || slot.paced.is_on();
-    if !table::socket(fd).is_some_and(|slot| is_ours(&slot)) {
+    if flags & DUMMY == 0 && !table::socket(fd).is_some_and(|slot| is_ours(&slot)) {
         return real!(
             c"sendmmsg" as fn(c_int, *mut libc::mmsghdr, c_uint, c_int) -> c_int,
             fd,

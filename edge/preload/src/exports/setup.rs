@@ -164,6 +164,12 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     0
 }
 
+/// `SO_VMA_SHUTDOWN_RX`: as `shutdown(2)` in that direction.
+pub(super) fn stop_receiving(fd: c_int) -> c_int {
+    // SAFETY: plain numbers.
+    unsafe { shutdown(fd, libc::SHUT_RD) }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
@@ -183,6 +189,13 @@ unsafe extern "C-unwind" fn setsockopt(
         )
     };
     let Some(slot) = table::socket(fd) else { return call(value) };
+    if level == libc::SOL_SOCKET {
+        // SAFETY: the program's promise about the value.
+        let ours = unsafe { extra::set_option(fd, &slot, name, value, len as usize) };
+        if let Some(answer) = ours {
+            return super::int(answer);
+        }
+    }
     let needs_kernel = (level, name) == (libc::IPPROTO_TCP, libc::TCP_ULP);
     if needs_kernel && slot.segment().is_some() {
         raw::set_errno(Errno(libc::EOPNOTSUPP));
@@ -267,6 +280,14 @@ unsafe extern "C-unwind" fn getsockopt(
     if (fd, level, name) == (-1, libc::SOL_SOCKET, extra::GET_API) {
         // SAFETY: the program's promise: room for a pointer, and a length.
         return unsafe { extra::get_api(value, len) };
+    }
+    if level == libc::SOL_SOCKET
+        && let Some(slot) = table::socket(fd)
+    {
+        // SAFETY: the program's promise about the value and its length.
+        if let Some(answer) = unsafe { extra::option(fd, &slot, name, value, len) } {
+            return super::int(answer);
+        }
     }
     let answer = real!(
         c"getsockopt" as fn(c_int, c_int, c_int, *mut c_void, *mut libc::socklen_t) -> c_int,

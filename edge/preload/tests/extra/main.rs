@@ -66,6 +66,17 @@ fn what_comes_through_shared_memory_is_stamped() {
     succeeds("stamps", &[&SHARED, &SPINNING], &[""]);
 }
 
+/// Goal: what is lent is what was sent, comes back in any order, and holds the sender back, not the other way round.
+#[test]
+fn what_is_read_without_a_copy_stays_until_it_is_given_back() {
+    succeeds("zcopy", &[&SHARED, &SPINNING], &[""]);
+}
+
+#[test]
+fn the_extra_functions_do_what_their_mask_says() {
+    succeeds("api", &[&SHARED, &SPINNING], &[""]);
+}
+
 /// Goal: no more is sent than a rate allows, whether calls wait or not.
 #[test]
 fn a_rate_is_kept() {

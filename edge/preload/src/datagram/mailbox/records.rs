@@ -48,6 +48,13 @@ pub(in crate::datagram) struct Front {
     charge: u32,
 }
 
+impl Front {
+    /// Where the record begins.
+    fn start(&self) -> u64 {
+        self.at.wrapping_sub(1) & CURSOR_MASK
+    }
+}
+
 /// What the kernel charges to a receive buffer for a datagram, about.
 fn charge_of(len: usize) -> u32 {
     let block = len.saturating_add(384).next_power_of_two().saturating_add(256);
@@ -228,6 +235,14 @@ impl Mailbox {
         let offset = start & (total - 1);
         if offset >= RESTART_UNITS || !fits(tail, released) {
             tail = consumer.tail.load(Ordering::Acquire);
+            // What was skipped is empty, also before readers have got there.
+            let skip_to = producer.skip_to.load(Ordering::Relaxed);
+            if tail == producer.skip_from.load(Ordering::Relaxed)
+                && distance(skip_to, tail) < distance(start, tail)
+            {
+                tail = skip_to;
+            }
+            tail = tail.wrapping_sub(consumer.held.load(Ordering::Acquire)) & CURSOR_MASK;
             let released = consumer.released.load(Ordering::Acquire);
             producer.tail_seen.store(tail, Ordering::Relaxed);
             producer.released_seen.store(released, Ordering::Relaxed);
@@ -238,8 +253,9 @@ impl Mailbox {
         let mut head = start;
         let rest = total - offset;
         if offset >= RESTART_UNITS && tail == start && rest + needed <= total {
-            self.write_head(start, [SKIP, u32::try_from(rest).unwrap_or(0), 0, 0]);
             head = start.wrapping_add(rest) & CURSOR_MASK;
+            producer.skip_from.store(start, Ordering::Relaxed);
+            producer.skip_to.store(head, Ordering::Relaxed);
         }
         let end = head.wrapping_add(needed) & CURSOR_MASK;
         Some(Space { head, end, len, charge })
@@ -340,30 +356,32 @@ impl Mailbox {
 
     /// The first record. The readers' lock is held.
     pub(in crate::datagram) fn front(&self) -> Option<Front> {
-        let Header { word, consumer, .. } = self.header();
+        let Header { word, producer, consumer, .. } = self.header();
         let head = word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT;
         let mut tail = consumer.tail.load(Ordering::Relaxed);
         if head == tail {
             return None;
         }
         let available = distance(head, tail);
-        if available > self.total() || tail > CURSOR_MASK {
+        // What is skipped comes in addition.
+        if available > 2 * self.total() || tail > CURSOR_MASK {
             self.spoil();
             return None;
         }
-        let mut words = self.read_head(tail);
-        if let [SKIP, rest, ..] = words
-            && u64::from(rest) < available
-        {
-            tail = tail.wrapping_add(rest.into()) & CURSOR_MASK;
-            consumer.tail.store(tail, Ordering::Release);
-            words = self.read_head(tail);
+        if tail == producer.skip_from.load(Ordering::Relaxed) {
+            let to = producer.skip_to.load(Ordering::Relaxed) & CURSOR_MASK;
+            if distance(to, tail) < available {
+                self.move_on(tail, to, false);
+                tail = to;
+            }
         }
+        let words = self.read_head(tail);
         let [len, sender, before, charge] = words;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let needed = units(len).saturating_add(1);
         let sender = usize::try_from(sender).unwrap_or(usize::MAX);
-        if needed > distance(head, tail) || self.sender(sender).is_none() {
+        let available = distance(head, tail);
+        if available > self.total() || needed > available || self.sender(sender).is_none() {
             // Nonsense, which only a process of this user can have written.
             self.spoil();
             return None;
@@ -432,12 +450,57 @@ impl Mailbox {
 
     /// The first record has been read. The readers' lock is held.
     pub(in crate::datagram) fn advance(&self, front: &Front) {
+        self.leave_behind(front, false);
+    }
+
+    fn leave_behind(&self, front: &Front, is_lent: bool) {
         let consumer = &self.header().consumer;
         let released = consumer.released.load(Ordering::Relaxed);
         consumer.released.store(released.wrapping_add(front.charge.into()), Ordering::Relaxed);
         let taken = consumer.taken.load(Ordering::Relaxed).wrapping_add(1);
         consumer.taken.store(taken, Ordering::Relaxed);
-        consumer.tail.store(front.next, Ordering::Release);
+        self.move_on(front.start(), front.next, is_lent);
+    }
+
+    /// Readers have got from one position to another. The program may have some of what lies behind, or be
+    /// lent it now. In this order: senders look at the cursor first.
+    fn move_on(&self, from: u64, to: u64, is_lent: bool) {
+        let consumer = &self.header().consumer;
+        let before = consumer.held.load(Ordering::Relaxed);
+        if is_lent || before != 0 {
+            let held = before.wrapping_add(distance(to, from)) & CURSOR_MASK;
+            consumer.held.store(held, Ordering::Release);
+        }
+        consumer.tail.store(to, Ordering::Release);
+    }
+
+    /// Lends the first record where it lies, in two pieces at most. Returns how many pieces, and its position.
+    /// The readers' lock is held. Senders can change what is lent.
+    pub(in crate::datagram) fn lend(
+        &self,
+        front: &Front,
+        parts: &mut [libc::iovec; 3],
+    ) -> (usize, u64) {
+        let (mut at, mut left, mut count) = (front.at, front.len, 0);
+        for part in parts.iter_mut() {
+            let (source, room) = self.at(at);
+            let run = room.min(left);
+            if run == 0 {
+                break;
+            }
+            *part = libc::iovec { iov_base: source.cast(), iov_len: run };
+            (count, left, at) = (count + 1, left - run, at.wrapping_add(units(run)));
+        }
+        self.leave_behind(front, true);
+        (count, front.start())
+    }
+
+    /// The program has given back what it had before `oldest`, or everything. The readers' lock is held.
+    pub(crate) fn take_back_loans(&self, oldest: Option<u64>) {
+        let consumer = &self.header().consumer;
+        let tail = consumer.tail.load(Ordering::Relaxed);
+        let held = oldest.map_or(0, |oldest| distance(tail, oldest));
+        consumer.held.store(held, Ordering::Release);
     }
 
     /// Whether it is the others' turn, who send through the kernel.
@@ -510,9 +573,6 @@ const UNIT: usize = 16;
 
 /// Where an empty ring begins again rather than go on, in units from its start.
 const RESTART_UNITS: u64 = 512;
-
-/// The length of a record that says where the next one is.
-const SKIP: u32 = u32::MAX;
 
 /// How long a record waits for what the kernel does not bring.
 const BLOCKED_MAX_NS: u64 = 20_000_000;

@@ -1,0 +1,209 @@
+//! Reading without a copy: `recvfrom_zcopy` and `free_packets` of the extra functions.
+//!
+//! # Safety
+//!
+//! The program calls these with arguments of the types of `vma_extra.h`: buffers, arrays and structures that it
+//! passes are valid for as long as the call lasts. What it passes is read, and filled in, with copies that fail
+//! where there is nothing.
+
+#![expect(clippy::as_conversions, reason = "C integers meet us here")]
+
+use std::ffi::{c_int, c_void};
+
+use super::bytes::{self, Wanted};
+use super::int;
+use crate::datagram::{self, Arrival, Request};
+use crate::extra::loans::{self, Keep, Lent, Loan, PIECES_MAX, Returned, STREAM_MAX};
+use crate::raw::{self, Answer, Errno};
+use crate::slot::Kind;
+use crate::sockets::{is_plain, may_ring};
+use crate::stream::{self, Receive};
+use crate::table::{self, Pin};
+use crate::{address, copy};
+
+/// Flags of `recvfrom_zcopy`: do not copy (in), nothing has been copied (out).
+const ZCOPY_FORCE: c_int = 0x0100_0000;
+const ZCOPY: c_int = 0x0004_0000;
+
+/// `struct vma_packet_t`, without its pieces: what it is called, and how many pieces it has.
+const PACKET_BYTES: usize = 16;
+const PIECE_BYTES: usize = size_of::<libc::iovec>();
+/// `struct vma_packets_t` with one packet of as many pieces as there may be, in words.
+const WORDS: usize = 3 + 2 * PIECES_MAX;
+const LEAST_BYTES: usize = WORDS * size_of::<usize>();
+
+/// Receives one packet, and lends it.
+pub(super) unsafe extern "C-unwind" fn recvfrom_zcopy(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: usize,
+    flags: *mut c_int,
+    from: *mut libc::sockaddr,
+    from_len: *mut libc::socklen_t,
+) -> c_int {
+    // SAFETY: an integer, of which any is legal.
+    let Some(given) = (unsafe { copy::read(flags) }) else { return int(Err(Errno::FAULT)) };
+    let (is_forced, plain) = (given & ZCOPY_FORCE != 0, given & !(ZCOPY_FORCE | ZCOPY));
+    let slot = table::socket(fd).filter(|slot| !is_plain(slot));
+    let lends = plain & (libc::MSG_PEEK | libc::MSG_ERRQUEUE | libc::MSG_OOB) == 0;
+    let Some(slot) = slot.filter(|_| lends && (len >= LEAST_BYTES || is_forced)) else {
+        if is_forced {
+            return int(Err(Errno(libc::EOPNOTSUPP)));
+        }
+        // SAFETY: an integer of the program's.
+        if !unsafe { copy::write(flags, plain) } {
+            return int(Err(Errno::FAULT));
+        }
+        // SAFETY: the program's promise about all of these.
+        return unsafe { bytes::recvfrom(fd, buffer, len, plain, from, from_len) } as c_int;
+    };
+    if len < LEAST_BYTES {
+        return int(Err(Errno(libc::ENOBUFS)));
+    }
+    let received = match is_forced {
+        true => received_whole(&slot, fd, plain),
+        // SAFETY: the program's promise about the buffer.
+        false => receive(&slot, fd, libc::iovec { iov_base: buffer, iov_len: len }, plain),
+    };
+    let (got, lent, arrival) = match received {
+        Ok(received) => received,
+        Err(error) => return int(Err(error)),
+    };
+    let wanted = Wanted { from, len: from_len };
+    // SAFETY: the program's promise: with `from` comes a length.
+    let mut is_there = unsafe { wanted.fill(&arrival) }.is_ok();
+    if let Some(lent) = &lent {
+        // SAFETY: the program's promise: `len` bytes, which are enough.
+        is_there &= unsafe { put(buffer, lent) };
+    }
+    let said = if lent.is_some() { plain | ZCOPY } else { plain };
+    // SAFETY: an integer of the program's.
+    is_there &= unsafe { copy::write(flags, said) };
+    if !is_there {
+        if let Some(lent) = lent {
+            let _ = give_back(&slot, fd, lent.id);
+        }
+        return int(Err(Errno::FAULT));
+    }
+    int(Ok(got))
+}
+
+type Received = Result<(usize, Option<Lent>, Arrival), Errno>;
+
+/// Receives: what can be lent is lent, what cannot lies in `buffer`.
+fn receive(slot: &Pin, fd: c_int, buffer: libc::iovec, flags: c_int) -> Received {
+    let loan = Loan::new(slot, STREAM_MAX);
+    let now = flags & libc::MSG_DONTWAIT != 0;
+    if may_ring(slot) {
+        let how = Receive { now, loan: Some(&loan), ..Receive::default() };
+        let got = stream::receive(slot, fd, &[buffer], how)?;
+        return Ok((got, loan.lent(), of_peer(fd)));
+    }
+    if datagram::has_post(slot) {
+        let (control, control_len) = (std::ptr::null_mut(), 0);
+        let parts = &[buffer];
+        let request = Request { parts, control, control_len, flags, loan: Some(&loan) };
+        let arrival = datagram::receive_one(slot, fd, request)?;
+        return Ok((arrival.len, loan.lent(), arrival));
+    }
+    let mut arrival = Arrival::empty();
+    let mut from_len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: the caller's buffer, and an address of ours.
+    let got = unsafe {
+        bytes::recvfrom(
+            fd,
+            buffer.iov_base,
+            buffer.iov_len,
+            flags,
+            (&raw mut arrival.from).cast(),
+            &raw mut from_len,
+        )
+    };
+    arrival.from_len = from_len;
+    let got = usize::try_from(got).map_err(|_| raw::errno())?;
+    Ok((got, None, arrival))
+}
+
+/// Receives without a copy to the program: what came through the kernel is lent from memory of ours.
+fn received_whole(slot: &Pin, fd: c_int, flags: c_int) -> Received {
+    let mut bytes = vec![0_u8; STREAM_MAX];
+    let buffer = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let (got, lent, arrival) = receive(slot, fd, buffer, flags)?;
+    if lent.is_some() || (got == 0 && slot.kind() != Kind::Datagram) {
+        return Ok((got, lent, arrival));
+    }
+    bytes.truncate(got);
+    Ok((got, Some(loans::lend_box(slot, bytes.into_boxed_slice())), arrival))
+}
+
+/// What a connection's bytes come from.
+fn of_peer(fd: c_int) -> Arrival {
+    let mut arrival = Arrival::empty();
+    if let Some(peer) = raw::name(fd, true) {
+        let domain = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        (arrival.from, arrival.from_len) = address::write(peer, domain);
+    }
+    arrival
+}
+
+/// Fills in `struct vma_packets_t`, with one packet. Returns false if nothing is there.
+///
+/// # Safety
+///
+/// If anything is there, it is [`LEAST_BYTES`] of the program's.
+unsafe fn put(at: *mut c_void, lent: &Lent) -> bool {
+    let mut words = [0_usize; WORDS];
+    let pieces = lent.pieces.iter().take(lent.count);
+    let said = [1, lent.id as usize, lent.count];
+    let said = said.into_iter().chain(pieces.flat_map(|p| [p.iov_base as usize, p.iov_len]));
+    words.iter_mut().zip(said).for_each(|(word, value)| *word = value);
+    // SAFETY: as many bytes of ours; the caller's promise for the target.
+    unsafe { copy::copy(at.cast(), words.as_ptr().cast(), LEAST_BYTES) }
+}
+
+/// Takes packets back that were lent by `recvfrom_zcopy`, or held by a callback.
+pub(super) unsafe extern "C-unwind" fn free_packets(
+    fd: c_int,
+    packets: *const c_void,
+    count: usize,
+) -> c_int {
+    let Some(slot) = table::socket(fd) else { return int(Err(Errno(libc::EINVAL))) };
+    let mut at = packets.cast::<[usize; 2]>();
+    for _ in 0..count {
+        // SAFETY: two integers, of which any are legal.
+        let Some([id, pieces]) = (unsafe { copy::read(at) }) else {
+            return int(Err(Errno::FAULT));
+        };
+        if let Err(error) = give_back(&slot, fd, id as u64) {
+            return int(Err(error));
+        }
+        at = at.wrapping_byte_add(PACKET_BYTES + pieces.wrapping_mul(PIECE_BYTES));
+    }
+    int(Ok(0))
+}
+
+/// Takes one loan back. The room behind it is the sender's again, once all before it has come back.
+pub(super) fn give_back(slot: &Pin, fd: c_int, id: u64) -> Answer {
+    let returned;
+    if slot.kind() == Kind::Datagram {
+        let mailbox = datagram::mapped(slot);
+        let _held = mailbox.and_then(|mailbox| mailbox.hold_readers());
+        returned = loans::strike(slot.key(), id);
+        if let (Returned::UpTo { oldest, .. }, Some(mailbox)) = (&returned, mailbox) {
+            mailbox.take_back_loans(*oldest);
+        }
+    } else {
+        let ring = slot.mapped().map(|segment| segment.incoming(slot.end()));
+        let held = slot.receiving.hold();
+        returned = loans::strike(slot.key(), id);
+        if let (Returned::UpTo { oldest, .. }, Some(ring)) = (&returned, ring) {
+            ring.take_back(*oldest);
+            drop(held);
+            stream::returned(slot, ring, fd);
+        }
+    }
+    match returned {
+        Returned::Unknown => Err(Errno(libc::ENOENT)),
+        Returned::Nothing | Returned::UpTo { .. } => Ok(0),
+    }
+}

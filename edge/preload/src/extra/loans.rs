@@ -1,0 +1,212 @@
+//! Loans: bytes that the program reads where they lie, and gives back when it is done.
+//!
+//! What was received through shared memory is lent there; what came through the kernel is lent from memory of
+//! ours. Room in a ring comes back in the order of the ring, whatever order loans come back in: a loan that is
+//! not given back holds all room behind it, until the sender has none. A loan keeps its socket's memory mapped,
+//! also when the descriptor is closed.
+//!
+//! The bytes of a loan that lie in shared memory can be changed by the sender at any time. Where the pieces lie
+//! and how long they are was computed and checked once, in this process, and is not read again.
+//!
+//! Not here: taking bytes out of a ring (`ring.rs`) or a mailbox (`records.rs`), and giving room back there
+//! (`exports/lending.rs`).
+
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Debug;
+use std::ptr;
+
+use crate::alive;
+use crate::lock::{Guarded, Lock};
+
+/// Pieces of one loan: a ring has a seam, and another one where it has grown.
+pub(crate) const PIECES_MAX: usize = 3;
+
+/// The most that one loan of a stream lends.
+pub(crate) const STREAM_MAX: usize = 1 << 16;
+
+const NO_PIECE: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+
+/// A socket whose memory can be kept.
+pub(crate) trait Keep: Debug {
+    /// By which its loans are known.
+    fn key(&self) -> usize;
+    /// Its memory stays as long as this is there.
+    fn keep(&self) -> Box<dyn Any + Send>;
+}
+
+/// What has been lent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lent {
+    /// By which it is given back; never 0.
+    pub(crate) id: u64,
+    pub(crate) pieces: [libc::iovec; PIECES_MAX],
+    pub(crate) count: usize,
+}
+
+/// Pieces that have been taken: how many, how many bytes, and the position of the first.
+pub(crate) type Taken = (usize, usize, u64);
+
+/// A wish to be lent what comes, and what has come of it.
+#[derive(Debug)]
+pub(crate) struct Loan<'a> {
+    of: &'a dyn Keep,
+    /// The most bytes of a stream.
+    pub(crate) most: usize,
+    lent: Cell<Option<Lent>>,
+}
+
+impl<'a> Loan<'a> {
+    pub(crate) fn new(of: &'a dyn Keep, most: usize) -> Self {
+        Self { of, most: most.min(STREAM_MAX), lent: Cell::new(None) }
+    }
+
+    /// What has been lent, if anything.
+    pub(crate) fn lent(&self) -> Option<Lent> {
+        self.lent.get()
+    }
+
+    /// Lends what `take` takes, and returns how many bytes. What it takes from is locked. `is_whole`: a loan of
+    /// no bytes is one, too.
+    pub(crate) fn lend<E>(
+        &self,
+        is_whole: bool,
+        take: impl FnOnce(&mut [libc::iovec; PIECES_MAX]) -> Result<Taken, E>,
+    ) -> Result<usize, E> {
+        let mut pieces = [NO_PIECE; PIECES_MAX];
+        let (count, len, start) = take(&mut pieces)?;
+        if len > 0 || is_whole {
+            let id = enter(self.of, Some(start), None);
+            self.lent.set(Some(Lent { id, pieces, count }));
+        }
+        Ok(len)
+    }
+}
+
+/// Lends bytes that lie in memory of ours.
+pub(crate) fn lend_box(of: &dyn Keep, bytes: Box<[u8]>) -> Lent {
+    let mut pieces = [NO_PIECE; PIECES_MAX];
+    let len = bytes.len();
+    let [first, ..] = &mut pieces;
+    *first = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: len };
+    let id = enter(of, None, Some(bytes));
+    Lent { id, pieces, count: 1 }
+}
+
+/// One loan that is out, or has come back before an earlier one.
+#[derive(Debug)]
+struct Entry {
+    /// Its position, if it lies in shared memory.
+    start: Option<u64>,
+    /// The bytes, if they do not.
+    bytes: Option<Box<[u8]>>,
+    is_out: bool,
+}
+
+impl Entry {
+    fn is_shared(&self) -> bool {
+        self.is_out && self.start.is_some()
+    }
+}
+
+/// The loans of one socket.
+#[derive(Debug)]
+struct Book {
+    /// Whose they are: a child does not have its parent's.
+    owner: u32,
+    /// The socket's memory, while anything is out.
+    memory: Option<Box<dyn Any + Send>>,
+    /// The number of the first entry.
+    first: u64,
+    entries: VecDeque<Entry>,
+}
+
+impl Book {
+    /// The position of the oldest loan in shared memory.
+    fn oldest(&self) -> Option<u64> {
+        self.entries.iter().find(|entry| entry.is_shared()).and_then(|entry| entry.start)
+    }
+}
+
+/// All of this process's loans, by socket. Books stay when they are empty: there are as many as sockets at most.
+#[derive(Debug)]
+struct Ledger {
+    books: BTreeMap<usize, Book>,
+    next: u64,
+}
+
+static LEDGER: Guarded<Ledger> = Guarded::new(Ledger { books: BTreeMap::new(), next: IDS });
+
+/// Loans of one book are numbered one after another; each book begins well behind the last one.
+const IDS: u64 = 1 << 32;
+
+/// The lock on loans, for a fork.
+pub(crate) fn lock() -> &'static Lock {
+    LEDGER.lock()
+}
+
+fn enter(of: &dyn Keep, start: Option<u64>, bytes: Option<Box<[u8]>>) -> u64 {
+    let entry = Entry { start, bytes, is_out: true };
+    LEDGER.with(|ledger| {
+        let (me, next) = (alive::me(), &mut ledger.next);
+        let book = ledger.books.entry(of.key()).or_insert_with(|| {
+            let first = *next;
+            *next += IDS;
+            Book { owner: me, memory: None, first, entries: VecDeque::new() }
+        });
+        if book.owner != me {
+            // The parent's: what it held this process never had.
+            std::mem::forget(book.memory.take());
+            book.first += u64::try_from(book.entries.len()).unwrap_or(0);
+            book.entries.clear();
+            book.owner = me;
+        }
+        if book.memory.is_none() {
+            book.memory = Some(of.keep());
+        }
+        book.entries.push_back(entry);
+        book.first + u64::try_from(book.entries.len() - 1).unwrap_or(0)
+    })
+}
+
+/// What has kept a socket's memory: to be dropped once the socket knows that nothing is lent any more.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    _kept: Option<Box<dyn Any + Send>>,
+}
+
+/// What has changed when a loan has come back.
+#[derive(Debug)]
+pub(crate) enum Returned {
+    /// There is no such loan of this socket's.
+    Unknown,
+    /// Nothing that the socket has to know of.
+    Nothing,
+    /// All loans up to this position have come back, or all there were.
+    UpTo { oldest: Option<u64>, _memory: Memory },
+}
+
+/// Strikes a loan out, and everything before it that has come back. What it was lent from is locked.
+pub(crate) fn strike(key: usize, id: u64) -> Returned {
+    LEDGER.with(|ledger| {
+        let book = ledger.books.get_mut(&key).filter(|book| book.owner == alive::me());
+        let Some(book) = book else { return Returned::Unknown };
+        let before = book.oldest();
+        let index = id.checked_sub(book.first).and_then(|at| usize::try_from(at).ok());
+        let entry = index.and_then(|at| book.entries.get_mut(at)).filter(|entry| entry.is_out);
+        let Some(entry) = entry else { return Returned::Unknown };
+        entry.is_out = false;
+        entry.bytes = None;
+        while book.entries.front().is_some_and(|entry| !entry.is_out) {
+            book.entries.pop_front();
+            book.first += 1;
+        }
+        let (oldest, is_empty) = (book.oldest(), book.entries.is_empty());
+        if oldest == before && !is_empty {
+            return Returned::Nothing;
+        }
+        let _kept = is_empty.then(|| book.memory.take()).flatten();
+        Returned::UpTo { oldest, _memory: Memory { _kept } }
+    })
+}
