@@ -2,6 +2,7 @@
 
 use adverb_wire::ip::Datagram;
 use adverb_wire::pcap::Reader;
+use adverb_wire::{Packet, Qpn};
 use std::fs;
 use std::path::Path;
 
@@ -27,4 +28,16 @@ pub(crate) fn datagrams() -> Vec<Vec<u8>> {
         }
     }
     datagrams
+}
+
+/// The management datagrams of all captures.
+pub(crate) fn management() -> Vec<Vec<u8>> {
+    let mut found = Vec::new();
+    for datagram in datagrams() {
+        let packet = Packet::parse(&datagram).expect("a packet");
+        if packet.headers.bth.dest_qp == Qpn::GSI {
+            found.push(packet.payload.to_vec());
+        }
+    }
+    found
 }

@@ -36,6 +36,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_parse", corpus: corpus::datagrams, feed: wire::parse },
     Target { name: "wire_icrc", corpus: corpus::datagrams, feed: wire::icrc },
     Target { name: "wire_capture", corpus: corpus::files, feed: wire::capture },
+    Target { name: "wire_management", corpus: corpus::management, feed: wire::management },
     Target { name: "session_frame", corpus: session::frames, feed: session::frame },
     Target { name: "sockets_rules", corpus: sockconf::files, feed: sockconf::rules },
 ];

@@ -1,5 +1,6 @@
 //! Targets of `adverb-wire`.
 
+use adverb_wire::cm;
 use adverb_wire::ip::{self, Marks, emit_udp_headers};
 use adverb_wire::{Flow, Headers, ICRC_LEN, Operation, Packet, ROCE_PORT, pcap};
 
@@ -84,6 +85,20 @@ fn by_the_book(flow: &Flow, id: u16, packet: &[u8]) -> [u8; ICRC_LEN] {
         }
     }
     crc32fast::hash(&bytes).to_le_bytes()
+}
+
+/// A management datagram that parses is one that we could have sent, up to reserved bits.
+pub(crate) fn management(datagram: &[u8]) {
+    let Ok(message) = cm::Datagram::parse(datagram) else {
+        return;
+    };
+    assert_eq!(cm::Datagram::parse(&message.emit()), Ok(message));
+    if let cm::Message::Req(req) = message.message
+        && let Some((addressing, _)) = cm::Addressing::parse(&req.private)
+    {
+        let again = addressing.emit();
+        assert_eq!(cm::Addressing::parse(&again), Some((addressing, &[][..])));
+    }
 }
 
 /// A file is read to its end, whatever it holds, and so are the packets in it.

@@ -46,6 +46,11 @@ fn wire_capture_finds_nothing() {
 }
 
 #[test]
+fn wire_management_finds_nothing() {
+    run_named("wire_management");
+}
+
+#[test]
 fn session_frame_finds_nothing() {
     run_named("session_frame");
 }

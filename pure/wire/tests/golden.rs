@@ -3,6 +3,7 @@
 
 mod captures;
 
+use adverb_wire::cm::{self, Addressing, Message, PortSpace, Reason, ServiceId, SidrStatus};
 use adverb_wire::ip::{Datagram, emit_udp_headers};
 use adverb_wire::{Extension, Packet, Qkey, Qpn, ROCE_PORT};
 use captures::{Capture, captures};
@@ -122,6 +123,52 @@ fn management_datagrams_are_unreliable_datagrams_with_256_bytes() {
         }
     });
     assert_eq!(count, 9);
+}
+
+/// The messages of connection management in the captures, in order.
+fn messages() -> Vec<cm::Datagram> {
+    let mut messages = Vec::new();
+    each_datagram(|name, datagram| {
+        let packet = Packet::parse(datagram.payload).expect(name);
+        if packet.headers.bth.dest_qp == Qpn::GSI {
+            let message = cm::Datagram::parse(packet.payload).expect(name);
+            assert_eq!(message.emit(), packet.payload, "{name}");
+            messages.push(message);
+        }
+    });
+    messages
+}
+
+#[test]
+fn every_management_datagram_comes_out_as_it_came_in() {
+    let attributes: Vec<_> = messages().iter().map(|m| m.message.attribute()).collect();
+    assert_eq!(attributes, [0x10, 0x12, 0x10, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
+}
+
+#[test]
+fn management_datagrams_say_what_their_programs_did() {
+    let messages: Vec<_> = messages().into_iter().map(|m| m.message).collect();
+    let [Message::Req(refused), Message::Rej(rej), Message::Req(req), Message::Rep(rep), ..] =
+        messages[..]
+    else {
+        panic!("{messages:?}")
+    };
+    assert_eq!((rej.reason, rej.remote_id), (Reason::INVALID_SERVICE_ID, refused.local_id));
+    assert_eq!(rep.remote_id, req.local_id);
+    for req in [refused, req] {
+        assert_eq!(req.service_id, ServiceId::of_port(PortSpace::Tcp, 7174)); // rping's port.
+        let (addressing, rest) = Addressing::parse(&req.private).expect("IP addressing");
+        assert_eq!(addressing.source.to_string(), "10.77.0.11");
+        assert_eq!(addressing.destination.to_string(), "10.77.0.12");
+        assert_eq!((addressing.emit().as_slice(), rest), (&req.private[..36], &[0; 56][..]));
+    }
+    let [.., Message::SidrReq(ask), Message::SidrRep(answer)] = messages[..] else {
+        panic!("{messages:?}")
+    };
+    assert_eq!(ask.service_id, ServiceId::of_port(PortSpace::Udp, 7174)); // udaddy's port.
+    assert!(Addressing::parse(&ask.private).is_some());
+    assert_eq!((answer.request_id, answer.status), (ask.request_id, SidrStatus::VALID));
+    assert_eq!((answer.qpn, answer.qkey), (Qpn::new(0x2c), Qkey(0x0123_4567)));
 }
 
 #[test]
