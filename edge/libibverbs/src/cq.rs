@@ -15,7 +15,7 @@ use crate::errno::{Answer, Errno, INVALID, UNSUPPORTED};
 use crate::export::{export, guarded, style};
 use crate::memory::{Use, free};
 use adverb_device::{
-    Arm, CompChannel, Completion, CompletionQueue, CqConfig, Timestamps, WcOpcode, WcStatus,
+    Arm, CompChannel, Completion, CompletionQueue, CqConfig, Port, Timestamps, WcOpcode, WcStatus,
 };
 use adverb_ibv::layout::{self, value};
 use libc::{c_int, c_uint, c_void, pthread_mutex_t};
@@ -36,6 +36,7 @@ type Channel = Boxed<layout::CompChannel, ChannelInner>;
 pub(crate) struct CqInner {
     /// There until the queue is destroyed.
     pub(crate) cq: Option<adverb_device::Cq>,
+    port: Arc<Port>,
     pub(crate) uses: Use,
     channel: Option<(Use, *mut layout::CompChannel)>,
     /// Events that the program has taken.
@@ -127,6 +128,7 @@ fn create(context: *mut layout::Context, of: Makings) -> Answer<*mut layout::CqE
         c,
         CqInner {
             cq: None,
+            port: Arc::clone(&inner.port),
             uses: Use::default(),
             channel: channel.map(|channel| (Arc::clone(&channel.uses), of.channel)),
             comp_events: AtomicU32::new(0),
@@ -477,6 +479,9 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut layout::Cq, solicited_onl
             // SAFETY: one of ours, or null.
             let inner = unsafe { cq_of(cq) }?;
             let arm = if solicited_only == 0 { Arm::Any } else { Arm::Solicited };
+            // What has arrived is in the queue before it is armed: programs poll next, and some take an event whose
+            // completion they have polled already for another one.
+            inner.port.settle();
             // Without a channel there is nobody to tell.
             let _ = inner.cq.as_ref().ok_or(INVALID)?.arm(arm);
             Ok(())

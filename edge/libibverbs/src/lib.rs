@@ -17,7 +17,8 @@
 //! | queue pairs, shared receive queues, address handles | `qp.rs`, `srq.rs`, `ah.rs`, `way.rs` |
 //! | posting | `post.rs`; `ibv_wr_*`: `work.rs` |
 //! | what devices and ports are like | `query.rs` |
-//! | files that programs look at | `sysfs.rs` |
+//! | files that programs look at | `sysfs.rs`, `files.rs` |
+//! | programs that load libibverbs themselves | `loader.rs` |
 //! | all that does not depend on a device | `words.rs` |
 //!
 //! # Safety
@@ -39,6 +40,8 @@ mod device;
 mod errno;
 mod events;
 mod export;
+mod files;
+mod loader;
 mod memory;
 mod post;
 mod qp;

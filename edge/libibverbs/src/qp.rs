@@ -341,6 +341,15 @@ const KNOWN: c_int = value::QP_STATE
     | value::QP_PATH_MIG_STATE
     | value::QP_DEST_QPN;
 
+/// Attributes that programs give to queue pairs of this type as to RC ones, and that mean nothing there.
+fn meaningless(kind: QpType) -> c_int {
+    match kind {
+        QpType::XrcInitiator => value::QP_MIN_RNR_TIMER | value::QP_MAX_DEST_RD_ATOMIC,
+        QpType::XrcTarget => value::QP_RETRY_CNT | value::QP_RNR_RETRY | value::QP_MAX_QP_RD_ATOMIC,
+        QpType::Rc | QpType::Uc | QpType::Ud => 0,
+    }
+}
+
 /// A queue pair has migrated: the only state of migration without alternate paths.
 const MIGRATED: c_int = 0;
 
@@ -390,6 +399,7 @@ export! {
             0 => pair.state(),
             _ => state_of(attr.qp_state)?,
         };
+        let mask = mask & !meaningless(inner.kind);
         let modified = pair.modify(to, &change(attr, mask)?, |_, _| {});
         show_state(qp, pair.state());
         modified?;

@@ -81,8 +81,7 @@ fn library() -> Option<Library> {
     *LIBRARY.get_or_init(|| {
         let path = path()?;
         let path = CString::new(path.into_os_string().into_encoded_bytes()).ok()?;
-        // SAFETY: a path that ends with a zero; rule 3.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let handle = crate::loader::open(&path, libc::RTLD_NOW | libc::RTLD_LOCAL); // Rule 3.
         (!handle.is_null()).then_some(Library(handle))
     })
 }

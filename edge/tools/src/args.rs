@@ -67,10 +67,16 @@ pub(crate) enum Command {
     Devices(DevicesArgs),
     /// Describe RDMA devices in the layout of ibv_devinfo
     Devinfo(DevinfoArgs),
+    /// Check what this machine lacks, what that costs and what to do
+    Doctor(crate::doctor::DoctorArgs),
+    /// Print the variables that `run` sets, for scripts and containers
+    Env(crate::run::EnvArgs),
     /// Let many nodes write and send to one another at once, and check every block
     Mesh(Box<MeshArgs>),
     /// Test a connection: greet, exchange buffers, write, read back, compare every byte
     Pingpong(PingpongArgs),
+    /// Run a program that uses libibverbs on the software devices
+    Run(crate::run::RunArgs),
     /// Run a program with its sockets accelerated, or look at programs that run so
     Sockets(crate::sockets::SocketsArgs),
 }
@@ -646,8 +652,11 @@ mod tests {
             | Command::Counters(_)
             | Command::Devices(_)
             | Command::Devinfo(_)
+            | Command::Doctor(_)
+            | Command::Env(_)
             | Command::Mesh(_)
             | Command::Pingpong(_)
+            | Command::Run(_)
             | Command::Sockets(_) => unreachable!("`bench` was asked for"),
         })
     }

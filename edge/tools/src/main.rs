@@ -19,11 +19,14 @@ mod child;
 mod counters;
 mod devices;
 mod devinfo;
+mod doctor;
 mod failure;
 mod mesh;
 mod output;
 mod panics;
 mod pingpong;
+mod program;
+mod run;
 mod sockets;
 
 fn main() -> ExitCode {
@@ -61,8 +64,11 @@ fn run() -> ExitCode {
         Command::Counters(args) => counters::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Devinfo(args) => devinfo::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Env(args) => run::env(&args),
         Command::Mesh(args) => mesh::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
+        Command::Run(args) => run::run(&args),
         Command::Sockets(args) => sockets::run(&args),
     };
     match ended {

@@ -4,7 +4,6 @@
 //! `libadverb_sockets.so` does the rest, and `LD_PRELOAD` by hand does the same. `sockets/stat.rs`
 //! looks at programs that run so, and `parameters` lists what can be set.
 
-mod program;
 mod stat;
 
 use std::ffi::OsString;
@@ -18,6 +17,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::program;
 
 /// Options of `adverb sockets`.
 #[derive(Debug, Parser)]
@@ -151,11 +151,7 @@ fn library(args: &SocketsArgs) -> Result<PathBuf, Failure> {
             Err(error) => Err(Failure::Failed(format!("{}: {error}", library.display()))),
         };
     }
-    let exe = std::env::current_exe().unwrap_or_default();
-    let beside = exe.parent().map(PathBuf::from).unwrap_or_default();
-    let places = [beside.clone(), beside.join("deps"), beside.join("../lib")];
-    let found = places.iter().map(|place| place.join(NAME)).find(|file| file.exists());
-    found.and_then(|file| file.canonicalize().ok()).ok_or_else(|| {
+    program::library(NAME).ok_or_else(|| {
         Failure::Failed(format!(
             "{NAME} is not beside this command: build it (cargo build --release -p adverb-sockets), or name it \
              with --library"

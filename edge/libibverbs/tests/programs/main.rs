@@ -5,9 +5,12 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
+mod compiled;
 mod support;
+mod table;
 
-use support::{PATHS, Pair, is_installed};
+use support::{Hosts, PATHS, Place, is_installed, pair};
+use table::{PERFTEST, UCX, UCX_TRANSPORTS};
 
 /// The rdma-core test programs that a pair of processes runs.
 const PINGPONGS: [&str; 17] = [
@@ -68,7 +71,132 @@ fn the_pingpongs_of_rdma_core_run() {
     }
     for path in PATHS {
         for command in PINGPONGS {
-            Pair::new(command, &["-g", "1", "-d", "soft_lo"], path).run();
+            must(pair(&pingpong(command, Place::Here(path)), Place::Here(path), &[]));
         }
     }
+}
+
+fn must(ended: Result<String, String>) -> String {
+    ended.unwrap_or_else(|why| panic!("{why}"))
+}
+
+fn pingpong(command: &str, place: Place<'_>) -> String {
+    format!("{command} -g {} -d {}", gid_index(place), place.device())
+}
+
+/// The place of the IPv4 address.
+fn gid_index(_place: Place<'_>) -> u8 {
+    1
+}
+
+/// A line of perftest: few iterations, and patience (half a second before a request is sent again): the machine may be
+/// busy.
+fn perftest(command: &str, place: Place<'_>) -> String {
+    format!("{command} -F -n 200 -u 17 -d {}", place.device())
+}
+
+#[test]
+fn the_tests_of_perftest_run_through_shared_memory() {
+    if is_installed("ib_send_bw") {
+        for command in PERFTEST {
+            must(pair(&perftest(command, Place::Here("shm")), Place::Here("shm"), &[]));
+        }
+    }
+}
+
+#[test]
+fn the_tests_of_perftest_run_over_udp() {
+    if is_installed("ib_send_bw") {
+        for command in PERFTEST {
+            must(pair(&perftest(command, Place::Here("udp")), Place::Here("udp"), &[]));
+        }
+    }
+}
+
+#[test]
+fn programs_in_two_network_namespaces_talk_over_udp() {
+    if !is_installed("ib_send_bw") || !is_installed("ibv_rc_pingpong") {
+        return;
+    }
+    let Some(hosts) = Hosts::new() else {
+        return;
+    };
+    let place = Place::Apart(&hosts);
+    for command in
+        ["ibv_rc_pingpong", "ibv_ud_pingpong -e", "ibv_srq_pingpong", "ibv_xsrq_pingpong"]
+    {
+        must(pair(&pingpong(command, place), place, &[]));
+    }
+    for command in ["ib_send_bw", "ib_write_bw", "ib_read_lat", "ib_atomic_bw", "ib_send_bw -c UD"]
+    {
+        must(pair(&perftest(command, place), place, &[]));
+    }
+}
+
+#[test]
+fn ucx_sees_the_devices_and_runs_over_them() {
+    if !is_installed("ucx_perftest") || !is_installed("ucx_info") {
+        return;
+    }
+    let seen = support::alone("ucx_info", &["-d"], &[]);
+    for transport in ["rc_verbs", "ud_verbs"] {
+        assert!(seen.contains(transport), "{transport}: {seen}");
+    }
+    for path in PATHS {
+        for transports in UCX_TRANSPORTS {
+            for test in UCX {
+                must(ucx(test, transports, Place::Here(path)));
+            }
+        }
+    }
+}
+
+fn ucx(test: &str, transports: &str, place: Place<'_>) -> Result<String, String> {
+    let device = format!("{}:1", place.device());
+    let set = [("UCX_TLS", transports), ("UCX_NET_DEVICES", &device)];
+    pair(&format!("ucx_perftest -t {test} -n 100 -w 10"), place, &set)
+}
+
+/// Writes `docs/compatibility.md`: all of the above, with what each has measured.
+///
+/// `cargo test -p adverb-libibverbs --test programs -- --ignored`
+#[test]
+#[ignore = "writes docs/compatibility.md"]
+fn the_matrix_is_written() {
+    let hosts = Hosts::new();
+    let apart = hosts.as_ref().map(Place::Apart);
+    let places = PATHS.map(Place::Here).into_iter().chain(apart);
+    let mut rows = String::new();
+    for place in places {
+        let mut row = |program: String, ended: Result<String, String>| {
+            let (result, figure) = match ended {
+                Ok(said) => ("runs", figure(&said)),
+                Err(_) => ("fails", String::new()),
+            };
+            rows += &format!("| `{program}` | {} | {result} | {figure} |\n", place.name());
+        };
+        for command in PINGPONGS {
+            row(command.to_owned(), pair(&pingpong(command, place), place, &[]));
+        }
+        for command in PERFTEST {
+            row(command.to_owned(), pair(&perftest(command, place), place, &[]));
+        }
+        for transports in UCX_TRANSPORTS {
+            for test in UCX {
+                let name = format!("ucx_perftest -t {test}, UCX_TLS={transports}");
+                row(name, ucx(test, transports, place));
+            }
+        }
+    }
+    let head = include_str!("head.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compatibility.md");
+    std::fs::write(page, format!("{head}{rows}")).unwrap();
+}
+
+/// The last line of numbers that a program has printed.
+fn figure(said: &str) -> String {
+    let numbers =
+        |line: &&str| line.contains(|c: char| c.is_ascii_digit()) && !line.starts_with("--");
+    let line = said.lines().rev().find(numbers).unwrap_or_default();
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How two processes of a host may reach each other.
 pub(crate) const PATHS: [&str; 2] = ["shm", "udp"];
 
 /// How long one program may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The library, which Cargo has built beside this test.
 pub(crate) fn library() -> PathBuf {
@@ -29,10 +29,16 @@ pub(crate) fn is_installed(program: &str) -> bool {
     found
 }
 
-fn command(line: &str) -> Command {
+/// A command that runs with the library in front of it.
+pub(crate) fn command(line: &str) -> Command {
     let mut words = line.split_whitespace();
     let mut command = Command::new(words.next().expect("a program"));
-    command.args(words).env("LD_PRELOAD", library()).env("ADVERB_EXPLAIN", "1");
+    command.args(words);
+    prepared(command)
+}
+
+fn prepared(mut command: Command) -> Command {
+    command.env("LD_PRELOAD", library()).env("ADVERB_EXPLAIN", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -44,30 +50,138 @@ pub(crate) fn alone(program: &str, more: &[&str], set: &[(&str, &str)]) -> Strin
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A server and a client.
-pub(crate) struct Pair {
-    line: String,
-    path: &'static str,
-}
+/// Two network namespaces with a cable between them, gone when the test is over.
+pub(crate) struct Hosts([String; 2]);
 
-impl Pair {
-    pub(crate) fn new(program: &str, more: &[&str], path: &'static str) -> Self {
-        Self { line: format!("{program} {}", more.join(" ")), path }
+impl Hosts {
+    /// `None`, after it has said why, if this cannot be had here.
+    pub(crate) fn new() -> Option<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let id = format!("{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let names = [0, 1].map(|host| format!("adverb-ibv-{id}-{host}"));
+        let [one, two] = &names;
+        if let Err(reason) = ip(&format!("netns add {one}")) {
+            println!("skipped: no network namespaces: {reason}");
+            return None;
+        }
+        let hosts = Self(names.clone());
+        let must = |line: String| ip(&line).expect("it worked a moment ago");
+        must(format!("netns add {two}"));
+        must(format!("-n {one} link add eth0 type veth peer name eth0 netns {two}"));
+        for (host, name) in names.iter().enumerate() {
+            must(format!("-n {name} link set lo up"));
+            must(format!("-n {name} link set eth0 mtu 9000 up"));
+            must(format!("-n {name} addr add 10.9.8.{}/24 dev eth0", host + 1));
+        }
+        Some(hosts)
     }
 
-    /// Runs both, and demands that both end well.
-    pub(crate) fn run(&self) {
-        let Self { line, path } = self;
-        let port = port();
-        let line = format!("{line} -p {port}");
-        let start =
-            |command: &mut Command| command.env("ADVERB_PATH", path).spawn().expect("it starts");
-        let server = start(&mut command(&line));
-        until_it_listens(port);
-        let client = start(command(&line).arg("127.0.0.1"));
-        let (client, server) = (ended(client), ended(server));
-        let well = client.status.success() && server.status.success();
-        assert!(well, "{line} ({path}):\nclient {}\nserver {}", text(&client), text(&server));
+    fn on(&self, host: usize, line: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0[host]]).args(line.split_whitespace());
+        prepared(command)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in &self.0 {
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+fn ip(line: &str) -> Result<(), String> {
+    let output = Command::new("ip").args(line.split_whitespace()).output();
+    let output = output.map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+/// Where both sides of a pair run.
+#[derive(Clone, Copy)]
+pub(crate) enum Place<'a> {
+    /// On this host, by this way.
+    Here(&'static str),
+    /// In two network namespaces.
+    Apart(&'a Hosts),
+}
+
+impl Place<'_> {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Here(path) => path,
+            Self::Apart(_) => "udp, namespaces",
+        }
+    }
+
+    /// The device of both sides.
+    pub(crate) fn device(&self) -> &'static str {
+        match self {
+            Self::Here(_) => "soft_lo",
+            Self::Apart(_) => "soft_eth0",
+        }
+    }
+
+    fn command(&self, host: usize, line: &str) -> Command {
+        match self {
+            Self::Here(path) => {
+                let mut command = command(line);
+                command.env("ADVERB_PATH", path);
+                command
+            }
+            Self::Apart(hosts) => hosts.on(host, line),
+        }
+    }
+
+    fn server(&self) -> &'static str {
+        match self {
+            Self::Here(_) => "127.0.0.1",
+            Self::Apart(_) => "10.9.8.1",
+        }
+    }
+}
+
+/// Runs server and client of a program; answers with what the client printed, or with why it went wrong.
+///
+/// Programs on unreliable transports hang if a datagram is lost, as one can be when another process leaves the
+/// address: they get another try.
+pub(crate) fn pair(line: &str, place: Place<'_>, set: &[(&str, &str)]) -> Result<String, String> {
+    let unreliable = ["_uc_", "_ud_", "-c UC", "-c UD"].iter().any(|word| line.contains(word));
+    let mut tries = if unreliable { TRIES } else { 1 };
+    loop {
+        tries -= 1;
+        let ended = pair_once(line, place, set);
+        if ended.is_ok() || tries == 0 {
+            return ended;
+        }
+    }
+}
+
+/// How often a program on an unreliable transport may lose a datagram.
+const TRIES: u32 = 3;
+
+fn pair_once(line: &str, place: Place<'_>, set: &[(&str, &str)]) -> Result<String, String> {
+    let port = port();
+    let line = format!("{line} -p {port}");
+    let start = |host, line: &str| {
+        let mut command = place.command(host, line);
+        command.envs(set.iter().copied()).spawn().expect("it starts")
+    };
+    let mut server = start(0, &line);
+    until_it_listens(port, &mut server, place);
+    let client = start(1, &format!("{line} {}", place.server()));
+    let (client, server) = (ended(client), ended(server));
+    match client.status.success() && server.status.success() {
+        true => Ok(String::from_utf8_lossy(&client.stdout).into_owned()),
+        false => Err(format!(
+            "{line} ({}):\nclient {}\nserver {}",
+            place.name(),
+            text(&client),
+            text(&server)
+        )),
     }
 }
 
@@ -77,7 +191,7 @@ fn text(output: &Output) -> String {
 }
 
 /// Waits for the end of a program, and kills one that takes too long.
-fn ended(mut child: Child) -> Output {
+pub(crate) fn ended(mut child: Child) -> Output {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
         if child.try_wait().expect("a child of ours").is_some() {
@@ -95,21 +209,32 @@ fn port() -> u16 {
     let base = 20_000 + u16::try_from(std::process::id() % 10_000).expect("it is small");
     loop {
         let port = base + NEXT.fetch_add(1, Ordering::Relaxed) % 2_000;
-        if !listens(port) {
+        if !listens(port, "self") {
             return port;
         }
     }
 }
 
-fn listens(port: u16) -> bool {
+/// Somebody listens at this port, in the namespace of this process.
+fn listens(port: u16, process: &str) -> bool {
     let list = |file| std::fs::read_to_string(file).unwrap_or_default();
     let address = format!(":{port:04X} ");
-    ["/proc/net/tcp", "/proc/net/tcp6"].map(list).iter().any(|list| list.contains(&address))
+    ["tcp", "tcp6"]
+        .map(|kind| list(format!("/proc/{process}/net/{kind}")))
+        .iter()
+        .any(|list| list.contains(&address))
 }
 
-fn until_it_listens(port: u16) {
+fn until_it_listens(port: u16, server: &mut Child, place: Place<'_>) {
+    let process = match place {
+        Place::Here(_) => "self".to_owned(),
+        Place::Apart(_) => server.id().to_string(),
+    };
     let start = Instant::now();
-    while !listens(port) && start.elapsed() < PATIENCE {
+    while !listens(port, &process) && start.elapsed() < PATIENCE {
+        if server.try_wait().expect("a child of ours").is_some() {
+            return;
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -14,6 +14,7 @@ mod devinfo;
 mod hosts;
 mod mesh;
 mod pingpong;
+mod run;
 mod server;
 mod sockets;
 mod stat;

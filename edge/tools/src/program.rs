@@ -1,4 +1,4 @@
-//! Whether the library can be put in front of a program, as far as its file tells.
+//! Whether a library can be put in front of a program, as far as its file tells, and where ours are.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,9 +12,25 @@ use object::{Endianness, Object, ReadCache, elf};
 
 /// Why the sockets of a program will be the kernel's; `None` if nothing speaks against acceleration, or the
 /// file cannot be read.
-pub(super) fn obstacle(program: &OsStr) -> Option<String> {
+pub(crate) fn obstacle(program: &OsStr) -> Option<String> {
     let path = find(program)?;
-    obstacle_of(&path, SCRIPTS_MAX)
+    obstacle_of(&path, SCRIPTS_MAX, true)
+}
+
+/// Why a library cannot be put in front of a program at all; `None` if nothing speaks against it, or the file
+/// cannot be read.
+pub(crate) fn obstacle_to_loading(program: &OsStr) -> Option<String> {
+    let path = find(program)?;
+    obstacle_of(&path, SCRIPTS_MAX, false)
+}
+
+/// A library of ours, beside this command or where packages put it.
+pub(crate) fn library(name: &str) -> Option<PathBuf> {
+    let exe = std::env::current_exe().unwrap_or_default();
+    let beside = exe.parent().map(PathBuf::from).unwrap_or_default();
+    let places = [beside.clone(), beside.join("deps"), beside.join("../lib")];
+    let found = places.iter().map(|place| place.join(name)).find(|file| file.exists());
+    found.and_then(|file| file.canonicalize().ok())
 }
 
 /// As `execvp(3)` finds it.
@@ -29,7 +45,8 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|place| place.join(program)).find(can_run)
 }
 
-fn obstacle_of(path: &Path, scripts: u32) -> Option<String> {
+/// `calls`: it matters that the program makes its system calls by the C library.
+fn obstacle_of(path: &Path, scripts: u32, calls: bool) -> Option<String> {
     let name = path.display();
     let file = File::open(path).ok()?;
     let facts = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
@@ -45,7 +62,7 @@ fn obstacle_of(path: &Path, scripts: u32) -> Option<String> {
     }
     let mut reader = BufReader::new(file);
     if let Some(interpreter) = interpreter(&mut reader) {
-        return obstacle_of(&interpreter, scripts.checked_sub(1)?);
+        return obstacle_of(&interpreter, scripts.checked_sub(1)?, calls);
     }
     reader.rewind().ok()?;
     let cache = ReadCache::new(reader.into_inner());
@@ -55,7 +72,7 @@ fn obstacle_of(path: &Path, scripts: u32) -> Option<String> {
     if !headers.any(|header| header.p_type(endian) == elf::PT_INTERP) {
         return Some(format!("{name} is linked statically: no library can be loaded into it"));
     }
-    if GO_SECTIONS.iter().any(|section| program.section_by_name(section).is_some()) {
+    if calls && GO_SECTIONS.iter().any(|section| program.section_by_name(section).is_some()) {
         return Some(format!(
             "{name} is a Go program: it makes its system calls without the C library"
         ));

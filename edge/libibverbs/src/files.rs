@@ -1,0 +1,99 @@
+//! The C library's functions that take a path, in front of them: paths of software devices lead into the tree.
+//!
+//! # Safety
+//!
+//! 1. The functions are called under the contracts of the C library's functions of the same names. A path that is
+//!    not redirected is passed on as it is, with all other arguments.
+//! 2. `dlsym(RTLD_NEXT, name)` gives the C library's function of that name. Its arguments are words here: as many as
+//!    registers pass.
+
+use crate::sysfs;
+use libc::{c_char, c_void};
+use std::ffi::{CStr, CString};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Where a path leads, if it is redirected.
+fn elsewhere(path: *const c_char) -> Option<CString> {
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: rule 1: it ends with a zero.
+    let path = unsafe { CStr::from_ptr(path) };
+    if !sysfs::concerns(path.to_bytes()) {
+        return None;
+    }
+    let redirected = std::panic::catch_unwind(|| sysfs::redirected(path.to_str().ok()?));
+    CString::new(redirected.ok()??).ok()
+}
+
+/// A function of the C library.
+fn next(name: &CStr, found: &AtomicPtr<c_void>) -> *mut c_void {
+    let known = found.load(Ordering::Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: a name that ends with a zero (rule 2).
+    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    found.store(address, Ordering::Release);
+    address
+}
+
+/// Functions whose path is their first argument.
+macro_rules! first {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(path: *const c_char, a: usize, b: usize) -> usize {
+            type Real = unsafe extern "C" fn(*const c_char, usize, usize) -> usize;
+            static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            };
+            let address = next(NAME, &NEXT);
+            if address.is_null() {
+                crate::errno::set(crate::errno::Errno(libc::ENOSYS));
+                return usize::MAX;
+            }
+            // SAFETY: rule 2.
+            let real = unsafe { std::mem::transmute::<*mut c_void, Real>(address) };
+            let moved = elsewhere(path);
+            let path = moved.as_ref().map_or(path, |moved| moved.as_ptr());
+            // SAFETY: rule 1.
+            unsafe { real(path, a, b) }
+        }
+    )*};
+}
+
+/// Functions whose path is their second argument.
+macro_rules! second {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(first: usize, path: *const c_char, a: usize, b: usize, c: usize) -> usize {
+            type Real = unsafe extern "C" fn(usize, *const c_char, usize, usize, usize) -> usize;
+            static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            };
+            let address = next(NAME, &NEXT);
+            if address.is_null() {
+                crate::errno::set(crate::errno::Errno(libc::ENOSYS));
+                return usize::MAX;
+            }
+            // SAFETY: rule 2.
+            let real = unsafe { std::mem::transmute::<*mut c_void, Real>(address) };
+            let moved = elsewhere(path);
+            let path = moved.as_ref().map_or(path, |moved| moved.as_ptr());
+            // SAFETY: rule 1.
+            unsafe { real(first, path, a, b, c) }
+        }
+    )*};
+}
+
+first! {
+    open open64 fopen fopen64 stat stat64 lstat lstat64 access readlink realpath opendir
+}
+
+second! {
+    openat openat64 fstatat fstatat64 faccessat readlinkat statx __xstat __xstat64 __lxstat __lxstat64
+}

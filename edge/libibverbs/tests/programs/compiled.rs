@@ -1,0 +1,88 @@
+//! Programs of C that the tests compile themselves.
+
+use super::support;
+use adverb_verbs::{Access, Context, Psn, QpConfig, Qpn, RemoteQp, Work};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// A program that was compiled from a file beside this one; it is gone afterwards.
+struct Compiled(PathBuf);
+
+impl Compiled {
+    /// `None`, after it has said why, if this cannot be had here.
+    fn new(name: &str, flags: &[&str]) -> Option<Self> {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
+        let program = std::env::temp_dir().join(format!("adverb-{name}-{}", std::process::id()));
+        let mut compiler = Command::new("cc");
+        compiler.arg(format!("{source}/{name}.c")).arg("-o").arg(&program).args(flags);
+        match compiler.output() {
+            Ok(output) if output.status.success() => Some(Self(program)),
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert!(why.contains("infiniband/verbs.h") || why.contains("-libverbs"), "{why}");
+                println!("skipped: no header of libibverbs");
+                None
+            }
+            Err(error) => {
+                println!("skipped: no C compiler: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_program_that_loads_the_library_by_name_and_version_finds_the_devices() {
+    let Some(program) = Compiled::new("loaded", &["-ldl"]) else {
+        return;
+    };
+    let said = support::alone(program.0.to_str().unwrap(), &[], &[]);
+    assert!(said.lines().any(|line| line == "soft_lo"), "{said}");
+}
+
+/// Goal: both interfaces mean the same device. Method: a program of C on libibverbs and this one on the
+/// safe API exchange a message each way.
+#[test]
+fn a_program_of_c_and_one_of_rust_talk_to_each_other() {
+    let Some(program) = Compiled::new("peer", &["-libverbs"]) else {
+        return;
+    };
+    for path in support::PATHS {
+        let mut command = support::command(program.0.to_str().unwrap());
+        command.env("ADVERB_PATH", path).env("ADVERB_DEVICES", "soft_lo");
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = lines.next().unwrap().unwrap();
+        let (number, psn) = line.split_once(' ').unwrap();
+
+        let context = Context::open("soft_lo").unwrap();
+        let (pd, cq) = (context.alloc_pd(), context.create_cq(16).unwrap());
+        let qp = pd.create_qp(&QpConfig::new(&cq)).unwrap();
+        let own = qp.address().unwrap();
+        let answer = pd.allocate(64, Access::LOCAL_WRITE).unwrap();
+        let (qpn, psn) = (Qpn::new(number.parse().unwrap()), Psn::new(psn.parse().unwrap()));
+        qp.connect(RemoteQp { gid: own.gid, qpn, psn }).unwrap();
+        qp.post(Work::recv(answer.slice(0, 64).unwrap())).unwrap();
+        let mut input = child.stdin.take().unwrap();
+        writeln!(input, "{} {}", own.qpn.get(), own.psn.get()).unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        let mut message = pd.buffer(5).unwrap();
+        message.copy_from_slice(b"hello");
+        qp.post(Work::send(message)).unwrap();
+        for _ in 0..2 {
+            cq.wait().unwrap().ok().unwrap();
+        }
+        let mut bytes = [0; 5];
+        answer.read(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"olleh");
+        let output = support::ended(child);
+        assert!(output.status.success(), "{path}: {output:?}");
+    }
+}

@@ -1,0 +1,37 @@
+//! Programs and options that are tried, a line each: what it is, and the command of both sides.
+
+/// What a pair of processes runs. `-p`, and for the client the server's address, come behind.
+pub(crate) const PERFTEST: [&str; 27] = [
+    "ib_send_lat",
+    "ib_write_lat",
+    "ib_read_lat",
+    "ib_atomic_lat",
+    "ib_send_bw",
+    "ib_write_bw",
+    "ib_read_bw",
+    "ib_atomic_bw",
+    "ib_atomic_bw -A CMP_AND_SWAP",
+    "ib_send_lat -c UD",
+    "ib_send_bw -c UD",
+    "ib_send_lat -c UC",
+    "ib_send_bw -c UC",
+    "ib_write_lat -c UC",
+    "ib_write_bw -c UC",
+    "ib_send_bw -c XRC",
+    "ib_write_bw -c XRC",
+    "ib_send_bw -e",
+    "ib_send_lat -e",
+    "ib_read_bw -e",
+    "ib_send_bw -b",
+    "ib_write_bw -b",
+    "ib_write_bw -q 4",
+    "ib_send_bw --use-srq -r 100",
+    "ib_send_lat -I 128 -s 100",
+    "ib_write_bw -l 8",
+    "ib_read_bw -s 1000000",
+];
+
+/// What `ucx_perftest` measures, over each of its two transports.
+pub(crate) const UCX: [&str; 6] =
+    ["tag_lat", "tag_bw", "ucp_put_lat", "ucp_get", "ucp_fadd", "stream_lat"];
+pub(crate) const UCX_TRANSPORTS: [&str; 2] = ["rc_verbs,ud_verbs:aux,self", "ud_verbs,self"];
