@@ -11,7 +11,6 @@ use crate::attributes::{RnrRetry, RtsAttributes};
 use crate::host::{Host, Landing};
 use crate::packetizer::Path;
 use crate::round_trip::RoundTrip;
-use crate::segment::Segment;
 use crate::send_queue::{NOT_STARTED, SendQueue};
 use crate::status::WcStatus;
 use crate::time::Time;
@@ -55,7 +54,6 @@ enum Retired {
 /// The retiring half of a reliable requester.
 #[derive(Clone, Debug)]
 pub(crate) struct Completer {
-    mtu: Segment,
     /// Sequence number of the oldest packet that is not acknowledged, or whose data is awaited.
     unacked: u64,
     limits: Budget,
@@ -82,7 +80,6 @@ impl Completer {
     pub(crate) fn new(path: &Path, attributes: &RtsAttributes) -> Self {
         let limits = Budget { retries: attributes.retry_count.get(), rnr: attributes.rnr_retry };
         Self {
-            mtu: path.mtu,
             unacked: 0,
             limits,
             budget: limits,
@@ -263,11 +260,10 @@ impl Completer {
             return Verdict::Progress;
         }
         let at = u32::try_from(sequence.saturating_sub(entry.start)).unwrap_or(u32::MAX);
-        let offset = at.saturating_mul(self.mtu.bytes());
+        let segment = entry.cutting.segment;
+        let offset = at.saturating_mul(segment);
         let expected = match entry.request.kind {
-            RequestKind::Read { .. } => {
-                entry.request.len.saturating_sub(offset).min(self.mtu.bytes())
-            }
+            RequestKind::Read { .. } => entry.request.len.saturating_sub(offset).min(segment),
             RequestKind::CompareSwap { .. } | RequestKind::FetchAdd { .. } => 8,
             RequestKind::Send { .. }
             | RequestKind::SendInvalidate { .. }
@@ -309,7 +305,9 @@ impl Completer {
     /// Retires the requests at the head that were carried out without a packet.
     pub(crate) fn retire_local(&mut self, queue: &mut SendQueue, host: &mut impl Host) {
         let local = |queue: &SendQueue| {
-            queue.get(queue.head()).is_some_and(|entry| entry.has_begun() && entry.packets == 0)
+            queue
+                .get(queue.head())
+                .is_some_and(|entry| entry.has_begun() && entry.cutting.packets == 0)
         };
         if local(queue) {
             let _ = self.retire_before(self.unacked, queue, host);

@@ -35,6 +35,7 @@ mod brief;
 mod completer;
 mod connected;
 mod counters;
+mod cutting;
 mod datagram;
 mod host;
 mod link;

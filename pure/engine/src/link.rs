@@ -14,10 +14,21 @@ pub struct Capabilities {
     pub eager: bool,
     /// Packets get lost on the way: what is late is asked after long before the ACK time-out.
     pub lossy: bool,
+    /// Packets of one length travel together, as a train, for less than each by itself: WRITEs and short READs
+    /// are cut into messages of one packet, whose lengths are equal.
+    pub trains: bool,
 }
 
 impl Capabilities {
     /// Those of a network: packets.
-    pub const PACKETS: Self =
-        Self { segment: 0, by_reference: false, direct: false, eager: false, lossy: true };
+    pub const PACKETS: Self = Self {
+        segment: 0,
+        by_reference: false,
+        direct: false,
+        eager: false,
+        lossy: true,
+        trains: false,
+    };
+    /// Those of a network that takes packets of one length in trains.
+    pub const TRAINS: Self = Self { trains: true, ..Self::PACKETS };
 }

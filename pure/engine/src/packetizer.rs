@@ -3,11 +3,12 @@
 //!
 //! Read IBTA Vol. 1 §9.4 (operations) before changing this file.
 
+use crate::cutting::Cutting;
 use crate::host::Payload;
 use crate::link::Capabilities;
 use crate::segment::Segment;
 use crate::send_queue::Entry;
-use crate::work::{Request, RequestKind, To};
+use crate::work::{RequestKind, To};
 use adverb_wire::{
     Bth, Extension, Headers, Ieth, Imm, Opcode, Operation, Pad, Pkey, Psn, Qpn, Reth, Transport,
     XrcEth,
@@ -65,27 +66,18 @@ impl Path {
         Some(Headers { bth: Bth { becn: true, ..headers.bth }, ..headers })
     }
 
-    /// Packets that a request is cut into.
-    pub(crate) fn packets(&self, kind: &RequestKind, len: u32) -> u32 {
-        if kind.is_local() {
-            0
-        } else if kind.is_atomic() {
-            1 // Each way, whatever the local buffers are.
-        } else {
-            self.mtu.packets(len)
-        }
-    }
-
     /// Packet number `at` of a request that carries data, which has this index.
     pub(crate) fn cut(&self, at: u32, psn: Psn, index: u64, entry: &Entry) -> Option<Cut> {
         let request = &entry.request;
-        let mtu = if entry.lent { Request::LEN_MAX } else { self.mtu.bytes() };
-        // An offset is below the message's length, so neither product nor difference overflows.
-        let offset = at.saturating_mul(mtu);
-        let len = request.len.saturating_sub(offset).min(mtu);
-        let last = at + 1 == entry.packets;
-        let (operation, extension) =
-            data_headers(&request.kind, request.len, Place::of(at == 0, last));
+        let Cutting { packets, segment, whole } = entry.cutting;
+        // An offset is below the request's length, so neither product nor difference overflows.
+        let offset = at.saturating_mul(segment);
+        let len = request.len.saturating_sub(offset).min(segment);
+        let last = at + 1 == packets;
+        let (operation, extension) = match whole {
+            true => data_headers(&from(request.kind, offset), len, Place::Only),
+            false => data_headers(&request.kind, request.len, Place::of(at == 0, last)),
+        };
         let mut headers = self.headers(operation, psn, len, extension)?;
         headers.bth.solicited = last && request.solicited && operation.needs_receive();
         headers.xrceth = request.to.xrceth();
@@ -124,6 +116,23 @@ impl Place {
             (false, true) => Self::Last,
             (false, false) => Self::Middle,
         }
+    }
+}
+
+/// The request for the bytes from `offset` on, as a message of its own.
+fn from(kind: RequestKind, offset: u32) -> RequestKind {
+    match kind {
+        RequestKind::Write { va, rkey, imm } => {
+            RequestKind::Write { va: va.wrapping_add(u64::from(offset)), rkey, imm }
+        }
+        RequestKind::Send { .. }
+        | RequestKind::SendInvalidate { .. }
+        | RequestKind::Read { .. }
+        | RequestKind::CompareSwap { .. }
+        | RequestKind::FetchAdd { .. }
+        | RequestKind::AtomicWrite { .. }
+        | RequestKind::LocalInvalidate { .. }
+        | RequestKind::BindWindow => kind,
     }
 }
 

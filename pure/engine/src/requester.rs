@@ -13,6 +13,7 @@
 //! Read IBTA Vol. 1 §9.7.2 to §9.7.4 before changing this file.
 
 use crate::attributes::RtsAttributes;
+use crate::cutting::Cutting;
 use crate::host::{AccessError, EmitError, Host, Invalidator, Payload, Reach};
 use crate::packetizer::Path;
 use crate::send_queue::{Entry, NOT_STARTED, SendQueue};
@@ -241,7 +242,7 @@ impl Requester {
                 let all_before = self.next == unacked;
                 match self.reach(all_before, &entry.request, host) {
                     Reach::Done => {
-                        (entry.start, entry.packets) = (self.next, 0);
+                        (entry.start, entry.cutting) = (self.next, Cutting::NONE);
                         self.reached += 1;
                         return Some(Ok(0));
                     }
@@ -251,11 +252,11 @@ impl Requester {
             }
             entry.lent = self.path.link.by_reference && host.lends(self.cursor, &entry.request);
             entry.start = self.next;
-            entry.packets = match entry.lent {
-                true => 1,
-                false => self.path.packets(&entry.request.kind, entry.request.len),
+            entry.cutting = match entry.lent {
+                true => Cutting::ONE,
+                false => self.cutting(&entry.request),
             };
-        } else if entry.packets == 0 {
+        } else if entry.cutting.packets == 0 {
             return Some(Ok(0)); // Carried out before the requester went back.
         }
         if entry.request.fence && self.next == entry.start && !self.reads.is_empty() {
@@ -272,6 +273,11 @@ impl Requester {
         } else {
             Some(self.emit_data(at, allowed, entry, host))
         }
+    }
+
+    /// How a request is cut that begins now.
+    fn cutting(&self, request: &Request) -> Cutting {
+        Cutting::of(request, self.path.mtu, self.path.link.trains, self.reads_max)
     }
 
     /// Carries out a one-sided request on the peer's memory, if the host can reach that.
@@ -331,7 +337,7 @@ impl Requester {
         }
         let outcome = run_locally(self.cursor, &entry.request.kind, host);
         if outcome.is_ok() {
-            (entry.start, entry.packets) = (self.next, 0);
+            (entry.start, entry.cutting) = (self.next, Cutting::NONE);
         }
         Some(outcome.map(|()| 0))
     }
@@ -367,7 +373,7 @@ impl Requester {
         if self.reads_max == 0 {
             return Some(Err(WcStatus::LocalQpOperation)); // It could only wait for ever.
         }
-        let packets = self.piece(at, entry.packets);
+        let packets = self.piece(at, &entry.cutting);
         // One piece is always allowed; more only as a whole.
         let fits = packets <= allowed || allowed == self.window.limit();
         if self.reads.len() >= self.reads_max || !fits {
@@ -386,10 +392,10 @@ impl Requester {
     fn question(&self, at: u32, packets: u32, entry: &Entry) -> Option<(Operation, Extension)> {
         match entry.request.kind {
             RequestKind::Read { va, rkey } => {
-                let mtu = self.path.mtu.bytes();
-                let offset = at.saturating_mul(mtu);
+                let segment = entry.cutting.segment;
+                let offset = at.saturating_mul(segment);
                 let left = entry.request.len.saturating_sub(offset);
-                let len = left.min(packets.saturating_mul(mtu));
+                let len = left.min(packets.saturating_mul(segment));
                 let reth = Reth { va: va.wrapping_add(u64::from(offset)), rkey, len };
                 Some((Operation::ReadRequest, Extension::Reth(reth)))
             }
@@ -411,9 +417,9 @@ impl Requester {
     }
 
     /// Packets from number `at` of a READ's response to the next place where it is cut.
-    fn piece(&self, at: u32, packets: u32) -> u32 {
-        let piece = self.window.read_packets_max();
-        (piece - at % piece).min(packets - at)
+    fn piece(&self, at: u32, cutting: &Cutting) -> u32 {
+        let piece = if cutting.whole { 1 } else { self.window.read_packets_max() };
+        (piece - at % piece).min(cutting.packets - at)
     }
 
     /// Emits a request that is answered with `packets` packets of data.
@@ -483,7 +489,7 @@ impl Requester {
             return None;
         }
         let (headers, payload) = if entry.request.kind.awaits_data() {
-            let packets = self.piece(at, entry.packets);
+            let packets = self.piece(at, &entry.cutting);
             let (operation, extension) = self.question(at, packets, entry)?;
             let mut headers = self.path.headers(operation, self.psn(sequence), 0, extension)?;
             headers.xrceth = entry.request.to.xrceth();

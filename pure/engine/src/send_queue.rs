@@ -3,6 +3,7 @@
 //! Indices count from the queue's creation and never wrap in practice (2⁶⁴ requests), so that an
 //! index names one request for ever; the slot behind it is reused.
 
+use crate::cutting::Cutting;
 use crate::host::{Host, SendDone};
 use crate::status::WcStatus;
 use crate::work::{PostError, Request};
@@ -18,8 +19,8 @@ pub(crate) struct Entry {
     pub(crate) request: Request,
     /// Sequence number (see `requester`) of the first packet; meaningful once started.
     pub(crate) start: u64,
-    /// Sequence numbers that the request takes.
-    pub(crate) packets: u32,
+    /// The packets; meaningful once started.
+    pub(crate) cutting: Cutting,
     /// Its bytes are lent to the peer, who fetches them: one packet, however many there are.
     pub(crate) lent: bool,
 }
@@ -27,7 +28,7 @@ pub(crate) struct Entry {
 impl Entry {
     /// A request that has not begun.
     pub(crate) fn new(request: Request) -> Self {
-        Self { request, start: NOT_STARTED, packets: 0, lent: false }
+        Self { request, start: NOT_STARTED, cutting: Cutting::NONE, lent: false }
     }
 
     /// Some of it was emitted, or it was carried out.
@@ -37,7 +38,7 @@ impl Entry {
 
     /// One past the last sequence number.
     pub(crate) fn end(&self) -> u64 {
-        self.start.wrapping_add(u64::from(self.packets))
+        self.start.wrapping_add(u64::from(self.cutting.packets))
     }
 }
 
@@ -198,7 +199,7 @@ mod tests {
     use crate::testing::{SEND, request};
 
     fn entry(len: u32) -> Entry {
-        Entry { request: request(SEND, len), start: 0, packets: 1, lent: false }
+        Entry { start: 0, ..Entry::new(request(SEND, len)) }
     }
 
     #[test]

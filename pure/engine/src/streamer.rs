@@ -7,6 +7,7 @@
 //! Read IBTA Vol. 1 §9.8.2 (UC) and §9.8.3 (UD) before changing this file.
 
 use crate::counters::QpCounters;
+use crate::cutting::Cutting;
 use crate::host::Host;
 use crate::packetizer::Path;
 use crate::requester::{Emitted, run_locally, status_of};
@@ -101,7 +102,11 @@ impl Streamer {
         if request.kind.is_local() {
             return run_locally(index, &request.kind, host).map(|()| true);
         }
-        (entry.start, entry.packets) = (index, self.path.packets(&request.kind, request.len));
+        if self.at == 0 {
+            let trains = self.path.link.trains;
+            entry.start = index;
+            entry.cutting = Cutting::of(&request, self.path.mtu, trains, 0);
+        }
         let cut = self.path.cut(self.at, self.next, index, entry);
         let mut cut = cut.ok_or(WcStatus::General)?;
         let mut route = None;

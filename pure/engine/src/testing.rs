@@ -42,8 +42,14 @@ pub(crate) const PATH: Path = Path {
 /// The longest payload of a packet over [`SHARED_MEMORY`].
 pub(crate) const SEGMENT: u32 = 8192;
 /// A link that can do everything.
-pub(crate) const SHARED_MEMORY: Capabilities =
-    Capabilities { segment: SEGMENT, by_reference: true, direct: true, eager: true, lossy: false };
+pub(crate) const SHARED_MEMORY: Capabilities = Capabilities {
+    segment: SEGMENT,
+    by_reference: true,
+    direct: true,
+    eager: true,
+    lossy: false,
+    trains: false,
+};
 
 pub(crate) const INIT: InitAttributes = InitAttributes { pkey: Pkey::DEFAULT, access: Access::ALL };
 

@@ -9,8 +9,8 @@ use crate::receives::Receives;
 use crate::setup::Setup;
 use crate::trace::Trace;
 use adverb_engine::{
-    AttributeSet, Attributes, Datagram as To, Gid, ModifyError, Partition, PostError, Qp,
-    QpOptions, QpState, QpType, Route, Time, accept, transition,
+    AttributeSet, Attributes, Capabilities, Datagram as To, Gid, ModifyError, Partition, PostError,
+    Qp, QpOptions, QpState, QpType, Route, Time, accept, transition,
 };
 use adverb_wire::{Flow, Grh, Marks, Psn, Qkey, Qpn, ROCE_PORT, Rkey};
 use alloc::collections::BTreeMap;
@@ -208,6 +208,7 @@ impl Net {
             refused_datagrams: 0,
         };
         let mut qp = Qp::new(options);
+        qp.set_link(Capabilities { trains: setup.trains, ..Capabilities::PACKETS });
         let states = [QpState::Init, QpState::Rtr, QpState::Rts];
         let last = if setup.in_init { 1 } else { states.len() };
         for to in states.into_iter().take(last) {

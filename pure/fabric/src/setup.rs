@@ -38,6 +38,8 @@ pub struct Setup {
     pub max_rd_atomic: u8,
     /// READs and atomics that each side serves at once.
     pub max_dest_rd_atomic: u8,
+    /// Messages are cut into packets of one length, that travel together.
+    pub trains: bool,
     /// Packets under way at once.
     pub window_packets: u32,
     /// What the queue pairs allow their peers.
@@ -70,6 +72,7 @@ impl Default for Setup {
             rnr_timer: RnrTimer::new(12),
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
+            trains: false,
             window_packets: 64,
             qp_access: Access::ALL,
             region_access: Access::ALL,

@@ -27,7 +27,7 @@ impl Link {
     /// What the transport can make use of.
     pub(crate) fn capabilities(&self) -> Capabilities {
         match self {
-            Self::Udp(_) => Capabilities::PACKETS,
+            Self::Udp(_) => Capabilities::TRAINS,
             Self::Shm(lane) => shm::capabilities(lane.shares()),
         }
     }

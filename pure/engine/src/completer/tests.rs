@@ -1,6 +1,9 @@
 //! The completer alone: acknowledgements and data in, verdicts out.
 
 use super::*;
+use crate::cutting::Cutting;
+use crate::segment::Segment;
+use crate::send_queue::Entry;
 use crate::status::WcOpcode;
 use crate::testing::{ATOMIC, Desk, FIRST, MTU, PATH, READ, SEND, WRITE, request, rts};
 use crate::time::AckTimeout;
@@ -27,10 +30,10 @@ fn in_flight_with(attributes: &RtsAttributes, work: &[(RequestKind, u32)]) -> Fl
     let mut queue = SendQueue::with_capacity(16);
     let mut top = 0;
     for &(kind, len) in work {
-        let packets = if kind.is_atomic() { 1 } else { MTU.packets(len) };
         let request = request(kind, len);
-        queue.push(crate::send_queue::Entry { request, start: top, packets, lent: false }).unwrap();
-        top += u64::from(packets);
+        let cutting = Cutting::of(&request, Segment::of(MTU), false, 0);
+        queue.push(Entry { start: top, cutting, ..Entry::new(request) }).unwrap();
+        top += u64::from(cutting.packets);
     }
     let mut completer = Completer::new(&PATH, attributes);
     completer.arm(top, NOW);

@@ -10,6 +10,7 @@ use super::{Progress, Qp, same_partition};
 use crate::attributes::Gid;
 use crate::brief::{self, Brief};
 use crate::completer::{Completer, Sent};
+use crate::cutting::Cutting;
 use crate::host::{Host, Reach};
 use crate::packetizer::Path;
 use crate::requester::Requester;
@@ -313,8 +314,8 @@ impl Briefs<'_> {
     #[inline(always)]
     pub fn note(&mut self, request: &Request, lent: bool, planned: &Planned) -> u64 {
         let index = self.queue.tail();
-        let entry = Entry { start: self.requester.next(), packets: 1, ..Entry::new(*request) };
-        let posted = self.queue.push(Entry { lent, ..entry });
+        let (start, cutting) = (self.requester.next(), Cutting::ONE);
+        let posted = self.queue.push(Entry { start, cutting, lent, ..Entry::new(*request) });
         debug_assert!(posted == Ok(index), "there was room when it was planned");
         self.requester.note_brief(planned.asks);
         self.completer.arm_if_idle(self.requester.next(), Time::UNKNOWN);

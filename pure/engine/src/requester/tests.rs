@@ -1,7 +1,8 @@
 //! The requester alone: requests in, packets out, back and on again.
 
 use super::*;
-use crate::testing::{ATOMIC, Desk, PATH, READ, SEND, WRITE, request, rts};
+use crate::Capabilities;
+use crate::testing::{ATOMIC, Desk, PATH, READ, SEND, VA, WRITE, request, rts};
 use adverb_wire::Headers;
 use alloc::vec::Vec;
 
@@ -296,4 +297,52 @@ fn a_local_request_that_ends_under_the_cursor_does_not_hold_the_rest() {
     requester.on_progress(1, 1, &queue);
     assert!(requester.has_work(&queue));
     assert_eq!(emit(&mut requester, &mut queue, 1), [(Operation::SendOnly, 1)]);
+}
+
+/// The path of [`PATH`], over a link that takes trains.
+fn over_trains(reads_max: u8) -> Requester {
+    let path = Path { link: Capabilities::TRAINS, ..PATH };
+    Requester::new(path, &RtsAttributes { max_rd_atomic: reads_max, ..rts() })
+}
+
+/// Addresses and lengths that packets name.
+fn reths(desk: &Desk) -> Vec<(u64, u32)> {
+    let reth = |headers: &Headers| {
+        let Extension::Reth(reth) = headers.extension else { panic!("{headers:?}") };
+        (reth.va - VA, reth.len)
+    };
+    desk.emitted.iter().map(|(headers, _)| reth(headers)).collect()
+}
+
+/// Goal: a WRITE over a link that takes trains is packets of one length, each a message.
+/// Method: 600 bytes are two full packets of 256 and a short one, or three of 200.
+#[test]
+fn a_write_in_a_train_is_messages_of_one_length_and_asks_at_its_end() {
+    let (_, mut queue) = with_work(&[(WRITE, 600)]);
+    let mut requester = over_trains(2);
+    let mut desk = Desk::new();
+    let (_, packets) = requester.transmit(0, NOW, &mut queue, &mut desk);
+    assert_eq!(packets, 3);
+    assert_eq!(reths(&desk), [(0, 200), (200, 200), (400, 200)]);
+    let asks: Vec<bool> = desk.emitted.iter().map(|(headers, _)| headers.bth.ack_request).collect();
+    assert_eq!(asks, [false, false, true]);
+    assert_eq!(desk.operations(), [0, 1, 2].map(|at| (Operation::WriteOnly, at)));
+    requester.rewind(1, &queue);
+    let mut desk = Desk::new();
+    assert_eq!(requester.transmit(1, NOW, &mut queue, &mut desk), (Emitted::All, 2));
+    assert_eq!(reths(&desk), [(200, 200), (400, 200)], "sent again as it was cut");
+}
+
+/// Goal: a short READ is asked for in pieces of one packet, no more of them at once than was agreed on.
+#[test]
+fn a_read_over_trains_is_pieces_that_keep_to_the_limit() {
+    let (_, mut queue) = with_work(&[(READ, 400), (READ, 400), (READ, 4000)]);
+    let mut requester = over_trains(9);
+    let mut desk = Desk { room: 3, ..Desk::new() };
+    let (_, packets) = requester.transmit(0, NOW, &mut queue, &mut desk);
+    assert_eq!((packets, reths(&desk)), (3, Vec::from([(0, 200), (200, 200), (0, 200)])));
+    let mut desk = Desk::new();
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    let expected = [(200, 200), (0, 1024), (1024, 1024), (2048, 1024)];
+    assert_eq!(reths(&desk), expected, "a long one goes in long pieces");
 }

@@ -368,9 +368,11 @@ impl Process {
             direct: shares,
             eager: true,
             lossy: false,
+            trains: false,
         };
         let memory = medium.is_memory();
-        qp.set_link(if memory { link } else { Capabilities::PACKETS });
+        let trains = random.borrow_mut().below(2) == 0;
+        qp.set_link(if memory { link } else { Capabilities { trains, ..Capabilities::PACKETS } });
         let mut pacing = Pacing::default();
         pacing.set_patience(if memory { Patience::Records } else { Patience::Packets });
         let own = Own::default();

@@ -18,6 +18,12 @@ pub(crate) const WINDOW_RECORDS: u32 = 1024;
 
 /// What a lane can do; those by which memory is not shared carry records, and no more.
 pub(crate) const fn capabilities(shares: bool) -> Capabilities {
-    let segment = SEGMENT_BYTES;
-    Capabilities { segment, by_reference: shares, direct: shares, eager: true, lossy: false }
+    Capabilities {
+        segment: SEGMENT_BYTES,
+        by_reference: shares,
+        direct: shares,
+        eager: true,
+        lossy: false,
+        trains: false,
+    }
 }
