@@ -23,6 +23,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 /// What neighbours can do to a file that they were given.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -190,8 +191,9 @@ struct Shared {
 
 /// Another process that may be at this one's memory.
 pub(crate) trait Neighbour: fmt::Debug + Send + Sync {
-    /// Waits until it is at nothing that was there before the call. False if it may still be: it is stopped.
-    fn wait(&self) -> bool;
+    /// Waits until it is at nothing that was there before the call. False if it may still be after so long: it is
+    /// stopped.
+    fn wait(&self, patience: Duration) -> bool;
 
     /// This file is no more.
     fn file_is_gone(&self, number: u64);
@@ -385,15 +387,17 @@ impl Commons {
     }
 
     /// Takes a region back; afterwards no neighbour is at it. False if one that was stopped may be, and what it
-    /// writes does not go to a file, which it hits without harm ([`Commons::wait_for_neighbours`]).
+    /// writes does not go to a file, which it hits without harm ([`Commons::wait_for_neighbours`]); then it was waited
+    /// for as long as `patience` says.
     #[must_use]
-    pub(crate) fn withdraw(&self, index: u32) -> bool {
+    pub(crate) fn withdraw(&self, index: u32, patience: Duration) -> bool {
         let Some(record) = self.shelf.region(index) else {
             return true;
         };
+        let patience = if record.file.load(Ordering::Relaxed) == 0 { patience } else { VISIT_MAX };
         let left = match record.key.swap(0, Ordering::SeqCst) {
             0 => !self.deserted.load(Ordering::Acquire),
-            _ => self.wait_for_neighbours(),
+            _ => self.wait_for_neighbours(patience),
         };
         left || record.file.load(Ordering::Relaxed) != 0
     }
@@ -401,22 +405,25 @@ impl Commons {
     /// Takes back all regions up to this index, before the device loses sight of its neighbours.
     pub(crate) fn withdraw_all(&self, end: u32) {
         let records = (0..end).map_while(|index| self.shelf.region(index));
-        let shown = records.filter(|record| record.key.swap(0, Ordering::SeqCst) != 0).count();
-        if shown > 0 && !self.wait_for_neighbours() {
+        let shown = records.filter(|record| record.key.swap(0, Ordering::SeqCst) != 0);
+        let in_files = shown.map(|record| record.file.load(Ordering::Relaxed) != 0);
+        let patience =
+            in_files.map(|in_file| if in_file { VISIT_MAX } else { LAST_VISIT_MAX }).max();
+        if patience.is_some_and(|patience| !self.wait_for_neighbours(patience)) {
             self.deserted.store(true, Ordering::Release);
         }
     }
 
     /// Waits until no neighbour is at something that was there before the call. False if one that was stopped may
     /// be: then nothing is taken from the files that it may write to.
-    pub(crate) fn wait_for_neighbours(&self) -> bool {
+    pub(crate) fn wait_for_neighbours(&self, patience: Duration) -> bool {
         let neighbours = self.neighbours();
         if neighbours.is_empty() {
             return true;
         }
         let _waiting = lock(&self.waiting);
         // Each is waited for, whatever became of those before.
-        let stalled = neighbours.iter().filter(|neighbour| !neighbour.wait()).count();
+        let stalled = neighbours.iter().filter(|neighbour| !neighbour.wait(patience)).count();
         if stalled > 0 {
             let files = lock(&self.files);
             files.values().filter_map(|file| file.arena.as_ref()).for_each(|arena| arena.retire());
@@ -433,6 +440,18 @@ pub(crate) struct Published {
     pub(crate) len: usize,
     pub(crate) rights: u32,
 }
+
+/// How long a neighbour that is at memory is waited for: many times what it copies within one visit takes, also by
+/// a process that has lost its processor.
+pub(crate) const VISIT_MAX: Duration = match cfg!(test) {
+    true => Duration::from_millis(100),
+    false => Duration::from_millis(500),
+};
+/// The same where the memory is about to have another use, so that this process would have to end.
+pub(crate) const LAST_VISIT_MAX: Duration = match cfg!(test) {
+    true => Duration::from_millis(100),
+    false => Duration::from_secs(10),
+};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -29,7 +29,7 @@
 //!    holds none but of the region that it is to be bound to. So nobody waits for ever.
 
 use crate::memory::access::Access as Rights;
-use crate::memory::commons::{Commons, Published};
+use crate::memory::commons::{Commons, LAST_VISIT_MAX, Published, VISIT_MAX};
 use crate::memory::copying::copy_short;
 use crate::memory::window;
 use crate::sync::Mutex;
@@ -40,6 +40,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// The name of a region: the local and the remote key are the same number.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -634,14 +635,15 @@ impl Region {
     #[must_use]
     pub fn end(mut self) -> bool {
         self.ended = true;
-        self.withdraw()
+        self.withdraw(VISIT_MAX)
     }
 
-    fn withdraw(&self) -> bool {
+    fn withdraw(&self, patience: Duration) -> bool {
         let Some(slot) = self.slot() else {
             return true;
         };
-        let left = self.table.commons.as_ref().is_none_or(|commons| commons.withdraw(self.index()));
+        let withdraw = |commons: &Arc<Commons>| commons.withdraw(self.index(), patience);
+        let left = self.table.commons.as_ref().is_none_or(withdraw);
         slot.close();
         self.table.give_back(self.index());
         left
@@ -651,7 +653,9 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let may_write = Rights::REMOTE_WRITE.bits() | Rights::REMOTE_ATOMIC.bits();
-        if !self.ended && !self.withdraw() && self.access.bits() & may_write != 0 {
+        let is_written = self.access.bits() & may_write != 0;
+        let patience = if is_written { LAST_VISIT_MAX } else { VISIT_MAX };
+        if !self.ended && !self.withdraw(patience) && is_written {
             // The memory is about to be used for something else (rule 2), and would be written to.
             eprintln!(
                 "adverb: a process of this host was stopped while it wrote to a memory region that ends, and may go \

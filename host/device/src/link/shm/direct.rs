@@ -185,6 +185,9 @@ impl<'a> Direct<'a> {
     /// Carries out a one-sided request whose own bytes are these. `None` if it has to be sent.
     #[inline]
     pub(crate) fn act(&mut self, request: &Request, local: Local<'_>) -> Option<()> {
+        if request.len > VISIT_BYTES_MAX {
+            return self.act_by_parts(request, local);
+        }
         let lane = self.lane;
         let visit = lane.begin();
         let claim = self.claim(request)?;
@@ -202,7 +205,7 @@ impl<'a> Direct<'a> {
                 let Local::Gather(sges) = local else {
                     return None;
                 };
-                get(place, self.regions, domain, sges, claim.len).ok()
+                get(place, self.regions, domain, sges, 0, claim.len).ok()
             }
             RequestKind::AtomicWrite { .. } => self.write_word(place, claim.va, local),
             RequestKind::CompareSwap { compare, swap, .. } => {
@@ -216,6 +219,38 @@ impl<'a> Direct<'a> {
             | RequestKind::LocalInvalidate { .. }
             | RequestKind::BindWindow => None,
         }
+    }
+
+    /// A long WRITE or READ, in several visits: a peer that lets go of memory does not wait for all of it. What has
+    /// been copied when a part is refused is sent again with the rest, and refused as a whole.
+    #[cold]
+    #[inline(never)]
+    fn act_by_parts(&mut self, request: &Request, local: Local<'_>) -> Option<()> {
+        if !self.may_reach(request) {
+            return None; // Nothing is copied if any of it is out of reach.
+        }
+        let (lane, domain) = (self.lane, self.domain);
+        let mut offset = 0;
+        while offset < request.len {
+            let len = (request.len - offset).min(VISIT_BYTES_MAX);
+            let visit = lane.begin();
+            let whole = self.claim(request)?;
+            let va = whole.va.checked_add(u64::from(offset))?;
+            let claim = Claim { va, len: usize::try_from(len).ok()?, ..whole };
+            let (place, _hold) = self.place(&visit, claim)?;
+            match (request.kind, local) {
+                (RequestKind::Write { .. }, _) => {
+                    let bytes = Source::Local { local, offset, len, domain };
+                    put(&bytes, self.regions, place).ok()?;
+                }
+                (RequestKind::Read { .. }, Local::Gather(sges)) => {
+                    get(place, self.regions, domain, sges, offset, claim.len).ok()?;
+                }
+                _ => return None,
+            }
+            offset += len;
+        }
+        Some(())
     }
 
     /// What a request wants of the peer, if its queue pair allows that.
@@ -260,9 +295,9 @@ impl<'a> Direct<'a> {
         let domain = self.domain;
         // The answer has to have a home before anything is changed.
         let mut old = [0; 8];
-        let home = |old: &mut [u8; 8]| get(Place::of(old), self.regions, domain, sges, 8).ok();
+        let home = |old: &mut [u8; 8]| get(Place::of(old), self.regions, domain, sges, 0, 8).ok();
         let word = word_at(place, va)?;
-        each_target(self.regions, domain, sges, old.len(), |_, _| Ok(())).ok()?;
+        each_target(self.regions, domain, sges, 0, old.len(), |_, _| Ok(())).ok()?;
         let found = match op {
             AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
             AtomicOp::CompareSwap { compare, swap } => word
@@ -304,10 +339,16 @@ impl<'a> Direct<'a> {
         let lane = self.lane;
         let word = self.peer.and_then(|remote| lane.peer_shelf().qp(remote));
         let word = QpWord::from_bits(word.ok_or(FetchError::Lost)?.load(Ordering::SeqCst));
-        let visit = lane.begin();
-        let mut at = 0_u32;
-        for piece in pieces.chunks_exact(PIECE_BYTES) {
-            let Sge { addr, len, lkey } = Lent::piece(piece).ok_or(FetchError::Lost)?;
+        let mut visit = lane.begin();
+        let (mut at, mut visited) = (0_u32, 0_u32);
+        let pieces =
+            pieces.chunks_exact(PIECE_BYTES).flat_map(|piece| by_visits(Lent::piece(piece)));
+        for piece in pieces {
+            let Sge { addr, len, lkey } = piece.ok_or(FetchError::Lost)?;
+            if visited > VISIT_BYTES_MAX - len {
+                (visit, visited) = (lane.begin(), 0);
+            }
+            visited += len;
             let size = usize::try_from(len).unwrap_or(usize::MAX);
             let claim = Claim {
                 key: lkey,
@@ -335,6 +376,18 @@ impl<'a> Direct<'a> {
     }
 }
 
+/// A piece of a message, in parts of which each is copied within one visit.
+fn by_visits(piece: Option<Sge>) -> impl Iterator<Item = Option<Sge>> {
+    let Sge { addr, len, lkey } = piece.unwrap_or(Sge { addr: 0, len: 0, lkey: 0 });
+    let parts = len.div_ceil(VISIT_BYTES_MAX).max(1);
+    (0..parts).map(move |part| {
+        piece?;
+        let offset = part * VISIT_BYTES_MAX;
+        let len = (len - offset).min(VISIT_BYTES_MAX);
+        Some(Sge { addr: addr.wrapping_add(u64::from(offset)), len, lkey })
+    })
+}
+
 /// Copies the bytes of a record out of the ring.
 #[inline]
 pub(crate) fn fetch_near(
@@ -359,7 +412,7 @@ fn fetch_piece(
             let mut parts = parts(sges, at, u32::try_from(len).unwrap_or(u32::MAX));
             for part in parts.by_ref() {
                 let size = usize::try_from(part.len).unwrap_or(usize::MAX);
-                get(from, regions, domain, &[part], size)?;
+                get(from, regions, domain, &[part], 0, size)?;
                 from = from.skip(size);
             }
             if parts.is_done() { Ok(()) } else { Err(FetchError::Local(LocalError::Protection)) }
@@ -442,6 +495,10 @@ pub(crate) fn lends_one(
 /// The shortest message that is fetched from pages that both sides have mapped, in bytes. A shorter one
 /// is there sooner through the lane.
 const LENT_MIN: u32 = 512;
+
+/// The most bytes that are copied within one visit: less than a hundredth of the time that a visit may last
+/// (`lane.rs`), where memory is slow and cold.
+const VISIT_BYTES_MAX: u32 = 4 << 20;
 
 /// The file that these bytes of ours are in; 0: none that others can map.
 #[inline]
@@ -534,15 +591,16 @@ fn put(bytes: &Source<'_>, regions: &Regions, mut place: Place<'_>) -> Result<()
 
 const TAIL: usize = 8;
 
-/// Copies bytes from `place` to local buffers.
+/// Copies `len` bytes from `place` to local buffers, from `at` on.
 fn get(
     mut place: Place<'_>,
     regions: &Regions,
     domain: u32,
     sges: &[Sge],
+    at: u32,
     len: usize,
 ) -> Result<(), FetchError> {
-    each_target(regions, domain, sges, len, |target, part| {
+    each_target(regions, domain, sges, at, len, |target, part| {
         if let Some(target) = target {
             copy(place, target, part)?;
         }
@@ -551,17 +609,18 @@ fn get(
     })
 }
 
-/// Shows each piece of `len` bytes of local buffers, in order, while it is there; `None` for bytes
+/// Shows each piece of `len` bytes of local buffers from `at` on, in order, while it is there; `None` for bytes
 /// that nobody wants to keep.
 fn each_target(
     regions: &Regions,
     domain: u32,
     sges: &[Sge],
+    at: u32,
     len: usize,
     mut show: impl FnMut(Option<*mut u8>, usize) -> Result<(), FetchError>,
 ) -> Result<(), FetchError> {
     let refused = |_| FetchError::Local(LocalError::Protection);
-    let mut parts = parts(sges, 0, u32::try_from(len).unwrap_or(u32::MAX));
+    let mut parts = parts(sges, at, u32::try_from(len).unwrap_or(u32::MAX));
     for Sge { addr, len, lkey } in parts.by_ref() {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let pin = regions.pin_local(lkey, domain).map_err(refused)?;

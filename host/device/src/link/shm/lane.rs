@@ -262,8 +262,8 @@ pub(crate) struct Lane {
     cut: AtomicBool,
     /// The other end is no more: nobody is at our memory from there.
     gone: AtomicBool,
-    /// The other end was waited for as long as anybody is, and was at our memory still.
-    stalled: AtomicBool,
+    /// How long the other end was waited for in vain, in nanoseconds: it was at our memory still.
+    stalled_ns: AtomicU64,
     /// Since when datagrams have found it full, in nanoseconds; 0 if they have not.
     full_since: AtomicU64,
     commons: Arc<Commons>,
@@ -283,7 +283,7 @@ impl Lane {
             rope,
             cut: AtomicBool::new(false),
             gone: AtomicBool::new(false),
-            stalled: AtomicBool::new(false),
+            stalled_ns: AtomicU64::new(0),
             full_since: AtomicU64::new(0),
             commons: Arc::clone(commons),
             maps: Maps::default(),
@@ -367,11 +367,11 @@ impl Lane {
     /// Waits until every visit of the other end that has begun before the call has ended; one call
     /// at a time.
     ///
-    /// An end that is stopped in the midst of a visit for [`VISIT_MAX`] is cut off, and is not waited for again;
-    /// false as long as it may be at it still.
-    pub(crate) fn wait_for_peer(&self) -> bool {
-        let patience =
-            if self.stalled.load(Ordering::Relaxed) { Duration::ZERO } else { VISIT_MAX };
+    /// An end that is stopped in the midst of a visit for `patience` is cut off, and is waited for no longer than
+    /// that in all; false as long as it may be at it still.
+    pub(crate) fn wait_for_peer(&self, patience: Duration) -> bool {
+        let waited = Duration::from_nanos(self.stalled_ns.load(Ordering::Relaxed));
+        let patience = patience.saturating_sub(waited);
         let until = Instant::now() + patience;
         let waits = || {
             std::thread::yield_now();
@@ -381,7 +381,8 @@ impl Lane {
         if visits::wait(visitors, waits) || self.gone.load(Ordering::Acquire) {
             return true;
         }
-        self.stalled.store(true, Ordering::Relaxed);
+        let all = u64::try_from((waited + patience).as_nanos()).unwrap_or(u64::MAX);
+        self.stalled_ns.store(all, Ordering::Relaxed);
         self.cut();
         false
     }
@@ -514,12 +515,6 @@ pub(crate) enum Takes {
     /// It is lost.
     Nothing,
 }
-
-/// How long a visit lasts at most: a copy, by a process that may have lost its processor.
-const VISIT_MAX: Duration = match cfg!(test) {
-    true => Duration::from_millis(100),
-    false => Duration::from_secs(10),
-};
 
 /// A message that is being handed over, whose bytes are where the sender has put them.
 #[derive(Clone, Copy, Debug)]
@@ -909,8 +904,8 @@ pub(crate) struct Inlet<P> {
 }
 
 impl Neighbour for Lane {
-    fn wait(&self) -> bool {
-        self.wait_for_peer()
+    fn wait(&self, patience: Duration) -> bool {
+        self.wait_for_peer(patience)
     }
 
     fn file_is_gone(&self, number: u64) {

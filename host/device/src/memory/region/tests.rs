@@ -143,7 +143,7 @@ fn dropping_a_region_waits_for_accesses_under_way() {
     let pin = table.pin_local(key, 7).unwrap();
     std::thread::scope(|scope| {
         let dropping = scope.spawn(move || drop(region));
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
         assert!(!dropping.is_finished());
         drop(pin);
         dropping.join().unwrap();
