@@ -12,9 +12,10 @@ use adverb::session::{
 };
 
 use crate::args::{AllreduceArgs, Shape};
-use crate::bench::{LOCAL_DEVICE, stats};
+use crate::bench::stats;
 use crate::child::{Child, end_with_parent};
 use crate::failure::{Doing, Failure};
+use crate::here;
 use crate::mesh::free_ports;
 
 /// Runs the subcommand.
@@ -120,7 +121,7 @@ fn topology(args: &AllreduceArgs) -> Topology {
 fn join(args: &AllreduceArgs, rank: usize) -> Result<Group, Failure> {
     let config = Config::default()
         .name(rank.to_string())
-        .device(LOCAL_DEVICE)
+        .device(here::device())
         .work_mode(args.wait.mode())
         // There may be far more members than processors.
         .connect_timeout(PATIENCE)
@@ -128,7 +129,7 @@ fn join(args: &AllreduceArgs, rank: usize) -> Result<Group, Failure> {
         .work_timeout(PATIENCE);
     let adapter = Adapter::open(config).doing("opening the device")?;
     let port = args.ports.get(rank).copied().ok_or(Failure::usage("--ports has too few"))?;
-    let server = ServerSession::bind_on(("127.0.0.1", port), adapter.clone());
+    let server = ServerSession::bind_on((here::address(), port), adapter.clone());
     let mut server = server.doing("listening")?;
     let session = ClientSession::on(adapter);
     let open = |endpoint: &Endpoint| {
@@ -136,7 +137,7 @@ fn join(args: &AllreduceArgs, rank: usize) -> Result<Group, Failure> {
     };
     let mut peers: Vec<Option<Messenger>> = args.ports.iter().map(|_| None).collect();
     for (before, port) in args.ports.iter().enumerate().take(rank) {
-        let endpoint = session.connect(("127.0.0.1", *port)).doing("connecting")?;
+        let endpoint = session.connect((here::address(), *port)).doing("connecting")?;
         if let Some(peer) = peers.get_mut(before) {
             *peer = Some(open(&endpoint)?);
         }

@@ -169,8 +169,10 @@ impl ConnectionArgs {
 /// Options of `adverb bench`.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
-Without HOST and --server, both ends run on this machine over the device soft_lo.
+Without HOST and --server, both ends run on this machine over the device soft_lo, or where the loopback has no
+address, over that of another address.
 A client sends its options to the server: give them once, at the client.
+A network that is away for half a second ends the run; `adverb mesh` goes on.
 
 Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 a --limit was not met, 77 skipped.")]
 pub(crate) struct BenchArgs {

@@ -18,6 +18,7 @@ use self::report::{Limits, Path, Record, Report};
 use self::server::ServerOptions;
 use crate::args::BenchArgs;
 use crate::failure::{Doing, Failure};
+use crate::here;
 use crate::output::Output;
 
 pub(crate) mod client;
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     let plan = Plan::new(args)?;
     if connection.host.is_none() {
-        choice.device.get_or_insert_with(|| LOCAL_DEVICE.to_owned());
+        choice.device.get_or_insert_with(here::device);
     }
     choice.check()?;
     let output = args.output.as_deref().map(Output::create).transpose()?;
@@ -89,11 +90,12 @@ fn measure_here(
         true => None,
         false => Some(LocalServer::start(choice, Some("auto"))?),
     };
+    let here = here::address().to_string();
     let first = if neighbour.is_some() { plan.before_neighbours() } else { plan.clone() };
-    let mut report = measure("127.0.0.1", server.port, &first, choice, screen)?;
+    let mut report = measure(&here, server.port, &first, choice, screen)?;
     drop(server);
     if let Some(neighbour) = neighbour {
-        let more = measure("127.0.0.1", neighbour.port, &plan.of_neighbours(), choice, screen)?;
+        let more = measure(&here, neighbour.port, &plan.of_neighbours(), choice, screen)?;
         // Where neighbours cannot share memory there is nothing new to say.
         report.shm_rounds = more.results.iter().any(Record::is_beyond_udp).then_some(more.rounds);
         report.results.extend(more.results.into_iter().filter(Record::is_beyond_udp));
@@ -134,6 +136,3 @@ fn write(report: &Report, args: &BenchArgs, output: Option<Output>) -> Result<()
 
 /// What chooses the way between two processes of one machine.
 const LOCAL_PATH: &str = "ADVERB_PATH";
-
-/// The device that both ends use on one machine.
-pub(crate) const LOCAL_DEVICE: &str = "soft_lo";

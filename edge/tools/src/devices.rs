@@ -63,17 +63,19 @@ struct Gid {
 /// Their names, for a person.
 pub(crate) fn device_names(devices: &[verbs::Device]) -> String {
     match devices {
-        [] => "none, for no network interface that is up has an address".to_owned(),
+        [] => NONE.to_owned(),
         some => some.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", "),
     }
 }
+
+/// Why there are none.
+const NONE: &str = "none, for no network interface that is up has an address: `ip link set lo up` brings the loopback up";
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &DevicesArgs) -> Result<(), Failure> {
     let devices = list()?;
     if devices.is_empty() {
-        let why = "no RDMA device: no network interface that is up has an address";
-        return Err(Failure::Skipped(why.to_owned()));
+        return Err(Failure::Skipped(format!("RDMA devices: {NONE}")));
     }
     let text = if args.json {
         serde_json::to_string_pretty(&devices).doing("writing JSON")? + "\n"

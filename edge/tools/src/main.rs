@@ -21,6 +21,7 @@ mod devices;
 mod devinfo;
 mod doctor;
 mod failure;
+mod here;
 mod mesh;
 mod output;
 mod panics;

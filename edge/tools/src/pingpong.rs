@@ -6,7 +6,9 @@
 //! what it wrote. Every byte is compared.
 
 use std::io::{ErrorKind, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use adverb::session::{
@@ -20,6 +22,7 @@ use crate::bench::stats::{self, Samples};
 use crate::child::{Child, end_with_parent};
 use crate::devices::device_names;
 use crate::failure::{Doing, Failure};
+use crate::here;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &PingpongArgs) -> Result<(), Failure> {
@@ -29,7 +32,7 @@ pub(crate) fn run(args: &PingpongArgs) -> Result<(), Failure> {
         return serve(args);
     }
     let Some(host) = &connection.host else {
-        let here = local_address();
+        let here = here::address();
         let (_server, port) = start_server(args, here)?;
         return test(connect(&[SocketAddr::new(here, port)], args)?, args);
     };
@@ -162,7 +165,10 @@ fn connect(addresses: &[SocketAddr], args: &PingpongArgs) -> Result<Endpoint, Fa
     for to in addresses {
         let config = config(args)?.connect_timeout(patience);
         let session = ClientSession::new(config).doing("opening the device")?;
-        match session.connect(*to) {
+        let connected = say_if_nobody_answers(*to, patience);
+        let outcome = session.connect(*to);
+        drop(connected);
+        match outcome {
             Ok(endpoint) => return Ok(endpoint),
             Err(error) => errors.push(format!("{error}{}", hint(&error))),
         }
@@ -172,6 +178,20 @@ fn connect(addresses: &[SocketAddr], args: &PingpongArgs) -> Result<Endpoint, Fa
     } else {
         errors.join("; ")
     }))
+}
+
+/// Says after a while that there is no server, and what is done about it, unless what it returns is dropped before.
+fn say_if_nobody_answers(to: SocketAddr, patience: Duration) -> mpsc::Sender<()> {
+    let (connected, hears) = mpsc::channel();
+    thread::spawn(move || {
+        let heard = hears.recv_timeout(SILENCE.min(patience));
+        if heard == Err(mpsc::RecvTimeoutError::Timeout) && patience > SILENCE {
+            eprintln!(
+                "adverb: no answer from {to} yet; going on for {patience:?} (--connect-timeout)"
+            );
+        }
+    });
+    connected
 }
 
 /// What to do about a server that is there and does not do as ours.
@@ -344,15 +364,6 @@ fn imm(round: u64) -> u32 {
     u32::try_from(round % (1 << 31)).unwrap_or(0)
 }
 
-/// An address of this host: that of the loopback, or where there is none, of any device.
-fn local_address() -> IpAddr {
-    let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-    let devices = adverb::verbs::devices().unwrap_or_default();
-    let others = devices.iter().flat_map(|device| &device.gids).map(|gid| gid.ip());
-    let is_here = |ip: &IpAddr| TcpListener::bind((*ip, 0)).is_ok();
-    loopback.into_iter().chain(others).find(is_here).unwrap_or(Ipv4Addr::LOCALHOST.into())
-}
-
 /// Starts this same program as a server for one client.
 fn start_server(args: &PingpongArgs, here: IpAddr) -> Result<(Child, u16), Failure> {
     let connection = &args.connection;
@@ -378,6 +389,8 @@ const READ: usize = 2;
 const TOLD: usize = 3;
 const BLOCK_BYTES_MAX: usize = 1 << 30;
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to look for the server before a word about that.
+const SILENCE: Duration = Duration::from_millis(500);
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
 #[cfg(test)]
@@ -395,7 +408,7 @@ mod tests {
         };
         let mut server = ServerSession::bind("127.0.0.1:0", config(&args).unwrap()).unwrap();
         let address = server.local_addr();
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let serving = scope.spawn(move || answer(server.accept(PATIENCE * 6).unwrap()));
             let endpoint = connect(&[address], &args).unwrap();
             let (side, _) = Side::set_up(endpoint, Some((64, 10))).unwrap();
@@ -419,7 +432,7 @@ mod tests {
         // Nobody listens at port 1.
         let mut addresses = [server.local_addr(); 60];
         addresses[0] = SocketAddr::new(here, 1);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let accepting = scope.spawn(move || server.accept(PATIENCE * 6));
             let endpoint = connect(&addresses, &args).unwrap();
             assert_eq!(endpoint.peer().addr, addresses[1]);

@@ -28,6 +28,22 @@ pub struct Route {
 }
 
 impl Route {
+    /// Between these two addresses.
+    pub const fn new(local: Gid, remote: Gid, path: Option<DataPath>) -> Self {
+        Self { local, remote, path }
+    }
+
+    /// That nothing comes back, and what usually is the cause: text for a person.
+    pub fn silence(&self) -> String {
+        struct Silence<'a>(&'a Route);
+        impl fmt::Display for Silence<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.write_silence(f)
+            }
+        }
+        Silence(self).to_string()
+    }
+
     /// Says that nothing comes back, and what usually is the cause.
     fn write_silence(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { local, remote, path } = self;
@@ -37,11 +53,10 @@ impl Route {
         }
         let memory = matches!(path, Some(DataPath::SharedMemory | DataPath::InProcess));
         f.write_str(if memory {
-            ": its process may be stopped, or run in another container, where ADVERB_PATH=udp on one \
-             side takes the network instead"
+            ": its process may be stopped; ADVERB_PATH=udp on one side takes the network instead"
         } else {
-            ": a firewall may close UDP port 4791 on either side, or its process be stopped, or run in \
-             another container with a /dev/shm of its own"
+            ": a firewall may close UDP port 4791 on either side, the network carry no packets as long as \
+             the path MTU, or the process there be stopped"
         })?;
         if local.is_loopback() {
             f.write_str("; a loopback device reaches its own host alone")?;

@@ -26,10 +26,11 @@ use serde::Serialize;
 
 use super::local::LocalServer;
 use super::rdma::{BUSY_HOST_TIMEOUT, NO_WORK};
-use super::{LOCAL_DEVICE, LOCAL_PATH, cpu, stats};
+use super::{LOCAL_PATH, cpu, stats};
 use crate::args::BenchArgs;
 use crate::child::end_with_parent;
 use crate::failure::{Doing, Failure};
+use crate::here;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -109,7 +110,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
 
 fn config(args: &BenchArgs) -> Config {
     let mut config = Config::default()
-        .device(args.connection.device.clone().unwrap_or_else(|| LOCAL_DEVICE.to_owned()))
+        .device(args.connection.device.clone().unwrap_or_else(here::device))
         .work_mode(WorkMode::BusyPoll)
         .channels(["control", "plain"]);
     config.adapter.ack_timeout = BUSY_HOST_TIMEOUT;
@@ -125,7 +126,7 @@ fn start(args: &BenchArgs, path: Option<&str>) -> Result<LocalServer, Failure> {
 
 fn measure(args: &BenchArgs, server: &LocalServer) -> Outcome<Report> {
     let config = config(args);
-    let endpoint = ClientSession::new(config)?.connect(("127.0.0.1", server.port))?;
+    let endpoint = ClientSession::new(config)?.connect((here::address(), server.port))?;
     let device = endpoint.adapter().context().device().name.clone();
     let (mut layers, way) = layers(&endpoint)?;
     let (control, word) = (endpoint.channel("control")?, endpoint.adapter().buffer(1, 8)?);
@@ -207,7 +208,7 @@ fn serve(args: &BenchArgs) -> Outcome<()> {
     if !args.no_pin {
         cpu::pin(cpu::End::Server);
     }
-    let mut server = ServerSession::bind("127.0.0.1:0", config(args))?;
+    let mut server = ServerSession::bind((here::address(), 0), config(args))?;
     println!("{}", server.local_addr().port());
     std::io::stdout().flush()?;
     let endpoint = server.accept(PATIENCE)?;

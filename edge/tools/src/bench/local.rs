@@ -3,12 +3,13 @@
 use super::rdma::DeviceChoice;
 use crate::child::Child;
 use crate::failure::Failure;
+use crate::here;
 
 /// A server on this machine that belongs to this process.
 #[derive(Debug)]
 pub(crate) struct LocalServer {
     _child: Child,
-    /// Where it listens on 127.0.0.1.
+    /// Where it listens on [`here::address`].
     pub(crate) port: u16,
 }
 
@@ -16,7 +17,8 @@ impl LocalServer {
     /// Starts this same program as a server, and waits until it listens. `path`: which way between
     /// neighbours it agrees to, if that is not to be what the environment says.
     pub(crate) fn start(choice: &DeviceChoice, path: Option<&str>) -> Result<Self, Failure> {
-        let words = ["--server", "--child", "--bind", "127.0.0.1", "--port", "0"];
+        let here = here::address().to_string();
+        let words = ["--server", "--child", "--bind", &here, "--port", "0"];
         Self::start_as(&words, choice, path)
     }
 

@@ -19,12 +19,12 @@ use adverb_sys::affinity;
 use adverb_sys::process::usage;
 use serde::Serialize;
 
-use super::LOCAL_DEVICE;
 use super::rdma::BUSY_HOST_TIMEOUT;
 use super::stats::{self, Percentiles, Samples};
 use crate::args::{BenchArgs, Wait};
 use crate::child::{Child, end_with_parent};
 use crate::failure::{Doing, Failure};
+use crate::here;
 
 /// What one mode costs.
 #[derive(Clone, Debug, Serialize)]
@@ -89,7 +89,7 @@ fn config(args: &BenchArgs, wait: Wait, threads: ThreadMode, end: usize) -> Conf
     let cpus = affinity::cpus().unwrap_or_default();
     let own = cpus.get(end).copied().filter(|_| !args.no_pin && cpus.len() > 1);
     let mut config = Config::default()
-        .device(args.connection.device.clone().unwrap_or_else(|| LOCAL_DEVICE.to_owned()))
+        .device(args.connection.device.clone().unwrap_or_else(here::device))
         .work_mode(wait.mode())
         .thread_mode(threads)
         .inline_bytes(args.inline)
@@ -110,7 +110,7 @@ fn measure(
 ) -> Result<Cost, Failure> {
     let mut server = Server::start(args, wait, threads)?;
     let session = ClientSession::new(config(args, wait, mode, 0)).doing("opening the device")?;
-    let endpoint = session.connect(("127.0.0.1", server.port)).doing("connecting")?;
+    let endpoint = session.connect((here::address(), server.port)).doing("connecting")?;
     let channel = endpoint.channel("data").doing("looking for a channel")?;
     let bytes = bytes(args);
     let buffer = endpoint.adapter().buffer(2, bytes).doing("allocating")?;
@@ -235,7 +235,7 @@ fn serve(mode: &str, args: &BenchArgs) -> Result<(), Failure> {
     let wait = waits.into_iter().find(|known| known.name() == wait).ok_or_else(unknown)?;
     let threads = THREADS.iter().find(|(name, _)| *name == threads).ok_or_else(unknown)?;
     let config = config(args, wait, threads.1, 1);
-    let server = ServerSession::bind("127.0.0.1:0", config).doing("listening")?;
+    let server = ServerSession::bind((here::address(), 0), config).doing("listening")?;
     println!("{}", server.local_addr().port());
     std::io::stdout().flush().doing("saying the port")?;
     let (gone, finished) = mpsc::channel();

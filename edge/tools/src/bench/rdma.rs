@@ -6,6 +6,7 @@
 //! is an `Mr`, which never gives out references to its bytes, and which lives in the same value as
 //! the queue pair and is dropped after it.
 
+use adverb::session::Route;
 use adverb::verbs::{
     Access, AckTimeout, Context, Cq, Gid, Mr, PathMtu, Provider, Psn, Qp, QpConfig, Qpn, Rc,
     RcConnect, ReceiveWork, RemoteQp, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, Sge,
@@ -132,6 +133,8 @@ pub(crate) struct QueuePair {
     cq: Cq,
     memory: Mr,
     remote: RemoteSlice,
+    /// The address of the other end's port.
+    far: Gid,
     inline: Inline,
     gid_index: u8,
     /// Traffic class and hop limit of its packets.
@@ -241,6 +244,7 @@ impl QueuePair {
             cq,
             memory,
             remote: RemoteSlice { addr: 0, rkey: Rkey(0) },
+            far: Gid([0; 16]),
             inline: Inline::new(usize::try_from(tuning.inline_bytes).unwrap_or(0)),
             gid_index,
             on_one_host: control.local(0)?.ip() == control.peer(0)?.ip(),
@@ -266,6 +270,7 @@ impl QueuePair {
         let theirs = PathMtu::largest_below(contact.mtu).unwrap_or(PathMtu::B256);
         self.mtu = self.mtu.min(theirs);
         self.remote = RemoteSlice { addr: contact.addr, rkey: Rkey(contact.rkey) };
+        self.far = Gid(contact.gid);
         let how = RcConnect::new(contact.remote())
             .gid_index(self.gid_index)
             .traffic_class(self.marks.0)
@@ -367,7 +372,15 @@ impl QueuePair {
         if counted.is_empty() {
             counted.push("nothing".to_owned());
         }
-        let why = WorkError(completion);
+        let status = completion.status;
+        let mut why = WorkError(completion).to_string();
+        let gids = self.context.gids();
+        if let Some(near) = gids.iter().find(|entry| entry.index == self.gid_index)
+            && status == WcStatus::RetryExceeded
+        {
+            let route = Route::new(near.gid, self.far, self.qp.path());
+            why = format!("{why}: {}", route.silence());
+        }
         Failure::Failed(format!("{why} (counted here: {})", counted.join(", ")))
     }
 }

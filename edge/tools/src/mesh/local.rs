@@ -3,7 +3,7 @@
 //! Each child says its row as a line of JSON.
 
 use std::io::BufRead;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -14,6 +14,7 @@ use super::report::{Life, Report};
 use crate::args::MeshArgs;
 use crate::child::Child;
 use crate::failure::{Doing, Failure};
+use crate::here;
 
 /// What is heard of a child: its number, which life of it, and a line, or its end.
 type Heard = (usize, u32, Option<String>);
@@ -57,7 +58,9 @@ impl Nodes<'_> {
     }
 
     fn start(&mut self, rank: usize) -> Result<(), Failure> {
-        let nodes: Vec<_> = self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let here = here::address();
+        let at = |port: &u16| SocketAddr::new(here, *port).to_string();
+        let nodes: Vec<_> = self.ports.iter().map(at).collect();
         let mut command = Child::command()?;
         command.args(["mesh", "--child", "--nodes", &nodes.join(",")]);
         command.args(["--rank", &rank.to_string(), "--size", &self.args.size.to_string()]);
@@ -171,8 +174,8 @@ impl Nodes<'_> {
 
 /// Ports that nobody uses now.
 pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
-    let listeners: Result<Vec<_>, _> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+    let here = here::address();
+    let listeners: Result<Vec<_>, _> = (0..count).map(|_| TcpListener::bind((here, 0))).collect();
     let listeners = listeners.doing("looking for free ports")?;
     let ports: Result<Vec<_>, _> =
         listeners.iter().map(|l| l.local_addr().map(|address| address.port())).collect();

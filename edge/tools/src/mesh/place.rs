@@ -4,6 +4,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use crate::failure::{Doing, Failure};
+use crate::here;
 
 /// The place of a node in the mesh.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -112,7 +113,7 @@ fn hosts(
             (None, Some(size)) => {
                 let local = env("OMPI_COMM_WORLD_LOCAL_SIZE").or_else(|| env("MPI_LOCALNRANKS"));
                 match local.and_then(|text| text.parse::<usize>().ok()) == Some(size) {
-                    true => vec!["127.0.0.1".to_owned(); size],
+                    true => vec![here::address().to_string(); size],
                     false => Vec::new(),
                 }
             }

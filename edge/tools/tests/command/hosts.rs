@@ -2,8 +2,10 @@
 //!
 //! Needs root and `ip`, or Open MPI; says so and does nothing where they are missing.
 
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use super::{finish, stderr, stdout};
 
@@ -92,7 +94,7 @@ fn a_pingpong_between_hosts_needs_no_options() {
     assert!(said.contains("device soft_eth0") && said.contains("path udp"), "{said}");
     let words = ["pingpong", &address(0), "-n", "100000000"];
     let mut client = hosts.on(1, &words).spawn().expect("the command starts");
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(1));
     client.kill().expect("a child of ours");
     client.wait().expect("a child of ours");
     // What became of a client is told before the next is served.
@@ -107,25 +109,105 @@ fn a_pingpong_between_hosts_needs_no_options() {
     assert!(!stderr(&output).is_empty());
 }
 
-/// Goal: a host without IPv4 tests itself over IPv6; one whose loopback is down hears what to do.
+/// Runs the command on a host of its own, after a script.
+fn inside(script: &str, words: &[&str]) -> Output {
+    let mut command = Command::new("unshare");
+    command.args(["-n", "sh", "-c", &format!("{script}\nexec \"$@\""), "sh"]);
+    command.arg(env!("CARGO_BIN_EXE_adverb")).args(words).output().expect("unshare")
+}
+
+const NO_IPV4: &str = "ip link set lo up || exit 99; ip addr del 127.0.0.1/8 dev lo || exit 99";
+const NO_LOOPBACK: &str = "ip link add one type veth peer name two || exit 99
+    ip link set one up; ip link set two up; ip addr add 10.9.6.1/24 dev one; ip link set lo up
+    ip addr del 127.0.0.1/8 dev lo || exit 99; ip addr del ::1/128 dev lo || exit 99";
+/// Everything that runs on one machine.
+const LOCAL_RUNS: &[&[&str]] = &[
+    &["pingpong", "-n", "2"],
+    &["bench", "-s", "64", "--op", "send", "-n", "10", "--rounds", "1"],
+    &["bench", "--modes", "-D", "0.1"],
+    &["bench", "--layers", "-D", "0.1"],
+    &["mesh", "--local", "2", "-D", "1"],
+    &["allreduce", "--local", "2", "-n", "2"],
+];
+
+/// Goal: a host without IPv4, or without any loopback address, tests itself by the addresses it has; one without any
+/// hears what to do.
 #[test]
-fn a_pingpong_on_one_host_takes_the_loopback_there_is() {
-    let inside = |script: &str| {
-        let mut command = Command::new("unshare");
-        command.args(["-n", "sh", "-c", &format!("{script} exec \"$@\""), "sh"]);
-        command.args([env!("CARGO_BIN_EXE_adverb"), "pingpong", "-n", "2"]);
-        command.output().expect("unshare")
-    };
-    let output = inside("ip link set lo up || exit 99; ip addr del 127.0.0.1/8 dev lo || exit 99;");
-    if output.status.code() == Some(99) || stderr(&output).contains("unshare") {
-        println!("skipped: no network namespaces: {}", stderr(&output));
-        return;
+fn a_run_on_one_host_takes_the_addresses_there_are() {
+    for (script, here) in [(NO_IPV4, "[::1]"), (NO_LOOPBACK, "10.9.6.1")] {
+        for words in LOCAL_RUNS {
+            let output = inside(script, words);
+            if output.status.code() == Some(99) || stderr(&output).contains("unshare") {
+                println!("skipped: no network namespaces: {}", stderr(&output));
+                return;
+            }
+            assert_eq!(output.status.code(), Some(0), "{here} {words:?}: {}", stderr(&output));
+            let said = stdout(&output);
+            assert!(
+                words[0] != "pingpong" || said.contains(&format!("connected to {here}")),
+                "{said}"
+            );
+        }
     }
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stdout(&output).contains("connected to [::1]"), "{}", stdout(&output));
-    let output = inside("");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("ip link set lo up"), "{}", stderr(&output));
+    for words in [&["pingpong"][..], &["bench"], &["devices"]] {
+        let output = inside("", words);
+        assert_ne!(output.status.code(), Some(0), "{words:?}");
+        assert!(stderr(&output).contains("ip link set lo up"), "{words:?}: {}", stderr(&output));
+    }
+}
+
+/// Goal: a network that carries no packets of queue pairs is named as such by each command, with both addresses.
+#[test]
+fn a_closed_port_of_queue_pairs_is_said_by_each_command() {
+    let Some(hosts) = Hosts::new(2) else {
+        return;
+    };
+    // The rule comes before the one for local addresses, which is the first of all.
+    let rules = [
+        "rule add pref 10 iif eth0 ipproto udp dport 4791 blackhole",
+        "rule add pref 20 lookup local",
+        "rule del pref 0",
+    ];
+    for rule in rules {
+        if let Err(reason) = run(&format!("ip -n {} {rule}", hosts.names[0])) {
+            println!("skipped: no rules for packets: {reason}");
+            return;
+        }
+    }
+    for command in ["pingpong", "bench"] {
+        let mut server = hosts.on(0, &[command, "--server"]).spawn().expect("the command starts");
+        let words = [command, &address(0), "-n", "5"];
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let output = loop {
+            let output = hosts.on(1, &words).output().expect("it runs");
+            // A server that has only just started may not listen yet.
+            if !stderr(&output).contains("refused") || Instant::now() > deadline {
+                break output;
+            }
+        };
+        server.kill().expect("a child of ours");
+        server.wait().expect("a child of ours");
+        assert_eq!(output.status.code(), Some(1), "{command}");
+        let said = stderr(&output);
+        for fact in ["0a09:0701", "0a09:0702", "over udp", "UDP port 4791"] {
+            assert!(said.contains(fact), "{command}: {said}");
+        }
+    }
+}
+
+/// Goal: a client that finds no server says so at once, and what it does about it.
+#[test]
+fn a_pingpong_without_a_server_says_so_before_it_gives_up() {
+    let words = ["pingpong", "127.0.0.1", "-p", "1", "--connect-timeout", "3"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+    let mut client = command.args(words).stderr(Stdio::piped()).spawn().expect("it starts");
+    let said = BufReader::new(client.stderr.take().expect("a pipe"));
+    let mut lines = said.lines().map_while(Result::ok);
+    let first = lines.next().expect("a line");
+    assert!(first.contains("no answer from 127.0.0.1:1 yet"), "{first}");
+    assert!(client.try_wait().expect("a child of ours").is_none(), "it goes on");
+    assert!(lines.next().is_some_and(|line| line.contains("no server at")), "it gives up");
+    assert_eq!(client.wait().expect("a child of ours").code(), Some(1));
 }
 
 #[test]
@@ -175,7 +257,7 @@ fn a_host_that_dies_is_missed_by_the_others() {
     let words = ["mesh", "--nodes", &nodes, "-D", "4", "--json"];
     let mut children: Vec<_> =
         (0..3).map(|host| hosts.on(host, &words).spawn().expect("the command starts")).collect();
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    std::thread::sleep(Duration::from_millis(1500));
     let mut victim = children.pop().expect("three");
     victim.kill().expect("a child of ours");
     victim.wait().expect("a child of ours");

@@ -242,8 +242,8 @@ impl Port {
             registry.set_counters(ledger.descriptor());
         }
         let counters = Arc::<Counters>::default();
-        let relay = Relay::open(registry.secret())
-            .map_err(failed("open a socket on the loopback address"))?;
+        let relay = Relay::open(registry.secret(), device.gids.iter().map(|entry| entry.addr))
+            .map_err(failed("open a socket for packets of other processes"))?;
         registry.set_relay_port(relay.port());
         let standby = Arc::new(Standby::new().map_err(failed("prepare the helper thread"))?);
         let helper =

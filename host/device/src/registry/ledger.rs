@@ -8,13 +8,14 @@
 //! Whoever reads trusts nothing: the pages may be another version's, or change at any time.
 
 use crate::registry::counters::PortCounters;
+use crate::registry::relay::LOOPBACK;
 use crate::registry::{Exhibitor, Visit};
 use adverb_engine::{QpCounters, QpState};
 use adverb_sys::memory::{self, Mapping};
 use adverb_wire::Qpn;
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -194,10 +195,12 @@ pub fn survey() -> io::Result<Vec<DeviceReport>> {
         .filter_map(|exhibitor| Some((Book::open(&exhibitor)?, exhibitor)))
         .map(|(book, exhibitor)| (book, visit.ask(&exhibitor), exhibitor))
         .collect();
-    let bell = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    for (_, _, exhibitor) in &open {
-        // Who cannot be woken answers when it next looks, or shows what it showed last.
-        let _ = bell.send_to(&[], (Ipv4Addr::LOCALHOST, exhibitor.relay_port));
+    for here in LOOPBACK {
+        let Ok(bell) = UdpSocket::bind((here, 0)) else { continue };
+        for (_, _, exhibitor) in &open {
+            // Who cannot be woken answers when it next looks, or shows what it showed last.
+            let _ = bell.send_to(&[], (here, exhibitor.relay_port));
+        }
     }
     let end = Instant::now() + PATIENCE;
     let late = |(book, asked, _): &(Book, u32, Exhibitor)| book.answered() != u64::from(*asked);

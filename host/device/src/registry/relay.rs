@@ -47,22 +47,38 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// On the loopback address of IPv4, or where a host has none, of IPv6.
-    pub(crate) fn open(secret: u64) -> io::Result<Self> {
-        let at = |ip: IpAddr| {
-            let mut options = BindOptions::new(SocketAddr::new(ip, 0));
+    /// On the loopback address of IPv4, or where a host has none, of IPv6; where it has none either, on the first of
+    /// the device's own addresses that will do.
+    pub(crate) fn open(secret: u64, own: impl Iterator<Item = SocketAddr>) -> io::Result<Self> {
+        let at = |address: SocketAddr| {
+            let mut options = BindOptions::new(address);
             options.gro = false;
             Socket::bind(&options)
         };
-        let socket = at(Ipv4Addr::LOCALHOST.into())
-            .or_else(|error| at(Ipv6Addr::LOCALHOST.into()).map_err(|_| error))?;
+        let loopback = LOOPBACK.map(|ip| SocketAddr::new(ip, 0));
+        let mut socket = Err(io::ErrorKind::AddrNotAvailable.into());
+        for mut address in loopback.into_iter().chain(own) {
+            address.set_port(0);
+            socket = at(address);
+            if socket.is_ok() {
+                break;
+            }
+        }
+        let socket = socket?;
         let (secret, gather) = (secret.to_ne_bytes(), Mutex::new(GatherBuffer::new()));
         Ok(Self { socket, secret, gather })
     }
 
-    /// The relay of this host that has this port: all of a host are on the same address.
+    /// The relay of this device in another process that has this port: all are on the same address.
     fn at(&self, port: u16) -> Destination {
-        Destination::new(SocketAddr::new(self.socket.local_addr().ip(), port))
+        let mut address = self.socket.local_addr();
+        address.set_port(port);
+        Destination::new(address)
+    }
+
+    /// Whether a message may be of this host: its network accepts none from outside that says so.
+    pub(crate) fn is_here(&self, from: SocketAddr) -> bool {
+        from.ip().is_loopback() || from.ip() == self.socket.local_addr().ip()
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -135,6 +151,9 @@ impl Relay {
     }
 }
 
+/// Where relays are, if the host has the address.
+pub(crate) const LOOPBACK: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 const SECRET_BYTES: usize = 8;
 const MAGIC: [u8; 4] = *b"advg";
 const HEADER_BYTES: usize = 4 + 16 + 16 + 4 + 4 + 4 + 4 + 2;
@@ -207,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_is_passed_on_arrives_as_it_was() {
-        let [here, there] = [(); 2].map(|()| Relay::open(7).unwrap());
+        let [here, there] = [(); 2].map(|()| Relay::open(7, std::iter::empty()).unwrap());
         for (source, target) in [("10.0.0.1:50000", "10.0.0.2"), ("[fe80::1%2]:4791", "fe80::2")] {
             let bytes = [7_u8; 100];
             let (source, target) = (source.parse().unwrap(), target.parse().unwrap());
