@@ -42,7 +42,7 @@ fn a_process_that_never_polls_serves_reads_writes_and_atomics() {
     assert_eq!(agent.answer(), "rested");
 }
 
-/// Goal: idle means idle: under 1 % of a processor, here bounded loosely because machines differ.
+/// Goal: idle means idle, compared with what a program that polls takes of a processor at the same time.
 #[test]
 fn an_idle_process_costs_nothing() {
     alone("passive::an_idle_process_costs_nothing", || {
@@ -62,7 +62,8 @@ fn an_idle_process_costs_nothing() {
         let used = share(&mut agent, |_| rest());
         println!("after it was a target: {:.3} % of a processor", used * 100.0);
 
-        assert_eq!(agent.ask("poll 300"), "polled");
+        let busy = share(&mut agent, |agent| assert_eq!(agent.ask("poll 300"), "polled"));
+        println!("while it polls: {:.3} % of a processor", busy * 100.0);
         let polled = share(&mut agent, |_| rest());
         println!("after it has polled: {:.3} % of a processor", polled * 100.0);
 
@@ -71,7 +72,7 @@ fn an_idle_process_costs_nothing() {
         let waiting = share(&mut agent, |_| rest());
         println!("with a receive posted: {:.3} % of a processor", waiting * 100.0);
         for share in [fresh, used, polled, waiting] {
-            assert!(share < 0.05, "{share}");
+            assert!(share < busy / 10.0, "{share}, and {busy} while it polls");
         }
     });
 }

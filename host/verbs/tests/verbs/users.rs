@@ -26,12 +26,16 @@ fn can_be_somebody_else() -> bool {
     able
 }
 
-/// Two addresses of this host besides the loopback one.
-fn add_addresses() {
+/// Two addresses of this host besides the loopback one, those of `soft_one` and `soft_two`. Returns the index of their
+/// GIDs.
+pub(crate) fn add_addresses() -> u8 {
     let script = "ip link add one type veth peer name two && ip link set one up \
                   && ip link set two up && ip addr add 10.9.7.1/24 dev one \
                   && ip addr add 10.9.7.2/24 dev two";
     assert!(Command::new("sh").args(["-c", script]).status().expect("a shell").success());
+    let context = Context::open("soft_one").expect("it was made");
+    let mut gids = context.gids().iter().filter(|entry| entry.gid.v4().is_some());
+    gids.next().expect("an address").index
 }
 
 /// Goal: at addresses of their own, processes of two users reach each other with every operation, and
@@ -42,11 +46,8 @@ fn another_user_gets_packets() {
         if !can_be_somebody_else() {
             return;
         }
-        add_addresses();
+        let setup = Setup { gid_index: add_addresses(), ..Setup::default() };
         let context = Context::open("soft_one").expect("it was made");
-        let gids = context.gids().iter();
-        let place = gids.filter(|entry| entry.gid.v4().is_some()).map(|entry| entry.index).next();
-        let setup = Setup { gid_index: place.expect("an address"), ..Setup::default() };
         let side = setup.side(&context);
         // A neighbour of our own, so that there is something to see.
         let kin = setup.pair_on(context.clone());
