@@ -227,7 +227,9 @@ impl Scene {
         let ended = |what| {
             let status = match self.path {
                 Path::Udp => self.watch.work(what, || self.side.status()),
-                _ => self.watch.call(what, || self.side.status()),
+                Path::InProcess | Path::Ring | Path::SharedMemory => {
+                    self.watch.call(what, || self.side.status())
+                }
             };
             assert_eq!(status, WcStatus::Success, "step {step:#x}: {what} of the honest neighbour");
         };
