@@ -5,7 +5,7 @@
 //! 1. A [`Boxed`] begins with the structure that C knows, so that the program's pointer to that structure is the
 //!    pointer to the whole. It is made by [`Boxed::give`] and ends with [`Boxed::take`]; in between it does not move.
 //! 2. The program keeps the contract of the manual pages: what it passes as an object is one that it was given and
-//!    has not destroyed, and nobody uses an object that is being destroyed.
+//!    has not destroyed, and no other thread uses an object that is being destroyed.
 //! 3. Fields that C knows are written through raw pointers: the program may look at them at any time.
 //! 4. [`Plain`] is for structures of numbers, pointers and optional functions, for which zeros are a value.
 
@@ -61,7 +61,7 @@ impl<C, T> Boxed<C, T> {
         unsafe { &*c.cast::<Self>() }
     }
 
-    /// The object, while nobody else uses it.
+    /// The object, while no other thread uses it.
     ///
     /// # Safety
     ///
@@ -87,7 +87,7 @@ impl<C, T> Boxed<C, T> {
         self.c.get()
     }
 
-    /// What is ours, for changes while nobody else uses it.
+    /// What is ours, for changes while no other thread uses it.
     pub(crate) fn ours_mut(&mut self) -> &mut T {
         &mut self.ours
     }

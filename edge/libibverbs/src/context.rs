@@ -106,7 +106,7 @@ pub(crate) fn named_file(device: &str) -> Answer<OwnedFd> {
     if fd < 0 {
         return Err(std::io::Error::last_os_error().into());
     }
-    // SAFETY: a new descriptor that nobody else has.
+    // SAFETY: a new descriptor, not shared yet.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -142,7 +142,7 @@ fn create(context: *mut layout::Context, of: Makings) -> Answer<*mut layout::CqE
     if !of.channel.is_null() {
         count_channel(of.channel, 1);
     }
-    // SAFETY: just made; nobody else has it.
+    // SAFETY: just made, and not shared yet.
     unsafe { Cq::of_mut(made) }.ours_mut().cq = Some(inner.port.create_cq(&CqConfig {
         capacity: of.cqe,
         context: name_of(made),
@@ -233,7 +233,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
                     domain,
                 },
             )?;
-            // SAFETY: just made; nobody else has it.
+            // SAFETY: just made, and not shared yet.
             let c = unsafe { &mut *made };
             c.start_poll = Some(start_poll);
             c.next_poll = Some(next_poll);
@@ -482,7 +482,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut layout::Cq, solicited_onl
             // What has arrived is in the queue before it is armed: programs poll next, and some take an event whose
             // completion they have polled already for another one.
             inner.port.settle();
-            // Without a channel there is nobody to tell.
+            // Without a channel there are no events.
             let _ = inner.cq.as_ref().ok_or(INVALID)?.arm(arm);
             Ok(())
         })

@@ -19,7 +19,7 @@ impl Descriptor {
         if new < 0 {
             return Err(std::io::Error::last_os_error().into());
         }
-        // SAFETY: a new descriptor that nobody else has.
+        // SAFETY: a new descriptor, not shared yet.
         let new = unsafe { OwnedFd::from_raw_fd(new) };
         let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 0 };
         let (set, other) = (new.as_raw_fd(), other.as_raw_fd());

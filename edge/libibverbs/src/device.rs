@@ -9,8 +9,8 @@
 //! 1. As in `export.rs`.
 //! 2. A list is an array of words: its length, the list of the real library or null, the devices, null. Programs have
 //!    the address of the first device. It goes back whole.
-//! 3. Vendors' libraries look behind `struct ibv_device` for the functions of a provider: zeros are there, which are
-//!    nobody's.
+//! 3. Vendors' libraries look behind `struct ibv_device` for the functions of a provider: zeros are there, so
+//!    none are found.
 
 use crate::boxed::{Boxed, Plain};
 use crate::context;

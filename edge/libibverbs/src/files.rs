@@ -38,24 +38,32 @@ fn next(name: &CStr, found: &AtomicPtr<c_void>) -> *mut c_void {
     address
 }
 
+/// The C library's function of this name, or the end of the call with `ENOSYS` if there is none.
+macro_rules! real {
+    ($name:ident as $real:ty) => {{
+        static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+        const NAME: &CStr =
+            match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            };
+        let address = next(NAME, &NEXT);
+        if address.is_null() {
+            crate::errno::set(crate::errno::Errno(libc::ENOSYS));
+            return usize::MAX;
+        }
+        // SAFETY: rule 2.
+        unsafe { std::mem::transmute::<*mut c_void, $real>(address) }
+    }};
+}
+
 /// Functions whose path is their first argument.
 macro_rules! first {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(path: *const c_char, a: usize, b: usize) -> usize {
             type Real = unsafe extern "C" fn(*const c_char, usize, usize) -> usize;
-            static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => c"",
-            };
-            let address = next(NAME, &NEXT);
-            if address.is_null() {
-                crate::errno::set(crate::errno::Errno(libc::ENOSYS));
-                return usize::MAX;
-            }
-            // SAFETY: rule 2.
-            let real = unsafe { std::mem::transmute::<*mut c_void, Real>(address) };
+            let real = real!($name as Real);
             let moved = elsewhere(path);
             let path = moved.as_ref().map_or(path, |moved| moved.as_ptr());
             // SAFETY: rule 1.
@@ -70,18 +78,7 @@ macro_rules! second {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(first: usize, path: *const c_char, a: usize, b: usize, c: usize) -> usize {
             type Real = unsafe extern "C" fn(usize, *const c_char, usize, usize, usize) -> usize;
-            static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => c"",
-            };
-            let address = next(NAME, &NEXT);
-            if address.is_null() {
-                crate::errno::set(crate::errno::Errno(libc::ENOSYS));
-                return usize::MAX;
-            }
-            // SAFETY: rule 2.
-            let real = unsafe { std::mem::transmute::<*mut c_void, Real>(address) };
+            let real = real!($name as Real);
             let moved = elsewhere(path);
             let path = moved.as_ref().map_or(path, |moved| moved.as_ptr());
             // SAFETY: rule 1.

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Something that others refer to: it is in use while there is another handle.
 pub(crate) type Use = Arc<()>;
 
-/// Nobody else refers to it.
+/// No other object refers to it.
 pub(crate) fn free(used: &Use) -> Answer<()> {
     if Arc::strong_count(used) > 1 { Err(BUSY) } else { Ok(()) }
 }

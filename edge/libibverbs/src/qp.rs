@@ -217,12 +217,12 @@ fn create(
     let qp = match created {
         Ok(qp) => qp,
         Err(error) => {
-            // SAFETY: nobody has it.
+            // SAFETY: not shared yet.
             drop(unsafe { Qp::take(made) });
             return Err(error.into());
         }
     };
-    // SAFETY: just made; nobody else has it.
+    // SAFETY: just made, and not shared yet.
     let whole = unsafe { Qp::of_mut(made) };
     let base = whole.c().cast::<layout::Qp>();
     // SAFETY: fields of it.

@@ -92,14 +92,14 @@ fn create(
     let srq = match srq {
         Ok(srq) => srq,
         Err(error) => {
-            // SAFETY: nobody has it.
+            // SAFETY: not shared yet.
             drop(unsafe { Srq::take(made) });
             return Err(error);
         }
     };
     attr.max_wr = wr;
     attr.max_sge = sge;
-    // SAFETY: just made; nobody else has it.
+    // SAFETY: just made, and not shared yet.
     let whole = unsafe { Srq::of_mut(made) };
     // SAFETY: a field of it.
     unsafe { (&raw mut (*whole.c()).handle).write(srq.number()) };

@@ -154,7 +154,7 @@ fn fill(root: &Path, devices: &[Device], files: &BTreeMap<String, String>) -> io
     let nodes = root.join("dev/infiniband");
     fs::create_dir_all(&nodes)?;
     for device in devices {
-        // A character device that anybody may open.
+        // A character device that all users may open.
         symlink("/dev/null", nodes.join(format!("{DEV_PREFIX}{}", device.name)))?;
     }
     Ok(())

@@ -165,7 +165,7 @@ fn connect(addresses: &[SocketAddr], args: &PingpongArgs) -> Result<Endpoint, Fa
     for to in addresses {
         let config = config(args)?.connect_timeout(patience);
         let session = ClientSession::new(config).doing("opening the device")?;
-        let connected = say_if_nobody_answers(*to, patience);
+        let connected = say_if_no_server_answers(*to, patience);
         let outcome = session.connect(*to);
         drop(connected);
         match outcome {
@@ -181,7 +181,7 @@ fn connect(addresses: &[SocketAddr], args: &PingpongArgs) -> Result<Endpoint, Fa
 }
 
 /// Says after a while that there is no server, and what is done about it, unless what it returns is dropped before.
-fn say_if_nobody_answers(to: SocketAddr, patience: Duration) -> mpsc::Sender<()> {
+fn say_if_no_server_answers(to: SocketAddr, patience: Duration) -> mpsc::Sender<()> {
     let (connected, hears) = mpsc::channel();
     thread::spawn(move || {
         let heard = hears.recv_timeout(SILENCE.min(patience));

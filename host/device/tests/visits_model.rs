@@ -124,10 +124,10 @@ impl Shared {
     }
 }
 
-/// Goal: nobody is at memory that was taken back. Method: two regions are taken back one after the other, for the
+/// Goal: no visit is at memory that was taken back. Method: two regions are taken back one after the other, for the
 /// second time a visitor may have looked at the phase before the first.
 #[test]
-fn nobody_is_at_memory_that_was_taken_back() {
+fn no_visit_is_at_memory_that_was_taken_back() {
     loom::model(|| {
         let shared = Arc::new(Shared::new());
         let theirs = Arc::clone(&shared);

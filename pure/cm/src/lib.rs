@@ -2,7 +2,7 @@
 //!
 //! A [`Manager`] is one host's side of the protocol of IBTA Vol. 1 §12, without sockets, clock or
 //! threads: commands, datagrams and the time go in; datagrams, [`Event`]s and the next deadline
-//! come out. It knows neither queue pairs nor addresses of devices: whoever owns it sends its
+//! come out. It knows neither queue pairs nor addresses of devices: its owner sends its
 //! datagrams from queue pair 1, and moves queue pairs as the events say.
 //!
 //! ```text

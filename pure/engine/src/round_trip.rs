@@ -19,7 +19,7 @@ pub(crate) struct RoundTrip {
     timed: Option<(u64, Time)>,
     /// Probes since the last sample: as long as none comes, the wait may be too short for this path.
     probes: u32,
-    /// Packets before this sequence number were sent again, and nobody knows which copies have arrived.
+    /// Packets before this sequence number were sent again, and it is not known which copies have arrived.
     unclear_until: u64,
 }
 

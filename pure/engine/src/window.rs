@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_nobody_fills_does_not_grow() {
+    fn a_window_that_is_not_full_does_not_grow() {
         let mut window = Window::new(64, false);
         window.on_loss(0, 10);
         window.on_progress(1000);

@@ -106,7 +106,7 @@ fn an_incast_of_64_fills_the_line_evenly() {
     }
 }
 
-/// Goal: where the queue is short and nothing marks, so that going back wastes what was sent, nobody starves.
+/// Goal: where the queue is short and nothing marks, so that going back wastes what was sent, no queue pair starves.
 #[test]
 fn an_incast_at_a_short_queue_does_not_collapse() {
     let bottleneck =

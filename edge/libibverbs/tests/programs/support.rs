@@ -203,7 +203,7 @@ pub(crate) fn ended(mut child: Child) -> Output {
     child.wait_with_output().expect("it was killed")
 }
 
-/// A TCP port that nobody listens at.
+/// A TCP port without a listener.
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let base = 20_000 + u16::try_from(std::process::id() % 10_000).expect("it is small");
@@ -215,7 +215,7 @@ fn port() -> u16 {
     }
 }
 
-/// Somebody listens at this port, in the namespace of this process.
+/// This port has a listener, in the namespace of this process.
 fn listens(port: u16, process: &str) -> bool {
     let list = |file| std::fs::read_to_string(file).unwrap_or_default();
     let address = format!(":{port:04X} ");

@@ -148,7 +148,7 @@ fn same(what: &str, general: &str, short: &str) {
 }
 
 /// All that can be told of a queue pair, but for whose turn it is, and for how long no packet has asked for an
-/// acknowledgement: the last of a message asks, and a brief only if somebody waits.
+/// acknowledgement: the last of a message asks, and a brief only if a completion is waited for.
 fn told(qp: &Qp) -> String {
     let text = format!("{qp:?}");
     let mut told = String::with_capacity(text.len());

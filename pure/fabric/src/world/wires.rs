@@ -203,7 +203,7 @@ impl Wires {
     }
 
     /// A process has ended: the rings to and from it are cut, but what it has written can be read. One that
-    /// has `died` may have been in the midst of writing what nobody has seen; says how many records that were.
+    /// has `died` may have been in the midst of writing what has not been seen; says how many records that were.
     pub(super) fn forget(&mut self, process: usize, died: Option<Time>) -> u64 {
         let mut torn = 0;
         for ((from, to), ring) in &mut self.rings {
