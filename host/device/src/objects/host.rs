@@ -615,10 +615,12 @@ impl Host for Surroundings<'_, '_> {
             }
         };
         let number = self.own.number;
-        let ipv6 = match self.errand {
-            Errand::Arrival(Came { from, .. }) => from.flow.is_ipv6(),
-            Errand::None | Errand::Departure { .. } => false,
-        };
+        // Only datagrams have a network header to tell of.
+        let ipv6 = done.grh
+            && match self.errand {
+                Errand::Arrival(Came { from, .. }) => from.flow.is_ipv6(),
+                Errand::None | Errand::Departure { .. } => false,
+            };
         let completion = || Completion {
             wr_id,
             status: done.status,
@@ -627,7 +629,7 @@ impl Host for Surroundings<'_, '_> {
             imm: done.imm,
             invalidated: done.invalidated,
             grh: done.grh,
-            ipv6: done.grh && ipv6,
+            ipv6,
             pkey_index: done.pkey_index,
             qp: number,
             src_qp: done.src_qp,

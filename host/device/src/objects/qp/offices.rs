@@ -375,7 +375,16 @@ impl QpInner {
     }
 
     /// Tells the steward how far this deputy has come, if that is new.
+    #[inline(always)]
     pub(crate) fn report(&mut self, links: &Links) {
+        if matches!(self.own.receives, Receives::Xrc(_)) {
+            self.report_of_deputy(links);
+        }
+    }
+
+    /// The rare part: most queue pairs are no deputies.
+    #[cold]
+    fn report_of_deputy(&mut self, links: &Links) {
         if let Receives::Xrc(targets) = &mut self.own.receives
             && let Some(deputy) = targets.deputy_mut()
             && let Some(report) = deputy.report(&self.engine, links.registry.me())
