@@ -616,8 +616,10 @@ impl Process {
             }
             post(&mut seat, connection);
             let side = seat.station.side;
-            busy |=
-                connection.broken || connection.has_more(side) || seat.station.qp.outstanding() > 0;
+            // What was carried out while it was posted has ended, and has still to be looked at.
+            let station = &*seat.station;
+            let unended = station.qp.outstanding() > 0 || !station.own.sent.is_empty();
+            busy |= connection.broken || connection.has_more(side) || unended;
             true
         });
         self.busy = busy;
