@@ -12,6 +12,7 @@
 
 mod corpus;
 mod mutate;
+mod rdma_cm;
 mod session;
 mod sockconf;
 mod wire;
@@ -37,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_icrc", corpus: corpus::datagrams, feed: wire::icrc },
     Target { name: "wire_capture", corpus: corpus::files, feed: wire::capture },
     Target { name: "wire_management", corpus: corpus::management, feed: wire::management },
+    Target { name: "rdma_cm_command", corpus: rdma_cm::commands, feed: rdma_cm::command },
     Target { name: "session_frame", corpus: session::frames, feed: session::frame },
     Target { name: "sockets_rules", corpus: sockconf::files, feed: sockconf::rules },
 ];

@@ -51,6 +51,11 @@ fn wire_management_finds_nothing() {
 }
 
 #[test]
+fn rdma_cm_command_finds_nothing() {
+    run_named("rdma_cm_command");
+}
+
+#[test]
 fn session_frame_finds_nothing() {
     run_named("session_frame");
 }

@@ -9,12 +9,14 @@
 //! | what a structure looks like | `layout.rs`, extended interfaces: `layout/extended.rs` |
 //! | which library is opened, which functions of it are used | `library.rs` |
 //! | devices and contexts, events | `context.rs` |
+//! | commands of the kernel's connection manager, as librdmacm writes them | `rdma_cm.rs`, its answers: `rdma_cm/answer.rs` |
 //! | memory, queues, queue pairs, address handles | `object.rs` |
 
 mod context;
 pub mod layout;
 mod library;
 mod object;
+pub mod rdma_cm;
 
 pub use context::{Affected, Context, Event, Found, devices};
 pub use library::VARIABLE;
