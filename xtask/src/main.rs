@@ -1,11 +1,12 @@
 //! `cargo xtask`: what a developer and the build machine run, under one name each.
 //!
 //! The commands call `cargo` and `git` and are otherwise self-contained; nothing in the product
-//! depends on this package. `gate` and `record` run other programs, `tidy` reads the tree.
+//! depends on this package. `gate` and `record` run other programs, `lab` a virtual machine, `tidy` reads the tree.
 
 mod api;
 mod coverage;
 mod gate;
+mod lab;
 mod memcheck;
 mod program;
 mod record;
@@ -52,6 +53,9 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         }
         ["api"] => api::compare(&root),
         ["api", "--write"] => api::write(&root),
+        ["lab"] => lab::lab(&root, "", 1),
+        ["lab", only] => lab::lab(&root, only, 1),
+        ["lab", only, times] => lab::lab(&root, only, number(times)?),
         ["record"] => record::compare(&root),
         ["record", "--write"] => record::write(&root),
         ["seed", seed] => gate::seed(&root, seed),
@@ -71,7 +75,7 @@ fn run(words: &[&str]) -> Result<(), Failure> {
 }
 
 fn number(text: &str) -> Result<u64, Failure> {
-    text.parse().map_err(|_| format!("{text} is not a number of seconds"))
+    text.parse().map_err(|_| format!("{text} is not a number"))
 }
 
 /// The directory above this package's, wherever the command is called from. Cargo says at run time where that
@@ -96,6 +100,8 @@ usage: cargo xtask COMMAND
   seed 0xSEED            the one run that this seed stands for
   api [--write]          the public API, compared with docs/api, or put there
   record [--write]       instructions of each operation, compared with benches/record, or put there
+  lab [NAME [TIMES]]     the software device against a Linux kernel's RoCE driver in a virtual machine (root):
+                         all conversations, or those whose name has NAME in it, that many times each
   memcheck [--asan] [SEED ...]
                          random use of all objects under valgrind, or AddressSanitizer
   memcheck --processes   tests of several processes under AddressSanitizer: hostile, stopped and killed neighbours
