@@ -14,6 +14,7 @@ use adverb_sockconf::{
     DEFAULT_FILE, Level, Origin, RuleError, Rules, Settings, Socket, Transport, Warning, banner,
 };
 
+use crate::extra::rings::Logic;
 use crate::lock::{Guarded, Lazy, Lock};
 use crate::log::{self, Log};
 use crate::meeting;
@@ -37,6 +38,10 @@ pub(crate) struct Config {
     pub(crate) gives_way: bool,
     /// Of connections that this end makes.
     pub(crate) rings: Sizes,
+    /// Which sockets share a ring, if nothing else is said of one, and how many rings there are at most; 0: as
+    /// many as it takes.
+    pub(crate) ring_logic: Logic,
+    pub(crate) rings_max: usize,
     /// Looks at rings for each look at the kernel, while a wait spins.
     pub(crate) kernel_every: usize,
     /// Calls that found a ring ready for each that looks at the kernel nevertheless.
@@ -193,6 +198,9 @@ impl Config {
                 && is_default("VMA_RX_POLL")
                 && is_default("VMA_SELECT_POLL"),
             gives_way: settings.is_on("VMA_RX_POLL_YIELD") || raw::processors() == 1,
+            ring_logic: Logic::of(number("VMA_RING_ALLOCATION_LOGIC_RX"), 0)
+                .unwrap_or(Logic::Interface),
+            rings_max: usize::try_from(number("VMA_RING_LIMIT_PER_INTERFACE")).unwrap_or(0),
             rings: Sizes { first, large: if large > first { large } else { 0 } },
             kernel_every: usize::try_from(number("VMA_SELECT_POLL_OS_RATIO").clamp(1, 10_000))
                 .unwrap_or(1)

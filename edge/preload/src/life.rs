@@ -9,7 +9,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::extra::{loans, stamps};
+use crate::extra::{loans, rings, stamps};
 use crate::holders::Heir;
 use crate::lock::Lock;
 use crate::slot::{self, Carrier, Kind, Slot};
@@ -173,6 +173,8 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
         doors::opening(),
         doorbell::opening(),
         loans::lock(),
+        loans::spare(),
+        rings::lock(),
         epoll::free(),
         table::changes(),
     ]

@@ -201,6 +201,14 @@ pub(crate) fn copy_above(fd: c_int, least: c_int) -> Result<c_int, Errno> {
     Ok(copy as c_int)
 }
 
+/// Makes an epoll instance for ourselves.
+pub(crate) fn new_epoll() -> Result<c_int, Errno> {
+    let args = [libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0];
+    // SAFETY: no pointer.
+    let fd = unsafe { syscall(libc::SYS_epoll_create1, args) }?;
+    Ok(fd as c_int)
+}
+
 /// Makes a socket for ourselves.
 pub(crate) fn socket(domain: c_int, kind: c_int) -> Result<c_int, Errno> {
     // SAFETY: no pointer.
@@ -826,6 +834,12 @@ pub(crate) fn copy_from(process: c_int, fd: c_int) -> Option<c_int> {
     let copy =
         unsafe { syscall(libc::SYS_pidfd_getfd, [word(process), word(fd), 0, 0, 0, 0]) }.ok()?;
     Some(copy as c_int)
+}
+
+/// The processor that the calling thread runs on.
+pub(crate) fn processor() -> u32 {
+    // SAFETY: the function has no preconditions.
+    u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
 /// How many processors there are.

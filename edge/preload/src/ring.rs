@@ -627,13 +627,15 @@ impl Ring<'_> {
     }
 
     /// Lends bytes where they lie, at most `most`, in as many pieces as there is room for in `parts`. Returns how
-    /// many pieces and bytes, and the position of the first. The lock for receiving is held.
+    /// many pieces and bytes, and the position of the first. The lock for receiving is held. `shows`: they stay,
+    /// and are not lent.
     ///
     /// The sender can change what is lent, as it can change everything in the ring.
     pub(crate) fn lend(
         &self,
         most: usize,
         parts: &mut [libc::iovec],
+        shows: bool,
     ) -> Result<(usize, usize, u64), Broken> {
         let (start, available) = self.readable()?;
         let grown_at = self.grown_at();
@@ -649,7 +651,7 @@ impl Ring<'_> {
             *part = libc::iovec { iov_base: base, iov_len: run };
             (count, done, at) = (count + 1, done + run, at.wrapping_add(word(run)));
         }
-        if done > 0 {
+        if done > 0 && !shows {
             let Consumer { tail, held, .. } = &self.direction.consumer;
             held.fetch_add(word(done), Ordering::AcqRel);
             tail.store(at, Ordering::Release);

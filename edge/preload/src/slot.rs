@@ -208,6 +208,12 @@ pub(crate) struct Slot {
     /// What the program has said of it for completions, if it has.
     pub(crate) user_data: AtomicU64,
     pub(crate) has_user_data: AtomicBool,
+    /// How often the slot has become a new socket: tells one from the next.
+    pub(crate) life: AtomicU32,
+    /// The descriptor of its ring and one, once it has one; and by what logic it is to have one, or 0: see
+    /// `extra/rings.rs`.
+    pub(crate) ring: AtomicU32,
+    pub(crate) ring_logic: AtomicU64,
     /// Time stamps that the program wants of what it receives; see `extra/stamps.rs`.
     pub(crate) stamps: AtomicU32,
     /// The rate that sends keep.
@@ -599,6 +605,9 @@ impl Slot {
         }
         self.looks.store(0, o);
         self.stamps.store(0, o);
+        self.life.fetch_add(1, o);
+        self.ring.store(0, o);
+        self.ring_logic.store(0, o);
         self.paced.reset();
         self.port.store(0, o);
         self.destination.store(0, o);

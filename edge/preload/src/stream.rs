@@ -18,7 +18,7 @@ use adverb_sockconf::{Level, Load};
 use crate::closing;
 use crate::config;
 use crate::doorbell;
-use crate::extra::loans::Loan;
+use crate::extra::loans::{Loan, PIECES_MAX};
 use crate::extra::pacing;
 use crate::log;
 use crate::meeting;
@@ -297,7 +297,11 @@ fn receive_ring(
     how: Receive<'_>,
 ) -> Step {
     let read = if let Some(loan) = how.loan {
-        loan.lend(false, |pieces| ring.lend(loan.most, pieces)).map_err(Trouble::from)
+        let take = |pieces: &mut [libc::iovec; PIECES_MAX]| {
+            let pieces = pieces.get_mut(..loan.pieces).unwrap_or(&mut []);
+            ring.lend(loan.most, pieces, loan.shows)
+        };
+        loan.lend(false, take).map_err(Trouble::from)
     } else if how.discard && !how.peek {
         ring.discard(into.remaining()).map_err(Trouble::from)
     } else {

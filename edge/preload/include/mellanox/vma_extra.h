@@ -31,8 +31,22 @@
 #define SO_VMA_FLOW_TAG 2820         /* uint32_t */
 #define SO_VMA_SHUTDOWN_RX 2821      /* int */
 
-/* A control message of recvmsg: the user's memory of a ring. Not used here. */
-#define SCM_VMA_RING_USER_MEMORY 2900
+/* What ioctl() of the functions below is asked for by a control message. */
+enum {
+	CMSG_VMA_IOCTL_USER_ALLOC = 2900 /* struct vma_cmsg_ioctl_user_alloc_t */
+};
+
+/* Whose memory the program allocates: for what is sent, for what is received. */
+enum {
+	VMA_IOCTL_USER_ALLOC_FLAG_TX = (1 << 0),
+	VMA_IOCTL_USER_ALLOC_FLAG_RX = (1 << 1)
+};
+
+typedef struct __attribute__((packed)) vma_cmsg_ioctl_user_alloc_t {
+	uint8_t flags;
+	void *(*memalloc)(size_t size);
+	void (*memfree)(void *memory);
+} vma_cmsg_ioctl_user_alloc_t;
 
 /* What a receive callback decides. */
 typedef enum {
@@ -134,6 +148,15 @@ struct vma_ring_alloc_logic_attr {
 };
 
 typedef enum { VMA_RING_PACKET, VMA_RING_CYCLIC_BUFFER, VMA_RING_EXTERNAL_MEM } vma_ring_type;
+
+/* Which fields of the structures below count. */
+typedef enum { VMA_RING_ATTR_LAST } vma_ring_type_attr_mask;
+typedef enum { VMA_CB_HDR_BYTE = (1 << 0) } vma_cb_ring_attr_mask;
+typedef enum { VMA_RING_EXT_ATTR_LAST } vma_ring_ext_attr_mask;
+typedef enum {
+	VMA_MODIFY_RING_CQ_MODERATION = (1 << 0),
+	VMA_MODIFY_RING_CQ_ARM = (1 << 1)
+} vma_modify_ring_mask;
 
 typedef enum {
 	RAW_PACKET,

@@ -15,7 +15,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
 use super::post::Inbox;
 use super::{outbox, post, sleep_until_readable};
-use crate::extra::loans::Loan;
+use crate::extra::loans::{Loan, NO_PIECE, PIECES_MAX};
 use crate::extra::stamps::Control;
 use crate::parts::Cursor;
 use crate::patience::{self, Patience, Spin};
@@ -300,15 +300,20 @@ fn from_ring(
         rise(&counters.rx_waiting_packets_max, mailbox.waiting());
     }
     let from = mailbox.address(front);
-    if let Some(loan) = request.loan.filter(|_| !request.peeks()) {
-        let take = |pieces: &mut _| {
-            let (count, start) = mailbox.lend(front, pieces);
+    if let Some(loan) = request.loan.filter(|loan| loan.shows == request.peeks()) {
+        let mut pieces = [NO_PIECE; PIECES_MAX];
+        let count = mailbox.pieces(front, &mut pieces);
+        let take = |into: &mut _| {
+            *into = pieces;
+            let start = if loan.shows { front.start() } else { mailbox.lend(front) };
             Ok::<_, Infallible>((count, front.len, start))
         };
-        let _ = loan.lend(true, take);
-        mailbox.set_peeked(Peeked::Nothing);
-        let (from, from_len) = sender_of(mailbox, from);
-        return Ok(Arrival { len: front.len, from, from_len, ..Arrival::empty() });
+        if count <= loan.pieces {
+            let _ = loan.lend(true, take);
+            mailbox.set_peeked(if loan.shows { Peeked::Ring } else { Peeked::Nothing });
+            let (from, from_len) = sender_of(mailbox, from);
+            return Ok(Arrival { len: front.len, from, from_len, ..Arrival::empty() });
+        }
     }
     let Ok(copied) = mailbox.copy(front, &mut Cursor::new(request.parts)) else {
         if mailbox.is_spoilt() {

@@ -15,10 +15,11 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::lending;
+use crate::extra::rings::{self, Logic};
 use crate::raw::{self, Answer, Errno};
 use crate::slot::Slot;
-use crate::sockets::{Wish, wish};
-use crate::{config, copy, log};
+use crate::sockets::{Wish, is_plain, wish};
+use crate::{config, copy, log, table};
 
 /// The option by which the table is asked for.
 pub(super) const GET_API: c_int = 2800;
@@ -41,15 +42,15 @@ struct Api {
     add_conf_rule: unsafe extern "C-unwind" fn(*const c_char) -> c_int,
     thread_offload: extern "C" fn(c_int, libc::pthread_t) -> c_int,
     socketxtreme_poll: Nothing,
-    get_socket_rings_num: Nothing,
-    get_socket_rings_fds: Nothing,
-    get_socket_tx_ring_fd: Nothing,
+    get_socket_rings_num: extern "C" fn(c_int) -> c_int,
+    get_socket_rings_fds: unsafe extern "C-unwind" fn(c_int, *mut c_int, c_int) -> c_int,
+    get_socket_tx_ring_fd: extern "C" fn(c_int) -> c_int,
     socketxtreme_free_vma_packets: Nothing,
     socketxtreme_ref_vma_buff: Nothing,
     socketxtreme_free_vma_buff: Nothing,
     dump_fd_stats: extern "C" fn(c_int, c_int) -> c_int,
     vma_add_ring_profile: unsafe extern "C-unwind" fn(*const RingType, *mut c_int) -> c_int,
-    get_socket_network_header: Nothing,
+    get_socket_network_header: extern "C" fn(c_int) -> c_int,
     get_ring_direct_descriptors: Nothing,
     register_memory_on_ring: Nothing,
     deregister_memory_on_ring: Nothing,
@@ -65,12 +66,18 @@ const FREE_PACKETS: u64 = 1 << 2;
 const ADD_CONF_RULE: u64 = 1 << 3;
 const THREAD_OFFLOAD: u64 = 1 << 4;
 const DUMP_FD_STATS: u64 = 1 << 5;
+const RINGS_NUM: u64 = 1 << 10;
+const RINGS_FDS: u64 = 1 << 11;
+const TX_RING_FD: u64 = 1 << 12;
 const ADD_RING_PROFILE: u64 = 1 << 16;
 const SUPPORTED: u64 = RECVFROM_ZCOPY
     | FREE_PACKETS
     | ADD_CONF_RULE
     | THREAD_OFFLOAD
     | DUMP_FD_STATS
+    | RINGS_NUM
+    | RINGS_FDS
+    | TX_RING_FD
     | ADD_RING_PROFILE;
 
 static API: Api = Api {
@@ -80,15 +87,15 @@ static API: Api = Api {
     add_conf_rule,
     thread_offload,
     socketxtreme_poll: nothing,
-    get_socket_rings_num: nothing,
-    get_socket_rings_fds: nothing,
-    get_socket_tx_ring_fd: nothing,
+    get_socket_rings_num: rings_num,
+    get_socket_rings_fds: rings_fds,
+    get_socket_tx_ring_fd: tx_ring_fd,
     socketxtreme_free_vma_packets: nothing,
     socketxtreme_ref_vma_buff: nothing,
     socketxtreme_free_vma_buff: nothing,
     dump_fd_stats,
     vma_add_ring_profile: add_ring_profile,
-    get_socket_network_header: nothing,
+    get_socket_network_header: network_header,
     get_ring_direct_descriptors: nothing,
     register_memory_on_ring: nothing,
     deregister_memory_on_ring: nothing,
@@ -98,8 +105,51 @@ static API: Api = Api {
 };
 
 extern "C" fn nothing() -> c_int {
-    raw::set_errno(Errno(libc::EOPNOTSUPP));
+    fails(libc::EOPNOTSUPP)
+}
+
+fn fails(error: c_int) -> c_int {
+    raw::set_errno(Errno(error));
     -1
+}
+
+/// The ring of a socket, whatever the descriptor is.
+fn ring_of(fd: c_int) -> Option<c_int> {
+    let _errno = raw::KeptErrno::new();
+    table::socket(fd).and_then(|slot| rings::of(&slot, fd))
+}
+
+extern "C" fn rings_num(fd: c_int) -> c_int {
+    c_int::from(ring_of(fd).is_some())
+}
+
+/// Fills in the descriptors of a socket's rings, of which there is one at most.
+unsafe extern "C-unwind" fn rings_fds(fd: c_int, into: *mut c_int, room: c_int) -> c_int {
+    if into.is_null() || room <= 0 {
+        return fails(libc::EINVAL);
+    }
+    match ring_of(fd) {
+        None => 0,
+        // SAFETY: the program's promise: room for an integer.
+        Some(ring) if unsafe { copy::write(into, ring) } => 1,
+        Some(_) => fails(libc::EFAULT),
+    }
+}
+
+/// The ring that a socket sends by, whatever it sends to: the one that it receives by.
+extern "C" fn tx_ring_fd(fd: c_int) -> c_int {
+    if table::socket(fd).filter(|slot| !is_plain(slot)).is_none() {
+        return fails(libc::EINVAL);
+    }
+    ring_of(fd).unwrap_or_else(|| fails(libc::ENODATA))
+}
+
+/// There are no network headers: says whether a socket is one that could have some.
+extern "C" fn network_header(fd: c_int) -> c_int {
+    if table::socket(fd).filter(|slot| !is_plain(slot)).is_none() {
+        return fails(libc::EINVAL);
+    }
+    fails(if raw::name(fd, true).is_some() { libc::EOPNOTSUPP } else { libc::ENOTCONN })
 }
 
 unsafe extern "C-unwind" fn add_conf_rule(line: *const c_char) -> c_int {
@@ -193,8 +243,13 @@ pub(super) unsafe fn set_option(
         RING_ALLOC_LOGIC if len >= size_of::<RingLogic>() => {
             // SAFETY: integers, of which any are legal.
             match unsafe { copy::read(value.cast::<RingLogic>()) } {
-                Some(logic) if is_legal(logic) => Ok(0),
-                Some(_) => invalid,
+                Some(logic) => match ring_logic(logic) {
+                    Some(logic) => {
+                        slot.ring_logic.store(logic, Ordering::Relaxed);
+                        Ok(0)
+                    }
+                    None => invalid,
+                },
                 None => Err(Errno::FAULT),
             }
         }
@@ -220,16 +275,26 @@ const SHUTDOWN_RX: c_int = 2821;
 /// number, and directions.
 type RingLogic = [u32; 5];
 
-/// Whether a socket's wish for rings makes sense. Each connection has rings of its own, and each UDP socket a
-/// mailbox: nothing else comes of it.
-fn is_legal([mask, logic, profile, ..]: RingLogic) -> bool {
-    let has_profile = mask & 1 != 0;
-    let is_profile = || {
-        let last = u32::try_from(PROFILES.load(Ordering::Relaxed)).unwrap_or(0);
-        (1..=last).contains(&profile)
-    };
-    mask <= 0xf && [0, 1, 10, 11, 20, 30, 31].contains(&logic) && (!has_profile || is_profile())
+/// The logic by which a socket is to receive; 0 if only sending was spoken of. `None` if it makes no sense.
+fn ring_logic([mask, logic, profile, user, ways]: RingLogic) -> Option<u64> {
+    let last = u32::try_from(PROFILES.load(Ordering::Relaxed)).unwrap_or(0);
+    let is_profile = mask & MASK_PROFILE == 0 || (1..=last).contains(&profile);
+    let is_named = logic != PER_USER || mask & MASK_USER != 0;
+    let logic = Logic::of(logic.into(), user)?;
+    let is_legal = mask <= MASK_ALL && is_profile && is_named;
+    let receives = mask & (MASK_INGRESS | MASK_EGRESS) != MASK_EGRESS
+        && (mask & MASK_INGRESS == 0 || ways & INGRESS != 0);
+    is_legal.then(|| if receives { logic.word() } else { 0 })
 }
+
+/// `vma_ring_alloc_logic_attr_comp_mask`, and the first bit of the directions.
+const MASK_PROFILE: u32 = 1 << 0;
+const MASK_USER: u32 = 1 << 1;
+const MASK_INGRESS: u32 = 1 << 2;
+const MASK_EGRESS: u32 = 1 << 3;
+const MASK_ALL: u32 = MASK_PROFILE | MASK_USER | MASK_INGRESS | MASK_EGRESS;
+const INGRESS: u32 = 1 << 0;
+const PER_USER: u32 = 11;
 
 /// The value of an option that only this library knows; `None` if it is none.
 ///

@@ -16,7 +16,7 @@ use crate::datagram::{self, Arrival, Request};
 use crate::extra::loans::{self, Keep, Lent, Loan, PIECES_MAX, Returned, STREAM_MAX};
 use crate::raw::{self, Answer, Errno};
 use crate::slot::Kind;
-use crate::sockets::{is_plain, may_ring};
+use crate::sockets::is_plain;
 use crate::stream::{self, Receive};
 use crate::table::{self, Pin};
 use crate::{address, copy};
@@ -30,7 +30,9 @@ const PACKET_BYTES: usize = 16;
 const PIECE_BYTES: usize = size_of::<libc::iovec>();
 /// `struct vma_packets_t` with one packet of as many pieces as there may be, in words.
 const WORDS: usize = 3 + 2 * PIECES_MAX;
-const LEAST_BYTES: usize = WORDS * size_of::<usize>();
+/// The same with one piece: there is no smaller answer.
+const LEAST_BYTES: usize = size_of::<usize>() + PACKET_BYTES + PIECE_BYTES;
+const _: () = assert!(WORDS * size_of::<usize>() == LEAST_BYTES + (PIECES_MAX - 1) * PIECE_BYTES);
 
 /// Receives one packet, and lends it.
 pub(super) unsafe extern "C-unwind" fn recvfrom_zcopy(
@@ -46,7 +48,7 @@ pub(super) unsafe extern "C-unwind" fn recvfrom_zcopy(
     let (is_forced, plain) = (given & ZCOPY_FORCE != 0, given & !(ZCOPY_FORCE | ZCOPY));
     let slot = table::socket(fd).filter(|slot| !is_plain(slot));
     let lends = plain & (libc::MSG_PEEK | libc::MSG_ERRQUEUE | libc::MSG_OOB) == 0;
-    let Some(slot) = slot.filter(|_| lends && (len >= LEAST_BYTES || is_forced)) else {
+    let Some(slot) = slot.filter(|_| lends) else {
         if is_forced {
             return int(Err(Errno(libc::EOPNOTSUPP)));
         }
@@ -60,12 +62,8 @@ pub(super) unsafe extern "C-unwind" fn recvfrom_zcopy(
     if len < LEAST_BYTES {
         return int(Err(Errno(libc::ENOBUFS)));
     }
-    let received = match is_forced {
-        true => received_whole(&slot, fd, plain),
-        // SAFETY: the program's promise about the buffer.
-        false => receive(&slot, fd, libc::iovec { iov_base: buffer, iov_len: len }, plain),
-    };
-    let (got, lent, arrival) = match received {
+    let pieces = (1 + (len - LEAST_BYTES) / PIECE_BYTES).min(PIECES_MAX);
+    let (got, lent, arrival) = match receive(&slot, fd, pieces, plain) {
         Ok(received) => received,
         Err(error) => return int(Err(error)),
     };
@@ -73,7 +71,7 @@ pub(super) unsafe extern "C-unwind" fn recvfrom_zcopy(
     // SAFETY: the program's promise: with `from` comes a length.
     let mut is_there = unsafe { wanted.fill(&arrival) }.is_ok();
     if let Some(lent) = &lent {
-        // SAFETY: the program's promise: `len` bytes, which are enough.
+        // SAFETY: the program's promise: `len` bytes, which are enough for so many pieces.
         is_there &= unsafe { put(buffer, lent) };
     }
     let said = if lent.is_some() { plain | ZCOPY } else { plain };
@@ -90,50 +88,25 @@ pub(super) unsafe extern "C-unwind" fn recvfrom_zcopy(
 
 type Received = Result<(usize, Option<Lent>, Arrival), Errno>;
 
-/// Receives: what can be lent is lent, what cannot lies in `buffer`.
-fn receive(slot: &Pin, fd: c_int, buffer: libc::iovec, flags: c_int) -> Received {
-    let loan = Loan::new(slot, STREAM_MAX);
+/// Receives, and lends what comes: where it lies in shared memory, if it lies there in so few pieces, else from
+/// memory of ours.
+fn receive(slot: &Pin, fd: c_int, pieces: usize, flags: c_int) -> Received {
+    let loan = Loan::new(slot, STREAM_MAX, pieces);
+    let mut spare = loans::Spare::take();
     let now = flags & libc::MSG_DONTWAIT != 0;
-    if may_ring(slot) {
-        let how = Receive { now, loan: Some(&loan), ..Receive::default() };
-        let got = stream::receive(slot, fd, &[buffer], how)?;
-        return Ok((got, loan.lent(), of_peer(fd)));
-    }
-    if datagram::has_post(slot) {
+    let (got, arrival) = if slot.kind() == Kind::Datagram {
         let (control, control_len) = (std::ptr::null_mut(), 0);
-        let parts = &[buffer];
+        let parts = &[spare.part()];
         let request = Request { parts, control, control_len, flags, loan: Some(&loan) };
         let arrival = datagram::receive_one(slot, fd, request)?;
-        return Ok((arrival.len, loan.lent(), arrival));
-    }
-    let mut arrival = Arrival::empty();
-    let mut from_len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-    // SAFETY: the caller's buffer, and an address of ours.
-    let got = unsafe {
-        bytes::recvfrom(
-            fd,
-            buffer.iov_base,
-            buffer.iov_len,
-            flags,
-            (&raw mut arrival.from).cast(),
-            &raw mut from_len,
-        )
+        (arrival.len, arrival)
+    } else {
+        let how = Receive { now, loan: Some(&loan), ..Receive::default() };
+        (stream::receive(slot, fd, &[spare.part()], how)?, of_peer(fd))
     };
-    arrival.from_len = from_len;
-    let got = usize::try_from(got).map_err(|_| raw::errno())?;
-    Ok((got, None, arrival))
-}
-
-/// Receives without a copy to the program: what came through the kernel is lent from memory of ours.
-fn received_whole(slot: &Pin, fd: c_int, flags: c_int) -> Received {
-    let mut bytes = vec![0_u8; STREAM_MAX];
-    let buffer = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let (got, lent, arrival) = receive(slot, fd, buffer, flags)?;
-    if lent.is_some() || (got == 0 && slot.kind() != Kind::Datagram) {
-        return Ok((got, lent, arrival));
-    }
-    bytes.truncate(got);
-    Ok((got, Some(loans::lend_box(slot, bytes.into_boxed_slice())), arrival))
+    let is_whole = got > 0 || slot.kind() == Kind::Datagram;
+    let lent = loan.lent().or_else(|| is_whole.then(|| spare.lend(slot, got)));
+    Ok((got, lent, arrival))
 }
 
 /// What a connection's bytes come from.
@@ -150,15 +123,16 @@ fn of_peer(fd: c_int) -> Arrival {
 ///
 /// # Safety
 ///
-/// If anything is there, it is [`LEAST_BYTES`] of the program's.
+/// If anything is there, there is room for a packet of as many pieces as have been lent.
 unsafe fn put(at: *mut c_void, lent: &Lent) -> bool {
     let mut words = [0_usize; WORDS];
     let pieces = lent.pieces.iter().take(lent.count);
     let said = [1, lent.id as usize, lent.count];
     let said = said.into_iter().chain(pieces.flat_map(|p| [p.iov_base as usize, p.iov_len]));
     words.iter_mut().zip(said).for_each(|(word, value)| *word = value);
+    let len = size_of::<usize>() + PACKET_BYTES + lent.count * PIECE_BYTES;
     // SAFETY: as many bytes of ours; the caller's promise for the target.
-    unsafe { copy::copy(at.cast(), words.as_ptr().cast(), LEAST_BYTES) }
+    unsafe { copy::copy(at.cast(), words.as_ptr().cast(), len) }
 }
 
 /// Takes packets back that were lent by `recvfrom_zcopy`, or held by a callback.

@@ -8,6 +8,10 @@
 //! The bytes of a loan that lie in shared memory can be changed by the sender at any time. Where the pieces lie
 //! and how long they are was computed and checked once, in this process, and is not read again.
 //!
+//! # Safety
+//!
+//! A buffer's length is set to no more than what has been received into it.
+//!
 //! Not here: taking bytes out of a ring (`ring.rs`) or a mailbox (`records.rs`), and giving room back there
 //! (`exports/lending.rs`).
 
@@ -26,7 +30,8 @@ pub(crate) const PIECES_MAX: usize = 3;
 /// The most that one loan of a stream lends.
 pub(crate) const STREAM_MAX: usize = 1 << 16;
 
-const NO_PIECE: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+/// No bytes.
+pub(crate) const NO_PIECE: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
 /// A socket whose memory can be kept.
 pub(crate) trait Keep: Debug {
@@ -54,12 +59,17 @@ pub(crate) struct Loan<'a> {
     of: &'a dyn Keep,
     /// The most bytes of a stream.
     pub(crate) most: usize,
+    /// The most pieces, up to [`PIECES_MAX`].
+    pub(crate) pieces: usize,
+    /// Where it lies is all that is wanted: it stays there, and is not lent.
+    pub(crate) shows: bool,
     lent: Cell<Option<Lent>>,
 }
 
 impl<'a> Loan<'a> {
-    pub(crate) fn new(of: &'a dyn Keep, most: usize) -> Self {
-        Self { of, most: most.min(STREAM_MAX), lent: Cell::new(None) }
+    pub(crate) fn new(of: &'a dyn Keep, most: usize, pieces: usize) -> Self {
+        let (most, pieces) = (most.min(STREAM_MAX), pieces.min(PIECES_MAX));
+        Self { of, most, pieces, shows: false, lent: Cell::new(None) }
     }
 
     /// What has been lent, if anything.
@@ -77,22 +87,67 @@ impl<'a> Loan<'a> {
         let mut pieces = [NO_PIECE; PIECES_MAX];
         let (count, len, start) = take(&mut pieces)?;
         if len > 0 || is_whole {
-            let id = enter(self.of, Some(start), None);
+            let id = if self.shows { 0 } else { enter(self.of, Some(start), Vec::new()) };
             self.lent.set(Some(Lent { id, pieces, count }));
         }
         Ok(len)
     }
 }
 
-/// Lends bytes that lie in memory of ours.
-pub(crate) fn lend_box(of: &dyn Keep, bytes: Box<[u8]>) -> Lent {
-    let mut pieces = [NO_PIECE; PIECES_MAX];
-    let len = bytes.len();
-    let [first, ..] = &mut pieces;
-    *first = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: len };
-    let id = enter(of, None, Some(bytes));
-    Lent { id, pieces, count: 1 }
+/// A buffer for what may come through the kernel: it is not asked for anew with each packet, nor cleared.
+#[derive(Debug)]
+pub(crate) struct Spare(Vec<u8>);
+
+/// One that nobody is using.
+static SPARE: Guarded<Option<Vec<u8>>> = Guarded::new(None);
+
+impl Spare {
+    /// Room for [`STREAM_MAX`] bytes.
+    pub(crate) fn take() -> Self {
+        Self(SPARE.with(Option::take).unwrap_or_else(|| Vec::with_capacity(STREAM_MAX)))
+    }
+
+    /// The whole of it, to be received into.
+    pub(crate) fn part(&mut self) -> libc::iovec {
+        libc::iovec { iov_base: self.0.as_mut_ptr().cast(), iov_len: self.0.capacity() }
+    }
+
+    /// Takes the first `len` bytes, which have been received, out of it.
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let len = len.min(self.0.capacity());
+        // SAFETY: room for bytes that the caller has received there; any are legal.
+        unsafe { self.0.set_len(len) };
+        let is_much = len >= self.0.capacity() / WORTH_COPYING;
+        let bytes = if is_much { std::mem::take(&mut self.0) } else { self.0.as_slice().to_vec() };
+        self.0.clear();
+        bytes
+    }
+
+    /// Lends the first `len` bytes, which have been received.
+    pub(crate) fn lend(&mut self, of: &dyn Keep, len: usize) -> Lent {
+        let (bytes, mut pieces) = (self.bytes(len), [NO_PIECE; PIECES_MAX]);
+        let [first, ..] = &mut pieces;
+        *first = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        Lent { id: enter(of, None, bytes), pieces, count: 1 }
+    }
 }
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        if self.0.capacity() >= STREAM_MAX {
+            let mine = std::mem::take(&mut self.0);
+            drop(SPARE.with(|spare| spare.replace(mine)));
+        }
+    }
+}
+
+/// The lock on it, for a fork.
+pub(crate) fn spare() -> &'static Lock {
+    SPARE.lock()
+}
+
+/// A buffer of which less than this part is full is copied from, and used again.
+const WORTH_COPYING: usize = 4;
 
 /// One loan that is out, or has come back before an earlier one.
 #[derive(Debug)]
@@ -100,7 +155,7 @@ struct Entry {
     /// Its position, if it lies in shared memory.
     start: Option<u64>,
     /// The bytes, if they do not.
-    bytes: Option<Box<[u8]>>,
+    bytes: Vec<u8>,
     is_out: bool,
 }
 
@@ -146,7 +201,7 @@ pub(crate) fn lock() -> &'static Lock {
     LEDGER.lock()
 }
 
-fn enter(of: &dyn Keep, start: Option<u64>, bytes: Option<Box<[u8]>>) -> u64 {
+fn enter(of: &dyn Keep, start: Option<u64>, bytes: Vec<u8>) -> u64 {
     let entry = Entry { start, bytes, is_out: true };
     LEDGER.with(|ledger| {
         let (me, next) = (alive::me(), &mut ledger.next);
@@ -197,7 +252,7 @@ pub(crate) fn strike(key: usize, id: u64) -> Returned {
         let entry = index.and_then(|at| book.entries.get_mut(at)).filter(|entry| entry.is_out);
         let Some(entry) = entry else { return Returned::Unknown };
         entry.is_out = false;
-        entry.bytes = None;
+        entry.bytes = Vec::new();
         while book.entries.front().is_some_and(|entry| !entry.is_out) {
             book.entries.pop_front();
             book.first += 1;

@@ -12,13 +12,18 @@ int main(void) {
 	CHECK(api->register_memory_on_ring(0, NULL, 0, NULL) < 0 && errno == EOPNOTSUPP);
 	CHECK(api->deregister_memory_on_ring(0, NULL, 0) < 0 && errno == EOPNOTSUPP);
 	CHECK(api->vma_modify_ring(NULL) < 0 && errno == EOPNOTSUPP);
-	CHECK(api->get_socket_network_header(0, NULL, NULL) < 0 && errno == EOPNOTSUPP);
+	CHECK(api->get_socket_network_header(0, NULL, NULL) < 0 && errno == EINVAL);
 	CHECK(api->ioctl(NULL, 0) < 0 && errno == EOPNOTSUPP);
 
 	int ends[2], flags = 0, key = 0;
 	char text[100] = "text";
 	stream(AF_INET, ends);
 	warm_up(ends);
+	uint16_t header_len = 0;
+	int fresh = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(api->get_socket_network_header(fresh, NULL, &header_len) < 0 && errno == ENOTCONN);
+	CHECK(api->get_socket_network_header(ends[0], NULL, &header_len) < 0 && errno == EOPNOTSUPP);
+	close(fresh);
 	/* What a socket is called in completions. */
 	uint64_t data = 0;
 	socklen_t len = sizeof data;

@@ -77,6 +77,12 @@ fn the_extra_functions_do_what_their_mask_says() {
     succeeds("api", &[&SHARED, &SPINNING], &[""]);
 }
 
+#[test]
+fn sockets_share_rings_by_the_logic_that_was_asked_for() {
+    let by = |logic| [("VMA_RING_ALLOCATION_LOGIC_RX", logic), ("LOGIC", logic)];
+    succeeds("rings", &[&by("0"), &by("10"), &by("20")], &[""]);
+}
+
 /// Goal: no more is sent than a rate allows, whether calls wait or not.
 #[test]
 fn a_rate_is_kept() {

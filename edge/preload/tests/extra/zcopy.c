@@ -5,6 +5,9 @@
 
 static struct vma_api_t *api;
 
+/* Room for a packet of one piece. */
+enum { PIECE_ROOM = sizeof(struct vma_packets_t) + sizeof(struct vma_packet_t) + sizeof(struct iovec) };
+
 union packets {
 	struct vma_packets_t said;
 	char bytes[128];
@@ -134,10 +137,21 @@ static void try_stream(int domain) {
 		ssize_t done = send(ends[0], bytes, fill(bytes, sent, 5000), 0);
 		CHECK(done == 5000);
 		sent += done;
-		int len = api->recvfrom_zcopy(ends[1], &kept[0], 50, &(int){ 0 }, NULL, NULL);
-		CHECK(len == 50); /* too short for a packet: copied */
-		CHECK(((unsigned char *)&kept[0])[49] == (unsigned char)((got + 49) * 7 >> 3));
+		int len = api->recvfrom_zcopy(ends[1], &kept[0], PIECE_ROOM - 1, &(int){ 0 }, NULL, NULL);
+		CHECK(len < 0 && errno == ENOBUFS); /* too short for a packet: it stays */
+		int flags = 0;
+		len = api->recvfrom_zcopy(ends[1], &kept[0], PIECE_ROOM, &flags, NULL, NULL);
+		CHECK(len > 0 && flags == MSG_VMA_ZCOPY && kept[0].said.pkts->sz_iov == 1);
+		is_from(&kept[0], got, len);
+		CHECK(!api->free_packets(ends[1], kept[0].said.pkts, 1));
 		got += len;
+		while (got < sent) {
+			CHECK((len = recv(ends[1], bytes, 50, 0)) > 0); /* copied */
+			CHECK(bytes[len - 1] == (unsigned char)((got + len - 1) * 7 >> 3));
+			got += len;
+		}
+		CHECK(send(ends[0], bytes, fill(bytes, sent, 5000), 0) == 5000);
+		sent += 5000;
 		while (got < sent) {
 			len = lend(ends[1], &kept[0], 0);
 			CHECK(len > 0);
@@ -160,8 +174,17 @@ static void try_stream(int domain) {
 
 static volatile int is_over;
 
+/* Each end has a processor of its own, where there are two. */
+static void pin(int processor) {
+	cpu_set_t set;
+	CPU_ZERO(&set);
+	CPU_SET(processor, &set);
+	sched_setaffinity(0, sizeof set, &set);
+}
+
 static void *pour(void *at) {
 	static char bytes[1 << 16];
+	pin(1);
 	while (!is_over) send(*(int *)at, bytes, sizeof bytes, MSG_NOSIGNAL);
 	shutdown(*(int *)at, SHUT_WR);
 	return NULL;
@@ -175,6 +198,7 @@ static double rate(int is_lent, double seconds) {
 	stream(AF_INET, ends);
 	warm_up(ends);
 	is_over = 0;
+	pin(0);
 	pthread_create(&thread, NULL, pour, &ends[0]);
 	uint64_t start = now_ns(CLOCK_MONOTONIC), total = 0, until = start + seconds * 1e9, now;
 	do {

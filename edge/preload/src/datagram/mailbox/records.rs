@@ -12,6 +12,7 @@ use super::{
     COMING, CURSOR_MASK, GONE, HEADER_BYTES, Header, Mailbox, Origin, Producer, SENDERS_NS,
     SLEEPERS, SLEEPERS_SHIFT, Sender,
 };
+use crate::extra::loans::PIECES_MAX;
 use crate::lock::Held;
 use crate::parts::{Cursor, Fault};
 use crate::raw;
@@ -50,7 +51,7 @@ pub(in crate::datagram) struct Front {
 
 impl Front {
     /// Where the record begins.
-    fn start(&self) -> u64 {
+    pub(in crate::datagram) fn start(&self) -> u64 {
         self.at.wrapping_sub(1) & CURSOR_MASK
     }
 }
@@ -474,13 +475,12 @@ impl Mailbox {
         consumer.tail.store(to, Ordering::Release);
     }
 
-    /// Lends the first record where it lies, in two pieces at most. Returns how many pieces, and its position.
-    /// The readers' lock is held. Senders can change what is lent.
-    pub(in crate::datagram) fn lend(
+    /// Where the first record lies, in two pieces at most. Returns how many. The readers' lock is held.
+    pub(in crate::datagram) fn pieces(
         &self,
         front: &Front,
-        parts: &mut [libc::iovec; 3],
-    ) -> (usize, u64) {
+        parts: &mut [libc::iovec; PIECES_MAX],
+    ) -> usize {
         let (mut at, mut left, mut count) = (front.at, front.len, 0);
         for part in parts.iter_mut() {
             let (source, room) = self.at(at);
@@ -491,8 +491,14 @@ impl Mailbox {
             *part = libc::iovec { iov_base: source.cast(), iov_len: run };
             (count, left, at) = (count + 1, left - run, at.wrapping_add(units(run)));
         }
+        count
+    }
+
+    /// Lends the first record where it lies. Returns its position. The readers' lock is held. Senders can change
+    /// what is lent.
+    pub(in crate::datagram) fn lend(&self, front: &Front) -> u64 {
         self.leave_behind(front, true);
-        (count, front.start())
+        front.start()
     }
 
     /// The program has given back what it had before `oldest`, or everything. The readers' lock is held.

@@ -1,0 +1,76 @@
+/* Rings: when a socket has one, and which sockets share it. Expects LOGIC to say by what sockets share rings. */
+#include "ends.h"
+#include <mellanox/vma_extra.h>
+
+static struct vma_api_t *api;
+
+/* The ring of a socket, or -1; its count agrees, and errno stays as it was. */
+static int ring(int fd) {
+	int found[2] = { -1, -1 };
+	errno = 0;
+	int count = api->get_socket_rings_fds(fd, found, 2);
+	CHECK(count == 0 || count == 1);
+	CHECK(errno == 0 && api->get_socket_rings_num(fd) == count && found[1] == -1);
+	CHECK((found[0] >= 0) == (count == 1));
+	return found[0];
+}
+
+static void *ring_of_thread(void *fd) {
+	*(int *)fd = ring(*(int *)fd);
+	return NULL;
+}
+
+static void try_kind(int domain, int kind) {
+	struct sockaddr_storage at;
+	int fresh = socket(domain, kind, 0), bound_fd, connected, none;
+	CHECK(ring(fresh) == -1);
+	CHECK(api->get_socket_tx_ring_fd(fresh, NULL, 0) < 0 && errno == ENODATA);
+	CHECK(api->get_socket_rings_fds(fresh, &none, 0) < 0 && errno == EINVAL);
+	CHECK(api->get_socket_rings_fds(fresh, NULL, 1) < 0 && errno == EINVAL);
+	/* An address is what it takes: by bind, by connect, also one that is under way. */
+	bound_fd = bound(domain, kind, &at);
+	int first = ring(bound_fd);
+	CHECK(first >= 0 && ring(bound_fd) == first);
+	CHECK(api->get_socket_tx_ring_fd(bound_fd, NULL, 0) == first);
+	if (kind == SOCK_STREAM) CHECK(!listen(bound_fd, 4));
+	connected = socket(domain, kind | SOCK_NONBLOCK, 0);
+	if (connect(connected, (struct sockaddr *)&at, length(&at))) CHECK(errno == EINPROGRESS);
+	int second = ring(connected);
+	CHECK(second >= 0 && ring(bound_fd) == first);
+	CHECK((first == second) == !!strcmp(getenv("LOGIC"), "10"));
+	/* What was said of one socket goes before what is said of all. */
+	struct vma_ring_alloc_logic_attr logic = { .comp_mask = VMA_RING_ALLOC_MASK_RING_INGRESS |
+		VMA_RING_ALLOC_MASK_RING_USER_ID, .ring_alloc_logic = RING_LOGIC_PER_USER_ID, .user_id = 77, .ingress = 1 };
+	int mine[2];
+	for (int which = 0; which < 2; which++) {
+		mine[which] = socket(domain, kind, 0);
+		CHECK(!setsockopt(mine[which], SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &logic, sizeof logic));
+		socklen_t len = loopback(domain, &at);
+		CHECK(!bind(mine[which], (struct sockaddr *)&at, len));
+	}
+	CHECK(ring(mine[0]) != first && ring(mine[0]) == ring(mine[1]));
+	for (int which = 0; which < 2; which++) close(mine[which]);
+	/* Another thread's sockets share its ring, if threads have rings. */
+	int other = bound(domain, kind, &at), found = other;
+	pthread_t thread;
+	CHECK(!pthread_create(&thread, NULL, ring_of_thread, &found) && !pthread_join(thread, NULL));
+	CHECK(found >= 0 && (found == first) == !strcmp(getenv("LOGIC"), "0"));
+	CHECK(ring(other) == found);
+	close(fresh), close(bound_fd), close(connected), close(other);
+}
+
+int main(void) {
+	CHECK((api = vma_get_api()));
+	uint64_t mask = VMA_EXTRA_API_GET_SOCKET_RINGS_NUM | VMA_EXTRA_API_GET_SOCKET_RINGS_FDS |
+		VMA_EXTRA_API_GET_SOCKET_TX_RING_FD;
+	CHECK((api->vma_extra_supported_mask & mask) == mask);
+	int none = -7;
+	CHECK(api->get_socket_rings_fds(0, &none, 1) == 0 && none == -7);
+	CHECK(api->get_socket_rings_num(999) == 0);
+	CHECK(api->get_socket_tx_ring_fd(999, NULL, 0) < 0 && errno == EINVAL);
+	for (int six = 0; six < 2; six++) {
+		try_kind(six ? AF_INET6 : AF_INET, SOCK_DGRAM);
+		try_kind(six ? AF_INET6 : AF_INET, SOCK_STREAM);
+	}
+	return 0;
+}
