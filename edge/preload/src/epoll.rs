@@ -6,7 +6,8 @@
 //! its ring is looked at at each call, and *cold* once it is armed: then a bell will come, and the
 //! kernel says so. Idle connections are cold and cost nothing.
 //!
-//! One registration is in `item.rs`, how they come and go in `control.rs`, waiting in `wait.rs`, and what
+//! One registration is in `item.rs`, how they come and go in `control.rs`, waiting in `wait.rs`, where the program looks
+//! at what comes first in `filtered.rs`, and what
 //! others see who watch an instance in `outside.rs`.
 //!
 //! # Safety
@@ -20,6 +21,7 @@
 
 mod changes;
 mod control;
+mod filtered;
 mod item;
 mod outside;
 mod wait;

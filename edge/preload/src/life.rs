@@ -9,7 +9,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::extra::{loans, rings, stamps};
+use crate::extra::{filters, loans, rings, stamps};
 use crate::holders::Heir;
 use crate::lock::Lock;
 use crate::slot::{self, Carrier, Kind, Slot};
@@ -172,6 +172,7 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
         exports::streams(),
         doors::opening(),
         doorbell::opening(),
+        filters::lock(),
         loans::lock(),
         loans::spare(),
         rings::lock(),

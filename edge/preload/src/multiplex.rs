@@ -17,6 +17,7 @@ use crate::config;
 use crate::datagram::{self, Content};
 use crate::doorbell::{Borrowed, Doorbell, Sleeping};
 use crate::epoll::{self, Instance};
+use crate::extra::filters;
 use crate::few::Few;
 use crate::patience::{self, Patience, SLICE_NS, Spin};
 use crate::raw::{self, Errno};
@@ -117,9 +118,41 @@ pub(crate) fn poll(
 ) -> Result<usize, Errno> {
     raw::cancellation_point();
     let errno = raw::errno();
-    let answer = poll_inner(fds, limit_ns, mask);
+    let answer = match filters::is_any() {
+        false => poll_inner(fds, limit_ns, mask),
+        true => poll_filtered(fds, limit_ns, mask),
+    };
     raw::set_errno(errno);
     answer
+}
+
+/// The same, where the program looks at what comes before it hears of it.
+#[cold]
+fn poll_filtered(
+    fds: &mut [libc::pollfd],
+    limit_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    let start_ns = raw::now_ns();
+    let mut left_ns = limit_ns;
+    loop {
+        let count = poll_inner(fds, left_ns, mask)?;
+        let kept = filters::sift(fds);
+        left_ns =
+            limit_ns.map(|limit| limit.saturating_sub(raw::now_ns().saturating_sub(start_ns)));
+        if kept > 0 || count == 0 || left_ns == Some(0) {
+            return Ok(kept);
+        }
+    }
+}
+
+/// The same, of whatever comes.
+pub(crate) fn poll_unfiltered(
+    fds: &mut [libc::pollfd],
+    limit_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    poll_inner(fds, limit_ns, mask)
 }
 
 fn poll_inner(

@@ -299,7 +299,7 @@ fn receive_ring(
     let read = if let Some(loan) = how.loan {
         let take = |pieces: &mut [libc::iovec; PIECES_MAX]| {
             let pieces = pieces.get_mut(..loan.pieces).unwrap_or(&mut []);
-            ring.lend(loan.most, pieces, loan.shows)
+            ring.lend(loan.most.get(), pieces, loan.shows)
         };
         loan.lend(false, take).map_err(Trouble::from)
     } else if how.discard && !how.peek {

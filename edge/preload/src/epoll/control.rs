@@ -9,6 +9,7 @@ use super::changes::{self, Since};
 use super::item::{Item, Target};
 use super::{Epoll, MARK, State, heat, kernel_control};
 use crate::datagram;
+use crate::extra::filters;
 use crate::raw::{Answer, Errno};
 use crate::slot::{Kind, Slot};
 use crate::sockets;
@@ -25,7 +26,9 @@ impl Epoll {
     ) -> Answer {
         let (events, data) = (event.events, event.u64);
         let is_ours = |slot: &Pin| match slot.kind() {
-            Kind::Datagram => op != libc::EPOLL_CTL_ADD || datagram::has_post(slot),
+            Kind::Datagram => {
+                op != libc::EPOLL_CTL_ADD || datagram::has_post(slot) || filters::has(slot)
+            }
             Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => true,
         };
         let Some(pin) = table::socket(fd).filter(is_ours) else {

@@ -16,8 +16,9 @@ use crate::stream;
 use crate::thread::{Interrupts, Seen};
 
 impl Epoll {
-    /// `epoll_pwait2(2)`: waits for at most `limit_ns`, and reports what has happened.
-    pub(crate) fn wait(
+    /// `epoll_pwait2(2)`: waits for at most `limit_ns`, and reports what has happened, whatever the program thinks
+    /// of what has come.
+    pub(super) fn wait_unfiltered(
         &self,
         epfd: c_int,
         events: &mut [libc::epoll_event],

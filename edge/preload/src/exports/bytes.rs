@@ -16,6 +16,7 @@ use adverb_sockconf::Load;
 
 use super::{answer, int, size};
 use crate::datagram::{Arrival, Request};
+use crate::extra::filters;
 use crate::extra::pacing::Patience;
 use crate::extra::stamps::Control;
 use crate::parts::Cursor;
@@ -64,7 +65,8 @@ const RECEIVE_FLAGS: c_int = libc::MSG_PEEK
 /// Receives on a connection that has rings or may get them; `None` if this is not one, or the flags
 /// ask for what only the kernel has.
 fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
-    if !may_ring(slot) {
+    let is_filtered = filters::has(slot) && slot.kind() != Kind::Datagram;
+    if !may_ring(slot) && !is_filtered {
         return None;
     }
     if flags & libc::MSG_OOB != 0 && slot.segment().is_some() {
@@ -81,7 +83,10 @@ fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option
         now: flags & libc::MSG_DONTWAIT != 0,
         loan: None,
     };
-    Some(stream::receive(slot, fd, parts, how))
+    Some(match is_filtered {
+        false => stream::receive(slot, fd, parts, how),
+        true => filters::receive(slot, fd, parts, how),
+    })
 }
 
 /// Sends on a connection that has rings or may get them; `None` if this is not one.
@@ -110,15 +115,27 @@ fn arrival(
     control: (*mut c_void, usize),
     flags: c_int,
 ) -> Option<Result<Arrival, Errno>> {
-    if !datagram::has_post(slot) || flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
+    if !is_letters(slot) || flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
         return None;
     }
     let (control, control_len) = control;
-    Some(datagram::receive_one(
-        slot,
-        fd,
-        Request { parts, control, control_len, flags, loan: None },
-    ))
+    let request = Request { parts, control, control_len, flags, loan: None };
+    Some(match filters::has(slot) {
+        false => datagram::receive_one(slot, fd, request),
+        true => filters::receive_one(slot, fd, request),
+    })
+}
+
+/// Whether datagrams of a socket come by way of [`arrival`].
+#[inline]
+fn is_letters(slot: &Pin) -> bool {
+    datagram::has_post(slot) || filters::has(slot) && slot.kind() == Kind::Datagram
+}
+
+/// Whether bytes of a socket come by way of [`receive`].
+#[inline]
+fn is_bytes(slot: &Pin) -> bool {
+    may_ring(slot) || filters::has(slot) && slot.kind() != Kind::Datagram
 }
 
 /// The same, for calls that want neither address nor control data.
@@ -488,7 +505,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
         }
         return got;
     };
-    if may_ring(&slot) && !message.is_null() {
+    if is_bytes(&slot) && !message.is_null() {
         // SAFETY: a header is numbers and pointers.
         let header = unsafe { copy::read(message) };
         let header = header.filter(|header| header.msg_iovlen <= PARTS_KERNEL_MAX);
@@ -508,7 +525,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
             return size(answer.and_then(|got| if is_there { Ok(got) } else { Err(Errno::FAULT) }));
         }
     }
-    if datagram::has_post(&slot) && !message.is_null() {
+    if is_letters(&slot) && !message.is_null() {
         // SAFETY: a header is numbers and pointers.
         let header = unsafe { copy::read(message) };
         let header = header.filter(|header| header.msg_iovlen <= PARTS_KERNEL_MAX);
@@ -608,7 +625,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
         )
     };
     let Some(slot) = ours(fd) else { return block() };
-    if may_ring(&slot) {
+    if is_bytes(&slot) {
         let mut done = 0;
         while done < count {
             let now = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
@@ -630,10 +647,10 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
         }
         return done as c_int;
     }
-    if datagram::has_post(&slot) && flags & libc::MSG_ERRQUEUE == 0 {
+    if is_letters(&slot) && flags & libc::MSG_ERRQUEUE == 0 {
         // Without a mailbox, the kernel's own call moves many at a time; but somebody has to look
         // now and then who sends.
-        let has_mailbox = datagram::mailbox(&slot, fd).is_some();
+        let has_mailbox = filters::has(&slot) || datagram::mailbox(&slot, fd).is_some();
         let looks = slot.sends.fetch_add(1, Ordering::Relaxed) & 63 == 0;
         if has_mailbox || count == 1 || looks {
             // SAFETY: the program's promise about the array and the time.

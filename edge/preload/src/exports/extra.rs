@@ -15,6 +15,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::lending;
+use crate::extra::filters::{self, Callback};
 use crate::extra::rings::{self, Logic};
 use crate::raw::{self, Answer, Errno};
 use crate::slot::Slot;
@@ -29,7 +30,8 @@ type Nothing = extern "C" fn() -> c_int;
 /// The table.
 #[repr(C, packed)]
 struct Api {
-    register_recv_callback: Nothing,
+    register_recv_callback:
+        unsafe extern "C-unwind" fn(c_int, Option<Callback>, *mut c_void) -> c_int,
     recvfrom_zcopy: unsafe extern "C-unwind" fn(
         c_int,
         *mut c_void,
@@ -61,6 +63,7 @@ struct Api {
 
 /// The functions that do something, as `vma_extra_api_mask` of `vma_extra.h` has them: not the places in the
 /// table.
+const REGISTER_RECV_CALLBACK: u64 = 1 << 0;
 const RECVFROM_ZCOPY: u64 = 1 << 1;
 const FREE_PACKETS: u64 = 1 << 2;
 const ADD_CONF_RULE: u64 = 1 << 3;
@@ -70,7 +73,8 @@ const RINGS_NUM: u64 = 1 << 10;
 const RINGS_FDS: u64 = 1 << 11;
 const TX_RING_FD: u64 = 1 << 12;
 const ADD_RING_PROFILE: u64 = 1 << 16;
-const SUPPORTED: u64 = RECVFROM_ZCOPY
+const SUPPORTED: u64 = REGISTER_RECV_CALLBACK
+    | RECVFROM_ZCOPY
     | FREE_PACKETS
     | ADD_CONF_RULE
     | THREAD_OFFLOAD
@@ -81,7 +85,7 @@ const SUPPORTED: u64 = RECVFROM_ZCOPY
     | ADD_RING_PROFILE;
 
 static API: Api = Api {
-    register_recv_callback: nothing,
+    register_recv_callback,
     recvfrom_zcopy: lending::recvfrom_zcopy,
     free_packets: lending::free_packets,
     add_conf_rule,
@@ -111,6 +115,19 @@ extern "C" fn nothing() -> c_int {
 fn fails(error: c_int) -> c_int {
     raw::set_errno(Errno(error));
     -1
+}
+
+/// Has the program look at what comes to a socket; with no function, no longer.
+unsafe extern "C-unwind" fn register_recv_callback(
+    fd: c_int,
+    callback: Option<Callback>,
+    context: *mut c_void,
+) -> c_int {
+    let Some(slot) = table::socket(fd).filter(|slot| !is_plain(slot)) else {
+        return fails(libc::EINVAL);
+    };
+    filters::register(&slot, callback, context);
+    0
 }
 
 /// The ring of a socket, whatever the descriptor is.

@@ -13,6 +13,7 @@ use std::ffi::{c_int, c_void};
 use super::bytes::{self, Wanted};
 use super::int;
 use crate::datagram::{self, Arrival, Request};
+use crate::extra::filters;
 use crate::extra::loans::{self, Keep, Lent, Loan, PIECES_MAX, Returned, STREAM_MAX};
 use crate::raw::{self, Answer, Errno};
 use crate::slot::Kind;
@@ -98,11 +99,18 @@ fn receive(slot: &Pin, fd: c_int, pieces: usize, flags: c_int) -> Received {
         let (control, control_len) = (std::ptr::null_mut(), 0);
         let parts = &[spare.part()];
         let request = Request { parts, control, control_len, flags, loan: Some(&loan) };
-        let arrival = datagram::receive_one(slot, fd, request)?;
+        let arrival = match filters::has(slot) {
+            false => datagram::receive_one(slot, fd, request),
+            true => filters::receive_one(slot, fd, request),
+        }?;
         (arrival.len, arrival)
     } else {
         let how = Receive { now, loan: Some(&loan), ..Receive::default() };
-        (stream::receive(slot, fd, &[spare.part()], how)?, of_peer(fd))
+        let got = match filters::has(slot) {
+            false => stream::receive(slot, fd, &[spare.part()], how),
+            true => filters::receive_lent(slot, fd, &[spare.part()], how),
+        };
+        (got?, of_peer(fd))
     };
     let is_whole = got > 0 || slot.kind() == Kind::Datagram;
     let lent = loan.lent().or_else(|| is_whole.then(|| spare.lend(slot, got)));

@@ -58,18 +58,30 @@ pub(crate) type Taken = (usize, usize, u64);
 pub(crate) struct Loan<'a> {
     of: &'a dyn Keep,
     /// The most bytes of a stream.
-    pub(crate) most: usize,
+    pub(crate) most: Cell<usize>,
     /// The most pieces, up to [`PIECES_MAX`].
     pub(crate) pieces: usize,
     /// Where it lies is all that is wanted: it stays there, and is not lent.
     pub(crate) shows: bool,
+    /// The number under which it is lent, if the program knows it already: see [`reserve`].
+    reserved: Option<u64>,
     lent: Cell<Option<Lent>>,
 }
 
 impl<'a> Loan<'a> {
     pub(crate) fn new(of: &'a dyn Keep, most: usize, pieces: usize) -> Self {
-        let (most, pieces) = (most.min(STREAM_MAX), pieces.min(PIECES_MAX));
-        Self { of, most, pieces, shows: false, lent: Cell::new(None) }
+        let (most, pieces) = (Cell::new(most.min(STREAM_MAX)), pieces.min(PIECES_MAX));
+        Self { of, most, pieces, shows: false, reserved: None, lent: Cell::new(None) }
+    }
+
+    /// Lends under a number that the program knows already: see [`reserve`].
+    pub(crate) fn reserved(of: &'a dyn Keep, id: u64, most: usize, pieces: usize) -> Self {
+        Self { reserved: Some(id), ..Self::new(of, most, pieces) }
+    }
+
+    /// Says where the next packet lies, of a stream or a mailbox, and does not take it.
+    pub(crate) fn showing(of: &'a dyn Keep) -> Self {
+        Self { shows: true, ..Self::new(of, STREAM_MAX, PIECES_MAX) }
     }
 
     /// What has been lent, if anything.
@@ -87,7 +99,14 @@ impl<'a> Loan<'a> {
         let mut pieces = [NO_PIECE; PIECES_MAX];
         let (count, len, start) = take(&mut pieces)?;
         if len > 0 || is_whole {
-            let id = if self.shows { 0 } else { enter(self.of, Some(start), Vec::new()) };
+            let id = match self.reserved {
+                _ if self.shows => 0,
+                None => enter(self.of, Some(start), Vec::new()),
+                Some(id) => {
+                    fill(self.of, id, Some(start), Vec::new());
+                    id
+                }
+            };
             self.lent.set(Some(Lent { id, pieces, count }));
         }
         Ok(len)
@@ -112,6 +131,14 @@ impl Spare {
         libc::iovec { iov_base: self.0.as_mut_ptr().cast(), iov_len: self.0.capacity() }
     }
 
+    /// Where the first `len` bytes lie.
+    pub(crate) fn pieces(&mut self, len: usize) -> [libc::iovec; PIECES_MAX] {
+        let mut pieces = [NO_PIECE; PIECES_MAX];
+        let [first, ..] = &mut pieces;
+        *first = libc::iovec { iov_len: len, ..self.part() };
+        pieces
+    }
+
     /// Takes the first `len` bytes, which have been received, out of it.
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         let len = len.min(self.0.capacity());
@@ -120,6 +147,14 @@ impl Spare {
         let is_much = len >= self.0.capacity() / WORTH_COPYING;
         let bytes = if is_much { std::mem::take(&mut self.0) } else { self.0.as_slice().to_vec() };
         self.0.clear();
+        bytes
+    }
+
+    /// The first `len` bytes, which have been received, where they lie.
+    pub(crate) fn keep(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = std::mem::take(&mut self.0);
+        // SAFETY: room for bytes that the caller has received there; any are legal.
+        unsafe { bytes.set_len(len.min(bytes.capacity())) };
         bytes
     }
 
@@ -222,6 +257,35 @@ fn enter(of: &dyn Keep, start: Option<u64>, bytes: Vec<u8>) -> u64 {
         }
         book.entries.push_back(entry);
         book.first + u64::try_from(book.entries.len() - 1).unwrap_or(0)
+    })
+}
+
+/// A number for what may be lent, before it is: the program gets it in either case. Nothing of the same socket may
+/// be lent until it is known: loans come in the order of what they lend.
+pub(crate) fn reserve(of: &dyn Keep) -> u64 {
+    enter(of, None, Vec::new())
+}
+
+/// Lends under a number that was reserved: what lies there in shared memory, or bytes of ours.
+pub(crate) fn fill(of: &dyn Keep, id: u64, start: Option<u64>, bytes: Vec<u8>) {
+    with_entry(of.key(), id, |entry| (entry.start, entry.bytes) = (start, bytes));
+}
+
+/// Nothing is lent under a number that was reserved.
+pub(crate) fn cancel(key: usize, id: u64) {
+    drop(strike(key, id));
+}
+
+/// Whether a number is the program's.
+pub(crate) fn is_out(key: usize, id: u64) -> bool {
+    with_entry(key, id, |entry| entry.is_out).unwrap_or(false)
+}
+
+fn with_entry<T>(key: usize, id: u64, f: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    LEDGER.with(|ledger| {
+        let book = ledger.books.get_mut(&key).filter(|book| book.owner == alive::me())?;
+        let index = id.checked_sub(book.first).and_then(|at| usize::try_from(at).ok())?;
+        book.entries.get_mut(index).map(f)
     })
 }
 

@@ -77,6 +77,12 @@ fn the_extra_functions_do_what_their_mask_says() {
     succeeds("api", &[&SHARED, &SPINNING], &[""]);
 }
 
+/// Goal: every packet is seen once, in order, and goes where the program says, however it is waited for.
+#[test]
+fn a_callback_has_packets_received_dropped_or_held() {
+    succeeds("callback", &[&SHARED, &SPINNING], &[""]);
+}
+
 #[test]
 fn sockets_share_rings_by_the_logic_that_was_asked_for() {
     let by = |logic| [("VMA_RING_ALLOCATION_LOGIC_RX", logic), ("LOGIC", logic)];

@@ -30,7 +30,7 @@ int main(void) {
 	struct api *api = NULL;
 	socklen_t len = sizeof api;
 	if (getsockopt(-1, SOL_SOCKET, 2800, &api, &len) || !api) return 1;
-	if ((api->mask & 0x38) != 0x38 || api->mask & (1u << 12)) return 2;
+	if ((api->mask & 0x38) != 0x38 || api->mask & (1u << 14)) return 2;
 	if (api->rest[5]() != -1 || errno != EOPNOTSUPP || api->ioctl() != -1) return 4;
 	if (api->add_conf_rule("use os tcp_server *:4999") != 0) return 5;
 	if (api->add_conf_rule("use nothing at all") != -1 || errno != EINVAL) return 6;
