@@ -475,7 +475,9 @@ impl<'a> End<'a> {
             };
             if bytes != right {
                 let wrong = bytes.iter().zip(&right).position(|(a, b)| a != b);
-                return Err(format!("{op:?}: the memory is wrong from byte {wrong:?}").into());
+                let [bytes, right] = [&bytes, &right].map(|bytes| bytes.get(..8).unwrap_or(bytes));
+                let begin = format!("it begins {bytes:x?}, and should {right:x?}");
+                return Err(format!("{op:?}: wrong from byte {wrong:?}; {begin}").into());
             }
         }
         Ok(())
