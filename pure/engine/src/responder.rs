@@ -43,12 +43,15 @@ pub struct Standing {
     pub msn: Msn,
 }
 
-/// The acknowledgement that is owed. All but the last name the packet that is expected when it
+/// The acknowledgement that is owed. All that carry no number name the packet that is expected when it
 /// leaves, and cover everything before that.
 #[derive(Clone, Copy, Debug)]
 enum Owed {
     Nothing,
     Ack,
+    /// A packet came again that is older than the READs and atomics executed last: an acknowledgement up to this
+    /// number, which is before theirs. One with the number of an answer that was lost would pass for it.
+    AckUpTo(Psn),
     /// The last packet that was executed is an ATOMIC WRITE, and the acknowledgement is the answer
     /// to a READ of nothing. IBTA Vol. 1 Annex A19.
     Written,
@@ -70,6 +73,8 @@ pub(crate) struct Responder {
     rnr_timer: RnrTimer,
     expected: Psn,
     msn: Msn,
+    /// First number of the READs and atomics that were executed last, one after the other, and the one after them.
+    answered: [Psn; 2],
     /// The peer knows, or is about to be told, that the expected packet has to come again; until it
     /// does, those after it are dropped silently.
     refused: bool,
@@ -87,6 +92,7 @@ impl Responder {
             rnr_timer: attributes.min_rnr_timer,
             expected: attributes.expected_psn,
             msn: Msn::new(0),
+            answered: [attributes.expected_psn; 2],
             refused: false,
             replies: Replies::new(path, usize::from(attributes.max_dest_rd_atomic)),
             owed: Owed::Nothing,
@@ -231,37 +237,40 @@ impl Responder {
         match self.owed {
             Owed::Gap { seen } if psn.since(seen) <= 0 => {}
             Owed::Gap { .. } => self.owed = Owed::Gap { seen: psn },
-            Owed::Nothing | Owed::Ack | Owed::Written if !self.refused => {
+            Owed::Nothing | Owed::Ack | Owed::AckUpTo(_) | Owed::Written if !self.refused => {
                 self.refused = true;
                 self.owed = Owed::Gap { seen: psn };
             }
-            Owed::Nothing | Owed::Ack | Owed::Written | Owed::NotReady | Owed::Refusal(..) => {}
+            Owed::Nothing
+            | Owed::Ack
+            | Owed::AckUpTo(_)
+            | Owed::Written
+            | Owed::NotReady
+            | Owed::Refusal(..) => {}
         }
     }
 
     /// The expected packet was executed, and the one `packets` later is expected next.
     fn on_executed(&mut self, bth: &Bth, packets: u32) {
         let operation = bth.opcode.operation();
-        self.expected = self.expected.plus(packets);
+        let before = self.expected;
+        self.expected = before.plus(packets);
         if operation.is_end() {
             self.msn = self.msn.next();
         }
         let answered = awaits_data(operation); // With data, which acknowledge all before them.
+        let writes_at_once = operation == Operation::AtomicWrite;
+        if answered || writes_at_once {
+            let [first, end] = self.answered;
+            self.answered = [if end == before { first } else { before }, self.expected];
+        }
         self.owed = match self.owed {
             // What came too early was dropped, and must come again.
             Owed::Gap { seen } if seen.since(self.expected) >= 0 => Owed::Gap { seen },
             Owed::Refusal(psn, code) => Owed::Refusal(psn, code),
-            Owed::Nothing | Owed::Ack | Owed::Written | Owed::NotReady | Owed::Gap { .. }
-                if answered =>
-            {
-                Owed::Nothing
-            }
-            Owed::Nothing | Owed::Ack | Owed::Written | Owed::NotReady | Owed::Gap { .. }
-                if operation == Operation::AtomicWrite =>
-            {
-                Owed::Written
-            }
-            Owed::Ack | Owed::Written | Owed::Gap { .. } => Owed::Ack,
+            _ if answered => Owed::Nothing,
+            _ if writes_at_once => Owed::Written,
+            Owed::Ack | Owed::AckUpTo(_) | Owed::Written | Owed::Gap { .. } => Owed::Ack,
             Owed::Nothing | Owed::NotReady if bth.ack_request => Owed::Ack,
             Owed::Nothing | Owed::NotReady => Owed::Nothing,
         };
@@ -388,11 +397,25 @@ impl Responder {
             (Operation::CompareSwap | Operation::FetchAdd, _) => {
                 self.replies.repeat_atomic(bth.psn)
             }
-            (_, _) => {
-                if bth.ack_request && matches!(self.owed, Owed::Nothing) {
-                    self.owed = Owed::Ack;
+            (Operation::AtomicWrite, _) if bth.psn.plus(1) == self.expected => {
+                if matches!(self.owed, Owed::Nothing) {
+                    self.owed = Owed::Written;
                 }
             }
+            (_, _) => {
+                if bth.ack_request && matches!(self.owed, Owed::Nothing) {
+                    self.owed = self.acknowledgement_of(bth.psn);
+                }
+            }
+        }
+    }
+
+    /// What tells the peer most of a packet with this number that came again.
+    fn acknowledgement_of(&self, psn: Psn) -> Owed {
+        let [first, end] = self.answered;
+        match end == self.expected && psn.since(first) < 0 {
+            true => Owed::AckUpTo(first.minus(1)),
+            false => Owed::Ack,
         }
     }
 
@@ -457,15 +480,19 @@ impl Responder {
         let (psn, syndrome) = match self.owed {
             Owed::Nothing => return,
             Owed::Ack | Owed::Written => (self.expected.minus(1), Syndrome::ACK),
+            Owed::AckUpTo(psn) => (psn, Syndrome::ACK),
             Owed::NotReady => (self.expected, Syndrome::RnrNak(self.rnr_timer)),
             Owed::Gap { .. } => (self.expected, Syndrome::Nak(Nak::SequenceError)),
             Owed::Refusal(psn, code) => (psn, Syndrome::Nak(code)),
         };
         let operation = match self.owed {
             Owed::Written => Operation::ReadResponseOnly,
-            Owed::Nothing | Owed::Ack | Owed::NotReady | Owed::Gap { .. } | Owed::Refusal(..) => {
-                Operation::Acknowledge
-            }
+            Owed::Nothing
+            | Owed::Ack
+            | Owed::AckUpTo(_)
+            | Owed::NotReady
+            | Owed::Gap { .. }
+            | Owed::Refusal(..) => Operation::Acknowledge,
         };
         self.owed = Owed::Nothing;
         let aeth = Aeth { syndrome, msn: self.msn };

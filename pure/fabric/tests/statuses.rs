@@ -336,7 +336,7 @@ fn local_requests_end_in_order_with_the_others() {
 
 #[test]
 fn an_atomic_write_arrives_once_whatever_gets_lost() {
-    for (link, trace) in [(A_TO_B, "D1"), (B_TO_A, "D1x A1")] {
+    for (link, trace) in [(A_TO_B, "D1"), (B_TO_A, "D1x D1")] {
         let mut net = Net::pair(1, &Setup::default());
         net.script(link, Fault::Drop, 1..=1);
         net.post(A, Work::atomic_write(net.region(B, 0), [7; 8]));

@@ -195,6 +195,38 @@ fn a_repeated_atomic_is_answered_from_memory_while_it_may_be_asked_for() {
 }
 
 /// Goal: more at once than agreed on is refused, but repetitions do not count.
+/// Goal: a peer whose atomic's or READ's answer was lost is not told by a plain acknowledgement that it has come:
+/// `rdma_rxe` of Linux 6.1 completes an atomic then, without its value.
+#[test]
+fn a_repeated_send_is_not_acknowledged_with_the_number_of_an_answer() {
+    let mut desk = Desk::with_receives(9, 100);
+    let mut responder = responder();
+    for packet in [asking(send_only(0)), atomic(1), read_request(2, 10), atomic(3)] {
+        serve_all(&mut responder, &[packet], &mut desk);
+        pay(&mut responder, &mut desk);
+    }
+    serve_all(&mut responder, &[asking(send_only(0))], &mut desk);
+    let acks = pay(&mut responder, &mut desk);
+    assert_eq!(acks.iter().map(|(at, _, _)| *at).collect::<Vec<_>>(), [0], "{acks:?}");
+
+    // What is executed after them may be acknowledged as ever.
+    serve_all(&mut responder, &[send_only(4), asking(send_only(0))], &mut desk);
+    let acks = pay(&mut responder, &mut desk);
+    assert_eq!(acks.iter().map(|(at, _, _)| *at).collect::<Vec<_>>(), [4], "{acks:?}");
+}
+
+#[test]
+fn a_repeated_atomic_write_is_answered_as_the_first_was() {
+    let mut desk = Desk::new();
+    let mut responder = responder();
+    for _ in 0..2 {
+        serve_all(&mut responder, &[asking(atomic_write(0))], &mut desk);
+        responder.transmit_ack(&mut desk);
+        assert_eq!(desk.operations(), [(Operation::ReadResponseOnly, 0)]);
+        desk.emitted.clear();
+    }
+}
+
 #[test]
 fn resources_are_for_new_requests() {
     let mut desk = Desk { room: 0, ..Desk::new() };
