@@ -21,6 +21,7 @@ pub mod netns;
 pub mod poll;
 pub mod process;
 pub mod random;
+pub mod scheduler;
 mod sockopt;
 mod sync;
 pub mod tcp;

@@ -76,12 +76,10 @@ impl Port {
         }
     }
 
-    /// Takes a step on behalf of nobody; true if something was there to do.
-    pub(crate) fn help(&self) -> bool {
-        match self.receiver.try_lock() {
-            Some(mut receiver) => self.step(&mut receiver, Driver::Helper),
-            None => false,
-        }
+    /// Takes a step on behalf of nobody; true if something was there to do, `None` if another thread takes one.
+    pub(crate) fn help(&self) -> Option<bool> {
+        let mut receiver = self.receiver.try_lock()?;
+        Some(self.step(&mut receiver, Driver::Helper))
     }
 
     fn step(&self, receiver: &mut Receiver, driver: Driver) -> bool {

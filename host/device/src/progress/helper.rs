@@ -2,10 +2,16 @@
 //!
 //! While the program polls, the helper only looks, once a [`TICK`] or [`STEADY_TICK`], whether it
 //! still does: no packet wakes it, and the sockets are not even in its set, which would cost each
-//! packet a call-back. When the program has been silent for a tick, or somebody who cannot drive while he
-//! sleeps has asked for an event, the helper takes over: it drives as long as there is something to
-//! do, and [`LINGER`] longer, then sleeps until a packet or a deadline comes. When the program drives
-//! again and nobody needs more than that, the helper goes back to looking. Who needs it, and who
+//! packet a call-back. When the program has been silent for a tick, or leaves what has arrived where it is, or a
+//! thread that cannot drive while it sleeps has asked for an event, the helper stands in: it drives as long as there is
+//! something to do, and [`LINGER`] longer, then sleeps until a packet or a deadline comes.
+//!
+//! A program that polls its memory drives now and then, too, so that a call does not end that. When something has
+//! arrived, the helper holds back for a few [`LINGER`]s, at first at once and then less and less often. If the
+//! program calls all the time meanwhile, [`TAKEN_ENOUGH`] times in turn, the helper goes back to looking.
+//!
+//! Where more threads want to run than there are processors, the helper does not linger: a sleeper is let in as soon
+//! as a packet wakes it, and a thread that spins keeps the program from its processor. Who needs the helper, and who
 //! waits for the sockets in its place, is written down in `standby.rs`.
 
 use crate::objects::notice::Hush;
@@ -15,6 +21,7 @@ use crate::sync::Mutex;
 use adverb_engine::Time;
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Events, Interest};
+use adverb_sys::scheduler::{self, Load};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,6 +37,16 @@ const STEADY_TICK: Duration = Duration::from_millis(8);
 const STEADY_TICKS: u32 = 4;
 /// How long the helper keeps looking after the last packet before it sleeps.
 const LINGER: Duration = Duration::from_micros(50);
+/// How long a machine is taken to be crowded that was once.
+const CROWDED: Duration = Duration::from_millis(100);
+/// Arrivals in turn that the program takes by itself before the helper leaves them to it.
+const TAKEN_ENOUGH: u32 = 2;
+/// A program that has just taken something may go on to poll its memory: that many looks tell.
+const LOOKS: u32 = 8;
+/// How long at most the helper takes what arrives without a look whether the program would.
+const PAUSE_MAX: Duration = Duration::from_millis(128);
+/// How long to let the program go on with a step. In a virtual machine shorter sleeps are over before they begin.
+const STEP: Duration = Duration::from_micros(30);
 /// How often to try again to emit what a neighbour who is stopped leaves no room for.
 const STUCK_TICK: Duration = Duration::from_millis(1);
 /// What the helper's own wake-up is called in its set.
@@ -120,99 +137,142 @@ impl Shared {
     fn run(&self, port: &Weak<Port>) {
         crate::link::udp::burst::prepare();
         Hush::prepare();
-        let mut events = Events::with_capacity(16);
-        let mut drives = 0;
-        let mut steady = 0_u32;
-        while !self.stop.load(Ordering::Acquire) {
-            let Some(now) = port.upgrade().map(|port| port.drives()) else {
+        // What wakes this thread is short, and urgent: a kernel that knows slices lets it in at once.
+        let _ = scheduler::ask_for_short_slices();
+        let _ = scheduler::ask_for_exact_timers();
+        let mut duty = Duty::new();
+        while self.stand_in(port, &mut duty).is_some() {
+            self.leave_sockets(&mut duty);
+            if self.look(port, &mut duty).is_none() {
                 return;
-            };
-            if now != drives && self.standby.begin_looking() {
-                drives = now;
-                steady = steady.saturating_add(1);
-                let tick = if steady > STEADY_TICKS { STEADY_TICK } else { TICK };
-                let _ = self.epoll.wait(&mut events, Some(tick));
-                self.standby.end_looking();
-                self.silence(&events);
-                if let Some(port) = port.upgrade() {
-                    port.mend_registry();
-                    port.mend_steering();
-                    port.show_counters();
-                }
-            } else {
-                steady = 0;
-                self.take_over(port, drives, &mut events);
             }
         }
     }
 
-    /// Drives until the program does so again.
-    fn take_over(&self, port: &Weak<Port>, drives: u64, events: &mut Events) {
-        self.stand_in(port, drives, events);
-        for socket in lock(&self.sockets).iter() {
-            let _ = self.epoll.remove(socket); // Those not in the set are out of it already.
-        }
-    }
-
-    fn stand_in(&self, port: &Weak<Port>, drives: u64, events: &mut Events) {
+    /// Drives until the program does so itself. `None` at the end.
+    fn stand_in(&self, port: &Weak<Port>, duty: &mut Duty) -> Option<()> {
         let mut last_busy = clock::now_ns();
         let mut needed = 0;
-        while !self.stop.load(Ordering::Acquire) {
-            let Some(port) = port.upgrade() else {
-                return;
-            };
-            port.show_counters();
+        let drives = self.going_on(port)?.drives();
+        loop {
+            let port = self.going_on(port)?;
             let now = clock::now_ns();
+            duty.look_after(&port, now);
             if self.standby.is_engaged() {
                 needed = now;
-            } else if port.drives() != drives && now.saturating_sub(needed) > nanos(TICK) {
-                return; // Whoever needed us has had time to need us again.
+            } else if duty.is_due(now) {
+                duty.learn(is_left_waiting(&port), now);
+            } else if duty.is_over()
+                && port.drives() != drives
+                && now.saturating_sub(needed) > nanos(TICK)
+            {
+                return Some(()); // What needed us has had time to need us again.
             }
-            if port.help() {
-                last_busy = now;
-            } else if now.saturating_sub(last_busy) > nanos(LINGER) {
-                port.mend_registry();
-                port.mend_steering();
-                self.sleep(port, events);
-                last_busy = clock::now_ns();
-            } else {
-                thread::yield_now();
+            let found = port.help();
+            duty.arrived = found == Some(true);
+            let rest = now.saturating_sub(last_busy) > nanos(LINGER);
+            match found {
+                Some(true) => last_busy = now,
+                Some(false) if rest || duty.is_crowded(now) => {
+                    self.sleep(port, duty);
+                    last_busy = clock::now_ns();
+                }
+                // The program may need this very processor to go on, and takes what there is.
+                None if duty.is_crowded(now) => thread::sleep(STEP),
+                Some(false) | None => duty.give_way(now),
             }
         }
+    }
+
+    /// Looks now and then whether the program drives, until it does not. `None` at the end.
+    fn look(&self, port: &Weak<Port>, duty: &mut Duty) -> Option<()> {
+        let mut steady = 0_u32;
+        let mut drives = self.going_on(port)?.drives();
+        while self.standby.begin_looking() {
+            steady = steady.saturating_add(1);
+            let tick = if steady > STEADY_TICKS { STEADY_TICK } else { TICK };
+            let _ = self.epoll.wait(&mut duty.events, Some(tick));
+            self.standby.end_looking();
+            self.silence(&duty.events);
+            let port = self.going_on(port)?;
+            duty.look_after(&port, clock::now_ns());
+            let now = port.drives();
+            if now == drives {
+                duty.begin(0);
+                return Some(());
+            }
+            if port.has_arrivals() && is_left_waiting(&port) == Some(true) {
+                duty.begin(0);
+                duty.learn(Some(true), clock::now_ns());
+                return Some(());
+            }
+            drives = now;
+        }
+        duty.begin(TAKEN_ENOUGH);
+        Some(())
+    }
+
+    /// The port, while it is open.
+    fn going_on(&self, port: &Weak<Port>) -> Option<Arc<Port>> {
+        port.upgrade().filter(|_| !self.stop.load(Ordering::Acquire))
     }
 
     /// Sleeps until a packet, a deadline, or somebody's call.
-    fn sleep(&self, port: Arc<Port>, events: &mut Events) {
+    fn sleep(&self, port: Arc<Port>, duty: &mut Duty) {
+        // A program that drives now and then need not wake us for each of its deadlines: we look again in a tick.
+        let drives = port.drives();
+        let alone = duty.slept_at == drives || self.standby.is_engaged();
+        duty.slept_at = drives;
         // Announce the sleep first, look for reasons not to sleep second: whoever makes a reason
         // does it the other way round, so that one of the two sees the other.
-        self.asleep_until.store(u64::MAX, Ordering::SeqCst);
+        if alone {
+            self.asleep_until.store(u64::MAX, Ordering::SeqCst);
+        }
         let deadline = port.next_deadline();
         let blind = self.standby.begin_blindness();
         self.standby.bell().announce();
         let stuck = port.has_unfinished();
-        let waiting = port.has_deferred() || port.has_record();
+        let waiting = port.has_something_to_do();
         drop(port); // The program may close the port while we sleep.
-        for socket in lock(&self.sockets).iter() {
-            let _ = match blind {
-                true => self.epoll.remove(socket),
-                false => self.epoll.add(socket, SOCKET, Interest::Readable), // Again is no harm.
-            };
+        match blind {
+            true => self.leave_sockets(duty),
+            false => self.watch_sockets(duty),
         }
-        let timeout = match deadline {
-            _ if waiting => Some(Duration::ZERO),
+        let left = |at: Time| Duration::from_nanos(at.nanos().saturating_sub(clock::now_ns()));
+        let timeout = match deadline.map(left) {
+            // Or the program drives right now, and may leave something.
+            _ if waiting != Some(false) => Some(STEP),
             // What could not be emitted in all that time will not be in no time.
             _ if stuck => Some(STUCK_TICK),
-            Some(at) => Some(Duration::from_nanos(at.nanos().saturating_sub(clock::now_ns()))),
-            None => None,
+            left if alone => left,
+            left => Some(left.map_or(TICK, |left| left.min(TICK))),
         };
-        if let Some(at) = deadline {
+        if let Some(at) = deadline.filter(|_| alone) {
             self.asleep_until.store(at.nanos(), Ordering::SeqCst);
         }
-        let _ = self.epoll.wait(events, timeout);
+        let _ = self.epoll.wait(&mut duty.events, timeout);
         self.asleep_until.store(AWAKE, Ordering::SeqCst);
         self.standby.bell().retire();
         self.standby.end_blindness();
-        self.silence(events);
+        duty.arrived = duty.events.iter().any(|event| event.token == SOCKET);
+        self.silence(&duty.events);
+    }
+
+    /// The helper's set has all sockets from now on.
+    fn watch_sockets(&self, duty: &mut Duty) {
+        let sockets = lock(&self.sockets);
+        for socket in sockets.iter().skip(duty.watched) {
+            let _ = self.epoll.add(socket, SOCKET, Interest::Readable);
+        }
+        duty.watched = sockets.len();
+    }
+
+    /// The helper's set has no sockets from now on: no packet wakes it, or costs a call-back.
+    fn leave_sockets(&self, duty: &mut Duty) {
+        for socket in lock(&self.sockets).iter().take(duty.watched) {
+            let _ = self.epoll.remove(socket);
+        }
+        duty.watched = 0;
     }
 
     fn silence(&self, events: &Events) {
@@ -222,10 +282,169 @@ impl Shared {
     }
 }
 
+/// What the helper's thread keeps for itself.
+#[derive(Debug)]
+struct Duty {
+    events: Events,
+    /// As many of the sockets are in the set.
+    watched: usize,
+    /// How often the program had driven when the helper last went to sleep.
+    slept_at: u64,
+    /// Something has just arrived.
+    arrived: bool,
+    /// How often in turn the program took by itself what had arrived.
+    taken: u32,
+    /// When it is next looked whether the program does, in nanoseconds, and how long that waits if it does not.
+    due: u64,
+    pause: u64,
+    load: Load,
+    /// More threads want to run than there are processors; as of `counted`.
+    crowded: bool,
+    counted: u64,
+    /// When things that have time were last looked after.
+    tended: u64,
+}
+
+impl Duty {
+    fn new() -> Self {
+        Self {
+            events: Events::with_capacity(16),
+            watched: 0,
+            slept_at: 0,
+            arrived: false,
+            taken: 0,
+            due: 0,
+            pause: nanos(TICK),
+            load: Load::new(),
+            crowded: false,
+            counted: 0,
+            tended: 0,
+        }
+    }
+
+    /// The helper stands in from now on; the program has taken so many arrivals by itself.
+    fn begin(&mut self, taken: u32) {
+        (self.taken, self.due, self.pause) = (taken, 0, nanos(TICK));
+    }
+
+    /// Something has arrived, and it is time to see whether the program takes it.
+    fn is_due(&self, now: u64) -> bool {
+        self.arrived && now >= self.due && !self.is_over()
+    }
+
+    /// The program took what had arrived by itself, or left it.
+    fn learn(&mut self, left: Option<bool>, now: u64) {
+        match left {
+            Some(true) => {
+                self.taken = 0;
+                self.due = now.saturating_add(self.pause);
+                self.pause = (2 * self.pause).min(nanos(PAUSE_MAX));
+            }
+            Some(false) => self.taken += 1,
+            None => {}
+        }
+    }
+
+    /// The program takes what arrives.
+    fn is_over(&self) -> bool {
+        self.taken >= TAKEN_ENOUGH
+    }
+
+    /// Does what has time.
+    fn look_after(&mut self, port: &Port, now: u64) {
+        port.show_counters();
+        if now.saturating_sub(self.tended) > nanos(TICK) {
+            self.tended = now;
+            port.mend_registry();
+            port.mend_steering();
+        }
+    }
+
+    /// The helper had better sleep than look again: it would keep the program from its processor.
+    fn is_crowded(&mut self, now: u64) -> bool {
+        if now >= self.counted.saturating_add(nanos(TICK)) {
+            self.counted = now;
+            if self.load.is_crowded() {
+                self.counted += nanos(CROWDED);
+                self.crowded = true;
+            } else {
+                self.crowded = false;
+            }
+        }
+        self.crowded
+    }
+
+    /// Lets others have the processor for a moment. If it takes long, there are too many of them.
+    fn give_way(&mut self, now: u64) {
+        thread::yield_now();
+        let after = clock::now_ns();
+        if after.saturating_sub(now) > nanos(LINGER) {
+            self.counted = after + nanos(CROWDED);
+            self.crowded = true;
+        }
+    }
+}
+
+/// Whether the program, given time, leaves what arrives: it computes, or polls its memory. `None` if nothing tells: it
+/// does not drive all the time, but nothing arrives either.
+fn is_left_waiting(port: &Port) -> Option<bool> {
+    let mut steady = true;
+    for _ in 0..LOOKS {
+        let (drives, waits) = (port.drives(), port.has_arrivals());
+        thread::sleep(LINGER);
+        let drove = port.drives() != drives;
+        if !drove && waits && port.has_arrivals() {
+            return Some(true);
+        }
+        steady &= drove;
+    }
+    steady.then_some(false)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a program is left to itself once it has taken a few arrivals in turn; one that was left lying counts more.
+    #[test]
+    fn a_program_that_takes_what_arrives_is_left_to_itself() {
+        let mut duty = Duty::new();
+        duty.begin(0);
+        for _ in 1..TAKEN_ENOUGH {
+            duty.learn(Some(false), 0);
+        }
+        duty.learn(None, 0);
+        assert!(!duty.is_over());
+        duty.learn(Some(true), 0);
+        for _ in 0..TAKEN_ENOUGH {
+            assert!(!duty.is_over());
+            duty.learn(Some(false), 0);
+        }
+        assert!(duty.is_over());
+    }
+
+    #[test]
+    fn the_longer_a_program_leaves_what_arrives_the_less_often_it_is_tried() {
+        let mut duty = Duty::new();
+        duty.begin(0);
+        duty.arrived = true;
+        let (mut now, mut before) = (0, 0);
+        while before < nanos(PAUSE_MAX) {
+            assert!(duty.is_due(now));
+            duty.learn(Some(true), now);
+            let pause = duty.due - now;
+            assert!(!duty.is_due(duty.due - 1) && pause > before, "{pause} after {before}");
+            (now, before) = (duty.due, pause);
+        }
+        duty.learn(Some(true), now);
+        assert_eq!(duty.due - now, nanos(PAUSE_MAX));
+    }
 }

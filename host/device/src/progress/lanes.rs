@@ -25,11 +25,12 @@ use crate::objects::qp::{Caller, Change, QpInner, Took};
 use crate::objects::standby::Standby;
 use crate::registry::Registry;
 use adverb_engine::{Brief, Driver, Gid, Given, Look, Time, Waiting};
-use adverb_sys::random;
+use adverb_sys::{poll, random};
 use adverb_wire::{Headers, Marks, Packet, Qpn};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Port {
     /// Who makes lanes to other devices of this host; `None` if this device does not.
@@ -151,9 +152,25 @@ impl Port {
         let _ = self.links.commons.wait_for_neighbours(VISIT_MAX);
     }
 
-    /// A lane may have brought something, or somebody looks after that right now.
-    pub(crate) fn has_record(&self) -> bool {
-        self.receiver.try_lock().is_none_or(|receiver| receiver.has_record())
+    /// A lane has brought something, or an acknowledgement waits; `None` if another thread takes a step.
+    pub(crate) fn has_something_to_do(&self) -> Option<bool> {
+        let receiver = self.receiver.try_lock()?;
+        Some(receiver.waiting.owes_packets() || receiver.has_record())
+    }
+
+    /// Something has arrived that nobody has looked at, and nobody looks right now.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        let Some(receiver) = self.receiver.try_lock() else {
+            return false;
+        };
+        if receiver.inlets.iter().any(Inlet::has_more) {
+            return true;
+        }
+        let mut sockets = receiver.doors.iter().map(|door| &door.endpoint.socket);
+        let Some(first) = sockets.next() else {
+            return false;
+        };
+        poll::readable(first, sockets.map(AsFd::as_fd), Some(Duration::ZERO)).unwrap_or(false)
     }
 
     /// A lane has brought something that nobody has looked at. Whoever is about to sleep waits for whoever
@@ -681,7 +698,7 @@ mod tests {
     use super::*;
     use crate::link::path::PortConfig;
     use std::thread;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     fn open(path: PathChoice) -> Arc<Port> {
         let config = PortConfig { path: Some(path), exclusive: true };

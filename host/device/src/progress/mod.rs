@@ -396,7 +396,7 @@ impl Progress for Port {
     }
 
     fn help(&self) -> bool {
-        self.help()
+        self.help().unwrap_or(false)
     }
 
     fn has_deferred(&self) -> bool {

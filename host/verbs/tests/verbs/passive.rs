@@ -1,9 +1,10 @@
 //! Programs that do not poll: they are served, and they cost nothing.
 
 use crate::agent::Agent;
-use crate::alone::alone;
-use crate::pair::{Setup, pattern};
-use adverb_verbs::{Context, Memory, WcStatus, Work};
+use crate::alone::{alone, over_udp};
+use crate::pair::{Setup, Side, pattern, remote};
+use crate::path::Path;
+use adverb_verbs::{Context, Memory, Mr, RemoteSlice, WcStatus, Work};
 use std::time::{Duration, Instant};
 
 /// The share of a processor that an agent uses while `wait` runs.
@@ -110,5 +111,64 @@ fn what_a_program_owes_is_sent_though_it_never_calls_again() {
             assert_eq!(agent.answer(), "Success Receive 64");
         }
         assert_eq!(side.qp.counters().ack_timeout, 0, "the acknowledgements came by themselves");
+    });
+}
+
+/// Writes a number into the peer's memory and waits until it is complete, then for the answer in its own; each
+/// round. What waits for the answer calls `look` meanwhile. The median of a round's time.
+fn rounds(side: &Side, own: &Mr, far: RemoteSlice, first: bool, look: impl Fn()) -> Duration {
+    let mut times = Vec::new();
+    for round in 1..=ROUNDS {
+        let start = Instant::now();
+        let wait = || {
+            while own.load_u64(0).expect("a word") != round {
+                look();
+                std::hint::spin_loop();
+            }
+        };
+        if !first {
+            wait();
+        }
+        side.qp.post(Work::write(side.buffer(&round.to_ne_bytes()), far)).expect("room");
+        assert_eq!(side.status(), WcStatus::Success);
+        if first {
+            wait();
+        }
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+const ROUNDS: u64 = 300;
+
+/// Goal: a program that polls for its own completion and then looks at nothing but its memory, as perftest does to
+/// measure the latency of WRITE, is not served by the ticks of a helper that looks now and then.
+/// Method: the same with a step of the device in each look at the memory, for comparison; medians.
+#[test]
+fn a_program_that_polls_its_memory_is_served_when_something_arrives() {
+    over_udp("passive::a_program_that_polls_its_memory_is_served_when_something_arrives", || {
+        let measure = |drives: bool| {
+            let setup = Setup { path: Some(Path::Udp), timeout: 20, ..Setup::default() };
+            let pair = setup.pair();
+            let [near, far] = [&pair.a, &pair.b].map(|side| side.region(&[0; 8]));
+            let (context, other) = (&pair.context, &pair.far);
+            std::thread::scope(|scope| {
+                let answers = || {
+                    let look = || {
+                        drives.then(|| other.drive());
+                    };
+                    rounds(&pair.b, &far, remote(&near), false, look)
+                };
+                scope.spawn(answers);
+                let look = || {
+                    drives.then(|| context.drive());
+                };
+                rounds(&pair.a, &near, remote(&far), true, look)
+            })
+        };
+        let [driven, left] = [true, false].map(measure);
+        println!("a round takes {driven:?} if both drive, {left:?} if both look at their memory");
+        assert!(left < 60 * driven, "{left:?}, {driven:?}");
     });
 }
