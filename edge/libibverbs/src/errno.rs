@@ -100,6 +100,7 @@ impl From<RegionError> for Errno {
     fn from(error: RegionError) -> Self {
         explain(&error);
         match error {
+            RegionError::Bound => BUSY,
             RegionError::TooMany => Self(libc::ENOMEM),
             _ => INVALID,
         }

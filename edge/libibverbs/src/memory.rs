@@ -4,7 +4,7 @@
 //!
 //! 1. As in `export.rs` and `boxed.rs`.
 //! 2. A program that registers memory promises what `ibv_reg_mr(3)` asks for: it stays mapped until the region is
-//!    deregistered. Whether it is mapped with the rights that are asked for is checked when it is registered.
+//!    deregistered, or, on demand, for the length of an access to it. Whether it is mapped with the rights that are asked for is checked when it is registered.
 //!    References of Rust to it there are none: the program is C's.
 //! 3. Memory of the device lives as long as an object that refers to it.
 
@@ -14,7 +14,8 @@ use crate::errno::{Answer, BUSY, Errno, INVALID, UNSUPPORTED};
 use crate::export::{export, guarded, style};
 use crate::query::DM_MAX;
 use adverb_device::{
-    Access, Pages, Port, Region, Window, WindowKind, page_bytes, prefer_huge_pages,
+    Access, AccessError, Pages, Port, Region, Registration, Sge, Window, WindowKind, fault_in,
+    is_mapped, page_bytes, prefer_huge_pages,
 };
 use adverb_ibv::layout::{self, value};
 use libc::{c_int, c_uint, c_void};
@@ -230,56 +231,43 @@ fn rights(access: c_uint) -> Answer<Access> {
 /// Memory is mapped with the rights that are needed, and present.
 fn prepare(start: NonNull<u8>, len: usize, access: Access) -> Answer<()> {
     const FAULT: Errno = Errno(libc::EFAULT);
-    let page = page_bytes();
-    let first = start.addr().get() & !(page - 1);
-    let end = start.addr().get().checked_add(len).ok_or(INVALID)?;
-    let end = end.checked_next_multiple_of(page).ok_or(FAULT)?;
-    let at: *mut c_void = start.as_ptr().with_addr(first).cast();
-    let on_demand = access.contains(Access::ON_DEMAND);
-    if len >= HUGE_PAGE_BYTES && !on_demand {
+    if len >= HUGE_PAGE_BYTES {
         let _ = prefer_huge_pages(start, len);
     }
-    if !on_demand {
-        let writes = access.contains(Access::LOCAL_WRITE);
-        let how = if writes { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-        // SAFETY: it makes pages present as an access would, and changes nothing in them.
-        if unsafe { libc::madvise(at, end - first, how) } == 0 {
-            return Ok(());
-        }
-        match std::io::Error::last_os_error().raw_os_error() {
-            Some(libc::EINVAL) => {} // An older kernel, or memory of a device.
-            _ => return Err(FAULT),
-        }
-    }
-    // SAFETY: it says whether all of it is mapped, and writes to files that the program maps what is due anyway.
-    match unsafe { libc::msync(at, end - first, libc::MS_ASYNC) } {
-        0 => Ok(()),
-        _ => Err(FAULT),
+    match fault_in(start.as_ptr(), len, access.contains(Access::LOCAL_WRITE)) {
+        Ok(()) => Ok(()),
+        Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(FAULT),
+        Err(_) if is_mapped(start.as_ptr(), len) => Ok(()),
+        Err(_) => Err(FAULT),
     }
 }
 
 /// Memory of this length may have a huge page in it.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Registers a program's memory under this address.
-fn register(pd: &Pd, addr: *mut c_void, len: usize, iova: u64, access: c_uint) -> Answer<Region> {
+/// What a program's memory is registered as, under this address.
+fn registration(
+    pd: &Pd,
+    addr: *mut c_void,
+    len: usize,
+    va: u64,
+    access: c_uint,
+) -> Answer<Registration> {
     let access = rights(access)?;
-    if len == 0 {
-        return Err(INVALID);
+    let on_demand = access.contains(Access::ON_DEMAND);
+    let domain = pd.domain;
+    match NonNull::new(addr.cast::<u8>()) {
+        _ if len == 0 => Err(INVALID),
+        None if on_demand && len == usize::MAX && va == 0 => Ok(Registration::all(domain, access)),
+        None => Err(Errno(libc::EFAULT)),
+        Some(base) => {
+            if !on_demand {
+                prepare(base, len, access)?;
+            }
+            let va = if access.contains(Access::ZERO_BASED) { 0 } else { va };
+            Ok(Registration { domain, base, len, access, va, on_demand })
+        }
     }
-    let Some(start) = NonNull::new(addr.cast::<u8>()) else {
-        let implicit = access.contains(Access::ON_DEMAND) && len == usize::MAX;
-        return Err(if implicit { UNSUPPORTED } else { Errno(libc::EFAULT) });
-    };
-    prepare(start, len, access)?;
-    let own = u64::try_from(addr.expose_provenance()).unwrap_or(0);
-    let port = &pd.port;
-    if iova == own || access.contains(Access::ZERO_BASED) {
-        // SAFETY: rule 2.
-        return Ok(unsafe { port.register(pd.domain, start, len, access) }?);
-    }
-    // SAFETY: rule 2.
-    Ok(unsafe { port.register_at(pd.domain, start, len, access, iova) }?)
 }
 
 fn give_mr(
@@ -310,7 +298,9 @@ fn new_mr(
 ) -> Answer<*mut layout::Mr> {
     // SAFETY: one of ours, or null.
     let of = unsafe { pd_of(pd) }?;
-    let region = register(of, addr, length, iova, access)?;
+    let memory = registration(of, addr, length, iova, access)?;
+    // SAFETY: rule 2.
+    let region = unsafe { of.port.register_as(memory) }?;
     Ok(give_mr(pd, of, region, addr, length, None))
 }
 
@@ -396,8 +386,8 @@ fn rereg(
         | value::REREG_MR_CHANGE_PD
         | value::REREG_MR_CHANGE_ACCESS;
     let region = old.region.as_ref().ok_or(INVALID)?;
-    if flags == 0 || flags & !known != 0 || region.windows() > 0 {
-        return Err(if flags & !known == 0 && flags != 0 { BUSY } else { INVALID });
+    if flags == 0 || flags & !known != 0 {
+        return Err(INVALID);
     }
     let c = old.c();
     // SAFETY: a field of a region that lives.
@@ -412,18 +402,20 @@ fn rereg(
         true => access.cast_unsigned(),
         false => region.access().bits(),
     };
-    let new = register(of, addr, length, own_address(addr), access)?;
-    let key = new.key().0;
-    lock(&SHARED).insert((Kind::Mr, key), Shared::Mr { length, lkey: key, rkey: key });
     // SAFETY: the program does not use the region while it is registered anew.
     let whole = unsafe { Mr::of_mut(mr) };
-    lock(&SHARED).remove(&(Kind::Mr, whole.region.as_ref().map_or(0, |old| old.key().0)));
     let inner = whole.ours_mut();
-    (inner.region, inner._pd) = (Some(new), Arc::clone(&of.uses));
+    let region = inner.region.as_mut().ok_or(INVALID)?;
+    let va = if moves { own_address(addr) } else { region.addr() };
+    let new = registration(of, addr, length, va, access)?;
+    // SAFETY: rule 2.
+    unsafe { region.reregister(new) }?;
+    let key = region.key().0;
+    inner._pd = Arc::clone(&of.uses);
+    lock(&SHARED).insert((Kind::Mr, key), Shared::Mr { length, lkey: key, rkey: key });
     // SAFETY: as above.
     let c = unsafe { &mut *c };
     (c.pd, c.addr, c.length) = (pd, addr, length);
-    (c.handle, c.lkey, c.rkey) = (key, key, key);
     Ok(0)
 }
 
@@ -486,8 +478,14 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut layout::Pd) -> *mut layou
     )
 }
 
-/// Prefetch for reading, for writing, without faults.
-const ADVICES: c_int = 3;
+/// Whether pages are asked for that can be written to; `None` if there is no such advice.
+fn prefetches_for_writing(advice: c_int) -> Option<bool> {
+    match advice {
+        value::ADVISE_MR_PREFETCH | value::ADVISE_MR_PREFETCH_NO_FAULT => Some(false),
+        value::ADVISE_MR_PREFETCH_WRITE => Some(true),
+        _ => None,
+    }
+}
 
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut layout::Pd,
@@ -500,13 +498,22 @@ pub(crate) unsafe extern "C" fn advise_mr(
         code,
         guarded(|| {
             // SAFETY: one of ours, or null.
-            unsafe { pd_of(pd) }?;
-            // Pages are read in when they are used: there is nothing to prepare.
-            match (0..ADVICES).contains(&advice) {
-                false => Err(UNSUPPORTED),
-                true if flags & !1 != 0 || list.is_null() || count == 0 => Err(INVALID),
-                true => Ok(()),
+            let of = unsafe { pd_of(pd) }?;
+            let writing = prefetches_for_writing(advice).ok_or(UNSUPPORTED)?;
+            if flags & !value::ADVISE_MR_FLAG_FLUSH != 0 || list.is_null() || count == 0 {
+                return Err(INVALID);
             }
+            let count = usize::try_from(count).map_err(|_| INVALID)?;
+            // SAFETY: the program's list.
+            for piece in unsafe { std::slice::from_raw_parts(list, count) } {
+                let piece = Sge { addr: piece.addr, len: piece.length, lkey: piece.lkey };
+                of.port.prefetch(of.domain, &piece, writing).map_err(|error| match error {
+                    AccessError::Denied => Errno(libc::EPERM),
+                    AccessError::OutOfBounds => Errno(libc::EFAULT),
+                    _ => INVALID,
+                })?;
+            }
+            Ok(())
         })
     )
 }
@@ -701,8 +708,10 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
             }
             // SAFETY: within the pages.
             let start = unsafe { dm.pages.as_ptr().add(offset) };
+            // What has no bytes is in a domain of which there is no queue pair.
+            let domain = if length == 0 { of.port.new_domain() } else { of.domain };
             // SAFETY: the pages stay for as long as the region has a handle of them (rule 3).
-            let region = unsafe { of.port.register(of.domain, start, length, access) }?;
+            let region = unsafe { of.port.register(domain, start, length.max(1), access) }?;
             Ok(give_mr(pd, of, region, std::ptr::null_mut(), length, Some(Arc::clone(dm))))
         })
     )

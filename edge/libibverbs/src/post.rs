@@ -170,8 +170,10 @@ pub(crate) fn binding(
     // SAFETY: one of ours.
     let region = unsafe { mr_of(info.mr) }?.region.as_ref().ok_or(INVALID)?;
     let offset = info.addr.checked_sub(region.addr()).ok_or(INVALID)?;
-    let access = Access::from_bits(info.mw_access_flags);
-    if access.bits() != info.mw_access_flags {
+    // Local writing means nothing to a window, and programs ask for it beside remote writing.
+    let asked = info.mw_access_flags & !Access::LOCAL_WRITE.bits();
+    let access = Access::from_bits(asked);
+    if access.bits() != asked {
         return Err(INVALID);
     }
     let to = BindTo {

@@ -119,7 +119,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     )
 }
 
-const ODP_SUPPORT: u64 = 1;
+/// Explicit and implicit.
+const ODP_SUPPORT: u64 = 0b11;
 /// SEND, receive, WRITE, READ, atomics, receives of shared queues.
 const ODP_ALL: u32 = 0b11_1111;
 /// SEND, receive, receives of shared queues.

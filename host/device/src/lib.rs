@@ -34,13 +34,15 @@ mod sync {
 }
 
 pub use adverb_engine::{
-    AckTimeout, AttributeSet, Attributes, GRH_LEN, Gid, InitAttributes, ModifyError, Partition,
-    QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
-    Settings, TransitionRule, WcOpcode, WcStatus, allowed, check_modify, transition,
+    AccessError, AckTimeout, AttributeSet, Attributes, GRH_LEN, Gid, InitAttributes, ModifyError,
+    Partition, QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry, RtrAttributes,
+    RtsAttributes, Settings, TransitionRule, WcOpcode, WcStatus, allowed, check_modify, transition,
 };
 #[doc(hidden)]
 pub use adverb_sys::debug_as_display;
-pub use adverb_sys::memory::{Mapping, file_len, is_sealed, page_bytes, prefer_huge_pages};
+pub use adverb_sys::memory::{
+    Mapping, fault_in, file_len, is_mapped, is_sealed, page_bytes, prefer_huge_pages,
+};
 pub use adverb_wire::{Grh, Imm, Marks, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use link::errors::{ConnectError, OpenError};
 pub use link::gid::{
@@ -51,7 +53,7 @@ pub use link::udp::multicast::{GroupError, GroupLimits};
 pub use memory::access::Access;
 pub use memory::commons::Pages;
 pub use memory::local::{BufferNumber, Sge};
-pub use memory::region::{Key, Region, RegionError};
+pub use memory::region::{Key, Region, RegionError, Registration};
 pub use memory::window::{Bind, BindError, BindTo, Window, WindowKind};
 pub use objects::ah::{Ah, AhAttr, SendTo};
 pub use objects::channel::CompChannel;

@@ -651,6 +651,10 @@ pub mod value {
     pub const SRQT_BASIC: c_int = 0;
     pub const SRQT_XRC: c_int = 1;
     pub const ACCESS_OPTIONAL_RANGE: c_uint = 0x3ff0_0000;
+    pub const ADVISE_MR_PREFETCH: c_int = 0;
+    pub const ADVISE_MR_PREFETCH_WRITE: c_int = 1;
+    pub const ADVISE_MR_PREFETCH_NO_FAULT: c_int = 2;
+    pub const ADVISE_MR_FLAG_FLUSH: u32 = 1;
     pub const REREG_MR_CHANGE_TRANSLATION: c_int = 1;
     pub const REREG_MR_CHANGE_PD: c_int = 1 << 1;
     pub const REREG_MR_CHANGE_ACCESS: c_int = 1 << 2;

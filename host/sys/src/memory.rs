@@ -346,6 +346,44 @@ pub fn prefer_huge_pages(start: NonNull<u8>, len: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes memory present as an access would, for reading or also for writing.
+///
+/// # Errors
+///
+/// `EFAULT`: some of it is not mapped, or may not be accessed so. `EINVAL`: it is memory of a device, or the kernel is
+/// older than 5.14.
+pub fn fault_in(start: *mut u8, len: usize, writing: bool) -> io::Result<()> {
+    let (first, len) = pages_of(start, len)?;
+    let how = if writing { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+    // SAFETY: it makes pages present as an access would, and changes nothing in them.
+    match unsafe { rustix::mm::madvise(first.cast(), len, how) } {
+        Err(error) if error != rustix::io::Errno::INVAL => Err(fault()),
+        done => Ok(done?),
+    }
+}
+
+/// Says whether all of a range is mapped, whatever for.
+#[must_use]
+pub fn is_mapped(start: *mut u8, len: usize) -> bool {
+    let Ok((first, len)) = pages_of(start, len) else {
+        return false;
+    };
+    // SAFETY: it writes to files what is due anyway.
+    unsafe { rustix::mm::msync(first.cast(), len, rustix::mm::MsyncFlags::ASYNC) }.is_ok()
+}
+
+/// The pages that a range lies in.
+fn pages_of(start: *mut u8, len: usize) -> io::Result<(*mut u8, usize)> {
+    let page = page_bytes();
+    let first = start.addr() & !(page - 1);
+    let end = start.addr().checked_add(len).and_then(|end| end.checked_next_multiple_of(page));
+    Ok((start.with_addr(first), end.ok_or_else(fault)? - first))
+}
+
+fn fault() -> io::Error {
+    io::Error::from_raw_os_error(libc::EFAULT)
+}
+
 /// The size of a page in bytes.
 #[must_use]
 pub fn page_bytes() -> usize {

@@ -13,7 +13,7 @@
 //!    may change them at any time, and a reference would promise that nobody does. They are copied
 //!    by pointer, or accessed as atomics.
 //! 2. Whoever registers memory promises that it stays mapped until the [`Region`] is dropped, or for ever if
-//!    [`Region::end`] says so. Dropping clears the slot's key and then waits until its user count is zero; a pin counts
+//!    [`Region::end`] says so; that of a region on demand, while it is accessed, if it was when that began. Dropping clears the slot's key and then waits until its user count is zero; a pin counts
 //!    itself before it reads the key. Both sides use sequentially consistent operations, so either
 //!    the pin sees the cleared key or the drop sees the pin: no pin outlives the promise.
 //! 3. A pin's checks compare offsets, never pointers, so that no address outside the region is
@@ -34,6 +34,7 @@ use crate::memory::copying::copy_short;
 use crate::memory::window;
 use crate::sync::Mutex;
 use adverb_engine::{Access, AccessError, AtomicOp};
+use adverb_sys::memory::fault_in;
 use adverb_sys::random;
 use std::collections::VecDeque;
 use std::fmt;
@@ -52,6 +53,8 @@ pub struct Key(pub u32);
 pub enum RegionError {
     /// Remote writing or atomics without local writing. IBTA Vol. 1 §10.6.3.1.
     AccessWithoutLocalWrite,
+    /// A window is bound to it, or a process of this host that is stopped may be at its memory.
+    Bound,
     /// The range is empty.
     Empty,
     /// All slots are taken: the device has 1,048,576.
@@ -64,6 +67,9 @@ impl fmt::Display for RegionError {
             Self::AccessWithoutLocalWrite => {
                 f.write_str("remote write and remote atomic access need local write access as well")
             }
+            Self::Bound => {
+                f.write_str("a window is bound to the region, or a stopped process uses it")
+            }
             Self::Empty => f.write_str("a region has at least one byte"),
             Self::TooMany => {
                 write!(f, "the device has at most {} regions", Regions::COUNT_MAX)
@@ -73,6 +79,49 @@ impl fmt::Display for RegionError {
 }
 
 impl std::error::Error for RegionError {}
+
+/// What memory is registered as.
+#[derive(Clone, Copy, Debug)]
+pub struct Registration {
+    /// The protection domain.
+    pub domain: u32,
+    /// Where its first byte is.
+    pub base: NonNull<u8>,
+    /// Length in bytes.
+    pub len: usize,
+    /// The rights.
+    pub access: Rights,
+    /// The address by which work requests and peers know the first byte.
+    pub va: u64,
+    /// Pages of it need not be there: each access looks first, and is refused where nothing is mapped.
+    pub on_demand: bool,
+}
+
+impl Registration {
+    /// All memory that the process has or will have, each byte under its own address.
+    /// `ibv_reg_mr(3)`, implicit on-demand paging.
+    pub fn all(domain: u32, access: Rights) -> Self {
+        // No page has the address 0.
+        let base = NonNull::with_exposed_provenance(std::num::NonZero::<usize>::MIN);
+        Self { domain, base, len: usize::MAX - 1, access, va: 1, on_demand: true }
+    }
+
+    /// What accesses are checked against.
+    fn rights(&self) -> Result<u32, RegionError> {
+        let on_demand = if self.on_demand { ON_DEMAND } else { 0 };
+        rights_of(self.access).map(|rights| rights | on_demand)
+    }
+}
+
+/// What accesses are checked against, if these rights go together.
+fn rights_of(access: Rights) -> Result<u32, RegionError> {
+    let remote_writing = Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC;
+    let writes = access.bits() & remote_writing.bits() != 0;
+    match writes && !access.contains(Rights::LOCAL_WRITE) {
+        true => Err(RegionError::AccessWithoutLocalWrite),
+        false => Ok(access.transport().bits()),
+    }
+}
 
 /// Names a registration, a window or a queue pair of this process, for ever.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -260,13 +309,24 @@ impl Regions {
         access: Rights,
         va: u64,
     ) -> Result<Region, RegionError> {
-        let remote_writing = Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC;
-        let writes = access.bits() & remote_writing.bits() != 0;
-        if writes && !access.contains(Rights::LOCAL_WRITE) {
-            return Err(RegionError::AccessWithoutLocalWrite);
-        }
         // SAFETY: the caller's promise is the one asked for.
-        unsafe { self.enter(domain, base, len, (access, access.transport().bits()), va) }
+        unsafe {
+            self.register_as(Registration { domain, base, len, access, va, on_demand: false })
+        }
+    }
+
+    /// Registers memory.
+    ///
+    /// # Safety
+    ///
+    /// As [`Regions::register`]; if it is on demand, what is mapped when an access begins stays so until it ends.
+    pub(crate) unsafe fn register_as(
+        self: &Arc<Self>,
+        new: Registration,
+    ) -> Result<Region, RegionError> {
+        let Registration { domain, base, len, access, va, .. } = new;
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { self.enter(domain, base, len, (access, new.rights()?), va) }
     }
 
     /// Registers a place that takes what is written to it and keeps nothing, and from which zeros
@@ -298,21 +358,10 @@ impl Regions {
         let index = self.take_index().ok_or(RegionError::TooMany)?;
         let slot = self.slot_or_new(index).ok_or(RegionError::TooMany)?;
         let key = slot.next_key(index);
-        slot.serial.set(Some(Serial::new()));
-        slot.windows.store(0, Ordering::Relaxed);
-        slot.under.store(0, Ordering::Relaxed);
-        slot.base.store(base.as_ptr(), Ordering::Relaxed);
-        slot.len.store(len, Ordering::Relaxed);
-        slot.va.store(va, Ordering::Relaxed);
-        slot.access.store(rights, Ordering::Relaxed);
-        slot.domain.store(domain, Ordering::Relaxed);
-        slot.key.store(key, Ordering::SeqCst);
-        if let Some(commons) = self.commons.as_ref().filter(|_| rights & NULL == 0) {
-            let base = base.as_ptr().expose_provenance();
-            commons.publish(index, key, domain, Published { va, base, len, rights });
-        }
         let (table, key, ended) = (Arc::clone(self), Key(key), false);
-        Ok(Region { table, key, base, len, va, access, domain, ended })
+        let region = Region { table, key, base, len, va, access, domain, ended };
+        region.open(slot, rights);
+        Ok(region)
     }
 
     pub(crate) fn take_index(&self) -> Option<u32> {
@@ -534,6 +583,64 @@ impl Region {
         self.table.slot(self.index())
     }
 
+    /// Makes its key good for what it is now; nobody uses the slot (rule 5).
+    fn open(&self, slot: &Slot, rights: u32) {
+        let Self { base, len, va, domain, key: Key(key), .. } = *self;
+        slot.serial.set(Some(Serial::new()));
+        slot.windows.store(0, Ordering::Relaxed);
+        slot.under.store(0, Ordering::Relaxed);
+        slot.base.store(base.as_ptr(), Ordering::Relaxed);
+        slot.len.store(len, Ordering::Relaxed);
+        slot.va.store(va, Ordering::Relaxed);
+        slot.access.store(rights, Ordering::Relaxed);
+        slot.domain.store(domain, Ordering::Relaxed);
+        slot.key.store(key, Ordering::SeqCst);
+        self.publish(rights);
+    }
+
+    /// Shows it to neighbours.
+    fn publish(&self, rights: u32) {
+        let Self { base, len, va, domain, key: Key(key), .. } = *self;
+        if let Some(commons) = self.table.commons.as_ref().filter(|_| rights & NULL == 0) {
+            let base = base.as_ptr().expose_provenance();
+            commons.publish(self.index(), key, domain, Published { va, base, len, rights });
+        }
+    }
+
+    /// Registers it anew under the same key. Accesses that have begun end before; those that come meanwhile are
+    /// refused.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`]; it is as before.
+    ///
+    /// # Safety
+    ///
+    /// As [`crate::Port::register_as`], of the memory that it is then.
+    pub unsafe fn reregister(&mut self, new: Registration) -> Result<(), RegionError> {
+        let Registration { domain, base, len, access, va, .. } = new;
+        let rights = new.rights()?;
+        if len == 0 {
+            return Err(RegionError::Empty);
+        }
+        let table = Arc::clone(&self.table);
+        let slot = table.slot(self.index()).ok_or(RegionError::Bound)?;
+        let old = slot.access.load(Ordering::Relaxed);
+        if slot.windows.load(Ordering::Relaxed) > 0 || old & NULL != 0 {
+            return Err(RegionError::Bound);
+        }
+        let withdraw = |commons: &Arc<Commons>| commons.withdraw(self.index(), VISIT_MAX);
+        if !table.commons.as_ref().is_none_or(withdraw) {
+            self.publish(old);
+            return Err(RegionError::Bound);
+        }
+        slot.close();
+        (self.domain, self.base, self.len) = (domain, base, len);
+        (self.access, self.va) = (access, va);
+        self.open(slot, rights);
+        Ok(())
+    }
+
     /// Where `offset` is, if `len` bytes from there lie in the region.
     #[inline]
     fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
@@ -684,8 +791,9 @@ impl Pin<'_> {
         len: usize,
         access: Access,
     ) -> Result<*mut u8, AccessError> {
-        let rights = Access::from_bits(self.slot.access.load(Ordering::Relaxed));
-        if self.is_null() {
+        let bits = self.slot.access.load(Ordering::Relaxed);
+        let rights = Access::from_bits(bits);
+        if bits & NULL != 0 {
             return self.zeros(len, access);
         }
         if !rights.contains(access) {
@@ -699,9 +807,11 @@ impl Pin<'_> {
         if end > self.slot.len.load(Ordering::Relaxed) {
             return Err(AccessError::OutOfBounds);
         }
-        // SAFETY: `offset <= end <= len` of a region, or a part of one, that is mapped while pinned
-        // (rules 2 to 5).
-        Ok(unsafe { base.add(offset) })
+        let start = base.wrapping_add(offset);
+        if bits & ON_DEMAND != 0 {
+            fetch(start, len, access)?;
+        }
+        Ok(start)
     }
 
     /// What is written through it goes nowhere.
@@ -852,6 +962,16 @@ impl RawPin {
     }
 }
 
+/// Makes sure that memory of a region on demand is there, as an access would.
+#[cold]
+fn fetch(start: *mut u8, len: usize, access: Access) -> Result<(), AccessError> {
+    let writing = Access::LOCAL_WRITE.bits() | Access::REMOTE_WRITE.bits();
+    let writing = writing | Access::REMOTE_ATOMIC.bits();
+    fault_in(start, len, access.bits() & writing != 0).map_err(|_| AccessError::OutOfBounds)
+}
+
+/// Marks a slot whose memory need not be there, beside the rights.
+pub(crate) const ON_DEMAND: u32 = 1 << 30;
 /// Marks a slot whose region keeps nothing, beside the rights.
 const NULL: u32 = 1 << 31;
 /// What a null region reads as: as much as a packet carries at most.

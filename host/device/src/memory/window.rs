@@ -18,7 +18,7 @@
 //! [`Regions::bind`] forms one address, within the region that it holds.
 
 use crate::memory::access::Access as Rights;
-use crate::memory::region::{Key, Region, RegionError, Regions, Serial, Slot};
+use crate::memory::region::{Key, ON_DEMAND, Region, RegionError, Regions, Serial, Slot};
 use adverb_engine::{AccessError, Invalidator};
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -361,12 +361,11 @@ impl Regions {
         }
         self.part(slot, state);
         let base = region.slot.base.load(Ordering::Relaxed);
-        // SAFETY: `offset <= end <= len` of a region that is held (rules 2 and 3 of `region.rs`).
-        let base = unsafe { base.add(view.offset) };
-        slot.base.store(base, Ordering::Relaxed);
+        slot.base.store(base.wrapping_add(view.offset), Ordering::Relaxed);
         slot.len.store(view.len, Ordering::Relaxed);
         slot.va.store(view.va, Ordering::Relaxed);
-        slot.access.store(view.access.transport().bits(), Ordering::Relaxed);
+        let on_demand = region.slot.access.load(Ordering::Relaxed) & ON_DEMAND;
+        slot.access.store(view.access.transport().bits() | on_demand, Ordering::Relaxed);
         slot.under.store(view.index, Ordering::Relaxed);
         slot.under_serial.set(Some(view.registration));
         slot.tied_to.set(match state.kind {

@@ -17,7 +17,8 @@ use crate::link::udp::endpoint::{gid_of, ip_of};
 use crate::link::way::Way;
 use crate::memory::access::Access;
 use crate::memory::commons::Pages;
-use crate::memory::region::{Region, RegionError};
+use crate::memory::local::Sge;
+use crate::memory::region::{Region, RegionError, Registration};
 use crate::memory::shelf::QpWord;
 use crate::memory::window::{Window, WindowKind};
 use crate::objects::ah::{Ah, AhAttr};
@@ -32,7 +33,7 @@ use crate::progress::Port;
 use crate::progress::monitor::Monitor;
 use crate::registry::counters::PortCounters;
 use crate::sync::Mutex;
-use adverb_engine::QpCounters;
+use adverb_engine::{Access as Rights, AccessError, QpCounters};
 use std::io;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -155,6 +156,32 @@ impl Port {
     ) -> Result<Region, RegionError> {
         // SAFETY: the caller's promise is the one asked for.
         unsafe { self.links.regions.register_at(domain, base, len, access, va) }
+    }
+
+    /// Registers memory.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Port::register`]; of memory on demand, what is mapped when an access begins stays so until it ends.
+    pub unsafe fn register_as(&self, memory: Registration) -> Result<Region, RegionError> {
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { self.links.regions.register_as(memory) }
+    }
+
+    /// Makes memory present that a piece names, for work of its owner, as an access would.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError`]: no such region in this domain, out of its bounds, not mapped, or not to be written to.
+    pub fn prefetch(&self, domain: u32, piece: &Sge, writing: bool) -> Result<(), AccessError> {
+        let access = if writing { Rights::LOCAL_WRITE } else { Rights::NONE };
+        let pin = self.links.regions.pin_local(piece.lkey, domain)?;
+        let len = usize::try_from(piece.len).map_err(|_| AccessError::OutOfBounds)?;
+        pin.range(piece.addr, len, access).map(|_| ())
     }
 
     /// Takes `len` bytes of zeros from the system, rounded up to whole pages, for a region of this domain with

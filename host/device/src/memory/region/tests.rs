@@ -217,3 +217,92 @@ fn keys_start_at_random_and_come_back_late() {
         assert!(seen.insert(key), "{key:#x} again after {n} others");
     }
 }
+
+#[test]
+fn a_region_that_is_registered_anew_keeps_its_key_and_nothing_else() {
+    let table = table();
+    let (mut memory, mut other) = ([0_u64; 1], [0_u64; 2]);
+    let mut region = region(&table, &mut memory, Rights::NONE);
+    let (key, before) = (region.key(), region.serial());
+    let base = NonNull::new(other.as_mut_ptr().cast::<u8>()).unwrap();
+    let new =
+        Registration { domain: 8, base, len: 16, access: Rights::ALL, va: 100, on_demand: false };
+    // SAFETY: the memory outlives the region, and nobody looks at it meanwhile.
+    unsafe { region.reregister(new) }.unwrap();
+    assert_eq!((region.key(), region.addr(), region.len()), (key, 100, 16));
+    assert_ne!(region.serial(), before, "windows that looked out on what it was see nothing");
+    assert_eq!(table.pin_local(key.0, 7).unwrap_err(), AccessError::UnknownKey);
+    let pin = table.pin_local(key.0, 8).unwrap();
+    pin.write(108, &[3; 8], Access::REMOTE_WRITE).unwrap();
+    assert_eq!(pin.range(117, 1, Access::NONE), Err(AccessError::OutOfBounds));
+    assert_eq!(region.load_u64(8), Some(u64::from_ne_bytes([3; 8])));
+}
+
+#[test]
+fn a_region_is_as_before_if_it_cannot_be_registered_anew() {
+    let table = table();
+    let mut memory = [0_u64; 1];
+    let mut region = region(&table, &mut memory, Rights::NONE);
+    let (key, base) = (region.key(), region.start());
+    let new = Registration {
+        domain: 8,
+        base,
+        len: 8,
+        access: Rights::REMOTE_WRITE,
+        va: 0,
+        on_demand: false,
+    };
+    // SAFETY: nothing is registered: the call fails.
+    let result = unsafe { region.reregister(new) };
+    assert_eq!(result, Err(RegionError::AccessWithoutLocalWrite));
+    // SAFETY: as above.
+    let result = unsafe { region.reregister(Registration { len: 0, access: Rights::ALL, ..new }) };
+    assert_eq!(result, Err(RegionError::Empty));
+    assert!(table.pin_local(key.0, 7).is_ok());
+}
+
+#[test]
+fn registering_anew_waits_for_accesses_under_way() {
+    let table = table();
+    let mut memory = [0_u64; 1];
+    let mut region = region(&table, &mut memory, Rights::NONE);
+    let key = region.key().0;
+    let pin = table.pin_local(key, 7).unwrap();
+    std::thread::scope(|scope| {
+        let again = scope.spawn(move || {
+            let base = region.start();
+            let (access, va) = (Rights::ALL, 0);
+            let new = Registration { domain: 7, base, len: 8, access, va, on_demand: false };
+            // SAFETY: the memory outlives the region, and nobody looks at it meanwhile.
+            unsafe { region.reregister(new) }.map(|()| region)
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!again.is_finished());
+        drop(pin);
+        assert!(again.join().unwrap().is_ok());
+    });
+}
+
+#[cfg(not(miri))]
+#[test]
+fn all_memory_can_be_registered_and_what_is_not_mapped_is_refused() {
+    let table = table();
+    // SAFETY: nobody looks at memory that is written to here, nor unmaps any meanwhile.
+    let all = unsafe { table.register_as(Registration::all(7, Rights::ALL)) }.unwrap();
+    let pin = table.pin_local(all.key().0, 7).unwrap();
+    let mapping = adverb_sys::memory::Mapping::anonymous(8192).unwrap();
+    let va = u64::try_from(mapping.as_ptr().as_ptr().expose_provenance()).unwrap();
+    pin.write(va + 4090, &[1; 100], Access::REMOTE_WRITE).unwrap();
+    assert_eq!(pin.atomic(va, AtomicOp::FetchAdd { add: 2 }), Ok(0));
+    assert!(pin.range(va, 8192, Access::REMOTE_READ).is_ok());
+    drop(mapping);
+    for (start, len) in [(va, 1), (0, 8), (1, 8), (8, 8), (1 << 47, 8), (u64::MAX - 8, 8)] {
+        for access in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::NONE] {
+            assert_eq!(pin.range(start, len, access), Err(AccessError::OutOfBounds), "{start:#x}");
+        }
+    }
+    let text: &[u8] = b"bytes that cannot be written to";
+    let text = u64::try_from(text.as_ptr().expose_provenance()).unwrap();
+    assert!(pin.range(text, 8, Access::REMOTE_READ).is_ok());
+    assert_eq!(pin.range(text, 8, Access::REMOTE_WRITE), Err(AccessError::OutOfBounds));
+}
