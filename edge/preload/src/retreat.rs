@@ -365,9 +365,13 @@ pub(crate) fn is_heard(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
 
 /// Whether everything that the end that left has not read has been sent again.
 pub(crate) fn is_pumped(segment: &Segment, me: End) -> bool {
-    let header = segment.header();
-    header.refunded.load(Ordering::Acquire) >= refund_of(segment)
-        && !segment.outgoing(me).has_bytes()
+    left_to_send(segment, me) == 0
+}
+
+/// How much of that is still to be sent.
+fn left_to_send(segment: &Segment, me: End) -> u64 {
+    let refunded = segment.header().refunded.load(Ordering::Acquire);
+    refund_of(segment).saturating_sub(refunded).saturating_add(segment.outgoing(me).waiting())
 }
 
 /// Bytes that the end that left has left to be sent again.
@@ -384,7 +388,8 @@ fn send_again(slot: &Slot, segment: &Segment, fd: c_int) -> Result<bool, Broken>
     if done < refund {
         let given = meeting::refund(slot)
             .and_then(|path| meeting::read_own(&path, usize::try_from(refund).ok()?))
-            .unwrap_or_default();
+            .filter(|given| given.len() as u64 == refund)
+            .ok_or(Broken)?;
         let rest = given.get(usize::try_from(done).unwrap_or(usize::MAX)..).unwrap_or(&[]);
         let sent = give(fd, rest.as_ptr(), rest.len())?;
         header.refunded.fetch_add(sent as u64, Ordering::AcqRel);
@@ -423,16 +428,43 @@ fn give(fd: c_int, bytes: *const u8, len: usize) -> Result<usize, Broken> {
     Ok(len)
 }
 
-/// A connection whose other end has left is being closed: what it has not read must be on its way.
+/// A connection whose other end has left is being closed: what it has not read must be on its way. The kernel is
+/// asked to hold all of it; what it does not take, as a reader is slow, is waited for, but not for long. Then the
+/// connection is reset: to end it would hide that bytes are missing.
 pub(crate) fn see_off(slot: &Slot, fd: c_int) {
-    let start = raw::now_ns();
+    let mut since = raw::now_ns();
+    let mut before = u64::MAX;
     loop {
         stream::settle(slot, fd);
         let Some(segment) = slot.segment() else { return };
-        if is_pumped(segment, slot.end()) || raw::now_ns().saturating_sub(start) > PATIENCE_NS {
+        let rest = left_to_send(segment, slot.end());
+        if rest == 0 {
             return;
         }
+        if before == u64::MAX {
+            hold_all(fd, rest);
+        }
+        if rest < before {
+            (before, since) = (rest, raw::now_ns());
+        } else if raw::now_ns().saturating_sub(since) > STALLED_NS {
+            log::print(adverb_sockconf::Level::Warning, || {
+                format!("fd {fd}: closed with {rest} bytes that its reader does not take: reset")
+            });
+            return disconnect(fd);
+        }
         let _ = raw::poll_for(fd, libc::POLLOUT, 100);
+    }
+}
+
+/// Has the kernel hold so many bytes more than it would, as far as it lets this process ask for that.
+fn hold_all(fd: c_int, rest: u64) {
+    let holds = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
+    // It counts what it spends on the bytes, too, and takes twice what it is asked for.
+    let wanted = c_int::try_from(rest).unwrap_or(c_int::MAX / 4).min(c_int::MAX / 4);
+    let wanted = wanted.saturating_add(holds);
+    let is_forced = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, wanted).is_ok();
+    if !is_forced && holds < GRANTED_BYTES {
+        let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, wanted);
     }
 }
 
@@ -561,5 +593,10 @@ const LEAVE_NS: u64 = 500_000_000;
 const LEAVING_NS: u64 = 20_000_000;
 /// How long for room for bytes that are to be sent again, and for an end that leaves.
 const PATIENCE_NS: u64 = 10_000_000_000;
+/// What every process is granted for the asking, unless the system has been told otherwise (`wmem_max`, tcp(7)):
+/// where the kernel holds more by itself, asking might make it less.
+const GRANTED_BYTES: c_int = 2 * 212_992;
+/// How long an end that closes waits for a reader that takes nothing.
+const STALLED_NS: u64 = 1_000_000_000;
 /// More than the kernel holds for a connection.
 const QUEUE_MAX: u64 = 1 << 30;

@@ -416,6 +416,45 @@ fn a_peer_that_is_gone_leaves_its_last_bytes() {
     }
 }
 
+/// Goal: an end that closes waits neither for a program that has taken the connection over and does not read yet, nor
+/// has it miss bytes without a word: it gets all of them, or hears that the connection is reset.
+/// Method: more than the kernel holds by itself, closed by one that may ask it to hold more, and by one that may not.
+#[test]
+fn an_end_that_closes_neither_waits_for_a_late_reader_nor_deceives_it() {
+    let place = Place::new("late");
+    let Some((with, without)) = programs(&place) else { return };
+    let settings = [
+        ("ADVERB_SOCKETS_RING_BYTES", "33554432"),
+        ("ADVERB_SOCKETS_RING_BYTES_MAX", "33554432"),
+        ("TALK_WAY", "late"),
+        ("TALK_PAUSE", "1500"),
+    ];
+    let converse = |way, to_server| {
+        let talk = Talk { how: "exec", way, read: 1, sent: 0, to_server, to_client: 0 };
+        let said = run_with(&place, &with, &without, talk, &settings);
+        assert!(had_rings(&said), "{way}, {to_server}: {said}");
+        let took = said.lines().find_map(|line| line.strip_prefix("close took ")).expect("a time");
+        let took = took.trim_end_matches(" ms").parse::<u64>().expect("a number");
+        (took, said)
+    };
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let (took, said) = converse("closes", 20_000_000);
+            let may_ask = said.contains("all came") && took < 3000;
+            assert!(may_ask || !is_root(), "{took} ms: {said}");
+        });
+        threads.spawn(|| {
+            let (took, said) = converse("closespoor", 20_000_000);
+            assert!(took < 3000 && said.contains("reset after"), "{took} ms: {said}");
+        });
+    });
+}
+
+fn is_root() -> bool {
+    // SAFETY: the call has no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
 /// Goal: whoever ends last leaves nothing where rings meet, even if others before were killed.
 #[test]
 fn the_last_one_clears_away() {

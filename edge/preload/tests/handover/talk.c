@@ -22,6 +22,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -90,6 +91,35 @@ static int talk(int fd, long in, long total_in, long out, long total_out, const 
 	if (!strcmp(way, "leaves")) { /* says everything and is gone */
 		struct half h = { fd, out, total_out };
 		while (h.from < h.to) h.from += give(fd, h.from, h.to - h.from);
+		return 0;
+	}
+	if (!strncmp(way, "closes", 6)) { /* the same, and closes, which takes no time; "closespoor": with no right to long queues */
+		struct half h = { fd, out, total_out };
+		while (h.from < h.to) h.from += give(fd, h.from, h.to - h.from);
+		usleep(2500000); /* by now the other end has left */
+		if (!strcmp(way, "closespoor") && geteuid() == 0 && seteuid(65534)) fail("seteuid", 0, 0);
+		struct timespec start, end;
+		clock_gettime(CLOCK_MONOTONIC, &start);
+		close(fd);
+		clock_gettime(CLOCK_MONOTONIC, &end);
+		long ms = (end.tv_sec - start.tv_sec) * 1000 + (end.tv_nsec - start.tv_nsec) / 1000000;
+		dprintf(2, "close took %ld ms\n", ms);
+		return 0;
+	}
+	if (!strcmp(way, "late")) { /* reads when the other end has closed long ago: all of it, or hears that some is lost */
+		usleep(8000000);
+		for (;;) {
+			static unsigned char bytes[30000];
+			ssize_t got = read(fd, bytes, sizeof bytes);
+			if (got < 0 && errno == ECONNRESET) { dprintf(2, "reset after %ld\n", in); return 0; }
+			if (got < 0) fail("read", in, 0);
+			if (got == 0) break;
+			for (ssize_t i = 0; i < got; i++)
+				if (bytes[i] != byte_at(in + i)) fail("wrong byte", in + i, bytes[i]);
+			in += got;
+		}
+		if (in != total_in) fail("the end came early", in, total_in);
+		dprintf(2, "all came\n");
 		return 0;
 	}
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
@@ -206,7 +236,8 @@ static int serve(int argc, char **argv) {
 		if (got > 0) at += got;
 	}
 	for (long at = 0; at < sends;) at += give(fd, at, sends - at);
-	usleep(12000); /* by now the client talks through rings */
+	const char *pause = getenv("TALK_PAUSE");
+	usleep(pause ? 1000 * atoi(pause) : 12000); /* by now the client talks through rings */
 	snprintf(number, sizeof number, "%d", fd);
 	char *args[] = { (char *)program, "talk", number, in, argv[7], out, argv[8], NULL };
 	if (!strcmp(how, "exec")) {
