@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 use crate::config;
 use crate::extra::stamps;
 use crate::multiplex;
-use crate::patience::{self, Patience, Spin};
+use crate::patience::{Patience, Spin};
 use crate::raw::{self, Answer, Errno};
 use crate::signal;
 use crate::slot::{Kind, Slot, Why};
@@ -357,7 +357,7 @@ fn receive_inner(
     add(&slot.counters.rx_poll_miss, 1);
     let since = raw::now_ns();
     let answer = sleep_until_readable(slot, fd, &patience).and_then(|()| block());
-    patience::miss(raw::now_ns().saturating_sub(since), most_ns);
+    patience.miss(since, most_ns);
     answer
 }
 

@@ -318,6 +318,7 @@ pub(crate) fn ring(number: u32) -> bool {
         return false;
     }
     let (at, len) = address::unfiled(name);
+    thread::note_woken();
     fd.is_some_and(|fd| raw::send_to(fd, &[], &at, len).is_ok())
 }
 

@@ -52,6 +52,7 @@ mod log;
 mod meeting;
 mod memberships;
 mod multiplex;
+mod pace;
 mod parts;
 mod patience;
 mod raw;

@@ -19,7 +19,7 @@ use crate::doorbell::{Borrowed, Doorbell, Sleeping};
 use crate::epoll::{self, Instance};
 use crate::extra::filters;
 use crate::few::Few;
-use crate::patience::{self, Patience, SLICE_NS, Spin};
+use crate::patience::{Patience, SLICE_NS, Spin};
 use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::ring::Segment;
@@ -332,7 +332,7 @@ fn spin_then_sleep(
         }
     };
     if spins {
-        patience::miss(raw::now_ns().saturating_sub(since), most_ns);
+        patience.miss(since, most_ns);
     }
     answer
 }

@@ -425,6 +425,16 @@ pub(crate) fn give_way() {
     let _ = unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
 }
 
+/// How often the scheduler has taken the processor away from the calling thread; `getrusage(2)`.
+pub(crate) fn preemptions() -> u64 {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let args = [libc::RUSAGE_THREAD as usize, &raw mut usage as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel fills one structure, which is ours.
+    let _ = unsafe { syscall(libc::SYS_getrusage, args) };
+    u64::try_from(usage.ru_nivcsw).unwrap_or(0)
+}
+
 /// Sleeps for so many nanoseconds, less if a signal comes.
 pub(crate) fn nap(nanoseconds: i64) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };

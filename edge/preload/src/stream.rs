@@ -33,7 +33,7 @@ use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::sockets;
 use crate::stats::{add, rise};
 use crate::table;
-use crate::thread::{Interrupts, Seen};
+use crate::thread::{self, Interrupts, Seen};
 
 /// What an attempt has come to.
 #[derive(Clone, Copy, Debug)]
@@ -434,6 +434,7 @@ fn wants_bell(bell: &AtomicU32) -> bool {
         0 => false,
         ON_WORD => {
             raw::wake(bell);
+            thread::note_woken();
             false
         }
         _ => true,
@@ -457,6 +458,7 @@ fn ring_unless(slot: &Slot, segment: &Segment, fd: c_int, is_done: impl FnOnce()
             outgoing.producer.bells.fetch_sub(1, Ordering::AcqRel);
         }
         add(&slot.counters.bells_rung, 1);
+        thread::note_woken();
     }
     outgoing.producer.ringing.fetch_sub(1, Ordering::SeqCst);
 }
@@ -592,6 +594,7 @@ fn through_kernel(
                 Some(segment) => &segment.outgoing(slot.end()).direction.producer.given,
             };
             end_run(slot);
+            thread::note_woken();
             given.fetch_add(sent.try_into().unwrap_or(0), Ordering::AcqRel);
             add(&slot.counters.tx_os_packets, 1);
             add(&slot.counters.tx_os_bytes, sent);

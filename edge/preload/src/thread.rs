@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 
+use crate::pace::Pace;
 use crate::{alive, raw};
 
 /// One thread's own numbers.
@@ -25,6 +26,12 @@ pub(crate) struct Thread {
     pub(crate) short_sleeps: Cell<u32>,
     /// How often in a row it has been tried in vain whether spinning pays.
     pub(crate) failures: Cell<u32>,
+    /// What it has learnt of the intervals at which what it waits for comes.
+    pub(crate) pace: Cell<Pace>,
+    /// How often the scheduler had taken its processor away, when it last looked.
+    pub(crate) preemptions: Cell<u64>,
+    /// It has woken another thread, which may be waiting for its processor.
+    pub(crate) has_woken: Cell<bool>,
     /// Handlers that it is in, which have interrupted it wherever it was.
     pub(crate) handlers: Cell<u32>,
     /// It has taken all locks for a fork.
@@ -50,6 +57,9 @@ thread_local! {
             patience_ns: Cell::new(u64::MAX),
             short_sleeps: Cell::new(0),
             failures: Cell::new(0),
+            pace: Cell::new(Pace::new()),
+            preemptions: Cell::new(0),
+            has_woken: Cell::new(false),
             handlers: Cell::new(0),
             is_prepared: Cell::new(false),
             is_forking: Cell::new(false),
@@ -81,6 +91,12 @@ pub(crate) fn id() -> u32 {
 /// In a child just forked: its only thread has another number than the one it was copied from.
 pub(crate) fn forget_id() {
     with(|thread| thread.id.set(0));
+}
+
+/// The calling thread has woken another one, or may have.
+#[inline]
+pub(crate) fn note_woken() {
+    with(|thread| thread.has_woken.set(true));
 }
 
 /// The calling thread is about to take a lock: from here on handlers wait.

@@ -18,7 +18,7 @@ use super::{outbox, post, sleep_until_readable};
 use crate::extra::loans::{Loan, NO_PIECE, PIECES_MAX};
 use crate::extra::stamps::Control;
 use crate::parts::Cursor;
-use crate::patience::{self, Patience, Spin};
+use crate::patience::{Patience, Spin};
 use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::slot::Slot;
@@ -122,7 +122,7 @@ fn wait(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
         let outcome = sleep_until_readable(slot, fd, &patience)
             .and_then(|()| from_kernel(slot, fd, request, request.flags, true));
         drop(sleeper);
-        patience::miss(raw::now_ns().saturating_sub(since), most_ns);
+        patience.miss(since, most_ns);
         if let Ok(arrival) = &outcome {
             take_note(slot, fd, request, arrival);
         }

@@ -19,6 +19,7 @@ use crate::raw::{self, Answer};
 use crate::slot::Slot;
 use crate::stats::add;
 use crate::table::Pin;
+use crate::thread;
 
 /// Candidates for one destination; if there are more, it stays with the kernel.
 const CANDIDATES_MAX: usize = 4;
@@ -494,6 +495,7 @@ pub(crate) fn warm(slot: &Pin, fd: c_int, to: Option<SocketAddr>) -> bool {
 fn through_kernel(slot: &Slot, kernel: impl FnOnce() -> Answer) -> Answer {
     let answer = kernel();
     if let Ok(len) = answer {
+        thread::note_woken();
         add(&slot.counters.tx_os_packets, 1);
         add(&slot.counters.tx_os_bytes, len);
     }

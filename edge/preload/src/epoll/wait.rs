@@ -9,7 +9,7 @@ use super::item::{Item, Target};
 use super::{BELL, Epoll, IDLE_MAX, MARK, State, crowding, heat, kernel_control, kernel_wait};
 use crate::config;
 use crate::copy;
-use crate::patience::{self, Patience, SLICE_NS, Spin};
+use crate::patience::{Patience, SLICE_NS, Spin};
 use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::stream;
@@ -107,7 +107,7 @@ impl Epoll {
             };
             let sleeper = Sleeper { epoll: self, heats: has_marks || has_datagrams };
             let answer = sleep(epfd, events, slice_ns, mask);
-            patience::miss(raw::now_ns().saturating_sub(since), most_ns);
+            patience.miss(since, most_ns);
             drop(sleeper);
             let found = answer?;
             let kept = if self.is_to_sift() { self.sift(epfd, events, found) } else { found };

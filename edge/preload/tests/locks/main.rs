@@ -10,6 +10,8 @@ mod alive;
 #[path = "../../src/lock.rs"]
 #[expect(dead_code, reason = "what is used depends on who includes it")]
 mod lock;
+#[path = "../../src/pace.rs"]
+mod pace;
 #[path = "raw.rs"]
 mod raw;
 #[path = "../../src/thread.rs"]
