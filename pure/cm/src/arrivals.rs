@@ -6,7 +6,7 @@
 use crate::connection::{Connection, State};
 use crate::event::Event;
 use crate::manager::{Manager, Transmit};
-use crate::request::Gid;
+use crate::request::{Gid, ListenerId};
 use adverb_wire::Mad;
 use adverb_wire::cm::{self, Apr, CommId, Drep, Dreq, Lap, Message, Mra, Reason, Rej, Rep, Req};
 use adverb_wire::cm::{Rtu, ServiceId, SidrRep, SidrReq, SidrStatus, Small, Subject};
@@ -52,7 +52,7 @@ impl Manager {
             && let Some(refusal) = mad.refusal()
         {
             let datagram = refusal.emit(&[0; Mad::DATA_LEN]);
-            self.transmit_raw(Transmit { local, peer, datagram });
+            self.transmit_raw(Transmit { local, peer, traffic_class: 0, datagram });
         }
     }
 
@@ -63,17 +63,22 @@ impl Manager {
         if let Some(id) = self.by_qpn.get(&(at.peer, req.qpn)).copied() {
             return self.on_stale(at, id, req);
         }
-        let id = match self.admit(at, req.service_id, req.local_id, State::ReqReceived) {
-            Ok(id) => id,
+        let (id, listener) = match self.admit(at, req.service_id, req.local_id, State::ReqReceived)
+        {
+            Ok(admitted) => admitted,
             Err(Refusal::Nothing) => return self.deny(at, req, Reason::INVALID_SERVICE_ID),
             Err(Refusal::Full) => return, // It asks again, and there may be room then.
         };
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.remote_qpn = Some(req.qpn);
+            connection.traffic_class = req.primary.traffic_class;
+            connection.retries = req.cm_retries.get();
+            let nanos = req.local_response_timeout.nanos();
+            connection.wait = Duration::from_nanos(nanos.clamp(ANSWER_NANOS_MIN, ANSWER_NANOS_MAX));
         }
         self.by_qpn.insert((at.peer, req.qpn), id);
         let Arrival { local, peer, .. } = at;
-        self.tell(Event::ConnectRequest { id, local, peer, request: *req });
+        self.tell(Event::ConnectRequest { id, local, peer, listener, request: *req });
     }
 
     fn on_req_again(&mut self, at: Arrival, id: CommId, req: &Req) {
@@ -210,7 +215,6 @@ impl Manager {
     }
 
     fn on_mra(&mut self, at: Arrival, mra: &Mra) {
-        let wait = self.patience();
         let Some(connection) = self.connections.get_mut(&mra.remote_id) else {
             self.counters.unknown += 1;
             return;
@@ -233,7 +237,10 @@ impl Manager {
         } else if subject == Some(mra.subject) && connection.patience > 0 {
             connection.patience -= 1;
             let service = mra.service_timeout.nanos().min(SERVICE_NANOS_MAX);
-            let until = at.now.saturating_add(wait).saturating_add(Duration::from_nanos(service));
+            let until = at
+                .now
+                .saturating_add(connection.wait)
+                .saturating_add(Duration::from_nanos(service));
             self.arm(mra.remote_id, until);
         } else {
             self.counters.duplicates += 1;
@@ -335,9 +342,9 @@ impl Manager {
             return self.repeat(id); // Nothing, as long as the user has not answered.
         }
         match self.admit(at, req.service_id, req.request_id, State::Asked) {
-            Ok(id) => {
+            Ok((id, listener)) => {
                 let Arrival { local, peer, .. } = at;
-                self.tell(Event::ResolveRequest { id, local, peer, request: *req });
+                self.tell(Event::ResolveRequest { id, local, peer, listener, request: *req });
             }
             Err(Refusal::Nothing) => {
                 let rep = SidrRep {
@@ -377,8 +384,9 @@ impl Manager {
         service: ServiceId,
         remote: CommId,
         state: State,
-    ) -> Result<CommId, Refusal> {
-        let listener = self.listeners.get(&service).ok_or(Refusal::Nothing)?;
+    ) -> Result<(CommId, ListenerId), Refusal> {
+        let place = self.listener(service, at.local).ok_or(Refusal::Nothing)?;
+        let listener = self.listeners.get(&place).ok_or(Refusal::Nothing)?;
         let room = listener.waiting < listener.backlog;
         let name = if room { self.name().ok() } else { None };
         let Some((id, _)) = name else {
@@ -387,13 +395,13 @@ impl Manager {
         };
         let mut connection = self.blank(at.local, at.peer, at.transaction, state);
         connection.remote_id = Some(remote);
-        connection.backlog = Some(service);
+        (connection.service, connection.backlog) = (service, Some(place));
         self.connections.insert(id, connection);
         self.by_remote.insert((at.peer, remote), id);
-        if let Some(listener) = self.listeners.get_mut(&service) {
+        if let Some(listener) = self.listeners.get_mut(&place) {
             listener.waiting += 1;
         }
-        Ok(id)
+        Ok((id, place))
     }
 
     /// The connection that a message means, if it may.
@@ -445,6 +453,10 @@ const fn rejection(subject: Subject, remote_id: CommId, reason: Reason) -> Rej {
         private: [0; 148],
     }
 }
+
+/// How long a peer is waited for that has said how long its answers take, at least and at most: 33 ms and 17 s.
+const ANSWER_NANOS_MIN: u64 = 4096 << 13;
+const ANSWER_NANOS_MAX: u64 = 4096 << 22;
 
 /// How much patience a peer can ask for at once: 69 s.
 const SERVICE_NANOS_MAX: u64 = 4096 << 24;

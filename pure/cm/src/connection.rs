@@ -1,6 +1,6 @@
 //! One connection or search, as its manager keeps it.
 
-use crate::request::Gid;
+use crate::request::{Gid, ListenerId};
 use adverb_wire::Qpn;
 use adverb_wire::cm::{CommId, Message, ServiceId};
 use core::time::Duration;
@@ -25,8 +25,15 @@ pub(crate) struct Connection {
     pub(crate) tries: u8,
     /// How often the peer may ask for patience.
     pub(crate) patience: u8,
+    /// What it was asked for with; of no meaning for what this side asks for.
+    pub(crate) service: ServiceId,
     /// The listener in whose backlog it has a place.
-    pub(crate) backlog: Option<ServiceId>,
+    pub(crate) backlog: Option<ListenerId>,
+    /// Traffic class of its messages.
+    pub(crate) traffic_class: u8,
+    /// How long an answer of the peer may take, and how often it is asked for again.
+    pub(crate) wait: Duration,
+    pub(crate) retries: u8,
     /// Events that its user has not taken yet. It exists until they are.
     pub(crate) undelivered: u8,
     /// Its user has let go of it: there are no more events.

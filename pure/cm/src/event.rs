@@ -1,6 +1,6 @@
 //! What a manager tells its user, and what it counts.
 
-use crate::request::Gid;
+use crate::request::{Gid, ListenerId};
 use adverb_wire::cm::{CommId, Reason, Rep, Req, SidrRep, SidrReq};
 
 /// What has become of a connection. Each comes once; the names are those of
@@ -15,6 +15,8 @@ pub enum Event {
         local: Gid,
         /// Address of the peer.
         peer: Gid,
+        /// The listener whose backlog the request is in.
+        listener: ListenerId,
         /// What it asks for.
         request: Req,
     },
@@ -59,6 +61,8 @@ pub enum Event {
         local: Gid,
         /// Address of the peer.
         peer: Gid,
+        /// The listener whose backlog the request is in.
+        listener: ListenerId,
         /// What it looks for.
         request: SidrReq,
     },

@@ -6,7 +6,7 @@
 
 use crate::connection::{Connection, State};
 use crate::event::{Counters, Event};
-use crate::request::{Accept, Answer, Connect, Error, Gid, Resolve};
+use crate::request::{Accept, Answer, Connect, Error, Gid, ListenerId, Resolve};
 use adverb_wire::cm::{self, CommId, Dreq, Exponent, Message, Path, Reason, Rej, Rep, Req, Rtu};
 use adverb_wire::cm::{ServiceId, SidrRep, SidrReq, Small, Subject};
 use adverb_wire::{Mad, Pkey, Qkey, Qpn};
@@ -26,9 +26,13 @@ pub struct Config {
     pub service_timeout: Exponent,
     /// How long a connection that is over is remembered, and its queue pair held back.
     pub time_wait: Exponent,
+    /// What the names of all connections begin with, in their upper `prefix_bits` bits.
+    pub prefix: u32,
+    /// How many bits those are: 0 to 16.
+    pub prefix_bits: u32,
     /// How many connections there may be, those that are over included.
     pub connections_max: usize,
-    /// How many services may be listened on.
+    /// How many listeners there may be.
     pub listeners_max: usize,
 }
 
@@ -39,6 +43,8 @@ pub struct Transmit {
     pub local: Gid,
     /// To where.
     pub peer: Gid,
+    /// Traffic class of the packet.
+    pub traffic_class: u8,
     /// What.
     pub datagram: [u8; Mad::DATAGRAM_LEN],
 }
@@ -50,7 +56,13 @@ pub struct Transmit {
 pub struct Manager {
     pub(crate) config: Config,
     pub(crate) connections: BTreeMap<CommId, Connection>,
-    pub(crate) listeners: BTreeMap<ServiceId, Listener>,
+    pub(crate) listeners: BTreeMap<ListenerId, Listener>,
+    /// Listeners by what they listen to; without an address to all of them.
+    services: BTreeMap<(ServiceId, Option<Gid>), ListenerId>,
+    next_listener: u64,
+    /// The last name that was given to a connection, without its prefix, and what is added for the next one.
+    last_name: u32,
+    name_step: u32,
     /// Connections that a peer has asked for or accepted, by how it calls them.
     pub(crate) by_remote: BTreeMap<(Gid, CommId), CommId>,
     /// Connections by the peer's queue pair.
@@ -65,6 +77,8 @@ pub struct Manager {
 /// Who may ask for connections with a service.
 #[derive(Debug)]
 pub(crate) struct Listener {
+    service: ServiceId,
+    local: Option<Gid>,
     pub(crate) backlog: usize,
     pub(crate) waiting: usize,
 }
@@ -77,6 +91,8 @@ impl Default for Config {
             retries: Small::MAX,
             service_timeout: Exponent::saturating(24),
             time_wait: Exponent::saturating(19),
+            prefix: 0,
+            prefix_bits: 0,
             connections_max: CONNECTIONS_MAX,
             listeners_max: LISTENERS_MAX,
         }
@@ -87,10 +103,14 @@ impl Manager {
     /// A manager without connections. `seed` has to differ from that of a manager that the host
     /// had before, so that messages to it are not taken for messages to this one.
     pub fn new(config: Config, seed: u64) -> Self {
-        Self {
+        let mut manager = Self {
             config,
             connections: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            services: BTreeMap::new(),
+            next_listener: 0,
+            last_name: 0,
+            name_step: 1,
             by_remote: BTreeMap::new(),
             by_qpn: BTreeMap::new(),
             counters: Counters::default(),
@@ -98,7 +118,10 @@ impl Manager {
             events: VecDeque::new(),
             outbox: VecDeque::new(),
             random: seed,
-        }
+        };
+        // An odd step goes through all names before one comes again.
+        (manager.last_name, manager.name_step) = (manager.word(), manager.word() | 1);
+        manager
     }
 
     /// What has been dropped or repeated.
@@ -111,22 +134,37 @@ impl Manager {
         self.connections.len()
     }
 
-    /// Lets peers ask for connections with `service`, `backlog` of them at a time, at least one.
+    /// Lets peers ask for connections with `service` at address `local`, or at all addresses; `backlog` of them at a
+    /// time, at least one. A request goes to the listener of its address, if there is one.
     ///
     /// # Errors
     ///
     /// [`Error::InUse`] and [`Error::Full`].
-    pub fn listen(&mut self, service: ServiceId, backlog: usize) -> Result<(), Error> {
-        if self.listeners.contains_key(&service) {
+    pub fn listen(
+        &mut self,
+        service: ServiceId,
+        local: Option<Gid>,
+        backlog: usize,
+    ) -> Result<ListenerId, Error> {
+        if self.services.contains_key(&(service, local)) {
             return Err(Error::InUse);
         }
         let max = self.config.listeners_max;
         if self.listeners.len() >= max {
             return Err(Error::Full { max });
         }
+        let id = ListenerId(self.next_listener);
+        self.next_listener += 1;
         let backlog = backlog.clamp(1, BACKLOG_MAX);
-        self.listeners.insert(service, Listener { backlog, waiting: 0 });
-        Ok(())
+        self.listeners.insert(id, Listener { service, local, backlog, waiting: 0 });
+        self.services.insert((service, local), id);
+        Ok(id)
+    }
+
+    /// The listener that a request for `service` at `local` goes to.
+    pub(crate) fn listener(&self, service: ServiceId, local: Gid) -> Option<ListenerId> {
+        let at = |local| self.services.get(&(service, local)).copied();
+        at(Some(local)).or_else(|| at(None))
     }
 
     /// Lets no more peers ask. Requests that the user has got are still its to answer.
@@ -134,10 +172,11 @@ impl Manager {
     /// # Errors
     ///
     /// [`Error::NotFound`] if nothing listens.
-    pub fn unlisten(&mut self, service: ServiceId) -> Result<(), Error> {
-        self.listeners.remove(&service).ok_or(Error::NotFound)?;
+    pub fn unlisten(&mut self, id: ListenerId) -> Result<(), Error> {
+        let Listener { service, local, .. } = self.listeners.remove(&id).ok_or(Error::NotFound)?;
+        self.services.remove(&(service, local));
         for connection in self.connections.values_mut() {
-            connection.backlog = connection.backlog.filter(|place| *place != service);
+            connection.backlog = connection.backlog.filter(|place| *place != id);
         }
         Ok(())
     }
@@ -175,6 +214,7 @@ impl Manager {
             private: with.private,
         };
         let mut connection = self.blank(with.local, with.peer, transaction, State::ReqSent);
+        connection.traffic_class = with.traffic_class;
         connection.qpn = Some(with.qpn);
         self.connections.insert(id, connection);
         self.ask(id, Message::Req(req), now);
@@ -191,7 +231,8 @@ impl Manager {
         let (id, transaction) = self.name()?;
         let (service_id, private) = (what.service_id, what.private);
         let req = SidrReq { request_id: id, pkey: Pkey::DEFAULT, service_id, private };
-        let connection = self.blank(what.local, what.peer, transaction, State::Asking);
+        let mut connection = self.blank(what.local, what.peer, transaction, State::Asking);
+        connection.traffic_class = what.traffic_class;
         self.connections.insert(id, connection);
         self.ask(id, Message::SidrReq(req), now);
         Ok(id)
@@ -234,7 +275,7 @@ impl Manager {
     /// # Errors
     ///
     /// [`Error::NotFound`] and [`Error::State`].
-    pub fn reject(&mut self, id: CommId, private: [u8; 148]) -> Result<(), Error> {
+    pub fn reject(&mut self, id: CommId, why: Reason, private: [u8; 148]) -> Result<(), Error> {
         let connection = self.connections.get(&id).ok_or(Error::NotFound)?;
         let subject = match connection.state {
             State::ReqReceived => Subject::Req,
@@ -248,7 +289,7 @@ impl Manager {
             | State::ReqSent
             | State::TimeWait => return Err(Error::State),
         };
-        self.refuse(id, subject, Reason::CONSUMER, private);
+        self.refuse(id, subject, why, private);
         self.finish(id, None);
         Ok(())
     }
@@ -260,7 +301,7 @@ impl Manager {
     /// [`Error::NotFound`] and [`Error::State`].
     pub fn answer(&mut self, id: CommId, with: &Answer, now: Duration) -> Result<(), Error> {
         let request_id = self.remote_id(id, State::Asked)?;
-        let service_id = self.service_of(id);
+        let service_id = self.connections.get(&id).map_or(ServiceId(0), |c| c.service);
         let rep = SidrRep {
             request_id,
             status: with.status,
@@ -327,13 +368,17 @@ impl Manager {
     pub fn destroy(&mut self, id: CommId, now: Duration) -> Result<(), Error> {
         let connection = self.connections.get_mut(&id).ok_or(Error::NotFound)?;
         connection.deaf = true;
-        connection.undelivered = 0;
-        self.events.retain(|event| event.id() != id);
+        if core::mem::take(&mut connection.undelivered) > 0 {
+            self.events.retain(|event| event.id() != id);
+        }
         let connection = self.connections.get(&id).ok_or(Error::NotFound)?;
         match (connection.state, connection.remote_id) {
             (State::Established, Some(remote_id)) => self.part(id, remote_id, now),
             (State::ReqSent, _) => self.give_up(id, Subject::Req),
-            (State::RepSent | State::RepReceived, _) => self.give_up(id, Subject::Rep),
+            (State::RepSent | State::RepReceived, _) => {
+                self.refuse(id, Subject::Rep, Reason::CONSUMER, [0; 148]);
+                self.finish(id, None);
+            }
             (State::ReqReceived, _) => {
                 self.refuse(id, Subject::Req, Reason::CONSUMER, [0; 148]);
                 self.finish(id, None);
@@ -378,7 +423,6 @@ impl Manager {
     }
 
     fn expire(&mut self, id: CommId, now: Duration) {
-        let wait = self.patience();
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
@@ -388,6 +432,7 @@ impl Manager {
         );
         if waits && connection.tries > 0 {
             connection.tries -= 1;
+            let wait = connection.wait;
             self.counters.resent += 1;
             self.repeat(id);
             self.arm(id, now.saturating_add(wait));
@@ -431,17 +476,14 @@ impl Manager {
 
     /// Sends what wants an answer, and again if none comes.
     fn ask(&mut self, id: CommId, message: Message, now: Duration) {
-        let (tries, wait) = (self.config.retries.get(), self.patience());
-        if let Some(connection) = self.connections.get_mut(&id) {
-            (connection.last, connection.tries) = (Some(message), tries);
-            connection.patience = PATIENCE_MAX;
-        }
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        (connection.last, connection.tries) = (Some(message), connection.retries);
+        connection.patience = PATIENCE_MAX;
+        let until = now.saturating_add(connection.wait);
         self.say(id, message);
-        self.arm(id, now.saturating_add(wait));
-    }
-
-    pub(crate) fn patience(&self) -> Duration {
-        Duration::from_nanos(self.config.response_timeout.nanos())
+        self.arm(id, until);
     }
 
     pub(crate) fn refuse(&mut self, id: CommId, subject: Subject, why: Reason, private: [u8; 148]) {
@@ -549,13 +591,14 @@ impl Manager {
         let Some(connection) = self.connections.get(&id) else {
             return;
         };
-        let (local, peer, transaction) =
-            (connection.local, connection.peer, connection.transaction);
-        self.transmit(local, peer, &cm::Datagram { transaction, message });
+        let Connection { local, peer, transaction, traffic_class, .. } = *connection;
+        let datagram = cm::Datagram { transaction, message }.emit();
+        self.transmit_raw(Transmit { local, peer, traffic_class, datagram });
     }
 
     pub(crate) fn transmit(&mut self, local: Gid, peer: Gid, datagram: &cm::Datagram) {
-        self.transmit_raw(Transmit { local, peer, datagram: datagram.emit() });
+        let datagram = datagram.emit();
+        self.transmit_raw(Transmit { local, peer, traffic_class: 0, datagram });
     }
 
     pub(crate) fn transmit_raw(&mut self, transmit: Transmit) {
@@ -593,28 +636,24 @@ impl Manager {
         }
     }
 
-    /// What a search that was asked here looks for: its place in the backlog says.
-    fn service_of(&self, id: CommId) -> ServiceId {
-        self.connections.get(&id).and_then(|c| c.backlog).unwrap_or(ServiceId(0))
-    }
-
-    /// A name for a connection that no other has, and none is likely to have had.
+    /// A name for a connection that no other has, and none has had for long.
     pub(crate) fn name(&mut self) -> Result<(CommId, u64), Error> {
         let max = self.config.connections_max;
         if self.connections.len() >= max {
             return Err(Error::Full { max });
         }
+        let bits = self.config.prefix_bits.min(PREFIX_BITS_MAX);
+        let prefix = self.config.prefix.checked_shl(u32::BITS - bits).unwrap_or(0);
         loop {
-            let transaction = self.bits();
-            let [.., a, b, c, d] = transaction.to_be_bytes();
-            let id = CommId(u32::from_be_bytes([a, b, c, d]));
+            self.last_name = self.last_name.wrapping_add(self.name_step);
+            let id = CommId(prefix | self.last_name & (u32::MAX >> bits));
             if id != CommId(0) && !self.connections.contains_key(&id) {
-                return Ok((id, transaction));
+                return Ok((id, self.bits()));
             }
         }
     }
 
-    pub(crate) const fn blank(
+    pub(crate) fn blank(
         &self,
         local: Gid,
         peer: Gid,
@@ -633,10 +672,19 @@ impl Manager {
             deadline: None,
             tries: 0,
             patience: 0,
+            service: ServiceId(0),
             backlog: None,
+            traffic_class: 0,
+            wait: Duration::from_nanos(self.config.response_timeout.nanos()),
+            retries: self.config.retries.get(),
             undelivered: 0,
             deaf: false,
         }
+    }
+
+    const fn word(&mut self) -> u32 {
+        let [.., a, b, c, d] = self.bits().to_be_bytes();
+        u32::from_be_bytes([a, b, c, d])
     }
 
     /// SplitMix64.
@@ -647,6 +695,10 @@ impl Manager {
         z ^ (z >> 31)
     }
 }
+
+/// So many names there are at least: 65,536, as many as connections if nothing else is said.
+const PREFIX_BITS_MAX: u32 = 16;
+const _: () = assert!(CONNECTIONS_MAX <= 1 << (u32::BITS - PREFIX_BITS_MAX));
 
 /// How many connections there may be, if nothing else is said.
 const CONNECTIONS_MAX: usize = 65_536;

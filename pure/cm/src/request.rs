@@ -7,6 +7,10 @@ use core::fmt;
 /// An address: IPv6, or IPv4-mapped.
 pub type Gid = [u8; 16];
 
+/// A listener of a manager.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ListenerId(pub(crate) u64);
+
 /// A connection that is asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Connect {
@@ -70,6 +74,8 @@ pub struct Resolve {
     pub local: Gid,
     /// Address of the other side.
     pub peer: Gid,
+    /// Traffic class of the search.
+    pub traffic_class: u8,
     /// What is looked for.
     pub service_id: ServiceId,
     /// What the peer's user gets.

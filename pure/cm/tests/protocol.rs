@@ -17,7 +17,7 @@ const START: Duration = Duration::ZERO;
 
 fn managers() -> (Manager, Manager) {
     let (a, mut b) = (Manager::new(Config::default(), 1), Manager::new(Config::default(), 2));
-    b.listen(SERVICE, 2).expect("a first listener");
+    b.listen(SERVICE, None, 2).expect("a first listener");
     (a, b)
 }
 
@@ -36,7 +36,7 @@ fn events(of: &mut Manager) -> Vec<Event> {
 /// Carries everything that waits from one to the other, once.
 fn carry(from: &mut Manager, to: &mut Manager, now: Duration) -> usize {
     let all = sent(from);
-    for Transmit { local, peer, datagram } in &all {
+    for Transmit { local, peer, datagram, .. } in &all {
         to.on_datagram(*peer, *local, datagram, now);
     }
     all.len()
@@ -46,7 +46,8 @@ fn carry(from: &mut Manager, to: &mut Manager, now: Duration) -> usize {
 fn connected(a: &mut Manager, b: &mut Manager, qpn: u32) -> (CommId, CommId) {
     let id = a.connect(&request(qpn), START).expect("there is room");
     carry(a, b, START);
-    let [Event::ConnectRequest { id: passive, request, peer: A, local: B }] = events(b)[..] else {
+    let [Event::ConnectRequest { id: passive, request, peer: A, local: B, .. }] = events(b)[..]
+    else {
         panic!("no request")
     };
     b.accept(passive, &Accept::new(&request, Qpn::new(qpn + 100), Psn::new(1)), START)
@@ -98,7 +99,7 @@ fn a_user_refuses_with_words_of_its_own() {
     a.connect(&request(1), START).unwrap();
     carry(&mut a, &mut b, START);
     let [event] = events(&mut b)[..] else { panic!("one request") };
-    b.reject(event.id(), [7; 148]).unwrap();
+    b.reject(event.id(), Reason::CONSUMER, [7; 148]).unwrap();
     carry(&mut b, &mut a, START);
     let refusals = events(&mut a);
     assert!(matches!(
@@ -247,8 +248,8 @@ fn the_end_of_what_is_forgotten_is_agreed_to() {
 fn queue_pairs_of_datagrams_are_found() {
     let (mut a, mut b) = managers();
     let service_id = ServiceId::of_port(PortSpace::Udp, PORT);
-    b.listen(service_id, 1).unwrap();
-    let what = Resolve { local: A, peer: B, service_id, private: [1; 216] };
+    b.listen(service_id, None, 1).unwrap();
+    let what = Resolve { local: A, peer: B, traffic_class: 0, service_id, private: [1; 216] };
     let id = a.resolve(&what, START).unwrap();
     carry(&mut a, &mut b, START);
     let [Event::ResolveRequest { id: asked, request, .. }] = events(&mut b)[..] else {

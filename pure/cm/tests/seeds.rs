@@ -5,7 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "seeds come from the environment")]
 
 use adverb_cm::{Accept, Config, Connect, Event, Gid, Manager, Transmit};
-use adverb_wire::cm::{CommId, Exponent, PortSpace, ServiceId, Small};
+use adverb_wire::cm::{CommId, Exponent, PortSpace, Reason, ServiceId, Small};
 use adverb_wire::{Psn, Qpn};
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -75,7 +75,9 @@ fn config() -> Config {
 
 fn host(random: &mut Random) -> Host {
     let mut manager = Manager::new(config(), random.below(u64::MAX));
-    manager.listen(ServiceId::of_port(PortSpace::Tcp, PORT), BACKLOG).expect("a first listener");
+    manager
+        .listen(ServiceId::of_port(PortSpace::Tcp, PORT), None, BACKLOG)
+        .expect("a first listener");
     let qpn = u32::try_from(random.below(1 << 20)).expect("it fits") + 2;
     Host { manager, known: BTreeMap::new(), qpn }
 }
@@ -131,7 +133,7 @@ impl World {
                         host.qpn += 1;
                         let accept = Accept::new(&request, Qpn::new(host.qpn), Psn::new(0));
                         if self.random.below(4) == 0 {
-                            host.manager.reject(id, [0; 148]).unwrap_or(());
+                            host.manager.reject(id, Reason::CONSUMER, [0; 148]).unwrap_or(());
                             Known::Ended
                         } else {
                             host.manager.accept(id, &accept, self.now).unwrap_or(());
@@ -205,7 +207,7 @@ impl World {
         }
         self.now = self.now.max(next);
         while let Some(entry) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
-            let Transmit { local, peer, datagram } = entry.remove();
+            let Transmit { local, peer, datagram, .. } = entry.remove();
             let host = &mut self.hosts[usize::from(peer[0]) - 1];
             host.manager.on_datagram(peer, local, &datagram, self.now);
         }

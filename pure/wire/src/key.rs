@@ -15,6 +15,11 @@ impl Pkey {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Qkey(pub u32);
 
+impl Qkey {
+    /// That of queue pair 1. IBTA Vol. 1 §3.5.3.
+    pub const GSI: Self = Self(0x8001_0000);
+}
+
 /// A remote key: what a peer must show to read or write a memory region.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Rkey(pub u32);

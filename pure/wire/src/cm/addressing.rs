@@ -69,7 +69,8 @@ impl PortSpace {
         }
     }
 
-    const fn protocol(self) -> u8 {
+    /// The number of the protocol, as in the header of IP.
+    pub const fn protocol(self) -> u8 {
         match self {
             Self::Tcp => TCP,
             Self::Udp => UDP,
