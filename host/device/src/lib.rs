@@ -60,6 +60,7 @@ pub use objects::channel::CompChannel;
 pub use objects::completion::{Completion, Overrun, Timestamps};
 pub use objects::cq::{CompletionQueue, CqConfig, ResizeError};
 pub use objects::events::{AsyncEvent, Element, EventKind, EventQueue};
+pub use objects::inbox::{Inbox, ManagementDatagram};
 pub use objects::limits::QpLimits;
 pub use objects::notice::Notice;
 pub use objects::notify::Arm;
@@ -70,8 +71,10 @@ pub use objects::xrc::{OpenXrcd, XRC_SRQS_MAX, Xrcd};
 pub use port::cq::Cq;
 pub use port::qp::Qp;
 pub use progress::Port;
+pub use progress::management::{BoundService, CONNECTION_PREFIX_BITS};
 pub use registry::counters::{PortCounters, diag_counters, hw_counters};
 pub use registry::ledger::{DeviceReport, QpRow, survey};
+pub use registry::services::ServicePort;
 
 use std::io;
 use std::os::fd::BorrowedFd;

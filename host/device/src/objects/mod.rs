@@ -7,6 +7,7 @@ pub(crate) mod cq;
 pub(crate) mod deputy;
 pub(crate) mod events;
 pub(crate) mod host;
+pub(crate) mod inbox;
 pub(crate) mod limits;
 pub(crate) mod notice;
 pub(crate) mod notify;

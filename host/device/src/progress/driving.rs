@@ -213,6 +213,8 @@ impl Port {
                 let now = clock.now();
                 let arrival = Arrival { passed, endpoint, group: None, now, driver, relayed: true };
                 self.take(&arrival, flows, waiting, parked);
+            } else {
+                self.on_stray_management(&passed);
             }
         }
         busy
@@ -267,7 +269,12 @@ impl Port {
                     published += self.release(held, arrival, waiting);
                 }
                 let Some(guard) = self.table.lock(number) else {
-                    self.pass_on(number, datagram, arrival);
+                    match number {
+                        Qpn::GSI => {
+                            self.on_management(&packet, datagram, passed, arrival.relayed);
+                        }
+                        _ => self.pass_on(number, datagram, arrival),
+                    }
                     continue;
                 };
                 current = Some(Held { number, guard, published: 0 });

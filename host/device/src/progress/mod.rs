@@ -12,6 +12,7 @@ mod doors;
 mod driving;
 pub(crate) mod helper;
 mod lanes;
+pub(crate) mod management;
 pub(crate) mod monitor;
 mod schedule;
 mod seats;
@@ -216,6 +217,7 @@ pub struct Port {
     pub(crate) audience: Arc<Audience>,
     pub(crate) monitor: Mutex<Option<Monitor>>,
     deputies: Deputies,
+    desk: management::Desk,
 }
 
 impl Port {
@@ -302,6 +304,7 @@ impl Port {
             audience: Arc::new(Audience::counting_in(counters)),
             monitor: Mutex::default(),
             deputies: Deputies::default(),
+            desk: management::Desk::default(),
         });
         port.deputies.set_port(&port);
         port.helper.start(&port).map_err(failed("start the helper thread"))?;

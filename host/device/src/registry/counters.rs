@@ -80,6 +80,9 @@ counters! {
     malformed,
     /// Packets for a queue pair that nobody has.
     unknown_qp,
+    /// Management datagrams that nothing took: none of the host manages connections, they had no such form, or too
+    /// many waited.
+    dropped_management,
     /// Packets to a multicast group that are not as such packets have to be.
     bad_multicast,
     /// Datagrams that were cut short by the network.

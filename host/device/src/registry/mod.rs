@@ -1,5 +1,6 @@
 //! The host's registry: which process has which queue pair numbers, and which socket in the group
-//! of each address is whose; who has which XRC domains open, and who is in which multicast groups.
+//! of each address is whose; which XRC domains are open where, which multicast groups have members where, and which
+//! ports of connection management are bound (`services.rs`).
 //!
 //! It is one file of shared memory per user and network namespace, of fixed size, made by the first process that
 //! opens a device and found by the others as `rendezvous.rs` says. Everything in it is 32-bit words. Changes are
@@ -14,6 +15,7 @@ mod own;
 pub(crate) mod probe;
 pub(crate) mod relay;
 pub(crate) mod rendezvous;
+pub(crate) mod services;
 
 use self::own::{Own, halves};
 use self::rendezvous::Place;
@@ -169,6 +171,8 @@ mod layout {
     pub(super) const SLOT_INTERFACE: usize = 7;
     /// The namespace that the process's number is of.
     pub(super) const SLOT_PROCESSES: usize = 8;
+    /// 1 if the device takes management datagrams, 0 if not.
+    pub(super) const SLOT_MANAGES: usize = 9;
     /// One more than the number of the descriptor behind which it shows its counters; 0 for none.
     pub(super) const SLOT_COUNTERS: usize = 14;
     /// How often others have asked for them.
@@ -188,9 +192,9 @@ mod layout {
     /// Sockets of one address that a census can count.
     pub(super) const CENSUS_COUNT: usize = adverb_sys::udp::steering::PROBES_MAX;
     pub(super) const DOMAINS: usize = CENSUS_SEEN + CENSUS_COUNT;
-    /// XRC domains of files that are open at once, and multicast groups, counted once for each device of
-    /// each process.
-    pub(super) const DOMAIN_COUNT: usize = 1024;
+    /// XRC domains of files that are open at once, multicast groups, and bound ports of connection
+    /// management, counted once for each device of each process.
+    pub(super) const DOMAIN_COUNT: usize = 4096;
     pub(super) const DOMAIN_OWNER: usize = 0;
     pub(super) const DOMAIN_NAME: usize = 1;
     pub(super) const DOMAIN_WORDS: usize = DOMAIN_NAME + super::DomainName::WORDS;
@@ -200,7 +204,7 @@ mod layout {
 /// A megabyte for all processes of a user on a host together.
 const _: () = assert!(layout::WORDS * WORD_BYTES <= 1 << 20);
 const MAGIC: u32 = 0x4164_7672;
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 const WORD_BYTES: usize = size_of::<u32>();
 /// How long others may change things, which takes them milliseconds, unless they are stopped.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -316,6 +320,7 @@ impl Registry {
                 (layout::SLOT_NONCE, 0),
                 (layout::SLOT_NONCE + 1, 0),
                 (layout::SLOT_INTERFACE, 0),
+                (layout::SLOT_MANAGES, 0),
                 (layout::SLOT_COUNTERS, 0),
                 (layout::SLOT_ASKED, 0),
             ] {
@@ -426,13 +431,23 @@ impl Registry {
         name: DomainName,
         allow: impl FnOnce(bool) -> io::Result<()>,
     ) -> io::Result<DomainClaim> {
+        self.claim_unless(name, |known| known == name, allow)
+    }
+
+    /// As [`Registry::claim_domain`]; `allow` is told whether a name is claimed that `clashes` with this one.
+    fn claim_unless(
+        &self,
+        name: DomainName,
+        clashes: impl Fn(DomainName) -> bool,
+        allow: impl FnOnce(bool) -> io::Result<()>,
+    ) -> io::Result<DomainClaim> {
         let exclusive = lock_file(&self.path)?;
         let (mut exists, mut free) = (false, None);
         for (place, owner, known) in self.claims() {
             match owner {
                 None => free = free.or(Some(place)),
-                Some(owner) if known == name || free.is_none() => match self.is_alive(owner) {
-                    true => exists |= known == name,
+                Some(owner) if clashes(known) || free.is_none() => match self.is_alive(owner) {
+                    true => exists |= clashes(known),
                     false => free = free.or(Some(place)),
                 },
                 Some(_) => {}
@@ -442,7 +457,7 @@ impl Registry {
         let most = layout::DOMAIN_COUNT;
         let place = free.ok_or_else(|| {
             io::Error::other(format!(
-                "{most} XRC domains of files and multicast groups are in use, the most possible"
+                "{most} XRC domains of files, multicast groups and ports are in use, the most possible"
             ))
         })?;
         for (n, word) in name.0.into_iter().enumerate() {
@@ -568,6 +583,21 @@ impl Registry {
         let [low, high] =
             [0, 1].map(|n| u64::from(self.word(layout::SECRET + n).load(Ordering::Relaxed)));
         high << 32 | low
+    }
+
+    /// Says that this device takes management datagrams.
+    pub(crate) fn set_manages(&self) {
+        self.set_field(self.slot, layout::SLOT_MANAGES, 1);
+    }
+
+    /// The device in a slot takes management datagrams; not necessarily alive.
+    pub(crate) fn manages(&self, slot: SlotId) -> bool {
+        self.slot_word(slot, layout::SLOT_MANAGES).load(Ordering::Acquire) == 1
+    }
+
+    /// The first device that takes management datagrams, if one of those that live does.
+    pub(crate) fn manager(&self) -> Option<SlotId> {
+        Self::slots().find(|slot| self.manages(*slot) && self.is_alive(*slot))
     }
 
     /// No other device of this host is in the registry, as far as one can see at a glance.
@@ -788,6 +818,7 @@ impl Drop for Registry {
         }
         self.slot_word(self.slot, layout::SLOT_LENDS).store(0, Ordering::Release);
         self.slot_word(self.slot, layout::SLOT_RELAY_PORT).store(0, Ordering::Release);
+        self.slot_word(self.slot, layout::SLOT_MANAGES).store(0, Ordering::Release);
         self.slot_word(self.slot, layout::SLOT_PID).store(0, Ordering::Relaxed);
         self.slot_word(self.slot, layout::SLOT_COUNTERS).store(0, Ordering::Relaxed);
         if let Ok(_exclusive) = lock_file(&self.path) {

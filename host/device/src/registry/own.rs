@@ -23,11 +23,12 @@ pub(super) struct Own {
 }
 
 /// Words of a slot that only its device writes. What says that the others hold comes last.
-const FIELDS: [usize; 9] = [
+const FIELDS: [usize; 10] = [
     layout::SLOT_PID,
     layout::SLOT_PROCESSES,
     layout::SLOT_SERIAL,
     layout::SLOT_INTERFACE,
+    layout::SLOT_MANAGES,
     layout::SLOT_NONCE,
     layout::SLOT_NONCE + 1,
     layout::SLOT_COUNTERS,
