@@ -1,0 +1,250 @@
+//! What the protocol tells, and what becomes of it for identifiers.
+
+use crate::attributes::USUAL_QKEY;
+use crate::kind::{EventKind, Param};
+use crate::parameters::{DatagramParameters, Parameters, Private, Space, Transport};
+use crate::ports::Place;
+use crate::service::Core;
+use crate::state::{Stage, State};
+use crate::waiting::Entry;
+use adverb_cm::{Answer, Event, ListenerId};
+use adverb_device::{AhAttr, Gid};
+use adverb_wire::cm::{
+    Addressing, CommId, Reason, Rep, Req, Service, SidrRep, SidrReq, SidrStatus,
+};
+use adverb_wire::{Qkey, Qpn};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::Arc;
+
+impl Core {
+    pub(crate) fn on_event(&mut self, event: Event) {
+        match event {
+            Event::ConnectRequest { id, local, peer, listener, request } => {
+                let asked = Asked { connection: id, local: Gid(local), peer: Gid(peer), listener };
+                if !self.on_request(&asked, &request) {
+                    self.refuse(id);
+                }
+            }
+            Event::ResolveRequest { id, local, peer, listener, request } => {
+                let asked = Asked { connection: id, local: Gid(local), peer: Gid(peer), listener };
+                if !self.on_search(&asked, &request) {
+                    self.refuse_search(id);
+                }
+            }
+            Event::ConnectResponse { id, reply } => self.on_reply(id, &reply),
+            Event::Resolved { id, reply } => self.on_found(id, &reply),
+            Event::Established { id } => {
+                self.change(id, Stage::Established, EventKind::Established, 0, Param::None);
+            }
+            Event::Disconnected { id } => {
+                self.change(id, Stage::Over, EventKind::Disconnected, 0, Param::None);
+            }
+            Event::Rejected { id, reason, private } => {
+                let private = Private::of_field(&private);
+                let param = Param::Connection(Parameters { private, ..Parameters::default() });
+                let status = i32::from(reason.0);
+                self.change(id, Stage::Over, EventKind::Rejected, status, param);
+                self.forget(id);
+            }
+            Event::TimewaitExit { id } => {
+                self.change(id, Stage::Over, EventKind::TimewaitExit, 0, Param::None);
+                self.forget(id);
+            }
+            Event::Unreachable { id } => {
+                self.change(id, Stage::Over, EventKind::Unreachable, -ETIMEDOUT, Param::None);
+                self.forget(id);
+            }
+        }
+    }
+
+    fn change(&mut self, id: CommId, stage: Stage, kind: EventKind, status: i32, param: Param) {
+        let Some(key) = self.connections.get(&id).copied() else {
+            return;
+        };
+        if let Some(state) = self.ids.get_mut(&key) {
+            state.stage = stage;
+        }
+        self.tell(key, kind, status, param);
+    }
+
+    /// The protocol knows the connection no longer.
+    fn forget(&mut self, id: CommId) {
+        if let Some(key) = self.connections.remove(&id)
+            && let Some(state) = self.ids.get_mut(&key)
+        {
+            state.connection = None;
+        }
+    }
+
+    fn refuse(&mut self, id: CommId) {
+        if let Ok((manager, _)) = self.manager() {
+            let _ = manager.reject(id, Reason::INVALID_SERVICE_ID, [0; 148]);
+        }
+    }
+
+    fn refuse_search(&mut self, id: CommId) {
+        let answer = Answer {
+            status: SidrStatus::UNSUPPORTED,
+            qpn: Qpn::new(0),
+            qkey: Qkey(0),
+            private: [0; 136],
+        };
+        if let Ok((manager, now)) = self.manager() {
+            let _ = manager.answer(id, &answer, now);
+        }
+    }
+
+    fn on_reply(&mut self, id: CommId, reply: &Rep) {
+        let key = self.connections.get(&id).copied();
+        if let Some(state) = key.and_then(|key| self.ids.get_mut(&key)) {
+            state.reply = Some(*reply);
+        }
+        let param = Param::Connection(Parameters {
+            qpn: reply.qpn.get(),
+            qkey: None,
+            private: Private::of_field(&reply.private),
+            srq: reply.srq,
+            responder_resources: reply.initiator_depth,
+            initiator_depth: reply.responder_resources,
+            flow_control: reply.flow_control,
+            retry_count: 0,
+            rnr_retry_count: reply.rnr_retries.get(),
+        });
+        self.change(id, Stage::Responded, EventKind::ConnectResponse, 0, param);
+    }
+
+    fn on_found(&mut self, id: CommId, reply: &SidrRep) {
+        let key = self.connections.get(&id).copied();
+        let ah = key.and_then(|key| self.ids.get(&key)).and_then(State::ah);
+        let Some(ah) = ah else {
+            return;
+        };
+        let private = Private::of_field(&reply.private);
+        if reply.status == SidrStatus::VALID {
+            let (qpn, qkey) = (reply.qpn.get(), reply.qkey.0);
+            let param = Param::Datagram(DatagramParameters { qpn, qkey, ah, private });
+            self.change(id, Stage::Established, EventKind::Established, 0, param);
+        } else {
+            let param = Param::Datagram(DatagramParameters { qpn: 0, qkey: 0, ah, private });
+            let status = i32::from(reply.status.0);
+            self.change(id, Stage::Over, EventKind::Unreachable, status, param);
+        }
+        self.forget(id);
+    }
+
+    /// A peer asks for a connection; false if it is not to be had here.
+    fn on_request(&mut self, asked: &Asked, request: &Req) -> bool {
+        let Some((addressing, rest)) = Addressing::parse(&request.private) else {
+            return false;
+        };
+        let transport = match request.service {
+            Service::Rc => Transport::Rc,
+            Service::Uc => Transport::Uc,
+            Service::Xrc => Transport::Xrc,
+        };
+        let param = Param::Connection(Parameters {
+            qpn: request.qpn.get(),
+            qkey: None,
+            private: Private::of_field(rest),
+            srq: request.srq,
+            responder_resources: request.initiator_depth,
+            initiator_depth: request.responder_resources,
+            flow_control: request.flow_control,
+            retry_count: request.retries.get(),
+            rnr_retry_count: request.rnr_retries.get(),
+        });
+        let wanted = Wanted { space: Space::Tcp, transport, source_port: addressing.source_port };
+        let child = self.child_of(asked, wanted);
+        child.is_some_and(|(listener, child)| {
+            if let Some(state) = self.ids.get_mut(&child) {
+                state.request = Some(*request);
+            }
+            self.announce(listener, child, param);
+            true
+        })
+    }
+
+    /// A peer looks for a queue pair of datagrams; false if there is none here.
+    fn on_search(&mut self, asked: &Asked, request: &SidrReq) -> bool {
+        let Some((addressing, rest)) = Addressing::parse(&request.private) else {
+            return false;
+        };
+        let source_port = addressing.source_port;
+        let wanted = Wanted { space: Space::Udp, transport: Transport::Ud, source_port };
+        let Some((listener, child)) = self.child_of(asked, wanted) else {
+            return false;
+        };
+        let Some(ah) = self.ids.get(&child).and_then(State::ah) else {
+            return false;
+        };
+        let private = Private::of_field(rest);
+        let param = DatagramParameters { qpn: 0, qkey: USUAL_QKEY, ah, private };
+        self.announce(listener, child, Param::Datagram(param));
+        true
+    }
+
+    fn announce(&mut self, owner: u64, child: u64, param: Param) {
+        let kind = EventKind::ConnectRequest;
+        self.queue(Entry { owner, child: Some(child), membership: None, kind, status: 0, param });
+    }
+
+    /// Makes the identifier of a request, like the one that listens.
+    fn child_of(&mut self, asked: &Asked, wanted: Wanted) -> Option<(u64, u64)> {
+        let listener = self.listeners.get(&asked.listener).copied()?;
+        let (port, gid_index) = self.ports.of_gid(asked.local)?;
+        let (local_ip, scope) = (ip_of(asked.local), port.device().index);
+        let place = Place { port, gid: asked.local, gid_index };
+        let parent = self.ids.get(&listener)?;
+        let listens = parent.local?;
+        if listens.is_ipv4() && !local_ip.is_ipv4() {
+            return None; // The unspecified address of IPv4 stands for no other ones.
+        }
+        let Wanted { space, transport, source_port } = wanted;
+        let mut state = State::new(Arc::clone(&parent.queue), space, transport, 0);
+        state.stage = Stage::Requested;
+        state.connection = Some(asked.connection);
+        state.options = parent.options;
+        state.local = Some(scoped(local_ip, listens.port(), scope));
+        state.peer = Some(scoped(ip_of(asked.peer), source_port, scope));
+        state.place = Some(place);
+        let child = self.new_key();
+        self.ids.insert(child, state);
+        self.connections.insert(asked.connection, child);
+        Some((listener, child))
+    }
+}
+
+/// Where a request has come from, and whose it is.
+struct Asked {
+    connection: CommId,
+    local: Gid,
+    peer: Gid,
+    listener: ListenerId,
+}
+
+/// What it is for.
+struct Wanted {
+    space: Space,
+    transport: Transport,
+    source_port: u16,
+}
+
+fn ip_of(gid: Gid) -> IpAddr {
+    gid.v4().map_or_else(|| Ipv6Addr::from(gid.0).into(), IpAddr::from)
+}
+
+fn scoped(ip: IpAddr, port: u16, scope: u32) -> SocketAddr {
+    match ip {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+            SocketAddrV6::new(ip, port, 0, scope).into()
+        }
+        ip => SocketAddr::new(ip, port),
+    }
+}
+
+/// The way to a group: packets pass no router.
+pub(crate) fn group_ah(gid: Gid, gid_index: u8, traffic_class: u8) -> AhAttr {
+    AhAttr { gid, gid_index, flow_label: 0, traffic_class, hop_limit: 1 }
+}
+
+const ETIMEDOUT: i32 = 110;
