@@ -8,6 +8,7 @@ mod coverage;
 mod gate;
 mod lab;
 mod memcheck;
+mod net;
 mod program;
 mod record;
 mod source;
@@ -56,6 +57,8 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ["lab"] => lab::lab(&root, "", 1),
         ["lab", only] => lab::lab(&root, only, 1),
         ["lab", only, times] => lab::lab(&root, only, number(times)?),
+        ["net"] => net::net(&root, ""),
+        ["net", only] => net::net(&root, only),
         ["record"] => record::compare(&root),
         ["record", "--write"] => record::write(&root),
         ["seed", seed] => gate::seed(&root, seed),
@@ -102,6 +105,8 @@ usage: cargo xtask COMMAND
   record [--write]       instructions of each operation, compared with benches/record, or put there
   lab [NAME [TIMES]]     the software device against a Linux kernel's RoCE driver in a virtual machine (root):
                          all conversations, or those whose name has NAME in it, that many times each
+  net [NAME]             `adverb bench` between two namespaces, over links that lose, delay and reorder packets (root):
+                         all links, or those whose name has NAME in it
   memcheck [--asan] [SEED ...]
                          random use of all objects under valgrind, or AddressSanitizer
   memcheck --processes   tests of several processes under AddressSanitizer: hostile, stopped and killed neighbours
