@@ -14,7 +14,7 @@ use adverb_sockconf::{
     DEFAULT_FILE, Level, Origin, RuleError, Rules, Settings, Socket, Transport, Warning, banner,
 };
 
-use crate::extra::rings::Logic;
+use crate::extra::logic::Logic;
 use crate::lock::{Guarded, Lazy, Lock};
 use crate::log::{self, Log};
 use crate::meeting;
@@ -38,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) gives_way: bool,
     /// Of connections that this end makes.
     pub(crate) rings: Sizes,
+    /// The program polls rings rather than sockets.
+    pub(crate) socketxtreme: bool,
     /// Which sockets share a ring, if nothing else is said of one, and how many rings there are at most; 0: as
     /// many as it takes.
     pub(crate) ring_logic: Logic,
@@ -198,6 +200,7 @@ impl Config {
                 && is_default("VMA_RX_POLL")
                 && is_default("VMA_SELECT_POLL"),
             gives_way: settings.is_on("VMA_RX_POLL_YIELD") || raw::processors() == 1,
+            socketxtreme: settings.is_on("VMA_SOCKETXTREME"),
             ring_logic: Logic::of(number("VMA_RING_ALLOCATION_LOGIC_RX"), 0)
                 .unwrap_or(Logic::Interface),
             rings_max: usize::try_from(number("VMA_RING_LIMIT_PER_INTERFACE")).unwrap_or(0),

@@ -42,6 +42,7 @@ mod exports;
 mod extra;
 mod family;
 mod few;
+mod forks;
 mod habit;
 mod heap;
 mod holders;

@@ -9,13 +9,13 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::extra::{filters, loans, rings, stamps};
+use crate::extra::{filters, loans, stamps};
 use crate::holders::Heir;
 use crate::lock::Lock;
 use crate::slot::{self, Carrier, Kind, Slot};
 use crate::{
-    alive, config, doorbell, doors, epoll, exports, family, heap, meeting, raw, signal, sockets,
-    successor, table, thread,
+    alive, config, doorbell, doors, epoll, exports, family, forks, heap, meeting, raw, signal,
+    sockets, successor, table, thread,
 };
 
 /// Called by the loader.
@@ -166,7 +166,7 @@ fn uncount_child(heir: Heir) {
 /// The locks on what a process has for itself. The last one is held by its threads for a moment only, and
 /// while they hold no other.
 fn locks() -> impl Iterator<Item = &'static Lock> {
-    [
+    let ours = [
         config::rules_lock(),
         sockets::wishes(),
         exports::streams(),
@@ -175,11 +175,10 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
         filters::lock(),
         loans::lock(),
         loans::spare(),
-        rings::lock(),
         epoll::free(),
         table::changes(),
-    ]
-    .into_iter()
+    ];
+    forks::locks().chain(ours)
 }
 
 /// Just before every fork, whoever called it: the child gets nothing that another thread is in the middle
@@ -247,6 +246,7 @@ extern "C" fn in_child() {
     } else {
         locks().for_each(Lock::reset);
     }
+    forks::in_child();
     table::each(0, usize::MAX, |fd| {
         if let Some(slot) = table::socket(fd) {
             crate::datagram::after_fork(&slot);

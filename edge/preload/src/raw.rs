@@ -209,6 +209,28 @@ pub(crate) fn new_epoll() -> Result<c_int, Errno> {
     Ok(fd as c_int)
 }
 
+/// Changes what an epoll instance of ours watches.
+pub(crate) fn epoll_control(epfd: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> Answer {
+    let event = libc::epoll_event { events, u64: data };
+    let args = [word(epfd), word(op), word(fd), &raw const event as usize, 0, 0];
+    // SAFETY: the kernel reads one event, which is ours.
+    unsafe { syscall(libc::SYS_epoll_ctl, args) }
+}
+
+/// What an epoll instance has to say now. Returns how many events.
+pub(crate) fn epoll_now(epfd: c_int, events: &mut [libc::epoll_event]) -> usize {
+    let args = [word(epfd), events.as_mut_ptr() as usize, events.len(), 0, 0, 8];
+    // SAFETY: the kernel writes at most so many events, which are borrowed; there is no signal mask.
+    unsafe { syscall(libc::SYS_epoll_pwait, args) }.unwrap_or(0)
+}
+
+/// Accepts a connection.
+pub(crate) fn accept(fd: c_int) -> Result<c_int, Errno> {
+    // SAFETY: no pointer: the address is asked for elsewhere.
+    let new = unsafe { syscall(libc::SYS_accept4, [word(fd), 0, 0, 0, 0, 0]) }?;
+    Ok(new as c_int)
+}
+
 /// Makes a socket for ourselves.
 pub(crate) fn socket(domain: c_int, kind: c_int) -> Result<c_int, Errno> {
     // SAFETY: no pointer.

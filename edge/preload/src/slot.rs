@@ -877,6 +877,14 @@ impl Slot {
         }
     }
 
+    /// What the program has said of it for completions: by default its descriptor.
+    pub(crate) fn user_data_or(&self, fd: c_int) -> u64 {
+        match self.has_user_data.load(Ordering::Acquire) {
+            true => self.user_data.load(Ordering::Relaxed),
+            false => u64::try_from(fd).unwrap_or(0),
+        }
+    }
+
     /// An error that the next call reports, once.
     pub(crate) fn take_error(&self) -> Option<c_int> {
         if self.pending_error.load(Ordering::Relaxed) == 0 {

@@ -296,7 +296,10 @@ fn receive_ring(
     into: &mut Cursor<'_>,
     how: Receive<'_>,
 ) -> Step {
-    let read = if let Some(loan) = how.loan {
+    let is_long = |loan: &&Loan<'_>| {
+        loan.least == 0 || ring.waiting() >= u64::try_from(loan.least).unwrap_or(u64::MAX)
+    };
+    let read = if let Some(loan) = how.loan.filter(is_long) {
         let take = |pieces: &mut [libc::iovec; PIECES_MAX]| {
             let pieces = pieces.get_mut(..loan.pieces).unwrap_or(&mut []);
             ring.lend(loan.most.get(), pieces, loan.shows)
@@ -1256,6 +1259,16 @@ fn try_send_paced(
     from.skip(moved);
     slot.paced.give_back(granted.saturating_sub(u64::try_from(moved).unwrap_or(0)));
     step
+}
+
+/// Whether there is something to read of a connection with rings, or an end, going by memory alone.
+#[inline]
+pub(crate) fn has_news(slot: &Slot, segment: &Segment) -> bool {
+    let incoming = segment.incoming(slot.end());
+    incoming.has_bytes()
+        || incoming.direction.producer.fin.load(Ordering::Relaxed) != 0
+        || slot.is_peer_gone.load(Ordering::Relaxed)
+        || segment.is_leaving()
 }
 
 /// What `poll` would say about a connection with rings, asking memory alone.

@@ -108,7 +108,7 @@ pub const PARAMETERS: &[Parameter] = &[
     row("VMA_NEIGH_UC_ARP_DELAY_MSEC", "UC ARP delay (msec)", Kind::Integer(0, 10_000_000), Number(10_000), None("the kernel resolves addresses")),
     row("VMA_NEIGH_NUM_ERR_RETRIES", "Num of neigh restart retries", Kind::Integer(0, 1000), Number(1), None("the kernel resolves addresses")),
     row("VMA_IPOIB", "IPOIB support", Kind::Flag, Number(1), None("the kernel knows its links")),
-    row("VMA_SOCKETXTREME", "SocketXtreme mode", Kind::Flag, Number(0), None("not there")),
+    row("VMA_SOCKETXTREME", "SocketXtreme mode", Kind::Flag, Number(0), Active),
     row("VMA_BF", "BF (Blue Flame)", Kind::Flag, Number(1), None("no hardware queue")),
     row("VMA_FORK", "fork() support", Kind::Flag, Number(1), None("always there")),
     row("VMA_CLOSE_ON_DUP2", "close on dup2()", Kind::Flag, Number(1), None("dup2 is always right")),

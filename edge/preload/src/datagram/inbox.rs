@@ -308,7 +308,7 @@ fn from_ring(
             let start = if loan.shows { front.start() } else { mailbox.lend(front) };
             Ok::<_, Infallible>((count, front.len, start))
         };
-        if count <= loan.pieces {
+        if count <= loan.pieces && front.len >= loan.least {
             let _ = loan.lend(true, take);
             mailbox.set_peeked(if loan.shows { Peeked::Ring } else { Peeked::Nothing });
             let (from, from_len) = sender_of(mailbox, from);

@@ -11,12 +11,15 @@
 
 #![expect(clippy::as_conversions, reason = "C integers meet us here")]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::lending;
+use crate::extra::buffers::{self, Buffer};
 use crate::extra::filters::{self, Callback};
-use crate::extra::rings::{self, Logic};
+use crate::extra::logic::Logic;
+use crate::extra::rings;
+use crate::extra::xtreme::{self, Completion};
 use crate::raw::{self, Answer, Errno};
 use crate::slot::Slot;
 use crate::sockets::{Wish, is_plain, wish};
@@ -43,13 +46,13 @@ struct Api {
     free_packets: unsafe extern "C-unwind" fn(c_int, *const c_void, usize) -> c_int,
     add_conf_rule: unsafe extern "C-unwind" fn(*const c_char) -> c_int,
     thread_offload: extern "C" fn(c_int, libc::pthread_t) -> c_int,
-    socketxtreme_poll: Nothing,
+    socketxtreme_poll: unsafe extern "C-unwind" fn(c_int, *mut Completion, c_uint, c_int) -> c_int,
     get_socket_rings_num: extern "C" fn(c_int) -> c_int,
     get_socket_rings_fds: unsafe extern "C-unwind" fn(c_int, *mut c_int, c_int) -> c_int,
     get_socket_tx_ring_fd: extern "C" fn(c_int) -> c_int,
-    socketxtreme_free_vma_packets: Nothing,
-    socketxtreme_ref_vma_buff: Nothing,
-    socketxtreme_free_vma_buff: Nothing,
+    socketxtreme_free_vma_packets: unsafe extern "C-unwind" fn(*const Packet, c_int) -> c_int,
+    socketxtreme_ref_vma_buff: extern "C" fn(*const Buffer) -> c_int,
+    socketxtreme_free_vma_buff: extern "C" fn(*const Buffer) -> c_int,
     dump_fd_stats: extern "C" fn(c_int, c_int) -> c_int,
     vma_add_ring_profile: unsafe extern "C-unwind" fn(*const RingType, *mut c_int) -> c_int,
     get_socket_network_header: extern "C" fn(c_int) -> c_int,
@@ -69,6 +72,8 @@ const FREE_PACKETS: u64 = 1 << 2;
 const ADD_CONF_RULE: u64 = 1 << 3;
 const THREAD_OFFLOAD: u64 = 1 << 4;
 const DUMP_FD_STATS: u64 = 1 << 5;
+/// SocketXtreme's four: poll, free packets, ref and free buffers.
+const XTREME: u64 = 0b1111 << 6;
 const RINGS_NUM: u64 = 1 << 10;
 const RINGS_FDS: u64 = 1 << 11;
 const TX_RING_FD: u64 = 1 << 12;
@@ -84,29 +89,35 @@ const SUPPORTED: u64 = REGISTER_RECV_CALLBACK
     | TX_RING_FD
     | ADD_RING_PROFILE;
 
-static API: Api = Api {
-    register_recv_callback,
-    recvfrom_zcopy: lending::recvfrom_zcopy,
-    free_packets: lending::free_packets,
-    add_conf_rule,
-    thread_offload,
-    socketxtreme_poll: nothing,
-    get_socket_rings_num: rings_num,
-    get_socket_rings_fds: rings_fds,
-    get_socket_tx_ring_fd: tx_ring_fd,
-    socketxtreme_free_vma_packets: nothing,
-    socketxtreme_ref_vma_buff: nothing,
-    socketxtreme_free_vma_buff: nothing,
-    dump_fd_stats,
-    vma_add_ring_profile: add_ring_profile,
-    get_socket_network_header: network_header,
-    get_ring_direct_descriptors: nothing,
-    register_memory_on_ring: nothing,
-    deregister_memory_on_ring: nothing,
-    vma_modify_ring: nothing,
-    supported: SUPPORTED,
-    ioctl: nothing,
-};
+static API: Api = api(SUPPORTED);
+/// The same where the program has asked for SocketXtreme.
+static API_XTREME: Api = api(SUPPORTED | XTREME);
+
+const fn api(supported: u64) -> Api {
+    Api {
+        register_recv_callback,
+        recvfrom_zcopy: lending::recvfrom_zcopy,
+        free_packets: lending::free_packets,
+        add_conf_rule,
+        thread_offload,
+        socketxtreme_poll: xtreme_poll,
+        get_socket_rings_num: rings_num,
+        get_socket_rings_fds: rings_fds,
+        get_socket_tx_ring_fd: tx_ring_fd,
+        socketxtreme_free_vma_packets: xtreme_free_packets,
+        socketxtreme_ref_vma_buff: xtreme_ref,
+        socketxtreme_free_vma_buff: xtreme_free,
+        dump_fd_stats,
+        vma_add_ring_profile: add_ring_profile,
+        get_socket_network_header: network_header,
+        get_ring_direct_descriptors: nothing,
+        register_memory_on_ring: nothing,
+        deregister_memory_on_ring: nothing,
+        vma_modify_ring: nothing,
+        supported,
+        ioctl: nothing,
+    }
+}
 
 extern "C" fn nothing() -> c_int {
     fails(libc::EOPNOTSUPP)
@@ -133,7 +144,12 @@ unsafe extern "C-unwind" fn register_recv_callback(
 /// The ring of a socket, whatever the descriptor is.
 fn ring_of(fd: c_int) -> Option<c_int> {
     let _errno = raw::KeptErrno::new();
-    table::socket(fd).and_then(|slot| rings::of(&slot, fd))
+    let slot = table::socket(fd)?;
+    let ring = rings::of(&slot, fd);
+    if ring.is_some() {
+        xtreme::attach(&slot, fd);
+    }
+    ring
 }
 
 extern "C" fn rings_num(fd: c_int) -> c_int {
@@ -151,6 +167,60 @@ unsafe extern "C-unwind" fn rings_fds(fd: c_int, into: *mut c_int, room: c_int) 
         Some(ring) if unsafe { copy::write(into, ring) } => 1,
         Some(_) => fails(libc::EFAULT),
     }
+}
+
+/// What has happened at a ring.
+unsafe extern "C-unwind" fn xtreme_poll(
+    ring: c_int,
+    into: *mut Completion,
+    room: c_uint,
+    _flags: c_int,
+) -> c_int {
+    if !config::get().socketxtreme {
+        return fails(libc::EOPNOTSUPP);
+    }
+    super::int(xtreme::poll(ring, into, room as usize))
+}
+
+/// `struct vma_packet_desc_t`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Packet {
+    count: usize,
+    len: u16,
+    buffers: *const Buffer,
+    hardware: [i64; 2],
+}
+
+unsafe extern "C-unwind" fn xtreme_free_packets(packets: *const Packet, count: c_int) -> c_int {
+    if !config::get().socketxtreme {
+        return fails(libc::EOPNOTSUPP);
+    }
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: numbers and pointers, of which any are legal.
+        let packet = unsafe { copy::read(packets.wrapping_add(at)) };
+        if packet.and_then(|packet| buffers::release_packet(packet.buffers)).is_none() {
+            return fails(libc::EINVAL);
+        }
+    }
+    if packets.is_null() { fails(libc::EINVAL) } else { 0 }
+}
+
+/// Counts references to a buffer, if there are any.
+fn counted(buffer: *const Buffer, change: impl FnOnce(*const Buffer) -> Option<u32>) -> c_int {
+    if !config::get().socketxtreme {
+        return fails(libc::EOPNOTSUPP);
+    }
+    let count = change(buffer).and_then(|count| c_int::try_from(count).ok());
+    count.unwrap_or_else(|| fails(libc::EINVAL))
+}
+
+extern "C" fn xtreme_ref(buffer: *const Buffer) -> c_int {
+    counted(buffer, buffers::refer)
+}
+
+extern "C" fn xtreme_free(buffer: *const Buffer) -> c_int {
+    counted(buffer, buffers::release)
 }
 
 /// The ring that a socket sends by, whatever it sends to: the one that it receives by.
@@ -334,18 +404,10 @@ pub(super) unsafe fn option(
         return Some(Err(Errno(libc::EINVAL)));
     }
     // SAFETY: the program's promise about the value.
-    let is_there = unsafe { copy::write(value.cast::<u64>(), user_data(slot, fd)) };
+    let is_there = unsafe { copy::write(value.cast::<u64>(), slot.user_data_or(fd)) };
     // SAFETY: the program's promise about the length.
     let is_there = is_there && unsafe { copy::write(len, 8) };
     Some(if is_there { Ok(0) } else { Err(Errno::FAULT) })
-}
-
-/// What the program has said of a socket for completions: by default its descriptor.
-pub(super) fn user_data(slot: &Slot, fd: c_int) -> u64 {
-    match slot.has_user_data.load(Ordering::Acquire) {
-        true => slot.user_data.load(Ordering::Relaxed),
-        false => u64::try_from(fd).unwrap_or(0),
-    }
 }
 
 /// Answers the option: the address of the table.
@@ -363,7 +425,8 @@ pub(super) unsafe fn get_api(value: *mut c_void, len: *mut libc::socklen_t) -> c
         raw::set_errno(Errno(libc::EINVAL));
         return -1;
     }
+    let api = if config::get().socketxtreme { &raw const API_XTREME } else { &raw const API };
     // SAFETY: the caller's promise: room for a pointer.
-    unsafe { value.cast::<*const Api>().write_unaligned(&raw const API) };
+    unsafe { value.cast::<*const Api>().write_unaligned(api) };
     0
 }

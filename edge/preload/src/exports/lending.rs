@@ -14,8 +14,9 @@ use super::bytes::{self, Wanted};
 use super::int;
 use crate::datagram::{self, Arrival, Request};
 use crate::extra::filters;
-use crate::extra::loans::{self, Keep, Lent, Loan, PIECES_MAX, Returned, STREAM_MAX};
-use crate::raw::{self, Answer, Errno};
+use crate::extra::loans::{self, Lent, Loan, PIECES_MAX, STREAM_MAX};
+use crate::extra::returning::give_back;
+use crate::raw::{self, Errno};
 use crate::slot::Kind;
 use crate::sockets::is_plain;
 use crate::stream::{self, Receive};
@@ -162,30 +163,4 @@ pub(super) unsafe extern "C-unwind" fn free_packets(
         at = at.wrapping_byte_add(PACKET_BYTES + pieces.wrapping_mul(PIECE_BYTES));
     }
     int(Ok(0))
-}
-
-/// Takes one loan back. The room behind it is the sender's again, once all before it has come back.
-pub(super) fn give_back(slot: &Pin, fd: c_int, id: u64) -> Answer {
-    let returned;
-    if slot.kind() == Kind::Datagram {
-        let mailbox = datagram::mapped(slot);
-        let _held = mailbox.and_then(|mailbox| mailbox.hold_readers());
-        returned = loans::strike(slot.key(), id);
-        if let (Returned::UpTo { oldest, .. }, Some(mailbox)) = (&returned, mailbox) {
-            mailbox.take_back_loans(*oldest);
-        }
-    } else {
-        let ring = slot.mapped().map(|segment| segment.incoming(slot.end()));
-        let held = slot.receiving.hold();
-        returned = loans::strike(slot.key(), id);
-        if let (Returned::UpTo { oldest, .. }, Some(ring)) = (&returned, ring) {
-            ring.take_back(*oldest);
-            drop(held);
-            stream::returned(slot, ring, fd);
-        }
-    }
-    match returned {
-        Returned::Unknown => Err(Errno(libc::ENOENT)),
-        Returned::Nothing | Returned::UpTo { .. } => Ok(0),
-    }
 }

@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
 use super::extra;
-use crate::extra::pacing;
+use crate::extra::{pacing, xtreme};
 use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::slot::{Kind, Slot};
@@ -53,6 +53,7 @@ unsafe extern "C-unwind" fn connect(
         let errno = raw::errno();
         let ended = if answer == 0 { 0 } else { errno.0 };
         sockets::connected(&slot, fd, ended);
+        xtreme::attach(&slot, fd);
         raw::set_errno(errno);
     }
     answer
@@ -79,11 +80,12 @@ unsafe extern "C-unwind" fn bind(
 ) -> c_int {
     let answer =
         real!(c"bind" as fn(c_int, *const libc::sockaddr, libc::socklen_t) -> c_int, fd, to, len);
-    if let Some(slot) =
-        table::socket(fd).filter(|slot| answer == 0 && slot.kind() == Kind::Datagram)
-    {
-        sockets::judge(&slot, fd, adverb_sockconf::Role::UdpReceiver, None);
-        datagram::bound(&slot, fd);
+    if let Some(slot) = table::socket(fd).filter(|_| answer == 0) {
+        if slot.kind() == Kind::Datagram {
+            sockets::judge(&slot, fd, adverb_sockconf::Role::UdpReceiver, None);
+            datagram::bound(&slot, fd);
+        }
+        xtreme::attach(&slot, fd);
     }
     answer
 }
@@ -93,6 +95,7 @@ unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let answer = real!(c"listen" as fn(c_int, c_int) -> c_int, fd, backlog);
     if let Some(slot) = table::socket(fd).filter(|_| answer == 0) {
         sockets::listening(&slot, fd);
+        xtreme::attach(&slot, fd);
     }
     answer
 }

@@ -61,6 +61,8 @@ pub(crate) struct Loan<'a> {
     pub(crate) most: Cell<usize>,
     /// The most pieces, up to [`PIECES_MAX`].
     pub(crate) pieces: usize,
+    /// What is shorter than this is copied instead.
+    pub(crate) least: usize,
     /// Where it lies is all that is wanted: it stays there, and is not lent.
     pub(crate) shows: bool,
     /// The number under which it is lent, if the program knows it already: see [`reserve`].
@@ -71,7 +73,7 @@ pub(crate) struct Loan<'a> {
 impl<'a> Loan<'a> {
     pub(crate) fn new(of: &'a dyn Keep, most: usize, pieces: usize) -> Self {
         let (most, pieces) = (Cell::new(most.min(STREAM_MAX)), pieces.min(PIECES_MAX));
-        Self { of, most, pieces, shows: false, reserved: None, lent: Cell::new(None) }
+        Self { of, most, pieces, least: 0, shows: false, reserved: None, lent: Cell::new(None) }
     }
 
     /// Lends under a number that the program knows already: see [`reserve`].
@@ -128,6 +130,8 @@ impl Spare {
 
     /// The whole of it, to be received into.
     pub(crate) fn part(&mut self) -> libc::iovec {
+        // What it was has been lent.
+        self.0.reserve(STREAM_MAX);
         libc::iovec { iov_base: self.0.as_mut_ptr().cast(), iov_len: self.0.capacity() }
     }
 

@@ -17,60 +17,12 @@ use std::sync::atomic::Ordering;
 
 use crate::config;
 use crate::extra::loans::Keep;
-use crate::lock::{Guarded, Lock};
+use crate::extra::logic::Logic;
+use crate::forks::{self, Rank};
+use crate::lock::Guarded;
 use crate::raw;
 use crate::sockets::is_plain;
 use crate::table::Pin;
-
-/// Which sockets share a ring: `ring_logic_t` of `vma_extra.h`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Logic {
-    Interface,
-    Address,
-    Socket,
-    User(u32),
-    Thread,
-    Core,
-}
-
-impl Logic {
-    /// The logic of that number; `user` is the program's number for [`Logic::User`].
-    pub(crate) fn of(number: i64, user: u32) -> Option<Self> {
-        Some(match number {
-            0 => Self::Interface,
-            1 => Self::Address,
-            10 => Self::Socket,
-            11 => Self::User(user),
-            20 => Self::Thread,
-            30 | 31 => Self::Core,
-            _ => return None,
-        })
-    }
-
-    /// As a word of a socket's; 0 is none.
-    pub(crate) fn word(self) -> u64 {
-        match self {
-            Self::Interface => 1,
-            Self::Address => 2,
-            Self::Socket => 3,
-            Self::User(user) => 4 | u64::from(user) << 32,
-            Self::Thread => 5,
-            Self::Core => 6,
-        }
-    }
-
-    fn of_word(word: u64) -> Option<Self> {
-        Some(match word & u64::from(u32::MAX) {
-            1 => Self::Interface,
-            2 => Self::Address,
-            3 => Self::Socket,
-            4 => Self::User(u32::try_from(word >> 32).unwrap_or(0)),
-            5 => Self::Thread,
-            6 => Self::Core,
-            _ => return None,
-        })
-    }
-}
 
 /// What the sockets of a ring have in common. All interfaces are one: packets do not go through any.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -85,11 +37,6 @@ enum Key {
 
 /// The rings of this process: what they are for, and their descriptors.
 static RINGS: Guarded<Vec<(Key, c_int)>> = Guarded::new(Vec::new());
-
-/// The lock on them, for a fork.
-pub(crate) fn lock() -> &'static Lock {
-    RINGS.lock()
-}
 
 /// The ring of a socket; `None` if it has none yet, for want of an address, or is the kernel's alone.
 pub(crate) fn of(slot: &Pin, fd: c_int) -> Option<c_int> {
@@ -120,6 +67,7 @@ pub(crate) fn of(slot: &Pin, fd: c_int) -> Option<c_int> {
 
 /// The ring for that; a new one, unless there are as many as there may be.
 fn of_key(key: Key) -> Option<c_int> {
+    forks::join(Rank::Rings, RINGS.lock());
     let most = config::get().rings_max;
     RINGS.with(|rings| {
         if let Some((_, fd)) = rings.iter().find(|(known, _)| *known == key) {
@@ -140,6 +88,23 @@ fn of_key(key: Key) -> Option<c_int> {
         rings.push((key, fd));
         Some(fd)
     })
+}
+
+/// In a child just forked: its rings are its own, under the numbers that the program knows.
+pub(crate) fn after_fork() {
+    RINGS.with(|rings| {
+        for (_, fd) in rings {
+            if let Ok(new) = raw::new_epoll() {
+                let _ = raw::replace(new, *fd);
+                raw::close(new);
+            }
+        }
+    });
+}
+
+/// Whether a descriptor is that of a ring.
+pub(crate) fn is_ring(fd: c_int) -> bool {
+    RINGS.with(|rings| rings.iter().any(|(_, known)| *known == fd))
 }
 
 /// Addresses of sockets differ by at least so much.

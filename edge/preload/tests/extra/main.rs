@@ -83,6 +83,18 @@ fn a_callback_has_packets_received_dropped_or_held() {
     succeeds("callback", &[&SHARED, &SPINNING], &[""]);
 }
 
+/// Goal: connections, packets, ends and errors of all sockets of a ring come by one call, and packets stay until they
+/// are freed.
+#[test]
+fn what_happens_to_the_sockets_of_a_ring_is_said_by_one_call() {
+    let xtreme = ("VMA_SOCKETXTREME", "1");
+    let [shared, wants_rings] = SHARED;
+    let [spinning] = SPINNING;
+    let modes: [&[(&str, &str)]; 3] =
+        [&[shared, wants_rings, xtreme], &[spinning, xtreme], &[shared, wants_rings]];
+    succeeds("xtreme", &modes, &[""]);
+}
+
 #[test]
 fn sockets_share_rings_by_the_logic_that_was_asked_for() {
     let by = |logic| [("VMA_RING_ALLOCATION_LOGIC_RX", logic), ("LOGIC", logic)];
