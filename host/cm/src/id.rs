@@ -51,7 +51,12 @@ impl Id {
         user: u64,
     ) -> Result<Self, Error> {
         let of_datagrams = transport == Transport::Ud;
-        if of_datagrams == (space == Space::Tcp) {
+        let fits = match space {
+            Space::Ib => true,
+            Space::Tcp => !of_datagrams,
+            Space::Ipoib | Space::Udp => of_datagrams,
+        };
+        if !fits {
             return Err(Error::Unsupported);
         }
         Ok(Self(core().create(Arc::clone(&queue.0), space, transport, user)))

@@ -2,7 +2,7 @@
 
 use crate::attributes::USUAL_QKEY;
 use crate::kind::{EventKind, Param};
-use crate::parameters::{DatagramParameters, Parameters, Private, Space, Transport};
+use crate::parameters::{DatagramParameters, Parameters, Private, Transport};
 use crate::ports::Place;
 use crate::service::Core;
 use crate::state::{Stage, State};
@@ -153,7 +153,7 @@ impl Core {
             retry_count: request.retries.get(),
             rnr_retry_count: request.rnr_retries.get(),
         });
-        let wanted = Wanted { space: Space::Tcp, transport, source_port: addressing.source_port };
+        let wanted = Wanted { transport, source_port: addressing.source_port };
         let child = self.child_of(asked, wanted);
         child.is_some_and(|(listener, child)| {
             if let Some(state) = self.ids.get_mut(&child) {
@@ -170,7 +170,7 @@ impl Core {
             return false;
         };
         let source_port = addressing.source_port;
-        let wanted = Wanted { space: Space::Udp, transport: Transport::Ud, source_port };
+        let wanted = Wanted { transport: Transport::Ud, source_port };
         let Some((listener, child)) = self.child_of(asked, wanted) else {
             return false;
         };
@@ -199,8 +199,8 @@ impl Core {
         if listens.is_ipv4() && !local_ip.is_ipv4() {
             return None; // The unspecified address of IPv4 stands for no other ones.
         }
-        let Wanted { space, transport, source_port } = wanted;
-        let mut state = State::new(Arc::clone(&parent.queue), space, transport, 0);
+        let Wanted { transport, source_port } = wanted;
+        let mut state = State::new(Arc::clone(&parent.queue), parent.space, transport, 0);
         state.stage = Stage::Requested;
         state.connection = Some(asked.connection);
         state.options = parent.options;
@@ -224,7 +224,6 @@ struct Asked {
 
 /// What it is for.
 struct Wanted {
-    space: Space,
     transport: Transport,
     source_port: u16,
 }

@@ -7,6 +7,8 @@ use std::fmt;
 /// What a port is of. `enum rdma_port_space`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Space {
+    /// `RDMA_PS_IB`, with addresses of IP: any transport.
+    Ib,
     /// `RDMA_PS_TCP`: connections.
     Tcp,
     /// `RDMA_PS_UDP`: datagrams, and multicast groups.
@@ -109,18 +111,20 @@ impl Space {
     /// The number that `enum rdma_port_space` has for it.
     pub const fn number(self) -> u16 {
         match self {
+            Self::Ib => 0x013f,
             Self::Ipoib => 0x0002,
             Self::Tcp => 0x0106,
             Self::Udp => 0x0111,
         }
     }
 
-    /// The space of this number; `None` for others, also for `RDMA_PS_IB`.
+    /// The space of this number; `None` for others.
     pub const fn from_number(number: u16) -> Option<Self> {
         match number {
             0x0002 => Some(Self::Ipoib),
             0x0106 => Some(Self::Tcp),
             0x0111 => Some(Self::Udp),
+            0x013f => Some(Self::Ib),
             _ => None,
         }
     }
@@ -128,6 +132,7 @@ impl Space {
     /// What the wire calls it; `None` if nothing can be asked for in it.
     pub(crate) const fn on_wire(self) -> Option<PortSpace> {
         match self {
+            Self::Ib => Some(PortSpace::Ib),
             Self::Tcp => Some(PortSpace::Tcp),
             Self::Udp => Some(PortSpace::Udp),
             Self::Ipoib => None,
@@ -214,9 +219,9 @@ mod tests {
 
     #[test]
     fn port_spaces_have_the_numbers_of_the_kernels_header() {
-        for space in [Space::Tcp, Space::Udp, Space::Ipoib] {
+        for space in [Space::Ib, Space::Tcp, Space::Udp, Space::Ipoib] {
             assert_eq!(Space::from_number(space.number()), Some(space));
         }
-        assert_eq!(Space::from_number(0x013f), None);
+        assert_eq!(Space::from_number(0x0112), None);
     }
 }

@@ -24,6 +24,8 @@ pub struct ServiceId(pub u64);
 /// The ports of one protocol, as the connection manager's users name it: `enum rdma_port_space`.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum PortSpace {
+    /// `RDMA_PS_IB`, with an IP address: any transport.
+    Ib,
     /// `RDMA_PS_TCP`: connections.
     Tcp,
     /// `RDMA_PS_UDP`: datagrams.
@@ -63,15 +65,18 @@ impl ServiceId {
 impl PortSpace {
     const fn new(protocol: u8) -> Option<Self> {
         match protocol {
+            IB => Some(Self::Ib),
             TCP => Some(Self::Tcp),
             UDP => Some(Self::Udp),
             _ => None,
         }
     }
 
-    /// The number of the protocol, as in the header of IP.
+    /// The byte of a service identifier that says it: the protocol's number, as in the header of IP, but for
+    /// [`PortSpace::Ib`].
     pub const fn protocol(self) -> u8 {
         match self {
+            Self::Ib => IB,
             Self::Tcp => TCP,
             Self::Udp => UDP,
         }
@@ -140,6 +145,7 @@ fn octets(address: IpAddr) -> [u8; 16] {
 }
 
 const MAJOR: u8 = 0;
+const IB: u8 = 0x3f;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 

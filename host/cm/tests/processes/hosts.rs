@@ -1,0 +1,95 @@
+//! Two hosts, as far as the network can tell: two network namespaces and a cable between them.
+
+use crate::alone::program;
+use crate::child::Child;
+use std::process::Command;
+
+/// Two namespaces that are gone when the test is over.
+struct Hosts([String; 2]);
+
+impl Hosts {
+    /// `None`, after it has said why, if this cannot be had here.
+    fn new(tag: &str) -> Option<Self> {
+        let names = ["a", "b"].map(|end| format!("adverb-cm-{tag}-{end}-{}", std::process::id()));
+        let hosts = Self(names);
+        let [a, b] = &hosts.0;
+        if !ip(&format!("netns add {a}")) {
+            println!("skipped: no network namespaces");
+            return None;
+        }
+        assert!(ip(&format!("netns add {b}")));
+        assert!(ip(&format!("-n {a} link add eth0 type veth peer name eth0 netns {b}")));
+        for (name, host) in [(a, 1), (b, 2)] {
+            assert!(ip(&format!("-n {name} link set lo up")));
+            assert!(ip(&format!("-n {name} link set eth0 addrgenmode none mtu 1500 up")));
+            assert!(ip(&format!("-n {name} addr add 10.9.8.{host}/24 dev eth0")));
+            assert!(ip(&format!("-n {name} addr add fd09::{host}/64 dev eth0 nodad")));
+        }
+        Some(hosts)
+    }
+
+    fn at(&self, host: usize) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0[host]]).arg(program());
+        command
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.0.iter().map(|name| ip(&format!("netns del {name}"))).for_each(|_| {});
+    }
+}
+
+fn ip(words: &str) -> bool {
+    Command::new("ip").args(words.split(' ')).output().is_ok_and(|output| output.status.success())
+}
+
+/// A server at one host, a client at the other; what the client has printed of its connections.
+fn meet(hosts: &Hosts, listen: &str, what: &str) -> Vec<String> {
+    let mut server = Child::start(hosts.at(0), &format!("serve {listen}"));
+    let port = server.line().split_once(' ').unwrap().1.to_owned();
+    let host = listen.rsplit_once(':').unwrap().0;
+    let mut client = Child::start(hosts.at(1), &format!("connect {host}:{port} {what}"));
+    let words = client.words();
+    client.say("part");
+    let count = &words[1];
+    assert_eq!(client.line(), format!("parted {count}"));
+    server.say("end");
+    assert_eq!(server.line(), format!("served {count} parted {count}"));
+    words
+}
+
+#[test]
+fn hosts_connect_over_both_versions_of_ip() {
+    let Some(hosts) = Hosts::new("both") else { return };
+    for listen in ["10.9.8.1:0", "[fd09::1]:0"] {
+        assert_eq!(meet(&hosts, listen, "50 10")[..2], ["established", "50"]);
+    }
+}
+
+/// Goal: a lost message costs a retry and no connection.
+#[test]
+fn hosts_connect_over_a_network_that_loses_packets() {
+    let Some(hosts) = Hosts::new("lossy") else { return };
+    if !ip_tc(&hosts.0[0]) {
+        println!("skipped: the kernel has no netem");
+        return;
+    }
+    assert_eq!(meet(&hosts, "10.9.8.1:0", "100 50")[..2], ["established", "100"]);
+}
+
+fn ip_tc(name: &str) -> bool {
+    let words = format!("netns exec {name} tc qdisc add dev eth0 root netem loss 5%");
+    ip(&words)
+}
+
+/// A measurement: how many connections a second, and ten thousand at once. `ADVERB_CM_COUNT` for another number.
+#[test]
+#[ignore = "a measurement"]
+fn ten_thousand_connections_at_once() {
+    let Some(hosts) = Hosts::new("many") else { return };
+    let count = std::env::var("ADVERB_CM_COUNT").unwrap_or_else(|_| "10000".to_owned());
+    let words = meet(&hosts, "10.9.8.1:0", &format!("{count} 200"));
+    println!("{} connections in {} ms: {} a second", words[1], words[2], words[3]);
+}

@@ -1,0 +1,82 @@
+//! Processes that share an address, and hosts with a cable between them: connections by the hundred,
+//! also while one of the processes is killed, and what strangers send meanwhile.
+//!
+//! Needs `unshare` or root and `ip`; says so where they are missing.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
+
+#[path = "../../../verbs/tests/verbs/alone.rs"]
+mod alone;
+mod child;
+mod hostile;
+mod hosts;
+
+use child::Child;
+use std::process::Command;
+
+fn here() -> Command {
+    Command::new(alone::program())
+}
+
+/// Goal: two processes of one host connect at the same address, and part.
+#[test]
+fn processes_of_one_address_connect() {
+    alone::alone("processes_of_one_address_connect", || {
+        let mut server = Child::start(here(), "serve 127.0.0.1:0");
+        let port = server.line().split_once(' ').unwrap().1.to_owned();
+        let mut client = Child::start(here(), &format!("connect 127.0.0.1:{port} 200 20"));
+        assert_eq!(client.words()[..2], ["established", "200"]);
+        client.say("part");
+        assert_eq!(client.line(), "parted 200");
+        server.say("end");
+        assert_eq!(server.line(), "served 200 parted 200");
+    });
+}
+
+/// Goal: no process serves queue pair 1 for the others, so none of their connections is lost when the one that
+/// has got its packets is killed.
+/// Method: the first process of the address gets them, by the kernel's rule. It is killed while two other ones
+/// connect a thousand times, and so is the next one that has become the first.
+#[test]
+fn connections_survive_the_death_of_the_process_that_gets_the_packets() {
+    let name = "connections_survive_the_death_of_the_process_that_gets_the_packets";
+    alone::alone(name, || {
+        let mut bystanders = [(); 2].map(|()| {
+            let mut bystander = Child::start(here(), "serve 127.0.0.1:0");
+            bystander.line();
+            bystander
+        });
+        let mut server = Child::start(here(), "serve 127.0.0.1:0");
+        let port = server.line().split_once(' ').unwrap().1.to_owned();
+        let mut client = Child::start(here(), &format!("connect 127.0.0.1:{port} 1000 20 talk"));
+        for (bystander, until) in bystanders.iter_mut().zip([200, 500]) {
+            while client.line() != format!("up {until}") {}
+            bystander.kill();
+        }
+        let mut line = client.line();
+        while line.starts_with("up ") {
+            line = client.line();
+        }
+        assert!(line.starts_with("established 1000 "), "{line}");
+        client.say("part");
+        assert_eq!(client.line(), "parted 1000");
+        server.say("end");
+        assert_eq!(server.line(), "served 1000 parted 1000");
+    });
+}
+
+/// Goal: connections to a process that was killed are known to nobody, and their ends are agreed to by another
+/// process of the address, as soon as somebody asks.
+#[test]
+fn the_end_of_a_dead_processes_connections_is_agreed_to_by_another_one() {
+    let name = "the_end_of_a_dead_processes_connections_is_agreed_to_by_another_one";
+    alone::alone(name, || {
+        let mut server = Child::start(here(), "serve 127.0.0.1:0");
+        let port = server.line().split_once(' ').unwrap().1.to_owned();
+        let mut client = Child::start(here(), &format!("connect 127.0.0.1:{port} 20 20"));
+        assert_eq!(client.words()[..2], ["established", "20"]);
+        server.kill();
+        client.say("part");
+        assert_eq!(client.line(), "parted 20");
+    });
+}
