@@ -13,6 +13,7 @@ use crate::cq::{Cq, WorkCompletion};
 use crate::error::PollError;
 use crate::events::AsyncEvents;
 use adverb_device::AsyncEvent;
+use adverb_rdmacm::{Event, EventQueue};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use tokio::io::Interest;
@@ -118,6 +119,52 @@ impl AsyncEventStream {
             }
             let mut ready = self.fd.readable().await?;
             if let Some(event) = self.events.try_get() {
+                return Ok(event);
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+/// Events of connection management that tasks wait for.
+#[derive(Debug)]
+pub struct AsyncEventQueue {
+    queue: EventQueue,
+    fd: AsyncFd<OwnedFd>,
+}
+
+impl AsyncEventQueue {
+    /// Lets tasks of the current runtime wait for events of `queue`.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors left.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(queue: EventQueue) -> io::Result<Self> {
+        let fd = queue.as_fd().try_clone_to_owned()?;
+        Ok(Self { queue, fd: register(fd)? })
+    }
+
+    /// The queue.
+    pub fn queue(&self) -> &EventQueue {
+        &self.queue
+    }
+
+    /// Waits for an event. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// The runtime is shutting down.
+    pub async fn next(&self) -> io::Result<Event> {
+        loop {
+            if let Some(event) = self.queue.try_next() {
+                return Ok(event);
+            }
+            let mut ready = self.fd.readable().await?;
+            if let Some(event) = self.queue.try_next() {
                 return Ok(event);
             }
             ready.clear_ready();

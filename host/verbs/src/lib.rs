@@ -93,6 +93,7 @@
 mod ah;
 mod attr;
 mod channel;
+pub mod cm;
 mod context;
 mod cq;
 mod error;
