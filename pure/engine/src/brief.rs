@@ -99,6 +99,7 @@ impl Brief {
             becn: false,
             dest_qp: self.dest_qp,
             ack_request: true,
+            keeps_early: false,
             psn,
         };
         let headers = Headers { bth, deth: None, xrceth: None, extension };

@@ -7,11 +7,13 @@
 //!
 //! Read IBTA Vol. 1 §9.7.5 (acknowledgements) and §9.9 (errors) before changing this file.
 
+use crate::arrived::Arrived;
 use crate::attributes::{RnrRetry, RtsAttributes};
+use crate::early::Hole;
 use crate::host::{Host, Landing};
 use crate::packetizer::Path;
 use crate::round_trip::RoundTrip;
-use crate::send_queue::{NOT_STARTED, SendQueue};
+use crate::send_queue::{Entry, NOT_STARTED, SendQueue};
 use crate::status::WcStatus;
 use crate::time::Time;
 use crate::work::RequestKind;
@@ -23,16 +25,22 @@ use adverb_wire::{Nak, Operation, Psn, Syndrome};
 pub(crate) enum Verdict {
     /// The oldest outstanding request has failed, and with it the queue pair.
     Fail(WcStatus),
+    /// Send the packets from one sequence number to before the other again, unless that was done less than
+    /// `late_ns` ago.
+    Fill { from: u64, to: u64, late_ns: u64 },
     /// A stray: nothing happened.
     Ignore,
     /// Send again from this sequence number, but not before `until`.
     Pause { from: u64, until: Time },
-    /// Send the packet with this sequence number and the last one again, so that the peer says where it is.
-    Probe { from: u64 },
+    /// Send the packet with this sequence number and the last one again, so that the peer says where it is; of data,
+    /// ask again for those from `from` to before `to`, if it is known where they end.
+    Probe { from: u64, to: Option<u64> },
     /// The window has moved, or not even that.
     Progress,
     /// Send again from this sequence number.
     Resend { from: u64 },
+    /// The packets before this sequence number may be missing, or only have been overtaken.
+    Suspect { to: u64 },
 }
 
 /// How often to send again before giving up.
@@ -65,8 +73,12 @@ pub(crate) struct Completer {
     trip: RoundTrip,
     /// When a probe is due, if nothing is acknowledged until then.
     probe_at: Option<Time>,
+    /// The packets before this sequence number are suspected to be missing: in place of a probe they are sent again.
+    suspected: u64,
     /// The clock was set when there was no room to emit anything.
     awaits_room: bool,
+    /// Data that came early and is kept: the peer's answers may overtake one another.
+    arrived: Arrived,
     /// A hole in the data for which they were asked again already, and when. Answers to the first attempt may
     /// still be on their way and show the same hole: it is not acted on again before an answer is late.
     known_hole: Option<(u64, Time)>,
@@ -75,6 +87,8 @@ pub(crate) struct Completer {
 /// How long to believe that answers which show a known hole belong to an earlier attempt, if no
 /// timeout decides that.
 const HOLE_PATIENCE_NS: u64 = 67_108_864;
+/// For this share of the shortest round trip a packet that is suspected to be missing may still come.
+const SUSPICION_SHARE: u64 = 2;
 
 impl Completer {
     pub(crate) fn new(path: &Path, attributes: &RtsAttributes) -> Self {
@@ -88,7 +102,9 @@ impl Completer {
             lossy: path.link.lossy,
             trip: RoundTrip::default(),
             probe_at: None,
+            suspected: 0,
             awaits_room: false,
+            arrived: Arrived::new(path.link.keeps_early),
             known_hole: None,
         }
     }
@@ -224,6 +240,60 @@ impl Completer {
         }
     }
 
+    /// Takes a report of a hole: everything before the packet with number `psn` has come, and much after the hole.
+    #[cold]
+    pub(crate) fn on_report(
+        &mut self,
+        psn: Psn,
+        hole: Hole,
+        sent: Sent,
+        queue: &mut SendQueue,
+        host: &mut impl Host,
+    ) -> Verdict {
+        let Some(sequence) = self.sequence(psn, sent.unacked_psn) else {
+            return Verdict::Ignore;
+        };
+        if sequence < self.unacked || sequence >= sent.top {
+            return Verdict::Ignore;
+        }
+        if self.retire_before(sequence, queue, host) == Retired::DataMissing {
+            return self.resend_around_known(sent.now);
+        }
+        let from = sequence + u64::from(hole.ahead);
+        let to = (from + u64::from(hole.packets)).min(sent.top);
+        match (from < to && !sent.paused, hole.suspected) {
+            (true, false) => Verdict::Fill { from, to, late_ns: self.trip.round_ns() },
+            (true, true) => Verdict::Suspect { to },
+            (false, _) => Verdict::Progress,
+        }
+    }
+
+    /// The packets before this sequence number may be missing: if they are not acknowledged soon, they are sent again.
+    pub(crate) fn suspect(&mut self, to: u64, now: Time) {
+        self.suspected = to;
+        self.hasten_probe(now);
+    }
+
+    /// Something seems to be missing, or was overtaken: it is waited for a little.
+    fn hasten_probe(&mut self, now: Time) {
+        let soon = now.plus_nanos(self.trip.base_ns() / SUSPICION_SHARE);
+        self.probe_at = self.probe_at.map(|at| at.min(soon));
+    }
+
+    /// Packets that were reported missing are sent again: the clock for a probe begins anew. Where packets get lost it
+    /// does not wait for a peer that may only not have been scheduled.
+    pub(crate) fn on_fill(&mut self, now: Time) {
+        self.trip.on_resend();
+        self.arm_probe(now);
+        self.await_fill(now);
+    }
+
+    /// Packets that were sent again are awaited no longer than a round trip takes.
+    pub(crate) fn await_fill(&mut self, now: Time) {
+        let soon = now.plus_nanos(self.trip.refill_after_ns());
+        self.probe_at = self.probe_at.map(|at| at.min(soon));
+    }
+
     /// Takes one packet that carries data for a READ or an atomic.
     pub(crate) fn on_data(
         &mut self,
@@ -243,7 +313,10 @@ impl Completer {
         // A response acknowledges all requests before its own.
         let retired = self.retire_before(sequence, queue, host);
         if retired == Retired::DataMissing || self.unacked != sequence {
-            return self.resend_around_known(sent.now);
+            return match self.arrived.has_room() {
+                true => self.on_early_data(sequence, operation, data, sent, queue, host),
+                false => self.resend_around_known(sent.now),
+            };
         }
         let index = queue.head();
         let Some(entry) = queue.get(index) else {
@@ -259,32 +332,70 @@ impl Completer {
             let _ = self.retire_before(sequence + 1, queue, host);
             return Verdict::Progress;
         }
-        let at = u32::try_from(sequence.saturating_sub(entry.start)).unwrap_or(u32::MAX);
-        let segment = entry.cutting.segment;
-        let offset = at.saturating_mul(segment);
-        let expected = match entry.request.kind {
-            RequestKind::Read { .. } => entry.request.len.saturating_sub(offset).min(segment),
-            RequestKind::CompareSwap { .. } | RequestKind::FetchAdd { .. } => 8,
-            RequestKind::Send { .. }
-            | RequestKind::SendInvalidate { .. }
-            | RequestKind::Write { .. }
-            | RequestKind::AtomicWrite { .. }
-            | RequestKind::LocalInvalidate { .. }
-            | RequestKind::BindWindow => 0,
-        };
-        let atomic = matches!(operation, Operation::AtomicAcknowledge);
-        let read = matches!(entry.request.kind, RequestKind::Read { .. });
-        // The bytes at a sequence number are the same whichever request asked for them, so FIRST,
-        // MIDDLE and LAST are not held against the peer; a wrong length is.
-        if atomic == read || usize::try_from(expected) != Ok(data.len()) {
-            return Verdict::Fail(WcStatus::BadResponse);
-        }
-        if host.scatter(Landing::Request(index), offset, data).is_err() {
-            return Verdict::Fail(WcStatus::LocalProtection);
+        if let Err(status) = land(sequence, operation, data, index, entry, host) {
+            return Verdict::Fail(status);
         }
         self.moved_to(sequence + 1);
         let _ = self.retire_before(sequence + 1, queue, host);
+        if !self.arrived.is_empty() {
+            self.absorb(queue, host);
+            return self.suspect_last(sent.top);
+        }
         Verdict::Progress
+    }
+
+    /// Takes data that came before data that should have come first: it is kept where it belongs. What seems lost is
+    /// asked for again.
+    #[cold]
+    fn on_early_data(
+        &mut self,
+        sequence: u64,
+        operation: Operation,
+        data: &[u8],
+        sent: Sent,
+        queue: &SendQueue,
+        host: &mut impl Host,
+    ) -> Verdict {
+        let Some((index, entry)) = queue.find(sequence) else {
+            return Verdict::Ignore;
+        };
+        if !matches!(entry.request.kind, RequestKind::Read { .. }) {
+            return self.resend_around_known(sent.now);
+        }
+        if !self.arrived.has(sequence) {
+            if let Err(status) = land(sequence, operation, data, index, entry, host) {
+                return Verdict::Fail(status);
+            }
+            self.arrived.note(sequence);
+        }
+        let late_ns = self.trip.late_after_ns();
+        match self.arrived.missing(self.unacked, sent.now, late_ns) {
+            Some((from, to)) => Verdict::Fill { from, to, late_ns },
+            None => self.suspect_last(sent.top),
+        }
+    }
+
+    /// What nothing more may follow that would tell whether it is lost is suspected to be.
+    fn suspect_last(&self, top: u64) -> Verdict {
+        match (self.arrived.first(), self.arrived.end()) {
+            (Some((to, _)), Some(end)) if end == top => Verdict::Suspect { to },
+            (_, _) => Verdict::Progress,
+        }
+    }
+
+    /// Data that has come early is next.
+    #[cold]
+    fn absorb(&mut self, queue: &mut SendQueue, host: &mut impl Host) {
+        while let Some((start, end)) = self.arrived.first() {
+            // Every request before an answered one was executed.
+            let _ = self.retire_before(start, queue, host);
+            if self.unacked < start {
+                break;
+            }
+            self.moved_to(end);
+            self.arrived.forget_first();
+            let _ = self.retire_before(end, queue, host);
+        }
     }
 
     /// The clock has run out, or has it? `None` if there is nothing to do.
@@ -297,9 +408,15 @@ impl Completer {
             return Some(self.resend_or_fail(self.unacked, now));
         }
         self.probe_at.filter(|at| *at <= now)?;
+        let (from, to) = (self.unacked, core::mem::take(&mut self.suspected).min(next));
+        if from < to {
+            self.arm_probe(now);
+            self.await_fill(now);
+            return Some(Verdict::Fill { from, to, late_ns: self.trip.round_ns() });
+        }
         self.trip.on_probe(self.unacked, next.saturating_sub(1));
         self.arm_probe(now);
-        Some(Verdict::Probe { from: self.unacked })
+        Some(Verdict::Probe { from, to: self.arrived.first().map(|(start, _)| start) })
     }
 
     /// Retires the requests at the head that were carried out without a packet.
@@ -375,8 +492,13 @@ impl Completer {
             true => since.plus_nanos(self.trip.late_after_ns()) <= now,
             false => false,
         };
-        match self.known_hole {
-            Some((hole, since)) if hole == self.unacked && !late(since) => {}
+        let known = self.known_hole.filter(|&(hole, _)| hole == self.unacked);
+        match known {
+            Some((_, since)) if !late(since) => {}
+            None if self.arrived.has_room() && self.probe_at.is_some() => {
+                self.known_hole = Some((self.unacked, now));
+                self.hasten_probe(now);
+            }
             Some(_) | None => return self.resend_or_fail(self.unacked, now),
         }
         if self.timeout_ns.is_none() && self.deadline.is_none() {
@@ -396,6 +518,42 @@ impl Completer {
         self.disarm(); // The pause is the clock now.
         Verdict::Pause { from, until }
     }
+}
+
+/// Puts the data of one packet where the request with this index wants it.
+#[inline]
+fn land(
+    sequence: u64,
+    operation: Operation,
+    data: &[u8],
+    index: u64,
+    entry: &Entry,
+    host: &mut impl Host,
+) -> Result<(), WcStatus> {
+    let at = u32::try_from(sequence.saturating_sub(entry.start)).unwrap_or(u32::MAX);
+    let segment = entry.cutting.segment;
+    let offset = at.saturating_mul(segment);
+    let expected = match entry.request.kind {
+        RequestKind::Read { .. } => entry.request.len.saturating_sub(offset).min(segment),
+        RequestKind::CompareSwap { .. } | RequestKind::FetchAdd { .. } => 8,
+        RequestKind::Send { .. }
+        | RequestKind::SendInvalidate { .. }
+        | RequestKind::Write { .. }
+        | RequestKind::AtomicWrite { .. }
+        | RequestKind::LocalInvalidate { .. }
+        | RequestKind::BindWindow => 0,
+    };
+    let atomic = matches!(operation, Operation::AtomicAcknowledge);
+    let read = matches!(entry.request.kind, RequestKind::Read { .. });
+    // The bytes at a sequence number are the same whichever request asked for them, so FIRST,
+    // MIDDLE and LAST are not held against the peer; a wrong length is.
+    if atomic == read || usize::try_from(expected) != Ok(data.len()) {
+        return Err(WcStatus::BadResponse);
+    }
+    if host.scatter(Landing::Request(index), offset, data).is_err() {
+        return Err(WcStatus::LocalProtection);
+    }
+    Ok(())
 }
 
 /// What the requester has to say for an acknowledgement to make sense.

@@ -29,6 +29,7 @@
 
 extern crate alloc;
 
+mod arrived;
 mod assembler;
 mod attributes;
 mod brief;
@@ -37,6 +38,7 @@ mod connected;
 mod counters;
 mod cutting;
 mod datagram;
+mod early;
 mod host;
 mod link;
 mod marked;
@@ -65,6 +67,7 @@ pub use attributes::{
 };
 pub use brief::Brief;
 pub use counters::QpCounters;
+pub use early::EarlyBudget;
 pub use host::{
     AccessError, AtomicOp, EmitError, FetchError, GRH_LEN, Host, Invalidator, Landing, LocalError,
     NoReceive, Payload, Range, Reach, Receive, ReceiveDone, SendDone, Target,

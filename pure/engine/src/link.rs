@@ -17,6 +17,9 @@ pub struct Capabilities {
     /// Packets of one length travel together, as a train, for less than each by itself: WRITEs and short READs
     /// are cut into messages of one packet, whose lengths are equal.
     pub trains: bool,
+    /// Requests that arrive early are kept, and a peer that does so too is sent again only what is missing. For
+    /// reliable connections.
+    pub keeps_early: bool,
 }
 
 impl Capabilities {
@@ -28,7 +31,8 @@ impl Capabilities {
         eager: false,
         lossy: true,
         trains: false,
+        keeps_early: false,
     };
-    /// Those of a network that takes packets of one length in trains.
-    pub const TRAINS: Self = Self { trains: true, ..Self::PACKETS };
+    /// Those of a network that takes packets of one length in trains, and may reorder them.
+    pub const TRAINS: Self = Self { trains: true, keeps_early: true, ..Self::PACKETS };
 }

@@ -24,6 +24,8 @@ pub(crate) struct Path {
     pub(crate) pkey_index: u16,
     pub(crate) mtu: Segment,
     pub(crate) link: Capabilities,
+    /// Packets say that early ones are kept, or known to be: [`Bth::keeps_early`].
+    pub(crate) keeps_early: bool,
 }
 
 /// One packet of a request.
@@ -54,6 +56,7 @@ impl Path {
             becn: false,
             dest_qp: self.remote,
             ack_request: false,
+            keeps_early: self.keeps_early,
             psn,
         };
         Some(Headers { bth, deth: None, xrceth: None, extension })

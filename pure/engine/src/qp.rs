@@ -13,6 +13,7 @@ pub use brief::{Briefs, Origin, Planned};
 use crate::attributes::{Gid, Settings};
 use crate::completer::{Completer, Sent, Verdict};
 use crate::counters::QpCounters;
+use crate::early::{EarlyBudget, Hole};
 use crate::host::{Host, Payload, ReceiveDone};
 use crate::link::Capabilities;
 use crate::marked::Marked;
@@ -25,7 +26,9 @@ use crate::status::{Processing, QpEvent, QpState, WcOpcode, WcStatus};
 use crate::time::Time;
 use crate::transport::{QpType, allowed};
 use crate::work::{PostError, Request, To};
-use adverb_wire::{Extension, Operation, Packet, PathMtu, Pkey, Qpn, Transport};
+use adverb_wire::{
+    Aeth, Extension, Nak, Operation, Packet, PathMtu, Pkey, Qpn, Syndrome, Transport,
+};
 
 /// What a queue pair is made with. `struct ibv_qp_init_attr`, as far as the transport knows it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -71,6 +74,8 @@ pub struct Qp {
     link: Capabilities,
     /// Packets of the peer's come marked, and it is to be told.
     marks: Marked,
+    /// Bytes of requests that come early.
+    budget: EarlyBudget,
     counters: QpCounters,
 }
 
@@ -108,6 +113,7 @@ impl Qp {
             requests_first: false,
             link: Capabilities::PACKETS,
             marks: Marked::default(),
+            budget: EarlyBudget::default(),
             counters: QpCounters::default(),
         }
     }
@@ -295,7 +301,17 @@ impl Qp {
         let operation = bth.opcode.operation();
         let queue = &mut self.queue;
         let head = queue.head();
+        if bth.keeps_early && !requester.knows_of_keeping() {
+            requester.learn_of_keeping();
+        }
         let verdict = match packet.headers.extension {
+            Extension::Aeth(Aeth {
+                syndrome: syndrome @ Syndrome::Nak(Nak::SequenceError),
+                msn,
+            }) if bth.keeps_early => {
+                self.counters.note_syndrome(syndrome);
+                completer.on_report(bth.psn, Hole::from_msn(msn), sent, queue, host)
+            }
             Extension::Aeth(aeth) if operation == Operation::Acknowledge => {
                 self.counters.note_syndrome(aeth.syndrome);
                 completer.on_ack(bth.psn, aeth.syndrome, sent, queue, host)
@@ -359,6 +375,14 @@ impl Qp {
         };
         match verdict {
             Verdict::Ignore | Verdict::Progress => {}
+            Verdict::Fill { from, to, late_ns } => {
+                if requester.fill(from, to, late_ns, now) {
+                    requester.on_loss(completer.unacked());
+                    completer.on_fill(now);
+                } else {
+                    completer.await_fill(now);
+                }
+            }
             Verdict::Resend { from } => {
                 self.counters.completer_retry_err += 1;
                 requester.on_loss(completer.unacked());
@@ -372,10 +396,11 @@ impl Qp {
                 requester.rewind(from, &self.queue);
                 requester.pause(until);
             }
-            Verdict::Probe { from } => {
+            Verdict::Probe { from, to } => {
                 self.counters.probes += 1;
-                requester.probe(from, &self.queue);
+                requester.probe(from, to, now, &self.queue);
             }
+            Verdict::Suspect { to } => completer.suspect(to, now),
             Verdict::Fail(status) => self.fail_oldest(status, host),
         }
     }
@@ -568,7 +593,8 @@ impl Qp {
         };
         requester.on_timer(now);
         if let Some(verdict) = completer.on_timer(requester.next(), requester.top(), now) {
-            self.counters.ack_timeout += u64::from(!matches!(verdict, Verdict::Probe { .. }));
+            let early = matches!(verdict, Verdict::Probe { .. } | Verdict::Fill { .. });
+            self.counters.ack_timeout += u64::from(!early);
             self.obey(verdict, now, host);
         }
     }

@@ -54,8 +54,10 @@ pub(crate) struct Requester {
     /// Packets emitted since one asked for an acknowledgement.
     unasked: u32,
     paused_until: Option<Time>,
-    /// Packets to be emitted again, before any others.
-    again: VecDeque<u64>,
+    /// Packets to be emitted again, before any others: from one sequence number to before the other.
+    again: VecDeque<(u64, u64)>,
+    /// Packets that were reported missing and emitted again, and when: no more than [`FILLS_MAX`].
+    fills: VecDeque<(u64, u64, Time)>,
     /// The request at the cursor failed here, like this; nothing more is emitted.
     broken: Option<WcStatus>,
     /// Requests that have not begun have to wait.
@@ -79,6 +81,7 @@ impl Requester {
             unasked: 0,
             paused_until: None,
             again: VecDeque::new(),
+            fills: VecDeque::new(),
             broken: None,
             held: false,
             reached: 0,
@@ -93,7 +96,7 @@ impl Requester {
 
     /// Changes where packets go.
     pub(crate) fn set_path(&mut self, path: Path) {
-        self.path = path;
+        self.path = Path { keeps_early: self.path.keeps_early, ..path };
     }
 
     /// Makes requests that have not begun wait, or lets them begin.
@@ -456,6 +459,9 @@ impl Requester {
         while self.reads.front().is_some_and(|&end| end <= unacked) {
             self.reads.pop_front();
         }
+        while self.fills.front().is_some_and(|&(_, end, _)| end <= unacked) {
+            self.fills.pop_front();
+        }
         // A request without a packet may have ended before the cursor has come past it again.
         self.cursor = self.cursor.max(queue.head());
         // After a rewind, acknowledgements of the first attempt may overtake the second.
@@ -469,27 +475,43 @@ impl Requester {
     /// had any more is left to the ACK time-out.
     #[cold]
     fn transmit_again(&mut self, unacked: u64, queue: &SendQueue, host: &mut impl Host) -> bool {
-        while let Some(&sequence) = self.again.front() {
-            if sequence >= unacked && sequence < self.next {
+        while let Some((from, to)) = self.again.pop_front() {
+            let (mut from, to) = (from.max(unacked), to.min(self.next));
+            while from < to {
                 if !host.room() {
+                    self.again.push_front((from, to));
                     return false;
                 }
-                self.emit_again(sequence, queue, host);
+                from += self.emit_again(from, to, queue, host).unwrap_or(1);
             }
-            self.again.pop_front();
         }
         true
     }
 
-    /// Emits the packet with this sequence number again, or asks again for the data from there on.
-    fn emit_again(&mut self, sequence: u64, queue: &SendQueue, host: &mut impl Host) -> Option<()> {
+    /// Emits the packet with this sequence number again, or asks again for the data from there to before `to`; returns
+    /// how many sequence numbers that are.
+    fn emit_again(
+        &mut self,
+        sequence: u64,
+        to: u64,
+        queue: &SendQueue,
+        host: &mut impl Host,
+    ) -> Option<u64> {
         let (index, entry) = queue.find(sequence)?;
         let at = u32::try_from(sequence - entry.start).ok()?;
         if entry.lent {
             return None;
         }
+        let mut numbers = 1;
         let (headers, payload) = if entry.request.kind.awaits_data() {
             let packets = self.piece(at, &entry.cutting);
+            // A part of a piece is asked for only where it is known that the peer answers that.
+            let wanted = match self.path.keeps_early {
+                true => u32::try_from(to - sequence).unwrap_or(packets),
+                false => packets,
+            };
+            let packets = packets.min(wanted);
+            numbers = u64::from(packets);
             let (operation, extension) = self.question(at, packets, entry)?;
             let mut headers = self.path.headers(operation, self.psn(sequence), 0, extension)?;
             headers.xrceth = entry.request.to.xrceth();
@@ -499,19 +521,62 @@ impl Requester {
             (cut.headers, cut.payload)
         };
         let bth = Bth { ack_request: true, ..headers.bth };
-        host.emit(&Headers { bth, ..headers }, payload, None).ok()
+        host.emit(&Headers { bth, ..headers }, payload, None).ok()?;
+        Some(numbers)
     }
 
     /// Sends this packet and the last one again: the first fills a hole of which the peer has told once, the
-    /// other shows the peer the next one.
-    pub(crate) fn probe(&mut self, first: u64, queue: &SendQueue) {
+    /// other shows the peer the next one. Of data, asks again for what is missing before `to`, or a whole piece.
+    pub(crate) fn probe(&mut self, first: u64, to: Option<u64>, now: Time, queue: &SendQueue) {
         let last = self.next.saturating_sub(1).max(first);
-        let data = queue.find(last).is_some_and(|(_, entry)| !entry.request.kind.awaits_data());
+        let asks = |sequence| {
+            queue.find(sequence).is_some_and(|(_, entry)| entry.request.kind.awaits_data())
+        };
+        let to = match asks(first) {
+            true => to.unwrap_or(self.next),
+            false => first + 1,
+        };
         self.again.clear();
-        self.again.push_back(first);
-        if last > first && data {
-            self.again.push_back(last);
+        self.again.push_back((first, to.min(first + u64::from(self.window.read_packets_max()))));
+        if last > first && !asks(last) {
+            self.again.push_back((last, last + 1));
         }
+        self.note_fill(first, to, now);
+    }
+
+    /// The peer knows what to do with requests that come early: [`Bth::keeps_early`].
+    #[cold]
+    pub(crate) fn learn_of_keeping(&mut self) {
+        self.path.keeps_early = self.path.link.keeps_early;
+    }
+
+    /// Requests say that they may be kept if they come early.
+    #[inline]
+    pub(crate) fn knows_of_keeping(&self) -> bool {
+        self.path.keeps_early
+    }
+
+    /// Sends packets that were reported missing again, if nothing of them was sent again in the last `late_ns`
+    /// nanoseconds; true if so.
+    pub(crate) fn fill(&mut self, from: u64, to: u64, late_ns: u64, now: Time) -> bool {
+        let to = to.min(self.next);
+        let recent = |&(start, end, at): &(u64, u64, Time)| {
+            start < to && from < end && now < at.plus_nanos(late_ns)
+        };
+        if from >= to || self.fills.iter().any(recent) {
+            return false;
+        }
+        self.note_fill(from, to, now);
+        self.again.push_back((from, to));
+        true
+    }
+
+    /// Remembers what was sent again, and when.
+    fn note_fill(&mut self, from: u64, to: u64, now: Time) {
+        if self.fills.len() >= FILLS_MAX {
+            self.fills.pop_front();
+        }
+        self.fills.push_back((from, to, now));
     }
 
     /// A round trip has ended that took so many nanoseconds; the shortest one took `base_ns`.
@@ -535,6 +600,7 @@ impl Requester {
         self.next = to;
         self.unasked = 0;
         self.again.clear();
+        self.fills.clear();
         while self.reads.back().is_some_and(|&end| end > to) {
             self.reads.pop_back();
         }
@@ -565,6 +631,9 @@ impl Requester {
         }
     }
 }
+
+/// Reports of missing packets that are remembered.
+const FILLS_MAX: usize = 64;
 
 /// Carries out a request that never becomes a packet.
 pub(crate) fn run_locally(

@@ -14,6 +14,7 @@ use crate::assembler::{Assembler, INVALID, Refusal, check_remote, range_of};
 use crate::attributes::{Access, RtrAttributes};
 use crate::brief::Brief;
 use crate::counters::QpCounters;
+use crate::early::{Early, EarlyBudget, Keeping};
 use crate::host::{AtomicOp, Host, Payload};
 use crate::packetizer::Path;
 use crate::status::QpEvent;
@@ -82,6 +83,8 @@ pub(crate) struct Responder {
     owed: Owed,
     /// There was no room for the acknowledgement that is owed: it goes before requests, next time.
     overdue: bool,
+    /// Requests that came before their turn.
+    early: Early,
 }
 
 impl Responder {
@@ -97,7 +100,13 @@ impl Responder {
             replies: Replies::new(path, usize::from(attributes.max_dest_rd_atomic)),
             owed: Owed::Nothing,
             overdue: false,
+            early: Early::default(),
         }
+    }
+
+    /// Requests that come early take memory from this budget.
+    pub(crate) fn with_budget(self, budget: &EarlyBudget) -> Self {
+        Self { early: Early::new(budget.clone()), ..self }
     }
 
     /// How far it has come.
@@ -110,6 +119,7 @@ impl Responder {
     pub(crate) fn resume(&mut self, standing: Standing, host: &mut impl Host) {
         self.assembler.forget(host);
         self.forget_debts();
+        self.early.clear();
         self.refused = false;
         (self.expected, self.msn) = (standing.expected, standing.msn);
     }
@@ -132,8 +142,8 @@ impl Responder {
 
     /// Changes where packets go.
     pub(crate) fn set_path(&mut self, path: Path) {
-        self.path = path;
-        self.replies.set_path(path);
+        self.path = Path { keeps_early: self.path.keeps_early, ..path };
+        self.replies.set_path(self.path);
     }
 
     /// Changes how long the peer is told to wait when no receive is posted.
@@ -157,7 +167,7 @@ impl Responder {
         let ahead = bth.psn.since(self.expected);
         if ahead > 0 {
             counters.out_of_seq_request += 1;
-            self.on_gap(bth.psn);
+            self.on_early(packet);
             return Served::Fine;
         }
         if ahead < 0 {
@@ -168,10 +178,43 @@ impl Responder {
         match self.execute(packet, counters, host) {
             Ok(packets) => {
                 self.on_executed(bth, packets);
-                Served::Fine
+                match self.early.is_empty() {
+                    true => Served::Fine,
+                    false => self.serve_early(counters, host),
+                }
             }
             Err(refusal) => self.refuse(refusal, counters, host),
         }
+    }
+
+    /// Keeps a packet that others are missing before, if the peer knows that it may be kept.
+    #[cold]
+    fn on_early(&mut self, packet: &Packet<'_>) {
+        let bth = &packet.headers.bth;
+        if !bth.keeps_early || !self.path.keeps_early || self.refused {
+            return self.on_gap(bth.psn);
+        }
+        let span = self.span(packet);
+        match self.early.keep(packet, span, self.expected) {
+            Keeping::Kept => {}
+            Keeping::Known if bth.ack_request => self.early.ask(),
+            Keeping::Known => {}
+            Keeping::NoRoom => self.on_gap(bth.psn),
+        }
+    }
+
+    /// Serves the requests that came early and have their turn now.
+    #[cold]
+    fn serve_early(&mut self, counters: &mut QpCounters, host: &mut impl Host) -> Served {
+        while let Some(kept) = self.early.next(self.expected) {
+            match self.execute(&kept.packet(), counters, host) {
+                Ok(packets) => self.on_executed(&kept.packet().headers.bth, packets),
+                Err(refusal) => return self.refuse(refusal, counters, host),
+            }
+            self.early.reuse(kept);
+        }
+        self.early.on_filled();
+        Served::Fine
     }
 
     /// The next packet is this one, and nothing unusual is going on.
@@ -210,13 +253,13 @@ impl Responder {
     /// What is owed, if anything, is an acknowledgement that can ride on a request.
     #[inline]
     pub(crate) fn owes_little(&self) -> bool {
-        matches!(self.owed, Owed::Nothing | Owed::Ack) && !self.owes_data()
+        matches!(self.owed, Owed::Nothing | Owed::Ack) && !self.owes_data() && !self.early.is_due()
     }
 
     /// What is owed is an acknowledgement of what went well.
     #[inline]
     pub(crate) fn owes_plain_ack(&self) -> bool {
-        matches!(self.owed, Owed::Ack)
+        matches!(self.owed, Owed::Ack) && !self.early.is_due()
     }
 
     /// The number up to which everything was executed, if that is owed and nothing else.
@@ -284,6 +327,7 @@ impl Responder {
         counters: &mut QpCounters,
         host: &mut impl Host,
     ) -> Served {
+        self.early.clear(); // The peer goes back to what is refused, or gives up.
         match refusal {
             Refusal::Lost => {
                 self.assembler.forget(host);
@@ -390,6 +434,9 @@ impl Responder {
     /// A request that was served before: the answer got lost, or the network made a copy.
     fn on_duplicate(&mut self, packet: &Packet<'_>, host: &impl Host) {
         let bth = &packet.headers.bth;
+        if bth.ack_request {
+            self.early.ask();
+        }
         match (bth.opcode.operation(), packet.headers.extension) {
             (Operation::ReadRequest, Extension::Reth(reth)) => {
                 self.repeat_read(bth.psn, reth, host)
@@ -435,6 +482,7 @@ impl Responder {
     pub(crate) fn forget_debts(&mut self) {
         self.replies.clear();
         self.owed = Owed::Nothing;
+        self.early.clear();
     }
 
     /// There is something to emit besides an acknowledgement.
@@ -444,7 +492,7 @@ impl Responder {
 
     /// There is an acknowledgement to emit.
     pub(crate) fn owes_ack(&self) -> bool {
-        !matches!(self.owed, Owed::Nothing)
+        !matches!(self.owed, Owed::Nothing) || self.early.is_due()
     }
 
     /// Emits the responses that are owed, and an acknowledgement that is overdue, as far as the host has
@@ -477,6 +525,9 @@ impl Responder {
         if self.overdue {
             return;
         }
+        if self.early.is_due() && self.report_holes(host) {
+            return;
+        }
         let (psn, syndrome) = match self.owed {
             Owed::Nothing => return,
             Owed::Ack | Owed::Written => (self.expected.minus(1), Syndrome::ACK),
@@ -496,9 +547,39 @@ impl Responder {
         };
         self.owed = Owed::Nothing;
         let aeth = Aeth { syndrome, msn: self.msn };
-        if let Some(headers) = self.path.headers(operation, psn, 0, Extension::Aeth(aeth)) {
+        if let Some(mut headers) = self.path.headers(operation, psn, 0, Extension::Aeth(aeth)) {
+            headers.bth.keeps_early &= matches!(syndrome, Syndrome::Ack { .. });
             let _ = host.emit(&headers, Payload::None, None); // Cannot fail: there is room, and no payload.
         }
+    }
+
+    /// Reports what is missing, as far as the host has room; true if that says all that is owed.
+    #[cold]
+    fn report_holes(&mut self, host: &mut impl Host) -> bool {
+        let mut told = false;
+        for hole in self.early.report(self.expected) {
+            if !host.room() {
+                break; // The rest is told with the next report.
+            }
+            let aeth = Aeth { syndrome: Syndrome::Nak(Nak::SequenceError), msn: hole.to_msn() };
+            let extension = Extension::Aeth(aeth);
+            let headers = self.path.headers(Operation::Acknowledge, self.expected, 0, extension);
+            if let Some(headers) = headers {
+                let _ = host.emit(&headers, Payload::None, None); // Cannot fail, as above.
+                told = true;
+            }
+        }
+        match self.owed {
+            Owed::Ack | Owed::AckUpTo(_) if told => self.owed = Owed::Nothing,
+            Owed::Nothing
+            | Owed::Ack
+            | Owed::AckUpTo(_)
+            | Owed::Written
+            | Owed::NotReady
+            | Owed::Gap { .. }
+            | Owed::Refusal(..) => {}
+        }
+        matches!(self.owed, Owed::Nothing) || !host.room()
     }
 }
 

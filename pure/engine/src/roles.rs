@@ -8,6 +8,7 @@ use crate::completer::Completer;
 use crate::connected::ConnectedResponder;
 use crate::counters::QpCounters;
 use crate::datagram::DatagramResponder;
+use crate::early::EarlyBudget;
 use crate::host::Host;
 use crate::packetizer::Path;
 use crate::requester::Requester;
@@ -28,12 +29,21 @@ pub(crate) enum Receiver {
 
 impl Receiver {
     /// `None` for a queue pair that serves nobody.
-    pub(crate) fn new(kind: QpType, path: Path, settings: &Settings) -> Option<Self> {
+    pub(crate) fn new(
+        kind: QpType,
+        path: Path,
+        settings: &Settings,
+        budget: &EarlyBudget,
+    ) -> Option<Self> {
         let (access, rtr) = (settings.access, settings.rtr());
         match kind {
-            QpType::Rc | QpType::XrcTarget => {
-                Some(Self::Reliable(Responder::new(path, access, &rtr)))
+            QpType::Rc => {
+                let path = Path { keeps_early: path.link.keeps_early, ..path };
+                let responder = Responder::new(path, access, &rtr);
+                Some(Self::Reliable(responder.with_budget(budget)))
             }
+            // Others may have a turn between its packets: `deputy.rs`.
+            QpType::XrcTarget => Some(Self::Reliable(Responder::new(path, access, &rtr))),
             QpType::Uc => Some(Self::Connected(ConnectedResponder::new(path, access, &rtr))),
             QpType::Ud => Some(Self::Datagram(DatagramResponder::new(path, settings.qkey))),
             QpType::XrcInitiator => None,

@@ -96,15 +96,27 @@ impl RoundTrip {
         self.base_ns = nanos.min(self.base_ns + self.base_ns / Self::BASE_DRIFT);
     }
 
-    /// After this long, in nanoseconds, an answer is late.
-    pub(crate) fn late_after_ns(&self) -> u64 {
+    /// The shortest round trip of late, in nanoseconds.
+    pub(crate) fn base_ns(&self) -> u64 {
+        self.base_ns
+    }
+
+    /// How long a round trip may take, in nanoseconds.
+    pub(crate) fn round_ns(&self) -> u64 {
         match self.smoothed_ns {
             0 => Self::WAIT_FIRST_NS,
-            smoothed => {
-                let margin = (4 * self.variation_ns).max(smoothed / 4);
-                (smoothed + margin).max(Self::WAIT_MIN_NS)
-            }
+            smoothed => smoothed + (4 * self.variation_ns).max(smoothed / 4),
         }
+    }
+
+    /// After this long, in nanoseconds, an answer is late.
+    pub(crate) fn late_after_ns(&self) -> u64 {
+        self.round_ns().max(Self::WAIT_MIN_NS)
+    }
+
+    /// After this long without progress, in nanoseconds, what was sent again may be lost again.
+    pub(crate) fn refill_after_ns(&self) -> u64 {
+        self.round_ns() << self.probes
     }
 
     /// After this long without progress, in nanoseconds, a probe is due.

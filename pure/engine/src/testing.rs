@@ -37,6 +37,7 @@ pub(crate) const PATH: Path = Path {
     pkey_index: 0,
     mtu: Segment::of(MTU),
     link: Capabilities::PACKETS,
+    keeps_early: false,
 };
 
 /// The longest payload of a packet over [`SHARED_MEMORY`].
@@ -49,6 +50,7 @@ pub(crate) const SHARED_MEMORY: Capabilities = Capabilities {
     eager: true,
     lossy: false,
     trains: false,
+    keeps_early: false,
 };
 
 pub(crate) const INIT: InitAttributes = InitAttributes { pkey: Pkey::DEFAULT, access: Access::ALL };
@@ -306,6 +308,7 @@ pub(crate) fn headers(operation: Operation, at: i32, extension: Extension, len: 
         becn: false,
         dest_qp: Qpn::new(0x11),
         ack_request: false,
+        keeps_early: false,
         psn: FIRST.plus(at),
     };
     Headers { bth, deth: None, xrceth: None, extension }

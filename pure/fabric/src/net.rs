@@ -208,7 +208,9 @@ impl Net {
             refused_datagrams: 0,
         };
         let mut qp = Qp::new(options);
-        qp.set_link(Capabilities { trains: setup.trains, ..Capabilities::PACKETS });
+        let [first, second] = setup.keeps_early;
+        let (trains, keeps_early) = (setup.trains, if me < peer { first } else { second });
+        qp.set_link(Capabilities { trains, keeps_early, ..Capabilities::PACKETS });
         let states = [QpState::Init, QpState::Rtr, QpState::Rts];
         let last = if setup.in_init { 1 } else { states.len() };
         for to in states.into_iter().take(last) {

@@ -40,6 +40,8 @@ pub struct Setup {
     pub max_dest_rd_atomic: u8,
     /// Messages are cut into packets of one length, that travel together.
     pub trains: bool,
+    /// Requests that come early are kept, by A and by B.
+    pub keeps_early: [bool; 2],
     /// Packets under way at once.
     pub window_packets: u32,
     /// What the queue pairs allow their peers.
@@ -73,6 +75,7 @@ impl Default for Setup {
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
             trains: false,
+            keeps_early: [false; 2],
             window_packets: 64,
             qp_access: Access::ALL,
             region_access: Access::ALL,

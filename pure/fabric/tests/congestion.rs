@@ -106,6 +106,21 @@ fn an_incast_of_64_fills_the_line_evenly() {
     }
 }
 
+/// Goal: where nothing marks, and what comes after a lost packet is kept, the line carries little twice.
+#[test]
+fn an_incast_of_64_that_keeps_what_comes_early_fills_the_line_without_marks() {
+    for queue_bytes in [4 << 20, 1 << 20] {
+        let bottleneck = Bottleneck { bits_per_second: LINE, queue_bytes, mark_bytes: u64::MAX };
+        let setup = Setup { keeps_early: [true; 2], trains: true, ..setup() };
+        let mut incast = Incast::new(64, &setup, bottleneck, write);
+        incast.run(20 * MILLISECOND);
+        let shares = incast.run(100 * MILLISECOND);
+        let (share, jain) = (share(&shares, 100 * MILLISECOND), jain(&shares));
+        println!("queue {queue_bytes}: {share} thousandths, Jain {jain}, {:?}", incast.passage());
+        assert!(share >= 900 && jain >= 900, "{share} thousandths of the line, Jain {jain}");
+    }
+}
+
 /// Goal: where the queue is short and nothing marks, so that going back wastes what was sent, no queue pair starves.
 #[test]
 fn an_incast_at_a_short_queue_does_not_collapse() {

@@ -8,12 +8,14 @@
 //!     +-+-+-----------+-+-+---+-------+-------------------------------+
 //!  4  |F|B| reserved  |           destination queue pair              |
 //!     +-+-+-----------+-----------------------------------------------+
-//!  8  |A|  reserved   |           packet sequence number              |
-//!     +-+-------------+-----------------------------------------------+
+//!  8  |A|K| reserved  |           packet sequence number              |
+//!     +-+-+-----------+-----------------------------------------------+
 //! ```
 //!
 //! S solicited event, M migrated, F and B forward and backward congestion notification, A
-//! acknowledge request. Parsing ignores the reserved bits, and emitting clears them.
+//! acknowledge request. K is a reserved bit that only Adverb sets: in acknowledgements it says that the responder
+//! keeps requests that arrive early, in requests that the requester knows. Other receivers ignore it, as they have
+//! to. Parsing ignores the reserved bits, and emitting clears them.
 //!
 //! Read IBTA Vol. 1 §9.2 before changing this file.
 
@@ -45,6 +47,9 @@ pub struct Bth {
     pub dest_qp: Qpn,
     /// The responder should acknowledge this packet.
     pub ack_request: bool,
+    /// Of an acknowledgement: the responder keeps requests that arrive early, so that only missing ones have to be
+    /// sent again. Of a request: the requester knows that.
+    pub keeps_early: bool,
     /// The packet's place in the stream, or the one that an answer answers.
     pub psn: Psn,
 }
@@ -77,6 +82,7 @@ impl Bth {
             becn: ecn & BECN != 0,
             dest_qp: Qpn::new(u32::from_be_bytes([0, q0, q1, q2])),
             ack_request: ack & ACK_REQUEST != 0,
+            keeps_early: ack & KEEPS_EARLY != 0,
             psn: Psn::new(u32::from_be_bytes([0, p0, p1, p2])),
         };
         Ok((bth, rest))
@@ -89,7 +95,7 @@ impl Bth {
             | bit(self.migrated, MIGRATED)
             | (self.pad.bits() << PAD_SHIFT);
         let ecn = bit(self.fecn, FECN) | bit(self.becn, BECN);
-        let ack = bit(self.ack_request, ACK_REQUEST);
+        let ack = bit(self.ack_request, ACK_REQUEST) | bit(self.keeps_early, KEEPS_EARLY);
         let [k0, k1] = self.pkey.0.to_be_bytes();
         let [_, q0, q1, q2] = self.dest_qp.get().to_be_bytes();
         let [_, p0, p1, p2] = self.psn.get().to_be_bytes();
@@ -108,13 +114,14 @@ const TVER: u8 = 0x0f;
 const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 const ACK_REQUEST: u8 = 0x80;
+const KEEPS_EARLY: u8 = 0x40;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Operation, Transport};
 
-    const BYTES: [u8; 12] = [0x64, 0xb0, 0x12, 0x34, 0x40, 1, 2, 3, 0x80, 0xab, 0xcd, 0xef];
+    const BYTES: [u8; 12] = [0x64, 0xb0, 0x12, 0x34, 0x40, 1, 2, 3, 0xc0, 0xab, 0xcd, 0xef];
 
     #[test]
     fn every_field_is_where_the_book_draws_it() {
@@ -128,6 +135,7 @@ mod tests {
             becn: true,
             dest_qp: Qpn::new(0x01_0203),
             ack_request: true,
+            keeps_early: true,
             psn: Psn::new(0xab_cdef),
         };
         assert_eq!(Bth::parse(&BYTES), Ok((expected, &[][..])));
@@ -138,7 +146,7 @@ mod tests {
     fn reserved_bits_are_ignored_and_cleared() {
         let mut bytes = BYTES;
         bytes[4] |= 0x3f;
-        bytes[8] |= 0x7f;
+        bytes[8] |= 0x3f;
         assert_eq!(Bth::parse(&bytes).unwrap().0.emit(), BYTES);
     }
 

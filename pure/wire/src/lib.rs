@@ -26,6 +26,7 @@
 //!     becn: false,
 //!     dest_qp: Qpn::new(0x12),
 //!     ack_request: true,
+//!     keeps_early: false,
 //!     psn: Psn::new(0xff_ffff),
 //! };
 //! let headers = Headers { bth, deth: None, xrceth: None, extension: Extension::None };

@@ -14,10 +14,10 @@ fn any_opcode() -> impl Strategy<Value = Opcode> {
 }
 
 fn any_bth() -> impl Strategy<Value = Bth> {
-    let flags = any::<[bool; 5]>();
+    let flags = any::<[bool; 6]>();
     let numbers = any::<(u16, u32, u32)>();
     (any_opcode(), flags, numbers).prop_map(|(opcode, flags, (pkey, dest_qp, psn))| {
-        let [solicited, migrated, fecn, becn, ack_request] = flags;
+        let [solicited, migrated, fecn, becn, ack_request, keeps_early] = flags;
         Bth {
             opcode,
             solicited,
@@ -28,6 +28,7 @@ fn any_bth() -> impl Strategy<Value = Bth> {
             becn,
             dest_qp: Qpn::new(dest_qp),
             ack_request,
+            keeps_early,
             psn: Psn::new(psn),
         }
     })

@@ -22,7 +22,7 @@ use crate::registry::letter::Letter;
 use crate::registry::relay::{Passed, Relay};
 use crate::registry::{DomainClaim, DomainName, Member, Registry, SlotId};
 use crate::sync::Mutex;
-use adverb_engine::{Gid, Time};
+use adverb_engine::{EarlyBudget, Gid, Time};
 use adverb_sys::clock;
 use adverb_wire::{Marks, Qpn};
 use std::collections::HashMap;
@@ -41,6 +41,8 @@ pub(crate) struct Links {
     /// Other devices of this host may have lanes to this one.
     pub(crate) lends: bool,
     pub(crate) lanes: Mutex<HashMap<SlotId, Arc<Lane>>>,
+    /// Bytes of requests that come early, of all queue pairs.
+    pub(crate) early: EarlyBudget,
 }
 
 impl Links {

@@ -276,7 +276,8 @@ impl Port {
         let number = self.take_number()?;
         let unclaimed = || io::Error::other("a queue pair number that was never claimed");
         let place = self.table.place_of(number).ok_or_else(unclaimed)?;
-        let inner = QpInner::new(number, config, self.links.device.active_mtu());
+        let mut inner = QpInner::new(number, config, self.links.device.active_mtu());
+        inner.engine.set_early_budget(&self.links.early);
         // Before anybody can learn of it, and connect.
         if inner.takes_packets_alone()
             && let Some(word) = self.links.commons.shelf().qp(number)

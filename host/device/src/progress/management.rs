@@ -217,6 +217,7 @@ fn headers(psn: Psn) -> Headers {
             becn: false,
             dest_qp: Qpn::GSI,
             ack_request: false,
+            keeps_early: false,
             psn,
         },
         deth: Some(Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI }),

@@ -46,7 +46,7 @@ use crate::registry::ledger::Ledger;
 use crate::registry::relay::{Passed, Relay};
 use crate::registry::{DomainName, Registry};
 use crate::sync::Mutex;
-use adverb_engine::{Acks, Driver, Gid, QpCounters, Time, Waiting};
+use adverb_engine::{Acks, Driver, EarlyBudget, Gid, QpCounters, Time, Waiting};
 use adverb_sys::clock;
 use adverb_sys::epoll::Epoll;
 use adverb_sys::udp::{self, BURST_BYTES_MAX, Received};
@@ -271,6 +271,7 @@ impl Port {
                 choice,
                 lends: usher.lends(),
                 lanes: Mutex::default(),
+                early: EarlyBudget::default(),
             },
             table: QpTable::new(),
             schedule: SharedSchedule::new(),

@@ -168,6 +168,7 @@ fn ipv6_packets_without_a_udp_checksum_are_taken() {
             becn: false,
             dest_qp: pair.b.qp.number(),
             ack_request: false,
+            keeps_early: false,
             psn: pair.a.qp.first_psn(),
         };
         let extension = Extension::Reth(Reth { va: 0, rkey: Rkey(0), len: 0 });

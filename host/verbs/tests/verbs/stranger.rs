@@ -82,6 +82,7 @@ pub(crate) fn headers_of(opcode: Opcode, qp: Qpn, psn: Psn, len: usize) -> Heade
         becn: false,
         dest_qp: qp,
         ack_request: false,
+        keeps_early: false,
         psn,
     };
     Headers { bth, deth: None, xrceth: None, extension: Extension::None }

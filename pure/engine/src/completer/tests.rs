@@ -213,7 +213,10 @@ fn the_clock_probes_resends_from_the_oldest_packet_and_then_gives_up() {
     for millis in [1, 3] {
         let probe = NOW.plus_nanos(millis * 1_000_000);
         assert_eq!(flight.completer.deadline(), Some(probe));
-        assert_eq!(flight.completer.on_timer(8, 8, probe), Some(Verdict::Probe { from: 0 }));
+        assert_eq!(
+            flight.completer.on_timer(8, 8, probe),
+            Some(Verdict::Probe { from: 0, to: None })
+        );
     }
     assert_eq!(flight.completer.deadline(), Some(deadline), "a probe does not move the time-out");
     assert_eq!(flight.completer.on_timer(8, 8, deadline), Some(Verdict::Resend { from: 0 }));

@@ -4,6 +4,7 @@
 
 use super::{Peer, Progress, Qp};
 use crate::attributes::{Attributes, InitAttributes, RtrAttributes, RtsAttributes, Settings};
+use crate::early::EarlyBudget;
 use crate::host::Host;
 use crate::link::Capabilities;
 use crate::marked::Marked;
@@ -77,6 +78,12 @@ impl Qp {
         }
     }
 
+    /// Says of which budget requests are kept that come early; its own if it is not said. Before RTR: afterwards it
+    /// changes nothing.
+    pub fn set_early_budget(&mut self, budget: &EarlyBudget) {
+        self.budget = budget.clone();
+    }
+
     /// RTR to RTS, for reliable connections: from now on posted requests are sent.
     ///
     /// # Errors
@@ -145,12 +152,13 @@ impl Qp {
         };
         let link = self.link;
         let transport = self.kind().transport();
-        Path { transport, remote, pkey: partition.pkey, pkey_index: partition.index, mtu, link }
+        let (pkey, pkey_index) = (partition.pkey, partition.index);
+        Path { transport, remote, pkey, pkey_index, mtu, link, keeps_early: false }
     }
 
     fn make_peer(&mut self) {
         let path = self.path();
-        let receiver = Receiver::new(self.kind(), path, &self.settings);
+        let receiver = Receiver::new(self.kind(), path, &self.settings, &self.budget);
         self.peer = Some(Peer { gid: self.settings.remote_gid, path, receiver });
         self.progress = Progress::AwaitsPacket;
     }

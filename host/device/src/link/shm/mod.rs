@@ -25,5 +25,6 @@ pub(crate) const fn capabilities(shares: bool) -> Capabilities {
         eager: true,
         lossy: false,
         trains: false,
+        keeps_early: false,
     }
 }
