@@ -2,7 +2,8 @@
 
 use adverb_cm::{Accept, Answer, Config, Connect, Error, Event, Gid, Manager, Resolve, Transmit};
 use adverb_wire::cm::{
-    CommId, Datagram, Dreq, Message, PortSpace, Reason, Rej, ServiceId, SidrStatus, Small, Subject,
+    CommId, Datagram, Dreq, Exponent, Message, PortSpace, Reason, Rej, ServiceId, SidrStatus,
+    Small, Subject,
 };
 use adverb_wire::{Mad, Psn, Qkey, Qpn};
 use core::time::Duration;
@@ -287,4 +288,130 @@ fn attributes_of_the_class_are_refused_by_an_answer() {
     let (mad, _) = Mad::parse(&answer.datagram).unwrap();
     assert_eq!((mad.method, mad.status, mad.transaction), (0x81, Mad::UNSUPPORTED, 9));
     assert_eq!(b.counters().malformed, 1);
+}
+
+/// The one message that waits to be sent.
+fn message(from: &mut Manager) -> Message {
+    let [only] = &sent(from)[..] else { panic!("one message") };
+    Datagram::parse(&only.datagram).expect("a message of ours").message
+}
+
+/// Goal: a peer that gives the name of a connection to another one has forgotten the first.
+#[test]
+fn a_known_name_in_another_transaction_is_of_a_peer_that_has_forgotten() {
+    let (mut a, mut b) = managers();
+    let (_, passive) = connected(&mut a, &mut b, 0x11);
+    a.connect(&request(0x12), START).unwrap();
+    let [again] = &sent(&mut a)[..] else { panic!("one request") };
+    let Datagram { transaction, message: Message::Req(mut req) } =
+        Datagram::parse(&again.datagram).unwrap()
+    else {
+        panic!("a request")
+    };
+    let old = b.counters();
+    let first = [0x11, 0x12].map(Qpn::new);
+    req.local_id = CommId(77);
+    for (qpn, transaction) in first.into_iter().zip([transaction, transaction ^ 1]) {
+        // The first is stale by its queue pair, which is another one's; the second is let in.
+        let message = Message::Req(adverb_wire::cm::Req { qpn, ..req });
+        b.on_datagram(B, A, &Datagram { transaction, message }.emit(), START);
+    }
+    assert_eq!(b.counters().stale, old.stale + 1);
+    assert!(matches!(
+        events(&mut b)[..],
+        [Event::Disconnected { id }, Event::ConnectRequest { .. }] if id == passive
+    ));
+    sent(&mut b);
+    // The same name once more, of another queue pair.
+    let message = Message::Req(adverb_wire::cm::Req { qpn: Qpn::new(0x13), ..req });
+    b.on_datagram(B, A, &Datagram { transaction: 5, message }.emit(), START);
+    assert_eq!(b.counters().stale, old.stale + 2);
+    assert!(matches!(
+        events(&mut b)[..],
+        [Event::Rejected { reason: Reason::STALE_CONNECTION, .. }]
+    ));
+}
+
+/// Goal: a side that accepts waits as long as the peer says that it takes, and as often, but no longer than is sensible.
+#[test]
+fn a_side_that_accepts_waits_as_the_request_says_within_bounds() {
+    let patient = |response_timeout, retries| {
+        let config = Config { response_timeout, retries, ..Config::default() };
+        let (mut a, mut b) = (Manager::new(config, 1), managers().1);
+        a.connect(&request(1), START).unwrap();
+        carry(&mut a, &mut b, START);
+        let [Event::ConnectRequest { id, request, .. }] = events(&mut b)[..] else {
+            panic!("no request")
+        };
+        b.accept(id, &Accept::new(&request, Qpn::new(9), Psn::new(1)), START).unwrap();
+        let wait = b.next_deadline().expect("it waits");
+        let mut count = 0;
+        while let Some(at) = b.next_deadline() {
+            b.on_time(at);
+            count += 1;
+        }
+        assert!(matches!(events(&mut b)[..], [Event::Unreachable { .. }]));
+        (wait, count)
+    };
+    let nanos = |e| Duration::from_nanos(Exponent::saturating(e).nanos());
+    assert_eq!(patient(Exponent::saturating(18), Small::saturating(3)), (nanos(18), 4));
+    assert_eq!(patient(Exponent::ZERO, Small::ZERO), (nanos(13), 1));
+    assert_eq!(patient(Exponent::MAX, Small::MAX), (nanos(22), 16));
+}
+
+#[test]
+fn a_side_that_lets_go_of_what_was_accepted_says_that_its_user_refuses() {
+    let (mut a, mut b) = managers();
+    a.connect(&request(1), START).unwrap();
+    carry(&mut a, &mut b, START);
+    let [Event::ConnectRequest { id, request, .. }] = events(&mut b)[..] else {
+        panic!("no request")
+    };
+    b.accept(id, &Accept::new(&request, Qpn::new(9), Psn::new(1)), START).unwrap();
+    carry(&mut b, &mut a, START);
+    let [Event::ConnectResponse { id: active, .. }] = events(&mut a)[..] else {
+        panic!("no response")
+    };
+    a.destroy(active, START).unwrap();
+    let Message::Rej(rej) = message(&mut a) else { panic!("no refusal") };
+    assert_eq!((rej.reason, rej.subject), (Reason::CONSUMER, Subject::Rep));
+    b.destroy(id, START).unwrap();
+    let Message::Rej(rej) = message(&mut b) else { panic!("no refusal") };
+    assert_eq!((rej.reason, rej.subject), (Reason::CONSUMER, Subject::Rep));
+}
+
+#[test]
+fn a_request_goes_to_the_listener_of_its_address_or_to_that_of_all() {
+    let (mut a, mut b) = managers();
+    let own = b.listen(SERVICE, Some(B), 1).unwrap();
+    assert_eq!(b.listen(SERVICE, Some(B), 1), Err(Error::InUse));
+    let asked = |a: &mut Manager, b: &mut Manager, qpn| {
+        a.connect(&request(qpn), START).unwrap();
+        carry(a, b, START);
+        let [Event::ConnectRequest { listener, .. }] = events(b)[..] else { panic!("no request") };
+        listener
+    };
+    assert_eq!(asked(&mut a, &mut b, 1), own);
+    b.unlisten(own).unwrap();
+    assert_eq!(b.unlisten(own), Err(Error::NotFound));
+    assert_ne!(asked(&mut a, &mut b, 2), own);
+}
+
+/// Goal: names begin as the owner says, and none comes again for long.
+#[test]
+fn names_have_a_prefix_and_are_not_given_twice() {
+    let config = Config { prefix: 0x2a5, prefix_bits: 10, ..Config::default() };
+    let mut a = Manager::new(config, 3);
+    let mut names: Vec<_> = (1..5000)
+        .map(|qpn| {
+            let id = a.connect(&request(qpn), START).unwrap();
+            a.destroy(id, START).unwrap();
+            sent(&mut a);
+            id
+        })
+        .collect();
+    assert!(names.iter().all(|name| name.0 >> 22 == 0x2a5));
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), 4999);
 }
