@@ -22,7 +22,7 @@ const PLACE: &str = "docs/api";
 /// The crates that programs depend on.
 const PACKAGES: [&str; 3] = ["adverb", "adverb-verbs", "adverb-session"];
 /// Crates whose items those re-export.
-const INNER: [&str; 3] = ["adverb-device", "adverb-engine", "adverb-wire"];
+const INNER: [&str; 4] = ["adverb-device", "adverb-engine", "adverb-rdmacm", "adverb-wire"];
 /// The list of what is re-exported.
 const SHARED: &str = "shared";
 
