@@ -355,6 +355,17 @@ impl Channel {
         self.failure().map_or(Ok(()), Err)
     }
 
+    /// All that was posted has been done.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_drained(&self) -> Result<bool, ChannelError> {
+        let in_flight = self.shared.lock().sends.in_flight();
+        match (in_flight, self.failure()) {
+            (0, None) => Ok(true),
+            (0, Some(failure)) => Err(failure),
+            (1.., _) => Ok(false),
+        }
+    }
+
     /// Sees to it that all that was posted completes, although not all of it asked for that.
     pub(crate) fn nudge(&self) -> Result<(), ChannelError> {
         let mut state = self.shared.lock();

@@ -6,6 +6,8 @@ use crate::channel::Channel;
 use crate::client::ClientSession;
 use crate::connector::{Connector, Deadline, system};
 use crate::error::{ChannelError, ConnectError, ConnectorError, ExchangeError, NoSuchChannel};
+#[cfg(feature = "tokio")]
+use crate::frame::Name;
 use crate::handler::Handler;
 use crate::line::Line;
 use crate::link::{Departure, Link, PeerInfo};
@@ -17,6 +19,8 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+#[cfg(feature = "tokio")]
+use std::task::Waker;
 use std::time::Duration;
 use tracing::info;
 
@@ -166,6 +170,23 @@ impl Endpoint {
     pub fn remote_buffer(&self, name: &str) -> Result<RemoteBuffer, ExchangeError> {
         let timeout = self.adapter.config().timeouts.change();
         self.line.link().remote_buffer(name, timeout)
+    }
+
+    /// As [`Endpoint::remote_buffer`], for a task.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn poll_remote_buffer(
+        &self,
+        name: &Name,
+        deadline: Deadline,
+        waker: &Waker,
+    ) -> Result<Option<RemoteBuffer>, ExchangeError> {
+        self.line.link().poll_remote_buffer(name, deadline, waker)
+    }
+
+    /// Says goodbye, and waits for nothing.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn part(&self) {
+        self.line.close();
     }
 
     /// It is a handle of the same endpoint.

@@ -6,7 +6,12 @@
 //! polling instead, and the runtime never rests.
 //!
 //! A future that is dropped has taken nothing: work that it posted goes on, and its event is lost with
-//! it; an event that it would have brought stays for the next call.
+//! it; an event that it would have brought stays for the next call. What sets up and ends is in
+//! `futures/sessions.rs`.
+
+mod sessions;
+
+pub use sessions::{AsyncClientSession, AsyncEndpoint, AsyncServerSession};
 
 use crate::bed::Bed;
 use crate::buffer::Block;
@@ -27,26 +32,23 @@ use std::task::Poll;
 /// A channel that tasks wait on.
 ///
 /// Its calls are those of [`Channel`] that wait; what is posted to [`AsyncChannel::channel`] has its end
-/// waited for by [`AsyncChannel::event`]. Setting up and closing endpoints has no futures: a runtime has
-/// `tokio::task::spawn_blocking` for [`crate::ServerSession::accept`],
-/// [`crate::ClientSession::connect`], [`crate::Endpoint::remote_buffer`] and the like.
+/// waited for by [`AsyncChannel::event`].
 ///
 /// ```
-/// use adverb_session::{AsyncChannel, ClientSession, Config, ServerSession, WorkMode};
-/// use std::{thread, time::Duration};
+/// use adverb_session::{AsyncClientSession, AsyncServerSession, ClientSession, Config};
+/// use adverb_session::{ServerSession, WorkMode};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let config = Config::default().work_mode(WorkMode::CompletionChannel);
-/// let mut server = ServerSession::bind("127.0.0.1:0", config.clone())?;
-/// let address = server.local_addr();
-/// let accepting = thread::spawn(move || server.accept(Duration::from_secs(5)));
-/// let client = ClientSession::new(config)?.connect(address)?;
-/// let server = accepting.join().expect("no panic")?;
+/// let mut server = AsyncServerSession::new(ServerSession::bind("127.0.0.1:0", config.clone())?)?;
+/// let address = server.session().local_addr();
+/// let accepting = tokio::spawn(async move { server.accept().await });
+/// let client = AsyncClientSession::new(ClientSession::new(config)?).connect(address).await?;
+/// let server = accepting.await??;
 ///
-/// let near = AsyncChannel::new(client.channel("data")?)?;
-/// let far = AsyncChannel::new(server.channel("data")?)?;
-/// let source = client.adapter().buffer(1, 64)?.at(0)?;
-/// let sink = server.adapter().buffer(1, 64)?.at(0)?;
+/// let (near, far) = (client.channel("data")?, server.channel("data")?);
+/// let source = client.endpoint().adapter().buffer(1, 64)?.at(0)?;
+/// let sink = server.endpoint().adapter().buffer(1, 64)?.at(0)?;
 /// far.channel().post_recv(sink)?;
 /// source.write(0, b"hello")?;
 /// near.send(source.first(5)?).await?;
@@ -185,6 +187,16 @@ impl AsyncChannel {
         .await
     }
 
+    /// Waits until all that was posted is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::drain`], but it waits for as long as it takes.
+    pub async fn drain(&self) -> Result<(), ChannelError> {
+        self.channel.nudge()?;
+        self.until(|channel| Ok(channel.is_drained()?.then_some(()))).await
+    }
+
     /// Waits until the channel can be used: at once, or when a client has come back to its server
     /// ([`crate::Config::reconnect`]). Cancel-safe.
     ///
@@ -263,9 +275,6 @@ impl Drop for Claimed<'_> {
 }
 
 /// A messenger that tasks wait on.
-///
-/// [`Messenger::open`] and [`Messenger::close`] wait for the peer on their thread: call them in
-/// `tokio::task::spawn_blocking`.
 #[derive(Clone, Debug)]
 pub struct AsyncMessenger {
     messenger: Messenger,

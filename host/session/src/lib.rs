@@ -102,7 +102,9 @@ pub use error::{
     ConnectorError, ExchangeError, MessageError, NoSuchChannel, Route, SecretError, SetUpError,
 };
 #[cfg(feature = "tokio")]
-pub use futures::{AsyncChannel, AsyncMessenger, Messages};
+pub use futures::{
+    AsyncChannel, AsyncClientSession, AsyncEndpoint, AsyncMessenger, AsyncServerSession, Messages,
+};
 pub use handler::Handler;
 pub use link::{Departure, PeerInfo};
 pub use messenger::{Message, Messenger, MessengerConfig, Window};

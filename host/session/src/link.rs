@@ -13,9 +13,11 @@ use crate::remote::RemoteBuffer;
 use adverb_sys::eventfd::EventFd;
 use adverb_verbs::{Access, Gid, PathMtu};
 use std::fmt;
+use std::mem;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, trace};
 
@@ -123,6 +125,8 @@ struct State {
     theirs: Vec<Advertisement>,
     /// What the peer was told of stays registered for as long as it may use it.
     ours: Vec<(Name, Buffer)>,
+    /// Tasks that wait for a buffer.
+    wakers: Vec<Waker>,
 }
 
 /// What the keeper knows of the peer's life.
@@ -151,7 +155,7 @@ impl Link {
             stream: Arc::clone(connector.stream()),
             reader: Mutex::new(connector),
             writer: Mutex::new(()),
-            state: Mutex::new(State { theirs: Vec::new(), ours: Vec::new() }),
+            state: Mutex::new(State { theirs: Vec::new(), ours: Vec::new(), wakers: Vec::new() }),
             heard: Condvar::new(),
             line: OnceLock::new(),
             farewell: OnceLock::new(),
@@ -337,8 +341,9 @@ impl Link {
         } else {
             drop(state);
             self.depart(Departure::Unruly);
+            return;
         }
-        self.heard.notify_all();
+        self.tell(state);
     }
 
     fn depart(&self, how: Departure) {
@@ -349,8 +354,15 @@ impl Link {
             info!(peer = %self.peer.addr, name = %self.peer.name, "{how}");
         }
         // Under the lock, so that no thread misses it between looking and waiting.
-        drop(self.lock());
+        self.tell(self.lock());
+    }
+
+    /// Wakes all that wait for a buffer.
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
+        let wakers = mem::take(&mut state.wakers);
+        drop(state);
         self.heard.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     pub(crate) fn advertise(
@@ -418,23 +430,51 @@ impl Link {
         let deadline = Deadline::after(timeout);
         let mut state = self.lock();
         loop {
-            if let Some(found) = state.theirs.iter().find(|known| known.name == name) {
-                return Ok(RemoteBuffer::new(found, self.number));
-            }
-            if let Some(how) = self.departure() {
-                return Err(ExchangeError::PeerGone(how));
-            }
-            if deadline.has_passed() {
-                let known = state.theirs.iter().map(|known| known.name.clone());
-                return Err(ExchangeError::Timeout {
-                    name,
-                    known: known.collect(),
-                    waited: timeout,
-                });
+            if let Some(found) = self.find(&state, &name, deadline)? {
+                return Ok(found);
             }
             let waited = self.heard.wait_timeout(state, deadline.left());
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Looks for a buffer of the peer's; while there is none, `waker` is woken by the next.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn poll_remote_buffer(
+        &self,
+        name: &Name,
+        deadline: Deadline,
+        waker: &Waker,
+    ) -> Result<Option<RemoteBuffer>, ExchangeError> {
+        let mut state = self.lock();
+        let found = self.find(&state, name, deadline)?;
+        if found.is_none() && !state.wakers.iter().any(|known| known.will_wake(waker)) {
+            state.wakers.push(waker.clone());
+        }
+        Ok(found)
+    }
+
+    /// The buffer that the peer has advertised under this name; an error if it will not come any more.
+    fn find(
+        &self,
+        state: &State,
+        name: &Name,
+        deadline: Deadline,
+    ) -> Result<Option<RemoteBuffer>, ExchangeError> {
+        if let Some(found) = state.theirs.iter().find(|known| known.name == *name) {
+            return Ok(Some(RemoteBuffer::new(found, self.number)));
+        }
+        if let Some(how) = self.departure() {
+            return Err(ExchangeError::PeerGone(how));
+        }
+        if deadline.has_passed() {
+            return Err(ExchangeError::Timeout {
+                name: name.clone(),
+                known: state.theirs.iter().map(|known| known.name.clone()).collect(),
+                waited: deadline.allowed,
+            });
+        }
+        Ok(None)
     }
 
     /// Says goodbye, once.

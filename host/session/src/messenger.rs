@@ -110,6 +110,16 @@ struct Theirs {
     message_max: usize,
 }
 
+/// A messenger that has told the peer that it may send, and does not know what the peer can take.
+pub(crate) struct Opening {
+    endpoint: Endpoint,
+    pub(crate) channel: Channel,
+    /// What both sides advertise.
+    pub(crate) title: String,
+    config: MessengerConfig,
+    receives: usize,
+}
+
 struct State {
     /// Blocks for what is sent, and not in use.
     blocks: Vec<Block>,
@@ -220,75 +230,12 @@ impl Messenger {
         name: &str,
         config: MessengerConfig,
     ) -> Result<Self, MessageError> {
-        let channel = endpoint.channel(name)?;
-        let title = format!("messages of {name}");
-        if endpoint.has_advertised(&title) {
-            return Err(MessageError::Open { what: HAS_ONE });
-        }
-        let queues = &endpoint.adapter().config().queues;
-        for (what, depth, least) in [
-            ("send_depth", queues.send_depth, SENDS_KEPT + 1),
-            ("receive_depth", queues.receive_depth, RECEIVES_KEPT + 2),
-        ] {
-            if depth < least {
-                return Err(MessageError::Shallow { what, depth, least });
-            }
-        }
-        if config.block_bytes < BLOCK_BYTES_MIN {
-            let (len, least) = (config.block_bytes, BLOCK_BYTES_MIN);
-            return Err(MessageError::Block { len, least });
-        }
-        let place = |depth: u32| usize::try_from(depth).unwrap_or(usize::MAX);
-        let bytes = HEADER_BYTES + config.block_bytes;
-        let adapter = endpoint.adapter();
-        let own = adapter.buffer_with(place(queues.receive_depth), bytes, Access::LOCAL_WRITE)?;
-        for index in 0..own.blocks() {
-            channel.post_recv(own.at(index)?)?;
-        }
-        // Told only now, so that the peer may send as soon as it knows.
-        let facts =
-            adapter.buffer_with(1, FACTS_BYTES, Access::REMOTE_READ | Access::LOCAL_WRITE)?;
-        let receives = queues.receive_depth - RECEIVES_KEPT;
-        let words = [u64::from(receives), word(config.block_bytes), word(config.message_max)];
-        for (place, word) in words.into_iter().enumerate() {
-            facts.at(0)?.write(place * size_of::<u64>(), &word.to_be_bytes())?;
-        }
-        endpoint.advertise(&title, &facts)?;
-        let theirs = Theirs::ask(endpoint, &channel, &title)?;
-        let sends = place(queues.send_depth);
-        let sends = adapter.buffer_with(
-            sends,
-            bytes.min(HEADER_BYTES + theirs.block_bytes),
-            Access::LOCAL_WRITE,
-        )?;
-        let state = State {
-            blocks: (0..sends.blocks()).map(|index| sends.at(index)).collect::<Result<_, _>>()?,
-            sent: 0,
-            granted_by_peer: 0,
-            granted: 0,
-            told: 0,
-            taken: 0,
-            taken_told: 0,
-            inbox: VecDeque::with_capacity(own.blocks()),
-            offers: VecDeque::with_capacity(OFFERS_MAX),
-            taken_by_peer: 0,
-            landings: Vec::with_capacity(LANDINGS_MAX),
-            failure: None,
-            wakers: Vec::new(),
-        };
-        let timeout = adapter.config().timeouts.work_limit();
-        let inner = Inner {
-            channel,
-            endpoint: endpoint.clone(),
-            config,
-            theirs,
-            version: AtomicU64::new(0),
-            noting: AtomicUsize::new(0),
-            #[cfg(test)]
-            has_memory: std::sync::atomic::AtomicBool::new(true),
-            state: Mutex::new(state),
-        };
-        Ok(Self { inner: Arc::new(inner), timeout })
+        let opening = Opening::new(endpoint, name, config)?;
+        let remote = endpoint.remote_buffer(&opening.title)?;
+        let (facts, remote) = opening.facts(&remote)?;
+        let limit = endpoint.adapter().config().timeouts.change();
+        opening.channel.with_timeout(limit).read(facts.clone(), remote)?;
+        opening.finish(&facts)
     }
 
     /// The same messenger for calls that wait as long as `timeout`.
@@ -573,12 +520,104 @@ impl Messenger {
     }
 }
 
+impl Opening {
+    /// Posts the receives, and tells the peer that it may send.
+    pub(crate) fn new(
+        endpoint: &Endpoint,
+        name: &str,
+        config: MessengerConfig,
+    ) -> Result<Self, MessageError> {
+        let channel = endpoint.channel(name)?;
+        let title = format!("messages of {name}");
+        if endpoint.has_advertised(&title) {
+            return Err(MessageError::Open { what: HAS_ONE });
+        }
+        let queues = &endpoint.adapter().config().queues;
+        for (what, depth, least) in [
+            ("send_depth", queues.send_depth, SENDS_KEPT + 1),
+            ("receive_depth", queues.receive_depth, RECEIVES_KEPT + 2),
+        ] {
+            if depth < least {
+                return Err(MessageError::Shallow { what, depth, least });
+            }
+        }
+        if config.block_bytes < BLOCK_BYTES_MIN {
+            let (len, least) = (config.block_bytes, BLOCK_BYTES_MIN);
+            return Err(MessageError::Block { len, least });
+        }
+        let bytes = HEADER_BYTES + config.block_bytes;
+        let adapter = endpoint.adapter();
+        let own = adapter.buffer_with(blocks(queues.receive_depth), bytes, Access::LOCAL_WRITE)?;
+        for index in 0..own.blocks() {
+            channel.post_recv(own.at(index)?)?;
+        }
+        // Told only now, so that the peer may send as soon as it knows.
+        let facts =
+            adapter.buffer_with(1, FACTS_BYTES, Access::REMOTE_READ | Access::LOCAL_WRITE)?;
+        let receives = queues.receive_depth - RECEIVES_KEPT;
+        let words = [u64::from(receives), word(config.block_bytes), word(config.message_max)];
+        for (place, word) in words.into_iter().enumerate() {
+            facts.at(0)?.write(place * size_of::<u64>(), &word.to_be_bytes())?;
+        }
+        endpoint.advertise(&title, &facts)?;
+        Ok(Self { endpoint: endpoint.clone(), channel, title, config, receives: own.blocks() })
+    }
+
+    /// Where to read what the peer says of itself, once it has advertised that, and where it is.
+    pub(crate) fn facts(
+        &self,
+        remote: &RemoteBuffer,
+    ) -> Result<(Block, RemoteBlock), MessageError> {
+        let adapter = self.endpoint.adapter();
+        let facts = adapter.buffer_with(1, FACTS_BYTES, Access::LOCAL_WRITE)?.at(0)?;
+        Ok((facts, remote.at(0)?.first(FACTS_BYTES)?))
+    }
+
+    /// The messenger, when `facts` has what the peer says of itself.
+    pub(crate) fn finish(self, facts: &Block) -> Result<Messenger, MessageError> {
+        let Self { endpoint, channel, config, receives, .. } = self;
+        let theirs = Theirs::parse(facts)?;
+        let (adapter, bytes) = (endpoint.adapter(), HEADER_BYTES + config.block_bytes);
+        let queues = &adapter.config().queues;
+        let sends = blocks(queues.send_depth);
+        let sends = adapter.buffer_with(
+            sends,
+            bytes.min(HEADER_BYTES + theirs.block_bytes),
+            Access::LOCAL_WRITE,
+        )?;
+        let state = State {
+            blocks: (0..sends.blocks()).map(|index| sends.at(index)).collect::<Result<_, _>>()?,
+            sent: 0,
+            granted_by_peer: 0,
+            granted: 0,
+            told: 0,
+            taken: 0,
+            taken_told: 0,
+            inbox: VecDeque::with_capacity(receives),
+            offers: VecDeque::with_capacity(OFFERS_MAX),
+            taken_by_peer: 0,
+            landings: Vec::with_capacity(LANDINGS_MAX),
+            failure: None,
+            wakers: Vec::new(),
+        };
+        let timeout = adapter.config().timeouts.work_limit();
+        let inner = Inner {
+            channel,
+            endpoint,
+            config,
+            theirs,
+            version: AtomicU64::new(0),
+            noting: AtomicUsize::new(0),
+            #[cfg(test)]
+            has_memory: std::sync::atomic::AtomicBool::new(true),
+            state: Mutex::new(state),
+        };
+        Ok(Messenger { inner: Arc::new(inner), timeout })
+    }
+}
+
 impl Theirs {
-    fn ask(endpoint: &Endpoint, channel: &Channel, title: &str) -> Result<Self, MessageError> {
-        let remote = endpoint.remote_buffer(title)?;
-        let facts = endpoint.adapter().buffer_with(1, FACTS_BYTES, Access::LOCAL_WRITE)?.at(0)?;
-        let channel = channel.with_timeout(endpoint.adapter().config().timeouts.change());
-        channel.read(facts.clone(), remote.at(0)?.first(FACTS_BYTES)?)?;
+    fn parse(facts: &Block) -> Result<Self, MessageError> {
         let word = |place: usize| -> Result<u64, MessageError> {
             let mut bytes = [0; size_of::<u64>()];
             facts.read(place * bytes.len(), &mut bytes)?;
@@ -594,6 +633,11 @@ impl Theirs {
         }
         Ok(theirs)
     }
+}
+
+/// Blocks for a queue of this depth.
+fn blocks(depth: u32) -> usize {
+    usize::try_from(depth).unwrap_or(usize::MAX)
 }
 
 impl State {

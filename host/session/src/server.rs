@@ -19,6 +19,8 @@ use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::eventfd::EventFd;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+#[cfg(feature = "tokio")]
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
@@ -42,6 +44,17 @@ pub(crate) enum Next {
     Refused(AcceptError),
     Bell,
     Timeout,
+}
+
+/// What a server finds when it looks.
+#[derive(Debug)]
+pub(crate) enum Look {
+    /// A newcomer is an endpoint, or will not be one.
+    Done(Result<Endpoint, AcceptError>),
+    /// There may be more to hear.
+    More,
+    /// There is nothing to do until the descriptor is readable, or a newcomer's time is over.
+    Nothing,
 }
 
 /// A connection that is not an endpoint yet.
@@ -145,24 +158,20 @@ impl ServerSession {
         let failed = |error| Next::Refused(AcceptError::Listen { error });
         let mut events = Events::with_capacity(NEWCOMERS_MAX + 2);
         loop {
-            match self.serve_newcomers() {
-                Some(Ok(endpoint)) => return Next::Came(endpoint),
-                Some(Err(error)) => return Next::Refused(error),
-                None => {}
+            let look = self.look();
+            match look {
+                Look::Done(Ok(endpoint)) => return Next::Came(endpoint),
+                Look::Done(Err(error)) => return Next::Refused(error),
+                Look::More | Look::Nothing => {}
             }
-            // Only now, when all that newcomers have said was heard: one of them may have to go.
-            let came = match self.let_in() {
-                Ok(came) => came,
-                Err(error) => return failed(error),
-            };
             if deadline.is_some_and(|deadline| deadline.has_passed()) {
                 return Next::Timeout;
             }
-            if came {
+            if matches!(look, Look::More) {
                 continue;
             }
-            let patience = self.newcomers.iter().map(|n| n.deadline.left()).min();
-            let most = patience.into_iter().chain(deadline.map(|deadline| deadline.left())).min();
+            let most =
+                self.patience().into_iter().chain(deadline.map(|deadline| deadline.left())).min();
             // Rounded up, so that a deadline has passed when it wakes us.
             let most = most.map(|most| most.saturating_add(Duration::from_millis(1)));
             if let Err(error) = self.epoll.wait(&mut events, most) {
@@ -175,6 +184,30 @@ impl ServerSession {
                 return Next::Bell;
             }
         }
+    }
+
+    /// Hears what newcomers have to say, and lets others in, without waiting.
+    pub(crate) fn look(&mut self) -> Look {
+        if let Some(finished) = self.serve_newcomers() {
+            return Look::Done(finished);
+        }
+        // Only now, when all that newcomers have said was heard: one of them may have to go.
+        match self.let_in() {
+            Ok(true) => Look::More,
+            Ok(false) => Look::Nothing,
+            Err(error) => Look::Done(Err(AcceptError::Listen { error })),
+        }
+    }
+
+    /// How long until a newcomer's deadline has passed; `None` if there is no newcomer.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        self.newcomers.iter().map(|newcomer| newcomer.deadline.left()).min()
+    }
+
+    /// Readable when there is something to hear.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     /// A bell that wakes a thread that waits for clients.

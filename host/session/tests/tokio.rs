@@ -4,9 +4,11 @@
 mod support;
 
 use adverb_session::{
-    AsyncChannel, AsyncMessenger, ChannelError, Config, Departure, Messenger, MessengerConfig,
-    Operation, ThreadMode, WorkMode,
+    AsyncChannel, AsyncClientSession, AsyncEndpoint, AsyncMessenger, AsyncServerSession,
+    ChannelError, ClientSession, Config, Departure, ExchangeError, Messenger, MessengerConfig,
+    Operation, ServerSession, ThreadMode, WorkMode,
 };
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 use support::{LONG, pair, pattern};
@@ -149,4 +151,117 @@ async fn tasks_that_wait_are_told_that_the_peer_is_gone() {
         let gone = ChannelError::PeerGone(Departure::Closed);
         assert_eq!(timeout(LONG, waiting).await.unwrap().unwrap(), Err(gone));
     }
+}
+
+fn server(config: &Config) -> AsyncServerSession {
+    let config = config.clone().handshake_timeout(LONG);
+    let server = ServerSession::bind("127.0.0.1:0", config).expect("a server");
+    AsyncServerSession::new(server).expect("a descriptor")
+}
+
+fn client(config: &Config) -> AsyncClientSession {
+    let config = config.clone().connect_timeout(LONG);
+    AsyncClientSession::new(ClientSession::new(config).expect("a client"))
+}
+
+/// Goal: everything from accept to close is done by tasks, of one thread, in every mode.
+#[tokio::test]
+async fn one_thread_accepts_connects_opens_and_closes() {
+    const CLIENTS: u8 = 10;
+    for config in modes() {
+        let mut server = server(&config);
+        let address = server.session().local_addr();
+        let serving = tokio::spawn(async move {
+            let mut served = Vec::new();
+            for _ in 0..CLIENTS {
+                let endpoint = server.accept().await.unwrap();
+                served.push(tokio::spawn(async move { echo(&endpoint).await }));
+            }
+            for one in served {
+                one.await.unwrap();
+            }
+        });
+        let client = client(&config);
+        let clients = (0..CLIENTS).map(|number| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let endpoint = client.connect(address).await.unwrap();
+                let config = MessengerConfig::default();
+                let messages = endpoint.messenger("data", config).await.unwrap();
+                messages.send(&[number; 20_000]).await.unwrap();
+                assert_eq!(messages.recv().await.unwrap().to_vec(), [number; 20_000]);
+                messages.close().await.unwrap();
+            })
+        });
+        for one in clients.collect::<Vec<_>>() {
+            timeout(LONG, one).await.unwrap().unwrap();
+        }
+        timeout(LONG, serving).await.unwrap().unwrap();
+    }
+}
+
+async fn echo(endpoint: &AsyncEndpoint) {
+    let messenger =
+        endpoint.messenger("data", MessengerConfig::default()).await.expect("a messenger");
+    let mut messages = messenger.messages();
+    while let Some(message) = messages.next().await.expect("a messenger") {
+        messenger.send(&message.to_vec()).await.expect("a messenger");
+    }
+}
+
+/// Goal: a wait for a client that is given up loses no newcomer, and one that says nothing keeps none waiting.
+#[tokio::test]
+async fn an_accept_can_be_dropped() {
+    let config = Config::default();
+    let mut server = server(&config);
+    let address = server.session().local_addr();
+    let _silent = TcpStream::connect(address).unwrap();
+    let connecting = tokio::spawn(async move { client(&Config::default()).connect(address).await });
+    let far = loop {
+        // Shorter than a handshake.
+        if let Ok(far) = timeout(Duration::from_micros(50), server.accept()).await {
+            break far.unwrap();
+        }
+    };
+    let near = timeout(LONG, connecting).await.unwrap().unwrap().unwrap();
+    assert_eq!(far.endpoint().peer().gid, near.endpoint().peer().gid);
+}
+
+/// Goal: a newcomer's time is kept although nothing comes that wakes the task.
+#[tokio::test]
+async fn a_newcomer_that_says_nothing_is_reported_to_the_task() {
+    let config = Config::default().handshake_timeout(Duration::from_millis(20));
+    let server = ServerSession::bind("127.0.0.1:0", config).unwrap();
+    let mut server = AsyncServerSession::new(server).unwrap();
+    let _silent = TcpStream::connect(server.session().local_addr()).unwrap();
+    let error = timeout(LONG, server.accept()).await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("Hello"), "{error}");
+}
+
+/// Goal: a task that asks for a buffer gets it when it is advertised, is told when the time is over, and when the
+/// peer goes.
+#[tokio::test]
+async fn tasks_wait_for_a_buffer() {
+    let (near, far) = pair(Config::default().work_timeout(Duration::from_millis(50)));
+    let near = AsyncEndpoint::new(near);
+    let Err(ExchangeError::Timeout { known, .. }) = near.remote_buffer("sink").await else {
+        panic!("there is none");
+    };
+    assert!(known.is_empty());
+
+    let (near, far_too) = pair(Config::default());
+    let near = AsyncEndpoint::new(near);
+    let waiting = near.clone();
+    let waiting = tokio::spawn(async move { waiting.remote_buffer("sink").await });
+    tokio::task::yield_now().await;
+    let sink = far_too.adapter().buffer(1, 64).unwrap();
+    far_too.advertise("sink", &sink).unwrap();
+    assert_eq!(timeout(LONG, waiting).await.unwrap().unwrap().unwrap().blocks(), 1);
+
+    let waiting = tokio::spawn(async move { near.remote_buffer("other").await });
+    tokio::task::yield_now().await;
+    far_too.close().unwrap();
+    let gone = timeout(LONG, waiting).await.unwrap().unwrap().unwrap_err();
+    assert!(matches!(gone, ExchangeError::PeerGone(Departure::Closed)), "{gone}");
+    drop(far);
 }
