@@ -21,7 +21,8 @@ use crate::bench::rdma::DeviceChoice;
 #[command(after_help = "\
 Environment of every program that uses the library, this one included:
   ADVERB_PATH=udp     packets to all peers, also where memory could be shared; auto: the best way there is
-  ADVERB_PCAP=FILE    writes all packets of the process to FILE.PID, which Wireshark reads
+  ADVERB_PCAP=FILE    writes all packets of a process to FILE, or to FILE.PID while another process writes to
+                      FILE, for Wireshark
   ADVERB_LOG=LEVEL    error, warn, info, debug or trace, on standard error
   ADVERB_IBVERBS=FILE the library to use for hardware instead of the system's libibverbs; off: none")]
 pub(crate) struct Args {
@@ -154,6 +155,10 @@ pub(crate) struct ConnectionArgs {
     #[arg(long, alias = "hop_limit", value_name = "ROUTERS", default_value_t = 0)]
     pub(crate) hop_limit: u8,
 
+    /// How long to look for the server [default: of `bench`, until an address refuses, 5 s each; of `pingpong`, 10]
+    #[arg(long, alias = "connect_timeout", value_name = "SECONDS", conflicts_with = "server", value_parser = seconds)]
+    pub(crate) connect_timeout: Option<f64>,
+
     /// Serve one client, and print nothing but the port: for the process that started this one
     #[arg(long, hide = true, requires = "server")]
     pub(crate) child: bool,
@@ -183,7 +188,7 @@ pub(crate) struct BenchArgs {
     #[arg(short, long, value_name = "BYTES", value_delimiter = ',', value_parser = size)]
     pub(crate) size: Vec<u64>,
 
-    /// All sizes: every power of two from 1 byte to 8 MiB (the default of tables without --quick)
+    /// Every power of two from 1 byte to 8 MiB. The default of tables: most of them, and 1500, 6144 and 100000
     #[arg(short, long, conflicts_with_all = ["size", "quick"])]
     pub(crate) all: bool,
 
@@ -548,10 +553,6 @@ pub(crate) struct PingpongArgs {
     /// Messages there and back
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iters: u64,
-
-    /// How long to look for the server
-    #[arg(long, value_name = "SECONDS", default_value = "10", conflicts_with = "server", value_parser = seconds)]
-    pub(crate) connect_timeout: f64,
 }
 
 /// Reads a message size such as `64`, `64K` or `1M`.
@@ -608,7 +609,7 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 /// Options that say nothing to `--modes` and `--layers`.
-const OF_TESTS: [&str; 25] = [
+const OF_TESTS: [&str; 26] = [
     "host",
     "server",
     "bind",
@@ -617,6 +618,7 @@ const OF_TESTS: [&str; 25] = [
     "mtu",
     "traffic_class",
     "hop_limit",
+    "connect_timeout",
     "all",
     "iters",
     "op",
@@ -739,6 +741,7 @@ mod tests {
             &["-n", "5", "-D", "1"][..],
             &["-a", "-s", "64"],
             &["--server", "somewhere"],
+            &["--server", "--connect-timeout", "1"],
             &["--bind", "127.0.0.1"],
             &["--json", "--csv"],
             &["--all", "--quick"],

@@ -8,6 +8,7 @@
 //! to wait, and what it adds to verbs.
 
 use std::io::Write;
+use std::time::Duration;
 
 use self::local::LocalServer;
 use self::machine::Machine;
@@ -65,7 +66,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     };
     let mut screen = Screen::new(style, args.report_gbits);
     let report = match &connection.host {
-        Some(host) => measure(host, connection.port, &plan, &choice, &mut screen)?,
+        Some(host) => {
+            let patience = connection.connect_timeout.map(Duration::from_secs_f64);
+            measure((host, connection.port, patience), &plan, &choice, &mut screen)?
+        }
         None => measure_here(&plan, &choice, &mut screen)?,
     };
     match (style, output) {
@@ -92,10 +96,10 @@ fn measure_here(
     };
     let here = here::address().to_string();
     let first = if neighbour.is_some() { plan.before_neighbours() } else { plan.clone() };
-    let mut report = measure(&here, server.port, &first, choice, screen)?;
+    let mut report = measure((&here, server.port, None), &first, choice, screen)?;
     drop(server);
     if let Some(neighbour) = neighbour {
-        let more = measure(&here, neighbour.port, &plan.of_neighbours(), choice, screen)?;
+        let more = measure((&here, neighbour.port, None), &plan.of_neighbours(), choice, screen)?;
         // Where neighbours cannot share memory there is nothing new to say.
         report.shm_rounds = more.results.iter().any(Record::is_beyond_udp).then_some(more.rounds);
         report.results.extend(more.results.into_iter().filter(Record::is_beyond_udp));
@@ -104,16 +108,15 @@ fn measure_here(
     Ok(report)
 }
 
-/// The client's whole run against a server at `host`.
+/// The client's whole run against a server at `host`, which may take so long to be there.
 fn measure(
-    host: &str,
-    port: u16,
+    (host, port, patience): (&str, u16, Option<Duration>),
     plan: &Plan,
     choice: &DeviceChoice,
     screen: &mut Screen,
 ) -> Result<Report, Failure> {
     let _ = cpu::count(); // Asked before this process is bound to one.
-    let mut control = client::greet(host, port, plan.pin)?;
+    let mut control = client::greet(host, port, patience, plan.pin)?;
     let pinned = plan.pin && cpu::pin(cpu::End::Client);
     screen.machine(Machine::look(pinned));
     let findings = client::run(plan, choice, &mut control, screen)?;

@@ -159,7 +159,7 @@ impl Side {
 
 /// Connects to the first of a host's addresses where a server is; they share the time there is.
 fn connect(addresses: &[SocketAddr], args: &PingpongArgs) -> Result<Endpoint, Failure> {
-    let patience = Duration::from_secs_f64(args.connect_timeout);
+    let patience = args.connection.connect_timeout.map_or(CONNECT_TIME, Duration::from_secs_f64);
     let patience = patience / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
     let mut errors = Vec::new();
     for to in addresses {
@@ -388,6 +388,8 @@ const BLOCKS: usize = 4;
 const READ: usize = 2;
 const TOLD: usize = 3;
 const BLOCK_BYTES_MAX: usize = 1 << 30;
+/// How long all addresses of a server may take to answer, unless the user says.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long to look for the server before a word about that.
 const SILENCE: Duration = Duration::from_millis(500);

@@ -1,6 +1,7 @@
 //! The client of a run: orders each test, runs its active side, and collects the figures.
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::control::{Answer, Control, Order, PROTOCOL, Watch, unexpected};
@@ -25,8 +26,13 @@ pub(crate) enum Figure {
 }
 
 /// Connects to the server and agrees on the protocol.
-pub(crate) fn greet(host: &str, port: u16, pin: bool) -> Result<Control, Failure> {
-    let mut control = Control::new(reach(host, port)?)?;
+pub(crate) fn greet(
+    host: &str,
+    port: u16,
+    patience: Option<Duration>,
+    pin: bool,
+) -> Result<Control, Failure> {
+    let mut control = Control::new(reach(host, port, patience)?)?;
     let answer = control.order(&Order::Hello { protocol: PROTOCOL.to_owned(), pin });
     let what = format_args!("greeting {host} port {port}, is it `adverb bench --server`?");
     let answer = answer.map_err(|failure| failure.during(what))?;
@@ -48,14 +54,23 @@ pub(crate) fn addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failur
     found.map(Iterator::collect).doing(format_args!("looking for the host {host}"))
 }
 
-/// Opens a TCP connection to the first address of `host` that answers.
-fn reach(host: &str, port: u16) -> Result<TcpStream, Failure> {
+/// Opens a TCP connection to the first address of `host` that answers; with `patience` it goes on until that is over.
+fn reach(host: &str, port: u16, patience: Option<Duration>) -> Result<TcpStream, Failure> {
+    let (start, addresses) = (Instant::now(), addresses(host, port)?);
     let mut last = None;
-    for address in addresses(host, port)? {
-        match TcpStream::connect_timeout(&address, CONNECT_TIME) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(error),
+    loop {
+        for address in &addresses {
+            let left = patience.map_or(CONNECT_TIME, |all| all.saturating_sub(start.elapsed()));
+            // The standard library refuses to wait for no time at all.
+            match TcpStream::connect_timeout(address, left.clamp(TRY_AGAIN, CONNECT_TIME)) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = Some(error),
+            }
         }
+        if addresses.is_empty() || patience.is_none_or(|all| start.elapsed() >= all) {
+            break;
+        }
+        thread::sleep(TRY_AGAIN);
     }
     let why = last.map_or_else(|| "it has no address".to_owned(), |error| error.to_string());
     Err(Failure::Failed(format!(
@@ -272,6 +287,8 @@ fn measure_job<E: Endpoint>(
 
 /// How long one address of a host may take to answer.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// How long to wait before a server is looked for again.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
 /// Measured before the jobs, whatever they are: what the machine is like.
 const ALWAYS: [FloorSpec; 3] = [
     FloorSpec::UdpPingpong(floor::Exchange { bytes: 64, reply_bytes: 64 }),

@@ -421,11 +421,11 @@ fn sizes(args: &BenchArgs) -> Vec<u64> {
     if !args.size.is_empty() {
         return args.size.clone();
     }
-    let power = |exponent: u32| 1_u64 << exponent;
-    if args.quick {
-        return QUICK_EXPONENTS.map(power).into();
+    match (args.all, args.quick) {
+        (true, _) => (0..=LARGEST_EXPONENT).map(|exponent| 1 << exponent).collect(),
+        (false, true) => QUICK_SIZES.into(),
+        (false, false) => SIZES.into(),
     }
-    (0..=LARGEST_EXPONENT).map(power).collect()
 }
 
 /// How long each job goes on.
@@ -496,8 +496,15 @@ fn post_lists(args: &BenchArgs) -> Vec<u32> {
 
 /// The largest size measured by default is two to this power: 8 MiB.
 const LARGEST_EXPONENT: u32 = 23;
-/// Sizes of a quick run, as powers of two: each a few times the one before.
-const QUICK_EXPONENTS: [u32; 9] = [0, 3, 6, 9, 12, 15, 18, 20, LARGEST_EXPONENT];
+/// Sizes of a quick run: each a few times the one before. Some are no power of two, and have a packet or a segment
+/// that is not full.
+const QUICK_SIZES: [u64; 9] = [1, 64, 1500, 4096, 6 << 10, 100_000, 256 << 10, 1 << 20, 8 << 20];
+/// Sizes of tables: as many as there are powers of two, three of which make room for those that are none.
+#[rustfmt::skip]
+const SIZES: [u64; 24] = [
+    1, 4, 8, 16, 64, 128, 256, 512, 1024, 1500, 2048, 4096, 6 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10,
+    100_000, 128 << 10, 256 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20,
+];
 /// Message length for rates, where the user has not said.
 const RATE_BYTES: u64 = 64;
 /// Requests in one post, for rates, beside one.

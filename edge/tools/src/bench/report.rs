@@ -1,6 +1,6 @@
 //! What a run has found, in the shape in which it leaves the program.
 //!
-//! The types here are the JSON that `docs/bench-json.md` promises: a change of a name is a change of
+//! The types here are the JSON that `docs/json.md` promises: a change of a name is a change of
 //! an interface. `csv.rs` prints the same for spreadsheets, `screen.rs` for people as it comes: in tables
 //! (`table.rs`) or as the main figures (`summary.rs`).
 

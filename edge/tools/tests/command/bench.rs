@@ -1,4 +1,4 @@
-//! `adverb bench`: what it prints has the shape that `docs/bench-json.md` promises.
+//! `adverb bench`: what it prints has the shape that `docs/json.md` promises.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

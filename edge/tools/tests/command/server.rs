@@ -45,6 +45,27 @@ fn a_server_that_is_not_there_is_a_failure_with_a_hint() {
     assert!(stderr(&output).contains("adverb bench --server"), "{}", stderr(&output));
 }
 
+/// Goal: with `--connect-timeout` a client may come before its server.
+/// Method: the port is taken by a listener that has gone before the server comes.
+#[test]
+fn a_client_that_may_wait_finds_a_server_that_comes_later() {
+    let free = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = free.local_addr().expect("an address").port().to_string();
+    drop(free);
+    let words = ["bench", "127.0.0.1", "-p", &port, "--connect-timeout", "60"];
+    let words =
+        [&words[..], &["-s", "8", "-n", "5", "--no-floor", "--no-pin", "--op", "send"]].concat();
+    let client = command(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let client = client.expect("a client");
+    thread::sleep(Duration::from_millis(300));
+    let words = ["bench", "--server", "--bind", "127.0.0.1", "-p", &port];
+    let mut server = command(&words).stdout(Stdio::null()).spawn().expect("a server");
+    let output = finish(client);
+    server.kill().expect("it runs");
+    wait(&mut server);
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
 #[test]
 fn strangers_are_refused_and_the_server_goes_on() {
     let server = Server::start("bench", "127.0.0.1");

@@ -49,8 +49,10 @@ fn quantities(plan: &Plan, op: Op) -> Vec<Quantity> {
 
 #[test]
 fn a_run_without_options_covers_one_byte_to_eight_mebibytes() {
+    let powers: Vec<u64> = (0..=23).map(|exponent| 1 << exponent).collect();
+    let all_sizes = plan(&["--all"]).unwrap();
     let plan = plan(&["--tables"]).unwrap();
-    let sizes = |quantity| {
+    let sizes_of = |plan: &Plan, quantity| {
         let of = move |j: &&Job| {
             j.op == Op::Write && j.quantity == quantity && j.memory == Memory::Library
         };
@@ -58,11 +60,19 @@ fn a_run_without_options_covers_one_byte_to_eight_mebibytes() {
         let jobs = all.iter().filter(of);
         jobs.map(|job| job.bytes).collect::<Vec<_>>()
     };
-    let powers: Vec<u64> = (0..=23).map(|exponent| 1 << exponent).collect();
-    assert_eq!(sizes(Quantity::Completion), powers);
-    assert_eq!(sizes(Quantity::HalfRoundTrip), powers);
-    assert_eq!(sizes(Quantity::Bandwidth(Buffers::RoundRobin)), powers);
-    assert_eq!(sizes(Quantity::Bandwidth(Buffers::One)), powers);
+    assert_eq!(sizes_of(&all_sizes, Quantity::Completion), powers);
+    let sizes = |quantity| sizes_of(&plan, quantity);
+    let usual = sizes(Quantity::Completion);
+    assert_eq!(
+        (usual.first(), usual.last(), usual.len()),
+        (Some(&1), Some(&(8 << 20)), powers.len())
+    );
+    let odd: Vec<u64> = usual.iter().copied().filter(|bytes| !bytes.is_power_of_two()).collect();
+    assert_eq!(odd, [1500, 6144, 100_000]);
+    assert!(usual.is_sorted());
+    assert_eq!(sizes(Quantity::HalfRoundTrip), usual);
+    assert_eq!(sizes(Quantity::Bandwidth(Buffers::RoundRobin)), usual);
+    assert_eq!(sizes(Quantity::Bandwidth(Buffers::One)), usual);
     for list in [1, 32] {
         assert_eq!(sizes(Quantity::Rate { list }), [64]);
     }
@@ -71,7 +81,7 @@ fn a_run_without_options_covers_one_byte_to_eight_mebibytes() {
 #[test]
 fn a_quick_run_keeps_the_sizes_that_people_ask_for_and_plans_twelve_seconds() {
     let plan = plan(&["--quick", "--json"]).unwrap();
-    for bytes in [1, 64, 4096, 1 << 20, 8 << 20] {
+    for bytes in [1, 64, 1500, 4096, 1 << 20, 8 << 20] {
         assert!(plan.all().iter().any(|job| job.bytes == bytes), "{bytes}");
     }
     let jobs = plan.jobs_on(Path::Udp);
