@@ -65,6 +65,8 @@ pub fn counters() -> Counters {
 
 /// Takes the oldest event of a queue.
 pub(crate) fn take(queue: &Waiting) -> Option<Taken> {
+    // Handles of events that are left out: the last of an identifier's takes the lock, so it is dropped after that.
+    let mut unused = Vec::new();
     let mut core = core();
     loop {
         let Entry { owner, child, membership, kind, status, param } = queue.pop()?;
@@ -79,6 +81,7 @@ pub(crate) fn take(queue: &Waiting) -> Option<Taken> {
             Some(child) => (core.adopt(child), owned),
         };
         let Some(id) = id else {
+            unused.extend(listener);
             continue;
         };
         let of = core.ids.get(&id.0);
