@@ -33,6 +33,7 @@ impl Stranger {
             becn: false,
             dest_qp: Qpn::GSI,
             ack_request: false,
+            keeps_early: false,
             psn: Psn::new(0),
         };
         let deth = Some(Deth { qkey, src_qp: Qpn::GSI });
