@@ -303,8 +303,10 @@ impl Group {
             if !is_fit || mailbox.port() != self.to.port() {
                 continue;
             }
-            let Some(way) = Way::new(mailbox, me, source) else { continue };
-            let Some(entry) = way.mailbox.enter(me, source, Some(self.to.ip())) else { continue };
+            let sent = slot.counters.tx_os_packets.load(Ordering::Relaxed);
+            let Some(way) = Way::new(mailbox, me, source, sent) else { continue };
+            let group = Some(self.to.ip());
+            let Some(entry) = way.mailbox.enter(me, source, group, sent) else { continue };
             for from in [Shows::Nothing, Shows::Groups] {
                 way.mailbox.set_shows(from, Shows::Wanted);
             }

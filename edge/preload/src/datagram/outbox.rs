@@ -120,7 +120,8 @@ impl Route {
             if mailbox.port() != self.to.port() {
                 continue;
             }
-            self.ways.extend(Way::new(mailbox, me, source));
+            let sent = slot.counters.tx_os_packets.load(Ordering::Relaxed);
+            self.ways.extend(Way::new(mailbox, me, source, sent));
         }
     }
 
@@ -355,9 +356,9 @@ impl Outbox {
 }
 
 impl Way {
-    /// Enters a socket as a sender, from `source`.
-    pub(super) fn new(mailbox: Mailbox, me: u64, source: SocketAddr) -> Option<Self> {
-        let sender = mailbox.enter(me, source, None)?;
+    /// Enters a socket as a sender, from `source`, that has sent so many datagrams through the kernel.
+    pub(super) fn new(mailbox: Mailbox, me: u64, source: SocketAddr, sent: u64) -> Option<Self> {
+        let sender = mailbox.enter(me, source, None, sent)?;
         let pushed_to = mailbox.head();
         let (unverified, guessed, looks) = (0, 0, 0);
         Some(Self { mailbox, sender, unverified, guessed, pushed_to, looks, is_awake: false })

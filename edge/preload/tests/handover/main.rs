@@ -499,6 +499,28 @@ fn the_extra_functions_answer() {
     assert!(said.contains("a rule says os"), "{said}");
 }
 
+/// Goal: datagrams that waited in the kernel's queue when their sender found the mailbox are not taken for those of a
+/// stranger who uses the same address, which would keep all later ones out of the mailbox.
+#[test]
+fn a_burst_before_there_is_a_mailbox_does_not_keep_later_datagrams_out() {
+    let place = Place::new("backlog");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handover/backlog.c");
+    let (program, report) = (place.0.join("backlog"), place.0.join("report"));
+    let mut compiler = Command::new("cc");
+    if !built(compiler.args(["-O1", "-w", "-o"]).arg(&program).arg(source)) {
+        return;
+    }
+    let output =
+        place.command(&program).env("VMA_STATS_FILE", &report).output().expect("a program");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    // "VMA: [fd=4] Rx Offload: kilobytes / packets / errors [...]"
+    let text = fs::read_to_string(&report).expect("a report");
+    let packets = |line: &str| line.split(" / ").nth(1)?.parse::<u64>().ok();
+    let offload = text.lines().filter(|line| line.contains("Rx Offload")).filter_map(packets);
+    assert!(offload.max() > Some(900), "{text}");
+}
+
 /// Goal: a call that succeeds leaves `errno` as it was, also if it is the first of the process.
 #[test]
 fn the_first_call_leaves_errno_alone() {

@@ -2,7 +2,7 @@
 //! the mailbox and the kernel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::{LOOPBACK, Mailbox};
 use crate::alive;
@@ -23,7 +23,8 @@ pub(in crate::datagram) struct Sender {
     pub(super) taken: AtomicU32,
     /// One more than the epoch in which the kernel was last seen to bring its datagrams here.
     confirmed: AtomicU32,
-    excess: AtomicU32,
+    /// Datagrams that have come beyond those; below 0 as long as they may have been sent before it was entered.
+    excess: AtomicI32,
     /// The multicast group that this entry is about; zeros if it is about the socket's own address.
     group: [AtomicU64; 2],
     /// The interface by which the group's datagrams were last seen to come.
@@ -165,12 +166,14 @@ impl Mailbox {
     }
 
     /// Enters a sender; finds it if it is there already. Refused if another one uses the same
-    /// address, or if there are too many.
+    /// address, or if there are too many. `backlog`: datagrams that it has sent through the kernel so far, and that
+    /// may still come.
     pub(in crate::datagram) fn enter(
         &self,
         cookie: u64,
         from: SocketAddr,
         group: Option<IpAddr>,
+        backlog: u64,
     ) -> Option<usize> {
         let header = self.header();
         let _held = self.hold_senders()?;
@@ -207,9 +210,11 @@ impl Mailbox {
         sender.group[0].store(a, Ordering::Relaxed);
         sender.group[1].store(b, Ordering::Relaxed);
         let Sender { given, taken, confirmed, excess, interface, .. } = sender;
-        for count in [given, taken, confirmed, excess, interface, &sender.expects] {
+        for count in [given, taken, confirmed, interface, &sender.expects] {
             count.store(0, Ordering::Relaxed);
         }
+        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX).min(BACKLOG_MAX);
+        excess.store(-backlog, Ordering::Relaxed);
         sender.users.store(1, Ordering::Relaxed);
         sender.process.store(alive::me(), Ordering::Relaxed);
         header.used.fetch_max(u32::try_from(index + 1).unwrap_or(0), Ordering::AcqRel);
@@ -316,4 +321,6 @@ impl Mailbox {
 const AMBIGUOUS: u32 = u32::MAX;
 
 /// More datagrams than were sent, before that counts as ambiguous.
-const EXCESS_MAX: u32 = 16;
+const EXCESS_MAX: i32 = 16;
+/// More datagrams do not wait in the kernel's queue when a sender is entered.
+const BACKLOG_MAX: i32 = 1 << 16;
