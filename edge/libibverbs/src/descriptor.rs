@@ -34,6 +34,25 @@ impl Descriptor {
         self.0.as_raw_fd()
     }
 
+    /// Lets the program not wait from the start.
+    pub(crate) fn set_non_blocking(&self) -> Answer<()> {
+        // SAFETY: it sets the flags of a descriptor.
+        match unsafe { libc::fcntl(self.number(), libc::F_SETFL, libc::O_NONBLOCK) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error().into()),
+        }
+    }
+
+    /// Waits until it can be read. A signal ends that with `EINTR`.
+    pub(crate) fn wait(&self) -> Answer<()> {
+        let mut poll = libc::pollfd { fd: self.number(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor to wait for.
+        match unsafe { libc::poll(&raw mut poll, 1, -1) } {
+            1.. => Ok(()),
+            _ => Err(std::io::Error::last_os_error().into()),
+        }
+    }
+
     /// The program does not want to wait.
     pub(crate) fn is_non_blocking(&self) -> bool {
         // SAFETY: it asks for the flags of a descriptor.

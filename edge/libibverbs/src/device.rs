@@ -22,7 +22,7 @@ use adverb_device::{Device, devices};
 use adverb_ibv::layout::{self, value};
 use libc::{c_char, c_int};
 use std::ffi::CStr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What is ours of a device, behind what vendors' libraries look for (rule 3).
 #[repr(C)]
@@ -154,9 +154,26 @@ fn soft() -> Vec<*mut layout::Device> {
 
 const CHOICE: &str = "ADVERB_DEVICES";
 
+/// The first device that the program sees is one of ours, as it was when this was first asked.
+pub(crate) fn software_comes_first() -> bool {
+    static FIRST: OnceLock<bool> = OnceLock::new();
+    *FIRST.get_or_init(|| {
+        let choice = std::env::var(CHOICE).ok();
+        let (list, theirs) = foreign();
+        let ours = soft();
+        let first = chosen(choice.as_deref(), ours.clone(), theirs).first().copied();
+        if let (false, Some(free)) = (list.is_null(), FREE_LIST.get()) {
+            // SAFETY: the list that the real library gave.
+            unsafe { free(list) };
+        }
+        first.is_some_and(|first| ours.contains(&first))
+    })
+}
+
 export! {
     pointer "IBVERBS_1.1"
     fn ibv_get_device_list(count: Option<&mut c_int>) -> *mut *mut layout::Device {
+        crate::rdma_cm::attend();
         let (list, theirs) = foreign();
         let choice = std::env::var(CHOICE).ok();
         let devices = chosen(choice.as_deref(), soft(), theirs);

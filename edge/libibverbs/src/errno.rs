@@ -60,6 +60,13 @@ impl From<io::Error> for Errno {
     }
 }
 
+impl From<adverb_rdmacm::Error> for Errno {
+    fn from(error: adverb_rdmacm::Error) -> Self {
+        explain(&error);
+        Self(error.errno())
+    }
+}
+
 impl From<OpenError> for Errno {
     fn from(error: OpenError) -> Self {
         explain(&error);

@@ -19,6 +19,7 @@
 //! | what devices and ports are like | `query.rs` |
 //! | files that programs look at | `sysfs.rs`, `files.rs` |
 //! | programs that load libibverbs themselves | `loader.rs` |
+//! | librdmacm, and what the kernel would tell it | `rdma_cm/` |
 //! | all that does not depend on a device | `words.rs` |
 //!
 //! # Safety
@@ -46,6 +47,7 @@ mod memory;
 mod post;
 mod qp;
 mod query;
+mod rdma_cm;
 mod real;
 mod srq;
 mod sysfs;

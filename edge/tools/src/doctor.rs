@@ -73,6 +73,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         namespaces(),
         receive_buffers(),
         hardware(),
+        rdma_cm(),
         leftovers(),
     ];
     if args.json {
@@ -272,6 +273,23 @@ fn hardware() -> Finding {
         names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     let none = "none; software devices need none".to_owned();
     Finding::good(CHECK, if names.is_empty() { none } else { names.join(", ") })
+}
+
+/// librdmacm, which programs on rdma_cm bring their calls through.
+fn rdma_cm() -> Finding {
+    const CHECK: &str = "librdmacm";
+    let directories = [
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+        "/usr/local/lib",
+    ];
+    let mut places = directories.map(|place| Path::new(place).join("librdmacm.so.1")).into_iter();
+    match places.find(|place| place.exists()) {
+        Some(place) => Finding::good(CHECK, place.display().to_string()),
+        None => Finding::good(CHECK, "not installed; only programs on rdma_cm need it"),
+    }
 }
 
 /// Files of runs that were killed.

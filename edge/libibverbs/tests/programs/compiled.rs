@@ -7,21 +7,27 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// A program that was compiled from a file beside this one; it is gone afterwards.
-struct Compiled(PathBuf);
+pub(crate) struct Compiled(PathBuf);
 
 impl Compiled {
     /// `None`, after it has said why, if this cannot be had here.
-    fn new(name: &str, flags: &[&str]) -> Option<Self> {
+    pub(crate) fn new(name: &str, flags: &[&str]) -> Option<Self> {
+        Self::by("cc", name, flags)
+    }
+
+    /// The same with another compiler.
+    pub(crate) fn by(compiler: &str, name: &str, flags: &[&str]) -> Option<Self> {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
         let program = std::env::temp_dir().join(format!("adverb-{name}-{}", std::process::id()));
-        let mut compiler = Command::new("cc");
+        let mut compiler = Command::new(compiler);
         compiler.arg(format!("{source}/{name}.c")).arg("-o").arg(&program).args(flags);
         match compiler.output() {
             Ok(output) if output.status.success() => Some(Self(program)),
             Ok(output) => {
                 let why = String::from_utf8_lossy(&output.stderr).into_owned();
-                assert!(why.contains("infiniband/verbs.h") || why.contains("-libverbs"), "{why}");
-                println!("skipped: no header of libibverbs");
+                let headers = ["infiniband/verbs.h", "-libverbs"];
+                assert!(headers.iter().any(|missing| why.contains(missing)), "{why}");
+                println!("skipped: no header of what the program is on");
                 None
             }
             Err(error) => {
@@ -29,6 +35,12 @@ impl Compiled {
                 None
             }
         }
+    }
+}
+
+impl Compiled {
+    pub(crate) fn path(&self) -> &str {
+        self.0.to_str().expect("a path of letters")
     }
 }
 

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
+mod cm;
 mod compiled;
 mod support;
 mod table;
@@ -180,6 +181,19 @@ fn the_matrix_is_written() {
         }
         for command in PERFTEST {
             row(command.to_owned(), pair(&perftest(command, place), place, &[]));
+        }
+        for options in cm::PERFTEST_CM {
+            row(options.to_owned(), cm::perftest(options, place));
+        }
+        for line in cm::RDMACM.iter().chain(&cm::RSOCKETS).chain(&cm::OTHERS) {
+            row(line.name.to_owned(), cm::run(line, place));
+        }
+        let others: &[cm::Line] = match place {
+            Place::Apart(_) => &cm::LIBFABRIC,
+            Place::Here(_) => &cm::UCX_CM,
+        };
+        for line in others {
+            row(line.name.to_owned(), cm::run(line, place));
         }
         for transports in UCX_TRANSPORTS {
             for test in UCX {

@@ -137,9 +137,15 @@ impl Place<'_> {
     }
 
     fn server(&self) -> &'static str {
-        match self {
-            Self::Here(_) => "127.0.0.1",
-            Self::Apart(_) => "10.9.8.1",
+        self.address(0)
+    }
+
+    /// The address of a side: 0 is the server.
+    pub(crate) fn address(&self, host: usize) -> &'static str {
+        match (self, host) {
+            (Self::Here(_), _) => "127.0.0.1",
+            (Self::Apart(_), 0) => "10.9.8.1",
+            (Self::Apart(_), _) => "10.9.8.2",
         }
     }
 }
@@ -185,6 +191,77 @@ fn pair_once(line: &str, place: Place<'_>, set: &[(&str, &str)]) -> Result<Strin
     }
 }
 
+/// How the server of a pair ends.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(crate) enum Ended {
+    /// By itself, well, after its client.
+    Itself,
+    /// It goes on, and is killed.
+    Killed,
+}
+
+/// Runs a server and its client; answers with what the client printed, or with why it went wrong.
+///
+/// Where a server listens by the connection manager alone, nothing outside shows when it does: a client that is
+/// refused is too early, and both are started again with more time between them. (perftest listens a second time,
+/// and its client does not wait for that.)
+pub(crate) fn meet(
+    server: &str,
+    client: &str,
+    place: Place<'_>,
+    set: &[(&str, &str)],
+    end: Ended,
+) -> Result<String, String> {
+    let mut result = Err(String::new());
+    for more in 0..MEETINGS {
+        result = meet_once([server, client], place, set, end, HEAD_START * (more + 1).min(5));
+        if result.as_ref().err().is_none_or(|why| why.contains(HUNG)) {
+            break;
+        }
+    }
+    result
+}
+
+fn meet_once(
+    [server, client]: [&str; 2],
+    place: Place<'_>,
+    set: &[(&str, &str)],
+    end: Ended,
+    head_start: Duration,
+) -> Result<String, String> {
+    let begin = |host, line| {
+        let mut command = place.command(host, line);
+        command.envs(set.iter().copied()).spawn().expect("it starts")
+    };
+    let mut running = begin(0, server);
+    std::thread::sleep(head_start);
+    let client = ended(begin(1, client));
+    let is_running = running.try_wait().expect("a child of ours").is_none();
+    let stayed = end == Ended::Killed && is_running;
+    if stayed || !client.status.success() {
+        let _ = running.kill(); // It may have ended in the meantime.
+    }
+    let running = ended(running);
+    match client.status.success() && (stayed || running.status.success()) {
+        true => Ok(String::from_utf8_lossy(&client.stdout).into_owned()),
+        false => Err(format!(
+            "{server} ({}):\nclient {}\nserver {}",
+            place.name(),
+            text(&client),
+            text(&running)
+        )),
+    }
+}
+
+/// What is printed of a client that was killed because it took too long.
+const HUNG: &str = "client signal: 9";
+
+/// How often a server and its client are started.
+const MEETINGS: u32 = 12;
+
+/// How much sooner the server is started, the first time.
+const HEAD_START: Duration = Duration::from_millis(200);
+
 fn text(output: &Output) -> String {
     let [out, error] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     format!("{}\n{out}{error}", output.status)
@@ -204,7 +281,7 @@ pub(crate) fn ended(mut child: Child) -> Output {
 }
 
 /// A TCP port without a listener.
-fn port() -> u16 {
+pub(crate) fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let base = 20_000 + u16::try_from(std::process::id() % 10_000).expect("it is small");
     loop {

@@ -1,0 +1,59 @@
+//! Descriptors of the device: which are ours, and what is behind each.
+
+use crate::descriptor::Descriptor;
+use crate::errno::{Answer, Errno};
+use adverb_rdmacm::EventQueue;
+use libc::c_int;
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// An open descriptor of the device: librdmacm's event channel.
+pub(super) struct Channel {
+    descriptor: Descriptor,
+    pub(super) queue: EventQueue,
+}
+
+static CHANNELS: Mutex<BTreeMap<c_int, Arc<Channel>>> = Mutex::new(BTreeMap::new());
+
+fn channels() -> MutexGuard<'static, BTreeMap<c_int, Arc<Channel>>> {
+    CHANNELS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens the device.
+pub(super) fn open(flags: c_int) -> Answer<c_int> {
+    let queue = EventQueue::new()?;
+    let descriptor = Descriptor::watching(queue.as_fd())?;
+    if flags & libc::O_NONBLOCK != 0 {
+        descriptor.set_non_blocking()?;
+    }
+    let number = descriptor.number();
+    channels().insert(number, Arc::new(Channel { descriptor, queue }));
+    Ok(number)
+}
+
+/// What is behind a descriptor, if it is one of ours.
+pub(super) fn find(fd: c_int) -> Option<Arc<Channel>> {
+    channels().get(&fd).cloned()
+}
+
+/// Takes a descriptor out, if it is one of ours. It is closed once no call uses it any more.
+pub(super) fn remove(fd: c_int) -> Option<Arc<Channel>> {
+    channels().remove(&fd)
+}
+
+impl Channel {
+    /// Waits until there may be an event.
+    pub(super) fn wait(&self) -> Answer<()> {
+        if self.descriptor.is_non_blocking() {
+            return Err(Errno(libc::EAGAIN));
+        }
+        self.descriptor.wait()
+    }
+}
+
+/// The number of the kernel's device, which librdmacm expects where there is one; 0 otherwise.
+pub(super) fn kernel_device() -> libc::dev_t {
+    std::fs::metadata("/dev/infiniband/rdma_cm").map_or(0, |found| found.rdev())
+}

@@ -1,0 +1,247 @@
+//! Programs that meet by the connection manager: those of rdma-core, and others on librdmacm.
+
+use crate::compiled::Compiled;
+use crate::support::{self, Ended, Hosts, PATHS, Place, is_installed};
+
+/// Server and client of a program. `{h}` stands for the server's address, `{p}` for a port, `{l}` for the
+/// address of the side itself, `{t}` for a file that is gone afterwards.
+#[derive(Clone, Copy)]
+pub(crate) struct Line {
+    /// What it is called on the page.
+    pub(crate) name: &'static str,
+    server: &'static str,
+    client: &'static str,
+    /// Whether the server goes on after the client, and is killed.
+    stays: bool,
+}
+
+const fn line(name: &'static str, server: &'static str, client: &'static str) -> Line {
+    Line { name, server, client, stays: false }
+}
+
+const fn stays(name: &'static str, server: &'static str, client: &'static str) -> Line {
+    Line { name, server, client, stays: true }
+}
+
+/// The test programs of librdmacm.
+pub(crate) const RDMACM: [Line; 11] = [
+    line("rping -v -V", "rping -s -a {h} -p {p} -v -V -C 10", "rping -c -a {h} -p {p} -v -V -C 10"),
+    line("rping -q", "rping -s -q -a {h} -p {p} -C 10", "rping -c -q -a {h} -p {p} -C 10"),
+    stays("rping -P", "rping -s -P -a {h} -p {p}", "rping -c -a {h} -p {p} -v -V -C 100"),
+    line("ucmatose -c 100", "ucmatose -b {h} -p {p} -c 100", "ucmatose -s {h} -p {p} -c 100"),
+    line("ucmatose -m", "ucmatose -m -b {h} -p {p} -c 10", "ucmatose -m -s {h} -p {p} -c 10"),
+    line("udaddy", "udaddy -b {h} -c 2", "udaddy -s {h} -c 2"),
+    line("rdma_client", "rdma_server -s {h} -p {p}", "rdma_client -s {h} -p {p}"),
+    line("rdma_xclient", "rdma_xserver -p {p}", "rdma_xclient -s {h} -p {p}"),
+    stays("cmtime -c 1000", "cmtime -b {h} -p {p} -c 1000", "cmtime -s {h} -p {p} -c 1000"),
+    line("mckey", "mckey -m 239.1.2.3 -b {l}", "mckey -m 239.1.2.3 -b {l} -s"),
+    line("mckey -c 4", "mckey -m 239.1.2.4 -b {l} -c 4", "mckey -m 239.1.2.4 -b {l} -s -c 4"),
+];
+
+/// The programs of librdmacm's sockets.
+pub(crate) const RSOCKETS: [Line; 5] = [
+    line("rstream", "rstream -b {h} -p {p} -S 4096 -C 100", "rstream -s {h} -p {p} -S 4096 -C 100"),
+    line(
+        "rstream -T r",
+        "rstream -b {h} -p {p} -T r -S 4096 -C 100",
+        "rstream -s {h} -p {p} -T r -S 4096 -C 100",
+    ),
+    line(
+        "rstream -T b -T v",
+        "rstream -b {h} -p {p} -T b -T v -S 4096 -C 100",
+        "rstream -s {h} -p {p} -T b -T v -S 4096 -C 100",
+    ),
+    line(
+        "riostream -T v",
+        "riostream -b {h} -p {p} -S 4096 -C 100 -T v",
+        "riostream -s {h} -p {p} -S 4096 -C 100 -T v",
+    ),
+    stays("rcopy", "rcopy -p {p}", "rcopy /usr/bin/rcopy {h}:{t} -p {p}"),
+];
+
+/// perftest over the connection manager: options of both sides, as for `PERFTEST`.
+pub(crate) const PERFTEST_CM: [&str; 12] = [
+    "ib_send_lat -R",
+    "ib_send_bw -R",
+    "ib_write_lat -R",
+    "ib_write_bw -R",
+    "ib_read_lat -R",
+    "ib_read_bw -R",
+    "ib_atomic_lat -R",
+    "ib_atomic_bw -R",
+    "ib_send_bw -R -c UD",
+    "ib_send_lat -R -c UD",
+    "ib_send_bw -R -e -b",
+    "ib_write_bw -R -q 4",
+];
+
+/// Others on librdmacm.
+pub(crate) const OTHERS: [Line; 3] = [
+    stays("qperf -cm 1 rc_lat", "qperf -lp {p}", "qperf {h} -lp {p} -cm 1 -t 1 rc_lat"),
+    stays("qperf -cm 1 rc_bw", "qperf -lp {p}", "qperf {h} -lp {p} -cm 1 -t 1 rc_bw"),
+    stays(
+        "qperf -cm 1 rc_rdma_read_bw",
+        "qperf -lp {p}",
+        "qperf {h} -lp {p} -cm 1 -t 1 rc_rdma_read_bw",
+    ),
+];
+
+/// UCX, whose connections are made by rdmacm.
+pub(crate) const UCX_CM: [Line; 1] =
+    [stays("io_demo", "io_demo -p {p}", "io_demo -p {p} {h} -i 100 -l 5")];
+
+/// libfabric, whose verbs provider takes no notice of the loopback interface.
+pub(crate) const LIBFABRIC: [Line; 2] = [
+    line(
+        "fi_pingpong -p verbs -e msg",
+        "fi_pingpong -p verbs -e msg -I 100 -S 4096",
+        "fi_pingpong -p verbs -e msg -I 100 -S 4096 {h}",
+    ),
+    line(
+        "fi_pingpong -p verbs;ofi_rxm -e rdm",
+        "fi_pingpong -p verbs;ofi_rxm -e rdm -I 100 -S 4096",
+        "fi_pingpong -p verbs;ofi_rxm -e rdm -I 100 -S 4096 {h}",
+    ),
+];
+
+/// Runs server and client; answers with what the client printed, or with why it went wrong.
+pub(crate) fn run(line: &Line, place: Place<'_>) -> Result<String, String> {
+    let port = support::port().to_string();
+    let file = std::env::temp_dir().join(format!("adverb-cm-{}-{port}", std::process::id()));
+    let file = file.to_str().expect("a path of letters");
+    let filled = |text: &str, host: usize| {
+        let text = text.replace("{h}", place.address(0)).replace("{p}", &port);
+        text.replace("{l}", place.address(host)).replace("{t}", file)
+    };
+    let end = if line.stays { Ended::Killed } else { Ended::Itself };
+    let ended = support::meet(&filled(line.server, 0), &filled(line.client, 1), place, &[], end);
+    let _ = std::fs::remove_file(file);
+    ended
+}
+
+/// Runs a line of [`PERFTEST_CM`].
+pub(crate) fn perftest(options: &str, place: Place<'_>) -> Result<String, String> {
+    let line = format!("{options} -F -n 200 -u 17 -d {} -p {}", place.device(), support::port());
+    support::meet(&line, &format!("{line} {}", place.address(0)), place, &[], Ended::Itself)
+}
+
+/// All lines of a table, one after the other.
+fn all(table: &[Line], place: Place<'_>) {
+    let failed = table.iter().filter_map(|line| {
+        let why = run(line, place).err()?;
+        Some(format!("{}: {why}", line.name))
+    });
+    let failed: Vec<_> = failed.collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}
+
+fn all_of_perftest(place: Place<'_>) {
+    let failed: Vec<_> =
+        PERFTEST_CM.iter().filter_map(|options| perftest(options, place).err()).collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}
+
+#[test]
+fn the_programs_of_rdma_cm_run() {
+    if is_installed("rping") {
+        PATHS.iter().for_each(|path| all(&RDMACM, Place::Here(path)));
+    }
+}
+
+#[test]
+fn the_programs_of_rsockets_run() {
+    if is_installed("rstream") {
+        PATHS.iter().for_each(|path| all(&RSOCKETS, Place::Here(path)));
+    }
+}
+
+#[test]
+fn perftest_meets_by_the_connection_manager() {
+    if is_installed("ib_send_bw") {
+        PATHS.iter().for_each(|path| all_of_perftest(Place::Here(path)));
+    }
+}
+
+#[test]
+fn libraries_above_rdma_cm_run() {
+    if is_installed("qperf") && is_installed("io_demo") {
+        PATHS.iter().for_each(|path| all(&OTHERS, Place::Here(path)));
+        PATHS.iter().for_each(|path| all(&UCX_CM, Place::Here(path)));
+    }
+}
+
+#[test]
+fn programs_in_two_network_namespaces_meet_by_the_connection_manager() {
+    if !is_installed("rping") || !is_installed("ib_send_bw") || !is_installed("qperf") {
+        return;
+    }
+    let Some(hosts) = Hosts::new() else {
+        return;
+    };
+    let place = Place::Apart(&hosts);
+    all(&RDMACM, place);
+    all(&RSOCKETS, place);
+    all(&OTHERS, place);
+    if is_installed("fi_pingpong") {
+        all(&LIBFABRIC, place);
+    }
+    all_of_perftest(place);
+}
+
+/// A program on plain sockets, which librspreload brings to rsockets.
+fn preloaded(program: &str, place: Place<'_>) -> Result<String, String> {
+    let library = support::library();
+    let both = format!("{} {RSPRELOAD}", library.to_str().expect("a path of letters"));
+    let port = support::port();
+    let (server, client) = (
+        format!("{program} server {port}"),
+        format!("{program} client {} {port}", place.address(0)),
+    );
+    support::meet(&server, &client, place, &[("LD_PRELOAD", &both)], Ended::Itself)
+}
+
+/// Where Debian has it.
+const RSPRELOAD: &str = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so";
+
+#[test]
+fn a_program_on_sockets_runs_over_rsockets() {
+    let Some(program) = Compiled::new("sockets", &[]) else {
+        return;
+    };
+    if !std::path::Path::new(RSPRELOAD).exists() {
+        println!("skipped: no librspreload: it is not installed");
+        return;
+    }
+    for path in PATHS {
+        let ended = preloaded(program.path(), Place::Here(path));
+        assert!(ended.as_ref().is_ok_and(|said| said.contains("4194304 bytes")), "{ended:?}");
+    }
+}
+
+/// Goal: whatever is written to the device is answered or refused. Method: a library with the name of librdmacm
+/// writes commands of random fields, lengths and addresses.
+#[test]
+fn no_command_makes_the_device_crash_or_hang() {
+    let base = std::env::temp_dir().join(format!("adverb-cm-hostile-{}", std::process::id()));
+    std::fs::create_dir_all(&base).expect("a place for files");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/hostile.c");
+    let (library, program) = (base.join("librdmacm.so.hostile"), base.join("hostile"));
+    let compile = |out: &std::path::Path, flags: &[&str]| {
+        let mut compiler = std::process::Command::new("cc");
+        compiler.arg(source).arg("-o").arg(out).args(flags).arg("-ldl");
+        compiler.output().map(|output| assert!(output.status.success(), "{output:?}"))
+    };
+    if let Err(error) = compile(&library, &["-shared", "-fPIC"]) {
+        println!("skipped: no C compiler: {error}");
+        return;
+    }
+    compile(&program, &[]).expect("it did so a moment ago");
+    for seed in ["0x1", "0x2", "0x3", "0x4"] {
+        let program = program.to_str().expect("a path of letters");
+        let arguments = [library.to_str().expect("a path of letters"), seed, "20000"];
+        let said = support::alone(program, &arguments, &[("ADVERB_EXPLAIN", "")]);
+        let counts: Vec<u32> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        assert!(counts[0] > 1000 && counts[1] > 10, "seed {seed}: {said}");
+    }
+    let _ = std::fs::remove_dir_all(&base);
+}
