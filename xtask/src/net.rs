@@ -207,6 +207,7 @@ fn results(document: &Value) -> impl Iterator<Item = &Value> {
 fn ask(adverb: &Path, words: &[&str]) -> Result<Value, Failure> {
     let mut client = inside(CLIENT);
     client
+        .args(["timeout", CLIENT_SECONDS_MAX])
         .arg(adverb)
         .args(["bench", SERVER_ADDRESS, "--no-floor", "--rounds", "1", "--json"])
         .args(words);
