@@ -510,7 +510,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
                 of.port.prefetch(of.domain, &piece, writing).map_err(|error| match error {
                     AccessError::Denied => Errno(libc::EPERM),
                     AccessError::OutOfBounds => Errno(libc::EFAULT),
-                    _ => INVALID,
+                    AccessError::Misaligned | AccessError::UnknownKey | _ => INVALID,
                 })?;
             }
             Ok(())

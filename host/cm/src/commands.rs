@@ -432,7 +432,7 @@ fn reachable(peer: SocketAddr) -> SocketAddr {
     let ip: IpAddr = match peer.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
+        ip @ (IpAddr::V4(_) | IpAddr::V6(_)) => ip,
     };
     SocketAddr::new(ip, peer.port()).with_scope_of(peer)
 }

@@ -237,7 +237,7 @@ fn scoped(ip: IpAddr, port: u16, scope: u32) -> SocketAddr {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => {
             SocketAddrV6::new(ip, port, 0, scope).into()
         }
-        ip => SocketAddr::new(ip, port),
+        IpAddr::V4(_) | IpAddr::V6(_) => SocketAddr::new(ip, port),
     }
 }
 

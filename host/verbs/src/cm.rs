@@ -76,7 +76,7 @@ pub enum MeetError {
         /// Why: IBTA Vol. 1 §12.6.7.2; 28 is the peer's program, 8 that nothing listens there.
         reason: u16,
         /// What the peer's program says.
-        private: Private,
+        private: Box<Private>,
     },
     /// The system refused something.
     System(io::Error),
@@ -191,14 +191,22 @@ fn verdict(event: &Event) -> Option<Result<Parameters, MeetError>> {
         EventKind::ConnectResponse | EventKind::Established => Some(Ok(said)),
         EventKind::Rejected => {
             let reason = u16::try_from(event.status).unwrap_or(0);
-            Some(Err(MeetError::Rejected { reason, private: said.private }))
+            Some(Err(MeetError::Rejected { reason, private: Box::new(said.private) }))
         }
         EventKind::AddrError
         | EventKind::ConnectError
         | EventKind::Disconnected
         | EventKind::RouteError
         | EventKind::Unreachable => Some(Err(MeetError::Unreachable { status: event.status })),
-        _ => None,
+        EventKind::AddrResolved
+        | EventKind::RouteResolved
+        | EventKind::ConnectRequest
+        | EventKind::DeviceRemoval
+        | EventKind::MulticastJoin
+        | EventKind::MulticastError
+        | EventKind::AddrChange
+        | EventKind::TimewaitExit
+        | _ => None,
     }
 }
 

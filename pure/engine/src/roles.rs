@@ -21,6 +21,7 @@ use adverb_wire::{Packet, Qpn};
 
 /// The role that serves a peer's requests.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all queue pairs have the large one, in place")]
 pub(crate) enum Receiver {
     Reliable(Responder),
     Connected(ConnectedResponder),

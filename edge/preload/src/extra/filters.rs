@@ -15,8 +15,6 @@
 //! The callback is called with arguments as `vma_extra.h` has them, which are valid until it returns. The program
 //! has promised that it is a function of that type.
 
-#![expect(clippy::as_conversions, reason = "C integers meet us here")]
-
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -160,7 +158,9 @@ pub(crate) fn look(slot: &Pin, fd: c_int) -> Seen {
             Shown::Packet(packet) => match looking.decide(fd, packet, spare) {
                 Seen::Nothing => {}
                 Seen::Held => seen = Seen::Held,
-                decided => return decided,
+                decided @ (Seen::Admitted(_) | Seen::End | Seen::Failed(_) | Seen::Busy(_)) => {
+                    return decided;
+                }
             },
         }
     }

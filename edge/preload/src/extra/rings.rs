@@ -9,8 +9,6 @@
 //!
 //! Calls of the kernel's with numbers alone.
 
-#![expect(clippy::as_conversions, reason = "numbers of system calls are words")]
-
 use std::ffi::c_int;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
