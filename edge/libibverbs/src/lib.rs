@@ -9,6 +9,7 @@
 //! | to change | see |
 //! |---|---|
 //! | how functions get names and versions, what is not ours | `export.rs`, `real.rs`, `ibverbs.map` |
+//! | what providers need of the real library | `forward.rs` |
 //! | which devices are listed | `device.rs` |
 //! | contexts; tables of functions that the header calls | `context.rs`, `table.rs` |
 //! | an object of C's and what is ours of it | `boxed.rs` |
@@ -42,6 +43,8 @@ mod errno;
 mod events;
 mod export;
 mod files;
+#[cfg(target_arch = "x86_64")]
+mod forward;
 mod loader;
 mod memory;
 mod post;

@@ -20,6 +20,7 @@ mod counters;
 mod devices;
 mod devinfo;
 mod doctor;
+mod drop_in;
 mod failure;
 mod here;
 mod mesh;

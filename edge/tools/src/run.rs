@@ -2,6 +2,9 @@
 //!
 //! All they do is to set environment variables; the library `libadverb_ibverbs.so` does the rest, and `LD_PRELOAD`
 //! by hand does the same. The program takes this process's place: signals and exit status are its own.
+//!
+//! With `--drop-in` the library is found as `libibverbs.so.1` in a directory of `LD_LIBRARY_PATH`: for launchers that take
+//! `LD_PRELOAD` away, and for machines without libibverbs.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -10,6 +13,7 @@ use std::process::Command;
 
 use clap::{Parser, ValueEnum};
 
+use crate::drop_in;
 use crate::failure::Failure;
 use crate::program;
 
@@ -46,6 +50,10 @@ struct How {
     #[arg(long, value_delimiter = ',', value_name = "DEVICE")]
     devices: Vec<String>,
 
+    /// Put the library in the place of libibverbs.so.1 (LD_LIBRARY_PATH) rather than in front of it (LD_PRELOAD)
+    #[arg(long)]
+    drop_in: bool,
+
     /// Say what is set, and why a call is refused
     #[arg(long)]
     explain: bool,
@@ -69,12 +77,11 @@ enum Way {
 impl How {
     /// The variables, with their values.
     fn variables(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
-        let mut preload = self.library()?.into_os_string();
-        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-            preload.push(":");
-            preload.push(others);
-        }
-        let mut all = vec![("LD_PRELOAD", preload)];
+        let library = self.library()?;
+        let mut all = vec![match self.drop_in {
+            true => ("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", drop_in::directory(&library)?)),
+            false => ("LD_PRELOAD", before("LD_PRELOAD", library)),
+        }];
         if let Some(path) = self.path {
             let name = match path {
                 Way::Auto => "auto",
@@ -104,6 +111,16 @@ impl How {
             )
         })
     }
+}
+
+/// A list of paths with this one in front of what the variable has.
+fn before(variable: &str, first: PathBuf) -> OsString {
+    let mut list = first.into_os_string();
+    if let Some(others) = std::env::var_os(variable).filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {

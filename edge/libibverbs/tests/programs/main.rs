@@ -7,6 +7,7 @@
 
 mod cm;
 mod compiled;
+mod drop_in;
 mod support;
 mod table;
 
