@@ -10,7 +10,7 @@
 //! arrived, the helper holds back for a few [`LINGER`]s, at first at once and then less and less often. If the
 //! program calls all the time meanwhile, [`TAKEN_ENOUGH`] times in turn, the helper goes back to looking.
 //!
-//! Where more threads want to run than there are processors, the helper does not linger: a sleeper is let in as soon
+//! Where the program drives and more threads want to run than there are processors, the helper does not linger: a sleeper is let in as soon
 //! as a packet wakes it, and a thread that spins keeps the program from its processor. Who needs the helper, and who
 //! waits for the sockets in its place, is written down in `standby.rs`.
 
@@ -37,8 +37,11 @@ const STEADY_TICK: Duration = Duration::from_millis(8);
 const STEADY_TICKS: u32 = 4;
 /// How long the helper keeps looking after the last packet before it sleeps.
 const LINGER: Duration = Duration::from_micros(50);
-/// How long a machine is taken to be crowded that was once.
+/// A program that has driven within this time needs its processor.
 const CROWDED: Duration = Duration::from_millis(100);
+/// Looks at the load that make a crowd, and how many are remembered.
+const CROWD: u32 = 2;
+const CROWD_MAX: u32 = 4;
 /// Arrivals in turn that the program takes by itself before the helper leaves them to it.
 const TAKEN_ENOUGH: u32 = 2;
 /// A program that has just taken something may go on to poll its memory: that many looks tell.
@@ -161,7 +164,7 @@ impl Shared {
             if self.standby.is_engaged() {
                 needed = now;
             } else if duty.is_due(now) {
-                duty.learn(is_left_waiting(&port), now);
+                duty.learn(is_left_waiting(&port, LOOKS), now);
             } else if duty.is_over()
                 && port.drives() != drives
                 && now.saturating_sub(needed) > nanos(TICK)
@@ -173,12 +176,12 @@ impl Shared {
             let rest = now.saturating_sub(last_busy) > nanos(LINGER);
             match found {
                 Some(true) => last_busy = now,
-                Some(false) if rest || duty.is_crowded(now) => {
+                Some(false) if rest || duty.is_crowded(&port, now) => {
                     self.sleep(port, duty);
                     last_busy = clock::now_ns();
                 }
                 // The program may need this very processor to go on, and takes what there is.
-                None if duty.is_crowded(now) => thread::sleep(STEP),
+                None if duty.is_crowded(&port, now) => thread::sleep(STEP),
                 Some(false) | None => duty.give_way(now),
             }
         }
@@ -201,7 +204,7 @@ impl Shared {
                 duty.begin(0);
                 return Some(());
             }
-            if port.has_arrivals() && is_left_waiting(&port) == Some(true) {
+            if port.has_arrivals() && is_left_waiting(&port, 1) == Some(true) {
                 duty.begin(0);
                 duty.learn(Some(true), clock::now_ns());
                 return Some(());
@@ -298,9 +301,12 @@ struct Duty {
     due: u64,
     pause: u64,
     load: Load,
-    /// More threads want to run than there are processors; as of `counted`.
-    crowded: bool,
+    /// How often, of late, more threads wanted to run than there are processors; as of `counted`.
+    crowd: u32,
     counted: u64,
+    /// How often the program had driven when that was last asked for, and when it was last seen to drive.
+    driven: u64,
+    active: u64,
     /// When things that have time were last looked after.
     tended: u64,
 }
@@ -316,8 +322,10 @@ impl Duty {
             due: 0,
             pause: nanos(TICK),
             load: Load::new(),
-            crowded: false,
+            crowd: 0,
             counted: 0,
+            driven: 0,
+            active: 0,
             tended: 0,
         }
     }
@@ -360,18 +368,21 @@ impl Duty {
         }
     }
 
-    /// The helper had better sleep than look again: it would keep the program from its processor.
-    fn is_crowded(&mut self, now: u64) -> bool {
+    /// The helper had better sleep than look again: it would keep the program, which is at work, from its processor.
+    fn is_crowded(&mut self, port: &Port, now: u64) -> bool {
+        let drives = port.drives();
+        if self.driven != drives {
+            (self.driven, self.active) = (drives, now);
+        }
         if now >= self.counted.saturating_add(nanos(TICK)) {
             self.counted = now;
-            if self.load.is_crowded() {
-                self.counted += nanos(CROWDED);
-                self.crowded = true;
-            } else {
-                self.crowded = false;
-            }
+            // Threads that have a moment's work do not make a crowd.
+            self.crowd = match self.load.is_crowded() {
+                true => (self.crowd + 1).min(CROWD_MAX),
+                false => self.crowd.saturating_sub(1),
+            };
         }
-        self.crowded
+        self.crowd >= CROWD && now.saturating_sub(self.active) < nanos(CROWDED)
     }
 
     /// Lets others have the processor for a moment. If it takes long, there are too many of them.
@@ -379,17 +390,16 @@ impl Duty {
         thread::yield_now();
         let after = clock::now_ns();
         if after.saturating_sub(now) > nanos(LINGER) {
-            self.counted = after + nanos(CROWDED);
-            self.crowded = true;
+            self.crowd = CROWD_MAX;
         }
     }
 }
 
 /// Whether the program, given time, leaves what arrives: it computes, or polls its memory. `None` if nothing tells: it
 /// does not drive all the time, but nothing arrives either.
-fn is_left_waiting(port: &Port) -> Option<bool> {
+fn is_left_waiting(port: &Port, looks: u32) -> Option<bool> {
     let mut steady = true;
-    for _ in 0..LOOKS {
+    for _ in 0..looks {
         let (drives, waits) = (port.drives(), port.has_arrivals());
         thread::sleep(LINGER);
         let drove = port.drives() != drives;

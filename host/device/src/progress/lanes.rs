@@ -158,15 +158,16 @@ impl Port {
         Some(receiver.waiting.owes_packets() || receiver.has_record())
     }
 
-    /// Something has arrived that nobody has looked at, and nobody looks right now.
+    /// Something has arrived that nobody has looked at, and nobody looks right now. Multicast does not count.
     pub(crate) fn has_arrivals(&self) -> bool {
-        let Some(receiver) = self.receiver.try_lock() else {
-            return false;
-        };
-        if receiver.inlets.iter().any(Inlet::has_more) {
-            return true;
+        match self.receiver.try_lock() {
+            None => return false,
+            Some(receiver) if receiver.inlets.iter().any(Inlet::has_more) => return true,
+            Some(_) => {}
         }
-        let mut sockets = receiver.doors.iter().map(|door| &door.endpoint.socket);
+        // Without the lock: a thread that loses its processor in a system call would keep the program from receiving.
+        let endpoints: Vec<_> = lock(&self.endpoints).values().cloned().collect();
+        let mut sockets = endpoints.iter().map(|endpoint| &endpoint.socket);
         let Some(first) = sockets.next() else {
             return false;
         };
