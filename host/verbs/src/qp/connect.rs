@@ -302,7 +302,40 @@ impl Connected for XrcTarget {
 }
 
 impl<T: Connected> Qp<T> {
-    /// Connects: RESET to INIT, RTR and RTS. Of READs and atomics, no more are asked for than the
+    /// RESET to INIT, from where [`Qp::connect`] goes on: receives can be posted before the peer can send. The peer
+    /// has no rights until then. IBTA Vol. 1 §11.2.5.2.
+    ///
+    /// ```
+    /// use adverb_verbs::{Context, QpConfig, Work};
+    /// # let context = Context::open("soft_lo")?;
+    /// # let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
+    /// let (a, b) = (pd.create_qp(&QpConfig::new(&cq))?, pd.create_qp(&QpConfig::new(&cq))?);
+    /// b.init()?;
+    /// b.post(Work::recv(pd.buffer(8)?))?;
+    /// b.connect(a.address()?)?;
+    /// a.connect(b.address()?)?;
+    /// a.post(Work::send(pd.buffer(8)?))?;
+    /// for _ in 0..2 {
+    ///     cq.wait()?.ok()?; // Of the SEND, and of the receive.
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::State`] if it is connected; nothing has changed then.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn init(&self) -> Result<(), ConnectError> {
+        let attributes = Attributes {
+            partition: Some(Partition { index: 0, pkey: Pkey::DEFAULT }),
+            port: Some(1),
+            access: Some(crate::Access::NONE.into()),
+            ..Attributes::default()
+        };
+        self.change(QpState::Init, &Change { attributes, ..Change::default() })
+    }
+
+    /// Connects: RESET, or INIT ([`Qp::init`]), to INIT, RTR and RTS. Of READs and atomics, no more are asked for than the
     /// device has room for. IBTA Vol. 1 §11.2.5.2.
     ///
     /// # Errors

@@ -3,8 +3,9 @@
 use crate::alone::over_udp;
 use crate::pair::Setup;
 use adverb_verbs::{
-    Access, AllocateError, ConnectError, Context, CreateError, Gid, Modify, OpenError, Pkey,
-    QpConfig, QpLimits, QpState, RangeError, RcConnect,
+    Access, AllocateError, ConnectError, Connected, Context, Cq, CreateError, Gid, InDomain,
+    Modify, OpenError, Pd, Pkey, PostError, Qp, QpConfig, QpLimits, QpState, RangeError, Rc,
+    RcConnect, Supports, Uc, Work, op,
 };
 use std::net::UdpSocket;
 
@@ -67,6 +68,37 @@ fn addresses_that_do_not_fit_are_refused() {
     let error = side.qp.connect(RcConnect::new(remote).gid_index(1)).expect_err("IPv4 and IPv6");
     assert!(matches!(error, ConnectError::OtherFamily { .. }), "{error}");
     assert_eq!(side.qp.state(), QpState::Init, "as far as it came");
+}
+
+/// Goal: receives are posted before the peer can send, on every kind of connected queue pair that has some.
+#[test]
+fn receives_are_posted_before_the_connection() {
+    fn takes<T: Connected + InDomain + Supports<op::Receive>>(pd: &Pd, cq: &Cq) -> Qp<T> {
+        let qp = pd.create_qp_of::<T>(&QpConfig::new(cq)).expect("a queue pair");
+        let early = qp.post(Work::recv(pd.buffer(8).expect("memory"))).expect_err("in RESET");
+        assert!(matches!(early.error, PostError::NotReady { .. }), "{early:?}");
+        qp.init().expect("INIT");
+        qp.init().expect("once more changes nothing");
+        qp.post(Work::recv(pd.buffer(8).expect("memory"))).expect("a place");
+        qp
+    }
+    let context = context();
+    let (pd, cq) = (context.alloc_pd(), context.create_cq(16).expect("a completion queue"));
+    let (a, b) = (takes::<Rc>(&pd, &cq), takes::<Rc>(&pd, &cq));
+    b.connect(a.address().expect("127.0.0.1")).expect("connected");
+    a.connect(b.address().expect("127.0.0.1")).expect("connected");
+    a.post(Work::send(pd.buffer(8).expect("memory"))).expect("room");
+    for _ in 0..2 {
+        cq.wait().expect("a completion").ok().expect("success");
+    }
+    assert!(matches!(a.init().expect_err("it is connected"), ConnectError::State(_)));
+    let (a, b) = (takes::<Uc>(&pd, &cq), takes::<Uc>(&pd, &cq));
+    b.connect(a.address().expect("127.0.0.1")).expect("connected");
+    a.connect(b.address().expect("127.0.0.1")).expect("connected");
+    a.post(Work::send(pd.buffer(8).expect("memory"))).expect("room");
+    for _ in 0..2 {
+        cq.wait().expect("a completion").ok().expect("success");
+    }
 }
 
 #[test]
