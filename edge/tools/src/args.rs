@@ -344,6 +344,10 @@ pub(crate) struct CountersArgs {
     /// Print JSON, one object a line
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Print the text format of Prometheus
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) prometheus: bool,
 }
 
 /// What the nodes of a mesh do.

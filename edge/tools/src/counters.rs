@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::CountersArgs;
 use crate::failure::{Doing, Failure};
+use crate::prometheus::{Exposition, Kind};
 
 /// One device, over all processes that have it open.
 #[derive(Debug, Default)]
@@ -68,6 +69,8 @@ fn show(devices: &Devices, args: &CountersArgs) -> Result<(), Failure> {
     let text = if args.json {
         let all = devices.iter().map(|(name, device)| (name.clone(), as_json(device)));
         Value::Object(all.collect()).to_string() + "\n"
+    } else if args.prometheus {
+        as_prometheus(devices).to_string()
     } else {
         devices.iter().map(|(name, device)| as_text(name, device, args.all)).collect()
     };
@@ -111,6 +114,20 @@ fn qp_as_json(qp: &QpRow) -> Value {
     Value::Object(all)
 }
 
+/// All counters of all devices, and how many processes have each open.
+fn as_prometheus(devices: &Devices) -> Exposition {
+    let mut all = Exposition::default();
+    for (name, device) in devices {
+        let labels = [("device", name.as_str())];
+        for (counter, value) in counters(&device.port, &device.total) {
+            all.add(&format!("adverb_device_{counter}"), Kind::Counter, &labels, value);
+        }
+        let open = u64::try_from(device.processes.len()).unwrap_or(u64::MAX);
+        all.add("adverb_device_processes", Kind::Gauge, &labels, open);
+    }
+    all
+}
+
 /// The counters of the device, and of each queue pair, that are not 0; of the device, all if asked for.
 fn as_text(name: &str, device: &Device, all: bool) -> String {
     let mut text = format!("{name}\n");
@@ -145,6 +162,15 @@ fn as_text(name: &str, device: &Device, all: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn prometheus_gets_every_counter_of_a_device_that_no_process_has_open() {
+        let devices = [("soft_lo".to_owned(), Device::default())].into();
+        let text = as_prometheus(&devices).to_string();
+        assert!(text.contains("# TYPE adverb_device_sent_pkts_total counter\n"), "{text}");
+        assert!(text.contains("adverb_device_sent_pkts_total{device=\"soft_lo\"} 0\n"), "{text}");
+        assert!(text.contains("adverb_device_processes{device=\"soft_lo\"} 0\n"), "{text}");
+    }
 
     #[test]
     fn a_device_that_no_process_has_open_says_so() {

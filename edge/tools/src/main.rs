@@ -28,6 +28,7 @@ mod output;
 mod panics;
 mod pingpong;
 mod program;
+mod prometheus;
 mod run;
 mod sockets;
 

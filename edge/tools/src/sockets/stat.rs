@@ -15,6 +15,7 @@ use clap::Parser;
 use serde_json::json;
 
 use crate::failure::{Doing, Failure};
+use crate::prometheus::{Exposition, Kind};
 
 /// Options of `adverb sockets stat`: those of vma_stats, and JSON.
 #[derive(Debug, Parser)]
@@ -71,6 +72,10 @@ pub(crate) struct StatArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+
+    /// Print the text format of Prometheus
+    #[arg(long, conflicts_with_all = ["json", "fd_dump"])]
+    prometheus: bool,
 
     /// Set how much programs log: 0 to 8, or the name of a level
     #[arg(short, long, value_name = "LEVEL")]
@@ -408,12 +413,14 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
                 source.zero().doing("setting counters to 0")?;
             }
         }
-        if args.view == 5 {
+        let mut exposition = Exposition::default();
+        let is_table = !args.json && !args.prometheus;
+        if args.view == 5 && is_table {
             println!(
                 "Proto Offloaded Local Address           Foreign Address         State        Inode   PID"
             );
         }
-        if args.view == 4 {
+        if args.view == 4 && is_table {
             println!("VMA Group Membership Information\nGroup                fd number");
         }
         for source in &sources {
@@ -434,8 +441,12 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
                 before.insert((source.pid, at), row);
                 shown.push((at, delta));
             }
-            show(args, source, &shown);
+            match args.prometheus {
+                true => shown.iter().for_each(|(_, row)| expose(&mut exposition, source, row)),
+                false => show(args, source, &shown),
+            }
         }
+        print!("{exposition}");
         cycle += 1;
         if cycle == args.cycles {
             return Ok(());
@@ -486,6 +497,22 @@ fn show(args: &StatArgs, source: &Source, rows: &[(u64, Row)]) {
                 counters(source, row, view, per);
             }
         }
+    }
+}
+
+/// The numbers of one socket: what it has counted, marks that it has left, and what waits.
+fn expose(all: &mut Exposition, source: &Source, row: &Row) {
+    let (pid, fd) = (source.pid.to_string(), get(row, "fd").to_string());
+    let labels = [
+        ("pid", pid.as_str()),
+        ("command", source.command.as_str()),
+        ("fd", fd.as_str()),
+        ("kind", kind(row)),
+        ("transport", transport(row)),
+    ];
+    for (name, value) in row.iter().filter(|(name, _)| is_counter(name) || *name == "ring_bytes") {
+        let kind = if is_flow(name) { Kind::Counter } else { Kind::Gauge };
+        all.add(&format!("adverb_sockets_{name}"), kind, &labels, *value);
     }
 }
 

@@ -67,4 +67,6 @@ fn counters_are_printed_by_name() {
         assert!(json["soft_lo"][name].is_u64(), "{name}: {json}");
     }
     assert!(json["soft_lo"]["processes"].is_array(), "{json}");
+    let text = stdout(&["counters", "-d", "soft_lo", "--prometheus"]);
+    assert!(text.contains("\nadverb_device_icrc_errors_total{device=\"soft_lo\"} "), "{text}");
 }

@@ -94,6 +94,25 @@ fn columns(text: &str, fd: &str) -> (Vec<String>, Vec<String>) {
 /// Goal: views 1 and 2 count what went through rings and what the kernel had, and show the transport and
 /// its reason; view 5 is as netstat; `-S` and view 3 are about one socket and its rings.
 #[test]
+fn prometheus_reads_what_sockets_count() {
+    let mut talker = Talker::start("prometheus");
+    talker.ask("connect");
+    let told = talker.ask("exchange 10");
+    let text = talker.stat("--prometheus");
+    let pid = talker.0.id();
+    let is_sample = |line: &&str| {
+        line.starts_with("adverb_sockets_tx") && line.contains(&format!("pid=\"{pid}\""))
+    };
+    assert!(text.contains("# TYPE adverb_sockets_tx_bytes_total counter\n"), "{told}: {text}");
+    assert!(text.contains("# TYPE adverb_sockets_rx_waiting_bytes gauge\n"), "{text}");
+    assert!(text.lines().find(is_sample).is_some_and(|line| line.contains("fd=\"")), "{text}");
+    let names: Vec<_> = text.lines().filter(|line| line.starts_with('#')).collect();
+    let mut once = names.clone();
+    once.dedup();
+    assert_eq!(names, once);
+}
+
+#[test]
 fn views_show_what_was_sent_and_received() {
     let mut program = Talker::start("views");
     let fds = program.ask("connect");
