@@ -31,8 +31,6 @@ const AHEAD_MAX: i32 = 1 << 16;
 const HOLES_MAX: usize = 16;
 /// Packets of a hole that one report names, at most.
 const HOLE_PACKETS_MAX: u32 = 0x7f;
-/// Buffers that are kept for the next hole.
-const SPARE_MAX: usize = 64;
 
 /// How many bytes the queue pairs that share it may keep.
 #[derive(Clone, Debug)]
@@ -136,7 +134,6 @@ pub(crate) enum Keeping {
 #[derive(Debug, Default)]
 pub(crate) struct Early {
     kept: VecDeque<Kept>,
-    spare: Vec<Vec<u8>>,
     budget: EarlyBudget,
     /// Holes before this one were reported.
     told: Option<Psn>,
@@ -157,7 +154,7 @@ enum Due {
 
 impl Early {
     pub(crate) fn new(budget: EarlyBudget) -> Self {
-        Self { kept: VecDeque::new(), spare: Vec::new(), budget, told: None, due: Due::Nothing }
+        Self { kept: VecDeque::new(), budget, told: None, due: Due::Nothing }
     }
 
     /// Nothing is kept, and nothing is to be reported.
@@ -198,8 +195,7 @@ impl Early {
         if !self.budget.take(cost) {
             return Keeping::NoRoom;
         }
-        let mut payload = self.spare.pop().unwrap_or_default();
-        payload.extend_from_slice(packet.payload);
+        let payload = packet.payload.to_vec();
         self.kept.insert(at, Kept { psn, span, headers: packet.headers, payload });
         if packet.headers.bth.ack_request {
             self.due = self.due.max(Due::Suspicion);
@@ -241,16 +237,6 @@ impl Early {
             if ahead == 0 {
                 return Some(kept);
             }
-            self.reuse(kept);
-        }
-    }
-
-    /// Keeps the buffer of a request that was served for the next one.
-    pub(crate) fn reuse(&mut self, kept: Kept) {
-        if self.spare.len() < SPARE_MAX {
-            let mut payload = kept.payload;
-            payload.clear();
-            self.spare.push(payload);
         }
     }
 
@@ -263,7 +249,7 @@ impl Early {
             (false, Some(_)) => Due::Holes,
         };
         if self.kept.is_empty() {
-            self.told = None;
+            (self.kept, self.told) = (VecDeque::new(), None); // Many queue pairs keep nothing.
         }
     }
 
@@ -292,7 +278,7 @@ impl Early {
 
     /// Drops what is kept.
     pub(crate) fn clear(&mut self) {
-        for kept in self.kept.drain(..) {
+        for kept in core::mem::take(&mut self.kept) {
             self.budget.give(kept.cost());
         }
         (self.due, self.told) = (Due::Nothing, None);
@@ -374,7 +360,6 @@ mod tests {
         for number in 1..6_u32 {
             let kept = early.next(FIRST.plus(number)).unwrap();
             assert_eq!(kept.packet().headers.bth.psn, FIRST.plus(number));
-            early.reuse(kept);
         }
         assert!(early.is_empty());
     }

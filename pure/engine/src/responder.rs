@@ -211,7 +211,6 @@ impl Responder {
                 Ok(packets) => self.on_executed(&kept.packet().headers.bth, packets),
                 Err(refusal) => return self.refuse(refusal, counters, host),
             }
-            self.early.reuse(kept);
         }
         self.early.on_filled();
         Served::Fine
