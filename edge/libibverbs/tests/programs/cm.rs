@@ -90,20 +90,6 @@ pub(crate) const OTHERS: [Line; 3] = [
 pub(crate) const UCX_CM: [Line; 1] =
     [stays("io_demo", "io_demo -p {p}", "io_demo -p {p} {h} -i 100 -l 5")];
 
-/// libfabric, whose verbs provider takes no notice of the loopback interface.
-pub(crate) const LIBFABRIC: [Line; 2] = [
-    line(
-        "fi_pingpong -p verbs -e msg",
-        "fi_pingpong -p verbs -e msg -I 100 -S 4096",
-        "fi_pingpong -p verbs -e msg -I 100 -S 4096 {h}",
-    ),
-    line(
-        "fi_pingpong -p verbs;ofi_rxm -e rdm",
-        "fi_pingpong -p verbs;ofi_rxm -e rdm -I 100 -S 4096",
-        "fi_pingpong -p verbs;ofi_rxm -e rdm -I 100 -S 4096 {h}",
-    ),
-];
-
 /// Runs server and client; answers with what the client printed, or with why it went wrong.
 pub(crate) fn run(line: &Line, place: Place<'_>) -> Result<String, String> {
     let port = support::port().to_string();
@@ -182,9 +168,6 @@ fn programs_in_two_network_namespaces_meet_by_the_connection_manager() {
     all(&RDMACM, place);
     all(&RSOCKETS, place);
     all(&OTHERS, place);
-    if is_installed("fi_pingpong") {
-        all(&LIBFABRIC, place);
-    }
     all_of_perftest(place);
 }
 
