@@ -527,7 +527,10 @@ fn advance(cq: *mut layout::CqEx) -> c_int {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut layout::CqEx, attr: *mut c_void) -> c_int {
-    let _ = attr;
+    // SAFETY: the program's structure, whose only field is a mask of what it adds, or null.
+    if unsafe { attr.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0) {
+        return libc::EINVAL;
+    }
     // SAFETY: one of ours.
     let inner = unsafe { Cq::of(cq) };
     inner.lock_polls();

@@ -234,10 +234,12 @@ fn prepare(start: NonNull<u8>, len: usize, access: Access) -> Answer<()> {
     if len >= HUGE_PAGE_BYTES {
         let _ = prefer_huge_pages(start, len);
     }
-    match fault_in(start.as_ptr(), len, access.contains(Access::LOCAL_WRITE)) {
+    let start = start.as_ptr();
+    let fault_in = |writing| fault_in(start, len, writing).map_err(|error| error.raw_os_error());
+    match fault_in(access.contains(Access::LOCAL_WRITE)) {
         Ok(()) => Ok(()),
-        Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(FAULT),
-        Err(_) if is_mapped(start.as_ptr(), len) => Ok(()),
+        // What can be read cannot be written to, or it is memory of a device, or the kernel is old.
+        Err(Some(libc::EINVAL)) if fault_in(false).is_err() && is_mapped(start, len) => Ok(()),
         Err(_) => Err(FAULT),
     }
 }

@@ -9,7 +9,7 @@
 
 use crate::ah::ah_of;
 use crate::boxed::Boxed;
-use crate::errno::{Answer, Errno, INVALID, UNSUPPORTED};
+use crate::errno::{Answer, Errno, INVALID};
 use crate::export::{guarded, style};
 use crate::memory::{Mw, mr_of};
 use crate::qp::{QpInner, qp_of};
@@ -128,7 +128,7 @@ fn kind(wr: &SendWr) -> Answer<SendKind> {
                 }
             }
         }
-        _ => return Err(UNSUPPORTED),
+        _ => return Err(INVALID),
     })
 }
 

@@ -98,3 +98,18 @@ fn a_program_of_c_and_one_of_rust_talk_to_each_other() {
         assert!(output.status.success(), "{path}: {output:?}");
     }
 }
+
+/// Goal: a program learns of each of its mistakes by the number that the manual pages name, and nothing is done.
+#[test]
+fn a_mistake_of_a_program_is_the_error_that_the_manual_names() {
+    let Some(program) = Compiled::new("mistakes", &["-libverbs"]) else {
+        return;
+    };
+    for path in support::PATHS {
+        let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+        let mut command = support::command(program.0.to_str().unwrap());
+        let output = command.envs(set).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{path}: {}\n{said}", output.status);
+    }
+}
