@@ -3,6 +3,10 @@
 //! valgrind runs the program as it is, slowly; AddressSanitizer is built in, which a stable compiler does if it
 //! is told to take options of nightly ones. Neither sees all: valgrind knows the heap and what was mapped, AddressSanitizer the stack
 //! as well, and both only what happens in their run.
+//!
+//! ThreadSanitizer can be built in the same way (`-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer`), and runs,
+//! but does not see what happens inside of the standard library, which is compiled without it: a `Mutex` for which two
+//! threads wait is a data race to it. Its source, to compile it anew, is in no registry.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
