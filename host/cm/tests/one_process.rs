@@ -1,5 +1,7 @@
 //! Identifiers of one process that meet on the loopback address.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
+
 use adverb_rdmacm::{Error, Event, EventKind, EventQueue, Id, Param, Parameters, Private};
 use adverb_rdmacm::{Space, Transport};
 use std::net::SocketAddr;

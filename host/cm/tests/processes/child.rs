@@ -149,7 +149,7 @@ fn connect(to: &str, count: &str, window: &str, talk: bool) {
         }
     }
     let took = start.elapsed().as_millis().max(1);
-    say(&format!("established {count} {took} {}", count as u128 * 1000 / took));
+    say(&format!("established {count} {took} {}", u128::try_from(count).unwrap() * 1000 / took));
     let told = told();
     while !told.load(Ordering::Acquire) {
         std::thread::sleep(Duration::from_millis(5));
