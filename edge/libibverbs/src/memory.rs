@@ -194,7 +194,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             // SAFETY: the program's structure, or null.
             let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
             if attr.comp_mask & !PARENT_DOMAIN_KNOWN != 0 {
-                return Err(INVALID);
+                return Err(UNSUPPORTED);
             }
             // SAFETY: one of ours, or null.
             let pd = unsafe { pd_of(attr.pd) }?;

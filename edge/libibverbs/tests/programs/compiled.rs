@@ -113,3 +113,22 @@ fn a_mistake_of_a_program_is_the_error_that_the_manual_names() {
         assert!(output.status.success(), "{path}: {}\n{said}", output.status);
     }
 }
+
+/// Goal: what Python's interface to libibverbs does, works. Method: queue pairs of three types, connected to themselves:
+/// SEND with events, shared receives, WRITE, READ, atomics, a window, a parent domain.
+#[test]
+fn a_program_of_python_runs_on_the_library() {
+    const PYTHON: &str = "/usr/bin/python3"; // That which the distribution's packages are for.
+    let has = Command::new(PYTHON).args(["-c", "import pyverbs.qp"]).output();
+    if !has.is_ok_and(|output| output.status.success()) {
+        println!("skipped: no pyverbs: it is not installed");
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/traffic.py");
+    for path in support::PATHS {
+        let mut command = support::command(PYTHON);
+        let output = command.args([script, "soft_lo", "1"]).env("ADVERB_PATH", path).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{path}: {output:?}");
+    }
+}
