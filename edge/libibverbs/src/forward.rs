@@ -98,7 +98,9 @@ extern "C" fn find(entry: &Entry) -> *mut c_void {
     let mut found =
         std::panic::catch_unwind(|| real::find(entry.name, NODE)).unwrap_or(std::ptr::null_mut());
     if found.is_null() {
-        found = std::ptr::with_exposed_provenance_mut(entry.otherwise as usize);
+        #[expect(clippy::as_conversions, reason = "a function has no other way to say where it is")]
+        let otherwise = entry.otherwise as *const c_void;
+        found = otherwise.cast_mut();
     }
     entry.found.store(found, Ordering::Release);
     found
