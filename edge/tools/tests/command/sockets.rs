@@ -117,5 +117,33 @@ fn what_stands_in_the_way_of_acceleration_is_told() {
     assert!(words.contains("is set-group-ID"), "{words}");
     let words = run(&["sockets", "--library", "/dev/null", "-q", "--"]);
     assert!(!words.contains("is set-group-ID"), "{words}");
+    let told = || run(&["sockets", "--library", "/dev/null", "--"]);
+    // Only who may give files away can have a program that is set-user-ID for somebody else.
+    if std::os::unix::fs::chown(&program, Some(NOBODY), None).is_ok() {
+        let mode = std::fs::Permissions::from_mode(0o4755);
+        std::fs::set_permissions(&program, mode).expect("a file of ours");
+        let words = told();
+        assert!(words.contains("is set-user-ID"), "{words}");
+    } else {
+        eprintln!("skipped: set-user-ID for another user: no right to give a file away");
+    }
+    let go = "__attribute__((section(\".go.buildinfo\"))) int x = 1;";
+    let each =
+        [("", "-static", Some("is linked statically")), (go, "-O1", Some("is a Go program"))];
+    for (code, flag, reason) in each.into_iter().chain([("", "-O1", None)]) {
+        let source = place.join("program.c");
+        std::fs::write(&source, format!("{code} int main(void) {{ return 0; }}")).expect("a file");
+        std::fs::remove_file(&program).expect("a file of ours");
+        let mut built = std::process::Command::new("cc");
+        let built = built.arg(flag).arg(&source).arg("-o").arg(&program);
+        assert!(built.status().expect("a C compiler").success());
+        let words = told();
+        let is_told = words.contains("its sockets are the kernel's");
+        assert_eq!(is_told, reason.is_some(), "{flag}: {words}");
+        assert!(reason.is_none_or(|reason| words.contains(reason)), "{flag}: {words}");
+    }
     std::fs::remove_dir_all(&place).expect("it is ours");
 }
+
+/// The user that has nothing.
+const NOBODY: u32 = 65_534;
