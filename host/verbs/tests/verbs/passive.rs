@@ -137,7 +137,7 @@ fn rounds(side: &Side, own: &Mr, far: RemoteSlice, first: bool, look: impl Fn())
         times.push(start.elapsed());
     }
     times.sort_unstable();
-    *times.get(times.len() / 2).unwrap()
+    *times.get(times.len() / 2).expect("rounds")
 }
 
 const ROUNDS: u64 = 300;
