@@ -109,7 +109,7 @@ fn the_drop_in_needs_no_rdma_core() {
     assert!(!without.status.success(), "there is a libibverbs still: {without:?}");
     let within = |command: &str| {
         format!(
-            "trap 'kill %1' EXIT; {command} & sleep 1; {command} 127.0.0.1 && wait %1; code=$?; trap - EXIT; exit $code"
+            "{command} & server=$!; trap 'kill $server' EXIT; sleep 1; {command} 127.0.0.1 && wait $server; code=$?; trap - EXIT; exit $code"
         )
     };
     let place = Place::Here("udp");

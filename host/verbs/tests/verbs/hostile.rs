@@ -34,7 +34,9 @@ impl Scene {
 
     /// Waits until the port has counted this many datagrams more, of whatever kind.
     fn settle(&self, before: PortCounters, datagrams: u64) -> PortCounters {
-        let seen = |c: PortCounters| c.malformed + c.icrc_errors + c.unknown_qp + c.rcvd_pkts;
+        let seen = |c: PortCounters| {
+            c.malformed + c.icrc_errors + c.unknown_qp + c.rcvd_pkts + c.dropped_management
+        };
         eventually("all datagrams are counted", || {
             self.pair.context.drive();
             seen(self.counters()) >= seen(before) + datagrams
@@ -170,12 +172,15 @@ fn packets_for_nobody_are_counted() {
         let stranger = Stranger::at(PEERS);
         // One that was never made in our block of numbers, and others far away.
         let own = b.qp.number().get() ^ 0x80;
-        for number in [own, 0, 1, 0x00ff_ffff, own ^ 0x0080_0000] {
+        for number in [own, 0, 1, 2, 0x00ff_ffff, own ^ 0x0080_0000] {
             let before = scene.counters();
             let headers = write(Qpn::new(number), a.qp.first_psn(), &scene.target, &[1; 8]);
             stranger.send(&stranger.packet(headers, &[1; 8]));
             let now = scene.settle(before, 1);
-            assert_eq!(now.unknown_qp, before.unknown_qp + 1, "{number:#x}");
+            // Queue pair 1 is the address's own, and takes management datagrams alone.
+            let management = u64::from(number == 1);
+            assert_eq!(now.dropped_management, before.dropped_management + management);
+            assert_eq!(now.unknown_qp, before.unknown_qp + 1 - management, "{number:#x}");
         }
         scene.is_sound();
     });
