@@ -12,7 +12,7 @@ use alloc::collections::VecDeque;
 const RUNS_MAX: usize = 64;
 
 /// Data beyond the oldest that is awaited.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Arrived {
     /// Early data is kept.
     keeps: bool,
@@ -25,8 +25,9 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    pub(crate) fn new(keeps: bool) -> Self {
-        Self { keeps, runs: VecDeque::new(), asked: 0, since: None }
+    /// Early data is kept from now on.
+    pub(crate) fn keep(&mut self) {
+        self.keeps = true;
     }
 
     /// Nothing has come early.
@@ -124,7 +125,7 @@ mod tests {
     const NOW: Time = Time::from_nanos(7);
 
     fn arrived(numbers: impl IntoIterator<Item = u64>) -> Arrived {
-        let mut arrived = Arrived::new(true);
+        let mut arrived = Arrived { keeps: true, ..Arrived::default() };
         numbers.into_iter().for_each(|number| arrived.note(number));
         arrived
     }
@@ -153,7 +154,9 @@ mod tests {
                 assert_eq!(runs, [(1, 4), (7, 9), (20, 21), (22, 25), (30, 31)]);
             }
         }
-        let mut many = Arrived::new(true);
+        let mut many = Arrived::default();
+        assert!(!many.has_room());
+        many.keep();
         (0..)
             .map(|at| 2 * at)
             .take_while(|&at| {
@@ -165,7 +168,6 @@ mod tests {
             })
             .for_each(drop);
         assert_eq!(many.runs.len(), RUNS_MAX);
-        assert!(!Arrived::new(false).has_room());
     }
 
     #[test]

@@ -104,9 +104,16 @@ impl Completer {
             probe_at: None,
             suspected: 0,
             awaits_room: false,
-            arrived: Arrived::new(path.link.keeps_early),
+            arrived: Arrived::default(),
             known_hole: None,
         }
+    }
+
+    /// Early data is kept from now on: the peer answers a request for a part of what it has answered. Others, such
+    /// as `rdma_rxe`, need not.
+    #[cold]
+    pub(crate) fn learn_of_keeping(&mut self) {
+        self.arrived.keep();
     }
 
     pub(crate) fn unacked(&self) -> u64 {

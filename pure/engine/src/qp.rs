@@ -303,6 +303,9 @@ impl Qp {
         let head = queue.head();
         if bth.keeps_early && !requester.knows_of_keeping() {
             requester.learn_of_keeping();
+            if requester.knows_of_keeping() {
+                completer.learn_of_keeping();
+            }
         }
         let verdict = match packet.headers.extension {
             Extension::Aeth(Aeth {
