@@ -264,8 +264,13 @@ impl Manager {
         }
         match connection.state {
             State::ReqSent if connection.transaction != at.transaction => self.counters.forged += 1,
-            State::ReqSent | State::ReqReceived | State::RepSent | State::RepReceived => {
+            state @ (State::ReqSent | State::ReqReceived | State::RepSent | State::RepReceived) => {
                 let (reason, private) = (rej.reason, rej.private);
+                let nothing_listens =
+                    state == State::ReqSent && reason == Reason::INVALID_SERVICE_ID;
+                if nothing_listens && self.knock(id, at.now) {
+                    return;
+                }
                 self.finish(id, Some(Event::Rejected { id, reason, private }));
             }
             State::Established | State::DreqSent => {
@@ -371,6 +376,9 @@ impl Manager {
                 self.counters.forged += 1;
             }
             Some(c) if c.state == State::Asking => {
+                if rep.status == SidrStatus::UNSUPPORTED && self.knock(id, at.now) {
+                    return;
+                }
                 self.finish(id, Some(Event::Resolved { id, reply: *rep }));
             }
             Some(_) => self.counters.duplicates += 1,

@@ -25,6 +25,8 @@ pub(crate) struct Connection {
     pub(crate) tries: u8,
     /// How often the peer may ask for patience.
     pub(crate) patience: u8,
+    /// How often it may still be asked again after it has said that nothing listens.
+    pub(crate) knocks: u8,
     /// What it was asked for with; of no meaning for what this side asks for.
     pub(crate) service: ServiceId,
     /// The listener in whose backlog it has a place.

@@ -486,6 +486,20 @@ impl Manager {
         self.arm(id, until);
     }
 
+    /// Nothing listens at the peer. A program that listens anew for each connection may be about to: the request
+    /// is sent again after a pause that doubles each time. False if that was done often enough.
+    pub(crate) fn knock(&mut self, id: CommId, now: Duration) -> bool {
+        let Some(connection) = self.connections.get_mut(&id).filter(|c| c.knocks > 0) else {
+            return false;
+        };
+        let pause = KNOCK_PAUSE * (1 << (KNOCKS - connection.knocks));
+        connection.knocks -= 1;
+        // The peer has answered: this is none of the tries for messages that get lost.
+        connection.tries = connection.tries.saturating_add(1);
+        self.arm(id, now.saturating_add(pause));
+        true
+    }
+
     pub(crate) fn refuse(&mut self, id: CommId, subject: Subject, why: Reason, private: [u8; 148]) {
         let Some(connection) = self.connections.get(&id) else {
             return;
@@ -672,6 +686,7 @@ impl Manager {
             deadline: None,
             tries: 0,
             patience: 0,
+            knocks: KNOCKS,
             service: ServiceId(0),
             backlog: None,
             traffic_class: 0,
@@ -717,6 +732,11 @@ const EVENTS_MAX: u8 = 5;
 
 /// How often a peer may ask for patience before the same answer.
 const PATIENCE_MAX: u8 = 16;
+
+/// How often a peer is asked again that has said that nothing listens, and after what pause the first time: for
+/// 310 ms altogether.
+const KNOCKS: u8 = 5;
+const KNOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// How long acknowledgements of this side may take, beside the network: 4 ms.
 const ACK_DELAY: Exponent = Exponent::saturating(10);

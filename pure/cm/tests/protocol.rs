@@ -79,19 +79,60 @@ fn two_sides_connect_part_and_forget() {
     assert_eq!((a.next_deadline(), b.next_deadline()), (None, None));
 }
 
+/// Lets two managers talk until A has heard what has become of its request; says when that was.
+fn heard(a: &mut Manager, b: &mut Manager) -> (Duration, Vec<Event>) {
+    let mut now = START;
+    loop {
+        carry(a, b, now);
+        carry(b, a, now);
+        let events = events(a);
+        if !events.is_empty() {
+            return (now, events);
+        }
+        now = a.next_deadline().expect("it waits for something");
+        a.on_time(now);
+    }
+}
+
 #[test]
-fn what_nothing_listens_on_is_refused_by_name() {
+fn what_nothing_listens_on_is_refused_by_name_after_some_more_requests() {
     let (mut a, mut b) = managers();
     let other = Connect { service_id: ServiceId::of_port(PortSpace::Tcp, 9), ..request(1) };
     let id = a.connect(&other, START).unwrap();
-    carry(&mut a, &mut b, START);
-    carry(&mut b, &mut a, START);
-    let [Event::Rejected { id: refused, reason: Reason::INVALID_SERVICE_ID, .. }] =
-        events(&mut a)[..]
+    let (when, events) = heard(&mut a, &mut b);
+    assert_eq!((when, a.counters().resent), (Duration::from_millis(310), 5));
+    let [Event::Rejected { id: refused, reason: Reason::INVALID_SERVICE_ID, .. }] = events[..]
     else {
         panic!("not refused")
     };
     assert_eq!((refused, a.connections(), b.connections()), (id, 0, 0));
+}
+
+#[test]
+fn a_search_for_what_nothing_listens_on_ends_after_some_more() {
+    let (mut a, mut b) = managers();
+    let service_id = ServiceId::of_port(PortSpace::Udp, 9);
+    let what = Resolve { local: A, peer: B, traffic_class: 0, service_id, private: [1; 216] };
+    a.resolve(&what, START).unwrap();
+    let (when, events) = heard(&mut a, &mut b);
+    let [Event::Resolved { reply, .. }] = events[..] else { panic!("no answer") };
+    assert_eq!((reply.status, when), (SidrStatus::UNSUPPORTED, Duration::from_millis(310)));
+}
+
+/// Goal: a server that listens anew for each connection is met although its client is faster.
+#[test]
+fn a_listener_that_is_a_little_late_gets_the_request() {
+    let (mut a, mut b) = managers();
+    let late = ServiceId::of_port(PortSpace::Tcp, 9);
+    a.connect(&Connect { service_id: late, ..request(1) }, START).unwrap();
+    carry(&mut a, &mut b, START);
+    carry(&mut b, &mut a, START);
+    b.listen(late, None, 1).unwrap();
+    let again = a.next_deadline().unwrap();
+    a.on_time(again);
+    carry(&mut a, &mut b, again);
+    assert!(matches!(events(&mut b)[..], [Event::ConnectRequest { .. }]));
+    assert_eq!(events(&mut a), []);
 }
 
 #[test]
