@@ -51,18 +51,50 @@ pub(super) struct Item {
     pub(super) is_armed: bool,
     /// A UDP socket whose mailbox we know of.
     pub(super) is_seen: bool,
-    /// How far the ring was when it was last reported.
-    pub(super) seen_head: u64,
-    pub(super) seen_end: bool,
-    pub(super) seen_fulls: u32,
-    /// Whether the kernel spoke, for reading and for writing.
-    pub(super) seen_kernel: (bool, bool),
+    /// What has been reported.
+    seen: Look,
+    seen_end: bool,
     /// What the kernel has said since.
     pub(super) rung: u32,
     /// Looks that found nothing.
     pub(super) idle: u32,
     /// It came with a fork.
     is_copied: bool,
+}
+
+/// How far a connection or a mailbox was when it was looked at.
+///
+/// It is read before what is to be reported is worked out: what comes in between is news the next time, rather than a part
+/// of a report that does not mention it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Look {
+    /// Bytes that have come by the ring, or datagrams by the mailbox.
+    head: u64,
+    /// How often the ring of the other direction has been full.
+    fulls: u32,
+    /// Whether the kernel speaks for what is to be read, and for room.
+    kernel: (bool, bool),
+}
+
+impl Look {
+    /// Before anything has been reported, and for items that report what there is again and again.
+    const NOTHING: Self = Self { head: u64::MAX, fulls: u32::MAX, kernel: (false, false) };
+
+    /// Whether there is something to read or room to write, respectively, that was not there when the item was last
+    /// reported, which was as `seen` says. What comes through the kernel is new when the kernel says so (`rung`), and
+    /// what comes after it is too.
+    fn news(self, seen: Self, rung: u32) -> (bool, bool) {
+        let rung = |events: c_int| rung & events as u32 != 0;
+        let is_read = match self.kernel.0 {
+            true => rung(libc::EPOLLIN),
+            false => seen.kernel.0 || self.head != seen.head,
+        };
+        let is_written = match self.kernel.1 {
+            true => rung(libc::EPOLLOUT),
+            false => seen.kernel.1 || self.fulls != seen.fulls,
+        };
+        (is_read, is_written)
+    }
 }
 
 impl Item {
@@ -81,10 +113,8 @@ impl Item {
             is_spent: false,
             is_armed: false,
             is_seen: false,
-            seen_head: u64::MAX,
+            seen: Look::NOTHING,
             seen_end: false,
-            seen_fulls: u32::MAX,
-            seen_kernel: (false, false),
             rung: 0,
             idle: 0,
             is_copied: false,
@@ -93,7 +123,7 @@ impl Item {
 
     pub(super) fn change(&mut self, events: u32, data: u64) {
         (self.events, self.data) = (events, data);
-        (self.seen_head, self.seen_end, self.seen_fulls) = (u64::MAX, false, u32::MAX);
+        (self.seen, self.seen_end) = (Look::NOTHING, false);
         (self.is_spent, self.rung) = (false, ALL_RUNG);
         self.idle = 0;
     }
@@ -132,8 +162,31 @@ impl Item {
         bells as u32
     }
 
+    /// How far it is.
+    #[inline]
+    pub(super) fn look(&self) -> Look {
+        if self.events & libc::EPOLLET as u32 == 0 {
+            return Look::NOTHING;
+        }
+        match &self.target {
+            Target::Inner(_) => Look::NOTHING,
+            Target::Datagram(slot) => datagram::mapped(slot)
+                .map_or(Look::NOTHING, |mailbox| Look { head: mailbox.head(), ..Look::NOTHING }),
+            Target::Socket(slot) => slot.mapped().map_or(Look::NOTHING, |segment| Look {
+                head: segment.incoming(slot.end()).head(),
+                fulls: slot.fulls.load(Ordering::Acquire),
+                kernel: stream::kernel_speaks(slot, segment),
+            }),
+        }
+    }
+
     /// What is to be reported now. Nothing of it counts as reported yet.
     pub(super) fn due(&self) -> u32 {
+        self.due_since(self.look())
+    }
+
+    /// The same, of an item that has just been looked at.
+    pub(super) fn due_since(&self, look: Look) -> u32 {
         if self.is_spent || self.ghost_of.is_some() {
             return 0;
         }
@@ -141,7 +194,7 @@ impl Item {
         let ready = match &self.target {
             Target::Inner(inner) if inner.is_ready() => libc::EPOLLIN as u32,
             Target::Inner(_) => 0,
-            Target::Datagram(slot) => self.due_datagram(slot),
+            Target::Datagram(slot) => self.due_datagram(slot, look),
             Target::Socket(slot) => {
                 let Some(segment) = slot.segment() else {
                     if self.is_marked && self.is_orphan() {
@@ -160,7 +213,7 @@ impl Item {
                     return 0;
                 };
                 let ready = events_of(slot, segment, self.via);
-                if self.events & libc::EPOLLET as u32 != 0 && !self.is_edge(slot, ready) {
+                if self.events & libc::EPOLLET as u32 != 0 && !self.is_edge(look, ready) {
                     return 0;
                 }
                 u32::from(ready.cast_unsigned())
@@ -170,9 +223,9 @@ impl Item {
     }
 
     /// The same for a UDP socket: what its mailbox has. The kernel reports its own.
-    fn due_datagram(&self, slot: &Slot) -> u32 {
+    fn due_datagram(&self, slot: &Slot, look: Look) -> u32 {
         let Some(mailbox) = datagram::mapped(slot) else { return 0 };
-        let is_new = self.events & libc::EPOLLET as u32 == 0 || mailbox.head() != self.seen_head;
+        let is_new = self.events & libc::EPOLLET as u32 == 0 || look.head != self.seen.head;
         if !is_new || datagram::content(mailbox, self.via) != Content::Datagram {
             return 0;
         }
@@ -277,50 +330,35 @@ impl Item {
     }
 
     /// Whether something is new since the last report.
-    pub(super) fn is_edge(&self, slot: &Slot, ready: i16) -> bool {
-        let Some(segment) = slot.mapped() else { return false };
+    fn is_edge(&self, look: Look, ready: i16) -> bool {
         let readable = ready & libc::POLLIN != 0;
-        let head = segment.incoming(slot.end()).head();
         let ended = ready & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
         let writable = ready & libc::POLLOUT != 0;
-        let (reading, writing) = stream::kernel_speaks(slot, segment);
-        // What comes through the kernel is new when the kernel says so, and what comes after it is too.
-        let (was_reading, was_writing) = self.seen_kernel;
-        let rung = |events: c_int| self.rung & events as u32 != 0;
-        let is_read = match reading {
-            true => rung(libc::EPOLLIN),
-            false => was_reading || head != self.seen_head,
-        };
-        let is_written = match writing {
-            true => rung(libc::EPOLLOUT),
-            false => was_writing || slot.fulls.load(Ordering::Acquire) != self.seen_fulls,
-        };
+        let (is_read, is_written) = look.news(self.seen, self.rung);
         (readable && is_read)
             || (ended && !self.seen_end)
             || (writable && is_written && self.events & libc::EPOLLOUT as u32 != 0)
     }
 
-    /// It has been reported.
-    pub(super) fn reported(&mut self, events: u32) {
+    /// These events have been reported, as it was found by this look.
+    pub(super) fn reported(&mut self, events: u32, look: Look) {
         self.idle = 0;
         if self.events & libc::EPOLLONESHOT as u32 != 0 {
             self.is_spent = true;
         }
         if let Target::Datagram(slot) = &self.target {
-            if let Some(mailbox) = datagram::mapped(slot) {
-                self.seen_head = mailbox.head();
-            }
+            self.seen = look;
             add(&slot.counters.rx_poll_hit, 1);
         }
         if let Target::Socket(slot) = &self.target {
             self.rung &= !events;
-            let Some(segment) = slot.mapped() else { return };
-            self.seen_head = segment.incoming(slot.end()).head();
-            self.seen_kernel = stream::kernel_speaks(slot, segment);
-            self.seen_end |= events & (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32 != 0;
-            if events & libc::EPOLLOUT as u32 != 0 {
-                self.seen_fulls = slot.fulls.load(Ordering::Acquire);
+            if slot.mapped().is_none() {
+                return;
             }
+            let fulls =
+                if events & libc::EPOLLOUT as u32 != 0 { look.fulls } else { self.seen.fulls };
+            self.seen = Look { fulls, ..look };
+            self.seen_end |= events & (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32 != 0;
             add(&slot.counters.rx_poll_hit, 1);
         }
     }
@@ -419,3 +457,30 @@ const BLOCKED_NAP_NS: i64 = 50_000;
 const ALL_RUNG: u32 = u32::MAX;
 /// A look that has to ask the kernel is worth so many that do not.
 const KERNEL_LOOK_WORTH: u32 = 500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what arrives while a report is made that does not mention it is reported the next time.
+    /// Method: the first answer by the ring comes when room to write has been found, and nothing to read.
+    #[test]
+    fn what_arrives_during_a_report_is_news_after_it() {
+        let before = Look { head: 0, fulls: 0, kernel: (true, false) };
+        let after = Look { head: 8, fulls: 0, kernel: (false, false) };
+        assert_eq!(before.news(Look::NOTHING, 0), (false, true));
+        // It was reported as it was looked at, not as it is by then.
+        assert_eq!(after.news(before, 0), (true, false));
+        assert_eq!(after.news(after, 0), (false, false));
+        let more = Look { head: 9, fulls: 1, ..after };
+        assert_eq!(more.news(after, 0), (true, true));
+    }
+
+    #[test]
+    fn while_the_kernel_speaks_its_word_counts() {
+        let look = Look { head: 0, fulls: 0, kernel: (true, true) };
+        assert_eq!(look.news(Look::NOTHING, 0), (false, false));
+        let rung = (libc::EPOLLIN | libc::EPOLLOUT).cast_unsigned();
+        assert_eq!(look.news(look, rung), (true, true));
+    }
+}

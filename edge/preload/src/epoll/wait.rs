@@ -156,12 +156,13 @@ impl Epoll {
                     break;
                 }
                 let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
-                let due = item.due();
+                let look = item.look();
+                let due = item.due_since(look);
                 if due != 0
                     && let Some(place) = events.get_mut(count)
                 {
                     *place = libc::epoll_event { events: due, u64: item.data };
-                    item.reported(due);
+                    item.reported(due, look);
                     count += 1;
                     continue;
                 }
