@@ -242,31 +242,12 @@ pub(crate) fn accepted(listener: &Pin, fd: c_int, flags: c_int) {
     match allowed {
         OS => slot.leave_to_kernel(Why::Rule),
         SPIN => slot.leave_to_kernel(Why::Spin),
-        _ if !is_worth_a_look(listener) => {}
         // If the offer is not there yet, it is looked for with the first bytes in either direction.
-        _ => match meeting::take(slot, fd) {
-            true => listener.looks.store(0, Ordering::Relaxed),
-            false => _ = listener.looks.fetch_add(1, Ordering::Relaxed),
-        },
+        _ => _ = meeting::take(slot, fd),
     }
     explain(slot, fd, "accept");
     table::set_socket(fd, slot);
 }
-
-/// Whether connections to a listener are looked at for rings as soon as they are accepted: not, most of the time, if the
-/// last ones had none by then.
-fn is_worth_a_look(listener: &Slot) -> bool {
-    let looks = listener.looks.load(Ordering::Relaxed);
-    if looks < IN_VAIN_MAX {
-        return true;
-    }
-    let turn = listener.sends.fetch_add(1, Ordering::Relaxed);
-    turn.is_multiple_of(LOOK_EVERY)
-}
-
-/// After so many looks in vain only one in so many connections is looked at.
-const IN_VAIN_MAX: u32 = 8;
-const LOOK_EVERY: u32 = 32;
 
 /// Reads the time limits of a socket that came from elsewhere.
 pub(crate) fn read_limits(slot: &Slot, fd: c_int) {
