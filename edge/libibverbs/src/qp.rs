@@ -173,9 +173,10 @@ fn create(
     let mut c = layout::QpEx::zeroed();
     c.qp_base.context = context;
     c.qp_base.qp_context = attr.qp_context;
+    // A target has no use for a protection domain; librdmacm reads here the one that it has given all the same.
+    c.qp_base.pd = pd;
     if !target {
-        (c.qp_base.pd, c.qp_base.send_cq) = (pd, attr.send_cq);
-        c.qp_base.recv_cq = attr.recv_cq;
+        (c.qp_base.send_cq, c.qp_base.recv_cq) = (attr.send_cq, attr.recv_cq);
         c.qp_base.srq = attr.srq;
     }
     c.qp_base.qp_type = attr.qp_type;

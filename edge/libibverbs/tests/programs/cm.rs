@@ -24,7 +24,7 @@ const fn stays(name: &'static str, server: &'static str, client: &'static str) -
 }
 
 /// The test programs of librdmacm.
-pub(crate) const RDMACM: [Line; 11] = [
+pub(crate) const RDMACM: [Line; 12] = [
     line("rping -v -V", "rping -s -a {h} -p {p} -v -V -C 10", "rping -c -a {h} -p {p} -v -V -C 10"),
     line("rping -q", "rping -s -q -a {h} -p {p} -C 10", "rping -c -q -a {h} -p {p} -C 10"),
     stays("rping -P", "rping -s -P -a {h} -p {p}", "rping -c -a {h} -p {p} -v -V -C 100"),
@@ -33,6 +33,7 @@ pub(crate) const RDMACM: [Line; 11] = [
     line("udaddy", "udaddy -b {h} -c 2", "udaddy -s {h} -c 2"),
     line("rdma_client", "rdma_server -s {h} -p {p}", "rdma_client -s {h} -p {p}"),
     line("rdma_xclient", "rdma_xserver -p {p}", "rdma_xclient -s {h} -p {p}"),
+    line("rdma_xclient -c x", "rdma_xserver -p {p} -c x", "rdma_xclient -s {h} -p {p} -c x"),
     stays("cmtime -c 1000", "cmtime -b {h} -p {p} -c 1000", "cmtime -s {h} -p {p} -c 1000"),
     line("mckey", "mckey -m 239.1.2.3 -b {l}", "mckey -m 239.1.2.3 -b {l} -s"),
     line("mckey -c 4", "mckey -m 239.1.2.4 -b {l} -c 4", "mckey -m 239.1.2.4 -b {l} -s -c 4"),
@@ -89,6 +90,20 @@ pub(crate) const OTHERS: [Line; 3] = [
 /// UCX, whose connections are made by rdmacm.
 pub(crate) const UCX_CM: [Line; 1] =
     [stays("io_demo", "io_demo -p {p}", "io_demo -p {p} {h} -i 100 -l 5")];
+
+/// libfabric over its provider of verbs, on [`Hosts`] that have names.
+pub(crate) const LIBFABRIC: [Line; 2] = [
+    line(
+        "fi_pingpong -p verbs -e msg",
+        "fi_pingpong -p verbs -e msg -B {p}",
+        "fi_pingpong -p verbs -e msg -P {p} {h}",
+    ),
+    line(
+        "fi_pingpong -p verbs;ofi_rxm -e rdm",
+        "fi_pingpong -p verbs;ofi_rxm -e rdm -B {p}",
+        "fi_pingpong -p verbs;ofi_rxm -e rdm -P {p} {h}",
+    ),
+];
 
 /// Runs server and client; answers with what the client printed, or with why it went wrong.
 pub(crate) fn run(line: &Line, place: Place<'_>) -> Result<String, String> {
@@ -169,6 +184,18 @@ fn programs_in_two_network_namespaces_meet_by_the_connection_manager() {
     all(&RSOCKETS, place);
     all(&OTHERS, place);
     all_of_perftest(place);
+}
+
+/// libfabric leaves out loopback interfaces, and a server that is given no address asks for that of `localhost`.
+#[test]
+fn libfabric_runs_where_localhost_is_the_address_of_an_interface() {
+    if !is_installed("fi_pingpong") {
+        return;
+    }
+    if let Some(hosts) = Hosts::new() {
+        hosts.name_them().expect("files in /etc/netns");
+        all(&LIBFABRIC, Place::Apart(&hosts));
+    }
 }
 
 /// A program on plain sockets, which librspreload brings to rsockets.

@@ -194,6 +194,12 @@ fn the_matrix_is_written() {
                 row(line.name.to_owned(), cm::run(line, place));
             }
         }
+        if let Place::Apart(hosts) = place {
+            hosts.name_them().expect("files in /etc/netns");
+            for line in &cm::LIBFABRIC {
+                row(line.name.to_owned(), cm::run(line, place));
+            }
+        }
         for transports in UCX_TRANSPORTS {
             for test in UCX {
                 let name = format!("ucx_perftest -t {test}, UCX_TLS={transports}");

@@ -76,6 +76,21 @@ impl Hosts {
         Some(hosts)
     }
 
+    /// Has `localhost` be the address of each host's interface.
+    pub(crate) fn name_them(&self) -> std::io::Result<()> {
+        for (host, name) in self.0.iter().enumerate() {
+            std::fs::create_dir_all(Self::files_of(name))?;
+            let file = Self::files_of(name).join("hosts");
+            std::fs::write(file, format!("10.9.8.{} localhost\n", host + 1))?;
+        }
+        Ok(())
+    }
+
+    /// What `ip netns exec` puts over files of `/etc`.
+    fn files_of(name: &str) -> PathBuf {
+        PathBuf::from("/etc/netns").join(name)
+    }
+
     fn on(&self, host: usize, line: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0[host]]).args(line.split_whitespace());
@@ -87,6 +102,7 @@ impl Drop for Hosts {
     fn drop(&mut self) {
         for name in &self.0 {
             let _ = ip(&format!("netns del {name}"));
+            let _ = std::fs::remove_dir_all(Self::files_of(name));
         }
     }
 }
