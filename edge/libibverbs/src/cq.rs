@@ -12,7 +12,7 @@ use crate::boxed::{Boxed, Plain, name_of, named};
 use crate::context;
 use crate::descriptor::Descriptor;
 use crate::errno::{Answer, Errno, INVALID, UNSUPPORTED};
-use crate::export::{export, guarded, style};
+use crate::export::{entry, export, guarded};
 use crate::memory::{Use, free};
 use adverb_device::{
     Arm, CompChannel, Completion, CompletionQueue, CqConfig, Port, Timestamps, WcOpcode, WcStatus,
@@ -187,74 +187,72 @@ export! {
 /// What an extended queue here can say of a completion: all but tags of tag matching.
 const WC_KNOWN: u64 = 0xfff & !value::WC_EX_WITH_TM_INFO;
 
-pub(crate) unsafe extern "C" fn create_cq_ex(
-    context: *mut layout::Context,
-    attr: *mut layout::CqInitAttrEx,
-) -> *mut layout::CqEx {
-    style!(
-        pointer,
-        guarded(|| {
-            // SAFETY: the program's structure, or null.
-            let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
-            let known = value::CQ_INIT_ATTR_MASK_FLAGS | value::CQ_INIT_ATTR_MASK_PD;
-            if attr.comp_mask & !known != 0 || attr.wc_flags & !WC_KNOWN != 0 {
-                return Err(UNSUPPORTED);
+entry! {
+    pointer
+    fn create_cq_ex(
+        context: *mut layout::Context,
+        attr: *mut layout::CqInitAttrEx,
+    ) -> *mut layout::CqEx {
+        // SAFETY: the program's structure, or null.
+        let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
+        let known = value::CQ_INIT_ATTR_MASK_FLAGS | value::CQ_INIT_ATTR_MASK_PD;
+        if attr.comp_mask & !known != 0 || attr.wc_flags & !WC_KNOWN != 0 {
+            return Err(UNSUPPORTED);
+        }
+        let given = |mask| attr.comp_mask & mask != 0;
+        let flags = if given(value::CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
+        let known =
+            value::CREATE_CQ_ATTR_SINGLE_THREADED | value::CREATE_CQ_ATTR_IGNORE_OVERRUN;
+        if flags & !known != 0 {
+            return Err(UNSUPPORTED);
+        }
+        let domain = match given(value::CQ_INIT_ATTR_MASK_PD) {
+            true => {
+                // SAFETY: one of ours, or null.
+                let domain = unsafe { crate::memory::pd_of(attr.parent_domain) }?;
+                Some(Arc::clone(&domain.uses))
             }
-            let given = |mask| attr.comp_mask & mask != 0;
-            let flags = if given(value::CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
-            let known =
-                value::CREATE_CQ_ATTR_SINGLE_THREADED | value::CREATE_CQ_ATTR_IGNORE_OVERRUN;
-            if flags & !known != 0 {
-                return Err(UNSUPPORTED);
-            }
-            let domain = match given(value::CQ_INIT_ATTR_MASK_PD) {
-                true => {
-                    // SAFETY: one of ours, or null.
-                    let domain = unsafe { crate::memory::pd_of(attr.parent_domain) }?;
-                    Some(Arc::clone(&domain.uses))
-                }
-                false => None,
-            };
-            let stamped = |flag| attr.wc_flags & flag != 0;
-            let timestamps = match stamped(value::WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) {
-                true => Timestamps::WallClock,
-                false if stamped(value::WC_EX_WITH_COMPLETION_TIMESTAMP) => Timestamps::Monotonic,
-                false => Timestamps::None,
-            };
-            let made = create(
-                context,
-                Makings {
-                    cqe: attr.cqe,
-                    cq_context: attr.cq_context,
-                    channel: attr.channel,
-                    comp_vector: attr.comp_vector,
-                    timestamps,
-                    single_threaded: flags & value::CREATE_CQ_ATTR_SINGLE_THREADED != 0,
-                    domain,
-                },
-            )?;
-            // SAFETY: just made, and not shared yet.
-            let c = unsafe { &mut *made };
-            c.start_poll = Some(start_poll);
-            c.next_poll = Some(next_poll);
-            c.end_poll = Some(end_poll);
-            c.read_opcode = Some(read_opcode);
-            c.read_vendor_err = Some(read_vendor_err);
-            c.read_byte_len = Some(read_byte_len);
-            c.read_imm_data = Some(read_imm_data);
-            c.read_qp_num = Some(read_qp_num);
-            c.read_src_qp = Some(read_src_qp);
-            c.read_wc_flags = Some(read_wc_flags);
-            c.read_slid = Some(read_nothing);
-            c.read_sl = Some(read_sl);
-            c.read_dlid_path_bits = Some(read_no_path_bits);
-            c.read_completion_ts = Some(read_timestamp);
-            c.read_completion_wallclock_ns = Some(read_timestamp);
-            c.read_cvlan = Some(read_no_vlan);
-            c.read_flow_tag = Some(read_nothing);
-            Ok(made)
-        })
-    )
+            false => None,
+        };
+        let stamped = |flag| attr.wc_flags & flag != 0;
+        let timestamps = match stamped(value::WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) {
+            true => Timestamps::WallClock,
+            false if stamped(value::WC_EX_WITH_COMPLETION_TIMESTAMP) => Timestamps::Monotonic,
+            false => Timestamps::None,
+        };
+        let made = create(
+            context,
+            Makings {
+                cqe: attr.cqe,
+                cq_context: attr.cq_context,
+                channel: attr.channel,
+                comp_vector: attr.comp_vector,
+                timestamps,
+                single_threaded: flags & value::CREATE_CQ_ATTR_SINGLE_THREADED != 0,
+                domain,
+            },
+        )?;
+        // SAFETY: just made, and not shared yet.
+        let c = unsafe { &mut *made };
+        c.start_poll = Some(start_poll);
+        c.next_poll = Some(next_poll);
+        c.end_poll = Some(end_poll);
+        c.read_opcode = Some(read_opcode);
+        c.read_vendor_err = Some(read_vendor_err);
+        c.read_byte_len = Some(read_byte_len);
+        c.read_imm_data = Some(read_imm_data);
+        c.read_qp_num = Some(read_qp_num);
+        c.read_src_qp = Some(read_src_qp);
+        c.read_wc_flags = Some(read_wc_flags);
+        c.read_slid = Some(read_nothing);
+        c.read_sl = Some(read_sl);
+        c.read_dlid_path_bits = Some(read_no_path_bits);
+        c.read_completion_ts = Some(read_timestamp);
+        c.read_completion_wallclock_ns = Some(read_timestamp);
+        c.read_cvlan = Some(read_no_vlan);
+        c.read_flow_tag = Some(read_nothing);
+        Ok(made)
+    }
 }
 
 export! {
@@ -472,21 +470,19 @@ pub(crate) unsafe extern "C" fn poll_cq(
     }
 }
 
-pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut layout::Cq, solicited_only: c_int) -> c_int {
-    style!(
-        code,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            let inner = unsafe { cq_of(cq) }?;
-            let arm = if solicited_only == 0 { Arm::Any } else { Arm::Solicited };
-            // What has arrived is in the queue before it is armed: programs poll next, and some take an event whose
-            // completion they have polled already for another one.
-            inner.port.settle();
-            // Without a channel there are no events.
-            let _ = inner.cq.as_ref().ok_or(INVALID)?.arm(arm);
-            Ok(())
-        })
-    )
+entry! {
+    code
+    fn req_notify_cq(cq: *mut layout::Cq, solicited_only: c_int) -> c_int {
+        // SAFETY: one of ours, or null.
+        let inner = unsafe { cq_of(cq) }?;
+        let arm = if solicited_only == 0 { Arm::Any } else { Arm::Solicited };
+        // What has arrived is in the queue before it is armed: programs poll next, and some take an event whose
+        // completion they have polled already for another one.
+        inner.port.settle();
+        // Without a channel there are no events.
+        let _ = inner.cq.as_ref().ok_or(INVALID)?.arm(arm);
+        Ok(())
+    }
 }
 
 impl CqInner {
@@ -506,46 +502,52 @@ impl CqInner {
 }
 
 /// Takes the next completion of an extended queue; the lock is held.
-fn advance(cq: *mut layout::CqEx) -> c_int {
-    let next = guarded(|| {
-        // SAFETY: one of ours.
-        let inner = unsafe { Cq::of(cq) };
-        // SAFETY: rule 3.
-        let current = unsafe { &mut *inner.current.get() };
-        let queue = inner.cq.as_ref().ok_or(INVALID)?;
-        let taken = queue.poll(std::slice::from_mut(current)).map_err(|_| Errno(libc::EIO))?;
-        if taken == 0 {
-            return Err(Errno(libc::ENOENT));
-        }
-        // SAFETY: fields of a queue that lives (rule 3 of `boxed.rs`).
-        unsafe { (&raw mut (*cq).wr_id).write(current.wr_id) };
-        // SAFETY: as above.
-        unsafe { (&raw mut (*cq).status).write(current.status.code().into()) };
-        Ok(())
-    });
-    style!(code, next)
-}
-
-unsafe extern "C" fn start_poll(cq: *mut layout::CqEx, attr: *mut c_void) -> c_int {
-    // SAFETY: the program's structure, whose only field is a mask of what it adds, or null.
-    if unsafe { attr.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0) {
-        return libc::EINVAL;
-    }
+fn advance(cq: *mut layout::CqEx) -> Answer<()> {
     // SAFETY: one of ours.
     let inner = unsafe { Cq::of(cq) };
-    inner.lock_polls();
-    let found = advance(cq);
-    if found != 0 {
-        inner.unlock_polls();
-        if found == libc::ENOENT {
-            found_nothing();
-        }
+    // SAFETY: rule 3.
+    let current = unsafe { &mut *inner.current.get() };
+    let queue = inner.cq.as_ref().ok_or(INVALID)?;
+    let taken = queue.poll(std::slice::from_mut(current)).map_err(|_| Errno(libc::EIO))?;
+    if taken == 0 {
+        return Err(NOTHING);
     }
-    found
+    // SAFETY: fields of a queue that lives (rule 3 of `boxed.rs`).
+    unsafe { (&raw mut (*cq).wr_id).write(current.wr_id) };
+    // SAFETY: as above.
+    unsafe { (&raw mut (*cq).status).write(current.status.code().into()) };
+    Ok(())
 }
 
-unsafe extern "C" fn next_poll(cq: *mut layout::CqEx) -> c_int {
-    advance(cq)
+/// An extended queue has no completion now.
+const NOTHING: Errno = Errno(libc::ENOENT);
+
+entry! {
+    code
+    fn start_poll(cq: *mut layout::CqEx, attr: *mut c_void) -> c_int {
+        // SAFETY: the program's structure, whose only field is a mask of what it adds, or null.
+        if unsafe { attr.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0) {
+            return Err(INVALID);
+        }
+        // SAFETY: one of ours.
+        let inner = unsafe { Cq::of(cq) };
+        inner.lock_polls();
+        let found = guarded(|| advance(cq));
+        if found.is_err() {
+            inner.unlock_polls();
+            if found == Err(NOTHING) {
+                found_nothing();
+            }
+        }
+        found
+    }
+}
+
+entry! {
+    code
+    fn next_poll(cq: *mut layout::CqEx) -> c_int {
+        advance(cq)
+    }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut layout::CqEx) {
@@ -553,58 +555,33 @@ unsafe extern "C" fn end_poll(cq: *mut layout::CqEx) {
     unsafe { Cq::of(cq) }.unlock_polls();
 }
 
-/// The completion that an extended queue is at.
-fn current(cq: *mut layout::CqEx) -> Completion {
-    // SAFETY: one of ours.
-    let inner = unsafe { Cq::of(cq) };
-    // SAFETY: rule 3.
-    unsafe { inner.current.get().read() }
+/// What an extended queue says of the completion that it is at.
+macro_rules! reads {
+    ($(fn $name:ident($wc:pat) -> $result:ty { $value:expr })*) => {$(
+        entry! {
+            value
+            fn $name(cq: *mut layout::CqEx) -> $result {
+                // SAFETY: one of ours.
+                let inner = unsafe { Cq::of(cq) };
+                // SAFETY: rule 3.
+                let $wc = unsafe { &*inner.current.get() };
+                Ok($value)
+            }
+        }
+    )*};
 }
 
-unsafe extern "C" fn read_opcode(cq: *mut layout::CqEx) -> c_int {
-    opcode_for_c(current(cq).opcode)
-}
-
-unsafe extern "C" fn read_vendor_err(cq: *mut layout::CqEx) -> u32 {
-    current(cq).vendor_err()
-}
-
-unsafe extern "C" fn read_byte_len(cq: *mut layout::CqEx) -> u32 {
-    current(cq).byte_len
-}
-
-unsafe extern "C" fn read_imm_data(cq: *mut layout::CqEx) -> u32 {
-    imm_for_c(&current(cq))
-}
-
-unsafe extern "C" fn read_qp_num(cq: *mut layout::CqEx) -> u32 {
-    current(cq).qp.get()
-}
-
-unsafe extern "C" fn read_src_qp(cq: *mut layout::CqEx) -> u32 {
-    current(cq).src_qp.get()
-}
-
-unsafe extern "C" fn read_wc_flags(cq: *mut layout::CqEx) -> c_uint {
-    flags_for_c(&current(cq))
-}
-
-unsafe extern "C" fn read_sl(cq: *mut layout::CqEx) -> u8 {
-    sl_for_c(&current(cq))
-}
-
-unsafe extern "C" fn read_timestamp(cq: *mut layout::CqEx) -> u64 {
-    current(cq).timestamp_ns
-}
-
-unsafe extern "C" fn read_nothing(_cq: *mut layout::CqEx) -> u32 {
-    0
-}
-
-unsafe extern "C" fn read_no_path_bits(_cq: *mut layout::CqEx) -> u8 {
-    0
-}
-
-unsafe extern "C" fn read_no_vlan(_cq: *mut layout::CqEx) -> u16 {
-    0
+reads! {
+    fn read_opcode(wc) -> c_int { opcode_for_c(wc.opcode) }
+    fn read_vendor_err(wc) -> u32 { wc.vendor_err() }
+    fn read_byte_len(wc) -> u32 { wc.byte_len }
+    fn read_imm_data(wc) -> u32 { imm_for_c(wc) }
+    fn read_qp_num(wc) -> u32 { wc.qp.get() }
+    fn read_src_qp(wc) -> u32 { wc.src_qp.get() }
+    fn read_wc_flags(wc) -> c_uint { flags_for_c(wc) }
+    fn read_sl(wc) -> u8 { sl_for_c(wc) }
+    fn read_timestamp(wc) -> u64 { wc.timestamp_ns }
+    fn read_nothing(_) -> u32 { 0 }
+    fn read_no_path_bits(_) -> u8 { 0 }
+    fn read_no_vlan(_) -> u16 { 0 }
 }

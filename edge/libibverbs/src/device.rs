@@ -15,7 +15,7 @@
 use crate::boxed::{Boxed, Plain};
 use crate::context;
 use crate::errno::{Answer, INVALID};
-use crate::export::export;
+use crate::export::{export, guarded};
 use crate::real::Function;
 use crate::table;
 use adverb_device::{Device, devices};
@@ -192,21 +192,24 @@ export! {
 
 crate::export::versioned!("IBVERBS_1.1" ibv_free_device_list);
 unsafe extern "C" fn ibv_free_device_list(list: *mut *mut layout::Device) {
-    if list.is_null() {
-        return;
-    }
-    // SAFETY: rule 2.
-    let start = unsafe { list.sub(2) };
-    // SAFETY: rule 2.
-    let words = unsafe { start.read() }.addr();
-    let all = std::ptr::slice_from_raw_parts_mut(start, words);
-    // SAFETY: rule 2.
-    let all = unsafe { Box::from_raw(all) };
-    if let (Some(theirs), Some(free)) = (all.get(1).filter(|list| !list.is_null()), FREE_LIST.get())
-    {
-        // SAFETY: the list that the real library gave.
-        unsafe { free(theirs.cast()) };
-    }
+    let _ = guarded(|| {
+        if list.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: rule 2.
+        let start = unsafe { list.sub(2) };
+        // SAFETY: rule 2.
+        let words = unsafe { start.read() }.addr();
+        let all = std::ptr::slice_from_raw_parts_mut(start, words);
+        // SAFETY: rule 2.
+        let all = unsafe { Box::from_raw(all) };
+        let theirs = all.get(1).filter(|list| !list.is_null());
+        if let (Some(theirs), Some(free)) = (theirs, FREE_LIST.get()) {
+            // SAFETY: the list that the real library gave.
+            unsafe { free(theirs.cast()) };
+        }
+        Ok(())
+    });
 }
 
 export! {

@@ -11,7 +11,7 @@ use adverb_device::{
 };
 use libc::c_int;
 use std::fmt::Display;
-use std::io;
+use std::io::{self, Write};
 
 /// An error number of `<errno.h>`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -35,10 +35,15 @@ pub(crate) fn set(Errno(number): Errno) {
     unsafe { place.write(number) };
 }
 
+/// Tells the user; where there is no standard error, nothing.
+fn say(error: &dyn Display) {
+    let _ = writeln!(io::stderr(), "adverb: {error}");
+}
+
 /// Says why a call is refused, if `ADVERB_EXPLAIN` asks for it.
 fn explain(error: &dyn Display) {
     if std::env::var_os("ADVERB_EXPLAIN").is_some_and(|value| !value.is_empty() && value != "0") {
-        eprintln!("adverb: {error}");
+        say(error);
     }
 }
 
@@ -67,12 +72,19 @@ impl From<adverb_rdmacm::Error> for Errno {
     }
 }
 
+/// A device that is there and does not open is told to the user without being asked: its number alone (`EIO` for processes
+/// of another version, `EADDRINUSE` for those of another user) explains nothing.
 impl From<OpenError> for Errno {
     fn from(error: OpenError) -> Self {
-        explain(&error);
         match error {
-            OpenError::System { error, .. } => of_system(&error, libc::EIO),
-            _ => Self(libc::ENODEV),
+            OpenError::System { error: ref cause, .. } => {
+                say(&error);
+                of_system(cause, libc::EIO)
+            }
+            _ => {
+                explain(&error);
+                Self(libc::ENODEV)
+            }
         }
     }
 }

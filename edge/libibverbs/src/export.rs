@@ -20,9 +20,35 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::errno::{Answer, Errno};
 
-/// Calls, and turns a panic into an error: none may cross into C.
+/// Calls, and turns a panic into `EIO`: a panic that crosses into C ends the program.
+#[inline]
 pub(crate) fn guarded<T>(call: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    let call = || {
+        provoked();
+        call()
+    };
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Errno(libc::EIO)))
+}
+
+/// Panics while the calling thread has asked for it; in builds without debug assertions there is no way to ask.
+#[cfg(debug_assertions)]
+fn provoked() {
+    assert!(!PROVOKED.get(), "provoked by a test");
+}
+
+#[cfg(not(debug_assertions))]
+const fn provoked() {}
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static PROVOKED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// For tests: every call of this thread panics from now on, or none does.
+#[cfg(debug_assertions)]
+#[unsafe(no_mangle)]
+extern "C" fn adverb_provoke_panics(on: bool) {
+    PROVOKED.set(on);
 }
 
 /// The object is one of ours; null is, and is refused there.
@@ -89,6 +115,22 @@ impl Failed for u64 {
 
 impl Failed for i32 {
     const FAILED: Self = -1;
+}
+
+impl Failed for isize {
+    const FAILED: Self = -1;
+}
+
+impl Failed for u8 {
+    const FAILED: Self = 0;
+}
+
+impl Failed for u16 {
+    const FAILED: Self = 0;
+}
+
+impl Failed for u32 {
+    const FAILED: Self = 0;
 }
 
 impl Failed for () {
@@ -158,4 +200,13 @@ macro_rules! export {
     };
 }
 
-pub(crate) use {export, style, versioned};
+/// A function without a name of its own in the interface: programs find it behind a pointer in one of our structures.
+macro_rules! entry {
+    ($style:ident fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block) => {
+        pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+            $crate::export::style!($style, $crate::export::guarded(move || $body))
+        }
+    };
+}
+
+pub(crate) use {entry, export, style, versioned};

@@ -11,7 +11,7 @@
 use crate::boxed::{Boxed, Plain};
 use crate::context;
 use crate::errno::{Answer, BUSY, Errno, INVALID, UNSUPPORTED};
-use crate::export::{export, guarded, style};
+use crate::export::{entry, export};
 use crate::query::DM_MAX;
 use adverb_device::{
     Access, AccessError, Pages, Port, Region, Registration, Sge, Window, WindowKind, fault_in,
@@ -146,66 +146,60 @@ export! {
 /// A thread domain.
 type Td = Boxed<layout::Td, Use>;
 
-pub(crate) unsafe extern "C" fn alloc_td(
-    context: *mut layout::Context,
-    attr: *mut layout::TdInitAttr,
-) -> *mut layout::Td {
-    style!(
-        pointer,
-        guarded(|| {
-            // SAFETY: the program's structure, or null.
-            let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
-            if attr.comp_mask != 0 {
-                return Err(INVALID);
-            }
-            let mut c = layout::Td::zeroed();
-            c.context = context;
-            Ok(Td::give(c, Use::default()))
-        })
-    )
+entry! {
+    pointer
+    fn alloc_td(
+        context: *mut layout::Context,
+        attr: *mut layout::TdInitAttr,
+    ) -> *mut layout::Td {
+        // SAFETY: the program's structure, or null.
+        let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
+        if attr.comp_mask != 0 {
+            return Err(INVALID);
+        }
+        let mut c = layout::Td::zeroed();
+        c.context = context;
+        Ok(Td::give(c, Use::default()))
+    }
 }
 
-pub(crate) unsafe extern "C" fn dealloc_td(td: *mut layout::Td) -> c_int {
-    style!(
-        code,
-        guarded(|| {
-            if td.is_null() {
-                return Err(INVALID);
-            }
-            // SAFETY: one of ours.
-            free(unsafe { Td::of(td) })?;
-            // SAFETY: nothing uses it any more.
-            drop(unsafe { Td::take(td) });
-            Ok(())
-        })
-    )
+entry! {
+    code
+    fn dealloc_td(td: *mut layout::Td) -> c_int {
+        if td.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: one of ours.
+        free(unsafe { Td::of(td) })?;
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { Td::take(td) });
+        Ok(())
+    }
 }
 
 /// With functions of the program's own for memory, which are not called, and with a context of its own.
 const PARENT_DOMAIN_KNOWN: u32 = 0b11;
 
-pub(crate) unsafe extern "C" fn alloc_parent_domain(
-    context: *mut layout::Context,
-    attr: *mut layout::ParentDomainInitAttr,
-) -> *mut layout::Pd {
-    style!(
-        pointer,
-        guarded(|| {
-            // SAFETY: the program's structure, or null.
-            let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
-            if attr.comp_mask & !PARENT_DOMAIN_KNOWN != 0 {
-                return Err(UNSUPPORTED);
-            }
-            // SAFETY: one of ours, or null.
-            let pd = unsafe { pd_of(attr.pd) }?;
-            let mut of = vec![Arc::clone(&pd.uses)];
-            if !attr.td.is_null() {
-                // SAFETY: one of ours.
-                of.push(Arc::clone(unsafe { Td::of(attr.td) }));
-            }
-            Ok(give_pd(context, &pd.port, pd.domain, of, false))
-        })
-    )
+entry! {
+    pointer
+    fn alloc_parent_domain(
+        context: *mut layout::Context,
+        attr: *mut layout::ParentDomainInitAttr,
+    ) -> *mut layout::Pd {
+        // SAFETY: the program's structure, or null.
+        let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
+        if attr.comp_mask & !PARENT_DOMAIN_KNOWN != 0 {
+            return Err(UNSUPPORTED);
+        }
+        // SAFETY: one of ours, or null.
+        let pd = unsafe { pd_of(attr.pd) }?;
+        let mut of = vec![Arc::clone(&pd.uses)];
+        if !attr.td.is_null() {
+            // SAFETY: one of ours.
+            of.push(Arc::clone(unsafe { Td::of(attr.td) }));
+        }
+        Ok(give_pd(context, &pd.port, pd.domain, of, false))
+    }
 }
 
 /// A memory region.
@@ -468,16 +462,14 @@ export! {
     }
 }
 
-pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut layout::Pd) -> *mut layout::Mr {
-    style!(
-        pointer,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            let of = unsafe { pd_of(pd) }?;
-            let region = of.port.register_null(of.domain)?;
-            Ok(give_mr(pd, of, region, std::ptr::null_mut(), usize::MAX, None))
-        })
-    )
+entry! {
+    pointer
+    fn alloc_null_mr(pd: *mut layout::Pd) -> *mut layout::Mr {
+        // SAFETY: one of ours, or null.
+        let of = unsafe { pd_of(pd) }?;
+        let region = of.port.register_null(of.domain)?;
+        Ok(give_mr(pd, of, region, std::ptr::null_mut(), usize::MAX, None))
+    }
 }
 
 /// Whether pages are asked for that can be written to; `None` if there is no such advice.
@@ -489,35 +481,33 @@ fn prefetches_for_writing(advice: c_int) -> Option<bool> {
     }
 }
 
-pub(crate) unsafe extern "C" fn advise_mr(
-    pd: *mut layout::Pd,
-    advice: c_int,
-    flags: u32,
-    list: *mut layout::Sge,
-    count: u32,
-) -> c_int {
-    style!(
-        code,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            let of = unsafe { pd_of(pd) }?;
-            let writing = prefetches_for_writing(advice).ok_or(UNSUPPORTED)?;
-            if flags & !value::ADVISE_MR_FLAG_FLUSH != 0 || list.is_null() || count == 0 {
-                return Err(INVALID);
-            }
-            let count = usize::try_from(count).map_err(|_| INVALID)?;
-            // SAFETY: the program's list.
-            for piece in unsafe { std::slice::from_raw_parts(list, count) } {
-                let piece = Sge { addr: piece.addr, len: piece.length, lkey: piece.lkey };
-                of.port.prefetch(of.domain, &piece, writing).map_err(|error| match error {
-                    AccessError::Denied => Errno(libc::EPERM),
-                    AccessError::OutOfBounds => Errno(libc::EFAULT),
-                    AccessError::Misaligned | AccessError::UnknownKey | _ => INVALID,
-                })?;
-            }
-            Ok(())
-        })
-    )
+entry! {
+    code
+    fn advise_mr(
+        pd: *mut layout::Pd,
+        advice: c_int,
+        flags: u32,
+        list: *mut layout::Sge,
+        count: u32,
+    ) -> c_int {
+        // SAFETY: one of ours, or null.
+        let of = unsafe { pd_of(pd) }?;
+        let writing = prefetches_for_writing(advice).ok_or(UNSUPPORTED)?;
+        if flags & !value::ADVISE_MR_FLAG_FLUSH != 0 || list.is_null() || count == 0 {
+            return Err(INVALID);
+        }
+        let count = usize::try_from(count).map_err(|_| INVALID)?;
+        // SAFETY: the program's list.
+        for piece in unsafe { std::slice::from_raw_parts(list, count) } {
+            let piece = Sge { addr: piece.addr, len: piece.length, lkey: piece.lkey };
+            of.port.prefetch(of.domain, &piece, writing).map_err(|error| match error {
+                AccessError::Denied => Errno(libc::EPERM),
+                AccessError::OutOfBounds => Errno(libc::EFAULT),
+                AccessError::Misaligned | AccessError::UnknownKey | _ => INVALID,
+            })?;
+        }
+        Ok(())
+    }
 }
 
 /// Memory of the device.
@@ -549,36 +539,34 @@ fn give_dm(
     DmBox::give(c, DmInner { dm, handle, imported })
 }
 
-pub(crate) unsafe extern "C" fn alloc_dm(
-    context: *mut layout::Context,
-    attr: *mut layout::AllocDmAttr,
-) -> *mut layout::Dm {
-    style!(
-        pointer,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            let inner = unsafe { context::of(context) }?;
-            // SAFETY: the program's structure, or null.
-            let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
-            let page = page_bytes().trailing_zeros();
-            if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > page {
-                return Err(INVALID);
-            }
-            if u64::try_from(attr.length).unwrap_or(u64::MAX) > DM_MAX {
-                return Err(Errno(libc::ENOMEM));
-            }
-            let port = &inner.port;
-            let domain = port.new_domain();
-            let access = Access::LOCAL_WRITE;
-            let pages = port.allocate(attr.length, domain, access)?;
-            // SAFETY: the pages go after the region (rule 3); there are no references to them.
-            let region = unsafe { port.register(domain, pages.as_ptr(), attr.length, access) }?;
-            let handle = region.key().0;
-            let dm = Arc::new(Dm { region, pages, len: attr.length });
-            lock(&SHARED).insert((Kind::Dm, handle), Shared::Dm(Arc::clone(&dm)));
-            Ok(give_dm(context, dm, handle, false))
-        })
-    )
+entry! {
+    pointer
+    fn alloc_dm(
+        context: *mut layout::Context,
+        attr: *mut layout::AllocDmAttr,
+    ) -> *mut layout::Dm {
+        // SAFETY: one of ours, or null.
+        let inner = unsafe { context::of(context) }?;
+        // SAFETY: the program's structure, or null.
+        let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
+        let page = page_bytes().trailing_zeros();
+        if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > page {
+            return Err(INVALID);
+        }
+        if u64::try_from(attr.length).unwrap_or(u64::MAX) > DM_MAX {
+            return Err(Errno(libc::ENOMEM));
+        }
+        let port = &inner.port;
+        let domain = port.new_domain();
+        let access = Access::LOCAL_WRITE;
+        let pages = port.allocate(attr.length, domain, access)?;
+        // SAFETY: the pages go after the region (rule 3); there are no references to them.
+        let region = unsafe { port.register(domain, pages.as_ptr(), attr.length, access) }?;
+        let handle = region.key().0;
+        let dm = Arc::new(Dm { region, pages, len: attr.length });
+        lock(&SHARED).insert((Kind::Dm, handle), Shared::Dm(Arc::clone(&dm)));
+        Ok(give_dm(context, dm, handle, false))
+    }
 }
 
 unsafe fn dm_of<'a>(dm: *mut layout::Dm) -> Answer<&'a DmBox> {
@@ -589,24 +577,22 @@ unsafe fn dm_of<'a>(dm: *mut layout::Dm) -> Answer<&'a DmBox> {
     Ok(unsafe { DmBox::of(dm) })
 }
 
-pub(crate) unsafe extern "C" fn free_dm(dm: *mut layout::Dm) -> c_int {
-    style!(
-        code,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            let inner = unsafe { dm_of(dm) }?;
-            // One handle is the program's, one is in the table.
-            if !inner.imported && Arc::strong_count(&inner.dm) > 2 {
-                return Err(BUSY);
-            }
-            if !inner.imported {
-                lock(&SHARED).remove(&(Kind::Dm, inner.handle));
-            }
-            // SAFETY: the program does not use it any more.
-            drop(unsafe { DmBox::take(dm) });
-            Ok(())
-        })
-    )
+entry! {
+    code
+    fn free_dm(dm: *mut layout::Dm) -> c_int {
+        // SAFETY: one of ours, or null.
+        let inner = unsafe { dm_of(dm) }?;
+        // One handle is the program's, one is in the table.
+        if !inner.imported && Arc::strong_count(&inner.dm) > 2 {
+            return Err(BUSY);
+        }
+        if !inner.imported {
+            lock(&SHARED).remove(&(Kind::Dm, inner.handle));
+        }
+        // SAFETY: the program does not use it any more.
+        drop(unsafe { DmBox::take(dm) });
+        Ok(())
+    }
 }
 
 export! {
@@ -645,78 +631,72 @@ fn dm_part(dm: &Dm, offset: u64, len: usize) -> Answer<usize> {
     if fits { Ok(offset) } else { Err(INVALID) }
 }
 
-unsafe extern "C" fn memcpy_to_dm(
-    dm: *mut layout::Dm,
-    offset: u64,
-    from: *const c_void,
-    len: usize,
-) -> c_int {
-    style!(
-        code,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            let dm = &unsafe { dm_of(dm) }?.dm;
-            let offset = dm_part(dm, offset, len)?;
-            if from.is_null() || !offset.is_multiple_of(DM_UNIT) || !len.is_multiple_of(DM_UNIT) {
-                return Err(INVALID);
-            }
-            // SAFETY: the program's bytes, for the length of the call.
-            let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) };
-            if dm.region.write(offset, bytes) { Ok(()) } else { Err(INVALID) }
-        })
-    )
+entry! {
+    code
+    fn memcpy_to_dm(
+        dm: *mut layout::Dm,
+        offset: u64,
+        from: *const c_void,
+        len: usize,
+    ) -> c_int {
+        // SAFETY: one of ours, or null.
+        let dm = &unsafe { dm_of(dm) }?.dm;
+        let offset = dm_part(dm, offset, len)?;
+        if from.is_null() || !offset.is_multiple_of(DM_UNIT) || !len.is_multiple_of(DM_UNIT) {
+            return Err(INVALID);
+        }
+        // SAFETY: the program's bytes, for the length of the call.
+        let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) };
+        if dm.region.write(offset, bytes) { Ok(()) } else { Err(INVALID) }
+    }
 }
 
-unsafe extern "C" fn memcpy_from_dm(
-    to: *mut c_void,
-    dm: *mut layout::Dm,
-    offset: u64,
-    len: usize,
-) -> c_int {
-    style!(
-        code,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            let dm = &unsafe { dm_of(dm) }?.dm;
-            let offset = dm_part(dm, offset, len)?;
-            if to.is_null() || !offset.is_multiple_of(DM_UNIT) || !len.is_multiple_of(DM_UNIT) {
-                return Err(INVALID);
-            }
-            // SAFETY: the program's room, for the length of the call.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), len) };
-            if dm.region.read(offset, bytes) { Ok(()) } else { Err(INVALID) }
-        })
-    )
+entry! {
+    code
+    fn memcpy_from_dm(
+        to: *mut c_void,
+        dm: *mut layout::Dm,
+        offset: u64,
+        len: usize,
+    ) -> c_int {
+        // SAFETY: one of ours, or null.
+        let dm = &unsafe { dm_of(dm) }?.dm;
+        let offset = dm_part(dm, offset, len)?;
+        if to.is_null() || !offset.is_multiple_of(DM_UNIT) || !len.is_multiple_of(DM_UNIT) {
+            return Err(INVALID);
+        }
+        // SAFETY: the program's room, for the length of the call.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), len) };
+        if dm.region.read(offset, bytes) { Ok(()) } else { Err(INVALID) }
+    }
 }
 
-pub(crate) unsafe extern "C" fn reg_dm_mr(
-    pd: *mut layout::Pd,
-    dm: *mut layout::Dm,
-    offset: u64,
-    length: usize,
-    access: c_uint,
-) -> *mut layout::Mr {
-    style!(
-        pointer,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            let of = unsafe { pd_of(pd) }?;
-            // SAFETY: one of ours, or null.
-            let dm = &unsafe { dm_of(dm) }?.dm;
-            let offset = dm_part(dm, offset, length)?;
-            let access = rights(access)?;
-            if !access.contains(Access::ZERO_BASED) {
-                return Err(INVALID);
-            }
-            // SAFETY: within the pages.
-            let start = unsafe { dm.pages.as_ptr().add(offset) };
-            // What has no bytes is in a domain of which there is no queue pair.
-            let domain = if length == 0 { of.port.new_domain() } else { of.domain };
-            // SAFETY: the pages stay for as long as the region has a handle of them (rule 3).
-            let region = unsafe { of.port.register(domain, start, length.max(1), access) }?;
-            Ok(give_mr(pd, of, region, std::ptr::null_mut(), length, Some(Arc::clone(dm))))
-        })
-    )
+entry! {
+    pointer
+    fn reg_dm_mr(
+        pd: *mut layout::Pd,
+        dm: *mut layout::Dm,
+        offset: u64,
+        length: usize,
+        access: c_uint,
+    ) -> *mut layout::Mr {
+        // SAFETY: one of ours, or null.
+        let of = unsafe { pd_of(pd) }?;
+        // SAFETY: one of ours, or null.
+        let dm = &unsafe { dm_of(dm) }?.dm;
+        let offset = dm_part(dm, offset, length)?;
+        let access = rights(access)?;
+        if !access.contains(Access::ZERO_BASED) {
+            return Err(INVALID);
+        }
+        // SAFETY: within the pages.
+        let start = unsafe { dm.pages.as_ptr().add(offset) };
+        // What has no bytes is in a domain of which there is no queue pair.
+        let domain = if length == 0 { of.port.new_domain() } else { of.domain };
+        // SAFETY: the pages stay for as long as the region has a handle of them (rule 3).
+        let region = unsafe { of.port.register(domain, start, length.max(1), access) }?;
+        Ok(give_mr(pd, of, region, std::ptr::null_mut(), length, Some(Arc::clone(dm))))
+    }
 }
 
 /// A memory window.
@@ -727,37 +707,33 @@ pub(crate) struct MwInner {
 
 pub(crate) type Mw = Boxed<layout::Mw, MwInner>;
 
-pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut layout::Pd, kind: c_int) -> *mut layout::Mw {
-    style!(
-        pointer,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            let of = unsafe { pd_of(pd) }?;
-            let window_kind = match kind {
-                value::MW_TYPE_1 => WindowKind::Type1,
-                value::MW_TYPE_2 => WindowKind::Type2,
-                _ => return Err(INVALID),
-            };
-            let window = of.port.alloc_window(of.domain, window_kind)?;
-            let mut c = layout::Mw::zeroed();
-            // SAFETY: one of ours.
-            c.context = unsafe { (*pd).context };
-            (c.pd, c.rkey, c.handle, c.kind) = (pd, window.key().0, window.key().0, kind);
-            Ok(Mw::give(c, MwInner { window, _pd: Arc::clone(&of.uses) }))
-        })
-    )
+entry! {
+    pointer
+    fn alloc_mw(pd: *mut layout::Pd, kind: c_int) -> *mut layout::Mw {
+        // SAFETY: one of ours, or null.
+        let of = unsafe { pd_of(pd) }?;
+        let window_kind = match kind {
+            value::MW_TYPE_1 => WindowKind::Type1,
+            value::MW_TYPE_2 => WindowKind::Type2,
+            _ => return Err(INVALID),
+        };
+        let window = of.port.alloc_window(of.domain, window_kind)?;
+        let mut c = layout::Mw::zeroed();
+        // SAFETY: one of ours.
+        c.context = unsafe { (*pd).context };
+        (c.pd, c.rkey, c.handle, c.kind) = (pd, window.key().0, window.key().0, kind);
+        Ok(Mw::give(c, MwInner { window, _pd: Arc::clone(&of.uses) }))
+    }
 }
 
-pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut layout::Mw) -> c_int {
-    style!(
-        code,
-        guarded(|| {
-            if mw.is_null() {
-                return Err(INVALID);
-            }
-            // SAFETY: the program does not use it any more.
-            drop(unsafe { Mw::take(mw) });
-            Ok(())
-        })
-    )
+entry! {
+    code
+    fn dealloc_mw(mw: *mut layout::Mw) -> c_int {
+        if mw.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: the program does not use it any more.
+        drop(unsafe { Mw::take(mw) });
+        Ok(())
+    }
 }

@@ -10,7 +10,7 @@
 use crate::ah::ah_of;
 use crate::boxed::Boxed;
 use crate::errno::{Answer, Errno, INVALID};
-use crate::export::{guarded, style};
+use crate::export::{entry, guarded, style};
 use crate::memory::{Mw, mr_of};
 use crate::qp::{QpInner, qp_of};
 use crate::srq::srq_of;
@@ -413,41 +413,39 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     })
 }
 
-pub(crate) unsafe extern "C" fn bind_mw(
-    qp: *mut layout::Qp,
-    mw: *mut layout::Mw,
-    bind: *mut layout::MwBind,
-) -> c_int {
-    style!(
-        code,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            let inner: &Boxed<_, QpInner> = unsafe { qp_of(qp) }?;
-            let pair = inner.qp.as_ref().ok_or(INVALID)?;
-            // SAFETY: the program's structure, or null.
-            let how = unsafe { bind.as_ref() }.ok_or(INVALID)?;
-            if mw.is_null() {
-                return Err(INVALID);
-            }
-            // SAFETY: one of ours.
-            if unsafe { Mw::of(mw) }.window.kind() != WindowKind::Type1 {
-                return Err(INVALID);
-            }
-            let binding = binding(mw, &how.bind_info, None)?;
-            let flag = |flag: c_uint| how.send_flags & flag != 0;
-            pair.post_send(&[SendWork {
-                wr_id: how.wr_id,
-                kind: SendKind::BindWindow,
-                data: SendData::Bind(&binding),
-                signaled: flag(value::SEND_SIGNALED),
-                solicited: flag(value::SEND_SOLICITED),
-                fence: flag(value::SEND_FENCE),
-                ..NOTHING
-            }])
-            .map_err(|(_, error)| error)?;
-            // SAFETY: a field of a window that lives (rule 3 of `boxed.rs`).
-            unsafe { (&raw mut (*mw).rkey).write(binding.key().0) };
-            Ok(())
-        })
-    )
+entry! {
+    code
+    fn bind_mw(
+        qp: *mut layout::Qp,
+        mw: *mut layout::Mw,
+        bind: *mut layout::MwBind,
+    ) -> c_int {
+        // SAFETY: one of ours, or null.
+        let inner: &Boxed<_, QpInner> = unsafe { qp_of(qp) }?;
+        let pair = inner.qp.as_ref().ok_or(INVALID)?;
+        // SAFETY: the program's structure, or null.
+        let how = unsafe { bind.as_ref() }.ok_or(INVALID)?;
+        if mw.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: one of ours.
+        if unsafe { Mw::of(mw) }.window.kind() != WindowKind::Type1 {
+            return Err(INVALID);
+        }
+        let binding = binding(mw, &how.bind_info, None)?;
+        let flag = |flag: c_uint| how.send_flags & flag != 0;
+        pair.post_send(&[SendWork {
+            wr_id: how.wr_id,
+            kind: SendKind::BindWindow,
+            data: SendData::Bind(&binding),
+            signaled: flag(value::SEND_SIGNALED),
+            solicited: flag(value::SEND_SOLICITED),
+            fence: flag(value::SEND_FENCE),
+            ..NOTHING
+        }])
+        .map_err(|(_, error)| error)?;
+        // SAFETY: a field of a window that lives (rule 3 of `boxed.rs`).
+        unsafe { (&raw mut (*mw).rkey).write(binding.key().0) };
+        Ok(())
+    }
 }

@@ -9,7 +9,7 @@ use crate::boxed::{Boxed, Plain, name_of};
 use crate::context;
 use crate::cq::cq_of;
 use crate::errno::{Answer, INVALID, UNSUPPORTED};
-use crate::export::{export, guarded, style};
+use crate::export::{entry, export};
 use crate::memory::{Use, pd_of};
 use crate::srq::srq_of;
 use crate::way::{group, way, way_for_c};
@@ -248,58 +248,56 @@ export! {
     }
 }
 
-pub(crate) unsafe extern "C" fn create_qp_ex(
-    context: *mut layout::Context,
-    attr: *mut layout::QpInitAttrEx,
-) -> *mut layout::Qp {
-    style!(
-        pointer,
-        guarded(|| {
-            // SAFETY: the program's structure, or null.
-            let attr = unsafe { attr.as_mut() }.ok_or(INVALID)?;
-            let given = |mask| attr.comp_mask & mask != 0;
-            let known = value::QP_INIT_ATTR_PD
-                | value::QP_INIT_ATTR_XRCD
-                | value::QP_INIT_ATTR_CREATE_FLAGS
-                | value::QP_INIT_ATTR_SEND_OPS_FLAGS;
-            if given(!known) {
-                return Err(UNSUPPORTED);
-            }
-            let flags = if given(value::QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
-            if flags & !value::QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
-                return Err(UNSUPPORTED);
-            }
-            let extra = Extra {
-                xrcd: given(value::QP_INIT_ATTR_XRCD).then_some(attr.xrcd),
-                block_self_multicast: flags != 0,
-                is_extended: given(value::QP_INIT_ATTR_SEND_OPS_FLAGS),
-            };
-            if extra.is_extended && !work::supports(kind_of(attr.qp_type)?, attr.send_ops_flags) {
-                return Err(UNSUPPORTED);
-            }
-            let pd = if given(value::QP_INIT_ATTR_PD) { attr.pd } else { std::ptr::null_mut() };
-            let mut plain = layout::QpInitAttr {
-                qp_context: attr.qp_context,
-                send_cq: attr.send_cq,
-                recv_cq: attr.recv_cq,
-                srq: attr.srq,
-                cap: attr.cap,
-                qp_type: attr.qp_type,
-                sq_sig_all: attr.sq_sig_all,
-            };
-            let made = create(context, pd, &mut plain, &extra)?;
-            attr.cap = plain.cap;
-            Ok(made)
-        })
-    )
+entry! {
+    pointer
+    fn create_qp_ex(
+        context: *mut layout::Context,
+        attr: *mut layout::QpInitAttrEx,
+    ) -> *mut layout::Qp {
+        // SAFETY: the program's structure, or null.
+        let attr = unsafe { attr.as_mut() }.ok_or(INVALID)?;
+        let given = |mask| attr.comp_mask & mask != 0;
+        let known = value::QP_INIT_ATTR_PD
+            | value::QP_INIT_ATTR_XRCD
+            | value::QP_INIT_ATTR_CREATE_FLAGS
+            | value::QP_INIT_ATTR_SEND_OPS_FLAGS;
+        if given(!known) {
+            return Err(UNSUPPORTED);
+        }
+        let flags = if given(value::QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
+        if flags & !value::QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
+            return Err(UNSUPPORTED);
+        }
+        let extra = Extra {
+            xrcd: given(value::QP_INIT_ATTR_XRCD).then_some(attr.xrcd),
+            block_self_multicast: flags != 0,
+            is_extended: given(value::QP_INIT_ATTR_SEND_OPS_FLAGS),
+        };
+        if extra.is_extended && !work::supports(kind_of(attr.qp_type)?, attr.send_ops_flags) {
+            return Err(UNSUPPORTED);
+        }
+        let pd = if given(value::QP_INIT_ATTR_PD) { attr.pd } else { std::ptr::null_mut() };
+        let mut plain = layout::QpInitAttr {
+            qp_context: attr.qp_context,
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: attr.srq,
+            cap: attr.cap,
+            qp_type: attr.qp_type,
+            sq_sig_all: attr.sq_sig_all,
+        };
+        let made = create(context, pd, &mut plain, &extra)?;
+        attr.cap = plain.cap;
+        Ok(made)
+    }
 }
 
-pub(crate) unsafe extern "C" fn open_qp(
-    context: *mut layout::Context,
-    attr: *mut layout::QpOpenAttr,
-) -> *mut layout::Qp {
-    let _ = (context, attr);
-    style!(pointer, Err(UNSUPPORTED))
+entry! {
+    pointer
+    fn open_qp(context: *mut layout::Context, attr: *mut layout::QpOpenAttr) -> *mut layout::Qp {
+        let _ = (context, attr);
+        Err(UNSUPPORTED)
+    }
 }
 
 export! {

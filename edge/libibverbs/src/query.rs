@@ -7,7 +7,7 @@
 use crate::boxed::Plain;
 use crate::context;
 use crate::errno::{Answer, Errno, INVALID, UNSUPPORTED};
-use crate::export::{export, guarded, is_ours, style, versioned};
+use crate::export::{entry, export, guarded, is_ours, style, versioned};
 use adverb_device::{
     CompletionQueue, Device, GidEntry, GidKind, GroupLimits, PathMtu, Port, QpLimits,
 };
@@ -84,39 +84,37 @@ export! {
     }
 }
 
-pub(crate) unsafe extern "C" fn query_device_ex(
-    context: *mut layout::Context,
-    _input: *const c_void,
-    attr: *mut layout::DeviceAttrEx,
-    size: usize,
-) -> c_int {
-    style!(
-        code,
-        guarded(|| {
-            // SAFETY: one of ours.
-            let inner = unsafe { context::of(context) }?;
-            if attr.is_null() {
-                return Err(INVALID);
-            }
-            let mut all = layout::DeviceAttrEx::zeroed();
-            all.orig_attr = device_attr(inner.port.device());
-            all.odp_caps = layout::OdpCaps {
-                general_caps: ODP_SUPPORT,
-                rc_odp_caps: ODP_ALL,
-                uc_odp_caps: ODP_SENDS,
-                ud_odp_caps: ODP_SENDS,
-            };
-            all.completion_timestamp_mask = u64::MAX;
-            all.hca_core_clock = KHZ_OF_NANOSECONDS;
-            all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
-            all.max_dm_size = DM_MAX;
-            all.xrc_odp_caps = ODP_ALL;
-            all.phys_port_cnt_ex = PORT.into();
-            // SAFETY: the program says how much room it has, and that there is.
-            unsafe { fill(&all, attr.cast(), size) };
-            Ok(())
-        })
-    )
+entry! {
+    code
+    fn query_device_ex(
+        context: *mut layout::Context,
+        _input: *const c_void,
+        attr: *mut layout::DeviceAttrEx,
+        size: usize,
+    ) -> c_int {
+        // SAFETY: one of ours.
+        let inner = unsafe { context::of(context) }?;
+        if attr.is_null() {
+            return Err(INVALID);
+        }
+        let mut all = layout::DeviceAttrEx::zeroed();
+        all.orig_attr = device_attr(inner.port.device());
+        all.odp_caps = layout::OdpCaps {
+            general_caps: ODP_SUPPORT,
+            rc_odp_caps: ODP_ALL,
+            uc_odp_caps: ODP_SENDS,
+            ud_odp_caps: ODP_SENDS,
+        };
+        all.completion_timestamp_mask = u64::MAX;
+        all.hca_core_clock = KHZ_OF_NANOSECONDS;
+        all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
+        all.max_dm_size = DM_MAX;
+        all.xrc_odp_caps = ODP_ALL;
+        all.phys_port_cnt_ex = PORT.into();
+        // SAFETY: the program says how much room it has, and that there is.
+        unsafe { fill(&all, attr.cast(), size) };
+        Ok(())
+    }
 }
 
 /// Explicit and implicit.
@@ -140,25 +138,23 @@ unsafe fn fill<T: Plain>(from: &T, to: *mut u8, size: usize) {
     unsafe { to.copy_from_nonoverlapping(from, size.min(size_of::<T>())) };
 }
 
-pub(crate) unsafe extern "C" fn query_rt_values(
-    context: *mut layout::Context,
-    values: *mut layout::ValuesEx,
-) -> c_int {
-    style!(
-        code,
-        guarded(|| {
-            // SAFETY: one of ours.
-            unsafe { context::of(context) }?;
-            // SAFETY: the program's structure, or null.
-            let values = unsafe { values.as_mut() }.ok_or(INVALID)?;
-            if values.comp_mask & value::VALUES_MASK_RAW_CLOCK != 0 {
-                // SAFETY: a place for the answer.
-                unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut values.raw_clock) };
-            }
-            values.comp_mask &= value::VALUES_MASK_RAW_CLOCK;
-            Ok(())
-        })
-    )
+entry! {
+    code
+    fn query_rt_values(
+        context: *mut layout::Context,
+        values: *mut layout::ValuesEx,
+    ) -> c_int {
+        // SAFETY: one of ours.
+        unsafe { context::of(context) }?;
+        // SAFETY: the program's structure, or null.
+        let values = unsafe { values.as_mut() }.ok_or(INVALID)?;
+        if values.comp_mask & value::VALUES_MASK_RAW_CLOCK != 0 {
+            // SAFETY: a place for the answer.
+            unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut values.raw_clock) };
+        }
+        values.comp_mask &= value::VALUES_MASK_RAW_CLOCK;
+        Ok(())
+    }
 }
 
 fn port_attr(port: &Port) -> layout::PortAttr {
@@ -199,26 +195,24 @@ fn check_port(number: u8) -> Answer<()> {
     if number == PORT { Ok(()) } else { Err(INVALID) }
 }
 
-pub(crate) unsafe extern "C" fn query_port(
-    context: *mut layout::Context,
-    number: u8,
-    attr: *mut layout::PortAttr,
-    size: usize,
-) -> c_int {
-    style!(
-        code,
-        guarded(|| {
-            // SAFETY: one of ours.
-            let inner = unsafe { context::of(context) }?;
-            check_port(number)?;
-            if attr.is_null() {
-                return Err(INVALID);
-            }
-            // SAFETY: the program says how much room it has, and that there is.
-            unsafe { fill(&port_attr(&inner.port), attr.cast(), size) };
-            Ok(())
-        })
-    )
+entry! {
+    code
+    fn query_port(
+        context: *mut layout::Context,
+        number: u8,
+        attr: *mut layout::PortAttr,
+        size: usize,
+    ) -> c_int {
+        // SAFETY: one of ours.
+        let inner = unsafe { context::of(context) }?;
+        check_port(number)?;
+        if attr.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: the program says how much room it has, and that there is.
+        unsafe { fill(&port_attr(&inner.port), attr.cast(), size) };
+        Ok(())
+    }
 }
 
 /// What the exported function knows of `struct ibv_port_attr`: what is before `port_cap_flags2`.

@@ -9,7 +9,7 @@ use crate::boxed::{Boxed, Plain, name_of};
 use crate::context;
 use crate::cq::cq_of;
 use crate::errno::{Answer, INVALID, UNSUPPORTED};
-use crate::export::{export, guarded, style};
+use crate::export::{entry, export};
 use crate::memory::{Use, free, pd_of};
 use crate::xrc::xrcd_of;
 use adverb_device::{QpLimits, SrqConfig};
@@ -133,39 +133,37 @@ export! {
     }
 }
 
-pub(crate) unsafe extern "C" fn create_srq_ex(
-    context: *mut layout::Context,
-    attr: *mut layout::SrqInitAttrEx,
-) -> *mut layout::Srq {
-    style!(
-        pointer,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            unsafe { context::of(context) }?;
-            // SAFETY: the program's structure, or null.
-            let attr = unsafe { attr.as_mut() }.ok_or(INVALID)?;
-            let given = |mask| attr.comp_mask & mask != 0;
-            if given(!ALL) {
-                return Err(UNSUPPORTED);
+entry! {
+    pointer
+    fn create_srq_ex(
+        context: *mut layout::Context,
+        attr: *mut layout::SrqInitAttrEx,
+    ) -> *mut layout::Srq {
+        // SAFETY: one of ours, or null.
+        unsafe { context::of(context) }?;
+        // SAFETY: the program's structure, or null.
+        let attr = unsafe { attr.as_mut() }.ok_or(INVALID)?;
+        let given = |mask| attr.comp_mask & mask != 0;
+        if given(!ALL) {
+            return Err(UNSUPPORTED);
+        }
+        let kind =
+            if given(value::SRQ_INIT_ATTR_TYPE) { attr.srq_type } else { value::SRQT_BASIC };
+        if !given(value::SRQ_INIT_ATTR_PD) {
+            return Err(INVALID);
+        }
+        let xrc = match kind {
+            value::SRQT_BASIC => None,
+            value::SRQT_XRC
+                if given(value::SRQ_INIT_ATTR_XRCD) && given(value::SRQ_INIT_ATTR_CQ) =>
+            {
+                Some((attr.xrcd, attr.cq))
             }
-            let kind =
-                if given(value::SRQ_INIT_ATTR_TYPE) { attr.srq_type } else { value::SRQT_BASIC };
-            if !given(value::SRQ_INIT_ATTR_PD) {
-                return Err(INVALID);
-            }
-            let xrc = match kind {
-                value::SRQT_BASIC => None,
-                value::SRQT_XRC
-                    if given(value::SRQ_INIT_ATTR_XRCD) && given(value::SRQ_INIT_ATTR_CQ) =>
-                {
-                    Some((attr.xrcd, attr.cq))
-                }
-                value::SRQT_XRC => return Err(INVALID),
-                _ => return Err(UNSUPPORTED),
-            };
-            create(attr.pd, attr.srq_context, &mut attr.attr, xrc)
-        })
-    )
+            value::SRQT_XRC => return Err(INVALID),
+            _ => return Err(UNSUPPORTED),
+        };
+        create(attr.pd, attr.srq_context, &mut attr.attr, xrc)
+    }
 }
 
 const ALL: u32 = value::SRQ_INIT_ATTR_TYPE
@@ -173,21 +171,19 @@ const ALL: u32 = value::SRQ_INIT_ATTR_TYPE
     | value::SRQ_INIT_ATTR_XRCD
     | value::SRQ_INIT_ATTR_CQ;
 
-pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut layout::Srq, number: *mut u32) -> c_int {
-    style!(
-        code,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            let inner = unsafe { srq_of(srq) }?;
-            if !inner.is_xrc {
-                return Err(UNSUPPORTED);
-            }
-            // SAFETY: the program's place, or null.
-            let place = unsafe { number.as_mut() }.ok_or(INVALID)?;
-            *place = inner.srq.as_ref().ok_or(INVALID)?.number();
-            Ok(())
-        })
-    )
+entry! {
+    code
+    fn get_srq_num(srq: *mut layout::Srq, number: *mut u32) -> c_int {
+        // SAFETY: one of ours, or null.
+        let inner = unsafe { srq_of(srq) }?;
+        if !inner.is_xrc {
+            return Err(UNSUPPORTED);
+        }
+        // SAFETY: the program's place, or null.
+        let place = unsafe { number.as_mut() }.ok_or(INVALID)?;
+        *place = inner.srq.as_ref().ok_or(INVALID)?.number();
+        Ok(())
+    }
 }
 
 export! {

@@ -139,7 +139,14 @@ unsafe extern "C" fn start(qp: *mut QpEx) {
     let lock = unsafe { &raw const (*inner.builder.get()).lock };
     // SAFETY: a mutex that lives as long as the queue pair.
     unsafe { libc::pthread_mutex_lock(UnsafeCell::raw_get(lock)) };
-    builder(qp).clear();
+    let _ = cleared(builder(qp));
+}
+
+fn cleared(builder: &mut Builder) -> Answer<()> {
+    guarded(|| {
+        builder.clear();
+        Ok(())
+    })
 }
 
 fn unlock(builder: &Builder) {
@@ -149,7 +156,7 @@ fn unlock(builder: &Builder) {
 
 unsafe extern "C" fn abort(qp: *mut QpEx) {
     let builder = builder(qp);
-    builder.clear();
+    let _ = cleared(builder);
     unlock(builder);
 }
 
@@ -160,9 +167,9 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
         let inner = unsafe { Qp::of(qp) };
         post(inner, builder)
     });
-    builder.clear();
+    let cleared = cleared(builder);
     unlock(builder);
-    style!(code, posted)
+    style!(code, posted.and(cleared))
 }
 
 /// Requests that go to the device together.
@@ -219,148 +226,128 @@ impl Request {
     }
 }
 
+/// Takes one step of putting requests together. If it fails, the requests are not posted, and `complete` says why.
+fn step(qp: *mut QpEx, step: impl FnOnce() -> Answer<()>) {
+    if let Err(error) = guarded(step) {
+        let builder = builder(qp);
+        builder.mistake = builder.mistake.or(Some(error));
+    }
+}
+
+/// Functions that take a step.
+macro_rules! steps {
+    ($(fn $name:ident($qp:ident $(, $arg:ident: $type:ty)*) $body:expr;)*) => {$(
+        unsafe extern "C" fn $name($qp: *mut QpEx $(, $arg: $type)*) {
+            step($qp, move || $body)
+        }
+    )*};
+}
+
+steps! {
+    fn cmp_swp(qp, rkey: u32, va: u64, compare: u64, swap: u64)
+        begin(qp, SendKind::CompareSwap { va, rkey: Rkey(rkey), compare, swap });
+    fn fetch_add(qp, rkey: u32, va: u64, add: u64)
+        begin(qp, SendKind::FetchAdd { va, rkey: Rkey(rkey), add });
+    fn local_inv(qp, rkey: u32) begin(qp, SendKind::LocalInvalidate { rkey: Rkey(rkey) });
+    fn read(qp, rkey: u32, va: u64) begin(qp, SendKind::Read { va, rkey: Rkey(rkey) });
+    fn write(qp, rkey: u32, va: u64) begin(qp, SendKind::Write { va, rkey: Rkey(rkey), imm: None });
+    fn write_imm(qp, rkey: u32, va: u64, imm: u32)
+        begin(qp, SendKind::Write { va, rkey: Rkey(rkey), imm: Some(Imm(u32::from_be(imm))) });
+    fn send(qp) begin(qp, SendKind::Send { imm: None });
+    fn send_imm(qp, imm: u32) begin(qp, SendKind::Send { imm: Some(Imm(u32::from_be(imm))) });
+    fn send_inv(qp, rkey: u32) begin(qp, SendKind::SendInvalidate { rkey: Rkey(rkey) });
+    fn atomic_write(qp, rkey: u32, va: u64, from: *const c_void) {
+        begin(qp, SendKind::AtomicWrite { va, rkey: Rkey(rkey) })?;
+        if from.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: eight bytes of the program's.
+        inline(qp, [unsafe { std::slice::from_raw_parts(from.cast::<u8>(), 8) }])
+    };
+    fn bind(qp, mw: *mut layout::Mw, rkey: u32, info: *const MwBindInfo) {
+        begin(qp, SendKind::BindWindow)?;
+        // SAFETY: the program's structure, or null.
+        let info = unsafe { info.as_ref() }.ok_or(INVALID)?;
+        let bound = binding(mw, info, Some(rkey))?;
+        last(qp)?.local = Local::Bind(bound);
+        Ok(())
+    };
+    fn set_ud_addr(qp, ah: *mut layout::Ah, remote: u32, qkey: u32) {
+        last(qp)?.whom = Whom::Datagram { ah, remote: Qpn::new(remote), qkey: Qkey(qkey) };
+        Ok(())
+    };
+    fn set_xrc_srqn(qp, number: u32) {
+        last(qp)?.whom = Whom::SharedQueue(number);
+        Ok(())
+    };
+    fn set_inline_data(qp, from: *mut c_void, len: usize) {
+        if from.is_null() || len == 0 {
+            return inline(qp, []);
+        }
+        // SAFETY: the program's bytes.
+        inline(qp, [unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) }])
+    };
+    fn set_inline_data_list(qp, count: usize, list: *const DataBuf) {
+        if list.is_null() || count == 0 {
+            return inline(qp, []);
+        }
+        // SAFETY: the program's list.
+        let list = unsafe { std::slice::from_raw_parts(list, count) };
+        let some = list.iter().filter(|part| part.length > 0 && !part.addr.is_null());
+        inline(
+            qp,
+            some.map(|part| {
+                // SAFETY: the program's bytes.
+                unsafe { std::slice::from_raw_parts(part.addr.cast::<u8>(), part.length) }
+            }),
+        )
+    };
+    fn set_sge(qp, lkey: u32, addr: u64, len: u32) gather(qp, [Sge { addr, len, lkey }]);
+    fn set_sge_list(qp, count: usize, list: *const layout::Sge) {
+        if list.is_null() || count == 0 {
+            return gather(qp, []);
+        }
+        // SAFETY: the program's list.
+        let list = unsafe { std::slice::from_raw_parts(list, count) };
+        gather(qp, list.iter().map(|sge| Sge { addr: sge.addr, len: sge.length, lkey: sge.lkey }))
+    };
+}
+
 /// Begins a request, with the number and the flags that the program has set.
-fn begin(qp: *mut QpEx, kind: SendKind) {
+fn begin(qp: *mut QpEx, kind: SendKind) -> Answer<()> {
     // SAFETY: fields of a queue pair that lives.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     let local = Local::Gather(0..0);
     builder(qp).requests.push(Request { wr_id, flags, kind, local, whom: Whom::Peer });
+    Ok(())
 }
 
-unsafe extern "C" fn cmp_swp(qp: *mut QpEx, rkey: u32, va: u64, compare: u64, swap: u64) {
-    begin(qp, SendKind::CompareSwap { va, rkey: Rkey(rkey), compare, swap });
-}
-
-unsafe extern "C" fn fetch_add(qp: *mut QpEx, rkey: u32, va: u64, add: u64) {
-    begin(qp, SendKind::FetchAdd { va, rkey: Rkey(rkey), add });
-}
-
-unsafe extern "C" fn local_inv(qp: *mut QpEx, rkey: u32) {
-    begin(qp, SendKind::LocalInvalidate { rkey: Rkey(rkey) });
-}
-
-unsafe extern "C" fn read(qp: *mut QpEx, rkey: u32, va: u64) {
-    begin(qp, SendKind::Read { va, rkey: Rkey(rkey) });
-}
-
-unsafe extern "C" fn write(qp: *mut QpEx, rkey: u32, va: u64) {
-    begin(qp, SendKind::Write { va, rkey: Rkey(rkey), imm: None });
-}
-
-unsafe extern "C" fn write_imm(qp: *mut QpEx, rkey: u32, va: u64, imm: u32) {
-    begin(qp, SendKind::Write { va, rkey: Rkey(rkey), imm: Some(Imm(u32::from_be(imm))) });
-}
-
-unsafe extern "C" fn send(qp: *mut QpEx) {
-    begin(qp, SendKind::Send { imm: None });
-}
-
-unsafe extern "C" fn send_imm(qp: *mut QpEx, imm: u32) {
-    begin(qp, SendKind::Send { imm: Some(Imm(u32::from_be(imm))) });
-}
-
-unsafe extern "C" fn send_inv(qp: *mut QpEx, rkey: u32) {
-    begin(qp, SendKind::SendInvalidate { rkey: Rkey(rkey) });
-}
-
-unsafe extern "C" fn atomic_write(qp: *mut QpEx, rkey: u32, va: u64, from: *const c_void) {
-    begin(qp, SendKind::AtomicWrite { va, rkey: Rkey(rkey) });
-    // SAFETY: eight bytes of the program's.
-    let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), 8) };
-    inline(qp, [bytes]);
-}
-
-unsafe extern "C" fn bind(qp: *mut QpEx, mw: *mut layout::Mw, rkey: u32, info: *const MwBindInfo) {
-    begin(qp, SendKind::BindWindow);
-    let bound = guarded(|| {
-        // SAFETY: the program's structure, or null.
-        let info = unsafe { info.as_ref() }.ok_or(INVALID)?;
-        binding(mw, info, Some(rkey))
-    });
-    let builder = builder(qp);
-    match bound {
-        Ok(bound) => {
-            if let Some(last) = builder.requests.last_mut() {
-                last.local = Local::Bind(bound);
-            }
-        }
-        Err(error) => builder.mistake = builder.mistake.or(Some(error)),
-    }
-}
-
-unsafe extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut layout::Ah, remote: u32, qkey: u32) {
-    if let Some(last) = builder(qp).requests.last_mut() {
-        last.whom = Whom::Datagram { ah, remote: Qpn::new(remote), qkey: Qkey(qkey) };
-    }
-}
-
-unsafe extern "C" fn set_xrc_srqn(qp: *mut QpEx, number: u32) {
-    if let Some(last) = builder(qp).requests.last_mut() {
-        last.whom = Whom::SharedQueue(number);
-    }
+/// The request that was begun last.
+fn last<'a>(qp: *mut QpEx) -> Answer<&'a mut Request> {
+    builder(qp).requests.last_mut().ok_or(INVALID)
 }
 
 /// The bytes of the last request.
-fn inline<'a>(qp: *mut QpEx, parts: impl IntoIterator<Item = &'a [u8]>) {
+fn inline<'a>(qp: *mut QpEx, parts: impl IntoIterator<Item = &'a [u8]>) -> Answer<()> {
     // SAFETY: one of ours.
     let most = unsafe { Qp::of(qp) }.max_inline();
     let builder = builder(qp);
     let start = builder.bytes.len();
     for part in parts {
-        if builder.bytes.len() - start + part.len() > most {
-            builder.mistake = builder.mistake.or(Some(Errno(libc::ENOMEM)));
-            return;
+        if part.len() > most - (builder.bytes.len() - start) {
+            return Err(Errno(libc::ENOMEM));
         }
         builder.bytes.extend_from_slice(part);
     }
-    if let Some(last) = builder.requests.last_mut() {
-        last.local = Local::Inline(start..builder.bytes.len());
-    }
-}
-
-unsafe extern "C" fn set_inline_data(qp: *mut QpEx, from: *mut c_void, len: usize) {
-    if from.is_null() || len == 0 {
-        return inline(qp, []);
-    }
-    // SAFETY: the program's bytes.
-    inline(qp, [unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) }]);
-}
-
-unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *const DataBuf) {
-    if list.is_null() || count == 0 {
-        return inline(qp, []);
-    }
-    // SAFETY: the program's list.
-    let list = unsafe { std::slice::from_raw_parts(list, count) };
-    let some = list.iter().filter(|part| part.length > 0 && !part.addr.is_null());
-    inline(
-        qp,
-        some.map(|part| {
-            // SAFETY: the program's bytes.
-            unsafe { std::slice::from_raw_parts(part.addr.cast::<u8>(), part.length) }
-        }),
-    );
+    last(qp)?.local = Local::Inline(start..builder.bytes.len());
+    Ok(())
 }
 
 /// The pieces of the last request.
-fn gather(qp: *mut QpEx, pieces: impl IntoIterator<Item = Sge>) {
+fn gather(qp: *mut QpEx, pieces: impl IntoIterator<Item = Sge>) -> Answer<()> {
     let builder = builder(qp);
     let start = builder.sges.len();
     builder.sges.extend(pieces);
-    if let Some(last) = builder.requests.last_mut() {
-        last.local = Local::Gather(start..builder.sges.len());
-    }
-}
-
-unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, len: u32) {
-    gather(qp, [Sge { addr, len, lkey }]);
-}
-
-unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const layout::Sge) {
-    if list.is_null() || count == 0 {
-        return gather(qp, []);
-    }
-    // SAFETY: the program's list.
-    let list = unsafe { std::slice::from_raw_parts(list, count) };
-    gather(qp, list.iter().map(|sge| Sge { addr: sge.addr, len: sge.length, lkey: sge.lkey }));
+    last(qp)?.local = Local::Gather(start..builder.sges.len());
+    Ok(())
 }

@@ -7,7 +7,7 @@
 use crate::boxed::{Boxed, Plain};
 use crate::context;
 use crate::errno::{Answer, INVALID};
-use crate::export::{guarded, style};
+use crate::export::entry;
 use crate::memory::{Use, free};
 use adverb_device::OpenXrcd;
 use adverb_ibv::layout::{self, value};
@@ -35,54 +35,50 @@ pub(crate) unsafe fn xrcd_of<'a>(xrcd: *mut layout::Xrcd) -> Answer<&'a Xrcd> {
     Ok(unsafe { Xrcd::of(xrcd) })
 }
 
-pub(crate) unsafe extern "C" fn open_xrcd(
-    context: *mut layout::Context,
-    attr: *mut layout::XrcdInitAttr,
-) -> *mut layout::Xrcd {
-    style!(
-        pointer,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            let inner = unsafe { context::of(context) }?;
-            // SAFETY: the program's structure, or null.
-            let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
-            let known = value::XRCD_INIT_ATTR_FD | value::XRCD_INIT_ATTR_OFLAGS;
-            let flags = libc::O_CREAT | libc::O_EXCL;
-            if attr.comp_mask != known || attr.oflags & !flags != 0 {
-                return Err(INVALID);
+entry! {
+    pointer
+    fn open_xrcd(
+        context: *mut layout::Context,
+        attr: *mut layout::XrcdInitAttr,
+    ) -> *mut layout::Xrcd {
+        // SAFETY: one of ours, or null.
+        let inner = unsafe { context::of(context) }?;
+        // SAFETY: the program's structure, or null.
+        let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
+        let known = value::XRCD_INIT_ATTR_FD | value::XRCD_INIT_ATTR_OFLAGS;
+        let flags = libc::O_CREAT | libc::O_EXCL;
+        if attr.comp_mask != known || attr.oflags & !flags != 0 {
+            return Err(INVALID);
+        }
+        let xrcd = match attr.fd {
+            -1 if attr.oflags & libc::O_CREAT == 0 => return Err(INVALID),
+            -1 => inner.port.create_xrcd(),
+            fd if fd < 0 => return Err(INVALID),
+            fd => {
+                let how =
+                    match (attr.oflags & libc::O_CREAT != 0, attr.oflags & libc::O_EXCL != 0) {
+                        (true, true) => OpenXrcd::CreateNew,
+                        (true, false) => OpenXrcd::Create,
+                        (false, _) => OpenXrcd::Existing,
+                    };
+                // SAFETY: the program's descriptor, for the length of the call.
+                let file = unsafe { BorrowedFd::borrow_raw(fd) };
+                inner.port.open_xrcd(file, how)?
             }
-            let xrcd = match attr.fd {
-                -1 if attr.oflags & libc::O_CREAT == 0 => return Err(INVALID),
-                -1 => inner.port.create_xrcd(),
-                fd if fd < 0 => return Err(INVALID),
-                fd => {
-                    let how =
-                        match (attr.oflags & libc::O_CREAT != 0, attr.oflags & libc::O_EXCL != 0) {
-                            (true, true) => OpenXrcd::CreateNew,
-                            (true, false) => OpenXrcd::Create,
-                            (false, _) => OpenXrcd::Existing,
-                        };
-                    // SAFETY: the program's descriptor, for the length of the call.
-                    let file = unsafe { BorrowedFd::borrow_raw(fd) };
-                    inner.port.open_xrcd(file, how)?
-                }
-            };
-            let mut c = layout::Xrcd::zeroed();
-            c.context = context;
-            Ok(Xrcd::give(c, XrcdInner { xrcd, uses: Use::default() }))
-        })
-    )
+        };
+        let mut c = layout::Xrcd::zeroed();
+        c.context = context;
+        Ok(Xrcd::give(c, XrcdInner { xrcd, uses: Use::default() }))
+    }
 }
 
-pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut layout::Xrcd) -> c_int {
-    style!(
-        code,
-        guarded(|| {
-            // SAFETY: one of ours, or null.
-            free(&unsafe { xrcd_of(xrcd) }?.uses)?;
-            // SAFETY: nothing uses it any more.
-            drop(unsafe { Xrcd::take(xrcd) });
-            Ok(())
-        })
-    )
+entry! {
+    code
+    fn close_xrcd(xrcd: *mut layout::Xrcd) -> c_int {
+        // SAFETY: one of ours, or null.
+        free(&unsafe { xrcd_of(xrcd) }?.uses)?;
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { Xrcd::take(xrcd) });
+        Ok(())
+    }
 }
