@@ -9,6 +9,8 @@ mod boundary;
 mod cm;
 mod compiled;
 mod drop_in;
+#[path = "../../../../host/verbs/tests/verbs/stranger.rs"]
+mod stranger;
 mod support;
 mod table;
 
