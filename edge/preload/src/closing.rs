@@ -121,6 +121,7 @@ pub(crate) fn take_back(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
     let header = segment.header();
     let is_ours = header.state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok();
     if is_ours {
+        meeting::discount_offer(slot);
         let nodelay = c_int::from(slot.nodelay.load(Ordering::Relaxed));
         let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
         slot.set_carrier(Carrier::Kernel);

@@ -15,7 +15,7 @@
 use std::ffi::{CStr, CString, OsString, c_int};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use adverb_sockconf::Level;
 
@@ -176,7 +176,7 @@ impl Name {
 }
 
 /// Another one, where what lies in the meeting place has come to mean something else.
-const FORMAT: [u8; 1] = [2];
+const FORMAT: [u8; 1] = [3];
 
 static SEEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 static SEEN_BY: AtomicU32 = AtomicU32::new(0);
@@ -226,15 +226,13 @@ fn is_near(ours: SocketAddr, theirs: SocketAddr) -> bool {
     ours.ip() == theirs.ip() || theirs.ip().is_loopback()
 }
 
-/// The end that connected: offers rings, if the peer is one that looks for them.
-pub(crate) fn offer(slot: &Slot, fd: c_int) {
-    let (Some((ours, theirs)), Some(space)) = (ends(fd), space(fd)) else {
-        return slot.leave_to_kernel(Why::PeerElsewhere);
-    };
+/// The end that connected, to `theirs`: offers rings, if the peer is one that looks for them.
+pub(crate) fn offer(slot: &Slot, fd: c_int, theirs: SocketAddr) {
     if place().is_none() {
         return slot.leave_to_kernel(Why::NoPlace);
     }
-    let is_near = is_near(ours, theirs);
+    let ours = || raw::name(fd, false);
+    let is_near = theirs.ip().is_loopback() || ours().is_some_and(|ours| is_near(ours, theirs));
     if is_near && !listens(theirs.port()) {
         return slot.leave_to_kernel(Why::PeerSilent);
     }
@@ -247,10 +245,16 @@ pub(crate) fn offer(slot: &Slot, fd: c_int) {
     if !sockets::insists(slot) && !habit::is_worth(destination, raw::now_ns()) {
         return slot.leave_to_kernel(Why::ShortLived);
     }
+    let (Some(ours), Some(space)) = (ours(), space(fd)) else {
+        return slot.leave_to_kernel(Why::PeerElsewhere);
+    };
     let name = name(space, ours, theirs);
     // If this process is killed while it makes them, others know where they are.
     store_name(slot, name);
     slot.meeting_key.store(cookie(fd), Ordering::Relaxed);
+    if is_near {
+        count_offer(slot, theirs.port());
+    }
     match make(name, fd) {
         Some(segment) => {
             if !is_near {
@@ -264,7 +268,10 @@ pub(crate) fn offer(slot: &Slot, fd: c_int) {
             slot.set_carrier(Carrier::Offered);
             prepare_kernel_socket(slot, fd);
         }
-        None => slot.leave_to_kernel(Why::NoRoom),
+        None => {
+            discount_offer(slot);
+            slot.leave_to_kernel(Why::NoRoom);
+        }
     }
 }
 
@@ -400,6 +407,10 @@ pub(crate) fn has_room(parts: u64) -> bool {
 /// The end that accepted: takes the rings that the peer has offered, if it has. Nobody else may be
 /// sending or receiving on the socket.
 pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
+    let port = slot.port.load(Ordering::Relaxed);
+    if port != 0 && !has_offers(port) {
+        return false;
+    }
     let (Some((ours, theirs)), Some(space)) = (ends(fd), space(fd)) else {
         slot.leave_to_kernel(Why::PeerElsewhere);
         return false;
@@ -436,6 +447,9 @@ pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
     if header.state.compare_exchange(OFFERED, ACCEPTED, o, r).is_err() {
         return false;
+    }
+    if is_near(ours, theirs) {
+        discount(ours.port());
     }
     remember(slot, fd, segment.name(), &segment);
     slot.publish(segment);
@@ -488,7 +502,9 @@ pub(crate) fn map_again(slot: &Slot) -> Option<&Segment> {
 pub(crate) fn withdraw(slot: &Slot) {
     if let Some(segment) = slot.mapped() {
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-        let _ = segment.header().state.compare_exchange(OFFERED, WITHDRAWN, o, r);
+        if segment.header().state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok() {
+            discount_offer(slot);
+        }
         if let Some(path) = Some(segment.alias()).filter(|alias| *alias != [0, 0]).and_then(file) {
             raw::unlink(&path);
         }
@@ -505,11 +521,16 @@ pub(crate) fn withdraw_of_dead(slot: &Slot, key: u64) {
     let Some(segment) = open(&path) else {
         // Whoever was killed while it made them has not got far.
         if is_blank(&path) {
+            discount_offer(slot);
             raw::unlink(&path);
         }
         return;
     };
     if segment.name() == name && segment.header().cookie.load(Ordering::Relaxed) == key {
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        if segment.header().state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok() {
+            discount_offer(slot);
+        }
         if let Some(alias) = Some(segment.alias()).filter(|alias| *alias != [0, 0]).and_then(file) {
             raw::unlink(&alias);
         }
@@ -615,30 +636,69 @@ pub(crate) fn map_whole(file: c_int, len: usize) -> Option<Mapping> {
 /// Connections get rings, and sockets mailboxes, while more than this part of what the file system may hold is free.
 pub(crate) const MAKE_SHARE: u64 = 4;
 
-/// Ports on which accelerated programs listen: one byte each, shared by all of a namespace.
-fn ports() -> Option<&'static [AtomicU8; PORTS]> {
-    static MAP: AtomicPtr<[AtomicU8; PORTS]> = AtomicPtr::new(std::ptr::null_mut());
+/// What is known of ports, shared by all of a namespace: whether accelerated programs listen there, and how many offers
+/// to connections within the namespace have been neither taken nor withdrawn.
+///
+/// Words that another process has spoilt cost rings, or looks in vain, and nothing else.
+fn ports() -> Option<&'static [AtomicU16; PORTS]> {
+    static MAP: AtomicPtr<[AtomicU16; PORTS]> = AtomicPtr::new(std::ptr::null_mut());
     let mut at = MAP.load(Ordering::Acquire);
     if at.is_null() {
-        at = map_shared("ports", Reach::Network, PORTS)?.cast();
+        at = map_shared("ports", Reach::Network, size_of::<[AtomicU16; PORTS]>())?.cast();
         MAP.store(at, Ordering::Release);
     }
     // SAFETY: mapped for good, of this length, and made of atomics.
     Some(unsafe { &*at })
 }
 
+fn port(port: u16) -> Option<&'static AtomicU16> {
+    ports()?.get(usize::from(port))
+}
+
 const PORTS: usize = 65_536;
+/// Of a port: an accelerated program has ever listened there.
+const LISTENS: u16 = 1;
+/// Of a port: one offer.
+const OFFER: u16 = 2;
 
 /// Says that this program listens on a port, and looks for offers.
-pub(crate) fn announce(port: u16) {
-    if let Some(port) = ports().and_then(|ports| ports.get(usize::from(port))) {
-        port.store(1, Ordering::Release);
+pub(crate) fn announce(number: u16) {
+    if let Some(port) = port(number) {
+        port.fetch_or(LISTENS, Ordering::AcqRel);
     }
 }
 
 /// Whether an accelerated program has ever listened on that port. If it no longer does, an offer
 /// is in vain and nothing else.
-fn listens(port: u16) -> bool {
-    let port = ports().and_then(|ports| ports.get(usize::from(port)));
-    port.is_some_and(|port| port.load(Ordering::Acquire) != 0)
+fn listens(number: u16) -> bool {
+    port(number).is_some_and(|port| port.load(Ordering::Acquire) & LISTENS != 0)
+}
+
+/// Whether there may be offers to connections that a port has accepted.
+fn has_offers(number: u32) -> bool {
+    let number = u16::try_from(number).unwrap_or(0);
+    port(number).is_none_or(|port| port.load(Ordering::Acquire) >= OFFER)
+}
+
+/// An offer is about to be made to a port, and `slot` answers for it.
+fn count_offer(slot: &Slot, number: u16) {
+    slot.port.store(u32::from(number), Ordering::Relaxed);
+    if let Some(port) = port(number) {
+        let more = |word: u16| word.checked_add(OFFER);
+        let _ = port.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+    }
+}
+
+/// The offer of a socket is there no more, and has not been taken.
+pub(crate) fn discount_offer(slot: &Slot) {
+    if let Ok(number @ 1..) = u16::try_from(slot.port.swap(0, Ordering::AcqRel)) {
+        discount(number);
+    }
+}
+
+fn discount(number: u16) {
+    if let Some(port) = port(number) {
+        let fewer = |word: u16| word.checked_sub(OFFER);
+        let _ = port.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
+    }
 }

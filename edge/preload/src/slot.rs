@@ -175,7 +175,8 @@ pub(crate) struct Slot {
     pub(crate) taken: AtomicU64,
     /// Bytes given to the kernel.
     pub(crate) given: AtomicU64,
-    /// The port that a UDP socket is known to have; 0 before it is.
+    /// The port that a UDP socket is known to have; the one that a listener announces, and to which a connection's offer
+    /// counts, made or expected; 0 if there is none.
     pub(crate) port: AtomicU32,
     /// Where a connection goes that this end has made: see `habit.rs`.
     pub(crate) destination: AtomicU32,

@@ -197,8 +197,12 @@ pub(crate) fn connected(slot: &Slot, fd: c_int, errno: c_int) {
     match errno {
         0 => {
             slot.set_kind(Kind::Stream);
-            if slot.carrier() == Carrier::Open {
-                meeting::offer(slot, fd);
+            match raw::name(fd, true) {
+                Some(peer) if slot.carrier() == Carrier::Open => meeting::offer(slot, fd, peer),
+                None if slot.carrier() == Carrier::Open => {
+                    slot.leave_to_kernel(Why::PeerElsewhere);
+                }
+                _ => {}
             }
             explain(slot, fd, "connect");
         }
@@ -215,14 +219,15 @@ pub(crate) fn listening(slot: &Slot, fd: c_int) {
         && let Some(addr) = raw::name(fd, false)
     {
         meeting::announce(addr.port());
+        slot.port.store(addr.port().into(), Ordering::Relaxed);
         doors::announce(fd, addr);
         slot.set_why(Why::Listening);
     }
     explain(slot, fd, "listen");
 }
 
-/// A connection has been accepted.
-pub(crate) fn accepted(listener: &Pin, fd: c_int, flags: c_int) {
+/// A connection has been accepted; `is_near` if it is known to come from this very namespace.
+pub(crate) fn accepted(listener: &Pin, fd: c_int, flags: c_int, is_near: bool) {
     let Some(slot) = Slot::create(Kind::Stream) else { return };
     slot.is_nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     slot.set_end(End::Server);
@@ -238,6 +243,10 @@ pub(crate) fn accepted(listener: &Pin, fd: c_int, flags: c_int) {
     slot.is_abortive.store(listener.is_abortive.load(Ordering::Relaxed), Ordering::Relaxed);
     slot.stamps.store(listener.stamps.load(Ordering::Relaxed), Ordering::Relaxed);
     slot.paced.inherit(&listener.paced);
+    if is_near {
+        // Where no offers are made to this port, there is nothing to look for.
+        slot.port.store(listener.port.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
     options(fd);
     match allowed {
         OS => slot.leave_to_kernel(Why::Rule),

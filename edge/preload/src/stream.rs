@@ -120,10 +120,12 @@ fn arrive(slot: &Slot, fd: c_int) {
     if slot.carrier() == Carrier::Leaving {
         retreat::follow(slot, fd);
     }
-    if slot.kind() == Kind::Connecting && raw::name(fd, true).is_some() {
+    if slot.kind() == Kind::Connecting
+        && let Some(peer) = raw::name(fd, true)
+    {
         slot.set_kind(Kind::Stream);
         if slot.carrier() == Carrier::Open {
-            meeting::offer(slot, fd);
+            meeting::offer(slot, fd, peer);
         }
     }
 }

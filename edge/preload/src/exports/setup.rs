@@ -100,7 +100,13 @@ unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     answer
 }
 
-fn accept_with(fd: c_int, flags: c_int, call: impl FnOnce() -> c_int) -> c_int {
+/// The program's promises hold for `from` and `len`, where `call` has the kernel put the peer's address.
+unsafe fn accept_with(
+    fd: c_int,
+    flags: c_int,
+    (from, len): (*const libc::sockaddr, *const libc::socklen_t),
+    call: impl FnOnce() -> c_int,
+) -> c_int {
     let listener = table::socket(fd).filter(|slot| slot.kind() == Kind::Listener);
     let Some(listener) = listener else { return call() };
     if !is_plain(&listener)
@@ -114,7 +120,12 @@ fn accept_with(fd: c_int, flags: c_int, call: impl FnOnce() -> c_int) -> c_int {
         let errno = raw::errno();
         // Whatever had this number before was closed behind our back.
         table::clear(new).map(Slot::release).unwrap_or(());
-        sockets::accepted(&listener, new, flags);
+        // SAFETY: where there is an address, the kernel has just written its length.
+        let len = if from.is_null() { None } else { unsafe { len.as_ref() } };
+        // SAFETY: the kernel has just written there; of a shorter buffer the rest means nothing, and costs rings at most.
+        let peer = len.and_then(|len| unsafe { address::given(from, *len) });
+        let is_near = peer.is_some_and(|peer| peer.ip().is_loopback());
+        sockets::accepted(&listener, new, flags, is_near);
         raw::set_errno(errno);
     }
     new
@@ -126,14 +137,16 @@ unsafe extern "C-unwind" fn accept(
     from: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    accept_with(fd, 0, || {
+    let call = || {
         real!(
             c"accept" as fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int,
             fd,
             from,
             len
         )
-    })
+    };
+    // SAFETY: the program's own promises.
+    unsafe { accept_with(fd, 0, (from, len), call) }
 }
 
 #[unsafe(no_mangle)]
@@ -143,7 +156,7 @@ unsafe extern "C-unwind" fn accept4(
     len: *mut libc::socklen_t,
     flags: c_int,
 ) -> c_int {
-    accept_with(fd, flags, || {
+    let call = || {
         real!(
             c"accept4" as fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t, c_int) -> c_int,
             fd,
@@ -151,7 +164,9 @@ unsafe extern "C-unwind" fn accept4(
             len,
             flags
         )
-    })
+    };
+    // SAFETY: the program's own promises.
+    unsafe { accept_with(fd, flags, (from, len), call) }
 }
 
 #[unsafe(no_mangle)]

@@ -325,7 +325,7 @@ impl Desk {
         let fd = raw::accept(listener).ok()?;
         // Whatever had this number before was closed behind our back.
         table::clear(fd).map(Slot::release).unwrap_or(());
-        sockets::accepted(&slot, fd, 0);
+        sockets::accepted(&slot, fd, 0, false);
         let new = table::socket(fd)?;
         new.ring.store(slot.ring.load(Ordering::Relaxed), Ordering::Release);
         let completion = Completion {

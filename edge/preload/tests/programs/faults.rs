@@ -28,6 +28,17 @@ fn ring_count(place: &Place) -> usize {
     names.filter(|name| name.len() == 32).count()
 }
 
+/// Offers to connections of a port that count as neither taken nor withdrawn.
+fn offer_count(place: &Place, port: u16) -> u16 {
+    let names = fs::read_dir(place.rings()).expect("a directory").flatten();
+    let ports = names.map(|entry| entry.path()).find(|path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ports."))
+    });
+    let words = fs::read(ports.expect("a file of ports")).expect("a file");
+    let at = 2 * usize::from(port);
+    u16::from_ne_bytes([words[at], words[at + 1]]) >> 1
+}
+
 /// Descriptors that a process has, and mappings of rings.
 fn held(running: &Running, place: &Place) -> (usize, usize) {
     let process = format!("/proc/{}", running.id());
@@ -114,6 +125,7 @@ fn clients_that_are_killed_under_load_leave_nothing_behind() {
     assert!(ringed(&place) > 0, "no connection had rings");
     until("the server is alone", || others(port) == "0");
     until("the rings are gone", || ring_count(&place) == 0);
+    until("no offer is counted", || offer_count(&place, port) == 0);
     until("the server has what it had", || is_held(&server, &place, before));
 }
 
@@ -140,6 +152,7 @@ fn servers_that_are_killed_under_load_leave_nothing_behind() {
         before.is_none_or(|before| is_held(&client.running, &place, before))
     });
     until("the rings are gone", || ring_count(&place) == 0);
+    until("no offer is counted", || offer_count(&place, port) == 0);
 }
 
 /// Goal: whoever asks a server that is killed at any instant is refused, and nothing stays behind.
@@ -255,6 +268,7 @@ fn ten_thousand_connections_at_once() {
     let (few_us, many_us) = (call(most / 10), call(most));
     println!("{few_us} us for each of {}, {many_us} us of {most}", most / 10);
     assert!(many_us <= 3 * few_us, "{few_us} us for each of {}, {many_us} us of {most}", most / 10);
+    assert_eq!(offer_count(&place, port), 0);
     let ringed = ringed(&place);
     let all = usize::try_from(most + most / 10).expect("a number");
     assert!(ringed > all / 2, "only {ringed} of {all} had rings");
