@@ -525,9 +525,11 @@ impl Manager {
         self.tell(Event::Established { id });
     }
 
-    /// The connection is over, but not forgotten.
+    /// The connection is over, but not forgotten. The peer may use its queue pair's number for another one: to hold it
+    /// back is up to the peer.
     pub(crate) fn wait_out(&mut self, id: CommId, now: Duration) {
         self.leave_backlog(id);
+        self.unname_qpn(id);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.state = State::TimeWait;
         }
@@ -586,6 +588,14 @@ impl Manager {
                 self.by_remote.remove(&key);
             }
         }
+        self.unname_qpn(id);
+    }
+
+    /// Takes the connection out of the index by queue pairs, if that means this one.
+    fn unname_qpn(&mut self, id: CommId) {
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
         if let Some(qpn) = connection.remote_qpn {
             let key = (connection.peer, qpn);
             if self.by_qpn.get(&key) == Some(&id) {

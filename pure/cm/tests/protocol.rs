@@ -275,6 +275,20 @@ fn a_peer_that_has_forgotten_is_told_that_the_old_connection_is_stale() {
     connected(&mut reborn, &mut b, 0x11);
 }
 
+/// Goal: a host that gives the number of a queue pair to the next one is not refused for the connection before.
+#[test]
+fn the_number_of_a_queue_pair_serves_again_while_its_last_connection_waits_to_be_forgotten() {
+    let (mut a, mut b) = managers();
+    for _ in 0..2 {
+        let (id, _) = connected(&mut a, &mut b, 0x11);
+        a.disconnect(id, START).unwrap();
+        carry(&mut a, &mut b, START);
+        carry(&mut b, &mut a, START);
+        assert_eq!((events(&mut a).len(), events(&mut b).len()), (1, 1));
+    }
+    assert_eq!((a.connections(), a.counters().stale, b.counters().stale), (2, 0, 0));
+}
+
 #[test]
 fn the_end_of_what_is_forgotten_is_agreed_to() {
     let (mut a, mut b) = managers();
