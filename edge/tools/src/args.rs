@@ -557,6 +557,29 @@ pub(crate) struct PingpongArgs {
     /// Messages there and back
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iters: u64,
+
+    /// What both sides meet over
+    #[arg(long, value_enum, default_value_t = Meeting::Tcp)]
+    pub(crate) connector: Meeting,
+}
+
+/// What both sides of a session meet over.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Meeting {
+    /// Messages of rdma_cm
+    Cm,
+    /// A TCP connection
+    Tcp,
+}
+
+impl Meeting {
+    /// As it is typed.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Cm => "cm",
+            Self::Tcp => "tcp",
+        }
+    }
 }
 
 /// Reads a message size such as `64`, `64K` or `1M`.

@@ -12,11 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adverb::session::{
-    BindError, Block, Buffer, Channel, ClientSession, Config, ConnectError, ConnectorError,
-    Endpoint, PathMtu, RemoteBuffer, ServerSession, WorkMode,
+    BindError, Block, Buffer, Channel, ClientSession, Config, ConnectError, Connector,
+    ConnectorError, Endpoint, PathMtu, RemoteBuffer, ServerSession, WorkMode,
 };
 
-use crate::args::PingpongArgs;
+use crate::args::{Meeting, PingpongArgs};
 use crate::bench::client::addresses;
 use crate::bench::stats::{self, Samples};
 use crate::child::{Child, end_with_parent};
@@ -50,6 +50,10 @@ fn config(args: &PingpongArgs) -> Result<Config, Failure> {
         .hop_limit(connection.hop_limit)
         .channels(["control", "data"])
         .work_mode(WorkMode::BusyPoll)
+        .connector(match args.connector {
+            Meeting::Cm => Connector::Cm,
+            Meeting::Tcp => Connector::Tcp,
+        })
         .connect_timeout(PATIENCE)
         .work_timeout(PATIENCE);
     if let Some(name) = &connection.device {
@@ -373,6 +377,7 @@ fn start_server(args: &PingpongArgs, here: IpAddr) -> Result<(Child, u16), Failu
     command.args(["--mtu", &connection.mtu.to_string()]);
     command.args(["--tclass", &connection.traffic_class.to_string()]);
     command.args(["--hop-limit", &connection.hop_limit.to_string()]);
+    command.args(["--connector", args.connector.name()]);
     if let Some(device) = &connection.device {
         command.args(["--device", device]);
     }

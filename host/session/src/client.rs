@@ -2,12 +2,13 @@
 
 use crate::adapter::{Adapter, Adapters};
 use crate::auth::Role;
-use crate::config::Config;
-use crate::connector::{self, Connector, Deadline, unexpected};
+use crate::config::{self, Config};
+use crate::connector::{self, Connector, Deadline, STRANGER_PATIENCE, unexpected};
 use crate::endpoint::Endpoint;
 use crate::error::{AdapterError, ConnectError, ConnectorError, SecretError, SetUpError};
 use crate::frame::{Features, Frame, NONCE_BYTES, PROOF_BYTES, Reason, Refusal};
 use crate::link::PeerInfo;
+use crate::pipe::{CmWay, Pipe};
 use crate::set_up::{self, Failure, Unlinked};
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -93,19 +94,12 @@ impl ClientSession {
         deadline: Deadline,
         make: Make<'_>,
     ) -> Result<Met, ConnectError> {
-        // The standard library refuses to wait for no time at all.
-        let left = deadline.left().max(Duration::from_millis(1));
-        let stream = TcpStream::connect_timeout(&to, left)
-            .map_err(|error| ConnectError::Unreachable { to, waited: deadline.allowed, error })?;
-        let unreachable = |error| ConnectError::Unreachable { to, waited: deadline.allowed, error };
-        let local = stream.local_addr().map_err(unreachable)?;
-        // A connection to a free port of this host can meet itself.
-        if local == to {
-            return Err(unreachable(io::ErrorKind::ConnectionRefused.into()));
-        }
-        connector::mark(&stream, &self.adapters.config().adapter);
+        let (pipe, local) = match self.adapters.config().connector {
+            config::Connector::Cm => self.ask(to, deadline)?,
+            config::Connector::Tcp => self.call(to, deadline)?,
+        };
         let refused = |error| ConnectError::Handshake { to, error };
-        let mut connector = Connector::new(stream).map_err(refused)?;
+        let mut connector = Connector::new(pipe);
         match self.shake_hands(&mut connector, (local, to), deadline, make) {
             Ok((adapter, peer, channels)) => Ok(Met { adapter, peer, connector, channels }),
             Err(Failure::Connector(error)) => {
@@ -114,10 +108,40 @@ impl ClientSession {
             }
             Err(Failure::SetUp(error)) => {
                 let refusal = Refusal::new(Reason::Disagreement, &error.to_string());
-                connector.part(&Frame::Refuse(refusal));
+                connector.part(&Frame::Refuse(refusal), STRANGER_PATIENCE);
                 Err(ConnectError::SetUp { to, error })
             }
         }
+    }
+
+    /// A TCP connection, and its address here.
+    fn call(&self, to: SocketAddr, deadline: Deadline) -> Result<(Pipe, SocketAddr), ConnectError> {
+        let unreachable = |error| ConnectError::Unreachable { to, waited: deadline.allowed, error };
+        // The standard library refuses to wait for no time at all.
+        let left = deadline.left().max(Duration::from_millis(1));
+        let stream = TcpStream::connect_timeout(&to, left).map_err(unreachable)?;
+        let local = stream.local_addr().map_err(unreachable)?;
+        // A connection to a free port of this host can meet itself.
+        if local == to {
+            return Err(unreachable(io::ErrorKind::ConnectionRefused.into()));
+        }
+        connector::mark(&stream, &self.adapters.config().adapter);
+        Ok((Pipe::tcp(stream).map_err(unreachable)?, local))
+    }
+
+    /// A queue pair that connection management has connected, and its address here.
+    fn ask(&self, to: SocketAddr, deadline: Deadline) -> Result<(Pipe, SocketAddr), ConnectError> {
+        let unreachable = |error| ConnectError::Unreachable { to, waited: deadline.allowed, error };
+        let named = self.adapters.only().ok().map(|adapter| adapter.place(to).ip());
+        let source = named.map(|ip| SocketAddr::new(ip, 0));
+        let class = self.adapters.config().adapter.traffic_class;
+        let way = CmWay::find(to, source, class).map_err(unreachable)?;
+        let local = way.local();
+        let adapter = self.adapters.at(local);
+        let adapter = adapter
+            .map_err(|error| ConnectError::SetUp { to, error: SetUpError::Adapter(error) })?;
+        let pipe = way.connect(adapter.context(), adapter.pd(), deadline.left());
+        Ok((Pipe::Cm(pipe.map_err(unreachable)?), local))
     }
 
     fn shake_hands(

@@ -43,6 +43,8 @@ pub struct Config {
     pub work_mode: WorkMode,
     /// Which completions come together, and which threads take them.
     pub thread_mode: ThreadMode,
+    /// What sessions meet over; [`Connector::Tcp`] unless set. Both sides need the same.
+    pub connector: Connector,
     /// What peers have to know to be let in, and servers to be trusted.
     pub secret: Option<Secret>,
     /// How a client comes back by itself to a server that it has lost; `None`: not at all.
@@ -59,6 +61,7 @@ impl Default for Config {
             timeouts: Timeouts::default(),
             work_mode: WorkMode::default(),
             thread_mode: ThreadMode::default(),
+            connector: Connector::default(),
             secret: None,
             reconnect: None,
         }
@@ -162,6 +165,13 @@ impl Config {
     #[must_use]
     pub const fn work_timeout(mut self, timeout: Duration) -> Self {
         self.timeouts.work = Some(timeout);
+        self
+    }
+
+    /// Sets what sessions meet over.
+    #[must_use]
+    pub const fn connector(mut self, connector: Connector) -> Self {
+        self.connector = connector;
         self
     }
 
@@ -443,6 +453,18 @@ impl Reconnect {
         let factor = 1_u32.checked_shl(attempt).unwrap_or(u32::MAX);
         self.first_pause.saturating_mul(factor).min(self.longest_pause)
     }
+}
+
+/// What sessions meet over: who is who, buffers by name and the goodbye travel there.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum Connector {
+    /// A queue pair that `rdma_cm`'s messages connect, by address and port: for networks that let RoCE pass and no
+    /// TCP. Software devices alone have it. A peer that is killed is noticed within [`Timeouts::silence`], and not at once.
+    Cm,
+    /// A TCP connection.
+    #[default]
+    Tcp,
 }
 
 /// How calls and threads that wait do it.

@@ -1,15 +1,15 @@
-//! The connector: frames over a TCP connection, never waiting longer than it is told.
+//! The connector: frames over a stream of bytes, never waiting longer than it is told.
 //!
-//! The socket is non-blocking for good; waits have a deadline. What frames
+//! The stream does not wait; waits have a deadline. What frames
 //! are is the business of `frame.rs`, what they mean of `set_up.rs` and `link.rs`.
 
 use crate::config::AdapterConfig;
 use crate::error::ConnectorError;
 use crate::frame::{Frame, Reason, Refusal};
+use crate::pipe::Pipe;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::tcp;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,22 +37,20 @@ impl Deadline {
     }
 }
 
-/// Frames over a TCP connection.
+/// Frames over a stream of bytes.
 #[derive(Debug)]
 pub(crate) struct Connector {
-    stream: Arc<TcpStream>,
+    stream: Arc<Pipe>,
     /// Bytes that are not a whole frame yet: at most one frame and a read.
     input: Vec<u8>,
 }
 
 impl Connector {
-    pub(crate) fn new(stream: TcpStream) -> Result<Self, ConnectorError> {
-        let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-        ready.map_err(system("prepare the connection"))?;
-        Ok(Self { stream: Arc::new(stream), input: Vec::new() })
+    pub(crate) fn new(stream: Pipe) -> Self {
+        Self { stream: Arc::new(stream), input: Vec::new() }
     }
 
-    pub(crate) fn stream(&self) -> &Arc<TcpStream> {
+    pub(crate) fn stream(&self) -> &Arc<Pipe> {
         &self.stream
     }
 
@@ -64,7 +62,7 @@ impl Connector {
                 return Ok(Some(frame));
             }
             let mut bytes = [0; READ_BYTES];
-            match (&*self.stream).read(&mut bytes) {
+            match self.stream.read(&mut bytes) {
                 Ok(0) => return Err(ConnectorError::Closed),
                 Ok(len) => self.input.extend_from_slice(bytes.get(..len).unwrap_or(&bytes)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
@@ -97,19 +95,11 @@ impl Connector {
         send(&self.stream, frame, deadline)
     }
 
-    /// Sends last words, without waiting for anything, and ends the connection.
-    pub(crate) fn part(&mut self, last: &Frame) {
+    /// Sends last words, without waiting for room, and ends the connection: with [`Pipe::finish`] and its `patience`.
+    pub(crate) fn part(&mut self, last: &Frame, patience: Duration) {
         // A peer that is gone or does not listen need not be told.
         let _ = self.send(last, Deadline::after(Duration::ZERO));
-        // Bytes that have not been read would make the kernel reset the connection, and the last words
-        // would be lost.
-        let mut rest = [0; READ_BYTES];
-        for _ in 0..READS_MAX {
-            if !matches!((&*self.stream).read(&mut rest), Ok(1..)) {
-                break;
-            }
-        }
-        let _ = self.stream.shutdown(Shutdown::Write);
+        self.stream.finish(patience);
     }
 
     /// Tells the peer why it is not served, if that is news for it, and ends the connection.
@@ -122,7 +112,7 @@ impl Connector {
             ConnectorError::Closed | ConnectorError::Refused(_) => return,
             ConnectorError::System { .. } => Reason::Failure,
         };
-        self.part(&Frame::Refuse(Refusal::new(reason, &error.to_string())));
+        self.part(&Frame::Refuse(Refusal::new(reason, &error.to_string())), STRANGER_PATIENCE);
     }
 }
 
@@ -156,15 +146,11 @@ pub(crate) fn unexpected(due: &'static str, frame: Frame) -> ConnectorError {
 }
 
 /// Sends a frame. The caller sees to it that no other thread sends meanwhile.
-pub(crate) fn send(
-    stream: &TcpStream,
-    frame: &Frame,
-    deadline: Deadline,
-) -> Result<(), ConnectorError> {
+pub(crate) fn send(stream: &Pipe, frame: &Frame, deadline: Deadline) -> Result<(), ConnectorError> {
     let bytes = frame.emit();
     let mut rest = bytes.as_slice();
     while !rest.is_empty() {
-        match (&*stream).write(rest) {
+        match stream.write(rest) {
             Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() != ErrorKind::WouldBlock => {
@@ -185,9 +171,9 @@ pub(crate) fn send(
 
 /// Sends a frame that need not be sent, if there is room for all of it; false if half of it went
 /// out, so that nothing can follow.
-pub(crate) fn offer(stream: &TcpStream, frame: &Frame) -> bool {
+pub(crate) fn offer(stream: &Pipe, frame: &Frame) -> bool {
     let bytes = frame.emit();
-    match (&*stream).write(&bytes) {
+    match stream.write(&bytes) {
         Ok(sent) => sent == bytes.len(),
         // A connection that is broken is noticed when it is read.
         Err(_) => true,
@@ -195,10 +181,11 @@ pub(crate) fn offer(stream: &TcpStream, frame: &Frame) -> bool {
 }
 
 /// Sleeps until the socket is ready or the time is over, and not much longer.
-pub(crate) fn wait(stream: &TcpStream, interest: Interest, most: Duration) -> io::Result<()> {
+pub(crate) fn wait(stream: &Pipe, interest: Interest, most: Duration) -> io::Result<()> {
     // Made anew each time: waiting is rare, and an idle endpoint holds one descriptor less.
     let epoll = Epoll::new()?;
-    epoll.add(stream, 0, interest)?;
+    let (fd, interest) = stream.watched(interest);
+    epoll.add(fd, 0, interest)?;
     // Rounded up, so that the deadline has passed by the clock when the wait ends.
     let most = most.saturating_add(Duration::from_millis(1));
     epoll.wait(&mut Events::with_capacity(1), Some(most))?;
@@ -219,5 +206,7 @@ pub(crate) fn system(doing: &'static str) -> impl Fn(io::Error) -> ConnectorErro
 }
 
 const READ_BYTES: usize = 4096;
-/// Reads of what is left when a connection ends.
-const READS_MAX: usize = 16;
+/// How long the last words to a stranger may take, which others wait for meanwhile.
+pub(crate) const STRANGER_PATIENCE: Duration = Duration::from_millis(20);
+/// How long the last words to a peer may take.
+pub(crate) const PEER_PATIENCE: Duration = Duration::from_secs(1);

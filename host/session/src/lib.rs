@@ -74,6 +74,7 @@ mod keeper;
 mod line;
 mod link;
 mod messenger;
+mod pipe;
 mod remote;
 mod ring;
 mod server;
@@ -93,8 +94,8 @@ pub use channel::{Channel, InFlight};
 pub use client::ClientSession;
 pub use collective::{Group, GroupError, Number, Reduction, Topology};
 pub use config::{
-    AdapterConfig, CHANNELS_MAX, Config, QueueConfig, Reconnect, Signal, ThreadMode, Timeouts,
-    WorkMode,
+    AdapterConfig, CHANNELS_MAX, Config, Connector, QueueConfig, Reconnect, Signal, ThreadMode,
+    Timeouts, WorkMode,
 };
 pub use endpoint::Endpoint;
 pub use error::{

@@ -1,20 +1,21 @@
 //! The link to a peer once it is up: its name, what it has advertised, and whether it is still there.
 //!
-//! The TCP connection outlives the handshake: buffers are advertised over it, it says goodbye, its end
+//! The connection outlives the handshake: buffers are advertised over it, it says goodbye, its end
 //! tells that the peer's process has ended, however that came, and a peer that is silent is asked over
 //! it whether it is still there. The keeper (`keeper.rs`) listens to it.
 
 use crate::buffer::Buffer;
-use crate::connector::{self, Connector, Deadline};
+use crate::connector::{self, Connector, Deadline, PEER_PATIENCE};
 use crate::error::{ConnectorError, ExchangeError};
 use crate::frame::{Advertisement, ChannelHello, Features, Frame, Name};
 use crate::line::Line;
+use crate::pipe::Pipe;
 use crate::remote::RemoteBuffer;
 use adverb_sys::eventfd::EventFd;
 use adverb_verbs::{Access, Gid, PathMtu};
 use std::fmt;
 use std::mem;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
@@ -25,7 +26,7 @@ use tracing::{debug, info, trace};
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct PeerInfo {
-    /// The other end of the TCP connection.
+    /// The other end of the connector.
     pub addr: SocketAddr,
     /// What it calls itself.
     pub name: Name,
@@ -101,7 +102,7 @@ pub(crate) struct Link {
     pub(crate) peer: Arc<PeerInfo>,
     /// How the peer went, as [`Departure::code`]; 0 while it is there.
     departed: AtomicU8,
-    stream: Arc<TcpStream>,
+    stream: Arc<Pipe>,
     reader: Mutex<Connector>,
     /// Held while a frame is sent.
     writer: Mutex<()>,
@@ -180,7 +181,7 @@ impl Link {
         let _ = self.farewell.set(bell);
     }
 
-    pub(crate) fn stream(&self) -> &TcpStream {
+    pub(crate) fn stream(&self) -> &Pipe {
         &self.stream
     }
 
@@ -488,7 +489,7 @@ impl Link {
         if let Some(line) = self.line.get().and_then(Weak::upgrade) {
             line.catch_up();
         }
-        self.reader.lock().unwrap_or_else(PoisonError::into_inner).part(&Frame::Bye);
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner).part(&Frame::Bye, PEER_PATIENCE);
         drop(writer);
         self.end_channels(Departure::Here);
     }

@@ -8,17 +8,18 @@
 
 use crate::adapter::{Adapter, Adapters};
 use crate::auth::{self, Role, Secret};
-use crate::config::Config;
-use crate::connector::{self, Connector, Deadline, system, unexpected};
+use crate::config::{self, Config};
+use crate::connector::{self, Connector, Deadline, STRANGER_PATIENCE, system, unexpected};
 use crate::endpoint::Endpoint;
 use crate::error::{AcceptError, AdapterError, BindError, ConnectorError, SecretError, SetUpError};
 use crate::frame::{Frame, Hello, NONCE_BYTES, Name, Reason, Refusal};
 use crate::link::PeerInfo;
+use crate::pipe::{CmDoor, Door, Pipe};
 use crate::set_up::{self, Failure, Unlinked};
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::eventfd::EventFd;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 #[cfg(feature = "tokio")]
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use tracing::{debug, info, warn};
 /// Accepts clients, each an [`Endpoint`].
 #[derive(Debug)]
 pub struct ServerSession {
-    listener: TcpListener,
+    door: Door,
     local_addr: SocketAddr,
     epoll: Epoll,
     /// The oldest first.
@@ -110,14 +111,12 @@ impl ServerSession {
         let unknown = |error| BindError::Listen { addresses: Vec::new(), error };
         let addresses: Vec<_> = address.to_socket_addrs().map_err(unknown)?.collect();
         let failed = |error| BindError::Listen { addresses: addresses.clone(), error };
-        let listener = TcpListener::bind(addresses.as_slice()).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        connector::mark(&listener, &adapters.config().adapter);
+        let door = open_door(&addresses, adapters.config()).map_err(failed)?;
         let epoll = Epoll::new().map_err(failed)?;
-        epoll.add(&listener, 0, Interest::Readable).map_err(failed)?;
-        let local_addr = listener.local_addr().map_err(failed)?;
+        epoll.add(&door, 0, Interest::Readable).map_err(failed)?;
+        let local_addr = door.local().map_err(failed)?;
         info!(address = %local_addr, "server listens");
-        Ok(Self { local_addr, listener, epoll, newcomers: Vec::new(), bell: None, adapters })
+        Ok(Self { local_addr, door, epoll, newcomers: Vec::new(), bell: None, adapters })
     }
 
     /// Where it listens.
@@ -221,33 +220,66 @@ impl ServerSession {
     /// Lets in as many of those that knock as there are places, or one if there is none. Whether any
     /// came.
     fn let_in(&mut self) -> io::Result<bool> {
-        // A connection was given up while it waited, or a signal came.
-        let fleeting = [ErrorKind::ConnectionAborted, ErrorKind::Interrupted];
         let mut came = false;
         for _ in 0..NEWCOMERS_MAX.saturating_sub(self.newcomers.len()).max(1) {
-            match self.listener.accept() {
-                Ok((stream, from)) => {
+            match self.knock()? {
+                Knock::Guest(guest) => {
                     came = true;
-                    self.welcome(stream, from)?;
+                    self.welcome(guest)?;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if fleeting.contains(&error.kind()) => {}
-                Err(error) => return Err(error),
+                Knock::Gone => came = true,
+                Knock::Nothing => break,
             }
         }
         Ok(came)
     }
 
-    fn welcome(&mut self, stream: TcpStream, from: SocketAddr) -> io::Result<()> {
-        let (Ok(local), Ok(mut connector)) = (stream.local_addr(), Connector::new(stream)) else {
-            return Ok(()); // It is gone already.
-        };
+    /// Opens to the next that knocks.
+    fn knock(&self) -> io::Result<Knock> {
+        match &self.door {
+            Door::Cm(door) => {
+                let Some(guest) = door.next() else {
+                    return Ok(Knock::Nothing);
+                };
+                let (local, from) = (guest.local(), guest.peer());
+                let let_in = || {
+                    let adapter = self.adapters.at(local).ok()?;
+                    let accepted = guest.accept(adapter.context(), adapter.pd());
+                    accepted.inspect_err(|error| debug!("a request is refused: {error}")).ok()
+                };
+                let guest = from.zip(let_in());
+                Ok(guest.map_or(Knock::Gone, |(from, pipe)| {
+                    Knock::Guest(Guest { pipe: Pipe::Cm(pipe), from, local })
+                }))
+            }
+            Door::Tcp(listener) => match listener.accept() {
+                Ok((stream, from)) => {
+                    let guest = stream.local_addr().and_then(|local| {
+                        Ok(Knock::Guest(Guest { pipe: Pipe::tcp(stream)?, from, local }))
+                    });
+                    Ok(guest.unwrap_or(Knock::Gone))
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Knock::Nothing),
+                // A connection was given up while it waited, or a signal came.
+                Err(error)
+                    if [ErrorKind::ConnectionAborted, ErrorKind::Interrupted]
+                        .contains(&error.kind()) =>
+                {
+                    Ok(Knock::Gone)
+                }
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    fn welcome(&mut self, Guest { pipe, from, local }: Guest) -> io::Result<()> {
+        let mut connector = Connector::new(pipe);
         if self.newcomers.len() >= NEWCOMERS_MAX && !self.make_room() {
-            connector.part(&busy());
+            connector.part(&busy(), STRANGER_PATIENCE);
             return Ok(());
         }
         debug!(%from, "a connection has come");
-        self.epoll.add(connector.stream(), 1, Interest::Readable)?;
+        self.epoll.add(&**connector.stream(), 1, Interest::Readable)?;
         self.newcomers.push(Newcomer {
             from,
             local,
@@ -268,7 +300,7 @@ impl ServerSession {
         };
         let mut newcomer = self.remove(at);
         debug!(from = %newcomer.from, "there are too many newcomers: the oldest has to go");
-        newcomer.connector.part(&busy());
+        newcomer.connector.part(&busy(), STRANGER_PATIENCE);
         true
     }
 
@@ -285,7 +317,7 @@ impl ServerSession {
     fn remove(&mut self, at: usize) -> Newcomer {
         let newcomer = self.newcomers.remove(at);
         // It may be closed already, and is forgotten then by itself.
-        let _ = self.epoll.remove(newcomer.connector.stream());
+        let _ = self.epoll.remove(&**newcomer.connector.stream());
         newcomer
     }
 
@@ -304,6 +336,44 @@ impl ServerSession {
             return Some(finished);
         }
         None
+    }
+}
+
+/// What is at the door.
+enum Knock {
+    Guest(Guest),
+    /// It has gone again.
+    Gone,
+    Nothing,
+}
+
+/// A connection that has come.
+struct Guest {
+    pipe: Pipe,
+    from: SocketAddr,
+    local: SocketAddr,
+}
+
+/// Listens on the first of the addresses that can be had.
+fn open_door(addresses: &[SocketAddr], config: &Config) -> io::Result<Door> {
+    match config.connector {
+        config::Connector::Cm => {
+            let class = config.adapter.traffic_class;
+            let mut result = Err(ErrorKind::AddrNotAvailable.into());
+            for address in addresses {
+                result = CmDoor::bind(*address, BACKLOG, class).map(Door::Cm);
+                if result.is_ok() {
+                    break;
+                }
+            }
+            result
+        }
+        config::Connector::Tcp => {
+            let listener = TcpListener::bind(addresses)?;
+            listener.set_nonblocking(true)?;
+            connector::mark(&listener, &config.adapter);
+            Ok(Door::Tcp(listener))
+        }
     }
 }
 
@@ -393,7 +463,7 @@ impl Newcomer {
             }
             (Err(Failure::SetUp(error)), _) => {
                 let refusal = Refusal::new(Reason::Disagreement, &error.to_string());
-                self.connector.part(&Frame::Refuse(refusal));
+                self.connector.part(&Frame::Refuse(refusal), STRANGER_PATIENCE);
                 Err(AcceptError::SetUp { from, error })
             }
         }
@@ -416,3 +486,5 @@ const BELL: u64 = 2;
 const READY_TIME: Duration = Duration::from_secs(1);
 /// Newcomers at once. More of them are told to come back, if none has to go.
 const NEWCOMERS_MAX: usize = 64;
+/// Requests that wait to be let in.
+const BACKLOG: u32 = 128;

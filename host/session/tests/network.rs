@@ -8,8 +8,8 @@ mod alone;
 mod support;
 
 use adverb_session::{
-    ChannelError, ClientSession, Config, ConnectError, DataPath, Departure, Endpoint, PathMtu,
-    Reconnect, ServerSession, SetUpError, ThreadMode, WorkMode,
+    ChannelError, ClientSession, Config, ConnectError, Connector, DataPath, Departure, Endpoint,
+    PathMtu, Reconnect, ServerSession, SetUpError, ThreadMode, WorkMode,
 };
 use std::env;
 use std::net::SocketAddr;
@@ -137,6 +137,47 @@ fn far_server_everywhere() {
         endpoint.advertise("sink", &endpoint.adapter().buffer(1, LEN).unwrap()).unwrap();
         endpoints.push(endpoint);
     }
+}
+
+#[test]
+#[ignore = "the child of another test"]
+fn far_server_without_tcp() {
+    let Some(address) = address() else { return };
+    lasting::run(address, config("soft_far").connector(Connector::Cm));
+}
+
+/// Goal: sessions that meet by connection management need no TCP, and notice a network that has gone.
+/// Method: the far namespace has UDP alone; the cable is cut, and mended.
+#[test]
+fn sessions_that_meet_by_connection_management_cross_namespaces() {
+    alone::alone("sessions_that_meet_by_connection_management_cross_namespaces", without_tcp);
+}
+
+fn without_tcp() {
+    if !alone::is_alone() {
+        println!("skipped: no network namespaces");
+        return;
+    }
+    let (_server, at) = server_behind_cable("far_server_without_tcp", "10.99.0.2:7475");
+    let patient = Reconnect::default().attempts(10_000).longest_pause(Duration::from_millis(100));
+    let config = config("soft_near").connector(Connector::Cm).reconnect(patient);
+    let session = ClientSession::new(config.connect_timeout(LONG)).unwrap();
+    let endpoint = session.connect(at).unwrap();
+    assert_eq!(endpoint.path(), Some(DataPath::Udp));
+    let sink = endpoint.adapter().buffer(1, 8).unwrap();
+    endpoint.advertise("sink", &sink).unwrap();
+    let channel = endpoint.channel("data").unwrap().with_timeout(LONG);
+    await_word(&sink);
+    use_all(&endpoint, &channel);
+    channel.post_recv(sink.at(0).unwrap()).unwrap();
+    ip("link set near down");
+    let gone = channel.recv().unwrap_err();
+    assert!(matches!(gone, ChannelError::PeerGone(_)), "{gone}");
+    ip("link set near up");
+    endpoint.wait_until_up(LONG).unwrap();
+    await_word(&sink);
+    use_all(&endpoint, &channel);
+    endpoint.close().unwrap();
 }
 
 /// Bytes of more than one packet.

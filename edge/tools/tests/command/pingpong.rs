@@ -15,6 +15,13 @@ fn both_ends_on_one_machine() {
 }
 
 #[test]
+fn both_ends_meet_by_connection_management_if_they_are_told_to() {
+    let output = adverb(&["pingpong", "--connector", "cm", "-n", "20"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("every byte right"), "{}", stdout(&output));
+}
+
+#[test]
 fn one_server_answers_client_after_client() {
     let mut server = Server::start("pingpong", "127.0.0.1");
     // An address may stand in brackets.
