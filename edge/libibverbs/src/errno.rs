@@ -54,6 +54,7 @@ fn of_system(error: &io::Error, otherwise: c_int) -> Errno {
         io::ErrorKind::NotFound => libc::ENOENT,
         io::ErrorKind::OutOfMemory => libc::ENOMEM,
         io::ErrorKind::PermissionDenied => libc::EPERM,
+        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
         _ => otherwise,
     }))
 }

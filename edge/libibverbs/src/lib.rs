@@ -13,7 +13,7 @@
 //! | which devices are listed | `device.rs` |
 //! | contexts; tables of functions that the header calls | `context.rs`, `table.rs` |
 //! | an object of C's and what is ours of it | `boxed.rs` |
-//! | domains, regions, windows, device memory | `memory.rs`, `xrc.rs` |
+//! | domains, regions, windows, device memory | `memory.rs`, `xrc.rs`; buffers, registration by attributes: `buffer.rs` |
 //! | completions, channels, events | `cq.rs`, `events.rs` |
 //! | queue pairs, shared receive queues, address handles | `qp.rs`, `srq.rs`, `ah.rs`, `way.rs` |
 //! | posting | `post.rs`; `ibv_wr_*`: `work.rs` |
@@ -35,6 +35,7 @@
 mod acknowledge;
 mod ah;
 mod boxed;
+mod buffer;
 mod context;
 mod cq;
 mod descriptor;

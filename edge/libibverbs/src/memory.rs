@@ -19,6 +19,7 @@ use adverb_device::{
 };
 use adverb_ibv::layout::{self, value};
 use libc::{c_int, c_uint, c_void};
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -206,12 +207,15 @@ entry! {
 pub(crate) struct MrInner {
     /// Goes before what it looks at.
     pub(crate) region: Option<Region>,
-    /// Memory of the device that it lies in.
-    _dm: Option<Arc<Dm>>,
+    /// What it lies in, if that is not the program's own.
+    _within: Option<Within>,
     /// The domain.
     _pd: Use,
     imported: bool,
 }
+
+/// Memory that lives as long as regions of it: the device's, or a buffer.
+pub(crate) type Within = Arc<dyn Any + Send + Sync>;
 
 pub(crate) type Mr = Boxed<layout::Mr, MrInner>;
 
@@ -272,7 +276,7 @@ fn give_mr(
     region: Region,
     addr: *mut c_void,
     length: usize,
-    dm: Option<Arc<Dm>>,
+    within: Option<Within>,
 ) -> *mut layout::Mr {
     let key = region.key().0;
     let mut c = layout::Mr::zeroed();
@@ -280,27 +284,32 @@ fn give_mr(
     c.context = unsafe { (*pd).context };
     (c.pd, c.addr, c.length, c.handle, c.lkey, c.rkey) = (pd, addr, length, key, key, key);
     lock(&SHARED).insert((Kind::Mr, key), Shared::Mr { length, lkey: key, rkey: key });
-    let inner =
-        MrInner { region: Some(region), _dm: dm, _pd: Arc::clone(&of.uses), imported: false };
+    let inner = MrInner {
+        region: Some(region),
+        _within: within,
+        _pd: Arc::clone(&of.uses),
+        imported: false,
+    };
     Mr::give(c, inner)
 }
 
-fn new_mr(
+pub(crate) fn new_mr(
     pd: *mut layout::Pd,
     addr: *mut c_void,
     length: usize,
     iova: u64,
     access: c_uint,
+    within: Option<Within>,
 ) -> Answer<*mut layout::Mr> {
     // SAFETY: one of ours, or null.
     let of = unsafe { pd_of(pd) }?;
     let memory = registration(of, addr, length, iova, access)?;
     // SAFETY: rule 2.
     let region = unsafe { of.port.register_as(memory) }?;
-    Ok(give_mr(pd, of, region, addr, length, None))
+    Ok(give_mr(pd, of, region, addr, length, within))
 }
 
-fn own_address(addr: *mut c_void) -> u64 {
+pub(crate) fn own_address(addr: *mut c_void) -> u64 {
     u64::try_from(addr.expose_provenance()).unwrap_or(0)
 }
 
@@ -308,7 +317,7 @@ export! {
     pointer "IBVERBS_1.1"
     fn ibv_reg_mr(pd: *mut layout::Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut layout::Mr,
     of pd {
-        new_mr(pd, addr, length, own_address(addr), access.cast_unsigned())
+        new_mr(pd, addr, length, own_address(addr), access.cast_unsigned(), None)
     }
 }
 
@@ -317,7 +326,7 @@ export! {
     fn ibv_reg_mr_iova(
         pd: *mut layout::Pd, addr: *mut c_void, length: usize, iova: u64, access: c_int,
     ) -> *mut layout::Mr, of pd {
-        new_mr(pd, addr, length, iova, access.cast_unsigned())
+        new_mr(pd, addr, length, iova, access.cast_unsigned(), None)
     }
 }
 
@@ -326,7 +335,7 @@ export! {
     fn ibv_reg_mr_iova2(
         pd: *mut layout::Pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint,
     ) -> *mut layout::Mr, of pd {
-        new_mr(pd, addr, length, iova, access)
+        new_mr(pd, addr, length, iova, access, None)
     }
 }
 
@@ -445,7 +454,7 @@ export! {
         // SAFETY: one of ours.
         c.context = unsafe { (*pd).context };
         (c.pd, c.length, c.handle, c.lkey, c.rkey) = (pd, *length, handle, *lkey, *rkey);
-        let inner = MrInner { region: None, _dm: None, _pd: Arc::clone(&of.uses), imported: true };
+        let inner = MrInner { region: None, _within: None, _pd: Arc::clone(&of.uses), imported: true };
         Ok(Mr::give(c, inner))
     }
 }
@@ -695,7 +704,7 @@ entry! {
         let domain = if length == 0 { of.port.new_domain() } else { of.domain };
         // SAFETY: the pages stay for as long as the region has a handle of them (rule 3).
         let region = unsafe { of.port.register(domain, start, length.max(1), access) }?;
-        Ok(give_mr(pd, of, region, std::ptr::null_mut(), length, Some(Arc::clone(dm))))
+        Ok(give_mr(pd, of, region, std::ptr::null_mut(), length, Some(Arc::<Dm>::clone(dm))))
     }
 }
 

@@ -224,12 +224,8 @@ macro_rules! lacking {
 }
 
 lacking! {
-    pointer "IBVERBS_1.15" ibv_reg_mr_ex -> *mut c_void;
     code "IBVERBS_1.15" ibv_dealloc_dmah -> c_int;
     minus "IBVERBS_1.16" ibv_dm_export_dmabuf_fd -> c_int;
-    pointer "IBVERBS_1.17" ibv_alloc_buf -> *mut c_void;
-    code "IBVERBS_1.17" ibv_free_buf -> c_int;
-    pointer "IBVERBS_1.17" ibv_reg_buf_mr -> *mut c_void;
     code "IBVERBS_1.18" ibv_qp_attach_comp_cntr -> c_int;
     code "IBVERBS_1.18" ibv_destroy_comp_cntr -> c_int;
     code "IBVERBS_1.18" ibv_set_comp_cntr -> c_int;
@@ -238,7 +234,6 @@ lacking! {
     code "IBVERBS_1.18" ibv_inc_err_comp_cntr -> c_int;
     code "IBVERBS_1.18" ibv_read_comp_cntr -> c_int;
     code "IBVERBS_1.18" ibv_read_err_comp_cntr -> c_int;
-    minus "IBVERBS_1.18" ibv_export_buf_dmabuf_fd -> c_int;
 }
 
 /// The same for functions of contexts.

@@ -655,6 +655,12 @@ pub mod value {
     pub const ADVISE_MR_PREFETCH_WRITE: c_int = 1;
     pub const ADVISE_MR_PREFETCH_NO_FAULT: c_int = 2;
     pub const ADVISE_MR_FLAG_FLUSH: u32 = 1;
+    pub const REG_MR_MASK_IOVA: u64 = 1;
+    pub const REG_MR_MASK_ADDR: u64 = 1 << 1;
+    pub const REG_MR_MASK_FD: u64 = 1 << 2;
+    pub const REG_MR_MASK_FD_OFFSET: u64 = 1 << 3;
+    pub const REG_MR_MASK_DMAH: u64 = 1 << 4;
+    pub const REG_MR_MASK_BUF: u64 = 1 << 5;
     pub const REREG_MR_CHANGE_TRANSLATION: c_int = 1;
     pub const REREG_MR_CHANGE_PD: c_int = 1 << 1;
     pub const REREG_MR_CHANGE_ACCESS: c_int = 1 << 2;

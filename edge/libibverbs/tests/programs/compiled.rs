@@ -114,6 +114,16 @@ fn a_mistake_of_a_program_is_the_error_that_the_manual_names() {
     }
 }
 
+/// Goal: functions of later releases that mean something on a software device do what they are for.
+#[test]
+fn buffers_and_registration_by_attributes_of_later_releases_work() {
+    let Some(program) = Compiled::new("later", &["-libverbs", "-ldl"]) else {
+        return;
+    };
+    let set = [("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+    support::alone(program.path(), &[], &set);
+}
+
 /// Goal: what Python's interface to libibverbs does, works. Method: queue pairs of three types, connected to themselves:
 /// SEND with events, shared receives, WRITE, READ, atomics, a window, a parent domain.
 #[test]

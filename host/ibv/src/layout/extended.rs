@@ -174,6 +174,33 @@ pub struct AllocDmAttr {
     pub comp_mask: u32,
 }
 
+/// `struct ibv_mr_init_attr`, of rdma-core 60 and later; the buffer came with 65.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the names are the header's, and it says no more")]
+pub struct MrInitAttr {
+    pub length: usize,
+    pub access: c_int,
+    pub comp_mask: u64,
+    pub iova: u64,
+    pub addr: *mut c_void,
+    pub fd: c_int,
+    pub fd_offset: u64,
+    pub dmah: *mut c_void,
+    pub buf: *mut Buf,
+}
+
+/// `struct ibv_buf`. To programs it has no fields; libibverbs and its providers see these.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the names are the header's, and it says no more")]
+pub struct Buf {
+    pub addr: *mut c_void,
+    pub size: usize,
+    pub pd: *mut Pd,
+    pub dmabuf_fd: c_int,
+}
+
 /// `struct ibv_cq_ex`, which begins as [`Cq`] does.
 #[derive(Debug)]
 #[repr(C)]
@@ -358,6 +385,9 @@ const _: () = {
     assert!(size_of::<Srq>() == 128);
     assert!(size_of::<Mw>() == 32);
     assert!(size_of::<Dm>() == 32);
+    assert!(size_of::<MrInitAttr>() == 72);
+    assert!(std::mem::offset_of!(MrInitAttr, buf) == 64);
+    assert!(std::mem::offset_of!(Buf, pd) == 16);
     assert!(size_of::<DeviceAttrEx>() == 400);
     assert!(size_of::<CqInitAttrEx>() == 56);
     assert!(size_of::<QpInitAttrEx>() == 136);
