@@ -61,6 +61,7 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ["net", only] => net::net(&root, only),
         ["record"] => record::compare(&root),
         ["record", "--write"] => record::write(&root),
+        ["record", "--c"] => record::compare_interfaces(&root),
         ["seed", seed] => gate::seed(&root, seed),
         ["seeds"] => gate::seeds(&root, DEFAULT_SECONDS),
         ["seeds", "--seconds", seconds] => gate::seeds(&root, number(seconds)?),
@@ -103,6 +104,7 @@ usage: cargo xtask COMMAND
   seed 0xSEED            the one run that this seed stands for
   api [--write]          the public API, compared with docs/api, or put there
   record [--write]       instructions of each operation, compared with benches/record, or put there
+  record --c             instructions through libibverbs, compared with the Rust API
   lab [NAME [TIMES]]     the software device against a Linux kernel's RoCE driver in a virtual machine (root):
                          all conversations, or those whose name has NAME in it, that many times each
   net [NAME]             `adverb bench` between two namespaces, over links that lose, delay and reorder packets (root):

@@ -3,6 +3,10 @@
 //! A count does not depend on who else uses the machine, so that a change of a percent shows. The
 //! operations are functions of one bench program (`host/verbs/benches/instructions.rs`); each is run
 //! in a network namespace of its own where the system gives one, so that nobody else's packets count.
+//!
+//! The same operations are counted as a program of C on libibverbs calls them, with the library in front of it: those
+//! begin with `c_`. They go through shared memory in both interfaces, where the interface itself weighs most; what C
+//! pays is compared with what Rust pays in the same run, and may be a little more.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,6 +27,10 @@ const HEAD: &str = "\
 const RUNS: usize = 3;
 /// Growth that is noise, in thousandths.
 const TOLERATED: u64 = 10;
+/// What an operation may cost more through libibverbs than by the Rust API, in thousandths.
+const C_ALLOWED: u64 = 150;
+/// The program of C, from the root of the tree.
+const C_SOURCE: &str = "edge/libibverbs/benches/instructions.c";
 
 /// Instructions by operation.
 type Counts = BTreeMap<String, u64>;
@@ -47,6 +55,28 @@ pub(crate) fn compare(root: &Path) -> Result<(), Failure> {
     match dearer.is_empty() {
         true => Ok(()),
         false => Err(format!("dearer than on record: {}", dearer.join(", "))),
+    }
+}
+
+/// Counts what C and what Rust pay through shared memory; fails if C pays too much more.
+pub(crate) fn compare_interfaces(root: &Path) -> Result<(), Failure> {
+    let rust = rust_program(root)?;
+    let c = CProgram::build(root)?;
+    println!("{:<28}{:>10}{:>10}{:>10}", "operation, shared memory", "Rust", "C", "%");
+    let mut dearer = Vec::new();
+    for (name, operations) in operations(Command::new(&c.program))? {
+        let plain = name.strip_prefix("c_").unwrap_or(&name);
+        let own = least(&[&rust, plain], plain, &["ADVERB_PATH=shm"])? / operations;
+        let set = ["ADVERB_PATH=shm", "ADVERB_DEVICES=soft_lo", &c.preload];
+        let theirs = least(&[&c.program, &name], &name, &set)? / operations;
+        println!("{plain:<28}{own:>10}{theirs:>10}{:>10}", percent(own, theirs));
+        if theirs * 1000 > own * (1000 + C_ALLOWED) {
+            dearer.push(plain.to_owned());
+        }
+    }
+    match dearer.is_empty() {
+        true => Ok(()),
+        false => Err(format!("too dear through libibverbs: {}", dearer.join(", "))),
     }
 }
 
@@ -105,21 +135,71 @@ impl std::fmt::Display for Record {
 
 /// Counts all operations.
 fn count(root: &Path) -> Result<Record, Failure> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["bench", "-p", "adverb-verbs", "--bench", "instructions"]);
-    let program = program::build(root, cargo)?;
-    let list = run(Command::new(&program))?;
+    let program = rust_program(root)?;
     let mut record = Record { compiler: compiler()?, counts: Counts::new() };
-    for line in String::from_utf8_lossy(&list.stdout).lines() {
-        let parts = line.split_once(' ').and_then(|(name, n)| Some((name, n.parse().ok()?)));
-        let (name, operations): (_, u64) = parts.ok_or(format!("not an operation: {line}"))?;
-        let mut least = u64::MAX;
-        for _ in 0..RUNS {
-            least = least.min(collected(&program, name)?);
-        }
-        record.counts.insert(name.to_owned(), least / operations.max(1));
+    for (name, operations) in operations(Command::new(&program))? {
+        // What is on record goes over UDP.
+        let count = least(&[&program, &name], &name, &["ADVERB_PATH=udp"])?;
+        record.counts.insert(name, count / operations);
     }
     Ok(record)
+}
+
+/// Builds the program of the Rust API, and says where it is.
+fn rust_program(root: &Path) -> Result<String, Failure> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["bench", "-p", "adverb-verbs", "--bench", "instructions"]);
+    program::build(root, cargo)
+}
+
+/// The program of C, which goes when this does, and the library in front of it.
+struct CProgram {
+    program: String,
+    preload: String,
+}
+
+impl CProgram {
+    fn build(root: &Path) -> Result<Self, Failure> {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(root).args(["build", "--release", "-p", "adverb-libibverbs"]);
+        run(cargo)?;
+        let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
+        let library = root.join(target).join("release/libadverb_ibverbs.so");
+        let name = format!("adverb-instructions-{}", std::process::id());
+        let program = std::env::temp_dir().join(name).to_string_lossy().into_owned();
+        let mut cc = Command::new("cc");
+        cc.current_dir(root).args(["-O2", C_SOURCE, "-o", &program, "-libverbs"]);
+        run(cc)?;
+        Ok(Self { program, preload: format!("LD_PRELOAD={}", library.display()) })
+    }
+}
+
+impl Drop for CProgram {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.program);
+    }
+}
+
+/// The operations of a program, and how many a call is.
+fn operations(program: Command) -> Result<Vec<(String, u64)>, Failure> {
+    let list = run(program)?;
+    String::from_utf8_lossy(&list.stdout)
+        .lines()
+        .map(|line| {
+            let parts = line.split_once(' ').and_then(|(name, n)| Some((name, n.parse().ok()?)));
+            let (name, operations): (_, u64) = parts.ok_or(format!("not an operation: {line}"))?;
+            Ok((name.to_owned(), operations.max(1)))
+        })
+        .collect()
+}
+
+/// Instructions of all rounds of an operation: the least of some runs.
+fn least(command: &[&str], name: &str, set: &[&str]) -> Result<u64, Failure> {
+    let mut least = u64::MAX;
+    for _ in 0..RUNS {
+        least = least.min(collected(command, name, set)?);
+    }
+    Ok(least)
 }
 
 fn compiler() -> Result<String, Failure> {
@@ -133,13 +213,11 @@ fn compiler() -> Result<String, Failure> {
     Ok(text.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
 }
 
-/// Instructions of all rounds of an operation.
-fn collected(program: &str, name: &str) -> Result<u64, Failure> {
+/// Instructions of all rounds of an operation, in one run.
+fn collected(command: &[&str], name: &str, set: &[&str]) -> Result<u64, Failure> {
     let toggle = format!("--toggle-collect=*counted_{name}*");
-    // What is on record goes over UDP.
-    let path = ["env", "ADVERB_PATH=udp"];
     let valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &toggle];
-    let words = [&path[..], &valgrind[..], &[program, name]].concat();
+    let words = [&["env"], set, &valgrind, command].concat();
     let output = run(program::alone(&words)).or_else(|_| run(program::among_others(&words)))?;
     let text = String::from_utf8_lossy(&output.stderr);
     let count =

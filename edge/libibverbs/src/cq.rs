@@ -19,7 +19,7 @@ use adverb_device::{
 };
 use adverb_ibv::layout::{self, value};
 use libc::{c_int, c_uint, c_void, pthread_mutex_t};
-use std::cell::{RefCell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -47,6 +47,8 @@ pub(crate) struct CqInner {
     poll_lock: UnsafeCell<pthread_mutex_t>,
     single_threaded: bool,
     current: UnsafeCell<Completion>,
+    /// Polls that have found nothing since a thread let others run.
+    empty: AtomicU32,
 }
 
 /// Every queue has room for what an extended one has.
@@ -137,6 +139,7 @@ fn create(context: *mut layout::Context, of: Makings) -> Answer<*mut layout::CqE
             poll_lock: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
             single_threaded: of.single_threaded,
             current: UnsafeCell::new(Completion::EMPTY),
+            empty: AtomicU32::new(0),
         },
     );
     if !of.channel.is_null() {
@@ -403,24 +406,65 @@ fn for_c(wc: &Completion) -> layout::Wc {
     }
 }
 
-/// Completions that are taken at once.
+/// Completions that the first look of a poll can take: most polls find no more.
+const FEW: usize = 4;
+/// Those that further looks can take.
 const BATCH: usize = 16;
 /// Polls that find nothing before a thread lets others run.
 const EMPTY_MAX: u32 = 32;
 
-thread_local! {
-    static TRAY: RefCell<[Completion; BATCH]> = const { RefCell::new([Completion::EMPTY; BATCH]) };
-    static EMPTY: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+impl CqInner {
+    /// A poll has found nothing: a peer that waits for a processor gets one.
+    fn found_nothing(&self) {
+        // Threads that poll one queue at once may count one poll for two.
+        let count = self.empty.load(Ordering::Relaxed) + 1;
+        self.empty.store(count % EMPTY_MAX, Ordering::Relaxed);
+        if count >= EMPTY_MAX {
+            std::thread::yield_now();
+        }
+    }
 }
 
-/// A poll has found nothing: a peer that waits for a processor gets one.
-#[cold]
-fn found_nothing() {
-    let count = EMPTY.get() + 1;
-    EMPTY.set(count % EMPTY_MAX);
-    if count == EMPTY_MAX {
-        std::thread::yield_now();
+/// Takes up to `N` completions, and no more than `room`; says how many.
+///
+/// # Safety
+///
+/// The program has a place for `room` completions.
+#[inline(always)]
+unsafe fn take<const N: usize>(
+    queue: &adverb_device::Cq,
+    places: *mut layout::Wc,
+    room: usize,
+) -> Answer<usize> {
+    let mut tray = [Completion::EMPTY; N];
+    let part = tray.get_mut(..room.min(N)).unwrap_or_default();
+    let found = queue.poll(part).map_err(|_| Errno(libc::EIO))?;
+    for (at, wc) in tray.iter().take(found).enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { places.add(at).write(for_c(wc)) };
     }
+    Ok(found)
+}
+
+/// Takes what is left after the first look; says how many.
+///
+/// # Safety
+///
+/// As for [`take`].
+#[inline(never)]
+unsafe fn take_rest(queue: &adverb_device::Cq, places: *mut layout::Wc, room: usize) -> usize {
+    let mut taken = 0;
+    while taken < room {
+        // SAFETY: the caller's promise: so many are left.
+        let found = unsafe { take::<BATCH>(queue, places.add(taken), room - taken) };
+        // An overrun is told by the next poll.
+        let found = found.unwrap_or(0);
+        taken += found;
+        if found < BATCH {
+            break;
+        }
+    }
+    taken
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(
@@ -428,46 +472,23 @@ pub(crate) unsafe extern "C" fn poll_cq(
     count: c_int,
     places: *mut layout::Wc,
 ) -> c_int {
-    // SAFETY: one of ours, or null.
-    let Ok(inner) = (unsafe { cq_of(cq) }) else {
-        return -1;
-    };
-    let Some(queue) = &inner.cq else {
-        return -1;
-    };
-    let asked = usize::try_from(count).unwrap_or(0);
-    let poll = || {
-        TRAY.with_borrow_mut(|tray| {
-            let mut taken = 0;
-            while taken < asked {
-                let part = (asked - taken).min(BATCH);
-                let found = queue
-                    .poll(tray.get_mut(..part).unwrap_or_default())
-                    .map_err(|_| Errno(libc::EIO));
-                let found = match found {
-                    Err(_) if taken > 0 => break,
-                    found => found?,
-                };
-                for (at, wc) in tray.iter().take(found).enumerate() {
-                    // SAFETY: the program has room for as many.
-                    unsafe { places.add(taken + at).write(for_c(wc)) };
-                }
-                taken += found;
-                if found < part {
-                    break;
-                }
-            }
-            Ok(taken)
-        })
-    };
-    match guarded(poll) {
-        Ok(0) => {
-            found_nothing();
-            0
+    let taken = guarded(|| {
+        // SAFETY: one of ours, or null.
+        let inner = unsafe { cq_of(cq) }?;
+        let queue = inner.cq.as_ref().ok_or(INVALID)?;
+        let room = usize::try_from(count).unwrap_or(0);
+        // SAFETY: the program has room for as many.
+        let mut taken = unsafe { take::<FEW>(queue, places, room) }?;
+        if taken == FEW && room > FEW {
+            // SAFETY: as above.
+            taken += unsafe { take_rest(queue, places.add(FEW), room - FEW) };
         }
-        Ok(taken) => c_int::try_from(taken).unwrap_or(c_int::MAX),
-        Err(_) => -1,
-    }
+        if taken == 0 {
+            inner.found_nothing();
+        }
+        Ok(taken)
+    });
+    taken.map_or(-1, |taken| c_int::try_from(taken).unwrap_or(c_int::MAX))
 }
 
 entry! {
@@ -536,7 +557,7 @@ entry! {
         if found.is_err() {
             inner.unlock_polls();
             if found == Err(NOTHING) {
-                found_nothing();
+                inner.found_nothing();
             }
         }
         found

@@ -98,7 +98,7 @@ unsafe fn gather<'a>(sges: &[Sge], room: &'a mut [u8; INLINE_MAX]) -> Answer<&'a
 }
 
 /// What a request does.
-#[inline]
+#[inline(always)]
 fn kind(wr: &SendWr) -> Answer<SendKind> {
     let imm = Some(Imm(u32::from_be(wr.imm_data)));
     // SAFETY: numbers: any bytes are some.
@@ -133,7 +133,7 @@ fn kind(wr: &SendWr) -> Answer<SendKind> {
 }
 
 /// Whom a request is for.
-#[inline]
+#[inline(always)]
 fn to<'a>(qp: *mut layout::Qp, wr: &SendWr) -> Answer<SendTo<'a>> {
     // SAFETY: a field of a queue pair that lives.
     match unsafe { (*qp).qp_type } {
@@ -186,13 +186,14 @@ pub(crate) fn binding(
 }
 
 /// A request for the device, but for its local bytes.
-#[inline]
+#[inline(always)]
 fn request<'a>(qp: *mut layout::Qp, wr: &SendWr, data: SendData<'a>) -> Answer<SendWork<'a>> {
     let flag = |flag: c_uint| wr.send_flags & flag != 0;
+    let (to, kind) = (to(qp, wr)?, kind(wr)?);
     Ok(SendWork {
         wr_id: wr.wr_id,
-        to: to(qp, wr)?,
-        kind: kind(wr)?,
+        to,
+        kind,
         data,
         signaled: flag(value::SEND_SIGNALED),
         solicited: flag(value::SEND_SOLICITED),
@@ -219,7 +220,7 @@ fn post_alone(pair: &adverb_device::Qp, qp: *mut layout::Qp, wr: &SendWr) -> Ans
 }
 
 /// Where the bytes of a request are; `None` if it has to be posted alone.
-#[inline]
+#[inline(always)]
 fn data<'a>(wr: &SendWr) -> Answer<Option<SendData<'a>>> {
     if wr.opcode == value::WR_BIND_MW {
         return Ok(None);
@@ -257,7 +258,9 @@ fn post_list(
         };
         let work = request(qp, wr, local).map_err(at)?;
         if wr.next.is_null() {
-            return pair.post_send(&[work]).map_err(|(_, error)| at(error.into()));
+            // By reference: an array of it would be a copy.
+            let alone = std::slice::from_ref(&work);
+            return pair.post_send(alone).map_err(|(_, error)| at(error.into()));
         }
         next = post_some(pair, qp, next, work)?;
     }
@@ -434,7 +437,7 @@ entry! {
         }
         let binding = binding(mw, &how.bind_info, None)?;
         let flag = |flag: c_uint| how.send_flags & flag != 0;
-        pair.post_send(&[SendWork {
+        let work = SendWork {
             wr_id: how.wr_id,
             kind: SendKind::BindWindow,
             data: SendData::Bind(&binding),
@@ -442,8 +445,8 @@ entry! {
             solicited: flag(value::SEND_SOLICITED),
             fence: flag(value::SEND_FENCE),
             ..NOTHING
-        }])
-        .map_err(|(_, error)| error)?;
+        };
+        pair.post_send(&[work]).map_err(|(_, error)| error)?;
         // SAFETY: a field of a window that lives (rule 3 of `boxed.rs`).
         unsafe { (&raw mut (*mw).rkey).write(binding.key().0) };
         Ok(())
