@@ -91,7 +91,12 @@ impl Hosts {
         PathBuf::from("/etc/netns").join(name)
     }
 
-    fn on(&self, host: usize, line: &str) -> Command {
+    /// Changes something of a host's interfaces.
+    pub(crate) fn ip(&self, host: usize, line: &str) {
+        ip(&format!("-n {} {line}", self.0[host])).expect("it worked a moment ago");
+    }
+
+    pub(crate) fn on(&self, host: usize, line: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0[host]]).args(line.split_whitespace());
         prepared(command)
@@ -141,7 +146,7 @@ impl Place<'_> {
         }
     }
 
-    fn command(&self, host: usize, line: &str) -> Command {
+    pub(crate) fn command(&self, host: usize, line: &str) -> Command {
         match self {
             Self::Here(path) => {
                 let mut command = command(line);
@@ -318,7 +323,7 @@ fn listens(port: u16, process: &str) -> bool {
         .any(|list| list.contains(&address))
 }
 
-fn until_it_listens(port: u16, server: &mut Child, place: Place<'_>) {
+pub(crate) fn until_it_listens(port: u16, server: &mut Child, place: Place<'_>) {
     let process = match place {
         Place::Here(_) => "self".to_owned(),
         Place::Apart(_) => server.id().to_string(),

@@ -1,0 +1,146 @@
+//! Programs that are no pairs of server and client: ranks of MPI, one that waits for events, one that runs until it is
+//! interrupted; and devices of hardware beside the software's.
+
+use super::compiled::Compiled;
+use super::support::{self, Hosts, PATHS, Place, is_installed};
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command};
+
+/// Goal: Open MPI runs over UCX's transport on reliable connections: messages, collectives, one-sided operations.
+#[test]
+fn four_ranks_of_open_mpi_run_over_ucx() {
+    if !is_installed("mpirun") || !is_installed("ucx_info") {
+        return;
+    }
+    let Some(program) = Compiled::by("mpicc", "ranks", &["-O1"]) else {
+        return;
+    };
+    for path in PATHS {
+        let line = format!("{MPIRUN} {}", program.path());
+        let set = [
+            ("ADVERB_PATH", path),
+            ("ADVERB_DEVICES", "soft_lo"),
+            ("ADVERB_EXPLAIN", "0"),
+            ("UCX_TLS", "rc_verbs,ud_verbs:aux,self"),
+            ("UCX_NET_DEVICES", "soft_lo:1"),
+        ];
+        let child = support::command(&line).envs(set).spawn().unwrap();
+        let output = support::ended(child);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("4 ranks"), "{path}: {output:?}");
+    }
+}
+
+/// Neither shared memory nor sockets of Open MPI's own.
+const MPIRUN: &str = "mpirun --allow-run-as-root --oversubscribe -np 4 --mca pml ucx --mca osc ucx \
+                      --mca btl ^openib,vader,tcp";
+
+/// A program whose lines are read while it runs; it ends with this value.
+struct Running {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    fn new(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// The next line with this in it.
+    fn line_with(&mut self, word: &str) -> String {
+        self.lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find(|line| line.contains(word))
+            .unwrap_or_else(|| panic!("it ended before it printed {word}"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // It may have ended.
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_program_that_waits_for_events_sees_that_an_address_came_and_a_port_went() {
+    if !is_installed("ibv_asyncwatch") {
+        return;
+    }
+    let Some(hosts) = Hosts::new() else {
+        return;
+    };
+    let mut watch = Running::new(hosts.on(0, "timeout 30 stdbuf -oL ibv_asyncwatch -d soft_eth0"));
+    watch.line_with("async event FD");
+    hosts.ip(0, "addr add 10.9.8.77/24 dev eth0");
+    watch.line_with("IBV_EVENT_GID_CHANGE");
+    hosts.ip(0, "link set eth0 down");
+    watch.line_with("IBV_EVENT_PORT_ERR");
+}
+
+#[test]
+fn perftest_runs_until_it_is_interrupted() {
+    if !is_installed("ib_write_bw") {
+        return;
+    }
+    for path in PATHS {
+        let place = Place::Here(path);
+        let port = support::port();
+        let line = format!(
+            "timeout 30 stdbuf -oL ib_write_bw --run_infinitely -D 1 -F -d soft_lo -p {port}"
+        );
+        let mut server = Running::new(place.command(0, &line));
+        support::until_it_listens(port, &mut server.child, place);
+        let mut client = Running::new(place.command(1, &format!("{line} 127.0.0.1")));
+        for _ in 0..2 {
+            client.line_with(" 65536 ");
+        }
+        assert!(client.child.try_wait().unwrap().is_none(), "{path}: it has ended by itself");
+        let number = client.child.id().to_string();
+        let sent = Command::new("kill").args(["-INT", &number]).status().unwrap();
+        assert!(sent.success());
+        client.child.wait().unwrap();
+    }
+}
+
+/// Goal: what belongs to hardware goes to the library that made it, untouched. Method: a stand-in for that library, which
+/// names each call, and checks that its own objects come back.
+#[test]
+fn devices_of_hardware_go_by_their_own_library() {
+    let flags = ["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", "-Wno-unused-parameter"];
+    let (Some(library), Some(program)) =
+        (Compiled::new("hardware", &flags), Compiled::new("through", &["-libverbs"]))
+    else {
+        return;
+    };
+    let place = std::env::temp_dir().join(format!("adverb-hardware-{}.d", std::process::id()));
+    std::fs::create_dir(&place).unwrap();
+    std::fs::copy(library.path(), place.join("libibverbs.so.1")).unwrap();
+    let set = [("LD_LIBRARY_PATH", place.to_str().unwrap()), ("ADVERB_DEVICES", "")];
+    let said = std::panic::catch_unwind(|| support::alone(program.path(), &[], &set));
+    std::fs::remove_dir_all(&place).unwrap();
+    let said = said.unwrap();
+    for call in [
+        "get_device_guid",
+        "open_device",
+        "query_device",
+        "alloc_pd",
+        "reg_mr",
+        "create_cq",
+        "create_qp",
+        "modify_qp",
+        "post_send",
+        "poll_cq",
+        "destroy_qp",
+        "destroy_cq",
+        "dereg_mr",
+        "dealloc_pd",
+        "close_device",
+        "free_device_list",
+    ] {
+        assert!(said.lines().any(|line| line == call), "{call} has not arrived: {said}");
+    }
+}
