@@ -543,6 +543,20 @@ pub(crate) fn is_blank(path: &CStr) -> bool {
     read_own(path, size_of::<u64>()).is_some_and(|head| head.iter().all(|byte| *byte == 0))
 }
 
+/// Whether a file is blank that its process would have written to long ago: it was killed before.
+pub(crate) fn is_stillborn(path: &CStr) -> bool {
+    let Ok(file) = raw::open(path, libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC) else {
+        return false;
+    };
+    let about = raw::about(file);
+    raw::close(file);
+    let age = about.map_or(0, |about| raw::real_time().0.saturating_sub(about.st_ctime));
+    age > STILLBORN_S && is_blank(path)
+}
+
+/// A file that is still blank after so many seconds will be for ever.
+const STILLBORN_S: i64 = 2;
+
 /// The first bytes of a file in the meeting place, `most` at most, if it is one that [`open_own`] opens.
 pub(crate) fn read_own(path: &CStr, most: usize) -> Option<Vec<u8>> {
     let file = open_own(path, 0)?;
@@ -561,8 +575,11 @@ pub(crate) fn tidy_up() {
         let maker = match name.strip_prefix("stat.") {
             Some(pid) => pid.parse().ok(),
             None if name.len() == NAME_LEN => path(name).and_then(|path| {
-                let segment = open(&path)?;
-                Some(segment.header().maker.load(Ordering::Relaxed))
+                let segment = open(&path);
+                if segment.is_none() && is_stillborn(&path) {
+                    raw::unlink(&path);
+                }
+                Some(segment?.header().maker.load(Ordering::Relaxed))
             }),
             None => None,
         };

@@ -218,8 +218,9 @@ pub(crate) fn tidy_up(name: &str) {
         return;
     };
     let Some(file) = meeting::open_own(&path, 0) else { return };
-    if Mailbox::open(file, cookie).is_some_and(|mailbox| mailbox.is_dead()) {
+    let mailbox = Mailbox::open(file, cookie);
+    raw::close(file);
+    if mailbox.map_or_else(|| meeting::is_stillborn(&path), |mailbox| mailbox.is_dead()) {
         raw::unlink(&path);
     }
-    raw::close(file);
 }
