@@ -118,6 +118,33 @@ fn a_wrong_secret_is_refused_and_a_right_one_is_not() {
     accepting.join().unwrap().unwrap_err();
 }
 
+/// Goal: numbers of queue pairs that come back soon do not stand in the way of new sessions.
+/// Method: more sessions than the device has numbers in a block, one after the other and side by side.
+#[test]
+fn many_sessions_come_and_go() {
+    const CLIENTS: usize = 8;
+    const ROUNDS: usize = 12;
+    let settings = || config().handshake_timeout(LONG).connect_timeout(LONG);
+    let mut server = ServerSession::bind("127.0.0.1:0", settings()).unwrap();
+    let at = server.local_addr();
+    let serving = thread::spawn(move || {
+        for _ in 0..CLIENTS * ROUNDS {
+            let endpoint = server.accept(LONG).unwrap();
+            thread::spawn(move || assert_eq!(departure(&endpoint), Departure::Closed));
+        }
+    });
+    let clients = [(); CLIENTS].map(|()| {
+        thread::spawn(move || {
+            let session = ClientSession::new(settings()).unwrap();
+            for _ in 0..ROUNDS {
+                session.connect(at).unwrap().close().unwrap();
+            }
+        })
+    });
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    serving.join().unwrap();
+}
+
 /// Goal: other programs on the port are refused, silent ones are sent away, and neither keeps a client out.
 #[test]
 fn strangers_do_not_keep_clients_out() {
