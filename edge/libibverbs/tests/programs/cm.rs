@@ -92,7 +92,12 @@ pub(crate) const UCX_CM: [Line; 1] =
     [stays("io_demo", "io_demo -p {p}", "io_demo -p {p} {h} -i 100 -l 5")];
 
 /// libfabric over its provider of verbs, on [`Hosts`] that have names.
-pub(crate) const LIBFABRIC: [Line; 2] = [
+pub(crate) const LIBFABRIC: [Line; 3] = [
+    line(
+        "fi_pingpong -p verbs -e dgram",
+        "fi_pingpong -p verbs -e dgram -d soft_eth0-dgram -B {p}",
+        "fi_pingpong -p verbs -e dgram -d soft_eth0-dgram -P {p} {h}",
+    ),
     line(
         "fi_pingpong -p verbs -e msg",
         "fi_pingpong -p verbs -e msg -B {p}",
