@@ -17,6 +17,7 @@ use crate::child::{Child, end_with_parent};
 use crate::failure::{Doing, Failure};
 use crate::here;
 use crate::mesh::free_ports;
+use crate::progress::Progress;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
@@ -73,7 +74,11 @@ fn member(args: &AllreduceArgs, rank: usize) -> Result<(), Failure> {
     let fresh: Vec<f32> = (0..len).map(|place| value(rank, place)).collect();
     let mut times = Vec::new();
     let mut data = fresh.clone();
+    let mut progress = (rank == 0).then(|| Progress::new((args.iters + 1, 0)));
     for _ in 0..=args.iters {
+        if let Some(progress) = &mut progress {
+            progress.short_step("rounds");
+        }
         data.copy_from_slice(&fresh);
         group.barrier().doing("waiting for the others")?;
         let start = Instant::now();
@@ -86,6 +91,7 @@ fn member(args: &AllreduceArgs, rank: usize) -> Result<(), Failure> {
             }
         }
     }
+    drop(progress);
     group.close().doing("parting from the others")?;
     times.swap_remove(0); // To get acquainted.
     let median = stats::median(times).unwrap_or(0);

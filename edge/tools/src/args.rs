@@ -212,7 +212,7 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     pub(crate) quick: bool,
 
-    /// Print tables of all sizes instead of the main figures. The default with --json, --csv, --output
+    /// Print tables of all sizes instead of the main figures. The default with --json, --csv, --output, --svg, --html
     /// and wherever sizes, operations, quantities or ways to post are chosen
     #[arg(long)]
     pub(crate) tables: bool,
@@ -256,6 +256,18 @@ pub(crate) struct BenchArgs {
     /// Write JSON (with --csv or a name that ends in .csv: CSV) to FILE, and tables to the screen
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+
+    /// Draw latency, bandwidth and their share of the floor by size to FILE, as a picture
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+
+    /// The same with all figures, as a page that needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Set the run beside one that --output has written as JSON; two with a comma: these, without a run
+    #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with_all = ["server", "json", "csv"])]
+    pub(crate) compare: Vec<PathBuf>,
 
     /// Do not measure what the machine's sockets reach
     #[arg(long)]
@@ -636,7 +648,7 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 /// Options that say nothing to `--modes` and `--layers`.
-const OF_TESTS: [&str; 26] = [
+const OF_TESTS: [&str; 29] = [
     "host",
     "server",
     "bind",
@@ -659,6 +671,9 @@ const OF_TESTS: [&str; 26] = [
     "report_gbits",
     "csv",
     "output",
+    "svg",
+    "html",
+    "compare",
     "no_floor",
     "limit_bw",
     "limit_msgrate",

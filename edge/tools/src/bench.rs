@@ -8,6 +8,7 @@
 //! to wait, and what it adds to verbs.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use self::local::LocalServer;
@@ -16,11 +17,13 @@ use self::plan::Plan;
 use self::rdma::DeviceChoice;
 use self::report::screen::{Screen, Style};
 use self::report::{Limits, Path, Record, Report};
+use self::report::{compare, plot};
 use self::server::ServerOptions;
 use crate::args::BenchArgs;
 use crate::failure::{Doing, Failure};
 use crate::here;
 use crate::output::Output;
+use crate::terminal::Paint;
 
 pub(crate) mod client;
 pub(crate) mod control;
@@ -33,7 +36,6 @@ pub(crate) mod measure;
 mod modes;
 mod pace;
 pub(crate) mod plan;
-mod progress;
 pub(crate) mod rdma;
 mod report;
 pub(crate) mod server;
@@ -53,7 +55,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         let (bind, port, child) = (connection.bind, connection.port, connection.child);
         return server::run(&ServerOptions { bind, port, choice, child });
     }
+    if let [before, now] = args.compare.as_slice() {
+        let (before, now) = (compare::read(before)?, compare::read(now)?);
+        return compare::show(&before, &now, args.report_gbits, Paint::of_stdout());
+    }
     let plan = Plan::new(args)?;
+    // Read before anything is measured: it may not be a report.
+    let before = args.compare.first().map(|path| compare::read(path)).transpose()?;
+    let pictures = Pictures::create(args)?;
     if connection.host.is_none() {
         choice.device.get_or_insert_with(here::device);
     }
@@ -64,7 +73,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         false if output.is_none() && (args.json || args.csv) => Style::Nothing,
         false => Style::Tables,
     };
-    let mut screen = Screen::new(style, args.report_gbits);
+    let paint = Paint::of_stdout();
+    let mut screen = Screen::new(style, args.report_gbits, paint);
     let report = match &connection.host {
         Some(host) => {
             let patience = connection.connect_timeout.map(Duration::from_secs_f64);
@@ -77,7 +87,32 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         (Style::Tables, None) => {}
         (Style::Nothing | Style::Tables, output) => write(&report, args, output)?,
     }
+    pictures.draw(&report)?;
+    if let Some(before) = before {
+        compare::show(&before, &report, args.report_gbits, paint)?;
+    }
     report.check(Limits { gbits: args.limit_bw, mmsgs: args.limit_msgrate, usec: args.limit_lat })
+}
+
+/// Files for pictures that the user has named.
+#[derive(Debug)]
+struct Pictures {
+    svg: Option<Output>,
+    html: Option<Output>,
+}
+
+impl Pictures {
+    fn create(args: &BenchArgs) -> Result<Self, Failure> {
+        let create = |path: &Option<PathBuf>| path.as_deref().map(Output::create).transpose();
+        Ok(Self { svg: create(&args.svg)?, html: create(&args.html)? })
+    }
+
+    fn draw(self, report: &Report) -> Result<(), Failure> {
+        if let Some(file) = self.svg {
+            file.write(&plot::svg(report))?;
+        }
+        self.html.map_or(Ok(()), |file| file.write(&plot::html(report)))
+    }
 }
 
 /// Both ends on this machine: over UDP beside what sockets do, and then through shared memory beside

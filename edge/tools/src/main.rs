@@ -28,9 +28,11 @@ mod output;
 mod panics;
 mod pingpong;
 mod program;
+mod progress;
 mod prometheus;
 mod run;
 mod sockets;
+mod terminal;
 
 fn main() -> ExitCode {
     panics::report_them();

@@ -7,7 +7,7 @@
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGINT;
 use signal_hook::flag;
@@ -41,7 +41,13 @@ pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
         )));
     }
     let stop = on_interrupt()?;
-    let mut screen = Screen { lines: 0, live: std::io::stderr().is_terminal() && !args.child };
+    let terminal = std::io::stderr().is_terminal();
+    let mut screen = Screen {
+        lines: 0,
+        live: terminal && !args.child,
+        said: Instant::now(),
+        piped: !terminal && !args.child,
+    };
     if let Some(size) = args.local {
         let files = Files::create(args)?;
         let report = local::run(args, size, &stop, |report| screen.show(report))?;
@@ -54,6 +60,7 @@ pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
     // All know the same: of many that a launcher has started, one says it.
     let is_heard = !place.launched || place.rank == 0;
     screen.live &= is_heard;
+    screen.piped &= is_heard;
     let files = if is_heard { Files::create(args)? } else { Files::default() };
     let task = Task {
         place,
@@ -151,10 +158,17 @@ fn verdict(report: &Report) -> Result<(), Failure> {
 struct Screen {
     lines: usize,
     live: bool,
+    /// What is heard goes to no terminal: a line now and then.
+    said: Instant,
+    piped: bool,
 }
 
 impl Screen {
     fn show(&mut self, report: &Report) {
+        if self.piped && self.said.elapsed() >= NOW_AND_THEN {
+            self.said = Instant::now();
+            eprint!("adverb: {}\n", report.line());
+        }
         if !self.live {
             return;
         }
@@ -167,5 +181,7 @@ impl Screen {
     }
 }
 
+/// Between lines where no terminal is.
+const NOW_AND_THEN: Duration = Duration::from_secs(10);
 /// Each channel keeps some hundred blocks.
 const BLOCK_BYTES_MAX: usize = 256 << 10;

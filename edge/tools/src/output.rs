@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Doing, Failure};
 
+/// What the JSON of all commands has as `schema_version`: it rises when a field changes its meaning or goes.
+pub(crate) const SCHEMA_VERSION: u32 = 1;
+
 /// An open file, and its name for errors.
 #[derive(Debug)]
 pub(crate) struct Output {

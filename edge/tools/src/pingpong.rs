@@ -23,6 +23,7 @@ use crate::child::{Child, end_with_parent};
 use crate::devices::device_names;
 use crate::failure::{Doing, Failure};
 use crate::here;
+use crate::progress::Progress;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &PingpongArgs) -> Result<(), Failure> {
@@ -217,7 +218,9 @@ fn test(endpoint: Endpoint, args: &PingpongArgs) -> Result<(), Failure> {
     let (side, said) = Side::set_up(endpoint, Some((bytes, args.iters)))?;
     println!("the peer says: {said}; its sink is {BLOCKS} blocks of {bytes} bytes");
     let mut samples = Samples::new();
+    let mut progress = Progress::new((args.iters, 0));
     for round in 0..args.iters {
+        progress.short_step("rounds");
         let seed = round * 4;
         let start = Instant::now();
         side.write(seed, imm(round))?;
@@ -225,6 +228,7 @@ fn test(endpoint: Endpoint, args: &PingpongArgs) -> Result<(), Failure> {
         samples.record(start.elapsed());
         side.read_back(seed)?;
     }
+    drop(progress);
     let counters = side.data.counters();
     let Side { endpoint, control, .. } = side;
     control.drain().doing("closing")?;

@@ -25,6 +25,7 @@ pub mod scheduler;
 mod sockopt;
 mod sync;
 pub mod tcp;
+pub mod terminal;
 pub mod udp;
 pub mod unix;
 pub mod vm;

@@ -8,13 +8,13 @@ use super::control::{Answer, Control, Order, PROTOCOL, Watch, unexpected};
 use super::floor::{self, FloorSpec, Pages};
 use super::measure::{Endpoint, Link, Pattern};
 use super::plan::{Job, Memory, Plan, Quantity};
-use super::progress::Progress;
 use super::rdma::{self, DeviceChoice};
 use super::report::screen::Screen;
 use super::report::{Findings, Path};
 use super::stats::{Percentiles, per_second};
 use crate::args::{Op, Test};
 use crate::failure::{Doing, Failure};
+use crate::progress::Progress;
 
 /// What one run of one job has come to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -96,7 +96,8 @@ pub(crate) fn run(
     let mut floors = Floors::new(plan, path, control)?;
     floors.begin(control, &mut findings)?;
     let jobs = plan.jobs_on(path);
-    let mut progress = Progress::new(plan.steps_on(path));
+    let (steps, later) = plan.steps_on(path);
+    let mut progress = Progress::new((steps.into(), later.into()));
     findings.rounds = plan.rounds;
     let (began, mut done) = (Instant::now(), 0);
     for row in jobs.chunk_by(|one, next| one.is_in_row_of(*next)) {

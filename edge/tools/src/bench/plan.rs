@@ -382,6 +382,7 @@ impl Posting {
 /// The user wants the main figures, and has not said which others.
 fn is_summary(args: &BenchArgs) -> bool {
     let wants_data = args.json || args.csv || args.output.is_some();
+    let wants_data = wants_data || args.svg.is_some() || args.html.is_some();
     let chooses = !(args.size.is_empty() && args.op.is_empty() && args.test.is_empty());
     let tunes = args.tx_depth.is_some() || args.post_list.is_some() || args.cq_mod.is_some();
     !(args.tables || args.all || wants_data || chooses || tunes)

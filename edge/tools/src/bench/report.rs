@@ -16,9 +16,12 @@ use super::plan::{Buffers, Job, Memory, Plan, Quantity};
 use super::stats::{Percentiles, median, ratio};
 use crate::args::{Op, Test};
 use crate::failure::Failure;
+use crate::output::SCHEMA_VERSION;
 use adverb::verbs::DataPath;
 
+pub(crate) mod compare;
 pub(crate) mod csv;
+pub(crate) mod plot;
 pub(crate) mod screen;
 mod summary;
 mod table;
@@ -26,6 +29,8 @@ mod table;
 /// Everything that a run has found.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Report {
+    /// [`SCHEMA_VERSION`] of the command that has written it.
+    pub(crate) schema_version: u32,
     /// Where it was measured.
     pub(crate) machine: Machine,
     /// How often everything was measured.
@@ -162,6 +167,15 @@ impl Path {
 }
 
 impl Record {
+    /// How much of the floor's speed it has: 1 is as fast.
+    pub(crate) fn share(&self) -> Option<f64> {
+        let ratio = self.ratio.filter(|ratio| *ratio > 0.0)?;
+        Some(match self.test {
+            Test::Latency => 1.0 / ratio,
+            Test::Bandwidth | Test::Rate => ratio,
+        })
+    }
+
     /// Its bytes did not go through UDP sockets.
     pub(crate) fn is_beyond_udp(&self) -> bool {
         self.path != Path::Udp
@@ -237,6 +251,7 @@ impl Findings {
     /// Medians over the rounds, each result beside its floor.
     pub(crate) fn report(&self, machine: Machine, plan: &Plan) -> Report {
         Report {
+            schema_version: SCHEMA_VERSION,
             machine: self.machine(machine),
             rounds: self.rounds,
             shm_rounds: None,

@@ -160,6 +160,19 @@ impl Report {
         text
     }
 
+    /// How it stands, in one line.
+    pub(crate) fn line(&self) -> String {
+        let at_work = |node: &&Node| matches!(node.life, Life::Running | Life::Back);
+        format!(
+            "{:.0} s, {} of {} nodes at work, {:.3} Gbit/s in all, {} spoilt, lost or repeated",
+            self.elapsed.as_secs_f64(),
+            self.nodes.iter().filter(at_work).count(),
+            self.nodes.len(),
+            self.gbits(self.total_bytes()),
+            self.errors(),
+        )
+    }
+
     /// The rate of each pair, senders down, receivers across.
     pub(crate) fn matrix(&self) -> String {
         let mut text = "Gbit/s, senders down, receivers across:\n      ".to_owned();

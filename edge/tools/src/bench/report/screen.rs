@@ -6,6 +6,7 @@ use super::{Findings, Path, Record, Report, summary, table};
 use crate::bench::machine::Machine;
 use crate::bench::plan::{Job, Plan};
 use crate::failure::{Doing, Failure};
+use crate::terminal::Paint;
 
 /// How figures are shown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -23,6 +24,7 @@ pub(crate) enum Style {
 pub(crate) struct Screen {
     style: Style,
     gbits: bool,
+    paint: Paint,
     machine: Option<Machine>,
     /// Of the last line.
     path: Option<Path>,
@@ -32,8 +34,8 @@ pub(crate) struct Screen {
 
 impl Screen {
     /// Nothing is on it. Bandwidth is in Gbit/s, or in GB/s and in tables MiB/s.
-    pub(crate) const fn new(style: Style, gbits: bool) -> Self {
-        Self { style, gbits, machine: None, path: None, title: String::new() }
+    pub(crate) const fn new(style: Style, gbits: bool, paint: Paint) -> Self {
+        Self { style, gbits, paint, machine: None, path: None, title: String::new() }
     }
 
     /// A run on this machine begins.
@@ -71,10 +73,10 @@ impl Screen {
                 text = headline(&findings.machine(machine), None);
             }
             text.push('\n');
-            text.push_str(&summary::heads(record));
+            text.push_str(&summary::heads(record, self.paint));
         }
         self.path = Some(record.path);
-        text.push_str(&summary::line(record, self.gbits));
+        text.push_str(&summary::line(record, self.gbits, self.paint));
         text
     }
 
@@ -104,7 +106,10 @@ impl Screen {
     /// Says what the main figures come to, and where there are more.
     pub(crate) fn conclude(&self, report: &Report) -> Result<(), Failure> {
         let verdict = summary::verdict(&report.results).unwrap_or_default();
-        print(&format!("\n{verdict}Every size and operation: --tables; for programs: --json.\n"))
+        let advice = summary::advice(&report.results);
+        print(&format!(
+            "\n{verdict}Every size and operation: --tables; for programs: --json.\n{advice}"
+        ))
     }
 }
 

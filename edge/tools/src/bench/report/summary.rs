@@ -5,41 +5,49 @@ use super::{Path, Record, Value};
 use crate::args::Test;
 use crate::bench::plan::Buffers;
 use crate::bench::stats::to_f64;
+use crate::terminal::{Colour, Paint};
 
 /// The heads of the columns of a path, whose first record this is.
-pub(super) fn heads(first: &Record) -> String {
+pub(super) fn heads(first: &Record, paint: Paint) -> String {
     let [floor, ratio] = if first.floor.is_some() { ["floor", "ratio"] } else { [""; 2] };
     let path = first.path.to_string();
-    row([&path, "Adverb", floor, "", ratio])
+    let line = row([&path, "Adverb", floor, "", ratio]);
+    format!("{}\n", paint.colour(Colour::Bold, &line))
 }
 
 /// One figure beside its floor.
-pub(super) fn line(record: &Record, gbits: bool) -> String {
+pub(super) fn line(record: &Record, gbits: bool, paint: Paint) -> String {
     let ours = figure(record.value, record.value.compared(), gbits);
     let floor = record.floor.as_ref();
     let theirs = floor.map(|floor| figure(record.value, floor.value, gbits)).unwrap_or_default();
     let ratio = record.ratio.map(short).unwrap_or_default();
-    row([&what(record), &ours, &theirs, floor.map_or("", |floor| plain(&floor.name)), &ratio])
+    let name = floor.map_or("", |floor| plain(&floor.name));
+    let line = row([&what(record), &ours, &theirs, name, &ratio]);
+    let Some(share) = record.share() else {
+        return format!("{line}\n");
+    };
+    // The ratio is what the line ends with.
+    let (start, _) = line.split_at(line.len() - ratio.len());
+    let bar = paint.bar(share, LINE + 1);
+    format!("{}\n", format!("{start}{} {bar}", paint.graded(share, &ratio)).trim_end())
 }
 
 fn row([what, ours, floor, name, ratio]: [&str; 5]) -> String {
-    let line = format!("{what:<46}{ours:>14}{floor:>14}  {name:<15}{ratio:>6}");
-    format!("{}\n", line.trim_end())
+    let line = format!("{what:<36}{ours:>11}{floor:>12}  {name:<13}{ratio:>5}");
+    line.trim_end().to_owned()
 }
 
 /// What was measured.
-fn what(record: &Record) -> String {
+pub(super) fn what(record: &Record) -> String {
     let how = match (record.value, record.buffers, record.post_list) {
         (Value::HalfRoundTrip(_), ..) => "half round trip",
         (Value::Completion(_), ..) => "post to completion",
-        (Value::BytesPerSecond(_), ..) if record.memory.is_some() => {
-            "bandwidth, the caller's memory"
-        }
+        (Value::BytesPerSecond(_), ..) if record.memory.is_some() => "bandwidth, own memory",
         (Value::BytesPerSecond(_), Some(Buffers::One), _) => "bandwidth, one buffer",
         (Value::BytesPerSecond(_), Some(Buffers::RoundRobin) | None, _) => "bandwidth",
         (Value::MessagesPerSecond(_), _, Some(1) | None) => "message rate",
         (Value::MessagesPerSecond(_), _, Some(list)) => {
-            return format!("{} {}B, message rate, {list} in a post", record.op, bytes(record));
+            return format!("{} {}B, message rate, {list} a post", record.op, bytes(record));
         }
     };
     format!("{} {}B, {how}", record.op, bytes(record))
@@ -55,18 +63,18 @@ fn bytes(record: &Record) -> String {
 }
 
 /// A number with the unit of `value`.
-fn figure(value: Value, number: u64, gbits: bool) -> String {
+pub(super) fn figure(value: Value, number: u64, gbits: bool) -> String {
     let number = to_f64(number);
     match value {
         Value::Completion(_) | Value::HalfRoundTrip(_) => format!("{} µs", short(number / 1e3)),
         Value::BytesPerSecond(_) if gbits => format!("{} Gbit/s", short(number * 8.0 / 1e9)),
         Value::BytesPerSecond(_) => format!("{} GB/s", short(number / 1e9)),
-        Value::MessagesPerSecond(_) => format!("{} million/s", short(number / 1e6)),
+        Value::MessagesPerSecond(_) => format!("{} M/s", short(number / 1e6)),
     }
 }
 
 /// Two digits, or all before the point.
-fn short(number: f64) -> String {
+pub(super) fn short(number: f64) -> String {
     match number {
         0.0..1.0 => format!("{number:.2}"),
         1.0..10.0 => format!("{number:.1}"),
@@ -85,6 +93,28 @@ fn plain(floor: &str) -> &str {
         other => other,
     }
 }
+
+/// Characters of a line.
+const LINE: usize = 79;
+
+/// What to try next, by what has been measured.
+pub(super) fn advice(results: &[Record]) -> &'static str {
+    let slow = |record: &Record| {
+        record.path == Path::Udp && record.share().is_some_and(|share| share < SLOW)
+    };
+    match results.iter().filter(|record| record.test != Test::Rate).any(slow) {
+        true => {
+            "Slow for this machine? `adverb doctor` says what costs speed here, and what to do.\n"
+        }
+        false => {
+            "Next: `adverb bench --html bench.html` draws every size; `adverb bench --server` here and\n\
+             `adverb bench HOST` there measure a network; `adverb run -- PROGRAM` runs programs of libibverbs.\n"
+        }
+    }
+}
+
+/// A share of the floor that good machines are above.
+const SLOW: f64 = 0.4;
 
 /// One sentence on how far the figures are from their floors; `None` without floors.
 pub(super) fn verdict(results: &[Record]) -> Option<String> {

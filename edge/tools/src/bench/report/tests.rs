@@ -8,6 +8,7 @@ use super::screen::{Screen, Style};
 use super::*;
 use crate::args::BenchArgs;
 use crate::bench::floor::Exchange;
+use crate::terminal::Paint;
 
 fn machine() -> Machine {
     Machine::look(true)
@@ -26,7 +27,7 @@ fn report_of(path: Path, floors: bool) -> Report {
 /// The tables of the same, row by row.
 fn tables(path: Path, floors: bool, gbits: bool) -> String {
     let (findings, plan) = findings(path, floors);
-    let mut screen = Screen::new(Style::Tables, gbits);
+    let mut screen = Screen::new(Style::Tables, gbits, Paint::default());
     screen.machine(machine());
     let jobs = plan.jobs_on(path);
     let rows = jobs.chunk_by(|one, next| one.is_in_row_of(*next));
@@ -214,4 +215,50 @@ fn a_limit_that_is_not_met_is_named() {
             other => panic!("{limits:?}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn the_picture_has_a_chart_of_each_quantity_and_the_page_every_figure() {
+    let mut report = report(true);
+    report.machine.cpu = "<b>\"fast\" & new".to_owned();
+    let svg = plot::svg(&report);
+    assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"), "{svg}");
+    for part in [
+        "Latency, µs",
+        "Bandwidth, GB/s",
+        "Share of the floor",
+        "&lt;b&gt;&quot;fast&quot; &amp; new",
+    ] {
+        assert!(svg.contains(part), "no {part:?} in\n{svg}");
+    }
+    assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    let page = plot::html(&report);
+    assert!(page.contains(&svg), "the picture is in the page");
+    assert_eq!(page.matches("<tr><td>").count(), report.results.len());
+    for part in ["<script", "http://", "https://"] {
+        let known = page.matches("http://www.w3.org/2000/svg").count();
+        let expected = if part == "http://" { known } else { 0 };
+        assert_eq!(page.matches(part).count(), expected, "{part}: nothing from elsewhere");
+    }
+}
+
+#[test]
+fn a_picture_of_nothing_is_a_picture() {
+    let mut report = report(false);
+    report.results.clear();
+    assert!(plot::svg(&report).ends_with("</svg>\n"));
+    report = self::report(false);
+    assert!(!plot::svg(&report).contains("NaN"));
+}
+
+/// What a terminal shows is what a pipe gets, and colours.
+#[test]
+fn ratios_have_bars_where_they_fit() {
+    let results = report(true).results;
+    let record = results.iter().find(|record| record.ratio == Some(2.0)).unwrap();
+    let plain = summary::line(record, false, Paint::default());
+    assert!(plain.ends_with("2.0\n") && plain.chars().count() == 80, "{plain:?}");
+    let wide = summary::line(record, false, Paint::new(false, 120));
+    assert_eq!(wide, plain.replace('\n', " █████\n"));
+    assert!(summary::line(record, false, Paint::new(true, 80)).contains("\x1b[33m2.0\x1b[0m"));
 }
