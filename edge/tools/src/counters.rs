@@ -106,10 +106,11 @@ fn as_json(device: &Device) -> Value {
 }
 
 fn qp_as_json(qp: &QpRow) -> Value {
-    let QpRow { number, peer, state, counters } = qp;
+    let QpRow { number, peer, state, path, counters } = qp;
     let mut all = as_object(counters.hardware().into_iter().chain(counters.diagnostics()));
     all.insert("qpn".to_owned(), json!(number.get()));
     all.insert("peer_qpn".to_owned(), json!(peer.map(|peer| peer.get())));
+    all.insert("path".to_owned(), json!(path.map(|path| path.to_string())));
     all.insert("state".to_owned(), json!(state.to_string()));
     Value::Object(all)
 }
@@ -145,7 +146,8 @@ fn as_text(name: &str, device: &Device, all: bool) -> String {
         let _ = writeln!(text, "    process {}{stale}", process.pid);
         for qp in &process.qps {
             let peer = qp.peer.map_or(String::new(), |peer| format!(" to {:#08x}", peer.get()));
-            let _ = write!(text, "        qp {:#08x}{peer} {}:", qp.number.get(), qp.state);
+            let path = qp.path.map_or(String::new(), |path| format!(" by {path}"));
+            let _ = write!(text, "        qp {:#08x}{peer} {}{path}:", qp.number.get(), qp.state);
             let all = qp.counters.hardware().into_iter().chain(qp.counters.diagnostics());
             for (name, value) in all.filter(|(_, value)| *value > 0) {
                 let _ = write!(text, " {name} {value}");

@@ -16,6 +16,7 @@
 //! The safe API that programs use is `adverb-verbs`; this crate trusts its caller in what its
 //! documentation says, and nobody else.
 
+mod data_path;
 mod latch;
 mod link;
 #[doc(hidden)]
@@ -44,11 +45,12 @@ pub use adverb_sys::memory::{
     Mapping, fault_in, file_len, is_mapped, is_sealed, page_bytes, prefer_huge_pages,
 };
 pub use adverb_wire::{Grh, Imm, Marks, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
+pub use data_path::DataPath;
 pub use link::errors::{ConnectError, OpenError};
 pub use link::gid::{
     Device, GidEntry, GidKind, Nature, NodeType, Provider, devices, interface_name,
 };
-pub use link::path::{DataPath, PathChoice, PortConfig, neighbours_path};
+pub use link::path::{PathChoice, PortConfig, neighbours_path};
 pub use link::udp::multicast::{GroupError, GroupLimits};
 pub use memory::access::Access;
 pub use memory::commons::Pages;

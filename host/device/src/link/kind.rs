@@ -4,9 +4,9 @@
 //! Another link is a folder here, an arm in this file and in `out.rs`, and a line in the port's choice
 //! (`Port::link`).
 
+use crate::data_path::DataPath;
 use crate::link::Links;
 use crate::link::out::{Out, on_lane, on_way};
-use crate::link::path::DataPath;
 use crate::link::shm::lane::Lane;
 use crate::link::way::Way;
 use crate::link::{shm, udp};

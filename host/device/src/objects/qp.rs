@@ -8,11 +8,11 @@ mod change;
 pub(crate) mod errors;
 mod offices;
 
+use crate::data_path::DataPath;
 use crate::link::Links;
 use crate::link::errors::ConnectError;
 use crate::link::kind::Link;
 use crate::link::out::{on_lane, on_way};
-use crate::link::path::DataPath;
 use crate::link::shm::direct::Views;
 use crate::link::shm::lane::{Grant, Lane, Lent, PeerId, Takes};
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS, Fan, Vicinity};
@@ -490,6 +490,7 @@ impl QpInner {
             number: self.own.number,
             peer: self.engine.remote().map(|(_, peer)| peer),
             state: self.engine.state(),
+            path: self.path(),
             counters: self.engine.counters(),
         }
     }

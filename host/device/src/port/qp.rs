@@ -1,7 +1,7 @@
 //! The handle of a queue pair, and what its owner can ask and tell it.
 
+use crate::data_path::DataPath;
 use crate::link::errors::ConnectError;
-use crate::link::path::DataPath;
 use crate::link::udp::multicast::GroupError;
 use crate::objects::notice::Hush;
 use crate::objects::qp::{Change, PostError, QpInner, QpQuery, Side};

@@ -7,6 +7,7 @@
 //!
 //! Whoever reads trusts nothing: the pages may be another version's, or change at any time.
 
+use crate::data_path::DataPath;
 use crate::registry::counters::PortCounters;
 use crate::registry::relay::LOOPBACK;
 use crate::registry::{Exhibitor, Visit};
@@ -46,13 +47,17 @@ mod layout {
     /// One more than the peer's number; 0 for none.
     pub(super) const ROW_PEER: usize = 1;
     pub(super) const ROW_STATE: usize = 2;
-    pub(super) const ROW_COUNTERS: usize = 3;
+    /// One more than the place of the path in [`super::PATHS`]; 0 for none.
+    pub(super) const ROW_PATH: usize = 3;
+    pub(super) const ROW_COUNTERS: usize = 4;
     pub(super) const ROW_WORDS: usize = ROW_COUNTERS + QpCounters::COUNT;
     pub(super) const WORDS: usize = ROWS + ROW_WORDS * super::ROWS_MAX;
 }
 
 const MAGIC: u64 = 0x4164_7672_636f_756e;
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
+/// Paths by the number that stands for them.
+const PATHS: [DataPath; 3] = [DataPath::Udp, DataPath::SharedMemory, DataPath::InProcess];
 /// Queue pairs of one device that others see.
 const ROWS_MAX: usize = 1024;
 const WORD_BYTES: usize = size_of::<u64>();
@@ -70,6 +75,8 @@ pub struct QpRow {
     pub peer: Option<Qpn>,
     /// Its state.
     pub state: QpState,
+    /// Which way its packets go, if it is connected.
+    pub path: Option<DataPath>,
     /// What it has counted.
     pub counters: QpCounters,
 }
@@ -164,6 +171,11 @@ impl Ledger {
         self.put(base + layout::ROW_NUMBER, u64::from(row.number.get()));
         self.put(base + layout::ROW_PEER, row.peer.map_or(0, |peer| u64::from(peer.get()) + 1));
         self.put(base + layout::ROW_STATE, state.and_then(|at| at.try_into().ok()).unwrap_or(0));
+        let path = row.path.and_then(|path| PATHS.iter().position(|known| *known == path));
+        self.put(
+            base + layout::ROW_PATH,
+            path.and_then(|at| u64::try_from(at + 1).ok()).unwrap_or(0),
+        );
         self.put_all(base + layout::ROW_COUNTERS, &row.counters.to_array());
     }
 
@@ -292,6 +304,9 @@ impl Book {
             number: Qpn::new(number(layout::ROW_NUMBER)?),
             peer: number(layout::ROW_PEER)?.checked_sub(1).map(Qpn::new),
             state: *QpState::ALL.get(state)?,
+            path: number(layout::ROW_PATH)?
+                .checked_sub(1)
+                .and_then(|at| PATHS.get(usize::try_from(at).ok()?).copied()),
             counters: QpCounters::from_array(self.get_all(base + layout::ROW_COUNTERS)),
         })
     }
@@ -314,7 +329,8 @@ mod tests {
     fn row(number: u32) -> QpRow {
         let counters = QpCounters { sent_pkts: u64::from(number), ..QpCounters::default() };
         let peer = number.is_multiple_of(2).then(|| Qpn::new(number + 1));
-        QpRow { number: Qpn::new(number), peer, state: QpState::Rts, counters }
+        let path = peer.map(|_| DataPath::SharedMemory);
+        QpRow { number: Qpn::new(number), peer, state: QpState::Rts, path, counters }
     }
 
     fn open(ledger: &Ledger, pid: u32) -> Option<Book> {
