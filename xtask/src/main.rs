@@ -5,6 +5,7 @@
 
 mod api;
 mod coverage;
+mod dist;
 mod gate;
 mod lab;
 mod memcheck;
@@ -54,6 +55,9 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         }
         ["api"] => api::compare(&root),
         ["api", "--write"] => api::write(&root),
+        ["dist"] => dist::dist(&root, "release"),
+        ["dist", "--profile", profile] => dist::dist(&root, profile),
+        ["dist", "--check"] => dist::check(&root),
         ["lab"] => lab::lab(&root, "", 1),
         ["lab", only] => lab::lab(&root, only, 1),
         ["lab", only, times] => lab::lab(&root, only, number(times)?),
@@ -105,6 +109,9 @@ usage: cargo xtask COMMAND
   api [--write]          the public API, compared with docs/api, or put there
   record [--write]       instructions of each operation, compared with benches/record, or put there
   record --c             instructions through libibverbs, compared with the Rust API
+  dist [--profile NAME | --check]
+                         a Debian package and an archive in target/dist; --check installs, uses and removes the package
+                         in a fresh root (root, debootstrap)
   lab [NAME [TIMES]]     the software device against a Linux kernel's RoCE driver in a virtual machine (root):
                          all conversations, or those whose name has NAME in it, that many times each
   net [NAME]             `adverb bench` between two namespaces, over links that lose, delay and reorder packets (root):

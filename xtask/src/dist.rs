@@ -1,0 +1,208 @@
+//! Packages: a Debian package and an archive of what users run, with manual pages and completions.
+//!
+//! The trees are put together here and packed by `dpkg-deb` and `tar`. `dist --check` installs the Debian package in a
+//! root of its own, which `debootstrap` makes, uses it, removes it, and sees that nothing is left.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Failure;
+use crate::program::run;
+
+/// Builds with this profile, and packs to `target/dist`.
+pub(crate) fn dist(root: &Path, profile: &str) -> Result<(), Failure> {
+    let packages = ["adverb-tools", "adverb-libibverbs", "adverb-sockets"];
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(root).args(["build", "--locked", "--profile", profile]);
+    cargo.args(packages.iter().flat_map(|name| ["-p", name]));
+    if !cargo.status().map_err(failed("cargo"))?.success() {
+        return Err("cargo has not built the packages".to_owned());
+    }
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let built = target.join(if profile == "dev" { "debug" } else { profile });
+    let dist = target.join("dist");
+    let tree = dist.join("tree");
+    let _ = fs::remove_dir_all(&dist);
+    assemble(root, &built, &tree)?;
+    let version = version(root)?;
+    let architecture = output("dpkg", &["--print-architecture"])?;
+    control(&tree, &version, &architecture)?;
+    let deb = dist.join(format!("adverb_{version}_{architecture}.deb"));
+    let words = ["--root-owner-group", "--build", text(&tree)?, text(&deb)?];
+    output("dpkg-deb", &words)?;
+    fs::remove_dir_all(tree.join("DEBIAN")).map_err(failed("removing DEBIAN"))?;
+    let archive = dist.join(format!("adverb-{version}-{}-linux.tar.gz", std::env::consts::ARCH));
+    let name = format!("--transform=s,^\\.,adverb-{version},");
+    let words = [
+        "--owner=0",
+        "--group=0",
+        "--numeric-owner",
+        &name,
+        "-C",
+        text(&tree)?,
+        "-czf",
+        text(&archive)?,
+        ".",
+    ];
+    output("tar", &words)?;
+    println!("{}\n{}", deb.display(), archive.display());
+    Ok(())
+}
+
+/// The tree, as it will be below `/`.
+fn assemble(root: &Path, built: &Path, tree: &Path) -> Result<(), Failure> {
+    let put = |from: &Path, to: &str, mode: &str| {
+        output("install", &["-D", "-m", mode, text(from)?, text(&tree.join(to))?]).map(drop)
+    };
+    put(&built.join("adverb"), "usr/bin/adverb", "755")?;
+    for library in ["libadverb_ibverbs.so", "libadverb_sockets.so"] {
+        put(&built.join(library), &format!("usr/lib/{library}"), "644")?;
+    }
+    for stripped in
+        ["usr/bin/adverb", "usr/lib/libadverb_ibverbs.so", "usr/lib/libadverb_sockets.so"]
+    {
+        output("strip", &["--strip-debug", text(&tree.join(stripped))?])?;
+    }
+    put(
+        &root.join("edge/preload/include/mellanox/vma_extra.h"),
+        "usr/include/mellanox/vma_extra.h",
+        "644",
+    )?;
+    let generated = tree.with_file_name("generated");
+    output(text(&built.join("adverb"))?, &["generate", text(&generated)?])?;
+    for page in list(&generated.join("man"))? {
+        output("gzip", &["-9n", text(&page)?])?;
+    }
+    for page in list(&generated.join("man"))? {
+        put(&page, &format!("usr/share/man/man1/{}", file_name(&page)?), "644")?;
+    }
+    for (made, place) in [
+        ("adverb.bash", "usr/share/bash-completion/completions/adverb"),
+        ("_adverb", "usr/share/zsh/vendor-completions/_adverb"),
+        ("adverb.fish", "usr/share/fish/vendor_completions.d/adverb.fish"),
+    ] {
+        put(&generated.join("completions").join(made), place, "644")?;
+    }
+    for page in ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+        put(&root.join(page), &format!("usr/share/doc/adverb/{page}"), "644")?;
+    }
+    for page in list(&root.join("docs"))?
+        .iter()
+        .filter(|page| page.extension().is_some_and(|end| end == "md"))
+    {
+        put(page, &format!("usr/share/doc/adverb/docs/{}", file_name(page)?), "644")?;
+    }
+    put(&root.join("LICENSE-MIT"), "usr/share/doc/adverb/copyright", "644")
+}
+
+fn control(tree: &Path, version: &str, architecture: &str) -> Result<(), Failure> {
+    let size: u64 = output("du", &["-sk", text(tree)?])?
+        .split_whitespace()
+        .next()
+        .and_then(|number| number.parse().ok())
+        .ok_or("du says no size")?;
+    let text = format!(
+        "Package: adverb\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: Adverb <adverb@localhost>\n\
+         Section: net\nPriority: optional\nInstalled-Size: {size}\nDepends: libc6, libgcc-s1\n\
+         Suggests: ibverbs-utils, rdmacm-utils, perftest\n\
+         Description: RDMA verbs on any machine, by a software RoCEv2 device\n \
+         The command adverb measures and checks RDMA without hardware, kernel module or\n \
+         privilege; libadverb_ibverbs.so lets programs of libibverbs run on its devices,\n \
+         and libadverb_sockets.so accelerates sockets of programs on one host.\n"
+    );
+    let place = tree.join("DEBIAN");
+    fs::create_dir_all(&place).map_err(failed("making DEBIAN"))?;
+    fs::write(place.join("control"), text).map_err(failed("writing control"))
+}
+
+/// Installs the package in a fresh root, uses it, removes it, and looks at what is left.
+pub(crate) fn check(root: &Path) -> Result<(), Failure> {
+    for tool in ["debootstrap", "unshare"] {
+        if output("sh", &["-c", &format!("command -v {tool}")]).is_err() {
+            println!("skipped: dist --check: there is no {tool}");
+            return Ok(());
+        }
+    }
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let debs = list(&target.join("dist"))?;
+    let deb = debs.iter().find(|file| file.extension().is_some_and(|end| end == "deb"));
+    let deb = deb.ok_or("there is no package: `cargo xtask dist` makes it")?;
+    let suite = output("sh", &["-c", ". /etc/os-release && echo $VERSION_CODENAME"])?;
+    let fresh = target.join("dist-root");
+    let _ = fs::remove_dir_all(&fresh);
+    output("debootstrap", &["--variant=minbase", &suite, text(&fresh)?])?;
+    fs::copy(deb, fresh.join("adverb.deb")).map_err(failed("copying the package"))?;
+    let ended = output(
+        "unshare",
+        &["--net", "--pid", "--fork", "--mount", "sh", "-c", SCRIPT, "sh", text(&fresh)?],
+    );
+    fs::remove_dir_all(&fresh).map_err(failed("removing the root"))?;
+    print!("{}", ended?);
+    println!("installed, used, removed: nothing is left");
+    Ok(())
+}
+
+/// In namespaces of its own; `$1` is the root.
+const SCRIPT: &str = r#"
+set -eu
+cd "$1"
+mount --bind . . && mount -t proc none proc && mount -t tmpfs none dev/shm 2>/dev/null || mkdir -p dev/shm
+cat > use <<'END'
+set -eu
+files() { find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /var/lib/dpkg -o -path /var/log \) -prune -o -print | sort; }
+files > /tmp/before
+dpkg -i /adverb.deb
+adverb --version
+adverb bench --no-floor -n 20 -s 64 --op send --test latency
+adverb pingpong -n 10
+adverb env
+test -e /usr/share/man/man1/adverb-bench.1.gz
+dpkg -r adverb
+files > /tmp/after
+diff /tmp/before /tmp/after | grep -v ' /tmp/after$' | grep '^[<>]' && exit 1
+ls /dev/shm | grep adverb && exit 1
+exit 0
+END
+/sbin/ip link set lo up 2>/dev/null || true
+exec chroot . sh /use
+"#;
+
+fn list(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let entries =
+        fs::read_dir(directory).map_err(failed(&format!("listing {}", directory.display())))?;
+    let mut files: Vec<_> =
+        entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    files.sort();
+    Ok(files)
+}
+
+fn version(root: &Path) -> Result<String, Failure> {
+    let text = fs::read_to_string(root.join("Cargo.toml")).map_err(failed("reading Cargo.toml"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("version = \""));
+    line.and_then(|rest| rest.strip_suffix('"'))
+        .map(str::to_owned)
+        .ok_or("Cargo.toml has no version".to_owned())
+}
+
+fn output(program: &str, words: &[&str]) -> Result<String, Failure> {
+    let mut command = Command::new(program);
+    command.args(words);
+    Ok(String::from_utf8_lossy(&run(command)?.stdout).trim().to_owned())
+}
+
+fn text(path: &Path) -> Result<&str, Failure> {
+    path.to_str().ok_or_else(|| format!("{} is not UTF-8", path.display()))
+}
+
+fn file_name(path: &Path) -> Result<&str, Failure> {
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .ok_or_else(|| format!("{} has no name", path.display()))
+}
+
+fn failed(what: &str) -> impl Fn(std::io::Error) -> Failure {
+    move |error| format!("{what}: {error}")
+}
