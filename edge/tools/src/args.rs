@@ -14,17 +14,11 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::rdma::DeviceChoice;
+use crate::help::explained;
 
 /// RDMA on any machine: measure it, check it, look at its devices.
 #[derive(Debug, Parser)]
 #[command(name = "adverb", version, propagate_version = true)]
-#[command(after_help = "\
-Environment of every program that uses the library, this one included:
-  ADVERB_PATH=udp     packets to all peers, also where memory could be shared; auto: the best way there is
-  ADVERB_PCAP=FILE    writes all packets of a process to FILE, or to FILE.PID while another process writes to
-                      FILE, for Wireshark
-  ADVERB_LOG=LEVEL    error, warn, info, debug or trace, on standard error
-  ADVERB_IBVERBS=FILE the library to use for hardware instead of the system's libibverbs; off: none")]
 pub(crate) struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -37,10 +31,15 @@ impl Args {
         Self::of(std::env::args_os()).unwrap_or_else(|error| error.exit())
     }
 
+    /// All that may be typed, with all that help says.
+    pub(crate) fn definition() -> clap::Command {
+        explained(take_negative(Self::command()))
+    }
+
     fn of<W: Into<OsString> + Clone>(
         words: impl IntoIterator<Item = W>,
     ) -> Result<Self, clap::Error> {
-        let mut command = take_negative(Self::command());
+        let mut command = Self::definition();
         let matches = command.try_get_matches_from_mut(words)?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
@@ -72,6 +71,9 @@ pub(crate) enum Command {
     Doctor(crate::doctor::DoctorArgs),
     /// Print the variables that `run` sets, for scripts and containers
     Env(crate::run::EnvArgs),
+    /// Write manual pages and completions
+    #[command(hide = true)]
+    Generate(crate::generate::GenerateArgs),
     /// Let many nodes write and send to one another at once, and check every block
     Mesh(Box<MeshArgs>),
     /// Test a connection: greet, exchange buffers, write, read back, compare every byte
@@ -80,6 +82,8 @@ pub(crate) enum Command {
     Run(crate::run::RunArgs),
     /// Run a program with its sockets accelerated, or look at programs that run so
     Sockets(crate::sockets::SocketsArgs),
+    /// Watch processes, queue pairs and sockets of this host: paths, rates, drops
+    Top(TopArgs),
 }
 
 /// One operation of RDMA.
@@ -358,6 +362,35 @@ pub(crate) struct CountersArgs {
     pub(crate) json: bool,
 
     /// Print the text format of Prometheus
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) prometheus: bool,
+}
+
+/// Options of `adverb top`.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+SENT/s and RECVD/s are packets, of a device's total and of each queue pair, and of sockets sends and receives.
+DROPPED and RESENT count from when the queue pair, or the socket, was made.
+
+Examples:
+  adverb top                until q or Ctrl-C
+  adverb top --once         one table, for a log
+  adverb top --json         the same for programs
+  adverb top --prometheus   totals by process and device, for a textfile collector")]
+pub(crate) struct TopArgs {
+    /// Time between two looks
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) delay: f64,
+
+    /// One table; so it is too where the output is no terminal
+    #[arg(long)]
+    pub(crate) once: bool,
+
+    /// Print JSON, once
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print the text format of Prometheus, once
     #[arg(long, conflicts_with = "json")]
     pub(crate) prometheus: bool,
 }
@@ -700,16 +733,45 @@ mod tests {
             | Command::Devinfo(_)
             | Command::Doctor(_)
             | Command::Env(_)
+            | Command::Generate(_)
             | Command::Mesh(_)
             | Command::Pingpong(_)
             | Command::Run(_)
-            | Command::Sockets(_) => unreachable!("`bench` was asked for"),
+            | Command::Sockets(_)
+            | Command::Top(_) => unreachable!("`bench` was asked for"),
         })
     }
 
     #[test]
     fn the_definition_of_the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    /// Every command that may be typed says how, and what it says may be typed.
+    #[test]
+    fn every_help_has_examples_that_are_right_and_exit_codes() {
+        fn walk(command: &clap::Command, words: &str) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Exit codes:"), "{words}: {help}");
+            let (_, examples) =
+                help.split_once("Examples:\n").unwrap_or_else(|| panic!("{words}: {help}"));
+            let lines = examples.lines().take_while(|line| line.starts_with("  "));
+            let lines: Vec<_> = lines.collect();
+            assert!(!lines.is_empty(), "{words}");
+            for line in lines.iter().filter(|line| line.starts_with("  adverb ")) {
+                // What follows three blanks says what it does.
+                let typed = line.trim_start().split("   ").next().unwrap_or_default();
+                let parsed = Args::of(typed.split_whitespace());
+                assert!(parsed.is_ok(), "{typed}: {}", parsed.unwrap_err());
+            }
+            for sub in command
+                .get_subcommands()
+                .filter(|sub| sub.get_name() != "help" && !sub.is_hide_set())
+            {
+                walk(sub, &format!("{words} {}", sub.get_name()));
+            }
+        }
+        walk(&Args::definition(), "adverb");
     }
 
     #[test]

@@ -22,6 +22,8 @@ mod devinfo;
 mod doctor;
 mod drop_in;
 mod failure;
+mod generate;
+mod help;
 mod here;
 mod mesh;
 mod output;
@@ -33,6 +35,7 @@ mod prometheus;
 mod run;
 mod sockets;
 mod terminal;
+mod top;
 
 fn main() -> ExitCode {
     panics::report_them();
@@ -71,10 +74,12 @@ fn run() -> ExitCode {
         Command::Devinfo(args) => devinfo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Env(args) => run::env(&args),
+        Command::Generate(args) => generate::run(&args, Args::definition()),
         Command::Mesh(args) => mesh::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Sockets(args) => sockets::run(&args),
+        Command::Top(args) => top::run(&args),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -16,6 +16,7 @@ use serde_json::json;
 
 use crate::failure::{Doing, Failure};
 use crate::prometheus::{Exposition, Kind};
+use crate::top::group::{Flow, Group, Member, printable};
 
 /// Options of `adverb sockets stat`: those of vma_stats, and JSON.
 #[derive(Debug, Parser)]
@@ -336,6 +337,50 @@ fn sources(args: &StatArgs) -> Vec<Source> {
         .collect();
     found.sort_by_key(|source| source.pid);
     found
+}
+
+/// What accelerated programs do, for `adverb top`.
+pub(crate) fn groups() -> Vec<Group> {
+    let all = StatArgs::try_parse_from(["stat"]).map(|args| sources(&args)).unwrap_or_default();
+    all.iter().map(group).collect()
+}
+
+fn group(source: &Source) -> Group {
+    let members: Vec<_> = source.rows().iter().map(|(_, row)| member(row)).collect();
+    let sum = |of: fn(&Flow) -> u64| members.iter().map(|member| of(&member.flow)).sum();
+    Group {
+        pid: source.pid,
+        command: printable(source.command.rsplit('/').next().unwrap_or_default()),
+        place: "sockets".to_owned(),
+        fresh: true,
+        flow: Flow {
+            sent: sum(|flow| flow.sent),
+            received: sum(|flow| flow.received),
+            dropped: sum(|flow| flow.dropped),
+            resent: 0,
+        },
+        members,
+        more: 0,
+        sent_per_s: 0,
+        received_per_s: 0,
+    }
+}
+
+fn member(row: &Row) -> Member {
+    let both = |one, other| get(row, one).saturating_add(get(row, other));
+    Member {
+        name: format!("fd {}", get(row, "fd")),
+        state: kind(row).to_owned(),
+        path: transport(row).to_owned(),
+        flow: Flow {
+            sent: both("tx_packets", "tx_os_packets"),
+            received: both("rx_packets", "rx_os_packets"),
+            dropped: get(row, "rx_dropped_packets"),
+            resent: 0,
+        },
+        sent_per_s: 0,
+        received_per_s: 0,
+    }
 }
 
 /// Reads descriptors such as `4-16`, or a single one.
