@@ -149,7 +149,9 @@ pub(crate) fn check(root: &Path) -> Result<(), Failure> {
 const SCRIPT: &str = r#"
 set -eu
 cd "$1"
-mount --bind . . && mount -t proc none proc && mount -t tmpfs none dev/shm 2>/dev/null || mkdir -p dev/shm
+mkdir -p dev/shm
+mount -t proc none proc
+mount -t tmpfs none dev/shm
 cat > use <<'END'
 set -eu
 files() { find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /var/lib/dpkg -o -path /var/log \) -prune -o -print | sort; }
