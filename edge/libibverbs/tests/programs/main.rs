@@ -190,13 +190,9 @@ fn the_matrix_is_written() {
         for options in cm::PERFTEST_CM {
             row(options.to_owned(), cm::perftest(options, place));
         }
-        for line in cm::RDMACM.iter().chain(&cm::RSOCKETS).chain(&cm::OTHERS) {
+        let lines = cm::RDMACM.iter().chain(&cm::RSOCKETS).chain(&cm::OTHERS).chain(&cm::UCX_CM);
+        for line in lines {
             row(line.name.to_owned(), cm::run(line, place));
-        }
-        if let Place::Here(_) = place {
-            for line in &cm::UCX_CM {
-                row(line.name.to_owned(), cm::run(line, place));
-            }
         }
         if let Place::Apart(hosts) = place {
             hosts.name_them().expect("files in /etc/netns");
