@@ -167,7 +167,7 @@ impl Screen {
     fn show(&mut self, report: &Report) {
         if self.piped && self.said.elapsed() >= NOW_AND_THEN {
             self.said = Instant::now();
-            eprint!("adverb: {}\n", report.line());
+            eprintln!("adverb: {}", report.line());
         }
         if !self.live {
             return;

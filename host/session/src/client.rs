@@ -141,7 +141,7 @@ impl ClientSession {
         let adapter = adapter
             .map_err(|error| ConnectError::SetUp { to, error: SetUpError::Adapter(error) })?;
         let pipe = way.connect(adapter.context(), adapter.pd(), deadline.left());
-        Ok((Pipe::Cm(pipe.map_err(unreachable)?), local))
+        Ok((Pipe::Cm(Box::new(pipe.map_err(unreachable)?)), local))
     }
 
     fn shake_hands(

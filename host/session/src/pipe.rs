@@ -15,7 +15,7 @@ use std::time::Duration;
 /// A stream of bytes to a peer and from it.
 #[derive(Debug)]
 pub(crate) enum Pipe {
-    Cm(CmPipe),
+    Cm(Box<CmPipe>),
     Tcp(TcpStream),
 }
 

@@ -249,7 +249,7 @@ impl ServerSession {
                 };
                 let guest = from.zip(let_in());
                 Ok(guest.map_or(Knock::Gone, |(from, pipe)| {
-                    Knock::Guest(Guest { pipe: Pipe::Cm(pipe), from, local })
+                    Knock::Guest(Guest { pipe: Pipe::Cm(Box::new(pipe)), from, local })
                 }))
             }
             Door::Tcp(listener) => match listener.accept() {

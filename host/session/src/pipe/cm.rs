@@ -176,13 +176,14 @@ impl CmWay {
             let Some(event) = pipe.events.next(Some(left))? else {
                 return Err(ErrorKind::TimedOut.into());
             };
-            match event.kind {
-                EventKind::ConnectResponse => break,
-                EventKind::Rejected => return Err(ErrorKind::ConnectionRefused.into()),
-                kind if ends(kind) => {
-                    return Err(io::Error::from_raw_os_error(event.status.saturating_neg()));
-                }
-                _ => {}
+            if event.kind == EventKind::ConnectResponse {
+                break;
+            }
+            if event.kind == EventKind::Rejected {
+                return Err(ErrorKind::ConnectionRefused.into());
+            }
+            if ends(event.kind) {
+                return Err(io::Error::from_raw_os_error(event.status.saturating_neg()));
             }
         }
         pipe.connect()?;
@@ -394,11 +395,13 @@ fn ends(kind: EventKind) -> bool {
 
 /// Why a command was refused, with the number that the system has for it.
 fn command(error: cm::Error) -> io::Error {
-    match error {
-        cm::Error::AddressInUse => io::Error::from(ErrorKind::AddrInUse),
-        cm::Error::AddressNotAvailable => io::Error::from(ErrorKind::AddrNotAvailable),
-        error => other(error),
+    if matches!(error, cm::Error::AddressInUse) {
+        return io::Error::from(ErrorKind::AddrInUse);
     }
+    if matches!(error, cm::Error::AddressNotAvailable) {
+        return io::Error::from(ErrorKind::AddrNotAvailable);
+    }
+    other(error)
 }
 
 /// What requests for a session carry.
