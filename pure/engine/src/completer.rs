@@ -25,9 +25,8 @@ use adverb_wire::{Nak, Operation, Psn, Syndrome};
 pub(crate) enum Verdict {
     /// The oldest outstanding request has failed, and with it the queue pair.
     Fail(WcStatus),
-    /// Send the packets from one sequence number to before the other again, unless that was done less than
-    /// `late_ns` ago.
-    Fill { from: u64, to: u64, late_ns: u64 },
+    /// Send what is missing again.
+    Fill(Missing),
     /// A stray: nothing happened.
     Ignore,
     /// Send again from this sequence number, but not before `until`.
@@ -41,6 +40,18 @@ pub(crate) enum Verdict {
     Resend { from: u64 },
     /// The packets before this sequence number may be missing, or only have been overtaken.
     Suspect { to: u64 },
+}
+
+/// Packets that are missing, or data.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Missing {
+    /// From one sequence number to before the other.
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    /// The peer is known to have executed the requests that they belong to: only answers are missing.
+    pub(crate) executed: bool,
+    /// They are sent again unless that was done less than so many nanoseconds ago.
+    pub(crate) late_ns: u64,
 }
 
 /// How often to send again before giving up.
@@ -269,7 +280,10 @@ impl Completer {
         let from = sequence + u64::from(hole.ahead);
         let to = (from + u64::from(hole.packets)).min(sent.top);
         match (from < to && !sent.paused, hole.suspected) {
-            (true, false) => Verdict::Fill { from, to, late_ns: self.trip.round_ns() },
+            (true, false) => {
+                let late_ns = self.trip.round_ns();
+                Verdict::Fill(Missing { from, to, executed: false, late_ns })
+            }
             (true, true) => Verdict::Suspect { to },
             (false, _) => Verdict::Progress,
         }
@@ -377,7 +391,7 @@ impl Completer {
         }
         let late_ns = self.trip.late_after_ns();
         match self.arrived.missing(self.unacked, sent.now, late_ns) {
-            Some((from, to)) => Verdict::Fill { from, to, late_ns },
+            Some((from, to)) => Verdict::Fill(Missing { from, to, executed: true, late_ns }),
             None => self.suspect_last(sent.top),
         }
     }
@@ -419,7 +433,9 @@ impl Completer {
         if from < to {
             self.arm_probe(now);
             self.await_fill(now);
-            return Some(Verdict::Fill { from, to, late_ns: self.trip.round_ns() });
+            let executed = self.arrived.end().is_some_and(|end| to <= end);
+            let late_ns = self.trip.round_ns();
+            return Some(Verdict::Fill(Missing { from, to, executed, late_ns }));
         }
         self.trip.on_probe(self.unacked, next.saturating_sub(1));
         self.arm_probe(now);

@@ -378,8 +378,8 @@ impl Qp {
         };
         match verdict {
             Verdict::Ignore | Verdict::Progress => {}
-            Verdict::Fill { from, to, late_ns } => {
-                if requester.fill(from, to, late_ns, now) {
+            Verdict::Fill(missing) => {
+                if requester.fill(missing, now, &self.queue) {
                     requester.on_loss(completer.unacked());
                     completer.on_fill(now);
                 } else {

@@ -8,11 +8,13 @@
 //! PSN on the wire is the first PSN plus the sequence number. A READ takes as many sequence
 //! numbers as its response has packets, and may be asked for in several pieces: each piece is an
 //! ordinary READ request on the wire, and the window bounds what comes back. The cuts are always at
-//! the same places: a responder answers a repeated request only within what it was asked before.
+//! the same places: a responder answers a repeated request only within what it was asked before. Only of a piece
+//! that the responder is known to have executed a part is asked for again.
 //!
 //! Read IBTA Vol. 1 §9.7.2 to §9.7.4 before changing this file.
 
 use crate::attributes::RtsAttributes;
+use crate::completer::Missing;
 use crate::cutting::Cutting;
 use crate::host::{AccessError, EmitError, Host, Invalidator, Payload, Reach};
 use crate::packetizer::Path;
@@ -526,18 +528,21 @@ impl Requester {
     }
 
     /// Sends this packet and the last one again: the first fills a hole of which the peer has told once, the
-    /// other shows the peer the next one. Of data, asks again for what is missing before `to`, or a whole piece.
+    /// other shows the peer the next one. Of data, asks again for what is missing before `to`, if it is known that
+    /// the peer has executed all of that, or for whole pieces.
     pub(crate) fn probe(&mut self, first: u64, to: Option<u64>, now: Time, queue: &SendQueue) {
         let last = self.next.saturating_sub(1).max(first);
         let asks = |sequence| {
             queue.find(sequence).is_some_and(|(_, entry)| entry.request.kind.awaits_data())
         };
-        let to = match asks(first) {
-            true => to.unwrap_or(self.next),
-            false => first + 1,
+        let most = first + u64::from(self.window.read_packets_max());
+        let to = match (asks(first), to) {
+            (true, Some(to)) => to.min(most),
+            (true, None) => self.piece_end(self.next.min(most), queue),
+            (false, _) => first + 1,
         };
         self.again.clear();
-        self.again.push_back((first, to.min(first + u64::from(self.window.read_packets_max()))));
+        self.again.push_back((first, to));
         if last > first && !asks(last) {
             self.again.push_back((last, last + 1));
         }
@@ -556,10 +561,10 @@ impl Requester {
         self.path.keeps_early
     }
 
-    /// Sends packets that were reported missing again, if nothing of them was sent again in the last `late_ns`
-    /// nanoseconds; true if so.
-    pub(crate) fn fill(&mut self, from: u64, to: u64, late_ns: u64, now: Time) -> bool {
-        let to = to.min(self.next);
+    /// Sends what is missing again, if nothing of it was sent again in the last `late_ns` nanoseconds; true if so.
+    pub(crate) fn fill(&mut self, missing: Missing, now: Time, queue: &SendQueue) -> bool {
+        let Missing { from, to, executed, late_ns } = missing;
+        let to = if executed { to } else { self.piece_end(to, queue) }.min(self.next);
         let recent = |&(start, end, at): &(u64, u64, Time)| {
             start < to && from < end && now < at.plus_nanos(late_ns)
         };
@@ -569,6 +574,22 @@ impl Requester {
         self.note_fill(from, to, now);
         self.again.push_back((from, to));
         true
+    }
+
+    /// Where the piece ends that packet `to` is within; `to` itself, if that is where one ends. A piece that the peer
+    /// may not have executed is asked for whole: otherwise the peer would have executed the beginning of it, and
+    /// ignore all requests that begin there and go on to its end.
+    fn piece_end(&self, to: u64, queue: &SendQueue) -> u64 {
+        let Some((_, entry)) = queue.find(to) else {
+            return to;
+        };
+        match u32::try_from(to - entry.start) {
+            Ok(at @ 1..) if entry.request.kind.awaits_data() => {
+                let from_last = self.piece(at - 1, &entry.cutting);
+                to + u64::from(from_last - 1)
+            }
+            Ok(_) | Err(_) => to,
+        }
     }
 
     /// Remembers what was sent again, and when.

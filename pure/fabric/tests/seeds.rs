@@ -170,6 +170,7 @@ fn random_setup(random: &mut Random) -> (Setup, Weather) {
         max_rd_atomic: reads,
         max_dest_rd_atomic: reads + low8(random.below(3)),
         trains: random.below(2) == 0,
+        keeps_early: [(); 2].map(|()| random.below(3) > 0),
         window_packets: random.pick(&[8, 16, 64, 256]),
         region_len: 2 * size_max + CELLS * 8,
         room: random.pick(&[1, 3, 16, 64]),

@@ -74,6 +74,7 @@ fn setup(kinds: [QpType; 2], random: &mut Random, calm: bool) -> Setup {
         send_capacity: random.pick(&[1, 7, 64]),
         room: random.pick(&[1, 3, 16]),
         trains: random.below(2) == 0,
+        keeps_early: [(); 2].map(|()| random.below(3) > 0),
         region_len: PLACE * MESSAGES_MAX,
         ..Setup::default()
     }

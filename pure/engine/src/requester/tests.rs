@@ -346,3 +346,34 @@ fn a_read_over_trains_is_pieces_that_keep_to_the_limit() {
     let expected = [(200, 200), (0, 1024), (1024, 1024), (2048, 1024)];
     assert_eq!(reths(&desk), expected, "a long one goes in long pieces");
 }
+
+/// Goal: a piece of a READ that the responder may not have executed is asked for whole: if it executed the
+/// beginning, it would ignore requests that begin there and go on to the end of the piece.
+/// Method: pieces of four packets; the first three answers of one have come, and it is not known of more.
+#[test]
+fn a_part_of_a_piece_is_asked_for_again_only_where_the_whole_is_known_to_be_executed() {
+    let asked = |again: &dyn Fn(&mut Requester, &SendQueue)| {
+        let (_, mut queue) = with_work(&[(READ, 256 * 12)]);
+        let mut requester = over_trains(9);
+        requester.learn_of_keeping();
+        let _ = requester.transmit(0, NOW, &mut queue, &mut Desk::new());
+        again(&mut requester, &queue);
+        let mut desk = Desk::new();
+        let _ = requester.transmit(3, NOW, &mut queue, &mut desk);
+        reths(&desk).into_iter().map(|(at, len)| (at / 256, len / 256)).collect::<Vec<_>>()
+    };
+    let missing = |from, to, executed| Missing { from, to, executed, late_ns: 1 };
+    assert_eq!(asked(&|requester, queue| requester.probe(3, None, NOW, queue)), [(3, 1), (4, 4)]);
+    assert_eq!(
+        asked(&|requester, queue| requester.probe(3, Some(6), NOW, queue)),
+        [(3, 1), (4, 2)]
+    );
+    for (to, executed, expected) in
+        [(6, false, [(3, 1), (4, 4)]), (8, false, [(3, 1), (4, 4)]), (6, true, [(3, 1), (4, 2)])]
+    {
+        let fill = |requester: &mut Requester, queue: &SendQueue| {
+            assert!(requester.fill(missing(3, to, executed), NOW, queue));
+        };
+        assert_eq!(asked(&fill), expected, "to {to}, executed: {executed}");
+    }
+}

@@ -372,8 +372,8 @@ impl Process {
             keeps_early: false,
         };
         let memory = medium.is_memory();
-        let trains = random.borrow_mut().below(2) == 0;
-        let packets = Capabilities { trains, ..Capabilities::PACKETS };
+        let [trains, keeps_early] = [(); 2].map(|()| random.borrow_mut().below(2) == 0);
+        let packets = Capabilities { trains, keeps_early, ..Capabilities::PACKETS };
         qp.set_link(if memory { link } else { packets });
         let mut pacing = Pacing::default();
         pacing.set_patience(if memory { Patience::Records } else { Patience::Packets });
