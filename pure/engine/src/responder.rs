@@ -437,9 +437,7 @@ impl Responder {
             self.early.ask();
         }
         match (bth.opcode.operation(), packet.headers.extension) {
-            (Operation::ReadRequest, Extension::Reth(reth)) => {
-                self.repeat_read(bth.psn, reth, host)
-            }
+            (Operation::ReadRequest, Extension::Reth(reth)) => self.repeat_read(bth, reth, host),
             (Operation::CompareSwap | Operation::FetchAdd, _) => {
                 self.replies.repeat_atomic(bth.psn)
             }
@@ -466,14 +464,17 @@ impl Responder {
     }
 
     /// Reads again from memory. A request that could not have been served before is ignored.
-    fn repeat_read(&mut self, psn: Psn, reth: Reth, host: &impl Host) {
+    fn repeat_read(&mut self, bth: &Bth, reth: Reth, host: &impl Host) {
+        let psn = bth.psn;
         let packets = self.path.mtu.packets(reth.len);
         let before = i64::from(self.expected.since(psn));
         let served = reth.len <= Request::LEN_MAX && i64::from(packets) <= before;
         let allowed = self.access().contains(Access::REMOTE_READ)
             && check_remote(range_of(reth), Access::REMOTE_READ, host).is_ok();
-        if served && allowed {
-            self.replies.repeat_read(psn, range_of(reth), self.msn);
+        match (served && allowed, bth.keeps_early && self.path.keeps_early) {
+            (true, true) => self.replies.fill_read(psn, range_of(reth), self.msn),
+            (true, false) => self.replies.repeat_read(psn, range_of(reth), self.msn),
+            (false, _) => {}
         }
     }
 

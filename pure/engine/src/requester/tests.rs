@@ -301,7 +301,7 @@ fn a_local_request_that_ends_under_the_cursor_does_not_hold_the_rest() {
 
 /// The path of [`PATH`], over a link that takes trains.
 fn over_trains(reads_max: u8) -> Requester {
-    let path = Path { link: Capabilities { keeps_early: true, ..Capabilities::TRAINS }, ..PATH };
+    let path = Path { link: Capabilities::TRAINS, ..PATH };
     Requester::new(path, &RtsAttributes { max_rd_atomic: reads_max, ..rts() })
 }
 

@@ -111,6 +111,21 @@ impl Replies {
         self.repeat(Reply { psn, msn, again: true, body });
     }
 
+    /// Owes the bytes of `range` once more, before all that was not asked for again: to a peer that keeps the data
+    /// behind them, and waits for nothing else. If they are still owed, that is enough; what is owed besides, stays.
+    pub(super) fn fill_read(&mut self, psn: Psn, range: Range, msn: Msn) {
+        let reply = Reply { psn, msn, again: true, body: Body::Read { range, first: true } };
+        let path = self.path;
+        if self.owed.iter().any(|other| other.covers(&reply, &path)) {
+            return;
+        }
+        self.owed.retain(|other| !reply.covers(other, &path));
+        if self.count(true) < self.each_max {
+            let at = self.owed.iter().take_while(|other| other.again).count();
+            self.owed.insert(at, reply);
+        }
+    }
+
     /// Owes the answer to an atomic once more, if it is remembered.
     pub(super) fn repeat_atomic(&mut self, psn: Psn) {
         let saved = self.atomics.iter().find(|saved| saved.psn == psn);
@@ -159,6 +174,13 @@ impl Reply {
         -i64::from(other.packets(path)) < ahead && ahead < i64::from(self.packets(path))
     }
 
+    /// All that is still to be emitted of the other is still to be emitted of this one.
+    fn covers(&self, other: &Self, path: &Path) -> bool {
+        let ahead = i64::from(other.psn.since(self.psn));
+        let end = ahead + i64::from(other.packets(path));
+        ahead >= 0 && end <= i64::from(self.packets(path))
+    }
+
     /// Emits the next packet; true if it was the last. Fails with the packet that had no data.
     fn emit_next(&mut self, path: &Path, host: &mut impl Host) -> Result<bool, Psn> {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
@@ -205,6 +227,7 @@ const fn read_headers(first: bool, last: bool, aeth: Aeth) -> (Operation, Extens
 mod tests {
     use super::*;
     use crate::testing::{Desk, FIRST, PATH, RKEY, VA};
+    use alloc::vec::Vec;
 
     /// Goal: nothing that a peer repeats makes the queues grow.
     #[test]
@@ -242,5 +265,28 @@ mod tests {
             assert_eq!(four.overlaps(&reply(at, len), &PATH), shares, "{at}");
             assert_eq!(reply(at, len).overlaps(&four, &PATH), shares, "{at}");
         }
+    }
+
+    /// Goal: what a peer misses that keeps the rest goes before everything else, and cancels nothing of that.
+    /// Method: of two READs of four packets, two packets are out, and the first was lost.
+    #[test]
+    fn a_filler_goes_first_and_leaves_what_is_owed() {
+        let mut desk = Desk { room: 2, ..Desk::new() };
+        let mut replies = Replies::new(PATH, 3);
+        let (msn, range) = (Msn::new(0), |at: u64, packets: u32| Range {
+            rkey: RKEY,
+            va: VA + 256 * at,
+            len: 256 * packets,
+        });
+        replies.push_read(FIRST, range(0, 4), msn);
+        replies.push_read(FIRST.plus(4), range(4, 4), msn);
+        assert_eq!(replies.transmit(&mut desk), Ok(()));
+        replies.fill_read(FIRST, range(0, 1), msn);
+        replies.fill_read(FIRST.plus(5), range(5, 2), msn); // Still owed.
+        replies.fill_read(FIRST.plus(1), range(1, 2), msn); // The half of it is.
+        desk.room = usize::MAX;
+        assert_eq!(replies.transmit(&mut desk), Ok(()));
+        let numbers: Vec<i32> = desk.operations().into_iter().map(|(_, at)| at).collect();
+        assert_eq!(numbers, [0, 1, 0, 1, 2, 2, 3, 4, 5, 6, 7]);
     }
 }
