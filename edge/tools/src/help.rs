@@ -8,12 +8,12 @@ pub(crate) struct Variable {
     pub(crate) name: &'static str,
     pub(crate) values: &'static str,
     pub(crate) effect: &'static str,
-    pub(crate) whose: Whose,
+    pub(crate) readers: Readers,
 }
 
 /// Which programs look at a variable.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Whose {
+pub(crate) enum Readers {
     /// Every program on the library, the command included.
     All,
     /// The command.
@@ -24,7 +24,7 @@ pub(crate) enum Whose {
     Sockets,
 }
 
-impl Whose {
+impl Readers {
     const fn title(self) -> &'static str {
         match self {
             Self::All => "Every program that uses the library, the command included",
@@ -38,69 +38,69 @@ impl Whose {
 /// All of them.
 pub(crate) const VARIABLES: [Variable; 13] = [
     variable(
-        Whose::All,
+        Readers::All,
         "ADVERB_PATH",
         "auto, udp, shm, ring",
         "the way to peers of this host; auto: the best; shm: shared memory or none; ring: its rings alone",
     ),
     variable(
-        Whose::All,
+        Readers::All,
         "ADVERB_LOG",
         "error to trace, or target=level",
         "the log, on standard error",
     ),
     variable(
-        Whose::All,
+        Readers::All,
         "ADVERB_PCAP",
         "FILE",
         "packets of a process for Wireshark; to FILE.PID while another process writes to FILE",
     ),
     variable(
-        Whose::All,
+        Readers::All,
         "ADVERB_IBVERBS",
         "FILE, off",
         "the library to use for hardware instead of the system's libibverbs; off: none",
     ),
     variable(
-        Whose::Command,
+        Readers::Command,
         "ADVERB_NODES",
         "HOST,HOST or a name with {}",
         "the nodes of `adverb mesh`, as --nodes",
     ),
-    variable(Whose::Command, "ADVERB_SIZE", "N", "how many nodes a mesh has, as --ranks"),
+    variable(Readers::Command, "ADVERB_SIZE", "N", "how many nodes a mesh has, as --ranks"),
     variable(
-        Whose::Command,
+        Readers::Command,
         "ADVERB_IBVERBS_LIBRARY",
         "FILE",
         "libadverb_ibverbs.so for `run` and `env`, as --library",
     ),
     variable(
-        Whose::Command,
+        Readers::Command,
         "ADVERB_SOCKETS_LIBRARY",
         "FILE",
         "libadverb_sockets.so for `sockets`, as --library",
     ),
-    variable(Whose::Command, "NO_COLOR", "anything", "no colours on terminals"),
+    variable(Readers::Command, "NO_COLOR", "anything", "no colours on terminals"),
     variable(
-        Whose::Ibverbs,
+        Readers::Ibverbs,
         "ADVERB_DEVICES",
         "names, soft, hw",
         "the devices that the program sees, in this order, as --devices",
     ),
     variable(
-        Whose::Ibverbs,
+        Readers::Ibverbs,
         "ADVERB_EXPLAIN",
         "1",
         "why a call is refused, on standard error, as --explain",
     ),
     variable(
-        Whose::Sockets,
+        Readers::Sockets,
         "ADVERB_SOCKETS_CONFIG",
         "FILE",
         "settings; `adverb sockets parameters` lists them, and each as a variable",
     ),
     variable(
-        Whose::Sockets,
+        Readers::Sockets,
         "ADVERB_SOCKETS_SHM_DIR",
         "DIRECTORY",
         "where programs meet, instead of /dev/shm",
@@ -108,12 +108,12 @@ pub(crate) const VARIABLES: [Variable; 13] = [
 ];
 
 const fn variable(
-    whose: Whose,
+    readers: Readers,
     name: &'static str,
     values: &'static str,
     effect: &'static str,
 ) -> Variable {
-    Variable { name, values, effect, whose }
+    Variable { name, values, effect, readers }
 }
 
 /// Examples of every command, by the words that it is called with.
@@ -190,21 +190,21 @@ fn with_examples(command: clap::Command, words: &str) -> clap::Command {
 /// The variables, as the end of the help.
 fn environment() -> String {
     let mut text = String::new();
-    for whose in [Whose::All, Whose::Command, Whose::Ibverbs, Whose::Sockets] {
+    for readers in [Readers::All, Readers::Command, Readers::Ibverbs, Readers::Sockets] {
         text.push_str(&format!(
             "{}Environment: {}\n",
             if text.is_empty() { "" } else { "\n" },
-            whose.title()
+            readers.title()
         ));
-        for Variable { name, values, effect, .. } in of(whose) {
+        for Variable { name, values, effect, .. } in of(readers) {
             text.push_str(&format!("  {name}: {values}\n      {effect}\n"));
         }
     }
     text.trim_end().to_owned()
 }
 
-fn of(whose: Whose) -> impl Iterator<Item = &'static Variable> {
-    VARIABLES.iter().filter(move |variable| variable.whose == whose)
+fn of(readers: Readers) -> impl Iterator<Item = &'static Variable> {
+    VARIABLES.iter().filter(move |variable| variable.readers == readers)
 }
 
 #[cfg(test)]
@@ -214,12 +214,12 @@ mod tests {
     /// The page of the environment, as it has to be.
     fn page() -> String {
         let mut text = "# Environment\n\nThe variables that Adverb looks at; `adverb --help` has the same. Empty is as good as unset.\n".to_owned();
-        for whose in [Whose::All, Whose::Command, Whose::Ibverbs, Whose::Sockets] {
+        for readers in [Readers::All, Readers::Command, Readers::Ibverbs, Readers::Sockets] {
             text.push_str(&format!(
                 "\n## {}\n\n| variable | values | effect |\n|---|---|---|\n",
-                whose.title()
+                readers.title()
             ));
-            for Variable { name, values, effect, .. } in of(whose) {
+            for Variable { name, values, effect, .. } in of(readers) {
                 text.push_str(&format!("| `{name}` | {values} | {effect} |\n"));
             }
         }

@@ -21,6 +21,7 @@ use crate::bench::rdma::DeviceChoice;
 use crate::child::stop_with_parent;
 use crate::failure::{Doing, Failure};
 use crate::output::Output;
+use crate::progress::NOW_AND_THEN;
 
 mod board;
 mod local;
@@ -181,7 +182,5 @@ impl Screen {
     }
 }
 
-/// Between lines where no terminal is.
-const NOW_AND_THEN: Duration = Duration::from_secs(10);
 /// Each channel keeps some hundred blocks.
 const BLOCK_BYTES_MAX: usize = 256 << 10;

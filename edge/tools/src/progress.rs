@@ -89,7 +89,7 @@ fn write(text: &str) {
 }
 
 /// Between lines where no terminal is: a log should not be full of them.
-const NOW_AND_THEN: Duration = Duration::from_secs(10);
+pub(crate) const NOW_AND_THEN: Duration = Duration::from_secs(10);
 /// Between what is said of short steps.
 const OFTEN: Duration = Duration::from_millis(250);
 

@@ -6,7 +6,7 @@ use crate::handle::{Handle, Seat};
 use crate::kind::{EventKind, Param};
 use crate::news::group_ah;
 use crate::parameters::{DatagramParameters, Parameters, Private, Space, Transport};
-use crate::ports::{Place, Ports, Scoped};
+use crate::ports::{self, Place, Scoped};
 use crate::service::Core;
 use crate::state::{Member, Said, Stage, State, gid_of};
 use crate::waiting::{Entry, Waiting};
@@ -142,7 +142,7 @@ impl Core {
         }
         let source = match said.filter(|said| !said.ip().is_unspecified()) {
             Some(said) => said,
-            None => Ports::source(peer).map_err(Error::system("find a route to the peer"))?,
+            None => ports::source(peer).map_err(Error::system("find a route to the peer"))?,
         };
         let place = self.place(source)?;
         let asked = said.map_or(0, |said| said.port());

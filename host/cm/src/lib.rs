@@ -65,6 +65,7 @@ pub use self::kind::{EventKind, Param};
 pub use self::parameters::{
     BoundDevice, DatagramParameters, Parameters, PathInfo, Private, Space, Transport,
 };
+pub use self::ports::source;
 pub use self::queue::EventQueue;
 pub use self::service::counters;
 pub use adverb_cm::Counters;

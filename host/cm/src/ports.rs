@@ -80,19 +80,23 @@ impl Ports {
         self.open.push(Arc::clone(&port));
         Ok(port)
     }
+}
 
-    /// The address that packets to `peer` leave from, if nothing is said: that of the route.
-    pub(crate) fn source(peer: SocketAddr) -> io::Result<SocketAddr> {
-        let any: IpAddr = match peer {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
-        socket.connect(SocketAddr::new(peer.ip(), ROUTE_PORT).with_scope_of(peer))?;
-        let mut source = socket.local_addr()?;
-        source.set_port(0);
-        Ok(source)
-    }
+/// The address that packets to `peer` leave from, by the routes of this host; its port is 0.
+///
+/// # Errors
+///
+/// No route; no descriptors left.
+pub fn source(peer: SocketAddr) -> io::Result<SocketAddr> {
+    let any: IpAddr = match peer {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.connect(SocketAddr::new(peer.ip(), ROUTE_PORT).with_scope_of(peer))?;
+    let mut source = socket.local_addr()?;
+    source.set_port(0);
+    Ok(source)
 }
 
 /// Addresses, and the scope that those of a link have.

@@ -1,4 +1,4 @@
-//! The ways that packets of a queue pair can go: a name, for whoever has to tell of one.
+//! The ways that packets of a queue pair can go, and their names.
 
 use std::fmt;
 

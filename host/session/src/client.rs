@@ -10,6 +10,7 @@ use crate::frame::{Features, Frame, NONCE_BYTES, PROOF_BYTES, Reason, Refusal};
 use crate::link::PeerInfo;
 use crate::pipe::{CmWay, Pipe};
 use crate::set_up::{self, Failure, Unlinked};
+use adverb_verbs::cm;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -133,7 +134,8 @@ impl ClientSession {
     fn ask(&self, to: SocketAddr, deadline: Deadline) -> Result<(Pipe, SocketAddr), ConnectError> {
         let unreachable = |error| ConnectError::Unreachable { to, waited: deadline.allowed, error };
         let named = self.adapters.only().ok().map(|adapter| adapter.place(to).ip());
-        let source = named.map(|ip| SocketAddr::new(ip, 0));
+        let source = named.map_or_else(|| cm::source(to), |ip| Ok(SocketAddr::new(ip, 0)));
+        let source = source.map_err(unreachable)?;
         let class = self.adapters.config().adapter.traffic_class;
         let way = CmWay::find(to, source, class).map_err(unreachable)?;
         let local = way.local();

@@ -59,6 +59,7 @@ pub use crate::futures::AsyncEventQueue;
 pub use adverb_rdmacm::{
     BoundDevice, Counters, DatagramParameters, Error, Event, EventKind, EventQueue, Id, Membership,
     Param, Parameters, PathInfo, Private, QpAttributes, Space, Transport as IdTransport, counters,
+    source,
 };
 
 /// Why two queue pairs have not met.

@@ -311,10 +311,18 @@ fn get(row: &Row, name: &str) -> u64 {
 
 /// The files of programs that run, those asked for.
 fn sources(args: &StatArgs) -> Vec<Source> {
+    let mut found = sources_in(args.directory.as_deref(), !args.forbid_clean);
+    found.retain(|source| args.pid.is_none_or(|pid| pid == source.pid));
+    found.retain(|source| args.name.as_ref().is_none_or(|name| source.command.contains(name)));
+    found
+}
+
+/// The files of all programs that run, by their numbers; those of others are removed if `cleans`.
+fn sources_in(directory: Option<&Path>, cleans: bool) -> Vec<Source> {
     let user = fs::metadata("/proc/self").map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));
     let meeting = format!("/dev/shm/adverb-sockets-{}", user.unwrap_or(0));
     let named = std::env::var_os("ADVERB_SOCKETS_SHM_DIR").filter(|named| !named.is_empty());
-    let directory = args.directory.clone().or_else(|| named.map(PathBuf::from));
+    let directory = directory.map(PathBuf::from).or_else(|| named.map(PathBuf::from));
     let directory = directory.unwrap_or_else(|| PathBuf::from(meeting));
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut found: Vec<Source> = entries
@@ -323,7 +331,7 @@ fn sources(args: &StatArgs) -> Vec<Source> {
             let name = name.to_str()?;
             let pid = name.strip_prefix("stat.").or(name.strip_prefix("adverb-sockets."))?;
             if !Path::new("/proc").join(pid).exists() {
-                if !args.forbid_clean {
+                if cleans {
                     let _ = fs::remove_file(entry.path());
                 }
                 return None;
@@ -332,8 +340,6 @@ fn sources(args: &StatArgs) -> Vec<Source> {
             let pid = pid.parse().ok()?;
             Source::open(&entry.path()).map(|source| Source { pid, ..source })
         })
-        .filter(|source| args.pid.is_none_or(|pid| pid == source.pid))
-        .filter(|source| args.name.as_ref().is_none_or(|name| source.command.contains(name)))
         .collect();
     found.sort_by_key(|source| source.pid);
     found
@@ -341,8 +347,7 @@ fn sources(args: &StatArgs) -> Vec<Source> {
 
 /// What accelerated programs do, for `adverb top`.
 pub(crate) fn groups() -> Vec<Group> {
-    let all = StatArgs::try_parse_from(["stat"]).map(|args| sources(&args)).unwrap_or_default();
-    all.iter().map(group).collect()
+    sources_in(None, false).iter().map(group).collect()
 }
 
 fn group(source: &Source) -> Group {

@@ -134,15 +134,17 @@ impl CmGuest {
 }
 
 impl CmWay {
-    /// Finds the way to a peer, from `source` if it is given.
+    /// Finds the way to a peer, from `source`.
     ///
     /// # Errors
     ///
     /// There is none.
-    pub(crate) fn find(to: SocketAddr, source: Option<SocketAddr>, class: u8) -> io::Result<Self> {
+    pub(crate) fn find(to: SocketAddr, source: SocketAddr, class: u8) -> io::Result<Self> {
         let events = EventQueue::new()?;
         let id = new_id(&events, class)?;
-        id.resolve_addr(source, to).map_err(command)?;
+        // This says why the address cannot be had, where resolving has a number for it.
+        id.bind(source).map_err(command)?;
+        id.resolve_addr(None, to).map_err(command)?;
         if let Some(event) = events.try_next()
             && event.kind == EventKind::AddrError
         {
