@@ -145,14 +145,20 @@ impl Replies {
     }
 
     /// Emits what is owed, as far as the host has room. Fails with the packet whose bytes cannot
-    /// be had any more.
+    /// be had any more, unless the peer had asked before: a first answer may have reached it since, and
+    /// its owner may have given the region back.
     pub(super) fn transmit(&mut self, host: &mut impl Host) -> Result<(), Psn> {
         while host.room() {
             let Some(reply) = self.owed.front_mut() else {
                 break;
             };
-            if reply.emit_next(&self.path, host)? {
-                self.owed.pop_front();
+            let emitted = reply.emit_next(&self.path, host);
+            match emitted {
+                Ok(false) => {}
+                Err(psn) if !reply.again => return Err(psn),
+                Ok(true) | Err(_) => {
+                    self.owed.pop_front();
+                }
             }
         }
         Ok(())

@@ -175,6 +175,24 @@ fn a_repeated_read_replaces_what_is_still_owed_of_it() {
     assert_eq!(numbers, [0, 1, 2, 3, 4]);
 }
 
+/// Goal: a READ that was answered before ends no connection when it comes again and its region is gone since.
+/// Method: two packets of the repeated answer leave, then the region goes; another SEND is served.
+#[test]
+fn a_repeated_read_of_a_region_that_is_gone_is_dropped() {
+    let mut desk = Desk { receives: [Receive { token: 0, len: 100 }].into(), ..Desk::new() };
+    let mut responder = responder();
+    serve_all(&mut responder, &[read_request(0, 1000)], &mut desk);
+    assert_eq!(pay(&mut responder, &mut desk).len(), 2, "an AETH in the first and in the last");
+    serve_all(&mut responder, &[read_request(0, 1000)], &mut desk);
+    desk.room = 2;
+    assert_eq!(responder.transmit_data(&mut QpCounters::default(), &mut desk), Served::Fine);
+    assert_eq!(desk.operations().len(), 2);
+    (desk.room, desk.region) = (usize::MAX, false);
+    assert_eq!(pay(&mut responder, &mut desk), []);
+    serve_all(&mut responder, &[asking(send_only(4))], &mut desk);
+    assert_eq!(pay(&mut responder, &mut desk), [(4, Syndrome::ACK, 2)]);
+}
+
 #[test]
 fn a_repeated_atomic_is_answered_from_memory_while_it_may_be_asked_for() {
     let mut desk = Desk::new();
