@@ -91,15 +91,18 @@ impl Place {
     /// Another user holds the name, or a newcomer is stopped.
     pub(crate) fn found(self) -> io::Result<Founding> {
         let (name, until) = (self.founding_name(), Instant::now() + FOUNDING_TIME);
+        let mut seen = None;
         loop {
             match Listener::bind(name.as_bytes()) {
                 Ok(name) => return Ok(Founding { name }),
                 Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(error),
                 Err(_) => {}
             }
+            // It refuses connections before it listens, and once too many have come.
             let holder = Stream::connect(name.as_bytes()).and_then(|stream| stream.peer());
-            match holder {
-                Ok(holder) if holder.uid != self.user => {
+            seen = holder.ok().or(seen);
+            match seen {
+                Some(holder) if holder.uid != self.user => {
                     let message = format!(
                         "user {} holds the name {name} in this network namespace, and keeps others from it",
                         holder.uid
@@ -107,14 +110,14 @@ impl Place {
                     return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
                 }
                 _ if Instant::now() < until => std::thread::sleep(PAUSE),
-                Ok(holder) => {
+                holder => {
+                    let holder = holder.map_or_else(|| "unknown".to_owned(), |one| who(one.pid));
                     let message = format!(
-                        "{} has been opening a device for {FOUNDING_TIME:?}: it is stopped perhaps",
-                        who(holder.pid)
+                        "the name {name}, which a process holds while it opens a device, was taken for \
+                         {FOUNDING_TIME:?}, last by: {holder}. It is stopped perhaps"
                     );
                     return Err(io::Error::new(io::ErrorKind::TimedOut, message));
                 }
-                Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
     }

@@ -8,7 +8,6 @@ use crate::path::{Path, between_processes};
 use crate::talker::{Talker, signal};
 use adverb_sys::lock::FileLock;
 use adverb_sys::process;
-use adverb_sys::unix::Stream;
 use adverb_verbs::{Access, Context, Memory, Mr, QpState, WcStatus, Work};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -162,12 +161,15 @@ fn who_is_stopped_while_it_comes_keeps_nobody_out(path: Path) {
     }
 }
 
+/// No newcomer looks for the registry, or has its lock.
 fn is_registry_free() -> bool {
     let file = registry_of(std::process::id()).expect("we have a place in it");
     let user = file.metadata().expect("it is open").uid();
-    let founding = format!("adverb-registry-{user}-founding");
-    if Stream::connect(founding.as_bytes()).is_ok() {
-        return false; // It looks for the registry.
+    let founding = format!("@adverb-registry-{user}-founding");
+    // Not by connecting: that is refused as long as the newcomer has the name and does not listen yet.
+    let sockets = std::fs::read_to_string("/proc/net/unix").expect("proc");
+    if sockets.lines().any(|line| line.ends_with(&founding)) {
+        return false;
     }
     let lock = FileLock::try_lock(file);
     lock.expect("it can be locked").is_some()
