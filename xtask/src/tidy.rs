@@ -4,13 +4,14 @@
 //! stand out; a person looks at them and decides. Neither knows what the code does.
 
 mod facts;
+mod links;
 mod oddities;
 mod rooms;
 mod storeys;
 
 use std::path::Path;
 
-use crate::{Failure, source};
+use crate::{Failure, figures, source};
 
 /// Checks all facts and prints the oddities.
 pub(crate) fn tidy(root: &Path) -> Result<(), Failure> {
@@ -18,6 +19,8 @@ pub(crate) fn tidy(root: &Path) -> Result<(), Failure> {
     let mut broken: Vec<String> = sources.iter().flat_map(facts::broken).collect();
     broken.extend(storeys::broken(root)?);
     broken.extend(rooms::broken(&sources));
+    broken.extend(links::broken(root, &sources));
+    broken.extend(figures::stale(root)?);
 
     println!("{}", oddities::report(&sources));
     println!("{}", rooms::drawing(&sources));
