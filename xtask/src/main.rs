@@ -6,6 +6,7 @@
 mod api;
 mod coverage;
 mod dist;
+mod figures;
 mod gate;
 mod lab;
 mod memcheck;
@@ -58,6 +59,8 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ["dist"] => dist::dist(&root, "release"),
         ["dist", "--profile", profile] => dist::dist(&root, profile),
         ["dist", "--check"] => dist::check(&root),
+        ["figures"] => figures::figures(&root, None),
+        ["figures", file] => figures::figures(&root, Some(file)),
         ["lab"] => lab::lab(&root, "", 1),
         ["lab", only] => lab::lab(&root, only, 1),
         ["lab", only, times] => lab::lab(&root, only, number(times)?),
@@ -112,6 +115,8 @@ usage: cargo xtask COMMAND
   dist [--profile NAME | --check]
                          a Debian package and an archive in target/dist; --check installs, uses and removes the package
                          in a fresh root (root, debootstrap)
+  figures [FILE]         the measured figures of README and book, from docs/book/figures.json, or from the JSON of a run
+                         (`adverb bench -s 64,4K,64K,1M -o FILE`), which takes its place
   lab [NAME [TIMES]]     the software device against a Linux kernel's RoCE driver in a virtual machine (root):
                          all conversations, or those whose name has NAME in it, that many times each
   net [NAME]             `adverb bench` between two namespaces, over links that lose, delay and reorder packets (root):
