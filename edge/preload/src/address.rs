@@ -5,9 +5,10 @@
 //! `sockaddr_storage` is large and aligned enough for every address structure; which one it holds
 //! is in its family, and all of their fields are integers.
 
+use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::copy;
+use crate::{copy, raw};
 
 /// Reads an IPv4 or IPv6 address; `None` if it is of another family. An IPv4 address in IPv6
 /// clothing is read as what it is.
@@ -30,11 +31,13 @@ pub(crate) fn read(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
+/// The address of one end of a socket: its own, or its peer's.
+pub(crate) fn name(fd: c_int, of_peer: bool) -> Option<SocketAddr> {
+    read(&raw::name(fd, of_peer)?)
+}
+
 /// Writes an address as a socket of that domain has it, and returns its length.
-pub(crate) fn write(
-    addr: SocketAddr,
-    domain: std::ffi::c_int,
-) -> (libc::sockaddr_storage, libc::socklen_t) {
+pub(crate) fn write(addr: SocketAddr, domain: c_int) -> (libc::sockaddr_storage, libc::socklen_t) {
     // SAFETY: all zeros is a legal value of this structure of integers.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let at = &raw mut storage;
@@ -68,6 +71,16 @@ pub(crate) fn write(
         }
     };
     (storage, len.try_into().unwrap_or(0))
+}
+
+/// An address as IPv6 has it, in two words.
+pub(crate) fn ip_words(ip: IpAddr) -> [u64; 2] {
+    let octets = match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = octets;
+    [u64::from_be_bytes([a, b, c, d, e, f, g, h]), u64::from_be_bytes([i, j, k, l, m, n, o, p])]
 }
 
 /// The address of a UNIX socket of ours that has a name of its network namespace, and no file.

@@ -21,6 +21,7 @@ mod post;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+use crate::address;
 use crate::config;
 use crate::extra::stamps;
 use crate::multiplex;
@@ -87,7 +88,7 @@ pub(crate) fn give_up(slot: &Slot, fd: c_int) {
 
 /// After a `bind`: the kernel may bring to this socket what it brought to another one.
 pub(crate) fn bound(slot: &Slot, fd: c_int) {
-    let Some(own) = raw::name(fd, false) else { return };
+    let Some(own) = address::name(fd, false) else { return };
     slot.port.store(own.port().into(), Ordering::Relaxed);
     if let Some(directory) = directory::of(fd)
         && directory.generation(own.port()) > 0
@@ -102,7 +103,7 @@ pub(crate) fn connected(slot: &Slot, fd: c_int) {
     if let Some(mailbox) = mapped(slot) {
         mailbox.turn();
         inbox::expect_groups(fd, mailbox);
-        if raw::name(fd, false).is_none_or(|own| own.port() != mailbox.port()) {
+        if address::name(fd, false).is_none_or(|own| own.port() != mailbox.port()) {
             // Disconnected, and without the port that it had.
             keep_to_kernel(slot, fd);
         }
@@ -125,7 +126,7 @@ pub(crate) fn closing(slot: &Slot) {
 pub(crate) fn adopted(slot: &Slot, fd: c_int) {
     slot.multicast_by.store(BY_UNKNOWN, Ordering::Relaxed);
     post::inherit(slot, fd);
-    if let Some(own) = raw::name(fd, false) {
+    if let Some(own) = address::name(fd, false) {
         slot.port.store(own.port().into(), Ordering::Relaxed);
     }
 }

@@ -24,9 +24,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use crate::address::ip_words;
 use crate::lock::Lock;
 use crate::meeting::{self, Reach};
-use crate::ring::ip_words;
 use crate::{address, alive, config, locals, raw};
 
 /// One port on which a process listens.
@@ -278,7 +278,7 @@ fn open() -> Option<(c_int, u16)> {
         }
         let (at, len) = address::write(SocketAddr::new(any, 0), domain);
         if raw::bind(fd, &at, len).is_ok()
-            && let Some(at) = raw::name(fd, false)
+            && let Some(at) = address::name(fd, false)
         {
             return Some((fd, at.port()));
         }

@@ -24,7 +24,7 @@ use crate::raw::Errno;
 use crate::ring::{ACCEPTED, End, Leaver, OFFERED, Segment, WITHDRAWN};
 use crate::shelter::Mapping;
 use crate::slot::{Carrier, Slot, Why};
-use crate::{alive, config, doors, habit, log, raw, sockets};
+use crate::{address, alive, config, doors, habit, log, raw, sockets};
 
 /// The directory, unless somebody has named another.
 pub(crate) fn default_place() -> String {
@@ -217,7 +217,7 @@ fn file(name: [u64; 2]) -> Option<CString> {
 
 /// The addresses of a connection, its own first.
 fn ends(fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
-    Some((raw::name(fd, false)?, raw::name(fd, true)?))
+    Some((address::name(fd, false)?, address::name(fd, true)?))
 }
 
 /// Whether both ends of a connection with these addresses are in one namespace: if not, what says so is
@@ -231,7 +231,7 @@ pub(crate) fn offer(slot: &Slot, fd: c_int, theirs: SocketAddr) {
     if place().is_none() {
         return slot.leave_to_kernel(Why::NoPlace);
     }
-    let ours = || raw::name(fd, false);
+    let ours = || address::name(fd, false);
     let is_near = theirs.ip().is_loopback() || ours().is_some_and(|ours| is_near(ours, theirs));
     if is_near && !listens(theirs.port()) {
         return slot.leave_to_kernel(Why::PeerSilent);

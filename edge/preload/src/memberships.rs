@@ -12,7 +12,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::ring::ip_words;
+use crate::address::ip_words;
 use crate::slot::{self, Slot};
 
 /// Memberships of all sockets that are shown.

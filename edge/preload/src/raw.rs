@@ -366,8 +366,8 @@ pub(crate) fn read_option<T>(
     unsafe { syscall(libc::SYS_getsockopt, args) }.map(|_| ())
 }
 
-/// The address of one end of a socket: its own, or its peer's.
-pub(crate) fn name(fd: c_int, of_peer: bool) -> Option<std::net::SocketAddr> {
+/// The address of one end of a socket: its own, or its peer's, as the kernel writes it.
+pub(crate) fn name(fd: c_int, of_peer: bool) -> Option<libc::sockaddr_storage> {
     // SAFETY: all zeros is a legal value of this structure of integers.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -375,7 +375,7 @@ pub(crate) fn name(fd: c_int, of_peer: bool) -> Option<std::net::SocketAddr> {
     let args = [word(fd), &raw mut storage as usize, &raw mut len as usize, 0, 0, 0];
     // SAFETY: the kernel writes at most `len` bytes of the storage.
     unsafe { syscall(number, args) }.ok()?;
-    crate::address::read(&storage)
+    Some(storage)
 }
 
 /// The number of the calling thread.

@@ -39,7 +39,7 @@ use crate::raw::{self, Errno};
 use crate::ring::{ACCEPTED, Broken, End, Leaver, NEVER, Ring, Segment};
 use crate::slot::{Carrier, Slot, Why};
 use crate::stats::add;
-use crate::{log, stream, table};
+use crate::{address, log, stream, table};
 
 /// Gives a connection back to the kernel for good. `fd` stands for it in this process.
 pub(crate) fn leave(slot: &Slot, fd: c_int) {
@@ -555,7 +555,7 @@ fn connect_to_self(
         .and_then(|fd| c_int::try_from(fd).ok());
     // Somebody else may have been faster.
     match reader {
-        Some(reader) if raw::name(reader, true) == raw::name(writer, false) => {
+        Some(reader) if address::name(reader, true) == address::name(writer, false) => {
             Some((writer, reader))
         }
         Some(_) | None => {

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use crate::parts::Cursor;
 use crate::shelter::Mapping;
-use crate::{alive, meeting, raw};
+use crate::{address, alive, meeting, raw};
 
 /// What the header says first.
 pub(crate) const MAGIC: u64 = 0x0009_6264_615f_6b73;
@@ -294,16 +294,6 @@ fn load([a, b]: &[AtomicU64; 2]) -> [u64; 2] {
     [a.load(Ordering::Acquire), b.load(Ordering::Acquire)]
 }
 
-/// An address as IPv6 has it, in two words.
-pub(crate) fn ip_words(ip: IpAddr) -> [u64; 2] {
-    let octets = match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    };
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = octets;
-    [u64::from_be_bytes([a, b, c, d, e, f, g, h]), u64::from_be_bytes([i, j, k, l, m, n, o, p])]
-}
-
 impl Segment {
     /// Takes over a mapping of a file of [`Sizes::file`] bytes that somebody has just made, and puts memory
     /// aside for what every connection needs of it; `None` if there is not enough.
@@ -371,7 +361,7 @@ impl Segment {
     pub(crate) fn address(&self, secret: u64, client: SocketAddr, server: SocketAddr) {
         let Header { addresses, ports, .. } = self.header();
         for ((words, port), end) in addresses.iter().zip(ports).zip([client, server]) {
-            store(words, ip_words(end.ip()));
+            store(words, address::ip_words(end.ip()));
             port.store(end.port().into(), Ordering::Relaxed);
         }
         self.header().secret.store(secret, Ordering::Release);

@@ -16,7 +16,7 @@ use crate::lock::{Guarded, Lock};
 use crate::ring::End;
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::table::{self, Pin};
-use crate::{datagram, doors, log, meeting, raw, stats};
+use crate::{address, datagram, doors, log, meeting, raw, stats};
 
 /// Sockets of the calling thread: as everybody's, accelerated, or not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -127,7 +127,7 @@ fn options(fd: c_int) {
 
 /// Asks the rules about a socket, and remembers the answer.
 pub(crate) fn judge(slot: &Slot, fd: c_int, role: Role, peer: Option<SocketAddr>) {
-    let local = raw::name(fd, false).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let local = address::name(fd, false).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
     let remote = peer.map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
     let transport = config::get().allowed(&Socket { role, local, remote });
     allow(slot, transport);
@@ -197,7 +197,7 @@ pub(crate) fn connected(slot: &Slot, fd: c_int, errno: c_int) {
     match errno {
         0 => {
             slot.set_kind(Kind::Stream);
-            match raw::name(fd, true) {
+            match address::name(fd, true) {
                 Some(peer) if slot.carrier() == Carrier::Open => meeting::offer(slot, fd, peer),
                 None if slot.carrier() == Carrier::Open => {
                     slot.leave_to_kernel(Why::PeerElsewhere);
@@ -216,7 +216,7 @@ pub(crate) fn listening(slot: &Slot, fd: c_int) {
     slot.set_kind(Kind::Listener);
     judge(slot, fd, Role::TcpServer, None);
     if [BEST, SHARED].contains(&slot.allowed.load(Ordering::Relaxed))
-        && let Some(addr) = raw::name(fd, false)
+        && let Some(addr) = address::name(fd, false)
     {
         meeting::announce(addr.port());
         slot.port.store(addr.port().into(), Ordering::Relaxed);
@@ -312,7 +312,8 @@ pub(crate) fn keep_to_kernel(fd: c_int) {
 pub(crate) fn explain(slot: &Slot, fd: c_int, event: &str) {
     stats::heed();
     let text = || {
-        let name = |of_peer| raw::name(fd, of_peer).map_or("-".to_owned(), |addr| addr.to_string());
+        let name =
+            |of_peer| address::name(fd, of_peer).map_or("-".to_owned(), |addr| addr.to_string());
         format!("fd {fd} {event} {} <- {}: {}", name(false), name(true), slot.why().text())
     };
     if config::get().explain {

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use adverb_sockconf::{Level, Load};
 
+use crate::address;
 use crate::closing;
 use crate::config;
 use crate::doorbell;
@@ -121,7 +122,7 @@ fn arrive(slot: &Slot, fd: c_int) {
         retreat::follow(slot, fd);
     }
     if slot.kind() == Kind::Connecting
-        && let Some(peer) = raw::name(fd, true)
+        && let Some(peer) = address::name(fd, true)
     {
         slot.set_kind(Kind::Stream);
         if slot.carrier() == Carrier::Open {

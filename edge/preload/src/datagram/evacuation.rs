@@ -15,7 +15,7 @@ use crate::{address, meeting, raw, retreat};
 
 /// Sends everything in the mailbox of the socket `fd` to it through the kernel.
 pub(super) fn empty(mailbox: &Mailbox, fd: c_int) {
-    let Some(own) = raw::name(fd, false).filter(|_| mailbox.has_record()) else { return };
+    let Some(own) = address::name(fd, false).filter(|_| mailbox.has_record()) else { return };
     let was = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_RCVBUF);
     // There is to be room for both queues. What is there stays there when the limit is what it was.
     let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, c_int::MAX / 2);

@@ -500,7 +500,7 @@ fn show_groups(slot: &Slot, fd: c_int, mailbox: &Mailbox) {
 
 /// Says for every group to which somebody sends whether its datagrams are for this socket.
 pub(super) fn expect_groups(fd: c_int, mailbox: &Mailbox) {
-    let (own, peer) = (raw::name(fd, false), raw::name(fd, true));
+    let (own, peer) = (address::name(fd, false), address::name(fd, true));
     mailbox.expect(|from, group| {
         let is_bound = own.is_some_and(|own| own.ip().is_unspecified() || own.ip() == group);
         if !is_bound || peer.is_some_and(|peer| peer != from) {
@@ -594,7 +594,8 @@ fn meet(slot: &Pin, fd: c_int, arrival: &Arrival) {
 
 /// Whether an address is one of this host's.
 fn is_here(fd: c_int, from: SocketAddr) -> bool {
-    if from.ip().is_loopback() || raw::name(fd, false).is_some_and(|own| own.ip() == from.ip()) {
+    if from.ip().is_loopback() || address::name(fd, false).is_some_and(|own| own.ip() == from.ip())
+    {
         return true;
     }
     let domain = if from.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };

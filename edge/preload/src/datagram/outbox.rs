@@ -189,7 +189,7 @@ impl Route {
 
 /// The address that a socket's datagrams to `to` come from.
 pub(super) fn source_of(slot: &Slot, fd: c_int, to: SocketAddr) -> Option<SocketAddr> {
-    let own = raw::name(fd, false)?;
+    let own = address::name(fd, false)?;
     let port = u16::try_from(slot.port.load(Ordering::Relaxed)).ok()?;
     // Nothing comes from the address of a group, though sockets may be bound to one.
     if !own.ip().is_unspecified() && !own.ip().is_multicast() {
@@ -201,7 +201,7 @@ pub(super) fn source_of(slot: &Slot, fd: c_int, to: SocketAddr) -> Option<Socket
         group::send_by_same(slot, fd, probe, to.is_ipv4());
     }
     let (storage, len) = address::write(to, domain);
-    let source = raw::connect(probe, &storage, len).ok().and_then(|_| raw::name(probe, false));
+    let source = raw::connect(probe, &storage, len).ok().and_then(|_| address::name(probe, false));
     raw::close(probe);
     Some(SocketAddr::new(source?.ip(), port))
 }
@@ -248,7 +248,7 @@ impl Outbox {
     fn peer(&mut self, slot: &Slot, fd: c_int) -> Option<SocketAddr> {
         let turn = slot.turns.load(Ordering::Acquire);
         if turn != self.peer_turn {
-            self.peer = raw::name(fd, true);
+            self.peer = address::name(fd, true);
             self.peer_turn = turn;
             self.groups.clear();
         }
@@ -506,7 +506,7 @@ fn through_kernel(slot: &Slot, kernel: impl FnOnce() -> Answer) -> Answer {
 /// The socket has got a port: receivers may look for it there.
 #[cold]
 fn announce(slot: &Slot, fd: c_int, directory: &Directory) {
-    if let Some(own) = raw::name(fd, false).filter(|own| own.port() != 0) {
+    if let Some(own) = address::name(fd, false).filter(|own| own.port() != 0) {
         slot.port.store(own.port().into(), Ordering::Relaxed);
         directory.announce(own.port());
     }

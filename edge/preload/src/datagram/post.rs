@@ -20,7 +20,7 @@ use super::outbox::Outbox;
 use crate::lock::Held;
 use crate::slot::{Slot, Why};
 use crate::stats::add;
-use crate::{config, epoll, log, raw};
+use crate::{address, config, epoll, log, raw};
 
 /// The mailbox of a socket.
 #[derive(Debug)]
@@ -123,8 +123,8 @@ impl Drop for Post {
 /// Whether rules let a socket use shared memory that may have done nothing that they were asked
 /// about.
 fn is_allowed(slot: &Slot, fd: c_int) -> bool {
-    let local = raw::name(fd, false).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
-    let remote = raw::name(fd, true).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let local = address::name(fd, false).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let remote = address::name(fd, true).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
     let socket = Socket { role: Role::UdpSender, local, remote };
     match config::get().allowed(&socket) {
         Transport::Best | Transport::SharedMemory => crate::sockets::may_share(slot),
@@ -192,7 +192,7 @@ pub(super) fn set_up(slot: &Slot, fd: c_int) {
     if post.inbox().is_some() {
         return; // It was given up.
     }
-    let (Some(directory), Some(own)) = (post.directory, raw::name(fd, false)) else { return };
+    let (Some(directory), Some(own)) = (post.directory, address::name(fd, false)) else { return };
     let number = |name| raw::option::<c_int>(fd, libc::SOL_SOCKET, name).unwrap_or(0);
     let limit = u64::try_from(number(libc::SO_RCVBUF)).unwrap_or(0);
     // If this process is killed while it makes the mailbox, others know where it is.

@@ -23,7 +23,7 @@ use crate::extra::xtreme::{self, Completion};
 use crate::raw::{self, Answer, Errno};
 use crate::slot::Slot;
 use crate::sockets::{Wish, is_plain, wish};
-use crate::{config, copy, log, table};
+use crate::{address, config, copy, log, table};
 
 /// The option by which the table is asked for.
 pub(super) const GET_API: c_int = 2800;
@@ -236,7 +236,7 @@ extern "C" fn network_header(fd: c_int) -> c_int {
     if table::socket(fd).filter(|slot| !is_plain(slot)).is_none() {
         return fails(libc::EINVAL);
     }
-    fails(if raw::name(fd, true).is_some() { libc::EOPNOTSUPP } else { libc::ENOTCONN })
+    fails(if address::name(fd, true).is_some() { libc::EOPNOTSUPP } else { libc::ENOTCONN })
 }
 
 unsafe extern "C-unwind" fn add_conf_rule(line: *const c_char) -> c_int {

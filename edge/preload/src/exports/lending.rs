@@ -16,7 +16,7 @@ use crate::datagram::{self, Arrival, Request};
 use crate::extra::filters;
 use crate::extra::loans::{self, Lent, Loan, PIECES_MAX, STREAM_MAX};
 use crate::extra::returning::give_back;
-use crate::raw::{self, Errno};
+use crate::raw::Errno;
 use crate::slot::Kind;
 use crate::sockets::is_plain;
 use crate::stream::{self, Receive};
@@ -121,7 +121,7 @@ fn receive(slot: &Pin, fd: c_int, pieces: usize, flags: c_int) -> Received {
 /// What a connection's bytes come from.
 fn of_peer(fd: c_int) -> Arrival {
     let mut arrival = Arrival::empty();
-    if let Some(peer) = raw::name(fd, true) {
+    if let Some(peer) = address::name(fd, true) {
         let domain = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         (arrival.from, arrival.from_len) = address::write(peer, domain);
     }

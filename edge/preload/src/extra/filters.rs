@@ -202,7 +202,7 @@ fn show(slot: &Pin, fd: c_int, spare: &mut Spare) -> Shown {
         let how = Receive { peek: true, now: true, loan: Some(&loan), ..Receive::default() };
         match stream::try_receive(slot, fd, &mut Cursor::new(&[spare.part()]), how) {
             Step::Moved(0) | Step::Nothing => return Shown::Nothing,
-            Step::Moved(len) => (len, raw::name(fd, true)),
+            Step::Moved(len) => (len, address::name(fd, true)),
             Step::Ended => return Shown::End,
             Step::Failed(error) => return Shown::Failed(error),
         }
@@ -290,7 +290,7 @@ impl<'a> Looking<'a> {
                 address::write(addr, if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }).0
             })
         };
-        let (from, to) = (storage(packet.from), storage(raw::name(fd, false)));
+        let (from, to) = (storage(packet.from), storage(address::name(fd, false)));
         let (seconds, nanoseconds) = raw::real_time();
         let mut info = Info {
             struct_size: size_of::<Info>(),

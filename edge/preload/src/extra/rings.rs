@@ -13,6 +13,7 @@ use std::ffi::c_int;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
+use crate::address;
 use crate::config;
 use crate::extra::loans::Keep;
 use crate::extra::logic::Logic;
@@ -44,7 +45,7 @@ pub(crate) fn of(slot: &Pin, fd: c_int) -> Option<c_int> {
     if is_plain(slot) {
         return None;
     }
-    let own = raw::name(fd, false).filter(|own| own.port() != 0)?;
+    let own = address::name(fd, false).filter(|own| own.port() != 0)?;
     let logic = Logic::of_word(slot.ring_logic.load(Ordering::Relaxed));
     let key = match logic.unwrap_or(config::get().ring_logic) {
         Logic::Interface => Key::Interface,

@@ -331,7 +331,7 @@ impl Desk {
         let completion = Completion {
             events: ACCEPTED,
             user_data: new.user_data_or(fd),
-            from: short(raw::name(fd, true)),
+            from: short(address::name(fd, true)),
             listener,
             ..NOTHING
         };
@@ -384,7 +384,7 @@ impl Seat {
         match stream::try_receive(&self.slot, fd, &mut Cursor::new(&parts), how) {
             Step::Moved(0) | Step::Nothing => None,
             Step::Moved(len) => {
-                let from = *self.peer.get_or_insert_with(|| short(raw::name(fd, true)));
+                let from = *self.peer.get_or_insert_with(|| short(address::name(fd, true)));
                 Some(self.packet(fd, len, loan.lent(), from, paper))
             }
             Step::Ended => self.end(fd, IN | RDHUP),
