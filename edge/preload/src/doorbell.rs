@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 
 use crate::lock::Lock;
 use crate::meeting::{self, Reach};
-use crate::{address, alive, life, raw, signal, thread};
+use crate::{address, alive, confined, raw, signal, thread};
 
 /// One doorbell, with a cache line for itself.
 #[derive(Debug)]
@@ -141,7 +141,7 @@ impl Socket {
 
     /// Opens one, with a number that programs rarely use, or none.
     fn open() -> Option<c_int> {
-        if life::is_confined() {
+        if confined::is_confined() {
             return None;
         }
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::holders::{Heir, Holders, Place, Standing, Suspect};
 use crate::slot::{self, Slot};
-use crate::{life, raw, thread};
+use crate::{confined, raw, thread};
 
 /// What this process knows of itself. A guest in our memory finds what its host does, for which it acts.
 #[derive(Debug)]
@@ -176,7 +176,7 @@ fn has_ended(suspect: Suspect, is_thorough: bool) -> bool {
     let Suspect { process, space, is_leaving } = suspect;
     let is_near = space != 0 && space == OWN.space.load(Ordering::Relaxed);
     is_near
-        && !life::is_confined()
+        && !confined::is_confined()
         && process != OWN.process.load(Ordering::Relaxed)
         && (raw::is_waited_for(process).unwrap_or_else(|| raw::has_ended(process))
             || (is_thorough || is_leaving) && is_stranger(process))
@@ -235,7 +235,7 @@ static LAST_S: AtomicU32 = AtomicU32::new(0);
 /// Takes from the dead what they had.
 pub(crate) fn sweep(is_thorough: bool) {
     // A handler may have interrupted a call that is about to use what is swept away.
-    if thread::with(|thread| thread.handlers.get()) != 0 || life::is_confined() {
+    if thread::with(|thread| thread.handlers.get()) != 0 || confined::is_confined() {
         return;
     }
     let errno = raw::errno();

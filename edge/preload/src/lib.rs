@@ -33,6 +33,7 @@ mod address;
 mod alive;
 mod closing;
 mod config;
+mod confined;
 mod copy;
 mod datagram;
 mod doorbell;

@@ -7,15 +7,15 @@
 //! and after them.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::extra::{filters, loans, stamps};
 use crate::holders::Heir;
 use crate::lock::Lock;
 use crate::slot::{self, Carrier, Kind, Slot};
 use crate::{
-    alive, config, doorbell, doors, epoll, exports, family, forks, heap, meeting, raw, signal,
-    sockets, successor, table, thread,
+    alive, config, confined, doorbell, doors, epoll, exports, family, forks, heap, meeting, raw,
+    signal, sockets, successor, table, thread,
 };
 
 /// Called by the loader.
@@ -37,7 +37,7 @@ extern "C" fn begin() {
 
 /// The program ends in peace: its peers hear of it as if it had closed everything.
 extern "C" fn end() {
-    if signal::is_guest() || is_confined() {
+    if signal::is_guest() || confined::is_confined() {
         return;
     }
     table::each(0, usize::MAX, |fd| {
@@ -51,16 +51,11 @@ extern "C" fn end() {
     }
 }
 
-/// The program has confined itself to some system calls.
-static IS_CONFINED: AtomicBool = AtomicBool::new(false);
-/// Since then none of its sockets is known here.
-static IS_BARE: AtomicBool = AtomicBool::new(false);
-
 /// The program is about to confine itself to some system calls (`seccomp`), which we do not know: from now
 /// on it makes those alone that it would make without us. So all that can be done beforehand is done, as
 /// if it were about to end.
 pub(crate) fn confine() {
-    if signal::is_guest() || is_confined() {
+    if signal::is_guest() || confined::is_confined() {
         return;
     }
     signal::guard();
@@ -90,19 +85,8 @@ pub(crate) fn confine() {
         meeting::clear_away();
     }
     signal::move_out();
-    IS_BARE.store(is_bare, Ordering::Release);
-    IS_CONFINED.store(true, Ordering::Release);
+    confined::confine(is_bare);
     raw::set_errno(errno);
-}
-
-/// Whether the program has confined itself.
-pub(crate) fn is_confined() -> bool {
-    IS_CONFINED.load(Ordering::Acquire)
-}
-
-/// Whether the program has confined itself, and the kernel's own calls are all there is to its sockets.
-pub(crate) fn is_bare() -> bool {
-    IS_BARE.load(Ordering::Acquire)
 }
 
 /// The end of a program that ends on the spot: perhaps in a handler, which must not wait for locks
@@ -115,7 +99,7 @@ pub(crate) fn end_at_once() {
 
 /// Before a fork by the function of that name.
 pub(crate) fn before_fork() {
-    if !is_confined() {
+    if !confined::is_confined() {
         family::sweep_if_due();
     }
     thread::with(|thread| thread.is_forking.set(true));
@@ -135,7 +119,7 @@ pub(crate) fn after_fork(child: libc::pid_t) {
     }
     release();
     if let Ok(child @ 1..) = u32::try_from(child)
-        && !is_confined()
+        && !confined::is_confined()
     {
         slot::join_family(child);
     }
@@ -220,7 +204,7 @@ fn release() -> bool {
 extern "C" fn in_child() {
     thread::forget_id();
     thread::with(|thread| thread.is_forking.set(false));
-    let is_confined = is_confined();
+    let is_confined = confined::is_confined();
     if let Some(heir) = thread::with(|thread| thread.heir.take()) {
         if is_confined {
             family::goes_astray();

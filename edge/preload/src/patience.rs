@@ -12,7 +12,7 @@
 
 use crate::pace::Pace;
 use crate::thread::{self, Interrupts, Seen};
-use crate::{config, life, raw, stats};
+use crate::{config, confined, raw, stats};
 
 /// One wait: spins while [`Patience::goes_on`].
 #[derive(Debug)]
@@ -251,9 +251,11 @@ fn budget(most_ns: u64, now_ns: u64) -> (u64, bool) {
     if !config::get().adaptive {
         return (most_ns, false);
     }
-    thread::with(|thread| match thread.pace.get().spins_through(now_ns) && !life::is_confined() {
-        true => (limit_ns(most_ns), true),
-        false => (most_ns.min(thread.patience_ns.get()), false),
+    thread::with(|thread| {
+        match thread.pace.get().spins_through(now_ns) && !confined::is_confined() {
+            true => (limit_ns(most_ns), true),
+            false => (most_ns.min(thread.patience_ns.get()), false),
+        }
     })
 }
 

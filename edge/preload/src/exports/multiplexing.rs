@@ -15,7 +15,7 @@ use crate::epoll::Epoll;
 use crate::multiplex::{self, Sets};
 use crate::raw::Errno;
 use crate::real::real;
-use crate::{copy, datagram, life, raw, table};
+use crate::{confined, copy, datagram, raw, table};
 
 /// Milliseconds, of which fewer than none are for ever.
 fn milliseconds(count: c_int) -> Option<u64> {
@@ -49,7 +49,7 @@ unsafe extern "C-unwind" fn poll(
     limit: c_int,
 ) -> c_int {
     let number = count as usize;
-    if fds.is_null() || number == 0 || number > MANY || life::is_bare() {
+    if fds.is_null() || number == 0 || number > MANY || confined::is_bare() {
         return real!(
             c"poll" as fn(*mut libc::pollfd, libc::nfds_t, c_int) -> c_int,
             fds,
@@ -139,7 +139,7 @@ unsafe extern "C-unwind" fn ppoll(
     // SAFETY: the program's promise about the mask.
     let known_mask = unsafe { mask_of(mask) };
     let (false, Ok(limit_ns), Ok(known_mask)) =
-        (fds.is_null() || number == 0 || number > MANY || life::is_bare(), time, known_mask)
+        (fds.is_null() || number == 0 || number > MANY || confined::is_bare(), time, known_mask)
     else {
         return real!(
             c"ppoll"
@@ -350,7 +350,7 @@ unsafe extern "C-unwind" fn pselect(
 }
 
 fn created(epfd: c_int) -> c_int {
-    if epfd >= 0 && !life::is_bare() {
+    if epfd >= 0 && !confined::is_bare() {
         table::set_epoll(epfd, Epoll::create());
     }
     epfd
