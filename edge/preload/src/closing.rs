@@ -3,10 +3,10 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use crate::counters::Counters;
 use crate::raw;
 use crate::ring::{ACCEPTED, NEVER, OFFERED, Segment, WITHDRAWN};
 use crate::slot::{Carrier, Slot, Why};
-use crate::stats::Counters;
 use crate::{datagram, epoll, habit, meeting, retreat, stats, stream, successor, table};
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last

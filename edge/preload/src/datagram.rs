@@ -23,6 +23,7 @@ use std::sync::atomic::Ordering;
 
 use crate::address;
 use crate::config;
+use crate::counters::add;
 use crate::extra::stamps;
 use crate::multiplex;
 use crate::patience::{Patience, Spin};
@@ -30,7 +31,6 @@ use crate::raw::{self, Answer, Errno};
 use crate::signal;
 use crate::slot::{Kind, Slot, Why};
 use crate::sockets;
-use crate::stats::{self, add};
 use crate::stream;
 use crate::table;
 use crate::thread::{Interrupts, Seen};
@@ -210,7 +210,7 @@ pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
         slot.turns.fetch_add(1, Ordering::AcqRel);
     }
     if level == libc::SOL_SOCKET && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name) {
-        stats::note_limit(slot, fd);
+        slot.counters.note_limit(fd);
         let Some(mailbox) = mapped(slot) else { return };
         let limit = raw::option::<c_int>(fd, level, name.min(libc::SO_RCVBUF)).unwrap_or(0);
         mailbox.set_limit(u64::try_from(limit).unwrap_or(0));

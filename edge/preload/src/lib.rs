@@ -35,6 +35,7 @@ mod closing;
 mod config;
 mod confined;
 mod copy;
+mod counters;
 mod datagram;
 mod doorbell;
 mod doors;

@@ -34,11 +34,11 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use crate::closing;
+use crate::counters::add;
 use crate::meeting;
 use crate::raw::{self, Errno};
 use crate::ring::{ACCEPTED, Broken, End, Leaver, NEVER, Ring, Segment};
 use crate::slot::{Carrier, Slot, Why};
-use crate::stats::add;
 use crate::{address, log, stream, table};
 
 /// Gives a connection back to the kernel for good. `fd` stands for it in this process.

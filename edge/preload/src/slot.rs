@@ -19,13 +19,13 @@ use std::ffi::c_int;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use crate::counters::Counters;
 use crate::datagram::Post;
 use crate::extra::pacing::Paced;
 use crate::holders::{self, Bits, Holders, Holding, Place, Places, Vacancies};
 use crate::lock::Lock;
 use crate::memberships::{self, Membership};
 use crate::ring::{End, Segment};
-use crate::stats::Counters;
 use crate::{alive, epoll, family, raw, table};
 
 /// What a socket is.

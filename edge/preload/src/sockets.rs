@@ -104,7 +104,7 @@ pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
     slot.is_nonblocking.store(kind & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     if slot_kind == Kind::Datagram {
         slot.leave_to_kernel(Why::Spin);
-        stats::note_limit(slot, fd);
+        slot.counters.note_limit(fd);
         if !config.multicast_loop {
             let _ = raw::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
             slot.is_loop_off.store(true, Ordering::Relaxed);

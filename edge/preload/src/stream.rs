@@ -18,6 +18,7 @@ use adverb_sockconf::{Level, Load};
 use crate::address;
 use crate::closing;
 use crate::config;
+use crate::counters::{add, rise};
 use crate::doorbell;
 use crate::extra::loans::{Loan, PIECES_MAX};
 use crate::extra::pacing;
@@ -32,7 +33,6 @@ use crate::ring::{
 };
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::sockets;
-use crate::stats::{add, rise};
 use crate::table;
 use crate::thread::{self, Interrupts, Seen};
 

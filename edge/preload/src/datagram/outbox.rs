@@ -14,10 +14,10 @@ use super::group::{self, Groups};
 use super::mailbox::{Mailbox, Pushed};
 use super::post::Post;
 use crate::address;
+use crate::counters::add;
 use crate::parts::Cursor;
 use crate::raw::{self, Answer};
 use crate::slot::Slot;
-use crate::stats::add;
 use crate::table::Pin;
 use crate::thread;
 

@@ -17,9 +17,9 @@ use adverb_sockconf::{Level, Role, Socket, Transport};
 use super::directory::{self, Directory};
 use super::mailbox::Mailbox;
 use super::outbox::Outbox;
+use crate::counters::add;
 use crate::lock::Held;
 use crate::slot::{Slot, Why};
-use crate::stats::add;
 use crate::{address, config, epoll, log, raw};
 
 /// The mailbox of a socket.

@@ -8,10 +8,10 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use super::{Instance, note_change};
+use crate::counters::add;
 use crate::datagram::{self, Content};
 use crate::raw;
 use crate::slot::Slot;
-use crate::stats::add;
 use crate::stream::{self, Want};
 use crate::table::{self, Pin};
 

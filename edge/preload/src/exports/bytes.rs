@@ -753,8 +753,8 @@ pub(super) unsafe extern "C-unwind" fn write(
 fn sent(slot: &Pin, count: libc::ssize_t) -> libc::ssize_t {
     if let Ok(count) = usize::try_from(count) {
         stream::end_run(slot);
-        crate::stats::add(&slot.counters.tx_os_packets, 1);
-        crate::stats::add(&slot.counters.tx_os_bytes, count);
+        crate::counters::add(&slot.counters.tx_os_packets, 1);
+        crate::counters::add(&slot.counters.tx_os_bytes, count);
     }
     count
 }

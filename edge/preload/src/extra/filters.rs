@@ -20,6 +20,7 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::counters::add;
 use crate::datagram::{self, Arrival, Request};
 use crate::extra::loans::{self, Keep, Lent, Loan, NO_PIECE, PIECES_MAX, Spare};
 use crate::lock::{Guarded, Lock};
@@ -28,7 +29,6 @@ use crate::parts::{Cursor, PARTS_MAX};
 use crate::patience::Patience;
 use crate::raw::{self, Answer, Errno};
 use crate::slot::Kind;
-use crate::stats::add;
 use crate::stream::{self, Receive, Step};
 use crate::table::{self, Pin};
 use crate::thread::Interrupts;
