@@ -19,7 +19,6 @@
 
 #![expect(clippy::as_conversions, reason = "the kernel's event masks have two widths")]
 
-mod changes;
 mod control;
 mod filtered;
 mod item;
@@ -38,7 +37,6 @@ use crate::lock::{Guarded, Lock};
 use crate::raw::{self, Answer};
 use crate::slot::Slot;
 
-pub(crate) use self::changes::note_change;
 pub(crate) use self::item::events_of;
 use self::item::{Item, Target};
 

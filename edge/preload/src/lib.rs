@@ -31,6 +31,7 @@
 
 mod address;
 mod alive;
+mod changes;
 mod closing;
 mod config;
 mod confined;

@@ -24,7 +24,7 @@ use crate::raw::Errno;
 use crate::ring::{ACCEPTED, End, Leaver, OFFERED, Segment, WITHDRAWN};
 use crate::shelter::Mapping;
 use crate::slot::{Carrier, Slot, Why};
-use crate::{address, alive, config, doors, habit, log, raw, sockets};
+use crate::{address, alive, changes, config, doors, habit, log, raw, sockets};
 
 /// The directory, unless somebody has named another.
 pub(crate) fn default_place() -> String {
@@ -494,7 +494,7 @@ pub(crate) fn map_again(slot: &Slot) -> Option<&Segment> {
     let segment = open(&file(remembered(slot))?)?;
     slot.publish(segment);
     // Instances of this process have not heard of it.
-    crate::epoll::note_change(slot);
+    changes::note(slot.index());
     slot.mapped()
 }
 

@@ -26,7 +26,7 @@ use crate::holders::{self, Bits, Holders, Holding, Place, Places, Vacancies};
 use crate::lock::Lock;
 use crate::memberships::{self, Membership};
 use crate::ring::{End, Segment};
-use crate::{alive, epoll, family, raw, table};
+use crate::{alive, changes, epoll, family, raw, table};
 
 /// What a socket is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -765,7 +765,7 @@ impl Slot {
 
     pub(crate) fn set_carrier(&self, carrier: Carrier) {
         self.carrier.store(number(carrier as u32), Ordering::Release);
-        epoll::note_change(self);
+        changes::note(self.index());
     }
 
     /// Leaves the socket to the kernel, for a reason, unless rings are there already.

@@ -20,7 +20,7 @@ use super::outbox::Outbox;
 use crate::counters::add;
 use crate::lock::Held;
 use crate::slot::{Slot, Why};
-use crate::{address, config, epoll, log, raw};
+use crate::{address, changes, config, log, raw};
 
 /// The mailbox of a socket.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ pub(super) fn give_up(slot: &Slot, fd: c_int) -> Option<&Inbox> {
         }
         slot.set_why(Why::Spoilt);
         add(&slot.counters.rings_broken, 1);
-        epoll::note_change(slot);
+        changes::note(slot.index());
         log::print(Level::Warning, || format!("fd {fd}: {}", Why::Spoilt.text()));
     }
     None
@@ -172,7 +172,7 @@ fn join(slot: &Slot, fd: c_int) -> Option<&Inbox> {
     let (mailbox, path) = directory::open(fd, directory::cookie(fd)?)?;
     mailbox.own();
     post.publish(mailbox, path);
-    epoll::note_change(slot);
+    changes::note(slot.index());
     post.inbox()
 }
 
@@ -209,5 +209,5 @@ pub(super) fn set_up(slot: &Slot, fd: c_int) {
     slot.has_inbox.store(true, Ordering::SeqCst);
     slot.set_why(Why::Rings);
     crate::sockets::explain(slot, fd, "mailbox");
-    epoll::note_change(slot);
+    changes::note(slot.index());
 }

@@ -5,9 +5,9 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use super::changes::{self, Since};
 use super::item::{Item, Target};
 use super::{Epoll, MARK, State, heat, kernel_control};
+use crate::changes::{self, Since};
 use crate::datagram;
 use crate::extra::filters;
 use crate::raw::{Answer, Errno};

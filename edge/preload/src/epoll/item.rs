@@ -7,7 +7,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use super::{Instance, note_change};
+use super::Instance;
+use crate::changes;
 use crate::counters::add;
 use crate::datagram::{self, Content};
 use crate::raw;
@@ -208,7 +209,7 @@ impl Item {
                     }
                     if self.is_marked {
                         // A process of this family has given the rings up.
-                        note_change(slot);
+                        changes::note(slot.index());
                     }
                     return 0;
                 };

@@ -6,8 +6,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::slot::Slot;
-
 /// Changes that are remembered.
 const LEN: usize = 4096;
 
@@ -18,24 +16,24 @@ static LOG: [AtomicU64; LEN] = [const { AtomicU64::new(0) }; LEN];
 
 /// What there is to look at.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Since {
+pub(crate) enum Since {
     /// The sockets that were named, and from this number on the next time.
     Named(u64),
     /// Everything, and from this number on the next time.
     Everything(u64),
 }
 
-/// A socket travels otherwise than before.
-pub(crate) fn note_change(slot: &Slot) {
+/// The socket of that number travels otherwise than before.
+pub(crate) fn note(socket: u32) {
     let number = NEXT.fetch_add(1, Ordering::AcqRel);
     if let Some(place) = place(number) {
-        place.store(tag(number) << 32 | u64::from(slot.index()), Ordering::Release);
+        place.store(tag(number) << 32 | u64::from(socket), Ordering::Release);
     }
 }
 
 /// Names the sockets that have changed since number `seen`, which is 0 for one that has seen nothing.
 #[inline]
-pub(super) fn since(seen: u64, mut name: impl FnMut(u32)) -> Since {
+pub(crate) fn since(seen: u64, mut name: impl FnMut(u32)) -> Since {
     let next = NEXT.load(Ordering::Acquire);
     if seen == next {
         return Since::Named(next);
