@@ -25,7 +25,7 @@ use crate::address;
 use crate::config;
 use crate::counters::add;
 use crate::extra::stamps;
-use crate::multiplex;
+use crate::kernel;
 use crate::patience::{Patience, Spin};
 use crate::raw::{self, Answer, Errno};
 use crate::signal;
@@ -398,7 +398,7 @@ pub(crate) fn sleep_until_readable(
             return Err(Errno::AGAIN);
         }
         let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-        let slept = multiplex::kernel_sleep(&mut polled, patience.slice_ns(), None);
+        let slept = kernel::sleep(&mut polled, patience.slice_ns(), None);
         table::still(fd, slot)?;
         match slept {
             Ok(0) | Err(Errno::INTR) => {}

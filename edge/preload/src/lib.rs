@@ -49,6 +49,7 @@ mod forks;
 mod habit;
 mod heap;
 mod holders;
+mod kernel;
 mod life;
 mod locals;
 mod lock;

@@ -19,9 +19,9 @@ use crate::doorbell::{Borrowed, Doorbell, Sleeping};
 use crate::epoll::{self, Instance};
 use crate::extra::filters;
 use crate::few::Few;
+use crate::kernel;
 use crate::patience::{Patience, SLICE_NS, Spin};
 use crate::raw::{self, Errno};
-use crate::real::real;
 use crate::ring::Segment;
 use crate::stream::{self, Sleeper, Want};
 use crate::table::{self, Pin};
@@ -72,42 +72,6 @@ impl Known {
     fn waits_for_kernel(&self, fd: &libc::pollfd) -> bool {
         matches!(self, Self::Datagram(slot) if datagram::mailbox(slot, fd.fd).is_none())
     }
-}
-
-/// Asks the kernel, now.
-fn kernel_poll(fds: &mut [libc::pollfd]) -> usize {
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let args = [fds.as_mut_ptr() as usize, fds.len(), &raw const zero as usize, 0, 0, 0];
-    // SAFETY: the kernel writes the `revents` of the slice, and reads a structure of ours.
-    unsafe { raw::syscall(libc::SYS_ppoll, args) }.unwrap_or(0)
-}
-
-/// Asks the kernel, and waits; the C library's function, so that a thread can be cancelled here.
-pub(crate) fn kernel_sleep(
-    fds: &mut [libc::pollfd],
-    left_ns: Option<u64>,
-    mask: Option<&libc::sigset_t>,
-) -> Result<usize, Errno> {
-    let time = left_ns.map(|left| libc::timespec {
-        tv_sec: i64::try_from(left / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(left % 1_000_000_000).unwrap_or(0),
-    });
-    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let mask = mask.map_or(std::ptr::null(), std::ptr::from_ref);
-    let answer = real!(
-        c"ppoll"
-            as fn(
-                *mut libc::pollfd,
-                libc::nfds_t,
-                *const libc::timespec,
-                *const libc::sigset_t,
-            ) -> c_int,
-        fds.as_mut_ptr(),
-        fds.len() as libc::nfds_t,
-        time,
-        mask
-    );
-    usize::try_from(answer).map_err(|_| raw::errno())
 }
 
 /// `ppoll(2)`.
@@ -163,7 +127,7 @@ fn poll_inner(
     let (config, seen) = (config::get(), Seen::now());
     // A mask that changes which signals arrive is the kernel's business alone, as are no descriptors.
     if fds.is_empty() || limit_ns == Some(0) && !fds.iter().any(|fd| is_known(fd.fd)) {
-        return kernel_sleep(fds, limit_ns, mask);
+        return kernel::sleep(fds, limit_ns, mask);
     }
     let mut known = fds.iter().map(|fd| Known::of(fd.fd)).collect::<Few<_>>();
     let has_rings = known.iter().any(|known| !matches!(known, Known::Nothing));
@@ -226,7 +190,7 @@ fn poll_inner(
             true => Some(patience.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
             false => patience.slice_ns(),
         };
-        let slept = kernel_sleep(&mut asked, left_ns, mask);
+        let slept = kernel::sleep(&mut asked, left_ns, mask);
         if let (Some(bell), Some(_)) = (&bell, bell_fd)
             && asked.last().is_some_and(|polled| polled.revents != 0)
         {
@@ -308,7 +272,7 @@ fn spin_then_sleep(
         if !spins || !patience.spins() {
             break;
         }
-        let count = kernel_poll(fds);
+        let count = kernel::poll(fds);
         if count > 0 {
             patience.hit(most_ns);
             return Ok(count);
@@ -323,7 +287,7 @@ fn spin_then_sleep(
     let since = raw::now_ns();
     let answer = loop {
         let limit_ns = if spins { patience.slice_ns() } else { patience.left_ns() };
-        let answer = kernel_sleep(fds, limit_ns, mask);
+        let answer = kernel::sleep(fds, limit_ns, mask);
         if answer != Ok(0) || !spins || patience.is_over() {
             break answer;
         }
@@ -357,7 +321,7 @@ fn ask(fds: &[libc::pollfd], known: &[Known]) -> Few<libc::pollfd> {
 /// Asks the kernel about the set, now.
 fn ask_now(fds: &[libc::pollfd], known: &[Known]) -> Few<libc::pollfd> {
     let mut asked = ask(fds, known);
-    kernel_poll(&mut asked);
+    kernel::poll(&mut asked);
     asked
 }
 
@@ -553,7 +517,7 @@ fn sleep_on_bell(
     let mut slept = Ok(1);
     if !fds.iter().zip(known).any(has_changed) {
         let most_ns = left_ns.unwrap_or(u64::MAX).min(stream::MOMENT_NS);
-        slept = kernel_sleep(&mut asked, Some(most_ns), mask);
+        slept = kernel::sleep(&mut asked, Some(most_ns), mask);
     }
     bell.set(Sleeping::Nobody);
     if asked.iter().any(|polled| polled.revents != 0) {

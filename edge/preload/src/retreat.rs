@@ -494,7 +494,7 @@ fn inherit(slot: &Slot, segment: &Segment, fd: c_int, given: Vec<u8>) {
         raw::shut(writer, libc::SHUT_WR);
         raw::set_file_flags(reader, raw::file_flags(fd).unwrap_or(0));
         let cookie = meeting::cookie(fd);
-        for other in descriptors() {
+        for other in table::open_descriptors() {
             if other == fd || meeting::cookie(other) == cookie && cookie != 0 {
                 let _ = raw::replace(reader, other);
             }
@@ -502,15 +502,6 @@ fn inherit(slot: &Slot, segment: &Segment, fd: c_int, given: Vec<u8>) {
     }
     raw::close(writer);
     raw::close(reader);
-}
-
-/// The descriptors that are open in this process.
-pub(crate) fn descriptors() -> Vec<c_int> {
-    raw::descriptors_of("self").unwrap_or_else(|| {
-        let mut known = Vec::new();
-        table::each(0, usize::MAX, |fd| known.push(fd));
-        known
-    })
 }
 
 /// Two ends of a connection of this process with itself.

@@ -79,7 +79,7 @@ pub(crate) unsafe fn prepare(
     if has_rings() {
         // SAFETY: the caller's promise.
         let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
-        for fd in retreat::descriptors() {
+        for fd in table::open_descriptors() {
             let Some(slot) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
             if !knows_us {
                 give_up(&slot, fd);
@@ -149,7 +149,7 @@ pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *
     if has_rings() {
         // SAFETY: the caller's promise.
         let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
-        for fd in retreat::descriptors() {
+        for fd in table::open_descriptors() {
             let Some(slot) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
             if knows_us {
                 datagram::hide_groups(&slot, fd);

@@ -276,6 +276,15 @@ fn entries(first: usize, last: usize) -> impl Iterator<Item = c_int> {
         .filter(|fd| entry(*fd).is_some_and(|entry| entry.load(Ordering::Acquire) != 0))
 }
 
+/// The descriptors that are open in this process.
+pub(crate) fn open_descriptors() -> Vec<c_int> {
+    raw::descriptors_of("self").unwrap_or_else(|| {
+        let mut known = Vec::new();
+        each(0, usize::MAX, |fd| known.push(fd));
+        known
+    })
+}
+
 /// Calls `f` with the socket of every descriptor that stands for one, though nobody may hold it.
 pub(crate) fn each_slot(mut f: impl FnMut(&'static Slot)) {
     each(0, usize::MAX, |fd| {

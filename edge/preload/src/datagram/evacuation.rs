@@ -11,7 +11,7 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 
 use super::mailbox::{Mailbox, Origin};
-use crate::{address, meeting, raw, retreat};
+use crate::{address, meeting, raw, table};
 
 /// Sends everything in the mailbox of the socket `fd` to it through the kernel.
 pub(super) fn empty(mailbox: &Mailbox, fd: c_int) {
@@ -56,7 +56,7 @@ fn borrow(origin: Origin) -> Option<c_int> {
     let Origin { cookie, process, .. } = origin;
     let process = crate::alive::number(process);
     if process == raw::process_id() {
-        let mut all = retreat::descriptors().into_iter();
+        let mut all = table::open_descriptors().into_iter();
         let fd = all.find(|fd| meeting::cookie(*fd) == cookie)?;
         return raw::copy_above(fd, 0).ok();
     }
