@@ -17,9 +17,7 @@ use adverb_sockconf::{
 use crate::extra::logic::Logic;
 use crate::lock::{Guarded, Lazy, Lock};
 use crate::log::{self, Log};
-use crate::meeting;
 use crate::raw::{self, Errno};
-use crate::ring::Sizes;
 
 /// Everything that is decided at the start.
 #[derive(Debug)]
@@ -61,6 +59,15 @@ pub(crate) struct Config {
     pub(crate) stats_dir: Option<String>,
     pub(crate) stats_file: Option<CString>,
     pub(crate) stats_fds: i64,
+}
+
+/// How large the rings of a segment are; both are powers of two.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Sizes {
+    /// What a ring has at first.
+    pub(crate) first: usize,
+    /// What it has when it has grown; 0 if it does not.
+    pub(crate) large: usize,
 }
 
 static CONFIG: Lazy<Config> = Lazy::new();
@@ -350,8 +357,13 @@ fn text_of(path: &str) -> io::Result<String> {
 /// The length of a file of settings, at most.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
+/// The directory, unless somebody has named another.
+pub(crate) fn default_place() -> String {
+    format!("/dev/shm/adverb-sockets-{}", raw::user_id())
+}
+
 /// Where the rings meet, if somebody has said so.
 pub(crate) fn meeting_place() -> String {
     let given = std::env::var("ADVERB_SOCKETS_SHM_DIR").unwrap_or_default();
-    if given.is_empty() { meeting::default_place() } else { given }
+    if given.is_empty() { default_place() } else { given }
 }

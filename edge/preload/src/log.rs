@@ -1,11 +1,41 @@
-//! Lines for people: to the standard error, or to the file that `VMA_LOG_FILE` names.
+//! Lines of the log: to the standard error, or to the file that `VMA_LOG_FILE` names.
+//!
+//! # Safety
+//!
+//! What readers of statistics want is mapped for good, and made of atomics.
 
 use std::ffi::{CStr, CString, c_int};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use adverb_sockconf::Level;
 
 use crate::raw::Errno;
 use crate::{config, raw};
+
+/// What readers of statistics want of the log: a level, and details, each one more than it is.
+/// 0: nothing.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Wanted {
+    pub(crate) level: AtomicU32,
+    pub(crate) details: AtomicU32,
+}
+
+static WANTED: AtomicPtr<Wanted> = AtomicPtr::new(std::ptr::null_mut());
+
+/// From now on this is what readers of statistics want.
+pub(crate) fn follow(wanted: &'static Wanted) {
+    WANTED.store(std::ptr::from_ref(wanted).cast_mut(), Ordering::Release);
+}
+
+/// What they want of one of the two, if anything.
+fn wanted(word: impl Fn(&Wanted) -> &AtomicU32) -> Option<i64> {
+    let at = NonNull::new(WANTED.load(Ordering::Acquire))?;
+    // SAFETY: stored by `follow`, which was given a reference for good.
+    let wanted = word(unsafe { at.as_ref() }).load(Ordering::Relaxed);
+    i64::from(wanted).checked_sub(1).filter(|wanted| *wanted >= 0)
+}
 
 /// How lines look and where they go.
 #[derive(Debug)]
@@ -22,7 +52,7 @@ pub(crate) struct Log {
 
 impl Log {
     fn line(&self, level: Level, text: &str) -> String {
-        let details = crate::slot::wanted_log().1.unwrap_or(self.details);
+        let details = wanted(|wanted| &wanted.details).unwrap_or(self.details);
         let who = match details {
             0 => String::new(),
             1 => format!("Tid: {} ", raw::thread_id()),
@@ -52,7 +82,7 @@ impl Log {
     /// The least important level that is printed now: somebody who looks at statistics may want
     /// another one.
     fn most(&self) -> Option<Level> {
-        match crate::slot::wanted_log().0 {
+        match wanted(|wanted| &wanted.level) {
             Some(wanted) => Some(Level::of(wanted)),
             None => self.level,
         }

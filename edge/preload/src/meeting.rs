@@ -26,11 +26,6 @@ use crate::shelter::Mapping;
 use crate::slot::{Carrier, Slot, Why};
 use crate::{address, alive, changes, config, doors, habit, log, raw, sockets};
 
-/// The directory, unless somebody has named another.
-pub(crate) fn default_place() -> String {
-    format!("/dev/shm/adverb-sockets-{}", raw::user_id())
-}
-
 /// The directory, and whether it may be used.
 #[derive(Debug)]
 struct Place {
@@ -85,7 +80,7 @@ fn whole_place() -> &'static Place {
 
 /// Says why there is no meeting place. A system without one for anybody is no reason for a warning.
 fn complain(place: &Place) {
-    let is_usual = place.trust == Trust::Absent && place.path == default_place();
+    let is_usual = place.trust == Trust::Absent && place.path == config::default_place();
     let level = if is_usual { Level::Debug } else { Level::Warning };
     let what = match place.trust {
         Trust::Own => return,
@@ -612,7 +607,7 @@ pub(crate) fn clear_away() {
         }
     }
     // A directory that somebody has named may be there for other reasons too.
-    if place == default_place() {
+    if place == config::default_place() {
         let _ = std::fs::remove_dir(place);
     }
 }

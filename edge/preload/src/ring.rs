@@ -29,6 +29,7 @@ use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use crate::config::Sizes;
 use crate::parts::Cursor;
 use crate::shelter::Mapping;
 use crate::{address, alive, meeting, raw};
@@ -196,15 +197,6 @@ impl From<Broken> for Trouble {
     fn from(_: Broken) -> Self {
         Self::Broken
     }
-}
-
-/// How large the rings of a segment are; both are powers of two.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Sizes {
-    /// What a ring has at first.
-    pub(crate) first: usize,
-    /// What it has when it has grown; 0 if it does not.
-    pub(crate) large: usize,
 }
 
 impl Sizes {

@@ -26,7 +26,7 @@ use crate::holders::{self, Bits, Holders, Holding, Place, Places, Vacancies};
 use crate::lock::Lock;
 use crate::memberships::{self, Membership};
 use crate::ring::{End, Segment};
-use crate::{alive, changes, epoll, family, raw, table};
+use crate::{alive, changes, epoll, family, log, raw, table};
 
 /// What a socket is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -234,10 +234,7 @@ struct Arena {
     fresh: AtomicU32,
     /// Below this word no other is free.
     low: AtomicU32,
-    /// What readers of statistics want of the log: a level, and details, each one more than it is.
-    /// 0: nothing.
-    level: AtomicU32,
-    details: AtomicU32,
+    wanted_log: log::Wanted,
     /// The socket that they want described in the log: its descriptor and one, and above it the level and
     /// one. 0: none.
     subject: AtomicU64,
@@ -308,6 +305,8 @@ fn set_up() -> Option<NonNull<Arena>> {
         Ok(_) => {
             mapped.keep();
             let made = NonNull::new(base.cast());
+            // SAFETY: mapped for good, made of atomics (rule 1).
+            log::follow(unsafe { &(*base.cast::<Arena>()).wanted_log });
             hold(crate::stats::maker());
             join_family(alive::me());
             made
@@ -343,20 +342,12 @@ pub(crate) fn layout() -> String {
         text.push_str(&format!("{name}:{}:8 ", counters + offset));
     }
     let fresh = offset_of!(Arena, fresh);
-    let (level, details) = (offset_of!(Arena, level), offset_of!(Arena, details));
+    let (level, details) =
+        (offset_of!(Arena, wanted_log.level), offset_of!(Arena, wanted_log.details));
     let (arena, slot) = (size_of::<Arena>(), size_of::<Slot>());
     let (members, member) = (arena + SLOTS_MAX * slot, size_of::<Membership>());
     let (count, subject) = (memberships::COUNT, offset_of!(Arena, subject));
     format!("{text}| {arena} {slot} {fresh} {level} {details} {members} {member} {count} {subject}")
-}
-
-/// What readers of statistics want of the log: its level and its details.
-pub(crate) fn wanted_log() -> (Option<i64>, Option<i64>) {
-    let Some(at) = NonNull::new(ARENA.load(Ordering::Acquire)) else { return (None, None) };
-    // SAFETY: mapped for good, made of atomics (rule 1).
-    let Arena { level, details, .. } = unsafe { at.as_ref() };
-    let wanted = |word: &AtomicU32| i64::from(word.load(Ordering::Relaxed)).checked_sub(1);
-    (wanted(level).filter(|level| *level >= 0), wanted(details).filter(|details| *details >= 0))
 }
 
 /// The descriptor of which readers of statistics want a description in the log, 0 for all, and at which

@@ -219,7 +219,7 @@ const PLACE: &[u8] = b"ADVERB_SOCKETS_SHM_DIR=";
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
 fn is_our_place(place: &[u8]) -> bool {
-    let default = meeting::default_place();
+    let default = config::default_place();
     let place = if place.is_empty() { default.as_bytes() } else { place };
     place == meeting::directory().as_bytes()
 }
