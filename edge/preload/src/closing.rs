@@ -7,13 +7,13 @@ use crate::counters::Counters;
 use crate::raw;
 use crate::ring::{ACCEPTED, NEVER, OFFERED, Segment, WITHDRAWN};
 use crate::slot::{Carrier, Slot, Why};
-use crate::{datagram, epoll, habit, meeting, retreat, stats, stream, successor, table};
+use crate::{datagram, epoll, family, habit, meeting, retreat, stats, stream, successor, table};
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
 /// one of its socket.
 pub(crate) fn forget(fd: c_int) {
     let Some(slot) = table::clear(fd) else { return };
-    let is_last = !slot.is_named();
+    let is_last = !family::is_named(slot);
     if slot.watchers.load(Ordering::Relaxed) > 0 {
         if is_last { epoll::forget(slot) } else { epoll::lay(fd, slot) }
     }

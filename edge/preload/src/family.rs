@@ -11,61 +11,34 @@
 //! program.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::holders::{Heir, Holders, Place, Standing, Suspect};
-use crate::slot::{self, Slot};
-use crate::{confined, raw, thread};
-
-/// What this process knows of itself. A guest in our memory finds what its host does, for which it acts.
-#[derive(Debug)]
-struct Own {
-    place: AtomicU32,
-    /// Its number, and the namespace of that; 0 if that cannot be seen.
-    process: AtomicU32,
-    space: AtomicU64,
-}
-
-/// In one piece: a child writes to it, and gets a page of its own for that.
-static OWN: Own =
-    Own { place: AtomicU32::new(NOWHERE), process: AtomicU32::new(0), space: AtomicU64::new(0) };
-const NOWHERE: u32 = u32::MAX;
-
-/// The place of this process, if it knows of any sockets.
-#[inline]
-pub(crate) fn me() -> Option<Place> {
-    Some(OWN.place.load(Ordering::Relaxed)).filter(|place| *place != NOWHERE).map(Place)
-}
-
-/// The namespace of this process's number; 0 if that cannot be seen.
-pub(crate) fn own_space() -> u64 {
-    let mut link = [0_u8; 64];
-    let len = raw::read_link(c"/proc/self/ns/pid", &mut link).unwrap_or(0);
-    let digits = link.iter().take(len).filter(|byte| byte.is_ascii_digit());
-    digits.fold(0, |number: u64, digit| {
-        number.wrapping_mul(10).wrapping_add(u64::from(digit.wrapping_sub(b'0')))
-    })
-}
-
-/// This process is the first of a family, and nobody else knows of it yet.
-pub(crate) fn found(holders: &Holders<'_>) {
-    OWN.space.store(own_space(), Ordering::Relaxed);
-    OWN.process.store(raw::process_id(), Ordering::Relaxed);
-    holders.places.found(raw::process_id(), OWN.space.load(Ordering::Relaxed));
-    OWN.place.store(Place::FOUNDER.0, Ordering::Release);
-}
+use crate::slot::{self, Kind, Slot};
+use crate::{confined, datagram, meeting, own, raw, thread};
 
 fn with<T>(f: impl FnOnce(&Holders<'static>, Place) -> T) -> Option<T> {
-    Some(f(&slot::holders()?, me()?))
+    Some(f(&slot::holders()?, own::me()?))
 }
 
 fn now_s() -> u32 {
     u32::try_from(raw::now_ns() / 1_000_000_000 % u64::from(u32::MAX)).unwrap_or(0)
 }
 
+/// A new socket, with one user; `None` if there are too many.
+pub(crate) fn create(kind: Kind) -> Option<&'static Slot> {
+    Slot::create(kind, || {
+        let is_thorough = may_be_thorough();
+        if is_thorough {
+            sweep(true);
+        }
+        is_thorough
+    })
+}
+
 /// A place for a child that is about to be forked; `None` if nothing is shared yet.
 pub(crate) fn expect() -> Option<Heir> {
-    let space = OWN.space.load(Ordering::Relaxed);
+    let space = own::OWN.space.load(Ordering::Relaxed);
     with(|holders, me| holders.places.expect(me, space).unwrap_or(Heir::STRAY))
 }
 
@@ -103,14 +76,14 @@ pub(crate) fn unheard(heir: Heir) {
 /// The child has been born. Returns false if that has taken so long that nobody believed in it.
 pub(crate) fn born(heir: Heir) -> bool {
     let me = raw::process_id();
-    let parent = OWN.process.swap(me, Ordering::Relaxed);
+    let parent = own::OWN.process.swap(me, Ordering::Relaxed);
     let mut is_at_home = true;
     if raw::parent_id() != parent {
         // The parent has ended, or is in another namespace.
-        let space = own_space();
-        is_at_home = space != 0 && OWN.space.swap(space, Ordering::Relaxed) == space;
+        let space = own::space();
+        is_at_home = space != 0 && own::OWN.space.swap(space, Ordering::Relaxed) == space;
     }
-    OWN.place.store(heir.place.0, Ordering::Release);
+    own::OWN.place.store(heir.place.0, Ordering::Release);
     if heir == Heir::STRAY {
         return true;
     }
@@ -124,7 +97,7 @@ pub(crate) fn born(heir: Heir) -> bool {
 
 /// The child may not find out who it is: it has what all have who are not told apart.
 pub(crate) fn goes_astray() {
-    OWN.place.store(Place::STRAYS.0, Ordering::Release);
+    own::OWN.place.store(Place::STRAYS.0, Ordering::Release);
 }
 
 /// This process is about to become another program, or goes on after all.
@@ -144,8 +117,13 @@ pub(crate) fn regain(slot: &Slot, since: u32) -> bool {
     with(|holders, me| holders.regain(me, slot.index(), since)).unwrap_or(false)
 }
 
+/// Whether any descriptor stands for a socket, of any process.
+pub(crate) fn is_named(slot: &Slot) -> bool {
+    slot.is_named_here() || slot.strangers.load(Ordering::Acquire) != 0 || others_name(slot)
+}
+
 /// Whether another process has a descriptor of a socket. If only dead ones have, they are swept away.
-pub(crate) fn others_name(slot: &Slot) -> bool {
+fn others_name(slot: &Slot) -> bool {
     let answer = with(|holders, me| {
         let mut has_dead = false;
         for other in holders.others(me, slot.index()) {
@@ -174,10 +152,10 @@ fn is_parent(standing: Standing) -> bool {
 /// another process's.
 fn has_ended(suspect: Suspect, is_thorough: bool) -> bool {
     let Suspect { process, space, is_leaving } = suspect;
-    let is_near = space != 0 && space == OWN.space.load(Ordering::Relaxed);
+    let is_near = space != 0 && space == own::OWN.space.load(Ordering::Relaxed);
     is_near
         && !confined::is_confined()
-        && process != OWN.process.load(Ordering::Relaxed)
+        && process != own::OWN.process.load(Ordering::Relaxed)
         && (raw::is_waited_for(process).unwrap_or_else(|| raw::has_ended(process))
             || (is_thorough || is_leaving) && is_stranger(process))
 }
@@ -244,9 +222,28 @@ pub(crate) fn sweep(is_thorough: bool) {
     thread::enter();
     with(|holders, me| {
         let judge = |suspect| has_ended(suspect, is_thorough);
-        let mut clear = |index| slot::slot(index).map_or((), Slot::clear_away);
+        let mut clear = |index| slot::slot(index).map_or((), clear_away);
         holders.sweep(me, slot::fresh(), now_s(), &judge, &mut clear);
     });
     thread::leave();
     raw::set_errno(errno);
+}
+
+/// Only dead processes had a socket: nobody will look for what it has left where rings meet.
+fn clear_away(slot: &Slot) {
+    let key = slot.meeting_key.load(Ordering::Acquire);
+    if key == 0
+        || slot.is_adopted.load(Ordering::Relaxed)
+        || slot.strangers.load(Ordering::Acquire) != 0
+    {
+        return;
+    }
+    match slot.kind() {
+        Kind::Datagram => {
+            datagram::withdraw_of_dead(key, slot.cookie.load(Ordering::Relaxed));
+        }
+        Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => {
+            meeting::withdraw_of_dead(slot, key);
+        }
+    }
 }

@@ -57,6 +57,7 @@ mod log;
 mod meeting;
 mod memberships;
 mod multiplex;
+mod own;
 mod pace;
 mod parts;
 mod patience;

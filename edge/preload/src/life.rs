@@ -265,7 +265,7 @@ pub(crate) fn adopt(fd: c_int) {
         libc::SOCK_DGRAM => Kind::Datagram,
         _ => return,
     };
-    let Some(slot) = Slot::create(kind) else { return };
+    let Some(slot) = family::create(kind) else { return };
     let nonblocking = raw::file_flags(fd).unwrap_or(0) & libc::O_NONBLOCK != 0;
     slot.is_nonblocking.store(nonblocking, Ordering::Relaxed);
     sockets::read_limits(slot, fd);

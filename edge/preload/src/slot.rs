@@ -26,7 +26,7 @@ use crate::holders::{self, Bits, Holders, Holding, Place, Places, Vacancies};
 use crate::lock::Lock;
 use crate::memberships::{self, Membership};
 use crate::ring::{End, Segment};
-use crate::{alive, changes, epoll, family, log, raw, table};
+use crate::{alive, changes, epoll, log, own, raw, table};
 
 /// What a socket is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -293,7 +293,7 @@ fn set_up() -> Option<NonNull<Arena>> {
     let mapped = crate::stats::map_arena(ARENA_BYTES)?;
     let base = mapped.base();
     // SAFETY: mapped for good unless another thread is faster, and zeros are legal (rule 1).
-    family::found(&holders_of(unsafe { &*base.cast::<Arena>() }));
+    own::found(&holders_of(unsafe { &*base.cast::<Arena>() }));
     let null = ptr::null_mut();
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
     if let Err(other) = LOCALS.compare_exchange(null, locals.cast(), o, r) {
@@ -514,12 +514,13 @@ pub(crate) fn after_fork() {
 static NOBODY: AtomicU32 = AtomicU32::new(0);
 
 impl Slot {
-    /// A new socket, with one user; `None` if there are too many.
-    pub(crate) fn create(kind: Kind) -> Option<&'static Self> {
+    /// A new socket, with one user; `None` if there are too many. `make_room` may take from the dead what
+    /// they had, if there are many, and says whether it has.
+    pub(crate) fn create(kind: Kind, make_room: fn() -> bool) -> Option<&'static Self> {
         arena()?;
-        let (holders, me) = (holders()?, family::me().filter(|me| *me != Place::STRAYS)?);
+        let (holders, me) = (holders()?, own::me().filter(|me| *me != Place::STRAYS)?);
         holders.places.more(me);
-        let Some(slot) = Self::take_free(&holders, me) else {
+        let Some(slot) = Self::take_free(&holders, me, make_room) else {
             holders.places.fewer(me);
             return None;
         };
@@ -533,9 +534,14 @@ impl Slot {
         Some(slot)
     }
 
-    fn take_free(holders: &Holders<'_>, me: Place) -> Option<&'static Self> {
+    fn take_free(
+        holders: &Holders<'_>,
+        me: Place,
+        make_room: fn() -> bool,
+    ) -> Option<&'static Self> {
         loop {
-            let index = holders.vacancies.take(fresh()).or_else(|| Self::take_fresh(holders))?;
+            let index =
+                holders.vacancies.take(fresh()).or_else(|| Self::take_fresh(holders, make_room))?;
             let slot = slot(index)?;
             if slot.holding.claim(me) {
                 return Some(slot);
@@ -544,13 +550,11 @@ impl Slot {
     }
 
     /// One that has never been used; or one that a dead process had, if there are many.
-    fn take_fresh(holders: &Holders<'_>) -> Option<u32> {
+    fn take_fresh(holders: &Holders<'_>, make_room: fn() -> bool) -> Option<u32> {
         let fresh = &arena()?.fresh;
         let before = fresh.load(Ordering::Relaxed);
         let is_over = usize::try_from(before).ok()? >= SLOTS_MAX;
-        if before >= SWEEP_MIN && (before.is_power_of_two() || is_over) && family::may_be_thorough()
-        {
-            family::sweep(true);
+        if before >= SWEEP_MIN && (before.is_power_of_two() || is_over) && make_room() {
             if let Some(index) = holders.vacancies.take(before) {
                 return Some(index);
             }
@@ -660,7 +664,7 @@ impl Slot {
     }
 
     fn release_process(&self) {
-        if let (Some(holders), Some(me)) = (holders(), family::me()) {
+        if let (Some(holders), Some(me)) = (holders(), own::me()) {
             holders.give_back(me, self.index());
         }
     }
@@ -669,7 +673,7 @@ impl Slot {
     pub(crate) fn name(&self) {
         let Some(Local { names, .. }) = self.local() else { return };
         if names.fetch_add(1, Ordering::AcqRel) == 0
-            && let (Some(holders), Some(me)) = (holders(), family::me())
+            && let (Some(holders), Some(me)) = (holders(), own::me())
         {
             holders.name(me, self.index());
         }
@@ -685,7 +689,7 @@ impl Slot {
 
     /// Others see that this process has descriptors for it, if it has any.
     pub(crate) fn note_name(&self) {
-        if let (Some(holders), Some(me)) = (holders(), family::me())
+        if let (Some(holders), Some(me)) = (holders(), own::me())
             && self.is_named_here()
         {
             holders.name(me, self.index());
@@ -694,39 +698,14 @@ impl Slot {
 
     /// Others see none, whatever there is.
     pub(crate) fn hide_name(&self) {
-        if let (Some(holders), Some(me)) = (holders(), family::me()) {
+        if let (Some(holders), Some(me)) = (holders(), own::me()) {
             holders.unname(me, self.index());
         }
     }
 
-    fn is_named_here(&self) -> bool {
+    /// Whether a descriptor of this process does.
+    pub(crate) fn is_named_here(&self) -> bool {
         self.local().is_some_and(|local| local.names.load(Ordering::Acquire) != 0)
-    }
-
-    /// Whether any descriptor stands for it, of any process.
-    pub(crate) fn is_named(&self) -> bool {
-        self.is_named_here()
-            || self.strangers.load(Ordering::Acquire) != 0
-            || family::others_name(self)
-    }
-
-    /// Only dead processes had it: nobody will look for what it has left where rings meet.
-    pub(crate) fn clear_away(&self) {
-        let key = self.meeting_key.load(Ordering::Acquire);
-        if key == 0
-            || self.is_adopted.load(Ordering::Relaxed)
-            || self.strangers.load(Ordering::Acquire) != 0
-        {
-            return;
-        }
-        match self.kind() {
-            Kind::Datagram => {
-                crate::datagram::withdraw_of_dead(key, self.cookie.load(Ordering::Relaxed));
-            }
-            Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => {
-                crate::meeting::withdraw_of_dead(self, key);
-            }
-        }
     }
 
     pub(crate) fn kind(&self) -> Kind {

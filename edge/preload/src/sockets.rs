@@ -16,7 +16,7 @@ use crate::lock::{Guarded, Lock};
 use crate::ring::End;
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::table::{self, Pin};
-use crate::{address, datagram, doors, log, meeting, raw, stats};
+use crate::{address, datagram, doors, family, log, meeting, raw, stats};
 
 /// Sockets of the calling thread: as everybody's, accelerated, or not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -100,7 +100,7 @@ pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
         libc::SOCK_DGRAM => Kind::Datagram,
         _ => return,
     };
-    let Some(slot) = Slot::create(slot_kind) else { return };
+    let Some(slot) = family::create(slot_kind) else { return };
     slot.is_nonblocking.store(kind & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     if slot_kind == Kind::Datagram {
         slot.leave_to_kernel(Why::Spin);
@@ -228,7 +228,7 @@ pub(crate) fn listening(slot: &Slot, fd: c_int) {
 
 /// A connection has been accepted; `is_near` if it is known to come from this very namespace.
 pub(crate) fn accepted(listener: &Pin, fd: c_int, flags: c_int, is_near: bool) {
-    let Some(slot) = Slot::create(Kind::Stream) else { return };
+    let Some(slot) = family::create(Kind::Stream) else { return };
     slot.is_nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     slot.set_end(End::Server);
     let allowed = listener.allowed.load(Ordering::Relaxed);

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::mailbox::{About, Mailbox};
 use crate::lock::Lazy;
-use crate::{family, meeting, raw};
+use crate::{meeting, own, raw};
 
 const PORTS: usize = 65_536;
 /// Mailboxes of one namespace and user; others stay with the kernel.
@@ -52,7 +52,7 @@ pub(super) fn network(fd: c_int) -> Option<u64> {
 /// The namespaces that a socket is in, as a part of file names.
 fn spaces(network: u64) -> String {
     static PROCESSES: Lazy<u64> = Lazy::new();
-    let processes = PROCESSES.get_or_init(family::own_space);
+    let processes = PROCESSES.get_or_init(own::space);
     format!("{network:x}.{processes}")
 }
 
