@@ -225,7 +225,7 @@ extern "C" fn in_child() {
         epoll::after_fork();
         if thread::with(|thread| thread.handlers.get()) == 0 {
             epoll::count_again();
-            slot::after_fork();
+            count_users();
         }
     } else {
         locks().for_each(Lock::reset);
@@ -236,6 +236,28 @@ extern "C" fn in_child() {
             crate::datagram::after_fork(&slot);
         }
     });
+}
+
+/// In a child just forked, where the only thread is in the midst of nothing: what others were using is
+/// used by descriptors and registrations alone. What those others were about to give back is given back.
+fn count_users() {
+    slot::forget_users();
+    table::each_slot(Slot::count_user);
+    // Those that another thread was closing, and that no descriptor stands for any more.
+    let mut orphans: Vec<&'static Slot> = Vec::new();
+    epoll::each_slot(|slot| {
+        if !slot.has_users() && !orphans.iter().any(|known| std::ptr::eq(*known, slot)) {
+            orphans.push(slot);
+        }
+    });
+    epoll::each_slot(Slot::count_user);
+    for slot in orphans {
+        // This process was not counted for it, and must not give it back.
+        slot.count_user();
+        epoll::forget(slot);
+        slot.forget_user();
+    }
+    slot::forget_unused();
 }
 
 /// A program that has just taken this process over may have got connections with rings: from the

@@ -26,7 +26,7 @@ use crate::holders::{self, Bits, Holders, Holding, Place, Places, Vacancies};
 use crate::lock::Lock;
 use crate::memberships::{self, Membership};
 use crate::ring::{End, Segment};
-use crate::{alive, changes, epoll, log, own, raw, table};
+use crate::{alive, changes, log, own, raw};
 
 /// What a socket is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -464,20 +464,16 @@ pub(crate) fn slot(index: u32) -> Option<&'static Slot> {
     Some(unsafe { &*slots.wrapping_add(index) })
 }
 
-/// In a child just forked, where the only thread is in the midst of nothing: what others were using is
-/// used by descriptors and registrations alone. What those others were about to give back is given back.
-pub(crate) fn after_fork() {
-    let Some(arena) = existing() else { return };
-    let count = arena.fresh.load(Ordering::Acquire);
-    let each = |f: &dyn Fn(&'static Slot, &Local)| {
-        for slot in (0..count).map_while(slot) {
-            if let Some(local) = slot.local() {
-                f(slot, local);
-            }
-        }
-    };
-    let users = |slot: &Slot| slot.local().map_or(&NOBODY, |local| &local.users);
-    each(&|slot, local| {
+/// Calls `f` with all slots that have been used, and what this process knows of them.
+fn each_local(f: impl Fn(&'static Slot, &Local)) {
+    for slot in (0..fresh()).map_while(slot) {
+        slot.local().into_iter().for_each(|local| f(slot, local));
+    }
+}
+
+/// In a child just forked: no socket has users, until they are counted again.
+pub(crate) fn forget_users() {
+    each_local(|slot, local| {
         if local.users.load(Ordering::Relaxed) != 0 {
             local.users.store(0, Ordering::Relaxed);
         }
@@ -485,33 +481,17 @@ pub(crate) fn after_fork() {
             post.after_fork();
         }
     });
-    table::each_slot(|slot| _ = users(slot).fetch_add(1, Ordering::Relaxed));
-    // Those that another thread was closing, and that no descriptor stands for any more.
-    let mut orphans: Vec<&'static Slot> = Vec::new();
-    epoll::each_slot(|slot| {
-        if users(slot).load(Ordering::Relaxed) == 0
-            && !orphans.iter().any(|known| ptr::eq(*known, slot))
-        {
-            orphans.push(slot);
-        }
-    });
-    epoll::each_slot(|slot| _ = users(slot).fetch_add(1, Ordering::Relaxed));
-    for slot in orphans {
-        // This process was not counted for it, and must not give it back.
-        users(slot).fetch_add(1, Ordering::Relaxed);
-        epoll::forget(slot);
-        users(slot).store(0, Ordering::Relaxed);
-    }
-    each(&|slot, local| {
+}
+
+/// The same, once they have been counted: gives back what no user needs.
+pub(crate) fn forget_unused() {
+    each_local(|slot, local| {
         if local.users.load(Ordering::Relaxed) == 0 {
             slot.forget_segment();
             slot.forget_post();
         }
     });
 }
-
-/// Stands for the users of a slot that this process knows nothing of.
-static NOBODY: AtomicU32 = AtomicU32::new(0);
 
 impl Slot {
     /// A new socket, with one user; `None` if there are too many. `make_room` may take from the dead what
@@ -634,6 +614,25 @@ impl Slot {
         let Some(arena) = arena() else { return 0 };
         let first = ptr::from_ref(arena).wrapping_add(1).addr();
         u32::try_from((ptr::from_ref(self).addr() - first) / size_of::<Self>()).unwrap_or(0)
+    }
+
+    /// In a child just forked: counts a user.
+    pub(crate) fn count_user(&self) {
+        if let Some(Local { users, .. }) = self.local() {
+            users.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// In a child just forked: whether a user has been counted.
+    pub(crate) fn has_users(&self) -> bool {
+        self.local().is_some_and(|local| local.users.load(Ordering::Relaxed) != 0)
+    }
+
+    /// In a child just forked: it has no user after all.
+    pub(crate) fn forget_user(&self) {
+        if let Some(Local { users, .. }) = self.local() {
+            users.store(0, Ordering::Relaxed);
+        }
     }
 
     /// One more user in this process, unless it has none.
