@@ -7,7 +7,9 @@ use crate::counters::Counters;
 use crate::raw;
 use crate::ring::{ACCEPTED, NEVER, OFFERED, Segment, WITHDRAWN};
 use crate::slot::{Carrier, Slot, Why};
-use crate::{datagram, epoll, family, habit, meeting, retreat, stats, stream, successor, table};
+use crate::{
+    arena, datagram, epoll, family, habit, meeting, retreat, stats, stream, successor, table,
+};
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
 /// one of its socket.
@@ -27,7 +29,7 @@ pub(crate) fn forget(fd: c_int) {
             }
         }
         learn(slot);
-        stats::heed();
+        arena::heed();
         stats::dump(fd, slot);
         datagram::closing(slot);
     }

@@ -14,11 +14,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::holders::{Heir, Holders, Place, Standing, Suspect};
-use crate::slot::{self, Kind, Slot};
-use crate::{confined, datagram, meeting, own, raw, thread};
+use crate::slot::{Kind, Slot};
+use crate::{arena, confined, datagram, meeting, own, raw, stats, thread};
 
 fn with<T>(f: impl FnOnce(&Holders<'static>, Place) -> T) -> Option<T> {
-    Some(f(&slot::holders()?, own::me()?))
+    Some(f(&arena::holders()?, own::me()?))
 }
 
 fn now_s() -> u32 {
@@ -27,6 +27,9 @@ fn now_s() -> u32 {
 
 /// A new socket, with one user; `None` if there are too many.
 pub(crate) fn create(kind: Kind) -> Option<&'static Slot> {
+    if !stats::provide() {
+        return None;
+    }
     Slot::create(kind, || {
         let is_thorough = may_be_thorough();
         if is_thorough {
@@ -87,7 +90,7 @@ pub(crate) fn born(heir: Heir) -> bool {
     if heir == Heir::STRAY {
         return true;
     }
-    let Some(holders) = slot::holders() else { return true };
+    let Some(holders) = arena::holders() else { return true };
     let is_believed = holders.places.born(heir, is_at_home.then_some(me)).is_ok();
     if !is_believed {
         goes_astray();
@@ -163,7 +166,7 @@ fn has_ended(suspect: Suspect, is_thorough: bool) -> bool {
 /// Whether what the family shares is not mapped in a process. Whoever may not look does not say so.
 fn is_stranger(process: u32) -> bool {
     let Some(own) = maps("self") else { return false };
-    let Some(file) = slot::arena_address().and_then(|address| file_at(&own, address)) else {
+    let Some(file) = arena::arena_address().and_then(|address| file_at(&own, address)) else {
         return false;
     };
     // A process that is about to end has nothing mapped.
@@ -222,8 +225,8 @@ pub(crate) fn sweep(is_thorough: bool) {
     thread::enter();
     with(|holders, me| {
         let judge = |suspect| has_ended(suspect, is_thorough);
-        let mut clear = |index| slot::slot(index).map_or((), clear_away);
-        holders.sweep(me, slot::fresh(), now_s(), &judge, &mut clear);
+        let mut clear = |index| arena::slot(index).map_or((), clear_away);
+        holders.sweep(me, arena::fresh(), now_s(), &judge, &mut clear);
     });
     thread::leave();
     raw::set_errno(errno);

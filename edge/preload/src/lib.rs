@@ -31,6 +31,7 @@
 
 mod address;
 mod alive;
+mod arena;
 mod changes;
 mod closing;
 mod config;

@@ -14,8 +14,8 @@ use crate::holders::Heir;
 use crate::lock::Lock;
 use crate::slot::{self, Carrier, Kind, Slot};
 use crate::{
-    alive, config, confined, doorbell, doors, epoll, exports, family, forks, heap, meeting, raw,
-    signal, sockets, successor, table, thread,
+    alive, arena, config, confined, doorbell, doors, epoll, exports, family, forks, heap, meeting,
+    raw, signal, sockets, successor, table, thread,
 };
 
 /// Called by the loader.
@@ -121,7 +121,7 @@ pub(crate) fn after_fork(child: libc::pid_t) {
     if let Ok(child @ 1..) = u32::try_from(child)
         && !confined::is_confined()
     {
-        slot::join_family(child);
+        arena::join_family(child);
     }
 }
 
@@ -215,7 +215,7 @@ extern "C" fn in_child() {
     }
     if !is_confined {
         signal::settle_in();
-        slot::join_family(alive::me());
+        arena::join_family(alive::me());
     }
     alive::after_fork();
     doorbell::after_fork();

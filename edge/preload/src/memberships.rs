@@ -13,7 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::address::ip_words;
-use crate::slot::{self, Slot};
+use crate::arena;
+use crate::slot::Slot;
 
 /// Memberships of all sockets that are shown.
 pub(crate) const COUNT: usize = 4096;
@@ -71,7 +72,7 @@ pub(crate) fn forget(slot: &Slot) {
 
 fn places(slot: &Slot) -> impl Iterator<Item = &'static Membership> {
     let first = usize::try_from(slot.index()).unwrap_or(0).wrapping_mul(61);
-    let all = slot::memberships();
+    let all = arena::memberships();
     (0..PROBES).filter_map(move |step| all?.get((first + step) % COUNT))
 }
 

@@ -12,7 +12,7 @@
 
 use crate::pace::Pace;
 use crate::thread::{self, Interrupts, Seen};
-use crate::{config, confined, raw, stats};
+use crate::{arena, config, confined, raw};
 
 /// One wait: spins while [`Patience::goes_on`].
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl Patience {
 
     fn look_up(&mut self) -> Spin {
         raw::cancellation_point();
-        stats::heed();
+        arena::heed();
         if self.is_interrupted() {
             return Spin::Interrupted;
         }
@@ -215,7 +215,7 @@ impl Patience {
 
     /// The wait goes on: it spins again.
     pub(crate) fn again(&mut self, most_ns: u64) {
-        stats::heed();
+        arena::heed();
         self.start_ns = raw::now_ns();
         self.let_ns = self.start_ns;
         (self.spin_ns, self.spins_through) = budget(most_ns, self.start_ns);

@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, O
 use crate::counters::Counters;
 use crate::datagram::Post;
 use crate::extra::pacing::Paced;
-use crate::holders::{self, Bits, Holders, Holding, Place, Places, Vacancies};
+use crate::holders::{Holders, Holding, Place};
 use crate::lock::Lock;
-use crate::memberships::{self, Membership};
+use crate::memberships::{self};
 use crate::ring::{End, Segment};
-use crate::{alive, changes, log, own, raw};
+use crate::{arena, changes, own};
 
 /// What a socket is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -119,7 +119,7 @@ impl Why {
 #[repr(C, align(64))]
 pub(crate) struct Slot {
     /// Whether it is free, and who has it otherwise.
-    holding: Holding,
+    pub(crate) holding: Holding,
     /// Other programs that have it, or may have.
     pub(crate) strangers: AtomicU32,
     /// The process that made it or accepted it, and the descriptor's number there.
@@ -222,52 +222,12 @@ pub(crate) struct Slot {
     pub(crate) counters: Counters,
 }
 
-/// The most sockets that are known at a time; others are the kernel's.
-const SLOTS_MAX: usize = 1 << 18;
-
-#[derive(Debug)]
-#[repr(C, align(64))]
-struct Arena {
-    /// What the file is, how to read it, and whose it is; see `stats.rs`.
-    about: crate::stats::About,
-    /// Slots from here on have never been used.
-    fresh: AtomicU32,
-    /// Below this word no other is free.
-    low: AtomicU32,
-    wanted_log: log::Wanted,
-    /// The socket that they want described in the log: its descriptor and one, and above it the level and
-    /// one. 0: none.
-    subject: AtomicU64,
-    /// The process after which the file is named, and some of those that have it.
-    holder: AtomicU32,
-    family: [AtomicU32; FAMILY_MAX],
-    /// Who has which slots. What a child of few touches is on one page with all of the above.
-    places: Places,
-    free: [AtomicU64; SLOTS_MAX / u64::BITS as usize],
-}
-
-/// Processes of a family that can go on with its file when the one ends that has made it.
-const FAMILY_MAX: usize = 16;
-
-/// What lies in front of who has which slots: the arena's head, the slots, and the memberships behind them.
-const HEAD_BYTES: usize = size_of::<Arena>()
-    + SLOTS_MAX * size_of::<Slot>()
-    + memberships::COUNT * size_of::<Membership>();
-const _: () = assert!(HEAD_BYTES.is_multiple_of(align_of::<Bits>()));
-/// What of the arena is put aside from the start: its head, and the first slots.
-pub(crate) const HEAD_PAGES: usize = size_of::<Arena>() + 64 * size_of::<Slot>();
-/// Length of the arena. Only what has been touched is there.
-const ARENA_BYTES: usize = HEAD_BYTES + BITS_COUNT * size_of::<Bits>();
-const BITS_COUNT: usize = (holders::WORDS - 1) * SLOTS_MAX;
 /// From so many slots on it is worth looking for those of dead processes, whenever there are twice as many.
 const SWEEP_MIN: u32 = 1024;
 
-static ARENA: AtomicPtr<Arena> = AtomicPtr::new(ptr::null_mut());
-static LOCALS: AtomicPtr<Local> = AtomicPtr::new(ptr::null_mut());
-
 /// What this process alone knows about a slot.
 #[derive(Debug)]
-struct Local {
+pub(crate) struct Local {
     /// Descriptors that stand for it here, and calls that are using it. 0: this process has not got
     /// it.
     users: AtomicU32,
@@ -277,46 +237,8 @@ struct Local {
     post: AtomicPtr<Post>,
 }
 
-fn arena() -> Option<&'static Arena> {
-    let at = NonNull::new(ARENA.load(Ordering::Acquire));
-    // SAFETY: mapped for good, zeros are legal (rule 1).
-    let at = at.or_else(set_up)?;
-    // SAFETY: as above.
-    Some(unsafe { at.as_ref() })
-}
-
-#[cold]
-fn set_up() -> Option<NonNull<Arena>> {
-    let _errno = raw::KeptErrno::new();
-    let locals_len = SLOTS_MAX * size_of::<Local>();
-    let locals = raw::map_zeros(locals_len, false).ok()?;
-    let mapped = crate::stats::map_arena(ARENA_BYTES)?;
-    let base = mapped.base();
-    // SAFETY: mapped for good unless another thread is faster, and zeros are legal (rule 1).
-    own::found(&holders_of(unsafe { &*base.cast::<Arena>() }));
-    let null = ptr::null_mut();
-    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-    if let Err(other) = LOCALS.compare_exchange(null, locals.cast(), o, r) {
-        // SAFETY: the mapping lost the race, and nobody has seen it.
-        unsafe { raw::unmap(locals, locals_len) };
-        debug_assert!(!other.is_null());
-    }
-    match ARENA.compare_exchange(ptr::null_mut(), base.cast(), o, r) {
-        Ok(_) => {
-            mapped.keep();
-            let made = NonNull::new(base.cast());
-            // SAFETY: mapped for good, made of atomics (rule 1).
-            log::follow(unsafe { &(*base.cast::<Arena>()).wanted_log });
-            hold(crate::stats::maker());
-            join_family(alive::me());
-            made
-        }
-        Err(other) => NonNull::new(other), // Nobody has seen ours, which goes.
-    }
-}
-
 /// Where a field of a slot lies: its name, offset and size in bytes, for readers of statistics.
-pub(crate) fn layout() -> String {
+pub(crate) fn fields() -> String {
     use std::mem::offset_of;
     let counters = offset_of!(Slot, counters);
     let mut text = String::new();
@@ -341,132 +263,12 @@ pub(crate) fn layout() -> String {
     for (name, offset) in Counters::FIELDS {
         text.push_str(&format!("{name}:{}:8 ", counters + offset));
     }
-    let fresh = offset_of!(Arena, fresh);
-    let (level, details) =
-        (offset_of!(Arena, wanted_log.level), offset_of!(Arena, wanted_log.details));
-    let (arena, slot) = (size_of::<Arena>(), size_of::<Slot>());
-    let (members, member) = (arena + SLOTS_MAX * slot, size_of::<Membership>());
-    let (count, subject) = (memberships::COUNT, offset_of!(Arena, subject));
-    format!("{text}| {arena} {slot} {fresh} {level} {details} {members} {member} {count} {subject}")
-}
-
-/// The descriptor of which readers of statistics want a description in the log, 0 for all, and at which
-/// level. It is asked for once, of the process after which the file is named.
-#[inline]
-pub(crate) fn wanted_subject() -> Option<(c_int, i64)> {
-    let subject = &existing()?.subject;
-    if subject.load(Ordering::Relaxed) == 0 || holder() != Some(raw::process_id()) {
-        return None;
-    }
-    let (fd, level) = holders::halves(subject.swap(0, Ordering::AcqRel));
-    Some((c_int::try_from(fd.checked_sub(1)?).ok()?, i64::from(level.checked_sub(1)?)))
-}
-
-/// The arena, if there is one.
-fn existing() -> Option<&'static Arena> {
-    let at = NonNull::new(ARENA.load(Ordering::Acquire))?;
-    // SAFETY: mapped for good, made of atomics (rule 1).
-    Some(unsafe { at.as_ref() })
-}
-
-/// The file is named after that process.
-pub(crate) fn hold(process: u32) {
-    if let Some(arena) = existing() {
-        arena.holder.store(process, Ordering::Release);
-    }
-}
-
-/// The process after which the file is named.
-pub(crate) fn holder() -> Option<u32> {
-    existing().map(|arena| arena.holder.load(Ordering::Acquire)).filter(|holder| *holder != 0)
-}
-
-/// That process has the arena too.
-pub(crate) fn join_family(process: u32) {
-    let Some(arena) = existing() else { return };
-    let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-    if let Some((place, known)) = known_as(arena, process) {
-        // Its parent knows its number only.
-        if alive::number(process) != process {
-            let _ = place.compare_exchange(known, process, o, r);
-        }
-        return;
-    }
-    let _ = arena.family.iter().any(|place| {
-        let known = place.load(Ordering::Acquire);
-        let is_free = known == 0 || alive::has_ended(known);
-        is_free && place.compare_exchange(known, process, o, r).is_ok()
-    });
-}
-
-/// It has it no longer.
-pub(crate) fn leave_family() {
-    let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-    if let Some(arena) = existing()
-        && let Some((place, known)) = known_as(arena, raw::process_id())
-    {
-        let _ = place.compare_exchange(known, 0, o, r);
-    }
-}
-
-/// The place of a process of that number.
-fn known_as(arena: &Arena, process: u32) -> Option<(&AtomicU32, u32)> {
-    let mut known = arena.family.iter().map(|place| (place, place.load(Ordering::Acquire)));
-    known.find(|(_, known)| alive::number(*known) == alive::number(process))
-}
-
-/// The number of another process that has it.
-pub(crate) fn heir() -> Option<u32> {
-    let me = raw::process_id();
-    let mut family = existing()?.family.iter().map(|place| place.load(Ordering::Acquire));
-    let is_other = |other: &u32| ![0, me].contains(&alive::number(*other));
-    family.find(|other| is_other(other) && !alive::has_ended(*other)).map(alive::number)
-}
-
-/// The memberships of all sockets.
-pub(crate) fn memberships() -> Option<&'static [Membership; memberships::COUNT]> {
-    let slots = ptr::from_ref(arena()?).wrapping_add(1).cast::<Slot>();
-    let at = slots.wrapping_add(SLOTS_MAX).cast::<[Membership; memberships::COUNT]>();
-    // SAFETY: behind the slots, inside of the mapping, which is for good, and made of atomics (rule 1).
-    Some(unsafe { &*at })
-}
-
-/// Who has which slots, if there is an arena.
-pub(crate) fn holders() -> Option<Holders<'static>> {
-    existing().map(holders_of)
-}
-
-fn holders_of(arena: &Arena) -> Holders<'_> {
-    let at = ptr::from_ref(arena).cast::<u8>().wrapping_add(HEAD_BYTES).cast::<Bits>();
-    // SAFETY: behind the memberships, inside of the mapping, and made of atomics (rule 1).
-    let bits = unsafe { std::slice::from_raw_parts(at, BITS_COUNT) };
-    let vacancies = Vacancies { bits: &arena.free, low: &arena.low };
-    let slot = |index| slot(index).map(|slot| &slot.holding);
-    Holders { places: &arena.places, slot, bits, slots_max: SLOTS_MAX, vacancies }
-}
-
-/// Slots from here on have never been used.
-pub(crate) fn fresh() -> u32 {
-    existing().map_or(0, |arena| arena.fresh.load(Ordering::Acquire))
-}
-
-/// Where the arena is mapped.
-pub(crate) fn arena_address() -> Option<usize> {
-    existing().map(|arena| ptr::from_ref(arena).addr())
-}
-
-/// The slot of that number.
-pub(crate) fn slot(index: u32) -> Option<&'static Slot> {
-    let arena = arena()?;
-    let index = usize::try_from(index).ok().filter(|index| *index < SLOTS_MAX)?;
-    let slots = ptr::from_ref(arena).wrapping_add(1).cast::<Slot>();
-    // SAFETY: inside of the mapping, which is for good, and made of atomics (rule 1).
-    Some(unsafe { &*slots.wrapping_add(index) })
+    text
 }
 
 /// Calls `f` with all slots that have been used, and what this process knows of them.
 fn each_local(f: impl Fn(&'static Slot, &Local)) {
-    for slot in (0..fresh()).map_while(slot) {
+    for slot in (0..arena::fresh()).map_while(arena::slot) {
         slot.local().into_iter().for_each(|local| f(slot, local));
     }
 }
@@ -497,8 +299,7 @@ impl Slot {
     /// A new socket, with one user; `None` if there are too many. `make_room` may take from the dead what
     /// they had, if there are many, and says whether it has.
     pub(crate) fn create(kind: Kind, make_room: fn() -> bool) -> Option<&'static Self> {
-        arena()?;
-        let (holders, me) = (holders()?, own::me().filter(|me| *me != Place::STRAYS)?);
+        let (holders, me) = (arena::holders()?, own::me().filter(|me| *me != Place::STRAYS)?);
         holders.places.more(me);
         let Some(slot) = Self::take_free(&holders, me, make_room) else {
             holders.places.fewer(me);
@@ -520,9 +321,11 @@ impl Slot {
         make_room: fn() -> bool,
     ) -> Option<&'static Self> {
         loop {
-            let index =
-                holders.vacancies.take(fresh()).or_else(|| Self::take_fresh(holders, make_room))?;
-            let slot = slot(index)?;
+            let index = holders
+                .vacancies
+                .take(arena::fresh())
+                .or_else(|| Self::take_fresh(holders, make_room))?;
+            let slot = arena::slot(index)?;
             if slot.holding.claim(me) {
                 return Some(slot);
             }
@@ -531,17 +334,14 @@ impl Slot {
 
     /// One that has never been used; or one that a dead process had, if there are many.
     fn take_fresh(holders: &Holders<'_>, make_room: fn() -> bool) -> Option<u32> {
-        let fresh = &arena()?.fresh;
-        let before = fresh.load(Ordering::Relaxed);
-        let is_over = usize::try_from(before).ok()? >= SLOTS_MAX;
+        let before = arena::fresh();
+        let is_over = usize::try_from(before).ok()? >= arena::SLOTS_MAX;
         if before >= SWEEP_MIN && (before.is_power_of_two() || is_over) && make_room() {
             if let Some(index) = holders.vacancies.take(before) {
                 return Some(index);
             }
         }
-        let (o, r) = (Ordering::Relaxed, Ordering::Relaxed);
-        let more = |count| usize::try_from(count).is_ok_and(|count| count < SLOTS_MAX);
-        fresh.fetch_update(o, r, |count| more(count).then(|| count + 1)).ok()
+        arena::take_fresh()
     }
 
     fn reset(&self, kind: Kind) {
@@ -611,9 +411,7 @@ impl Slot {
 
     /// Its number.
     pub(crate) fn index(&self) -> u32 {
-        let Some(arena) = arena() else { return 0 };
-        let first = ptr::from_ref(arena).wrapping_add(1).addr();
-        u32::try_from((ptr::from_ref(self).addr() - first) / size_of::<Self>()).unwrap_or(0)
+        arena::index_of(self)
     }
 
     /// In a child just forked: counts a user.
@@ -663,7 +461,7 @@ impl Slot {
     }
 
     fn release_process(&self) {
-        if let (Some(holders), Some(me)) = (holders(), own::me()) {
+        if let (Some(holders), Some(me)) = (arena::holders(), own::me()) {
             holders.give_back(me, self.index());
         }
     }
@@ -672,7 +470,7 @@ impl Slot {
     pub(crate) fn name(&self) {
         let Some(Local { names, .. }) = self.local() else { return };
         if names.fetch_add(1, Ordering::AcqRel) == 0
-            && let (Some(holders), Some(me)) = (holders(), own::me())
+            && let (Some(holders), Some(me)) = (arena::holders(), own::me())
         {
             holders.name(me, self.index());
         }
@@ -688,7 +486,7 @@ impl Slot {
 
     /// Others see that this process has descriptors for it, if it has any.
     pub(crate) fn note_name(&self) {
-        if let (Some(holders), Some(me)) = (holders(), own::me())
+        if let (Some(holders), Some(me)) = (arena::holders(), own::me())
             && self.is_named_here()
         {
             holders.name(me, self.index());
@@ -697,7 +495,7 @@ impl Slot {
 
     /// Others see none, whatever there is.
     pub(crate) fn hide_name(&self) {
-        if let (Some(holders), Some(me)) = (holders(), own::me()) {
+        if let (Some(holders), Some(me)) = (arena::holders(), own::me()) {
             holders.unname(me, self.index());
         }
     }
@@ -766,11 +564,7 @@ impl Slot {
 
     #[inline]
     fn local(&self) -> Option<&'static Local> {
-        arena()?;
-        let locals = NonNull::new(LOCALS.load(Ordering::Acquire))?;
-        let at = locals.as_ptr().wrapping_add(usize::try_from(self.index()).ok()?);
-        // SAFETY: as many as slots, mapped for good, and zeros are legal (rule 1).
-        Some(unsafe { &*at })
+        arena::local(self)
     }
 
     /// The rings, if this process has mapped them. The slot must be in use by the caller.

@@ -16,7 +16,7 @@ use crate::lock::{Guarded, Lock};
 use crate::ring::End;
 use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::table::{self, Pin};
-use crate::{address, datagram, doors, family, log, meeting, raw, stats};
+use crate::{address, arena, datagram, doors, family, log, meeting, raw};
 
 /// Sockets of the calling thread: as everybody's, accelerated, or not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -310,7 +310,7 @@ pub(crate) fn keep_to_kernel(fd: c_int) {
 
 /// Says what has become of a socket, if somebody wants to know.
 pub(crate) fn explain(slot: &Slot, fd: c_int, event: &str) {
-    stats::heed();
+    arena::heed();
     let text = || {
         let name =
             |of_peer| address::name(fd, of_peer).map_or("-".to_owned(), |addr| addr.to_string());

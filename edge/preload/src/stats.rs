@@ -14,58 +14,31 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use adverb_sockconf::Level;
 
+use crate::arena::{self, Mapped};
 use crate::shelter::Mapping;
 use crate::slot::{self, Kind, Slot};
-use crate::{config, datagram, log, meeting, raw, ring, table};
+use crate::{alive, config, datagram, log, meeting, raw, ring, table};
 
-/// Length of the text in front of the file.
-const ABOUT_BYTES: usize = 4096;
+/// Sees to it that there is memory for slots. Returns whether there is.
+pub(crate) fn provide() -> bool {
+    arena::is_there() || set_up()
+}
 
-/// The text in front of the file: version, process, layout, command. Zeros behind it.
-#[repr(C, align(64))]
-pub(crate) struct About([u8; ABOUT_BYTES]);
-
-impl std::fmt::Debug for About {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("About").finish_non_exhaustive()
+#[cold]
+fn set_up() -> bool {
+    let is_ours = arena::set_up(map, |fd, level| _ = describe(fd, Level::of(level)));
+    if is_ours == Some(true) {
+        arena::hold(MAKER.load(Ordering::Relaxed));
+        arena::join_family(alive::me());
     }
+    is_ours.is_some()
 }
 
 /// Maps the memory that slots lie in: a file that others can look at, or nameless memory if there
 /// cannot be one.
-pub(crate) fn map_arena(len: usize) -> Option<Mapped> {
+fn map(len: usize) -> Option<Mapped> {
     let nameless = || Some(Mapped::Nameless { base: raw::map_zeros(len, true).ok()?, len });
     file(len).map(Mapped::File).or_else(nameless)
-}
-
-/// Memory for slots: unmapped if it is dropped, and there for good once it is kept.
-#[derive(Debug)]
-pub(crate) enum Mapped {
-    File(Mapping),
-    Nameless { base: *mut u8, len: usize },
-}
-
-impl Mapped {
-    pub(crate) fn base(&self) -> *mut u8 {
-        match self {
-            Self::File(mapping) => mapping.base().as_ptr(),
-            Self::Nameless { base, .. } => *base,
-        }
-    }
-
-    /// It stays for good.
-    pub(crate) fn keep(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        if let Self::Nameless { base, len } = *self {
-            // SAFETY: mapped by `map_arena`; it was not kept, so nobody uses it.
-            unsafe { raw::unmap(base, len) };
-        }
-    }
 }
 
 /// Where the file of a process is; `None` if there is to be none.
@@ -80,26 +53,21 @@ fn path(pid: u32) -> Option<CString> {
 /// The process that has made the file.
 static MAKER: AtomicU32 = AtomicU32::new(0);
 
-/// The process that made the file.
-pub(crate) fn maker() -> u32 {
-    MAKER.load(Ordering::Relaxed)
-}
-
 /// This process ends. If the file is named after it, another one that has it too gives it its name, as
 /// the child of a program that goes into the background does, or it is removed. Returns whether it has
 /// been, and lay where rings meet.
 pub(crate) fn remove() -> bool {
     let pid = raw::process_id();
-    slot::leave_family();
-    if slot::holder() != Some(pid) {
+    arena::leave_family();
+    if arena::holder() != Some(pid) {
         return false;
     }
     let Some(here) = path(pid) else { return config::get().stats_dir.is_none() };
-    if let Some(heir) = slot::heir()
+    if let Some(heir) = arena::heir()
         && let Some(there) = path(heir)
         && raw::link(&here, &there).is_ok()
     {
-        slot::hold(heir);
+        arena::hold(heir);
         raw::unlink(&here);
         return false;
     }
@@ -116,7 +84,7 @@ fn file(len: usize) -> Option<Mapping> {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
     let fd = raw::open(&path, flags).ok()?;
     let mapped = raw::set_size(fd, len)
-        .and_then(|_| raw::reserve(fd, 0, slot::HEAD_PAGES))
+        .and_then(|_| raw::reserve(fd, 0, arena::HEAD_PAGES))
         .and_then(|()| Mapping::new(fd, len));
     raw::close(fd);
     let Ok(mapping) = mapped else {
@@ -130,11 +98,11 @@ fn file(len: usize) -> Option<Mapping> {
         config::get().stats_fds,
         list(&ring::cursors()),
         list(&datagram::counts()),
-        slot::layout(),
+        arena::layout(),
         slot::Why::ALL.map(|(_, text)| text).join(";"),
         config::command(),
     );
-    let count = text.len().min(ABOUT_BYTES - 1);
+    let count = text.len().min(arena::ABOUT_BYTES - 1);
     // SAFETY: the mapping is longer than the text, and nobody else has seen it yet.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), base, count) };
     Some(mapping)
@@ -184,15 +152,4 @@ pub(crate) fn describe(fd: i32, level: Level) -> bool {
         describe(fd);
     }
     is_there
-}
-
-/// Describes what readers of statistics want described. Called by who waits, and where connections come and
-/// go.
-#[inline]
-pub(crate) fn heed() {
-    if let Some((fd, level)) = slot::wanted_subject() {
-        let errno = raw::errno();
-        describe(fd, Level::of(level));
-        raw::set_errno(errno);
-    }
 }

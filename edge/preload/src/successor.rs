@@ -16,9 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use crate::lock::Lazy;
-use crate::slot::{self, Carrier, Kind, Slot};
+use crate::slot::{Carrier, Kind, Slot};
 use crate::table::{self, Pin};
-use crate::{alive, closing, config, datagram, family, meeting, raw, retreat, signal, sockets};
+use crate::{
+    alive, arena, closing, config, datagram, family, meeting, raw, retreat, signal, sockets,
+};
 
 /// What has been done for a program that is about to take this process over.
 #[derive(Debug, Default)]
@@ -94,7 +96,7 @@ pub(crate) unsafe fn prepare(
     }
     if !signal::is_guest() {
         table::each(0, usize::MAX, |fd| prepared.unname(fd));
-        slot::leave_family();
+        arena::leave_family();
         // What it has besides descriptors goes when others see that it is another program.
         family::leaves(true);
     }
@@ -124,7 +126,7 @@ impl Prepared {
         if signal::is_guest() {
             return;
         }
-        slot::join_family(alive::me());
+        arena::join_family(alive::me());
         family::leaves(false);
         for (slot, lent) in self.unnamed {
             if lent.is_none_or(|since| family::regain(slot, since)) {
