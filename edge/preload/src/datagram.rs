@@ -41,7 +41,7 @@ pub(crate) use inbox::{
 };
 pub(crate) use mailbox::{Mailbox, counts};
 pub(crate) use outbox::{mind, send, warm};
-pub(crate) use post::Post;
+pub(crate) use post::forget_threads;
 
 /// Whether a socket is one whose datagrams may go into, or come out of, a mailbox.
 #[inline]

@@ -242,6 +242,7 @@ extern "C" fn in_child() {
 /// used by descriptors and registrations alone. What those others were about to give back is given back.
 fn count_users() {
     slot::forget_users();
+    slot::each(crate::datagram::forget_threads);
     table::each_slot(Slot::count_user);
     // Those that another thread was closing, and that no descriptor stands for any more.
     let mut orphans: Vec<&'static Slot> = Vec::new();

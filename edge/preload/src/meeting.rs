@@ -21,9 +21,9 @@ use adverb_sockconf::Level;
 
 use crate::lock::Lazy;
 use crate::raw::Errno;
-use crate::ring::{ACCEPTED, End, Leaver, OFFERED, Segment, WITHDRAWN};
+use crate::ring::{ACCEPTED, Leaver, OFFERED, Segment, WITHDRAWN};
 use crate::shelter::Mapping;
-use crate::slot::{Carrier, Slot, Why};
+use crate::slot::{Carrier, End, Slot, Why};
 use crate::{address, alive, changes, config, doors, habit, log, raw, sockets};
 
 /// The directory, and whether it may be used.
@@ -257,7 +257,7 @@ pub(crate) fn offer(slot: &Slot, fd: c_int, theirs: SocketAddr) {
                 knock(&segment, ours, theirs);
             }
             remember(slot, fd, name, &segment);
-            slot.publish(segment);
+            slot.attach(segment);
             slot.sends.store(0, Ordering::Relaxed);
             slot.set_why(Why::Offered);
             slot.set_carrier(Carrier::Offered);
@@ -447,7 +447,7 @@ pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
         discount(ours.port());
     }
     remember(slot, fd, segment.name(), &segment);
-    slot.publish(segment);
+    slot.attach(segment);
     slot.set_why(Why::Rings);
     slot.set_carrier(Carrier::Rings);
     true
@@ -474,7 +474,7 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
         }
         slot.is_adopted.store(true, Ordering::Relaxed);
         remember(slot, fd, segment.name(), &segment);
-        slot.publish(segment);
+        slot.attach(segment);
         slot.set_why(Why::Rings);
         slot.set_carrier(Carrier::Rings);
         return true;
@@ -482,12 +482,25 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
     false
 }
 
+impl Slot {
+    /// The rings: mapped now if another process of this family has set them up.
+    #[inline]
+    pub(crate) fn segment(&self) -> Option<&Segment> {
+        match self.carrier() {
+            Carrier::Open | Carrier::Kernel => None,
+            Carrier::Offered | Carrier::Rings | Carrier::Leaving => {
+                self.mapped().or_else(|| map_again(self))
+            }
+        }
+    }
+}
+
 /// Maps the rings that another process of this family has set up.
 #[cold]
 #[inline(never)]
-pub(crate) fn map_again(slot: &Slot) -> Option<&Segment> {
+fn map_again(slot: &Slot) -> Option<&Segment> {
     let segment = open(&file(remembered(slot))?)?;
-    slot.publish(segment);
+    slot.attach(segment);
     // Instances of this process have not heard of it.
     changes::note(slot.index());
     slot.mapped()

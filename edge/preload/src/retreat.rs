@@ -37,8 +37,8 @@ use crate::closing;
 use crate::counters::add;
 use crate::meeting;
 use crate::raw::{self, Errno};
-use crate::ring::{ACCEPTED, Broken, End, Leaver, NEVER, Ring, Segment};
-use crate::slot::{Carrier, Slot, Why};
+use crate::ring::{ACCEPTED, Broken, Leaver, NEVER, Ring, Segment};
+use crate::slot::{Carrier, End, Slot, Why};
 use crate::{address, log, stream, table};
 
 /// Gives a connection back to the kernel for good. `fd` stands for it in this process.

@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use crate::config::Sizes;
 use crate::parts::Cursor;
 use crate::shelter::Mapping;
+use crate::slot::{Attached, End, Slot};
 use crate::{address, alive, meeting, raw};
 
 /// What the header says first.
@@ -227,11 +228,17 @@ pub(crate) struct Segment {
     next: [AtomicUsize; 2],
 }
 
-/// Which end of a connection: the one that connected, or the one that accepted.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum End {
-    Client,
-    Server,
+// SAFETY: nothing else has this place.
+unsafe impl Attached for Segment {
+    const PLACE: usize = 0;
+}
+
+impl Slot {
+    /// The rings, if this process has mapped them. The slot must be in use by the caller.
+    #[inline]
+    pub(crate) fn mapped(&self) -> Option<&Segment> {
+        self.attached()
+    }
 }
 
 /// Bytes in front of the rings.

@@ -3,15 +3,16 @@
 //! A slot is a socket, however many descriptors in however many processes stand for it: slots lie
 //! in memory that children inherit as shared, so that parent and child agree about what has been
 //! read and written. What differs between processes is where they have mapped the rings
-//! ([`Slot::segment`]).
+//! ([`Slot::attached`]).
 //!
 //! # Safety
 //!
 //! 1. The arena is mapped once, by the first process, and never unmapped. It holds atomics alone,
 //!    for which every bit pattern, zeros above all, is legal.
-//! 2. A segment, or a post, that has been published for a slot is unmapped, or freed, when the last
-//!    user of the slot in this process has gone ([`Slot::release`]), and nobody holds a reference to
-//!    it for longer than it holds the slot.
+//! 2. What has been attached to a slot is freed when the last user of the slot in this process has
+//!    gone ([`Slot::release`]), and nobody holds a reference to it for longer than it holds the slot.
+//! 3. Each type has a place of its own ([`Attached`]), where nothing else is, and what lies there begins
+//!    with the function that frees this type.
 
 #![expect(clippy::as_conversions, reason = "enumerations are stored as their numbers")]
 
@@ -20,12 +21,10 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::counters::Counters;
-use crate::datagram::Post;
 use crate::extra::pacing::Paced;
 use crate::holders::{Holders, Holding, Place};
 use crate::lock::Lock;
 use crate::memberships::{self};
-use crate::ring::{End, Segment};
 use crate::{arena, changes, own};
 
 /// What a socket is.
@@ -112,6 +111,13 @@ impl Why {
     pub(crate) fn text(self) -> &'static str {
         Self::ALL.iter().find(|(why, _)| *why == self).map_or("", |(_, text)| text)
     }
+}
+
+/// Which end of a connection: the one that connected, or the one that accepted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    Client,
+    Server,
 }
 
 /// One socket.
@@ -233,8 +239,41 @@ pub(crate) struct Local {
     users: AtomicU32,
     /// Those descriptors alone.
     names: AtomicU32,
-    segment: AtomicPtr<Segment>,
-    post: AtomicPtr<Post>,
+    /// What it has of it besides: rings, or what belongs to a mailbox.
+    attached: [AtomicPtr<Head>; PLACES],
+}
+
+/// What a process can have of a socket. Only what carries its bytes knows that type.
+///
+/// # Safety
+///
+/// No two types have the same place.
+pub(crate) unsafe trait Attached {
+    /// Below [`PLACES`].
+    const PLACE: usize;
+}
+
+const PLACES: usize = 2;
+
+/// Something attached, and in front of it how to free it.
+#[derive(Debug)]
+#[repr(C)]
+struct Boxed<T> {
+    head: Head,
+    value: T,
+}
+
+#[derive(Debug)]
+struct Head {
+    free: unsafe fn(*mut Head),
+}
+
+/// # Safety
+///
+/// `at` came from a box with this type, and nobody uses it any more.
+unsafe fn free<T>(at: *mut Head) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(at.cast::<Boxed<T>>()) });
 }
 
 /// Where a field of a slot lies: its name, offset and size in bytes, for readers of statistics.
@@ -266,6 +305,11 @@ pub(crate) fn fields() -> String {
     text
 }
 
+/// Calls `f` with all slots that have been used.
+pub(crate) fn each(f: impl Fn(&'static Slot)) {
+    each_local(|slot, _| f(slot));
+}
+
 /// Calls `f` with all slots that have been used, and what this process knows of them.
 fn each_local(f: impl Fn(&'static Slot, &Local)) {
     for slot in (0..arena::fresh()).map_while(arena::slot) {
@@ -275,12 +319,9 @@ fn each_local(f: impl Fn(&'static Slot, &Local)) {
 
 /// In a child just forked: no socket has users, until they are counted again.
 pub(crate) fn forget_users() {
-    each_local(|slot, local| {
+    each_local(|_, local| {
         if local.users.load(Ordering::Relaxed) != 0 {
             local.users.store(0, Ordering::Relaxed);
-        }
-        if let Some(post) = slot.post() {
-            post.after_fork();
         }
     });
 }
@@ -289,8 +330,7 @@ pub(crate) fn forget_users() {
 pub(crate) fn forget_unused() {
     each_local(|slot, local| {
         if local.users.load(Ordering::Relaxed) == 0 {
-            slot.forget_segment();
-            slot.forget_post();
+            slot.detach();
         }
     });
 }
@@ -306,8 +346,7 @@ impl Slot {
             return None;
         };
         // Left by the other threads of a parent, in a child that was forked in a handler.
-        slot.forget_segment();
-        slot.forget_post();
+        slot.detach();
         slot.reset(kind);
         holders.get_in_hand(me, slot.index());
         slot.holding.settle(me);
@@ -454,8 +493,7 @@ impl Slot {
     pub(crate) fn release(&'static self) {
         let Some(Local { users, .. }) = self.local() else { return };
         if users.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.forget_segment();
-            self.forget_post();
+            self.detach();
             self.release_process();
         }
     }
@@ -567,77 +605,38 @@ impl Slot {
         arena::local(self)
     }
 
-    /// The rings, if this process has mapped them. The slot must be in use by the caller.
+    /// What this process has of it. The slot must be in use by the caller.
     #[inline]
-    pub(crate) fn mapped(&self) -> Option<&Segment> {
-        let at = NonNull::new(self.local()?.segment.load(Ordering::Acquire))?;
-        // SAFETY: published, and not unmapped while the slot is in use (rule 2).
-        Some(unsafe { at.as_ref() })
+    pub(crate) fn attached<T: Attached>(&self) -> Option<&T> {
+        let at = NonNull::new(self.local()?.attached.get(T::PLACE)?.load(Ordering::Acquire))?;
+        // SAFETY: published, with this type (rule 3), and not freed while the slot is in use (rule 2).
+        Some(unsafe { &at.cast::<Boxed<T>>().as_ref().value })
     }
 
-    /// The rings: mapped now if another process of this family has set them up.
-    #[inline]
-    pub(crate) fn segment(&self) -> Option<&Segment> {
-        match self.carrier() {
-            Carrier::Open | Carrier::Kernel => None,
-            Carrier::Offered | Carrier::Rings | Carrier::Leaving => {
-                self.mapped().or_else(|| crate::meeting::map_again(self))
+    /// Publishes what this process has of it. Whoever comes second loses, and uses the first's.
+    pub(crate) fn attach<T: Attached>(&self, value: T) {
+        let Some(place) = self.local().and_then(|local| local.attached.get(T::PLACE)) else {
+            return;
+        };
+        let head = Head { free: free::<T> };
+        let new = Box::into_raw(Box::new(Boxed { head, value })).cast::<Head>();
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        if place.compare_exchange(ptr::null_mut(), new, o, r).is_err() {
+            // SAFETY: it came from a box of this type just now, and nobody has seen it.
+            unsafe { free::<T>(new) };
+        }
+    }
+
+    /// Frees all of that. The caller is the last user here.
+    fn detach(&self) {
+        for place in self.local().iter().flat_map(|local| &local.attached) {
+            let old = place.swap(ptr::null_mut(), Ordering::AcqRel);
+            if let Some(at) = NonNull::new(old) {
+                // SAFETY: published, and nobody uses it any more (rule 2).
+                let Head { free } = unsafe { at.as_ref() };
+                // SAFETY: it is what this function is for (rule 3).
+                unsafe { free(old) };
             }
-        }
-    }
-
-    /// Publishes the rings for this process. Whoever comes second loses, and uses the first's.
-    pub(crate) fn publish(&self, segment: Segment) {
-        let Some(Local { segment: place, .. }) = self.local() else { return };
-        let new = Box::into_raw(Box::new(segment));
-        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-        if place.compare_exchange(ptr::null_mut(), new, o, r).is_err() {
-            // SAFETY: it came from a box two lines above, and nobody has seen it.
-            drop(unsafe { Box::from_raw(new) });
-        }
-    }
-
-    /// Unmaps the rings in this process. The caller is the last user here.
-    fn forget_segment(&self) {
-        let Some(Local { segment: place, .. }) = self.local() else { return };
-        let old = place.swap(ptr::null_mut(), Ordering::AcqRel);
-        if !old.is_null() {
-            // SAFETY: it came from a box in `publish`, and nobody uses it any more (rule 2).
-            drop(unsafe { Box::from_raw(old) });
-        }
-    }
-
-    /// What this process has of a UDP socket. The slot must be in use by the caller.
-    #[inline]
-    pub(crate) fn post(&self) -> Option<&Post> {
-        let at = NonNull::new(self.local()?.post.load(Ordering::Acquire))?;
-        // SAFETY: published, and not freed while the slot is in use (rule 2).
-        Some(unsafe { at.as_ref() })
-    }
-
-    /// The same, and made if need be. Whoever comes second loses, and uses the first's.
-    #[inline]
-    pub(crate) fn post_or_new(&self, new: impl FnOnce() -> Post) -> Option<&Post> {
-        if let Some(post) = self.post() {
-            return Some(post);
-        }
-        let place = &self.local()?.post;
-        let new = Box::into_raw(Box::new(new()));
-        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-        if place.compare_exchange(ptr::null_mut(), new, o, r).is_err() {
-            // SAFETY: it came from a box just now, and nobody has seen it.
-            drop(unsafe { Box::from_raw(new) });
-        }
-        self.post()
-    }
-
-    /// Frees it. The caller is the last user here.
-    fn forget_post(&self) {
-        let Some(Local { post: place, .. }) = self.local() else { return };
-        let old = place.swap(ptr::null_mut(), Ordering::AcqRel);
-        if !old.is_null() {
-            // SAFETY: it came from a box, and nobody uses it any more (rule 2).
-            drop(unsafe { Box::from_raw(old) });
         }
     }
 

@@ -13,8 +13,7 @@ use adverb_sockconf::{Level, Role, Socket, Transport};
 use crate::config;
 use crate::extra::stamps;
 use crate::lock::{Guarded, Lock};
-use crate::ring::End;
-use crate::slot::{Carrier, Kind, Slot, Why};
+use crate::slot::{Carrier, End, Kind, Slot, Why};
 use crate::table::{self, Pin};
 use crate::{address, arena, datagram, doors, family, log, meeting, raw};
 

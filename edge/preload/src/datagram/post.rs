@@ -19,7 +19,7 @@ use super::mailbox::Mailbox;
 use super::outbox::Outbox;
 use crate::counters::add;
 use crate::lock::Held;
-use crate::slot::{Slot, Why};
+use crate::slot::{Attached, Slot, Why};
 use crate::{address, changes, config, log, raw};
 
 /// The mailbox of a socket.
@@ -44,6 +44,28 @@ pub(crate) struct Post {
     is_busy: AtomicBool,
     /// `None`: this socket is not to have a mailbox, nor to use others'.
     pub(super) directory: Option<&'static Directory>,
+}
+
+// SAFETY: nothing else has this place.
+unsafe impl Attached for Post {
+    const PLACE: usize = 1;
+}
+
+impl Slot {
+    /// What this process has of a UDP socket. The slot must be in use by the caller.
+    #[inline]
+    pub(crate) fn post(&self) -> Option<&Post> {
+        self.attached()
+    }
+
+    /// The same, and made if need be. Whoever comes second loses, and uses the first's.
+    #[inline]
+    pub(super) fn post_or_new(&self, new: impl FnOnce() -> Post) -> Option<&Post> {
+        self.post().or_else(|| {
+            self.attach(new());
+            self.post()
+        })
+    }
 }
 
 // SAFETY: the outbox is touched only while a lock is held (rule 2); the rest is atomics.
@@ -93,7 +115,7 @@ impl Post {
 
     /// In a child just forked: if the parent's threads were in the middle of the outbox, this process gets
     /// a new one. The lock is shared with the parent, and says nothing about that.
-    pub(crate) fn after_fork(&self) {
+    fn after_fork(&self) {
         if self.is_busy.swap(false, Ordering::Relaxed) {
             let at = self.outbox.get();
             // SAFETY: there is no other thread, and the cookie has been there from the start (rule 2).
@@ -174,6 +196,11 @@ fn join(slot: &Slot, fd: c_int) -> Option<&Inbox> {
     post.publish(mailbox, path);
     changes::note(slot.index());
     post.inbox()
+}
+
+/// In a child just forked: nothing of a socket is in the hands of the parent's threads.
+pub(crate) fn forget_threads(slot: &Slot) {
+    slot.post().into_iter().for_each(Post::after_fork);
 }
 
 /// A socket that came from another program: if it has a mailbox, so it stays.
