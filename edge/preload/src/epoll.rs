@@ -36,6 +36,7 @@ use crate::doorbell::{Doorbell, Sleeping};
 use crate::lock::{Guarded, Lock};
 use crate::raw::{self, Answer};
 use crate::slot::Slot;
+use crate::table;
 
 pub(crate) use self::item::events_of;
 use self::item::{Item, Target};
@@ -121,6 +122,38 @@ impl Drop for Instance {
             self.0.recycle();
         }
     }
+}
+
+/// The instance that a descriptor stands for.
+#[inline]
+pub(crate) fn of(fd: c_int) -> Option<Instance> {
+    // SAFETY: the table has it from `set`, and an instance is never freed (rule 2).
+    table::other(fd, |at| unsafe { instance_at(at) }.retain())
+}
+
+/// Whether a descriptor stands for this instance.
+pub(crate) fn is_of(fd: c_int, epoll: &Epoll) -> bool {
+    table::is_other(fd, ptr::from_ref(epoll).addr())
+}
+
+/// Makes `fd` stand for an instance.
+pub(crate) fn set(fd: c_int, instance: Instance) {
+    let epoll = Epoll::name(instance);
+    // SAFETY: as above.
+    let let_go_of = |at| unsafe { instance_at(at) }.unname();
+    if !table::set_other(fd, ptr::from_ref(epoll).expose_provenance(), let_go_of) {
+        epoll.unname();
+    }
+}
+
+/// The instance that lies there.
+///
+/// # Safety
+///
+/// `at` is the exposed address of an instance.
+unsafe fn instance_at(at: usize) -> &'static Epoll {
+    // SAFETY: the caller's promise; instances are never freed (rule 2).
+    unsafe { &*ptr::with_exposed_provenance(at) }
 }
 
 /// Instances that nothing uses.

@@ -42,7 +42,7 @@ extern "C" fn end() {
     }
     table::each(0, usize::MAX, |fd| {
         // Those without rings too, and what watches them: others of the family may go on for long.
-        if table::socket(fd).is_some() || table::epoll(fd).is_some() {
+        if table::socket(fd).is_some() || epoll::of(fd).is_some() {
             crate::closing::forget(fd);
         }
     });
@@ -64,7 +64,7 @@ pub(crate) fn confine() {
     alive::confine();
     successor::give_up_all();
     let mut is_bare = true;
-    table::each(0, usize::MAX, |fd| match table::epoll(fd) {
+    table::each(0, usize::MAX, |fd| match epoll::of(fd) {
         Some(epoll) if epoll.is_kernels_alone(fd) => {
             epoll.ring_no_more();
             table::clear(fd);

@@ -49,7 +49,7 @@ impl Known {
                 None => Self::Nothing,
             };
         }
-        table::epoll(fd).map_or(Self::Nothing, Self::Epoll)
+        epoll::of(fd).map_or(Self::Nothing, Self::Epoll)
     }
 
     fn rings(&self) -> Option<(&Pin, &Segment)> {
@@ -255,7 +255,7 @@ const KERNEL_LOOKS: u32 = 16;
 const BLOCKED_NAP_NS: i64 = 50_000;
 
 fn is_known(fd: c_int) -> bool {
-    table::socket(fd).is_some() || table::epoll(fd).is_some()
+    table::socket(fd).is_some() || epoll::of(fd).is_some()
 }
 
 /// Nothing but the kernel's descriptors.

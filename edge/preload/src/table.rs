@@ -7,8 +7,8 @@
 //!
 //! # Safety
 //!
-//! An entry is 0, the address of a slot with the last bit set, or the address of an epoll instance
-//! with the second last bit set. Slots are never unmapped, epoll instances never freed.
+//! An entry is 0, the address of a slot with the last bit set, or what it was set to with the second last
+//! bit set: the address of an epoll instance, of which nothing is known here. Slots are never unmapped.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -16,9 +16,8 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use crate::epoll::{Epoll, Instance};
 use crate::extra::loans::Keep;
-use crate::lock::Lock;
+use crate::lock::{Lazy, Lock};
 use crate::raw::{self, Errno};
 use crate::slot::Slot;
 use crate::thread;
@@ -26,7 +25,7 @@ use crate::thread;
 const PAGE_ENTRIES: usize = 1024;
 const PAGES: usize = 1 << 20;
 const SLOT: usize = 1;
-const EPOLL: usize = 2;
+const OTHER: usize = 2;
 
 /// Held while an entry changes, and across a fork: a child is counted for what it gets, neither more nor
 /// less.
@@ -187,9 +186,9 @@ pub(crate) fn still(fd: c_int, slot: &Slot) -> Result<(), Errno> {
     is_socket(fd, slot).then_some(()).ok_or(Errno(libc::EBADF))
 }
 
-/// Whether a descriptor stands for this epoll instance.
-pub(crate) fn is_epoll(fd: c_int, epoll: &Epoll) -> bool {
-    is_entry(fd, ptr::from_ref(epoll).addr() | EPOLL)
+/// Whether a descriptor stands for what lies there, and is no socket.
+pub(crate) fn is_other(fd: c_int, at: usize) -> bool {
+    is_entry(fd, at | OTHER)
 }
 
 fn is_entry(fd: c_int, word: usize) -> bool {
@@ -201,23 +200,22 @@ pub(crate) fn find(is_it: impl Fn(c_int) -> bool) -> Option<c_int> {
     entries(0, usize::MAX).find(|fd| is_it(*fd))
 }
 
-/// The epoll instance that a descriptor stands for.
-pub(crate) fn epoll(fd: c_int) -> Option<Instance> {
+/// What a descriptor stands for that is no socket, kept from where it lies.
+#[inline]
+pub(crate) fn other<T>(fd: c_int, keep: impl Fn(usize) -> Option<T>) -> Option<T> {
     let entry = entry(fd)?;
     loop {
         let found = entry.load(Ordering::Acquire);
-        let instance = epoll_of(found)?.retain();
-        if instance.is_some() && entry.load(Ordering::Acquire) == found {
-            return instance;
+        let kept = keep(other_of(found)?);
+        if kept.is_some() && entry.load(Ordering::Acquire) == found {
+            return kept;
         }
     }
 }
 
-/// The instance that an entry says.
-fn epoll_of(word: usize) -> Option<&'static Epoll> {
-    let at = (word & EPOLL != 0).then(|| ptr::with_exposed_provenance::<Epoll>(word & !EPOLL))?;
-    // SAFETY: the entry holds, or held, the address of an instance, which is never freed.
-    Some(unsafe { &*at })
+/// Where that lies, by an entry.
+fn other_of(word: usize) -> Option<usize> {
+    (word & OTHER != 0).then_some(word & !OTHER)
 }
 
 /// Makes `fd` stand for `slot`, whose reference the entry takes over. What it stood for before was
@@ -233,13 +231,15 @@ pub(crate) fn set_socket(fd: c_int, slot: &'static Slot) {
     }
 }
 
-/// Makes `fd` stand for an epoll instance.
-pub(crate) fn set_epoll(fd: c_int, instance: Instance) {
-    if let Some(entry) = entry_or_new(fd) {
-        let word = ptr::from_ref(Epoll::name(instance)).expose_provenance() | EPOLL;
-        let_go(change(entry, word));
-    }
+/// Makes `fd` stand for what lies `at`, and is no socket. `let_go_of` is told when it does so no longer: one
+/// function for all. Returns false if it cannot.
+pub(crate) fn set_other(fd: c_int, at: usize, let_go_of: fn(usize)) -> bool {
+    LET_GO_OF.get_or_init(|| let_go_of);
+    let entry = entry_or_new(fd);
+    entry.map(|entry| let_go(change(entry, at | OTHER))).is_some()
 }
+
+static LET_GO_OF: Lazy<fn(usize)> = Lazy::new();
 
 /// Makes `fd` stand for nothing, and returns the socket whose reference the caller now has.
 pub(crate) fn clear(fd: c_int) -> Option<&'static Slot> {
@@ -254,8 +254,8 @@ pub(crate) fn clear(fd: c_int) -> Option<&'static Slot> {
 fn let_go(old: usize) {
     if let Some(slot) = slot_of(old) {
         slot.release();
-    } else if let Some(epoll) = epoll_of(old) {
-        epoll.unname();
+    } else if let (Some(at), Some(let_go_of)) = (other_of(old), LET_GO_OF.get()) {
+        let_go_of(at);
     }
 }
 

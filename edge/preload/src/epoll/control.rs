@@ -9,6 +9,7 @@ use super::item::{Item, Target};
 use super::{Epoll, MARK, State, heat, kernel_control};
 use crate::changes::{self, Since};
 use crate::datagram;
+use crate::epoll;
 use crate::extra::filters;
 use crate::raw::{Answer, Errno};
 use crate::slot::{Kind, Slot};
@@ -134,7 +135,7 @@ impl Epoll {
         if places.is_empty() {
             return;
         }
-        let epfd = table::find(|fd| table::is_epoll(fd, self));
+        let epfd = table::find(|fd| epoll::is_of(fd, self));
         self.with(|state| {
             let State { items, hot, marks, .. } = state;
             for at in places {
@@ -158,7 +159,7 @@ impl Epoll {
         });
         let Some((at, true)) = self.with(|state| state.find(fd, slot)) else { return };
         let epfd = self.with(|state| state.items.get(at)?.as_ref()?.ghost_of);
-        if let Some(epfd) = epfd.filter(|epfd| table::is_epoll(*epfd, self)) {
+        if let Some(epfd) = epfd.filter(|epfd| epoll::is_of(*epfd, self)) {
             let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
         self.remove(at);
@@ -167,7 +168,7 @@ impl Epoll {
     /// The same, where the other side is an instance or something that is none of our business.
     fn control_inner(&self, epfd: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> Answer {
         kernel_control(epfd, op, fd, events, data)?;
-        let Some(inner) = table::epoll(fd) else { return Ok(0) };
+        let Some(inner) = epoll::of(fd) else { return Ok(0) };
         let at = self.with(|state| {
             state.inners.iter().copied().find(|at| {
                 let item = state.items.get(*at).and_then(Option::as_ref);

@@ -11,6 +11,7 @@ use super::Instance;
 use crate::changes;
 use crate::counters::add;
 use crate::datagram::{self, Content};
+use crate::epoll;
 use crate::raw;
 use crate::slot::Slot;
 use crate::stream::{self, Want};
@@ -150,7 +151,7 @@ impl Item {
     pub(super) fn is_orphan(&self) -> bool {
         match &self.target {
             Target::Socket(pin) | Target::Datagram(pin) => !table::is_socket(self.fd, pin),
-            Target::Inner(inner) => !table::is_epoll(self.fd, inner),
+            Target::Inner(inner) => !epoll::is_of(self.fd, inner),
         }
     }
 

@@ -13,12 +13,12 @@ use std::sync::atomic::Ordering;
 
 use crate::raw::Errno;
 use crate::real::real;
-use crate::{closing, copy, datagram, doorbell, raw, signal, successor, table};
+use crate::{closing, copy, datagram, doorbell, epoll, raw, signal, successor, table};
 
 /// Before a descriptor is closed, however that comes.
 fn closes(fd: c_int) {
     doorbell::closes(fd..=fd);
-    if (table::socket(fd).is_some() || table::epoll(fd).is_some()) && !signal::is_guest() {
+    if (table::socket(fd).is_some() || epoll::of(fd).is_some()) && !signal::is_guest() {
         let errno = raw::errno();
         closing::forget(fd);
         raw::set_errno(errno);
@@ -34,8 +34,8 @@ fn copied(old: c_int, new: c_int) {
     if let Some(slot) = table::socket(old) {
         slot.retain();
         table::set_socket(new, slot.slot());
-    } else if let Some(epoll) = table::epoll(old) {
-        table::set_epoll(new, epoll);
+    } else if let Some(epoll) = epoll::of(old) {
+        epoll::set(new, epoll);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::epoll::Epoll;
 use crate::multiplex::{self, Sets};
 use crate::raw::Errno;
 use crate::real::real;
-use crate::{confined, copy, datagram, raw, table};
+use crate::{confined, copy, datagram, epoll, raw, table};
 
 /// Milliseconds, of which fewer than none are for ever.
 fn milliseconds(count: c_int) -> Option<u64> {
@@ -351,7 +351,7 @@ unsafe extern "C-unwind" fn pselect(
 
 fn created(epfd: c_int) -> c_int {
     if epfd >= 0 && !confined::is_bare() {
-        table::set_epoll(epfd, Epoll::create());
+        epoll::set(epfd, Epoll::create());
     }
     epfd
 }
@@ -373,7 +373,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut libc::epoll_event,
 ) -> c_int {
-    let Some(epoll) = table::epoll(epfd).filter(|_| !event.is_null() || op == libc::EPOLL_CTL_DEL)
+    let Some(epoll) = epoll::of(epfd).filter(|_| !event.is_null() || op == libc::EPOLL_CTL_DEL)
     else {
         // An instance that is not known here wakes its sleepers by the kernel's events alone.
         if let Some(slot) = table::socket(fd) {
@@ -407,7 +407,7 @@ fn wait(
     mask: *const libc::sigset_t,
     call: impl FnOnce() -> c_int,
 ) -> c_int {
-    let (Some(epoll), Ok(most @ 1..)) = (table::epoll(epfd), usize::try_from(most)) else {
+    let (Some(epoll), Ok(most @ 1..)) = (epoll::of(epfd), usize::try_from(most)) else {
         return call();
     };
     // SAFETY: the program's promise about the mask.
