@@ -8,7 +8,7 @@ use crate::raw;
 use crate::ring::{ACCEPTED, NEVER, OFFERED, Segment, WITHDRAWN};
 use crate::slot::{Carrier, Slot, Why};
 use crate::{
-    arena, datagram, epoll, family, habit, meeting, retreat, stats, stream, successor, table,
+    arena, datagram, epoll, family, habit, offer, ports, retreat, stats, stream, successor, table,
 };
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
@@ -65,7 +65,7 @@ fn part(slot: &Slot, segment: &Segment, fd: c_int) {
     stream::wake_at_end(outgoing);
     if segment.is_leaving() {
         retreat::see_off(slot, fd);
-        return meeting::withdraw(slot);
+        return offer::withdraw(slot);
     }
     // From here on nobody rings for us; whoever is about to has a moment to finish, since a bell
     // that nobody has heard turns the FIN into a reset.
@@ -82,7 +82,7 @@ fn part(slot: &Slot, segment: &Segment, fd: c_int) {
         let mut bells = [0_u8; 512];
         while let Ok(1..) = raw::recv(fd, &mut bells, 0) {}
     }
-    meeting::withdraw(slot);
+    offer::withdraw(slot);
 }
 
 /// Whether what waits in the kernel's queue is bells, rather than bytes that nobody has read.
@@ -123,11 +123,11 @@ pub(crate) fn take_back(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
     let header = segment.header();
     let is_ours = header.state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok();
     if is_ours {
-        meeting::discount_offer(slot);
+        ports::discount_offer(slot);
         let nodelay = c_int::from(slot.nodelay.load(Ordering::Relaxed));
         let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
         slot.set_carrier(Carrier::Kernel);
-        meeting::withdraw(slot);
+        offer::withdraw(slot);
     }
     is_ours
 }

@@ -32,7 +32,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::lock::Lock;
-use crate::meeting::{self, Reach};
+use crate::rendezvous::{self, Reach};
 use crate::{address, alive, confined, raw, signal, thread};
 
 /// One doorbell, with a cache line for itself.
@@ -84,7 +84,7 @@ fn entry(number: u32) -> Option<&'static Entry> {
     static MAP: AtomicPtr<[Entry; COUNT]> = AtomicPtr::new(ptr::null_mut());
     let mut at = MAP.load(Ordering::Acquire);
     if at.is_null() {
-        at = meeting::map_shared("doorbells", Reach::Host, size_of::<[Entry; COUNT]>())?.cast();
+        at = rendezvous::map_shared("doorbells", Reach::Host, size_of::<[Entry; COUNT]>())?.cast();
         MAP.store(at, Ordering::Release);
     }
     // SAFETY: mapped for good, of this length, and made of atomics.
@@ -109,7 +109,7 @@ impl Socket {
     /// The descriptor, if there is one, and it has not become something else's.
     fn get(&self) -> Option<c_int> {
         let fd = self.fd.load(Ordering::Acquire);
-        (fd >= 0 && meeting::cookie(fd) == self.cookie.load(Ordering::Acquire)).then_some(fd)
+        (fd >= 0 && rendezvous::cookie(fd) == self.cookie.load(Ordering::Acquire)).then_some(fd)
     }
 
     /// The same, if it is looked at for the so many-th time: what lies there is asked for now and then only,
@@ -130,7 +130,7 @@ impl Socket {
     }
 
     fn set(&self, fd: c_int) {
-        self.cookie.store(meeting::cookie(fd), Ordering::Release);
+        self.cookie.store(rendezvous::cookie(fd), Ordering::Release);
         self.fd.store(fd, Ordering::Release);
     }
 
@@ -217,7 +217,7 @@ impl Doorbell {
             return raw::close(fd);
         }
         self.socket.set(fd);
-        entry.space.store(meeting::space(fd).unwrap_or(0), Ordering::Relaxed);
+        entry.space.store(rendezvous::space(fd).unwrap_or(0), Ordering::Relaxed);
         entry.bell.store(name, Ordering::Release);
     }
 
@@ -336,7 +336,7 @@ pub(crate) fn closes(fds: RangeInclusive<c_int>) {
 fn open_ringer() -> Option<c_int> {
     let _held = OPENING.try_hold()?;
     let fd = Socket::open()?;
-    RINGER_SPACE.store(meeting::space(fd).unwrap_or(1), Ordering::Relaxed);
+    RINGER_SPACE.store(rendezvous::space(fd).unwrap_or(1), Ordering::Relaxed);
     RINGER.set(fd);
     Some(fd)
 }

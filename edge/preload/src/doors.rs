@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::address::ip_words;
 use crate::lock::Lock;
-use crate::meeting::{self, Reach};
+use crate::rendezvous::{self, Reach};
 use crate::{address, alive, config, locals, raw};
 
 /// One port on which a process listens.
@@ -80,7 +80,7 @@ fn table() -> Option<&'static [Entry; ENTRIES]> {
     static MAP: AtomicPtr<[Entry; ENTRIES]> = AtomicPtr::new(ptr::null_mut());
     let mut at = MAP.load(Ordering::Acquire);
     if at.is_null() {
-        at = meeting::map_shared("doors", Reach::Host, size_of::<[Entry; ENTRIES]>())?.cast();
+        at = rendezvous::map_shared("doors", Reach::Host, size_of::<[Entry; ENTRIES]>())?.cast();
         MAP.store(at, Ordering::Release);
     }
     // SAFETY: mapped for good, of this length, and made of atomics.
@@ -134,7 +134,7 @@ pub(crate) fn announce(fd: c_int, at: SocketAddr) {
     if at.ip().is_loopback() || !config::get().reaches_across {
         return;
     }
-    let Some(space) = meeting::space(fd) else { return };
+    let Some(space) = rendezvous::space(fd) else { return };
     let addresses =
         if at.ip().is_unspecified() { locals::addresses(ADDRESSES_MAX) } else { vec![at.ip()] };
     let is_known = |entry: &Entry| {
@@ -244,7 +244,7 @@ fn door() -> Option<c_int> {
     // A program may have closed it, and have something else there.
     let known = || {
         let (fd, cookie) = (DOOR.load(Ordering::Acquire), DOOR_COOKIE.load(Ordering::Acquire));
-        (fd >= 0 && cookie != 0 && meeting::cookie(fd) == cookie).then_some(fd)
+        (fd >= 0 && cookie != 0 && rendezvous::cookie(fd) == cookie).then_some(fd)
     };
     if let Some(fd) = known() {
         return Some(fd);
@@ -255,7 +255,7 @@ fn door() -> Option<c_int> {
         return Some(fd);
     }
     let (fd, port) = open()?;
-    DOOR_COOKIE.store(meeting::cookie(fd), Ordering::Release);
+    DOOR_COOKIE.store(rendezvous::cookie(fd), Ordering::Release);
     DOOR.store(fd, Ordering::Release);
     for entry in mine() {
         entry.door.store(port.into(), Ordering::Release);

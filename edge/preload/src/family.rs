@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::holders::{Heir, Holders, Place, Standing, Suspect};
 use crate::slot::{Kind, Slot};
-use crate::{arena, confined, datagram, meeting, own, raw, stats, thread};
+use crate::{arena, confined, datagram, offer, own, raw, stats, thread};
 
 fn with<T>(f: impl FnOnce(&Holders<'static>, Place) -> T) -> Option<T> {
     Some(f(&arena::holders()?, own::me()?))
@@ -246,7 +246,7 @@ fn clear_away(slot: &Slot) {
             datagram::withdraw_of_dead(key, slot.cookie.load(Ordering::Relaxed));
         }
         Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => {
-            meeting::withdraw_of_dead(slot, key);
+            offer::withdraw_of_dead(slot, key);
         }
     }
 }

@@ -14,8 +14,8 @@ use crate::holders::Heir;
 use crate::lock::Lock;
 use crate::slot::{self, Carrier, Kind, Slot};
 use crate::{
-    alive, arena, config, confined, doorbell, doors, epoll, exports, family, forks, heap, meeting,
-    raw, signal, sockets, successor, table, thread,
+    alive, arena, config, confined, doorbell, doors, epoll, exports, family, forks, heap, offer,
+    raw, rendezvous, signal, sockets, successor, table, thread,
 };
 
 /// Called by the loader.
@@ -47,7 +47,7 @@ extern "C" fn end() {
         }
     });
     if crate::stats::remove() {
-        meeting::clear_away();
+        rendezvous::clear_away();
     }
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn confine() {
         }
     });
     if crate::stats::remove() {
-        meeting::clear_away();
+        rendezvous::clear_away();
     }
     signal::move_out();
     confined::confine(is_bare);
@@ -219,7 +219,7 @@ extern "C" fn in_child() {
     }
     alive::after_fork();
     doorbell::after_fork();
-    meeting::after_fork();
+    rendezvous::after_fork();
     if thread::with(|thread| thread.is_prepared.replace(false)) {
         locks().for_each(Lock::let_go);
         epoll::after_fork();
@@ -294,7 +294,7 @@ pub(crate) fn adopt(fd: c_int) {
     sockets::read_limits(slot, fd);
     slot.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
     slot.paced.learn(fd);
-    if kind == Kind::Stream && !meeting::inherit(slot, fd) {
+    if kind == Kind::Stream && !offer::inherit(slot, fd) {
         // Whoever had it before may have sent and received without our counting.
         slot.leave_to_kernel(slot::Why::HandedOver);
     }

@@ -35,11 +35,10 @@ use std::sync::atomic::Ordering;
 
 use crate::closing;
 use crate::counters::add;
-use crate::meeting;
 use crate::raw::{self, Errno};
 use crate::ring::{ACCEPTED, Broken, Leaver, NEVER, Ring, Segment};
 use crate::slot::{Carrier, End, Slot, Why};
-use crate::{address, log, stream, table};
+use crate::{address, log, offer, rendezvous, stream, table};
 
 /// Gives a connection back to the kernel for good. `fd` stands for it in this process.
 pub(crate) fn leave(slot: &Slot, fd: c_int) {
@@ -184,7 +183,7 @@ fn refund(slot: &Slot, segment: &Segment, given: &[u8]) -> bool {
     if given.is_empty() {
         return true;
     }
-    let Some(path) = meeting::refund(slot) else { return false };
+    let Some(path) = offer::refund(slot) else { return false };
     raw::unlink(&path);
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
     let Ok(file) = raw::open(&path, flags) else { return false };
@@ -277,7 +276,7 @@ fn follow_left(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
         Err(Broken) => poison(slot, fd),
         Ok(true) if is_heard(slot, segment, fd) => {
             finish(slot, fd);
-            meeting::withdraw(slot);
+            offer::withdraw(slot);
         }
         Ok(_) => {}
     }
@@ -298,7 +297,7 @@ pub(crate) fn poison(slot: &Slot, fd: c_int) {
     if let Some(segment) = slot.mapped() {
         stream::wake_at_end(segment.incoming(slot.end()).direction);
     }
-    meeting::withdraw(slot);
+    offer::withdraw(slot);
     log::print(adverb_sockconf::Level::Warning, || format!("fd {fd}: {}", Why::Broken.text()));
 }
 
@@ -386,8 +385,8 @@ fn send_again(slot: &Slot, segment: &Segment, fd: c_int) -> Result<bool, Broken>
     let refund = refund_of(segment);
     let done = header.refunded.load(Ordering::Acquire);
     if done < refund {
-        let given = meeting::refund(slot)
-            .and_then(|path| meeting::read_own(&path, usize::try_from(refund).ok()?))
+        let given = offer::refund(slot)
+            .and_then(|path| rendezvous::read_own(&path, usize::try_from(refund).ok()?))
             .filter(|given| given.len() as u64 == refund)
             .ok_or(Broken)?;
         let rest = given.get(usize::try_from(done).unwrap_or(usize::MAX)..).unwrap_or(&[]);
@@ -397,7 +396,7 @@ fn send_again(slot: &Slot, segment: &Segment, fd: c_int) -> Result<bool, Broken>
             return Ok(false);
         }
         header.refunded.store(refund, Ordering::Release);
-        if let Some(path) = meeting::refund(slot) {
+        if let Some(path) = offer::refund(slot) {
             raw::unlink(&path);
         }
     }
@@ -493,9 +492,9 @@ fn inherit(slot: &Slot, segment: &Segment, fd: c_int, given: Vec<u8>) {
     } else {
         raw::shut(writer, libc::SHUT_WR);
         raw::set_file_flags(reader, raw::file_flags(fd).unwrap_or(0));
-        let cookie = meeting::cookie(fd);
+        let cookie = rendezvous::cookie(fd);
         for other in table::open_descriptors() {
-            if other == fd || meeting::cookie(other) == cookie && cookie != 0 {
+            if other == fd || rendezvous::cookie(other) == cookie && cookie != 0 {
                 let _ = raw::replace(reader, other);
             }
         }

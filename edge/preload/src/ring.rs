@@ -33,7 +33,7 @@ use crate::config::Sizes;
 use crate::parts::Cursor;
 use crate::shelter::Mapping;
 use crate::slot::{Attached, End, Slot};
-use crate::{address, alive, meeting, raw};
+use crate::{address, alive, raw, rendezvous};
 
 /// What the header says first.
 pub(crate) const MAGIC: u64 = 0x0009_6264_615f_6b73;
@@ -907,7 +907,7 @@ impl Ring<'_> {
         let Sizes { first, large } = self.sizes;
         let (all, step) = if start == 0 { (first, STEP_BYTES) } else { (large, LARGE_STEP_BYTES) };
         let next = wanted.next_multiple_of(step).min(all);
-        if has >= next || !can_populate() || !meeting::has_room(STEP_SHARE) {
+        if has >= next || !can_populate() || !rendezvous::has_room(STEP_SHARE) {
             return has.min(all);
         }
         // In bounds: from `has` to `next` is within the ring (rule 2).

@@ -15,7 +15,7 @@ use crate::extra::stamps;
 use crate::lock::{Guarded, Lock};
 use crate::slot::{Carrier, End, Kind, Slot, Why};
 use crate::table::{self, Pin};
-use crate::{address, arena, datagram, doors, family, log, meeting, raw};
+use crate::{address, arena, datagram, doors, family, log, offer, ports, raw};
 
 /// Sockets of the calling thread: as everybody's, accelerated, or not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -197,7 +197,7 @@ pub(crate) fn connected(slot: &Slot, fd: c_int, errno: c_int) {
         0 => {
             slot.set_kind(Kind::Stream);
             match address::name(fd, true) {
-                Some(peer) if slot.carrier() == Carrier::Open => meeting::offer(slot, fd, peer),
+                Some(peer) if slot.carrier() == Carrier::Open => offer::offer(slot, fd, peer),
                 None if slot.carrier() == Carrier::Open => {
                     slot.leave_to_kernel(Why::PeerElsewhere);
                 }
@@ -217,7 +217,7 @@ pub(crate) fn listening(slot: &Slot, fd: c_int) {
     if [BEST, SHARED].contains(&slot.allowed.load(Ordering::Relaxed))
         && let Some(addr) = address::name(fd, false)
     {
-        meeting::announce(addr.port());
+        ports::announce(addr.port());
         slot.port.store(addr.port().into(), Ordering::Relaxed);
         doors::announce(fd, addr);
         slot.set_why(Why::Listening);
@@ -251,7 +251,7 @@ pub(crate) fn accepted(listener: &Pin, fd: c_int, flags: c_int, is_near: bool) {
         OS => slot.leave_to_kernel(Why::Rule),
         SPIN => slot.leave_to_kernel(Why::Spin),
         // If the offer is not there yet, it is looked for with the first bytes in either direction.
-        _ => _ = meeting::take(slot, fd),
+        _ => _ = offer::take(slot, fd),
     }
     explain(slot, fd, "accept");
     table::set_socket(fd, slot);

@@ -17,7 +17,7 @@ use adverb_sockconf::Level;
 use crate::arena::{self, Mapped};
 use crate::shelter::Mapping;
 use crate::slot::{self, Kind, Slot};
-use crate::{alive, config, datagram, log, meeting, raw, ring, table};
+use crate::{alive, config, datagram, log, offer, raw, rendezvous, ring, table};
 
 /// Sees to it that there is memory for slots. Returns whether there is.
 pub(crate) fn provide() -> bool {
@@ -44,7 +44,7 @@ fn map(len: usize) -> Option<Mapped> {
 /// Where the file of a process is; `None` if there is to be none.
 fn path(pid: u32) -> Option<CString> {
     match config::get().stats_dir.as_deref() {
-        None => meeting::path(&format!("stat.{pid}")),
+        None => rendezvous::path(&format!("stat.{pid}")),
         Some("") => None,
         Some(dir) => CString::new(format!("{dir}/adverb-sockets.{pid}")).ok(),
     }
@@ -77,7 +77,7 @@ pub(crate) fn remove() -> bool {
 
 fn file(len: usize) -> Option<Mapping> {
     let pid = raw::process_id();
-    meeting::tidy_up();
+    tidy_up();
     let path = path(pid)?;
     MAKER.store(pid, Ordering::Relaxed);
     raw::unlink(&path);
@@ -106,6 +106,19 @@ fn file(len: usize) -> Option<Mapping> {
     // SAFETY: the mapping is longer than the text, and nobody else has seen it yet.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), base, count) };
     Some(mapping)
+}
+
+/// Removes what processes have left behind that were killed.
+fn tidy_up() {
+    for name in rendezvous::names() {
+        let Some(name) = name.to_str() else { continue };
+        datagram::tidy_up(name);
+        offer::tidy_up(name);
+        let maker = name.strip_prefix("stat.").and_then(|pid| pid.parse().ok());
+        if maker.is_some_and(alive::has_ended) {
+            rendezvous::path(name).iter().for_each(|path| raw::unlink(path));
+        }
+    }
 }
 
 /// Fills in what only others know: the kernel, and those who sent in vain.

@@ -23,10 +23,11 @@ use crate::doorbell;
 use crate::extra::loans::{Loan, PIECES_MAX};
 use crate::extra::pacing;
 use crate::log;
-use crate::meeting;
+use crate::offer;
 use crate::parts::{Cursor, PARTS_MAX};
 use crate::patience::{Patience, SLICE_NS, Spin};
 use crate::raw::{self, Answer, Errno};
+use crate::rendezvous;
 use crate::retreat;
 use crate::ring::{
     ACCEPTED, ALONE, Direction, Leaver, NEVER, ON_WORD, Ring, Segment, TOGETHER, Trouble,
@@ -126,7 +127,7 @@ fn arrive(slot: &Slot, fd: c_int) {
     {
         slot.set_kind(Kind::Stream);
         if slot.carrier() == Carrier::Open {
-            meeting::offer(slot, fd, peer);
+            offer::offer(slot, fd, peer);
         }
     }
 }
@@ -204,7 +205,7 @@ fn look_for_rings(slot: &Slot, fd: c_int, is_first: bool) {
         return;
     }
     let _held = slot.sending.hold();
-    if !meeting::take(slot, fd) && slot.carrier() == Carrier::Open {
+    if !offer::take(slot, fd) && slot.carrier() == Carrier::Open {
         match slot.looks.load(Ordering::Relaxed) {
             0 => slot.leave_to_kernel(Why::PeerSilent),
             looks if looks > LOOKS_MAX => slot.leave_to_kernel(Why::Unproven),
@@ -286,7 +287,7 @@ const SETTLING_LOOKS_MAX: u32 = 64;
 fn give_up(slot: &Slot, segment: &Segment, fd: c_int) {
     let answers = slot.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     let given = segment.outgoing(slot.end()).direction.producer.given.load(Ordering::Relaxed);
-    let has_to_be_brought = meeting::knock_again(segment, fd);
+    let has_to_be_brought = offer::knock_again(segment, fd);
     if given > 0 && answers >= ANSWERS && closing::take_back(slot, segment, fd) {
         slot.set_why(if has_to_be_brought { Why::Unproven } else { Why::PeerSilent });
     }
@@ -561,7 +562,7 @@ fn send_settled(
         Carrier::Offered if segment.header().state.load(Ordering::Acquire) != ACCEPTED => {
             let step = through_kernel(slot, Some(segment), fd, from, more);
             if slot.counters.tx_os_packets.load(Ordering::Relaxed).is_power_of_two() {
-                meeting::knock_again(segment, fd);
+                offer::knock_again(segment, fd);
             }
             return step;
         }
@@ -580,7 +581,7 @@ fn look_for_offer(slot: &Slot, fd: c_int) {
     if slot.kind() == Kind::Stream && sends.is_power_of_two() {
         let _receiving = slot.receiving.hold();
         let _sending = slot.sending.hold();
-        if slot.carrier() == Carrier::Open && meeting::take(slot, fd) {
+        if slot.carrier() == Carrier::Open && offer::take(slot, fd) {
             sockets::explain(slot, fd, "write");
         }
     }
@@ -668,7 +669,7 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
 /// After sending on a ring that is full, or part of a stream: has it grow when that pays.
 fn widen(ring: Ring<'_>, fd: c_int, sent: usize, is_stream: bool) -> bool {
     let bytes = if is_stream { sent.try_into().unwrap_or(0) } else { ring.progress() };
-    let is_wider = ring.want_larger(bytes, meeting::is_roomy);
+    let is_wider = ring.want_larger(bytes, rendezvous::is_roomy);
     if is_wider {
         log::print(Level::Debug, || format!("fd {fd} sends through a larger ring"));
     }

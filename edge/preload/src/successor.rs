@@ -19,7 +19,7 @@ use crate::lock::Lazy;
 use crate::slot::{Carrier, Kind, Slot};
 use crate::table::{self, Pin};
 use crate::{
-    alive, arena, closing, config, datagram, family, meeting, raw, retreat, signal, sockets,
+    alive, arena, closing, config, datagram, family, raw, rendezvous, retreat, signal, sockets,
 };
 
 /// What has been done for a program that is about to take this process over.
@@ -56,7 +56,7 @@ pub(crate) fn ringed(fd: c_int) -> Option<Pin> {
     if !signal::is_guest() {
         return table::socket(fd).filter(|slot| is_it(slot, None));
     }
-    let cookie = Some(meeting::cookie(fd)).filter(|cookie| *cookie != 0)?;
+    let cookie = Some(rendezvous::cookie(fd)).filter(|cookie| *cookie != 0)?;
     let mut found = None;
     table::each(0, usize::MAX, |known| {
         if found.is_none() {
@@ -223,7 +223,7 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 fn is_our_place(place: &[u8]) -> bool {
     let default = config::default_place();
     let place = if place.is_empty() { default.as_bytes() } else { place };
-    place == meeting::directory().as_bytes()
+    place == rendezvous::directory().as_bytes()
 }
 
 /// The file name of this library.

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::mailbox::{About, Mailbox};
 use crate::lock::Lazy;
-use crate::{meeting, own, raw};
+use crate::{own, raw, rendezvous};
 
 const PORTS: usize = 65_536;
 /// Mailboxes of one namespace and user; others stay with the kernel.
@@ -73,10 +73,10 @@ pub(super) fn of(fd: c_int) -> Option<&'static Directory> {
         return None;
     }
     if MAP.load(Ordering::Acquire).is_null() {
-        let path = meeting::path(&format!("udp.{}", spaces(here)))?;
-        let file = meeting::open_own(&path, libc::O_CREAT)?;
+        let path = rendezvous::path(&format!("udp.{}", spaces(here)))?;
+        let file = rendezvous::open_own(&path, libc::O_CREAT)?;
         let len = size_of::<Directory>();
-        let mapped = meeting::map_whole(file, len);
+        let mapped = rendezvous::map_whole(file, len);
         raw::close(file);
         MAP.store(mapped?.keep().cast(), Ordering::Release);
     }
@@ -85,7 +85,7 @@ pub(super) fn of(fd: c_int) -> Option<&'static Directory> {
 }
 
 fn path(network: u64, cookie: u64) -> Option<CString> {
-    meeting::path(&format!("udp.{}.{cookie:016x}", spaces(network)))
+    rendezvous::path(&format!("udp.{}.{cookie:016x}", spaces(network)))
 }
 
 impl Directory {
@@ -170,7 +170,7 @@ pub(super) fn make(
     let (cookie, inode) = (cookie(fd)?, raw::inode(fd)?);
     let only = raw::option::<c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).unwrap_or(0);
     let about = About { cookie, inode, port, domain, is_v6_only: only != 0 };
-    if !meeting::has_room(meeting::MAKE_SHARE) {
+    if !rendezvous::has_room(rendezvous::MAKE_SHARE) {
         return None;
     }
     let path = path(network(fd)?, cookie)?;
@@ -191,7 +191,7 @@ pub(super) fn make(
 /// Opens a mailbox in the namespaces of a socket.
 pub(super) fn open(fd: c_int, cookie: u64) -> Option<(Mailbox, CString)> {
     let path = path(network(fd)?, cookie)?;
-    let file = meeting::open_own(&path, 0)?;
+    let file = rendezvous::open_own(&path, 0)?;
     let mailbox = Mailbox::open(file, cookie);
     raw::close(file);
     Some((mailbox?, path))
@@ -201,10 +201,10 @@ pub(super) fn open(fd: c_int, cookie: u64) -> Option<(Mailbox, CString)> {
 /// it made one has not got far.
 pub(crate) fn withdraw_of_dead(network: u64, cookie: u64) {
     let Some(path) = path(network, cookie) else { return };
-    let Some(file) = meeting::open_own(&path, 0) else { return };
+    let Some(file) = rendezvous::open_own(&path, 0) else { return };
     let mailbox = Mailbox::open(file, cookie);
     raw::close(file);
-    if mailbox.map_or_else(|| meeting::is_blank(&path), |mailbox| mailbox.is_dead()) {
+    if mailbox.map_or_else(|| rendezvous::is_blank(&path), |mailbox| mailbox.is_dead()) {
         raw::unlink(&path);
     }
 }
@@ -214,13 +214,13 @@ pub(crate) fn tidy_up(name: &str) {
     let Some((_, cookie)) = name.strip_prefix("udp.").and_then(|rest| rest.rsplit_once('.')) else {
         return;
     };
-    let (Ok(cookie), Some(path)) = (u64::from_str_radix(cookie, 16), meeting::path(name)) else {
+    let (Ok(cookie), Some(path)) = (u64::from_str_radix(cookie, 16), rendezvous::path(name)) else {
         return;
     };
-    let Some(file) = meeting::open_own(&path, 0) else { return };
+    let Some(file) = rendezvous::open_own(&path, 0) else { return };
     let mailbox = Mailbox::open(file, cookie);
     raw::close(file);
-    if mailbox.map_or_else(|| meeting::is_stillborn(&path), |mailbox| mailbox.is_dead()) {
+    if mailbox.map_or_else(|| rendezvous::is_stillborn(&path), |mailbox| mailbox.is_dead()) {
         raw::unlink(&path);
     }
 }

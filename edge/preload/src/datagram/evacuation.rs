@@ -11,7 +11,7 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 
 use super::mailbox::{Mailbox, Origin};
-use crate::{address, meeting, raw, table};
+use crate::{address, raw, rendezvous, table};
 
 /// Sends everything in the mailbox of the socket `fd` to it through the kernel.
 pub(super) fn empty(mailbox: &Mailbox, fd: c_int) {
@@ -57,7 +57,7 @@ fn borrow(origin: Origin) -> Option<c_int> {
     let process = crate::alive::number(process);
     if process == raw::process_id() {
         let mut all = table::open_descriptors().into_iter();
-        let fd = all.find(|fd| meeting::cookie(*fd) == cookie)?;
+        let fd = all.find(|fd| rendezvous::cookie(*fd) == cookie)?;
         return raw::copy_above(fd, 0).ok();
     }
     if process == 0 || cookie == 0 {
@@ -67,7 +67,7 @@ fn borrow(origin: Origin) -> Option<c_int> {
     let numbers = raw::descriptors_of(&process.to_string()).unwrap_or_default();
     let mut sockets = numbers.into_iter().filter_map(|number| {
         let copy = raw::copy_from(of, number)?;
-        let is_it = meeting::cookie(copy) == cookie;
+        let is_it = rendezvous::cookie(copy) == cookie;
         if !is_it {
             raw::close(copy);
         }

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::lock::{Held, Lock};
 use crate::shelter::Mapping;
-use crate::{meeting, raw};
+use crate::{raw, rendezvous};
 
 pub(super) use records::{Front, Peeked, Pushed, Reserved};
 pub(super) use senders::{Expects, Origin, Sender, Sent};
@@ -211,7 +211,7 @@ impl Mailbox {
     pub(super) fn make(file: c_int, about: &About, limit: u64) -> Option<Self> {
         let About { cookie, inode, port, domain, is_v6_only } = *about;
         let ring_bytes = ring_bytes_for(limit);
-        let mailbox = Self { mapping: meeting::map_whole(file, size(ring_bytes))?, ring_bytes };
+        let mailbox = Self { mapping: rendezvous::map_whole(file, size(ring_bytes))?, ring_bytes };
         let header = mailbox.header();
         header.ring_bytes.store(ring_bytes.try_into().unwrap_or(0), Ordering::Relaxed);
         header.cookie.store(cookie, Ordering::Relaxed);
