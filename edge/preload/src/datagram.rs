@@ -27,10 +27,10 @@ use crate::counters::add;
 use crate::extra::stamps;
 use crate::kernel;
 use crate::patience::{Patience, Spin};
+use crate::policy;
 use crate::raw::{self, Answer, Errno};
 use crate::signal;
 use crate::slot::{Kind, Slot, Why};
-use crate::sockets;
 use crate::stream;
 use crate::table;
 use crate::thread::{Interrupts, Seen};
@@ -48,7 +48,7 @@ pub(crate) use post::forget_threads;
 pub(crate) fn has_post(slot: &Slot) -> bool {
     slot.kind() == Kind::Datagram
         && (slot.has_inbox.load(Ordering::Relaxed)
-            || !slot.is_kernel_only.load(Ordering::Relaxed) && sockets::may_share(slot))
+            || !slot.is_kernel_only.load(Ordering::Relaxed) && policy::may_share(slot))
 }
 
 /// Its mailbox, if it has one.

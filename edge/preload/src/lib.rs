@@ -62,6 +62,7 @@ mod own;
 mod pace;
 mod parts;
 mod patience;
+mod policy;
 mod ports;
 mod raw;
 mod real;

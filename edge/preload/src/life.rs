@@ -15,7 +15,7 @@ use crate::lock::Lock;
 use crate::slot::{self, Carrier, Kind, Slot};
 use crate::{
     alive, arena, config, confined, doorbell, doors, epoll, exports, family, forks, heap, offer,
-    raw, rendezvous, signal, sockets, successor, table, thread,
+    policy, raw, rendezvous, signal, successor, table, thread,
 };
 
 /// Called by the loader.
@@ -152,7 +152,7 @@ fn uncount_child(heir: Heir) {
 fn locks() -> impl Iterator<Item = &'static Lock> {
     let ours = [
         config::rules_lock(),
-        sockets::wishes(),
+        policy::wishes(),
         exports::streams(),
         doors::opening(),
         doorbell::opening(),
@@ -273,7 +273,7 @@ fn adopt_descriptors() {
 
 /// A descriptor that came from elsewhere: if it is a connection with rings, so it stays.
 pub(crate) fn adopt(fd: c_int) {
-    if sockets::is_over() {
+    if policy::is_over() {
         return;
     }
     let get = |name| raw::option::<c_int>(fd, libc::SOL_SOCKET, name);
@@ -291,7 +291,7 @@ pub(crate) fn adopt(fd: c_int) {
     let Some(slot) = family::create(kind) else { return };
     let nonblocking = raw::file_flags(fd).unwrap_or(0) & libc::O_NONBLOCK != 0;
     slot.is_nonblocking.store(nonblocking, Ordering::Relaxed);
-    sockets::read_limits(slot, fd);
+    policy::read_limits(slot, fd);
     slot.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
     slot.paced.learn(fd);
     if kind == Kind::Stream && !offer::inherit(slot, fd) {

@@ -20,7 +20,7 @@ use crate::rendezvous::Name;
 use crate::ring::{ACCEPTED, Leaver, OFFERED, Segment, WITHDRAWN};
 use crate::shelter::Mapping;
 use crate::slot::{Carrier, End, Slot, Why};
-use crate::{address, alive, changes, config, doors, habit, ports, raw, rendezvous, sockets};
+use crate::{address, alive, changes, config, doors, habit, policy, ports, raw, rendezvous};
 
 /// A name for a connection: both addresses, and the namespaces they are addresses in.
 fn name(space: u64, client: SocketAddr, server: SocketAddr) -> [u64; 2] {
@@ -67,7 +67,7 @@ pub(crate) fn offer(slot: &Slot, fd: c_int, theirs: SocketAddr) {
     slot.set_end(End::Client);
     let destination = habit::destination(theirs);
     slot.destination.store(destination, Ordering::Relaxed);
-    if !sockets::insists(slot) && !habit::is_worth(destination, raw::now_ns()) {
+    if !policy::insists(slot) && !habit::is_worth(destination, raw::now_ns()) {
         return slot.leave_to_kernel(Why::ShortLived);
     }
     let (Some(ours), Some(space)) = (ours(), rendezvous::space(fd)) else {

@@ -26,6 +26,7 @@ use crate::log;
 use crate::offer;
 use crate::parts::{Cursor, PARTS_MAX};
 use crate::patience::{Patience, SLICE_NS, Spin};
+use crate::policy;
 use crate::raw::{self, Answer, Errno};
 use crate::rendezvous;
 use crate::retreat;
@@ -33,7 +34,6 @@ use crate::ring::{
     ACCEPTED, ALONE, Direction, Leaver, NEVER, ON_WORD, Ring, Segment, TOGETHER, Trouble,
 };
 use crate::slot::{Carrier, Kind, Slot, Why};
-use crate::sockets;
 use crate::table;
 use crate::thread::{self, Interrupts, Seen};
 
@@ -212,7 +212,7 @@ fn look_for_rings(slot: &Slot, fd: c_int, is_first: bool) {
             _ => return,
         }
     }
-    sockets::explain(slot, fd, "read");
+    policy::explain(slot, fd, "read");
 }
 
 /// The first receptions after each of which somebody looks for rings from another namespace, and the one
@@ -582,7 +582,7 @@ fn look_for_offer(slot: &Slot, fd: c_int) {
         let _receiving = slot.receiving.hold();
         let _sending = slot.sending.hold();
         if slot.carrier() == Carrier::Open && offer::take(slot, fd) {
-            sockets::explain(slot, fd, "write");
+            policy::explain(slot, fd, "write");
         }
     }
 }

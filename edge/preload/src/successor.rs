@@ -19,7 +19,7 @@ use crate::lock::Lazy;
 use crate::slot::{Carrier, Kind, Slot};
 use crate::table::{self, Pin};
 use crate::{
-    alive, arena, closing, config, datagram, family, raw, rendezvous, retreat, signal, sockets,
+    alive, arena, closing, config, datagram, family, policy, raw, rendezvous, retreat, signal,
 };
 
 /// What has been done for a program that is about to take this process over.
@@ -178,10 +178,10 @@ pub(crate) fn prepare_standard(fd: c_int) {
 /// now on, and those that it makes.
 pub(crate) fn give_up_all() {
     let errno = raw::errno();
-    sockets::end_acceleration();
+    policy::end_acceleration();
     table::each(0, usize::MAX, |fd| {
         if let Some(slot) = table::socket(fd) {
-            sockets::leave_alone(&slot);
+            policy::leave_alone(&slot);
             give_up(&slot, fd);
         }
     });

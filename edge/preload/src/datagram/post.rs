@@ -20,7 +20,7 @@ use super::outbox::Outbox;
 use crate::counters::add;
 use crate::lock::Held;
 use crate::slot::{Attached, Slot, Why};
-use crate::{address, changes, config, log, raw};
+use crate::{address, changes, config, log, policy, raw};
 
 /// The mailbox of a socket.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ fn is_allowed(slot: &Slot, fd: c_int) -> bool {
     let remote = address::name(fd, true).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
     let socket = Socket { role: Role::UdpSender, local, remote };
     match config::get().allowed(&socket) {
-        Transport::Best | Transport::SharedMemory => crate::sockets::may_share(slot),
+        Transport::Best | Transport::SharedMemory => policy::may_share(slot),
         Transport::Os | Transport::Spin => false,
     }
 }
@@ -235,6 +235,6 @@ pub(super) fn set_up(slot: &Slot, fd: c_int) {
     post.publish(mailbox, path);
     slot.has_inbox.store(true, Ordering::SeqCst);
     slot.set_why(Why::Rings);
-    crate::sockets::explain(slot, fd, "mailbox");
+    policy::explain(slot, fd, "mailbox");
     changes::note(slot.index());
 }

@@ -11,9 +11,9 @@ use crate::changes::{self, Since};
 use crate::datagram;
 use crate::epoll;
 use crate::extra::filters;
+use crate::policy;
 use crate::raw::{Answer, Errno};
 use crate::slot::{Kind, Slot};
-use crate::sockets;
 use crate::table::{self, Pin};
 
 impl Epoll {
@@ -145,7 +145,7 @@ impl Epoll {
                 }
                 // The last moment to tell the kernel, even if rings come only later.
                 let is_late = item.fd == fd && item.ghost_of.is_none() && !item.is_marked;
-                let may_ring = sockets::may_ring(slot) && !item.is_kernels();
+                let may_ring = policy::may_ring(slot) && !item.is_kernels();
                 if is_late
                     && (slot.segment().is_some() || may_ring)
                     && matches!(item.target, Target::Socket(_))

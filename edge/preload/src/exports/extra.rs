@@ -20,9 +20,9 @@ use crate::extra::filters::{self, Callback};
 use crate::extra::logic::Logic;
 use crate::extra::rings;
 use crate::extra::xtreme::{self, Completion};
+use crate::policy::{Wish, is_plain, wish};
 use crate::raw::{self, Answer, Errno};
 use crate::slot::Slot;
-use crate::sockets::{Wish, is_plain, wish};
 use crate::{address, config, copy, log, table};
 
 /// The option by which the table is asked for.

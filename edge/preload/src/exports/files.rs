@@ -15,10 +15,10 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::size;
 use crate::lock::{Guarded, Lock};
+use crate::policy::may_ring;
 use crate::raw::{self, Answer, Errno};
 use crate::real::real;
 use crate::sockets;
-use crate::sockets::may_ring;
 use crate::{stream, table};
 
 const CHUNK: usize = 65_536;

@@ -12,11 +12,12 @@ use std::sync::atomic::Ordering;
 
 use super::extra;
 use crate::extra::{pacing, xtreme};
+use crate::policy::is_plain;
 use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::slot::{Kind, Slot};
-use crate::sockets::{self, is_plain};
-use crate::{address, closing, config, copy, datagram, memberships, stream, table};
+use crate::sockets;
+use crate::{address, closing, config, copy, datagram, memberships, policy, stream, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -82,7 +83,7 @@ unsafe extern "C-unwind" fn bind(
         real!(c"bind" as fn(c_int, *const libc::sockaddr, libc::socklen_t) -> c_int, fd, to, len);
     if let Some(slot) = table::socket(fd).filter(|_| answer == 0) {
         if slot.kind() == Kind::Datagram {
-            sockets::judge(&slot, fd, adverb_sockconf::Role::UdpReceiver, None);
+            policy::judge(&slot, fd, adverb_sockconf::Role::UdpReceiver, None);
             datagram::bound(&slot, fd);
         }
         xtreme::attach(&slot, fd);

@@ -19,8 +19,8 @@ use crate::extra::loans::Keep;
 use crate::extra::logic::Logic;
 use crate::forks::{self, Rank};
 use crate::lock::Guarded;
+use crate::policy::is_plain;
 use crate::raw;
-use crate::sockets::is_plain;
 use crate::table::Pin;
 
 /// What the sockets of a ring have in common. All interfaces are one: packets do not go through any.
