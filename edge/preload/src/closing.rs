@@ -5,11 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::counters::Counters;
 use crate::raw;
-use crate::ring::{ACCEPTED, NEVER, OFFERED, Segment, WITHDRAWN};
-use crate::slot::{Carrier, Slot, Why};
-use crate::{
-    arena, datagram, epoll, family, habit, offer, ports, retreat, stats, stream, successor, table,
-};
+use crate::ring::{ACCEPTED, NEVER, Segment};
+use crate::slot::Slot;
+use crate::{arena, datagram, epoll, family, habit, offer, retreat, stats, stream, table};
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
 /// one of its socket.
@@ -92,46 +90,6 @@ fn are_bells(segment: &Segment, slot: &Slot) -> bool {
     switched != NEVER && direction.consumer.taken.load(Ordering::Relaxed) >= switched
 }
 
-/// A descriptor is about to be passed to another process over `over`. If that one can take the rings
-/// over, it finds them where they met, and closing the descriptor here does not end the connection any
-/// more; if not, the connection goes back to the kernel.
-pub(crate) fn hand_over(over: c_int, fd: c_int) {
-    let Some(slot) = table::socket(fd) else { return };
-    datagram::give_up(&slot, fd);
-    if successor::takes_over(over) {
-        pass_on(&slot, fd);
-    } else {
-        retreat::leave(&slot, fd);
-    }
-}
-
-/// Another program will have the connection too, and knows of rings.
-pub(crate) fn pass_on(slot: &Slot, fd: c_int) {
-    slot.leave_to_kernel(Why::HandedOver);
-    if let Some(segment) = slot.segment()
-        && (segment.header().state.load(Ordering::Acquire) == ACCEPTED
-            || !take_back(slot, segment, fd))
-    {
-        segment.share(slot.end());
-        slot.strangers.fetch_add(1, Ordering::AcqRel);
-    }
-}
-
-/// Gives up rings that nobody has taken. Returns false if the peer was faster.
-pub(crate) fn take_back(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
-    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-    let header = segment.header();
-    let is_ours = header.state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok();
-    if is_ours {
-        ports::discount_offer(slot);
-        let nodelay = c_int::from(slot.nodelay.load(Ordering::Relaxed));
-        let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
-        slot.set_carrier(Carrier::Kernel);
-        offer::withdraw(slot);
-    }
-    is_ours
-}
-
 /// `shutdown(2)` on a connection. Returns whether the kernel is to be asked as well.
 ///
 /// One direction alone is closed in the rings: the kernel's stream has to go on carrying bells.
@@ -145,7 +103,9 @@ pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
         return true;
     }
     let _held = slot.sending.hold();
-    if segment.header().state.load(Ordering::Acquire) != ACCEPTED && take_back(slot, segment, fd) {
+    if segment.header().state.load(Ordering::Acquire) != ACCEPTED
+        && offer::take_back(slot, segment, fd)
+    {
         return true;
     }
     stream::switch(slot, segment);

@@ -318,6 +318,21 @@ fn map_again(slot: &Slot) -> Option<&Segment> {
     slot.mapped()
 }
 
+/// Gives up rings that nobody has taken. Returns false if the peer was faster.
+pub(crate) fn take_back(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
+    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+    let header = segment.header();
+    let is_ours = header.state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok();
+    if is_ours {
+        ports::discount_offer(slot);
+        let nodelay = c_int::from(slot.nodelay.load(Ordering::Relaxed));
+        let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
+        slot.set_carrier(Carrier::Kernel);
+        withdraw(slot);
+    }
+    is_ours
+}
+
 /// The last descriptor has been closed: nobody will look for the rings any more.
 pub(crate) fn withdraw(slot: &Slot) {
     if let Some(segment) = slot.mapped() {

@@ -33,7 +33,6 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use crate::closing;
 use crate::counters::add;
 use crate::raw::{self, Errno};
 use crate::ring::{ACCEPTED, Broken, Leaver, NEVER, Ring, Segment};
@@ -63,7 +62,7 @@ fn leave_as(slot: &Slot, fd: c_int, why: Why) -> Departure {
     let _sending = slot.sending.hold();
     let Some(segment) = slot.segment() else { return Departure::Gone };
     if segment.header().state.load(Ordering::Acquire) != ACCEPTED
-        && closing::take_back(slot, segment, fd)
+        && offer::take_back(slot, segment, fd)
     {
         return Departure::Gone;
     }

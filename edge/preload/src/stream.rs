@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use adverb_sockconf::{Level, Load};
 
 use crate::address;
-use crate::closing;
 use crate::config;
 use crate::counters::{add, rise};
 use crate::doorbell;
@@ -288,7 +287,7 @@ fn give_up(slot: &Slot, segment: &Segment, fd: c_int) {
     let answers = slot.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     let given = segment.outgoing(slot.end()).direction.producer.given.load(Ordering::Relaxed);
     let has_to_be_brought = offer::knock_again(segment, fd);
-    if given > 0 && answers >= ANSWERS && closing::take_back(slot, segment, fd) {
+    if given > 0 && answers >= ANSWERS && offer::take_back(slot, segment, fd) {
         slot.set_why(if has_to_be_brought { Why::Unproven } else { Why::PeerSilent });
     }
 }

@@ -16,10 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use crate::lock::Lazy;
-use crate::slot::{Carrier, Kind, Slot};
+use crate::ring::ACCEPTED;
+use crate::slot::{Carrier, Kind, Slot, Why};
 use crate::table::{self, Pin};
 use crate::{
-    alive, arena, closing, config, datagram, family, policy, raw, rendezvous, retreat, signal,
+    alive, arena, config, datagram, family, offer, policy, raw, rendezvous, retreat, signal,
 };
 
 /// What has been done for a program that is about to take this process over.
@@ -90,7 +91,7 @@ pub(crate) unsafe fn prepare(
             datagram::hide_groups(&slot, fd);
             if signal::is_guest() {
                 // Whose memory this is has not counted its guest.
-                closing::pass_on(&slot, fd);
+                pass_on(&slot, fd);
             }
         }
     }
@@ -155,7 +156,7 @@ pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *
             let Some(slot) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
             if knows_us {
                 datagram::hide_groups(&slot, fd);
-                closing::pass_on(&slot, fd);
+                pass_on(&slot, fd);
             } else {
                 give_up(&slot, fd);
             }
@@ -196,9 +197,34 @@ fn give_up(slot: &Slot, fd: c_int) {
     }
 }
 
+/// A descriptor is about to be passed to another process over `over`. If that one can take the rings
+/// over, it finds them where they met, and closing the descriptor here does not end the connection any
+/// more; if not, the connection goes back to the kernel.
+pub(crate) fn hand_over(over: c_int, fd: c_int) {
+    let Some(slot) = table::socket(fd) else { return };
+    datagram::give_up(&slot, fd);
+    if takes_over(over) {
+        pass_on(&slot, fd);
+    } else {
+        retreat::leave(&slot, fd);
+    }
+}
+
+/// Another program will have the connection too, and knows of rings.
+fn pass_on(slot: &Slot, fd: c_int) {
+    slot.leave_to_kernel(Why::HandedOver);
+    if let Some(segment) = slot.segment()
+        && (segment.header().state.load(Ordering::Acquire) == ACCEPTED
+            || !offer::take_back(slot, segment, fd))
+    {
+        segment.share(slot.end());
+        slot.strangers.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
 /// Whether whoever receives descriptors over a UNIX socket can take rings over. If the two ends were
 /// made by one process, nobody knows who has the other one.
-pub(crate) fn takes_over(over: c_int) -> bool {
+fn takes_over(over: c_int) -> bool {
     let peer = raw::option::<[u32; 3]>(over, libc::SOL_SOCKET, libc::SO_PEERCRED);
     let Ok([process, user, _]) = peer else { return false };
     // SAFETY: the function has no preconditions.

@@ -26,7 +26,7 @@ use crate::real::real;
 use crate::slot::Kind;
 use crate::stream::{self, Receive, Send};
 use crate::table::{self, Pin};
-use crate::{address, closing, copy, datagram, life};
+use crate::{address, copy, datagram, life, successor};
 
 /// One buffer as a list of buffers.
 fn one(base: *const c_void, len: usize) -> libc::iovec {
@@ -860,7 +860,7 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
         let is_there = copy::is_readable(header.msg_control, header.msg_controllen);
         if !header.msg_control.is_null() && is_there {
             // SAFETY: the program's promise: a valid header, and what it points to is there.
-            unsafe { each_passed(message, |passed| closing::hand_over(fd, passed)) };
+            unsafe { each_passed(message, |passed| successor::hand_over(fd, passed)) };
         }
     }
     if let Some(slot) = slot.filter(|_| is_ours && header.msg_controllen > 0) {
