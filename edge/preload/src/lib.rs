@@ -64,6 +64,7 @@ mod parts;
 mod patience;
 mod policy;
 mod ports;
+mod ppoll;
 mod raw;
 mod real;
 mod rendezvous;

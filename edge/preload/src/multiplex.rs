@@ -19,8 +19,8 @@ use crate::doorbell::{Borrowed, Doorbell, Sleeping};
 use crate::epoll::{self, Instance};
 use crate::extra::filters;
 use crate::few::Few;
-use crate::kernel;
 use crate::patience::{Patience, SLICE_NS, Spin};
+use crate::ppoll;
 use crate::raw::{self, Errno};
 use crate::ring::Segment;
 use crate::stream::{self, Sleeper, Want};
@@ -127,7 +127,7 @@ fn poll_inner(
     let (config, seen) = (config::get(), Seen::now());
     // A mask that changes which signals arrive is the kernel's business alone, as are no descriptors.
     if fds.is_empty() || limit_ns == Some(0) && !fds.iter().any(|fd| is_known(fd.fd)) {
-        return kernel::sleep(fds, limit_ns, mask);
+        return ppoll::sleep(fds, limit_ns, mask);
     }
     let mut known = fds.iter().map(|fd| Known::of(fd.fd)).collect::<Few<_>>();
     let has_rings = known.iter().any(|known| !matches!(known, Known::Nothing));
@@ -190,7 +190,7 @@ fn poll_inner(
             true => Some(patience.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
             false => patience.slice_ns(),
         };
-        let slept = kernel::sleep(&mut asked, left_ns, mask);
+        let slept = ppoll::sleep(&mut asked, left_ns, mask);
         if let (Some(bell), Some(_)) = (&bell, bell_fd)
             && asked.last().is_some_and(|polled| polled.revents != 0)
         {
@@ -272,7 +272,7 @@ fn spin_then_sleep(
         if !spins || !patience.spins() {
             break;
         }
-        let count = kernel::poll(fds);
+        let count = ppoll::now(fds);
         if count > 0 {
             patience.hit(most_ns);
             return Ok(count);
@@ -287,7 +287,7 @@ fn spin_then_sleep(
     let since = raw::now_ns();
     let answer = loop {
         let limit_ns = if spins { patience.slice_ns() } else { patience.left_ns() };
-        let answer = kernel::sleep(fds, limit_ns, mask);
+        let answer = ppoll::sleep(fds, limit_ns, mask);
         if answer != Ok(0) || !spins || patience.is_over() {
             break answer;
         }
@@ -321,7 +321,7 @@ fn ask(fds: &[libc::pollfd], known: &[Known]) -> Few<libc::pollfd> {
 /// Asks the kernel about the set, now.
 fn ask_now(fds: &[libc::pollfd], known: &[Known]) -> Few<libc::pollfd> {
     let mut asked = ask(fds, known);
-    kernel::poll(&mut asked);
+    ppoll::now(&mut asked);
     asked
 }
 
@@ -517,7 +517,7 @@ fn sleep_on_bell(
     let mut slept = Ok(1);
     if !fds.iter().zip(known).any(has_changed) {
         let most_ns = left_ns.unwrap_or(u64::MAX).min(stream::MOMENT_NS);
-        slept = kernel::sleep(&mut asked, Some(most_ns), mask);
+        slept = ppoll::sleep(&mut asked, Some(most_ns), mask);
     }
     bell.set(Sleeping::Nobody);
     if asked.iter().any(|polled| polled.revents != 0) {

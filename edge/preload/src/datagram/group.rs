@@ -210,7 +210,7 @@ impl Groups {
         directory: &Directory,
     ) -> Plan {
         let kernel = |is_counted| Plan::Kernel { is_counted, to: Some(to) };
-        let is_known = socket.slot.multicast_by.load(Ordering::Relaxed) != super::BY_UNKNOWN;
+        let is_known = socket.slot.multicast_by.load(Ordering::Relaxed) != BY_UNKNOWN;
         if !is_known {
             return kernel(false);
         }
@@ -455,3 +455,6 @@ impl Group {
         Pushed::At(0)
     }
 }
+
+/// By which interface a socket sends to groups is not known.
+pub(super) const BY_UNKNOWN: u64 = u64::MAX;

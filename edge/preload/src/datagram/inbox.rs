@@ -14,7 +14,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
 use super::post::Inbox;
-use super::{outbox, post, sleep_until_readable};
+use super::{outbox, post};
 use crate::counters::{add, rise};
 use crate::extra::loans::{Loan, NO_PIECE, PIECES_MAX};
 use crate::extra::stamps::Control;
@@ -25,7 +25,7 @@ use crate::real::real;
 use crate::slot::Slot;
 use crate::table::{self, Pin};
 use crate::thread::Interrupts;
-use crate::{address, config};
+use crate::{address, config, kernel};
 
 /// What the program wants.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +119,7 @@ fn wait(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
             continue;
         };
         let since = raw::now_ns();
-        let outcome = sleep_until_readable(slot, fd, &patience)
+        let outcome = kernel::sleep_until_readable(slot, fd, &patience)
             .and_then(|()| from_kernel(slot, fd, request, request.flags, true));
         drop(sleeper);
         patience.miss(since, most_ns);
@@ -263,7 +263,7 @@ fn from_both(slot: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> 
 
 /// Datagrams for which there was no room, here or in the kernel's queue, and bytes of those here.
 pub(crate) fn dropped(slot: &Slot, fd: c_int) -> (u64, u64) {
-    let (packets, bytes) = super::mapped(slot).map_or((0, 0), Mailbox::dropped);
+    let (packets, bytes) = post::mapped(slot).map(Inbox::mailbox).map_or((0, 0), Mailbox::dropped);
     (packets.saturating_add(drops(fd).into()), bytes)
 }
 
@@ -515,7 +515,7 @@ pub(super) fn expect_groups(fd: c_int, mailbox: &Mailbox) {
 fn membership(fd: c_int, group: IpAddr, source: IpAddr) -> Option<bool> {
     let (level, all) = match group {
         IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
-        IpAddr::V6(_) => (libc::IPPROTO_IPV6, super::IPV6_MULTICAST_ALL),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL),
     };
     let domain = if group.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let nowhere = address::write(SocketAddr::new(group, 0), domain).0;
@@ -526,7 +526,7 @@ fn membership(fd: c_int, group: IpAddr, source: IpAddr) -> Option<bool> {
         count: SOURCES_MAX,
         sources: [nowhere; SOURCES_MAX as usize],
     };
-    match raw::read_option(fd, level, super::MCAST_MSFILTER, &mut filter) {
+    match raw::read_option(fd, level, MCAST_MSFILTER, &mut filter) {
         Err(Errno(libc::EADDRNOTAVAIL)) => {
             // No membership of its own: then it gets what others have joined, or nothing.
             return Some(raw::option::<c_int>(fd, level, all).unwrap_or(1) != 0);
@@ -649,3 +649,7 @@ const KERNEL_LOOK_ROUNDS: u32 = 64;
 const LOOK_NS: u64 = 2_000_000;
 /// How long a reader sleeps that waits for what the kernel has not brought yet.
 const BLOCKED_NAP_NS: i64 = 50_000;
+
+pub(super) const MCAST_MSFILTER: c_int = 48;
+
+pub(super) const IPV6_MULTICAST_ALL: c_int = 29;

@@ -26,7 +26,7 @@ use crate::real::real;
 use crate::slot::Kind;
 use crate::stream::{self, Receive, Send};
 use crate::table::{self, Pin};
-use crate::{address, copy, datagram, life, successor};
+use crate::{address, copy, datagram, kernel, life, successor};
 
 /// One buffer as a list of buffers.
 fn one(base: *const c_void, len: usize) -> libc::iovec {
@@ -290,7 +290,7 @@ unsafe fn from_kernel(
     let args = |flags: c_int| [fd as isize as usize, buffer as usize, len, flags as usize, 0, 0];
     // SAFETY: the caller's promise about the buffer.
     let attempt = || unsafe { raw::syscall(libc::SYS_recvfrom, args(flags | libc::MSG_DONTWAIT)) };
-    datagram::receive(slot, fd, flags & libc::MSG_DONTWAIT != 0, attempt, || answer(block()))
+    kernel::receive(slot, fd, flags & libc::MSG_DONTWAIT != 0, attempt, || answer(block()))
 }
 
 #[unsafe(no_mangle)]
@@ -430,7 +430,7 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
     // SAFETY: the program's promise about all of these.
     let attempt = || unsafe { raw::syscall(libc::SYS_recvfrom, args) };
     let now = flags & libc::MSG_DONTWAIT != 0;
-    size(datagram::receive(&slot, fd, now, attempt, || answer(block())))
+    size(kernel::receive(&slot, fd, now, attempt, || answer(block())))
 }
 
 #[unsafe(no_mangle)]
@@ -477,7 +477,7 @@ pub(super) unsafe extern "C-unwind" fn readv(
     message.msg_iovlen = number;
     // SAFETY: the program's promise about the array and its buffers.
     let attempt = || unsafe { raw::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
-    match datagram::receive(&slot, fd, false, attempt, || answer(block())) {
+    match kernel::receive(&slot, fd, false, attempt, || answer(block())) {
         Err(Errno(libc::ENOTSOCK)) => block(),
         answer => size(answer),
     }
@@ -561,7 +561,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
     // SAFETY: the program's promise about the header.
     let attempt = || unsafe { raw::recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
     let now = flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0;
-    size(datagram::receive(&slot, fd, now, attempt, || answer(block())))
+    size(kernel::receive(&slot, fd, now, attempt, || answer(block())))
 }
 
 /// Descriptors that have come in a message may be connections with rings.
@@ -674,7 +674,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     if !limit.is_null() {
         return block();
     }
-    int(datagram::receive(&slot, fd, now, attempt, || answer(block() as libc::ssize_t)))
+    int(kernel::receive(&slot, fd, now, attempt, || answer(block() as libc::ssize_t)))
 }
 
 /// Says of one of several messages how long it was. Returns false if there is no room for that.

@@ -17,7 +17,7 @@ use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::slot::{Kind, Slot};
 use crate::sockets;
-use crate::{address, closing, config, copy, datagram, memberships, policy, stream, table};
+use crate::{address, closing, config, copy, datagram, kernel, memberships, policy, stream, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -111,7 +111,7 @@ unsafe fn accept_with(
     let listener = table::socket(fd).filter(|slot| slot.kind() == Kind::Listener);
     let Some(listener) = listener else { return call() };
     if !is_plain(&listener)
-        && let Err(error) = datagram::spin_until_readable(&listener, fd)
+        && let Err(error) = kernel::spin_until_readable(&listener, fd)
     {
         raw::set_errno(error);
         return -1;

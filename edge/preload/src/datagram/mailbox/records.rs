@@ -19,7 +19,7 @@ use crate::raw;
 
 /// From where the datagram came that was last peeked at.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::datagram) enum Peeked {
+pub(crate) enum Peeked {
     Nothing,
     Ring,
     Kernel,
@@ -27,7 +27,7 @@ pub(in crate::datagram) enum Peeked {
 
 /// What has become of a datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::datagram) enum Pushed {
+pub(crate) enum Pushed {
     /// It is there; the record ends at this position.
     At(u64),
     /// There is no room, as a full receive buffer has none.
@@ -40,10 +40,10 @@ pub(in crate::datagram) enum Pushed {
 
 /// The first record.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::datagram) struct Front {
+pub(crate) struct Front {
     sender: usize,
     before: u32,
-    pub(in crate::datagram) len: usize,
+    pub(crate) len: usize,
     at: u64,
     next: u64,
     charge: u32,
@@ -51,7 +51,7 @@ pub(in crate::datagram) struct Front {
 
 impl Front {
     /// Where the record begins.
-    pub(in crate::datagram) fn start(&self) -> u64 {
+    pub(crate) fn start(&self) -> u64 {
         self.at.wrapping_sub(1) & CURSOR_MASK
     }
 }
@@ -86,7 +86,7 @@ struct Space {
 
 /// A mailbox in which nobody goes to sleep, nor sends, until this is dropped.
 #[derive(Debug)]
-pub(in crate::datagram) struct Reserved<'a> {
+pub(crate) struct Reserved<'a> {
     mailbox: &'a Mailbox,
     /// `None`: it is full.
     space: Option<Space>,
@@ -94,24 +94,19 @@ pub(in crate::datagram) struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
-    pub(in crate::datagram) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.space.is_none()
     }
 
     /// Writes the datagram, if there is room for it. Returns false if it is not where the program
     /// has said.
-    pub(in crate::datagram) fn fill(
-        &self,
-        sender: usize,
-        before: u32,
-        mut from: Cursor<'_>,
-    ) -> bool {
+    pub(crate) fn fill(&self, sender: usize, before: u32, mut from: Cursor<'_>) -> bool {
         let space = self.space.as_ref();
         space.is_none_or(|space| self.mailbox.fill(space, sender, before, &mut from))
     }
 
     /// Publishes what has been written, and returns where it ends.
-    pub(in crate::datagram) fn publish(self) -> Option<u64> {
+    pub(crate) fn publish(self) -> Option<u64> {
         let space = self.space?;
         let put = |now: u64| Some(space.end << SLEEPERS_SHIFT | now & (GONE | SLEEPERS));
         let Header { word, producer, .. } = self.mailbox.header();
@@ -167,13 +162,13 @@ impl Mailbox {
 
     /// A record is about to be written, most likely at this position.
     #[inline]
-    pub(in crate::datagram) fn prepare(&self, cursor: u64) {
+    pub(crate) fn prepare(&self, cursor: u64) {
         raw::claim(self.at(cursor).0);
     }
 
     /// Puts a datagram of `len` bytes there. `is_eager`: the readers are awake, most likely, so it is
     /// written before it is looked whether that is so.
-    pub(in crate::datagram) fn push(
+    pub(crate) fn push(
         &self,
         sender: usize,
         before: u32,
@@ -290,7 +285,7 @@ impl Mailbox {
 
     /// The same in steps, for a datagram that several mailboxes get, or none: nobody goes to sleep
     /// here until the answer is dropped. Refused if somebody sleeps, or nobody is there.
-    pub(in crate::datagram) fn reserve(&self, len: usize) -> Result<Reserved<'_>, Pushed> {
+    pub(crate) fn reserve(&self, len: usize) -> Result<Reserved<'_>, Pushed> {
         let Header { word, .. } = self.header();
         if let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
             return Err(refused);
@@ -312,7 +307,7 @@ impl Mailbox {
     }
 
     /// Whether a full ring is worth waiting for: its readers have read since the last wait in vain.
-    pub(in crate::datagram) fn moves(&self) -> bool {
+    pub(crate) fn moves(&self) -> bool {
         let Header { producer, consumer, .. } = self.header();
         let tail = consumer.tail.load(Ordering::Acquire);
         let was = producer.stalled_at.load(Ordering::Relaxed);
@@ -320,7 +315,7 @@ impl Mailbox {
     }
 
     /// Waiting has been in vain, and a datagram of `len` bytes is dropped.
-    pub(in crate::datagram) fn stalls(&self, len: usize) {
+    pub(crate) fn stalls(&self, len: usize) {
         let Header { producer, consumer, .. } = self.header();
         producer.dropped.fetch_add(1, Ordering::Relaxed);
         producer.dropped_bytes.fetch_add(len.try_into().unwrap_or(0), Ordering::Relaxed);
@@ -329,20 +324,20 @@ impl Mailbox {
     }
 
     /// Datagrams that were dropped for want of room, and their bytes.
-    pub(in crate::datagram) fn dropped(&self) -> (u64, u64) {
+    pub(crate) fn dropped(&self) -> (u64, u64) {
         let Producer { dropped, dropped_bytes, .. } = &self.header().producer;
         (dropped.load(Ordering::Relaxed), dropped_bytes.load(Ordering::Relaxed))
     }
 
     /// Bytes that wait from a record on, as they lie here.
     #[inline]
-    pub(in crate::datagram) fn waiting_bytes(&self, front: &Front) -> usize {
+    pub(crate) fn waiting_bytes(&self, front: &Front) -> usize {
         let units = distance(self.head(), front.at.wrapping_sub(1) & CURSOR_MASK);
         usize::try_from(units).unwrap_or(0).saturating_mul(UNIT)
     }
 
     /// Datagrams that wait.
-    pub(in crate::datagram) fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         let Header { producer, consumer, .. } = self.header();
         let taken = consumer.taken.load(Ordering::Relaxed);
         let waiting = producer.pushed.load(Ordering::Relaxed).wrapping_sub(taken);
@@ -350,13 +345,13 @@ impl Mailbox {
     }
 
     /// Whether everything up to a position has been read.
-    pub(in crate::datagram) fn is_read(&self, position: u64) -> bool {
+    pub(crate) fn is_read(&self, position: u64) -> bool {
         let tail = self.header().consumer.tail.load(Ordering::Acquire);
         distance(tail, position) <= CURSOR_MASK / 2
     }
 
     /// The first record. The readers' lock is held.
-    pub(in crate::datagram) fn front(&self) -> Option<Front> {
+    pub(crate) fn front(&self) -> Option<Front> {
         let Header { word, producer, consumer, .. } = self.header();
         let head = word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT;
         let mut tail = consumer.tail.load(Ordering::Relaxed);
@@ -392,7 +387,7 @@ impl Mailbox {
     }
 
     /// Whether a record has to wait for what its sender gave to the kernel before.
-    pub(in crate::datagram) fn is_blocked(&self, front: &Front) -> bool {
+    pub(crate) fn is_blocked(&self, front: &Front) -> bool {
         let Some(sender) = self.sender(front.sender) else { return false };
         let due = earlier(front.before, sender.given());
         let missing = due.wrapping_sub(sender.taken.load(Ordering::Acquire)).cast_signed();
@@ -404,7 +399,7 @@ impl Mailbox {
 
     /// A record is blocked, and the kernel has nothing: it goes on if what is missing was dropped,
     /// or has not come for a long time. `drops` is the kernel's count for this socket.
-    pub(in crate::datagram) fn unblock(&self, front: &Front, drops: u32, now_ns: u64) -> bool {
+    pub(crate) fn unblock(&self, front: &Front, drops: u32, now_ns: u64) -> bool {
         let consumer = &self.header().consumer;
         let since = consumer.blocked_ns.load(Ordering::Relaxed);
         if since == 0 {
@@ -424,16 +419,12 @@ impl Mailbox {
     }
 
     /// Who sent a record.
-    pub(in crate::datagram) fn address(&self, front: &Front) -> Option<SocketAddr> {
+    pub(crate) fn address(&self, front: &Front) -> Option<SocketAddr> {
         self.sender(front.sender).map(Sender::address)
     }
 
     /// Copies a record, as much of it as there is room for. Returns how many bytes.
-    pub(in crate::datagram) fn copy(
-        &self,
-        front: &Front,
-        into: &mut Cursor<'_>,
-    ) -> Result<usize, Fault> {
+    pub(crate) fn copy(&self, front: &Front, into: &mut Cursor<'_>) -> Result<usize, Fault> {
         let (mut at, mut left, mut done) = (front.at, front.len, 0);
         while left > 0 {
             let (source, room) = self.at(at);
@@ -450,7 +441,7 @@ impl Mailbox {
     }
 
     /// The first record has been read. The readers' lock is held.
-    pub(in crate::datagram) fn advance(&self, front: &Front) {
+    pub(crate) fn advance(&self, front: &Front) {
         self.leave_behind(front, false);
     }
 
@@ -476,11 +467,7 @@ impl Mailbox {
     }
 
     /// Where the first record lies, in two pieces at most. Returns how many. The readers' lock is held.
-    pub(in crate::datagram) fn pieces(
-        &self,
-        front: &Front,
-        parts: &mut [libc::iovec; PIECES_MAX],
-    ) -> usize {
+    pub(crate) fn pieces(&self, front: &Front, parts: &mut [libc::iovec; PIECES_MAX]) -> usize {
         let (mut at, mut left, mut count) = (front.at, front.len, 0);
         for part in parts.iter_mut() {
             let (source, room) = self.at(at);
@@ -496,7 +483,7 @@ impl Mailbox {
 
     /// Lends the first record where it lies. Returns its position. The readers' lock is held. Senders can change
     /// what is lent.
-    pub(in crate::datagram) fn lend(&self, front: &Front) -> u64 {
+    pub(crate) fn lend(&self, front: &Front) -> u64 {
         self.leave_behind(front, true);
         front.start()
     }
@@ -510,14 +497,14 @@ impl Mailbox {
     }
 
     /// Whether it is the others' turn, who send through the kernel.
-    pub(in crate::datagram) fn is_others_turn(&self) -> bool {
+    pub(crate) fn is_others_turn(&self) -> bool {
         let turns = &self.header().consumer.turns;
         let now = turns.load(Ordering::Relaxed).wrapping_add(1);
         turns.store(now, Ordering::Relaxed);
         now.is_multiple_of(OTHERS_TURN)
     }
 
-    pub(in crate::datagram) fn peeked(&self) -> Peeked {
+    pub(crate) fn peeked(&self) -> Peeked {
         match self.header().consumer.peeked.load(Ordering::Relaxed) {
             1 => Peeked::Ring,
             2 => Peeked::Kernel,
@@ -525,7 +512,7 @@ impl Mailbox {
         }
     }
 
-    pub(in crate::datagram) fn set_peeked(&self, peeked: Peeked) {
+    pub(crate) fn set_peeked(&self, peeked: Peeked) {
         let number = match peeked {
             Peeked::Nothing => 0,
             Peeked::Ring => 1,
@@ -539,7 +526,7 @@ impl Mailbox {
 
     /// Takes out everything, for a socket whose mailbox nobody is going to read: calls `f` with whence
     /// each datagram is, and its bytes; those of which it returns false are dropped.
-    pub(in crate::datagram) fn take_all(&self, mut f: impl FnMut(Origin, &[u8]) -> bool) {
+    pub(crate) fn take_all(&self, mut f: impl FnMut(Origin, &[u8]) -> bool) {
         let Some(_held) = self.hold_readers() else { return };
         for _ in 0..self.total() {
             let Some(front) = self.front() else { return };
@@ -558,7 +545,7 @@ impl Mailbox {
 
     /// Takes out what a sender has put here, for a mailbox whose owners are dead: calls `f` with
     /// each datagram of its.
-    pub(in crate::datagram) fn take_back(&self, sender: usize, mut f: impl FnMut(&[u8])) {
+    pub(crate) fn take_back(&self, sender: usize, mut f: impl FnMut(&[u8])) {
         let Some(_held) = self.hold_readers_for(SENDERS_NS) else { return };
         for _ in 0..self.total() {
             let Some(front) = self.front() else { return };

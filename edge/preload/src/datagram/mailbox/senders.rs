@@ -11,7 +11,7 @@ use crate::alive;
 /// what is known of those, while what is counted is counted in the first.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(in crate::datagram) struct Sender {
+pub(crate) struct Sender {
     /// The kernel's number for its socket; 0 if the entry is free.
     cookie: AtomicU64,
     process: AtomicU32,
@@ -50,12 +50,12 @@ impl Sender {
     }
 
     /// Whether this entry is that socket's.
-    pub(in crate::datagram) fn is(&self, cookie: u64) -> bool {
+    pub(crate) fn is(&self, cookie: u64) -> bool {
         self.cookie.load(Ordering::Relaxed) == cookie
     }
 
     /// The interface by which the group's datagrams were last seen to come.
-    pub(in crate::datagram) fn interface(&self) -> u32 {
+    pub(crate) fn interface(&self) -> u32 {
         self.interface.load(Ordering::Relaxed)
     }
 
@@ -81,18 +81,18 @@ impl Sender {
     }
 
     /// The sender is about to give a datagram to the kernel.
-    pub(in crate::datagram) fn gives(&self) {
+    pub(crate) fn gives(&self) {
         self.given.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The kernel has not taken so many, or they were not for this socket.
-    pub(in crate::datagram) fn gave_not(&self, count: u32) {
+    pub(crate) fn gave_not(&self, count: u32) {
         if count > 0 {
             self.given.fetch_sub(count, Ordering::AcqRel);
         }
     }
 
-    pub(in crate::datagram) fn expects(&self) -> Expects {
+    pub(crate) fn expects(&self) -> Expects {
         match self.expects.load(Ordering::Acquire) {
             1 => Expects::Nothing,
             2 => Expects::All,
@@ -100,12 +100,12 @@ impl Sender {
         }
     }
 
-    pub(in crate::datagram) fn given(&self) -> u32 {
+    pub(crate) fn given(&self) -> u32 {
         self.given.load(Ordering::Acquire)
     }
 
     /// The sender no longer trusts that the kernel brings its datagrams here.
-    pub(in crate::datagram) fn doubt(&self) {
+    pub(crate) fn doubt(&self) {
         if self.confirmed.load(Ordering::Relaxed) != AMBIGUOUS {
             self.confirmed.store(0, Ordering::Release);
         }
@@ -128,7 +128,7 @@ fn split(addr: SocketAddr) -> (u32, [u64; 2]) {
 
 /// Where the kernel says that a datagram was sent to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::datagram) enum Sent {
+pub(crate) enum Sent {
     /// It does not say.
     Somewhere,
     /// To an address of this socket's.
@@ -140,7 +140,7 @@ pub(in crate::datagram) enum Sent {
 /// Whether a group's datagrams are for a socket, as its owner says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
-pub(in crate::datagram) enum Expects {
+pub(crate) enum Expects {
     Unknown = 0,
     Nothing = 1,
     All = 2,
@@ -148,11 +148,11 @@ pub(in crate::datagram) enum Expects {
 
 /// Whence a datagram is.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::datagram) struct Origin {
+pub(crate) struct Origin {
     /// The kernel's number for the socket that sent it, and the process that has it; 0 if it is closed.
-    pub(in crate::datagram) cookie: u64,
-    pub(in crate::datagram) process: u32,
-    pub(in crate::datagram) from: SocketAddr,
+    pub(crate) cookie: u64,
+    pub(crate) process: u32,
+    pub(crate) from: SocketAddr,
 }
 
 #[expect(clippy::as_conversions, reason = "an enumeration is stored as its number")]
@@ -161,14 +161,14 @@ fn expects_number(expects: Expects) -> u32 {
 }
 
 impl Mailbox {
-    pub(in crate::datagram) fn sender(&self, index: usize) -> Option<&Sender> {
+    pub(crate) fn sender(&self, index: usize) -> Option<&Sender> {
         self.header().senders.get(index)
     }
 
     /// Enters a sender; finds it if it is there already. Refused if another one uses the same
     /// address, or if there are too many. `backlog`: datagrams that it has sent through the kernel so far, and that
     /// may still come.
-    pub(in crate::datagram) fn enter(
+    pub(crate) fn enter(
         &self,
         cookie: u64,
         from: SocketAddr,
@@ -223,7 +223,7 @@ impl Mailbox {
     }
 
     /// A sender has closed its socket. Its address is needed for as long as records are here.
-    pub(in crate::datagram) fn leave(&self, index: usize) {
+    pub(crate) fn leave(&self, index: usize) {
         let Some(_held) = self.hold_senders() else { return };
         if let Some(sender) = self.sender(index) {
             let users = sender.users.load(Ordering::Relaxed).saturating_sub(1);
@@ -240,7 +240,7 @@ impl Mailbox {
 
     /// Whether the kernel has been seen to bring this sender's datagrams to this socket.
     #[inline]
-    pub(in crate::datagram) fn is_confirmed(&self, index: usize, cookie: u64) -> bool {
+    pub(crate) fn is_confirmed(&self, index: usize, cookie: u64) -> bool {
         let Some(sender) = self.sender(index) else { return false };
         sender.confirmed.load(Ordering::Acquire)
             == self.header().epoch.load(Ordering::Relaxed).wrapping_add(1)
@@ -248,7 +248,7 @@ impl Mailbox {
     }
 
     /// The kernel has brought a datagram. Returns whether it came from a sender that is known here.
-    pub(in crate::datagram) fn note(&self, from: SocketAddr, sent: Sent) -> bool {
+    pub(crate) fn note(&self, from: SocketAddr, sent: Sent) -> bool {
         let header = self.header();
         let used = usize::try_from(header.used.load(Ordering::Acquire)).unwrap_or(0);
         let known = header.senders.iter().take(used).filter(|sender| sender.matches(from));
@@ -287,7 +287,7 @@ impl Mailbox {
 
     /// Remembers of every group that senders send to what `f` says of a sender and a group: whether
     /// its datagrams are for this socket; `None` if that is not known.
-    pub(in crate::datagram) fn expect(&self, f: impl Fn(SocketAddr, IpAddr) -> Option<bool>) {
+    pub(crate) fn expect(&self, f: impl Fn(SocketAddr, IpAddr) -> Option<bool>) {
         let used = usize::try_from(self.header().used.load(Ordering::Acquire)).unwrap_or(0);
         for sender in self.header().senders.iter().take(used) {
             let is_used = sender.cookie.load(Ordering::Acquire) != 0;
@@ -311,7 +311,7 @@ impl Mailbox {
     }
 
     /// Whether a sender of that address is known here.
-    pub(in crate::datagram) fn knows(&self, from: SocketAddr) -> bool {
+    pub(crate) fn knows(&self, from: SocketAddr) -> bool {
         let used = usize::try_from(self.header().used.load(Ordering::Acquire)).unwrap_or(0);
         self.header().senders.iter().take(used).any(|sender| sender.matches(from))
     }
