@@ -7,7 +7,7 @@ use crate::counters::Counters;
 use crate::raw;
 use crate::ring::{ACCEPTED, NEVER, Segment};
 use crate::slot::Slot;
-use crate::{arena, datagram, epoll, family, habit, offer, retreat, stats, stream, table};
+use crate::{arena, bell, datagram, epoll, family, habit, offer, retreat, stats, table};
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
 /// one of its socket.
@@ -21,7 +21,7 @@ pub(crate) fn forget(fd: c_int) {
         if let Some(segment) = slot.segment() {
             if slot.is_adopted.load(Ordering::Relaxed) {
                 retreat::see_off(slot, fd);
-                stream::hear_after_sleep(slot, segment, fd);
+                bell::hear_after_sleep(slot, segment, fd);
             } else {
                 part(slot, segment, fd);
             }
@@ -60,7 +60,7 @@ fn part(slot: &Slot, segment: &Segment, fd: c_int) {
     }
     incoming.direction.consumer.sleep.gone.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
-    stream::wake_at_end(outgoing);
+    bell::wake_at_end(outgoing);
     if segment.is_leaving() {
         retreat::see_off(slot, fd);
         return offer::withdraw(slot);
@@ -97,7 +97,7 @@ pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
     let Some(segment) = slot.segment() else { return true };
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
         slot.is_read_shut.store(true, Ordering::SeqCst);
-        stream::wake_at_end(segment.incoming(slot.end()).direction);
+        bell::wake_at_end(segment.incoming(slot.end()).direction);
     }
     if how == libc::SHUT_RD {
         return true;
@@ -108,18 +108,18 @@ pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
     {
         return true;
     }
-    stream::switch(slot, segment);
+    bell::switch(slot, segment);
     slot.is_write_shut.store(true, Ordering::Release);
     let outgoing = segment.outgoing(slot.end()).direction;
     let producer = &outgoing.producer;
     producer.fin.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
-    stream::wake_at_end(outgoing);
+    bell::wake_at_end(outgoing);
     if how == libc::SHUT_RDWR {
         return true;
     }
     if outgoing.consumer.sleep.armed.swap(0, Ordering::AcqRel) != 0 {
-        stream::ring_once(slot, segment, fd);
+        bell::ring_once(slot, segment, fd);
     }
     false
 }

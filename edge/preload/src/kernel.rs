@@ -8,7 +8,7 @@ use crate::patience::{Patience, Spin};
 use crate::raw::{self, Answer, Errno};
 use crate::slot::{Kind, Slot};
 use crate::thread::{Interrupts, Seen};
-use crate::{config, ppoll, signal, stream, table};
+use crate::{config, ppoll, signal, streak, table};
 
 /// Tries `attempt`, which never waits, for as long as it is worth it; then `block`, which does.
 pub(crate) fn receive(
@@ -22,7 +22,7 @@ pub(crate) fn receive(
     let answer = receive_inner(slot, fd, now, &mut attempt, block);
     match answer {
         Ok(got) => {
-            stream::note_run(slot);
+            streak::note_run(slot);
             add(&slot.counters.rx_os_packets, 1);
             add(&slot.counters.rx_os_bytes, got);
         }
@@ -59,7 +59,7 @@ fn receive_inner(
             Spin::TimedOut => return Err(Errno::AGAIN),
         }
         if slot.kind() == Kind::Stream {
-            stream::gather(slot);
+            streak::gather(slot);
         }
         table::still(fd, slot)?;
         let answer = attempt();

@@ -13,17 +13,19 @@
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
+use crate::bell;
 use crate::config;
 use crate::datagram::{self, Content};
 use crate::doorbell::{Borrowed, Doorbell, Sleeping};
 use crate::epoll::{self, Instance};
 use crate::extra::filters;
 use crate::few::Few;
+use crate::park::{self, Sleeper, Want};
 use crate::patience::{Patience, SLICE_NS, Spin};
 use crate::ppoll;
 use crate::raw::{self, Errno};
+use crate::retreat;
 use crate::ring::Segment;
-use crate::stream::{self, Sleeper, Want};
 use crate::table::{self, Pin};
 use crate::thread::{Interrupts, Seen};
 
@@ -40,7 +42,7 @@ enum Known {
 impl Known {
     fn of(fd: c_int) -> Self {
         if let Some(slot) = table::socket(fd) {
-            stream::settle(&slot, fd);
+            retreat::settle(&slot, fd);
             if datagram::has_post(&slot) {
                 return Self::Datagram(slot);
             }
@@ -202,9 +204,9 @@ fn poll_inner(
         patience.slept(since, most_ns);
         for (asked, known) in asked.iter().zip(&*known) {
             if let Some((slot, segment)) = known.rings() {
-                stream::heed(slot, asked.revents);
+                park::heed(slot, asked.revents);
                 if asked.revents & libc::POLLIN != 0 {
-                    stream::hear_after_sleep(slot, segment, asked.fd);
+                    bell::hear_after_sleep(slot, segment, asked.fd);
                 }
             }
         }
@@ -224,7 +226,7 @@ fn poll_inner(
 /// other end has been killed only the kernel says.
 fn is_due(known: &[Known], now_ns: u64) -> bool {
     let each = || known.iter().filter_map(Known::rings);
-    let is_due = each().any(|(slot, _)| stream::is_look_due(slot, now_ns));
+    let is_due = each().any(|(slot, _)| park::is_look_due(slot, now_ns));
     if is_due {
         each().for_each(|(slot, _)| slot.looked_ns.store(now_ns, Ordering::Relaxed));
     }
@@ -307,9 +309,9 @@ fn ask(fds: &[libc::pollfd], known: &[Known]) -> Few<libc::pollfd> {
     let each = fds.iter().zip(known).map(|(fd, known)| match known.rings() {
         None => libc::pollfd { fd: fd.fd, events: fd.events, revents: 0 },
         Some((slot, segment)) => {
-            let (_, writing) = stream::kernel_speaks(slot, segment);
+            let (_, writing) = park::kernel_speaks(slot, segment);
             let writing = if writing { fd.events } else { 0 };
-            let writing = if stream::owes(slot) { libc::POLLOUT } else { writing };
+            let writing = if park::owes(slot) { libc::POLLOUT } else { writing };
             let room = writing & libc::POLLOUT;
             let events = libc::POLLIN | libc::POLLRDHUP | room;
             libc::pollfd { fd: fd.fd, events, revents: 0 }
@@ -349,7 +351,7 @@ fn look(
         for ((fd, known), asked) in fds.iter_mut().zip(known.iter_mut()).zip(&*asked) {
             fd.revents = 0;
             match known {
-                Known::Socket(slot) => stream::heed(slot, asked.revents),
+                Known::Socket(slot) => park::heed(slot, asked.revents),
                 Known::Nothing | Known::Datagram(_) | Known::Epoll(_) => fd.revents = asked.revents,
             }
             if let Known::Nothing = known
@@ -425,21 +427,19 @@ fn cool(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool 
             Known::Socket(_) => {
                 let Some((slot, segment)) = known.rings() else { continue };
                 // What comes through the kernel, the kernel wakes for.
-                let number = if stream::kernel_speaks(slot, segment).0 { 0 } else { number };
-                if fd.events & libc::POLLIN != 0
-                    && !stream::arm_together(slot, segment, number, true)
+                let number = if park::kernel_speaks(slot, segment).0 { 0 } else { number };
+                if fd.events & libc::POLLIN != 0 && !park::arm_together(slot, segment, number, true)
                 {
-                    stream::arm(slot, segment, Want::Read);
+                    park::arm(slot, segment, Want::Read);
                 }
                 if fd.events & libc::POLLOUT != 0 {
-                    stream::arm(slot, segment, Want::Room);
+                    park::arm(slot, segment, Want::Room);
                 }
                 let is_writer = fd.events & libc::POLLOUT != 0;
-                if !stream::drain(slot, segment, fd.fd, is_writer) && fd.events & libc::POLLIN == 0
-                {
+                if !bell::drain(slot, segment, fd.fd, is_writer) && fd.events & libc::POLLIN == 0 {
                     // Somebody else has to read what keeps the kernel's queue full.
                     raw::nap(NAP_NS);
-                    stream::look_at_kernel(slot, fd.fd);
+                    park::look_at_kernel(slot, fd.fd);
                     is_quiet = false;
                 }
                 is_quiet &= number != 0 || !ready(fd, known);
@@ -480,7 +480,7 @@ fn sleep_on_memory(
         && fd.events & libc::POLLOUT == 0
         && let Some((slot, segment)) = known.rings()
     {
-        return Ok(stream::sleep_on_word(slot, segment, left_ns));
+        return Ok(park::sleep_on_word(slot, segment, left_ns));
     }
     Borrowed::take().map_or(Ok(false), |bell| sleep_on_bell(fds, known, &bell, left_ns, mask))
 }
@@ -497,8 +497,8 @@ fn sleep_on_bell(
     let is_together = |(fd, known): (&libc::pollfd, &Known)| {
         known.rings().is_some_and(|(slot, segment)| {
             fd.events & !of_bytes == 0
-                && stream::is_in_memory(slot, segment)
-                && stream::arm_together(slot, segment, bell.number(), true)
+                && park::is_in_memory(slot, segment)
+                && park::arm_together(slot, segment, bell.number(), true)
         })
     };
     let Some(bell_fd) = bell.fd() else { return Ok(false) };
@@ -510,13 +510,13 @@ fn sleep_on_bell(
     fence(Ordering::SeqCst);
     let has_changed = |(fd, known): (&libc::pollfd, &Known)| {
         known.rings().is_none_or(|(slot, segment)| {
-            is_ready(fd, slot, segment) || !stream::is_in_memory(slot, segment)
+            is_ready(fd, slot, segment) || !park::is_in_memory(slot, segment)
         })
     };
     let mut asked = [libc::pollfd { fd: bell_fd, events: libc::POLLIN, revents: 0 }];
     let mut slept = Ok(1);
     if !fds.iter().zip(known).any(has_changed) {
-        let most_ns = left_ns.unwrap_or(u64::MAX).min(stream::MOMENT_NS);
+        let most_ns = left_ns.unwrap_or(u64::MAX).min(park::MOMENT_NS);
         slept = ppoll::sleep(&mut asked, Some(most_ns), mask);
     }
     bell.set(Sleeping::Nobody);

@@ -36,15 +36,40 @@ use std::sync::atomic::Ordering;
 use crate::counters::add;
 use crate::raw::{self, Errno};
 use crate::ring::{ACCEPTED, Broken, Leaver, NEVER, Ring, Segment};
-use crate::slot::{Carrier, End, Slot, Why};
-use crate::{address, log, offer, rendezvous, stream, table};
+use crate::slot::{Carrier, End, Kind, Slot, Why};
+use crate::{address, bell, log, offer, rendezvous, table};
 
 /// Gives a connection back to the kernel for good. `fd` stands for it in this process.
 pub(crate) fn leave(slot: &Slot, fd: c_int) {
-    stream::settle(slot, fd);
+    settle(slot, fd);
     slot.leave_to_kernel(Why::HandedOver);
     if leave_as(slot, fd, Why::Left) == Departure::OtherFirst {
         follow_to_the_end(slot, fd);
+    }
+}
+
+/// A connection that was on its way may have arrived: then it is time to offer rings. One whose other
+/// end has gone back to the kernel follows.
+pub(crate) fn settle(slot: &Slot, fd: c_int) {
+    if slot.segment().is_some_and(|segment| segment.is_leaving() || segment.is_spoilt()) {
+        follow(slot, fd);
+    }
+    arrive(slot, fd);
+}
+
+/// The first half of that, and of the second what is under way already.
+#[inline]
+pub(crate) fn arrive(slot: &Slot, fd: c_int) {
+    if slot.carrier() == Carrier::Leaving {
+        follow(slot, fd);
+    }
+    if slot.kind() == Kind::Connecting
+        && let Some(peer) = address::name(fd, true)
+    {
+        slot.set_kind(Kind::Stream);
+        if slot.carrier() == Carrier::Open {
+            offer::offer(slot, fd, peer);
+        }
     }
 }
 
@@ -70,7 +95,7 @@ fn leave_as(slot: &Slot, fd: c_int, why: Why) -> Departure {
     if !segment.begin_to_leave(me) {
         return Departure::OtherFirst;
     }
-    stream::switch(slot, segment);
+    bell::switch(slot, segment);
     leave_first(slot, segment, fd);
     slot.set_why(if slot.why() == Why::Broken { Why::Broken } else { why });
     Departure::Gone
@@ -198,7 +223,7 @@ fn refund(slot: &Slot, segment: &Segment, given: &[u8]) -> bool {
 /// Wakes the other end.
 fn ring_last(segment: &Segment, me: End, fd: c_int) {
     let outgoing = segment.outgoing(me).direction;
-    stream::wake_at_end(outgoing);
+    bell::wake_at_end(outgoing);
     let bells = &outgoing.producer.bells;
     bells.fetch_add(1, Ordering::SeqCst);
     if raw::send(fd, &[0]).is_err() {
@@ -294,7 +319,7 @@ pub(crate) fn poison(slot: &Slot, fd: c_int) {
     slot.set_carrier(Carrier::Kernel);
     add(&slot.counters.rings_broken, 1);
     if let Some(segment) = slot.mapped() {
-        stream::wake_at_end(segment.incoming(slot.end()).direction);
+        bell::wake_at_end(segment.incoming(slot.end()).direction);
     }
     offer::withdraw(slot);
     log::print(adverb_sockconf::Level::Warning, || format!("fd {fd}: {}", Why::Broken.text()));
@@ -433,7 +458,7 @@ pub(crate) fn see_off(slot: &Slot, fd: c_int) {
     let mut since = raw::now_ns();
     let mut before = u64::MAX;
     loop {
-        stream::settle(slot, fd);
+        settle(slot, fd);
         let Some(segment) = slot.segment() else { return };
         let rest = left_to_send(segment, slot.end());
         if rest == 0 {

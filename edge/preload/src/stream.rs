@@ -11,11 +11,11 @@
 //! buffers, which it has promised for the length of the call (see `parts.rs`).
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use adverb_sockconf::{Level, Load};
 
-use crate::address;
+use crate::bell;
 use crate::config;
 use crate::counters::{add, rise};
 use crate::doorbell;
@@ -23,16 +23,16 @@ use crate::extra::loans::{Loan, PIECES_MAX};
 use crate::extra::pacing;
 use crate::log;
 use crate::offer;
+use crate::park;
 use crate::parts::{Cursor, PARTS_MAX};
 use crate::patience::{Patience, SLICE_NS, Spin};
 use crate::policy;
 use crate::raw::{self, Answer, Errno};
 use crate::rendezvous;
 use crate::retreat;
-use crate::ring::{
-    ACCEPTED, ALONE, Direction, Leaver, NEVER, ON_WORD, Ring, Segment, TOGETHER, Trouble,
-};
+use crate::ring::{ACCEPTED, Leaver, NEVER, Ring, Segment, TOGETHER, Trouble};
 use crate::slot::{Carrier, Kind, Slot, Why};
+use crate::streak;
 use crate::table;
 use crate::thread::{self, Interrupts, Seen};
 
@@ -106,37 +106,12 @@ fn kernel_send(fd: c_int, cursor: &mut Cursor<'_>, more: bool) -> Answer {
     Ok(sent)
 }
 
-/// A connection that was on its way may have arrived: then it is time to offer rings. One whose other
-/// end has gone back to the kernel follows.
-pub(crate) fn settle(slot: &Slot, fd: c_int) {
-    if slot.segment().is_some_and(|segment| segment.is_leaving() || segment.is_spoilt()) {
-        retreat::follow(slot, fd);
-    }
-    arrive(slot, fd);
-}
-
-/// The first half of that, and of the second what is under way already.
-#[inline]
-fn arrive(slot: &Slot, fd: c_int) {
-    if slot.carrier() == Carrier::Leaving {
-        retreat::follow(slot, fd);
-    }
-    if slot.kind() == Kind::Connecting
-        && let Some(peer) = address::name(fd, true)
-    {
-        slot.set_kind(Kind::Stream);
-        if slot.carrier() == Carrier::Open {
-            offer::offer(slot, fd, peer);
-        }
-    }
-}
-
 /// Receives what is there. The cursor moves by as many bytes as the answer says.
 pub(crate) fn try_receive(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
     if let Some(error) = slot.take_error() {
         return Step::Failed(Errno(error));
     }
-    arrive(slot, fd);
+    retreat::arrive(slot, fd);
     for _ in 0..FOLLOWS_MAX {
         let held = slot.receiving.hold();
         match slot.segment() {
@@ -177,7 +152,7 @@ fn receive_unsettled(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive
         Ok(got) => {
             into.skip(got);
             if !how.peek {
-                note_run(slot);
+                streak::note_run(slot);
                 let before = slot.taken.fetch_add(got.try_into().unwrap_or(0), Ordering::Relaxed);
                 if slot.carrier() == Carrier::Open && slot.kind() == Kind::Stream {
                     look_for_rings(slot, fd, before == 0);
@@ -332,15 +307,15 @@ fn receive_ring(
         Ok(0) => Step::Nothing,
         Ok(got) => {
             if !how.peek {
-                note_run(slot);
+                streak::note_run(slot);
                 if slot.streamed.load(Ordering::Relaxed) != 0 {
                     slot.streamed.store(0, Ordering::Relaxed);
                 }
                 rise(&slot.counters.rx_waiting_bytes_max, got);
                 add(&slot.counters.rx_packets, 1);
                 add(&slot.counters.rx_bytes, got);
-                ring_for_room(slot, ring, fd);
-                hear(slot, ring, fd);
+                bell::ring_for_room(slot, ring, fd);
+                bell::hear(slot, ring, fd);
             }
             Step::Moved(got)
         }
@@ -394,29 +369,14 @@ fn last_word(slot: &Slot, fd: c_int) -> Step {
     }
 }
 
-/// After reading: rings for a writer that waits for room, once there is a good deal of it.
-fn ring_for_room(slot: &Slot, ring: Ring<'_>, fd: c_int) {
-    fence(Ordering::SeqCst);
-    let writer = &ring.direction.writer;
-    if writer.armed.load(Ordering::Relaxed) == 0
-        || !ring.leaves_much_room()
-        || !wants_bell(&writer.armed)
-    {
-        return;
-    }
-    let Some(segment) = slot.mapped() else { return };
-    let outgoing = segment.outgoing(slot.end()).direction;
-    if outgoing.producer.switched_at.load(Ordering::Relaxed) == NEVER {
-        // From here on bytes in the kernel's stream are bells.
-        let _held = slot.sending.hold();
-        switch(slot, segment);
-    }
-    ring_once(slot, segment, fd);
+/// What was lent of a ring has come back: there may be room for a writer that waits.
+pub(crate) fn returned(slot: &Slot, ring: Ring<'_>, fd: c_int) {
+    bell::ring_for_room(slot, ring, fd);
 }
 
 /// Goes the way of a send as far as the ring that it would write to. Returns whether there is one.
 pub(crate) fn warm(slot: &Slot, fd: c_int) -> bool {
-    arrive(slot, fd);
+    retreat::arrive(slot, fd);
     let _held = slot.sending.hold();
     let Some(segment) = slot.segment().filter(|_| slot.carrier() == Carrier::Rings) else {
         return false;
@@ -428,90 +388,12 @@ pub(crate) fn warm(slot: &Slot, fd: c_int) -> bool {
     true
 }
 
-/// What was lent of a ring has come back: there may be room for a writer that waits.
-pub(crate) fn returned(slot: &Slot, ring: Ring<'_>, fd: c_int) {
-    ring_for_room(slot, ring, fd);
-}
-
-/// Wakes a sleeper who has armed `bell` and sleeps on that very word. Returns whether there is one who has to
-/// be rung for, by the caller.
-fn wants_bell(bell: &AtomicU32) -> bool {
-    match bell.swap(0, Ordering::AcqRel) {
-        0 => false,
-        ON_WORD => {
-            raw::wake(bell);
-            thread::note_woken();
-            false
-        }
-        _ => true,
-    }
-}
-
-/// Rings, unless the other end has closed or leaves: both wait for whoever is about to.
-pub(crate) fn ring_once(slot: &Slot, segment: &Segment, fd: c_int) {
-    ring_unless(slot, segment, fd, || false);
-}
-
-/// The same, unless at the last moment it `is_done` or needless.
-fn ring_unless(slot: &Slot, segment: &Segment, fd: c_int, is_done: impl FnOnce() -> bool) {
-    let outgoing = segment.outgoing(slot.end()).direction;
-    outgoing.producer.ringing.fetch_add(1, Ordering::SeqCst);
-    let is_heard =
-        outgoing.consumer.sleep.gone.load(Ordering::SeqCst) == 0 && !segment.is_leaving();
-    if is_heard && !is_done() {
-        outgoing.producer.bells.fetch_add(1, Ordering::SeqCst);
-        if raw::send(fd, &[0]).is_err() {
-            outgoing.producer.bells.fetch_sub(1, Ordering::AcqRel);
-        }
-        add(&slot.counters.bells_rung, 1);
-        thread::note_woken();
-    }
-    outgoing.producer.ringing.fetch_sub(1, Ordering::SeqCst);
-}
-
-/// From here on this end's bytes travel through its ring. The lock for sending is held.
-pub(crate) fn switch(slot: &Slot, segment: &Segment) {
-    if segment.outgoing(slot.end()).switch() {
-        slot.set_why(Why::Rings);
-        slot.set_carrier(Carrier::Rings);
-    }
-}
-
-/// Takes the bells out of the kernel's queue that have been rung and not been heard, unless
-/// somebody else may be waiting for them.
-fn hear(slot: &Slot, ring: Ring<'_>, fd: c_int) {
-    let unheard = ring.unheard();
-    if unheard > 0
-        && slot.sleepers.load(Ordering::SeqCst) == 0
-        && slot.watchers.load(Ordering::SeqCst) == 0
-    {
-        take_bells(ring, fd, unheard);
-    }
-}
-
-/// Receives bells, and nothing but bells: the lock for receiving is held, and everything that was
-/// sent through the kernel has been read. Returns false if there were fewer.
-fn take_bells(ring: Ring<'_>, fd: c_int, count: usize) -> bool {
-    let mut left = count;
-    let mut bells = [0_u8; 64];
-    while left > 0 {
-        let most = left.min(bells.len());
-        let Ok(got @ 1..) = raw::recv(fd, bells.get_mut(..most).unwrap_or(&mut []), 0) else {
-            return false;
-        };
-        left -= got;
-        let heard = &ring.direction.consumer.heard;
-        heard.fetch_add(got.try_into().unwrap_or(0), Ordering::AcqRel);
-    }
-    true
-}
-
 /// Sends what there is room for. The cursor moves by as many bytes as the answer says.
 pub(crate) fn try_send(slot: &Slot, fd: c_int, from: &mut Cursor<'_>, more: bool) -> Step {
     if let Some(error) = slot.take_error() {
         return Step::Failed(Errno(error));
     }
-    arrive(slot, fd);
+    retreat::arrive(slot, fd);
     if slot.carrier() == Carrier::Open {
         look_for_offer(slot, fd);
     }
@@ -599,7 +481,7 @@ fn through_kernel(
                 None => &slot.given,
                 Some(segment) => &segment.outgoing(slot.end()).direction.producer.given,
             };
-            end_run(slot);
+            streak::end_run(slot);
             thread::note_woken();
             given.fetch_add(sent.try_into().unwrap_or(0), Ordering::AcqRel);
             add(&slot.counters.tx_os_packets, 1);
@@ -614,7 +496,7 @@ fn through_kernel(
 fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>) -> Step {
     let ring = segment.outgoing(slot.end());
     let consumer = &ring.direction.consumer;
-    switch(slot, segment);
+    bell::switch(slot, segment);
     let is_gone = consumer.sleep.gone.load(Ordering::Acquire) != 0;
     if is_gone || slot.is_peer_gone.load(Ordering::Acquire) {
         return into_the_void(slot, fd, from);
@@ -637,7 +519,7 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
     // Another thread may sleep on an instance, having seen room: it is to hear of room to come.
     if from.remaining() > 0
         && slot.watchers.load(Ordering::SeqCst) > 0
-        && !arm(slot, segment, Want::Room)
+        && !park::arm(slot, segment, park::Want::Room)
     {
         sent += ring.write(from, is_stream).unwrap_or(0);
     }
@@ -649,17 +531,17 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
     match consumer.sleep.armed.load(Ordering::Relaxed) {
         0 => {}
         TOGETHER => {
-            let number = armed_by(ring.direction);
+            let number = bell::armed_by(ring.direction);
             if doorbell::is_asleep(number) {
                 let is_rung = || doorbell::ring(number).then(|| add(&slot.counters.bells_rung, 1));
                 let is_done = || !doorbell::rouse(number) || is_rung().is_some();
-                ring_unless(slot, segment, fd, is_done);
+                bell::ring_unless(slot, segment, fd, is_done);
             }
         }
-        _ if wants_bell(&consumer.sleep.armed) => ring_once(slot, segment, fd),
+        _ if bell::wants_bell(&consumer.sleep.armed) => bell::ring_once(slot, segment, fd),
         _ => {}
     }
-    end_run(slot);
+    streak::end_run(slot);
     add(&slot.counters.tx_packets, 1);
     add(&slot.counters.tx_bytes, sent);
     Step::Moved(sent)
@@ -694,271 +576,27 @@ fn into_the_void(slot: &Slot, fd: c_int, from: &mut Cursor<'_>) -> Step {
     }
 }
 
-/// What somebody waits for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Want {
-    /// Bytes, or the end.
-    Read,
-    /// Room for a byte.
-    Write,
-    /// So much room that `poll` calls it writable.
-    Room,
-}
-
-/// Whether there is anything new to look at, going by memory alone. True for a socket without rings.
-#[inline]
-fn is_worth_a_look(slot: &Slot, segment: Option<&Segment>, want: Want) -> bool {
-    let Some(segment) = segment else { return true };
-    if segment.is_leaving() {
-        return true;
-    }
-    match want {
-        Want::Read => {
-            let direction = segment.incoming(slot.end());
-            let producer = &direction.direction.producer;
-            let consumer = &direction.direction.consumer;
-            let switched = producer.switched_at.load(Ordering::Acquire);
-            direction.has_bytes()
-                || producer.fin.load(Ordering::Relaxed) != 0
-                || switched == NEVER
-                || consumer.taken.load(Ordering::Relaxed) < switched
-        }
-        Want::Write | Want::Room => {
-            let ring = segment.outgoing(slot.end());
-            (if want == Want::Room { ring.has_much_room() } else { ring.has_room() })
-                || ring.direction.consumer.sleep.gone.load(Ordering::Relaxed) != 0
-                || slot.carrier() != Carrier::Rings
-        }
-    }
-}
-
-/// Asks the kernel whether the peer is still there.
-pub(crate) fn look_at_kernel(slot: &Slot, fd: c_int) {
-    let events = raw::poll_now(fd, libc::POLLIN | libc::POLLRDHUP).unwrap_or(0);
-    heed(slot, events);
-    let is_abandoned =
-        |segment: &Segment| !segment.is_leaving() && segment.is_abandoned(slot.end());
-    if slot.segment().is_some_and(is_abandoned) {
-        slot.is_peer_gone.store(true, Ordering::Release);
-    }
-}
-
-/// What the kernel's events say about the peer.
-pub(crate) fn heed(slot: &Slot, events: i16) {
-    let mut grave = libc::POLLHUP | libc::POLLERR;
-    if !slot.is_read_shut.load(Ordering::Relaxed) {
-        grave |= libc::POLLRDHUP;
-    }
-    if events & grave != 0 {
-        slot.is_peer_gone.store(true, Ordering::Release);
-    }
-}
-
-/// Takes bells out of the kernel's queue, so that a sleeper sleeps. Returns whether the queue is
-/// empty now.
-///
-/// Only bells whose bytes have been read: whoever else sleeps on this connection must find the
-/// others. So they are counted first, and the ring looked at after that. A bell may also be for one
-/// who waits for room: as long as there is another than the caller, all are left.
-pub(crate) fn drain(slot: &Slot, segment: &Segment, fd: c_int, is_writer: bool) -> bool {
-    let ring = segment.incoming(slot.end());
-    let is_past = || {
-        let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
-        switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched
-    };
-    if is_past() && ring.unheard() == 0 {
-        return true;
-    }
-    if slot.writers.load(Ordering::SeqCst) > u32::from(is_writer) {
-        return false;
-    }
-    let _held = slot.receiving.hold();
-    if !is_past() {
-        return raw::waiting(fd).unwrap_or(0) == 0;
-    }
-    // Between the count of bells and the look at the ring lies all that makes this right.
-    let unheard = ring.unheard();
-    if ring.has_bytes() {
-        return false;
-    }
-    take_bells(ring, fd, unheard)
-}
-
-/// Says that this end sleeps until it can read, or has room to write. Returns whether it may: there
-/// is nothing to look at yet.
-pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
-    let bell = match want {
-        Want::Read => &segment.incoming(slot.end()).direction.consumer.sleep.armed,
-        Want::Write | Want::Room => &segment.outgoing(slot.end()).direction.writer.armed,
-    };
-    if bell.load(Ordering::Relaxed) != ALONE {
-        // From now on bells are in the kernel's stream, for who sleeps on something else as well.
-        match bell.swap(ALONE, Ordering::AcqRel) {
-            ON_WORD => raw::wake(bell),
-            TOGETHER if want == Want::Read => {
-                doorbell::ring_alone(armed_by(segment.incoming(slot.end()).direction));
-            }
-            _ => {}
-        }
-    }
-    fence(Ordering::SeqCst);
-    // As long as the kernel's stream still matters, it is what the sleeper sleeps on.
-    if segment.is_leaving() && slot.carrier() != Carrier::Leaving {
-        return false;
-    }
-    match want {
-        Want::Read => {
-            let ring = segment.incoming(slot.end());
-            !ring.has_bytes() && ring.direction.producer.fin.load(Ordering::Relaxed) == 0
-        }
-        Want::Write | Want::Room => {
-            !is_worth_a_look(slot, Some(segment), want) || slot.carrier() != Carrier::Rings
-        }
-    }
-}
-
-/// Sleeps on the ring's own word until there is something to read, for a moment: to wake a sleeper
-/// there takes less than to send a bell. Only the peer wakes it, and not if it is killed: who has
-/// slept in vain sleeps in the kernel next. Returns whether it is worth looking.
-pub(crate) fn sleep_on_word(slot: &Slot, segment: &Segment, left_ns: Option<u64>) -> bool {
-    let armed = &segment.incoming(slot.end()).direction.consumer.sleep.armed;
-    let is_settled = slot.carrier() == Carrier::Rings
-        && slot.watchers.load(Ordering::SeqCst) == 0
-        && segment.outgoing(slot.end()).direction.consumer.sleep.gone.load(Ordering::Relaxed) == 0
-        && !slot.is_peer_gone.load(Ordering::Relaxed)
-        && !is_worth_a_look(slot, Some(segment), Want::Read);
-    if !is_settled {
-        return false;
-    }
-    let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
-    let is_only_one = || slot.sleepers.load(Ordering::SeqCst) <= 1;
-    let is_ours = match armed.load(Ordering::Relaxed) {
-        // It was armed by a poll that is over.
-        TOGETHER => is_only_one() && armed.compare_exchange(TOGETHER, ON_WORD, o, r).is_ok(),
-        _ => matches!(armed.compare_exchange(0, ON_WORD, o, r), Ok(_) | Err(ON_WORD)),
-    };
-    if !is_ours {
-        return false;
-    }
-    fence(Ordering::SeqCst);
-    let is_shut = || slot.is_read_shut.load(Ordering::Relaxed);
-    if is_worth_a_look(slot, Some(segment), Want::Read) || is_shut() {
-        return true;
-    }
-    let most_ns = left_ns.unwrap_or(u64::MAX).min(MOMENT_NS);
-    !raw::sleep_on(armed, ON_WORD, i64::try_from(most_ns).unwrap_or(i64::MAX))
-}
-
-/// Whether nothing can happen to this connection, short of the peer's being killed, that is not seen in
-/// memory: whoever reads need not sleep on the kernel's stream.
-pub(crate) fn is_in_memory(slot: &Slot, segment: &Segment) -> bool {
-    slot.carrier() == Carrier::Rings
-        && !segment.is_leaving()
-        && kernel_speaks(slot, segment) == (false, false)
-        && segment.outgoing(slot.end()).direction.consumer.sleep.gone.load(Ordering::Relaxed) == 0
-        && !slot.is_peer_gone.load(Ordering::Relaxed)
-}
-
-/// Wakes whoever sleeps to read in this direction, and not on the kernel's stream: it has come to an end.
-pub(crate) fn wake_at_end(direction: &Direction) {
-    let armed = &direction.consumer.sleep.armed;
-    let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
-    match armed.compare_exchange(ON_WORD, 0, o, r) {
-        Ok(_) => raw::wake(armed),
-        Err(TOGETHER) => doorbell::ring_alone(armed_by(direction)),
-        Err(_) => {}
-    }
-}
-
-/// The doorbell of who sleeps to read in this direction.
-fn armed_by(direction: &Direction) -> u32 {
-    direction.consumer.sleep.doorbell.load(Ordering::Acquire)
-}
-
-/// Says that whoever has that doorbell looks here when it has been rung. Returns false if somebody
-/// else sleeps on this connection as well, or may. A full fence has to follow.
-/// `polls`: the caller is a sleeper on this connection, rather than the instance that watches it.
-pub(crate) fn arm_together(slot: &Slot, segment: &Segment, number: u32, polls: bool) -> bool {
-    let consumer = &segment.incoming(slot.end()).direction.consumer;
-    let is_alone = slot.watchers.load(Ordering::SeqCst) > u32::from(!polls)
-        || slot.sleepers.load(Ordering::SeqCst) > u32::from(polls)
-        || consumer.sleep.armed.load(Ordering::Relaxed) == ALONE;
-    if is_alone || number == 0 {
-        return false;
-    }
-    if consumer.sleep.doorbell.load(Ordering::Relaxed) != number {
-        consumer.sleep.doorbell.store(number, Ordering::Release);
-    }
-    let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-    match consumer.sleep.armed.compare_exchange(0, TOGETHER, o, r) {
-        Ok(_) => true,
-        Err(armed) => armed == TOGETHER,
-    }
-}
-
-/// Whoever has the doorbell looks here no longer: the next bell is for this connection alone.
-pub(crate) fn part_together(slot: &Slot, segment: &Segment) {
-    let armed = &segment.incoming(slot.end()).direction.consumer.sleep.armed;
-    let _ = armed.compare_exchange(TOGETHER, ALONE, Ordering::AcqRel, Ordering::Relaxed);
-}
-
-/// Whether this end has bytes to send again, as soon as the kernel takes them.
-pub(crate) fn owes(slot: &Slot) -> bool {
-    slot.carrier() == Carrier::Leaving
-        && slot.mapped().is_some_and(|segment| !retreat::is_pumped(segment, slot.end()))
-}
-
-/// A thread that sleeps, or is about to: bells may be for it.
-#[derive(Debug)]
-pub(crate) struct Sleeper<'a> {
-    slot: &'a Slot,
-    is_writer: bool,
-}
-
-impl<'a> Sleeper<'a> {
-    /// Before anything is armed.
-    pub(crate) fn new(slot: &'a Slot, is_writer: bool) -> Self {
-        slot.sleepers.fetch_add(1, Ordering::SeqCst);
-        if is_writer {
-            slot.writers.fetch_add(1, Ordering::SeqCst);
-        }
-        Self { slot, is_writer }
-    }
-}
-
-impl Drop for Sleeper<'_> {
-    fn drop(&mut self) {
-        if self.is_writer {
-            self.slot.writers.fetch_sub(1, Ordering::SeqCst);
-        }
-        self.slot.sleepers.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// How long a sleeper sleeps that the kernel cannot wake.
-pub(crate) const MOMENT_NS: u64 = 20_000_000;
-
 /// Sleeps until the kernel has something for this connection, at most so long.
-fn sleep(slot: &Slot, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result<(), Errno> {
+fn sleep(slot: &Slot, fd: c_int, want: park::Want, mut left_ns: Option<u64>) -> Result<(), Errno> {
     let rings = slot.segment();
-    let is_writer = want != Want::Read;
+    let is_writer = want != park::Want::Read;
     let start_ns = left_ns.map(|_| raw::now_ns());
-    let sleeper = Sleeper::new(slot, is_writer);
+    let sleeper = park::Sleeper::new(slot, is_writer);
     if let Some(segment) = rings {
-        if !is_writer && sleep_on_word(slot, segment, left_ns) {
+        if !is_writer && park::sleep_on_word(slot, segment, left_ns) {
             return Ok(());
         }
         let spent_ns = start_ns.map(|start_ns| raw::now_ns().saturating_sub(start_ns));
         left_ns = left_ns.map(|left| left.saturating_sub(spent_ns.unwrap_or(0)));
-        if !arm(slot, segment, want) {
+        if !park::arm(slot, segment, want) {
             return Ok(());
         }
         let in_ring = slot.carrier() == Carrier::Rings;
-        let is_quiet = drain(slot, segment, fd, is_writer);
+        let is_quiet = bell::drain(slot, segment, fd, is_writer);
         if is_writer && in_ring && !is_quiet {
             // Bytes that somebody else has to read keep the kernel's queue full.
             raw::nap(WRITER_NAP_NS);
-            look_at_kernel(slot, fd);
+            park::look_at_kernel(slot, fd);
             return Ok(());
         }
     }
@@ -967,7 +605,7 @@ fn sleep(slot: &Slot, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result
         (true, false) => libc::POLLOUT,
     };
     let events = if rings.is_none() { events & !libc::POLLRDHUP } else { events };
-    let events = events | if owes(slot) { libc::POLLOUT } else { 0 };
+    let events = events | if park::owes(slot) { libc::POLLOUT } else { 0 };
     let left_ns = match rings {
         None => left_ns,
         Some(_) => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),
@@ -986,33 +624,28 @@ fn sleep(slot: &Slot, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result
     let errno = raw::errno();
     drop(sleeper);
     if let Some(segment) = rings {
-        heed(slot, polled.revents);
-        hear_after_sleep(slot, segment, fd);
+        park::heed(slot, polled.revents);
+        bell::hear_after_sleep(slot, segment, fd);
         if answer == 0 && is_writer {
-            look_at_kernel(slot, fd);
+            park::look_at_kernel(slot, fd);
         }
     }
     if answer < 0 { Err(errno) } else { Ok(()) }
 }
 
-/// After a sleep: takes the bell out of the kernel's queue at once. A program that ends with a bell
-/// unheard would reset the connection where it should end it.
-pub(crate) fn hear_after_sleep(slot: &Slot, segment: &Segment, fd: c_int) {
-    let _held = slot.receiving.hold();
-    let ring = segment.incoming(slot.end());
-    let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
-    if switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched {
-        hear(slot, ring, fd);
-    }
-}
-
 /// Attempts something again and again until it comes to something, or the socket's time limit, a
 /// signal or its flags end the wait.
-fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut() -> Step) -> Step {
+fn wait(
+    slot: &Slot,
+    fd: c_int,
+    want: park::Want,
+    now: bool,
+    mut attempt: impl FnMut() -> Step,
+) -> Step {
     let errno = raw::errno();
     let seen = Seen::now();
-    if want == Want::Read && !now && slot.segment().is_some() {
-        gather(slot);
+    if want == park::Want::Read && !now && slot.segment().is_some() {
+        streak::gather(slot);
     }
     match attempt() {
         Step::Nothing => {}
@@ -1023,8 +656,8 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
     }
     let mut attempt = || table::still(fd, slot).map_or_else(Step::Failed, |()| attempt());
     let limit_ns = match want {
-        Want::Read => slot.receive_limit_ns.load(Ordering::Relaxed),
-        Want::Write | Want::Room => slot.send_limit_ns.load(Ordering::Relaxed),
+        park::Want::Read => slot.receive_limit_ns.load(Ordering::Relaxed),
+        park::Want::Write | park::Want::Room => slot.send_limit_ns.load(Ordering::Relaxed),
     };
     let (limit, kind) = match limit_ns {
         0 => (None, Interrupts::Hard),
@@ -1038,12 +671,12 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
             let segment = slot.segment();
             rounds = rounds.wrapping_add(1);
             if segment.is_some() && rounds.is_multiple_of(KERNEL_LOOK_ROUNDS) {
-                look_at_kernel(slot, fd);
+                park::look_at_kernel(slot, fd);
             }
             let gone = slot.is_peer_gone.load(Ordering::Relaxed);
-            if gone || is_worth_a_look(slot, segment, want) {
-                if want == Want::Read {
-                    gather(slot);
+            if gone || park::is_worth_a_look(slot, segment, want) {
+                if want == park::Want::Read {
+                    streak::gather(slot);
                 }
                 match attempt() {
                     Step::Nothing => {}
@@ -1087,51 +720,13 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
     }
 }
 
-/// Something has been received; the lock for that is held.
-#[inline]
-pub(crate) fn note_run(slot: &Slot) {
-    slot.run.store(slot.run.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
-}
-
-/// Something has been sent: this is no stream in one direction.
-#[inline]
-pub(crate) fn end_run(slot: &Slot) {
-    if slot.run.load(Ordering::Relaxed) != 0 {
-        slot.run.store(0, Ordering::Relaxed);
-    }
-}
-
-/// A stream of small messages is read faster if several are taken at a time: while this end does not
-/// look, the other writes to memory that it has for itself. So who only receives leaves it alone for
-/// some hundred nanoseconds, if so little is there.
-#[inline]
-pub(crate) fn gather(slot: &Slot) {
-    if slot.run.load(Ordering::Relaxed) < RUN_MIN {
-        return;
-    }
-    let Some(segment) = slot.segment() else {
-        // Whoever fills the kernel's queue waits for those who look into it.
-        (0..QUEUE_ROUNDS).for_each(|_| std::hint::spin_loop());
-        return;
-    };
-    if (1..GATHER_BYTES).contains(&segment.incoming(slot.end()).waiting()) {
-        (0..GATHER_ROUNDS).for_each(|_| std::hint::spin_loop());
-    }
-}
-
-/// Whether the kernel has not been asked about a connection for so long that it had better be.
-#[inline]
-pub(crate) fn is_look_due(slot: &Slot, now_ns: u64) -> bool {
-    now_ns.saturating_sub(slot.looked_ns.load(Ordering::Relaxed)) > KERNEL_LOOK_NS
-}
-
 /// Nothing was there, and the program does not wait: before it is told so, now and then the kernel
 /// is asked whether the peer still lives.
 fn last_look(slot: &Slot, fd: c_int, mut attempt: impl FnMut() -> Step) -> Step {
     let now = raw::now_ns();
-    if slot.mapped().is_some() && is_look_due(slot, now) {
+    if slot.mapped().is_some() && park::is_look_due(slot, now) {
         slot.looked_ns.store(now, Ordering::Relaxed);
-        look_at_kernel(slot, fd);
+        park::look_at_kernel(slot, fd);
         if slot.is_peer_gone.load(Ordering::Relaxed) {
             return match attempt() {
                 Step::Nothing => Step::Failed(Errno::AGAIN),
@@ -1151,7 +746,7 @@ pub(crate) fn receive(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Receiv
     let wanted = cursor.remaining();
     let mut done = 0;
     loop {
-        let step = wait(slot, fd, Want::Read, now, || {
+        let step = wait(slot, fd, park::Want::Read, now, || {
             for _ in 0..EMPTY_LOOKS_MAX {
                 match try_receive(slot, fd, &mut cursor, how) {
                     // The ring was found empty and then not: look again.
@@ -1207,7 +802,7 @@ pub(crate) fn send(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Send) -> 
     let wanted = cursor.remaining();
     let mut done = 0;
     loop {
-        let step = wait(slot, fd, Want::Write, now, || match slot.paced.is_on() {
+        let step = wait(slot, fd, park::Want::Write, now, || match slot.paced.is_on() {
             false => try_send(slot, fd, &mut cursor, how.more),
             true => {
                 let patience = pacing::Patience::of(now, done > 0);
@@ -1264,78 +859,8 @@ fn try_send_paced(
     step
 }
 
-/// Whether there is something to read of a connection with rings, or an end, going by memory alone.
-#[inline]
-pub(crate) fn has_news(slot: &Slot, segment: &Segment) -> bool {
-    let incoming = segment.incoming(slot.end());
-    incoming.has_bytes()
-        || incoming.direction.producer.fin.load(Ordering::Relaxed) != 0
-        || slot.is_peer_gone.load(Ordering::Relaxed)
-        || segment.is_leaving()
-}
-
-/// What `poll` would say about a connection with rings, asking memory alone.
-pub(crate) fn readiness(slot: &Slot, segment: &Segment) -> i16 {
-    let mut events = 0;
-    let incoming = segment.incoming(slot.end());
-    let outgoing = segment.outgoing(slot.end());
-    let fin = incoming.direction.producer.fin.load(Ordering::Acquire) != 0;
-    let gone = slot.is_peer_gone.load(Ordering::Acquire);
-    let read_shut = slot.is_read_shut.load(Ordering::Relaxed);
-    let write_shut = slot.is_write_shut.load(Ordering::Relaxed);
-    if incoming.has_bytes() || fin || gone || read_shut {
-        events |= libc::POLLIN | libc::POLLRDNORM;
-    }
-    if fin || gone || read_shut {
-        events |= libc::POLLRDHUP;
-    }
-    if (fin || gone || read_shut) && write_shut {
-        events |= libc::POLLHUP;
-    }
-    let void = gone || outgoing.direction.consumer.sleep.gone.load(Ordering::Relaxed) != 0;
-    if outgoing.has_much_room() || void || write_shut {
-        events |= libc::POLLOUT | libc::POLLWRNORM;
-    }
-    events
-}
-
-/// A sleeper has woken up: as long as it is awake, nobody has to ring for it.
-pub(crate) fn disarm(slot: &Slot, segment: &Segment) {
-    let armed = &segment.incoming(slot.end()).direction.consumer.sleep.armed;
-    if armed.load(Ordering::Relaxed) == ALONE
-        && slot.sleepers.load(Ordering::SeqCst) == 0
-        && slot.watchers.load(Ordering::SeqCst) <= 1
-    {
-        armed.store(0, Ordering::Relaxed);
-    }
-}
-
-/// Whether the kernel's own events still speak for the bytes of this connection: as long as some
-/// are on their way there, or may be.
-pub(crate) fn kernel_speaks(slot: &Slot, segment: &Segment) -> (bool, bool) {
-    if slot.carrier() == Carrier::Leaving {
-        return (true, true);
-    }
-    let direction = segment.incoming(slot.end()).direction;
-    let switched = direction.producer.switched_at.load(Ordering::Acquire);
-    let reading = switched == NEVER || direction.consumer.taken.load(Ordering::Relaxed) < switched;
-    let accepted = segment.header().state.load(Ordering::Acquire) == ACCEPTED;
-    (reading, !accepted)
-}
-
 /// Spinning waits look at the kernel once in so many rounds.
 const KERNEL_LOOK_ROUNDS: u32 = 4096;
-/// Reads that find nothing and do not wait, and polls of what is in memory, look at the kernel no more often
-/// than this.
-const KERNEL_LOOK_NS: u64 = 20_000_000;
-/// After so many receptions in a row, without anything sent in between, a connection is a stream.
-const RUN_MIN: u32 = 64;
-/// Less than this is little.
-const GATHER_BYTES: u64 = 512;
-/// How long it is left alone.
-const GATHER_ROUNDS: u32 = 40;
-/// The same for the kernel's queue, where every byte costs more.
-const QUEUE_ROUNDS: u32 = 400;
 /// Answers through the kernel after which an offer is taken back.
 const ANSWERS: u32 = 4;
 /// How long a writer sleeps that cannot be woken.

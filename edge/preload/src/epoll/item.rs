@@ -8,13 +8,15 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use super::Instance;
+use crate::bell;
 use crate::changes;
 use crate::counters::add;
 use crate::datagram::{self, Content};
 use crate::epoll;
+use crate::park::{self, Want};
 use crate::raw;
+use crate::retreat;
 use crate::slot::Slot;
-use crate::stream::{self, Want};
 use crate::table::{self, Pin};
 
 /// What an item watches.
@@ -177,7 +179,7 @@ impl Item {
             Target::Socket(slot) => slot.mapped().map_or(Look::NOTHING, |segment| Look {
                 head: segment.incoming(slot.end()).head(),
                 fulls: slot.fulls.load(Ordering::Acquire),
-                kernel: stream::kernel_speaks(slot, segment),
+                kernel: park::kernel_speaks(slot, segment),
             }),
         }
     }
@@ -241,13 +243,13 @@ impl Item {
     /// Whether what is to be read of it still comes through the kernel, which wakes its watchers.
     pub(super) fn is_read_by_kernel(&self) -> bool {
         let Target::Socket(slot) = &self.target else { return false };
-        slot.mapped().is_some_and(|segment| stream::kernel_speaks(slot, segment).0)
+        slot.mapped().is_some_and(|segment| park::kernel_speaks(slot, segment).0)
     }
 
     /// What it costs to look at it, in looks at memory.
     pub(super) fn cost(&self) -> u32 {
         let Target::Socket(slot) = &self.target else { return 1 };
-        let speaks = slot.mapped().map(|segment| stream::kernel_speaks(slot, segment));
+        let speaks = slot.mapped().map(|segment| park::kernel_speaks(slot, segment));
         if speaks.is_some_and(|(reading, writing)| reading || writing) {
             KERNEL_LOOK_WORTH
         } else {
@@ -296,7 +298,7 @@ impl Item {
             Target::Socket(_) if self.is_copied => {}
             Target::Socket(slot) => {
                 if let Some(segment) = slot.mapped() {
-                    stream::part_together(slot, segment);
+                    park::part_together(slot, segment);
                 }
                 slot.watchers.fetch_sub(1, Ordering::AcqRel);
             }
@@ -404,14 +406,14 @@ impl Item {
                 let is_reader = self.events & reading != 0;
                 // What the kernel wakes for stays cold when its watcher wakes: it is rung for alone.
                 let doorbell = if self.is_read_by_kernel() { 0 } else { doorbell };
-                let is_together = is_reader && stream::arm_together(slot, segment, doorbell, false);
+                let is_together = is_reader && park::arm_together(slot, segment, doorbell, false);
                 if is_reader && !is_together {
-                    stream::arm(slot, segment, Want::Read);
+                    park::arm(slot, segment, Want::Read);
                 }
                 if self.events & writing != 0 && !segment.outgoing(slot.end()).has_much_room() {
-                    stream::arm(slot, segment, Want::Room);
+                    park::arm(slot, segment, Want::Room);
                 }
-                let is_drained = stream::drain(slot, segment, self.via, false);
+                let is_drained = bell::drain(slot, segment, self.via, false);
                 let waits_for_room =
                     self.events & writing != 0 && !segment.outgoing(slot.end()).has_much_room();
                 if waits_for_room && !is_reader && !is_drained {
@@ -430,23 +432,23 @@ impl Item {
 /// bytes still come through it.
 pub(crate) fn events_of(slot: &Slot, segment: &crate::ring::Segment, fd: c_int) -> i16 {
     if segment.is_leaving() || segment.is_spoilt() {
-        stream::settle(slot, fd);
+        retreat::settle(slot, fd);
         if slot.segment().is_none() {
             let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
             return raw::poll_now(fd, all).unwrap_or(0);
         }
     }
-    let mut ready = stream::readiness(slot, segment);
-    let (reading, writing) = stream::kernel_speaks(slot, segment);
+    let mut ready = park::readiness(slot, segment);
+    let (reading, writing) = park::kernel_speaks(slot, segment);
     if reading || writing {
         let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
         let events = raw::poll_now(fd, all).unwrap_or(0);
-        stream::heed(slot, events);
+        park::heed(slot, events);
         if reading {
             ready |= events & !(libc::POLLOUT | libc::POLLWRNORM);
         }
         if writing {
-            let room = if stream::owes(slot) { 0 } else { events & libc::POLLOUT };
+            let room = if park::owes(slot) { 0 } else { events & libc::POLLOUT };
             ready = (ready & !(libc::POLLOUT | libc::POLLWRNORM)) | room;
         }
     }

@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering;
 
 use super::item::{Item, Target};
 use super::{BELL, Epoll, IDLE_MAX, MARK, State, crowding, heat, kernel_control, kernel_wait};
+use crate::bell;
 use crate::config;
 use crate::copy;
+use crate::park;
 use crate::patience::{Patience, SLICE_NS, Spin};
 use crate::raw::{self, Errno};
 use crate::real::real;
-use crate::stream;
 use crate::thread::{Interrupts, Seen};
 
 impl Epoll {
@@ -249,12 +250,12 @@ impl Epoll {
                             item.rung |= mask;
                             if mask & GRAVE != 0 && slot.segment().is_some() {
                                 // It may be of a connection that was here when the kernel was asked.
-                                stream::look_at_kernel(slot, item.via);
+                                park::look_at_kernel(slot, item.via);
                             }
                             if slot.watchers.load(Ordering::Relaxed) == 1
                                 && let Some(segment) = slot.mapped()
                             {
-                                stream::drain(slot, segment, item.via, false);
+                                bell::drain(slot, segment, item.via, false);
                             }
                         }
                     }
@@ -304,7 +305,7 @@ impl Epoll {
                     && let Target::Socket(slot) = &item.target
                     && let Some(segment) = slot.mapped()
                 {
-                    stream::disarm(slot, segment);
+                    park::disarm(slot, segment);
                 }
                 heat(hot, at, item);
                 item.idle = idle;
@@ -327,7 +328,7 @@ impl Epoll {
                     && writes
                     && item.is_marked
                 {
-                    stream::look_at_kernel(slot, item.via);
+                    park::look_at_kernel(slot, item.via);
                 }
                 heat(hot, at, item);
             }

@@ -26,7 +26,7 @@ use crate::real::real;
 use crate::slot::Kind;
 use crate::stream::{self, Receive, Send};
 use crate::table::{self, Pin};
-use crate::{address, copy, datagram, kernel, life, successor};
+use crate::{address, copy, datagram, kernel, life, streak, successor};
 
 /// One buffer as a list of buffers.
 fn one(base: *const c_void, len: usize) -> libc::iovec {
@@ -752,7 +752,7 @@ pub(super) unsafe extern "C-unwind" fn write(
 /// Counts what the kernel has sent for a socket of ours.
 fn sent(slot: &Pin, count: libc::ssize_t) -> libc::ssize_t {
     if let Ok(count) = usize::try_from(count) {
-        stream::end_run(slot);
+        streak::end_run(slot);
         crate::counters::add(&slot.counters.tx_os_packets, 1);
         crate::counters::add(&slot.counters.tx_os_bytes, count);
     }

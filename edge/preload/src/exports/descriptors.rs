@@ -202,7 +202,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
         }
         libc::FIONREAD if slot.segment().is_some() => {
             let Some(segment) = slot.segment() else { return call() };
-            let (reading, _) = crate::stream::kernel_speaks(&slot, segment);
+            let (reading, _) = crate::park::kernel_speaks(&slot, segment);
             let ring = segment.incoming(slot.end()).readable().map_or(0, |(_, count)| count);
             let kernel = if reading { raw::waiting(fd).unwrap_or(0) } else { 0 };
             let count = c_int::try_from(ring.saturating_add(kernel)).unwrap_or(c_int::MAX);

@@ -19,13 +19,13 @@ use crate::policy::may_ring;
 use crate::raw::{self, Answer, Errno};
 use crate::real::real;
 use crate::sockets;
-use crate::{stream, table};
+use crate::{retreat, stream, table};
 
 const CHUNK: usize = 65_536;
 
 fn is_ringed(fd: c_int) -> bool {
     table::socket(fd).is_some_and(|slot| {
-        stream::settle(&slot, fd);
+        retreat::settle(&slot, fd);
         may_ring(&slot) && slot.segment().is_some()
     })
 }

@@ -10,12 +10,12 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::real::real;
-use crate::{stream, table};
+use crate::{retreat, table};
 
 /// Whether a descriptor is a connection whose bytes do not go through the kernel.
 fn is_ringed(fd: c_int) -> bool {
     table::socket(fd).is_some_and(|slot| {
-        stream::settle(&slot, fd);
+        retreat::settle(&slot, fd);
         slot.segment().is_some()
     })
 }

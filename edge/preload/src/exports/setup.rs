@@ -17,7 +17,9 @@ use crate::raw::{self, Errno};
 use crate::real::real;
 use crate::slot::{Kind, Slot};
 use crate::sockets;
-use crate::{address, closing, config, copy, datagram, kernel, memberships, policy, stream, table};
+use crate::{
+    address, closing, config, copy, datagram, kernel, memberships, policy, retreat, table,
+};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -175,7 +177,7 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let kernel = || real!(c"shutdown" as fn(c_int, c_int) -> c_int, fd, how);
     let Some(slot) = table::socket(fd) else { return kernel() };
     datagram::keep_to_kernel(&slot, fd);
-    stream::settle(&slot, fd);
+    retreat::settle(&slot, fd);
     let known = [libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR].contains(&how);
     if !known || slot.kind() != Kind::Stream || closing::shut(&slot, fd, how) {
         return kernel();
@@ -329,7 +331,7 @@ unsafe extern "C-unwind" fn getsockopt(
         };
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && slot.kind() == Kind::Connecting {
-        stream::settle(&slot, fd);
+        retreat::settle(&slot, fd);
     }
     answer
 }

@@ -24,7 +24,7 @@ use crate::raw::{self, Errno};
 use crate::slot::{Carrier, Kind, Slot};
 use crate::stream::{self, Receive, Step};
 use crate::table::{self, Pin};
-use crate::{address, config, copy, sockets};
+use crate::{address, bell, config, copy, park, retreat, sockets};
 
 /// `struct vma_completion_t`, whose packet comes first.
 #[derive(Clone, Copy, Debug)]
@@ -356,7 +356,7 @@ impl Seat {
     fn has_memory_news(&self) -> bool {
         match self.slot.kind() {
             Kind::Stream if !self.has_ended => {
-                self.slot.segment().is_some_and(|segment| stream::has_news(&self.slot, segment))
+                self.slot.segment().is_some_and(|segment| park::has_news(&self.slot, segment))
             }
             Kind::Datagram => {
                 // A record that is still being written is none yet.
@@ -436,7 +436,7 @@ impl Seat {
         if !is_open {
             return None;
         }
-        stream::settle(&self.slot, fd);
+        retreat::settle(&self.slot, fd);
         self.ask(ring, fd);
         Some(Completion { events: OUT, user_data: self.slot.user_data_or(fd), ..NOTHING })
     }
@@ -454,12 +454,12 @@ impl Seat {
             return None;
         }
         if let Some(segment) = self.slot.segment() {
-            let (reading, _) = stream::kernel_speaks(&self.slot, segment);
+            let (reading, _) = park::kernel_speaks(&self.slot, segment);
             if !reading {
                 // A bell, or the end of the peer.
-                stream::look_at_kernel(&self.slot, fd);
-                stream::drain(&self.slot, segment, fd, false);
-                if !stream::has_news(&self.slot, segment) {
+                park::look_at_kernel(&self.slot, fd);
+                bell::drain(&self.slot, segment, fd, false);
+                if !park::has_news(&self.slot, segment) {
                     return None;
                 }
             }
