@@ -33,6 +33,7 @@ mod address;
 mod alive;
 mod arena;
 mod bell;
+mod blocking;
 mod changes;
 mod closing;
 mod config;

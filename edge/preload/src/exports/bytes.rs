@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use adverb_sockconf::Load;
 
 use super::{answer, int, size};
+use crate::blocking::Send;
 use crate::datagram::{Arrival, Request};
 use crate::extra::filters;
 use crate::extra::pacing::Patience;
@@ -24,9 +25,9 @@ use crate::policy::{is_plain, may_ring};
 use crate::raw::{self, Answer, Errno};
 use crate::real::real;
 use crate::slot::Kind;
-use crate::stream::{self, Receive, Send};
+use crate::stream::{self, Receive};
 use crate::table::{self, Pin};
-use crate::{address, copy, datagram, kernel, life, streak, successor};
+use crate::{address, blocking, copy, datagram, kernel, life, streak, successor};
 
 /// One buffer as a list of buffers.
 fn one(base: *const c_void, len: usize) -> libc::iovec {
@@ -84,7 +85,7 @@ fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option
         loan: None,
     };
     Some(match is_filtered {
-        false => stream::receive(slot, fd, parts, how),
+        false => blocking::receive(slot, fd, parts, how),
         true => filters::receive(slot, fd, parts, how),
     })
 }
@@ -103,7 +104,7 @@ fn send_parts(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Opt
         more: flags & libc::MSG_MORE != 0,
         quiet: flags & libc::MSG_NOSIGNAL != 0,
     };
-    Some(stream::send(slot, fd, parts, how))
+    Some(blocking::send(slot, fd, parts, how))
 }
 
 /// Receives a datagram on a socket that has a mailbox or may get one; `None` if this is not one, or

@@ -19,7 +19,7 @@ use crate::policy::may_ring;
 use crate::raw::{self, Answer, Errno};
 use crate::real::real;
 use crate::sockets;
-use crate::{retreat, stream, table};
+use crate::{blocking, retreat, stream, table};
 
 const CHUNK: usize = 65_536;
 
@@ -31,10 +31,10 @@ fn is_ringed(fd: c_int) -> bool {
 }
 
 /// Sends bytes of ours on a connection with rings.
-fn send_all(fd: c_int, bytes: &[u8], how: stream::Send) -> Answer {
+fn send_all(fd: c_int, bytes: &[u8], how: blocking::Send) -> Answer {
     let Some(slot) = table::socket(fd) else { return Err(Errno(libc::EBADF)) };
     let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    stream::send(&slot, fd, &[part], how)
+    blocking::send(&slot, fd, &[part], how)
 }
 
 fn read_at(fd: c_int, buffer: &mut [u8], at: Option<i64>) -> Answer {
@@ -77,7 +77,7 @@ fn send_file(to: c_int, from: c_int, offset: Option<&mut i64>, count: usize) -> 
                 break;
             }
         };
-        match send_all(to, chunk.get(..got).unwrap_or(&[]), stream::Send::default()) {
+        match send_all(to, chunk.get(..got).unwrap_or(&[]), blocking::Send::default()) {
             Ok(sent) => {
                 done += sent;
                 if sent < got {
@@ -142,7 +142,7 @@ fn splice_rings(from: c_int, to: c_int, count: usize, flags: c_uint) -> Answer {
         let mut done = 0;
         while done < got {
             let rest = chunk.get(done..got).unwrap_or(&[]);
-            match send_all(to, rest, stream::Send { now: false, more: false, quiet: false }) {
+            match send_all(to, rest, blocking::Send { now: false, more: false, quiet: false }) {
                 Ok(sent) => done += sent,
                 Err(Errno::AGAIN) => raw::nap(50_000),
                 Err(error) => return if done > 0 { Ok(done) } else { Err(error) },
@@ -153,7 +153,7 @@ fn splice_rings(from: c_int, to: c_int, count: usize, flags: c_uint) -> Answer {
     let Some(slot) = table::socket(from) else { return Err(Errno(libc::EBADF)) };
     let part = libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: chunk.len() };
     let how = stream::Receive { now, ..stream::Receive::default() };
-    let got = stream::receive(&slot, from, &[part], how)?;
+    let got = blocking::receive(&slot, from, &[part], how)?;
     let mut done = 0;
     while done < got {
         match raw::write(to, chunk.get(done..got).unwrap_or(&[])) {

@@ -19,9 +19,9 @@ use crate::extra::returning::give_back;
 use crate::policy::is_plain;
 use crate::raw::Errno;
 use crate::slot::Kind;
-use crate::stream::{self, Receive};
+use crate::stream::Receive;
 use crate::table::{self, Pin};
-use crate::{address, copy};
+use crate::{address, blocking, copy};
 
 /// Flags of `recvfrom_zcopy`: do not copy (in), nothing has been copied (out).
 const ZCOPY_FORCE: c_int = 0x0100_0000;
@@ -108,7 +108,7 @@ fn receive(slot: &Pin, fd: c_int, pieces: usize, flags: c_int) -> Received {
     } else {
         let how = Receive { now, loan: Some(&loan), ..Receive::default() };
         let got = match filters::has(slot) {
-            false => stream::receive(slot, fd, &[spare.part()], how),
+            false => blocking::receive(slot, fd, &[spare.part()], how),
             true => filters::receive_lent(slot, fd, &[spare.part()], how),
         };
         (got?, of_peer(fd))

@@ -32,7 +32,7 @@ use crate::slot::Kind;
 use crate::stream::{self, Receive, Step};
 use crate::table::{self, Pin};
 use crate::thread::Interrupts;
-use crate::{address, config};
+use crate::{address, blocking, config};
 
 /// `vma_recv_callback_t`.
 pub(crate) type Callback =
@@ -415,7 +415,7 @@ pub(crate) fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], how: Receive
         let mut rest = [NO_PIECE; PARTS_MAX];
         let count = cursor.rest(admitted, &mut rest);
         let how = Receive { now: true, all: false, ..how };
-        match stream::receive(slot, fd, rest.get(..count).unwrap_or(&[]), how) {
+        match blocking::receive(slot, fd, rest.get(..count).unwrap_or(&[]), how) {
             Ok(got) => {
                 done += got;
                 cursor.skip(got);
@@ -448,7 +448,7 @@ pub(crate) fn receive_lent(
     }
     let mut rest = [NO_PIECE; PARTS_MAX];
     let count = Cursor::new(parts).rest(len, &mut rest);
-    let got = stream::receive(slot, fd, rest.get(..count).unwrap_or(&[]), how)?;
+    let got = blocking::receive(slot, fd, rest.get(..count).unwrap_or(&[]), how)?;
     taken(slot, got);
     Ok(got)
 }
