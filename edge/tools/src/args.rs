@@ -313,7 +313,7 @@ pub(crate) struct BenchArgs {
 /// Options of `adverb devices`.
 #[derive(Debug, Parser)]
 pub(crate) struct DevicesArgs {
-    /// Also limits and all GIDs
+    /// The layout of ibv_devinfo, with limits
     #[arg(short, long)]
     pub(crate) verbose: bool,
 

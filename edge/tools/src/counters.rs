@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::CountersArgs;
 use crate::failure::{Doing, Failure};
+use crate::output::json_line;
 use crate::prometheus::{Exposition, Kind};
 
 /// One device, over all processes that have it open.
@@ -68,7 +69,7 @@ fn collect(names: &[String], reports: Vec<DeviceReport>) -> Devices {
 fn show(devices: &Devices, args: &CountersArgs) -> Result<(), Failure> {
     let text = if args.json {
         let all = devices.iter().map(|(name, device)| (name.clone(), as_json(device)));
-        Value::Object(all.collect()).to_string() + "\n"
+        json_line(json!({ "devices": Value::Object(all.collect()) }))?
     } else if args.prometheus {
         as_prometheus(devices).to_string()
     } else {

@@ -1,7 +1,6 @@
 //! `adverb devices`: which RDMA devices there are, and what they can do.
 //!
-//! The text has the labels of `ibv_devinfo`, one tab-aligned `label: value` a line, because scripts
-//! look for them.
+//! A table of devices and all their addresses; with `-v` the labels of `ibv_devinfo` and the limits, one `label: value` a line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,6 +12,7 @@ use serde::Serialize;
 
 use crate::args::DevicesArgs;
 use crate::failure::{Doing, Failure};
+use crate::output::json;
 
 /// One device.
 #[derive(Clone, Debug, Serialize)]
@@ -78,9 +78,12 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<(), Failure> {
         return Err(Failure::Skipped(format!("RDMA devices: {NONE}")));
     }
     let text = if args.json {
-        serde_json::to_string_pretty(&devices).doing("writing JSON")? + "\n"
+        json(serde_json::json!({ "devices": devices }))?
     } else {
-        devices.iter().map(|device| print(device, args.verbose)).collect()
+        match args.verbose {
+            true => devices.iter().map(print).collect(),
+            false => table(&devices),
+        }
     };
     std::io::stdout().write_all(text.as_bytes()).doing("printing the devices")
 }
@@ -149,8 +152,59 @@ fn guid(guid: u64) -> String {
     groups.join(":")
 }
 
+/// All of them, a line for each address.
+fn table(devices: &[Device]) -> String {
+    let mut rows =
+        vec![["DEVICE", "INTERFACE", "STATE", "MTU", "INDEX", "GID", "TYPE"].map(str::to_owned)];
+    for device in devices {
+        for port in &device.ports {
+            let state = if port.active { "up" } else { "down" };
+            let mtu = port.active_mtu.to_string();
+            let mut first = [device.name.clone(), device.netdev.clone(), state.to_owned(), mtu];
+            for gid in &port.gids {
+                let [name, interface, state, mtu] = std::mem::take(&mut first);
+                rows.push([
+                    name,
+                    interface,
+                    state,
+                    mtu,
+                    gid.index.to_string(),
+                    gid.gid.clone(),
+                    gid.kind.clone(),
+                ]);
+            }
+            if port.gids.is_empty() {
+                let [name, interface, state, mtu] = first;
+                rows.push([
+                    name,
+                    interface,
+                    state,
+                    mtu,
+                    "-".to_owned(),
+                    "none".to_owned(),
+                    String::new(),
+                ]);
+            }
+        }
+    }
+    let mut widths = [0; COLUMNS];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.len().max(*width);
+        }
+    }
+    let line = |row: &[String; COLUMNS]| {
+        let cells: String =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}  ")).collect();
+        cells.trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+const COLUMNS: usize = 7;
+
 /// One device as text.
-fn print(device: &Device, verbose: bool) -> String {
+fn print(device: &Device) -> String {
     let mut text = format!("hca_id:\t{}\n", device.name);
     let mut line = |indent: &str, label: &str, value: &dyn std::fmt::Display| {
         // Writing to a string does not fail.
@@ -161,10 +215,8 @@ fn print(device: &Device, verbose: bool) -> String {
     line("\t", "netdev", &device.netdev);
     line("\t", "node_guid", &device.node_guid);
     line("\t", "phys_port_cnt", &device.ports.len());
-    if verbose {
-        line("\t", "path_to_neighbours", &device.neighbours);
-        device.limits.iter().for_each(|(label, value)| line("\t", label, value));
-    }
+    line("\t", "path_to_neighbours", &device.neighbours);
+    device.limits.iter().for_each(|(label, value)| line("\t", label, value));
     for port in &device.ports {
         line("\t\t", "port", &port.number);
         let state = if port.active { "PORT_ACTIVE (4)" } else { "PORT_DOWN (1)" };
@@ -172,8 +224,7 @@ fn print(device: &Device, verbose: bool) -> String {
         line("\t\t\t", "max_mtu", &mtu(port.max_mtu));
         line("\t\t\t", "active_mtu", &mtu(port.active_mtu));
         line("\t\t\t", "link_layer", &"Ethernet");
-        let shown = if verbose { port.gids.len() } else { 1 };
-        for gid in port.gids.iter().take(shown) {
+        for gid in &port.gids {
             line("\t\t\t", &format!("GID[{:3}]", gid.index), &format!("{}, {}", gid.gid, gid.kind));
         }
     }
@@ -222,8 +273,21 @@ mod tests {
     }
 
     #[test]
+    fn the_table_has_a_line_for_each_address() {
+        let lines = squeezed(&table(&[device()]));
+        assert_eq!(
+            lines,
+            [
+                "DEVICE INTERFACE STATE MTU INDEX GID TYPE",
+                "soft_lo lo up 1024 0 fe80::1 RoCE v2",
+                "1 ::ffff:127.0.0.1 RoCE v2",
+            ]
+        );
+    }
+
+    #[test]
     fn the_lines_that_scripts_look_for_are_there() {
-        let lines = squeezed(&print(&device(), false));
+        let lines = squeezed(&print(&device()));
         for line in [
             "hca_id: soft_lo",
             "transport: InfiniBand (0)",
@@ -237,12 +301,11 @@ mod tests {
         ] {
             assert!(lines.iter().any(|l| l == line), "no line {line:?} in {lines:?}");
         }
-        assert!(!lines.iter().any(|line| line.contains("127.0.0.1")), "only with -v");
     }
 
     #[test]
     fn verbose_adds_limits_and_all_addresses() {
-        let lines = squeezed(&print(&device(), true));
+        let lines = squeezed(&print(&device()));
         assert!(lines.contains(&"GID[ 1]: ::ffff:127.0.0.1, RoCE v2".to_owned()), "{lines:?}");
         assert!(lines.contains(&"max_qp: 65536".to_owned()), "{lines:?}");
         assert!(lines.contains(&"path_to_neighbours: shm".to_owned()), "{lines:?}");

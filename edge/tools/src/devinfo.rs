@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::args::DevinfoArgs;
 use crate::devices::device_names;
 use crate::failure::{Doing, Failure};
+use crate::output;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Failure> {
@@ -35,7 +36,7 @@ pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Failure> {
     let sheets = shown.into_iter().map(|device| Sheet::of(device, args.verbose));
     if args.json {
         let all: Vec<Value> = sheets.map(|sheet| sheet.json()).collect();
-        print(&(serde_json::to_string_pretty(&all).doing("writing JSON")? + "\n"))
+        print(&output::json(json!({ "devices": all }))?)
     } else {
         print(&sheets.map(|sheet| sheet.text()).collect::<String>())
     }

@@ -10,6 +10,7 @@ use clap::Parser;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::output::json;
 
 /// Options of `adverb doctor`.
 #[derive(Debug, Parser)]
@@ -77,9 +78,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         leftovers(),
     ];
     if args.json {
-        let text = serde_json::to_string_pretty(&findings)
-            .map_err(|error| Failure::failed(error.to_string()))?;
-        println!("{text}");
+        print!("{}", json(serde_json::json!({ "findings": findings }))?);
     } else {
         for Finding { check, grade, found, cost, cure } in &findings {
             println!("{:<7} {check}: {found}", grade.word());

@@ -20,7 +20,7 @@ use crate::args::MeshArgs;
 use crate::bench::rdma::DeviceChoice;
 use crate::child::stop_with_parent;
 use crate::failure::{Doing, Failure};
-use crate::output::Output;
+use crate::output::{Output, json};
 use crate::progress::NOW_AND_THEN;
 
 mod board;
@@ -128,15 +128,14 @@ impl Files {
 
 /// Prints the report, and says whether all was well.
 fn finish(report: &Report, args: &MeshArgs, files: Files) -> Result<(), Failure> {
-    let json = || serde_json::to_string_pretty(report).doing("writing JSON");
     if let Some(svg) = files.svg {
         svg.write(&report.svg())?;
     }
     if let Some(output) = files.json {
-        output.write(&(json()? + "\n"))?;
+        output.write(&json(report)?)?;
     }
     let text = match args.json {
-        true => json()? + "\n",
+        true => json(report)?,
         false => format!("{}\n{}", report.table(), report.matrix()),
     };
     std::io::stdout().write_all(text.as_bytes()).doing("printing the results")?;

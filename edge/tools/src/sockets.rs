@@ -17,6 +17,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::output::json_line;
 use crate::program;
 
 /// Options of `adverb sockets`.
@@ -179,7 +180,7 @@ fn parameters(json: bool) -> Result<(), Failure> {
                 })
             })
             .collect();
-        println!("{}", serde_json::Value::Array(all));
+        print!("{}", json_line(json!({ "parameters": all }))?);
         return Ok(());
     }
     println!("{:<38} {:<26} {:<26} {:<12} effect", "parameter", "value", "default", "origin");

@@ -21,14 +21,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use self::group::{Flow, Group, Member, printable};
 use crate::args::TopArgs;
 use crate::failure::{Doing, Failure};
-use crate::output::SCHEMA_VERSION;
+use crate::output::json;
 use crate::prometheus::{Exposition, Kind};
 use crate::sockets::stat;
 
 /// All that lives here, at one moment.
 #[derive(Clone, Debug, Serialize)]
 struct Look {
-    schema_version: u32,
     /// Over which the rates were taken.
     interval_s: f64,
     groups: Vec<Group>,
@@ -46,7 +45,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         let mut now = look()?;
         now.rate(&before, start.elapsed());
         return print(&match args.json {
-            true => serde_json::to_string_pretty(&now).doing("writing JSON")? + "\n",
+            true => json(&now)?,
             false => now.text(usize::MAX),
         });
     }
@@ -97,7 +96,7 @@ fn look() -> Result<Look, Failure> {
     let reports = verbs::survey().doing("asking the processes for their counters")?;
     let mut groups: Vec<_> = reports.into_iter().map(of_device).chain(stat::groups()).collect();
     groups.sort_by(|one, next| (one.pid, &one.place).cmp(&(next.pid, &next.place)));
-    Ok(Look { schema_version: SCHEMA_VERSION, interval_s: 0.0, groups })
+    Ok(Look { interval_s: 0.0, groups })
 }
 
 fn of_device(report: DeviceReport) -> Group {
@@ -307,7 +306,7 @@ mod tests {
             sent_per_s: 0,
             received_per_s: 0,
         };
-        Look { schema_version: SCHEMA_VERSION, interval_s: 0.0, groups: vec![group] }
+        Look { interval_s: 0.0, groups: vec![group] }
     }
 
     #[test]

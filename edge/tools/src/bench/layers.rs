@@ -31,6 +31,7 @@ use crate::args::BenchArgs;
 use crate::child::end_with_parent;
 use crate::failure::{Doing, Failure};
 use crate::here;
+use crate::output::json;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -102,7 +103,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
         }
     }
     let text = match args.json {
-        true => serde_json::to_string_pretty(&reports).doing("writing JSON")? + "\n",
+        true => json(serde_json::json!({ "paths": reports }))?,
         false => reports.iter().map(table).collect::<Vec<_>>().join("\n"),
     };
     std::io::stdout().write_all(text.as_bytes()).doing("printing the results")

@@ -25,6 +25,7 @@ use crate::args::{BenchArgs, Wait};
 use crate::child::{Child, end_with_parent};
 use crate::failure::{Doing, Failure};
 use crate::here;
+use crate::output::json;
 
 /// What one mode costs.
 #[derive(Clone, Debug, Serialize)]
@@ -56,7 +57,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
         }
     }
     let text = match args.json {
-        true => serde_json::to_string_pretty(&costs).doing("writing JSON")? + "\n",
+        true => json(serde_json::json!({ "modes": costs }))?,
         false => table(&costs),
     };
     std::io::stdout().write_all(text.as_bytes()).doing("printing the results")

@@ -15,6 +15,7 @@ use clap::Parser;
 use serde_json::json;
 
 use crate::failure::{Doing, Failure};
+use crate::output::json_line;
 use crate::prometheus::{Exposition, Kind};
 use crate::top::group::{Flow, Group, Member, printable};
 
@@ -493,7 +494,7 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
             }
             match args.prometheus {
                 true => shown.iter().for_each(|(_, row)| expose(&mut exposition, source, row)),
-                false => show(args, source, &shown),
+                false => show(args, source, &shown)?,
             }
         }
         print!("{exposition}");
@@ -505,11 +506,12 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
     }
 }
 
-fn show(args: &StatArgs, source: &Source, rows: &[(u64, Row)]) {
+fn show(args: &StatArgs, source: &Source, rows: &[(u64, Row)]) -> Result<(), Failure> {
     if args.json {
         let sockets: Vec<_> = rows.iter().map(|(at, row)| as_json(source, *at, row)).collect();
         let all = json!({ "pid": source.pid, "command": source.command, "sockets": sockets });
-        return println!("{all}");
+        print!("{}", json_line(all)?);
+        return Ok(());
     }
     let per = if args.details == 2 { "/s" } else { "" };
     if let Some(fd) = args.fd_dump.first() {
@@ -517,7 +519,7 @@ fn show(args: &StatArgs, source: &Source, rows: &[(u64, Row)]) {
         rows.iter()
             .filter(|(_, row)| is_it(row))
             .for_each(|(at, row)| whole(source, *at, row, per));
-        return;
+        return Ok(());
     }
     match args.view {
         3 => {
@@ -548,6 +550,7 @@ fn show(args: &StatArgs, source: &Source, rows: &[(u64, Row)]) {
             }
         }
     }
+    Ok(())
 }
 
 /// The numbers of one socket: what it has counted, marks that it has left, and what waits.

@@ -13,6 +13,7 @@ fn run(words: &[&str]) -> Value {
     assert_eq!(output.status.code(), Some(0), "{words:?}: {}", stderr(&output));
     let json = serde_json::from_slice(&output.stdout).expect("valid JSON");
     check(&json);
+    super::schema::check("bench", &json);
     json
 }
 
@@ -246,7 +247,7 @@ fn the_modes_of_a_session_are_measured_one_by_one() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let costs: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
     let mut cpu_percent = 0.0;
-    let modes: Vec<_> = costs
+    let modes: Vec<_> = costs["modes"]
         .as_array()
         .expect("a list")
         .iter()
@@ -270,7 +271,7 @@ fn layers_are_compared_on_each_way_there_is() {
     let output = adverb(&["bench", "--layers", "-D", "0.1", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let reports: Value = serde_json::from_slice(&output.stdout).expect("valid JSON");
-    let reports = reports.as_array().expect("a list");
+    let reports = reports["paths"].as_array().expect("a list");
     assert!(!reports.is_empty());
     for report in reports {
         let layers = report["layers"].as_array().expect("a list");

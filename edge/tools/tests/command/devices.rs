@@ -9,7 +9,7 @@ fn json_describes_the_device_of_the_loopback_interface() {
     let output = adverb(&["devices", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let devices: Value = serde_json::from_slice(&output.stdout).expect("valid JSON");
-    let all = devices.as_array().expect("a list");
+    let all = devices["devices"].as_array().expect("a list");
     let lo = all.iter().find(|device| device["name"] == "soft_lo").expect("soft_lo");
     assert_eq!(lo["provider"], "soft");
     assert_eq!(lo["netdev"], "lo");
@@ -25,14 +25,23 @@ fn json_describes_the_device_of_the_loopback_interface() {
 }
 
 #[test]
-fn text_has_the_lines_that_scripts_look_for_and_more_with_v() {
+fn text_is_a_table_of_all_addresses_and_with_v_what_scripts_look_for() {
     let short = adverb(&["devices"]);
     assert_eq!(short.status.code(), Some(0), "{}", stderr(&short));
-    for label in ["hca_id:\tsoft_lo", "transport:", "node_guid:", "PORT_ACTIVE (4)", "active_mtu:"]
-    {
-        assert!(stdout(&short).contains(label), "{label:?} in\n{}", stdout(&short));
+    assert!(stdout(&short).starts_with("DEVICE "), "{}", stdout(&short));
+    for cell in ["soft_lo ", " lo ", " up ", " ::ffff:127.0.0.1 ", "RoCE v2\n"] {
+        assert!(stdout(&short).contains(cell), "{cell:?} in\n{}", stdout(&short));
     }
     let long = adverb(&["devices", "-v"]);
-    assert!(stdout(&long).contains("max_qp_wr:"), "{}", stdout(&long));
+    for label in [
+        "hca_id:\tsoft_lo",
+        "transport:",
+        "node_guid:",
+        "PORT_ACTIVE (4)",
+        "active_mtu:",
+        "max_qp_wr:",
+    ] {
+        assert!(stdout(&long).contains(label), "{label:?} in\n{}", stdout(&long));
+    }
     assert!(stdout(&long).lines().count() > stdout(&short).lines().count());
 }

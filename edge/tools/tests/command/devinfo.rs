@@ -35,7 +35,7 @@ fn devinfo_lists_names_and_speaks_json() {
     assert!(stdout(&["devinfo", "-l"]).contains("found:\n\tsoft_lo\n"));
     let json: serde_json::Value =
         serde_json::from_str(&stdout(&["devinfo", "--json", "-v"])).expect("JSON");
-    let lo = json.as_array().expect("a list").iter().find(|d| d["hca_id"] == "soft_lo");
+    let lo = json["devices"].as_array().expect("a list").iter().find(|d| d["hca_id"] == "soft_lo");
     assert_eq!(lo.expect("soft_lo")["ports"][0]["link_layer"], "Ethernet");
 }
 
@@ -64,9 +64,9 @@ fn counters_are_printed_by_name() {
     let json: serde_json::Value =
         serde_json::from_str(&stdout(&["counters", "--json"])).expect("JSON");
     for name in ["sent_pkts", "link_downed", "num_cqovf", "sq_num_tree", "icrc_errors"] {
-        assert!(json["soft_lo"][name].is_u64(), "{name}: {json}");
+        assert!(json["devices"]["soft_lo"][name].is_u64(), "{name}: {json}");
     }
-    assert!(json["soft_lo"]["processes"].is_array(), "{json}");
+    assert!(json["devices"]["soft_lo"]["processes"].is_array(), "{json}");
     let text = stdout(&["counters", "-d", "soft_lo", "--prometheus"]);
     assert!(text.contains("\nadverb_device_icrc_errors_total{device=\"soft_lo\"} "), "{text}");
 }

@@ -15,6 +15,7 @@ mod hosts;
 mod mesh;
 mod pingpong;
 mod run;
+mod schema;
 mod server;
 mod sockets;
 mod stat;

@@ -11,7 +11,7 @@ fn every_parameter_is_listed_with_its_effect() {
     let output = adverb(&["sockets", "parameters", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let all: Value = serde_json::from_slice(&output.stdout).expect("valid JSON");
-    let all = all.as_array().expect("a list");
+    let all = all["parameters"].as_array().expect("a list");
     assert!(all.len() > 100, "{}", all.len());
     for parameter in all {
         let effect = parameter["effect"].as_str().expect("a word");

@@ -68,6 +68,7 @@ impl Talker {
     /// Everything about one descriptor.
     fn json(&self, fd: &str) -> Value {
         let all: Value = serde_json::from_str(&self.stat("--json")).expect("valid JSON");
+        super::schema::check("stat", &all);
         let sockets = all["sockets"].as_array().expect("a list");
         let is_it = |socket: &&Value| socket["fd"].as_u64() == fd.parse().ok();
         sockets.iter().find(is_it).expect("the socket").clone()
