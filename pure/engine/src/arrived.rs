@@ -41,6 +41,16 @@ impl Arrived {
         self.keeps && self.runs.len() < RUNS_MAX
     }
 
+    /// How many packets have come early.
+    pub(crate) fn packets(&self) -> u64 {
+        self.runs.iter().map(|&(start, end)| end - start).sum()
+    }
+
+    /// The data from one sequence number to before the other have come.
+    pub(crate) fn has_all(&self, from: u64, to: u64) -> bool {
+        self.runs.iter().any(|&(start, end)| start <= from && to <= end)
+    }
+
     /// The first run of what has come early.
     pub(crate) fn first(&self) -> Option<(u64, u64)> {
         self.runs.front().copied()
@@ -90,7 +100,7 @@ impl Arrived {
     /// before `unacked` has come; answers are late after `late_ns`.
     pub(crate) fn missing(&mut self, unacked: u64, now: Time, late_ns: u64) -> Option<(u64, u64)> {
         let overtook_max = u64::try_from(OVERTAKEN_MAX).unwrap_or(u64::MAX);
-        let mut later: u64 = self.runs.iter().map(|&(start, end)| end - start).sum();
+        let mut later = self.packets();
         let (mut from, mut first) = (unacked, None);
         for &(start, end) in &self.runs {
             if later <= overtook_max {

@@ -84,6 +84,8 @@ pub(crate) struct Completer {
     trip: RoundTrip,
     /// When a probe is due, if nothing is acknowledged until then.
     probe_at: Option<Time>,
+    /// Until everything before this sequence number is acknowledged, packets get lost, as others did of late.
+    troubled_until: u64,
     /// The packets before this sequence number are suspected to be missing: in place of a probe they are sent again.
     suspected: u64,
     /// The clock was set when there was no room to emit anything.
@@ -98,6 +100,8 @@ pub(crate) struct Completer {
 /// How long to believe that answers which show a known hole belong to an earlier attempt, if no
 /// timeout decides that.
 const HOLE_PATIENCE_NS: u64 = 67_108_864;
+/// After a loss so many packets may be lost as well.
+const TROUBLED_PACKETS: u64 = 256;
 /// For this share of the shortest round trip a packet that is suspected to be missing may still come.
 const SUSPICION_SHARE: u64 = 2;
 
@@ -113,6 +117,7 @@ impl Completer {
             lossy: path.link.lossy,
             trip: RoundTrip::default(),
             probe_at: None,
+            troubled_until: 0,
             suspected: 0,
             awaits_room: false,
             arrived: Arrived::default(),
@@ -129,6 +134,11 @@ impl Completer {
 
     pub(crate) fn unacked(&self) -> u64 {
         self.unacked
+    }
+
+    /// Data that came early.
+    pub(crate) fn arrived(&self) -> &Arrived {
+        &self.arrived
     }
 
     /// When [`Completer::on_timer`] wants to be called.
@@ -173,10 +183,25 @@ impl Completer {
     fn arm_probe(&mut self, now: Time) {
         self.probe_at = match self.deadline {
             Some(deadline) if self.lossy && now != Time::UNKNOWN => {
-                Some(now.plus_nanos(self.trip.probe_after_ns())).filter(|at| *at < deadline)
+                Some(now.plus_nanos(self.probe_after_ns())).filter(|at| *at < deadline)
             }
             Some(_) | None => None,
         };
+    }
+
+    /// After this long without progress, in nanoseconds, a probe is due. Where packets get lost it does not wait for a
+    /// peer that may only not have been scheduled.
+    #[inline]
+    fn probe_after_ns(&self) -> u64 {
+        match self.unacked < self.troubled_until {
+            true => self.trip.refill_after_ns(),
+            false => self.trip.probe_after_ns(),
+        }
+    }
+
+    /// Packets were lost.
+    pub(crate) fn on_loss(&mut self) {
+        self.troubled_until = self.unacked + TROUBLED_PACKETS;
     }
 
     /// The time is known: sets the clock if it was only meant to be set.
@@ -291,14 +316,22 @@ impl Completer {
 
     /// The packets before this sequence number may be missing: if they are not acknowledged soon, they are sent again.
     pub(crate) fn suspect(&mut self, to: u64, now: Time) {
-        self.suspected = to;
-        self.hasten_probe(now);
+        let suspects = core::mem::replace(&mut self.suspected, to) > self.unacked;
+        match suspects && !self.arrived.is_empty() {
+            // More data came meanwhile: more of them may.
+            true => self.probe_at = self.probe_at.map(|_| self.soon(now)),
+            false => self.hasten_probe(now),
+        }
+    }
+
+    /// When what was only overtaken will have come.
+    fn soon(&self, now: Time) -> Time {
+        now.plus_nanos(self.trip.base_ns() / SUSPICION_SHARE)
     }
 
     /// Something seems to be missing, or was overtaken: it is waited for a little.
     fn hasten_probe(&mut self, now: Time) {
-        let soon = now.plus_nanos(self.trip.base_ns() / SUSPICION_SHARE);
-        self.probe_at = self.probe_at.map(|at| at.min(soon));
+        self.probe_at = self.probe_at.map(|at| at.min(self.soon(now)));
     }
 
     /// Packets that were reported missing are sent again: the clock for a probe begins anew. Where packets get lost it
@@ -360,7 +393,7 @@ impl Completer {
         let _ = self.retire_before(sequence + 1, queue, host);
         if !self.arrived.is_empty() {
             self.absorb(queue, host);
-            return self.suspect_last(sent.top);
+            return self.suspect_first();
         }
         Verdict::Progress
     }
@@ -392,15 +425,16 @@ impl Completer {
         let late_ns = self.trip.late_after_ns();
         match self.arrived.missing(self.unacked, sent.now, late_ns) {
             Some((from, to)) => Verdict::Fill(Missing { from, to, executed: true, late_ns }),
-            None => self.suspect_last(sent.top),
+            None => self.suspect_first(),
         }
     }
 
-    /// What nothing more may follow that would tell whether it is lost is suspected to be.
-    fn suspect_last(&self, top: u64) -> Verdict {
-        match (self.arrived.first(), self.arrived.end()) {
-            (Some((to, _)), Some(end)) if end == top => Verdict::Suspect { to },
-            (_, _) => Verdict::Progress,
+    /// What is missing before the first early data is suspected to be lost: it is, if nothing more follows that would
+    /// tell.
+    fn suspect_first(&self) -> Verdict {
+        match self.arrived.first() {
+            Some((to, _)) => Verdict::Suspect { to },
+            None => Verdict::Progress,
         }
     }
 

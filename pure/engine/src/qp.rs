@@ -380,6 +380,7 @@ impl Qp {
             Verdict::Ignore | Verdict::Progress => {}
             Verdict::Fill(missing) => {
                 if requester.fill(missing, now, &self.queue) {
+                    completer.on_loss();
                     requester.on_loss(completer.unacked());
                     completer.on_fill(now);
                 } else {
@@ -388,6 +389,7 @@ impl Qp {
             }
             Verdict::Resend { from } => {
                 self.counters.completer_retry_err += 1;
+                completer.on_loss();
                 requester.on_loss(completer.unacked());
                 requester.rewind(from, &self.queue);
                 match requester.paused_until() {
@@ -483,6 +485,7 @@ impl Qp {
             None => return false,
             Some(Sender::Reliable { requester, completer }) => {
                 let unacked = completer.unacked();
+                requester.on_arrived(completer.arrived());
                 let (emitted, packets) = requester.transmit(unacked, now, &mut self.queue, host);
                 self.counters.note_sends(requester.take_reached());
                 if packets > 0 {

@@ -7,12 +7,13 @@
 //! Packets are counted by *sequence numbers* of 64 bits that start at 0 and never wrap; the 24-bit
 //! PSN on the wire is the first PSN plus the sequence number. A READ takes as many sequence
 //! numbers as its response has packets, and may be asked for in several pieces: each piece is an
-//! ordinary READ request on the wire, and the window bounds what comes back. The cuts are always at
-//! the same places: a responder answers a repeated request only within what it was asked before. Only of a piece
-//! that the responder is known to have executed a part is asked for again.
+//! ordinary READ request on the wire, and the window bounds what comes back. A piece is asked for again as
+//! it was cut, though the window may have changed: a responder answers a repeated request only within what it was
+//! asked before. Only of a piece that the responder is known to have executed a part is asked for again.
 //!
 //! Read IBTA Vol. 1 §9.7.2 to §9.7.4 before changing this file.
 
+use crate::arrived::Arrived;
 use crate::attributes::RtsAttributes;
 use crate::completer::Missing;
 use crate::cutting::Cutting;
@@ -38,6 +39,14 @@ pub(crate) enum Emitted {
     Broken,
 }
 
+/// What has come though data before it has not: it is not under way any more.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ahead {
+    packets: u64,
+    /// Pieces of READs that have come whole.
+    reads: usize,
+}
+
 /// The sending half of a reliable queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct Requester {
@@ -49,9 +58,13 @@ pub(crate) struct Requester {
     top: u64,
     /// Index of the request that `next` belongs to.
     cursor: u64,
-    /// Ends (sequence numbers) of the READs and atomics under way.
+    /// Ends (sequence numbers) of the pieces of READs, and of atomics, that were emitted and are not done with.
     reads: VecDeque<u64>,
+    /// How many of those are under way; the rest were before the requester went back.
+    reads_asked: usize,
     reads_max: usize,
+    /// Data that came before data that should have come first.
+    ahead: Ahead,
     window: Window,
     /// Packets emitted since one asked for an acknowledgement.
     unasked: u32,
@@ -78,7 +91,9 @@ impl Requester {
             top: 0,
             cursor: 0,
             reads: VecDeque::with_capacity(reads_max),
+            reads_asked: 0,
             reads_max,
+            ahead: Ahead::default(),
             window: Window::new(attributes.window_packets, path.link.lossy),
             unasked: 0,
             paused_until: None,
@@ -153,12 +168,12 @@ impl Requester {
     #[inline]
     pub(crate) fn is_free(&self, unacked: u64, fence: bool, queue: &SendQueue) -> bool {
         let room = self.window.room(self.next.saturating_sub(unacked)) > 0;
-        self.is_idle(queue) && room && (!fence || self.reads.is_empty())
+        self.is_idle(queue) && room && (!fence || !self.awaits_data())
     }
 
     /// READs or atomics are under way.
     pub(crate) fn awaits_data(&self) -> bool {
-        !self.reads.is_empty()
+        self.reads_asked > 0
     }
 
     /// Requests of one packet that may be emitted now, and how many of them need not ask for an
@@ -264,10 +279,11 @@ impl Requester {
         } else if entry.cutting.packets == 0 {
             return Some(Ok(0)); // Carried out before the requester went back.
         }
-        if entry.request.fence && self.next == entry.start && !self.reads.is_empty() {
+        if entry.request.fence && self.next == entry.start && self.awaits_data() {
             return None;
         }
-        let allowed = self.window.room(self.next.saturating_sub(unacked));
+        let allowed =
+            self.window.room_behind(self.next.saturating_sub(unacked), self.ahead.packets);
         if allowed == 0 {
             self.window.on_full();
             return None;
@@ -335,7 +351,7 @@ impl Requester {
         let invalidates = matches!(entry.request.kind, RequestKind::LocalInvalidate { .. });
         let waits = match invalidates {
             true => self.next != unacked,
-            false => entry.request.fence && !self.reads.is_empty(),
+            false => entry.request.fence && self.awaits_data(),
         };
         if waits {
             return None;
@@ -378,10 +394,20 @@ impl Requester {
         if self.reads_max == 0 {
             return Some(Err(WcStatus::LocalQpOperation)); // It could only wait for ever.
         }
-        let packets = self.piece(at, &entry.cutting);
-        // One piece is always allowed; more only as a whole.
-        let fits = packets <= allowed || allowed == self.window.limit();
-        if self.reads.len() >= self.reads_max || !fits {
+        let again = self.reads.get(self.reads_asked);
+        let packets = match again {
+            Some(&end) => u32::try_from(end - self.next).ok()?,
+            None if entry.cutting.whole => 1,
+            None => self.window.read_packets(entry.cutting.packets - at, allowed),
+        };
+        // What goes back as a whole is always allowed by itself.
+        let fits = match again {
+            Some(_) => self.window.fits_again(packets, allowed),
+            None => packets > 0,
+        };
+        let reads = self.reads_asked.saturating_sub(self.ahead.reads);
+        let many = self.reads_asked >= self.reads_max.saturating_mul(READS_AHEAD);
+        if reads >= self.reads_max || many || !fits {
             if !fits {
                 self.window.on_full();
             }
@@ -421,10 +447,24 @@ impl Requester {
         }
     }
 
-    /// Packets from number `at` of a READ's response to the next place where it is cut.
-    fn piece(&self, at: u32, cutting: &Cutting) -> u32 {
-        let piece = if cutting.whole { 1 } else { self.window.read_packets_max() };
-        (piece - at % piece).min(cutting.packets - at)
+    /// Takes note of the data that came early.
+    #[inline]
+    pub(crate) fn on_arrived(&mut self, arrived: &Arrived) {
+        if !arrived.is_empty() || self.ahead.packets > 0 {
+            self.ahead = self.ahead_of(arrived);
+        }
+    }
+
+    #[cold]
+    fn ahead_of(&self, arrived: &Arrived) -> Ahead {
+        let pieces = self.reads.iter().zip(self.reads.iter().skip(1)).take(self.reads_asked);
+        let reads = pieces.filter(|&(&start, &end)| arrived.has_all(start, end)).count();
+        Ahead { packets: arrived.packets(), reads }
+    }
+
+    /// Where the piece ends that the packet with this sequence number is of.
+    fn piece_of(&self, sequence: u64) -> Option<u64> {
+        self.reads.iter().copied().find(|&end| end > sequence)
     }
 
     /// Emits a request that is answered with `packets` packets of data.
@@ -442,7 +482,10 @@ impl Requester {
         headers.xrceth = entry.request.to.xrceth();
         host.emit(&headers, Payload::None, None).map_err(status_of)?;
         self.unasked = 0;
-        self.reads.push_back(self.next + u64::from(packets));
+        if self.reads_asked == self.reads.len() {
+            self.reads.push_back(self.next + u64::from(packets));
+        }
+        self.reads_asked += 1;
         Ok(packets)
     }
 
@@ -460,6 +503,7 @@ impl Requester {
         self.window.on_progress(packets);
         while self.reads.front().is_some_and(|&end| end <= unacked) {
             self.reads.pop_front();
+            self.reads_asked = self.reads_asked.saturating_sub(1);
         }
         while self.fills.front().is_some_and(|&(_, end, _)| end <= unacked) {
             self.fills.pop_front();
@@ -506,7 +550,7 @@ impl Requester {
         }
         let mut numbers = 1;
         let (headers, payload) = if entry.request.kind.awaits_data() {
-            let packets = self.piece(at, &entry.cutting);
+            let packets = u32::try_from(self.piece_of(sequence)? - sequence).ok()?;
             // A part of a piece is asked for only where it is known that the peer answers that.
             let wanted = match self.path.keeps_early {
                 true => u32::try_from(to - sequence).unwrap_or(packets),
@@ -583,12 +627,9 @@ impl Requester {
         let Some((_, entry)) = queue.find(to) else {
             return to;
         };
-        match u32::try_from(to - entry.start) {
-            Ok(at @ 1..) if entry.request.kind.awaits_data() => {
-                let from_last = self.piece(at - 1, &entry.cutting);
-                to + u64::from(from_last - 1)
-            }
-            Ok(_) | Err(_) => to,
+        match to > entry.start && entry.request.kind.awaits_data() {
+            true => self.piece_of(to - 1).unwrap_or(to),
+            false => to,
         }
     }
 
@@ -622,9 +663,7 @@ impl Requester {
         self.unasked = 0;
         self.again.clear();
         self.fills.clear();
-        while self.reads.back().is_some_and(|&end| end > to) {
-            self.reads.pop_back();
-        }
+        self.reads_asked = self.reads.iter().take_while(|&&end| end <= to).count();
         self.find_cursor(queue);
     }
 
@@ -653,6 +692,9 @@ impl Requester {
     }
 }
 
+/// Of the READs and atomics that may be under way at once, so many times as many may not be done with, because others
+/// before them are not.
+const READS_AHEAD: usize = 4;
 /// Reports of missing packets that are remembered.
 const FILLS_MAX: usize = 64;
 

@@ -39,9 +39,15 @@ impl Window {
     const LIMIT_MIN: u32 = 2;
     /// What the host allows is never less than this, so that a READ can be asked for in pieces.
     const MAX_MIN: u32 = 8;
+    /// A window is at least so many pieces of READs.
+    const READ_PIECES: u32 = 4;
+    /// A READ request need not ask for less than this, so that few of them can be lost.
+    const READ_MIN: u32 = 8;
     /// The window never opens beyond this, so that a PSN names one packet: IBTA Vol. 1 §9.7.1 allows
     /// 2²³ packets under way, and an answer may be as far behind.
-    const LIMIT_MAX: u32 = 1 << 22;
+    const LIMIT_MAX: u32 = 1 << 20;
+    /// At least this share of what is not done with counts as under way, whatever has come early.
+    const BEGUN_SHARE: u32 = 4;
     /// The window of a path of which nothing is known: many that begin at once must not flood it.
     const LIMIT_FIRST: u32 = 16;
     /// Packets by which the window grows in a round trip, at least, and as a share of what the host allows.
@@ -74,14 +80,27 @@ impl Window {
         }
     }
 
-    /// Packets that may be under way.
-    pub(crate) fn limit(&self) -> u32 {
-        self.limit
-    }
-
     /// Packets that may be emitted while this many are under way.
     pub(crate) fn room(&self, under_way: u64) -> u32 {
         u32::try_from(under_way).map_or(0, |under_way| self.limit.saturating_sub(under_way))
+    }
+
+    /// A piece of a READ of so many packets may be asked for again, while `allowed` may be: by itself whatever its length
+    /// is, for the window was larger then.
+    pub(crate) fn fits_again(&self, packets: u32, allowed: u32) -> bool {
+        packets <= self.read_room(allowed) || allowed == self.limit
+    }
+
+    /// Packets that may be asked for with one more READ request while `allowed` may be emitted: a window that losses have
+    /// closed is exceeded a little, for each request is a packet that may be lost, too, and waited for.
+    fn read_room(&self, allowed: u32) -> u32 {
+        allowed.max(Self::READ_MIN.min(self.max.saturating_sub(self.limit)))
+    }
+
+    /// The same while this many are not done with, of which so many have come though others before them have not.
+    #[inline]
+    pub(crate) fn room_behind(&self, begun: u64, ahead: u64) -> u32 {
+        self.room(begun.saturating_sub(ahead).max(begun / u64::from(Self::BEGUN_SHARE)))
     }
 
     /// Packets after which an acknowledgement should be asked for.
@@ -89,9 +108,19 @@ impl Window {
         (self.limit / 4).max(1)
     }
 
-    /// Response packets that one READ request asks for, at most: a constant, see `requester.rs`.
+    /// Response packets that one READ request asks for, at most.
     pub(crate) fn read_packets_max(&self) -> u32 {
-        self.max / 4
+        self.max / Self::READ_PIECES
+    }
+
+    /// Response packets that a READ request asks for now, of `left` that are to be asked for, while `allowed` may be
+    /// asked for; 0: it waits for more room, so that what is asked for at once is not less and less.
+    pub(crate) fn read_packets(&self, left: u32, allowed: u32) -> u32 {
+        let whole = left.min(self.read_packets_max());
+        match whole <= allowed || allowed >= self.limit / Self::READ_PIECES {
+            true => whole.min(self.read_room(allowed)),
+            false => 0,
+        }
     }
 
     /// Something waits to be emitted, and the window is full.
@@ -171,6 +200,11 @@ impl Window {
     }
 }
 
+const _: () = assert!(
+    Window::LIMIT_MAX <= (1 << 22) / Window::BEGUN_SHARE,
+    "a PSN names one packet, and answers may be as far behind"
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,7 +213,7 @@ mod tests {
     fn rounds(window: &mut Window, count: u32) {
         for _ in 0..count {
             window.on_full();
-            window.on_progress(window.limit().into());
+            window.on_progress(window.limit.into());
         }
     }
 
@@ -187,28 +221,60 @@ mod tests {
     fn a_loss_halves_the_window_and_whole_windows_bring_it_back() {
         let mut window = Window::new(64, false);
         window.on_loss(0, 10);
-        assert_eq!(window.limit(), 32);
+        assert_eq!(window.limit, 32);
         window.on_full();
         window.on_progress(31);
-        assert_eq!(window.limit(), 32);
+        assert_eq!(window.limit, 32);
         window.on_progress(1);
-        assert_eq!(window.limit(), 36);
+        assert_eq!(window.limit, 36);
         rounds(&mut window, 10);
-        assert_eq!(window.limit(), 64);
+        assert_eq!(window.limit, 64);
     }
 
     #[test]
     fn the_window_of_a_network_opens_fast_until_there_is_a_sign_of_congestion() {
         let mut window = Window::new(1000, true);
         for expected in [16, 32, 64] {
-            assert_eq!(window.limit(), expected);
+            assert_eq!(window.limit, expected);
             rounds(&mut window, 1);
         }
         window.on_marks(0, 1000);
-        let after = window.limit();
+        let after = window.limit;
         assert!(after < 128);
         rounds(&mut window, 1);
-        assert_eq!(window.limit(), after + window.step());
+        assert_eq!(window.limit, after + window.step());
+    }
+
+    /// Goal: a READ is asked for in pieces of a quarter of the window, or of what is allowed at once; in no less than
+    /// eight packets, for which the window is exceeded, but never what the host allows.
+    #[test]
+    fn pieces_of_reads_follow_the_window() {
+        let mut window = Window::new(256, false);
+        for (left, allowed, packets) in
+            [(1000, 256, 64), (1000, 64, 64), (1000, 63, 0), (9, 63, 9), (9, 1, 0)]
+        {
+            assert_eq!(window.read_packets(left, allowed), packets, "{allowed} of {left}");
+        }
+        (0..4).for_each(|round| window.on_loss(1000 * round, 1000 * round));
+        assert_eq!(window.limit, 16);
+        for (left, allowed, packets) in [(1000, 16, 16), (1000, 4, 8), (1000, 3, 0), (2, 3, 2)] {
+            assert_eq!(window.read_packets(left, allowed), packets, "{allowed} of {left}");
+        }
+        for (packets, allowed, fits) in [(8, 1, true), (9, 1, false), (64, 16, true)] {
+            assert_eq!(window.fits_again(packets, allowed), fits, "{packets} into {allowed}");
+        }
+        let window = Window::new(256, false);
+        assert!(!window.fits_again(8, 1), "as many as the host allows are under way");
+    }
+
+    /// Goal: what has come early makes room, as far as sequence numbers stay near one another.
+    #[test]
+    fn what_has_come_early_is_not_under_way() {
+        let window = Window::new(64, false);
+        assert_eq!(window.room_behind(64, 0), 0);
+        assert_eq!(window.room_behind(64, 20), 20);
+        assert_eq!(window.room_behind(200, 199), 14);
+        assert_eq!(window.room_behind(256, 255), 0);
     }
 
     #[test]
@@ -216,7 +282,7 @@ mod tests {
         let mut window = Window::new(64, false);
         window.on_loss(0, 10);
         window.on_progress(1000);
-        assert_eq!(window.limit(), 32);
+        assert_eq!(window.limit, 32);
     }
 
     #[test]
@@ -225,9 +291,9 @@ mod tests {
         window.on_loss(0, 64);
         window.on_loss(20, 64);
         window.on_marks(31, 70);
-        assert_eq!(window.limit(), 32);
+        assert_eq!(window.limit, 32);
         window.on_loss(32, 70);
-        assert_eq!(window.limit(), 16);
+        assert_eq!(window.limit, 16);
     }
 
     #[test]
@@ -238,7 +304,7 @@ mod tests {
             window.on_marks(at, at + 1);
             window.on_round_trip(u64::MAX / 2, 1, at, at + 1);
         }
-        assert_eq!(window.limit(), Window::LIMIT_MIN);
+        assert_eq!(window.limit, Window::LIMIT_MIN);
         assert!(window.ack_every() > 0);
     }
 
@@ -248,14 +314,14 @@ mod tests {
         let mut window = Window::new(1024, false);
         rounds(&mut window, 200); // None came for long.
         window.on_marks(0, 1);
-        let rare = window.limit();
+        let rare = window.limit;
         assert!((900..1024).contains(&rare), "{rare}");
         for at in 1..200 {
             window.on_marks(at, at + 1);
             window = Window { limit: 1024, ..window };
         }
         window.on_marks(200, 201);
-        assert!((512..560).contains(&window.limit()), "{}", window.limit());
+        assert!((512..560).contains(&window.limit), "{}", window.limit);
     }
 
     #[test]
@@ -263,12 +329,12 @@ mod tests {
         let base = 100_000;
         let mut window = Window::new(1000, false);
         window.on_round_trip(base + Window::DELAY_NS, base, 0, 1);
-        assert_eq!(window.limit(), 1000);
+        assert_eq!(window.limit, 1000);
         let allowed = base + base / 4 + Window::DELAY_NS;
         window.on_round_trip(allowed * 5 / 4, base, 1, 2);
-        assert_eq!(window.limit(), 800);
+        assert_eq!(window.limit, 800);
         window.on_round_trip(allowed * 100, base, 2, 3);
-        assert_eq!(window.limit(), 400);
+        assert_eq!(window.limit, 400);
     }
 
     /// Goal: over a long way the window opens fast, and beyond what a buffer holds; over a short one it does not.
@@ -278,7 +344,7 @@ mod tests {
             let mut window = Window::new(1000, false);
             window.on_round_trip(base, base, 0, 1);
             rounds(&mut window, 10);
-            assert_eq!(window.limit(), expected);
+            assert_eq!(window.limit, expected);
         }
     }
 }

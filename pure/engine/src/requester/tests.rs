@@ -94,6 +94,47 @@ fn a_read_is_cut_at_the_same_places_whatever_the_window_is() {
     assert_eq!(desk.operations(), [(Operation::ReadRequest, 3), (Operation::ReadRequest, 4)]);
 }
 
+/// Goal: a piece that was asked for under a larger window is asked for again as it was; what was never asked for is cut
+/// as the window is now.
+#[test]
+fn a_loss_makes_new_pieces_smaller_and_leaves_those_that_were_asked_for() {
+    let (_, mut queue) = with_work(&[(READ, 256 * 60)]);
+    let mut requester = Requester::new(PATH, &RtsAttributes { window_packets: 64, ..rts() });
+    let asked = |requester: &mut Requester, queue: &mut SendQueue, unacked| {
+        let mut desk = Desk::new();
+        let _ = requester.transmit(unacked, NOW, queue, &mut desk);
+        reths(&desk).into_iter().map(|(at, len)| (at / 256, len / 256)).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(&mut requester, &mut queue, 0), [(0, 16)]);
+    requester.on_loss(0);
+    requester.rewind(0, &queue);
+    assert_eq!(asked(&mut requester, &mut queue, 0), [(0, 16)]);
+    requester.on_progress(16, 16, &queue);
+    assert_eq!(asked(&mut requester, &mut queue, 16), [(16, 12)]);
+}
+
+/// Goal: READs whose data have come whole, early, make room for others, but not without end.
+/// Method: of each, the first packet is missing; two may be under way at once.
+#[test]
+fn reads_that_have_come_early_let_others_begin() {
+    let (mut requester, mut queue) = with_work(&[(READ, 1); 12]);
+    assert_eq!(emit(&mut requester, &mut queue, 0).len(), 2);
+    let mut arrived = Arrived::default();
+    arrived.keep();
+    for begun in 3..=8 {
+        arrived.note(begun - 2);
+        requester.on_arrived(&arrived);
+        let expected = i32::try_from(begun - 1).unwrap();
+        assert_eq!(emit(&mut requester, &mut queue, 0), [(Operation::ReadRequest, expected)]);
+    }
+    arrived.note(7);
+    requester.on_arrived(&arrived);
+    assert_eq!(emit(&mut requester, &mut queue, 0), []);
+    requester.on_arrived(&Arrived::default());
+    requester.on_progress(8, 8, &queue);
+    assert_eq!(emit(&mut requester, &mut queue, 8).len(), 2);
+}
+
 /// Goal: what a READ asks for comes back as packets, so it counts against the window as a whole.
 #[test]
 fn a_read_waits_until_the_window_has_room_for_a_whole_piece() {
