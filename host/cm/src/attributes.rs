@@ -104,5 +104,6 @@ impl State {
     }
 }
 
-/// How long the peer is told to wait when no receive is posted: 0.64 ms.
-const MIN_RNR_TIMER: u8 = 12;
+/// How long the peer is told to wait when no receive is posted: 655 ms, as the kernel does. It tries again as often as
+/// it was told at set-up, and a receive that is a little late is not to end the connection.
+const MIN_RNR_TIMER: u8 = 0;

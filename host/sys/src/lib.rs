@@ -11,6 +11,7 @@ pub mod affinity;
 pub mod clock;
 pub mod epoll;
 pub mod eventfd;
+pub mod fork;
 pub mod futex;
 pub mod latch;
 pub mod lock;

@@ -4,8 +4,9 @@
 //! and whoever looks again at [`interfaces`](crate::netdev::interfaces) misses nothing.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
+use crate::fork::KeptFd;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
@@ -13,7 +14,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 /// A subscription to changes of links and addresses: readable when there was one.
 #[derive(Debug)]
 pub struct Changes {
-    socket: OwnedFd,
+    socket: KeptFd,
 }
 
 impl Changes {
@@ -27,7 +28,7 @@ impl Changes {
         // No protocol is protocol 0, which is that of links, addresses and routes.
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         bind(&socket, &SocketAddrNetlink::new(0, LINK | IPV4_ADDRESS | IPV6_ADDRESS))?;
-        Ok(Self { socket })
+        Ok(Self { socket: KeptFd::new(socket)? })
     }
 
     /// Takes all messages there are; says whether there were any.

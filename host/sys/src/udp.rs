@@ -29,7 +29,7 @@ use std::ffi::c_int;
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 use std::time::Duration;
 
@@ -41,6 +41,7 @@ use self::address::Name;
 use self::control::{Message, Orders, Tidings};
 pub use self::gather::{Full, Gather, GatherBuffer, VECTORS_MAX};
 use self::steering::SockFilter;
+use crate::fork::KeptFd;
 use crate::sockopt;
 
 /// What a socket is to be like.
@@ -104,10 +105,10 @@ pub struct Received {
     pub truncated: bool,
 }
 
-/// A UDP socket; not blocking, closed on exec, not connected.
+/// A UDP socket; not blocking, not connected, of this process alone: closed on exec, and kept out of children.
 #[derive(Debug)]
 pub struct Socket {
-    fd: OwnedFd,
+    fd: KeptFd,
     local: SocketAddr,
     gro: bool,
     gso: bool,
@@ -128,7 +129,7 @@ impl Socket {
             SocketAddr::V6(_) => AddressFamily::INET6,
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = socket_with(family, SocketType::DGRAM, flags, None)?;
+        let fd = KeptFd::new(socket_with(family, SocketType::DGRAM, flags, None)?)?;
         never_fragment(&fd, options.addr)?;
         if options.reuse_port {
             sockopt::set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &ON)?;
@@ -541,7 +542,7 @@ const fn empty_message() -> libc::msghdr {
 }
 
 /// Makes packets leave with the *don't fragment* bit, whatever has been learnt about the path.
-fn never_fragment(fd: &OwnedFd, addr: SocketAddr) -> io::Result<()> {
+fn never_fragment(fd: &KeptFd, addr: SocketAddr) -> io::Result<()> {
     match addr {
         SocketAddr::V4(_) => {
             sockopt::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_DO)
@@ -555,7 +556,7 @@ fn never_fragment(fd: &OwnedFd, addr: SocketAddr) -> io::Result<()> {
 }
 
 /// Asks for a buffer of `bytes`: past the administrator's limit if we may, else up to it.
-fn enlarge(fd: &OwnedFd, force: c_int, plain: c_int, bytes: usize) -> io::Result<()> {
+fn enlarge(fd: &KeptFd, force: c_int, plain: c_int, bytes: usize) -> io::Result<()> {
     let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX / 2);
     sockopt::set(fd, libc::SOL_SOCKET, force, &bytes)
         .or_else(|_| sockopt::set(fd, libc::SOL_SOCKET, plain, &bytes))

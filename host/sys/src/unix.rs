@@ -13,6 +13,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use crate::fork::KeptFd;
 use crate::sockopt;
 
 /// Descriptors that one message carries at most.
@@ -30,7 +31,7 @@ pub struct Credentials {
 /// A socket that others connect to.
 #[derive(Debug)]
 pub struct Listener {
-    fd: OwnedFd,
+    fd: KeptFd,
 }
 
 impl Listener {
@@ -40,7 +41,7 @@ impl Listener {
     ///
     /// `AddrInUse` if somebody has the name; those of `socket(2)`.
     pub fn bind(name: &[u8]) -> io::Result<Self> {
-        let fd = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        let fd = KeptFd::new(socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)?;
         rustix::net::bind(&fd, &SocketAddrUnix::new_abstract_name(name)?)?;
         rustix::net::listen(&fd, BACKLOG)?;
         Ok(Self { fd })
@@ -53,7 +54,8 @@ impl Listener {
     /// `WouldBlock` if there is none; those of `accept(2)`.
     pub fn accept(&self) -> io::Result<Stream> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        Ok(Stream { fd: rustix::net::accept_with(&self.fd, flags)? })
+        let fd = rustix::net::accept_with(&self.fd, flags)?;
+        Ok(Stream { fd: KeptFd::new(fd)? })
     }
 }
 
@@ -66,7 +68,7 @@ impl AsFd for Listener {
 /// A connection.
 #[derive(Debug)]
 pub struct Stream {
-    fd: OwnedFd,
+    fd: KeptFd,
 }
 
 impl Stream {
@@ -76,7 +78,7 @@ impl Stream {
     ///
     /// `ConnectionRefused` if nobody does; `WouldBlock` if too many are waiting to be accepted.
     pub fn connect(name: &[u8]) -> io::Result<Self> {
-        let fd = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        let fd = KeptFd::new(socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)?;
         rustix::net::connect(&fd, &SocketAddrUnix::new_abstract_name(name)?)?;
         Ok(Self { fd })
     }

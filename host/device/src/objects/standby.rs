@@ -14,9 +14,10 @@ use crate::link::shm::bell::Bell;
 use crate::sync::Mutex;
 use adverb_sys::epoll::{Epoll, Interest};
 use adverb_sys::eventfd::EventFd;
+use adverb_sys::fork::KeptFd;
 use adverb_sys::poll;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -36,7 +37,7 @@ pub(crate) struct Standby {
     looking: AtomicBool,
     /// The helper sleeps and leaves the sockets to the sleepers.
     blind: AtomicBool,
-    sockets: [OnceLock<OwnedFd>; SOCKETS_MAX],
+    sockets: [OnceLock<KeptFd>; SOCKETS_MAX],
     /// Sockets watched; those past the array's end are the helper's alone.
     used: AtomicUsize,
     /// Sets that hold the sockets for programs to sleep on.
@@ -83,7 +84,7 @@ impl Standby {
 
     /// Sleepers wait for this socket too, from their next sleep on.
     pub(crate) fn watch(&self, socket: impl AsFd) -> io::Result<()> {
-        let copy = socket.as_fd().try_clone_to_owned()?;
+        let copy = KeptFd::new(socket.as_fd().try_clone_to_owned()?)?;
         let mut sets = self.sets();
         let at = self.used.fetch_add(1, Ordering::SeqCst);
         if let Some(place) = self.sockets.get(at) {

@@ -19,6 +19,7 @@ use crate::objects::srq::{Drawn, Srq, SrqShared};
 use crate::objects::steward::Steward;
 use crate::registry::{DomainClaim, DomainName};
 use adverb_engine::{NoReceive, Receive};
+use adverb_sys::fork::PerProcess;
 use adverb_wire::Qpn;
 use std::fs::File;
 use std::io;
@@ -81,7 +82,7 @@ impl Drop for Claim {
 }
 
 /// Domains of files that this process has open.
-static OPEN: Mutex<Vec<Weak<XrcdShared>>> = Mutex::new(Vec::new());
+static OPEN: PerProcess<Mutex<Vec<Weak<XrcdShared>>>> = PerProcess::new();
 
 impl Xrcd {
     /// A domain that nobody else can open.
@@ -113,7 +114,7 @@ impl Xrcd {
             ));
         }
         let name = DomainName::new(port.links().device.index, &metadata);
-        let mut open = lock(&OPEN);
+        let mut open = lock(OPEN.get());
         open.retain(|domain| domain.strong_count() > 0);
         if let Some(shared) = find(&open, name, port) {
             return how.allow(true).map(|()| Self { shared });
@@ -126,7 +127,7 @@ impl Xrcd {
 
     /// This port's part of a domain that another process knows by this name.
     pub(crate) fn known(name: DomainName, port: &Arc<dyn Progress>) -> Option<Self> {
-        find(&lock(&OPEN), name, port).map(|shared| Self { shared })
+        find(&lock(OPEN.get()), name, port).map(|shared| Self { shared })
     }
 
     fn of(port: &Arc<dyn Progress>, claim: Option<Claim>) -> Self {

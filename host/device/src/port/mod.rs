@@ -34,6 +34,7 @@ use crate::progress::monitor::Monitor;
 use crate::registry::counters::PortCounters;
 use crate::sync::Mutex;
 use adverb_engine::{Access as Rights, AccessError, QpCounters};
+use adverb_sys::fork::PerProcess;
 use std::io;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -48,7 +49,7 @@ struct Opened {
     port: Weak<Port>,
 }
 
-static OPEN: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+static OPEN: PerProcess<Mutex<Vec<Opened>>> = PerProcess::new();
 
 impl Port {
     fn progress(self: &Arc<Self>) -> Arc<dyn Progress> {
@@ -75,7 +76,7 @@ impl Port {
         if exclusive {
             return Self::start(name, path);
         }
-        let mut open = lock(&OPEN);
+        let mut open = lock(OPEN.get());
         open.retain(|known| known.port.strong_count() > 0);
         let known = open.iter().find(|known| known.name == name && known.path == path);
         if let Some(port) = known.and_then(|known| known.port.upgrade()) {

@@ -142,7 +142,7 @@ impl Port {
         self.links.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
             let endpoint = Endpoint::bind(addr, self.links.device.index, self.capture.clone())?;
             members.push(registry.slot());
-            steer(&endpoint, registry.routes(members))?;
+            steer(&endpoint, registry, members)?;
             Ok(Arc::new(endpoint))
         })
     }
@@ -157,7 +157,7 @@ impl Port {
                 scope(addr),
                 |registry, members| {
                     self.keep_place(members);
-                    steer(&endpoint, registry.routes(members))
+                    steer(&endpoint, registry, members)
                 },
             )?;
         }
@@ -216,7 +216,7 @@ impl Port {
         // Nothing waits here, for the helper has packets to look after.
         self.links.registry.try_with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
             self.keep_place(members);
-            steer(endpoint, registry.routes(members))?;
+            steer(endpoint, registry, members)?;
             let ask = |place, nonce| {
                 let probe = probe::emit(place, nonce);
                 let mut buffer = GatherBuffer::new();
@@ -232,7 +232,7 @@ impl Port {
             if let Some(found) = registry.census(members, ask, wait) {
                 *members = found;
             }
-            steer(endpoint, registry.routes(members))
+            steer(endpoint, registry, members)
         })
     }
 }

@@ -21,9 +21,10 @@ use crate::sync::Mutex;
 use adverb_engine::Time;
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Events, Interest};
+use adverb_sys::fork::KeptFd;
 use adverb_sys::scheduler::{self, Load};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
@@ -64,7 +65,7 @@ struct Shared {
     epoll: Epoll,
     standby: Arc<Standby>,
     /// What wakes the helper while it stands in for the program.
-    sockets: Mutex<Vec<OwnedFd>>,
+    sockets: Mutex<Vec<KeptFd>>,
     /// Until when the helper sleeps, in nanoseconds; [`AWAKE`] if it does not.
     asleep_until: AtomicU64,
     stop: AtomicBool,
@@ -95,7 +96,7 @@ impl Helper {
     /// Wakes the helper for what arrives at `socket`, from its next sleep on.
     pub(crate) fn watch(&self, socket: impl AsFd) -> io::Result<()> {
         self.shared.standby.watch(&socket)?;
-        let socket = socket.as_fd().try_clone_to_owned()?;
+        let socket = KeptFd::new(socket.as_fd().try_clone_to_owned()?)?;
         lock(&self.shared.sockets).push(socket);
         self.shared.standby.wake().signal()
     }

@@ -15,7 +15,7 @@ use crate::memory::local::{Local, Source};
 use crate::objects::inbox::{Inbox, ManagementDatagram};
 use crate::registry::relay::Passed;
 use crate::registry::services::ServicePort;
-use crate::registry::{DomainClaim, SlotId};
+use crate::registry::{CONNECTION_PREFIX_BITS, DomainClaim, SlotId};
 use adverb_engine::{Gid, accept};
 use adverb_wire::cm::{self, CommId, Message};
 use adverb_wire::{
@@ -225,7 +225,3 @@ fn headers(psn: Psn) -> Headers {
         extension: Extension::None,
     }
 }
-
-/// How many of the upper bits of a connection's name say which device of the host it is of.
-pub const CONNECTION_PREFIX_BITS: u32 = 10;
-const _: () = assert!(crate::registry::SLOTS_MAX == 1 << CONNECTION_PREFIX_BITS);

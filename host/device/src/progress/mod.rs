@@ -422,6 +422,9 @@ impl Progress for Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
+        if self.links.registry.is_inherited() {
+            return; // Neither threads nor sockets, and what is shared belongs to the parent.
+        }
         self.helper.stop();
         self.links.regions.withdraw_all();
         self.usher.stop();
@@ -441,7 +444,7 @@ impl Drop for Port {
                     if let Some(at) = members.iter().position(|slot| *slot == registry.slot()) {
                         members.swap_remove(at);
                     }
-                    steer(&endpoint, registry.routes(members))?;
+                    steer(&endpoint, registry, members)?;
                     drop(endpoint);
                     Ok(())
                 },

@@ -20,6 +20,7 @@ pub(crate) mod services;
 use self::own::{Own, halves};
 use self::rendezvous::Place;
 use crate::sync::Mutex;
+use adverb_sys::fork::Kept;
 use adverb_sys::lock::{self, FileLock};
 use adverb_sys::memory::Mapping;
 use adverb_sys::unix::Listener;
@@ -35,6 +36,9 @@ use std::time::Duration;
 
 /// Devices of one user and network namespace at once.
 pub(crate) const SLOTS_MAX: usize = layout::SLOT_COUNT;
+/// How many of the upper bits of a connection's name say which device of the host it is of.
+pub const CONNECTION_PREFIX_BITS: u32 = 10;
+const _: () = assert!(SLOTS_MAX == 1 << CONNECTION_PREFIX_BITS);
 
 /// Queue pair numbers are handed out in blocks of this many bits.
 pub(crate) const BLOCK_BITS: u32 = 8;
@@ -216,6 +220,8 @@ const LOCKS_START: u64 = 1 << 32;
 pub(crate) struct Registry {
     /// Where this process can open the file again.
     path: PathBuf,
+    /// A child of this process does not hold the slot's lock.
+    kept: Kept,
     file: File,
     memory: Mapping,
     slot: SlotId,
@@ -253,6 +259,11 @@ impl Registry {
         self.place
     }
 
+    /// This process is a child, by `fork`, of the one that has the device.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.kept.is_inherited()
+    }
+
     /// Where newcomers ask for the registry.
     pub(crate) fn listener(&self) -> Option<&Listener> {
         self.listener.as_ref()
@@ -270,12 +281,13 @@ impl Registry {
     /// Takes a slot in the registry that is `file`, an open file description of our own.
     fn join_by(file: File, place: Place) -> io::Result<Self> {
         let path = rendezvous::path_of(&file);
+        let kept = Kept::new(&file)?;
         let exclusive = lock_file(&path)?;
         let fresh = !is_ours(&file)?;
         let memory = Mapping::shared(&file, layout::WORDS * WORD_BYTES)?;
         let (slot, processes, listener) = (SlotId::NONE, process::namespace().unwrap_or(0), None);
         let own = Mutex::default();
-        let mut registry = Self { path, file, memory, slot, place, processes, listener, own };
+        let mut registry = Self { path, kept, file, memory, slot, place, processes, listener, own };
         registry.remember_secret(match fresh {
             true => adverb_sys::random::number(),
             false => registry.written_secret(),
@@ -813,8 +825,8 @@ impl Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        if self.slot == SlotId::NONE {
-            return; // Nothing in there is ours, and we hold the lock.
+        if self.slot == SlotId::NONE || self.is_inherited() {
+            return; // Nothing in there is ours; and if there is no slot yet, we hold the lock.
         }
         self.slot_word(self.slot, layout::SLOT_LENDS).store(0, Ordering::Release);
         self.slot_word(self.slot, layout::SLOT_RELAY_PORT).store(0, Ordering::Release);

@@ -7,7 +7,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use super::steering::{ROUTES_MAX, Route, program};
+use super::steering::{Connections, ROUTES_MAX, Route, program};
 use super::*;
 use crate::epoll::{Epoll, Events, Interest};
 
@@ -340,7 +340,9 @@ fn datagrams_reach_the_socket_their_queue_pairs_block_belongs_to() {
     let group = [shared(first.local_addr()), shared(first.local_addr())];
     let group = [&first, &group[0], &group[1]];
     let routes = [Route { block: 0x0abc, index: 1 }, Route { block: 0xfffff, index: 2 }];
-    first.attach_reuseport_filter(&program(4, NO_PROBE, &routes).unwrap()).unwrap();
+    first
+        .attach_reuseport_filter(&program(4, NO_PROBE, &routes, &Connections::NONE).unwrap())
+        .unwrap();
 
     let cases = [(0x00_abc0, 1), (0x00_abcf, 1), (0xff_ffff, 2), (0xff_fff0, 2), (0x00_abd0, 0)];
     let mut buffer = vec![0; BURST_BYTES_MAX];
@@ -363,6 +365,38 @@ fn datagrams_reach_the_socket_their_queue_pairs_block_belongs_to() {
     }
 }
 
+/// Goal: messages of connection management reach the socket that has the connection which they name for the receiver;
+/// requests, which name none, the first. Method: each attribute, with names whose upper bits differ.
+#[test]
+fn management_datagrams_reach_the_socket_their_connection_belongs_to() {
+    let first = shared(v4());
+    let group = [shared(first.local_addr()), shared(first.local_addr())];
+    let group = [&first, &group[0], &group[1]];
+    let routes = [Route { block: 0x1f, index: 1 }, Route { block: 0x3ff, index: 2 }];
+    let connections = Connections { prefix_bits: 10, routes: &routes };
+    let blocks = [Route { block: 7, index: 2 }, Route { block: 0, index: 2 }];
+    first.attach_reuseport_filter(&program(8, NO_PROBE, &blocks, &connections).unwrap()).unwrap();
+
+    const REQUESTS: [u8; 2] = [0x10, 0x17];
+    const SIDR_REP: u8 = 0x18;
+    let sender = bind(v4());
+    let mut buffer = vec![0; BURST_BYTES_MAX];
+    for attribute in 0x10..0x1c_u8 {
+        for (name, index) in [(0x1f << 22, 1), (0x1f << 22 | 77, 1), (u32::MAX, 2), (0x20 << 22, 0)]
+        {
+            let mut datagram = burst(1, 0);
+            datagram.truncate(64);
+            datagram[36..38].copy_from_slice(&[0, attribute]);
+            let at = if attribute == SIDR_REP { 44 } else { 48 };
+            datagram[at..at + 4].copy_from_slice(&name.to_be_bytes());
+            send(&sender, &first, &datagram, None).unwrap();
+            let index = if REQUESTS.contains(&attribute) { 0 } else { index };
+            let received = recv(group[index], &mut buffer);
+            assert_eq!(buffer[..received.len], datagram, "{attribute:#x}, {name:#x}");
+        }
+    }
+}
+
 /// Sixteen datagrams of 64 bytes that begin with a transport header for `qpn`. The byte before the
 /// number is not zero, as when congestion has been noted.
 fn burst(qpn: u32, round: u8) -> Vec<u8> {
@@ -381,7 +415,9 @@ fn a_probe_reaches_the_socket_whose_index_it_names() {
     let first = shared(v4());
     let second = shared(first.local_addr());
     let routes = [Route { block: 7, index: 0 }];
-    first.attach_reuseport_filter(&program(8, 0xfffe, &routes).unwrap()).unwrap();
+    first
+        .attach_reuseport_filter(&program(8, 0xfffe, &routes, &Connections::NONE).unwrap())
+        .unwrap();
     let sender = bind(v4());
     for (socket, index) in [(&first, 0), (&second, 1), (&second, 1)] {
         send(&sender, &first, &[0, 0, 0, 0, 0x61, 0xff, 0xfe, index], None).unwrap();
@@ -394,7 +430,9 @@ fn a_datagram_too_short_to_tell_goes_to_the_first_socket() {
     let first = shared(v4());
     let second = shared(first.local_addr());
     let routes = [Route { block: 0, index: 1 }];
-    first.attach_reuseport_filter(&program(0, NO_PROBE, &routes).unwrap()).unwrap();
+    first
+        .attach_reuseport_filter(&program(0, NO_PROBE, &routes, &Connections::NONE).unwrap())
+        .unwrap();
     let sender = bind(v4());
     send(&sender, &first, &[0; 7], None).unwrap();
     assert_eq!(recv(&first, &mut [0; 16]).len, 7);
@@ -406,15 +444,25 @@ fn a_datagram_too_short_to_tell_goes_to_the_first_socket() {
 fn the_largest_program_is_accepted_by_the_kernel_and_one_route_more_by_nobody() {
     let first = shared(v4());
     let routes = vec![Route { block: 1, index: 0 }; ROUTES_MAX + 1];
-    first.attach_reuseport_filter(&program(4, NO_PROBE, &routes[1..]).unwrap()).unwrap();
-    assert_eq!(program(4, NO_PROBE, &routes).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-    assert_eq!(program(24, NO_PROBE, &[]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    first
+        .attach_reuseport_filter(&program(4, NO_PROBE, &routes[1..], &Connections::NONE).unwrap())
+        .unwrap();
+    assert_eq!(
+        program(4, NO_PROBE, &routes, &Connections::NONE).unwrap_err().kind(),
+        io::ErrorKind::InvalidInput
+    );
+    assert_eq!(
+        program(24, NO_PROBE, &[], &Connections::NONE).unwrap_err().kind(),
+        io::ErrorKind::InvalidInput
+    );
 }
 
 #[test]
 fn an_empty_program_or_a_port_not_shared_is_refused() {
     let alone = bind(v4());
-    let error = alone.attach_reuseport_filter(&program(4, NO_PROBE, &[]).unwrap()).unwrap_err();
+    let error = alone
+        .attach_reuseport_filter(&program(4, NO_PROBE, &[], &Connections::NONE).unwrap())
+        .unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
     let error = shared(v4()).attach_reuseport_filter(&[]).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EINVAL));

@@ -134,7 +134,8 @@ fn packets_that_are_given_to_the_wrong_process_arrive() {
             let mut options = BindOptions::new("127.0.0.1:4791".parse().expect("an address"));
             options.reuse_port = true;
             let socket = Socket::bind(&options).expect("the same user may share the port");
-            let to_the_first = steering::program(8, 0, &[]).expect("it is short");
+            let to_the_first =
+                steering::program(8, 0, &[], &steering::Connections::NONE).expect("it is short");
             socket.attach_reuseport_filter(&to_the_first).expect("a sound program");
         };
         // On a busy machine somebody may put it right before the first packet comes.

@@ -1,21 +1,30 @@
 //! Which process gets a packet: the kernel is told the numbers that each has.
 
 use crate::link::udp::endpoint::Endpoint;
-use crate::registry::{BLOCK_BITS, Block};
+use crate::registry::{BLOCK_BITS, Block, CONNECTION_PREFIX_BITS, Registry, SlotId};
 use adverb_sys::udp::steering;
 use std::io;
 use std::net::SocketAddr;
 
-/// From now on packets to the address of this socket go to the socket of the process that has their queue pair.
+/// From now on packets to the address of this socket go to the socket of the process that has their queue pair, or
+/// their connection: `members` are the devices whose sockets receive for the address, by their place in the group.
 pub(crate) fn steer(
     endpoint: &Endpoint,
-    routes: impl Iterator<Item = (Block, u32)>,
+    registry: &Registry,
+    members: &[SlotId],
 ) -> io::Result<()> {
-    let routes: Vec<_> = routes
-        .map(|(block, index)| steering::Route { block: block.index(), index })
-        .take(steering::ROUTES_MAX)
+    let connections: Vec<_> = (0..)
+        .zip(members)
+        .map(|(index, slot)| steering::Route { block: slot.number(), index })
         .collect();
-    let program = steering::program(BLOCK_BITS, Block::PROBE.index(), &routes)?;
+    let routes: Vec<_> = registry
+        .routes(members)
+        .map(|(block, index)| steering::Route { block: block.index(), index })
+        .take(steering::ROUTES_MAX.saturating_sub(connections.len()))
+        .collect();
+    let connections =
+        steering::Connections { prefix_bits: CONNECTION_PREFIX_BITS, routes: &connections };
+    let program = steering::program(BLOCK_BITS, Block::PROBE.index(), &routes, &connections)?;
     endpoint.socket.attach_reuseport_filter(&program)
 }
 
