@@ -15,8 +15,8 @@ use self::path::PathChoice;
 use self::shm::lane::{Lane, PeerId};
 use self::vicinity::{Addresses, Near};
 use crate::memory::commons::Commons;
+use crate::memory::peer_page;
 use crate::memory::region::Regions;
-use crate::memory::shelf;
 use crate::registry::counters::Counters;
 use crate::registry::letter::Letter;
 use crate::registry::relay::{Passed, Relay};
@@ -88,7 +88,7 @@ impl Links {
         let name = DomainName::of_group(self.device.index, group.0);
         let mut members = Vec::new();
         for slot in self.registry.holders(name) {
-            let nonce = self.registry.lends(slot, shelf::VERSION);
+            let nonce = self.registry.lends(slot, peer_page::VERSION);
             let known = members.iter().any(|member: &PeerId| member.slot == slot);
             members.extend(nonce.filter(|_| !known).map(|nonce| PeerId { slot, nonce }));
         }
@@ -118,7 +118,7 @@ impl Links {
         if self.registry.interface(slot) != interface {
             return None;
         }
-        let nonce = self.registry.lent(slot, shelf::VERSION)?;
+        let nonce = self.registry.lent(slot, peer_page::VERSION)?;
         Some(PeerId { slot, nonce })
     }
 

@@ -17,7 +17,7 @@
 use crate::link::shm::lane::{Lane, PeerId};
 use crate::link::udp::endpoint::ip_of;
 use crate::link::way::Way;
-use crate::memory::shelf::Shelf;
+use crate::memory::peer_page::PeerPage;
 use crate::registry::SLOTS_MAX;
 use adverb_engine::Gid;
 use adverb_wire::{Flow, Marks, Qpn, ROCE_PORT};
@@ -179,7 +179,7 @@ pub(crate) struct Near {
 #[derive(Debug)]
 pub(crate) struct Departed {
     pub(crate) peer: PeerId,
-    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) page: Arc<PeerPage>,
 }
 
 impl Departed {
@@ -188,7 +188,7 @@ impl Departed {
 
     /// It had this queue pair.
     pub(crate) fn had(&self, qp: Qpn) -> bool {
-        self.shelf.qp(qp).is_some()
+        self.page.qp(qp).is_some()
     }
 }
 

@@ -12,7 +12,7 @@
 use crate::memory::access::Access;
 use crate::memory::arena::{Arena, Run};
 use crate::memory::copying::copy_long;
-use crate::memory::shelf::Shelf;
+use crate::memory::peer_page::PeerPage;
 use crate::sync::Mutex;
 use adverb_sys::memory::Mapping;
 use adverb_sys::process::descriptors_max;
@@ -202,7 +202,7 @@ pub(crate) trait Neighbour: fmt::Debug + Send + Sync {
 /// What this device has in common with others.
 #[derive(Debug)]
 pub(crate) struct Commons {
-    shelf: Arc<Shelf>,
+    page: Arc<PeerPage>,
     /// Memory is shown to neighbours, and theirs is looked at.
     shares: bool,
     files: Mutex<BTreeMap<usize, Shared>>,
@@ -226,9 +226,9 @@ const FILES_SHARE: usize = 4;
 const EMPTY_MAX: usize = 4;
 
 impl Commons {
-    pub(crate) fn new(shelf: Arc<Shelf>, shares: bool) -> Self {
+    pub(crate) fn new(page: Arc<PeerPage>, shares: bool) -> Self {
         Self {
-            shelf,
+            page,
             shares,
             files: Mutex::default(),
             files_max: FILES_MAX.min(descriptors_max() / FILES_SHARE),
@@ -240,8 +240,8 @@ impl Commons {
         }
     }
 
-    pub(crate) fn shelf(&self) -> &Shelf {
-        &self.shelf
+    pub(crate) fn page(&self) -> &PeerPage {
+        &self.page
     }
 
     /// Memory is shown to neighbours, and theirs is looked at; otherwise everything goes through rings.
@@ -369,7 +369,7 @@ impl Commons {
         let (file, offset) = self.find(base, len, home).unwrap_or((0, 0));
         let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
-        let Some(record) = self.shelf.region(index) else {
+        let Some(record) = self.page.region(index) else {
             return;
         };
         for (word, value) in [
@@ -391,7 +391,7 @@ impl Commons {
     /// for as long as `patience` says.
     #[must_use]
     pub(crate) fn withdraw(&self, index: u32, patience: Duration) -> bool {
-        let Some(record) = self.shelf.region(index) else {
+        let Some(record) = self.page.region(index) else {
             return true;
         };
         let patience = if record.file.load(Ordering::Relaxed) == 0 { patience } else { VISIT_MAX };
@@ -404,7 +404,7 @@ impl Commons {
 
     /// Takes back all regions up to this index, before the device loses sight of its neighbours.
     pub(crate) fn withdraw_all(&self, end: u32) {
-        let records = (0..end).map_while(|index| self.shelf.region(index));
+        let records = (0..end).map_while(|index| self.page.region(index));
         let shown = records.filter(|record| record.key.swap(0, Ordering::SeqCst) != 0);
         let in_files = shown.map(|record| record.file.load(Ordering::Relaxed) != 0);
         let patience =
@@ -462,7 +462,7 @@ mod tests {
     use super::*;
 
     fn commons() -> Arc<Commons> {
-        Arc::new(Commons::new(Arc::new(Shelf::new().unwrap()), true))
+        Arc::new(Commons::new(Arc::new(PeerPage::new().unwrap()), true))
     }
 
     const HOME: Home = Home { domain: 1, class: Class::Open };

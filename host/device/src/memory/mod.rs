@@ -6,6 +6,6 @@ pub(crate) mod commons;
 pub(crate) mod copying;
 pub(crate) mod local;
 pub(crate) mod maps;
+pub(crate) mod peer_page;
 pub(crate) mod region;
-pub(crate) mod shelf;
 pub(crate) mod window;

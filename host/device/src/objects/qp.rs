@@ -17,8 +17,8 @@ use crate::link::shm::direct::Views;
 use crate::link::shm::lane::{Grant, Lane, Lent, PeerId, Takes};
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS, Fan, Vicinity};
 use crate::memory::local::total_len;
+use crate::memory::peer_page::QpWord;
 use crate::memory::region::Serial;
-use crate::memory::shelf::QpWord;
 use crate::objects::ah::SendTo;
 use crate::objects::cq::CompletionQueue;
 use crate::objects::events::{Affiliation, Element, EventQueue};
@@ -187,7 +187,7 @@ impl QpInner {
             let access = self.engine.settings().access;
             self.grant = Some(lane.grant(self.own.number, self.own.domain, access));
         }
-        if let Some(place) = links.commons().and_then(|commons| commons.shelf().qp(self.own.number))
+        if let Some(place) = links.commons().and_then(|commons| commons.page().qp(self.own.number))
         {
             place.store(word.bits(), Ordering::SeqCst);
         }

@@ -18,8 +18,8 @@ use crate::link::way::Way;
 use crate::memory::access::Access;
 use crate::memory::commons::Pages;
 use crate::memory::local::Sge;
+use crate::memory::peer_page::QpWord;
 use crate::memory::region::{Region, RegionError, Registration};
-use crate::memory::shelf::QpWord;
 use crate::memory::window::{Window, WindowKind};
 use crate::objects::ah::{Ah, AhAttr};
 use crate::objects::channel::CompChannel;
@@ -281,7 +281,7 @@ impl Port {
         inner.engine.set_early_budget(&self.links.early);
         // Before anybody can learn of it, and connect.
         if inner.takes_packets_alone()
-            && let Some(word) = self.links.commons.shelf().qp(number)
+            && let Some(word) = self.links.commons.page().qp(number)
         {
             word.store(QpWord::ONLY_PACKETS.bits(), Ordering::SeqCst);
         }

@@ -1,7 +1,7 @@
 //! The part of a port that talks to other devices of the host: which way a queue pair's packets go,
 //! and records, which are to lanes what packets are to sockets.
 //!
-//! Records are taken under the receive lock, as packets are. What lanes, shelves and visits are is said
+//! Records are taken under the receive lock, as packets are. What lanes, peer pages and visits are is said
 //! in their own files.
 
 use super::driving::LANE_CLOCK_STEPS;
@@ -17,8 +17,8 @@ use crate::link::shm::usher::{Meeting, Usher};
 use crate::link::vicinity::{Addresses, Departed, datagram_len};
 use crate::link::way::Way;
 use crate::memory::commons::{Commons, VISIT_MAX};
+use crate::memory::peer_page;
 use crate::memory::region::Grip;
-use crate::memory::shelf;
 use crate::objects::completion::Tray;
 use crate::objects::notice::Hush;
 use crate::objects::qp::{Caller, Change, QpInner, Took};
@@ -69,7 +69,8 @@ impl Port {
     ) -> Result<Option<Arc<Lane>>, ConnectError> {
         let near = self.links.near(local, remote, Marks::USUAL);
         let peer = near.and_then(|near| self.links.neighbour(qp, near.interface));
-        let lives = |peer: &PeerId| self.links.registry.lends(peer.slot, shelf::VERSION).is_some();
+        let lives =
+            |peer: &PeerId| self.links.registry.lends(peer.slot, peer_page::VERSION).is_some();
         let peer = peer.filter(lives);
         match peer {
             Some(peer) => self.lane_to(peer).map(Some).map_err(ConnectError::System),
@@ -91,7 +92,7 @@ impl Port {
         if group.claim.is_none() || !self.links.is_at(from) {
             return false;
         }
-        inlets.iter().any(|inlet| inlet.lane.peer_shelf().qp(sender).is_some())
+        inlets.iter().any(|inlet| inlet.lane.peer_page().qp(sender).is_some())
             || departed.iter().filter(|gone| gone.had(sender)).any(|gone| {
                 // Its numbers may be somebody else's now.
                 self.links.registry.owner(sender).is_none_or(|slot| slot == gone.peer.slot)
@@ -102,7 +103,7 @@ impl Port {
     pub(crate) fn meet(&self, peer: PeerId) -> Option<Arc<Lane>> {
         self.links
             .registry
-            .lends(peer.slot, shelf::VERSION)
+            .lends(peer.slot, peer_page::VERSION)
             .filter(|nonce| *nonce == peer.nonce)?;
         let stopped = || self.links.registry.is_stopped(peer.slot);
         self.lane_unless(peer, stopped).ok().filter(|lane| !lane.is_cut())
@@ -143,7 +144,7 @@ impl Port {
     fn own_lane(&self, peer: PeerId) -> io::Result<Lane> {
         let bell = self.standby.bell();
         let fd = bell.fd().as_fd().try_clone_to_owned()?;
-        let rope = Rope::new(fd.into(), Arc::clone(bell.shelf()));
+        let rope = Rope::new(fd.into(), Arc::clone(bell.page()));
         Ok(Lane::new(peer, Rails::own()?, rope, &self.links.commons))
     }
 
@@ -338,8 +339,8 @@ impl Port {
                 self.links.counters.broken_lanes.add(u64::from(inlet.broken));
                 if inlet.fans {
                     departed.truncate(Departed::MAX - 1);
-                    let shelf = inlet.lane.keep_peer_shelf();
-                    departed.push_front(Departed { peer: inlet.lane.peer(), shelf });
+                    let page = inlet.lane.keep_peer_page();
+                    departed.push_front(Departed { peer: inlet.lane.peer(), page });
                 }
             } else {
                 at += 1;
@@ -679,7 +680,7 @@ pub(super) fn open_usher(
     let me = PeerId { slot: registry.slot(), nonce };
     let usher = Usher::new(me, registry, standby.bell(), commons, lends)?;
     if lends {
-        registry.set_lends(shelf::VERSION, nonce, device.index);
+        registry.set_lends(peer_page::VERSION, nonce, device.index);
     }
     Ok(usher)
 }
@@ -729,7 +730,7 @@ mod tests {
 
     fn id(port: &Port) -> PeerId {
         let slot = port.links.registry.slot();
-        PeerId { slot, nonce: port.links.registry.lends(slot, shelf::VERSION).unwrap() }
+        PeerId { slot, nonce: port.links.registry.lends(slot, peer_page::VERSION).unwrap() }
     }
 
     fn eventually(what: &str, holds: impl Fn() -> bool) {
@@ -781,15 +782,17 @@ mod tests {
         let qp = there.take_number().unwrap();
         let me = there.links.device.index;
         let nonce =
-            there.links.registry.lends(there.links.registry.slot(), shelf::VERSION).unwrap();
+            there.links.registry.lends(there.links.registry.slot(), peer_page::VERSION).unwrap();
         assert!(here.lane(local, local, qp).unwrap().is_some());
-        for (version, interface) in [(shelf::VERSION + 1, me), (shelf::VERSION, me + 1), (0, me)] {
+        for (version, interface) in
+            [(peer_page::VERSION + 1, me), (peer_page::VERSION, me + 1), (0, me)]
+        {
             there.links.registry.set_lends(version, nonce, interface);
             assert!(here.lane(local, local, qp).unwrap().is_none());
             let refused = strict.lane(local, local, qp).unwrap_err().to_string();
             assert!(refused.contains("asks for shared memory"), "{refused}");
         }
-        there.links.registry.set_lends(shelf::VERSION, nonce, me);
+        there.links.registry.set_lends(peer_page::VERSION, nonce, me);
         assert!(strict.lane(local, local, qp).unwrap().is_some());
     }
 }

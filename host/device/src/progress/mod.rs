@@ -252,7 +252,7 @@ impl Port {
             Helper::new(Arc::clone(&standby)).map_err(failed("prepare the helper thread"))?;
         helper.watch(relay.socket()).map_err(failed("prepare the helper thread"))?;
         helper.watch(standby.bell().fd()).map_err(failed("prepare the helper thread"))?;
-        let commons = Arc::new(Commons::new(Arc::clone(standby.bell().shelf()), memory.shares()));
+        let commons = Arc::new(Commons::new(Arc::clone(standby.bell().page()), memory.shares()));
         let usher =
             lanes::open_usher(device, &registry, &standby, &commons, memory.allows_memory())
                 .map_err(failed("listen for neighbours"))?;
@@ -333,7 +333,7 @@ impl Port {
         }
         let block = self.links.registry.claim_block()?;
         self.table.add_block(block);
-        self.links.commons.shelf().add_block(block, numbers.blocks);
+        self.links.commons.page().add_block(block, numbers.blocks);
         numbers.blocks += 1;
         numbers.free.extend(block.numbers());
         let number = numbers.free.pop_front();
@@ -356,7 +356,7 @@ impl Port {
             *counted += inner.counters();
         }
         let gone = guard.take();
-        if let Some(word) = self.links.commons.shelf().qp(number) {
+        if let Some(word) = self.links.commons.page().qp(number) {
             word.store(0, Ordering::SeqCst);
         }
         self.schedule.with(|schedule| schedule.forget(number));

@@ -34,7 +34,7 @@ const GROWTH_MAX_KIB: u64 = 32 << 10;
 /// Connections, and what belongs to them, that may be left between the first rounds and the last.
 const DESCRIPTORS_MAX: usize = 100;
 
-/// Scribbles over every mapping that the lanes, shelves or statistics pages of this process lie in.
+/// Scribbles over every mapping that the lanes, peer pages or statistics pages of this process lie in.
 fn scribbled(kind: &'static str) {
     let name = format!("scribbler::{kind}_scribbled_over_hold_up_nobody");
     alone(&name, || {
@@ -48,8 +48,8 @@ fn lanes_scribbled_over_hold_up_nobody() {
 }
 
 #[test]
-fn shelves_scribbled_over_hold_up_nobody() {
-    scribbled("shelves");
+fn peer_pages_scribbled_over_hold_up_nobody() {
+    scribbled("peer-pages");
 }
 
 #[test]
@@ -403,7 +403,7 @@ impl Random {
 pub(crate) fn scribble(kind: &str, seed: u64) -> ! {
     let file = match kind {
         "lanes" => "adverb-lane ",
-        "shelves" => "adverb-shelf ",
+        "peer-pages" => "adverb-peer-page ",
         "counters" => "adverb-counters ",
         "registry" => "adverb-registry-",
         _ => panic!("no such memory: {kind}"),

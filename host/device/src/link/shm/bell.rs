@@ -1,11 +1,11 @@
 //! How other processes wake this one: only while somebody sleeps, and once for each sleep.
 //!
-//! Whoever goes to sleep says so on the shelf ([`Bell::announce`]) and only then looks whether there
+//! Whoever goes to sleep says so on the peer page ([`Bell::announce`]) and only then looks whether there
 //! is something to do; whoever has written something looks for sleepers afterwards. Both use
 //! sequentially consistent operations, so that one of the two sees the other. That a bell has been
 //! rung is kept for each lane by itself: one that died in the act silences nobody else.
 
-use crate::memory::shelf::Shelf;
+use crate::memory::peer_page::PeerPage;
 use adverb_sys::eventfd::EventFd;
 use std::io;
 use std::sync::Arc;
@@ -15,35 +15,35 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 #[derive(Debug)]
 pub(crate) struct Bell {
     fd: EventFd,
-    shelf: Arc<Shelf>,
+    page: Arc<PeerPage>,
     /// It may have been rung since it was last silenced.
     suspect: AtomicBool,
 }
 
 impl Bell {
     pub(crate) fn new() -> io::Result<Self> {
-        let (fd, shelf) = (EventFd::new()?, Arc::new(Shelf::new()?));
-        Ok(Self { fd, shelf, suspect: AtomicBool::new(false) })
+        let (fd, page) = (EventFd::new()?, Arc::new(PeerPage::new()?));
+        Ok(Self { fd, page, suspect: AtomicBool::new(false) })
     }
 
     pub(crate) fn fd(&self) -> &EventFd {
         &self.fd
     }
 
-    pub(crate) fn shelf(&self) -> &Arc<Shelf> {
-        &self.shelf
+    pub(crate) fn page(&self) -> &Arc<PeerPage> {
+        &self.page
     }
 
     /// Somebody is about to sleep, and wakes when the bell rings. What has come before is to be
     /// looked for now.
     pub(crate) fn announce(&self) {
-        self.shelf.sleepers().fetch_add(1, Ordering::SeqCst);
+        self.page.sleepers().fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
     /// He sleeps no more, and may have been woken by the bell.
     pub(crate) fn retire(&self) {
-        self.shelf.sleepers().fetch_sub(1, Ordering::SeqCst);
+        self.page.sleepers().fetch_sub(1, Ordering::SeqCst);
         self.suspect.store(true, Ordering::SeqCst);
     }
 
@@ -75,16 +75,16 @@ impl Bell {
 #[derive(Debug)]
 pub(crate) struct Rope {
     fd: EventFd,
-    shelf: Arc<Shelf>,
+    page: Arc<PeerPage>,
 }
 
 impl Rope {
-    pub(crate) fn new(fd: EventFd, shelf: Arc<Shelf>) -> Self {
-        Self { fd, shelf }
+    pub(crate) fn new(fd: EventFd, page: Arc<PeerPage>) -> Self {
+        Self { fd, page }
     }
 
-    pub(crate) fn shelf(&self) -> &Arc<Shelf> {
-        &self.shelf
+    pub(crate) fn page(&self) -> &Arc<PeerPage> {
+        &self.page
     }
 
     /// Something was written: wakes the device if it sleeps and `rung`, the lane's memory of having
@@ -92,8 +92,7 @@ impl Rope {
     #[inline]
     pub(crate) fn pull(&self, rung: &AtomicU32) {
         fence(Ordering::SeqCst);
-        if self.shelf.sleepers().load(Ordering::Relaxed) > 0 && rung.swap(1, Ordering::AcqRel) == 0
-        {
+        if self.page.sleepers().load(Ordering::Relaxed) > 0 && rung.swap(1, Ordering::AcqRel) == 0 {
             let _ = self.fd.signal();
         }
     }

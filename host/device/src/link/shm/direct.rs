@@ -2,7 +2,7 @@
 //!
 //! A WRITE, a READ or an atomic acts on the other process's registered memory directly: through
 //! pages that both have mapped, or by one system call that copies between processes. The checks are
-//! those that the peer's own device would make, on what it publishes (`shelf.rs`): the queue pair's
+//! those that the peer's own device would make, on what it publishes (`peer_page.rs`): the queue pair's
 //! state and rights, then the region's key, domain, rights and bounds. Whatever does not pass is not
 //! refused here but sent, so that the peer refuses it, and everything is as it is over a network.
 //!
@@ -23,8 +23,8 @@ use crate::link::shm::visits::Visit;
 use crate::memory::copying::{copy_short, copy_word, move_long};
 use crate::memory::local::{Local, Sge, Source, parts};
 use crate::memory::maps::Theirs;
+use crate::memory::peer_page::QpWord;
 use crate::memory::region::{Grip, Pin, Regions, Serial};
-use crate::memory::shelf::QpWord;
 use adverb_engine::{Access, AccessError, AtomicOp, FetchError, LocalError, Request, RequestKind};
 use adverb_sys::vm::{self, Piece, Way};
 use adverb_wire::Qpn;
@@ -256,7 +256,7 @@ impl<'a> Direct<'a> {
     /// What a request wants of the peer, if its queue pair allows that.
     #[inline(always)]
     fn claim(&self, request: &Request) -> Option<Claim> {
-        let word = self.lane.peer_shelf().qp(self.peer?)?.load(Ordering::SeqCst);
+        let word = self.lane.peer_page().qp(self.peer?)?.load(Ordering::SeqCst);
         let peer = QpWord::from_bits(word);
         let (va, key, rights, brings_back) = match request.kind {
             RequestKind::Write { va, rkey, .. } | RequestKind::AtomicWrite { va, rkey } => {
@@ -337,7 +337,7 @@ impl<'a> Direct<'a> {
         sink: Sink<'_>,
     ) -> Result<(), FetchError> {
         let lane = self.lane;
-        let word = self.peer.and_then(|remote| lane.peer_shelf().qp(remote));
+        let word = self.peer.and_then(|remote| lane.peer_page().qp(remote));
         let word = QpWord::from_bits(word.ok_or(FetchError::Lost)?.load(Ordering::SeqCst));
         let mut visit = lane.begin();
         let (mut at, mut visited) = (0_u32, 0_u32);
@@ -504,7 +504,7 @@ const VISIT_BYTES_MAX: u32 = 4 << 20;
 #[inline]
 fn file_of(lane: &Lane, sge: &Sge) -> u64 {
     let index = sge.lkey >> Regions::TAG_BITS;
-    lane.own_shelf().region(index).map_or(0, |record| record.file.load(Ordering::Relaxed))
+    lane.own_page().region(index).map_or(0, |record| record.file.load(Ordering::Relaxed))
 }
 
 /// Where a neighbour's bytes are, if the claim is right and they can be reached.
@@ -516,7 +516,7 @@ fn neighbours_place<'v>(
     claim: Claim,
 ) -> Option<Place<'v>> {
     let Claim { key, va, len, rights, domain } = claim;
-    let record = lane.peer_shelf().region(key >> Regions::TAG_BITS)?;
+    let record = lane.peer_page().region(key >> Regions::TAG_BITS)?;
     if record.key.load(Ordering::SeqCst) != u64::from(domain) << 32 | u64::from(key) {
         return None;
     }

@@ -27,8 +27,8 @@ use crate::memory::commons::{Commons, Neighbour};
 use crate::memory::copying::{copy_short, read_word};
 use crate::memory::local::{Sge, Source};
 use crate::memory::maps::Maps;
+use crate::memory::peer_page::{PeerPage, QpWord};
 use crate::memory::region::{Grip, Regions};
-use crate::memory::shelf::{QpWord, Shelf};
 use crate::registry::SlotId;
 use adverb_engine::{Access, AccessError, Brief};
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
@@ -297,24 +297,24 @@ impl Lane {
 
     /// What the other end publishes.
     #[inline]
-    pub(crate) fn peer_shelf(&self) -> &Shelf {
-        self.rope.shelf()
+    pub(crate) fn peer_page(&self) -> &PeerPage {
+        self.rope.page()
     }
 
     /// What the other end says of one of its queue pairs.
     pub(crate) fn peer_word(&self, qp: Qpn) -> QpWord {
-        let word = self.peer_shelf().qp(qp).map(|word| word.load(Ordering::SeqCst));
+        let word = self.peer_page().qp(qp).map(|word| word.load(Ordering::SeqCst));
         word.map_or(QpWord::CLOSED, QpWord::from_bits)
     }
 
-    /// The other end's shelf, to be kept.
-    pub(crate) fn keep_peer_shelf(&self) -> Arc<Shelf> {
-        Arc::clone(self.rope.shelf())
+    /// The other end's page, to be kept.
+    pub(crate) fn keep_peer_page(&self) -> Arc<PeerPage> {
+        Arc::clone(self.rope.page())
     }
 
     /// What this end publishes.
-    pub(crate) fn own_shelf(&self) -> &Shelf {
-        self.commons.shelf()
+    pub(crate) fn own_page(&self) -> &PeerPage {
+        self.commons.page()
     }
 
     /// Memory is used besides the ring, as far as this end is asked.
@@ -339,7 +339,7 @@ impl Lane {
         if !self.shares() {
             return;
         }
-        let (address, expected) = self.peer_shelf().probe();
+        let (address, expected) = self.peer_page().probe();
         let mut found = [0; 8];
         let here = [Piece { start: found.as_mut_ptr(), len: found.len() }];
         // SAFETY: the piece is an array of our own that nobody looks at meanwhile.

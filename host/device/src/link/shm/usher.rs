@@ -1,7 +1,7 @@
 //! The usher: a thread that introduces devices of one host to one another, and notices their deaths.
 //!
 //! Each device listens by a name that the registry lets others find. Whoever needs a lane to another
-//! device connects and says hello, with the descriptors of the lane, of its own shelf and bell; the
+//! device connects and says hello, with the descriptors of the lane, of its own peer page and bell; the
 //! other answers with its own. The connection stays: that it hangs up is how either learns of the
 //! other's end, however that came. Only processes of the same user are let in, and each only as the device that
 //! it is: the kernel says which process has connected, and which one listens by the name of the device that the
@@ -13,7 +13,7 @@ use crate::link::shm::bell::{Bell, Rope};
 use crate::link::shm::lane::{Lane, PeerId, Rails};
 use crate::memory::commons::Commons;
 use crate::memory::maps::Message;
-use crate::memory::shelf::{Shelf, VERSION};
+use crate::memory::peer_page::{PeerPage, VERSION};
 use crate::registry::rendezvous::Place;
 use crate::registry::{Registry, SlotId};
 use crate::sync::Mutex;
@@ -233,7 +233,7 @@ impl Usher {
         }
         let (rails, file) = Rails::lay()?;
         let bell = &shared.bell;
-        let fds = [file.as_fd(), bell.shelf().as_fd(), bell.fd().as_fd()];
+        let fds = [file.as_fd(), bell.page().as_fd(), bell.fd().as_fd()];
         stream.send(&Hello { peer: shared.me }.emit(), &fds)?;
         while !poll::readable(&stream, std::iter::empty(), Some(GLANCE))? {
             if over() {
@@ -277,11 +277,11 @@ fn receive(stream: &Stream) -> io::Result<(Option<Hello>, Vec<OwnedFd>)> {
     Ok((Hello::parse(bytes), fds))
 }
 
-/// The last two descriptors: shelf and bell.
+/// The last two descriptors: peer page and bell.
 fn rope(fds: &mut Vec<OwnedFd>) -> io::Result<Rope> {
     let bell = fds.pop().ok_or_else(invalid)?;
-    let shelf = Shelf::open(fds.pop().ok_or_else(invalid)?)?;
-    Ok(Rope::new(EventFd::from(bell), Arc::new(shelf)))
+    let page = PeerPage::open(fds.pop().ok_or_else(invalid)?)?;
+    Ok(Rope::new(EventFd::from(bell), Arc::new(page)))
 }
 
 fn invalid() -> io::Error {
@@ -467,7 +467,7 @@ impl Shared {
         let lane = Arc::new(Lane::new(hello.peer, rails, rope, &self.commons));
         lane.maps().attach(stream);
         port.add_inlet(&lane);
-        let fds = [self.bell.shelf().as_fd(), self.bell.fd().as_fd()];
+        let fds = [self.bell.page().as_fd(), self.bell.fd().as_fd()];
         if let Err(error) = stream.send(&Hello { peer: self.me }.emit(), &fds) {
             lane.cut(); // Who has waited too long has gone, and nothing will tell of it again.
             return Err(error);

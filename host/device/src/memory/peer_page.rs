@@ -112,43 +112,43 @@ impl QpWord {
     }
 }
 
-/// A device's shelf, its own or a peer's.
+/// A device's peer page, its own or a peer's.
 #[derive(Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct PeerPage {
     memory: Mapping,
     file: OwnedFd,
     probe: Box<AtomicU64>,
 }
 
-impl Shelf {
+impl PeerPage {
     /// An empty one.
     pub(crate) fn new() -> io::Result<Self> {
         // Kernels before 5.1 cannot keep others from writing.
-        let name = "adverb-shelf";
+        let name = "adverb-peer-page";
         let (memory, file) = Mapping::memfd_for_readers(name, layout::BYTES)
             .or_else(|_| Mapping::memfd(name, layout::BYTES))?;
         let probe = Box::new(AtomicU64::new(random::number()));
-        let shelf = Self { memory, file, probe };
-        let address = std::ptr::from_ref(&*shelf.probe).addr();
-        let value = shelf.probe.load(Ordering::Relaxed);
-        shelf.memory.word(layout::PROBE).store(value, Ordering::Relaxed);
+        let page = Self { memory, file, probe };
+        let address = std::ptr::from_ref(&*page.probe).addr();
+        let value = page.probe.load(Ordering::Relaxed);
+        page.memory.word(layout::PROBE).store(value, Ordering::Relaxed);
         let address = u64::try_from(address).unwrap_or(0);
-        shelf.memory.word(layout::PROBE_ADDRESS).store(address, Ordering::Relaxed);
-        shelf.memory.word(layout::MAGIC).store(MAGIC, Ordering::Release);
-        Ok(shelf)
+        page.memory.word(layout::PROBE_ADDRESS).store(address, Ordering::Relaxed);
+        page.memory.word(layout::MAGIC).store(MAGIC, Ordering::Release);
+        Ok(page)
     }
 
     /// A peer's, from the descriptor that it sent.
     pub(crate) fn open(file: OwnedFd) -> io::Result<Self> {
         if !is_sealed(&file) || file_len(&file)? < layout::BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a device's shelf"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a device's peer page"));
         }
         let memory = Mapping::shared_for_reading(&file, layout::BYTES)?;
-        let shelf = Self { memory, file, probe: Box::default() };
-        if shelf.memory.word(layout::MAGIC).load(Ordering::Acquire) != MAGIC {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a device's shelf"));
+        let page = Self { memory, file, probe: Box::default() };
+        if page.memory.word(layout::MAGIC).load(Ordering::Acquire) != MAGIC {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a device's peer page"));
         }
-        Ok(shelf)
+        Ok(page)
     }
 
     /// Those of the device who sleep and want to be woken.
@@ -195,7 +195,7 @@ impl Shelf {
     }
 }
 
-impl AsFd for Shelf {
+impl AsFd for PeerPage {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -207,8 +207,8 @@ mod tests {
 
     #[test]
     fn a_peer_sees_what_the_owner_lays_out() {
-        let mine = Shelf::new().unwrap();
-        let theirs = Shelf::open(mine.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let mine = PeerPage::new().unwrap();
+        let theirs = PeerPage::open(mine.as_fd().try_clone_to_owned().unwrap()).unwrap();
         let qp = Qpn::new(0x0012_3456);
         assert!(theirs.qp(qp).is_none());
         mine.add_block(Block::of(qp), 3);
@@ -222,12 +222,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_shelf_is_refused() {
+    fn a_file_that_is_no_peer_page_is_refused() {
         let (_, short) = Mapping::memfd("x", 4096).unwrap();
-        assert!(Shelf::open(short).is_err());
+        assert!(PeerPage::open(short).is_err());
         let (_, empty) = Mapping::memfd("x", layout::BYTES).unwrap();
-        assert!(Shelf::open(empty).is_err());
+        assert!(PeerPage::open(empty).is_err());
         let open = adverb_sys::memory::memfd("x", layout::BYTES).unwrap();
-        assert!(Shelf::open(open).is_err(), "it could be cut short later");
+        assert!(PeerPage::open(open).is_err(), "it could be cut short later");
     }
 }
