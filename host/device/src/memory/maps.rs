@@ -1,7 +1,7 @@
 //! What two neighbours know of one another's memory: files of the other's that are mapped here, and
 //! our own that the other has mapped.
 //!
-//! Nothing is waited for: who needs a file asks for it, by way of the usher, and sends what it has to
+//! Nothing is waited for: who needs a file asks for it, by way of the handshake thread, and sends what it has to
 //! do through the lane until the file is there. Who wants to lend a message offers the file first, and
 //! lends once the other has it.
 //!
@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
-/// What ushers say to one another about files, each by its owner's number.
+/// What handshake threads tell one another about files, each by its owner's number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Message {
     /// Please let me have this file of yours.
@@ -145,7 +145,7 @@ fn new_version() -> u64 {
 }
 
 impl Maps {
-    /// Where the other side's usher listens.
+    /// Where the other side's handshake thread listens.
     pub(crate) fn attach(&self, stream: &Arc<Stream>) {
         let _ = self.stream.set(Arc::clone(stream));
     }

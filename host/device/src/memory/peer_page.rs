@@ -31,7 +31,7 @@ mod layout {
     pub(super) const BYTES: usize = REGIONS + REGION * REGIONS_MAX;
 }
 
-/// Version of this layout, of the lanes' and of what ushers say: devices of different versions use
+/// Version of this layout, of the lanes' and of what handshakes say: devices of different versions use
 /// the network.
 pub(crate) const VERSION: u32 = 3;
 const MAGIC: u64 = 0x4164_7673_6865_6c00 | 1;

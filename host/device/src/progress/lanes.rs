@@ -12,8 +12,8 @@ use crate::link::gid::Device;
 use crate::link::kind::Link;
 use crate::link::path::PathChoice;
 use crate::link::shm::bell::Rope;
+use crate::link::shm::handshake::{Handshake, Meeting};
 use crate::link::shm::lane::{BriefRecord, Copied, Lane, Lent, PeerId, Rails, Seen, Taken};
-use crate::link::shm::usher::{Meeting, Usher};
 use crate::link::vicinity::{Addresses, Departed, datagram_len};
 use crate::link::way::Way;
 use crate::memory::commons::{Commons, VISIT_MAX};
@@ -34,8 +34,8 @@ use std::time::Duration;
 
 impl Port {
     /// Who makes lanes to other devices of this host; `None` if this device does not.
-    fn neighbours(&self) -> Option<&Usher> {
-        Some(&self.usher).filter(|usher| usher.lends())
+    fn neighbours(&self) -> Option<&Handshake> {
+        Some(&self.handshake).filter(|handshake| handshake.lends())
     }
 
     /// The way to the peer that a queue pair is to be connected with; that of one that is not
@@ -129,7 +129,7 @@ impl Port {
             return Ok(lane);
         }
         self.mend_registry(); // By which the other sees that this device is who it says it is.
-        let met = self.neighbours().map(|usher| usher.meet(peer, in_vain));
+        let met = self.neighbours().map(|handshake| handshake.meet(peer, in_vain));
         let Some(Ok(lane)) = met else {
             // It has died, or is stopped: a cable whose other end nobody has plugged in.
             let lane = self.own_lane(peer)?;
@@ -669,20 +669,20 @@ impl<'a> Message<'a> {
     }
 }
 
-pub(super) fn open_usher(
+pub(super) fn open_handshake(
     device: &Device,
     registry: &Registry,
     standby: &Standby,
     commons: &Arc<Commons>,
     lends: bool,
-) -> io::Result<Usher> {
+) -> io::Result<Handshake> {
     let nonce = random::number();
     let me = PeerId { slot: registry.slot(), nonce };
-    let usher = Usher::new(me, registry, standby.bell(), commons, lends)?;
+    let handshake = Handshake::new(me, registry, standby.bell(), commons, lends)?;
     if lends {
         registry.set_lends(peer_page::VERSION, nonce, device.index);
     }
-    Ok(usher)
+    Ok(handshake)
 }
 
 /// Devices that are met at once, unless their slots are alike: whoever meets one that is stopped holds
@@ -745,7 +745,7 @@ mod tests {
     #[test]
     fn a_neighbour_has_few_lanes_at_once() {
         let [here, there] = [PathChoice::Auto; 2].map(open);
-        let meet = || here.usher.meet(id(&there), || false);
+        let meet = || here.handshake.meet(id(&there), || false);
         let lanes: Vec<_> = std::iter::from_fn(|| meet().ok()).take(1000).collect();
         assert_eq!((lanes.len(), there.links.counters.refused_neighbours.get()), (8, 1));
         lanes.iter().take(3).for_each(|lane| lane.cut());

@@ -22,8 +22,8 @@ use crate::link::Links;
 use crate::link::errors::OpenError;
 use crate::link::gid::devices;
 use crate::link::path::PathChoice;
+use crate::link::shm::handshake::Handshake;
 use crate::link::shm::lane::{self};
-use crate::link::shm::usher::Usher;
 use crate::link::udp::capture::{self, Capture};
 use crate::link::udp::endpoint::{Endpoint, FlowCache, gid_of};
 use crate::link::udp::multicast::Group;
@@ -201,7 +201,7 @@ pub struct Port {
     /// Where others see the counters, unless the system has no room for that.
     ledger: Option<Ledger>,
     numbers: Mutex<Numbers>,
-    usher: Usher,
+    handshake: Handshake,
     /// Held while a lane is made, so that none is made twice; by slot.
     meetings: [Mutex<()>; lanes::MEETINGS],
     /// Grows whenever the program drives; the helper watches it.
@@ -253,14 +253,14 @@ impl Port {
         helper.watch(relay.socket()).map_err(failed("prepare the helper thread"))?;
         helper.watch(standby.bell().fd()).map_err(failed("prepare the helper thread"))?;
         let commons = Arc::new(Commons::new(Arc::clone(standby.bell().page()), memory.shares()));
-        let usher =
-            lanes::open_usher(device, &registry, &standby, &commons, memory.allows_memory())
+        let handshake =
+            lanes::open_handshake(device, &registry, &standby, &commons, memory.allows_memory())
                 .map_err(failed("listen for neighbours"))?;
         let relayed = registry.relayed();
         let port = Arc::new(Self {
             links: Links {
                 device: device.clone(),
-                regions: Arc::new(match usher.lends() {
+                regions: Arc::new(match handshake.lends() {
                     true => Regions::new().with_commons(Arc::clone(&commons)),
                     false => Regions::new(),
                 }),
@@ -269,7 +269,7 @@ impl Port {
                 registry,
                 relay,
                 choice,
-                lends: usher.lends(),
+                lends: handshake.lends(),
                 lanes: Mutex::default(),
                 early: EarlyBudget::default(),
             },
@@ -294,7 +294,7 @@ impl Port {
             capture: capture.map(Arc::new),
             ledger,
             numbers: Mutex::new(Numbers::default()),
-            usher,
+            handshake,
             meetings: std::array::from_fn(|_| Mutex::default()),
             drives: AtomicU64::new(0),
             misled: AtomicU32::new(0),
@@ -309,9 +309,9 @@ impl Port {
         });
         port.deputies.set_port(&port);
         port.helper.start(&port).map_err(failed("start the helper thread"))?;
-        port.usher
+        port.handshake
             .start(Arc::<Self>::downgrade(&port))
-            .map_err(failed("start the usher thread"))?;
+            .map_err(failed("start the handshake thread"))?;
         Ok(port)
     }
 
@@ -427,7 +427,7 @@ impl Drop for Port {
         }
         self.helper.stop();
         self.links.regions.withdraw_all();
-        self.usher.stop();
+        self.handshake.stop();
         // A socket leaves its group when its last descriptor is closed: that has to be below.
         self.helper.forget_sockets();
         let receiver = self.receiver.get_mut();

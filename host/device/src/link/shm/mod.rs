@@ -2,9 +2,9 @@
 
 pub(crate) mod bell;
 pub(crate) mod direct;
+pub(crate) mod handshake;
 pub(crate) mod lane;
 pub(crate) mod ring;
-pub(crate) mod usher;
 pub(crate) mod visits;
 
 use crate::sync;

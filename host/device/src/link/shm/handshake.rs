@@ -1,4 +1,4 @@
-//! The usher: a thread that introduces devices of one host to one another, and notices their deaths.
+//! The handshake thread: it exchanges descriptors with other devices of the host, and notices their deaths.
 //!
 //! Each device listens by a name that the registry lets others find. Whoever needs a lane to another
 //! device connects and says hello, with the descriptors of the lane, of its own peer page and bell; the
@@ -29,7 +29,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A port that has an usher.
+/// A port with a handshake thread.
 pub(crate) trait Meeting: Send + Sync {
     fn registry(&self) -> &Registry;
 
@@ -54,7 +54,7 @@ pub(crate) trait Meeting: Send + Sync {
 
 /// The thread, seen from the port.
 #[derive(Debug)]
-pub(crate) struct Usher {
+pub(crate) struct Handshake {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -144,8 +144,8 @@ impl Hello {
     }
 }
 
-impl Usher {
-    /// Listens, also for lanes if the device `lends` memory; nobody is answered before [`Usher::start`].
+impl Handshake {
+    /// Listens, also for lanes if the device `lends` memory; nobody is answered before [`Handshake::start`].
     pub(crate) fn new(
         me: PeerId,
         registry: &Registry,
@@ -179,7 +179,7 @@ impl Usher {
     pub(crate) fn start(&self, port: Weak<dyn Meeting>) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let run = move || shared.run(&port);
-        let thread = thread::Builder::new().name("adverb-usher".to_owned()).spawn(run)?;
+        let thread = thread::Builder::new().name("adverb-meet".to_owned()).spawn(run)?;
         *lock(&self.thread) = Some(thread);
         Ok(())
     }
