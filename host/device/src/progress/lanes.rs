@@ -13,7 +13,7 @@ use crate::link::kind::Link;
 use crate::link::path::PathChoice;
 use crate::link::shm::bell::Rope;
 use crate::link::shm::handshake::{Handshake, Meeting};
-use crate::link::shm::lane::{BriefRecord, Copied, Lane, Lent, PeerId, Rails, Seen, Taken};
+use crate::link::shm::lane::{BriefRecord, Copied, Lane, Lent, PeerId, Seen, Segment, Taken};
 use crate::link::vicinity::{Addresses, Departed, datagram_len};
 use crate::link::way::Way;
 use crate::memory::commons::{Commons, VISIT_MAX};
@@ -145,7 +145,7 @@ impl Port {
         let bell = self.standby.bell();
         let fd = bell.fd().as_fd().try_clone_to_owned()?;
         let rope = Rope::new(fd.into(), Arc::clone(bell.page()));
-        Ok(Lane::new(peer, Rails::own()?, rope, &self.links.commons))
+        Ok(Lane::new(peer, Segment::own()?, rope, &self.links.commons))
     }
 
     /// Waits until no neighbour acts on what it was shown before the call.

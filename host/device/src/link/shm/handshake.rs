@@ -10,7 +10,7 @@
 //! The thread sleeps but for introductions and deaths; packets are none of its business.
 
 use crate::link::shm::bell::{Bell, Rope};
-use crate::link::shm::lane::{Lane, PeerId, Rails};
+use crate::link::shm::lane::{Lane, PeerId, Segment};
 use crate::memory::commons::Commons;
 use crate::memory::maps::Message;
 use crate::memory::peer_page::{PeerPage, VERSION};
@@ -231,7 +231,7 @@ impl Handshake {
         if stream.peer()?.uid != shared.place.user() {
             return Err(invalid());
         }
-        let (rails, file) = Rails::lay()?;
+        let (segment, file) = Segment::create()?;
         let bell = &shared.bell;
         let fds = [file.as_fd(), bell.page().as_fd(), bell.fd().as_fd()];
         stream.send(&Hello { peer: shared.me }.emit(), &fds)?;
@@ -243,7 +243,7 @@ impl Handshake {
         let (hello, mut fds) = receive(&stream)?;
         let hello = hello.filter(|hello| hello.peer == peer).ok_or_else(invalid)?;
         let rope = rope(&mut fds)?;
-        let lane = Arc::new(Lane::new(hello.peer, rails, rope, &shared.commons));
+        let lane = Arc::new(Lane::new(hello.peer, segment, rope, &shared.commons));
         let pid = stream.peer()?.pid;
         shared.keep(stream, Some(Arc::clone(&lane)))?;
         lane.probe(pid);
@@ -463,8 +463,8 @@ impl Shared {
             return Err(invalid());
         }
         let rope = rope(&mut fds)?;
-        let rails = Rails::open(fds.pop().ok_or_else(invalid)?)?;
-        let lane = Arc::new(Lane::new(hello.peer, rails, rope, &self.commons));
+        let segment = Segment::open(fds.pop().ok_or_else(invalid)?)?;
+        let lane = Arc::new(Lane::new(hello.peer, segment, rope, &self.commons));
         lane.maps().attach(stream);
         port.add_inlet(&lane);
         let fds = [self.bell.page().as_fd(), self.bell.fd().as_fd()];

@@ -101,7 +101,7 @@ unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// One of `side`'s, of a mapping that was made for rails.
+    /// One of `side`'s, of a mapping that was made for a segment.
     fn new(memory: Arc<Mapping>, side: usize) -> Self {
         assert!(side < 2 && memory.len() >= LANE_BYTES, "the layout lies within the mapping");
         let base = side * SIDE_BYTES;
@@ -215,15 +215,15 @@ impl Memory for Ring {
 
 /// Memory for both directions.
 #[derive(Debug)]
-pub(crate) struct Rails {
+pub(crate) struct Segment {
     memory: Arc<Mapping>,
-    /// Which side this is: who made the rails is 0.
+    /// Which side this is: 0 for the one that made the segment.
     side: usize,
     /// Both ends are this device: one ring is enough.
     own: bool,
 }
 
-impl Rails {
+impl Segment {
     /// For a device and itself.
     pub(crate) fn own() -> io::Result<Self> {
         let memory = Arc::new(Mapping::anonymous(LANE_BYTES)?);
@@ -231,7 +231,7 @@ impl Rails {
     }
 
     /// For this device and another, which gets the descriptor.
-    pub(crate) fn lay() -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn create() -> io::Result<(Self, OwnedFd)> {
         let (memory, file) = Mapping::memfd("adverb-lane", LANE_BYTES)?;
         Ok((Self { memory: Arc::new(memory), side: 0, own: false }, file))
     }
@@ -254,7 +254,7 @@ impl Rails {
 #[derive(Debug)]
 pub(crate) struct Lane {
     peer: PeerId,
-    rails: Rails,
+    segment: Segment,
     outgoing: Ring,
     incoming: Ring,
     writer: Latch<Writer>,
@@ -271,12 +271,12 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(peer: PeerId, rails: Rails, rope: Rope, commons: &Arc<Commons>) -> Self {
-        let outgoing = rails.ring(rails.side);
-        let incoming = rails.ring(if rails.own { 0 } else { 1 - rails.side });
+    pub(crate) fn new(peer: PeerId, segment: Segment, rope: Rope, commons: &Arc<Commons>) -> Self {
+        let outgoing = segment.ring(segment.side);
+        let incoming = segment.ring(if segment.own { 0 } else { 1 - segment.side });
         Self {
             peer,
-            rails,
+            segment,
             outgoing,
             incoming,
             writer: Latch::default(),
@@ -352,16 +352,16 @@ impl Lane {
     /// Goes to look at the other's memory: what is published there now stays until the visit ends.
     #[inline]
     pub(crate) fn begin(&self) -> Visit<'_> {
-        match self.rails.own {
+        match self.segment.own {
             true => Visit::UNCOUNTED, // Pins do it.
-            false => Visit::begin(self.visitors(self.rails.side)),
+            false => Visit::begin(self.visitors(self.segment.side)),
         }
     }
 
     /// Those of this side at the other's memory.
     #[inline]
     fn visitors(&self, side: usize) -> Visitors<'_> {
-        Visitors { memory: &self.rails.memory, side }
+        Visitors { memory: &self.segment.memory, side }
     }
 
     /// Waits until every visit of the other end that has begun before the call has ended; one call
@@ -377,7 +377,7 @@ impl Lane {
             std::thread::yield_now();
             !self.gone.load(Ordering::Acquire) && Instant::now() < until
         };
-        let visitors = self.visitors(1 - self.rails.side);
+        let visitors = self.visitors(1 - self.segment.side);
         if visits::wait(visitors, waits) || self.gone.load(Ordering::Acquire) {
             return true;
         }
@@ -400,7 +400,7 @@ impl Lane {
 
     /// Both ends are this device.
     pub(crate) fn is_own(&self) -> bool {
-        self.rails.own
+        self.segment.own
     }
 
     /// Nothing arrives at the other end any more.
@@ -430,7 +430,7 @@ impl Lane {
 
     /// The other end is not at our memory.
     pub(crate) fn is_vacant(&self) -> bool {
-        visits::is_vacant(self.visitors(1 - self.rails.side))
+        visits::is_vacant(self.visitors(1 - self.segment.side))
     }
 
     /// There is room for datagrams, or there is not; says for how many nanoseconds it has been so.
