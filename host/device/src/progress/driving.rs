@@ -85,7 +85,7 @@ impl Port {
     fn step(&self, receiver: &mut Receiver, driver: Driver) -> bool {
         // Reading the clock is a good part of a step that finds nothing.
         receiver.steps += 1;
-        let rarely = if receiver.inlets.is_empty() { CLOCK_STEPS } else { LANE_CLOCK_STEPS };
+        let rarely = if receiver.shm_receivers.is_empty() { CLOCK_STEPS } else { LANE_CLOCK_STEPS };
         let due = receiver.steps >= rarely || receiver.waiting.has_packets();
         let mut clock = Clock::new();
         let (mut busy, mut published) = (false, false);
@@ -102,7 +102,7 @@ impl Port {
         }
         // A bell may ring without a lane: that of one that was cut, or of one that was never made. It is silenced, or
         // whoever sleeps on it wakes at once.
-        if !receiver.inlets.is_empty() || self.standby.bell().is_suspect() {
+        if !receiver.shm_receivers.is_empty() || self.standby.bell().is_suspect() {
             let (received, completed) = self.receive_records(receiver, &mut clock, driver);
             busy |= received;
             published |= completed;
@@ -142,7 +142,7 @@ impl Port {
 
     /// Takes what the sockets have; says whether there was something, and whether it completed work.
     fn receive(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> (bool, bool) {
-        let Receiver { doors, buffer, waiting, parked, inlets, departed, .. } = receiver;
+        let Receiver { doors, buffer, waiting, parked, shm_receivers, departed, .. } = receiver;
         let (mut busy, mut published) = (false, false);
         for door in doors {
             for _ in 0..BURSTS_MAX {
@@ -167,7 +167,8 @@ impl Port {
                     bytes: buffer.get(..received.len).unwrap_or_default(),
                 };
                 let now = clock.now();
-                let group = group.as_ref().map(|group| Listeners { group, inlets, departed });
+                let group =
+                    group.as_ref().map(|group| Listeners { group, shm_receivers, departed });
                 let arrival = Arrival { passed, endpoint, group, now, driver, relayed: false };
                 let completed = self.take(&arrival, flows, waiting, parked) > 0;
                 published |= completed;

@@ -6,7 +6,7 @@
 
 use super::driving::LANE_CLOCK_STEPS;
 use super::seats::{Seated, Table};
-use super::{Clock, Door, Held, Inlet, Listeners, Port, Receiver, lock};
+use super::{Clock, Door, Held, Listeners, Port, Receiver, ShmReceiver, lock};
 use crate::link::errors::ConnectError;
 use crate::link::gid::Device;
 use crate::link::kind::Link;
@@ -88,11 +88,11 @@ impl Port {
         sender: Qpn,
         from: Gid,
     ) -> bool {
-        let Listeners { group, inlets, departed } = audience;
+        let Listeners { group, shm_receivers, departed } = audience;
         if group.claim.is_none() || !self.links.is_at(from) {
             return false;
         }
-        inlets.iter().any(|inlet| inlet.lane.peer_page().qp(sender).is_some())
+        shm_receivers.iter().any(|shm_receiver| shm_receiver.lane.peer_page().qp(sender).is_some())
             || departed.iter().filter(|gone| gone.had(sender)).any(|gone| {
                 // Its numbers may be somebody else's now.
                 self.links.registry.owner(sender).is_none_or(|slot| slot == gone.peer.slot)
@@ -124,7 +124,7 @@ impl Port {
         }
         if peer.slot == self.links.registry.slot() {
             let lane = Arc::new(self.own_lane(peer)?);
-            self.add_inlet(&lane);
+            self.add_shm_receiver(&lane);
             self.remember_lane(&lane);
             return Ok(lane);
         }
@@ -136,7 +136,7 @@ impl Port {
             lane.cut();
             return Ok(Arc::new(lane));
         };
-        self.add_inlet(&lane);
+        self.add_shm_receiver(&lane);
         self.remember_lane(&lane);
         Ok(lane)
     }
@@ -163,7 +163,9 @@ impl Port {
     pub(crate) fn has_arrivals(&self) -> bool {
         match self.receiver.try_lock() {
             None => return false,
-            Some(receiver) if receiver.inlets.iter().any(Inlet::has_more) => return true,
+            Some(receiver) if receiver.shm_receivers.iter().any(ShmReceiver::has_more) => {
+                return true;
+            }
             Some(_) => {}
         }
         // Without the lock: a thread that loses its processor in a system call would keep the program from receiving.
@@ -190,8 +192,8 @@ impl Port {
         receiver: &mut Receiver,
         tray: &mut Option<&mut Tray<'_>>,
     ) -> (bool, bool) {
-        let Receiver { inlets, waiting, parked, steps, quiet, .. } = receiver;
-        let usual = !inlets.is_empty()
+        let Receiver { shm_receivers, waiting, parked, steps, quiet, .. } = receiver;
+        let usual = !shm_receivers.is_empty()
             && *steps + 1 < LANE_CLOCK_STEPS
             && *quiet < QUIET_STEPS
             && !waiting.has_packets()
@@ -205,8 +207,8 @@ impl Port {
         if waiting.is_pressing() {
             self.acknowledge(waiting, tray.as_deref_mut());
         }
-        for inlet in inlets {
-            match self.take_briefs(inlet, waiting, tray) {
+        for shm_receiver in shm_receivers {
+            match self.take_briefs(shm_receiver, waiting, tray) {
                 Some(taken) => busy |= taken,
                 None => return (busy, false),
             }
@@ -224,20 +226,20 @@ impl Port {
     #[inline(always)]
     fn take_briefs(
         &self,
-        inlet: &mut Inlet,
+        shm_receiver: &mut ShmReceiver,
         waiting: &mut Waiting,
         tray: &mut Option<&mut Tray<'_>>,
     ) -> Option<bool> {
-        let first = match inlet.look() {
+        let first = match shm_receiver.look() {
             Seen::Nothing => {
-                inlet.patience = 1;
+                shm_receiver.patience = 1;
                 return Some(false);
             }
             Seen::Brief(brief, held) => (brief, held),
             Seen::Other => return None,
         };
         let number = first.0.dest_qp;
-        let favourite = inlet.lend_favourite(number, || self.table.place_of(number));
+        let favourite = shm_receiver.lend_favourite(number, || self.table.place_of(number));
         let _hush = Hush::begin();
         let mut guard = match &favourite {
             Some((_, place)) => place.lock(),
@@ -245,10 +247,10 @@ impl Port {
         };
         let known = guard.is_some();
         if let Some(inner) = guard.as_deref_mut().and_then(Option::as_deref_mut) {
-            self.give_briefs(inner, first, inlet, waiting, tray);
+            self.give_briefs(inner, first, shm_receiver, waiting, tray);
         }
         drop(guard);
-        inlet.take_back(favourite);
+        shm_receiver.take_back(favourite);
         known.then_some(true)
     }
 
@@ -258,16 +260,16 @@ impl Port {
         &self,
         inner: &mut QpInner,
         (mut brief, mut held): (Brief, BriefRecord),
-        inlet: &mut Inlet,
+        shm_receiver: &mut ShmReceiver,
         waiting: &mut Waiting,
         tray: &mut Option<&mut Tray<'_>>,
     ) {
         let number = brief.dest_qp;
         let can_wait = waiting.takes(Driver::Program);
-        let (most, mut count) = (inlet.patience, 0);
+        let (most, mut count) = (shm_receiver.patience, 0);
         let (mut published, mut only_served, mut grip) = (0, true, Grip::new(&self.links.regions));
         loop {
-            let lane = &inlet.lane;
+            let lane = &shm_receiver.lane;
             let plain = match tray.as_deref_mut() {
                 Some(tray) if can_wait => {
                     inner.take_plainly(&brief, held.near(), lane, tray, &mut grip)
@@ -288,20 +290,20 @@ impl Port {
                     &self.links,
                 )
             };
-            inlet.release(held);
+            shm_receiver.release(held);
             published += took.published;
             only_served &= took.only_served;
             count += 1;
             if count == most {
-                inlet.patience = (most * 2).min(RECORDS_MAX);
+                shm_receiver.patience = (most * 2).min(RECORDS_MAX);
                 break;
             }
-            match inlet.look() {
+            match shm_receiver.look() {
                 Seen::Brief(next, after) if next.dest_qp == number => {
                     (brief, held) = (next, after);
                 }
                 Seen::Nothing => {
-                    inlet.patience = 1;
+                    shm_receiver.patience = 1;
                     break;
                 }
                 Seen::Brief(..) | Seen::Other => break,
@@ -321,26 +323,26 @@ impl Port {
         driver: Driver,
     ) -> (bool, bool) {
         let _hush = Hush::begin();
-        let Receiver { inlets, departed, doors, buffer, waiting, quiet, .. } = receiver;
+        let Receiver { shm_receivers, departed, doors, buffer, waiting, quiet, .. } = receiver;
         if self.standby.bell().silence() {
-            inlets.iter().for_each(|inlet| inlet.lane.forget_ringing());
+            shm_receivers.iter().for_each(|shm_receiver| shm_receiver.lane.forget_ringing());
         }
         let (mut busy, mut published) = (false, false);
         let mut at = 0;
-        while let Some(inlet) = inlets.get_mut(at) {
-            let most = if driver == Driver::Helper { RECORDS_MAX } else { inlet.patience };
+        while let Some(shm_receiver) = shm_receivers.get_mut(at) {
+            let most = if driver == Driver::Helper { RECORDS_MAX } else { shm_receiver.patience };
             let mut round = Round { doors, waiting, clock, driver };
-            let (taken, completed) = self.receive_from(inlet, most, buffer, &mut round);
-            inlet.patience = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
+            let (taken, completed) = self.receive_from(shm_receiver, most, buffer, &mut round);
+            shm_receiver.patience = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
             published |= completed;
             busy |= taken > 0;
-            if taken == 0 && inlet.lane.is_cut() {
-                let inlet = inlets.swap_remove(at);
-                self.links.counters.broken_lanes.add(u64::from(inlet.broken));
-                if inlet.fans {
+            if taken == 0 && shm_receiver.lane.is_cut() {
+                let shm_receiver = shm_receivers.swap_remove(at);
+                self.links.counters.broken_lanes.add(u64::from(shm_receiver.broken));
+                if shm_receiver.fans {
                     departed.truncate(Departed::MAX - 1);
-                    let page = inlet.lane.keep_peer_page();
-                    departed.push_front(Departed { peer: inlet.lane.peer(), page });
+                    let page = shm_receiver.lane.keep_peer_page();
+                    departed.push_front(Departed { peer: shm_receiver.lane.peer(), page });
                 }
             } else {
                 at += 1;
@@ -357,7 +359,7 @@ impl Port {
     /// work.
     fn receive_from(
         &self,
-        inlet: &mut Inlet,
+        shm_receiver: &mut ShmReceiver,
         most: usize,
         buffer: &mut [u8],
         round: &mut Round<'_>,
@@ -365,14 +367,14 @@ impl Port {
         let mut current: Option<Held<'_>> = None;
         let (mut taken, mut published) = (0, false);
         while taken < most
-            && let Some(record) = inlet.take(buffer)
+            && let Some(record) = shm_receiver.take(buffer)
         {
             taken += 1;
             // Of most of them somebody waits for every move that is made.
             match record {
                 Taken::Brief { brief: Some(brief), held } => {
                     published |= self.hold(brief.dest_qp, &mut current, round);
-                    let (lane, can_wait) = (&inlet.lane, round.can_wait());
+                    let (lane, can_wait) = (&shm_receiver.lane, round.can_wait());
                     if let Some(Held { guard, published, .. }) = &mut current
                         && let Some(inner) = guard.as_mut()
                     {
@@ -381,16 +383,17 @@ impl Port {
                         let took = inner.on_brief(&brief, lent, lane, caller, now, &self.links);
                         *published += took.published;
                     }
-                    inlet.release(held);
+                    shm_receiver.release(held);
                 }
                 Taken::Brief { brief: None, held } => {
                     self.links.counters.malformed.add(1);
-                    inlet.release(held);
+                    shm_receiver.release(held);
                 }
                 Taken::Copied(copied) => match Message::of(copied, buffer) {
                     None => self.links.counters.malformed.add(1),
                     Some(message) => {
-                        published |= self.receive_message(&message, inlet, &mut current, round);
+                        published |=
+                            self.receive_message(&message, shm_receiver, &mut current, round);
                     }
                 },
             }
@@ -402,14 +405,14 @@ impl Port {
     fn receive_message<'a>(
         &'a self,
         message: &Message<'_>,
-        inlet: &mut Inlet,
+        shm_receiver: &mut ShmReceiver,
         current: &mut Option<Held<'a>>,
         round: &mut Round<'_>,
     ) -> bool {
         let number = message.dest_qp();
         match message {
             Message::Datagram { packet, addresses, len } if number == Qpn::MULTICAST => {
-                inlet.fans = true;
+                shm_receiver.fans = true;
                 let mut published = self.let_go(current, round);
                 for mut held in self.copies(round.doors, packet, *addresses, *len) {
                     published |= self.release_local(&mut held, round);
@@ -424,7 +427,7 @@ impl Port {
                 let published = self.hold(number, current, round);
                 let can_wait = round.can_wait();
                 if let Some(held) = current {
-                    self.hand_over(message, &inlet.lane, held, can_wait, round.clock);
+                    self.hand_over(message, &shm_receiver.lane, held, can_wait, round.clock);
                 }
                 published
             }
@@ -543,11 +546,11 @@ impl Meeting for Port {
         &self.links.registry
     }
 
-    fn add_inlet(&self, lane: &Arc<Lane>) {
+    fn add_shm_receiver(&self, lane: &Arc<Lane>) {
         if !lane.is_own() {
             self.links.commons.add_neighbour(Arc::<Lane>::downgrade(lane));
         }
-        self.receiver.lock().inlets.push(Inlet::new(Arc::clone(lane)));
+        self.receiver.lock().shm_receivers.push(ShmReceiver::new(Arc::clone(lane)));
     }
 
     fn remember_lane(&self, lane: &Arc<Lane>) {
@@ -582,13 +585,13 @@ impl Meeting for Port {
 impl Receiver {
     /// A lane has brought something, or somebody is owed something for that.
     fn has_record(&self) -> bool {
-        !self.waiting.is_empty() || self.inlets.iter().any(Inlet::has_more)
+        !self.waiting.is_empty() || self.shm_receivers.iter().any(ShmReceiver::has_more)
     }
 
     /// The sockets' turn has come. A look costs a system call each, which a program that talks to
     /// its neighbours does not want to pay every time.
     pub(super) fn looks_at_sockets(&self, driver: Driver) -> bool {
-        self.inlets.is_empty()
+        self.shm_receivers.is_empty()
             || driver == Driver::Helper
             || self.quiet >= QUIET_STEPS
             || self.steps == 0

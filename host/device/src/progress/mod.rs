@@ -130,12 +130,12 @@ impl Door {
 }
 
 /// The receiving end of a lane, and where the queue pair lives that most of its records are for.
-type Inlet = lane::Inlet<Place>;
+type ShmReceiver = lane::ShmReceiver<Place>;
 
 /// What receiving needs, under the receive lock.
 #[derive(Debug)]
 pub(crate) struct Receiver {
-    inlets: Vec<Inlet>,
+    shm_receivers: Vec<ShmReceiver>,
     /// Neighbours whose lanes have ended.
     departed: VecDeque<Departed>,
     doors: Vec<Door>,
@@ -277,7 +277,7 @@ impl Port {
             schedule: SharedSchedule::new(),
             gone: Mutex::default(),
             receiver: Latch::new(Receiver {
-                inlets: Vec::new(),
+                shm_receivers: Vec::new(),
                 departed: VecDeque::new(),
                 doors: Vec::new(),
                 groups: None,
@@ -463,7 +463,7 @@ struct Held<'a> {
 /// A multicast group, and the neighbours from which its messages come by way of lanes.
 struct Listeners<'a> {
     group: &'a Group,
-    inlets: &'a [Inlet],
+    shm_receivers: &'a [ShmReceiver],
     departed: &'a VecDeque<Departed>,
 }
 

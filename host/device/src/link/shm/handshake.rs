@@ -34,7 +34,7 @@ pub(crate) trait Meeting: Send + Sync {
     fn registry(&self) -> &Registry;
 
     /// From now on records are taken from this lane.
-    fn add_inlet(&self, lane: &Arc<Lane>);
+    fn add_shm_receiver(&self, lane: &Arc<Lane>);
 
     /// Queue pairs use this lane from now on, unless there is one already.
     fn remember_lane(&self, lane: &Arc<Lane>);
@@ -466,7 +466,7 @@ impl Shared {
         let segment = Segment::open(fds.pop().ok_or_else(invalid)?)?;
         let lane = Arc::new(Lane::new(hello.peer, segment, rope, &self.commons));
         lane.maps().attach(stream);
-        port.add_inlet(&lane);
+        port.add_shm_receiver(&lane);
         let fds = [self.bell.page().as_fd(), self.bell.fd().as_fd()];
         if let Err(error) = stream.send(&Hello { peer: self.me }.emit(), &fds) {
             lane.cut(); // Who has waited too long has gone, and nothing will tell of it again.

@@ -531,7 +531,7 @@ pub(crate) enum Lent<'a> {
     Near(InRing<'a>),
 }
 
-/// A record with a brief, which stays in the ring until it is given to [`Inlet::release`].
+/// A record with a brief, which stays in the ring until it is given to [`ShmReceiver::release`].
 #[derive(Debug)]
 pub(crate) struct BriefRecord {
     record: Record,
@@ -888,7 +888,7 @@ impl Load<'_> {
 
 /// The receiving end, under the port's receive lock.
 #[derive(Debug)]
-pub(crate) struct Inlet<P> {
+pub(crate) struct ShmReceiver<P> {
     pub(crate) lane: Arc<Lane>,
     reader: Reader,
     /// Records to take in a row: one from somebody whose records come one at a time, for a look at
@@ -918,7 +918,7 @@ impl Neighbour for Lane {
 pub(crate) enum Seen {
     /// Nothing, and there may be something any time.
     Nothing,
-    /// A brief with its bytes behind it; to be given back with [`Inlet::release`], or to be taken.
+    /// A brief with its bytes behind it; to be given back with [`ShmReceiver::release`], or to be taken.
     Brief(Brief, BriefRecord),
     /// Something to be taken, or nothing ever again.
     Other,
@@ -927,7 +927,7 @@ pub(crate) enum Seen {
 /// A record that was taken.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    /// What it says, if that makes sense, and its bytes; to be given back with [`Inlet::release`].
+    /// What it says, if that makes sense, and its bytes; to be given back with [`ShmReceiver::release`].
     Brief { brief: Option<Brief>, held: BriefRecord },
     /// It is in the buffer.
     Copied(Copied),
@@ -949,7 +949,7 @@ pub(crate) enum Copied {
     LentBrief { brief: Option<Brief>, len: usize },
 }
 
-impl<P> Inlet<P> {
+impl<P> ShmReceiver<P> {
     pub(crate) fn new(lane: Arc<Lane>) -> Self {
         let (reader, favourite, other) = (Reader::default(), None, Qpn::new(0));
         Self { lane, reader, patience: 1, fans: false, broken: false, favourite, other }
