@@ -1,4 +1,4 @@
-//! The lock of what every message passes: a queue pair, the writing end of a lane, the receiving end of
+//! The lock of what every message passes: a queue pair, the writing end of a shared-memory link, the receiving end of
 //! a port. It is the system's ([`adverb_sys::latch`]), counted where debug assertions are on.
 
 use crate::locks::tally;

@@ -6,8 +6,8 @@
 
 use crate::data_path::DataPath;
 use crate::link::Links;
-use crate::link::out::{Out, on_lane, on_way};
-use crate::link::shm::lane::Lane;
+use crate::link::out::{Out, on_shm_link, on_way};
+use crate::link::shm::link::ShmLink;
 use crate::link::way::Way;
 use crate::link::{shm, udp};
 use adverb_engine::{Capabilities, Patience};
@@ -20,7 +20,7 @@ pub(crate) enum Link {
     /// RoCEv2 packets over a UDP socket.
     Udp(Way),
     /// Records in memory that both processes map.
-    Shm(Arc<Lane>),
+    Shm(Arc<ShmLink>),
 }
 
 impl Link {
@@ -28,7 +28,7 @@ impl Link {
     pub(crate) fn capabilities(&self) -> Capabilities {
         match self {
             Self::Udp(_) => Capabilities::TRAINS,
-            Self::Shm(lane) => shm::capabilities(lane.shares()),
+            Self::Shm(shm_link) => shm::capabilities(shm_link.shares()),
         }
     }
 
@@ -51,7 +51,7 @@ impl Link {
     pub(crate) fn path(&self) -> DataPath {
         match self {
             Self::Udp(_) => DataPath::Udp,
-            Self::Shm(lane) if lane.is_own() => DataPath::InProcess,
+            Self::Shm(shm_link) if shm_link.is_own() => DataPath::InProcess,
             Self::Shm(_) => DataPath::SharedMemory,
         }
     }
@@ -66,10 +66,10 @@ impl Link {
 
     /// Memory that both ends share, for what is carried out on it without the transport's packets.
     #[inline]
-    pub(crate) fn lane(&self) -> Option<&Arc<Lane>> {
+    pub(crate) fn shm_link(&self) -> Option<&Arc<ShmLink>> {
         match self {
             Self::Udp(_) => None,
-            Self::Shm(lane) => Some(lane),
+            Self::Shm(shm_link) => Some(shm_link),
         }
     }
 
@@ -84,7 +84,7 @@ impl Link {
     ) -> Option<(R, u64)> {
         match self {
             Self::Udp(way) => on_way(way, budget, links, run),
-            Self::Shm(lane) => Some(on_lane(lane.load(budget), run)),
+            Self::Shm(shm_link) => Some(on_shm_link(shm_link.load(budget), run)),
         }
     }
 }

@@ -12,7 +12,7 @@ pub(crate) mod way;
 
 use self::gid::{Device, devices};
 use self::path::PathChoice;
-use self::shm::lane::{Lane, PeerId};
+use self::shm::link::{PeerId, ShmLink};
 use self::vicinity::{Addresses, Near};
 use crate::memory::commons::Commons;
 use crate::memory::peer_page;
@@ -38,9 +38,9 @@ pub(crate) struct Links {
     pub(crate) registry: Registry,
     pub(crate) relay: Relay,
     pub(crate) choice: PathChoice,
-    /// Other devices of this host may have lanes to this one.
+    /// Other devices of this host may have links to this one.
     pub(crate) lends: bool,
-    pub(crate) lanes: Mutex<HashMap<SlotId, Arc<Lane>>>,
+    pub(crate) shm_links: Mutex<HashMap<SlotId, Arc<ShmLink>>>,
     /// Bytes of requests that come early, of all queue pairs.
     pub(crate) early: EarlyBudget,
 }
@@ -105,10 +105,12 @@ impl Links {
         self.registry.claim_domain(name, |_| Ok(())).ok()
     }
 
-    /// There is a lane to this device.
-    pub(crate) fn has_lane(&self, peer: PeerId) -> bool {
-        let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.get(&peer.slot).is_some_and(|lane| lane.peer() == peer && !lane.is_cut())
+    /// There is a link to this device.
+    pub(crate) fn has_shm_link(&self, peer: PeerId) -> bool {
+        let shm_links = self.shm_links.lock().unwrap_or_else(PoisonError::into_inner);
+        shm_links
+            .get(&peer.slot)
+            .is_some_and(|shm_link| shm_link.peer() == peer && !shm_link.is_cut())
     }
 
     /// The device of this interface that has this queue pair, if it lends memory.

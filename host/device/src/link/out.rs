@@ -2,7 +2,7 @@
 
 use crate::link::Links;
 use crate::link::shm::SEGMENT_BYTES;
-use crate::link::shm::lane::{Cargo, Lane};
+use crate::link::shm::link::{Cargo, ShmLink};
 use crate::link::udp::burst::{Burst, Route, with_burst};
 use crate::link::vicinity::Addresses;
 use crate::link::way::Way;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub(crate) enum Out<'a, 'b> {
     /// A burst of packets.
     Packets(&'a mut Burst<'b>),
-    /// Records of a lane.
+    /// Records of a link.
     Records(&'a mut Cargo<'b>),
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn on_way<R>(
 
 /// Lends records to `run`, and sends them; says how many there were.
 #[inline]
-pub(crate) fn on_lane<R>(mut cargo: Cargo<'_>, run: impl FnOnce(Out<'_, '_>) -> R) -> (R, u64) {
+pub(crate) fn on_shm_link<R>(mut cargo: Cargo<'_>, run: impl FnOnce(Out<'_, '_>) -> R) -> (R, u64) {
     let result = run(Out::Records(&mut cargo));
     (result, cargo.send())
 }
@@ -61,10 +61,10 @@ impl<'b> Out<'_, 'b> {
 
     /// The peer's memory, if the packets go to where it is mapped.
     #[inline]
-    pub(crate) fn lane(&self) -> Option<&'b Lane> {
+    pub(crate) fn shm_link(&self) -> Option<&'b ShmLink> {
         match self {
             Self::Packets(_) => None,
-            Self::Records(cargo) => Some(cargo.lane()),
+            Self::Records(cargo) => Some(cargo.shm_link()),
         }
     }
 
@@ -80,7 +80,7 @@ impl<'b> Out<'_, 'b> {
 
     /// Takes a packet with these bytes; `again`: its bytes were sent before. A datagram goes by a record if it is
     /// for a neighbour whose addresses are `near`, and to the neighbours of a multicast group by the
-    /// lanes of `fan`.
+    /// links of `fan`.
     #[inline(always)]
     pub(crate) fn emit(
         &mut self,
@@ -88,7 +88,7 @@ impl<'b> Out<'_, 'b> {
         again: bool,
         source: &Source<'_>,
         near: Option<Addresses>,
-        fan: &[Arc<Lane>],
+        fan: &[Arc<ShmLink>],
         regions: &Regions,
     ) -> Result<(), AccessError> {
         match (self, near, source) {
@@ -101,8 +101,8 @@ impl<'b> Out<'_, 'b> {
             (Self::Records(cargo), Some(near), _) => cargo.emit_to(near, headers, source, regions),
             (Self::Packets(burst), near, _) => {
                 // Before the packet: a process that gets a copy of it has had the record then.
-                for lane in near.iter().flat_map(|_| fan) {
-                    let mut cargo = lane.load(1);
+                for shm_link in near.iter().flat_map(|_| fan) {
+                    let mut cargo = shm_link.load(1);
                     near.map_or(Ok(()), |near| cargo.emit_to(near, headers, source, regions))?;
                     cargo.send();
                 }

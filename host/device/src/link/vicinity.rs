@@ -1,20 +1,20 @@
 //! Datagrams between queue pairs of one host: which of their destinations are near, and what their
 //! records say that others do not.
 //!
-//! A datagram queue pair has no peer: whoever posts finds the lane by the number of the destination,
+//! A datagram queue pair has no peer: whoever posts finds the link by the number of the destination,
 //! before the request is queued, and the request keeps it. A record says from where to where it goes,
 //! because the receiver is shown a network header; it is the one that a packet would have had.
 //!
-//! Nobody waits for a receiver that does not take what is sent: a lane that stays full for
+//! Nobody waits for a receiver that does not take what is sent: a link that stays full for
 //! [`FULL_MAX_NANOS`] loses datagrams, as a socket's buffer does.
 //!
 //! A message to a multicast group goes to each neighbour that has queue pairs in it, as a record, and to
 //! the network, for everybody else. The kernel gives neighbours a copy of that too; they know by the
-//! number of its sender that there is a lane by which it has come already, or was lost. A neighbour that
-//! cannot be met has no lane, and so takes what comes from the network. The registry says who is in which
-//! group, and counts changes: until one comes, a queue pair keeps a group's lanes ([`Circle`]).
+//! number of its sender that there is a link by which it has come already, or was lost. A neighbour that
+//! cannot be met has no link, and so takes what comes from the network. The registry says who is in which
+//! group, and counts changes: until one comes, a queue pair keeps a group's links ([`Circle`]).
 
-use crate::link::shm::lane::{Lane, PeerId};
+use crate::link::shm::link::{PeerId, ShmLink};
 use crate::link::udp::endpoint::ip_of;
 use crate::link::way::Way;
 use crate::memory::peer_page::PeerPage;
@@ -24,13 +24,13 @@ use adverb_wire::{Flow, Marks, Qpn, ROCE_PORT};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Lanes that one queue pair remembers; of more, it forgets the oldest. All members of a group are
+/// Links that one queue pair remembers; of more, it forgets the oldest. All members of a group are
 /// remembered at once.
 const KNOWN_MAX: usize = 2 * SLOTS_MAX;
-/// Groups whose lanes one queue pair remembers.
+/// Groups whose links one queue pair remembers.
 const CIRCLES_MAX: usize = 32;
 
-/// How long a full lane is waited for. A receiver that runs empties one in less.
+/// How long a full link is waited for. A receiver that runs empties one in less.
 pub(crate) const FULL_MAX_NANOS: u64 = 10_000_000;
 
 /// By which way a datagram goes.
@@ -38,18 +38,18 @@ pub(crate) const FULL_MAX_NANOS: u64 = 10_000_000;
 pub(crate) struct Leg {
     pub(crate) way: Arc<Way>,
     /// Where it is near: instead of the way's socket.
-    pub(crate) lane: Option<Arc<Lane>>,
+    pub(crate) shm_link: Option<Arc<ShmLink>>,
     /// To a multicast group: besides the way's socket.
     pub(crate) fan: Option<Fan>,
 }
 
-/// Lanes by which a message to a multicast group goes.
-pub(crate) type Fan = Arc<[Arc<Lane>]>;
+/// Links by which a message to a multicast group goes.
+pub(crate) type Fan = Arc<[Arc<ShmLink>]>;
 
 impl Leg {
     /// What goes by both can go together.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let same_lane = match (&self.lane, &other.lane) {
+        let same_shm_link = match (&self.shm_link, &other.shm_link) {
             (None, None) => true,
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (Some(_), None) | (None, Some(_)) => false,
@@ -59,15 +59,15 @@ impl Leg {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (Some(_), None) | (None, Some(_)) => false,
         };
-        same_lane && same_fan && Arc::ptr_eq(&self.way, &other.way)
+        same_shm_link && same_fan && Arc::ptr_eq(&self.way, &other.way)
     }
 }
 
 /// Devices of this host that a queue pair has sent datagrams to.
 #[derive(Debug, Default)]
 pub(crate) struct Vicinity {
-    /// With the lane, or none to those who do not answer.
-    known: Vec<(PeerId, Option<Arc<Lane>>)>,
+    /// With the link, or none to those who do not answer.
+    known: Vec<(PeerId, Option<Arc<ShmLink>>)>,
     oldest: usize,
     circles: Vec<Circle>,
 }
@@ -86,22 +86,22 @@ pub(crate) struct Circle {
 impl Circle {
     /// It is as it was, and nobody who is missing has shown up.
     #[inline]
-    fn is_current(&self, changes: u32, has_lane: impl Fn(PeerId) -> bool) -> bool {
+    fn is_current(&self, changes: u32, has_shm_link: impl Fn(PeerId) -> bool) -> bool {
         self.changes == changes
-            && !self.fan.iter().any(|lane| lane.is_cut())
-            && !self.missing.iter().any(|peer| has_lane(*peer))
+            && !self.fan.iter().any(|shm_link| shm_link.is_cut())
+            && !self.missing.iter().any(|peer| has_shm_link(*peer))
     }
 }
 
 impl Vicinity {
-    /// What is known of the way to a device: nothing, or its lane, or that there is none.
+    /// What is known of the way to a device: nothing, or its link, or that there is none.
     #[inline]
-    pub(crate) fn find(&self, peer: PeerId) -> Option<Option<&Arc<Lane>>> {
+    pub(crate) fn find(&self, peer: PeerId) -> Option<Option<&Arc<ShmLink>>> {
         let found = self.known.iter().find(|(known, _)| *known == peer)?;
         Some(found.1.as_ref())
     }
 
-    /// Lanes of a multicast group.
+    /// Links of a multicast group.
     #[inline]
     pub(crate) fn fan(&self, group: Gid) -> Option<&Fan> {
         let circle = self.circles.iter().find(|circle| circle.group == group)?;
@@ -114,10 +114,10 @@ impl Vicinity {
         &self,
         group: Gid,
         changes: u32,
-        has_lane: impl Fn(PeerId) -> bool,
+        has_shm_link: impl Fn(PeerId) -> bool,
     ) -> bool {
         let circle = self.circles.iter().find(|circle| circle.group == group);
-        circle.is_some_and(|circle| circle.is_current(changes, has_lane))
+        circle.is_some_and(|circle| circle.is_current(changes, has_shm_link))
     }
 
     /// Notes who is in a multicast group, unless somebody has to be met first.
@@ -126,18 +126,18 @@ impl Vicinity {
         group: Gid,
         changes: u32,
         members: &[PeerId],
-        has_lane: impl Fn(PeerId) -> bool,
+        has_shm_link: impl Fn(PeerId) -> bool,
     ) -> Option<PeerId> {
         let unknown = members.iter().copied().find(|peer| match self.find(*peer) {
             None => true,
-            Some(None) => has_lane(*peer),
-            Some(Some(lane)) => lane.is_cut(),
+            Some(None) => has_shm_link(*peer),
+            Some(Some(shm_link)) => shm_link.is_cut(),
         });
         if unknown.is_some() {
             return unknown;
         }
-        let lanes = members.iter().filter_map(|peer| self.find(*peer)?.cloned());
-        let fan = lanes.collect();
+        let shm_links = members.iter().filter_map(|peer| self.find(*peer)?.cloned());
+        let fan = shm_links.collect();
         let missing = members.iter().copied().filter(|peer| matches!(self.find(*peer), Some(None)));
         let missing = missing.collect();
         self.circles.retain(|circle| circle.group != group);
@@ -148,17 +148,17 @@ impl Vicinity {
         None
     }
 
-    pub(crate) fn learn(&mut self, peer: PeerId, lane: Option<Arc<Lane>>) {
-        self.known.retain(|(known, lane)| {
-            *known != peer && lane.as_ref().is_none_or(|lane| !lane.is_cut())
+    pub(crate) fn learn(&mut self, peer: PeerId, shm_link: Option<Arc<ShmLink>>) {
+        self.known.retain(|(known, shm_link)| {
+            *known != peer && shm_link.as_ref().is_none_or(|shm_link| !shm_link.is_cut())
         });
         if self.known.len() < KNOWN_MAX {
-            self.known.push((peer, lane));
+            self.known.push((peer, shm_link));
             return;
         }
         self.oldest = (self.oldest + 1) % KNOWN_MAX;
         if let Some(place) = self.known.get_mut(self.oldest) {
-            *place = (peer, lane);
+            *place = (peer, shm_link);
         }
     }
 }

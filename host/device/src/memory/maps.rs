@@ -2,10 +2,10 @@
 //! our own that the other has mapped.
 //!
 //! Nothing is waited for: who needs a file asks for it, by way of the handshake thread, and sends what it has to
-//! do through the lane until the file is there. Who wants to lend a message offers the file first, and
+//! do through the link until the file is there. Who wants to lend a message offers the file first, and
 //! lends once the other has it.
 //!
-//! A file is handed out when it is asked for only if a queue pair on the lane grants its peer the rights that the file
+//! A file is handed out when it is asked for only if a queue pair on the link grants its peer the rights that the file
 //! gives ([`Maps::grant`]). One that peers may write to is not lent either, without such a grant.
 
 use crate::memory::commons::{Class, Home};
@@ -77,7 +77,7 @@ pub(crate) struct Maps {
     stream: OnceLock<Arc<Stream>>,
     /// The other's files; `None` if it was asked for one.
     files: Mutex<HashMap<u64, Option<Arc<Theirs>>>>,
-    /// Another one when a file has gone, and for every lane: whoever remembers what he has seen of one
+    /// Another one when a file has gone, and for every link: whoever remembers what he has seen of one
     /// neighbour does not take it for another's.
     version: AtomicU64,
     /// Our own files, as far as they are given to the other.
@@ -102,7 +102,7 @@ struct Given {
     files: HashMap<u64, Lending>,
     /// Files that it has asked for and may not have.
     refused: BTreeSet<u64>,
-    /// What queue pairs on this lane allow their peers, and in which domain.
+    /// What queue pairs on this link allow their peers, and in which domain.
     grants: HashMap<Qpn, (u32, Access)>,
 }
 
@@ -138,7 +138,7 @@ impl Default for Maps {
     }
 }
 
-/// One that no lane of this process has had; never 0.
+/// One that no link of this process has had; never 0.
 fn new_version() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -186,7 +186,7 @@ impl Maps {
         None
     }
 
-    /// A queue pair on this lane allows its peer this, in this domain; until [`Maps::revoke`]. What the peer has got
+    /// A queue pair on this link allows its peer this, in this domain; until [`Maps::revoke`]. What the peer has got
     /// by then it keeps.
     pub(crate) fn grant(&self, qp: Qpn, domain: u32, access: Access) {
         let mut given = lock(&self.given);

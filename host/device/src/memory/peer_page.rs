@@ -2,8 +2,9 @@
 //! the states of its queue pairs, and its registered regions.
 //!
 //! The owner writes; the others can map it for reading only, so that none of them can show a third process rights
-//! that the owner has not granted. It is one sealed file without a name, large and almost all of it holes. A record of a region is valid while its key is: whoever uses
-//! one says so first (`lane.rs`), so that the owner can wait for it after taking the key away.
+//! that the owner has not granted. It is one sealed file without a name, large and almost all of it holes. A record
+//! of a region is valid while its key is: whoever uses one says so first (`shm/link.rs`), so that the owner can wait
+//! for it after taking the key away.
 
 use crate::registry::{BLOCK_BITS, Block};
 use adverb_engine::Access;
@@ -31,7 +32,7 @@ mod layout {
     pub(super) const BYTES: usize = REGIONS + REGION * REGIONS_MAX;
 }
 
-/// Version of this layout, of the lanes' and of what handshakes say: devices of different versions use
+/// Version of this layout, of the shared-memory links' and of what handshakes say: devices of different versions use
 /// the network.
 pub(crate) const VERSION: u32 = 3;
 const MAGIC: u64 = 0x4164_7673_6865_6c00 | 1;

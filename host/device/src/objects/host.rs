@@ -3,7 +3,7 @@
 use crate::link::out::Out;
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::direct::{self, Direct, Sink, Views, land};
-use crate::link::shm::lane::{InRing, Lane, Lent};
+use crate::link::shm::link::{InRing, Lent, ShmLink};
 use crate::link::vicinity::{Addresses, Leg};
 use crate::memory::local::{Local, Sge, Source, parts};
 use crate::memory::region::{Grip, Pin, Regions, Serial};
@@ -107,7 +107,7 @@ pub(crate) enum Exit<'a, 'b> {
     /// Emit packets.
     Link(Out<'a, 'b>),
     /// Use the peer's memory, and for this request alone, which is never queued.
-    Direct { lane: &'a Lane, work: &'a SendWork<'a> },
+    Direct { shm_link: &'a ShmLink, work: &'a SendWork<'a> },
 }
 
 impl<'a, 'b> Surroundings<'a, 'b> {
@@ -127,11 +127,11 @@ impl<'a, 'b> Surroundings<'a, 'b> {
 
     /// The way to the peer's memory, if there is one.
     #[inline]
-    fn lane(&self) -> Option<&'a Lane> {
+    fn shm_link(&self) -> Option<&'a ShmLink> {
         match &self.out {
             Exit::None => None,
-            Exit::Link(out) => out.lane(),
-            Exit::Direct { lane, .. } => Some(lane),
+            Exit::Link(out) => out.shm_link(),
+            Exit::Direct { shm_link, .. } => Some(shm_link),
         }
     }
 
@@ -153,7 +153,7 @@ impl Exit<'_, '_> {
         payload: Payload,
         source: &Source<'_>,
         near: Option<Addresses>,
-        fan: &[Arc<Lane>],
+        fan: &[Arc<ShmLink>],
         regions: &Regions,
     ) -> Result<(), AccessError> {
         let again = matches!(payload, Payload::Region { again: true, .. });
@@ -241,20 +241,20 @@ pub(crate) enum Errand<'a> {
     /// A packet has come.
     Arrival(Came<'a>),
     /// Packets leave by this leg; request number `next` is the next.
-    /// A lane of its fan that is full for long loses them; of others there has to be room.
+    /// A shared-memory link of its fan that is full for long loses them; of others there has to be room.
     Departure { leg: &'a Leg, next: u64, sinks: bool },
 }
 
 impl<'a> Surroundings<'a, '_> {
     /// Carries out a one-sided request on the peer's memory.
     fn reach_peer(&mut self, index: u64, request: &Request, all_before: bool) -> Reach {
-        let Some(lane) = self.lane() else {
+        let Some(shm_link) = self.shm_link() else {
             return Reach::Not;
         };
         let Own { number, peer, domain, serial, views, sends, .. } = &mut *self.own;
         let (number, peer, domain, serial) = (*number, *peer, *domain, *serial);
         let mut direct =
-            Direct { lane, regions: self.regions, views, number, peer, domain, serial };
+            Direct { shm_link, regions: self.regions, views, number, peer, domain, serial };
         if !all_before {
             // Small WRITEs follow what is under way; the rest is better off waiting.
             let write = matches!(request.kind, RequestKind::Write { .. });
@@ -274,10 +274,10 @@ impl<'a> Surroundings<'a, '_> {
     /// Copies the bytes of the lent message that is being handed over.
     #[inline(never)]
     fn fetch_lent(&mut self, to: Target) -> Result<(), FetchError> {
-        let (lane, total, pieces) = match self.lent {
+        let (shm_link, total, pieces) = match self.lent {
             None => return Err(FetchError::Lost),
             Some(Lent::Near(near)) => return self.fetch_near(near, to),
-            Some(Lent::Far { lane, total, pieces }) => (lane, total, pieces),
+            Some(Lent::Far { shm_link, total, pieces }) => (shm_link, total, pieces),
         };
         let regions = self.regions;
         let Own { number, peer, domain, serial, views, receives, .. } = &mut *self.own;
@@ -293,7 +293,7 @@ impl<'a> Surroundings<'a, '_> {
                 Sink::Region { pin: &pin, va }
             }
         };
-        Direct { lane, regions, views, number, peer, domain, serial }.fetch(pieces, total, sink)
+        Direct { shm_link, regions, views, number, peer, domain, serial }.fetch(pieces, total, sink)
     }
 
     /// Copies the bytes of a record out of the ring.
@@ -326,13 +326,13 @@ impl<'a> Surroundings<'a, '_> {
                 | RequestKind::Write { .. }
         );
         let long = request.len > SEGMENT_BYTES;
-        let Some(lane) = self.lane().filter(|_| carries && long) else {
+        let Some(shm_link) = self.shm_link().filter(|_| carries && long) else {
             return false;
         };
         let Local::Gather(sges) = self.own.sends.local(index) else {
             return false;
         };
-        direct::can_lend(lane, self.regions, self.own.domain, sges)
+        direct::can_lend(shm_link, self.regions, self.own.domain, sges)
     }
 }
 
@@ -432,7 +432,7 @@ impl Host for Surroundings<'_, '_> {
             // A burst goes one way.
             Errand::Departure { leg, next, sinks } => {
                 let fan = leg.fan.as_deref().unwrap_or_default();
-                if !sinks && fan.iter().any(|lane| !lane.load(1).room()) {
+                if !sinks && fan.iter().any(|shm_link| !shm_link.load(1).room()) {
                     return false;
                 }
                 let sends = &self.own.sends;

@@ -12,9 +12,9 @@ use crate::data_path::DataPath;
 use crate::link::Links;
 use crate::link::errors::ConnectError;
 use crate::link::kind::Link;
-use crate::link::out::{on_lane, on_way};
+use crate::link::out::{on_shm_link, on_way};
 use crate::link::shm::direct::Views;
-use crate::link::shm::lane::{Grant, Lane, Lent, PeerId, Takes};
+use crate::link::shm::link::{Grant, Lent, PeerId, ShmLink, Takes};
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS, Fan, Vicinity};
 use crate::memory::local::total_len;
 use crate::memory::peer_page::QpWord;
@@ -157,7 +157,7 @@ impl QpInner {
     /// Shows neighbours what the peer may do by itself, if that has changed.
     #[inline]
     pub(crate) fn show(&mut self, links: &Links) {
-        let shown = (self.engine.state(), self.has_lane() && self.engine.is_open());
+        let shown = (self.engine.state(), self.has_shm_link() && self.engine.is_open());
         if self.shown != shown {
             self.show_anew(shown, links);
         }
@@ -182,10 +182,10 @@ impl QpInner {
             }
         };
         self.grant = None;
-        if let Some(lane) = self.lane().filter(|_| open) {
+        if let Some(shm_link) = self.shm_link().filter(|_| open) {
             // Before the peer can learn of it, and ask for what it may have.
             let access = self.engine.settings().access;
-            self.grant = Some(lane.grant(self.own.number, self.own.domain, access));
+            self.grant = Some(shm_link.grant(self.own.number, self.own.domain, access));
         }
         if let Some(place) = links.commons().and_then(|commons| commons.page().qp(self.own.number))
         {
@@ -240,24 +240,24 @@ impl QpInner {
         })
     }
 
-    /// Takes a record of this lane; says how many completions that published. `lent`: where the bytes
+    /// Takes a record of this shared-memory link; says how many completions that published. `lent`: where the bytes
     /// of its message are.
     #[inline]
     pub(crate) fn on_record(
         &mut self,
         packet: &Packet<'_>,
         lent: Option<&[u8]>,
-        lane: &Lane,
+        shm_link: &ShmLink,
         now: Time,
         links: &Links,
     ) -> u32 {
-        let Some((source, _)) = self.engine.remote().filter(|_| self.knows(lane)) else {
+        let Some((source, _)) = self.engine.remote().filter(|_| self.knows(shm_link)) else {
             return 0;
         };
         self.pacing.acks.on_message(true);
         let lent = match lent {
             None => None,
-            Some(bytes) => match Lent::parse(lane, bytes) {
+            Some(bytes) => match Lent::parse(shm_link, bytes) {
                 None => return 0,
                 lent => lent,
             },
@@ -322,9 +322,9 @@ impl QpInner {
         }
     }
 
-    /// The lane that a request is to take, if it is a datagram for a neighbour.
+    /// The shared-memory link that a request is to take, if it is a datagram for a neighbour.
     #[inline]
-    fn lane_for<'a>(&'a self, work: &SendWork<'_>, links: &Links) -> Option<&'a Arc<Lane>> {
+    fn shm_link_for<'a>(&'a self, work: &SendWork<'_>, links: &Links) -> Option<&'a Arc<ShmLink>> {
         let SendTo::Datagram { ah, remote, .. } = work.to else {
             return None;
         };
@@ -333,7 +333,7 @@ impl QpInner {
         self.vicinity.find(peer)?
     }
 
-    /// Lanes that a request is to take besides, if it is a datagram for a multicast group.
+    /// Shared-memory links that a request is to take besides, if it is a datagram for a multicast group.
     #[inline]
     fn fan_for<'a>(&'a self, work: &SendWork<'_>) -> Option<&'a Fan> {
         let SendTo::Datagram { ah, remote: Qpn::MULTICAST, .. } = work.to else {
@@ -346,11 +346,11 @@ impl QpInner {
     /// A neighbour that is in a multicast group and was not met yet.
     fn absentee(&mut self, group: Gid, links: &Links) -> Option<PeerId> {
         let changes = links.registry.domain_changes();
-        let has_lane = |peer| links.has_lane(peer);
-        if self.vicinity.knows(group, changes, has_lane) {
+        let has_shm_link = |peer| links.has_shm_link(peer);
+        if self.vicinity.knows(group, changes, has_shm_link) {
             return None;
         }
-        self.vicinity.gather(group, changes, &links.members(group), has_lane)
+        self.vicinity.gather(group, changes, &links.members(group), has_shm_link)
     }
 
     /// The time that the port's timers held has come. True if an acknowledgement is late.
@@ -412,15 +412,15 @@ impl QpInner {
                 return (false, published); // It is no datagram.
             };
             let errand = Errand::Departure { leg: &leg, next: head, sinks: false };
-            if let Some(lane) = &leg.lane {
-                let mut cargo = lane.load(budget);
+            if let Some(shm_link) = &leg.shm_link {
+                let mut cargo = shm_link.load(budget);
                 let full = !cargo.room();
-                if lane.note_full(full, now.nanos()) > FULL_MAX_NANOS {
+                if shm_link.note_full(full, now.nanos()) > FULL_MAX_NANOS {
                     cargo.sink();
                 } else if full {
                     return (true, published);
                 }
-                let (done, packets) = on_lane(cargo, |out| {
+                let (done, packets) = on_shm_link(cargo, |out| {
                     let mut host = Surroundings::new(own, links.regions(), out);
                     host.errand = errand;
                     engine.transmit(now, true, &mut host);
@@ -434,8 +434,9 @@ impl QpInner {
                 budget = budget.saturating_sub(usize::try_from(packets).unwrap_or(usize::MAX));
                 continue;
             }
-            let lanes = leg.fan.as_deref().unwrap_or_default();
-            let takes = |wanted| lanes.iter().any(|lane| lane.takes(now.nanos()) == wanted);
+            let shm_links = leg.fan.as_deref().unwrap_or_default();
+            let takes =
+                |wanted| shm_links.iter().any(|shm_link| shm_link.takes(now.nanos()) == wanted);
             if takes(Takes::ItSoon) {
                 return (true, published);
             }
@@ -449,7 +450,7 @@ impl QpInner {
                 host.published
             });
             let Some((done, packets)) = sent.filter(|(_, packets)| *packets > 0) else {
-                // Not in a state to send, or others have filled a lane meanwhile.
+                // Not in a state to send, or others have filled a shared-memory link meanwhile.
                 return (takes(Takes::ItSoon), published);
             };
             engine.count_sent(packets);
@@ -466,14 +467,14 @@ impl QpInner {
 
     /// The memory that it shares with its peer.
     #[inline]
-    fn lane(&self) -> Option<&Arc<Lane>> {
-        self.link.as_ref()?.lane()
+    fn shm_link(&self) -> Option<&Arc<ShmLink>> {
+        self.link.as_ref()?.shm_link()
     }
 
     /// Its packets are records in memory.
     #[inline]
-    pub(crate) fn has_lane(&self) -> bool {
-        self.lane().is_some()
+    pub(crate) fn has_shm_link(&self) -> bool {
+        self.shm_link().is_some()
     }
 
     pub(crate) fn path(&self) -> Option<DataPath> {
@@ -585,8 +586,9 @@ impl QpInner {
         }
         let request = self.check_send(work, links)?;
         let index = self.engine.post(request).map_err(|error| self.refusal(error))?;
-        let (lane, fan) = (self.lane_for(work, links).cloned(), self.fan_for(work).cloned());
-        self.own.sends.put(index, work, lane, fan);
+        let (shm_link, fan) =
+            (self.shm_link_for(work, links).cloned(), self.fan_for(work).cloned());
+        self.own.sends.put(index, work, shm_link, fan);
         self.pacing.company.on_post(request.len);
         Ok(())
     }
@@ -597,7 +599,7 @@ impl QpInner {
             return Aftermath { more: true, ..Aftermath::default() };
         }
         let acks = if self.pacing.acks.on_answer() { Acks::Now } else { Acks::WithCompany };
-        let now = if self.has_lane() { Time::UNKNOWN } else { links.now() };
+        let now = if self.has_shm_link() { Time::UNKNOWN } else { links.now() };
         self.transmit(now, acks, links)
     }
 

@@ -3,7 +3,7 @@
 //! The send ring runs in step with the transport's own queue: request number *n* lives in slot
 //! *n* mod capacity of both. All memory is taken when the ring is made.
 
-use crate::link::shm::lane::Lane;
+use crate::link::shm::link::ShmLink;
 use crate::link::vicinity::{Fan, Leg};
 use crate::memory::local::{BufferNumber, Local, Sge};
 use crate::memory::window::Bind;
@@ -161,12 +161,12 @@ impl SendRing {
         &mut self,
         index: u64,
         work: &SendWork<'_>,
-        lane: Option<Arc<Lane>>,
+        shm_link: Option<Arc<ShmLink>>,
         fan: Option<Fan>,
     ) {
         let slot = self.slot(index);
         if let (SendTo::Datagram { ah, .. }, Some(place)) = (work.to, self.legs.get_mut(slot)) {
-            *place = Some(Leg { way: Arc::clone(&ah.way), lane, fan });
+            *place = Some(Leg { way: Arc::clone(&ah.way), shm_link, fan });
         }
         let mut posted = Posted { wr_id: work.wr_id, buffer: work.buffer, sges: 0, inline: None };
         match work.data {

@@ -95,8 +95,9 @@ impl Qp {
         change.check()?;
         self.inner(|inner| inner.engine.may_modify(to, &change.attributes))?;
         // Sockets are opened under no queue pair's lock.
-        let (kind, local, packets) = self
-            .inner(|inner| (inner.engine.kind(), inner.has_lane(), inner.takes_packets_alone()));
+        let (kind, local, packets) = self.inner(|inner| {
+            (inner.engine.kind(), inner.has_shm_link(), inner.takes_packets_alone())
+        });
         let link = match change.attributes.remote_gid {
             // The peer stays the one that it is, whatever its address is called.
             Some(_) if local && to != QpState::Rtr => None,
@@ -187,8 +188,8 @@ impl Qp {
                 return result;
             };
             // Under no queue pair's lock: whoever is met may have to do with others of ours.
-            let lane = port.meet(stranger);
-            self.inner(|inner| inner.vicinity.learn(stranger, lane));
+            let shm_link = port.meet(stranger);
+            self.inner(|inner| inner.vicinity.learn(stranger, shm_link));
         }
     }
 

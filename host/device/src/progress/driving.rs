@@ -1,8 +1,8 @@
 //! The part of a port that takes steps: it receives, and does what is due.
 //!
 //! Packets arrive under the receive lock, which whoever drives takes if it is free; they are
-//! parsed in the receive buffer and copied once, to where they belong. What comes by way of lanes is in
-//! `lanes.rs`, and who sleeps meanwhile in `standby.rs`.
+//! parsed in the receive buffer and copied once, to where they belong. What comes by way of shared-memory links is in
+//! `neighbours.rs`, and who sleeps meanwhile in `standby.rs`.
 
 use super::doors::MISLED_MAX;
 use super::seats::{Seated, Table};
@@ -85,7 +85,7 @@ impl Port {
     fn step(&self, receiver: &mut Receiver, driver: Driver) -> bool {
         // Reading the clock is a good part of a step that finds nothing.
         receiver.steps += 1;
-        let rarely = if receiver.shm_receivers.is_empty() { CLOCK_STEPS } else { LANE_CLOCK_STEPS };
+        let rarely = if receiver.shm_receivers.is_empty() { CLOCK_STEPS } else { SHM_CLOCK_STEPS };
         let due = receiver.steps >= rarely || receiver.waiting.has_packets();
         let mut clock = Clock::new();
         let (mut busy, mut published) = (false, false);
@@ -100,8 +100,8 @@ impl Port {
             let mut table = Table { port: self, clock: &mut clock, tray: None };
             published |= receiver.waiting.acknowledge(&mut table, Look::Usual);
         }
-        // A bell may ring without a lane: that of one that was cut, or of one that was never made. It is silenced, or
-        // whoever sleeps on it wakes at once.
+        // A bell may ring without a shared-memory link: that of one that was cut, or of one that was never made. It
+        // is silenced, or whoever sleeps on it wakes at once.
         if !receiver.shm_receivers.is_empty() || self.standby.bell().is_suspect() {
             let (received, completed) = self.receive_records(receiver, &mut clock, driver);
             busy |= received;
@@ -132,7 +132,7 @@ impl Port {
             // A program that has completions to look at often posts more at once, and then all of
             // it leaves together; but nobody waits for that twice.
             receiver.postponed = published && !receiver.postponed && driver == Driver::Program;
-            // A lane may be full for long, if its other end is stopped: that is no reason to hurry.
+            // A shared-memory link may be full for long, if its other end is stopped: that is no reason to hurry.
             clock.now();
             busy |= receiver.postponed
                 || serve_ready(&mut Table { port: self, clock: &mut clock, tray: None });
@@ -282,7 +282,7 @@ impl Port {
             }
             self.links.counters.rcvd_pkts.add(1);
             if let Some(Held { guard, published, .. }) = current.as_mut()
-                && let Some(inner) = guard.as_mut().filter(|inner| !inner.has_lane())
+                && let Some(inner) = guard.as_mut().filter(|inner| !inner.has_shm_link())
             {
                 if packet.headers.xrceth.is_none() {
                     *published += inner.on_packet(&packet, came, *now, &self.links);
@@ -317,7 +317,9 @@ impl Port {
             return 0;
         }
         let sender = packet.headers.deth.map(|deth| deth.src_qp);
-        if sender.is_some_and(|sender| self.is_heard_by_lane(listeners, sender, came.from.source)) {
+        if sender
+            .is_some_and(|sender| self.has_come_by_shm_link(listeners, sender, came.from.source))
+        {
             return 0;
         }
         self.links.counters.rcvd_pkts.add(1);
@@ -400,9 +402,9 @@ impl Port {
 
 /// Steps that find nothing, between looks at the clock.
 const CLOCK_STEPS: u32 = 8;
-/// The same, where there are lanes: a look at them is short.
-pub(super) const LANE_CLOCK_STEPS: u32 = 64;
-/// Steps in which no lane brings anything, before others are let to the processor, and again after so
+/// The same, where there are shared-memory links: a look at them is short.
+pub(super) const SHM_CLOCK_STEPS: u32 = 64;
+/// Steps in which no shared-memory link brings anything, before others are let to the processor, and again after so
 /// many more: some 50 µs, and some 10.
 const PATIENCE_STEPS: u32 = 2048;
 const YIELD_STEPS: u32 = 512;
@@ -467,9 +469,10 @@ mod tests {
         assert_eq!(take_relayed(&port, 100, 2), 1);
     }
 
-    /// Goal: the helper can sleep again when the bell has rung and there is no lane that it could have rung for.
+    /// Goal: the helper can sleep again when the bell has rung and there is no shared-memory link that it could have
+    /// rung for.
     #[test]
-    fn a_bell_that_rings_without_a_lane_is_silenced() {
+    fn a_bell_that_rings_without_a_link_is_silenced() {
         let config = PortConfig { path: Some(PathChoice::SharedMemory), exclusive: true };
         let port = Port::open_with("soft_lo", &config).unwrap();
         let bell = Arc::clone(port.standby.bell());

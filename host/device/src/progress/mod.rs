@@ -2,7 +2,7 @@
 //!
 //! Those who drive it (`driving.rs`) are the program's own threads, when they post or poll, and the
 //! helper (`helper.rs`) when they do not. Its sockets are in `doors.rs`, and its ways to other
-//! devices of the host in `lanes.rs`.
+//! devices of the host in `neighbours.rs`.
 //!
 //! Locks are taken in this order: receive state, queue pair, completion queue or schedule. What is decided with
 //! them, when a queue pair sends and acknowledges, is the engine's; `seats.rs` lends it what it needs.
@@ -11,9 +11,9 @@ mod deputies;
 mod doors;
 mod driving;
 pub(crate) mod helper;
-mod lanes;
 pub(crate) mod management;
 pub(crate) mod monitor;
+mod neighbours;
 mod schedule;
 mod seats;
 
@@ -23,7 +23,7 @@ use crate::link::errors::OpenError;
 use crate::link::gid::devices;
 use crate::link::path::PathChoice;
 use crate::link::shm::handshake::Handshake;
-use crate::link::shm::lane::{self};
+use crate::link::shm::link::{self};
 use crate::link::udp::capture::{self, Capture};
 use crate::link::udp::endpoint::{Endpoint, FlowCache, gid_of};
 use crate::link::udp::multicast::Group;
@@ -129,14 +129,14 @@ impl Door {
     }
 }
 
-/// The receiving end of a lane, and where the queue pair lives that most of its records are for.
-type ShmReceiver = lane::ShmReceiver<Place>;
+/// The receiving end of a shared-memory link, and where the queue pair lives that most of its records are for.
+type ShmReceiver = link::ShmReceiver<Place>;
 
 /// What receiving needs, under the receive lock.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     shm_receivers: Vec<ShmReceiver>,
-    /// Neighbours whose lanes have ended.
+    /// Neighbours whose shared-memory links have ended.
     departed: VecDeque<Departed>,
     doors: Vec<Door>,
     /// The sockets of multicast groups, once there was one: who sleeps watches it, and not them.
@@ -152,7 +152,7 @@ pub(crate) struct Receiver {
     postponed: bool,
     /// Steps since timers and held acknowledgements were looked at.
     steps: u32,
-    /// Steps since a lane brought something.
+    /// Steps since a shared-memory link brought something.
     quiet: u32,
     /// Sockets show how packets are marked.
     marks: bool,
@@ -177,7 +177,7 @@ impl Clock {
     /// The time for a queue pair to emit at: where records are written, it is not asked for on their account.
     fn for_link(&mut self, inner: &QpInner) -> Time {
         match self.read {
-            None if inner.has_lane() => Time::UNKNOWN,
+            None if inner.has_shm_link() => Time::UNKNOWN,
             Some(_) | None => self.now(),
         }
     }
@@ -202,8 +202,8 @@ pub struct Port {
     ledger: Option<Ledger>,
     numbers: Mutex<Numbers>,
     handshake: Handshake,
-    /// Held while a lane is made, so that none is made twice; by slot.
-    meetings: [Mutex<()>; lanes::MEETINGS],
+    /// Held while a shared-memory link is made, so that none is made twice; by slot.
+    meetings: [Mutex<()>; neighbours::MEETINGS],
     /// Grows whenever the program drives; the helper watches it.
     drives: AtomicU64,
     /// Packets for others that came here since steering was last put right.
@@ -253,9 +253,14 @@ impl Port {
         helper.watch(relay.socket()).map_err(failed("prepare the helper thread"))?;
         helper.watch(standby.bell().fd()).map_err(failed("prepare the helper thread"))?;
         let commons = Arc::new(Commons::new(Arc::clone(standby.bell().page()), memory.shares()));
-        let handshake =
-            lanes::open_handshake(device, &registry, &standby, &commons, memory.allows_memory())
-                .map_err(failed("listen for neighbours"))?;
+        let handshake = neighbours::open_handshake(
+            device,
+            &registry,
+            &standby,
+            &commons,
+            memory.allows_memory(),
+        )
+        .map_err(failed("listen for neighbours"))?;
         let relayed = registry.relayed();
         let port = Arc::new(Self {
             links: Links {
@@ -270,7 +275,7 @@ impl Port {
                 relay,
                 choice,
                 lends: handshake.lends(),
-                lanes: Mutex::default(),
+                shm_links: Mutex::default(),
                 early: EarlyBudget::default(),
             },
             table: QpTable::new(),
@@ -460,7 +465,7 @@ struct Held<'a> {
     published: u32,
 }
 
-/// A multicast group, and the neighbours from which its messages come by way of lanes.
+/// A multicast group, and the neighbours from which its messages come by way of shared-memory links.
 struct Listeners<'a> {
     group: &'a Group,
     shm_receivers: &'a [ShmReceiver],

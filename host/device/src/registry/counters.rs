@@ -91,10 +91,10 @@ counters! {
     forwarded,
     /// Packets that other processes passed on to this one.
     relayed,
-    /// Processes of this host that posed as another one's device, or asked for too many lanes.
+    /// Processes of this host that posed as another one's device, or asked for too many shared-memory links.
     refused_neighbours,
-    /// Lanes from other processes of this host that were cut, because what they wrote makes no sense.
-    broken_lanes,
+    /// Shared-memory links from other processes of this host that were cut, because what they wrote makes no sense.
+    broken_links,
     /// Places in the registry where other processes of this user had written nonsense, and that were put right.
     registry_repairs,
     /// Completion queues that have overrun.

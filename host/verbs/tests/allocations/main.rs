@@ -175,7 +175,7 @@ fn channels() {
 }
 
 /// Locks that belong to the queues that the work is about, by what they guard: a queue pair and the
-/// order of its unsignaled work, the lane to a neighbour, where a record is written under a lock that
+/// order of its unsignaled work, the shared-memory link to a neighbour, where a record is written under a lock that
 /// the process's queue pairs to that neighbour share, a completion queue and the memory of its work, a
 /// shared receive queue and the memory of its work, and a channel. The receiving side of the device is
 /// tried and never waited for.

@@ -19,7 +19,7 @@ between_processes! {
     what_a_dropped_region_had_is_somebody_elses_at_once,
 }
 
-/// Around a cache line, around what is lent, around what goes through the lane whole, and much more.
+/// Around a cache line, around what is lent, around what goes through the shared-memory link whole, and much more.
 const LENGTHS: [usize; 12] = [1, 36, 64, 100, 511, 512, 513, 8191, 8192, 8193, 100_000, 3 << 20];
 
 #[test]
@@ -102,8 +102,8 @@ fn every_operation_reaches_every_kind_of_memory(path: Path) {
     let _ = far;
 }
 
-/// Goal: messages that are copied into the lane and messages that are lent, one upon the other, come whole
-/// and in the order of posting, also those for which there was no receive at first.
+/// Goal: messages that are copied into the shared-memory link and messages that are lent, one upon the other, come
+/// whole and in the order of posting, also those for which there was no receive at first.
 fn messages_of_all_lengths_wait_for_receives_and_keep_their_order(path: Path) {
     let (context, setup) = (path.context(), patient(path));
     let (side, mut agent) = (setup.side(&context), Agent::start_over(path));
@@ -196,7 +196,7 @@ fn a_write_is_seen_by_whoever_has_the_send_after_it_and_not_before_the_one_befor
 
 /// Goal: a READ brings what the WRITE before it wrote, and a fenced request comes after the READs
 /// and atomics before it, whichever way either goes. Method: posted together, a small WRITE after
-/// a SEND goes through the lane, and the READ directly.
+/// a SEND goes through the shared-memory link, and the READ directly.
 fn a_read_brings_what_the_write_before_it_wrote(path: Path) {
     let (context, setup) = (path.context(), patient(path));
     let (side, mut agent) = (setup.side(&context), Agent::start_over(path));

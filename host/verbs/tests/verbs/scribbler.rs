@@ -34,7 +34,7 @@ const GROWTH_MAX_KIB: u64 = 32 << 10;
 /// Connections, and what belongs to them, that may be left between the first rounds and the last.
 const DESCRIPTORS_MAX: usize = 100;
 
-/// Scribbles over every mapping that the lanes, peer pages or statistics pages of this process lie in.
+/// Scribbles over every mapping that the shared-memory links, peer pages or statistics pages of this process lie in.
 fn scribbled(kind: &'static str) {
     let name = format!("scribbler::{kind}_scribbled_over_hold_up_nobody");
     alone(&name, || {
@@ -43,8 +43,8 @@ fn scribbled(kind: &'static str) {
 }
 
 #[test]
-fn lanes_scribbled_over_hold_up_nobody() {
-    scribbled("lanes");
+fn segments_scribbled_over_hold_up_nobody() {
+    scribbled("segments");
 }
 
 #[test]
@@ -402,7 +402,7 @@ impl Random {
 /// `/proc/self/mem`, so that what it hits in its own address space is no reference of Rust's.
 pub(crate) fn scribble(kind: &str, seed: u64) -> ! {
     let file = match kind {
-        "lanes" => "adverb-lane ",
+        "segments" => "adverb-segment ",
         "peer-pages" => "adverb-peer-page ",
         "counters" => "adverb-counters ",
         "registry" => "adverb-registry-",
@@ -532,7 +532,7 @@ fn wrong_descriptors() -> Vec<OwnedFd> {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let open = |path| OwnedFd::from(File::open(path).expect("it is there"));
     let sealed = |len| {
-        let file = memory::memfd("adverb-lane", len).expect("memory");
+        let file = memory::memfd("adverb-segment", len).expect("memory");
         memory::seal(&file).expect("sealed");
         file
     };
@@ -542,7 +542,7 @@ fn wrong_descriptors() -> Vec<OwnedFd> {
         open("/proc/self/maps"),
         OwnedFd::from(reader),
         OwnedFd::from(writer),
-        memory::memfd("adverb-lane", 1 << 20).expect("memory"),
+        memory::memfd("adverb-segment", 1 << 20).expect("memory"),
         sealed(4096),
         sealed(1 << 20),
         sealed(128 << 20),

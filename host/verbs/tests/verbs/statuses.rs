@@ -245,8 +245,8 @@ fn a_send_longer_than_its_receive_fails_on_both_sides(path: Path) {
     }
 }
 
-/// Goal: between processes the lane says who somebody is, and not what he writes into it. Method: a third
-/// device, whose lane is in use, connects to a queue pair that has a peer, and numbers its messages as
+/// Goal: between processes the shared-memory link says who somebody is, and not what he writes into it. Method: a third
+/// device, whose shared-memory link is in use, connects to a queue pair that has a peer, and numbers its messages as
 /// that peer would.
 #[test]
 fn a_neighbour_that_poses_as_the_peer_is_not_heard() {

@@ -3,7 +3,7 @@
 //! Whoever goes to sleep says so on the peer page ([`Bell::announce`]) and only then looks whether there
 //! is something to do; whoever has written something looks for sleepers afterwards. Both use
 //! sequentially consistent operations, so that one of the two sees the other. That a bell has been
-//! rung is kept for each lane by itself: one that died in the act silences nobody else.
+//! rung is kept for each link by itself: one that died in the act silences nobody else.
 
 use crate::memory::peer_page::PeerPage;
 use adverb_sys::eventfd::EventFd;
@@ -58,7 +58,7 @@ impl Bell {
         self.suspect.load(Ordering::Relaxed)
     }
 
-    /// Silences the bell if somebody may have been woken by it; true if so. What the lanes remember of having
+    /// Silences the bell if somebody may have been woken by it; true if so. What the links remember of having
     /// rung is then to be forgotten, before they are looked at.
     #[inline]
     pub(crate) fn silence(&self) -> bool {
@@ -71,7 +71,7 @@ impl Bell {
     }
 }
 
-/// Another device's bell, rung from one lane.
+/// Another device's bell, rung from one link.
 #[derive(Debug)]
 pub(crate) struct Rope {
     fd: EventFd,
@@ -87,7 +87,7 @@ impl Rope {
         &self.page
     }
 
-    /// Something was written: wakes the device if it sleeps and `rung`, the lane's memory of having
+    /// Something was written: wakes the device if it sleeps and `rung`, the link's memory of having
     /// done so, does not say that it was woken already.
     #[inline]
     pub(crate) fn pull(&self, rung: &AtomicU32) {

@@ -8,7 +8,7 @@
 //!
 //! # Safety
 //!
-//! 1. Between [`Lane::begin`] and the end of its [`Visit`] the owner keeps a region in place whose key
+//! 1. Between [`ShmLink::begin`] and the end of its [`Visit`] the owner keeps a region in place whose key
 //!    was seen during the visit: it waits for visits before it lets go of memory (`visits.rs`).
 //! 2. Pages that both have mapped are of sealed files: they cannot be cut short. Offsets are checked
 //!    against our own mapping of them, whatever the owner published; and what is mapped for reading is
@@ -18,7 +18,7 @@
 //! 4. Local bytes are registered and pinned while they are copied (`region.rs`, rule 2).
 
 use crate::link::shm::SEGMENT_BYTES;
-use crate::link::shm::lane::{InRing, Lane, Lent, PIECE_BYTES};
+use crate::link::shm::link::{InRing, Lent, PIECE_BYTES, ShmLink};
 use crate::link::shm::visits::Visit;
 use crate::memory::copying::{copy_short, copy_word, move_long};
 use crate::memory::local::{Local, Sge, Source, parts};
@@ -83,7 +83,7 @@ pub(crate) struct Views {
     next: usize,
     /// A file of our own that the neighbour has; 0 is none. Numbers are not used again.
     lent: u64,
-    /// The state of the lane's maps that all this is from.
+    /// The state of the link's maps that all this is from.
     version: u64,
 }
 
@@ -96,10 +96,10 @@ struct View {
 }
 
 impl Views {
-    /// Forgets what is of another lane, or was of this one.
+    /// Forgets what is of another link, or was of this one.
     #[inline]
-    fn renew(&mut self, lane: &Lane) {
-        let version = lane.maps().version();
+    fn renew(&mut self, shm_link: &ShmLink) {
+        let version = shm_link.maps().version();
         if self.version != version {
             *self = Self { version, ..Self::default() };
         }
@@ -107,9 +107,9 @@ impl Views {
 
     /// The neighbour has this file of ours.
     #[inline]
-    fn has_lent(&mut self, lane: &Lane, file: u64) -> bool {
-        self.renew(lane);
-        if self.lent != file && lane.has_lent(file) {
+    fn has_lent(&mut self, shm_link: &ShmLink, file: u64) -> bool {
+        self.renew(shm_link);
+        if self.lent != file && shm_link.has_lent(file) {
             self.lent = file;
         }
         self.lent == file
@@ -117,13 +117,13 @@ impl Views {
 
     /// The pages of a file, if they are mapped; they will be, otherwise.
     #[inline(always)]
-    fn pages(&mut self, lane: &Lane, file: u64) -> Option<&Theirs> {
-        self.renew(lane);
+    fn pages(&mut self, shm_link: &ShmLink, file: u64) -> Option<&Theirs> {
+        self.renew(shm_link);
         let known = |view: &Option<View>| view.as_ref().is_some_and(|view| view.file == file);
         let at = match self.recent.iter().position(known) {
             Some(at) => at,
             None => {
-                let pages = lane.maps().file(file)?;
+                let pages = shm_link.maps().file(file)?;
                 let at = self.next % VIEWS;
                 self.next = at + 1;
                 *self.recent.get_mut(at)? = Some(View { file, pages });
@@ -151,9 +151,9 @@ struct Claim {
     domain: u32,
 }
 
-/// What one queue pair does to its peer's memory, over a lane.
+/// What one queue pair does to its peer's memory, over a link.
 pub(crate) struct Direct<'a> {
-    pub(crate) lane: &'a Lane,
+    pub(crate) shm_link: &'a ShmLink,
     pub(crate) regions: &'a Regions,
     pub(crate) views: &'a mut Views,
     /// Its number, its peer's, and its protection domain.
@@ -175,7 +175,7 @@ pub(crate) enum Sink<'a> {
 impl<'a> Direct<'a> {
     /// A look ahead: it may be that the request can be carried out here.
     pub(crate) fn may_reach(&mut self, request: &Request) -> bool {
-        let visit = self.lane.begin();
+        let visit = self.shm_link.begin();
         let Some(claim) = self.claim(request) else {
             return false;
         };
@@ -188,8 +188,8 @@ impl<'a> Direct<'a> {
         if request.len > VISIT_BYTES_MAX {
             return self.act_by_parts(request, local);
         }
-        let lane = self.lane;
-        let visit = lane.begin();
+        let shm_link = self.shm_link;
+        let visit = shm_link.begin();
         let claim = self.claim(request)?;
         if claim.len == 0 {
             return Some(()); // Key and address mean nothing then. IBTA Vol. 1 §9.7.4.1.5.
@@ -229,11 +229,11 @@ impl<'a> Direct<'a> {
         if !self.may_reach(request) {
             return None; // Nothing is copied if any of it is out of reach.
         }
-        let (lane, domain) = (self.lane, self.domain);
+        let (shm_link, domain) = (self.shm_link, self.domain);
         let mut offset = 0;
         while offset < request.len {
             let len = (request.len - offset).min(VISIT_BYTES_MAX);
-            let visit = lane.begin();
+            let visit = shm_link.begin();
             let whole = self.claim(request)?;
             let va = whole.va.checked_add(u64::from(offset))?;
             let claim = Claim { va, len: usize::try_from(len).ok()?, ..whole };
@@ -256,7 +256,7 @@ impl<'a> Direct<'a> {
     /// What a request wants of the peer, if its queue pair allows that.
     #[inline(always)]
     fn claim(&self, request: &Request) -> Option<Claim> {
-        let word = self.lane.peer_page().qp(self.peer?)?.load(Ordering::SeqCst);
+        let word = self.shm_link.peer_page().qp(self.peer?)?.load(Ordering::SeqCst);
         let peer = QpWord::from_bits(word);
         let (va, key, rights, brings_back) = match request.kind {
             RequestKind::Write { va, rkey, .. } | RequestKind::AtomicWrite { va, rkey } => {
@@ -276,7 +276,7 @@ impl<'a> Direct<'a> {
             && (peer.has_resources() || !brings_back);
         let len = usize::try_from(request.len).ok()?;
         let claim = Claim { key: key.0, va, len, rights, domain: peer.domain() };
-        (allowed && !self.lane.is_cut()).then_some(claim)
+        (allowed && !self.shm_link.is_cut()).then_some(claim)
     }
 
     #[inline(never)]
@@ -316,7 +316,7 @@ impl<'a> Direct<'a> {
     #[inline(always)]
     fn place<'v>(&mut self, visit: &'v Visit<'_>, claim: Claim) -> Option<(Place<'v>, Hold<'a>)> {
         let Claim { key, va, len, rights, domain } = claim;
-        if self.lane.is_own() {
+        if self.shm_link.is_own() {
             // Windows of type 2 are tied to the peer's queue pair: those are for it to look at.
             let regions: &'a Regions = self.regions;
             let pin = regions.pin_remote(key, domain, self.serial).ok()?;
@@ -324,7 +324,7 @@ impl<'a> Direct<'a> {
             // SAFETY: pinned as long as the pin is kept, which goes with the place.
             return Some((unsafe { Place::new(Spot::Here(start)) }, Hold::Own(pin)));
         }
-        let place = neighbours_place(self.lane, visit, self.views, claim)?;
+        let place = neighbours_place(self.shm_link, visit, self.views, claim)?;
         Some((place, Hold::Neighbour))
     }
 
@@ -336,17 +336,17 @@ impl<'a> Direct<'a> {
         total: u32,
         sink: Sink<'_>,
     ) -> Result<(), FetchError> {
-        let lane = self.lane;
-        let word = self.peer.and_then(|remote| lane.peer_page().qp(remote));
+        let shm_link = self.shm_link;
+        let word = self.peer.and_then(|remote| shm_link.peer_page().qp(remote));
         let word = QpWord::from_bits(word.ok_or(FetchError::Lost)?.load(Ordering::SeqCst));
-        let mut visit = lane.begin();
+        let mut visit = shm_link.begin();
         let (mut at, mut visited) = (0_u32, 0_u32);
         let pieces =
             pieces.chunks_exact(PIECE_BYTES).flat_map(|piece| by_visits(Lent::piece(piece)));
         for piece in pieces {
             let Sge { addr, len, lkey } = piece.ok_or(FetchError::Lost)?;
             if visited > VISIT_BYTES_MAX - len {
-                (visit, visited) = (lane.begin(), 0);
+                (visit, visited) = (shm_link.begin(), 0);
             }
             visited += len;
             let size = usize::try_from(len).unwrap_or(usize::MAX);
@@ -358,7 +358,7 @@ impl<'a> Direct<'a> {
                 domain: word.domain(),
             };
             let pin;
-            let place = match lane.is_own() {
+            let place = match shm_link.is_own() {
                 true => {
                     pin = self.regions.pin_local(lkey, word.domain()).ok();
                     let start =
@@ -366,7 +366,7 @@ impl<'a> Direct<'a> {
                     // SAFETY: pinned until the piece has been copied.
                     start.map(|start| unsafe { Place::new(Spot::Here(start)) })
                 }
-                false => neighbours_place(lane, &visit, self.views, claim),
+                false => neighbours_place(shm_link, &visit, self.views, claim),
             };
             let place = place.ok_or(FetchError::Lost)?;
             fetch_piece(self.regions, place, at, size, sink)?;
@@ -426,9 +426,9 @@ fn fetch_piece(
 }
 
 /// Messages in these buffers can be lent: they are registered bytes of ours, and the peer can reach them.
-pub(crate) fn can_lend(lane: &Lane, regions: &Regions, domain: u32, sges: &[Sge]) -> bool {
+pub(crate) fn can_lend(shm_link: &ShmLink, regions: &Regions, domain: u32, sges: &[Sge]) -> bool {
     let mut grip = Grip::new(regions);
-    sges.iter().all(|sge| is_ours(&mut grip, domain, sge)) && lends_all(lane, sges)
+    sges.iter().all(|sge| is_ours(&mut grip, domain, sge)) && lends_all(shm_link, sges)
 }
 
 /// Copies the bytes of a record to this buffer, which is long enough.
@@ -464,59 +464,59 @@ fn is_ours(grip: &mut Grip<'_>, domain: u32, sge: &Sge) -> bool {
 
 /// Whoever is at the other end can reach these bytes of ours.
 #[inline]
-fn lends_all(lane: &Lane, sges: &[Sge]) -> bool {
-    if lane.is_own() || !lane.shares() {
-        return lane.shares();
+fn lends_all(shm_link: &ShmLink, sges: &[Sge]) -> bool {
+    if shm_link.is_own() || !shm_link.shares() {
+        return shm_link.shares();
     }
-    !lane.is_cut() && sges.iter().all(|sge| lane.has_lent(file_of(lane, sge)))
+    !shm_link.is_cut() && sges.iter().all(|sge| shm_link.has_lent(file_of(shm_link, sge)))
 }
 
 /// Whoever is at the other end can reach these bytes of ours, and they are so many that he had better
-/// fetch them than get them through the lane. To be followed by a brief, which is one record.
+/// fetch them than get them through the link. To be followed by a brief, which is one record.
 #[inline]
 pub(crate) fn lends_one(
-    lane: &Lane,
+    shm_link: &ShmLink,
     views: &mut Views,
     domain: u32,
     grip: &mut Grip<'_>,
     sge: &Sge,
 ) -> bool {
-    let can = sge.len >= LENT_MIN && lane.shares() && !lane.is_cut();
+    let can = sge.len >= LENT_MIN && shm_link.shares() && !shm_link.is_cut();
     if !can || !is_ours(grip, domain, sge) {
         return false; // And nothing is offered of what is another domain's.
     }
-    lane.is_own()
-        || match file_of(lane, sge) {
-            0 => sge.len > SEGMENT_BYTES && lane.has_lent(0),
-            file => views.has_lent(lane, file),
+    shm_link.is_own()
+        || match file_of(shm_link, sge) {
+            0 => sge.len > SEGMENT_BYTES && shm_link.has_lent(0),
+            file => views.has_lent(shm_link, file),
         }
 }
 
 /// The shortest message that is fetched from pages that both sides have mapped, in bytes. A shorter one
-/// is there sooner through the lane.
+/// is there sooner through the link.
 const LENT_MIN: u32 = 512;
 
 /// The most bytes that are copied within one visit: less than a hundredth of the time that a visit may last
-/// (`lane.rs`), where memory is slow and cold.
+/// (`shm/link.rs`), where memory is slow and cold.
 const VISIT_BYTES_MAX: u32 = 4 << 20;
 
 /// The file that these bytes of ours are in; 0: none that others can map.
 #[inline]
-fn file_of(lane: &Lane, sge: &Sge) -> u64 {
+fn file_of(shm_link: &ShmLink, sge: &Sge) -> u64 {
     let index = sge.lkey >> Regions::TAG_BITS;
-    lane.own_page().region(index).map_or(0, |record| record.file.load(Ordering::Relaxed))
+    shm_link.own_page().region(index).map_or(0, |record| record.file.load(Ordering::Relaxed))
 }
 
 /// Where a neighbour's bytes are, if the claim is right and they can be reached.
 #[inline(always)]
 fn neighbours_place<'v>(
-    lane: &Lane,
+    shm_link: &ShmLink,
     _visit: &'v Visit<'_>,
     views: &mut Views,
     claim: Claim,
 ) -> Option<Place<'v>> {
     let Claim { key, va, len, rights, domain } = claim;
-    let record = lane.peer_page().region(key >> Regions::TAG_BITS)?;
+    let record = shm_link.peer_page().region(key >> Regions::TAG_BITS)?;
     if record.key.load(Ordering::SeqCst) != u64::from(domain) << 32 | u64::from(key) {
         return None;
     }
@@ -529,13 +529,13 @@ fn neighbours_place<'v>(
     }
     match value(record.file) {
         0 => {
-            let pid = lane.maps().process()?;
+            let pid = shm_link.maps().process()?;
             let spot = Spot::There { pid, address: value(record.base).checked_add(offset)? };
             // SAFETY: within the region, which the owner keeps in place (rule 1).
             Some(unsafe { Place::new(spot) })
         }
         file => {
-            let Theirs { pages, is_writable } = views.pages(lane, file)?;
+            let Theirs { pages, is_writable } = views.pages(shm_link, file)?;
             let start = usize::try_from(value(record.offset).checked_add(offset)?).ok()?;
             let inside = start.checked_add(len)? <= pages.len(); // Rule 2.
             let reads = rights == Access::NONE || rights == Access::REMOTE_READ;

@@ -1,7 +1,7 @@
 //! The handshake thread: it exchanges descriptors with other devices of the host, and notices their deaths.
 //!
-//! Each device listens by a name that the registry lets others find. Whoever needs a lane to another
-//! device connects and says hello, with the descriptors of the lane, of its own peer page and bell; the
+//! Each device listens by a name that the registry lets others find. Whoever needs a link to another
+//! device connects and says hello, with the descriptors of the link, of its own peer page and bell; the
 //! other answers with its own. The connection stays: that it hangs up is how either learns of the
 //! other's end, however that came. Only processes of the same user are let in, and each only as the device that
 //! it is: the kernel says which process has connected, and which one listens by the name of the device that the
@@ -10,7 +10,7 @@
 //! The thread sleeps but for introductions and deaths; packets are none of its business.
 
 use crate::link::shm::bell::{Bell, Rope};
-use crate::link::shm::lane::{Lane, PeerId, Segment};
+use crate::link::shm::link::{PeerId, Segment, ShmLink};
 use crate::memory::commons::Commons;
 use crate::memory::maps::Message;
 use crate::memory::peer_page::{PeerPage, VERSION};
@@ -33,14 +33,14 @@ use std::time::{Duration, Instant};
 pub(crate) trait Meeting: Send + Sync {
     fn registry(&self) -> &Registry;
 
-    /// From now on records are taken from this lane.
-    fn add_shm_receiver(&self, lane: &Arc<Lane>);
+    /// From now on records are taken from this link.
+    fn add_shm_receiver(&self, shm_link: &Arc<ShmLink>);
 
-    /// Queue pairs use this lane from now on, unless there is one already.
-    fn remember_lane(&self, lane: &Arc<Lane>);
+    /// Queue pairs use this link from now on, unless there is one already.
+    fn remember_shm_link(&self, shm_link: &Arc<ShmLink>);
 
     /// The device at the other end is gone. What it has sent is still taken.
-    fn forget_lane(&self, lane: &Arc<Lane>);
+    fn forget_shm_link(&self, shm_link: &Arc<ShmLink>);
 
     /// Puts right what others have written over of this port's part of the registry.
     fn mend_registry(&self);
@@ -65,7 +65,7 @@ struct Shared {
     place: Place,
     bell: Arc<Bell>,
     commons: Arc<Commons>,
-    /// None if the device makes no lanes.
+    /// None if the device makes no links.
     listener: Option<Listener>,
     epoll: Epoll,
     wake: EventFd,
@@ -74,13 +74,13 @@ struct Shared {
     tokens: AtomicU64,
 }
 
-/// A connection, and the lane that it is about; none before the other side has said hello.
+/// A connection, and the link that it is about; none before the other side has said hello.
 #[derive(Clone, Debug)]
 struct Guest {
     stream: Arc<Stream>,
     /// The process at the other end; 0 for one that cannot be seen.
     pid: u32,
-    lane: Option<Arc<Lane>>,
+    shm_link: Option<Arc<ShmLink>>,
     since: Instant,
 }
 
@@ -96,8 +96,8 @@ const LATERS_MAX: u32 = 32;
 const GLANCE: Duration = Duration::from_millis(10);
 /// Connections that have not said hello, at once: strangers cannot take all descriptors.
 const NAMELESS_MAX: usize = 64;
-/// Lanes to one device at once. Two that meet each other at the same time have two.
-const LANES_MAX: usize = 8;
+/// Links to one device at once. Two that meet each other at the same time have two.
+const LINKS_MAX: usize = 8;
 /// How long to leave connections alone that cannot be accepted, for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
@@ -145,7 +145,7 @@ impl Hello {
 }
 
 impl Handshake {
-    /// Listens, also for lanes if the device `lends` memory; nobody is answered before [`Handshake::start`].
+    /// Listens, also for links if the device `lends` memory; nobody is answered before [`Handshake::start`].
     pub(crate) fn new(
         me: PeerId,
         registry: &Registry,
@@ -184,7 +184,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// The device makes lanes to others.
+    /// The device makes links to others.
     pub(crate) fn lends(&self) -> bool {
         self.shared.listener.is_some()
     }
@@ -201,13 +201,17 @@ impl Handshake {
         lock(&self.shared.guests).clear();
     }
 
-    /// Makes a lane to another device, which answers within [`PATIENCE`] unless it is stopped, or until
+    /// Makes a link to another device, which answers within [`PATIENCE`] unless it is stopped, or until
     /// it is `in_vain` to wait.
     ///
     /// # Errors
     ///
     /// It has gone, or does not answer, or makes no sense.
-    pub(crate) fn meet(&self, peer: PeerId, in_vain: impl Fn() -> bool) -> io::Result<Arc<Lane>> {
+    pub(crate) fn meet(
+        &self,
+        peer: PeerId,
+        in_vain: impl Fn() -> bool,
+    ) -> io::Result<Arc<ShmLink>> {
         let until = Instant::now() + PATIENCE;
         let over = || Instant::now() >= until || in_vain();
         for _ in 0..LATERS_MAX {
@@ -225,7 +229,7 @@ impl Handshake {
     }
 
     /// Says hello to another device, and waits for its answer until it is `over`.
-    fn introduce(&self, peer: PeerId, over: impl Fn() -> bool) -> io::Result<Arc<Lane>> {
+    fn introduce(&self, peer: PeerId, over: impl Fn() -> bool) -> io::Result<Arc<ShmLink>> {
         let shared = &*self.shared;
         let stream = connect(name(shared.place, peer).as_bytes(), &over)?;
         if stream.peer()?.uid != shared.place.user() {
@@ -243,11 +247,11 @@ impl Handshake {
         let (hello, mut fds) = receive(&stream)?;
         let hello = hello.filter(|hello| hello.peer == peer).ok_or_else(invalid)?;
         let rope = rope(&mut fds)?;
-        let lane = Arc::new(Lane::new(hello.peer, segment, rope, &shared.commons));
+        let shm_link = Arc::new(ShmLink::new(hello.peer, segment, rope, &shared.commons));
         let pid = stream.peer()?.pid;
-        shared.keep(stream, Some(Arc::clone(&lane)))?;
-        lane.probe(pid);
-        Ok(lane)
+        shared.keep(stream, Some(Arc::clone(&shm_link)))?;
+        shm_link.probe(pid);
+        Ok(shm_link)
     }
 }
 
@@ -311,14 +315,14 @@ impl Shared {
         }
     }
 
-    fn keep(&self, stream: Stream, lane: Option<Arc<Lane>>) -> io::Result<u64> {
+    fn keep(&self, stream: Stream, shm_link: Option<Arc<ShmLink>>) -> io::Result<u64> {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let stream = Arc::new(stream);
-        if let Some(lane) = &lane {
-            lane.maps().attach(&stream);
+        if let Some(shm_link) = &shm_link {
+            shm_link.maps().attach(&stream);
         }
         let pid = stream.peer()?.pid;
-        let guest = Guest { stream: Arc::clone(&stream), pid, lane, since: Instant::now() };
+        let guest = Guest { stream: Arc::clone(&stream), pid, shm_link, since: Instant::now() };
         lock(&self.guests).insert(token, guest);
         self.epoll.add(&*stream, token, Interest::Readable)?;
         Ok(token)
@@ -349,7 +353,7 @@ impl Shared {
     /// be about to.
     fn show_out_nameless(&self) {
         let mut guests = lock(&self.guests);
-        let nameless = guests.iter().filter(|(_, guest)| guest.lane.is_none());
+        let nameless = guests.iter().filter(|(_, guest)| guest.shm_link.is_none());
         if nameless.clone().count() >= NAMELESS_MAX {
             let mut crowds = HashMap::new();
             nameless.clone().for_each(|(_, guest)| *crowds.entry(guest.pid).or_insert(0) += 1);
@@ -369,13 +373,13 @@ impl Shared {
         let Some(port) = port.upgrade() else {
             return;
         };
-        let result = match &guest.lane {
-            None => self.welcome(&guest.stream, &*port).map(|lane| {
+        let result = match &guest.shm_link {
+            None => self.welcome(&guest.stream, &*port).map(|shm_link| {
                 if let Some(guest) = lock(&self.guests).get_mut(&token) {
-                    guest.lane = Some(lane);
+                    guest.shm_link = Some(shm_link);
                 }
             }),
-            Some(lane) => self.listen(&guest.stream, lane),
+            Some(shm_link) => self.listen(&guest.stream, shm_link),
         };
         match result {
             Ok(()) => {}
@@ -393,18 +397,18 @@ impl Shared {
             return;
         };
         let _ = self.epoll.remove(&*guest.stream);
-        if let Some(lane) = guest.lane {
+        if let Some(shm_link) = guest.shm_link {
             if hung_up {
-                lane.end();
+                shm_link.end();
             } else {
-                lane.cut();
+                shm_link.cut();
             }
-            port.forget_lane(&lane);
+            port.forget_shm_link(&shm_link);
         }
     }
 
     /// A neighbour says something about memory, or nothing any more.
-    fn listen(&self, stream: &Stream, lane: &Lane) -> io::Result<()> {
+    fn listen(&self, stream: &Stream, shm_link: &ShmLink) -> io::Result<()> {
         let (mut bytes, mut fds) = ([0; Message::BYTES + 1], Vec::new());
         let len = stream.recv(&mut bytes, &mut fds)?;
         if len == 0 {
@@ -413,8 +417,8 @@ impl Shared {
         let message = Message::parse(bytes.get(..len).unwrap_or_default());
         let descriptor = |number| self.commons.descriptor(number);
         let message = message.ok_or_else(invalid)?;
-        let file = fds.pop().filter(|_| lane.shares());
-        lane.maps().on_message(message, file, descriptor);
+        let file = fds.pop().filter(|_| shm_link.shares());
+        shm_link.maps().on_message(message, file, descriptor);
         Ok(())
     }
 
@@ -437,22 +441,23 @@ impl Shared {
         Ok(matches!((listens, stream.peer()), (Ok(one), Ok(other)) if one == other))
     }
 
-    /// There may be one more lane to this device. Those that it has given up go, but for one by which it is at our
+    /// There may be one more link to this device. Those that it has given up go, but for one by which it is at our
     /// memory still.
     fn makes_room(&self, peer: PeerId, port: &dyn Meeting) -> bool {
         let guests = lock(&self.guests);
-        let lanes = guests.iter().filter_map(|(token, guest)| Some((*token, guest.lane.as_ref()?)));
-        let (gone, there): (Vec<_>, Vec<_>) = lanes
-            .filter(|(_, lane)| lane.peer() == peer)
-            .map(|(token, lane)| (token, lane.is_given_up() && lane.is_vacant()))
+        let shm_links =
+            guests.iter().filter_map(|(token, guest)| Some((*token, guest.shm_link.as_ref()?)));
+        let (gone, there): (Vec<_>, Vec<_>) = shm_links
+            .filter(|(_, shm_link)| shm_link.peer() == peer)
+            .map(|(token, shm_link)| (token, shm_link.is_given_up() && shm_link.is_vacant()))
             .partition(|(_, given_up)| *given_up);
         drop(guests);
         gone.into_iter().for_each(|(token, _)| self.show_out(token, port, false));
-        there.len() < LANES_MAX
+        there.len() < LINKS_MAX
     }
 
     /// Somebody says hello.
-    fn welcome(&self, stream: &Arc<Stream>, port: &dyn Meeting) -> io::Result<Arc<Lane>> {
+    fn welcome(&self, stream: &Arc<Stream>, port: &dyn Meeting) -> io::Result<Arc<ShmLink>> {
         let (hello, mut fds) = receive(stream)?;
         let hello = hello.ok_or_else(invalid)?;
         let is_itself = self.is_itself(hello.peer, stream, port).inspect_err(|_| {
@@ -464,17 +469,17 @@ impl Shared {
         }
         let rope = rope(&mut fds)?;
         let segment = Segment::open(fds.pop().ok_or_else(invalid)?)?;
-        let lane = Arc::new(Lane::new(hello.peer, segment, rope, &self.commons));
-        lane.maps().attach(stream);
-        port.add_shm_receiver(&lane);
+        let shm_link = Arc::new(ShmLink::new(hello.peer, segment, rope, &self.commons));
+        shm_link.maps().attach(stream);
+        port.add_shm_receiver(&shm_link);
         let fds = [self.bell.page().as_fd(), self.bell.fd().as_fd()];
         if let Err(error) = stream.send(&Hello { peer: self.me }.emit(), &fds) {
-            lane.cut(); // Who has waited too long has gone, and nothing will tell of it again.
+            shm_link.cut(); // Who has waited too long has gone, and nothing will tell of it again.
             return Err(error);
         }
-        port.remember_lane(&lane);
-        lane.probe(stream.peer()?.pid);
-        Ok(lane)
+        port.remember_shm_link(&shm_link);
+        shm_link.probe(stream.peer()?.pid);
+        Ok(shm_link)
     }
 }
 

@@ -3,7 +3,7 @@
 pub(crate) mod bell;
 pub(crate) mod direct;
 pub(crate) mod handshake;
-pub(crate) mod lane;
+pub(crate) mod link;
 pub(crate) mod ring;
 pub(crate) mod visits;
 
@@ -13,10 +13,10 @@ use adverb_engine::Capabilities;
 /// The longest payload of a record, in bytes.
 pub(crate) const SEGMENT_BYTES: u32 = 8192;
 
-/// Records under way to one queue pair: a lane has room for fewer long ones, and then waits.
+/// Records under way to one queue pair: a link has room for fewer long ones, and then waits.
 pub(crate) const WINDOW_RECORDS: u32 = 1024;
 
-/// What a lane can do; those by which memory is not shared carry records, and no more.
+/// What a link can do; those by which memory is not shared carry records, and no more.
 pub(crate) const fn capabilities(shares: bool) -> Capabilities {
     Capabilities {
         segment: SEGMENT_BYTES,

@@ -11,7 +11,7 @@ use crate::link::Links;
 use crate::link::kind::Link;
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::direct::{land, lends_one};
-use crate::link::shm::lane::{Cargo, Draft, Form, InRing, Lane, Lent, lent_bytes};
+use crate::link::shm::link::{Cargo, Draft, Form, InRing, Lent, ShmLink, lent_bytes};
 use crate::memory::region::Grip;
 use crate::objects::ah::SendTo;
 use crate::objects::completion::{Completion, Tray};
@@ -29,14 +29,14 @@ impl QpInner {
         if self.pacing.late.is_some() && !self.has_room_for(batch) {
             posted.published += self.settle(None, links);
         }
-        let Some(lane) = self.link.as_ref().and_then(Link::lane) else {
+        let Some(shm_link) = self.link.as_ref().and_then(Link::shm_link) else {
             return posted;
         };
-        if self.engine.state() != QpState::Rts || lane.is_cut() {
+        if self.engine.state() != QpState::Rts || shm_link.is_cut() {
             return posted;
         }
         // Most one-sided requests need no record.
-        let load = || lane.load(batch.len() + 1);
+        let load = || shm_link.load(batch.len() + 1);
         let mut cargo: Option<Cargo<'_>> = None;
         let several = batch.len() > 1;
         let mut grip = Grip::new(links.regions());
@@ -52,7 +52,7 @@ impl QpInner {
                     break; // The general way says what is wrong with it.
                 };
                 let Self { engine, own, .. } = self;
-                let reached = reach_briefly(engine, own, work, &request, lane, links);
+                let reached = reach_briefly(engine, own, work, &request, shm_link, links);
                 posted.published += reached.unwrap_or(0);
                 usize::from(reached.is_some())
             };
@@ -113,10 +113,10 @@ impl QpInner {
 
     /// Sends the acknowledgement that is owed to a neighbour, if there is nothing else to emit.
     pub(crate) fn acknowledge_briefly(&mut self) -> bool {
-        let Some(lane) = self.link.as_ref().and_then(Link::lane) else {
+        let Some(shm_link) = self.link.as_ref().and_then(Link::shm_link) else {
             return false;
         };
-        let mut cargo = lane.load(1);
+        let mut cargo = shm_link.load(1);
         let sent = acknowledge(&mut self.engine, &mut cargo, &mut self.pacing.acks);
         if sent {
             self.engine.count_sent(cargo.send());
@@ -124,13 +124,13 @@ impl QpInner {
         sent
     }
 
-    /// Its peer is at the other end of this lane.
+    /// Its peer is at the other end of this shared-memory link.
     #[inline]
-    pub(super) fn knows(&self, lane: &Lane) -> bool {
-        self.lane().is_some_and(|own| own.peer() == lane.peer())
+    pub(super) fn knows(&self, shm_link: &ShmLink) -> bool {
+        self.shm_link().is_some_and(|own| own.peer() == shm_link.peer())
     }
 
-    /// Takes a brief of this lane whose bytes are `near`, and completes the receive that it is for, if
+    /// Takes a brief of this shared-memory link whose bytes are `near`, and completes the receive that it is for, if
     /// there is nothing else to do: what it acknowledges is looked at later. Of [`QpInner::on_brief`],
     /// this is the part that nearly all messages take; where it does not apply, nothing has happened.
     #[inline(always)]
@@ -138,11 +138,11 @@ impl QpInner {
         &mut self,
         brief: &Brief,
         near: InRing<'_>,
-        lane: &Lane,
+        shm_link: &ShmLink,
         tray: &mut Tray<'_>,
         grip: &mut Grip<'_>,
     ) -> bool {
-        if !self.knows(lane) || self.pacing.late.is_some() {
+        if !self.knows(shm_link) || self.pacing.late.is_some() {
             return false;
         }
         let Self { engine, own, .. } = self;
@@ -178,18 +178,18 @@ impl QpInner {
         true
     }
 
-    /// Takes a brief of this lane, whose bytes are `lent`.
+    /// Takes a brief of this shared-memory link, whose bytes are `lent`.
     #[inline(always)]
     pub(crate) fn on_brief(
         &mut self,
         brief: &Brief,
         lent: Lent<'_>,
-        lane: &Lane,
+        shm_link: &ShmLink,
         caller: Caller<'_, '_>,
         now: impl FnOnce() -> Time,
         links: &Links,
     ) -> Took {
-        if !self.knows(lane) {
+        if !self.knows(shm_link) {
             return Took::default();
         }
         let settled = self.settle(None, links);
@@ -289,7 +289,7 @@ impl Outgoing<'_> {
                 if self.own.sends.sges_max() > 0 && sge.len <= Request::LEN_MAX =>
             {
                 let Own { views, domain, .. } = &mut *self.own;
-                let lent = lends_one(cargo.lane(), views, *domain, grip, sge);
+                let lent = lends_one(cargo.shm_link(), views, *domain, grip, sge);
                 let words;
                 let draft = if lent {
                     words = lent_bytes(sge);
@@ -340,13 +340,13 @@ fn reach_briefly(
     own: &mut Own,
     work: &SendWork<'_>,
     request: &Request,
-    lane: &Lane,
+    shm_link: &ShmLink,
     links: &Links,
 ) -> Option<u32> {
     if !engine.can_reach(request) {
         return None;
     }
-    let mut host = Surroundings::by(own, links.regions(), Exit::Direct { lane, work });
+    let mut host = Surroundings::by(own, links.regions(), Exit::Direct { shm_link, work });
     engine.reach_at_once(request, &mut host).then_some(host.published)
 }
 

@@ -1,10 +1,10 @@
 //! The part of a port that talks to other devices of the host: which way a queue pair's packets go,
-//! and records, which are to lanes what packets are to sockets.
+//! and records, which are to links what packets are to sockets.
 //!
-//! Records are taken under the receive lock, as packets are. What lanes, peer pages and visits are is said
+//! Records are taken under the receive lock, as packets are. What links, peer pages and visits are is said
 //! in their own files.
 
-use super::driving::LANE_CLOCK_STEPS;
+use super::driving::SHM_CLOCK_STEPS;
 use super::seats::{Seated, Table};
 use super::{Clock, Door, Held, Listeners, Port, Receiver, ShmReceiver, lock};
 use crate::link::errors::ConnectError;
@@ -13,7 +13,7 @@ use crate::link::kind::Link;
 use crate::link::path::PathChoice;
 use crate::link::shm::bell::Rope;
 use crate::link::shm::handshake::{Handshake, Meeting};
-use crate::link::shm::lane::{BriefRecord, Copied, Lane, Lent, PeerId, Seen, Segment, Taken};
+use crate::link::shm::link::{BriefRecord, Copied, Lent, PeerId, Seen, Segment, ShmLink, Taken};
 use crate::link::vicinity::{Addresses, Departed, datagram_len};
 use crate::link::way::Way;
 use crate::memory::commons::{Commons, VISIT_MAX};
@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Port {
-    /// Who makes lanes to other devices of this host; `None` if this device does not.
+    /// Who makes links to other devices of this host; `None` if this device does not.
     fn neighbours(&self) -> Option<&Handshake> {
         Some(&self.handshake).filter(|handshake| handshake.lends())
     }
@@ -51,29 +51,29 @@ impl Port {
         let local = entry.ok_or(ConnectError::NoSuchGid { index })?.gid;
         let same_kind = local.v4().is_some() == remote.v4().is_some();
         if let Some(qp) = change.attributes.remote.filter(|_| connected && same_kind)
-            && let Some(lane) = self.lane(local, remote, qp)?
-            && !lane.peer_word(qp).is_for_packets()
+            && let Some(shm_link) = self.shm_link(local, remote, qp)?
+            && !shm_link.peer_word(qp).is_for_packets()
         {
-            return Ok(Link::Shm(lane));
+            return Ok(Link::Shm(shm_link));
         }
         Ok(Link::Udp(Way::new(self.endpoint(index)?, remote, change.marks)?))
     }
 
-    /// The lane to whoever has this queue pair number, if both sides can use memory; `None` if the
+    /// The link to whoever has this queue pair number, if both sides can use memory; `None` if the
     /// way is the network.
-    pub(crate) fn lane(
+    pub(crate) fn shm_link(
         &self,
         local: Gid,
         remote: Gid,
         qp: Qpn,
-    ) -> Result<Option<Arc<Lane>>, ConnectError> {
+    ) -> Result<Option<Arc<ShmLink>>, ConnectError> {
         let near = self.links.near(local, remote, Marks::USUAL);
         let peer = near.and_then(|near| self.links.neighbour(qp, near.interface));
         let lives =
             |peer: &PeerId| self.links.registry.lends(peer.slot, peer_page::VERSION).is_some();
         let peer = peer.filter(lives);
         match peer {
-            Some(peer) => self.lane_to(peer).map(Some).map_err(ConnectError::System),
+            Some(peer) => self.shm_link_to(peer).map(Some).map_err(ConnectError::System),
             None if self.links.choice == PathChoice::SharedMemory => {
                 Err(ConnectError::NoSharedMemory { remote, qp })
             }
@@ -81,8 +81,8 @@ impl Port {
         }
     }
 
-    /// The sender of a message to a multicast group is a neighbour, which has sent it by way of a lane.
-    pub(super) fn is_heard_by_lane(
+    /// The sender of a message to a multicast group is a neighbour, which has sent it by way of a link.
+    pub(super) fn has_come_by_shm_link(
         &self,
         audience: &Listeners<'_>,
         sender: Qpn,
@@ -92,60 +92,68 @@ impl Port {
         if group.claim.is_none() || !self.links.is_at(from) {
             return false;
         }
-        shm_receivers.iter().any(|shm_receiver| shm_receiver.lane.peer_page().qp(sender).is_some())
+        shm_receivers
+            .iter()
+            .any(|shm_receiver| shm_receiver.shm_link.peer_page().qp(sender).is_some())
             || departed.iter().filter(|gone| gone.had(sender)).any(|gone| {
                 // Its numbers may be somebody else's now.
                 self.links.registry.owner(sender).is_none_or(|slot| slot == gone.peer.slot)
             })
     }
 
-    /// The lane to a device; `None` if it does not answer, which one that is stopped is not waited for.
-    pub(crate) fn meet(&self, peer: PeerId) -> Option<Arc<Lane>> {
+    /// The link to a device; `None` if it does not answer, which one that is stopped is not waited for.
+    pub(crate) fn meet(&self, peer: PeerId) -> Option<Arc<ShmLink>> {
         self.links
             .registry
             .lends(peer.slot, peer_page::VERSION)
             .filter(|nonce| *nonce == peer.nonce)?;
         let stopped = || self.links.registry.is_stopped(peer.slot);
-        self.lane_unless(peer, stopped).ok().filter(|lane| !lane.is_cut())
+        self.shm_link_unless(peer, stopped).ok().filter(|shm_link| !shm_link.is_cut())
     }
 
-    fn lane_to(&self, peer: PeerId) -> io::Result<Arc<Lane>> {
-        self.lane_unless(peer, || false)
+    fn shm_link_to(&self, peer: PeerId) -> io::Result<Arc<ShmLink>> {
+        self.shm_link_unless(peer, || false)
     }
 
-    /// The lane to a device, or one that is cut, if it has gone, does not answer, or is not there so far
+    /// The link to a device, or one that is cut, if it has gone, does not answer, or is not there so far
     /// and it is `in_vain` to wait for an answer.
-    fn lane_unless(&self, peer: PeerId, in_vain: impl Fn() -> bool) -> io::Result<Arc<Lane>> {
+    fn shm_link_unless(
+        &self,
+        peer: PeerId,
+        in_vain: impl Fn() -> bool,
+    ) -> io::Result<Arc<ShmLink>> {
         let place = usize::try_from(peer.slot.number()).unwrap_or(0) % MEETINGS;
         let _meeting = self.meetings.get(place).map(lock);
-        let known = lock(&self.links.lanes).get(&peer.slot).cloned();
-        if let Some(lane) = known.filter(|lane| lane.peer() == peer && !lane.is_given_up()) {
-            return Ok(lane);
+        let known = lock(&self.links.shm_links).get(&peer.slot).cloned();
+        if let Some(shm_link) =
+            known.filter(|shm_link| shm_link.peer() == peer && !shm_link.is_given_up())
+        {
+            return Ok(shm_link);
         }
         if peer.slot == self.links.registry.slot() {
-            let lane = Arc::new(self.own_lane(peer)?);
-            self.add_shm_receiver(&lane);
-            self.remember_lane(&lane);
-            return Ok(lane);
+            let shm_link = Arc::new(self.own_shm_link(peer)?);
+            self.add_shm_receiver(&shm_link);
+            self.remember_shm_link(&shm_link);
+            return Ok(shm_link);
         }
         self.mend_registry(); // By which the other sees that this device is who it says it is.
         let met = self.neighbours().map(|handshake| handshake.meet(peer, in_vain));
-        let Some(Ok(lane)) = met else {
+        let Some(Ok(shm_link)) = met else {
             // It has died, or is stopped: a cable whose other end nobody has plugged in.
-            let lane = self.own_lane(peer)?;
-            lane.cut();
-            return Ok(Arc::new(lane));
+            let shm_link = self.own_shm_link(peer)?;
+            shm_link.cut();
+            return Ok(Arc::new(shm_link));
         };
-        self.add_shm_receiver(&lane);
-        self.remember_lane(&lane);
-        Ok(lane)
+        self.add_shm_receiver(&shm_link);
+        self.remember_shm_link(&shm_link);
+        Ok(shm_link)
     }
 
-    fn own_lane(&self, peer: PeerId) -> io::Result<Lane> {
+    fn own_shm_link(&self, peer: PeerId) -> io::Result<ShmLink> {
         let bell = self.standby.bell();
         let fd = bell.fd().as_fd().try_clone_to_owned()?;
         let rope = Rope::new(fd.into(), Arc::clone(bell.page()));
-        Ok(Lane::new(peer, Segment::own()?, rope, &self.links.commons))
+        Ok(ShmLink::new(peer, Segment::own()?, rope, &self.links.commons))
     }
 
     /// Waits until no neighbour acts on what it was shown before the call.
@@ -153,7 +161,7 @@ impl Port {
         let _ = self.links.commons.wait_for_neighbours(VISIT_MAX);
     }
 
-    /// A lane has brought something, or an acknowledgement waits; `None` if another thread takes a step.
+    /// A link has brought something, or an acknowledgement waits; `None` if another thread takes a step.
     pub(crate) fn has_something_to_do(&self) -> Option<bool> {
         let receiver = self.receiver.try_lock()?;
         Some(receiver.waiting.owes_packets() || receiver.has_record())
@@ -177,14 +185,14 @@ impl Port {
         poll::readable(first, sockets.map(AsFd::as_fd), Some(Duration::ZERO)).unwrap_or(false)
     }
 
-    /// A lane has brought something that nobody has looked at. Whoever is about to sleep waits for whoever
+    /// A link has brought something that nobody has looked at. Whoever is about to sleep waits for whoever
     /// looks right now, and may need this very processor for that.
     pub(crate) fn has_record_left(&self) -> bool {
         self.receiver.lock().has_record()
     }
 
     /// A step of the program's in which there is nothing to do but what there is in most: to find that
-    /// no lane has brought anything, or to take short messages. Says whether there were some, and whether
+    /// no link has brought anything, or to take short messages. Says whether there were some, and whether
     /// that was all, or else a whole step is needed.
     #[inline]
     pub(super) fn glance(
@@ -194,7 +202,7 @@ impl Port {
     ) -> (bool, bool) {
         let Receiver { shm_receivers, waiting, parked, steps, quiet, .. } = receiver;
         let usual = !shm_receivers.is_empty()
-            && *steps + 1 < LANE_CLOCK_STEPS
+            && *steps + 1 < SHM_CLOCK_STEPS
             && *quiet < QUIET_STEPS
             && !waiting.has_packets()
             && parked.is_empty()
@@ -221,7 +229,7 @@ impl Port {
         (busy, true)
     }
 
-    /// Takes the next records of a lane as far as they are briefs for one queue pair; says whether there
+    /// Takes the next records of a link as far as they are briefs for one queue pair; says whether there
     /// were any. `None` if there is something else.
     #[inline(always)]
     fn take_briefs(
@@ -254,7 +262,7 @@ impl Port {
         known.then_some(true)
     }
 
-    /// Gives a queue pair the brief that is the first of a lane, and those for it that follow.
+    /// Gives a queue pair the brief that is the first of a link, and those for it that follow.
     #[inline(always)]
     fn give_briefs(
         &self,
@@ -269,10 +277,10 @@ impl Port {
         let (most, mut count) = (shm_receiver.patience, 0);
         let (mut published, mut only_served, mut grip) = (0, true, Grip::new(&self.links.regions));
         loop {
-            let lane = &shm_receiver.lane;
+            let shm_link = &shm_receiver.shm_link;
             let plain = match tray.as_deref_mut() {
                 Some(tray) if can_wait => {
-                    inner.take_plainly(&brief, held.near(), lane, tray, &mut grip)
+                    inner.take_plainly(&brief, held.near(), shm_link, tray, &mut grip)
                 }
                 Some(_) | None => false,
             };
@@ -284,7 +292,7 @@ impl Port {
                 inner.on_brief(
                     &brief,
                     Lent::Near(held.near()),
-                    lane,
+                    shm_link,
                     caller,
                     || self.links.now(),
                     &self.links,
@@ -315,7 +323,7 @@ impl Port {
         waiting.release(&mut seat, Given { published, only_served }, Driver::Program);
     }
 
-    /// Takes what the lanes have; says whether there was something, and whether it completed work.
+    /// Takes what the links have; says whether there was something, and whether it completed work.
     pub(super) fn receive_records(
         &self,
         receiver: &mut Receiver,
@@ -325,7 +333,7 @@ impl Port {
         let _hush = Hush::begin();
         let Receiver { shm_receivers, departed, doors, buffer, waiting, quiet, .. } = receiver;
         if self.standby.bell().silence() {
-            shm_receivers.iter().for_each(|shm_receiver| shm_receiver.lane.forget_ringing());
+            shm_receivers.iter().for_each(|shm_receiver| shm_receiver.shm_link.forget_ringing());
         }
         let (mut busy, mut published) = (false, false);
         let mut at = 0;
@@ -336,13 +344,13 @@ impl Port {
             shm_receiver.patience = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
             published |= completed;
             busy |= taken > 0;
-            if taken == 0 && shm_receiver.lane.is_cut() {
+            if taken == 0 && shm_receiver.shm_link.is_cut() {
                 let shm_receiver = shm_receivers.swap_remove(at);
-                self.links.counters.broken_lanes.add(u64::from(shm_receiver.broken));
+                self.links.counters.broken_links.add(u64::from(shm_receiver.broken));
                 if shm_receiver.fans {
                     departed.truncate(Departed::MAX - 1);
-                    let page = shm_receiver.lane.keep_peer_page();
-                    departed.push_front(Departed { peer: shm_receiver.lane.peer(), page });
+                    let page = shm_receiver.shm_link.keep_peer_page();
+                    departed.push_front(Departed { peer: shm_receiver.shm_link.peer(), page });
                 }
             } else {
                 at += 1;
@@ -355,7 +363,7 @@ impl Port {
         (busy, published)
     }
 
-    /// Takes up to `most` records of one lane; says how many there were, and whether they completed
+    /// Takes up to `most` records of one link; says how many there were, and whether they completed
     /// work.
     fn receive_from(
         &self,
@@ -374,13 +382,13 @@ impl Port {
             match record {
                 Taken::Brief { brief: Some(brief), held } => {
                     published |= self.hold(brief.dest_qp, &mut current, round);
-                    let (lane, can_wait) = (&shm_receiver.lane, round.can_wait());
+                    let (shm_link, can_wait) = (&shm_receiver.shm_link, round.can_wait());
                     if let Some(Held { guard, published, .. }) = &mut current
                         && let Some(inner) = guard.as_mut()
                     {
                         let (lent, now) = (Lent::Near(held.near()), || round.clock.now());
                         let caller = Caller { can_wait, tray: None };
-                        let took = inner.on_brief(&brief, lent, lane, caller, now, &self.links);
+                        let took = inner.on_brief(&brief, lent, shm_link, caller, now, &self.links);
                         *published += took.published;
                     }
                     shm_receiver.release(held);
@@ -427,7 +435,7 @@ impl Port {
                 let published = self.hold(number, current, round);
                 let can_wait = round.can_wait();
                 if let Some(held) = current {
-                    self.hand_over(message, &shm_receiver.lane, held, can_wait, round.clock);
+                    self.hand_over(message, &shm_receiver.shm_link, held, can_wait, round.clock);
                 }
                 published
             }
@@ -468,7 +476,7 @@ impl Port {
     fn hand_over(
         &self,
         message: &Message<'_>,
-        lane: &Lane,
+        shm_link: &ShmLink,
         held: &mut Held<'_>,
         can_wait: bool,
         clock: &mut Clock,
@@ -477,10 +485,12 @@ impl Port {
             return;
         };
         held.published += match message {
-            Message::LentBrief { brief, pieces } => match Lent::parse(lane, pieces) {
+            Message::LentBrief { brief, pieces } => match Lent::parse(shm_link, pieces) {
                 Some(lent) => {
                     let caller = Caller { can_wait, tray: None };
-                    inner.on_brief(brief, lent, lane, caller, || clock.now(), &self.links).published
+                    inner
+                        .on_brief(brief, lent, shm_link, caller, || clock.now(), &self.links)
+                        .published
                 }
                 None => 0,
             },
@@ -493,7 +503,7 @@ impl Port {
                     true => Time::ZERO,
                     false => clock.now(),
                 };
-                inner.on_record(packet, *lent, lane, now, &self.links)
+                inner.on_record(packet, *lent, shm_link, now, &self.links)
             }
         };
     }
@@ -546,23 +556,23 @@ impl Meeting for Port {
         &self.links.registry
     }
 
-    fn add_shm_receiver(&self, lane: &Arc<Lane>) {
-        if !lane.is_own() {
-            self.links.commons.add_neighbour(Arc::<Lane>::downgrade(lane));
+    fn add_shm_receiver(&self, shm_link: &Arc<ShmLink>) {
+        if !shm_link.is_own() {
+            self.links.commons.add_neighbour(Arc::<ShmLink>::downgrade(shm_link));
         }
-        self.receiver.lock().shm_receivers.push(ShmReceiver::new(Arc::clone(lane)));
+        self.receiver.lock().shm_receivers.push(ShmReceiver::new(Arc::clone(shm_link)));
     }
 
-    fn remember_lane(&self, lane: &Arc<Lane>) {
-        let mut lanes = lock(&self.links.lanes);
-        let known = lanes.get(&lane.peer().slot);
-        if known.is_none_or(|known| known.is_given_up() || known.peer() != lane.peer()) {
-            lanes.insert(lane.peer().slot, Arc::clone(lane));
+    fn remember_shm_link(&self, shm_link: &Arc<ShmLink>) {
+        let mut shm_links = lock(&self.links.shm_links);
+        let known = shm_links.get(&shm_link.peer().slot);
+        if known.is_none_or(|known| known.is_given_up() || known.peer() != shm_link.peer()) {
+            shm_links.insert(shm_link.peer().slot, Arc::clone(shm_link));
         }
     }
 
-    fn forget_lane(&self, lane: &Arc<Lane>) {
-        lock(&self.links.lanes).retain(|_, known| !Arc::ptr_eq(known, lane));
+    fn forget_shm_link(&self, shm_link: &Arc<ShmLink>) {
+        lock(&self.links.shm_links).retain(|_, known| !Arc::ptr_eq(known, shm_link));
         // Whoever sleeps may be waiting for what it has left behind.
         let _ = self.standby.bell().fd().signal();
         self.standby.bell().suspect();
@@ -583,7 +593,7 @@ impl Meeting for Port {
 }
 
 impl Receiver {
-    /// A lane has brought something, or somebody is owed something for that.
+    /// A link has brought something, or somebody is owed something for that.
     fn has_record(&self) -> bool {
         !self.waiting.is_empty() || self.shm_receivers.iter().any(ShmReceiver::has_more)
     }
@@ -608,7 +618,7 @@ fn parse(head: &[u8], addressed: bool) -> Option<(Headers, Option<Addresses>)> {
     }
 }
 
-/// What taking the records of all lanes once needs.
+/// What taking the records of all links once needs.
 struct Round<'a> {
     doors: &'a [Door],
     waiting: &'a mut Waiting,
@@ -692,10 +702,10 @@ pub(super) fn open_handshake(
 /// few others up.
 pub(super) const MEETINGS: usize = 64;
 
-/// Records taken from one lane before others have their turn.
+/// Records taken from one link before others have their turn.
 const RECORDS_MAX: usize = 32;
 
-/// Steps in which no lane brings anything, before sockets are looked at in every step.
+/// Steps in which no link brings anything, before sockets are looked at in every step.
 const QUIET_STEPS: u32 = 1024;
 
 #[cfg(test)]
@@ -710,7 +720,7 @@ mod tests {
         Port::open_with("soft_lo", &config).unwrap()
     }
 
-    /// Goal: a thread that is about to sleep does not spin while another one looks after the lanes.
+    /// Goal: a thread that is about to sleep does not spin while another one looks after the links.
     /// Method: the other one, here, takes its time; who spins drives again and again meanwhile.
     #[test]
     fn who_is_about_to_sleep_waits_for_whoever_looks() {
@@ -744,34 +754,34 @@ mod tests {
         }
     }
 
-    /// Goal: a neighbour that asks for lane after lane gets so many, and more once it has given some up.
+    /// Goal: a neighbour that asks for link after link gets so many, and more once it has given some up.
     #[test]
-    fn a_neighbour_has_few_lanes_at_once() {
+    fn a_neighbour_has_few_links_at_once() {
         let [here, there] = [PathChoice::Auto; 2].map(open);
         let meet = || here.handshake.meet(id(&there), || false);
-        let lanes: Vec<_> = std::iter::from_fn(|| meet().ok()).take(1000).collect();
-        assert_eq!((lanes.len(), there.links.counters.refused_neighbours.get()), (8, 1));
-        lanes.iter().take(3).for_each(|lane| lane.cut());
+        let shm_links: Vec<_> = std::iter::from_fn(|| meet().ok()).take(1000).collect();
+        assert_eq!((shm_links.len(), there.links.counters.refused_neighbours.get()), (8, 1));
+        shm_links.iter().take(3).for_each(|shm_link| shm_link.cut());
         let more = std::iter::from_fn(|| meet().ok()).take(1000).count();
         assert_eq!((more, there.links.counters.refused_neighbours.get()), (3, 2));
     }
 
-    /// Goal: a lane into which nonsense was written is cut and counted, once, and another one takes its place.
+    /// Goal: a link into which nonsense was written is cut and counted, once, and another one takes its place.
     #[test]
-    fn nonsense_in_a_lane_cuts_it_and_is_counted_once() {
+    fn nonsense_in_a_link_cuts_it_and_is_counted_once() {
         let [here, there] = [PathChoice::Auto; 2].map(open);
-        let lane = here.lane_to(id(&there)).unwrap();
-        assert!(!lane.is_given_up());
-        lane.spoil();
+        let shm_link = here.shm_link_to(id(&there)).unwrap();
+        assert!(!shm_link.is_given_up());
+        shm_link.spoil();
         eventually("it is cut", || {
             there.drive();
-            lane.is_given_up()
+            shm_link.is_given_up()
         });
         for _ in 0..1000 {
             there.drive();
         }
-        assert_eq!(there.links.counters.broken_lanes.get(), 1);
-        assert!(!here.lane_to(id(&there)).unwrap().is_given_up());
+        assert_eq!(there.links.counters.broken_links.get(), 1);
+        assert!(!here.shm_link_to(id(&there)).unwrap().is_given_up());
     }
 
     /// Goal: a device that lends memory of another version, or is at another interface, is reached by
@@ -786,16 +796,16 @@ mod tests {
         let me = there.links.device.index;
         let nonce =
             there.links.registry.lends(there.links.registry.slot(), peer_page::VERSION).unwrap();
-        assert!(here.lane(local, local, qp).unwrap().is_some());
+        assert!(here.shm_link(local, local, qp).unwrap().is_some());
         for (version, interface) in
             [(peer_page::VERSION + 1, me), (peer_page::VERSION, me + 1), (0, me)]
         {
             there.links.registry.set_lends(version, nonce, interface);
-            assert!(here.lane(local, local, qp).unwrap().is_none());
-            let refused = strict.lane(local, local, qp).unwrap_err().to_string();
+            assert!(here.shm_link(local, local, qp).unwrap().is_none());
+            let refused = strict.shm_link(local, local, qp).unwrap_err().to_string();
             assert!(refused.contains("asks for shared memory"), "{refused}");
         }
         there.links.registry.set_lends(peer_page::VERSION, nonce, me);
-        assert!(strict.lane(local, local, qp).unwrap().is_some());
+        assert!(strict.shm_link(local, local, qp).unwrap().is_some());
     }
 }

@@ -1,13 +1,13 @@
-//! A lane: the way between two devices of one host, a ring in shared memory for each direction.
+//! Shared-memory link between two devices of one host: a ring for each direction.
 //!
 //! What goes through is what would go over the network: headers as `adverb-wire` emits them and a
 //! payload, without addresses, padding and checksums. A message may also be *lent*: then the record
-//! says where its bytes are, and the receiver fetches them (`direct.rs`). A lane whose other end has
+//! says where its bytes are, and the receiver fetches them (`direct.rs`). A link whose other end has
 //! died, or writes nonsense, is *cut*: what is sent into it is lost, as in a cable.
 //!
 //! # Safety
 //!
-//! 1. The rings lie within a mapping that the lane holds. Places and lengths come from `ring.rs`,
+//! 1. The rings lie within a mapping that the link holds. Places and lengths come from `ring.rs`,
 //!    which keeps them within the ring; they are checked once more before bytes are copied.
 //! 2. Bytes in a ring may change at any time, if the other side is malicious: they are copied by
 //!    pointer, to memory of our own or to the receive that they are for, before anybody looks at
@@ -46,7 +46,7 @@ use std::time::{Duration, Instant};
 /// Bytes of a ring's records.
 const RING_BYTES: usize = 256 << 10;
 /// Bytes before them: how far the reader has come, whether it was woken, and whether the writer has given
-/// the lane up.
+/// the link up.
 const HEAD_BYTES: usize = 256;
 const RUNG: usize = 128;
 const LEFT: usize = 192;
@@ -54,7 +54,7 @@ const SIDE_BYTES: usize = HEAD_BYTES + RING_BYTES;
 /// Behind both rings: who of either side is at the other's memory. A line each.
 const PHASES: usize = 2 * SIDE_BYTES;
 const ACTIVE: usize = PHASES + 2 * 128;
-const LANE_BYTES: usize = ACTIVE + 4 * 128;
+const LINK_BYTES: usize = ACTIVE + 4 * 128;
 
 /// Bytes of a record that are asked for as soon as it is seen.
 const FETCHED_MAX: usize = 8 * LINE;
@@ -86,7 +86,7 @@ pub(crate) struct PeerId {
     pub(crate) nonce: u64,
 }
 
-/// One ring within a lane's memory.
+/// One ring within a link's memory.
 #[derive(Debug)]
 struct Ring {
     memory: Arc<Mapping>,
@@ -103,7 +103,7 @@ unsafe impl Sync for Ring {}
 impl Ring {
     /// One of `side`'s, of a mapping that was made for a segment.
     fn new(memory: Arc<Mapping>, side: usize) -> Self {
-        assert!(side < 2 && memory.len() >= LANE_BYTES, "the layout lies within the mapping");
+        assert!(side < 2 && memory.len() >= LINK_BYTES, "the layout lies within the mapping");
         let base = side * SIDE_BYTES;
         // SAFETY: within the mapping, as just seen.
         let records = unsafe { memory.as_ptr().add(base + HEAD_BYTES) };
@@ -226,22 +226,25 @@ pub(crate) struct Segment {
 impl Segment {
     /// For a device and itself.
     pub(crate) fn own() -> io::Result<Self> {
-        let memory = Arc::new(Mapping::anonymous(LANE_BYTES)?);
+        let memory = Arc::new(Mapping::anonymous(LINK_BYTES)?);
         Ok(Self { memory, side: 0, own: true })
     }
 
     /// For this device and another, which gets the descriptor.
     pub(crate) fn create() -> io::Result<(Self, OwnedFd)> {
-        let (memory, file) = Mapping::memfd("adverb-lane", LANE_BYTES)?;
+        let (memory, file) = Mapping::memfd("adverb-segment", LINK_BYTES)?;
         Ok((Self { memory: Arc::new(memory), side: 0, own: false }, file))
     }
 
     /// From the other device's descriptor.
     pub(crate) fn open(file: impl AsFd) -> io::Result<Self> {
-        if !is_sealed(&file) || file_len(&file)? < LANE_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a lane"));
+        if !is_sealed(&file) || file_len(&file)? < LINK_BYTES {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "not a segment of a shared-memory link",
+            ));
         }
-        let memory = Arc::new(Mapping::shared(&file, LANE_BYTES)?);
+        let memory = Arc::new(Mapping::shared(&file, LINK_BYTES)?);
         Ok(Self { memory, side: 1, own: false })
     }
 
@@ -250,9 +253,9 @@ impl Segment {
     }
 }
 
-/// A lane, seen from one end.
+/// A link, seen from one end.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct ShmLink {
     peer: PeerId,
     segment: Segment,
     outgoing: Ring,
@@ -270,7 +273,7 @@ pub(crate) struct Lane {
     maps: Maps,
 }
 
-impl Lane {
+impl ShmLink {
     pub(crate) fn new(peer: PeerId, segment: Segment, rope: Rope, commons: &Arc<Commons>) -> Self {
         let outgoing = segment.ring(segment.side);
         let incoming = segment.ring(if segment.own { 0 } else { 1 - segment.side });
@@ -326,7 +329,7 @@ impl Lane {
     /// A queue pair of this end allows its peer at the other this, in this domain, until the grant is dropped.
     pub(crate) fn grant(self: &Arc<Self>, qp: Qpn, domain: u32, access: Access) -> Grant {
         self.maps.grant(qp, domain, access);
-        Grant { lane: Arc::clone(self), qp }
+        Grant { shm_link: Arc::clone(self), qp }
     }
 
     /// The other end can fetch what lies in this file of ours.
@@ -420,7 +423,7 @@ impl Lane {
         self.cut();
     }
 
-    /// As [`Lane::is_cut`], or the other end has cut it: for whoever is about to use it anew.
+    /// As [`ShmLink::is_cut`], or the other end has cut it: for whoever is about to use it anew.
     pub(crate) fn is_given_up(&self) -> bool {
         if self.incoming.left().load(Ordering::Acquire) != 0 {
             self.cut();
@@ -455,7 +458,7 @@ impl Lane {
         self.incoming.rung().swap(0, Ordering::AcqRel);
     }
 
-    /// Whether a datagram of many may be written, or else is lost: nobody waits for a lane for long.
+    /// Whether a datagram of many may be written, or else is lost: nobody waits for a link for long.
     pub(crate) fn takes(&self, now: u64) -> Takes {
         let full = !self.load(1).room();
         match (self.note_full(full, now), full) {
@@ -469,11 +472,11 @@ impl Lane {
     #[inline]
     pub(crate) fn load(&self, budget: usize) -> Cargo<'_> {
         let writer = self.writer.lock();
-        Cargo { lane: self, writer, budget, emitted: 0, sinks: false }
+        Cargo { shm_link: self, writer, budget, emitted: 0, sinks: false }
     }
 }
 
-/// The counters of one side's visits, in the memory of a lane.
+/// The counters of one side's visits, in the memory of a link.
 #[derive(Clone, Copy, Debug)]
 struct Visitors<'a> {
     memory: &'a Mapping,
@@ -495,17 +498,17 @@ impl<'a> Counters<'a> for Visitors<'a> {
 /// What a queue pair allows its peer at the other end.
 #[derive(Debug)]
 pub(crate) struct Grant {
-    lane: Arc<Lane>,
+    shm_link: Arc<ShmLink>,
     qp: Qpn,
 }
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        self.lane.maps.revoke(self.qp);
+        self.shm_link.maps.revoke(self.qp);
     }
 }
 
-/// What becomes of a datagram in a lane.
+/// What becomes of a datagram in a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Takes {
     /// There is room.
@@ -521,7 +524,7 @@ pub(crate) enum Takes {
 pub(crate) enum Lent<'a> {
     /// In the sender's memory.
     Far {
-        lane: &'a Lane,
+        shm_link: &'a ShmLink,
         /// Bytes in all.
         total: u32,
         /// The record's list of pieces, [`PIECE_BYTES`] each.
@@ -569,10 +572,10 @@ impl InRing<'_> {
 }
 
 impl<'a> Lent<'a> {
-    pub(crate) fn parse(lane: &'a Lane, bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(shm_link: &'a ShmLink, bytes: &'a [u8]) -> Option<Self> {
         let (total, pieces) = bytes.split_first_chunk::<LENT_BYTES>()?;
         let total = u32::try_from(u64::from_ne_bytes(*total)).ok()?;
-        Some(Self::Far { lane, total, pieces })
+        Some(Self::Far { shm_link, total, pieces })
     }
 
     /// Bytes in all.
@@ -597,7 +600,7 @@ impl<'a> Lent<'a> {
 /// Records on their way out.
 #[derive(Debug)]
 pub(crate) struct Cargo<'a> {
-    lane: &'a Lane,
+    shm_link: &'a ShmLink,
     writer: Latched<'a, Writer>,
     budget: usize,
     emitted: u64,
@@ -649,12 +652,12 @@ impl<'a> Cargo<'a> {
     pub(crate) fn room(&mut self) -> bool {
         self.budget > 0
             && (self.sinks
-                || self.lane.is_cut()
-                || self.writer.can_take(&self.lane.outgoing, RECORD_MAX))
+                || self.shm_link.is_cut()
+                || self.writer.can_take(&self.shm_link.outgoing, RECORD_MAX))
     }
 
-    pub(crate) fn lane(&self) -> &'a Lane {
-        self.lane
+    pub(crate) fn shm_link(&self) -> &'a ShmLink {
+        self.shm_link
     }
 
     /// From now on what is emitted gets lost.
@@ -723,11 +726,11 @@ impl<'a> Cargo<'a> {
         regions: &Regions,
     ) -> Result<(), AccessError> {
         let payload = load.len();
-        let ring = &self.lane.outgoing;
+        let ring = &self.shm_link.outgoing;
         self.budget = self.budget.saturating_sub(1);
         self.emitted += 1;
         let total = head.len() + payload;
-        let at = match self.sinks || self.lane.is_cut() || total > RECORD_MAX {
+        let at = match self.sinks || self.shm_link.is_cut() || total > RECORD_MAX {
             true => None,
             false => self.writer.reserve(ring, total),
         };
@@ -776,10 +779,10 @@ impl<'a> Cargo<'a> {
     #[inline(always)]
     fn draft_from<'r>(&mut self, bytes: *const u8, len: usize) -> Option<Draft<'r>> {
         let total = Brief::LEN + len;
-        if self.budget == 0 || total > RECORD_MAX || self.lane.is_cut() {
+        if self.budget == 0 || total > RECORD_MAX || self.shm_link.is_cut() {
             return None;
         }
-        let ring = &self.lane.outgoing;
+        let ring = &self.shm_link.outgoing;
         let start = ring.bytes(self.writer.reserve(ring, total)?, total)?;
         Some(Draft { start, bytes, len, _kept: PhantomData })
     }
@@ -806,7 +809,7 @@ impl<'a> Cargo<'a> {
         unsafe { copy_short(bytes.wrapping_add(first), rest, len - first) };
         self.budget -= 1;
         self.emitted += 1;
-        let ring = &self.lane.outgoing;
+        let ring = &self.shm_link.outgoing;
         if more {
             ring.fetch(self.writer.places_ahead());
         }
@@ -819,16 +822,16 @@ impl<'a> Cargo<'a> {
     /// Wakes the other end if need be; says how many records there were.
     #[inline]
     pub(crate) fn send(self) -> u64 {
-        let Self { lane, mut writer, emitted, .. } = self;
-        writer.publish(&lane.outgoing);
+        let Self { shm_link, mut writer, emitted, .. } = self;
+        writer.publish(&shm_link.outgoing);
         if emitted > 0 {
             // The next record's lines are the reader's from a round ago. They come while nobody
             // waits for them.
-            lane.outgoing.fetch(writer.prepare(&lane.outgoing));
+            shm_link.outgoing.fetch(writer.prepare(&shm_link.outgoing));
         }
         drop(writer);
         if emitted > 0 {
-            lane.rope.pull(lane.outgoing.rung());
+            shm_link.rope.pull(shm_link.outgoing.rung());
         }
         emitted
     }
@@ -889,7 +892,7 @@ impl Load<'_> {
 /// The receiving end, under the port's receive lock.
 #[derive(Debug)]
 pub(crate) struct ShmReceiver<P> {
-    pub(crate) lane: Arc<Lane>,
+    pub(crate) shm_link: Arc<ShmLink>,
     reader: Reader,
     /// Records to take in a row: one from somebody whose records come one at a time, for a look at
     /// the next place, which is likely being written to, takes long; more from somebody in a hurry.
@@ -903,7 +906,7 @@ pub(crate) struct ShmReceiver<P> {
     other: Qpn,
 }
 
-impl Neighbour for Lane {
+impl Neighbour for ShmLink {
     fn wait(&self, patience: Duration) -> bool {
         self.wait_for_peer(patience)
     }
@@ -950,9 +953,9 @@ pub(crate) enum Copied {
 }
 
 impl<P> ShmReceiver<P> {
-    pub(crate) fn new(lane: Arc<Lane>) -> Self {
+    pub(crate) fn new(shm_link: Arc<ShmLink>) -> Self {
         let (reader, favourite, other) = (Reader::default(), None, Qpn::new(0));
-        Self { lane, reader, patience: 1, fans: false, broken: false, favourite, other }
+        Self { shm_link, reader, patience: 1, fans: false, broken: false, favourite, other }
     }
 
     /// Hands out the queue pair's place if it is the one that most records are for: to be given back.
@@ -981,18 +984,18 @@ impl<P> ShmReceiver<P> {
     /// There may be something to take.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
-        self.reader.has_more(&self.lane.incoming)
+        self.reader.has_more(&self.shm_link.incoming)
     }
 
     /// Looks at the place where the next record will be.
     #[inline(always)]
     pub(crate) fn look(&mut self) -> Seen {
-        let Self { lane, reader, .. } = self;
-        let ring = &lane.incoming;
+        let Self { shm_link, reader, .. } = self;
+        let ring = &shm_link.incoming;
         // Two lines on their way at once: most messages take no more.
         ring.fetch_soon(reader.place_after_next());
         let Record { at, len, note } = match reader.next(ring) {
-            Ok(None) if !lane.is_cut() => return Seen::Nothing,
+            Ok(None) if !shm_link.is_cut() => return Seen::Nothing,
             Ok(None) | Err(Broken) => return Seen::Other,
             Ok(Some(record)) => record,
         };
@@ -1018,15 +1021,15 @@ impl<P> ShmReceiver<P> {
     /// Takes the next record into `buffer`.
     #[inline]
     pub(crate) fn take(&mut self, buffer: &mut [u8]) -> Option<Taken> {
-        let Self { lane, reader, broken, .. } = self;
-        let ring = &lane.incoming;
+        let Self { shm_link, reader, broken, .. } = self;
+        let ring = &shm_link.incoming;
         // Two lines on their way at once: most messages take no more.
         ring.fetch_soon(reader.place_after_next());
         let record = match reader.next(ring) {
             Ok(record) => record?,
             Err(Broken) => {
                 *broken = true;
-                lane.cut(); // And nothing is read from it any more.
+                shm_link.cut(); // And nothing is read from it any more.
                 return None;
             }
         };
@@ -1060,6 +1063,6 @@ impl<P> ShmReceiver<P> {
     /// A brief that was taken is done with.
     #[inline]
     pub(crate) fn release(&mut self, held: BriefRecord) {
-        self.reader.release(&self.lane.incoming, held.record);
+        self.reader.release(&self.shm_link.incoming, held.record);
     }
 }
