@@ -84,7 +84,7 @@ impl Link {
     ) -> Option<(R, u64)> {
         match self {
             Self::Udp(way) => on_way(way, budget, links, run),
-            Self::Shm(shm_link) => Some(on_shm_link(shm_link.load(budget), run)),
+            Self::Shm(shm_link) => Some(on_shm_link(shm_link.tx_batch(budget), run)),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::link::Links;
 use crate::link::shm::SEGMENT_BYTES;
-use crate::link::shm::link::{Cargo, ShmLink};
+use crate::link::shm::link::{ShmLink, TxBatch};
 use crate::link::udp::burst::{Burst, Route, with_burst};
 use crate::link::vicinity::Addresses;
 use crate::link::way::Way;
@@ -18,7 +18,7 @@ pub(crate) enum Out<'a, 'b> {
     /// A burst of packets.
     Packets(&'a mut Burst<'b>),
     /// Records of a link.
-    Records(&'a mut Cargo<'b>),
+    Records(&'a mut TxBatch<'b>),
 }
 
 /// Lends a burst that goes this way to `run`, and sends it; says how many packets there were. `None`: this
@@ -35,9 +35,12 @@ pub(crate) fn on_way<R>(
 
 /// Lends records to `run`, and sends them; says how many there were.
 #[inline]
-pub(crate) fn on_shm_link<R>(mut cargo: Cargo<'_>, run: impl FnOnce(Out<'_, '_>) -> R) -> (R, u64) {
-    let result = run(Out::Records(&mut cargo));
-    (result, cargo.send())
+pub(crate) fn on_shm_link<R>(
+    mut tx_batch: TxBatch<'_>,
+    run: impl FnOnce(Out<'_, '_>) -> R,
+) -> (R, u64) {
+    let result = run(Out::Records(&mut tx_batch));
+    (result, tx_batch.send())
 }
 
 impl<'b> Out<'_, 'b> {
@@ -46,7 +49,7 @@ impl<'b> Out<'_, 'b> {
     pub(crate) fn room(&mut self) -> bool {
         match self {
             Self::Packets(burst) => burst.room(),
-            Self::Records(cargo) => cargo.room(),
+            Self::Records(tx_batch) => tx_batch.room(),
         }
     }
 
@@ -64,7 +67,7 @@ impl<'b> Out<'_, 'b> {
     pub(crate) fn shm_link(&self) -> Option<&'b ShmLink> {
         match self {
             Self::Packets(_) => None,
-            Self::Records(cargo) => Some(cargo.shm_link()),
+            Self::Records(tx_batch) => Some(tx_batch.shm_link()),
         }
     }
 
@@ -92,19 +95,21 @@ impl<'b> Out<'_, 'b> {
         regions: &Regions,
     ) -> Result<(), AccessError> {
         match (self, near, source) {
-            (Self::Records(cargo), _, Source::Local { local: Local::Gather(sges), len, .. })
+            (Self::Records(tx_batch), _, Source::Local { local: Local::Gather(sges), len, .. })
                 if *len > SEGMENT_BYTES =>
             {
-                cargo.emit_lent(headers, sges, *len, regions)
+                tx_batch.emit_lent(headers, sges, *len, regions)
             }
-            (Self::Records(cargo), None, _) => cargo.emit(headers, source, regions),
-            (Self::Records(cargo), Some(near), _) => cargo.emit_to(near, headers, source, regions),
+            (Self::Records(tx_batch), None, _) => tx_batch.emit(headers, source, regions),
+            (Self::Records(tx_batch), Some(near), _) => {
+                tx_batch.emit_to(near, headers, source, regions)
+            }
             (Self::Packets(burst), near, _) => {
                 // Before the packet: a process that gets a copy of it has had the record then.
                 for shm_link in near.iter().flat_map(|_| fan) {
-                    let mut cargo = shm_link.load(1);
-                    near.map_or(Ok(()), |near| cargo.emit_to(near, headers, source, regions))?;
-                    cargo.send();
+                    let mut tx_batch = shm_link.tx_batch(1);
+                    near.map_or(Ok(()), |near| tx_batch.emit_to(near, headers, source, regions))?;
+                    tx_batch.send();
                 }
                 burst.emit(headers, source, again)
             }

@@ -432,7 +432,7 @@ impl Host for Surroundings<'_, '_> {
             // A burst goes one way.
             Errand::Departure { leg, next, sinks } => {
                 let fan = leg.fan.as_deref().unwrap_or_default();
-                if !sinks && fan.iter().any(|shm_link| !shm_link.load(1).room()) {
+                if !sinks && fan.iter().any(|shm_link| !shm_link.tx_batch(1).room()) {
                     return false;
                 }
                 let sends = &self.own.sends;

@@ -413,14 +413,14 @@ impl QpInner {
             };
             let errand = Errand::Departure { leg: &leg, next: head, sinks: false };
             if let Some(shm_link) = &leg.shm_link {
-                let mut cargo = shm_link.load(budget);
-                let full = !cargo.room();
+                let mut tx_batch = shm_link.tx_batch(budget);
+                let full = !tx_batch.room();
                 if shm_link.note_full(full, now.nanos()) > FULL_MAX_NANOS {
-                    cargo.sink();
+                    tx_batch.sink();
                 } else if full {
                     return (true, published);
                 }
-                let (done, packets) = on_shm_link(cargo, |out| {
+                let (done, packets) = on_shm_link(tx_batch, |out| {
                     let mut host = Surroundings::new(own, links.regions(), out);
                     host.errand = errand;
                     engine.transmit(now, true, &mut host);

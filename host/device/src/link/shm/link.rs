@@ -460,7 +460,7 @@ impl ShmLink {
 
     /// Whether a datagram of many may be written, or else is lost: nobody waits for a link for long.
     pub(crate) fn takes(&self, now: u64) -> Takes {
-        let full = !self.load(1).room();
+        let full = !self.tx_batch(1).room();
         match (self.note_full(full, now), full) {
             (_, false) => Takes::It,
             (since, true) if since > FULL_MAX_NANOS => Takes::Nothing,
@@ -470,9 +470,9 @@ impl ShmLink {
 
     /// Begins to write records, `budget` at most; others of this process wait.
     #[inline]
-    pub(crate) fn load(&self, budget: usize) -> Cargo<'_> {
+    pub(crate) fn tx_batch(&self, budget: usize) -> TxBatch<'_> {
         let writer = self.writer.lock();
-        Cargo { shm_link: self, writer, budget, emitted: 0, sinks: false }
+        TxBatch { shm_link: self, writer, budget, emitted: 0, sinks: false }
     }
 }
 
@@ -597,9 +597,9 @@ impl<'a> Lent<'a> {
     }
 }
 
-/// Records on their way out.
+/// Write batch: records that become visible to the peer together.
 #[derive(Debug)]
-pub(crate) struct Cargo<'a> {
+pub(crate) struct TxBatch<'a> {
     shm_link: &'a ShmLink,
     writer: Latched<'a, Writer>,
     budget: usize,
@@ -611,7 +611,7 @@ pub(crate) struct Cargo<'a> {
 /// Bytes behind a brief that are in the line of its mark.
 const FIRST_BYTES: usize = LINE - MARK - Brief::LEN;
 
-/// What is to be said of a draft.
+/// What is to be said of a reserved record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form {
     /// Its bytes say where those of the message are: [`lent_bytes`].
@@ -629,7 +629,7 @@ pub(crate) fn lent_bytes(sge: &Sge) -> [u64; 3] {
 
 /// A place for a record, and the bytes that go into it behind a brief.
 #[derive(Debug)]
-pub(crate) struct Draft<'a> {
+pub(crate) struct Reservation<'a> {
     start: *mut u8,
     bytes: *const u8,
     len: usize,
@@ -639,14 +639,14 @@ pub(crate) struct Draft<'a> {
 
 /// What goes behind a record's headers.
 #[derive(Clone, Copy, Debug)]
-enum Load<'a> {
+enum PayloadSource<'a> {
     /// The bytes of its message.
     Bytes(&'a Source<'a>),
     /// Where all bytes of a request are, for the peer to fetch them.
     Lent { sges: &'a [Sge], len: u32 },
 }
 
-impl<'a> Cargo<'a> {
+impl<'a> TxBatch<'a> {
     /// One more record may be written.
     #[inline]
     pub(crate) fn room(&mut self) -> bool {
@@ -675,7 +675,7 @@ impl<'a> Cargo<'a> {
     ) -> Result<(), AccessError> {
         let mut bytes = HeaderBytes::default();
         headers.emit(&mut bytes);
-        self.write(bytes.as_slice(), 0, Load::Bytes(source), regions)
+        self.write(bytes.as_slice(), 0, PayloadSource::Bytes(source), regions)
     }
 
     /// Writes the record of a message of `len` bytes that is lent.
@@ -688,7 +688,7 @@ impl<'a> Cargo<'a> {
     ) -> Result<(), AccessError> {
         let mut bytes = HeaderBytes::default();
         headers.emit(&mut bytes);
-        self.write(bytes.as_slice(), 0, Load::Lent { sges, len }, regions)
+        self.write(bytes.as_slice(), 0, PayloadSource::Lent { sges, len }, regions)
     }
 
     /// Writes the record of one datagram.
@@ -711,7 +711,7 @@ impl<'a> Cargo<'a> {
         self.write(
             head.get(..len).unwrap_or_default(),
             NOTE_ADDRESSED,
-            Load::Bytes(source),
+            PayloadSource::Bytes(source),
             regions,
         )
     }
@@ -722,10 +722,10 @@ impl<'a> Cargo<'a> {
         &mut self,
         head: &[u8],
         kind: u16,
-        load: Load<'_>,
+        source: PayloadSource<'_>,
         regions: &Regions,
     ) -> Result<(), AccessError> {
-        let payload = load.len();
+        let payload = source.len();
         let ring = &self.shm_link.outgoing;
         self.budget = self.budget.saturating_sub(1);
         self.emitted += 1;
@@ -735,72 +735,72 @@ impl<'a> Cargo<'a> {
             false => self.writer.reserve(ring, total),
         };
         let Some(target) = at.and_then(|at| ring.bytes(at, total)) else {
-            return load.check(regions); // Lost on the way; but not every mistake with it.
+            return source.check(regions); // Lost on the way; but not every mistake with it.
         };
         // SAFETY: room for `total` bytes, which is more (rules 1 and 3).
         unsafe { copy_short(head.as_ptr(), target, head.len()) };
         // SAFETY: `head.len() <= total` (rule 1).
         let target = unsafe { target.add(head.len()) };
         // SAFETY: what is left of `total` bytes is that (rule 1), and this end alone writes to its ring (rule 3).
-        unsafe { load.copy_to(target, regions) }?;
-        let lent = if matches!(load, Load::Lent { .. }) { NOTE_LENT } else { 0 };
+        unsafe { source.copy_to(target, regions) }?;
+        let lent = if matches!(source, PayloadSource::Lent { .. }) { NOTE_LENT } else { 0 };
         let note = u16::try_from(head.len()).unwrap_or(0) | lent | kind;
         self.writer.commit(ring, total, note);
         Ok(())
     }
 
     /// Makes sure that a brief can be written with these bytes behind it: `None` if not. Nothing has
-    /// happened then, and with the draft neither.
+    /// happened then, and with the reservation neither.
     #[inline]
-    pub(crate) fn draft<'r>(&mut self, bytes: &'r [u8]) -> Option<Draft<'r>> {
-        self.draft_from(bytes.as_ptr(), bytes.len())
+    pub(crate) fn reserve<'r>(&mut self, bytes: &'r [u8]) -> Option<Reservation<'r>> {
+        self.reserve_for(bytes.as_ptr(), bytes.len())
     }
 
     /// The same, of registered bytes.
     #[inline]
-    pub(crate) fn draft_registered<'g>(
+    pub(crate) fn reserve_registered<'g>(
         &mut self,
         sge: &Sge,
         domain: u32,
         grip: &'g mut Grip<'_>,
-    ) -> Option<Draft<'g>> {
+    ) -> Option<Reservation<'g>> {
         let pin = grip.pin_local(sge.lkey, domain).ok()?;
         let len = usize::try_from(sge.len).ok()?;
         let bytes = pin.range(sge.addr, len, Access::NONE).ok()?;
-        self.draft_from(bytes.cast_const(), len)
+        self.reserve_for(bytes.cast_const(), len)
     }
 
     /// The same, of words.
     #[inline]
-    pub(crate) fn draft_words<'r>(&mut self, words: &'r [u64]) -> Option<Draft<'r>> {
-        self.draft_from(words.as_ptr().cast(), size_of_val(words))
+    pub(crate) fn reserve_words<'r>(&mut self, words: &'r [u64]) -> Option<Reservation<'r>> {
+        self.reserve_for(words.as_ptr().cast(), size_of_val(words))
     }
 
     #[inline(always)]
-    fn draft_from<'r>(&mut self, bytes: *const u8, len: usize) -> Option<Draft<'r>> {
+    fn reserve_for<'r>(&mut self, bytes: *const u8, len: usize) -> Option<Reservation<'r>> {
         let total = Brief::LEN + len;
         if self.budget == 0 || total > RECORD_MAX || self.shm_link.is_cut() {
             return None;
         }
         let ring = &self.shm_link.outgoing;
         let start = ring.bytes(self.writer.reserve(ring, total)?, total)?;
-        Some(Draft { start, bytes, len, _kept: PhantomData })
+        Some(Reservation { start, bytes, len, _kept: PhantomData })
     }
 
-    /// Writes the draft that was made last: with the bytes of its message, or with where they are. If
-    /// more is about to come, others see it with [`Cargo::send`] only.
+    /// Writes the record that was reserved last: with the bytes of its message, or with where they are. If
+    /// more is about to come, others see it with [`TxBatch::send`] only.
     #[inline(always)]
-    pub(crate) fn commit(&mut self, draft: Draft<'_>, brief: [u64; 2], form: Form) {
+    pub(crate) fn commit(&mut self, reservation: Reservation<'_>, brief: [u64; 2], form: Form) {
         let Form { lent, more } = form;
         let note = if lent { NOTE_BRIEF | NOTE_LENT } else { NOTE_BRIEF };
-        let Draft { start, bytes, len, .. } = draft;
+        let Reservation { start, bytes, len, .. } = reservation;
         let first = len.min(FIRST_BYTES);
-        // SAFETY: the draft has room for the brief (rules 1 and 3).
+        // SAFETY: the reservation has room for the brief (rules 1 and 3).
         unsafe { start.cast::<[u64; 2]>().write_unaligned(brief) };
-        // SAFETY: `Brief::LEN` bytes lie within the draft's (rule 1).
+        // SAFETY: `Brief::LEN` bytes lie within the reservation's (rule 1).
         let body = unsafe { start.add(Brief::LEN) };
         // The bytes of the first line by themselves: those of the next may have to wait for theirs.
-        // SAFETY: `len` bytes are borrowed or pinned, and the draft has room for them; what is
+        // SAFETY: `len` bytes are borrowed or pinned, and the reservation has room for them; what is
         // registered never lies in a ring (rules 1 and 3).
         unsafe { copy_short(bytes, body, first) };
         // SAFETY: `first <= len` (rule 1).
@@ -842,7 +842,7 @@ pub(crate) const PIECE_BYTES: usize = 16;
 /// Bytes before them: the length of all.
 const LENT_BYTES: usize = 8;
 
-impl Load<'_> {
+impl PayloadSource<'_> {
     fn len(self) -> usize {
         match self {
             Self::Bytes(source) => source.len(),
@@ -862,7 +862,7 @@ impl Load<'_> {
     ///
     /// # Safety
     ///
-    /// It has room for [`Load::len`] bytes, which nobody else writes to.
+    /// It has room for [`PayloadSource::len`] bytes, which nobody else writes to.
     #[inline]
     unsafe fn copy_to(self, mut target: *mut u8, regions: &Regions) -> Result<(), AccessError> {
         let mut put = |start: *const u8, len: usize| {

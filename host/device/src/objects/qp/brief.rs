@@ -11,7 +11,7 @@ use crate::link::Links;
 use crate::link::kind::Link;
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::direct::{land, lends_one};
-use crate::link::shm::link::{Cargo, Draft, Form, InRing, Lent, ShmLink, lent_bytes};
+use crate::link::shm::link::{Form, InRing, Lent, Reservation, ShmLink, TxBatch, lent_bytes};
 use crate::memory::region::Grip;
 use crate::objects::ah::SendTo;
 use crate::objects::completion::{Completion, Tray};
@@ -36,17 +36,17 @@ impl QpInner {
             return posted;
         }
         // Most one-sided requests need no record.
-        let load = || shm_link.load(batch.len() + 1);
-        let mut cargo: Option<Cargo<'_>> = None;
+        let start = || shm_link.tx_batch(batch.len() + 1);
+        let mut tx_batch: Option<TxBatch<'_>> = None;
         let several = batch.len() > 1;
         let mut grip = Grip::new(links.regions());
         while let Some(rest @ [work, ..]) = batch.get(posted.requests..) {
             let done = if let SendKind::Send { .. } = work.kind {
-                let cargo = cargo.get_or_insert_with(load);
+                let tx_batch = tx_batch.get_or_insert_with(start);
                 let Self { engine, own, pacing, signal_all, .. } = self;
                 let (acks, signal_all) = (&mut pacing.acks, *signal_all);
                 let mut outgoing = Outgoing { own, acks, signal_all, several };
-                outgoing.send(rest, engine, cargo, &mut grip)
+                outgoing.send(rest, engine, tx_batch, &mut grip)
             } else {
                 let Ok(request) = self.check_send(work, links) else {
                     break; // The general way says what is wrong with it.
@@ -63,11 +63,11 @@ impl QpInner {
         }
         // The program's next call takes along what is owed, whatever it posts.
         if posted.requests > 0 && self.engine.owes_plain_ack() {
-            let cargo = cargo.get_or_insert_with(load);
-            acknowledge(&mut self.engine, cargo, &mut self.pacing.acks);
+            let tx_batch = tx_batch.get_or_insert_with(start);
+            acknowledge(&mut self.engine, tx_batch, &mut self.pacing.acks);
         }
-        if let Some(cargo) = cargo {
-            self.engine.count_sent(cargo.send());
+        if let Some(tx_batch) = tx_batch {
+            self.engine.count_sent(tx_batch.send());
         }
         posted
     }
@@ -116,10 +116,10 @@ impl QpInner {
         let Some(shm_link) = self.link.as_ref().and_then(Link::shm_link) else {
             return false;
         };
-        let mut cargo = shm_link.load(1);
-        let sent = acknowledge(&mut self.engine, &mut cargo, &mut self.pacing.acks);
+        let mut tx_batch = shm_link.tx_batch(1);
+        let sent = acknowledge(&mut self.engine, &mut tx_batch, &mut self.pacing.acks);
         if sent {
-            self.engine.count_sent(cargo.send());
+            self.engine.count_sent(tx_batch.send());
         }
         sent
     }
@@ -253,13 +253,13 @@ impl Outgoing<'_> {
         &mut self,
         list: &[SendWork<'_>],
         engine: &mut adverb_engine::Qp,
-        cargo: &mut Cargo<'_>,
+        tx_batch: &mut TxBatch<'_>,
         grip: &mut Grip<'_>,
     ) -> usize {
         let Some(mut briefs) = engine.briefs() else {
             return 0;
         };
-        let sent = |work: &&_| self.send_one(work, &mut briefs, cargo, grip).is_some();
+        let sent = |work: &&_| self.send_one(work, &mut briefs, tx_batch, grip).is_some();
         list.iter().take_while(sent).count()
     }
 
@@ -269,7 +269,7 @@ impl Outgoing<'_> {
         &mut self,
         work: &SendWork<'_>,
         briefs: &mut Briefs<'_>,
-        cargo: &mut Cargo<'_>,
+        tx_batch: &mut TxBatch<'_>,
         grip: &mut Grip<'_>,
     ) -> Option<()> {
         let (SendKind::Send { imm }, SendTo::Peer) = (work.kind, work.to) else {
@@ -289,23 +289,23 @@ impl Outgoing<'_> {
                 if self.own.sends.sges_max() > 0 && sge.len <= Request::LEN_MAX =>
             {
                 let Own { views, domain, .. } = &mut *self.own;
-                let lent = lends_one(cargo.shm_link(), views, *domain, grip, sge);
+                let lent = lends_one(tx_batch.shm_link(), views, *domain, grip, sge);
                 let words;
-                let draft = if lent {
+                let reservation = if lent {
                     words = lent_bytes(sge);
-                    cargo.draft_words(&words)?
+                    tx_batch.reserve_words(&words)?
                 } else if sge.len <= SEGMENT_BYTES {
-                    cargo.draft_registered(sge, self.own.domain, grip)?
+                    tx_batch.reserve_registered(sge, self.own.domain, grip)?
                 } else {
                     return None;
                 };
-                let index = self.leave(&request(sge.len), lent, draft, briefs, cargo)?;
+                let index = self.leave(&request(sge.len), lent, reservation, briefs, tx_batch)?;
                 self.own.sends.put_one(index, work, sge);
             }
             SendData::Inline(bytes) if bytes.len() <= self.own.sends.inline_max() => {
                 let len = u32::try_from(bytes.len()).ok()?;
-                let draft = cargo.draft(bytes)?;
-                let index = self.leave(&request(len), false, draft, briefs, cargo)?;
+                let reservation = tx_batch.reserve(bytes)?;
+                let index = self.leave(&request(len), false, reservation, briefs, tx_batch)?;
                 self.own.sends.put(index, work, None, None);
             }
             SendData::Gather(_) | SendData::Inline(_) | SendData::Bind(_) => return None,
@@ -313,18 +313,18 @@ impl Outgoing<'_> {
         Some(())
     }
 
-    /// The request's brief leaves, with what was drafted for it. Says which number the request has.
+    /// The request's brief leaves, with what was reserved for it. Says which number the request has.
     #[inline(always)]
     fn leave(
         &mut self,
         request: &Request,
         lent: bool,
-        draft: Draft<'_>,
+        reservation: Reservation<'_>,
         briefs: &mut Briefs<'_>,
-        cargo: &mut Cargo<'_>,
+        tx_batch: &mut TxBatch<'_>,
     ) -> Option<u64> {
         let planned = briefs.plan(request, lent)?;
-        cargo.commit(draft, planned.words, Form { lent, more: self.several });
+        tx_batch.commit(reservation, planned.words, Form { lent, more: self.several });
         if planned.acks {
             self.acks.on_sent();
         }
@@ -354,16 +354,16 @@ fn reach_briefly(
 #[inline]
 fn acknowledge(
     engine: &mut adverb_engine::Qp,
-    cargo: &mut Cargo<'_>,
+    tx_batch: &mut TxBatch<'_>,
     acks: &mut AckPolicy,
 ) -> bool {
-    let Some(draft) = cargo.draft(&[]) else {
+    let Some(reservation) = tx_batch.reserve(&[]) else {
         return false;
     };
     let Some(brief) = engine.acknowledge_briefly() else {
         return false;
     };
-    cargo.commit(draft, brief.emit(), Form { lent: false, more: false });
+    tx_batch.commit(reservation, brief.emit(), Form { lent: false, more: false });
     acks.on_sent();
     true
 }
