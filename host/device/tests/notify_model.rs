@@ -19,13 +19,13 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use notify::{Arm, Mailbox, Queue};
 
-/// A bell as the kernel's: rings until silenced, and whoever sleeps by it wakes.
-struct Bell {
+/// A doorbell as the kernel's: rings until silenced, and whoever sleeps by it wakes.
+struct Doorbell {
     rings: Mutex<bool>,
     heard: Condvar,
 }
 
-impl Bell {
+impl Doorbell {
     fn new() -> Self {
         Self { rings: Mutex::new(false), heard: Condvar::new() }
     }
@@ -49,12 +49,12 @@ impl Bell {
 
 struct Channel {
     mail: Mailbox<u32>,
-    bell: Bell,
+    doorbell: Doorbell,
 }
 
 impl Channel {
     fn new() -> Self {
-        Self { mail: Mailbox::new(4), bell: Bell::new() }
+        Self { mail: Mailbox::new(4), doorbell: Doorbell::new() }
     }
 
     fn post(&self, name: u32) {
@@ -64,8 +64,8 @@ impl Channel {
     }
 
     fn ring(&self) {
-        self.bell.ring();
-        self.mail.rang(|| self.bell.silence());
+        self.doorbell.ring();
+        self.mail.rang(|| self.doorbell.silence());
     }
 
     /// Does something that may post, and takes an event.
@@ -73,7 +73,7 @@ impl Channel {
         self.mail.begin_look();
         run();
         let next = |events: &mut std::collections::VecDeque<u32>| events.pop_front();
-        let (event, ring) = self.mail.end_look(next, || self.bell.silence());
+        let (event, ring) = self.mail.end_look(next, || self.doorbell.silence());
         if ring {
             self.ring();
         }
@@ -83,12 +83,12 @@ impl Channel {
     /// Waits for one event.
     fn get(&self) -> u32 {
         loop {
-            let next = self.mail.take(|events| events.pop_front(), || self.bell.silence());
+            let next = self.mail.take(|events| events.pop_front(), || self.doorbell.silence());
             if let Some(name) = next {
                 return name;
             }
             if self.mail.begin_sleep() {
-                self.bell.sleep();
+                self.doorbell.sleep();
                 self.mail.end_sleep();
             }
         }
@@ -203,36 +203,36 @@ fn one_arm_gives_one_event() {
 }
 
 #[test]
-fn a_bell_that_is_watched_too_late_rings_for_the_mail_that_is_there() {
+fn a_doorbell_that_is_watched_too_late_rings_for_the_mail_that_is_there() {
     loom::model(|| {
         let channel = Arc::new(Channel::new());
         let poster = Arc::clone(&channel);
         let poster = thread::spawn(move || poster.post(7));
-        channel.mail.watch(|| channel.bell.ring());
-        channel.bell.sleep();
-        let got = channel.mail.take(|events| events.pop_front(), || channel.bell.silence());
+        channel.mail.watch(|| channel.doorbell.ring());
+        channel.doorbell.sleep();
+        let got = channel.mail.take(|events| events.pop_front(), || channel.doorbell.silence());
         assert_eq!(got, Some(7));
         poster.join().unwrap();
     });
 }
 
-/// Goal: what a looker finds costs no ring, and what it leaves rings for whoever sleeps by the bell.
+/// Goal: what a looker finds costs no ring, and what it leaves rings for whoever sleeps by the doorbell.
 #[test]
-fn a_bell_that_is_watched_rings_for_what_lookers_leave() {
+fn a_doorbell_that_is_watched_rings_for_what_lookers_leave() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
         let channel = Arc::new(Channel::new());
-        channel.mail.watch(|| channel.bell.ring());
+        channel.mail.watch(|| channel.doorbell.ring());
         let poster = Arc::clone(&channel);
         let poster = thread::spawn(move || poster.post(1));
         // Another thread of the program looks once, and posts itself while it does.
         let looker = Arc::clone(&channel);
         let looker = thread::spawn(move || looker.look(|| looker.post(2)).unwrap());
-        // This one sleeps by the bell until it has the other event.
+        // This one sleeps by the doorbell until it has the other event.
         let mut mine = None;
         while mine.is_none() {
-            channel.bell.sleep();
+            channel.doorbell.sleep();
             mine = channel.look(|| {});
         }
         assert_eq!(mine.unwrap() + looker.join().unwrap(), 3);
@@ -241,11 +241,11 @@ fn a_bell_that_is_watched_rings_for_what_lookers_leave() {
 }
 
 #[test]
-fn a_looker_that_takes_everything_leaves_the_bell_silent() {
+fn a_looker_that_takes_everything_leaves_the_doorbell_silent() {
     loom::model(|| {
         let channel = Channel::new();
-        channel.mail.watch(|| channel.bell.ring());
-        let rung = |channel: &Channel| *channel.bell.rings.lock().unwrap();
+        channel.mail.watch(|| channel.doorbell.ring());
+        let rung = |channel: &Channel| *channel.doorbell.rings.lock().unwrap();
         assert_eq!(channel.look(|| channel.post(1)), Some(1));
         assert!(!rung(&channel));
         assert_eq!(channel.look(|| (2..=3).for_each(|name| channel.post(name))), Some(2));
@@ -255,28 +255,28 @@ fn a_looker_that_takes_everything_leaves_the_bell_silent() {
     });
 }
 
-/// Goal: a bell that was rung late is silent again once everybody has come to rest, so that nobody
+/// Goal: a doorbell that was rung late is silent again once everybody has come to rest, so that nobody
 /// who watches it is woken for ever by nothing.
 #[test]
-fn a_bell_that_rings_too_late_is_silenced() {
+fn a_doorbell_that_rings_too_late_is_silenced() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
         let channel = Arc::new(Channel::new());
-        channel.mail.watch(|| channel.bell.ring());
+        channel.mail.watch(|| channel.doorbell.ring());
         let posters = [1, 2].map(|name| {
             let poster = Arc::clone(&channel);
             thread::spawn(move || poster.post(name))
         });
-        let take = || channel.mail.take(|events| events.pop_front(), || channel.bell.silence());
+        let take = || channel.mail.take(|events| events.pop_front(), || channel.doorbell.silence());
         let mut all = 0;
         while all < 3 {
             match take() {
                 Some(name) => all += name,
-                None => channel.bell.sleep(),
+                None => channel.doorbell.sleep(),
             }
         }
         posters.into_iter().for_each(|poster| poster.join().unwrap());
-        assert!(!*channel.bell.rings.lock().unwrap(), "it rings for nothing");
+        assert!(!*channel.doorbell.rings.lock().unwrap(), "it rings for nothing");
     });
 }

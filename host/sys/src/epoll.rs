@@ -161,34 +161,34 @@ mod tests {
     const NOW: Option<Duration> = Some(Duration::ZERO);
     const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
-    fn set_of(bell: &EventFd, interest: Interest) -> (Epoll, Events) {
+    fn set_of(doorbell: &EventFd, interest: Interest) -> (Epoll, Events) {
         let epoll = Epoll::new().unwrap();
-        epoll.add(bell, u64::MAX, interest).unwrap();
+        epoll.add(doorbell, u64::MAX, interest).unwrap();
         (epoll, Events::with_capacity(4))
     }
 
     #[test]
     fn a_silent_descriptor_is_not_reported_and_a_ringing_one_is_until_it_is_drained() {
-        let bell = EventFd::new().unwrap();
-        let (epoll, mut events) = set_of(&bell, Interest::Readable);
+        let doorbell = EventFd::new().unwrap();
+        let (epoll, mut events) = set_of(&doorbell, Interest::Readable);
         assert_eq!(epoll.wait(&mut events, NOW).unwrap(), 0);
-        bell.signal().unwrap();
+        doorbell.signal().unwrap();
         for _ in 0..2 {
             assert_eq!(epoll.wait(&mut events, PATIENCE).unwrap(), 1);
             let event = Event { token: u64::MAX, readable: true, writable: false, closed: false };
             assert!(events.iter().eq([event]));
         }
-        bell.drain().unwrap();
+        doorbell.drain().unwrap();
         assert_eq!(epoll.wait(&mut events, NOW).unwrap(), 0);
         assert_eq!(events.iter().count(), 0);
     }
 
     #[test]
     fn an_edge_is_reported_once_for_each_ring() {
-        let bell = EventFd::new().unwrap();
-        let (epoll, mut events) = set_of(&bell, Interest::ReadableEdge);
+        let doorbell = EventFd::new().unwrap();
+        let (epoll, mut events) = set_of(&doorbell, Interest::ReadableEdge);
         for _ in 0..2 {
-            bell.signal().unwrap();
+            doorbell.signal().unwrap();
             assert_eq!(epoll.wait(&mut events, PATIENCE).unwrap(), 1);
             assert_eq!(epoll.wait(&mut events, NOW).unwrap(), 0);
         }
@@ -196,33 +196,33 @@ mod tests {
 
     #[test]
     fn a_ring_wakes_a_waiter_on_another_thread() {
-        let bell = EventFd::new().unwrap();
-        let (epoll, mut events) = set_of(&bell, Interest::Readable);
+        let doorbell = EventFd::new().unwrap();
+        let (epoll, mut events) = set_of(&doorbell, Interest::Readable);
         std::thread::scope(|scope| {
             let waiter = scope.spawn(move || epoll.wait(&mut events, PATIENCE).unwrap());
-            bell.signal().unwrap();
+            doorbell.signal().unwrap();
             assert_eq!(waiter.join().unwrap(), 1);
         });
     }
 
     #[test]
     fn interest_and_token_can_change_and_a_descriptor_can_leave() {
-        let bell = EventFd::new().unwrap();
-        let (epoll, mut events) = set_of(&bell, Interest::Readable);
-        epoll.modify(&bell, 3, Interest::Both).unwrap();
+        let doorbell = EventFd::new().unwrap();
+        let (epoll, mut events) = set_of(&doorbell, Interest::Readable);
+        epoll.modify(&doorbell, 3, Interest::Both).unwrap();
         assert_eq!(epoll.wait(&mut events, PATIENCE).unwrap(), 1);
         let event = events.iter().next().unwrap();
         assert_eq!((event.token, event.readable, event.writable), (3, false, true));
-        epoll.remove(&bell).unwrap();
+        epoll.remove(&doorbell).unwrap();
         assert_eq!(epoll.wait(&mut events, NOW).unwrap(), 0);
-        assert_eq!(epoll.remove(&bell).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(epoll.remove(&doorbell).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
     fn a_descriptor_is_in_the_set_only_once() {
-        let bell = EventFd::new().unwrap();
-        let (epoll, _) = set_of(&bell, Interest::Readable);
-        let error = epoll.add(&bell, 1, Interest::Readable).unwrap_err();
+        let doorbell = EventFd::new().unwrap();
+        let (epoll, _) = set_of(&doorbell, Interest::Readable);
+        let error = epoll.add(&doorbell, 1, Interest::Readable).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
     }
 }

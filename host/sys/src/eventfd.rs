@@ -1,4 +1,4 @@
-//! A bell between threads or processes that an [`Epoll`](crate::epoll::Epoll) can hear.
+//! A doorbell between threads or processes that an [`Epoll`](crate::epoll::Epoll) can hear.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ pub struct EventFd {
 }
 
 impl EventFd {
-    /// A bell that nobody has rung, not blocking, closed on exec.
+    /// A doorbell that nobody has rung, not blocking, closed on exec.
     ///
     /// # Errors
     ///
@@ -34,7 +34,7 @@ impl EventFd {
         }
     }
 
-    /// Silences the bell and returns how often it has been rung since the last time: 0 if not.
+    /// Silences the doorbell and returns how often it has been rung since the last time: 0 if not.
     ///
     /// # Errors
     ///
@@ -57,8 +57,8 @@ impl From<OwnedFd> for EventFd {
 }
 
 impl From<EventFd> for OwnedFd {
-    fn from(bell: EventFd) -> Self {
-        bell.fd
+    fn from(doorbell: EventFd) -> Self {
+        doorbell.fd
     }
 }
 
@@ -73,20 +73,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bell_counts_its_rings_until_it_is_drained() {
-        let bell = EventFd::new().unwrap();
-        assert_eq!(bell.drain().unwrap(), 0);
-        bell.signal().unwrap();
-        bell.signal().unwrap();
-        assert_eq!(bell.drain().unwrap(), 2);
-        assert_eq!(bell.drain().unwrap(), 0);
+    fn a_doorbell_counts_its_rings_until_it_is_drained() {
+        let doorbell = EventFd::new().unwrap();
+        assert_eq!(doorbell.drain().unwrap(), 0);
+        doorbell.signal().unwrap();
+        doorbell.signal().unwrap();
+        assert_eq!(doorbell.drain().unwrap(), 2);
+        assert_eq!(doorbell.drain().unwrap(), 0);
     }
 
     #[test]
-    fn a_bell_that_can_count_no_further_still_rings() {
-        let bell = EventFd::new().unwrap();
-        rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        bell.signal().unwrap();
-        assert_eq!(bell.drain().unwrap(), u64::MAX - 1);
+    fn a_doorbell_that_can_count_no_further_still_rings() {
+        let doorbell = EventFd::new().unwrap();
+        rustix::io::write(&doorbell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        doorbell.signal().unwrap();
+        assert_eq!(doorbell.drain().unwrap(), u64::MAX - 1);
     }
 }

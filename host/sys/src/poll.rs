@@ -61,9 +61,10 @@ mod tests {
 
     #[test]
     fn a_list_that_is_too_long_is_cut() {
-        let bells: Vec<_> = std::iter::repeat_with(|| EventFd::new().unwrap()).take(20).collect();
-        bells[19].signal().unwrap();
-        let more = bells.iter().map(AsFd::as_fd);
-        assert!(!readable(&bells[0], more, Some(Duration::ZERO)).unwrap());
+        let doorbells: Vec<_> =
+            std::iter::repeat_with(|| EventFd::new().unwrap()).take(20).collect();
+        doorbells[19].signal().unwrap();
+        let more = doorbells.iter().map(AsFd::as_fd);
+        assert!(!readable(&doorbells[0], more, Some(Duration::ZERO)).unwrap());
     }
 }

@@ -162,14 +162,14 @@ mod tests {
     #[test]
     fn messages_keep_their_bounds_and_bring_descriptors() {
         let (_listener, here, there) = pair("bring");
-        let bell = EventFd::new().unwrap();
-        here.send(b"one", &[bell.as_fd(), bell.as_fd()]).unwrap();
+        let doorbell = EventFd::new().unwrap();
+        here.send(b"one", &[doorbell.as_fd(), doorbell.as_fd()]).unwrap();
         here.send(b"two", &[]).unwrap();
         let (mut bytes, mut fds) = ([0; 16], Vec::new());
         assert_eq!(there.recv(&mut bytes, &mut fds).unwrap(), 3);
         assert_eq!((&bytes[..3], fds.len()), (&b"one"[..], 2));
         EventFd::from(fds.remove(0)).signal().unwrap();
-        assert_eq!(bell.drain().unwrap(), 1);
+        assert_eq!(doorbell.drain().unwrap(), 1);
         assert_eq!(there.recv(&mut bytes, &mut fds).unwrap(), 3);
         assert_eq!(&bytes[..3], b"two");
         let nothing = there.recv(&mut bytes, &mut fds).unwrap_err();

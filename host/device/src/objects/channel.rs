@@ -33,7 +33,7 @@ impl CompChannel {
     pub fn try_get(&self) -> Option<Arc<Notice>> {
         let shared = &*self.shared;
         if shared.has_set() {
-            shared.standby.bell().suspect(); // It may be what has woken the program.
+            shared.standby.doorbell().suspect(); // It may be what has woken the program.
         }
         let mut notice = shared.take();
         for _ in 0..STEPS_MAX {
@@ -90,12 +90,12 @@ impl CompChannel {
             let timeout = most.into_iter().chain(left).min();
             if self.shared.mail.begin_sleep() {
                 let standby = &self.shared.standby;
-                standby.bell().announce();
+                standby.doorbell().announce();
                 let slept = match self.port.has_record_left() {
                     true => Ok(true),
-                    false => standby.sleep(&self.shared.bell, timeout),
+                    false => standby.sleep(&self.shared.doorbell, timeout),
                 };
-                standby.bell().retire();
+                standby.doorbell().retire();
                 self.shared.mail.end_sleep();
                 woken = slept?;
                 overdue = owes && !woken;
@@ -114,8 +114,8 @@ impl CompChannel {
     pub fn watch(&self) -> io::Result<BorrowedFd<'_>> {
         let shared = &*self.shared;
         if shared.set.get().is_none() {
-            let new = shared.standby.new_set(&shared.bell)?;
-            shared.mail.watch(|| drop(shared.bell.signal()));
+            let new = shared.standby.new_set(&shared.doorbell)?;
+            shared.mail.watch(|| drop(shared.doorbell.signal()));
             let _ = shared.set.set(new);
         }
         let set = shared.set.get().and_then(Option::as_ref);
@@ -130,9 +130,9 @@ impl CompChannel {
         if !interest.watched {
             interest.watched = true;
             shared.standby.engage(interest.armed);
-            shared.mail.watch(|| drop(shared.bell.signal()));
+            shared.mail.watch(|| drop(shared.doorbell.signal()));
         }
-        shared.bell.as_fd()
+        shared.doorbell.as_fd()
     }
 }
 

@@ -159,7 +159,7 @@ impl fmt::Display for AsyncEvent {
 #[derive(Debug)]
 pub struct EventQueue {
     mail: Mailbox<AsyncEvent>,
-    bell: EventFd,
+    doorbell: EventFd,
     lost: AtomicU64,
     /// Those of the port, which count what is lost too.
     counters: Arc<Counters>,
@@ -176,7 +176,7 @@ impl EventQueue {
 
     fn counting_in(counters: Arc<Counters>) -> io::Result<Self> {
         let mail = Mailbox::new(EVENTS_MAX);
-        Ok(Self { mail, bell: EventFd::new()?, lost: AtomicU64::new(0), counters })
+        Ok(Self { mail, doorbell: EventFd::new()?, lost: AtomicU64::new(0), counters })
     }
 
     fn post(&self, kind: EventKind, element: Element, owner: Option<Arc<Affiliation>>) {
@@ -190,8 +190,8 @@ impl EventQueue {
             }
         };
         if self.mail.post(add) {
-            let _ = self.bell.signal();
-            self.mail.rang(|| drop(self.bell.drain()));
+            let _ = self.doorbell.signal();
+            self.mail.rang(|| drop(self.doorbell.drain()));
         }
     }
 
@@ -202,7 +202,7 @@ impl EventQueue {
 
     /// Takes the oldest event, if there is one.
     pub fn try_get(&self) -> Option<AsyncEvent> {
-        self.mail.take(|events| events.pop_front(), || drop(self.bell.drain()))
+        self.mail.take(|events| events.pop_front(), || drop(self.doorbell.drain()))
     }
 
     /// Takes the oldest event; waits for it, at most for `timeout` (`None`: for ever).
@@ -218,7 +218,7 @@ impl EventQueue {
                 return Ok(event);
             }
             if self.mail.begin_sleep() {
-                let slept = poll::readable(&self.bell, std::iter::empty(), deadline.map(left));
+                let slept = poll::readable(&self.doorbell, std::iter::empty(), deadline.map(left));
                 self.mail.end_sleep();
                 slept?;
             }
@@ -227,8 +227,8 @@ impl EventQueue {
 
     /// A descriptor that can be read while there are events.
     pub fn watch(&self) -> BorrowedFd<'_> {
-        self.mail.watch(|| drop(self.bell.signal()));
-        self.bell.as_fd()
+        self.mail.watch(|| drop(self.doorbell.signal()));
+        self.doorbell.as_fd()
     }
 }
 
@@ -275,7 +275,7 @@ impl Affiliation {
             let foreign = |event: &AsyncEvent| {
                 event.owner.as_ref().is_none_or(|owner| !std::ptr::eq(&raw const **owner, self))
             };
-            queue.mail.take(|events| events.retain(foreign), || drop(queue.bell.drain()));
+            queue.mail.take(|events| events.retain(foreign), || drop(queue.doorbell.drain()));
         }
     }
 }

@@ -26,7 +26,7 @@ pub struct ManagementDatagram {
 #[derive(Debug)]
 pub struct Inbox {
     waiting: Mutex<VecDeque<ManagementDatagram>>,
-    bell: EventFd,
+    doorbell: EventFd,
 }
 
 impl Inbox {
@@ -39,18 +39,18 @@ impl Inbox {
     ///
     /// No descriptors left.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { waiting: Mutex::default(), bell: EventFd::new()? })
+        Ok(Self { waiting: Mutex::default(), doorbell: EventFd::new()? })
     }
 
     /// Takes all that wait, in the order in which they came.
     pub fn take(&self) -> VecDeque<ManagementDatagram> {
-        let _ = self.bell.drain(); // Before the queue is looked at: what comes later rings again.
+        let _ = self.doorbell.drain(); // Before the queue is looked at: what comes later rings again.
         std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Wakes whatever waits for the descriptor.
     pub fn ring(&self) {
-        let _ = self.bell.signal();
+        let _ = self.doorbell.signal();
     }
 
     /// False if there is no room.
@@ -72,7 +72,7 @@ impl Inbox {
 impl AsFd for Inbox {
     /// Readable while datagrams wait.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.doorbell.as_fd()
     }
 }
 

@@ -75,8 +75,8 @@ pub(crate) struct Interest {
 #[derive(Debug)]
 pub(crate) struct ChannelShared {
     pub(crate) mail: Mailbox<Arc<Notice>>,
-    pub(crate) bell: EventFd,
-    /// The bell and the port's sockets, for programs that sleep on them; `None` if the port has too many
+    pub(crate) doorbell: EventFd,
+    /// The doorbell and the port's sockets, for programs that sleep on them; `None` if the port has too many
     /// such sets, and the helper stands in.
     pub(crate) set: OnceLock<Option<Arc<Epoll>>>,
     interest: Mutex<Interest>,
@@ -89,7 +89,7 @@ impl ChannelShared {
     pub(crate) fn new(standby: Arc<Standby>) -> io::Result<Self> {
         Ok(Self {
             mail: Mailbox::new(0),
-            bell: EventFd::new()?,
+            doorbell: EventFd::new()?,
             set: OnceLock::new(),
             interest: Mutex::default(),
             standby,
@@ -114,7 +114,7 @@ impl ChannelShared {
         let reserve = |mail: &mut VecDeque<Arc<Notice>>| {
             mail.reserve(room.saturating_sub(mail.len()));
         };
-        self.mail.take(reserve, || drop(self.bell.drain()));
+        self.mail.take(reserve, || drop(self.doorbell.drain()));
     }
 
     /// A queue goes, and its events with it.
@@ -124,7 +124,7 @@ impl ChannelShared {
         }
         self.interest().attached -= 1;
         let others = |known: &Arc<Notice>| !Arc::ptr_eq(known, notice);
-        self.mail.take(|mail| mail.retain(others), || drop(self.bell.drain()));
+        self.mail.take(|mail| mail.retain(others), || drop(self.doorbell.drain()));
     }
 
     /// A queue was armed.
@@ -158,19 +158,19 @@ impl ChannelShared {
     }
 
     fn ring(&self) {
-        let _ = self.bell.signal();
-        self.mail.rang(|| drop(self.bell.drain()));
+        let _ = self.doorbell.signal();
+        self.mail.rang(|| drop(self.doorbell.drain()));
     }
 
     pub(crate) fn take(&self) -> Option<Arc<Notice>> {
-        self.mail.take(next, || drop(self.bell.drain()))
+        self.mail.take(next, || drop(self.doorbell.drain()))
     }
 
     /// Takes the oldest event after `drive`, which may make some.
     pub(crate) fn take_after(&self, drive: impl FnOnce()) -> Option<Arc<Notice>> {
         self.mail.begin_look();
         drive();
-        let (notice, ring) = self.mail.end_look(next, || drop(self.bell.drain()));
+        let (notice, ring) = self.mail.end_look(next, || drop(self.doorbell.drain()));
         if ring {
             self.ring();
         }
@@ -178,7 +178,7 @@ impl ChannelShared {
     }
 }
 
-/// While one of these lives, bells that this thread is to ring wait until the last is dropped.
+/// While one of these lives, doorbells that this thread is to ring wait until the last is dropped.
 ///
 /// Whoever holds the lock of a queue pair holds one for longer: a thread that wakes wants that lock
 /// next, and on the same processor it wakes at once, only to go to sleep again.
@@ -188,7 +188,7 @@ pub(crate) struct Hush(PhantomData<*const ()>);
 thread_local! {
     /// How many of them live.
     static HUSHES: Cell<u32> = const { Cell::new(0) };
-    /// Bells that wait.
+    /// Doorbells that wait.
     static HUSHED: RefCell<Vec<Arc<ChannelShared>>> = const { RefCell::new(Vec::new()) };
     /// There are such.
     static WAITING: Cell<bool> = const { Cell::new(false) };
@@ -201,13 +201,13 @@ impl Hush {
         Self(PhantomData)
     }
 
-    /// Makes room for this thread's bells, so that none takes memory later.
+    /// Makes room for this thread's doorbells, so that none takes memory later.
     pub(crate) fn prepare() {
-        let _ = HUSHED.try_with(|bells| bells.borrow_mut().reserve(BELLS));
+        let _ = HUSHED.try_with(|doorbells| doorbells.borrow_mut().reserve(DOORBELLS));
     }
 
     fn ring(channel: &Arc<ChannelShared>) {
-        let wait = |bells: &RefCell<Vec<_>>| bells.borrow_mut().push(Arc::clone(channel));
+        let wait = |doorbells: &RefCell<Vec<_>>| doorbells.borrow_mut().push(Arc::clone(channel));
         // A thread that ends has no place left for them, and rings at once.
         if HUSHES.get() > 0 && HUSHED.try_with(wait).is_ok() {
             WAITING.set(true);
@@ -228,11 +228,11 @@ impl Drop for Hush {
     }
 }
 
-/// Rings all bells that have waited.
+/// Rings all doorbells that have waited.
 #[cold]
 fn ring_hushed() {
     WAITING.set(false);
-    while let Ok(Some(channel)) = HUSHED.try_with(|bells| bells.borrow_mut().pop()) {
+    while let Ok(Some(channel)) = HUSHED.try_with(|doorbells| doorbells.borrow_mut().pop()) {
         channel.ring();
     }
 }
@@ -256,5 +256,5 @@ impl Drop for ChannelShared {
     }
 }
 
-/// Bells of one thread that wait, as many as it has room for from the start.
-const BELLS: usize = 64;
+/// Doorbells of one thread that wait, as many as it has room for from the start.
+const DOORBELLS: usize = 64;

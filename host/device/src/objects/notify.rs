@@ -177,22 +177,22 @@ pub(crate) struct Mailbox<E> {
 #[derive(Debug)]
 struct Mail<E> {
     events: VecDeque<E>,
-    /// Threads that sleep, or are about to, until the bell rings.
+    /// Threads that sleep, or are about to, until the doorbell rings.
     sleepers: usize,
-    /// The bell is watched from outside: it rings for every event that nobody looks for.
+    /// The doorbell is watched from outside: it rings for every event that nobody looks for.
     watched: bool,
-    /// Threads that are about to look: for what comes meanwhile the bell need not ring.
+    /// Threads that are about to look: for what comes meanwhile the doorbell need not ring.
     lookers: usize,
-    /// The bell has been rung, or is about to be, and not been silenced since.
+    /// The doorbell has been rung, or is about to be, and not been silenced since.
     rung: bool,
     /// Threads that are about to ring.
     ringers: usize,
-    /// The bell was silenced while somebody was about to ring.
+    /// The doorbell was silenced while somebody was about to ring.
     hasty: bool,
 }
 
 impl<E> Mail<E> {
-    /// Silences the bell if there is no mail left; again, if a ring may have come too late.
+    /// Silences the doorbell if there is no mail left; again, if a ring may have come too late.
     fn quiet(&mut self, silence: impl FnOnce()) {
         if (self.rung || self.hasty) && self.events.is_empty() {
             self.rung = false;
@@ -215,13 +215,13 @@ impl<E> Mailbox<E> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds mail by way of `add`; true if the bell has to be rung. Then, and as soon as no lock is
+    /// Adds mail by way of `add`; true if the doorbell has to be rung. Then, and as soon as no lock is
     /// held that whoever wakes will want, ring it, and call [`Mailbox::rang`].
     #[must_use]
     pub(crate) fn post(&self, add: impl FnOnce(&mut VecDeque<E>)) -> bool {
         let mut mail = self.lock();
         add(&mut mail.events);
-        // Once is enough for sleepers, for the bell rings on until the last event is taken; those
+        // Once is enough for sleepers, for the doorbell rings on until the last event is taken; those
         // who watch from outside may count rings, but a looker takes all there is, or rings for it.
         let watched = mail.watched && mail.lookers == 0;
         let ring = !mail.events.is_empty() && (watched || (mail.sleepers > 0 && !mail.rung));
@@ -232,7 +232,7 @@ impl<E> Mailbox<E> {
         ring
     }
 
-    /// The bell was rung as [`Mailbox::post`] has asked. Silences it if all mail was taken before, and
+    /// The doorbell was rung as [`Mailbox::post`] has asked. Silences it if all mail was taken before, and
     /// the ring came too late.
     pub(crate) fn rang(&self, silence: impl FnOnce()) {
         let mut mail = self.lock();
@@ -243,7 +243,7 @@ impl<E> Mailbox<E> {
         }
     }
 
-    /// Takes mail by way of `take`, and silences the bell if that was all.
+    /// Takes mail by way of `take`, and silences the doorbell if that was all.
     pub(crate) fn take<R>(
         &self,
         take: impl FnOnce(&mut VecDeque<E>) -> R,
@@ -260,7 +260,7 @@ impl<E> Mailbox<E> {
         self.lock().lookers += 1;
     }
 
-    /// Takes mail as [`Mailbox::take`] does. True if the bell has to be rung for what is left, as
+    /// Takes mail as [`Mailbox::take`] does. True if the doorbell has to be rung for what is left, as
     /// after [`Mailbox::post`], because nobody has and nobody else looks.
     #[must_use]
     pub(crate) fn end_look<R>(
@@ -295,7 +295,7 @@ impl<E> Mailbox<E> {
         self.lock().sleepers -= 1;
     }
 
-    /// From now on the bell is watched from outside; says whether it was not before.
+    /// From now on the doorbell is watched from outside; says whether it was not before.
     pub(crate) fn watch(&self, ring: impl FnOnce()) -> bool {
         let mut mail = self.lock();
         let first = !mail.watched;

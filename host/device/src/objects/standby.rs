@@ -10,7 +10,7 @@
 //! a reason does it the other way round. All of it is sequentially consistent, so that one of the
 //! two sees the other.
 
-use crate::link::shm::bell::Bell;
+use crate::link::shm::doorbell::Doorbell;
 use crate::sync::Mutex;
 use adverb_sys::epoll::{Epoll, Interest};
 use adverb_sys::eventfd::EventFd;
@@ -28,7 +28,7 @@ pub(crate) struct Standby {
     /// Wakes the helper.
     wake: EventFd,
     /// Rung by other devices of this host.
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     /// Events asked for by those who cannot drive while they sleep.
     engaged: AtomicI32,
     /// Threads that wait for the sockets.
@@ -57,7 +57,7 @@ impl Standby {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             wake: EventFd::new()?,
-            bell: Arc::new(Bell::new()?),
+            doorbell: Arc::new(Doorbell::new()?),
             engaged: AtomicI32::new(0),
             sleepers: AtomicU32::new(0),
             looking: AtomicBool::new(false),
@@ -73,8 +73,8 @@ impl Standby {
     }
 
     /// What other devices of this host ring.
-    pub(crate) fn bell(&self) -> &Arc<Bell> {
-        &self.bell
+    pub(crate) fn doorbell(&self) -> &Arc<Doorbell> {
+        &self.doorbell
     }
 
     /// What wakes the helper.
@@ -97,21 +97,21 @@ impl Standby {
         Ok(())
     }
 
-    /// A set that can be read when `bell` rings or a packet arrives: whoever sleeps on it drives
+    /// A set that can be read when `doorbell` rings or a packet arrives: whoever sleeps on it drives
     /// when he wakes. `None` if there are too many of them.
-    pub(crate) fn new_set(&self, bell: &EventFd) -> io::Result<Option<Arc<Epoll>>> {
+    pub(crate) fn new_set(&self, doorbell: &EventFd) -> io::Result<Option<Arc<Epoll>>> {
         let mut sets = self.sets();
         sets.retain(|set| set.strong_count() > 0);
         if sets.len() >= SETS_MAX {
             return Ok(None);
         }
         let set = Epoll::new()?;
-        set.add(bell, 0, Interest::Readable)?;
+        set.add(doorbell, 0, Interest::Readable)?;
         for socket in self.sockets.iter().filter_map(OnceLock::get) {
             set.add(socket, 0, Interest::Readable)?;
         }
         // Whoever has it may sleep on it at any time.
-        self.bell.announce();
+        self.doorbell.announce();
         let set = Arc::new(set);
         sets.push(Arc::downgrade(&set));
         Ok(Some(set))
@@ -138,13 +138,13 @@ impl Standby {
         self.engaged.load(Ordering::SeqCst) > 0
     }
 
-    /// Sleeps until `bell` rings or a packet arrives, and says whether that was so; at most for
+    /// Sleeps until `doorbell` rings or a packet arrives, and says whether that was so; at most for
     /// `timeout`.
-    pub(crate) fn sleep(&self, bell: &EventFd, timeout: Option<Duration>) -> io::Result<bool> {
+    pub(crate) fn sleep(&self, doorbell: &EventFd, timeout: Option<Duration>) -> io::Result<bool> {
         let few = self.used.load(Ordering::SeqCst) <= SOCKETS_MAX;
         if few && self.sleepers.fetch_add(1, Ordering::SeqCst) < SLEEPERS_MAX {
             let sockets = self.sockets.iter().filter_map(|socket| Some(socket.get()?.as_fd()));
-            let result = poll::readable(bell, sockets, timeout);
+            let result = poll::readable(doorbell, sockets, timeout);
             self.leave();
             return result;
         }
@@ -152,7 +152,7 @@ impl Standby {
             self.leave();
         }
         self.engage(1);
-        let result = poll::readable(bell, std::iter::empty(), timeout);
+        let result = poll::readable(doorbell, std::iter::empty(), timeout);
         self.disengage(1);
         result
     }
@@ -214,14 +214,14 @@ mod tests {
     #[test]
     fn the_last_sleeper_to_leave_wakes_a_helper_that_left_the_sockets_to_it() {
         let standby = Standby::new().unwrap();
-        let bell = EventFd::new().unwrap();
+        let doorbell = EventFd::new().unwrap();
         assert!(!standby.begin_blindness());
         std::thread::scope(|scope| {
-            let sleeper = scope.spawn(|| assert!(standby.sleep(&bell, None).unwrap()));
+            let sleeper = scope.spawn(|| assert!(standby.sleep(&doorbell, None).unwrap()));
             while !standby.begin_blindness() {
                 std::thread::yield_now();
             }
-            bell.signal().unwrap();
+            doorbell.signal().unwrap();
             sleeper.join().unwrap();
         });
         assert_eq!(standby.wake().drain().unwrap(), 1);
@@ -230,25 +230,25 @@ mod tests {
     #[test]
     fn a_socket_that_can_be_read_ends_the_sleep() {
         let standby = Standby::new().unwrap();
-        let (bell, socket) = (EventFd::new().unwrap(), EventFd::new().unwrap());
+        let (doorbell, socket) = (EventFd::new().unwrap(), EventFd::new().unwrap());
         standby.watch(&socket).unwrap();
         socket.signal().unwrap();
-        assert!(standby.sleep(&bell, None).unwrap());
+        assert!(standby.sleep(&doorbell, None).unwrap());
         socket.drain().unwrap();
-        assert!(!standby.sleep(&bell, NOW).unwrap());
+        assert!(!standby.sleep(&doorbell, NOW).unwrap());
     }
 
     #[test]
     fn a_set_can_be_read_for_packets_at_sockets_from_before_and_after_it() {
         let standby = Standby::new().unwrap();
-        let bell = EventFd::new().unwrap();
+        let doorbell = EventFd::new().unwrap();
         let sockets = [EventFd::new().unwrap(), EventFd::new().unwrap()];
         standby.watch(&sockets[0]).unwrap();
-        let set = standby.new_set(&bell).unwrap().unwrap();
+        let set = standby.new_set(&doorbell).unwrap().unwrap();
         standby.watch(&sockets[1]).unwrap();
         let ready = || poll::readable(&*set, std::iter::empty(), NOW).unwrap();
         assert!(!ready());
-        for source in [&bell, &sockets[0], &sockets[1]] {
+        for source in [&doorbell, &sockets[0], &sockets[1]] {
             source.signal().unwrap();
             assert!(ready());
             source.drain().unwrap();
@@ -259,8 +259,8 @@ mod tests {
     #[test]
     fn there_are_so_many_sets_at_once() {
         let standby = Standby::new().unwrap();
-        let bell = EventFd::new().unwrap();
-        let set = || standby.new_set(&bell).unwrap();
+        let doorbell = EventFd::new().unwrap();
+        let set = || standby.new_set(&doorbell).unwrap();
         let mut sets: Vec<_> = (0..SETS_MAX).map(|_| set().unwrap()).collect();
         assert!(set().is_none());
         sets.pop();
@@ -270,15 +270,15 @@ mod tests {
     #[test]
     fn sleepers_beyond_the_bound_engage_the_helper() {
         let standby = Standby::new().unwrap();
-        let bell = EventFd::new().unwrap();
+        let doorbell = EventFd::new().unwrap();
         std::thread::scope(|scope| {
             for _ in 0..=SLEEPERS_MAX {
-                scope.spawn(|| assert!(standby.sleep(&bell, None).unwrap()));
+                scope.spawn(|| assert!(standby.sleep(&doorbell, None).unwrap()));
             }
             while !standby.is_engaged() {
                 std::thread::yield_now();
             }
-            bell.signal().unwrap();
+            doorbell.signal().unwrap();
         });
         assert!(!standby.is_engaged());
     }

@@ -100,9 +100,9 @@ impl Port {
             let mut table = Table { port: self, clock: &mut clock, tray: None };
             published |= receiver.waiting.acknowledge(&mut table, Look::Usual);
         }
-        // A bell may ring without a shared-memory link: that of one that was cut, or of one that was never made. It
+        // A doorbell may ring without a shared-memory link: that of one that was cut, or of one that was never made. It
         // is silenced, or whoever sleeps on it wakes at once.
-        if !receiver.shm_receivers.is_empty() || self.standby.bell().is_suspect() {
+        if !receiver.shm_receivers.is_empty() || self.standby.doorbell().is_suspect() {
             let (received, completed) = self.receive_records(receiver, &mut clock, driver);
             busy |= received;
             published |= completed;
@@ -469,15 +469,16 @@ mod tests {
         assert_eq!(take_relayed(&port, 100, 2), 1);
     }
 
-    /// Goal: the helper can sleep again when the bell has rung and there is no shared-memory link that it could have
-    /// rung for.
+    /// Goal: the helper can sleep again when the doorbell has rung and there is no shared-memory link that it could
+    /// have rung for.
     #[test]
-    fn a_bell_that_rings_without_a_link_is_silenced() {
+    fn a_doorbell_that_rings_without_a_link_is_silenced() {
         let config = PortConfig { path: Some(PathChoice::SharedMemory), exclusive: true };
         let port = Port::open_with("soft_lo", &config).unwrap();
-        let bell = Arc::clone(port.standby.bell());
-        bell.fd().signal().unwrap();
-        let rings = || poll::readable(bell.fd(), std::iter::empty(), Some(Duration::ZERO)).unwrap();
+        let doorbell = Arc::clone(port.standby.doorbell());
+        doorbell.fd().signal().unwrap();
+        let rings =
+            || poll::readable(doorbell.fd(), std::iter::empty(), Some(Duration::ZERO)).unwrap();
         let until = Instant::now() + Duration::from_secs(20);
         while rings() {
             assert!(Instant::now() < until, "it rings for ever");

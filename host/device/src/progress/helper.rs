@@ -234,7 +234,7 @@ impl Shared {
         }
         let deadline = port.next_deadline();
         let blind = self.standby.begin_blindness();
-        self.standby.bell().announce();
+        self.standby.doorbell().announce();
         let stuck = port.has_unfinished();
         let waiting = port.has_something_to_do();
         drop(port); // The program may close the port while we sleep.
@@ -256,7 +256,7 @@ impl Shared {
         }
         let _ = self.epoll.wait(&mut duty.events, timeout);
         self.asleep_until.store(AWAKE, Ordering::SeqCst);
-        self.standby.bell().retire();
+        self.standby.doorbell().retire();
         self.standby.end_blindness();
         duty.arrived = duty.events.iter().any(|event| event.token == SOCKET);
         self.silence(&duty.events);

@@ -251,8 +251,9 @@ impl Port {
         let helper =
             Helper::new(Arc::clone(&standby)).map_err(failed("prepare the helper thread"))?;
         helper.watch(relay.socket()).map_err(failed("prepare the helper thread"))?;
-        helper.watch(standby.bell().fd()).map_err(failed("prepare the helper thread"))?;
-        let commons = Arc::new(Commons::new(Arc::clone(standby.bell().page()), memory.shares()));
+        helper.watch(standby.doorbell().fd()).map_err(failed("prepare the helper thread"))?;
+        let commons =
+            Arc::new(Commons::new(Arc::clone(standby.doorbell().page()), memory.shares()));
         let handshake = neighbours::open_handshake(
             device,
             &registry,

@@ -11,7 +11,7 @@ use crate::link::errors::ConnectError;
 use crate::link::gid::Device;
 use crate::link::kind::Link;
 use crate::link::path::PathChoice;
-use crate::link::shm::bell::Rope;
+use crate::link::shm::doorbell::PeerDoorbell;
 use crate::link::shm::handshake::{Handshake, Meeting};
 use crate::link::shm::link::{BriefRecord, Copied, Lent, PeerId, Seen, Segment, ShmLink, Taken};
 use crate::link::vicinity::{Addresses, Departed, datagram_len};
@@ -150,10 +150,10 @@ impl Port {
     }
 
     fn own_shm_link(&self, peer: PeerId) -> io::Result<ShmLink> {
-        let bell = self.standby.bell();
-        let fd = bell.fd().as_fd().try_clone_to_owned()?;
-        let rope = Rope::new(fd.into(), Arc::clone(bell.page()));
-        Ok(ShmLink::new(peer, Segment::own()?, rope, &self.links.commons))
+        let doorbell = self.standby.doorbell();
+        let fd = doorbell.fd().as_fd().try_clone_to_owned()?;
+        let peer_doorbell = PeerDoorbell::new(fd.into(), Arc::clone(doorbell.page()));
+        Ok(ShmLink::new(peer, Segment::own()?, peer_doorbell, &self.links.commons))
     }
 
     /// Waits until no neighbour acts on what it was shown before the call.
@@ -207,7 +207,7 @@ impl Port {
             && !waiting.has_packets()
             && parked.is_empty()
             && !self.schedule.is_ready()
-            && !self.standby.bell().is_suspect();
+            && !self.standby.doorbell().is_suspect();
         let mut busy = false;
         if !usual {
             return (busy, false);
@@ -332,7 +332,7 @@ impl Port {
     ) -> (bool, bool) {
         let _hush = Hush::begin();
         let Receiver { shm_receivers, departed, doors, buffer, waiting, quiet, .. } = receiver;
-        if self.standby.bell().silence() {
+        if self.standby.doorbell().silence() {
             shm_receivers.iter().for_each(|shm_receiver| shm_receiver.shm_link.forget_ringing());
         }
         let (mut busy, mut published) = (false, false);
@@ -574,8 +574,8 @@ impl Meeting for Port {
     fn forget_shm_link(&self, shm_link: &Arc<ShmLink>) {
         lock(&self.links.shm_links).retain(|_, known| !Arc::ptr_eq(known, shm_link));
         // Whoever sleeps may be waiting for what it has left behind.
-        let _ = self.standby.bell().fd().signal();
-        self.standby.bell().suspect();
+        let _ = self.standby.doorbell().fd().signal();
+        self.standby.doorbell().suspect();
     }
 
     fn mend_registry(&self) {
@@ -691,7 +691,7 @@ pub(super) fn open_handshake(
 ) -> io::Result<Handshake> {
     let nonce = random::number();
     let me = PeerId { slot: registry.slot(), nonce };
-    let handshake = Handshake::new(me, registry, standby.bell(), commons, lends)?;
+    let handshake = Handshake::new(me, registry, standby.doorbell(), commons, lends)?;
     if lends {
         registry.set_lends(peer_page::VERSION, nonce, device.index);
     }

@@ -208,10 +208,10 @@ pub fn survey() -> io::Result<Vec<DeviceReport>> {
         .map(|(book, exhibitor)| (book, visit.ask(&exhibitor), exhibitor))
         .collect();
     for here in LOOPBACK {
-        let Ok(bell) = UdpSocket::bind((here, 0)) else { continue };
+        let Ok(doorbell) = UdpSocket::bind((here, 0)) else { continue };
         for (_, _, exhibitor) in &open {
             // Who cannot be woken answers when it next looks, or shows what it showed last.
-            let _ = bell.send_to(&[], (here, exhibitor.relay_port));
+            let _ = doorbell.send_to(&[], (here, exhibitor.relay_port));
         }
     }
     let end = Instant::now() + PATIENCE;

@@ -1,7 +1,7 @@
 //! The handshake thread: it exchanges descriptors with other devices of the host, and notices their deaths.
 //!
 //! Each device listens by a name that the registry lets others find. Whoever needs a link to another
-//! device connects and says hello, with the descriptors of the link, of its own peer page and bell; the
+//! device connects and says hello, with the descriptors of the link, of its own peer page and doorbell; the
 //! other answers with its own. The connection stays: that it hangs up is how either learns of the
 //! other's end, however that came. Only processes of the same user are let in, and each only as the device that
 //! it is: the kernel says which process has connected, and which one listens by the name of the device that the
@@ -9,7 +9,7 @@
 //!
 //! The thread sleeps but for introductions and deaths; packets are none of its business.
 
-use crate::link::shm::bell::{Bell, Rope};
+use crate::link::shm::doorbell::{Doorbell, PeerDoorbell};
 use crate::link::shm::link::{PeerId, Segment, ShmLink};
 use crate::memory::commons::Commons;
 use crate::memory::maps::Message;
@@ -63,7 +63,7 @@ pub(crate) struct Handshake {
 struct Shared {
     me: PeerId,
     place: Place,
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     commons: Arc<Commons>,
     /// None if the device makes no links.
     listener: Option<Listener>,
@@ -149,7 +149,7 @@ impl Handshake {
     pub(crate) fn new(
         me: PeerId,
         registry: &Registry,
-        bell: &Arc<Bell>,
+        doorbell: &Arc<Doorbell>,
         commons: &Arc<Commons>,
         lends: bool,
     ) -> io::Result<Self> {
@@ -157,7 +157,7 @@ impl Handshake {
         let shared = Shared {
             me,
             place,
-            bell: Arc::clone(bell),
+            doorbell: Arc::clone(doorbell),
             commons: Arc::clone(commons),
             listener: lends.then(|| Listener::bind(name(place, me).as_bytes())).transpose()?,
             epoll: Epoll::new()?,
@@ -236,8 +236,8 @@ impl Handshake {
             return Err(invalid());
         }
         let (segment, file) = Segment::create()?;
-        let bell = &shared.bell;
-        let fds = [file.as_fd(), bell.page().as_fd(), bell.fd().as_fd()];
+        let doorbell = &shared.doorbell;
+        let fds = [file.as_fd(), doorbell.page().as_fd(), doorbell.fd().as_fd()];
         stream.send(&Hello { peer: shared.me }.emit(), &fds)?;
         while !poll::readable(&stream, std::iter::empty(), Some(GLANCE))? {
             if over() {
@@ -246,8 +246,8 @@ impl Handshake {
         }
         let (hello, mut fds) = receive(&stream)?;
         let hello = hello.filter(|hello| hello.peer == peer).ok_or_else(invalid)?;
-        let rope = rope(&mut fds)?;
-        let shm_link = Arc::new(ShmLink::new(hello.peer, segment, rope, &shared.commons));
+        let peer_doorbell = peer_doorbell(&mut fds)?;
+        let shm_link = Arc::new(ShmLink::new(hello.peer, segment, peer_doorbell, &shared.commons));
         let pid = stream.peer()?.pid;
         shared.keep(stream, Some(Arc::clone(&shm_link)))?;
         shm_link.probe(pid);
@@ -281,11 +281,11 @@ fn receive(stream: &Stream) -> io::Result<(Option<Hello>, Vec<OwnedFd>)> {
     Ok((Hello::parse(bytes), fds))
 }
 
-/// The last two descriptors: peer page and bell.
-fn rope(fds: &mut Vec<OwnedFd>) -> io::Result<Rope> {
-    let bell = fds.pop().ok_or_else(invalid)?;
+/// The last two descriptors: peer page and doorbell.
+fn peer_doorbell(fds: &mut Vec<OwnedFd>) -> io::Result<PeerDoorbell> {
+    let doorbell = fds.pop().ok_or_else(invalid)?;
     let page = PeerPage::open(fds.pop().ok_or_else(invalid)?)?;
-    Ok(Rope::new(EventFd::from(bell), Arc::new(page)))
+    Ok(PeerDoorbell::new(EventFd::from(doorbell), Arc::new(page)))
 }
 
 fn invalid() -> io::Error {
@@ -467,12 +467,12 @@ impl Shared {
             port.count_refused_neighbour();
             return Err(invalid());
         }
-        let rope = rope(&mut fds)?;
+        let peer_doorbell = peer_doorbell(&mut fds)?;
         let segment = Segment::open(fds.pop().ok_or_else(invalid)?)?;
-        let shm_link = Arc::new(ShmLink::new(hello.peer, segment, rope, &self.commons));
+        let shm_link = Arc::new(ShmLink::new(hello.peer, segment, peer_doorbell, &self.commons));
         shm_link.maps().attach(stream);
         port.add_shm_receiver(&shm_link);
-        let fds = [self.bell.page().as_fd(), self.bell.fd().as_fd()];
+        let fds = [self.doorbell.page().as_fd(), self.doorbell.fd().as_fd()];
         if let Err(error) = stream.send(&Hello { peer: self.me }.emit(), &fds) {
             shm_link.cut(); // Who has waited too long has gone, and nothing will tell of it again.
             return Err(error);

@@ -19,7 +19,7 @@
 
 use crate::latch::{Latch, Latched};
 use crate::link::shm::SEGMENT_BYTES;
-use crate::link::shm::bell::Rope;
+use crate::link::shm::doorbell::PeerDoorbell;
 use crate::link::shm::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
 use crate::link::shm::visits::{self, Counters, Visit};
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS};
@@ -261,7 +261,7 @@ pub(crate) struct ShmLink {
     outgoing: Ring,
     incoming: Ring,
     writer: Latch<Writer>,
-    rope: Rope,
+    peer_doorbell: PeerDoorbell,
     cut: AtomicBool,
     /// The other end is no more: nobody is at our memory from there.
     gone: AtomicBool,
@@ -274,7 +274,12 @@ pub(crate) struct ShmLink {
 }
 
 impl ShmLink {
-    pub(crate) fn new(peer: PeerId, segment: Segment, rope: Rope, commons: &Arc<Commons>) -> Self {
+    pub(crate) fn new(
+        peer: PeerId,
+        segment: Segment,
+        peer_doorbell: PeerDoorbell,
+        commons: &Arc<Commons>,
+    ) -> Self {
         let outgoing = segment.ring(segment.side);
         let incoming = segment.ring(if segment.own { 0 } else { 1 - segment.side });
         Self {
@@ -283,7 +288,7 @@ impl ShmLink {
             outgoing,
             incoming,
             writer: Latch::default(),
-            rope,
+            peer_doorbell,
             cut: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             stalled_ns: AtomicU64::new(0),
@@ -301,7 +306,7 @@ impl ShmLink {
     /// What the other end publishes.
     #[inline]
     pub(crate) fn peer_page(&self) -> &PeerPage {
-        self.rope.page()
+        self.peer_doorbell.page()
     }
 
     /// What the other end says of one of its queue pairs.
@@ -312,7 +317,7 @@ impl ShmLink {
 
     /// The other end's page, to be kept.
     pub(crate) fn keep_peer_page(&self) -> Arc<PeerPage> {
-        Arc::clone(self.rope.page())
+        Arc::clone(self.peer_doorbell.page())
     }
 
     /// What this end publishes.
@@ -453,7 +458,7 @@ impl ShmLink {
         }
     }
 
-    /// Says that this end has seen its bell ring.
+    /// Says that this end has seen its doorbell ring.
     pub(crate) fn forget_ringing(&self) {
         self.incoming.rung().swap(0, Ordering::AcqRel);
     }
@@ -831,7 +836,7 @@ impl<'a> TxBatch<'a> {
         }
         drop(writer);
         if emitted > 0 {
-            shm_link.rope.pull(shm_link.outgoing.rung());
+            shm_link.peer_doorbell.ring(shm_link.outgoing.rung());
         }
         emitted
     }

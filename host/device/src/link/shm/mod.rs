@@ -1,7 +1,7 @@
 //! Records in memory that two processes of one host share.
 
-pub(crate) mod bell;
 pub(crate) mod direct;
+pub(crate) mod doorbell;
 pub(crate) mod handshake;
 pub(crate) mod link;
 pub(crate) mod ring;

@@ -1,8 +1,8 @@
 //! How other processes wake this one: only while somebody sleeps, and once for each sleep.
 //!
-//! Whoever goes to sleep says so on the peer page ([`Bell::announce`]) and only then looks whether there
+//! Whoever goes to sleep says so on the peer page ([`Doorbell::announce`]) and only then looks whether there
 //! is something to do; whoever has written something looks for sleepers afterwards. Both use
-//! sequentially consistent operations, so that one of the two sees the other. That a bell has been
+//! sequentially consistent operations, so that one of the two sees the other. That a doorbell has been
 //! rung is kept for each link by itself: one that died in the act silences nobody else.
 
 use crate::memory::peer_page::PeerPage;
@@ -11,16 +11,16 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
-/// A device's own bell.
+/// A device's own doorbell.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct Doorbell {
     fd: EventFd,
     page: Arc<PeerPage>,
     /// It may have been rung since it was last silenced.
     suspect: AtomicBool,
 }
 
-impl Bell {
+impl Doorbell {
     pub(crate) fn new() -> io::Result<Self> {
         let (fd, page) = (EventFd::new()?, Arc::new(PeerPage::new()?));
         Ok(Self { fd, page, suspect: AtomicBool::new(false) })
@@ -34,14 +34,14 @@ impl Bell {
         &self.page
     }
 
-    /// Somebody is about to sleep, and wakes when the bell rings. What has come before is to be
+    /// Somebody is about to sleep, and wakes when the doorbell rings. What has come before is to be
     /// looked for now.
     pub(crate) fn announce(&self) {
         self.page.sleepers().fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// He sleeps no more, and may have been woken by the bell.
+    /// He sleeps no more, and may have been woken by the doorbell.
     pub(crate) fn retire(&self) {
         self.page.sleepers().fetch_sub(1, Ordering::SeqCst);
         self.suspect.store(true, Ordering::SeqCst);
@@ -58,7 +58,7 @@ impl Bell {
         self.suspect.load(Ordering::Relaxed)
     }
 
-    /// Silences the bell if somebody may have been woken by it; true if so. What the links remember of having
+    /// Silences the doorbell if somebody may have been woken by it; true if so. What the links remember of having
     /// rung is then to be forgotten, before they are looked at.
     #[inline]
     pub(crate) fn silence(&self) -> bool {
@@ -71,14 +71,14 @@ impl Bell {
     }
 }
 
-/// Another device's bell, rung from one link.
+/// Another device's doorbell, rung from one link.
 #[derive(Debug)]
-pub(crate) struct Rope {
+pub(crate) struct PeerDoorbell {
     fd: EventFd,
     page: Arc<PeerPage>,
 }
 
-impl Rope {
+impl PeerDoorbell {
     pub(crate) fn new(fd: EventFd, page: Arc<PeerPage>) -> Self {
         Self { fd, page }
     }
@@ -90,7 +90,7 @@ impl Rope {
     /// Something was written: wakes the device if it sleeps and `rung`, the link's memory of having
     /// done so, does not say that it was woken already.
     #[inline]
-    pub(crate) fn pull(&self, rung: &AtomicU32) {
+    pub(crate) fn ring(&self, rung: &AtomicU32) {
         fence(Ordering::SeqCst);
         if self.page.sleepers().load(Ordering::Relaxed) > 0 && rung.swap(1, Ordering::AcqRel) == 0 {
             let _ = self.fd.signal();
