@@ -53,7 +53,7 @@ pub use link::gid::{
 pub use link::path::{PathChoice, PortConfig, neighbours_path};
 pub use link::udp::multicast::{GroupError, GroupLimits};
 pub use memory::access::Access;
-pub use memory::commons::Pages;
+pub use memory::export::Pages;
 pub use memory::local::{BufferNumber, Sge};
 pub use memory::region::{Key, Region, RegionError, Registration};
 pub use memory::window::{Bind, BindError, BindTo, Window, WindowKind};

@@ -14,7 +14,7 @@ use self::gid::{Device, devices};
 use self::path::PathChoice;
 use self::shm::link::{PeerId, ShmLink};
 use self::vicinity::{Addresses, Near};
-use crate::memory::commons::Commons;
+use crate::memory::export::Exports;
 use crate::memory::peer_page;
 use crate::memory::region::Regions;
 use crate::registry::counters::Counters;
@@ -33,7 +33,7 @@ use std::sync::{Arc, PoisonError};
 pub(crate) struct Links {
     pub(crate) device: Device,
     pub(crate) regions: Arc<Regions>,
-    pub(crate) commons: Arc<Commons>,
+    pub(crate) exports: Arc<Exports>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) registry: Registry,
     pub(crate) relay: Relay,
@@ -56,8 +56,8 @@ impl Links {
     }
 
     /// What neighbours can see and use, if they can.
-    pub(crate) fn commons(&self) -> Option<&Arc<Commons>> {
-        Some(&self.commons).filter(|_| self.lends)
+    pub(crate) fn exports(&self) -> Option<&Arc<Exports>> {
+        Some(&self.exports).filter(|_| self.lends)
     }
 
     /// Both addresses are of this namespace, and whoever is at the second one may be near: what records

@@ -15,7 +15,7 @@
 //! A run belongs to whoever took it until it is given back; nobody else changes its bytes, but peers that
 //! its owner has let at them (`region.rs`). The mapping lives as long as the arena.
 
-use crate::memory::commons::{Class, Home};
+use crate::memory::export::{Class, Home};
 use crate::sync::Mutex;
 use adverb_sys::memory::{Mapping, page_bytes};
 use std::collections::BTreeMap;

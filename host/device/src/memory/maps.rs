@@ -8,7 +8,7 @@
 //! A file is handed out when it is asked for only if a queue pair on the link grants its peer the rights that the file
 //! gives ([`Maps::grant`]). One that peers may write to is not lent either, without such a grant.
 
-use crate::memory::commons::{Class, Home};
+use crate::memory::export::{Class, Home};
 use crate::sync::Mutex;
 use adverb_engine::Access;
 use adverb_sys::memory::{Mapping, file_len, is_sealed};

@@ -2,8 +2,8 @@
 
 pub(crate) mod access;
 pub(crate) mod arena;
-pub(crate) mod commons;
 pub(crate) mod copying;
+pub(crate) mod export;
 pub(crate) mod local;
 pub(crate) mod maps;
 pub(crate) mod peer_page;

@@ -29,8 +29,8 @@
 //!    holds none but of the region that it is to be bound to. So nobody waits for ever.
 
 use crate::memory::access::Access as Rights;
-use crate::memory::commons::{Commons, LAST_VISIT_MAX, Published, VISIT_MAX};
 use crate::memory::copying::copy_short;
+use crate::memory::export::{Exports, LAST_VISIT_MAX, Published, VISIT_MAX};
 use crate::memory::window;
 use crate::sync::Mutex;
 use adverb_engine::{Access, AccessError, AtomicOp};
@@ -232,7 +232,7 @@ pub(crate) struct Regions {
     /// Indices that were used and are free again, the oldest first, and the first that never was used.
     free: Mutex<(VecDeque<u32>, u32)>,
     /// Where neighbours see the regions, if they do.
-    commons: Option<Arc<Commons>>,
+    exports: Option<Arc<Exports>>,
 }
 
 impl Regions {
@@ -251,13 +251,13 @@ impl Regions {
             chunks: (0..Self::CHUNKS).map(|_| OnceLock::new()).collect(),
             // Index 0 is never used, so that no key is small and zero is none.
             free: Mutex::new((VecDeque::new(), 1)),
-            commons: None,
+            exports: None,
         }
     }
 
     /// Shows neighbours what is registered.
-    pub(crate) fn with_commons(self, commons: Arc<Commons>) -> Self {
-        Self { commons: Some(commons), ..self }
+    pub(crate) fn with_exports(self, exports: Arc<Exports>) -> Self {
+        Self { exports: Some(exports), ..self }
     }
 
     #[inline]
@@ -377,9 +377,9 @@ impl Regions {
 
     /// Neighbours see no region any more.
     pub(crate) fn withdraw_all(&self) {
-        if let Some(commons) = &self.commons {
+        if let Some(exports) = &self.exports {
             let end = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner).1;
-            commons.withdraw_all(end);
+            exports.withdraw_all(end);
         }
     }
 
@@ -601,9 +601,9 @@ impl Region {
     /// Shows it to neighbours.
     fn publish(&self, rights: u32) {
         let Self { base, len, va, domain, key: Key(key), .. } = *self;
-        if let Some(commons) = self.table.commons.as_ref().filter(|_| rights & NULL == 0) {
+        if let Some(exports) = self.table.exports.as_ref().filter(|_| rights & NULL == 0) {
             let base = base.as_ptr().expose_provenance();
-            commons.publish(self.index(), key, domain, Published { va, base, len, rights });
+            exports.publish(self.index(), key, domain, Published { va, base, len, rights });
         }
     }
 
@@ -629,8 +629,8 @@ impl Region {
         if slot.windows.load(Ordering::Relaxed) > 0 || old & NULL != 0 {
             return Err(RegionError::Bound);
         }
-        let withdraw = |commons: &Arc<Commons>| commons.withdraw(self.index(), VISIT_MAX);
-        if !table.commons.as_ref().is_none_or(withdraw) {
+        let withdraw = |exports: &Arc<Exports>| exports.withdraw(self.index(), VISIT_MAX);
+        if !table.exports.as_ref().is_none_or(withdraw) {
             self.publish(old);
             return Err(RegionError::Bound);
         }
@@ -749,8 +749,8 @@ impl Region {
         let Some(slot) = self.slot() else {
             return true;
         };
-        let withdraw = |commons: &Arc<Commons>| commons.withdraw(self.index(), patience);
-        let left = self.table.commons.as_ref().is_none_or(withdraw);
+        let withdraw = |exports: &Arc<Exports>| exports.withdraw(self.index(), patience);
+        let left = self.table.exports.as_ref().is_none_or(withdraw);
         slot.close();
         self.table.give_back(self.index());
         left

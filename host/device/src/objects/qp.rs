@@ -187,7 +187,7 @@ impl QpInner {
             let access = self.engine.settings().access;
             self.grant = Some(shm_link.grant(self.own.number, self.own.domain, access));
         }
-        if let Some(place) = links.commons().and_then(|commons| commons.page().qp(self.own.number))
+        if let Some(place) = links.exports().and_then(|exports| exports.page().qp(self.own.number))
         {
             place.store(word.bits(), Ordering::SeqCst);
         }

@@ -16,7 +16,7 @@ use crate::link::path::{PathChoice, PortConfig};
 use crate::link::udp::endpoint::{gid_of, ip_of};
 use crate::link::way::Way;
 use crate::memory::access::Access;
-use crate::memory::commons::Pages;
+use crate::memory::export::Pages;
 use crate::memory::local::Sge;
 use crate::memory::peer_page::QpWord;
 use crate::memory::region::{Region, RegionError, Registration};
@@ -192,8 +192,8 @@ impl Port {
     ///
     /// There is no memory.
     pub fn allocate(&self, len: usize, domain: u32, access: Access) -> io::Result<Pages> {
-        match self.links.commons() {
-            Some(commons) => Pages::new(commons, len, domain, access),
+        match self.links.exports() {
+            Some(exports) => Pages::new(exports, len, domain, access),
             None => Pages::private(len),
         }
     }
@@ -281,7 +281,7 @@ impl Port {
         inner.engine.set_early_budget(&self.links.early);
         // Before anybody can learn of it, and connect.
         if inner.takes_packets_alone()
-            && let Some(word) = self.links.commons.page().qp(number)
+            && let Some(word) = self.links.exports.page().qp(number)
         {
             word.store(QpWord::ONLY_PACKETS.bits(), Ordering::SeqCst);
         }

@@ -30,7 +30,7 @@ use crate::link::udp::multicast::Group;
 use crate::link::udp::reception::{Mode, Reception, Switch};
 use crate::link::udp::steering::{scope, steer};
 use crate::link::vicinity::Departed;
-use crate::memory::commons::Commons;
+use crate::memory::export::Exports;
 use crate::memory::region::Regions;
 use crate::objects::events::Audience;
 use crate::objects::notice::Hush;
@@ -252,13 +252,13 @@ impl Port {
             Helper::new(Arc::clone(&standby)).map_err(failed("prepare the helper thread"))?;
         helper.watch(relay.socket()).map_err(failed("prepare the helper thread"))?;
         helper.watch(standby.doorbell().fd()).map_err(failed("prepare the helper thread"))?;
-        let commons =
-            Arc::new(Commons::new(Arc::clone(standby.doorbell().page()), memory.shares()));
+        let exports =
+            Arc::new(Exports::new(Arc::clone(standby.doorbell().page()), memory.shares()));
         let handshake = neighbours::open_handshake(
             device,
             &registry,
             &standby,
-            &commons,
+            &exports,
             memory.allows_memory(),
         )
         .map_err(failed("listen for neighbours"))?;
@@ -267,10 +267,10 @@ impl Port {
             links: Links {
                 device: device.clone(),
                 regions: Arc::new(match handshake.lends() {
-                    true => Regions::new().with_commons(Arc::clone(&commons)),
+                    true => Regions::new().with_exports(Arc::clone(&exports)),
                     false => Regions::new(),
                 }),
-                commons,
+                exports,
                 counters: Arc::clone(&counters),
                 registry,
                 relay,
@@ -339,7 +339,7 @@ impl Port {
         }
         let block = self.links.registry.claim_block()?;
         self.table.add_block(block);
-        self.links.commons.page().add_block(block, numbers.blocks);
+        self.links.exports.page().add_block(block, numbers.blocks);
         numbers.blocks += 1;
         numbers.free.extend(block.numbers());
         let number = numbers.free.pop_front();
@@ -362,7 +362,7 @@ impl Port {
             *counted += inner.counters();
         }
         let gone = guard.take();
-        if let Some(word) = self.links.commons.page().qp(number) {
+        if let Some(word) = self.links.exports.page().qp(number) {
             word.store(0, Ordering::SeqCst);
         }
         self.schedule.with(|schedule| schedule.forget(number));

@@ -16,7 +16,7 @@ use crate::link::shm::handshake::{Handshake, Meeting};
 use crate::link::shm::link::{BriefRecord, Copied, Lent, PeerId, Seen, Segment, ShmLink, Taken};
 use crate::link::vicinity::{Addresses, Departed, datagram_len};
 use crate::link::way::Way;
-use crate::memory::commons::{Commons, VISIT_MAX};
+use crate::memory::export::{Exports, VISIT_MAX};
 use crate::memory::peer_page;
 use crate::memory::region::Grip;
 use crate::objects::completion::Tray;
@@ -153,12 +153,12 @@ impl Port {
         let doorbell = self.standby.doorbell();
         let fd = doorbell.fd().as_fd().try_clone_to_owned()?;
         let peer_doorbell = PeerDoorbell::new(fd.into(), Arc::clone(doorbell.page()));
-        Ok(ShmLink::new(peer, Segment::own()?, peer_doorbell, &self.links.commons))
+        Ok(ShmLink::new(peer, Segment::own()?, peer_doorbell, &self.links.exports))
     }
 
     /// Waits until no neighbour acts on what it was shown before the call.
     pub(crate) fn wait_for_neighbours(&self) {
-        let _ = self.links.commons.wait_for_neighbours(VISIT_MAX);
+        let _ = self.links.exports.wait_for_neighbours(VISIT_MAX);
     }
 
     /// A link has brought something, or an acknowledgement waits; `None` if another thread takes a step.
@@ -558,7 +558,7 @@ impl Meeting for Port {
 
     fn add_shm_receiver(&self, shm_link: &Arc<ShmLink>) {
         if !shm_link.is_own() {
-            self.links.commons.add_neighbour(Arc::<ShmLink>::downgrade(shm_link));
+            self.links.exports.add_neighbour(Arc::<ShmLink>::downgrade(shm_link));
         }
         self.receiver.lock().shm_receivers.push(ShmReceiver::new(Arc::clone(shm_link)));
     }
@@ -686,12 +686,12 @@ pub(super) fn open_handshake(
     device: &Device,
     registry: &Registry,
     standby: &Standby,
-    commons: &Arc<Commons>,
+    exports: &Arc<Exports>,
     lends: bool,
 ) -> io::Result<Handshake> {
     let nonce = random::number();
     let me = PeerId { slot: registry.slot(), nonce };
-    let handshake = Handshake::new(me, registry, standby.doorbell(), commons, lends)?;
+    let handshake = Handshake::new(me, registry, standby.doorbell(), exports, lends)?;
     if lends {
         registry.set_lends(peer_page::VERSION, nonce, device.index);
     }

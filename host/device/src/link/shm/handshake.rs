@@ -11,7 +11,7 @@
 
 use crate::link::shm::doorbell::{Doorbell, PeerDoorbell};
 use crate::link::shm::link::{PeerId, Segment, ShmLink};
-use crate::memory::commons::Commons;
+use crate::memory::export::Exports;
 use crate::memory::maps::Message;
 use crate::memory::peer_page::{PeerPage, VERSION};
 use crate::registry::rendezvous::Place;
@@ -64,7 +64,7 @@ struct Shared {
     me: PeerId,
     place: Place,
     doorbell: Arc<Doorbell>,
-    commons: Arc<Commons>,
+    exports: Arc<Exports>,
     /// None if the device makes no links.
     listener: Option<Listener>,
     epoll: Epoll,
@@ -150,7 +150,7 @@ impl Handshake {
         me: PeerId,
         registry: &Registry,
         doorbell: &Arc<Doorbell>,
-        commons: &Arc<Commons>,
+        exports: &Arc<Exports>,
         lends: bool,
     ) -> io::Result<Self> {
         let place = registry.place();
@@ -158,7 +158,7 @@ impl Handshake {
             me,
             place,
             doorbell: Arc::clone(doorbell),
-            commons: Arc::clone(commons),
+            exports: Arc::clone(exports),
             listener: lends.then(|| Listener::bind(name(place, me).as_bytes())).transpose()?,
             epoll: Epoll::new()?,
             wake: EventFd::new()?,
@@ -247,7 +247,7 @@ impl Handshake {
         let (hello, mut fds) = receive(&stream)?;
         let hello = hello.filter(|hello| hello.peer == peer).ok_or_else(invalid)?;
         let peer_doorbell = peer_doorbell(&mut fds)?;
-        let shm_link = Arc::new(ShmLink::new(hello.peer, segment, peer_doorbell, &shared.commons));
+        let shm_link = Arc::new(ShmLink::new(hello.peer, segment, peer_doorbell, &shared.exports));
         let pid = stream.peer()?.pid;
         shared.keep(stream, Some(Arc::clone(&shm_link)))?;
         shm_link.probe(pid);
@@ -415,7 +415,7 @@ impl Shared {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let message = Message::parse(bytes.get(..len).unwrap_or_default());
-        let descriptor = |number| self.commons.descriptor(number);
+        let descriptor = |number| self.exports.descriptor(number);
         let message = message.ok_or_else(invalid)?;
         let file = fds.pop().filter(|_| shm_link.shares());
         shm_link.maps().on_message(message, file, descriptor);
@@ -469,7 +469,7 @@ impl Shared {
         }
         let peer_doorbell = peer_doorbell(&mut fds)?;
         let segment = Segment::open(fds.pop().ok_or_else(invalid)?)?;
-        let shm_link = Arc::new(ShmLink::new(hello.peer, segment, peer_doorbell, &self.commons));
+        let shm_link = Arc::new(ShmLink::new(hello.peer, segment, peer_doorbell, &self.exports));
         shm_link.maps().attach(stream);
         port.add_shm_receiver(&shm_link);
         let fds = [self.doorbell.page().as_fd(), self.doorbell.fd().as_fd()];

@@ -23,8 +23,8 @@ use crate::link::shm::doorbell::PeerDoorbell;
 use crate::link::shm::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
 use crate::link::shm::visits::{self, Counters, Visit};
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS};
-use crate::memory::commons::{Commons, Neighbour};
 use crate::memory::copying::{copy_short, read_word};
+use crate::memory::export::{Exports, Neighbour};
 use crate::memory::local::{Sge, Source};
 use crate::memory::maps::Maps;
 use crate::memory::peer_page::{PeerPage, QpWord};
@@ -269,7 +269,7 @@ pub(crate) struct ShmLink {
     stalled_ns: AtomicU64,
     /// Since when datagrams have found it full, in nanoseconds; 0 if they have not.
     full_since: AtomicU64,
-    commons: Arc<Commons>,
+    exports: Arc<Exports>,
     maps: Maps,
 }
 
@@ -278,7 +278,7 @@ impl ShmLink {
         peer: PeerId,
         segment: Segment,
         peer_doorbell: PeerDoorbell,
-        commons: &Arc<Commons>,
+        exports: &Arc<Exports>,
     ) -> Self {
         let outgoing = segment.ring(segment.side);
         let incoming = segment.ring(if segment.own { 0 } else { 1 - segment.side });
@@ -293,7 +293,7 @@ impl ShmLink {
             gone: AtomicBool::new(false),
             stalled_ns: AtomicU64::new(0),
             full_since: AtomicU64::new(0),
-            commons: Arc::clone(commons),
+            exports: Arc::clone(exports),
             maps: Maps::default(),
         }
     }
@@ -322,13 +322,13 @@ impl ShmLink {
 
     /// What this end publishes.
     pub(crate) fn own_page(&self) -> &PeerPage {
-        self.commons.page()
+        self.exports.page()
     }
 
     /// Memory is used besides the ring, as far as this end is asked.
     #[inline]
     pub(crate) fn shares(&self) -> bool {
-        self.commons.shares()
+        self.exports.shares()
     }
 
     /// A queue pair of this end allows its peer at the other this, in this domain, until the grant is dropped.
@@ -339,7 +339,7 @@ impl ShmLink {
 
     /// The other end can fetch what lies in this file of ours.
     pub(crate) fn has_lent(&self, file: u64) -> bool {
-        self.maps.has_lent(file, || self.commons.descriptor(file))
+        self.maps.has_lent(file, || self.exports.descriptor(file))
     }
 
     /// Finds out whether the other process's memory can be read and written from here.

@@ -1,4 +1,4 @@
-//! What a device has in common with its neighbours on the host: memory in files that they can map,
+//! Exported memory: files that neighbours on the host can map,
 //! and the records of its regions, which it takes back only when nobody is at them any more.
 //!
 //! A neighbour that has mapped a file can do to all of it what the file allows, whether or not it runs our code. So
@@ -97,9 +97,9 @@ enum Hold {
     /// Nobody else's.
     Private(Mapping),
     /// A file of its own, by its number among the device's.
-    Whole { mapping: Mapping, file: u64, home: Home, commons: Arc<Commons> },
+    Whole { mapping: Mapping, file: u64, home: Home, exports: Arc<Exports> },
     /// A part of one.
-    Part { arena: Arc<Arena>, run: Run, commons: Arc<Commons> },
+    Part { arena: Arc<Arena>, run: Run, exports: Arc<Exports> },
 }
 
 impl Pages {
@@ -115,13 +115,13 @@ impl Pages {
     /// Takes `len` bytes of zeros from the system, rounded up to whole pages, for a region of this domain with
     /// these rights.
     pub(crate) fn new(
-        commons: &Arc<Commons>,
+        exports: &Arc<Exports>,
         len: usize,
         domain: u32,
         access: Access,
     ) -> io::Result<Self> {
         match Home::of(domain, access) {
-            Some(home) => Commons::allocate(commons, len, home),
+            Some(home) => Exports::allocate(exports, len, home),
             None => Self::private(len),
         }
     }
@@ -172,8 +172,8 @@ impl Drop for Pages {
     fn drop(&mut self) {
         match &self.hold {
             Hold::Private(_) => {}
-            Hold::Whole { mapping, file, commons, .. } => commons.close(*file, mapping.as_ptr()),
-            Hold::Part { arena, run, commons } => commons.give_back(arena, *run),
+            Hold::Whole { mapping, file, exports, .. } => exports.close(*file, mapping.as_ptr()),
+            Hold::Part { arena, run, exports } => exports.give_back(arena, *run),
         }
     }
 }
@@ -199,9 +199,9 @@ pub(crate) trait Neighbour: fmt::Debug + Send + Sync {
     fn file_is_gone(&self, number: u64);
 }
 
-/// What this device has in common with others.
+/// The memory that this device exports, and the devices that may use it.
 #[derive(Debug)]
-pub(crate) struct Commons {
+pub(crate) struct Exports {
     page: Arc<PeerPage>,
     /// Memory is shown to neighbours, and theirs is looked at.
     shares: bool,
@@ -225,7 +225,7 @@ const FILES_SHARE: usize = 4;
 /// Arenas without buffers that are kept: each may have 16 MiB.
 const EMPTY_MAX: usize = 4;
 
-impl Commons {
+impl Exports {
     pub(crate) fn new(page: Arc<PeerPage>, shares: bool) -> Self {
         Self {
             page,
@@ -261,16 +261,16 @@ impl Commons {
         lock(&self.neighbours).iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn allocate(commons: &Arc<Self>, len: usize, home: Home) -> io::Result<Pages> {
-        let shared = match (commons.shares, len <= Arena::BUFFER_MAX) {
+    fn allocate(exports: &Arc<Self>, len: usize, home: Home) -> io::Result<Pages> {
+        let shared = match (exports.shares, len <= Arena::BUFFER_MAX) {
             (false, _) => None,
-            (true, true) => commons.take_run(len, home).map(|(arena, run)| {
-                let commons = Arc::clone(commons);
-                Hold::Part { arena, run, commons }
+            (true, true) => exports.take_run(len, home).map(|(arena, run)| {
+                let exports = Arc::clone(exports);
+                Hold::Part { arena, run, exports }
             }),
-            (true, false) => commons.take_file(len, home).map(|(mapping, file)| {
-                let commons = Arc::clone(commons);
-                Hold::Whole { mapping, file, home, commons }
+            (true, false) => exports.take_file(len, home).map(|(mapping, file)| {
+                let exports = Arc::clone(exports);
+                Hold::Whole { mapping, file, home, exports }
             }),
         };
         // Or the kernel cannot seal files for readers, or no descriptors are left: neighbours reach it in other ways.
@@ -387,7 +387,7 @@ impl Commons {
     }
 
     /// Takes a region back; afterwards no neighbour is at it. False if one that was stopped may be, and what it
-    /// writes does not go to a file, which it hits without harm ([`Commons::wait_for_neighbours`]); then it was waited
+    /// writes does not go to a file, which it hits without harm ([`Exports::wait_for_neighbours`]); then it was waited
     /// for as long as `patience` says.
     #[must_use]
     pub(crate) fn withdraw(&self, index: u32, patience: Duration) -> bool {
@@ -461,35 +461,35 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn commons() -> Arc<Commons> {
-        Arc::new(Commons::new(Arc::new(PeerPage::new().unwrap()), true))
+    fn exports() -> Arc<Exports> {
+        Arc::new(Exports::new(Arc::new(PeerPage::new().unwrap()), true))
     }
 
     const HOME: Home = Home { domain: 1, class: Class::Open };
 
-    fn allocate(commons: &Arc<Commons>, len: usize) -> Pages {
-        Commons::allocate(commons, len, HOME).unwrap()
+    fn allocate(exports: &Arc<Exports>, len: usize) -> Pages {
+        Exports::allocate(exports, len, HOME).unwrap()
     }
 
-    fn file_of(commons: &Commons, pages: &Pages) -> Option<(u64, u64)> {
-        commons.find(pages.as_ptr().addr().get(), pages.len(), Some(HOME))
+    fn file_of(exports: &Exports, pages: &Pages) -> Option<(u64, u64)> {
+        exports.find(pages.as_ptr().addr().get(), pages.len(), Some(HOME))
     }
 
     /// Goal: a file that a neighbour is given holds nothing of another domain, nor of other rights; and only one
     /// that peers may write to can be mapped for writing.
     #[test]
     fn a_file_is_of_one_domain_and_one_class_and_only_open_ones_can_be_written_to() {
-        let commons = commons();
+        let exports = exports();
         for len in [100, Arena::BUFFER_MAX + 1] {
             let mut numbers = Vec::new();
             let mut kept = Vec::new();
             for domain in 1..4 {
                 for class in [Class::Local, Class::Readable, Class::Open] {
                     let home = Home { domain, class };
-                    let pages = Commons::allocate(&commons, len, home).unwrap();
+                    let pages = Exports::allocate(&exports, len, home).unwrap();
                     let base = pages.as_ptr().addr().get();
-                    let (number, _) = commons.find(base, pages.len(), Some(home)).unwrap();
-                    let (found, file) = commons.descriptor(number).unwrap();
+                    let (number, _) = exports.find(base, pages.len(), Some(home)).unwrap();
+                    let (found, file) = exports.descriptor(number).unwrap();
                     assert_eq!(found, home);
                     let writable = Mapping::shared(&file, 4096).is_ok();
                     assert_eq!(writable, class == Class::Open, "{home:?}, {len} bytes");
@@ -529,45 +529,45 @@ mod tests {
     /// Goal: thousands of buffers can be mapped by neighbours, and cost few descriptors.
     #[test]
     fn small_buffers_share_files_and_no_two_share_a_page() {
-        let commons = commons();
-        let all: Vec<_> = (0..5000).map(|_| allocate(&commons, 8192)).collect();
+        let exports = exports();
+        let all: Vec<_> = (0..5000).map(|_| allocate(&exports, 8192)).collect();
         let mut places: Vec<_> =
-            all.iter().map(|pages| file_of(&commons, pages).expect("in a file")).collect();
+            all.iter().map(|pages| file_of(&exports, pages).expect("in a file")).collect();
         places.sort_unstable();
         places.dedup();
         assert_eq!(places.len(), all.len());
-        let files = lock(&commons.files).len();
+        let files = lock(&exports.files).len();
         assert!(files <= 5000 * 8192 / Arena::BYTES + 1, "{files}");
         drop(all);
-        assert!(lock(&commons.files).len() <= EMPTY_MAX, "some stay");
+        assert!(lock(&exports.files).len() <= EMPTY_MAX, "some stay");
     }
 
     #[test]
     fn large_buffers_have_files_of_their_own_up_to_a_bound() {
-        let commons = commons();
+        let exports = exports();
         let len = Arena::BUFFER_MAX + 1;
-        let most = commons.files_max / 2;
-        let all: Vec<_> = (0..most + 10).map(|_| allocate(&commons, len)).collect();
-        let shared = all.iter().filter(|pages| file_of(&commons, pages).is_some()).count();
+        let most = exports.files_max / 2;
+        let all: Vec<_> = (0..most + 10).map(|_| allocate(&exports, len)).collect();
+        let shared = all.iter().filter(|pages| file_of(&exports, pages).is_some()).count();
         assert_eq!(shared, most);
         drop(all);
-        assert_eq!(lock(&commons.files).len(), 0);
-        let again = allocate(&commons, len);
-        assert!(file_of(&commons, &again).is_some());
+        assert_eq!(lock(&exports.files).len(), 0);
+        let again = allocate(&exports, len);
+        assert!(file_of(&exports, &again).is_some());
     }
 
     #[test]
     fn an_arena_that_is_retired_goes_with_its_last_buffer() {
-        let commons = commons();
-        let before = allocate(&commons, 1);
-        let (old, _) = file_of(&commons, &before).unwrap();
-        lock(&commons.files).values().filter_map(|file| file.arena.as_ref()).for_each(|arena| {
+        let exports = exports();
+        let before = allocate(&exports, 1);
+        let (old, _) = file_of(&exports, &before).unwrap();
+        lock(&exports.files).values().filter_map(|file| file.arena.as_ref()).for_each(|arena| {
             arena.retire();
         });
-        let after = allocate(&commons, 1);
-        assert_ne!(file_of(&commons, &after).unwrap().0, old);
+        let after = allocate(&exports, 1);
+        assert_ne!(file_of(&exports, &after).unwrap().0, old);
         drop(before);
-        assert!(commons.descriptor(old).is_none());
-        assert_eq!(lock(&commons.files).len(), 1);
+        assert!(exports.descriptor(old).is_none());
+        assert_eq!(lock(&exports.files).len(), 1);
     }
 }
