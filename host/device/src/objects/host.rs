@@ -2,7 +2,7 @@
 
 use crate::link::out::Out;
 use crate::link::shm::SEGMENT_BYTES;
-use crate::link::shm::direct::{self, Direct, Sink, Views, land};
+use crate::link::shm::direct::{self, Direct, MapCache, Sink, land};
 use crate::link::shm::link::{InRing, Lent, ShmLink};
 use crate::link::vicinity::{Addresses, Leg};
 use crate::memory::local::{Local, Sge, Source, parts};
@@ -53,7 +53,7 @@ pub(crate) struct Own {
     /// The queue pair's peer, once it is known.
     pub(crate) peer: Option<Qpn>,
     /// Neighbours' memory that it uses.
-    pub(crate) views: Views,
+    pub(crate) map_cache: MapCache,
     /// What windows of type 2 are tied to; numbers are used again.
     pub(crate) serial: Serial,
     pub(crate) sends: SendRing,
@@ -251,10 +251,10 @@ impl<'a> Surroundings<'a, '_> {
         let Some(shm_link) = self.shm_link() else {
             return Reach::Not;
         };
-        let Own { number, peer, domain, serial, views, sends, .. } = &mut *self.own;
+        let Own { number, peer, domain, serial, map_cache, sends, .. } = &mut *self.own;
         let (number, peer, domain, serial) = (*number, *peer, *domain, *serial);
         let mut direct =
-            Direct { shm_link, regions: self.regions, views, number, peer, domain, serial };
+            Direct { shm_link, regions: self.regions, map_cache, number, peer, domain, serial };
         if !all_before {
             // Small WRITEs follow what is under way; the rest is better off waiting.
             let write = matches!(request.kind, RequestKind::Write { .. });
@@ -280,7 +280,7 @@ impl<'a> Surroundings<'a, '_> {
             Some(Lent::Far { shm_link, total, pieces }) => (shm_link, total, pieces),
         };
         let regions = self.regions;
-        let Own { number, peer, domain, serial, views, receives, .. } = &mut *self.own;
+        let Own { number, peer, domain, serial, map_cache, receives, .. } = &mut *self.own;
         let (number, peer, domain, serial) = (*number, *peer, *domain, *serial);
         let pin;
         let sink = match to {
@@ -293,7 +293,8 @@ impl<'a> Surroundings<'a, '_> {
                 Sink::Region { pin: &pin, va }
             }
         };
-        Direct { shm_link, regions, views, number, peer, domain, serial }.fetch(pieces, total, sink)
+        Direct { shm_link, regions, map_cache, number, peer, domain, serial }
+            .fetch(pieces, total, sink)
     }
 
     /// Copies the bytes of a record out of the ring.

@@ -13,7 +13,7 @@ use crate::link::Links;
 use crate::link::errors::ConnectError;
 use crate::link::kind::Link;
 use crate::link::out::{on_shm_link, on_way};
-use crate::link::shm::direct::Views;
+use crate::link::shm::direct::MapCache;
 use crate::link::shm::link::{Grant, Lent, PeerId, ShmLink, Takes};
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS, Fan, Vicinity};
 use crate::memory::local::total_len;
@@ -123,7 +123,7 @@ impl QpInner {
                 number,
                 domain: config.domain,
                 peer: None,
-                views: Views::default(),
+                map_cache: MapCache::default(),
                 serial: Serial::new(),
                 sends,
                 receives: match (&config.srq, &config.xrcd) {

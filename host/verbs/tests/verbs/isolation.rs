@@ -64,7 +64,7 @@ fn rights(agent: &Agent, found: &Found) -> Option<String> {
     })
 }
 
-/// For the other process: asks its neighbours for all files up to this number, as a device does (`maps.rs`).
+/// For the other process: asks its neighbours for all files up to this number, as a device does (`import.rs`).
 pub(crate) fn ask_for_files(up_to: u64) -> String {
     for (number, name) in descriptors() {
         if !name.starts_with("socket:") {

@@ -21,8 +21,8 @@ use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::link::{InRing, Lent, PIECE_BYTES, ShmLink};
 use crate::link::shm::visits::Visit;
 use crate::memory::copying::{copy_short, copy_word, move_long};
+use crate::memory::import::ImportedFile;
 use crate::memory::local::{Local, Sge, Source, parts};
-use crate::memory::maps::Theirs;
 use crate::memory::peer_page::QpWord;
 use crate::memory::region::{Grip, Pin, Regions, Serial};
 use adverb_engine::{Access, AccessError, AtomicOp, FetchError, LocalError, Request, RequestKind};
@@ -78,28 +78,28 @@ impl<'v> Place<'v> {
 
 /// Files of neighbours that a queue pair has used lately.
 #[derive(Debug, Default)]
-pub(crate) struct Views {
-    recent: [Option<View>; VIEWS],
+pub(crate) struct MapCache {
+    recent: [Option<CachedMap>; MAPS_CACHED],
     next: usize,
     /// A file of our own that the neighbour has; 0 is none. Numbers are not used again.
     lent: u64,
-    /// The state of the link's maps that all this is from.
+    /// The state of the link's imports that all this is from.
     version: u64,
 }
 
-const VIEWS: usize = 4;
+const MAPS_CACHED: usize = 4;
 
 #[derive(Debug)]
-struct View {
+struct CachedMap {
     file: u64,
-    pages: Arc<Theirs>,
+    pages: Arc<ImportedFile>,
 }
 
-impl Views {
+impl MapCache {
     /// Forgets what is of another link, or was of this one.
     #[inline]
     fn renew(&mut self, shm_link: &ShmLink) {
-        let version = shm_link.maps().version();
+        let version = shm_link.imports().version();
         if self.version != version {
             *self = Self { version, ..Self::default() };
         }
@@ -117,20 +117,21 @@ impl Views {
 
     /// The pages of a file, if they are mapped; they will be, otherwise.
     #[inline(always)]
-    fn pages(&mut self, shm_link: &ShmLink, file: u64) -> Option<&Theirs> {
+    fn pages(&mut self, shm_link: &ShmLink, file: u64) -> Option<&ImportedFile> {
         self.renew(shm_link);
-        let known = |view: &Option<View>| view.as_ref().is_some_and(|view| view.file == file);
+        let known =
+            |cached: &Option<CachedMap>| cached.as_ref().is_some_and(|cached| cached.file == file);
         let at = match self.recent.iter().position(known) {
             Some(at) => at,
             None => {
-                let pages = shm_link.maps().file(file)?;
-                let at = self.next % VIEWS;
+                let pages = shm_link.imports().file(file)?;
+                let at = self.next % MAPS_CACHED;
                 self.next = at + 1;
-                *self.recent.get_mut(at)? = Some(View { file, pages });
+                *self.recent.get_mut(at)? = Some(CachedMap { file, pages });
                 at
             }
         };
-        self.recent.get(at)?.as_ref().map(|view| &*view.pages)
+        self.recent.get(at)?.as_ref().map(|cached| &*cached.pages)
     }
 }
 
@@ -155,7 +156,7 @@ struct Claim {
 pub(crate) struct Direct<'a> {
     pub(crate) shm_link: &'a ShmLink,
     pub(crate) regions: &'a Regions,
-    pub(crate) views: &'a mut Views,
+    pub(crate) map_cache: &'a mut MapCache,
     /// Its number, its peer's, and its protection domain.
     pub(crate) number: Qpn,
     pub(crate) peer: Option<Qpn>,
@@ -324,7 +325,7 @@ impl<'a> Direct<'a> {
             // SAFETY: pinned as long as the pin is kept, which goes with the place.
             return Some((unsafe { Place::new(Spot::Here(start)) }, Hold::Own(pin)));
         }
-        let place = neighbours_place(self.shm_link, visit, self.views, claim)?;
+        let place = neighbours_place(self.shm_link, visit, self.map_cache, claim)?;
         Some((place, Hold::Neighbour))
     }
 
@@ -366,7 +367,7 @@ impl<'a> Direct<'a> {
                     // SAFETY: pinned until the piece has been copied.
                     start.map(|start| unsafe { Place::new(Spot::Here(start)) })
                 }
-                false => neighbours_place(shm_link, &visit, self.views, claim),
+                false => neighbours_place(shm_link, &visit, self.map_cache, claim),
             };
             let place = place.ok_or(FetchError::Lost)?;
             fetch_piece(self.regions, place, at, size, sink)?;
@@ -476,7 +477,7 @@ fn lends_all(shm_link: &ShmLink, sges: &[Sge]) -> bool {
 #[inline]
 pub(crate) fn lends_one(
     shm_link: &ShmLink,
-    views: &mut Views,
+    map_cache: &mut MapCache,
     domain: u32,
     grip: &mut Grip<'_>,
     sge: &Sge,
@@ -488,7 +489,7 @@ pub(crate) fn lends_one(
     shm_link.is_own()
         || match file_of(shm_link, sge) {
             0 => sge.len > SEGMENT_BYTES && shm_link.has_lent(0),
-            file => views.has_lent(shm_link, file),
+            file => map_cache.has_lent(shm_link, file),
         }
 }
 
@@ -512,7 +513,7 @@ fn file_of(shm_link: &ShmLink, sge: &Sge) -> u64 {
 fn neighbours_place<'v>(
     shm_link: &ShmLink,
     _visit: &'v Visit<'_>,
-    views: &mut Views,
+    map_cache: &mut MapCache,
     claim: Claim,
 ) -> Option<Place<'v>> {
     let Claim { key, va, len, rights, domain } = claim;
@@ -529,18 +530,18 @@ fn neighbours_place<'v>(
     }
     match value(record.file) {
         0 => {
-            let pid = shm_link.maps().process()?;
+            let pid = shm_link.imports().process()?;
             let spot = Spot::There { pid, address: value(record.base).checked_add(offset)? };
             // SAFETY: within the region, which the owner keeps in place (rule 1).
             Some(unsafe { Place::new(spot) })
         }
         file => {
-            let Theirs { pages, is_writable } = views.pages(shm_link, file)?;
+            let ImportedFile { pages, is_writable } = map_cache.pages(shm_link, file)?;
             let start = usize::try_from(value(record.offset).checked_add(offset)?).ok()?;
             let inside = start.checked_add(len)? <= pages.len(); // Rule 2.
             let reads = rights == Access::NONE || rights == Access::REMOTE_READ;
             let spot = Spot::Here(pages.as_ptr().as_ptr().wrapping_add(start));
-            // SAFETY: within our mapping, and of rights that it has (rule 2); the views keep it until they are
+            // SAFETY: within our mapping, and of rights that it has (rule 2); the map cache keep it until they are
             // renewed, which they are not while the place is in use.
             (inside && (*is_writable || reads)).then(|| unsafe { Place::new(spot) })
         }

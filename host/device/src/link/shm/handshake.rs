@@ -12,7 +12,7 @@
 use crate::link::shm::doorbell::{Doorbell, PeerDoorbell};
 use crate::link::shm::link::{PeerId, Segment, ShmLink};
 use crate::memory::export::Exports;
-use crate::memory::maps::Message;
+use crate::memory::import::Message;
 use crate::memory::peer_page::{PeerPage, VERSION};
 use crate::registry::rendezvous::Place;
 use crate::registry::{Registry, SlotId};
@@ -319,7 +319,7 @@ impl Shared {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let stream = Arc::new(stream);
         if let Some(shm_link) = &shm_link {
-            shm_link.maps().attach(&stream);
+            shm_link.imports().attach(&stream);
         }
         let pid = stream.peer()?.pid;
         let guest = Guest { stream: Arc::clone(&stream), pid, shm_link, since: Instant::now() };
@@ -418,7 +418,7 @@ impl Shared {
         let descriptor = |number| self.exports.descriptor(number);
         let message = message.ok_or_else(invalid)?;
         let file = fds.pop().filter(|_| shm_link.shares());
-        shm_link.maps().on_message(message, file, descriptor);
+        shm_link.imports().on_message(message, file, descriptor);
         Ok(())
     }
 
@@ -470,7 +470,7 @@ impl Shared {
         let peer_doorbell = peer_doorbell(&mut fds)?;
         let segment = Segment::open(fds.pop().ok_or_else(invalid)?)?;
         let shm_link = Arc::new(ShmLink::new(hello.peer, segment, peer_doorbell, &self.exports));
-        shm_link.maps().attach(stream);
+        shm_link.imports().attach(stream);
         port.add_shm_receiver(&shm_link);
         let fds = [self.doorbell.page().as_fd(), self.doorbell.fd().as_fd()];
         if let Err(error) = stream.send(&Hello { peer: self.me }.emit(), &fds) {

@@ -25,8 +25,8 @@ use crate::link::shm::visits::{self, Counters, Visit};
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS};
 use crate::memory::copying::{copy_short, read_word};
 use crate::memory::export::{Exports, Neighbour};
+use crate::memory::import::Imports;
 use crate::memory::local::{Sge, Source};
-use crate::memory::maps::Maps;
 use crate::memory::peer_page::{PeerPage, QpWord};
 use crate::memory::region::{Grip, Regions};
 use crate::registry::SlotId;
@@ -270,7 +270,7 @@ pub(crate) struct ShmLink {
     /// Since when datagrams have found it full, in nanoseconds; 0 if they have not.
     full_since: AtomicU64,
     exports: Arc<Exports>,
-    maps: Maps,
+    imports: Imports,
 }
 
 impl ShmLink {
@@ -294,13 +294,13 @@ impl ShmLink {
             stalled_ns: AtomicU64::new(0),
             full_since: AtomicU64::new(0),
             exports: Arc::clone(exports),
-            maps: Maps::default(),
+            imports: Imports::default(),
         }
     }
 
     /// What is known of the memory of either side.
-    pub(crate) fn maps(&self) -> &Maps {
-        &self.maps
+    pub(crate) fn imports(&self) -> &Imports {
+        &self.imports
     }
 
     /// What the other end publishes.
@@ -333,13 +333,13 @@ impl ShmLink {
 
     /// A queue pair of this end allows its peer at the other this, in this domain, until the grant is dropped.
     pub(crate) fn grant(self: &Arc<Self>, qp: Qpn, domain: u32, access: Access) -> Grant {
-        self.maps.grant(qp, domain, access);
+        self.imports.grant(qp, domain, access);
         Grant { shm_link: Arc::clone(self), qp }
     }
 
     /// The other end can fetch what lies in this file of ours.
     pub(crate) fn has_lent(&self, file: u64) -> bool {
-        self.maps.has_lent(file, || self.exports.descriptor(file))
+        self.imports.has_lent(file, || self.exports.descriptor(file))
     }
 
     /// Finds out whether the other process's memory can be read and written from here.
@@ -353,7 +353,7 @@ impl ShmLink {
         // SAFETY: the piece is an array of our own that nobody looks at meanwhile.
         let read = unsafe { vm::copy(pid, Way::Read, &here, address) };
         if pid != 0 && read.is_ok() && u64::from_ne_bytes(found) == expected {
-            self.maps.set_process(pid);
+            self.imports.set_process(pid);
         }
     }
 
@@ -509,7 +509,7 @@ pub(crate) struct Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        self.shm_link.maps.revoke(self.qp);
+        self.shm_link.imports.revoke(self.qp);
     }
 }
 
@@ -917,7 +917,7 @@ impl Neighbour for ShmLink {
     }
 
     fn file_is_gone(&self, number: u64) {
-        self.maps.on_own_gone(number);
+        self.imports.on_own_gone(number);
     }
 }
 

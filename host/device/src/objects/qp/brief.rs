@@ -288,8 +288,8 @@ impl Outgoing<'_> {
             SendData::Gather([sge])
                 if self.own.sends.sges_max() > 0 && sge.len <= Request::LEN_MAX =>
             {
-                let Own { views, domain, .. } = &mut *self.own;
-                let lent = lends_one(tx_batch.shm_link(), views, *domain, grip, sge);
+                let Own { map_cache, domain, .. } = &mut *self.own;
+                let lent = lends_one(tx_batch.shm_link(), map_cache, *domain, grip, sge);
                 let words;
                 let reservation = if lent {
                     words = lent_bytes(sge);

@@ -1,4 +1,4 @@
-//! What two neighbours know of one another's memory: files of the other's that are mapped here, and
+//! Imported memory: files of a neighbour's that are mapped here, and
 //! our own that the other has mapped.
 //!
 //! Nothing is waited for: who needs a file asks for it, by way of the handshake thread, and sends what it has to
@@ -6,7 +6,7 @@
 //! lends once the other has it.
 //!
 //! A file is handed out when it is asked for only if a queue pair on the link grants its peer the rights that the file
-//! gives ([`Maps::grant`]). One that peers may write to is not lent either, without such a grant.
+//! gives ([`Imports::grant`]). One that peers may write to is not lent either, without such a grant.
 
 use crate::memory::export::{Class, Home};
 use crate::sync::Mutex;
@@ -73,10 +73,10 @@ const FILES_MAX: usize = 4096;
 
 /// Memory of two neighbours, as one of them knows it.
 #[derive(Debug)]
-pub(crate) struct Maps {
+pub(crate) struct Imports {
     stream: OnceLock<Arc<Stream>>,
     /// The other's files; `None` if it was asked for one.
-    files: Mutex<HashMap<u64, Option<Arc<Theirs>>>>,
+    files: Mutex<HashMap<u64, Option<Arc<ImportedFile>>>>,
     /// Another one when a file has gone, and for every link: whoever remembers what he has seen of one
     /// neighbour does not take it for another's.
     version: AtomicU64,
@@ -90,7 +90,7 @@ pub(crate) struct Maps {
 
 /// A file of the other's, mapped here.
 #[derive(Debug)]
-pub(crate) struct Theirs {
+pub(crate) struct ImportedFile {
     pub(crate) pages: Mapping,
     /// The mapping is not for reading only.
     pub(crate) is_writable: bool,
@@ -125,7 +125,7 @@ enum Lending {
     Withheld,
 }
 
-impl Default for Maps {
+impl Default for Imports {
     fn default() -> Self {
         Self {
             stream: OnceLock::new(),
@@ -144,7 +144,7 @@ fn new_version() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-impl Maps {
+impl Imports {
     /// Where the other side's handshake thread listens.
     pub(crate) fn attach(&self, stream: &Arc<Stream>) {
         let _ = self.stream.set(Arc::clone(stream));
@@ -175,7 +175,7 @@ impl Maps {
     }
 
     /// A file of the other's, if it is mapped here; else it is asked for, once.
-    pub(crate) fn file(&self, number: u64) -> Option<Arc<Theirs>> {
+    pub(crate) fn file(&self, number: u64) -> Option<Arc<ImportedFile>> {
         let mut files = lock(&self.files);
         if let Some(known) = files.get(&number) {
             return known.clone();
@@ -186,7 +186,7 @@ impl Maps {
         None
     }
 
-    /// A queue pair on this link allows its peer this, in this domain; until [`Maps::revoke`]. What the peer has got
+    /// A queue pair on this link allows its peer this, in this domain; until [`Imports::revoke`]. What the peer has got
     /// by then it keeps.
     pub(crate) fn grant(&self, qp: Qpn, domain: u32, access: Access) {
         let mut given = lock(&self.given);
@@ -260,12 +260,12 @@ impl Maps {
                 }
             }
             Message::File(number) => {
-                let Some(theirs) = file.and_then(|file| map(&file).ok()) else {
+                let Some(imported) = file.and_then(|file| map(&file).ok()) else {
                     return;
                 };
                 let mut files = lock(&self.files);
                 if files.len() < FILES_MAX || files.contains_key(&number) {
-                    files.insert(number, Some(Arc::new(theirs)));
+                    files.insert(number, Some(Arc::new(imported)));
                     let _ = self.say(Message::Mapped(number), &[]);
                 }
             }
@@ -285,7 +285,7 @@ impl Maps {
 }
 
 /// Maps all of a file whose length nobody can change, for reading only if no more is allowed.
-fn map(file: &OwnedFd) -> io::Result<Theirs> {
+fn map(file: &OwnedFd) -> io::Result<ImportedFile> {
     if !is_sealed(file) {
         return Err(io::ErrorKind::InvalidData.into());
     }
@@ -294,7 +294,7 @@ fn map(file: &OwnedFd) -> io::Result<Theirs> {
         Ok(pages) => (pages, true),
         Err(_) => (Mapping::shared_for_reading(file, len)?, false),
     };
-    Ok(Theirs { pages, is_writable })
+    Ok(ImportedFile { pages, is_writable })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -324,30 +324,30 @@ mod tests {
 
     #[test]
     fn a_file_is_mapped_until_it_is_gone_and_only_if_it_is_sealed() {
-        let maps = Maps::default();
+        let imports = Imports::default();
         let none = |_| None;
         let (_here, sealed) = Mapping::memfd("x", 4096).unwrap();
         let open = adverb_sys::memory::memfd("x", 4096).unwrap();
-        maps.on_message(Message::File(1), Some(sealed), none);
-        maps.on_message(Message::File(2), Some(open), none);
-        maps.on_message(Message::File(3), None, none);
-        assert_eq!(maps.file(1).unwrap().pages.len(), 4096);
-        assert!(maps.file(2).is_none() && maps.file(3).is_none());
-        let version = maps.version();
-        maps.on_message(Message::Gone(1), None, none);
-        assert!(maps.file(1).is_none());
-        assert_ne!(maps.version(), version);
+        imports.on_message(Message::File(1), Some(sealed), none);
+        imports.on_message(Message::File(2), Some(open), none);
+        imports.on_message(Message::File(3), None, none);
+        assert_eq!(imports.file(1).unwrap().pages.len(), 4096);
+        assert!(imports.file(2).is_none() && imports.file(3).is_none());
+        let version = imports.version();
+        imports.on_message(Message::Gone(1), None, none);
+        assert!(imports.file(1).is_none());
+        assert_ne!(imports.version(), version);
     }
     /// Goal: a neighbour gets the files of regions that its queue pairs may reach, and no others, by whatever number
     /// it asks for them. Method: the other end of the stream is the test itself.
     #[test]
     fn a_file_is_handed_out_only_with_the_rights_of_a_queue_pair() {
-        let name = format!("adverb-test-maps-{}", std::process::id());
+        let name = format!("adverb-test-imports-{}", std::process::id());
         let listener = adverb_sys::unix::Listener::bind(name.as_bytes()).unwrap();
         let neighbour = Stream::connect(name.as_bytes()).unwrap();
         let stream = listener.accept().unwrap();
-        let maps = Maps::default();
-        maps.attach(&Arc::new(stream));
+        let imports = Imports::default();
+        imports.attach(&Arc::new(stream));
         let home = |domain, class| Home { domain, class };
         let all = [
             home(1, Class::Local),
@@ -368,47 +368,47 @@ mod tests {
             heard
         };
         let ask_all = || {
-            (0..9).for_each(|number| maps.on_message(Message::Ask(number), None, find));
+            (0..9).for_each(|number| imports.on_message(Message::Ask(number), None, find));
             heard()
         };
         let qp = Qpn::new(7);
         assert_eq!(ask_all(), [], "without a queue pair");
-        maps.grant(qp, 1, Access::NONE);
+        imports.grant(qp, 1, Access::NONE);
         let again: Vec<_> = (1..5).map(|number| (Message::Gone(number), 0)).collect();
         assert_eq!(heard(), again, "it may ask again");
         assert_eq!(ask_all(), [], "without rights");
-        maps.grant(qp, 1, Access::REMOTE_READ);
+        imports.grant(qp, 1, Access::REMOTE_READ);
         heard();
         assert_eq!(ask_all(), [(Message::File(2), 1)]);
-        maps.grant(qp, 1, Access::REMOTE_WRITE);
+        imports.grant(qp, 1, Access::REMOTE_WRITE);
         heard();
         assert_eq!(ask_all(), [], "a mapping for writing would be one for reading, too");
-        maps.grant(qp, 1, Access::ALL);
+        imports.grant(qp, 1, Access::ALL);
         heard();
         assert_eq!(ask_all(), [(Message::File(2), 1), (Message::File(3), 1)]);
-        maps.revoke(qp);
+        imports.revoke(qp);
         assert_eq!(ask_all(), []);
 
         // What it may not write to it is lent, and no more than asked for is it lent what it could write to.
         for (number, offered) in [(1, true), (2, true), (3, false), (4, false)] {
-            assert!(!maps.has_lent(number, || find(number)));
+            assert!(!imports.has_lent(number, || find(number)));
             assert_eq!(heard(), if offered { vec![(Message::File(number), 1)] } else { vec![] });
-            maps.on_message(Message::Mapped(number), None, find);
-            assert_eq!(maps.has_lent(number, || panic!("it is known")), offered);
+            imports.on_message(Message::Mapped(number), None, find);
+            assert_eq!(imports.has_lent(number, || panic!("it is known")), offered);
         }
-        maps.grant(qp, 1, Access::ALL);
+        imports.grant(qp, 1, Access::ALL);
         heard();
-        assert!(!maps.has_lent(3, || find(3)));
+        assert!(!imports.has_lent(3, || find(3)));
         assert_eq!(heard(), [(Message::File(3), 1)]);
     }
 
     #[test]
     fn a_file_that_only_its_owner_writes_to_is_mapped_for_reading() {
-        let maps = Maps::default();
+        let imports = Imports::default();
         for (number, class) in [(1, Class::Local), (2, Class::Open)] {
             let (_here, file) = class.file("x", 4096).unwrap();
-            maps.on_message(Message::File(number), Some(file), |_| None);
-            assert_eq!(maps.file(number).unwrap().is_writable, class == Class::Open);
+            imports.on_message(Message::File(number), Some(file), |_| None);
+            assert_eq!(imports.file(number).unwrap().is_writable, class == Class::Open);
         }
     }
 }
