@@ -7,7 +7,7 @@
 //!
 //! Buffers are runs of whole pages, which read as zeros when they are taken. What is given back becomes a hole
 //! again, which takes no memory; in a sealed file the kernel makes no holes, so its runs are overwritten, and their
-//! memory is free when the arena goes. A neighbour that was stopped in the midst of a visit is not waited for for
+//! memory is free when the arena goes. A neighbour that was stopped in the midst of an access is not waited for for
 //! ever (`shm/link.rs`): then all arenas are retired, so that what it still writes hits nobody's bytes.
 //!
 //! # Safety

@@ -394,7 +394,7 @@ impl Exports {
         let Some(record) = self.page.region(index) else {
             return true;
         };
-        let patience = if record.file.load(Ordering::Relaxed) == 0 { patience } else { VISIT_MAX };
+        let patience = if record.file.load(Ordering::Relaxed) == 0 { patience } else { ACCESS_MAX };
         let left = match record.key.swap(0, Ordering::SeqCst) {
             0 => !self.deserted.load(Ordering::Acquire),
             _ => self.wait_for_neighbours(patience),
@@ -408,7 +408,7 @@ impl Exports {
         let shown = records.filter(|record| record.key.swap(0, Ordering::SeqCst) != 0);
         let in_files = shown.map(|record| record.file.load(Ordering::Relaxed) != 0);
         let patience =
-            in_files.map(|in_file| if in_file { VISIT_MAX } else { LAST_VISIT_MAX }).max();
+            in_files.map(|in_file| if in_file { ACCESS_MAX } else { LAST_ACCESS_MAX }).max();
         if patience.is_some_and(|patience| !self.wait_for_neighbours(patience)) {
             self.deserted.store(true, Ordering::Release);
         }
@@ -441,14 +441,14 @@ pub(crate) struct Published {
     pub(crate) rights: u32,
 }
 
-/// How long a neighbour that is at memory is waited for: many times what it copies within one visit takes, also by
+/// How long a neighbour that is at memory is waited for: many times what it copies within one access takes, also by
 /// a process that has lost its processor.
-pub(crate) const VISIT_MAX: Duration = match cfg!(test) {
+pub(crate) const ACCESS_MAX: Duration = match cfg!(test) {
     true => Duration::from_millis(100),
     false => Duration::from_millis(500),
 };
 /// The same where the memory is about to have another use, so that this process would have to end.
-pub(crate) const LAST_VISIT_MAX: Duration = match cfg!(test) {
+pub(crate) const LAST_ACCESS_MAX: Duration = match cfg!(test) {
     true => Duration::from_millis(100),
     false => Duration::from_secs(10),
 };

@@ -30,7 +30,7 @@
 
 use crate::memory::access::Access as Rights;
 use crate::memory::copying::copy_short;
-use crate::memory::export::{Exports, LAST_VISIT_MAX, Published, VISIT_MAX};
+use crate::memory::export::{ACCESS_MAX, Exports, LAST_ACCESS_MAX, Published};
 use crate::memory::window;
 use crate::sync::Mutex;
 use adverb_engine::{Access, AccessError, AtomicOp};
@@ -629,7 +629,7 @@ impl Region {
         if slot.windows.load(Ordering::Relaxed) > 0 || old & NULL != 0 {
             return Err(RegionError::Bound);
         }
-        let withdraw = |exports: &Arc<Exports>| exports.withdraw(self.index(), VISIT_MAX);
+        let withdraw = |exports: &Arc<Exports>| exports.withdraw(self.index(), ACCESS_MAX);
         if !table.exports.as_ref().is_none_or(withdraw) {
             self.publish(old);
             return Err(RegionError::Bound);
@@ -742,7 +742,7 @@ impl Region {
     #[must_use]
     pub fn end(mut self) -> bool {
         self.ended = true;
-        self.withdraw(VISIT_MAX)
+        self.withdraw(ACCESS_MAX)
     }
 
     fn withdraw(&self, patience: Duration) -> bool {
@@ -761,7 +761,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         let may_write = Rights::REMOTE_WRITE.bits() | Rights::REMOTE_ATOMIC.bits();
         let is_written = self.access.bits() & may_write != 0;
-        let patience = if is_written { LAST_VISIT_MAX } else { VISIT_MAX };
+        let patience = if is_written { LAST_ACCESS_MAX } else { ACCESS_MAX };
         if !self.ended && !self.withdraw(patience) && is_written {
             // The memory is about to be used for something else (rule 2), and would be written to.
             eprintln!(

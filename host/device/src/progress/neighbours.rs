@@ -1,7 +1,7 @@
 //! The part of a port that talks to other devices of the host: which way a queue pair's packets go,
 //! and records, which are to links what packets are to sockets.
 //!
-//! Records are taken under the receive lock, as packets are. What links, peer pages and visits are is said
+//! Records are taken under the receive lock, as packets are. What links, peer pages and accesses are is said
 //! in their own files.
 
 use super::driving::SHM_CLOCK_STEPS;
@@ -16,7 +16,7 @@ use crate::link::shm::handshake::{Handshake, Meeting};
 use crate::link::shm::link::{BriefRecord, Copied, Lent, PeerId, Seen, Segment, ShmLink, Taken};
 use crate::link::vicinity::{Addresses, Departed, datagram_len};
 use crate::link::way::Way;
-use crate::memory::export::{Exports, VISIT_MAX};
+use crate::memory::export::{ACCESS_MAX, Exports};
 use crate::memory::peer_page;
 use crate::memory::region::Grip;
 use crate::objects::completion::Tray;
@@ -158,7 +158,7 @@ impl Port {
 
     /// Waits until no neighbour acts on what it was shown before the call.
     pub(crate) fn wait_for_neighbours(&self) {
-        let _ = self.links.exports.wait_for_neighbours(VISIT_MAX);
+        let _ = self.links.exports.wait_for_neighbours(ACCESS_MAX);
     }
 
     /// A link has brought something, or an acknowledgement waits; `None` if another thread takes a step.

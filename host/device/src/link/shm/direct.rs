@@ -8,8 +8,8 @@
 //!
 //! # Safety
 //!
-//! 1. Between [`ShmLink::begin`] and the end of its [`Visit`] the owner keeps a region in place whose key
-//!    was seen during the visit: it waits for visits before it lets go of memory (`visits.rs`).
+//! 1. Between [`ShmLink::begin`] and the end of its [`AccessGuard`] the owner keeps a region in place whose key
+//!    was seen during the access: it waits for accesses before it lets go of memory (`guard.rs`).
 //! 2. Pages that both have mapped are of sealed files: they cannot be cut short. Offsets are checked
 //!    against our own mapping of them, whatever the owner published; and what is mapped for reading is
 //!    claimed for reading only.
@@ -18,8 +18,8 @@
 //! 4. Local bytes are registered and pinned while they are copied (`region.rs`, rule 2).
 
 use crate::link::shm::SEGMENT_BYTES;
+use crate::link::shm::guard::AccessGuard;
 use crate::link::shm::link::{InRing, Lent, PIECE_BYTES, ShmLink};
-use crate::link::shm::visits::Visit;
 use crate::memory::copying::{copy_short, copy_word, move_long};
 use crate::memory::import::ImportedFile;
 use crate::memory::local::{Local, Sge, Source, parts};
@@ -32,7 +32,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// Where bytes of the peer's are, for as long as it keeps them in place: a visit, a record, a pin.
+/// Where bytes of the peer's are, for as long as it keeps them in place: an access, a record, a pin.
 #[derive(Clone, Copy, Debug)]
 struct Place<'v> {
     spot: Spot,
@@ -176,26 +176,26 @@ pub(crate) enum Sink<'a> {
 impl<'a> Direct<'a> {
     /// A look ahead: it may be that the request can be carried out here.
     pub(crate) fn may_reach(&mut self, request: &Request) -> bool {
-        let visit = self.shm_link.begin();
+        let guard = self.shm_link.begin();
         let Some(claim) = self.claim(request) else {
             return false;
         };
-        self.place(&visit, claim).is_some()
+        self.place(&guard, claim).is_some()
     }
 
     /// Carries out a one-sided request whose own bytes are these. `None` if it has to be sent.
     #[inline]
     pub(crate) fn act(&mut self, request: &Request, local: Local<'_>) -> Option<()> {
-        if request.len > VISIT_BYTES_MAX {
+        if request.len > GUARDED_BYTES_MAX {
             return self.act_by_parts(request, local);
         }
         let shm_link = self.shm_link;
-        let visit = shm_link.begin();
+        let guard = shm_link.begin();
         let claim = self.claim(request)?;
         if claim.len == 0 {
             return Some(()); // Key and address mean nothing then. IBTA Vol. 1 §9.7.4.1.5.
         }
-        let (place, _hold) = self.place(&visit, claim)?;
+        let (place, _hold) = self.place(&guard, claim)?;
         let domain = self.domain;
         match request.kind {
             RequestKind::Write { .. } => {
@@ -222,7 +222,7 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// A long WRITE or READ, in several visits: a peer that lets go of memory does not wait for all of it. What has
+    /// A long WRITE or READ, in several accesses: a peer that lets go of memory does not wait for all of it. What has
     /// been copied when a part is refused is sent again with the rest, and refused as a whole.
     #[cold]
     #[inline(never)]
@@ -233,12 +233,12 @@ impl<'a> Direct<'a> {
         let (shm_link, domain) = (self.shm_link, self.domain);
         let mut offset = 0;
         while offset < request.len {
-            let len = (request.len - offset).min(VISIT_BYTES_MAX);
-            let visit = shm_link.begin();
+            let len = (request.len - offset).min(GUARDED_BYTES_MAX);
+            let guard = shm_link.begin();
             let whole = self.claim(request)?;
             let va = whole.va.checked_add(u64::from(offset))?;
             let claim = Claim { va, len: usize::try_from(len).ok()?, ..whole };
-            let (place, _hold) = self.place(&visit, claim)?;
+            let (place, _hold) = self.place(&guard, claim)?;
             match (request.kind, local) {
                 (RequestKind::Write { .. }, _) => {
                     let bytes = Source::Local { local, offset, len, domain };
@@ -312,10 +312,14 @@ impl<'a> Direct<'a> {
         Some(())
     }
 
-    /// Where the bytes are that a claim is about, if it is right, and what has to be kept beside the visit
+    /// Where the bytes are that a claim is about, if it is right, and what has to be kept beside the access
     /// until they have been copied.
     #[inline(always)]
-    fn place<'v>(&mut self, visit: &'v Visit<'_>, claim: Claim) -> Option<(Place<'v>, Hold<'a>)> {
+    fn place<'v>(
+        &mut self,
+        guard: &'v AccessGuard<'_>,
+        claim: Claim,
+    ) -> Option<(Place<'v>, Hold<'a>)> {
         let Claim { key, va, len, rights, domain } = claim;
         if self.shm_link.is_own() {
             // Windows of type 2 are tied to the peer's queue pair: those are for it to look at.
@@ -325,7 +329,7 @@ impl<'a> Direct<'a> {
             // SAFETY: pinned as long as the pin is kept, which goes with the place.
             return Some((unsafe { Place::new(Spot::Here(start)) }, Hold::Own(pin)));
         }
-        let place = neighbours_place(self.shm_link, visit, self.map_cache, claim)?;
+        let place = neighbours_place(self.shm_link, guard, self.map_cache, claim)?;
         Some((place, Hold::Neighbour))
     }
 
@@ -340,16 +344,16 @@ impl<'a> Direct<'a> {
         let shm_link = self.shm_link;
         let word = self.peer.and_then(|remote| shm_link.peer_page().qp(remote));
         let word = QpWord::from_bits(word.ok_or(FetchError::Lost)?.load(Ordering::SeqCst));
-        let mut visit = shm_link.begin();
-        let (mut at, mut visited) = (0_u32, 0_u32);
+        let mut guard = shm_link.begin();
+        let (mut at, mut guarded) = (0_u32, 0_u32);
         let pieces =
-            pieces.chunks_exact(PIECE_BYTES).flat_map(|piece| by_visits(Lent::piece(piece)));
+            pieces.chunks_exact(PIECE_BYTES).flat_map(|piece| by_guards(Lent::piece(piece)));
         for piece in pieces {
             let Sge { addr, len, lkey } = piece.ok_or(FetchError::Lost)?;
-            if visited > VISIT_BYTES_MAX - len {
-                (visit, visited) = (shm_link.begin(), 0);
+            if guarded > GUARDED_BYTES_MAX - len {
+                (guard, guarded) = (shm_link.begin(), 0);
             }
-            visited += len;
+            guarded += len;
             let size = usize::try_from(len).unwrap_or(usize::MAX);
             let claim = Claim {
                 key: lkey,
@@ -367,7 +371,7 @@ impl<'a> Direct<'a> {
                     // SAFETY: pinned until the piece has been copied.
                     start.map(|start| unsafe { Place::new(Spot::Here(start)) })
                 }
-                false => neighbours_place(shm_link, &visit, self.map_cache, claim),
+                false => neighbours_place(shm_link, &guard, self.map_cache, claim),
             };
             let place = place.ok_or(FetchError::Lost)?;
             fetch_piece(self.regions, place, at, size, sink)?;
@@ -377,14 +381,14 @@ impl<'a> Direct<'a> {
     }
 }
 
-/// A piece of a message, in parts of which each is copied within one visit.
-fn by_visits(piece: Option<Sge>) -> impl Iterator<Item = Option<Sge>> {
+/// A piece of a message, in parts of which each is copied within one access.
+fn by_guards(piece: Option<Sge>) -> impl Iterator<Item = Option<Sge>> {
     let Sge { addr, len, lkey } = piece.unwrap_or(Sge { addr: 0, len: 0, lkey: 0 });
-    let parts = len.div_ceil(VISIT_BYTES_MAX).max(1);
+    let parts = len.div_ceil(GUARDED_BYTES_MAX).max(1);
     (0..parts).map(move |part| {
         piece?;
-        let offset = part * VISIT_BYTES_MAX;
-        let len = (len - offset).min(VISIT_BYTES_MAX);
+        let offset = part * GUARDED_BYTES_MAX;
+        let len = (len - offset).min(GUARDED_BYTES_MAX);
         Some(Sge { addr: addr.wrapping_add(u64::from(offset)), len, lkey })
     })
 }
@@ -497,9 +501,9 @@ pub(crate) fn lends_one(
 /// is there sooner through the link.
 const LENT_MIN: u32 = 512;
 
-/// The most bytes that are copied within one visit: less than a hundredth of the time that a visit may last
+/// The most bytes that are copied within one access: less than a hundredth of the time that an access may last
 /// (`shm/link.rs`), where memory is slow and cold.
-const VISIT_BYTES_MAX: u32 = 4 << 20;
+const GUARDED_BYTES_MAX: u32 = 4 << 20;
 
 /// The file that these bytes of ours are in; 0: none that others can map.
 #[inline]
@@ -512,7 +516,7 @@ fn file_of(shm_link: &ShmLink, sge: &Sge) -> u64 {
 #[inline(always)]
 fn neighbours_place<'v>(
     shm_link: &ShmLink,
-    _visit: &'v Visit<'_>,
+    _guard: &'v AccessGuard<'_>,
     map_cache: &mut MapCache,
     claim: Claim,
 ) -> Option<Place<'v>> {
@@ -541,8 +545,8 @@ fn neighbours_place<'v>(
             let inside = start.checked_add(len)? <= pages.len(); // Rule 2.
             let reads = rights == Access::NONE || rights == Access::REMOTE_READ;
             let spot = Spot::Here(pages.as_ptr().as_ptr().wrapping_add(start));
-            // SAFETY: within our mapping, and of rights that it has (rule 2); the map cache keep it until they are
-            // renewed, which they are not while the place is in use.
+            // SAFETY: within our mapping, and of rights that it has (rule 2); the cache keeps it until it is
+            // renewed, which it is not while the place is in use.
             (inside && (*is_writable || reads)).then(|| unsafe { Place::new(spot) })
         }
     }
@@ -555,7 +559,7 @@ fn word_at(place: Place<'_>, va: u64) -> Option<&AtomicU64> {
     };
     let start = start.cast::<u64>();
     let fits = va.is_multiple_of(8) && start.is_aligned();
-    // SAFETY: 8 bytes were claimed and found in place for the visit (rules 1 and 2), aligned as just
+    // SAFETY: 8 bytes were claimed and found in place for the access (rules 1 and 2), aligned as just
     // checked; everybody shares them as atomics or by copies (rule 3).
     fits.then(|| unsafe { AtomicU64::from_ptr(start) })
 }
@@ -639,7 +643,7 @@ fn each_target(
 fn copy(from: Place<'_>, target: *mut u8, len: usize) -> Result<(), FetchError> {
     match from.spot {
         Spot::Here(source) => {
-            // SAFETY: the source was claimed for the visit (rules 1 and 2), the target is pinned
+            // SAFETY: the source was claimed for the access (rules 1 and 2), the target is pinned
             // (rule 4); they may overlap.
             unsafe { move_long(source, target, len) };
             Ok(())

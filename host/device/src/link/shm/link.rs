@@ -20,8 +20,8 @@
 use crate::latch::{Latch, Latched};
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::doorbell::PeerDoorbell;
+use crate::link::shm::guard::{self, AccessGuard, Counters};
 use crate::link::shm::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
-use crate::link::shm::visits::{self, Counters, Visit};
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS};
 use crate::memory::copying::{copy_short, read_word};
 use crate::memory::export::{Exports, Neighbour};
@@ -357,25 +357,25 @@ impl ShmLink {
         }
     }
 
-    /// Goes to look at the other's memory: what is published there now stays until the visit ends.
+    /// Goes to look at the other's memory: what is published there now stays until the access ends.
     #[inline]
-    pub(crate) fn begin(&self) -> Visit<'_> {
+    pub(crate) fn begin(&self) -> AccessGuard<'_> {
         match self.segment.own {
-            true => Visit::UNCOUNTED, // Pins do it.
-            false => Visit::begin(self.visitors(self.segment.side)),
+            true => AccessGuard::UNCOUNTED, // Pins do it.
+            false => AccessGuard::begin(self.accesses(self.segment.side)),
         }
     }
 
     /// Those of this side at the other's memory.
     #[inline]
-    fn visitors(&self, side: usize) -> Visitors<'_> {
-        Visitors { memory: &self.segment.memory, side }
+    fn accesses(&self, side: usize) -> SegmentCounters<'_> {
+        SegmentCounters { memory: &self.segment.memory, side }
     }
 
-    /// Waits until every visit of the other end that has begun before the call has ended; one call
+    /// Waits until every access of the other end that has begun before the call has ended; one call
     /// at a time.
     ///
-    /// An end that is stopped in the midst of a visit for `patience` is cut off, and is waited for no longer than
+    /// An end that is stopped in the midst of an access for `patience` is cut off, and is waited for no longer than
     /// that in all; false as long as it may be at it still.
     pub(crate) fn wait_for_peer(&self, patience: Duration) -> bool {
         let waited = Duration::from_nanos(self.stalled_ns.load(Ordering::Relaxed));
@@ -385,8 +385,8 @@ impl ShmLink {
             std::thread::yield_now();
             !self.gone.load(Ordering::Acquire) && Instant::now() < until
         };
-        let visitors = self.visitors(1 - self.segment.side);
-        if visits::wait(visitors, waits) || self.gone.load(Ordering::Acquire) {
+        let accesses = self.accesses(1 - self.segment.side);
+        if guard::wait(accesses, waits) || self.gone.load(Ordering::Acquire) {
             return true;
         }
         let all = u64::try_from((waited + patience).as_nanos()).unwrap_or(u64::MAX);
@@ -438,7 +438,7 @@ impl ShmLink {
 
     /// The other end is not at our memory.
     pub(crate) fn is_vacant(&self) -> bool {
-        visits::is_vacant(self.visitors(1 - self.segment.side))
+        guard::is_vacant(self.accesses(1 - self.segment.side))
     }
 
     /// There is room for datagrams, or there is not; says for how many nanoseconds it has been so.
@@ -481,21 +481,21 @@ impl ShmLink {
     }
 }
 
-/// The counters of one side's visits, in the memory of a link.
+/// The counters of one side's accesses, in the memory of a link.
 #[derive(Clone, Copy, Debug)]
-struct Visitors<'a> {
+struct SegmentCounters<'a> {
     memory: &'a Mapping,
     side: usize,
 }
 
-impl<'a> Counters<'a> for Visitors<'a> {
+impl<'a> Counters<'a> for SegmentCounters<'a> {
     #[inline]
     fn phase(self) -> &'a AtomicU32 {
         self.memory.half(PHASES + self.side * 128)
     }
 
     #[inline]
-    fn visitors(self, phase: bool) -> &'a AtomicU32 {
+    fn accesses(self, phase: bool) -> &'a AtomicU32 {
         self.memory.half(ACTIVE + (2 * self.side + usize::from(phase)) * 128)
     }
 }

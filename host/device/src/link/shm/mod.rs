@@ -2,10 +2,10 @@
 
 pub(crate) mod direct;
 pub(crate) mod doorbell;
+pub(crate) mod guard;
 pub(crate) mod handshake;
 pub(crate) mod link;
 pub(crate) mod ring;
-pub(crate) mod visits;
 
 use crate::sync;
 use adverb_engine::Capabilities;

@@ -1,7 +1,7 @@
-//! Every interleaving of a visitor at memory and an owner that takes it back, tried by a model checker.
+//! Every interleaving of an accessing thread at memory and an owner that takes it back, tried by a model checker.
 //!
 //! The file under test is the device's own; the words are loom's. Memory that was taken back is written to by its
-//! owner, which loom reports if a visitor may be at it still.
+//! owner, which loom reports if an accessing thread may be at it still.
 //!
 //! # Safety
 //!
@@ -55,14 +55,14 @@ mod sync {
     }
 }
 
-#[path = "../src/link/shm/visits.rs"]
-mod visits;
+#[path = "../src/link/shm/guard.rs"]
+mod guard;
 
+use guard::{AccessGuard, Counters};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use sync::{AtomicU32, Ordering};
-use visits::{Counters, Visit};
 
 /// A region: what is published of it, and its bytes.
 struct Region {
@@ -73,7 +73,7 @@ struct Region {
 /// Two processes and what they share.
 struct Shared {
     phase: AtomicU32,
-    visitors: [AtomicU32; 2],
+    accesses: [AtomicU32; 2],
     regions: [Region; 2],
 }
 
@@ -87,8 +87,8 @@ impl<'a> Counters<'a> for &'a Shared {
         &self.phase
     }
 
-    fn visitors(self, phase: bool) -> &'a AtomicU32 {
-        &self.visitors[usize::from(phase)]
+    fn accesses(self, phase: bool) -> &'a AtomicU32 {
+        &self.accesses[usize::from(phase)]
     }
 }
 
@@ -96,18 +96,18 @@ impl Shared {
     fn new() -> Self {
         let zero = || AtomicU32::new(0);
         let region = || Region { key: AtomicU32::new(1), bytes: UnsafeCell::new(0) };
-        Self { phase: zero(), visitors: [zero(), zero()], regions: [region(), region()] }
+        Self { phase: zero(), accesses: [zero(), zero()], regions: [region(), region()] }
     }
 
     /// Looks at a region's bytes if it is published.
-    fn visit(&self, region: usize) -> bool {
-        let visit = Visit::begin(self);
+    fn guard(&self, region: usize) -> bool {
+        let guard = AccessGuard::begin(self);
         let Region { key, bytes } = &self.regions[region];
         let there = key.load(Ordering::SeqCst) != 0;
         if there {
             bytes.with(|bytes| assert!(!bytes.is_null()));
         }
-        drop(visit);
+        drop(guard);
         there
     }
 
@@ -119,57 +119,57 @@ impl Shared {
             thread::yield_now();
             true
         };
-        assert!(visits::wait(self, goes_on));
+        assert!(guard::wait(self, goes_on));
         bytes.with_mut(|bytes| assert!(!bytes.is_null()));
     }
 }
 
-/// Goal: no visit is at memory that was taken back. Method: two regions are taken back one after the other, for the
-/// second time a visitor may have looked at the phase before the first.
+/// Goal: no access is at memory that was taken back. Method: two regions are taken back one after the other, for the
+/// second time an accessing thread may have looked at the phase before the first.
 #[test]
-fn no_visit_is_at_memory_that_was_taken_back() {
+fn no_access_is_at_memory_that_was_taken_back() {
     loom::model(|| {
         let shared = Arc::new(Shared::new());
         let theirs = Arc::clone(&shared);
-        let visitor = thread::spawn(move || _ = theirs.visit(1));
+        let accessor = thread::spawn(move || _ = theirs.guard(1));
         shared.withdraw(0);
         shared.withdraw(1);
-        visitor.join().unwrap();
-        assert!(visits::is_vacant(&*shared));
+        accessor.join().unwrap();
+        assert!(guard::is_vacant(&*shared));
     });
 }
 
 #[test]
-fn several_visitors_are_all_waited_for() {
+fn several_accesses_are_all_waited_for() {
     // Of three threads there are too many interleavings: those in which two are interrupted.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(|| {
         let shared = Arc::new(Shared::new());
-        let visitors = [(); 2].map(|()| {
+        let accesses = [(); 2].map(|()| {
             let theirs = Arc::clone(&shared);
-            thread::spawn(move || _ = theirs.visit(0))
+            thread::spawn(move || _ = theirs.guard(0))
         });
         shared.withdraw(0);
-        visitors.into_iter().for_each(|visitor| visitor.join().unwrap());
-        assert!(!shared.visit(0));
-        assert!(visits::is_vacant(&*shared));
+        accesses.into_iter().for_each(|accessor| accessor.join().unwrap());
+        assert!(!shared.guard(0));
+        assert!(guard::is_vacant(&*shared));
     });
 }
 
-/// Goal: an owner that gives up says so. Method: a visit that does not end.
+/// Goal: an owner that gives up says so. Method: an access that does not end.
 #[test]
-fn a_visit_that_does_not_end_is_given_up() {
+fn an_access_that_does_not_end_is_given_up() {
     loom::model(|| {
         let shared = Shared::new();
-        let visit = Visit::begin(&shared);
+        let guard = AccessGuard::begin(&shared);
         let mut looks = 0;
-        let given_up = !visits::wait(&shared, || {
+        let given_up = !guard::wait(&shared, || {
             looks += 1;
             looks < 3
         });
-        assert!(given_up && looks == 3 && !visits::is_vacant(&shared));
-        drop(visit);
-        assert!(visits::wait(&shared, || false));
+        assert!(given_up && looks == 3 && !guard::is_vacant(&shared));
+        drop(guard);
+        assert!(guard::wait(&shared, || false));
     });
 }
