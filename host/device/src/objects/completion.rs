@@ -162,18 +162,18 @@ impl CqShared {
     }
 }
 
-/// Where a poll gets completions that it brings about itself: at once, without the queue in between.
+/// Lets a poll return completions that it caused without going through the queue.
 ///
 /// Whoever holds one drives the device, so nobody else brings messages meanwhile. A completion goes here
 /// only while the queue is empty: so none overtakes another of its queue pair, whose lock is held.
 #[derive(Debug)]
-pub(crate) struct Tray<'a> {
+pub(crate) struct PollBuffer<'a> {
     queue: &'a CqShared,
     places: &'a mut [Completion],
     taken: usize,
 }
 
-impl<'a> Tray<'a> {
+impl<'a> PollBuffer<'a> {
     pub(crate) fn new(queue: &'a CqShared, places: &'a mut [Completion]) -> Self {
         Self { queue, places, taken: 0 }
     }
@@ -192,7 +192,7 @@ impl<'a> Tray<'a> {
             && queue.queue.is_empty()
     }
 
-    /// Puts one here, of which [`Tray::takes`] says that it can be.
+    /// Puts one here, of which [`PollBuffer::takes`] says that it can be.
     #[inline(always)]
     pub(crate) fn put(&mut self, completion: Completion) {
         debug_assert!(self.taken < self.places.len(), "the caller has asked");

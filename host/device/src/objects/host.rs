@@ -7,7 +7,7 @@ use crate::link::shm::link::{InRing, Lent, ShmLink};
 use crate::link::vicinity::{Addresses, Leg};
 use crate::memory::local::{Local, Sge, Source, parts};
 use crate::memory::region::{Grip, Pin, Regions, Serial};
-use crate::objects::completion::{Completion, CqShared, Tray};
+use crate::objects::completion::{Completion, CqShared, PollBuffer};
 use crate::objects::events::{Affiliation, EventKind};
 use crate::objects::srq::Drawn;
 use crate::objects::work::{ReceiveRing, SendRing, SendWork};
@@ -92,7 +92,7 @@ pub(crate) struct Surroundings<'a, 'b> {
     /// The message that is being handed over is lent.
     pub(crate) lent: Option<Lent<'a>>,
     /// Where a poll waits for completions.
-    pub(crate) tray: Option<&'a mut Tray<'b>>,
+    pub(crate) poll_buffer: Option<&'a mut PollBuffer<'b>>,
     /// What the call is about, where datagrams want to know.
     pub(crate) errand: Errand<'a>,
     /// Completions published during the call.
@@ -117,7 +117,15 @@ impl<'a, 'b> Surroundings<'a, 'b> {
 
     #[inline]
     pub(crate) fn by(own: &'a mut Own, regions: &'a Regions, out: Exit<'a, 'b>) -> Self {
-        Self { own, regions, out, lent: None, tray: None, errand: Errand::None, published: 0 }
+        Self {
+            own,
+            regions,
+            out,
+            lent: None,
+            poll_buffer: None,
+            errand: Errand::None,
+            published: 0,
+        }
     }
 
     /// Without a way out.
@@ -408,8 +416,10 @@ impl Surroundings<'_, '_> {
             Cq::Receive => &self.own.recv_cq,
         };
         self.published += 1;
-        if let Some(tray) = self.tray.as_mut().filter(|tray| tray.takes(queue)) {
-            tray.put(completion());
+        if let Some(poll_buffer) =
+            self.poll_buffer.as_mut().filter(|poll_buffer| poll_buffer.takes(queue))
+        {
+            poll_buffer.put(completion());
             return;
         }
         if !queue.publish(completion(), solicited) {

@@ -1,6 +1,6 @@
 //! Completion queues that programs hold: a poll takes steps of the device.
 
-use crate::objects::completion::{Completion, Overrun, Tray};
+use crate::objects::completion::{Completion, Overrun, PollBuffer};
 use crate::objects::cq::CompletionQueue;
 use crate::progress::Port;
 use std::ops::Deref;
@@ -36,9 +36,9 @@ impl Cq {
         let queue = &self.queue.shared.queue;
         let mut taken = queue.take(out);
         if taken == 0 {
-            let mut tray = Tray::new(&self.queue.shared, out);
-            self.port.drive_for(&mut tray);
-            taken = tray.taken();
+            let mut poll_buffer = PollBuffer::new(&self.queue.shared, out);
+            self.port.drive_for(&mut poll_buffer);
+            taken = poll_buffer.taken();
             taken += queue.take(out.get_mut(taken..).unwrap_or_default());
         }
         if taken == 0 && queue.has_overrun() {

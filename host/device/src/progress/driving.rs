@@ -8,7 +8,7 @@ use super::doors::MISLED_MAX;
 use super::seats::{Seated, Table};
 use super::{Arrival, Clock, Door, Held, Listeners, Port, Receiver};
 use crate::link::udp::endpoint::{FlowCache, gid_of};
-use crate::objects::completion::Tray;
+use crate::objects::completion::PollBuffer;
 use crate::objects::host::{Came, Origin};
 use crate::objects::notice::Hush;
 use crate::objects::qp::Directed;
@@ -29,19 +29,19 @@ impl Port {
         self.drive_with(None)
     }
 
-    /// The same for a poll that waits for completions with this tray.
+    /// The same for a poll that waits for completions with this poll buffer.
     #[inline]
-    pub(crate) fn drive_for(&self, tray: &mut Tray<'_>) {
-        self.drive_with(Some(tray));
+    pub(crate) fn drive_for(&self, poll_buffer: &mut PollBuffer<'_>) {
+        self.drive_with(Some(poll_buffer));
     }
 
     #[inline(always)]
-    fn drive_with(&self, mut tray: Option<&mut Tray<'_>>) -> bool {
+    fn drive_with(&self, mut poll_buffer: Option<&mut PollBuffer<'_>>) -> bool {
         // Not a read-modify-write: the helper wants to know that it changes, not by how much.
         self.drives.store(self.drives().wrapping_add(1), Ordering::Relaxed);
         match self.receiver.try_lock() {
             Some(mut receiver) => {
-                let (taken, done) = self.glance(&mut receiver, &mut tray);
+                let (taken, done) = self.glance(&mut receiver, &mut poll_buffer);
                 let busy = taken | (!done && self.step(&mut receiver, Driver::Program));
                 let quiet = receiver.quiet;
                 drop(receiver);
@@ -71,7 +71,9 @@ impl Port {
     /// Acknowledges what a queue pair has received, which it may have put off.
     pub(crate) fn pay_debt(&self, number: Qpn) {
         let mut clock = Clock::new();
-        if let Some(mut seat) = (Table { port: self, clock: &mut clock, tray: None }).seat(number) {
+        if let Some(mut seat) =
+            (Table { port: self, clock: &mut clock, poll_buffer: None }).seat(number)
+        {
             Waiting::pay(&mut seat);
         }
     }
@@ -93,11 +95,11 @@ impl Port {
             receiver.steps = 0;
             let now = clock.now();
             let look = if driver == Driver::Helper { Look::Everything } else { Look::Usual };
-            let mut table = Table { port: self, clock: &mut clock, tray: None };
+            let mut table = Table { port: self, clock: &mut clock, poll_buffer: None };
             published |= receiver.waiting.acknowledge(&mut table, look);
             receiver.waiting.acknowledge_held(&mut table, now, look);
         } else if receiver.waiting.is_pressing() {
-            let mut table = Table { port: self, clock: &mut clock, tray: None };
+            let mut table = Table { port: self, clock: &mut clock, poll_buffer: None };
             published |= receiver.waiting.acknowledge(&mut table, Look::Usual);
         }
         // A doorbell may ring without a shared-memory link: that of one that was cut, or of one that was never made. It
@@ -123,7 +125,7 @@ impl Port {
         // After receiving: whoever was kept from its processor for long finds the answers that it
         // thinks late in its socket.
         if let Some(now) = clock.read {
-            set_open_deadline(&mut Table { port: self, clock: &mut clock, tray: None });
+            set_open_deadline(&mut Table { port: self, clock: &mut clock, poll_buffer: None });
             while let Some(number) = self.schedule.due(now) {
                 self.on_timer(number, now);
             }
@@ -135,7 +137,7 @@ impl Port {
             // A shared-memory link may be full for long, if its other end is stopped: that is no reason to hurry.
             clock.now();
             busy |= receiver.postponed
-                || serve_ready(&mut Table { port: self, clock: &mut clock, tray: None });
+                || serve_ready(&mut Table { port: self, clock: &mut clock, poll_buffer: None });
         }
         busy
     }
@@ -357,7 +359,7 @@ impl Port {
             return 0;
         };
         let (number, mut clock) = (held.number, Clock::at(arrival.now));
-        let mut seat = Seated { port: self, number, inner, clock: &mut clock, tray: None };
+        let mut seat = Seated { port: self, number, inner, clock: &mut clock, poll_buffer: None };
         let given = Given { published: held.published, only_served: false };
         held.published + waiting.release(&mut seat, given, arrival.driver)
     }

@@ -19,7 +19,7 @@ use crate::link::way::Way;
 use crate::memory::export::{ACCESS_MAX, Exports};
 use crate::memory::peer_page;
 use crate::memory::region::Grip;
-use crate::objects::completion::Tray;
+use crate::objects::completion::PollBuffer;
 use crate::objects::notice::Hush;
 use crate::objects::qp::{Caller, Change, QpInner, Took};
 use crate::objects::standby::Standby;
@@ -198,7 +198,7 @@ impl Port {
     pub(super) fn glance(
         &self,
         receiver: &mut Receiver,
-        tray: &mut Option<&mut Tray<'_>>,
+        poll_buffer: &mut Option<&mut PollBuffer<'_>>,
     ) -> (bool, bool) {
         let Receiver { shm_receivers, waiting, parked, steps, quiet, .. } = receiver;
         let usual = !shm_receivers.is_empty()
@@ -213,16 +213,16 @@ impl Port {
             return (busy, false);
         }
         if waiting.is_pressing() {
-            self.acknowledge(waiting, tray.as_deref_mut());
+            self.acknowledge(waiting, poll_buffer.as_deref_mut());
         }
         for shm_receiver in shm_receivers {
-            match self.take_briefs(shm_receiver, waiting, tray) {
+            match self.take_briefs(shm_receiver, waiting, poll_buffer) {
                 Some(taken) => busy |= taken,
                 None => return (busy, false),
             }
         }
         if !busy && !waiting.is_empty() {
-            self.acknowledge(waiting, tray.as_deref_mut()); // There is time for those.
+            self.acknowledge(waiting, poll_buffer.as_deref_mut()); // There is time for those.
         }
         *steps += 1;
         *quiet = if busy { 0 } else { *quiet + 1 };
@@ -236,7 +236,7 @@ impl Port {
         &self,
         shm_receiver: &mut ShmReceiver,
         waiting: &mut Waiting,
-        tray: &mut Option<&mut Tray<'_>>,
+        poll_buffer: &mut Option<&mut PollBuffer<'_>>,
     ) -> Option<bool> {
         let first = match shm_receiver.look() {
             Seen::Nothing => {
@@ -255,7 +255,7 @@ impl Port {
         };
         let known = guard.is_some();
         if let Some(inner) = guard.as_deref_mut().and_then(Option::as_deref_mut) {
-            self.give_briefs(inner, first, shm_receiver, waiting, tray);
+            self.give_briefs(inner, first, shm_receiver, waiting, poll_buffer);
         }
         drop(guard);
         shm_receiver.take_back(favourite);
@@ -270,7 +270,7 @@ impl Port {
         (mut brief, mut held): (Brief, BriefRecord),
         shm_receiver: &mut ShmReceiver,
         waiting: &mut Waiting,
-        tray: &mut Option<&mut Tray<'_>>,
+        poll_buffer: &mut Option<&mut PollBuffer<'_>>,
     ) {
         let number = brief.dest_qp;
         let can_wait = waiting.takes(Driver::Program);
@@ -278,9 +278,9 @@ impl Port {
         let (mut published, mut only_served, mut grip) = (0, true, Grip::new(&self.links.regions));
         loop {
             let shm_link = &shm_receiver.shm_link;
-            let plain = match tray.as_deref_mut() {
-                Some(tray) if can_wait => {
-                    inner.take_plainly(&brief, held.near(), shm_link, tray, &mut grip)
+            let plain = match poll_buffer.as_deref_mut() {
+                Some(poll_buffer) if can_wait => {
+                    inner.take_plainly(&brief, held.near(), shm_link, poll_buffer, &mut grip)
                 }
                 Some(_) | None => false,
             };
@@ -288,7 +288,7 @@ impl Port {
                 Took { published: 1, only_served: true }
             } else {
                 grip.let_go(); // Before anything that may wait for pins.
-                let caller = Caller { can_wait, tray: tray.as_deref_mut() };
+                let caller = Caller { can_wait, poll_buffer: poll_buffer.as_deref_mut() };
                 inner.on_brief(
                     &brief,
                     Lent::Near(held.near()),
@@ -319,7 +319,7 @@ impl Port {
         }
         grip.let_go();
         let mut clock = Clock::new();
-        let mut seat = Seated { port: self, number, inner, clock: &mut clock, tray: None };
+        let mut seat = Seated { port: self, number, inner, clock: &mut clock, poll_buffer: None };
         waiting.release(&mut seat, Given { published, only_served }, Driver::Program);
     }
 
@@ -387,7 +387,7 @@ impl Port {
                         && let Some(inner) = guard.as_mut()
                     {
                         let (lent, now) = (Lent::Near(held.near()), || round.clock.now());
-                        let caller = Caller { can_wait, tray: None };
+                        let caller = Caller { can_wait, poll_buffer: None };
                         let took = inner.on_brief(&brief, lent, shm_link, caller, now, &self.links);
                         *published += took.published;
                     }
@@ -487,7 +487,7 @@ impl Port {
         held.published += match message {
             Message::LentBrief { brief, pieces } => match Lent::parse(shm_link, pieces) {
                 Some(lent) => {
-                    let caller = Caller { can_wait, tray: None };
+                    let caller = Caller { can_wait, poll_buffer: None };
                     inner
                         .on_brief(brief, lent, shm_link, caller, || clock.now(), &self.links)
                         .published
@@ -538,16 +538,16 @@ impl Port {
             return false;
         };
         let Round { waiting, clock, driver, .. } = round;
-        let mut seat = Seated { port: self, number: held.number, inner, clock, tray: None };
+        let mut seat = Seated { port: self, number: held.number, inner, clock, poll_buffer: None };
         let given = Given { published: held.published, only_served: false };
         held.published + waiting.release(&mut seat, given, *driver) > 0
     }
 
     /// Looks at what neighbours have acknowledged, and sends the acknowledgements that queue pairs still
     /// owe; says whether that completed work.
-    fn acknowledge(&self, waiting: &mut Waiting, tray: Option<&mut Tray<'_>>) -> bool {
+    fn acknowledge(&self, waiting: &mut Waiting, poll_buffer: Option<&mut PollBuffer<'_>>) -> bool {
         let mut clock = Clock::new();
-        waiting.acknowledge(&mut Table { port: self, clock: &mut clock, tray }, Look::Usual)
+        waiting.acknowledge(&mut Table { port: self, clock: &mut clock, poll_buffer }, Look::Usual)
     }
 }
 

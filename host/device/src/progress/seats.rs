@@ -3,7 +3,7 @@
 
 use super::{Clock, Port};
 use crate::latch::Latched;
-use crate::objects::completion::Tray;
+use crate::objects::completion::PollBuffer;
 use crate::objects::notice::Hush;
 use crate::objects::qp::QpInner;
 use adverb_engine::Time;
@@ -64,7 +64,7 @@ pub(super) struct Seated<'a, 't, Q> {
     pub(super) inner: Q,
     pub(super) clock: &'a mut Clock,
     /// Where the program waits for completions.
-    pub(super) tray: Option<&'a mut Tray<'t>>,
+    pub(super) poll_buffer: Option<&'a mut PollBuffer<'t>>,
 }
 
 impl<Q: DerefMut<Target = QpInner>> Seat for Seated<'_, '_, Q> {
@@ -106,7 +106,7 @@ impl<Q: DerefMut<Target = QpInner>> Seat for Seated<'_, '_, Q> {
 
     #[inline]
     fn settle(&mut self) -> u32 {
-        self.inner.settle(self.tray.as_deref_mut(), &self.port.links)
+        self.inner.settle(self.poll_buffer.as_deref_mut(), &self.port.links)
     }
 }
 
@@ -114,7 +114,7 @@ impl<Q: DerefMut<Target = QpInner>> Seat for Seated<'_, '_, Q> {
 pub(super) struct Table<'a, 't> {
     pub(super) port: &'a Port,
     pub(super) clock: &'a mut Clock,
-    pub(super) tray: Option<&'a mut Tray<'t>>,
+    pub(super) poll_buffer: Option<&'a mut PollBuffer<'t>>,
 }
 
 impl<'t> Seats for Table<'_, 't> {
@@ -130,11 +130,11 @@ impl<'t> Seats for Table<'_, 't> {
 
     #[inline(always)]
     fn seat(&mut self, number: Qpn) -> Option<Self::Seat<'_>> {
-        let Self { port, clock, tray } = self;
+        let Self { port, clock, poll_buffer } = self;
         let hush = Hush::begin();
         let guard = port.table.lock(number)?;
         let inner = Locked { guard, _hush: hush };
-        Some(Seated { port, number, inner, clock, tray: tray.as_deref_mut() })
+        Some(Seated { port, number, inner, clock, poll_buffer: poll_buffer.as_deref_mut() })
     }
 }
 
@@ -143,7 +143,7 @@ impl Port {
     #[inline]
     pub(crate) fn follow_up(&self, number: Qpn, inner: &mut QpInner, aftermath: Aftermath) {
         let mut clock = Clock::new();
-        let mut seat = Seated { port: self, number, inner, clock: &mut clock, tray: None };
+        let mut seat = Seated { port: self, number, inner, clock: &mut clock, poll_buffer: None };
         follow_up(&mut seat, aftermath);
     }
 }

@@ -14,7 +14,7 @@ use crate::link::shm::direct::{land, lends_one};
 use crate::link::shm::link::{Form, InRing, Lent, Reservation, ShmLink, TxBatch, lent_bytes};
 use crate::memory::region::Grip;
 use crate::objects::ah::SendTo;
-use crate::objects::completion::{Completion, Tray};
+use crate::objects::completion::{Completion, PollBuffer};
 
 use crate::objects::host::{Exit, Own, Receives};
 use crate::objects::work::{SendData, SendKind, SendWork};
@@ -83,17 +83,26 @@ impl QpInner {
     /// Looks at what the peer has acknowledged along with a message; says how many completions that
     /// published.
     #[inline]
-    pub(crate) fn settle(&mut self, tray: Option<&mut Tray<'_>>, links: &Links) -> u32 {
+    pub(crate) fn settle(
+        &mut self,
+        poll_buffer: Option<&mut PollBuffer<'_>>,
+        links: &Links,
+    ) -> u32 {
         match self.pacing.late.take() {
             None => 0,
-            Some(brief) => self.on_late(brief, tray, links),
+            Some(brief) => self.on_late(brief, poll_buffer, links),
         }
     }
 
-    fn on_late(&mut self, brief: Brief, tray: Option<&mut Tray<'_>>, links: &Links) -> u32 {
+    fn on_late(
+        &mut self,
+        brief: Brief,
+        poll_buffer: Option<&mut PollBuffer<'_>>,
+        links: &Links,
+    ) -> u32 {
         let Self { engine, own, .. } = self;
         let mut host = Surroundings::quiet(own, links.regions());
-        host.tray = tray;
+        host.poll_buffer = poll_buffer;
         engine.on_brief_ack(&brief, || links.now(), &mut host);
         host.end(engine);
         let published = host.published;
@@ -139,7 +148,7 @@ impl QpInner {
         brief: &Brief,
         near: InRing<'_>,
         shm_link: &ShmLink,
-        tray: &mut Tray<'_>,
+        poll_buffer: &mut PollBuffer<'_>,
         grip: &mut Grip<'_>,
     ) -> bool {
         if !self.knows(shm_link) || self.pacing.late.is_some() {
@@ -153,11 +162,11 @@ impl QpInner {
         let Some((next, [sge])) = ring.next() else {
             return false;
         };
-        let fits = near.len() <= next.len && tray.takes(&own.recv_cq);
+        let fits = near.len() <= next.len && poll_buffer.takes(&own.recv_cq);
         if !fits || land(near, sge, own.domain, grip).is_err() {
             return false;
         }
-        tray.put(Completion {
+        poll_buffer.put(Completion {
             wr_id: next.wr_id,
             status: WcStatus::Success,
             opcode: WcOpcode::Receive,
@@ -198,7 +207,7 @@ impl QpInner {
         }
         let Self { engine, own, pacing, .. } = self;
         let mut host = Surroundings::quiet(own, links.regions());
-        (host.lent, host.tray) = (Some(lent), caller.tray);
+        (host.lent, host.poll_buffer) = (Some(lent), caller.poll_buffer);
         let served = engine.on_brief_message(brief, lent.total(), &mut host);
         let is_late = caller.can_wait && host.published > 0 && brief.acked.is_some();
         if is_late {
@@ -225,7 +234,7 @@ pub(crate) struct Caller<'a, 'b> {
     /// that it waits for can wait, until there is time or somebody wants to know.
     pub(crate) can_wait: bool,
     /// Where he waits for completions.
-    pub(crate) tray: Option<&'a mut Tray<'b>>,
+    pub(crate) poll_buffer: Option<&'a mut PollBuffer<'b>>,
 }
 
 /// What a brief has led to.
