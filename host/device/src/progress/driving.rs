@@ -41,7 +41,7 @@ impl Port {
         self.drives.store(self.drives().wrapping_add(1), Ordering::Relaxed);
         match self.receiver.try_lock() {
             Some(mut receiver) => {
-                let (taken, done) = self.glance(&mut receiver, &mut poll_buffer);
+                let (taken, done) = self.fast_poll(&mut receiver, &mut poll_buffer);
                 let busy = taken | (!done && self.step(&mut receiver, Driver::Program));
                 let quiet = receiver.quiet;
                 drop(receiver);

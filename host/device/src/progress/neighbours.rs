@@ -195,7 +195,7 @@ impl Port {
     /// no link has brought anything, or to take short messages. Says whether there were some, and whether
     /// that was all, or else a whole step is needed.
     #[inline]
-    pub(super) fn glance(
+    pub(super) fn fast_poll(
         &self,
         receiver: &mut Receiver,
         poll_buffer: &mut Option<&mut PollBuffer<'_>>,
@@ -240,16 +240,16 @@ impl Port {
     ) -> Option<bool> {
         let first = match shm_receiver.look() {
             Seen::Nothing => {
-                shm_receiver.patience = 1;
+                shm_receiver.batch = 1;
                 return Some(false);
             }
             Seen::Brief(brief, held) => (brief, held),
             Seen::Other => return None,
         };
         let number = first.0.dest_qp;
-        let favourite = shm_receiver.lend_favourite(number, || self.table.place_of(number));
+        let last_qp = shm_receiver.take_last_qp(number, || self.table.place_of(number));
         let _hush = Hush::begin();
-        let mut guard = match &favourite {
+        let mut guard = match &last_qp {
             Some((_, place)) => place.lock(),
             None => self.table.lock(number),
         };
@@ -258,7 +258,7 @@ impl Port {
             self.give_briefs(inner, first, shm_receiver, waiting, poll_buffer);
         }
         drop(guard);
-        shm_receiver.take_back(favourite);
+        shm_receiver.give_back(last_qp);
         known.then_some(true)
     }
 
@@ -274,7 +274,7 @@ impl Port {
     ) {
         let number = brief.dest_qp;
         let can_wait = waiting.takes(Driver::Program);
-        let (most, mut count) = (shm_receiver.patience, 0);
+        let (most, mut count) = (shm_receiver.batch, 0);
         let (mut published, mut only_served, mut grip) = (0, true, Grip::new(&self.links.regions));
         loop {
             let shm_link = &shm_receiver.shm_link;
@@ -303,7 +303,7 @@ impl Port {
             only_served &= took.only_served;
             count += 1;
             if count == most {
-                shm_receiver.patience = (most * 2).min(RECORDS_MAX);
+                shm_receiver.batch = (most * 2).min(RECORDS_MAX);
                 break;
             }
             match shm_receiver.look() {
@@ -311,7 +311,7 @@ impl Port {
                     (brief, held) = (next, after);
                 }
                 Seen::Nothing => {
-                    shm_receiver.patience = 1;
+                    shm_receiver.batch = 1;
                     break;
                 }
                 Seen::Brief(..) | Seen::Other => break,
@@ -338,10 +338,10 @@ impl Port {
         let (mut busy, mut published) = (false, false);
         let mut at = 0;
         while let Some(shm_receiver) = shm_receivers.get_mut(at) {
-            let most = if driver == Driver::Helper { RECORDS_MAX } else { shm_receiver.patience };
+            let most = if driver == Driver::Helper { RECORDS_MAX } else { shm_receiver.batch };
             let mut round = Round { doors, waiting, clock, driver };
             let (taken, completed) = self.receive_from(shm_receiver, most, buffer, &mut round);
-            shm_receiver.patience = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
+            shm_receiver.batch = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
             published |= completed;
             busy |= taken > 0;
             if taken == 0 && shm_receiver.shm_link.is_cut() {

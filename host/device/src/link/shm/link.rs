@@ -901,13 +901,13 @@ pub(crate) struct ShmReceiver<P> {
     reader: Reader,
     /// Records to take in a row: one from somebody whose records come one at a time, for a look at
     /// the next place, which is likely being written to, takes long; more from somebody in a hurry.
-    pub(crate) patience: usize,
+    pub(crate) batch: usize,
     /// Messages to multicast groups have come.
     pub(crate) fans: bool,
     /// The other end has written nonsense.
     pub(crate) broken: bool,
     /// The queue pair that most records are for lately, and the one of the last that was not.
-    favourite: Option<(Qpn, P)>,
+    last_qp: Option<(Qpn, P)>,
     other: Qpn,
 }
 
@@ -959,20 +959,20 @@ pub(crate) enum Copied {
 
 impl<P> ShmReceiver<P> {
     pub(crate) fn new(shm_link: Arc<ShmLink>) -> Self {
-        let (reader, favourite, other) = (Reader::default(), None, Qpn::new(0));
-        Self { shm_link, reader, patience: 1, fans: false, broken: false, favourite, other }
+        let (reader, last_qp, other) = (Reader::default(), None, Qpn::new(0));
+        Self { shm_link, reader, batch: 1, fans: false, broken: false, last_qp, other }
     }
 
     /// Hands out the queue pair's place if it is the one that most records are for: to be given back.
     /// `look_up` says where one lives that has come twice in a row.
     #[inline]
-    pub(crate) fn lend_favourite(
+    pub(crate) fn take_last_qp(
         &mut self,
         qp: Qpn,
         look_up: impl FnOnce() -> Option<P>,
     ) -> Option<(Qpn, P)> {
-        if self.favourite.as_ref().is_some_and(|(known, _)| *known == qp) {
-            return self.favourite.take();
+        if self.last_qp.as_ref().is_some_and(|(known, _)| *known == qp) {
+            return self.last_qp.take();
         }
         let twice = std::mem::replace(&mut self.other, qp) == qp;
         if twice { Some((qp, look_up()?)) } else { None }
@@ -980,9 +980,9 @@ impl<P> ShmReceiver<P> {
 
     /// Takes it back.
     #[inline]
-    pub(crate) fn take_back(&mut self, favourite: Option<(Qpn, P)>) {
-        if favourite.is_some() {
-            self.favourite = favourite;
+    pub(crate) fn give_back(&mut self, last_qp: Option<(Qpn, P)>) {
+        if last_qp.is_some() {
+            self.last_qp = last_qp;
         }
     }
 
