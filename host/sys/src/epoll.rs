@@ -159,7 +159,7 @@ mod tests {
     use crate::eventfd::EventFd;
 
     const NOW: Option<Duration> = Some(Duration::ZERO);
-    const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+    const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
     fn set_of(doorbell: &EventFd, interest: Interest) -> (Epoll, Events) {
         let epoll = Epoll::new().unwrap();
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(epoll.wait(&mut events, NOW).unwrap(), 0);
         doorbell.signal().unwrap();
         for _ in 0..2 {
-            assert_eq!(epoll.wait(&mut events, PATIENCE).unwrap(), 1);
+            assert_eq!(epoll.wait(&mut events, TIMEOUT).unwrap(), 1);
             let event = Event { token: u64::MAX, readable: true, writable: false, closed: false };
             assert!(events.iter().eq([event]));
         }
@@ -189,7 +189,7 @@ mod tests {
         let (epoll, mut events) = set_of(&doorbell, Interest::ReadableEdge);
         for _ in 0..2 {
             doorbell.signal().unwrap();
-            assert_eq!(epoll.wait(&mut events, PATIENCE).unwrap(), 1);
+            assert_eq!(epoll.wait(&mut events, TIMEOUT).unwrap(), 1);
             assert_eq!(epoll.wait(&mut events, NOW).unwrap(), 0);
         }
     }
@@ -199,7 +199,7 @@ mod tests {
         let doorbell = EventFd::new().unwrap();
         let (epoll, mut events) = set_of(&doorbell, Interest::Readable);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(move || epoll.wait(&mut events, PATIENCE).unwrap());
+            let waiter = scope.spawn(move || epoll.wait(&mut events, TIMEOUT).unwrap());
             doorbell.signal().unwrap();
             assert_eq!(waiter.join().unwrap(), 1);
         });
@@ -210,7 +210,7 @@ mod tests {
         let doorbell = EventFd::new().unwrap();
         let (epoll, mut events) = set_of(&doorbell, Interest::Readable);
         epoll.modify(&doorbell, 3, Interest::Both).unwrap();
-        assert_eq!(epoll.wait(&mut events, PATIENCE).unwrap(), 1);
+        assert_eq!(epoll.wait(&mut events, TIMEOUT).unwrap(), 1);
         let event = events.iter().next().unwrap();
         assert_eq!((event.token, event.readable, event.writable), (3, false, true));
         epoll.remove(&doorbell).unwrap();

@@ -75,12 +75,12 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+    const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
     #[test]
     fn a_word_that_has_changed_already_is_not_slept_on() {
         let word = AtomicU32::new(1);
-        assert_eq!(wait(&word, Scope::Private, 0, PATIENCE).unwrap(), Wake::Look);
+        assert_eq!(wait(&word, Scope::Private, 0, TIMEOUT).unwrap(), Wake::Look);
     }
 
     #[test]
@@ -102,7 +102,7 @@ mod tests {
         for scope in [Scope::Private, Scope::Shared] {
             let word = AtomicU32::new(0);
             std::thread::scope(|threads| {
-                let sleeper = threads.spawn(|| wait(&word, scope, 0, PATIENCE).unwrap());
+                let sleeper = threads.spawn(|| wait(&word, scope, 0, TIMEOUT).unwrap());
                 while wake(&word, scope, 1).unwrap() == 0 && !sleeper.is_finished() {
                     std::thread::yield_now();
                 }
@@ -120,7 +120,7 @@ mod tests {
         std::thread::scope(|threads| {
             let sleeper = threads.spawn(|| {
                 while here.load(Ordering::Acquire) == 0 {
-                    assert_eq!(wait(here, Scope::Shared, 0, PATIENCE).unwrap(), Wake::Look);
+                    assert_eq!(wait(here, Scope::Shared, 0, TIMEOUT).unwrap(), Wake::Look);
                 }
             });
             there.store(1, Ordering::Release);

@@ -53,14 +53,14 @@ impl FileLock {
         }
     }
 
-    /// Waits until nobody else holds `file`, but not for longer than `patience`: whoever holds it may be
+    /// Waits until nobody else holds `file`, but not for longer than `timeout`: whoever holds it may be
     /// stopped.
     ///
     /// # Errors
     ///
     /// `TimedOut`; nothing is locked then.
-    pub fn lock_within(file: &File, patience: Duration) -> io::Result<Self> {
-        let until = Instant::now() + patience;
+    pub fn lock_within(file: &File, timeout: Duration) -> io::Result<Self> {
+        let until = Instant::now() + timeout;
         let mut pause = PAUSE_MIN;
         loop {
             if let Some(lock) = Self::try_lock(file.try_clone()?)? {
@@ -245,10 +245,10 @@ mod tests {
 
     #[test]
     fn who_has_waited_long_enough_is_told() {
-        let scratch = Scratch::new("patience");
+        let scratch = Scratch::new("timeout");
         let lock = FileLock::acquire(&scratch.0).unwrap();
-        let patience = Duration::from_millis(5);
-        let refused = FileLock::lock_within(&scratch.open(), patience).unwrap_err();
+        let timeout = Duration::from_millis(5);
+        let refused = FileLock::lock_within(&scratch.open(), timeout).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
         drop(lock);
         FileLock::lock_within(&scratch.open(), Duration::ZERO).unwrap();

@@ -358,14 +358,14 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Waits until the socket takes bytes again, at most for `patience`; returns whether it does.
+    /// Waits until the socket takes bytes again, at most for `timeout`; returns whether it does.
     ///
     /// # Errors
     ///
     /// `Interrupted` by a signal.
-    pub fn wait_writable(&self, patience: Duration) -> io::Result<bool> {
+    pub fn wait_writable(&self, timeout: Duration) -> io::Result<bool> {
         let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
-        let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
+        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
         Ok(rustix::event::poll(&mut fds, Some(&timeout))? > 0)
     }
 

@@ -40,9 +40,9 @@ const ADD: u64 = 0x1122_3344_5566_7788;
 const SWAP: u64 = 0x0123_4567_89ab_cdef;
 const QKEY: Qkey = Qkey(0x1111_1111);
 /// Longest wait for the next completion. An emulated machine is slow, and loses packets when it is told to.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest wait for a message that may be lost.
-const LOSS_PATIENCE: Duration = Duration::from_millis(300);
+const LOSS_TIMEOUT: Duration = Duration::from_millis(300);
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -302,7 +302,7 @@ impl<'a> End<'a> {
             let rkey = mw.rkey().incremented();
             let to = MwBind::new(&self.mr, op.at, op.len, Access::REMOTE_WRITE);
             self.qp.post(Work::bind_mw(&mw, rkey, &to)?.any())?;
-            self.next(PATIENCE)?.ok_or("the binding of a window has not completed")?;
+            self.next(TIMEOUT)?.ok_or("the binding of a window has not completed")?;
             rkeys.push(rkey);
             self.windows.push(mw);
         }
@@ -310,8 +310,8 @@ impl<'a> End<'a> {
     }
 
     /// The next completion, which has to be a success.
-    fn next(&self, patience: Duration) -> Anything<Option<WorkCompletion>> {
-        let end = Instant::now() + patience;
+    fn next(&self, timeout: Duration) -> Anything<Option<WorkCompletion>> {
+        let end = Instant::now() + timeout;
         while Instant::now() < end {
             if let Some(completion) = self.cq.next()? {
                 return Ok(Some(completion.ok()?.wc));
@@ -348,8 +348,8 @@ impl<'a> End<'a> {
     }
 
     fn completed(&self) -> Anything<usize> {
-        let late = || format!("nothing has completed for {PATIENCE:?}");
-        self.next(PATIENCE)?.map(|_| 1).ok_or_else(|| late().into())
+        let late = || format!("nothing has completed for {TIMEOUT:?}");
+        self.next(TIMEOUT)?.map(|_| 1).ok_or_else(|| late().into())
     }
 
     fn work(
@@ -395,10 +395,10 @@ impl<'a> End<'a> {
         while expected.peek().is_some() {
             let Some(done) = self.next(Duration::from_millis(50))? else {
                 is_over = is_over || far.has_something()?;
-                match may_lose && is_over && last.elapsed() > LOSS_PATIENCE {
+                match may_lose && is_over && last.elapsed() > LOSS_TIMEOUT {
                     true => break,
-                    false if last.elapsed() > PATIENCE * 2 => {
-                        return Err(format!("no message for {:?}", PATIENCE * 2).into());
+                    false if last.elapsed() > TIMEOUT * 2 => {
+                        return Err(format!("no message for {:?}", TIMEOUT * 2).into());
                     }
                     false => continue,
                 }
@@ -585,7 +585,7 @@ fn answer(context: &Context, stream: &mut Stream) -> Anything<String> {
 
 fn connect(server: &str) -> Anything<Stream> {
     let stream = TcpStream::connect((server, PORT))?;
-    stream.set_read_timeout(Some(PATIENCE * 3))?;
+    stream.set_read_timeout(Some(TIMEOUT * 3))?;
     Ok(Stream(BufReader::new(stream)))
 }
 

@@ -18,7 +18,7 @@ use adverb_verbs::{
 use path::{Path, on_every_path};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-use support::{Bench, PATIENCE};
+use support::{Bench, TIMEOUT};
 
 on_every_path! {
     a_sleeping_receiver_is_woken_by_a_message,
@@ -47,7 +47,7 @@ fn recv(bench: &Bench, at: &Qp<Rc>) {
 }
 
 fn event(channel: &CompChannel) -> CqEvent {
-    channel.get_event_timeout(PATIENCE).unwrap().expect("an event in time")
+    channel.get_event_timeout(TIMEOUT).unwrap().expect("an event in time")
 }
 
 /// Takes completions until there are `count`.
@@ -184,7 +184,7 @@ fn sleepers_on_the_descriptor_for_packets_serve_themselves(path: Path) {
 }
 
 fn readable(fd: BorrowedFd<'_>) -> bool {
-    poll::readable(&fd, std::iter::empty(), Some(PATIENCE)).unwrap()
+    poll::readable(&fd, std::iter::empty(), Some(TIMEOUT)).unwrap()
 }
 
 /// Two threads exchange messages and sleep, as `sleep` says, whenever they have none.

@@ -7,7 +7,7 @@ mod support;
 use adverb_verbs::{AsyncEvents, Context, CqConfig, Element, EventKind, QpState, Work};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use support::{Bench, PATIENCE};
+use support::{Bench, TIMEOUT};
 
 /// Tells the copy of a test that it runs in a network of its own.
 const INSIDE: &str = "ADVERB_TEST_INSIDE";
@@ -41,7 +41,7 @@ fn ip(words: &str) {
 /// Waits for an event of this kind; others may come before it.
 fn wait_for(events: &AsyncEvents, kind: EventKind) -> Element {
     loop {
-        let event = events.get_timeout(PATIENCE).unwrap();
+        let event = events.get_timeout(TIMEOUT).unwrap();
         let event = event.unwrap_or_else(|| panic!("no {}", kind.name()));
         if event.kind == kind {
             return event.element;
@@ -101,7 +101,7 @@ fn a_full_completion_queue_tells_the_context_it_was_made_from() {
         pair[0].post(Work::recv(bench.pd.buffer(8).unwrap())).unwrap();
     }
     pair[0].to_err();
-    let event = ours.get_timeout(PATIENCE).unwrap().unwrap();
+    let event = ours.get_timeout(TIMEOUT).unwrap().unwrap();
     assert_eq!((event.kind, event.element), (EventKind::CqErr, Element::Cq { context: 42 }));
     assert!(event.to_string().starts_with("IBV_EVENT_CQ_ERR"));
     assert!(ours.try_get().is_none(), "told twice");

@@ -12,7 +12,7 @@ mod support;
 
 use adverb_verbs::{Element, EventKind, PostError, QpConfig, SrqConfig, WcOpcode, WcStatus, Work};
 use path::{Path, on_every_path};
-use support::{Bench, PATIENCE};
+use support::{Bench, TIMEOUT};
 
 on_every_path! {
     a_queue_that_runs_low_says_so_once,
@@ -67,7 +67,7 @@ fn a_queue_that_runs_low_says_so_once(path: Path) {
     for cq in [&sent, &cq].repeat(3) {
         cq.wait().unwrap().ok().unwrap();
     }
-    let event = events.get_timeout(PATIENCE).unwrap().unwrap();
+    let event = events.get_timeout(TIMEOUT).unwrap().unwrap();
     assert_eq!(event.kind, EventKind::SrqLimitReached);
     assert_eq!(event.element, Element::Srq { number: srq.number(), context: 5 });
     assert!(events.try_get().is_none());

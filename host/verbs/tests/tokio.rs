@@ -8,11 +8,11 @@ use adverb_verbs::{
     AsyncCompChannel, AsyncEventStream, CqConfig, EventKind, WcStatus, Work, WorkCompletion,
 };
 use std::time::Duration;
-use support::{Bench, PATIENCE};
+use support::{Bench, TIMEOUT};
 
 fn block_on<F: Future>(work: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.expect("in time") })
+    runtime.block_on(async { tokio::time::timeout(TIMEOUT, work).await.expect("in time") })
 }
 
 #[test]

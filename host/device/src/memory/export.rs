@@ -193,7 +193,7 @@ struct Shared {
 pub(crate) trait Neighbour: fmt::Debug + Send + Sync {
     /// Waits until it is at nothing that was there before the call. False if it may still be after so long: it is
     /// stopped.
-    fn wait(&self, patience: Duration) -> bool;
+    fn wait(&self, timeout: Duration) -> bool;
 
     /// This file is no more.
     fn file_is_gone(&self, number: u64);
@@ -388,16 +388,16 @@ impl Exports {
 
     /// Takes a region back; afterwards no neighbour is at it. False if one that was stopped may be, and what it
     /// writes does not go to a file, which it hits without harm ([`Exports::wait_for_neighbours`]); then it was waited
-    /// for as long as `patience` says.
+    /// for as long as `timeout` says.
     #[must_use]
-    pub(crate) fn withdraw(&self, index: u32, patience: Duration) -> bool {
+    pub(crate) fn withdraw(&self, index: u32, timeout: Duration) -> bool {
         let Some(record) = self.page.region(index) else {
             return true;
         };
-        let patience = if record.file.load(Ordering::Relaxed) == 0 { patience } else { ACCESS_MAX };
+        let timeout = if record.file.load(Ordering::Relaxed) == 0 { timeout } else { ACCESS_MAX };
         let left = match record.key.swap(0, Ordering::SeqCst) {
             0 => !self.deserted.load(Ordering::Acquire),
-            _ => self.wait_for_neighbours(patience),
+            _ => self.wait_for_neighbours(timeout),
         };
         left || record.file.load(Ordering::Relaxed) != 0
     }
@@ -407,23 +407,23 @@ impl Exports {
         let records = (0..end).map_while(|index| self.page.region(index));
         let shown = records.filter(|record| record.key.swap(0, Ordering::SeqCst) != 0);
         let in_files = shown.map(|record| record.file.load(Ordering::Relaxed) != 0);
-        let patience =
+        let timeout =
             in_files.map(|in_file| if in_file { ACCESS_MAX } else { LAST_ACCESS_MAX }).max();
-        if patience.is_some_and(|patience| !self.wait_for_neighbours(patience)) {
+        if timeout.is_some_and(|timeout| !self.wait_for_neighbours(timeout)) {
             self.deserted.store(true, Ordering::Release);
         }
     }
 
     /// Waits until no neighbour is at something that was there before the call. False if one that was stopped may
     /// be: then nothing is taken from the files that it may write to.
-    pub(crate) fn wait_for_neighbours(&self, patience: Duration) -> bool {
+    pub(crate) fn wait_for_neighbours(&self, timeout: Duration) -> bool {
         let neighbours = self.neighbours();
         if neighbours.is_empty() {
             return true;
         }
         let _waiting = lock(&self.waiting);
         // Each is waited for, whatever became of those before.
-        let stalled = neighbours.iter().filter(|neighbour| !neighbour.wait(patience)).count();
+        let stalled = neighbours.iter().filter(|neighbour| !neighbour.wait(timeout)).count();
         if stalled > 0 {
             let files = lock(&self.files);
             files.values().filter_map(|file| file.arena.as_ref()).for_each(|arena| arena.retire());

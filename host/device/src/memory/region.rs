@@ -745,11 +745,11 @@ impl Region {
         self.withdraw(ACCESS_MAX)
     }
 
-    fn withdraw(&self, patience: Duration) -> bool {
+    fn withdraw(&self, timeout: Duration) -> bool {
         let Some(slot) = self.slot() else {
             return true;
         };
-        let withdraw = |exports: &Arc<Exports>| exports.withdraw(self.index(), patience);
+        let withdraw = |exports: &Arc<Exports>| exports.withdraw(self.index(), timeout);
         let left = self.table.exports.as_ref().is_none_or(withdraw);
         slot.close();
         self.table.give_back(self.index());
@@ -761,8 +761,8 @@ impl Drop for Region {
     fn drop(&mut self) {
         let may_write = Rights::REMOTE_WRITE.bits() | Rights::REMOTE_ATOMIC.bits();
         let is_written = self.access.bits() & may_write != 0;
-        let patience = if is_written { LAST_ACCESS_MAX } else { ACCESS_MAX };
-        if !self.ended && !self.withdraw(patience) && is_written {
+        let timeout = if is_written { LAST_ACCESS_MAX } else { ACCESS_MAX };
+        if !self.ended && !self.withdraw(timeout) && is_written {
             // The memory is about to be used for something else (rule 2), and would be written to.
             eprintln!(
                 "adverb: a process of this host was stopped while it wrote to a memory region that ends, and may go \

@@ -86,7 +86,7 @@ impl CompChannel {
             }
             // An acknowledgement may wait for an answer to go with, but not for long.
             let owes = self.port.has_deferred();
-            let most = if owes { Some(ACK_PATIENCE) } else { None };
+            let most = if owes { Some(ACK_DELAY_MAX) } else { None };
             let timeout = most.into_iter().chain(left).min();
             if self.shared.mail.begin_sleep() {
                 let standby = &self.shared.standby;
@@ -141,4 +141,4 @@ const IDLE_MAX: u32 = 16;
 /// Steps that one look for an event may take, so that others' traffic does not keep it for ever.
 const STEPS_MAX: usize = 64;
 /// How long a sleeper leaves an acknowledgement to the program's next message.
-const ACK_PATIENCE: Duration = Duration::from_micros(100);
+const ACK_DELAY_MAX: Duration = Duration::from_micros(100);

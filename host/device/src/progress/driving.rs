@@ -45,7 +45,7 @@ impl Port {
                 let busy = taken | (!done && self.step(&mut receiver, Driver::Program));
                 let quiet = receiver.quiet;
                 drop(receiver);
-                if quiet >= PATIENCE_STEPS && quiet.is_multiple_of(YIELD_STEPS) {
+                if quiet >= SPIN_STEPS && quiet.is_multiple_of(YIELD_STEPS) {
                     // The neighbour may be waiting for this very processor.
                     std::thread::yield_now();
                 }
@@ -408,7 +408,7 @@ const CLOCK_STEPS: u32 = 8;
 pub(super) const SHM_CLOCK_STEPS: u32 = 64;
 /// Steps in which no shared-memory link brings anything, before others are let to the processor, and again after so
 /// many more: some 50 µs, and some 10.
-const PATIENCE_STEPS: u32 = 2048;
+const SPIN_STEPS: u32 = 2048;
 const YIELD_STEPS: u32 = 512;
 /// Bursts taken from one socket before others have their turn.
 const BURSTS_MAX: usize = 16;

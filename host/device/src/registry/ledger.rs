@@ -64,7 +64,7 @@ const WORD_BYTES: usize = size_of::<u64>();
 /// Times that a reader starts again because somebody was writing.
 const TRIES_MAX: usize = 100;
 /// How long a reader waits for answers: longer than the helper looks away.
-const PATIENCE: Duration = Duration::from_millis(200);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// One queue pair, as others see it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -214,7 +214,7 @@ pub fn survey() -> io::Result<Vec<DeviceReport>> {
             let _ = doorbell.send_to(&[], (here, exhibitor.relay_port));
         }
     }
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + ANSWER_TIMEOUT;
     let late = |(book, asked, _): &(Book, u32, Exhibitor)| book.answered() != u64::from(*asked);
     while open.iter().any(late) && Instant::now() < end {
         thread::sleep(Duration::from_micros(500));

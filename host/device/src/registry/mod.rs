@@ -211,7 +211,7 @@ const MAGIC: u32 = 0x4164_7672;
 const VERSION: u32 = 8;
 const WORD_BYTES: usize = size_of::<u32>();
 /// How long others may change things, which takes them milliseconds, unless they are stopped.
-const PATIENCE: Duration = Duration::from_secs(20);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Byte of the file whose lock stands for slot 0; beyond its end, so that it is nothing else.
 const LOCKS_START: u64 = 1 << 32;
 
@@ -933,16 +933,16 @@ fn index(word: u32) -> usize {
 
 /// Waits for the file to be ours alone.
 fn lock_file(path: &Path) -> io::Result<FileLock> {
-    lock_file_within(path, PATIENCE)
+    lock_file_within(path, LOCK_TIMEOUT)
 }
 
-fn lock_file_within(path: &Path, patience: Duration) -> io::Result<FileLock> {
-    FileLock::lock_within(&open_existing(path)?, patience).map_err(|error| {
+fn lock_file_within(path: &Path, timeout: Duration) -> io::Result<FileLock> {
+    FileLock::lock_within(&open_existing(path)?, timeout).map_err(|error| {
         if error.kind() != io::ErrorKind::TimedOut {
             return error;
         }
         let message = format!(
-            "a process has kept the registry of devices locked for {patience:?}: it is stopped perhaps"
+            "a process has kept the registry of devices locked for {timeout:?}: it is stopped perhaps"
         );
         io::Error::new(io::ErrorKind::TimedOut, message)
     })

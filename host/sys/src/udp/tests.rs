@@ -11,7 +11,7 @@ use super::steering::{Connections, ROUTES_MAX, Route, program};
 use super::*;
 use crate::epoll::{Epoll, Events, Interest};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn v4() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()
@@ -46,7 +46,7 @@ fn recv(socket: &Socket, buffer: &mut [u8]) -> Received {
     let epoll = Epoll::new().unwrap();
     epoll.add(socket, 0, Interest::Readable).unwrap();
     let mut events = Events::with_capacity(1);
-    while epoll.wait(&mut events, Some(PATIENCE)).unwrap() > 0 {
+    while epoll.wait(&mut events, Some(TIMEOUT)).unwrap() > 0 {
         match socket.recv(buffer) {
             Ok(received) => return received,
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
@@ -245,7 +245,7 @@ impl Socket {
     fn wait_readable(&self) {
         let epoll = Epoll::new().unwrap();
         epoll.add(self, 0, Interest::Readable).unwrap();
-        assert!(epoll.wait(&mut Events::with_capacity(1), Some(PATIENCE)).unwrap() > 0);
+        assert!(epoll.wait(&mut Events::with_capacity(1), Some(TIMEOUT)).unwrap() > 0);
     }
 }
 

@@ -6,7 +6,7 @@ use adverb_verbs::{AckTimeout, Context, Cq, Pd, Qp, QpConfig, Rc, RcConnect};
 use std::time::Duration;
 
 /// Long enough that only a failure takes it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A device and a domain of it, and those of the other end, which may be the same.
 pub(crate) struct Bench {

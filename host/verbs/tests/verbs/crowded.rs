@@ -30,7 +30,7 @@ fn two_processes_that_poll_share_a_processor() {
         let (mut patience, mut ours) = (Duration::MAX, Duration::MAX);
         for _ in 0..ROUNDS {
             let before = used();
-            for _ in 0..PATIENCE_POLLS * TRIPS {
+            for _ in 0..SPIN_POLLS * TRIPS {
                 assert!(side.cq.next().expect("no overrun").is_none());
             }
             patience = patience.min(used() - before);
@@ -93,5 +93,5 @@ fn cpu_of(agent: &Agent) -> Duration {
 const ROUNDS: usize = 5;
 const TRIPS: u32 = 100;
 /// Steps after which a program that polls lets others have its processor, as the device has it.
-const PATIENCE_POLLS: u32 = 2048;
+const SPIN_POLLS: u32 = 2048;
 const RATIO_MAX: u32 = 5;

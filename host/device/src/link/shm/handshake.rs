@@ -89,11 +89,11 @@ const LISTENER: u64 = 1;
 const NEWCOMERS: u64 = 2;
 const FIRST_GUEST: u64 = 3;
 /// How long another device has to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a device is asked again that wants to be asked later.
 const LATERS_MAX: u32 = 32;
 /// How often to look whether it is in vain to wait, and how long to leave a device alone that says so.
-const GLANCE: Duration = Duration::from_millis(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Connections that have not said hello, at once: strangers cannot take all descriptors.
 const NAMELESS_MAX: usize = 64;
 /// Links to one device at once. Two that meet each other at the same time have two.
@@ -201,7 +201,7 @@ impl Handshake {
         lock(&self.shared.guests).clear();
     }
 
-    /// Makes a link to another device, which answers within [`PATIENCE`] unless it is stopped, or until
+    /// Makes a link to another device, which answers within [`ANSWER_TIMEOUT`] unless it is stopped, or until
     /// it is `in_vain` to wait.
     ///
     /// # Errors
@@ -212,7 +212,7 @@ impl Handshake {
         peer: PeerId,
         in_vain: impl Fn() -> bool,
     ) -> io::Result<Arc<ShmLink>> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + ANSWER_TIMEOUT;
         let over = || Instant::now() >= until || in_vain();
         for _ in 0..LATERS_MAX {
             if in_vain() {
@@ -220,7 +220,7 @@ impl Handshake {
             }
             match self.introduce(peer, over) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy && !over() => {
-                    thread::sleep(GLANCE);
+                    thread::sleep(RETRY_INTERVAL);
                 }
                 result => return result,
             }
@@ -239,7 +239,7 @@ impl Handshake {
         let doorbell = &shared.doorbell;
         let fds = [file.as_fd(), doorbell.page().as_fd(), doorbell.fd().as_fd()];
         stream.send(&Hello { peer: shared.me }.emit(), &fds)?;
-        while !poll::readable(&stream, std::iter::empty(), Some(GLANCE))? {
+        while !poll::readable(&stream, std::iter::empty(), Some(RETRY_INTERVAL))? {
             if over() {
                 return Err(io::ErrorKind::TimedOut.into());
             }

@@ -375,12 +375,12 @@ impl ShmLink {
     /// Waits until every access of the other end that has begun before the call has ended; one call
     /// at a time.
     ///
-    /// An end that is stopped in the midst of an access for `patience` is cut off, and is waited for no longer than
+    /// An end that is stopped in the midst of an access for `timeout` is cut off, and is waited for no longer than
     /// that in all; false as long as it may be at it still.
-    pub(crate) fn wait_for_peer(&self, patience: Duration) -> bool {
+    pub(crate) fn wait_for_peer(&self, timeout: Duration) -> bool {
         let waited = Duration::from_nanos(self.stalled_ns.load(Ordering::Relaxed));
-        let patience = patience.saturating_sub(waited);
-        let until = Instant::now() + patience;
+        let timeout = timeout.saturating_sub(waited);
+        let until = Instant::now() + timeout;
         let waits = || {
             std::thread::yield_now();
             !self.gone.load(Ordering::Acquire) && Instant::now() < until
@@ -389,7 +389,7 @@ impl ShmLink {
         if guard::wait(accesses, waits) || self.gone.load(Ordering::Acquire) {
             return true;
         }
-        let all = u64::try_from((waited + patience).as_nanos()).unwrap_or(u64::MAX);
+        let all = u64::try_from((waited + timeout).as_nanos()).unwrap_or(u64::MAX);
         self.stalled_ns.store(all, Ordering::Relaxed);
         self.cut();
         false
@@ -912,8 +912,8 @@ pub(crate) struct ShmReceiver<P> {
 }
 
 impl Neighbour for ShmLink {
-    fn wait(&self, patience: Duration) -> bool {
-        self.wait_for_peer(patience)
+    fn wait(&self, timeout: Duration) -> bool {
+        self.wait_for_peer(timeout)
     }
 
     fn file_is_gone(&self, number: u64) {

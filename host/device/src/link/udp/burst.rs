@@ -38,7 +38,7 @@ pub(crate) const PIECES_MAX: usize = 32;
 /// Regions pinned by one burst.
 const PINS_MAX: usize = 1024;
 /// How long to wait for room in the network's queue before a burst counts as lost.
-const PATIENCE: Duration = Duration::from_millis(1);
+const WRITABLE_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// Memory for bursts, one a thread.
 struct Scratch {
@@ -328,7 +328,7 @@ impl Burst<'_> {
             }
             if kind == ErrorKind::WouldBlock && !waited {
                 waited = true;
-                let _ = endpoint.socket.wait_writable(PATIENCE);
+                let _ = endpoint.socket.wait_writable(WRITABLE_TIMEOUT);
                 continue;
             }
             if segment.is_some() && refuses_bursts(&error) {
