@@ -153,7 +153,7 @@ impl ChannelShared {
             }
         };
         if self.mail.post(add) {
-            Hush::ring(self);
+            DeferredWakeups::ring(self);
         }
     }
 
@@ -183,33 +183,33 @@ impl ChannelShared {
 /// Whoever holds the lock of a queue pair holds one for longer: a thread that wakes wants that lock
 /// next, and on the same processor it wakes at once, only to go to sleep again.
 #[derive(Debug)]
-pub(crate) struct Hush(PhantomData<*const ()>);
+pub(crate) struct DeferredWakeups(PhantomData<*const ()>);
 
 thread_local! {
     /// How many of them live.
-    static HUSHES: Cell<u32> = const { Cell::new(0) };
+    static DEFERRING: Cell<u32> = const { Cell::new(0) };
     /// Doorbells that wait.
-    static HUSHED: RefCell<Vec<Arc<ChannelShared>>> = const { RefCell::new(Vec::new()) };
+    static DEFERRED: RefCell<Vec<Arc<ChannelShared>>> = const { RefCell::new(Vec::new()) };
     /// There are such.
     static WAITING: Cell<bool> = const { Cell::new(false) };
 }
 
-impl Hush {
+impl DeferredWakeups {
     #[inline]
     pub(crate) fn begin() -> Self {
-        HUSHES.set(HUSHES.get() + 1);
+        DEFERRING.set(DEFERRING.get() + 1);
         Self(PhantomData)
     }
 
     /// Makes room for this thread's doorbells, so that none takes memory later.
     pub(crate) fn prepare() {
-        let _ = HUSHED.try_with(|doorbells| doorbells.borrow_mut().reserve(DOORBELLS));
+        let _ = DEFERRED.try_with(|doorbells| doorbells.borrow_mut().reserve(DOORBELLS));
     }
 
     fn ring(channel: &Arc<ChannelShared>) {
         let wait = |doorbells: &RefCell<Vec<_>>| doorbells.borrow_mut().push(Arc::clone(channel));
         // A thread that ends has no place left for them, and rings at once.
-        if HUSHES.get() > 0 && HUSHED.try_with(wait).is_ok() {
+        if DEFERRING.get() > 0 && DEFERRED.try_with(wait).is_ok() {
             WAITING.set(true);
         } else {
             channel.ring();
@@ -217,22 +217,22 @@ impl Hush {
     }
 }
 
-impl Drop for Hush {
+impl Drop for DeferredWakeups {
     #[inline]
     fn drop(&mut self) {
-        let left = HUSHES.get() - 1;
-        HUSHES.set(left);
+        let left = DEFERRING.get() - 1;
+        DEFERRING.set(left);
         if left == 0 && WAITING.get() {
-            ring_hushed();
+            ring_deferred();
         }
     }
 }
 
 /// Rings all doorbells that have waited.
 #[cold]
-fn ring_hushed() {
+fn ring_deferred() {
     WAITING.set(false);
-    while let Ok(Some(channel)) = HUSHED.try_with(|doorbells| doorbells.borrow_mut().pop()) {
+    while let Ok(Some(channel)) = DEFERRED.try_with(|doorbells| doorbells.borrow_mut().pop()) {
         channel.ring();
     }
 }

@@ -3,7 +3,7 @@
 use crate::data_path::DataPath;
 use crate::link::errors::ConnectError;
 use crate::link::udp::multicast::GroupError;
-use crate::objects::notice::Hush;
+use crate::objects::notice::DeferredWakeups;
 use crate::objects::qp::{Change, PostError, QpInner, QpQuery, Side};
 use crate::objects::table::Place;
 use crate::objects::work::{ReceiveWork, SendWork};
@@ -66,7 +66,7 @@ impl Qp {
     /// As [`Qp::inner`], for whoever does not care what of its requests has ended.
     #[inline]
     fn briefly<R>(&self, run: impl FnOnce(&mut QpInner) -> R) -> R {
-        let _hush = Hush::begin();
+        let _deferred = DeferredWakeups::begin();
         let mut guard = self
             .place
             .lock()

@@ -6,7 +6,7 @@
 use super::{Arrival, Clock, Door, Port, Receiver, lock};
 use crate::latch::Latched;
 use crate::objects::host::{Came, Origin};
-use crate::objects::notice::Hush;
+use crate::objects::notice::DeferredWakeups;
 use crate::objects::progress::Progress;
 use crate::objects::qp::{QpInner, Waiters};
 use crate::objects::xrc::{Xrcd, XrcdShared};
@@ -259,7 +259,7 @@ impl Port {
         let Some(slot) = self.table.slot(number) else {
             return;
         };
-        let _hush = Hush::begin();
+        let _deferred = DeferredWakeups::begin();
         let mut counted = lock(&self.gone);
         let gone = slot.lock().take();
         if let Some(inner) = &gone {
@@ -278,7 +278,7 @@ impl Port {
         packet: Option<(&Packet<'_>, Came<'_>)>,
         now: Time,
     ) {
-        let _hush = Hush::begin();
+        let _deferred = DeferredWakeups::begin();
         let Some(mut guard) = self.table.lock(number) else {
             return;
         };

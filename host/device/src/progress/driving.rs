@@ -10,7 +10,7 @@ use super::{Arrival, Clock, Door, Held, Listeners, Port, Receiver};
 use crate::link::udp::endpoint::{FlowCache, gid_of};
 use crate::objects::completion::PollBuffer;
 use crate::objects::host::{Came, Origin};
-use crate::objects::notice::Hush;
+use crate::objects::notice::DeferredWakeups;
 use crate::objects::qp::Directed;
 use crate::registry::probe;
 use crate::registry::relay::{Message, Passed};
@@ -231,7 +231,7 @@ impl Port {
         waiting: &mut Waiting,
         parked: &mut Vec<Qpn>,
     ) -> u32 {
-        let _hush = Hush::begin();
+        let _deferred = DeferredWakeups::begin();
         let Arrival { passed, endpoint, now, .. } = arrival;
         let Some(flow) = flows.get(passed.source, endpoint) else {
             return 0;
@@ -383,7 +383,7 @@ impl Port {
     }
 
     fn on_timer(&self, number: Qpn, now: Time) {
-        let _hush = Hush::begin();
+        let _deferred = DeferredWakeups::begin();
         let Some(mut guard) = self.table.lock(number) else {
             return;
         };

@@ -14,7 +14,7 @@
 //! as a packet wakes it, and a thread that spins keeps the program from its processor. Who needs the helper, and who
 //! waits for the sockets in its place, is written down in `standby.rs`.
 
-use crate::objects::notice::Hush;
+use crate::objects::notice::DeferredWakeups;
 use crate::objects::standby::Standby;
 use crate::progress::Port;
 use crate::sync::Mutex;
@@ -140,7 +140,7 @@ impl Helper {
 impl Shared {
     fn run(&self, port: &Weak<Port>) {
         crate::link::udp::burst::prepare();
-        Hush::prepare();
+        DeferredWakeups::prepare();
         // What wakes this thread is short, and urgent: a kernel that knows slices lets it in at once.
         let _ = scheduler::ask_for_short_slices();
         let _ = scheduler::ask_for_exact_timers();

@@ -33,7 +33,7 @@ use crate::link::vicinity::Departed;
 use crate::memory::export::Exports;
 use crate::memory::region::Regions;
 use crate::objects::events::Audience;
-use crate::objects::notice::Hush;
+use crate::objects::notice::DeferredWakeups;
 use crate::objects::progress::Progress;
 use crate::objects::qp::QpInner;
 use crate::objects::standby::Standby;
@@ -353,7 +353,7 @@ impl Port {
         let Some(slot) = self.table.slot(number) else {
             return;
         };
-        let hush = Hush::begin();
+        let deferred = DeferredWakeups::begin();
         let mut counted = lock(&self.gone);
         let mut guard = slot.lock();
         if let Some(inner) = guard.as_mut() {
@@ -368,7 +368,7 @@ impl Port {
         self.schedule.with(|schedule| schedule.forget(number));
         drop(guard);
         drop(counted);
-        drop(hush);
+        drop(deferred);
         // A neighbour may be stopped: whoever waits for it holds up nobody else.
         self.wait_for_neighbours();
         drop(gone);

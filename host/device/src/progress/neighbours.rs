@@ -20,7 +20,7 @@ use crate::memory::export::{ACCESS_MAX, Exports};
 use crate::memory::peer_page;
 use crate::memory::region::Grip;
 use crate::objects::completion::PollBuffer;
-use crate::objects::notice::Hush;
+use crate::objects::notice::DeferredWakeups;
 use crate::objects::qp::{Caller, Change, QpInner, Took};
 use crate::objects::standby::Standby;
 use crate::registry::Registry;
@@ -248,7 +248,7 @@ impl Port {
         };
         let number = first.0.dest_qp;
         let last_qp = shm_receiver.take_last_qp(number, || self.table.place_of(number));
-        let _hush = Hush::begin();
+        let _deferred = DeferredWakeups::begin();
         let mut guard = match &last_qp {
             Some((_, place)) => place.lock(),
             None => self.table.lock(number),
@@ -330,7 +330,7 @@ impl Port {
         clock: &mut Clock,
         driver: Driver,
     ) -> (bool, bool) {
-        let _hush = Hush::begin();
+        let _deferred = DeferredWakeups::begin();
         let Receiver { shm_receivers, departed, doors, buffer, waiting, quiet, .. } = receiver;
         if self.standby.doorbell().silence() {
             shm_receivers.iter().for_each(|shm_receiver| shm_receiver.shm_link.forget_ringing());

@@ -4,7 +4,7 @@
 use super::{Clock, Port};
 use crate::latch::Latched;
 use crate::objects::completion::PollBuffer;
-use crate::objects::notice::Hush;
+use crate::objects::notice::DeferredWakeups;
 use crate::objects::qp::QpInner;
 use adverb_engine::Time;
 use adverb_engine::{Acks, Aftermath, Pacing, Qp, Schedule, Seat, Seats, Surface, follow_up};
@@ -38,7 +38,7 @@ impl Surface for Port {
 /// A queue pair that is locked, and lets nobody be woken until it is let go.
 pub(super) struct Locked<'a> {
     guard: Latched<'a, Option<Box<QpInner>>>,
-    _hush: Hush,
+    _deferred: DeferredWakeups,
 }
 
 impl Deref for Locked<'_> {
@@ -131,9 +131,9 @@ impl<'t> Seats for Table<'_, 't> {
     #[inline(always)]
     fn seat(&mut self, number: Qpn) -> Option<Self::Seat<'_>> {
         let Self { port, clock, poll_buffer } = self;
-        let hush = Hush::begin();
+        let deferred = DeferredWakeups::begin();
         let guard = port.table.lock(number)?;
-        let inner = Locked { guard, _hush: hush };
+        let inner = Locked { guard, _deferred: deferred };
         Some(Seated { port, number, inner, clock, poll_buffer: poll_buffer.as_deref_mut() })
     }
 }
