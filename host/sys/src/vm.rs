@@ -19,7 +19,7 @@ pub struct Piece {
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Way {
+pub enum Direction {
     /// From the other process to this one.
     Read,
     /// From this process to the other.
@@ -40,7 +40,7 @@ pub const PIECES_MAX: usize = 32;
 ///
 /// The pieces are mapped, writable for [`Way::Read`] and readable for [`Way::Write`], and nobody
 /// holds references to them that the copy would make untrue.
-pub unsafe fn copy(pid: u32, way: Way, here: &[Piece], there: u64) -> io::Result<()> {
+pub unsafe fn copy(pid: u32, direction: Direction, here: &[Piece], there: u64) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
     let mut local = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
     let mut total = 0;
@@ -57,9 +57,9 @@ pub unsafe fn copy(pid: u32, way: Way, here: &[Piece], there: u64) -> io::Result
         iov_len: total,
     };
     let count = c_ulong::try_from(here.len()).map_err(io::Error::other)?;
-    let call = match way {
-        Way::Read => libc::process_vm_readv,
-        Way::Write => libc::process_vm_writev,
+    let call = match direction {
+        Direction::Read => libc::process_vm_readv,
+        Direction::Write => libc::process_vm_writev,
     };
     // SAFETY: `count` entries of `local` are filled from pieces that the caller answers for; one
     // entry names bytes of the other process.
@@ -86,7 +86,7 @@ mod tests {
             [Piece { start: a.as_mut_ptr(), len: 4 }, Piece { start: b.as_mut_ptr(), len: 6 }];
         let pid = std::process::id();
         // SAFETY: the arrays are ours and not looked at meanwhile.
-        if let Err(error) = unsafe { copy(pid, Way::Read, &pieces, start) } {
+        if let Err(error) = unsafe { copy(pid, Direction::Read, &pieces, start) } {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
             return;
         }
@@ -94,10 +94,10 @@ mod tests {
         a = *b"abcd";
         std::hint::black_box(&a);
         // SAFETY: as above.
-        unsafe { copy(pid, Way::Write, &pieces[..1], start) }.unwrap();
+        unsafe { copy(pid, Direction::Write, &pieces[..1], start) }.unwrap();
         assert_eq!(std::hint::black_box(&there), b"abcd456789");
         // SAFETY: as above; nothing is mapped at the first page.
-        let error = unsafe { copy(pid, Way::Read, &pieces, 16) }.unwrap_err();
+        let error = unsafe { copy(pid, Direction::Read, &pieces, 16) }.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
     }
 }

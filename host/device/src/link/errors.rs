@@ -97,7 +97,7 @@ impl fmt::Display for ConnectError {
                 )
             }
             Self::State(error) => fmt::Display::fmt(error, f),
-            Self::System(error) => write!(f, "cannot make a way to the peer's process: {error}"),
+            Self::System(error) => write!(f, "cannot make a link to the peer's process: {error}"),
         }
     }
 }

@@ -6,9 +6,9 @@
 
 use crate::data_path::DataPath;
 use crate::link::Links;
-use crate::link::out::{Out, on_shm_link, on_way};
+use crate::link::address_vector::AddressVector;
+use crate::link::out::{Out, on_shm_link, on_udp_link};
 use crate::link::shm::link::ShmLink;
-use crate::link::way::Way;
 use crate::link::{shm, udp};
 use adverb_engine::{Capabilities, Patience};
 use adverb_wire::PathMtu;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) enum Link {
     /// RoCEv2 packets over a UDP socket.
-    Udp(Way),
+    Udp(AddressVector),
     /// Records in memory that both processes map.
     Shm(Arc<ShmLink>),
 }
@@ -43,7 +43,7 @@ impl Link {
     /// Packets that may be under way to the peer.
     pub(crate) fn window_packets(&self, mtu: PathMtu) -> u32 {
         match self {
-            Self::Udp(way) => udp::window_packets(&way.endpoint, mtu),
+            Self::Udp(address_vector) => udp::window_packets(&address_vector.endpoint, mtu),
             Self::Shm(_) => shm::WINDOW_RECORDS,
         }
     }
@@ -59,7 +59,7 @@ impl Link {
     /// What is sent may reach another process of this host than the peer's.
     pub(crate) fn can_be_misled(&self) -> bool {
         match self {
-            Self::Udp(way) => way.stays_here(),
+            Self::Udp(address_vector) => address_vector.stays_here(),
             Self::Shm(_) => false,
         }
     }
@@ -83,7 +83,7 @@ impl Link {
         run: impl FnOnce(Out<'_, '_>) -> R,
     ) -> Option<(R, u64)> {
         match self {
-            Self::Udp(way) => on_way(way, budget, links, run),
+            Self::Udp(address_vector) => on_udp_link(address_vector, budget, links, run),
             Self::Shm(shm_link) => Some(on_shm_link(shm_link.tx_batch(budget), run)),
         }
     }

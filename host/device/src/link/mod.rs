@@ -1,5 +1,6 @@
 //! Links: the ways by which packets and records go from port to port.
 
+pub(crate) mod address_vector;
 pub(crate) mod errors;
 pub(crate) mod gid;
 pub(crate) mod kind;
@@ -8,7 +9,6 @@ pub(crate) mod path;
 pub(crate) mod shm;
 pub(crate) mod udp;
 pub(crate) mod vicinity;
-pub(crate) mod way;
 
 use self::gid::{Device, devices};
 use self::path::PathChoice;

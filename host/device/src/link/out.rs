@@ -1,11 +1,11 @@
 //! The way out of a call: what takes the packets that the transport emits.
 
 use crate::link::Links;
+use crate::link::address_vector::AddressVector;
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::link::{ShmLink, TxBatch};
 use crate::link::udp::burst::{Burst, Route, with_burst};
 use crate::link::vicinity::Addresses;
-use crate::link::way::Way;
 use crate::memory::local::{Local, Source};
 use crate::memory::region::Regions;
 use adverb_engine::AccessError;
@@ -23,13 +23,13 @@ pub(crate) enum Out<'a, 'b> {
 
 /// Lends a burst that goes this way to `run`, and sends it; says how many packets there were. `None`: this
 /// thread has no memory for one any more.
-pub(crate) fn on_way<R>(
-    way: &Way,
+pub(crate) fn on_udp_link<R>(
+    address_vector: &AddressVector,
     budget: usize,
     links: &Links,
     run: impl FnOnce(Out<'_, '_>) -> R,
 ) -> Option<(R, u64)> {
-    let route = Route::new(way, links.regions(), &links.counters);
+    let route = Route::new(address_vector, links.regions(), &links.counters);
     with_burst(route, budget, |burst| run(Out::Packets(burst)))
 }
 

@@ -14,9 +14,9 @@
 //! cannot be met has no link, and so takes what comes from the network. The registry says who is in which
 //! group, and counts changes: until one comes, a queue pair keeps a group's links ([`Circle`]).
 
+use crate::link::address_vector::AddressVector;
 use crate::link::shm::link::{PeerId, ShmLink};
 use crate::link::udp::endpoint::ip_of;
-use crate::link::way::Way;
 use crate::memory::peer_page::PeerPage;
 use crate::registry::SLOTS_MAX;
 use adverb_engine::Gid;
@@ -36,10 +36,10 @@ pub(crate) const FULL_MAX_NANOS: u64 = 10_000_000;
 /// By which way a datagram goes.
 #[derive(Clone, Debug)]
 pub(crate) struct Leg {
-    pub(crate) way: Arc<Way>,
-    /// Where it is near: instead of the way's socket.
+    pub(crate) address_vector: Arc<AddressVector>,
+    /// Where it is near: instead of the address vector's socket.
     pub(crate) shm_link: Option<Arc<ShmLink>>,
-    /// To a multicast group: besides the way's socket.
+    /// To a multicast group: besides the address vector's socket.
     pub(crate) fan: Option<Fan>,
 }
 
@@ -59,7 +59,7 @@ impl Leg {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (Some(_), None) | (None, Some(_)) => false,
         };
-        same_shm_link && same_fan && Arc::ptr_eq(&self.way, &other.way)
+        same_shm_link && same_fan && Arc::ptr_eq(&self.address_vector, &other.address_vector)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Address handles: where datagrams go.
 
 use crate::link::Links;
-use crate::link::way::Way;
+use crate::link::address_vector::AddressVector;
 use crate::objects::progress::Progress;
 use adverb_engine::Gid;
 use adverb_wire::{Marks, Qkey, Qpn};
@@ -56,15 +56,20 @@ impl AhAttr {
 #[derive(Clone)]
 pub struct Ah {
     // In this order: the last socket of a port goes before the port.
-    pub(crate) way: Arc<Way>,
+    pub(crate) address_vector: Arc<AddressVector>,
     port: Arc<dyn Progress>,
     domain: u32,
     attr: AhAttr,
 }
 
 impl Ah {
-    pub(crate) fn new(way: Arc<Way>, port: Arc<dyn Progress>, domain: u32, attr: AhAttr) -> Self {
-        Self { way, port, domain, attr }
+    pub(crate) fn new(
+        address_vector: Arc<AddressVector>,
+        port: Arc<dyn Progress>,
+        domain: u32,
+        attr: AhAttr,
+    ) -> Self {
+        Self { address_vector, port, domain, attr }
     }
 
     /// It is a way of this device, for queue pairs of this protection domain.

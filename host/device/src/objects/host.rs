@@ -467,7 +467,7 @@ impl Host for Surroundings<'_, '_> {
         if let Errand::Departure { leg, next, .. } = &mut self.errand {
             *next += 1; // A datagram is one packet.
             fan = leg.fan.as_deref().unwrap_or_default();
-            near = leg.way.near.map(|near| near.addresses);
+            near = leg.address_vector.near.map(|near| near.addresses);
         }
         let Self { own, regions, out, .. } = self;
         let emitted = out.emit(headers, payload, &source_of(own, payload), near, fan, regions);

@@ -12,7 +12,7 @@ use crate::data_path::DataPath;
 use crate::link::Links;
 use crate::link::errors::ConnectError;
 use crate::link::kind::Link;
-use crate::link::out::{on_shm_link, on_way};
+use crate::link::out::{on_shm_link, on_udp_link};
 use crate::link::shm::direct::MapCache;
 use crate::link::shm::link::{Grant, Lent, PeerId, ShmLink, Takes};
 use crate::link::vicinity::{Addresses, FULL_MAX_NANOS, Fan, Vicinity};
@@ -310,7 +310,7 @@ impl QpInner {
         let SendTo::Datagram { ah, remote, .. } = work.to else {
             return None;
         };
-        let near = ah.way.near?;
+        let near = ah.address_vector.near?;
         if near.group {
             let destination = near.addresses.destination;
             return if remote == Qpn::MULTICAST { self.absentee(destination, links) } else { None };
@@ -328,7 +328,7 @@ impl QpInner {
         let SendTo::Datagram { ah, remote, .. } = work.to else {
             return None;
         };
-        let near = ah.way.near.filter(|near| !near.group)?;
+        let near = ah.address_vector.near.filter(|near| !near.group)?;
         let peer = links.neighbour(remote, near.interface)?;
         self.vicinity.find(peer)?
     }
@@ -339,7 +339,7 @@ impl QpInner {
         let SendTo::Datagram { ah, remote: Qpn::MULTICAST, .. } = work.to else {
             return None;
         };
-        let near = ah.way.near.filter(|near| near.group)?;
+        let near = ah.address_vector.near.filter(|near| near.group)?;
         self.vicinity.fan(near.addresses.destination)
     }
 
@@ -443,7 +443,7 @@ impl QpInner {
             let sinks = takes(Takes::Nothing);
             let errand = Errand::Departure { leg: &leg, next: head, sinks };
             let most = if sinks { 1 } else { budget };
-            let sent = on_way(&leg.way, most, links, |out| {
+            let sent = on_udp_link(&leg.address_vector, most, links, |out| {
                 let mut host = Surroundings::new(own, links.regions(), out);
                 host.errand = errand;
                 engine.transmit(now, true, &mut host);

@@ -166,7 +166,7 @@ impl SendRing {
     ) {
         let slot = self.slot(index);
         if let (SendTo::Datagram { ah, .. }, Some(place)) = (work.to, self.legs.get_mut(slot)) {
-            *place = Some(Leg { way: Arc::clone(&ah.way), shm_link, fan });
+            *place = Some(Leg { address_vector: Arc::clone(&ah.address_vector), shm_link, fan });
         }
         let mut posted = Posted { wr_id: work.wr_id, buffer: work.buffer, sges: 0, inline: None };
         match work.data {

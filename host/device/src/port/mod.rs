@@ -10,11 +10,11 @@ pub(crate) mod qp;
 
 use self::cq::Cq;
 use self::qp::Qp;
+use crate::link::address_vector::AddressVector;
 use crate::link::errors::{ConnectError, OpenError};
 use crate::link::gid::{Device, look};
 use crate::link::path::{PathChoice, PortConfig};
 use crate::link::udp::endpoint::{gid_of, ip_of};
-use crate::link::way::Way;
 use crate::memory::access::Access;
 use crate::memory::export::Pages;
 use crate::memory::local::Sge;
@@ -345,13 +345,14 @@ impl Port {
     ///
     /// [`ConnectError::NoSuchGid`], [`ConnectError::OtherFamily`] and [`ConnectError::Socket`].
     pub fn create_ah(self: &Arc<Self>, domain: u32, attr: AhAttr) -> Result<Ah, ConnectError> {
-        let mut way = Way::new(self.endpoint(attr.gid_index)?, attr.gid, attr.marks())?;
-        let source = gid_of(way.endpoint.addr.ip());
-        way.near = match ip_of(attr.gid).is_multicast() {
-            true => self.links.near_group(source, attr.gid, way.marks),
-            false => self.links.near(source, attr.gid, way.marks),
+        let mut address_vector =
+            AddressVector::new(self.endpoint(attr.gid_index)?, attr.gid, attr.marks())?;
+        let source = gid_of(address_vector.endpoint.addr.ip());
+        address_vector.near = match ip_of(attr.gid).is_multicast() {
+            true => self.links.near_group(source, attr.gid, address_vector.marks),
+            false => self.links.near(source, attr.gid, address_vector.marks),
         };
-        Ok(Ah::new(Arc::new(way), self.progress(), domain, attr))
+        Ok(Ah::new(Arc::new(address_vector), self.progress(), domain, attr))
     }
 }
 

@@ -7,10 +7,10 @@
 //! over when one dies: the kernel gives the next packet to another one.
 
 use super::Port;
+use crate::link::address_vector::AddressVector;
 use crate::link::errors::ConnectError;
 use crate::link::udp::burst::{Route, with_burst};
 use crate::link::udp::endpoint::gid_of;
-use crate::link::way::Way;
 use crate::memory::local::{Local, Source};
 use crate::objects::inbox::{Inbox, ManagementDatagram};
 use crate::registry::relay::Passed;
@@ -86,11 +86,11 @@ impl Port {
         marks: Marks,
         datagram: &[u8; Mad::DATAGRAM_LEN],
     ) -> Result<(), ConnectError> {
-        let way = Way::new(self.endpoint(gid_index)?, peer, marks)?;
+        let address_vector = AddressVector::new(self.endpoint(gid_index)?, peer, marks)?;
         let psn = Psn::new(self.desk.psn.fetch_add(1, Ordering::Relaxed) & 0x00ff_ffff);
         let len = u32::try_from(datagram.len()).unwrap_or(0);
         let source = Source::Local { local: Local::Inline(datagram), offset: 0, len, domain: 0 };
-        let route = Route::new(&way, self.links.regions(), &self.links.counters);
+        let route = Route::new(&address_vector, self.links.regions(), &self.links.counters);
         let _ = with_burst(route, 1, |burst| burst.emit(&headers(psn), &source, true));
         Ok(())
     }

@@ -7,6 +7,7 @@
 use super::driving::SHM_CLOCK_STEPS;
 use super::seats::{Seated, Table};
 use super::{Clock, Door, Held, Listeners, Port, Receiver, ShmReceiver, lock};
+use crate::link::address_vector::AddressVector;
 use crate::link::errors::ConnectError;
 use crate::link::gid::Device;
 use crate::link::kind::Link;
@@ -15,7 +16,6 @@ use crate::link::shm::doorbell::PeerDoorbell;
 use crate::link::shm::handshake::{Handshake, Meeting};
 use crate::link::shm::link::{BriefRecord, Copied, Lent, PeerId, Seen, Segment, ShmLink, Taken};
 use crate::link::vicinity::{Addresses, Departed, datagram_len};
-use crate::link::way::Way;
 use crate::memory::export::{ACCESS_MAX, Exports};
 use crate::memory::peer_page;
 use crate::memory::region::Grip;
@@ -56,7 +56,7 @@ impl Port {
         {
             return Ok(Link::Shm(shm_link));
         }
-        Ok(Link::Udp(Way::new(self.endpoint(index)?, remote, change.marks)?))
+        Ok(Link::Udp(AddressVector::new(self.endpoint(index)?, remote, change.marks)?))
     }
 
     /// The link to whoever has this queue pair number, if both sides can use memory; `None` if the

@@ -26,7 +26,7 @@ use crate::memory::local::{Local, Sge, Source, parts};
 use crate::memory::peer_page::QpWord;
 use crate::memory::region::{Grip, Pin, Regions, Serial};
 use adverb_engine::{Access, AccessError, AtomicOp, FetchError, LocalError, Request, RequestKind};
-use adverb_sys::vm::{self, Piece, Way};
+use adverb_sys::vm::{self, Direction, Piece};
 use adverb_wire::Qpn;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -585,7 +585,7 @@ fn put(bytes: &Source<'_>, regions: &Regions, mut place: Place<'_>) -> Result<()
             Spot::There { pid, address } => {
                 let here = [Piece { start: source.cast_mut(), len }];
                 // SAFETY: the source is inline data or pinned (rule 4), and only read.
-                let copied = unsafe { vm::copy(pid, Way::Write, &here, address) };
+                let copied = unsafe { vm::copy(pid, Direction::Write, &here, address) };
                 copied.map_err(|_| AccessError::Denied)?;
             }
         }
@@ -651,7 +651,7 @@ fn copy(from: Place<'_>, target: *mut u8, len: usize) -> Result<(), FetchError> 
         Spot::There { pid, address } => {
             let here = [Piece { start: target, len }];
             // SAFETY: the target is pinned and writable (rule 4).
-            unsafe { vm::copy(pid, Way::Read, &here, address) }.map_err(|_| FetchError::Lost)
+            unsafe { vm::copy(pid, Direction::Read, &here, address) }.map_err(|_| FetchError::Lost)
         }
     }
 }

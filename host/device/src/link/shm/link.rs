@@ -33,7 +33,7 @@ use crate::registry::SlotId;
 use adverb_engine::{Access, AccessError, Brief};
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
 use adverb_sys::udp::BURST_BYTES_MAX;
-use adverb_sys::vm::{self, Piece, Way};
+use adverb_sys::vm::{self, Direction, Piece};
 use adverb_wire::{HeaderBytes, Headers, Qpn};
 use std::io;
 use std::marker::PhantomData;
@@ -351,7 +351,7 @@ impl ShmLink {
         let mut found = [0; 8];
         let here = [Piece { start: found.as_mut_ptr(), len: found.len() }];
         // SAFETY: the piece is an array of our own that nobody looks at meanwhile.
-        let read = unsafe { vm::copy(pid, Way::Read, &here, address) };
+        let read = unsafe { vm::copy(pid, Direction::Read, &here, address) };
         if pid != 0 && read.is_ok() && u64::from_ne_bytes(found) == expected {
             self.imports.set_process(pid);
         }

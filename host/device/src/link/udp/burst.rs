@@ -13,8 +13,8 @@
 //!    after the burst was sent or forgotten. The table of regions outlives the burst (`regions`).
 //! 3. Registered bytes are copied by pointer and never borrowed (`region.rs`, rule 1).
 
+use crate::link::address_vector::AddressVector;
 use crate::link::udp::endpoint::Endpoint;
-use crate::link::way::Way;
 use crate::memory::copying::{copy_long, copy_short};
 use crate::memory::local::Source;
 use crate::memory::region::{RawPin, Regions};
@@ -73,8 +73,12 @@ pub(crate) struct Route<'a> {
 
 impl<'a> Route<'a> {
     /// Packets that go this way, with bytes of these regions.
-    pub(crate) fn new(way: &'a Way, regions: &'a Regions, counters: &'a Counters) -> Self {
-        let Way { endpoint, destination, flow, marks, near: _ } = way;
+    pub(crate) fn new(
+        address_vector: &'a AddressVector,
+        regions: &'a Regions,
+        counters: &'a Counters,
+    ) -> Self {
+        let AddressVector { endpoint, destination, flow, marks, near: _ } = address_vector;
         Self { endpoint, destination, flow, marks: *marks, regions, counters }
     }
 }

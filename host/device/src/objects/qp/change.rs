@@ -1,7 +1,7 @@
 //! What can be changed and asked of a queue pair.
 
+use crate::link::address_vector::check;
 use crate::link::errors::ConnectError;
-use crate::link::way::check;
 use crate::objects::limits::QpLimits;
 use adverb_engine::{Attributes, QpState, Settings};
 use adverb_wire::Marks;

@@ -5,10 +5,10 @@
 
 use super::{QpConfig, QpInner};
 use crate::link::Links;
+use crate::link::address_vector::AddressVector;
 use crate::link::errors::ConnectError;
 use crate::link::kind::Link;
 use crate::link::udp::endpoint::Endpoint;
-use crate::link::way::Way;
 use crate::objects::cq::{CompletionQueue, CqConfig};
 use crate::objects::deputy::{Begin, Deputy};
 use crate::objects::host::{Came, Errand, Receives};
@@ -314,7 +314,7 @@ impl QpInner {
             min_rnr_timer: Some(terms.min_rnr_timer),
             ..Attributes::default()
         };
-        let way = Way::new(endpoint, remote, terms.marks)?;
+        let address_vector = AddressVector::new(endpoint, remote, terms.marks)?;
         let mut result = Ok(());
         deputy.quietly(links, |engine, host| {
             result = engine
@@ -323,7 +323,7 @@ impl QpInner {
             engine.resume(known, host);
         });
         result?;
-        deputy.link = Some(Link::Udp(way));
+        deputy.link = Some(Link::Udp(address_vector));
         deputy.own.peer = Some(terms.peer);
         Ok(deputy)
     }

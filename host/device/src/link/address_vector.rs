@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// The way to a port.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct AddressVector {
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) destination: Destination,
     pub(crate) flow: Flow,
@@ -24,7 +24,7 @@ pub(crate) struct Way {
     pub(crate) near: Option<Near>,
 }
 
-impl Way {
+impl AddressVector {
     /// The way from a local address to a GID, for packets that are marked like this.
     pub(crate) fn new(
         endpoint: Arc<Endpoint>,
