@@ -5,8 +5,8 @@
 //! then looks nothing up.
 
 use crate::link::errors::ConnectError;
+use crate::link::peer_cache::LocalRoute;
 use crate::link::udp::endpoint::{Endpoint, gid_of};
-use crate::link::vicinity::Near;
 use adverb_engine::Gid;
 use adverb_sys::udp::Destination;
 use adverb_wire::{Flow, Marks};
@@ -21,7 +21,7 @@ pub(crate) struct AddressVector {
     /// How packets are marked when they leave.
     pub(crate) marks: Marks,
     /// It ends in this network namespace: whoever is there may be near.
-    pub(crate) near: Option<Near>,
+    pub(crate) local: Option<LocalRoute>,
 }
 
 impl AddressVector {
@@ -38,7 +38,7 @@ impl AddressVector {
             remote,
         })?;
         let (destination, marks) = endpoint.destination(peer, marks);
-        Ok(Self { endpoint, destination, flow, marks, near: None })
+        Ok(Self { endpoint, destination, flow, marks, local: None })
     }
 
     /// It ends on this host, at the address where it begins.

@@ -6,14 +6,14 @@ pub(crate) mod gid;
 pub(crate) mod kind;
 pub(crate) mod out;
 pub(crate) mod path;
+pub(crate) mod peer_cache;
 pub(crate) mod shm;
 pub(crate) mod udp;
-pub(crate) mod vicinity;
 
 use self::gid::{Device, devices};
 use self::path::PathChoice;
+use self::peer_cache::{Addresses, LocalRoute};
 use self::shm::link::{PeerId, ShmLink};
-use self::vicinity::{Addresses, Near};
 use crate::memory::export::Exports;
 use crate::memory::peer_page;
 use crate::memory::region::Regions;
@@ -62,7 +62,12 @@ impl Links {
 
     /// Both addresses are of this namespace, and whoever is at the second one may be near: what records
     /// between them say.
-    pub(crate) fn near(&self, source: Gid, destination: Gid, marks: Marks) -> Option<Near> {
+    pub(crate) fn local_route(
+        &self,
+        source: Gid,
+        destination: Gid,
+        marks: Marks,
+    ) -> Option<LocalRoute> {
         if !self.lends {
             return None;
         }
@@ -71,16 +76,25 @@ impl Links {
             true => self.device.index,
             false => devices().ok()?.into_iter().find(mentions)?.index,
         };
-        Some(Near { addresses: Addresses { source, destination, marks }, interface, group: false })
+        Some(LocalRoute {
+            addresses: Addresses { source, destination, marks },
+            interface,
+            group: false,
+        })
     }
 
     /// Some of those in a multicast group may be near.
-    pub(crate) fn near_group(&self, source: Gid, group: Gid, marks: Marks) -> Option<Near> {
+    pub(crate) fn local_group_route(
+        &self,
+        source: Gid,
+        group: Gid,
+        marks: Marks,
+    ) -> Option<LocalRoute> {
         if !self.lends {
             return None;
         }
         let addresses = Addresses { source, destination: group, marks };
-        Some(Near { addresses, interface: self.device.index, group: true })
+        Some(LocalRoute { addresses, interface: self.device.index, group: true })
     }
 
     /// The devices that live and have queue pairs in a multicast group, this one perhaps among them.

@@ -2,10 +2,10 @@
 
 use crate::link::Links;
 use crate::link::address_vector::AddressVector;
+use crate::link::peer_cache::Addresses;
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::link::{ShmLink, TxBatch};
 use crate::link::udp::burst::{Burst, Route, with_burst};
-use crate::link::vicinity::Addresses;
 use crate::memory::local::{Local, Source};
 use crate::memory::region::Regions;
 use adverb_engine::AccessError;
@@ -83,7 +83,7 @@ impl<'b> Out<'_, 'b> {
 
     /// Takes a packet with these bytes; `again`: its bytes were sent before. A datagram goes by a record if it is
     /// for a neighbour whose addresses are `near`, and to the neighbours of a multicast group by the
-    /// links of `fan`.
+    /// links of `fan_out`.
     #[inline(always)]
     pub(crate) fn emit(
         &mut self,
@@ -91,7 +91,7 @@ impl<'b> Out<'_, 'b> {
         again: bool,
         source: &Source<'_>,
         near: Option<Addresses>,
-        fan: &[Arc<ShmLink>],
+        fan_out: &[Arc<ShmLink>],
         regions: &Regions,
     ) -> Result<(), AccessError> {
         match (self, near, source) {
@@ -106,7 +106,7 @@ impl<'b> Out<'_, 'b> {
             }
             (Self::Packets(burst), near, _) => {
                 // Before the packet: a process that gets a copy of it has had the record then.
-                for shm_link in near.iter().flat_map(|_| fan) {
+                for shm_link in near.iter().flat_map(|_| fan_out) {
                     let mut tx_batch = shm_link.tx_batch(1);
                     near.map_or(Ok(()), |near| tx_batch.emit_to(near, headers, source, regions))?;
                     tx_batch.send();

@@ -1,10 +1,10 @@
 //! The transport's view of its surroundings: rings, regions, completion queues, the way out.
 
 use crate::link::out::Out;
+use crate::link::peer_cache::{Addresses, NextHop};
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::direct::{self, Direct, MapCache, Sink, land};
 use crate::link::shm::link::{InRing, Lent, ShmLink};
-use crate::link::vicinity::{Addresses, Leg};
 use crate::memory::local::{Local, Sge, Source, parts};
 use crate::memory::region::{Grip, Pin, Regions, Serial};
 use crate::objects::completion::{Completion, CqShared, PollBuffer};
@@ -161,12 +161,12 @@ impl Exit<'_, '_> {
         payload: Payload,
         source: &Source<'_>,
         near: Option<Addresses>,
-        fan: &[Arc<ShmLink>],
+        fan_out: &[Arc<ShmLink>],
         regions: &Regions,
     ) -> Result<(), AccessError> {
         let again = matches!(payload, Payload::Region { again: true, .. });
         match self {
-            Self::Link(out) => out.emit(headers, again, source, near, fan, regions),
+            Self::Link(out) => out.emit(headers, again, source, near, fan_out, regions),
             // The transport asks for room first, and there is none.
             Self::None | Self::Direct { .. } => Ok(()),
         }
@@ -248,9 +248,9 @@ pub(crate) enum Errand<'a> {
     None,
     /// A packet has come.
     Arrival(Came<'a>),
-    /// Packets leave by this leg; request number `next` is the next.
-    /// A shared-memory link of its fan that is full for long loses them; of others there has to be room.
-    Departure { leg: &'a Leg, next: u64, sinks: bool },
+    /// Packets leave by this next hop; request number `next` is the next.
+    /// A shared-memory link of its fan-out that is full for long loses them; of others there has to be room.
+    Departure { next_hop: &'a NextHop, next: u64, sinks: bool },
 }
 
 impl<'a> Surroundings<'a, '_> {
@@ -441,13 +441,13 @@ impl Host for Surroundings<'_, '_> {
         let same_way = match self.errand {
             Errand::None | Errand::Arrival(_) => true,
             // A burst goes one way.
-            Errand::Departure { leg, next, sinks } => {
-                let fan = leg.fan.as_deref().unwrap_or_default();
-                if !sinks && fan.iter().any(|shm_link| !shm_link.tx_batch(1).room()) {
+            Errand::Departure { next_hop, next, sinks } => {
+                let fan_out = next_hop.fan_out.as_deref().unwrap_or_default();
+                if !sinks && fan_out.iter().any(|shm_link| !shm_link.tx_batch(1).room()) {
                     return false;
                 }
                 let sends = &self.own.sends;
-                sends.leg(sends.route(next)).is_some_and(|other| leg.is_same(other))
+                sends.next_hop(sends.route(next)).is_some_and(|other| next_hop.is_same(other))
             }
         };
         match &mut self.out {
@@ -463,14 +463,14 @@ impl Host for Surroundings<'_, '_> {
         _route: Option<Route>, // `room` has seen to it that the burst goes that way.
     ) -> Result<(), EmitError> {
         let mut near = None;
-        let mut fan = &[][..];
-        if let Errand::Departure { leg, next, .. } = &mut self.errand {
+        let mut fan_out = &[][..];
+        if let Errand::Departure { next_hop, next, .. } = &mut self.errand {
             *next += 1; // A datagram is one packet.
-            fan = leg.fan.as_deref().unwrap_or_default();
-            near = leg.address_vector.near.map(|near| near.addresses);
+            fan_out = next_hop.fan_out.as_deref().unwrap_or_default();
+            near = next_hop.address_vector.local.map(|near| near.addresses);
         }
         let Self { own, regions, out, .. } = self;
-        let emitted = out.emit(headers, payload, &source_of(own, payload), near, fan, regions);
+        let emitted = out.emit(headers, payload, &source_of(own, payload), near, fan_out, regions);
         let Err(error) = emitted else {
             return Ok(());
         };

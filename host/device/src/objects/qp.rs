@@ -13,9 +13,9 @@ use crate::link::Links;
 use crate::link::errors::ConnectError;
 use crate::link::kind::Link;
 use crate::link::out::{on_shm_link, on_udp_link};
+use crate::link::peer_cache::{Addresses, FULL_MAX_NANOS, FanOut, PeerCache};
 use crate::link::shm::direct::MapCache;
 use crate::link::shm::link::{Grant, Lent, PeerId, ShmLink, Takes};
-use crate::link::vicinity::{Addresses, FULL_MAX_NANOS, Fan, Vicinity};
 use crate::memory::local::total_len;
 use crate::memory::peer_page::QpWord;
 use crate::memory::region::Serial;
@@ -83,7 +83,7 @@ pub(crate) struct QpInner {
     /// The way to the peer, once it is known.
     link: Option<Link>,
     /// Who has been sent datagrams on this host.
-    pub(crate) vicinity: Vicinity,
+    pub(crate) peer_cache: PeerCache,
     /// Place of its own address in the GID table, once it is known.
     pub(crate) gid_index: u8,
     /// How its packets are to be marked.
@@ -142,7 +142,7 @@ impl QpInner {
                 ),
             },
             link: None,
-            vicinity: Vicinity::default(),
+            peer_cache: PeerCache::default(),
             gid_index: 0,
             marks: Marks::default(),
             signal_all: config.signal_all,
@@ -310,13 +310,13 @@ impl QpInner {
         let SendTo::Datagram { ah, remote, .. } = work.to else {
             return None;
         };
-        let near = ah.address_vector.near?;
+        let near = ah.address_vector.local?;
         if near.group {
             let destination = near.addresses.destination;
             return if remote == Qpn::MULTICAST { self.absentee(destination, links) } else { None };
         }
         let peer = links.neighbour(remote, near.interface)?;
-        match self.vicinity.find(peer) {
+        match self.peer_cache.find(peer) {
             None => Some(peer),
             Some(_) => None,
         }
@@ -328,29 +328,29 @@ impl QpInner {
         let SendTo::Datagram { ah, remote, .. } = work.to else {
             return None;
         };
-        let near = ah.address_vector.near.filter(|near| !near.group)?;
+        let near = ah.address_vector.local.filter(|near| !near.group)?;
         let peer = links.neighbour(remote, near.interface)?;
-        self.vicinity.find(peer)?
+        self.peer_cache.find(peer)?
     }
 
     /// Shared-memory links that a request is to take besides, if it is a datagram for a multicast group.
     #[inline]
-    fn fan_for<'a>(&'a self, work: &SendWork<'_>) -> Option<&'a Fan> {
+    fn fan_out_for<'a>(&'a self, work: &SendWork<'_>) -> Option<&'a FanOut> {
         let SendTo::Datagram { ah, remote: Qpn::MULTICAST, .. } = work.to else {
             return None;
         };
-        let near = ah.address_vector.near.filter(|near| near.group)?;
-        self.vicinity.fan(near.addresses.destination)
+        let near = ah.address_vector.local.filter(|near| near.group)?;
+        self.peer_cache.fan_out(near.addresses.destination)
     }
 
     /// A neighbour that is in a multicast group and was not met yet.
     fn absentee(&mut self, group: Gid, links: &Links) -> Option<PeerId> {
         let changes = links.registry.domain_changes();
         let has_shm_link = |peer| links.has_shm_link(peer);
-        if self.vicinity.knows(group, changes, has_shm_link) {
+        if self.peer_cache.knows(group, changes, has_shm_link) {
             return None;
         }
-        self.vicinity.gather(group, changes, &links.members(group), has_shm_link)
+        self.peer_cache.gather(group, changes, &links.members(group), has_shm_link)
     }
 
     /// The time that the port's timers held has come. True if an acknowledgement is late.
@@ -408,11 +408,11 @@ impl QpInner {
         let (mut budget, mut published) = (EMIT_BUDGET, 0);
         while budget > 0 && engine.outstanding() > 0 {
             let head = engine.next_index() - engine.outstanding();
-            let Some(leg) = own.sends.leg(own.sends.route(head)).cloned() else {
+            let Some(next_hop) = own.sends.next_hop(own.sends.route(head)).cloned() else {
                 return (false, published); // It is no datagram.
             };
-            let errand = Errand::Departure { leg: &leg, next: head, sinks: false };
-            if let Some(shm_link) = &leg.shm_link {
+            let errand = Errand::Departure { next_hop: &next_hop, next: head, sinks: false };
+            if let Some(shm_link) = &next_hop.shm_link {
                 let mut tx_batch = shm_link.tx_batch(budget);
                 let full = !tx_batch.room();
                 if shm_link.note_full(full, now.nanos()) > FULL_MAX_NANOS {
@@ -434,16 +434,16 @@ impl QpInner {
                 budget = budget.saturating_sub(usize::try_from(packets).unwrap_or(usize::MAX));
                 continue;
             }
-            let shm_links = leg.fan.as_deref().unwrap_or_default();
+            let shm_links = next_hop.fan_out.as_deref().unwrap_or_default();
             let takes =
                 |wanted| shm_links.iter().any(|shm_link| shm_link.takes(now.nanos()) == wanted);
             if takes(Takes::ItSoon) {
                 return (true, published);
             }
             let sinks = takes(Takes::Nothing);
-            let errand = Errand::Departure { leg: &leg, next: head, sinks };
+            let errand = Errand::Departure { next_hop: &next_hop, next: head, sinks };
             let most = if sinks { 1 } else { budget };
-            let sent = on_udp_link(&leg.address_vector, most, links, |out| {
+            let sent = on_udp_link(&next_hop.address_vector, most, links, |out| {
                 let mut host = Surroundings::new(own, links.regions(), out);
                 host.errand = errand;
                 engine.transmit(now, true, &mut host);
@@ -586,9 +586,9 @@ impl QpInner {
         }
         let request = self.check_send(work, links)?;
         let index = self.engine.post(request).map_err(|error| self.refusal(error))?;
-        let (shm_link, fan) =
-            (self.shm_link_for(work, links).cloned(), self.fan_for(work).cloned());
-        self.own.sends.put(index, work, shm_link, fan);
+        let (shm_link, fan_out) =
+            (self.shm_link_for(work, links).cloned(), self.fan_out_for(work).cloned());
+        self.own.sends.put(index, work, shm_link, fan_out);
         self.pacing.company.on_post(request.len);
         Ok(())
     }

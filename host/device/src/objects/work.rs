@@ -3,8 +3,8 @@
 //! The send ring runs in step with the transport's own queue: request number *n* lives in slot
 //! *n* mod capacity of both. All memory is taken when the ring is made.
 
+use crate::link::peer_cache::{FanOut, NextHop};
 use crate::link::shm::link::ShmLink;
-use crate::link::vicinity::{Fan, Leg};
 use crate::memory::local::{BufferNumber, Local, Sge};
 use crate::memory::window::Bind;
 use crate::objects::ah::SendTo;
@@ -93,7 +93,7 @@ pub(crate) struct SendRing {
     sges_max: usize,
     inline_max: usize,
     /// Where datagrams go, a place for each request; none for other transports.
-    legs: Box<[Option<Leg>]>,
+    next_hops: Box<[Option<NextHop>]>,
 }
 
 const NO_SGE: Sge = Sge { addr: 0, len: 0, lkey: 0 };
@@ -110,14 +110,14 @@ impl SendRing {
             binds: Box::default(),
             sges_max,
             inline_max,
-            legs: Box::default(),
+            next_hops: Box::default(),
         }
     }
 
     /// The ring of a queue pair whose requests each have a way of their own.
     #[must_use]
     pub(crate) fn with_legs(mut self) -> Self {
-        self.legs = iter::repeat_with(|| None).take(self.posted.len()).collect();
+        self.next_hops = iter::repeat_with(|| None).take(self.posted.len()).collect();
         self
     }
 
@@ -128,14 +128,14 @@ impl SendRing {
 
     /// The way that is kept under this name.
     #[inline]
-    pub(crate) fn leg(&self, route: Route) -> Option<&Leg> {
-        self.legs.get(size(route.0))?.as_ref()
+    pub(crate) fn next_hop(&self, route: Route) -> Option<&NextHop> {
+        self.next_hops.get(size(route.0))?.as_ref()
     }
 
     /// Nothing that was posted matters any more.
     pub(crate) fn clear(&mut self) {
         self.posted.fill(Posted::default());
-        self.legs.fill_with(|| None);
+        self.next_hops.fill_with(|| None);
     }
 
     pub(crate) fn sges_max(&self) -> usize {
@@ -162,11 +162,13 @@ impl SendRing {
         index: u64,
         work: &SendWork<'_>,
         shm_link: Option<Arc<ShmLink>>,
-        fan: Option<Fan>,
+        fan_out: Option<FanOut>,
     ) {
         let slot = self.slot(index);
-        if let (SendTo::Datagram { ah, .. }, Some(place)) = (work.to, self.legs.get_mut(slot)) {
-            *place = Some(Leg { address_vector: Arc::clone(&ah.address_vector), shm_link, fan });
+        if let (SendTo::Datagram { ah, .. }, Some(place)) = (work.to, self.next_hops.get_mut(slot))
+        {
+            *place =
+                Some(NextHop { address_vector: Arc::clone(&ah.address_vector), shm_link, fan_out });
         }
         let mut posted = Posted { wr_id: work.wr_id, buffer: work.buffer, sges: 0, inline: None };
         match work.data {

@@ -189,7 +189,7 @@ impl Qp {
             };
             // Under no queue pair's lock: whoever is met may have to do with others of ours.
             let shm_link = port.meet(stranger);
-            self.inner(|inner| inner.vicinity.learn(stranger, shm_link));
+            self.inner(|inner| inner.peer_cache.learn(stranger, shm_link));
         }
     }
 

@@ -12,10 +12,10 @@ use crate::link::errors::ConnectError;
 use crate::link::gid::Device;
 use crate::link::kind::Link;
 use crate::link::path::PathChoice;
+use crate::link::peer_cache::{Addresses, Departed, datagram_len};
 use crate::link::shm::doorbell::PeerDoorbell;
 use crate::link::shm::handshake::{Handshake, Meeting};
 use crate::link::shm::link::{BriefRecord, Copied, Lent, PeerId, Seen, Segment, ShmLink, Taken};
-use crate::link::vicinity::{Addresses, Departed, datagram_len};
 use crate::memory::export::{ACCESS_MAX, Exports};
 use crate::memory::peer_page;
 use crate::memory::region::Grip;
@@ -67,7 +67,7 @@ impl Port {
         remote: Gid,
         qp: Qpn,
     ) -> Result<Option<Arc<ShmLink>>, ConnectError> {
-        let near = self.links.near(local, remote, Marks::USUAL);
+        let near = self.links.local_route(local, remote, Marks::USUAL);
         let peer = near.and_then(|near| self.links.neighbour(qp, near.interface));
         let lives =
             |peer: &PeerId| self.links.registry.lends(peer.slot, peer_page::VERSION).is_some();
@@ -347,7 +347,7 @@ impl Port {
             if taken == 0 && shm_receiver.shm_link.is_cut() {
                 let shm_receiver = shm_receivers.swap_remove(at);
                 self.links.counters.broken_links.add(u64::from(shm_receiver.broken));
-                if shm_receiver.fans {
+                if shm_receiver.has_multicast {
                     departed.truncate(Departed::MAX - 1);
                     let page = shm_receiver.shm_link.keep_peer_page();
                     departed.push_front(Departed { peer: shm_receiver.shm_link.peer(), page });
@@ -420,7 +420,7 @@ impl Port {
         let number = message.dest_qp();
         match message {
             Message::Datagram { packet, addresses, len } if number == Qpn::MULTICAST => {
-                shm_receiver.fans = true;
+                shm_receiver.has_multicast = true;
                 let mut published = self.let_go(current, round);
                 for mut held in self.copies(round.doors, packet, *addresses, *len) {
                     published |= self.release_local(&mut held, round);

@@ -18,11 +18,11 @@
 //! 4. A mapping that rings lie in is as long as their layout: [`Ring::new`] sees to it.
 
 use crate::latch::{Latch, Latched};
+use crate::link::peer_cache::{Addresses, FULL_MAX_NANOS};
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::doorbell::PeerDoorbell;
 use crate::link::shm::guard::{self, AccessGuard, Counters};
 use crate::link::shm::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
-use crate::link::vicinity::{Addresses, FULL_MAX_NANOS};
 use crate::memory::copying::{copy_short, read_word};
 use crate::memory::export::{Exports, Neighbour};
 use crate::memory::import::Imports;
@@ -71,7 +71,7 @@ const _: () = assert!(Brief::LEN <= Headers::MAX_LEN);
 /// What a record's note says: the length of its headers, and of which kind it is.
 const NOTE_LEN: u16 = 63;
 const NOTE_LENT: u16 = 1 << 15;
-/// Its headers end with addresses (`vicinity.rs`).
+/// Its headers end with addresses (`peer_cache.rs`).
 const NOTE_ADDRESSED: u16 = 1 << 14;
 /// It has a brief in the place of headers.
 const NOTE_BRIEF: u16 = 1 << 13;
@@ -903,7 +903,7 @@ pub(crate) struct ShmReceiver<P> {
     /// the next place, which is likely being written to, takes long; more from somebody in a hurry.
     pub(crate) batch: usize,
     /// Messages to multicast groups have come.
-    pub(crate) fans: bool,
+    pub(crate) has_multicast: bool,
     /// The other end has written nonsense.
     pub(crate) broken: bool,
     /// The queue pair that most records are for lately, and the one of the last that was not.
@@ -960,7 +960,7 @@ pub(crate) enum Copied {
 impl<P> ShmReceiver<P> {
     pub(crate) fn new(shm_link: Arc<ShmLink>) -> Self {
         let (reader, last_qp, other) = (Reader::default(), None, Qpn::new(0));
-        Self { shm_link, reader, batch: 1, fans: false, broken: false, last_qp, other }
+        Self { shm_link, reader, batch: 1, has_multicast: false, broken: false, last_qp, other }
     }
 
     /// Hands out the queue pair's place if it is the one that most records are for: to be given back.

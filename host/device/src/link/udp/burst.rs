@@ -78,7 +78,7 @@ impl<'a> Route<'a> {
         regions: &'a Regions,
         counters: &'a Counters,
     ) -> Self {
-        let AddressVector { endpoint, destination, flow, marks, near: _ } = address_vector;
+        let AddressVector { endpoint, destination, flow, marks, local: _ } = address_vector;
         Self { endpoint, destination, flow, marks: *marks, regions, counters }
     }
 }

@@ -3,7 +3,7 @@
 //! A group has a socket of its own, bound to its address: the kernel gives a copy to each process
 //! that has one, and the port gives one to each queue pair that is attached. Whoever sends and is
 //! attached gets its own message too, as from hardware, unless it was made not to. Neighbours get records
-//! instead, and take no notice of the copies that the kernel gives them (`vicinity.rs`).
+//! instead, and take no notice of the copies that the kernel gives them (`peer_cache.rs`).
 //!
 //! The socket goes when nobody is attached any more. Whoever sleeps until packets come waits for a set
 //! of all groups' sockets, so that it need not know of their coming and going.

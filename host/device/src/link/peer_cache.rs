@@ -12,7 +12,7 @@
 //! the network, for everybody else. The kernel gives neighbours a copy of that too; they know by the
 //! number of its sender that there is a link by which it has come already, or was lost. A neighbour that
 //! cannot be met has no link, and so takes what comes from the network. The registry says who is in which
-//! group, and counts changes: until one comes, a queue pair keeps a group's links ([`Circle`]).
+//! group, and counts changes: until one comes, a queue pair keeps a group's links ([`LocalMembers`]).
 
 use crate::link::address_vector::AddressVector;
 use crate::link::shm::link::{PeerId, ShmLink};
@@ -28,25 +28,25 @@ use std::sync::Arc;
 /// remembered at once.
 const KNOWN_MAX: usize = 2 * SLOTS_MAX;
 /// Groups whose links one queue pair remembers.
-const CIRCLES_MAX: usize = 32;
+const GROUPS_MAX: usize = 32;
 
 /// How long a full link is waited for. A receiver that runs empties one in less.
 pub(crate) const FULL_MAX_NANOS: u64 = 10_000_000;
 
 /// By which way a datagram goes.
 #[derive(Clone, Debug)]
-pub(crate) struct Leg {
+pub(crate) struct NextHop {
     pub(crate) address_vector: Arc<AddressVector>,
     /// Where it is near: instead of the address vector's socket.
     pub(crate) shm_link: Option<Arc<ShmLink>>,
     /// To a multicast group: besides the address vector's socket.
-    pub(crate) fan: Option<Fan>,
+    pub(crate) fan_out: Option<FanOut>,
 }
 
 /// Links by which a message to a multicast group goes.
-pub(crate) type Fan = Arc<[Arc<ShmLink>]>;
+pub(crate) type FanOut = Arc<[Arc<ShmLink>]>;
 
-impl Leg {
+impl NextHop {
     /// What goes by both can go together.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let same_shm_link = match (&self.shm_link, &other.shm_link) {
@@ -54,46 +54,46 @@ impl Leg {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (Some(_), None) | (None, Some(_)) => false,
         };
-        let same_fan = match (&self.fan, &other.fan) {
+        let same_fan_out = match (&self.fan_out, &other.fan_out) {
             (None, None) => true,
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (Some(_), None) | (None, Some(_)) => false,
         };
-        same_shm_link && same_fan && Arc::ptr_eq(&self.address_vector, &other.address_vector)
+        same_shm_link && same_fan_out && Arc::ptr_eq(&self.address_vector, &other.address_vector)
     }
 }
 
 /// Devices of this host that a queue pair has sent datagrams to.
 #[derive(Debug, Default)]
-pub(crate) struct Vicinity {
+pub(crate) struct PeerCache {
     /// With the link, or none to those who do not answer.
     known: Vec<(PeerId, Option<Arc<ShmLink>>)>,
     oldest: usize,
-    circles: Vec<Circle>,
+    groups: Vec<LocalMembers>,
 }
 
 /// The neighbours that have queue pairs in a multicast group.
 #[derive(Debug)]
-pub(crate) struct Circle {
+pub(crate) struct LocalMembers {
     group: Gid,
     /// The registry's count of changes when it was asked.
     changes: u32,
-    fan: Fan,
+    fan_out: FanOut,
     /// Those who do not answer.
     missing: Box<[PeerId]>,
 }
 
-impl Circle {
+impl LocalMembers {
     /// It is as it was, and nobody who is missing has shown up.
     #[inline]
     fn is_current(&self, changes: u32, has_shm_link: impl Fn(PeerId) -> bool) -> bool {
         self.changes == changes
-            && !self.fan.iter().any(|shm_link| shm_link.is_cut())
+            && !self.fan_out.iter().any(|shm_link| shm_link.is_cut())
             && !self.missing.iter().any(|peer| has_shm_link(*peer))
     }
 }
 
-impl Vicinity {
+impl PeerCache {
     /// What is known of the way to a device: nothing, or its link, or that there is none.
     #[inline]
     pub(crate) fn find(&self, peer: PeerId) -> Option<Option<&Arc<ShmLink>>> {
@@ -103,9 +103,10 @@ impl Vicinity {
 
     /// Links of a multicast group.
     #[inline]
-    pub(crate) fn fan(&self, group: Gid) -> Option<&Fan> {
-        let circle = self.circles.iter().find(|circle| circle.group == group)?;
-        Some(&circle.fan).filter(|fan| !fan.is_empty())
+    pub(crate) fn fan_out(&self, group: Gid) -> Option<&FanOut> {
+        let local_members =
+            self.groups.iter().find(|local_members| local_members.group == group)?;
+        Some(&local_members.fan_out).filter(|fan_out| !fan_out.is_empty())
     }
 
     /// What is known of a multicast group is true.
@@ -116,8 +117,8 @@ impl Vicinity {
         changes: u32,
         has_shm_link: impl Fn(PeerId) -> bool,
     ) -> bool {
-        let circle = self.circles.iter().find(|circle| circle.group == group);
-        circle.is_some_and(|circle| circle.is_current(changes, has_shm_link))
+        let local_members = self.groups.iter().find(|local_members| local_members.group == group);
+        local_members.is_some_and(|local_members| local_members.is_current(changes, has_shm_link))
     }
 
     /// Notes who is in a multicast group, unless somebody has to be met first.
@@ -137,14 +138,14 @@ impl Vicinity {
             return unknown;
         }
         let shm_links = members.iter().filter_map(|peer| self.find(*peer)?.cloned());
-        let fan = shm_links.collect();
+        let fan_out = shm_links.collect();
         let missing = members.iter().copied().filter(|peer| matches!(self.find(*peer), Some(None)));
         let missing = missing.collect();
-        self.circles.retain(|circle| circle.group != group);
-        if self.circles.len() >= CIRCLES_MAX {
-            self.circles.remove(0);
+        self.groups.retain(|local_members| local_members.group != group);
+        if self.groups.len() >= GROUPS_MAX {
+            self.groups.remove(0);
         }
-        self.circles.push(Circle { group, changes, fan, missing });
+        self.groups.push(LocalMembers { group, changes, fan_out, missing });
         None
     }
 
@@ -165,7 +166,7 @@ impl Vicinity {
 
 /// An address of this network namespace, to which records can go.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Near {
+pub(crate) struct LocalRoute {
     pub(crate) addresses: Addresses,
     /// The network interface that has it: numbers of queue pairs are known by process, and what has the
     /// number that is meant there may be another one elsewhere.
