@@ -1,4 +1,4 @@
-//! The airlock to Linux: every system call this project makes, behind a safe door.
+//! The airlock to Linux: every system call this project makes, behind a safe interface.
 //!
 //! One module for each thing the kernel lends us. Nothing here knows what a packet, a queue pair or
 //! a registration is; the device crate above gives these calls their meaning. The rest of `host/`

@@ -3,7 +3,7 @@
 //! Letters are taken under the receive lock, as packets are. Who is charged with what is said in
 //! `steward.rs`, and what a deputy is in `deputy.rs`.
 
-use super::{Arrival, Clock, Door, Port, Receiver, lock};
+use super::{Arrival, Clock, Port, Receiver, RxSocket, lock};
 use crate::latch::Latched;
 use crate::objects::host::{Came, Origin};
 use crate::objects::notice::DeferredWakeups;
@@ -65,7 +65,7 @@ impl Port {
         from: SocketAddr,
         letter: &Letter,
         passed: Option<Passed<'_>>,
-        doors: &mut [Door],
+        rx_sockets: &mut [RxSocket],
         now: Time,
     ) {
         let subject = *letter.subject();
@@ -76,7 +76,7 @@ impl Port {
             return;
         }
         match letter {
-            Letter::Charge(charge) => self.on_charge(charge, passed, doors, now),
+            Letter::Charge(charge) => self.on_charge(charge, passed, rx_sockets, now),
             Letter::Report(report) => self.on_report(report),
             Letter::Dismissal(dismissal) => {
                 let key = (writer.slot, subject.target);
@@ -116,7 +116,7 @@ impl Port {
         &self,
         charge: &Charge,
         passed: Option<Passed<'_>>,
-        doors: &mut [Door],
+        rx_sockets: &mut [RxSocket],
         now: Time,
     ) {
         let Charge { subject, .. } = charge;
@@ -127,8 +127,9 @@ impl Port {
             }
             return;
         };
-        let door = doors.iter_mut().find(|door| door.endpoint.addr.ip() == passed.target);
-        let Some(Door { endpoint, flows, .. }) = door else {
+        let rx_socket =
+            rx_sockets.iter_mut().find(|rx_socket| rx_socket.endpoint.addr.ip() == passed.target);
+        let Some(RxSocket { endpoint, flows, .. }) = rx_socket else {
             return;
         };
         let Some(flow) = flows.get(passed.source, endpoint) else {
@@ -346,7 +347,7 @@ impl Port {
         clock: &mut Clock,
         driver: Driver,
     ) -> bool {
-        let Receiver { doors, waiting, parked: all, .. } = receiver;
+        let Receiver { rx_sockets, waiting, parked: all, .. } = receiver;
         let now = clock.now();
         let mut busy = false;
         for _ in 0..all.len() {
@@ -367,8 +368,10 @@ impl Port {
                     busy = true;
                     for passed in parked.iter() {
                         let target = passed.target;
-                        let door = doors.iter_mut().find(|door| door.endpoint.addr.ip() == target);
-                        if let Some(Door { endpoint, flows, .. }) = door {
+                        let rx_socket = rx_sockets
+                            .iter_mut()
+                            .find(|rx_socket| rx_socket.endpoint.addr.ip() == target);
+                        if let Some(RxSocket { endpoint, flows, .. }) = rx_socket {
                             let (group, relayed) = (None, true);
                             let arrival = Arrival { passed, endpoint, group, now, driver, relayed };
                             self.take(&arrival, flows, waiting, all);

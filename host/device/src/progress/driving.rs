@@ -4,9 +4,9 @@
 //! parsed in the receive buffer and copied once, to where they belong. What comes by way of shared-memory links is in
 //! `neighbours.rs`, and who sleeps meanwhile in `standby.rs`.
 
-use super::doors::MISLED_MAX;
+use super::rx_sockets::MISLED_MAX;
 use super::seats::{Seated, Table};
-use super::{Arrival, Clock, Door, Held, Listeners, Port, Receiver};
+use super::{Arrival, Clock, Held, Listeners, Port, Receiver, RxSocket};
 use crate::link::udp::endpoint::{FlowCache, gid_of};
 use crate::objects::completion::PollBuffer;
 use crate::objects::host::{Came, Origin};
@@ -144,14 +144,15 @@ impl Port {
 
     /// Takes what the sockets have; says whether there was something, and whether it completed work.
     fn receive(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> (bool, bool) {
-        let Receiver { doors, buffer, waiting, parked, shm_receivers, departed, .. } = receiver;
+        let Receiver { rx_sockets, buffer, waiting, parked, shm_receivers, departed, .. } =
+            receiver;
         let (mut busy, mut published) = (false, false);
-        for door in doors {
+        for rx_socket in rx_sockets {
             for _ in 0..BURSTS_MAX {
-                let Some((received, marks)) = door.recv(buffer) else {
+                let Some((received, marks)) = rx_socket.recv(buffer) else {
                     break;
                 };
-                let Door { endpoint, flows, group, .. } = &mut *door;
+                let RxSocket { endpoint, flows, group, .. } = &mut *rx_socket;
                 busy = true;
                 if received.len == 0 {
                     self.links.counters.malformed.add(1); // It has no pieces to go through below.
@@ -195,7 +196,7 @@ impl Port {
             self.helper.notice(Time::ZERO);
         }
         let mut busy = false;
-        let Receiver { doors, buffer, waiting, parked, relayed: seen, .. } = receiver;
+        let Receiver { rx_sockets, buffer, waiting, parked, relayed: seen, .. } = receiver;
         for _ in 0..RELAYED_MAX {
             let Ok((from, message)) = self.links.relay.take(buffer) else {
                 *seen = relayed;
@@ -205,13 +206,15 @@ impl Port {
             let passed = match message.filter(|_| self.links.relay.is_here(from)) {
                 None => continue,
                 Some(Message::Letter(letter, passed)) => {
-                    self.on_letter(from, &letter, passed, doors, clock.now());
+                    self.on_letter(from, &letter, passed, rx_sockets, clock.now());
                     continue;
                 }
                 Some(Message::Passed(passed)) => passed,
             };
-            let found = doors.iter_mut().find(|door| door.endpoint.addr.ip() == passed.target);
-            if let Some(Door { endpoint, flows, .. }) = found {
+            let found = rx_sockets
+                .iter_mut()
+                .find(|rx_socket| rx_socket.endpoint.addr.ip() == passed.target);
+            if let Some(RxSocket { endpoint, flows, .. }) = found {
                 self.links.counters.relayed.add(1);
                 let now = clock.now();
                 let arrival = Arrival { passed, endpoint, group: None, now, driver, relayed: true };

@@ -1,19 +1,19 @@
 //! A port: one network interface as an RDMA port of this process.
 //!
 //! Those who drive it (`driving.rs`) are the program's own threads, when they post or poll, and the
-//! helper (`helper.rs`) when they do not. Its sockets are in `doors.rs`, and its ways to other
+//! helper (`helper.rs`) when they do not. Its sockets are in `rx_sockets.rs`, and its ways to other
 //! devices of the host in `neighbours.rs`.
 //!
 //! Locks are taken in this order: receive state, queue pair, completion queue or schedule. What is decided with
 //! them, when a queue pair sends and acknowledges, is the engine's; `seats.rs` lends it what it needs.
 
 mod deputies;
-mod doors;
 mod driving;
 pub(crate) mod helper;
 pub(crate) mod management;
 pub(crate) mod monitor;
 mod neighbours;
+mod rx_sockets;
 mod schedule;
 mod seats;
 
@@ -68,7 +68,7 @@ struct Numbers {
 
 /// A socket, and what is known of its traffic.
 #[derive(Debug)]
-struct Door {
+struct RxSocket {
     endpoint: Arc<Endpoint>,
     flows: FlowCache,
     reception: Reception,
@@ -76,15 +76,15 @@ struct Door {
     group: Option<Group>,
 }
 
-impl Door {
+impl RxSocket {
     fn new(endpoint: Arc<Endpoint>) -> Self {
         let reception = Reception::new(endpoint.socket.gro());
         let captures = endpoint.capture.is_some();
-        let mut door = Self { endpoint, flows: FlowCache::new(), reception, group: None };
+        let mut rx_socket = Self { endpoint, flows: FlowCache::new(), reception, group: None };
         if captures {
-            door.show_marks();
+            rx_socket.show_marks();
         }
-        door
+        rx_socket
     }
 
     /// From now on arrivals show how they are marked. A socket that will not be told hides it on.
@@ -138,7 +138,7 @@ pub(crate) struct Receiver {
     shm_receivers: Vec<ShmReceiver>,
     /// Neighbours whose shared-memory links have ended.
     departed: VecDeque<Departed>,
-    doors: Vec<Door>,
+    rx_sockets: Vec<RxSocket>,
     /// The sockets of multicast groups, once there was one: who sleeps watches it, and not them.
     groups: Option<Epoll>,
     buffer: Box<[u8]>,
@@ -285,7 +285,7 @@ impl Port {
             receiver: Latch::new(Receiver {
                 shm_receivers: Vec::new(),
                 departed: VecDeque::new(),
-                doors: Vec::new(),
+                rx_sockets: Vec::new(),
                 groups: None,
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
                 waiting: Waiting::default(),
@@ -437,7 +437,7 @@ impl Drop for Port {
         // A socket leaves its group when its last descriptor is closed: that has to be below.
         self.helper.forget_sockets();
         let receiver = self.receiver.get_mut();
-        receiver.doors.clear();
+        receiver.rx_sockets.clear();
         let endpoints =
             std::mem::take(self.endpoints.get_mut().unwrap_or_else(PoisonError::into_inner));
         for endpoint in endpoints.into_values() {

@@ -6,7 +6,7 @@
 
 use super::driving::SHM_CLOCK_STEPS;
 use super::seats::{Seated, Table};
-use super::{Clock, Door, Held, Listeners, Port, Receiver, ShmReceiver, lock};
+use super::{Clock, Held, Listeners, Port, Receiver, RxSocket, ShmReceiver, lock};
 use crate::link::address_vector::AddressVector;
 use crate::link::errors::ConnectError;
 use crate::link::gid::Device;
@@ -331,7 +331,7 @@ impl Port {
         driver: Driver,
     ) -> (bool, bool) {
         let _deferred = DeferredWakeups::begin();
-        let Receiver { shm_receivers, departed, doors, buffer, waiting, quiet, .. } = receiver;
+        let Receiver { shm_receivers, departed, rx_sockets, buffer, waiting, quiet, .. } = receiver;
         if self.standby.doorbell().silence() {
             shm_receivers.iter().for_each(|shm_receiver| shm_receiver.shm_link.forget_ringing());
         }
@@ -339,7 +339,7 @@ impl Port {
         let mut at = 0;
         while let Some(shm_receiver) = shm_receivers.get_mut(at) {
             let most = if driver == Driver::Helper { RECORDS_MAX } else { shm_receiver.batch };
-            let mut round = Round { doors, waiting, clock, driver };
+            let mut round = Round { rx_sockets, waiting, clock, driver };
             let (taken, completed) = self.receive_from(shm_receiver, most, buffer, &mut round);
             shm_receiver.batch = if taken < most { 1 } else { (most * 2).min(RECORDS_MAX) };
             published |= completed;
@@ -422,7 +422,7 @@ impl Port {
             Message::Datagram { packet, addresses, len } if number == Qpn::MULTICAST => {
                 shm_receiver.has_multicast = true;
                 let mut published = self.let_go(current, round);
-                for mut held in self.copies(round.doors, packet, *addresses, *len) {
+                for mut held in self.copies(round.rx_sockets, packet, *addresses, *len) {
                     published |= self.release_local(&mut held, round);
                 }
                 published
@@ -511,12 +511,12 @@ impl Port {
     /// Gives a copy of a message to each queue pair of a multicast group that wants one.
     fn copies<'a>(
         &'a self,
-        doors: &'a [Door],
+        rx_sockets: &'a [RxSocket],
         packet: &'a Packet<'a>,
         addresses: Addresses,
         len: u16,
     ) -> impl Iterator<Item = Held<'a>> {
-        let groups = doors.iter().filter_map(|door| door.group.as_ref());
+        let groups = rx_sockets.iter().filter_map(|rx_socket| rx_socket.group.as_ref());
         let mut groups = groups.filter(move |group| group.is(addresses.destination));
         let members = groups.next().map_or(&[][..], |group| &group.members);
         let sender = packet.headers.deth.map(|deth| deth.src_qp);
@@ -620,7 +620,7 @@ fn parse(head: &[u8], addressed: bool) -> Option<(Headers, Option<Addresses>)> {
 
 /// What taking the records of all links once needs.
 struct Round<'a> {
-    doors: &'a [Door],
+    rx_sockets: &'a [RxSocket],
     waiting: &'a mut Waiting,
     clock: &'a mut Clock,
     driver: Driver,

@@ -3,7 +3,7 @@
 //! Every process of the user can write everywhere in the registry (`mod.rs`), also one whose memory is corrupt. So each
 //! device remembers what it has written there, compares now and then, and writes again what differs: its slot, its
 //! blocks of queue pair numbers, its claims on names, and for newcomers the head of the file. What others have there is
-//! theirs to put right. Places in groups of sockets are looked after where the sockets are (`progress/doors.rs`).
+//! theirs to put right. Places in groups of sockets are looked after where the sockets are (`progress/rx_sockets.rs`).
 
 use super::{Block, DomainName, MAGIC, Registry, SlotId, VERSION, layout};
 use std::sync::atomic::{AtomicU32, Ordering};

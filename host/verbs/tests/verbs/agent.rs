@@ -179,7 +179,7 @@ struct Servant {
     mr: Mr,
     qps: Vec<Option<Qp<Rc>>>,
     squatted: Vec<adverb_sys::unix::Listener>,
-    /// Connections to doors, over which nothing is said.
+    /// Connections to listening sockets, over which nothing is said.
     held: Vec<adverb_sys::unix::Stream>,
 }
 
@@ -294,7 +294,7 @@ impl Servant {
             }
             ["path", index] => self.qp(index).path().expect("connected").to_string(),
             ["knock", user] => knock(user),
-            ["door"] => own_door(),
+            ["listener"] => own_listener(),
             ["squat", user] => {
                 let names = (0..8).map(|slot| format!("adverb-registry-{user}-{slot}"));
                 let bind = |name: String| adverb_sys::unix::Listener::bind(name.as_bytes());
@@ -495,11 +495,11 @@ impl Servant {
     }
 }
 
-/// Tries the door of each device of a user's, and asks each for the registry.
+/// Tries the listening socket of each device of a user's, and asks each for the registry.
 fn knock(user: &str) -> String {
     use adverb_sys::unix::Stream;
     let names = std::fs::read_to_string("/proc/net/unix").expect("proc");
-    let doors = |prefix: String| {
+    let listeners = |prefix: String| {
         let names = names.lines().filter_map(|line| line.split(' ').next_back());
         let names = names.filter_map(move |name| name.strip_prefix('@'));
         names.filter(move |name| name.starts_with(&prefix)).map(|name| {
@@ -511,9 +511,9 @@ fn knock(user: &str) -> String {
         })
     };
     let mut entered: Vec<bool> =
-        doors(format!("adverb-{user}-")).map(|(_, ended)| !ended).collect();
+        listeners(format!("adverb-{user}-")).map(|(_, ended)| !ended).collect();
     entered.dedup();
-    let mut given: Vec<bool> = doors(format!("adverb-registry-{user}-"))
+    let mut given: Vec<bool> = listeners(format!("adverb-registry-{user}-"))
         .map(|(stream, _)| {
             let mut files = Vec::new();
             let _ = stream.recv(&mut [0; 64], &mut files);
@@ -529,7 +529,7 @@ fn knock(user: &str) -> String {
 }
 
 /// The name by which this process's device is met.
-pub(crate) fn own_door() -> String {
+pub(crate) fn own_listener() -> String {
     let entries = std::fs::read_dir("/proc/self/fd").expect("proc").filter_map(Result::ok);
     let own: Vec<_> = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
     let all = std::fs::read_to_string("/proc/net/unix").expect("proc");
@@ -543,7 +543,7 @@ pub(crate) fn own_door() -> String {
     found.expect("it listens")
 }
 
-/// Says hello at somebody's door, as the device that has another one; says what comes of it.
+/// Says hello at a device's listening socket, as the device that has another one; says what comes of it.
 fn pose(whose: &str, as_whose: &str) -> String {
     const VERSION: u32 = 3;
     let mut parts = as_whose.rsplit('-');

@@ -224,7 +224,7 @@ fn a_device_is_met_by_its_own_process_only() {
         }
         let [mut victim, mut honest, mut posing] = [(); 3].map(|()| start(Command::new(program())));
         let count = |agent: &mut Agent| agent.counter("refused_neighbours");
-        let (victims, honests) = (victim.ask("door"), honest.ask("door"));
+        let (victims, honests) = (victim.ask("listener"), honest.ask("listener"));
         assert_eq!(posing.ask(&format!("pose {victims} {honests}")), "refused");
         assert_eq!(count(&mut victim), 1);
         share_memory(&mut victim, &mut honest);

@@ -7,7 +7,7 @@
 //! `ADVERB_SCRIBBLE_SECONDS` says how long each test runs, 8 if it says nothing; `ADVERB_SCRIBBLE_SEED=0x…` chooses
 //! the first seed, which the output names.
 
-use crate::agent::{Agent, own_door, registry_of};
+use crate::agent::{Agent, own_listener, registry_of};
 use crate::alone::alone;
 use crate::pair::{Setup, Side, eventually, pattern};
 use crate::path::Path;
@@ -95,9 +95,9 @@ fn silent_strangers_make_room_for_others() {
     alone("scribbler::silent_strangers_make_room_for_others", || {
         let context = Path::SharedMemory.context();
         let [mut newcomer, mut crowd] = [(); 2].map(|()| Agent::start_over(Path::SharedMemory));
-        let door = own_door();
-        assert_eq!(newcomer.ask(&format!("enter {door} 1")), "entered");
-        assert_eq!(crowd.ask(&format!("enter {door} 500")), "entered");
+        let listener = own_listener();
+        assert_eq!(newcomer.ask(&format!("enter {listener} 1")), "entered");
+        assert_eq!(crowd.ask(&format!("enter {listener} 500")), "entered");
         let inside =
             |agent: &mut Agent| -> usize { agent.ask("inside").parse().expect("a number") };
         eventually("most of the crowd are shown out", || inside(&mut crowd) < 100);

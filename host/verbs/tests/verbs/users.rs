@@ -104,7 +104,7 @@ fn an_address_of_another_user_is_refused_with_advice() {
     });
 }
 
-/// Goal: the door is shut to other users: the registry's file, and the socket by which neighbours
+/// Goal: other users are not let in: the registry's file, and the socket by which neighbours
 /// introduce themselves. Method: a neighbour knocks in the same way, and is let in.
 #[test]
 fn another_user_is_not_let_in() {

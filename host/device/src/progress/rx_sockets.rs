@@ -1,7 +1,7 @@
 //! The part of a port that opens sockets: one for each address and multicast group, shared with the
 //! other processes that have the same address, and steered to whoever has a packet's queue pair.
 
-use super::{Door, Port, lock};
+use super::{Port, RxSocket, lock};
 use crate::link::errors::ConnectError;
 use crate::link::udp::endpoint::{Endpoint, gid_of};
 use crate::link::udp::multicast::{Group, GroupError, GroupLimits};
@@ -31,11 +31,11 @@ impl Port {
         endpoints.insert(gid_index, Arc::clone(&endpoint));
         drop(endpoints);
         let mut receiver = self.receiver.lock();
-        let mut door = Door::new(Arc::clone(&endpoint));
+        let mut rx_socket = RxSocket::new(Arc::clone(&endpoint));
         if receiver.marks {
-            door.show_marks();
+            rx_socket.show_marks();
         }
-        receiver.doors.push(door);
+        receiver.rx_sockets.push(rx_socket);
         drop(receiver);
         self.helper.watch(&endpoint.socket).map_err(failed)?;
         Ok(endpoint)
@@ -63,14 +63,14 @@ impl Port {
         let mut receiver = self.receiver.lock();
         if !receiver.marks {
             receiver.marks = true;
-            receiver.doors.iter_mut().for_each(Door::show_marks);
+            receiver.rx_sockets.iter_mut().for_each(RxSocket::show_marks);
         }
     }
 
     /// Attaches a queue pair to a multicast group.
     pub(crate) fn attach(&self, gid: Gid, qp: Qpn) -> Result<(), GroupError> {
         Group::check(gid, self.links.device.loopback)?;
-        let known = self.receiver.lock().doors.iter().any(|door| door.is_of(gid));
+        let known = self.receiver.lock().rx_sockets.iter().any(|rx_socket| rx_socket.is_of(gid));
         // Under no lock. Neighbours send records from now on; those that come too early are lost.
         let mut claim = if known { None } else { self.links.claim_group(gid) };
         let attached = self.attach_with(&mut claim, gid, qp);
@@ -87,12 +87,13 @@ impl Port {
         qp: Qpn,
     ) -> Result<(), GroupError> {
         let mut receiver = self.receiver.lock();
-        for door in &mut receiver.doors {
-            if let Some(group) = door.group.as_mut().filter(|group| group.is(gid)) {
-                return group.attach(qp, &door.endpoint);
+        for rx_socket in &mut receiver.rx_sockets {
+            if let Some(group) = rx_socket.group.as_mut().filter(|group| group.is(gid)) {
+                return group.attach(qp, &rx_socket.endpoint);
             }
         }
-        let groups = receiver.doors.iter().filter(|door| door.group.is_some()).count();
+        let groups =
+            receiver.rx_sockets.iter().filter(|rx_socket| rx_socket.group.is_some()).count();
         if groups >= GroupLimits::GROUPS_MAX {
             return Err(GroupError::TooManyGroups { max: GroupLimits::GROUPS_MAX });
         }
@@ -115,9 +116,9 @@ impl Port {
         added.map_err(failed)?;
         group.attach(qp, &endpoint)?;
         group.claim = claim.take();
-        let mut door = Door { group: Some(group), ..Door::new(endpoint) };
-        door.show_marks();
-        receiver.doors.push(door);
+        let mut rx_socket = RxSocket { group: Some(group), ..RxSocket::new(endpoint) };
+        rx_socket.show_marks();
+        receiver.rx_sockets.push(rx_socket);
         Ok(())
     }
 
@@ -125,16 +126,18 @@ impl Port {
     pub(crate) fn detach(&self, gid: Option<Gid>, qp: Qpn) -> bool {
         let mut detached = false;
         let mut receiver = self.receiver.lock();
-        for door in &mut receiver.doors {
+        for rx_socket in &mut receiver.rx_sockets {
             let wanted = |group: &&mut Group| gid.is_none_or(|gid| group.is(gid));
-            if let Some(group) = door.group.as_mut().filter(wanted) {
-                detached |= group.detach(qp, &door.endpoint);
+            if let Some(group) = rx_socket.group.as_mut().filter(wanted) {
+                detached |= group.detach(qp, &rx_socket.endpoint);
                 if let Some(claim) = group.claim.take_if(|_| group.members.is_empty()) {
                     self.links.registry.release_domain(claim);
                 }
             }
         }
-        receiver.doors.retain(|door| door.group.as_ref().is_none_or(|group| !group.is_empty()));
+        receiver
+            .rx_sockets
+            .retain(|rx_socket| rx_socket.group.as_ref().is_none_or(|group| !group.is_empty()));
         detached
     }
 
